@@ -1,0 +1,374 @@
+//! The timers themselves, in one generational slab.
+//!
+//! Why not a node with links, as in an intrusive list: a timer that is cancelled or moved would
+//! have to be unlinked, which touches its two neighbours, and a slot that falls due would be a walk
+//! with one full memory latency per timer. Here a timer knows nothing of where it is filed. What is
+//! filed is an [`Entry`], the slot's index with the number of the filing, and an entry whose number
+//! is no longer the slot's is stale: whoever comes across it drops it.
+//!
+//! Two counts tell everything. The *generation* names a life of the slot and is what keys carry:
+//! even while vacant, odd while occupied. The *filing* names the one entry that counts; it moves on
+//! when the timer is filed anew and when it ends.
+//!
+//! Cost: `16 + size_of::<Option<T>>()` bytes a slot, 24 for a boxed task.
+
+use alloc::vec::Vec;
+use core::mem;
+use core::num::NonZeroU32;
+
+use crate::key::TimerKey;
+use crate::tick::Tick;
+
+/// One filing of one timer: what a slot of the wheel holds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Entry {
+    pub(crate) index: u32,
+    filing: u32,
+}
+
+/// Marks in the deadline of a slot that is granted: no timer yet, and no wish for it either.
+const GRANTED: u64 = u64::MAX;
+/// Marks in the deadline of a slot that is granted and was cancelled ahead of its timer.
+const DOOMED: u64 = u64::MAX - 1;
+const _: () = assert!(Tick::NEVER.index() < DOOMED);
+
+/// Marks in the deadline of a vacant slot that its last timer fired; the rest is the free list.
+const FIRED: u64 = 1 << 32;
+const FREE_LIST_END: u32 = u32::MAX;
+
+#[derive(Debug)]
+struct Node<T> {
+    /// Armed: the deadline. Granted: a mark, or the deadline that a reset left in advance.
+    /// Vacant: the next free slot and how the last timer ended.
+    deadline: u64,
+    task: Option<T>,
+    generation: u32,
+    filing: u32,
+}
+
+/// What a key names.
+pub(crate) enum State {
+    Armed {
+        deadline: u64,
+    },
+    Granted,
+    Doomed,
+    /// Not any more, and the slot still knows that its last timer fired.
+    Fired,
+    Stale,
+}
+
+/// What became of a task that was sent after its granted key.
+pub(crate) enum Armed<T> {
+    At { deadline: u64, entry: Entry },
+    Doomed(T),
+    NotGranted(T),
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Ending {
+    Fired,
+    Withdrawn,
+}
+
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    nodes: Vec<Node<T>>,
+    free: u32,
+    capacity: u32,
+    armed: u32,
+    granted: u32,
+    retired: u32,
+    /// The last generation a slot may have. Below `u32::MAX` only in tests.
+    generation_max: u32,
+}
+
+impl<T> Slab<T> {
+    /// Reserves room for `capacity` timers; `None` if the allocator refuses.
+    pub(crate) fn with_capacity(capacity: u32) -> Option<Self> {
+        let mut nodes = Vec::new();
+        nodes.try_reserve_exact(capacity as usize).ok()?;
+        Some(Self {
+            nodes,
+            free: FREE_LIST_END,
+            capacity,
+            armed: 0,
+            granted: 0,
+            retired: 0,
+            generation_max: u32::MAX,
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn limit_generations(&mut self, generation_max: u32) {
+        assert!(generation_max % 2 == 1, "a last generation is an occupied one");
+        self.generation_max = generation_max;
+    }
+
+    /// Takes a slot for a timer; gives the task back if there is none.
+    #[inline]
+    pub(crate) fn insert(&mut self, deadline: u64, task: T) -> Result<(TimerKey, Entry), T> {
+        let Some(index) = self.occupy(deadline) else { return Err(task) };
+        let node = &mut self.nodes[index as usize];
+        node.task = Some(task);
+        self.armed += 1;
+        Ok((key_of(index, node.generation), Entry { index, filing: node.filing }))
+    }
+
+    /// Takes a slot for a timer that is still to come.
+    pub(crate) fn grant(&mut self) -> Option<TimerKey> {
+        let index = self.occupy(GRANTED)?;
+        self.granted += 1;
+        Some(key_of(index, self.nodes[index as usize].generation))
+    }
+
+    /// Fills a granted slot with its timer.
+    #[inline]
+    pub(crate) fn arm(&mut self, key: TimerKey, deadline: u64, task: T) -> Armed<T> {
+        let Some(node) = self.nodes.get_mut(key.index() as usize) else {
+            return Armed::NotGranted(task);
+        };
+        if node.generation != key.generation().get() || node.task.is_some() {
+            return Armed::NotGranted(task);
+        }
+        if node.deadline == DOOMED {
+            self.granted -= 1;
+            self.vacate(key.index(), Ending::Withdrawn);
+            return Armed::Doomed(task);
+        }
+        if node.deadline == GRANTED {
+            node.deadline = deadline;
+        }
+        node.task = Some(task);
+        self.granted -= 1;
+        self.armed += 1;
+        let entry = Entry { index: key.index(), filing: node.filing };
+        Armed::At { deadline: node.deadline, entry }
+    }
+
+    /// Leaves word for a timer still to come that it is cancelled.
+    pub(crate) fn doom(&mut self, key: TimerKey) {
+        self.nodes[key.index() as usize].deadline = DOOMED;
+    }
+
+    /// Leaves word for a timer still to come that its deadline is another.
+    pub(crate) fn redirect(&mut self, key: TimerKey, deadline: u64) {
+        self.nodes[key.index() as usize].deadline = deadline;
+    }
+
+    /// Takes a granted slot back. False if `key` names none.
+    pub(crate) fn revoke(&mut self, key: TimerKey) -> bool {
+        let granted = matches!(self.state(key), State::Granted | State::Doomed);
+        if granted {
+            self.granted -= 1;
+            self.vacate(key.index(), Ending::Withdrawn);
+        }
+        granted
+    }
+
+    /// Ends an armed timer and hands out its task.
+    #[inline]
+    pub(crate) fn remove(&mut self, index: u32, ending: Ending) -> (TimerKey, u64, T) {
+        let node = &mut self.nodes[index as usize];
+        let key = key_of(index, node.generation);
+        let deadline = node.deadline;
+        let task = node.task.take().expect("only an armed slot is removed");
+        self.armed -= 1;
+        self.vacate(index, ending);
+        (key, deadline, task)
+    }
+
+    /// Moves a deadline and leaves the entry where it is.
+    #[inline]
+    pub(crate) fn postpone(&mut self, index: u32, deadline: u64) {
+        self.nodes[index as usize].deadline = deadline;
+    }
+
+    /// Moves a deadline and makes the entry of this filing stale; the caller files the new one.
+    pub(crate) fn refile(&mut self, index: u32, deadline: u64) -> Entry {
+        let node = &mut self.nodes[index as usize];
+        node.deadline = deadline;
+        node.filing = node.filing.wrapping_add(1);
+        Entry { index, filing: node.filing }
+    }
+
+    #[inline]
+    pub(crate) fn state(&self, key: TimerKey) -> State {
+        let Some(node) = self.nodes.get(key.index() as usize) else { return State::Stale };
+        let generation = key.generation().get();
+        if node.generation == generation {
+            match (&node.task, node.deadline) {
+                (Some(_), deadline) => State::Armed { deadline },
+                (None, DOOMED) => State::Doomed,
+                // An even generation is nobody's: such a key was forged.
+                (None, _) if generation % 2 == 0 => State::Stale,
+                (None, _) => State::Granted,
+            }
+        } else if node.generation == generation.wrapping_add(1)
+            && generation % 2 == 1
+            && node.deadline & FIRED != 0
+        {
+            State::Fired
+        } else {
+            State::Stale
+        }
+    }
+
+    /// The deadline of the timer that `entry` files, or `None` if the entry is stale.
+    #[inline]
+    pub(crate) fn probe(&self, entry: Entry) -> Option<u64> {
+        let node = &self.nodes[entry.index as usize];
+        (node.filing == entry.filing).then_some(node.deadline)
+    }
+
+    /// The task of an armed timer.
+    pub(crate) fn task(&self, index: u32) -> Option<&T> {
+        self.nodes.get(index as usize)?.task.as_ref()
+    }
+
+    /// The first armed slot at or after `from`.
+    pub(crate) fn next_armed(&self, from: u32) -> Option<u32> {
+        let tail = self.nodes.get(from as usize..)?;
+        let offset = tail.iter().position(|node| node.task.is_some())?;
+        Some(from + offset as u32)
+    }
+
+    #[inline]
+    pub(crate) fn armed(&self) -> u32 {
+        self.armed
+    }
+
+    pub(crate) fn granted(&self) -> u32 {
+        self.granted
+    }
+
+    pub(crate) fn retired(&self) -> u32 {
+        self.retired
+    }
+
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Recounts everything.
+    ///
+    /// # Panics
+    ///
+    /// If a count or the free list is wrong.
+    pub(crate) fn check_invariants(&self) {
+        let armed = self.nodes.iter().filter(|node| node.task.is_some()).count();
+        let occupied = self.nodes.iter().filter(|node| node.generation % 2 == 1).count();
+        assert_eq!(armed, self.armed as usize, "armed slots are counted");
+        assert_eq!(occupied - armed, self.granted as usize, "granted slots are counted");
+        for (index, node) in self.nodes.iter().enumerate() {
+            let vacant = node.generation % 2 == 0;
+            assert!(!(vacant && node.task.is_some()), "slot {index} is vacant and holds a task");
+            assert!(
+                node.task.is_none() || node.deadline <= Tick::NEVER.index(),
+                "slot {index} is armed with a mark for a deadline"
+            );
+        }
+        let mut free = 0;
+        let mut next = self.free;
+        while next != FREE_LIST_END {
+            let node = &self.nodes[next as usize];
+            assert!(node.generation % 2 == 0, "slot {next} is free and occupied");
+            free += 1;
+            assert!(free <= self.nodes.len(), "the free list is a circle");
+            next = node.deadline as u32;
+        }
+        assert_eq!(
+            free + occupied + self.retired as usize,
+            self.nodes.len(),
+            "every slot is free, occupied or retired"
+        );
+    }
+
+    /// The last slot that was vacated comes first: its line is still in the cache.
+    #[inline]
+    fn occupy(&mut self, deadline: u64) -> Option<u32> {
+        if self.free != FREE_LIST_END {
+            let index = self.free;
+            let node = &mut self.nodes[index as usize];
+            self.free = node.deadline as u32;
+            node.deadline = deadline;
+            node.generation += 1;
+            Some(index)
+        } else if self.nodes.len() < self.capacity as usize {
+            let index = self.nodes.len() as u32;
+            self.nodes.push(Node { deadline, task: None, generation: 1, filing: 0 });
+            Some(index)
+        } else {
+            None
+        }
+    }
+
+    #[inline]
+    fn vacate(&mut self, index: u32, ending: Ending) {
+        let node = &mut self.nodes[index as usize];
+        debug_assert!(node.generation % 2 == 1, "slot {index} is vacated while vacant");
+        node.filing = node.filing.wrapping_add(1);
+        if node.generation == self.generation_max {
+            node.generation = 0;
+            node.deadline = 0;
+            self.retired += 1;
+            return;
+        }
+        node.generation += 1;
+        let fired = if matches!(ending, Ending::Fired) { FIRED } else { 0 };
+        node.deadline = u64::from(mem::replace(&mut self.free, index)) | fired;
+    }
+}
+
+#[inline]
+fn key_of(index: u32, generation: u32) -> TimerKey {
+    let generation = NonZeroU32::new(generation).expect("an occupied slot has an odd generation");
+    TimerKey::from_parts(index, generation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::boxed::Box;
+
+    #[test]
+    fn a_slot_with_a_boxed_task_takes_24_bytes() {
+        assert_eq!(size_of::<Node<Box<u64>>>(), 24);
+    }
+
+    #[test]
+    fn a_slot_retires_when_its_generations_are_used_up() {
+        let mut slab = Slab::with_capacity(2).unwrap();
+        slab.limit_generations(5);
+        let mut keys = Vec::new();
+        for _ in 0..3 {
+            let (key, _) = slab.insert(7, ()).unwrap();
+            assert_eq!(key.index(), 0);
+            slab.remove(key.index(), Ending::Withdrawn);
+            slab.check_invariants();
+            keys.push(key);
+        }
+        assert_eq!(slab.retired(), 1);
+        let (key, _) = slab.insert(7, ()).unwrap();
+        assert_eq!(key.index(), 1, "the next timer takes another slot");
+        assert!(slab.insert(7, ()).is_err(), "a retired slot is capacity lost");
+        for key in keys {
+            assert!(matches!(slab.state(key), State::Stale), "{key:?} names nothing any more");
+        }
+        slab.check_invariants();
+    }
+
+    #[test]
+    fn an_entry_of_an_earlier_filing_or_life_is_stale() {
+        let mut slab = Slab::with_capacity(1).unwrap();
+        let (key, first) = slab.insert(9, ()).unwrap();
+        let second = slab.refile(key.index(), 3);
+        assert_eq!((slab.probe(first), slab.probe(second)), (None, Some(3)));
+        slab.remove(key.index(), Ending::Fired);
+        assert_eq!(slab.probe(second), None);
+        assert!(matches!(slab.state(key), State::Fired));
+        let (_, third) = slab.insert(4, ()).unwrap();
+        assert_eq!((slab.probe(second), slab.probe(third)), (None, Some(4)));
+        assert!(matches!(slab.state(key), State::Stale));
+    }
+}

@@ -1,0 +1,186 @@
+//! One level of slots, as in Netty's `HashedWheelTimer`: a deadline lies in the slot of its index
+//! modulo the number of slots, however many rounds away it is.
+//!
+//! The scheme is the hashed wheel with unsorted lists of Varghese and Lauck ("Hashed and
+//! Hierarchical Timing Wheels", SOSP 1987, scheme 6). Rounds are not counted: an entry that comes
+//! up before its deadline stays for a later round. What is added to the scheme is a lower bound on
+//! all deadlines, renewed with each full round, so that neither empty slots nor empty rounds are
+//! visited.
+//!
+//! Invariants: an entry lies in the slot of its timer's deadline, or, where the deadline was moved
+//! later, in one that comes up before it. `now` stays on the tick before a slot until the walk
+//! through that slot is done.
+//!
+//! Cost: filing O(1); a timer is walked past once in each round in which anything is due, which is
+//! what the hierarchical wheel does away with. 8 bytes a slot.
+
+use super::Step;
+use super::slots::{Side, Slots};
+use crate::counters::Counters;
+use crate::slab::{Entry, Slab};
+
+#[derive(Debug)]
+pub(crate) struct HashedWheel {
+    now: u64,
+    /// Slots less one; the number of slots is a power of two.
+    mask: u64,
+    /// The slot that is being walked; its tick is `now + 1`.
+    walking: Option<usize>,
+    /// No timer in the wheel is due before this tick.
+    earliest: u64,
+    /// The tick after which the present round began, and the first deadline seen or filed since.
+    round_start: u64,
+    round_earliest: u64,
+}
+
+impl HashedWheel {
+    pub(crate) fn new(bits: u32, now: u64) -> Self {
+        Self {
+            now,
+            mask: (1 << bits) - 1,
+            walking: None,
+            earliest: u64::MAX,
+            round_start: now,
+            round_earliest: u64::MAX,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn now(&self) -> u64 {
+        self.now
+    }
+
+    #[inline]
+    pub(crate) fn file(&mut self, slots: &mut Slots, entry: Entry, deadline: u64) {
+        self.note(deadline);
+        slots.push(self.slot(deadline), entry);
+    }
+
+    pub(crate) fn step<T>(
+        &mut self,
+        slots: &mut Slots,
+        slab: &Slab<T>,
+        limit: u64,
+        work: &mut u32,
+        counters: &mut Counters,
+    ) -> Step {
+        loop {
+            if let Some(slot) = self.walking {
+                if !self.walk(slot, slots, slab, work, counters) {
+                    return Step::Exhausted;
+                }
+                if !slots.side_is_empty(Side::Ripe) {
+                    slots.splice(slots.side(Side::Ripe), slots.side(Side::Due));
+                    return Step::Due;
+                }
+            }
+            let Some(occupied) = self.next_occupied(slots).filter(|tick| *tick <= limit) else {
+                self.now = self.now.max(limit);
+                return Step::Reached;
+            };
+            if self.earliest > occupied {
+                // Slots are passed over unseen, so the round that was begun does not count.
+                self.begin_round(self.earliest.min(limit + 1) - 1);
+            }
+            if self.earliest > limit {
+                self.now = limit;
+                return Step::Reached;
+            }
+            let tick = occupied.max(self.earliest);
+            self.now = tick - 1;
+            self.walking = Some(self.slot(tick));
+        }
+    }
+
+    /// The next occupied slot's tick, or the bound on all deadlines where that is later.
+    #[inline]
+    pub(crate) fn next(&self, slots: &Slots) -> Option<u64> {
+        if self.walking.is_some() {
+            return Some(self.now + 1);
+        }
+        self.next_occupied(slots).map(|tick| tick.max(self.earliest))
+    }
+
+    pub(crate) fn check_filing(&self, slot: usize, deadline: u64) {
+        assert!(
+            self.earliest <= deadline,
+            "deadline {deadline} is before the bound {} on all of them",
+            self.earliest
+        );
+        let cursor = self.slot(self.now + 1) as u64;
+        let comes_up = self.now + 1 + ((slot as u64).wrapping_sub(cursor) & self.mask);
+        assert!(comes_up <= deadline, "deadline {deadline} comes up late, at {comes_up}");
+    }
+
+    /// Sorts the entries of a slot into those that are due at its tick and those that stay. False
+    /// if the budget ran out before.
+    fn walk<T>(
+        &mut self,
+        slot: usize,
+        slots: &mut Slots,
+        slab: &Slab<T>,
+        work: &mut u32,
+        counters: &mut Counters,
+    ) -> bool {
+        let tick = self.now + 1;
+        while *work > 0 {
+            let Some(batch) = slots.take_batch(slot) else {
+                self.finish_walk(slot, slots);
+                return true;
+            };
+            *work = work.saturating_sub(batch.entries().len() as u32);
+            for (entry, deadline) in batch.entries().iter().zip(batch.screen(slab)) {
+                match deadline {
+                    None => counters.swept += 1,
+                    Some(deadline) if deadline <= tick => slots.push_side(Side::Ripe, *entry),
+                    Some(deadline) => {
+                        counters.cascaded += 1;
+                        self.note(deadline);
+                        if self.slot(deadline) == slot {
+                            slots.push_side(Side::Kept, *entry);
+                        } else {
+                            slots.push(self.slot(deadline), *entry);
+                        }
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    fn finish_walk(&mut self, slot: usize, slots: &mut Slots) {
+        slots.splice(slots.side(Side::Kept), slot);
+        self.walking = None;
+        self.now += 1;
+        if self.now - self.round_start > self.mask {
+            self.earliest = self.round_earliest;
+            self.begin_round(self.now);
+        }
+    }
+
+    /// The first tick after `now` whose slot holds anything.
+    #[inline]
+    fn next_occupied(&self, slots: &Slots) -> Option<u64> {
+        let cursor = self.slot(self.now + 1);
+        let len = self.mask as usize + 1;
+        let slot = slots.first_in(cursor, len).or_else(|| slots.first_in(0, cursor))?;
+        let ahead = (slot as u64).wrapping_sub(cursor as u64) & self.mask;
+        Some(self.now + 1 + ahead)
+    }
+
+    fn begin_round(&mut self, now: u64) {
+        self.round_start = now;
+        self.round_earliest = u64::MAX;
+    }
+
+    #[inline]
+    fn note(&mut self, deadline: u64) {
+        self.earliest = self.earliest.min(deadline);
+        self.round_earliest = self.round_earliest.min(deadline);
+    }
+
+    #[inline]
+    fn slot(&self, tick: u64) -> usize {
+        (tick & self.mask) as usize
+    }
+}
