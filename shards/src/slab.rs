@@ -201,7 +201,7 @@ impl<T> Slab<T> {
                 (Some(_), deadline) => State::Armed { deadline },
                 (None, DOOMED) => State::Doomed,
                 // An even generation is nobody's: such a key was forged.
-                (None, _) if generation % 2 == 0 => State::Stale,
+                (None, _) if generation.is_multiple_of(2) => State::Stale,
                 (None, _) => State::Granted,
             }
         } else if node.generation == generation.wrapping_add(1)
@@ -272,7 +272,7 @@ impl<T> Slab<T> {
         let mut next = self.free;
         while next != FREE_LIST_END {
             let node = &self.nodes[next as usize];
-            assert!(node.generation % 2 == 0, "slot {next} is free and occupied");
+            assert!(node.generation.is_multiple_of(2), "slot {next} is free and occupied");
             free += 1;
             assert!(free <= self.nodes.len(), "the free list is a circle");
             next = node.deadline as u32;

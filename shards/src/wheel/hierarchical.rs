@@ -86,10 +86,10 @@ impl HierarchicalWheel {
         counters: &mut Counters,
     ) -> Step {
         loop {
-            if let Some(slot) = self.cascading {
-                if !self.cascade(slot, slots, slab, work, counters) {
-                    return Step::Exhausted;
-                }
+            if let Some(slot) = self.cascading
+                && !self.cascade(slot, slots, slab, work, counters)
+            {
+                return Step::Exhausted;
             }
             match self.first_occupied(slots) {
                 Some((slot, start, level)) if start <= limit => {
