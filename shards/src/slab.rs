@@ -128,7 +128,9 @@ impl<T> Slab<T> {
         let Some(node) = self.nodes.get_mut(key.index() as usize) else {
             return Armed::NotGranted(task);
         };
-        if node.generation != key.generation().get() || node.task.is_some() {
+        // An even generation is that of a vacant slot: such a key was forged.
+        let forged = node.generation.is_multiple_of(2);
+        if node.generation != key.generation().get() || forged || node.task.is_some() {
             return Armed::NotGranted(task);
         }
         if node.deadline == DOOMED {
