@@ -245,9 +245,11 @@ impl Slots {
     }
 
     /// Whether there are so many stale entries that a sweep must begin.
+    ///
+    /// There may be fewer entries than timers: the shard holds a batch of them in its hands.
     #[inline]
     pub(crate) fn wants_sweep(&self, live: u64) -> bool {
-        self.entries - live > live / 4 * 3 + SWEEP_SLACK
+        self.entries > live + live / 4 * 3 + SWEEP_SLACK
     }
 
     /// Calls `visit` with each entry and its slot, in the order of the slots' chains.
