@@ -8,8 +8,8 @@
 //! Every place where an entry can lie is a slot here: those of the wheel, numbered by the wheel
 //! from 0, and a few behind them that the shard and the wheel use for what is under way. So the
 //! sweep reaches everything and needs one rule only: *a slot's chain is what the sweep has kept of
-//! it, followed by what it has not seen yet*, in order, and whoever takes from a slot puts the two
-//! together first.
+//! it, followed by what it has not seen yet*, in order. Whoever takes from a slot takes of the first
+//! part first, and whoever passes a slot on puts the two together.
 //!
 //! Cost: 128 bytes for 15 entries, 8.53 bytes an entry in full chunks.
 
@@ -143,14 +143,21 @@ impl Slots {
     }
 
     /// Takes the first entries off a slot, at most a chunk of them.
+    ///
+    /// A sweep that is in the middle of the slot stays where it is. Were it to begin anew, a slot
+    /// that is worked off in small turns would have its first entries swept again and again and its
+    /// last ones never.
     #[inline]
     pub(crate) fn take_batch(&mut self, slot: usize) -> Option<Batch> {
-        self.stop_sweeping(slot);
+        if let Some(batch) = self.take_kept(slot) {
+            return Some(batch);
+        }
         let mut chain = self.chains[slot];
         let batch = self.detach_head(&mut chain)?;
         self.chains[slot] = chain;
         if chain.is_empty() {
             self.occupied.clear(slot);
+            self.stop_sweeping(slot);
         }
         self.entries -= batch.len as u64;
         Some(batch)
@@ -309,6 +316,16 @@ impl Slots {
     fn sweep_from(&self, slot: usize) -> Option<Sweep> {
         let slot = self.occupied.first_in(slot, self.chains.len())?;
         Some(Sweep { slot, kept: Chain::EMPTY })
+    }
+
+    /// Takes the first entries off what the sweep has kept of the slot that it is in.
+    #[inline]
+    fn take_kept(&mut self, slot: usize) -> Option<Batch> {
+        let mut kept = self.sweep.as_ref().filter(|sweep| sweep.slot == slot)?.kept;
+        let batch = self.detach_head(&mut kept)?;
+        self.sweep = Some(Sweep { slot, kept });
+        self.entries -= batch.len as u64;
+        Some(batch)
     }
 
     /// Puts a slot together again that the sweep is in the middle of, and lets the sweep go on
