@@ -95,7 +95,8 @@ pub struct Budget {
     /// The most timers to hand out.
     pub expired_max: u32,
     /// The most entries to look at, whether they expire, cascade or turn out to be stale. May be
-    /// passed by a chunk of entries (14).
+    /// passed by a chunk of entries (14). The sweep is not counted: each timer that is handed out,
+    /// cancelled or moved pays for a slice of it, about a chunk, while there is much to sweep.
     pub work_max: u32,
 }
 

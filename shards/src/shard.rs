@@ -137,7 +137,7 @@ impl<T> Shard<T> {
             State::Armed { deadline } => {
                 let (_, _, task) = self.slab.remove(key.index(), Ending::Withdrawn);
                 self.counters.cancelled += 1;
-                self.note_stale_entry();
+                self.sweep_if_due();
                 CancelOutcome::Cancelled { deadline: Tick::new(deadline), task }
             }
             State::Granted => {
@@ -170,7 +170,7 @@ impl<T> Shard<T> {
                     let entry = self.slab.refile(key.index(), deadline.index());
                     self.file(entry, deadline.index());
                     self.counters.reset_relinked += 1;
-                    self.note_stale_entry();
+                    self.sweep_if_due();
                 }
                 ResetOutcome::Moved
             }
@@ -266,6 +266,8 @@ impl<T> Shard<T> {
                         self.expired_left -= 1;
                         self.counters.fired += 1;
                         let (key, deadline, task) = self.slab.remove(entry.index, Ending::Fired);
+                        // With one timer less, fewer stale entries are allowed.
+                        self.sweep_if_due();
                         return Some(Expired { key, deadline: Tick::new(deadline), task });
                     }
                     Some(deadline) => {
@@ -420,9 +422,9 @@ impl<T> Shard<T> {
         self.counters.pending_max = self.counters.pending_max.max(u64::from(self.slab.armed()));
     }
 
-    /// An entry was left behind: pays for its removal.
+    /// A timer has gone or has left an entry behind: pays for the removal of stale entries.
     #[inline]
-    fn note_stale_entry(&mut self) {
+    fn sweep_if_due(&mut self) {
         if self.slots.is_sweeping() || self.slots.wants_sweep(u64::from(self.slab.armed())) {
             self.counters.swept += u64::from(self.slots.sweep_slice(&self.slab));
         }
@@ -482,7 +484,7 @@ impl<T> Iterator for Drain<'_, T> {
         self.from = index + 1;
         let (key, deadline, task) = self.shard.slab.remove(index, Ending::Withdrawn);
         self.shard.counters.returned += 1;
-        self.shard.note_stale_entry();
+        self.shard.sweep_if_due();
         Some(Expired { key, deadline: Tick::new(deadline), task })
     }
 }
