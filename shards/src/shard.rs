@@ -293,6 +293,10 @@ impl<T> Shard<T> {
     /// O(levels).
     #[inline]
     pub fn next_deadline(&self) -> Option<Tick> {
+        // Stale entries are no reason to wake up.
+        if self.is_empty() {
+            return None;
+        }
         let due = self.batch_left != 0
             || [Side::Due, Side::Fresh, Side::FreshNext]
                 .into_iter()
