@@ -401,9 +401,9 @@ const SWEEP_SLACK: u64 = 512;
 /// Twice the live timers and a constant.
 ///
 /// The sweep begins when the stale entries pass three quarters of the live timers, and each
-/// operation that leaves one more behind or takes a timer away pays for a slice of about a chunk. So a pass ends before
-/// the stale entries have caught up with the live ones, but for the slots that hold a few entries
-/// only: those cost a slice a few, hence the constant.
+/// operation that leaves one more behind or takes a timer away pays for a slice of about a chunk.
+/// So a pass ends before the stale entries have caught up with the live ones, but for the slots
+/// that hold a few entries only: those cost a slice a few, hence the constant.
 fn entries_max(wheel_slots: usize, live: u64) -> u64 {
     2 * live + 2 * SWEEP_SLACK + 2 * wheel_slots as u64
 }
