@@ -1,0 +1,59 @@
+//! What a contender takes from the system for each timer.
+//!
+//! Measured as the growth of the resident set and not by counting allocations: capacity that is
+//! reserved and never touched costs nothing, and what the allocator rounds up costs something. A
+//! process measures one contender once, since memory that was freed may stay resident.
+
+use std::fs;
+use std::hint::black_box;
+use std::mem::size_of;
+
+use crate::{Payload, Timers};
+
+const DELAY_MAX: u64 = 60_000;
+
+/// What was done before the measurement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Held {
+    /// Scheduling, one timer after the other.
+    Filled,
+    /// That, and then four times as many cancels of random timers, each with a schedule, so that
+    /// what cancels leave behind is in it.
+    Churned,
+}
+
+/// The growth of the resident set by `count` pending timers, for each of them. The caller's
+/// handles are left out.
+///
+/// # Panics
+///
+/// If the system does not say how much of the process is resident: this needs Linux.
+pub fn resident_bytes_per_timer<T: Timers>(count: usize, held: Held) -> f64 {
+    let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0006);
+    let before = resident_bytes();
+    let mut timers = T::with_capacity(count);
+    let mut handles = Vec::with_capacity(if held == Held::Churned { count } else { 0 });
+    for _ in 0..count {
+        let handle = timers.schedule(rng.u64(1..=DELAY_MAX), Payload::MIN);
+        if held == Held::Churned {
+            handles.push(handle);
+        }
+    }
+    let rounds = if held == Held::Churned { 4 * count } else { 0 };
+    for _ in 0..rounds {
+        let picked = handles.swap_remove(rng.usize(..count));
+        black_box(timers.cancel(picked));
+        handles.push(timers.schedule(rng.u64(1..=DELAY_MAX), Payload::MIN));
+    }
+    let grown = resident_bytes() - before - handles.len() * size_of::<T::Handle>();
+    assert_eq!(timers.pending(), count, "{}: pending", T::NAME);
+    black_box(&timers);
+    grown as f64 / count as f64
+}
+
+fn resident_bytes() -> usize {
+    let status = fs::read_to_string("/proc/self/status").expect("Linux tells what is resident");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
+    kib.expect("VmRSS is a number of KiB") * 1024
+}

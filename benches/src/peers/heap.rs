@@ -1,0 +1,144 @@
+//! A binary heap with lazy deletion: a timer that is cancelled or moved leaves its entry in the
+//! heap, to be dropped when it comes to the top, or all at once when they outnumber the live ones.
+//!
+//! Entries are 16 bytes and refer to a slab, so that a cancel needs no search. Dropping them all
+//! at once costs O(n) in one operation, which a mean does not show.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::{Payload, Timers};
+
+const FREE_LIST_END: u32 = u32::MAX;
+
+/// In this order: by deadline, then by arrival.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Entry {
+    deadline: u64,
+    /// Unique for 2³² schedules, which is more than a run makes.
+    sequence: u32,
+    index: u32,
+}
+
+#[derive(Debug)]
+struct Node {
+    payload: Option<Payload>,
+    /// Of the entry that counts.
+    sequence: u32,
+    next_free: u32,
+}
+
+/// Names a timer by its slot and its entry.
+#[derive(Debug)]
+pub struct HeapHandle {
+    index: u32,
+    sequence: u32,
+}
+
+/// Timers in a binary heap.
+#[derive(Debug)]
+pub struct Heap {
+    entries: BinaryHeap<Reverse<Entry>>,
+    nodes: Vec<Node>,
+    free: u32,
+    sequence: u32,
+    pending: usize,
+}
+
+impl Timers for Heap {
+    const NAME: &'static str = "binary heap";
+    const FIFO: bool = true;
+    type Handle = HeapHandle;
+
+    fn with_capacity(capacity: usize) -> Self {
+        Self {
+            entries: BinaryHeap::with_capacity(capacity),
+            nodes: Vec::with_capacity(capacity),
+            free: FREE_LIST_END,
+            sequence: 0,
+            pending: 0,
+        }
+    }
+
+    fn schedule(&mut self, deadline: u64, payload: Payload) -> HeapHandle {
+        let index = if self.free == FREE_LIST_END {
+            self.nodes.push(Node { payload: None, sequence: 0, next_free: FREE_LIST_END });
+            self.nodes.len() as u32 - 1
+        } else {
+            let free = self.free;
+            self.free = self.nodes[free as usize].next_free;
+            free
+        };
+        self.nodes[index as usize].payload = Some(payload);
+        self.pending += 1;
+        self.file(index, deadline)
+    }
+
+    fn cancel(&mut self, handle: HeapHandle) -> Payload {
+        let node = &self.nodes[handle.index as usize];
+        assert_eq!(node.sequence, handle.sequence, "the handle names this timer");
+        self.vacate(handle.index)
+    }
+
+    fn reset(&mut self, handle: HeapHandle, deadline: u64) -> HeapHandle {
+        let node = &self.nodes[handle.index as usize];
+        assert_eq!(node.sequence, handle.sequence, "the handle names this timer");
+        self.file(handle.index, deadline)
+    }
+
+    fn advance(&mut self, now: u64, mut fired: impl FnMut(Payload)) {
+        while let Some(Reverse(first)) = self.entries.peek().copied()
+            && first.deadline <= now
+        {
+            self.entries.pop();
+            if self.counts(first) {
+                fired(self.vacate(first.index));
+            }
+        }
+    }
+
+    fn next_deadline(&mut self) -> Option<u64> {
+        while let Some(Reverse(first)) = self.entries.peek().copied() {
+            if self.counts(first) {
+                return Some(first.deadline);
+            }
+            self.entries.pop();
+        }
+        None
+    }
+
+    fn pending(&self) -> usize {
+        self.pending
+    }
+}
+
+impl Heap {
+    fn file(&mut self, index: u32, deadline: u64) -> HeapHandle {
+        if self.entries.len() > 2 * self.pending + 512 {
+            let nodes = &self.nodes;
+            self.entries.retain(|Reverse(entry)| counts(nodes, *entry));
+        }
+        let sequence = self.sequence;
+        self.sequence += 1;
+        self.nodes[index as usize].sequence = sequence;
+        self.entries.push(Reverse(Entry { deadline, sequence, index }));
+        HeapHandle { index, sequence }
+    }
+
+    fn vacate(&mut self, index: u32) -> Payload {
+        let node = &mut self.nodes[index as usize];
+        node.next_free = self.free;
+        self.free = index;
+        self.pending -= 1;
+        node.payload.take().expect("it is pending")
+    }
+
+    fn counts(&self, entry: Entry) -> bool {
+        counts(&self.nodes, entry)
+    }
+}
+
+fn counts(nodes: &[Node], entry: Entry) -> bool {
+    let node = &nodes[entry.index as usize];
+    node.sequence == entry.sequence && node.payload.is_some()
+}

@@ -1,0 +1,325 @@
+//! The workloads: what is asked of a contender, and of how many timers at once.
+//!
+//! A [`Case`] is one contender, populated for one row of the table. Each call of [`Case::round`]
+//! runs and times one pass; where a row has a steady state, the contender stays populated between
+//! passes and is brought into that state before the first one. Delays are uniform in 1..60,000
+//! ticks unless a row says otherwise.
+//!
+//! Operations are generated before the clock is started and read in sequence. The processor
+//! overlaps the cache misses of successive operations, so the figures are throughputs.
+
+use std::time::{Duration, Instant};
+
+use crate::{Payload, Timers};
+
+const SEED: u64 = 0x0C0D_E5EE_D000_0000;
+const DELAY_MAX: u64 = 60_000;
+/// How far a timer is moved, as an idle timeout is.
+const IDLE_TIMEOUT: u64 = 30_000;
+const HOUR: u64 = 3_600_000;
+const DAY: u64 = 86_400_000;
+/// Out of so many of the last scheduled timers one is cancelled, where that is local.
+const RECENT: usize = 1_000;
+/// The fewest operations in a pass, so that there is enough to time.
+const PASS_MIN: usize = 1 << 18;
+
+/// A row of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Row {
+    /// W1: cancel a random timer and schedule another. Time stands still.
+    Churn,
+    /// W1, where the cancelled timer is one of the last 1,000 scheduled, beside `n` idle ones.
+    ChurnRecent,
+    /// W2: move a random timer to 30,000 ticks from now, later each time. The contender's time
+    /// stands still.
+    Move,
+    /// W2 with the contender's time going on: each timer is moved once in 1,000 ticks, none ever
+    /// fires, and what moving has put off comes up.
+    MoveOnTime,
+    /// W3, its first half: schedule all.
+    Schedule,
+    /// W3, its second half: advance tick by tick until all have fired.
+    Expire,
+    /// W4: from one timer an hour away, sleeping as long as the contender allows, to its firing.
+    FarAway,
+    /// W5: delays log-uniform in 1..86,400,000 ticks, 60,000 ticks of them.
+    LongTail,
+}
+
+impl Row {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Churn,
+        Self::ChurnRecent,
+        Self::Move,
+        Self::MoveOnTime,
+        Self::Schedule,
+        Self::Expire,
+        Self::FarAway,
+        Self::LongTail,
+    ];
+
+    /// As it is called in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Churn => "W1 cancel + schedule",
+            Self::ChurnRecent => "W1 recent cancel + schedule",
+            Self::Move => "W2 move",
+            Self::MoveOnTime => "W2 move, time going on",
+            Self::Schedule => "W3 schedule",
+            Self::Expire => "W3 expire",
+            Self::FarAway => "W4 an hour away",
+            Self::LongTail => "W5 long tail, per tick",
+        }
+    }
+
+    /// Whether this row is about so many timers.
+    pub const fn applies_to(self, count: usize) -> bool {
+        match self {
+            Self::FarAway => count == 1,
+            Self::LongTail => count == 1_000_000,
+            _ => count > 1,
+        }
+    }
+}
+
+/// How many timers: 1, 1k, 100k, 1M; 10M too if `COREWHEEL_BENCH_LARGE=1` is in the environment.
+pub fn sizes() -> Vec<usize> {
+    let mut sizes = vec![1, 1_000, 100_000, 1_000_000];
+    if std::env::var_os("COREWHEEL_BENCH_LARGE").is_some_and(|value| value == "1") {
+        sizes.push(10_000_000);
+    }
+    sizes
+}
+
+/// One timed pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// How long it took.
+    pub elapsed: Duration,
+    /// How many of what the row counts it consisted of.
+    pub operations: u64,
+}
+
+impl Sample {
+    /// Nanoseconds for each operation.
+    pub fn nanos(&self) -> f64 {
+        self.elapsed.as_nanos() as f64 / self.operations as f64
+    }
+}
+
+/// A contender that is populated for one row.
+pub trait Case {
+    /// Runs and times one pass.
+    fn round(&mut self) -> Sample;
+}
+
+/// A contender for a row, at `count` timers.
+pub fn case<T: Timers>(row: Row, count: usize) -> Box<dyn Case> {
+    match row {
+        Row::Churn => Box::new(Churn::<T>::new(0, count)),
+        Row::ChurnRecent => Box::new(Churn::<T>::new(count, RECENT)),
+        Row::Move => Box::new(Move::<T>::new(count, false)),
+        Row::MoveOnTime => Box::new(Move::<T>::new(count, true)),
+        Row::Schedule => Box::new(Expire::<T>::new(count, Timed::Schedule)),
+        Row::Expire => Box::new(Expire::<T>::new(count, Timed::Advance)),
+        Row::FarAway => Box::new(FarAway { timers: T::with_capacity(1), now: 0 }),
+        Row::LongTail => Box::new(LongTail::<T>::new(count)),
+    }
+}
+
+/// One cancel and one schedule.
+#[derive(Clone, Copy)]
+struct Replacement {
+    picked: u32,
+    delay: u32,
+}
+
+struct Churn<T: Timers> {
+    timers: T,
+    handles: Vec<T::Handle>,
+    operations: Vec<Replacement>,
+}
+
+impl<T: Timers> Churn<T> {
+    /// With `idle` timers that are left alone and `count` that are replaced.
+    fn new(idle: usize, count: usize) -> Self {
+        let mut rng = fastrand::Rng::with_seed(SEED);
+        let mut timers = T::with_capacity(idle + count);
+        for _ in 0..idle {
+            timers.schedule_unnamed(rng.u64(1..=DELAY_MAX), Payload::MIN);
+        }
+        let mut schedule = |_| timers.schedule(rng.u64(1..=DELAY_MAX), Payload::MIN);
+        let handles = (0..count).map(&mut schedule).collect();
+        // What cancels leave behind is cleared away in bursts, by those contenders that leave it.
+        // A pass of twice the timers has more than one of them, so that passes are alike.
+        let operations = (0..PASS_MIN.max(2 * (idle + count))).map(|_| Replacement {
+            picked: rng.u32(..count as u32),
+            delay: rng.u32(1..=DELAY_MAX as u32),
+        });
+        let mut case = Self { timers, handles, operations: operations.collect() };
+        case.round();
+        case
+    }
+}
+
+impl<T: Timers> Case for Churn<T> {
+    fn round(&mut self) -> Sample {
+        let start = Instant::now();
+        for operation in &self.operations {
+            let handle = self.handles.swap_remove(operation.picked as usize);
+            std::hint::black_box(self.timers.cancel(handle));
+            self.handles.push(self.timers.schedule(u64::from(operation.delay), Payload::MIN));
+        }
+        Sample { elapsed: start.elapsed(), operations: self.operations.len() as u64 }
+    }
+}
+
+struct Move<T: Timers> {
+    timers: T,
+    handles: Vec<T::Handle>,
+    picks: Vec<u32>,
+    /// What the deadlines are counted from.
+    now: u64,
+    moves_per_tick: usize,
+    on_time: bool,
+}
+
+impl<T: Timers> Move<T> {
+    fn new(count: usize, on_time: bool) -> Self {
+        let mut rng = fastrand::Rng::with_seed(SEED);
+        let mut timers = T::with_capacity(count);
+        // As idle timers stand: scheduled at some time in the past, and moved since.
+        let mut schedule = |_| timers.schedule(rng.u64(1..=IDLE_TIMEOUT), Payload::MIN);
+        let handles: Vec<_> = (0..count).map(&mut schedule).collect();
+        let moved = handles.into_iter().map(|handle| timers.reset(handle, IDLE_TIMEOUT));
+        let handles = moved.collect();
+        let picks = (0..PASS_MIN.max(count)).map(|_| rng.u32(..count as u32));
+        let picks = picks.collect();
+        let mut case =
+            Self { timers, handles, picks, now: 0, moves_per_tick: count / 1_000, on_time };
+        case.round();
+        case
+    }
+}
+
+impl<T: Timers> Case for Move<T> {
+    fn round(&mut self) -> Sample {
+        let start = Instant::now();
+        for picks in self.picks.chunks(self.moves_per_tick) {
+            self.now += 1;
+            if self.on_time {
+                self.timers.advance(self.now, |_| panic!("{}: a moved timer fired", T::NAME));
+            }
+            for picked in picks {
+                let handle = self.handles.swap_remove(*picked as usize);
+                self.handles.push(self.timers.reset(handle, self.now + IDLE_TIMEOUT));
+            }
+        }
+        Sample { elapsed: start.elapsed(), operations: self.picks.len() as u64 }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Timed {
+    Schedule,
+    Advance,
+}
+
+struct Expire<T: Timers> {
+    deadlines: Vec<u32>,
+    timed: Timed,
+    contender: std::marker::PhantomData<T>,
+}
+
+impl<T: Timers> Expire<T> {
+    fn new(count: usize, timed: Timed) -> Self {
+        let mut rng = fastrand::Rng::with_seed(SEED);
+        let deadlines = (0..count).map(|_| rng.u32(1..=DELAY_MAX as u32)).collect();
+        Self { deadlines, timed, contender: std::marker::PhantomData }
+    }
+}
+
+impl<T: Timers> Case for Expire<T> {
+    fn round(&mut self) -> Sample {
+        let mut timers = T::with_capacity(self.deadlines.len());
+        let start = Instant::now();
+        for deadline in &self.deadlines {
+            timers.schedule_unnamed(u64::from(*deadline), Payload::MIN);
+        }
+        let scheduled = start.elapsed();
+        let start = Instant::now();
+        let mut fired = 0;
+        for now in 1..=DELAY_MAX {
+            timers.advance(now, |payload| fired += payload.get());
+        }
+        let advanced = start.elapsed();
+        let operations = self.deadlines.len() as u64;
+        assert_eq!(fired, operations, "{}: all have fired", T::NAME);
+        let elapsed = if self.timed == Timed::Schedule { scheduled } else { advanced };
+        Sample { elapsed, operations }
+    }
+}
+
+struct FarAway<T> {
+    timers: T,
+    now: u64,
+}
+
+impl<T: Timers> Case for FarAway<T> {
+    fn round(&mut self) -> Sample {
+        const TRIPS: u64 = 10_000;
+        // As many as a wheel has levels, about.
+        const WAKES_MAX: u64 = 8;
+        let mut wakes = 0;
+        let mut fired = 0;
+        let start = Instant::now();
+        for _ in 0..TRIPS {
+            self.timers.schedule_unnamed(self.now + HOUR, Payload::MIN);
+            while let Some(next) = self.timers.next_deadline() {
+                self.now = next;
+                wakes += 1;
+                assert!(wakes <= WAKES_MAX * TRIPS, "{}: it wakes too often", T::NAME);
+                self.timers.advance(self.now, |payload| fired += payload.get());
+            }
+        }
+        let elapsed = start.elapsed();
+        assert_eq!(fired, TRIPS, "{}: it fires once", T::NAME);
+        Sample { elapsed, operations: TRIPS }
+    }
+}
+
+struct LongTail<T> {
+    delays: Vec<u32>,
+    due: u64,
+    contender: std::marker::PhantomData<T>,
+}
+
+impl<T: Timers> LongTail<T> {
+    fn new(count: usize) -> Self {
+        let mut rng = fastrand::Rng::with_seed(SEED);
+        let log_max = (DAY as f64).ln();
+        #[expect(clippy::cast_sign_loss, reason = "an exponential has no sign")]
+        let mut delay = || (rng.f64() * log_max).exp() as u32;
+        let delays: Vec<_> = (0..count).map(|_| delay()).collect();
+        let due = delays.iter().filter(|delay| u64::from(**delay) <= DELAY_MAX).count() as u64;
+        Self { delays, due, contender: std::marker::PhantomData }
+    }
+}
+
+impl<T: Timers> Case for LongTail<T> {
+    fn round(&mut self) -> Sample {
+        let mut timers = T::with_capacity(self.delays.len());
+        for delay in &self.delays {
+            timers.schedule_unnamed(u64::from(*delay), Payload::MIN);
+        }
+        let mut fired = 0;
+        let start = Instant::now();
+        for now in 1..=DELAY_MAX {
+            timers.advance(now, |payload| fired += payload.get());
+        }
+        let elapsed = start.elapsed();
+        assert_eq!(fired, self.due, "{}: what is due has fired", T::NAME);
+        Sample { elapsed, operations: DELAY_MAX }
+    }
+}
