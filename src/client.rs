@@ -1,0 +1,591 @@
+//! The timers of any shard, for any thread.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use corewheel_shard::Tick;
+
+use crate::clock::nanos_after;
+use crate::driver::is_shard_thread;
+use crate::error::{Closed, ScheduleError, WaitError};
+use crate::handle::{ShardId, TimerHandle};
+use crate::lane::{LaneSender, Refusal, Request};
+use crate::mesh::{Directory, Door};
+use crate::task::{CancelOutcome, RemoteTask, ResetOutcome, SendCall};
+use crate::timers::Timers;
+
+/// Requests that a [`Batch`] sends together.
+const BATCH: usize = 64;
+
+/// Schedules, cancels and resets onto shards from elsewhere: a plain thread, another runtime,
+/// another shard.
+///
+/// `Send` but not `Sync`: one for each thread or task that needs one, made by
+/// [`TimerService::client`](crate::TimerService::client) or by cloning, and dropped at any time;
+/// its timers go on. It opens a lane to a shard when it first needs one.
+///
+/// A timer from elsewhere has its handle at once and costs its owner what a local one does. Its
+/// deadline is worked out here, so the way to the shard is part of its delay and not on top of it.
+/// `Full` means that the shard is full, or that this client has sent more than the shard has taken
+/// in: try again after a moment.
+pub struct Client<T: 'static = std::convert::Infallible> {
+    directory: Arc<Directory<T>>,
+    lanes: RefCell<Vec<Option<LaneSender<T>>>>,
+}
+
+impl<T: Send + 'static> Client<T> {
+    pub(crate) fn new(directory: Arc<Directory<T>>) -> Self {
+        Self { directory, lanes: RefCell::new(Vec::new()) }
+    }
+
+    /// Schedules a typed timer on a shard, to be given to the service's handler there after
+    /// `delay`.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the task.
+    #[inline]
+    pub fn schedule_on(
+        &self,
+        shard: ShardId,
+        delay: Duration,
+        task: T,
+    ) -> Result<TimerHandle, ScheduleError<T>> {
+        let now = self.directory.clock.nanos();
+        self.schedule_value(shard, self.tick_after(now, delay), now, task)
+    }
+
+    /// The same, for a moment. One that has passed fires in the shard's next turn.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the task.
+    #[inline]
+    pub fn schedule_at_on(
+        &self,
+        shard: ShardId,
+        at: Instant,
+        task: T,
+    ) -> Result<TimerHandle, ScheduleError<T>> {
+        self.schedule_value(shard, self.tick_at(at), self.directory.clock.nanos(), task)
+    }
+
+    /// Schedules a callback on a shard, to be run there after `delay`. It is boxed.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the callback.
+    pub fn schedule_fn_on(
+        &self,
+        shard: ShardId,
+        delay: Duration,
+        call: impl FnOnce(&Timers<T>) + Send + 'static,
+    ) -> Result<TimerHandle, ScheduleError<SendCall<T>>> {
+        let now = self.directory.clock.nanos();
+        self.schedule_call(shard, self.tick_after(now, delay), now, Box::new(call))
+    }
+
+    /// The same, for a moment. One that has passed fires in the shard's next turn.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the callback.
+    pub fn schedule_fn_at_on(
+        &self,
+        shard: ShardId,
+        at: Instant,
+        call: impl FnOnce(&Timers<T>) + Send + 'static,
+    ) -> Result<TimerHandle, ScheduleError<SendCall<T>>> {
+        let now = self.directory.clock.nanos();
+        self.schedule_call(shard, self.tick_at(at), now, Box::new(call))
+    }
+
+    /// Ends a timer and tells what became of it, with its task. Await the answer, or
+    /// [`wait`](Answer::wait) for it; the cancel is on its way either way.
+    ///
+    /// It cannot be refused. It may come before the timer does, from another client.
+    pub fn cancel(&self, timer: TimerHandle) -> Answer<CancelOutcome<RemoteTask<T>>> {
+        let (sender, answer) = oneshot::channel();
+        self.send(timer.shard(), Request::Cancel { key: timer.key(), answer: Some(sender) });
+        Answer(answer)
+    }
+
+    /// Ends a timer and asks for no answer. It does not wake the shard, which drops the task when
+    /// it next comes by; the timer will not fire if it has not.
+    #[inline]
+    pub fn cancel_detached(&self, timer: TimerHandle) {
+        self.send(timer.shard(), Request::Cancel { key: timer.key(), answer: None });
+    }
+
+    /// Moves a timer to `delay` from now and tells whether it was still there.
+    ///
+    /// It cannot be refused. It may come before the timer does, from another client.
+    pub fn reset(&self, timer: TimerHandle, delay: Duration) -> Answer<ResetOutcome> {
+        self.reset_to(timer, self.tick_after(self.directory.clock.nanos(), delay))
+    }
+
+    /// The same, to a moment.
+    pub fn reset_at(&self, timer: TimerHandle, at: Instant) -> Answer<ResetOutcome> {
+        self.reset_to(timer, self.tick_at(at))
+    }
+
+    /// Moves a timer to `delay` from now and asks for no answer.
+    #[inline]
+    pub fn reset_detached(&self, timer: TimerHandle, delay: Duration) {
+        let deadline = self.tick_after(self.directory.clock.nanos(), delay);
+        self.send(timer.shard(), Request::Reset { key: timer.key(), deadline, answer: None });
+    }
+
+    /// Waits for `delay` by a timer of a shard, in a future of this thread.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, at once, if there is no timer to be had.
+    pub fn sleep_on(
+        &self,
+        shard: ShardId,
+        delay: Duration,
+    ) -> Result<RemoteSleep<'_, T>, ScheduleError<()>> {
+        let (done, slept) = oneshot::async_channel();
+        // Nobody waits any more where it cannot be sent.
+        let call = move |_: &Timers<T>| drop(done.send(()));
+        let timer = self.schedule_fn_on(shard, delay, call).map_err(|error| error.map(drop))?;
+        Ok(RemoteSleep { client: self, timer: Some(timer), slept })
+    }
+
+    /// Gathers commands onto one shard and sends them together: a dozen times as fast as one by
+    /// one.
+    pub fn batch(&mut self, shard: ShardId) -> Batch<'_, T> {
+        Batch { client: self, shard, staged: Vec::with_capacity(BATCH), refused: Vec::new() }
+    }
+
+    /// Sends cancels and resets that did not fit into a lane, as far as they fit now. Every other
+    /// command does so too.
+    pub fn flush(&self) {
+        let Ok(mut lanes) = self.lanes.try_borrow_mut() else { return };
+        for (number, lane) in lanes.iter_mut().enumerate() {
+            if let (Some(lane), Some(door)) =
+                (lane, self.directory.door(ShardId::new(number as u16)))
+            {
+                lane.flush_waiting(&door.bell);
+            }
+        }
+    }
+
+    /// The shards of the service.
+    pub fn shards(&self) -> impl Iterator<Item = ShardId> + use<T> {
+        self.directory.shards()
+    }
+
+    /// The present moment, by the service's clock.
+    pub fn now(&self) -> Instant {
+        self.directory.clock.now()
+    }
+
+    #[inline]
+    fn tick_after(&self, now: u64, delay: Duration) -> Tick {
+        self.directory.tick.ceil(nanos_after(now, delay))
+    }
+
+    #[inline]
+    fn tick_at(&self, at: Instant) -> Tick {
+        self.directory.tick.ceil(self.directory.clock.nanos_at(at))
+    }
+
+    #[inline]
+    fn schedule_value(
+        &self,
+        shard: ShardId,
+        deadline: Tick,
+        now: u64,
+        task: T,
+    ) -> Result<TimerHandle, ScheduleError<T>> {
+        let sent_us = (now / 1_000) as u32;
+        let request = Request::Schedule { deadline, sent_us, task };
+        self.schedule_request(shard, request).map_err(|refused| {
+            refused.map(|request| match request {
+                Request::Schedule { task, .. } => task,
+                _ => unreachable!("a refusal returns what was given"),
+            })
+        })
+    }
+
+    fn schedule_call(
+        &self,
+        shard: ShardId,
+        deadline: Tick,
+        now: u64,
+        call: SendCall<T>,
+    ) -> Result<TimerHandle, ScheduleError<SendCall<T>>> {
+        let sent_us = (now / 1_000) as u32;
+        let request = Request::Call { deadline, sent_us, call };
+        self.schedule_request(shard, request).map_err(|refused| {
+            refused.map(|request| match request {
+                Request::Call { call, .. } => call,
+                _ => unreachable!("a refusal returns what was given"),
+            })
+        })
+    }
+
+    #[inline]
+    fn schedule_request(
+        &self,
+        shard: ShardId,
+        mut request: Request<T>,
+    ) -> Result<TimerHandle, ScheduleError<Request<T>>> {
+        let mut lanes = self.lanes.borrow_mut();
+        loop {
+            let Ok((lane, door)) = self.lane(&mut lanes, shard) else {
+                return Err(ScheduleError::Closed(request));
+            };
+            match lane.take_key(&door.bell, 0) {
+                Err(Refusal::Full) => return Err(ScheduleError::Full(request)),
+                Err(Refusal::Closed) => {}
+                Ok(key) => match lane.send(request, &door.bell) {
+                    Ok(()) => return Ok(TimerHandle::new(shard, key)),
+                    Err(mut back) => {
+                        request = back.pop().expect("what was just sent comes back last");
+                        self.reopen(&mut lanes, shard, back);
+                        continue;
+                    }
+                },
+            }
+            self.reopen(&mut lanes, shard, Vec::new());
+        }
+    }
+
+    fn reset_to(&self, timer: TimerHandle, deadline: Tick) -> Answer<ResetOutcome> {
+        let (sender, answer) = oneshot::channel();
+        let request = Request::Reset { key: timer.key(), deadline, answer: Some(sender) };
+        self.send(timer.shard(), request);
+        Answer(answer)
+    }
+
+    /// Sends a cancel or a reset. A closed shard drops it, and with it the way for the answer.
+    #[inline]
+    fn send(&self, shard: ShardId, request: Request<T>) {
+        let mut lanes = self.lanes.borrow_mut();
+        if let Ok((lane, door)) = self.lane(&mut lanes, shard)
+            && let Err(back) = lane.send_or_keep(request, &door.bell)
+        {
+            self.reopen(&mut lanes, shard, back);
+        }
+    }
+
+    /// The lane to a shard, opened if there is none.
+    #[inline]
+    fn lane<'a>(
+        &'a self,
+        lanes: &'a mut Vec<Option<LaneSender<T>>>,
+        shard: ShardId,
+    ) -> Result<(&'a mut LaneSender<T>, &'a Door<T>), Closed> {
+        let door = self.directory.door(shard).ok_or(Closed)?;
+        let index = shard.index();
+        if lanes.len() <= index {
+            lanes.resize_with(index + 1, || None);
+        }
+        let lane = &mut lanes[index];
+        match lane {
+            Some(lane) => Ok((lane, door)),
+            None => Ok((lane.insert(self.directory.connect(shard)?), door)),
+        }
+    }
+
+    /// Replaces a lane that its owner has closed, and sends what came back from it. If the shard is
+    /// closed, that is dropped.
+    #[cold]
+    fn reopen(
+        &self,
+        lanes: &mut Vec<Option<LaneSender<T>>>,
+        shard: ShardId,
+        mut back: Vec<Request<T>>,
+    ) {
+        loop {
+            lanes[shard.index()] = None;
+            let Ok((lane, door)) = self.lane(lanes, shard) else { return };
+            let mut again = Vec::new();
+            for request in back {
+                if let Err(more) = lane.send_or_keep(request, &door.bell) {
+                    again.extend(more);
+                }
+            }
+            if again.is_empty() {
+                return;
+            }
+            back = again;
+        }
+    }
+}
+
+impl<T: Send + 'static> Clone for Client<T> {
+    /// Another client, with lanes of its own.
+    fn clone(&self) -> Self {
+        Self::new(Arc::clone(&self.directory))
+    }
+}
+
+impl<T> Drop for Client<T> {
+    fn drop(&mut self) {
+        for (number, lane) in self.lanes.get_mut().iter_mut().enumerate() {
+            let Some(mut lane) = lane.take() else { continue };
+            self.directory.leave(ShardId::new(number as u16), |bell| lane.hang_up(bell));
+        }
+    }
+}
+
+impl<T> fmt::Debug for Client<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Client(..)")
+    }
+}
+
+/// What a shard will say to a command, made by [`Client::cancel`] and [`Client::reset`].
+///
+/// Await it, or [`wait`](Self::wait) for it. `Closed` means that the service was shut down or the
+/// shard died before it answered; a timer of such a shard does not fire any more, and is in the
+/// report of the shutdown if it was returned.
+#[must_use = "the command is sent, but nobody looks at what became of it; use the detached form"]
+pub struct Answer<O>(oneshot::Receiver<O>);
+
+impl<O> Answer<O> {
+    /// Blocks this thread until the answer is there.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` if nobody is left to answer, `OnShard` on a thread that drives a shard of any
+    /// service.
+    pub fn wait(self) -> Result<O, WaitError> {
+        if is_shard_thread() {
+            return Err(WaitError::OnShard);
+        }
+        self.0.recv().map_err(|_| WaitError::Closed)
+    }
+}
+
+impl<O> fmt::Debug for Answer<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Answer(..)")
+    }
+}
+
+impl<O> IntoFuture for Answer<O> {
+    type Output = Result<O, Closed>;
+    type IntoFuture = AnswerFuture<O>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        AnswerFuture::new(self.0)
+    }
+}
+
+/// An [`Answer`] that is awaited.
+pub struct AnswerFuture<O>(oneshot::AsyncReceiver<O>);
+
+impl<O> AnswerFuture<O> {
+    pub(crate) fn new(answer: oneshot::Receiver<O>) -> Self {
+        Self(answer.into_future())
+    }
+}
+
+impl<O> Future for AnswerFuture<O> {
+    type Output = Result<O, Closed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(cx).map_err(|_| Closed)
+    }
+}
+
+impl<O> fmt::Debug for AnswerFuture<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AnswerFuture(..)")
+    }
+}
+
+/// Waits for a timer of a shard, on another thread; made by [`Client::sleep_on`].
+///
+/// Dropped before its time, it cancels the timer.
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct RemoteSleep<'a, T: Send + 'static> {
+    client: &'a Client<T>,
+    timer: Option<TimerHandle>,
+    slept: oneshot::AsyncReceiver<()>,
+}
+
+impl<T: Send + 'static> Future for RemoteSleep<'_, T> {
+    type Output = Result<(), Closed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let slept = ready!(Pin::new(&mut self.slept).poll(cx));
+        self.timer = None;
+        Poll::Ready(slept.map_err(|_| Closed))
+    }
+}
+
+impl<T: Send + 'static> Drop for RemoteSleep<'_, T> {
+    fn drop(&mut self) {
+        if let Some(timer) = self.timer {
+            self.client.cancel_detached(timer);
+        }
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for RemoteSleep<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RemoteSleep({:?})", self.timer)
+    }
+}
+
+/// A timer of a batch that was not accepted, because the shard was closed meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refused<T> {
+    /// What it was scheduled with.
+    pub task: T,
+}
+
+/// Commands onto one shard that are sent together, 64 at a time; made by [`Client::batch`].
+///
+/// What is gathered is sent when there are that many, by [`send`](Self::send), or when the batch is
+/// dropped.
+#[must_use = "call `send` to learn whether everything was accepted"]
+pub struct Batch<'a, T: Send + 'static> {
+    client: &'a mut Client<T>,
+    shard: ShardId,
+    staged: Vec<Request<T>>,
+    refused: Vec<Refused<T>>,
+}
+
+impl<T: Send + 'static> Batch<'_, T> {
+    /// Adds a typed timer, due `delay` from now.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the task. What was added before stays.
+    #[inline]
+    pub fn schedule(&mut self, delay: Duration, task: T) -> Result<TimerHandle, ScheduleError<T>> {
+        let now = self.client.directory.clock.nanos();
+        self.schedule_tick(self.client.tick_after(now, delay), now, task)
+    }
+
+    /// Adds a typed timer, due at a moment.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the task. What was added before stays.
+    #[inline]
+    pub fn schedule_at(&mut self, at: Instant, task: T) -> Result<TimerHandle, ScheduleError<T>> {
+        let now = self.client.directory.clock.nanos();
+        self.schedule_tick(self.client.tick_at(at), now, task)
+    }
+
+    /// Adds a cancel that asks for no answer. A timer of another shard is cancelled at once
+    /// instead.
+    #[inline]
+    pub fn cancel_detached(&mut self, timer: TimerHandle) {
+        self.stage(timer, Request::Cancel { key: timer.key(), answer: None });
+    }
+
+    /// Adds a reset to `delay` from now that asks for no answer. A timer of another shard is reset
+    /// at once instead.
+    #[inline]
+    pub fn reset_detached(&mut self, timer: TimerHandle, delay: Duration) {
+        let deadline = self.client.tick_after(self.client.directory.clock.nanos(), delay);
+        self.stage(timer, Request::Reset { key: timer.key(), deadline, answer: None });
+    }
+
+    /// Sends what has been gathered.
+    ///
+    /// # Errors
+    ///
+    /// The timers that were not accepted after all, as the shard was closed meanwhile; their
+    /// handles name nothing.
+    pub fn send(mut self) -> Result<(), Vec<Refused<T>>> {
+        self.flush();
+        let refused = std::mem::take(&mut self.refused);
+        if refused.is_empty() { Ok(()) } else { Err(refused) }
+    }
+
+    #[inline]
+    fn schedule_tick(
+        &mut self,
+        deadline: Tick,
+        now: u64,
+        task: T,
+    ) -> Result<TimerHandle, ScheduleError<T>> {
+        if self.staged.len() >= BATCH {
+            self.flush();
+        }
+        loop {
+            let staged = self.staged.len();
+            let mut lanes = self.client.lanes.borrow_mut();
+            let Ok((lane, door)) = self.client.lane(&mut lanes, self.shard) else {
+                return Err(ScheduleError::Closed(task));
+            };
+            match lane.take_key(&door.bell, staged) {
+                Ok(key) => {
+                    let sent_us = (now / 1_000) as u32;
+                    self.staged.push(Request::Schedule { deadline, sent_us, task });
+                    return Ok(TimerHandle::new(self.shard, key));
+                }
+                Err(Refusal::Full) => return Err(ScheduleError::Full(task)),
+                // The lane was closed, perhaps only for being idle; what it has not accepted is
+                // sorted out, and another is opened.
+                Err(Refusal::Closed) if staged == 0 => {
+                    self.client.reopen(&mut lanes, self.shard, Vec::new());
+                }
+                Err(Refusal::Closed) => {
+                    drop(lanes);
+                    self.flush();
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn stage(&mut self, timer: TimerHandle, request: Request<T>) {
+        if timer.shard() != self.shard {
+            self.client.send(timer.shard(), request);
+            return;
+        }
+        if self.staged.len() >= BATCH {
+            self.flush();
+        }
+        self.staged.push(request);
+    }
+
+    fn flush(&mut self) {
+        let mut lanes = self.client.lanes.borrow_mut();
+        let Ok((lane, door)) = self.client.lane(&mut lanes, self.shard) else {
+            // Only cancels can have been gathered for a shard that is closed.
+            self.staged.clear();
+            return;
+        };
+        lane.send_all(&mut self.staged, &door.bell);
+        if self.staged.is_empty() {
+            return;
+        }
+        let mut commands = Vec::new();
+        for request in self.staged.drain(..) {
+            match request {
+                Request::Schedule { task, .. } => self.refused.push(Refused { task }),
+                request => commands.push(request),
+            }
+        }
+        self.client.reopen(&mut lanes, self.shard, commands);
+    }
+}
+
+impl<T: Send + 'static> Drop for Batch<'_, T> {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for Batch<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("staged", &self.staged.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,329 @@
+//! What a service can be told, its defaults and its limits.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use corewheel_shard::{Budget, ShardConfig, Tick, TickLength, WheelKind};
+
+use crate::clock::{Clock, saturating_nanos};
+use crate::error::ConfigError;
+use crate::handle::ShardId;
+
+/// What the shards of a service run on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Runtime {
+    /// Glommio where `io_uring` works, else tokio, else plain threads. Found out once, at the start,
+    /// and logged with the reason.
+    #[default]
+    Auto,
+    /// A glommio executor for each shard.
+    Glommio,
+    /// A current-thread tokio runtime with a `LocalSet` for each shard.
+    Tokio,
+    /// A plain thread for each shard: callbacks and typed timers only, no futures.
+    Thread,
+}
+
+/// Where the threads of a service run. Without effect on attached shards.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Placement {
+    /// Shard `n` is pinned to the `n`th of the cpus that the process may use, and round again if
+    /// there are more shards than cpus.
+    #[default]
+    Pinned,
+    /// Shard `n` is pinned to the `n`th of these.
+    Cpus(Vec<usize>),
+    /// The scheduler decides.
+    Unpinned,
+}
+
+/// How much one turn of a shard may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TurnBudget {
+    /// The most requests that are taken off lanes, at least one of each lane.
+    pub requests_max: u32,
+    /// The most timers that are delivered.
+    pub expired_max: u32,
+    /// The most entries of the wheel that are looked at.
+    pub work_max: u32,
+}
+
+impl Default for TurnBudget {
+    /// 1,024 requests, 512 timers, 2,048 entries.
+    fn default() -> Self {
+        let Budget { expired_max, work_max } = Budget::default();
+        Self { requests_max: 1_024, expired_max, work_max }
+    }
+}
+
+impl TurnBudget {
+    pub(crate) fn of_wheel(self) -> Budget {
+        Budget { expired_max: self.expired_max, work_max: self.work_max }
+    }
+}
+
+/// What a builder collects.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) shards: Option<usize>,
+    pub(crate) tick: Duration,
+    pub(crate) wheel: WheelKind,
+    pub(crate) slots: u32,
+    pub(crate) capacity: u32,
+    pub(crate) lane_capacity: usize,
+    pub(crate) budget: TurnBudget,
+    pub(crate) lateness_bound: Option<Duration>,
+    pub(crate) overrun: Duration,
+    pub(crate) runtime: Runtime,
+    pub(crate) placement: Placement,
+    pub(crate) name: String,
+    pub(crate) spin: Duration,
+    pub(crate) clock: Clock,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let ShardConfig { wheel, slots, capacity, .. } = ShardConfig::default();
+        Self {
+            shards: None,
+            tick: Duration::from_millis(1),
+            wheel,
+            slots,
+            capacity,
+            lane_capacity: 1_024,
+            budget: TurnBudget::default(),
+            lateness_bound: None,
+            overrun: Duration::from_millis(1),
+            runtime: Runtime::default(),
+            placement: Placement::default(),
+            name: "corewheel".to_owned(),
+            spin: Duration::ZERO,
+            clock: Clock::monotonic(),
+        }
+    }
+}
+
+/// The same, checked and worked out.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) shards: usize,
+    pub(crate) tick: TickLength,
+    pub(crate) shard: ShardConfig,
+    pub(crate) lane_capacity: usize,
+    /// The most keys that a client holds in advance.
+    pub(crate) grant_window: usize,
+    pub(crate) budget: TurnBudget,
+    pub(crate) lateness_bound: Duration,
+    pub(crate) overrun: Duration,
+    pub(crate) name: String,
+    pub(crate) spin: Duration,
+    /// The cpu of each shard, where it is pinned.
+    pub(crate) cpus: Vec<Option<usize>>,
+}
+
+const TICK_MIN: Duration = Duration::from_micros(100);
+const TICK_MAX: Duration = Duration::from_secs(1);
+const LANE_CAPACITY_MAX: usize = 1 << 20;
+const NAME_LEN_MAX: usize = 64;
+/// The part of a shard's capacity that one client may hold in granted keys.
+const GRANT_SHARE: usize = 32;
+
+impl Options {
+    pub(crate) fn check(&self, attached: bool) -> Result<Settings, ConfigError> {
+        let allowed = allowed_cpus();
+        let shards = self.check_shards(&allowed)?;
+        self.check_range()?;
+        let shard = ShardConfig {
+            capacity: self.capacity,
+            wheel: self.wheel,
+            slots: self.slots,
+            start: Tick::ZERO,
+            ..ShardConfig::default()
+        };
+        shard.check().map_err(from_shard)?;
+        if self.clock.is_manual() && !attached {
+            return Err(ConfigError::new(
+                "clock",
+                &self.clock,
+                "a shard's own thread sleeps by the system's clock",
+                "use start_attached and drive the shards in your own loop",
+            ));
+        }
+        let tick_nanos = NonZeroU64::new(saturating_nanos(self.tick)).expect("the tick is checked");
+        let capacity = self.capacity as usize;
+        Ok(Settings {
+            shards,
+            tick: TickLength::from_nanos(tick_nanos),
+            shard,
+            lane_capacity: self.lane_capacity,
+            grant_window: (capacity / GRANT_SHARE).clamp(1, self.lane_capacity),
+            budget: self.budget,
+            lateness_bound: self.lateness_bound.unwrap_or(self.tick * 10),
+            overrun: self.overrun,
+            name: self.name.clone(),
+            spin: self.spin,
+            cpus: if attached { Vec::new() } else { self.check_placement(shards, &allowed)? },
+        })
+    }
+
+    fn check_shards(&self, allowed: &[usize]) -> Result<usize, ConfigError> {
+        let shards = self.shards.unwrap_or(allowed.len().max(1));
+        if shards == 0 || shards > ShardId::COUNT_MAX {
+            let limit = format!("it must be between 1 and {}", ShardId::COUNT_MAX);
+            return Err(ConfigError::new("shards", shards, limit, "use one for each core at most"));
+        }
+        Ok(shards)
+    }
+
+    fn check_range(&self) -> Result<(), ConfigError> {
+        if !(TICK_MIN..=TICK_MAX).contains(&self.tick) {
+            let limit = format!("it must be between {TICK_MIN:?} and {TICK_MAX:?}");
+            return Err(ConfigError::new("tick", self.tick, limit, "1ms suits most servers"));
+        }
+        if self.lane_capacity == 0 || self.lane_capacity > LANE_CAPACITY_MAX {
+            let limit = format!("it must be between 1 and {LANE_CAPACITY_MAX}");
+            let remedy = "1024 suits most servers";
+            return Err(ConfigError::new("lane_capacity", self.lane_capacity, limit, remedy));
+        }
+        let budgets = [
+            ("budget.requests_max", self.budget.requests_max),
+            ("budget.expired_max", self.budget.expired_max),
+            ("budget.work_max", self.budget.work_max),
+        ];
+        for (field, value) in budgets {
+            if value == 0 {
+                let limit = "a turn that may do nothing never ends its work";
+                return Err(ConfigError::new(field, value, limit, "use 1 or more"));
+            }
+        }
+        if let Some(bound) = self.lateness_bound
+            && bound < self.tick
+        {
+            return Err(ConfigError::new(
+                "lateness_bound",
+                bound,
+                format!("a timer can be a tick late by rounding, and the tick is {:?}", self.tick),
+                "use at least one tick",
+            ));
+        }
+        if self.overrun.is_zero() {
+            let limit = "every callback takes some time";
+            return Err(ConfigError::new("overrun", self.overrun, limit, "use 1us or more"));
+        }
+        if self.name.is_empty() || self.name.len() > NAME_LEN_MAX || self.name.contains('\0') {
+            let limit = format!("it must have 1 to {NAME_LEN_MAX} bytes and no NUL");
+            return Err(ConfigError::new("name", &self.name, limit, "use a short word"));
+        }
+        Ok(())
+    }
+
+    fn check_placement(
+        &self,
+        shards: usize,
+        allowed: &[usize],
+    ) -> Result<Vec<Option<usize>>, ConfigError> {
+        match &self.placement {
+            Placement::Unpinned => Ok(vec![None; shards]),
+            Placement::Pinned if allowed.is_empty() => Ok(vec![None; shards]),
+            Placement::Pinned => {
+                if shards > allowed.len() {
+                    tracing::warn!(
+                        shards,
+                        cpus = allowed.len(),
+                        "there are more shards than cpus that this process may use"
+                    );
+                }
+                Ok(allowed.iter().copied().cycle().take(shards).map(Some).collect())
+            }
+            Placement::Cpus(cpus) if cpus.len() != shards => Err(ConfigError::new(
+                "placement",
+                cpus,
+                format!("there are {shards} shards"),
+                "name one cpu for each shard",
+            )),
+            Placement::Cpus(cpus) => {
+                if let Some(cpu) = cpus.iter().find(|cpu| !allowed.contains(cpu)) {
+                    return Err(ConfigError::new(
+                        "placement",
+                        cpu,
+                        format!("this process may use the cpus {allowed:?}"),
+                        "name one of those, or widen the process's cpu set",
+                    ));
+                }
+                Ok(cpus.iter().copied().map(Some).collect())
+            }
+        }
+    }
+}
+
+/// The cpus that this process may use; none where the system does not tell.
+fn allowed_cpus() -> Vec<usize> {
+    core_affinity::get_core_ids().unwrap_or_default().into_iter().map(|core| core.id).collect()
+}
+
+/// An error of the shard's configuration, in the builder's words.
+fn from_shard(error: corewheel_shard::ConfigError) -> ConfigError {
+    use corewheel_shard::ConfigError as Shard;
+    match error {
+        Shard::OutOfRange { field, value, min, max } => {
+            let limit = format!("it must be between {min} and {max}");
+            ConfigError::new(field, value, limit, "see the builder's documentation")
+        }
+        error => ConfigError::new("capacity", error, "it must fit into memory", "set it lower"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(change: impl FnOnce(&mut Options), field: &str) {
+        let mut options = Options::default();
+        change(&mut options);
+        let error = options.check(false).expect_err("this setting is refused");
+        assert_eq!(error.field(), field, "{error}");
+    }
+
+    #[test]
+    fn a_bad_setting_is_refused_by_name() {
+        check(|o| o.shards = Some(0), "shards");
+        check(|o| o.shards = Some(100_000), "shards");
+        check(|o| o.tick = Duration::ZERO, "tick");
+        check(|o| o.tick = Duration::from_micros(99), "tick");
+        check(|o| o.tick = Duration::from_secs(2), "tick");
+        check(|o| o.slots = 0, "slots");
+        check(|o| o.slots = 1 << 17, "slots");
+        check(|o| o.capacity = 0, "capacity");
+        check(|o| o.capacity = u32::MAX, "capacity");
+        check(|o| o.lane_capacity = 0, "lane_capacity");
+        check(|o| o.budget.requests_max = 0, "budget.requests_max");
+        check(|o| o.budget.expired_max = 0, "budget.expired_max");
+        check(|o| o.budget.work_max = 0, "budget.work_max");
+        check(|o| o.lateness_bound = Some(Duration::from_micros(5)), "lateness_bound");
+        check(|o| o.overrun = Duration::ZERO, "overrun");
+        check(|o| o.name = String::new(), "name");
+        check(|o| o.placement = Placement::Cpus(vec![]), "placement");
+        let far = |o: &mut Options| {
+            o.shards = Some(1);
+            o.placement = Placement::Cpus(vec![1_000_000]);
+        };
+        check(far, "placement");
+        check(|o| o.clock = crate::ManualClock::new().clock(), "clock");
+    }
+
+    #[test]
+    fn the_defaults_are_good() {
+        let settings = Options::default().check(false).unwrap();
+        assert!(settings.shards >= 1);
+        assert_eq!(settings.cpus.len(), settings.shards);
+        assert_eq!(settings.tick.nanos(), 1_000_000);
+    }
+
+    #[test]
+    fn one_client_cannot_hold_a_small_shard_in_keys() {
+        let options = Options { capacity: 4, ..Options::default() };
+        assert_eq!(options.check(false).unwrap().grant_window, 1);
+    }
+}

@@ -1,0 +1,144 @@
+//! A shard on a glommio executor.
+//!
+//! What of glommio's ways shapes this, all of it in its source: a busy executor looks at its timers
+//! and at wakes from other threads only once in each period of its preempt timer, 100 ms unless
+//! told otherwise, so the period is the tick; a queue that is not of `Latency::Matters` may wait
+//! behind all others, so the driver has one that is; each of its timers costs a B-tree and a hash
+//! map, so there is one, re-armed only when it must be earlier; a duration that does not fit into
+//! an instant panics, so the alarm is clamped.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use glommio::timer::Timer;
+use glommio::{Latency, LocalExecutor, LocalExecutorBuilder, Placement, Shares, TaskQueueHandle};
+use io_uring::{IoUring, Probe, opcode};
+use rustix::process::{Resource, getrlimit};
+
+use super::{Host, drive};
+use crate::config::Settings;
+use crate::mesh::LocalFuture;
+use crate::task::Handler;
+use crate::timers::Timers;
+
+pub(crate) struct GlommioHost {
+    alarm: Option<Timer>,
+    /// Where futures go that are spawned from outside.
+    queue: TaskQueueHandle,
+}
+
+impl GlommioHost {
+    fn new() -> Self {
+        Self { alarm: None, queue: glommio::executor().current_task_queue() }
+    }
+}
+
+impl Host for GlommioHost {
+    fn arm(&mut self, after: Duration) {
+        match &mut self.alarm {
+            Some(alarm) => alarm.reset(after),
+            None => self.alarm = Some(Timer::new(after)),
+        }
+    }
+
+    fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(alarm) = &mut self.alarm else { return Poll::Pending };
+        let poll = Pin::new(alarm).poll(cx).map(drop);
+        if poll.is_ready() {
+            self.alarm = None;
+        }
+        poll
+    }
+
+    async fn step_aside(&mut self) {
+        glommio::executor().yield_task_queue_now().await;
+    }
+
+    fn spawn(&self, future: LocalFuture) {
+        match glommio::spawn_local_into(future, self.queue) {
+            Ok(task) => drop(task.detach()),
+            Err(error) => tracing::error!(%error, "the executor's task queue is gone"),
+        }
+    }
+}
+
+/// An executor for one shard. It is pinned already, by its thread.
+pub(crate) fn executor(settings: &Settings, name: &str) -> Result<LocalExecutor, String> {
+    LocalExecutorBuilder::new(Placement::Unbound)
+        .name(name)
+        .preempt_timer(settings.tick.duration())
+        .spin_before_park(settings.spin)
+        .make()
+        .map_err(|error| error.to_string())
+}
+
+/// Runs a shard on this thread until it is shut down.
+pub(crate) fn run<T, H>(executor: &LocalExecutor, timers: Timers<T>, handler: H)
+where
+    T: Send + 'static,
+    H: Handler<T>,
+{
+    executor.run(async move {
+        start(timers, handler).await;
+    });
+}
+
+/// Starts the driver in a queue of its own, on the executor that this is called in.
+pub(crate) fn start<T, H>(timers: Timers<T>, handler: H) -> impl Future<Output = Option<()>>
+where
+    T: Send + 'static,
+    H: Handler<T>,
+{
+    let latency = Latency::Matters(timers.core().directory().tick.duration());
+    let host = GlommioHost::new();
+    let queue = glommio::executor().create_task_queue(Shares::default(), latency, "corewheel");
+    let driver = glommio::spawn_local_into(drive(timers, handler, host), queue);
+    driver.expect("the queue was just made").detach()
+}
+
+/// What glommio asks for before it makes a ring, in bytes.
+const MEMLOCK_MIN: u64 = 512 * 1_024;
+/// Entries of the ring that is tried, as many as glommio's.
+const RING_ENTRIES: u32 = 128;
+
+/// Whether glommio can work here, found out without it: where `io_uring` is forbidden its first use
+/// panics, and every later one too.
+pub(crate) fn probe() -> Result<(), String> {
+    let memlock = getrlimit(Resource::Memlock).current;
+    if let Some(limit) = memlock.filter(|limit| *limit < MEMLOCK_MIN) {
+        return Err(format!(
+            "the memlock limit is {limit} bytes, but an executor needs {MEMLOCK_MIN}; raise it \
+             with `ulimit -l` or in limits.conf"
+        ));
+    }
+    let ring = IoUring::new(RING_ENTRIES).map_err(|error| {
+        format!(
+            "io_uring cannot be set up ({error}); a container's seccomp profile, the sysctl \
+             kernel.io_uring_disabled or a kernel before 5.8 may be in the way"
+        )
+    })?;
+    let mut supported = Probe::new();
+    ring.submitter()
+        .register_probe(&mut supported)
+        .map_err(|error| format!("io_uring cannot be probed ({error}); use a kernel from 5.8"))?;
+    let needed = [
+        ("read", opcode::Read::CODE),
+        ("write", opcode::Write::CODE),
+        ("accept", opcode::Accept::CODE),
+        ("connect", opcode::Connect::CODE),
+        ("poll_add", opcode::PollAdd::CODE),
+        ("timeout", opcode::Timeout::CODE),
+        ("async_cancel", opcode::AsyncCancel::CODE),
+        ("openat", opcode::OpenAt::CODE),
+        ("close", opcode::Close::CODE),
+        ("statx", opcode::Statx::CODE),
+    ];
+    match needed.iter().find(|(_, code)| !supported.is_supported(*code)) {
+        Some((name, _)) => {
+            Err(format!("io_uring lacks the operation {name}; use a kernel from 5.8"))
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,87 @@
+//! A shard in somebody's own loop: the caller takes the turns.
+
+use std::fmt;
+use std::task::Waker;
+use std::time::Instant;
+
+use corewheel_shard::Tick;
+
+use super::{OnShardThread, Undertaker};
+use crate::service::{ShardReport, ShutdownPolicy};
+use crate::task::Handler;
+use crate::timers::Timers;
+use crate::turn::{Turn, shut_down, turn};
+
+/// A shard that runs when it is told to, in a loop around `poll`, `epoll` or anything else; made by
+/// [`Attachment::into_loop`](crate::Attachment::into_loop).
+///
+/// The loop goes: take a [`turn`](Self::turn); if it left more to do, look after whatever else
+/// there is and take another; else [`prepare_to_sleep`](Self::prepare_to_sleep), wait until the
+/// moment it names or until the waker is woken, and begin again.
+///
+/// Dropped without a shutdown, the shard is dead.
+pub struct ShardLoop<T: Send + 'static, H> {
+    handler: H,
+    undertaker: Undertaker<T>,
+    _here: OnShardThread,
+}
+
+/// How long a loop may wait.
+#[must_use = "it says whether and how long to wait"]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sleep {
+    /// Not at all: something has come in.
+    No,
+    /// Until then, or until the waker is woken.
+    Until(Instant),
+    /// Until the waker is woken.
+    UntilWoken,
+}
+
+impl<T: Send + 'static, H: Handler<T>> ShardLoop<T, H> {
+    pub(crate) fn new(timers: Timers<T>, handler: H) -> Self {
+        Self { handler, undertaker: Undertaker(timers), _here: OnShardThread::enter() }
+    }
+
+    /// Takes in what other threads have sent, delivers what is due and says what is next, each
+    /// within the service's budget.
+    pub fn turn(&mut self) -> Turn {
+        self.undertaker.0.core().wake_up();
+        turn(&self.undertaker.0, &mut self.handler)
+    }
+
+    /// Tells the other threads that the shard sleeps until what the last turn named, and through
+    /// which waker to wake it. The next turn tells them that it is awake.
+    pub fn prepare_to_sleep(&self, after: Turn, waker: &Waker) -> Sleep {
+        let core = self.undertaker.0.core();
+        let until = match after {
+            Turn::More | Turn::Closed => return Sleep::No,
+            Turn::Next(tick) => tick,
+            Turn::Idle => Tick::NEVER,
+        };
+        if !core.fall_asleep(until, waker) {
+            return Sleep::No;
+        }
+        if until == Tick::NEVER {
+            return Sleep::UntilWoken;
+        }
+        let directory = core.directory();
+        Sleep::Until(directory.clock.instant(directory.tick.start_of(until)))
+    }
+
+    /// The shard's timers.
+    pub fn timers(&self) -> &Timers<T> {
+        &self.undertaker.0
+    }
+
+    /// Ends this shard alone. Its lanes are closed, and what is pending goes the way of the policy.
+    pub fn shutdown(mut self, policy: ShutdownPolicy) -> ShardReport<T> {
+        shut_down(&self.undertaker.0, &mut self.handler, policy)
+    }
+}
+
+impl<T: Send + 'static, H> fmt::Debug for ShardLoop<T, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShardLoop").finish_non_exhaustive()
+    }
+}

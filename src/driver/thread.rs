@@ -1,0 +1,90 @@
+//! A plain thread for a shard, without an executor.
+
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+
+use crossbeam_utils::sync::{Parker, Unparker};
+
+use super::{OnShardThread, Undertaker};
+use crate::task::Handler;
+use crate::timers::Timers;
+use crate::turn::{Turn, turn};
+
+use corewheel_shard::Tick;
+
+struct Unpark(Unparker);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a shard on this thread until it is shut down.
+pub(crate) fn run<T, H>(timers: Timers<T>, mut handler: H)
+where
+    T: Send + 'static,
+    H: Handler<T>,
+{
+    let _here = OnShardThread::enter();
+    let undertaker = Undertaker(timers.clone());
+    let parker = Parker::new();
+    let waker = Waker::from(Arc::new(Unpark(parker.unparker().clone())));
+    loop {
+        let until = match turn(&timers, &mut handler) {
+            Turn::More => continue,
+            Turn::Next(tick) => tick,
+            Turn::Idle => Tick::NEVER,
+            Turn::Closed => break,
+        };
+        if !spin(&timers, until) {
+            park(&timers, until, &parker, &waker);
+        }
+    }
+    drop(undertaker);
+}
+
+/// Watches the lanes for as long as the service says. True if there is something to do.
+fn spin<T: Send + 'static>(timers: &Timers<T>, until: Tick) -> bool {
+    let core = timers.core();
+    let spin = core.directory().settings.spin;
+    if spin.is_zero() {
+        return false;
+    }
+    let due = core.directory().tick.start_of(until);
+    let end = core.nanos().saturating_add(spin.as_nanos() as u64);
+    loop {
+        let now = core.nanos();
+        if core.has_news() || now >= due {
+            return true;
+        }
+        if now >= end {
+            return false;
+        }
+        std::hint::spin_loop();
+    }
+}
+
+fn park<T: Send + 'static>(timers: &Timers<T>, until: Tick, parker: &Parker, waker: &Waker) {
+    let core = timers.core();
+    if !core.fall_asleep(until, waker) {
+        return;
+    }
+    let due = core.directory().tick.start_of(until);
+    let wait = Duration::from_nanos(due.saturating_sub(core.nanos()));
+    // A point in time that the system cannot represent is as good as never.
+    match timers.now().checked_add(wait).filter(|_| until < Tick::NEVER) {
+        Some(at) => park_until(parker, at),
+        None => parker.park(),
+    }
+    core.wake_up();
+}
+
+fn park_until(parker: &Parker, at: Instant) {
+    parker.park_deadline(at);
+}

@@ -1,0 +1,308 @@
+//! One small error for each kind of operation. Each returns what it was given and says what to do.
+
+use std::fmt;
+use std::io;
+
+use crate::handle::ShardId;
+
+/// A timer was not accepted; the task comes back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum ScheduleError<K> {
+    /// The shard holds as many timers as it can, or has not yet made room for more from this
+    /// thread. Try again later, or shed load.
+    Full(K),
+    /// The service is shut down, or this shard of it is dead or was never there.
+    Closed(K),
+}
+
+impl<K> ScheduleError<K> {
+    /// What was to be scheduled.
+    pub fn into_task(self) -> K {
+        match self {
+            Self::Full(task) | Self::Closed(task) => task,
+        }
+    }
+
+    pub(crate) fn map<L>(self, f: impl FnOnce(K) -> L) -> ScheduleError<L> {
+        match self {
+            Self::Full(task) => ScheduleError::Full(f(task)),
+            Self::Closed(task) => ScheduleError::Closed(f(task)),
+        }
+    }
+}
+
+impl<K> fmt::Debug for ScheduleError<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full(_) => "Full(..)",
+            Self::Closed(_) => "Closed(..)",
+        })
+    }
+}
+
+impl<K> fmt::Display for ScheduleError<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full(_) => f.write_str(FULL),
+            Self::Closed(_) => f.write_str(CLOSED),
+        }
+    }
+}
+
+impl<K> std::error::Error for ScheduleError<K> {}
+
+const FULL: &str = "the shard has no room for another timer; raise its capacity or the lanes' \
+                    capacity, or shed load";
+const CLOSED: &str = "the shard is shut down or dead";
+
+/// Nobody is left to answer: the service is shut down, or the shard is dead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Closed;
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(CLOSED)
+    }
+}
+
+impl std::error::Error for Closed {}
+
+/// Why a future cannot wait for its time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SleepError {
+    /// The shard has no room for another timer.
+    Full,
+    /// The service was shut down, or the shard died, before the time came.
+    Closed,
+}
+
+impl fmt::Display for SleepError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => FULL,
+            Self::Closed => CLOSED,
+        })
+    }
+}
+
+impl std::error::Error for SleepError {}
+
+/// The time was up first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Elapsed;
+
+impl fmt::Display for Elapsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the time was up before the future was done")
+    }
+}
+
+impl std::error::Error for Elapsed {}
+
+/// Why a future under a timeout gave no result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TimeoutError {
+    /// The time was up first.
+    Elapsed(Elapsed),
+    /// There was no timer to be had to measure the time with.
+    NoTimer(SleepError),
+}
+
+impl TimeoutError {
+    /// Whether the time was up.
+    pub fn is_elapsed(&self) -> bool {
+        matches!(self, Self::Elapsed(_))
+    }
+}
+
+impl fmt::Display for TimeoutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Elapsed(elapsed) => elapsed.fmt(f),
+            Self::NoTimer(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for TimeoutError {}
+
+/// Why an answer cannot be waited for by blocking.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WaitError {
+    /// The service is shut down, or the shard is dead.
+    Closed,
+    /// This thread drives a shard itself: it would wait for itself, or for a shard that waits for
+    /// it. Await the answer instead.
+    OnShard,
+}
+
+impl fmt::Display for WaitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Closed => CLOSED,
+            Self::OnShard => "a shard's own thread cannot block for an answer; await it instead",
+        })
+    }
+}
+
+impl std::error::Error for WaitError {}
+
+/// What is wrong with one setting.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConfigError {
+    field: &'static str,
+    value: String,
+    limit: String,
+    remedy: String,
+}
+
+impl ConfigError {
+    pub(crate) fn new(
+        field: &'static str,
+        value: impl fmt::Debug,
+        limit: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self { field, value: format!("{value:?}"), limit: limit.into(), remedy: remedy.into() }
+    }
+
+    /// The setting's name: that of the builder's method.
+    pub fn field(&self) -> &'static str {
+        self.field
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { field, value, limit, remedy } = self;
+        write!(f, "{field} is {value}, but {limit}; {remedy}")
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Why a service did not start. No thread of it is left.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A setting is out of its limits.
+    Config(ConfigError),
+    /// The runtime that was asked for cannot work here.
+    Runtime {
+        /// Its name.
+        runtime: &'static str,
+        /// What is in its way, and what to change.
+        reason: String,
+    },
+    /// One of the shards could not be started.
+    Shard {
+        /// Which.
+        shard: ShardId,
+        /// What was in its way.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(error) => error.fmt(f),
+            Self::Runtime { runtime, reason } => {
+                write!(f, "the {runtime} runtime cannot work here: {reason}")
+            }
+            Self::Shard { shard, source } => write!(f, "{shard:?} could not be started: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Config(error) => Some(error),
+            Self::Runtime { .. } => None,
+            Self::Shard { source, .. } => Some(source),
+        }
+    }
+}
+
+impl From<ConfigError> for StartError {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
+}
+
+/// Why a service was not shut down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ShutdownError {
+    /// It is shut down, or being shut down, already.
+    AlreadyShutDown,
+    /// This thread drives one of the shards, from inside a callback or beside it, and would wait
+    /// for itself. Shut down from another thread, or await
+    /// [`begin_shutdown`](crate::TimerService::begin_shutdown).
+    OnShard,
+}
+
+impl fmt::Display for ShutdownError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AlreadyShutDown => "the service is shut down already",
+            Self::OnShard => {
+                "a shard's own thread cannot block for the shutdown; call it from another thread, \
+                 or begin it here and await it"
+            }
+        })
+    }
+}
+
+impl std::error::Error for ShutdownError {}
+
+/// Why a shard cannot be attached to an executor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AttachError {
+    /// The service runs its shards itself; build it with
+    /// [`start_attached`](crate::TimerServiceBuilder::start_attached).
+    NotAttachable,
+    /// The service has no such shard.
+    NoSuchShard(ShardId),
+    /// The shard was attached before.
+    AlreadyAttached(ShardId),
+    /// The service is shut down.
+    Closed,
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAttachable => f.write_str(
+                "the service runs its shards itself; build it with start_attached to attach",
+            ),
+            Self::NoSuchShard(shard) => write!(f, "the service has no {shard:?}"),
+            Self::AlreadyAttached(shard) => write!(f, "{shard:?} was attached before"),
+            Self::Closed => f.write_str(CLOSED),
+        }
+    }
+}
+
+impl std::error::Error for AttachError {}
+
+/// Why a future cannot be spawned onto a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SpawnError {
+    /// The shard has no executor: it is a plain thread or somebody's own loop.
+    NoExecutor,
+    /// The service is shut down, or the shard is dead or was never there.
+    Closed,
+}
+
+impl fmt::Display for SpawnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoExecutor => {
+                "the shard has no executor; use Runtime::Glommio or Runtime::Tokio to spawn futures"
+            }
+            Self::Closed => CLOSED,
+        })
+    }
+}
+
+impl std::error::Error for SpawnError {}

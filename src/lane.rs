@@ -1,0 +1,419 @@
+//! A lane joins one client to one shard: requests in, granted keys out, both over SPSC rings.
+//!
+//! Why keys are granted in advance: a client needs the timer's name at once. If it made names up
+//! itself, the owner would have to look each one up in a map, which costs two thirds of the
+//! throughput at a million timers. So the owner keeps the client supplied with keys of slots that
+//! it has reserved for it. No key left means [`Refusal::Full`], decided before anything is sent.
+//! Keys are used in the order in which they were granted, so a `Schedule` need not name its key: it
+//! is the next one in the owner's queue, and what a dead client leaves is what is left in the queue.
+//!
+//! A cancel or a reset cannot be refused for want of space. What does not fit waits with the
+//! client, in order, and goes first next time.
+//!
+//! Closing, by the owner, when it shuts down, dies, or lets go of a lane that was idle for long:
+//!
+//! ```text
+//! client                                owner
+//! ------                                -----
+//! push onto the lane                    closed := true
+//! fence(SeqCst)                    ╲ ╱  fence(SeqCst)
+//! read closed                      ╱ ╲  drain the lane
+//! true? wait for the ring's other end,  hand the ring's other end back
+//!       take back what was not drained
+//! ```
+//!
+//! Either the client sees that the lane is closed, or the drain sees what was pushed; where both
+//! do, the request is gone from the ring and counts as accepted. So each request is either
+//! accounted for by the owner or comes back to its sender. The fence is that of the bell.
+//!
+//! Cost: in chunks, a few nanoseconds a request; one at a time, a fence and two cache lines that
+//! travel. `40 · capacity` bytes and more for large tasks.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use corewheel_shard::{Tick, TimerKey};
+use crossbeam_utils::Backoff;
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use crate::bell::{Bell, Ring};
+use crate::gate::Gate;
+use crate::sync::{AtomicU64, Ordering};
+use crate::task::{CancelOutcome, RemoteTask, ResetOutcome, SendCall};
+
+/// What a client asks of a shard.
+pub(crate) enum Request<T: 'static> {
+    /// A typed timer, for the next granted key.
+    Schedule {
+        deadline: Tick,
+        sent_us: u32,
+        task: T,
+    },
+    /// A callback, for the next granted key.
+    Call {
+        deadline: Tick,
+        sent_us: u32,
+        call: SendCall<T>,
+    },
+    Cancel {
+        key: TimerKey,
+        answer: Option<oneshot::Sender<CancelOutcome<RemoteTask<T>>>>,
+    },
+    Reset {
+        key: TimerKey,
+        deadline: Tick,
+        answer: Option<oneshot::Sender<ResetOutcome>>,
+    },
+}
+
+impl<T> Request<T> {
+    /// Whether it uses a granted key up.
+    fn takes_key(&self) -> bool {
+        matches!(self, Self::Schedule { .. } | Self::Call { .. })
+    }
+
+    /// The latest tick at which the owner must have seen it. A cancel that nobody waits for can
+    /// wait for ever: it wakes nobody.
+    fn needed_by(&self) -> Tick {
+        match self {
+            Self::Schedule { deadline, .. }
+            | Self::Call { deadline, .. }
+            | Self::Reset { answer: None, deadline, .. } => *deadline,
+            Self::Cancel { answer: None, .. } => Tick::NEVER,
+            Self::Cancel { answer: Some(_), .. } | Self::Reset { answer: Some(_), .. } => {
+                Tick::ZERO
+            }
+        }
+    }
+}
+
+/// Why a client cannot send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    /// No key, or no space in the ring.
+    Full,
+    /// The owner has closed the lane; what was not accepted has been taken back.
+    Closed,
+}
+
+/// What both ends and the statistics share.
+pub(crate) struct LaneShared<T: 'static> {
+    gate: Gate<Consumer<Request<T>>>,
+    /// Written by the client alone.
+    refused: AtomicU64,
+    rung: AtomicU64,
+    saved: AtomicU64,
+}
+
+/// What a lane's client has counted.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct LaneCounts {
+    pub(crate) refused: u64,
+    pub(crate) bells_rung: u64,
+    pub(crate) bells_saved: u64,
+}
+
+impl LaneCounts {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.refused += other.refused;
+        self.bells_rung += other.bells_rung;
+        self.bells_saved += other.bells_saved;
+    }
+}
+
+impl<T> LaneShared<T> {
+    pub(crate) fn counts(&self) -> LaneCounts {
+        LaneCounts {
+            refused: self.refused.load(Ordering::Relaxed),
+            bells_rung: self.rung.load(Ordering::Relaxed),
+            bells_saved: self.saved.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// The client's end.
+pub(crate) struct LaneSender<T: 'static> {
+    requests: Producer<Request<T>>,
+    grants: Consumer<TimerKey>,
+    /// Cancels and resets that did not fit, oldest first.
+    waiting: VecDeque<Request<T>>,
+    /// Keys used since the owner was last made to look.
+    keys_used: usize,
+    /// The most keys that the owner grants in advance.
+    window: usize,
+    shared: Arc<LaneShared<T>>,
+}
+
+/// The owner's end.
+pub(crate) struct LaneReceiver<T: 'static> {
+    requests: Consumer<Request<T>>,
+    grants: Producer<TimerKey>,
+    /// The keys that the client has or has used in requests not yet drained, oldest first.
+    granted: VecDeque<TimerKey>,
+    shared: Arc<LaneShared<T>>,
+    /// The last turn that found a request here.
+    pub(crate) used_at: Tick,
+}
+
+/// A lane of `capacity` requests and at most `window` granted keys, whose client begins with these.
+pub(crate) fn lane<T>(
+    capacity: usize,
+    window: usize,
+    keys: impl IntoIterator<Item = TimerKey>,
+) -> (LaneSender<T>, LaneReceiver<T>) {
+    let (request_in, request_out) = RingBuffer::new(capacity);
+    let (mut grant_in, grant_out) = RingBuffer::new(window);
+    let mut granted = VecDeque::with_capacity(window);
+    for key in keys.into_iter().take(window) {
+        grant_in.push(key).expect("the ring has room for a window of keys");
+        granted.push_back(key);
+    }
+    let shared = Arc::new(LaneShared {
+        gate: Gate::new(),
+        refused: AtomicU64::new(0),
+        rung: AtomicU64::new(0),
+        saved: AtomicU64::new(0),
+    });
+    let sender = LaneSender {
+        requests: request_in,
+        grants: grant_out,
+        waiting: VecDeque::new(),
+        keys_used: 0,
+        window,
+        shared: Arc::clone(&shared),
+    };
+    let receiver = LaneReceiver {
+        requests: request_out,
+        grants: grant_in,
+        granted,
+        shared,
+        used_at: Tick::ZERO,
+    };
+    (sender, receiver)
+}
+
+impl<T> LaneSender<T> {
+    /// Takes a granted key, if there is one and the ring has room for the request it is for, beside
+    /// `staged` more. The request must follow.
+    #[inline]
+    pub(crate) fn take_key(&mut self, bell: &Bell, staged: usize) -> Result<TimerKey, Refusal> {
+        let room = self.flush_waiting(bell) && self.requests.slots() > staged;
+        if room && let Ok(key) = self.grants.pop() {
+            self.keys_used += 1;
+            return Ok(key);
+        }
+        self.refuse(bell)
+    }
+
+    /// Sends a request for which [`take_key`](Self::take_key) has given the key. `Err` if the lane
+    /// is closed and has not accepted it: it comes back, behind cancels that were not accepted
+    /// either.
+    #[inline]
+    pub(crate) fn send(&mut self, request: Request<T>, bell: &Bell) -> Result<(), Vec<Request<T>>> {
+        let needed_by = request.needed_by();
+        let pushed = self.requests.push(request);
+        assert!(pushed.is_ok(), "a key was taken without room for its request");
+        self.ring(needed_by, bell);
+        if self.is_closed() { self.take_back() } else { Ok(()) }
+    }
+
+    /// Sends all requests of `staged`, for which the keys were taken, in chunks and with one bell.
+    /// What a closed lane did not accept stays in `staged`.
+    pub(crate) fn send_all(&mut self, staged: &mut Vec<Request<T>>, bell: &Bell) {
+        let needed_by = staged.iter().map(Request::needed_by).min();
+        let Some(needed_by) = needed_by else { return };
+        // What waits goes first. If it cannot, no key was given, and there are only cancels.
+        let room = if self.push_waiting() { self.requests.slots().min(staged.len()) } else { 0 };
+        if let Ok(chunk) = self.requests.write_chunk_uninit(room) {
+            chunk.fill_from_iter(staged.drain(..room));
+        }
+        // Cancels may have been staged beyond the room that there is; they wait.
+        debug_assert!(!staged.iter().any(Request::takes_key), "keys were taken without room");
+        self.waiting.extend(staged.drain(..));
+        self.ring(if self.waiting.is_empty() { needed_by } else { Tick::ZERO }, bell);
+        if self.is_closed()
+            && let Err(back) = self.take_back()
+        {
+            *staged = back;
+        }
+    }
+
+    /// Sends a cancel or a reset, or keeps it for later if it does not fit. `Err` if the lane is
+    /// closed: then nothing of what was kept or not accepted will be done, and all of it comes
+    /// back, this request last.
+    pub(crate) fn send_or_keep(
+        &mut self,
+        request: Request<T>,
+        bell: &Bell,
+    ) -> Result<(), Vec<Request<T>>> {
+        debug_assert!(!request.takes_key(), "a request with a key is never kept");
+        let mut needed_by = request.needed_by();
+        self.waiting.push_back(request);
+        if !self.push_waiting() {
+            // The owner has work to do before there is room.
+            needed_by = Tick::ZERO;
+        }
+        self.ring(needed_by, bell);
+        if self.is_closed() { self.take_back() } else { Ok(()) }
+    }
+
+    /// Sends what has been kept, as far as it fits. True if nothing is left.
+    #[inline]
+    pub(crate) fn flush_waiting(&mut self, bell: &Bell) -> bool {
+        if self.waiting.is_empty() {
+            return true;
+        }
+        let done = self.push_waiting();
+        self.ring(if done { Tick::NEVER } else { Tick::ZERO }, bell);
+        done
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shared.gate.is_closed()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<LaneShared<T>> {
+        &self.shared
+    }
+
+    /// Ends the client's side. Returns the cancels and resets that the owner has not accepted.
+    pub(crate) fn hang_up(&mut self, bell: &Bell) -> Vec<Request<T>> {
+        self.flush_waiting(bell);
+        if self.is_closed() {
+            return self.take_back().err().unwrap_or_default();
+        }
+        self.waiting.drain(..).collect()
+    }
+
+    /// Takes everything back that the owner of a closed lane has not accepted, as an error; oldest
+    /// first.
+    #[cold]
+    fn take_back(&mut self) -> Result<(), Vec<Request<T>>> {
+        let backoff = Backoff::new();
+        let mut consumer = loop {
+            // The owner is on its way between closing the gate and handing its end back.
+            if let Some(consumer) = self.shared.gate.take() {
+                break consumer;
+            }
+            backoff.snooze();
+        };
+        let mut back = Vec::new();
+        while let Ok(request) = consumer.pop() {
+            back.push(request);
+        }
+        // For the next call, which finds it empty.
+        self.shared.gate.hand_back(consumer);
+        back.extend(self.waiting.drain(..));
+        if back.is_empty() { Ok(()) } else { Err(back) }
+    }
+
+    fn push_waiting(&mut self) -> bool {
+        while let Some(request) = self.waiting.pop_front() {
+            if let Err(rtrb::PushError::Full(request)) = self.requests.push(request) {
+                self.waiting.push_front(request);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Issues the fence, and rings if the owner sleeps past `needed_by` or keys run low.
+    #[inline]
+    fn ring(&mut self, needed_by: Tick, bell: &Bell) {
+        let runs_low = self.keys_used * 2 >= self.window;
+        let needed_by = if runs_low { Tick::ZERO } else { needed_by };
+        if runs_low {
+            self.keys_used = 0;
+        }
+        match bell.ring_for(needed_by) {
+            Ring::Rung => count(&self.shared.rung),
+            Ring::Saved => count(&self.shared.saved),
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self, bell: &Bell) -> Result<TimerKey, Refusal> {
+        count(&self.shared.refused);
+        self.ring(Tick::ZERO, bell);
+        Err(if self.is_closed() { Refusal::Closed } else { Refusal::Full })
+    }
+}
+
+impl<T> LaneReceiver<T> {
+    /// Whether anything waits to be drained, or the client is gone.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.requests.is_empty() || self.requests.is_abandoned()
+    }
+
+    /// How many requests wait.
+    pub(crate) fn depth(&self) -> usize {
+        self.requests.slots()
+    }
+
+    /// Takes up to `max` requests off the lane, each with the key that it uses up, if it does.
+    /// Returns how many.
+    pub(crate) fn drain(
+        &mut self,
+        max: usize,
+        mut apply: impl FnMut(Request<T>, Option<TimerKey>),
+    ) -> usize {
+        let len = self.requests.slots().min(max);
+        let Ok(chunk) = self.requests.read_chunk(len) else { return 0 };
+        for request in chunk {
+            let key = request.takes_key().then(|| {
+                self.granted.pop_front().expect("a client schedules only with keys it was granted")
+            });
+            apply(request, key);
+        }
+        len
+    }
+
+    /// Keys short of `window` that the client could be granted.
+    pub(crate) fn wants_keys(&self, window: usize) -> usize {
+        let held = self.granted.len();
+        // Topped up by half windows, so that grants too travel in chunks.
+        if held * 2 > window { 0 } else { window.saturating_sub(held).min(self.grants.slots()) }
+    }
+
+    pub(crate) fn grant(&mut self, key: TimerKey) {
+        self.grants.push(key).expect("keys are granted only as far as there is room");
+        self.granted.push_back(key);
+    }
+
+    /// Whether the client is gone and everything that it has sent is drained.
+    pub(crate) fn is_finished(&self) -> bool {
+        // In this order: what was sent last is visible once the other end is seen to be gone.
+        self.requests.is_abandoned() && self.requests.is_empty()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<LaneShared<T>> {
+        &self.shared
+    }
+
+    /// The owner's column of the closing, up to the drain.
+    pub(crate) fn close(&self) {
+        self.shared.gate.close();
+    }
+
+    /// Closes a lane that no shard has ever looked at: its client was granted nothing, and what it
+    /// asked is dropped, which tells those who wait for an answer.
+    pub(crate) fn turn_away(mut self) {
+        self.close();
+        while self.depth() > 0 {
+            self.drain(usize::MAX, |request, _| drop(request));
+        }
+        self.hand_back();
+    }
+
+    /// The rest of it: hands the ring's end back. Returns the keys that were not used.
+    pub(crate) fn hand_back(self) -> VecDeque<TimerKey> {
+        self.shared.gate.hand_back(self.requests);
+        self.granted
+    }
+}
+
+/// Adds one to a counter that only this thread writes.
+#[inline]
+fn count(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}

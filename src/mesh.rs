@@ -1,0 +1,242 @@
+//! Who can reach whom: a door to each shard, at which clients ask for lanes.
+//!
+//! Everything here is rare and goes through a lock: opening a lane, spawning a future, shutting
+//! down, what a client leaves behind. A shard looks at its door once a turn, at one flag. What is
+//! frequent goes over the lanes.
+//!
+//! At the door lies a bank of granted keys, so that a client that comes while the shard sleeps can
+//! schedule at once.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use corewheel_shard::{TickLength, TimerKey};
+use crossbeam_utils::CachePadded;
+
+use crate::bell::Bell;
+use crate::clock::{Clock, saturating_nanos};
+use crate::config::Settings;
+use crate::error::Closed;
+use crate::handle::ShardId;
+use crate::lane::{LaneCounts, LaneReceiver, LaneSender, LaneShared, Request, lane};
+use crate::service::{ShardReport, ShutdownPolicy};
+use crate::stats::{Published, ServiceStats, ShardState, ShardStats};
+use crate::timers::Timers;
+
+/// Starts a future on the shard's own core.
+pub(crate) type Job<T> = Box<dyn FnOnce(Timers<T>) -> LocalFuture + Send>;
+pub(crate) type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Asks a shard to close, and where to report.
+pub(crate) struct Order<T: 'static> {
+    pub(crate) policy: ShutdownPolicy,
+    pub(crate) report: oneshot::Sender<ShardReport<T>>,
+}
+
+/// What all parts of a service share.
+pub(crate) struct Directory<T: 'static> {
+    pub(crate) clock: Clock,
+    pub(crate) tick: TickLength,
+    pub(crate) settings: Settings,
+    pub(crate) runtime: &'static str,
+    /// Shutdown has begun, and once only.
+    pub(crate) shut_down: AtomicBool,
+    doors: Box<[Door<T>]>,
+}
+
+/// Where clients come to one shard.
+pub(crate) struct Door<T: 'static> {
+    pub(crate) bell: Bell,
+    pub(crate) published: Published,
+    knocked: CachePadded<AtomicBool>,
+    visitors: Mutex<Visitors<T>>,
+}
+
+pub(crate) struct Visitors<T: 'static> {
+    pub(crate) state: ShardState,
+    /// Keys granted to whoever comes next.
+    pub(crate) bank: VecDeque<TimerKey>,
+    pub(crate) arriving: Vec<LaneReceiver<T>>,
+    /// What clients could not send before they were dropped.
+    pub(crate) leftovers: Vec<Request<T>>,
+    pub(crate) jobs: Vec<Job<T>>,
+    pub(crate) order: Option<Order<T>>,
+    /// The shard runs in an executor.
+    pub(crate) spawns: bool,
+    /// The lanes that count, and the sums of those that are gone.
+    lanes: Vec<Arc<LaneShared<T>>>,
+    gone: LaneCounts,
+}
+
+impl<T> Directory<T> {
+    pub(crate) fn door(&self, shard: ShardId) -> Option<&Door<T>> {
+        self.doors.get(shard.index())
+    }
+
+    /// A client leaves a lane; what it could not send is left at the door.
+    pub(crate) fn leave(&self, shard: ShardId, hang_up: impl FnOnce(&Bell) -> Vec<Request<T>>) {
+        let Some(door) = self.door(shard) else { return };
+        let mut unsent = hang_up(&door.bell);
+        if !unsent.is_empty() {
+            let mut visitors = door.visitors();
+            if !visitors.is_closed() {
+                visitors.leftovers.append(&mut unsent);
+            }
+            drop(visitors);
+            door.knock();
+        }
+    }
+}
+
+impl<T: Send + 'static> Directory<T> {
+    pub(crate) fn new(settings: Settings, clock: Clock, runtime: &'static str) -> Self {
+        let doors = (0..settings.shards).map(|_| Door::new()).collect();
+        Self {
+            clock,
+            tick: settings.tick,
+            settings,
+            runtime,
+            shut_down: AtomicBool::new(false),
+            doors,
+        }
+    }
+
+    pub(crate) fn shards(&self) -> impl Iterator<Item = ShardId> + use<T> {
+        (0..self.settings.shards as u16).map(ShardId::new)
+    }
+
+    /// A lane to this shard, with keys if the bank has any.
+    pub(crate) fn connect(&self, shard: ShardId) -> Result<LaneSender<T>, Closed> {
+        let door = self.door(shard).ok_or(Closed)?;
+        let window = self.settings.grant_window;
+        let sender = {
+            let mut visitors = door.visitors();
+            if visitors.is_closed() {
+                return Err(Closed);
+            }
+            // Half of what there is, so that there is something for the next one too.
+            let keys = visitors.bank.len().div_ceil(2).min(window);
+            let keys = visitors.bank.drain(..keys).collect::<Vec<_>>();
+            let (sender, receiver) = lane(self.settings.lane_capacity, window, keys);
+            visitors.lanes.push(Arc::clone(sender.shared()));
+            visitors.arriving.push(receiver);
+            sender
+        };
+        door.knock();
+        Ok(sender)
+    }
+
+    pub(crate) fn stats(&self) -> ServiceStats {
+        ServiceStats {
+            name: self.settings.name.clone(),
+            runtime: self.runtime,
+            tick_ns: self.tick.nanos(),
+            lateness_bound_ns: saturating_nanos(self.settings.lateness_bound),
+            uptime: Duration::from_nanos(self.clock.nanos()),
+            shards: self.shards().zip(&self.doors).map(|(shard, door)| door.stats(shard)).collect(),
+        }
+    }
+}
+
+impl<T> Door<T> {
+    fn new() -> Self {
+        Self {
+            bell: Bell::new(),
+            published: Published::new(),
+            knocked: CachePadded::new(AtomicBool::new(false)),
+            visitors: Mutex::new(Visitors {
+                state: ShardState::Waiting,
+                bank: VecDeque::new(),
+                arriving: Vec::new(),
+                leftovers: Vec::new(),
+                jobs: Vec::new(),
+                order: None,
+                spawns: false,
+                lanes: Vec::new(),
+                gone: LaneCounts::default(),
+            }),
+        }
+    }
+
+    /// The lock is held for a few instructions, never while anything of the user's runs.
+    pub(crate) fn visitors(&self) -> MutexGuard<'_, Visitors<T>> {
+        self.visitors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the shard look at its door, after something was left there.
+    pub(crate) fn knock(&self) {
+        // Release: pairs with the swap in `answer_knock`. The bell's fence makes it come before the
+        // look whether the shard sleeps.
+        self.knocked.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    /// Whether somebody has knocked since.
+    #[inline]
+    pub(crate) fn is_knocked(&self) -> bool {
+        self.knocked.load(Ordering::Relaxed)
+    }
+
+    /// The same, and forgets it.
+    #[inline]
+    pub(crate) fn answer_knock(&self) -> bool {
+        // Acquire: pairs with the store in `knock`.
+        self.is_knocked() && self.knocked.swap(false, Ordering::Acquire)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.visitors().is_closed()
+    }
+
+    /// Closes the door of a shard that nobody drives. False if somebody does, or did.
+    pub(crate) fn close_unattended(&self) -> bool {
+        let arriving = {
+            let mut visitors = self.visitors();
+            if visitors.state != ShardState::Waiting {
+                return false;
+            }
+            visitors.state = ShardState::Closed;
+            std::mem::take(&mut visitors.arriving)
+        };
+        for lane in arriving {
+            lane.turn_away();
+        }
+        true
+    }
+
+    fn stats(&self, shard: ShardId) -> ShardStats {
+        let (state, lanes) = {
+            let visitors = self.visitors();
+            (visitors.state, visitors.lane_counts())
+        };
+        let (mut counts, lateness, ring_delay) = self.published.load();
+        counts.refused += lanes.refused;
+        counts.bells_rung = lanes.bells_rung;
+        counts.bells_saved = lanes.bells_saved;
+        ShardStats { shard, state, counts, lateness, ring_delay }
+    }
+}
+
+impl<T> Visitors<T> {
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self.state, ShardState::Closed | ShardState::Dead)
+    }
+
+    /// Keeps the counts of a lane that is gone.
+    pub(crate) fn forget(&mut self, lane: &Arc<LaneShared<T>>) {
+        self.gone.add(lane.counts());
+        self.lanes.retain(|known| !Arc::ptr_eq(known, lane));
+    }
+
+    fn lane_counts(&self) -> LaneCounts {
+        let mut sum = self.gone;
+        for lane in &self.lanes {
+            sum.add(lane.counts());
+        }
+        sum
+    }
+}

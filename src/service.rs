@@ -1,0 +1,646 @@
+//! The service: built, started, asked for clients and statistics, shut down.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use corewheel_shard::WheelKind;
+
+use crate::client::Client;
+use crate::clock::Clock;
+use crate::config::{Options, Placement, Runtime, Settings, TurnBudget};
+use crate::core::Core;
+use crate::driver::is_shard_thread;
+use crate::driver::own_loop::ShardLoop;
+use crate::error::{AttachError, Closed, ShutdownError, SpawnError, StartError};
+use crate::handle::{ShardId, TimerHandle};
+use crate::mesh::{Directory, Order};
+use crate::start::{self, Engine};
+use crate::stats::{ServiceStats, ShardCounts, ShardState};
+use crate::task::{Fired, Handler, RemoteTask};
+use crate::timers::Timers;
+
+/// Timers on several cores: a shard for each, which only its own thread touches, and lanes between
+/// them.
+///
+/// Built by [`builder`](Self::builder). `T` is what typed timers hold; without one, timers hold
+/// callbacks and futures only.
+///
+/// Dropped without a [`shutdown`](Self::shutdown), it ends its shards and logs how many timers were
+/// lost.
+///
+/// ```
+/// use std::sync::mpsc;
+/// use std::time::Duration;
+/// use corewheel::{ShardId, ShutdownPolicy, TimerService};
+///
+/// let service = TimerService::builder().shards(1).start()?;
+/// let client = service.client();
+/// let (sender, fired) = mpsc::channel();
+/// client.schedule_fn_on(ShardId::new(0), Duration::from_millis(5), move |_| {
+///     sender.send("five milliseconds later").unwrap();
+/// })?;
+/// assert_eq!(fired.recv()?, "five milliseconds later");
+/// service.shutdown(ShutdownPolicy::Drop)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct TimerService<T: Send + 'static = Infallible> {
+    directory: Arc<Directory<T>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// For each shard, whether it is still to be attached; empty if the service runs them itself.
+    unattached: Mutex<Vec<bool>>,
+}
+
+/// A report that a shard still owes.
+type PendingReport<T> = (ShardId, oneshot::Receiver<ShardReport<T>>);
+
+/// How many services live in this process.
+static ALIVE: AtomicUsize = AtomicUsize::new(0);
+/// From how many on that is taken for a mistake.
+const ALIVE_MAX: usize = 64;
+
+impl TimerService {
+    /// A builder with the defaults: a shard for each core that the process may use, 1 ms ticks,
+    /// 2²⁰ timers a shard.
+    pub fn builder() -> TimerServiceBuilder {
+        TimerServiceBuilder { options: Options::default() }
+    }
+}
+
+impl<T: Send + 'static> TimerService<T> {
+    pub(crate) fn new(
+        directory: Arc<Directory<T>>,
+        threads: Vec<JoinHandle<()>>,
+        unattached: Vec<bool>,
+    ) -> Self {
+        // The message comes once, when the number is passed for the first time.
+        if ALIVE.fetch_add(1, Ordering::Relaxed) == ALIVE_MAX {
+            tracing::warn!(
+                services = ALIVE_MAX + 1,
+                "many timer services live in this process; one is made to serve all of it"
+            );
+        }
+        Self { directory, threads: Mutex::new(threads), unattached: Mutex::new(unattached) }
+    }
+
+    /// A client, for any thread. As many as wanted.
+    pub fn client(&self) -> Client<T> {
+        Client::new(Arc::clone(&self.directory))
+    }
+
+    /// The shards, in order.
+    pub fn shards(&self) -> impl Iterator<Item = ShardId> + use<T> {
+        self.directory.shards()
+    }
+
+    /// What each shard has done so far. Takes no lock that a turn takes; costs the shards nothing.
+    pub fn stats(&self) -> ServiceStats {
+        self.directory.stats()
+    }
+
+    /// A source of statistics that outlives this handle, for an endpoint.
+    pub fn stats_source(&self) -> StatsSource {
+        let directory = Arc::clone(&self.directory);
+        StatsSource(Arc::new(move || directory.stats()))
+    }
+
+    /// What the shards run on: `glommio`, `tokio`, `thread` or `attached`.
+    pub fn runtime(&self) -> &'static str {
+        self.directory.runtime
+    }
+
+    /// The present moment, by the service's clock.
+    pub fn now(&self) -> Instant {
+        self.directory.clock.now()
+    }
+
+    /// Starts a future on a shard's core: `start` is called there, with the shard's timers, and what
+    /// it returns is spawned on the shard's executor.
+    ///
+    /// The returned future waits for the output; dropping it leaves the task running.
+    ///
+    /// # Errors
+    ///
+    /// `NoExecutor` where shards are plain threads or own loops, `Closed` after the end.
+    pub fn spawn_on<F, R>(
+        &self,
+        shard: ShardId,
+        start: impl FnOnce(Timers<T>) -> F + Send + 'static,
+    ) -> Result<Spawned<R>, SpawnError>
+    where
+        F: Future<Output = R> + 'static,
+        R: Send + 'static,
+    {
+        let door = self.directory.door(shard).ok_or(SpawnError::Closed)?;
+        let (sender, output) = oneshot::channel();
+        {
+            let mut visitors = door.visitors();
+            if visitors.is_closed() {
+                return Err(SpawnError::Closed);
+            }
+            if !visitors.spawns {
+                return Err(SpawnError::NoExecutor);
+            }
+            visitors.jobs.push(Box::new(move |timers| {
+                let future = start(timers);
+                Box::pin(async move {
+                    // Nobody waits any more where it cannot be sent.
+                    drop(sender.send(future.await));
+                })
+            }));
+        }
+        door.knock();
+        Ok(Spawned(output))
+    }
+
+    /// Takes hold of a shard of a service that was built with
+    /// [`start_attached`](TimerServiceBuilder::start_attached), to drive it in an executor or a loop
+    /// that is there already. Once for each shard, from any thread; until then what is sent to the
+    /// shard is refused as `Full`.
+    ///
+    /// # Errors
+    ///
+    /// The service is not of that kind, there is no such shard, or it was attached before.
+    pub fn attach(&self, shard: ShardId) -> Result<Attachment<T>, AttachError> {
+        let mut unattached = self.unattached.lock().unwrap_or_else(PoisonError::into_inner);
+        if unattached.is_empty() {
+            return Err(AttachError::NotAttachable);
+        }
+        let free = unattached.get_mut(shard.index()).ok_or(AttachError::NoSuchShard(shard))?;
+        if self.directory.door(shard).is_none_or(crate::mesh::Door::is_closed) {
+            return Err(AttachError::Closed);
+        }
+        if !std::mem::take(free) {
+            return Err(AttachError::AlreadyAttached(shard));
+        }
+        Ok(Attachment { directory: Arc::clone(&self.directory), shard, used: false })
+    }
+
+    /// Closes the service and blocks until every shard has ended. Every timer that was accepted
+    /// has then fired, been cancelled, or goes the way of the policy.
+    ///
+    /// Tasks that were spawned on the service's own executors are dropped. Executors that shards
+    /// are attached to go on, without the shards; they must be running for this to return.
+    ///
+    /// # Errors
+    ///
+    /// It is shut down already, or this thread drives a shard.
+    pub fn shutdown(&self, policy: ShutdownPolicy) -> Result<ShutdownReport<T>, ShutdownError> {
+        if is_shard_thread() {
+            return Err(ShutdownError::OnShard);
+        }
+        let reports = self.order_shutdown(policy)?;
+        let reports = reports.into_iter().map(|(shard, report)| (shard, report.recv().ok()));
+        let report = ShutdownReport::new(reports);
+        self.join();
+        Ok(report)
+    }
+
+    /// Closes the service and returns a future that waits until every shard has ended, for callers
+    /// that cannot block: from inside a callback, or on a shard's own executor.
+    ///
+    /// # Errors
+    ///
+    /// It is shut down already.
+    pub fn begin_shutdown(
+        &self,
+        policy: ShutdownPolicy,
+    ) -> Result<impl Future<Output = ShutdownReport<T>> + Send + use<T>, ShutdownError> {
+        let reports = self.order_shutdown(policy)?;
+        Ok(async move {
+            let mut answers = Vec::with_capacity(reports.len());
+            for (shard, report) in reports {
+                answers.push((shard, report.await.ok()));
+            }
+            ShutdownReport::new(answers)
+        })
+    }
+
+    fn order_shutdown(
+        &self,
+        policy: ShutdownPolicy,
+    ) -> Result<Vec<PendingReport<T>>, ShutdownError> {
+        // AcqRel: one of those who try gets to do it.
+        if self.directory.shut_down.swap(true, Ordering::AcqRel) {
+            return Err(ShutdownError::AlreadyShutDown);
+        }
+        let mut reports = Vec::new();
+        for shard in self.directory.shards() {
+            let Some(door) = self.directory.door(shard) else { continue };
+            let (report, answer) = oneshot::channel();
+            if door.close_unattended() {
+                // Nothing was ever accepted for it.
+                drop(report.send(ShardReport::new(shard, ShardCounts::default(), Vec::new())));
+            } else {
+                let mut visitors = door.visitors();
+                if visitors.state == ShardState::Running {
+                    visitors.order = Some(Order { policy, report });
+                }
+                // One that has ended drops the report's sender, and counts as dead.
+            }
+            door.knock();
+            reports.push((shard, answer));
+        }
+        Ok(reports)
+    }
+
+    fn join(&self) {
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // A shard's thread that panicked has reported itself dead.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<T: Send + 'static> Drop for TimerService<T> {
+    fn drop(&mut self) {
+        ALIVE.fetch_sub(1, Ordering::Relaxed);
+        let Ok(reports) = self.order_shutdown(ShutdownPolicy::Drop) else { return };
+        let name = &self.directory.settings.name;
+        if is_shard_thread() || self.directory.runtime == start::ATTACHED {
+            // It cannot be waited for here. The shards see the order in their next turn.
+            let pending: u64 = self.stats().shards.iter().map(|shard| shard.counts.pending).sum();
+            if pending > 0 {
+                tracing::warn!(%name, pending, "a timer service was dropped without a shutdown");
+            }
+            return;
+        }
+        let reports = reports.into_iter().map(|(shard, report)| (shard, report.recv().ok()));
+        let lost: u64 = ShutdownReport::new(reports).shards.iter().map(|s| s.unfired).sum();
+        if lost > 0 {
+            tracing::warn!(%name, lost, "a timer service was dropped without a shutdown");
+        }
+        self.join();
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for TimerService<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimerService")
+            .field("name", &self.directory.settings.name)
+            .field("runtime", &self.directory.runtime)
+            .field("shards", &self.directory.settings.shards)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads a service's statistics, from any thread and after the service's handle is gone.
+#[derive(Clone)]
+pub struct StatsSource(Arc<dyn Fn() -> ServiceStats + Send + Sync>);
+
+impl StatsSource {
+    /// What each shard has done so far.
+    pub fn read(&self) -> ServiceStats {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for StatsSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StatsSource(..)")
+    }
+}
+
+/// The output of a future that runs on a shard; made by [`TimerService::spawn_on`].
+#[must_use = "it holds the output; drop it on purpose to let the task go its way"]
+pub struct Spawned<R>(oneshot::Receiver<R>);
+
+impl<R> Spawned<R> {
+    /// Blocks this thread until the future is done.
+    ///
+    /// # Errors
+    ///
+    /// The shard ended, or the future panicked, before it was done. On a shard's own thread at
+    /// once, as waiting there could not end.
+    pub fn wait(self) -> Result<R, Closed> {
+        if is_shard_thread() {
+            return Err(Closed);
+        }
+        self.0.recv().map_err(|_| Closed)
+    }
+}
+
+impl<R> IntoFuture for Spawned<R> {
+    type Output = Result<R, Closed>;
+    type IntoFuture = crate::client::AnswerFuture<R>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        crate::client::AnswerFuture::new(self.0)
+    }
+}
+
+impl<R> fmt::Debug for Spawned<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Spawned(..)")
+    }
+}
+
+/// A shard that is still to be driven; made by [`TimerService::attach`]. Send it to the thread that
+/// will drive it.
+///
+/// Dropped unused, the shard is closed.
+#[must_use = "the shard does nothing until it is driven"]
+pub struct Attachment<T: Send + 'static> {
+    directory: Arc<Directory<T>>,
+    shard: ShardId,
+    used: bool,
+}
+
+impl<T: Send + 'static> Attachment<T> {
+    /// Which shard it is.
+    pub fn shard_id(&self) -> ShardId {
+        self.shard
+    }
+
+    /// Drives the shard in the glommio executor that this is called in, in a task queue of its own.
+    ///
+    /// The executor's preempt timer should be set to the service's tick or less, or timers of a
+    /// busy executor are late by up to its period (100 ms by default).
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for the shard's timers.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a glommio executor.
+    #[cfg(all(feature = "glommio", target_os = "linux"))]
+    pub fn attach_glommio(self, handler: impl Handler<T>) -> Result<Timers<T>, StartError> {
+        let timers = self.open(true)?;
+        drop(crate::driver::glommio::start(timers.clone(), handler));
+        Ok(timers)
+    }
+
+    /// Drives the shard in the tokio `LocalSet` that this is called in.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for the shard's timers.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a `LocalSet`, or in a runtime without time enabled.
+    #[cfg(feature = "tokio")]
+    pub fn attach_tokio(self, handler: impl Handler<T>) -> Result<Timers<T>, StartError> {
+        let timers = self.open(true)?;
+        let host = crate::driver::tokio::TokioHost::default();
+        tokio::task::spawn_local(crate::driver::drive(timers.clone(), handler, host));
+        Ok(timers)
+    }
+
+    /// Makes the shard run in a loop of the caller's own, on this thread.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for the shard's timers.
+    pub fn into_loop<H: Handler<T>>(self, handler: H) -> Result<ShardLoop<T, H>, StartError> {
+        Ok(ShardLoop::new(self.open(false)?, handler))
+    }
+
+    fn open(mut self, spawns: bool) -> Result<Timers<T>, StartError> {
+        let core = Core::open(Arc::clone(&self.directory), self.shard, spawns)?;
+        self.used = true;
+        Ok(Timers::new(core))
+    }
+}
+
+impl<T: Send + 'static> Drop for Attachment<T> {
+    fn drop(&mut self) {
+        if !self.used
+            && let Some(door) = self.directory.door(self.shard)
+        {
+            door.close_unattended();
+        }
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for Attachment<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Attachment").field(&self.shard).finish()
+    }
+}
+
+/// What a shutdown does with timers that have not fired.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ShutdownPolicy {
+    /// Hands them back in the report.
+    Return,
+    /// Fires them now, in the order of their deadlines. What they schedule is refused.
+    Fire,
+    /// Drops them and counts them.
+    Drop,
+}
+
+/// A timer that was handed back by a shutdown.
+#[derive(Debug)]
+pub struct Returned<T: 'static> {
+    /// What it was known by.
+    pub handle: TimerHandle,
+    /// When it would have been due.
+    pub deadline: Instant,
+    /// What it was scheduled with.
+    pub task: RemoteTask<T>,
+}
+
+/// How one shard ended.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ShardReport<T: 'static> {
+    /// Which shard.
+    pub shard: ShardId,
+    /// What it has counted from beginning to end.
+    pub counts: ShardCounts,
+    /// How many timers were handed back or dropped.
+    pub unfired: u64,
+    /// Those that were handed back.
+    pub returned: Vec<Returned<T>>,
+}
+
+impl<T> ShardReport<T> {
+    pub(crate) fn new(shard: ShardId, counts: ShardCounts, returned: Vec<Returned<T>>) -> Self {
+        Self { shard, counts, unfired: counts.returned, returned }
+    }
+}
+
+/// How a service ended.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ShutdownReport<T: 'static> {
+    /// The shards that were at work until now, in order.
+    pub shards: Vec<ShardReport<T>>,
+    /// The shards that had ended before, or died meanwhile.
+    pub dead: Vec<ShardId>,
+}
+
+impl<T> ShutdownReport<T> {
+    fn new(answers: impl IntoIterator<Item = (ShardId, Option<ShardReport<T>>)>) -> Self {
+        let mut report = Self { shards: Vec::new(), dead: Vec::new() };
+        for (shard, answer) in answers {
+            match answer {
+                Some(answer) => report.shards.push(answer),
+                None => report.dead.push(shard),
+            }
+        }
+        report
+    }
+
+    /// All timers that were handed back.
+    pub fn into_returned(self) -> impl Iterator<Item = Returned<T>> {
+        self.shards.into_iter().flat_map(|shard| shard.returned)
+    }
+}
+
+/// Collects the settings of a service; made by [`TimerService::builder`].
+#[must_use = "a builder does nothing until it is started"]
+#[derive(Clone, Debug)]
+pub struct TimerServiceBuilder {
+    options: Options,
+}
+
+impl TimerServiceBuilder {
+    /// How many shards, 1 to 1,024. By default one for each core that the process may use.
+    pub fn shards(mut self, count: usize) -> Self {
+        self.options.shards = Some(count);
+        self
+    }
+
+    /// The length of a tick, 100 µs to 1 s; 1 ms by default. Timers fire up to a tick late by it,
+    /// never early.
+    pub fn tick(mut self, tick: Duration) -> Self {
+        self.options.tick = tick;
+        self
+    }
+
+    /// Which wheel the shards turn; the hierarchical one by default.
+    pub fn wheel(mut self, kind: WheelKind) -> Self {
+        self.options.wheel = kind;
+        self
+    }
+
+    /// Slots of the wheel's first level, 2 to 65,536, rounded up to a power of two; 256 by default.
+    pub fn slots(mut self, slots: u32) -> Self {
+        self.options.slots = slots;
+        self
+    }
+
+    /// The most timers of one shard, 1 to 2³⁰; 2²⁰ by default. Memory for them is reserved at the
+    /// start and touched as it comes into use. Keys granted to clients count, up to a thirty-second
+    /// part for each.
+    pub fn capacity(mut self, timers: u32) -> Self {
+        self.options.capacity = timers;
+        self
+    }
+
+    /// The most requests that wait in one lane, 1 to 2²⁰; 1,024 by default. Beyond it schedules are
+    /// refused as `Full`; cancels and resets wait with their sender.
+    pub fn lane_capacity(mut self, requests: usize) -> Self {
+        self.options.lane_capacity = requests;
+        self
+    }
+
+    /// How much one turn may do.
+    pub fn budget(mut self, budget: TurnBudget) -> Self {
+        self.options.budget = budget;
+        self
+    }
+
+    /// How late a timer may be before it is counted as late; at least a tick, ten by default.
+    pub fn lateness_bound(mut self, bound: Duration) -> Self {
+        self.options.lateness_bound = Some(bound);
+        self
+    }
+
+    /// How long a callback may take before it is counted as overrun; 1 ms by default.
+    pub fn overrun(mut self, limit: Duration) -> Self {
+        self.options.overrun = limit;
+        self
+    }
+
+    /// What the shards run on.
+    pub fn runtime(mut self, runtime: Runtime) -> Self {
+        self.options.runtime = runtime;
+        self
+    }
+
+    /// Where the shards' threads run.
+    pub fn placement(mut self, placement: Placement) -> Self {
+        self.options.placement = placement;
+        self
+    }
+
+    /// The service's name, for threads, logs and statistics; `corewheel` by default.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.options.name = name.into();
+        self
+    }
+
+    /// How long a shard watches its lanes before it sleeps; not at all by default. It buys a faster
+    /// answer to other threads with power. Without effect on tokio.
+    pub fn spin(mut self, spin: Duration) -> Self {
+        self.options.spin = spin;
+        self
+    }
+
+    /// The clock, for tests. A clock that is moved by hand goes with
+    /// [`start_attached`](Self::start_attached) only.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.options.clock = clock;
+        self
+    }
+
+    /// Starts a service whose timers hold callbacks and futures.
+    ///
+    /// Either all shards run when this returns, or none does.
+    ///
+    /// # Errors
+    ///
+    /// A setting that is out of its limits, or what keeps the shards from running.
+    pub fn start(self) -> Result<TimerService, StartError> {
+        self.start_with(|_| no_tasks)
+    }
+
+    /// Starts a service with typed timers. `make_handler` is called on each shard's thread, and
+    /// what it returns gets the timers of that shard.
+    ///
+    /// Either all shards run when this returns, or none does.
+    ///
+    /// # Errors
+    ///
+    /// A setting that is out of its limits, or what keeps the shards from running.
+    pub fn start_with<T, H>(
+        self,
+        make_handler: impl Fn(ShardId) -> H + Send + Sync + 'static,
+    ) -> Result<TimerService<T>, StartError>
+    where
+        T: Send + 'static,
+        H: Handler<T>,
+    {
+        let settings = self.options.check(false)?;
+        let engine = Engine::choose(self.options.runtime)?;
+        start::start(settings, self.options.clock, engine, make_handler)
+    }
+
+    /// Makes a service whose shards are driven by executors or loops that are there already: see
+    /// [`TimerService::attach`].
+    ///
+    /// # Errors
+    ///
+    /// A setting that is out of its limits.
+    pub fn start_attached<T: Send + 'static>(self) -> Result<TimerService<T>, StartError> {
+        let settings: Settings = self.options.check(true)?;
+        let unattached = vec![true; settings.shards];
+        let directory = Directory::new(settings, self.options.clock, start::ATTACHED);
+        Ok(TimerService::new(Arc::new(directory), Vec::new(), unattached))
+    }
+}
+
+/// The handler of a service without typed timers.
+pub fn no_tasks(fired: Fired<Infallible>, _: &Timers) {
+    match fired.task {}
+}

@@ -1,0 +1,121 @@
+//! A future that waits for its time, on a shard's own core.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use corewheel_shard::{Tick, TimerKey};
+
+use crate::core::Slept;
+use crate::error::SleepError;
+use crate::timers::Timers;
+
+/// Waits for a deadline; made by [`Timers::sleep`] and [`Timers::sleep_until`].
+///
+/// It takes a timer when it is first polled, wakes its task once, and gives the timer back when it
+/// is dropped, at whatever point that is.
+///
+/// Cost: a timer, and 24 bytes in the shard's table of sleepers, which are used again.
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Sleep<T: Send + 'static> {
+    timers: Timers<T>,
+    deadline: Tick,
+    phase: Phase,
+}
+
+enum Phase {
+    Unpolled,
+    Waiting { key: TimerKey, sleeper: u32 },
+    Done,
+}
+
+impl<T: Send + 'static> Sleep<T> {
+    pub(crate) fn new(timers: Timers<T>, deadline: Tick) -> Self {
+        Self { timers, deadline, phase: Phase::Unpolled }
+    }
+
+    /// When the future will be done: the deadline, rounded up to a tick.
+    pub fn deadline(&self) -> Instant {
+        let directory = self.timers.core().directory();
+        directory.clock.instant(directory.tick.start_of(self.deadline))
+    }
+
+    /// Whether the future is done.
+    pub fn is_elapsed(&self) -> bool {
+        matches!(self.phase, Phase::Done)
+    }
+
+    /// Waits for `delay` from now instead, also after it was done.
+    pub fn reset(&mut self, delay: Duration) {
+        self.move_to(self.timers.core().deadline_after(delay));
+    }
+
+    /// Waits for a moment instead, also after it was done.
+    pub fn reset_at(&mut self, at: Instant) {
+        self.move_to(self.timers.core().deadline_at(at));
+    }
+
+    fn move_to(&mut self, deadline: Tick) {
+        self.deadline = deadline;
+        if let Phase::Waiting { key, .. } = self.phase
+            && self.timers.core().reset(key, deadline) == crate::ResetOutcome::Moved
+        {
+            return;
+        }
+        self.release();
+        self.phase = Phase::Unpolled;
+    }
+
+    fn release(&mut self) {
+        if let Phase::Waiting { key, sleeper } = std::mem::replace(&mut self.phase, Phase::Done) {
+            self.timers.core().abandon_sleep(key, sleeper);
+        }
+    }
+}
+
+impl<T: Send + 'static> Future for Sleep<T> {
+    type Output = Result<(), SleepError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let core = self.timers.core();
+        match self.phase {
+            Phase::Unpolled if core.is_closed() => Poll::Ready(Err(SleepError::Closed)),
+            Phase::Unpolled => match core.schedule_sleep(self.deadline, cx.waker().clone()) {
+                Some((key, sleeper)) => {
+                    self.phase = Phase::Waiting { key, sleeper };
+                    Poll::Pending
+                }
+                None => Poll::Ready(Err(SleepError::Full)),
+            },
+            Phase::Waiting { sleeper, .. } => {
+                let output = match core.poll_sleeper(sleeper, cx.waker()) {
+                    Slept::NotYet => return Poll::Pending,
+                    Slept::Fired => Ok(()),
+                    Slept::Closed => Err(SleepError::Closed),
+                };
+                core.release_sleeper(sleeper);
+                self.phase = Phase::Done;
+                Poll::Ready(output)
+            }
+            Phase::Done => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl<T: Send + 'static> Drop for Sleep<T> {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for Sleep<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let elapsed = self.is_elapsed();
+        f.debug_struct("Sleep")
+            .field("deadline", &self.deadline)
+            .field("elapsed", &elapsed)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,374 @@
+//! What each shard has done, is doing and how late it was, readable from any thread.
+//!
+//! A shard keeps its counts in plain numbers and stores them once a turn, relaxed, into a line of
+//! atomics of its own ([`Published`]); whoever reads takes no lock that the shard's turn takes and
+//! sends it nothing. Counts of one reading may be of two turns that follow each other, but `pending`
+//! is published as a count of its own and never negative.
+//!
+//! Cost: publishing is some fifty stores a turn, and a few hundred where something fired since.
+
+use std::time::Duration;
+
+use corewheel_shard::Counters;
+use crossbeam_utils::CachePadded;
+use histogram::Histogram;
+use serde::Serialize;
+
+use crate::handle::ShardId;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Defines the counts of a shard once: the plain numbers that its turn writes, the atomics that it
+/// publishes them in, and the way between the two.
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What one shard has counted. All but the gauges (`pending`, `granted`, `capacity`,
+        /// `lanes`, `lane_depth`) only grow.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+        #[non_exhaustive]
+        pub struct ShardCounts {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        #[derive(Debug, Default)]
+        struct PublishedCounts {
+            $($name: AtomicU64,)*
+        }
+
+        impl PublishedCounts {
+            #[inline]
+            fn store(&self, counts: &ShardCounts) {
+                // Relaxed: each count stands for itself.
+                $(self.$name.store(counts.$name, Ordering::Relaxed);)*
+            }
+
+            fn load(&self) -> ShardCounts {
+                ShardCounts { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+
+        impl ShardCounts {
+            /// Every count with its name, in a fixed order.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counts! {
+    /// Timers pending now.
+    pending,
+    /// The most timers that were pending at once.
+    pending_max,
+    /// Slots reserved for timers that clients may still send.
+    granted,
+    /// Timers that fit.
+    capacity,
+    /// Timers scheduled on the shard's own core.
+    scheduled_local,
+    /// Timers that came from other threads.
+    scheduled_remote,
+    /// Timers delivered.
+    fired,
+    /// Timers cancelled.
+    cancelled,
+    /// Of those, the ones whose cancel came before the timer did.
+    overtaken,
+    /// Timers handed back or dropped unfired at shutdown.
+    returned,
+    /// Schedules refused for want of room, on this core and by clients.
+    refused,
+    /// Cancels and resets whose handle named no pending timer.
+    stale,
+    /// Deadlines moved later, by one store.
+    reset_lazy,
+    /// Deadlines moved earlier, by a new entry.
+    reset_relinked,
+    /// Entries filed anew as time came closer.
+    cascaded,
+    /// Stale entries dropped.
+    swept,
+    /// Callbacks and handlers that panicked.
+    panicked,
+    /// Callbacks and handlers that took longer than the service's `overrun` limit.
+    overrun,
+    /// Timers delivered later than the service's lateness bound.
+    late,
+    /// Turns.
+    turns,
+    /// Turns that left work behind because their budget was used up.
+    turns_exhausted,
+    /// Requests taken off lanes.
+    requests,
+    /// Lanes open now.
+    lanes,
+    /// Requests that waited in lanes when the last turn was over.
+    lane_depth,
+    /// Times that a client woke the shard.
+    bells_rung,
+    /// Times that a client found the shard awake, or about to be in time.
+    bells_saved,
+}
+
+impl ShardCounts {
+    /// Takes over what the shard's wheel has counted.
+    #[inline]
+    pub(crate) fn take_over(&mut self, counters: &Counters) {
+        self.pending = counters.pending();
+        self.pending_max = counters.pending_max;
+        self.scheduled_local = counters.scheduled_local;
+        self.scheduled_remote = counters.scheduled_remote;
+        self.fired = counters.fired;
+        self.cancelled = counters.cancelled;
+        self.overtaken = counters.overtaken;
+        self.returned = counters.returned;
+        self.stale = counters.stale;
+        self.reset_lazy = counters.reset_lazy;
+        self.reset_relinked = counters.reset_relinked;
+        self.cascaded = counters.cascaded;
+        self.swept = counters.swept;
+    }
+}
+
+/// Four buckets to each power of two of nanoseconds, up to 2⁴⁰ (18 minutes); longer ones count as
+/// that long.
+const GROUPING_POWER: u8 = 2;
+const MAX_VALUE_POWER: u8 = 40;
+
+/// Times measured by one shard.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    histogram: Histogram,
+    sum: u64,
+    dirty: bool,
+}
+
+impl Recorder {
+    pub(crate) fn new() -> Self {
+        let histogram = Histogram::new(GROUPING_POWER, MAX_VALUE_POWER);
+        Self { histogram: histogram.expect("the powers are in range"), sum: 0, dirty: false }
+    }
+
+    #[inline]
+    pub(crate) fn record(&mut self, nanos: u64) {
+        let nanos = nanos.min((1 << MAX_VALUE_POWER) - 1);
+        // Every value up to the maximum has a bucket.
+        let _ = self.histogram.increment(nanos);
+        self.sum = self.sum.saturating_add(nanos);
+        self.dirty = true;
+    }
+}
+
+#[derive(Debug)]
+struct PublishedTimes {
+    buckets: Box<[AtomicU64]>,
+    sum: AtomicU64,
+}
+
+impl PublishedTimes {
+    fn new() -> Self {
+        let recorder = Recorder::new();
+        let buckets = recorder.histogram.as_slice().iter().map(|_| AtomicU64::new(0)).collect();
+        Self { buckets, sum: AtomicU64::new(0) }
+    }
+
+    fn store(&self, recorder: &mut Recorder) {
+        if !std::mem::take(&mut recorder.dirty) {
+            return;
+        }
+        for (published, count) in self.buckets.iter().zip(recorder.histogram.as_slice()) {
+            published.store(*count, Ordering::Relaxed);
+        }
+        self.sum.store(recorder.sum, Ordering::Relaxed);
+    }
+
+    fn load(&self) -> Times {
+        let buckets = self.buckets.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+        let histogram = Histogram::from_buckets(GROUPING_POWER, MAX_VALUE_POWER, buckets)
+            .expect("the buckets are those of the same configuration");
+        Times::new(&histogram, self.sum.load(Ordering::Relaxed))
+    }
+}
+
+/// Where a shard publishes: written by its own thread alone.
+#[derive(Debug)]
+pub(crate) struct Published {
+    counts: CachePadded<PublishedCounts>,
+    lateness: PublishedTimes,
+    ring_delay: PublishedTimes,
+}
+
+impl Published {
+    pub(crate) fn new() -> Self {
+        Self {
+            counts: CachePadded::new(PublishedCounts::default()),
+            lateness: PublishedTimes::new(),
+            ring_delay: PublishedTimes::new(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn store(
+        &self,
+        counts: &ShardCounts,
+        lateness: &mut Recorder,
+        ring_delay: &mut Recorder,
+    ) {
+        self.counts.store(counts);
+        self.lateness.store(lateness);
+        self.ring_delay.store(ring_delay);
+    }
+
+    pub(crate) fn load(&self) -> (ShardCounts, Times, Times) {
+        (self.counts.load(), self.lateness.load(), self.ring_delay.load())
+    }
+}
+
+/// How a measured time was distributed, in nanoseconds.
+///
+/// The quantiles are upper ends of buckets a quarter of a power of two wide: too long by a quarter
+/// at most.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct Times {
+    /// How many were measured.
+    pub count: u64,
+    /// All of them together.
+    pub sum_ns: u64,
+    /// Half of them took no longer.
+    pub p50_ns: u64,
+    /// 90 % took no longer.
+    pub p90_ns: u64,
+    /// 99 % took no longer.
+    pub p99_ns: u64,
+    /// 99.9 % took no longer.
+    pub p999_ns: u64,
+    /// None took longer.
+    pub max_ns: u64,
+    /// The buckets that hold any, from short to long.
+    pub buckets: Vec<Bucket>,
+}
+
+/// How many times fell into one bucket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Bucket {
+    /// The longest time that the bucket counts, in nanoseconds.
+    pub up_to_ns: u64,
+    /// How many there were.
+    pub count: u64,
+}
+
+impl Times {
+    fn new(histogram: &Histogram, sum_ns: u64) -> Self {
+        let buckets: Vec<Bucket> = histogram
+            .iter()
+            .filter(|bucket| bucket.count() > 0)
+            .map(|bucket| Bucket { up_to_ns: bucket.end(), count: bucket.count() })
+            .collect();
+        let quantile = |q| match histogram.quantile_bucket(q) {
+            Ok(Some(bucket)) => bucket.end(),
+            _ => 0,
+        };
+        Self {
+            count: buckets.iter().map(|bucket| bucket.count).sum(),
+            sum_ns,
+            p50_ns: quantile(0.5),
+            p90_ns: quantile(0.9),
+            p99_ns: quantile(0.99),
+            p999_ns: quantile(0.999),
+            max_ns: buckets.last().map_or(0, |bucket| bucket.up_to_ns),
+            buckets,
+        }
+    }
+}
+
+/// Whether a shard takes timers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum ShardState {
+    /// Not attached to an executor yet.
+    Waiting,
+    /// At work.
+    Running,
+    /// Shut down.
+    Closed,
+    /// Its thread or executor ended without a shutdown.
+    Dead,
+}
+
+/// One shard at one moment.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[non_exhaustive]
+pub struct ShardStats {
+    /// Which shard.
+    pub shard: ShardId,
+    /// Whether it takes timers.
+    pub state: ShardState,
+    /// What it has counted.
+    #[serde(flatten)]
+    pub counts: ShardCounts,
+    /// How long after their deadline, rounded up to a tick, timers were delivered.
+    pub lateness: Times,
+    /// How long timers from other threads were under way to the shard.
+    pub ring_delay: Times,
+}
+
+/// A service at one moment: a plain value.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[non_exhaustive]
+pub struct ServiceStats {
+    /// The service's name.
+    pub name: String,
+    /// What its shards run on.
+    pub runtime: &'static str,
+    /// The length of a tick in nanoseconds.
+    pub tick_ns: u64,
+    /// The bound beyond which a delivery counts as late, in nanoseconds.
+    pub lateness_bound_ns: u64,
+    /// How long the service has been up.
+    pub uptime: Duration,
+    /// Its shards, in order.
+    pub shards: Vec<ShardStats>,
+}
+
+impl Serialize for ShardId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u16(self.number())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_published_is_what_is_read() {
+        let published = Published::new();
+        let counts = ShardCounts { fired: 7, pending: 3, ..ShardCounts::default() };
+        let (mut lateness, mut ring_delay) = (Recorder::new(), Recorder::new());
+        for nanos in [0, 5, 1_000, 1_000_000, u64::MAX] {
+            lateness.record(nanos);
+        }
+        published.store(&counts, &mut lateness, &mut ring_delay);
+        let (read, late, delay) = published.load();
+        assert_eq!(read, counts);
+        assert_eq!(late.count, 5);
+        assert!(late.p50_ns >= 1_000 && late.p50_ns <= 1_250, "{late:?}");
+        assert!(late.max_ns >= (1 << 40) - 1, "{late:?}");
+        assert_eq!(delay, Times::default());
+    }
+
+    #[test]
+    fn a_quantile_is_never_too_short() {
+        let mut recorder = Recorder::new();
+        for nanos in 0..10_000 {
+            recorder.record(nanos);
+        }
+        let times = Times::new(&recorder.histogram, recorder.sum);
+        assert!((5_000..=6_250).contains(&times.p50_ns), "{}", times.p50_ns);
+        assert!((9_900..=12_500).contains(&times.p99_ns), "{}", times.p99_ns);
+        assert_eq!(times.count, 10_000);
+    }
+}

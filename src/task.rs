@@ -1,0 +1,212 @@
+//! What a timer can hold, and what a command answers with.
+//!
+//! A typed value is the one that costs nothing: no allocation and no dynamic call, on this core or
+//! across. A callback is boxed once. What a future waits for is a slot in the shard's table of
+//! sleepers. The shard stores the last two as numbers of side tables, so that a slot for an 8-byte
+//! value stays within 32 bytes.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use corewheel_shard::ResetOutcome as ShardReset;
+
+use crate::handle::{ShardId, TimerHandle};
+use crate::timers::Timers;
+
+/// A callback that stays on its core.
+pub type LocalCall<T> = Box<dyn FnOnce(&Timers<T>)>;
+/// A callback that may travel between cores.
+pub type SendCall<T> = Box<dyn FnOnce(&Timers<T>) + Send>;
+
+/// What the shard stores for a timer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stored<T> {
+    Value(T),
+    /// In the table of callbacks.
+    Call(u32),
+    /// In the table of sleepers.
+    Sleeper(u32),
+}
+
+pub(crate) enum Call<T: 'static> {
+    Local(LocalCall<T>),
+    Send(SendCall<T>),
+}
+
+impl<T> Call<T> {
+    pub(crate) fn run(self, timers: &Timers<T>) {
+        match self {
+            Self::Local(call) => call(timers),
+            Self::Send(call) => call(timers),
+        }
+    }
+}
+
+/// A timer's callback, taken back before it ran.
+pub struct Callback<T: 'static>(pub(crate) Call<T>);
+
+impl<T> Callback<T> {
+    /// Runs it now after all.
+    pub fn run(self, timers: &Timers<T>) {
+        self.0.run(timers);
+    }
+}
+
+impl<T> fmt::Debug for Callback<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Callback(..)")
+    }
+}
+
+/// What a timer was scheduled with, taken back on its own core.
+#[derive(Debug)]
+pub enum Task<T: 'static> {
+    /// A typed value.
+    Value(T),
+    /// A callback.
+    Callback(Callback<T>),
+    /// A future of this core waited for it, and goes on waiting.
+    Sleep,
+}
+
+impl<T> Task<T> {
+    /// The typed value, if it was one.
+    pub fn into_value(self) -> Option<T> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Callback(_) | Self::Sleep => None,
+        }
+    }
+}
+
+/// What a timer was scheduled with, taken back by another thread.
+pub enum RemoteTask<T: 'static> {
+    /// A typed value.
+    Value(T),
+    /// A callback that was sent from another thread.
+    Callback(SendCall<T>),
+    /// A callback or a future of the timer's own core, which cannot travel. The callback has been
+    /// dropped there; the future goes on waiting.
+    LeftAtHome,
+}
+
+impl<T> RemoteTask<T> {
+    /// The typed value, if it was one.
+    pub fn into_value(self) -> Option<T> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Callback(_) | Self::LeftAtHome => None,
+        }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for RemoteTask<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Value(value) => f.debug_tuple("Value").field(value).finish(),
+            Self::Callback(_) => f.write_str("Callback(..)"),
+            Self::LeftAtHome => f.write_str("LeftAtHome"),
+        }
+    }
+}
+
+/// A typed timer that is due, as its handler gets it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fired<T> {
+    /// What it was known by. Stale from now on.
+    pub handle: TimerHandle,
+    /// When it was due: the deadline as asked for, rounded up to a tick.
+    pub deadline: Instant,
+    /// How long after `deadline` it is delivered.
+    pub lateness: Duration,
+    /// What it was scheduled with.
+    pub task: T,
+}
+
+/// Delivers the typed timers of one shard.
+///
+/// Implemented by every `FnMut(Fired<T>, &Timers<T>)`. It runs on the shard's core with nothing
+/// borrowed, so it may schedule, cancel and reset as it likes. What it schedules for now fires in
+/// the next turn.
+pub trait Handler<T: Send + 'static>: 'static {
+    /// Called once for each typed timer that is due.
+    fn expired(&mut self, fired: Fired<T>, timers: &Timers<T>);
+}
+
+impl<T, F> Handler<T> for F
+where
+    T: Send + 'static,
+    F: FnMut(Fired<T>, &Timers<T>) + 'static,
+{
+    #[inline]
+    fn expired(&mut self, fired: Fired<T>, timers: &Timers<T>) {
+        self(fired, timers);
+    }
+}
+
+/// What became of a cancel.
+#[must_use = "it says whether the timer can still fire, and holds its task"]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CancelOutcome<K> {
+    /// The timer has not fired and will not.
+    Cancelled {
+        /// How long it still had; zero if it was due.
+        remaining: Duration,
+        /// What it was scheduled with.
+        task: K,
+    },
+    /// The cancel was here before the timer, which is still under way from its sender and will be
+    /// dropped on arrival.
+    Overtook,
+    /// The timer has fired. Told until its slot is used again; [`Stale`](Self::Stale) thereafter.
+    AlreadyFired,
+    /// The handle names no timer: it was cancelled before, fired long ago, or never was.
+    Stale,
+    /// The handle belongs to another shard, and nothing was done. Use
+    /// [`Timers::client`](crate::Timers::client).
+    Elsewhere(ShardId),
+}
+
+impl<K> CancelOutcome<K> {
+    /// The task, if this cancel won.
+    pub fn task(self) -> Option<K> {
+        match self {
+            Self::Cancelled { task, .. } => Some(task),
+            _ => None,
+        }
+    }
+
+    /// Whether the timer was still to fire and now will not.
+    pub fn won(&self) -> bool {
+        matches!(self, Self::Cancelled { .. } | Self::Overtook)
+    }
+}
+
+/// What became of a reset.
+#[must_use = "it says whether there was still a timer to move"]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ResetOutcome {
+    /// The timer is due at the new deadline.
+    Moved,
+    /// The reset was here before the timer, which is still under way from its sender and will be
+    /// due at the new deadline.
+    Overtook,
+    /// The timer has fired. Told until its slot is used again; [`Stale`](Self::Stale) thereafter.
+    AlreadyFired,
+    /// The handle names no timer: it was cancelled before, fired long ago, or never was.
+    Stale,
+    /// The handle belongs to another shard, and nothing was done. Use
+    /// [`Timers::client`](crate::Timers::client).
+    Elsewhere(ShardId),
+}
+
+impl From<ShardReset> for ResetOutcome {
+    fn from(outcome: ShardReset) -> Self {
+        match outcome {
+            ShardReset::Moved => Self::Moved,
+            ShardReset::Overtook => Self::Overtook,
+            ShardReset::AlreadyFired => Self::AlreadyFired,
+            ShardReset::Stale => Self::Stale,
+        }
+    }
+}

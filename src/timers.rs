@@ -1,0 +1,215 @@
+//! The timers of this core, for whatever runs on it.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use crate::client::Client;
+use crate::core::Core;
+use crate::error::{Elapsed, ScheduleError, TimeoutError};
+use crate::handle::{ShardId, TimerHandle};
+use crate::sleep::Sleep;
+use crate::task::{CancelOutcome, LocalCall, ResetOutcome, Task};
+
+/// A shard, on its own core: `!Send`, and as cheap to clone as an [`Rc`].
+///
+/// Handlers and callbacks are given one, [`spawn_on`](crate::TimerService::spawn_on) hands one to
+/// the future that it starts, and attaching a shard to an executor returns one.
+///
+/// A timer fires on the core that it was scheduled on. It never fires early. How late it fires is
+/// bounded by a tick, what the executor does in between, and the budget of a turn; the statistics
+/// show it. Delays begin when the method is called. A delay that does not fit (584 years) means
+/// never.
+///
+/// Each command costs a clock reading, if it takes a delay, and a few cache lines; only callbacks
+/// allocate.
+pub struct Timers<T: 'static = std::convert::Infallible> {
+    core: Rc<Core<T>>,
+}
+
+impl<T> Clone for Timers<T> {
+    fn clone(&self) -> Self {
+        Self { core: Rc::clone(&self.core) }
+    }
+}
+
+impl<T> fmt::Debug for Timers<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Timers(..)")
+    }
+}
+
+impl<T: Send + 'static> Timers<T> {
+    pub(crate) fn new(core: Core<T>) -> Self {
+        Self { core: Rc::new(core) }
+    }
+
+    pub(crate) fn core(&self) -> &Core<T> {
+        &self.core
+    }
+
+    /// Schedules a typed timer, to be given to the service's handler on this core after `delay`.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the task.
+    #[inline]
+    pub fn schedule(&self, delay: Duration, task: T) -> Result<TimerHandle, ScheduleError<T>> {
+        self.core.schedule(self.core.deadline_after(delay), task)
+    }
+
+    /// The same, for a moment. One that has passed fires in the next turn.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the task.
+    #[inline]
+    pub fn schedule_at(&self, at: Instant, task: T) -> Result<TimerHandle, ScheduleError<T>> {
+        self.core.schedule(self.core.deadline_at(at), task)
+    }
+
+    /// Schedules a callback, to be run on this core after `delay`. It is boxed.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the callback.
+    pub fn schedule_fn(
+        &self,
+        delay: Duration,
+        call: impl FnOnce(&Self) + 'static,
+    ) -> Result<TimerHandle, ScheduleError<LocalCall<T>>> {
+        self.core.schedule_call(self.core.deadline_after(delay), Box::new(call))
+    }
+
+    /// The same, for a moment. One that has passed fires in the next turn.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the callback.
+    pub fn schedule_fn_at(
+        &self,
+        at: Instant,
+        call: impl FnOnce(&Self) + 'static,
+    ) -> Result<TimerHandle, ScheduleError<LocalCall<T>>> {
+        self.core.schedule_call(self.core.deadline_at(at), Box::new(call))
+    }
+
+    /// Ends a timer of this shard, and returns its task. One that is due but not delivered yet can
+    /// still be cancelled; after `Cancelled` it has not run and will not.
+    #[inline]
+    pub fn cancel(&self, timer: TimerHandle) -> CancelOutcome<Task<T>> {
+        if timer.shard() != self.shard_id() {
+            return CancelOutcome::Elsewhere(timer.shard());
+        }
+        self.core.cancel(timer.key())
+    }
+
+    /// Moves a timer of this shard to `delay` from now. Later is one store.
+    #[inline]
+    pub fn reset(&self, timer: TimerHandle, delay: Duration) -> ResetOutcome {
+        if timer.shard() != self.shard_id() {
+            return ResetOutcome::Elsewhere(timer.shard());
+        }
+        self.core.reset(timer.key(), self.core.deadline_after(delay))
+    }
+
+    /// Moves a timer of this shard to a moment. Later is one store.
+    #[inline]
+    pub fn reset_at(&self, timer: TimerHandle, at: Instant) -> ResetOutcome {
+        if timer.shard() != self.shard_id() {
+            return ResetOutcome::Elsewhere(timer.shard());
+        }
+        self.core.reset(timer.key(), self.core.deadline_at(at))
+    }
+
+    /// Waits for `delay`, beginning now. The timer is taken when the future is first polled, and
+    /// given back when it is dropped.
+    pub fn sleep(&self, delay: Duration) -> Sleep<T> {
+        Sleep::new(self.clone(), self.core.deadline_after(delay))
+    }
+
+    /// Waits until a moment.
+    pub fn sleep_until(&self, at: Instant) -> Sleep<T> {
+        Sleep::new(self.clone(), self.core.deadline_at(at))
+    }
+
+    /// Gives a future `delay` from now to be done. A value that is ready at the same time as the
+    /// deadline wins.
+    ///
+    /// # Errors
+    ///
+    /// The time was up, or there was no timer to be had; the future is dropped.
+    pub fn timeout<F: Future>(
+        &self,
+        delay: Duration,
+        future: F,
+    ) -> impl Future<Output = Result<F::Output, TimeoutError>> + use<F, T> {
+        within(self.sleep(delay), future)
+    }
+
+    /// Gives a future until a moment to be done.
+    ///
+    /// # Errors
+    ///
+    /// As for [`timeout`](Self::timeout).
+    pub fn timeout_at<F: Future>(
+        &self,
+        at: Instant,
+        future: F,
+    ) -> impl Future<Output = Result<F::Output, TimeoutError>> + use<F, T> {
+        within(self.sleep_until(at), future)
+    }
+
+    /// The commands onto other shards: over lanes, as from any other thread.
+    ///
+    /// Do not block for an answer here; await it.
+    pub fn client(&self) -> &Client<T> {
+        self.core.client()
+    }
+
+    /// The present moment, by the service's clock.
+    pub fn now(&self) -> Instant {
+        self.core.directory().clock.now()
+    }
+
+    /// Which shard this is.
+    #[inline]
+    pub fn shard_id(&self) -> ShardId {
+        self.core.id()
+    }
+
+    /// How many timers of this shard are pending.
+    pub fn len(&self) -> usize {
+        self.core.pending()
+    }
+
+    /// Whether no timer of this shard is pending.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+async fn within<T, F>(sleep: Sleep<T>, future: F) -> Result<F::Output, TimeoutError>
+where
+    T: Send + 'static,
+    F: Future,
+{
+    let mut sleep = pin!(sleep);
+    let mut future = pin!(future);
+    poll_fn(|cx| {
+        // The future first: a value that is there at the deadline is there in time.
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        sleep.as_mut().poll(cx).map(|slept| {
+            Err(match slept {
+                Ok(()) => TimeoutError::Elapsed(Elapsed),
+                Err(error) => TimeoutError::NoTimer(error),
+            })
+        })
+    })
+    .await
+}

@@ -1,0 +1,98 @@
+//! One turn of a shard, the same for every driver.
+
+use crate::core::{Delivery, contain};
+use crate::service::ShutdownPolicy;
+use crate::stats::ShardState;
+use crate::task::Handler;
+use crate::timers::Timers;
+
+use corewheel_shard::Tick;
+
+/// What a turn leaves to its driver.
+#[must_use = "it says when the next turn is due"]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Turn {
+    /// There is more to do at once, after whatever else the thread has to do.
+    More,
+    /// Nothing to do before this tick, unless something is scheduled or the bell rings.
+    Next(Tick),
+    /// Nothing to do unless something is scheduled or the bell rings.
+    Idle,
+    /// The shard is shut down; there will be nothing to do any more.
+    Closed,
+}
+
+/// Drain the lanes, advance, deliver, publish, say what is next: always in this order, each within
+/// its budget.
+///
+/// What is due is delivered with nothing borrowed, one timer at a time, so that every callback sees
+/// the shard as it is.
+pub(crate) fn turn<T, H>(timers: &Timers<T>, handler: &mut H) -> Turn
+where
+    T: Send + 'static,
+    H: Handler<T>,
+{
+    let core = timers.core();
+    if core.is_closed() {
+        return Turn::Closed;
+    }
+    let now = core.nanos();
+    let more_requests = core.receive(now);
+    if let Some(order) = core.take_order() {
+        let report = shut_down(timers, handler, order.policy);
+        // Nobody may wait for the report any more.
+        drop(order.report.send(report));
+        return Turn::Closed;
+    }
+    core.advance(now);
+    deliver(timers, handler);
+    let more = more_requests || core.is_behind();
+    core.note_turn(more);
+    core.client().flush();
+    core.publish();
+    match core.next_deadline() {
+        _ if more => Turn::More,
+        Some(tick) => Turn::Next(tick),
+        None => Turn::Idle,
+    }
+}
+
+/// Ends a shard: nothing comes in any more, and what is pending goes the way of the policy.
+pub(crate) fn shut_down<T, H>(
+    timers: &Timers<T>,
+    handler: &mut H,
+    policy: ShutdownPolicy,
+) -> crate::service::ShardReport<T>
+where
+    T: Send + 'static,
+    H: Handler<T>,
+{
+    let core = timers.core();
+    core.close(ShardState::Closed);
+    if policy == ShutdownPolicy::Fire {
+        core.advance_to_the_end();
+        deliver(timers, handler);
+    }
+    core.clear_out(policy)
+}
+
+fn deliver<T, H>(timers: &Timers<T>, handler: &mut H)
+where
+    T: Send + 'static,
+    H: Handler<T>,
+{
+    let core = timers.core();
+    let mut now = core.nanos();
+    while let Some(delivery) = core.pop(now) {
+        let calm = contain(core.id(), || match delivery {
+            Delivery::Value(fired) => handler.expired(fired, timers),
+            Delivery::Call(call) => call.run(timers),
+            Delivery::Wake(Some(waker)) => waker.wake(),
+            Delivery::Wake(None) => {}
+        });
+        let after = core.nanos();
+        core.note_delivery(calm, after.saturating_sub(now));
+        now = after;
+    }
+}
