@@ -15,6 +15,8 @@
 //! Cost: filing O(1); a step O(levels), and each entry cascades at most once a level. 8 bytes a
 //! slot, 2,048 slots by default.
 
+use alloc::boxed::Box;
+
 use super::Step;
 use super::slots::{Side, Slots};
 use crate::counters::Counters;
@@ -27,11 +29,15 @@ pub(crate) struct HierarchicalWheel {
     now: u64,
     first_bits: u32,
     level_bits: u32,
+    /// The level for each highest bit in which a deadline and `now` may differ. It is looked up,
+    /// since each schedule asks for it and working it out takes a division.
+    level_of_bit: Box<[Level; TICK_BITS as usize]>,
     /// The slot that is being cascaded; its window begins at `now + 1`.
     cascading: Option<usize>,
 }
 
 /// The digits of one level, as slots.
+#[derive(Clone, Copy, Debug)]
 struct Level {
     /// The first slot of the level.
     base: usize,
@@ -58,7 +64,11 @@ impl Level {
 impl HierarchicalWheel {
     /// A wheel of `2^first_bits` slots and above them levels of `2^level_bits`.
     pub(crate) fn new(first_bits: u32, level_bits: u32, now: u64) -> Self {
-        Self { now, first_bits, level_bits, cascading: None }
+        let level_of_bit = core::array::from_fn(|bit| {
+            let above = (bit as u32).checked_sub(first_bits);
+            level(first_bits, level_bits, above.map_or(0, |above| 1 + above / level_bits))
+        });
+        Self { now, first_bits, level_bits, level_of_bit: Box::new(level_of_bit), cascading: None }
     }
 
     /// How many slots the levels have together.
@@ -179,28 +189,14 @@ impl HierarchicalWheel {
 
     #[inline]
     fn slot(&self, deadline: u64, now: u64) -> usize {
-        let differing = (deadline ^ now) | 1;
-        let highest = TICK_BITS - 1 - differing.leading_zeros();
-        let number = if highest < self.first_bits {
-            0
-        } else {
-            1 + (highest - self.first_bits) / self.level_bits
-        };
-        let level = self.level(number);
+        let highest = ((deadline ^ now) | 1).ilog2();
+        let level = &self.level_of_bit[highest as usize];
         level.base + level.digit(deadline)
     }
 
     #[inline]
     fn level(&self, number: u32) -> Level {
-        if number == 0 {
-            Level { base: 0, shift: 0, bits: self.first_bits }
-        } else {
-            Level {
-                base: (1 << self.first_bits) + ((number as usize - 1) << self.level_bits),
-                shift: self.first_bits + (number - 1) * self.level_bits,
-                bits: self.level_bits,
-            }
-        }
+        level(self.first_bits, self.level_bits, number)
     }
 
     fn start_of(&self, slot: usize, now: u64) -> u64 {
@@ -208,5 +204,18 @@ impl HierarchicalWheel {
         let number = if slot < first { 0 } else { 1 + ((slot - first) >> self.level_bits) as u32 };
         let level = self.level(number);
         level.start(slot - level.base, now)
+    }
+}
+
+#[inline]
+fn level(first_bits: u32, level_bits: u32, number: u32) -> Level {
+    if number == 0 {
+        Level { base: 0, shift: 0, bits: first_bits }
+    } else {
+        Level {
+            base: (1 << first_bits) + ((number as usize - 1) << level_bits),
+            shift: first_bits + (number - 1) * level_bits,
+            bits: level_bits,
+        }
     }
 }
