@@ -223,6 +223,12 @@ impl<T> Slab<T> {
         (node.filing == entry.filing).then_some(node.deadline)
     }
 
+    /// Whether the entry files a timer.
+    #[inline]
+    pub(crate) fn is_live(&self, entry: Entry) -> bool {
+        self.nodes[entry.index as usize].filing == entry.filing
+    }
+
     /// The task of an armed timer.
     pub(crate) fn task(&self, index: u32) -> Option<&T> {
         self.nodes.get(index as usize)?.task.as_ref()
