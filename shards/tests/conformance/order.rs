@@ -1,0 +1,135 @@
+//! In which order timers fire, and that budgets do not change it.
+
+use corewheel_shard::Budget;
+
+use super::{Rig, on_each_wheel};
+
+const BUDGETS: [Budget; 5] = [
+    Budget { expired_max: 1, work_max: 1 },
+    Budget { expired_max: 1, work_max: u32::MAX },
+    Budget { expired_max: u32::MAX, work_max: 1 },
+    Budget { expired_max: 7, work_max: 40 },
+    Budget::UNLIMITED,
+];
+
+/// Schedules timers for these deadlines and expects them in the order of their deadlines, those of
+/// one tick as they were scheduled, whatever the budget and however far each turn goes.
+fn check_order(deadlines: &[u64]) {
+    let mut expected: Vec<u32> = (0..deadlines.len() as u32).collect();
+    expected.sort_by_key(|task| deadlines[*task as usize]);
+    let last = deadlines.iter().copied().max().unwrap_or(0);
+    for budget in BUDGETS {
+        for stride in [last, last / 2 + 1, last / 5 + 1] {
+            on_each_wheel(|config| {
+                let mut rig = Rig::new(config);
+                rig.schedule_all(deadlines.iter().copied());
+                let mut fired = Vec::new();
+                let mut now = 0;
+                while now < last {
+                    now = last.min(now + stride);
+                    fired.extend(rig.turns(now, budget));
+                }
+                assert_eq!(fired, expected, "with {budget:?} and turns of {stride}");
+            });
+        }
+    }
+}
+
+#[test]
+fn ticks_fire_in_order() {
+    check_order(&[5, 3, 9, 1, 700, 2, 64, 65, 63, 4_000, 256, 255, 257]);
+}
+
+#[test]
+fn timers_of_one_tick_fire_in_the_order_of_scheduling() {
+    check_order(&[9; 40]);
+    check_order(&[300; 40]);
+}
+
+#[test]
+fn timers_of_one_tick_keep_their_order_through_cascades() {
+    check_order(&[1_030, 1_029, 1_030, 1_030, 1_031, 1_029, 1_030, 1_024, 1_023, 1_030]);
+}
+
+#[test]
+fn more_timers_than_fit_a_chunk_keep_their_order() {
+    let deadlines: Vec<_> = (0..100).map(|number| 500 + number * 7 % 5).collect();
+    check_order(&deadlines);
+}
+
+#[test]
+fn timers_of_one_tick_scheduled_at_different_times_keep_their_order() {
+    on_each_wheel(|config| {
+        let mut rig = Rig::new(config);
+        for (task, now) in [0, 1, 500, 900, 990, 998, 999].into_iter().enumerate() {
+            assert_eq!(rig.turn(now), []);
+            rig.schedule(1_000, task as u32);
+        }
+        assert_eq!(rig.turn(1_000), [0, 1, 2, 3, 4, 5, 6]);
+    });
+}
+
+#[test]
+fn a_budget_that_ends_amid_a_slot_is_resumed_where_it_ended() {
+    on_each_wheel(|config| {
+        let mut rig = Rig::new(config);
+        rig.schedule_all([4; 50]);
+        for turn in 0..10 {
+            rig.advance(4, Budget { expired_max: 5, work_max: u32::MAX });
+            let expected: Vec<_> = (turn * 5..turn * 5 + 5).collect();
+            assert_eq!(rig.rest(), expected);
+            assert_eq!(rig.shard.is_behind(), turn < 9);
+        }
+    });
+}
+
+#[test]
+fn a_budget_that_ends_amid_a_cascade_is_not_overtaken_by_time() {
+    on_each_wheel(|config| {
+        let mut rig = Rig::new(config);
+        let smallest = Budget { expired_max: 1, work_max: 1 };
+        // They cascade in turns of a chunk each, while time goes on and more is scheduled.
+        rig.schedule_all((0..60).map(|number| 1_024 + number % 3));
+        let mut now = 1_024;
+        let mut fired = Vec::new();
+        for late in 0..4 {
+            rig.advance(now, smallest);
+            fired.extend(rig.rest());
+            now += 1;
+            rig.schedule(now + 1, 100 + late);
+        }
+        fired.extend(rig.turns(now + 1, smallest));
+        let first = |remainder| (0..60).filter(move |number| number % 3 == remainder);
+        let mut expected: Vec<_> = (0..3).flat_map(first).collect();
+        expected.extend(100..104);
+        // Timers of tick 1,026 were scheduled before and during the cascade.
+        assert_eq!(fired, expected);
+    });
+}
+
+#[test]
+fn what_was_due_when_scheduled_comes_after_what_was_due_before_it() {
+    on_each_wheel(|config| {
+        let mut rig = Rig::new(config);
+        rig.schedule_all([5, 10, 11, 20]);
+        rig.advance(10, Budget { expired_max: 1, work_max: u32::MAX });
+        assert_eq!(rig.rest(), [0]);
+        rig.schedule(3, 50);
+        rig.schedule(10, 51);
+        assert_eq!(rig.turn(20), [1, 50, 51, 2, 3]);
+    });
+}
+
+#[test]
+fn no_budget_means_no_progress_and_no_loss() {
+    on_each_wheel(|config| {
+        let mut rig = Rig::new(config);
+        rig.schedule_all([1, 2, 300]);
+        for budget in [(0, 0), (0, u32::MAX), (u32::MAX, 0)] {
+            rig.advance(1_000, Budget { expired_max: budget.0, work_max: budget.1 });
+            assert_eq!(rig.rest(), []);
+            assert!(rig.shard.is_behind());
+        }
+        assert_eq!(rig.turn(1_000), [0, 1, 2]);
+    });
+}

@@ -1,0 +1,287 @@
+//! Random histories of a shard against its twin, an ordered map.
+//!
+//! Each history draws its own wheel and its own mix of operations, so that some hardly advance and
+//! others hardly cancel: a uniform mix never comes to the states in between. A history that fails
+//! is cut down to the operations that it needs, and printed with the seed that makes it again:
+//!
+//! * `COREWHEEL_SEED` runs the one history of that seed, or all of them from there;
+//! * `COREWHEEL_HISTORIES` is how many.
+
+use std::cell::Cell;
+use std::num::NonZeroU32;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+
+use corewheel_shard::{Budget, ShardConfig, Tick, TimerKey, WheelKind};
+use fastrand::Rng;
+
+mod twin;
+
+use twin::Twin;
+
+const HISTORIES: u64 = 2_000;
+const STEPS_MAX: usize = 150;
+
+#[test]
+fn random_histories_are_those_of_an_ordered_map() {
+    let histories = setting("COREWHEEL_HISTORIES");
+    let seed = setting("COREWHEEL_SEED");
+    let count = histories.unwrap_or(if seed.is_some() { 1 } else { HISTORIES });
+    let first = seed.unwrap_or_else(|| fastrand::u64(..));
+    for seed in (0..count).map(|number| first.wrapping_add(number)) {
+        let mut rng = Rng::with_seed(seed);
+        let config = random_config(&mut rng);
+        let history = random_history(&mut rng);
+        check_or_shrink(seed, config, history);
+    }
+}
+
+#[test]
+fn storms_are_swept_as_they_are_in_an_ordered_map() {
+    let first = setting("COREWHEEL_SEED").unwrap_or_else(|| fastrand::u64(..));
+    for (number, kind) in [WheelKind::Hierarchical, WheelKind::Hashed].into_iter().enumerate() {
+        let seed = first.wrapping_add(number as u64);
+        let mut rng = Rng::with_seed(seed);
+        let config = ShardConfig {
+            capacity: 1_500,
+            slots: 1 << rng.u32(1..7),
+            level_slots: 1 << rng.u32(1..5),
+            wheel: kind,
+            start: Tick::ZERO,
+        };
+        let history = random_storms(&mut rng);
+        check_or_shrink(seed, config, history);
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Schedule(When),
+    Cancel(Which),
+    Reset(Which, When),
+    Grant,
+    Arm(Which, When),
+    Revoke(Which),
+    Advance(When, Budget),
+    Pop(u32),
+    Drain(usize),
+}
+
+/// A tick, told so that it means something wherever the history has come to.
+#[derive(Clone, Copy, Debug)]
+enum When {
+    /// So many ticks from now.
+    In(u64),
+    Ago(u64),
+    /// At the deadline of another timer or close to it.
+    With(usize, i64),
+    At(Tick),
+}
+
+/// A key, told in the same way.
+#[derive(Clone, Copy, Debug)]
+enum Which {
+    Pending(usize),
+    /// Any that was handed out, counted from the latest.
+    Known(usize),
+    Forged(u32, u32),
+}
+
+/// Runs one history; panics where shard and twin part. `reached` counts the operations begun.
+fn check(config: ShardConfig, history: &[Op], reached: &Cell<usize>) {
+    let mut twin = Twin::new(config);
+    let mut known = Vec::new();
+    for (number, op) in history.iter().enumerate() {
+        reached.set(number + 1);
+        step(&mut twin, &mut known, *op);
+    }
+    let budgets = [Budget::UNLIMITED, Budget { expired_max: 3, work_max: 20 }];
+    twin.run_out(budgets[history.len() % 2]);
+}
+
+fn step(twin: &mut Twin, known: &mut Vec<TimerKey>, op: Op) {
+    match op {
+        Op::Schedule(when) => known.extend(twin.schedule(tick(twin, when))),
+        Op::Cancel(which) => twin.cancel(key(twin, known, which)),
+        Op::Reset(which, when) => twin.reset(key(twin, known, which), tick(twin, when)),
+        Op::Grant => known.extend(twin.grant()),
+        Op::Arm(which, when) => twin.arm(key(twin, known, which), tick(twin, when)),
+        Op::Revoke(which) => twin.revoke(key(twin, known, which)),
+        Op::Advance(when, budget) => twin.advance(tick(twin, when), budget),
+        Op::Pop(count) => {
+            let _ = (0..count).all(|_| twin.pop());
+        }
+        Op::Drain(count) => twin.drain(count),
+    }
+}
+
+fn tick(twin: &Twin, when: When) -> Tick {
+    Tick::new(match when {
+        When::In(ticks) => twin.now().saturating_add(ticks),
+        When::Ago(ticks) => twin.now().saturating_sub(ticks),
+        When::With(number, offset) => {
+            let with = twin.nth_pending(number).map_or(twin.now(), |(_, deadline)| deadline);
+            with.saturating_add_signed(offset)
+        }
+        When::At(tick) => tick.index(),
+    })
+}
+
+fn key(twin: &Twin, known: &[TimerKey], which: Which) -> TimerKey {
+    let forged = |index, generation: u32| {
+        TimerKey::from_parts(index, NonZeroU32::new(generation).unwrap_or(NonZeroU32::MAX))
+    };
+    match which {
+        Which::Pending(number) => twin.nth_pending(number).map_or(forged(0, 2), |(key, _)| key),
+        Which::Known(number) => {
+            known.iter().nth_back(number % known.len().max(1)).copied().unwrap_or(forged(9, 9))
+        }
+        // Even generations are those of vacant slots, and nobody has come as far as half of them.
+        Which::Forged(index, generation) if generation.is_multiple_of(2) => {
+            forged(index, generation)
+        }
+        Which::Forged(index, generation) => forged(index, generation | (1 << 31)),
+    }
+}
+
+fn random_config(rng: &mut Rng) -> ShardConfig {
+    let start = match rng.u32(0..6) {
+        0 => rng.u64(..) >> rng.u32(0..64),
+        1 => (1 << 63) - rng.u64(0..40),
+        2 => u64::MAX - rng.u64(0..600),
+        3 => (1 << rng.u32(1..63)) - rng.u64(0..2),
+        _ => 0,
+    };
+    ShardConfig {
+        capacity: [1, 3, 12, 40, 200][rng.usize(0..5)],
+        wheel: [WheelKind::Hierarchical, WheelKind::Hashed][rng.usize(0..2)],
+        // Small ones are better at finding faults, and cheaper to check.
+        slots: [2, 4, 4, 8, 16, 256][rng.usize(0..6)],
+        level_slots: [2, 4, 4, 8, 16][rng.usize(0..5)],
+        start: Tick::new(start),
+    }
+}
+
+fn random_history(rng: &mut Rng) -> Vec<Op> {
+    let mut weights = [0; 9].map(|_| [0, 1, 5, 20][rng.usize(0..4)]);
+    // Something must happen: there are timers, and time passes.
+    weights[0] = weights[0].max(5);
+    weights[6] = weights[6].max(2);
+    weights[8] = weights[8].min(1);
+    let tame = rng.bool();
+    let steps = rng.usize(1..STEPS_MAX);
+    (0..steps).map(|_| random_op(rng, &weights, tame)).collect()
+}
+
+fn random_op(rng: &mut Rng, weights: &[u32; 9], tame: bool) -> Op {
+    let mut drawn = rng.u32(0..weights.iter().sum());
+    let number = weights.iter().position(|weight| {
+        let here = drawn < *weight;
+        drawn = drawn.wrapping_sub(*weight);
+        here
+    });
+    match number.expect("the weights have not changed since they were summed") {
+        0 => Op::Schedule(random_when(rng, tame)),
+        1 => Op::Cancel(random_which(rng)),
+        2 => Op::Reset(random_which(rng), random_when(rng, tame)),
+        3 => Op::Grant,
+        4 => Op::Arm(random_which(rng), random_when(rng, tame)),
+        5 => Op::Revoke(random_which(rng)),
+        6 => Op::Advance(random_when(rng, tame), random_budget(rng)),
+        7 => Op::Pop(1 << rng.u32(0..8)),
+        _ => Op::Drain(rng.usize(0..6)),
+    }
+}
+
+fn random_when(rng: &mut Rng, tame: bool) -> When {
+    match rng.u32(0..if tame { 8 } else { 12 }) {
+        0..3 => When::In(rng.u64(0..9)),
+        3..5 => When::In(rng.u64(0..70)),
+        5 => When::Ago(rng.u64(0..9)),
+        6..8 => When::With(rng.usize(0..64), rng.i64(-1..2)),
+        8 => When::In((1 << rng.u32(0..64)) - rng.u64(0..2)),
+        9 => When::In(rng.u64(..) >> rng.u32(0..64)),
+        10 => When::Ago(rng.u64(..)),
+        _ => When::At(Tick::new(u64::MAX - rng.u64(0..5))),
+    }
+}
+
+fn random_which(rng: &mut Rng) -> Which {
+    match rng.u32(0..9) {
+        0..5 => Which::Pending(rng.usize(0..256)),
+        5..7 => Which::Known(rng.usize(0..4)),
+        7 => Which::Known(rng.usize(0..256)),
+        _ => Which::Forged(rng.u32(0..4), rng.u32(..) >> rng.u32(0..32)),
+    }
+}
+
+fn random_budget(rng: &mut Rng) -> Budget {
+    let max = |rng: &mut Rng| match rng.u32(0..4) {
+        0 => 1,
+        1 => rng.u32(0..40),
+        _ => u32::MAX,
+    };
+    Budget { expired_max: max(rng), work_max: max(rng) }
+}
+
+/// Bursts of one operation after the other, in numbers at which entries are swept.
+fn random_storms(rng: &mut Rng) -> Vec<Op> {
+    let mut history = Vec::new();
+    while history.len() < 8_000 {
+        let when = random_when(rng, true);
+        let many = rng.usize(0..1_500);
+        let few = many / 100;
+        let storm: &mut dyn FnMut(&mut Rng) -> Op = match rng.u32(0..7) {
+            0 => &mut |_| Op::Schedule(when),
+            1 => &mut |rng| Op::Schedule(random_when(rng, false)),
+            2 => &mut |rng| Op::Cancel(Which::Pending(rng.usize(0..1_500))),
+            3 => &mut |rng| Op::Cancel(Which::Known(rng.usize(0..50))),
+            4 => &mut |rng| Op::Reset(Which::Pending(rng.usize(0..1_500)), random_when(rng, true)),
+            5 => &mut |_| Op::Pop(40),
+            _ => &mut |rng| Op::Advance(random_when(rng, true), random_budget(rng)),
+        };
+        let pops = matches!(storm(rng), Op::Pop(_) | Op::Advance(..));
+        history.extend((0..if pops { few } else { many }).map(|_| storm(rng)));
+    }
+    history
+}
+
+/// A number from the environment.
+fn setting(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{name} is {value:?}; set it to a number")))
+}
+
+/// Runs one history. If it fails, looks for the shortest part of it that still does, and fails
+/// with that.
+fn check_or_shrink(seed: u64, config: ShardConfig, mut history: Vec<Op>) {
+    let reached = Cell::new(0);
+    let fails = |history: &[Op]| {
+        catch_unwind(AssertUnwindSafe(|| check(config, history, &reached))).is_err()
+    };
+    if !fails(&history) {
+        return;
+    }
+    history.truncate(reached.get());
+    let hook = take_hook();
+    set_hook(Box::new(|_| {}));
+    let mut len = history.len() / 2;
+    while len > 0 {
+        let mut from = 0;
+        while from < history.len() {
+            let to = history.len().min(from + len);
+            let shorter = [&history[..from], &history[to..]].concat();
+            if fails(&shorter) {
+                history = shorter;
+            } else {
+                from = to;
+            }
+        }
+        len /= 2;
+    }
+    set_hook(hook);
+    let steps: Vec<_> = history.iter().map(|op| format!("    {op:?}\n")).collect();
+    panic!(
+        "a history fails; set COREWHEEL_SEED={seed} to run it again\n{config:?}\n{}",
+        steps.concat()
+    );
+}
