@@ -159,7 +159,7 @@ impl<T: Send + 'static> Core<T> {
             directory,
         };
         core.door().visitors().spawns = spawns;
-        core.open_door();
+        core.open_door(core.directory.tick.floor(core.nanos()));
         core.publish();
         Ok(core)
     }
@@ -340,10 +340,10 @@ impl<T: Send + 'static> Core<T> {
 impl<T: Send + 'static> Core<T> {
     /// Takes in what other threads have sent, as much as the budget allows. True if there is more.
     pub(crate) fn receive(&self, now: u64) -> bool {
-        if self.door().answer_knock() {
-            self.open_door();
-        }
         let tick = self.directory.tick.floor(now);
+        if self.door().answer_knock() {
+            self.open_door(tick);
+        }
         let more = self.drain_lanes(tick, now);
         self.tend_lanes(tick);
         self.run_effects();
@@ -452,14 +452,17 @@ impl<T: Send + 'static> Core<T> {
     }
 
     /// Takes in what was left at the door, and fills the bank.
-    fn open_door(&self) {
+    fn open_door(&self, tick: Tick) {
         let mut state = self.state.borrow_mut();
         let leftovers = {
             let mut visitors = self.door().visitors();
             if visitors.state == ShardState::Waiting {
                 visitors.state = ShardState::Running;
             }
-            self.lanes.borrow_mut().append(&mut visitors.arriving);
+            for mut lane in visitors.arriving.drain(..) {
+                lane.used_at = tick;
+                self.lanes.borrow_mut().push(lane);
+            }
             self.jobs.borrow_mut().append(&mut visitors.jobs);
             if let Some(order) = visitors.order.take() {
                 *self.order.borrow_mut() = Some(order);
@@ -609,7 +612,7 @@ impl<T: Send + 'static> Core<T> {
         }
         self.run_effects();
         self.publish();
-        ShardReport::new(self.id, self.door().published.load().0, returned)
+        ShardReport::new(self.id, self.door().stats(self.id).counts, returned)
     }
 }
 

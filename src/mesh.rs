@@ -208,7 +208,7 @@ impl<T> Door<T> {
         true
     }
 
-    fn stats(&self, shard: ShardId) -> ShardStats {
+    pub(crate) fn stats(&self, shard: ShardId) -> ShardStats {
         let (state, lanes) = {
             let visitors = self.visitors();
             (visitors.state, visitors.lane_counts())

@@ -117,7 +117,7 @@ where
         let (directory, make_handler) = (Arc::clone(&directory), Arc::clone(&make_handler));
         let ready = ready.clone();
         let name = format!("{}-{shard}", directory.settings.name);
-        let run = move || run_shard(directory, shard, engine, &*make_handler, &ready);
+        let run = move || run_shard(directory, shard, engine, &*make_handler, ready);
         match thread::Builder::new().name(name).spawn(run) {
             Ok(thread) => threads.push(thread),
             Err(source) => {
@@ -157,15 +157,16 @@ fn run_shard<T, H>(
     shard: ShardId,
     engine: Engine,
     make_handler: &impl Fn(ShardId) -> H,
-    ready: &mpsc::Sender<Result<(), StartError>>,
+    ready: mpsc::Sender<Result<(), StartError>>,
 ) where
     T: Send + 'static,
     H: Handler<T>,
 {
     pin(&directory.settings, shard);
     let failed = |reason: String| StartError::Shard { shard, source: io::Error::other(reason) };
-    // Whoever started the thread waits for this message, so it can always be sent.
-    let report = |result| drop(ready.send(result));
+    // Whoever started the thread waits for this message, or for the end of all senders, so none is
+    // kept longer than that.
+    let report = move |result| drop(ready.send(result));
     let open = || {
         let core = Core::open(Arc::clone(&directory), shard, engine.spawns())?;
         Ok((Timers::new(core), make_handler(shard)))
@@ -194,7 +195,7 @@ fn run_shard<T, H>(
 
 fn with_shard<T, H>(
     opened: Result<(Timers<T>, H), StartError>,
-    report: impl Fn(Result<(), StartError>),
+    report: impl FnOnce(Result<(), StartError>),
     run: impl FnOnce(Timers<T>, H),
 ) where
     T: Send + 'static,
