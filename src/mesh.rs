@@ -43,6 +43,8 @@ pub(crate) struct Directory<T: 'static> {
     pub(crate) tick: TickLength,
     pub(crate) settings: Settings,
     pub(crate) runtime: &'static str,
+    /// Why it is that one.
+    pub(crate) runtime_reason: String,
     /// Shutdown has begun, and once only.
     pub(crate) shut_down: AtomicBool,
     doors: Box<[Door<T>]>,
@@ -93,13 +95,19 @@ impl<T> Directory<T> {
 }
 
 impl<T: Send + 'static> Directory<T> {
-    pub(crate) fn new(settings: Settings, clock: Clock, runtime: &'static str) -> Self {
+    pub(crate) fn new(
+        settings: Settings,
+        clock: Clock,
+        runtime: &'static str,
+        runtime_reason: String,
+    ) -> Self {
         let doors = (0..settings.shards).map(|_| Door::new()).collect();
         Self {
             clock,
             tick: settings.tick,
             settings,
             runtime,
+            runtime_reason,
             shut_down: AtomicBool::new(false),
             doors,
         }

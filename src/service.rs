@@ -113,6 +113,11 @@ impl<T: Send + 'static> TimerService<T> {
         self.directory.runtime
     }
 
+    /// Why they run on that: `asked for`, or what [`Runtime::Auto`] found out.
+    pub fn runtime_reason(&self) -> &str {
+        &self.directory.runtime_reason
+    }
+
     /// The present moment, by the service's clock.
     pub fn now(&self) -> Instant {
         self.directory.clock.now()
@@ -635,7 +640,8 @@ impl TimerServiceBuilder {
     pub fn start_attached<T: Send + 'static>(self) -> Result<TimerService<T>, StartError> {
         let settings: Settings = self.options.check(true)?;
         let unattached = vec![true; settings.shards];
-        let directory = Directory::new(settings, self.options.clock, start::ATTACHED);
+        let reason = start::ATTACHED_REASON.to_owned();
+        let directory = Directory::new(settings, self.options.clock, start::ATTACHED, reason);
         Ok(TimerService::new(Arc::new(directory), Vec::new(), unattached))
     }
 }

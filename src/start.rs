@@ -19,6 +19,8 @@ use crate::timers::Timers;
 
 /// What a service that starts no threads is said to run on.
 pub(crate) const ATTACHED: &str = "attached";
+/// And why.
+pub(crate) const ATTACHED_REASON: &str = "others drive the shards";
 
 /// What the shards' threads run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,18 +33,19 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    /// The engine for a runtime, if it can work here.
-    pub(crate) fn choose(runtime: Runtime) -> Result<Self, StartError> {
-        match runtime {
+    /// The engine for a runtime, if it can work here, and why it is this one.
+    pub(crate) fn choose(runtime: Runtime) -> Result<(Self, String), StartError> {
+        let engine = match runtime {
             Runtime::Auto => {
                 let (engine, reason) = Self::choose_for_auto();
                 tracing::info!(runtime = engine.name(), reason, "the runtime was chosen");
-                Ok(engine)
+                return Ok((engine, reason));
             }
-            Runtime::Glommio => Self::glommio().map_err(|reason| unavailable("glommio", reason)),
-            Runtime::Tokio => Self::tokio().map_err(|reason| unavailable("tokio", reason)),
-            Runtime::Thread => Ok(Self::Thread),
-        }
+            Runtime::Glommio => Self::glommio().map_err(|reason| unavailable("glommio", reason))?,
+            Runtime::Tokio => Self::tokio().map_err(|reason| unavailable("tokio", reason))?,
+            Runtime::Thread => Self::Thread,
+        };
+        Ok((engine, "asked for".to_owned()))
     }
 
     fn choose_for_auto() -> (Self, String) {
@@ -101,14 +104,14 @@ fn unavailable(runtime: &'static str, reason: String) -> StartError {
 pub(crate) fn start<T, H>(
     settings: Settings,
     clock: Clock,
-    engine: Engine,
+    (engine, reason): (Engine, String),
     make_handler: impl Fn(ShardId) -> H + Send + Sync + 'static,
 ) -> Result<TimerService<T>, StartError>
 where
     T: Send + 'static,
     H: Handler<T>,
 {
-    let directory = Arc::new(Directory::new(settings, clock, engine.name()));
+    let directory = Arc::new(Directory::new(settings, clock, engine.name(), reason));
     let make_handler = Arc::new(make_handler);
     let (ready, started) = mpsc::channel();
     let mut threads = Vec::new();
