@@ -1,16 +1,14 @@
 //! How long does each operation take, beside the peers?
 //!
-//! One iteration is one pass of a row; the throughput that is printed tells operations a second.
-//! `compare` runs the same rows interleaved and prints the ratios: on a busy machine, believe that
-//! one.
+//! One iteration is one operation. They are run in whole passes of a row, as many as it takes, and
+//! the time is scaled to the number that was asked for. `compare` runs the same rows interleaved and
+//! prints the ratios: on a busy machine, believe that one.
 #![allow(missing_docs, reason = "the macros of Criterion make a public function without one")]
 
 use std::time::Duration;
 
-use corewheel_bench::{Row, contenders, pin_to_one_core, sizes};
-use criterion::{
-    BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main,
-};
+use corewheel_bench::{Case, Row, contenders, pin_to_one_core, sizes};
+use criterion::{BenchmarkId, Criterion, SamplingMode, criterion_group, criterion_main};
 
 fn wheel(criterion: &mut Criterion) {
     pin_to_one_core();
@@ -31,15 +29,24 @@ fn wheel(criterion: &mut Criterion) {
                 let id = BenchmarkId::new(contender.name, count);
                 group.bench_function(id, |bencher| {
                     let case = case.get_or_insert_with(|| (contender.case)(row, count));
-                    bencher.iter_custom(|passes| (0..passes).map(|_| case.round().elapsed).sum());
+                    bencher.iter_custom(|operations| run(case.as_mut(), operations));
                 });
-                if let Some(mut case) = case {
-                    group.throughput(Throughput::Elements(case.round().operations));
-                }
             }
         }
         group.finish();
     }
+}
+
+/// How long so many operations take.
+fn run(case: &mut dyn Case, operations: u64) -> Duration {
+    let mut elapsed = Duration::ZERO;
+    let mut done = 0;
+    while done < operations {
+        let sample = case.round();
+        elapsed += sample.elapsed;
+        done += sample.operations;
+    }
+    elapsed.mul_f64(operations as f64 / done as f64)
 }
 
 criterion_group!(benches, wheel);
