@@ -20,7 +20,8 @@
 //! send. The waker is registered before `sleeps_until` is written, and the sender's
 //! compare-and-swap acquires what that write released, so whoever rings finds the waker.
 //!
-//! The same fence of the sender serves the closing of a lane, see [`crate::lane`].
+//! The same fence of the sender serves the closing of a lane, see [`crate::lane`]; and a [`Knock`]
+//! at the shard's door takes the place of a push.
 //!
 //! Cost: a sender pays one fence and one load of a line that changes only when the shard falls
 //! asleep or wakes.
@@ -30,7 +31,7 @@ use core::task::Waker;
 use corewheel_shard::Tick;
 use crossbeam_utils::CachePadded;
 
-use crate::sync::{AtomicU64, AtomicWaker, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicU64, AtomicWaker, Ordering, fence};
 
 const AWAKE: u64 = 0;
 
@@ -61,12 +62,6 @@ impl Bell {
     pub(crate) fn ring_for(&self, deadline: Tick) -> Ring {
         // Pairs with the fence in `fall_asleep`.
         fence(Ordering::SeqCst);
-        self.ring_after_fence(deadline)
-    }
-
-    /// The same without the fence, for a caller that has just issued it.
-    #[inline]
-    pub(crate) fn ring_after_fence(&self, deadline: Tick) -> Ring {
         let until = self.sleeps_until.load(Ordering::Relaxed);
         if until == AWAKE || until <= deadline.index() + 1 { Ring::Saved } else { self.wake(until) }
     }
@@ -112,5 +107,36 @@ impl Bell {
         }
         self.waker.wake();
         Ring::Rung
+    }
+}
+
+/// Says that something lies at a shard's door, so that the shard need not lock the door to know.
+///
+/// Relaxed throughout: it carries nothing. What it tells of was put there under the door's lock
+/// before, and is taken under that lock afterwards.
+#[derive(Debug)]
+pub(crate) struct Knock(CachePadded<AtomicBool>);
+
+impl Knock {
+    pub(crate) fn new() -> Self {
+        Self(CachePadded::new(AtomicBool::new(false)))
+    }
+
+    /// The sender's column, from the push on.
+    pub(crate) fn knock(&self, bell: &Bell) {
+        self.0.store(true, Ordering::Relaxed);
+        bell.ring();
+    }
+
+    /// Whether somebody has knocked since the last answer.
+    #[inline]
+    pub(crate) fn is_heard(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// The same, and forgets it. The door must be looked at next.
+    #[inline]
+    pub(crate) fn answer(&self) -> bool {
+        self.is_heard() && self.0.swap(false, Ordering::Relaxed)
     }
 }

@@ -29,10 +29,15 @@
 //! is a callback. From elsewhere it costs its owner the same, and its sender a push and a fence; in
 //! a [`Batch`] the fence is shared by 64. Idle shards make no system call.
 #![forbid(unsafe_code)]
+// What is compiled under the model checker is used by its tests alone.
+#![cfg_attr(corewheel_loom, allow(dead_code))]
 
 mod bell;
 mod gate;
 mod sync;
+
+#[cfg(all(test, corewheel_loom))]
+mod loom_tests;
 
 #[cfg(not(corewheel_loom))]
 mod client;

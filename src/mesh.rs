@@ -10,14 +10,13 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use corewheel_shard::{TickLength, TimerKey};
-use crossbeam_utils::CachePadded;
 
-use crate::bell::Bell;
+use crate::bell::{Bell, Knock};
 use crate::clock::{Clock, saturating_nanos};
 use crate::config::Settings;
 use crate::error::Closed;
@@ -54,7 +53,7 @@ pub(crate) struct Directory<T: 'static> {
 pub(crate) struct Door<T: 'static> {
     pub(crate) bell: Bell,
     pub(crate) published: Published,
-    knocked: CachePadded<AtomicBool>,
+    knock: Knock,
     visitors: Mutex<Visitors<T>>,
 }
 
@@ -155,7 +154,7 @@ impl<T> Door<T> {
         Self {
             bell: Bell::new(),
             published: Published::new(),
-            knocked: CachePadded::new(AtomicBool::new(false)),
+            knock: Knock::new(),
             visitors: Mutex::new(Visitors {
                 state: ShardState::Waiting,
                 bank: VecDeque::new(),
@@ -177,23 +176,19 @@ impl<T> Door<T> {
 
     /// Makes the shard look at its door, after something was left there.
     pub(crate) fn knock(&self) {
-        // Release: pairs with the swap in `answer_knock`. The bell's fence makes it come before the
-        // look whether the shard sleeps.
-        self.knocked.store(true, Ordering::Release);
-        self.bell.ring();
+        self.knock.knock(&self.bell);
     }
 
     /// Whether somebody has knocked since.
     #[inline]
     pub(crate) fn is_knocked(&self) -> bool {
-        self.knocked.load(Ordering::Relaxed)
+        self.knock.is_heard()
     }
 
     /// The same, and forgets it.
     #[inline]
     pub(crate) fn answer_knock(&self) -> bool {
-        // Acquire: pairs with the store in `knock`.
-        self.is_knocked() && self.knocked.swap(false, Ordering::Acquire)
+        self.knock.answer()
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -1,0 +1,314 @@
+//! The bell and the gate under the model checker, which runs every interleaving up to a number of
+//! preemptions and every value that a load may return.
+//!
+//! A lane is here what the protocols see of an SPSC ring: a tail that is released by the push and
+//! acquired by the drain, and nothing else that orders anything. A lock around it would stand in
+//! for a fence that is missing.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use corewheel_shard::Tick;
+use loom::future::block_on;
+use loom::sync::atomic::AtomicUsize;
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+use crate::bell::{Bell, Knock, Ring};
+use crate::gate::Gate;
+use crate::sync::Ordering;
+
+/// Checks a model with up to three preemptions; one more takes minutes.
+fn check(run: impl Fn() + Sync + Send + 'static) {
+    check_within(3, run);
+}
+
+fn check_within(preemptions_max: usize, run: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions_max);
+    builder.check(run);
+}
+
+/// The client's end of a ring.
+struct Producer {
+    tail: Arc<AtomicUsize>,
+    pushed: usize,
+}
+
+/// The owner's end of a ring.
+struct Consumer {
+    tail: Arc<AtomicUsize>,
+    popped: usize,
+}
+
+fn ring() -> (Producer, Consumer) {
+    let tail = Arc::new(AtomicUsize::new(0));
+    (Producer { tail: Arc::clone(&tail), pushed: 0 }, Consumer { tail, popped: 0 })
+}
+
+impl Producer {
+    fn push(&mut self) {
+        self.pushed += 1;
+        self.tail.store(self.pushed, Ordering::Release);
+    }
+}
+
+impl Consumer {
+    fn has_news(&self) -> bool {
+        self.tail.load(Ordering::Acquire) != self.popped
+    }
+
+    fn drain(&mut self) -> usize {
+        let tail = self.tail.load(Ordering::Acquire);
+        let popped = tail - self.popped;
+        self.popped = tail;
+        popped
+    }
+}
+
+/// What an owner does between its turns, as the drivers do it.
+struct Owner {
+    bell: Arc<Bell>,
+    sleeps: usize,
+}
+
+impl Owner {
+    fn new(bell: &Arc<Bell>) -> Self {
+        Self { bell: Arc::clone(bell), sleeps: 0 }
+    }
+
+    /// Sleeps until something is there or the bell rings, in the driver's steps. If neither ever
+    /// comes, the model is in a deadlock, and says so.
+    fn sleep(&mut self, until: Tick, has_news: impl Fn() -> bool) {
+        self.sleeps += 1;
+        let mut asleep = false;
+        block_on(poll_fn(|cx| {
+            if !asleep {
+                self.bell.fall_asleep(until, cx.waker());
+                if has_news() {
+                    self.bell.wake_up();
+                    return Poll::Ready(());
+                }
+                asleep = true;
+            } else if !self.bell.stay_asleep(cx.waker()) {
+                self.bell.wake_up();
+                return Poll::Ready(());
+            }
+            Poll::Pending
+        }));
+    }
+
+    /// Falls asleep, and is woken at once by its alarm.
+    fn nap(&mut self, until: Tick) {
+        self.sleeps += 1;
+        block_on(poll_fn(|cx| {
+            self.bell.fall_asleep(until, cx.waker());
+            self.bell.wake_up();
+            Poll::Ready(())
+        }));
+    }
+}
+
+/// Starts a sender on its own thread, which pushes once and rings; returns what the ring came to.
+fn send(bell: &Arc<Bell>, mut lane: Producer, deadline: Tick) -> thread::JoinHandle<Ring> {
+    let bell = Arc::clone(bell);
+    thread::spawn(move || {
+        lane.push();
+        bell.ring_for(deadline)
+    })
+}
+
+fn count_rung(senders: Vec<thread::JoinHandle<Ring>>) -> usize {
+    senders.into_iter().filter_map(|s| s.join().ok()).filter(|ring| *ring == Ring::Rung).count()
+}
+
+#[test]
+fn no_wake_up_is_lost() {
+    check(|| {
+        let bell = Arc::new(Bell::new());
+        let (producer, mut lane) = ring();
+        let mut owner = Owner::new(&bell);
+        let senders = vec![send(&bell, producer, Tick::new(5))];
+        while lane.drain() == 0 {
+            owner.sleep(Tick::new(9), || lane.has_news());
+        }
+        assert!(count_rung(senders) <= owner.sleeps, "a sleep was woken from twice");
+    });
+}
+
+#[test]
+fn two_senders_wake_a_sleep_once() {
+    check(|| {
+        let bell = Arc::new(Bell::new());
+        let (producers, mut lanes): (Vec<_>, Vec<_>) = [ring(), ring()].into_iter().unzip();
+        let mut owner = Owner::new(&bell);
+        let senders = producers.into_iter().map(|p| send(&bell, p, Tick::new(5))).collect();
+        let mut drained = 0;
+        loop {
+            drained += lanes.iter_mut().map(Consumer::drain).sum::<usize>();
+            if drained == 2 {
+                break;
+            }
+            owner.sleep(Tick::NEVER, || lanes.iter().any(Consumer::has_news));
+        }
+        assert!(count_rung(senders) <= owner.sleeps, "a sleep was woken from twice");
+    });
+}
+
+#[test]
+fn a_sleep_that_the_alarm_ends_leaves_nothing_behind_for_the_next() {
+    check(|| {
+        let bell = Arc::new(Bell::new());
+        let (producer, mut lane) = ring();
+        let mut owner = Owner::new(&bell);
+        let senders = vec![send(&bell, producer, Tick::new(5))];
+        owner.nap(Tick::new(9));
+        while lane.drain() == 0 {
+            owner.sleep(Tick::NEVER, || lane.has_news());
+        }
+        assert!(count_rung(senders) <= owner.sleeps, "a sleep was woken from twice");
+    });
+}
+
+#[test]
+fn what_a_short_sleep_need_not_know_is_seen_before_a_long_one() {
+    check(|| {
+        let bell = Arc::new(Bell::new());
+        let (producer, mut lane) = ring();
+        let mut owner = Owner::new(&bell);
+        // The sender may read that the owner sleeps until 5, and save the bell, when it sleeps
+        // until 9 already.
+        let senders = vec![send(&bell, producer, Tick::new(7))];
+        owner.nap(Tick::new(5));
+        while lane.drain() == 0 {
+            owner.sleep(Tick::new(9), || lane.has_news());
+        }
+        assert!(count_rung(senders) <= 1, "only the long sleep is woken from");
+    });
+}
+
+#[test]
+fn what_is_not_needed_before_the_sleep_ends_does_not_ring() {
+    check(|| {
+        let bell = Arc::new(Bell::new());
+        let (producer, mut lane) = ring();
+        let mut owner = Owner::new(&bell);
+        let sender = send(&bell, producer, Tick::new(9));
+        owner.nap(Tick::new(9));
+        owner.nap(Tick::new(8));
+        assert_eq!(bell.ring(), Ring::Saved, "the owner is awake again");
+        assert_eq!(sender.join().unwrap(), Ring::Saved);
+        assert_eq!(lane.drain(), 1);
+    });
+}
+
+/// As many visitors leave something at a door, knock and go.
+fn check_knocking(visitors: usize, preemptions_max: usize) {
+    check_within(preemptions_max, move || {
+        let bell = Arc::new(Bell::new());
+        let knock = Arc::new(Knock::new());
+        let door = Arc::new(Mutex::new(0));
+        let mut owner = Owner::new(&bell);
+        for _ in 0..visitors {
+            let (bell, knock, door) = (Arc::clone(&bell), Arc::clone(&knock), Arc::clone(&door));
+            thread::spawn(move || {
+                *door.lock().unwrap() += 1;
+                knock.knock(&bell);
+            });
+        }
+        let mut let_in = 0;
+        loop {
+            if knock.answer() {
+                let_in += std::mem::take(&mut *door.lock().unwrap());
+            }
+            if let_in == visitors {
+                break;
+            }
+            owner.sleep(Tick::NEVER, || knock.is_heard());
+        }
+    });
+}
+
+#[test]
+fn a_knock_is_heard() {
+    check_knocking(1, 3);
+}
+
+#[test]
+fn two_knocks_are_heard() {
+    check_knocking(2, 2);
+}
+
+/// A lane's client, as far as closing goes.
+struct Client {
+    bell: Arc<Bell>,
+    gate: Arc<Gate<Consumer>>,
+    lane: Producer,
+}
+
+impl Client {
+    /// Sends as many requests with one fence; returns how many came back.
+    fn send(&mut self, requests: usize) -> usize {
+        for _ in 0..requests {
+            self.lane.push();
+        }
+        self.bell.ring_for(Tick::ZERO);
+        if !self.gate.is_closed() {
+            return 0;
+        }
+        let mut lane = loop {
+            match self.gate.take() {
+                Some(lane) => break lane,
+                None => thread::yield_now(),
+            }
+        };
+        let back = lane.drain();
+        self.gate.hand_back(lane);
+        back
+    }
+}
+
+/// A client sends batches of these sizes while the owner takes a turn and closes the lane.
+fn check_closing(batches: &'static [usize], turns: usize) {
+    check(move || {
+        let bell = Arc::new(Bell::new());
+        let gate = Arc::new(Gate::new());
+        let (producer, mut lane) = ring();
+        let mut client = Client { bell, gate: Arc::clone(&gate), lane: producer };
+        let client = thread::spawn(move || {
+            let mut back = 0;
+            for batch in batches {
+                back += client.send(*batch);
+            }
+            back
+        });
+        let mut accepted = 0;
+        for _ in 0..turns {
+            accepted += lane.drain();
+        }
+        gate.close();
+        accepted += lane.drain();
+        gate.hand_back(lane);
+        let back = client.join().unwrap();
+        assert_eq!(
+            accepted + back,
+            batches.iter().sum::<usize>(),
+            "each request is either accepted, {accepted} of them, or comes back, {back} of them"
+        );
+    });
+}
+
+#[test]
+fn a_request_to_a_closing_lane_is_accepted_or_comes_back() {
+    check_closing(&[1], 0);
+}
+
+#[test]
+fn two_requests_to_a_closing_lane_are_accepted_or_come_back() {
+    check_closing(&[1, 1], 1);
+}
+
+#[test]
+fn a_batch_to_a_closing_lane_is_accepted_or_comes_back() {
+    check_closing(&[2, 1], 1);
+}
