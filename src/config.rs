@@ -13,8 +13,8 @@ use crate::handle::ShardId;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Runtime {
-    /// Glommio where `io_uring` works, else tokio, else plain threads. Found out once, at the start,
-    /// and logged with the reason.
+    /// Glommio where `io_uring` works, else tokio, else plain threads. Found out once, at the
+    /// start, and logged with the reason.
     #[default]
     Auto,
     /// A glommio executor for each shard.

@@ -1,8 +1,8 @@
 //! How long does each operation take, beside the peers?
 //!
 //! One iteration is one operation. They are run in whole passes of a row, as many as it takes, and
-//! the time is scaled to the number that was asked for. `compare` runs the same rows interleaved and
-//! prints the ratios: on a busy machine, believe that one.
+//! the time is scaled to the number that was asked for. `compare` runs the same rows interleaved
+//! and prints the ratios: on a busy machine, believe that one.
 #![allow(missing_docs, reason = "the macros of Criterion make a public function without one")]
 
 use std::time::Duration;

@@ -8,8 +8,8 @@
 //! Every place where an entry can lie is a slot here: those of the wheel, numbered by the wheel
 //! from 0, and a few behind them that the shard and the wheel use for what is under way. So the
 //! sweep reaches everything and needs one rule only: *a slot's chain is what the sweep has kept of
-//! it, followed by what it has not seen yet*, in order. Whoever takes from a slot takes of the first
-//! part first, and whoever passes a slot on puts the two together.
+//! it, followed by what it has not seen yet*, in order. Whoever takes from a slot takes of the
+//! first part first, and whoever passes a slot on puts the two together.
 //!
 //! Cost: 128 bytes for 15 entries, 8.53 bytes an entry in full chunks.
 

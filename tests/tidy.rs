@@ -1,0 +1,247 @@
+//! The house rules that a search can hold. Each failure names the file, the line and the rule.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const LINE_MAX: usize = 100;
+const FILE_MAX: usize = 600;
+
+/// Files that are longer than the others may be, and how long they may be.
+const LONG_FILES: [(&str, usize); 2] = [
+    // What a shard's thread holds, in one place so that all of its borrows are seen together.
+    ("src/core.rs", 800),
+    // The service, its reports and its builder, each of which is mostly documentation.
+    ("src/service.rs", 700),
+];
+
+/// The crate of what one core owns, and the service around it.
+const SHARD: &str = "shards/src";
+const SERVICE: &str = "src";
+/// Everything that is written here.
+const ALL: [&str; 6] = [SERVICE, SHARD, "shards/tests", "tests", "benches", "examples"];
+
+struct Source {
+    /// Below the repository's root, with `/`.
+    path: String,
+    text: String,
+}
+
+impl Source {
+    /// Its lines with their numbers.
+    fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        (1..).zip(self.text.lines())
+    }
+
+    /// The same without comments and without the tests at its end.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let tests = self.text.find("#[cfg(test)]\nmod tests {").unwrap_or(self.text.len());
+        let is_test = self.path.ends_with("tests.rs");
+        (1..)
+            .zip(self.text[..if is_test { 0 } else { tests }].lines())
+            .filter(|(_, line)| !line.trim_start().starts_with("//"))
+            .map(|(number, line)| (number, line.split(" //").next().unwrap_or_default()))
+    }
+
+    fn is_any_of(&self, paths: &[&str]) -> bool {
+        paths.iter().any(|path| self.path == *path || self.path.starts_with(&format!("{path}/")))
+    }
+}
+
+/// All sources below these directories, as far as they exist.
+fn sources(below: &[&str]) -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut directories: Vec<PathBuf> = below.iter().map(|path| root.join(path)).collect();
+    let mut sources = Vec::new();
+    while let Some(directory) = directories.pop() {
+        let Ok(entries) = fs::read_dir(&directory) else { continue };
+        for entry in entries {
+            let path = entry.expect("a directory can be read to its end").path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).expect("a source is text");
+                let path = path.strip_prefix(root).expect("it is below the root");
+                sources.push(Source { path: path.to_string_lossy().replace('\\', "/"), text });
+            }
+        }
+    }
+    assert!(!sources.is_empty(), "there are sources below {below:?}");
+    sources.sort_by(|a, b| a.path.cmp(&b.path));
+    sources
+}
+
+/// Fails with every place that breaks a rule.
+fn check(rule: &str, places: impl IntoIterator<Item = (String, usize)>) {
+    let places: Vec<_> =
+        places.into_iter().map(|(path, line)| format!("{path}:{line}: {rule}")).collect();
+    assert!(places.is_empty(), "\n{}\n", places.join("\n"));
+}
+
+/// The lines of code that a rule is broken by.
+fn code_with<'a>(
+    sources: &'a [Source],
+    breaks: impl Fn(&str) -> bool + 'a,
+) -> impl Iterator<Item = (String, usize)> + 'a {
+    sources.iter().flat_map(move |source| {
+        let lines: Vec<_> = source.code().filter(|(_, line)| breaks(line)).collect();
+        lines.into_iter().map(|(number, _)| (source.path.clone(), number))
+    })
+}
+
+/// Whether a word stands in a line, not as a part of a longer one.
+fn has_word(line: &str, word: &str) -> bool {
+    let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    line.match_indices(word).any(|(at, _)| {
+        let (before, after) = (&line[..at], &line[at + word.len()..]);
+        !is_part(before.chars().next_back()) && !is_part(after.chars().next())
+    })
+}
+
+#[test]
+fn the_shard_knows_neither_the_standard_library_nor_the_service() {
+    check(
+        "what one core owns uses `core` and `alloc` alone, and knows nothing of the service",
+        code_with(&sources(&[SHARD]), |line| {
+            has_word(line, "std") || has_word(line, "corewheel") || line.contains("async ")
+        }),
+    );
+}
+
+#[test]
+fn the_service_uses_the_shard_by_its_front_door() {
+    check(
+        "the service names what `corewheel_shard` exports, and none of its modules",
+        code_with(&sources(&[SERVICE]), |line| {
+            line.split("corewheel_shard::").skip(1).any(|rest| {
+                let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next();
+                name.is_some_and(|name| rest[name.len()..].starts_with("::"))
+                    && rest.starts_with(|c: char| c.is_lowercase())
+            })
+        }),
+    );
+}
+
+#[test]
+fn the_protocols_know_only_their_atomics() {
+    let sources = sources(&[SERVICE]);
+    let protocols: Vec<_> =
+        sources.into_iter().filter(|s| s.is_any_of(&["src/bell.rs", "src/gate.rs"])).collect();
+    check(
+        "what is model-checked depends on `sync` alone",
+        code_with(&protocols, |line| line.contains("crate::") && !line.contains("crate::sync")),
+    );
+}
+
+#[test]
+fn a_turn_knows_no_runtime_and_no_endpoint() {
+    let inner = ["src/bell.rs", "src/gate.rs", "src/lane.rs", "src/mesh.rs", "src/core.rs"];
+    let inner = [&inner[..], &["src/turn.rs", "src/timers.rs", "src/sleep.rs"]].concat();
+    let sources: Vec<_> =
+        sources(&[SERVICE]).into_iter().filter(|source| source.is_any_of(&inner)).collect();
+    check(
+        "lanes, core and turn name no runtime, no driver and not the endpoint",
+        code_with(&sources, |line| {
+            ["glommio", "tokio", "hyper", "driver", "endpoint"]
+                .iter()
+                .any(|name| has_word(line, name))
+        }),
+    );
+}
+
+#[test]
+fn only_the_service_joins_the_endpoint() {
+    let sources: Vec<_> = sources(&[SERVICE])
+        .into_iter()
+        .filter(|source| !source.is_any_of(&["src/endpoint", "src/lib.rs", "src/service.rs"]))
+        .collect();
+    check(
+        "the endpoint reads the statistics, and nothing that keeps time knows it",
+        code_with(&sources, |line| line.contains("endpoint::") || line.contains("hyper")),
+    );
+}
+
+#[test]
+fn no_clock_is_read_outside_of_clock() {
+    let sources: Vec<_> = sources(&[SERVICE, SHARD])
+        .into_iter()
+        .filter(|source| source.path != "src/clock.rs")
+        .collect();
+    check(
+        "time is an argument; `clock` is the one place that reads it",
+        code_with(&sources, |line| {
+            ["Instant::now", "SystemTime", ".elapsed()"].iter().any(|read| line.contains(read))
+        }),
+    );
+}
+
+#[test]
+fn there_is_no_unsafe_code() {
+    let uses = ["{", "fn", "impl", "trait", "extern", "(", "mod"];
+    let sources = sources(&[SERVICE, SHARD]);
+    check(
+        "there is no `unsafe` in either crate",
+        code_with(&sources, |line| {
+            line.split("unsafe").skip(1).any(|rest| {
+                let rest = rest.trim_start();
+                uses.iter().any(|used| rest.starts_with(used))
+            })
+        }),
+    );
+    let roots = sources.iter().filter(|s| ["src/lib.rs", "shards/src/lib.rs"].contains(&&*s.path));
+    let allows = roots.filter(|root| !root.text.contains("\n#![forbid(unsafe_code)]\n"));
+    check("both crates forbid `unsafe` at their root", allows.map(|root| (root.path.clone(), 1)));
+}
+
+#[test]
+fn nothing_is_left_to_be_done() {
+    let marks = ["todo!", "unimplemented!", "dbg!", "TODO", "FIXME", "XXX"];
+    let sources: Vec<_> =
+        sources(&ALL).into_iter().filter(|source| source.path != "tests/tidy.rs").collect();
+    let places = sources.iter().flat_map(|source| {
+        let lines = source.lines().filter(|(_, line)| marks.iter().any(|mark| line.contains(mark)));
+        lines.map(|(number, _)| (source.path.clone(), number))
+    });
+    check("what is to be done is not noted in the code", places);
+}
+
+#[test]
+fn every_file_says_first_what_it_is() {
+    let sources = sources(&ALL);
+    let silent = sources.iter().filter(|source| !source.text.starts_with("//! "));
+    check(
+        "a file begins with its documentation, in a sentence that says what it is",
+        silent.map(|source| (source.path.clone(), 1)),
+    );
+}
+
+#[test]
+fn no_line_is_too_long() {
+    let sources = sources(&ALL);
+    let long = sources.iter().flat_map(|source| {
+        let lines = source.lines().filter(|(_, line)| line.chars().count() > LINE_MAX);
+        lines.map(|(number, _)| (source.path.clone(), number))
+    });
+    check("a line has at most 100 characters", long);
+}
+
+#[test]
+fn no_file_is_too_long() {
+    let sources = sources(&[SERVICE, SHARD]);
+    let long = sources.iter().filter_map(|source| {
+        let exception = LONG_FILES.iter().find(|(path, _)| *path == source.path);
+        let max = exception.map_or(FILE_MAX, |(_, max)| *max);
+        let lines = source.text.lines().count();
+        (lines > max).then(|| (source.path.clone(), lines))
+    });
+    check("a file has at most 600 lines, unless it is listed with a reason", long);
+}
+
+#[test]
+fn every_exception_is_needed() {
+    let sources = sources(&[SERVICE, SHARD]);
+    for (path, _) in LONG_FILES {
+        let source = sources.iter().find(|source| source.path == path);
+        let lines = source.map_or(0, |source| source.text.lines().count());
+        assert!(lines > FILE_MAX, "{path} is no longer too long; take it off the list");
+    }
+}
