@@ -79,42 +79,42 @@ const REMOTE: Alphabet = Alphabet {
 };
 
 #[test]
-fn histories_at_the_edges_on_the_hierarchical_wheel() {
+fn every_history_at_the_edges_is_right_on_the_hierarchical_wheel() {
     check_all(WheelKind::Hierarchical, 2, &EDGES);
 }
 
 #[test]
-fn histories_at_the_edges_on_the_hashed_wheel() {
+fn every_history_at_the_edges_is_right_on_the_hashed_wheel() {
     check_all(WheelKind::Hashed, 4, &EDGES);
 }
 
 #[test]
-fn histories_of_moves_on_the_hierarchical_wheel() {
+fn every_history_of_moves_is_right_on_the_hierarchical_wheel() {
     check_all(WheelKind::Hierarchical, 2, &MOVES);
 }
 
 #[test]
-fn histories_of_moves_on_the_hashed_wheel() {
+fn every_history_of_moves_is_right_on_the_hashed_wheel() {
     check_all(WheelKind::Hashed, 2, &MOVES);
 }
 
 #[test]
-fn histories_of_few_timers_on_the_hierarchical_wheel() {
+fn every_history_of_few_timers_is_right_on_the_hierarchical_wheel() {
     check_all(WheelKind::Hierarchical, 4, &FEW);
 }
 
 #[test]
-fn histories_of_few_timers_on_the_hashed_wheel() {
+fn every_history_of_few_timers_is_right_on_the_hashed_wheel() {
     check_all(WheelKind::Hashed, 4, &FEW);
 }
 
 #[test]
-fn histories_of_granted_keys_on_the_hierarchical_wheel() {
+fn every_history_of_granted_keys_is_right_on_the_hierarchical_wheel() {
     check_all(WheelKind::Hierarchical, 4, &REMOTE);
 }
 
 #[test]
-fn histories_of_granted_keys_on_the_hashed_wheel() {
+fn every_history_of_granted_keys_is_right_on_the_hashed_wheel() {
     check_all(WheelKind::Hashed, 4, &REMOTE);
 }
 

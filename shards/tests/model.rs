@@ -19,7 +19,17 @@ mod twin;
 use twin::Twin;
 
 const HISTORIES: u64 = 2_000;
+const STORMS: u64 = 4;
 const STEPS_MAX: usize = 150;
+
+/// So many timers that stale entries are swept long before they have caught up with them.
+const STORM_TIMERS: usize = 4_000;
+const STORM_STEPS: usize = 30_000;
+
+/// How often a history that fails is run to make it shorter.
+const SHRINK_RUNS_MAX: usize = 400;
+/// How many of its last operations are printed.
+const SHOWN_MAX: usize = 200;
 
 #[test]
 fn random_histories_are_those_of_an_ordered_map() {
@@ -31,25 +41,24 @@ fn random_histories_are_those_of_an_ordered_map() {
         let mut rng = Rng::with_seed(seed);
         let config = random_config(&mut rng);
         let history = random_history(&mut rng);
-        check_or_shrink(seed, config, history);
+        check_or_shrink(seed, config, history, 1);
     }
 }
 
 #[test]
 fn storms_are_swept_as_they_are_in_an_ordered_map() {
     let first = setting("COREWHEEL_SEED").unwrap_or_else(|| fastrand::u64(..));
-    for (number, kind) in [WheelKind::Hierarchical, WheelKind::Hashed].into_iter().enumerate() {
-        let seed = first.wrapping_add(number as u64);
+    for seed in (0..STORMS).map(|number| first.wrapping_add(number)) {
         let mut rng = Rng::with_seed(seed);
         let config = ShardConfig {
-            capacity: 1_500,
+            capacity: STORM_TIMERS as u32,
             slots: 1 << rng.u32(1..7),
             level_slots: 1 << rng.u32(1..5),
-            wheel: kind,
+            wheel: random_wheel(&mut rng),
             start: Tick::ZERO,
         };
         let history = random_storms(&mut rng);
-        check_or_shrink(seed, config, history);
+        check_or_shrink(seed, config, history, 97);
     }
 }
 
@@ -86,12 +95,14 @@ enum Which {
     Forged(u32, u32),
 }
 
-/// Runs one history; panics where shard and twin part. `reached` counts the operations begun.
-fn check(config: ShardConfig, history: &[Op], reached: &Cell<usize>) {
+/// Runs one history; panics where shard and twin part. Everything is compared after so many
+/// operations. `reached` counts those begun.
+fn check(config: ShardConfig, history: &[Op], check_every: usize, reached: &Cell<usize>) {
     let mut twin = Twin::new(config);
     let mut known = Vec::new();
     for (number, op) in history.iter().enumerate() {
         reached.set(number + 1);
+        twin.thorough = number.is_multiple_of(check_every);
         step(&mut twin, &mut known, *op);
     }
     let budgets = [Budget::UNLIMITED, Budget { expired_max: 3, work_max: 20 }];
@@ -153,12 +164,16 @@ fn random_config(rng: &mut Rng) -> ShardConfig {
     };
     ShardConfig {
         capacity: [1, 3, 12, 40, 200][rng.usize(0..5)],
-        wheel: [WheelKind::Hierarchical, WheelKind::Hashed][rng.usize(0..2)],
+        wheel: random_wheel(rng),
         // Small ones are better at finding faults, and cheaper to check.
         slots: [2, 4, 4, 8, 16, 256][rng.usize(0..6)],
         level_slots: [2, 4, 4, 8, 16][rng.usize(0..5)],
         start: Tick::new(start),
     }
+}
+
+fn random_wheel(rng: &mut Rng) -> WheelKind {
+    if rng.bool() { WheelKind::Hierarchical } else { WheelKind::Hashed }
 }
 
 fn random_history(rng: &mut Rng) -> Vec<Op> {
@@ -226,21 +241,30 @@ fn random_budget(rng: &mut Rng) -> Budget {
 /// Bursts of one operation after the other, in numbers at which entries are swept.
 fn random_storms(rng: &mut Rng) -> Vec<Op> {
     let mut history = Vec::new();
-    while history.len() < 8_000 {
+    while history.len() < STORM_STEPS {
         let when = random_when(rng, true);
-        let many = rng.usize(0..1_500);
-        let few = many / 100;
-        let storm: &mut dyn FnMut(&mut Rng) -> Op = match rng.u32(0..7) {
+        let many = rng.usize(0..STORM_TIMERS);
+        let few = many / 200;
+        let storm: &mut dyn FnMut(&mut Rng) -> Op = match rng.u32(0..10) {
             0 => &mut |_| Op::Schedule(when),
             1 => &mut |rng| Op::Schedule(random_when(rng, false)),
-            2 => &mut |rng| Op::Cancel(Which::Pending(rng.usize(0..1_500))),
+            2 => &mut |rng| Op::Cancel(Which::Pending(rng.usize(0..STORM_TIMERS))),
             3 => &mut |rng| Op::Cancel(Which::Known(rng.usize(0..50))),
-            4 => &mut |rng| Op::Reset(Which::Pending(rng.usize(0..1_500)), random_when(rng, true)),
+            4 => &mut |rng| {
+                Op::Reset(Which::Pending(rng.usize(0..STORM_TIMERS)), random_when(rng, true))
+            },
             5 => &mut |_| Op::Pop(40),
+            // The sweep is amid a slot, and turns take from it.
+            6..9 => &mut |rng| match rng.u32(0..60) {
+                0 => Op::Advance(When::In(rng.u64(0..3)), random_budget(rng)),
+                1 => Op::Pop(2),
+                _ => Op::Cancel(Which::Pending(rng.usize(0..STORM_TIMERS))),
+            },
             _ => &mut |rng| Op::Advance(random_when(rng, true), random_budget(rng)),
         };
-        let pops = matches!(storm(rng), Op::Pop(_) | Op::Advance(..));
-        history.extend((0..if pops { few } else { many }).map(|_| storm(rng)));
+        let first = storm(rng);
+        let turns = matches!(first, Op::Pop(40) | Op::Advance(..));
+        history.extend((0..if turns { few } else { many }).map(|_| storm(rng)));
     }
     history
 }
@@ -251,12 +275,12 @@ fn setting(name: &str) -> Option<u64> {
     Some(value.parse().unwrap_or_else(|_| panic!("{name} is {value:?}; set it to a number")))
 }
 
-/// Runs one history. If it fails, looks for the shortest part of it that still does, and fails
-/// with that.
-fn check_or_shrink(seed: u64, config: ShardConfig, mut history: Vec<Op>) {
+/// Runs one history as [`check`] does. If it fails, looks for the shortest part of it that still
+/// does, and fails with that.
+fn check_or_shrink(seed: u64, config: ShardConfig, mut history: Vec<Op>, check_every: usize) {
     let reached = Cell::new(0);
     let fails = |history: &[Op]| {
-        catch_unwind(AssertUnwindSafe(|| check(config, history, &reached))).is_err()
+        catch_unwind(AssertUnwindSafe(|| check(config, history, check_every, &reached))).is_err()
     };
     if !fails(&history) {
         return;
@@ -264,10 +288,12 @@ fn check_or_shrink(seed: u64, config: ShardConfig, mut history: Vec<Op>) {
     history.truncate(reached.get());
     let hook = take_hook();
     set_hook(Box::new(|_| {}));
+    let mut runs = 0;
     let mut len = history.len() / 2;
     while len > 0 {
         let mut from = 0;
-        while from < history.len() {
+        while from < history.len() && runs < SHRINK_RUNS_MAX {
+            runs += 1;
             let to = history.len().min(from + len);
             let shorter = [&history[..from], &history[to..]].concat();
             if fails(&shorter) {
@@ -279,7 +305,8 @@ fn check_or_shrink(seed: u64, config: ShardConfig, mut history: Vec<Op>) {
         len /= 2;
     }
     set_hook(hook);
-    let steps: Vec<_> = history.iter().map(|op| format!("    {op:?}\n")).collect();
+    let shown = history.len().saturating_sub(SHOWN_MAX);
+    let steps: Vec<_> = history[shown..].iter().map(|op| format!("    {op:?}\n")).collect();
     panic!(
         "a history fails; set COREWHEEL_SEED={seed} to run it again\n{config:?}\n{}",
         steps.concat()

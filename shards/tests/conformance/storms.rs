@@ -39,17 +39,17 @@ fn cancel_all(rig: &mut Rig, keys: impl IntoIterator<Item = TimerKey>) {
 }
 
 #[test]
-fn after_cancels_from_the_first_to_the_last() {
+fn nothing_stays_after_cancels_from_the_first_to_the_last() {
     check_storm(|rig, keys, _| cancel_all(rig, keys));
 }
 
 #[test]
-fn after_cancels_from_the_last_to_the_first() {
+fn nothing_stays_after_cancels_from_the_last_to_the_first() {
     check_storm(|rig, keys, _| cancel_all(rig, keys.into_iter().rev()));
 }
 
 #[test]
-fn after_cancels_in_any_order() {
+fn nothing_stays_after_cancels_in_any_order() {
     check_storm(|rig, mut keys, rng| {
         rng.shuffle(&mut keys);
         cancel_all(rig, keys);
@@ -57,7 +57,7 @@ fn after_cancels_in_any_order() {
 }
 
 #[test]
-fn after_cancels_of_timers_that_are_due_and_not_delivered() {
+fn nothing_stays_after_cancels_of_timers_that_are_due_and_not_delivered() {
     check_storm(|rig, mut keys, rng| {
         rng.shuffle(&mut keys);
         rig.advance(DUE + 2, Budget { expired_max: 1, work_max: u32::MAX });
@@ -68,7 +68,7 @@ fn after_cancels_of_timers_that_are_due_and_not_delivered() {
 }
 
 #[test]
-fn after_cancels_of_timers_that_were_due_when_scheduled() {
+fn nothing_stays_after_cancels_of_timers_that_were_due_when_scheduled() {
     check_storm(|rig, keys, _| {
         cancel_all(rig, keys);
         rig.turn(DUE);
@@ -79,20 +79,70 @@ fn after_cancels_of_timers_that_were_due_when_scheduled() {
 }
 
 #[test]
-fn after_cancels_between_the_turns_of_a_cascade() {
-    check_storm(|rig, mut keys, _| {
-        // Each turn takes a chunk off the slot that the sweep is in.
+fn nothing_stays_after_cancels_between_the_turns_of_a_cascade() {
+    // Each turn takes a chunk off the slot that the sweep is in, before it has come to the end
+    // where the stale entries are.
+    on_each_wheel(|config| {
+        let mut rig = Rig::new(ShardConfig { capacity: 20_000, ..config });
+        rig.check_every = 3_001;
+        let mut keys = rig.schedule_all(std::iter::repeat_n(DUE, 20_000));
         while !keys.is_empty() {
             rig.advance(DUE - 1, smallest());
             assert_eq!(rig.pop(), None);
-            let rest = keys.len().saturating_sub(20);
-            cancel_all(rig, keys.drain(rest..));
+            let rest = keys.len() - 100;
+            cancel_all(&mut rig, keys.drain(rest..));
+        }
+        rig.turn(DUE);
+        assert_eq!(rig.shard.entries(), 0);
+    });
+}
+
+/// Cancels timers until the sweep is somewhere amid the others, lets those fire, and expects them
+/// in their order. Every so many cancels there is a small turn at `now`.
+fn check_survivors(deadline: u64, now: u64, cancels_per_turn: usize) {
+    on_each_wheel(|config| {
+        for cancels in (1_050..1_550).step_by(45) {
+            let mut rng = Rng::with_seed(cancels);
+            let mut rig = Rig::new(ShardConfig { capacity: COUNT as u32, ..config });
+            rig.check_every = 301;
+            let keys = rig.schedule_all([deadline; COUNT as usize]);
+            let mut victims = keys.clone();
+            rng.shuffle(&mut victims);
+            victims.truncate(cancels as usize);
+            let mut fired = Vec::new();
+            for some in victims.chunks(cancels_per_turn) {
+                for key in some {
+                    let _ = rig.cancel(*key);
+                }
+                rig.advance(now, Budget { expired_max: 2, work_max: 1 });
+                fired.extend(rig.rest());
+            }
+            fired.extend(rig.turn(deadline));
+            let cancelled = rig.shard.counters().cancelled as usize;
+            assert_eq!(fired.len() + cancelled, keys.len(), "each has one outcome");
+            assert!(fired.is_sorted(), "timers of one tick are out of order");
         }
     });
 }
 
 #[test]
-fn after_cancels_between_the_turns_of_a_delivery() {
+fn survivors_in_a_slot_that_falls_due_amid_the_sweep_keep_their_order() {
+    check_survivors(1, 0, 2_000);
+    check_survivors(300, 0, 2_000);
+}
+
+#[test]
+fn survivors_in_a_slot_that_cascades_amid_the_sweep_keep_their_order() {
+    check_survivors(DUE, DUE - 1, 30);
+}
+
+#[test]
+fn survivors_in_a_slot_that_is_delivered_amid_the_sweep_keep_their_order() {
+    check_survivors(1, 1, 30);
+}
+
+#[test]
+fn nothing_stays_after_cancels_between_the_turns_of_a_delivery() {
     check_storm(|rig, mut keys, rng| {
         rng.shuffle(&mut keys);
         while !rig.shard.is_empty() {
@@ -106,7 +156,7 @@ fn after_cancels_between_the_turns_of_a_delivery() {
 }
 
 #[test]
-fn after_resets_to_earlier_ticks() {
+fn nothing_stays_after_resets_to_earlier_ticks() {
     check_storm(|rig, keys, rng| {
         for round in 1..=5 {
             for key in &keys {
@@ -120,7 +170,7 @@ fn after_resets_to_earlier_ticks() {
 }
 
 #[test]
-fn after_resets_to_and_fro() {
+fn nothing_stays_after_resets_to_and_fro() {
     check_storm(|rig, keys, rng| {
         for _ in 0..8_000 {
             let key = keys[rng.usize(0..keys.len())];
@@ -131,7 +181,7 @@ fn after_resets_to_and_fro() {
 }
 
 #[test]
-fn after_timers_that_are_scheduled_and_cancelled_over_and_over() {
+fn nothing_stays_after_timers_that_are_scheduled_and_cancelled_over_and_over() {
     check_storm(|rig, keys, rng| {
         cancel_all(rig, keys);
         for _ in 0..6_000 {
@@ -142,7 +192,7 @@ fn after_timers_that_are_scheduled_and_cancelled_over_and_over() {
 }
 
 #[test]
-fn after_firing_most_timers_beside_cancelled_ones() {
+fn nothing_stays_after_firing_most_timers_beside_cancelled_ones() {
     check_storm(|rig, keys, _| {
         // Too few cancels for a sweep, until the timers beside them have fired.
         let later = DUE + 500;
@@ -160,7 +210,7 @@ fn after_firing_most_timers_beside_cancelled_ones() {
 }
 
 #[test]
-fn after_draining() {
+fn nothing_stays_after_draining() {
     check_storm(|rig, keys, _| {
         let half: Vec<_> = rig.shard.drain().take(keys.len() / 2).collect();
         rig.shard.check_invariants();
