@@ -26,8 +26,8 @@ const STEPS_MAX: usize = 150;
 const STORM_TIMERS: usize = 4_000;
 const STORM_STEPS: usize = 30_000;
 
-/// How often a history that fails is run to make it shorter.
-const SHRINK_RUNS_MAX: usize = 400;
+/// How many operations are spent on making a history that fails shorter.
+const SHRINK_STEPS_MAX: usize = 1_000_000;
 /// How many of its last operations are printed.
 const SHOWN_MAX: usize = 200;
 
@@ -288,15 +288,16 @@ fn check_or_shrink(seed: u64, config: ShardConfig, mut history: Vec<Op>, check_e
     history.truncate(reached.get());
     let hook = take_hook();
     set_hook(Box::new(|_| {}));
-    let mut runs = 0;
+    let mut steps = 0;
     let mut len = history.len() / 2;
     while len > 0 {
         let mut from = 0;
-        while from < history.len() && runs < SHRINK_RUNS_MAX {
-            runs += 1;
+        while from < history.len() && steps < SHRINK_STEPS_MAX {
             let to = history.len().min(from + len);
             let shorter = [&history[..from], &history[to..]].concat();
-            if fails(&shorter) {
+            let shorter_fails = fails(&shorter);
+            steps += reached.get();
+            if shorter_fails {
                 history = shorter;
             } else {
                 from = to;

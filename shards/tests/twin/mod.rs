@@ -18,8 +18,9 @@ use corewheel_shard::{
 
 /// Entries that are looked at beyond the budget: the rest of a chunk, and of the chunk before.
 const WORK_SLACK: u64 = 14 + 15;
-/// With fewer entries than this nothing is swept, so that all work is that of the turn.
-const SWEEP_MIN: usize = 512;
+/// Where there have never been more entries than this, nothing is swept, and all work is that of
+/// the turn.
+const UNSWEPT_MAX: usize = 512;
 
 pub(crate) struct Twin {
     pub(crate) shard: Shard<u64>,
@@ -42,6 +43,8 @@ pub(crate) struct Twin {
     budget: Budget,
     popped: u32,
     work: u64,
+    /// Whether the sweep may have begun, whose work is not that of a turn.
+    swept: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -103,6 +106,7 @@ impl Twin {
             budget: Budget { expired_max: 0, work_max: 0 },
             popped: 0,
             work: 0,
+            swept: false,
         }
     }
 
@@ -244,9 +248,9 @@ impl Twin {
         } else {
             self.note_turn_over();
         }
-        let few = self.shard.entries() < SWEEP_MIN;
         let work_max = u64::from(self.budget.work_max) + WORK_SLACK;
-        assert!(!few || self.work <= work_max, "{} entries under {:?}", self.work, self.budget);
+        let within = self.swept || self.work <= work_max;
+        assert!(within, "{} entries under {:?}", self.work, self.budget);
         self.check();
         expired.is_some()
     }
@@ -367,6 +371,7 @@ impl Twin {
     }
 
     fn insert(&mut self, key: TimerKey, deadline: u64, task: u64) {
+        self.swept |= self.shard.entries() > UNSWEPT_MAX;
         let sequence = self.next_sequence();
         let spot = if deadline > self.horizon {
             Spot::Ordered(Place { tick: deadline, fresh: false, sequence })
