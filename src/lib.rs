@@ -49,6 +49,8 @@ mod config;
 mod core;
 #[cfg(not(corewheel_loom))]
 mod driver;
+#[cfg(all(feature = "endpoint", not(corewheel_loom)))]
+mod endpoint;
 #[cfg(not(corewheel_loom))]
 mod error;
 #[cfg(not(corewheel_loom))]
@@ -78,6 +80,8 @@ mod exports {
     pub use crate::clock::{Clock, ManualClock};
     pub use crate::config::{Placement, Runtime, TurnBudget};
     pub use crate::driver::own_loop::{ShardLoop, Sleep as LoopSleep};
+    #[cfg(feature = "endpoint")]
+    pub use crate::endpoint::{EndpointError, StatsEndpoint, StatsEndpointBuilder};
     pub use crate::error::{
         AttachError, Closed, ConfigError, Elapsed, ScheduleError, ShutdownError, SleepError,
         SpawnError, StartError, TimeoutError, WaitError,

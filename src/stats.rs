@@ -20,13 +20,13 @@ use crate::sync::{AtomicU64, Ordering};
 /// Defines the counts of a shard once: the plain numbers that its turn writes, the atomics that it
 /// publishes them in, and the way between the two.
 macro_rules! counts {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
         /// What one shard has counted. All but the gauges (`pending`, `granted`, `capacity`,
         /// `lanes`, `lane_depth`) only grow.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
         #[non_exhaustive]
         pub struct ShardCounts {
-            $($(#[$doc])* pub $name: u64,)*
+            $($(#[doc = $doc])* pub $name: u64,)*
         }
 
         #[derive(Debug, Default)]
@@ -50,6 +50,12 @@ macro_rules! counts {
             /// Every count with its name, in a fixed order.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
+            }
+
+            /// What each of them means: the lines of its documentation, in the same order.
+            #[cfg(feature = "endpoint")]
+            pub(crate) fn descriptions() -> impl Iterator<Item = &'static str> {
+                [$(concat!($($doc),*),)*].into_iter()
             }
         }
     };

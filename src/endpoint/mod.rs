@@ -1,0 +1,250 @@
+//! The statistics endpoint: a service's numbers over HTTP, as a page, as JSON and as `OpenMetrics`.
+//!
+//! It runs on a thread and a runtime of its own rather than on a shard's executor, so that nothing
+//! a client does takes time from a timer. It reads what the shards publish anyway and sends them
+//! nothing. Whoever can connect can read: it listens on loopback unless told otherwise, and knows
+//! no password, no encryption and no way to change anything.
+//!
+//! Absent by design: a file system, any other route than the four, a second request on a
+//! connection, a body that is read. How connections are bounded is told in [`server`].
+//!
+//! Cost: one thread that sleeps until a client comes; an answer costs a reading of all shards.
+
+mod error;
+mod metrics;
+mod routes;
+mod server;
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use std::{fmt, io};
+
+use tokio::sync::oneshot;
+
+pub use self::error::EndpointError;
+use self::routes::Routes;
+use self::server::Limits;
+use crate::error::ConfigError;
+use crate::service::StatsSource;
+
+const CONNECTIONS_MAX: usize = 1 << 10;
+const HEADER_SIZE_MIN: usize = 1 << 9;
+const HEADER_SIZE_MAX: usize = 1 << 16;
+const TIMEOUT_MIN: Duration = Duration::from_millis(1);
+const TIMEOUT_MAX: Duration = Duration::from_hours(1);
+
+/// Serves the statistics of one service over HTTP/1, until it is dropped.
+///
+/// | route | answer |
+/// |---|---|
+/// | `/` | a page to look at, which reads `/stats.json` every second |
+/// | `/stats.json` | [`ServiceStats`](crate::ServiceStats) as JSON |
+/// | `/metrics` | `OpenMetrics` text: every count of each shard, and its histograms |
+/// | `/healthz` | 200 while every shard runs, else 503 with the shards that do not |
+///
+/// `GET` and `HEAD` are all it knows; other methods get 405, other paths 404. A head that is too
+/// large gets 431, a body of more than a kilobyte or of a length that is not stated 413 or 400, and
+/// what is not HTTP 400.
+///
+/// It outlives the service's handle, and then reports the shards as closed.
+///
+/// ```
+/// use corewheel::{StatsEndpoint, TimerService};
+///
+/// let service = TimerService::builder().shards(1).start()?;
+/// let endpoint = StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0").start()?;
+/// assert!(endpoint.local_addr().ip().is_loopback());
+/// endpoint.stop();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "the endpoint stops when it is dropped"]
+pub struct StatsEndpoint {
+    address: SocketAddr,
+    /// Dropped, it stops the thread.
+    running: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl StatsEndpoint {
+    /// A builder with the defaults: 127.0.0.1:9920, 64 connections, 5 s for the head of a request,
+    /// 10 s for the answer, heads of up to 16 KiB.
+    pub fn builder(source: StatsSource) -> StatsEndpointBuilder {
+        let listen = Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 9920))]);
+        let limits = Limits {
+            connections_max: 64,
+            header_size_max: 16 << 10,
+            header_timeout: Duration::from_secs(5),
+            response_timeout: Duration::from_secs(10),
+        };
+        StatsEndpointBuilder { source, listen, limits }
+    }
+
+    /// Stops listening, cuts off every connection, and returns when the thread has ended. Dropping
+    /// the endpoint does the same. Takes as long as the answer that is being made up, if any; it
+    /// waits for no client.
+    pub fn stop(self) {}
+
+    /// Where it listens: with the port that the system chose, if it was asked to.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for StatsEndpoint {
+    fn drop(&mut self) {
+        drop(self.running.take());
+        if let Some(thread) = self.thread.take() {
+            // Connections run as tasks, which keep their panics; the thread has none to report.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for StatsEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StatsEndpoint").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// Collects the settings of an endpoint; made by [`StatsEndpoint::builder`].
+#[must_use = "a builder does nothing until it is started"]
+#[derive(Clone, Debug)]
+pub struct StatsEndpointBuilder {
+    source: StatsSource,
+    /// The addresses, or why there are none.
+    listen: Result<Vec<SocketAddr>, String>,
+    limits: Limits,
+}
+
+impl StatsEndpointBuilder {
+    /// Where to listen: 127.0.0.1:9920 by default. A name is resolved here, and of several
+    /// addresses the first that works is taken. Port 0 lets the system choose.
+    ///
+    /// Anybody who can reach the address can read the statistics; an address that is not loopback
+    /// is logged as a warning.
+    pub fn listen(mut self, address: impl ToSocketAddrs) -> Self {
+        self.listen = address.to_socket_addrs().map(Iterator::collect).map_err(|e| e.to_string());
+        self
+    }
+
+    /// The most connections at a time, 1 to 1,024; 64 by default. Beyond it, the connection that
+    /// has been open longest is cut off to make room, but not before it has had a quarter of a
+    /// second; until then the new one waits.
+    pub fn connections_max(mut self, connections: usize) -> Self {
+        self.limits.connections_max = connections;
+        self
+    }
+
+    /// The most bytes of a request's line and headers together, 512 to 65,536; 16 KiB by default.
+    /// A longer head, or one of more than 100 headers, gets 431.
+    pub fn header_size_max(mut self, bytes: usize) -> Self {
+        self.limits.header_size_max = bytes;
+        self
+    }
+
+    /// How long a client may take to send the whole head of its request, 1 ms to 1 h; 5 s by
+    /// default. Then it is cut off without an answer, whether it has been silent or slow.
+    pub fn header_timeout(mut self, timeout: Duration) -> Self {
+        self.limits.header_timeout = timeout;
+        self
+    }
+
+    /// How long a client may take to read the answer until all of it is with the system's network
+    /// buffers, and as long again until it closes; 1 ms to 1 h, 10 s by default. Then it is cut
+    /// off, and what it has not read is lost to it.
+    pub fn response_timeout(mut self, timeout: Duration) -> Self {
+        self.limits.response_timeout = timeout;
+        self
+    }
+
+    /// Binds the address and starts the thread. The endpoint answers when this returns.
+    ///
+    /// # Errors
+    ///
+    /// A setting that is out of its limits, an address that is in use or cannot be bound, or what
+    /// keeps the thread from running. The service is not touched by any of them.
+    pub fn start(self) -> Result<StatsEndpoint, EndpointError> {
+        let limits = self.limits;
+        check(&limits)?;
+        let (listener, address) = bind(self.listen)?;
+        let (running, stop) = oneshot::channel();
+        let (ready, started) = mpsc::channel();
+        let name = format!("{}-http", self.source.read().name);
+        let routes = Arc::new(Routes::new(self.source));
+        let run = move || server::run(listener, routes, limits, stop, &ready);
+        let thread = thread::Builder::new().name(name).spawn(run).map_err(EndpointError::Thread)?;
+        // From here on, dropping the endpoint joins the thread.
+        let endpoint = StatsEndpoint { address, running: Some(running), thread: Some(thread) };
+        match started.recv() {
+            Ok(result) => result.map_err(EndpointError::Thread)?,
+            Err(_) => return Err(EndpointError::Thread(io::Error::other("it panicked"))),
+        }
+        if address.ip().is_loopback() {
+            tracing::info!(%address, "the statistics endpoint listens");
+        } else {
+            tracing::warn!(
+                %address,
+                "the statistics endpoint can be reached from other machines, without a password"
+            );
+        }
+        Ok(endpoint)
+    }
+}
+
+fn check(limits: &Limits) -> Result<(), ConfigError> {
+    let sizes = [
+        ("connections_max", limits.connections_max, 1, CONNECTIONS_MAX, "64 suits most servers"),
+        (
+            "header_size_max",
+            limits.header_size_max,
+            HEADER_SIZE_MIN,
+            HEADER_SIZE_MAX,
+            "16384 suits every browser and scraper",
+        ),
+    ];
+    for (field, value, min, max, remedy) in sizes {
+        if !(min..=max).contains(&value) {
+            let limit = format!("it must be between {min} and {max}");
+            return Err(ConfigError::new(field, value, limit, remedy));
+        }
+    }
+    let timeouts =
+        [("header_timeout", limits.header_timeout), ("response_timeout", limits.response_timeout)];
+    for (field, value) in timeouts {
+        if !(TIMEOUT_MIN..=TIMEOUT_MAX).contains(&value) {
+            let limit = format!("it must be between {TIMEOUT_MIN:?} and {TIMEOUT_MAX:?}");
+            return Err(ConfigError::new(field, value, limit, "use a few seconds"));
+        }
+    }
+    Ok(())
+}
+
+/// Listens on the first of the addresses that can be bound.
+fn bind(
+    addresses: Result<Vec<SocketAddr>, String>,
+) -> Result<(TcpListener, SocketAddr), EndpointError> {
+    const REMEDY: &str = "name one like 127.0.0.1:9920";
+    let addresses = addresses
+        .map_err(|error| ConfigError::new("listen", error, "it must be an address", REMEDY))?;
+    let mut failure = EndpointError::Config(ConfigError::new(
+        "listen",
+        &addresses,
+        "it must be at least one address",
+        REMEDY,
+    ));
+    for address in addresses {
+        let bound = TcpListener::bind(address).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            Ok((listener, address))
+        });
+        match bound {
+            Ok(bound) => return Ok(bound),
+            Err(source) => failure = EndpointError::bind(address, source),
+        }
+    }
+    Err(failure)
+}

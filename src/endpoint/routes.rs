@@ -1,0 +1,134 @@
+//! What is answered to a request: a fixed set of routes, and an error for everything else.
+//!
+//! A request is judged by its head alone, and its body is never read: a function from the head to
+//! the answer, without waiting, needs no deadline of its own.
+//!
+//! Order of judgement: the body, the method, the path.
+
+use http_body_util::Full;
+use hyper::body::{Body, Bytes};
+use hyper::header::{self, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use prometheus_client::registry::Registry;
+
+use super::metrics;
+use crate::service::StatsSource;
+use crate::stats::{ServiceStats, ShardState, ShardStats};
+
+/// The longest body that is overlooked.
+const BODY_MAX: u64 = 1 << 10;
+
+const PAGE: &str = include_str!("page.html");
+
+/// The page may run its own script and ask its own server, and nothing else. It puts what it is
+/// told into the document as text only, never as markup.
+const PAGE_POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; \
+                           style-src 'unsafe-inline'; img-src data:; connect-src 'self'; \
+                           base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const HTML: &str = "text/html; charset=utf-8";
+const JSON: &str = "application/json";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+pub(super) type Answer = Response<Full<Bytes>>;
+
+/// Knows what to answer.
+#[derive(Debug)]
+pub(super) struct Routes {
+    source: StatsSource,
+    registry: Registry,
+}
+
+impl Routes {
+    pub(super) fn new(source: StatsSource) -> Self {
+        let registry = metrics::registry(source.clone());
+        Self { source, registry }
+    }
+
+    /// The answer to a request. To `HEAD` it is that to `GET`, of which hyper sends the head only.
+    pub(super) fn answer(&self, request: &Request<impl Body>) -> Answer {
+        if request.headers().contains_key(header::TRANSFER_ENCODING) {
+            // It has no end that is known beforehand, and may contradict a length that is stated.
+            return refuse(StatusCode::BAD_REQUEST, "a body must state its length");
+        }
+        if request.body().size_hint().lower() > BODY_MAX {
+            return refuse(StatusCode::PAYLOAD_TOO_LARGE, "no request here needs a body");
+        }
+        if ![Method::GET, Method::HEAD].contains(request.method()) {
+            let mut refusal = refuse(StatusCode::METHOD_NOT_ALLOWED, "use GET or HEAD");
+            refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return refusal;
+        }
+        match request.uri().path() {
+            "/" => page(),
+            "/stats.json" => self.json(),
+            "/metrics" => self.metrics(),
+            "/healthz" => health(&self.source.read()),
+            _ => refuse(StatusCode::NOT_FOUND, "there are /, /stats.json, /metrics and /healthz"),
+        }
+    }
+
+    fn json(&self) -> Answer {
+        match serde_json::to_vec(&self.source.read()) {
+            Ok(json) => answer(StatusCode::OK, JSON, json),
+            Err(error) => failed(&error),
+        }
+    }
+
+    fn metrics(&self) -> Answer {
+        let mut text = String::new();
+        match prometheus_client::encoding::text::encode(&mut text, &self.registry) {
+            Ok(()) => answer(StatusCode::OK, OPEN_METRICS, text),
+            Err(error) => failed(&error),
+        }
+    }
+}
+
+fn page() -> Answer {
+    let mut page = answer(StatusCode::OK, HTML, PAGE);
+    let policy = HeaderValue::from_static(PAGE_POLICY);
+    page.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+    page
+}
+
+fn health(stats: &ServiceStats) -> Answer {
+    let complain = |shard: &ShardStats| {
+        let trouble = match shard.state {
+            ShardState::Running => return None,
+            ShardState::Waiting => "not attached yet",
+            ShardState::Closed => "closed",
+            ShardState::Dead => "dead",
+        };
+        Some(format!("{:?} is {trouble}\n", shard.shard))
+    };
+    let troubles: String = stats.shards.iter().filter_map(complain).collect();
+    if troubles.is_empty() {
+        answer(StatusCode::OK, TEXT, "ok")
+    } else {
+        answer(StatusCode::SERVICE_UNAVAILABLE, TEXT, troubles)
+    }
+}
+
+fn refuse(status: StatusCode, hint: &str) -> Answer {
+    answer(status, TEXT, format!("{status}: {hint}\n"))
+}
+
+fn failed(error: &dyn std::error::Error) -> Answer {
+    tracing::error!(%error, "the statistics cannot be written");
+    refuse(StatusCode::INTERNAL_SERVER_ERROR, "the statistics cannot be written")
+}
+
+fn answer(status: StatusCode, kind: &'static str, content: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Full::new(content.into()));
+    *answer.status_mut() = status;
+    let headers = [
+        (header::CONTENT_TYPE, kind),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    for (name, value) in headers {
+        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    answer
+}

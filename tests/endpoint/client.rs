@@ -1,0 +1,125 @@
+//! A client that says what it is told to, byte by byte, and reads until the server closes.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use crate::PATIENCE;
+
+/// One connection.
+pub(crate) struct Connection(TcpStream);
+
+impl Connection {
+    pub(crate) fn open(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("the endpoint listens");
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(stream)
+    }
+
+    pub(crate) fn opened(address: SocketAddr, said: &[u8]) -> Self {
+        let mut connection = Self::open(address);
+        connection.say(said);
+        connection
+    }
+
+    /// False if the server has cut the connection off.
+    pub(crate) fn say(&mut self, bytes: &[u8]) -> bool {
+        self.0.write_all(bytes).is_ok()
+    }
+
+    pub(crate) fn shut(&self) {
+        self.0.shutdown(std::net::Shutdown::Write).unwrap();
+    }
+
+    /// Whether the server has ended it without a word.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.0.set_nonblocking(true).unwrap();
+        let read = (&self.0).read(&mut [0]);
+        self.0.set_nonblocking(false).unwrap();
+        match read {
+            Ok(0) => true,
+            Ok(_) => panic!("the server has answered"),
+            Err(error) => error.kind() != ErrorKind::WouldBlock,
+        }
+    }
+
+    /// Whether nothing comes for a second.
+    pub(crate) fn is_kept_waiting(&self) -> bool {
+        self.0.set_read_timeout(Some(std::time::Duration::from_secs(1))).unwrap();
+        let read = (&self.0).read(&mut [0]);
+        self.0.set_read_timeout(Some(PATIENCE)).unwrap();
+        matches!(read, Err(error) if is_timeout(error.kind()))
+    }
+
+    /// All that comes until the server ends the connection.
+    pub(crate) fn rest(mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut chunk = [0; 1 << 14];
+        loop {
+            match self.0.read(&mut chunk) {
+                Ok(0) => return bytes,
+                Ok(read) => bytes.extend_from_slice(&chunk[..read]),
+                Err(error) if is_timeout(error.kind()) => panic!("the server does not close"),
+                // The server has reset it.
+                Err(_) => return bytes,
+            }
+        }
+    }
+}
+
+fn is_timeout(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+/// An answer, taken apart.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    headers: Vec<(String, String)>,
+    pub(crate) body: String,
+}
+
+impl Reply {
+    /// # Panics
+    ///
+    /// If the bytes are not one HTTP/1.1 answer, head and body.
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
+        let text = std::str::from_utf8(bytes).expect("all answers are text");
+        let (head, body) = text.split_once("\r\n\r\n").expect("an answer has a head");
+        let mut lines = head.split("\r\n");
+        let status = lines.next().and_then(|line| line.strip_prefix("HTTP/1.1 ")).unwrap_or("");
+        let status = status.get(..3).and_then(|code| code.parse().ok());
+        let headers = lines.map(|line| {
+            let (name, value) = line.split_once(": ").expect("a header has a name and a value");
+            (name.to_ascii_lowercase(), value.to_owned())
+        });
+        Self {
+            status: status.unwrap_or_else(|| panic!("no status in {head:?}")),
+            headers: headers.collect(),
+            body: body.to_owned(),
+        }
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Whether as much of the body is there as the head says.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.header("content-length") == Some(self.body.len().to_string().as_str())
+    }
+}
+
+/// Says something and returns the answer.
+pub(crate) fn ask(address: SocketAddr, said: &[u8]) -> Reply {
+    Reply::parse(&Connection::opened(address, said).rest())
+}
+
+pub(crate) fn get(address: SocketAddr, path: &str) -> Reply {
+    let reply = ask(address, request("GET", path).as_bytes());
+    assert!(reply.is_whole(), "{path}: {:?}", reply.headers);
+    reply
+}
+
+pub(crate) fn request(method: &str, path: &str) -> String {
+    format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")
+}
