@@ -34,6 +34,7 @@
 
 mod bell;
 mod gate;
+mod overflow;
 mod sync;
 
 #[cfg(all(test, corewheel_loom))]

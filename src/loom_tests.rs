@@ -16,6 +16,7 @@ use loom::thread;
 
 use crate::bell::{Bell, Knock, Ring};
 use crate::gate::Gate;
+use crate::overflow::Overflow;
 use crate::sync::Ordering;
 
 /// Checks a model with up to three preemptions; one more takes minutes.
@@ -311,4 +312,121 @@ fn two_requests_to_a_closing_lane_are_accepted_or_come_back() {
 #[test]
 fn a_batch_to_a_closing_lane_is_accepted_or_comes_back() {
     check_closing(&[2, 1], 1);
+}
+
+/// A lane with a ring of two, as [`crate::lane`] fills and drains it.
+struct Narrow {
+    gate: Gate<()>,
+    /// What the ring holds; `tail` and `head` order it.
+    slots: [AtomicUsize; 2],
+    tail: AtomicUsize,
+    head: AtomicUsize,
+    overflow: Overflow<usize>,
+}
+
+impl Narrow {
+    fn new() -> Self {
+        Self {
+            gate: Gate::new(),
+            slots: [AtomicUsize::new(0), AtomicUsize::new(0)],
+            tail: AtomicUsize::new(0),
+            head: AtomicUsize::new(0),
+            overflow: Overflow::new(),
+        }
+    }
+
+    /// The client's push, with its own count of those onto the ring.
+    fn push(&self, pushed: &mut usize, request: usize) {
+        if self.overflow.is_empty() && *pushed - self.head.load(Ordering::Acquire) < 2 {
+            self.slots[*pushed % 2].store(request, Ordering::Relaxed);
+            *pushed += 1;
+            self.tail.store(*pushed, Ordering::Release);
+        } else {
+            self.overflow.append([request]);
+        }
+    }
+
+    fn pop(&self, popped: &mut usize) -> Option<usize> {
+        if self.tail.load(Ordering::Acquire) == *popped {
+            return None;
+        }
+        let request = self.slots[*popped % 2].load(Ordering::Relaxed);
+        *popped += 1;
+        self.head.store(*popped, Ordering::Release);
+        Some(request)
+    }
+
+    /// The owner's drain by a budget of one, with its own count of those off the ring.
+    fn drain(&self, popped: &mut usize, requests: &mut Vec<usize>) {
+        let overflows = !self.overflow.is_empty();
+        requests.extend(self.pop(popped));
+        if overflows && self.tail.load(Ordering::Acquire) == *popped {
+            requests.extend(self.overflow.take());
+        }
+    }
+
+    fn waits(&self, popped: usize) -> bool {
+        self.tail.load(Ordering::Acquire) != popped || !self.overflow.is_empty()
+    }
+}
+
+#[test]
+fn an_overflow_keeps_the_order_and_is_not_slept_over() {
+    check(|| {
+        let (bell, lane) = (Arc::new(Bell::new()), Arc::new(Narrow::new()));
+        let mut owner = Owner::new(&bell);
+        let client_lane = Arc::clone(&lane);
+        thread::spawn(move || {
+            let mut pushed = 0;
+            for request in 1..=4 {
+                client_lane.push(&mut pushed, request);
+            }
+            bell.ring_for(Tick::ZERO);
+        });
+        let (mut popped, mut accepted) = (0, Vec::new());
+        loop {
+            lane.drain(&mut popped, &mut accepted);
+            if accepted.len() == 4 {
+                break;
+            }
+            owner.sleep(Tick::NEVER, || lane.waits(popped));
+        }
+        assert_eq!(accepted, [1, 2, 3, 4], "requests are accepted in the order they were sent in");
+    });
+}
+
+#[test]
+fn an_overflow_of_a_closing_lane_is_accepted_or_comes_back() {
+    check(|| {
+        let (bell, lane) = (Bell::new(), Arc::new(Narrow::new()));
+        let client_lane = Arc::clone(&lane);
+        let client = thread::spawn(move || {
+            let lane = client_lane;
+            let (mut pushed, mut back) = (0, Vec::new());
+            for request in 1..=3 {
+                lane.push(&mut pushed, request);
+                bell.ring_for(Tick::ZERO);
+                if lane.gate.is_closed() {
+                    while lane.gate.take().is_none() {
+                        thread::yield_now();
+                    }
+                    let mut popped = lane.head.load(Ordering::Relaxed);
+                    while let Some(request) = lane.pop(&mut popped) {
+                        back.push(request);
+                    }
+                    lane.gate.hand_back(());
+                    back.extend(lane.overflow.take());
+                }
+            }
+            back
+        });
+        let (mut popped, mut requests) = (0, Vec::new());
+        lane.gate.close();
+        while lane.waits(popped) {
+            lane.drain(&mut popped, &mut requests);
+        }
+        lane.gate.hand_back(());
+        requests.extend(client.join().unwrap());
+        assert_eq!(requests, [1, 2, 3], "what is not accepted comes back, once and in order");
+    });
 }

@@ -197,17 +197,19 @@ impl<T> Door<T> {
 
     /// Closes the door of a shard that nobody drives. False if somebody does, or did.
     pub(crate) fn close_unattended(&self) -> bool {
-        let arriving = {
+        let (arriving, jobs) = {
             let mut visitors = self.visitors();
             if visitors.state != ShardState::Waiting {
                 return false;
             }
             visitors.state = ShardState::Closed;
-            std::mem::take(&mut visitors.arriving)
+            (std::mem::take(&mut visitors.arriving), std::mem::take(&mut visitors.jobs))
         };
         for lane in arriving {
             lane.turn_away();
         }
+        // A shard that is about to be driven may have been given some already.
+        drop(jobs);
         true
     }
 
