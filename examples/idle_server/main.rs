@@ -1,0 +1,226 @@
+//! A TCP echo server with a listener on every core, whose connections are served and timed on the
+//! core that accepted them.
+//!
+//! A connection is closed when nothing was received from it for `--read-idle`, is sent the line
+//! `PING` when nothing was written to it for `--heartbeat`, and is closed at `--max-age`. Each of
+//! them is a timer of the shard on its core; whatever the connection receives or writes moves one
+//! of them later, which is one store.
+//!
+//! ```text
+//! cargo run --release --example idle_server -- --read-idle 5s --heartbeat 1s
+//! nc 127.0.0.1 7070
+//! ```
+//!
+//! What to copy into a server of your own: [`connection`], which knows nothing of the runtime, and
+//! either `on_glommio` or `on_tokio`.
+
+mod acceptor;
+mod connection;
+#[cfg(target_os = "linux")]
+mod on_glommio;
+mod on_tokio;
+mod options;
+mod ports;
+
+use std::fmt;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, mpsc};
+
+use corewheel::{
+    ShardCounts, ShardId, ShutdownPolicy, Spawned, StartError, StatsEndpoint, TimerService, Timers,
+};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use signal_hook::iterator::Signals;
+use tokio::sync::watch;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+use acceptor::Acceptor;
+use options::Options;
+
+/// Why the server did not run: one line, and the exit code.
+#[derive(Debug)]
+struct Failure {
+    code: u8,
+    line: String,
+}
+
+impl Failure {
+    /// What was asked for makes no sense.
+    fn usage(line: impl Into<String>) -> Self {
+        Self { code: 2, line: line.into() }
+    }
+
+    /// What was asked for cannot be done here.
+    fn host(line: impl Into<String>) -> Self {
+        Self { code: 1, line: line.into() }
+    }
+}
+
+fn main() -> ExitCode {
+    match options::parse().and_then(|options| options.map_or(Ok(()), |options| run(&options))) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Without a standard error there is nobody to tell but the exit code.
+            let _ = writeln!(io::stderr(), "idle_server: {}", failure.line);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<(), Failure> {
+    log_to_stderr();
+    let mut signals = listen_to_signals()
+        .map_err(|error| Failure::host(format!("signals cannot be handled: {error}")))?;
+    raise_file_limit();
+    let port = ports::reserve(options.listen).map_err(|e| busy("--listen", options.listen, &e))?;
+    ports::check(options.stats).map_err(|e| busy("--stats", options.stats, &e))?;
+
+    let service = start_service(options)?;
+    let (stop, stopped) = watch::channel(());
+    let acceptors = start_acceptors(&service, options, port.address(), &stopped)?;
+    let endpoint = StatsEndpoint::builder(service.stats_source())
+        .listen(options.stats)
+        .start()
+        .map_err(|error| Failure::host(format!("--stats: {error}")))?;
+
+    let shards = acceptors.len();
+    say(format_args!("listening on {} (shards: {shards}, each with a listener)", port.address()));
+    say(format_args!("runtime: {} ({})", service.runtime(), service.runtime_reason()));
+    say(format_args!("statistics: http://{}/", endpoint.local_addr()));
+    say(format_args!("try it: nc {} {}", reachable(port.address()), port.address().port()));
+
+    let signal = signals.forever().next();
+    tracing::info!(signal, "shutting down");
+    // The acceptors end, and close their listeners, when this is gone.
+    drop(stop);
+    for acceptor in acceptors {
+        // One that is gone with its shard has stopped too; the report below names the shard.
+        let _ = acceptor.wait();
+    }
+    let report = service
+        .shutdown(ShutdownPolicy::Return)
+        .map_err(|error| Failure::host(error.to_string()))?;
+    for shard in &report.shards {
+        say(summary(shard.shard, &shard.counts));
+    }
+    endpoint.stop();
+    match report.dead.as_slice() {
+        [] => Ok(()),
+        dead => Err(Failure::host(format!("these shards had died before: {dead:?}"))),
+    }
+}
+
+fn start_service(options: &Options) -> Result<TimerService, Failure> {
+    let mut builder = TimerService::builder()
+        .name("idle_server")
+        .runtime(options.runtime.into())
+        .tick(options.tick);
+    if let Some(shards) = options.shards {
+        builder = builder.shards(shards);
+    }
+    let service = builder.start().map_err(|error| match error {
+        StartError::Config(error) => Failure::usage(format!("--{}: {error}", error.field())),
+        error => Failure::host(error.to_string()),
+    })?;
+    if service.runtime() == "thread" {
+        let reason = service.runtime_reason();
+        return Err(Failure::host(format!("no runtime for connections works here: {reason}")));
+    }
+    Ok(service)
+}
+
+/// Starts an acceptor on each shard, and waits until all of them listen.
+fn start_acceptors(
+    service: &TimerService,
+    options: &Options,
+    address: SocketAddr,
+    stopped: &watch::Receiver<()>,
+) -> Result<Vec<Spawned<()>>, Failure> {
+    let (ready, listening) = mpsc::channel();
+    let mut acceptors = Vec::new();
+    for shard in service.shards() {
+        let limits = options.limits();
+        let (ready, stopped) = (ready.clone(), stopped.clone());
+        let acceptor = Acceptor { address, limits, ready, stopped };
+        let spawned = match service.runtime() {
+            #[cfg(target_os = "linux")]
+            "glommio" => service.spawn_on(shard, move |timers: Timers| {
+                acceptor.run::<glommio::net::TcpListener>(timers)
+            }),
+            _ => service.spawn_on(shard, move |timers: Timers| {
+                acceptor.run::<tokio::net::TcpListener>(timers)
+            }),
+        };
+        acceptors.push(spawned.map_err(|error| Failure::host(error.to_string()))?);
+    }
+    drop(ready);
+    for _ in &acceptors {
+        match listening.recv() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(busy("--listen", address, &error)),
+            Err(_) => return Err(Failure::host("a shard ended before it could listen")),
+        }
+    }
+    Ok(acceptors)
+}
+
+fn busy(option: &str, address: SocketAddr, error: &io::Error) -> Failure {
+    Failure::host(format!("{option} {address}: {error}"))
+}
+
+/// One shard's life in a line: what was scheduled is what the other three add up to.
+fn summary(shard: ShardId, counts: &ShardCounts) -> String {
+    let scheduled = counts.scheduled_local + counts.scheduled_remote;
+    let ShardCounts { fired, cancelled, returned, .. } = counts;
+    format!(
+        "shard {shard}: {scheduled} scheduled, {fired} fired, {cancelled} cancelled, {returned} \
+         returned"
+    )
+}
+
+/// What a client connects to, of an address that may stand for all of the host's.
+fn reachable(address: SocketAddr) -> String {
+    if address.ip().is_unspecified() { "localhost".to_owned() } else { address.ip().to_string() }
+}
+
+/// Writes a line for whoever looks at the server.
+fn say(line: impl fmt::Display) {
+    // A closed standard output must not end the server.
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// Warnings, or what `RUST_LOG` says.
+fn log_to_stderr() {
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter.from_env_lossy())
+        .with_writer(io::stderr)
+        .init();
+}
+
+/// The first SIGINT or SIGTERM comes out of what is returned. A second one ends the process on the
+/// spot, with the exit code that shells give to a process that the signal killed.
+fn listen_to_signals() -> io::Result<Signals> {
+    let again = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // These two run in this order within the signal's handler.
+        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&again))?;
+        flag::register(signal, Arc::clone(&again))?;
+    }
+    Signals::new([SIGINT, SIGTERM])
+}
+
+/// Lets the process have as many files, and so connections, as the host allows.
+fn raise_file_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+}

@@ -1,0 +1,100 @@
+//! What the server can be told on its command line.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{Parser, ValueEnum};
+use humantime::parse_duration;
+
+use crate::Failure;
+use crate::connection::Limits;
+
+/// A TCP echo server, one listener for each core, that closes idle and old connections.
+#[derive(Parser, Debug)]
+#[command(name = "idle_server", version)]
+pub(crate) struct Options {
+    /// Where clients connect to; port 0 takes a free one.
+    #[arg(long, default_value = "127.0.0.1:7070", value_name = "ADDRESS")]
+    pub(crate) listen: SocketAddr,
+
+    /// Where the statistics are, over HTTP.
+    #[arg(long, default_value = "127.0.0.1:9920", value_name = "ADDRESS")]
+    pub(crate) stats: SocketAddr,
+
+    /// Close a connection from which nothing was received for this long; 0 for never.
+    #[arg(long, default_value = "30s", value_name = "TIME", value_parser = parse_duration)]
+    read_idle: Duration,
+
+    /// Send PING to a connection to which nothing was written for this long; 0 for never.
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
+    heartbeat: Duration,
+
+    /// Close a connection that is this old, whatever it does; 0 for never.
+    #[arg(long, default_value = "0", value_name = "TIME", value_parser = parse_duration)]
+    max_age: Duration,
+
+    /// How many shards [default: one for each cpu that the process may use].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) shards: Option<usize>,
+
+    /// The length of a tick, 100us to 1s.
+    #[arg(long, default_value = "1ms", value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) tick: Duration,
+
+    /// What the shards run on.
+    #[arg(long, default_value = "auto")]
+    pub(crate) runtime: Runtime,
+}
+
+#[derive(Clone, Copy, ValueEnum, Debug)]
+pub(crate) enum Runtime {
+    /// Glommio where `io_uring` works, else tokio.
+    Auto,
+    Glommio,
+    Tokio,
+}
+
+impl From<Runtime> for corewheel::Runtime {
+    fn from(runtime: Runtime) -> Self {
+        match runtime {
+            Runtime::Auto => Self::Auto,
+            Runtime::Glommio => Self::Glommio,
+            Runtime::Tokio => Self::Tokio,
+        }
+    }
+}
+
+impl Options {
+    pub(crate) fn limits(&self) -> Limits {
+        let on = |time: Duration| (!time.is_zero()).then_some(time);
+        Limits {
+            read_idle: on(self.read_idle),
+            heartbeat: on(self.heartbeat),
+            max_age: on(self.max_age),
+        }
+    }
+}
+
+/// The options of this process; none if it was only asked for help.
+pub(crate) fn parse() -> Result<Option<Options>, Failure> {
+    match Options::try_parse() {
+        Ok(options) => Ok(Some(options)),
+        Err(error) => match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                // A closed standard output is not worth a complaint.
+                let _ = write!(io::stdout(), "{error}");
+                Ok(None)
+            }
+            _ => Err(Failure::usage(one_line(&error.to_string()))),
+        },
+    }
+}
+
+/// The first paragraph of what clap says, which names the option, on one line.
+fn one_line(message: &str) -> String {
+    let paragraph = message.split("\n\n").next().unwrap_or_default();
+    let words: Vec<_> = paragraph.split_whitespace().collect();
+    words.join(" ").trim_start_matches("error: ").to_owned()
+}

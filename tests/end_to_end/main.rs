@@ -1,0 +1,1 @@
+//! The echo server as its users see it.
