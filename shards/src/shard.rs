@@ -13,7 +13,7 @@ use crate::config::{ConfigError, ShardConfig, WheelKind};
 use crate::counters::Counters;
 use crate::key::TimerKey;
 use crate::outcome::{ArmOutcome, Budget, CancelOutcome, Expired, Full, ResetOutcome};
-use crate::slab::{Armed, Ending, Entry, Slab, State};
+use crate::slab::{Armed, Cancelled, Entry, Moved, Ripe, Slab, State};
 use crate::tick::Tick;
 use crate::wheel::{Batch, HashedWheel, HierarchicalWheel, Side, Slots, Step, Wheel};
 
@@ -133,22 +133,21 @@ impl<T> Shard<T> {
     /// with each cancel once there are many.
     #[inline]
     pub fn cancel(&mut self, key: TimerKey) -> CancelOutcome<T> {
-        match self.slab.state(key) {
-            State::Armed { deadline } => {
-                let (_, _, task) = self.slab.remove(key.index(), Ending::Withdrawn);
+        match self.slab.cancel(key) {
+            Cancelled::Armed { deadline, task } => {
                 self.counters.cancelled += 1;
                 self.sweep_if_due();
                 CancelOutcome::Cancelled { deadline: Tick::new(deadline), task }
             }
-            State::Granted => {
+            Cancelled::Other(State::Granted) => {
                 self.slab.doom(key);
                 CancelOutcome::Overtook
             }
-            State::Fired => {
+            Cancelled::Other(State::Fired) => {
                 self.counters.stale += 1;
                 CancelOutcome::AlreadyFired
             }
-            State::Doomed | State::Stale => {
+            Cancelled::Other(_) => {
                 self.counters.stale += 1;
                 CancelOutcome::Stale
             }
@@ -161,28 +160,26 @@ impl<T> Shard<T> {
     /// then does the timer take its place among those of its new tick. Earlier takes a new entry.
     #[inline]
     pub fn reset(&mut self, key: TimerKey, deadline: Tick) -> ResetOutcome {
-        match self.slab.state(key) {
-            State::Armed { deadline: old } => {
-                if deadline.index() >= old {
-                    self.slab.postpone(key.index(), deadline.index());
-                    self.counters.reset_lazy += 1;
-                } else {
-                    let entry = self.slab.refile(key.index(), deadline.index());
-                    self.file(entry, deadline.index());
-                    self.counters.reset_relinked += 1;
-                    self.sweep_if_due();
-                }
+        match self.slab.reset(key, deadline.index()) {
+            Moved::Later => {
+                self.counters.reset_lazy += 1;
                 ResetOutcome::Moved
             }
-            State::Granted => {
+            Moved::Earlier(entry) => {
+                self.file(entry, deadline.index());
+                self.counters.reset_relinked += 1;
+                self.sweep_if_due();
+                ResetOutcome::Moved
+            }
+            Moved::Other(State::Granted) => {
                 self.slab.redirect(key, deadline.index());
                 ResetOutcome::Overtook
             }
-            State::Fired => {
+            Moved::Other(State::Fired) => {
                 self.counters.stale += 1;
                 ResetOutcome::AlreadyFired
             }
-            State::Doomed | State::Stale => {
+            Moved::Other(_) => {
                 self.counters.stale += 1;
                 ResetOutcome::Stale
             }
@@ -259,22 +256,21 @@ impl<T> Shard<T> {
             while self.batch_left != 0 && self.expired_left > 0 {
                 let position = self.batch_left.trailing_zeros() as usize;
                 self.batch_left &= self.batch_left - 1;
-                let entry = self.batch.entries()[position];
+                let entry = self.batch.entry(position);
                 // It may have been cancelled or moved since the batch was looked at.
-                match self.slab.probe(entry) {
-                    Some(deadline) if deadline <= self.wheel.now() => {
+                match self.slab.expire(entry, self.wheel.now()) {
+                    Ripe::Due { key, deadline, task } => {
                         self.expired_left -= 1;
                         self.counters.fired += 1;
-                        let (key, deadline, task) = self.slab.remove(entry.index, Ending::Fired);
                         // With one timer less, fewer stale entries are allowed.
                         self.sweep_if_due();
                         return Some(Expired { key, deadline: Tick::new(deadline), task });
                     }
-                    Some(deadline) => {
+                    Ripe::Later(deadline) => {
                         self.counters.cascaded += 1;
                         self.wheel.file(&mut self.slots, entry, deadline);
                     }
-                    None => self.counters.swept += 1,
+                    Ripe::Stale => self.counters.swept += 1,
                 }
             }
             if self.expired_left == 0 || !self.open_batch() {
@@ -398,7 +394,7 @@ impl<T> Shard<T> {
             }
         });
         for position in (0..u32::BITS).filter(|bit| self.batch_left & (1 << bit) != 0) {
-            live += u64::from(self.slab.probe(self.batch.entries()[position as usize]).is_some());
+            live += u64::from(self.slab.probe(self.batch.entry(position as usize)).is_some());
         }
         assert_eq!(live, self.len() as u64, "each pending timer has one entry that counts");
         let (entries, max) = (self.entries() as u64, self.slots.entries_max(live));
@@ -429,8 +425,12 @@ impl<T> Shard<T> {
     /// A timer has gone or has left an entry behind: pays for the removal of stale entries.
     #[inline]
     fn sweep_if_due(&mut self) {
-        if self.slots.is_sweeping() || self.slots.wants_sweep(u64::from(self.slab.armed())) {
-            self.counters.swept += u64::from(self.slots.sweep_slice(&self.slab));
+        let live = u64::from(self.slab.armed());
+        if self.slots.is_sweeping() || self.slots.wants_sweep(live) {
+            let slices = if self.slots.must_hurry(live) { 4 } else { 1 };
+            for _ in 0..slices {
+                self.counters.swept += u64::from(self.slots.sweep_slice(&self.slab));
+            }
         }
     }
 
@@ -441,15 +441,11 @@ impl<T> Shard<T> {
             if self.work_left == 0 {
                 return false;
             }
-            if let Some(batch) = self.slots.take_batch_side(Side::Due) {
-                self.work_left = self.work_left.saturating_sub(batch.entries().len() as u32);
-                self.batch_left = 0;
-                for (bit, deadline) in batch.screen(&self.slab).into_iter().enumerate() {
-                    self.batch_left |= u32::from(deadline.is_some()) << bit;
-                }
-                let stale = batch.entries().len() as u32 - self.batch_left.count_ones();
-                self.counters.swept += u64::from(stale);
-                self.batch = batch;
+            if self.slots.take_batch_side(Side::Due, &mut self.batch) {
+                let examined = self.batch.entries().len() as u32;
+                self.work_left = self.work_left.saturating_sub(examined);
+                (_, self.batch_left) = self.batch.screen(&self.slab);
+                self.counters.swept += u64::from(examined - self.batch_left.count_ones());
                 return true;
             }
             let fresh = !self.slots.side_is_empty(Side::Fresh);
@@ -486,7 +482,7 @@ impl<T> Iterator for Drain<'_, T> {
     fn next(&mut self) -> Option<Self::Item> {
         let index = self.shard.slab.next_armed(self.from)?;
         self.from = index + 1;
-        let (key, deadline, task) = self.shard.slab.remove(index, Ending::Withdrawn);
+        let (key, deadline, task) = self.shard.slab.remove(index);
         self.shard.counters.returned += 1;
         self.shard.sweep_if_due();
         Some(Expired { key, deadline: Tick::new(deadline), task })

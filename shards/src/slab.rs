@@ -58,6 +58,38 @@ pub(crate) enum State {
     Stale,
 }
 
+/// What a cancel comes to.
+pub(crate) enum Cancelled<T> {
+    Armed {
+        deadline: u64,
+        task: T,
+    },
+    /// What the key names instead.
+    Other(State),
+}
+
+/// What a reset comes to.
+pub(crate) enum Moved {
+    /// Later: the entry stays where it is.
+    Later,
+    /// Earlier: this is the entry that counts now, to be filed.
+    Earlier(Entry),
+    /// What the key names instead.
+    Other(State),
+}
+
+/// What an entry is worth when its time has come.
+pub(crate) enum Ripe<T> {
+    Due {
+        key: TimerKey,
+        deadline: u64,
+        task: T,
+    },
+    /// The timer was moved to this deadline.
+    Later(u64),
+    Stale,
+}
+
 /// What became of a task that was sent after its granted key.
 pub(crate) enum Armed<T> {
     At { deadline: u64, entry: Entry },
@@ -108,8 +140,9 @@ impl<T> Slab<T> {
     /// Takes a slot for a timer; gives the task back if there is none.
     #[inline]
     pub(crate) fn insert(&mut self, deadline: u64, task: T) -> Result<(TimerKey, Entry), T> {
-        let Some(index) = self.occupy(deadline) else { return Err(task) };
+        let Some(index) = self.occupy() else { return Err(task) };
         let node = &mut self.nodes[index as usize];
+        node.deadline = deadline;
         node.task = Some(task);
         self.armed += 1;
         Ok((key_of(index, node.generation), Entry { index, filing: node.filing }))
@@ -117,9 +150,11 @@ impl<T> Slab<T> {
 
     /// Takes a slot for a timer that is still to come.
     pub(crate) fn grant(&mut self) -> Option<TimerKey> {
-        let index = self.occupy(GRANTED)?;
+        let index = self.occupy()?;
+        let node = &mut self.nodes[index as usize];
+        node.deadline = GRANTED;
         self.granted += 1;
-        Some(key_of(index, self.nodes[index as usize].generation))
+        Some(key_of(index, node.generation))
     }
 
     /// Fills a granted slot with its timer.
@@ -168,30 +203,69 @@ impl<T> Slab<T> {
         granted
     }
 
-    /// Ends an armed timer and hands out its task.
+    /// Ends the timer that `key` names, if it names one, and hands out its task.
     #[inline]
-    pub(crate) fn remove(&mut self, index: u32, ending: Ending) -> (TimerKey, u64, T) {
+    pub(crate) fn cancel(&mut self, key: TimerKey) -> Cancelled<T> {
+        if let Some(node) = self.nodes.get_mut(key.index() as usize)
+            && node.generation == key.generation().get()
+            && let Some(task) = node.task.take()
+        {
+            let deadline = node.deadline;
+            self.armed -= 1;
+            self.vacate(key.index(), Ending::Withdrawn);
+            return Cancelled::Armed { deadline, task };
+        }
+        Cancelled::Other(self.state(key))
+    }
+
+    /// Moves the deadline of the timer that `key` names, if it names one.
+    #[inline]
+    pub(crate) fn reset(&mut self, key: TimerKey, deadline: u64) -> Moved {
+        if let Some(node) = self.nodes.get_mut(key.index() as usize)
+            && node.generation == key.generation().get()
+            && node.task.is_some()
+        {
+            let earlier = deadline < node.deadline;
+            node.deadline = deadline;
+            if !earlier {
+                return Moved::Later;
+            }
+            node.filing = node.filing.wrapping_add(1);
+            return Moved::Earlier(Entry { index: key.index(), filing: node.filing });
+        }
+        Moved::Other(self.state(key))
+    }
+
+    /// Ends the timer that `entry` files, if it is due at `now`, and hands out its task.
+    #[inline]
+    pub(crate) fn expire(&mut self, entry: Entry, now: u64) -> Ripe<T> {
+        let node = &mut self.nodes[entry.index as usize];
+        if node.filing != entry.filing {
+            return Ripe::Stale;
+        }
+        let deadline = node.deadline;
+        if deadline > now {
+            return Ripe::Later(deadline);
+        }
+        let Some(task) = node.task.take() else {
+            debug_assert!(false, "the entry that counts of slot {} files nothing", entry.index);
+            return Ripe::Stale;
+        };
+        let key = key_of(entry.index, node.generation);
+        self.armed -= 1;
+        self.vacate(entry.index, Ending::Fired);
+        Ripe::Due { key, deadline, task }
+    }
+
+    /// Ends the timer of an armed slot and hands out its task.
+    pub(crate) fn remove(&mut self, index: u32) -> (TimerKey, u64, T) {
         let node = &mut self.nodes[index as usize];
         let key = key_of(index, node.generation);
         let deadline = node.deadline;
         let task = node.task.take().expect("only an armed slot is removed");
         self.armed -= 1;
-        self.vacate(index, ending);
+        self.vacate(index, Ending::Withdrawn);
         (key, deadline, task)
-    }
-
-    /// Moves a deadline and leaves the entry where it is.
-    #[inline]
-    pub(crate) fn postpone(&mut self, index: u32, deadline: u64) {
-        self.nodes[index as usize].deadline = deadline;
-    }
-
-    /// Moves a deadline and makes the entry of this filing stale; the caller files the new one.
-    pub(crate) fn refile(&mut self, index: u32, deadline: u64) -> Entry {
-        let node = &mut self.nodes[index as usize];
-        node.deadline = deadline;
-        node.filing = node.filing.wrapping_add(1);
-        Entry { index, filing: node.filing }
     }
 
     #[inline]
@@ -217,16 +291,16 @@ impl<T> Slab<T> {
     }
 
     /// The deadline of the timer that `entry` files, or `None` if the entry is stale.
-    #[inline]
     pub(crate) fn probe(&self, entry: Entry) -> Option<u64> {
-        let node = &self.nodes[entry.index as usize];
-        (node.filing == entry.filing).then_some(node.deadline)
+        let (deadline, live) = self.look(entry);
+        live.then_some(deadline)
     }
 
-    /// Whether the entry files a timer.
+    /// The deadline of the slot that `entry` names, and whether the entry is not stale.
     #[inline]
-    pub(crate) fn is_live(&self, entry: Entry) -> bool {
-        self.nodes[entry.index as usize].filing == entry.filing
+    pub(crate) fn look(&self, entry: Entry) -> (u64, bool) {
+        let node = &self.nodes[entry.index as usize];
+        (node.deadline, node.filing == entry.filing)
     }
 
     /// The task of an armed timer.
@@ -292,23 +366,26 @@ impl<T> Slab<T> {
         );
     }
 
-    /// The last slot that was vacated comes first: its line is still in the cache.
+    /// The last slot that was vacated comes first: its line is still in the cache. The caller
+    /// writes the deadline, which links the free slots until then.
     #[inline]
-    fn occupy(&mut self, deadline: u64) -> Option<u32> {
-        if self.free != FREE_LIST_END {
-            let index = self.free;
-            let node = &mut self.nodes[index as usize];
-            self.free = node.deadline as u32;
-            node.deadline = deadline;
-            node.generation += 1;
-            Some(index)
-        } else if self.nodes.len() < self.capacity as usize {
-            let index = self.nodes.len() as u32;
-            self.nodes.push(Node { deadline, task: None, generation: 1, filing: 0 });
-            Some(index)
-        } else {
-            None
+    fn occupy(&mut self) -> Option<u32> {
+        let index = self.free;
+        let Some(node) = self.nodes.get_mut(index as usize) else { return self.occupy_another() };
+        self.free = node.deadline as u32;
+        node.generation += 1;
+        Some(index)
+    }
+
+    /// None of those that there are is free.
+    fn occupy_another(&mut self) -> Option<u32> {
+        debug_assert!(self.free == FREE_LIST_END, "slot {} is free and not there", self.free);
+        let index = self.nodes.len() as u32;
+        if index == self.capacity {
+            return None;
         }
+        self.nodes.push(Node { deadline: 0, task: None, generation: 1, filing: 0 });
+        Some(index)
     }
 
     #[inline]
@@ -352,7 +429,7 @@ mod tests {
         for _ in 0..3 {
             let (key, _) = slab.insert(7, ()).unwrap();
             assert_eq!(key.index(), 0);
-            slab.remove(key.index(), Ending::Withdrawn);
+            slab.remove(key.index());
             slab.check_invariants();
             keys.push(key);
         }
@@ -370,9 +447,11 @@ mod tests {
     fn an_entry_of_an_earlier_filing_or_life_is_stale() {
         let mut slab = Slab::with_capacity(1).unwrap();
         let (key, first) = slab.insert(9, ()).unwrap();
-        let second = slab.refile(key.index(), 3);
+        let Moved::Earlier(second) = slab.reset(key, 3) else { panic!("3 is earlier than 9") };
         assert_eq!((slab.probe(first), slab.probe(second)), (None, Some(3)));
-        slab.remove(key.index(), Ending::Fired);
+        assert!(matches!(slab.expire(first, 9), Ripe::Stale));
+        assert!(matches!(slab.expire(second, 2), Ripe::Later(3)));
+        assert!(matches!(slab.expire(second, 3), Ripe::Due { .. }));
         assert_eq!(slab.probe(second), None);
         assert!(matches!(slab.state(key), State::Fired));
         let (_, third) = slab.insert(4, ()).unwrap();

@@ -15,7 +15,7 @@
 //! what the hierarchical wheel does away with. 8 bytes a slot.
 
 use super::Step;
-use super::slots::{Side, Slots};
+use super::slots::{Batch, Side, Slots};
 use crate::counters::Counters;
 use crate::slab::{Entry, Slab};
 
@@ -123,25 +123,31 @@ impl HashedWheel {
         counters: &mut Counters,
     ) -> bool {
         let tick = self.now + 1;
+        let mut batch = Batch::default();
         while *work > 0 {
-            let Some(batch) = slots.take_batch(slot) else {
+            if !slots.take_batch(slot, &mut batch) {
                 self.finish_walk(slot, slots);
                 return true;
-            };
-            *work = work.saturating_sub(batch.entries().len() as u32);
-            for (entry, deadline) in batch.entries().iter().zip(batch.screen(slab)) {
-                match deadline {
-                    None => counters.swept += 1,
-                    Some(deadline) if deadline <= tick => slots.push_side(Side::Ripe, *entry),
-                    Some(deadline) => {
-                        counters.cascaded += 1;
-                        self.note(deadline);
-                        if self.slot(deadline) == slot {
-                            slots.push_side(Side::Kept, *entry);
-                        } else {
-                            slots.push(self.slot(deadline), *entry);
-                        }
-                    }
+            }
+            let examined = batch.entries().len() as u32;
+            *work = work.saturating_sub(examined);
+            let (deadlines, live) = batch.screen(slab);
+            counters.swept += u64::from(examined - live.count_ones());
+            let mut left = live;
+            while left != 0 {
+                let position = left.trailing_zeros() as usize;
+                left &= left - 1;
+                let (deadline, entry) = (deadlines[position], batch.entry(position));
+                if deadline <= tick {
+                    slots.push_side(Side::Ripe, entry);
+                    continue;
+                }
+                counters.cascaded += 1;
+                self.note(deadline);
+                if self.slot(deadline) == slot {
+                    slots.push_side(Side::Kept, entry);
+                } else {
+                    slots.push(self.slot(deadline), entry);
                 }
             }
         }

@@ -18,7 +18,7 @@
 use alloc::boxed::Box;
 
 use super::Step;
-use super::slots::{Side, Slots};
+use super::slots::{Batch, Side, Slots};
 use crate::counters::Counters;
 use crate::slab::{Entry, Slab};
 
@@ -148,20 +148,23 @@ impl HierarchicalWheel {
         counters: &mut Counters,
     ) -> bool {
         let start = self.now + 1;
+        let mut batch = Batch::default();
         while *work > 0 {
-            let Some(batch) = slots.take_batch(slot) else {
+            if !slots.take_batch(slot, &mut batch) {
                 self.now = start;
                 self.cascading = None;
                 return true;
-            };
-            *work = work.saturating_sub(batch.entries().len() as u32);
-            for (entry, deadline) in batch.entries().iter().zip(batch.screen(slab)) {
-                if let Some(deadline) = deadline {
-                    slots.push(self.slot(deadline, start), *entry);
-                    counters.cascaded += 1;
-                } else {
-                    counters.swept += 1;
-                }
+            }
+            let examined = batch.entries().len() as u32;
+            *work = work.saturating_sub(examined);
+            let (deadlines, live) = batch.screen(slab);
+            counters.cascaded += u64::from(live.count_ones());
+            counters.swept += u64::from(examined - live.count_ones());
+            let mut left = live;
+            while left != 0 {
+                let position = left.trailing_zeros() as usize;
+                left &= left - 1;
+                slots.push(self.slot(deadlines[position], start), batch.entry(position));
             }
         }
         false

@@ -7,9 +7,14 @@
 //!
 //! Every place where an entry can lie is a slot here: those of the wheel, numbered by the wheel
 //! from 0, and a few behind them that the shard and the wheel use for what is under way. So the
-//! sweep reaches everything and needs one rule only: *a slot's chain is what the sweep has kept of
-//! it, followed by what it has not seen yet*, in order. Whoever takes from a slot takes of the
-//! first part first, and whoever passes a slot on puts the two together.
+//! sweep reaches everything, and needs no state but a place and one rule: *a slot is what a sweep
+//! has kept of it, followed by what is young*, in order. Whoever takes from a slot takes the kept
+//! part first.
+//!
+//! The two parts are the two generations of a garbage collector, and for the same reason: where
+//! timers are cancelled soon after they were scheduled, as requests' are, nearly all of what is
+//! stale is young, and a sweep that looked at the idle ones again and again would do it in vain.
+//! Where it finds too little among the young, it looks at all.
 //!
 //! Cost: 128 bytes for 15 entries, 8.53 bytes an entry in full chunks.
 
@@ -64,6 +69,22 @@ impl Chain {
     }
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// What a sweep has seen and kept.
+    kept: Chain,
+    /// What came since.
+    young: Chain,
+}
+
+impl Slot {
+    const EMPTY: Self = Self { kept: Chain::EMPTY, young: Chain::EMPTY };
+
+    fn is_empty(self) -> bool {
+        self.kept.is_empty() && self.young.is_empty()
+    }
+}
+
 /// The entries of one chunk, taken off a chain.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Batch {
@@ -72,19 +93,30 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
+    #[inline]
     pub(crate) fn entries(&self) -> &[Entry] {
         &self.entries[..self.len]
     }
 
-    /// Looks all timers of the batch up, one after the other and independently, so that the
-    /// processor waits for all of them at once.
+    /// The entry at a position below [`CHUNK_ENTRIES`].
     #[inline]
-    pub(crate) fn screen<T>(&self, slab: &Slab<T>) -> [Option<u64>; CHUNK_ENTRIES] {
-        let mut deadlines = [None; CHUNK_ENTRIES];
-        for (deadline, entry) in deadlines.iter_mut().zip(self.entries()) {
-            *deadline = slab.probe(*entry);
+    pub(crate) fn entry(&self, position: usize) -> Entry {
+        self.entries[position]
+    }
+
+    /// Looks all timers of the batch up, one after the other and independently, so that the
+    /// processor waits for all of them at once. Returns their deadlines, and a bit for each entry
+    /// that is not stale.
+    #[inline]
+    pub(crate) fn screen<T>(&self, slab: &Slab<T>) -> ([u64; CHUNK_ENTRIES], u32) {
+        let mut deadlines = [0; CHUNK_ENTRIES];
+        let mut live = 0;
+        for (position, (deadline, entry)) in deadlines.iter_mut().zip(self.entries()).enumerate() {
+            let (at, is_live) = slab.look(*entry);
+            *deadline = at;
+            live |= u32::from(is_live) << position;
         }
-        deadlines
+        (deadlines, live)
     }
 
     /// The entries that are not stale.
@@ -96,27 +128,43 @@ impl Batch {
         let mut live = Self::default();
         for entry in self.entries() {
             live.entries[live.len] = *entry;
-            live.len += usize::from(slab.is_live(*entry));
+            live.len += usize::from(slab.look(*entry).1);
         }
         live
     }
 }
 
-#[derive(Debug)]
+/// A pass over all slots that is under way.
+#[derive(Clone, Copy, Debug)]
 struct Sweep {
     slot: usize,
-    /// What is kept of `slot`; it comes before what is still in the slot's own chain.
-    kept: Chain,
+    /// It looks at what earlier ones have kept as well.
+    deep: bool,
+    /// Of the young entries, while it looks at those only.
+    examined: u32,
+    dropped: u32,
+}
+
+impl Sweep {
+    /// Goes on to this slot, and at all entries from there on if the young ones are not worth it.
+    fn enter(&mut self, slot: usize) {
+        self.slot = slot;
+        self.deep |= self.examined >= SHALLOW_MIN && self.dropped * 2 < self.examined;
+    }
 }
 
 #[derive(Debug)]
 pub(crate) struct Slots {
-    chains: Box<[Chain]>,
+    table: Box<[Slot]>,
     occupied: Bitmap,
     chunks: Vec<Chunk>,
     free: u32,
     entries: u64,
+    /// Stale entries that are left alone beside three quarters of the live ones.
+    slack: u64,
     sweep: Option<Sweep>,
+    /// The last pass looked at the young entries only, and that was not enough.
+    next_is_deep: bool,
 }
 
 impl Slots {
@@ -124,31 +172,42 @@ impl Slots {
     /// refuses.
     pub(crate) fn with_capacity(wheel_slots: usize, capacity: u32) -> Option<Self> {
         let len = wheel_slots + SIDES;
-        // Never more entries than this (see `entries_max`), and beside the full chunks one that is
-        // not full for each chain, the sweep's included.
-        let full = entries_max(wheel_slots, u64::from(capacity)).div_ceil(CHUNK_ENTRIES as u64);
+        let slack = (u64::from(capacity) / 256).clamp(SLACK_MIN, SLACK_MAX);
+        // Never more entries than this, and beside the full chunks some that are not: the last of
+        // either part of a slot, and where a sweep has joined the two.
+        let most = entries_max(wheel_slots, slack, u64::from(capacity));
+        let full = most.div_ceil(CHUNK_ENTRIES as u64);
         let mut chunks = Vec::new();
-        chunks.try_reserve_exact(full as usize + len + 1).ok()?;
+        chunks.try_reserve_exact(full as usize + 3 * len).ok()?;
         Some(Self {
-            chains: vec![Chain::EMPTY; len].into_boxed_slice(),
+            table: vec![Slot::EMPTY; len].into_boxed_slice(),
             occupied: Bitmap::new(len),
             chunks,
             free: NIL,
             entries: 0,
+            slack,
             sweep: None,
+            next_is_deep: false,
         })
     }
 
     /// Appends an entry to a slot.
     #[inline]
     pub(crate) fn push(&mut self, slot: usize, entry: Entry) {
-        let mut chain = self.chains[slot];
-        if chain.is_empty() {
-            self.occupied.set(slot);
-        }
-        self.append(&mut chain, entry);
-        self.chains[slot] = chain;
         self.entries += 1;
+        let tail = self.table[slot].young.tail;
+        if let Some(chunk) = self.chunks.get_mut(tail as usize) {
+            let len = chunk.len as usize;
+            if len < CHUNK_ENTRIES {
+                chunk.entries[len] = entry;
+                chunk.len += 1;
+                return;
+            }
+        }
+        self.occupied.set(slot);
+        let mut young = self.table[slot].young;
+        self.append_chunk(&mut young, entry);
+        self.table[slot].young = young;
     }
 
     #[inline]
@@ -156,84 +215,92 @@ impl Slots {
         self.push(self.side(side), entry);
     }
 
-    /// Takes the first entries off a slot, at most a chunk of them.
-    ///
-    /// A sweep that is in the middle of the slot stays where it is. Were it to begin anew, a slot
-    /// that is worked off in small turns would have its first entries swept again and again and its
-    /// last ones never.
+    /// Takes the first entries off a slot, at most a chunk of them. False if there are none.
     #[inline]
-    pub(crate) fn take_batch(&mut self, slot: usize) -> Option<Batch> {
-        if let Some(batch) = self.take_kept(slot) {
-            return Some(batch);
+    pub(crate) fn take_batch(&mut self, slot: usize, batch: &mut Batch) -> bool {
+        let Slot { mut kept, mut young } = self.table[slot];
+        let taken = self.detach_head(if kept.is_empty() { &mut young } else { &mut kept }, batch);
+        if taken {
+            self.table[slot] = Slot { kept, young };
+            if kept.is_empty() && young.is_empty() {
+                self.occupied.clear(slot);
+            }
+            self.entries -= batch.len as u64;
         }
-        let mut chain = self.chains[slot];
-        let batch = self.detach_head(&mut chain)?;
-        self.chains[slot] = chain;
-        if chain.is_empty() {
-            self.occupied.clear(slot);
-            self.stop_sweeping(slot);
-        }
-        self.entries -= batch.len as u64;
-        Some(batch)
+        taken
     }
 
-    pub(crate) fn take_batch_side(&mut self, side: Side) -> Option<Batch> {
-        self.take_batch(self.side(side))
+    #[inline]
+    pub(crate) fn take_batch_side(&mut self, side: Side, batch: &mut Batch) -> bool {
+        self.take_batch(self.side(side), batch)
     }
 
     /// Moves all entries of slot `from` behind those of slot `to`, in O(1).
     pub(crate) fn splice(&mut self, from: usize, to: usize) {
-        self.stop_sweeping(from);
-        let moved = core::mem::replace(&mut self.chains[from], Chain::EMPTY);
-        self.occupied.clear(from);
+        let moved = core::mem::replace(&mut self.table[from], Slot::EMPTY);
         if moved.is_empty() {
             return;
         }
-        let target = self.chains[to];
-        if target.is_empty() {
-            self.chains[to] = moved;
-            self.occupied.set(to);
+        self.occupied.clear(from);
+        self.occupied.set(to);
+        let target = self.table[to];
+        self.table[to] = if target.is_empty() {
+            moved
         } else {
-            self.chunks[target.tail as usize].next = moved.head;
-            self.chains[to].tail = moved.tail;
-        }
+            let moved = self.join(moved.kept, moved.young);
+            Slot { kept: target.kept, young: self.join(target.young, moved) }
+        };
     }
 
-    /// Drops the stale entries of about a chunk, wherever the sweep has come to. Returns how many;
-    /// the sweep is over when [`is_sweeping`](Self::is_sweeping) is false again.
+    /// Drops the stale entries of about a chunk, wherever the sweep has come to; begins one if none
+    /// is under way. Returns how many were dropped.
     pub(crate) fn sweep_slice<T>(&mut self, slab: &Slab<T>) -> u32 {
-        let mut examined = 0;
+        let mut sweep = self.sweep.take().unwrap_or(Sweep {
+            slot: usize::MAX,
+            deep: self.next_is_deep || self.entries < SHALLOW_ENTRIES_MIN,
+            examined: 0,
+            dropped: 0,
+        });
+        let mut batch = Batch::default();
+        let mut cost = 0;
         let mut dropped = 0;
-        while examined < CHUNK_ENTRIES {
-            let Some(mut sweep) = self.sweep.take().or_else(|| self.sweep_from(0)) else { break };
-            let mut chain = self.chains[sweep.slot];
-            if let Some(batch) = self.detach_head(&mut chain) {
-                // A chunk that is hardly filled counts as a few entries: it costs a miss too.
-                examined += batch.len.max(CHUNK_ENTRIES / 4);
-                let live = batch.live(slab);
-                dropped += (batch.len - live.len) as u32;
-                self.append_batch(&mut sweep.kept, &live);
-            }
-            self.chains[sweep.slot] = chain;
-            if chain.is_empty() {
-                self.chains[sweep.slot] = sweep.kept;
-                if sweep.kept.is_empty() {
-                    self.occupied.clear(sweep.slot);
+        while cost < CHUNK_ENTRIES {
+            if self.table.get(sweep.slot).is_none_or(|slot| slot.young.is_empty()) {
+                let Some(slot) = self.next_to_sweep(sweep.slot) else {
+                    self.entries -= u64::from(dropped);
+                    self.next_is_deep = !sweep.deep && self.wants_sweep(u64::from(slab.armed()));
+                    return dropped;
+                };
+                sweep.enter(slot);
+                if sweep.deep {
+                    let Slot { kept, young } = self.table[slot];
+                    self.table[slot] = Slot { kept: Chain::EMPTY, young: self.join(kept, young) };
                 }
-                self.sweep = self.sweep_from(sweep.slot + 1);
-                if self.sweep.is_none() {
-                    break;
-                }
-            } else {
-                self.sweep = Some(sweep);
             }
+            let Slot { mut kept, mut young } = self.table[sweep.slot];
+            batch.len = 0;
+            self.detach_head(&mut young, &mut batch);
+            let live = batch.live(slab);
+            self.append_batch(&mut kept, &live);
+            let slot = Slot { kept, young };
+            self.table[sweep.slot] = slot;
+            if slot.is_empty() {
+                self.occupied.clear(sweep.slot);
+            }
+            let stale = (batch.len - live.len) as u32;
+            dropped += stale;
+            sweep.examined += batch.len as u32;
+            sweep.dropped += stale;
+            // A slot where there is little to do counts as a few entries: it costs a miss too.
+            cost += batch.len.max(CHUNK_ENTRIES / 4);
         }
+        self.sweep = Some(sweep);
         self.entries -= u64::from(dropped);
         dropped
     }
 
     pub(crate) fn side(&self, side: Side) -> usize {
-        self.chains.len() - SIDES + side as usize
+        self.table.len() - SIDES + side as usize
     }
 
     pub(crate) fn side_is_empty(&self, side: Side) -> bool {
@@ -258,7 +325,7 @@ impl Slots {
 
     /// The bound on [`entries`](Self::entries) with `live` timers.
     pub(crate) fn entries_max(&self, live: u64) -> u64 {
-        entries_max(self.chains.len() - SIDES, live)
+        entries_max(self.table.len() - SIDES, self.slack, live)
     }
 
     /// Whether there are so many stale entries that a sweep must begin.
@@ -266,19 +333,24 @@ impl Slots {
     /// There may be fewer entries than timers: the shard holds a batch of them in its hands.
     #[inline]
     pub(crate) fn wants_sweep(&self, live: u64) -> bool {
-        self.entries > live + live / 4 * 3 + SWEEP_SLACK
+        self.entries > live + live / 4 * 3 + self.slack
     }
 
-    /// Calls `visit` with each entry and its slot, in the order of the slots' chains.
+    /// Whether the stale entries are so near their bound that the sweep must hurry.
+    #[inline]
+    pub(crate) fn must_hurry(&self, live: u64) -> bool {
+        self.entries > live + live / 8 * 7 + self.slack
+    }
+
+    /// Calls `visit` with each entry and its slot, in the order of the slots.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(usize, Entry)) {
-        for slot in 0..self.chains.len() {
-            let kept = self.sweep.as_ref().filter(|sweep| sweep.slot == slot);
-            for chain in kept.map(|sweep| sweep.kept).into_iter().chain([self.chains[slot]]) {
+        for (number, slot) in self.table.iter().enumerate() {
+            for chain in [slot.kept, slot.young] {
                 let mut next = chain.head;
                 while next != NIL {
                     let chunk = &self.chunks[next as usize];
                     for entry in &chunk.entries[..chunk.len as usize] {
-                        visit(slot, *entry);
+                        visit(number, *entry);
                     }
                     next = chunk.next;
                 }
@@ -296,23 +368,19 @@ impl Slots {
         self.for_each(|_, _| count += 1);
         assert_eq!(count, self.entries, "entries are counted");
         let mut used = 0;
-        let swept = self.sweep.iter().map(|sweep| (None, sweep.kept));
-        let slots = self.chains.iter().enumerate().map(|(slot, chain)| (Some(slot), *chain));
-        for (slot, chain) in slots.chain(swept) {
-            let mut last = NIL;
-            let mut next = chain.head;
-            while next != NIL {
-                assert!(self.chunks[next as usize].len > 0, "a chunk in use holds something");
-                (last, next) = (next, self.chunks[next as usize].next);
-                used += 1;
+        for (number, slot) in self.table.iter().enumerate() {
+            for chain in [slot.kept, slot.young] {
+                let mut last = NIL;
+                let mut next = chain.head;
+                while next != NIL {
+                    assert!(self.chunks[next as usize].len > 0, "a chunk in use holds something");
+                    (last, next) = (next, self.chunks[next as usize].next);
+                    used += 1;
+                }
+                assert_eq!(last, chain.tail, "a chain of slot {number} ends at its tail");
             }
-            assert_eq!(last, chain.tail, "the chain of {slot:?} ends at its tail");
-            if let Some(slot) = slot {
-                let swept =
-                    self.sweep.as_ref().is_some_and(|s| s.slot == slot && !s.kept.is_empty());
-                let holds = !chain.is_empty() || swept;
-                assert_eq!(self.occupied.contains(slot), holds, "the bit of slot {slot} is right");
-            }
+            let holds = !slot.is_empty();
+            assert_eq!(self.occupied.contains(number), holds, "the bit of slot {number} is right");
         }
         let mut next = self.free;
         while next != NIL {
@@ -323,49 +391,20 @@ impl Slots {
         assert_eq!(used, self.chunks.len(), "every chunk is in a chain or free");
     }
 
-    fn sweep_from(&self, slot: usize) -> Option<Sweep> {
-        let slot = self.occupied.first_in(slot, self.chains.len())?;
-        Some(Sweep { slot, kept: Chain::EMPTY })
+    /// The slot that a sweep comes to after this one.
+    fn next_to_sweep(&self, slot: usize) -> Option<usize> {
+        self.occupied.first_in(slot.wrapping_add(1), self.table.len())
     }
 
-    /// Takes the first entries off what the sweep has kept of the slot that it is in.
-    #[inline]
-    fn take_kept(&mut self, slot: usize) -> Option<Batch> {
-        let mut kept = self.sweep.as_ref().filter(|sweep| sweep.slot == slot)?.kept;
-        let batch = self.detach_head(&mut kept)?;
-        self.sweep = Some(Sweep { slot, kept });
-        self.entries -= batch.len as u64;
-        Some(batch)
-    }
-
-    /// Puts a slot together again that the sweep is in the middle of, and lets the sweep go on
-    /// behind it.
-    #[inline]
-    fn stop_sweeping(&mut self, slot: usize) {
-        if let Some(sweep) = self.sweep.take_if(|sweep| sweep.slot == slot) {
-            let rest = self.chains[slot];
-            if !sweep.kept.is_empty() {
-                self.chains[slot].head = sweep.kept.head;
-                self.chunks[sweep.kept.tail as usize].next = rest.head;
-                if rest.is_empty() {
-                    self.chains[slot].tail = sweep.kept.tail;
-                }
-            }
-            self.sweep = self.sweep_from(slot + 1);
-        }
-    }
-
-    #[inline]
-    fn append(&mut self, chain: &mut Chain, entry: Entry) {
-        if let Some(chunk) = self.chunks.get_mut(chain.tail as usize) {
-            let len = chunk.len as usize;
-            if len < CHUNK_ENTRIES {
-                chunk.entries[len] = entry;
-                chunk.len += 1;
-                return;
+    fn join(&mut self, first: Chain, second: Chain) -> Chain {
+        match (first.is_empty(), second.is_empty()) {
+            (true, _) => second,
+            (_, true) => first,
+            (false, false) => {
+                self.chunks[first.tail as usize].next = second.head;
+                Chain { head: first.head, tail: second.tail }
             }
         }
-        self.append_chunk(chain, entry);
     }
 
     /// Appends all entries of a batch.
@@ -378,12 +417,14 @@ impl Slots {
             chunk.len += first.len() as u32;
             rest = others;
         }
-        for entry in rest {
-            self.append(chain, *entry);
+        if let Some((entry, others)) = rest.split_first() {
+            let chunk = self.append_chunk(chain, *entry);
+            chunk.entries[1..=others.len()].copy_from_slice(others);
+            chunk.len += others.len() as u32;
         }
     }
 
-    fn append_chunk(&mut self, chain: &mut Chain, entry: Entry) {
+    fn append_chunk(&mut self, chain: &mut Chain, entry: Entry) -> &mut Chunk {
         let fresh = if self.free == NIL {
             debug_assert!(self.chunks.len() < self.chunks.capacity(), "the pool is reserved");
             self.chunks.push(Chunk { next: NIL, len: 0, entries: [Entry::default(); _] });
@@ -393,42 +434,51 @@ impl Slots {
             self.free = self.chunks[free as usize].next;
             free
         };
+        if let Some(last) = self.chunks.get_mut(chain.tail as usize) {
+            last.next = fresh;
+        } else {
+            chain.head = fresh;
+        }
+        chain.tail = fresh;
         let chunk = &mut self.chunks[fresh as usize];
         chunk.next = NIL;
         chunk.len = 1;
         chunk.entries[0] = entry;
-        if chain.is_empty() {
-            chain.head = fresh;
-        } else {
-            self.chunks[chain.tail as usize].next = fresh;
-        }
-        chain.tail = fresh;
+        chunk
     }
 
     #[inline]
-    fn detach_head(&mut self, chain: &mut Chain) -> Option<Batch> {
-        let index = chain.head;
-        let chunk = self.chunks.get_mut(index as usize)?;
-        let batch = Batch { entries: chunk.entries, len: chunk.len as usize };
-        chain.head = chunk.next;
-        if chain.head == NIL {
+    fn detach_head(&mut self, chain: &mut Chain, batch: &mut Batch) -> bool {
+        let Some(chunk) = self.chunks.get_mut(chain.head as usize) else { return false };
+        batch.entries = chunk.entries;
+        batch.len = (chunk.len as usize).min(CHUNK_ENTRIES);
+        let next = core::mem::replace(&mut chunk.next, self.free);
+        self.free = core::mem::replace(&mut chain.head, next);
+        if next == NIL {
             chain.tail = NIL;
         }
-        chunk.next = self.free;
-        self.free = index;
-        Some(batch)
+        true
     }
 }
 
-/// Stale entries that are left alone beside three quarters of the live ones.
-const SWEEP_SLACK: u64 = 512;
+/// The limits of the slack, which is a small part of the capacity: the more of it, the less often a
+/// shard with few timers is swept.
+const SLACK_MIN: u64 = 1_024;
+const SLACK_MAX: u64 = 4_096;
+
+/// Fewer entries than this are in the cache anyway: a sweep looks at all of them.
+const SHALLOW_ENTRIES_MIN: u64 = 1 << 14;
+
+/// Young entries that a sweep looks at before it judges whether they are worth it.
+const SHALLOW_MIN: u32 = 256;
 
 /// Twice the live timers and a constant.
 ///
 /// The sweep begins when the stale entries pass three quarters of the live timers, and each
-/// operation that leaves one more behind or takes a timer away pays for a slice of about a chunk.
-/// So a pass ends before the stale entries have caught up with the live ones, but for the slots
-/// that hold a few entries only: those cost a slice a few, hence the constant.
-fn entries_max(wheel_slots: usize, live: u64) -> u64 {
-    2 * live + 2 * SWEEP_SLACK + 2 * wheel_slots as u64
+/// operation that leaves one more behind or takes a timer away pays for a slice of about a chunk,
+/// for several when they pass seven eighths. So a pass over everything ends before the stale
+/// entries have caught up with the live ones, but for the slots that hold a few entries only: those
+/// cost a slice a few, hence the constant.
+fn entries_max(wheel_slots: usize, slack: u64, live: u64) -> u64 {
+    2 * live + 2 * slack + 2 * wheel_slots as u64
 }
