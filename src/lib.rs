@@ -13,7 +13,8 @@
 //!
 //! - [`corewheel_shard`] is what one core owns: wheel, slab, what is due, counters. It knows no
 //!   thread, no clock and no atomic.
-//! - `lane`, `bell`, `gate` and `mesh` are where threads meet, and nowhere else do they.
+//! - `lane`, `overflow`, `bell`, `gate` and `mesh` are where threads meet, and nowhere else do
+//!   they.
 //! - `core` is what a shard's thread holds, `turn` is one turn of it: drain the lanes, advance,
 //!   deliver, publish, say what is next.
 //! - `driver` takes the turns: on glommio, on tokio, on a plain thread, in somebody's own loop.
