@@ -279,6 +279,7 @@ impl<T: Send + 'static> Core<T> {
     pub(crate) fn abandon_sleep(&self, key: TimerKey, index: u32) {
         // Its task is a number, and it may have fired: there is nothing to be told of it.
         let _ = self.state.borrow_mut().shard.cancel(key);
+        self.publish_command();
         self.release_sleeper(index);
     }
 
@@ -287,7 +288,10 @@ impl<T: Send + 'static> Core<T> {
         let mut state = self.state.borrow_mut();
         let now = state.shard.now();
         let outcome = state.shard.cancel(key);
-        state.finish_cancel(outcome, now, &self.directory)
+        let outcome = state.finish_cancel(outcome, now, &self.directory);
+        drop(state);
+        self.publish_command();
+        outcome
     }
 
     #[inline]
@@ -332,6 +336,18 @@ impl<T: Send + 'static> Core<T> {
         if deadline < self.asleep_until.get() {
             self.asleep_until.set(Tick::ZERO);
             self.door().bell.ring();
+        } else {
+            self.publish_command();
+        }
+    }
+
+    /// Publishes what a command has changed while the driver sleeps. Its next turn may be far off,
+    /// and until then the statistics would show a shard that its own tasks keep busy as idle.
+    #[inline]
+    fn publish_command(&self) {
+        if self.asleep_until.get() > Tick::ZERO {
+            let state = self.state.borrow();
+            self.door().published.store_commands(state.shard.counters());
         }
     }
 }

@@ -1,8 +1,9 @@
 //! What each shard has done, is doing and how late it was, readable from any thread.
 //!
 //! A shard keeps its counts in plain numbers and stores them once a turn, relaxed, into a line of
-//! atomics of its own ([`Published`]); whoever reads takes no lock that the shard's turn takes and
-//! sends it nothing. Counts of one reading may be of two turns that follow each other, but `pending`
+//! atomics of its own ([`Published`]); what its own core's tasks do while it sleeps between turns is
+//! stored as they do it. Whoever reads takes no lock that the shard's turn takes and sends it
+//! nothing. Counts of one reading may be of two turns that follow each other, but `pending`
 //! is published as a count of its own and never negative.
 //!
 //! Cost: publishing is some fifty stores a turn, and a few hundred where something fired since.
@@ -223,6 +224,20 @@ impl Published {
         self.counts.store(counts);
         self.lateness.store(lateness);
         self.ring_delay.store(ring_delay);
+    }
+
+    /// Stores the counts that commands of the shard's own core change, between turns.
+    #[inline]
+    pub(crate) fn store_commands(&self, counters: &Counters) {
+        // Relaxed: each count stands for itself.
+        let store = |count: &AtomicU64, value| count.store(value, Ordering::Relaxed);
+        store(&self.counts.pending, counters.pending());
+        store(&self.counts.pending_max, counters.pending_max);
+        store(&self.counts.scheduled_local, counters.scheduled_local);
+        store(&self.counts.cancelled, counters.cancelled);
+        store(&self.counts.stale, counters.stale);
+        store(&self.counts.reset_lazy, counters.reset_lazy);
+        store(&self.counts.reset_relinked, counters.reset_relinked);
     }
 
     pub(crate) fn load(&self) -> (ShardCounts, Times, Times) {
