@@ -92,9 +92,11 @@ pub(crate) fn parse() -> Result<Option<Options>, Failure> {
     }
 }
 
-/// The first paragraph of what clap says, which names the option, on one line.
+/// What clap says, which names the option, on one line and without the general advice after it.
 fn one_line(message: &str) -> String {
-    let paragraph = message.split("\n\n").next().unwrap_or_default();
-    let words: Vec<_> = paragraph.split_whitespace().collect();
-    words.join(" ").trim_start_matches("error: ").to_owned()
+    let mut message = message.trim_start_matches("error: ");
+    for advice in ["\n\nUsage:", "\n\nFor more information"] {
+        message = message.split(advice).next().unwrap_or_default();
+    }
+    message.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,0 +1,116 @@
+//! What goes in comes out, and nothing stays behind.
+
+use std::io::Write;
+use std::net::{Shutdown, TcpListener};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use socket2::SockRef;
+
+use crate::server::{Server, echo, read_to, read_to_end};
+use crate::{WORLDS, in_every_world};
+
+#[test]
+fn a_line_comes_back() {
+    in_every_world(|world| {
+        let server = Server::start(world, &[]);
+        let mut streams: Vec<_> = (0..20).map(|_| server.connect()).collect();
+        for (number, stream) in streams.iter_mut().enumerate() {
+            echo(stream, &format!("line {number}\n")).unwrap();
+        }
+        drop(streams);
+        server.wait_for("pending", 0);
+        let ended = server.stop(Signal::TERM);
+        // Read-idle and heartbeat, for each.
+        assert_eq!(ended.sum(|shard| shard.cancelled), 40, "{world:?}");
+    });
+}
+
+#[test]
+fn much_at_once_comes_back_in_order() {
+    in_every_world(|world| {
+        let server = Server::start(world, &[]);
+        let mut stream = server.connect();
+        let sent: Vec<u8> = (0..2_000_000_u32).map(|n| (n % 251) as u8).collect();
+        let received = thread::scope(|scope| {
+            let mut writer = stream.try_clone().unwrap();
+            let sent = &sent;
+            scope.spawn(move || {
+                writer.write_all(sent).unwrap();
+                writer.shutdown(Shutdown::Write).unwrap();
+            });
+            read_to_end(&mut stream)
+        });
+        assert!(received == sent, "{world:?}: {} bytes came back", received.len());
+    });
+}
+
+#[test]
+fn clients_that_leave_in_any_way_leave_nothing_behind() {
+    in_every_world(|world| {
+        let server = Server::start(world, &["--max-age", "1h"]);
+        let mut gentle = server.connect();
+        let mut half = server.connect();
+        let mut silent = server.connect();
+        let mut rude = server.connect();
+        for stream in [&mut gentle, &mut half, &mut rude] {
+            echo(stream, "here\n").unwrap();
+        }
+        server.wait_for("pending", 4 * 3);
+        drop(gentle);
+        // What it sent before is still answered.
+        half.write_all(b"last words\n").unwrap();
+        half.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(read_to_end(&mut half), b"last words\n");
+        silent.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(read_to_end(&mut silent), b"");
+        // Closing with a linger time of nothing is a reset.
+        SockRef::from(&rude).set_linger(Some(Duration::ZERO)).unwrap();
+        rude.write_all(b"never mind\n").unwrap();
+        drop(rude);
+        server.wait_for("pending", 0);
+        let ended = server.stop(Signal::TERM);
+        assert_eq!(ended.sum(|shard| shard.cancelled), 4 * 3, "{world:?}");
+    });
+}
+
+#[test]
+fn the_statistics_move() {
+    in_every_world(|world| {
+        let server = Server::start(world, &["--heartbeat", "50ms"]);
+        let mut stream = server.connect();
+        while server.count("fired") < 3 || server.count("reset_lazy") == 0 {
+            stream.write_all(b"hello\n").unwrap();
+            read_to(&mut stream, "PING\n");
+        }
+        let stats: Value = serde_json::from_str(&server.fetch("/stats.json")).unwrap();
+        assert_eq!(stats["name"], "idle_server");
+        assert_eq!(stats["runtime"], world.expected);
+        assert_eq!(stats["shards"].as_array().unwrap().len(), 2);
+        assert_eq!(server.count("pending"), 2, "{world:?}");
+        // What the connection does moves its timers later, never by a new entry.
+        assert_eq!(server.count("reset_relinked"), 0, "{world:?}");
+        let metrics = server.fetch("/metrics");
+        let fired = |line: &&str| line.contains("fired") && !line.starts_with('#');
+        let fired: f64 = metrics
+            .lines()
+            .filter(fired)
+            .map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap())
+            .sum();
+        assert!(fired >= 3.0, "{world:?}: {metrics}");
+    });
+}
+
+#[test]
+fn it_serves_on_ipv6_too() {
+    if TcpListener::bind("[::1]:0").is_err() {
+        println!("skipped: this host has no IPv6");
+        return;
+    }
+    for world in [WORLDS[0], WORLDS[1]] {
+        let server = Server::start_at(world, "[::1]:0", &[]);
+        echo(&mut server.connect(), "hello\n").unwrap();
+    }
+}

@@ -1,0 +1,290 @@
+//! A server process, what it says, and clients of it.
+
+use std::env;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::{PATIENCE, World, ms};
+
+/// The path of an example, which is built if this test was built without it.
+fn example(name: &str) -> PathBuf {
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let test = env::current_exe().unwrap();
+    let profile = test.ancestors().nth(2).expect("tests lie in target/<profile>/deps");
+    let path = profile.join("examples").join(name);
+    if !path.exists() {
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut build = Command::new(cargo);
+        build.args(["build", "--example", name]).arg("--target-dir");
+        build.arg(profile.parent().expect("a profile lies in the target folder"));
+        if profile.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().unwrap().success(), "{name} cannot be built");
+    }
+    path
+}
+
+/// The command that starts the server in some world.
+pub(crate) fn command(world: World) -> Command {
+    let mut command = match world.forbidden {
+        None => Command::new(example("idle_server")),
+        Some(errno) => {
+            let mut command = Command::new(example("without_io_uring"));
+            command.arg(errno).arg(example("idle_server"));
+            command
+        }
+    };
+    command.args(["--runtime", world.runtime]).env_remove("RUST_LOG");
+    command
+}
+
+/// Runs the server where it is to fail at once.
+pub(crate) fn run_to_its_end(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = Kill(command.spawn().unwrap());
+    let start = Instant::now();
+    while child.0.try_wait().unwrap().is_none() {
+        assert!(start.elapsed() < PATIENCE, "it neither serves nor ends");
+        thread::sleep(ms(5));
+    }
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    child.0.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
+    child.0.stderr.take().unwrap().read_to_end(&mut stderr).unwrap();
+    Output { status: child.0.wait().unwrap(), stdout, stderr }
+}
+
+/// A process that does not outlive the test.
+#[derive(Debug)]
+struct Kill(Child);
+
+impl Drop for Kill {
+    fn drop(&mut self) {
+        // It has ended already where the test went well.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A server that serves.
+#[derive(Debug)]
+pub(crate) struct Server {
+    process: Kill,
+    lines: Receiver<String>,
+    pub(crate) world: World,
+    pub(crate) address: SocketAddr,
+    pub(crate) stats: SocketAddr,
+    /// What it runs on, and why.
+    pub(crate) runtime: String,
+}
+
+/// What a server said at its end.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) shards: Vec<Shard>,
+}
+
+/// A line about a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Shard {
+    pub(crate) scheduled: u64,
+    pub(crate) fired: u64,
+    pub(crate) cancelled: u64,
+    pub(crate) returned: u64,
+}
+
+impl Server {
+    /// Starts a server on two shards and free ports.
+    pub(crate) fn start(world: World, options: &[&str]) -> Self {
+        Self::start_at(world, "127.0.0.1:0", options)
+    }
+
+    pub(crate) fn start_at(world: World, listen: &str, options: &[&str]) -> Self {
+        let mut command = command(world);
+        command.args(["--shards", "2", "--listen", listen, "--stats", "127.0.0.1:0"]);
+        command.args(options).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut process = Kill(command.spawn().unwrap());
+        let stdout = BufReader::new(process.0.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            // It ends with the process, or when the test has no more use for the lines.
+            stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        let fact = |name: &str| {
+            let line = lines.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no line {name}"));
+            let fact = line.strip_prefix(name).unwrap_or_else(|| panic!("{name}? {line}"));
+            fact.to_owned()
+        };
+        let listening = fact("listening on ");
+        let address = listening.split(' ').next().unwrap().parse().unwrap();
+        let runtime = fact("runtime: ");
+        assert_eq!(runtime.split(' ').next(), Some(world.expected), "{world:?}");
+        let stats = fact("statistics: http://").trim_end_matches('/').parse().unwrap();
+        fact("try it: nc ");
+        Self { process, lines, world, address, stats, runtime }
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+    }
+
+    /// What the statistics endpoint answers.
+    pub(crate) fn fetch(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(self.stats).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let host = self.stats;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        body.to_owned()
+    }
+
+    /// One count of all shards together.
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        let stats: Value = serde_json::from_str(&self.fetch("/stats.json")).unwrap();
+        let shards = stats["shards"].as_array().unwrap();
+        assert_eq!(shards.len(), 2);
+        shards.iter().map(|shard| shard[name].as_u64().unwrap()).sum()
+    }
+
+    /// Waits until a count has come to a value.
+    pub(crate) fn wait_for(&self, name: &str, value: u64) {
+        let start = Instant::now();
+        loop {
+            let count = self.count(name);
+            if count == value {
+                return;
+            }
+            let waited = start.elapsed();
+            assert!(waited < PATIENCE, "{:?}: {name} is {count}, not {value}", self.world);
+            thread::sleep(ms(20));
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process.0), signal).unwrap();
+    }
+
+    /// Waits for the end, and reads what is said about the shards.
+    pub(crate) fn wait(mut self) -> Ended {
+        let start = Instant::now();
+        let code = loop {
+            if let Some(status) = self.process.0.try_wait().unwrap() {
+                break status.code();
+            }
+            assert!(start.elapsed() < PATIENCE, "{:?}: it does not end", self.world);
+            thread::sleep(ms(5));
+        };
+        // The sender is gone with the process's standard output.
+        let lines: Vec<_> = self.lines.iter().collect();
+        let shards = lines.iter().enumerate().map(|(shard, line)| Shard::parse(shard, line));
+        Ended { code, shards: shards.collect() }
+    }
+
+    /// Ends the server as its host would, and checks what holds at every end.
+    pub(crate) fn stop(self, signal: Signal) -> Ended {
+        self.signal(signal);
+        let world = self.world;
+        let ended = self.wait();
+        assert_eq!(ended.code, Some(0), "{world:?}");
+        assert_eq!(ended.shards.len(), 2, "{world:?}: {ended:?}");
+        for shard in &ended.shards {
+            let Shard { scheduled, fired, cancelled, returned } = *shard;
+            assert_eq!(scheduled, fired + cancelled + returned, "{world:?}: {ended:?}");
+        }
+        ended
+    }
+}
+
+impl Ended {
+    pub(crate) fn sum(&self, count: impl Fn(&Shard) -> u64) -> u64 {
+        self.shards.iter().map(count).sum()
+    }
+}
+
+impl Shard {
+    /// Reads `shard 0: 5 scheduled, 4 fired, 1 cancelled, 0 returned`.
+    fn parse(number: usize, line: &str) -> Self {
+        let counts = line.strip_prefix(&format!("shard {number}: "));
+        let counts = counts.unwrap_or_else(|| panic!("a line about shard {number}: {line}"));
+        let mut shard = Self::default();
+        for count in counts.split(", ") {
+            let (count, name) = count.split_once(' ').unwrap();
+            *match name {
+                "scheduled" => &mut shard.scheduled,
+                "fired" => &mut shard.fired,
+                "cancelled" => &mut shard.cancelled,
+                "returned" => &mut shard.returned,
+                _ => panic!("{line}"),
+            } = count.parse().unwrap();
+        }
+        shard
+    }
+}
+
+/// Sends a line and waits for it to come back.
+pub(crate) fn echo(stream: &mut TcpStream, line: &str) -> io::Result<()> {
+    stream.write_all(line.as_bytes())?;
+    let mut back = vec![0; line.len()];
+    stream.read_exact(&mut back)?;
+    assert_eq!(String::from_utf8_lossy(&back), line);
+    Ok(())
+}
+
+/// Reads until this has come, whatever comes before it.
+pub(crate) fn read_to(stream: &mut TcpStream, end: &str) {
+    let mut received = Vec::new();
+    while !received.ends_with(end.as_bytes()) {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        received.push(byte[0]);
+    }
+}
+
+/// Reads until the server closes the connection, by an end or by a reset.
+pub(crate) fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
+    let mut received = Vec::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return received,
+            Ok(length) => received.extend_from_slice(&buffer[..length]),
+            Err(error) if is_closed(&error) => return received,
+            Err(error) => panic!("the connection stays open: {error}"),
+        }
+    }
+}
+
+/// Whether a connection is closed, rather than slow.
+pub(crate) fn is_closed(error: &io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+/// Whether nothing comes for some time.
+pub(crate) fn is_silent(stream: &mut TcpStream, time: Duration) -> bool {
+    stream.set_read_timeout(Some(time)).unwrap();
+    let silent = matches!(
+        stream.read(&mut [0]),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+    );
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    silent
+}
