@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::Value;
 
 use crate::{PATIENCE, World, ms};
@@ -180,6 +180,14 @@ impl Server {
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process.0), signal).unwrap();
+    }
+
+    /// Stops it, so that signals wait for it to go on.
+    pub(crate) fn freeze(&self) {
+        self.signal(Signal::STOP);
+        let id = Pid::from_child(&self.process.0);
+        let (_, status) = waitpid(Some(id), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped(), "{status:?}");
     }
 
     /// Waits for the end, and reads what is said about the shards.
