@@ -38,7 +38,7 @@ mod filter {
             Some("EPERM") => libc::EPERM,
             Some("ENOSYS") => libc::ENOSYS,
             _ => {
-                return Err("the first argument is EPERM or ENOSYS, the others are a command".into());
+                return Err("the first argument is EPERM or ENOSYS, the rest a command".into());
             }
         };
         let program = arguments.next().ok_or("there is no command")?;
