@@ -1,8 +1,8 @@
 //! What each shard has done, is doing and how late it was, readable from any thread.
 //!
 //! A shard keeps its counts in plain numbers and stores them once a turn, relaxed, into a line of
-//! atomics of its own ([`Published`]); what its own core's tasks do while it sleeps between turns is
-//! stored as they do it. Whoever reads takes no lock that the shard's turn takes and sends it
+//! atomics of its own ([`Published`]); what its own core's tasks do while it sleeps between turns
+//! is stored as they do it. Whoever reads takes no lock that the shard's turn takes and sends it
 //! nothing. Counts of one reading may be of two turns that follow each other, but `pending`
 //! is published as a count of its own and never negative.
 //!
