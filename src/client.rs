@@ -152,8 +152,13 @@ impl<T: Send + 'static> Client<T> {
         delay: Duration,
     ) -> Result<RemoteSleep<'_, T>, ScheduleError<()>> {
         let (done, slept) = oneshot::async_channel();
-        // Nobody waits any more where it cannot be sent.
-        let call = move |_: &Timers<T>| drop(done.send(()));
+        let call = move |timers: &Timers<T>| {
+            // A shutdown may fire it before its time. Nobody waits any more where it cannot be
+            // sent.
+            if !timers.core().is_closed() {
+                drop(done.send(()));
+            }
+        };
         let timer = self.schedule_fn_on(shard, delay, call).map_err(|error| error.map(drop))?;
         Ok(RemoteSleep { client: self, timer: Some(timer), slept })
     }
@@ -162,19 +167,6 @@ impl<T: Send + 'static> Client<T> {
     /// one.
     pub fn batch(&mut self, shard: ShardId) -> Batch<'_, T> {
         Batch { client: self, shard, staged: Vec::with_capacity(BATCH), refused: Vec::new() }
-    }
-
-    /// Sends cancels and resets that did not fit into a lane, as far as they fit now. Every other
-    /// command does so too.
-    pub fn flush(&self) {
-        let Ok(mut lanes) = self.lanes.try_borrow_mut() else { return };
-        for (number, lane) in lanes.iter_mut().enumerate() {
-            if let (Some(lane), Some(door)) =
-                (lane, self.directory.door(ShardId::new(number as u16)))
-            {
-                lane.flush_waiting(&door.bell);
-            }
-        }
     }
 
     /// The shards of the service.
@@ -249,13 +241,12 @@ impl<T: Send + 'static> Client<T> {
                 Ok(key) => match lane.send(request, &door.bell) {
                     Ok(()) => return Ok(TimerHandle::new(shard, key)),
                     Err(mut back) => {
-                        request = back.pop().expect("what was just sent comes back last");
-                        self.reopen(&mut lanes, shard, back);
-                        continue;
+                        request = back.pop().expect("what was just sent comes back");
                     }
                 },
             }
-            self.reopen(&mut lanes, shard, Vec::new());
+            // It is opened anew above.
+            lanes[shard.index()] = None;
         }
     }
 
@@ -270,11 +261,16 @@ impl<T: Send + 'static> Client<T> {
     #[inline]
     fn send(&self, shard: ShardId, request: Request<T>) {
         let mut lanes = self.lanes.borrow_mut();
-        if let Ok((lane, door)) = self.lane(&mut lanes, shard)
-            && let Err(back) = lane.send_or_keep(request, &door.bell)
-        {
-            self.reopen(&mut lanes, shard, back);
-        }
+        let unsent = match self.lane(&mut lanes, shard) {
+            Err(Closed) => vec![request],
+            Ok((lane, door)) => match lane.send_always(request, &door.bell) {
+                Ok(()) => return,
+                Err(back) => self.resend(&mut lanes, shard, back),
+            },
+        };
+        // What is dropped wakes whoever waits for its answer.
+        drop(lanes);
+        drop(unsent);
     }
 
     /// The lane to a shard, opened if there is none.
@@ -296,29 +292,23 @@ impl<T: Send + 'static> Client<T> {
         }
     }
 
-    /// Replaces a lane that its owner has closed, and sends what came back from it. If the shard is
-    /// closed, that is dropped.
+    /// Sends cancels and resets again that came back from a lane which its owner has closed, over
+    /// another. Returns what is left if the shard is closed. That is to be dropped while nothing is
+    /// borrowed: it wakes whoever waits for an answer.
     #[cold]
-    fn reopen(
+    fn resend(
         &self,
         lanes: &mut Vec<Option<LaneSender<T>>>,
         shard: ShardId,
         mut back: Vec<Request<T>>,
-    ) {
-        loop {
+    ) -> Vec<Request<T>> {
+        while !back.is_empty() {
             lanes[shard.index()] = None;
-            let Ok((lane, door)) = self.lane(lanes, shard) else { return };
-            let mut again = Vec::new();
-            for request in back {
-                if let Err(more) = lane.send_or_keep(request, &door.bell) {
-                    again.extend(more);
-                }
-            }
-            if again.is_empty() {
-                return;
-            }
-            back = again;
+            let Ok((lane, door)) = self.lane(lanes, shard) else { break };
+            let send = |request| lane.send_always(request, &door.bell).err();
+            back = back.into_iter().filter_map(send).flatten().collect();
         }
+        back
     }
 }
 
@@ -326,15 +316,6 @@ impl<T: Send + 'static> Clone for Client<T> {
     /// Another client, with lanes of its own.
     fn clone(&self) -> Self {
         Self::new(Arc::clone(&self.directory))
-    }
-}
-
-impl<T> Drop for Client<T> {
-    fn drop(&mut self) {
-        for (number, lane) in self.lanes.get_mut().iter_mut().enumerate() {
-            let Some(mut lane) = lane.take() else { continue };
-            self.directory.leave(ShardId::new(number as u16), |bell| lane.hang_up(bell));
-        }
     }
 }
 
@@ -533,9 +514,7 @@ impl<T: Send + 'static> Batch<'_, T> {
                 Err(Refusal::Full) => return Err(ScheduleError::Full(task)),
                 // The lane was closed, perhaps only for being idle; what it has not accepted is
                 // sorted out, and another is opened.
-                Err(Refusal::Closed) if staged == 0 => {
-                    self.client.reopen(&mut lanes, self.shard, Vec::new());
-                }
+                Err(Refusal::Closed) if staged == 0 => lanes[self.shard.index()] = None,
                 Err(Refusal::Closed) => {
                     drop(lanes);
                     self.flush();
@@ -574,7 +553,10 @@ impl<T: Send + 'static> Batch<'_, T> {
                 request => commands.push(request),
             }
         }
-        self.client.reopen(&mut lanes, self.shard, commands);
+        let unsent = self.client.resend(&mut lanes, self.shard, commands);
+        // What is dropped wakes whoever waits for its answer.
+        drop(lanes);
+        drop(unsent);
     }
 }
 

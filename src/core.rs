@@ -2,9 +2,9 @@
 //! a client of its own to reach the other shards.
 //!
 //! Why cells and not `&mut`: whatever a timer runs may call back into the shard that runs it. So
-//! each method borrows, does its work and lets go, and nothing of the user's, no callback, no waker,
-//! no `Drop` of a task, ever runs inside: what a method collects to run or to drop it hands out as
-//! [`Effect`]s.
+//! each method borrows, does its work and lets go, and nothing of the user's, no callback, no
+//! waker, no `Drop` of a task, ever runs inside: what a method collects to run or to drop it hands
+//! out as [`Effect`]s.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,6 +23,7 @@ use crate::handle::{ShardId, TimerHandle};
 use crate::lane::{LaneReceiver, Request};
 use crate::mesh::{Directory, Door, Job, Order};
 use crate::service::{Returned, ShardReport, ShutdownPolicy};
+use crate::spawn::Outputs;
 use crate::stats::{Recorder, ShardCounts, ShardState};
 use crate::task::{
     Call, Callback, CancelOutcome, Fired, LocalCall, RemoteTask, ResetOutcome, Stored, Task,
@@ -39,6 +40,8 @@ pub(crate) struct Core<T: 'static> {
     state: RefCell<State<T>>,
     lanes: RefCell<Vec<LaneReceiver<T>>>,
     jobs: RefCell<Vec<Job<T>>>,
+    /// What waits for the outputs of futures that were spawned from elsewhere.
+    pub(crate) outputs: Outputs,
     order: RefCell<Option<Order<T>>>,
     /// Until when the driver sleeps; [`Tick::ZERO`] while it is awake.
     asleep_until: Cell<Tick>,
@@ -86,7 +89,11 @@ impl<T> Effect<T> {
         // Nobody waits any more where an answer cannot be sent.
         match self {
             Self::DropTask(task) => drop(task),
-            Self::Cancelled(answer, outcome) => drop(answer.send(outcome.into_remote())),
+            Self::Cancelled(answer, outcome) => {
+                let (outcome, left) = outcome.into_remote();
+                drop(answer.send(outcome));
+                drop(left);
+            }
             Self::Reset(answer, outcome) => drop(answer.send(outcome)),
             Self::Wake(waker) => waker.wake(),
         }
@@ -94,25 +101,29 @@ impl<T> Effect<T> {
 }
 
 impl<T> CancelOutcome<Task<T>> {
-    fn into_remote(self) -> CancelOutcome<RemoteTask<T>> {
-        match self {
+    /// The outcome for another thread, and what cannot go there: to be dropped here.
+    fn into_remote(self) -> (CancelOutcome<RemoteTask<T>>, Option<LocalCall<T>>) {
+        let outcome = match self {
             Self::Cancelled { remaining, task } => {
-                CancelOutcome::Cancelled { remaining, task: task.into_remote() }
+                let (task, left) = task.into_remote();
+                return (CancelOutcome::Cancelled { remaining, task }, left);
             }
             Self::Overtook => CancelOutcome::Overtook,
             Self::AlreadyFired => CancelOutcome::AlreadyFired,
             Self::Stale => CancelOutcome::Stale,
             Self::Elsewhere(shard) => CancelOutcome::Elsewhere(shard),
-        }
+        };
+        (outcome, None)
     }
 }
 
 impl<T> Task<T> {
-    fn into_remote(self) -> RemoteTask<T> {
+    fn into_remote(self) -> (RemoteTask<T>, Option<LocalCall<T>>) {
         match self {
-            Self::Value(value) => RemoteTask::Value(value),
-            Self::Callback(Callback(Call::Send(call))) => RemoteTask::Callback(call),
-            Self::Callback(Callback(Call::Local(_))) | Self::Sleep => RemoteTask::LeftAtHome,
+            Self::Value(value) => (RemoteTask::Value(value), None),
+            Self::Callback(Callback(Call::Send(call))) => (RemoteTask::Callback(call), None),
+            Self::Callback(Callback(Call::Local(call))) => (RemoteTask::LeftAtHome, Some(call)),
+            Self::Sleep => (RemoteTask::LeftAtHome, None),
         }
     }
 }
@@ -152,6 +163,7 @@ impl<T: Send + 'static> Core<T> {
             }),
             lanes: RefCell::new(Vec::new()),
             jobs: RefCell::new(Vec::new()),
+            outputs: Outputs::default(),
             order: RefCell::new(None),
             asleep_until: Cell::new(Tick::ZERO),
             lanes_checked: Cell::new(Tick::ZERO),
@@ -286,9 +298,8 @@ impl<T: Send + 'static> Core<T> {
     #[inline]
     pub(crate) fn cancel(&self, key: TimerKey) -> CancelOutcome<Task<T>> {
         let mut state = self.state.borrow_mut();
-        let now = state.shard.now();
         let outcome = state.shard.cancel(key);
-        let outcome = state.finish_cancel(outcome, now, &self.directory);
+        let outcome = state.finish_cancel(outcome, self.nanos(), &self.directory);
         drop(state);
         self.publish_command();
         outcome
@@ -396,6 +407,10 @@ impl<T: Send + 'static> Core<T> {
                 task,
             }),
             Stored::Call(index) => Delivery::Call(state.calls.remove(index as usize)),
+            // No future is told that its time has come before it has, by whatever policy.
+            Stored::Sleeper(index) if now < due => {
+                Delivery::Wake(state.end_sleep(index, Sleeper::Closed))
+            }
             Stored::Sleeper(index) => Delivery::Wake(state.end_sleep(index, Sleeper::Fired)),
         })
     }
@@ -470,27 +485,24 @@ impl<T: Send + 'static> Core<T> {
     /// Takes in what was left at the door, and fills the bank.
     fn open_door(&self, tick: Tick) {
         let mut state = self.state.borrow_mut();
-        let leftovers = {
-            let mut visitors = self.door().visitors();
-            if visitors.state == ShardState::Waiting {
-                visitors.state = ShardState::Running;
-            }
-            for mut lane in visitors.arriving.drain(..) {
-                lane.used_at = tick;
-                self.lanes.borrow_mut().push(lane);
-            }
-            self.jobs.borrow_mut().append(&mut visitors.jobs);
-            if let Some(order) = visitors.order.take() {
-                *self.order.borrow_mut() = Some(order);
-            }
-            while visitors.bank.len() < self.directory.settings.grant_window {
-                let Some(key) = state.shard.grant() else { break };
-                visitors.bank.push_back(key);
-            }
-            std::mem::take(&mut visitors.leftovers)
-        };
-        for request in leftovers {
-            state.apply(request, None, 0, &self.directory);
+        let mut visitors = self.door().visitors();
+        match visitors.state {
+            ShardState::Waiting => visitors.state = ShardState::Running,
+            ShardState::Running => {}
+            // The service was shut down before the shard was driven.
+            ShardState::Closed | ShardState::Dead => return self.closed.set(true),
+        }
+        for mut lane in visitors.arriving.drain(..) {
+            lane.used_at = tick;
+            self.lanes.borrow_mut().push(lane);
+        }
+        self.jobs.borrow_mut().append(&mut visitors.jobs);
+        if let Some(order) = visitors.order.take() {
+            *self.order.borrow_mut() = Some(order);
+        }
+        while visitors.bank.len() < self.directory.settings.grant_window {
+            let Some(key) = state.shard.grant() else { break };
+            visitors.bank.push_back(key);
         }
     }
 
@@ -513,7 +525,9 @@ impl<T: Send + 'static> Core<T> {
                 more |= drained == share;
             }
             for _ in 0..lane.wants_keys(self.directory.settings.grant_window) {
-                let Some(key) = state.shard.grant() else { break };
+                // What is kept for newcomers is the last that there is for those who are here.
+                let reserve = || self.door().visitors().bank.pop_back();
+                let Some(key) = state.shard.grant().or_else(reserve) else { break };
                 lane.grant(key);
             }
         }
@@ -542,9 +556,7 @@ impl<T: Send + 'static> Core<T> {
         lane.close();
         let now = self.nanos();
         let state = &mut *self.state.borrow_mut();
-        while lane.depth() > 0 {
-            lane.drain(usize::MAX, |request, key| state.apply(request, key, now, &self.directory));
-        }
+        lane.drain_last(|request, key| state.apply(request, key, now, &self.directory));
         self.door().visitors().forget(lane.shared());
         for key in lane.hand_back() {
             state.shard.revoke(key);
@@ -576,14 +588,14 @@ impl<T: Send + 'static> Core<T> {
 
 /// The end.
 impl<T: Send + 'static> Core<T> {
-    /// Closes the door and all lanes; afterwards nothing can come in any more. False if that has
-    /// been done before.
+    /// Closes the door and all lanes; afterwards nothing can come in any more, and an order to shut
+    /// down that was still to be seen is answered by nobody. False if that has been done before.
     pub(crate) fn close(&self, state: ShardState) -> bool {
         if self.closed.replace(true) {
             return false;
         }
         // Whoever comes to the door after this finds it closed, whoever came before is let in.
-        let jobs = {
+        let (jobs, order) = {
             let shard_state = &mut *self.state.borrow_mut();
             let mut visitors = self.door().visitors();
             visitors.state = state;
@@ -591,12 +603,15 @@ impl<T: Send + 'static> Core<T> {
             for key in visitors.bank.drain(..) {
                 shard_state.shard.revoke(key);
             }
-            for request in visitors.leftovers.drain(..) {
-                shard_state.apply(request, None, 0, &self.directory);
-            }
-            std::mem::take(&mut visitors.jobs)
+            (std::mem::take(&mut visitors.jobs), (visitors.order.take(), self.order.take()))
         };
-        contain(self.id, || drop(jobs));
+        // All of it may run what is the user's: the capture of a job, a waker.
+        contain(self.id, || drop((jobs, self.take_jobs())));
+        contain(self.id, || drop(order));
+        if state == ShardState::Dead {
+            // An executor that has died may keep its futures for ever.
+            self.outputs.abandon(self.id);
+        }
         for lane in std::mem::take(&mut *self.lanes.borrow_mut()) {
             self.let_go(lane);
         }
@@ -607,17 +622,13 @@ impl<T: Send + 'static> Core<T> {
     /// Takes all pending timers out after [`close`](Self::close), by a policy that does not fire
     /// them, and wakes the futures that wait for them.
     pub(crate) fn clear_out(&self, policy: ShutdownPolicy) -> ShardReport<T> {
-        let mut returned = Vec::new();
+        let mut drained = Vec::new();
         {
             let state = &mut *self.state.borrow_mut();
-            let drained: Vec<_> = state.shard.drain().collect();
-            for expired in drained {
+            for expired in state.shard.drain().collect::<Vec<_>>() {
                 let task = state.take(expired.task, Sleeper::Closed);
                 if policy == ShutdownPolicy::Return {
-                    let handle = TimerHandle::new(self.id, expired.key);
-                    let due = self.directory.tick.start_of(expired.deadline);
-                    let deadline = self.directory.clock.instant(due);
-                    returned.push(Returned { handle, deadline, task: task.into_remote() });
+                    drained.push((expired.key, expired.deadline, task));
                 } else {
                     state.effects.push(Effect::DropTask(task));
                 }
@@ -627,6 +638,16 @@ impl<T: Send + 'static> Core<T> {
             }
         }
         self.run_effects();
+        let mut returned = Vec::new();
+        for (key, deadline, task) in drained {
+            let handle = TimerHandle::new(self.id, key);
+            let deadline = self.directory.clock.instant(self.directory.tick.start_of(deadline));
+            let (task, left) = task.into_remote();
+            returned.push(Returned { handle, deadline, task });
+            if !contain(self.id, || drop(left)) {
+                self.note_delivery(false, 0);
+            }
+        }
         self.publish();
         ShardReport::new(self.id, self.door().stats(self.id).counts, returned)
     }
@@ -644,15 +665,14 @@ impl<T: Send + 'static> State<T> {
         match request {
             Request::Schedule { deadline, sent_us, task } => {
                 self.note_ring_delay(sent_us, now);
-                self.arm(key, deadline, Stored::Value(task), directory);
+                self.arm(key, deadline, Stored::Value(task), now, directory);
             }
             Request::Call { deadline, sent_us, call } => {
                 self.note_ring_delay(sent_us, now);
                 let index = self.calls.insert(Call::Send(call)) as u32;
-                self.arm(key, deadline, Stored::Call(index), directory);
+                self.arm(key, deadline, Stored::Call(index), now, directory);
             }
             Request::Cancel { key, answer } => {
-                let now = self.shard.now();
                 let outcome = self.shard.cancel(key);
                 let overtook = matches!(outcome, ShardCancel::Overtook);
                 let outcome = self.finish_cancel(outcome, now, directory);
@@ -677,6 +697,7 @@ impl<T: Send + 'static> State<T> {
         key: Option<TimerKey>,
         deadline: Tick,
         stored: Stored<T>,
+        now: u64,
         directory: &Directory<T>,
     ) {
         let key = key.expect("a request for a timer comes with the key that it uses up");
@@ -686,9 +707,7 @@ impl<T: Send + 'static> State<T> {
                 let task = self.take(stored, Sleeper::Closed);
                 self.effects.push(match self.overtaken.remove(&key) {
                     Some(answer) => {
-                        let left = deadline.saturating_since(self.shard.now());
-                        let remaining = directory.tick.start_of(Tick::new(left));
-                        let remaining = Duration::from_nanos(remaining);
+                        let remaining = directory.remaining(deadline, now);
                         Effect::Cancelled(answer, CancelOutcome::Cancelled { remaining, task })
                     }
                     None => Effect::DropTask(task),
@@ -702,13 +721,12 @@ impl<T: Send + 'static> State<T> {
     fn finish_cancel(
         &mut self,
         outcome: ShardCancel<Stored<T>>,
-        now: Tick,
+        now: u64,
         directory: &Directory<T>,
     ) -> CancelOutcome<Task<T>> {
         match outcome {
             ShardCancel::Cancelled { deadline, task } => {
-                let left = Tick::new(deadline.saturating_since(now));
-                let remaining = Duration::from_nanos(directory.tick.start_of(left));
+                let remaining = directory.remaining(deadline, now);
                 CancelOutcome::Cancelled { remaining, task: self.take(task, Sleeper::Closed) }
             }
             ShardCancel::Overtook => CancelOutcome::Overtook,

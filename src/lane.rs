@@ -5,10 +5,13 @@
 //! throughput at a million timers. So the owner keeps the client supplied with keys of slots that
 //! it has reserved for it. No key left means [`Refusal::Full`], decided before anything is sent.
 //! Keys are used in the order in which they were granted, so a `Schedule` need not name its key: it
-//! is the next one in the owner's queue, and what a dead client leaves is what is left in the queue.
+//! is the next one in the owner's queue, and what a dead client leaves is what is left in the
+//! queue.
 //!
-//! A cancel or a reset cannot be refused for want of space. What does not fit waits with the
-//! client, in order, and goes first next time.
+//! A cancel or a reset cannot be refused for want of space. What does not fit into the ring waits
+//! beside it, in order, behind a lock; until the owner has come for it, all that follows waits
+//! there too, and schedules are refused. So the client need not come back for it: it may block for
+//! an answer, sleep or be gone.
 //!
 //! Closing, by the owner, when it shuts down, dies, or lets go of a lane that was idle for long:
 //!
@@ -33,11 +36,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use corewheel_shard::{Tick, TimerKey};
-use crossbeam_utils::Backoff;
-use rtrb::{Consumer, Producer, RingBuffer};
+use crossbeam_utils::{Backoff, CachePadded};
+use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
 use crate::bell::{Bell, Ring};
 use crate::gate::Gate;
+use crate::overflow::Overflow;
 use crate::sync::{AtomicU64, Ordering};
 use crate::task::{CancelOutcome, RemoteTask, ResetOutcome, SendCall};
 
@@ -92,13 +96,15 @@ impl<T> Request<T> {
 pub(crate) enum Refusal {
     /// No key, or no space in the ring.
     Full,
-    /// The owner has closed the lane; what was not accepted has been taken back.
+    /// The owner has closed the lane.
     Closed,
 }
 
 /// What both ends and the statistics share.
 pub(crate) struct LaneShared<T: 'static> {
     gate: Gate<Consumer<Request<T>>>,
+    /// Apart from the counts, which the client writes while the owner looks here.
+    overflow: CachePadded<Overflow<Request<T>>>,
     /// Written by the client alone.
     refused: AtomicU64,
     rung: AtomicU64,
@@ -135,8 +141,6 @@ impl<T> LaneShared<T> {
 pub(crate) struct LaneSender<T: 'static> {
     requests: Producer<Request<T>>,
     grants: Consumer<TimerKey>,
-    /// Cancels and resets that did not fit, oldest first.
-    waiting: VecDeque<Request<T>>,
     /// Keys used since the owner was last made to look.
     keys_used: usize,
     /// The most keys that the owner grants in advance.
@@ -150,6 +154,8 @@ pub(crate) struct LaneReceiver<T: 'static> {
     grants: Producer<TimerKey>,
     /// The keys that the client has or has used in requests not yet drained, oldest first.
     granted: VecDeque<TimerKey>,
+    /// What was found beside the ring and is not applied yet; older than what is in the ring.
+    overflowed: VecDeque<Request<T>>,
     shared: Arc<LaneShared<T>>,
     /// The last turn that found a request here.
     pub(crate) used_at: Tick,
@@ -170,6 +176,7 @@ pub(crate) fn lane<T>(
     }
     let shared = Arc::new(LaneShared {
         gate: Gate::new(),
+        overflow: CachePadded::new(Overflow::new()),
         refused: AtomicU64::new(0),
         rung: AtomicU64::new(0),
         saved: AtomicU64::new(0),
@@ -177,7 +184,6 @@ pub(crate) fn lane<T>(
     let sender = LaneSender {
         requests: request_in,
         grants: grant_out,
-        waiting: VecDeque::new(),
         keys_used: 0,
         window,
         shared: Arc::clone(&shared),
@@ -186,6 +192,7 @@ pub(crate) fn lane<T>(
         requests: request_out,
         grants: grant_in,
         granted,
+        overflowed: VecDeque::new(),
         shared,
         used_at: Tick::ZERO,
     };
@@ -197,8 +204,9 @@ impl<T> LaneSender<T> {
     /// `staged` more. The request must follow.
     #[inline]
     pub(crate) fn take_key(&mut self, bell: &Bell, staged: usize) -> Result<TimerKey, Refusal> {
-        let room = self.flush_waiting(bell) && self.requests.slots() > staged;
-        if room && let Ok(key) = self.grants.pop() {
+        if self.slots() > staged
+            && let Ok(key) = self.grants.pop()
+        {
             self.keys_used += 1;
             return Ok(key);
         }
@@ -206,8 +214,7 @@ impl<T> LaneSender<T> {
     }
 
     /// Sends a request for which [`take_key`](Self::take_key) has given the key. `Err` if the lane
-    /// is closed and has not accepted it: it comes back, behind cancels that were not accepted
-    /// either.
+    /// is closed and has not accepted it: it comes back, and nothing else does.
     #[inline]
     pub(crate) fn send(&mut self, request: Request<T>, bell: &Bell) -> Result<(), Vec<Request<T>>> {
         let needed_by = request.needed_by();
@@ -221,16 +228,18 @@ impl<T> LaneSender<T> {
     /// What a closed lane did not accept stays in `staged`.
     pub(crate) fn send_all(&mut self, staged: &mut Vec<Request<T>>, bell: &Bell) {
         let needed_by = staged.iter().map(Request::needed_by).min();
-        let Some(needed_by) = needed_by else { return };
-        // What waits goes first. If it cannot, no key was given, and there are only cancels.
-        let room = if self.push_waiting() { self.requests.slots().min(staged.len()) } else { 0 };
+        let Some(mut needed_by) = needed_by else { return };
+        let room = self.slots().min(staged.len());
         if let Ok(chunk) = self.requests.write_chunk_uninit(room) {
             chunk.fill_from_iter(staged.drain(..room));
         }
-        // Cancels may have been staged beyond the room that there is; they wait.
+        // Cancels may have been staged beyond the room that there is.
         debug_assert!(!staged.iter().any(Request::takes_key), "keys were taken without room");
-        self.waiting.extend(staged.drain(..));
-        self.ring(if self.waiting.is_empty() { needed_by } else { Tick::ZERO }, bell);
+        if !staged.is_empty() {
+            self.shared.overflow.append(staged.drain(..));
+            needed_by = Tick::ZERO;
+        }
+        self.ring(needed_by, bell);
         if self.is_closed()
             && let Err(back) = self.take_back()
         {
@@ -238,18 +247,22 @@ impl<T> LaneSender<T> {
         }
     }
 
-    /// Sends a cancel or a reset, or keeps it for later if it does not fit. `Err` if the lane is
-    /// closed: then nothing of what was kept or not accepted will be done, and all of it comes
-    /// back, this request last.
-    pub(crate) fn send_or_keep(
+    /// Sends a cancel or a reset. `Err` if the lane is closed and has not accepted it: it comes
+    /// back.
+    pub(crate) fn send_always(
         &mut self,
         request: Request<T>,
         bell: &Bell,
     ) -> Result<(), Vec<Request<T>>> {
-        debug_assert!(!request.takes_key(), "a request with a key is never kept");
+        debug_assert!(!request.takes_key(), "a request with a key is sent where there is room");
         let mut needed_by = request.needed_by();
-        self.waiting.push_back(request);
-        if !self.push_waiting() {
+        let unsent = if self.shared.overflow.is_empty() {
+            self.requests.push(request).err().map(|PushError::Full(request)| request)
+        } else {
+            Some(request)
+        };
+        if let Some(request) = unsent {
+            self.shared.overflow.append([request]);
             // The owner has work to do before there is room.
             needed_by = Tick::ZERO;
         }
@@ -257,32 +270,12 @@ impl<T> LaneSender<T> {
         if self.is_closed() { self.take_back() } else { Ok(()) }
     }
 
-    /// Sends what has been kept, as far as it fits. True if nothing is left.
-    #[inline]
-    pub(crate) fn flush_waiting(&mut self, bell: &Bell) -> bool {
-        if self.waiting.is_empty() {
-            return true;
-        }
-        let done = self.push_waiting();
-        self.ring(if done { Tick::NEVER } else { Tick::ZERO }, bell);
-        done
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
+    fn is_closed(&self) -> bool {
         self.shared.gate.is_closed()
     }
 
     pub(crate) fn shared(&self) -> &Arc<LaneShared<T>> {
         &self.shared
-    }
-
-    /// Ends the client's side. Returns the cancels and resets that the owner has not accepted.
-    pub(crate) fn hang_up(&mut self, bell: &Bell) -> Vec<Request<T>> {
-        self.flush_waiting(bell);
-        if self.is_closed() {
-            return self.take_back().err().unwrap_or_default();
-        }
-        self.waiting.drain(..).collect()
     }
 
     /// Takes everything back that the owner of a closed lane has not accepted, as an error; oldest
@@ -303,18 +296,14 @@ impl<T> LaneSender<T> {
         }
         // For the next call, which finds it empty.
         self.shared.gate.hand_back(consumer);
-        back.extend(self.waiting.drain(..));
+        back.extend(self.shared.overflow.take());
         if back.is_empty() { Ok(()) } else { Err(back) }
     }
 
-    fn push_waiting(&mut self) -> bool {
-        while let Some(request) = self.waiting.pop_front() {
-            if let Err(rtrb::PushError::Full(request)) = self.requests.push(request) {
-                self.waiting.push_front(request);
-                return false;
-            }
-        }
-        true
+    /// How many requests the ring has room for; none while older ones wait beside it.
+    #[inline]
+    fn slots(&self) -> usize {
+        if self.shared.overflow.is_empty() { self.requests.slots() } else { 0 }
     }
 
     /// Issues the fence, and rings if the owner sleeps past `needed_by` or keys run low.
@@ -342,12 +331,12 @@ impl<T> LaneSender<T> {
 impl<T> LaneReceiver<T> {
     /// Whether anything waits to be drained, or the client is gone.
     pub(crate) fn has_news(&self) -> bool {
-        !self.requests.is_empty() || self.requests.is_abandoned()
+        self.waits() || self.requests.is_abandoned()
     }
 
-    /// How many requests wait.
+    /// How many requests wait, without those beside the ring that the owner has not come for.
     pub(crate) fn depth(&self) -> usize {
-        self.requests.slots()
+        self.requests.slots() + self.overflowed.len()
     }
 
     /// Takes up to `max` requests off the lane, each with the key that it uses up, if it does.
@@ -357,15 +346,28 @@ impl<T> LaneReceiver<T> {
         max: usize,
         mut apply: impl FnMut(Request<T>, Option<TimerKey>),
     ) -> usize {
-        let len = self.requests.slots().min(max);
-        let Ok(chunk) = self.requests.read_chunk(len) else { return 0 };
-        for request in chunk {
-            let key = request.takes_key().then(|| {
-                self.granted.pop_front().expect("a client schedules only with keys it was granted")
-            });
-            apply(request, key);
+        let mut left = max - self.drain_overflowed(max, &mut apply);
+        if left == 0 {
+            return max;
         }
-        len
+        // In this order: what is in the ring when there is an overflow is older than it.
+        let overflows = !self.shared.overflow.is_empty();
+        let len = self.requests.slots().min(left);
+        if let Ok(chunk) = self.requests.read_chunk(len) {
+            for request in chunk {
+                let key = request.takes_key().then(|| {
+                    let key = self.granted.pop_front();
+                    key.expect("a client schedules only with keys it was granted")
+                });
+                apply(request, key);
+            }
+            left -= len;
+        }
+        if overflows && self.requests.is_empty() {
+            self.overflowed = self.shared.overflow.take();
+            left -= self.drain_overflowed(left, &mut apply);
+        }
+        max - left
     }
 
     /// Keys short of `window` that the client could be granted.
@@ -383,7 +385,7 @@ impl<T> LaneReceiver<T> {
     /// Whether the client is gone and everything that it has sent is drained.
     pub(crate) fn is_finished(&self) -> bool {
         // In this order: what was sent last is visible once the other end is seen to be gone.
-        self.requests.is_abandoned() && self.requests.is_empty()
+        self.requests.is_abandoned() && !self.waits()
     }
 
     pub(crate) fn shared(&self) -> &Arc<LaneShared<T>> {
@@ -399,16 +401,40 @@ impl<T> LaneReceiver<T> {
     /// asked is dropped, which tells those who wait for an answer.
     pub(crate) fn turn_away(mut self) {
         self.close();
-        while self.depth() > 0 {
-            self.drain(usize::MAX, |request, _| drop(request));
-        }
+        let mut asked = Vec::new();
+        self.drain_last(|request, _| asked.push(request));
         self.hand_back();
+        // It wakes whoever waits for an answer, who may at once want back what is in the lane.
+        drop(asked);
+    }
+
+    /// Drains all that a lane holds that has been closed.
+    pub(crate) fn drain_last(&mut self, mut apply: impl FnMut(Request<T>, Option<TimerKey>)) {
+        while self.waits() {
+            self.drain(usize::MAX, &mut apply);
+        }
     }
 
     /// The rest of it: hands the ring's end back. Returns the keys that were not used.
     pub(crate) fn hand_back(self) -> VecDeque<TimerKey> {
         self.shared.gate.hand_back(self.requests);
         self.granted
+    }
+
+    fn drain_overflowed(
+        &mut self,
+        max: usize,
+        apply: &mut impl FnMut(Request<T>, Option<TimerKey>),
+    ) -> usize {
+        let len = self.overflowed.len().min(max);
+        // What is beside the ring is never a schedule.
+        self.overflowed.drain(..len).for_each(|request| apply(request, None));
+        len
+    }
+
+    /// Whether anything is left to be drained.
+    fn waits(&self) -> bool {
+        !self.requests.is_empty() || !self.overflowed.is_empty() || !self.shared.overflow.is_empty()
     }
 }
 

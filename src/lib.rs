@@ -66,6 +66,8 @@ mod service;
 #[cfg(not(corewheel_loom))]
 mod sleep;
 #[cfg(not(corewheel_loom))]
+mod spawn;
+#[cfg(not(corewheel_loom))]
 mod start;
 #[cfg(not(corewheel_loom))]
 mod stats;

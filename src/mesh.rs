@@ -1,7 +1,7 @@
 //! Who can reach whom: a door to each shard, at which clients ask for lanes.
 //!
 //! Everything here is rare and goes through a lock: opening a lane, spawning a future, shutting
-//! down, what a client leaves behind. A shard looks at its door once a turn, at one flag. What is
+//! down. A shard looks at its door once a turn, at one flag. What is
 //! frequent goes over the lanes.
 //!
 //! At the door lies a bank of granted keys, so that a client that comes while the shard sleeps can
@@ -14,14 +14,14 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use corewheel_shard::{TickLength, TimerKey};
+use corewheel_shard::{Tick, TickLength, TimerKey};
 
 use crate::bell::{Bell, Knock};
 use crate::clock::{Clock, saturating_nanos};
 use crate::config::Settings;
 use crate::error::Closed;
 use crate::handle::ShardId;
-use crate::lane::{LaneCounts, LaneReceiver, LaneSender, LaneShared, Request, lane};
+use crate::lane::{LaneCounts, LaneReceiver, LaneSender, LaneShared, lane};
 use crate::service::{ShardReport, ShutdownPolicy};
 use crate::stats::{Published, ServiceStats, ShardState, ShardStats};
 use crate::timers::Timers;
@@ -62,8 +62,6 @@ pub(crate) struct Visitors<T: 'static> {
     /// Keys granted to whoever comes next.
     pub(crate) bank: VecDeque<TimerKey>,
     pub(crate) arriving: Vec<LaneReceiver<T>>,
-    /// What clients could not send before they were dropped.
-    pub(crate) leftovers: Vec<Request<T>>,
     pub(crate) jobs: Vec<Job<T>>,
     pub(crate) order: Option<Order<T>>,
     /// The shard runs in an executor.
@@ -76,20 +74,6 @@ pub(crate) struct Visitors<T: 'static> {
 impl<T> Directory<T> {
     pub(crate) fn door(&self, shard: ShardId) -> Option<&Door<T>> {
         self.doors.get(shard.index())
-    }
-
-    /// A client leaves a lane; what it could not send is left at the door.
-    pub(crate) fn leave(&self, shard: ShardId, hang_up: impl FnOnce(&Bell) -> Vec<Request<T>>) {
-        let Some(door) = self.door(shard) else { return };
-        let mut unsent = hang_up(&door.bell);
-        if !unsent.is_empty() {
-            let mut visitors = door.visitors();
-            if !visitors.is_closed() {
-                visitors.leftovers.append(&mut unsent);
-            }
-            drop(visitors);
-            door.knock();
-        }
     }
 }
 
@@ -114,6 +98,12 @@ impl<T: Send + 'static> Directory<T> {
 
     pub(crate) fn shards(&self) -> impl Iterator<Item = ShardId> + use<T> {
         (0..self.settings.shards as u16).map(ShardId::new)
+    }
+
+    /// How long it is until `deadline`.
+    #[inline]
+    pub(crate) fn remaining(&self, deadline: Tick, now: u64) -> Duration {
+        Duration::from_nanos(self.tick.start_of(deadline).saturating_sub(now))
     }
 
     /// A lane to this shard, with keys if the bank has any.
@@ -159,7 +149,6 @@ impl<T> Door<T> {
                 state: ShardState::Waiting,
                 bank: VecDeque::new(),
                 arriving: Vec::new(),
-                leftovers: Vec::new(),
                 jobs: Vec::new(),
                 order: None,
                 spawns: false,

@@ -14,11 +14,12 @@ use crate::client::Client;
 use crate::clock::Clock;
 use crate::config::{Options, Placement, Runtime, Settings, TurnBudget};
 use crate::core::Core;
-use crate::driver::is_shard_thread;
 use crate::driver::own_loop::ShardLoop;
+use crate::driver::{Undertaker, is_shard_thread};
 use crate::error::{AttachError, Closed, ShutdownError, SpawnError, StartError};
 use crate::handle::{ShardId, TimerHandle};
 use crate::mesh::{Directory, Order};
+use crate::spawn::Output;
 use crate::start::{self, Engine};
 use crate::stats::{ServiceStats, ShardCounts, ShardState};
 use crate::task::{Fired, Handler, RemoteTask};
@@ -123,8 +124,8 @@ impl<T: Send + 'static> TimerService<T> {
         self.directory.clock.now()
     }
 
-    /// Starts a future on a shard's core: `start` is called there, with the shard's timers, and what
-    /// it returns is spawned on the shard's executor.
+    /// Starts a future on a shard's core: `start` is called there, with the shard's timers, and
+    /// what it returns is spawned on the shard's executor.
     ///
     /// The returned future waits for the output; dropping it leaves the task running.
     ///
@@ -151,11 +152,9 @@ impl<T: Send + 'static> TimerService<T> {
                 return Err(SpawnError::NoExecutor);
             }
             visitors.jobs.push(Box::new(move |timers| {
+                let output = Output::new(timers.clone(), sender);
                 let future = start(timers);
-                Box::pin(async move {
-                    // Nobody waits any more where it cannot be sent.
-                    drop(sender.send(future.await));
-                })
+                Box::pin(async move { output.send(future.await) })
             }));
         }
         door.knock();
@@ -163,9 +162,9 @@ impl<T: Send + 'static> TimerService<T> {
     }
 
     /// Takes hold of a shard of a service that was built with
-    /// [`start_attached`](TimerServiceBuilder::start_attached), to drive it in an executor or a loop
-    /// that is there already. Once for each shard, from any thread; until then what is sent to the
-    /// shard is refused as `Full`.
+    /// [`start_attached`](TimerServiceBuilder::start_attached), to drive it in an executor or a
+    /// loop that is there already. Once for each shard, from any thread; until then what is sent to
+    /// the shard is refused as `Full`.
     ///
     /// # Errors
     ///
@@ -365,8 +364,10 @@ impl<T: Send + 'static> Attachment<T> {
 
     /// Drives the shard in the glommio executor that this is called in, in a task queue of its own.
     ///
-    /// The executor's preempt timer should be set to the service's tick or less, or timers of a
-    /// busy executor are late by up to its period (100 ms by default).
+    /// Timers behind tasks that have always something to compute are late by up to the period of
+    /// the executor's preempt timer, 100 ms by default. Leave it there: the shorter it is, the more
+    /// often glommio 0.9 goes to sleep with tasks that are ready to run, on a busy machine, until
+    /// something else happens.
     ///
     /// # Errors
     ///
@@ -377,8 +378,9 @@ impl<T: Send + 'static> Attachment<T> {
     /// Outside of a glommio executor.
     #[cfg(all(feature = "glommio", target_os = "linux"))]
     pub fn attach_glommio(self, handler: impl Handler<T>) -> Result<Timers<T>, StartError> {
-        let timers = self.open(true)?;
-        drop(crate::driver::glommio::start(timers.clone(), handler));
+        let undertaker = self.open(true)?;
+        let timers = undertaker.timers().clone();
+        drop(crate::driver::glommio::start(undertaker, handler));
         Ok(timers)
     }
 
@@ -393,9 +395,10 @@ impl<T: Send + 'static> Attachment<T> {
     /// Outside of a `LocalSet`, or in a runtime without time enabled.
     #[cfg(feature = "tokio")]
     pub fn attach_tokio(self, handler: impl Handler<T>) -> Result<Timers<T>, StartError> {
-        let timers = self.open(true)?;
+        let undertaker = self.open(true)?;
+        let timers = undertaker.timers().clone();
         let host = crate::driver::tokio::TokioHost::default();
-        tokio::task::spawn_local(crate::driver::drive(timers.clone(), handler, host));
+        tokio::task::spawn_local(crate::driver::drive(undertaker, handler, host));
         Ok(timers)
     }
 
@@ -408,10 +411,10 @@ impl<T: Send + 'static> Attachment<T> {
         Ok(ShardLoop::new(self.open(false)?, handler))
     }
 
-    fn open(mut self, spawns: bool) -> Result<Timers<T>, StartError> {
+    fn open(mut self, spawns: bool) -> Result<Undertaker<T>, StartError> {
         let core = Core::open(Arc::clone(&self.directory), self.shard, spawns)?;
         self.used = true;
-        Ok(Timers::new(core))
+        Ok(Undertaker::new(Timers::new(core)))
     }
 }
 

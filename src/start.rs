@@ -172,7 +172,8 @@ fn run_shard<T, H>(
     let report = move |result| drop(ready.send(result));
     let open = || {
         let core = Core::open(Arc::clone(&directory), shard, engine.spawns())?;
-        Ok((Timers::new(core), make_handler(shard)))
+        let undertaker = Undertaker::new(Timers::new(core));
+        Ok((undertaker, make_handler(shard)))
     };
     match engine {
         #[cfg(all(feature = "glommio", target_os = "linux"))]
@@ -180,16 +181,16 @@ fn run_shard<T, H>(
             let name = format!("{}-{shard}", directory.settings.name);
             match driver::glommio::executor(&directory.settings, &name).map_err(failed) {
                 Err(error) => report(Err(error)),
-                Ok(executor) => with_shard(open(), report, |timers, handler| {
-                    driver::glommio::run(&executor, timers, handler);
+                Ok(executor) => with_shard(open(), report, |undertaker, handler| {
+                    driver::glommio::run(&executor, undertaker, handler);
                 }),
             }
         }
         #[cfg(feature = "tokio")]
         Engine::Tokio => match driver::tokio::runtime().map_err(|e| failed(e.to_string())) {
             Err(error) => report(Err(error)),
-            Ok(runtime) => with_shard(open(), report, |timers, handler| {
-                driver::tokio::run(&runtime, timers, handler);
+            Ok(runtime) => with_shard(open(), report, |undertaker, handler| {
+                driver::tokio::run(&runtime, undertaker, handler);
             }),
         },
         Engine::Thread => with_shard(open(), report, driver::thread::run),
@@ -197,21 +198,21 @@ fn run_shard<T, H>(
 }
 
 fn with_shard<T, H>(
-    opened: Result<(Timers<T>, H), StartError>,
+    opened: Result<(Undertaker<T>, H), StartError>,
     report: impl FnOnce(Result<(), StartError>),
-    run: impl FnOnce(Timers<T>, H),
+    run: impl FnOnce(Undertaker<T>, H),
 ) where
     T: Send + 'static,
     H: Handler<T>,
 {
     match opened {
         Err(error) => report(Err(error)),
-        Ok((timers, handler)) => {
+        Ok((undertaker, handler)) => {
             // Outlives the executor, whatever it does with the driver's future when it dies.
-            let undertaker = Undertaker(timers.clone());
+            let last = Undertaker::new(undertaker.timers().clone());
             report(Ok(()));
-            run(timers, handler);
-            drop(undertaker);
+            run(undertaker, handler);
+            drop(last);
         }
     }
 }

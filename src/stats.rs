@@ -3,20 +3,20 @@
 //! A shard keeps its counts in plain numbers and stores them once a turn, relaxed, into a line of
 //! atomics of its own ([`Published`]); what its own core's tasks do while it sleeps between turns
 //! is stored as they do it. Whoever reads takes no lock that the shard's turn takes and sends it
-//! nothing. Counts of one reading may be of two turns that follow each other, but `pending`
-//! is published as a count of its own and never negative.
+//! nothing. The counts of one reading belong together: whoever reads while they are stored reads
+//! again.
 //!
 //! Cost: publishing is some fifty stores a turn, and a few hundred where something fired since.
 
 use std::time::Duration;
 
 use corewheel_shard::Counters;
-use crossbeam_utils::CachePadded;
+use crossbeam_utils::{Backoff, CachePadded};
 use histogram::Histogram;
 use serde::Serialize;
 
 use crate::handle::ShardId;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Defines the counts of a shard once: the plain numbers that its turn writes, the atomics that it
 /// publishes them in, and the way between the two.
@@ -200,6 +200,8 @@ impl PublishedTimes {
 /// Where a shard publishes: written by its own thread alone.
 #[derive(Debug)]
 pub(crate) struct Published {
+    /// Odd while the counts are being stored.
+    version: AtomicU64,
     counts: CachePadded<PublishedCounts>,
     lateness: PublishedTimes,
     ring_delay: PublishedTimes,
@@ -208,6 +210,7 @@ pub(crate) struct Published {
 impl Published {
     pub(crate) fn new() -> Self {
         Self {
+            version: AtomicU64::new(0),
             counts: CachePadded::new(PublishedCounts::default()),
             lateness: PublishedTimes::new(),
             ring_delay: PublishedTimes::new(),
@@ -221,7 +224,7 @@ impl Published {
         lateness: &mut Recorder,
         ring_delay: &mut Recorder,
     ) {
-        self.counts.store(counts);
+        self.store_counts(|published| published.store(counts));
         self.lateness.store(lateness);
         self.ring_delay.store(ring_delay);
     }
@@ -229,19 +232,48 @@ impl Published {
     /// Stores the counts that commands of the shard's own core change, between turns.
     #[inline]
     pub(crate) fn store_commands(&self, counters: &Counters) {
-        // Relaxed: each count stands for itself.
-        let store = |count: &AtomicU64, value| count.store(value, Ordering::Relaxed);
-        store(&self.counts.pending, counters.pending());
-        store(&self.counts.pending_max, counters.pending_max);
-        store(&self.counts.scheduled_local, counters.scheduled_local);
-        store(&self.counts.cancelled, counters.cancelled);
-        store(&self.counts.stale, counters.stale);
-        store(&self.counts.reset_lazy, counters.reset_lazy);
-        store(&self.counts.reset_relinked, counters.reset_relinked);
+        self.store_counts(|published| {
+            // Relaxed, as in a turn.
+            let store = |count: &AtomicU64, value| count.store(value, Ordering::Relaxed);
+            store(&published.pending, counters.pending());
+            store(&published.pending_max, counters.pending_max);
+            store(&published.scheduled_local, counters.scheduled_local);
+            store(&published.cancelled, counters.cancelled);
+            store(&published.stale, counters.stale);
+            store(&published.reset_lazy, counters.reset_lazy);
+            store(&published.reset_relinked, counters.reset_relinked);
+        });
+    }
+
+    #[inline]
+    fn store_counts(&self, store: impl FnOnce(&PublishedCounts)) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version + 1, Ordering::Relaxed);
+        // Pairs with the fence in `load_counts`: whoever reads one of these counts sees that
+        // the version is odd or has moved on.
+        fence(Ordering::Release);
+        store(&self.counts);
+        // Release: pairs with the first load in `load_counts`.
+        self.version.store(version + 2, Ordering::Release);
     }
 
     pub(crate) fn load(&self) -> (ShardCounts, Times, Times) {
-        (self.counts.load(), self.lateness.load(), self.ring_delay.load())
+        (self.load_counts(), self.lateness.load(), self.ring_delay.load())
+    }
+
+    fn load_counts(&self) -> ShardCounts {
+        let backoff = Backoff::new();
+        loop {
+            // Acquire: pairs with the last store of the version in `store_counts`.
+            let version = self.version.load(Ordering::Acquire);
+            let counts = self.counts.load();
+            // Pairs with the fence in `store_counts`.
+            fence(Ordering::Acquire);
+            if version.is_multiple_of(2) && version == self.version.load(Ordering::Relaxed) {
+                return counts;
+            }
+            backoff.snooze();
+        }
     }
 }
 

@@ -65,7 +65,7 @@ pub enum Task<T: 'static> {
     Value(T),
     /// A callback.
     Callback(Callback<T>),
-    /// A future of this core waited for it, and goes on waiting.
+    /// A future of this core waited for it, and has been told that it will not come.
     Sleep,
 }
 
@@ -86,7 +86,7 @@ pub enum RemoteTask<T: 'static> {
     /// A callback that was sent from another thread.
     Callback(SendCall<T>),
     /// A callback or a future of the timer's own core, which cannot travel. The callback has been
-    /// dropped there; the future goes on waiting.
+    /// dropped there; the future has been told that its time will not come.
     LeftAtHome,
 }
 

@@ -41,15 +41,14 @@ where
     let more_requests = core.receive(now);
     if let Some(order) = core.take_order() {
         let report = shut_down(timers, handler, order.policy);
-        // Nobody may wait for the report any more.
-        drop(order.report.send(report));
+        // Nobody may wait for the report any more; then the tasks in it are dropped here.
+        contain(core.id(), || drop(order.report.send(report)));
         return Turn::Closed;
     }
     core.advance(now);
     deliver(timers, handler);
     let more = more_requests || core.is_behind();
     core.note_turn(more);
-    core.client().flush();
     core.publish();
     match core.next_deadline() {
         _ if more => Turn::More,

@@ -2,8 +2,8 @@
 //!
 //! What of glommio's ways shapes this, all of it in its source: a queue that is not of
 //! `Latency::Matters` may wait behind all others, so the driver has one that is; each of its timers
-//! costs a B-tree and a hash map, so there is one, re-armed only when it must be earlier; a duration
-//! that does not fit into an instant panics, so the alarm is clamped.
+//! costs a B-tree and a hash map, so there is one, re-armed only when it must be earlier; a
+//! duration that does not fit into an instant panics, so the alarm is clamped.
 //!
 //! An executor that always has a task to run looks at its timers when a connection or a wake from
 //! another thread comes in, else only once in each period of its preempt timer, so the period seems
@@ -23,11 +23,10 @@ use glommio::{Latency, LocalExecutor, LocalExecutorBuilder, Placement, Shares, T
 use io_uring::{IoUring, Probe, opcode};
 use rustix::process::{Resource, getrlimit};
 
-use super::{Host, drive};
+use super::{Host, Undertaker, drive};
 use crate::config::Settings;
 use crate::mesh::LocalFuture;
 use crate::task::Handler;
-use crate::timers::Timers;
 
 pub(crate) struct GlommioHost {
     alarm: Option<Timer>,
@@ -90,25 +89,25 @@ pub(crate) fn executor(settings: &Settings, name: &str) -> Result<LocalExecutor,
 }
 
 /// Runs a shard on this thread until it is shut down.
-pub(crate) fn run<T, H>(executor: &LocalExecutor, timers: Timers<T>, handler: H)
+pub(crate) fn run<T, H>(executor: &LocalExecutor, undertaker: Undertaker<T>, handler: H)
 where
     T: Send + 'static,
     H: Handler<T>,
 {
     executor.run(async move {
-        start(timers, handler).await;
+        start(undertaker, handler).await;
     });
 }
 
 /// Starts the driver in a queue of its own, on the executor that this is called in.
-pub(crate) fn start<T, H>(timers: Timers<T>, handler: H) -> impl Future<Output = Option<()>>
+pub(crate) fn start<T, H>(undertaker: Undertaker<T>, handler: H) -> impl Future<Output = Option<()>>
 where
     T: Send + 'static,
     H: Handler<T>,
 {
     let host = GlommioHost::new();
     let queue = glommio::executor().create_task_queue(Shares::default(), LATENCY, "corewheel");
-    let driver = glommio::spawn_local_into(drive(timers, handler, host), queue);
+    let driver = glommio::spawn_local_into(drive(undertaker, handler, host), queue);
     driver.expect("the queue was just made").detach()
 }
 

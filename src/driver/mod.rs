@@ -11,16 +11,20 @@ pub(crate) mod thread;
 #[cfg(feature = "tokio")]
 pub(crate) mod tokio;
 
-use std::cell::Cell;
-use std::future::poll_fn;
+use std::any::Any;
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::marker::PhantomData;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use corewheel_shard::Tick;
+use slab::Slab;
 
 use crate::core::contain;
 use crate::mesh::LocalFuture;
 use crate::service::ShutdownPolicy;
+use crate::spawn::contained;
 use crate::stats::ShardState;
 use crate::task::Handler;
 use crate::timers::Timers;
@@ -41,32 +45,47 @@ pub(crate) trait Host {
 /// The longest that an alarm is set for; it is then set again.
 const ALARM_MAX: Duration = Duration::from_hours(24);
 
-/// Runs a shard until it is shut down.
-pub(crate) async fn drive<T, H, X>(timers: Timers<T>, mut handler: H, mut host: X)
+/// Runs a shard until it is shut down. The thread counts as the shard's from this call on.
+pub(crate) fn drive<T, H, X>(
+    undertaker: Undertaker<T>,
+    handler: H,
+    host: X,
+) -> impl Future<Output = ()>
 where
     T: Send + 'static,
     H: Handler<T>,
     X: Host,
 {
-    let _here = OnShardThread::enter();
-    let undertaker = Undertaker(timers.clone());
+    let here = OnShardThread::enter(&undertaker);
+    async move {
+        take_turns(undertaker.timers(), handler, host).await;
+        drop(undertaker);
+        drop(here);
+    }
+}
+
+async fn take_turns<T, H, X>(timers: &Timers<T>, mut handler: H, mut host: X)
+where
+    T: Send + 'static,
+    H: Handler<T>,
+    X: Host,
+{
     let core = timers.core();
     // When the alarm is set for, in nanoseconds; it is left alone unless it must be earlier.
     let mut armed_for = None;
     loop {
-        let turn = turn(&timers, &mut handler);
+        let turn = turn(timers, &mut handler);
         for job in core.take_jobs() {
-            let spawned = contain(core.id(), || host.spawn(job(timers.clone())));
-            core.note_delivery(spawned, 0);
+            let spawn = || host.spawn(Box::pin(contained(timers.clone(), job(timers.clone()))));
+            core.note_delivery(contain(core.id(), spawn), 0);
         }
         match turn {
             Turn::More => host.step_aside().await,
-            Turn::Next(tick) => sleep(&timers, tick, &mut host, &mut armed_for).await,
-            Turn::Idle => sleep(&timers, Tick::NEVER, &mut host, &mut armed_for).await,
-            Turn::Closed => break,
+            Turn::Next(tick) => sleep(timers, tick, &mut host, &mut armed_for).await,
+            Turn::Idle => sleep(timers, Tick::NEVER, &mut host, &mut armed_for).await,
+            Turn::Closed => return,
         }
     }
-    drop(undertaker);
 }
 
 async fn sleep<T, X>(timers: &Timers<T>, until: Tick, host: &mut X, armed_for: &mut Option<u64>)
@@ -105,8 +124,18 @@ where
 }
 
 /// Sees to it that a shard whose driver ends without a shutdown is known to be dead: its lanes are
-/// closed, and whoever waits for an answer is told so.
-pub(crate) struct Undertaker<T: Send + 'static>(pub(crate) Timers<T>);
+/// closed, and whoever waits for an answer is told so. Made together with the shard.
+pub(crate) struct Undertaker<T: Send + 'static>(Timers<T>);
+
+impl<T: Send + 'static> Undertaker<T> {
+    pub(crate) fn new(timers: Timers<T>) -> Self {
+        Self(timers)
+    }
+
+    pub(crate) fn timers(&self) -> &Timers<T> {
+        &self.0
+    }
+}
 
 impl<T: Send + 'static> Drop for Undertaker<T> {
     fn drop(&mut self) {
@@ -120,32 +149,36 @@ impl<T: Send + 'static> Drop for Undertaker<T> {
 }
 
 thread_local! {
-    /// How many shards this thread drives.
-    static SHARDS_HERE: Cell<usize> = const { Cell::new(0) };
+    /// The shards that this thread drives. What is left when the thread ends is that of an executor
+    /// that has died and has kept the driver's future, as some do.
+    static SHARDS_HERE: RefCell<Slab<Box<dyn Any>>> = const { RefCell::new(Slab::new()) };
 }
 
 /// Whether this thread drives a shard, so that it must not block for one.
 pub(crate) fn is_shard_thread() -> bool {
-    SHARDS_HERE.with(Cell::get) > 0
+    // A thread-local may be gone when the last things of a thread are dropped.
+    SHARDS_HERE.try_with(|here| !here.borrow().is_empty()).unwrap_or(false)
 }
 
 /// While it lives, this thread drives a shard.
 #[derive(Debug)]
-pub(crate) struct OnShardThread(
+pub(crate) struct OnShardThread {
+    index: usize,
     // Counts for this thread alone.
-    std::marker::PhantomData<*const ()>,
-);
+    _here: PhantomData<*const ()>,
+}
 
 impl OnShardThread {
-    pub(crate) fn enter() -> Self {
-        SHARDS_HERE.with(|here| here.set(here.get() + 1));
-        Self(std::marker::PhantomData)
+    pub(crate) fn enter<T: Send + 'static>(undertaker: &Undertaker<T>) -> Self {
+        let last = Box::new(Undertaker::new(undertaker.timers().clone()));
+        let index = SHARDS_HERE.with(|here| here.borrow_mut().insert(last));
+        Self { index, _here: PhantomData }
     }
 }
 
 impl Drop for OnShardThread {
     fn drop(&mut self) {
-        // A thread-local may be gone when the last things of a thread are dropped.
-        let _ = SHARDS_HERE.try_with(|here| here.set(here.get() - 1));
+        let last = SHARDS_HERE.try_with(|here| here.borrow_mut().try_remove(self.index));
+        drop(last);
     }
 }

@@ -39,21 +39,21 @@ pub enum Sleep {
 }
 
 impl<T: Send + 'static, H: Handler<T>> ShardLoop<T, H> {
-    pub(crate) fn new(timers: Timers<T>, handler: H) -> Self {
-        Self { handler, undertaker: Undertaker(timers), _here: OnShardThread::enter() }
+    pub(crate) fn new(undertaker: Undertaker<T>, handler: H) -> Self {
+        Self { handler, _here: OnShardThread::enter(&undertaker), undertaker }
     }
 
     /// Takes in what other threads have sent, delivers what is due and says what is next, each
     /// within the service's budget.
     pub fn turn(&mut self) -> Turn {
-        self.undertaker.0.core().wake_up();
-        turn(&self.undertaker.0, &mut self.handler)
+        self.timers().core().wake_up();
+        turn(self.undertaker.timers(), &mut self.handler)
     }
 
     /// Tells the other threads that the shard sleeps until what the last turn named, and through
     /// which waker to wake it. The next turn tells them that it is awake.
     pub fn prepare_to_sleep(&self, after: Turn, waker: &Waker) -> Sleep {
-        let core = self.undertaker.0.core();
+        let core = self.timers().core();
         let until = match after {
             Turn::More | Turn::Closed => return Sleep::No,
             Turn::Next(tick) => tick,
@@ -71,12 +71,12 @@ impl<T: Send + 'static, H: Handler<T>> ShardLoop<T, H> {
 
     /// The shard's timers.
     pub fn timers(&self) -> &Timers<T> {
-        &self.undertaker.0
+        self.undertaker.timers()
     }
 
     /// Ends this shard alone. Its lanes are closed, and what is pending goes the way of the policy.
     pub fn shutdown(mut self, policy: ShutdownPolicy) -> ShardReport<T> {
-        shut_down(&self.undertaker.0, &mut self.handler, policy)
+        shut_down(self.undertaker.timers(), &mut self.handler, policy)
     }
 }
 

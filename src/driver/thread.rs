@@ -26,27 +26,26 @@ impl Wake for Unpark {
 }
 
 /// Runs a shard on this thread until it is shut down.
-pub(crate) fn run<T, H>(timers: Timers<T>, mut handler: H)
+pub(crate) fn run<T, H>(undertaker: Undertaker<T>, mut handler: H)
 where
     T: Send + 'static,
     H: Handler<T>,
 {
-    let _here = OnShardThread::enter();
-    let undertaker = Undertaker(timers.clone());
+    let _here = OnShardThread::enter(&undertaker);
+    let timers = undertaker.timers();
     let parker = Parker::new();
     let waker = Waker::from(Arc::new(Unpark(parker.unparker().clone())));
     loop {
-        let until = match turn(&timers, &mut handler) {
+        let until = match turn(timers, &mut handler) {
             Turn::More => continue,
             Turn::Next(tick) => tick,
             Turn::Idle => Tick::NEVER,
-            Turn::Closed => break,
+            Turn::Closed => return,
         };
-        if !spin(&timers, until) {
-            park(&timers, until, &parker, &waker);
+        if !spin(timers, until) {
+            park(timers, until, &parker, &waker);
         }
     }
-    drop(undertaker);
 }
 
 /// Watches the lanes for as long as the service says. True if there is something to do.

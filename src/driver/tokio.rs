@@ -13,10 +13,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
 use tokio::time::Sleep;
 
-use super::{Host, drive};
+use super::{Host, Undertaker, drive};
 use crate::mesh::LocalFuture;
 use crate::task::Handler;
-use crate::timers::Timers;
 
 /// One tokio timer, used over and over.
 #[derive(Default)]
@@ -52,10 +51,10 @@ pub(crate) fn runtime() -> io::Result<Runtime> {
 }
 
 /// Runs a shard on this thread until it is shut down.
-pub(crate) fn run<T, H>(runtime: &Runtime, timers: Timers<T>, handler: H)
+pub(crate) fn run<T, H>(runtime: &Runtime, undertaker: Undertaker<T>, handler: H)
 where
     T: Send + 'static,
     H: Handler<T>,
 {
-    LocalSet::new().block_on(runtime, drive(timers, handler, TokioHost::default()));
+    LocalSet::new().block_on(runtime, drive(undertaker, handler, TokioHost::default()));
 }

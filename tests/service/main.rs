@@ -1,0 +1,13 @@
+//! The service as its users see it, on everything that it can run on here: threads of its own with
+//! glommio, tokio or neither, executors that were there before, and loops of the tests' own.
+
+mod api;
+mod bell;
+mod callbacks;
+mod cross_core;
+mod death;
+mod lanes;
+mod shutdown;
+mod sleeps;
+mod support;
+mod time;

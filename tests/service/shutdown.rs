@@ -1,0 +1,410 @@
+//! Shutdown: every timer that was accepted has one outcome, whenever and from wherever it comes.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use corewheel::{
+    AttachError, Fired, ScheduleError, ShardState, ShutdownError, ShutdownPolicy, ShutdownReport,
+    SpawnError, TimerService, Timers, Turn,
+};
+
+use crate::support::{
+    FAR, Guard, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms,
+    wait_until,
+};
+
+const POLICIES: [ShutdownPolicy; 3] =
+    [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];
+
+#[test]
+fn each_policy_gives_every_pending_timer_its_one_outcome() {
+    for host in Host::all() {
+        for policy in POLICIES {
+            let fired = Arc::new(AtomicUsize::new(0));
+            let noted = Arc::clone(&fired);
+            let running = Running::start(host, builder(2), move |_| {
+                let noted = Arc::clone(&noted);
+                move |_: Fired<Guard>, _: &_| {
+                    noted.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            let client = running.client();
+            let (guard, dropped) = Guard::new();
+            for n in 0..40 {
+                let shard = if n % 2 == 0 { SHARD } else { OTHER };
+                client.schedule_on(shard, FAR, guard.clone()).unwrap();
+                let (guard, noted) = (guard.clone(), Arc::clone(&fired));
+                let call = move |_: &Timers<Guard>| {
+                    noted.fetch_add(1, Ordering::SeqCst);
+                    drop(guard);
+                };
+                client.schedule_fn_on(shard, FAR, call).unwrap();
+            }
+            drop(guard);
+            let report = running.end(policy);
+            assert!(report.dead.is_empty());
+            let unfired: u64 = report.shards.iter().map(|shard| shard.unfired).sum();
+            report.shards.iter().for_each(|shard| check_law(&shard.counts));
+            assert!(report.shards.iter().all(|shard| shard.counts.pending == 0));
+            let returned = report.into_returned().count();
+            let count = |counter: &AtomicUsize| counter.load(Ordering::SeqCst);
+            let expected = match policy {
+                ShutdownPolicy::Return => (80, 80, 0),
+                ShutdownPolicy::Drop => (80, 0, 0),
+                ShutdownPolicy::Fire => (0, 0, 80),
+            };
+            assert_eq!((unfired, returned, count(&fired)), expected, "{host:?}, {policy:?}");
+            assert_eq!(count(&dropped), 81, "{host:?}, {policy:?}: nothing is kept");
+        }
+    }
+}
+
+#[test]
+fn what_is_under_way_is_accepted_and_accounted_for() {
+    for policy in POLICIES {
+        let fired = Rc::new(RefCell::new(Vec::new()));
+        let noted = Rc::clone(&fired);
+        let mut lab = Lab::with_handler(builder(1).lane_capacity(4), move |_| {
+            let fired = Rc::clone(&noted);
+            move |one: Fired<i32>, _: &_| fired.borrow_mut().push(one.task)
+        });
+        let client = lab.client();
+        // Known to the shard, so that it has all the keys that it may have.
+        client.cancel_detached(client.schedule_on(SHARD, FAR, 9).unwrap());
+        lab.settle();
+        let first = client.schedule_on(SHARD, FAR, 0).unwrap();
+        client.schedule_on(SHARD, FAR, 1).unwrap();
+        let second = client.schedule_on(SHARD, FAR, 2).unwrap();
+        client.schedule_on(SHARD, FAR, 3).unwrap();
+        assert!(matches!(client.schedule_on(SHARD, FAR, 4), Err(ScheduleError::Full(4))));
+        // The ring is full, and these wait beside it.
+        let mut answer = client.cancel(first).into_future();
+        client.cancel_detached(second);
+        let mut report = Box::pin(lab.service.begin_shutdown(policy).unwrap());
+        assert!(look(&mut report).is_none());
+        assert_eq!(lab.turn(), Turn::Closed);
+        assert_eq!(look(&mut answer).unwrap().unwrap().task().unwrap().into_value(), Some(0));
+        let report = look(&mut report).unwrap();
+        let counts = report.shards[0].counts;
+        assert_eq!((counts.scheduled_remote, counts.cancelled), (5, 3));
+        check_law(&counts);
+        let fired = fired.take();
+        let returned: Vec<_> =
+            report.into_returned().map(|one| one.task.into_value().unwrap()).collect();
+        match policy {
+            ShutdownPolicy::Return => assert_eq!((fired, returned), (vec![], vec![1, 3])),
+            ShutdownPolicy::Fire => assert_eq!((fired, returned), (vec![1, 3], vec![])),
+            ShutdownPolicy::Drop => assert_eq!((fired, returned), (vec![], vec![])),
+        }
+        assert!(look(&mut client.cancel(first).into_future()).unwrap().is_err());
+    }
+}
+
+#[test]
+fn firing_what_is_pending_goes_in_the_order_of_deadlines() {
+    let mut lab = Lab::<u64>::with_handler(builder(1), |_| {
+        let mut last = 0;
+        move |one: Fired<u64>, timers: &Timers<u64>| {
+            assert!(one.task >= last, "{} comes after {last}", one.task);
+            last = one.task;
+            let refused = timers.schedule(Duration::ZERO, 0);
+            assert!(matches!(refused, Err(ScheduleError::Closed(0))));
+            assert!(timers.schedule_fn(Duration::ZERO, |_| {}).is_err());
+        }
+    });
+    let mut rng = fastrand::Rng::with_seed(7);
+    for _ in 0..1_000 {
+        let delay = 1 << rng.u32(0..40);
+        lab.timers().schedule(ms(delay), delay).unwrap();
+    }
+    lab.timers().schedule(Duration::MAX, u64::MAX).unwrap();
+    let report = lab.end(ShutdownPolicy::Fire);
+    assert_eq!((report.counts.fired, report.counts.panicked), (1_001, 0));
+    assert_eq!(report.unfired, 0);
+}
+
+#[test]
+fn from_a_callback_blocking_is_refused_and_beginning_works() {
+    for host in Host::all() {
+        let running = Running::start(host, builder(2), |_| |_: Fired<u8>, _: &_| {});
+        let (sender, told) = mpsc::channel();
+        let service = Arc::downgrade(&running.service);
+        let call = move |timers: &Timers<u8>| {
+            let service = service.upgrade().unwrap();
+            let blocked = service.shutdown(ShutdownPolicy::Return).map(drop);
+            let begun = service.begin_shutdown(ShutdownPolicy::Return).unwrap();
+            // The doors close in the next turn.
+            timers.schedule(FAR, 2).unwrap();
+            sender.send((blocked, begun)).unwrap_or_else(|_| panic!("the test waits"));
+        };
+        let client = running.client();
+        client.schedule_on(OTHER, FAR, 1).unwrap();
+        client.schedule_fn_on(SHARD, ms(1), call).unwrap();
+        let (blocked, begun) = told.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(blocked, Err(ShutdownError::OnShard), "{host:?}");
+        let mut returned: Vec<_> =
+            block_on(begun).into_returned().map(|one| one.task.into_value().unwrap()).collect();
+        returned.sort_unstable();
+        assert_eq!(returned, [1, 2], "{host:?}");
+        let again = running.service.shutdown(ShutdownPolicy::Drop).map(drop);
+        assert_eq!(again, Err(ShutdownError::AlreadyShutDown), "{host:?}");
+        running.stop();
+    }
+}
+
+#[test]
+fn of_several_at_once_one_shuts_down_and_gets_the_report() {
+    for host in Host::all() {
+        let running = Running::start(host, builder(2), |_| |_: Fired<u8>, _: &_| {});
+        running.client().schedule_on(SHARD, FAR, 1).unwrap();
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let service = Arc::clone(&running.service);
+                thread::spawn(move || {
+                    service.shutdown(ShutdownPolicy::Return).map(|all| all.into_returned().count())
+                })
+            })
+            .collect();
+        let answers: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let won: Vec<_> = answers.iter().flatten().collect();
+        assert_eq!(won, [&1], "{host:?}: {answers:?}");
+        running.stop();
+    }
+}
+
+#[test]
+fn a_schedule_that_races_with_the_end_is_accepted_and_accounted_for_or_refused_with_its_task() {
+    for host in Host::all() {
+        for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire] {
+            let fired = Arc::new(Mutex::new(Vec::new()));
+            let noted = Arc::clone(&fired);
+            let running = Running::start(host, builder(1).lane_capacity(64), move |_| {
+                let noted = Arc::clone(&noted);
+                move |one: Fired<u64>, _: &_| noted.lock().unwrap().push(one.task)
+            });
+            let started = Arc::new(AtomicUsize::new(0));
+            let threads: Vec<_> = (0..3_u64)
+                .map(|thread| {
+                    let (client, started) = (running.client(), Arc::clone(&started));
+                    thread::spawn(move || {
+                        let mut accepted = Vec::new();
+                        for n in thread << 32.. {
+                            match client.schedule_on(SHARD, FAR, n) {
+                                Ok(_) => accepted.push(n),
+                                Err(ScheduleError::Full(task)) => {
+                                    assert_eq!(task, n);
+                                    thread::yield_now();
+                                }
+                                Err(ScheduleError::Closed(task)) => {
+                                    assert_eq!(task, n);
+                                    break;
+                                }
+                            }
+                            started.fetch_add(1, Ordering::SeqCst);
+                        }
+                        accepted
+                    })
+                })
+                .collect();
+            wait_until("they are all at it", || started.load(Ordering::SeqCst) > 300);
+            let report = running.end(policy);
+            let mut accepted: Vec<_> =
+                threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+            check_law(&report.shards[0].counts);
+            let mut ended: Vec<_> =
+                report.into_returned().filter_map(|r| r.task.into_value()).collect();
+            ended.append(&mut fired.lock().unwrap());
+            accepted.sort_unstable();
+            ended.sort_unstable();
+            assert_eq!(accepted.len(), ended.len(), "{host:?}, {policy:?}");
+            assert!(accepted == ended, "{host:?}, {policy:?}");
+        }
+    }
+}
+
+#[test]
+fn afterwards_everything_is_refused_with_what_it_was_given() {
+    for host in Host::all() {
+        let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &_| {});
+        let mut client = running.client();
+        let timer = client.schedule_on(SHARD, FAR, 1).unwrap();
+        let service = Arc::clone(&running.service);
+        running.end(ShutdownPolicy::Drop);
+        // A client that knows the shard, and one that does not.
+        for mut client in
+            [service.client(), client.clone(), std::mem::replace(&mut client, service.client())]
+        {
+            assert!(matches!(client.schedule_on(SHARD, FAR, 7), Err(ScheduleError::Closed(7))));
+            let call = client.schedule_fn_on(SHARD, FAR, |_| {});
+            assert!(matches!(call, Err(ScheduleError::Closed(_))));
+            assert!(client.cancel(timer).wait().is_err());
+            assert!(client.reset(timer, FAR).wait().is_err());
+            client.cancel_detached(timer);
+            client.reset_detached(timer, FAR);
+            assert!(matches!(client.sleep_on(SHARD, FAR), Err(ScheduleError::Closed(()))));
+            let mut batch = client.batch(SHARD);
+            assert!(matches!(batch.schedule(FAR, 7), Err(ScheduleError::Closed(7))));
+            batch.cancel_detached(timer);
+            assert!(batch.send().is_ok(), "no timer was staged");
+        }
+        assert!(matches!(service.spawn_on(SHARD, |_| async {}), Err(SpawnError::Closed)));
+        assert_eq!(service.stats().shards[0].state, ShardState::Closed, "{host:?}");
+        check_law(&service.stats().shards[0].counts);
+    }
+}
+
+#[test]
+fn a_batch_that_is_staged_when_the_service_ends_hands_its_timers_back() {
+    let mut lab = Lab::new(builder(1));
+    let (mut client, other) = (lab.client(), lab.client());
+    let kept = other.schedule_on(SHARD, FAR, 0).unwrap();
+    lab.settle();
+    let mut batch = client.batch(SHARD);
+    for task in 1..=3 {
+        batch.schedule(FAR, task).unwrap();
+    }
+    batch.cancel_detached(kept);
+    let report = lab.end(ShutdownPolicy::Return);
+    assert_eq!(report.unfired, 1);
+    let refused = batch.send().unwrap_err();
+    assert_eq!(refused.into_iter().map(|one| one.task).collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[test]
+fn a_slow_callback_is_waited_for() {
+    for host in Host::all() {
+        let done = Arc::new(AtomicBool::new(false));
+        let (sender, started) = mpsc::channel();
+        let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &_| {});
+        let client = running.client();
+        let noted = Arc::clone(&done);
+        let call = move |_: &Timers<u8>| {
+            sender.send(()).unwrap();
+            thread::sleep(ms(30));
+            noted.store(true, Ordering::SeqCst);
+        };
+        client.schedule_fn_on(SHARD, ms(1), call).unwrap();
+        client.schedule_on(SHARD, FAR, 1).unwrap();
+        started.recv_timeout(PATIENCE).unwrap();
+        let report = running.end(ShutdownPolicy::Return);
+        assert!(done.load(Ordering::SeqCst), "{host:?}");
+        assert_eq!((report.shards[0].counts.fired, report.shards[0].unfired), (1, 1), "{host:?}");
+    }
+}
+
+#[test]
+fn a_service_that_is_dropped_ends_its_shards() {
+    for host in Host::all() {
+        let running = Running::start(host, builder(2), |_| |_: Fired<Guard>, _: &_| {});
+        let (guard, dropped) = Guard::new();
+        let client = running.client();
+        client.schedule_on(SHARD, FAR, guard).unwrap();
+        let Running { service, stops, threads } = running;
+        drop(service);
+        wait_until("the timer is dropped", || dropped.load(Ordering::SeqCst) == 1);
+        wait_until("both shards are closed", || {
+            client.shards().all(|shard| client.reset(handle_on(shard), FAR).wait().is_err())
+        });
+        drop(stops);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    }
+}
+
+fn handle_on(shard: corewheel::ShardId) -> corewheel::TimerHandle {
+    let key = corewheel::TimerKey::from_parts(0, std::num::NonZeroU32::MIN);
+    corewheel::TimerHandle::new(shard, key)
+}
+
+fn attached() -> TimerService<u8> {
+    builder(2).start_attached().unwrap()
+}
+
+#[test]
+fn an_attachment_that_is_dropped_unused_closes_its_shard() {
+    let service = attached();
+    let client = service.client();
+    let mut waiting = client.cancel(handle_on(SHARD)).into_future();
+    assert!(look(&mut waiting).is_none());
+    drop(service.attach(SHARD).unwrap());
+    assert!(look(&mut waiting).unwrap().is_err(), "whoever waits is told");
+    assert!(matches!(client.schedule_on(SHARD, FAR, 1), Err(ScheduleError::Closed(1))));
+    assert!(matches!(client.schedule_on(OTHER, FAR, 1), Err(ScheduleError::Full(1))));
+    assert!(matches!(service.attach(SHARD), Err(AttachError::Closed)));
+    let ShutdownReport { shards, dead, .. } = service.shutdown(ShutdownPolicy::Return).unwrap();
+    assert_eq!((shards.len(), dead), (1, vec![SHARD]));
+}
+
+#[test]
+fn a_shard_is_attached_once_and_not_after_the_end() {
+    let service = attached();
+    let first = service.attach(SHARD).unwrap();
+    assert!(matches!(service.attach(SHARD), Err(AttachError::AlreadyAttached(SHARD))));
+    let none = corewheel::ShardId::new(9);
+    assert!(matches!(service.attach(none), Err(AttachError::NoSuchShard(shard)) if shard == none));
+    let report = service.shutdown(ShutdownPolicy::Return).unwrap();
+    assert_eq!(report.shards.len(), 2, "nothing was ever accepted");
+    assert!(matches!(service.attach(OTHER), Err(AttachError::Closed)));
+    // One that was taken before is closed when it is used.
+    let mut shard = first.into_loop(|_: Fired<u8>, _: &_| {}).unwrap();
+    assert!(matches!(shard.timers().schedule(FAR, 1), Err(ScheduleError::Closed(1))));
+    assert_eq!(shard.turn(), Turn::Closed);
+    assert_eq!(shard.shutdown(ShutdownPolicy::Return).unfired, 0);
+    assert_eq!(service.stats().shards[0].state, ShardState::Closed);
+}
+
+#[test]
+fn a_loop_that_ends_its_shard_itself_answers_no_order() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let mut report = Box::pin(lab.service.begin_shutdown(ShutdownPolicy::Return).unwrap());
+    assert_eq!(lab.end(ShutdownPolicy::Drop).shard, SHARD);
+    assert_eq!(look(&mut report).expect("nobody is waited for").dead, [SHARD]);
+}
+
+/// Looks into its shard when it is dropped, and panics.
+struct Nosy(Timers<u8>);
+
+impl Drop for Nosy {
+    fn drop(&mut self) {
+        assert_eq!(self.0.len(), 0, "the shard can be asked");
+        panic!("so it must be contained");
+    }
+}
+
+#[test]
+fn a_callback_that_cannot_be_returned_is_dropped_while_nothing_is_borrowed() {
+    let mut lab = Lab::<u8>::new(builder(1));
+    for _ in 0..2 {
+        let nosy = Nosy(lab.timers().clone());
+        lab.timers().schedule_fn(FAR, move |_| drop(nosy)).unwrap();
+    }
+    lab.timers().schedule(FAR, 1).unwrap();
+    let report = lab.end(ShutdownPolicy::Return);
+    assert_eq!((report.unfired, report.returned.len()), (3, 3));
+    assert_eq!(lab.counts().panicked, 2);
+}
+
+#[test]
+fn a_report_that_nobody_waits_for_harms_nobody() {
+    let mut lab = Lab::<u8>::new(builder(1));
+    let client = lab.client();
+    let timers = std::panic::AssertUnwindSafe(Bomb);
+    client.schedule_fn_on(SHARD, FAR, move |_| drop(timers)).unwrap();
+    drop(lab.service.begin_shutdown(ShutdownPolicy::Return).unwrap());
+    assert_eq!(lab.turn(), Turn::Closed);
+    check_law(&lab.counts());
+}
+
+/// Panics when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("it is dropped");
+    }
+}

@@ -1,0 +1,292 @@
+//! Futures that wait: on the shard's own core, on executors, and on other threads.
+
+use std::cell::RefCell;
+use std::future::pending;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use corewheel::{
+    Closed, Fired, ScheduleError, ShutdownPolicy, Sleep, SleepError, TimeoutError, Timers,
+};
+
+use crate::support::{
+    FAR, Host, Lab, Running, SHARD, block_on, builder, check_law, look, ms, wait_until,
+};
+
+/// Polls with a waker of the test's own.
+fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(waker))
+}
+
+#[test]
+fn a_sleep_takes_a_timer_when_it_is_polled_and_gives_it_back_wherever_it_is_dropped() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let timers = lab.timers().clone();
+    let check = |lab: &mut Lab<()>| {
+        assert_eq!(timers.len(), 0);
+        lab.settle();
+        assert_eq!(lab.counts().pending, 0);
+        check_law(&lab.counts());
+    };
+    // Never polled.
+    drop(timers.sleep(ms(1)));
+    check(&mut lab);
+    // Pending.
+    let mut sleep = timers.sleep(ms(1));
+    assert_eq!(look(&mut sleep), None);
+    assert_eq!(timers.len(), 1);
+    drop(sleep);
+    check(&mut lab);
+    // Fired and not polled since.
+    let mut sleep = timers.sleep(ms(1));
+    assert_eq!(look(&mut sleep), None);
+    lab.advance(ms(1));
+    assert!(!sleep.is_elapsed());
+    drop(sleep);
+    check(&mut lab);
+    // Done.
+    let mut sleep = timers.sleep(ms(1));
+    assert_eq!(look(&mut sleep), None);
+    lab.advance(ms(1));
+    assert_eq!(look(&mut sleep), Some(Ok(())));
+    assert!(sleep.is_elapsed());
+    check(&mut lab);
+    // Moved, after it was done and before.
+    for _ in 0..2 {
+        sleep.reset(ms(5));
+        assert_eq!(look(&mut sleep), None);
+        assert_eq!(timers.len(), 1);
+    }
+    sleep.reset_at(timers.now() + ms(9));
+    assert_eq!(timers.len(), 1);
+    drop(sleep);
+    check(&mut lab);
+}
+
+#[test]
+fn a_timeout_gives_its_timer_back_wherever_it_is_dropped() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let timers = lab.timers().clone();
+    drop(timers.timeout(ms(1), pending::<()>()));
+    let mut dropped = Box::pin(timers.timeout(ms(1), pending::<()>()));
+    assert_eq!(look(&mut dropped), None);
+    assert_eq!(timers.len(), 1);
+    drop(dropped);
+    assert_eq!(timers.len(), 0);
+    let mut elapsed = Box::pin(timers.timeout(ms(1), pending::<()>()));
+    assert_eq!(look(&mut elapsed), None);
+    lab.advance(ms(1));
+    assert!(look(&mut elapsed).unwrap().unwrap_err().is_elapsed());
+    let mut ready = Box::pin(timers.timeout_at(timers.now(), async { 7 }));
+    assert_eq!(look(&mut ready), Some(Ok(7)), "a value that is there at the deadline wins");
+    lab.settle();
+    assert_eq!(lab.counts().pending, 0);
+    check_law(&lab.counts());
+}
+
+#[test]
+fn a_sleep_that_is_moved_wakes_at_its_last_deadline_and_not_before() {
+    let mut lab = Lab::<()>::new(builder(1));
+    for (first, second) in [(3, 8), (8, 3)] {
+        let start = lab.clock.now();
+        let mut sleep = lab.timers().sleep(ms(first));
+        assert_eq!(look(&mut sleep), None);
+        sleep.reset(ms(second));
+        assert_eq!(sleep.deadline(), start + ms(second));
+        while look(&mut sleep).is_none() {
+            lab.advance(ms(1));
+        }
+        assert_eq!(lab.clock.now() - start, ms(second));
+    }
+}
+
+#[test]
+fn a_sleep_is_refused_where_there_is_no_room() {
+    let lab = Lab::<()>::new(builder(1).capacity(1));
+    lab.timers().schedule(FAR, ()).unwrap();
+    assert_eq!(look(&mut lab.timers().sleep(ms(1))), Some(Err(SleepError::Full)));
+    let mut timeout = Box::pin(lab.timers().timeout(ms(1), pending::<()>()));
+    assert_eq!(look(&mut timeout), Some(Err(TimeoutError::NoTimer(SleepError::Full))));
+}
+
+thread_local! {
+    /// What [`DropOthers`] drops when it is woken.
+    static OTHERS: RefCell<Vec<Sleep<()>>> = const { RefCell::new(Vec::new()) };
+}
+
+struct DropOthers;
+
+impl Wake for DropOthers {
+    fn wake(self: Arc<Self>) {
+        OTHERS.take();
+    }
+}
+
+impl Drop for DropOthers {
+    fn drop(&mut self) {
+        OTHERS.take();
+    }
+}
+
+#[test]
+fn a_waker_may_drop_other_sleeps_when_it_is_woken_or_dropped() {
+    for dropped_only in [false, true] {
+        let mut lab = Lab::<()>::new(builder(1));
+        let timers = lab.timers().clone();
+        for delay in [1, 1, 2, 50] {
+            let mut other = timers.sleep(ms(delay));
+            assert_eq!(look(&mut other), None);
+            OTHERS.with_borrow_mut(|others| others.push(other));
+        }
+        let waker = Waker::from(Arc::new(DropOthers));
+        let mut sleep = timers.sleep(ms(1));
+        assert!(poll(&mut sleep, &waker).is_pending());
+        drop(waker);
+        if dropped_only {
+            // The waker is replaced, and the last of it is dropped.
+            assert_eq!(look(&mut sleep), None);
+        } else {
+            lab.advance(ms(1));
+        }
+        assert!(OTHERS.with_borrow(Vec::is_empty));
+        assert_eq!(timers.len(), usize::from(dropped_only));
+        lab.advance(ms(60));
+        assert_eq!(look(&mut sleep), Some(Ok(())));
+        assert_eq!((lab.counts().pending, lab.counts().panicked), (0, 0));
+        check_law(&lab.counts());
+    }
+}
+
+#[test]
+fn sleeps_end_as_closed_by_every_policy_and_never_early() {
+    for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
+        let mut lab = Lab::<()>::new(builder(1));
+        let timers = lab.timers().clone();
+        let client = lab.client();
+        let mut due = timers.sleep(ms(1));
+        let mut far = timers.sleep(FAR);
+        let mut timeout = Box::pin(timers.timeout(FAR, pending::<()>()));
+        let mut remote = client.sleep_on(SHARD, FAR).unwrap();
+        assert_eq!((look(&mut due), look(&mut far), look(&mut timeout)), (None, None, None));
+        assert_eq!(look(&mut remote), None);
+        lab.advance(ms(1));
+        let report = lab.end(policy);
+        check_law(&report.counts);
+        assert_eq!(look(&mut due), Some(Ok(())), "{policy:?}: its time had come");
+        assert_eq!(look(&mut far), Some(Err(SleepError::Closed)), "{policy:?}");
+        let closed = Err(TimeoutError::NoTimer(SleepError::Closed));
+        assert_eq!(look(&mut timeout), Some(closed), "{policy:?}");
+        if let ShutdownPolicy::Return = policy {
+            drop(report);
+        }
+        assert_eq!(look(&mut remote), Some(Err(Closed)), "{policy:?}");
+        assert_eq!(look(&mut timers.sleep(ms(1))), Some(Err(SleepError::Closed)), "{policy:?}");
+        assert!(matches!(client.sleep_on(SHARD, FAR), Err(ScheduleError::Closed(()))));
+    }
+}
+
+#[test]
+fn an_attached_executor_goes_on_without_its_shard() {
+    for host in Host::executors().filter(|host| !matches!(host, Host::Own(_))) {
+        for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
+            let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
+            let spawned = running.service.spawn_on(SHARD, |timers| async move {
+                let slept = timers.sleep(FAR).await;
+                let again = timers.sleep(ms(1)).await;
+                (slept, again)
+            });
+            let spawned = spawned.unwrap();
+            wait_until("it sleeps", || running.service.stats().shards[0].counts.pending == 1);
+            running.service.shutdown(policy).unwrap();
+            let closed = Err(SleepError::Closed);
+            assert_eq!(spawned.wait(), Ok((closed, closed)), "{host:?}, {policy:?}");
+            running.stop();
+        }
+    }
+}
+
+#[test]
+fn a_spawned_future_sleeps_and_times_out() {
+    for host in Host::executors() {
+        let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
+        let slept = running.service.spawn_on(SHARD, |timers| async move {
+            let start = timers.now();
+            timers.sleep(ms(20)).await.unwrap();
+            timers.sleep_until(start + ms(30)).await.unwrap();
+            let timed_out = timers.timeout(ms(20), pending::<()>()).await.unwrap_err();
+            (timers.now() - start, timed_out.is_elapsed(), timers.len())
+        });
+        let (took, timed_out, left) = slept.unwrap().wait().unwrap();
+        assert!(took >= ms(50), "{host:?}: {took:?}");
+        assert_eq!((timed_out, left), (true, 0), "{host:?}");
+        running.end(ShutdownPolicy::Drop);
+    }
+}
+
+#[test]
+fn a_spawned_future_that_panics_is_counted_and_harms_nobody() {
+    for host in Host::executors() {
+        let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
+        let spawn = |panics: bool| {
+            running.service.spawn_on(SHARD, move |timers: Timers<()>| async move {
+                timers.sleep(ms(1)).await.unwrap();
+                assert!(!panics, "it panics");
+                7
+            })
+        };
+        assert_eq!(spawn(true).unwrap().wait(), Err(Closed), "{host:?}");
+        let at_once = running.service.spawn_on(SHARD, |_| {
+            assert!(glommio_or_tokio(), "it panics before there is a future");
+            async {}
+        });
+        assert_eq!(at_once.unwrap().wait(), Err(Closed), "{host:?}");
+        assert_eq!(spawn(false).unwrap().wait(), Ok(7), "{host:?}");
+        let report = running.end(ShutdownPolicy::Drop);
+        assert_eq!(report.shards[0].counts.panicked, 2, "{host:?}");
+        assert!(report.dead.is_empty(), "{host:?}");
+    }
+}
+
+/// False, where the compiler does not see it.
+fn glommio_or_tokio() -> bool {
+    std::hint::black_box(false)
+}
+
+#[test]
+fn what_is_spawned_while_the_service_ends_is_told() {
+    for host in Host::executors() {
+        let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
+        let spawned = running
+            .service
+            .spawn_on(SHARD, |timers| async move { timers.sleep(Duration::from_millis(1)).await });
+        let service = Arc::clone(&running.service);
+        running.end(ShutdownPolicy::Drop);
+        // Done, or ended with its executor or with its timer.
+        let _ = spawned.unwrap().wait();
+        drop(service);
+    }
+}
+
+#[test]
+fn another_thread_sleeps_on_a_shard_and_gives_its_timer_back() {
+    for host in Host::all() {
+        let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
+        let client = running.client();
+        let start = running.service.now();
+        assert_eq!(block_on(client.sleep_on(SHARD, ms(10)).unwrap()), Ok(()), "{host:?}");
+        assert!(running.service.now() - start >= ms(10), "{host:?}");
+        drop(client.sleep_on(SHARD, FAR).unwrap());
+        let mut polled = client.sleep_on(SHARD, FAR).unwrap();
+        assert_eq!(look(&mut polled), None);
+        drop(polled);
+        // A cancel wakes nobody; the next command does.
+        block_on(client.sleep_on(SHARD, ms(1)).unwrap()).unwrap();
+        wait_until("both are cancelled", || {
+            let counts = running.service.stats().shards[0].counts;
+            counts.pending == 0 && counts.cancelled == 2
+        });
+        running.end(ShutdownPolicy::Drop);
+    }
+}
