@@ -1,0 +1,220 @@
+//! What it costs to schedule and cancel a timer of another core, one at a time and in batches.
+//!
+//! One client and one shard, each on its own core where there are two. The shard watches its lanes
+//! instead of sleeping, so that what is measured is the lane and the wheel and not the operating
+//! system. Beside it stand the bare ring that a lane is made of and what a server would do
+//! otherwise: a `BTreeMap` behind a mutex that the threads share, and the same wheel behind one.
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::num::NonZeroU64;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use core_affinity::CoreId;
+use corewheel::{Fired, Placement, Runtime, ShardId, ShutdownPolicy, TimerHandle, TimerService};
+use corewheel_shard::{Shard, ShardConfig, Tick};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+
+const SHARD: ShardId = ShardId::new(0);
+const HOUR: Duration = Duration::from_hours(1);
+const CHUNK: usize = 64;
+const PENDING: [u32; 3] = [1_000, 100_000, 1_000_000];
+
+/// The cores for the client and for the shard; the same one twice where there is only one.
+fn cores() -> (CoreId, CoreId) {
+    let cores = core_affinity::get_core_ids().expect("the system tells its cores");
+    (cores[0], cores[1 % cores.len()])
+}
+
+fn task(n: u64) -> NonZeroU64 {
+    NonZeroU64::new(n + 1).expect("it is not zero")
+}
+
+/// A service with one shard that holds this many timers an hour away.
+fn service(pending: u32) -> TimerService<NonZeroU64> {
+    let (_, home) = cores();
+    let service = TimerService::builder()
+        .shards(1)
+        .runtime(Runtime::Thread)
+        .placement(Placement::Cpus(vec![home.id]))
+        .spin(Duration::from_secs(1))
+        .capacity(1 << 21)
+        .start_with(|_| |_: Fired<NonZeroU64>, _: &_| unreachable!("nothing is due"))
+        .expect("the service starts");
+    let mut client = service.client();
+    for n in 0..u64::from(pending) {
+        let mut batch = client.batch(SHARD);
+        while batch.schedule(HOUR * 2, task(n)).is_err() {
+            thread::yield_now();
+        }
+    }
+    service
+}
+
+fn cancelled(service: &TimerService<NonZeroU64>) -> u64 {
+    service.stats().shards[0].counts.cancelled
+}
+
+/// Waits until the shard has done as much as was asked for.
+fn settle(service: &TimerService<NonZeroU64>, until: u64) {
+    while cancelled(service) < until {
+        std::hint::spin_loop();
+    }
+}
+
+fn pairs(criterion: &mut Criterion) {
+    let (here, _) = cores();
+    core_affinity::set_for_current(here);
+    let mut group = criterion.benchmark_group("lane/schedule+cancel");
+    group.throughput(Throughput::Elements(1)).sample_size(10);
+    for pending in PENDING {
+        let service = service(pending);
+        let mut client = service.client();
+        group.bench_function(BenchmarkId::new("corewheel one at a time", pending), |bencher| {
+            bencher.iter_custom(|pairs| {
+                let done = cancelled(&service);
+                let start = Instant::now();
+                for n in 0..pairs {
+                    let timer = loop {
+                        match client.schedule_on(SHARD, HOUR, task(n)) {
+                            Ok(timer) => break timer,
+                            Err(_) => std::hint::spin_loop(),
+                        }
+                    };
+                    client.cancel_detached(timer);
+                }
+                settle(&service, done + pairs);
+                start.elapsed()
+            });
+        });
+        group.bench_function(BenchmarkId::new("corewheel in batches", pending), |bencher| {
+            bencher.iter_custom(|pairs| {
+                let done = cancelled(&service);
+                let mut timers: Vec<TimerHandle> = Vec::with_capacity(CHUNK);
+                let start = Instant::now();
+                let mut sent = 0;
+                while sent < pairs {
+                    let mut batch = client.batch(SHARD);
+                    while timers.len() < CHUNK && sent < pairs {
+                        let Ok(timer) = batch.schedule(HOUR, task(sent)) else { break };
+                        timers.push(timer);
+                        sent += 1;
+                    }
+                    for timer in timers.drain(..) {
+                        batch.cancel_detached(timer);
+                    }
+                    batch.send().expect("the shard is open");
+                }
+                settle(&service, done + pairs);
+                start.elapsed()
+            });
+        });
+        group.bench_function(BenchmarkId::new("corewheel boxed closures", pending), |bencher| {
+            bencher.iter_custom(|pairs| {
+                let done = cancelled(&service);
+                let start = Instant::now();
+                for n in 0..pairs {
+                    let timer = loop {
+                        let call = move |_: &_| {
+                            black_box(n);
+                        };
+                        match client.schedule_fn_on(SHARD, HOUR, call) {
+                            Ok(timer) => break timer,
+                            Err(_) => std::hint::spin_loop(),
+                        }
+                    };
+                    client.cancel_detached(timer);
+                }
+                settle(&service, done + pairs);
+                start.elapsed()
+            });
+        });
+        drop(client);
+        let report = service.shutdown(ShutdownPolicy::Drop).expect("it is shut down once");
+        let counts = report.shards[0].counts;
+        assert_eq!(counts.returned, u64::from(pending), "the others were all cancelled");
+    }
+    group.finish();
+}
+
+fn shared(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("lane/schedule+cancel");
+    group.throughput(Throughput::Elements(1)).sample_size(10);
+    for pending in PENDING {
+        let mut map: BTreeMap<(u64, u64), NonZeroU64> = BTreeMap::new();
+        for n in 0..u64::from(pending) {
+            map.insert((7_200_000, n), task(n));
+        }
+        let map = Arc::new(Mutex::new(map));
+        group.bench_function(BenchmarkId::new("BTreeMap behind a mutex", pending), |bencher| {
+            let mut next = u64::from(pending);
+            bencher.iter(|| {
+                next += 1;
+                let key = (3_600_000, next);
+                map.lock().expect("nobody panics").insert(key, task(next));
+                map.lock().expect("nobody panics").remove(&key).expect("it was just put there")
+            });
+        });
+        let config = ShardConfig { capacity: 1 << 21, ..ShardConfig::default() };
+        let mut shard = Shard::new(config).expect("there is memory");
+        for n in 0..u64::from(pending) {
+            shard.schedule(Tick::new(7_200_000), task(n)).expect("there is room");
+        }
+        let shard = Arc::new(Mutex::new(shard));
+        group.bench_function(BenchmarkId::new("the wheel behind a mutex", pending), |bencher| {
+            bencher.iter(|| {
+                let deadline = Tick::new(3_600_000);
+                let key = shard.lock().expect("nobody panics").schedule(deadline, task(1));
+                let key = key.expect("there is room");
+                shard.lock().expect("nobody panics").cancel(key).task().expect("it is pending")
+            });
+        });
+    }
+    group.finish();
+}
+
+/// 32-byte messages, as a request is.
+fn ring(criterion: &mut Criterion) {
+    type Message = [u64; 4];
+    let (here, there) = cores();
+    core_affinity::set_for_current(here);
+    let mut group = criterion.benchmark_group("lane/ring");
+    group.throughput(Throughput::Elements(1)).sample_size(10);
+    for chunk in [1, CHUNK] {
+        group.bench_function(BenchmarkId::new("rtrb", chunk), |bencher| {
+            bencher.iter_custom(|messages| {
+                let (mut producer, mut consumer) = rtrb::RingBuffer::<Message>::new(1_024);
+                let reader = thread::spawn(move || {
+                    core_affinity::set_for_current(there);
+                    let (mut seen, mut sum) = (0, 0);
+                    while seen < messages {
+                        let ready = consumer.slots().min(chunk);
+                        let Ok(batch) = consumer.read_chunk(ready) else { continue };
+                        for message in batch {
+                            sum += message[0];
+                            seen += 1;
+                        }
+                    }
+                    sum
+                });
+                let start = Instant::now();
+                let mut sent = 0;
+                while sent < messages {
+                    let room = producer.slots().min(chunk).min((messages - sent) as usize);
+                    let Ok(batch) = producer.write_chunk_uninit(room) else { continue };
+                    sent += batch.fill_from_iter((sent..).map(|n| [n; 4])) as u64;
+                }
+                let sum = reader.join().expect("the reader does not panic");
+                let took = start.elapsed();
+                assert_eq!(sum, messages * messages.saturating_sub(1) / 2, "all of them arrived");
+                took
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, pairs, shared, ring);
+criterion_main!(benches);
