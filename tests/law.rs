@@ -8,6 +8,8 @@
 //!
 //! `COREWHEEL_OPS` sets the number of operations, `COREWHEEL_SEED` repeats a run's choices.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "the seed and the sums are printed")]
+
 use std::env;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -292,7 +294,7 @@ fn check(runtime: Runtime, operations: u64) {
     let share = operations / (THREADS + SHARDS);
 
     ledger.shards_at_work.store(SHARDS as usize, Ordering::Relaxed);
-    let starter = service.client();
+    let client = service.client();
     for shard in service.shards() {
         let part = Part {
             ledger: Arc::clone(&ledger),
@@ -301,7 +303,7 @@ fn check(runtime: Runtime, operations: u64) {
             left: share,
         };
         let start = move |timers: &Timers<Job>| part.burst(timers);
-        assert!(starter.schedule_fn_on(shard, Duration::ZERO, start).is_ok(), "it has just begun");
+        assert!(client.schedule_fn_on(shard, Duration::ZERO, start).is_ok(), "it has just begun");
     }
     let stop = AtomicBool::new(false);
     let readings = thread::scope(|scope| {
