@@ -5,17 +5,18 @@ use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use corewheel_shard::Tick;
 
 use crate::clock::nanos_after;
 use crate::driver::is_shard_thread;
-use crate::error::{Closed, ScheduleError, WaitError};
+use crate::error::{Closed, ScheduleError, TimeoutError, WaitError};
 use crate::handle::{ShardId, TimerHandle};
 use crate::lane::{LaneSender, Refusal, Request};
 use crate::mesh::{Directory, Door};
+use crate::sleep::{RemoteSleep, within};
 use crate::task::{CancelOutcome, RemoteTask, ResetOutcome, SendCall};
 use crate::timers::Timers;
 
@@ -141,26 +142,44 @@ impl<T: Send + 'static> Client<T> {
         self.send(timer.shard(), Request::Reset { key: timer.key(), deadline, answer: None });
     }
 
-    /// Waits for `delay` by a timer of a shard, in a future of this thread.
+    /// Waits for `delay`, beginning now, by a timer of a shard. The timer is taken at once, and
+    /// given back when the future is dropped.
+    pub fn sleep_on(&self, shard: ShardId, delay: Duration) -> RemoteSleep<'_, T> {
+        RemoteSleep::new(self, |call| self.schedule_fn_on(shard, delay, call))
+    }
+
+    /// Waits until a moment by a timer of a shard.
+    pub fn sleep_until_on(&self, shard: ShardId, at: Instant) -> RemoteSleep<'_, T> {
+        RemoteSleep::new(self, |call| self.schedule_fn_at_on(shard, at, call))
+    }
+
+    /// Gives a future `delay` from now to be done, by a timer of a shard. A value that is ready at
+    /// the same time as the deadline wins.
     ///
     /// # Errors
     ///
-    /// `Full` or `Closed`, at once, if there is no timer to be had.
-    pub fn sleep_on(
+    /// The time was up, or there was no timer to be had; the future is dropped.
+    pub fn timeout_on<F: Future>(
         &self,
         shard: ShardId,
         delay: Duration,
-    ) -> Result<RemoteSleep<'_, T>, ScheduleError<()>> {
-        let (done, slept) = oneshot::async_channel();
-        let call = move |timers: &Timers<T>| {
-            // A shutdown may fire it before its time. Nobody waits any more where it cannot be
-            // sent.
-            if !timers.core().is_closed() {
-                drop(done.send(()));
-            }
-        };
-        let timer = self.schedule_fn_on(shard, delay, call).map_err(|error| error.map(drop))?;
-        Ok(RemoteSleep { client: self, timer: Some(timer), slept })
+        future: F,
+    ) -> impl Future<Output = Result<F::Output, TimeoutError>> {
+        within(self.sleep_on(shard, delay), future)
+    }
+
+    /// Gives a future until a moment to be done, by a timer of a shard.
+    ///
+    /// # Errors
+    ///
+    /// As for [`timeout_on`](Self::timeout_on).
+    pub fn timeout_at_on<F: Future>(
+        &self,
+        shard: ShardId,
+        at: Instant,
+        future: F,
+    ) -> impl Future<Output = Result<F::Output, TimeoutError>> {
+        within(self.sleep_until_on(shard, at), future)
     }
 
     /// Gathers commands onto one shard and sends them together: a dozen times as fast as one by
@@ -383,40 +402,6 @@ impl<O> Future for AnswerFuture<O> {
 impl<O> fmt::Debug for AnswerFuture<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("AnswerFuture(..)")
-    }
-}
-
-/// Waits for a timer of a shard, on another thread; made by [`Client::sleep_on`].
-///
-/// Dropped before its time, it cancels the timer.
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct RemoteSleep<'a, T: Send + 'static> {
-    client: &'a Client<T>,
-    timer: Option<TimerHandle>,
-    slept: oneshot::AsyncReceiver<()>,
-}
-
-impl<T: Send + 'static> Future for RemoteSleep<'_, T> {
-    type Output = Result<(), Closed>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let slept = ready!(Pin::new(&mut self.slept).poll(cx));
-        self.timer = None;
-        Poll::Ready(slept.map_err(|_| Closed))
-    }
-}
-
-impl<T: Send + 'static> Drop for RemoteSleep<'_, T> {
-    fn drop(&mut self) {
-        if let Some(timer) = self.timer {
-            self.client.cancel_detached(timer);
-        }
-    }
-}
-
-impl<T: Send + 'static> fmt::Debug for RemoteSleep<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RemoteSleep({:?})", self.timer)
     }
 }
 

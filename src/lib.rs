@@ -80,7 +80,7 @@ mod turn;
 
 #[cfg(not(corewheel_loom))]
 mod exports {
-    pub use crate::client::{Answer, AnswerFuture, Batch, Client, Refused, RemoteSleep};
+    pub use crate::client::{Answer, AnswerFuture, Batch, Client, Refused};
     pub use crate::clock::{Clock, ManualClock};
     pub use crate::config::{Placement, Runtime, TurnBudget};
     pub use crate::driver::own_loop::{ShardLoop, Sleep as LoopSleep};
@@ -95,7 +95,7 @@ mod exports {
         Attachment, Returned, ShardReport, ShutdownPolicy, ShutdownReport, Spawned, StatsSource,
         TimerService, TimerServiceBuilder, no_tasks,
     };
-    pub use crate::sleep::Sleep;
+    pub use crate::sleep::{RemoteSleep, Sleep};
     pub use crate::stats::{Bucket, ServiceStats, ShardCounts, ShardState, ShardStats, Times};
     pub use crate::task::{
         Callback, CancelOutcome, Fired, Handler, LocalCall, RemoteTask, ResetOutcome, SendCall,

@@ -1,15 +1,18 @@
-//! A future that waits for its time, on a shard's own core.
+//! Futures that wait for their time: on a shard's own core, and by a shard's timer elsewhere.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use corewheel_shard::{Tick, TimerKey};
 
+use crate::client::Client;
 use crate::core::Slept;
-use crate::error::SleepError;
+use crate::error::{Elapsed, ScheduleError, SleepError, TimeoutError};
+use crate::handle::TimerHandle;
+use crate::task::SendCall;
 use crate::timers::Timers;
 
 /// Waits for a deadline; made by [`Timers::sleep`] and [`Timers::sleep_until`].
@@ -118,4 +121,96 @@ impl<T: Send + 'static> fmt::Debug for Sleep<T> {
             .field("elapsed", &elapsed)
             .finish_non_exhaustive()
     }
+}
+
+/// Waits by a timer of a shard, on another thread; made by [`Client::sleep_on`] and
+/// [`Client::sleep_until_on`].
+///
+/// Dropped before its time, it cancels the timer.
+///
+/// Cost: a timer with a boxed callback, and a channel for the one message.
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct RemoteSleep<'a, T: Send + 'static> {
+    client: &'a Client<T>,
+    phase: RemotePhase,
+}
+
+enum RemotePhase {
+    Waiting { timer: TimerHandle, slept: oneshot::AsyncReceiver<()> },
+    Done(Result<(), SleepError>),
+}
+
+impl<'a, T: Send + 'static> RemoteSleep<'a, T> {
+    /// With the timer that `schedule` makes of a callback.
+    pub(crate) fn new(
+        client: &'a Client<T>,
+        schedule: impl FnOnce(SendCall<T>) -> Result<TimerHandle, ScheduleError<SendCall<T>>>,
+    ) -> Self {
+        let (done, slept) = oneshot::async_channel();
+        let call = move |timers: &Timers<T>| {
+            // A shutdown may fire it before its time. Nobody waits any more where it cannot be
+            // sent.
+            if !timers.core().is_closed() {
+                drop(done.send(()));
+            }
+        };
+        let phase = match schedule(Box::new(call)) {
+            Ok(timer) => RemotePhase::Waiting { timer, slept },
+            Err(ScheduleError::Full(_)) => RemotePhase::Done(Err(SleepError::Full)),
+            Err(ScheduleError::Closed(_)) => RemotePhase::Done(Err(SleepError::Closed)),
+        };
+        Self { client, phase }
+    }
+}
+
+impl<T: Send + 'static> Future for RemoteSleep<'_, T> {
+    type Output = Result<(), SleepError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let output = match &mut self.phase {
+            RemotePhase::Done(output) => return Poll::Ready(*output),
+            RemotePhase::Waiting { slept, .. } => ready!(Pin::new(slept).poll(cx)),
+        };
+        let output = output.map_err(|_| SleepError::Closed);
+        self.phase = RemotePhase::Done(output);
+        Poll::Ready(output)
+    }
+}
+
+impl<T: Send + 'static> Drop for RemoteSleep<'_, T> {
+    fn drop(&mut self) {
+        if let RemotePhase::Waiting { timer, .. } = self.phase {
+            self.client.cancel_detached(timer);
+        }
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for RemoteSleep<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let elapsed = matches!(self.phase, RemotePhase::Done(Ok(())));
+        f.debug_struct("RemoteSleep").field("elapsed", &elapsed).finish_non_exhaustive()
+    }
+}
+
+/// Gives a future until the end of a sleep to be done.
+pub(crate) async fn within<S, F>(sleep: S, future: F) -> Result<F::Output, TimeoutError>
+where
+    S: Future<Output = Result<(), SleepError>>,
+    F: Future,
+{
+    let mut sleep = pin!(sleep);
+    let mut future = pin!(future);
+    poll_fn(|cx| {
+        // The future first: a value that is there at the deadline is there in time.
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        sleep.as_mut().poll(cx).map(|slept| {
+            Err(match slept {
+                Ok(()) => TimeoutError::Elapsed(Elapsed),
+                Err(error) => TimeoutError::NoTimer(error),
+            })
+        })
+    })
+    .await
 }

@@ -79,7 +79,7 @@ counts! {
     fired,
     /// Timers cancelled.
     cancelled,
-    /// Of those, the ones whose cancel came before the timer did.
+    /// Timers whose cancel came before they did; they count as cancelled too.
     overtaken,
     /// Timers handed back or dropped unfired at shutdown.
     returned,

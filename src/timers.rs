@@ -1,17 +1,15 @@
 //! The timers of this core, for whatever runs on it.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use crate::client::Client;
 use crate::core::Core;
-use crate::error::{Elapsed, ScheduleError, TimeoutError};
+use crate::error::{ScheduleError, TimeoutError};
 use crate::handle::{ShardId, TimerHandle};
-use crate::sleep::Sleep;
+use crate::sleep::{Sleep, within};
 use crate::task::{CancelOutcome, LocalCall, ResetOutcome, Task};
 
 /// A shard, on its own core: `!Send`, and as cheap to clone as an [`Rc`].
@@ -190,26 +188,4 @@ impl<T: Send + 'static> Timers<T> {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-}
-
-async fn within<T, F>(sleep: Sleep<T>, future: F) -> Result<F::Output, TimeoutError>
-where
-    T: Send + 'static,
-    F: Future,
-{
-    let mut sleep = pin!(sleep);
-    let mut future = pin!(future);
-    poll_fn(|cx| {
-        // The future first: a value that is there at the deadline is there in time.
-        if let Poll::Ready(output) = future.as_mut().poll(cx) {
-            return Poll::Ready(Ok(output));
-        }
-        sleep.as_mut().poll(cx).map(|slept| {
-            Err(match slept {
-                Ok(()) => TimeoutError::Elapsed(Elapsed),
-                Err(error) => TimeoutError::NoTimer(error),
-            })
-        })
-    })
-    .await
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use corewheel::{
     AttachError, CancelOutcome, Fired, ResetOutcome, Runtime, ScheduleError, ShardId,
-    ShutdownPolicy, SpawnError, TimerService, Timers, Turn,
+    ShutdownPolicy, SleepError, SpawnError, TimerService, Timers, Turn,
 };
 
 use crate::support::{
-    FAR, Host, Lab, OTHER, PATIENCE, Running, SHARD, builder, check_law, look, ms, runtimes,
-    wait_until,
+    FAR, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms,
+    runtimes, wait_until,
 };
 
 #[test]
@@ -173,7 +173,7 @@ fn a_full_shard_returns_the_task_after_its_reserve_is_used_up() {
         let client = lab.client();
         assert!(matches!(client.schedule_on(SHARD, FAR, 99), Err(ScheduleError::Full(99))));
         assert!(matches!(client.schedule_fn_on(SHARD, FAR, |_| {}), Err(ScheduleError::Full(_))));
-        assert!(matches!(client.sleep_on(SHARD, FAR), Err(ScheduleError::Full(()))));
+        assert_eq!(block_on(client.sleep_on(SHARD, FAR)), Err(SleepError::Full));
         lab.settle();
         let counts = lab.counts();
         assert_eq!((counts.pending, counts.granted), (u64::from(capacity), 0));

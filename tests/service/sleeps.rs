@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use corewheel::{
-    Closed, Fired, ScheduleError, ShutdownPolicy, Sleep, SleepError, TimeoutError, Timers,
-};
+use corewheel::{Closed, Fired, ShutdownPolicy, Sleep, SleepError, TimeoutError, Timers};
 
 use crate::support::{
     FAR, Host, Lab, Running, SHARD, block_on, builder, check_law, look, ms, wait_until,
@@ -168,7 +166,7 @@ fn sleeps_end_as_closed_by_every_policy_and_never_early() {
         let mut due = timers.sleep(ms(1));
         let mut far = timers.sleep(FAR);
         let mut timeout = Box::pin(timers.timeout(FAR, pending::<()>()));
-        let mut remote = client.sleep_on(SHARD, FAR).unwrap();
+        let mut remote = client.sleep_on(SHARD, FAR);
         assert_eq!((look(&mut due), look(&mut far), look(&mut timeout)), (None, None, None));
         assert_eq!(look(&mut remote), None);
         lab.advance(ms(1));
@@ -181,9 +179,9 @@ fn sleeps_end_as_closed_by_every_policy_and_never_early() {
         if let ShutdownPolicy::Return = policy {
             drop(report);
         }
-        assert_eq!(look(&mut remote), Some(Err(Closed)), "{policy:?}");
+        assert_eq!(look(&mut remote), Some(Err(SleepError::Closed)), "{policy:?}");
         assert_eq!(look(&mut timers.sleep(ms(1))), Some(Err(SleepError::Closed)), "{policy:?}");
-        assert!(matches!(client.sleep_on(SHARD, FAR), Err(ScheduleError::Closed(()))));
+        assert_eq!(block_on(client.sleep_on(SHARD, FAR)), Err(SleepError::Closed));
     }
 }
 
@@ -275,17 +273,23 @@ fn another_thread_sleeps_on_a_shard_and_gives_its_timer_back() {
         let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
         let client = running.client();
         let start = running.service.now();
-        assert_eq!(block_on(client.sleep_on(SHARD, ms(10)).unwrap()), Ok(()), "{host:?}");
+        assert_eq!(block_on(client.sleep_on(SHARD, ms(10))), Ok(()), "{host:?}");
+        let never = pending::<()>();
+        let timed_out = block_on(client.timeout_on(SHARD, ms(5), never)).unwrap_err();
+        assert!(timed_out.is_elapsed(), "{host:?}");
+        let at = client.now() + FAR;
+        let in_time = block_on(client.timeout_at_on(SHARD, at, async { 7 }));
+        assert_eq!(in_time, Ok(7), "{host:?}: and its timer is given back");
         assert!(running.service.now() - start >= ms(10), "{host:?}");
-        drop(client.sleep_on(SHARD, FAR).unwrap());
-        let mut polled = client.sleep_on(SHARD, FAR).unwrap();
+        drop(client.sleep_on(SHARD, FAR));
+        let mut polled = client.sleep_on(SHARD, FAR);
         assert_eq!(look(&mut polled), None);
         drop(polled);
         // A cancel wakes nobody; the next command does.
-        block_on(client.sleep_on(SHARD, ms(1)).unwrap()).unwrap();
-        wait_until("both are cancelled", || {
+        block_on(client.sleep_on(SHARD, ms(1))).unwrap();
+        wait_until("all three are cancelled", || {
             let counts = running.service.stats().shards[0].counts;
-            counts.pending == 0 && counts.cancelled == 2
+            counts.pending == 0 && counts.cancelled == 3
         });
         running.end(ShutdownPolicy::Drop);
     }
