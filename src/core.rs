@@ -22,7 +22,7 @@ use crate::error::{ScheduleError, StartError};
 use crate::handle::{ShardId, TimerHandle};
 use crate::lane::{LaneReceiver, Request};
 use crate::mesh::{Directory, Door, Job, Order};
-use crate::service::{Returned, ShardReport, ShutdownPolicy};
+use crate::shutdown::{Returned, ShardReport, ShutdownPolicy};
 use crate::spawn::Outputs;
 use crate::stats::{Recorder, ShardCounts, ShardState};
 use crate::task::{

@@ -42,6 +42,10 @@ mod sync;
 mod loom_tests;
 
 #[cfg(not(corewheel_loom))]
+mod attach;
+#[cfg(not(corewheel_loom))]
+mod builder;
+#[cfg(not(corewheel_loom))]
 mod client;
 #[cfg(not(corewheel_loom))]
 mod clock;
@@ -64,6 +68,8 @@ mod mesh;
 #[cfg(not(corewheel_loom))]
 mod service;
 #[cfg(not(corewheel_loom))]
+mod shutdown;
+#[cfg(not(corewheel_loom))]
 mod sleep;
 #[cfg(not(corewheel_loom))]
 mod spawn;
@@ -80,6 +86,8 @@ mod turn;
 
 #[cfg(not(corewheel_loom))]
 mod exports {
+    pub use crate::attach::Attachment;
+    pub use crate::builder::{TimerServiceBuilder, no_tasks};
     pub use crate::client::{Answer, AnswerFuture, Batch, Client, Refused};
     pub use crate::clock::{Clock, ManualClock};
     pub use crate::config::{Placement, Runtime, TurnBudget};
@@ -91,10 +99,8 @@ mod exports {
         SpawnError, StartError, TimeoutError, WaitError,
     };
     pub use crate::handle::{ShardId, TimerHandle};
-    pub use crate::service::{
-        Attachment, Returned, ShardReport, ShutdownPolicy, ShutdownReport, Spawned, StatsSource,
-        TimerService, TimerServiceBuilder, no_tasks,
-    };
+    pub use crate::service::{Spawned, StatsSource, TimerService};
+    pub use crate::shutdown::{Returned, ShardReport, ShutdownPolicy, ShutdownReport};
     pub use crate::sleep::{RemoteSleep, Sleep};
     pub use crate::stats::{Bucket, ServiceStats, ShardCounts, ShardState, ShardStats, Times};
     pub use crate::task::{

@@ -22,7 +22,7 @@ use crate::config::Settings;
 use crate::error::Closed;
 use crate::handle::ShardId;
 use crate::lane::{LaneCounts, LaneReceiver, LaneSender, LaneShared, lane};
-use crate::service::{ShardReport, ShutdownPolicy};
+use crate::shutdown::{ShardReport, ShutdownPolicy};
 use crate::stats::{Published, ServiceStats, ShardState, ShardStats};
 use crate::timers::Timers;
 

@@ -1,4 +1,4 @@
-//! The service: built, started, asked for clients and statistics, shut down.
+//! The service: asked for clients, futures and statistics, and shut down.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -6,23 +6,19 @@ use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use corewheel_shard::WheelKind;
-
+use crate::attach::Attachment;
+use crate::builder::TimerServiceBuilder;
 use crate::client::Client;
-use crate::clock::Clock;
-use crate::config::{Options, Placement, Runtime, Settings, TurnBudget};
-use crate::core::Core;
-use crate::driver::own_loop::ShardLoop;
-use crate::driver::{Undertaker, is_shard_thread};
-use crate::error::{AttachError, Closed, ShutdownError, SpawnError, StartError};
-use crate::handle::{ShardId, TimerHandle};
+use crate::driver::is_shard_thread;
+use crate::error::{AttachError, Closed, ShutdownError, SpawnError};
+use crate::handle::ShardId;
 use crate::mesh::{Directory, Order};
+use crate::shutdown::{ShardReport, ShutdownPolicy, ShutdownReport};
 use crate::spawn::Output;
-use crate::start::{self, Engine};
+use crate::start;
 use crate::stats::{ServiceStats, ShardCounts, ShardState};
-use crate::task::{Fired, Handler, RemoteTask};
 use crate::timers::Timers;
 
 /// Timers on several cores: a shard for each, which only its own thread touches, and lanes between
@@ -68,7 +64,7 @@ impl TimerService {
     /// A builder with the defaults: a shard for each core that the process may use, 1 ms ticks,
     /// 2²⁰ timers a shard.
     pub fn builder() -> TimerServiceBuilder {
-        TimerServiceBuilder { options: Options::default() }
+        TimerServiceBuilder::new()
     }
 }
 
@@ -181,7 +177,7 @@ impl<T: Send + 'static> TimerService<T> {
         if !std::mem::take(free) {
             return Err(AttachError::AlreadyAttached(shard));
         }
-        Ok(Attachment { directory: Arc::clone(&self.directory), shard, used: false })
+        Ok(Attachment::new(Arc::clone(&self.directory), shard))
     }
 
     /// Closes the service and blocks until every shard has ended. Every timer that was accepted
@@ -343,313 +339,4 @@ impl<R> fmt::Debug for Spawned<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Spawned(..)")
     }
-}
-
-/// A shard that is still to be driven; made by [`TimerService::attach`]. Send it to the thread that
-/// will drive it.
-///
-/// Dropped unused, the shard is closed.
-#[must_use = "the shard does nothing until it is driven"]
-pub struct Attachment<T: Send + 'static> {
-    directory: Arc<Directory<T>>,
-    shard: ShardId,
-    used: bool,
-}
-
-impl<T: Send + 'static> Attachment<T> {
-    /// Which shard it is.
-    pub fn shard_id(&self) -> ShardId {
-        self.shard
-    }
-
-    /// Drives the shard in the glommio executor that this is called in, in a task queue of its own.
-    ///
-    /// Timers behind tasks that have always something to compute are late by up to the period of
-    /// the executor's preempt timer, 100 ms by default. Leave it there: the shorter it is, the more
-    /// often glommio 0.9 goes to sleep with tasks that are ready to run, on a busy machine, until
-    /// something else happens.
-    ///
-    /// # Errors
-    ///
-    /// There is no memory for the shard's timers.
-    ///
-    /// # Panics
-    ///
-    /// Outside of a glommio executor.
-    #[cfg(all(feature = "glommio", target_os = "linux"))]
-    pub fn attach_glommio(self, handler: impl Handler<T>) -> Result<Timers<T>, StartError> {
-        let undertaker = self.open(true)?;
-        let timers = undertaker.timers().clone();
-        drop(crate::driver::glommio::start(undertaker, handler));
-        Ok(timers)
-    }
-
-    /// Drives the shard in the tokio `LocalSet` that this is called in.
-    ///
-    /// # Errors
-    ///
-    /// There is no memory for the shard's timers.
-    ///
-    /// # Panics
-    ///
-    /// Outside of a `LocalSet`, or in a runtime without time enabled.
-    #[cfg(feature = "tokio")]
-    pub fn attach_tokio(self, handler: impl Handler<T>) -> Result<Timers<T>, StartError> {
-        let undertaker = self.open(true)?;
-        let timers = undertaker.timers().clone();
-        let host = crate::driver::tokio::TokioHost::default();
-        tokio::task::spawn_local(crate::driver::drive(undertaker, handler, host));
-        Ok(timers)
-    }
-
-    /// Makes the shard run in a loop of the caller's own, on this thread.
-    ///
-    /// # Errors
-    ///
-    /// There is no memory for the shard's timers.
-    pub fn into_loop<H: Handler<T>>(self, handler: H) -> Result<ShardLoop<T, H>, StartError> {
-        Ok(ShardLoop::new(self.open(false)?, handler))
-    }
-
-    fn open(mut self, spawns: bool) -> Result<Undertaker<T>, StartError> {
-        let core = Core::open(Arc::clone(&self.directory), self.shard, spawns)?;
-        self.used = true;
-        Ok(Undertaker::new(Timers::new(core)))
-    }
-}
-
-impl<T: Send + 'static> Drop for Attachment<T> {
-    fn drop(&mut self) {
-        if !self.used
-            && let Some(door) = self.directory.door(self.shard)
-        {
-            door.close_unattended();
-        }
-    }
-}
-
-impl<T: Send + 'static> fmt::Debug for Attachment<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Attachment").field(&self.shard).finish()
-    }
-}
-
-/// What a shutdown does with timers that have not fired.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ShutdownPolicy {
-    /// Hands them back in the report.
-    Return,
-    /// Fires them now, in the order of their deadlines. What they schedule is refused.
-    Fire,
-    /// Drops them and counts them.
-    Drop,
-}
-
-/// A timer that was handed back by a shutdown.
-#[derive(Debug)]
-pub struct Returned<T: 'static> {
-    /// What it was known by.
-    pub handle: TimerHandle,
-    /// When it would have been due.
-    pub deadline: Instant,
-    /// What it was scheduled with.
-    pub task: RemoteTask<T>,
-}
-
-/// How one shard ended.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct ShardReport<T: 'static> {
-    /// Which shard.
-    pub shard: ShardId,
-    /// What it has counted from beginning to end.
-    pub counts: ShardCounts,
-    /// How many timers were handed back or dropped.
-    pub unfired: u64,
-    /// Those that were handed back.
-    pub returned: Vec<Returned<T>>,
-}
-
-impl<T> ShardReport<T> {
-    pub(crate) fn new(shard: ShardId, counts: ShardCounts, returned: Vec<Returned<T>>) -> Self {
-        Self { shard, counts, unfired: counts.returned, returned }
-    }
-}
-
-/// How a service ended.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct ShutdownReport<T: 'static> {
-    /// The shards that were at work until now, in order.
-    pub shards: Vec<ShardReport<T>>,
-    /// The shards that had ended before, or died meanwhile.
-    pub dead: Vec<ShardId>,
-}
-
-impl<T> ShutdownReport<T> {
-    fn new(answers: impl IntoIterator<Item = (ShardId, Option<ShardReport<T>>)>) -> Self {
-        let mut report = Self { shards: Vec::new(), dead: Vec::new() };
-        for (shard, answer) in answers {
-            match answer {
-                Some(answer) => report.shards.push(answer),
-                None => report.dead.push(shard),
-            }
-        }
-        report
-    }
-
-    /// All timers that were handed back.
-    pub fn into_returned(self) -> impl Iterator<Item = Returned<T>> {
-        self.shards.into_iter().flat_map(|shard| shard.returned)
-    }
-}
-
-/// Collects the settings of a service; made by [`TimerService::builder`].
-#[must_use = "a builder does nothing until it is started"]
-#[derive(Clone, Debug)]
-pub struct TimerServiceBuilder {
-    options: Options,
-}
-
-impl TimerServiceBuilder {
-    /// How many shards, 1 to 1,024. By default one for each core that the process may use.
-    pub fn shards(mut self, count: usize) -> Self {
-        self.options.shards = Some(count);
-        self
-    }
-
-    /// The length of a tick, 100 µs to 1 s; 1 ms by default. Timers fire up to a tick late by it,
-    /// never early.
-    pub fn tick(mut self, tick: Duration) -> Self {
-        self.options.tick = tick;
-        self
-    }
-
-    /// Which wheel the shards turn; the hierarchical one by default.
-    pub fn wheel(mut self, kind: WheelKind) -> Self {
-        self.options.wheel = kind;
-        self
-    }
-
-    /// Slots of the wheel's first level, 2 to 65,536, rounded up to a power of two; 256 by default.
-    pub fn slots(mut self, slots: u32) -> Self {
-        self.options.slots = slots;
-        self
-    }
-
-    /// The most timers of one shard, 1 to 2³⁰; 2²⁰ by default. Memory for them is reserved at the
-    /// start and touched as it comes into use. Keys granted to clients count, up to a thirty-second
-    /// part for each.
-    pub fn capacity(mut self, timers: u32) -> Self {
-        self.options.capacity = timers;
-        self
-    }
-
-    /// The most requests that wait in one lane, 1 to 2²⁰; 1,024 by default. Beyond it schedules are
-    /// refused as `Full`; cancels and resets wait with their sender.
-    pub fn lane_capacity(mut self, requests: usize) -> Self {
-        self.options.lane_capacity = requests;
-        self
-    }
-
-    /// How much one turn may do.
-    pub fn budget(mut self, budget: TurnBudget) -> Self {
-        self.options.budget = budget;
-        self
-    }
-
-    /// How late a timer may be before it is counted as late; at least a tick, ten by default.
-    pub fn lateness_bound(mut self, bound: Duration) -> Self {
-        self.options.lateness_bound = Some(bound);
-        self
-    }
-
-    /// How long a callback may take before it is counted as overrun; 1 ms by default.
-    pub fn overrun(mut self, limit: Duration) -> Self {
-        self.options.overrun = limit;
-        self
-    }
-
-    /// What the shards run on.
-    pub fn runtime(mut self, runtime: Runtime) -> Self {
-        self.options.runtime = runtime;
-        self
-    }
-
-    /// Where the shards' threads run.
-    pub fn placement(mut self, placement: Placement) -> Self {
-        self.options.placement = placement;
-        self
-    }
-
-    /// The service's name, for threads, logs and statistics; `corewheel` by default.
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.options.name = name.into();
-        self
-    }
-
-    /// How long a shard watches its lanes before it sleeps; not at all by default. It buys a faster
-    /// answer to other threads with power. Without effect on tokio.
-    pub fn spin(mut self, spin: Duration) -> Self {
-        self.options.spin = spin;
-        self
-    }
-
-    /// The clock, for tests. A clock that is moved by hand goes with
-    /// [`start_attached`](Self::start_attached) only.
-    pub fn clock(mut self, clock: Clock) -> Self {
-        self.options.clock = clock;
-        self
-    }
-
-    /// Starts a service whose timers hold callbacks and futures.
-    ///
-    /// Either all shards run when this returns, or none does.
-    ///
-    /// # Errors
-    ///
-    /// A setting that is out of its limits, or what keeps the shards from running.
-    pub fn start(self) -> Result<TimerService, StartError> {
-        self.start_with(|_| no_tasks)
-    }
-
-    /// Starts a service with typed timers. `make_handler` is called on each shard's thread, and
-    /// what it returns gets the timers of that shard.
-    ///
-    /// Either all shards run when this returns, or none does.
-    ///
-    /// # Errors
-    ///
-    /// A setting that is out of its limits, or what keeps the shards from running.
-    pub fn start_with<T, H>(
-        self,
-        make_handler: impl Fn(ShardId) -> H + Send + Sync + 'static,
-    ) -> Result<TimerService<T>, StartError>
-    where
-        T: Send + 'static,
-        H: Handler<T>,
-    {
-        let settings = self.options.check(false)?;
-        let engine = Engine::choose(self.options.runtime)?;
-        start::start(settings, self.options.clock, engine, make_handler)
-    }
-
-    /// Makes a service whose shards are driven by executors or loops that are there already: see
-    /// [`TimerService::attach`].
-    ///
-    /// # Errors
-    ///
-    /// A setting that is out of its limits.
-    pub fn start_attached<T: Send + 'static>(self) -> Result<TimerService<T>, StartError> {
-        let settings: Settings = self.options.check(true)?;
-        let unattached = vec![true; settings.shards];
-        let reason = start::ATTACHED_REASON.to_owned();
-        let directory = Directory::new(settings, self.options.clock, start::ATTACHED, reason);
-        Ok(TimerService::new(Arc::new(directory), Vec::new(), unattached))
-    }
-}
-
-/// The handler of a service without typed timers.
-pub fn no_tasks(fired: Fired<Infallible>, _: &Timers) {
-    match fired.task {}
 }

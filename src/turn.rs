@@ -1,7 +1,7 @@
 //! One turn of a shard, the same for every driver.
 
 use crate::core::{Delivery, contain};
-use crate::service::ShutdownPolicy;
+use crate::shutdown::{ShardReport, ShutdownPolicy};
 use crate::stats::ShardState;
 use crate::task::Handler;
 use crate::timers::Timers;
@@ -62,7 +62,7 @@ pub(crate) fn shut_down<T, H>(
     timers: &Timers<T>,
     handler: &mut H,
     policy: ShutdownPolicy,
-) -> crate::service::ShardReport<T>
+) -> ShardReport<T>
 where
     T: Send + 'static,
     H: Handler<T>,

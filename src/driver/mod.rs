@@ -23,7 +23,7 @@ use slab::Slab;
 
 use crate::core::contain;
 use crate::mesh::LocalFuture;
-use crate::service::ShutdownPolicy;
+use crate::shutdown::ShutdownPolicy;
 use crate::spawn::contained;
 use crate::stats::ShardState;
 use crate::task::Handler;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use corewheel_shard::Tick;
 
 use super::{OnShardThread, Undertaker};
-use crate::service::{ShardReport, ShutdownPolicy};
+use crate::shutdown::{ShardReport, ShutdownPolicy};
 use crate::task::Handler;
 use crate::timers::Timers;
 use crate::turn::{Turn, shut_down, turn};

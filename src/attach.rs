@@ -1,0 +1,106 @@
+//! A shard for an executor or a loop that is there already.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::core::Core;
+use crate::driver::Undertaker;
+use crate::driver::own_loop::ShardLoop;
+use crate::error::StartError;
+use crate::handle::ShardId;
+use crate::mesh::Directory;
+use crate::task::Handler;
+use crate::timers::Timers;
+
+/// A shard that is still to be driven; made by [`TimerService::attach`](crate::TimerService::attach). Send it to the thread that
+/// will drive it.
+///
+/// Dropped unused, the shard is closed.
+#[must_use = "the shard does nothing until it is driven"]
+pub struct Attachment<T: Send + 'static> {
+    directory: Arc<Directory<T>>,
+    shard: ShardId,
+    used: bool,
+}
+
+impl<T: Send + 'static> Attachment<T> {
+    pub(crate) fn new(directory: Arc<Directory<T>>, shard: ShardId) -> Self {
+        Self { directory, shard, used: false }
+    }
+
+    /// Which shard it is.
+    pub fn shard_id(&self) -> ShardId {
+        self.shard
+    }
+
+    /// Drives the shard in the glommio executor that this is called in, in a task queue of its own.
+    ///
+    /// Timers behind tasks that have always something to compute are late by up to the period of
+    /// the executor's preempt timer, 100 ms by default. Leave it there: the shorter it is, the more
+    /// often glommio 0.9 goes to sleep with tasks that are ready to run, on a busy machine, until
+    /// something else happens.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for the shard's timers.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a glommio executor.
+    #[cfg(all(feature = "glommio", target_os = "linux"))]
+    pub fn attach_glommio(self, handler: impl Handler<T>) -> Result<Timers<T>, StartError> {
+        let undertaker = self.open(true)?;
+        let timers = undertaker.timers().clone();
+        drop(crate::driver::glommio::start(undertaker, handler));
+        Ok(timers)
+    }
+
+    /// Drives the shard in the tokio `LocalSet` that this is called in.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for the shard's timers.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a `LocalSet`, or in a runtime without time enabled.
+    #[cfg(feature = "tokio")]
+    pub fn attach_tokio(self, handler: impl Handler<T>) -> Result<Timers<T>, StartError> {
+        let undertaker = self.open(true)?;
+        let timers = undertaker.timers().clone();
+        let host = crate::driver::tokio::TokioHost::default();
+        tokio::task::spawn_local(crate::driver::drive(undertaker, handler, host));
+        Ok(timers)
+    }
+
+    /// Makes the shard run in a loop of the caller's own, on this thread.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for the shard's timers.
+    pub fn into_loop<H: Handler<T>>(self, handler: H) -> Result<ShardLoop<T, H>, StartError> {
+        Ok(ShardLoop::new(self.open(false)?, handler))
+    }
+
+    fn open(mut self, spawns: bool) -> Result<Undertaker<T>, StartError> {
+        let core = Core::open(Arc::clone(&self.directory), self.shard, spawns)?;
+        self.used = true;
+        Ok(Undertaker::new(Timers::new(core)))
+    }
+}
+
+impl<T: Send + 'static> Drop for Attachment<T> {
+    fn drop(&mut self) {
+        if !self.used
+            && let Some(door) = self.directory.door(self.shard)
+        {
+            door.close_unattended();
+        }
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for Attachment<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Attachment").field(&self.shard).finish()
+    }
+}

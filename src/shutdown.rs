@@ -1,0 +1,79 @@
+//! How a service ends: what becomes of what is pending, and what is told about it.
+
+use std::time::Instant;
+
+use crate::handle::{ShardId, TimerHandle};
+use crate::stats::ShardCounts;
+use crate::task::RemoteTask;
+
+/// What a shutdown does with timers that have not fired.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ShutdownPolicy {
+    /// Hands them back in the report.
+    Return,
+    /// Fires them now, in the order of their deadlines. What they schedule is refused.
+    Fire,
+    /// Drops them and counts them.
+    Drop,
+}
+
+/// A timer that was handed back by a shutdown.
+#[derive(Debug)]
+pub struct Returned<T: 'static> {
+    /// What it was known by.
+    pub handle: TimerHandle,
+    /// When it would have been due.
+    pub deadline: Instant,
+    /// What it was scheduled with.
+    pub task: RemoteTask<T>,
+}
+
+/// How one shard ended.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ShardReport<T: 'static> {
+    /// Which shard.
+    pub shard: ShardId,
+    /// What it has counted from beginning to end.
+    pub counts: ShardCounts,
+    /// How many timers were handed back or dropped.
+    pub unfired: u64,
+    /// Those that were handed back.
+    pub returned: Vec<Returned<T>>,
+}
+
+impl<T> ShardReport<T> {
+    pub(crate) fn new(shard: ShardId, counts: ShardCounts, returned: Vec<Returned<T>>) -> Self {
+        Self { shard, counts, unfired: counts.returned, returned }
+    }
+}
+
+/// How a service ended.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ShutdownReport<T: 'static> {
+    /// The shards that were at work until now, in order.
+    pub shards: Vec<ShardReport<T>>,
+    /// The shards that had ended before, or died meanwhile.
+    pub dead: Vec<ShardId>,
+}
+
+impl<T> ShutdownReport<T> {
+    pub(crate) fn new(
+        answers: impl IntoIterator<Item = (ShardId, Option<ShardReport<T>>)>,
+    ) -> Self {
+        let mut report = Self { shards: Vec::new(), dead: Vec::new() };
+        for (shard, answer) in answers {
+            match answer {
+                Some(answer) => report.shards.push(answer),
+                None => report.dead.push(shard),
+            }
+        }
+        report
+    }
+
+    /// All timers that were handed back.
+    pub fn into_returned(self) -> impl Iterator<Item = Returned<T>> {
+        self.shards.into_iter().flat_map(|shard| shard.returned)
+    }
+}
