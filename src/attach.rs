@@ -12,8 +12,8 @@ use crate::mesh::Directory;
 use crate::task::Handler;
 use crate::timers::Timers;
 
-/// A shard that is still to be driven; made by [`TimerService::attach`](crate::TimerService::attach). Send it to the thread that
-/// will drive it.
+/// A shard that is still to be driven; made by
+/// [`TimerService::attach`](crate::TimerService::attach). Send it to the thread that will drive it.
 ///
 /// Dropped unused, the shard is closed.
 #[must_use = "the shard does nothing until it is driven"]
@@ -69,7 +69,7 @@ impl<T: Send + 'static> Attachment<T> {
         let undertaker = self.open(true)?;
         let timers = undertaker.timers().clone();
         let host = crate::driver::tokio::TokioHost::default();
-        tokio::task::spawn_local(crate::driver::drive(undertaker, handler, host));
+        tokio::task::spawn_local(crate::driver::executor::drive(undertaker, handler, host));
         Ok(timers)
     }
 

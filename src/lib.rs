@@ -30,89 +30,59 @@
 //! is a callback. From elsewhere it costs its owner the same, and its sender a push and a fence; in
 //! a [`Batch`] the fence is shared by 64. Idle shards make no system call.
 #![forbid(unsafe_code)]
-// What is compiled under the model checker is used by its tests alone.
-#![cfg_attr(corewheel_loom, allow(dead_code))]
 
+mod attach;
 mod bell;
+mod builder;
+mod client;
+mod clock;
+mod config;
+mod core;
+mod driver;
+#[cfg(feature = "endpoint")]
+mod endpoint;
+mod error;
 mod gate;
-mod overflow;
-mod sync;
-
+mod handle;
+mod lane;
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests;
-
-#[cfg(not(corewheel_loom))]
-mod attach;
-#[cfg(not(corewheel_loom))]
-mod builder;
-#[cfg(not(corewheel_loom))]
-mod client;
-#[cfg(not(corewheel_loom))]
-mod clock;
-#[cfg(not(corewheel_loom))]
-mod config;
-#[cfg(not(corewheel_loom))]
-mod core;
-#[cfg(not(corewheel_loom))]
-mod driver;
-#[cfg(all(feature = "endpoint", not(corewheel_loom)))]
-mod endpoint;
-#[cfg(not(corewheel_loom))]
-mod error;
-#[cfg(not(corewheel_loom))]
-mod handle;
-#[cfg(not(corewheel_loom))]
-mod lane;
-#[cfg(not(corewheel_loom))]
 mod mesh;
-#[cfg(not(corewheel_loom))]
+mod overflow;
 mod service;
-#[cfg(not(corewheel_loom))]
 mod shutdown;
-#[cfg(not(corewheel_loom))]
 mod sleep;
-#[cfg(not(corewheel_loom))]
 mod spawn;
-#[cfg(not(corewheel_loom))]
 mod start;
-#[cfg(not(corewheel_loom))]
 mod stats;
-#[cfg(not(corewheel_loom))]
+mod sync;
 mod task;
-#[cfg(not(corewheel_loom))]
 mod timers;
-#[cfg(not(corewheel_loom))]
 mod turn;
 
-#[cfg(not(corewheel_loom))]
-mod exports {
-    pub use crate::attach::Attachment;
-    pub use crate::builder::{TimerServiceBuilder, no_tasks};
-    pub use crate::client::{Answer, AnswerFuture, Batch, Client, Refused};
-    pub use crate::clock::{Clock, ManualClock};
-    pub use crate::config::{Placement, Runtime, TurnBudget};
-    pub use crate::driver::own_loop::{ShardLoop, Sleep as LoopSleep};
-    #[cfg(feature = "endpoint")]
-    pub use crate::endpoint::{EndpointError, StatsEndpoint, StatsEndpointBuilder};
-    pub use crate::error::{
-        AttachError, Closed, ConfigError, Elapsed, ScheduleError, ShutdownError, SleepError,
-        SpawnError, StartError, TimeoutError, WaitError,
-    };
-    pub use crate::handle::{ShardId, TimerHandle};
-    pub use crate::service::{Spawned, StatsSource, TimerService};
-    pub use crate::shutdown::{Returned, ShardReport, ShutdownPolicy, ShutdownReport};
-    pub use crate::sleep::{RemoteSleep, Sleep};
-    pub use crate::stats::{Bucket, ServiceStats, ShardCounts, ShardState, ShardStats, Times};
-    pub use crate::task::{
-        Callback, CancelOutcome, Fired, Handler, LocalCall, RemoteTask, ResetOutcome, SendCall,
-        Task,
-    };
-    pub use crate::timers::Timers;
-    pub use crate::turn::Turn;
-    pub use corewheel_shard::{Tick, TimerKey, WheelKind};
-}
-#[cfg(not(corewheel_loom))]
-pub use exports::*;
+pub use crate::attach::Attachment;
+pub use crate::builder::{TimerServiceBuilder, no_tasks};
+pub use crate::client::{Answer, AnswerFuture, Batch, Client, Refused};
+pub use crate::clock::{Clock, ManualClock};
+pub use crate::config::{Placement, Runtime, TurnBudget};
+pub use crate::driver::own_loop::{ShardLoop, Sleep as LoopSleep};
+#[cfg(feature = "endpoint")]
+pub use crate::endpoint::{EndpointError, StatsEndpoint, StatsEndpointBuilder};
+pub use crate::error::{
+    AttachError, Closed, ConfigError, Elapsed, ScheduleError, ShutdownError, SleepError,
+    SpawnError, StartError, TimeoutError, WaitError,
+};
+pub use crate::handle::{ShardId, TimerHandle};
+pub use crate::service::{Spawned, StatsSource, TimerService};
+pub use crate::shutdown::{Returned, ShardReport, ShutdownPolicy, ShutdownReport};
+pub use crate::sleep::{RemoteSleep, Sleep};
+pub use crate::stats::{Bucket, ServiceStats, ShardCounts, ShardState, ShardStats, Times};
+pub use crate::task::{
+    Callback, CancelOutcome, Fired, Handler, LocalCall, RemoteTask, ResetOutcome, SendCall, Task,
+};
+pub use crate::timers::Timers;
+pub use crate::turn::Turn;
+pub use corewheel_shard::{Tick, TimerKey, WheelKind};
 
 /// The README's code, compiled.
 #[cfg(doctest)]

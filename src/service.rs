@@ -110,7 +110,8 @@ impl<T: Send + 'static> TimerService<T> {
         self.directory.runtime
     }
 
-    /// Why they run on that: `asked for`, or what [`Runtime::Auto`] found out.
+    /// Why they run on that: `asked for`, or what [`Runtime::Auto`](crate::Runtime::Auto) found
+    /// out.
     pub fn runtime_reason(&self) -> &str {
         &self.directory.runtime_reason
     }

@@ -5,15 +5,12 @@
 //! shard, which lets go of them when it dies.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
 
 use slab::Slab;
 
 use crate::core::contain;
 use crate::handle::ShardId;
-use crate::mesh::LocalFuture;
 use crate::timers::Timers;
 
 /// The outputs of a shard's futures that are still to come.
@@ -67,24 +64,4 @@ impl<T: Send + 'static, R> Drop for Output<T, R> {
         let output = self.timers.core().outputs.0.borrow_mut().try_remove(self.index);
         drop(output);
     }
-}
-
-/// A future that harms nobody but itself when it panics, as some executors die of that.
-pub(crate) async fn contained<T: Send + 'static>(timers: Timers<T>, future: LocalFuture) {
-    let mut future = Some(future);
-    poll_fn(|cx| {
-        let core = timers.core();
-        let mut poll = Poll::Ready(());
-        let calm = contain(core.id(), || {
-            if let Some(future) = &mut future {
-                poll = future.as_mut().poll(cx);
-            }
-        });
-        if !calm {
-            core.note_delivery(false, 0);
-            contain(core.id(), || drop(future.take()));
-        }
-        poll
-    })
-    .await;
 }

@@ -1,6 +1,5 @@
 //! How the threads of a service are started: all of them, or none.
 
-use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
@@ -166,7 +165,9 @@ fn run_shard<T, H>(
     H: Handler<T>,
 {
     pin(&directory.settings, shard);
-    let failed = |reason: String| StartError::Shard { shard, source: io::Error::other(reason) };
+    #[cfg(any(feature = "glommio", feature = "tokio"))]
+    let failed =
+        |reason: String| StartError::Shard { shard, source: std::io::Error::other(reason) };
     // Whoever started the thread waits for this message, or for the end of all senders, so none is
     // kept longer than that.
     let report = move |result| drop(ready.send(result));

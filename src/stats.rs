@@ -8,6 +8,7 @@
 //!
 //! Cost: publishing is some fifty stores a turn, and a few hundred where something fired since.
 
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use corewheel_shard::Counters;
@@ -16,7 +17,6 @@ use histogram::Histogram;
 use serde::Serialize;
 
 use crate::handle::ShardId;
-use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Defines the counts of a shard once: the plain numbers that its turn writes, the atomics that it
 /// publishes them in, and the way between the two.

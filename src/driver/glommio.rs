@@ -23,7 +23,8 @@ use glommio::{Latency, LocalExecutor, LocalExecutorBuilder, Placement, Shares, T
 use io_uring::{IoUring, Probe, opcode};
 use rustix::process::{Resource, getrlimit};
 
-use super::{Host, Undertaker, drive};
+use super::Undertaker;
+use super::executor::{Host, drive};
 use crate::config::Settings;
 use crate::mesh::LocalFuture;
 use crate::task::Handler;

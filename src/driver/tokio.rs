@@ -13,7 +13,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
 use tokio::time::Sleep;
 
-use super::{Host, Undertaker, drive};
+use super::Undertaker;
+use super::executor::{Host, drive};
 use crate::mesh::LocalFuture;
 use crate::task::Handler;
 
