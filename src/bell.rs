@@ -82,7 +82,7 @@ impl Bell {
     }
 
     /// Renews the waker of a sleep that goes on. False if it was rung meanwhile.
-    #[cfg(any(feature = "tokio", all(feature = "glommio", target_os = "linux")))]
+    #[allow(dead_code, reason = "a shard on a plain thread is not polled")]
     pub(crate) fn stay_asleep(&self, waker: &Waker) -> bool {
         self.waker.register(waker);
         !self.is_awake()
@@ -94,7 +94,7 @@ impl Bell {
         self.sleeps_until.store(AWAKE, Ordering::Relaxed);
     }
 
-    #[cfg(any(feature = "tokio", all(feature = "glommio", target_os = "linux")))]
+    #[allow(dead_code, reason = "a shard on a plain thread is not polled")]
     pub(crate) fn is_awake(&self) -> bool {
         self.sleeps_until.load(Ordering::Relaxed) == AWAKE
     }
