@@ -1,8 +1,8 @@
 //! What runs the turns of a shard: the same loop over three kinds of thread.
 //!
-//! A driver decides nothing about timers. It takes a [turn](crate::turn) and then waits, for as long
-//! as the turn says or until the bell rings. The loops over executors differ only in their host: the
-//! alarm that they set, how they step aside for other tasks, and how they spawn.
+//! A driver decides nothing about timers. It takes a [turn](crate::turn) and then waits, for as
+//! long as the turn says or until the bell rings. The loops over executors differ only in their
+//! host: the alarm that they set, how they step aside for other tasks, and how they spawn.
 
 #[cfg(any(feature = "tokio", all(feature = "glommio", target_os = "linux")))]
 pub(crate) mod executor;
