@@ -1,5 +1,6 @@
 //! What the methods of a core's timers, of clients and of batches answer.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -342,6 +343,36 @@ fn the_statistics_are_a_value_that_can_be_written_as_json() {
     }
     drop(lab);
     assert_eq!(source.read().shards[0].counts.pending, 0, "it outlives the service");
+}
+
+#[test]
+fn what_is_read_while_it_is_stored_is_read_again() {
+    const READINGS: usize = 50_000;
+    let service = builder(1).start_attached::<()>().unwrap();
+    let attachment = service.attach(SHARD).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut shard = attachment.into_loop(|_: Fired<()>, _: &Timers<()>| {}).unwrap();
+            while !done.load(Ordering::Relaxed) {
+                // Each turn stores several counts that must go together.
+                let cancelled = shard.timers().schedule(FAR, ()).unwrap();
+                shard.timers().schedule(Duration::ZERO, ()).unwrap();
+                assert!(shard.timers().cancel(cancelled).won());
+                let _ = shard.turn();
+            }
+        });
+        for _ in 0..READINGS {
+            let counts = service.stats().shards[0].counts;
+            let scheduled = counts.scheduled_local + counts.scheduled_remote;
+            let ended = counts.fired + counts.cancelled + counts.returned;
+            if scheduled.checked_sub(ended) != Some(counts.pending) {
+                done.store(true, Ordering::Relaxed);
+                panic!("{counts:?}");
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]

@@ -36,6 +36,8 @@ fn what_does_not_fit_into_a_lane_is_done_in_order_also_when_its_client_is_gone()
         let moved = client.schedule_on(SHARD, ms(5), "moved").unwrap();
         lab.settle();
         let cancelled = client.schedule_on(SHARD, ms(5), "cancelled").unwrap();
+        lab.settle();
+        // The first one fits.
         for delay in [50, 10, 30, 20] {
             client.reset_detached(moved, ms(delay));
         }
