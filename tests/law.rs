@@ -241,6 +241,15 @@ impl Part {
     }
 }
 
+/// Stops the watcher, also when a part of the test fails.
+struct Stopper<'a>(&'a AtomicBool);
+
+impl Drop for Stopper<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Reads the statistics until it is told to stop, and holds every reading against the law.
 fn watch(service: &TimerService<Job>, stop: &AtomicBool) -> u64 {
     let mut readings = 0;
@@ -307,6 +316,7 @@ fn check(runtime: Runtime, operations: u64) {
     }
     let stop = AtomicBool::new(false);
     let readings = thread::scope(|scope| {
+        let stopper = Stopper(&stop);
         let watcher = scope.spawn(|| watch(&service, &stop));
         let workers: Vec<_> = (0..THREADS)
             .map(|number| {
@@ -326,10 +336,12 @@ fn check(runtime: Runtime, operations: u64) {
         }
         let begun = Instant::now();
         while ledger.shards_at_work.load(Ordering::Relaxed) > 0 {
+            let calm = service.stats().shards.iter().all(|shard| shard.counts.panicked == 0);
+            assert!(calm, "{runtime:?}: a shard's part has panicked");
             assert!(begun.elapsed() < PATIENCE, "{runtime:?}: the shards do not come to their end");
             thread::sleep(Duration::from_millis(1));
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stopper);
         watcher.join().expect("every reading holds")
     });
     settle_accounts(runtime, service, &ledger, readings);

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::num::NonZeroU64;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,10 +22,14 @@ const HOUR: Duration = Duration::from_hours(1);
 const CHUNK: usize = 64;
 const PENDING: [u32; 3] = [1_000, 100_000, 1_000_000];
 
-/// The cores for the client and for the shard; the same one twice where there is only one.
+/// The cores for this thread and for the other side; the same one twice where there is only one.
+/// Asked for once, before this thread is pinned: a pinned one is told of its own core only.
 fn cores() -> (CoreId, CoreId) {
-    let cores = core_affinity::get_core_ids().expect("the system tells its cores");
-    (cores[0], cores[1 % cores.len()])
+    static CORES: OnceLock<(CoreId, CoreId)> = OnceLock::new();
+    *CORES.get_or_init(|| {
+        let cores = core_affinity::get_core_ids().expect("the system tells its cores");
+        (cores[0], cores[1 % cores.len()])
+    })
 }
 
 fn task(n: u64) -> NonZeroU64 {
@@ -38,10 +42,13 @@ fn service(pending: u32) -> TimerService<NonZeroU64> {
     let service = TimerService::builder()
         .shards(1)
         .runtime(Runtime::Thread)
-        .placement(Placement::Cpus(vec![home.id]))
+        .placement(Placement::Unpinned)
         .spin(Duration::from_secs(1))
         .capacity(1 << 21)
-        .start_with(|_| |_: Fired<NonZeroU64>, _: &_| unreachable!("nothing is due"))
+        .start_with(move |_| {
+            core_affinity::set_for_current(home);
+            |_: Fired<NonZeroU64>, _: &_| unreachable!("nothing is due")
+        })
         .expect("the service starts");
     let mut client = service.client();
     for n in 0..u64::from(pending) {
