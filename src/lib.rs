@@ -28,7 +28,7 @@
 //!
 //! On its own core a timer costs a clock reading and a few cache lines, and no allocation unless it
 //! is a callback. From elsewhere it costs its owner the same, and its sender a push and a fence; in
-//! a [`Batch`] the fence is shared by 64. Idle shards make no system call.
+//! a [`Batch`] the fence is shared by 64. A shard with nothing due sleeps.
 #![forbid(unsafe_code)]
 
 mod attach;

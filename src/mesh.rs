@@ -1,8 +1,7 @@
 //! Who can reach whom: a door to each shard, at which clients ask for lanes.
 //!
 //! Everything here is rare and goes through a lock: opening a lane, spawning a future, shutting
-//! down. A shard looks at its door once a turn, at one flag. What is
-//! frequent goes over the lanes.
+//! down. A shard looks at its door once a turn, at one flag. What is frequent goes over the lanes.
 //!
 //! At the door lies a bank of granted keys, so that a client that comes while the shard sleeps can
 //! schedule at once.

@@ -12,7 +12,7 @@
 //! through that slot is done.
 //!
 //! Cost: filing O(1); a timer is walked past once in each round in which anything is due, which is
-//! what the hierarchical wheel does away with. 8 bytes a slot.
+//! what the hierarchical wheel does away with. 16 bytes a slot.
 
 use super::Step;
 use super::slots::{Batch, Side, Slots};

@@ -12,8 +12,8 @@
 //! stays on the tick before a window until the cascade of that window is done, so that an
 //! interrupted cascade cannot be overtaken.
 //!
-//! Cost: filing O(1); a step O(levels), and each entry cascades at most once a level. 8 bytes a
-//! slot, 2,048 slots by default.
+//! Cost: filing O(1); a step O(levels), and each entry cascades at most once a level. 16 bytes
+//! a slot, 2,048 slots by default.
 
 use alloc::boxed::Box;
 
