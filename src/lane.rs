@@ -29,7 +29,8 @@
 //! do, the request is gone from the ring and counts as accepted. So each request is either
 //! accounted for by the owner or comes back to its sender. The fence is that of the bell.
 //!
-//! Cost: one at a time, a fence and two cache lines that travel; in chunks, a share of those. `40 · capacity` bytes and more for large tasks.
+//! Cost: one at a time, a fence and two cache lines that travel; in chunks, a share of those.
+//! `40 · capacity` bytes and more for large tasks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
