@@ -6,12 +6,6 @@ use std::path::{Path, PathBuf};
 const LINE_MAX: usize = 100;
 const FILE_MAX: usize = 600;
 
-/// Files that are longer than the others may be, and how long they may be.
-const LONG_FILES: [(&str, usize); 1] = [
-    // What a shard's thread holds, in one place so that all of its borrows are seen together.
-    ("src/core.rs", 800),
-];
-
 /// The crate of what one core owns, and the service around it.
 const SHARD: &str = "shards/src";
 const SERVICE: &str = "src";
@@ -134,7 +128,7 @@ fn the_protocols_know_only_their_atomics() {
 
 #[test]
 fn a_turn_knows_no_runtime_and_no_endpoint() {
-    let inner = ["src/bell.rs", "src/gate.rs", "src/lane.rs", "src/mesh.rs", "src/core.rs"];
+    let inner = ["src/bell.rs", "src/gate.rs", "src/lane.rs", "src/mesh.rs", "src/core"];
     let inner = [&inner[..], &["src/turn.rs", "src/timers.rs", "src/sleep.rs"]].concat();
     let sources: Vec<_> =
         sources(&[SERVICE]).into_iter().filter(|source| source.is_any_of(&inner)).collect();
@@ -228,20 +222,8 @@ fn no_line_is_too_long() {
 fn no_file_is_too_long() {
     let sources = sources(&[SERVICE, SHARD]);
     let long = sources.iter().filter_map(|source| {
-        let exception = LONG_FILES.iter().find(|(path, _)| *path == source.path);
-        let max = exception.map_or(FILE_MAX, |(_, max)| *max);
         let lines = source.text.lines().count();
-        (lines > max).then(|| (source.path.clone(), lines))
+        (lines > FILE_MAX).then(|| (source.path.clone(), lines))
     });
-    check("a file has at most 600 lines, unless it is listed with a reason", long);
-}
-
-#[test]
-fn every_exception_is_needed() {
-    let sources = sources(&[SERVICE, SHARD]);
-    for (path, _) in LONG_FILES {
-        let source = sources.iter().find(|source| source.path == path);
-        let lines = source.map_or(0, |source| source.text.lines().count());
-        assert!(lines > FILE_MAX, "{path} is no longer too long; take it off the list");
-    }
+    check("a file has at most 600 lines", long);
 }

@@ -1,0 +1,283 @@
+//! What a shard's thread holds: the wheel with its side tables, the owners' ends of its lanes, and
+//! a client of its own to reach the other shards.
+//!
+//! Why cells and not `&mut`: whatever a timer runs may call back into the shard that runs it. So
+//! each method borrows, does its work and lets go, and nothing of the user's, no callback, no
+//! waker, no `Drop` of a task, ever runs inside: what a method collects to run or to drop it hands
+//! out as effects.
+
+mod end;
+mod state;
+mod steps;
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use corewheel_shard::{Shard, Tick, TimerKey};
+use hashbrown::HashMap;
+use slab::Slab;
+
+use self::state::{Sleeper, State};
+pub(crate) use self::state::{Slept, contain};
+use crate::client::Client;
+use crate::clock::nanos_after;
+use crate::error::{ScheduleError, StartError};
+use crate::handle::{ShardId, TimerHandle};
+use crate::lane::LaneReceiver;
+use crate::mesh::{Directory, Door, Job, Order};
+use crate::spawn::Outputs;
+use crate::stats::{Recorder, ShardCounts};
+use crate::task::{Call, CancelOutcome, Fired, LocalCall, ResetOutcome, Stored, Task};
+
+pub(crate) struct Core<T: 'static> {
+    id: ShardId,
+    directory: Arc<Directory<T>>,
+    client: Client<T>,
+    state: RefCell<State<T>>,
+    lanes: RefCell<Vec<LaneReceiver<T>>>,
+    jobs: RefCell<Vec<Job<T>>>,
+    /// What waits for the outputs of futures that were spawned from elsewhere.
+    pub(crate) outputs: Outputs,
+    order: RefCell<Option<Order<T>>>,
+    /// Until when the driver sleeps; [`Tick::ZERO`] while it is awake.
+    asleep_until: Cell<Tick>,
+    lanes_checked: Cell<Tick>,
+    closed: Cell<bool>,
+}
+
+/// One timer to be delivered.
+pub(crate) enum Delivery<T: 'static> {
+    Value(Fired<T>),
+    Call(Call<T>),
+    Wake(Option<Waker>),
+}
+
+impl<T: Send + 'static> Core<T> {
+    /// Makes the wheel of this shard and opens its door.
+    pub(crate) fn open(
+        directory: Arc<Directory<T>>,
+        id: ShardId,
+        spawns: bool,
+    ) -> Result<Self, StartError> {
+        let config = directory.settings.shard;
+        let shard = Shard::new(config).map_err(|error| StartError::Shard {
+            shard: id,
+            source: std::io::Error::new(std::io::ErrorKind::OutOfMemory, error),
+        })?;
+        let counts = ShardCounts { capacity: u64::from(config.capacity), ..ShardCounts::default() };
+        let core = Self {
+            id,
+            client: Client::new(Arc::clone(&directory)),
+            state: RefCell::new(State {
+                shard,
+                calls: Slab::new(),
+                sleepers: Slab::new(),
+                overtaken: HashMap::new(),
+                effects: Vec::new(),
+                counts,
+                lateness: Recorder::new(),
+                ring_delay: Recorder::new(),
+            }),
+            lanes: RefCell::new(Vec::new()),
+            jobs: RefCell::new(Vec::new()),
+            outputs: Outputs::default(),
+            order: RefCell::new(None),
+            asleep_until: Cell::new(Tick::ZERO),
+            lanes_checked: Cell::new(Tick::ZERO),
+            closed: Cell::new(false),
+            directory,
+        };
+        core.door().visitors().spawns = spawns;
+        core.open_door(core.directory.tick.floor(core.nanos()));
+        core.publish();
+        Ok(core)
+    }
+
+    pub(crate) fn id(&self) -> ShardId {
+        self.id
+    }
+
+    pub(crate) fn directory(&self) -> &Arc<Directory<T>> {
+        &self.directory
+    }
+
+    pub(crate) fn client(&self) -> &Client<T> {
+        &self.client
+    }
+
+    pub(crate) fn door(&self) -> &Door<T> {
+        self.directory.door(self.id).expect("a core is made for a shard that there is")
+    }
+
+    #[inline]
+    pub(crate) fn nanos(&self) -> u64 {
+        self.directory.clock.nanos()
+    }
+
+    #[inline]
+    pub(crate) fn deadline_after(&self, delay: Duration) -> Tick {
+        self.directory.tick.ceil(nanos_after(self.nanos(), delay))
+    }
+
+    #[inline]
+    pub(crate) fn deadline_at(&self, at: Instant) -> Tick {
+        self.directory.tick.ceil(self.directory.clock.nanos_at(at))
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+}
+
+/// Commands of this core.
+impl<T: Send + 'static> Core<T> {
+    #[inline]
+    pub(crate) fn schedule(
+        &self,
+        deadline: Tick,
+        task: T,
+    ) -> Result<TimerHandle, ScheduleError<T>> {
+        if self.closed.get() {
+            return Err(ScheduleError::Closed(task));
+        }
+        let full = match self.state.borrow_mut().shard.schedule(deadline, Stored::Value(task)) {
+            Ok(key) => Ok(key),
+            Err(full) => Err(full.0),
+        };
+        let key = full.or_else(|stored| self.schedule_when_full(deadline, stored));
+        match key {
+            Ok(key) => {
+                self.note_deadline(deadline);
+                Ok(TimerHandle::new(self.id, key))
+            }
+            Err(Stored::Value(task)) => Err(ScheduleError::Full(task)),
+            Err(_) => unreachable!("a refusal returns what was given"),
+        }
+    }
+
+    pub(crate) fn schedule_call(
+        &self,
+        deadline: Tick,
+        call: LocalCall<T>,
+    ) -> Result<TimerHandle, ScheduleError<LocalCall<T>>> {
+        if self.closed.get() {
+            return Err(ScheduleError::Closed(call));
+        }
+        let index = self.state.borrow_mut().calls.insert(Call::Local(call)) as u32;
+        match self.schedule_stored(deadline, Stored::Call(index)) {
+            Some(key) => Ok(TimerHandle::new(self.id, key)),
+            None => match self.state.borrow_mut().calls.remove(index as usize) {
+                Call::Local(call) => Err(ScheduleError::Full(call)),
+                Call::Send(_) => unreachable!("a refusal returns what was given"),
+            },
+        }
+    }
+
+    /// A timer that wakes a future. Its sleeper must be released by the future.
+    pub(crate) fn schedule_sleep(&self, deadline: Tick, waker: Waker) -> Option<(TimerKey, u32)> {
+        let index = self.state.borrow_mut().sleepers.insert(Sleeper::Waiting(waker)) as u32;
+        let key = self.schedule_stored(deadline, Stored::Sleeper(index));
+        if key.is_none() {
+            self.release_sleeper(index);
+        }
+        key.map(|key| (key, index))
+    }
+
+    /// Looks whether a sleeper's time has come, and keeps the waker if not.
+    pub(crate) fn poll_sleeper(&self, index: u32, waker: &Waker) -> Slept {
+        let mut state = self.state.borrow_mut();
+        let old = match &mut state.sleepers[index as usize] {
+            Sleeper::Fired => return Slept::Fired,
+            Sleeper::Closed => return Slept::Closed,
+            Sleeper::Waiting(known) if known.will_wake(waker) => return Slept::NotYet,
+            Sleeper::Waiting(known) => std::mem::replace(known, waker.clone()),
+        };
+        // A waker's drop is the user's code.
+        drop(state);
+        drop(old);
+        Slept::NotYet
+    }
+
+    pub(crate) fn release_sleeper(&self, index: u32) {
+        let sleeper = self.state.borrow_mut().sleepers.try_remove(index as usize);
+        // A waker's drop is the user's code, so it comes when nothing is borrowed.
+        drop(sleeper);
+    }
+
+    /// Ends a sleep from the future's side.
+    pub(crate) fn abandon_sleep(&self, key: TimerKey, index: u32) {
+        // Its task is a number, and it may have fired: there is nothing to be told of it.
+        let _ = self.state.borrow_mut().shard.cancel(key);
+        self.publish_command();
+        self.release_sleeper(index);
+    }
+
+    #[inline]
+    pub(crate) fn cancel(&self, key: TimerKey) -> CancelOutcome<Task<T>> {
+        let mut state = self.state.borrow_mut();
+        let outcome = state.shard.cancel(key);
+        let outcome = state.finish_cancel(outcome, self.nanos(), &self.directory);
+        drop(state);
+        self.publish_command();
+        outcome
+    }
+
+    #[inline]
+    pub(crate) fn reset(&self, key: TimerKey, deadline: Tick) -> ResetOutcome {
+        let outcome = self.state.borrow_mut().shard.reset(key, deadline).into();
+        if outcome == ResetOutcome::Moved {
+            self.note_deadline(deadline);
+        }
+        outcome
+    }
+
+    pub(crate) fn pending(&self) -> usize {
+        self.state.borrow().shard.len()
+    }
+
+    fn schedule_stored(&self, deadline: Tick, stored: Stored<T>) -> Option<TimerKey> {
+        let first = self.state.borrow_mut().shard.schedule(deadline, stored);
+        let key = first.or_else(|full| self.schedule_when_full(deadline, full.0)).ok()?;
+        self.note_deadline(deadline);
+        Some(key)
+    }
+
+    /// Keys that nobody has come for are the last reserve.
+    #[cold]
+    fn schedule_when_full(&self, deadline: Tick, stored: Stored<T>) -> Result<TimerKey, Stored<T>> {
+        let key = self.door().visitors().bank.pop_back();
+        let mut state = self.state.borrow_mut();
+        if let Some(key) = key {
+            state.shard.revoke(key);
+            if let Ok(key) = state.shard.schedule(deadline, stored) {
+                return Ok(key);
+            }
+            unreachable!("a slot was just given back");
+        }
+        state.counts.refused += 1;
+        Err(stored)
+    }
+
+    /// Wakes the driver if it sleeps past a deadline that has just come up.
+    #[inline]
+    fn note_deadline(&self, deadline: Tick) {
+        if deadline < self.asleep_until.get() {
+            self.asleep_until.set(Tick::ZERO);
+            self.door().bell.ring();
+        } else {
+            self.publish_command();
+        }
+    }
+
+    /// Publishes what a command has changed while the driver sleeps. Its next turn may be far off,
+    /// and until then the statistics would show a shard that its own tasks keep busy as idle.
+    #[inline]
+    fn publish_command(&self) {
+        if self.asleep_until.get() > Tick::ZERO {
+            let state = self.state.borrow();
+            self.door().published.store_commands(state.shard.counters());
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What a shard's thread borrows at a time, and what is left to do when it has let go.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Waker;
+
+use corewheel_shard::{ArmOutcome, CancelOutcome as ShardCancel, Shard, Tick, TimerKey};
+use hashbrown::HashMap;
+use slab::Slab;
+
+use crate::handle::ShardId;
+use crate::lane::Request;
+use crate::mesh::Directory;
+use crate::stats::{Recorder, ShardCounts};
+use crate::task::{
+    Call, Callback, CancelOutcome, LocalCall, RemoteTask, ResetOutcome, Stored, Task,
+};
+
+pub(super) struct State<T: 'static> {
+    pub(super) shard: Shard<Stored<T>>,
+    pub(super) calls: Slab<Call<T>>,
+    pub(super) sleepers: Slab<Sleeper>,
+    /// Cancels that overtook their timers and whose senders wait for the task.
+    pub(super) overtaken: HashMap<TimerKey, oneshot::Sender<CancelOutcome<RemoteTask<T>>>>,
+    pub(super) effects: Vec<Effect<T>>,
+    pub(super) counts: ShardCounts,
+    pub(super) lateness: Recorder,
+    pub(super) ring_delay: Recorder,
+}
+
+/// A future that waits for a timer of this core.
+pub(super) enum Sleeper {
+    Waiting(Waker),
+    Fired,
+    Closed,
+}
+
+/// What a future finds when it looks at its timer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Slept {
+    NotYet,
+    Fired,
+    Closed,
+}
+
+/// What is left to be done when nothing is borrowed any more.
+pub(super) enum Effect<T: 'static> {
+    DropTask(Task<T>),
+    Cancelled(oneshot::Sender<CancelOutcome<RemoteTask<T>>>, CancelOutcome<Task<T>>),
+    Reset(oneshot::Sender<ResetOutcome>, ResetOutcome),
+    Wake(Waker),
+}
+
+impl<T> Effect<T> {
+    pub(super) fn run(self) {
+        // Nobody waits any more where an answer cannot be sent.
+        match self {
+            Self::DropTask(task) => drop(task),
+            Self::Cancelled(answer, outcome) => {
+                let (outcome, left) = outcome.into_remote();
+                drop(answer.send(outcome));
+                drop(left);
+            }
+            Self::Reset(answer, outcome) => drop(answer.send(outcome)),
+            Self::Wake(waker) => waker.wake(),
+        }
+    }
+}
+
+impl<T> CancelOutcome<Task<T>> {
+    /// The outcome for another thread, and what cannot go there: to be dropped here.
+    pub(super) fn into_remote(self) -> (CancelOutcome<RemoteTask<T>>, Option<LocalCall<T>>) {
+        let outcome = match self {
+            Self::Cancelled { remaining, task } => {
+                let (task, left) = task.into_remote();
+                return (CancelOutcome::Cancelled { remaining, task }, left);
+            }
+            Self::Overtook => CancelOutcome::Overtook,
+            Self::AlreadyFired => CancelOutcome::AlreadyFired,
+            Self::Stale => CancelOutcome::Stale,
+            Self::Elsewhere(shard) => CancelOutcome::Elsewhere(shard),
+        };
+        (outcome, None)
+    }
+}
+
+impl<T> Task<T> {
+    pub(super) fn into_remote(self) -> (RemoteTask<T>, Option<LocalCall<T>>) {
+        match self {
+            Self::Value(value) => (RemoteTask::Value(value), None),
+            Self::Callback(Callback(Call::Send(call))) => (RemoteTask::Callback(call), None),
+            Self::Callback(Callback(Call::Local(call))) => (RemoteTask::LeftAtHome, Some(call)),
+            Self::Sleep => (RemoteTask::LeftAtHome, None),
+        }
+    }
+}
+
+impl<T: Send + 'static> State<T> {
+    /// Does what a client asks. Whatever that sets free or answers is left as an effect.
+    pub(super) fn apply(
+        &mut self,
+        request: Request<T>,
+        key: Option<TimerKey>,
+        now: u64,
+        directory: &Directory<T>,
+    ) {
+        match request {
+            Request::Schedule { deadline, sent_us, task } => {
+                self.note_ring_delay(sent_us, now);
+                self.arm(key, deadline, Stored::Value(task), now, directory);
+            }
+            Request::Call { deadline, sent_us, call } => {
+                self.note_ring_delay(sent_us, now);
+                let index = self.calls.insert(Call::Send(call)) as u32;
+                self.arm(key, deadline, Stored::Call(index), now, directory);
+            }
+            Request::Cancel { key, answer } => {
+                let outcome = self.shard.cancel(key);
+                let overtook = matches!(outcome, ShardCancel::Overtook);
+                let outcome = self.finish_cancel(outcome, now, directory);
+                match answer {
+                    // The answer can tell the task when it comes.
+                    Some(answer) if overtook => {
+                        self.overtaken.insert(key, answer);
+                    }
+                    Some(answer) => self.effects.push(Effect::Cancelled(answer, outcome)),
+                    None => self.effects.extend(outcome.task().map(Effect::DropTask)),
+                }
+            }
+            Request::Reset { key, deadline, answer } => {
+                let outcome = self.shard.reset(key, deadline).into();
+                self.effects.extend(answer.map(|answer| Effect::Reset(answer, outcome)));
+            }
+        }
+    }
+
+    pub(super) fn arm(
+        &mut self,
+        key: Option<TimerKey>,
+        deadline: Tick,
+        stored: Stored<T>,
+        now: u64,
+        directory: &Directory<T>,
+    ) {
+        let key = key.expect("a request for a timer comes with the key that it uses up");
+        match self.shard.arm(key, deadline, stored) {
+            ArmOutcome::Armed => {}
+            ArmOutcome::Overtaken(stored) => {
+                let task = self.take(stored, Sleeper::Closed);
+                self.effects.push(match self.overtaken.remove(&key) {
+                    Some(answer) => {
+                        let remaining = directory.remaining(deadline, now);
+                        Effect::Cancelled(answer, CancelOutcome::Cancelled { remaining, task })
+                    }
+                    None => Effect::DropTask(task),
+                });
+            }
+            ArmOutcome::NotGranted(_) => unreachable!("the queue of a lane holds granted keys"),
+        }
+    }
+
+    #[inline]
+    pub(super) fn finish_cancel(
+        &mut self,
+        outcome: ShardCancel<Stored<T>>,
+        now: u64,
+        directory: &Directory<T>,
+    ) -> CancelOutcome<Task<T>> {
+        match outcome {
+            ShardCancel::Cancelled { deadline, task } => {
+                let remaining = directory.remaining(deadline, now);
+                CancelOutcome::Cancelled { remaining, task: self.take(task, Sleeper::Closed) }
+            }
+            ShardCancel::Overtook => CancelOutcome::Overtook,
+            ShardCancel::AlreadyFired => CancelOutcome::AlreadyFired,
+            ShardCancel::Stale => CancelOutcome::Stale,
+        }
+    }
+
+    /// What a stored task stands for; a sleeper ends as told.
+    #[inline]
+    pub(super) fn take(&mut self, stored: Stored<T>, end: Sleeper) -> Task<T> {
+        match stored {
+            Stored::Value(value) => Task::Value(value),
+            Stored::Call(index) => Task::Callback(Callback(self.calls.remove(index as usize))),
+            Stored::Sleeper(index) => {
+                let waker = self.end_sleep(index, end);
+                self.effects.extend(waker.map(Effect::Wake));
+                Task::Sleep
+            }
+        }
+    }
+
+    pub(super) fn end_sleep(&mut self, index: u32, end: Sleeper) -> Option<Waker> {
+        let sleeper = self.sleepers.get_mut(index as usize)?;
+        match std::mem::replace(sleeper, end) {
+            Sleeper::Waiting(waker) => Some(waker),
+            Sleeper::Fired | Sleeper::Closed => None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn note_ring_delay(&mut self, sent_us: u32, now: u64) {
+        let delay_us = ((now / 1_000) as u32).wrapping_sub(sent_us);
+        // A sender's clock reading can be a moment later than this turn's.
+        let delay_us = if delay_us > u32::MAX / 2 { 0 } else { delay_us };
+        self.ring_delay.record(u64::from(delay_us) * 1_000);
+    }
+}
+
+/// Runs something of the user's; false if it panicked.
+pub(crate) fn contain(shard: ShardId, run: impl FnOnce()) -> bool {
+    let Err(payload) = catch_unwind(AssertUnwindSafe(run)) else { return true };
+    let message = payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("(not a message)");
+    tracing::error!(shard = shard.number(), message, "a timer's task panicked");
+    // What was thrown may panic when it is dropped.
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(payload);
+    }
+    false
+}
