@@ -95,8 +95,9 @@ pub struct Budget {
     /// The most timers to hand out.
     pub expired_max: u32,
     /// The most entries to look at, whether they expire, cascade or turn out to be stale. May be
-    /// passed by a chunk of entries (14). The sweep is not counted: each timer that is handed out,
-    /// cancelled or moved pays for a slice of it, about a chunk, while there is much to sweep.
+    /// passed by a chunk of entries (14). The sweep is not counted: of the timers that are handed
+    /// out, cancelled or moved one in four pays for a slice of it, about 60 entries, while there is
+    /// much to sweep.
     pub work_max: u32,
 }
 

@@ -15,7 +15,7 @@ use crate::key::TimerKey;
 use crate::outcome::{ArmOutcome, Budget, CancelOutcome, Expired, Full, ResetOutcome};
 use crate::slab::{Armed, Cancelled, Entry, Moved, Ripe, Slab, State};
 use crate::tick::Tick;
-use crate::wheel::{Batch, HashedWheel, HierarchicalWheel, Side, Slots, Step, Wheel};
+use crate::wheel::{Batch, HashedWheel, HierarchicalWheel, SLICE_CHUNKS, Side, Slots, Step, Wheel};
 
 /// The timers of one core.
 ///
@@ -50,16 +50,18 @@ pub struct Shard<T> {
     slab: Slab<T>,
     slots: Slots,
     wheel: Wheel,
-    /// Entries that are being handed out, taken off [`Side::Due`].
+    /// Entries that are being handed out.
     batch: Batch,
-    /// Which of them are still to be looked at, a bit each.
-    batch_left: u32,
     /// The latest tick that was told.
     horizon: u64,
     /// How far the wheel must come before [`Side::Fresh`] is due in its turn.
     fresh_after: u64,
+    /// Before this tick no turn has anything to do. Zero where that is not known.
+    quiet_until: u64,
     expired_left: u32,
     work_left: u32,
+    /// How many more timers may go before the stale entries are looked at.
+    sweep_in: u32,
     counters: Counters,
 }
 
@@ -87,12 +89,13 @@ impl<T> Shard<T> {
             slab: Slab::with_capacity(config.capacity).ok_or(out_of_memory)?,
             slots: Slots::with_capacity(wheel_slots, config.capacity).ok_or(out_of_memory)?,
             wheel,
-            batch: Batch::default(),
-            batch_left: 0,
+            batch: Batch::EMPTY,
             horizon: start,
             fresh_after: start,
+            quiet_until: 0,
             expired_left: 0,
             work_left: 0,
+            sweep_in: 1,
             counters: Counters::default(),
         })
     }
@@ -129,14 +132,14 @@ impl<T> Shard<T> {
 
     /// Ends a timer that has not been handed out, whether it is due or not.
     ///
-    /// O(1): the timer's slot is written; its entry is left behind and swept later, a few entries
-    /// with each cancel once there are many.
+    /// O(1): the timer's slot is written; its entry is left behind and swept later, some 60
+    /// entries with every fourth cancel once there are many.
     #[inline]
     pub fn cancel(&mut self, key: TimerKey) -> CancelOutcome<T> {
         match self.slab.cancel(key) {
             Cancelled::Armed { deadline, task } => {
                 self.counters.cancelled += 1;
-                self.sweep_if_due();
+                self.pay_for_sweep();
                 CancelOutcome::Cancelled { deadline: Tick::new(deadline), task }
             }
             Cancelled::Other(State::Granted) => {
@@ -168,7 +171,7 @@ impl<T> Shard<T> {
             Moved::Earlier(entry) => {
                 self.file(entry, deadline.index());
                 self.counters.reset_relinked += 1;
-                self.sweep_if_due();
+                self.pay_for_sweep();
                 ResetOutcome::Moved
             }
             Moved::Other(State::Granted) => {
@@ -235,15 +238,25 @@ impl<T> Shard<T> {
     ///
     /// The work itself is done by [`pop_expired`](Self::pop_expired). A tick before the last one
     /// that was told is taken as that one.
+    #[inline]
     pub fn advance(&mut self, now: Tick, budget: Budget) {
+        self.expired_left = budget.expired_max;
+        self.work_left = budget.work_max;
+        let now = self.horizon.max(now.index());
+        if now < self.quiet_until {
+            self.wheel.pass(now);
+        } else {
+            self.let_fresh_in();
+        }
+        self.horizon = now;
+    }
+
+    fn let_fresh_in(&mut self) {
         if self.slots.side_is_empty(Side::Fresh) {
             let fresh_next = self.slots.side(Side::FreshNext);
             self.slots.splice(fresh_next, self.slots.side(Side::Fresh));
             self.fresh_after = self.horizon;
         }
-        self.horizon = self.horizon.max(now.index());
-        self.expired_left = budget.expired_max;
-        self.work_left = budget.work_max;
     }
 
     /// Hands out the next timer that is due, until none is or the turn's budget is used up; which
@@ -252,23 +265,25 @@ impl<T> Shard<T> {
     /// O(1) a timer, and for a gap of any length O(levels) for each tick at which timers are due.
     #[inline]
     pub fn pop_expired(&mut self) -> Option<Expired<T>> {
+        if self.horizon < self.quiet_until {
+            return None;
+        }
         loop {
-            while self.batch_left != 0 && self.expired_left > 0 {
-                let position = self.batch_left.trailing_zeros() as usize;
-                self.batch_left &= self.batch_left - 1;
-                let entry = self.batch.entry(position);
+            while self.expired_left > 0
+                && let Some(entry) = self.batch.pop()
+            {
                 // It may have been cancelled or moved since the batch was looked at.
                 match self.slab.expire(entry, self.wheel.now()) {
                     Ripe::Due { key, deadline, task } => {
                         self.expired_left -= 1;
                         self.counters.fired += 1;
                         // With one timer less, fewer stale entries are allowed.
-                        self.sweep_if_due();
+                        self.pay_for_sweep();
                         return Some(Expired { key, deadline: Tick::new(deadline), task });
                     }
                     Ripe::Later(deadline) => {
                         self.counters.cascaded += 1;
-                        self.wheel.file(&mut self.slots, entry, deadline);
+                        self.file_ahead(entry, deadline);
                     }
                     Ripe::Stale => self.counters.swept += 1,
                 }
@@ -293,7 +308,7 @@ impl<T> Shard<T> {
         if self.is_empty() {
             return None;
         }
-        let due = self.batch_left != 0
+        let due = !self.batch.is_empty()
             || [Side::Due, Side::Fresh, Side::FreshNext]
                 .into_iter()
                 .any(|side| !self.slots.side_is_empty(side));
@@ -309,7 +324,8 @@ impl<T> Shard<T> {
     /// Whether timers may be due that have not been handed out: the turn's budget did not suffice,
     /// or something that is due was scheduled since the turn began.
     pub fn is_behind(&self) -> bool {
-        self.next_deadline().is_some_and(|next| next.index() <= self.horizon)
+        self.horizon >= self.quiet_until
+            && self.next_deadline().is_some_and(|next| next.index() <= self.horizon)
     }
 
     /// How many timers are pending.
@@ -341,7 +357,7 @@ impl<T> Shard<T> {
     /// How many entries the wheel holds, stale ones included: at most twice [`len`](Self::len) and
     /// a constant.
     pub fn entries(&self) -> usize {
-        self.slots.entries() as usize + self.batch_left.count_ones() as usize
+        self.slots.entries() as usize + self.batch.len() as usize
     }
 
     /// The latest tick that was told.
@@ -393,8 +409,8 @@ impl<T> Shard<T> {
                 }
             }
         });
-        for position in (0..u32::BITS).filter(|bit| self.batch_left & (1 << bit) != 0) {
-            live += u64::from(self.slab.probe(self.batch.entry(position as usize)).is_some());
+        for (entry, _) in self.batch.iter() {
+            live += u64::from(self.slab.probe(entry).is_some());
         }
         assert_eq!(live, self.len() as u64, "each pending timer has one entry that counts");
         let (entries, max) = (self.entries() as u64, self.slots.entries_max(live));
@@ -402,6 +418,13 @@ impl<T> Shard<T> {
         if let (Some(earliest), Some(next)) = (earliest, self.next_deadline()) {
             let bound = earliest.max(self.horizon);
             assert!(next.index() <= bound, "next {next:?} is later than the first, {bound}");
+        }
+        if self.horizon < self.quiet_until {
+            let sides = [Side::Due, Side::Fresh, Side::FreshNext];
+            let empty = sides.into_iter().all(|side| self.slots.side_is_empty(side));
+            assert!(empty && self.batch.is_empty(), "quiet, and something is due");
+            let next = self.wheel.next(&self.slots).unwrap_or(u64::MAX);
+            assert!(self.quiet_until <= next, "quiet until {}, past {next}", self.quiet_until);
         }
         assert!(live == 0 || self.next_deadline().is_some(), "something pending, nothing next");
     }
@@ -411,27 +434,58 @@ impl<T> Shard<T> {
     #[inline]
     fn file(&mut self, entry: Entry, deadline: u64) {
         if deadline > self.horizon {
-            self.wheel.file(&mut self.slots, entry, deadline);
+            self.file_ahead(entry, deadline);
         } else {
             self.slots.push_side(Side::FreshNext, entry);
+            self.quiet_until = 0;
+        }
+    }
+
+    /// Files an entry that the wheel has not come to.
+    #[inline]
+    fn file_ahead(&mut self, entry: Entry, deadline: u64) {
+        let comes_up = self.wheel.file(&mut self.slots, entry, deadline);
+        if comes_up < self.quiet_until {
+            self.quiet_until = comes_up;
         }
     }
 
     #[inline]
     fn note_pending(&mut self) {
-        self.counters.pending_max = self.counters.pending_max.max(u64::from(self.slab.armed()));
+        let pending = u64::from(self.slab.armed());
+        if pending > self.counters.pending_max {
+            self.counters.pending_max = pending;
+        }
     }
 
     /// A timer has gone or has left an entry behind: pays for the removal of stale entries.
     #[inline]
-    fn sweep_if_due(&mut self) {
-        let live = u64::from(self.slab.armed());
-        if self.slots.is_sweeping() || self.slots.wants_sweep(live) {
-            let slices = if self.slots.must_hurry(live) { 4 } else { 1 };
-            for _ in 0..slices {
-                self.counters.swept += u64::from(self.slots.sweep_slice(&self.slab));
-            }
+    fn pay_for_sweep(&mut self) {
+        self.sweep_in -= 1;
+        if self.sweep_in == 0 {
+            self.sweep();
         }
+    }
+
+    #[inline(never)]
+    fn sweep(&mut self) {
+        let live = u64::from(self.slab.armed());
+        self.sweep_in = if self.slots.is_sweeping() || self.slots.wants_sweep(live) {
+            self.counters.swept += u64::from(self.slots.sweep_slice(&self.slab));
+            if self.slots.must_hurry(live) { 1 } else { SLICE_CHUNKS }
+        } else {
+            self.slots.until_sweep(live)
+        };
+    }
+
+    /// Takes what is due off a slot. False if there is nothing.
+    fn take_batch(&mut self, slot: usize) -> bool {
+        let taken = self.slots.take_batch(slot, self.work_left, &self.slab, &mut self.batch);
+        if taken {
+            self.work_left = self.work_left.saturating_sub(self.batch.examined());
+            self.counters.swept += u64::from(self.batch.examined() - self.batch.len());
+        }
+        taken
     }
 
     /// Takes the next entries that are due, in the order of their ticks: those of the wheel up to
@@ -441,11 +495,8 @@ impl<T> Shard<T> {
             if self.work_left == 0 {
                 return false;
             }
-            if self.slots.take_batch_side(Side::Due, &mut self.batch) {
-                let examined = self.batch.entries().len() as u32;
-                self.work_left = self.work_left.saturating_sub(examined);
-                (_, self.batch_left) = self.batch.screen(&self.slab);
-                self.counters.swept += u64::from(examined - self.batch_left.count_ones());
+            let due = self.slots.side(Side::Due);
+            if self.take_batch(due) {
                 return true;
             }
             let fresh = !self.slots.side_is_empty(Side::Fresh);
@@ -458,12 +509,21 @@ impl<T> Shard<T> {
                 &mut self.counters,
             );
             match step {
-                Step::Due => {}
-                Step::Reached if fresh => {
+                Step::Due { slot } => {
+                    if self.work_left > 0 && self.take_batch(slot) {
+                        return true;
+                    }
+                }
+                Step::Reached { .. } if fresh => {
                     let fresh = self.slots.side(Side::Fresh);
                     self.slots.splice(fresh, self.slots.side(Side::Due));
                 }
-                Step::Reached | Step::Exhausted => return false,
+                Step::Reached { next } => {
+                    let fresh = !self.slots.side_is_empty(Side::FreshNext);
+                    self.quiet_until = if fresh { 0 } else { next };
+                    return false;
+                }
+                Step::Exhausted => return false,
             }
         }
     }
@@ -484,7 +544,7 @@ impl<T> Iterator for Drain<'_, T> {
         self.from = index + 1;
         let (key, deadline, task) = self.shard.slab.remove(index);
         self.shard.counters.returned += 1;
-        self.shard.sweep_if_due();
+        self.shard.pay_for_sweep();
         Some(Expired { key, deadline: Tick::new(deadline), task })
     }
 }

@@ -26,6 +26,10 @@ pub(crate) struct Entry {
     filing: u32,
 }
 
+impl Entry {
+    pub(crate) const EMPTY: Self = Self { index: 0, filing: 0 };
+}
+
 /// Marks in the deadline of a slot that is granted: no timer yet, and no wish for it either.
 const GRANTED: u64 = u64::MAX;
 /// Marks in the deadline of a slot that is granted and was cancelled ahead of its timer.
@@ -106,13 +110,42 @@ pub(crate) enum Ending {
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     nodes: Vec<Node<T>>,
-    free: u32,
+    free: FreeList,
     capacity: u32,
     armed: u32,
     granted: u32,
+}
+
+/// The vacant slots, linked by what is their deadline while they are occupied.
+#[derive(Debug)]
+struct FreeList {
+    head: u32,
     retired: u32,
-    /// The last generation a slot may have. Below `u32::MAX` only in tests.
+    /// The last generation a slot may have.
+    #[cfg(test)]
     generation_max: u32,
+}
+
+impl FreeList {
+    /// Ends a life of the slot `index`, and links it, unless its generations are used up.
+    #[inline]
+    fn take_in<T>(&mut self, node: &mut Node<T>, index: u32, ending: Ending) {
+        debug_assert!(node.generation % 2 == 1, "slot {index} is vacated while vacant");
+        node.filing = node.filing.wrapping_add(1);
+        #[cfg(test)]
+        let generation_max = self.generation_max;
+        #[cfg(not(test))]
+        let generation_max = u32::MAX;
+        if node.generation == generation_max {
+            node.generation = 0;
+            node.deadline = 0;
+            self.retired += 1;
+            return;
+        }
+        node.generation += 1;
+        let fired = if matches!(ending, Ending::Fired) { FIRED } else { 0 };
+        node.deadline = u64::from(mem::replace(&mut self.head, index)) | fired;
+    }
 }
 
 impl<T> Slab<T> {
@@ -122,39 +155,42 @@ impl<T> Slab<T> {
         nodes.try_reserve_exact(capacity as usize).ok()?;
         Some(Self {
             nodes,
-            free: FREE_LIST_END,
+            free: FreeList {
+                head: FREE_LIST_END,
+                retired: 0,
+                #[cfg(test)]
+                generation_max: u32::MAX,
+            },
             capacity,
             armed: 0,
             granted: 0,
-            retired: 0,
-            generation_max: u32::MAX,
         })
     }
 
     #[cfg(test)]
     pub(crate) fn limit_generations(&mut self, generation_max: u32) {
         assert!(generation_max % 2 == 1, "a last generation is an occupied one");
-        self.generation_max = generation_max;
+        self.free.generation_max = generation_max;
     }
 
     /// Takes a slot for a timer; gives the task back if there is none.
     #[inline]
     pub(crate) fn insert(&mut self, deadline: u64, task: T) -> Result<(TimerKey, Entry), T> {
-        let Some(index) = self.occupy() else { return Err(task) };
-        let node = &mut self.nodes[index as usize];
+        let Some((index, node)) = self.occupy() else { return Err(task) };
         node.deadline = deadline;
         node.task = Some(task);
+        let filed = (key_of(index, node.generation), Entry { index, filing: node.filing });
         self.armed += 1;
-        Ok((key_of(index, node.generation), Entry { index, filing: node.filing }))
+        Ok(filed)
     }
 
     /// Takes a slot for a timer that is still to come.
     pub(crate) fn grant(&mut self) -> Option<TimerKey> {
-        let index = self.occupy()?;
-        let node = &mut self.nodes[index as usize];
+        let (index, node) = self.occupy()?;
         node.deadline = GRANTED;
+        let key = key_of(index, node.generation);
         self.granted += 1;
-        Some(key_of(index, node.generation))
+        Some(key)
     }
 
     /// Fills a granted slot with its timer.
@@ -170,7 +206,7 @@ impl<T> Slab<T> {
         }
         if node.deadline == DOOMED {
             self.granted -= 1;
-            self.vacate(key.index(), Ending::Withdrawn);
+            self.free.take_in(node, key.index(), Ending::Withdrawn);
             return Armed::Doomed(task);
         }
         if node.deadline == GRANTED {
@@ -198,7 +234,8 @@ impl<T> Slab<T> {
         let granted = matches!(self.state(key), State::Granted | State::Doomed);
         if granted {
             self.granted -= 1;
-            self.vacate(key.index(), Ending::Withdrawn);
+            let node = &mut self.nodes[key.index() as usize];
+            self.free.take_in(node, key.index(), Ending::Withdrawn);
         }
         granted
     }
@@ -212,7 +249,7 @@ impl<T> Slab<T> {
         {
             let deadline = node.deadline;
             self.armed -= 1;
-            self.vacate(key.index(), Ending::Withdrawn);
+            self.free.take_in(node, key.index(), Ending::Withdrawn);
             return Cancelled::Armed { deadline, task };
         }
         Cancelled::Other(self.state(key))
@@ -253,7 +290,7 @@ impl<T> Slab<T> {
         };
         let key = key_of(entry.index, node.generation);
         self.armed -= 1;
-        self.vacate(entry.index, Ending::Fired);
+        self.free.take_in(node, entry.index, Ending::Fired);
         Ripe::Due { key, deadline, task }
     }
 
@@ -264,7 +301,7 @@ impl<T> Slab<T> {
         let deadline = node.deadline;
         let task = node.task.take().expect("only an armed slot is removed");
         self.armed -= 1;
-        self.vacate(index, Ending::Withdrawn);
+        self.free.take_in(node, index, Ending::Withdrawn);
         (key, deadline, task)
     }
 
@@ -303,6 +340,12 @@ impl<T> Slab<T> {
         (node.deadline, node.filing == entry.filing)
     }
 
+    /// Whether the entry is not stale.
+    #[inline]
+    pub(crate) fn is_live(&self, entry: Entry) -> bool {
+        self.nodes[entry.index as usize].filing == entry.filing
+    }
+
     /// The task of an armed timer.
     pub(crate) fn task(&self, index: u32) -> Option<&T> {
         self.nodes.get(index as usize)?.task.as_ref()
@@ -325,7 +368,7 @@ impl<T> Slab<T> {
     }
 
     pub(crate) fn retired(&self) -> u32 {
-        self.retired
+        self.free.retired
     }
 
     pub(crate) fn capacity(&self) -> u32 {
@@ -351,7 +394,7 @@ impl<T> Slab<T> {
             );
         }
         let mut free = 0;
-        let mut next = self.free;
+        let mut next = self.free.head;
         while next != FREE_LIST_END {
             let node = &self.nodes[next as usize];
             assert!(node.generation.is_multiple_of(2), "slot {next} is free and occupied");
@@ -360,7 +403,7 @@ impl<T> Slab<T> {
             next = node.deadline as u32;
         }
         assert_eq!(
-            free + occupied + self.retired as usize,
+            free + occupied + self.free.retired as usize,
             self.nodes.len(),
             "every slot is free, occupied or retired"
         );
@@ -369,46 +412,33 @@ impl<T> Slab<T> {
     /// The last slot that was vacated comes first: its line is still in the cache. The caller
     /// writes the deadline, which links the free slots until then.
     #[inline]
-    fn occupy(&mut self) -> Option<u32> {
-        let index = self.free;
-        let Some(node) = self.nodes.get_mut(index as usize) else { return self.occupy_another() };
-        self.free = node.deadline as u32;
+    fn occupy(&mut self) -> Option<(u32, &mut Node<T>)> {
+        let index = self.free.head;
+        if index as usize >= self.nodes.len() {
+            return self.occupy_another();
+        }
+        let node = &mut self.nodes[index as usize];
+        self.free.head = node.deadline as u32;
         node.generation += 1;
-        Some(index)
+        Some((index, node))
     }
 
     /// None of those that there are is free.
-    fn occupy_another(&mut self) -> Option<u32> {
-        debug_assert!(self.free == FREE_LIST_END, "slot {} is free and not there", self.free);
+    fn occupy_another(&mut self) -> Option<(u32, &mut Node<T>)> {
+        debug_assert!(self.free.head == FREE_LIST_END, "a free slot is not there");
         let index = self.nodes.len() as u32;
         if index == self.capacity {
             return None;
         }
         self.nodes.push(Node { deadline: 0, task: None, generation: 1, filing: 0 });
-        Some(index)
-    }
-
-    #[inline]
-    fn vacate(&mut self, index: u32, ending: Ending) {
-        let node = &mut self.nodes[index as usize];
-        debug_assert!(node.generation % 2 == 1, "slot {index} is vacated while vacant");
-        node.filing = node.filing.wrapping_add(1);
-        if node.generation == self.generation_max {
-            node.generation = 0;
-            node.deadline = 0;
-            self.retired += 1;
-            return;
-        }
-        node.generation += 1;
-        let fired = if matches!(ending, Ending::Fired) { FIRED } else { 0 };
-        node.deadline = u64::from(mem::replace(&mut self.free, index)) | fired;
+        self.nodes.last_mut().map(|node| (index, node))
     }
 }
 
 #[inline]
 fn key_of(index: u32, generation: u32) -> TimerKey {
-    let generation = NonZeroU32::new(generation).expect("an occupied slot has an odd generation");
-    TimerKey::from_parts(index, generation)
+    debug_assert!(generation % 2 == 1, "an occupied slot has an odd generation");
+    TimerKey::from_parts(index, NonZeroU32::MIN | generation)
 }
 
 #[cfg(test)]

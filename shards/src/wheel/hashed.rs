@@ -51,9 +51,10 @@ impl HashedWheel {
     }
 
     #[inline]
-    pub(crate) fn file(&mut self, slots: &mut Slots, entry: Entry, deadline: u64) {
+    pub(crate) fn file(&mut self, slots: &mut Slots, entry: Entry, deadline: u64) -> u64 {
         self.note(deadline);
         slots.push(self.slot(deadline), entry);
+        deadline
     }
 
     pub(crate) fn step<T>(
@@ -65,18 +66,17 @@ impl HashedWheel {
         counters: &mut Counters,
     ) -> Step {
         loop {
-            if let Some(slot) = self.walking {
-                if !self.walk(slot, slots, slab, work, counters) {
-                    return Step::Exhausted;
-                }
-                if !slots.side_is_empty(Side::Ripe) {
-                    slots.splice(slots.side(Side::Ripe), slots.side(Side::Due));
-                    return Step::Due;
-                }
+            if let Some(slot) = self.walking
+                && !self.walk(slot, slots, slab, work, counters)
+            {
+                return Step::Exhausted;
+            }
+            if !slots.side_is_empty(Side::Ripe) {
+                return Step::Due { slot: slots.side(Side::Ripe) };
             }
             let Some(occupied) = self.next_occupied(slots).filter(|tick| *tick <= limit) else {
                 self.now = self.now.max(limit);
-                return Step::Reached;
+                return Step::Reached { next: limit.saturating_add(1) };
             };
             if self.earliest > occupied {
                 // Slots are passed over unseen, so the round that was begun does not count.
@@ -84,7 +84,7 @@ impl HashedWheel {
             }
             if self.earliest > limit {
                 self.now = limit;
-                return Step::Reached;
+                return Step::Reached { next: limit.saturating_add(1) };
             }
             let tick = occupied.max(self.earliest);
             self.now = tick - 1;
@@ -97,6 +97,9 @@ impl HashedWheel {
     pub(crate) fn next(&self, slots: &Slots) -> Option<u64> {
         if self.walking.is_some() {
             return Some(self.now + 1);
+        }
+        if !slots.side_is_empty(Side::Ripe) {
+            return Some(self.now);
         }
         self.next_occupied(slots).map(|tick| tick.max(self.earliest))
     }
@@ -123,21 +126,16 @@ impl HashedWheel {
         counters: &mut Counters,
     ) -> bool {
         let tick = self.now + 1;
-        let mut batch = Batch::default();
+        let mut batch = Batch::EMPTY;
         while *work > 0 {
-            if !slots.take_batch(slot, &mut batch) {
+            if !slots.take_batch(slot, *work, slab, &mut batch) {
                 self.finish_walk(slot, slots);
                 return true;
             }
-            let examined = batch.entries().len() as u32;
+            let (live, examined) = (batch.len(), batch.examined());
             *work = work.saturating_sub(examined);
-            let (deadlines, live) = batch.screen(slab);
-            counters.swept += u64::from(examined - live.count_ones());
-            let mut left = live;
-            while left != 0 {
-                let position = left.trailing_zeros() as usize;
-                left &= left - 1;
-                let (deadline, entry) = (deadlines[position], batch.entry(position));
+            counters.swept += u64::from(examined - live);
+            for (entry, deadline) in batch.iter() {
                 if deadline <= tick {
                     slots.push_side(Side::Ripe, entry);
                     continue;

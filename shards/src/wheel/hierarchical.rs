@@ -18,7 +18,7 @@
 use alloc::boxed::Box;
 
 use super::Step;
-use super::slots::{Batch, Side, Slots};
+use super::slots::{Batch, Slots};
 use crate::counters::Counters;
 use crate::slab::{Entry, Slab};
 
@@ -44,12 +44,14 @@ struct Level {
     /// Bits of a tick below this level's digit.
     shift: u32,
     bits: u32,
+    /// As many ones as there are bits.
+    mask: u64,
 }
 
 impl Level {
     #[inline]
     fn digit(&self, tick: u64) -> usize {
-        ((tick >> self.shift) & ((1 << self.bits) - 1)) as usize
+        ((tick >> self.shift) & self.mask) as usize
     }
 
     /// The first tick of the slot with this digit, in the window that `now` is in.
@@ -83,8 +85,17 @@ impl HierarchicalWheel {
     }
 
     #[inline]
-    pub(crate) fn file(&mut self, slots: &mut Slots, entry: Entry, deadline: u64) {
-        slots.push(self.slot(deadline, self.now), entry);
+    pub(crate) fn file(&mut self, slots: &mut Slots, entry: Entry, deadline: u64) -> u64 {
+        let level = self.level_for(deadline, self.now);
+        slots.push(level.base + level.digit(deadline), entry);
+        deadline >> level.shift << level.shift
+    }
+
+    /// Goes on to `tick`, where nothing comes up on the way.
+    #[inline]
+    pub(crate) fn pass(&mut self, tick: u64) {
+        debug_assert!(self.cascading.is_none(), "a cascade comes before what is after it");
+        self.now = tick;
     }
 
     pub(crate) fn step<T>(
@@ -105,15 +116,15 @@ impl HierarchicalWheel {
                 Some((slot, start, level)) if start <= limit => {
                     if level == 0 {
                         self.now = start;
-                        slots.splice(slot, slots.side(Side::Due));
-                        return Step::Due;
+                        return Step::Due { slot };
                     }
                     self.now = start - 1;
                     self.cascading = Some(slot);
                 }
-                _ => {
+                later => {
                     self.now = self.now.max(limit);
-                    return Step::Reached;
+                    let next = later.map_or(u64::MAX, |(_, start, _)| start);
+                    return Step::Reached { next };
                 }
             }
         }
@@ -148,23 +159,19 @@ impl HierarchicalWheel {
         counters: &mut Counters,
     ) -> bool {
         let start = self.now + 1;
-        let mut batch = Batch::default();
+        let mut batch = Batch::EMPTY;
         while *work > 0 {
-            if !slots.take_batch(slot, &mut batch) {
+            if !slots.take_batch(slot, *work, slab, &mut batch) {
                 self.now = start;
                 self.cascading = None;
                 return true;
             }
-            let examined = batch.entries().len() as u32;
+            let (live, examined) = (batch.len(), batch.examined());
             *work = work.saturating_sub(examined);
-            let (deadlines, live) = batch.screen(slab);
-            counters.cascaded += u64::from(live.count_ones());
-            counters.swept += u64::from(examined - live.count_ones());
-            let mut left = live;
-            while left != 0 {
-                let position = left.trailing_zeros() as usize;
-                left &= left - 1;
-                slots.push(self.slot(deadlines[position], start), batch.entry(position));
+            counters.cascaded += u64::from(live);
+            counters.swept += u64::from(examined - live);
+            for (entry, deadline) in batch.iter() {
+                slots.push(self.slot(deadline, start), entry);
             }
         }
         false
@@ -192,9 +199,15 @@ impl HierarchicalWheel {
 
     #[inline]
     fn slot(&self, deadline: u64, now: u64) -> usize {
-        let highest = ((deadline ^ now) | 1).ilog2();
-        let level = &self.level_of_bit[highest as usize];
+        let level = self.level_for(deadline, now);
         level.base + level.digit(deadline)
+    }
+
+    /// The level on which a deadline is filed at `now`.
+    #[inline]
+    fn level_for(&self, deadline: u64, now: u64) -> &Level {
+        let highest = ((deadline ^ now) | 1).ilog2();
+        &self.level_of_bit[highest as usize]
     }
 
     #[inline]
@@ -213,12 +226,13 @@ impl HierarchicalWheel {
 #[inline]
 fn level(first_bits: u32, level_bits: u32, number: u32) -> Level {
     if number == 0 {
-        Level { base: 0, shift: 0, bits: first_bits }
+        Level { base: 0, shift: 0, bits: first_bits, mask: (1 << first_bits) - 1 }
     } else {
         Level {
             base: (1 << first_bits) + ((number as usize - 1) << level_bits),
             shift: first_bits + (number - 1) * level_bits,
             bits: level_bits,
+            mask: (1 << level_bits) - 1,
         }
     }
 }

@@ -12,7 +12,7 @@ mod slots;
 
 pub(crate) use hashed::HashedWheel;
 pub(crate) use hierarchical::HierarchicalWheel;
-pub(crate) use slots::{Batch, Side, Slots};
+pub(crate) use slots::{Batch, SLICE_CHUNKS, Side, Slots};
 
 use crate::counters::Counters;
 use crate::slab::{Entry, Slab};
@@ -20,10 +20,11 @@ use crate::slab::{Entry, Slab};
 /// Where [`Wheel::step`] has come to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// At a tick for which entries were filed; they have been moved to [`Side::Due`].
-    Due,
-    /// At the limit, and nothing is filed up to it.
-    Reached,
+    /// At a tick for which entries were filed, and these are left of them. The next step comes to
+    /// the same, until they have been taken.
+    Due { slot: usize },
+    /// At the limit; nothing is filed up to it, and nothing comes up before `next`.
+    Reached { next: u64 },
     /// The budget is used up before the next such tick.
     Exhausted,
 }
@@ -44,13 +45,25 @@ impl Wheel {
         }
     }
 
-    /// Files an entry whose deadline is later than [`now`](Self::now).
+    /// Files an entry whose deadline is later than [`now`](Self::now). Returns a tick before which
+    /// it does not come up.
     #[inline]
-    pub(crate) fn file(&mut self, slots: &mut Slots, entry: Entry, deadline: u64) {
+    pub(crate) fn file(&mut self, slots: &mut Slots, entry: Entry, deadline: u64) -> u64 {
         debug_assert!(deadline > self.now(), "{deadline} is not later than {}", self.now());
         match self {
             Self::Hierarchical(wheel) => wheel.file(slots, entry, deadline),
             Self::Hashed(wheel) => wheel.file(slots, entry, deadline),
+        }
+    }
+
+    /// Goes on to `tick`, before which nothing comes up. What is filed next is filed as of then,
+    /// where that makes a difference.
+    #[inline]
+    pub(crate) fn pass(&mut self, tick: u64) {
+        match self {
+            Self::Hierarchical(wheel) => wheel.pass(tick),
+            // Its slots are the same whatever the time, and it counts the rounds it walks.
+            Self::Hashed(_) => {}
         }
     }
 

@@ -27,6 +27,15 @@ use crate::slab::{Entry, Slab};
 
 /// Entries in a chunk: with the header they fill two cache lines.
 pub(crate) const CHUNK_ENTRIES: usize = 15;
+
+/// Chunks in a slice of the sweep. While one is under way, one out of so many operations that owe
+/// it something pays for a slice: then the misses on several chunks overlap.
+pub(crate) const SLICE_CHUNKS: u32 = 4;
+const SLICE_ENTRIES: u32 = SLICE_CHUNKS * CHUNK_ENTRIES as u32;
+
+/// Room for a chunk, rounded up so that a remainder is a mask.
+const POOL: usize = CHUNK_ENTRIES.next_power_of_two();
+
 const NIL: u32 = u32::MAX;
 
 /// The slots behind those of the wheel.
@@ -85,52 +94,58 @@ impl Slot {
     }
 }
 
-/// The entries of one chunk, taken off a chain.
-#[derive(Clone, Copy, Debug, Default)]
+/// Room for the entries of some chunks, a power of two so that a remainder is a mask.
+const BATCH_MAX: usize = 4 * POOL;
+
+/// Entries taken off a slot, without the stale ones, and the deadlines of their timers.
+#[derive(Debug)]
 pub(crate) struct Batch {
-    entries: [Entry; CHUNK_ENTRIES],
+    entries: [Entry; BATCH_MAX],
+    deadlines: [u64; BATCH_MAX],
+    next: usize,
     len: usize,
+    examined: u32,
 }
 
 impl Batch {
+    pub(crate) const EMPTY: Self = Self {
+        entries: [Entry::EMPTY; BATCH_MAX],
+        deadlines: [0; BATCH_MAX],
+        next: 0,
+        len: 0,
+        examined: 0,
+    };
+
+    /// The next entry.
     #[inline]
-    pub(crate) fn entries(&self) -> &[Entry] {
-        &self.entries[..self.len]
+    pub(crate) fn pop(&mut self) -> Option<Entry> {
+        let entry = *self.entries[..self.len].get(self.next)?;
+        self.next += 1;
+        Some(entry)
     }
 
-    /// The entry at a position below [`CHUNK_ENTRIES`].
+    /// The entries that are left, in order, each with its timer's deadline when it was looked up.
     #[inline]
-    pub(crate) fn entry(&self, position: usize) -> Entry {
-        self.entries[position]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Entry, u64)> {
+        let deadlines = self.deadlines.iter().copied();
+        self.entries.iter().copied().zip(deadlines).take(self.len).skip(self.next)
     }
 
-    /// Looks all timers of the batch up, one after the other and independently, so that the
-    /// processor waits for all of them at once. Returns their deadlines, and a bit for each entry
-    /// that is not stale.
+    /// How many entries are left.
     #[inline]
-    pub(crate) fn screen<T>(&self, slab: &Slab<T>) -> ([u64; CHUNK_ENTRIES], u32) {
-        let mut deadlines = [0; CHUNK_ENTRIES];
-        let mut live = 0;
-        for (position, (deadline, entry)) in deadlines.iter_mut().zip(self.entries()).enumerate() {
-            let (at, is_live) = slab.look(*entry);
-            *deadline = at;
-            live |= u32::from(is_live) << position;
-        }
-        (deadlines, live)
+    pub(crate) fn len(&self) -> u32 {
+        (self.len - self.next) as u32
     }
 
-    /// The entries that are not stale.
-    ///
-    /// Without a branch on what is looked up: it would be mispredicted half the time, and the
-    /// processor would wait for each miss before it goes on to the next.
     #[inline]
-    fn live<T>(&self, slab: &Slab<T>) -> Self {
-        let mut live = Self::default();
-        for entry in self.entries() {
-            live.entries[live.len] = *entry;
-            live.len += usize::from(slab.look(*entry).1);
-        }
-        live
+    pub(crate) fn is_empty(&self) -> bool {
+        self.next == self.len
+    }
+
+    /// How many entries were looked at.
+    #[inline]
+    pub(crate) fn examined(&self) -> u32 {
+        self.examined
     }
 }
 
@@ -192,7 +207,8 @@ impl Slots {
     }
 
     /// Appends an entry to a slot.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "each schedule comes here, and a call costs a third")]
+    #[inline(always)]
     pub(crate) fn push(&mut self, slot: usize, entry: Entry) {
         self.entries += 1;
         let tail = self.table[slot].young.tail;
@@ -204,6 +220,11 @@ impl Slots {
                 return;
             }
         }
+        self.push_into_another_chunk(slot, entry);
+    }
+
+    #[inline(never)]
+    fn push_into_another_chunk(&mut self, slot: usize, entry: Entry) {
         self.occupied.set(slot);
         let mut young = self.table[slot].young;
         self.append_chunk(&mut young, entry);
@@ -215,24 +236,46 @@ impl Slots {
         self.push(self.side(side), entry);
     }
 
-    /// Takes the first entries off a slot, at most a chunk of them. False if there are none.
-    #[inline]
-    pub(crate) fn take_batch(&mut self, slot: usize, batch: &mut Batch) -> bool {
+    /// Takes entries off a slot and looks their timers up, until `most` or a few more have been
+    /// looked at or [`Batch`] is full. False if there are none.
+    ///
+    /// The look-ups depend on each other in nothing and there is little else between them, so that
+    /// the processor waits for many of them, and for the next chunk, at once.
+    pub(crate) fn take_batch<T>(
+        &mut self,
+        slot: usize,
+        most: u32,
+        slab: &Slab<T>,
+        batch: &mut Batch,
+    ) -> bool {
         let Slot { mut kept, mut young } = self.table[slot];
-        let taken = self.detach_head(if kept.is_empty() { &mut young } else { &mut kept }, batch);
-        if taken {
-            self.table[slot] = Slot { kept, young };
-            if kept.is_empty() && young.is_empty() {
-                self.occupied.clear(slot);
+        let (mut len, mut examined) = (0, 0);
+        while examined < most as usize && examined <= BATCH_MAX - CHUNK_ENTRIES {
+            let chain = if kept.is_empty() { &mut young } else { &mut kept };
+            let Some(chunk) = self.chunks.get_mut(chain.head as usize) else { break };
+            let held = (chunk.len as usize).min(CHUNK_ENTRIES);
+            for entry in &chunk.entries[..held] {
+                let (deadline, live) = slab.look(*entry);
+                batch.entries[len % BATCH_MAX] = *entry;
+                batch.deadlines[len % BATCH_MAX] = deadline;
+                len += usize::from(live);
             }
-            self.entries -= batch.len as u64;
+            examined += held;
+            let next = core::mem::replace(&mut chunk.next, self.free);
+            self.free = core::mem::replace(&mut chain.head, next);
+            if next == NIL {
+                chain.tail = NIL;
+            }
         }
-        taken
-    }
-
-    #[inline]
-    pub(crate) fn take_batch_side(&mut self, side: Side, batch: &mut Batch) -> bool {
-        self.take_batch(self.side(side), batch)
+        self.table[slot] = Slot { kept, young };
+        if self.table[slot].is_empty() {
+            self.occupied.clear(slot);
+        }
+        self.entries -= examined as u64;
+        batch.next = 0;
+        batch.len = len;
+        batch.examined = examined as u32;
+        examined > 0
     }
 
     /// Moves all entries of slot `from` behind those of slot `to`, in O(1).
@@ -252,8 +295,8 @@ impl Slots {
         };
     }
 
-    /// Drops the stale entries of about a chunk, wherever the sweep has come to; begins one if none
-    /// is under way. Returns how many were dropped.
+    /// Drops the stale entries of about [`SLICE_CHUNKS`], wherever the sweep has come to; begins one
+    /// if none is under way. Returns how many were dropped.
     pub(crate) fn sweep_slice<T>(&mut self, slab: &Slab<T>) -> u32 {
         let mut sweep = self.sweep.take().unwrap_or(Sweep {
             slot: usize::MAX,
@@ -261,10 +304,9 @@ impl Slots {
             examined: 0,
             dropped: 0,
         });
-        let mut batch = Batch::default();
         let mut cost = 0;
         let mut dropped = 0;
-        while cost < CHUNK_ENTRIES {
+        while cost < SLICE_ENTRIES {
             if self.table.get(sweep.slot).is_none_or(|slot| slot.young.is_empty()) {
                 let Some(slot) = self.next_to_sweep(sweep.slot) else {
                     self.entries -= u64::from(dropped);
@@ -277,26 +319,82 @@ impl Slots {
                     self.table[slot] = Slot { kept: Chain::EMPTY, young: self.join(kept, young) };
                 }
             }
-            let Slot { mut kept, mut young } = self.table[sweep.slot];
-            batch.len = 0;
-            self.detach_head(&mut young, &mut batch);
-            let live = batch.live(slab);
-            self.append_batch(&mut kept, &live);
-            let slot = Slot { kept, young };
-            self.table[sweep.slot] = slot;
-            if slot.is_empty() {
-                self.occupied.clear(sweep.slot);
-            }
-            let stale = (batch.len - live.len) as u32;
+            let (examined, stale) = self.sweep_slot(sweep.slot, SLICE_ENTRIES - cost, slab);
             dropped += stale;
-            sweep.examined += batch.len as u32;
+            sweep.examined += examined;
             sweep.dropped += stale;
             // A slot where there is little to do counts as a few entries: it costs a miss too.
-            cost += batch.len.max(CHUNK_ENTRIES / 4);
+            cost += examined.max(CHUNK_ENTRIES as u32 / 4);
         }
         self.sweep = Some(sweep);
         self.entries -= u64::from(dropped);
         dropped
+    }
+
+    /// Passes the young entries of a slot on to the kept ones, without those that are stale, until
+    /// `most` or a few more have been looked at. Returns how many were, and how many dropped.
+    ///
+    /// What costs is that chunks and timers are not in the cache. The processor can wait for many
+    /// of them at once as long as there are few instructions in between; so an entry is dropped by
+    /// being overwritten, without a branch that would be mispredicted half the time, and what is
+    /// kept is stored by the chunk.
+    fn sweep_slot<T>(&mut self, slot: usize, most: u32, slab: &Slab<T>) -> (u32, u32) {
+        let Slot { mut kept, mut young } = self.table[slot];
+        // The last chunk that was kept, as far as it was filled, and what follows it.
+        let mut pool = [Entry::default(); 2 * POOL];
+        let mut len = 0;
+        let mut last = NIL;
+        if let Some(chunk) = self.chunks.get(kept.tail as usize) {
+            pool[..CHUNK_ENTRIES].copy_from_slice(&chunk.entries);
+            len = (chunk.len as usize).min(CHUNK_ENTRIES);
+            last = kept.tail;
+        }
+        let before = len;
+        let (mut examined, mut stored) = (0, 0);
+        while examined < most as usize
+            && let Some(chunk) = self.chunks.get_mut(young.head as usize)
+        {
+            let held = (chunk.len as usize).min(CHUNK_ENTRIES);
+            for entry in &chunk.entries[..held] {
+                pool[len % (2 * POOL)] = *entry;
+                len += usize::from(slab.is_live(*entry));
+            }
+            examined += held;
+            let next = core::mem::replace(&mut chunk.next, self.free);
+            self.free = core::mem::replace(&mut young.head, next);
+            if len >= CHUNK_ENTRIES {
+                self.store_kept(&mut kept, last, &pool, CHUNK_ENTRIES);
+                // It is full, what is left over goes into another.
+                last = NIL;
+                pool.copy_within(CHUNK_ENTRIES..2 * CHUNK_ENTRIES, 0);
+                len -= CHUNK_ENTRIES;
+                stored += CHUNK_ENTRIES;
+            }
+        }
+        if len > 0 {
+            self.store_kept(&mut kept, last, &pool, len);
+        }
+        if young.head == NIL {
+            young.tail = NIL;
+        }
+        self.table[slot] = Slot { kept, young };
+        if self.table[slot].is_empty() {
+            self.occupied.clear(slot);
+        }
+        let dropped = before + examined - (stored + len);
+        (examined as u32, dropped as u32)
+    }
+
+    /// Stores the first entries of a pool in the last chunk of a chain, or in another behind it.
+    #[inline]
+    fn store_kept(&mut self, chain: &mut Chain, last: u32, pool: &[Entry; 2 * POOL], len: usize) {
+        let chunk = if last == NIL {
+            self.append_chunk(chain, Entry::default())
+        } else {
+            &mut self.chunks[last as usize]
+        };
+        chunk.entries.copy_from_slice(&pool[..CHUNK_ENTRIES]);
+        chunk.len = len as u32;
     }
 
     pub(crate) fn side(&self, side: Side) -> usize {
@@ -334,6 +432,13 @@ impl Slots {
     #[inline]
     pub(crate) fn wants_sweep(&self, live: u64) -> bool {
         self.entries > live + live / 4 * 3 + self.slack
+    }
+
+    /// How many timers may go, or leave an entry behind, before a sweep can be wanted. Each of them
+    /// adds an entry at most, and takes one and three quarters of what is allowed.
+    pub(crate) fn until_sweep(&self, live: u64) -> u32 {
+        let allowed = live + live / 4 * 3 + self.slack;
+        (allowed.saturating_sub(self.entries) / 3).clamp(1, u64::from(u32::MAX)) as u32
     }
 
     /// Whether the stale entries are so near their bound that the sweep must hurry.
@@ -407,23 +512,6 @@ impl Slots {
         }
     }
 
-    /// Appends all entries of a batch.
-    fn append_batch(&mut self, chain: &mut Chain, batch: &Batch) {
-        let mut rest = batch.entries();
-        if let Some(chunk) = self.chunks.get_mut(chain.tail as usize) {
-            let len = chunk.len as usize;
-            let (first, others) = rest.split_at(rest.len().min(CHUNK_ENTRIES - len));
-            chunk.entries[len..len + first.len()].copy_from_slice(first);
-            chunk.len += first.len() as u32;
-            rest = others;
-        }
-        if let Some((entry, others)) = rest.split_first() {
-            let chunk = self.append_chunk(chain, *entry);
-            chunk.entries[1..=others.len()].copy_from_slice(others);
-            chunk.len += others.len() as u32;
-        }
-    }
-
     fn append_chunk(&mut self, chain: &mut Chain, entry: Entry) -> &mut Chunk {
         let fresh = if self.free == NIL {
             debug_assert!(self.chunks.len() < self.chunks.capacity(), "the pool is reserved");
@@ -446,19 +534,6 @@ impl Slots {
         chunk.entries[0] = entry;
         chunk
     }
-
-    #[inline]
-    fn detach_head(&mut self, chain: &mut Chain, batch: &mut Batch) -> bool {
-        let Some(chunk) = self.chunks.get_mut(chain.head as usize) else { return false };
-        batch.entries = chunk.entries;
-        batch.len = (chunk.len as usize).min(CHUNK_ENTRIES);
-        let next = core::mem::replace(&mut chunk.next, self.free);
-        self.free = core::mem::replace(&mut chain.head, next);
-        if next == NIL {
-            chain.tail = NIL;
-        }
-        true
-    }
 }
 
 /// The limits of the slack, which is a small part of the capacity: the more of it, the less often a
@@ -474,9 +549,9 @@ const SHALLOW_MIN: u32 = 256;
 
 /// Twice the live timers and a constant.
 ///
-/// The sweep begins when the stale entries pass three quarters of the live timers, and each
-/// operation that leaves one more behind or takes a timer away pays for a slice of about a chunk,
-/// for several when they pass seven eighths. So a pass over everything ends before the stale
+/// The sweep begins when the stale entries pass three quarters of the live timers, and of the
+/// operations that leave one more behind or take a timer away one in four pays for a slice of about
+/// four chunks, each one when they pass seven eighths. So a pass over everything ends before the stale
 /// entries have caught up with the live ones, but for the slots that hold a few entries only: those
 /// cost a slice a few, hence the constant.
 fn entries_max(wheel_slots: usize, slack: u64, live: u64) -> u64 {
