@@ -48,13 +48,19 @@ pub struct TurnBudget {
     pub expired_max: u32,
     /// The most entries of the wheel that are looked at.
     pub work_max: u32,
+    /// For how long timers are delivered, what their handlers do included; one at least is. `None`
+    /// leaves it at the counts.
+    ///
+    /// Set it where handlers do work of their own and the server's other tasks must not wait for
+    /// 512 of them. Shorter than a microsecond means one timer a turn.
+    pub time_max: Option<Duration>,
 }
 
 impl Default for TurnBudget {
-    /// 1,024 requests, 512 timers, 2,048 entries.
+    /// 1,024 requests, 512 timers, 2,048 entries, any time.
     fn default() -> Self {
         let Budget { expired_max, work_max } = Budget::default();
-        Self { requests_max: 1_024, expired_max, work_max }
+        Self { requests_max: 1_024, expired_max, work_max, time_max: None }
     }
 }
 

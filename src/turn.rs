@@ -1,5 +1,8 @@
 //! One turn of a shard, the same for every driver.
 
+use std::time::Duration;
+
+use crate::clock::nanos_after;
 use crate::core::{Delivery, contain};
 use crate::shutdown::{ShardReport, ShutdownPolicy};
 use crate::stats::ShardState;
@@ -46,7 +49,7 @@ where
         return Turn::Closed;
     }
     core.advance(now);
-    deliver(timers, handler);
+    deliver(timers, handler, core.directory().settings.budget.time_max);
     let more = more_requests || core.is_behind();
     core.note_turn(more);
     core.publish();
@@ -71,18 +74,20 @@ where
     core.close(ShardState::Closed);
     if policy == ShutdownPolicy::Fire {
         core.advance_to_the_end();
-        deliver(timers, handler);
+        deliver(timers, handler, None);
     }
     core.clear_out(policy)
 }
 
-fn deliver<T, H>(timers: &Timers<T>, handler: &mut H)
+/// Delivers what is due, until the turn's counts or this much time are used up.
+fn deliver<T, H>(timers: &Timers<T>, handler: &mut H, time_max: Option<Duration>)
 where
     T: Send + 'static,
     H: Handler<T>,
 {
     let core = timers.core();
     let mut now = core.nanos();
+    let end = nanos_after(now, time_max.unwrap_or(Duration::MAX));
     while let Some(delivery) = core.pop(now) {
         let calm = contain(core.id(), || match delivery {
             Delivery::Value(fired) => handler.expired(fired, timers),
@@ -93,5 +98,8 @@ where
         let after = core.nanos();
         core.note_delivery(calm, after.saturating_sub(now));
         now = after;
+        if now >= end {
+            break;
+        }
     }
 }

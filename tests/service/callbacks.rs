@@ -240,6 +240,29 @@ fn what_does_not_fit_into_a_turn_is_delivered_in_order_by_the_next_ones() {
 }
 
 #[test]
+fn a_turn_stops_delivering_when_its_time_is_up() {
+    for (time_max, expected) in [(ms(1), [3, 6, 7]), (Duration::ZERO, [1, 2, 3])] {
+        let budget = TurnBudget { time_max: Some(time_max), ..TurnBudget::default() };
+        let mut lab = Lab::<u64>::new(builder(1).budget(budget));
+        let ran = Rc::new(RefCell::new(Vec::new()));
+        for n in 0..7 {
+            let (clock, ran) = (lab.clock.clone(), Rc::clone(&ran));
+            let call = move |_: &Timers<u64>| {
+                clock.advance(Duration::from_micros(400));
+                ran.borrow_mut().push(n);
+            };
+            lab.timers().schedule_fn(ms(1 + n / 5), call).unwrap();
+        }
+        lab.clock.advance(ms(9));
+        for so_far in expected {
+            let left = lab.turn();
+            assert!(ran.borrow().iter().copied().eq(0..so_far), "{time_max:?}");
+            assert_eq!(left, if so_far < 7 { Turn::More } else { Turn::Idle });
+        }
+    }
+}
+
+#[test]
 fn a_callback_that_is_taken_back_can_still_be_run() {
     let mut lab = Lab::<u8>::new(builder(1));
     let client = lab.client();
