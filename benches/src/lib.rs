@@ -89,6 +89,8 @@ pub fn contenders() -> Vec<Contender> {
         Contender::of::<peers::hierarchical::Hierarchical>(),
         Contender::of::<peers::hashed::Hashed>(),
         Contender::of::<peers::nexus::Nexus>(),
+        Contender::of::<peers::hash_wheel::HashWheel>(),
+        Contender::of::<peers::delay_queue::TokioQueue>(),
         Contender::of::<peers::heap::Heap>(),
         Contender::of::<peers::btree::BTree>(),
     ]
