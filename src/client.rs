@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use corewheel_shard::Tick;
 
-use crate::clock::nanos_after;
+use crate::clock::{NearClock, nanos_after};
 use crate::driver::is_shard_thread;
 use crate::error::{Closed, ScheduleError, TimeoutError, WaitError};
 use crate::handle::{ShardId, TimerHandle};
@@ -36,12 +36,14 @@ const BATCH: usize = 64;
 /// in: try again after a moment.
 pub struct Client<T: 'static = std::convert::Infallible> {
     directory: Arc<Directory<T>>,
+    clock: NearClock,
     lanes: RefCell<Vec<Option<LaneSender<T>>>>,
 }
 
 impl<T: Send + 'static> Client<T> {
     pub(crate) fn new(directory: Arc<Directory<T>>) -> Self {
-        Self { directory, lanes: RefCell::new(Vec::new()) }
+        let clock = NearClock::new(directory.clock.clone());
+        Self { directory, clock, lanes: RefCell::new(Vec::new()) }
     }
 
     /// Schedules a typed timer on a shard, to be given to the service's handler there after
@@ -57,7 +59,7 @@ impl<T: Send + 'static> Client<T> {
         delay: Duration,
         task: T,
     ) -> Result<TimerHandle, ScheduleError<T>> {
-        let now = self.directory.clock.nanos();
+        let now = self.clock.nanos();
         self.schedule_value(shard, self.tick_after(now, delay), now, task)
     }
 
@@ -73,7 +75,7 @@ impl<T: Send + 'static> Client<T> {
         at: Instant,
         task: T,
     ) -> Result<TimerHandle, ScheduleError<T>> {
-        self.schedule_value(shard, self.tick_at(at), self.directory.clock.nanos(), task)
+        self.schedule_value(shard, self.tick_at(at), self.clock.nanos(), task)
     }
 
     /// Schedules a callback on a shard, to be run there after `delay`. It is boxed.
@@ -87,7 +89,7 @@ impl<T: Send + 'static> Client<T> {
         delay: Duration,
         call: impl FnOnce(&Timers<T>) + Send + 'static,
     ) -> Result<TimerHandle, ScheduleError<SendCall<T>>> {
-        let now = self.directory.clock.nanos();
+        let now = self.clock.nanos();
         self.schedule_call(shard, self.tick_after(now, delay), now, Box::new(call))
     }
 
@@ -102,7 +104,7 @@ impl<T: Send + 'static> Client<T> {
         at: Instant,
         call: impl FnOnce(&Timers<T>) + Send + 'static,
     ) -> Result<TimerHandle, ScheduleError<SendCall<T>>> {
-        let now = self.directory.clock.nanos();
+        let now = self.clock.nanos();
         self.schedule_call(shard, self.tick_at(at), now, Box::new(call))
     }
 
@@ -127,7 +129,7 @@ impl<T: Send + 'static> Client<T> {
     ///
     /// It cannot be refused. It may come before the timer does, from another client.
     pub fn reset(&self, timer: TimerHandle, delay: Duration) -> Answer<ResetOutcome> {
-        self.reset_to(timer, self.tick_after(self.directory.clock.nanos(), delay))
+        self.reset_to(timer, self.tick_after(self.clock.nanos(), delay))
     }
 
     /// The same, to a moment.
@@ -138,7 +140,7 @@ impl<T: Send + 'static> Client<T> {
     /// Moves a timer to `delay` from now and asks for no answer.
     #[inline]
     pub fn reset_detached(&self, timer: TimerHandle, delay: Duration) {
-        let deadline = self.tick_after(self.directory.clock.nanos(), delay);
+        let deadline = self.tick_after(self.clock.nanos(), delay);
         self.send(timer.shard(), Request::Reset { key: timer.key(), deadline, answer: None });
     }
 
@@ -432,7 +434,7 @@ impl<T: Send + 'static> Batch<'_, T> {
     /// `Full` or `Closed`, with the task. What was added before stays.
     #[inline]
     pub fn schedule(&mut self, delay: Duration, task: T) -> Result<TimerHandle, ScheduleError<T>> {
-        let now = self.client.directory.clock.nanos();
+        let now = self.client.clock.nanos();
         self.schedule_tick(self.client.tick_after(now, delay), now, task)
     }
 
@@ -443,7 +445,7 @@ impl<T: Send + 'static> Batch<'_, T> {
     /// `Full` or `Closed`, with the task. What was added before stays.
     #[inline]
     pub fn schedule_at(&mut self, at: Instant, task: T) -> Result<TimerHandle, ScheduleError<T>> {
-        let now = self.client.directory.clock.nanos();
+        let now = self.client.clock.nanos();
         self.schedule_tick(self.client.tick_at(at), now, task)
     }
 
@@ -458,7 +460,7 @@ impl<T: Send + 'static> Batch<'_, T> {
     /// at once instead.
     #[inline]
     pub fn reset_detached(&mut self, timer: TimerHandle, delay: Duration) {
-        let deadline = self.client.tick_after(self.client.directory.clock.nanos(), delay);
+        let deadline = self.client.tick_after(self.client.clock.nanos(), delay);
         self.stage(timer, Request::Reset { key: timer.key(), deadline, answer: None });
     }
 

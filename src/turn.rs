@@ -95,7 +95,7 @@ where
             Delivery::Wake(Some(waker)) => waker.wake(),
             Delivery::Wake(None) => {}
         });
-        let after = core.nanos();
+        let after = core.nanos_near();
         core.note_delivery(calm, after.saturating_sub(now));
         now = after;
         if now >= end {

@@ -60,29 +60,36 @@ impl fmt::Debug for Tick {
 
 /// How long one tick lasts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TickLength(NonZeroU64);
+pub struct TickLength {
+    nanos: NonZeroU64,
+    /// `2^64 / nanos`, rounded down: a multiplication takes a fraction of a division, and each
+    /// command has one.
+    inverse: u64,
+}
 
 impl TickLength {
     /// A tick length of this many nanoseconds.
     pub const fn from_nanos(nanos: NonZeroU64) -> Self {
-        Self(nanos)
+        // For 1, which does not fit, one less: the remainder makes up for it.
+        let inverse = (1_u128 << 64) / nanos.get() as u128;
+        Self { nanos, inverse: if nanos.get() == 1 { u64::MAX } else { inverse as u64 } }
     }
 
     /// The length of one tick in nanoseconds.
     #[inline]
     pub const fn nanos(self) -> u64 {
-        self.0.get()
+        self.nanos.get()
     }
 
     /// The length of one tick.
     pub const fn duration(self) -> Duration {
-        Duration::from_nanos(self.0.get())
+        Duration::from_nanos(self.nanos.get())
     }
 
     /// The last tick that has begun when `nanos` nanoseconds have passed since the epoch.
     #[inline]
     pub const fn floor(self, nanos: u64) -> Tick {
-        Tick::new(nanos / self.0.get())
+        Tick::new(self.divide(nanos).0)
     }
 
     /// The first tick that does not begin before `nanos` nanoseconds after the epoch.
@@ -91,13 +98,26 @@ impl TickLength {
     /// [`Tick::NEVER`].
     #[inline]
     pub const fn ceil(self, nanos: u64) -> Tick {
-        if nanos == u64::MAX { Tick::NEVER } else { Tick::new(nanos.div_ceil(self.0.get())) }
+        if nanos == u64::MAX {
+            return Tick::NEVER;
+        }
+        let (ticks, rest) = self.divide(nanos);
+        Tick::new(ticks + (rest != 0) as u64)
+    }
+
+    /// Whole ticks, and nanoseconds that are left.
+    #[inline]
+    const fn divide(self, nanos: u64) -> (u64, u64) {
+        // The inverse is too small by less than 1, so that this is too small by 1 at most.
+        let ticks = ((nanos as u128 * self.inverse as u128) >> 64) as u64;
+        let rest = nanos - ticks * self.nanos.get();
+        if rest < self.nanos.get() { (ticks, rest) } else { (ticks + 1, rest - self.nanos.get()) }
     }
 
     /// When `tick` begins, in nanoseconds after the epoch; `u64::MAX` if that does not fit.
     #[inline]
     pub const fn start_of(self, tick: Tick) -> u64 {
-        tick.0.saturating_mul(self.0.get())
+        tick.0.saturating_mul(self.nanos.get())
     }
 }
 
@@ -132,6 +152,19 @@ mod tests {
                     assert!(tick > length.floor(now), "early: {deadline} at {now} by {len}");
                 }
                 assert!(tick <= length.floor(deadline + len), "late: {deadline} by {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn nanoseconds_are_divided_as_by_a_division() {
+        let edges = [1, 2, 3, 7, 99_999, 100_000, 1_000_000, 1 << 32, (1 << 32) + 1, u64::MAX];
+        for by in edges {
+            for of in edges.iter().flat_map(|edge| edge.saturating_sub(2)..=edge.saturating_add(2))
+            {
+                for of in [of, of.wrapping_mul(by), of.wrapping_mul(by).wrapping_sub(1)] {
+                    assert_eq!(length(by).divide(of), (of / by, of % by), "{of} by {by}");
+                }
             }
         }
     }

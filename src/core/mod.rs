@@ -15,14 +15,14 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use corewheel_shard::{Shard, Tick, TimerKey};
+use corewheel_shard::{CancelOutcome as ShardCancel, Shard, Tick, TimerKey};
 use hashbrown::HashMap;
 use slab::Slab;
 
 use self::state::{Sleeper, State};
 pub(crate) use self::state::{Slept, contain};
 use crate::client::Client;
-use crate::clock::nanos_after;
+use crate::clock::{NearClock, nanos_after};
 use crate::error::{ScheduleError, StartError};
 use crate::handle::{ShardId, TimerHandle};
 use crate::lane::LaneReceiver;
@@ -35,6 +35,7 @@ pub(crate) struct Core<T: 'static> {
     id: ShardId,
     directory: Arc<Directory<T>>,
     client: Client<T>,
+    clock: NearClock,
     state: RefCell<State<T>>,
     lanes: RefCell<Vec<LaneReceiver<T>>>,
     jobs: RefCell<Vec<Job<T>>>,
@@ -70,6 +71,7 @@ impl<T: Send + 'static> Core<T> {
         let core = Self {
             id,
             client: Client::new(Arc::clone(&directory)),
+            clock: NearClock::new(directory.clock.clone()),
             state: RefCell::new(State {
                 shard,
                 calls: Slab::new(),
@@ -111,14 +113,21 @@ impl<T: Send + 'static> Core<T> {
         self.directory.door(self.id).expect("a core is made for a shard that there is")
     }
 
+    /// What the clock shows. It takes asking the system.
     #[inline]
     pub(crate) fn nanos(&self) -> u64 {
-        self.directory.clock.nanos()
+        self.clock.ask()
+    }
+
+    /// The same or a little later, and cheap.
+    #[inline]
+    pub(crate) fn nanos_near(&self) -> u64 {
+        self.clock.nanos()
     }
 
     #[inline]
     pub(crate) fn deadline_after(&self, delay: Duration) -> Tick {
-        self.directory.tick.ceil(nanos_after(self.nanos(), delay))
+        self.directory.tick.ceil(nanos_after(self.nanos_near(), delay))
     }
 
     #[inline]
@@ -142,12 +151,23 @@ impl<T: Send + 'static> Core<T> {
         if self.closed.get() {
             return Err(ScheduleError::Closed(task));
         }
-        let full = match self.state.borrow_mut().shard.schedule(deadline, Stored::Value(task)) {
-            Ok(key) => Ok(key),
-            Err(full) => Err(full.0),
-        };
-        let key = full.or_else(|stored| self.schedule_when_full(deadline, stored));
-        match key {
+        let first = self.state.borrow_mut().shard.schedule(deadline, Stored::Value(task));
+        match first {
+            Ok(key) => {
+                self.note_deadline(deadline);
+                Ok(TimerHandle::new(self.id, key))
+            }
+            Err(full) => self.schedule_value_when_full(deadline, full.0),
+        }
+    }
+
+    #[cold]
+    fn schedule_value_when_full(
+        &self,
+        deadline: Tick,
+        stored: Stored<T>,
+    ) -> Result<TimerHandle, ScheduleError<T>> {
+        match self.schedule_when_full(deadline, stored) {
             Ok(key) => {
                 self.note_deadline(deadline);
                 Ok(TimerHandle::new(self.id, key))
@@ -215,13 +235,17 @@ impl<T: Send + 'static> Core<T> {
     }
 
     #[inline]
-    pub(crate) fn cancel(&self, key: TimerKey) -> CancelOutcome<Task<T>> {
-        let mut state = self.state.borrow_mut();
-        let outcome = state.shard.cancel(key);
-        let outcome = state.finish_cancel(outcome, self.nanos(), &self.directory);
-        drop(state);
+    pub(crate) fn cancel(&self, key: TimerKey, now: u64) -> CancelOutcome<Task<T>> {
+        let outcome = self.state.borrow_mut().shard.cancel(key);
         self.publish_command();
-        outcome
+        match outcome {
+            // Most are this, and are not to be carried through what the others take.
+            ShardCancel::Cancelled { deadline, task: Stored::Value(value) } => {
+                let remaining = self.directory.remaining(deadline, now);
+                CancelOutcome::Cancelled { remaining, task: Task::Value(value) }
+            }
+            outcome => self.state.borrow_mut().finish_cancel(outcome, now, &self.directory),
+        }
     }
 
     #[inline]

@@ -158,7 +158,7 @@ impl<T: Send + 'static> State<T> {
         }
     }
 
-    #[inline]
+    #[inline(never)]
     pub(super) fn finish_cancel(
         &mut self,
         outcome: ShardCancel<Stored<T>>,
