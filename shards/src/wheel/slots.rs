@@ -295,8 +295,8 @@ impl Slots {
         };
     }
 
-    /// Drops the stale entries of about [`SLICE_CHUNKS`], wherever the sweep has come to; begins one
-    /// if none is under way. Returns how many were dropped.
+    /// Drops the stale entries of about [`SLICE_CHUNKS`], wherever the sweep has come to; begins a
+    /// pass if none is under way. Returns how many were dropped.
     pub(crate) fn sweep_slice<T>(&mut self, slab: &Slab<T>) -> u32 {
         let mut sweep = self.sweep.take().unwrap_or(Sweep {
             slot: usize::MAX,
@@ -551,9 +551,9 @@ const SHALLOW_MIN: u32 = 256;
 ///
 /// The sweep begins when the stale entries pass three quarters of the live timers, and of the
 /// operations that leave one more behind or take a timer away one in four pays for a slice of about
-/// four chunks, each one when they pass seven eighths. So a pass over everything ends before the stale
-/// entries have caught up with the live ones, but for the slots that hold a few entries only: those
-/// cost a slice a few, hence the constant.
+/// four chunks, each one when they pass seven eighths. So a pass over everything ends before the
+/// stale entries have caught up with the live ones, but for the slots that hold a few entries only:
+/// those cost a slice a few, hence the constant.
 fn entries_max(wheel_slots: usize, slack: u64, live: u64) -> u64 {
     2 * live + 2 * slack + 2 * wheel_slots as u64
 }
