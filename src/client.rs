@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use corewheel_shard::Tick;
 
-use crate::clock::{NearClock, nanos_after};
+use crate::clock::NearClock;
 use crate::driver::is_shard_thread;
 use crate::error::{Closed, ScheduleError, TimeoutError, WaitError};
 use crate::handle::{ShardId, TimerHandle};
@@ -202,7 +202,7 @@ impl<T: Send + 'static> Client<T> {
 
     #[inline]
     fn tick_after(&self, now: u64, delay: Duration) -> Tick {
-        self.directory.tick.ceil(nanos_after(now, delay))
+        self.directory.deadline_after(now, delay)
     }
 
     #[inline]

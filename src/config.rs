@@ -57,7 +57,7 @@ pub struct TurnBudget {
 }
 
 impl Default for TurnBudget {
-    /// 1,024 requests, 512 timers, 2,048 entries, any time.
+    /// 1,024 requests, 512 timers, 1,024 entries, any time.
     fn default() -> Self {
         let Budget { expired_max, work_max } = Budget::default();
         Self { requests_max: 1_024, expired_max, work_max, time_max: None }

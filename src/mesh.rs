@@ -16,7 +16,7 @@ use std::time::Duration;
 use corewheel_shard::{Tick, TickLength, TimerKey};
 
 use crate::bell::{Bell, Knock};
-use crate::clock::{Clock, saturating_nanos};
+use crate::clock::{Clock, nanos_after, saturating_nanos};
 use crate::config::Settings;
 use crate::error::Closed;
 use crate::handle::ShardId;
@@ -97,6 +97,16 @@ impl<T: Send + 'static> Directory<T> {
 
     pub(crate) fn shards(&self) -> impl Iterator<Item = ShardId> + use<T> {
         (0..self.settings.shards as u16).map(ShardId::new)
+    }
+
+    /// The deadline that is `delay` after `now`. What is wanted at once is not put off to the next
+    /// tick.
+    #[inline]
+    pub(crate) fn deadline_after(&self, now: u64, delay: Duration) -> Tick {
+        if delay.is_zero() {
+            return self.tick.floor(now);
+        }
+        self.tick.ceil(nanos_after(now, delay))
     }
 
     /// How long it is until `deadline`.

@@ -9,8 +9,10 @@
 //! Absent by design: a figure from another run. Absolute figures do not travel between machines,
 //! ratios within one run do.
 
+pub mod figure;
 mod memory;
 pub mod peers;
+pub mod sections;
 mod verify;
 mod workload;
 

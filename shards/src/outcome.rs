@@ -107,8 +107,8 @@ impl Budget {
 }
 
 impl Default for Budget {
-    /// 512 timers and 2,048 entries: some 40 µs of work where nothing is in the cache.
+    /// 512 timers and 1,024 entries: some 40 µs of work where nothing is in the cache.
     fn default() -> Self {
-        Self { expired_max: 512, work_max: 2_048 }
+        Self { expired_max: 512, work_max: 1_024 }
     }
 }

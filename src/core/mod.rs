@@ -22,7 +22,7 @@ use slab::Slab;
 use self::state::{Sleeper, State};
 pub(crate) use self::state::{Slept, contain};
 use crate::client::Client;
-use crate::clock::{NearClock, nanos_after};
+use crate::clock::NearClock;
 use crate::error::{ScheduleError, StartError};
 use crate::handle::{ShardId, TimerHandle};
 use crate::lane::LaneReceiver;
@@ -127,7 +127,7 @@ impl<T: Send + 'static> Core<T> {
 
     #[inline]
     pub(crate) fn deadline_after(&self, delay: Duration) -> Tick {
-        self.directory.tick.ceil(nanos_after(self.nanos_near(), delay))
+        self.directory.deadline_after(self.nanos_near(), delay)
     }
 
     #[inline]

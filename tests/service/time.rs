@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use corewheel::{Fired, ResetOutcome, ShutdownPolicy, Timers, Turn, WheelKind};
 
-use crate::support::{Host, Lab, PATIENCE, Running, SHARD, builder, ms, next, runtimes};
+use crate::support::{FAR, Host, Lab, PATIENCE, Running, SHARD, builder, ms, next, runtimes};
 
 /// Every way to have a timer, `delay` after a moment `start_us` into the service.
 type Path = fn(&Lab<u8>, Duration);
@@ -50,7 +50,6 @@ fn a_timer_is_due_at_the_first_tick_that_is_not_before_its_deadline() {
         (999, 2, 2),
         (1, 999, 1),
         (1, 1_000, 2),
-        (1_500, 0, 2),
         (1_500, 255_500, 257),
         (123_456, 70_000_000, 70_124),
     ];
@@ -64,6 +63,21 @@ fn a_timer_is_due_at_the_first_tick_that_is_not_before_its_deadline() {
             }
         }
     }
+}
+
+#[test]
+fn what_is_wanted_at_once_does_not_wait_for_the_next_tick() {
+    let mut lab = Lab::new(builder(1));
+    lab.advance(Duration::from_micros(1_500));
+    let client = lab.client();
+    lab.timers().schedule(Duration::ZERO, 1).unwrap();
+    client.schedule_on(SHARD, Duration::ZERO, 2).unwrap();
+    let late = lab.timers().schedule(FAR, 3).unwrap();
+    assert_eq!(lab.timers().reset(late, Duration::ZERO), ResetOutcome::Moved);
+    lab.settle();
+    let mut fired: Vec<_> = lab.fired().into_iter().map(|(n, _)| n).collect();
+    fired.sort_unstable();
+    assert_eq!(fired, [1, 2, 3]);
 }
 
 /// Goes from one tick that the shard names to the next, one nanosecond before it and at it.

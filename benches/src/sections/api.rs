@@ -1,0 +1,310 @@
+//! What a server's code pays on a core: the public methods beside the bare wheel, and beside the
+//! timers that glommio and tokio bring along.
+//!
+//! Every contender holds as many timers as the row says, an hour away or so. One operation is to
+//! end one of them and to begin another, or to move one. The futures among them are polled once,
+//! without which they would not be timers yet.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::hint::black_box;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use corewheel::{Fired, ShardLoop, TimerHandle, TimerService, Timers};
+use corewheel_shard::{Shard, ShardConfig, Tick, TimerKey};
+use glommio::timer::Timer;
+use glommio::{LocalExecutor, LocalExecutorBuilder};
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::Sleep;
+
+use super::HOUR;
+use crate::Payload;
+use crate::figure::{Entrant, Figure};
+
+const OPERATIONS: usize = 1 << 17;
+const SEED: u64 = 0x0C0D_E5EE_D000_0007;
+/// How often a loop that knows the time looks at the clock.
+const LOOK_EVERY: usize = 64;
+
+/// End one and begin another.
+pub const CHURN: &str = "API cancel + schedule";
+/// Move one.
+pub const MOVE: &str = "API move";
+
+/// Which timer, and how much later than in an hour.
+type Step = (usize, Duration);
+
+fn steps(count: usize) -> Vec<Step> {
+    let mut rng = fastrand::Rng::with_seed(SEED);
+    let delay = |rng: &mut fastrand::Rng| HOUR + Duration::from_millis(rng.u64(1..60_000));
+    (0..OPERATIONS).map(|_| (rng.usize(..count), delay(&mut rng))).collect()
+}
+
+/// Nanoseconds for each step.
+fn time(steps: &[Step], run: impl FnOnce(&[Step])) -> f64 {
+    let start = Instant::now();
+    run(steps);
+    start.elapsed().as_nanos() as f64 / steps.len() as f64
+}
+
+/// A shard in a loop that nobody turns meanwhile: nothing is due.
+struct Ours {
+    timers: Timers<Payload>,
+    handles: Vec<TimerHandle>,
+    /// Kept so that the shard lives.
+    _home: Box<dyn std::any::Any>,
+}
+
+impl Ours {
+    fn new(count: usize) -> Self {
+        let builder = TimerService::builder().shards(1).capacity(count as u32 + 1_024);
+        let service: TimerService<Payload> = builder.start_attached().expect("it starts");
+        let shard = service.shards().next().expect("it has one");
+        let attachment = service.attach(shard).expect("it is free");
+        let deliver = |_: Fired<Payload>, _: &Timers<Payload>| unreachable!("nothing is due");
+        let home: ShardLoop<_, _> = attachment.into_loop(deliver).expect("there is memory");
+        let timers = home.timers().clone();
+        let mut rng = fastrand::Rng::with_seed(SEED);
+        let mut schedule = |_| {
+            let delay = HOUR + Duration::from_millis(rng.u64(1..60_000));
+            timers.schedule(delay, Payload::MIN).expect("there is room")
+        };
+        let handles = (0..count).map(&mut schedule).collect();
+        Self { timers, handles, _home: Box::new((service, home)) }
+    }
+}
+
+fn bare(count: usize) -> (Shard<Payload>, Vec<TimerKey>) {
+    let config = ShardConfig { capacity: count as u32 + 1_024, ..ShardConfig::default() };
+    let mut shard = Shard::new(config).expect("there is memory");
+    let mut rng = fastrand::Rng::with_seed(SEED);
+    let mut schedule = |_| {
+        let deadline = Tick::new(3_600_000 + rng.u64(1..60_000));
+        shard.schedule(deadline, Payload::MIN).expect("there is room")
+    };
+    let keys = (0..count).map(&mut schedule).collect();
+    (shard, keys)
+}
+
+fn tick(delay: Duration) -> Tick {
+    Tick::new(delay.as_millis() as u64)
+}
+
+fn poll<F: Future>(future: Pin<&mut F>) {
+    let poll = future.poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll.is_pending(), "it is an hour away");
+}
+
+struct Tokio {
+    runtime: Runtime,
+    sleeps: Vec<Pin<Box<Sleep>>>,
+}
+
+impl Tokio {
+    fn new(count: usize) -> Self {
+        let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let mut rng = fastrand::Rng::with_seed(SEED);
+        let sleeps = runtime.block_on(async {
+            let begin = |_| Self::begin(HOUR + Duration::from_millis(rng.u64(1..60_000)));
+            (0..count).map(begin).collect()
+        });
+        Self { runtime, sleeps }
+    }
+
+    fn begin(delay: Duration) -> Pin<Box<Sleep>> {
+        let mut sleep = Box::pin(tokio::time::sleep(delay));
+        poll(sleep.as_mut());
+        sleep
+    }
+}
+
+struct Glommio {
+    executor: LocalExecutor,
+    timers: Rc<RefCell<Vec<Timer>>>,
+}
+
+impl Glommio {
+    fn new(count: usize) -> Self {
+        let executor = LocalExecutorBuilder::default().make().expect("an executor");
+        let timers = Rc::new(RefCell::new(Vec::with_capacity(count)));
+        let filled = Rc::clone(&timers);
+        executor.run(async move {
+            let mut rng = fastrand::Rng::with_seed(SEED);
+            let begin = |_| Self::begin(HOUR + Duration::from_millis(rng.u64(1..60_000)));
+            filled.borrow_mut().extend((0..count).map(begin));
+        });
+        Self { executor, timers }
+    }
+
+    fn begin(delay: Duration) -> Timer {
+        let mut timer = Timer::new(delay);
+        poll(Pin::new(&mut timer));
+        timer
+    }
+
+    /// In the executor, where its timers are known.
+    fn within(&self, run: impl FnOnce(&mut Vec<Timer>) -> f64 + 'static) -> f64 {
+        let timers = Rc::clone(&self.timers);
+        self.executor.run(async move { run(&mut timers.borrow_mut()) })
+    }
+}
+
+impl Drop for Glommio {
+    fn drop(&mut self) {
+        // Its timers ask for the executor when they are dropped.
+        self.within(|timers| {
+            timers.clear();
+            0.0
+        });
+    }
+}
+
+/// Those who end a timer and begin another.
+pub fn churn(count: usize, glommio: bool) -> Vec<Entrant> {
+    let figure = |contender| Figure::new(CHURN, count, contender, "ns");
+    let steps = Rc::new(steps(count));
+    let mut entrants = Vec::new();
+
+    let mut ours = Ours::new(count);
+    let these = Rc::clone(&steps);
+    entrants.push(Entrant::new(figure("corewheel"), move || {
+        let Ours { timers, handles, .. } = &mut ours;
+        time(&these, |steps| {
+            for (picked, delay) in steps {
+                black_box(timers.cancel(handles[*picked]).task().expect("it is pending"));
+                handles[*picked] = timers.schedule(*delay, Payload::MIN).expect("there is room");
+            }
+        })
+    }));
+    let mut ours = Ours::new(count);
+    let these = Rc::clone(&steps);
+    entrants.push(Entrant::new(figure("corewheel, time known"), move || {
+        let Ours { timers, handles, .. } = &mut ours;
+        time(&these, |steps| {
+            for steps in steps.chunks(LOOK_EVERY) {
+                let now = Instant::now();
+                for (picked, delay) in steps {
+                    let ended = timers.cancel_at(handles[*picked], now);
+                    black_box(ended.task().expect("it is pending"));
+                    let begun = timers.schedule_at(now + *delay, Payload::MIN);
+                    handles[*picked] = begun.expect("there is room");
+                }
+            }
+        })
+    }));
+    let (mut shard, mut keys) = bare(count);
+    let these = Rc::clone(&steps);
+    entrants.push(Entrant::new(figure("the bare wheel"), move || {
+        time(&these, |steps| {
+            for (picked, delay) in steps {
+                black_box(shard.cancel(keys[*picked]).task().expect("it is pending"));
+                let key = shard.schedule(tick(*delay), Payload::MIN);
+                keys[*picked] = key.expect("there is room");
+            }
+        })
+    }));
+    let Tokio { runtime, mut sleeps } = Tokio::new(count);
+    let these = Rc::clone(&steps);
+    entrants.push(Entrant::new(figure("tokio::time::Sleep"), move || {
+        runtime.block_on(async {
+            time(&these, |steps| {
+                for (picked, delay) in steps {
+                    sleeps[*picked] = Tokio::begin(*delay);
+                }
+            })
+        })
+    }));
+    if glommio {
+        let glommio = Glommio::new(count);
+        entrants.push(Entrant::new(figure("glommio's Timer"), move || {
+            let these = Rc::clone(&steps);
+            glommio.within(move |timers| {
+                time(&these, |steps| {
+                    for (picked, delay) in steps {
+                        timers[*picked] = Glommio::begin(*delay);
+                    }
+                })
+            })
+        }));
+    }
+    entrants
+}
+
+/// Those who move a timer.
+pub fn moves(count: usize, glommio: bool) -> Vec<Entrant> {
+    let figure = |contender| Figure::new(MOVE, count, contender, "ns");
+    let steps = Rc::new(steps(count));
+    let mut entrants = Vec::new();
+
+    // Two minutes are added with each round, so that every move is to a later time, as an idle
+    // timer's is.
+    let later = |round: &mut u32| {
+        *round += 1;
+        Duration::from_mins(2) * *round
+    };
+    let ours = Ours::new(count);
+    let (these, mut round) = (Rc::clone(&steps), 0);
+    entrants.push(Entrant::new(figure("corewheel"), move || {
+        let later = later(&mut round);
+        time(&these, |steps| {
+            for (picked, delay) in steps {
+                let _ = black_box(ours.timers.reset(ours.handles[*picked], *delay + later));
+            }
+        })
+    }));
+    let ours = Ours::new(count);
+    let (these, mut round) = (Rc::clone(&steps), 0);
+    entrants.push(Entrant::new(figure("corewheel, time known"), move || {
+        let later = later(&mut round);
+        time(&these, |steps| {
+            for steps in steps.chunks(LOOK_EVERY) {
+                let now = Instant::now() + later;
+                for (picked, delay) in steps {
+                    let _ = black_box(ours.timers.reset_at(ours.handles[*picked], now + *delay));
+                }
+            }
+        })
+    }));
+    let (mut shard, keys) = bare(count);
+    let (these, mut round) = (Rc::clone(&steps), 0);
+    entrants.push(Entrant::new(figure("the bare wheel"), move || {
+        let later = later(&mut round);
+        time(&these, |steps| {
+            for (picked, delay) in steps {
+                let _ = black_box(shard.reset(keys[*picked], tick(*delay + later)));
+            }
+        })
+    }));
+    let Tokio { runtime, mut sleeps } = Tokio::new(count);
+    let (these, mut round) = (Rc::clone(&steps), 0);
+    entrants.push(Entrant::new(figure("tokio::time::Sleep"), move || {
+        let later = later(&mut round);
+        runtime.block_on(async {
+            time(&these, |steps| {
+                for (picked, delay) in steps {
+                    let at = tokio::time::Instant::now() + *delay + later;
+                    sleeps[*picked].as_mut().reset(at);
+                }
+            })
+        })
+    }));
+    if glommio {
+        let glommio = Glommio::new(count);
+        let mut round = 0;
+        entrants.push(Entrant::new(figure("glommio's Timer"), move || {
+            let later = later(&mut round);
+            let these = Rc::clone(&steps);
+            glommio.within(move |timers| {
+                time(&these, |steps| {
+                    for (picked, delay) in steps {
+                        timers[*picked].reset(*delay + later);
+                    }
+                })
+            })
+        }));
+    }
+    entrants
+}

@@ -1,0 +1,266 @@
+//! What it costs to reach a shard from another core.
+//!
+//! One client and one shard, each on its own core where there are two. In all rows but the last the
+//! shard watches its lanes instead of sleeping, so that what is measured is the lane and the wheel
+//! and not the operating system.
+
+use std::hint;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use core_affinity::CoreId;
+use corewheel::{Client, Fired, Placement, Runtime, ShardId, TimerHandle, TimerService, Timers};
+
+use super::HOUR;
+use crate::Payload;
+use crate::figure::{Entrant, Figure};
+
+const SHARD: ShardId = ShardId::new(0);
+const CHUNK: usize = 64;
+const PAIRS: u64 = 1 << 19;
+const WAKES: usize = 200;
+
+/// A schedule and its cancel, from another core.
+pub const PAIR: &str = "remote schedule + cancel";
+/// The same by several clients onto as many shards.
+pub const CROSS: &str = "cross-core schedule + cancel, all pairs together";
+/// A schedule that is refused.
+pub const REFUSAL: &str = "a full lane's refusal";
+/// From a schedule for now onto a shard that is parked, until it is delivered.
+pub const WAKE: &str = "a parked shard woken, until delivered";
+
+struct Remote {
+    service: TimerService<Payload>,
+    client: Client<Payload>,
+    timers: Vec<TimerHandle>,
+}
+
+impl Remote {
+    /// A shard that watches its lanes and holds this many timers.
+    fn new(home: CoreId, pending: usize) -> Self {
+        let service = TimerService::builder()
+            .shards(1)
+            .runtime(Runtime::Thread)
+            .placement(Placement::Unpinned)
+            .spin(Duration::from_secs(1))
+            .capacity(1 << 21)
+            .start_with(move |_| {
+                core_affinity::set_for_current(home);
+                |_: Fired<Payload>, _: &Timers<Payload>| unreachable!("nothing is due")
+            })
+            .expect("the service starts");
+        let mut client = service.client();
+        let mut left = pending;
+        while left > 0 {
+            let mut batch = client.batch(SHARD);
+            while left > 0 && batch.schedule(HOUR * 2, Payload::MIN).is_ok() {
+                left -= 1;
+            }
+            drop(batch);
+            thread::yield_now();
+        }
+        Self { service, client, timers: Vec::with_capacity(CHUNK) }
+    }
+
+    fn cancelled(&self) -> u64 {
+        self.service.stats().shards[0].counts.cancelled
+    }
+
+    /// Nanoseconds for each pair, until the shard is done with the last.
+    fn time(&mut self, run: impl FnOnce(&mut Self)) -> f64 {
+        let done = self.cancelled();
+        let start = Instant::now();
+        run(self);
+        while self.cancelled() < done + PAIRS {
+            hint::spin_loop();
+        }
+        start.elapsed().as_nanos() as f64 / PAIRS as f64
+    }
+
+    fn one_at_a_time(&mut self) {
+        for _ in 0..PAIRS {
+            let timer = loop {
+                match self.client.schedule_on(SHARD, HOUR, Payload::MIN) {
+                    Ok(timer) => break timer,
+                    Err(_) => hint::spin_loop(),
+                }
+            };
+            self.client.cancel_detached(timer);
+        }
+    }
+
+    fn boxed(&mut self) {
+        for _ in 0..PAIRS {
+            let timer = loop {
+                match self.client.schedule_fn_on(SHARD, HOUR, |_| unreachable!("it is cancelled")) {
+                    Ok(timer) => break timer,
+                    Err(_) => hint::spin_loop(),
+                }
+            };
+            self.client.cancel_detached(timer);
+        }
+    }
+
+    fn batched(&mut self) {
+        let mut sent = 0;
+        while sent < PAIRS {
+            let mut batch = self.client.batch(SHARD);
+            while self.timers.len() < CHUNK && sent < PAIRS {
+                let Ok(timer) = batch.schedule(HOUR, Payload::MIN) else { break };
+                self.timers.push(timer);
+                sent += 1;
+            }
+            for timer in self.timers.drain(..) {
+                batch.cancel_detached(timer);
+            }
+            batch.send().expect("the shard is open");
+        }
+    }
+}
+
+/// Pairs from one client, in three ways.
+pub fn pairs(here: CoreId, home: CoreId, pending: usize) -> Vec<Entrant> {
+    core_affinity::set_for_current(here);
+    let entrant = |contender, run: fn(&mut Remote)| {
+        // A new one for each round: two shards that watch their lanes would be in each other's way.
+        let figure = Figure::new(PAIR, pending, contender, "ns");
+        Entrant::new(figure, move || Remote::new(home, pending).time(run))
+    };
+    vec![
+        entrant("corewheel, batches of 64", Remote::batched),
+        entrant("corewheel, one at a time", Remote::one_at_a_time),
+        entrant("corewheel, boxed closures", Remote::boxed),
+    ]
+}
+
+/// Million pairs a second by one client and shard, two of each and so on, each on its own core.
+pub fn cross(cores: &[CoreId]) -> Vec<Entrant> {
+    let most = (cores.len() / 2).max(1);
+    let mut counts: Vec<_> = (0..usize::BITS).map(|n| 1 << n).take_while(|n| *n < most).collect();
+    counts.push(most);
+    let entrant = |pairs: usize| {
+        let cores = cores.to_vec();
+        Entrant::new(Figure::new(CROSS, pairs, "corewheel, batches of 64", "M/s"), move || {
+            let work = |n: usize| {
+                let (here, home) = (cores[2 * n], cores[(2 * n + 1) % cores.len()]);
+                thread::spawn(move || {
+                    core_affinity::set_for_current(here);
+                    Remote::new(home, 100_000).time(Remote::batched)
+                })
+            };
+            let threads: Vec<_> = (0..pairs).map(work).collect();
+            let nanos = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+            nanos.map(|nanos| 1_000.0 / nanos).sum()
+        })
+    };
+    counts.into_iter().map(entrant).collect()
+}
+
+/// What the refusal of a schedule costs its caller: the shard takes nothing in meanwhile.
+pub fn refusal() -> Vec<Entrant> {
+    let service: TimerService<Payload> =
+        TimerService::builder().shards(1).start_attached().expect("it starts");
+    let attachment = service.attach(SHARD).expect("it is free");
+    let handler = |_: Fired<Payload>, _: &Timers<Payload>| unreachable!("nothing is due");
+    let home = attachment.into_loop(handler).expect("there is memory");
+    let client = service.client();
+    while client.schedule_on(SHARD, HOUR, Payload::MIN).is_ok() {}
+    vec![Entrant::new(Figure::new(REFUSAL, 1, "corewheel", "ns"), move || {
+        let _home = (&service, &home);
+        let start = Instant::now();
+        for _ in 0..PAIRS {
+            assert!(client.schedule_on(SHARD, HOUR, Payload::MIN).is_err(), "nothing was taken in");
+        }
+        start.elapsed().as_nanos() as f64 / PAIRS as f64
+    })]
+}
+
+/// The middle of the times between two moments of each of many tries, in nanoseconds.
+fn middle(mut once: impl FnMut() -> Duration) -> f64 {
+    let mut nanos: Vec<_> = (0..WAKES)
+        .map(|_| {
+            // Long enough to park.
+            thread::sleep(Duration::from_millis(1));
+            once().as_nanos() as f64
+        })
+        .collect();
+    nanos.sort_by(f64::total_cmp);
+    nanos[WAKES / 2]
+}
+
+fn wait_for(seen: &AtomicU64, value: u64) {
+    // Relaxed: nothing else is passed on.
+    while seen.load(Ordering::Relaxed) != value {
+        hint::spin_loop();
+    }
+}
+
+/// From a schedule for now onto a parked glommio shard until it is delivered, beside a bare wake of
+/// a parked glommio executor until its task runs. None where glommio cannot run.
+pub fn wake(here: CoreId, home: CoreId) -> Vec<Entrant> {
+    let seen = Arc::new(AtomicU64::new(0));
+    let mut number = 0;
+    let deliver = Arc::clone(&seen);
+    let service = TimerService::builder()
+        .shards(1)
+        .runtime(Runtime::Glommio)
+        .placement(Placement::Cpus(vec![home.id]))
+        .start_with(move |_| {
+            let seen = Arc::clone(&deliver);
+            move |one: Fired<Payload>, _: &Timers<Payload>| {
+                seen.store(one.task.get(), Ordering::Relaxed);
+            }
+        })
+        .expect("glommio can run here");
+    let client = service.client();
+    let ours = Entrant::new(Figure::new(WAKE, 1, "corewheel on glommio", "ns"), move || {
+        let _service = &service;
+        middle(|| {
+            number += 1;
+            let start = Instant::now();
+            let task = Payload::new(number).expect("it is not zero");
+            client.schedule_on(SHARD, Duration::ZERO, task).expect("it is open");
+            wait_for(&seen, number);
+            start.elapsed()
+        })
+    });
+
+    let waker: Arc<Mutex<Option<Waker>>> = Arc::default();
+    let wanted = Arc::new(AtomicU64::new(0));
+    let seen = Arc::new(AtomicU64::new(0));
+    let (theirs, asked, done) = (Arc::clone(&waker), Arc::clone(&wanted), Arc::clone(&seen));
+    let placement = glommio::Placement::Fixed(home.id);
+    let executor = glommio::LocalExecutorBuilder::new(placement).spawn(move || async move {
+        let mut last = 0;
+        std::future::poll_fn(move |context| {
+            *theirs.lock().expect("nobody panics") = Some(context.waker().clone());
+            let now = asked.load(Ordering::SeqCst);
+            if now != last {
+                last = now;
+                done.store(now, Ordering::Relaxed);
+            }
+            if now == u64::MAX { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    });
+    let mut executor = Some(executor.expect("glommio can run here"));
+    // Not before: threads start where the one that starts them may run.
+    core_affinity::set_for_current(here);
+    let mut number = 0;
+    let bare = Entrant::new(Figure::new(WAKE, 1, "a bare glommio wake", "ns"), move || {
+        let _executor = &mut executor;
+        middle(|| {
+            number += 1;
+            let start = Instant::now();
+            wanted.store(number, Ordering::SeqCst);
+            let waker = waker.lock().expect("nobody panics").take();
+            waker.expect("it waits").wake();
+            wait_for(&seen, number);
+            start.elapsed()
+        })
+    });
+    vec![ours, bare]
+}
