@@ -38,12 +38,14 @@ pub struct Client<T: 'static = std::convert::Infallible> {
     directory: Arc<Directory<T>>,
     clock: NearClock,
     lanes: RefCell<Vec<Option<LaneSender<T>>>>,
+    /// Room for what the next batch gathers, kept from the last one.
+    room: Vec<Request<T>>,
 }
 
 impl<T: Send + 'static> Client<T> {
     pub(crate) fn new(directory: Arc<Directory<T>>) -> Self {
         let clock = NearClock::new(directory.clock.clone());
-        Self { directory, clock, lanes: RefCell::new(Vec::new()) }
+        Self { directory, clock, lanes: RefCell::default(), room: Vec::new() }
     }
 
     /// Schedules a typed timer on a shard, to be given to the service's handler there after
@@ -187,7 +189,9 @@ impl<T: Send + 'static> Client<T> {
     /// Gathers commands onto one shard and sends them together: a dozen times as fast as one by
     /// one.
     pub fn batch(&mut self, shard: ShardId) -> Batch<'_, T> {
-        Batch { client: self, shard, staged: Vec::with_capacity(BATCH), refused: Vec::new() }
+        let mut staged = std::mem::take(&mut self.room);
+        staged.reserve(BATCH);
+        Batch { client: self, shard, staged, refused: Vec::new() }
     }
 
     /// The shards of the service.
@@ -550,6 +554,7 @@ impl<T: Send + 'static> Batch<'_, T> {
 impl<T: Send + 'static> Drop for Batch<'_, T> {
     fn drop(&mut self) {
         self.flush();
+        self.client.room = std::mem::take(&mut self.staged);
     }
 }
 

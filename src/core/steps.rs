@@ -221,10 +221,13 @@ impl<T: Send + 'static> Core<T> {
 
     pub(super) fn run_effects(&self) {
         loop {
-            let mut effects = std::mem::take(&mut self.state.borrow_mut().effects);
-            if effects.is_empty() {
-                return;
-            }
+            let mut effects = {
+                let mut state = self.state.borrow_mut();
+                if state.effects.is_empty() {
+                    return;
+                }
+                std::mem::take(&mut state.effects)
+            };
             for effect in effects.drain(..) {
                 if !contain(self.id, || effect.run()) {
                     self.note_delivery(false, 0);

@@ -11,6 +11,7 @@
 mod crowd;
 mod deadlines;
 mod echo;
+mod idle;
 mod life;
 mod server;
 

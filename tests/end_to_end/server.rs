@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::{PATIENCE, World, ms};
 
 /// The path of an example, which is built if this test was built without it.
-fn example(name: &str) -> PathBuf {
+pub(crate) fn example(name: &str) -> PathBuf {
     static BUILDING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
     let test = env::current_exe().unwrap();

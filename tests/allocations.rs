@@ -1,0 +1,80 @@
+//! Steady load allocates nothing: not on a shard's own core, and not on the way from another
+//! thread.
+//!
+//! Whatever this process allocates is counted, so there is one test in it, and the shard is turned
+//! by hand.
+
+#![cfg(not(corewheel_loom))]
+
+use std::alloc::System;
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use corewheel::{Fired, ManualClock, ShardId, TimerHandle, TimerService, Timers, Turn};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const PENDING: usize = 20_000;
+const TICK: Duration = Duration::from_millis(1);
+const SHARD: ShardId = ShardId::new(0);
+const TASK: NonZeroU64 = NonZeroU64::MIN;
+
+#[test]
+fn steady_load_allocates_nothing() {
+    let clock = ManualClock::new();
+    let service: TimerService<NonZeroU64> = TimerService::builder()
+        .shards(1)
+        .capacity(4 * PENDING as u32)
+        .clock(clock.clock())
+        .start_attached()
+        .unwrap();
+    let attachment = service.attach(SHARD).unwrap();
+    let again = |one: Fired<NonZeroU64>, timers: &Timers<NonZeroU64>| {
+        // As many come as go.
+        timers.schedule(TICK * 7_000, one.task).unwrap();
+    };
+    let mut home = attachment.into_loop(again).unwrap();
+    let timers = home.timers().clone();
+    let mut client = service.client();
+    let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0021);
+    let delay = |rng: &mut fastrand::Rng| TICK * rng.u32(1..10_000);
+    let mut handles: Vec<TimerHandle> =
+        (0..PENDING).map(|_| timers.schedule(delay(&mut rng), TASK).unwrap()).collect();
+    let mut remote: Vec<TimerHandle> = Vec::with_capacity(64);
+
+    let mut steady = |ticks: usize| {
+        for _ in 0..ticks {
+            clock.advance(TICK);
+            for _ in 0..20 {
+                let picked = rng.usize(..PENDING);
+                // One that has fired is not there to be moved or cancelled, and was replaced.
+                if timers.cancel(handles[picked]).won() {
+                    handles[picked] = timers.schedule(delay(&mut rng), TASK).unwrap();
+                }
+                let picked = rng.usize(..PENDING);
+                let _ = timers.reset(handles[picked], delay(&mut rng));
+            }
+            for timer in remote.drain(..) {
+                client.cancel_detached(timer);
+            }
+            while remote.len() < 8 {
+                remote.push(client.schedule_on(SHARD, delay(&mut rng), TASK).unwrap());
+            }
+            let mut batch = client.batch(SHARD);
+            while remote.len() < 16 {
+                remote.push(batch.schedule(delay(&mut rng), TASK).unwrap());
+            }
+            batch.send().unwrap();
+            while home.turn() == Turn::More {}
+        }
+    };
+    steady(60_000);
+    let region = Region::new(ALLOCATOR);
+    steady(20_000);
+    let change = region.change();
+    let counts = service.stats().shards[0].counts;
+    assert!(counts.fired > 10_000 && counts.cancelled > 500_000, "{counts:?}");
+    assert_eq!((change.allocations, change.reallocations), (0, 0), "{change:?}");
+}

@@ -1,0 +1,84 @@
+//! A service with a million timers that are an hour away does nothing at all.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use crate::server::example;
+
+const TIMERS: &str = "1000000";
+/// What starting leaves to be done is done by then.
+const SETTLES: Duration = Duration::from_secs(2);
+const LOOKS: Duration = Duration::from_secs(10);
+
+/// How often each thread of a process went to sleep or was put aside.
+fn switches(process: u32) -> BTreeMap<PathBuf, u64> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let count = |path: &Path| {
+        let status = fs::read_to_string(path.join("status")).unwrap();
+        let count = |line: &str| line.split_whitespace().last()?.parse::<u64>().ok();
+        // Those that another thread's turn brings about say nothing of this one.
+        let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches"));
+        line.and_then(count).unwrap()
+    };
+    tasks.map(|task| task.unwrap().path()).map(|path| (path.clone(), count(&path))).collect()
+}
+
+/// The process that is traced.
+fn traced(tracer: u32) -> u32 {
+    let children = fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children")).unwrap();
+    children.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+fn check(runtime: &str) {
+    let log = std::env::temp_dir().join(format!("corewheel-{runtime}-{}", std::process::id()));
+    let tracing = Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_ok();
+    let mut command = if tracing {
+        let mut command = Command::new("strace");
+        command.args(["-f", "-o"]).arg(&log).arg(example("idle_timers"));
+        command
+    } else {
+        println!("there is no strace: only switches are counted, on {runtime}");
+        Command::new(example("idle_timers"))
+    };
+    let piped = command.args([runtime, TIMERS]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = piped.spawn().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "ready", "{runtime}");
+    thread::sleep(SETTLES);
+    let process = if tracing { traced(child.id()) } else { child.id() };
+    let called = || fs::read_to_string(&log).unwrap_or_default();
+    let (before, called_before) = (switches(process), called());
+    thread::sleep(LOOKS);
+    let (after, called_after) = (switches(process), called());
+    drop(child.stdin.take());
+    assert_eq!(said.next().unwrap().unwrap(), format!("{TIMERS} were pending"), "{runtime}");
+    assert!(child.wait().unwrap().success(), "{runtime}");
+    let _ = fs::remove_file(&log);
+    assert_eq!(before, after, "{runtime}: a thread has woken");
+    let new = called_after.strip_prefix(&called_before).unwrap();
+    assert_eq!(new, "", "{runtime}: the system was called");
+    assert!(!tracing || !called_before.is_empty(), "{runtime}: nothing was traced");
+}
+
+#[test]
+fn a_million_timers_an_hour_away_wake_nobody_and_call_nothing() {
+    let glommio = corewheel::TimerService::builder()
+        .shards(1)
+        .runtime(corewheel::Runtime::Glommio)
+        .start()
+        .is_ok_and(|service| service.shutdown(corewheel::ShutdownPolicy::Drop).is_ok());
+    if !glommio {
+        println!("io_uring cannot be used here: glommio is left out");
+    }
+    let runtimes = ["tokio", "thread", "glommio"];
+    thread::scope(|scope| {
+        for runtime in runtimes.into_iter().filter(|runtime| glommio || *runtime != "glommio") {
+            scope.spawn(move || check(runtime));
+        }
+    });
+}
