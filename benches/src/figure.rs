@@ -65,6 +65,21 @@ impl Entrant {
     pub fn new(figure: Figure, round: impl FnMut() -> f64 + 'static) -> Self {
         Self { figure, round: Box::new(round) }
     }
+
+    /// Who it is.
+    pub fn name(&self) -> &'static str {
+        self.figure.contender
+    }
+
+    /// How many timers it holds, or whatever else its row counts.
+    pub fn count(&self) -> usize {
+        self.figure.count
+    }
+
+    /// One round's value.
+    pub fn round(&mut self) -> f64 {
+        (self.round)()
+    }
 }
 
 /// The entrants of a row take turns, so that whatever else the machine does hits all of them.

@@ -3,6 +3,7 @@
 pub mod api;
 pub mod remote;
 pub mod scaling;
+pub mod server;
 pub mod turns;
 
 use std::time::Duration;

@@ -19,7 +19,7 @@ use std::{env, fs, thread};
 
 use corewheel_bench::figure::{Entrant, Figure, interleave};
 use corewheel_bench::sections::turns::{self, Turns};
-use corewheel_bench::sections::{api, glommio_works, remote, scaling};
+use corewheel_bench::sections::{api, glommio_works, remote, scaling, server};
 use corewheel_bench::{Contender, Held, Row, contenders, pin_to_one_core, sizes};
 use serde_json::{Value, json};
 use targets::Verdict;
@@ -167,6 +167,12 @@ fn cross_core(options: &Options, cores: &[core_affinity::CoreId]) -> Vec<Figure>
     run(remote::REFUSAL, &remote::refusal);
     if glommio_works() {
         run(remote::WAKE, &|| remote::wake(here, home));
+    }
+    if options.wants(server::THROUGHPUT) || options.wants(server::PROCESSOR) {
+        for connections in [64, 512] {
+            eprintln!("echo server, {connections} connections");
+            figures.extend(server::measure(cores, options.rounds, connections, glommio_works()));
+        }
     }
     figures
 }

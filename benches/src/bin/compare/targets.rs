@@ -3,7 +3,7 @@
 use corewheel_bench::Row;
 use corewheel_bench::figure::Figure;
 use corewheel_bench::sections::turns::Turns;
-use corewheel_bench::sections::{api, remote, scaling};
+use corewheel_bench::sections::{api, remote, scaling, server};
 
 /// A target, and whether it was met.
 #[derive(Clone, Debug)]
@@ -89,6 +89,15 @@ pub(crate) fn verdicts(figures: &[Figure], turns: &[Turns]) -> Vec<Verdict> {
     let woken = find(remote::WAKE, 1, "corewheel on glommio");
     let woken = ratio(woken, find(remote::WAKE, 1, "a bare glommio wake"));
     check("a parked shard woken / a bare glommio wake <= 1.2".to_owned(), woken, &|it| it <= 1.2);
+    for on in ["glommio", "tokio"] {
+        for connections in [64, 512] {
+            let with = find(server::THROUGHPUT, connections, &format!("{on}, corewheel"));
+            let without = find(server::THROUGHPUT, connections, &format!("{on}, no timers"));
+            let share = ratio(with, without);
+            let target = format!("echo server on {on}, {connections}: with timers >= 0.98");
+            check(target, share, &|it| it >= 0.98);
+        }
+    }
     let burst = turns.iter().find(|turns| turns.scenario.ends_with("default budget"));
     let longest = burst.map(|turns| turns.percentile(100.0));
     check("a million due in one tick, longest turn, us <= 50".to_owned(), longest, &|it| {

@@ -1,0 +1,48 @@
+//! What do the public methods cost on a running service?
+//!
+//! On a core beside the bare wheel and the timers of glommio and tokio; from another core; a
+//! refusal by a full lane; a parked shard until it has delivered. `compare` runs the same
+//! interleaved.
+#![allow(missing_docs, reason = "the macros of Criterion make a public function without one")]
+
+use std::time::Duration;
+
+use corewheel_bench::figure::Entrant;
+use corewheel_bench::sections::{api, glommio_works, remote, scaling};
+use criterion::{BenchmarkId, Criterion, SamplingMode, criterion_group, criterion_main};
+
+fn bench(criterion: &mut Criterion, row: &str, entrants: Vec<Entrant>) {
+    let mut group = criterion.benchmark_group(row);
+    group.sampling_mode(SamplingMode::Flat).sample_size(10);
+    group.warm_up_time(Duration::from_millis(100)).measurement_time(Duration::from_secs(1));
+    for mut entrant in entrants {
+        let id = BenchmarkId::new(entrant.name(), entrant.count());
+        group.bench_function(id, |bencher| {
+            // A round is as many operations as it takes to time them; one is asked for.
+            bencher.iter_custom(|operations| {
+                let nanos = entrant.round();
+                Duration::from_nanos(nanos as u64).mul_f64(operations as f64)
+            });
+        });
+    }
+    group.finish();
+}
+
+fn service(criterion: &mut Criterion) {
+    let cores = scaling::cores();
+    let (here, home) = (cores[0], cores[1 % cores.len()]);
+    let glommio = glommio_works();
+    for count in [1_000, 100_000] {
+        bench(criterion, api::CHURN, api::churn(count, glommio));
+        bench(criterion, api::MOVE, api::moves(count, glommio));
+    }
+    bench(criterion, remote::REFUSAL, remote::refusal());
+    // From here on this thread is pinned, which those that start one must not find it to be.
+    if glommio {
+        bench(criterion, remote::WAKE, remote::wake(here, home));
+    }
+    bench(criterion, remote::PAIR, remote::pairs(here, home, 100_000));
+}
+
+criterion_group!(benches, service);
+criterion_main!(benches);
