@@ -126,6 +126,18 @@ impl fmt::Display for TimeoutError {
 
 impl std::error::Error for TimeoutError {}
 
+/// An interval's period is zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ZeroPeriod;
+
+impl fmt::Display for ZeroPeriod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the period is 0 ns; make it one at least")
+    }
+}
+
+impl std::error::Error for ZeroPeriod {}
+
 /// Why an answer cannot be waited for by blocking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitError {

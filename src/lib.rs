@@ -18,7 +18,7 @@
 //! - `core` is what a shard's thread holds, `turn` is one turn of it: drain the lanes, advance,
 //!   deliver, publish, say what is next.
 //! - `driver` takes the turns: on glommio, on tokio, on a plain thread, in somebody's own loop.
-//! - `timers`, `client`, `sleep` and `service` are what users hold.
+//! - `timers`, `client`, `sleep`, `interval` and `service` are what users hold.
 //! - `stats` and `endpoint` show what is going on.
 //!
 //! Arrows point down this list's first three lines only: nothing there knows a driver, a future or
@@ -44,6 +44,7 @@ mod endpoint;
 mod error;
 mod gate;
 mod handle;
+mod interval;
 mod lane;
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests;
@@ -70,9 +71,10 @@ pub use crate::driver::own_loop::{ShardLoop, Sleep as LoopSleep};
 pub use crate::endpoint::{EndpointError, StatsEndpoint, StatsEndpointBuilder};
 pub use crate::error::{
     AttachError, Closed, ConfigError, Elapsed, ScheduleError, ShutdownError, SleepError,
-    SpawnError, StartError, TimeoutError, WaitError,
+    SpawnError, StartError, TimeoutError, WaitError, ZeroPeriod,
 };
 pub use crate::handle::{ShardId, TimerHandle};
+pub use crate::interval::{Interval, MissedTickBehavior, Plan};
 pub use crate::service::{Spawned, StatsSource, TimerService};
 pub use crate::shutdown::{Returned, ShardReport, ShutdownPolicy, ShutdownReport};
 pub use crate::sleep::{RemoteSleep, Sleep};
@@ -80,7 +82,7 @@ pub use crate::stats::{Bucket, ServiceStats, ShardCounts, ShardState, ShardStats
 pub use crate::task::{
     Callback, CancelOutcome, Fired, Handler, LocalCall, RemoteTask, ResetOutcome, SendCall, Task,
 };
-pub use crate::timers::Timers;
+pub use crate::timers::{Deadline, Timers};
 pub use crate::turn::Turn;
 pub use corewheel_shard::{Tick, TimerKey, WheelKind};
 

@@ -5,6 +5,21 @@
 //!
 //! At the door lies a bank of granted keys, so that a client that comes while the shard sleeps can
 //! schedule at once.
+//!
+//! # Who writes what
+//!
+//! A command on a shard's own core writes that shard's slab, slots and counters, which no other
+//! thread reads, and nothing else. What several threads see lies on lines of its own, two cache
+//! lines apart, since processors fetch them in pairs:
+//!
+//! - what the shard publishes: written by the shard once a turn, read by who asks for statistics;
+//! - its bell: written by the shard when it falls asleep or wakes, and by the one who wakes it; read
+//!   by who sends to it;
+//! - its knock: written by who comes to the door, read by the shard once a turn;
+//! - the two rings of a lane: each index by one side, as in `rtrb`; what did not fit beside them.
+//!
+//! Doors are as aligned as their parts, so two shards' doors have no line in common. What the
+//! service's parts read of the [`Directory`] itself does not change until the service ends.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -14,6 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use corewheel_shard::{Tick, TickLength, TimerKey};
+use crossbeam_utils::CachePadded;
 
 use crate::bell::{Bell, Knock};
 use crate::clock::{Clock, nanos_after, saturating_nanos};
@@ -69,6 +85,9 @@ pub(crate) struct Visitors<T: 'static> {
     lanes: Vec<Arc<LaneShared<T>>>,
     gone: LaneCounts,
 }
+
+/// Whatever lies in a door lies on lines that are this door's alone.
+const _: () = assert!(align_of::<Door<()>>() >= align_of::<CachePadded<u8>>());
 
 impl<T> Directory<T> {
     pub(crate) fn door(&self, shard: ShardId) -> Option<&Door<T>> {

@@ -5,12 +5,19 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use corewheel_shard::Tick;
+
 use crate::client::Client;
 use crate::core::Core;
 use crate::error::{ScheduleError, TimeoutError};
 use crate::handle::{ShardId, TimerHandle};
 use crate::sleep::{Sleep, within};
 use crate::task::{CancelOutcome, LocalCall, ResetOutcome, Task};
+
+/// When timers are due, worked out once for all that share it; made by
+/// [`Timers::deadline_in`]. It means nothing to another service.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Deadline(Tick);
 
 /// A shard, on its own core: `!Send`, and as cheap to clone as an [`Rc`].
 ///
@@ -133,6 +140,62 @@ impl<T: Send + 'static> Timers<T> {
             return ResetOutcome::Elsewhere(timer.shard());
         }
         self.core.reset(timer.key(), self.core.deadline_at(at))
+    }
+
+    /// The deadline of whatever begins now and takes `delay`: worked out once, for all timers that
+    /// share it.
+    ///
+    /// A server that has read from many connections at once moves the idle timers of all of them to
+    /// one deadline, and each then costs what it costs the wheel: no clock is read, and nothing is
+    /// converted.
+    ///
+    /// ```
+    /// # use corewheel::{Fired, TimerService, Timers};
+    /// # use std::time::Duration;
+    /// # let service: TimerService<u64> = TimerService::builder().shards(1).start_attached()?;
+    /// # let shard = service.attach(service.shards().next().unwrap())?;
+    /// # let shard = shard.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
+    /// # let timers = shard.timers();
+    /// # let ready: Vec<_> = (0..3).map(|n| timers.schedule(Duration::from_secs(1), n).unwrap()).collect();
+    /// let idle = timers.deadline_in(Duration::from_secs(30));
+    /// for connection in ready {
+    ///     let _moved = timers.reset_to(connection, idle);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn deadline_in(&self, delay: Duration) -> Deadline {
+        Deadline(self.core.deadline_after(delay))
+    }
+
+    /// The deadline of whatever is due at a moment.
+    #[inline]
+    pub fn deadline_at(&self, at: Instant) -> Deadline {
+        Deadline(self.core.deadline_at(at))
+    }
+
+    /// Schedules a typed timer by a deadline that was worked out before, by any shard of this
+    /// service. One that has passed fires in the next turn.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the task.
+    #[inline]
+    pub fn schedule_to(
+        &self,
+        deadline: Deadline,
+        task: T,
+    ) -> Result<TimerHandle, ScheduleError<T>> {
+        self.core.schedule(deadline.0, task)
+    }
+
+    /// Moves a timer of this shard to a deadline that was worked out before. Later is one store.
+    #[inline]
+    pub fn reset_to(&self, timer: TimerHandle, deadline: Deadline) -> ResetOutcome {
+        if timer.shard() != self.shard_id() {
+            return ResetOutcome::Elsewhere(timer.shard());
+        }
+        self.core.reset(timer.key(), deadline.0)
     }
 
     /// Waits for `delay`, beginning now. The timer is taken when the future is first polled, and

@@ -268,9 +268,9 @@ struct FarAway<T> {
 
 impl<T: Timers> Case for FarAway<T> {
     fn round(&mut self) -> Sample {
-        const TRIPS: u64 = 10_000;
-        // As many as a wheel has levels, about.
-        const WAKES_MAX: u64 = 8;
+        const TRIPS: u64 = 1_000;
+        // Ours wakes once a level, another once in 255 ticks.
+        const WAKES_MAX: u64 = HOUR / 200;
         let mut wakes = 0;
         let mut fired = 0;
         let start = Instant::now();

@@ -6,6 +6,7 @@ mod bell;
 mod callbacks;
 mod cross_core;
 mod death;
+mod intervals;
 mod lanes;
 mod shutdown;
 mod sleeps;

@@ -9,7 +9,16 @@ use crate::support::{FAR, Host, Lab, PATIENCE, Running, SHARD, builder, ms, next
 /// Every way to have a timer, `delay` after a moment `start_us` into the service.
 type Path = fn(&Lab<u8>, Duration);
 
-const PATHS: [(&str, Path); 8] = [
+const PATHS: [(&str, Path); 10] = [
+    ("schedule_to", |lab, delay| {
+        let deadline = lab.timers().deadline_in(delay);
+        lab.timers().schedule_to(deadline, 0).unwrap();
+    }),
+    ("reset_to", |lab, delay| {
+        let timer = lab.timers().schedule(FAR, 0).unwrap();
+        let deadline = lab.timers().deadline_at(lab.clock.now() + delay);
+        assert_eq!(lab.timers().reset_to(timer, deadline), ResetOutcome::Moved);
+    }),
     ("schedule", |lab, delay| {
         lab.timers().schedule(delay, 0).unwrap();
     }),

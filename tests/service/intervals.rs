@@ -1,0 +1,239 @@
+//! Ticks that come again: when, how many, and what becomes of those that nobody saw.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use corewheel::{Fired, MissedTickBehavior, ShutdownPolicy, SleepError, Timers, Turn, ZeroPeriod};
+
+use crate::support::{Host, Lab, PATIENCE, Running, SHARD, builder, ms};
+
+/// Lets ticks be seen by a task that takes `work` for each, at the moments of `looks`, which are
+/// milliseconds. Returns when each tick was due and when it was seen, and how many were missed.
+fn seen(behavior: MissedTickBehavior, period: u64, looks: &[u64]) -> (Vec<(u64, u64)>, u64) {
+    let mut lab = Lab::<u8>::new(builder(1));
+    let start = lab.clock.now();
+    let mut interval = lab.timers().interval(ms(period)).unwrap();
+    interval.set_missed_tick_behavior(behavior);
+    assert_eq!(interval.missed_tick_behavior(), behavior);
+    let missed = Rc::new(Cell::new(0));
+    let ticks = Rc::new(RefCell::new(Vec::new()));
+    let (told, noted, clock) = (Rc::clone(&missed), Rc::clone(&ticks), lab.clock.clone());
+    let since = move |at: Instant| at.duration_since(start).as_millis() as u64;
+    let mut task = pin!(async move {
+        loop {
+            let due = interval.tick().await.unwrap();
+            noted.borrow_mut().push((since(due), since(clock.now())));
+            told.set(interval.missed());
+        }
+    });
+    let mut now = 0;
+    for look in looks {
+        lab.advance(ms(look - now));
+        now = *look;
+        // As often as there are ticks to see at once.
+        for _ in 0..20 {
+            assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            lab.settle();
+        }
+    }
+    let ticks = ticks.borrow().clone();
+    (ticks, missed.get())
+}
+
+#[test]
+fn ticks_on_time_are_a_period_apart_and_none_is_missed() {
+    for behavior in [MissedTickBehavior::Burst, MissedTickBehavior::Delay, MissedTickBehavior::Skip]
+    {
+        let looks: Vec<_> = (0..=50).collect();
+        let (ticks, missed) = seen(behavior, 10, &looks);
+        let expected: Vec<_> = (0..=50).step_by(10).map(|at| (at, at)).collect();
+        assert_eq!((ticks, missed), (expected, 0), "{behavior:?}");
+    }
+}
+
+#[test]
+fn a_burst_brings_what_was_missed_and_then_keeps_its_times() {
+    let (ticks, missed) = seen(MissedTickBehavior::Burst, 10, &[0, 35, 40, 50]);
+    let expected = [(0, 0), (10, 35), (20, 35), (30, 35), (40, 40), (50, 50)];
+    assert_eq!((ticks, missed), (expected.to_vec(), 0));
+}
+
+#[test]
+fn a_delay_leaves_out_what_was_missed_and_goes_on_from_now() {
+    let (ticks, missed) = seen(MissedTickBehavior::Delay, 10, &[0, 35, 40, 45, 50, 55]);
+    let expected = [(0, 0), (10, 35), (45, 45), (55, 55)];
+    assert_eq!((ticks, missed), (expected.to_vec(), 2));
+}
+
+#[test]
+fn a_skip_leaves_out_what_was_missed_and_keeps_its_times() {
+    let (ticks, missed) = seen(MissedTickBehavior::Skip, 10, &[0, 35, 40, 45, 50, 100]);
+    let expected = [(0, 0), (10, 35), (40, 40), (50, 50), (60, 100), (100, 100)];
+    assert_eq!((ticks, missed), (expected[..5].to_vec(), 6), "the one of 100 is the fourth of 60");
+}
+
+#[test]
+fn late_by_less_than_a_period_moves_nothing() {
+    let (ticks, missed) = seen(MissedTickBehavior::Delay, 10, &[0, 19, 20, 30]);
+    assert_eq!((ticks, missed), (vec![(0, 0), (10, 19), (20, 20), (30, 30)], 0));
+}
+
+#[test]
+fn a_period_that_is_no_whole_number_of_ticks_does_not_drift() {
+    let mut lab = Lab::<u8>::new(builder(1));
+    let start = lab.clock.now();
+    let period = Duration::from_micros(3_300);
+    let mut interval = lab.timers().interval(period).unwrap();
+    let dues = Rc::new(RefCell::new(Vec::new()));
+    let noted = Rc::clone(&dues);
+    let mut task = pin!(async move {
+        loop {
+            let due = interval.tick().await.unwrap();
+            noted.borrow_mut().push(due);
+        }
+    });
+    for _ in 0..3_300 {
+        assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        lab.advance(ms(1));
+    }
+    let dues = dues.borrow();
+    assert!(dues.len() >= 999);
+    for (n, due) in (0..).zip(dues.iter()) {
+        assert_eq!(*due, start + period * n);
+    }
+}
+
+#[test]
+fn a_fixed_delay_counts_from_when_the_next_tick_is_asked_for() {
+    let mut lab = Lab::<u8>::new(builder(1));
+    let start = lab.clock.now();
+    let mut interval = lab.timers().fixed_delay(ms(10)).unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(interval.poll_tick(&mut context).is_pending());
+    for due in [10, 27, 44] {
+        lab.clock.advance(start + ms(due) - lab.clock.now());
+        lab.settle();
+        let tick = interval.poll_tick(&mut context).map(Result::unwrap);
+        assert_eq!(tick, std::task::Poll::Ready(start + ms(due)));
+        // What is done at a tick.
+        lab.advance(ms(7));
+        assert!(interval.poll_tick(&mut context).is_pending());
+    }
+    assert_eq!(interval.missed(), 0);
+}
+
+#[test]
+fn an_interval_can_begin_anew() {
+    let mut lab = Lab::<u8>::new(builder(1));
+    let start = lab.clock.now();
+    let mut interval = lab.timers().interval_at(start + ms(50), ms(20)).unwrap();
+    assert_eq!(interval.period(), ms(20));
+    let mut context = Context::from_waker(Waker::noop());
+    let mut due_at = |interval: &mut corewheel::Interval<u8>, due: u64| {
+        assert!(interval.poll_tick(&mut context).is_pending());
+        lab.clock.advance(start + ms(due - 1) - lab.clock.now());
+        lab.settle();
+        assert!(interval.poll_tick(&mut context).is_pending(), "not before {due}");
+        lab.advance(ms(1));
+        let tick = interval.poll_tick(&mut context).map(Result::unwrap);
+        assert_eq!(tick, std::task::Poll::Ready(start + ms(due)));
+    };
+    due_at(&mut interval, 50);
+    interval.reset();
+    due_at(&mut interval, 70);
+    interval.reset_after(ms(5));
+    due_at(&mut interval, 75);
+    interval.reset_at(start + ms(200));
+    due_at(&mut interval, 200);
+    due_at(&mut interval, 220);
+    interval.reset_immediately();
+    assert!(interval.poll_tick(&mut context).is_pending());
+    lab.advance(ms(1));
+    assert!(interval.poll_tick(&mut context).is_ready());
+}
+
+#[test]
+fn a_period_of_zero_is_refused_and_one_without_end_is_not() {
+    let mut lab = Lab::<u8>::new(builder(1));
+    let timers = lab.timers().clone();
+    assert_eq!(timers.interval(Duration::ZERO).unwrap_err(), ZeroPeriod);
+    assert_eq!(timers.fixed_delay(Duration::ZERO).unwrap_err(), ZeroPeriod);
+    assert!(ZeroPeriod.to_string().contains("period"), "it names what is wrong");
+    let mut context = Context::from_waker(Waker::noop());
+    let mut interval = timers.interval(Duration::MAX).unwrap();
+    assert!(interval.poll_tick(&mut context).is_pending());
+    lab.advance(ms(1));
+    assert!(interval.poll_tick(&mut context).is_ready());
+    assert!(interval.poll_tick(&mut context).is_pending());
+    let mut delay = timers.fixed_delay(Duration::MAX).unwrap();
+    assert!(delay.poll_tick(&mut context).is_pending());
+}
+
+#[test]
+fn a_plan_goes_on_until_it_says_so() {
+    let mut lab = Lab::<u8>::new(builder(1));
+    let start = lab.clock.now();
+    // A backoff: 10, 30, 70.
+    let mut wait = ms(10);
+    let mut plan = lab.timers().plan(start + ms(10), move |at| {
+        wait *= 2;
+        (wait <= ms(40)).then(|| at + wait)
+    });
+    let mut context = Context::from_waker(Waker::noop());
+    let mut moments = Vec::new();
+    for _ in 0..100 {
+        while let std::task::Poll::Ready(moment) = plan.poll_next(&mut context) {
+            let Some(moment) = moment.unwrap() else {
+                assert_eq!(moments, [start + ms(10), start + ms(30), start + ms(70)]);
+                return;
+            };
+            assert_eq!(moment, lab.clock.now());
+            moments.push(moment);
+        }
+        lab.advance(ms(1));
+    }
+    panic!("the plan is not over");
+}
+
+#[test]
+fn a_dropped_interval_leaves_nothing_behind() {
+    let mut lab = Lab::<u8>::new(builder(1));
+    let mut interval = lab.timers().interval(ms(10)).unwrap();
+    assert_eq!(lab.timers().len(), 0, "it takes a timer when it is polled");
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(interval.poll_tick(&mut context).is_pending());
+    assert_eq!(lab.timers().len(), 1);
+    drop(interval);
+    assert_eq!(lab.timers().len(), 0);
+    assert_ne!(lab.turn(), Turn::More);
+}
+
+#[test]
+fn ticks_come_on_every_executor_and_end_with_the_shard() {
+    for host in Host::executors() {
+        let handler = |_| |_: Fired<u8>, _: &Timers<u8>| {};
+        let running = Running::start(host, builder(1), handler);
+        let ticks = running.service.spawn_on(SHARD, |timers| async move {
+            let start = timers.now();
+            let mut interval = timers.interval(ms(3)).unwrap();
+            for n in 0..5 {
+                let due = interval.tick().await.unwrap();
+                assert!(timers.now() >= due, "early");
+                assert!(due >= start + ms(3) * n);
+            }
+        });
+        assert_eq!(ticks.unwrap().wait(), Ok(()), "{host:?}");
+        let waiting = running.service.spawn_on(SHARD, |timers| async move {
+            let mut interval = timers.interval_at(timers.now() + PATIENCE, PATIENCE).unwrap();
+            assert_eq!(interval.tick().await, Err(SleepError::Closed));
+        });
+        let waiting = waiting.unwrap();
+        let _ = running.end(ShutdownPolicy::Drop);
+        // Either it was told so, or its executor went with it.
+        let _ = waiting.wait();
+    }
+}
