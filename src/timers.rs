@@ -156,7 +156,8 @@ impl<T: Send + 'static> Timers<T> {
     /// # let shard = service.attach(service.shards().next().unwrap())?;
     /// # let shard = shard.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
     /// # let timers = shard.timers();
-    /// # let ready: Vec<_> = (0..3).map(|n| timers.schedule(Duration::from_secs(1), n).unwrap()).collect();
+    /// # let begin = |n| timers.schedule(Duration::from_secs(1), n).unwrap();
+    /// # let ready: Vec<_> = (0..3).map(begin).collect();
     /// let idle = timers.deadline_in(Duration::from_secs(30));
     /// for connection in ready {
     ///     let _moved = timers.reset_to(connection, idle);
