@@ -13,8 +13,8 @@
 //! lines apart, since processors fetch them in pairs:
 //!
 //! - what the shard publishes: written by the shard once a turn, read by who asks for statistics;
-//! - its bell: written by the shard when it falls asleep or wakes, and by the one who wakes it; read
-//!   by who sends to it;
+//! - its bell: written by the shard when it falls asleep or wakes, and by the one who wakes it;
+//!   read by who sends to it;
 //! - its knock: written by who comes to the door, read by the shard once a turn;
 //! - the two rings of a lane: each index by one side, as in `rtrb`; what did not fit beside them.
 //!

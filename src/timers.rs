@@ -26,9 +26,8 @@ pub struct Deadline(Tick);
 ///
 /// A timer fires on the core that it was scheduled on. It never fires early. How late it fires is
 /// bounded by a tick, what the executor does in between, and the budget of a turn; the statistics
-/// show it. Delays begin when the method is called; one of zero fires in the next turn, any other is
-/// rounded up to a tick, and so is a moment. A delay that does not fit (584 years) means
-/// never.
+/// show it. Delays begin when the method is called; one of zero fires in the next turn, any other
+/// is rounded up to a tick, and so is a moment. A delay that does not fit (584 years) means never.
 ///
 /// Each command costs a few cache lines; only callbacks allocate. A command that takes a delay, or
 /// tells what was left of one, reads a clock that is never behind and at most some microseconds

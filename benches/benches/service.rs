@@ -8,8 +8,14 @@
 use std::time::Duration;
 
 use corewheel_bench::figure::Entrant;
-use corewheel_bench::sections::{api, glommio_works, remote, scaling};
+use corewheel_bench::sections::{api, glommio_works, remote, scaling, sleeps};
 use criterion::{BenchmarkId, Criterion, SamplingMode, criterion_group, criterion_main};
+
+/// Of entrants whose rounds return millions of operations a second.
+fn rates(criterion: &mut Criterion, row: &str, entrants: Vec<Entrant>) {
+    let as_nanos = |entrant: Entrant| entrant.map(|millions| 1_000.0 / millions);
+    bench(criterion, row, entrants.into_iter().map(as_nanos).collect());
+}
 
 fn bench(criterion: &mut Criterion, row: &str, entrants: Vec<Entrant>) {
     let mut group = criterion.benchmark_group(row);
@@ -36,6 +42,9 @@ fn service(criterion: &mut Criterion) {
         bench(criterion, api::CHURN, api::churn(count, glommio));
         bench(criterion, api::MOVE, api::moves(count, glommio));
     }
+    bench(criterion, sleeps::SLEEPS, sleeps::sleeps(1_000));
+    rates(criterion, scaling::LOCAL, scaling::local(&cores));
+    rates(criterion, remote::CLIENTS, remote::clients(&cores));
     bench(criterion, remote::REFUSAL, remote::refusal());
     // From here on this thread is pinned, which those that start one must not find it to be.
     if glommio {

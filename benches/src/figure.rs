@@ -66,6 +66,13 @@ impl Entrant {
         Self { figure, round: Box::new(round) }
     }
 
+    /// The same, its values made into others.
+    #[must_use]
+    pub fn map(self, into: impl Fn(f64) -> f64 + 'static) -> Self {
+        let Self { figure, mut round } = self;
+        Self { figure, round: Box::new(move || into(round())) }
+    }
+
     /// Who it is.
     pub fn name(&self) -> &'static str {
         self.figure.contender

@@ -44,7 +44,7 @@ fn steps(count: usize) -> Vec<Step> {
 }
 
 /// Nanoseconds for each step.
-fn time(steps: &[Step], run: impl FnOnce(&[Step])) -> f64 {
+fn time<S>(steps: &[S], run: impl FnOnce(&[S])) -> f64 {
     let start = Instant::now();
     run(steps);
     start.elapsed().as_nanos() as f64 / steps.len() as f64
@@ -89,8 +89,9 @@ fn bare(count: usize) -> (Shard<Payload>, Vec<TimerKey>) {
     (shard, keys)
 }
 
-fn tick(delay: Duration) -> Tick {
-    Tick::new(delay.as_millis() as u64)
+/// The same steps for the wheel itself, which counts in ticks.
+fn in_ticks(steps: &[Step]) -> Vec<(usize, u64)> {
+    steps.iter().map(|(picked, delay)| (*picked, delay.as_millis() as u64)).collect()
 }
 
 fn poll<F: Future>(future: Pin<&mut F>) {
@@ -196,12 +197,12 @@ pub fn churn(count: usize, glommio: bool) -> Vec<Entrant> {
         })
     }));
     let (mut shard, mut keys) = bare(count);
-    let these = Rc::clone(&steps);
+    let these = in_ticks(&steps);
     entrants.push(Entrant::new(figure("the bare wheel"), move || {
         time(&these, |steps| {
-            for (picked, delay) in steps {
+            for (picked, ticks) in steps {
                 black_box(shard.cancel(keys[*picked]).task().expect("it is pending"));
-                let key = shard.schedule(tick(*delay), Payload::MIN);
+                let key = shard.schedule(Tick::new(*ticks), Payload::MIN);
                 keys[*picked] = key.expect("there is room");
             }
         })
@@ -236,11 +237,15 @@ pub fn churn(count: usize, glommio: bool) -> Vec<Entrant> {
 /// Those who move a timer.
 pub fn moves(count: usize, glommio: bool) -> Vec<Entrant> {
     let figure = |contender| Figure::new(MOVE, count, contender, "ns");
-    let steps = Rc::new(steps(count));
+    let mut steps = steps(count);
+    // Each move is to a later time, as that of an idle timer is.
+    for (n, (_, delay)) in (0..).zip(&mut steps) {
+        *delay = HOUR + Duration::from_mins(1) + Duration::from_micros(10) * n;
+    }
+    let steps = Rc::new(steps);
     let mut entrants = Vec::new();
 
-    // Two minutes are added with each round, so that every move is to a later time, as an idle
-    // timer's is.
+    // And so is each round.
     let later = |round: &mut u32| {
         *round += 1;
         Duration::from_mins(2) * *round
@@ -257,7 +262,7 @@ pub fn moves(count: usize, glommio: bool) -> Vec<Entrant> {
     }));
     let ours = Ours::new(count);
     let (these, mut round) = (Rc::clone(&steps), 0);
-    entrants.push(Entrant::new(figure("corewheel, time known"), move || {
+    entrants.push(Entrant::new(figure("corewheel, deadline known"), move || {
         let later = later(&mut round);
         time(&these, |steps| {
             for steps in steps.chunks(LOOK_EVERY) {
@@ -270,12 +275,12 @@ pub fn moves(count: usize, glommio: bool) -> Vec<Entrant> {
         })
     }));
     let (mut shard, keys) = bare(count);
-    let (these, mut round) = (Rc::clone(&steps), 0);
+    let (these, mut round) = (in_ticks(&steps), 0);
     entrants.push(Entrant::new(figure("the bare wheel"), move || {
-        let later = later(&mut round);
+        let later = later(&mut round).as_millis() as u64;
         time(&these, |steps| {
-            for (picked, delay) in steps {
-                let _ = black_box(shard.reset(keys[*picked], tick(*delay + later)));
+            for (picked, ticks) in steps {
+                let _ = black_box(shard.reset(keys[*picked], Tick::new(*ticks + later)));
             }
         })
     }));

@@ -4,11 +4,13 @@ pub mod api;
 pub mod remote;
 pub mod scaling;
 pub mod server;
+pub mod sleeps;
 pub mod turns;
 
 use std::time::Duration;
 
 use corewheel::{Runtime, ShutdownPolicy, TimerService};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Farther away than any measurement takes.
 const HOUR: Duration = Duration::from_hours(1);
@@ -17,4 +19,10 @@ const HOUR: Duration = Duration::from_hours(1);
 pub fn glommio_works() -> bool {
     let service = TimerService::builder().shards(1).runtime(Runtime::Glommio).start();
     service.is_ok_and(|service| service.shutdown(ShutdownPolicy::Drop).is_ok())
+}
+
+/// What this thread has had of a processor.
+fn processor_time() -> Duration {
+    let spent = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(spent).expect("a time that was spent")
 }

@@ -27,6 +27,8 @@ const WAKES: usize = 200;
 pub const PAIR: &str = "remote schedule + cancel";
 /// The same by several clients onto as many shards.
 pub const CROSS: &str = "cross-core schedule + cancel, all pairs together";
+/// The same by several clients onto one shard.
+pub const CLIENTS: &str = "remote schedule + cancel, all clients of a shard together";
 /// A schedule that is refused.
 pub const REFUSAL: &str = "a full lane's refusal";
 /// From a schedule for now onto a shard that is parked, until it is delivered.
@@ -35,7 +37,6 @@ pub const WAKE: &str = "a parked shard woken, until delivered";
 struct Remote {
     service: TimerService<Payload>,
     client: Client<Payload>,
-    timers: Vec<TimerHandle>,
 }
 
 impl Remote {
@@ -62,7 +63,7 @@ impl Remote {
             drop(batch);
             thread::yield_now();
         }
-        Self { service, client, timers: Vec::with_capacity(CHUNK) }
+        Self { service, client }
     }
 
     fn cancelled(&self) -> u64 {
@@ -103,21 +104,23 @@ impl Remote {
             self.client.cancel_detached(timer);
         }
     }
+}
 
-    fn batched(&mut self) {
-        let mut sent = 0;
-        while sent < PAIRS {
-            let mut batch = self.client.batch(SHARD);
-            while self.timers.len() < CHUNK && sent < PAIRS {
-                let Ok(timer) = batch.schedule(HOUR, Payload::MIN) else { break };
-                self.timers.push(timer);
-                sent += 1;
-            }
-            for timer in self.timers.drain(..) {
-                batch.cancel_detached(timer);
-            }
-            batch.send().expect("the shard is open");
+/// Pairs of schedules and cancels, 64 of each at a time.
+fn batched(mut client: Client<Payload>, pairs: u64) {
+    let mut timers: Vec<TimerHandle> = Vec::with_capacity(CHUNK);
+    let mut sent = 0;
+    while sent < pairs {
+        let mut batch = client.batch(SHARD);
+        while timers.len() < CHUNK && sent < pairs {
+            let Ok(timer) = batch.schedule(HOUR, Payload::MIN) else { break };
+            timers.push(timer);
+            sent += 1;
         }
+        for timer in timers.drain(..) {
+            batch.cancel_detached(timer);
+        }
+        batch.send().expect("the shard is open");
     }
 }
 
@@ -130,7 +133,7 @@ pub fn pairs(here: CoreId, home: CoreId, pending: usize) -> Vec<Entrant> {
         Entrant::new(figure, move || Remote::new(home, pending).time(run))
     };
     vec![
-        entrant("corewheel, batches of 64", Remote::batched),
+        entrant("corewheel, batches of 64", |remote| batched(remote.client.clone(), PAIRS)),
         entrant("corewheel, one at a time", Remote::one_at_a_time),
         entrant("corewheel, boxed closures", Remote::boxed),
     ]
@@ -148,7 +151,7 @@ pub fn cross(cores: &[CoreId]) -> Vec<Entrant> {
                 let (here, home) = (cores[2 * n], cores[(2 * n + 1) % cores.len()]);
                 thread::spawn(move || {
                     core_affinity::set_for_current(here);
-                    Remote::new(home, 100_000).time(Remote::batched)
+                    Remote::new(home, 100_000).time(|remote| batched(remote.client.clone(), PAIRS))
                 })
             };
             let threads: Vec<_> = (0..pairs).map(work).collect();
@@ -157,6 +160,38 @@ pub fn cross(cores: &[CoreId]) -> Vec<Entrant> {
         })
     };
     counts.into_iter().map(entrant).collect()
+}
+
+/// Million pairs a second by one client of a shard, two and four. The clients share the first core
+/// if there are not more.
+pub fn clients(cores: &[CoreId]) -> Vec<Entrant> {
+    let home = cores[1 % cores.len()];
+    let free: Vec<_> = cores.iter().copied().filter(|core| core.id != home.id).collect();
+    let free = if free.is_empty() { vec![home] } else { free };
+    let entrant = |clients: usize| {
+        let free = free.clone();
+        let figure = Figure::new(CLIENTS, clients, "corewheel, batches of 64", "M/s");
+        Entrant::new(figure, move || {
+            let remote = Remote::new(home, 100_000);
+            let done = remote.cancelled();
+            let start = Instant::now();
+            thread::scope(|scope| {
+                for n in 0..clients {
+                    let (client, here) = (remote.service.client(), free[n % free.len()]);
+                    scope.spawn(move || {
+                        core_affinity::set_for_current(here);
+                        batched(client, PAIRS / clients as u64);
+                    });
+                }
+            });
+            let all = PAIRS / clients as u64 * clients as u64;
+            while remote.cancelled() < done + all {
+                hint::spin_loop();
+            }
+            all as f64 / start.elapsed().as_secs_f64() / 1e6
+        })
+    };
+    [1, 2, 4].into_iter().map(entrant).collect()
 }
 
 /// What the refusal of a schedule costs its caller: the shard takes nothing in meanwhile.

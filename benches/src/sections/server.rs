@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
 use corewheel::{Fired, TimerHandle, TimerService, Timers};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::Payload;
 use crate::figure::Figure;
@@ -130,11 +129,6 @@ fn load(address: SocketAddr, connections: usize) -> Duration {
     start.elapsed()
 }
 
-fn processor_time() -> Duration {
-    let spent = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::try_from(spent).expect("a time that was spent")
-}
-
 /// The timers of a connection, as a server without more to help it keeps them.
 struct Watch {
     timers: Timers<Payload>,
@@ -196,7 +190,8 @@ mod on_tokio {
     use tokio::net::{TcpListener, TcpStream};
     use tokio::task::LocalSet;
 
-    use super::{IDLE, MESSAGE, Watch, With, attachment, deliver, processor_time, service};
+    use super::{IDLE, MESSAGE, Watch, With, attachment, deliver, service};
+    use crate::sections::processor_time;
 
     pub(super) fn serve(
         with: With,
@@ -254,7 +249,8 @@ mod on_glommio {
     use glommio::net::{TcpListener, TcpStream};
     use glommio::{GlommioError, LocalExecutorBuilder};
 
-    use super::{IDLE, MESSAGE, Watch, With, attachment, deliver, processor_time, service};
+    use super::{IDLE, MESSAGE, Watch, With, attachment, deliver, service};
+    use crate::sections::processor_time;
 
     pub(super) fn serve(
         with: With,

@@ -152,8 +152,8 @@ fn moved() -> Turns {
     bench.finish("idle timers of 30 s, moved 1,000 a tick")
 }
 
-/// How often a scenario is run. It is the same work turn by turn, and the shortest time of each turn
-/// counts: what else the machine does is then not in it.
+/// How often a scenario is run. It is the same work turn by turn, and the shortest time of each
+/// turn counts: what else the machine does is then not in it.
 const RUNS: usize = 3;
 
 fn shortest(run: impl Fn() -> Turns) -> Turns {

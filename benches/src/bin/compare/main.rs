@@ -19,7 +19,7 @@ use std::{env, fs, thread};
 
 use corewheel_bench::figure::{Entrant, Figure, interleave};
 use corewheel_bench::sections::turns::{self, Turns};
-use corewheel_bench::sections::{api, glommio_works, remote, scaling, server};
+use corewheel_bench::sections::{api, glommio_works, remote, scaling, server, sleeps};
 use corewheel_bench::{Contender, Held, Row, contenders, pin_to_one_core, sizes};
 use serde_json::{Value, json};
 use targets::Verdict;
@@ -161,12 +161,16 @@ fn cross_core(options: &Options, cores: &[core_affinity::CoreId]) -> Vec<Figure>
     };
     run(scaling::LOCAL, &|| scaling::local(cores));
     run(remote::CROSS, &|| remote::cross(cores));
+    run(remote::CLIENTS, &|| remote::clients(cores));
     for pending in [100_000, 1_000_000] {
         run(remote::PAIR, &|| remote::pairs(here, home, pending));
     }
     run(remote::REFUSAL, &remote::refusal);
     if glommio_works() {
         run(remote::WAKE, &|| remote::wake(here, home));
+    }
+    for tasks in [1_000, 10_000] {
+        run(sleeps::SLEEPS, &|| sleeps::sleeps(tasks));
     }
     if options.wants(server::THROUGHPUT) || options.wants(server::PROCESSOR) {
         for connections in [64, 512] {

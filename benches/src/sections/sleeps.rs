@@ -1,0 +1,92 @@
+//! Many tasks that sleep, on one thread of tokio: by a shard's timers and by tokio's own.
+//!
+//! What is measured is the thread's processor time for each sleep, from the first poll to the
+//! task's next: the clock on the wall would show how long they slept.
+
+use std::rc::Rc;
+use std::thread;
+use std::time::Duration;
+
+use corewheel::{Fired, TimerService, Timers};
+use tokio::runtime::Builder;
+use tokio::task::LocalSet;
+
+use super::processor_time;
+use crate::Payload;
+use crate::figure::{Entrant, Figure};
+
+/// A sleep of a few milliseconds in each of many tasks.
+pub const SLEEPS: &str = "tasks sleeping on tokio, processor time a sleep";
+const SLEEPS_EACH: usize = 20;
+const SEED: u64 = 0x0C0D_E5EE_D000_000A;
+
+fn delays(task: usize) -> impl Iterator<Item = Duration> {
+    let mut rng = fastrand::Rng::with_seed(SEED + task as u64);
+    (0..SLEEPS_EACH).map(move |_| Duration::from_micros(rng.u64(1_000..20_000)))
+}
+
+/// On a thread of its own, since a shard that is attached stays with its thread.
+fn on_a_thread(run: impl FnOnce() -> f64 + Send) -> f64 {
+    thread::scope(|scope| scope.spawn(run).join().expect("it does not panic"))
+}
+
+fn ours(tasks: usize) -> f64 {
+    let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let service: TimerService<Payload> =
+        TimerService::builder().shards(1).start_attached().expect("it starts");
+    let service = Rc::new(service);
+    LocalSet::new().block_on(&runtime, async {
+        let shard = service.shards().next().expect("it has one");
+        let attachment = service.attach(shard).expect("it is free");
+        let handler =
+            |_: Fired<Payload>, _: &Timers<Payload>| unreachable!("there are sleeps only");
+        let timers = attachment.attach_tokio(handler).expect("there is memory");
+        let start = processor_time();
+        let task = |task| {
+            let timers = timers.clone();
+            tokio::task::spawn_local(async move {
+                for delay in delays(task) {
+                    timers.sleep(delay).await.expect("there is room");
+                }
+            })
+        };
+        let all: Vec<_> = (0..tasks).map(task).collect();
+        for task in all {
+            task.await.expect("it does not panic");
+        }
+        each(tasks, start)
+    })
+}
+
+fn theirs(tasks: usize) -> f64 {
+    let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
+    LocalSet::new().block_on(&runtime, async {
+        let start = processor_time();
+        let task = |task| {
+            tokio::task::spawn_local(async move {
+                for delay in delays(task) {
+                    tokio::time::sleep(delay).await;
+                }
+            })
+        };
+        let all: Vec<_> = (0..tasks).map(task).collect();
+        for task in all {
+            task.await.expect("it does not panic");
+        }
+        each(tasks, start)
+    })
+}
+
+fn each(tasks: usize, start: Duration) -> f64 {
+    let spent = processor_time().saturating_sub(start);
+    spent.as_nanos() as f64 / (tasks * SLEEPS_EACH) as f64
+}
+
+/// So many tasks, by either timers.
+pub fn sleeps(tasks: usize) -> Vec<Entrant> {
+    let figure = |contender| Figure::new(SLEEPS, tasks, contender, "ns");
+    vec![
+        Entrant::new(figure("corewheel"), move || on_a_thread(|| ours(tasks))),
+        Entrant::new(figure("tokio::time::Sleep"), move || on_a_thread(|| theirs(tasks))),
+    ]
+}
