@@ -32,7 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let count: u32 = count.parse()?;
     let service = TimerService::builder()
         .shards(1)
-        .capacity(count.saturating_add(4_096))
+        .capacity(count.saturating_add(1 << 17))
+        .lane_capacity(1 << 16)
         .runtime(runtime)
         .start_with(|_| |_: Fired<NonZeroU64>, _: &Timers<NonZeroU64>| {})?;
     let mut client = service.client();
@@ -48,10 +49,15 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
         batch.send().map_err(|_| "the shard is closed")?;
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(1));
     }
-    while service.stats().shards[0].counts.pending < u64::from(count) {
-        std::thread::yield_now();
+    // The shard sleeps: nothing that it was sent is due before it wakes. One that is due at once
+    // makes it take all of them in.
+    while client.schedule_on(ShardId::new(0), Duration::ZERO, NonZeroU64::MIN).is_err() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    while service.stats().shards[0].counts.fired == 0 {
+        std::thread::sleep(Duration::from_millis(1));
     }
     println!("ready");
     stdin().read_to_end(&mut Vec::new())?;
