@@ -29,8 +29,9 @@ pub enum MissedTickBehavior {
 /// A tick at the beginning of each period; made by [`Timers::interval`], [`Timers::interval_at`]
 /// and [`Timers::fixed_delay`].
 ///
-/// It takes a timer of the shard when it is first polled and gives it back when it is dropped. A
-/// tick costs what a [`Sleep`] does, and allocates nothing.
+/// It takes a timer of the shard when a tick is first waited for and gives it back when it is
+/// dropped. A tick costs what a [`Sleep`] does, and allocates nothing. One that is due already comes
+/// at once.
 ///
 /// ```
 /// use corewheel::{Fired, ManualClock, MissedTickBehavior, TimerService, Timers, Turn};
@@ -113,7 +114,7 @@ impl<T: Send + 'static> Interval<T> {
             self.kind = Kind::Delay { seen: false };
             self.aim_at(self.timers.after(self.timers.now(), self.period));
         }
-        ready!(Pin::new(&mut self.sleep).poll(cx))?;
+        ready!(wait(&self.timers, self.due, &mut self.sleep, cx))?;
         let due = self.due;
         match self.kind {
             Kind::Delay { .. } => self.kind = Kind::Delay { seen: true },
@@ -214,6 +215,7 @@ impl<T: Send + 'static> fmt::Debug for Interval<T> {
 #[must_use = "a plan is carried out only for who asks for its moments"]
 pub struct Plan<T: Send + 'static, F> {
     sleep: Sleep<T>,
+    timers: Timers<T>,
     due: Option<Instant>,
     next: F,
 }
@@ -235,7 +237,7 @@ impl<T: Send + 'static, F: FnMut(Instant) -> Option<Instant>> Plan<T, F> {
     /// As for [`next`](Self::next).
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Instant>, SleepError>> {
         let Some(due) = self.due else { return Poll::Ready(Ok(None)) };
-        ready!(Pin::new(&mut self.sleep).poll(cx))?;
+        ready!(wait(&self.timers, due, &mut self.sleep, cx))?;
         self.due = (self.next)(due);
         if let Some(next) = self.due {
             self.sleep.reset_at(next);
@@ -289,7 +291,7 @@ impl<T: Send + 'static> Timers<T> {
     where
         F: FnMut(Instant) -> Option<Instant>,
     {
-        Plan { sleep: self.sleep_until(first), due: Some(first), next }
+        Plan { sleep: self.sleep_until(first), timers: self.clone(), due: Some(first), next }
     }
 
     /// The moment that comes `after` another, or the last that there is.
@@ -297,6 +299,19 @@ impl<T: Send + 'static> Timers<T> {
         let last = || self.core().directory().clock.instant(u64::MAX);
         moment.checked_add(after).unwrap_or_else(last)
     }
+}
+
+/// Waits until a moment by a timer, if it is not over already.
+fn wait<T: Send + 'static>(
+    timers: &Timers<T>,
+    until: Instant,
+    sleep: &mut Sleep<T>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), SleepError>> {
+    if until <= timers.now() && !timers.core().is_closed() {
+        return Poll::Ready(Ok(()));
+    }
+    Pin::new(sleep).poll(cx)
 }
 
 fn check(period: Duration) -> Result<(), ZeroPeriod> {

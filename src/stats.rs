@@ -63,7 +63,8 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Timers pending now.
+    /// Timers pending now. Those on the way from another thread are not counted, and a shard that
+    /// sleeps leaves them on the way until the first of them, or of its own, is due.
     pending,
     /// The most timers that were pending at once.
     pending_max,
