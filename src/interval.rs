@@ -30,8 +30,8 @@ pub enum MissedTickBehavior {
 /// and [`Timers::fixed_delay`].
 ///
 /// It takes a timer of the shard when a tick is first waited for and gives it back when it is
-/// dropped. A tick costs what a [`Sleep`] does, and allocates nothing. One that is due already comes
-/// at once.
+/// dropped. A tick costs what a [`Sleep`] does, and allocates nothing. One that is due already
+/// comes at once.
 ///
 /// ```
 /// use corewheel::{Fired, ManualClock, MissedTickBehavior, TimerService, Timers, Turn};
