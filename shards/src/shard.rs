@@ -246,6 +246,8 @@ impl<T> Shard<T> {
         if now < self.quiet_until {
             self.wheel.pass(now);
         } else {
+            // What the last turn took off the wheel and did not hand out comes first.
+            self.work_left = budget.work_max.saturating_sub(self.batch.len());
             self.let_fresh_in();
         }
         self.horizon = now;

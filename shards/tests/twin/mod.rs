@@ -18,6 +18,8 @@ use corewheel_shard::{
 
 /// Entries that are looked at beyond the budget: the rest of a chunk, and of the chunk before.
 const WORK_SLACK: u64 = 14 + 15;
+/// Entries that a turn may leave off the wheel and the next one looks at whatever its budget.
+const LEFT_MAX: u64 = 64;
 /// Where there have never been more entries than this, nothing is swept, and all work is that of
 /// the turn.
 const UNSWEPT_MAX: usize = 512;
@@ -43,6 +45,8 @@ pub(crate) struct Twin {
     budget: Budget,
     popped: u32,
     work: u64,
+    /// How much the turns before may have left off the wheel.
+    left_max: u64,
     /// Whether the sweep may have begun, whose work is not that of a turn.
     swept: bool,
 }
@@ -106,6 +110,7 @@ impl Twin {
             budget: Budget { expired_max: 0, work_max: 0 },
             popped: 0,
             work: 0,
+            left_max: 0,
             swept: false,
         }
     }
@@ -230,6 +235,10 @@ impl Twin {
         self.shard.advance(now, budget);
         if self.turn_done {
             self.order_waiting();
+            self.left_max = 0;
+        } else {
+            let left = u64::from(self.budget.work_max).saturating_add(14);
+            self.left_max = self.left_max.max(left).min(LEFT_MAX);
         }
         self.turn_done = false;
         self.turn += 1;
@@ -248,7 +257,7 @@ impl Twin {
         } else {
             self.note_turn_over();
         }
-        let work_max = u64::from(self.budget.work_max) + WORK_SLACK;
+        let work_max = u64::from(self.budget.work_max).max(self.left_max) + WORK_SLACK;
         let within = self.swept || self.work <= work_max;
         assert!(within, "{} entries under {:?}", self.work, self.budget);
         self.check();
