@@ -19,6 +19,7 @@
 //!   deliver, publish, say what is next.
 //! - `driver` takes the turns: on glommio, on tokio, on a plain thread, in somebody's own loop.
 //! - `timers`, `client`, `sleep`, `interval` and `service` are what users hold.
+//! - `purgatory`: operations that complete by an event or by their deadline.
 //! - `stats` and `endpoint` show what is going on.
 //!
 //! Arrows point down this list's first three lines only: nothing there knows a driver, a future or
@@ -50,6 +51,7 @@ mod lane;
 mod loom_tests;
 mod mesh;
 mod overflow;
+mod purgatory;
 mod service;
 mod shutdown;
 mod sleep;
@@ -75,6 +77,10 @@ pub use crate::error::{
 };
 pub use crate::handle::{ShardId, TimerHandle};
 pub use crate::interval::{Interval, MissedTickBehavior, Plan};
+pub use crate::purgatory::{
+    Completion, Operation, OperationFn, OperationId, Purgatory, PurgatoryBuilder, PurgatoryStats,
+    Watch, WatchError, WeakPurgatory,
+};
 pub use crate::service::{Spawned, StatsSource, TimerService};
 pub use crate::shutdown::{Returned, ShardReport, ShutdownPolicy, ShutdownReport};
 pub use crate::sleep::{RemoteSleep, Sleep};

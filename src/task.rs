@@ -6,6 +6,7 @@
 //! value stays within 32 bytes.
 
 use std::fmt;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use corewheel_shard::ResetOutcome as ShardReset;
@@ -17,6 +18,10 @@ use crate::timers::Timers;
 pub type LocalCall<T> = Box<dyn FnOnce(&Timers<T>)>;
 /// A callback that may travel between cores.
 pub type SendCall<T> = Box<dyn FnOnce(&Timers<T>) + Send>;
+
+/// One callback for many timers, each with a number of its own. It is not allocated anew for each,
+/// and must hold nothing of the user's but weakly: it is dropped wherever a timer ends.
+pub(crate) type SharedCall<T> = Rc<dyn Fn(&Timers<T>, u32)>;
 
 /// What the shard stores for a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +36,7 @@ pub(crate) enum Stored<T> {
 pub(crate) enum Call<T: 'static> {
     Local(LocalCall<T>),
     Send(SendCall<T>),
+    Shared(SharedCall<T>, u32),
 }
 
 impl<T> Call<T> {
@@ -38,6 +44,7 @@ impl<T> Call<T> {
         match self {
             Self::Local(call) => call(timers),
             Self::Send(call) => call(timers),
+            Self::Shared(call, number) => call(timers, number),
         }
     }
 }

@@ -7,6 +7,7 @@
 //! out as effects.
 
 mod end;
+mod shared;
 mod state;
 mod steps;
 
@@ -190,7 +191,7 @@ impl<T: Send + 'static> Core<T> {
             Some(key) => Ok(TimerHandle::new(self.id, key)),
             None => match self.state.borrow_mut().calls.remove(index as usize) {
                 Call::Local(call) => Err(ScheduleError::Full(call)),
-                Call::Send(_) => unreachable!("a refusal returns what was given"),
+                _ => unreachable!("a refusal returns what was given"),
             },
         }
     }

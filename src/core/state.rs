@@ -89,7 +89,10 @@ impl<T> Task<T> {
             Self::Value(value) => (RemoteTask::Value(value), None),
             Self::Callback(Callback(Call::Send(call))) => (RemoteTask::Callback(call), None),
             Self::Callback(Callback(Call::Local(call))) => (RemoteTask::LeftAtHome, Some(call)),
-            Self::Sleep => (RemoteTask::LeftAtHome, None),
+            // What is shared belongs to somebody who is there as before.
+            Self::Callback(Callback(Call::Shared(..))) | Self::Sleep => {
+                (RemoteTask::LeftAtHome, None)
+            }
         }
     }
 }

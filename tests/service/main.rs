@@ -8,6 +8,7 @@ mod cross_core;
 mod death;
 mod intervals;
 mod lanes;
+mod purgatory;
 mod shutdown;
 mod sleeps;
 mod support;
