@@ -267,6 +267,25 @@ impl<T> Shard<T> {
     /// O(1) a timer, and for a gap of any length O(levels) for each tick at which timers are due.
     #[inline]
     pub fn pop_expired(&mut self) -> Option<Expired<T>> {
+        self.pop_expired_unless(|_| None)
+    }
+
+    /// The same for timers of which some may be due later than they were scheduled: `postpone` is
+    /// asked about each that has come up, and a tick that it answers with is the timer's deadline
+    /// from then on. Its key stays what it is.
+    ///
+    /// So a deadline that moves with each packet is kept where the packet is handled anyway, at the
+    /// cost of a store, and the shard is not told before it matters. One that moves earlier has to
+    /// be [`reset`](Self::reset). A timer that is postponed to the tick of the last advance or
+    /// before comes up again in the next turn.
+    ///
+    /// A timer that is postponed counts as cascaded; it uses the budget of entries, not that of
+    /// timers.
+    #[inline]
+    pub fn pop_expired_unless(
+        &mut self,
+        mut postpone: impl FnMut(&T) -> Option<Tick>,
+    ) -> Option<Expired<T>> {
         if self.horizon < self.quiet_until {
             return None;
         }
@@ -275,7 +294,7 @@ impl<T> Shard<T> {
                 && let Some(entry) = self.batch.pop()
             {
                 // It may have been cancelled or moved since the batch was looked at.
-                match self.slab.expire(entry, self.wheel.now()) {
+                match self.slab.expire(entry, self.wheel.now(), &mut postpone) {
                     Ripe::Due { key, deadline, task } => {
                         self.expired_left -= 1;
                         self.counters.fired += 1;
@@ -286,6 +305,10 @@ impl<T> Shard<T> {
                     Ripe::Later(deadline) => {
                         self.counters.cascaded += 1;
                         self.file_ahead(entry, deadline);
+                    }
+                    Ripe::Postponed(deadline) => {
+                        self.counters.cascaded += 1;
+                        self.file(entry, deadline);
                     }
                     Ripe::Stale => self.counters.swept += 1,
                 }

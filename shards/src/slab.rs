@@ -91,6 +91,8 @@ pub(crate) enum Ripe<T> {
     },
     /// The timer was moved to this deadline.
     Later(u64),
+    /// Its owner has just put it off until then.
+    Postponed(u64),
     Stale,
 }
 
@@ -273,9 +275,15 @@ impl<T> Slab<T> {
         Moved::Other(self.state(key))
     }
 
-    /// Ends the timer that `entry` files, if it is due at `now`, and hands out its task.
+    /// Ends the timer that `entry` files, if it is due at `now` and `postpone` does not say until
+    /// when it is not, and hands out its task.
     #[inline]
-    pub(crate) fn expire(&mut self, entry: Entry, now: u64) -> Ripe<T> {
+    pub(crate) fn expire(
+        &mut self,
+        entry: Entry,
+        now: u64,
+        postpone: impl FnOnce(&T) -> Option<Tick>,
+    ) -> Ripe<T> {
         let node = &mut self.nodes[entry.index as usize];
         if node.filing != entry.filing {
             return Ripe::Stale;
@@ -283,6 +291,10 @@ impl<T> Slab<T> {
         let deadline = node.deadline;
         if deadline > now {
             return Ripe::Later(deadline);
+        }
+        if let Some(later) = node.task.as_ref().and_then(postpone) {
+            node.deadline = later.index();
+            return Ripe::Postponed(later.index());
         }
         let Some(task) = node.task.take() else {
             debug_assert!(false, "the entry that counts of slot {} files nothing", entry.index);
@@ -479,9 +491,9 @@ mod tests {
         let (key, first) = slab.insert(9, ()).unwrap();
         let Moved::Earlier(second) = slab.reset(key, 3) else { panic!("3 is earlier than 9") };
         assert_eq!((slab.probe(first), slab.probe(second)), (None, Some(3)));
-        assert!(matches!(slab.expire(first, 9), Ripe::Stale));
-        assert!(matches!(slab.expire(second, 2), Ripe::Later(3)));
-        assert!(matches!(slab.expire(second, 3), Ripe::Due { .. }));
+        assert!(matches!(slab.expire(first, 9, |()| None), Ripe::Stale));
+        assert!(matches!(slab.expire(second, 2, |()| None), Ripe::Later(3)));
+        assert!(matches!(slab.expire(second, 3, |()| None), Ripe::Due { .. }));
         assert_eq!(slab.probe(second), None);
         assert!(matches!(slab.state(key), State::Fired));
         let (_, third) = slab.insert(4, ()).unwrap();

@@ -1,0 +1,136 @@
+//! Timers that their owner puts off when they come up, against a list of deadlines.
+//!
+//! The owner moves a deadline by a store that the shard is not told of. Each timer must come in the
+//! first turn at or after the deadline that its owner has for it, whatever the shard has filed.
+//! `COREWHEEL_SEED` makes a history again.
+
+use corewheel_shard::{Budget, Shard, ShardConfig, Tick, TimerKey, WheelKind};
+use fastrand::Rng;
+
+const HISTORIES: u64 = 200;
+const TIMERS: usize = 60;
+const STEPS: usize = 400;
+
+struct Owner {
+    shard: Shard<usize>,
+    /// The deadline that counts, and the key, for each timer that is pending.
+    timers: Vec<Option<(u64, TimerKey)>>,
+    now: u64,
+}
+
+impl Owner {
+    fn new(wheel: WheelKind) -> Self {
+        let config = ShardConfig {
+            capacity: TIMERS as u32,
+            wheel,
+            slots: 8,
+            level_slots: 4,
+            ..ShardConfig::default()
+        };
+        Self { shard: Shard::new(config).unwrap(), timers: vec![None; TIMERS], now: 0 }
+    }
+
+    fn schedule(&mut self, number: usize, deadline: u64) {
+        if self.timers[number].is_none() {
+            let key = self.shard.schedule(Tick::new(deadline), number).unwrap();
+            self.timers[number] = Some((deadline, key));
+        }
+    }
+
+    /// Moves a deadline: later by a store, earlier by telling the shard.
+    fn move_to(&mut self, number: usize, deadline: u64) {
+        let Some((present, key)) = &mut self.timers[number] else { return };
+        if deadline < *present {
+            let _moved = self.shard.reset(*key, Tick::new(deadline));
+        }
+        *present = deadline;
+    }
+
+    fn cancel(&mut self, number: usize) {
+        if let Some((_, key)) = self.timers[number].take() {
+            assert_eq!(self.shard.cancel(key).task(), Some(number));
+        }
+    }
+
+    /// A turn; the numbers that were handed out.
+    fn turn(&mut self, ticks: u64, budget: Budget) -> Vec<usize> {
+        self.now += ticks;
+        let now = self.now;
+        self.shard.advance(Tick::new(now), budget);
+        let mut fired = Vec::new();
+        loop {
+            let timers = &self.timers;
+            let due = |number: &usize| timers[*number].expect("only what is pending comes up").0;
+            let postpone = |number: &usize| {
+                let due = due(number);
+                (due > now).then(|| Tick::new(due))
+            };
+            let Some(expired) = self.shard.pop_expired_unless(postpone) else { break };
+            let (deadline, key) = self.timers[expired.task].take().expect("it comes once");
+            assert_eq!(key, expired.key, "a timer that is put off keeps its key");
+            assert!(deadline <= now, "{deadline} is early at {now}");
+            fired.push(expired.task);
+        }
+        self.shard.check_invariants();
+        fired
+    }
+}
+
+#[test]
+fn what_its_owner_puts_off_comes_at_the_deadline_that_the_owner_has() {
+    let seed = std::env::var("COREWHEEL_SEED").ok().and_then(|seed| seed.parse().ok());
+    let first = seed.unwrap_or_else(|| fastrand::u64(..));
+    for seed in (0..HISTORIES).map(|number| first.wrapping_add(number)) {
+        let mut rng = Rng::with_seed(seed);
+        let wheel = if rng.bool() { WheelKind::Hierarchical } else { WheelKind::Hashed };
+        let mut owner = Owner::new(wheel);
+        for _ in 0..STEPS {
+            let number = rng.usize(..TIMERS);
+            let range = 1 << rng.u32(0..9);
+            let deadline = owner.now + rng.u64(..range);
+            match rng.u32(..10) {
+                0..4 => owner.schedule(number, deadline),
+                4..7 => owner.move_to(number, deadline),
+                7 => owner.cancel(number),
+                8 => {
+                    let few = Budget { expired_max: rng.u32(..4), work_max: rng.u32(1..20) };
+                    let _ = owner.turn(rng.u64(..9), few);
+                }
+                _ => {
+                    let _ = owner.turn(rng.u64(..40), Budget::UNLIMITED);
+                    // What was due and is still there was put off to this very turn, or scheduled
+                    // as due; it comes in the next one.
+                    let _ = owner.turn(0, Budget::UNLIMITED);
+                    let late = owner.timers.iter().flatten().find(|(due, _)| *due <= owner.now);
+                    assert_eq!(late, None, "seed {seed}: pending at {}", owner.now);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_timer_that_is_put_off_uses_up_no_budget_of_timers() {
+    let mut owner = Owner::new(WheelKind::Hierarchical);
+    for number in 0..20 {
+        owner.schedule(number, 5);
+        owner.move_to(number, 50);
+    }
+    owner.schedule(20, 5);
+    let budget = Budget { expired_max: 1, work_max: 100 };
+    assert_eq!(owner.turn(5, budget), [20]);
+    assert_eq!(owner.shard.counters().fired, 1);
+    assert_eq!(owner.turn(44, Budget::UNLIMITED), [0; 0]);
+    assert_eq!(owner.turn(1, Budget::UNLIMITED), (0..20).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_timer_that_is_put_off_to_a_moment_that_is_over_comes_in_the_next_turn() {
+    let mut shard = Shard::new(ShardConfig::default()).unwrap();
+    let _key = shard.schedule(Tick::new(3), ()).unwrap();
+    shard.advance(Tick::new(10), Budget::UNLIMITED);
+    assert_eq!(shard.pop_expired_unless(|()| Some(Tick::new(7))), None);
+    assert!(shard.is_behind());
+    shard.advance(Tick::new(10), Budget::UNLIMITED);
+    assert_eq!(shard.pop_expired().unwrap().deadline, Tick::new(7));
+}
