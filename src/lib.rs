@@ -19,6 +19,7 @@
 //!   deliver, publish, say what is next.
 //! - `driver` takes the turns: on glommio, on tokio, on a plain thread, in somebody's own loop.
 //! - `timers`, `client`, `sleep`, `interval` and `service` are what users hold.
+//! - `conn`: the deadlines of connections, of which touching one is a store.
 //! - `purgatory`: operations that complete by an event or by their deadline.
 //! - `stats` and `endpoint` show what is going on.
 //!
@@ -38,6 +39,7 @@ mod builder;
 mod client;
 mod clock;
 mod config;
+mod conn;
 mod core;
 mod driver;
 #[cfg(feature = "endpoint")]
@@ -68,6 +70,10 @@ pub use crate::builder::{TimerServiceBuilder, no_tasks};
 pub use crate::client::{Answer, AnswerFuture, Batch, Client, Refused};
 pub use crate::clock::{Clock, ManualClock};
 pub use crate::config::{Placement, Runtime, TurnBudget};
+pub use crate::conn::{
+    AdoptError, ArmError, ConnError, ConnLimits, ConnTimers, DeadlineKind, IdleEvent, PackedConn,
+    Raced, ReadInProgress, WriteInProgress,
+};
 pub use crate::driver::own_loop::{ShardLoop, Sleep as LoopSleep};
 #[cfg(feature = "endpoint")]
 pub use crate::endpoint::{EndpointError, StatsEndpoint, StatsEndpointBuilder};

@@ -31,6 +31,8 @@ pub(crate) enum Stored<T> {
     Call(u32),
     /// In the table of sleepers.
     Sleeper(u32),
+    /// In the table of connections.
+    Conn(u32),
 }
 
 pub(crate) enum Call<T: 'static> {
@@ -72,7 +74,8 @@ pub enum Task<T: 'static> {
     Value(T),
     /// A callback.
     Callback(Callback<T>),
-    /// A future of this core waited for it, and has been told that it will not come.
+    /// A future or a connection of this core waited for it, and has been told that it will not
+    /// come.
     Sleep,
 }
 

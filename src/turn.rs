@@ -41,6 +41,7 @@ where
         return Turn::Closed;
     }
     let now = core.nanos();
+    core.note_time(now);
     let more_requests = core.receive(now);
     if let Some(order) = core.take_order() {
         let report = shut_down(timers, handler, order.policy);
@@ -94,6 +95,7 @@ where
             Delivery::Call(call) => call.run(timers),
             Delivery::Wake(Some(waker)) => waker.wake(),
             Delivery::Wake(None) => {}
+            Delivery::Events(index, events) => core.deliver_events(index, events, timers),
         });
         let after = core.nanos_near();
         core.note_delivery(calm, after.saturating_sub(now));

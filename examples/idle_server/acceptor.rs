@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use corewheel::Timers;
+use corewheel::{ConnLimits, Timers};
 use tokio::sync::watch;
 
-use crate::connection::{self, Limits, Stream};
+use crate::connection::{self, Stream};
 
 /// How long to wait after a connection could not be accepted: most likely there are no more file
 /// descriptors, and some connection must end first.
@@ -32,7 +32,7 @@ pub(crate) trait Listener: Sized + 'static {
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     pub(crate) address: SocketAddr,
-    pub(crate) limits: Limits,
+    pub(crate) limits: ConnLimits,
     /// Is told whether it listens.
     pub(crate) ready: mpsc::Sender<io::Result<()>>,
     /// Changes, or loses its sender, when it is to stop.

@@ -2,9 +2,9 @@
 //! core that accepted them.
 //!
 //! A connection is closed when nothing was received from it for `--read-idle`, is sent the line
-//! `PING` when nothing was written to it for `--heartbeat`, and is closed at `--max-age`. Each of
-//! them is a timer of the shard on its core; whatever the connection receives or writes moves one
-//! of them later, which is one store.
+//! `PING` when nothing was written to it for `--heartbeat`, and is closed at `--max-age`. All of
+//! them are one timer of the shard on its core; whatever the connection receives or writes moves
+//! one of them later, which is one store.
 //!
 //! ```text
 //! cargo run --release --example idle_server -- --read-idle 5s --heartbeat 1s

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Parser, ValueEnum};
+use corewheel::ConnLimits;
 use humantime::parse_duration;
 
 use crate::Failure;
-use crate::connection::Limits;
 
 /// A TCP echo server, one listener for each core, that closes idle and old connections.
 #[derive(Parser, Debug)]
@@ -67,12 +67,12 @@ impl From<Runtime> for corewheel::Runtime {
 }
 
 impl Options {
-    pub(crate) fn limits(&self) -> Limits {
-        let on = |time: Duration| (!time.is_zero()).then_some(time);
-        Limits {
-            read_idle: on(self.read_idle),
-            heartbeat: on(self.heartbeat),
-            max_age: on(self.max_age),
+    pub(crate) fn limits(&self) -> ConnLimits {
+        ConnLimits {
+            read_idle: self.read_idle,
+            heartbeat: self.heartbeat,
+            max_age: self.max_age,
+            ..ConnLimits::default()
         }
     }
 }

@@ -6,7 +6,10 @@
 //! waker, no `Drop` of a task, ever runs inside: what a method collects to run or to drop it hands
 //! out as effects.
 
+mod connections;
+mod conns;
 mod end;
+mod recent;
 mod shared;
 mod state;
 mod steps;
@@ -20,6 +23,10 @@ use corewheel_shard::{CancelOutcome as ShardCancel, Shard, Tick, TimerKey};
 use hashbrown::HashMap;
 use slab::Slab;
 
+pub(crate) use self::connections::Refused;
+use self::conns::Conns;
+pub(crate) use self::conns::{Block, Events, NEVER, Packed, Record, slot_of};
+use self::recent::Recent;
 use self::state::{Sleeper, State};
 pub(crate) use self::state::{Slept, contain};
 use crate::client::Client;
@@ -37,7 +44,9 @@ pub(crate) struct Core<T: 'static> {
     directory: Arc<Directory<T>>,
     client: Client<T>,
     clock: NearClock,
+    recent: Recent,
     state: RefCell<State<T>>,
+    conns: RefCell<Conns<T>>,
     lanes: RefCell<Vec<LaneReceiver<T>>>,
     jobs: RefCell<Vec<Job<T>>>,
     /// What waits for the outputs of futures that were spawned from elsewhere.
@@ -54,6 +63,7 @@ pub(crate) enum Delivery<T: 'static> {
     Value(Fired<T>),
     Call(Call<T>),
     Wake(Option<Waker>),
+    Events(u32, Events),
 }
 
 impl<T: Send + 'static> Core<T> {
@@ -83,6 +93,8 @@ impl<T: Send + 'static> Core<T> {
                 lateness: Recorder::new(),
                 ring_delay: Recorder::new(),
             }),
+            recent: Recent::new(),
+            conns: RefCell::default(),
             lanes: RefCell::new(Vec::new()),
             jobs: RefCell::new(Vec::new()),
             outputs: Outputs::default(),

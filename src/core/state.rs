@@ -190,6 +190,8 @@ impl<T: Send + 'static> State<T> {
                 self.effects.extend(waker.map(Effect::Wake));
                 Task::Sleep
             }
+            // Who waits is told with all connections.
+            Stored::Conn(_) => Task::Sleep,
         }
     }
 

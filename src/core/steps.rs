@@ -44,7 +44,10 @@ impl<T: Send + 'static> Core<T> {
     #[inline]
     pub(crate) fn pop(&self, now: u64) -> Option<Delivery<T>> {
         let mut state = self.state.borrow_mut();
-        let expired = state.shard.pop_expired()?;
+        let expired = state.shard.pop_expired_unless(|stored| match stored {
+            Stored::Conn(index) => self.postpone_conn(*index),
+            _ => None,
+        })?;
         let due = self.directory.tick.start_of(expired.deadline);
         let late = now.saturating_sub(due);
         state.lateness.record(late);
@@ -65,6 +68,7 @@ impl<T: Send + 'static> Core<T> {
                 Delivery::Wake(state.end_sleep(index, Sleeper::Closed))
             }
             Stored::Sleeper(index) => Delivery::Wake(state.end_sleep(index, Sleeper::Fired)),
+            Stored::Conn(index) => self.take_conn_events(&mut state, index),
         })
     }
 
@@ -97,8 +101,10 @@ impl<T: Send + 'static> Core<T> {
         published.store(&state.counts, &mut state.lateness, &mut state.ring_delay);
     }
 
+    /// When to take the next turn.
     pub(crate) fn next_deadline(&self) -> Option<Tick> {
-        self.state.borrow().shard.next_deadline()
+        let next = self.state.borrow().shard.next_deadline().unwrap_or(Tick::NEVER);
+        Some(next.min(self.recent.expires())).filter(|next| *next < Tick::NEVER)
     }
 
     pub(crate) fn is_behind(&self) -> bool {

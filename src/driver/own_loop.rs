@@ -59,6 +59,8 @@ impl<T: Send + 'static, H: Handler<T>> ShardLoop<T, H> {
             Turn::Next(tick) => tick,
             Turn::Idle => Tick::NEVER,
         };
+        // Whatever the loop did since the turn may have made it earlier.
+        let until = core.next_deadline().map_or(until, |next| until.min(next));
         if !core.fall_asleep(until, waker) {
             return Sleep::No;
         }

@@ -35,12 +35,12 @@ fn a_signal_ends_it_with_a_line_for_each_shard() {
                 echo(stream, "hello\n").unwrap();
             }
             drop(streams.split_off(7));
-            server.wait_for("pending", 7 * 3);
+            server.wait_for("pending", 7);
             let address = server.address;
             let ended = server.stop(signal);
-            assert_eq!(ended.sum(|shard| shard.scheduled), 10 * 3, "{world:?}");
-            assert_eq!(ended.sum(|shard| shard.cancelled), 3 * 3, "{world:?}");
-            assert_eq!(ended.sum(|shard| shard.returned), 7 * 3, "{world:?}");
+            assert_eq!(ended.sum(|shard| shard.scheduled), 10, "{world:?}");
+            assert_eq!(ended.sum(|shard| shard.cancelled), 3, "{world:?}");
+            assert_eq!(ended.sum(|shard| shard.returned), 7, "{world:?}");
             assert!(TcpStream::connect(address).is_err(), "{world:?}: it still listens");
         }
     });

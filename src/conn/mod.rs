@@ -1,0 +1,504 @@
+//! The deadlines of a connection: idle times, heartbeat, handshake, request, age, the user's own.
+//!
+//! Nearly every packet of a server moves a deadline, and nearly none of these deadlines is ever
+//! reached. So what a connection does is noted by one store, without a clock reading and without a
+//! word to the wheel; all of a connection's deadlines are one entry there, and it finds out what
+//! has become of them when it comes up.
+//!
+//! Why not a [`Sleep`](crate::Sleep) for each deadline: moving one takes a clock reading and a miss
+//! on its timer, and there would be five timers a connection.
+//!
+//! The semantics are those of Netty's `IdleStateHandler` and of its read and write timeouts, under
+//! one roof.
+
+mod limits;
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use futures_core::Stream;
+
+pub use self::limits::{ArmError, ConnLimits, DeadlineKind, IdleEvent};
+use crate::clock::nanos_after;
+use crate::core::{Block, NEVER, Packed, Record, Refused, slot_of};
+use crate::timers::Timers;
+
+/// The deadlines of one connection, on the shard where it lives; made by [`Timers::connection`].
+///
+/// What the connection does is noted with [`touch_read`](Self::touch_read) and
+/// [`touch_write`](Self::touch_write). What it has not done in time is awaited with
+/// [`next`](Self::next), raced against reading and writing with [`race`](Self::race), or told to a
+/// callback, see [`on_event`](Self::on_event). A deadline that comes again is armed again before
+/// it is told.
+///
+/// A connection does not time out early. A note made without a moment counts as up to 10 ms and a
+/// tick later than it is, and later only by as much as the thread was held up, so an idle event
+/// comes that much later than it might; one that is made [`_at`](Self::touch_read_at) a moment
+/// counts as of that. Events are as late as timers are otherwise.
+///
+/// A value and its deadline at once: the value wins. An idle event that has come and not been told
+/// is withdrawn if the connection does something before it is asked for.
+///
+/// Closing cancels everything at once, in O(1); so does dropping. Where the shard is shut down, the
+/// connection is closed.
+///
+/// # Cost
+///
+/// A touch is a load, a comparison and a store; one touch in 10 ms, of all connections of a shard
+/// together, reads the clock. A connection is a timer, 64 bytes and this handle; one whose idle
+/// events come, or that uses deadlines beside those which its limits arm, is some 200 bytes more.
+/// While connections of a shard are active it takes a turn every 10 ms, and none when they are
+/// quiet.
+///
+/// ```
+/// use std::pin::pin;
+/// use std::task::{Context, Poll, Waker};
+/// use std::time::Duration;
+/// use corewheel::{ConnLimits, DeadlineKind, Fired, IdleEvent, ManualClock, TimerService, Timers};
+///
+/// let clock = ManualClock::new();
+/// let builder = TimerService::builder().shards(1).clock(clock.clock());
+/// let service: TimerService<u64> = builder.start_attached()?;
+/// let shard = service.attach(service.shards().next().unwrap())?;
+/// let mut shard = shard.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
+///
+/// // Thirty seconds without a byte, and the peer is given up; ten, and it is asked.
+/// let connection = shard.timers().connection(ConnLimits {
+///     read_idle: Duration::from_secs(30),
+///     heartbeat: Duration::from_secs(10),
+///     ..ConnLimits::default()
+/// })?;
+/// let mut told = Vec::new();
+/// for second in 0..42 {
+///     if second == 8 {
+///         connection.touch_read();
+///     }
+///     let _ = shard.turn();
+///     let mut cx = Context::from_waker(Waker::noop());
+///     while let Poll::Ready(Some(event)) = connection.poll_next(&mut cx) {
+///         told.push((second, event.kind, event.first));
+///     }
+///     clock.advance(Duration::from_secs(1));
+/// }
+/// use DeadlineKind::{Heartbeat, ReadIdle};
+/// assert_eq!(told[..3], [(10, Heartbeat, true), (20, Heartbeat, false), (30, Heartbeat, false)]);
+/// assert_eq!(told[3..], [(39, ReadIdle, true), (40, Heartbeat, false)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ConnTimers<T: Send + 'static = std::convert::Infallible> {
+    timers: Timers<T>,
+    block: Block,
+    index: u32,
+}
+
+impl<T: Send + 'static> Timers<T> {
+    /// The deadlines of a connection that begins now.
+    ///
+    /// # Errors
+    ///
+    /// `Full` if the shard has no room for another timer, `Closed` if it is shut down.
+    pub fn connection(&self, limits: ConnLimits) -> Result<ConnTimers<T>, ConnError> {
+        let packed = Packed::new(limits, self.core().nanos_near());
+        self.open(&packed).map_err(|refused| match refused {
+            Refused::Full => ConnError::Full,
+            Refused::Closed => ConnError::Closed,
+        })
+    }
+
+    /// Takes in the deadlines of a connection that comes from another shard of this service: they
+    /// are due when they were due there.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with what was to be taken in.
+    pub fn adopt(&self, connection: PackedConn) -> Result<ConnTimers<T>, AdoptError> {
+        self.open(&connection.0).map_err(|refused| match refused {
+            Refused::Full => AdoptError::Full(connection),
+            Refused::Closed => AdoptError::Closed(connection),
+        })
+    }
+
+    /// How many connections have deadlines on this shard.
+    pub fn connections(&self) -> usize {
+        self.core().conn_count()
+    }
+
+    fn open(&self, packed: &Packed) -> Result<ConnTimers<T>, Refused> {
+        let (block, index) = self.core().open_conn(packed)?;
+        Ok(ConnTimers { timers: self.clone(), block, index })
+    }
+}
+
+/// What a connection does.
+impl<T: Send + 'static> ConnTimers<T> {
+    #[inline]
+    fn record(&self) -> &Record {
+        &self.block[slot_of(self.index)]
+    }
+
+    /// Something was read. One store.
+    #[inline]
+    pub fn touch_read(&self) {
+        self.record().read.set(self.timers.core().recent());
+    }
+
+    /// Something was written, or a write got on: the progress of a long write is activity. One
+    /// store.
+    #[inline]
+    pub fn touch_write(&self) {
+        self.record().written.set(self.timers.core().recent());
+    }
+
+    /// Something happened that counts as both: all idle times begin anew.
+    #[inline]
+    pub fn touch(&self) {
+        let recent = self.timers.core().recent();
+        self.record().read.set(recent);
+        self.record().written.set(recent);
+    }
+
+    /// Something was read at this moment, which must not be earlier than it was.
+    #[inline]
+    pub fn touch_read_at(&self, now: Instant) {
+        self.record().read.set(self.nanos_at(now));
+    }
+
+    /// Something was written at this moment, which must not be earlier than it was.
+    #[inline]
+    pub fn touch_write_at(&self, now: Instant) {
+        self.record().written.set(self.nanos_at(now));
+    }
+
+    /// A read is in progress until what this returns is dropped: meanwhile the connection is not
+    /// idle for reading, however long it takes, nor for both. Its end counts as a read.
+    pub fn begin_read(&self) -> ReadInProgress<'_, T> {
+        let reads = &self.record().reads;
+        reads.set(reads.get().saturating_add(1));
+        ReadInProgress { conn: self }
+    }
+
+    /// A write is in progress until what this returns is dropped. It must be done within
+    /// [`ConnLimits::write_timeout`]; its end counts as a write.
+    ///
+    /// O(1), and where there is such a limit O(writes in progress) when one ends.
+    pub fn begin_write(&self) -> WriteInProgress<'_, T> {
+        WriteInProgress { conn: self, write: self.timers.core().begin_write(self.index) }
+    }
+
+    #[inline]
+    fn nanos_at(&self, now: Instant) -> u64 {
+        self.timers.core().directory().clock.nanos_at(now)
+    }
+}
+
+/// Its deadlines.
+impl<T: Send + 'static> ConnTimers<T> {
+    /// Arms a deadline that comes once: max age, handshake, request or one of the user's own, to
+    /// come in `delay` from now. One that is armed already is moved.
+    ///
+    /// # Errors
+    ///
+    /// The kind is one that the limits set, is not there, or the connection is closed.
+    pub fn arm(&self, kind: DeadlineKind, delay: Duration) -> Result<(), ArmError> {
+        let due = nanos_after(self.timers.core().nanos_near(), delay);
+        self.set(kind, due).map(drop)
+    }
+
+    /// The same, to come at a moment. One that has passed comes in the next turn.
+    ///
+    /// # Errors
+    ///
+    /// As for [`arm`](Self::arm).
+    pub fn arm_at(&self, kind: DeadlineKind, at: Instant) -> Result<(), ArmError> {
+        self.set(kind, self.nanos_at(at)).map(drop)
+    }
+
+    /// Disarms a deadline that comes once. Afterwards it is not told, even if it has come. Tells
+    /// whether it would have been.
+    ///
+    /// # Errors
+    ///
+    /// As for [`arm`](Self::arm).
+    pub fn disarm(&self, kind: DeadlineKind) -> Result<bool, ArmError> {
+        self.set(kind, NEVER)
+    }
+
+    fn set(&self, kind: DeadlineKind, due: u64) -> Result<bool, ArmError> {
+        use DeadlineKind::{AllIdle, Heartbeat, ReadIdle, WriteIdle, WriteTimeout};
+        let index = kind.index().ok_or(ArmError::NoSuchDeadline(kind))?;
+        if matches!(kind, ReadIdle | WriteIdle | AllIdle | Heartbeat | WriteTimeout) {
+            return Err(ArmError::ByLimits(kind));
+        }
+        if self.is_closed() {
+            return Err(ArmError::Closed);
+        }
+        Ok(self.timers.core().arm_conn(self.index, index, due))
+    }
+
+    /// What the connection is allowed.
+    pub fn limits(&self) -> ConnLimits {
+        self.timers.core().conn_limits(self.index)
+    }
+
+    /// Sets other limits. They count from what the connection last did, and from when it began;
+    /// what was armed or disarmed stays so, and writes in progress keep theirs.
+    pub fn set_limits(&self, limits: ConnLimits) {
+        self.timers.core().set_conn_limits(self.index, limits);
+    }
+
+    /// When a deadline is due; `None` if it is off. The connection may put it off before.
+    pub fn deadline(&self, kind: DeadlineKind) -> Option<Instant> {
+        let due = self.timers.core().conn_due(self.index, kind.index()?);
+        (due < NEVER && !self.is_closed())
+            .then(|| self.timers.core().directory().clock.instant(due))
+    }
+
+    /// Cancels all deadlines, for good. False if that has been done before.
+    ///
+    /// What the connection does afterwards is without effect, and whoever waits is told that
+    /// nothing will come.
+    pub fn close(&self) -> bool {
+        self.timers.core().close_conn(self.record())
+    }
+
+    /// Whether it is closed, by [`close`](Self::close) or with its shard.
+    pub fn is_closed(&self) -> bool {
+        self.record().key().is_none()
+    }
+
+    /// Takes the deadlines off this shard, to go with their connection to another, where
+    /// [`Timers::adopt`] takes them in. A callback and events that have come stay behind. `None` if
+    /// it is closed.
+    pub fn pack(self) -> Option<PackedConn> {
+        let core = self.timers.core();
+        (!self.is_closed()).then(|| PackedConn(Box::new(core.pack_conn(self.index))))
+    }
+
+    /// The timers of the shard that it is on.
+    pub fn timers(&self) -> &Timers<T> {
+        &self.timers
+    }
+}
+
+/// What it is told.
+impl<T: Send + 'static> ConnTimers<T> {
+    /// Waits for the next deadline that comes; `None` when the connection is closed.
+    ///
+    /// May be dropped and called again without an event being lost. One task waits at a time: the
+    /// last to have asked.
+    pub async fn next(&self) -> Option<IdleEvent> {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// The same as a plain poll.
+    pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<IdleEvent>> {
+        self.timers.core().poll_conn(self.index, self.record(), cx, |_| true)
+    }
+
+    /// Waits for a future, such as a read or a write, or for the next deadline that comes.
+    ///
+    /// A value that is ready at the same time as a deadline wins; only old age comes before it, or
+    /// a connection that never pauses would never be too old. The future is dropped if a deadline
+    /// comes first.
+    pub async fn race<F: Future>(&self, future: F) -> Raced<F::Output> {
+        let core = self.timers.core();
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            let is_age = |kind| kind == DeadlineKind::MaxAge;
+            let age = core.poll_conn(self.index, self.record(), cx, is_age);
+            if let Poll::Ready(Some(age)) = age {
+                return Poll::Ready(Raced::Event(age));
+            }
+            if let Poll::Ready(value) = future.as_mut().poll(cx) {
+                return Poll::Ready(Raced::Done(value));
+            }
+            self.poll_next(cx).map(|event| event.map_or(Raced::Closed, Raced::Event))
+        })
+        .await
+    }
+
+    /// Has a callback told of each deadline that comes, in the turn in which it does, instead of
+    /// whoever waits. Replaces the one before.
+    ///
+    /// Nothing is borrowed while it runs: it may close the connection, drop it, arm and schedule
+    /// whatever it likes. If it panics that is counted, and the next deadline calls it again. A
+    /// callback that holds the connection keeps it from being dropped; let it hold a
+    /// [`Weak`](std::rc::Weak).
+    pub fn on_event(&self, call: impl FnMut(&Timers<T>, IdleEvent) + 'static) {
+        if !self.is_closed() {
+            self.timers.core().set_on_event(self.index, Some(Box::new(call)));
+        }
+    }
+
+    /// Drops the callback. Whoever waits is told again.
+    pub fn clear_on_event(&self) {
+        self.timers.core().set_on_event(self.index, None);
+    }
+}
+
+impl<T: Send + 'static> Stream for ConnTimers<T> {
+    type Item = IdleEvent;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<IdleEvent>> {
+        ConnTimers::poll_next(&self, cx)
+    }
+}
+
+impl<T: Send + 'static> Drop for ConnTimers<T> {
+    fn drop(&mut self) {
+        self.timers.core().close_conn(self.record());
+        self.timers.core().vacate_conn(self.index);
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for ConnTimers<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnTimers")
+            .field("shard", &self.timers.shard_id())
+            .field("limits", &self.limits())
+            .field("closed", &self.is_closed())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What came first; see [`ConnTimers::race`].
+#[must_use = "it says whether the future is done"]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Raced<V> {
+    /// The future is done.
+    Done(V),
+    /// A deadline has come.
+    Event(IdleEvent),
+    /// The connection's timers are closed, and the future is not done.
+    Closed,
+}
+
+/// A read that is in progress; made by [`ConnTimers::begin_read`].
+#[must_use = "the read is over when this is dropped"]
+pub struct ReadInProgress<'a, T: Send + 'static> {
+    conn: &'a ConnTimers<T>,
+}
+
+impl<T: Send + 'static> Drop for ReadInProgress<'_, T> {
+    fn drop(&mut self) {
+        let reads = &self.conn.record().reads;
+        reads.set(reads.get().saturating_sub(1));
+        self.conn.touch_read();
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for ReadInProgress<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReadInProgress(..)")
+    }
+}
+
+/// A write that is in progress; made by [`ConnTimers::begin_write`].
+#[must_use = "the write is over when this is dropped"]
+pub struct WriteInProgress<'a, T: Send + 'static> {
+    conn: &'a ConnTimers<T>,
+    write: Option<u32>,
+}
+
+impl<T: Send + 'static> WriteInProgress<'_, T> {
+    /// It got on. That is activity, but does not give it more time.
+    pub fn progress(&self) {
+        self.conn.touch_write();
+    }
+
+    /// It is done. False if its time was up before.
+    pub fn finish(mut self) -> bool {
+        let core = self.conn.timers.core();
+        self.write.take().is_none_or(|write| core.end_write(self.conn.index, write))
+    }
+}
+
+impl<T: Send + 'static> Drop for WriteInProgress<'_, T> {
+    fn drop(&mut self) {
+        if let Some(write) = self.write.take() {
+            self.conn.timers.core().end_write(self.conn.index, write);
+        }
+        self.conn.touch_write();
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for WriteInProgress<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WriteInProgress(..)")
+    }
+}
+
+/// The deadlines of a connection on their way to another shard; made by [`ConnTimers::pack`].
+///
+/// `Send`, and some 300 bytes in a box. Dropped, the connection has no deadlines any more.
+#[must_use = "the connection has no deadlines until a shard adopts them"]
+pub struct PackedConn(Box<Packed>);
+
+impl PackedConn {
+    /// What the connection is allowed.
+    pub fn limits(&self) -> ConnLimits {
+        self.0.limits
+    }
+}
+
+impl fmt::Debug for PackedConn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PackedConn").field("limits", &self.0.limits).finish_non_exhaustive()
+    }
+}
+
+/// A connection has no deadlines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ConnError {
+    /// The shard holds as many timers as it may.
+    Full,
+    /// The shard is shut down.
+    Closed,
+}
+
+impl fmt::Display for ConnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => FULL,
+            Self::Closed => CLOSED,
+        })
+    }
+}
+
+impl std::error::Error for ConnError {}
+
+const FULL: &str =
+    "the shard has no room for a connection's timer; raise its capacity, or shed load";
+const CLOSED: &str = "the shard is shut down or dead";
+
+/// A shard could not take in the deadlines of a connection; they come back.
+#[derive(Debug)]
+pub enum AdoptError {
+    /// The shard holds as many timers as it may.
+    Full(PackedConn),
+    /// The shard is shut down.
+    Closed(PackedConn),
+}
+
+impl AdoptError {
+    /// What was to be taken in.
+    pub fn into_connection(self) -> PackedConn {
+        match self {
+            Self::Full(connection) | Self::Closed(connection) => connection,
+        }
+    }
+}
+
+impl fmt::Display for AdoptError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full(_) => FULL,
+            Self::Closed(_) => CLOSED,
+        })
+    }
+}
+
+impl std::error::Error for AdoptError {}

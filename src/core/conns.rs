@@ -1,0 +1,520 @@
+//! The deadlines of connections: many for each, and one entry of the wheel, at their minimum.
+//!
+//! What a connection does is noted in its record by a store, of which the wheel is not told. When
+//! the entry comes up, the record says what is due; mostly nothing is, since the connection has
+//! done something, and the entry goes to the new minimum. Only a deadline that comes nearer moves
+//! the entry at once.
+//!
+//! Records lie in blocks of 64, a cache line each, which their connections share with the shard:
+//! so noting something takes no look-up and borrows nothing. What few connections need lies in a
+//! table of its own.
+//!
+//! Invariants: an open connection has an entry, not later than its first deadline. A record is not
+//! used again before its connection is dropped. Moments are nanoseconds since the epoch, `NEVER`
+//! for what is off.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::Duration;
+
+use corewheel_shard::TimerKey;
+use hashbrown::HashMap;
+use slab::Slab;
+
+use super::recent::Recent;
+use crate::clock::saturating_nanos;
+use crate::conn::{ConnLimits, DeadlineKind, IdleEvent};
+use crate::timers::Timers;
+
+pub(crate) const NEVER: u64 = u64::MAX;
+
+const BLOCK_BITS: u32 = 6;
+const BLOCK: usize = 1 << BLOCK_BITS;
+const NONE: u32 = u32::MAX;
+
+const HANDSHAKE: usize = 1;
+const WRITE_TIMEOUT: usize = 3;
+const READ_IDLE: usize = 4;
+const ALL_IDLE: usize = 6;
+const HEARTBEAT: usize = 7;
+const KINDS: usize = DeadlineKind::COUNT;
+
+/// What is called when a deadline of a connection comes.
+pub(crate) type OnEvent<T> = Box<dyn FnMut(&Timers<T>, IdleEvent)>;
+
+/// What each connection needs.
+#[derive(Default)]
+pub(crate) struct Record {
+    /// When something was last read and written.
+    pub(crate) read: Cell<u64>,
+    pub(crate) written: Cell<u64>,
+    opened: Cell<u64>,
+    /// Of its entry; none if it is closed.
+    key: Cell<Option<TimerKey>>,
+    waker: Cell<Option<Waker>>,
+    limits: Cell<u32>,
+    /// In the table of what few connections need.
+    more: Cell<u32>,
+    /// Bits of the kinds that have come and not been told, and of those that came first.
+    pending: Cell<u16>,
+    first: Cell<u16>,
+    /// Bits of the deadlines that are over, of those that its limits have armed.
+    over: Cell<u16>,
+    pub(crate) reads: Cell<u16>,
+}
+const _: () = assert!(size_of::<Record>() == 64);
+const _: () = assert!(KINDS == u16::BITS as usize);
+
+pub(crate) type Block = Rc<[Record; BLOCK]>;
+
+/// Where a record lies in its block.
+pub(crate) fn slot_of(index: u32) -> usize {
+    index as usize % BLOCK
+}
+
+/// What few connections need.
+pub(super) struct More<T: 'static> {
+    /// Tells this one from those that were here before.
+    serial: u64,
+    /// When an idle event of each kind last came, 0 for never.
+    told: [u64; 4],
+    /// What was armed: max age, handshake, request and the user's own.
+    armed: [u64; KINDS],
+    writes: VecDeque<(u32, u64)>,
+    next_write: u32,
+    on_event: Option<OnEvent<T>>,
+    /// It is being called, and to be put back.
+    is_called: bool,
+}
+
+/// Limits that some connections have.
+struct Spans {
+    limits: ConnLimits,
+    users: u32,
+    /// By kind; of the deadlines that come once, only those that are armed from the beginning.
+    by_kind: [u64; 8],
+}
+
+/// The records of a shard.
+pub(super) struct Conns<T: 'static> {
+    blocks: Vec<Block>,
+    vacant: Vec<u32>,
+    limits: Slab<Spans>,
+    known: HashMap<ConnLimits, u32>,
+    more: Slab<More<T>>,
+    serial: u64,
+}
+
+/// What a connection takes along to another shard.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packed {
+    pub(crate) limits: ConnLimits,
+    read: u64,
+    written: u64,
+    opened: u64,
+    over: u16,
+    told: [u64; 4],
+    armed: [u64; KINDS],
+}
+
+impl Packed {
+    pub(crate) fn new(limits: ConnLimits, now: u64) -> Self {
+        let (read, written, opened) = (now, now, now);
+        Self { limits, read, written, opened, over: 0, told: [0; 4], armed: [NEVER; KINDS] }
+    }
+}
+
+/// What is due of a connection, by bits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Events {
+    kinds: u16,
+    first: u16,
+}
+
+impl<T> Default for Conns<T> {
+    fn default() -> Self {
+        Self {
+            blocks: Vec::new(),
+            vacant: Vec::new(),
+            limits: Slab::new(),
+            known: HashMap::new(),
+            more: Slab::new(),
+            serial: 0,
+        }
+    }
+}
+
+impl<T> Conns<T> {
+    pub(super) fn record(&self, index: u32) -> &Record {
+        &self.blocks[(index >> BLOCK_BITS) as usize][slot_of(index)]
+    }
+
+    pub(super) fn block(&self, index: u32) -> Block {
+        Rc::clone(&self.blocks[(index >> BLOCK_BITS) as usize])
+    }
+
+    /// How many connections there are.
+    pub(super) fn len(&self) -> usize {
+        self.blocks.len() * BLOCK - self.vacant.len()
+    }
+
+    /// A record for a connection, which has no entry yet.
+    pub(super) fn open(&mut self, packed: &Packed) -> u32 {
+        if self.vacant.is_empty() {
+            let first = (self.blocks.len() * BLOCK) as u32;
+            self.blocks.push(Rc::new(std::array::from_fn(|_| Record::default())));
+            self.vacant.extend((first..first + BLOCK as u32).rev());
+        }
+        let index = self.vacant.pop().expect("there is a block with room");
+        let limits = self.use_limits(packed.limits);
+        let record = self.record(index);
+        record.read.set(packed.read);
+        record.written.set(packed.written);
+        record.opened.set(packed.opened);
+        record.limits.set(limits);
+        record.more.set(NONE);
+        record.over.set(packed.over);
+        if packed.told != [0; 4] || packed.armed != [NEVER; KINDS] {
+            let more = self.more_of(index);
+            (more.told, more.armed) = (packed.told, packed.armed);
+        }
+        index
+    }
+
+    /// Ends the use of a record that has no entry any more. What it held is the user's to drop.
+    pub(super) fn vacate(&mut self, index: u32) -> (Option<More<T>>, Option<Waker>) {
+        let record = self.record(index);
+        let waker = record.waker.take();
+        let (more, limits) = (record.more.replace(NONE), record.limits.get());
+        record.pending.set(0);
+        record.first.set(0);
+        record.reads.set(0);
+        self.drop_limits(limits);
+        let more = (more != NONE).then(|| self.more.remove(more as usize));
+        self.vacant.push(index);
+        (more, waker)
+    }
+
+    pub(super) fn limits(&self, index: u32) -> ConnLimits {
+        self.limits[self.record(index).limits.get() as usize].limits
+    }
+
+    pub(super) fn set_limits(&mut self, index: u32, limits: ConnLimits) {
+        let number = self.use_limits(limits);
+        let before = self.record(index).limits.replace(number);
+        self.drop_limits(before);
+    }
+
+    fn use_limits(&mut self, limits: ConnLimits) -> u32 {
+        let number = *self.known.entry(limits).or_insert_with(|| {
+            self.limits.insert(Spans { limits, users: 0, by_kind: spans_of(&limits) }) as u32
+        });
+        self.limits[number as usize].users += 1;
+        number
+    }
+
+    fn drop_limits(&mut self, number: u32) {
+        let spans = &mut self.limits[number as usize];
+        spans.users -= 1;
+        if spans.users == 0 {
+            let spans = self.limits.remove(number as usize);
+            self.known.remove(&spans.limits);
+        }
+    }
+
+    /// What few connections need, made for this one if need be.
+    fn more_of(&mut self, index: u32) -> &mut More<T> {
+        let mut more = self.record(index).more.get();
+        if more == NONE {
+            self.serial += 1;
+            more = self.more.insert(More {
+                serial: self.serial,
+                told: [0; 4],
+                armed: [NEVER; KINDS],
+                writes: VecDeque::new(),
+                next_write: 0,
+                on_event: None,
+                is_called: false,
+            }) as u32;
+            self.record(index).more.set(more);
+        }
+        &mut self.more[more as usize]
+    }
+
+    fn more(&self, index: u32) -> Option<&More<T>> {
+        self.more.get(self.record(index).more.get() as usize)
+    }
+
+    /// When a deadline is due.
+    pub(super) fn due(&self, index: u32, kind: usize, recent: &Recent) -> u64 {
+        let record = self.record(index);
+        let more = self.more(index);
+        let armed = more.map_or(NEVER, |more| more.armed[kind]);
+        if kind == WRITE_TIMEOUT {
+            let writes = more.into_iter().flat_map(|more| &more.writes);
+            return writes.map(|(_, due)| *due).min().unwrap_or(NEVER);
+        }
+        if !(kind <= HANDSHAKE || (READ_IDLE..=HEARTBEAT).contains(&kind)) {
+            return armed;
+        }
+        let span = self.limits[record.limits.get() as usize].by_kind[kind];
+        if kind <= HANDSHAKE {
+            let over = record.over.get() & 1 << kind != 0;
+            let due = if over { NEVER } else { record.opened.get().saturating_add(span) };
+            return armed.min(due);
+        }
+        let idle_at = self.idle_at(index, kind, recent);
+        let told = more.map_or(0, |more| more.told[kind - READ_IDLE]);
+        if idle_at > told { idle_at } else { told.saturating_add(span) }
+    }
+
+    /// When the connection has been idle for long enough, if it does nothing more.
+    fn idle_at(&self, index: u32, kind: usize, recent: &Recent) -> u64 {
+        let record = self.record(index);
+        let span = self.limits[record.limits.get() as usize].by_kind[kind];
+        if span == NEVER {
+            return NEVER;
+        }
+        let (read, written) = (record.read.get(), record.written.get());
+        let (noted, reads) = match kind {
+            READ_IDLE => (read, true),
+            ALL_IDLE => (read.max(written), true),
+            _ => (written, false),
+        };
+        // A read in progress is as good as one that is done just now.
+        let reading = reads && record.reads.get() > 0;
+        let since = if reading { recent.now() } else { recent.resolve(noted) };
+        since.saturating_add(span)
+    }
+
+    /// Whether an idle event that has come is still true: the connection has done nothing since.
+    fn is_idle(&self, index: u32, kind: usize, recent: &Recent) -> bool {
+        let told = self.more(index).map_or(0, |more| more.told[kind - READ_IDLE]);
+        self.idle_at(index, kind, recent) <= told
+    }
+
+    /// When the first of its deadlines is due.
+    pub(super) fn first_due(&self, index: u32, recent: &Recent) -> u64 {
+        // Without more there are those alone which the limits have armed.
+        let kinds = if self.more(index).is_some() { KINDS } else { HEARTBEAT + 1 };
+        (0..kinds).map(|kind| self.due(index, kind, recent)).min().unwrap_or(NEVER)
+    }
+
+    /// Takes out what is due, and arms it again if it comes again.
+    pub(super) fn take_due(&mut self, index: u32, recent: &Recent) -> Events {
+        let now = recent.now();
+        let mut events = Events { kinds: 0, first: 0 };
+        for kind in 0..KINDS {
+            if self.due(index, kind, recent) > now {
+                continue;
+            }
+            events.kinds |= 1 << kind;
+            events.first |= 1 << kind;
+            match kind {
+                READ_IDLE..=HEARTBEAT => {
+                    let idle_at = self.idle_at(index, kind, recent);
+                    let told = &mut self.more_of(index).told[kind - READ_IDLE];
+                    if idle_at <= *told {
+                        events.first &= !(1 << kind);
+                    }
+                    *told = now;
+                }
+                WRITE_TIMEOUT => self.more_of(index).writes.retain(|(_, due)| *due > now),
+                _ => {
+                    let record = self.record(index);
+                    record.over.set(record.over.get() | 1 << kind);
+                    if record.more.get() != NONE {
+                        self.more_of(index).armed[kind] = NEVER;
+                    }
+                }
+            }
+        }
+        events
+    }
+
+    /// Arms a deadline that comes once, or disarms it. True if it was armed, or had come and not
+    /// been told.
+    pub(super) fn arm(&mut self, index: u32, kind: usize, due: u64, recent: &Recent) -> bool {
+        let was_armed = self.due(index, kind, recent) != NEVER;
+        let record = self.record(index);
+        let pending = record.pending.get();
+        record.pending.set(pending & !(1 << kind));
+        record.over.set(record.over.get() | 1 << kind);
+        if due != NEVER || record.more.get() != NONE {
+            self.more_of(index).armed[kind] = due;
+        }
+        was_armed || pending & 1 << kind != 0
+    }
+
+    pub(super) fn begin_write(&mut self, index: u32, now: u64) -> Option<u32> {
+        let spans = &self.limits[self.record(index).limits.get() as usize];
+        let span = spans.by_kind[WRITE_TIMEOUT];
+        if span == NEVER {
+            return None;
+        }
+        let more = self.more_of(index);
+        let write = more.next_write;
+        more.next_write = write.wrapping_add(1);
+        more.writes.push_back((write, now.saturating_add(span)));
+        Some(write)
+    }
+
+    /// False if its time was up before.
+    pub(super) fn end_write(&mut self, index: u32, write: u32) -> bool {
+        let Some(more) = self.more.get_mut(self.record(index).more.get() as usize) else {
+            return false;
+        };
+        let position = more.writes.iter().position(|(known, _)| *known == write);
+        position.and_then(|position| more.writes.remove(position)).is_some()
+    }
+
+    /// Sets what is called for each event. Returns what was called before.
+    pub(super) fn set_on_event(
+        &mut self,
+        index: u32,
+        on_event: Option<OnEvent<T>>,
+    ) -> Option<OnEvent<T>> {
+        if on_event.is_none() && self.record(index).more.get() == NONE {
+            return None;
+        }
+        let more = self.more_of(index);
+        more.is_called = false;
+        std::mem::replace(&mut more.on_event, on_event)
+    }
+
+    /// Takes what is to be called out, for as long as it is called.
+    pub(super) fn take_on_event(&mut self, index: u32) -> Option<(u64, OnEvent<T>)> {
+        let more = self.more.get_mut(self.record(index).more.get() as usize)?;
+        let on_event = more.on_event.take()?;
+        more.is_called = true;
+        Some((more.serial, on_event))
+    }
+
+    /// Puts it back, if the connection is still there and it was not to be another one meanwhile.
+    pub(super) fn put_back(
+        &mut self,
+        index: u32,
+        serial: u64,
+        on_event: OnEvent<T>,
+    ) -> Option<OnEvent<T>> {
+        match self.more.get_mut(self.record(index).more.get() as usize) {
+            Some(more) if more.serial == serial && more.is_called => {
+                more.is_called = false;
+                more.on_event = Some(on_event);
+                None
+            }
+            _ => Some(on_event),
+        }
+    }
+
+    /// Whether a connection is still the one whose callback was taken out, and open.
+    pub(super) fn is_same(&self, index: u32, serial: u64) -> bool {
+        self.record(index).key.get().is_some()
+            && self.more(index).is_some_and(|more| more.serial == serial && more.is_called)
+    }
+
+    /// Notes events for whoever asks for them. Returns whom to wake.
+    pub(super) fn note_events(&self, index: u32, events: Events) -> Option<Waker> {
+        let record = self.record(index);
+        let before = record.pending.get();
+        // What came before and was not told is still the first.
+        let first = (record.first.get() & before) | (events.first & !before);
+        record.first.set(first);
+        record.pending.set(before | events.kinds);
+        record.waker.take()
+    }
+
+    /// The next event that has come and is still true.
+    pub(super) fn next_event(
+        &self,
+        index: u32,
+        recent: &Recent,
+        wanted: impl Fn(DeadlineKind) -> bool,
+    ) -> Option<IdleEvent> {
+        let record = self.record(index);
+        for kind in 0..KINDS {
+            let (pending, bit) = (record.pending.get(), 1 << kind);
+            if pending & bit == 0 || !wanted(DeadlineKind::at(kind)) {
+                continue;
+            }
+            record.pending.set(pending & !bit);
+            if (READ_IDLE..=HEARTBEAT).contains(&kind) && !self.is_idle(index, kind, recent) {
+                continue;
+            }
+            let first = record.first.get() & bit != 0;
+            return Some(IdleEvent { kind: DeadlineKind::at(kind), first });
+        }
+        None
+    }
+
+    pub(super) fn pack(&self, index: u32, recent: &Recent) -> Packed {
+        let record = self.record(index);
+        let more = self.more(index);
+        Packed {
+            limits: self.limits(index),
+            read: recent.resolve(record.read.get()),
+            written: recent.resolve(record.written.get()),
+            opened: record.opened.get(),
+            over: record.over.get(),
+            told: more.map_or([0; 4], |more| more.told),
+            armed: more.map_or([NEVER; KINDS], |more| more.armed),
+        }
+    }
+
+    /// All records whose connections are open, to be closed.
+    pub(super) fn close_all(&self) -> Vec<Waker> {
+        let records = self.blocks.iter().flat_map(|block| block.iter());
+        records
+            .filter(|record| record.key.take().is_some())
+            .filter_map(Record::take_waker)
+            .collect()
+    }
+}
+
+impl Record {
+    pub(crate) fn key(&self) -> Option<TimerKey> {
+        self.key.get()
+    }
+
+    pub(super) fn set_key(&self, key: Option<TimerKey>) {
+        self.key.set(key);
+    }
+
+    pub(super) fn take_waker(&self) -> Option<Waker> {
+        self.waker.take()
+    }
+
+    /// Keeps the waker of who waits. Returns one that is not needed any more.
+    pub(super) fn keep_waker(&self, waker: &Waker) -> Option<Waker> {
+        match self.waker.take() {
+            Some(known) if known.will_wake(waker) => {
+                self.waker.set(Some(known));
+                None
+            }
+            known => {
+                self.waker.set(Some(waker.clone()));
+                known
+            }
+        }
+    }
+
+    pub(super) fn forget_events(&self) {
+        self.pending.set(0);
+    }
+}
+
+fn spans_of(limits: &ConnLimits) -> [u64; 8] {
+    let span = |limit: Duration| if limit.is_zero() { NEVER } else { saturating_nanos(limit) };
+    [
+        span(limits.max_age),
+        span(limits.handshake),
+        NEVER,
+        span(limits.write_timeout),
+        span(limits.read_idle),
+        span(limits.write_idle),
+        span(limits.all_idle),
+        span(limits.heartbeat),
+    ]
+}
