@@ -16,6 +16,7 @@ use crate::error::{Closed, ScheduleError, TimeoutError, WaitError};
 use crate::handle::{ShardId, TimerHandle};
 use crate::lane::{LaneSender, Refusal, Request};
 use crate::mesh::{Directory, Door};
+use crate::scale::Scale;
 use crate::sleep::{RemoteSleep, within};
 use crate::task::{CancelOutcome, RemoteTask, ResetOutcome, SendCall};
 use crate::timers::Timers;
@@ -192,6 +193,17 @@ impl<T: Send + 'static> Client<T> {
         let mut staged = std::mem::take(&mut self.room);
         staged.reserve(BATCH);
         Batch { client: self, shard, staged, refused: Vec::new() }
+    }
+
+    /// Sets by what a shard scales its [`ScaledTimeouts`](crate::ScaledTimeouts): wakes it, and
+    /// takes effect in its next turn. Of several that come before that the last one counts. Costs a
+    /// lock that turns do not take, and nothing more if the scale is that already.
+    ///
+    /// # Errors
+    ///
+    /// The shard is shut down or dead, or was never there.
+    pub fn set_scale_on(&self, shard: ShardId, scale: Scale) -> Result<(), Closed> {
+        self.directory.set_scale(shard, scale)
     }
 
     /// The shards of the service.

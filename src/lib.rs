@@ -21,6 +21,7 @@
 //! - `timers`, `client`, `sleep`, `interval` and `service` are what users hold.
 //! - `conn`: the deadlines of connections, of which touching one is a store.
 //! - `purgatory`: operations that complete by an event or by their deadline.
+//! - `scaled`: timeouts that shrink under pressure, all at once.
 //! - `stats` and `endpoint` show what is going on.
 //!
 //! Arrows point down this list's first three lines only: nothing there knows a driver, a future or
@@ -54,6 +55,8 @@ mod loom_tests;
 mod mesh;
 mod overflow;
 mod purgatory;
+mod scale;
+mod scaled;
 mod service;
 mod shutdown;
 mod sleep;
@@ -87,6 +90,8 @@ pub use crate::purgatory::{
     Completion, Operation, OperationFn, OperationId, Purgatory, PurgatoryBuilder, PurgatoryStats,
     Watch, WatchError, WeakPurgatory,
 };
+pub use crate::scale::Scale;
+pub use crate::scaled::{ScaledStats, ScaledTimeout, ScaledTimeouts};
 pub use crate::service::{Spawned, StatsSource, TimerService};
 pub use crate::shutdown::{Returned, ShardReport, ShutdownPolicy, ShutdownReport};
 pub use crate::sleep::{RemoteSleep, Sleep};

@@ -37,6 +37,7 @@ use crate::config::Settings;
 use crate::error::Closed;
 use crate::handle::ShardId;
 use crate::lane::{LaneCounts, LaneReceiver, LaneSender, LaneShared, lane};
+use crate::scale::Scale;
 use crate::shutdown::{ShardReport, ShutdownPolicy};
 use crate::stats::{Published, ServiceStats, ShardState, ShardStats};
 use crate::timers::Timers;
@@ -79,6 +80,8 @@ pub(crate) struct Visitors<T: 'static> {
     pub(crate) arriving: Vec<LaneReceiver<T>>,
     pub(crate) jobs: Vec<Job<T>>,
     pub(crate) order: Option<Order<T>>,
+    /// By what the shard's scaled timeouts are to be scaled.
+    pub(crate) scale: Scale,
     /// The shard runs in an executor.
     pub(crate) spawns: bool,
     /// The lanes that count, and the sums of those that are gone.
@@ -155,6 +158,22 @@ impl<T: Send + 'static> Directory<T> {
         Ok(sender)
     }
 
+    /// Leaves a scale at a shard's door.
+    pub(crate) fn set_scale(&self, shard: ShardId, scale: Scale) -> Result<(), Closed> {
+        let door = self.door(shard).ok_or(Closed)?;
+        {
+            let mut visitors = door.visitors();
+            if visitors.is_closed() {
+                return Err(Closed);
+            }
+            if std::mem::replace(&mut visitors.scale, scale) == scale {
+                return Ok(());
+            }
+        }
+        door.knock();
+        Ok(())
+    }
+
     pub(crate) fn stats(&self) -> ServiceStats {
         ServiceStats {
             name: self.settings.name.clone(),
@@ -179,6 +198,7 @@ impl<T> Door<T> {
                 arriving: Vec::new(),
                 jobs: Vec::new(),
                 order: None,
+                scale: Scale::ONE,
                 spawns: false,
                 lanes: Vec::new(),
                 gone: LaneCounts::default(),
@@ -231,15 +251,15 @@ impl<T> Door<T> {
     }
 
     pub(crate) fn stats(&self, shard: ShardId) -> ShardStats {
-        let (state, lanes) = {
+        let (state, scale, lanes) = {
             let visitors = self.visitors();
-            (visitors.state, visitors.lane_counts())
+            (visitors.state, visitors.scale, visitors.lane_counts())
         };
         let (mut counts, lateness, ring_delay) = self.published.load();
         counts.refused += lanes.refused;
         counts.bells_rung = lanes.bells_rung;
         counts.bells_saved = lanes.bells_saved;
-        ShardStats { shard, state, counts, lateness, ring_delay }
+        ShardStats { shard, state, scale, counts, lateness, ring_delay }
     }
 }
 

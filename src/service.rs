@@ -15,6 +15,7 @@ use crate::driver::is_shard_thread;
 use crate::error::{AttachError, Closed, ShutdownError, SpawnError};
 use crate::handle::ShardId;
 use crate::mesh::{Directory, Order};
+use crate::scale::Scale;
 use crate::shutdown::{ShardReport, ShutdownPolicy, ShutdownReport};
 use crate::spawn::Output;
 use crate::start;
@@ -103,6 +104,14 @@ impl<T: Send + 'static> TimerService<T> {
     pub fn stats_source(&self) -> StatsSource {
         let directory = Arc::clone(&self.directory);
         StatsSource(Arc::new(move || directory.stats()))
+    }
+
+    /// Sets by what all shards scale their [`ScaledTimeouts`](crate::ScaledTimeouts), as
+    /// [`Client::set_scale_on`] does for one. Those that are shut down or dead are passed over.
+    pub fn set_scale(&self, scale: Scale) {
+        for shard in self.directory.shards() {
+            let _closed = self.directory.set_scale(shard, scale);
+        }
     }
 
     /// What the shards run on: `glommio`, `tokio`, `thread` or `attached`.

@@ -17,13 +17,14 @@ use histogram::Histogram;
 use serde::Serialize;
 
 use crate::handle::ShardId;
+use crate::scale::Scale;
 
 /// Defines the counts of a shard once: the plain numbers that its turn writes, the atomics that it
 /// publishes them in, and the way between the two.
 macro_rules! counts {
     ($($(#[doc = $doc:literal])* $name:ident,)*) => {
         /// What one shard has counted. All but the gauges (`pending`, `granted`, `capacity`,
-        /// `lanes`, `lane_depth`) only grow.
+        /// `lanes`, `lane_depth`, `scaled_pending`) only grow.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
         #[non_exhaustive]
         pub struct ShardCounts {
@@ -116,6 +117,10 @@ counts! {
     bells_rung,
     /// Times that a client found the shard awake, or about to be in time.
     bells_saved,
+    /// Scaled timeouts pending now. For each minimum and maximum they have one timer.
+    scaled_pending,
+    /// Scaled timeouts delivered. The timers that they have count under `fired`.
+    scaled_fired,
 }
 
 impl ShardCounts {
@@ -246,6 +251,13 @@ impl Published {
         });
     }
 
+    /// Stores how many scaled timeouts are pending, between turns.
+    #[inline]
+    pub(crate) fn store_scaled(&self, pending: u64) {
+        // Relaxed, as in a turn.
+        self.store_counts(|published| published.scaled_pending.store(pending, Ordering::Relaxed));
+    }
+
     #[inline]
     fn store_counts(&self, store: impl FnOnce(&PublishedCounts)) {
         let version = self.version.load(Ordering::Relaxed);
@@ -360,10 +372,13 @@ pub struct ShardStats {
     pub shard: ShardId,
     /// Whether it takes timers.
     pub state: ShardState,
+    /// By what its scaled timeouts are scaled.
+    pub scale: Scale,
     /// What it has counted.
     #[serde(flatten)]
     pub counts: ShardCounts,
-    /// How long after their deadline, rounded up to a tick, timers were delivered.
+    /// How long after their deadline, rounded up to a tick, timers and scaled timeouts were
+    /// delivered.
     pub lateness: Times,
     /// How long timers from other threads were under way to the shard.
     pub ring_delay: Times,

@@ -11,6 +11,7 @@ use crate::client::Client;
 use crate::core::Core;
 use crate::error::{ScheduleError, TimeoutError};
 use crate::handle::{ShardId, TimerHandle};
+use crate::scale::Scale;
 use crate::sleep::{Sleep, within};
 use crate::task::{CancelOutcome, LocalCall, ResetOutcome, Task};
 
@@ -241,6 +242,17 @@ impl<T: Send + 'static> Timers<T> {
     /// Do not block for an answer here; await it.
     pub fn client(&self) -> &Client<T> {
         self.core.client()
+    }
+
+    /// Sets by what this shard scales its [`ScaledTimeouts`](crate::ScaledTimeouts), at once: what
+    /// that makes due is delivered from the next turn on. Costs one timer for each of them.
+    pub fn set_scale(&self, scale: Scale) {
+        self.core.set_scale(scale);
+    }
+
+    /// By what this shard scales its [`ScaledTimeouts`](crate::ScaledTimeouts).
+    pub fn scale(&self) -> Scale {
+        self.core.scale()
     }
 
     /// The present moment, by the service's clock.

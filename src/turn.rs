@@ -50,7 +50,8 @@ where
         return Turn::Closed;
     }
     core.advance(now);
-    deliver(timers, handler, core.directory().settings.budget.time_max);
+    let budget = core.directory().settings.budget;
+    deliver(timers, handler, budget.time_max, budget.expired_max as usize);
     let more = more_requests || core.is_behind();
     core.note_turn(more);
     core.publish();
@@ -75,27 +76,34 @@ where
     core.close(ShardState::Closed);
     if policy == ShutdownPolicy::Fire {
         core.advance_to_the_end();
-        deliver(timers, handler, None);
+        deliver(timers, handler, None, usize::MAX);
     }
     core.clear_out(policy)
 }
 
-/// Delivers what is due, until the turn's counts or this much time are used up.
-fn deliver<T, H>(timers: &Timers<T>, handler: &mut H, time_max: Option<Duration>)
-where
+/// Delivers what is due, until the turn's counts or this much time are used up. The wheel has
+/// counted the timers; of scaled timeouts there are so many at most.
+fn deliver<T, H>(
+    timers: &Timers<T>,
+    handler: &mut H,
+    time_max: Option<Duration>,
+    mut scaled_max: usize,
+) where
     T: Send + 'static,
     H: Handler<T>,
 {
     let core = timers.core();
     let mut now = core.nanos();
     let end = nanos_after(now, time_max.unwrap_or(Duration::MAX));
-    while let Some(delivery) = core.pop(now) {
+    let tick = core.directory().tick.floor(now);
+    while let Some(delivery) = core.next_delivery(now, tick, &mut scaled_max) {
         let calm = contain(core.id(), || match delivery {
             Delivery::Value(fired) => handler.expired(fired, timers),
             Delivery::Call(call) => call.run(timers),
             Delivery::Wake(Some(waker)) => waker.wake(),
             Delivery::Wake(None) => {}
             Delivery::Events(index, events) => core.deliver_events(index, events, timers),
+            Delivery::Scaled(class) => class.deliver(now),
         });
         let after = core.nanos_near();
         core.note_delivery(calm, after.saturating_sub(now));

@@ -10,11 +10,13 @@ mod connections;
 mod conns;
 mod end;
 mod recent;
+mod scale;
 mod shared;
 mod state;
 mod steps;
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -27,6 +29,8 @@ pub(crate) use self::connections::Refused;
 use self::conns::Conns;
 pub(crate) use self::conns::{Block, Events, NEVER, Packed, Record, slot_of};
 use self::recent::Recent;
+use self::scale::Scaling;
+pub(crate) use self::scale::{CLASSES_MAX, Class};
 use self::state::{Sleeper, State};
 pub(crate) use self::state::{Slept, contain};
 use crate::client::Client;
@@ -52,6 +56,7 @@ pub(crate) struct Core<T: 'static> {
     /// What waits for the outputs of futures that were spawned from elsewhere.
     pub(crate) outputs: Outputs,
     order: RefCell<Option<Order<T>>>,
+    scaling: Scaling,
     /// Until when the driver sleeps; [`Tick::ZERO`] while it is awake.
     asleep_until: Cell<Tick>,
     lanes_checked: Cell<Tick>,
@@ -64,6 +69,7 @@ pub(crate) enum Delivery<T: 'static> {
     Call(Call<T>),
     Wake(Option<Waker>),
     Events(u32, Events),
+    Scaled(Rc<dyn Class>),
 }
 
 impl<T: Send + 'static> Core<T> {
@@ -99,6 +105,7 @@ impl<T: Send + 'static> Core<T> {
             jobs: RefCell::new(Vec::new()),
             outputs: Outputs::default(),
             order: RefCell::new(None),
+            scaling: Scaling::new(),
             asleep_until: Cell::new(Tick::ZERO),
             lanes_checked: Cell::new(Tick::ZERO),
             closed: Cell::new(false),
@@ -106,6 +113,7 @@ impl<T: Send + 'static> Core<T> {
         };
         core.door().visitors().spawns = spawns;
         core.open_door(core.directory.tick.floor(core.nanos()));
+        core.rescale();
         core.publish();
         Ok(core)
     }

@@ -23,6 +23,7 @@ impl<T: Send + 'static> Core<T> {
         let tick = self.directory.tick.floor(now);
         if self.door().answer_knock() {
             self.open_door(tick);
+            self.rescale();
         }
         let more = self.drain_lanes(tick, now);
         self.tend_lanes(tick);
@@ -97,6 +98,7 @@ impl<T: Send + 'static> Core<T> {
         state.counts.granted = state.shard.granted() as u64;
         state.counts.lanes = lanes.len() as u64;
         state.counts.lane_depth = lanes.iter().map(|lane| lane.depth() as u64).sum();
+        (state.counts.scaled_pending, state.counts.scaled_fired) = self.scaling.counts();
         let published = &self.door().published;
         published.store(&state.counts, &mut state.lateness, &mut state.ring_delay);
     }
@@ -108,7 +110,7 @@ impl<T: Send + 'static> Core<T> {
     }
 
     pub(crate) fn is_behind(&self) -> bool {
-        self.state.borrow().shard.is_behind()
+        self.state.borrow().shard.is_behind() || self.scaling.is_due()
     }
 
     pub(crate) fn take_jobs(&self) -> Vec<Job<T>> {
@@ -156,6 +158,7 @@ impl<T: Send + 'static> Core<T> {
             self.lanes.borrow_mut().push(lane);
         }
         self.jobs.borrow_mut().append(&mut visitors.jobs);
+        self.scaling.want(visitors.scale);
         if let Some(order) = visitors.order.take() {
             *self.order.borrow_mut() = Some(order);
         }

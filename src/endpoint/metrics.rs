@@ -23,7 +23,8 @@ use crate::service::StatsSource;
 use crate::stats::{ServiceStats, ShardCounts, ShardState, ShardStats, Times};
 
 /// The counts that go down too. All others only grow.
-const GAUGES: [&str; 6] = ["pending", "pending_max", "granted", "capacity", "lanes", "lane_depth"];
+const GAUGES: [&str; 7] =
+    ["pending", "pending_max", "granted", "capacity", "lanes", "lane_depth", "scaled_pending"];
 
 /// The powers of two that bound the histograms, in nanoseconds: 1 µs to 69 s.
 const BOUNDS: RangeInclusive<u32> = 10..=36;
@@ -43,6 +44,7 @@ impl Collector for ServiceCollector {
         let stats = self.0.read();
         encode_service(&mut encoder, &stats)?;
         encode_states(&mut encoder, &stats.shards)?;
+        encode_scales(&mut encoder, &stats.shards)?;
         encode_counts(&mut encoder, &stats.shards)?;
         let lateness = "How long after their deadline timers were delivered";
         encode_times(&mut encoder, "lateness", lateness, &stats.shards, |shard| &shard.lateness)?;
@@ -79,6 +81,15 @@ fn encode_states(encoder: &mut DescriptorEncoder<'_>, shards: &[ShardStats]) -> 
     for shard in shards {
         let running = u64::from(shard.state == ShardState::Running);
         ConstGauge::new(running).encode(family.encode_family(&label(shard))?)?;
+    }
+    Ok(())
+}
+
+fn encode_scales(encoder: &mut DescriptorEncoder<'_>, shards: &[ShardStats]) -> fmt::Result {
+    let help = "By what scaled timeouts are scaled, 0 for their minimum to 1 for their maximum";
+    let mut family = encoder.encode_descriptor("scale", help, None, MetricType::Gauge)?;
+    for shard in shards {
+        ConstGauge::new(shard.scale.get()).encode(family.encode_family(&label(shard))?)?;
     }
     Ok(())
 }

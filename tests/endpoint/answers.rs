@@ -131,7 +131,9 @@ fn the_metrics_have_every_count_of_every_shard() {
     let endpoint = endpoint(&service);
     fire(&service, 0, 10);
     fire(&service, 2, 30);
-    let gauges = ["pending", "pending_max", "granted", "capacity", "lanes", "lane_depth"];
+    service.set_scale(corewheel::Scale::new(0.75).unwrap());
+    let gauges =
+        ["pending", "pending_max", "granted", "capacity", "lanes", "lane_depth", "scaled_pending"];
     wait_until("nothing moves during a scrape", || {
         let before = service.stats();
         let scrape = scrape(endpoint.local_addr());
@@ -151,6 +153,7 @@ fn the_metrics_have_every_count_of_every_shard() {
                 assert!((scraped - value as f64).abs() < 0.5, "{family} {scraped} {value}");
             }
             assert!(scrape.value("corewheel_running", "", label) > 0.5);
+            assert!((scrape.value("corewheel_scale", "", label) - 0.75).abs() < 1e-9);
             for (family, times) in [
                 ("corewheel_lateness_seconds", &shard.lateness),
                 ("corewheel_ring_delay_seconds", &shard.ring_delay),

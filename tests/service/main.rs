@@ -10,6 +10,7 @@ mod death;
 mod intervals;
 mod lanes;
 mod purgatory;
+mod scaled;
 mod shutdown;
 mod sleeps;
 mod support;

@@ -377,6 +377,12 @@ pub(crate) fn ticks_of<T: Send + 'static>(timers: &Timers<T>) -> u64 {
     (timers.now() - epoch).as_millis() as u64
 }
 
+/// Nanoseconds that the lab's clock has counted.
+pub(crate) fn nanos_of<T: Send + 'static>(timers: &Timers<T>) -> u64 {
+    let epoch = EPOCH.get().expect("a lab is made first");
+    (timers.now() - epoch).as_nanos() as u64
+}
+
 /// The law, for one reading of one shard.
 #[track_caller]
 pub(crate) fn check_law(counts: &ShardCounts) {

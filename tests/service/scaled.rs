@@ -1,0 +1,754 @@
+//! Timeouts that shrink under pressure, all at once, and never below their minimum.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::task::Wake;
+use std::time::Duration;
+
+use corewheel::{
+    Closed, Fired, LoopSleep, Scale, ScaledStats, ScaledTimeout, ScaledTimeouts, ScheduleError,
+    ShutdownPolicy, TimerService, TimerServiceBuilder, Timers, Turn, TurnBudget,
+};
+use fastrand::Rng;
+
+use crate::support::{
+    Alarm, FAR, Guard, Host, Lab, OTHER, PATIENCE, Running, SHARD, builder, check_law, ms,
+    nanos_of, next, ticks_of, wait_until,
+};
+
+type Timeouts<V> = ScaledTimeouts<V, ()>;
+/// What ended, and at which tick.
+type Ends<V> = Rc<RefCell<Vec<(V, u64)>>>;
+
+fn scale(factor: f64) -> Scale {
+    Scale::new(factor).unwrap()
+}
+
+/// Timeouts that note what ends.
+fn timeouts<V: 'static>(lab: &Lab<()>, min: u64, max: u64) -> (Timeouts<V>, Ends<V>) {
+    let ends = Ends::default();
+    let noted = Rc::clone(&ends);
+    let note = move |value, timeouts: &Timeouts<V>| {
+        noted.borrow_mut().push((value, ticks_of(timeouts.timers())));
+    };
+    (ScaledTimeouts::new(lab.timers(), ms(min), ms(max), note).unwrap(), ends)
+}
+
+fn lab() -> Lab<()> {
+    Lab::new(builder(1))
+}
+
+fn of_capacity(capacity: u32) -> TimerServiceBuilder {
+    TimerService::builder().shards(1).capacity(capacity)
+}
+
+#[track_caller]
+fn check_stats<V>(timeouts: &Timeouts<V>) -> ScaledStats {
+    let stats = timeouts.stats();
+    let ScaledStats { pending, started, expired, cancelled, .. } = stats;
+    assert_eq!(started, pending + expired + cancelled, "{stats:?}");
+    stats
+}
+
+/// Nothing is left, nothing more happens, and the counts add up.
+#[track_caller]
+fn check_empty<V>(lab: &mut Lab<()>, timeouts: &Timeouts<V>) {
+    assert!(timeouts.is_empty());
+    check_stats(timeouts);
+    assert_eq!(lab.timers().len(), 0, "no timer is left");
+    lab.settle();
+    assert_eq!(lab.turn(), Turn::Idle);
+    let counts = lab.counts();
+    check_law(&counts);
+    assert_eq!((counts.scaled_pending, counts.scaled_fired), (0, timeouts.stats().expired));
+}
+
+#[test]
+fn a_timeout_lasts_for_its_minimum_and_the_scales_part_of_the_rest() {
+    for (factor, span) in [(1.0, 60), (0.0, 10), (0.5, 35), (0.01, 11), (0.999, 60)] {
+        let mut lab = lab();
+        let (timeouts, ends) = timeouts(&lab, 10, 60);
+        lab.timers().set_scale(scale(factor));
+        let timeout = timeouts.start("a").unwrap();
+        lab.settle();
+        assert_eq!(timeouts.remaining(timeout), Some(ms(span)), "{factor}");
+        assert_eq!(timeouts.deadline(timeout), Some(lab.clock.now() + ms(span)));
+        lab.advance(Duration::from_nanos(span * 1_000_000 - 1));
+        assert_eq!(ends.take(), [], "{factor}: it is early");
+        lab.advance(Duration::from_nanos(1));
+        assert_eq!(ends.take(), [("a", span)], "{factor}");
+        assert_eq!(timeouts.remaining(timeout), None);
+        assert!(!timeouts.restart(timeout), "it has ended");
+        assert_eq!(timeouts.cancel(timeout), None);
+        check_empty(&mut lab, &timeouts);
+    }
+}
+
+#[test]
+fn what_has_started_follows_the_scale_both_ways_and_ends_never_before_its_minimum() {
+    let mut lab = lab();
+    let (timeouts, ends) = timeouts(&lab, 10, 60);
+    timeouts.start("a").unwrap();
+    lab.advance(ms(9));
+    timeouts.start("b").unwrap();
+    lab.timers().set_scale(Scale::ZERO);
+    lab.advance(Duration::from_nanos(999_999));
+    assert_eq!(ends.take(), [], "its minimum is not over");
+    lab.advance(Duration::from_nanos(1));
+    assert_eq!(ends.take(), [("a", 10)]);
+    lab.timers().set_scale(Scale::ONE);
+    lab.advance(ms(40));
+    assert_eq!(ends.take(), [], "it has all its time again");
+    lab.timers().set_scale(scale(0.5));
+    lab.settle();
+    assert_eq!(ends.take(), [("b", 50)], "half of the rest was over before");
+    check_empty(&mut lab, &timeouts);
+}
+
+#[test]
+fn a_change_of_the_scale_moves_one_timer_for_each_range_however_many_wait() {
+    let mut lab = Lab::<()>::new(of_capacity(1 << 17));
+    let ranges: Vec<_> = (0..3).map(|n| timeouts(&lab, 1_000, 10_000 + n)).collect();
+    for number in 0..100_000 {
+        for (timeouts, _) in &ranges {
+            timeouts.start(number).unwrap();
+        }
+    }
+    lab.settle();
+    let before = lab.counts();
+    assert_eq!((before.pending, before.scaled_pending), (3, 300_000));
+    lab.timers().set_scale(scale(0.5));
+    lab.settle();
+    let down = lab.counts();
+    assert_eq!(down.reset_relinked - before.reset_relinked, 3);
+    assert_eq!(down.scheduled_local, before.scheduled_local);
+    lab.timers().set_scale(Scale::ONE);
+    lab.settle();
+    let up = lab.counts();
+    let moved = up.reset_lazy + up.reset_relinked - down.reset_lazy - down.reset_relinked;
+    assert_eq!((moved, up.scheduled_local, up.fired), (3, before.scheduled_local, 0));
+    assert_eq!(lab.service.stats().shards[0].scale, Scale::ONE);
+    // The same again moves none.
+    lab.timers().set_scale(Scale::ONE);
+    assert_eq!(lab.counts().reset_lazy, up.reset_lazy);
+    drop(ranges);
+    assert_eq!((lab.timers().len(), lab.counts().scaled_pending), (0, 300_000), "of the last turn");
+    lab.settle();
+    assert_eq!(lab.counts().scaled_pending, 0);
+}
+
+#[test]
+fn what_is_due_at_once_is_spread_over_turns_in_order_and_other_timers_take_their_turns() {
+    const MANY: u32 = 100_000;
+    let mut lab = Lab::<()>::new(of_capacity(MANY));
+    let (timeouts, ends) = timeouts(&lab, 10, 60_000);
+    for number in 0..MANY {
+        timeouts.start(number).unwrap();
+    }
+    lab.advance(ms(10));
+    lab.timers().set_scale(Scale::ZERO);
+    for _ in 0..3 {
+        lab.timers().schedule(Duration::ZERO, ()).unwrap();
+    }
+    let (mut turns, mut all) = (0, Vec::new());
+    loop {
+        turns += 1;
+        let turn = lab.turn();
+        let ended = ends.take();
+        assert!(ended.len() <= 512, "{} in one turn", ended.len());
+        all.extend(ended.into_iter().map(|(number, _)| number));
+        if turns == 1 {
+            assert_eq!(lab.fired().len(), 3, "they do not wait for those before them");
+        }
+        if turn != Turn::More {
+            break;
+        }
+    }
+    assert!(all.into_iter().eq(0..MANY));
+    assert!(turns >= MANY / 512, "{turns}");
+    let stats = lab.service.stats();
+    assert_eq!(stats.shards[0].counts.turns_exhausted, u64::from(turns) - 1);
+    let counts = stats.shards[0].counts;
+    assert_eq!(counts.scaled_fired, u64::from(MANY));
+    assert_eq!(stats.shards[0].lateness.count, counts.fired + counts.scaled_fired);
+    check_empty(&mut lab, &timeouts);
+}
+
+#[test]
+fn a_scale_that_is_set_back_meanwhile_leaves_the_rest() {
+    let mut lab = lab();
+    let (timeouts, ends) = timeouts(&lab, 10, 60);
+    for number in 0..2_000 {
+        timeouts.start(number).unwrap();
+    }
+    lab.advance(ms(20));
+    lab.timers().set_scale(Scale::ZERO);
+    assert_eq!(lab.turn(), Turn::More);
+    let gone = ends.take().len();
+    assert!((1..=512).contains(&gone), "{gone}");
+    lab.timers().set_scale(Scale::ONE);
+    lab.advance(ms(39));
+    assert_eq!(ends.take(), []);
+    lab.advance(ms(1));
+    let rest: Vec<_> = ends.take().into_iter().map(|(number, at)| (number, at == 60)).collect();
+    assert!(rest.into_iter().eq((gone..2_000).map(|number| (number, true))));
+    check_empty(&mut lab, &timeouts);
+}
+
+#[test]
+fn a_turn_that_is_bounded_in_time_delivers_timers_and_scaled_timeouts_by_turns() {
+    let budget = TurnBudget { time_max: Some(Duration::ZERO), ..TurnBudget::default() };
+    let mut lab = Lab::<()>::new(builder(1).budget(budget));
+    let (timeouts, ends) = timeouts(&lab, 1, 2);
+    for number in 0..5 {
+        timeouts.start(number).unwrap();
+        lab.timers().schedule(ms(2), ()).unwrap();
+    }
+    lab.clock.advance(ms(2));
+    let mut order = String::new();
+    while lab.turn() == Turn::More {
+        let (timers, scaled) = (lab.fired().len(), ends.take().len());
+        assert!(timers + scaled <= 1, "one in each turn");
+        order += &"t".repeat(timers);
+        order += &"s".repeat(scaled);
+    }
+    order += &"t".repeat(lab.fired().len());
+    assert_eq!(order.trim_end_matches('t').matches("tt").count(), 0, "{order}");
+    assert_eq!(order.matches("ss").count(), 0, "{order}");
+    assert_eq!(order.matches('s').count() + ends.take().len(), 5, "{order}");
+    check_empty(&mut lab, &timeouts);
+}
+
+#[test]
+fn ranges_that_are_due_together_take_turns() {
+    let mut lab = lab();
+    let order = Rc::new(RefCell::new(String::new()));
+    let ranges: Vec<_> = [10, 11]
+        .into_iter()
+        .map(|min| {
+            let noted = Rc::clone(&order);
+            let note = move |name: char, _: &Timeouts<char>| noted.borrow_mut().push(name);
+            ScaledTimeouts::new(lab.timers(), ms(min), FAR, note).unwrap()
+        })
+        .collect();
+    for (timeouts, name) in ranges.iter().zip(['a', 'b']) {
+        for _ in 0..4 {
+            timeouts.start(name).unwrap();
+        }
+    }
+    lab.advance(ms(20));
+    lab.timers().set_scale(Scale::ZERO);
+    lab.settle();
+    let order = order.take();
+    assert_eq!(order.matches('a').count(), 4);
+    assert!(order.contains("abab") || order.contains("baba"), "{order}");
+}
+
+#[test]
+fn what_is_started_again_goes_to_the_end_and_what_is_cancelled_comes_back() {
+    let mut lab = lab();
+    let (timeouts, ends) = timeouts(&lab, 10, 60);
+    let all = ["a", "b", "c", "d"].map(|name| timeouts.start(name).unwrap());
+    let [a, b, c, last] = all;
+    lab.advance(ms(5));
+    assert!(timeouts.restart(a));
+    assert_eq!(timeouts.cancel(c), Some("c"));
+    assert_eq!(timeouts.cancel(c), None, "once");
+    assert!(!timeouts.restart(c));
+    assert_eq!((timeouts.remaining(a), timeouts.remaining(b)), (Some(ms(60)), Some(ms(55))));
+    lab.advance(ms(55));
+    assert_eq!(ends.take(), [("b", 60), ("d", 60)]);
+    assert!(!timeouts.restart(last));
+    let new = timeouts.start("e").unwrap();
+    assert!(all.iter().all(|known| *known != new), "a place is used again, a name is not");
+    lab.advance(ms(5));
+    assert_eq!(ends.take(), [("a", 65)]);
+    assert_eq!(timeouts.drain(), ["e"]);
+    let stats = check_stats(&timeouts);
+    assert_eq!((stats.started, stats.expired, stats.cancelled, stats.restarted), (5, 3, 2, 1));
+    check_empty(&mut lab, &timeouts);
+}
+
+#[test]
+fn one_that_is_due_but_not_delivered_yet_can_still_be_cancelled_or_started_again() {
+    let mut lab = lab();
+    let (timeouts, ends) = timeouts(&lab, 10, 60);
+    let [a, b, _] = ["a", "b", "c"].map(|name| timeouts.start(name).unwrap());
+    lab.clock.advance(ms(60));
+    assert_eq!(timeouts.remaining(a), Some(Duration::ZERO));
+    assert_eq!(timeouts.cancel(a), Some("a"));
+    assert!(timeouts.restart(b));
+    lab.settle();
+    assert_eq!(ends.take(), [("c", 60)]);
+    lab.advance(ms(60));
+    assert_eq!(ends.take(), [("b", 120)]);
+    check_empty(&mut lab, &timeouts);
+}
+
+#[test]
+fn a_range_of_one_point_is_not_scaled_and_one_without_end_lasts_for_ever() {
+    let mut lab = lab();
+    let (fixed, fixed_ends) = timeouts(&lab, 10, 10);
+    let forever: Timeouts<&str> =
+        ScaledTimeouts::new(lab.timers(), ms(10), Duration::MAX, |_, _| {}).unwrap();
+    fixed.start("a").unwrap();
+    forever.start("b").unwrap();
+    lab.timers().set_scale(Scale::ZERO);
+    lab.timers().set_scale(Scale::ONE);
+    lab.advance(ms(10));
+    assert_eq!(fixed_ends.take(), [("a", 10)]);
+    lab.advance(Duration::from_hours(100 * 365 * 24));
+    assert_eq!((forever.len(), forever.max()), (1, Duration::from_nanos(u64::MAX)));
+    lab.timers().set_scale(Scale::ZERO);
+    lab.settle();
+    assert_eq!((forever.stats().expired, lab.timers().len()), (1, 0));
+}
+
+#[test]
+fn a_timeout_without_a_minimum_ends_in_a_later_turn_than_it_starts() {
+    let mut lab = lab();
+    let again = |name, timeouts: &Timeouts<&str>| {
+        timeouts.start(name).unwrap();
+    };
+    let timeouts = ScaledTimeouts::new(lab.timers(), Duration::ZERO, ms(5), again).unwrap();
+    timeouts.start("a").unwrap();
+    lab.timers().set_scale(Scale::ZERO);
+    lab.settle();
+    assert_eq!(timeouts.stats().expired, 0);
+    for n in 1..10 {
+        lab.advance(ms(1));
+        assert_eq!(timeouts.stats().expired, n, "each starts one that ends at the next tick");
+    }
+    timeouts.drain();
+    check_empty(&mut lab, &timeouts);
+}
+
+#[test]
+fn bad_ranges_and_scales_are_refused_by_name() {
+    let lab = lab();
+    let build = |min, max, pending_max| {
+        let range = (Duration::from_millis(min), Duration::from_millis(max));
+        let built = Timeouts::<()>::with_pending_max(
+            lab.timers(),
+            range.0,
+            range.1,
+            pending_max,
+            |(), _| {},
+        );
+        built.map(drop).map_err(|error| (error.field(), error.to_string()))
+    };
+    let (field, message) = build(6, 5, 1).unwrap_err();
+    assert_eq!(field, "min");
+    assert!(message.contains("6ms") && message.contains("5ms"), "{message}");
+    assert_eq!(build(0, 0, 1).unwrap_err().0, "max");
+    assert_eq!(build(0, 1, 0).unwrap_err().0, "pending_max");
+    assert_eq!(build(0, 1, u32::MAX).unwrap_err().0, "pending_max");
+    assert!(build(0, 1, u32::MAX - 1).is_ok());
+    for factor in [f64::NAN, -0.01, 1.01, f64::INFINITY] {
+        assert_eq!(Scale::new(factor).unwrap_err().field(), "scale");
+    }
+}
+
+#[test]
+fn a_shard_has_a_thousand_ranges_and_takes_others_when_some_are_gone() {
+    let lab = lab();
+    let new = || Timeouts::<()>::new(lab.timers(), ms(1), ms(2), |(), _| {});
+    let mut all: Vec<_> = (0..1_024).map(|_| new().unwrap()).collect();
+    assert_eq!(new().unwrap_err().field(), "ScaledTimeouts");
+    all.pop();
+    assert!(new().is_ok());
+}
+
+#[test]
+fn a_refusal_returns_the_value() {
+    let mut lab = Lab::<()>::new(of_capacity(2));
+    let few = Timeouts::with_pending_max(lab.timers(), ms(1), ms(5), 2, |_: &str, _| {}).unwrap();
+    few.start("a").unwrap();
+    few.start("b").unwrap();
+    let refused = few.start("c").unwrap_err();
+    assert!(matches!(refused, ScheduleError::Full("c")), "{refused}");
+    lab.timers().schedule(FAR, ()).unwrap();
+    let (timeouts, _) = timeouts(&lab, 1, 5);
+    let refused = timeouts.start("d").unwrap_err();
+    assert!(matches!(refused, ScheduleError::Full("d")), "the shard has no room for its timer");
+    let stats = check_stats(&timeouts);
+    assert_eq!((stats.started, stats.refused), (0, 1));
+    few.drain();
+    timeouts.start("d").unwrap();
+    lab.end(ShutdownPolicy::Drop);
+    let refused = few.start("e").unwrap_err();
+    assert!(matches!(refused, ScheduleError::Closed("e")), "{refused}");
+    assert_eq!(check_stats(&few).refused, 2);
+}
+
+#[test]
+fn a_shard_that_is_full_meanwhile_loses_no_timeout() {
+    let mut lab = Lab::<()>::new(of_capacity(2));
+    let timers = lab.timers().clone();
+    let ends = Rc::new(Cell::new(0));
+    let count = Rc::clone(&ends);
+    let new = Timeouts::with_pending_max(&timers, ms(1), ms(5), 10, move |(), timeouts| {
+        count.set(count.get() + 1);
+        // Whatever is free is taken at once.
+        while timeouts.timers().schedule(FAR, ()).is_ok() {}
+    });
+    let timeouts = new.unwrap();
+    let first = timeouts.start(()).unwrap();
+    for _ in 0..3 {
+        lab.advance(ms(1));
+        timeouts.start(()).unwrap();
+    }
+    timeouts.restart(first);
+    lab.advance(ms(50));
+    assert_eq!(ends.get(), 4);
+    assert_eq!(check_stats(&timeouts).expired, 4);
+}
+
+#[test]
+fn the_handler_may_use_the_timeouts_as_it_likes() {
+    let mut lab = lab();
+    let keys: Rc<RefCell<BTreeMap<&str, ScaledTimeout>>> = Rc::default();
+    let log = Rc::new(RefCell::new(Vec::new()));
+    let (known, noted) = (Rc::clone(&keys), Rc::clone(&log));
+    let timeouts = Timeouts::new(lab.timers(), ms(10), ms(20), move |name: &str, timeouts| {
+        noted.borrow_mut().push(format!("{name} at {}", ticks_of(timeouts.timers())));
+        let key = |name| known.borrow()[name];
+        match name {
+            "a" => assert_eq!(timeouts.cancel(key("b")), Some("b")),
+            "c" => assert!(timeouts.restart(key("d"))),
+            "e" => {
+                assert!(!timeouts.restart(key("e")), "it has ended");
+                timeouts.start("f").unwrap();
+                timeouts.timers().set_scale(scale(0.5));
+            }
+            "f" => {
+                timeouts.timers().set_scale(Scale::ONE);
+                panic!("on purpose");
+            }
+            "d" => assert_eq!(timeouts.drain(), ["f", "g"]),
+            _ => unreachable!("{name}"),
+        }
+    })
+    .unwrap();
+    for name in ["a", "b", "c", "d", "e"] {
+        keys.borrow_mut().insert(name, timeouts.start(name).unwrap());
+    }
+    lab.advance(ms(20));
+    assert_eq!(log.take(), ["a at 20", "c at 20", "e at 20"]);
+    // Both were started at 20, and last for 15 by now.
+    lab.advance(ms(14));
+    assert_eq!(log.take(), [""; 0]);
+    timeouts.start("g").unwrap();
+    lab.advance(ms(1));
+    assert_eq!(log.take(), ["d at 35"], "it ends all others");
+    let f = timeouts.start("f").unwrap();
+    lab.advance(ms(15));
+    assert_eq!(log.take(), ["f at 50"]);
+    assert!(!timeouts.restart(f));
+    assert_eq!((lab.timers().scale(), lab.counts().panicked), (Scale::ONE, 1));
+    check_empty(&mut lab, &timeouts);
+}
+
+#[test]
+fn a_handler_that_panics_is_used_again() {
+    let mut lab = lab();
+    let timeouts = Timeouts::new(lab.timers(), ms(1), ms(2), |fail: bool, _| {
+        assert!(!fail, "on purpose");
+    })
+    .unwrap();
+    for fail in [true, false, true, false] {
+        timeouts.start(fail).unwrap();
+    }
+    lab.advance(ms(2));
+    assert_eq!(timeouts.stats().expired, 4);
+    assert_eq!(lab.counts().panicked, 2);
+    check_empty(&mut lab, &timeouts);
+}
+
+#[test]
+fn the_last_clone_may_be_dropped_in_the_handler_and_drops_what_waits() {
+    let mut lab = lab();
+    let (guard, dropped) = Guard::new();
+    let last: Rc<RefCell<Option<Timeouts<Guard>>>> = Rc::default();
+    let mine = Rc::clone(&last);
+    let timeouts = Timeouts::new(lab.timers(), ms(1), ms(2), move |_, _| {
+        mine.take();
+    })
+    .unwrap();
+    for _ in 0..3 {
+        timeouts.start(guard.clone()).unwrap();
+    }
+    last.replace(Some(timeouts.clone()));
+    drop(timeouts);
+    lab.advance(ms(2));
+    assert_eq!(dropped.load(Ordering::SeqCst), 3);
+    assert!(last.borrow().is_none());
+    assert_eq!((lab.timers().len(), lab.turn()), (0, Turn::Idle));
+    let counts = lab.counts();
+    assert_eq!((counts.scaled_fired, counts.scaled_pending, counts.panicked), (1, 0, 0));
+    check_law(&counts);
+}
+
+#[test]
+fn a_driver_that_is_woken_by_a_start_may_start_others_at_once() {
+    thread_local! {
+        static TIMEOUTS: RefCell<Option<Timeouts<u32>>> = const { RefCell::new(None) };
+    }
+    struct StartWhenWoken;
+    impl Wake for StartWhenWoken {
+        fn wake(self: std::sync::Arc<Self>) {
+            TIMEOUTS.with_borrow(|timeouts| timeouts.as_ref().unwrap().start(2)).unwrap();
+        }
+    }
+    let mut lab = lab();
+    let (timeouts, ends) = timeouts(&lab, 10, 60);
+    TIMEOUTS.set(Some(timeouts.clone()));
+    let turn = lab.turn();
+    let waker = std::sync::Arc::new(StartWhenWoken).into();
+    assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), LoopSleep::UntilWoken);
+    timeouts.start(1).unwrap();
+    assert_eq!(timeouts.len(), 2);
+    assert_eq!(lab.timers().len(), 1, "one timer, whoever was first");
+    lab.advance(ms(60));
+    assert_eq!(ends.take(), [(1, 60), (2, 60)]);
+    TIMEOUTS.take();
+    check_empty(&mut lab, &timeouts);
+}
+
+#[test]
+fn a_scale_that_is_set_while_the_shard_sleeps_wakes_it_in_time() {
+    let mut lab = lab();
+    let (timeouts, ends) = timeouts(&lab, 10, 60);
+    timeouts.start("a").unwrap();
+    let turn = lab.turn();
+    assert_eq!(turn, next(60));
+    let (alarm, waker) = Alarm::new();
+    assert!(matches!(lab.shards[0].prepare_to_sleep(turn, &waker), LoopSleep::Until(_)));
+    lab.timers().set_scale(scale(0.5));
+    assert_eq!(alarm.count(), 1, "from a task of its own core");
+    let turn = lab.turn();
+    assert_eq!(turn, next(35));
+    assert!(matches!(lab.shards[0].prepare_to_sleep(turn, &waker), LoopSleep::Until(_)));
+    let client = lab.client();
+    client.set_scale_on(SHARD, scale(0.5)).unwrap();
+    assert_eq!(alarm.count(), 1, "it is that already");
+    client.set_scale_on(SHARD, scale(0.1)).unwrap();
+    assert_eq!(alarm.count(), 2, "from elsewhere");
+    assert_eq!((lab.turn(), lab.timers().scale()), (next(15), scale(0.1)));
+    lab.advance(ms(15));
+    assert_eq!(ends.take(), [("a", 15)]);
+    check_empty(&mut lab, &timeouts);
+}
+
+#[test]
+fn starts_and_cancels_show_in_the_statistics_while_the_shard_sleeps() {
+    let mut lab = lab();
+    let (timeouts, _) = timeouts(&lab, 10, 60);
+    let turn = lab.turn();
+    let (_, waker) = Alarm::new();
+    let _ = lab.shards[0].prepare_to_sleep(turn, &waker);
+    let a = timeouts.start("a").unwrap();
+    timeouts.start("b").unwrap();
+    let turn = lab.turn();
+    let _ = lab.shards[0].prepare_to_sleep(turn, &waker);
+    timeouts.cancel(a);
+    assert_eq!(lab.counts().scaled_pending, 1);
+}
+
+#[test]
+fn the_last_scale_that_is_set_counts_wherever_it_comes_from() {
+    let mut lab = Lab::<()>::new(builder(2));
+    let client = lab.client();
+    client.set_scale_on(SHARD, scale(0.2)).unwrap();
+    client.set_scale_on(SHARD, scale(0.3)).unwrap();
+    assert_eq!(lab.timers().scale(), Scale::ONE, "it has not looked yet");
+    assert_eq!(lab.service.stats().shards[0].scale, scale(0.3), "but that is what it is to be");
+    lab.timers().set_scale(scale(0.4));
+    lab.settle();
+    assert_eq!(lab.timers().scale(), scale(0.4));
+    client.set_scale_on(SHARD, scale(0.5)).unwrap();
+    lab.settle();
+    assert_eq!(lab.timers().scale(), scale(0.5));
+    assert_eq!(lab.shards[1].timers().scale(), Scale::ONE, "each shard has its own");
+    lab.service.set_scale(Scale::ZERO);
+    lab.settle();
+    let scales = lab.service.stats().shards.into_iter().map(|shard| shard.scale);
+    assert!(scales.eq([Scale::ZERO; 2]));
+    lab.end(ShutdownPolicy::Drop);
+    assert_eq!(client.set_scale_on(SHARD, Scale::ONE), Err(Closed));
+    lab.service.set_scale(Scale::ONE);
+    lab.settle();
+    assert_eq!(lab.service.stats().shards[usize::from(OTHER.number())].scale, Scale::ONE);
+}
+
+#[test]
+fn a_shard_takes_the_scale_with_it_that_was_set_before_it_was_driven() {
+    let service: TimerService<()> = builder(1).start_attached().unwrap();
+    service.client().set_scale_on(SHARD, scale(0.25)).unwrap();
+    let deliver = |_: Fired<()>, _: &Timers<()>| {};
+    let shard = service.attach(SHARD).unwrap().into_loop(deliver).unwrap();
+    assert_eq!(shard.timers().scale(), scale(0.25));
+    let timeouts = Timeouts::new(shard.timers(), ms(100), ms(500), |(), _| {}).unwrap();
+    assert_eq!(timeouts.span(), ms(200));
+    let _ = shard.shutdown(ShutdownPolicy::Drop);
+}
+
+#[test]
+fn at_the_end_timeouts_end_or_stay_by_the_policy() {
+    for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
+        for pressed in [false, true] {
+            let mut lab = lab();
+            let (timeouts, ends) = timeouts(&lab, 10, 60);
+            for number in 0..1_000 {
+                timeouts.start(number).unwrap();
+            }
+            if pressed {
+                lab.advance(ms(10));
+                lab.timers().set_scale(Scale::ZERO);
+                assert_eq!(lab.turn(), Turn::More);
+            }
+            let report = lab.end(policy);
+            check_law(&report.counts);
+            let ended: Vec<_> = ends.take().into_iter().map(|(number, _)| number).collect();
+            let rest = timeouts.drain();
+            assert!(ended.iter().chain(&rest).copied().eq(0..1_000), "{policy:?}");
+            assert_eq!(rest.is_empty(), policy == ShutdownPolicy::Fire, "{policy:?}");
+            check_stats(&timeouts);
+        }
+    }
+}
+
+#[test]
+fn the_scale_is_in_the_statistics_as_a_number() {
+    let mut lab = lab();
+    lab.timers().set_scale(scale(0.3));
+    lab.settle();
+    let stats = serde_json::to_value(lab.service.stats()).unwrap();
+    assert_eq!(stats["shards"][0]["scale"], 0.3);
+    assert_eq!(stats["shards"][0]["scaled_pending"], 0);
+}
+
+/// Against a slow and obvious twin: a list of timeouts, each with its start.
+#[test]
+fn any_history_is_that_of_a_plain_list() {
+    struct Twin {
+        number: u32,
+        key: ScaledTimeout,
+        start: u64,
+    }
+    const RANGES: [(u64, u64); 3] = [(0, 40), (5, 5), (3, 90)];
+    for seed in 0..60 {
+        let mut rng = Rng::with_seed(seed);
+        let budget = TurnBudget { expired_max: rng.u32(1..8), ..TurnBudget::default() };
+        let mut lab = Lab::<()>::new(builder(1).budget(budget));
+        let all = RANGES.map(|(min, max)| timeouts(&lab, min, max));
+        let mut twins: [Vec<Twin>; 3] = Default::default();
+        // Of 1,024 parts.
+        let mut parts = 1_024;
+        for step in 0..600 {
+            let which = rng.usize(..RANGES.len());
+            let ((timeouts, _), twin) = (&all[which], &mut twins[which]);
+            let now = nanos_of(lab.timers());
+            let picked = rng.usize(..twin.len().max(1));
+            match rng.u32(..12) {
+                0..5 => {
+                    let key = timeouts.start(step).unwrap();
+                    twin.push(Twin { number: step, key, start: now });
+                }
+                5 | 6 if !twin.is_empty() => {
+                    let Twin { number, key, .. } = twin.remove(picked);
+                    assert!(timeouts.restart(key), "seed {seed}, step {step}");
+                    twin.push(Twin { number, key, start: now });
+                }
+                7 if !twin.is_empty() => {
+                    let Twin { number, key, .. } = twin.remove(picked);
+                    assert_eq!(timeouts.cancel(key), Some(number), "seed {seed}, step {step}");
+                }
+                8 => {
+                    parts = [0, 1_024, rng.u64(..1_024)][rng.usize(..3)];
+                    let scale = scale(parts as f64 / 1_024.0);
+                    if rng.bool() {
+                        lab.timers().set_scale(scale);
+                    } else {
+                        lab.client().set_scale_on(SHARD, scale).unwrap();
+                    }
+                    lab.settle();
+                }
+                _ => lab.advance(Duration::from_micros(rng.u64(1..20_000))),
+            }
+            lab.settle();
+            let now = nanos_of(lab.timers());
+            for (((min, max), (timeouts, ends)), twin) in
+                RANGES.into_iter().zip(&all).zip(&mut twins)
+            {
+                let span = min * 1_000_000 + ((max - min) * 1_000_000 * parts + 512) / 1_024;
+                let is_due =
+                    |twin: &Twin| (twin.start + span.max(1)).div_ceil(1_000_000) * 1_000_000 <= now;
+                let due: Vec<_> = twin.extract_if(.., |twin| is_due(twin)).collect();
+                let ended: Vec<_> = ends.take().into_iter().map(|(number, _)| number).collect();
+                let expected: Vec<_> = due.into_iter().map(|twin| twin.number).collect();
+                assert_eq!(ended, expected, "seed {seed}, step {step}, {min} to {max}");
+                assert_eq!(check_stats(timeouts).pending, twin.len() as u64);
+            }
+            let held = all.iter().filter(|(timeouts, _)| !timeouts.is_empty()).count();
+            assert_eq!(lab.timers().len(), held, "seed {seed}: one timer for each range");
+            let pending: usize = twins.iter().map(Vec::len).sum();
+            assert_eq!(lab.counts().scaled_pending, pending as u64);
+        }
+        check_law(&lab.counts());
+    }
+}
+
+#[test]
+fn timeouts_shrink_and_grow_wherever_a_shard_runs() {
+    thread_local! {
+        static TIMEOUTS: RefCell<Option<Timeouts<u32>>> = const { RefCell::new(None) };
+    }
+    for host in Host::all() {
+        let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
+        let client = running.client();
+        let (sender, ends) = mpsc::channel();
+        let start = running.service.now();
+        let fill = move |timers: &Timers<()>| {
+            let note = move |number, timeouts: &Timeouts<u32>| {
+                sender.send((number, timeouts.timers().now())).unwrap();
+            };
+            let timeouts = ScaledTimeouts::new(timers, ms(20), FAR, note).unwrap();
+            for number in 0..2_000 {
+                timeouts.start(number).unwrap();
+            }
+            TIMEOUTS.set(Some(timeouts));
+        };
+        client.schedule_fn_on(SHARD, Duration::ZERO, fill).unwrap();
+        let counts = || running.service.stats().shards[0].counts;
+        wait_until("all are pending", || counts().scaled_pending == 2_000);
+        client.set_scale_on(SHARD, Scale::ZERO).unwrap();
+        for expected in 0..2_000 {
+            let (number, at) = ends.recv_timeout(PATIENCE).unwrap();
+            assert_eq!(number, expected, "{host:?}: they are in order");
+            assert!(at >= start + ms(20), "{host:?}: it is early");
+        }
+        client.set_scale_on(SHARD, Scale::ONE).unwrap();
+        let (sender, left) = mpsc::channel();
+        let again = move |_: &Timers<()>| {
+            let timeouts = TIMEOUTS.with_borrow(Option::clone).unwrap();
+            timeouts.start(7).unwrap();
+        };
+        client.schedule_fn_on(SHARD, Duration::ZERO, again).unwrap();
+        let look = move |_: &Timers<()>| {
+            let timeouts = TIMEOUTS.take().unwrap();
+            sender.send((timeouts.stats(), timeouts.drain())).unwrap();
+        };
+        client.schedule_fn_on(SHARD, ms(60), look).unwrap();
+        let (stats, values) = left.recv_timeout(PATIENCE).unwrap();
+        assert_eq!((stats.expired, values), (2_000, vec![7]), "{host:?}");
+        wait_until("no timer is left", || counts().pending == 0 && counts().scaled_pending == 0);
+        let report = running.end(ShutdownPolicy::Drop);
+        let counts = report.shards[0].counts;
+        check_law(&counts);
+        assert_eq!((counts.panicked, counts.scaled_fired), (0, 2_000), "{host:?}");
+    }
+}
