@@ -14,6 +14,7 @@ mod echo;
 mod idle;
 mod life;
 mod server;
+mod to_the_end;
 
 use std::thread;
 use std::time::Duration;

@@ -37,19 +37,26 @@ pub(crate) fn example(name: &str) -> PathBuf {
 
 /// The command that starts the server in some world.
 pub(crate) fn command(world: World) -> Command {
-    let mut command = match world.forbidden {
-        None => Command::new(example("idle_server")),
-        Some(errno) => {
-            let mut command = Command::new(example("without_io_uring"));
-            command.arg(errno).arg(example("idle_server"));
-            command
-        }
-    };
-    command.args(["--runtime", world.runtime]).env_remove("RUST_LOG");
+    let mut command = command_of(world, "idle_server");
+    command.args(["--runtime", world.runtime]);
     command
 }
 
-/// Runs the server where it is to fail at once.
+/// The command that runs an example in some world.
+pub(crate) fn command_of(world: World, name: &str) -> Command {
+    let mut command = match world.forbidden {
+        None => Command::new(example(name)),
+        Some(errno) => {
+            let mut command = Command::new(example("without_io_uring"));
+            command.arg(errno).arg(example(name));
+            command
+        }
+    };
+    command.env_remove("RUST_LOG");
+    command
+}
+
+/// Runs what is to end by itself.
 pub(crate) fn run_to_its_end(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = Kill(command.spawn().unwrap());

@@ -1,0 +1,130 @@
+//! The server: it answers at once, late, or never.
+
+use std::cell::Cell;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use corewheel::Timers;
+use fastrand::Rng;
+use tokio::sync::Notify;
+
+use crate::client::{BYE, TIMEOUT};
+use crate::connection::{self, Network, Outbox};
+
+/// Of so many requests, one is answered too late and another one never.
+const UNLUCKY: u32 = 8;
+/// How long a late answer takes: when it comes, nobody waits for it.
+const LATE: Duration = TIMEOUT.saturating_mul(3);
+
+/// What became of the requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) at_once: u64,
+    pub(crate) late: u64,
+    pub(crate) never: u64,
+}
+
+#[derive(Debug, Default)]
+struct Server {
+    counts: Cell<Counts>,
+    closed: Cell<usize>,
+    changed: Notify,
+}
+
+/// One connection, as the server sees it.
+#[derive(Debug)]
+struct Session {
+    server: Rc<Server>,
+    timers: Timers,
+    outbox: Outbox,
+    /// Answers that are still to be sent.
+    owed: Cell<usize>,
+    /// The client has asked everything.
+    leaving: Cell<bool>,
+}
+
+/// Serves so many connections until all of them are closed.
+pub(crate) async fn serve<N: Network>(
+    timers: &Timers,
+    connections: usize,
+    ready: &mpsc::Sender<io::Result<SocketAddr>>,
+) -> io::Result<Counts> {
+    let listener = match N::listen() {
+        Ok((listener, address)) => {
+            drop(ready.send(Ok(address)));
+            listener
+        }
+        Err(error) => {
+            // It is told to the one who waits for the address.
+            drop(ready.send(Err(error)));
+            return Ok(Counts::default());
+        }
+    };
+    let server = Rc::new(Server::default());
+    for number in 0..connections {
+        let stream = N::accept(&listener).await?;
+        let session = Rc::new(Session {
+            server: Rc::clone(&server),
+            timers: timers.clone(),
+            outbox: Outbox::default(),
+            owed: Cell::new(0),
+            leaving: Cell::new(false),
+        });
+        N::spawn(async move {
+            let mut rng = Rng::with_seed(number as u64);
+            let received = |request| receive(&session, request, &mut rng);
+            // A client that leaves without a word is missed when it is counted what came.
+            let _ = connection::run(stream, &session.outbox, received).await;
+            session.server.closed.set(session.server.closed.get() + 1);
+            session.server.changed.notify_one();
+        });
+    }
+    while server.closed.get() < connections {
+        server.changed.notified().await;
+    }
+    Ok(server.counts.get())
+}
+
+fn receive(session: &Rc<Session>, request: u64, rng: &mut Rng) {
+    if request == BYE {
+        session.leaving.set(true);
+        return session.leave();
+    }
+    let mut counts = session.server.counts.get();
+    match rng.u32(..UNLUCKY) {
+        0 => counts.never += 1,
+        1 => {
+            let late = Rc::clone(session);
+            let answer = move |_: &Timers| {
+                late.owed.set(late.owed.get() - 1);
+                late.outbox.send(request);
+                late.leave();
+            };
+            session.owed.set(session.owed.get() + 1);
+            // A shard that has no room for another timer answers never.
+            if session.timers.schedule_fn(LATE, answer).is_ok() {
+                counts.late += 1;
+            } else {
+                session.owed.set(session.owed.get() - 1);
+                counts.never += 1;
+            }
+        }
+        _ => {
+            counts.at_once += 1;
+            session.outbox.send(request);
+        }
+    }
+    session.server.counts.set(counts);
+}
+
+impl Session {
+    /// Closes the connection once the client is leaving and has what it is owed.
+    fn leave(&self) {
+        if self.leaving.get() && self.owed.get() == 0 {
+            self.outbox.finish();
+        }
+    }
+}
