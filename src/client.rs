@@ -216,6 +216,10 @@ impl<T: Send + 'static> Client<T> {
         self.directory.clock.now()
     }
 
+    pub(crate) fn directory(&self) -> &Arc<Directory<T>> {
+        &self.directory
+    }
+
     #[inline]
     fn tick_after(&self, now: u64, delay: Duration) -> Tick {
         self.directory.deadline_after(now, delay)

@@ -57,6 +57,11 @@ impl Clock {
         self.epoch.checked_add(Duration::from_nanos(nanos)).unwrap_or(self.epoch + century)
     }
 
+    /// The moment that comes `after` another, or the last that there is.
+    pub(crate) fn after(&self, moment: Instant, after: Duration) -> Instant {
+        moment.checked_add(after).unwrap_or_else(|| self.instant(u64::MAX))
+    }
+
     /// Nanoseconds from the epoch to `instant`, 0 if it came before.
     #[inline]
     pub(crate) fn nanos_at(&self, instant: Instant) -> u64 {

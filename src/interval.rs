@@ -185,20 +185,19 @@ impl<T: Send + 'static> Interval<T> {
     fn next_after(&mut self, due: Instant, behavior: MissedTickBehavior) -> Instant {
         let now = self.timers.now();
         let late = now.saturating_duration_since(due);
-        // Fits: a service is not up for 584 years.
-        let missed = (late.as_nanos() / self.period.as_nanos()) as u64;
-        if missed == 0 || behavior == MissedTickBehavior::Burst {
-            return self.timers.after(due, self.period);
-        }
-        self.missed += missed;
-        if behavior == MissedTickBehavior::Delay {
-            return self.timers.after(now, self.period);
-        }
-        let rest = late.as_nanos() % self.period.as_nanos();
-        // Less than a period.
-        let rest = Duration::new((rest / 1_000_000_000) as u64, (rest % 1_000_000_000) as u32);
-        self.timers.after(now, self.period.saturating_sub(rest))
+        let next = self.timers.next_tick(due, (now, late), self.period, behavior);
+        self.missed += next.missed;
+        next.due
     }
+}
+
+/// What comes after a tick of which the time has come.
+pub(crate) struct NextTick {
+    pub(crate) due: Instant,
+    /// How many ticks in between are left out.
+    pub(crate) missed: u64,
+    /// How many whole periods the tick was late.
+    pub(crate) behind: u64,
 }
 
 impl<T: Send + 'static> fmt::Debug for Interval<T> {
@@ -296,8 +295,30 @@ impl<T: Send + 'static> Timers<T> {
 
     /// The moment that comes `after` another, or the last that there is.
     fn after(&self, moment: Instant, after: Duration) -> Instant {
-        let last = || self.core().directory().clock.instant(u64::MAX);
-        moment.checked_add(after).unwrap_or_else(last)
+        self.core().directory().clock.after(moment, after)
+    }
+
+    /// What comes after the tick of `due`, if it is `now` and that tick is so `late`.
+    pub(crate) fn next_tick(
+        &self,
+        due: Instant,
+        (now, late): (Instant, Duration),
+        period: Duration,
+        behavior: MissedTickBehavior,
+    ) -> NextTick {
+        // Fits: a service is not up for 584 years.
+        let behind = (late.as_nanos() / period.as_nanos()) as u64;
+        if behind == 0 || behavior == MissedTickBehavior::Burst {
+            return NextTick { due: self.after(due, period), missed: 0, behind };
+        }
+        if behavior == MissedTickBehavior::Delay {
+            return NextTick { due: self.after(now, period), missed: behind, behind };
+        }
+        let rest = late.as_nanos() % period.as_nanos();
+        // Less than a period.
+        let rest = Duration::new((rest / 1_000_000_000) as u64, (rest % 1_000_000_000) as u32);
+        let last = self.after(due, late.saturating_sub(rest));
+        NextTick { due: self.after(last, period), missed: behind, behind }
     }
 }
 

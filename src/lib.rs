@@ -13,8 +13,8 @@
 //!
 //! - [`corewheel_shard`] is what one core owns: wheel, slab, what is due, counters. It knows no
 //!   thread, no clock and no atomic.
-//! - `lane`, `overflow`, `bell`, `gate` and `mesh` are where threads meet, and nowhere else do
-//!   they.
+//! - `lane`, `overflow`, `bell`, `gate`, `brake` and `mesh` are where threads meet, and nowhere
+//!   else do they.
 //! - `core` is what a shard's thread holds, `turn` is one turn of it: drain the lanes, advance,
 //!   deliver, publish, say what is next.
 //! - `driver` takes the turns: on glommio, on tokio, on a plain thread, in somebody's own loop.
@@ -22,6 +22,8 @@
 //! - `conn`: the deadlines of connections, of which touching one is a store.
 //! - `purgatory`: operations that complete by an event or by their deadline.
 //! - `scaled`: timeouts that shrink under pressure, all at once.
+//! - `repeat` runs callbacks again and again, `scheduled` runs one whose result is awaited, `herd`
+//!   spreads deadlines or gathers them.
 //! - `stats` and `endpoint` show what is going on.
 //!
 //! Arrows point down this list's first three lines only: nothing there knows a driver, a future or
@@ -36,6 +38,7 @@
 
 mod attach;
 mod bell;
+mod brake;
 mod builder;
 mod client;
 mod clock;
@@ -48,6 +51,7 @@ mod endpoint;
 mod error;
 mod gate;
 mod handle;
+mod herd;
 mod interval;
 mod lane;
 #[cfg(all(test, corewheel_loom))]
@@ -55,8 +59,10 @@ mod loom_tests;
 mod mesh;
 mod overflow;
 mod purgatory;
+mod repeat;
 mod scale;
 mod scaled;
+mod scheduled;
 mod service;
 mod shutdown;
 mod sleep;
@@ -85,13 +91,16 @@ pub use crate::error::{
     SpawnError, StartError, TimeoutError, WaitError, ZeroPeriod,
 };
 pub use crate::handle::{ShardId, TimerHandle};
+pub use crate::herd::{Jitter, Spread};
 pub use crate::interval::{Interval, MissedTickBehavior, Plan};
 pub use crate::purgatory::{
     Completion, Operation, OperationFn, OperationId, Purgatory, PurgatoryBuilder, PurgatoryStats,
     Watch, WatchError, WeakPurgatory,
 };
+pub use crate::repeat::{OnPanic, Periodic, PeriodicRun, RemotePeriodic, Repeat, StopOutcome};
 pub use crate::scale::Scale;
 pub use crate::scaled::{ScaledStats, ScaledTimeout, ScaledTimeouts};
+pub use crate::scheduled::{RemoteScheduled, RemoteScheduledFuture, Scheduled, TaskError};
 pub use crate::service::{Spawned, StatsSource, TimerService};
 pub use crate::shutdown::{Returned, ShardReport, ShutdownPolicy, ShutdownReport};
 pub use crate::sleep::{RemoteSleep, Sleep};

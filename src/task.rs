@@ -19,8 +19,8 @@ pub type LocalCall<T> = Box<dyn FnOnce(&Timers<T>)>;
 /// A callback that may travel between cores.
 pub type SendCall<T> = Box<dyn FnOnce(&Timers<T>) + Send>;
 
-/// One callback for many timers, each with a number of its own. It is not allocated anew for each,
-/// and must hold nothing of the user's but weakly: it is dropped wherever a timer ends.
+/// One callback for many timers, each with a number of its own. It is not allocated anew for each.
+/// The last timer that has it may be the last that holds what is the user's.
 pub(crate) type SharedCall<T> = Rc<dyn Fn(&Timers<T>, u32)>;
 
 /// What the shard stores for a timer.

@@ -18,7 +18,7 @@ use crate::task::{CancelOutcome, LocalCall, ResetOutcome, Task};
 /// When timers are due, worked out once for all that share it; made by
 /// [`Timers::deadline_in`]. It means nothing to another service.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Deadline(Tick);
+pub struct Deadline(pub(crate) Tick);
 
 /// A shard, on its own core: `!Send`, and as cheap to clone as an [`Rc`].
 ///

@@ -118,7 +118,7 @@ fn the_protocols_know_only_their_atomics() {
     let sources = sources(&[SERVICE]);
     let protocols: Vec<_> = sources
         .into_iter()
-        .filter(|s| s.is_any_of(&["src/bell.rs", "src/gate.rs", "src/overflow.rs"]))
+        .filter(|s| s.is_any_of(&["src/bell.rs", "src/brake.rs", "src/gate.rs", "src/overflow.rs"]))
         .collect();
     check(
         "what is model-checked depends on `sync` alone",

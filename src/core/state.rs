@@ -11,9 +11,7 @@ use crate::handle::ShardId;
 use crate::lane::Request;
 use crate::mesh::Directory;
 use crate::stats::{Recorder, ShardCounts};
-use crate::task::{
-    Call, Callback, CancelOutcome, LocalCall, RemoteTask, ResetOutcome, Stored, Task,
-};
+use crate::task::{Call, Callback, CancelOutcome, RemoteTask, ResetOutcome, Stored, Task};
 
 pub(super) struct State<T: 'static> {
     pub(super) shard: Shard<Stored<T>>,
@@ -68,7 +66,7 @@ impl<T> Effect<T> {
 
 impl<T> CancelOutcome<Task<T>> {
     /// The outcome for another thread, and what cannot go there: to be dropped here.
-    pub(super) fn into_remote(self) -> (CancelOutcome<RemoteTask<T>>, Option<LocalCall<T>>) {
+    pub(super) fn into_remote(self) -> (CancelOutcome<RemoteTask<T>>, Option<Call<T>>) {
         let outcome = match self {
             Self::Cancelled { remaining, task } => {
                 let (task, left) = task.into_remote();
@@ -84,15 +82,12 @@ impl<T> CancelOutcome<Task<T>> {
 }
 
 impl<T> Task<T> {
-    pub(super) fn into_remote(self) -> (RemoteTask<T>, Option<LocalCall<T>>) {
+    pub(super) fn into_remote(self) -> (RemoteTask<T>, Option<Call<T>>) {
         match self {
             Self::Value(value) => (RemoteTask::Value(value), None),
             Self::Callback(Callback(Call::Send(call))) => (RemoteTask::Callback(call), None),
-            Self::Callback(Callback(Call::Local(call))) => (RemoteTask::LeftAtHome, Some(call)),
-            // What is shared belongs to somebody who is there as before.
-            Self::Callback(Callback(Call::Shared(..))) | Self::Sleep => {
-                (RemoteTask::LeftAtHome, None)
-            }
+            Self::Callback(Callback(call)) => (RemoteTask::LeftAtHome, Some(call)),
+            Self::Sleep => (RemoteTask::LeftAtHome, None),
         }
     }
 }

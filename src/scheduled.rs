@@ -1,0 +1,408 @@
+//! A callback that runs once, later, and whose result can be awaited.
+//!
+//! Why not a future that sleeps first: it needs an executor on the shard. This runs on a plain
+//! thread and in somebody's own loop as well, and its result may be looked at without one.
+//!
+//! Invariants: whoever waits is told once, whatever becomes of the task: its result, or that it was
+//! cancelled, that it panicked, that its shard is gone.
+//!
+//! Cost: a timer with a boxed callback, and an allocation for the result; across threads a channel
+//! for it.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::client::Client;
+use crate::core::contain;
+use crate::driver::is_shard_thread;
+use crate::error::ScheduleError;
+use crate::handle::{ShardId, TimerHandle};
+use crate::mesh::Directory;
+use crate::stats::ShardState;
+use crate::task::{CancelOutcome, LocalCall, SendCall};
+use crate::timers::Timers;
+
+/// Why a scheduled task has no result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum TaskError {
+    /// It was cancelled before it ran.
+    Cancelled,
+    /// It panicked.
+    Panicked,
+    /// Its shard was shut down, or died, before it ran.
+    Closed,
+    /// This thread drives a shard itself and cannot block for the result. The task is still to run;
+    /// await the result instead.
+    OnShard,
+}
+
+impl fmt::Display for TaskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cancelled => "the task was cancelled before it ran",
+            Self::Panicked => "the task panicked",
+            Self::Closed => "the shard was shut down or died before the task ran",
+            Self::OnShard => "a shard's own thread cannot block for a result; await it instead",
+        })
+    }
+}
+
+impl std::error::Error for TaskError {}
+
+/// A task that runs later on this core, and its result to come; made by [`Timers::schedule_task`]
+/// and [`Timers::schedule_task_at`].
+///
+/// Await it, or [look](Self::try_take) whether the result is there. As with tokio's `JoinHandle`,
+/// dropping it detaches the task: it runs all the same, and its result is dropped.
+///
+/// Once it has given its result or its error, it has nothing more to give, and panics if it is
+/// polled again.
+#[must_use = "the result is lost; `detach` says that it may be"]
+pub struct Scheduled<R, T: Send + 'static = Infallible> {
+    timers: Timers<T>,
+    timer: TimerHandle,
+    slot: Rc<Slot<R>>,
+}
+
+/// Where the result goes.
+struct Slot<R> {
+    outcome: Cell<Outcome<R>>,
+    waker: Cell<Option<Waker>>,
+    /// It has begun to run.
+    ran: Cell<bool>,
+}
+
+enum Outcome<R> {
+    Awaited,
+    Done(R),
+    Failed(TaskError),
+    /// The task was dropped before it ran, by a cancel or by the shard's end.
+    Gone,
+    Taken,
+}
+
+impl<R> Slot<R> {
+    fn finish(&self, outcome: Outcome<R>) {
+        self.outcome.set(outcome);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// The task, until it has run or was dropped. Whichever it is, the one that waits is told.
+struct Job<R>(Rc<Slot<R>>);
+
+impl<R> Job<R> {
+    fn run<T: Send + 'static>(self, timers: &Timers<T>, call: impl FnOnce() -> R) {
+        self.0.ran.set(true);
+        let result = attempt(timers, call);
+        self.0.finish(result.map_or_else(Outcome::Failed, Outcome::Done));
+    }
+}
+
+impl<R> Drop for Job<R> {
+    fn drop(&mut self) {
+        if !self.0.ran.get() {
+            self.0.finish(Outcome::Gone);
+        }
+    }
+}
+
+/// Runs a task. What it throws is caught here and not in the turn, so that whoever waits is told
+/// when nothing is being unwound.
+fn attempt<T: Send + 'static, R>(
+    timers: &Timers<T>,
+    call: impl FnOnce() -> R,
+) -> Result<R, TaskError> {
+    let mut result = Err(TaskError::Panicked);
+    let core = timers.core();
+    if !contain(core.id(), || result = Ok(call())) {
+        core.note_delivery(false, 0);
+    }
+    result
+}
+
+impl<R, T: Send + 'static> Scheduled<R, T> {
+    /// Ends the task if it has not begun to run, and says whether it had: `Cancelled` means that it
+    /// has not and will not, and that its captures are dropped; `AlreadyFired` that it runs or has
+    /// run; `Stale` that it was cancelled before or its shard is gone.
+    ///
+    /// The result of one that was cancelled is [`TaskError::Cancelled`]; that of one that has run
+    /// can still be had.
+    pub fn cancel(&mut self) -> CancelOutcome<()> {
+        if self.slot.ran.get() {
+            return CancelOutcome::AlreadyFired;
+        }
+        match self.timers.cancel(self.timer) {
+            CancelOutcome::Cancelled { remaining, task } => {
+                drop(task);
+                // Whoever waits has been told that it is gone, and may have looked.
+                if !matches!(self.slot.outcome.replace(Outcome::Taken), Outcome::Taken) {
+                    self.slot.outcome.set(Outcome::Failed(TaskError::Cancelled));
+                }
+                CancelOutcome::Cancelled { remaining, task: () }
+            }
+            CancelOutcome::Elsewhere(shard) => CancelOutcome::Elsewhere(shard),
+            _ => CancelOutcome::Stale,
+        }
+    }
+
+    /// Lets the task run by itself. Its result is dropped.
+    pub fn detach(self) -> TimerHandle {
+        self.timer
+    }
+
+    /// The task's timer, by which it can be moved, and cancelled by others.
+    pub fn timer(&self) -> TimerHandle {
+        self.timer
+    }
+
+    /// Whether the result or an error is there, or was and has been taken.
+    pub fn is_finished(&self) -> bool {
+        let outcome = self.slot.outcome.replace(Outcome::Taken);
+        let finished = !matches!(outcome, Outcome::Awaited);
+        self.slot.outcome.set(outcome);
+        finished
+    }
+
+    /// The result or the error, if it is there and has not been taken: for a loop without futures.
+    pub fn try_take(&mut self) -> Option<Result<R, TaskError>> {
+        match self.slot.outcome.replace(Outcome::Taken) {
+            Outcome::Awaited => {
+                self.slot.outcome.set(Outcome::Awaited);
+                None
+            }
+            Outcome::Done(result) => Some(Ok(result)),
+            Outcome::Failed(error) => Some(Err(error)),
+            Outcome::Gone if self.timers.core().is_closed() => Some(Err(TaskError::Closed)),
+            Outcome::Gone => Some(Err(TaskError::Cancelled)),
+            Outcome::Taken => None,
+        }
+    }
+}
+
+impl<R, T: Send + 'static> Future for Scheduled<R, T> {
+    type Output = Result<R, TaskError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(result) = self.try_take() {
+            return Poll::Ready(result);
+        }
+        assert!(!self.is_finished(), "a scheduled task is polled after it gave its result");
+        let known = self.slot.waker.take().filter(|known| known.will_wake(cx.waker()));
+        self.slot.waker.set(Some(known.unwrap_or_else(|| cx.waker().clone())));
+        Poll::Pending
+    }
+}
+
+impl<R, T: Send + 'static> fmt::Debug for Scheduled<R, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scheduled")
+            .field("timer", &self.timer)
+            .field("finished", &self.is_finished())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Tasks with a result.
+impl<T: Send + 'static> Timers<T> {
+    /// Runs a task on this core after `delay`, and lets its result be awaited.
+    ///
+    /// ```
+    /// use corewheel::{Fired, ManualClock, TimerService, Timers};
+    /// use std::time::Duration;
+    ///
+    /// let clock = ManualClock::new();
+    /// let builder = TimerService::builder().shards(1).clock(clock.clock());
+    /// let service = builder.start_attached::<()>()?;
+    /// let shard = service.attach(service.shards().next().unwrap())?;
+    /// let mut shard = shard.into_loop(|_: Fired<()>, _: &_| {})?;
+    ///
+    /// let pending = |timers: &Timers<()>| timers.len();
+    /// let mut answer = shard.timers().schedule_task(Duration::from_secs(2), pending)?;
+    /// let _ = shard.turn();
+    /// assert!(answer.try_take().is_none());
+    /// clock.advance(Duration::from_secs(2));
+    /// let _ = shard.turn();
+    /// // On an executor this would be `answer.await`.
+    /// assert_eq!(answer.try_take(), Some(Ok(0)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the task; if it is run after all, its result is dropped.
+    pub fn schedule_task<R: 'static>(
+        &self,
+        delay: Duration,
+        task: impl FnOnce(&Self) -> R + 'static,
+    ) -> Result<Scheduled<R, T>, ScheduleError<LocalCall<T>>> {
+        self.begin_task(task, |call| {
+            self.core().schedule_call(self.core().deadline_after(delay), call)
+        })
+    }
+
+    /// The same, at a moment. One that has passed comes in the next turn.
+    ///
+    /// # Errors
+    ///
+    /// As for [`schedule_task`](Self::schedule_task).
+    pub fn schedule_task_at<R: 'static>(
+        &self,
+        at: Instant,
+        task: impl FnOnce(&Self) -> R + 'static,
+    ) -> Result<Scheduled<R, T>, ScheduleError<LocalCall<T>>> {
+        self.begin_task(task, |call| self.core().schedule_call(self.core().deadline_at(at), call))
+    }
+
+    fn begin_task<R: 'static>(
+        &self,
+        task: impl FnOnce(&Self) -> R + 'static,
+        schedule: impl FnOnce(LocalCall<T>) -> Result<TimerHandle, ScheduleError<LocalCall<T>>>,
+    ) -> Result<Scheduled<R, T>, ScheduleError<LocalCall<T>>> {
+        let outcome = Cell::new(Outcome::Awaited);
+        let slot = Rc::new(Slot { outcome, waker: Cell::default(), ran: Cell::default() });
+        let job = Job(Rc::clone(&slot));
+        let timer = schedule(Box::new(move |timers| job.run(timers, || task(timers))))?;
+        Ok(Scheduled { timers: self.clone(), timer, slot })
+    }
+}
+
+/// A task that runs later on a shard, and its result to come from there; made by
+/// [`Client::schedule_task_on`] and [`Client::schedule_task_at_on`].
+///
+/// `Send`. Await it, or [`wait`](Self::wait) for it. Dropping it detaches the task: it runs all the
+/// same, and its result is dropped. To cancel it, give its [timer](Self::timer) to
+/// [`Client::cancel`].
+#[must_use = "the result is lost; `detach` says that it may be"]
+pub struct RemoteScheduled<R, T: Send + 'static = Infallible> {
+    directory: Arc<Directory<T>>,
+    timer: TimerHandle,
+    result: oneshot::Receiver<Result<R, TaskError>>,
+}
+
+/// A [`RemoteScheduled`] that is awaited.
+pub struct RemoteScheduledFuture<R, T: Send + 'static = Infallible> {
+    directory: Arc<Directory<T>>,
+    shard: ShardId,
+    result: oneshot::AsyncReceiver<Result<R, TaskError>>,
+}
+
+/// Why a task was dropped on its shard before it ran.
+fn reason<T: Send + 'static>(directory: &Directory<T>, shard: ShardId) -> TaskError {
+    match directory.door(shard).map(|door| door.visitors().state) {
+        Some(ShardState::Waiting | ShardState::Running) => TaskError::Cancelled,
+        _ => TaskError::Closed,
+    }
+}
+
+impl<R, T: Send + 'static> RemoteScheduled<R, T> {
+    /// Blocks this thread until the result is there.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or this is the thread of a shard.
+    pub fn wait(self) -> Result<R, TaskError> {
+        if is_shard_thread() {
+            return Err(TaskError::OnShard);
+        }
+        let gone = |_| Err(reason(&self.directory, self.timer.shard()));
+        self.result.recv().unwrap_or_else(gone)
+    }
+
+    /// Lets the task run by itself. Its result is dropped.
+    pub fn detach(self) -> TimerHandle {
+        self.timer
+    }
+
+    /// The task's timer, by which it can be moved and cancelled.
+    pub fn timer(&self) -> TimerHandle {
+        self.timer
+    }
+}
+
+impl<R, T: Send + 'static> IntoFuture for RemoteScheduled<R, T> {
+    type Output = Result<R, TaskError>;
+    type IntoFuture = RemoteScheduledFuture<R, T>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let shard = self.timer.shard();
+        let result = self.result.into_future();
+        RemoteScheduledFuture { directory: self.directory, shard, result }
+    }
+}
+
+impl<R, T: Send + 'static> Future for RemoteScheduledFuture<R, T> {
+    type Output = Result<R, TaskError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let result = std::task::ready!(Pin::new(&mut self.result).poll(cx));
+        Poll::Ready(result.unwrap_or_else(|_| Err(reason(&self.directory, self.shard))))
+    }
+}
+
+impl<R, T: Send + 'static> fmt::Debug for RemoteScheduled<R, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteScheduled").field("timer", &self.timer).finish_non_exhaustive()
+    }
+}
+
+impl<R, T: Send + 'static> fmt::Debug for RemoteScheduledFuture<R, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RemoteScheduledFuture(..)")
+    }
+}
+
+/// Tasks with a result.
+impl<T: Send + 'static> Client<T> {
+    /// Runs a task on a shard after `delay`, and lets its result be awaited here.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the task; if it is run after all, its result is dropped.
+    pub fn schedule_task_on<R: Send + 'static>(
+        &self,
+        shard: ShardId,
+        delay: Duration,
+        task: impl FnOnce(&Timers<T>) -> R + Send + 'static,
+    ) -> Result<RemoteScheduled<R, T>, ScheduleError<SendCall<T>>> {
+        let (call, result) = remote(task);
+        let timer = self.schedule_fn_on(shard, delay, call)?;
+        Ok(RemoteScheduled { directory: Arc::clone(self.directory()), timer, result })
+    }
+
+    /// The same, at a moment. One that has passed comes in the shard's next turn.
+    ///
+    /// # Errors
+    ///
+    /// As for [`schedule_task_on`](Self::schedule_task_on).
+    pub fn schedule_task_at_on<R: Send + 'static>(
+        &self,
+        shard: ShardId,
+        at: Instant,
+        task: impl FnOnce(&Timers<T>) -> R + Send + 'static,
+    ) -> Result<RemoteScheduled<R, T>, ScheduleError<SendCall<T>>> {
+        let (call, result) = remote(task);
+        let timer = self.schedule_fn_at_on(shard, at, call)?;
+        Ok(RemoteScheduled { directory: Arc::clone(self.directory()), timer, result })
+    }
+}
+
+/// What a shard runs for a task, and where its result comes out.
+fn remote<T: Send + 'static, R: Send + 'static>(
+    task: impl FnOnce(&Timers<T>) -> R + Send + 'static,
+) -> (impl FnOnce(&Timers<T>) + Send + 'static, oneshot::Receiver<Result<R, TaskError>>) {
+    let (sender, result) = oneshot::channel();
+    // Nobody waits any more where it cannot be sent.
+    let call = move |timers: &Timers<T>| drop(sender.send(attempt(timers, || task(timers))));
+    (call, result)
+}
