@@ -138,7 +138,7 @@ impl<T: Send + 'static> Timers<T> {
     /// A shard wakes for each tick that something is due in. Timers that share their slack, even
     /// those of different shards, are due in one tick out of about as many as the slack is long,
     /// instead of in one each. Never early, and never later than the slack allows. A slack that is
-    /// shorter than a tick changes nothing, and what is due never stays so.
+    /// shorter than a tick changes nothing; nor does any for what is never due.
     ///
     /// ```
     /// # use corewheel::{Fired, TimerService, Timers};

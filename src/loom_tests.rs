@@ -1,4 +1,4 @@
-//! The bell and the gate under the model checker, which runs every interleaving up to a number of
+//! The bell, the gate and the brake under the model checker, which runs every interleaving up to a number of
 //! preemptions and every value that a load may return.
 //!
 //! A lane is here what the protocols see of an SPSC ring: a tail that is released by the push and
@@ -6,15 +6,17 @@
 //! for a fence that is missing.
 
 use std::future::poll_fn;
+use std::num::NonZeroU32;
 use std::task::Poll;
 
-use corewheel_shard::Tick;
+use corewheel_shard::{Tick, TimerKey};
 use loom::future::block_on;
 use loom::sync::atomic::AtomicUsize;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 use crate::bell::{Bell, Knock, Ring};
+use crate::brake::{Brake, Stop};
 use crate::gate::Gate;
 use crate::overflow::Overflow;
 use crate::sync::Ordering;
@@ -428,5 +430,48 @@ fn an_overflow_of_a_closing_lane_is_accepted_or_comes_back() {
         lane.gate.hand_back(());
         requests.extend(client.join().unwrap());
         assert_eq!(requests, [1, 2, 3], "what is not accepted comes back, once and in order");
+    });
+}
+
+/// What a stop was told is so, whenever it comes, and what was done before is seen.
+#[test]
+fn a_stop_tells_the_truth() {
+    check(|| {
+        let brake = Arc::new(Brake::new());
+        let (began, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let shard = {
+            let (brake, began, ended) = (brake.clone(), began.clone(), ended.clone());
+            thread::spawn(move || {
+                for generation in [1, 3] {
+                    let key = TimerKey::from_parts(7, NonZeroU32::new(generation).unwrap());
+                    if !brake.begin() {
+                        break;
+                    }
+                    began.fetch_add(1, Ordering::Relaxed);
+                    ended.fetch_add(1, Ordering::Relaxed);
+                    if !brake.rest(key) {
+                        break;
+                    }
+                }
+                brake.end();
+            })
+        };
+        let found = brake.stop();
+        let (runs, done) = (began.load(Ordering::Relaxed), ended.load(Ordering::Relaxed));
+        match found {
+            Stop::Waited(timer) => {
+                // Whether it waited for the first timer, or for which of the others.
+                let waited = timer.map_or(0, |timer| timer.generation().get().div_ceil(2) as usize);
+                assert_eq!((runs, done), (waited, waited));
+                shard.join().unwrap();
+                assert_eq!(began.load(Ordering::Relaxed), waited, "it does not run any more");
+            }
+            Stop::Runs => {
+                shard.join().unwrap();
+                assert!(began.load(Ordering::Relaxed) <= runs + 1);
+            }
+            Stop::Over => assert_eq!((runs, done), (2, 2)),
+        }
+        assert_ne!(brake.stop(), Stop::Waited(None));
     });
 }

@@ -375,8 +375,8 @@ impl<T: Send + 'static> Client<T> {
         delay: Duration,
         task: impl FnOnce(&Timers<T>) -> R + Send + 'static,
     ) -> Result<RemoteScheduled<R, T>, ScheduleError<SendCall<T>>> {
-        let (call, result) = remote(task);
-        let timer = self.schedule_fn_on(shard, delay, call)?;
+        let (sender, result) = oneshot::channel();
+        let timer = self.schedule_fn_on(shard, delay, answering(task, sender))?;
         Ok(RemoteScheduled { directory: Arc::clone(self.directory()), timer, result })
     }
 
@@ -391,18 +391,17 @@ impl<T: Send + 'static> Client<T> {
         at: Instant,
         task: impl FnOnce(&Timers<T>) -> R + Send + 'static,
     ) -> Result<RemoteScheduled<R, T>, ScheduleError<SendCall<T>>> {
-        let (call, result) = remote(task);
-        let timer = self.schedule_fn_at_on(shard, at, call)?;
+        let (sender, result) = oneshot::channel();
+        let timer = self.schedule_fn_at_on(shard, at, answering(task, sender))?;
         Ok(RemoteScheduled { directory: Arc::clone(self.directory()), timer, result })
     }
 }
 
-/// What a shard runs for a task, and where its result comes out.
-fn remote<T: Send + 'static, R: Send + 'static>(
+/// What a shard runs for a task whose result goes elsewhere.
+fn answering<T: Send + 'static, R: Send + 'static>(
     task: impl FnOnce(&Timers<T>) -> R + Send + 'static,
-) -> (impl FnOnce(&Timers<T>) + Send + 'static, oneshot::Receiver<Result<R, TaskError>>) {
-    let (sender, result) = oneshot::channel();
+    sender: oneshot::Sender<Result<R, TaskError>>,
+) -> impl FnOnce(&Timers<T>) + Send + 'static {
     // Nobody waits any more where it cannot be sent.
-    let call = move |timers: &Timers<T>| drop(sender.send(attempt(timers, || task(timers))));
-    (call, result)
+    move |timers| drop(sender.send(attempt(timers, || task(timers))))
 }

@@ -8,9 +8,13 @@
 
 use std::alloc::System;
 use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use corewheel::{Fired, ManualClock, ShardId, TimerHandle, TimerService, Timers, Turn};
+use corewheel::{
+    Fired, ManualClock, PeriodicRun, Repeat, ShardId, TimerHandle, TimerService, Timers, Turn,
+};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -43,6 +47,23 @@ fn steady_load_allocates_nothing() {
     let mut handles: Vec<TimerHandle> =
         (0..PENDING).map(|_| timers.schedule(delay(&mut rng), TASK).unwrap()).collect();
     let mut remote: Vec<TimerHandle> = Vec::with_capacity(64);
+    // At a fixed rate, with a fixed delay and by a plan, from here and from elsewhere.
+    let runs = Arc::new(AtomicU64::new(0));
+    for n in 0..8 {
+        let (counted, at) = (Arc::clone(&runs), timers.now() + TICK);
+        let call = move |_: &mut PeriodicRun<'_, NonZeroU64>| {
+            counted.fetch_add(1, Ordering::Relaxed);
+        };
+        let rate = Repeat::at_fixed_rate(TICK * 3).unwrap();
+        let repeat = if n < 2 { rate } else { Repeat::with_fixed_delay(TICK * 3).unwrap() };
+        let plan = |at| Some(at + TICK * 3);
+        match n {
+            0..4 => drop(timers.repeat(repeat, call).unwrap()),
+            4 | 5 => drop(timers.repeat_by_plan(at, plan, call).unwrap()),
+            6 => drop(client.repeat_on(SHARD, repeat, call).unwrap()),
+            _ => drop(client.repeat_by_plan_on(SHARD, at, plan, call).unwrap()),
+        }
+    }
 
     let mut steady = |ticks: usize| {
         for _ in 0..ticks {
@@ -71,9 +92,11 @@ fn steady_load_allocates_nothing() {
         }
     };
     steady(60_000);
+    let ran = runs.load(Ordering::Relaxed);
     let region = Region::new(ALLOCATOR);
     steady(20_000);
     let change = region.change();
+    assert!(runs.load(Ordering::Relaxed) - ran > 8 * 20_000 / 4, "periodic callbacks run");
     let counts = service.stats().shards[0].counts;
     assert!(counts.fired > 10_000 && counts.cancelled > 500_000, "{counts:?}");
     assert_eq!((change.allocations, change.reallocations), (0, 0), "{change:?}");

@@ -26,6 +26,7 @@ use self::options::{Body, Pattern};
 pub use self::options::{OnPanic, Repeat};
 use self::remote::BrakeOfOne;
 pub use self::remote::RemotePeriodic;
+use crate::clock::Clock;
 use crate::core::contain;
 use crate::error::ScheduleError;
 use crate::herd::slacken;
@@ -65,10 +66,12 @@ pub struct PeriodicRun<'a, T: Send + 'static = std::convert::Infallible> {
     behind: u64,
 }
 
+type WeakCall<T> = Weak<dyn Fn(&Timers<T>, u32)>;
+
 /// What a periodic callback has in common with its handles.
 struct State<T: 'static> {
     /// What its timers call; it keeps the callback alive and not the other way round.
-    call: OnceCell<Weak<dyn Fn(&Timers<T>, u32)>>,
+    call: OnceCell<WeakCall<T>>,
     phase: Cell<Phase>,
     timer: Cell<Option<TimerKey>>,
     /// When the next run is due, and what its timer aims at.
@@ -167,7 +170,7 @@ impl<T: Send + 'static> Timers<T> {
     where
         F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
     {
-        let due = repeat.first(&self.core().directory().clock, self.now());
+        let due = repeat.first(clock(self), self.now());
         self.begin(due, repeat.with(call))
     }
 
@@ -203,7 +206,7 @@ impl<T: Send + 'static> Timers<T> {
         F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
         N: FnMut(Instant) -> Option<Instant> + 'static,
     {
-        let aim = body.aim(&self.core().directory().clock, due);
+        let aim = body.aim(clock(self), due);
         let deadline = deadline(self, aim, self.now(), body.slack);
         let (course, call) = Course::new(body, (due, aim), None);
         if course.state.arm(self, deadline) {
@@ -217,6 +220,10 @@ impl<T: Send + 'static> Timers<T> {
             ScheduleError::Full(body.call)
         })
     }
+}
+
+fn clock<T: Send + 'static>(timers: &Timers<T>) -> &Clock {
+    &timers.core().directory().clock
 }
 
 /// The deadline of a run that aims at a moment, which may have passed.
@@ -299,7 +306,7 @@ where
             && state.timer.get().is_some()
         {
             let now = timers.now();
-            let next = state.clock(timers).after(now, delay);
+            let next = clock(timers).after(now, delay);
             let deadline = state.aim_at(timers, body, next, now);
             state.move_to(timers, deadline);
         }
@@ -321,7 +328,7 @@ where
             }
             Pattern::Delay(delay) => {
                 // It will be later, by how long the run takes.
-                let next = state.clock(timers).after(now, *delay);
+                let next = clock(timers).after(now, *delay);
                 state.arm_again(timers, timers.core().deadline_at(next));
             }
             Pattern::Plan(next) => {
@@ -344,14 +351,10 @@ where
 }
 
 impl<T: Send + 'static> State<T> {
-    fn clock<'a>(&self, timers: &'a Timers<T>) -> &'a crate::Clock {
-        &timers.core().directory().clock
-    }
-
     /// False if it must not run.
     fn begin(&self) -> bool {
-        let may = self.phase.get() == Phase::Waits
-            && self.brake.as_ref().is_none_or(|brake| brake.begin());
+        let may =
+            self.phase.get() == Phase::Waits && self.brake.as_ref().is_none_or(BrakeOfOne::begin);
         self.phase.set(if may { Phase::Runs } else { Phase::Over });
         may
     }
@@ -376,7 +379,7 @@ impl<T: Send + 'static> State<T> {
         due: Instant,
         now: Instant,
     ) -> Tick {
-        let aim = body.aim(self.clock(timers), due);
+        let aim = body.aim(clock(timers), due);
         self.due.set(due);
         self.aim.set(aim);
         deadline(timers, aim, now, body.slack)

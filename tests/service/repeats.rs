@@ -26,6 +26,10 @@ fn delay(delay: Duration) -> Repeat {
     Repeat::with_fixed_delay(delay).unwrap()
 }
 
+fn before(at: Instant, by: u64) -> Instant {
+    at.checked_sub(ms(by)).unwrap()
+}
+
 fn lab() -> Lab<u8> {
     Lab::new(builder(1))
 }
@@ -183,11 +187,11 @@ fn the_first_run_comes_when_it_was_told_to() {
     assert_eq!(first_runs(&|_| rate(ms(20)).first_in(Duration::ZERO)), [100, 120]);
     assert_eq!(first_runs(&|_| rate(ms(20)).first_in(ms(5))), [105, 125]);
     assert_eq!(first_runs(&|now| rate(ms(20)).first_at(now + ms(7))), [107, 127]);
-    let past = |now| rate(ms(20)).first_at(now - ms(50));
+    let past = |now| rate(ms(20)).first_at(before(now, 50));
     assert_eq!(first_runs(&past), [100, 100, 100, 110, 130]);
     let skip = |now| past(now).missed_tick_behavior(MissedTickBehavior::Skip);
     assert_eq!(first_runs(&skip), [100, 110, 130]);
-    assert_eq!(first_runs(&|now| delay(ms(20)).first_at(now - ms(50))), [100, 120]);
+    assert_eq!(first_runs(&|now| delay(ms(20)).first_at(before(now, 50))), [100, 120]);
 }
 
 #[test]
@@ -439,7 +443,7 @@ fn a_plan_that_names_what_has_passed_comes_in_the_next_turn() {
     let mut lab = lab();
     lab.advance(ms(100));
     let now = lab.clock.now();
-    let next = move |at: Instant| Some(at - ms(1));
+    let next = move |at: Instant| Some(before(at, 1));
     let call = |run: &mut Run<'_>| {
         if run.number() == 9 {
             run.stop();
@@ -742,7 +746,7 @@ fn a_stop_from_elsewhere_is_exact_however_it_falls() {
             StopOutcome::LastRun => {}
             StopOutcome::AlreadyOver => panic!("nobody else stops it"),
         }
-        assert_eq!(periodic.stop(&client) == StopOutcome::Stopped, false);
+        assert_ne!(periodic.stop(&client), StopOutcome::Stopped);
         let report = running.end(ShutdownPolicy::Return);
         assert_eq!(began.load(Ordering::SeqCst), ended.load(Ordering::SeqCst));
         assert!(report.shards[0].counts.pending == 0 && periodic.is_over());

@@ -167,7 +167,7 @@ fn one_from_elsewhere_answers_on_every_host() {
         let early = move |timers: &Timers<u8>| timers.now() < at;
         let answer = client.schedule_task_at_on(SHARD, at, early).unwrap();
         assert_eq!(answer.wait(), Ok(false), "{host:?}");
-        let answer = client.schedule_task_on(SHARD, ms(1), |timers| timers.shard_id()).unwrap();
+        let answer = client.schedule_task_on(SHARD, ms(1), Timers::shard_id).unwrap();
         assert_eq!(block_on(answer), Ok(SHARD), "{host:?}");
         let answer = client.schedule_task_on::<()>(SHARD, ms(1), |_| panic!("no result")).unwrap();
         assert_eq!(answer.wait(), Err(TaskError::Panicked), "{host:?}");
