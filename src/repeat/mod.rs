@@ -114,7 +114,7 @@ struct Owner<T: 'static, F, N>(Rc<Course<T, F, N>>);
 
 impl<T: 'static, F, N> Drop for Owner<T, F, N> {
     fn drop(&mut self) {
-        self.0.state.phase.set(Phase::Over);
+        self.0.state.end();
         let body = self.0.body.try_borrow_mut().ok().and_then(|mut body| body.take());
         drop(body);
     }
@@ -350,6 +350,16 @@ where
     }
 }
 
+impl<T> State<T> {
+    /// It will not run any more; said before what it holds is dropped.
+    fn end(&self) {
+        self.phase.set(Phase::Over);
+        if let Some(brake) = &self.brake {
+            brake.end();
+        }
+    }
+}
+
 impl<T: Send + 'static> State<T> {
     /// False if it must not run.
     fn begin(&self) -> bool {
@@ -366,7 +376,7 @@ impl<T: Send + 'static> State<T> {
         if next.is_some_and(goes_on) {
             self.phase.set(Phase::Waits);
         } else {
-            self.phase.set(Phase::Over);
+            self.end();
             self.disarm(timers);
         }
     }

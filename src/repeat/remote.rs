@@ -64,6 +64,10 @@ impl BrakeOfOne {
     pub(super) fn rest(&self, timer: corewheel_shard::TimerKey) -> bool {
         self.0.rest(timer)
     }
+
+    pub(super) fn end(&self) {
+        self.0.end();
+    }
 }
 
 impl Drop for BrakeOfOne {
