@@ -1,5 +1,7 @@
 //! The timers of any shard, for any thread.
 
+pub(crate) mod many;
+
 use std::cell::RefCell;
 use std::fmt;
 use std::future::{Future, IntoFuture};

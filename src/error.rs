@@ -51,6 +51,59 @@ impl<K> fmt::Display for ScheduleError<K> {
 
 impl<K> std::error::Error for ScheduleError<K> {}
 
+/// Many timers were not accepted, and not one of them is scheduled; all of them come back.
+#[derive(Clone, PartialEq, Eq)]
+pub enum ScheduleManyError<I> {
+    /// The shard has no room for all of them, or has not yet made room for as many from this
+    /// thread. Try again later, send fewer at a time, or shed load.
+    Full(Vec<I>),
+    /// The service is shut down, or this shard of it is dead or was never there.
+    Closed(Vec<I>),
+    /// They are more than are ever taken at once. Send them in parts.
+    TooMany {
+        /// What was to be scheduled.
+        timers: Vec<I>,
+        /// The most that are taken at once.
+        max: usize,
+    },
+}
+
+impl<I> ScheduleManyError<I> {
+    /// What was to be scheduled.
+    pub fn into_timers(self) -> Vec<I> {
+        match self {
+            Self::Full(timers) | Self::Closed(timers) | Self::TooMany { timers, .. } => timers,
+        }
+    }
+}
+
+impl<I> fmt::Debug for ScheduleManyError<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full(_) => "Full(..)",
+            Self::Closed(_) => "Closed(..)",
+            Self::TooMany { .. } => "TooMany(..)",
+        })
+    }
+}
+
+impl<I> fmt::Display for ScheduleManyError<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full(_) => f.write_str(FULL),
+            Self::Closed(_) => f.write_str(CLOSED),
+            Self::TooMany { timers, max } => write!(
+                f,
+                "timers is {} long, but at most {max} are taken at once; send them in parts, or \
+                 raise the shards' capacity and the lanes' capacity",
+                timers.len()
+            ),
+        }
+    }
+}
+
+impl<I> std::error::Error for ScheduleManyError<I> {}
+
 const FULL: &str = "the shard has no room for another timer; raise its capacity or the lanes' \
                     capacity, or shed load";
 const CLOSED: &str = "the shard is shut down or dead";

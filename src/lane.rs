@@ -39,6 +39,7 @@ use corewheel_shard::{Tick, TimerKey};
 use crossbeam_utils::{Backoff, CachePadded};
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
+use crate::across::Across;
 use crate::bell::{Bell, Ring};
 use crate::gate::Gate;
 use crate::overflow::Overflow;
@@ -68,12 +69,23 @@ pub(crate) enum Request<T: 'static> {
         deadline: Tick,
         answer: Option<oneshot::Sender<ResetOutcome>>,
     },
+    /// Many commands in one, or a rare one. Boxed, so that it makes the others no larger.
+    Across(Box<Across<T>>),
 }
 
 impl<T> Request<T> {
-    /// Whether it uses a granted key up.
+    /// Whether it uses granted keys up.
     fn takes_key(&self) -> bool {
-        matches!(self, Self::Schedule { .. } | Self::Call { .. })
+        match self {
+            Self::Schedule { .. } | Self::Call { .. } => true,
+            Self::Cancel { .. } | Self::Reset { .. } => false,
+            Self::Across(across) => across.keys_used() > 0,
+        }
+    }
+
+    /// As how many requests it counts.
+    fn weight(&self) -> usize {
+        if let Self::Across(across) = self { across.weight() } else { 1 }
     }
 
     /// The latest tick at which the owner must have seen it. A cancel that nobody waits for can
@@ -87,6 +99,7 @@ impl<T> Request<T> {
             Self::Cancel { answer: Some(_), .. } | Self::Reset { answer: Some(_), .. } => {
                 Tick::ZERO
             }
+            Self::Across(across) => across.needed_by(),
         }
     }
 }
@@ -154,7 +167,8 @@ pub(crate) struct LaneReceiver<T: 'static> {
     grants: Producer<TimerKey>,
     /// The keys that the client has or has used in requests not yet drained, oldest first.
     granted: VecDeque<TimerKey>,
-    /// What was found beside the ring and is not applied yet; older than what is in the ring.
+    /// What was found beside the ring, or was begun, and is not applied yet; older than what is in
+    /// the ring.
     overflowed: VecDeque<Request<T>>,
     shared: Arc<LaneShared<T>>,
     /// The last turn that found a request here.
@@ -211,6 +225,22 @@ impl<T> LaneSender<T> {
             return Ok(key);
         }
         self.refuse(bell)
+    }
+
+    /// Takes as many granted keys as this for one request that uses all of them up, or none.
+    pub(crate) fn take_keys(
+        &mut self,
+        count: usize,
+        bell: &Bell,
+    ) -> Result<Vec<TimerKey>, Refusal> {
+        if self.slots() > 0
+            && let Ok(keys) = self.grants.read_chunk(count)
+        {
+            self.keys_used += count;
+            return Ok(keys.into_iter().collect());
+        }
+        // Whatever is short, the owner must come by before there is more of it.
+        Err(self.refuse(bell).expect_err("a refusal gives no key"))
     }
 
     /// Sends a request for which [`take_key`](Self::take_key) has given the key. `Err` if the lane
@@ -341,10 +371,13 @@ impl<T> LaneReceiver<T> {
 
     /// Takes up to `max` requests off the lane, each with the key that it uses up, if it does.
     /// Returns how many.
+    ///
+    /// One that holds many commands counts as that many. `apply` is told how many it may do, and
+    /// returns the rest of a request, which then comes first the next time.
     pub(crate) fn drain(
         &mut self,
         max: usize,
-        mut apply: impl FnMut(Request<T>, Option<TimerKey>),
+        mut apply: impl FnMut(Request<T>, Option<TimerKey>, usize) -> Option<Request<T>>,
     ) -> usize {
         let mut left = max - self.drain_overflowed(max, &mut apply);
         if left == 0 {
@@ -355,13 +388,27 @@ impl<T> LaneReceiver<T> {
         let len = self.requests.slots().min(left);
         if let Ok(chunk) = self.requests.read_chunk(len) {
             for request in chunk {
-                let key = request.takes_key().then(|| {
-                    let key = self.granted.pop_front();
-                    key.expect("a client schedules only with keys it was granted")
-                });
-                apply(request, key);
+                let key = match &request {
+                    // It names them itself.
+                    Request::Across(across) => {
+                        self.granted.drain(..across.keys_used());
+                        None
+                    }
+                    request => request.takes_key().then(|| {
+                        let key = self.granted.pop_front();
+                        key.expect("a client schedules only with keys it was granted")
+                    }),
+                };
+                let weight = request.weight();
+                if let Some(rest) = apply(request, key, left) {
+                    self.overflowed.push_front(rest);
+                    return max;
+                }
+                left -= weight;
+                if left == 0 {
+                    break;
+                }
             }
-            left -= len;
         }
         if overflows && self.requests.is_empty() {
             self.overflowed = self.shared.overflow.take();
@@ -402,14 +449,20 @@ impl<T> LaneReceiver<T> {
     pub(crate) fn turn_away(mut self) {
         self.close();
         let mut asked = Vec::new();
-        self.drain_last(|request, _| asked.push(request));
+        self.drain_last(|request, _, _| {
+            asked.push(request);
+            None
+        });
         self.hand_back();
         // It wakes whoever waits for an answer, who may at once want back what is in the lane.
         drop(asked);
     }
 
     /// Drains all that a lane holds that has been closed.
-    pub(crate) fn drain_last(&mut self, mut apply: impl FnMut(Request<T>, Option<TimerKey>)) {
+    pub(crate) fn drain_last(
+        &mut self,
+        mut apply: impl FnMut(Request<T>, Option<TimerKey>, usize) -> Option<Request<T>>,
+    ) {
         while self.waits() {
             self.drain(usize::MAX, &mut apply);
         }
@@ -424,12 +477,21 @@ impl<T> LaneReceiver<T> {
     fn drain_overflowed(
         &mut self,
         max: usize,
-        apply: &mut impl FnMut(Request<T>, Option<TimerKey>),
+        apply: &mut impl FnMut(Request<T>, Option<TimerKey>, usize) -> Option<Request<T>>,
     ) -> usize {
-        let len = self.overflowed.len().min(max);
-        // What is beside the ring is never a schedule.
-        self.overflowed.drain(..len).for_each(|request| apply(request, None));
-        len
+        let mut left = max;
+        while left > 0
+            && let Some(request) = self.overflowed.pop_front()
+        {
+            let weight = request.weight();
+            // What is beside the ring is never a schedule, or one that has its keys.
+            if let Some(rest) = apply(request, None, left) {
+                self.overflowed.push_front(rest);
+                return max;
+            }
+            left -= weight;
+        }
+        max - left
     }
 
     /// Whether anything is left to be drained.

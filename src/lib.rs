@@ -13,13 +13,14 @@
 //!
 //! - [`corewheel_shard`] is what one core owns: wheel, slab, what is due, counters. It knows no
 //!   thread, no clock and no atomic.
-//! - `lane`, `overflow`, `bell`, `gate`, `brake` and `mesh` are where threads meet, and nowhere
-//!   else do they.
+//! - `lane`, `across`, `overflow`, `bell`, `gate`, `brake` and `mesh` are where threads meet, and
+//!   nowhere else do they.
 //! - `core` is what a shard's thread holds, `turn` is one turn of it: drain the lanes, advance,
 //!   deliver, publish, say what is next.
 //! - `driver` takes the turns: on glommio, on tokio, on a plain thread, in somebody's own loop.
 //! - `timers`, `client`, `sleep`, `interval` and `service` are what users hold.
 //! - `conn`: the deadlines of connections, of which touching one is a store.
+//! - `many` and `group`: many commands at once, and timers that end together.
 //! - `purgatory`: operations that complete by an event or by their deadline.
 //! - `scaled`: timeouts that shrink under pressure, all at once.
 //! - `repeat` runs callbacks again and again, `scheduled` runs one whose result is awaited, `herd`
@@ -36,6 +37,7 @@
 //! a [`Batch`] the fence is shared by 64. A shard with nothing due sleeps.
 #![forbid(unsafe_code)]
 
+mod across;
 mod attach;
 mod bell;
 mod brake;
@@ -50,12 +52,14 @@ mod driver;
 mod endpoint;
 mod error;
 mod gate;
+mod group;
 mod handle;
 mod herd;
 mod interval;
 mod lane;
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests;
+mod many;
 mod mesh;
 mod overflow;
 mod purgatory;
@@ -76,6 +80,7 @@ mod turn;
 
 pub use crate::attach::Attachment;
 pub use crate::builder::{TimerServiceBuilder, no_tasks};
+pub use crate::client::many::{Answers, AnswersFuture};
 pub use crate::client::{Answer, AnswerFuture, Batch, Client, Refused};
 pub use crate::clock::{Clock, ManualClock};
 pub use crate::config::{Placement, Runtime, TurnBudget};
@@ -87,9 +92,10 @@ pub use crate::driver::own_loop::{ShardLoop, Sleep as LoopSleep};
 #[cfg(feature = "endpoint")]
 pub use crate::endpoint::{EndpointError, StatsEndpoint, StatsEndpointBuilder};
 pub use crate::error::{
-    AttachError, Closed, ConfigError, Elapsed, ScheduleError, ShutdownError, SleepError,
-    SpawnError, StartError, TimeoutError, WaitError, ZeroPeriod,
+    AttachError, Closed, ConfigError, Elapsed, ScheduleError, ScheduleManyError, ShutdownError,
+    SleepError, SpawnError, StartError, TimeoutError, WaitError, ZeroPeriod,
 };
+pub use crate::group::TimerGroup;
 pub use crate::handle::{ShardId, TimerHandle};
 pub use crate::herd::{Jitter, Spread};
 pub use crate::interval::{Interval, MissedTickBehavior, Plan};

@@ -9,6 +9,7 @@
 mod connections;
 mod conns;
 mod end;
+mod many;
 mod recent;
 mod scale;
 mod shared;

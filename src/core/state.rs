@@ -7,6 +7,8 @@ use corewheel_shard::{ArmOutcome, CancelOutcome as ShardCancel, Shard, Tick, Tim
 use hashbrown::HashMap;
 use slab::Slab;
 
+use super::Core;
+use crate::across::CancelAccount;
 use crate::handle::ShardId;
 use crate::lane::Request;
 use crate::mesh::Directory;
@@ -46,10 +48,17 @@ pub(super) enum Effect<T: 'static> {
     Cancelled(oneshot::Sender<CancelOutcome<RemoteTask<T>>>, CancelOutcome<Task<T>>),
     Reset(oneshot::Sender<ResetOutcome>, ResetOutcome),
     Wake(Waker),
+    Errand(Errand<T>),
 }
 
-impl<T> Effect<T> {
-    pub(super) fn run(self) {
+/// What is rarer.
+pub(super) enum Errand<T: 'static> {
+    /// Answers for many commands.
+    Tell(CancelAccount<T>),
+}
+
+impl<T: Send + 'static> Effect<T> {
+    pub(super) fn run(self, core: &Core<T>) {
         // Nobody waits any more where an answer cannot be sent.
         match self {
             Self::DropTask(task) => drop(task),
@@ -60,6 +69,15 @@ impl<T> Effect<T> {
             }
             Self::Reset(answer, outcome) => drop(answer.send(outcome)),
             Self::Wake(waker) => waker.wake(),
+            Self::Errand(errand) => errand.run(core),
+        }
+    }
+}
+
+impl<T: Send + 'static> Errand<T> {
+    fn run(self, _core: &Core<T>) {
+        match self {
+            Self::Tell(account) => account.tell(),
         }
     }
 }
@@ -128,6 +146,7 @@ impl<T: Send + 'static> State<T> {
                 let outcome = self.shard.reset(key, deadline).into();
                 self.effects.extend(answer.map(|answer| Effect::Reset(answer, outcome)));
             }
+            Request::Across(_) => unreachable!("many commands are applied one by one"),
         }
     }
 

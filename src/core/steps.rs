@@ -178,8 +178,8 @@ impl<T: Send + 'static> Core<T> {
         let share = (self.directory.settings.budget.requests_max as usize / lanes.len()).max(1);
         let mut more = false;
         for lane in lanes.iter_mut() {
-            let drained = lane.drain(share, |request, key| {
-                state.apply(request, key, now, &self.directory);
+            let drained = lane.drain(share, |request, key, max| {
+                state.apply_some(request, key, max, now, &self.directory)
             });
             if drained > 0 {
                 state.counts.requests += drained as u64;
@@ -218,7 +218,9 @@ impl<T: Send + 'static> Core<T> {
         lane.close();
         let now = self.nanos();
         let state = &mut *self.state.borrow_mut();
-        lane.drain_last(|request, key| state.apply(request, key, now, &self.directory));
+        lane.drain_last(|request, key, max| {
+            state.apply_some(request, key, max, now, &self.directory)
+        });
         self.door().visitors().forget(lane.shared());
         for key in lane.hand_back() {
             state.shard.revoke(key);
@@ -238,7 +240,7 @@ impl<T: Send + 'static> Core<T> {
                 std::mem::take(&mut state.effects)
             };
             for effect in effects.drain(..) {
-                if !contain(self.id, || effect.run()) {
+                if !contain(self.id, || effect.run(self)) {
                     self.note_delivery(false, 0);
                 }
             }

@@ -10,6 +10,7 @@ mod death;
 mod herd;
 mod intervals;
 mod lanes;
+mod many;
 mod purgatory;
 mod repeats;
 mod scaled;

@@ -1,0 +1,313 @@
+//! Many commands with one message to each shard that they concern.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use corewheel_shard::{Tick, TimerKey};
+
+use super::Client;
+use crate::across::{Account, Across, CancelMany, ScheduleMany, Told};
+use crate::driver::is_shard_thread;
+use crate::error::{Closed, ScheduleManyError, WaitError};
+use crate::handle::{ShardId, TimerHandle};
+use crate::lane::{Refusal, Request};
+use crate::task::{CancelOutcome, RemoteTask};
+
+/// The commands of many that concern one shard.
+struct Part {
+    shard: ShardId,
+    keys: Vec<TimerKey>,
+    /// Where each of them stands among all.
+    places: Vec<u32>,
+}
+
+impl<T: Send + 'static> Client<T> {
+    /// Ends timers, of any shards, and tells what became of each, in the order in which they are
+    /// given: one message to each shard that has some of them, and one answer from it.
+    ///
+    /// As many as wanted: a shard takes them as that many requests, so a turn ends no more of them
+    /// than its budget allows, and answers when it has seen to all. It cannot be refused.
+    ///
+    /// A timer that is still under way from another client is answered with `Overtook`; its task is
+    /// dropped when it arrives.
+    ///
+    /// Cost: three allocations for each shard, a key and an outcome for each timer.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use corewheel::{CancelOutcome, Fired, Runtime, TimerService, Timers};
+    ///
+    /// let service = TimerService::builder()
+    ///     .shards(2)
+    ///     .runtime(Runtime::Thread)
+    ///     .start_with(|_| |_: Fired<u32>, _: &Timers<u32>| {})?;
+    /// let client = service.client();
+    /// // A connection that has its timers on both shards is closed.
+    /// let minute = Duration::from_secs(60);
+    /// let mut timers = Vec::new();
+    /// for (n, shard) in client.shards().enumerate() {
+    ///     timers.push(client.schedule_on(shard, minute, n as u32)?);
+    /// }
+    /// let outcomes = client.cancel_many(&timers).wait()?;
+    /// assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(done) if done.won())));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cancel_many(&self, timers: &[TimerHandle]) -> Answers<CancelOutcome<RemoteTask<T>>> {
+        let mut answers = Answers { parts: Vec::new(), count: timers.len() };
+        for Part { shard, keys, places } in parts(timers) {
+            let (account, answer) = Account::new(keys.len());
+            let many = CancelMany { keys: keys.into_iter(), account: Some(account) };
+            self.send(shard, Request::Across(Box::new(Across::Cancel(many))));
+            answers.parts.push((places, answer));
+        }
+        answers
+    }
+
+    /// Ends timers, of any shards, and asks for no answer: one message to each shard that has some
+    /// of them. It does not wake the shards, which drop the tasks when they next come by; none of
+    /// the timers will fire that has not.
+    ///
+    /// Cost: two allocations for each shard and a key for each timer.
+    pub fn cancel_many_detached(&self, timers: &[TimerHandle]) {
+        for Part { shard, keys, .. } in parts(timers) {
+            let many = CancelMany { keys: keys.into_iter(), account: None };
+            self.send(shard, Request::Across(Box::new(Across::Cancel(many))));
+        }
+    }
+
+    /// Schedules typed timers on a shard, each to be given to the service's handler there after its
+    /// delay: all of them with one message, or none. The handles come in the order of the timers.
+    ///
+    /// At most [`schedule_many_max`](Self::schedule_many_max) at once.
+    ///
+    /// # Errors
+    ///
+    /// `Full`, `Closed` or `TooMany`, with all timers.
+    pub fn schedule_many(
+        &self,
+        shard: ShardId,
+        timers: impl IntoIterator<Item = (Duration, T)>,
+    ) -> Result<Vec<TimerHandle>, ScheduleManyError<(Duration, T)>> {
+        let timers = timers.into_iter().collect();
+        let now = self.clock.nanos();
+        self.schedule_all(shard, timers, now, |delay| self.tick_after(now, delay))
+    }
+
+    /// The same, each for a moment. Those that have passed fire in the shard's next turn.
+    ///
+    /// # Errors
+    ///
+    /// `Full`, `Closed` or `TooMany`, with all timers.
+    pub fn schedule_many_at(
+        &self,
+        shard: ShardId,
+        timers: impl IntoIterator<Item = (Instant, T)>,
+    ) -> Result<Vec<TimerHandle>, ScheduleManyError<(Instant, T)>> {
+        let timers = timers.into_iter().collect();
+        self.schedule_all(shard, timers, self.clock.nanos(), |at| self.tick_at(at))
+    }
+
+    /// The most timers that one [`schedule_many`](Self::schedule_many) takes: half of the places
+    /// that a shard reserves for a client, which are a 32nd of its capacity and at most as many as
+    /// a lane has room for.
+    pub fn schedule_many_max(&self) -> usize {
+        // An owner fills up a client's keys when half of them are used.
+        self.directory.settings.grant_window / 2 + 1
+    }
+
+    fn schedule_all<D: Copy>(
+        &self,
+        shard: ShardId,
+        timers: Vec<(D, T)>,
+        now: u64,
+        tick: impl Fn(D) -> Tick,
+    ) -> Result<Vec<TimerHandle>, ScheduleManyError<(D, T)>> {
+        let max = self.schedule_many_max();
+        if timers.len() > max {
+            return Err(ScheduleManyError::TooMany { timers, max });
+        }
+        if timers.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut timers = timers;
+        let mut lanes = self.lanes.borrow_mut();
+        loop {
+            let Ok((lane, door)) = self.lane(&mut lanes, shard) else {
+                return Err(ScheduleManyError::Closed(timers));
+            };
+            let keys = match lane.take_keys(timers.len(), &door.bell) {
+                Ok(keys) => keys,
+                Err(Refusal::Full) => return Err(ScheduleManyError::Full(timers)),
+                Err(Refusal::Closed) => {
+                    // It is opened anew above.
+                    lanes[shard.index()] = None;
+                    continue;
+                }
+            };
+            let handles = keys.iter().map(|key| TimerHandle::new(shard, *key)).collect();
+            let whens: Vec<_> = timers.iter().map(|(when, _)| *when).collect();
+            let timers_sent: Vec<_> = keys
+                .into_iter()
+                .zip(timers)
+                .map(|(key, (when, task))| (key, tick(when), task))
+                .collect();
+            let many = ScheduleMany {
+                earliest: timers_sent.iter().map(|timer| timer.1).min().unwrap_or(Tick::NEVER),
+                timers: timers_sent.into_iter(),
+                sent_us: (now / 1_000) as u32,
+            };
+            let request = Request::Across(Box::new(Across::Schedule(many)));
+            let Err(mut back) = lane.send(request, &door.bell) else { return Ok(handles) };
+            let Some(Request::Across(back)) = back.pop() else {
+                unreachable!("what was just sent comes back")
+            };
+            let Across::Schedule(back) = *back else {
+                unreachable!("what was just sent comes back")
+            };
+            timers = whens.into_iter().zip(back.timers.map(|(_, _, task)| task)).collect();
+            lanes[shard.index()] = None;
+        }
+    }
+}
+
+/// Sorts timers by their shards, in the order in which the shards first occur.
+fn parts(timers: &[TimerHandle]) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    let mut last = 0;
+    for (place, timer) in timers.iter().enumerate() {
+        let shard = timer.shard();
+        // Most timers of one call have one shard, or come shard by shard.
+        if parts.get(last).is_none_or(|part| part.shard != shard) {
+            last = parts.iter().position(|part| part.shard == shard).unwrap_or(parts.len());
+        }
+        if last == parts.len() {
+            let room = timers.len() - place;
+            let (keys, places) = (Vec::with_capacity(room), Vec::with_capacity(room));
+            parts.push(Part { shard, keys, places });
+        }
+        parts[last].keys.push(timer.key());
+        parts[last].places.push(place as u32);
+    }
+    parts
+}
+
+type Waiting<O> = oneshot::Receiver<Vec<Told<O>>>;
+type Awaiting<O> = oneshot::AsyncReceiver<Vec<Told<O>>>;
+
+/// What shards will say to many commands, made by [`Client::cancel_many`].
+///
+/// Await it, or [`wait`](Self::wait) for it: an outcome for each command, in the order in which
+/// they were given. `Closed` in the place of one means that the service was shut down or the shard
+/// died before it answered, as with [`Answer`](crate::Answer).
+#[must_use = "the commands are sent, but nobody looks at what became of them; use the detached form"]
+pub struct Answers<O> {
+    parts: Vec<(Vec<u32>, Waiting<O>)>,
+    count: usize,
+}
+
+impl<O> Answers<O> {
+    /// How many outcomes there will be.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there was nothing to be done.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Blocks this thread until all answers are there.
+    ///
+    /// # Errors
+    ///
+    /// `OnShard` on a thread that drives a shard of any service. Shards that are closed have their
+    /// place in the result.
+    pub fn wait(self) -> Result<Vec<Result<O, Closed>>, WaitError> {
+        if is_shard_thread() {
+            return Err(WaitError::OnShard);
+        }
+        let mut outcomes = none_told(self.count);
+        for (places, answer) in self.parts {
+            let Ok(told) = answer.recv() else { continue };
+            for (place, told) in places.into_iter().zip(told) {
+                outcomes[place as usize] = match told {
+                    Told::Now(outcome) => Ok(outcome),
+                    Told::Later(answer) => answer.recv().map_err(|_| Closed),
+                };
+            }
+        }
+        Ok(outcomes)
+    }
+}
+
+impl<O> fmt::Debug for Answers<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answers").field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
+impl<O> IntoFuture for Answers<O> {
+    type Output = Vec<Result<O, Closed>>;
+    type IntoFuture = AnswersFuture<O>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let wait = |(places, answer): (_, Waiting<O>)| (places, answer.into_future());
+        AnswersFuture {
+            parts: self.parts.into_iter().map(wait).collect(),
+            later: Vec::new(),
+            outcomes: none_told(self.count),
+        }
+    }
+}
+
+/// [`Answers`] that are awaited.
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct AnswersFuture<O> {
+    parts: Vec<(Vec<u32>, Awaiting<O>)>,
+    later: Vec<(u32, oneshot::AsyncReceiver<O>)>,
+    outcomes: Vec<Result<O, Closed>>,
+}
+
+// Nothing in it is pinned.
+impl<O> Unpin for AnswersFuture<O> {}
+
+impl<O> Future for AnswersFuture<O> {
+    type Output = Vec<Result<O, Closed>>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { parts, later, outcomes } = self.get_mut();
+        parts.retain_mut(|(places, answer)| {
+            let Poll::Ready(told) = Pin::new(answer).poll(cx) else { return true };
+            for (place, told) in places.iter().zip(told.into_iter().flatten()) {
+                match told {
+                    Told::Now(outcome) => outcomes[*place as usize] = Ok(outcome),
+                    Told::Later(answer) => later.push((*place, answer.into_future())),
+                }
+            }
+            false
+        });
+        later.retain_mut(|(place, answer)| {
+            let Poll::Ready(outcome) = Pin::new(answer).poll(cx) else { return true };
+            outcomes[*place as usize] = outcome.map_err(|_| Closed);
+            false
+        });
+        if parts.is_empty() && later.is_empty() {
+            return Poll::Ready(std::mem::take(outcomes));
+        }
+        Poll::Pending
+    }
+}
+
+impl<O> fmt::Debug for AnswersFuture<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnswersFuture").field("count", &self.outcomes.len()).finish_non_exhaustive()
+    }
+}
+
+/// The outcomes before anybody has answered.
+fn none_told<O>(count: usize) -> Vec<Result<O, Closed>> {
+    std::iter::repeat_with(|| Err(Closed)).take(count).collect()
+}

@@ -1,0 +1,88 @@
+//! Many commands that came in one message, as far as a turn's budget goes.
+
+use corewheel_shard::TimerKey;
+
+use super::Core;
+use super::state::{Effect, Errand, State};
+use crate::across::{Across, CancelMany, ScheduleMany, Told};
+use crate::lane::Request;
+use crate::mesh::Directory;
+use crate::task::{Callback, Stored, Task};
+
+impl<T: Send + 'static> State<T> {
+    /// Does what a client asks, `max` commands of it. Returns the rest.
+    #[inline]
+    pub(super) fn apply_some(
+        &mut self,
+        request: Request<T>,
+        key: Option<TimerKey>,
+        max: usize,
+        now: u64,
+        directory: &Directory<T>,
+    ) -> Option<Request<T>> {
+        if let Request::Across(mut across) = request {
+            let is_done = match &mut *across {
+                Across::Cancel(many) => self.cancel_some(many, max, now, directory),
+                Across::Schedule(many) => self.arm_some(many, max, now, directory),
+            };
+            return (!is_done).then_some(Request::Across(across));
+        }
+        self.apply(request, key, now, directory);
+        None
+    }
+
+    /// True if that was all.
+    fn cancel_some(
+        &mut self,
+        many: &mut CancelMany<T>,
+        max: usize,
+        now: u64,
+        directory: &Directory<T>,
+    ) -> bool {
+        for key in many.keys.by_ref().take(max) {
+            let outcome = self.shard.cancel(key);
+            let outcome = self.finish_cancel(outcome, now, directory);
+            let Some(account) = &mut many.account else {
+                self.effects.extend(outcome.task().map(Effect::DropTask));
+                continue;
+            };
+            let (outcome, left) = outcome.into_remote();
+            account.note(Told::Now(outcome));
+            // What cannot travel is dropped here.
+            let left = left.map(|call| Task::Callback(Callback(call)));
+            self.effects.extend(left.map(Effect::DropTask));
+        }
+        if many.keys.len() > 0 {
+            return false;
+        }
+        self.effects.extend(many.account.take().map(|all| Effect::Errand(Errand::Tell(all))));
+        true
+    }
+
+    /// True if that was all.
+    fn arm_some(
+        &mut self,
+        many: &mut ScheduleMany<T>,
+        max: usize,
+        now: u64,
+        directory: &Directory<T>,
+    ) -> bool {
+        for (key, deadline, task) in many.timers.by_ref().take(max) {
+            self.note_ring_delay(many.sent_us, now);
+            self.arm(Some(key), deadline, Stored::Value(task), now, directory);
+        }
+        many.timers.len() == 0
+    }
+}
+
+impl<T: Send + 'static> Core<T> {
+    /// How many timers there is room for, without what is reserved.
+    pub(crate) fn room(&self) -> usize {
+        let shard = &self.state.borrow().shard;
+        shard.capacity() - shard.len() - shard.granted() - shard.retired()
+    }
+
+    pub(crate) fn note_refused(&self) {
+        self.state.borrow_mut().counts.refused += 1;
+    }
+}

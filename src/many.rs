@@ -1,0 +1,77 @@
+//! Many commands at once on a shard's own core.
+
+use std::time::{Duration, Instant};
+
+use corewheel_shard::Tick;
+
+use crate::error::ScheduleManyError;
+use crate::handle::TimerHandle;
+use crate::task::{CancelOutcome, Task};
+use crate::timers::Timers;
+
+impl<T: Send + 'static> Timers<T> {
+    /// Ends timers of this shard, and returns what became of each, in the order in which they are
+    /// given. The clock is read once.
+    ///
+    /// Those of other shards are answered with `Elsewhere`, and nothing is done; for a mixture there
+    /// is [`Client::cancel_many`](crate::Client::cancel_many), or a
+    /// [`TimerGroup`](crate::TimerGroup).
+    pub fn cancel_many(&self, timers: &[TimerHandle]) -> Vec<CancelOutcome<Task<T>>> {
+        let now = self.core().nanos_near();
+        let cancel = |timer: &TimerHandle| {
+            if timer.shard() != self.shard_id() {
+                return CancelOutcome::Elsewhere(timer.shard());
+            }
+            self.core().cancel(timer.key(), now)
+        };
+        timers.iter().map(cancel).collect()
+    }
+
+    /// Schedules typed timers, each to be given to the service's handler on this core after its
+    /// delay: all of them, or none. The handles come in the order of the timers.
+    ///
+    /// As many as the shard has room for; what is reserved for clients is not touched.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with all timers.
+    pub fn schedule_many(
+        &self,
+        timers: impl IntoIterator<Item = (Duration, T)>,
+    ) -> Result<Vec<TimerHandle>, ScheduleManyError<(Duration, T)>> {
+        let timers = timers.into_iter().collect();
+        let now = self.core().nanos_near();
+        self.schedule_all(timers, |delay| self.core().directory().deadline_after(now, delay))
+    }
+
+    /// The same, each for a moment. Those that have passed fire in the next turn.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with all timers.
+    pub fn schedule_many_at(
+        &self,
+        timers: impl IntoIterator<Item = (Instant, T)>,
+    ) -> Result<Vec<TimerHandle>, ScheduleManyError<(Instant, T)>> {
+        self.schedule_all(timers.into_iter().collect(), |at| self.core().deadline_at(at))
+    }
+
+    fn schedule_all<D>(
+        &self,
+        timers: Vec<(D, T)>,
+        tick: impl Fn(D) -> Tick,
+    ) -> Result<Vec<TimerHandle>, ScheduleManyError<(D, T)>> {
+        if self.core().is_closed() {
+            return Err(ScheduleManyError::Closed(timers));
+        }
+        if timers.len() > self.core().room() {
+            self.core().note_refused();
+            return Err(ScheduleManyError::Full(timers));
+        }
+        let schedule = |(when, task)| {
+            let scheduled = self.core().schedule(tick(when), task);
+            scheduled.expect("there is room for all of them, and nobody else takes it")
+        };
+        Ok(timers.into_iter().map(schedule).collect())
+    }
+}
