@@ -12,6 +12,8 @@ use std::vec::IntoIter;
 
 use corewheel_shard::{Tick, TimerKey};
 
+use crate::handle::{ShardId, TimerHandle};
+use crate::moving::{DrainError, DrainReport, MoveError};
 use crate::task::{CancelOutcome, RemoteTask};
 
 /// What became of one command of many.
@@ -28,10 +30,22 @@ pub(crate) struct Account<O> {
 }
 
 pub(crate) type CancelAccount<T> = Account<CancelOutcome<RemoteTask<T>>>;
+pub(crate) type MoveAnswer = oneshot::Sender<Result<TimerHandle, MoveError>>;
+pub(crate) type DrainAnswer = oneshot::Sender<Result<DrainReport, DrainError>>;
 
 pub(crate) enum Across<T: 'static> {
     Cancel(CancelMany<T>),
     Schedule(ScheduleMany<T>),
+    /// To another shard.
+    Move {
+        key: TimerKey,
+        to: ShardId,
+        answer: MoveAnswer,
+    },
+    Drain {
+        into: Box<[ShardId]>,
+        answer: DrainAnswer,
+    },
 }
 
 pub(crate) struct CancelMany<T: 'static> {
@@ -69,7 +83,7 @@ impl<T> Across<T> {
     pub(crate) fn keys_used(&self) -> usize {
         match self {
             Self::Schedule(many) => many.timers.len(),
-            Self::Cancel(_) => 0,
+            Self::Cancel(_) | Self::Move { .. } | Self::Drain { .. } => 0,
         }
     }
 
@@ -78,6 +92,7 @@ impl<T> Across<T> {
         match self {
             Self::Schedule(many) => many.timers.len(),
             Self::Cancel(many) => many.keys.len(),
+            Self::Move { .. } | Self::Drain { .. } => 1,
         }
         .max(1)
     }
@@ -87,7 +102,7 @@ impl<T> Across<T> {
         match self {
             Self::Schedule(many) => many.earliest,
             Self::Cancel(CancelMany { account: None, .. }) => Tick::NEVER,
-            Self::Cancel(_) => Tick::ZERO,
+            Self::Cancel(_) | Self::Move { .. } | Self::Drain { .. } => Tick::ZERO,
         }
     }
 }

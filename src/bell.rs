@@ -34,6 +34,9 @@ use crossbeam_utils::CachePadded;
 use crate::sync::{AtomicBool, AtomicU64, AtomicWaker, Ordering, fence};
 
 const AWAKE: u64 = 0;
+/// After every tick.
+const DOZES: u64 = u64::MAX;
+const _: () = assert!(Tick::NEVER.index() + 1 < DOZES);
 
 /// What [`Bell::ring_for`] came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,7 +50,7 @@ pub(crate) enum Ring {
 /// One for each shard, shared by its owner and all who send to it.
 #[derive(Debug)]
 pub(crate) struct Bell {
-    /// The tick after the one that the owner sleeps until, or [`AWAKE`].
+    /// The tick after the one that the owner sleeps until, [`DOZES`] or [`AWAKE`].
     sleeps_until: CachePadded<AtomicU64>,
     waker: AtomicWaker,
 }
@@ -74,9 +77,18 @@ impl Bell {
     /// The owner's column up to the fence. It must look at all lanes before it sleeps, and call
     /// [`wake_up`](Self::wake_up) instead if there is anything.
     pub(crate) fn fall_asleep(&self, until: Tick, waker: &Waker) {
+        self.sleep(until.index() + 1, waker);
+    }
+
+    /// The same, to be woken by whatever is sent.
+    pub(crate) fn doze(&self, waker: &Waker) {
+        self.sleep(DOZES, waker);
+    }
+
+    fn sleep(&self, until: u64, waker: &Waker) {
         self.waker.register(waker);
         // Release: pairs with the acquiring compare-and-swap in `wake`, for the waker.
-        self.sleeps_until.store(until.index() + 1, Ordering::Release);
+        self.sleeps_until.store(until, Ordering::Release);
         // Pairs with the fence in `ring_for`.
         fence(Ordering::SeqCst);
     }

@@ -1,6 +1,7 @@
 //! The timers of any shard, for any thread.
 
 pub(crate) mod many;
+mod moving;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -302,7 +303,7 @@ impl<T: Send + 'static> Client<T> {
 
     /// Sends a cancel or a reset. A closed shard drops it, and with it the way for the answer.
     #[inline]
-    fn send(&self, shard: ShardId, request: Request<T>) {
+    pub(crate) fn send(&self, shard: ShardId, request: Request<T>) {
         let mut lanes = self.lanes.borrow_mut();
         let unsent = match self.lane(&mut lanes, shard) {
             Err(Closed) => vec![request],

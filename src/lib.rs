@@ -20,7 +20,8 @@
 //! - `driver` takes the turns: on glommio, on tokio, on a plain thread, in somebody's own loop.
 //! - `timers`, `client`, `sleep`, `interval` and `service` are what users hold.
 //! - `conn`: the deadlines of connections, of which touching one is a store.
-//! - `many` and `group`: many commands at once, and timers that end together.
+//! - `many`, `group` and `moving`: many commands at once, timers that end together, timers that go
+//!   to live on another shard.
 //! - `purgatory`: operations that complete by an event or by their deadline.
 //! - `scaled`: timeouts that shrink under pressure, all at once.
 //! - `repeat` runs callbacks again and again, `scheduled` runs one whose result is awaited, `herd`
@@ -61,6 +62,7 @@ mod lane;
 mod loom_tests;
 mod many;
 mod mesh;
+mod moving;
 mod overflow;
 mod purgatory;
 mod repeat;
@@ -99,6 +101,7 @@ pub use crate::group::TimerGroup;
 pub use crate::handle::{ShardId, TimerHandle};
 pub use crate::herd::{Jitter, Spread};
 pub use crate::interval::{Interval, MissedTickBehavior, Plan};
+pub use crate::moving::{DrainError, DrainReport, MoveError};
 pub use crate::purgatory::{
     Completion, Operation, OperationFn, OperationId, Purgatory, PurgatoryBuilder, PurgatoryStats,
     Watch, WatchError, WeakPurgatory,

@@ -1,11 +1,12 @@
-//! Many commands at once on a shard's own core.
+//! Many commands at once on a shard's own core, and moves to another.
 
 use std::time::{Duration, Instant};
 
 use corewheel_shard::Tick;
 
 use crate::error::ScheduleManyError;
-use crate::handle::TimerHandle;
+use crate::handle::{ShardId, TimerHandle};
+use crate::moving::MoveError;
 use crate::task::{CancelOutcome, Task};
 use crate::timers::Timers;
 
@@ -54,6 +55,56 @@ impl<T: Send + 'static> Timers<T> {
         timers: impl IntoIterator<Item = (Instant, T)>,
     ) -> Result<Vec<TimerHandle>, ScheduleManyError<(Instant, T)>> {
         self.schedule_all(timers.into_iter().collect(), |at| self.core().deadline_at(at))
+    }
+
+    /// Moves a timer of this shard to another, with its deadline, and returns its new name. See
+    /// [`Client::move_to`](crate::Client::move_to).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use corewheel::{Fired, ManualClock, TimerService, Timers};
+    ///
+    /// let clock = ManualClock::new();
+    /// let builder = TimerService::builder().shards(2).clock(clock.clock());
+    /// let service = builder.start_attached::<&str>()?;
+    /// let mut shards = Vec::new();
+    /// for shard in service.shards() {
+    ///     let print = |fired: Fired<&str>, timers: &Timers<&str>| {
+    ///         println!("{} fires on {:?}", fired.task, timers.shard_id());
+    ///     };
+    ///     shards.push(service.attach(shard)?.into_loop(print)?);
+    /// }
+    /// let [here, there] = [0, 1].map(|n: usize| shards[n].timers().clone());
+    ///
+    /// // A connection that was accepted here goes to the other core.
+    /// let idle = here.schedule(Duration::from_secs(30), "idle")?;
+    /// let moved = here.move_to(idle, there.shard_id())?;
+    /// assert_eq!(here.moved_to(idle), Some(moved));
+    /// assert_eq!(here.len(), 0);
+    ///
+    /// clock.advance(Duration::from_secs(30));
+    /// let _ = shards[1].turn(); // idle fires on shard 1
+    /// assert_eq!(there.len(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Why it stays where it is.
+    pub fn move_to(&self, timer: TimerHandle, shard: ShardId) -> Result<TimerHandle, MoveError> {
+        if timer.shard() != self.shard_id() {
+            return Err(MoveError::Elsewhere(timer.shard()));
+        }
+        self.core().move_to(timer.key(), shard)
+    }
+
+    /// The name of a timer that was moved from this shard, for as long as that is remembered; it
+    /// may have been moved on from there.
+    pub fn moved_to(&self, timer: TimerHandle) -> Option<TimerHandle> {
+        if timer.shard() != self.shard_id() {
+            return None;
+        }
+        self.core().moved_to(timer.key())
     }
 
     fn schedule_all<D>(

@@ -83,6 +83,9 @@ counts! {
     cancelled,
     /// Timers whose cancel came before they did; they count as cancelled too.
     overtaken,
+    /// Timers that went to live on another shard; they count as cancelled too, and there as timers
+    /// from other threads.
+    moved_out,
     /// Timers handed back or dropped unfired at shutdown.
     returned,
     /// Schedules refused for want of room, on this core and by clients.

@@ -172,8 +172,8 @@ pub enum CancelOutcome<K> {
     AlreadyFired,
     /// The handle names no timer: it was cancelled before, fired long ago, or never was.
     Stale,
-    /// The handle belongs to another shard, and nothing was done. Use
-    /// [`Timers::client`](crate::Timers::client).
+    /// The handle belongs to this other shard, or its timer was moved there, and nothing was done.
+    /// Use [`Timers::client`](crate::Timers::client).
     Elsewhere(ShardId),
 }
 
@@ -205,8 +205,8 @@ pub enum ResetOutcome {
     AlreadyFired,
     /// The handle names no timer: it was cancelled before, fired long ago, or never was.
     Stale,
-    /// The handle belongs to another shard, and nothing was done. Use
-    /// [`Timers::client`](crate::Timers::client).
+    /// The handle belongs to this other shard, or its timer was moved there, and nothing was done.
+    /// Use [`Timers::client`](crate::Timers::client).
     Elsewhere(ShardId),
 }
 

@@ -9,6 +9,8 @@
 //! when the wheel has reached its deadline, and the wheel never passes the tick it was told.
 //! Absent by design: a clock, a lock, an atomic, a walk over all timers.
 
+use core::ops::Range;
+
 use crate::config::{ConfigError, ShardConfig, WheelKind};
 use crate::counters::Counters;
 use crate::key::TimerKey;
@@ -390,6 +392,12 @@ impl<T> Shard<T> {
         Tick::new(self.horizon)
     }
 
+    /// The first pending timer in a range of slots, for who walks over all of them in slices. A
+    /// timer's slot is its key's index, and below [`capacity`](Self::capacity). O(slots).
+    pub fn pending_in(&self, slots: Range<u32>) -> Option<TimerKey> {
+        self.slab.first_armed_in(slots)
+    }
+
     /// When a pending timer is due; `None` if `key` names none.
     pub fn deadline(&self, key: TimerKey) -> Option<Tick> {
         match self.slab.state(key) {
@@ -577,6 +585,22 @@ impl<T> Iterator for Drain<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pending_timers_are_found_slot_by_slot() {
+        let mut shard = Shard::new(ShardConfig { capacity: 10, ..ShardConfig::default() }).unwrap();
+        assert_eq!(shard.pending_in(0..10), None);
+        let keys: Vec<_> = (0..4).map(|n| shard.schedule(Tick::new(n), n).unwrap()).collect();
+        let _ = shard.cancel(keys[1]);
+        let granted = shard.grant().unwrap();
+        assert_eq!(granted.index(), 1);
+        assert_eq!(shard.pending_in(0..10), Some(keys[0]));
+        assert_eq!(shard.pending_in(1..2), None, "a granted slot holds no timer");
+        assert_eq!(shard.pending_in(1..10), Some(keys[2]));
+        assert_eq!(shard.pending_in(3..u32::MAX), Some(keys[3]));
+        assert_eq!(shard.pending_in(4..u32::MAX), None);
+        assert_eq!(shard.pending_in(7..3), None);
+    }
 
     #[test]
     fn a_key_of_a_retired_slot_stays_stale() {

@@ -28,6 +28,8 @@ impl<T: Send + 'static> Core<T> {
         // All of it may run what is the user's: the capture of a job, a waker.
         contain(self.id, || drop((jobs, self.take_jobs())));
         contain(self.id, || drop(order));
+        let draining = self.draining.borrow_mut().take();
+        contain(self.id, || drop(draining));
         if state == ShardState::Dead {
             // An executor that has died may keep its futures for ever.
             self.outputs.abandon(self.id);

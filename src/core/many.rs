@@ -1,6 +1,6 @@
 //! Many commands that came in one message, as far as a turn's budget goes.
 
-use corewheel_shard::TimerKey;
+use corewheel_shard::{CancelOutcome as ShardCancel, TimerKey};
 
 use super::Core;
 use super::state::{Effect, Errand, State};
@@ -20,15 +20,35 @@ impl<T: Send + 'static> State<T> {
         now: u64,
         directory: &Directory<T>,
     ) -> Option<Request<T>> {
-        if let Request::Across(mut across) = request {
-            let is_done = match &mut *across {
-                Across::Cancel(many) => self.cancel_some(many, max, now, directory),
-                Across::Schedule(many) => self.arm_some(many, max, now, directory),
-            };
-            return (!is_done).then_some(Request::Across(across));
+        if let Request::Across(across) = request {
+            return self.apply_across(across, max, now, directory);
         }
         self.apply(request, key, now, directory);
         None
+    }
+
+    #[inline(never)]
+    fn apply_across(
+        &mut self,
+        mut across: Box<Across<T>>,
+        max: usize,
+        now: u64,
+        directory: &Directory<T>,
+    ) -> Option<Request<T>> {
+        let is_done = match &mut *across {
+            Across::Cancel(many) => self.cancel_some(many, max, now, directory),
+            Across::Schedule(many) => self.arm_some(many, max, now, directory),
+            Across::Move { .. } | Across::Drain { .. } => {
+                // They send something themselves, so they wait until nothing is borrowed.
+                self.effects.push(Effect::Errand(match *across {
+                    Across::Move { key, to, answer } => Errand::Move(key, to, answer),
+                    Across::Drain { into, answer } => Errand::Drain(into, answer),
+                    Across::Cancel(_) | Across::Schedule(_) => unreachable!("it was looked at"),
+                }));
+                return None;
+            }
+        };
+        (!is_done).then_some(Request::Across(across))
     }
 
     /// True if that was all.
@@ -40,7 +60,21 @@ impl<T: Send + 'static> State<T> {
         directory: &Directory<T>,
     ) -> bool {
         for key in many.keys.by_ref().take(max) {
-            let outcome = self.shard.cancel(key);
+            let mut outcome = self.shard.cancel(key);
+            if matches!(outcome, ShardCancel::Stale)
+                && let Some((shard, key)) = self.trace(key)
+            {
+                if shard != self.home() {
+                    let (answer, told) = many.account.is_some().then(oneshot::channel).unzip();
+                    let request = Request::Cancel { key, answer };
+                    self.send_on(shard, request, now, directory);
+                    if let (Some(account), Some(told)) = (&mut many.account, told) {
+                        account.note(Told::Later(told));
+                    }
+                    continue;
+                }
+                outcome = self.shard.cancel(key);
+            }
             let outcome = self.finish_cancel(outcome, now, directory);
             let Some(account) = &mut many.account else {
                 self.effects.extend(outcome.task().map(Effect::DropTask));

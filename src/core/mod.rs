@@ -10,6 +10,7 @@ mod connections;
 mod conns;
 mod end;
 mod many;
+mod moving;
 mod recent;
 mod scale;
 mod shared;
@@ -29,6 +30,7 @@ use slab::Slab;
 pub(crate) use self::connections::Refused;
 use self::conns::Conns;
 pub(crate) use self::conns::{Block, Events, NEVER, Packed, Record, slot_of};
+use self::moving::{Draining, Moved};
 use self::recent::Recent;
 use self::scale::Scaling;
 pub(crate) use self::scale::{CLASSES_MAX, Class};
@@ -62,6 +64,7 @@ pub(crate) struct Core<T: 'static> {
     asleep_until: Cell<Tick>,
     lanes_checked: Cell<Tick>,
     closed: Cell<bool>,
+    draining: RefCell<Option<Draining>>,
 }
 
 /// One timer to be delivered.
@@ -95,6 +98,7 @@ impl<T: Send + 'static> Core<T> {
                 calls: Slab::new(),
                 sleepers: Slab::new(),
                 overtaken: HashMap::new(),
+                moved: Moved::new(id, config.capacity as usize),
                 effects: Vec::new(),
                 counts,
                 lateness: Recorder::new(),
@@ -110,6 +114,7 @@ impl<T: Send + 'static> Core<T> {
             asleep_until: Cell::new(Tick::ZERO),
             lanes_checked: Cell::new(Tick::ZERO),
             closed: Cell::new(false),
+            draining: RefCell::new(None),
             directory,
         };
         core.door().visitors().spawns = spawns;
@@ -266,6 +271,7 @@ impl<T: Send + 'static> Core<T> {
                 let remaining = self.directory.remaining(deadline, now);
                 CancelOutcome::Cancelled { remaining, task: Task::Value(value) }
             }
+            ShardCancel::Stale => self.cancel_moved(key, now),
             outcome => self.state.borrow_mut().finish_cancel(outcome, now, &self.directory),
         }
     }
@@ -273,8 +279,10 @@ impl<T: Send + 'static> Core<T> {
     #[inline]
     pub(crate) fn reset(&self, key: TimerKey, deadline: Tick) -> ResetOutcome {
         let outcome = self.state.borrow_mut().shard.reset(key, deadline).into();
-        if outcome == ResetOutcome::Moved {
-            self.note_deadline(deadline);
+        match outcome {
+            ResetOutcome::Moved => self.note_deadline(deadline),
+            ResetOutcome::Stale => return self.reset_moved(key, deadline),
+            _ => {}
         }
         outcome
     }

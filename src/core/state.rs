@@ -8,7 +8,8 @@ use hashbrown::HashMap;
 use slab::Slab;
 
 use super::Core;
-use crate::across::CancelAccount;
+use super::moving::Moved;
+use crate::across::{CancelAccount, DrainAnswer, MoveAnswer};
 use crate::handle::ShardId;
 use crate::lane::Request;
 use crate::mesh::Directory;
@@ -21,6 +22,8 @@ pub(super) struct State<T: 'static> {
     pub(super) sleepers: Slab<Sleeper>,
     /// Cancels that overtook their timers and whose senders wait for the task.
     pub(super) overtaken: HashMap<TimerKey, oneshot::Sender<CancelOutcome<RemoteTask<T>>>>,
+    /// Timers that live on other shards now.
+    pub(super) moved: Moved,
     pub(super) effects: Vec<Effect<T>>,
     pub(super) counts: ShardCounts,
     pub(super) lateness: Recorder,
@@ -55,6 +58,10 @@ pub(super) enum Effect<T: 'static> {
 pub(super) enum Errand<T: 'static> {
     /// Answers for many commands.
     Tell(CancelAccount<T>),
+    /// Sends a request on to where its timer has gone.
+    Forward(ShardId, Request<T>),
+    Move(TimerKey, ShardId, MoveAnswer),
+    Drain(Box<[ShardId]>, DrainAnswer),
 }
 
 impl<T: Send + 'static> Effect<T> {
@@ -70,14 +77,6 @@ impl<T: Send + 'static> Effect<T> {
             Self::Reset(answer, outcome) => drop(answer.send(outcome)),
             Self::Wake(waker) => waker.wake(),
             Self::Errand(errand) => errand.run(core),
-        }
-    }
-}
-
-impl<T: Send + 'static> Errand<T> {
-    fn run(self, _core: &Core<T>) {
-        match self {
-            Self::Tell(account) => account.tell(),
         }
     }
 }
@@ -131,6 +130,12 @@ impl<T: Send + 'static> State<T> {
             }
             Request::Cancel { key, answer } => {
                 let outcome = self.shard.cancel(key);
+                if matches!(outcome, ShardCancel::Stale)
+                    && let Some((shard, key)) = self.trace(key)
+                {
+                    let request = Request::Cancel { key, answer };
+                    return self.send_on(shard, request, now, directory);
+                }
                 let overtook = matches!(outcome, ShardCancel::Overtook);
                 let outcome = self.finish_cancel(outcome, now, directory);
                 match answer {
@@ -144,6 +149,12 @@ impl<T: Send + 'static> State<T> {
             }
             Request::Reset { key, deadline, answer } => {
                 let outcome = self.shard.reset(key, deadline).into();
+                if outcome == ResetOutcome::Stale
+                    && let Some((shard, key)) = self.trace(key)
+                {
+                    let request = Request::Reset { key, deadline, answer };
+                    return self.send_on(shard, request, now, directory);
+                }
                 self.effects.extend(answer.map(|answer| Effect::Reset(answer, outcome)));
             }
             Request::Across(_) => unreachable!("many commands are applied one by one"),

@@ -28,7 +28,8 @@ impl<T: Send + 'static> Core<T> {
         let more = self.drain_lanes(tick, now);
         self.tend_lanes(tick);
         self.run_effects();
-        more
+        let more_to_move = self.drain_some(now);
+        more || more_to_move
     }
 
     pub(crate) fn advance(&self, now: u64) {
@@ -105,8 +106,10 @@ impl<T: Send + 'static> Core<T> {
 
     /// When to take the next turn.
     pub(crate) fn next_deadline(&self) -> Option<Tick> {
-        let next = self.state.borrow().shard.next_deadline().unwrap_or(Tick::NEVER);
-        Some(next.min(self.recent.expires())).filter(|next| *next < Tick::NEVER)
+        let next = self.state.borrow().shard.next_deadline();
+        let next = [next, self.drain_retries_at()].into_iter().flatten().min();
+        let next = next.unwrap_or(Tick::NEVER).min(self.recent.expires());
+        Some(next).filter(|next| *next < Tick::NEVER)
     }
 
     pub(crate) fn is_behind(&self) -> bool {
@@ -125,7 +128,11 @@ impl<T: Send + 'static> Core<T> {
     pub(crate) fn fall_asleep(&self, until: Tick, waker: &Waker) -> bool {
         let door = self.door();
         self.asleep_until.set(until);
-        door.bell.fall_asleep(until, waker);
+        if self.sleeps_lightly() {
+            door.bell.doze(waker);
+        } else {
+            door.bell.fall_asleep(until, waker);
+        }
         if door.is_knocked() || self.lanes.borrow().iter().any(LaneReceiver::has_news) {
             self.wake_up();
             return false;
