@@ -587,22 +587,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pending_timers_are_found_slot_by_slot() {
-        let mut shard = Shard::new(ShardConfig { capacity: 10, ..ShardConfig::default() }).unwrap();
-        assert_eq!(shard.pending_in(0..10), None);
-        let keys: Vec<_> = (0..4).map(|n| shard.schedule(Tick::new(n), n).unwrap()).collect();
-        let _ = shard.cancel(keys[1]);
-        let granted = shard.grant().unwrap();
-        assert_eq!(granted.index(), 1);
-        assert_eq!(shard.pending_in(0..10), Some(keys[0]));
-        assert_eq!(shard.pending_in(1..2), None, "a granted slot holds no timer");
-        assert_eq!(shard.pending_in(1..10), Some(keys[2]));
-        assert_eq!(shard.pending_in(3..u32::MAX), Some(keys[3]));
-        assert_eq!(shard.pending_in(4..u32::MAX), None);
-        assert_eq!(shard.pending_in(7..3), None);
-    }
-
-    #[test]
     fn a_key_of_a_retired_slot_stays_stale() {
         let config = ShardConfig { capacity: 3, ..ShardConfig::default() };
         let mut shard = Shard::new(config).unwrap();
