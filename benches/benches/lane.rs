@@ -146,6 +146,62 @@ fn pairs(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// Cancels of as many timers as a chunk holds, with what became of each: one message and one answer
+/// against one of each for every timer.
+fn cancels(criterion: &mut Criterion) {
+    let (here, _) = cores();
+    core_affinity::set_for_current(here);
+    let mut group = criterion.benchmark_group("lane/cancel 64 and hear of it");
+    group.throughput(Throughput::Elements(CHUNK as u64)).sample_size(10);
+    let service = service(100_000);
+    let client = service.client();
+    let schedule = || loop {
+        match client.schedule_on(SHARD, HOUR, task(1)) {
+            Ok(timer) => break timer,
+            Err(_) => std::hint::spin_loop(),
+        }
+    };
+    let refill = |timers: &mut Vec<TimerHandle>| {
+        timers.clear();
+        timers.extend(std::iter::repeat_with(schedule).take(CHUNK));
+        // What comes before it has arrived when it has.
+        let last = client.cancel(schedule()).wait().expect("this is no shard's thread");
+        assert!(last.won(), "it is an hour away");
+    };
+    let mut timers = Vec::with_capacity(CHUNK);
+    let mut measure = |name: &str, cancel: &dyn Fn(&[TimerHandle])| {
+        group.bench_function(name, |bencher| {
+            bencher.iter_custom(|rounds| {
+                let mut took = Duration::ZERO;
+                for _ in 0..rounds {
+                    refill(&mut timers);
+                    let start = Instant::now();
+                    cancel(&timers);
+                    took += start.elapsed();
+                }
+                took
+            });
+        });
+    };
+    measure("cancel_many of 64", &|timers| {
+        let outcomes = client.cancel_many(timers).wait().expect("this is no shard's thread");
+        assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(done) if done.won())));
+    });
+    measure("64 cancels", &|timers| {
+        let answers: Vec<_> = timers.iter().map(|timer| client.cancel(*timer)).collect();
+        for answer in answers {
+            assert!(answer.wait().expect("the shard is open").won());
+        }
+    });
+    measure("64 cancels, each awaited", &|timers| {
+        for timer in timers {
+            assert!(client.cancel(*timer).wait().expect("the shard is open").won());
+        }
+    });
+    group.finish();
+    let _ = service.shutdown(ShutdownPolicy::Drop).expect("it is shut down once");
+}
+
 fn shared(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("lane/schedule+cancel");
     group.throughput(Throughput::Elements(1)).sample_size(10);
@@ -223,5 +279,5 @@ fn ring(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, pairs, shared, ring);
+criterion_group!(benches, pairs, cancels, shared, ring);
 criterion_main!(benches);

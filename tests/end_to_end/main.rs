@@ -13,6 +13,7 @@ mod deadlines;
 mod echo;
 mod idle;
 mod life;
+mod moving;
 mod periodic;
 mod server;
 mod to_the_end;

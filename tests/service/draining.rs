@@ -261,7 +261,9 @@ fn drain_round(service: &TimerService<Job>, stop: &AtomicBool) -> (u64, u64) {
 
 fn check(host: Host, operations: u64, seed: u64) {
     let ledger = Arc::new(Ledger::default());
-    let running = Running::start(host, builder(usize::from(SHARDS)), |_| {
+    // As many names as that are remembered by each shard; these are fewer.
+    let builder = builder(usize::from(SHARDS)).capacity(1 << 20);
+    let running = Running::start(host, builder, |_| {
         |fired: Fired<Job>, timers: &Timers<Job>| {
             if timers.now() < *fired.task.known.not_before.lock().unwrap() {
                 fired.task.ledger.early.fetch_add(1, Ordering::Relaxed);

@@ -524,8 +524,8 @@ fn a_waker_that_is_told_of_a_move_finds_nothing_borrowed() {
         }
     }
     thread_local! {
-        static LAB_TIMERS: std::cell::RefCell<Option<Timers<u32>>> =
-            const { std::cell::RefCell::new(None) };
+        static LAB_TIMERS: RefCell<Option<Timers<u32>>> =
+            const { RefCell::new(None) };
     }
     let (mut lab, _) = lab_of(2);
     let timers = lab.timers().clone();

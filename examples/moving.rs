@@ -1,0 +1,173 @@
+//! Connections that are accepted on one core and served on another, with their timers: handed over
+//! one by one, closed with one message, and sent on when their core is taken out of use.
+//!
+//! ```text
+//! cargo run --release --example moving
+//! ```
+//!
+//! It ends by itself, and fails if a timer has fired too early, twice or not at all.
+
+#![allow(clippy::print_stdout, reason = "it is a command")]
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use corewheel::{
+    CancelOutcome, Fired, RemoteTask, ShardId, ShutdownPolicy, TimerGroup, TimerService, Timers,
+};
+
+const SHARDS: u16 = 3;
+/// The core that accepts connections.
+const DOOR: ShardId = ShardId::new(0);
+/// The core that is taken out of use.
+const LEAVING: ShardId = ShardId::new(2);
+const CONNECTIONS: u32 = 600;
+/// Each connection has two timers.
+const TIMERS: u32 = 2 * CONNECTIONS;
+const IDLE: Duration = Duration::from_millis(500);
+const AGE_MAX: Duration = Duration::from_millis(900);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a timer is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Limit {
+    Idle(u32),
+    Age(u32),
+}
+
+impl Limit {
+    fn index(self) -> usize {
+        match self {
+            Self::Idle(connection) => 2 * connection as usize,
+            Self::Age(connection) => 2 * connection as usize + 1,
+        }
+    }
+}
+
+/// A connection as the rest of the server knows it: its number, where it is served, and the names
+/// of its timers.
+struct Connection {
+    number: u32,
+    home: ShardId,
+    timers: TimerGroup,
+}
+
+/// How the timers have ended.
+struct Ledger {
+    ends: Vec<AtomicU32>,
+    fired: AtomicU64,
+    early: AtomicU64,
+}
+
+impl Ledger {
+    fn new() -> Self {
+        let ends = (0..TIMERS).map(|_| AtomicU32::new(0)).collect();
+        Self { ends, fired: AtomicU64::new(0), early: AtomicU64::new(0) }
+    }
+
+    fn end(&self, limit: Limit) {
+        self.ends[limit.index()].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Accepts connections on the core of the door, and hands each to the core that will serve it.
+fn accept(door: &Timers<Limit>, handed_over: &mpsc::Sender<Connection>) {
+    for number in 0..CONNECTIONS {
+        let limits = [(IDLE, Limit::Idle(number)), (AGE_MAX, Limit::Age(number))];
+        let accepted = door.schedule_many(limits).expect("there is room for a million");
+        let home = ShardId::new((number % u32::from(SHARDS)) as u16);
+        let mut timers = TimerGroup::new();
+        for timer in accepted {
+            // A timer that finds no room there is served from here.
+            timers.insert(door.move_to(timer, home).unwrap_or(timer));
+        }
+        if handed_over.send(Connection { number, home, timers }).is_err() {
+            return;
+        }
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let ledger = Arc::new(Ledger::new());
+    let service = {
+        let ledger = Arc::clone(&ledger);
+        TimerService::builder().shards(usize::from(SHARDS)).start_with(move |_| {
+            let ledger = Arc::clone(&ledger);
+            move |fired: Fired<Limit>, timers: &Timers<Limit>| {
+                if timers.now() < fired.deadline {
+                    ledger.early.fetch_add(1, Ordering::Relaxed);
+                }
+                ledger.end(fired.task);
+                ledger.fired.fetch_add(1, Ordering::Relaxed);
+            }
+        })?
+    };
+    println!("on {}: {}", service.runtime(), service.runtime_reason());
+
+    let client = service.client();
+    let (handed_over, accepted) = mpsc::channel();
+    client.schedule_fn_on(DOOR, Duration::ZERO, move |door| accept(door, &handed_over))?;
+    let mut connections: Vec<Connection> = accepted.iter().collect();
+    let at_home = |connection: &Connection| {
+        connection.timers.iter().all(|timer| timer.shard() == connection.home)
+    };
+    let count = connections.iter().filter(|connection| at_home(connection)).count();
+    println!("{CONNECTIONS} connections accepted, {count} handed over with their timers");
+
+    // Every third connection is closed: one message to each core that has timers of it.
+    let mut cancelled = 0;
+    let mut fired_before = 0;
+    for mut connection in connections.extract_if(.., |connection| connection.number % 3 == 1) {
+        for outcome in connection.timers.close(&client).wait()? {
+            match outcome? {
+                CancelOutcome::Cancelled { task: RemoteTask::Value(limit), .. } => {
+                    ledger.end(limit);
+                    cancelled += 1;
+                }
+                CancelOutcome::AlreadyFired | CancelOutcome::Stale => fired_before += 1,
+                other => return Err(format!("a cancel was answered with {other:?}").into()),
+            }
+        }
+    }
+    println!("{cancelled} timers cancelled with their connections, {fired_before} fired before");
+
+    // One core is taken out of use. Its connections go on under the names that they have.
+    let others: Vec<_> = service.shards().filter(|shard| *shard != LEAVING).collect();
+    let report = client.drain_shard(LEAVING, &others).wait()??;
+    println!("{:?} drained: {} timers moved, {} stay", report.shard, report.moved, report.stayed());
+    for connection in connections.iter().filter(|connection| connection.home == LEAVING) {
+        for timer in connection.timers.iter() {
+            client.reset_detached(timer, IDLE);
+        }
+    }
+
+    let left = u64::from(TIMERS) - cancelled;
+    let begun = Instant::now();
+    while ledger.fired.load(Ordering::Relaxed) < left && begun.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let shutdown = service.shutdown(ShutdownPolicy::Return)?;
+    let moved: u64 = shutdown.shards.iter().map(|shard| shard.counts.moved_out).sum();
+    let returned = shutdown.into_returned().count() as u64;
+
+    // The accounts.
+    let fired = ledger.fired.load(Ordering::Relaxed);
+    println!("{fired} fired, {cancelled} cancelled, {returned} returned; {moved} moves");
+    let early = ledger.early.load(Ordering::Relaxed);
+    if early > 0 {
+        return Err(format!("{early} timers were early").into());
+    }
+    let wrong = ledger.ends.iter().filter(|ends| ends.load(Ordering::Relaxed) != 1).count() as u64;
+    if wrong != returned || fired + cancelled + returned != u64::from(TIMERS) {
+        return Err(format!("{wrong} of {TIMERS} timers have not ended exactly once").into());
+    }
+    if returned > 0 || moved < report.moved {
+        return Err(format!("{returned} timers have not ended in {PATIENCE:?}").into());
+    }
+    println!("the accounts balance");
+    Ok(())
+}
