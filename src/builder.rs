@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use corewheel_shard::WheelKind;
 
+use crate::class::TimerClass;
 use crate::clock::Clock;
 use crate::config::{Options, Placement, Runtime, Settings, TurnBudget};
 use crate::error::StartError;
@@ -109,6 +110,17 @@ impl TimerServiceBuilder {
     pub fn spin(mut self, spin: Duration) -> Self {
         self.options.spin = spin;
         self
+    }
+
+    /// A class of timers, to be told apart in the statistics; at most 64 of them, each once.
+    pub fn class(mut self, class: TimerClass) -> Self {
+        self.options.classes.push(class);
+        self
+    }
+
+    /// Several classes of timers, in this order.
+    pub fn classes(self, classes: impl IntoIterator<Item = TimerClass>) -> Self {
+        classes.into_iter().fold(self, Self::class)
     }
 
     /// The clock, for tests. A clock that is moved by hand goes with

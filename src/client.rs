@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use corewheel_shard::Tick;
 
+use crate::class::{ClassId, TimerClass, UnknownClass};
 use crate::clock::NearClock;
 use crate::driver::is_shard_thread;
 use crate::error::{Closed, ScheduleError, TimeoutError, WaitError};
@@ -66,7 +67,7 @@ impl<T: Send + 'static> Client<T> {
         task: T,
     ) -> Result<TimerHandle, ScheduleError<T>> {
         let now = self.clock.nanos();
-        self.schedule_value(shard, self.tick_after(now, delay), now, task)
+        self.schedule_value(ClassId::NONE, shard, self.tick_after(now, delay), now, task)
     }
 
     /// The same, for a moment. One that has passed fires in the shard's next turn.
@@ -81,7 +82,8 @@ impl<T: Send + 'static> Client<T> {
         at: Instant,
         task: T,
     ) -> Result<TimerHandle, ScheduleError<T>> {
-        self.schedule_value(shard, self.tick_at(at), self.clock.nanos(), task)
+        let now = self.clock.nanos();
+        self.schedule_value(ClassId::NONE, shard, self.tick_at(at), now, task)
     }
 
     /// Schedules a callback on a shard, to be run there after `delay`. It is boxed.
@@ -96,7 +98,8 @@ impl<T: Send + 'static> Client<T> {
         call: impl FnOnce(&Timers<T>) + Send + 'static,
     ) -> Result<TimerHandle, ScheduleError<SendCall<T>>> {
         let now = self.clock.nanos();
-        self.schedule_call(shard, self.tick_after(now, delay), now, Box::new(call))
+        let deadline = self.tick_after(now, delay);
+        self.schedule_call(ClassId::NONE, shard, deadline, now, Box::new(call))
     }
 
     /// The same, for a moment. One that has passed fires in the shard's next turn.
@@ -111,7 +114,7 @@ impl<T: Send + 'static> Client<T> {
         call: impl FnOnce(&Timers<T>) + Send + 'static,
     ) -> Result<TimerHandle, ScheduleError<SendCall<T>>> {
         let now = self.clock.nanos();
-        self.schedule_call(shard, self.tick_at(at), now, Box::new(call))
+        self.schedule_call(ClassId::NONE, shard, self.tick_at(at), now, Box::new(call))
     }
 
     /// Ends a timer and tells what became of it, with its task. Await the answer, or
@@ -195,7 +198,7 @@ impl<T: Send + 'static> Client<T> {
     pub fn batch(&mut self, shard: ShardId) -> Batch<'_, T> {
         let mut staged = std::mem::take(&mut self.room);
         staged.reserve(BATCH);
-        Batch { client: self, shard, staged, refused: Vec::new() }
+        Batch { client: self, shard, class: ClassId::NONE, staged, refused: Vec::new() }
     }
 
     /// Sets by what a shard scales its [`ScaledTimeouts`](crate::ScaledTimeouts): wakes it, and
@@ -223,26 +226,33 @@ impl<T: Send + 'static> Client<T> {
         &self.directory
     }
 
+    /// What the clock shows or a little later.
     #[inline]
-    fn tick_after(&self, now: u64, delay: Duration) -> Tick {
+    pub(crate) fn nanos(&self) -> u64 {
+        self.clock.nanos()
+    }
+
+    #[inline]
+    pub(crate) fn tick_after(&self, now: u64, delay: Duration) -> Tick {
         self.directory.deadline_after(now, delay)
     }
 
     #[inline]
-    fn tick_at(&self, at: Instant) -> Tick {
+    pub(crate) fn tick_at(&self, at: Instant) -> Tick {
         self.directory.tick.ceil(self.directory.clock.nanos_at(at))
     }
 
     #[inline]
-    fn schedule_value(
+    pub(crate) fn schedule_value(
         &self,
+        class: ClassId,
         shard: ShardId,
         deadline: Tick,
         now: u64,
         task: T,
     ) -> Result<TimerHandle, ScheduleError<T>> {
         let sent_us = (now / 1_000) as u32;
-        let request = Request::Schedule { deadline, sent_us, task };
+        let request = Request::Schedule { deadline, sent_us, class, task };
         self.schedule_request(shard, request).map_err(|refused| {
             refused.map(|request| match request {
                 Request::Schedule { task, .. } => task,
@@ -251,15 +261,16 @@ impl<T: Send + 'static> Client<T> {
         })
     }
 
-    fn schedule_call(
+    pub(crate) fn schedule_call(
         &self,
+        class: ClassId,
         shard: ShardId,
         deadline: Tick,
         now: u64,
         call: SendCall<T>,
     ) -> Result<TimerHandle, ScheduleError<SendCall<T>>> {
         let sent_us = (now / 1_000) as u32;
-        let request = Request::Call { deadline, sent_us, call };
+        let request = Request::Call { deadline, sent_us, class, call };
         self.schedule_request(shard, request).map_err(|refused| {
             refused.map(|request| match request {
                 Request::Call { call, .. } => call,
@@ -280,7 +291,10 @@ impl<T: Send + 'static> Client<T> {
                 return Err(ScheduleError::Closed(request));
             };
             match lane.take_key(&door.bell, 0) {
-                Err(Refusal::Full) => return Err(ScheduleError::Full(request)),
+                Err(Refusal::Full) => {
+                    door.note_refused(request.class());
+                    return Err(ScheduleError::Full(request));
+                }
                 Err(Refusal::Closed) => {}
                 Ok(key) => match lane.send(request, &door.bell) {
                     Ok(()) => return Ok(TimerHandle::new(shard, key)),
@@ -445,11 +459,22 @@ pub struct Refused<T> {
 pub struct Batch<'a, T: Send + 'static> {
     client: &'a mut Client<T>,
     shard: ShardId,
+    class: ClassId,
     staged: Vec<Request<T>>,
     refused: Vec<Refused<T>>,
 }
 
 impl<T: Send + 'static> Batch<'_, T> {
+    /// The timers that are added from now on are of this class.
+    ///
+    /// # Errors
+    ///
+    /// The service has no such class.
+    pub fn class(&mut self, class: TimerClass) -> Result<&mut Self, UnknownClass> {
+        self.class = self.client.directory.settings.classes.find(class)?;
+        Ok(self)
+    }
+
     /// Adds a typed timer, due `delay` from now.
     ///
     /// # Errors
@@ -518,10 +543,14 @@ impl<T: Send + 'static> Batch<'_, T> {
             match lane.take_key(&door.bell, staged) {
                 Ok(key) => {
                     let sent_us = (now / 1_000) as u32;
-                    self.staged.push(Request::Schedule { deadline, sent_us, task });
+                    let class = self.class;
+                    self.staged.push(Request::Schedule { deadline, sent_us, class, task });
                     return Ok(TimerHandle::new(self.shard, key));
                 }
-                Err(Refusal::Full) => return Err(ScheduleError::Full(task)),
+                Err(Refusal::Full) => {
+                    door.note_refused(self.class);
+                    return Err(ScheduleError::Full(task));
+                }
                 // The lane was closed, perhaps only for being idle; what it has not accepted is
                 // sorted out, and another is opened.
                 Err(Refusal::Closed) if staged == 0 => lanes[self.shard.index()] = None,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use corewheel_shard::{Budget, ShardConfig, Tick, TickLength, WheelKind};
 
+use crate::class::Classes;
 use crate::clock::{Clock, saturating_nanos};
 use crate::error::ConfigError;
 use crate::handle::ShardId;
@@ -86,6 +87,7 @@ pub(crate) struct Options {
     pub(crate) placement: Placement,
     pub(crate) name: String,
     pub(crate) spin: Duration,
+    pub(crate) classes: Classes,
     pub(crate) clock: Clock,
 }
 
@@ -106,6 +108,7 @@ impl Default for Options {
             placement: Placement::default(),
             name: "corewheel".to_owned(),
             spin: Duration::ZERO,
+            classes: Classes::default(),
             clock: Clock::monotonic(),
         }
     }
@@ -125,6 +128,7 @@ pub(crate) struct Settings {
     pub(crate) overrun: Duration,
     pub(crate) name: String,
     pub(crate) spin: Duration,
+    pub(crate) classes: Classes,
     /// The cpu of each shard, where it is pinned.
     pub(crate) cpus: Vec<Option<usize>>,
 }
@@ -141,6 +145,7 @@ impl Options {
         let allowed = allowed_cpus();
         let shards = self.check_shards(&allowed)?;
         self.check_range()?;
+        self.classes.check()?;
         let shard = ShardConfig {
             capacity: self.capacity,
             wheel: self.wheel,
@@ -170,6 +175,7 @@ impl Options {
             overrun: self.overrun,
             name: self.name.clone(),
             spin: self.spin,
+            classes: self.classes.clone(),
             cpus: if attached { Vec::new() } else { self.check_placement(shards, &allowed)? },
         })
     }

@@ -41,6 +41,7 @@ use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
 use crate::across::Across;
 use crate::bell::{Bell, Ring};
+use crate::class::ClassId;
 use crate::gate::Gate;
 use crate::overflow::Overflow;
 use crate::sync::{AtomicU64, Ordering};
@@ -52,12 +53,14 @@ pub(crate) enum Request<T: 'static> {
     Schedule {
         deadline: Tick,
         sent_us: u32,
+        class: ClassId,
         task: T,
     },
     /// A callback, for the next granted key.
     Call {
         deadline: Tick,
         sent_us: u32,
+        class: ClassId,
         call: SendCall<T>,
     },
     Cancel {
@@ -73,6 +76,9 @@ pub(crate) enum Request<T: 'static> {
     Across(Box<Across<T>>),
 }
 
+/// A class lies where there was a gap.
+const _: () = assert!(size_of::<Request<u64>>() == 32 && size_of::<Request<[u64; 3]>>() == 40);
+
 impl<T> Request<T> {
     /// Whether it uses granted keys up.
     fn takes_key(&self) -> bool {
@@ -86,6 +92,14 @@ impl<T> Request<T> {
     /// As how many requests it counts.
     fn weight(&self) -> usize {
         if let Self::Across(across) = self { across.weight() } else { 1 }
+    }
+
+    /// The class of the timer, if it is one.
+    pub(crate) fn class(&self) -> ClassId {
+        match self {
+            Self::Schedule { class, .. } | Self::Call { class, .. } => *class,
+            Self::Cancel { .. } | Self::Reset { .. } | Self::Across(_) => ClassId::NONE,
+        }
     }
 
     /// The latest tick at which the owner must have seen it. A cancel that nobody waits for can

@@ -22,6 +22,7 @@
 //! - `conn`: the deadlines of connections, of which touching one is a store.
 //! - `many`, `group` and `moving`: many commands at once, timers that end together, timers that go
 //!   to live on another shard.
+//! - `class`: names for what timers are for, told apart in the statistics.
 //! - `purgatory`: operations that complete by an event or by their deadline.
 //! - `scaled`: timeouts that shrink under pressure, all at once.
 //! - `repeat` runs callbacks again and again, `scheduled` runs one whose result is awaited, `herd`
@@ -43,6 +44,8 @@ mod attach;
 mod bell;
 mod brake;
 mod builder;
+mod class;
+mod class_stats;
 mod client;
 mod clock;
 mod config;
@@ -82,6 +85,8 @@ mod turn;
 
 pub use crate::attach::Attachment;
 pub use crate::builder::{TimerServiceBuilder, no_tasks};
+pub use crate::class::{Classed, ClassedClient, TimerClass, UnknownClass};
+pub use crate::class_stats::{ClassCounts, ClassStats};
 pub use crate::client::many::{Answers, AnswersFuture};
 pub use crate::client::{Answer, AnswerFuture, Batch, Client, Refused};
 pub use crate::clock::{Clock, ManualClock};

@@ -24,7 +24,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ use corewheel_shard::{Tick, TickLength, TimerKey};
 use crossbeam_utils::CachePadded;
 
 use crate::bell::{Bell, Knock};
+use crate::class::{ClassId, TimerClass};
+use crate::class_stats::ClassStats;
 use crate::clock::{Clock, nanos_after, saturating_nanos};
 use crate::config::Settings;
 use crate::error::Closed;
@@ -39,7 +41,7 @@ use crate::handle::ShardId;
 use crate::lane::{LaneCounts, LaneReceiver, LaneSender, LaneShared, lane};
 use crate::scale::Scale;
 use crate::shutdown::{ShardReport, ShutdownPolicy};
-use crate::stats::{Published, ServiceStats, ShardState, ShardStats};
+use crate::stats::{Published, Reading, ServiceStats, ShardState, ShardStats};
 use crate::timers::Timers;
 
 /// Starts a future on the shard's own core.
@@ -71,6 +73,8 @@ pub(crate) struct Door<T: 'static> {
     pub(crate) published: Published,
     knock: Knock,
     visitors: Mutex<Visitors<T>>,
+    /// For each class, how many timers clients could not send. Written by clients.
+    refused: Box<[AtomicU64]>,
 }
 
 pub(crate) struct Visitors<T: 'static> {
@@ -105,7 +109,7 @@ impl<T: Send + 'static> Directory<T> {
         runtime: &'static str,
         runtime_reason: String,
     ) -> Self {
-        let doors = (0..settings.shards).map(|_| Door::new()).collect();
+        let doors = (0..settings.shards).map(|_| Door::new(settings.classes.len())).collect();
         Self {
             clock,
             tick: settings.tick,
@@ -181,16 +185,21 @@ impl<T: Send + 'static> Directory<T> {
             tick_ns: self.tick.nanos(),
             lateness_bound_ns: saturating_nanos(self.settings.lateness_bound),
             uptime: Duration::from_nanos(self.clock.nanos()),
-            shards: self.shards().zip(&self.doors).map(|(shard, door)| door.stats(shard)).collect(),
+            shards: self.shards().filter_map(|shard| self.shard_stats(shard)).collect(),
         }
+    }
+
+    pub(crate) fn shard_stats(&self, shard: ShardId) -> Option<ShardStats> {
+        Some(self.door(shard)?.stats(shard, self.settings.classes.list(), self.clock.nanos()))
     }
 }
 
 impl<T> Door<T> {
-    fn new() -> Self {
+    fn new(classes: usize) -> Self {
         Self {
             bell: Bell::new(),
-            published: Published::new(),
+            published: Published::new(classes),
+            refused: (0..classes).map(|_| AtomicU64::new(0)).collect(),
             knock: Knock::new(),
             visitors: Mutex::new(Visitors {
                 state: ShardState::Waiting,
@@ -250,16 +259,33 @@ impl<T> Door<T> {
         true
     }
 
-    pub(crate) fn stats(&self, shard: ShardId) -> ShardStats {
+    /// Counts a timer of a class that a client could not send.
+    #[cold]
+    pub(crate) fn note_refused(&self, class: ClassId) {
+        if let Some(refused) = class.index().and_then(|index| self.refused.get(index)) {
+            // Relaxed: it stands for itself.
+            refused.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// With the age of timers at `now`.
+    fn stats(&self, shard: ShardId, classes: &[TimerClass], now: u64) -> ShardStats {
         let (state, scale, lanes) = {
             let visitors = self.visitors();
             (visitors.state, visitors.scale, visitors.lane_counts())
         };
-        let (mut counts, lateness, ring_delay) = self.published.load();
+        let Reading { mut counts, classes: read, lateness, ring_delay } = self.published.load();
         counts.refused += lanes.refused;
         counts.bells_rung = lanes.bells_rung;
         counts.bells_saved = lanes.bells_saved;
-        ShardStats { shard, state, scale, counts, lateness, ring_delay }
+        let mut of_classes = Vec::with_capacity(classes.len());
+        for ((class, (mut counts, since)), refused) in classes.iter().zip(read).zip(&self.refused) {
+            counts.refused += refused.load(Ordering::Relaxed);
+            let age = |since: u64| Duration::from_micros((now / 1_000).saturating_sub(since));
+            let oldest = since.map(age);
+            of_classes.push(ClassStats { class: class.name(), counts, oldest });
+        }
+        ShardStats { shard, state, scale, counts, classes: of_classes, lateness, ring_delay }
     }
 }
 

@@ -244,7 +244,10 @@ impl<T: Send + 'static> TimerService<T> {
             let (report, answer) = oneshot::channel();
             if door.close_unattended() {
                 // Nothing was ever accepted for it.
-                drop(report.send(ShardReport::new(shard, ShardCounts::default(), Vec::new())));
+                let classes = self.directory.shard_stats(shard).map(|stats| stats.classes);
+                let classes = classes.unwrap_or_default();
+                let none = ShardReport::new(shard, ShardCounts::default(), classes, Vec::new());
+                drop(report.send(none));
             } else {
                 let mut visitors = door.visitors();
                 if visitors.state == ShardState::Running {

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use crate::class_stats::ClassStats;
 use crate::handle::{ShardId, TimerHandle};
 use crate::stats::ShardCounts;
 use crate::task::RemoteTask;
@@ -36,6 +37,8 @@ pub struct ShardReport<T: 'static> {
     pub shard: ShardId,
     /// What it has counted from beginning to end.
     pub counts: ShardCounts,
+    /// The same for each class of timers, in the order in which the builder was told of them.
+    pub classes: Vec<ClassStats>,
     /// How many timers were handed back or dropped.
     pub unfired: u64,
     /// Those that were handed back.
@@ -43,8 +46,13 @@ pub struct ShardReport<T: 'static> {
 }
 
 impl<T> ShardReport<T> {
-    pub(crate) fn new(shard: ShardId, counts: ShardCounts, returned: Vec<Returned<T>>) -> Self {
-        Self { shard, counts, unfired: counts.returned, returned }
+    pub(crate) fn new(
+        shard: ShardId,
+        counts: ShardCounts,
+        classes: Vec<ClassStats>,
+        returned: Vec<Returned<T>>,
+    ) -> Self {
+        Self { shard, counts, classes, unfired: counts.returned, returned }
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use corewheel_shard::{Tick, TimerKey};
 
+use crate::class::ClassId;
 use crate::client::Client;
 use crate::core::Slept;
 use crate::error::{Elapsed, ScheduleError, SleepError, TimeoutError};
@@ -26,6 +27,7 @@ pub struct Sleep<T: Send + 'static> {
     timers: Timers<T>,
     deadline: Tick,
     phase: Phase,
+    class: ClassId,
 }
 
 enum Phase {
@@ -35,8 +37,8 @@ enum Phase {
 }
 
 impl<T: Send + 'static> Sleep<T> {
-    pub(crate) fn new(timers: Timers<T>, deadline: Tick) -> Self {
-        Self { timers, deadline, phase: Phase::Unpolled }
+    pub(crate) fn new(timers: Timers<T>, deadline: Tick, class: ClassId) -> Self {
+        Self { timers, deadline, phase: Phase::Unpolled, class }
     }
 
     /// When the future will be done: the deadline, rounded up to a tick.
@@ -85,13 +87,15 @@ impl<T: Send + 'static> Future for Sleep<T> {
         let core = self.timers.core();
         match self.phase {
             Phase::Unpolled if core.is_closed() => Poll::Ready(Err(SleepError::Closed)),
-            Phase::Unpolled => match core.schedule_sleep(self.deadline, cx.waker().clone()) {
-                Some((key, sleeper)) => {
-                    self.phase = Phase::Waiting { key, sleeper };
-                    Poll::Pending
+            Phase::Unpolled => {
+                match core.schedule_sleep(self.class, self.deadline, cx.waker().clone()) {
+                    Some((key, sleeper)) => {
+                        self.phase = Phase::Waiting { key, sleeper };
+                        Poll::Pending
+                    }
+                    None => Poll::Ready(Err(SleepError::Full)),
                 }
-                None => Poll::Ready(Err(SleepError::Full)),
-            },
+            }
             Phase::Waiting { sleeper, .. } => {
                 let output = match core.poll_sleeper(sleeper, cx.waker()) {
                     Slept::NotYet => return Poll::Pending,

@@ -16,39 +16,43 @@ use crossbeam_utils::{Backoff, CachePadded};
 use histogram::Histogram;
 use serde::Serialize;
 
+use crate::class_stats::{ClassCounts, ClassStats, PublishedClass};
 use crate::handle::ShardId;
 use crate::scale::Scale;
 
-/// Defines the counts of a shard once: the plain numbers that its turn writes, the atomics that it
+/// Defines counts of a shard once: the plain numbers that its turn writes, the atomics that it
 /// publishes them in, and the way between the two.
 macro_rules! counts {
-    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
-        /// What one shard has counted. All but the gauges (`pending`, `granted`, `capacity`,
-        /// `lanes`, `lane_depth`, `scaled_pending`) only grow.
+    (
+        $(#[doc = $about:literal])*
+        struct $counts:ident, published in $published:ident:
+        $($(#[doc = $doc:literal])* $name:ident,)*
+    ) => {
+        $(#[doc = $about])*
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
         #[non_exhaustive]
-        pub struct ShardCounts {
+        pub struct $counts {
             $($(#[doc = $doc])* pub $name: u64,)*
         }
 
         #[derive(Debug, Default)]
-        struct PublishedCounts {
+        struct $published {
             $($name: AtomicU64,)*
         }
 
-        impl PublishedCounts {
+        impl $published {
             #[inline]
-            fn store(&self, counts: &ShardCounts) {
+            fn store(&self, counts: &$counts) {
                 // Relaxed: each count stands for itself.
                 $(self.$name.store(counts.$name, Ordering::Relaxed);)*
             }
 
-            fn load(&self) -> ShardCounts {
-                ShardCounts { $($name: self.$name.load(Ordering::Relaxed),)* }
+            fn load(&self) -> $counts {
+                $counts { $($name: self.$name.load(Ordering::Relaxed),)* }
             }
         }
 
-        impl ShardCounts {
+        impl $counts {
             /// Every count with its name, in a fixed order.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
@@ -63,7 +67,13 @@ macro_rules! counts {
     };
 }
 
+pub(crate) use counts;
+
 counts! {
+    /// What one shard has counted. All but the gauges (`pending`, `granted`, `capacity`, `lanes`,
+    /// `lane_depth`) only grow.
+    struct ShardCounts, published in PublishedCounts:
+
     /// Timers pending now. Those on the way from another thread are not counted, and a shard that
     /// sleeps leaves them on the way until the first of them, or of its own, is due.
     pending,
@@ -212,35 +222,42 @@ pub(crate) struct Published {
     /// Odd while the counts are being stored.
     version: AtomicU64,
     counts: CachePadded<PublishedCounts>,
+    classes: Box<[CachePadded<PublishedClass>]>,
     lateness: PublishedTimes,
     ring_delay: PublishedTimes,
 }
 
 impl Published {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(classes: usize) -> Self {
         Self {
             version: AtomicU64::new(0),
             counts: CachePadded::new(PublishedCounts::default()),
+            classes: PublishedClass::row(classes),
             lateness: PublishedTimes::new(),
             ring_delay: PublishedTimes::new(),
         }
     }
 
+    /// Stores the counts, and what `classes` stores with [`store_class`](Self::store_class).
     #[inline]
     pub(crate) fn store(
         &self,
         counts: &ShardCounts,
         lateness: &mut Recorder,
         ring_delay: &mut Recorder,
+        classes: impl FnOnce(&Self),
     ) {
-        self.store_counts(|published| published.store(counts));
+        self.store_counts(|published| {
+            published.store(counts);
+            classes(self);
+        });
         self.lateness.store(lateness);
         self.ring_delay.store(ring_delay);
     }
 
     /// Stores the counts that commands of the shard's own core change, between turns.
     #[inline]
-    pub(crate) fn store_commands(&self, counters: &Counters) {
+    pub(crate) fn store_commands(&self, counters: &Counters, classes: impl FnOnce(&Self)) {
         self.store_counts(|published| {
             // Relaxed, as in a turn.
             let store = |count: &AtomicU64, value| count.store(value, Ordering::Relaxed);
@@ -251,6 +268,7 @@ impl Published {
             store(&published.stale, counters.stale);
             store(&published.reset_lazy, counters.reset_lazy);
             store(&published.reset_relinked, counters.reset_relinked);
+            classes(self);
         });
     }
 
@@ -259,6 +277,13 @@ impl Published {
     pub(crate) fn store_scaled(&self, pending: u64) {
         // Relaxed, as in a turn.
         self.store_counts(|published| published.scaled_pending.store(pending, Ordering::Relaxed));
+    }
+
+    /// Stores what was counted for a class, while counts are stored.
+    pub(crate) fn store_class(&self, index: usize, counts: &ClassCounts, since: Option<u64>) {
+        if let Some(class) = self.classes.get(index) {
+            class.store(counts, since);
+        }
     }
 
     #[inline]
@@ -273,24 +298,40 @@ impl Published {
         self.version.store(version + 2, Ordering::Release);
     }
 
-    pub(crate) fn load(&self) -> (ShardCounts, Times, Times) {
-        (self.load_counts(), self.lateness.load(), self.ring_delay.load())
+    pub(crate) fn load(&self) -> Reading {
+        let (counts, classes) = self.load_counts();
+        let (lateness, ring_delay) = (self.lateness.load(), self.ring_delay.load());
+        Reading { counts, classes, lateness, ring_delay }
     }
 
-    fn load_counts(&self) -> ShardCounts {
+    fn load_counts(&self) -> (ShardCounts, Vec<ClassReading>) {
         let backoff = Backoff::new();
+        let mut classes = Vec::with_capacity(self.classes.len());
         loop {
             // Acquire: pairs with the last store of the version in `store_counts`.
             let version = self.version.load(Ordering::Acquire);
             let counts = self.counts.load();
+            classes.clear();
+            classes.extend(self.classes.iter().map(|class| class.load()));
             // Pairs with the fence in `store_counts`.
             fence(Ordering::Acquire);
             if version.is_multiple_of(2) && version == self.version.load(Ordering::Relaxed) {
-                return counts;
+                return (counts, classes);
             }
             backoff.snooze();
         }
     }
+}
+
+/// What was counted for a class, with the microsecond in which its oldest timer was scheduled.
+pub(crate) type ClassReading = (ClassCounts, Option<u64>);
+
+/// What a shard has published.
+pub(crate) struct Reading {
+    pub(crate) counts: ShardCounts,
+    pub(crate) classes: Vec<ClassReading>,
+    pub(crate) lateness: Times,
+    pub(crate) ring_delay: Times,
 }
 
 /// How a measured time was distributed, in nanoseconds.
@@ -380,6 +421,9 @@ pub struct ShardStats {
     /// What it has counted.
     #[serde(flatten)]
     pub counts: ShardCounts,
+    /// What it has counted for each class of timers, in the order in which the builder was told of
+    /// them.
+    pub classes: Vec<ClassStats>,
     /// How long after their deadline, rounded up to a tick, timers and scaled timeouts were
     /// delivered.
     pub lateness: Times,
@@ -405,6 +449,14 @@ pub struct ServiceStats {
     pub shards: Vec<ShardStats>,
 }
 
+impl ServiceStats {
+    /// The classes of timers, all shards together, in the order in which the builder was told of
+    /// them.
+    pub fn classes(&self) -> Vec<ClassStats> {
+        ClassStats::sum(self.shards.iter().map(|shard| &*shard.classes))
+    }
+}
+
 impl Serialize for ShardId {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u16(self.number())
@@ -417,15 +469,19 @@ mod tests {
 
     #[test]
     fn what_is_published_is_what_is_read() {
-        let published = Published::new();
+        let published = Published::new(2);
+        let of_class = ClassCounts { fired: 5, ..ClassCounts::default() };
         let counts = ShardCounts { fired: 7, pending: 3, ..ShardCounts::default() };
         let (mut lateness, mut ring_delay) = (Recorder::new(), Recorder::new());
         for nanos in [0, 5, 1_000, 1_000_000, u64::MAX] {
             lateness.record(nanos);
         }
-        published.store(&counts, &mut lateness, &mut ring_delay);
-        let (read, late, delay) = published.load();
+        published.store(&counts, &mut lateness, &mut ring_delay, |published| {
+            published.store_class(1, &of_class, Some(0));
+        });
+        let Reading { counts: read, classes, lateness: late, ring_delay: delay } = published.load();
         assert_eq!(read, counts);
+        assert_eq!(classes, [(ClassCounts::default(), None), (of_class, Some(0))]);
         assert_eq!(late.count, 5);
         assert!(late.p50_ns >= 1_000 && late.p50_ns <= 1_250, "{late:?}");
         assert!(late.max_ns >= (1 << 40) - 1, "{late:?}");

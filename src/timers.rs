@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use corewheel_shard::Tick;
 
+use crate::class::ClassId;
 use crate::client::Client;
 use crate::core::Core;
 use crate::error::{ScheduleError, TimeoutError};
@@ -202,12 +203,12 @@ impl<T: Send + 'static> Timers<T> {
     /// Waits for `delay`, beginning now. The timer is taken when the future is first polled, and
     /// given back when it is dropped.
     pub fn sleep(&self, delay: Duration) -> Sleep<T> {
-        Sleep::new(self.clone(), self.core.deadline_after(delay))
+        Sleep::new(self.clone(), self.core.deadline_after(delay), ClassId::NONE)
     }
 
     /// Waits until a moment.
     pub fn sleep_until(&self, at: Instant) -> Sleep<T> {
-        Sleep::new(self.clone(), self.core.deadline_at(at))
+        Sleep::new(self.clone(), self.core.deadline_at(at), ClassId::NONE)
     }
 
     /// Gives a future `delay` from now to be done. A value that is ready at the same time as the

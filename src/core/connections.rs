@@ -65,7 +65,7 @@ impl<T: Send + 'static> Core<T> {
         record.set_key(None);
         record.forget_events();
         // Its task is a number: there is nothing to be told of it.
-        let _ = self.state.borrow_mut().shard.cancel(key);
+        let _ = self.state.borrow_mut().cancel(key);
         self.publish_command();
         if let Some(waker) = record.take_waker() {
             waker.wake();

@@ -1,5 +1,6 @@
 //! The end of a shard.
 
+use super::classes::Ended;
 use super::state::{Effect, Sleeper};
 use super::{Core, contain};
 use crate::handle::TimerHandle;
@@ -48,6 +49,7 @@ impl<T: Send + 'static> Core<T> {
         {
             let state = &mut *self.state.borrow_mut();
             for expired in state.shard.drain().collect::<Vec<_>>() {
+                state.classes.end(expired.key.index(), Ended::Returned);
                 let task = state.take(expired.task, Sleeper::Closed);
                 if policy == ShutdownPolicy::Return {
                     drained.push((expired.key, expired.deadline, task));
@@ -72,6 +74,7 @@ impl<T: Send + 'static> Core<T> {
             }
         }
         self.publish();
-        ShardReport::new(self.id, self.door().stats(self.id).counts, returned)
+        let stats = self.directory.shard_stats(self.id).expect("a core is that of a shard");
+        ShardReport::new(self.id, stats.counts, stats.classes, returned)
     }
 }

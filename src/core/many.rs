@@ -5,6 +5,7 @@ use corewheel_shard::{CancelOutcome as ShardCancel, TimerKey};
 use super::Core;
 use super::state::{Effect, Errand, State};
 use crate::across::{Across, CancelMany, ScheduleMany, Told};
+use crate::class::ClassId;
 use crate::lane::Request;
 use crate::mesh::Directory;
 use crate::task::{Callback, Stored, Task};
@@ -60,7 +61,7 @@ impl<T: Send + 'static> State<T> {
         directory: &Directory<T>,
     ) -> bool {
         for key in many.keys.by_ref().take(max) {
-            let mut outcome = self.shard.cancel(key);
+            let mut outcome = self.cancel(key);
             if matches!(outcome, ShardCancel::Stale)
                 && let Some((shard, key)) = self.trace(key)
             {
@@ -73,7 +74,7 @@ impl<T: Send + 'static> State<T> {
                     }
                     continue;
                 }
-                outcome = self.shard.cancel(key);
+                outcome = self.cancel(key);
             }
             let outcome = self.finish_cancel(outcome, now, directory);
             let Some(account) = &mut many.account else {
@@ -103,7 +104,7 @@ impl<T: Send + 'static> State<T> {
     ) -> bool {
         for (key, deadline, task) in many.timers.by_ref().take(max) {
             self.note_ring_delay(many.sent_us, now);
-            self.arm(Some(key), deadline, Stored::Value(task), now, directory);
+            self.arm(Some(key), ClassId::NONE, deadline, Stored::Value(task), now, directory);
         }
         many.timers.len() == 0
     }

@@ -6,9 +6,11 @@
 //! waker, no `Drop` of a task, ever runs inside: what a method collects to run or to drop it hands
 //! out as effects.
 
+mod classes;
 mod connections;
 mod conns;
 mod end;
+mod links;
 mod many;
 mod moving;
 mod recent;
@@ -27,6 +29,7 @@ use corewheel_shard::{CancelOutcome as ShardCancel, Shard, Tick, TimerKey};
 use hashbrown::HashMap;
 use slab::Slab;
 
+use self::classes::ClassTable;
 pub(crate) use self::connections::Refused;
 use self::conns::Conns;
 pub(crate) use self::conns::{Block, Events, NEVER, Packed, Record, slot_of};
@@ -36,6 +39,7 @@ use self::scale::Scaling;
 pub(crate) use self::scale::{CLASSES_MAX, Class};
 use self::state::{Sleeper, State};
 pub(crate) use self::state::{Slept, contain};
+use crate::class::ClassId;
 use crate::client::Client;
 use crate::clock::NearClock;
 use crate::error::{ScheduleError, StartError};
@@ -103,6 +107,8 @@ impl<T: Send + 'static> Core<T> {
                 counts,
                 lateness: Recorder::new(),
                 ring_delay: Recorder::new(),
+                classes: ClassTable::new(directory.settings.classes.len(), config.capacity),
+                delivering: ClassId::NONE,
             }),
             recent: Recent::new(),
             conns: RefCell::default(),
@@ -223,13 +229,21 @@ impl<T: Send + 'static> Core<T> {
     }
 
     /// A timer that wakes a future. Its sleeper must be released by the future.
-    pub(crate) fn schedule_sleep(&self, deadline: Tick, waker: Waker) -> Option<(TimerKey, u32)> {
+    pub(crate) fn schedule_sleep(
+        &self,
+        class: ClassId,
+        deadline: Tick,
+        waker: Waker,
+    ) -> Option<(TimerKey, u32)> {
         let index = self.state.borrow_mut().sleepers.insert(Sleeper::Waiting(waker)) as u32;
         let key = self.schedule_stored(deadline, Stored::Sleeper(index));
-        if key.is_none() {
+        let Some(key) = key else {
+            self.refuse_class(class);
             self.release_sleeper(index);
-        }
-        key.map(|key| (key, index))
+            return None;
+        };
+        self.begin_class(class, key);
+        Some((key, index))
     }
 
     /// Looks whether a sleeper's time has come, and keeps the waker if not.
@@ -256,14 +270,14 @@ impl<T: Send + 'static> Core<T> {
     /// Ends a sleep from the future's side.
     pub(crate) fn abandon_sleep(&self, key: TimerKey, index: u32) {
         // Its task is a number, and it may have fired: there is nothing to be told of it.
-        let _ = self.state.borrow_mut().shard.cancel(key);
+        let _ = self.state.borrow_mut().cancel(key);
         self.publish_command();
         self.release_sleeper(index);
     }
 
     #[inline]
     pub(crate) fn cancel(&self, key: TimerKey, now: u64) -> CancelOutcome<Task<T>> {
-        let outcome = self.state.borrow_mut().shard.cancel(key);
+        let outcome = self.state.borrow_mut().cancel(key);
         self.publish_command();
         match outcome {
             // Most are this, and are not to be carried through what the others take.
@@ -330,8 +344,9 @@ impl<T: Send + 'static> Core<T> {
     #[inline]
     fn publish_command(&self) {
         if self.asleep_until.get() > Tick::ZERO {
-            let state = self.state.borrow();
-            self.door().published.store_commands(state.shard.counters());
+            let State { shard, classes, .. } = &mut *self.state.borrow_mut();
+            let published = &self.door().published;
+            published.store_commands(shard.counters(), |published| classes.publish(published));
         }
     }
 }

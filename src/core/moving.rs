@@ -144,14 +144,15 @@ impl<T: Send + 'static> State<T> {
 
     /// Takes a timer out that can travel, as a request to another shard.
     fn pack(&mut self, key: TimerKey, now: u64) -> Request<T> {
-        let ShardCancel::Cancelled { deadline, task } = self.shard.cancel(key) else {
+        let class = self.classes.class_of(key.index());
+        let ShardCancel::Cancelled { deadline, task } = self.cancel(key) else {
             unreachable!("a timer is looked at before it is moved")
         };
         let sent_us = (now / 1_000) as u32;
         match task {
-            Stored::Value(task) => Request::Schedule { deadline, sent_us, task },
+            Stored::Value(task) => Request::Schedule { deadline, sent_us, class, task },
             Stored::Call(index) => match self.calls.remove(index as usize) {
-                Call::Send(call) => Request::Call { deadline, sent_us, call },
+                Call::Send(call) => Request::Call { deadline, sent_us, class, call },
                 _ => unreachable!("what cannot travel is not packed"),
             },
             Stored::Sleeper(_) | Stored::Conn(_) => {
@@ -243,9 +244,11 @@ impl<T: Send + 'static> Core<T> {
     /// A timer that could not leave after all gets another name here, and is known by both.
     #[cold]
     fn put_back(&self, key: TimerKey, request: Request<T>) {
+        let class = request.class();
         let (deadline, stored) = self.state.borrow_mut().unpack(request);
         let again = self.schedule_stored(deadline, stored);
         let again = again.expect("a slot was just given back");
+        self.begin_class(class, again);
         self.remember(key, TimerHandle::new(self.id, again));
     }
 

@@ -12,6 +12,7 @@ use std::rc::{Rc, Weak};
 use corewheel_shard::Tick;
 
 use super::{Core, Delivery, contain};
+use crate::class::ClassId;
 use crate::scale::Scale;
 
 /// Timeouts of one minimum and one maximum. Its methods are called while nothing is borrowed.
@@ -143,6 +144,7 @@ impl<T: Send + 'static> Core<T> {
         {
             *scaled_max -= 1;
             self.scaling.was_last.set(true);
+            self.state.borrow_mut().delivering = ClassId::NONE;
             return Some(Delivery::Scaled(class));
         }
         if was_last { None } else { self.pop(now) }

@@ -28,7 +28,7 @@ impl<T: Send + 'static> Core<T> {
     /// Ends such a timer, if it has not fired. Reads no clock, as nobody asks what was left of it.
     pub(crate) fn cancel_shared(&self, key: TimerKey) {
         let mut state = self.state.borrow_mut();
-        let call = match state.shard.cancel(key) {
+        let call = match state.cancel(key) {
             ShardCancel::Cancelled { task: Stored::Call(index), .. } => {
                 Some(state.calls.remove(index as usize))
             }

@@ -8,8 +8,10 @@ use hashbrown::HashMap;
 use slab::Slab;
 
 use super::Core;
+use super::classes::{ClassTable, Ended};
 use super::moving::Moved;
 use crate::across::{CancelAccount, DrainAnswer, MoveAnswer};
+use crate::class::ClassId;
 use crate::handle::ShardId;
 use crate::lane::Request;
 use crate::mesh::Directory;
@@ -28,6 +30,9 @@ pub(super) struct State<T: 'static> {
     pub(super) counts: ShardCounts,
     pub(super) lateness: Recorder,
     pub(super) ring_delay: Recorder,
+    pub(super) classes: ClassTable,
+    /// The class of the timer that is being delivered.
+    pub(super) delivering: ClassId,
 }
 
 /// A future that waits for a timer of this core.
@@ -119,17 +124,17 @@ impl<T: Send + 'static> State<T> {
         directory: &Directory<T>,
     ) {
         match request {
-            Request::Schedule { deadline, sent_us, task } => {
+            Request::Schedule { deadline, sent_us, class, task } => {
                 self.note_ring_delay(sent_us, now);
-                self.arm(key, deadline, Stored::Value(task), now, directory);
+                self.arm(key, class, deadline, Stored::Value(task), now, directory);
             }
-            Request::Call { deadline, sent_us, call } => {
+            Request::Call { deadline, sent_us, class, call } => {
                 self.note_ring_delay(sent_us, now);
                 let index = self.calls.insert(Call::Send(call)) as u32;
-                self.arm(key, deadline, Stored::Call(index), now, directory);
+                self.arm(key, class, deadline, Stored::Call(index), now, directory);
             }
             Request::Cancel { key, answer } => {
-                let outcome = self.shard.cancel(key);
+                let outcome = self.cancel(key);
                 if matches!(outcome, ShardCancel::Stale)
                     && let Some((shard, key)) = self.trace(key)
                 {
@@ -164,6 +169,7 @@ impl<T: Send + 'static> State<T> {
     pub(super) fn arm(
         &mut self,
         key: Option<TimerKey>,
+        class: ClassId,
         deadline: Tick,
         stored: Stored<T>,
         now: u64,
@@ -171,8 +177,10 @@ impl<T: Send + 'static> State<T> {
     ) {
         let key = key.expect("a request for a timer comes with the key that it uses up");
         match self.shard.arm(key, deadline, stored) {
+            ArmOutcome::Armed if class.is_some() => self.classes.begin(class, key.index(), now),
             ArmOutcome::Armed => {}
             ArmOutcome::Overtaken(stored) => {
+                self.classes.pass(class);
                 let task = self.take(stored, Sleeper::Closed);
                 self.effects.push(match self.overtaken.remove(&key) {
                     Some(answer) => {
@@ -184,6 +192,16 @@ impl<T: Send + 'static> State<T> {
             }
             ArmOutcome::NotGranted(_) => unreachable!("the queue of a lane holds granted keys"),
         }
+    }
+
+    /// Takes a timer out.
+    #[inline]
+    pub(super) fn cancel(&mut self, key: TimerKey) -> ShardCancel<Stored<T>> {
+        let outcome = self.shard.cancel(key);
+        if let ShardCancel::Cancelled { .. } = outcome {
+            self.classes.end(key.index(), Ended::Cancelled);
+        }
+        outcome
     }
 
     #[inline(never)]

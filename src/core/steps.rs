@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use corewheel_shard::{Budget, Tick};
 
+use super::classes::Ended;
 use super::state::{Effect, Sleeper};
 use super::{Core, Delivery, contain};
 use crate::handle::TimerHandle;
@@ -54,9 +55,9 @@ impl<T: Send + 'static> Core<T> {
         let late = now.saturating_sub(due);
         state.lateness.record(late);
         let lateness = Duration::from_nanos(late);
-        if lateness > self.directory.settings.lateness_bound {
-            state.counts.late += 1;
-        }
+        let late = lateness > self.directory.settings.lateness_bound;
+        state.counts.late += u64::from(late);
+        state.delivering = state.classes.end(expired.key.index(), Ended::Fired { late });
         Some(match expired.task {
             Stored::Value(task) => Delivery::Value(Fired {
                 handle: TimerHandle::new(self.id, expired.key),
@@ -79,9 +80,14 @@ impl<T: Send + 'static> Core<T> {
     pub(crate) fn note_delivery(&self, calm: bool, took: u64) {
         let over = Duration::from_nanos(took) > self.directory.settings.overrun;
         if over || !calm {
-            let mut state = self.state.borrow_mut();
-            state.counts.overrun += u64::from(over);
-            state.counts.panicked += u64::from(!calm);
+            {
+                let mut state = self.state.borrow_mut();
+                state.counts.overrun += u64::from(over);
+                state.counts.panicked += u64::from(!calm);
+            }
+            if over {
+                self.note_overrun(took);
+            }
         }
     }
 
@@ -101,7 +107,10 @@ impl<T: Send + 'static> Core<T> {
         state.counts.lane_depth = lanes.iter().map(|lane| lane.depth() as u64).sum();
         (state.counts.scaled_pending, state.counts.scaled_fired) = self.scaling.counts();
         let published = &self.door().published;
-        published.store(&state.counts, &mut state.lateness, &mut state.ring_delay);
+        let classes = &mut state.classes;
+        published.store(&state.counts, &mut state.lateness, &mut state.ring_delay, |published| {
+            classes.publish(published);
+        });
     }
 
     /// When to take the next turn.

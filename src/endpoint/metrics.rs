@@ -19,6 +19,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::class_stats::{ClassCounts, ClassStats};
 use crate::service::StatsSource;
 use crate::stats::{ServiceStats, ShardCounts, ShardState, ShardStats, Times};
 
@@ -46,6 +47,7 @@ impl Collector for ServiceCollector {
         encode_states(&mut encoder, &stats.shards)?;
         encode_scales(&mut encoder, &stats.shards)?;
         encode_counts(&mut encoder, &stats.shards)?;
+        encode_classes(&mut encoder, &stats.shards)?;
         let lateness = "How long after their deadline timers were delivered";
         encode_times(&mut encoder, "lateness", lateness, &stats.shards, |shard| &shard.lateness)?;
         let delay = "How long timers from other threads were under way to the shard";
@@ -117,6 +119,42 @@ fn encode_counts(encoder: &mut DescriptorEncoder<'_>, shards: &[ShardStats]) -> 
     Ok(())
 }
 
+/// The counts of each class as families of their own, `class_fired` beside `fired`; none of them
+/// where the service has no classes.
+fn encode_classes(encoder: &mut DescriptorEncoder<'_>, shards: &[ShardStats]) -> fmt::Result {
+    let of_shard = |shard| move |class| (class_label(shard, class), class);
+    let rows: Vec<_> = shards.iter().flat_map(|s| s.classes.iter().map(of_shard(s))).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let mut columns: Vec<_> = rows.iter().map(|(_, class)| class.counts.iter()).collect();
+    let names = ClassCounts::default();
+    for ((name, _), help) in names.iter().zip(ClassCounts::descriptions()) {
+        let is_gauge = name == "live";
+        let kind = if is_gauge { MetricType::Gauge } else { MetricType::Counter };
+        let help = help.trim().trim_end_matches('.');
+        let name = format!("class_{name}");
+        let mut family = encoder.encode_descriptor(&name, help, None, kind)?;
+        for ((labels, _), column) in rows.iter().zip(&mut columns) {
+            let value = column.next().map_or(0, |(_, value)| value);
+            let metric = family.encode_family(labels)?;
+            if is_gauge {
+                ConstGauge::new(value).encode(metric)?;
+            } else {
+                ConstCounter::new(value).encode(metric)?;
+            }
+        }
+    }
+    let help = "The age of the oldest timer of the class that is pending; 0 if there is none";
+    let unit = Some(&Unit::Seconds);
+    let mut family = encoder.encode_descriptor("class_oldest", help, unit, MetricType::Gauge)?;
+    for (labels, class) in &rows {
+        let oldest = class.oldest.unwrap_or_default().as_secs_f64();
+        ConstGauge::new(oldest).encode(family.encode_family(labels)?)?;
+    }
+    Ok(())
+}
+
 fn encode_times(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -156,6 +194,10 @@ fn buckets(times: &Times) -> Vec<(f64, u64)> {
 
 fn label(shard: &ShardStats) -> [(&'static str, u64); 1] {
     [("shard", u64::from(shard.shard.number()))]
+}
+
+fn class_label(shard: &ShardStats, class: &ClassStats) -> [(&'static str, String); 2] {
+    [("shard", shard.shard.to_string()), ("class", class.class.to_owned())]
 }
 
 fn seconds(nanos: u64) -> f64 {

@@ -42,7 +42,7 @@ const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 /// |---|---|
 /// | `/` | a page to look at, which reads `/stats.json` every second |
 /// | `/stats.json` | [`ServiceStats`](crate::ServiceStats) as JSON |
-/// | `/metrics` | `OpenMetrics` text: every count of each shard, and its histograms |
+/// | `/metrics` | `OpenMetrics` text: every count of each shard and class, and its histograms |
 /// | `/healthz` | 200 while every shard runs, else 503 with the shards that do not |
 ///
 /// `GET` and `HEAD` are all it knows; other methods get 405, other paths 404. A head that is too

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use corewheel::{
-    CancelOutcome, Placement, Runtime, ShardCounts, ShardId, ShutdownPolicy, StatsEndpoint,
-    TimerService,
+    CancelOutcome, ClassCounts, Placement, Runtime, ShardCounts, ShardId, ShutdownPolicy,
+    StatsEndpoint, TimerClass, TimerService,
 };
 use serde_json::Value;
 
@@ -179,6 +179,57 @@ fn the_metrics_have_one_family_for_each_count_and_ten_more_at_most() {
     assert!((counts + 1..=counts + 10).contains(&scrape.names().count()));
     assert!(scrape.names().all(|name| name.starts_with("corewheel_")));
     assert!((scrape.value("corewheel_tick_seconds", "", None) - 1e-3).abs() < 1e-9);
+}
+
+#[test]
+fn every_class_is_told_apart() {
+    let (idle, request) = (TimerClass::new("read idle"), TimerClass::new("request"));
+    let builder = TimerService::builder().shards(2).placement(Placement::Unpinned);
+    let service = builder.runtime(Runtime::Thread).classes([idle, request]).start().unwrap();
+    let endpoint = endpoint(&service);
+    let far = std::time::Duration::from_hours(1);
+    let client = service.client();
+    for _ in 0..3 {
+        let timers = client.class(idle).unwrap();
+        timers.schedule_fn_on(ShardId::new(1), std::time::Duration::ZERO, |_| {}).unwrap();
+    }
+    client.class(idle).unwrap().schedule_fn_on(ShardId::new(1), far, |_| {}).unwrap();
+    let timer = client.class(request).unwrap().schedule_fn_on(ShardId::new(1), far, |_| {});
+    let _ = client.cancel(timer.unwrap()).wait().unwrap();
+    let class = |stats: &Value, shard: usize, class: usize| {
+        stats["shards"][shard]["classes"][class].clone()
+    };
+    wait_until("three have fired", || {
+        let stats = stats(endpoint.local_addr());
+        class(&stats, 1, 0)["fired"] == 3 && class(&stats, 1, 1)["cancelled"] == 1
+    });
+    let json = stats(endpoint.local_addr());
+    assert_eq!(class(&json, 1, 0)["class"], "read idle");
+    assert_eq!(class(&json, 1, 0)["live"], 1);
+    assert!(class(&json, 1, 0)["oldest"]["secs"].is_u64());
+    assert!(class(&json, 0, 0)["oldest"].is_null());
+    let scrape = scrape(endpoint.local_addr());
+    for shard in &service.stats().shards {
+        let number = shard.shard.number().to_string();
+        for class in &shard.classes {
+            let labels = [("shard", number.as_str()), ("class", class.class)];
+            for (name, value) in class.counts.iter() {
+                let family = format!("corewheel_class_{name}");
+                let suffix = if name == "live" { "" } else { "_total" };
+                let scraped = scrape.value_with(&family, suffix, &labels);
+                assert!((scraped - value as f64).abs() < 0.5, "{family} {scraped} {value}");
+            }
+            let oldest = scrape.value_with("corewheel_class_oldest_seconds", "", &labels);
+            let now = class.oldest.unwrap_or_default().as_secs_f64();
+            assert!((0.0..=now).contains(&oldest), "{oldest} {now}");
+            assert_eq!(oldest > 0.0, class.counts.live > 0);
+        }
+    }
+    // The page asks for counts of a class that there are.
+    let page = get(endpoint.local_addr(), "/").body;
+    for (name, _) in ClassCounts::default().iter() {
+        assert!(page.contains(&format!("c.{name}")), "{name}");
+    }
 }
 
 #[test]

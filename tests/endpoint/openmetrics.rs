@@ -55,14 +55,19 @@ impl Scrape {
 
     /// The sample of a family that has this suffix to its name, and a label if one is asked for.
     pub(crate) fn value(&self, name: &str, suffix: &str, label: Option<(&str, &str)>) -> f64 {
+        self.value_with(name, suffix, label.as_slice())
+    }
+
+    /// The sample of a family that has this suffix to its name, and all of these labels.
+    pub(crate) fn value_with(&self, name: &str, suffix: &str, wanted: &[(&str, &str)]) -> f64 {
         let family = self.0.get(name).unwrap_or_else(|| panic!("there is no {name}"));
         let mut found = family.samples.iter().filter(|sample| {
             let has =
                 |(key, value): (&str, &str)| sample.labels.get(key).is_some_and(|v| v == value);
-            sample.suffix == suffix && label.is_none_or(has)
+            sample.suffix == suffix && wanted.iter().copied().all(has)
         });
-        let sample = found.next().unwrap_or_else(|| panic!("{name}{suffix} {label:?} is missing"));
-        assert!(found.next().is_none(), "{name}{suffix} {label:?} names several");
+        let sample = found.next().unwrap_or_else(|| panic!("{name}{suffix} {wanted:?} is missing"));
+        assert!(found.next().is_none(), "{name}{suffix} {wanted:?} names several");
         sample.value
     }
 

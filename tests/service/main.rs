@@ -4,6 +4,7 @@
 mod api;
 mod bell;
 mod callbacks;
+mod classes;
 mod connections;
 mod cross_core;
 mod death;
