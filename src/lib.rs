@@ -23,6 +23,7 @@
 //! - `many`, `group` and `moving`: many commands at once, timers that end together, timers that go
 //!   to live on another shard.
 //! - `class`: names for what timers are for, told apart in the statistics.
+//! - `sink` and `task_queue`: values of timers that others work on, elsewhere.
 //! - `purgatory`: operations that complete by an event or by their deadline.
 //! - `scaled`: timeouts that shrink under pressure, all at once.
 //! - `repeat` runs callbacks again and again, `scheduled` runs one whose result is awaited, `herd`
@@ -74,12 +75,15 @@ mod scaled;
 mod scheduled;
 mod service;
 mod shutdown;
+mod sink;
 mod sleep;
 mod spawn;
 mod start;
 mod stats;
 mod sync;
 mod task;
+#[cfg(all(feature = "glommio", target_os = "linux"))]
+mod task_queue;
 mod timers;
 mod turn;
 
@@ -117,11 +121,14 @@ pub use crate::scaled::{ScaledStats, ScaledTimeout, ScaledTimeouts};
 pub use crate::scheduled::{RemoteScheduled, RemoteScheduledFuture, Scheduled, TaskError};
 pub use crate::service::{Spawned, StatsSource, TimerService};
 pub use crate::shutdown::{Returned, ShardReport, ShutdownPolicy, ShutdownReport};
+pub use crate::sink::{Sink, SinkError, SinkPolicy, ToSink};
 pub use crate::sleep::{RemoteSleep, Sleep};
 pub use crate::stats::{Bucket, ServiceStats, ShardCounts, ShardState, ShardStats, Times};
 pub use crate::task::{
     Callback, CancelOutcome, Fired, Handler, LocalCall, RemoteTask, ResetOutcome, SendCall, Task,
 };
+#[cfg(all(feature = "glommio", target_os = "linux"))]
+pub use crate::task_queue::OnTaskQueue;
 pub use crate::timers::{Deadline, Timers};
 pub use crate::turn::Turn;
 pub use corewheel_shard::{Tick, TimerKey, WheelKind};

@@ -116,6 +116,14 @@ counts! {
     overrun,
     /// Timers delivered later than the service's lateness bound.
     late,
+    /// Values of timers handed to a sink or to another task queue.
+    sink_sent,
+    /// Values that these refused, for want of room or because they are gone.
+    sink_refused,
+    /// Values scheduled again after they were refused.
+    sink_retried,
+    /// Values dropped after they were refused.
+    sink_dropped,
     /// Turns.
     turns,
     /// Turns that left work behind because their budget was used up.
@@ -153,6 +161,11 @@ impl ShardCounts {
         self.reset_relinked = counters.reset_relinked;
         self.cascaded = counters.cascaded;
         self.swept = counters.swept;
+    }
+
+    #[inline]
+    pub(crate) fn note_sent(&mut self) {
+        self.sink_sent += 1;
     }
 }
 

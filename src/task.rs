@@ -141,6 +141,13 @@ pub struct Fired<T> {
 pub trait Handler<T: Send + 'static>: 'static {
     /// Called once for each typed timer that is due.
     fn expired(&mut self, fired: Fired<T>, timers: &Timers<T>);
+
+    /// Called once when the shard is shut down, after the last timer: for handlers that have put
+    /// something off. Nothing can be scheduled any more. Not called where the shard dies without a
+    /// shutdown.
+    fn closing(&mut self, timers: &Timers<T>) {
+        let _ = timers;
+    }
 }
 
 impl<T, F> Handler<T> for F

@@ -78,6 +78,9 @@ where
         core.advance_to_the_end();
         deliver(timers, handler, None, usize::MAX);
     }
+    if !contain(core.id(), || handler.closing(timers)) {
+        core.note_delivery(false, 0);
+    }
     core.clear_out(policy)
 }
 

@@ -11,7 +11,7 @@ use super::{Core, Delivery, contain};
 use crate::handle::TimerHandle;
 use crate::lane::LaneReceiver;
 use crate::mesh::{Job, Order};
-use crate::stats::ShardState;
+use crate::stats::{ShardCounts, ShardState};
 use crate::task::{CancelOutcome, Fired, Stored};
 
 /// A lane on which nothing came for this long is closed, so that what was granted to a client that
@@ -89,6 +89,11 @@ impl<T: Send + 'static> Core<T> {
                 self.note_overrun(took);
             }
         }
+    }
+
+    /// Counts what is done with timers that were delivered.
+    pub(crate) fn count(&self, count: impl FnOnce(&mut ShardCounts)) {
+        count(&mut self.state.borrow_mut().counts);
     }
 
     pub(crate) fn note_turn(&self, exhausted: bool) {

@@ -13,6 +13,7 @@
 //! cpu there for the length of the period, and the system call that starts the timer is where
 //! threads lose it. See [`PREEMPT`].
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -107,9 +108,40 @@ where
     H: Handler<T>,
 {
     let host = GlommioHost::new();
+    let here = Here::enter();
     let queue = glommio::executor().create_task_queue(Shares::default(), LATENCY, "corewheel");
-    let driver = glommio::spawn_local_into(drive(undertaker, handler, host), queue);
+    let drive = drive(undertaker, handler, host);
+    let drive = async move {
+        drive.await;
+        drop(here);
+    };
+    let driver = glommio::spawn_local_into(drive, queue);
     driver.expect("the queue was just made").detach()
+}
+
+thread_local! {
+    /// How many shards are driven by an executor of this thread.
+    static HERE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Whether an executor of this thread drives a shard. Glommio itself only tells by a panic.
+pub(crate) fn is_executor_here() -> bool {
+    HERE.get() > 0
+}
+
+struct Here;
+
+impl Here {
+    fn enter() -> Self {
+        HERE.set(HERE.get() + 1);
+        Self
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        HERE.set(HERE.get() - 1);
+    }
 }
 
 /// What glommio asks for before it makes a ring, in bytes.

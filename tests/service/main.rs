@@ -19,6 +19,7 @@ mod repeats;
 mod scaled;
 mod scheduled;
 mod shutdown;
+mod sinks;
 mod sleeps;
 mod support;
 mod time;

@@ -1,0 +1,233 @@
+//! Timers whose tasks run in another task queue of their glommio executor.
+//!
+//! The driver of a shard has a queue of its own that goes before others, so that timers are in
+//! time. What they start should often not: work in the background belongs into a queue with few
+//! shares. [`OnTaskQueue`] moves a handler there, `schedule_fn_into` a single callback.
+//!
+//! What has been handed over has fired: it cannot be cancelled any more. What waits when the shard
+//! is shut down is run then.
+//!
+//! Cost: a value goes through a queue of bounded length, and one task is spawned for all that wait
+//! together. A callback costs a task.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::rc::Rc;
+use std::time::Duration;
+
+use glommio::TaskQueueHandle;
+
+use crate::core::contain;
+use crate::driver::glommio::is_executor_here;
+use crate::error::ScheduleError;
+use crate::handle::TimerHandle;
+use crate::sink::{SinkError, SinkPolicy};
+use crate::stats::ShardCounts;
+use crate::task::{Fired, Handler, LocalCall};
+use crate::timers::Timers;
+
+/// A [`Handler`] that runs another one in a task queue of the shard's glommio executor, as that
+/// queue has its turns.
+///
+/// At most `waiting_max` timers wait there; what becomes of more is the policy, as for a sink, and
+/// counted as there. One at a time is run, in the order in which they fired. What a
+/// handler is told of lateness does not include the wait.
+///
+/// On another runtime than glommio, and in a queue that is gone, everything is refused as by a sink
+/// that is closed.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use corewheel::{Fired, OnTaskQueue, Runtime, SinkPolicy, TimerService, Timers};
+/// use glommio::{Latency, Shares};
+///
+/// let service = TimerService::builder().runtime(Runtime::Glommio).start_with(|_| {
+///     let background = || {
+///         let shares = Shares::Static(10);
+///         glommio::executor().create_task_queue(shares, Latency::NotImportant, "background")
+///     };
+///     let compact = |fired: Fired<u64>, _: &Timers<u64>| println!("compacting {}", fired.task);
+///     OnTaskQueue::new(background, 1_024, SinkPolicy::Retry(Duration::from_millis(10)), compact)
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct OnTaskQueue<T: 'static, H> {
+    queue: Queue,
+    policy: SinkPolicy<T>,
+    shared: Rc<Shared<T, H>>,
+}
+
+enum Queue {
+    /// Not made yet.
+    Unmade(Option<Box<dyn FnOnce() -> TaskQueueHandle>>),
+    Made(TaskQueueHandle),
+}
+
+/// What the handler and its task share, on one thread.
+struct Shared<T: 'static, H> {
+    waiting: RefCell<VecDeque<Fired<T>>>,
+    waiting_max: usize,
+    /// Taken out while it runs.
+    handler: Cell<Option<H>>,
+    /// A task is there that will run what waits.
+    is_tended: Cell<bool>,
+}
+
+impl<T: Send + 'static, H: Handler<T>> OnTaskQueue<T, H> {
+    /// Runs `handler` in the task queue that `queue` returns. That is called once, in the executor,
+    /// when the first timer fires; for a queue that is there already it is `move || queue`.
+    ///
+    /// At most `waiting_max` timers wait, at least one; for others see the policy.
+    pub fn new(
+        queue: impl FnOnce() -> TaskQueueHandle + 'static,
+        waiting_max: usize,
+        policy: SinkPolicy<T>,
+        handler: H,
+    ) -> Self {
+        let shared = Shared {
+            waiting: RefCell::default(),
+            waiting_max: waiting_max.max(1),
+            handler: Cell::new(Some(handler)),
+            is_tended: Cell::new(false),
+        };
+        Self { queue: Queue::Unmade(Some(Box::new(queue))), policy, shared: Rc::new(shared) }
+    }
+
+    /// The queue, if there is an executor of that kind.
+    fn queue(&mut self) -> Option<TaskQueueHandle> {
+        if !is_executor_here() {
+            return None;
+        }
+        if let Queue::Unmade(make) = &mut self.queue {
+            self.queue = Queue::Made(make.take()?());
+        }
+        match self.queue {
+            Queue::Made(queue) => Some(queue),
+            Queue::Unmade(_) => None,
+        }
+    }
+
+    /// Puts a timer where it waits. `None` if it is accepted.
+    fn push(&mut self, fired: Fired<T>, timers: &Timers<T>) -> Option<SinkError<T>> {
+        let Some(queue) = self.queue() else { return Some(SinkError::Closed(fired.task)) };
+        let shared = &self.shared;
+        if shared.waiting.borrow().len() >= shared.waiting_max {
+            return Some(SinkError::Full(fired.task));
+        }
+        shared.waiting.borrow_mut().push_back(fired);
+        if shared.is_tended.replace(true) {
+            return None;
+        }
+        let task = tend(Rc::clone(shared), timers.clone());
+        if let Ok(task) = glommio::spawn_local_into(task, queue) {
+            drop(task.detach());
+            return None;
+        }
+        // Nobody tends the queue, so it holds no more than this one.
+        shared.is_tended.set(false);
+        let fired = shared.waiting.borrow_mut().pop_back();
+        fired.map(|fired| SinkError::Closed(fired.task))
+    }
+}
+
+impl<T: Send + 'static, H: Handler<T>> Shared<T, H> {
+    /// Runs one that waits. False if there is none.
+    fn run_one(&self, timers: &Timers<T>) -> bool {
+        let next = self.waiting.borrow_mut().pop_front();
+        let Some(fired) = next else { return false };
+        self.run(fired, timers);
+        true
+    }
+
+    fn run(&self, fired: Fired<T>, timers: &Timers<T>) {
+        // It is there: the thread runs one at a time, and each puts it back.
+        let Some(mut handler) = self.handler.take() else { return };
+        let core = timers.core();
+        if !contain(core.id(), || handler.expired(fired, timers)) {
+            core.note_delivery(false, 0);
+        }
+        self.handler.set(Some(handler));
+    }
+}
+
+/// Runs what waits, and ends when nothing does.
+async fn tend<T: Send + 'static, H: Handler<T>>(shared: Rc<Shared<T, H>>, timers: Timers<T>) {
+    while shared.run_one(&timers) {
+        glommio::executor().yield_if_needed().await;
+    }
+    shared.is_tended.set(false);
+}
+
+impl<T: Send + 'static, H: Handler<T>> Handler<T> for OnTaskQueue<T, H> {
+    fn expired(&mut self, fired: Fired<T>, timers: &Timers<T>) {
+        if timers.core().is_closed() {
+            // A shutdown that fires what is pending: nobody may be there to run it later.
+            self.closing(timers);
+            timers.core().count(ShardCounts::note_sent);
+            return self.shared.run(fired, timers);
+        }
+        match self.push(fired, timers) {
+            None => timers.core().count(ShardCounts::note_sent),
+            Some(refused) => self.policy.settle(refused, timers),
+        }
+    }
+
+    fn closing(&mut self, timers: &Timers<T>) {
+        while self.shared.run_one(timers) {}
+    }
+}
+
+impl<T, H> fmt::Debug for OnTaskQueue<T, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnTaskQueue")
+            .field("waiting", &self.shared.waiting.borrow().len())
+            .field("waiting_max", &self.shared.waiting_max)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: Send + 'static> Timers<T> {
+    /// Schedules a callback, to be run in a task queue of this glommio executor after `delay`. It
+    /// is boxed, and costs a task when its time has come.
+    ///
+    /// Until then it can be cancelled like any other. Where the queue is gone, or the shard is
+    /// being shut down, the callback is run by the shard itself. What the executor has not come to
+    /// when it ends is dropped.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with a callback that starts the task.
+    pub fn schedule_fn_into(
+        &self,
+        queue: TaskQueueHandle,
+        delay: Duration,
+        call: impl FnOnce(&Self) + 'static,
+    ) -> Result<TimerHandle, ScheduleError<LocalCall<T>>> {
+        self.schedule_fn(delay, move |timers| {
+            if timers.core().is_closed() || !is_executor_here() {
+                return call(timers);
+            }
+            // Both have it, as a task that cannot be started is dropped.
+            let call = Rc::new(Cell::new(Some(call)));
+            let (mine, timers_there) = (Rc::clone(&call), timers.clone());
+            let task = async move {
+                let Some(call) = mine.take() else { return };
+                let core = timers_there.core();
+                if !contain(core.id(), || call(&timers_there)) {
+                    core.note_delivery(false, 0);
+                }
+            };
+            match glommio::spawn_local_into(task, queue) {
+                Ok(task) => drop(task.detach()),
+                Err(error) => {
+                    tracing::warn!(%error, "a timer's task queue is gone; the shard runs the task");
+                    if let Some(call) = call.take() {
+                        call(timers);
+                    }
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,429 @@
+//! Timers whose values go elsewhere: to sinks that fill up, and to other task queues.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+
+use corewheel::{
+    Fired, Handler, ShardCounts, ShardId, ShardLoop, ShutdownPolicy, Sink, SinkError, SinkPolicy,
+    TimerClass, TimerService, Timers, ToSink, Turn,
+};
+
+use crate::support::{
+    FAR, Guard, Host, PATIENCE, Running, SHARD, builder, check_law, ms, wait_until,
+};
+
+const LEASE: TimerClass = TimerClass::new("lease");
+
+/// A shard in a loop, with a sink that has room for `room`.
+struct Bench {
+    clock: corewheel::ManualClock,
+    service: TimerService<u32>,
+    shard: ShardLoop<u32, ToSink<u32, SyncSender<u32>>>,
+    taken: Receiver<u32>,
+}
+
+impl Bench {
+    fn new(room: usize, capacity: u32, policy: SinkPolicy<u32>) -> Self {
+        let clock = corewheel::ManualClock::new();
+        let builder = TimerService::builder().shards(1).capacity(capacity).class(LEASE);
+        let service = builder.clock(clock.clock()).start_attached().unwrap();
+        let (sender, taken) = sync_channel(room);
+        let handler = ToSink::new(sender, policy);
+        let shard = service.attach(SHARD).unwrap().into_loop(handler).unwrap();
+        Self { clock, service, shard, taken }
+    }
+
+    fn schedule(&self, values: std::ops::Range<u32>) {
+        for value in values {
+            self.shard.timers().schedule(ms(1), value).unwrap();
+        }
+    }
+
+    fn advance(&mut self, by: u64) -> Vec<u32> {
+        self.clock.advance(ms(by));
+        while self.shard.turn() == Turn::More {}
+        check_sums(&self.counts());
+        self.taken.try_iter().collect()
+    }
+
+    fn counts(&self) -> ShardCounts {
+        self.service.stats().shards[0].counts
+    }
+}
+
+#[track_caller]
+fn check_sums(counts: &ShardCounts) {
+    check_law(counts);
+    assert!(counts.sink_retried + counts.sink_dropped <= counts.sink_refused, "{counts:?}");
+    assert!(counts.sink_sent + counts.sink_refused <= counts.fired, "{counts:?}");
+}
+
+#[track_caller]
+fn check(counts: ShardCounts, sent: u64, refused: u64, retried: u64, dropped: u64) {
+    let found = (counts.sink_sent, counts.sink_refused, counts.sink_retried, counts.sink_dropped);
+    assert_eq!(found, (sent, refused, retried, dropped));
+}
+
+#[test]
+fn a_full_sink_drops_and_counts() {
+    let mut bench = Bench::new(3, 64, SinkPolicy::Drop);
+    bench.schedule(0..5);
+    assert_eq!(bench.advance(1), [0, 1, 2]);
+    check(bench.counts(), 3, 2, 0, 2);
+    assert!(bench.advance(100).is_empty());
+}
+
+#[test]
+fn a_full_sink_is_tried_again_in_time() {
+    let mut bench = Bench::new(2, 64, SinkPolicy::Retry(ms(10)));
+    bench.schedule(0..5);
+    assert_eq!(bench.advance(1), [0, 1]);
+    assert_eq!(bench.counts().pending, 3);
+    assert!(bench.advance(9).is_empty(), "not before the delay is over");
+    assert_eq!(bench.advance(1), [2, 3]);
+    assert_eq!(bench.advance(10), [4]);
+    check(bench.counts(), 5, 4, 4, 0);
+    assert_eq!(bench.counts().pending, 0);
+}
+
+#[test]
+fn a_value_that_is_tried_again_keeps_its_class() {
+    let mut bench = Bench::new(1, 64, SinkPolicy::Retry(ms(10)));
+    for value in 0..2 {
+        bench.shard.timers().class(LEASE).unwrap().schedule(ms(1), value).unwrap();
+    }
+    bench.shard.timers().schedule(ms(1), 2).unwrap();
+    assert_eq!(bench.advance(1), [0]);
+    let class = bench.service.stats().classes()[0].counts;
+    assert_eq!((class.scheduled, class.fired, class.live), (3, 2, 1), "{class:?}");
+    assert_eq!(bench.counts().pending, 2);
+}
+
+#[test]
+fn a_full_sink_can_give_its_values_to_a_closure() {
+    let refused = Rc::new(RefCell::new(Vec::new()));
+    let noted = Rc::clone(&refused);
+    let policy = SinkPolicy::call(move |value, timers: &Timers<u32>| {
+        noted.borrow_mut().push(value);
+        if value < 10 {
+            timers.schedule(ms(5), value + 10).unwrap();
+        }
+    });
+    let mut bench = Bench::new(1, 64, policy);
+    bench.schedule(0..3);
+    assert_eq!(bench.advance(1), [0]);
+    assert_eq!(*refused.borrow(), [1, 2]);
+    assert_eq!(bench.advance(5), [11]);
+    assert_eq!(*refused.borrow(), [1, 2, 12]);
+    check(bench.counts(), 2, 3, 0, 0);
+}
+
+#[test]
+fn a_sink_that_is_gone_is_not_tried_again() {
+    let mut bench = Bench::new(1, 64, SinkPolicy::Retry(ms(10)));
+    bench.schedule(0..3);
+    bench.taken = channel().1;
+    bench.advance(1);
+    check(bench.counts(), 0, 3, 0, 3);
+    assert_eq!(bench.counts().pending, 0);
+}
+
+#[test]
+fn what_a_shutdown_fires_is_not_tried_again() {
+    let bench = Bench::new(2, 64, SinkPolicy::Retry(ms(10)));
+    bench.schedule(0..5);
+    let report = bench.shard.shutdown(ShutdownPolicy::Fire);
+    assert_eq!(bench.taken.try_iter().collect::<Vec<_>>(), [0, 1]);
+    check(report.counts, 2, 3, 0, 3);
+    check_sums(&report.counts);
+}
+
+#[test]
+fn a_sink_is_any_closure_and_drops_nothing_by_itself() {
+    let (guard, dropped) = Guard::new();
+    let mut left = 1;
+    let kept = Rc::new(RefCell::new(Vec::new()));
+    let stored = Rc::clone(&kept);
+    let sink = move |value: Guard| {
+        if left == 0 {
+            return Err(SinkError::Full(value));
+        }
+        left -= 1;
+        stored.borrow_mut().push(value);
+        Ok(())
+    };
+    let clock = corewheel::ManualClock::new();
+    let service = builder(1).clock(clock.clock()).start_attached().unwrap();
+    let handler = ToSink::new(sink, SinkPolicy::Drop);
+    let mut shard = service.attach(SHARD).unwrap().into_loop(handler).unwrap();
+    shard.timers().schedule(ms(1), guard.clone()).unwrap();
+    shard.timers().schedule(ms(1), guard).unwrap();
+    clock.advance(ms(1));
+    let _ = shard.turn();
+    assert_eq!(dropped.load(std::sync::atomic::Ordering::SeqCst), 1);
+    assert_eq!(kept.borrow().len(), 1);
+}
+
+#[test]
+fn a_sink_that_panics_harms_nobody_else() {
+    let (sender, taken) = channel();
+    let sink = move |value: u32| {
+        assert_ne!(value, 1, "it panics");
+        sender.send(value).unwrap();
+        Ok(())
+    };
+    let clock = corewheel::ManualClock::new();
+    let service = builder(1).clock(clock.clock()).start_attached().unwrap();
+    let handler = ToSink::new(sink, SinkPolicy::Drop);
+    let mut shard = service.attach(SHARD).unwrap().into_loop(handler).unwrap();
+    for value in 0..3 {
+        shard.timers().schedule(ms(1), value).unwrap();
+    }
+    clock.advance(ms(1));
+    let _ = shard.turn();
+    assert_eq!(taken.try_iter().collect::<Vec<_>>(), [0, 2]);
+    assert_eq!(service.stats().shards[0].counts.panicked, 1);
+}
+
+/// Everything that fires comes out of the sink in the end, however small it is.
+#[test]
+fn every_runtime_hands_all_of_it_over() {
+    for host in Host::all() {
+        let (sender, taken) = sync_channel::<u32>(4);
+        let running = Running::start(host, builder(2), move |_| {
+            ToSink::new(sender.clone(), SinkPolicy::Retry(ms(1)))
+        });
+        let client = running.client();
+        for value in 0..100 {
+            let shard = ShardId::new(value as u16 % 2);
+            client.schedule_on(shard, ms(u64::from(value) % 5), value).unwrap();
+        }
+        let take = || taken.recv_timeout(PATIENCE).expect("all of them come");
+        let mut values: Vec<_> = (0..100).map(|_| take()).collect();
+        values.sort_unstable();
+        assert_eq!(values, (0..100).collect::<Vec<_>>(), "{host:?}");
+        let report = running.end(ShutdownPolicy::Drop);
+        let sum = |count: fn(&ShardCounts) -> u64| -> u64 {
+            report.shards.iter().map(|shard| count(&shard.counts)).sum()
+        };
+        assert_eq!(sum(|counts| counts.sink_sent), 100, "{host:?}");
+        assert_eq!(sum(|counts| counts.sink_dropped), 0, "{host:?}");
+        let retried = sum(|counts| counts.sink_retried);
+        assert_eq!(sum(|counts| counts.sink_refused), retried, "{host:?}");
+    }
+}
+
+/// Those that are not sent on are the handler's own.
+#[test]
+fn a_handler_can_send_some_of_its_values_only() {
+    struct Odd<S>(ToSink<u32, S>, u32);
+    impl<S: Sink<u32>> Handler<u32> for Odd<S> {
+        fn expired(&mut self, fired: Fired<u32>, timers: &Timers<u32>) {
+            if fired.task % 2 == 1 {
+                self.0.expired(fired, timers);
+            } else {
+                self.1 += fired.task;
+            }
+        }
+        fn closing(&mut self, _: &Timers<u32>) {
+            assert_eq!(self.1, 2 + 4, "it is told of the end");
+            self.1 = 0;
+            panic!("and harms nobody");
+        }
+    }
+    let clock = corewheel::ManualClock::new();
+    let service = builder(1).clock(clock.clock()).start_attached().unwrap();
+    let (sender, taken) = sync_channel(8);
+    let handler = Odd(ToSink::new(sender, SinkPolicy::Drop), 0);
+    let mut shard = service.attach(SHARD).unwrap().into_loop(handler).unwrap();
+    for value in 0..6 {
+        shard.timers().schedule(ms(1), value).unwrap();
+    }
+    clock.advance(ms(1));
+    let _ = shard.turn();
+    assert_eq!(taken.try_iter().collect::<Vec<_>>(), [1, 3, 5]);
+    let report = shard.shutdown(ShutdownPolicy::Return);
+    assert_eq!(report.counts.panicked, 1);
+}
+
+#[cfg(all(feature = "glommio", target_os = "linux"))]
+mod on_task_queues {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    use corewheel::{OnTaskQueue, Runtime};
+    use glommio::{Latency, Shares, TaskQueueHandle};
+
+    use super::*;
+    use crate::support::glommio_works;
+
+    const HOSTS: [Host; 2] = [Host::Own(Runtime::Glommio), Host::GlommioAttached];
+
+    fn hosts() -> impl Iterator<Item = Host> {
+        HOSTS.into_iter().filter(|_| glommio_works())
+    }
+
+    thread_local! {
+        static BACKGROUND: Cell<Option<TaskQueueHandle>> = const { Cell::new(None) };
+    }
+
+    /// The test's queue on this thread.
+    fn background() -> TaskQueueHandle {
+        BACKGROUND.get().unwrap_or_else(|| {
+            let latency = Latency::NotImportant;
+            let executor = glommio::executor();
+            let queue = executor.create_task_queue(Shares::Static(10), latency, "background");
+            BACKGROUND.set(Some(queue));
+            queue
+        })
+    }
+
+    fn is_in_background() -> bool {
+        let here = glommio::executor().current_task_queue();
+        BACKGROUND.get().is_some_and(|queue| format!("{queue:?}") == format!("{here:?}"))
+    }
+
+    #[test]
+    fn a_handler_runs_in_the_queue_that_it_was_given() {
+        for host in hosts() {
+            let (sender, ran) = channel();
+            let running = Running::start(host, builder(1), move |_| {
+                let sender = sender.clone();
+                let handler = move |fired: Fired<u32>, timers: &Timers<u32>| {
+                    if fired.task == 0 {
+                        timers.schedule(ms(1), 100).unwrap();
+                    }
+                    assert_ne!(fired.task, 7, "it panics");
+                    sender.send((fired.task, is_in_background())).unwrap();
+                };
+                OnTaskQueue::new(background, 1_024, SinkPolicy::Drop, handler)
+            });
+            let client = running.client();
+            for value in 0..20 {
+                client.schedule_on(SHARD, ms(2), value).unwrap();
+            }
+            let mut values = Vec::new();
+            for _ in 0..20 {
+                let (value, in_background) = ran.recv_timeout(PATIENCE).expect("all of them run");
+                assert!(in_background, "{host:?}: {value}");
+                values.push(value);
+            }
+            let expected = (0..20).filter(|n| *n != 7).chain([100]);
+            assert_eq!(values, expected.collect::<Vec<_>>(), "{host:?}: in order");
+            let counts = running.end(ShutdownPolicy::Drop).shards[0].counts;
+            check(counts, 21, 0, 0, 0);
+            assert_eq!(counts.panicked, 1, "{host:?}");
+        }
+    }
+
+    #[test]
+    fn as_many_wait_as_may_and_the_others_go_by_the_policy() {
+        for host in hosts() {
+            let (sender, ran) = channel();
+            let running = Running::start(host, builder(1), move |_| {
+                let sender = sender.clone();
+                let handler = move |fired: Fired<u32>, _: &Timers<u32>| {
+                    sender.send(fired.task).unwrap();
+                };
+                OnTaskQueue::new(background, 4, SinkPolicy::Retry(ms(2)), handler)
+            });
+            let mut client = running.client();
+            let mut batch = client.batch(SHARD);
+            for value in 0..50 {
+                batch.schedule(ms(20), value).unwrap();
+            }
+            batch.send().unwrap();
+            let run = || ran.recv_timeout(PATIENCE).expect("all of them run");
+            let mut values: Vec<_> = (0..50).map(|_| run()).collect();
+            values.sort_unstable();
+            assert_eq!(values, (0..50).collect::<Vec<_>>(), "{host:?}");
+            let counts = running.end(ShutdownPolicy::Drop).shards[0].counts;
+            assert!(counts.sink_retried > 0, "{host:?}: they are due together: {counts:?}");
+            assert_eq!((counts.sink_sent, counts.sink_dropped), (50, 0), "{host:?}");
+        }
+    }
+
+    #[test]
+    fn what_waits_at_a_shutdown_is_run() {
+        for policy in [ShutdownPolicy::Drop, ShutdownPolicy::Fire, ShutdownPolicy::Return] {
+            for host in hosts() {
+                let (sender, ran) = channel();
+                let running = Running::start(host, builder(1), move |_| {
+                    let sender = sender.clone();
+                    let handler = move |fired: Fired<u32>, _: &Timers<u32>| {
+                        sender.send(fired.task).unwrap();
+                        std::thread::sleep(Duration::from_millis(1));
+                    };
+                    OnTaskQueue::new(background, 1_024, SinkPolicy::Drop, handler)
+                });
+                let client = running.client();
+                for value in 0..30 {
+                    client.schedule_on(SHARD, ms(1), value).unwrap();
+                }
+                client.schedule_on(SHARD, FAR, 30).unwrap();
+                wait_until("some have fired", || {
+                    running.service.stats().shards[0].counts.fired > 0
+                });
+                let counts = running.end(policy).shards[0].counts;
+                let ran: Vec<_> = ran.try_iter().collect();
+                assert_eq!(ran.len() as u64, counts.fired, "{host:?}, {policy:?}");
+                assert_eq!(counts.sink_sent, counts.fired, "{host:?}, {policy:?}");
+                assert!(ran.is_sorted(), "{host:?}, {policy:?}: in order");
+            }
+        }
+    }
+
+    #[test]
+    fn a_callback_runs_in_the_queue_that_it_was_given() {
+        for host in hosts() {
+            let (sender, ran) = channel();
+            let running = Running::<u32>::start(host, builder(1), |_| |_: Fired<u32>, _: &_| {});
+            let task = running.service.spawn_on(SHARD, move |timers| async move {
+                let start = timers.now();
+                let first = sender.clone();
+                timers
+                    .schedule_fn_into(background(), ms(2), move |timers| {
+                        let early = timers.now() < start + ms(2);
+                        first.send((1, is_in_background() && !early)).unwrap();
+                    })
+                    .unwrap();
+                let second = sender.clone();
+                timers
+                    .schedule_fn_into(background(), FAR, move |timers| {
+                        second.send((2, timers.now() >= start)).unwrap();
+                    })
+                    .unwrap();
+                let panics = |_: &Timers<u32>| panic!("it harms nobody");
+                timers.schedule_fn_into(background(), ms(1), panics).unwrap();
+                let cancelled = timers.schedule_fn_into(background(), FAR, |_| {}).unwrap();
+                assert!(timers.cancel(cancelled).won());
+            });
+            task.unwrap().wait().unwrap();
+            assert_eq!(ran.recv_timeout(PATIENCE), Ok((1, true)), "{host:?}");
+            let counts = || running.service.stats().shards[0].counts;
+            wait_until("the panic is counted", || counts().panicked == 1);
+            running.end(ShutdownPolicy::Fire);
+            // It is run by the shutdown itself.
+            assert_eq!(ran.try_recv(), Ok((2, true)), "{host:?}");
+        }
+    }
+
+    #[test]
+    fn elsewhere_there_is_no_such_queue() {
+        for host in Host::all().filter(|host| !HOSTS.contains(host)) {
+            let (sender, refused) = channel();
+            let running = Running::start(host, builder(1), move |_| {
+                let sender = sender.clone();
+                let policy = SinkPolicy::call(move |value, _: &Timers<u32>| {
+                    sender.send(value).unwrap();
+                });
+                OnTaskQueue::new(background, 4, policy, |_: Fired<u32>, _: &Timers<u32>| {})
+            });
+            running.client().schedule_on(SHARD, ms(1), 5).unwrap();
+            assert_eq!(refused.recv_timeout(PATIENCE), Ok(5), "{host:?}");
+            let counts = running.end(ShutdownPolicy::Drop).shards[0].counts;
+            check(counts, 0, 1, 0, 0);
+        }
+    }
+}
