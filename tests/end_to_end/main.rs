@@ -8,6 +8,7 @@
 #![cfg(all(target_os = "linux", not(corewheel_loom)))]
 #![allow(clippy::print_stdout, reason = "a test that cannot run on its host says so")]
 
+mod classes;
 mod crowd;
 mod deadlines;
 mod echo;

@@ -1,0 +1,278 @@
+//! Three kinds of timers told apart by their classes, on real clocks, and a sink that fills up.
+//!
+//! ```text
+//! cargo run --release --example classes
+//! cargo run --release --example classes -- tokio 20000
+//! ```
+//!
+//! A server's shards hold the deadline of each request, which comes from another thread and is
+//! mostly cancelled by its answer; the idle timer of each connection, on the shard's own core; and
+//! leases, whose ends are worked on by a thread of its own behind a small channel. It says what was
+//! counted for each class when all is over, and fails if that does not add up: within a class, with
+//! the counts of the shards, and with what the program itself has seen.
+
+#![allow(clippy::print_stdout, reason = "it is a command")]
+
+use std::collections::HashSet;
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use corewheel::{
+    ClassStats, Client, Fired, Handler, Runtime, ScheduleError, SendCall, ServiceStats,
+    ShardCounts, ShutdownPolicy, ShutdownReport, Sink, SinkPolicy, TimerClass, TimerHandle,
+    TimerService, Timers, ToSink,
+};
+
+const REQUEST: TimerClass = TimerClass::new("request");
+const IDLE: TimerClass = TimerClass::new("idle");
+const LEASE: TimerClass = TimerClass::new("lease");
+
+/// What the channel of the leases has room for.
+const ROOM: usize = 8;
+/// How soon a lease is tried again that found it full.
+const AGAIN: Duration = Duration::from_millis(3);
+/// When a connection that goes idle does.
+const SILENCE: Duration = Duration::from_millis(10);
+/// Far longer than anything here takes.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Most requests are.
+fn is_answered(number: u64) -> bool {
+    !number.is_multiple_of(7)
+}
+
+/// Some connections do.
+fn goes_idle(number: u64) -> bool {
+    number.is_multiple_of(3)
+}
+
+/// What a timer holds.
+enum Job {
+    Request(u64),
+    Idle(u64),
+    Lease(u64),
+}
+
+/// What the program has seen itself, by class.
+#[derive(Default)]
+struct Seen {
+    requests: AtomicU64,
+    idle: AtomicU64,
+}
+
+/// The handler of one shard.
+struct Server<S> {
+    seen: Arc<Seen>,
+    leases: ToSink<Job, S>,
+}
+
+impl<S: Sink<Job>> Handler<Job> for Server<S> {
+    fn expired(&mut self, fired: Fired<Job>, timers: &Timers<Job>) {
+        assert!(fired.deadline <= timers.now(), "a timer is early");
+        let (seen, number) = match &fired.task {
+            Job::Request(number) => (&self.seen.requests, *number),
+            Job::Idle(number) => (&self.seen.idle, *number),
+            Job::Lease(_) => return self.leases.expired(fired, timers),
+        };
+        seen.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(number, "its time is up");
+    }
+}
+
+/// Schedules until the shard has taken it in.
+fn insist<K>(
+    mut task: K,
+    mut schedule: impl FnMut(K) -> Result<TimerHandle, ScheduleError<K>>,
+) -> Result<TimerHandle, Box<dyn Error>> {
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        task = match schedule(task) {
+            Ok(timer) => return Ok(timer),
+            Err(ScheduleError::Full(task)) if Instant::now() < give_up => task,
+            Err(error) => return Err(error.to_string().into()),
+        };
+        thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Requests and leases come from this thread, idle timers from the shards' own cores.
+fn drive(
+    service: &TimerService<Job>,
+    client: &Client<Job>,
+    count: u64,
+) -> Result<(), Box<dyn Error>> {
+    let shards: Vec<_> = service.shards().collect();
+    let (request, lease) = (client.class(REQUEST)?, client.class(LEASE)?);
+    for (number, shard) in (0..count).zip(shards.into_iter().cycle()) {
+        let delay = Duration::from_millis(1 + number % 20);
+        insist(Job::Lease(number), |job| lease.schedule_on(shard, delay, job))?;
+        let delay = Duration::from_millis(20);
+        let deadline = insist(Job::Request(number), |job| request.schedule_on(shard, delay, job))?;
+        if is_answered(number) {
+            client.cancel_detached(deadline);
+        }
+        // A connection is opened on its shard.
+        let connect: SendCall<Job> = Box::new(move |timers| {
+            let silence = if goes_idle(number) { SILENCE } else { Duration::from_hours(1) };
+            let idle = timers.class(IDLE).expect("the service was told of it");
+            let timer = idle.schedule(silence, Job::Idle(number)).expect("there is room for all");
+            // Something was read from it.
+            let _moved = timers.reset(timer, silence + Duration::from_millis(5));
+        });
+        insist(connect, |connect| client.schedule_fn_on(shard, Duration::ZERO, connect))?;
+    }
+    Ok(())
+}
+
+/// Works on leases that have ended, and looks that each of them comes once.
+fn work_on(ended: &Receiver<Job>, count: u64) -> Result<(), String> {
+    let mut leases: HashSet<u64> = (0..count).collect();
+    while !leases.is_empty() {
+        match ended.recv_timeout(PATIENCE).map_err(|error| error.to_string())? {
+            Job::Lease(number) if leases.remove(&number) => {}
+            Job::Lease(number) => return Err(format!("lease {number} has ended twice")),
+            Job::Request(_) | Job::Idle(_) => return Err("it is no lease".to_owned()),
+        }
+    }
+    Ok(())
+}
+
+/// Waits until the statistics say that something is done.
+fn wait_for(
+    service: &TimerService<Job>,
+    is_done: impl Fn(&ServiceStats) -> bool,
+) -> Result<(), &'static str> {
+    let give_up = Instant::now() + PATIENCE;
+    while !is_done(&service.stats()) {
+        if Instant::now() > give_up {
+            return Err("what must come does not come");
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// What each shard has counted for each class, and all of them together.
+fn print(report: &ShutdownReport<Job>, all: &[ClassStats]) {
+    println!(
+        "{:>5} {:>9} {:>10} {:>8} {:>10} {:>9} {:>6} {:>8}",
+        "shard", "class", "scheduled", "fired", "cancelled", "returned", "late", "refused"
+    );
+    let line = |shard: &str, class: &ClassStats| {
+        let counts = &class.counts;
+        println!(
+            "{:>5} {:>9} {:>10} {:>8} {:>10} {:>9} {:>6} {:>8}",
+            shard,
+            class.class,
+            counts.scheduled,
+            counts.fired,
+            counts.cancelled,
+            counts.returned,
+            counts.late,
+            counts.refused
+        );
+    };
+    for shard in &report.shards {
+        for class in &shard.classes {
+            line(&shard.shard.to_string(), class);
+        }
+    }
+    for class in all {
+        line("all", class);
+    }
+    for shard in &report.shards {
+        let counts = &shard.counts;
+        println!(
+            "shard {}: {} leases sent, {} refused by the full channel, {} tried again, {} dropped",
+            shard.shard,
+            counts.sink_sent,
+            counts.sink_refused,
+            counts.sink_retried,
+            counts.sink_dropped
+        );
+    }
+}
+
+fn check(what: &str, found: u64, expected: u64) -> Result<(), String> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(format!("{what}: {found}, but it should be {expected}"))
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let runtime = match arguments.next().as_deref() {
+        None | Some("auto") => Runtime::Auto,
+        Some("glommio") => Runtime::Glommio,
+        Some("tokio") => Runtime::Tokio,
+        Some("thread") => Runtime::Thread,
+        Some(other) => return Err(format!("there is no runtime {other}").into()),
+    };
+    let count: u64 = arguments.next().map_or(Ok(2_000), |count| count.parse())?;
+    if !(64..=100_000).contains(&count) {
+        return Err("the second argument is a number from 64 to 100000".into());
+    }
+    let seen = Arc::new(Seen::default());
+    let (sender, ended) = sync_channel(ROOM);
+    let for_shards = Arc::clone(&seen);
+    let service = TimerService::builder()
+        .shards(2)
+        .runtime(runtime)
+        .classes([REQUEST, IDLE, LEASE])
+        .start_with(move |_| Server {
+            seen: Arc::clone(&for_shards),
+            leases: ToSink::new(sender.clone(), SinkPolicy::Retry(AGAIN)),
+        })?;
+    println!("{count} of each class on {}", service.runtime());
+
+    drive(&service, &service.client(), count)?;
+    // Nobody has taken a lease out of the channel so far, so it fills up.
+    wait_for(&service, |stats| stats.shards.iter().all(|shard| shard.counts.sink_refused > 0))?;
+    let staying = count - (0..count).filter(|number| goes_idle(*number)).count() as u64;
+    let worker = thread::spawn(move || work_on(&ended, count));
+    worker.join().map_err(|_| "the worker has panicked")??;
+    wait_for(&service, |stats| {
+        let [request, idle, lease] = stats.classes()[..] else { return false };
+        let opened = idle.counts.scheduled == count && idle.counts.live == staying;
+        opened && request.counts.live + lease.counts.live == 0
+    })?;
+    let oldest = service.stats().classes()[1].oldest;
+    println!("the oldest connection has been there for {:.1?}", oldest.unwrap_or_default());
+    let report = service.shutdown(ShutdownPolicy::Return)?;
+    let all = service.stats().classes();
+    print(&report, &all);
+
+    for class in report.shards.iter().flat_map(|shard| &shard.classes).chain(&all) {
+        let counts = &class.counts;
+        let ended = counts.fired + counts.cancelled + counts.returned;
+        check(class.class, counts.live + ended, counts.scheduled)?;
+        check("live after the end", counts.live, 0)?;
+    }
+    let [request, idle, lease] = &all[..] else { return Err("there are three classes".into()) };
+    let sum = |count: fn(&ShardCounts) -> u64| -> u64 {
+        report.shards.iter().map(|shard| count(&shard.counts)).sum()
+    };
+    // An answer can come too late.
+    let answered = (0..count).filter(|number| is_answered(*number)).count() as u64;
+    let late = answered - request.counts.cancelled.min(answered);
+    check("requests", request.counts.scheduled, count)?;
+    check("requests out of time", request.counts.fired, count - answered + late)?;
+    check("requests seen", seen.requests.load(Ordering::Relaxed), request.counts.fired)?;
+    check("connections", idle.counts.scheduled, count)?;
+    check("idle connections", idle.counts.fired, count - staying)?;
+    check("idle connections seen", seen.idle.load(Ordering::Relaxed), idle.counts.fired)?;
+    check("connections at the end", idle.counts.returned, staying)?;
+    let again = sum(|counts| counts.sink_retried);
+    check("leases", lease.counts.scheduled, count + again)?;
+    check("leases sent", sum(|counts| counts.sink_sent), count)?;
+    check("leases refused", sum(|counts| counts.sink_refused), again)?;
+    let returned = u64::try_from(report.into_returned().count())?;
+    check("timers handed back", returned, all.iter().map(|class| class.counts.returned).sum())?;
+    println!("it adds up");
+    Ok(())
+}
