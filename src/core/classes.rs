@@ -77,6 +77,7 @@ impl ClassTable {
         class
     }
 
+    #[inline(never)]
     fn end_of(&mut self, class: ClassId, index: u32, how: Ended) {
         let links = &mut self.links;
         let Some(account) = class.index().and_then(|at| self.classes.get_mut(at)) else { return };
@@ -117,6 +118,14 @@ impl ClassTable {
     /// Stores the counts of the classes that have changed. To be called while counts are stored.
     #[inline]
     pub(super) fn publish(&mut self, published: &Published) {
+        // Apart, so that what publishes for all timers stays small.
+        if self.changed != 0 {
+            self.publish_changed(published);
+        }
+    }
+
+    #[inline(never)]
+    fn publish_changed(&mut self, published: &Published) {
         while self.changed != 0 {
             let index = self.changed.trailing_zeros() as usize;
             self.changed &= self.changed - 1;
@@ -156,7 +165,7 @@ impl<T: Send + 'static> Core<T> {
     pub(super) fn begin_class(&self, class: ClassId, key: TimerKey) {
         if class.is_some() {
             self.state.borrow_mut().classes.begin(class, key.index(), self.nanos_near());
-            self.publish_command();
+            self.publish_class();
         }
     }
 
@@ -164,6 +173,12 @@ impl<T: Send + 'static> Core<T> {
     #[cold]
     pub(super) fn refuse_class(&self, class: ClassId) {
         self.state.borrow_mut().classes.count(class, |counts| counts.refused += 1);
+        self.publish_class();
+    }
+
+    /// As `publish_command`, apart from where that is needed most.
+    #[inline(never)]
+    fn publish_class(&self) {
         self.publish_command();
     }
 

@@ -341,7 +341,8 @@ impl<T: Send + 'static> Core<T> {
 
     /// Publishes what a command has changed while the driver sleeps. Its next turn may be far off,
     /// and until then the statistics would show a shard that its own tasks keep busy as idle.
-    #[inline]
+    #[allow(clippy::inline_always, reason = "a check, mostly, in the way of each command")]
+    #[inline(always)]
     fn publish_command(&self) {
         if self.asleep_until.get() > Tick::ZERO {
             let State { shard, classes, .. } = &mut *self.state.borrow_mut();

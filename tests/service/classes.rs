@@ -1,8 +1,9 @@
 //! Classes of timers: what is counted for each, on every way that a timer can begin and end.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::pin::pin;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Waker};
 
 use corewheel::{
@@ -238,6 +239,48 @@ fn what_takes_too_long_is_counted_for_its_class() {
     }
 }
 
+/// What is logged, as text.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(text)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_takes_too_long_is_logged_by_name_and_ever_more_rarely() {
+    let mut lab = Lab::<u32>::new(classed(1).overrun(ms(2)));
+    let clock = lab.clock.clone();
+    let timers = lab.timers().clone();
+    for n in 0..20 {
+        let clock = clock.clone();
+        let class = timers.class(LEASE).unwrap();
+        class.schedule_fn(ms(10 * n), move |_| clock.advance(ms(5))).unwrap();
+    }
+    let other = clock.clone();
+    timers.schedule_fn(ms(1), move |_| other.advance(ms(5))).unwrap();
+    let log = Log::default();
+    let written = log.clone();
+    let writer = move || written.clone();
+    let logger = tracing_subscriber::fmt().with_writer(writer).with_ansi(false).finish();
+    tracing::subscriber::with_default(logger, || lab.advance(FAR));
+    assert_eq!(counts(&lab, LEASE).overrun, 20);
+    assert_eq!(lab.counts().overrun, 21);
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("took too long")).collect();
+    for (line, overrun) in lines.iter().zip([1, 2, 4, 8, 16]) {
+        assert!(line.contains("class=\"lease\"") && line.contains("took=5"), "{line}");
+        assert!(line.contains(&format!("overrun={overrun}")), "{line}");
+    }
+    assert_eq!(lines.len(), 5, "{log}");
+}
+
 #[test]
 fn a_class_that_was_not_named_is_refused_by_name() {
     let lab = Lab::<u32>::new(builder(1).class(IDLE));
@@ -455,7 +498,7 @@ fn every_runtime_accounts_for_every_class() {
             fired.recv_timeout(PATIENCE).expect("all of them fire");
         }
         assert!(matches!(client.cancel(lost).wait().unwrap(), CancelOutcome::Cancelled { .. }));
-        let service = std::sync::Arc::clone(&running.service);
+        let service = Arc::clone(&running.service);
         let report = running.end(ShutdownPolicy::Drop);
         let classes = service.stats().classes();
         check_classes(&classes);
