@@ -1,5 +1,6 @@
 //! The timers of any shard, for any thread.
 
+mod batch;
 pub(crate) mod many;
 mod moving;
 
@@ -13,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use corewheel_shard::Tick;
 
-use crate::class::{ClassId, TimerClass, UnknownClass};
+pub use self::batch::{Batch, Refused};
+use crate::class::ClassId;
 use crate::clock::NearClock;
 use crate::driver::is_shard_thread;
 use crate::error::{Closed, ScheduleError, TimeoutError, WaitError};
@@ -24,9 +26,6 @@ use crate::scale::Scale;
 use crate::sleep::{RemoteSleep, within};
 use crate::task::{CancelOutcome, RemoteTask, ResetOutcome, SendCall};
 use crate::timers::Timers;
-
-/// Requests that a [`Batch`] sends together.
-const BATCH: usize = 64;
 
 /// Schedules, cancels and resets onto shards from elsewhere: a plain thread, another runtime,
 /// another shard.
@@ -197,7 +196,7 @@ impl<T: Send + 'static> Client<T> {
     /// one.
     pub fn batch(&mut self, shard: ShardId) -> Batch<'_, T> {
         let mut staged = std::mem::take(&mut self.room);
-        staged.reserve(BATCH);
+        staged.reserve(batch::BATCH);
         Batch { client: self, shard, class: ClassId::NONE, staged, refused: Vec::new() }
     }
 
@@ -441,173 +440,5 @@ impl<O> Future for AnswerFuture<O> {
 impl<O> fmt::Debug for AnswerFuture<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("AnswerFuture(..)")
-    }
-}
-
-/// A timer of a batch that was not accepted, because the shard was closed meanwhile.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Refused<T> {
-    /// What it was scheduled with.
-    pub task: T,
-}
-
-/// Commands onto one shard that are sent together, 64 at a time; made by [`Client::batch`].
-///
-/// What is gathered is sent when there are that many, by [`send`](Self::send), or when the batch is
-/// dropped.
-#[must_use = "call `send` to learn whether everything was accepted"]
-pub struct Batch<'a, T: Send + 'static> {
-    client: &'a mut Client<T>,
-    shard: ShardId,
-    class: ClassId,
-    staged: Vec<Request<T>>,
-    refused: Vec<Refused<T>>,
-}
-
-impl<T: Send + 'static> Batch<'_, T> {
-    /// The timers that are added from now on are of this class.
-    ///
-    /// # Errors
-    ///
-    /// The service has no such class.
-    pub fn class(&mut self, class: TimerClass) -> Result<&mut Self, UnknownClass> {
-        self.class = self.client.directory.settings.classes.find(class)?;
-        Ok(self)
-    }
-
-    /// Adds a typed timer, due `delay` from now.
-    ///
-    /// # Errors
-    ///
-    /// `Full` or `Closed`, with the task. What was added before stays.
-    #[inline]
-    pub fn schedule(&mut self, delay: Duration, task: T) -> Result<TimerHandle, ScheduleError<T>> {
-        let now = self.client.clock.nanos();
-        self.schedule_tick(self.client.tick_after(now, delay), now, task)
-    }
-
-    /// Adds a typed timer, due at a moment.
-    ///
-    /// # Errors
-    ///
-    /// `Full` or `Closed`, with the task. What was added before stays.
-    #[inline]
-    pub fn schedule_at(&mut self, at: Instant, task: T) -> Result<TimerHandle, ScheduleError<T>> {
-        let now = self.client.clock.nanos();
-        self.schedule_tick(self.client.tick_at(at), now, task)
-    }
-
-    /// Adds a cancel that asks for no answer. A timer of another shard is cancelled at once
-    /// instead.
-    #[inline]
-    pub fn cancel_detached(&mut self, timer: TimerHandle) {
-        self.stage(timer, Request::Cancel { key: timer.key(), answer: None });
-    }
-
-    /// Adds a reset to `delay` from now that asks for no answer. A timer of another shard is reset
-    /// at once instead.
-    #[inline]
-    pub fn reset_detached(&mut self, timer: TimerHandle, delay: Duration) {
-        let deadline = self.client.tick_after(self.client.clock.nanos(), delay);
-        self.stage(timer, Request::Reset { key: timer.key(), deadline, answer: None });
-    }
-
-    /// Sends what has been gathered.
-    ///
-    /// # Errors
-    ///
-    /// The timers that were not accepted after all, as the shard was closed meanwhile; their
-    /// handles name nothing.
-    pub fn send(mut self) -> Result<(), Vec<Refused<T>>> {
-        self.flush();
-        let refused = std::mem::take(&mut self.refused);
-        if refused.is_empty() { Ok(()) } else { Err(refused) }
-    }
-
-    #[inline]
-    fn schedule_tick(
-        &mut self,
-        deadline: Tick,
-        now: u64,
-        task: T,
-    ) -> Result<TimerHandle, ScheduleError<T>> {
-        if self.staged.len() >= BATCH {
-            self.flush();
-        }
-        loop {
-            let staged = self.staged.len();
-            let mut lanes = self.client.lanes.borrow_mut();
-            let Ok((lane, door)) = self.client.lane(&mut lanes, self.shard) else {
-                return Err(ScheduleError::Closed(task));
-            };
-            match lane.take_key(&door.bell, staged) {
-                Ok(key) => {
-                    let sent_us = (now / 1_000) as u32;
-                    let class = self.class;
-                    self.staged.push(Request::Schedule { deadline, sent_us, class, task });
-                    return Ok(TimerHandle::new(self.shard, key));
-                }
-                Err(Refusal::Full) => {
-                    door.note_refused(self.class);
-                    return Err(ScheduleError::Full(task));
-                }
-                // The lane was closed, perhaps only for being idle; what it has not accepted is
-                // sorted out, and another is opened.
-                Err(Refusal::Closed) if staged == 0 => lanes[self.shard.index()] = None,
-                Err(Refusal::Closed) => {
-                    drop(lanes);
-                    self.flush();
-                }
-            }
-        }
-    }
-
-    #[inline]
-    fn stage(&mut self, timer: TimerHandle, request: Request<T>) {
-        if timer.shard() != self.shard {
-            self.client.send(timer.shard(), request);
-            return;
-        }
-        if self.staged.len() >= BATCH {
-            self.flush();
-        }
-        self.staged.push(request);
-    }
-
-    fn flush(&mut self) {
-        let mut lanes = self.client.lanes.borrow_mut();
-        let Ok((lane, door)) = self.client.lane(&mut lanes, self.shard) else {
-            // Only cancels can have been gathered for a shard that is closed.
-            self.staged.clear();
-            return;
-        };
-        lane.send_all(&mut self.staged, &door.bell);
-        if self.staged.is_empty() {
-            return;
-        }
-        let mut commands = Vec::new();
-        for request in self.staged.drain(..) {
-            match request {
-                Request::Schedule { task, .. } => self.refused.push(Refused { task }),
-                request => commands.push(request),
-            }
-        }
-        let unsent = self.client.resend(&mut lanes, self.shard, commands);
-        // What is dropped wakes whoever waits for its answer.
-        drop(lanes);
-        drop(unsent);
-    }
-}
-
-impl<T: Send + 'static> Drop for Batch<'_, T> {
-    fn drop(&mut self) {
-        self.flush();
-        self.client.room = std::mem::take(&mut self.staged);
-    }
-}
-
-impl<T: Send + 'static> fmt::Debug for Batch<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch").field("staged", &self.staged.len()).finish_non_exhaustive()
     }
 }

@@ -1,5 +1,5 @@
-//! The bell, the gate and the brake under the model checker, which runs every interleaving up to a number of
-//! preemptions and every value that a load may return.
+//! The bell, the gate and the brake under the model checker, which runs every interleaving up to a
+//! number of preemptions and every value that a load may return.
 //!
 //! A lane is here what the protocols see of an SPSC ring: a tail that is released by the push and
 //! acquired by the drain, and nothing else that orders anything. A lock around it would stand in

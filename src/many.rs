@@ -14,8 +14,8 @@ impl<T: Send + 'static> Timers<T> {
     /// Ends timers of this shard, and returns what became of each, in the order in which they are
     /// given. The clock is read once.
     ///
-    /// Those of other shards are answered with `Elsewhere`, and nothing is done; for a mixture there
-    /// is [`Client::cancel_many`](crate::Client::cancel_many), or a
+    /// Those of other shards are answered with `Elsewhere`, and nothing is done; for a mixture
+    /// there is [`Client::cancel_many`](crate::Client::cancel_many), or a
     /// [`TimerGroup`](crate::TimerGroup).
     pub fn cancel_many(&self, timers: &[TimerHandle]) -> Vec<CancelOutcome<Task<T>>> {
         let now = self.core().nanos_near();

@@ -246,7 +246,7 @@ impl<T: Send + 'static> TimerService<T> {
                 // Nothing was ever accepted for it.
                 let classes = self.directory.shard_stats(shard).map(|stats| stats.classes);
                 let classes = classes.unwrap_or_default();
-                let none = ShardReport::new(shard, ShardCounts::default(), classes, Vec::new());
+                let none = ShardReport::new(shard, &ShardCounts::default(), classes, Vec::new());
                 drop(report.send(none));
             } else {
                 let mut visitors = door.visitors();

@@ -48,11 +48,11 @@ pub struct ShardReport<T: 'static> {
 impl<T> ShardReport<T> {
     pub(crate) fn new(
         shard: ShardId,
-        counts: ShardCounts,
+        counts: &ShardCounts,
         classes: Vec<ClassStats>,
         returned: Vec<Returned<T>>,
     ) -> Self {
-        Self { shard, counts, classes, unfired: counts.returned, returned }
+        Self { shard, counts: *counts, classes, unfired: counts.returned, returned }
     }
 }
 

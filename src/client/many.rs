@@ -202,7 +202,7 @@ type Awaiting<O> = oneshot::AsyncReceiver<Vec<Told<O>>>;
 /// Await it, or [`wait`](Self::wait) for it: an outcome for each command, in the order in which
 /// they were given. `Closed` in the place of one means that the service was shut down or the shard
 /// died before it answered, as with [`Answer`](crate::Answer).
-#[must_use = "the commands are sent, but nobody looks at what became of them; use the detached form"]
+#[must_use = "the commands are sent, but nobody looks at what became of them"]
 pub struct Answers<O> {
     parts: Vec<(Vec<u32>, Waiting<O>)>,
     count: usize,

@@ -18,11 +18,11 @@ impl<T: Send + 'static> Client<T> {
     ///
     /// The old name goes on to mean the timer: what clients send to it is sent on, in order, with
     /// one hop more for each time that the timer was moved, and
-    /// [`Timers::moved_to`](crate::Timers::moved_to) tells the new one. On the old shard's own core,
-    /// where an answer is there at once, commands by the old name do nothing and answer
+    /// [`Timers::moved_to`](crate::Timers::moved_to) tells the new one. On the old shard's own
+    /// core, where an answer is there at once, commands by the old name do nothing and answer
     /// `Elsewhere`. A shard remembers as many timers that have left it as it has room for, and
-    /// forgets the oldest first; a name that is forgotten is stale, and the timer goes on by its new
-    /// one. From its first such timer on a shard is woken by whatever is sent to it.
+    /// forgets the oldest first; a name that is forgotten is stale, and the timer goes on by its
+    /// new one. From its first such timer on a shard is woken by whatever is sent to it.
     ///
     /// To the shard where it is, it is left as it is.
     ///
@@ -44,9 +44,10 @@ impl<T: Send + 'static> Client<T> {
     ///
     /// Every timer that is pending when the shard comes to it is moved if it can be. Those that are
     /// due meanwhile fire where they are, and so do, later, the callbacks and the sleeps of the
-    /// shard's own core, which cannot travel, and the deadlines of connections, which travel with
-    /// their connection (see [`ConnTimers::pack`](crate::ConnTimers::pack)). The shard stays open: what is scheduled on it while
-    /// it is drained may be left behind, so stop that first, or drain it once more.
+    /// shard's own core, which cannot travel, and the deadlines of connections, which go with
+    /// their connection (see [`ConnTimers::pack`](crate::ConnTimers::pack)). The shard stays open:
+    /// what is scheduled on it while it is drained may be left behind, so stop that first, or drain
+    /// it once more.
     ///
     /// It takes several turns, within their budget, and the shard does all else between them. Where
     /// the others have no room it waits a tick and tries again; where nothing can be moved for a

@@ -75,6 +75,6 @@ impl<T: Send + 'static> Core<T> {
         }
         self.publish();
         let stats = self.directory.shard_stats(self.id).expect("a core is that of a shard");
-        ShardReport::new(self.id, stats.counts, stats.classes, returned)
+        ShardReport::new(self.id, &stats.counts, stats.classes, returned)
     }
 }

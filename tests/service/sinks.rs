@@ -60,7 +60,7 @@ fn check_sums(counts: &ShardCounts) {
 }
 
 #[track_caller]
-fn check(counts: ShardCounts, sent: u64, refused: u64, retried: u64, dropped: u64) {
+fn check(counts: &ShardCounts, sent: u64, refused: u64, retried: u64, dropped: u64) {
     let found = (counts.sink_sent, counts.sink_refused, counts.sink_retried, counts.sink_dropped);
     assert_eq!(found, (sent, refused, retried, dropped));
 }
@@ -70,7 +70,7 @@ fn a_full_sink_drops_and_counts() {
     let mut bench = Bench::new(3, 64, SinkPolicy::Drop);
     bench.schedule(0..5);
     assert_eq!(bench.advance(1), [0, 1, 2]);
-    check(bench.counts(), 3, 2, 0, 2);
+    check(&bench.counts(), 3, 2, 0, 2);
     assert!(bench.advance(100).is_empty());
 }
 
@@ -83,7 +83,7 @@ fn a_full_sink_is_tried_again_in_time() {
     assert!(bench.advance(9).is_empty(), "not before the delay is over");
     assert_eq!(bench.advance(1), [2, 3]);
     assert_eq!(bench.advance(10), [4]);
-    check(bench.counts(), 5, 4, 4, 0);
+    check(&bench.counts(), 5, 4, 4, 0);
     assert_eq!(bench.counts().pending, 0);
 }
 
@@ -116,7 +116,7 @@ fn a_full_sink_can_give_its_values_to_a_closure() {
     assert_eq!(*refused.borrow(), [1, 2]);
     assert_eq!(bench.advance(5), [11]);
     assert_eq!(*refused.borrow(), [1, 2, 12]);
-    check(bench.counts(), 2, 3, 0, 0);
+    check(&bench.counts(), 2, 3, 0, 0);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_sink_that_is_gone_is_not_tried_again() {
     bench.schedule(0..3);
     bench.taken = channel().1;
     bench.advance(1);
-    check(bench.counts(), 0, 3, 0, 3);
+    check(&bench.counts(), 0, 3, 0, 3);
     assert_eq!(bench.counts().pending, 0);
 }
 
@@ -135,7 +135,7 @@ fn what_a_shutdown_fires_is_not_tried_again() {
     bench.schedule(0..5);
     let report = bench.shard.shutdown(ShutdownPolicy::Fire);
     assert_eq!(bench.taken.try_iter().collect::<Vec<_>>(), [0, 1]);
-    check(report.counts, 2, 3, 0, 3);
+    check(&report.counts, 2, 3, 0, 3);
     check_sums(&report.counts);
 }
 
@@ -312,7 +312,7 @@ mod on_task_queues {
             let expected = (0..20).filter(|n| *n != 7).chain([100]);
             assert_eq!(values, expected.collect::<Vec<_>>(), "{host:?}: in order");
             let counts = running.end(ShutdownPolicy::Drop).shards[0].counts;
-            check(counts, 21, 0, 0, 0);
+            check(&counts, 21, 0, 0, 0);
             assert_eq!(counts.panicked, 1, "{host:?}");
         }
     }
@@ -423,7 +423,7 @@ mod on_task_queues {
             running.client().schedule_on(SHARD, ms(1), 5).unwrap();
             assert_eq!(refused.recv_timeout(PATIENCE), Ok(5), "{host:?}");
             let counts = running.end(ShutdownPolicy::Drop).shards[0].counts;
-            check(counts, 0, 1, 0, 0);
+            check(&counts, 0, 1, 0, 0);
         }
     }
 }
