@@ -28,6 +28,7 @@
 //! - `scaled`: timeouts that shrink under pressure, all at once.
 //! - `repeat` runs callbacks again and again, `scheduled` runs one whose result is awaited, `herd`
 //!   spreads deadlines or gathers them.
+//! - `delay_queue`: values that come out when their time has come.
 //! - `stats` and `endpoint` show what is going on.
 //!
 //! Arrows point down this list's first three lines only: nothing there knows a driver, a future or
@@ -52,10 +53,12 @@ mod clock;
 mod config;
 mod conn;
 mod core;
+mod delay_queue;
 mod driver;
 #[cfg(feature = "endpoint")]
 mod endpoint;
 mod error;
+mod expired;
 mod gate;
 mod group;
 mod handle;
@@ -99,6 +102,7 @@ pub use crate::conn::{
     AdoptError, ArmError, ConnError, ConnLimits, ConnTimers, DeadlineKind, IdleEvent, PackedConn,
     Raced, ReadInProgress, WriteInProgress,
 };
+pub use crate::delay_queue::DelayQueue;
 pub use crate::driver::own_loop::{ShardLoop, Sleep as LoopSleep};
 #[cfg(feature = "endpoint")]
 pub use crate::endpoint::{EndpointError, StatsEndpoint, StatsEndpointBuilder};
@@ -106,6 +110,7 @@ pub use crate::error::{
     AttachError, Closed, ConfigError, Elapsed, ScheduleError, ScheduleManyError, ShutdownError,
     SleepError, SpawnError, StartError, TimeoutError, WaitError, ZeroPeriod,
 };
+pub use crate::expired::{DelayKey, Expired, InsertError};
 pub use crate::group::TimerGroup;
 pub use crate::handle::{ShardId, TimerHandle};
 pub use crate::herd::{Jitter, Spread};

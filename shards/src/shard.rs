@@ -9,7 +9,7 @@
 //! when the wheel has reached its deadline, and the wheel never passes the tick it was told.
 //! Absent by design: a clock, a lock, an atomic, a walk over all timers.
 
-use core::ops::Range;
+mod peek;
 
 use crate::config::{ConfigError, ShardConfig, WheelKind};
 use crate::counters::Counters;
@@ -390,12 +390,6 @@ impl<T> Shard<T> {
     /// The latest tick that was told.
     pub fn now(&self) -> Tick {
         Tick::new(self.horizon)
-    }
-
-    /// The first pending timer in a range of slots, for who walks over all of them in slices. A
-    /// timer's slot is its key's index, and below [`capacity`](Self::capacity). O(slots).
-    pub fn pending_in(&self, slots: Range<u32>) -> Option<TimerKey> {
-        self.slab.first_armed_in(slots)
     }
 
     /// When a pending timer is due; `None` if `key` names none.

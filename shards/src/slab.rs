@@ -359,6 +359,11 @@ impl<T> Slab<T> {
         self.nodes[entry.index as usize].filing == entry.filing
     }
 
+    /// The key of the timer that an entry files, if that is not stale.
+    pub(crate) fn key(&self, entry: Entry) -> TimerKey {
+        key_of(entry.index, self.nodes[entry.index as usize].generation)
+    }
+
     /// The task of an armed timer.
     pub(crate) fn task(&self, index: u32) -> Option<&T> {
         self.nodes.get(index as usize)?.task.as_ref()

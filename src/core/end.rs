@@ -63,6 +63,7 @@ impl<T: Send + 'static> Core<T> {
         }
         self.run_effects();
         self.close_all_conns();
+        self.tell_closed();
         let mut returned = Vec::new();
         for (key, deadline, task) in drained {
             let handle = TimerHandle::new(self.id, key);

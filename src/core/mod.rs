@@ -7,6 +7,7 @@
 //! out as effects.
 
 mod classes;
+mod closing;
 mod connections;
 mod conns;
 mod end;
@@ -30,6 +31,8 @@ use hashbrown::HashMap;
 use slab::Slab;
 
 use self::classes::ClassTable;
+use self::closing::CloseListeners;
+pub(crate) use self::closing::Closing;
 pub(crate) use self::connections::Refused;
 use self::conns::Conns;
 pub(crate) use self::conns::{Block, Events, NEVER, Packed, Record, slot_of};
@@ -69,6 +72,7 @@ pub(crate) struct Core<T: 'static> {
     lanes_checked: Cell<Tick>,
     closed: Cell<bool>,
     draining: RefCell<Option<Draining>>,
+    close_listeners: CloseListeners,
 }
 
 /// One timer to be delivered.
@@ -121,6 +125,7 @@ impl<T: Send + 'static> Core<T> {
             lanes_checked: Cell::new(Tick::ZERO),
             closed: Cell::new(false),
             draining: RefCell::new(None),
+            close_listeners: CloseListeners::default(),
             directory,
         };
         core.door().visitors().spawns = spawns;

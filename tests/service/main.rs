@@ -8,6 +8,7 @@ mod classes;
 mod connections;
 mod cross_core;
 mod death;
+mod delay_queue;
 mod draining;
 mod herd;
 mod intervals;

@@ -104,6 +104,24 @@ impl HashedWheel {
         self.next_occupied(slots).map(|tick| tick.max(self.earliest))
     }
 
+    pub(crate) fn visit(&self, slots: &Slots, mut visit: impl FnMut(usize, u64) -> bool) {
+        let cursor = self.slot(self.now + 1);
+        for (from, to) in [(cursor, self.mask as usize + 1), (0, cursor)] {
+            let mut from = from;
+            while let Some(slot) = slots.first_in(from, to) {
+                let ahead = (slot as u64).wrapping_sub(cursor as u64) & self.mask;
+                if !visit(slot, self.now + 1 + ahead) {
+                    return;
+                }
+                from = slot + 1;
+            }
+        }
+    }
+
+    pub(crate) fn files_in(&self, slot: usize, deadline: u64) -> bool {
+        self.slot(deadline) == slot
+    }
+
     pub(crate) fn check_filing(&self, slot: usize, deadline: u64) {
         assert!(
             self.earliest <= deadline,

@@ -138,6 +138,38 @@ impl HierarchicalWheel {
         self.first_occupied(slots).map(|(_, start, _)| start)
     }
 
+    pub(crate) fn visit(&self, slots: &Slots, mut visit: impl FnMut(usize, u64) -> bool) {
+        if let Some(slot) = self.cascading
+            && !visit(slot, self.now + 1)
+        {
+            return;
+        }
+        for number in 0.. {
+            let level = self.level(number);
+            if level.shift >= TICK_BITS {
+                return;
+            }
+            let end = level.base + (1 << level.bits);
+            // Below the slot that is being cascaded lies the window that it prepares.
+            let is_prepared = self.cascading.is_some_and(|slot| slot >= end);
+            let now = if is_prepared { self.now + 1 } else { self.now };
+            let mut from = level.base + level.digit(now) + usize::from(number > 0);
+            while let Some(slot) = slots.first_in(from, end) {
+                let start = level.start(slot - level.base, now);
+                if self.cascading != Some(slot) && !visit(slot, start) {
+                    return;
+                }
+                from = slot + 1;
+            }
+        }
+    }
+
+    pub(crate) fn files_in(&self, slot: usize, deadline: u64) -> bool {
+        // An interrupted cascade files against the window that it prepares.
+        let now = if self.cascading.is_some() { self.now + 1 } else { self.now };
+        self.slot(deadline, now) == slot
+    }
+
     pub(crate) fn check_filing(&self, slot: usize, deadline: u64) {
         if self.cascading == Some(slot) {
             return;

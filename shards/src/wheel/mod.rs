@@ -93,6 +93,23 @@ impl Wheel {
         }
     }
 
+    /// Calls `visit` with each slot that holds anything and a tick before which nothing in it comes
+    /// up, in the order of these ticks, until it says that it has seen enough.
+    pub(crate) fn visit(&self, slots: &Slots, visit: impl FnMut(usize, u64) -> bool) {
+        match self {
+            Self::Hierarchical(wheel) => wheel.visit(slots, visit),
+            Self::Hashed(wheel) => wheel.visit(slots, visit),
+        }
+    }
+
+    /// Whether an entry with this deadline would be filed in `slot` now.
+    pub(crate) fn files_in(&self, slot: usize, deadline: u64) -> bool {
+        match self {
+            Self::Hierarchical(wheel) => wheel.files_in(slot, deadline),
+            Self::Hashed(wheel) => wheel.files_in(slot, deadline),
+        }
+    }
+
     /// Checks that an entry with this deadline, filed in `slot`, will come up in time.
     ///
     /// # Panics

@@ -449,18 +449,23 @@ impl Slots {
 
     /// Calls `visit` with each entry and its slot, in the order of the slots.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(usize, Entry)) {
-        for (number, slot) in self.table.iter().enumerate() {
-            for chain in [slot.kept, slot.young] {
-                let mut next = chain.head;
-                while next != NIL {
-                    let chunk = &self.chunks[next as usize];
-                    for entry in &chunk.entries[..chunk.len as usize] {
-                        visit(number, *entry);
-                    }
-                    next = chunk.next;
-                }
-            }
+        for number in 0..self.table.len() {
+            self.entries_of(number).for_each(|entry| visit(number, entry));
         }
+    }
+
+    /// The entries of one slot, in order.
+    pub(crate) fn entries_of(&self, slot: usize) -> impl Iterator<Item = Entry> {
+        let Slot { kept, young } = self.table[slot];
+        let chunks = [kept, young].into_iter().flat_map(move |chain| {
+            let mut next = chain.head;
+            core::iter::from_fn(move || {
+                let chunk = self.chunks.get(next as usize)?;
+                next = chunk.next;
+                Some(chunk)
+            })
+        });
+        chunks.flat_map(|chunk| chunk.entries[..chunk.len as usize].iter().copied())
     }
 
     /// Walks all chains.

@@ -350,6 +350,11 @@ impl Twin {
         assert_eq!(self.shard.entries() as u64, entries, "each entry is accounted for");
         let next = self.shard.next_deadline().map(Tick::index);
         assert_eq!(next.is_none(), len == 0, "something is next exactly if something is pending");
+        let peeked = self.shard.peek();
+        assert_eq!(peeked.is_none(), len == 0, "one is the first exactly if one is pending");
+        if let Some(first) = peeked {
+            self.check_next(first);
+        }
         let ordered = self.order.keys().next().map(|place| place.tick);
         let waiting = self.waiting.values().map(|key| self.pending[key].deadline);
         let earliest = waiting.chain(ordered).min();
@@ -440,13 +445,22 @@ impl Twin {
     }
 
     fn note_fired(&mut self, expired: &Expired<u64>) {
-        let first = self.order.keys().next().copied();
+        self.check_next(expired.key);
         let timer = self.remove(expired.key, true);
         assert_eq!((expired.deadline.index(), expired.task), (timer.deadline, timer.task));
         assert!(timer.deadline <= self.horizon, "{expired:?} is early at {}", self.horizon);
         assert!(self.popped < self.budget.expired_max, "more fire than may");
         self.popped += 1;
         self.expected.fired += 1;
+        if let Spot::Waiting { turn, .. } = timer.spot {
+            assert!(turn < self.turn, "{expired:?} was due already, and fires in the same turn");
+        }
+    }
+
+    /// Checks that a pending timer may be the one that is handed out next.
+    fn check_next(&self, key: TimerKey) {
+        let first = self.order.keys().next().copied();
+        let timer = self.pending[&key];
         match timer.spot {
             Spot::Ordered(place) => {
                 let first = first.expect("it was in the order");
@@ -454,13 +468,9 @@ impl Twin {
                 let rest = self.order.range(first..place).map(|(_, key)| self.pending[key].moved);
                 assert!(timer.moved || rest.min() != Some(false), "out of order within a tick");
             }
-            Spot::Waiting { since, turn } => {
-                assert!(
-                    turn < self.turn,
-                    "{expired:?} was due already, and fires in the same turn"
-                );
+            Spot::Waiting { since, .. } => {
                 let late = first.filter(|first| first.tick <= since);
-                assert_eq!(late, None, "what was due before {expired:?} comes before it");
+                assert_eq!(late, None, "what was due before {key:?} comes before it");
                 let mut rest = self.waiting.range(..timer.sequence);
                 let in_order = timer.moved || rest.all(|(_, key)| self.pending[key].moved);
                 assert!(in_order, "out of order among those that were due already");

@@ -1,0 +1,103 @@
+//! What comes out of a queue or of keyed timers, and what they refuse.
+
+use std::fmt;
+use std::time::Instant;
+
+use corewheel_shard::TimerKey;
+
+/// Names one value in a [`DelayQueue`](crate::DelayQueue).
+///
+/// Harmless for ever: once the value has left the queue, the key names nothing. It means nothing to
+/// another queue.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DelayKey(pub(crate) TimerKey);
+
+impl fmt::Debug for DelayKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A value whose time has come, or that was taken out before.
+///
+/// The methods are those of tokio-util's `Expired`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Expired<V, K = DelayKey> {
+    /// What it was known by; not any more.
+    pub key: K,
+    /// When it was due: the deadline as asked for, rounded up to a tick.
+    pub deadline: Instant,
+    /// What was put in.
+    pub value: V,
+}
+
+impl<V, K> Expired<V, K> {
+    /// The value.
+    pub fn get_ref(&self) -> &V {
+        &self.value
+    }
+
+    /// The value.
+    pub fn get_mut(&mut self) -> &mut V {
+        &mut self.value
+    }
+
+    /// The value alone.
+    pub fn into_inner(self) -> V {
+        self.value
+    }
+
+    /// When it was due.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+}
+
+impl<V, K: Copy> Expired<V, K> {
+    /// What it was known by.
+    pub fn key(&self) -> K {
+        self.key
+    }
+}
+
+/// A value was not taken in; it comes back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum InsertError<V> {
+    /// There are as many as there may be, or the shard has no timer left. Shed load, or try again
+    /// when some have gone.
+    Full(V),
+    /// The shard is shut down.
+    Closed(V),
+}
+
+impl<V> InsertError<V> {
+    /// The value.
+    pub fn into_inner(self) -> V {
+        match self {
+            Self::Full(value) | Self::Closed(value) => value,
+        }
+    }
+}
+
+impl<V> fmt::Debug for InsertError<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full(_) => "Full(..)",
+            Self::Closed(_) => "Closed(..)",
+        })
+    }
+}
+
+impl<V> fmt::Display for InsertError<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full(_) => {
+                "there is no room for another; raise the capacity given at the start or that of \
+                 the shard, or shed load"
+            }
+            Self::Closed(_) => "the shard is shut down or dead",
+        })
+    }
+}
+
+impl<V> std::error::Error for InsertError<V> {}
