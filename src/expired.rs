@@ -77,6 +77,13 @@ impl<V> InsertError<V> {
             Self::Full(value) | Self::Closed(value) => value,
         }
     }
+
+    pub(crate) fn map<W>(self, f: impl FnOnce(V) -> W) -> InsertError<W> {
+        match self {
+            Self::Full(value) => InsertError::Full(f(value)),
+            Self::Closed(value) => InsertError::Closed(f(value)),
+        }
+    }
 }
 
 impl<V> fmt::Debug for InsertError<V> {

@@ -29,6 +29,7 @@
 //! - `repeat` runs callbacks again and again, `scheduled` runs one whose result is awaited, `herd`
 //!   spreads deadlines or gathers them.
 //! - `delay_queue`: values that come out when their time has come.
+//! - `keyed`: timers that are known by keys of the caller's own, alone or in groups.
 //! - `stats` and `endpoint` show what is going on.
 //!
 //! Arrows point down this list's first three lines only: nothing there knows a driver, a future or
@@ -64,6 +65,7 @@ mod group;
 mod handle;
 mod herd;
 mod interval;
+mod keyed;
 mod lane;
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests;
@@ -115,6 +117,7 @@ pub use crate::group::TimerGroup;
 pub use crate::handle::{ShardId, TimerHandle};
 pub use crate::herd::{Jitter, Spread};
 pub use crate::interval::{Interval, MissedTickBehavior, Plan};
+pub use crate::keyed::{Inserted, KeyedTimers, WeakKeyedTimers};
 pub use crate::moving::{DrainError, DrainReport, MoveError};
 pub use crate::purgatory::{
     Completion, Operation, OperationFn, OperationId, Purgatory, PurgatoryBuilder, PurgatoryStats,

@@ -582,16 +582,14 @@ mod tests {
 
     #[test]
     fn a_key_of_a_retired_slot_stays_stale() {
-        let config = ShardConfig { capacity: 3, ..ShardConfig::default() };
-        let mut shard = Shard::new(config).unwrap();
+        let mut shard = Shard::new(ShardConfig { capacity: 3, ..ShardConfig::default() }).unwrap();
         shard.slab.limit_generations(3);
-        let mut keys = alloc::vec::Vec::new();
-        for _ in 0..6 {
+        let keys = [(); 6].map(|()| {
             let key = shard.schedule(Tick::new(5), ()).unwrap();
-            keys.push(key);
             assert!(shard.cancel(key).task().is_some());
             shard.check_invariants();
-        }
+            key
+        });
         assert_eq!(shard.retired(), 3);
         assert!(shard.schedule(Tick::new(5), ()).is_err());
         for key in keys {

@@ -335,7 +335,7 @@ impl<T: Send + 'static> Core<T> {
 
     /// Wakes the driver if it sleeps past a deadline that has just come up.
     #[inline]
-    fn note_deadline(&self, deadline: Tick) {
+    pub(crate) fn note_deadline(&self, deadline: Tick) {
         if deadline < self.asleep_until.get() {
             self.asleep_until.set(Tick::ZERO);
             self.door().bell.ring();

@@ -13,12 +13,26 @@ impl<T: Send + 'static> Core<T> {
         call: &SharedCall<T>,
         number: u32,
     ) -> Option<TimerKey> {
+        let key = self.schedule_shared_quietly(deadline, call, number)?;
+        self.note_deadline(deadline);
+        Some(key)
+    }
+
+    /// The same, but for [`note_deadline`](Self::note_deadline), which must follow: for who has
+    /// something to finish before a driver is woken, whose waker is the user's code.
+    pub(crate) fn schedule_shared_quietly(
+        &self,
+        deadline: Tick,
+        call: &SharedCall<T>,
+        number: u32,
+    ) -> Option<TimerKey> {
         if self.closed.get() {
             return None;
         }
         let call = Call::Shared(call.clone(), number);
         let index = self.state.borrow_mut().calls.insert(call) as u32;
-        let key = self.schedule_stored(deadline, Stored::Call(index));
+        let first = self.state.borrow_mut().shard.schedule(deadline, Stored::Call(index));
+        let key = first.or_else(|full| self.schedule_when_full(deadline, full.0)).ok();
         if key.is_none() {
             drop(self.state.borrow_mut().calls.remove(index as usize));
         }

@@ -12,6 +12,7 @@ mod delay_queue;
 mod draining;
 mod herd;
 mod intervals;
+mod keyed;
 mod lanes;
 mod many;
 mod moving;
