@@ -12,6 +12,7 @@ mod classes;
 mod crowd;
 mod deadlines;
 mod echo;
+mod examples;
 mod idle;
 mod life;
 mod moving;
