@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use corewheel::{
-    Expired, Fired, KeyedTimers, Runtime, Scheduled, ShutdownPolicy, SpawnError, TimerService,
+    Expired, Fired, Inserted, KeyedTimers, Runtime, ShutdownPolicy, SpawnError, TimerService,
     Timers,
 };
 
@@ -60,7 +60,7 @@ fn serve(sessions: &Sessions, diary: &Diary) -> Result<(), Box<dyn Error>> {
     for (user, token, device) in logins {
         let (token, idle) = (token.to_owned(), diary.start + IDLE_MAX);
         let scheduled = sessions.schedule_in_at(user, token, idle, Session { device })?;
-        if !matches!(scheduled, Scheduled::New) {
+        if !matches!(scheduled, Inserted::New) {
             return Err(format!("{user} had that session already").into());
         }
     }
