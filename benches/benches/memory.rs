@@ -1,36 +1,61 @@
-//! How many bytes does a timer take from the system?
+//! How many bytes does a timer take from the system, and how many a connection with five deadlines?
 //!
 //! Printed, not timed. Each figure comes from a process of its own: this one again, told by its
 //! arguments what to measure.
 #![allow(clippy::print_stdout, reason = "printing is what it is for")]
 
 use std::env;
+use std::hint::black_box;
+use std::pin::Pin;
 use std::process::Command;
+use std::task::{Context, Waker};
+use std::time::Duration;
 
-use corewheel_bench::{Contender, Held, contenders};
+use corewheel::{ConnLimits, Fired, TimerHandle, TimerService, Timers};
+use corewheel_bench::{Contender, Held, Payload, contenders, resident_bytes};
 
 const TIMERS: usize = 1_000_000;
+/// Puts a million of them on a shard, and tells what is held of them here.
+type Fill = fn(&Timers<Payload>) -> usize;
+
+/// What a shard holds for a server's connections, with what users hold of it left out.
+const ON_A_SHARD: [(&str, Fill); 4] = [
+    ("a timer", with_timers),
+    ("a sleep that is awaited", with_sleeps),
+    ("a connection with five deadlines", with_connections),
+    ("such a connection, awaited", with_awaited_connections),
+];
 const STATES: [(&str, Held); 2] = [("filled", Held::Filled), ("churned", Held::Churned)];
 
 fn main() {
     let arguments: Vec<String> = env::args().collect();
     if let Some(at) = arguments.iter().position(|argument| argument == "--measure") {
-        let [name, state] = &arguments[at + 1..] else { panic!("--measure takes two values") };
-        println!("{}", measure(name, state));
+        match &arguments[at + 1..] {
+            [name] => println!("{}", measure_on_a_shard(name)),
+            [name, state] => println!("{}", measure(name, state)),
+            _ => panic!("--measure takes one or two values"),
+        }
         return;
     }
     println!("resident bytes for each of {TIMERS} timers\n");
     println!("| contender | just filled | after 4,000,000 cancels and schedules |");
     println!("|---|---|---|");
     for Contender { name, .. } in contenders() {
-        let [filled, churned] = STATES.map(|(state, _)| measure_apart(name, state));
+        let [filled, churned] = STATES.map(|(state, _)| measure_apart(&[name, state]));
         println!("| {name} | {filled:.1} | {churned:.1} |");
+    }
+    println!("\nresident bytes of a shard for each of {TIMERS}\n");
+    println!("| what | bytes |");
+    println!("|---|---|");
+    for (name, _) in ON_A_SHARD {
+        println!("| {name} | {:.1} |", measure_apart(&[name]));
     }
 }
 
-fn measure_apart(name: &str, state: &str) -> f64 {
+fn measure_apart(what: &[&str]) -> f64 {
+    let name = what[0];
     let this = env::current_exe().expect("the path of this process");
-    let output = Command::new(this).args(["--measure", name, state]).output();
+    let output = Command::new(this).arg("--measure").args(what).output();
     let output = output.expect("this process can be started again");
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
     let figure = String::from_utf8_lossy(&output.stdout);
@@ -42,4 +67,74 @@ fn measure(name: &str, state: &str) -> f64 {
     let contender = contender.expect("a contender has this name");
     let (_, held) = STATES.into_iter().find(|(name, _)| *name == state).expect("a state");
     (contender.resident_bytes_per_timer)(TIMERS, held)
+}
+
+fn measure_on_a_shard(name: &str) -> f64 {
+    let (_, fill) = ON_A_SHARD.into_iter().find(|(known, _)| *known == name).expect("a kind");
+    let builder = TimerService::builder().shards(1).capacity(TIMERS as u32 + 1);
+    let service: TimerService<Payload> = builder.start_attached().expect("it starts");
+    let shard = service.shards().next().expect("it has one");
+    let deliver = |_: Fired<Payload>, _: &Timers<Payload>| unreachable!("nothing is due");
+    let attachment = service.attach(shard).expect("it is free");
+    let mut shard = attachment.into_loop(deliver).expect("there is memory");
+    // What comes with the first of all is no part of it.
+    let timers = shard.timers().clone();
+    drop(timers.connection(limits(0)).expect("there is room"));
+    let _ = shard.turn();
+    let before = resident_bytes();
+    let held = fill(&timers);
+    let grown = resident_bytes() - before - held;
+    grown as f64 / TIMERS as f64
+}
+
+fn delay(n: usize) -> Duration {
+    Duration::from_millis(600_000 + n as u64 % 60_000)
+}
+
+fn limits(n: usize) -> ConnLimits {
+    ConnLimits {
+        read_idle: delay(n % 4),
+        write_idle: delay(n % 4 + 1),
+        all_idle: delay(n % 4 + 2),
+        heartbeat: delay(n % 4 + 3),
+        max_age: delay(n % 4 + 4),
+        ..ConnLimits::default()
+    }
+}
+
+/// Holds as many of them as there are to be, and tells what holding them takes.
+fn hold<H>(make: impl FnMut(usize) -> H) -> usize {
+    let mut held = Vec::with_capacity(TIMERS);
+    held.extend((0..TIMERS).map(make));
+    // They stay until the process has said what it has measured.
+    let held = std::mem::ManuallyDrop::new(black_box(held));
+    held.len() * size_of::<H>()
+}
+
+fn with_timers(timers: &Timers<Payload>) -> usize {
+    hold(|n| -> TimerHandle { timers.schedule(delay(n), Payload::MIN).expect("there is room") })
+}
+
+fn with_sleeps(timers: &Timers<Payload>) -> usize {
+    hold(|n| {
+        let mut sleep = timers.sleep(delay(n));
+        poll_once(Pin::new(&mut sleep));
+        sleep
+    })
+}
+
+fn with_connections(timers: &Timers<Payload>) -> usize {
+    hold(|n| timers.connection(limits(n)).expect("there is room"))
+}
+
+fn with_awaited_connections(timers: &Timers<Payload>) -> usize {
+    hold(|n| {
+        let connection = timers.connection(limits(n)).expect("there is room");
+        assert!(connection.poll_next(&mut Context::from_waker(Waker::noop())).is_pending());
+        connection
+    })
+}
+
+fn poll_once(future: Pin<&mut impl Future>) {
+    assert!(future.poll(&mut Context::from_waker(Waker::noop())).is_pending());
 }

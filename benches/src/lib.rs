@@ -18,7 +18,7 @@ mod workload;
 
 use std::num::NonZeroU64;
 
-pub use memory::{Held, resident_bytes_per_timer};
+pub use memory::{Held, resident_bytes, resident_bytes_per_timer};
 pub use verify::verify;
 pub use workload::{Case, Row, Sample, case, sizes};
 

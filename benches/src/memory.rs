@@ -51,7 +51,12 @@ pub fn resident_bytes_per_timer<T: Timers>(count: usize, held: Held) -> f64 {
     grown as f64 / count as f64
 }
 
-fn resident_bytes() -> usize {
+/// How much of this process is resident.
+///
+/// # Panics
+///
+/// If the system does not say: this needs Linux.
+pub fn resident_bytes() -> usize {
     let status = fs::read_to_string("/proc/self/status").expect("Linux tells what is resident");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());

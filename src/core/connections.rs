@@ -60,14 +60,15 @@ impl<T: Send + 'static> Core<T> {
     }
 
     /// Cancels all deadlines of a connection. False if that has been done before.
-    pub(crate) fn close_conn(&self, record: &Record) -> bool {
+    pub(crate) fn close_conn(&self, index: u32, record: &Record) -> bool {
         let Some(key) = record.key() else { return false };
         record.set_key(None);
         record.forget_events();
         // Its task is a number: there is nothing to be told of it.
         let _ = self.state.borrow_mut().cancel(key);
         self.publish_command();
-        if let Some(waker) = record.take_waker() {
+        let waker = self.conns.borrow_mut().take_waker(index);
+        if let Some(waker) = waker {
             waker.wake();
         }
         true
@@ -137,11 +138,16 @@ impl<T: Send + 'static> Core<T> {
             return Poll::Ready(None);
         }
         let event = self.conns.borrow().next_event(index, &self.recent, wanted);
-        if event.is_none() {
-            drop(record.keep_waker(cx.waker()));
-            return Poll::Pending;
+        if event.is_some() {
+            return Poll::Ready(event);
         }
-        Poll::Ready(event)
+        if !self.conns.borrow().keeps_waker(record, cx.waker()) {
+            // Cloning and dropping are not ours, and so nothing is borrowed meanwhile.
+            let waker = cx.waker().clone();
+            let old = self.conns.borrow_mut().keep_waker(record, waker);
+            drop(old);
+        }
+        Poll::Pending
     }
 
     /// How many connections are open or not dropped yet.
@@ -220,7 +226,7 @@ impl<T: Send + 'static> Core<T> {
 
     /// The shard is closed: tells all connections.
     pub(super) fn close_all_conns(&self) {
-        let wakers = self.conns.borrow().close_all();
+        let wakers = self.conns.borrow_mut().close_all();
         for waker in wakers {
             contain(self.id, || waker.wake());
         }

@@ -5,9 +5,10 @@
 //! done something, and the entry goes to the new minimum. Only a deadline that comes nearer moves
 //! the entry at once.
 //!
-//! Records lie in blocks of 64, a cache line each, which their connections share with the shard:
-//! so noting something takes no look-up and borrows nothing. What few connections need lies in a
-//! table of its own.
+//! Records lie in blocks of 64, which their connections share with the shard: so noting something
+//! takes no look-up and borrows nothing. The two moments that are noted never lie on two cache
+//! lines. What few connections need lies in tables of its own, and so do the wakers of those that
+//! are awaited.
 //!
 //! Invariants: an open connection has an entry, not later than its first deadline. A record is not
 //! used again before its connection is dropped. Moments are nanoseconds since the epoch, `NEVER`
@@ -44,8 +45,9 @@ const KINDS: usize = DeadlineKind::COUNT;
 /// What is called when a deadline of a connection comes.
 pub(crate) type OnEvent<T> = Box<dyn FnMut(&Timers<T>, IdleEvent)>;
 
-/// What each connection needs.
+/// What each connection needs. A block is aligned to 16 bytes, and so is what comes first here.
 #[derive(Default)]
+#[repr(C)]
 pub(crate) struct Record {
     /// When something was last read and written.
     pub(crate) read: Cell<u64>,
@@ -53,18 +55,57 @@ pub(crate) struct Record {
     opened: Cell<u64>,
     /// Of its entry; none if it is closed.
     key: Cell<Option<TimerKey>>,
-    waker: Cell<Option<Waker>>,
     limits: Cell<u32>,
     /// In the table of what few connections need.
     more: Cell<u32>,
-    /// Bits of the kinds that have come and not been told, and of those that came first.
+    /// In the table of those who wait.
+    waker: Cell<u32>,
+    /// Bits of the kinds that have come and not been told.
     pending: Cell<u16>,
-    first: Cell<u16>,
-    /// Bits of the deadlines that are over, of those that its limits have armed.
-    over: Cell<u16>,
-    pub(crate) reads: Cell<u16>,
+    /// See [`Marks`].
+    marks: Cell<Marks>,
 }
-const _: () = assert!(size_of::<Record>() == 64);
+const _: () = assert!(size_of::<Record>() == 48);
+
+/// From the lowest bit: which idle events came first of those that have come (4), which of the
+/// deadlines are over that come once and are armed by the limits (2), how many reads are in
+/// progress (10).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Marks(u16);
+
+impl Marks {
+    const OVER: u32 = 4;
+    const READS: u32 = 6;
+    const READ: u16 = 1 << Self::READS;
+
+    fn is_over(self, kind: usize) -> bool {
+        self.0 >> Self::OVER & 1 << kind != 0
+    }
+
+    /// It does nothing to a deadline that the limits do not arm.
+    fn set_over(self, kind: usize) -> Self {
+        if kind > HANDSHAKE { self } else { Self(self.0 | 1 << Self::OVER << kind) }
+    }
+
+    /// As bits by kind. Deadlines that come once are always the first.
+    fn first(self) -> u16 {
+        !IDLE_KINDS | (self.0 << READ_IDLE & IDLE_KINDS)
+    }
+
+    fn with_first(self, kinds: u16) -> Self {
+        let idle = IDLE_KINDS >> READ_IDLE;
+        Self(self.0 & !idle | kinds >> READ_IDLE & idle)
+    }
+
+    fn reads(self) -> u16 {
+        self.0 >> Self::READS
+    }
+
+    fn without_reads(self) -> Self {
+        Self(self.0 & (Self::READ - 1))
+    }
+}
+const IDLE_KINDS: u16 = 0b1111 << READ_IDLE;
 const _: () = assert!(KINDS == u16::BITS as usize);
 
 pub(crate) type Block = Rc<[Record; BLOCK]>;
@@ -104,6 +145,7 @@ pub(super) struct Conns<T: 'static> {
     limits: Slab<Spans>,
     known: HashMap<ConnLimits, u32>,
     more: Slab<More<T>>,
+    wakers: Slab<Waker>,
     serial: u64,
 }
 
@@ -114,7 +156,7 @@ pub(crate) struct Packed {
     read: u64,
     written: u64,
     opened: u64,
-    over: u16,
+    over: Marks,
     told: [u64; 4],
     armed: [u64; KINDS],
 }
@@ -122,7 +164,8 @@ pub(crate) struct Packed {
 impl Packed {
     pub(crate) fn new(limits: ConnLimits, now: u64) -> Self {
         let (read, written, opened) = (now, now, now);
-        Self { limits, read, written, opened, over: 0, told: [0; 4], armed: [NEVER; KINDS] }
+        let over = Marks::default();
+        Self { limits, read, written, opened, over, told: [0; 4], armed: [NEVER; KINDS] }
     }
 }
 
@@ -141,6 +184,7 @@ impl<T> Default for Conns<T> {
             limits: Slab::new(),
             known: HashMap::new(),
             more: Slab::new(),
+            wakers: Slab::new(),
             serial: 0,
         }
     }
@@ -175,7 +219,8 @@ impl<T> Conns<T> {
         record.opened.set(packed.opened);
         record.limits.set(limits);
         record.more.set(NONE);
-        record.over.set(packed.over);
+        record.waker.set(NONE);
+        record.marks.set(packed.over);
         if packed.told != [0; 4] || packed.armed != [NEVER; KINDS] {
             let more = self.more_of(index);
             (more.told, more.armed) = (packed.told, packed.armed);
@@ -185,12 +230,10 @@ impl<T> Conns<T> {
 
     /// Ends the use of a record that has no entry any more. What it held is the user's to drop.
     pub(super) fn vacate(&mut self, index: u32) -> (Option<More<T>>, Option<Waker>) {
+        let waker = self.take_waker(index);
         let record = self.record(index);
-        let waker = record.waker.take();
         let (more, limits) = (record.more.replace(NONE), record.limits.get());
         record.pending.set(0);
-        record.first.set(0);
-        record.reads.set(0);
         self.drop_limits(limits);
         let more = (more != NONE).then(|| self.more.remove(more as usize));
         self.vacant.push(index);
@@ -261,8 +304,11 @@ impl<T> Conns<T> {
         }
         let span = self.limits[record.limits.get() as usize].by_kind[kind];
         if kind <= HANDSHAKE {
-            let over = record.over.get() & 1 << kind != 0;
-            let due = if over { NEVER } else { record.opened.get().saturating_add(span) };
+            let due = if record.marks.get().is_over(kind) {
+                NEVER
+            } else {
+                record.opened.get().saturating_add(span)
+            };
             return armed.min(due);
         }
         let idle_at = self.idle_at(index, kind, recent);
@@ -284,7 +330,7 @@ impl<T> Conns<T> {
             _ => (written, false),
         };
         // A read in progress is as good as one that is done just now.
-        let reading = reads && record.reads.get() > 0;
+        let reading = reads && record.marks.get().reads() > 0;
         let since = if reading { recent.now() } else { recent.resolve(noted) };
         since.saturating_add(span)
     }
@@ -324,7 +370,7 @@ impl<T> Conns<T> {
                 WRITE_TIMEOUT => self.more_of(index).writes.retain(|(_, due)| *due > now),
                 _ => {
                     let record = self.record(index);
-                    record.over.set(record.over.get() | 1 << kind);
+                    record.marks.set(record.marks.get().set_over(kind));
                     if record.more.get() != NONE {
                         self.more_of(index).armed[kind] = NEVER;
                     }
@@ -341,7 +387,7 @@ impl<T> Conns<T> {
         let record = self.record(index);
         let pending = record.pending.get();
         record.pending.set(pending & !(1 << kind));
-        record.over.set(record.over.get() | 1 << kind);
+        record.marks.set(record.marks.get().set_over(kind));
         if due != NEVER || record.more.get() != NONE {
             self.more_of(index).armed[kind] = due;
         }
@@ -416,14 +462,14 @@ impl<T> Conns<T> {
     }
 
     /// Notes events for whoever asks for them. Returns whom to wake.
-    pub(super) fn note_events(&self, index: u32, events: Events) -> Option<Waker> {
+    pub(super) fn note_events(&mut self, index: u32, events: Events) -> Option<Waker> {
         let record = self.record(index);
         let before = record.pending.get();
         // What came before and was not told is still the first.
-        let first = (record.first.get() & before) | (events.first & !before);
-        record.first.set(first);
+        let first = (record.marks.get().first() & before) | (events.first & !before);
+        record.marks.set(record.marks.get().with_first(first));
         record.pending.set(before | events.kinds);
-        record.waker.take()
+        self.take_waker(index)
     }
 
     /// The next event that has come and is still true.
@@ -443,7 +489,7 @@ impl<T> Conns<T> {
             if (READ_IDLE..=HEARTBEAT).contains(&kind) && !self.is_idle(index, kind, recent) {
                 continue;
             }
-            let first = record.first.get() & bit != 0;
+            let first = record.marks.get().first() & bit != 0;
             return Some(IdleEvent { kind: DeadlineKind::at(kind), first });
         }
         None
@@ -457,19 +503,38 @@ impl<T> Conns<T> {
             read: recent.resolve(record.read.get()),
             written: recent.resolve(record.written.get()),
             opened: record.opened.get(),
-            over: record.over.get(),
+            over: record.marks.get().without_reads(),
             told: more.map_or([0; 4], |more| more.told),
             armed: more.map_or([NEVER; KINDS], |more| more.armed),
         }
     }
 
     /// All records whose connections are open, to be closed.
-    pub(super) fn close_all(&self) -> Vec<Waker> {
-        let records = self.blocks.iter().flat_map(|block| block.iter());
-        records
-            .filter(|record| record.key.take().is_some())
-            .filter_map(Record::take_waker)
-            .collect()
+    pub(super) fn close_all(&mut self) -> Vec<Waker> {
+        for record in self.blocks.iter().flat_map(|block| block.iter()) {
+            record.key.set(None);
+            record.waker.set(NONE);
+        }
+        self.wakers.drain().collect()
+    }
+
+    /// Whether a waker is the one that is kept already.
+    pub(super) fn keeps_waker(&self, record: &Record, waker: &Waker) -> bool {
+        self.wakers.get(record.waker.get() as usize).is_some_and(|kept| kept.will_wake(waker))
+    }
+
+    /// Keeps the waker of who waits. Returns one that is not needed any more.
+    pub(super) fn keep_waker(&mut self, record: &Record, waker: Waker) -> Option<Waker> {
+        if let Some(kept) = self.wakers.get_mut(record.waker.get() as usize) {
+            return Some(std::mem::replace(kept, waker));
+        }
+        record.waker.set(self.wakers.insert(waker) as u32);
+        None
+    }
+
+    pub(super) fn take_waker(&mut self, index: u32) -> Option<Waker> {
+        let waker = self.record(index).waker.replace(NONE);
+        self.wakers.try_remove(waker as usize)
     }
 }
 
@@ -482,22 +547,16 @@ impl Record {
         self.key.set(key);
     }
 
-    pub(super) fn take_waker(&self) -> Option<Waker> {
-        self.waker.take()
+    /// A read is in progress. False if there are so many that it is not counted.
+    pub(crate) fn begin_read(&self) -> bool {
+        let marks = self.marks.get().0.checked_add(Marks::READ);
+        self.marks.set(Marks(marks.unwrap_or(self.marks.get().0)));
+        marks.is_some()
     }
 
-    /// Keeps the waker of who waits. Returns one that is not needed any more.
-    pub(super) fn keep_waker(&self, waker: &Waker) -> Option<Waker> {
-        match self.waker.take() {
-            Some(known) if known.will_wake(waker) => {
-                self.waker.set(Some(known));
-                None
-            }
-            known => {
-                self.waker.set(Some(waker.clone()));
-                known
-            }
-        }
+    /// One that was counted is over.
+    pub(crate) fn end_read(&self) {
+        self.marks.set(Marks(self.marks.get().0 - Marks::READ));
     }
 
     pub(super) fn forget_events(&self) {

@@ -169,6 +169,20 @@ fn a_read_in_progress_is_no_idle_time() {
 }
 
 #[test]
+fn no_number_of_reads_in_progress_is_too_many() {
+    let mut lab = lab();
+    let conn = lab.timers().connection(ConnLimits { read_idle: ms(100), ..NONE }).unwrap();
+    let mut reads: Vec<_> = (0..3_000).map(|_| conn.begin_read()).collect();
+    assert_eq!(run(&mut lab, &conn, 500), []);
+    // All are over but one that is counted.
+    reads.truncate(1);
+    assert_eq!(run(&mut lab, &conn, 500), []);
+    drop(reads);
+    let events = run(&mut lab, &conn, 111);
+    let [(_, ReadIdle, true)] = events[..] else { panic!("{events:?}") };
+}
+
+#[test]
 fn zero_is_off_and_a_quiet_shard_is_not_woken() {
     let mut lab = lab();
     let conn = lab.timers().connection(NONE).unwrap();

@@ -1,0 +1,179 @@
+//! What does it cost to note what a connection does, and to open and close one?
+//!
+//! Beside a touch stand a bare store into a record of the same size, and what a server would do
+//! without it: move a timer, by a clock reading and by a moment that is known. Connections are
+//! touched in random order, with the real clock, and the shard takes a turn for every thousand, so
+//! that it looks at the clock as a server's does; a row without turns shows what they add.
+#![allow(missing_docs, reason = "the macros of Criterion make a public function without one")]
+
+use std::cell::Cell;
+use std::hint::black_box;
+use std::time::Duration;
+
+use corewheel::{
+    ConnLimits, ConnTimers, Fired, ResetOutcome, ShardLoop, TimerHandle, TimerService, Timers,
+};
+use corewheel_bench::{Payload, pin_to_one_core};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+
+const CONNECTIONS: [usize; 2] = [1_000, 100_000];
+const TOUCHES: u64 = 1_000;
+
+type Deliver = fn(Fired<Payload>, &Timers<Payload>);
+
+/// A shard in this loop.
+struct Home {
+    shard: ShardLoop<Payload, Deliver>,
+    // Its shard ends with it.
+    _service: TimerService<Payload>,
+}
+
+fn home() -> Home {
+    let builder = TimerService::builder().shards(1).capacity(1 << 18);
+    let service: TimerService<Payload> = builder.start_attached().expect("it starts");
+    let shard = service.shards().next().expect("it has one");
+    let deliver: Deliver = |_, _| unreachable!("nothing is due");
+    let attachment = service.attach(shard).expect("it is free");
+    Home { shard: attachment.into_loop(deliver).expect("there is memory"), _service: service }
+}
+
+fn limits() -> ConnLimits {
+    ConnLimits {
+        read_idle: Duration::from_mins(30),
+        write_idle: Duration::from_mins(20),
+        all_idle: Duration::from_mins(40),
+        heartbeat: Duration::from_mins(15),
+        max_age: Duration::from_hours(12),
+        ..ConnLimits::default()
+    }
+}
+
+fn connections(home: &Home, count: usize) -> Vec<ConnTimers<Payload>> {
+    let timers = home.shard.timers();
+    (0..count).map(|_| timers.connection(limits()).expect("there is room")).collect()
+}
+
+/// Which connection is next, so often that the order is not learnt.
+fn order(count: usize) -> impl FnMut() -> usize {
+    let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0010);
+    let order: Vec<u32> = (0..1 << 18).map(|_| rng.u32(..count as u32)).collect();
+    let mut at = 0;
+    move || {
+        at = (at + 1) % order.len();
+        order[at] as usize
+    }
+}
+
+/// A record of a connection for who has nothing but a moment to note.
+#[derive(Default, Clone)]
+#[repr(C)]
+struct Bare {
+    read: Cell<u64>,
+    _others: [u64; 5],
+}
+
+fn touch(criterion: &mut Criterion) {
+    pin_to_one_core();
+    let mut group = criterion.benchmark_group("a thousand packets");
+    group.throughput(Throughput::Elements(TOUCHES)).sample_size(30);
+    group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
+    for count in CONNECTIONS {
+        // A packet touches its connection's own memory anyway: here, a handle to a record.
+        let bare = vec![Bare::default(); count];
+        let handles: Vec<&Bare> = bare.iter().collect();
+        let mut next = order(count);
+        let mut moment = 1;
+        group.bench_function(BenchmarkId::new("a bare store", count), |bencher| {
+            bencher.iter(|| {
+                moment += 1;
+                for _ in 0..TOUCHES {
+                    black_box(handles[next()]).read.set(black_box(moment));
+                }
+            });
+        });
+
+        let mut home = home();
+        let connections = connections(&home, count);
+        for (name, turns) in [("touch_read", true), ("touch_read, no turns", false)] {
+            let mut next = order(count);
+            group.bench_function(BenchmarkId::new(name, count), |bencher| {
+                bencher.iter(|| {
+                    for _ in 0..TOUCHES {
+                        black_box(&connections[next()]).touch_read();
+                    }
+                    if turns {
+                        let _ = black_box(home.shard.turn());
+                    }
+                });
+            });
+        }
+        let mut next = order(count);
+        group.bench_function(BenchmarkId::new("touch_read_at", count), |bencher| {
+            bencher.iter(|| {
+                let now = home.shard.timers().now();
+                for _ in 0..TOUCHES {
+                    black_box(&connections[next()]).touch_read_at(now);
+                }
+                let _ = black_box(home.shard.turn());
+            });
+        });
+        drop(connections);
+
+        let timers = home.shard.timers().clone();
+        let idle = Duration::from_mins(30);
+        let schedule = |_| timers.schedule(idle, Payload::MIN).expect("there is room");
+        let handles: Vec<TimerHandle> = (0..count).map(schedule).collect();
+        let mut next = order(count);
+        group.bench_function(BenchmarkId::new("reset of a timer", count), |bencher| {
+            bencher.iter(|| {
+                for _ in 0..TOUCHES {
+                    let outcome = timers.reset(black_box(handles[next()]), idle);
+                    assert_eq!(outcome, ResetOutcome::Moved);
+                }
+                let _ = black_box(home.shard.turn());
+            });
+        });
+        let mut next = order(count);
+        group.bench_function(BenchmarkId::new("reset_to of a timer", count), |bencher| {
+            bencher.iter(|| {
+                let deadline = timers.deadline_in(idle);
+                for _ in 0..TOUCHES {
+                    let outcome = timers.reset_to(black_box(handles[next()]), deadline);
+                    assert_eq!(outcome, ResetOutcome::Moved);
+                }
+                let _ = black_box(home.shard.turn());
+            });
+        });
+    }
+    group.finish();
+}
+
+fn open(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("beside 1000 connections");
+    group.sample_size(30);
+    group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
+    let home = home();
+    let _others = connections(&home, 1_000);
+    let timers = home.shard.timers();
+    group.bench_function("schedule and cancel a timer", |bencher| {
+        bencher.iter(|| {
+            let timer = timers.schedule(Duration::from_mins(30), Payload::MIN);
+            timers.cancel(timer.expect("there is room"))
+        });
+    });
+    group.bench_function("schedule and cancel five", |bencher| {
+        bencher.iter(|| {
+            for minutes in [30, 20, 40, 15, 720] {
+                let timer = timers.schedule(Duration::from_mins(minutes), Payload::MIN);
+                let _ = black_box(timers.cancel(timer.expect("there is room")));
+            }
+        });
+    });
+    group.bench_function("open and close a connection", |bencher| {
+        bencher.iter(|| timers.connection(limits()).expect("there is room").close());
+    });
+    group.finish();
+}
+
+criterion_group!(benches, touch, open);
+criterion_main!(benches);
