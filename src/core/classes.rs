@@ -9,6 +9,7 @@ use corewheel_shard::TimerKey;
 
 use super::Core;
 use super::links::{Ends, Links};
+use super::state::State;
 use crate::class::ClassId;
 use crate::class_stats::ClassCounts;
 use crate::error::ScheduleError;
@@ -38,6 +39,19 @@ pub(super) struct ClassTable {
 struct Account {
     counts: ClassCounts,
     live: Ends,
+}
+
+impl ClassCounts {
+    fn end(&mut self, how: Ended) {
+        match how {
+            Ended::Fired { late } => {
+                self.fired += 1;
+                self.late += u64::from(late);
+            }
+            Ended::Cancelled => self.cancelled += 1,
+            Ended::Returned => self.returned += 1,
+        }
+    }
 }
 
 /// Microseconds since the service's epoch, in 56 bits: 2,283 years.
@@ -83,14 +97,7 @@ impl ClassTable {
         let Some(account) = class.index().and_then(|at| self.classes.get_mut(at)) else { return };
         links.remove(&mut account.live, index);
         account.counts.live -= 1;
-        match how {
-            Ended::Fired { late } => {
-                account.counts.fired += 1;
-                account.counts.late += u64::from(late);
-            }
-            Ended::Cancelled => account.counts.cancelled += 1,
-            Ended::Returned => account.counts.returned += 1,
-        }
+        account.counts.end(how);
         self.note_change(class);
     }
 
@@ -107,11 +114,11 @@ impl ClassTable {
         Some(counts)
     }
 
-    /// A timer that was cancelled before it came.
-    pub(super) fn pass(&mut self, class: ClassId) {
+    /// A timer that has ended before it was known to be of this class.
+    pub(super) fn pass(&mut self, class: ClassId, how: Ended) {
         self.count(class, |counts| {
             counts.scheduled += 1;
-            counts.cancelled += 1;
+            counts.end(how);
         });
     }
 
@@ -144,6 +151,17 @@ impl ClassTable {
 
 const _: () = assert!(crate::class::TimerClass::COUNT_MAX <= u64::BITS as usize);
 
+impl<T: Send + 'static> State<T> {
+    fn begin_class(&mut self, class: ClassId, key: TimerKey, now: u64) {
+        if self.shard.deadline(key).is_some() {
+            self.classes.begin(class, key.index(), now);
+        } else {
+            // The bell has woken a loop that took its turn at once, and there it has fired.
+            self.classes.pass(class, Ended::Fired { late: false });
+        }
+    }
+}
+
 impl<T: Send + 'static> Core<T> {
     /// Schedules as a timer of a class.
     #[inline]
@@ -164,7 +182,8 @@ impl<T: Send + 'static> Core<T> {
     /// A timer that was just scheduled is of this class.
     pub(super) fn begin_class(&self, class: ClassId, key: TimerKey) {
         if class.is_some() {
-            self.state.borrow_mut().classes.begin(class, key.index(), self.nanos_near());
+            let now = self.nanos_near();
+            self.state.borrow_mut().begin_class(class, key, now);
             self.publish_class();
         }
     }

@@ -180,7 +180,7 @@ impl<T: Send + 'static> State<T> {
             ArmOutcome::Armed if class.is_some() => self.classes.begin(class, key.index(), now),
             ArmOutcome::Armed => {}
             ArmOutcome::Overtaken(stored) => {
-                self.classes.pass(class);
+                self.classes.pass(class, Ended::Cancelled);
                 let task = self.take(stored, Sleeper::Closed);
                 self.effects.push(match self.overtaken.remove(&key) {
                     Some(answer) => {
