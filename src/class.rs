@@ -22,7 +22,7 @@ use crate::error::{ConfigError, ScheduleError, TimeoutError};
 use crate::handle::{ShardId, TimerHandle};
 use crate::sleep::{RemoteSleep, Sleep, within};
 use crate::task::{LocalCall, SendCall};
-use crate::timers::Timers;
+use crate::timers::{Deadline, Timers};
 
 /// What a timer is for: `idle`, `handshake`, `request`. Registered with
 /// [`TimerServiceBuilder::class`](crate::TimerServiceBuilder::class), used with [`Timers::class`]
@@ -249,6 +249,18 @@ impl<'a, T: Send + 'static> Classed<'a, T> {
         self.timers.core()
     }
 
+    pub(crate) fn timers(&self) -> &'a Timers<T> {
+        self.timers
+    }
+
+    /// Schedules as a timer of the class what the closure schedules.
+    pub(crate) fn schedule_as<K>(
+        &self,
+        schedule: impl FnOnce() -> Result<TimerHandle, ScheduleError<K>>,
+    ) -> Result<TimerHandle, ScheduleError<K>> {
+        self.core().schedule_classed(self.class, schedule)
+    }
+
     /// As [`Timers::schedule`].
     ///
     /// # Errors
@@ -299,6 +311,20 @@ impl<'a, T: Send + 'static> Classed<'a, T> {
         let deadline = self.core().deadline_at(at);
         let call = Box::new(call);
         self.core().schedule_classed(self.class, || self.core().schedule_call(deadline, call))
+    }
+
+    /// As [`Timers::schedule_to`].
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the task.
+    #[inline]
+    pub fn schedule_to(
+        &self,
+        deadline: Deadline,
+        task: T,
+    ) -> Result<TimerHandle, ScheduleError<T>> {
+        self.schedule_as(|| self.timers.schedule_to(deadline, task))
     }
 
     /// As [`Timers::sleep`].

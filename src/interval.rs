@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use crate::class::Classed;
 use crate::error::{SleepError, ZeroPeriod};
 use crate::sleep::Sleep;
 use crate::timers::Timers;
@@ -89,9 +90,19 @@ enum Kind {
 }
 
 impl<T: Send + 'static> Interval<T> {
-    fn new(timers: &Timers<T>, start: Instant, period: Duration, kind: Kind) -> Self {
-        let sleep = timers.sleep_until(start);
-        Self { sleep, timers: timers.clone(), due: start, period, kind, missed: 0 }
+    fn new(sleep: Sleep<T>, start: Instant, period: Duration, kind: Kind) -> Self {
+        let timers = sleep.timers().clone();
+        Self { sleep, timers, due: start, period, kind, missed: 0 }
+    }
+
+    fn at_rate(sleep: Sleep<T>, start: Instant, period: Duration) -> Result<Self, ZeroPeriod> {
+        let kind = Kind::Rate(MissedTickBehavior::default());
+        check(period).map(|()| Self::new(sleep, start, period, kind))
+    }
+
+    fn with_delay(sleep: Sleep<T>, start: Instant, delay: Duration) -> Result<Self, ZeroPeriod> {
+        let kind = Kind::Delay { seen: false };
+        check(delay).map(|()| Self::new(sleep, start, delay, kind))
     }
 
     /// Waits for the next tick, and returns when it was due. It may be dropped and called again
@@ -220,6 +231,11 @@ pub struct Plan<T: Send + 'static, F> {
 }
 
 impl<T: Send + 'static, F: FnMut(Instant) -> Option<Instant>> Plan<T, F> {
+    fn new(sleep: Sleep<T>, first: Instant, next: F) -> Self {
+        let timers = sleep.timers().clone();
+        Self { sleep, timers, due: Some(first), next }
+    }
+
     /// Waits for the next moment and returns it; `None` when the plan is over.
     ///
     /// # Errors
@@ -268,8 +284,7 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// The period is zero.
     pub fn interval_at(&self, start: Instant, period: Duration) -> Result<Interval<T>, ZeroPeriod> {
-        let kind = Kind::Rate(MissedTickBehavior::default());
-        check(period).map(|()| Interval::new(self, start, period, kind))
+        Interval::at_rate(self.sleep_until(start), start, period)
     }
 
     /// A tick in `delay` from now, and from then on one in `delay` from when the next is asked for:
@@ -280,8 +295,7 @@ impl<T: Send + 'static> Timers<T> {
     /// The delay is zero.
     pub fn fixed_delay(&self, delay: Duration) -> Result<Interval<T>, ZeroPeriod> {
         let start = self.after(self.now(), delay);
-        let kind = Kind::Delay { seen: false };
-        check(delay).map(|()| Interval::new(self, start, delay, kind))
+        Interval::with_delay(self.sleep_until(start), start, delay)
     }
 
     /// A moment at `first`, and then whatever `next` makes of the moment before, until it makes
@@ -290,7 +304,7 @@ impl<T: Send + 'static> Timers<T> {
     where
         F: FnMut(Instant) -> Option<Instant>,
     {
-        Plan { sleep: self.sleep_until(first), timers: self.clone(), due: Some(first), next }
+        Plan::new(self.sleep_until(first), first, next)
     }
 
     /// The moment that comes `after` another, or the last that there is.
@@ -319,6 +333,45 @@ impl<T: Send + 'static> Timers<T> {
         let rest = Duration::new((rest / 1_000_000_000) as u64, (rest % 1_000_000_000) as u32);
         let last = self.after(due, late.saturating_sub(rest));
         NextTick { due: self.after(last, period), missed: behind, behind }
+    }
+}
+
+/// Ticks. Each is a timer of its own, so the oldest tells the age of a tick.
+impl<T: Send + 'static> Classed<'_, T> {
+    /// As [`Timers::interval`].
+    ///
+    /// # Errors
+    ///
+    /// The period is zero.
+    pub fn interval(&self, period: Duration) -> Result<Interval<T>, ZeroPeriod> {
+        self.interval_at(self.timers().now(), period)
+    }
+
+    /// As [`Timers::interval_at`].
+    ///
+    /// # Errors
+    ///
+    /// The period is zero.
+    pub fn interval_at(&self, start: Instant, period: Duration) -> Result<Interval<T>, ZeroPeriod> {
+        Interval::at_rate(self.sleep_until(start), start, period)
+    }
+
+    /// As [`Timers::fixed_delay`].
+    ///
+    /// # Errors
+    ///
+    /// The delay is zero.
+    pub fn fixed_delay(&self, delay: Duration) -> Result<Interval<T>, ZeroPeriod> {
+        let start = self.timers().after(self.timers().now(), delay);
+        Interval::with_delay(self.sleep_until(start), start, delay)
+    }
+
+    /// As [`Timers::plan`].
+    pub fn plan<F>(&self, first: Instant, next: F) -> Plan<T, F>
+    where
+        F: FnMut(Instant) -> Option<Instant>,
+    {
+        Plan::new(self.sleep_until(first), first, next)
     }
 }
 

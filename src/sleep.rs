@@ -41,6 +41,10 @@ impl<T: Send + 'static> Sleep<T> {
         Self { timers, deadline, phase: Phase::Unpolled, class }
     }
 
+    pub(crate) fn timers(&self) -> &Timers<T> {
+        &self.timers
+    }
+
     /// When the future will be done: the deadline, rounded up to a tick.
     pub fn deadline(&self) -> Instant {
         let directory = self.timers.core().directory();

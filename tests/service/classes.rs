@@ -1,10 +1,11 @@
 //! Classes of timers: what is counted for each, on every way that a timer can begin and end.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::Write;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, mpsc};
-use std::task::{Context, Waker};
+use std::task::{Context, Wake, Waker};
 
 use corewheel::{
     CancelOutcome, ClassCounts, ClassStats, Fired, ScheduleError, ShutdownPolicy, StartError,
@@ -106,6 +107,38 @@ fn callbacks_and_futures_have_classes_too() {
     lab.settle();
     let expected = [("scheduled", 6), ("fired", 3), ("cancelled", 2), ("live", 1)];
     check(counts(&lab, LEASE), &expected);
+}
+
+#[test]
+fn ticks_and_shared_deadlines_have_classes_too() {
+    let mut lab = Lab::<u32>::new(classed(1));
+    let timers = lab.timers().clone();
+    let lease = timers.class(LEASE).unwrap();
+    lease.schedule_to(timers.deadline_in(ms(5)), 1).unwrap();
+    let mut interval = lease.interval(ms(10)).unwrap();
+    let mut delayed = lease.fixed_delay(ms(10)).unwrap();
+    let mut plan = lease.plan(timers.now() + ms(10), |_| None);
+    let mut context = Context::from_waker(Waker::noop());
+    // The first tick is now, and takes no timer.
+    assert!(interval.poll_tick(&mut context).is_ready());
+    for _ in 0..2 {
+        assert!(interval.poll_tick(&mut context).is_pending());
+        assert!(delayed.poll_tick(&mut context).is_pending());
+        assert!(plan.poll_next(&mut context).is_pending());
+        lab.settle();
+    }
+    check(counts(&lab, LEASE), &[("scheduled", 4), ("live", 4)]);
+    lab.advance(ms(10));
+    assert!(interval.poll_tick(&mut context).is_ready());
+    assert!(interval.poll_tick(&mut context).is_pending());
+    assert!(delayed.poll_tick(&mut context).is_ready());
+    assert!(plan.poll_next(&mut context).is_ready());
+    lab.settle();
+    check(counts(&lab, LEASE), &[("scheduled", 5), ("fired", 4), ("live", 1)]);
+    drop(interval);
+    lab.settle();
+    check(counts(&lab, LEASE), &[("scheduled", 5), ("fired", 4), ("cancelled", 1)]);
+    assert!(lease.interval(ms(0)).is_err() && lease.fixed_delay(ms(0)).is_err());
 }
 
 #[test]
@@ -451,6 +484,41 @@ fn a_slot_that_is_used_again_is_of_its_new_timers_class() {
     lab.settle();
     let cancelled: u64 = ALL.iter().map(|class| counts(&lab, *class).cancelled).sum();
     assert_eq!((cancelled, lab.counts().cancelled), (100, 200));
+}
+
+/// Its waker takes a turn at once, on the thread that it is woken from.
+struct TurnAtOnce;
+
+thread_local! {
+    static LAB: RefCell<Option<Lab<u32>>> = const { RefCell::new(None) };
+}
+
+impl Wake for TurnAtOnce {
+    fn wake(self: Arc<Self>) {
+        LAB.with_borrow_mut(|lab| lab.as_mut().expect("it is there").settle());
+    }
+}
+
+#[test]
+fn a_timer_that_fires_while_it_is_scheduled_counts_for_its_class() {
+    let mut lab = Lab::<u32>::new(classed(1).capacity(34));
+    let timers = lab.timers().clone();
+    let turn = lab.turn();
+    let waker = Waker::from(Arc::new(TurnAtOnce));
+    let _ = lab.shards[0].prepare_to_sleep(turn, &waker);
+    LAB.set(Some(lab));
+    timers.class(IDLE).unwrap().schedule(ms(0), 1).unwrap();
+    let mut lab = LAB.take().unwrap();
+    assert_eq!(lab.fired().len(), 1, "before it was known to be of a class");
+    lab.settle();
+    check(counts(&lab, IDLE), &[("scheduled", 1), ("fired", 1)]);
+    // Its slot is nobody's.
+    let timer = timers.schedule(FAR, 2).unwrap();
+    assert!(timers.cancel(timer).won());
+    timers.class(REQUEST).unwrap().schedule(FAR, 3).unwrap();
+    lab.settle();
+    check(counts(&lab, IDLE), &[("scheduled", 1), ("fired", 1)]);
+    check(counts(&lab, REQUEST), &[("scheduled", 1), ("live", 1)]);
 }
 
 #[test]
