@@ -4,11 +4,15 @@
 //! time. What they start should often not: work in the background belongs into a queue with few
 //! shares. [`OnTaskQueue`] moves a handler there, `schedule_fn_into` a single callback.
 //!
-//! What has been handed over has fired: it cannot be cancelled any more. What waits when the shard
-//! is shut down is run then.
+//! What has been handed over has fired: it cannot be cancelled any more, and neither its wait nor
+//! the time that it takes there is counted as late or too long. What waits when the shard is shut
+//! down is run then; it is dropped where the shard dies without a shutdown.
+//!
+//! Between two of them the shard's own queue goes first if a timer is due, so that one is late by
+//! what one task takes, however many wait.
 //!
 //! Cost: a value goes through a queue of bounded length, and one task is spawned for all that wait
-//! together. A callback costs a task.
+//! together. A callback costs a box and a task.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -18,7 +22,7 @@ use std::time::Duration;
 
 use glommio::TaskQueueHandle;
 
-use crate::core::contain;
+use crate::class::{ClassId, Classed};
 use crate::driver::glommio::is_executor_here;
 use crate::error::ScheduleError;
 use crate::handle::TimerHandle;
@@ -66,7 +70,8 @@ enum Queue {
 
 /// What the handler and its task share, on one thread.
 struct Shared<T: 'static, H> {
-    waiting: RefCell<VecDeque<Fired<T>>>,
+    /// What has fired, with the class of its timer.
+    waiting: RefCell<VecDeque<(Fired<T>, ClassId)>>,
     waiting_max: usize,
     /// Taken out while it runs.
     handler: Cell<Option<H>>,
@@ -115,7 +120,7 @@ impl<T: Send + 'static, H: Handler<T>> OnTaskQueue<T, H> {
         if shared.waiting.borrow().len() >= shared.waiting_max {
             return Some(SinkError::Full(fired.task));
         }
-        shared.waiting.borrow_mut().push_back(fired);
+        shared.waiting.borrow_mut().push_back((fired, timers.core().class_delivered()));
         if shared.is_tended.replace(true) {
             return None;
         }
@@ -127,7 +132,7 @@ impl<T: Send + 'static, H: Handler<T>> OnTaskQueue<T, H> {
         // Nobody tends the queue, so it holds no more than this one.
         shared.is_tended.set(false);
         let fired = shared.waiting.borrow_mut().pop_back();
-        fired.map(|fired| SinkError::Closed(fired.task))
+        fired.map(|(fired, _)| SinkError::Closed(fired.task))
     }
 }
 
@@ -135,18 +140,15 @@ impl<T: Send + 'static, H: Handler<T>> Shared<T, H> {
     /// Runs one that waits. False if there is none.
     fn run_one(&self, timers: &Timers<T>) -> bool {
         let next = self.waiting.borrow_mut().pop_front();
-        let Some(fired) = next else { return false };
-        self.run(fired, timers);
+        let Some((fired, class)) = next else { return false };
+        self.run(class, timers, |handler| handler.expired(fired, timers));
         true
     }
 
-    fn run(&self, fired: Fired<T>, timers: &Timers<T>) {
+    fn run(&self, class: ClassId, timers: &Timers<T>, run: impl FnOnce(&mut H)) {
         // It is there: the thread runs one at a time, and each puts it back.
         let Some(mut handler) = self.handler.take() else { return };
-        let core = timers.core();
-        if !contain(core.id(), || handler.expired(fired, timers)) {
-            core.note_delivery(false, 0);
-        }
+        timers.core().run_later(class, || run(&mut handler));
         self.handler.set(Some(handler));
     }
 }
@@ -154,18 +156,29 @@ impl<T: Send + 'static, H: Handler<T>> Shared<T, H> {
 /// Runs what waits, and ends when nothing does.
 async fn tend<T: Send + 'static, H: Handler<T>>(shared: Rc<Shared<T, H>>, timers: Timers<T>) {
     while shared.run_one(&timers) {
-        glommio::executor().yield_if_needed().await;
+        step_aside(&timers).await;
     }
     shared.is_tended.set(false);
+}
+
+/// Lets other queues run if they should, that of the shard first of all: while a task is ready to
+/// run, glommio looks at its timers only once in a preempt timer's period.
+async fn step_aside<T: Send + 'static>(timers: &Timers<T>) {
+    if timers.core().is_wanted() {
+        glommio::executor().yield_task_queue_now().await;
+    } else {
+        glommio::executor().yield_if_needed().await;
+    }
 }
 
 impl<T: Send + 'static, H: Handler<T>> Handler<T> for OnTaskQueue<T, H> {
     fn expired(&mut self, fired: Fired<T>, timers: &Timers<T>) {
         if timers.core().is_closed() {
             // A shutdown that fires what is pending: nobody may be there to run it later.
-            self.closing(timers);
+            let class = timers.core().class_delivered();
+            while self.shared.run_one(timers) {}
             timers.core().count(ShardCounts::note_sent);
-            return self.shared.run(fired, timers);
+            return self.shared.run(class, timers, |handler| handler.expired(fired, timers));
         }
         match self.push(fired, timers) {
             None => timers.core().count(ShardCounts::note_sent),
@@ -175,6 +188,7 @@ impl<T: Send + 'static, H: Handler<T>> Handler<T> for OnTaskQueue<T, H> {
 
     fn closing(&mut self, timers: &Timers<T>) {
         while self.shared.run_one(timers) {}
+        self.shared.run(ClassId::NONE, timers, |handler| handler.closing(timers));
     }
 }
 
@@ -193,8 +207,8 @@ impl<T: Send + 'static> Timers<T> {
     /// is boxed, and costs a task when its time has come.
     ///
     /// Until then it can be cancelled like any other. Where the queue is gone, or the shard is
-    /// being shut down, the callback is run by the shard itself. What the executor has not come to
-    /// when it ends is dropped.
+    /// being shut down, the callback is run by the shard itself; also where as many wait in queues
+    /// already as the shard can have timers.
     ///
     /// # Errors
     ///
@@ -206,28 +220,41 @@ impl<T: Send + 'static> Timers<T> {
         call: impl FnOnce(&Self) + 'static,
     ) -> Result<TimerHandle, ScheduleError<LocalCall<T>>> {
         self.schedule_fn(delay, move |timers| {
-            if timers.core().is_closed() || !is_executor_here() {
+            if !is_executor_here() {
                 return call(timers);
             }
-            // Both have it, as a task that cannot be started is dropped.
-            let call = Rc::new(Cell::new(Some(call)));
-            let (mine, timers_there) = (Rc::clone(&call), timers.clone());
+            let index = match timers.core().put_off(Box::new(call)) {
+                Ok(index) => index,
+                Err(call) => return call(timers),
+            };
+            let timers_there = timers.clone();
             let task = async move {
-                let Some(call) = mine.take() else { return };
-                let core = timers_there.core();
-                if !contain(core.id(), || call(&timers_there)) {
-                    core.note_delivery(false, 0);
-                }
+                timers_there.core().run_put_off(index, &timers_there);
+                step_aside(&timers_there).await;
             };
             match glommio::spawn_local_into(task, queue) {
                 Ok(task) => drop(task.detach()),
                 Err(error) => {
                     tracing::warn!(%error, "a timer's task queue is gone; the shard runs the task");
-                    if let Some(call) = call.take() {
-                        call(timers);
-                    }
+                    timers.core().run_put_off(index, timers);
                 }
             }
         })
+    }
+}
+
+impl<T: Send + 'static> Classed<'_, T> {
+    /// As [`Timers::schedule_fn_into`].
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with a callback that starts the task.
+    pub fn schedule_fn_into(
+        &self,
+        queue: TaskQueueHandle,
+        delay: Duration,
+        call: impl FnOnce(&Timers<T>) + 'static,
+    ) -> Result<TimerHandle, ScheduleError<LocalCall<T>>> {
+        self.schedule_as(|| self.timers().schedule_fn_into(queue, delay, call))
     }
 }

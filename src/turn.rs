@@ -78,6 +78,7 @@ where
         core.advance_to_the_end();
         deliver(timers, handler, None, usize::MAX);
     }
+    core.run_all_put_off(timers);
     if !contain(core.id(), || handler.closing(timers)) {
         core.note_delivery(false, 0);
     }

@@ -57,6 +57,8 @@ impl<T: Send + 'static> Core<T> {
                     state.effects.push(Effect::DropTask(task));
                 }
             }
+            let left = state.put_off.clear();
+            state.effects.extend(left);
             for (_, answer) in state.overtaken.drain() {
                 state.effects.push(Effect::Cancelled(answer, CancelOutcome::Stale));
             }

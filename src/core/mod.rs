@@ -14,6 +14,7 @@ mod end;
 mod links;
 mod many;
 mod moving;
+mod put_off;
 mod recent;
 mod scale;
 mod shared;
@@ -37,6 +38,7 @@ pub(crate) use self::connections::Refused;
 use self::conns::Conns;
 pub(crate) use self::conns::{Block, Events, NEVER, Packed, Record, slot_of};
 use self::moving::{Draining, Moved};
+use self::put_off::PutOff;
 use self::recent::Recent;
 use self::scale::Scaling;
 pub(crate) use self::scale::{CLASSES_MAX, Class};
@@ -113,6 +115,7 @@ impl<T: Send + 'static> Core<T> {
                 ring_delay: Recorder::new(),
                 classes: ClassTable::new(directory.settings.classes.len(), config.capacity),
                 delivering: ClassId::NONE,
+                put_off: PutOff::default(),
             }),
             recent: Recent::new(),
             conns: RefCell::default(),
@@ -342,6 +345,21 @@ impl<T: Send + 'static> Core<T> {
         } else {
             self.publish_command();
         }
+    }
+
+    /// Whether the driver has something to do; wakes it if its time has come. For tasks that keep
+    /// the core busy, and with it the executor from looking at its alarms.
+    #[allow(dead_code, reason = "only some executors have such tasks")]
+    pub(crate) fn is_wanted(&self) -> bool {
+        let until = self.asleep_until.get();
+        if until > Tick::ZERO {
+            if until > self.directory.tick.floor(self.nanos_near()) {
+                return false;
+            }
+            self.asleep_until.set(Tick::ZERO);
+            self.door().bell.ring();
+        }
+        true
     }
 
     /// Publishes what a command has changed while the driver sleeps. Its next turn may be far off,

@@ -10,6 +10,7 @@ use slab::Slab;
 use super::Core;
 use super::classes::{ClassTable, Ended};
 use super::moving::Moved;
+use super::put_off::PutOff;
 use crate::across::{CancelAccount, DrainAnswer, MoveAnswer};
 use crate::class::ClassId;
 use crate::handle::ShardId;
@@ -33,6 +34,7 @@ pub(super) struct State<T: 'static> {
     pub(super) classes: ClassTable,
     /// The class of the timer that is being delivered.
     pub(super) delivering: ClassId,
+    pub(super) put_off: PutOff<T>,
 }
 
 /// A future that waits for a timer of this core.

@@ -8,6 +8,7 @@ use corewheel_shard::{Budget, Tick};
 use super::classes::Ended;
 use super::state::{Effect, Sleeper};
 use super::{Core, Delivery, contain};
+use crate::class::ClassId;
 use crate::handle::TimerHandle;
 use crate::lane::LaneReceiver;
 use crate::mesh::{Job, Order};
@@ -98,6 +99,7 @@ impl<T: Send + 'static> Core<T> {
 
     pub(crate) fn note_turn(&self, exhausted: bool) {
         let mut state = self.state.borrow_mut();
+        state.delivering = ClassId::NONE;
         state.counts.turns += 1;
         state.counts.turns_exhausted += u64::from(exhausted);
     }

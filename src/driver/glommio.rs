@@ -15,6 +15,7 @@
 
 use std::cell::Cell;
 use std::future::Future;
+use std::panic::catch_unwind;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -124,9 +125,10 @@ thread_local! {
     static HERE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Whether an executor of this thread drives a shard. Glommio itself only tells by a panic.
+/// Whether this thread is in an executor that drives a shard. Glommio itself only tells by a panic,
+/// which is asked for only where the executor may have been left.
 pub(crate) fn is_executor_here() -> bool {
-    HERE.get() > 0
+    HERE.get() > 0 && catch_unwind(|| glommio::executor().id()).is_ok()
 }
 
 struct Here;

@@ -250,13 +250,15 @@ fn a_handler_can_send_some_of_its_values_only() {
 #[cfg(all(feature = "glommio", target_os = "linux"))]
 mod on_task_queues {
     use std::cell::Cell;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     use corewheel::{OnTaskQueue, Runtime};
     use glommio::{Latency, Shares, TaskQueueHandle};
 
     use super::*;
-    use crate::support::glommio_works;
+    use crate::support::{OTHER, glommio_works};
 
     const HOSTS: [Host; 2] = [Host::Own(Runtime::Glommio), Host::GlommioAttached];
 
@@ -425,5 +427,164 @@ mod on_task_queues {
             let counts = running.end(ShutdownPolicy::Drop).shards[0].counts;
             check(&counts, 0, 1, 0, 0);
         }
+    }
+
+    /// Notes what it is given and that it has been told of the end.
+    struct Putting(std::sync::mpsc::Sender<&'static str>);
+
+    impl Handler<u32> for Putting {
+        fn expired(&mut self, _: Fired<u32>, _: &Timers<u32>) {
+            self.0.send("expired").unwrap();
+        }
+        fn closing(&mut self, _: &Timers<u32>) {
+            self.0.send("closing").unwrap();
+        }
+    }
+
+    #[test]
+    fn the_handler_in_the_queue_is_told_of_the_end_once_and_last() {
+        for policy in [ShutdownPolicy::Drop, ShutdownPolicy::Fire] {
+            for host in hosts() {
+                let (sender, seen) = channel();
+                let running = Running::start(host, builder(1), move |_| {
+                    OnTaskQueue::new(background, 8, SinkPolicy::Drop, Putting(sender.clone()))
+                });
+                for value in 0..3 {
+                    running.client().schedule_on(SHARD, FAR, value).unwrap();
+                }
+                running.end(policy);
+                let fired = if policy == ShutdownPolicy::Fire { 3 } else { 0 };
+                let mut expected = vec!["expired"; fired];
+                expected.push("closing");
+                assert_eq!(seen.try_iter().collect::<Vec<_>>(), expected, "{host:?}, {policy:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_queue_sends_on_keeps_its_class() {
+        const OTHER_CLASS: TimerClass = TimerClass::new("other");
+        for host in hosts() {
+            let (sender, taken) = sync_channel(0);
+            let running = Running::start(host, builder(1).classes([LEASE, OTHER_CLASS]), {
+                move |_| {
+                    let sink = ToSink::new(sender.clone(), SinkPolicy::Retry(FAR));
+                    OnTaskQueue::new(background, 8, SinkPolicy::Drop, sink)
+                }
+            });
+            let mut client = running.client();
+            let mut batch = client.batch(SHARD);
+            batch.class(LEASE).unwrap().schedule(ms(5), 1).unwrap();
+            batch.class(OTHER_CLASS).unwrap().schedule(ms(5), 2).unwrap();
+            batch.class(OTHER_CLASS).unwrap().schedule(ms(5), 3).unwrap();
+            batch.send().unwrap();
+            let live = || running.service.stats().classes().iter().map(|c| c.counts.live).collect();
+            let fired = || running.service.stats().shards[0].counts.fired;
+            wait_until("they are tried again", || {
+                fired() == 3 && running.service.stats().shards[0].counts.pending == 3
+            });
+            let live: Vec<_> = live();
+            assert_eq!(live, [1, 2], "{host:?}");
+            drop(taken);
+            running.end(ShutdownPolicy::Drop);
+        }
+    }
+
+    #[test]
+    fn callbacks_that_wait_at_a_shutdown_are_run_in_order() {
+        for policy in [ShutdownPolicy::Drop, ShutdownPolicy::Fire, ShutdownPolicy::Return] {
+            for host in hosts() {
+                let (sender, ran) = channel();
+                let handler = |_| |_: Fired<u32>, _: &Timers<u32>| {};
+                let running = Running::<u32>::start(host, builder(1).class(LEASE), handler);
+                let task = running.service.spawn_on(SHARD, move |timers| async move {
+                    let lease = timers.class(LEASE).unwrap();
+                    for n in 0..150 {
+                        let sender = sender.clone();
+                        let call = move |_: &Timers<u32>| {
+                            sender.send(n).unwrap();
+                            std::thread::sleep(Duration::from_millis(1));
+                        };
+                        lease.schedule_fn_into(background(), ms(1), call).unwrap();
+                    }
+                });
+                task.unwrap().wait().unwrap();
+                wait_until("some have fired", || {
+                    running.service.stats().shards[0].counts.fired > 0
+                });
+                let report = running.end(policy);
+                let ran: Vec<_> = ran.try_iter().collect();
+                let fired = report.shards[0].classes[0].counts.fired;
+                assert_eq!(ran.len() as u64, fired, "{host:?}, {policy:?}");
+                assert!(ran.is_sorted(), "{host:?}, {policy:?}: {ran:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn timers_are_in_time_while_a_queue_works() {
+        for host in hosts() {
+            let worked = Arc::new(AtomicUsize::new(0));
+            let counted = Arc::clone(&worked);
+            let running = Running::start(host, builder(1), move |_| {
+                let counted = Arc::clone(&counted);
+                let handler = move |_: Fired<u32>, _: &Timers<u32>| {
+                    std::thread::sleep(Duration::from_millis(1));
+                    counted.fetch_add(1, Ordering::SeqCst);
+                };
+                OnTaskQueue::new(background, 1_024, SinkPolicy::Drop, handler)
+            });
+            let (sender, seen) = channel();
+            let read = Arc::clone(&worked);
+            let task = running.service.spawn_on(SHARD, move |timers| async move {
+                for value in 0..300 {
+                    timers.schedule(ms(2), value).unwrap();
+                }
+                let call = move |_: &Timers<u32>| sender.send(read.load(Ordering::SeqCst)).unwrap();
+                timers.schedule_fn(ms(30), call).unwrap();
+            });
+            task.unwrap().wait().unwrap();
+            let worked = seen.recv_timeout(PATIENCE).expect("it fires");
+            // Each takes a millisecond at least.
+            assert!(worked < 60, "{host:?}: {worked} went before a timer of 30 ms");
+            running.end(ShutdownPolicy::Drop);
+        }
+    }
+
+    #[test]
+    fn a_panic_in_a_queue_is_seen_at_once() {
+        for host in hosts() {
+            let running = Running::start(host, builder(1), move |_| {
+                let handler = |_: Fired<u32>, _: &Timers<u32>| panic!("it harms nobody");
+                OnTaskQueue::new(background, 8, SinkPolicy::Drop, handler)
+            });
+            running.client().schedule_on(SHARD, ms(1), 1).unwrap();
+            let counts = || running.service.stats().shards[0].counts;
+            wait_until("the panic is counted", || counts().panicked == 1);
+            running.end(ShutdownPolicy::Drop);
+        }
+    }
+
+    /// Glommio panics where it is asked for an executor and there is none.
+    #[test]
+    fn a_thread_that_has_left_its_executor_has_no_queue() {
+        if !glommio_works() {
+            return;
+        }
+        let service = builder(2).start_attached::<u32>().unwrap();
+        let [first, second] = [SHARD, OTHER].map(|shard| service.attach(shard).unwrap());
+        let executor = glommio::LocalExecutorBuilder::default().make().unwrap();
+        let timers = executor
+            .run(async move { first.attach_glommio(|_: Fired<u32>, _: &Timers<u32>| {}).unwrap() });
+        let refused = Rc::new(RefCell::new(Vec::new()));
+        let noted = Rc::clone(&refused);
+        let policy = SinkPolicy::call(move |value, _: &Timers<u32>| noted.borrow_mut().push(value));
+        let handler = |_: Fired<u32>, _: &Timers<u32>| {};
+        let handler = OnTaskQueue::new(background, 4, policy, handler);
+        let mut shard = second.into_loop(handler).unwrap();
+        shard.timers().schedule(ms(0), 5).unwrap();
+        let _ = shard.turn();
+        assert_eq!(*refused.borrow(), [5]);
+        drop((timers, executor, shard));
     }
 }
