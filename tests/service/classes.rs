@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::Write;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Wake, Waker};
 
@@ -581,6 +582,110 @@ fn every_runtime_accounts_for_every_class() {
         assert_eq!(of(&classes, LEASE).counts.cancelled, 1, "{host:?}");
         assert_eq!(of(&classes, IDLE).counts.returned, 1, "{host:?}");
         assert_eq!(sum(|counts| counts.live), 0, "{host:?}");
+    }
+}
+
+/// Threads that schedule and cancel while the service is shut down under them, and one that reads
+/// all the time.
+#[test]
+fn what_was_accepted_while_the_service_ends_is_accounted_for() {
+    const THREADS: usize = 3;
+    for (host, policy) in Host::all().zip([
+        ShutdownPolicy::Return,
+        ShutdownPolicy::Fire,
+        ShutdownPolicy::Drop,
+        ShutdownPolicy::Fire,
+        ShutdownPolicy::Drop,
+        ShutdownPolicy::Return,
+    ]) {
+        let builder = classed(2).capacity(2_048).lane_capacity(64);
+        let running = Running::start(host, builder, |_| |_: Fired<usize>, _: &Timers<usize>| {});
+        let done = Arc::new(AtomicBool::new(false));
+        let mut threads = Vec::new();
+        for thread in 0..THREADS {
+            let (mut client, done) = (running.client(), Arc::clone(&done));
+            threads.push(std::thread::spawn(move || {
+                let mut rng = Rng::with_seed(thread as u64);
+                let (mut accepted, mut refused) = ([0; 3], [0; 3]);
+                while !done.load(Ordering::Relaxed) {
+                    let class = rng.usize(..3);
+                    let task = rng.usize(..1_000);
+                    let shard = [SHARD, OTHER][rng.usize(..2)];
+                    let delay = if rng.bool() { ms(rng.u64(..3)) } else { FAR };
+                    let made = match rng.u32(..4) {
+                        0 => {
+                            let call = |_: &Timers<usize>| {};
+                            let made = client.class(ALL[class]).unwrap();
+                            made.schedule_fn_on(shard, delay, call).map_err(|error| match error {
+                                ScheduleError::Full(_) => ScheduleError::Full(task),
+                                ScheduleError::Closed(_) => ScheduleError::Closed(task),
+                            })
+                        }
+                        1 => {
+                            let mut batch = client.batch(shard);
+                            let staged = batch.class(ALL[class]).unwrap().schedule(delay, task);
+                            match (staged, batch.send()) {
+                                (made, Ok(())) => made,
+                                // It comes back from a shard that was closed meanwhile.
+                                (_, Err(back)) => {
+                                    assert!(back.len() <= 1);
+                                    Err(ScheduleError::Closed(task))
+                                }
+                            }
+                        }
+                        _ => client.class(ALL[class]).unwrap().schedule_on(shard, delay, task),
+                    };
+                    match made {
+                        Ok(timer) => {
+                            accepted[class] += 1;
+                            match rng.u32(..4) {
+                                0 | 1 => client.cancel_detached(timer),
+                                2 => drop(client.cancel(timer).wait()),
+                                _ => {}
+                            }
+                        }
+                        Err(ScheduleError::Full(_)) => refused[class] += 1,
+                        Err(ScheduleError::Closed(_)) => {}
+                    }
+                }
+                (accepted, refused)
+            }));
+        }
+        let (service, reads) = (Arc::clone(&running.service), Arc::clone(&done));
+        let reader = std::thread::spawn(move || {
+            while !reads.load(Ordering::Relaxed) {
+                for shard in service.stats().shards {
+                    check_law(&shard.counts);
+                    check_classes(&shard.classes);
+                }
+            }
+        });
+        std::thread::sleep(ms(30));
+        let service = Arc::clone(&running.service);
+        let report = service.shutdown(policy).unwrap();
+        std::thread::sleep(ms(2));
+        done.store(true, Ordering::Relaxed);
+        reader.join().expect("each reading adds up");
+        let (mut accepted, mut refused) = ([0; 3], [0; 3]);
+        for thread in threads {
+            let (more, less) = thread.join().unwrap();
+            for class in 0..3 {
+                accepted[class] += more[class];
+                refused[class] += less[class];
+            }
+        }
+        running.stop();
+        let classes = service.stats().classes();
+        check_classes(&classes);
+        for (class, stats) in classes.iter().enumerate() {
+            let counts = stats.counts;
+            assert_eq!(counts.live, 0, "{host:?}, {policy:?}");
+            assert_eq!(counts.scheduled, accepted[class], "{host:?}, {policy:?}: {counts:?}");
+            assert_eq!(counts.refused, refused[class], "{host:?}, {policy:?}: {counts:?}");
+        }
+        let returned: u64 = classes.iter().map(|class| class.counts.returned).sum();
+        let unfired: u64 = report.shards.iter().map(|shard| shard.unfired).sum();
+        assert_eq!(returned, unfired, "{host:?}, {policy:?}: all are of a class");
     }
 }
 
