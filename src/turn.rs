@@ -74,11 +74,11 @@ where
 {
     let core = timers.core();
     core.close(ShardState::Closed);
+    core.run_all_put_off(timers);
     if policy == ShutdownPolicy::Fire {
         core.advance_to_the_end();
         deliver(timers, handler, None, usize::MAX);
     }
-    core.run_all_put_off(timers);
     if !contain(core.id(), || handler.closing(timers)) {
         core.note_delivery(false, 0);
     }
