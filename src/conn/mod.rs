@@ -173,8 +173,8 @@ impl<T: Send + 'static> ConnTimers<T> {
     }
 
     /// A read is in progress until what this returns is dropped: meanwhile the connection is not
-    /// idle for reading, however long it takes, nor for both. Its end counts as a read. Of more than
-    /// 1,023 at a time the first ones are counted, and for the others only their ends.
+    /// idle for reading, however long it takes, nor for both. Its end counts as a read. Of more
+    /// than 1,023 at a time the first ones are counted, and for the others only their ends.
     pub fn begin_read(&self) -> ReadInProgress<'_, T> {
         ReadInProgress { conn: self, is_counted: self.record().begin_read() }
     }
