@@ -71,7 +71,7 @@ pub(crate) use counts;
 
 counts! {
     /// What one shard has counted. All but the gauges (`pending`, `granted`, `capacity`, `lanes`,
-    /// `lane_depth`) only grow.
+    /// `lane_depth`, `scaled_pending`, `connections`) only grow.
     struct ShardCounts, published in PublishedCounts:
 
     /// Timers pending now. Those on the way from another thread are not counted, and a shard that
@@ -142,6 +142,9 @@ counts! {
     scaled_pending,
     /// Scaled timeouts delivered. The timers that they have count under `fired`.
     scaled_fired,
+    /// Connections now that have deadlines, or had some and are not dropped. Each of them has one
+    /// timer.
+    connections,
 }
 
 impl ShardCounts {
@@ -290,6 +293,13 @@ impl Published {
     pub(crate) fn store_scaled(&self, pending: u64) {
         // Relaxed, as in a turn.
         self.store_counts(|published| published.scaled_pending.store(pending, Ordering::Relaxed));
+    }
+
+    /// Stores how many connections there are, between turns.
+    #[inline]
+    pub(crate) fn store_connections(&self, count: u64) {
+        // Relaxed, as in a turn.
+        self.store_counts(|published| published.connections.store(count, Ordering::Relaxed));
     }
 
     /// Stores what was counted for a class, while counts are stored.

@@ -56,6 +56,7 @@ impl<T: Send + 'static> Core<T> {
             return Err(Refused::Full);
         }
         self.conns.borrow().record(index).set_key(key);
+        self.publish_conns();
         Ok((block, index))
     }
 
@@ -77,6 +78,7 @@ impl<T: Send + 'static> Core<T> {
     /// Lets another connection have the record of one that is closed.
     pub(crate) fn vacate_conn(&self, index: u32) {
         let left = self.conns.borrow_mut().vacate(index);
+        self.publish_conns();
         // A waker, a callback: the user's to drop.
         drop(left);
     }
@@ -148,6 +150,13 @@ impl<T: Send + 'static> Core<T> {
             drop(old);
         }
         Poll::Pending
+    }
+
+    #[inline]
+    fn publish_conns(&self) {
+        if self.asleep_until.get() > Tick::ZERO {
+            self.door().published.store_connections(self.conn_count() as u64);
+        }
     }
 
     /// How many connections are open or not dropped yet.

@@ -113,6 +113,7 @@ impl<T: Send + 'static> Core<T> {
         state.counts.lanes = lanes.len() as u64;
         state.counts.lane_depth = lanes.iter().map(|lane| lane.depth() as u64).sum();
         (state.counts.scaled_pending, state.counts.scaled_fired) = self.scaling.counts();
+        state.counts.connections = self.conn_count() as u64;
         let published = &self.door().published;
         let classes = &mut state.classes;
         published.store(&state.counts, &mut state.lateness, &mut state.ring_delay, |published| {

@@ -24,8 +24,16 @@ use crate::service::StatsSource;
 use crate::stats::{ServiceStats, ShardCounts, ShardState, ShardStats, Times};
 
 /// The counts that go down too. All others only grow.
-const GAUGES: [&str; 7] =
-    ["pending", "pending_max", "granted", "capacity", "lanes", "lane_depth", "scaled_pending"];
+const GAUGES: [&str; 8] = [
+    "pending",
+    "pending_max",
+    "granted",
+    "capacity",
+    "lanes",
+    "lane_depth",
+    "scaled_pending",
+    "connections",
+];
 
 /// The powers of two that bound the histograms, in nanoseconds: 1 µs to 69 s.
 const BOUNDS: RangeInclusive<u32> = 10..=36;

@@ -132,8 +132,16 @@ fn the_metrics_have_every_count_of_every_shard() {
     fire(&service, 0, 10);
     fire(&service, 2, 30);
     service.set_scale(corewheel::Scale::new(0.75).unwrap());
-    let gauges =
-        ["pending", "pending_max", "granted", "capacity", "lanes", "lane_depth", "scaled_pending"];
+    let gauges = [
+        "pending",
+        "pending_max",
+        "granted",
+        "capacity",
+        "lanes",
+        "lane_depth",
+        "scaled_pending",
+        "connections",
+    ];
     wait_until("nothing moves during a scrape", || {
         let before = service.stats();
         let scrape = scrape(endpoint.local_addr());

@@ -11,8 +11,8 @@ use corewheel::DeadlineKind::{
     AllIdle, Handshake, Heartbeat, MaxAge, Own, ReadIdle, Request, WriteIdle, WriteTimeout,
 };
 use corewheel::{
-    AdoptError, ArmError, ConnError, ConnLimits, ConnTimers, DeadlineKind, Fired, IdleEvent, Raced,
-    ShutdownPolicy, Timers, Turn,
+    AdoptError, ArmError, ConnError, ConnLimits, ConnTimers, DeadlineKind, Fired, IdleEvent,
+    LoopSleep, Raced, ShutdownPolicy, Timers, Turn,
 };
 use fastrand::Rng;
 
@@ -166,6 +166,24 @@ fn a_read_in_progress_is_no_idle_time() {
     let events = run(&mut lab, &conn, 111);
     let [(at, ReadIdle, true)] = events[..] else { panic!("{events:?}") };
     assert!((1_120..=1_131).contains(&at), "{at}");
+}
+
+#[test]
+fn connections_are_counted_by_a_shard_that_sleeps_too() {
+    let mut lab = lab();
+    let counted = |lab: &Lab<u8>| lab.counts().connections;
+    let first = lab.timers().connection(ConnLimits { max_age: ms(100), ..NONE }).unwrap();
+    let mut turn = lab.turn();
+    assert_eq!(counted(&lab), 1);
+    // Until something is due it takes no turn.
+    while lab.shards[0].prepare_to_sleep(turn, Waker::noop()) == LoopSleep::No {
+        turn = lab.turn();
+    }
+    let second = lab.timers().connection(NONE).unwrap();
+    assert_eq!((counted(&lab), lab.timers().connections()), (2, 2));
+    assert!(first.close());
+    drop((first, second));
+    assert_eq!(counted(&lab), 0);
 }
 
 #[test]
