@@ -136,8 +136,12 @@ where
     /// Timers on the shard of `timers`, for up to 65,536 keys.
     ///
     /// A handler that holds these timers itself keeps them alive for ever; it is given them.
+    ///
+    /// # Panics
+    ///
+    /// If there is no memory for that.
     pub fn new(timers: &Timers<T>, handler: impl FnMut(Expired<V, K>, &Self) + 'static) -> Self {
-        Self::with_capacity(timers, CAPACITY, handler).expect("the default is within its limits")
+        Self::with_capacity(timers, CAPACITY, handler).expect("there is memory for 65,536 keys")
     }
 
     /// Timers for up to so many keys, 1 to 2³⁰. Memory for them is reserved now, and touched as it
@@ -145,7 +149,7 @@ where
     ///
     /// # Errors
     ///
-    /// A capacity that is out of its range.
+    /// A capacity that is out of its range or for which there is no memory.
     pub fn with_capacity(
         timers: &Timers<T>,
         capacity: u32,
@@ -156,6 +160,9 @@ where
             let remedy = "65536 suits most servers";
             return Err(ConfigError::new("capacity", capacity, limit, remedy));
         }
+        let table = Table::with_capacity(capacity as usize).ok_or_else(|| {
+            ConfigError::new("capacity", capacity, "it must fit into memory", "set it lower")
+        })?;
         let handler: KeyedHandler<K, V, G, T> = Box::new(handler);
         Ok(Self(Rc::new_cyclic(|inner: &Weak<Inner<K, V, G, T>>| {
             let inner = inner.clone();
@@ -168,7 +175,7 @@ where
                 timers: timers.clone(),
                 fire: Rc::new(fire),
                 handler: Cell::new(Some(handler)),
-                table: RefCell::new(Table::with_capacity(capacity as usize)),
+                table: RefCell::new(table),
                 hasher: DefaultHashBuilder::default(),
                 capacity: capacity as usize,
             }

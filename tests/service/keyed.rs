@@ -240,6 +240,15 @@ fn a_capacity_that_makes_no_sense_is_refused_by_its_name() {
 }
 
 #[test]
+fn a_capacity_for_which_there_is_no_memory_is_refused() {
+    type Huge = KeyedTimers<u8, [u64; 1 << 20], u8, ()>;
+    let lab = Lab::<()>::new(builder(1));
+    let error = Huge::with_capacity(lab.timers(), 1 << 30, |_, _| {}).unwrap_err();
+    assert_eq!(error.field(), "capacity");
+    assert!(error.to_string().contains("memory"), "{error}");
+}
+
+#[test]
 fn the_handler_may_use_the_timers_in_all_ways_and_drop_them() {
     type Mine = KeyedTimers<u32, u32, u32, ()>;
     let mut lab = Lab::<()>::new(builder(1));
