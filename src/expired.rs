@@ -7,8 +7,8 @@ use corewheel_shard::TimerKey;
 
 /// Names one value in a [`DelayQueue`](crate::DelayQueue).
 ///
-/// Harmless for ever: once the value has left the queue, the key names nothing. It means nothing to
-/// another queue.
+/// Harmless for ever: once the value has left the queue, the key names nothing. It belongs to its
+/// queue; another one may know a value of its own by the same key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DelayKey(pub(crate) TimerKey);
 

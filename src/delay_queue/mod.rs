@@ -335,7 +335,7 @@ impl<V, T: Send + 'static> Inner<V, T> {
         if self.note_deadline(deadline) {
             return Ok(key);
         }
-        // What the alarm's coming called may have taken it meanwhile.
+        // Nothing has run meanwhile that could have taken it.
         match self.remove(key) {
             Some(expired) => Err(InsertError::Full(expired.value)),
             None => Ok(key),
@@ -460,13 +460,10 @@ impl<V, T: Send + 'static> Inner<V, T> {
             }
             self.alarm.set(None);
         }
-        let Some(key) = core.schedule_shared(at, &self.ring, 0) else { return false };
-        if self.alarm.get().is_some() {
-            // What it has woken has set one already.
-            core.cancel_shared(key);
-            return self.aim(at);
-        }
+        let Some(key) = core.schedule_shared_quietly(at, &self.ring, 0) else { return false };
         self.alarm.set(Some((key, at)));
+        // Only now, as whoever is woken may take a turn in which it rings.
+        core.note_deadline(at);
         true
     }
 

@@ -182,6 +182,14 @@ fn a_capacity_that_makes_no_sense_is_refused_by_its_name() {
 }
 
 #[test]
+fn a_capacity_for_which_there_is_no_memory_is_refused() {
+    let lab = lab();
+    let error = Queue::<[u64; 1 << 20]>::with_capacity(lab.timers(), 1 << 30).unwrap_err();
+    assert_eq!(error.field(), "capacity");
+    assert!(error.to_string().contains("memory"), "{error}");
+}
+
+#[test]
 fn all_values_share_one_timer_that_is_moved_for_an_earlier_one_only() {
     let mut lab = lab();
     let queue = queue(&lab);
@@ -502,6 +510,79 @@ fn a_waker_may_use_the_queue_and_drop_it() {
         assert!(KEPT.with_borrow(Option::is_none), "it is dropped");
         assert!(SHARED.with_borrow(Weak::upgrade).is_none(), "and nothing keeps it");
     }
+}
+
+thread_local! {
+    static SLEEPING: RefCell<Option<Lab<()>>> = const { RefCell::new(None) };
+}
+
+/// The waker of a loop that takes its turns as soon as it is woken.
+struct Eager;
+
+impl std::task::Wake for Eager {
+    fn wake(self: std::sync::Arc<Self>) {
+        let Some(mut lab) = SLEEPING.take() else { return };
+        lab.settle();
+        SLEEPING.set(Some(lab));
+        WOKEN.set(WOKEN.get() + 1);
+    }
+}
+
+/// Turns until there is nothing more to do, then sleep.
+fn fall_asleep(eager: &Waker) {
+    let mut lab = SLEEPING.take().unwrap();
+    lab.settle();
+    let turn = lab.turn();
+    let _ = lab.shards[0].prepare_to_sleep(turn, eager);
+    SLEEPING.set(Some(lab));
+}
+
+#[test]
+fn a_driver_that_takes_its_turn_as_soon_as_it_is_woken_loses_no_wake() {
+    let lab = lab();
+    let (queue, clock) = (queue(&lab), lab.clock.clone());
+    SLEEPING.set(Some(lab));
+    WOKEN.set(0);
+    let eager = Waker::from(std::sync::Arc::new(Eager));
+    let (alarm, waker) = Alarm::new();
+    let mut wait = Box::pin(queue.wait());
+    assert!(poll(wait.as_mut(), &waker).is_none());
+    fall_asleep(&eager);
+    // It rings before this returns.
+    queue.insert(1, Duration::ZERO).unwrap();
+    assert_eq!((alarm.count(), WOKEN.get()), (1, 1));
+    assert_eq!(poll(wait.as_mut(), &waker).unwrap().unwrap().value, 1);
+    for value in 2..5 {
+        let mut wait = Box::pin(queue.wait());
+        assert!(poll(wait.as_mut(), &waker).is_none());
+        fall_asleep(&eager);
+        let key = queue.insert(value, ms(5)).unwrap();
+        if value == 4 {
+            queue.reset(key, ms(1));
+        }
+        clock.advance(ms(5));
+        fall_asleep(&eager);
+        assert_eq!(alarm.count(), value, "who waits is told");
+        assert_eq!(poll(wait.as_mut(), &waker).unwrap().unwrap().value, value);
+    }
+    SLEEPING.take();
+}
+
+#[test]
+fn who_waits_is_told_of_the_death_of_the_shard() {
+    let mut lab = lab();
+    let queue = queue(&lab);
+    let (alarm, waker) = Alarm::new();
+    let (mut next, mut wait) = (Box::pin(queue.next()), Box::pin(queue.wait()));
+    queue.insert(1, FAR).unwrap();
+    assert!(poll(next.as_mut(), &waker).is_none());
+    assert!(poll(wait.as_mut(), &waker).is_none());
+    drop(lab.shards.remove(0));
+    assert!(alarm.count() >= 2);
+    assert!(poll(next.as_mut(), &waker).unwrap().is_none());
+    assert_eq!(poll(wait.as_mut(), &waker), Some(Err(Closed)));
+    assert_eq!(queue.insert(2, ms(1)), Err(InsertError::Closed(2)));
+    assert_eq!(queue.drain().len(), 1);
 }
 
 /// A value whose drop uses the queue that it was in.
