@@ -270,7 +270,7 @@ fn queues(criterion: &mut Criterion) {
 }
 
 fn keyed(criterion: &mut Criterion) {
-    let rows = [Row::Churn, Row::MoveOnTime, Row::Expire];
+    let rows = [Row::Churn, Row::Move, Row::Expire];
     let contenders = [
         asked::<Keyed>("KeyedTimers"),
         asked::<Hierarchical>("the bare wheel, by handles"),
