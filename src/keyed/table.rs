@@ -49,10 +49,11 @@ pub(super) type Hashed<G> = (u64, G);
 impl<K, V, G> Table<K, V, G> {
     /// `None` if there is no memory for it.
     pub(super) fn with_capacity(capacity: usize) -> Option<Self> {
+        // A slab cannot be asked for as much as there is; it takes a word more for each at most.
+        // It comes first, as the table is touched from end to end.
+        Vec::<(usize, Entry<K, V>)>::new().try_reserve_exact(capacity).ok()?;
         let mut by_key = HashTable::new();
         by_key.try_reserve(capacity, |_| unreachable!("it is empty")).ok()?;
-        // A slab cannot be asked for as much as there is; it takes a word more for each at most.
-        Vec::<(usize, Entry<K, V>)>::new().try_reserve_exact(capacity).ok()?;
         let entries = Slab::with_capacity(capacity);
         Some(Self { entries, by_key, groups: Slab::new(), by_group: HashTable::new() })
     }

@@ -941,3 +941,48 @@ fn values_are_taken_by_callbacks_where_there_is_no_executor() {
         assert_eq!(report.shards[0].counts.panicked, 0, "{host:?}");
     }
 }
+
+#[test]
+fn a_waker_that_panics_costs_no_value_and_no_wake() {
+    struct Panics;
+    impl std::task::Wake for Panics {
+        fn wake(self: std::sync::Arc<Self>) {
+            panic!("it panics");
+        }
+    }
+    let mut lab = lab();
+    let queue = queue(&lab);
+    let bad = Waker::from(std::sync::Arc::new(Panics));
+    let (alarm, waker) = Alarm::new();
+    let key = queue.insert(1, ms(5)).unwrap();
+    let (mut first, mut second) = (Box::pin(queue.next()), Box::pin(queue.next()));
+    assert!(poll(first.as_mut(), &bad).is_none());
+    assert!(poll(second.as_mut(), &waker).is_none());
+    lab.advance(ms(5));
+    assert_eq!((alarm.count(), lab.counts().panicked), (1, 1));
+    assert!(poll(first.as_mut(), &bad).is_some());
+    // And where it is the method of another that wakes it.
+    queue.insert(2, FAR).unwrap();
+    let mut first = Box::pin(queue.next());
+    assert!(poll(first.as_mut(), &bad).is_none());
+    assert!(poll(second.as_mut(), &waker).is_none());
+    let key_of_two = queue.peek().unwrap();
+    assert!(queue.remove(key).is_none());
+    assert_eq!(queue.remove(key_of_two).unwrap().value, 2);
+    assert_eq!(alarm.count(), 2);
+    lab.settle();
+    assert_eq!(lab.counts().panicked, 2);
+    assert!(poll(second.as_mut(), &waker).unwrap().is_none());
+}
+
+#[test]
+fn a_queue_for_a_shard_that_has_ended_refuses_and_keeps_nobody_waiting() {
+    let mut lab = lab();
+    let timers = lab.timers().clone();
+    drop(lab.end(ShutdownPolicy::Drop));
+    let queue: Queue<u32> = DelayQueue::new(&timers);
+    assert_eq!(queue.insert(1, ms(1)), Err(InsertError::Closed(1)));
+    assert_eq!(look(&mut pin!(queue.wait())), Some(Err(Closed)));
+    assert!(look(&mut pin!(queue.next())).unwrap().is_none());
+    assert!(queue.is_empty());
+}

@@ -596,3 +596,65 @@ fn timers_fire_by_their_keys_wherever_a_shard_runs() {
         assert_eq!(report.shards[0].counts.panicked, 0, "{host:?}");
     }
 }
+
+thread_local! {
+    static EAGER: RefCell<Option<Lab<()>>> = const { RefCell::new(None) };
+}
+
+/// The waker of a loop that takes its turns as soon as it is woken.
+struct Eager;
+
+impl std::task::Wake for Eager {
+    fn wake(self: std::sync::Arc<Self>) {
+        let Some(mut lab) = EAGER.take() else { return };
+        lab.settle();
+        EAGER.set(Some(lab));
+    }
+}
+
+#[test]
+fn a_timer_may_fire_before_the_method_returns_that_schedules_or_moves_it() {
+    let lab = Lab::<()>::new(builder(1));
+    let fired = Rc::new(RefCell::new(Vec::new()));
+    let noted = Rc::clone(&fired);
+    let timers: KeyedTimers<u32, u32, u32, ()> =
+        KeyedTimers::new(lab.timers(), move |one: Expired<u32, u32>, _: &_| {
+            noted.borrow_mut().push((one.key, one.value));
+        });
+    EAGER.set(Some(lab));
+    let waker = std::sync::Arc::new(Eager).into();
+    let fall_asleep = || {
+        let mut lab = EAGER.take().unwrap();
+        let turn = lab.turn();
+        assert_ne!(lab.shards[0].prepare_to_sleep(turn, &waker), LoopSleep::No);
+        EAGER.set(Some(lab));
+    };
+    fall_asleep();
+    assert_eq!(timers.schedule_in(1, 1, Duration::ZERO, 1), Ok(Scheduled::New));
+    assert_eq!((fired.take(), timers.len(), timers.groups()), (vec![(1, 1)], 0, 0));
+    assert_eq!(timers.schedule_in(1, 1, FAR, 2), Ok(Scheduled::New));
+    fall_asleep();
+    assert_eq!(timers.schedule_in(2, 1, Duration::ZERO, 3), Ok(Scheduled::Replaced(2)));
+    assert_eq!((fired.take(), timers.len(), timers.groups()), (vec![(1, 3)], 0, 0));
+    assert_eq!(timers.schedule(1, FAR, 4), Ok(Scheduled::New));
+    fall_asleep();
+    assert!(timers.reset(&1, Duration::ZERO));
+    assert_eq!((fired.take(), timers.len()), (vec![(1, 4)], 0));
+    let lab = EAGER.take().unwrap();
+    assert_eq!((lab.timers().len(), lab.counts().panicked), (0, 0));
+    check_law(&lab.counts());
+}
+
+#[test]
+fn a_shard_that_dies_leaves_keys_and_values_and_takes_no_more() {
+    let mut scene = Scene::new();
+    let _ = scene.put_in(1, "a", 5, 1);
+    let _ = scene.put("b", 5, 2);
+    drop(scene.lab.shards.remove(0));
+    assert!(!scene.timers.reset("a", ms(1)));
+    let refused = scene.timers.schedule("b".to_owned(), ms(1), 3);
+    assert_eq!(refused, Err(InsertError::Closed(("b".to_owned(), 3))));
+    assert_eq!(keys(&scene.timers.cancel_group(&1)), ["a"]);
+    assert_eq!(keys(&scene.timers.drain()), ["b"]);
+    assert_eq!(scene.fired(), []);
+}
