@@ -51,7 +51,10 @@ impl<K, V, G> Table<K, V, G> {
     pub(super) fn with_capacity(capacity: usize) -> Option<Self> {
         // A slab cannot be asked for as much as there is; it takes a word more for each at most.
         // It comes first, as the table is touched from end to end.
-        Vec::<(usize, Entry<K, V>)>::new().try_reserve_exact(capacity).ok()?;
+        let mut probe = Vec::<(usize, Entry<K, V>)>::new();
+        probe.try_reserve_exact(capacity).ok()?;
+        // Room that nobody looks at may never be asked for.
+        drop(std::hint::black_box(probe));
         let mut by_key = HashTable::new();
         by_key.try_reserve(capacity, |_| unreachable!("it is empty")).ok()?;
         let entries = Slab::with_capacity(capacity);
