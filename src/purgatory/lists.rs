@@ -155,18 +155,18 @@ impl<K, Op> Lists<K, Op> {
         self.operations.get_mut(index as usize).filter(|waiting| waiting.serial == serial)
     }
 
-    /// The operations that watch a key, in order.
+    /// The operations that watch a key, in order: their places, and which they are.
     pub(super) fn watchers(
         &self,
         hash: u64,
         is_key: impl Fn(&K) -> bool,
-    ) -> impl Iterator<Item = u32> {
+    ) -> impl Iterator<Item = (u32, u64)> {
         let list = self.find(hash, is_key);
         let mut watch = list.map_or(NONE, |list| self.by_number[list as usize].first);
         std::iter::from_fn(move || {
             let Watch { operation, next, .. } = self.watches.get(watch as usize)?;
             watch = *next;
-            Some(*operation)
+            Some((*operation, self.operations[*operation as usize].serial))
         })
     }
 

@@ -32,7 +32,7 @@ use corewheel_shard::{Tick, TimerKey};
 use hashbrown::DefaultHashBuilder;
 
 pub use self::config::{OperationId, PurgatoryBuilder, PurgatoryStats, Watch, WatchError};
-use self::lists::{Hashed, Lists, Walk};
+use self::lists::{Hashed, Lists, Waiting, Walk};
 pub use self::operation::{Completion, Operation, OperationFn};
 use crate::core::contain;
 use crate::task::SharedCall;
@@ -254,25 +254,24 @@ where
         let hash = self.0.hasher.hash_one(key);
         let watchers: Vec<_> =
             self.0.lists.borrow().watchers(hash, |known| known.borrow() == key).collect();
-        self.0.cancel(watchers)
+        self.0.cancel_all(watchers)
     }
 
     /// Cancels one operation and hands it back. `None` if it is done, or being tried right now,
     /// further up this call.
     pub fn cancel(&self, operation: OperationId) -> Option<Op> {
-        self.0.lists.borrow_mut().get(operation.index, operation.serial)?;
-        self.0.cancel([operation.index]).pop()
+        self.0.cancel(operation.index, operation.serial)
     }
 
     /// Cancels all operations and hands them back, in the order in which they came.
     pub fn drain(&self) -> Vec<Op> {
-        let all: Vec<_> = {
+        let mut all: Vec<_> = {
             let lists = self.0.lists.borrow();
-            let mut all: Vec<_> = lists.operations.iter().collect();
-            all.sort_unstable_by_key(|(_, waiting)| waiting.serial);
-            all.into_iter().map(|(index, _)| index as u32).collect()
+            let known = |(index, waiting): (usize, &Waiting<_>)| (index as u32, waiting.serial);
+            lists.operations.iter().map(known).collect()
         };
-        self.0.cancel(all)
+        all.sort_unstable_by_key(|(_, serial)| *serial);
+        self.0.cancel_all(all)
     }
 
     /// How many operations watch a key.
@@ -463,16 +462,16 @@ where
         operation.expired();
     }
 
-    fn cancel(&self, operations: impl IntoIterator<Item = u32>) -> Vec<Op> {
-        let mut cancelled = Vec::new();
-        for index in operations {
-            let operation = self.lists.borrow_mut().operations[index as usize].take();
-            if let Some(operation) = operation {
-                self.end(index, |counts| counts.cancelled += 1);
-                cancelled.push(operation);
-            }
-        }
-        cancelled
+    /// Cancels operations that were there when they were asked for. The keys that this drops are
+    /// the user's: they may end the others, and let new ones take their places.
+    fn cancel_all(&self, operations: Vec<(u32, u64)>) -> Vec<Op> {
+        operations.into_iter().filter_map(|(index, serial)| self.cancel(index, serial)).collect()
+    }
+
+    fn cancel(&self, index: u32, serial: u64) -> Option<Op> {
+        let operation = self.lists.borrow_mut().get(index, serial)?.take()?;
+        self.end(index, |counts| counts.cancelled += 1);
+        Some(operation)
     }
 
     /// Takes the place of an operation away, with its watches and its timer, and counts it.

@@ -563,6 +563,50 @@ fn keys_are_dropped_while_nothing_is_borrowed() {
     NOSY.take();
 }
 
+/// A key whose drop cancels all the rest, and puts another one in their place.
+#[derive(PartialEq, Eq, Hash)]
+struct Greedy(u32);
+
+type GreedyPurgatory = Purgatory<Greedy, OperationFn, ()>;
+
+thread_local! {
+    static GREEDY: RefCell<Option<GreedyPurgatory>> = const { RefCell::new(None) };
+    static ENDED: Cell<usize> = const { Cell::new(0) };
+}
+
+impl Drop for Greedy {
+    fn drop(&mut self) {
+        let purgatory = GREEDY.take();
+        if let Some(purgatory) = purgatory {
+            ENDED.set(purgatory.drain().len());
+            let op = OperationFn::new(|| false, |_| {});
+            let watch = purgatory.try_complete_else_watch(op, FAR, [Greedy(9)]);
+            assert!(matches!(watch, Ok(Watch::Watched(_))));
+        }
+    }
+}
+
+#[test]
+fn a_key_that_is_dropped_by_a_cancel_may_cancel_the_rest() {
+    for for_key in [true, false] {
+        let lab = Lab::<()>::new(builder(1));
+        let purgatory: GreedyPurgatory = Purgatory::new(lab.timers());
+        for n in 0..4 {
+            let op = OperationFn::new(|| false, |_| {});
+            let keys = [Greedy(n), Greedy(9)];
+            assert!(purgatory.try_complete_else_watch(op, FAR, keys).is_ok());
+        }
+        GREEDY.set(Some(purgatory.clone()));
+        let cancelled =
+            if for_key { purgatory.cancel_for_key(&Greedy(9)) } else { purgatory.drain() };
+        assert_eq!((cancelled.len(), ENDED.get()), (1, 3), "each comes back once");
+        let stats = purgatory.stats();
+        assert_eq!((stats.delayed, stats.watched, stats.cancelled), (1, 1, 4));
+        check_stats(stats);
+        assert_eq!(lab.timers().len(), 1, "who came meanwhile waits");
+    }
+}
+
 #[test]
 fn a_driver_that_is_woken_by_an_operation_may_use_the_purgatory_at_once() {
     thread_local! {
