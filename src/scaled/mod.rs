@@ -49,7 +49,8 @@ use crate::timers::Timers;
 /// the shard's other timers; if the scale is set back meanwhile, the rest stays.
 ///
 /// A timeout never ends before its minimum, and what is late about it is what is late about any
-/// timer: the statistics count it in the same histogram. Its end is rounded up to a tick, and lies
+/// timer: the statistics count it in the same histogram, from its end or, if it has come about by a
+/// change of the scale that it is past, from that change. Its end is rounded up to a tick, and lies
 /// in a later turn than its start.
 ///
 /// When the shard is shut down, timeouts end at once by `ShutdownPolicy::Fire`; by the other
@@ -145,6 +146,8 @@ struct Inner<V: 'static, T: Send + 'static> {
     max: u64,
     /// How long a timeout lasts at present.
     span: Cell<u64>,
+    /// When that last became less, in nanoseconds.
+    shrunk_at: Cell<u64>,
     pending_max: usize,
     counts: Cell<ScaledStats>,
 }
@@ -216,6 +219,7 @@ impl<V: 'static, T: Send + 'static> ScaledTimeouts<V, T> {
                 min,
                 max,
                 span: Cell::new(span(min, max, timers)),
+                shrunk_at: Cell::new(0),
                 pending_max: pending_max as usize,
                 counts: Cell::default(),
             }
@@ -373,13 +377,19 @@ impl<V: 'static, T: Send + 'static> Inner<V, T> {
         let Some(deadline) = self.first_deadline() else { return true };
         let core = self.timers.core();
         // It may wake the driver, by a waker that is the user's and may start timeouts.
-        let timer = core.schedule_shared(deadline, &self.look, 0);
-        match timer {
-            Some(second) if self.timer.get().is_some() => core.cancel_shared(second),
-            Some(_) => self.timer.set(timer),
-            None => {}
+        let Some(timer) = core.schedule_shared(deadline, &self.look, 0) else { return false };
+        match self.first_deadline() {
+            Some(first) if self.timer.get().is_none() => {
+                self.timer.set(Some(timer));
+                if first != deadline {
+                    // Whoever was woken has changed the scale.
+                    let _moved = core.reset(timer, first);
+                }
+            }
+            // It has set one, or has ended what this was for.
+            _ => core.cancel_shared(timer),
         }
-        self.timer.get().is_some()
+        true
     }
 
     /// The timer has fired.
@@ -433,11 +443,17 @@ impl<V: 'static, T: Send + 'static> Inner<V, T> {
 
 impl<V: 'static, T: Send + 'static> Class for Inner<V, T> {
     fn rescale(&self) {
-        self.span.set(span(self.min, self.max, &self.timers));
+        let span = span(self.min, self.max, &self.timers);
+        let core = self.timers.core();
+        let now = core.nanos_near();
+        if self.span.replace(span) > span {
+            self.shrunk_at.set(now);
+        }
         if !self.is_due.get()
             && let (Some(timer), Some(deadline)) = (self.timer.get(), self.first_deadline())
         {
-            let _moved = self.timers.core().reset(timer, deadline);
+            // What a change makes due is not late by then, and nor is its timer.
+            let _moved = core.reset(timer, deadline.max(core.directory().tick.floor(now)));
         }
     }
 
@@ -460,7 +476,9 @@ impl<V: 'static, T: Send + 'static> Class for Inner<V, T> {
         let popped = self.queue.borrow_mut().pop();
         let Some((start, value)) = popped else { return };
         let core = self.timers.core();
-        let due = core.directory().tick.start_of(self.deadline(start));
+        let deadline = core.directory().tick.start_of(self.deadline(start));
+        // What a change has made due was not due before.
+        let due = deadline.max(self.shrunk_at.get());
         core.note_scaled(now.saturating_sub(due));
         core.remove_scaled(1);
         self.count(|counts| counts.expired += 1);

@@ -519,6 +519,66 @@ fn a_driver_that_is_woken_by_a_start_may_start_others_at_once() {
 }
 
 #[test]
+fn a_driver_that_is_woken_by_a_start_may_change_the_scale_or_end_all_at_once() {
+    thread_local! {
+        static TIMEOUTS: RefCell<Option<Timeouts<u32>>> = const { RefCell::new(None) };
+    }
+    struct WhenWoken(fn(&Timeouts<u32>));
+    impl Wake for WhenWoken {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0(&TIMEOUTS.with_borrow(Option::clone).unwrap());
+        }
+    }
+    let check = |then: fn(&Timeouts<u32>), min: u64, expected: &[(u32, u64)]| {
+        let mut lab = lab();
+        let (timeouts, ends) = timeouts(&lab, min, 60);
+        TIMEOUTS.set(Some(timeouts.clone()));
+        let turn = lab.turn();
+        let waker = std::sync::Arc::new(WhenWoken(then)).into();
+        let _ = lab.shards[0].prepare_to_sleep(turn, &waker);
+        timeouts.start(1).unwrap();
+        assert_eq!(lab.timers().len(), timeouts.len().min(1), "a timer, if there is any need");
+        lab.settle();
+        for _ in 0..70 {
+            lab.advance(ms(1));
+        }
+        assert_eq!(ends.take(), expected);
+        TIMEOUTS.take();
+        check_empty(&mut lab, &timeouts);
+    };
+    check(|timeouts| timeouts.timers().set_scale(Scale::ZERO), 10, &[(1, 10)]);
+    check(|timeouts| assert_eq!(timeouts.drain(), [1]), 10, &[]);
+}
+
+#[test]
+fn what_a_change_makes_due_is_late_from_that_change_on() {
+    let mut lab = lab();
+    let (timeouts, ends) = timeouts(&lab, 5, 60_000);
+    for number in 0..1_000 {
+        timeouts.start(number).unwrap();
+    }
+    lab.advance(ms(30_000));
+    // They were to last for 60 s a moment ago, so nobody has kept them waiting for 25 s.
+    lab.timers().set_scale(Scale::ZERO);
+    assert_eq!(lab.turn(), Turn::More);
+    let in_time = ends.take().len() as u64;
+    lab.advance(ms(200));
+    let stats = lab.service.stats();
+    let shard = &stats.shards[0];
+    assert_eq!(ends.take().len() as u64, 1_000 - in_time);
+    let bound = Duration::from_nanos(stats.lateness_bound_ns);
+    assert!(bound < ms(200), "so that the rest is late");
+    assert_eq!(shard.counts.late, 1_000 - in_time, "and the others are not");
+    let longest = Duration::from_nanos(shard.lateness.max_ns);
+    assert!(longest >= ms(200) && longest < ms(250), "{longest:?}");
+    // What starts afterwards is late from its end on.
+    timeouts.start(1).unwrap();
+    lab.advance(ms(5));
+    assert_eq!(lab.counts().late, 1_000 - in_time);
+    check_empty(&mut lab, &timeouts);
+}
+
+#[test]
 fn a_scale_that_is_set_while_the_shard_sleeps_wakes_it_in_time() {
     let mut lab = lab();
     let (timeouts, ends) = timeouts(&lab, 10, 60);
