@@ -187,7 +187,8 @@ impl<T: Send + 'static> Core<T> {
     #[inline]
     fn set_scaled(&self, pending: u64) {
         self.scaling.pending.set(pending);
-        if self.asleep_until.get() > Tick::ZERO {
+        // When it is closed, there is no turn any more that would.
+        if self.asleep_until.get() > Tick::ZERO || self.closed.get() {
             self.door().published.store_scaled(pending);
         }
     }

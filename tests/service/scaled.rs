@@ -677,6 +677,9 @@ fn at_the_end_timeouts_end_or_stay_by_the_policy() {
             assert!(ended.iter().chain(&rest).copied().eq(0..1_000), "{policy:?}");
             assert_eq!(rest.is_empty(), policy == ShutdownPolicy::Fire, "{policy:?}");
             check_stats(&timeouts);
+            let counts = lab.counts();
+            let shown = (counts.scaled_pending, counts.scaled_fired);
+            assert_eq!(shown, (0, ended.len() as u64), "{policy:?}: after the end, too");
         }
     }
 }
