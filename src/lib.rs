@@ -125,7 +125,7 @@ pub use crate::purgatory::{
 };
 pub use crate::repeat::{OnPanic, Periodic, PeriodicRun, RemotePeriodic, Repeat, StopOutcome};
 pub use crate::scale::Scale;
-pub use crate::scaled::{ScaledStats, ScaledTimeout, ScaledTimeouts};
+pub use crate::scaled::{ScaledStats, ScaledTimeout, ScaledTimeouts, WeakScaledTimeouts};
 pub use crate::scheduled::{RemoteScheduled, RemoteScheduledFuture, Scheduled, TaskError};
 pub use crate::service::{Spawned, StatsSource, TimerService};
 pub use crate::shutdown::{Returned, ShardReport, ShutdownPolicy, ShutdownReport};

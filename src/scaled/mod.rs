@@ -55,7 +55,8 @@ use crate::timers::Timers;
 ///
 /// When the shard is shut down, timeouts end at once by `ShutdownPolicy::Fire`; by the other
 /// policies they stay until they are cancelled or [drained](Self::drain). Dropping the last clone
-/// drops them.
+/// drops them. A value that holds these timeouts, to start its own again say, keeps them alive for
+/// as long as it waits there; let it hold [`WeakScaledTimeouts`].
 ///
 /// ```
 /// use std::cell::RefCell;
@@ -99,6 +100,11 @@ use crate::timers::Timers;
 /// ```
 pub struct ScaledTimeouts<V: 'static, T: Send + 'static = std::convert::Infallible>(
     Rc<Inner<V, T>>,
+);
+
+/// [`ScaledTimeouts`] that are not kept alive by this; made by [`ScaledTimeouts::downgrade`].
+pub struct WeakScaledTimeouts<V: 'static, T: Send + 'static = std::convert::Infallible>(
+    Weak<Inner<V, T>>,
 );
 
 /// Names one timeout of one [`ScaledTimeouts`], however often it is started again. Harmless for
@@ -352,6 +358,18 @@ impl<V: 'static, T: Send + 'static> ScaledTimeouts<V, T> {
     pub fn timers(&self) -> &Timers<T> {
         &self.0.timers
     }
+
+    /// The same timeouts, for what must not keep them alive: a value that waits among them.
+    pub fn downgrade(&self) -> WeakScaledTimeouts<V, T> {
+        WeakScaledTimeouts(Rc::downgrade(&self.0))
+    }
+}
+
+impl<V: 'static, T: Send + 'static> WeakScaledTimeouts<V, T> {
+    /// The timeouts, if anything else still keeps them alive.
+    pub fn upgrade(&self) -> Option<ScaledTimeouts<V, T>> {
+        self.0.upgrade().map(ScaledTimeouts)
+    }
 }
 
 /// How long a timeout lasts by the shard's scale. Some time, so that what a handler starts is not
@@ -522,6 +540,18 @@ impl<V: 'static, T: Send + 'static> Drop for Inner<V, T> {
 impl<V: 'static, T: Send + 'static> Clone for ScaledTimeouts<V, T> {
     fn clone(&self) -> Self {
         Self(Rc::clone(&self.0))
+    }
+}
+
+impl<V: 'static, T: Send + 'static> Clone for WeakScaledTimeouts<V, T> {
+    fn clone(&self) -> Self {
+        Self(Weak::clone(&self.0))
+    }
+}
+
+impl<V: 'static, T: Send + 'static> fmt::Debug for WeakScaledTimeouts<V, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WeakScaledTimeouts(..)")
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use corewheel::{
     Closed, Fired, LoopSleep, Scale, ScaledStats, ScaledTimeout, ScaledTimeouts, ScheduleError,
     ShutdownPolicy, TimerService, TimerServiceBuilder, Timers, Turn, TurnBudget,
+    WeakScaledTimeouts,
 };
 use fastrand::Rng;
 
@@ -490,6 +491,33 @@ fn the_last_clone_may_be_dropped_in_the_handler_and_drops_what_waits() {
     let counts = lab.counts();
     assert_eq!((counts.scaled_fired, counts.scaled_pending, counts.panicked), (1, 0, 0));
     check_law(&counts);
+}
+
+#[test]
+fn a_value_that_knows_its_timeouts_weakly_does_not_keep_them_alive() {
+    struct Connection {
+        idle: WeakScaledTimeouts<Rc<Self>, ()>,
+        timeout: Cell<Option<ScaledTimeout>>,
+    }
+    impl Connection {
+        fn receive(&self) -> bool {
+            let idle = self.idle.upgrade();
+            idle.is_some_and(|idle| idle.restart(self.timeout.get().unwrap()))
+        }
+    }
+    let mut lab = lab();
+    let timeouts = ScaledTimeouts::new(lab.timers(), ms(1), ms(5), |_, _| {}).unwrap();
+    let connection = Rc::new(Connection { idle: timeouts.downgrade(), timeout: Cell::new(None) });
+    connection.timeout.set(Some(timeouts.start(Rc::clone(&connection)).unwrap()));
+    lab.advance(ms(4));
+    assert!(connection.receive());
+    lab.advance(ms(4));
+    assert_eq!(timeouts.len(), 1);
+    drop(timeouts);
+    assert_eq!((Rc::strong_count(&connection), lab.timers().len()), (1, 0), "all is dropped");
+    assert!(!connection.receive());
+    let held = format!("{:?} {:?}", connection.idle.clone(), connection.timeout);
+    assert!(held.contains("WeakScaledTimeouts(..)"), "{held}");
 }
 
 #[test]
