@@ -44,7 +44,7 @@ impl PurgatoryBuilder {
     ///
     /// # Errors
     ///
-    /// A limit that is out of its range.
+    /// A limit that is out of its range, or for which there is no memory.
     pub fn build<K, Op, T>(self, timers: &Timers<T>) -> Result<Purgatory<K, Op, T>, ConfigError>
     where
         K: Hash + Eq + 'static,
@@ -56,7 +56,7 @@ impl PurgatoryBuilder {
             .watches_max
             .unwrap_or_else(|| self.operations_max.saturating_mul(WATCHES_EACH).min(COUNT_MAX));
         let watches_max = check("watches_max", watches_max)?;
-        Ok(Purgatory::with_limits(timers, operations_max, watches_max))
+        Purgatory::with_limits(timers, operations_max, watches_max)
     }
 }
 

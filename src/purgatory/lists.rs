@@ -19,6 +19,8 @@ use slab::Slab;
 
 use corewheel_shard::TimerKey;
 
+use crate::error::ConfigError;
+
 /// Where a chain ends.
 const NONE: u32 = u32::MAX;
 
@@ -89,17 +91,17 @@ pub(super) struct Walk {
 }
 
 impl<K, Op> Lists<K, Op> {
-    pub(super) fn with_capacity(operations: usize, watches: usize) -> Self {
-        Self {
-            operations: Slab::with_capacity(operations),
-            watches: Slab::with_capacity(watches),
+    pub(super) fn with_capacity(operations: usize, watches: usize) -> Result<Self, ConfigError> {
+        Ok(Self {
+            operations: slab("operations_max", operations)?,
+            watches: slab("watches_max", watches)?,
             by_number: Slab::new(),
             by_key: HashTable::new(),
             walks: Vec::new(),
             postponed: VecDeque::new(),
             spent: Vec::new(),
             serial: 0,
-        }
+        })
     }
 
     /// How many watches there are in all lists.
@@ -178,6 +180,9 @@ impl<K, Op> Lists<K, Op> {
 
     /// Puts a walk along the list of a key off until all others are over.
     pub(super) fn postpone_walk(&mut self, hash: u64, is_key: impl Fn(&K) -> bool, max: usize) {
+        if max == 0 {
+            return;
+        }
         let Some(list) = self.find(hash, is_key) else { return };
         let postponed = &mut self.by_number[list as usize].postponed;
         if *postponed == 0 {
@@ -304,4 +309,15 @@ impl<K, Op> Lists<K, Op> {
         }
         sibling
     }
+}
+
+/// Room for so many; an error where a slab alone would end the process.
+fn slab<N>(field: &'static str, count: usize) -> Result<Slab<N>, ConfigError> {
+    // A slab needs no more than this for each, and it is not touched here.
+    let asked = Vec::<(usize, N)>::new().try_reserve_exact(count);
+    if asked.is_err() {
+        let limit = "there is no memory for so many";
+        return Err(ConfigError::new(field, count, limit, "lower it"));
+    }
+    Ok(Slab::with_capacity(count))
 }

@@ -20,6 +20,7 @@
 mod config;
 mod lists;
 mod operation;
+mod weak;
 
 use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
@@ -34,7 +35,9 @@ use hashbrown::DefaultHashBuilder;
 pub use self::config::{OperationId, PurgatoryBuilder, PurgatoryStats, Watch, WatchError};
 use self::lists::{Hashed, Lists, Waiting, Walk};
 pub use self::operation::{Completion, Operation, OperationFn};
+pub use self::weak::WeakPurgatory;
 use crate::core::contain;
+use crate::error::ConfigError;
 use crate::task::SharedCall;
 use crate::timers::Timers;
 
@@ -99,13 +102,6 @@ where
     Op: Operation,
     T: Send + 'static;
 
-/// A [`Purgatory`] that is not kept alive by this; made by [`Purgatory::downgrade`].
-pub struct WeakPurgatory<K, Op, T = std::convert::Infallible>(Weak<Inner<K, Op, T>>)
-where
-    K: Hash + Eq + 'static,
-    Op: Operation,
-    T: Send + 'static;
-
 struct Inner<K, Op, T>
 where
     K: Hash + Eq + 'static,
@@ -133,12 +129,21 @@ where
     T: Send + 'static,
 {
     /// A purgatory on the shard of `timers`, for up to 65,536 operations with four keys each.
+    ///
+    /// # Panics
+    ///
+    /// There is no memory for so many; [`builder`](Purgatory::builder) says so instead.
     pub fn new(timers: &Timers<T>) -> Self {
-        Purgatory::builder().build(timers).expect("the defaults are within their limits")
+        Purgatory::builder().build(timers).expect("there is memory for so many")
     }
 
-    fn with_limits(timers: &Timers<T>, operations_max: usize, watches_max: usize) -> Self {
-        Self(Rc::new_cyclic(|inner: &Weak<Inner<K, Op, T>>| {
+    fn with_limits(
+        timers: &Timers<T>,
+        operations_max: usize,
+        watches_max: usize,
+    ) -> Result<Self, ConfigError> {
+        let lists = Lists::with_capacity(operations_max, watches_max)?;
+        Ok(Self(Rc::new_cyclic(|inner: &Weak<Inner<K, Op, T>>| {
             let inner = inner.clone();
             let expire = move |_: &Timers<T>, index| {
                 if let Some(inner) = inner.upgrade() {
@@ -148,7 +153,7 @@ where
             Inner {
                 timers: timers.clone(),
                 expire: Rc::new(expire),
-                lists: RefCell::new(Lists::with_capacity(operations_max, watches_max)),
+                lists: RefCell::new(lists),
                 hasher: DefaultHashBuilder::default(),
                 keys: RefCell::default(),
                 checks: Cell::new(0),
@@ -156,7 +161,7 @@ where
                 operations_max,
                 watches_max,
             }
-        }))
+        })))
     }
 
     /// Tries an operation. If it is complete, that was it. If not, it watches these keys for up to
@@ -210,7 +215,8 @@ where
     }
 
     /// The same, until so many are completed: for a key that stands for something of which each
-    /// operation takes a part, and for a bound on the work.
+    /// operation takes a part. Those that are tried and not complete are not counted, so it does
+    /// not bound the work.
     pub fn check_and_complete_up_to<Q>(&self, key: &Q, completed_max: usize) -> usize
     where
         K: Borrow<Q>,
@@ -312,7 +318,7 @@ where
 
     /// The same purgatory, for what must not keep it alive: an operation that waits in it.
     pub fn downgrade(&self) -> WeakPurgatory<K, Op, T> {
-        WeakPurgatory(Rc::downgrade(&self.0))
+        WeakPurgatory::of(self)
     }
 }
 
@@ -536,18 +542,6 @@ where
     }
 }
 
-impl<K, Op, T> WeakPurgatory<K, Op, T>
-where
-    K: Hash + Eq + 'static,
-    Op: Operation,
-    T: Send + 'static,
-{
-    /// The purgatory, if anything else still keeps it alive.
-    pub fn upgrade(&self) -> Option<Purgatory<K, Op, T>> {
-        self.0.upgrade().map(Purgatory)
-    }
-}
-
 impl<K, Op, T> Clone for Purgatory<K, Op, T>
 where
     K: Hash + Eq + 'static,
@@ -559,17 +553,6 @@ where
     }
 }
 
-impl<K, Op, T> Clone for WeakPurgatory<K, Op, T>
-where
-    K: Hash + Eq + 'static,
-    Op: Operation,
-    T: Send + 'static,
-{
-    fn clone(&self) -> Self {
-        Self(Weak::clone(&self.0))
-    }
-}
-
 impl<K, Op, T> fmt::Debug for Purgatory<K, Op, T>
 where
     K: Hash + Eq + 'static,
@@ -578,16 +561,5 @@ where
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Purgatory").field(&self.stats()).finish()
-    }
-}
-
-impl<K, Op, T> fmt::Debug for WeakPurgatory<K, Op, T>
-where
-    K: Hash + Eq + 'static,
-    Op: Operation,
-    T: Send + 'static,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WeakPurgatory(..)")
     }
 }

@@ -444,6 +444,28 @@ fn a_limit_that_makes_no_sense_is_refused_by_its_name() {
     check(1, (1 << 30) + 1, "watches_max");
 }
 
+#[test]
+fn a_purgatory_for_which_there_is_no_memory_is_refused_by_name() {
+    struct Huge {
+        _bytes: [u8; 1 << 20],
+    }
+    impl Operation for Huge {
+        fn try_complete(&mut self) -> bool {
+            true
+        }
+
+        fn completed(self) {}
+
+        fn expired(self) {}
+    }
+    let lab = Lab::<()>::new(builder(1));
+    // More than a processor can address.
+    let builder = Purgatory::builder().operations_max(1 << 30).watches_max(1);
+    let error = builder.build::<u8, Huge, _>(lab.timers()).unwrap_err();
+    assert_eq!(error.field(), "operations_max");
+    assert!(error.to_string().contains("memory"), "{error}");
+}
+
 /// Panics where it is told to.
 struct Bomb(&'static str, Rc<Cell<u32>>);
 
