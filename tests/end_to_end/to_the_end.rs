@@ -48,7 +48,11 @@ fn idle_connections_go_under_pressure_and_not_without() {
     in_every_world(|world| {
         let lines = output(world, command_of(world, "overload").arg(world.runtime));
         assert!(lines.contains(&"scale 1: nobody went".to_owned()), "{world:?}: {lines:?}");
+        // By the count of those that went, which is the example's to check as well.
         let gone = numbers(&lines, "scale 0: ");
-        assert_eq!(gone[0], 100_000, "{world:?}");
+        assert_eq!(gone[0], 100_000, "{world:?}: {lines:?}");
+        let gone_too = numbers(&lines, "active ones that went too: ");
+        let left = numbers(&lines, "scale 1: nobody went; ");
+        assert_eq!(left[0] + gone_too[0], 1_000, "{world:?}: {lines:?}");
     });
 }
