@@ -11,6 +11,7 @@ mod death;
 mod delay_queue;
 mod draining;
 mod herd;
+mod histories;
 mod intervals;
 mod keyed;
 mod lanes;

@@ -1,0 +1,260 @@
+//! Random histories in which what is called back does whatever it likes: every operation and every
+//! timeout ends exactly once, whatever the others do meanwhile, and nothing is left.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use corewheel::{
+    Operation, OperationId, Purgatory, Scale, ScaledTimeout, ScaledTimeouts, ShutdownPolicy,
+    TurnBudget, Watch, WeakPurgatory,
+};
+use fastrand::Rng;
+
+use crate::support::{Lab, builder, check_law, ms};
+
+/// How often each has ended, by its number.
+#[derive(Clone, Default)]
+struct Ends(Rc<RefCell<Vec<u32>>>);
+
+impl Ends {
+    fn begin(&self) -> usize {
+        let mut ends = self.0.borrow_mut();
+        ends.push(0);
+        ends.len() - 1
+    }
+
+    #[track_caller]
+    fn end(&self, number: usize) {
+        let ends = &mut self.0.borrow_mut()[number];
+        *ends += 1;
+        assert_eq!(*ends, 1, "{number} ends twice");
+    }
+
+    fn check(&self, seed: u64) {
+        let ends = self.0.borrow();
+        assert!(ends.len() > 100, "seed {seed}: there were some");
+        let lost: Vec<_> = (0..ends.len()).filter(|number| ends[*number] != 1).collect();
+        assert!(lost.is_empty(), "seed {seed}: {lost:?} of {} did not end once", ends.len());
+    }
+}
+
+/// What all operations of a history share.
+struct World {
+    purgatory: WeakPurgatory<u32, Wild, ()>,
+    ends: Ends,
+    rng: RefCell<Rng>,
+    ids: RefCell<Vec<OperationId>>,
+    /// So that a history comes to an end.
+    left: Cell<u32>,
+    depth: Cell<u32>,
+}
+
+/// An operation that does something wild whenever it is called.
+struct Wild {
+    number: usize,
+    world: Rc<World>,
+}
+
+impl Operation for Wild {
+    fn try_complete(&mut self) -> bool {
+        self.world.act();
+        self.world.rng.borrow_mut().u32(..4) == 0
+    }
+
+    fn completed(self) {
+        self.world.ends.end(self.number);
+        self.world.act();
+        self.world.maybe_panic();
+    }
+
+    fn expired(self) {
+        self.world.ends.end(self.number);
+        self.world.act();
+        self.world.maybe_panic();
+    }
+}
+
+impl World {
+    fn take_back(&self, operations: impl IntoIterator<Item = Wild>) {
+        for operation in operations {
+            self.ends.end(operation.number);
+        }
+    }
+
+    fn maybe_panic(&self) {
+        assert!(self.rng.borrow_mut().u32(..20) > 0, "on purpose");
+    }
+
+    fn watch(self: &Rc<Self>, purgatory: &Purgatory<u32, Wild, ()>) {
+        let (keys, delay): (Vec<_>, _) = {
+            let mut rng = self.rng.borrow_mut();
+            ((0..rng.u32(..4)).map(|_| rng.u32(..6)).collect(), ms(rng.u64(..30)))
+        };
+        let number = self.ends.begin();
+        let operation = Wild { number, world: Rc::clone(self) };
+        match purgatory.try_complete_else_watch(operation, delay, keys) {
+            Ok(Watch::Watched(id)) => self.ids.borrow_mut().push(id),
+            Ok(Watch::Completed) => {}
+            Err(refused) => self.take_back([refused.into_operation()]),
+        }
+    }
+
+    fn act(self: &Rc<Self>) {
+        let Some(purgatory) = self.purgatory.upgrade() else { return };
+        let Some(left) = self.left.get().checked_sub(1) else { return };
+        // As deep as a stack allows in a test.
+        if self.depth.get() > 20 {
+            return;
+        }
+        self.left.set(left);
+        self.depth.set(self.depth.get() + 1);
+        let (what, key, max) = {
+            let mut rng = self.rng.borrow_mut();
+            (rng.u32(..24), rng.u32(..6), rng.usize(..3))
+        };
+        match what {
+            0..10 => self.watch(&purgatory),
+            10..14 => drop(purgatory.check_and_complete(&key)),
+            14..16 => drop(purgatory.check_and_complete_up_to(&key, max)),
+            16 => self.take_back(purgatory.cancel_for_key(&key)),
+            17 => {
+                let ids = self.ids.borrow();
+                let id = ids.get(key as usize * ids.len() / 6).copied();
+                drop(ids);
+                self.take_back(id.and_then(|id| purgatory.cancel(id)));
+            }
+            18 if max == 0 => self.take_back(purgatory.drain()),
+            _ => {}
+        }
+        self.depth.set(self.depth.get() - 1);
+    }
+}
+
+#[test]
+fn operations_that_do_whatever_they_like_end_exactly_once() {
+    for seed in 0..200 {
+        let mut rng = Rng::with_seed(seed);
+        let budget = TurnBudget { expired_max: rng.u32(1..8), ..TurnBudget::default() };
+        let mut lab = Lab::<()>::new(builder(1).budget(budget).capacity(rng.u32(4..64)));
+        let limits = Purgatory::builder().operations_max(rng.u32(4..64)).watches_max(100);
+        let purgatory: Purgatory<u32, Wild, ()> = limits.build(lab.timers()).unwrap();
+        let world = Rc::new(World {
+            purgatory: purgatory.downgrade(),
+            ends: Ends::default(),
+            rng: RefCell::new(rng.fork()),
+            ids: RefCell::default(),
+            left: Cell::new(0),
+            depth: Cell::new(0),
+        });
+        for _ in 0..200 {
+            world.left.set(200);
+            world.depth.set(0);
+            match rng.u32(..4) {
+                0 => world.watch(&purgatory),
+                1 => world.act(),
+                2 => drop(purgatory.check_and_complete(&rng.u32(..6))),
+                _ => lab.advance(Duration::from_micros(rng.u64(1..5_000))),
+            }
+            let stats = purgatory.stats();
+            let ended = stats.completed + stats.expired + stats.cancelled;
+            assert_eq!(stats.accepted, stats.delayed + ended, "seed {seed}: {stats:?}");
+            assert_eq!(lab.timers().len() as u64, stats.delayed, "seed {seed}: a timer for each");
+        }
+        // At the end all are quiet, or else they may answer as they like.
+        world.left.set(if rng.bool() { 200 } else { 0 });
+        let all = [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];
+        let policy = all[rng.usize(..3)];
+        let report = lab.end(policy);
+        check_law(&report.counts);
+        let rest = purgatory.drain();
+        assert!(rest.is_empty() || policy != ShutdownPolicy::Fire, "seed {seed}");
+        world.take_back(rest);
+        let stats = purgatory.stats();
+        assert_eq!((stats.delayed, stats.watched, stats.keys), (0, 0, 0), "seed {seed}");
+        world.ends.check(seed);
+    }
+}
+
+type Timeouts = ScaledTimeouts<usize, ()>;
+
+#[test]
+fn timeouts_whose_handlers_do_whatever_they_like_end_exactly_once() {
+    for seed in 0..200 {
+        let mut rng = Rng::with_seed(seed);
+        let budget = TurnBudget {
+            expired_max: rng.u32(1..8),
+            time_max: rng.bool().then_some(Duration::ZERO),
+            ..TurnBudget::default()
+        };
+        let mut lab = Lab::<()>::new(builder(1).budget(budget).capacity(rng.u32(2..8)));
+        let (ends, keys) = (Ends::default(), Rc::<RefCell<Vec<ScaledTimeout>>>::default());
+        let (noted, known) = (ends.clone(), Rc::clone(&keys));
+        let inner = RefCell::new(rng.fork());
+        let act = move |timeouts: &Timeouts, ends: &Ends, rng: &mut Rng| {
+            let key = {
+                let keys = known.borrow();
+                keys.get(rng.usize(..keys.len().max(1))).copied()
+            };
+            match rng.u32(..16) {
+                0..6 => {
+                    let number = ends.begin();
+                    match timeouts.start(number) {
+                        Ok(key) => known.borrow_mut().push(key),
+                        Err(refused) => ends.end(refused.into_task()),
+                    }
+                }
+                6..8 => drop(key.map(|key| timeouts.restart(key))),
+                8 => {
+                    let cancelled = key.and_then(|key| timeouts.cancel(key));
+                    cancelled.into_iter().for_each(|number| ends.end(number));
+                }
+                9 if rng.u32(..8) == 0 => {
+                    timeouts.drain().into_iter().for_each(|number| ends.end(number));
+                }
+                10..13 => timeouts.timers().set_scale(Scale::new(rng.f64()).unwrap()),
+                // What it takes from the shard's room comes back.
+                13 => drop(timeouts.timers().schedule(ms(rng.u64(..9)), ())),
+                _ => {}
+            }
+        };
+        let handle = {
+            let (ends, act) = (noted, act.clone());
+            move |number, timeouts: &Timeouts| {
+                ends.end(number);
+                let mut rng = inner.borrow_mut();
+                act(timeouts, &ends, &mut rng);
+                assert!(rng.u32(..20) > 0, "on purpose");
+            }
+        };
+        let max = ms(rng.u64(1..60));
+        let timeouts = Timeouts::with_pending_max(
+            lab.timers(),
+            max / rng.u32(1..9),
+            max,
+            rng.u32(1..40),
+            handle,
+        );
+        let timeouts = timeouts.unwrap();
+        for _ in 0..600 {
+            if rng.u32(..3) == 0 {
+                lab.advance(Duration::from_micros(rng.u64(1..9_000)));
+            } else {
+                act(&timeouts, &ends, &mut rng);
+            }
+            let stats = timeouts.stats();
+            let ended = stats.expired + stats.cancelled;
+            assert_eq!(stats.started, stats.pending + ended, "seed {seed}: {stats:?}");
+        }
+        let all = [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];
+        let policy = all[rng.usize(..3)];
+        let report = lab.end(policy);
+        check_law(&report.counts);
+        let rest = timeouts.drain();
+        assert!(rest.is_empty() || policy != ShutdownPolicy::Fire, "seed {seed}");
+        rest.into_iter().for_each(|number| ends.end(number));
+        let counts = lab.counts();
+        assert_eq!((counts.scaled_pending, counts.scaled_fired), (0, timeouts.stats().expired));
+        ends.check(seed);
+    }
+}
