@@ -492,10 +492,13 @@ where
 
     /// Drops keys that nobody watches any more, which is the user's code.
     fn drop_spent(&self) {
-        let mut spent = std::mem::take(&mut self.lists.borrow_mut().spent);
-        if spent.is_empty() {
-            return;
-        }
+        let mut spent = {
+            let mut lists = self.lists.borrow_mut();
+            if lists.spent.is_empty() {
+                return;
+            }
+            std::mem::take(&mut lists.spent)
+        };
         self.contain(|| spent.clear());
         let mut lists = self.lists.borrow_mut();
         if lists.spent.is_empty() {
