@@ -31,6 +31,12 @@ impl Ends {
         assert_eq!(*ends, 1, "{number} ends twice");
     }
 
+    fn end_all(&self, numbers: impl IntoIterator<Item = usize>) {
+        for number in numbers {
+            self.end(number);
+        }
+    }
+
     fn check(&self, seed: u64) {
         let ends = self.0.borrow();
         assert!(ends.len() > 100, "seed {seed}: there were some");
@@ -207,10 +213,10 @@ fn timeouts_whose_handlers_do_whatever_they_like_end_exactly_once() {
                 6..8 => drop(key.map(|key| timeouts.restart(key))),
                 8 => {
                     let cancelled = key.and_then(|key| timeouts.cancel(key));
-                    cancelled.into_iter().for_each(|number| ends.end(number));
+                    ends.end_all(cancelled);
                 }
                 9 if rng.u32(..8) == 0 => {
-                    timeouts.drain().into_iter().for_each(|number| ends.end(number));
+                    ends.end_all(timeouts.drain());
                 }
                 10..13 => timeouts.timers().set_scale(Scale::new(rng.f64()).unwrap()),
                 // What it takes from the shard's room comes back.
@@ -252,7 +258,7 @@ fn timeouts_whose_handlers_do_whatever_they_like_end_exactly_once() {
         check_law(&report.counts);
         let rest = timeouts.drain();
         assert!(rest.is_empty() || policy != ShutdownPolicy::Fire, "seed {seed}");
-        rest.into_iter().for_each(|number| ends.end(number));
+        ends.end_all(rest);
         let counts = lab.counts();
         assert_eq!((counts.scaled_pending, counts.scaled_fired), (0, timeouts.stats().expired));
         ends.check(seed);

@@ -10,6 +10,7 @@ mod cross_core;
 mod death;
 mod delay_queue;
 mod draining;
+mod ends;
 mod herd;
 mod histories;
 mod intervals;
