@@ -1,0 +1,267 @@
+//! Scaled timeouts where there is no room, and handlers and wakers that do as they like.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::task::Wake;
+use std::time::Duration;
+
+use corewheel::{
+    LoopSleep, Scale, ScaledTimeout, ScaledTimeouts, ScheduleError, ShutdownPolicy, Turn,
+    WeakScaledTimeouts,
+};
+
+use crate::scaled::{Timeouts, check_empty, check_stats, lab, of_capacity, scale, timeouts};
+use crate::support::{FAR, Guard, Lab, check_law, ms, ticks_of};
+
+#[test]
+fn a_refusal_returns_the_value() {
+    let mut lab = Lab::<()>::new(of_capacity(2));
+    let few = Timeouts::with_pending_max(lab.timers(), ms(1), ms(5), 2, |_: &str, _| {}).unwrap();
+    few.start("a").unwrap();
+    few.start("b").unwrap();
+    let refused = few.start("c").unwrap_err();
+    assert!(matches!(refused, ScheduleError::Full("c")), "{refused}");
+    lab.timers().schedule(FAR, ()).unwrap();
+    let (timeouts, _) = timeouts(&lab, 1, 5);
+    let refused = timeouts.start("d").unwrap_err();
+    assert!(matches!(refused, ScheduleError::Full("d")), "the shard has no room for its timer");
+    let stats = check_stats(&timeouts);
+    assert_eq!((stats.started, stats.refused), (0, 1));
+    few.drain();
+    timeouts.start("d").unwrap();
+    lab.end(ShutdownPolicy::Drop);
+    let refused = few.start("e").unwrap_err();
+    assert!(matches!(refused, ScheduleError::Closed("e")), "{refused}");
+    assert_eq!(check_stats(&few).refused, 2);
+}
+
+#[test]
+fn a_shard_that_is_full_meanwhile_loses_no_timeout() {
+    let mut lab = Lab::<()>::new(of_capacity(2));
+    let timers = lab.timers().clone();
+    let ends = Rc::new(Cell::new(0));
+    let count = Rc::clone(&ends);
+    let new = Timeouts::with_pending_max(&timers, ms(1), ms(5), 10, move |(), timeouts| {
+        count.set(count.get() + 1);
+        // Whatever is free is taken at once.
+        while timeouts.timers().schedule(FAR, ()).is_ok() {}
+    });
+    let timeouts = new.unwrap();
+    let first = timeouts.start(()).unwrap();
+    for _ in 0..3 {
+        lab.advance(ms(1));
+        timeouts.start(()).unwrap();
+    }
+    timeouts.restart(first);
+    lab.advance(ms(50));
+    assert_eq!(ends.get(), 4);
+    assert_eq!(check_stats(&timeouts).expired, 4);
+}
+
+#[test]
+fn the_handler_may_use_the_timeouts_as_it_likes() {
+    let mut lab = lab();
+    let keys: Rc<RefCell<BTreeMap<&str, ScaledTimeout>>> = Rc::default();
+    let log = Rc::new(RefCell::new(Vec::new()));
+    let (known, noted) = (Rc::clone(&keys), Rc::clone(&log));
+    let timeouts = Timeouts::new(lab.timers(), ms(10), ms(20), move |name: &str, timeouts| {
+        noted.borrow_mut().push(format!("{name} at {}", ticks_of(timeouts.timers())));
+        let key = |name| known.borrow()[name];
+        match name {
+            "a" => assert_eq!(timeouts.cancel(key("b")), Some("b")),
+            "c" => assert!(timeouts.restart(key("d"))),
+            "e" => {
+                assert!(!timeouts.restart(key("e")), "it has ended");
+                timeouts.start("f").unwrap();
+                timeouts.timers().set_scale(scale(0.5));
+            }
+            "f" => {
+                timeouts.timers().set_scale(Scale::ONE);
+                panic!("on purpose");
+            }
+            "d" => assert_eq!(timeouts.drain(), ["f", "g"]),
+            _ => unreachable!("{name}"),
+        }
+    })
+    .unwrap();
+    for name in ["a", "b", "c", "d", "e"] {
+        keys.borrow_mut().insert(name, timeouts.start(name).unwrap());
+    }
+    lab.advance(ms(20));
+    assert_eq!(log.take(), ["a at 20", "c at 20", "e at 20"]);
+    // Both were started at 20, and last for 15 by now.
+    lab.advance(ms(14));
+    assert_eq!(log.take(), [""; 0]);
+    timeouts.start("g").unwrap();
+    lab.advance(ms(1));
+    assert_eq!(log.take(), ["d at 35"], "it ends all others");
+    let f = timeouts.start("f").unwrap();
+    lab.advance(ms(15));
+    assert_eq!(log.take(), ["f at 50"]);
+    assert!(!timeouts.restart(f));
+    assert_eq!((lab.timers().scale(), lab.counts().panicked), (Scale::ONE, 1));
+    check_empty(&mut lab, &timeouts);
+}
+
+#[test]
+fn a_handler_that_panics_is_used_again() {
+    let mut lab = lab();
+    let timeouts = Timeouts::new(lab.timers(), ms(1), ms(2), |fail: bool, _| {
+        assert!(!fail, "on purpose");
+    })
+    .unwrap();
+    for fail in [true, false, true, false] {
+        timeouts.start(fail).unwrap();
+    }
+    lab.advance(ms(2));
+    assert_eq!(timeouts.stats().expired, 4);
+    assert_eq!(lab.counts().panicked, 2);
+    check_empty(&mut lab, &timeouts);
+}
+
+#[test]
+fn the_last_clone_may_be_dropped_in_the_handler_and_drops_what_waits() {
+    let mut lab = lab();
+    let (guard, dropped) = Guard::new();
+    let last: Rc<RefCell<Option<Timeouts<Guard>>>> = Rc::default();
+    let mine = Rc::clone(&last);
+    let timeouts = Timeouts::new(lab.timers(), ms(1), ms(2), move |_, _| {
+        mine.take();
+    })
+    .unwrap();
+    for _ in 0..3 {
+        timeouts.start(guard.clone()).unwrap();
+    }
+    last.replace(Some(timeouts.clone()));
+    drop(timeouts);
+    lab.advance(ms(2));
+    assert_eq!(dropped.load(Ordering::SeqCst), 3);
+    assert!(last.borrow().is_none());
+    assert_eq!((lab.timers().len(), lab.turn()), (0, Turn::Idle));
+    let counts = lab.counts();
+    assert_eq!((counts.scaled_fired, counts.scaled_pending, counts.panicked), (1, 0, 0));
+    check_law(&counts);
+}
+
+#[test]
+fn a_value_that_knows_its_timeouts_weakly_does_not_keep_them_alive() {
+    struct Connection {
+        idle: WeakScaledTimeouts<Rc<Self>, ()>,
+        timeout: Cell<Option<ScaledTimeout>>,
+    }
+    impl Connection {
+        fn receive(&self) -> bool {
+            let idle = self.idle.upgrade();
+            idle.is_some_and(|idle| idle.restart(self.timeout.get().unwrap()))
+        }
+    }
+    let mut lab = lab();
+    let timeouts = ScaledTimeouts::new(lab.timers(), ms(1), ms(5), |_, _| {}).unwrap();
+    let connection = Rc::new(Connection { idle: timeouts.downgrade(), timeout: Cell::new(None) });
+    connection.timeout.set(Some(timeouts.start(Rc::clone(&connection)).unwrap()));
+    lab.advance(ms(4));
+    assert!(connection.receive());
+    lab.advance(ms(4));
+    assert_eq!(timeouts.len(), 1);
+    drop(timeouts);
+    assert_eq!((Rc::strong_count(&connection), lab.timers().len()), (1, 0), "all is dropped");
+    assert!(!connection.receive());
+    let held = format!("{:?} {:?}", connection.idle.clone(), connection.timeout);
+    assert!(held.contains("WeakScaledTimeouts(..)"), "{held}");
+}
+
+#[test]
+fn a_driver_that_is_woken_by_a_start_may_start_others_at_once() {
+    thread_local! {
+        static TIMEOUTS: RefCell<Option<Timeouts<u32>>> = const { RefCell::new(None) };
+    }
+    struct StartWhenWoken;
+    impl Wake for StartWhenWoken {
+        fn wake(self: std::sync::Arc<Self>) {
+            TIMEOUTS.with_borrow(|timeouts| timeouts.as_ref().unwrap().start(2)).unwrap();
+        }
+    }
+    let mut lab = lab();
+    let (timeouts, ends) = timeouts(&lab, 10, 60);
+    TIMEOUTS.set(Some(timeouts.clone()));
+    let turn = lab.turn();
+    let waker = std::sync::Arc::new(StartWhenWoken).into();
+    assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), LoopSleep::UntilWoken);
+    timeouts.start(1).unwrap();
+    assert_eq!(timeouts.len(), 2);
+    assert_eq!(lab.timers().len(), 1, "one timer, whoever was first");
+    lab.advance(ms(60));
+    assert_eq!(ends.take(), [(1, 60), (2, 60)]);
+    TIMEOUTS.take();
+    check_empty(&mut lab, &timeouts);
+}
+
+#[test]
+fn a_driver_that_is_woken_by_a_start_may_change_the_scale_or_end_all_at_once() {
+    thread_local! {
+        static TIMEOUTS: RefCell<Option<Timeouts<u32>>> = const { RefCell::new(None) };
+    }
+    struct WhenWoken(fn(&Timeouts<u32>));
+    impl Wake for WhenWoken {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0(&TIMEOUTS.with_borrow(Option::clone).unwrap());
+        }
+    }
+    let check = |then: fn(&Timeouts<u32>), min: u64, expected: &[(u32, u64)]| {
+        let mut lab = lab();
+        let (timeouts, ends) = timeouts(&lab, min, 60);
+        TIMEOUTS.set(Some(timeouts.clone()));
+        let turn = lab.turn();
+        let waker = std::sync::Arc::new(WhenWoken(then)).into();
+        let _ = lab.shards[0].prepare_to_sleep(turn, &waker);
+        timeouts.start(1).unwrap();
+        assert_eq!(lab.timers().len(), timeouts.len().min(1), "a timer, if there is any need");
+        lab.settle();
+        for _ in 0..70 {
+            lab.advance(ms(1));
+        }
+        assert_eq!(ends.take(), expected);
+        TIMEOUTS.take();
+        check_empty(&mut lab, &timeouts);
+    };
+    check(|timeouts| timeouts.timers().set_scale(Scale::ZERO), 10, &[(1, 10)]);
+    check(|timeouts| assert_eq!(timeouts.drain(), [1]), 10, &[]);
+}
+
+#[test]
+fn bad_ranges_and_scales_are_refused_by_name() {
+    let lab = lab();
+    let build = |min, max, pending_max| {
+        let range = (Duration::from_millis(min), Duration::from_millis(max));
+        let built = Timeouts::<()>::with_pending_max(
+            lab.timers(),
+            range.0,
+            range.1,
+            pending_max,
+            |(), _| {},
+        );
+        built.map(drop).map_err(|error| (error.field(), error.to_string()))
+    };
+    let (field, message) = build(6, 5, 1).unwrap_err();
+    assert_eq!(field, "min");
+    assert!(message.contains("6ms") && message.contains("5ms"), "{message}");
+    assert_eq!(build(0, 0, 1).unwrap_err().0, "max");
+    assert_eq!(build(0, 1, 0).unwrap_err().0, "pending_max");
+    assert_eq!(build(0, 1, u32::MAX).unwrap_err().0, "pending_max");
+    assert!(build(0, 1, u32::MAX - 1).is_ok());
+    for factor in [f64::NAN, -0.01, 1.01, f64::INFINITY] {
+        assert_eq!(Scale::new(factor).unwrap_err().field(), "scale");
+    }
+}
+
+#[test]
+fn a_shard_has_a_thousand_ranges_and_takes_others_when_some_are_gone() {
+    let lab = lab();
+    let new = || Timeouts::<()>::new(lab.timers(), ms(1), ms(2), |(), _| {});
+    let mut all: Vec<_> = (0..1_024).map(|_| new().unwrap()).collect();
+    assert_eq!(new().unwrap_err().field(), "ScaledTimeouts");
+    all.pop();
+    assert!(new().is_ok());
+}
