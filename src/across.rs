@@ -11,6 +11,7 @@
 use std::vec::IntoIter;
 
 use corewheel_shard::{Tick, TimerKey};
+use oneshot::SendError;
 
 use crate::handle::{ShardId, TimerHandle};
 use crate::moving::{DrainError, DrainReport, MoveError};
@@ -71,10 +72,9 @@ impl<O> Account<O> {
         self.told.push(told);
     }
 
-    /// Wakes whoever waits.
-    pub(crate) fn tell(self) {
-        // Nobody waits any more where it cannot be sent.
-        drop(self.sender.send(self.told));
+    /// Wakes whoever waits. Where nobody does any more, what was to be told comes back.
+    pub(crate) fn tell(self) -> Vec<Told<O>> {
+        self.sender.send(self.told).err().map(SendError::into_inner).unwrap_or_default()
     }
 }
 

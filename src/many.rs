@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use corewheel_shard::Tick;
-
 use crate::error::ScheduleManyError;
 use crate::handle::{ShardId, TimerHandle};
 use crate::moving::MoveError;
@@ -42,7 +40,7 @@ impl<T: Send + 'static> Timers<T> {
     ) -> Result<Vec<TimerHandle>, ScheduleManyError<(Duration, T)>> {
         let timers = timers.into_iter().collect();
         let now = self.core().nanos_near();
-        self.schedule_all(timers, |delay| self.core().directory().deadline_after(now, delay))
+        self.core().schedule_all(timers, |delay| self.core().directory().deadline_after(now, delay))
     }
 
     /// The same, each for a moment. Those that have passed fire in the next turn.
@@ -54,7 +52,7 @@ impl<T: Send + 'static> Timers<T> {
         &self,
         timers: impl IntoIterator<Item = (Instant, T)>,
     ) -> Result<Vec<TimerHandle>, ScheduleManyError<(Instant, T)>> {
-        self.schedule_all(timers.into_iter().collect(), |at| self.core().deadline_at(at))
+        self.core().schedule_all(timers.into_iter().collect(), |at| self.core().deadline_at(at))
     }
 
     /// Moves a timer of this shard to another, with its deadline, and returns its new name. See
@@ -105,24 +103,5 @@ impl<T: Send + 'static> Timers<T> {
             return None;
         }
         self.core().moved_to(timer.key())
-    }
-
-    fn schedule_all<D>(
-        &self,
-        timers: Vec<(D, T)>,
-        tick: impl Fn(D) -> Tick,
-    ) -> Result<Vec<TimerHandle>, ScheduleManyError<(D, T)>> {
-        if self.core().is_closed() {
-            return Err(ScheduleManyError::Closed(timers));
-        }
-        if timers.len() > self.core().room() {
-            self.core().note_refused();
-            return Err(ScheduleManyError::Full(timers));
-        }
-        let schedule = |(when, task)| {
-            let scheduled = self.core().schedule(tick(when), task);
-            scheduled.expect("there is room for all of them, and nobody else takes it")
-        };
-        Ok(timers.into_iter().map(schedule).collect())
     }
 }

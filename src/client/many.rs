@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use corewheel_shard::{Tick, TimerKey};
@@ -175,21 +175,27 @@ impl<T: Send + 'static> Client<T> {
 
 /// Sorts timers by their shards, in the order in which the shards first occur.
 fn parts(timers: &[TimerHandle]) -> Vec<Part> {
+    // Counted first, so that what is taken up does not depend on how they are mixed.
+    let mut counts: Vec<u32> = Vec::new();
+    for timer in timers {
+        let shard = timer.shard().index();
+        if counts.len() <= shard {
+            counts.resize(shard + 1, 0);
+        }
+        counts[shard] += 1;
+    }
     let mut parts: Vec<Part> = Vec::new();
-    let mut last = 0;
+    let mut part_of = vec![None; counts.len()];
     for (place, timer) in timers.iter().enumerate() {
         let shard = timer.shard();
-        // Most timers of one call have one shard, or come shard by shard.
-        if parts.get(last).is_none_or(|part| part.shard != shard) {
-            last = parts.iter().position(|part| part.shard == shard).unwrap_or(parts.len());
-        }
-        if last == parts.len() {
-            let room = timers.len() - place;
+        let part = *part_of[shard.index()].get_or_insert_with(|| {
+            let room = counts[shard.index()] as usize;
             let (keys, places) = (Vec::with_capacity(room), Vec::with_capacity(room));
             parts.push(Part { shard, keys, places });
-        }
-        parts[last].keys.push(timer.key());
-        parts[last].places.push(place as u32);
+            parts.len() - 1
+        });
+        parts[part].keys.push(timer.key());
+        parts[part].places.push(place as u32);
     }
     parts
 }
@@ -279,25 +285,25 @@ impl<O> Future for AnswersFuture<O> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { parts, later, outcomes } = self.get_mut();
-        parts.retain_mut(|(places, answer)| {
-            let Poll::Ready(told) = Pin::new(answer).poll(cx) else { return true };
-            for (place, told) in places.iter().zip(told.into_iter().flatten()) {
+        // One after the other, as all are waited for: only the one that is looked at last knows the
+        // waker, so many answers do not make for many looks at all the others.
+        while let Some((places, answer)) = parts.last_mut() {
+            // Of a shard that does not answer nothing is noted.
+            let told = ready!(Pin::new(answer).poll(cx)).into_iter().flatten();
+            for (place, told) in places.iter().zip(told) {
                 match told {
                     Told::Now(outcome) => outcomes[*place as usize] = Ok(outcome),
                     Told::Later(answer) => later.push((*place, answer.into_future())),
                 }
             }
-            false
-        });
-        later.retain_mut(|(place, answer)| {
-            let Poll::Ready(outcome) = Pin::new(answer).poll(cx) else { return true };
-            outcomes[*place as usize] = outcome.map_err(|_| Closed);
-            false
-        });
-        if parts.is_empty() && later.is_empty() {
-            return Poll::Ready(std::mem::take(outcomes));
+            parts.pop();
         }
-        Poll::Pending
+        while let Some((place, answer)) = later.last_mut() {
+            let outcome = ready!(Pin::new(answer).poll(cx));
+            outcomes[*place as usize] = outcome.map_err(|_| Closed);
+            later.pop();
+        }
+        Poll::Ready(std::mem::take(outcomes))
     }
 }
 

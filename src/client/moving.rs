@@ -2,7 +2,6 @@
 
 use super::{Answer, Client};
 use crate::across::Across;
-use crate::error::Closed;
 use crate::handle::{ShardId, TimerHandle};
 use crate::lane::{Refusal, Request};
 use crate::moving::{DrainError, DrainReport, MoveError};
@@ -63,32 +62,39 @@ impl<T: Send + 'static> Client<T> {
         Answer(answer)
     }
 
-    /// Takes a granted key of a shard. Its request must follow.
-    pub(crate) fn reserve(&self, shard: ShardId) -> Result<TimerKey, Refusal> {
-        let mut lanes = self.lanes.borrow_mut();
-        loop {
-            let (lane, door) = match self.lane(&mut lanes, shard) {
-                Ok(found) => found,
-                Err(Closed) => return Err(Refusal::Closed),
-            };
-            match lane.take_key(&door.bell, 0) {
-                Err(Refusal::Closed) => lanes[shard.index()] = None,
-                taken => return taken,
-            }
-        }
-    }
-
-    /// Sends the request for a key that was reserved. It comes back if the shard has closed the
-    /// lane, and the key is worth nothing then.
-    pub(crate) fn send_reserved(
+    /// Sends a timer of this core to another shard and tells its new key there.
+    ///
+    /// Whatever wakes another shard may run what is its user's, also on this thread. So `check` says
+    /// whether the timer is still there once the lane is open, and from then on nothing else runs
+    /// until the timer is on the lane: a key that is taken is used. `pack` is told the key and
+    /// makes the request; it is told another, with the request, if the lane was closed meanwhile.
+    ///
+    /// If it cannot be sent after all it comes back.
+    pub(crate) fn send_timer(
         &self,
         shard: ShardId,
-        request: Request<T>,
-    ) -> Result<(), Request<T>> {
+        check: impl Fn() -> Result<(), MoveError>,
+        mut pack: impl FnMut(TimerKey, Option<Request<T>>) -> Request<T>,
+    ) -> Result<TimerKey, (MoveError, Option<Request<T>>)> {
+        let mut packed = None;
         let mut lanes = self.lanes.borrow_mut();
-        let Ok((lane, door)) = self.lane(&mut lanes, shard) else { return Err(request) };
-        let Err(mut back) = lane.send(request, &door.bell) else { return Ok(()) };
-        lanes[shard.index()] = None;
-        Err(back.pop().expect("what was just sent comes back"))
+        loop {
+            let Ok((lane, door)) = self.lane(&mut lanes, shard) else {
+                return Err((MoveError::Closed(shard), packed));
+            };
+            if packed.is_none() {
+                check().map_err(|error| (error, None))?;
+            }
+            match lane.take_key(&door.bell, 0) {
+                Err(Refusal::Full) => return Err((MoveError::Full(shard), packed)),
+                Err(Refusal::Closed) => {}
+                Ok(key) => match lane.send(pack(key, packed.take()), &door.bell) {
+                    Ok(()) => return Ok(key),
+                    Err(mut back) => packed = back.pop(),
+                },
+            }
+            // It is opened anew above.
+            lanes[shard.index()] = None;
+        }
     }
 }

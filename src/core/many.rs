@@ -1,11 +1,13 @@
 //! Many commands that came in one message, as far as a turn's budget goes.
 
-use corewheel_shard::{CancelOutcome as ShardCancel, TimerKey};
+use corewheel_shard::{CancelOutcome as ShardCancel, Tick, TimerKey};
 
 use super::Core;
 use super::state::{Effect, Errand, State};
 use crate::across::{Across, CancelMany, ScheduleMany, Told};
 use crate::class::ClassId;
+use crate::error::ScheduleManyError;
+use crate::handle::TimerHandle;
 use crate::lane::Request;
 use crate::mesh::Directory;
 use crate::task::{Callback, Stored, Task};
@@ -111,13 +113,36 @@ impl<T: Send + 'static> State<T> {
 }
 
 impl<T: Send + 'static> Core<T> {
-    /// How many timers there is room for, without what is reserved.
-    pub(crate) fn room(&self) -> usize {
-        let shard = &self.state.borrow().shard;
-        shard.capacity() - shard.len() - shard.granted() - shard.retired()
-    }
-
-    pub(crate) fn note_refused(&self) {
-        self.state.borrow_mut().counts.refused += 1;
+    /// Schedules all of these, or none. The driver is woken once, when all are there: whoever is
+    /// woken may want some of the room.
+    pub(crate) fn schedule_all<D>(
+        &self,
+        timers: Vec<(D, T)>,
+        tick: impl Fn(D) -> Tick,
+    ) -> Result<Vec<TimerHandle>, ScheduleManyError<(D, T)>> {
+        if self.is_closed() {
+            return Err(ScheduleManyError::Closed(timers));
+        }
+        let mut earliest = Tick::NEVER;
+        let handles = {
+            let State { shard, counts, .. } = &mut *self.state.borrow_mut();
+            // Without what is reserved for clients.
+            let room = shard.capacity() - shard.len() - shard.granted() - shard.retired();
+            if timers.len() > room {
+                counts.refused += 1;
+                return Err(ScheduleManyError::Full(timers));
+            }
+            let schedule = |(when, task)| {
+                let deadline = tick(when);
+                earliest = earliest.min(deadline);
+                let Ok(key) = shard.schedule(deadline, Stored::Value(task)) else {
+                    unreachable!("there is room for all of them")
+                };
+                TimerHandle::new(self.id, key)
+            };
+            timers.into_iter().map(schedule).collect()
+        };
+        self.note_deadline(earliest);
+        Ok(handles)
     }
 }

@@ -3,7 +3,8 @@
 //! A timer is moved in one step of its own core: a key of the other shard is in hand before it is
 //! taken out here, and it leaves over the lane of this core's client like any other timer from
 //! elsewhere. So it is here or on its way, never both and never neither; the lane accounts for it
-//! from then on. Where the other shard is found closed only then, the timer is put back.
+//! from then on. Where the other shard is found closed only then, the timer is put back: its slot
+//! was kept for it.
 //!
 //! What is sent here by the old name is sent on, over the same lane and so behind the timer. What
 //! is remembered for that is bounded: the oldest are forgotten first. A shard that remembers some
@@ -22,7 +23,7 @@ use super::state::{Effect, Errand, State};
 use super::{Core, contain};
 use crate::across::{Across, DrainAnswer, MoveAnswer};
 use crate::handle::{ShardId, TimerHandle};
-use crate::lane::{Refusal, Request};
+use crate::lane::Request;
 use crate::mesh::Directory;
 use crate::moving::{DrainError, DrainReport, MoveError};
 use crate::task::{Call, CancelOutcome, ResetOutcome, Stored, Task};
@@ -66,13 +67,16 @@ impl Moved {
         Some(Whereabouts::There(timer))
     }
 
+    /// Notes where a timer has gone, or that it is elsewhere than was noted.
     fn remember(&mut self, key: TimerKey, timer: TimerHandle) {
+        if self.whereabouts.insert(key, timer).is_some() {
+            return;
+        }
         if self.keys.len() >= self.max
             && let Some(oldest) = self.keys.pop_front()
         {
             self.whereabouts.remove(&oldest);
         }
-        self.whereabouts.insert(key, timer);
         self.keys.push_back(key);
     }
 }
@@ -192,25 +196,46 @@ impl<T: Send + 'static> Core<T> {
         if to == self.id {
             return Ok(TimerHandle::new(to, key));
         }
-        let mut granted = self.client.reserve(to).map_err(|refusal| refused(refusal, to))?;
-        // From here to the sending nothing else runs on this core.
         let now = self.nanos_near();
-        let mut request = self.state.borrow_mut().pack(key, now);
-        loop {
-            let Err(back) = self.client.send_reserved(to, request) else { break };
-            // The lane was closed, perhaps only for being idle.
-            match self.client.reserve(to) {
-                Ok(key) => (granted, request) = (key, back),
-                Err(refusal) => {
-                    self.put_back(key, back);
-                    return Err(refused(refusal, to));
-                }
+        let first = !self.sleeps_lightly();
+        let mut spare = None;
+        let check = || self.state.borrow().check_travels(key);
+        let pack = |granted, back: Option<Request<T>>| {
+            let state = &mut *self.state.borrow_mut();
+            let request = back.unwrap_or_else(|| {
+                let request = state.pack(key, now);
+                // Its slot is kept until it has left for good.
+                spare = state.shard.grant();
+                state.counts.moved_out += 1;
+                request
+            });
+            // Before it is sent: that may wake who asks for it.
+            state.moved.remember(key, TimerHandle::new(to, granted));
+            request
+        };
+        let mut sent = Err((MoveError::Full(to), None));
+        if !contain(self.id, || sent = self.client.send_timer(to, check, pack)) {
+            // What was woken has panicked, which is nothing to the timer if that was sent before.
+            if let Some(Whereabouts::There(timer)) = self.state.borrow().moved.find(key) {
+                sent = Ok(timer.key());
             }
         }
-        let timer = TimerHandle::new(to, granted);
-        self.state.borrow_mut().counts.moved_out += 1;
-        self.remember(key, timer);
-        Ok(timer)
+        if let Some(spare) = spare {
+            self.state.borrow_mut().shard.revoke(spare);
+        }
+        match sent {
+            Ok(granted) => {
+                self.note_moved(first);
+                Ok(TimerHandle::new(to, granted))
+            }
+            Err((error, back)) => {
+                if let Some(request) = back {
+                    self.put_back(key, request);
+                    self.note_moved(first);
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Where a timer of this shard has gone, if it has.
@@ -249,16 +274,13 @@ impl<T: Send + 'static> Core<T> {
         let again = self.schedule_stored(deadline, stored);
         let again = again.expect("a slot was just given back");
         self.begin_class(class, again);
-        self.remember(key, TimerHandle::new(self.id, again));
+        let state = &mut *self.state.borrow_mut();
+        state.counts.moved_out -= 1;
+        state.moved.remember(key, TimerHandle::new(self.id, again));
     }
 
-    fn remember(&self, key: TimerKey, timer: TimerHandle) {
-        let first = {
-            let moved = &mut self.state.borrow_mut().moved;
-            let first = moved.keys.is_empty();
-            moved.remember(key, timer);
-            first
-        };
+    /// After a timer has left, the first one or not.
+    fn note_moved(&self, first: bool) {
         if first && self.asleep_until.get() > Tick::ZERO {
             // It sleeps too deep from now on.
             self.asleep_until.set(Tick::ZERO);
@@ -295,7 +317,14 @@ impl<T: Send + 'static> Core<T> {
 impl<T: Send + 'static> Errand<T> {
     pub(super) fn run(self, core: &Core<T>) {
         match self {
-            Self::Tell(account) => account.tell(),
+            Self::Tell(account) => {
+                // One by one: a task may panic when it is dropped, and so may another.
+                for told in account.tell() {
+                    if !contain(core.id, || drop(told)) {
+                        core.note_delivery(false, 0);
+                    }
+                }
+            }
             Self::Forward(shard, request) => core.client.send(shard, request),
             Self::Move(key, to, answer) => core.move_for(key, to, answer),
             Self::Drain(into, answer) => core.begin_drain(into, answer),
@@ -333,6 +362,9 @@ impl<T: Send + 'static> Core<T> {
     #[inline]
     pub(super) fn drain_some(&self, now: u64) -> bool {
         // It is not left borrowed: moving rings other shards' bells.
+        if self.draining.borrow().is_none() {
+            return false;
+        }
         let draining = self.draining.borrow_mut().take();
         let Some(draining) = draining else { return false };
         self.drain_slice(draining, now)
@@ -418,12 +450,5 @@ impl<T: Send + 'static> Core<T> {
     /// When a drain is to go on.
     pub(super) fn drain_retries_at(&self) -> Option<Tick> {
         self.draining.borrow().as_ref()?.retry_at
-    }
-}
-
-fn refused(refusal: Refusal, shard: ShardId) -> MoveError {
-    match refusal {
-        Refusal::Full => MoveError::Full(shard),
-        Refusal::Closed => MoveError::Closed(shard),
     }
 }

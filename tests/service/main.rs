@@ -21,6 +21,7 @@ mod moving;
 mod purgatory;
 mod purgatory_hostile;
 mod repeats;
+mod rude;
 mod scaled;
 mod scaled_hostile;
 mod scheduled;
