@@ -8,6 +8,7 @@
 //!
 //! Cost: two allocations by the sender for a message, and none by the owner.
 
+use std::collections::BTreeMap;
 use std::vec::IntoIter;
 
 use corewheel_shard::{Tick, TimerKey};
@@ -16,6 +17,9 @@ use oneshot::SendError;
 use crate::handle::{ShardId, TimerHandle};
 use crate::moving::{DrainError, DrainReport, MoveError};
 use crate::task::{CancelOutcome, RemoteTask};
+
+/// Where the timers are that have left a shard. It grows without ever being copied.
+pub(crate) type NewNames = BTreeMap<TimerKey, TimerHandle>;
 
 /// What became of one command of many.
 pub(crate) enum Told<O> {

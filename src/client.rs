@@ -314,7 +314,8 @@ impl<T: Send + 'static> Client<T> {
         Answer(answer)
     }
 
-    /// Sends a cancel or a reset. A closed shard drops it, and with it the way for the answer.
+    /// Sends a cancel or a reset. Of a closed shard, it goes to where the timer has gone, or is
+    /// dropped, and with it the way for the answer.
     #[inline]
     pub(crate) fn send(&self, shard: ShardId, request: Request<T>) {
         let mut lanes = self.lanes.borrow_mut();
@@ -325,9 +326,8 @@ impl<T: Send + 'static> Client<T> {
                 Err(back) => self.resend(&mut lanes, shard, back),
             },
         };
-        // What is dropped wakes whoever waits for its answer.
         drop(lanes);
-        drop(unsent);
+        self.send_after(shard, unsent);
     }
 
     /// The lane to a shard, opened if there is none.

@@ -31,13 +31,14 @@ use std::time::Duration;
 use corewheel_shard::{Tick, TickLength, TimerKey};
 use crossbeam_utils::CachePadded;
 
+use crate::across::NewNames;
 use crate::bell::{Bell, Knock};
 use crate::class::{ClassId, TimerClass};
 use crate::class_stats::ClassStats;
 use crate::clock::{Clock, nanos_after, saturating_nanos};
 use crate::config::Settings;
 use crate::error::Closed;
-use crate::handle::ShardId;
+use crate::handle::{ShardId, TimerHandle};
 use crate::lane::{LaneCounts, LaneReceiver, LaneSender, LaneShared, lane};
 use crate::scale::Scale;
 use crate::shutdown::{ShardReport, ShutdownPolicy};
@@ -86,6 +87,8 @@ pub(crate) struct Visitors<T: 'static> {
     pub(crate) order: Option<Order<T>>,
     /// By what the shard's scaled timeouts are to be scaled.
     pub(crate) scale: Scale,
+    /// Where the timers are that have left the shard, once that is closed.
+    pub(crate) moved: Option<Arc<NewNames>>,
     /// The shard runs in an executor.
     pub(crate) spawns: bool,
     /// The lanes that count, and the sums of those that are gone.
@@ -139,6 +142,22 @@ impl<T: Send + 'static> Directory<T> {
     #[inline]
     pub(crate) fn remaining(&self, deadline: Tick, now: u64) -> Duration {
         Duration::from_nanos(self.tick.start_of(deadline).saturating_sub(now))
+    }
+
+    /// The name by which a timer is known on a shard that is open; `None` if it was on one that is
+    /// closed.
+    pub(crate) fn name_now(&self, mut timer: TimerHandle) -> Option<TimerHandle> {
+        loop {
+            let names = {
+                let visitors = self.door(timer.shard())?.visitors();
+                if !visitors.is_closed() {
+                    return Some(timer);
+                }
+                visitors.moved.clone()?
+            };
+            // Names are given in order, so this ends.
+            timer = *names.get(&timer.key())?;
+        }
     }
 
     /// A lane to this shard, with keys if the bank has any.
@@ -208,6 +227,7 @@ impl<T> Door<T> {
                 jobs: Vec::new(),
                 order: None,
                 scale: Scale::ONE,
+                moved: None,
                 spawns: false,
                 lanes: Vec::new(),
                 gone: LaneCounts::default(),

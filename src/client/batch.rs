@@ -147,9 +147,9 @@ impl<T: Send + 'static> Batch<'_, T> {
     fn flush(&mut self) {
         let mut lanes = self.client.lanes.borrow_mut();
         let Ok((lane, door)) = self.client.lane(&mut lanes, self.shard) else {
-            // Only cancels can have been gathered for a shard that is closed.
-            self.staged.clear();
-            return;
+            // Only cancels and resets can have been gathered for a shard that is closed.
+            drop(lanes);
+            return self.client.send_after(self.shard, std::mem::take(&mut self.staged));
         };
         lane.send_all(&mut self.staged, &door.bell);
         if self.staged.is_empty() {
@@ -163,9 +163,8 @@ impl<T: Send + 'static> Batch<'_, T> {
             }
         }
         let unsent = self.client.resend(&mut lanes, self.shard, commands);
-        // What is dropped wakes whoever waits for its answer.
         drop(lanes);
-        drop(unsent);
+        self.client.send_after(self.shard, unsent);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Timers that are to live on another shard.
 
 use super::{Answer, Client};
-use crate::across::Across;
+use crate::across::{Account, Across, CancelMany, Told};
 use crate::handle::{ShardId, TimerHandle};
 use crate::lane::{Refusal, Request};
 use crate::moving::{DrainError, DrainReport, MoveError};
@@ -21,7 +21,8 @@ impl<T: Send + 'static> Client<T> {
     /// core, where an answer is there at once, commands by the old name do nothing and answer
     /// `Elsewhere`. A shard remembers as many timers that have left it as it has room for, and
     /// forgets the oldest first; a name that is forgotten is stale, and the timer goes on by its
-    /// new one. From its first such timer on a shard is woken by whatever is sent to it.
+    /// new one. From its first such timer on a shard is woken by whatever is sent to it. What a
+    /// shard remembers outlives it, as long as the service.
     ///
     /// To the shard where it is, it is left as it is.
     ///
@@ -60,6 +61,57 @@ impl<T: Send + 'static> Client<T> {
         let across = Across::Drain { into: into.into(), answer: sender };
         self.send(shard, Request::Across(Box::new(across)));
         Answer(answer)
+    }
+
+    /// Sends what a closed shard has not taken to where its timers have gone. The rest is dropped,
+    /// which wakes whoever waits for an answer, so nothing may be borrowed.
+    #[cold]
+    pub(super) fn send_after(&self, shard: ShardId, unsent: Vec<Request<T>>) {
+        let name_now = |key| self.directory.name_now(TimerHandle::new(shard, key));
+        for request in unsent {
+            match request {
+                Request::Cancel { key, answer } => {
+                    if let Some(timer) = name_now(key) {
+                        self.send(timer.shard(), Request::Cancel { key: timer.key(), answer });
+                    }
+                }
+                Request::Reset { key, deadline, answer } => {
+                    if let Some(timer) = name_now(key) {
+                        let key = timer.key();
+                        self.send(timer.shard(), Request::Reset { key, deadline, answer });
+                    }
+                }
+                Request::Across(across) => match *across {
+                    Across::Move { key, to, answer } => {
+                        if let Some(timer) = name_now(key) {
+                            let across = Across::Move { key: timer.key(), to, answer };
+                            self.send(timer.shard(), Request::Across(Box::new(across)));
+                        }
+                    }
+                    Across::Cancel(many) => self.cancel_many_after(many, name_now),
+                    Across::Schedule(_) | Across::Drain { .. } => {}
+                },
+                Request::Schedule { .. } | Request::Call { .. } => {}
+            }
+        }
+    }
+
+    fn cancel_many_after(
+        &self,
+        mut many: CancelMany<T>,
+        name_now: impl Fn(TimerKey) -> Option<TimerHandle>,
+    ) {
+        for key in many.keys {
+            let timer = name_now(key);
+            let (answer, told) = many.account.is_some().then(oneshot::channel).unzip();
+            if let (Some(account), Some(told)) = (&mut many.account, told) {
+                account.note(Told::Later(told));
+            }
+            if let Some(timer) = timer {
+                self.send(timer.shard(), Request::Cancel { key: timer.key(), answer });
+            }
+        }
+        drop(many.account.map(Account::tell));
     }
 
     /// Sends a timer of this core to another shard and tells its new key there.

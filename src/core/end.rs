@@ -20,6 +20,7 @@ impl<T: Send + 'static> Core<T> {
             let shard_state = &mut *self.state.borrow_mut();
             let mut visitors = self.door().visitors();
             visitors.state = state;
+            visitors.moved = shard_state.moved.leave_names();
             self.lanes.borrow_mut().append(&mut visitors.arriving);
             for key in visitors.bank.drain(..) {
                 shard_state.shard.revoke(key);

@@ -9,19 +9,21 @@
 //! What is sent here by the old name is sent on, over the same lane and so behind the timer. What
 //! is remembered for that is bounded: the oldest are forgotten first. A shard that remembers some
 //! sleeps lightly: it is woken by whatever is sent to it, as that may concern a timer which is due
-//! elsewhere.
+//! elsewhere. When it is closed, what it remembers lies at its door, and clients send to the new
+//! names themselves.
 //!
 //! Draining is moving, slot by slot and in slices of a turn.
 //!
 //! Cost: some 40 bytes for each timer that is remembered.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 use corewheel_shard::{CancelOutcome as ShardCancel, Tick, TimerKey};
 
 use super::state::{Effect, Errand, State};
 use super::{Core, contain};
-use crate::across::{Across, DrainAnswer, MoveAnswer};
+use crate::across::{Across, DrainAnswer, MoveAnswer, NewNames};
 use crate::handle::{ShardId, TimerHandle};
 use crate::lane::Request;
 use crate::mesh::Directory;
@@ -37,7 +39,8 @@ const PATIENCE_NS: u64 = 1_000_000_000;
 pub(super) struct Moved {
     home: ShardId,
     max: usize,
-    whereabouts: BTreeMap<TimerKey, TimerHandle>,
+    /// Shared once the shard is closed.
+    whereabouts: Arc<NewNames>,
     /// Oldest first.
     keys: VecDeque<TimerKey>,
 }
@@ -52,7 +55,7 @@ pub(super) enum Whereabouts {
 
 impl Moved {
     pub(super) fn new(home: ShardId, max: usize) -> Self {
-        Self { home, max, whereabouts: BTreeMap::new(), keys: VecDeque::new() }
+        Self { home, max, whereabouts: Arc::default(), keys: VecDeque::new() }
     }
 
     #[inline]
@@ -69,15 +72,21 @@ impl Moved {
 
     /// Notes where a timer has gone, or that it is elsewhere than was noted.
     fn remember(&mut self, key: TimerKey, timer: TimerHandle) {
-        if self.whereabouts.insert(key, timer).is_some() {
+        let whereabouts = Arc::make_mut(&mut self.whereabouts);
+        if whereabouts.insert(key, timer).is_some() {
             return;
         }
         if self.keys.len() >= self.max
             && let Some(oldest) = self.keys.pop_front()
         {
-            self.whereabouts.remove(&oldest);
+            whereabouts.remove(&oldest);
         }
         self.keys.push_back(key);
+    }
+
+    /// For those who look for timers of this shard when it is closed.
+    pub(super) fn leave_names(&self) -> Option<Arc<NewNames>> {
+        (!self.keys.is_empty()).then(|| Arc::clone(&self.whereabouts))
     }
 }
 

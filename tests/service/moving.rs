@@ -547,3 +547,64 @@ fn a_waker_that_is_told_of_a_move_finds_nothing_borrowed() {
     assert_eq!(look(&mut answer).unwrap().unwrap().unwrap().moved, 100);
     LAB_TIMERS.set(None);
 }
+
+#[test]
+fn old_names_outlive_the_shard_that_was_drained() {
+    let (mut lab, fired) = lab_of(3);
+    let timers = lab.timers().clone();
+    let mut client = lab.client();
+    let old: Vec<_> = (0..9).map(|n| timers.schedule(ms(10), n).unwrap()).collect();
+    let local = timers.schedule_fn(ms(10), |_| {}).unwrap();
+    let mut drained = client.drain_shard(SHARD, &[OTHER]).into_future();
+    lab.settle();
+    assert_eq!(look(&mut drained).unwrap().unwrap().unwrap().moved, 9);
+    // One goes on to a third shard, and then the two that it was on are gone.
+    let mut on = client.move_to(old[0], THIRD).into_future();
+    lab.settle();
+    lab.settle();
+    assert!(look(&mut on).unwrap().unwrap().is_ok());
+    let ended = lab.shards.remove(0).shutdown(ShutdownPolicy::Return);
+    assert_eq!(ended.returned.len(), 1);
+
+    client.reset_detached(old[1], ms(20));
+    let mut batch = client.batch(SHARD);
+    batch.reset_detached(old[2], ms(30));
+    batch.cancel_detached(old[3]);
+    batch.send().unwrap();
+    let mut cancelled = client.cancel(old[4]).into_future();
+    let mut many = client.cancel_many(&[old[5], local, old[0]]).into_future();
+    client.cancel_many_detached(&[old[6]]);
+    let mut moved = client.move_to(old[7], THIRD).into_future();
+    assert!(matches!(timers.cancel(old[8]), CancelOutcome::Elsewhere(OTHER)));
+    for _ in 0..3 {
+        lab.settle();
+    }
+    assert!(look(&mut cancelled).unwrap().unwrap().won());
+    assert_eq!(look(&mut moved).unwrap().unwrap().unwrap().shard(), THIRD);
+    let many = look(&mut many).unwrap();
+    assert!(matches!(&many[0], Ok(done) if done.won()), "{many:?}");
+    assert!(many[1].is_err(), "that one was returned with its shard");
+    assert!(matches!(&many[2], Ok(done) if done.won()), "{many:?}");
+    lab.advance(ms(10));
+    lab.advance(ms(10));
+    lab.advance(ms(10));
+    let mut all = fired.take();
+    all.sort_unstable();
+    assert_eq!(all, [(1, 1, 20), (2, 1, 30), (7, 2, 10), (8, 1, 10)]);
+
+    // The second one closes as well.
+    let last = lab.shards[0].timers().schedule(FAR, 10).unwrap();
+    let _ = lab.shards[0].timers().move_to(last, THIRD).unwrap();
+    lab.settle();
+    let _ = lab.shards.remove(0).shutdown(ShutdownPolicy::Return);
+    let mut cancelled = client.cancel(last).into_future();
+    let mut stale = client.cancel(old[7]).into_future();
+    let mut gone = client.cancel(old[1]).into_future();
+    lab.settle();
+    assert!(look(&mut cancelled).unwrap().unwrap().won());
+    assert!(matches!(
+        look(&mut stale),
+        Some(Ok(CancelOutcome::AlreadyFired | CancelOutcome::Stale))
+    ));
+    assert!(look(&mut gone).unwrap().is_err(), "its last shard is closed");
+}
