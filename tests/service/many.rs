@@ -301,3 +301,59 @@ fn many_at_once_work_on_every_runtime() {
         }
     }
 }
+
+#[test]
+fn a_group_follows_timers_that_are_moved_and_is_closed_without_an_answer() {
+    let mut lab = Lab::new(builder(2));
+    let timers = lab.timers().clone();
+    let client = lab.client();
+    let mut group: TimerGroup =
+        timers.schedule_many((0..4).map(|n| (ms(5), n))).unwrap().into_iter().collect();
+    let [a, b, c, d] = group.iter().collect::<Vec<_>>()[..] else { panic!("four are in it") };
+    let moved = timers.move_to(a, OTHER).unwrap();
+    assert!(group.replace(a, moved));
+    assert!(!group.contains(a) && group.contains(moved));
+    assert!(!group.replace(a, moved), "it is known by its new name already");
+    assert_eq!(group.len(), 4);
+    assert_eq!(format!("{:?}", TimerGroup::from_iter([moved])), format!("{{{moved:?}}}"));
+    // By its old name it is found as well.
+    let _ = timers.move_to(b, OTHER).unwrap();
+    let mut closed_here: TimerGroup = [b, c].into_iter().collect();
+    let ended = closed_here.close_here(&timers);
+    assert!(matches!(&ended[..], [(timer, outcome)] if *timer == c && outcome.won()));
+    assert!(group.remove(b) && group.remove(c));
+    group.close_detached(&client);
+    assert!(group.is_empty());
+    for _ in 0..3 {
+        lab.settle();
+    }
+    assert_eq!(lab.counts().pending + lab.counts_of(OTHER).pending, 0, "{d:?} too");
+    group.insert(timers.schedule(ms(5), 4).unwrap());
+    group.clear();
+    assert!(group.is_empty());
+    lab.advance(ms(5));
+    assert_eq!(lab.fired(), [(4, 5)], "those that are taken out go on");
+}
+
+#[test]
+fn many_for_moments_fire_when_they_are_due_also_those_of_the_past_and_of_never() {
+    let mut lab = Lab::new(builder(2));
+    let client = lab.client();
+    lab.advance(ms(10));
+    let now = client.now();
+    let moments = [(now + ms(3), 1), (now - ms(5), 2), (now, 3)];
+    assert_eq!(client.schedule_many_at(OTHER, moments).unwrap().len(), 3);
+    lab.advance(ms(1));
+    let never = client.schedule_many(OTHER, [(Duration::MAX, 4), (Duration::ZERO, 5)]).unwrap();
+    lab.settle();
+    assert_eq!(lab.fired(), [(2, 11), (3, 11), (5, 11)]);
+    lab.advance(ms(2));
+    assert_eq!(lab.fired(), [(1, 13)]);
+    let mut moved = client.move_to(never[0], SHARD).into_future();
+    lab.settle();
+    lab.settle();
+    assert!(look(&mut moved).unwrap().unwrap().is_ok(), "what is never due travels as well");
+    lab.advance(FAR);
+    assert_eq!((lab.fired().len(), lab.counts().pending), (0, 1));
+    check_law(&lab.counts());
+}
