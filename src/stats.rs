@@ -94,7 +94,8 @@ counts! {
     /// Timers whose cancel came before they did; they count as cancelled too.
     overtaken,
     /// Timers that went to live on another shard; they count as cancelled too, and there as timers
-    /// from other threads.
+    /// from other threads. One that found the other shard closed and came back counts as well, and
+    /// as scheduled here.
     moved_out,
     /// Timers handed back or dropped unfired at shutdown.
     returned,

@@ -283,9 +283,7 @@ impl<T: Send + 'static> Core<T> {
         let again = self.schedule_stored(deadline, stored);
         let again = again.expect("a slot was just given back");
         self.begin_class(class, again);
-        let state = &mut *self.state.borrow_mut();
-        state.counts.moved_out -= 1;
-        state.moved.remember(key, TimerHandle::new(self.id, again));
+        self.state.borrow_mut().moved.remember(key, TimerHandle::new(self.id, again));
     }
 
     /// After a timer has left, the first one or not.

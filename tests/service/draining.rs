@@ -94,8 +94,9 @@ fn delay(rng: &mut Rng) -> Duration {
     }
 }
 
-/// What a cancel by the only one who does says must be so.
-fn settle(ledger: &Ledger, known: &Known, outcome: CancelOutcome<RemoteTask<Job>>) {
+/// What a cancel by the only one who does says must be so. A shard that is closed says nothing.
+fn settle<E>(ledger: &Ledger, known: &Known, outcome: Result<CancelOutcome<RemoteTask<Job>>, E>) {
+    let Ok(outcome) = outcome else { return };
     match outcome {
         CancelOutcome::Cancelled { task: RemoteTask::Value(job), .. } => {
             job.end(|ledger| &ledger.home);
@@ -130,13 +131,13 @@ fn remote_operation(
                     job.end(|ledger| &ledger.refused);
                     thread::yield_now();
                 }
-                Err(ScheduleError::Closed(_)) => panic!("nobody has closed it"),
+                Err(ScheduleError::Closed(job)) => job.end(|ledger| &ledger.refused),
             }
         }
         (9 | 10, Some(picked)) => client.cancel_detached(mine.swap_remove(picked).handle),
         (11 | 12, Some(picked)) => {
             let Mine { handle, known } = mine.swap_remove(picked);
-            settle(ledger, &known, client.cancel(handle).wait().unwrap());
+            settle(ledger, &known, client.cancel(handle).wait());
         }
         (13, Some(picked)) => {
             let some = mine.split_off(picked.max(mine.len().saturating_sub(20)));
@@ -147,14 +148,14 @@ fn remote_operation(
             }
             let outcomes = client.cancel_many(&handles).wait().unwrap();
             for (mine, outcome) in some.iter().zip(outcomes) {
-                settle(ledger, &mine.known, outcome.unwrap());
+                settle(ledger, &mine.known, outcome);
             }
         }
         (14, Some(picked)) => {
             // By whichever name it is known from then on.
             let moved = client.move_to(mine[picked].handle, shard);
             if rng.bool()
-                && let Ok(name) = moved.wait().unwrap()
+                && let Ok(Ok(name)) = moved.wait()
             {
                 mine[picked].handle = name;
             }
@@ -163,7 +164,7 @@ fn remote_operation(
             let after = delay(rng);
             mine[picked].allow(client.now() + after);
             if rng.u32(..8) == 0 {
-                let _ = client.reset(mine[picked].handle, after).wait().unwrap();
+                let _ = client.reset(mine[picked].handle, after).wait();
             } else {
                 client.reset_detached(mine[picked].handle, after);
             }
@@ -237,8 +238,11 @@ impl Part {
             self.ledger.shards_at_work.fetch_sub(1, Ordering::SeqCst);
             return;
         }
-        let next = timers.schedule_fn(ms(1), move |timers| self.burst(timers));
-        assert!(next.is_ok(), "there is room for one callback");
+        let ledger = Arc::clone(&self.ledger);
+        if timers.schedule_fn(ms(1), move |timers| self.burst(timers)).is_err() {
+            // It is shut down.
+            ledger.shards_at_work.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 }
 
@@ -250,7 +254,8 @@ fn drain_round(service: &TimerService<Job>, stop: &AtomicBool) -> (u64, u64) {
         for shard in service.shards() {
             let others: Vec<_> = service.shards().filter(|other| *other != shard).collect();
             let answer: Result<_, Closed> = block_on(client.drain_shard(shard, &others));
-            let report = answer.unwrap().unwrap();
+            let Ok(report) = answer else { return (drains, moved) };
+            let report = report.unwrap();
             assert_eq!(report.sleeps, 0);
             (drains, moved) = (drains + 1, moved + report.moved);
             thread::sleep(ms(1));
@@ -259,13 +264,16 @@ fn drain_round(service: &TimerService<Job>, stop: &AtomicBool) -> (u64, u64) {
     (drains, moved)
 }
 
-fn check(host: Host, operations: u64, seed: u64) {
+/// Where `ends` names a policy the service is shut down by it amid all of it.
+fn check(host: Host, operations: u64, seed: u64, ends: Option<ShutdownPolicy>) {
     let ledger = Arc::new(Ledger::default());
     // As many names as that are remembered by each shard; these are fewer.
     let builder = builder(usize::from(SHARDS)).capacity(1 << 20);
-    let running = Running::start(host, builder, |_| {
-        |fired: Fired<Job>, timers: &Timers<Job>| {
-            if timers.now() < *fired.task.known.not_before.lock().unwrap() {
+    let running = Running::start(host, builder, move |_| {
+        move |fired: Fired<Job>, timers: &Timers<Job>| {
+            // A shutdown may fire what is not due.
+            let is_early = timers.now() < *fired.task.known.not_before.lock().unwrap();
+            if is_early && ends != Some(ShutdownPolicy::Fire) {
                 fired.task.ledger.early.fetch_add(1, Ordering::Relaxed);
             }
             fired.task.end(|ledger| &ledger.fired);
@@ -283,35 +291,52 @@ fn check(host: Host, operations: u64, seed: u64) {
         let start = move |timers: &Timers<Job>| {
             // From here on it is a callback of its own core, and is not moved.
             let begun = timers.schedule_fn(Duration::ZERO, move |timers| part.burst(timers));
-            assert!(begun.is_ok(), "it has just begun");
+            assert!(begun.is_ok() || ends.is_some(), "it has just begun");
         };
         assert!(client.schedule_fn_on(shard, Duration::ZERO, start).is_ok(), "it has just begun");
     }
     let stop = AtomicBool::new(false);
-    let (drains, moved) = thread::scope(|scope| {
+    let ((drains, moved), report) = thread::scope(|scope| {
         let drainer = scope.spawn(|| drain_round(&running.service, &stop));
         let workers: Vec<_> = (0..THREADS)
             .map(|number| {
-                let (client, ledger) = (running.client(), &ledger);
+                let (client, ledger, stop) = (running.client(), &ledger, &stop);
                 scope.spawn(move || {
                     let mut rng = Rng::with_seed(seed.wrapping_add(1_000 + number));
                     let mut mine = Vec::new();
                     for _ in 0..operations {
+                        if stop.load(Ordering::SeqCst) {
+                            return;
+                        }
                         remote_operation(&client, ledger, &mut rng, &mut mine);
                     }
                 })
             })
             .collect();
+        let report = ends.map(|policy| {
+            thread::sleep(ms(20));
+            let report = running.service.shutdown(policy).unwrap();
+            // What is sent now is answered by nobody.
+            thread::sleep(ms(5));
+            stop.store(true, Ordering::SeqCst);
+            report
+        });
         let joined: Vec<_> = workers.into_iter().map(thread::ScopedJoinHandle::join).collect();
         let at_work = || ledger.shards_at_work.load(Ordering::SeqCst) > 0;
-        if joined.iter().all(Result::is_ok) {
+        if joined.iter().all(Result::is_ok) && ends.is_none() {
             wait_until("the shards are done", || !at_work());
         }
         stop.store(true, Ordering::SeqCst);
         assert!(joined.iter().all(Result::is_ok), "a thread does its part");
-        drainer.join().expect("all drains are answered")
+        (drainer.join().expect("all drains are answered"), report)
     });
-    let report = running.end(ShutdownPolicy::Return);
+    let report = match report {
+        None => running.end(ShutdownPolicy::Return),
+        Some(report) => {
+            running.stop();
+            report
+        }
+    };
     let counts: Vec<_> = report.shards.iter().map(|shard| shard.counts).collect();
     for returned in report.into_returned() {
         if let RemoteTask::Value(job) = returned.task {
@@ -333,10 +358,14 @@ fn check(host: Host, operations: u64, seed: u64) {
     assert_eq!(read(&ledger.lies), 0, "{host:?}: what is said to be gone is gone");
     assert_eq!(accepted, fired + home + dropped + returned, "{host:?}: each has one outcome");
     let cancelled = sum(|counts| counts.cancelled) - sum(|counts| counts.moved_out);
-    assert_eq!(cancelled, home + dropped, "{host:?}");
-    assert_eq!(sum(|counts| counts.returned), returned, "{host:?}");
+    if ends.is_none_or(|policy| policy == ShutdownPolicy::Return) {
+        assert_eq!(cancelled, home + dropped, "{host:?}");
+    }
+    if ends.is_none() {
+        assert_eq!(sum(|counts| counts.returned), returned, "{host:?}");
+        assert!(moved > 0 && sum(|counts| counts.moved_out) >= moved, "{host:?}: it was drained");
+    }
     assert_eq!(sum(|counts| counts.panicked), 0, "{host:?}");
-    assert!(moved > 0 && sum(|counts| counts.moved_out) >= moved, "{host:?}: it was drained");
 }
 
 #[test]
@@ -346,6 +375,18 @@ fn every_timer_has_one_outcome_while_its_shards_are_drained_into_each_other() {
     let operations = env::var("COREWHEEL_OPS").map_or(2_000, |ops| ops.parse().unwrap());
     println!("COREWHEEL_SEED={seed}");
     for host in Host::all() {
-        check(host, operations, seed);
+        check(host, operations, seed, None);
+    }
+}
+
+#[test]
+fn every_timer_has_one_outcome_when_the_service_is_shut_down_amid_drains() {
+    let seed =
+        env::var("COREWHEEL_SEED").map_or_else(|_| fastrand::u64(..), |s| s.parse().unwrap());
+    println!("COREWHEEL_SEED={seed}");
+    for host in Host::all() {
+        for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
+            check(host, 100_000, seed, Some(policy));
+        }
     }
 }
