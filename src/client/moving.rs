@@ -116,9 +116,9 @@ impl<T: Send + 'static> Client<T> {
 
     /// Sends a timer of this core to another shard and tells its new key there.
     ///
-    /// Whatever wakes another shard may run what is its user's, also on this thread. So `check` says
-    /// whether the timer is still there once the lane is open, and from then on nothing else runs
-    /// until the timer is on the lane: a key that is taken is used. `pack` is told the key and
+    /// Whatever wakes another shard may run what is its user's, also on this thread. So `check`
+    /// says whether the timer is still there once the lane is open, and from then on nothing else
+    /// runs until the timer is on the lane: a key that is taken is used. `pack` is told the key and
     /// makes the request; it is told another, with the request, if the lane was closed meanwhile.
     ///
     /// If it cannot be sent after all it comes back.
