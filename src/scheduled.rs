@@ -14,13 +14,13 @@ use std::convert::Infallible;
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::client::Client;
-use crate::core::contain;
+use crate::core::{Core, contain};
 use crate::driver::is_shard_thread;
 use crate::error::ScheduleError;
 use crate::handle::{ShardId, TimerHandle};
@@ -84,8 +84,6 @@ enum Outcome<R> {
     Awaited,
     Done(R),
     Failed(TaskError),
-    /// The task was dropped before it ran, by a cancel or by the shard's end.
-    Gone,
     Taken,
 }
 
@@ -99,21 +97,35 @@ impl<R> Slot<R> {
 }
 
 /// The task, until it has run or was dropped. Whichever it is, the one that waits is told.
-struct Job<R>(Rc<Slot<R>>);
+struct Job<R, T: Send + 'static> {
+    slot: Rc<Slot<R>>,
+    /// Weakly: the shard holds this.
+    core: Weak<Core<T>>,
+}
 
-impl<R> Job<R> {
-    fn run<T: Send + 'static>(self, timers: &Timers<T>, call: impl FnOnce() -> R) {
-        self.0.ran.set(true);
+impl<R, T: Send + 'static> Job<R, T> {
+    fn run(self, timers: &Timers<T>, call: impl FnOnce() -> R) {
+        self.slot.ran.set(true);
         let result = attempt(timers, call);
-        self.0.finish(result.map_or_else(Outcome::Failed, Outcome::Done));
+        self.slot.finish(result.map_or_else(Outcome::Failed, Outcome::Done));
     }
 }
 
-impl<R> Drop for Job<R> {
+impl<R, T: Send + 'static> Drop for Job<R, T> {
     fn drop(&mut self) {
-        if !self.0.ran.get() {
-            self.0.finish(Outcome::Gone);
+        if self.slot.ran.get() {
+            return;
         }
+        let outcome = match self.slot.outcome.replace(Outcome::Taken) {
+            // Why is to be said now: a shard that is there may be gone when somebody looks.
+            Outcome::Awaited if self.core.upgrade().is_some_and(|core| !core.is_closed()) => {
+                Outcome::Failed(TaskError::Cancelled)
+            }
+            Outcome::Awaited => Outcome::Failed(TaskError::Closed),
+            // Whoever waits has cancelled it.
+            known => known,
+        };
+        self.slot.finish(outcome);
     }
 }
 
@@ -144,11 +156,9 @@ impl<R, T: Send + 'static> Scheduled<R, T> {
         }
         match self.timers.cancel(self.timer) {
             CancelOutcome::Cancelled { remaining, task } => {
+                // Before it is dropped, which wakes whoever waits.
+                self.slot.outcome.set(Outcome::Failed(TaskError::Cancelled));
                 drop(task);
-                // Whoever waits has been told that it is gone, and may have looked.
-                if !matches!(self.slot.outcome.replace(Outcome::Taken), Outcome::Taken) {
-                    self.slot.outcome.set(Outcome::Failed(TaskError::Cancelled));
-                }
                 CancelOutcome::Cancelled { remaining, task: () }
             }
             CancelOutcome::Elsewhere(shard) => CancelOutcome::Elsewhere(shard),
@@ -183,8 +193,6 @@ impl<R, T: Send + 'static> Scheduled<R, T> {
             }
             Outcome::Done(result) => Some(Ok(result)),
             Outcome::Failed(error) => Some(Err(error)),
-            Outcome::Gone if self.timers.core().is_closed() => Some(Err(TaskError::Closed)),
-            Outcome::Gone => Some(Err(TaskError::Cancelled)),
             Outcome::Taken => None,
         }
     }
@@ -198,9 +206,13 @@ impl<R, T: Send + 'static> Future for Scheduled<R, T> {
             return Poll::Ready(result);
         }
         assert!(!self.is_finished(), "a scheduled task is polled after it gave its result");
-        let known = self.slot.waker.take().filter(|known| known.will_wake(cx.waker()));
-        self.slot.waker.set(Some(known.unwrap_or_else(|| cx.waker().clone())));
-        Poll::Pending
+        let known = self.slot.waker.take();
+        let same = known.as_ref().is_some_and(|known| known.will_wake(cx.waker()));
+        let (kept, old) = if same { (known, None) } else { (Some(cx.waker().clone()), known) };
+        self.slot.waker.set(kept);
+        // To clone and to drop a waker is the user's code, which may have cancelled the task.
+        drop(old);
+        self.try_take().map_or(Poll::Pending, Poll::Ready)
     }
 }
 
@@ -271,7 +283,7 @@ impl<T: Send + 'static> Timers<T> {
     ) -> Result<Scheduled<R, T>, ScheduleError<LocalCall<T>>> {
         let outcome = Cell::new(Outcome::Awaited);
         let slot = Rc::new(Slot { outcome, waker: Cell::default(), ran: Cell::default() });
-        let job = Job(Rc::clone(&slot));
+        let job = Job { slot: Rc::clone(&slot), core: self.downgrade() };
         let timer = schedule(Box::new(move |timers| job.run(timers, || task(timers))))?;
         Ok(Scheduled { timers: self.clone(), timer, slot })
     }

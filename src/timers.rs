@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
 use corewheel_shard::Tick;
@@ -57,6 +57,10 @@ impl<T: Send + 'static> Timers<T> {
 
     pub(crate) fn core(&self) -> &Core<T> {
         &self.core
+    }
+
+    pub(crate) fn downgrade(&self) -> Weak<Core<T>> {
+        Rc::downgrade(&self.core)
     }
 
     /// Schedules a typed timer, to be given to the service's handler on this core after `delay`.

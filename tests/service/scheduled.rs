@@ -1,13 +1,16 @@
 //! Tasks that run later and whose result is awaited: what comes of them, whatever becomes of them.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use corewheel::{
-    CancelOutcome, Fired, ScheduleError, ShutdownPolicy, Task, TaskError, TimerService, Timers,
+    CancelOutcome, Fired, ScheduleError, ShutdownPolicy, Task, TaskError, TimerHandle,
+    TimerService, Timers,
 };
 
 use crate::support::{
@@ -209,4 +212,93 @@ fn a_result_that_is_to_come_can_go_to_another_thread() {
         check(&answer);
         check(&answer.into_future());
     }
+}
+
+#[test]
+fn a_waker_that_cancels_the_task_when_it_is_dropped_loses_no_wake_up() {
+    thread_local! {
+        static TIMERS: RefCell<Option<(Timers<u8>, TimerHandle)>> = const { RefCell::new(None) };
+    }
+    struct Cancels;
+    impl Wake for Cancels {
+        fn wake(self: Arc<Self>) {}
+    }
+    impl Drop for Cancels {
+        fn drop(&mut self) {
+            if let Some((timers, timer)) = TIMERS.take() {
+                assert!(timers.cancel(timer).won());
+            }
+        }
+    }
+    let lab = lab();
+    let mut answer = lab.timers().schedule_task(FAR, |_| 1).unwrap();
+    let cancels = Waker::from(Arc::new(Cancels));
+    let mut context = Context::from_waker(&cancels);
+    assert!(Future::poll(std::pin::Pin::new(&mut answer), &mut context).is_pending());
+    TIMERS.set(Some((lab.timers().clone(), answer.timer())));
+    // The last of it is in the task, and goes when another takes its place.
+    drop(cancels);
+    let (alarm, waker) = Alarm::new();
+    let mut context = Context::from_waker(&waker);
+    let polled = Future::poll(std::pin::Pin::new(&mut answer), &mut context);
+    assert!(TIMERS.with_borrow(Option::is_none), "it is cancelled");
+    match polled {
+        Poll::Ready(result) => assert_eq!(result, Err(TaskError::Cancelled)),
+        Poll::Pending => assert_eq!(alarm.count(), 1, "it waits for ever"),
+    }
+}
+
+#[test]
+fn one_that_was_cancelled_is_told_so_even_when_its_shard_has_ended_since() {
+    let mut lab = lab();
+    let mut answer = lab.timers().schedule_task(FAR, |_| 1).unwrap();
+    lab.client().cancel_detached(answer.timer());
+    lab.settle();
+    let _ = lab.end(ShutdownPolicy::Drop);
+    assert_eq!(answer.cancel(), CancelOutcome::Stale);
+    assert_eq!(answer.try_take(), Some(Err(TaskError::Cancelled)));
+}
+
+#[test]
+fn one_whose_shard_dies_is_told_so() {
+    let mut lab = lab();
+    let client = lab.client();
+    let mut local = lab.timers().schedule_task(FAR, |_| 1).unwrap();
+    let remote = client.schedule_task_on(SHARD, FAR, |_| 2).unwrap();
+    let unseen = client.schedule_task_on(SHARD, FAR, |_| 3).unwrap();
+    let (alarm, waker) = Alarm::new();
+    let mut context = Context::from_waker(&waker);
+    assert!(Future::poll(std::pin::Pin::new(&mut local), &mut context).is_pending());
+    drop(lab.shards.remove(0));
+    assert_eq!((alarm.count(), look(&mut local)), (1, Some(Err(TaskError::Closed))));
+    assert_eq!(look(&mut remote.into_future()), Some(Err(TaskError::Closed)));
+    assert_eq!(look(&mut unseen.into_future()), Some(Err(TaskError::Closed)));
+}
+
+#[test]
+fn a_task_that_panics_when_it_is_dropped_still_says_what_became_of_it() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("it is dropped");
+        }
+    }
+    let mut lab = lab();
+    let begin = |lab: &Lab<u8>| {
+        let bomb = Bomb;
+        lab.timers().schedule_task(FAR, move |_| drop(bomb)).unwrap()
+    };
+    let (mut elsewhere, mut here, mut left) = (begin(&lab), begin(&lab), begin(&lab));
+    lab.client().cancel_detached(elsewhere.timer());
+    lab.settle();
+    assert_eq!(elsewhere.try_take(), Some(Err(TaskError::Cancelled)));
+    let cancels = AssertUnwindSafe(|| here.cancel());
+    assert!(catch_unwind(cancels).is_err(), "it is dropped by who cancels");
+    assert_eq!(here.try_take(), Some(Err(TaskError::Cancelled)));
+    // A result whose drop panics, and nobody to take it.
+    lab.timers().schedule_task(ms(1), |_| Bomb).unwrap().detach();
+    lab.advance(ms(1));
+    assert_eq!(lab.counts().panicked, 2);
+    let _ = lab.end(ShutdownPolicy::Drop);
+    assert_eq!(left.try_take(), Some(Err(TaskError::Closed)));
 }
