@@ -197,7 +197,7 @@ impl<T: Send + 'static> Interval<T> {
         let now = self.timers.now();
         let late = now.saturating_duration_since(due);
         let next = self.timers.next_tick(due, (now, late), self.period, behavior);
-        self.missed += next.missed;
+        self.missed = self.missed.saturating_add(next.missed);
         next.due
     }
 }
@@ -320,8 +320,8 @@ impl<T: Send + 'static> Timers<T> {
         period: Duration,
         behavior: MissedTickBehavior,
     ) -> NextTick {
-        // Fits: a service is not up for 584 years.
-        let behind = (late.as_nanos() / period.as_nanos()) as u64;
+        // The first may have been due before there was a service, so this need not fit.
+        let behind = u64::try_from(late.as_nanos() / period.as_nanos()).unwrap_or(u64::MAX);
         if behind == 0 || behavior == MissedTickBehavior::Burst {
             return NextTick { due: self.after(due, period), missed: 0, behind };
         }

@@ -321,7 +321,7 @@ where
                 let late = now.saturating_duration_since(state.aim.get());
                 let next = timers.next_tick(due, (now, late), *period, *behavior);
                 (run.missed, run.behind) = (next.missed, next.behind);
-                state.missed.set(state.missed.get() + next.missed);
+                state.missed.set(state.missed.get().saturating_add(next.missed));
                 run.next_due = Some(next.due);
                 let deadline = state.aim_at(timers, body, next.due, now);
                 state.arm_again(timers, deadline);

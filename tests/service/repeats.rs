@@ -1,19 +1,21 @@
 //! Callbacks that run again and again: when, how many times, and what ends them.
 
 use std::cell::{Cell, RefCell};
+use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use corewheel::{
-    Fired, Jitter, MissedTickBehavior, OnPanic, Periodic, PeriodicRun, Repeat, ScheduleError,
-    ShutdownPolicy, StopOutcome, Timers, Turn, ZeroPeriod,
+    Fired, Jitter, MissedTickBehavior, OnPanic, Periodic, PeriodicRun, RemotePeriodic, Repeat,
+    ScheduleError, ShutdownPolicy, StopOutcome, Task, TimerHandle, TimerKey, Timers, Turn,
+    ZeroPeriod,
 };
 
 use crate::support::{
-    FAR, Guard, Host, Lab, PATIENCE, Running, SHARD, builder, check_law, look, ms, ticks_of,
-    wait_until,
+    FAR, Guard, Host, Lab, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms,
+    ticks_of, wait_until,
 };
 
 type Run<'a> = PeriodicRun<'a, u8>;
@@ -769,5 +771,310 @@ fn one_from_elsewhere_ends_with_its_shard() {
         assert_eq!(dropped.load(Ordering::SeqCst), 3 + 2 * fires, "{policy:?}");
         let refused = client.repeat_on(SHARD, rate(ms(10)), |_: &mut Run<'_>| {});
         assert!(matches!(refused, Err(ScheduleError::Closed(_))));
+    }
+}
+
+/// Takes the task of the only timer of a shard away, by all the handles that there could be.
+fn take_back(timers: &Timers<u8>) -> Option<Task<u8>> {
+    let mut keys = (0..16).flat_map(|index| (1..40).map(move |of| (index, of)));
+    keys.find_map(|(index, of)| {
+        let key = TimerKey::from_parts(index, NonZeroU32::new(of).unwrap());
+        timers.cancel(TimerHandle::new(SHARD, key)).task()
+    })
+}
+
+#[test]
+fn one_that_is_taken_back_by_a_guessed_handle_can_be_run_stopped_and_dropped() {
+    let mut lab = Lab::<u8>::new(builder(1).capacity(16));
+    let timers = lab.timers().clone();
+    let (guard, dropped) = Guard::new();
+    let call = move |_: &mut Run<'_>| {
+        let _held = &guard;
+    };
+    let periodic = timers.repeat(rate(ms(5)), call).unwrap();
+    let Some(Task::Callback(call)) = take_back(&timers) else { panic!("it is a callback") };
+    lab.advance(ms(20));
+    assert_eq!((periodic.runs(), periodic.is_over(), timers.len()), (0, false, 0));
+    call.run(&timers);
+    assert_eq!((periodic.runs(), timers.len()), (1, 1), "it has begun again");
+    lab.advance(ms(5));
+    assert!(periodic.runs() > 1);
+    let call = take_back(&timers);
+    assert_eq!(
+        (periodic.stop(), periodic.stop()),
+        (StopOutcome::Stopped, StopOutcome::AlreadyOver)
+    );
+    let ran = periodic.runs();
+    let Some(Task::Callback(call)) = call else { panic!("it is a callback") };
+    assert_eq!(dropped.load(Ordering::SeqCst), 0);
+    call.run(&timers);
+    assert_eq!((periodic.runs(), dropped.load(Ordering::SeqCst)), (ran, 1));
+    assert_eq!((timers.len(), lab.counts().panicked), (0, 0));
+    check_law(&lab.counts());
+}
+
+#[test]
+fn one_whose_next_run_is_taken_from_under_it_does_not_overlap_and_ends() {
+    for held in [false, true] {
+        let mut lab = Lab::<u8>::new(builder(1).capacity(16));
+        let runs = Rc::new(Cell::new(0));
+        let (counted, deep) = (Rc::clone(&runs), Cell::new(0));
+        let kept = Rc::new(RefCell::new(None));
+        let keep = Rc::clone(&kept);
+        let call = move |run: &mut Run<'_>| {
+            counted.set(counted.get() + 1);
+            deep.set(deep.get() + 1);
+            assert_eq!(deep.get(), 1, "it runs within itself");
+            match take_back(run.timers()) {
+                Some(Task::Callback(call)) if !held => call.run(run.timers()),
+                taken => drop(keep.replace(taken)),
+            }
+            deep.set(deep.get() - 1);
+        };
+        let periodic = lab.timers().repeat(rate(ms(5)), call).unwrap();
+        lab.advance(ms(5));
+        lab.advance(ms(50));
+        assert_eq!((runs.get(), periodic.runs(), lab.counts().panicked), (1, 1, 0));
+        assert!(held || periodic.is_over());
+        let taken = kept.take();
+        if let Some(Task::Callback(call)) = taken {
+            call.run(lab.timers());
+        }
+        assert_eq!((runs.get(), lab.timers().len()), (1 + u32::from(held), 0));
+        drop(kept.take());
+        assert!(periodic.is_over());
+    }
+}
+
+#[test]
+fn every_period_is_run_or_counted_once_whatever_makes_runs_late() {
+    let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0043);
+    let behaviors = [MissedTickBehavior::Burst, MissedTickBehavior::Skip];
+    for round in 0..200 {
+        let behavior = behaviors[round % 2];
+        let mut lab = lab();
+        let (clock, start) = (lab.clock.clone(), lab.clock.now());
+        let period = Duration::from_micros(rng.u64(300..30_000));
+        let (jitter, slack) = (Duration::from_micros(rng.u64(0..40_000)), ms(rng.u64(0..40)));
+        let sum = Rc::new(Cell::new(0));
+        let (missed, mut works) = (Rc::clone(&sum), rng.fork());
+        let mut due = start + period;
+        let call = move |run: &mut Run<'_>| {
+            assert_eq!(run.due(), due, "the grid is kept");
+            assert!(run.now() >= due, "early");
+            assert!(behavior == MissedTickBehavior::Skip || run.missed() == 0);
+            due += period * (run.missed() as u32 + 1);
+            assert_eq!(run.next_due(), Some(due));
+            missed.set(missed.get() + run.missed());
+            if works.u8(0..8) == 0 {
+                clock.advance(Duration::from_micros(works.u64(0..100_000)));
+            }
+        };
+        let repeat = rate(period).missed_tick_behavior(behavior).slack(slack);
+        let repeat = repeat.jitter(Jitter::up_to(jitter, rng.u64(..)));
+        let periodic = lab.timers().repeat(repeat, call).unwrap();
+        for _ in 0..50 {
+            lab.clock.advance(Duration::from_micros(rng.u64(0..50_000)));
+            for _ in 0..20 {
+                let _ = lab.turn();
+            }
+            assert_eq!(lab.timers().len(), 1);
+        }
+        assert_eq!((periodic.missed(), lab.counts().panicked), (sum.get(), 0), "round {round}");
+        let runs = periodic.runs() + periodic.missed();
+        assert_eq!(periodic.next_due(), Some(start + period * (runs as u32 + 1)));
+    }
+}
+
+#[test]
+fn a_first_run_before_all_time_counts_what_it_missed_without_overflow() {
+    let mut lab = lab();
+    let mut long_ago = lab.clock.now();
+    for power in (0..63).rev() {
+        long_ago = long_ago.checked_sub(Duration::from_secs(1 << power)).unwrap_or(long_ago);
+    }
+    let call = |_: &mut Run<'_>| {};
+    for behavior in [MissedTickBehavior::Skip, MissedTickBehavior::Delay] {
+        let repeat = rate(Duration::from_nanos(1)).first_at(long_ago);
+        let repeat = repeat.missed_tick_behavior(behavior);
+        let periodic = lab.timers().repeat(repeat, call).unwrap();
+        let _ = lab.turn();
+        assert_eq!((periodic.runs(), periodic.missed()), (1, u64::MAX), "{behavior:?}");
+        lab.clock.advance(ms(1));
+        let _ = lab.turn();
+        assert_eq!((periodic.runs(), periodic.missed()), (2, u64::MAX), "{behavior:?}");
+        assert_eq!(periodic.stop(), StopOutcome::Stopped);
+    }
+    assert_eq!(lab.counts().panicked, 0);
+}
+
+#[test]
+fn one_may_shut_its_service_down() {
+    for host in Host::all() {
+        for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
+            let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &Timers<u8>| {});
+            let (guard, dropped) = Guard::new();
+            let (sender, reports) = mpsc::channel();
+            let service = Arc::downgrade(&running.service);
+            let runs = Arc::new(AtomicU64::new(0));
+            let counted = Arc::clone(&runs);
+            let call = move |_: &mut Run<'_>| {
+                let _held = &guard;
+                if counted.fetch_add(1, Ordering::SeqCst) == 2
+                    && let Some(service) = service.upgrade()
+                {
+                    sender.send(service.begin_shutdown(policy).unwrap()).unwrap();
+                }
+            };
+            let periodic = running.client().repeat_on(SHARD, rate(ms(2)), call).unwrap();
+            let report = block_on(reports.recv_timeout(PATIENCE).unwrap());
+            let last = u64::from(policy == ShutdownPolicy::Fire);
+            assert_eq!(runs.load(Ordering::SeqCst), 3 + last, "{host:?} {policy:?}");
+            assert!(periodic.is_over() && report.dead.is_empty());
+            drop(report);
+            assert_eq!(dropped.load(Ordering::SeqCst), 1, "{host:?} {policy:?}");
+            running.stop();
+        }
+    }
+}
+
+#[test]
+fn a_shard_that_dies_ends_and_drops_what_runs_periodically() {
+    let mut lab = lab();
+    let client = lab.client();
+    let (guard, dropped) = Guard::new();
+    let own: Rc<RefCell<Option<Periodic<u8>>>> = Rc::default();
+    let (held, known) = (guard.clone(), Rc::clone(&own));
+    // A circle: the shard holds the callback, and this the shard.
+    let call = move |_: &mut Run<'_>| drop((held.clone(), known.borrow().clone()));
+    let local = lab.timers().repeat(rate(ms(5)), call).unwrap();
+    own.replace(Some(local.clone()));
+    let call = move |_: &mut Run<'_>| drop(guard.clone());
+    let started = client.repeat_on(SHARD, rate(ms(5)), call.clone()).unwrap();
+    lab.advance(ms(5));
+    let sent = client.repeat_on(SHARD, rate(ms(5)), call).unwrap();
+    let before = dropped.load(Ordering::SeqCst);
+    drop(lab.shards.remove(0));
+    assert!(local.is_over() && started.is_over() && sent.is_over());
+    assert_eq!(dropped.load(Ordering::SeqCst), before + 3);
+    for remote in [started, sent] {
+        assert_eq!(remote.stop(&client), StopOutcome::AlreadyOver);
+    }
+    assert_eq!(local.stop(), StopOutcome::AlreadyOver);
+}
+
+#[test]
+fn of_many_that_stop_one_from_elsewhere_one_stops_it() {
+    for round in 0..100 {
+        let running = Running::start(Host::Own(corewheel::Runtime::Thread), builder(1), |_| {
+            |_: Fired<u8>, _: &Timers<u8>| {}
+        });
+        let client = running.client();
+        // Half of them are stopped while they wait for long, the others while they run on and on.
+        let repeat = if round % 2 == 0 { rate(FAR) } else { rate(ms(1)).first_in(Duration::ZERO) };
+        let runs = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&runs);
+        let call = move |_: &mut Run<'_>| {
+            counted.fetch_add(1, Ordering::SeqCst);
+        };
+        let periodic = client.repeat_on(SHARD, repeat, call).unwrap();
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                let (periodic, client) = (periodic.clone(), running.client());
+                std::thread::spawn(move || periodic.stop(&client))
+            })
+            .collect();
+        let outcomes: Vec<_> = threads.into_iter().map(|stops| stops.join().unwrap()).collect();
+        let stopped = outcomes.iter().filter(|found| **found == StopOutcome::Stopped).count();
+        let last = outcomes.contains(&StopOutcome::LastRun);
+        assert!(stopped <= 1 && (stopped == 1) != last, "{outcomes:?}");
+        wait_until("it is over", || periodic.is_over());
+        let ran = runs.load(Ordering::SeqCst);
+        let report = running.end(ShutdownPolicy::Fire);
+        assert_eq!((runs.load(Ordering::SeqCst), report.shards[0].counts.pending), (ran, 0));
+    }
+}
+
+#[test]
+fn one_from_elsewhere_may_be_stopped_by_itself_and_its_plan_may_panic() {
+    let mut lab = lab();
+    let client = lab.client();
+    let (guard, dropped) = Guard::new();
+    let own: Arc<Mutex<Option<RemotePeriodic>>> = Arc::default();
+    let (known, held) = (Arc::clone(&own), guard.clone());
+    let call = move |run: &mut Run<'_>| {
+        let _held = &held;
+        let known = known.lock().unwrap();
+        let known = known.as_ref().unwrap();
+        if run.number() == 1 {
+            assert_eq!(known.stop(run.timers().client()), StopOutcome::LastRun);
+            assert_eq!(known.stop(run.timers().client()), StopOutcome::LastRun);
+            assert!(!known.is_over(), "it is still running");
+        }
+    };
+    let periodic = client.repeat_on(SHARD, rate(ms(5)), call).unwrap();
+    own.lock().unwrap().replace(periodic.clone());
+    for _ in 0..30 {
+        lab.advance(ms(1));
+    }
+    assert_eq!((dropped.load(Ordering::SeqCst), lab.timers().len()), (1, 0));
+    assert_eq!(periodic.stop(&client), StopOutcome::AlreadyOver);
+    // With a plan that throws, a callback that throws, and a capture that throws.
+    let next = |_: Instant| -> Option<Instant> { panic!("no plan") };
+    let call = move |_: &mut Run<'_>| {
+        let _held = &guard;
+        panic!("each time");
+    };
+    let at = client.now() + ms(5);
+    let planned = client.repeat_by_plan_on(SHARD, at, next, call).unwrap();
+    for _ in 0..9 {
+        lab.advance(ms(1));
+    }
+    assert!(planned.is_over());
+    assert_eq!(dropped.load(Ordering::SeqCst), 2);
+    assert_eq!((lab.counts().panicked, lab.timers().len()), (2, 0));
+}
+
+#[test]
+fn one_whose_drop_begins_others_and_stops_itself_finds_nothing_borrowed() {
+    struct Begins(Timers<u8>, Rc<RefCell<Option<Periodic<u8>>>>, Rc<Cell<u32>>);
+    impl Drop for Begins {
+        fn drop(&mut self) {
+            if let Some(own) = self.1.take() {
+                assert_eq!(own.stop(), StopOutcome::AlreadyOver);
+            }
+            let begun = self.0.repeat(rate(ms(1)), |run: &mut Run<'_>| run.stop());
+            let _ = self.0.schedule(ms(1), 1);
+            self.2.set(self.2.get() + 1 + u32::from(begun.is_ok()));
+        }
+    }
+    for way in 0..4 {
+        let mut lab = lab();
+        let timers = lab.timers().clone();
+        let (own, drops) = (Rc::default(), Rc::new(Cell::new(0)));
+        let held = Begins(timers.clone(), Rc::clone(&own), Rc::clone(&drops));
+        let call = move |run: &mut Run<'_>| {
+            let _held = &held;
+            match way {
+                0 => run.stop(),
+                1 => panic!("each time"),
+                _ => {}
+            }
+        };
+        let repeat = rate(ms(5)).on_panic(OnPanic::End);
+        let periodic = timers.repeat(repeat, call).unwrap();
+        own.replace(Some(periodic.clone()));
+        lab.advance(ms(5));
+        match way {
+            2 => assert_eq!(periodic.stop(), StopOutcome::Stopped),
+            3 => drop(lab.end(ShutdownPolicy::Drop)),
+            _ => {}
+        }
+        assert!(periodic.is_over());
+        assert_eq!(drops.get(), if way == 3 { 1 } else { 2 }, "{way}");
+        if way < 3 {
+            lab.advance(ms(9));
+            assert_eq!((timers.len(), lab.counts().panicked), (0, u64::from(way == 1)), "{way}");
+        }
     }
 }
