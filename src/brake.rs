@@ -49,15 +49,16 @@ impl Brake {
     pub(crate) fn begin(&self) -> bool {
         let word = self.0.load(Ordering::Relaxed);
         let waits = word == FIRST || key(word).is_some();
-        // Only a stop can have come between.
-        waits && self.0.compare_exchange(word, RUNS, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        // Only a stop can have come between. Relaxed: whoever finds it running is told nothing of
+        // what it does.
+        waits && self.0.compare_exchange(word, RUNS, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// The shard has run it, and it waits for this timer next. False if it was stopped meanwhile.
     pub(crate) fn rest(&self, timer: TimerKey) -> bool {
         let word = u64::from(timer.index()) << 32 | u64::from(timer.generation().get());
-        // Release: pairs with the exchange in `stop`, whose caller may count on what was done.
-        self.0.compare_exchange(RUNS, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        // Release: pairs with the load in `stop`, whose caller may count on what was done.
+        self.0.compare_exchange(RUNS, word, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
     /// It will not run any more.
@@ -67,7 +68,8 @@ impl Brake {
     }
 
     pub(crate) fn stop(&self) -> Stop {
-        // Acquire: pairs with `rest` and `end`.
+        // Acquire: pairs with `rest` and `end`. The exchange releases nothing of its own: who finds
+        // its word is ordered after the `rest` before it, whose release goes on through it.
         let mut word = self.0.load(Ordering::Acquire);
         loop {
             let (next, found) = match word {
@@ -76,7 +78,7 @@ impl Brake {
                 RUNS => (STOPPING, Stop::Runs),
                 word => (OVER, Stop::Waited(key(word))),
             };
-            match self.0.compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire) {
+            match self.0.compare_exchange(word, next, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => return found,
                 Err(other) => word = other,
             }
