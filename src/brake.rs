@@ -68,8 +68,9 @@ impl Brake {
     }
 
     pub(crate) fn stop(&self) -> Stop {
-        // Acquire: pairs with `rest` and `end`. The exchange releases nothing of its own: who finds
-        // its word is ordered after the `rest` before it, whose release goes on through it.
+        // Acquire: pairs with `rest` and `end`. The exchange is relaxed, as no key comes twice: what
+        // it replaces was loaded. Whoever finds its word is ordered after the `rest` before it,
+        // whose release goes on through it.
         let mut word = self.0.load(Ordering::Acquire);
         loop {
             let (next, found) = match word {
@@ -78,7 +79,7 @@ impl Brake {
                 RUNS => (STOPPING, Stop::Runs),
                 word => (OVER, Stop::Waited(key(word))),
             };
-            match self.0.compare_exchange(word, next, Ordering::Acquire, Ordering::Acquire) {
+            match self.0.compare_exchange(word, next, Ordering::Relaxed, Ordering::Acquire) {
                 Ok(_) => return found,
                 Err(other) => word = other,
             }

@@ -475,3 +475,26 @@ fn a_stop_tells_the_truth() {
         assert_ne!(brake.stop(), Stop::Waited(None));
     });
 }
+
+/// Who finds a callback over sees all that it has done, also where it has ended by itself.
+#[test]
+fn what_is_over_has_been_seen_to_its_end() {
+    for asks in [false, true] {
+        check(move || {
+            let (brake, done) = (Arc::new(Brake::new()), Arc::new(AtomicUsize::new(0)));
+            let elsewhere = {
+                let (brake, done) = (brake.clone(), done.clone());
+                thread::spawn(move || {
+                    let over = if asks { brake.is_over() } else { brake.stop() == Stop::Over };
+                    assert!(!over || done.load(Ordering::Relaxed) == 1);
+                })
+            };
+            if brake.begin() {
+                done.fetch_add(1, Ordering::Relaxed);
+                brake.end();
+            }
+            elsewhere.join().unwrap();
+            assert_eq!(brake.stop(), Stop::Over);
+        });
+    }
+}
