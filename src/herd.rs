@@ -25,7 +25,8 @@ use crate::timers::{Deadline, Timers};
 /// Times by chance, evenly distributed from zero up to a longest one, to be put on top of delays.
 ///
 /// The seed is the caller's: the same makes the same times. Shards, processes and machines that
-/// must not go in step take different ones. As an iterator it never ends.
+/// must not go in step take different ones. A clone goes on with the same times as the original. As
+/// an iterator it never ends.
 ///
 /// ```
 /// use corewheel::Jitter;
@@ -170,6 +171,10 @@ impl<T: Send + 'static> Timers<T> {
 
     /// The deadline that comes `by` after another, rounded up to a tick. One that does not fit
     /// means never.
+    ///
+    /// It is counted from the beginning of the other's tick. That of a deadline without any delay
+    /// began up to a tick ago; what is to come `by` from now is
+    /// [`deadline_in(by)`](Self::deadline_in).
     #[inline]
     pub fn later(&self, deadline: Deadline, by: Duration) -> Deadline {
         let tick = self.core().directory().tick;

@@ -37,7 +37,8 @@ pub enum TaskError {
     Cancelled,
     /// It panicked.
     Panicked,
-    /// Its shard was shut down, or died, before it ran.
+    /// Its shard was shut down, or died, before it ran. From elsewhere, one that was cancelled is
+    /// answered so as well if it is asked for only after its shard has ended.
     Closed,
     /// This thread drives a shard itself and cannot block for the result. The task is still to run;
     /// await the result instead.
@@ -377,6 +378,26 @@ impl<R, T: Send + 'static> fmt::Debug for RemoteScheduledFuture<R, T> {
 /// Tasks with a result.
 impl<T: Send + 'static> Client<T> {
     /// Runs a task on a shard after `delay`, and lets its result be awaited here.
+    ///
+    /// ```
+    /// use corewheel::{TaskError, TimerService, Timers};
+    /// use std::time::Duration;
+    ///
+    /// let service = TimerService::builder().shards(1).start()?;
+    /// let client = service.client();
+    /// let shard = service.shards().next().unwrap();
+    ///
+    /// let soon = Duration::from_millis(2);
+    /// let pending = client.schedule_task_on(shard, soon, |timers: &Timers| timers.len())?;
+    /// // In a future this would be `pending.await`.
+    /// assert_eq!(pending.wait(), Ok(0));
+    ///
+    /// let never = client.schedule_task_on(shard, Duration::MAX, |_| ())?;
+    /// client.cancel_detached(never.timer());
+    /// # client.schedule_fn_on(shard, Duration::ZERO, |_| {})?;
+    /// assert_eq!(never.wait(), Err(TaskError::Cancelled));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///

@@ -181,6 +181,30 @@ impl<T: Send + 'static> Timers<T> {
     /// The plan is asked before each run, with nothing borrowed. One that panics is over; the run
     /// before which it was asked is the last.
     ///
+    /// ```
+    /// # use corewheel::{Fired, PeriodicRun, Timers, TimerService};
+    /// # use std::time::{Duration, Instant};
+    /// # let service = TimerService::builder().shards(1).start_attached::<()>()?;
+    /// # let shard = service.attach(service.shards().next().unwrap())?;
+    /// # let shard = shard.into_loop(|_: Fired<()>, _: &_| {})?;
+    /// # let timers = shard.timers();
+    /// // Attempts after 1, 3, 7, 15 seconds and so on, until one succeeds or a wait is too long.
+    /// let mut wait = Duration::from_secs(1);
+    /// let first = timers.now() + wait;
+    /// let backoff = move |before: Instant| {
+    ///     wait *= 2;
+    ///     (wait < Duration::from_mins(1)).then(|| before + wait)
+    /// };
+    /// # let attempt = || true;
+    /// let attempts = timers.repeat_by_plan(first, backoff, move |run: &mut PeriodicRun<()>| {
+    ///     if attempt() {
+    ///         run.stop();
+    ///     }
+    /// })?;
+    /// assert_eq!(attempts.next_due(), Some(first));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// `Full` or `Closed`, with the callback; the plan is dropped.

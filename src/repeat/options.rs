@@ -26,7 +26,28 @@ pub enum OnPanic {
 /// delay is counted from the end of each run to the beginning of the next.
 ///
 /// Jitter and slack make single runs later, up to their length, and never earlier; they do not move
-/// the grid. A period that does not fit (584 years) means never again.
+/// the grid. Where together they are longer than the period, runs come after the moments of later
+/// ones, which are then made up for or missed. A period that does not fit (584 years) means never
+/// again. One that is shorter than a tick cannot be kept: with
+/// [`MissedTickBehavior::Burst`] it is run in every turn and falls behind for ever.
+///
+/// A clone has the same jitter: two callbacks with it go in step.
+///
+/// ```
+/// use corewheel::{Jitter, MissedTickBehavior, OnPanic, Repeat};
+/// use std::time::Duration;
+///
+/// // A heartbeat that leaves out what it was too late for, and is up to a second after the others.
+/// let heartbeat = Repeat::at_fixed_rate(Duration::from_secs(10))?
+///     .missed_tick_behavior(MissedTickBehavior::Skip)
+///     .jitter(Jitter::up_to(Duration::from_secs(1), u64::from(std::process::id())));
+/// // A look every minute, the first at once, that may wait for what else is due.
+/// let cleaning = Repeat::with_fixed_delay(Duration::from_mins(1))?
+///     .first_in(Duration::ZERO)
+///     .slack(Duration::from_secs(5))
+///     .on_panic(OnPanic::End);
+/// # Ok::<(), corewheel::ZeroPeriod>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Repeat {
     pattern: Pattern<NoPlan>,

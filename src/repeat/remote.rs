@@ -81,10 +81,34 @@ impl<T: Send + 'static> Client<T> {
     /// Runs a callback periodically on a shard, as [`Timers::repeat`] does there. The moment of its
     /// first run is worked out here, so the way to the shard is part of it and not on top of it.
     ///
+    /// ```
+    /// use corewheel::{PeriodicRun, Repeat, ShutdownPolicy, StopOutcome, TimerService};
+    /// use std::sync::mpsc;
+    /// use std::time::Duration;
+    ///
+    /// let service = TimerService::builder().shards(1).start()?;
+    /// let client = service.client();
+    /// let shard = service.shards().next().unwrap();
+    ///
+    /// let (sender, beats) = mpsc::channel();
+    /// let every = Repeat::at_fixed_rate(Duration::from_millis(2))?;
+    /// let heart = client.repeat_on(shard, every, move |run: &mut PeriodicRun<'_>| {
+    ///     // Nobody listens any more at the end of this.
+    ///     let _ = sender.send(run.number());
+    /// })?;
+    /// assert_eq!((beats.recv()?, beats.recv()?), (0, 1));
+    /// // It was waiting, or is running for the last time.
+    /// assert_ne!(heart.stop(&client), StopOutcome::AlreadyOver);
+    /// assert_ne!(heart.stop(&client), StopOutcome::Stopped);
+    /// service.shutdown(ShutdownPolicy::Drop)?;
+    /// assert!(heart.is_over());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
-    /// `Full` or `Closed`, with what would have begun it on its shard. Once it was accepted it
-    /// cannot be refused.
+    /// `Full` or `Closed`, with what would have begun it on its shard: run by hand it begins with a
+    /// run at once. Once it was accepted it cannot be refused.
     pub fn repeat_on<F>(
         &self,
         shard: ShardId,
