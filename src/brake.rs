@@ -68,9 +68,9 @@ impl Brake {
     }
 
     pub(crate) fn stop(&self) -> Stop {
-        // Acquire: pairs with `rest` and `end`. The exchange is relaxed, as no key comes twice: what
-        // it replaces was loaded. Whoever finds its word is ordered after the `rest` before it,
-        // whose release goes on through it.
+        // Acquire: pairs with `rest` and `end`. The exchange is relaxed, as no key comes twice: it
+        // replaces what was loaded. Whoever finds its word is ordered after the `rest` before it,
+        // as that one's release goes on through it.
         let mut word = self.0.load(Ordering::Acquire);
         loop {
             let (next, found) = match word {
