@@ -1078,3 +1078,33 @@ fn one_whose_drop_begins_others_and_stops_itself_finds_nothing_borrowed() {
         }
     }
 }
+
+#[test]
+fn a_refused_one_from_elsewhere_comes_back_and_begins_where_it_is_run() {
+    let mut lab = Lab::<u8>::new(builder(1).capacity(1));
+    let timers = lab.timers().clone();
+    let filler = timers.schedule(FAR, 0).unwrap();
+    let client = lab.client();
+    lab.settle();
+    let (guard, dropped) = Guard::new();
+    let runs = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&runs);
+    let call = move |run: &mut Run<'_>| {
+        let _held = &guard;
+        counted.fetch_add(1, Ordering::SeqCst);
+        if run.number() == 3 {
+            run.stop();
+        }
+    };
+    let refused = client.repeat_on(SHARD, rate(ms(5)), call);
+    let Err(ScheduleError::Full(begin)) = refused else { panic!("there is no room") };
+    assert_eq!((runs.load(Ordering::SeqCst), dropped.load(Ordering::SeqCst)), (0, 0));
+    assert!(timers.cancel(filler).won());
+    begin(&timers);
+    assert_eq!((runs.load(Ordering::SeqCst), timers.len()), (1, 1));
+    for _ in 0..40 {
+        lab.advance(ms(1));
+    }
+    assert_eq!((runs.load(Ordering::SeqCst), dropped.load(Ordering::SeqCst)), (4, 1));
+    assert_eq!((timers.len(), lab.counts().panicked), (0, 0));
+}
