@@ -630,13 +630,13 @@ fn a_timer_may_fire_before_the_method_returns_that_schedules_or_moves_it() {
         EAGER.set(Some(lab));
     };
     fall_asleep();
-    assert_eq!(timers.schedule_in(1, 1, Duration::ZERO, 1), Ok(Scheduled::New));
+    assert_eq!(timers.schedule_in(1, 1, Duration::ZERO, 1), Ok(Inserted::New));
     assert_eq!((fired.take(), timers.len(), timers.groups()), (vec![(1, 1)], 0, 0));
-    assert_eq!(timers.schedule_in(1, 1, FAR, 2), Ok(Scheduled::New));
+    assert_eq!(timers.schedule_in(1, 1, FAR, 2), Ok(Inserted::New));
     fall_asleep();
-    assert_eq!(timers.schedule_in(2, 1, Duration::ZERO, 3), Ok(Scheduled::Replaced(2)));
+    assert_eq!(timers.schedule_in(2, 1, Duration::ZERO, 3), Ok(Inserted::Replaced(2)));
     assert_eq!((fired.take(), timers.len(), timers.groups()), (vec![(1, 3)], 0, 0));
-    assert_eq!(timers.schedule(1, FAR, 4), Ok(Scheduled::New));
+    assert_eq!(timers.schedule(1, FAR, 4), Ok(Inserted::New));
     fall_asleep();
     assert!(timers.reset(&1, Duration::ZERO));
     assert_eq!((fired.take(), timers.len()), (vec![(1, 4)], 0));
