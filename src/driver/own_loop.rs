@@ -52,6 +52,10 @@ impl<T: Send + 'static, H: Handler<T>> ShardLoop<T, H> {
 
     /// Tells the other threads that the shard sleeps until what the last turn named, and through
     /// which waker to wake it. The next turn tells them that it is awake.
+    ///
+    /// The waker is woken by whoever sends something that the shard must see earlier, on that
+    /// thread and in the midst of its call: it must do no more than wake, and above all use no
+    /// client and no shard.
     pub fn prepare_to_sleep(&self, after: Turn, waker: &Waker) -> Sleep {
         let core = self.timers().core();
         let until = match after {
