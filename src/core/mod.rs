@@ -27,7 +27,9 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use corewheel_shard::{CancelOutcome as ShardCancel, Shard, Tick, TimerKey};
+use corewheel_shard::{
+    CancelOutcome as ShardCancel, ResetOutcome as ShardReset, Shard, Tick, TimerKey,
+};
 use hashbrown::HashMap;
 use slab::Slab;
 
@@ -300,13 +302,15 @@ impl<T: Send + 'static> Core<T> {
 
     #[inline]
     pub(crate) fn reset(&self, key: TimerKey, deadline: Tick) -> ResetOutcome {
-        let outcome = self.state.borrow_mut().shard.reset(key, deadline).into();
+        let outcome = self.state.borrow_mut().shard.reset(key, deadline);
         match outcome {
-            ResetOutcome::Moved => self.note_deadline(deadline),
-            ResetOutcome::Stale => return self.reset_moved(key, deadline),
-            _ => {}
+            ShardReset::Moved => {
+                self.note_deadline(deadline);
+                ResetOutcome::Moved
+            }
+            ShardReset::Stale => self.reset_moved(key, deadline),
+            outcome => outcome.into(),
         }
-        outcome
     }
 
     pub(crate) fn pending(&self) -> usize {
@@ -339,11 +343,18 @@ impl<T: Send + 'static> Core<T> {
     /// Wakes the driver if it sleeps past a deadline that has just come up.
     #[inline]
     pub(crate) fn note_deadline(&self, deadline: Tick) {
+        if self.asleep_until.get() > Tick::ZERO {
+            self.note_asleep(deadline);
+        }
+    }
+
+    #[cold]
+    fn note_asleep(&self, deadline: Tick) {
         if deadline < self.asleep_until.get() {
             self.asleep_until.set(Tick::ZERO);
             self.door().bell.ring();
         } else {
-            self.publish_command();
+            self.publish_asleep();
         }
     }
 
@@ -364,13 +375,17 @@ impl<T: Send + 'static> Core<T> {
 
     /// Publishes what a command has changed while the driver sleeps. Its next turn may be far off,
     /// and until then the statistics would show a shard that its own tasks keep busy as idle.
-    #[allow(clippy::inline_always, reason = "a check, mostly, in the way of each command")]
-    #[inline(always)]
+    #[inline]
     fn publish_command(&self) {
         if self.asleep_until.get() > Tick::ZERO {
-            let State { shard, classes, .. } = &mut *self.state.borrow_mut();
-            let published = &self.door().published;
-            published.store_commands(shard.counters(), |published| classes.publish(published));
+            self.publish_asleep();
         }
+    }
+
+    #[cold]
+    fn publish_asleep(&self) {
+        let State { shard, classes, .. } = &mut *self.state.borrow_mut();
+        let published = &self.door().published;
+        published.store_commands(shard.counters(), |published| classes.publish(published));
     }
 }
