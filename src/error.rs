@@ -5,6 +5,34 @@ use std::io;
 
 use crate::handle::ShardId;
 
+/// What the errors have in common that give back what they refuse: there is no room for it, or all
+/// is over. Nothing is asked of what they give back, not even that it can be shown.
+macro_rules! refusal {
+    ($error:ident: $full:expr, $closed:expr) => {
+        impl<V> ::std::fmt::Debug for $error<V> {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.write_str(match self {
+                    Self::Full(_) => "Full(..)",
+                    Self::Closed(_) => "Closed(..)",
+                })
+            }
+        }
+
+        impl<V> ::std::fmt::Display for $error<V> {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.write_str(match self {
+                    Self::Full(_) => $full,
+                    Self::Closed(_) => $closed,
+                })
+            }
+        }
+
+        impl<V> ::std::error::Error for $error<V> {}
+    };
+}
+
+pub(crate) use refusal;
+
 /// A timer was not accepted; the task comes back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum ScheduleError<K> {
@@ -31,25 +59,7 @@ impl<K> ScheduleError<K> {
     }
 }
 
-impl<K> fmt::Debug for ScheduleError<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Full(_) => "Full(..)",
-            Self::Closed(_) => "Closed(..)",
-        })
-    }
-}
-
-impl<K> fmt::Display for ScheduleError<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Full(_) => f.write_str(FULL),
-            Self::Closed(_) => f.write_str(CLOSED),
-        }
-    }
-}
-
-impl<K> std::error::Error for ScheduleError<K> {}
+refusal!(ScheduleError: FULL, CLOSED);
 
 /// Many timers were not accepted, and not one of them is scheduled; all of them come back.
 #[derive(Clone, PartialEq, Eq)]
@@ -106,7 +116,7 @@ impl<I> std::error::Error for ScheduleManyError<I> {}
 
 const FULL: &str = "the shard has no room for another timer; raise its capacity or the lanes' \
                     capacity, or shed load";
-const CLOSED: &str = "the shard is shut down or dead";
+pub(crate) const CLOSED: &str = "the shard is shut down or dead";
 
 /// Nobody is left to answer: the service is shut down, or the shard is dead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

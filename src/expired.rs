@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use corewheel_shard::TimerKey;
 
+use crate::error::{CLOSED, refusal};
+
 /// Names one value in a [`DelayQueue`](crate::DelayQueue).
 ///
 /// Harmless for ever: once the value has left the queue, the key names nothing. It belongs to its
@@ -71,8 +73,8 @@ pub enum InsertError<V> {
 }
 
 impl<V> InsertError<V> {
-    /// The value.
-    pub fn into_inner(self) -> V {
+    /// What was to be put in.
+    pub fn into_value(self) -> V {
         match self {
             Self::Full(value) | Self::Closed(value) => value,
         }
@@ -86,25 +88,8 @@ impl<V> InsertError<V> {
     }
 }
 
-impl<V> fmt::Debug for InsertError<V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Full(_) => "Full(..)",
-            Self::Closed(_) => "Closed(..)",
-        })
-    }
-}
-
-impl<V> fmt::Display for InsertError<V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Full(_) => {
-                "there is no room for another; raise the capacity given at the start or that of \
-                 the shard, or shed load"
-            }
-            Self::Closed(_) => "the shard is shut down or dead",
-        })
-    }
-}
-
-impl<V> std::error::Error for InsertError<V> {}
+refusal!(
+    InsertError: "there is no room for another; raise the capacity given at the start or that of \
+                  the shard, or shed load",
+    CLOSED
+);

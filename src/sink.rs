@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 
+use crate::error::refusal;
 use crate::stats::ShardCounts;
 use crate::task::{Fired, Handler};
 use crate::timers::Timers;
@@ -85,27 +86,10 @@ impl<V> From<TrySendError<V>> for SinkError<V> {
     }
 }
 
-impl<V> fmt::Debug for SinkError<V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Full(_) => "Full(..)",
-            Self::Closed(_) => "Closed(..)",
-        })
-    }
-}
-
-impl<V> fmt::Display for SinkError<V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Full(_) => {
-                "the sink has no room; take values out of it faster, or make it larger"
-            }
-            Self::Closed(_) => "nobody takes values out of the sink any more",
-        })
-    }
-}
-
-impl<V> std::error::Error for SinkError<V> {}
+refusal!(
+    SinkError: "the sink has no room; take values out of it faster, or make it larger",
+    "nobody takes values out of the sink any more"
+);
 
 /// What becomes of the values that a sink refuses. All of it is counted by the shard.
 #[non_exhaustive]

@@ -6,7 +6,7 @@ use std::hash::Hash;
 use serde::Serialize;
 
 use super::{Operation, Purgatory};
-use crate::error::ConfigError;
+use crate::error::{CLOSED, ConfigError, refusal};
 use crate::timers::Timers;
 
 /// The limits of a purgatory; made by [`Purgatory::builder`].
@@ -110,28 +110,11 @@ impl<Op> WatchError<Op> {
     }
 }
 
-impl<Op> fmt::Debug for WatchError<Op> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Full(_) => "Full(..)",
-            Self::Closed(_) => "Closed(..)",
-        })
-    }
-}
-
-impl<Op> fmt::Display for WatchError<Op> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Full(_) => {
-                "there is no room for another operation; raise operations_max, watches_max or the \
-                 shard's capacity, or shed load"
-            }
-            Self::Closed(_) => "the shard is shut down or dead",
-        })
-    }
-}
-
-impl<Op> std::error::Error for WatchError<Op> {}
+refusal!(
+    WatchError: "there is no room for another operation; raise operations_max, watches_max or the \
+                 shard's capacity, or shed load",
+    CLOSED
+);
 
 /// What a purgatory holds and has counted.
 ///

@@ -31,7 +31,8 @@ use serde::Serialize;
 use self::queue::Queue;
 use crate::clock::saturating_nanos;
 use crate::core::{CLASSES_MAX, Class, contain};
-use crate::error::{ConfigError, ScheduleError};
+use crate::error::ConfigError;
+use crate::expired::InsertError;
 use crate::task::SharedCall;
 use crate::timers::Timers;
 
@@ -243,20 +244,20 @@ impl<V: 'static, T: Send + 'static> ScaledTimeouts<V, T> {
     /// # Errors
     ///
     /// `Full` or `Closed`, with the value.
-    pub fn start(&self, value: V) -> Result<ScaledTimeout, ScheduleError<V>> {
+    pub fn start(&self, value: V) -> Result<ScaledTimeout, InsertError<V>> {
         let inner = &*self.0;
         let core = inner.timers.core();
         let refused = || inner.count(|counts| counts.refused += 1);
         if core.is_closed() {
             refused();
-            return Err(ScheduleError::Closed(value));
+            return Err(InsertError::Closed(value));
         }
         let now = core.nanos_near();
         let (index, serial) = {
             let mut queue = inner.queue.borrow_mut();
             if queue.len() >= inner.pending_max {
                 refused();
-                return Err(ScheduleError::Full(value));
+                return Err(InsertError::Full(value));
             }
             queue.push(value, now)
         };
@@ -269,7 +270,7 @@ impl<V: 'static, T: Send + 'static> ScaledTimeouts<V, T> {
                 inner.count(|counts| counts.started -= 1);
                 core.remove_scaled(1);
                 refused();
-                return Err(ScheduleError::Full(value));
+                return Err(InsertError::Full(value));
             }
         }
         Ok(ScaledTimeout { serial, index })

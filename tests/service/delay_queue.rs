@@ -166,7 +166,7 @@ fn what_does_not_fit_comes_back_and_leaves_nothing_behind() {
     let report = lab.end(ShutdownPolicy::Drop);
     check_law(&report.counts);
     assert_eq!(queue.insert("h", ms(1)), Err(InsertError::Closed("h")));
-    assert_eq!(InsertError::Closed("h").into_inner(), "h");
+    assert_eq!(InsertError::Closed("h").into_value(), "h");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use corewheel::{
-    Completion, Fired, OperationFn, Purgatory, Scale, ScaledTimeouts, ScheduleError, ShardState,
+    Completion, Fired, InsertError, OperationFn, Purgatory, Scale, ScaledTimeouts, ShardState,
     ShutdownPolicy, TimerService, Timers, Turn, Watch, WatchError,
 };
 
@@ -43,7 +43,7 @@ fn open(timers: &Timers<()>, service: Weak<TimerService<()>>, policy: ShutdownPo
             begin();
         }
         let refused = timeouts.start(MANY + number);
-        if let Err(ScheduleError::Closed(number)) = refused {
+        if let Err(InsertError::Closed(number)) = refused {
             noted.send(("closed", number - MANY)).unwrap();
         }
         noted.send(("timeout", number)).unwrap();
@@ -133,7 +133,7 @@ fn what_is_under_way_when_a_shard_dies_stays_and_comes_back() {
     lab.clock.advance(FAR);
     timeouts.timers().set_scale(Scale::ONE);
     timeouts.timers().set_scale(Scale::ZERO);
-    assert_eq!(timeouts.start(7), Err(ScheduleError::Closed(7)));
+    assert_eq!(timeouts.start(7), Err(InsertError::Closed(7)));
     assert!(timeouts.restart(keys[keys.len() - 1]), "it is still there");
     assert_eq!(timeouts.cancel(keys[gone as usize]), Some(gone));
     assert!(timeouts.drain().into_iter().eq(gone + 1..MANY));

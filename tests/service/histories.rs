@@ -207,7 +207,7 @@ fn timeouts_whose_handlers_do_whatever_they_like_end_exactly_once() {
                     let number = ends.begin();
                     match timeouts.start(number) {
                         Ok(key) => known.borrow_mut().push(key),
-                        Err(refused) => ends.end(refused.into_task()),
+                        Err(refused) => ends.end(refused.into_value()),
                     }
                 }
                 6..8 => drop(key.map(|key| timeouts.restart(key))),

@@ -8,7 +8,7 @@ use std::task::Wake;
 use std::time::Duration;
 
 use corewheel::{
-    LoopSleep, Scale, ScaledTimeout, ScaledTimeouts, ScheduleError, ShutdownPolicy, Turn,
+    InsertError, LoopSleep, Scale, ScaledTimeout, ScaledTimeouts, ShutdownPolicy, Turn,
     WeakScaledTimeouts,
 };
 
@@ -22,18 +22,18 @@ fn a_refusal_returns_the_value() {
     few.start("a").unwrap();
     few.start("b").unwrap();
     let refused = few.start("c").unwrap_err();
-    assert!(matches!(refused, ScheduleError::Full("c")), "{refused}");
+    assert!(matches!(refused, InsertError::Full("c")), "{refused}");
     lab.timers().schedule(FAR, ()).unwrap();
     let (timeouts, _) = timeouts(&lab, 1, 5);
     let refused = timeouts.start("d").unwrap_err();
-    assert!(matches!(refused, ScheduleError::Full("d")), "the shard has no room for its timer");
+    assert!(matches!(refused, InsertError::Full("d")), "the shard has no room for its timer");
     let stats = check_stats(&timeouts);
     assert_eq!((stats.started, stats.refused), (0, 1));
     few.drain();
     timeouts.start("d").unwrap();
     lab.end(ShutdownPolicy::Drop);
     let refused = few.start("e").unwrap_err();
-    assert!(matches!(refused, ScheduleError::Closed("e")), "{refused}");
+    assert!(matches!(refused, InsertError::Closed("e")), "{refused}");
     assert_eq!(check_stats(&few).refused, 2);
 }
 
