@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::client::Client;
-use crate::core::{Core, contain};
+use crate::core::Core;
 use crate::driver::is_shard_thread;
 use crate::error::ScheduleError;
 use crate::handle::{ShardId, TimerHandle};
@@ -137,10 +137,7 @@ fn attempt<T: Send + 'static, R>(
     call: impl FnOnce() -> R,
 ) -> Result<R, TaskError> {
     let mut result = Err(TaskError::Panicked);
-    let core = timers.core();
-    if !contain(core.id(), || result = Ok(call())) {
-        core.note_delivery(false, 0);
-    }
+    timers.core().contain(|| result = Ok(call()));
     result
 }
 

@@ -79,9 +79,7 @@ where
         core.advance_to_the_end();
         deliver(timers, handler, None, usize::MAX);
     }
-    if !contain(core.id(), || handler.closing(timers)) {
-        core.note_delivery(false, 0);
-    }
+    core.contain(|| handler.closing(timers));
     core.clear_out(policy)
 }
 

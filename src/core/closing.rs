@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Weak;
 
-use super::{Core, contain};
+use super::Core;
 
 /// Something that holds no timer which would tell it.
 pub(crate) trait Closing {
@@ -28,10 +28,8 @@ impl<T: Send + 'static> Core<T> {
 
     pub(super) fn tell_closed(&self) {
         for closing in self.close_listeners.0.take() {
-            if let Some(closing) = closing.upgrade()
-                && !contain(self.id, move || closing.closed())
-            {
-                self.note_delivery(false, 0);
+            if let Some(closing) = closing.upgrade() {
+                self.contain(move || closing.closed());
             }
         }
     }

@@ -73,9 +73,7 @@ impl<T: Send + 'static> Core<T> {
             let deadline = self.directory.clock.instant(self.directory.tick.start_of(deadline));
             let (task, left) = task.into_remote();
             returned.push(Returned { handle, deadline, task });
-            if !contain(self.id, || drop(left)) {
-                self.note_delivery(false, 0);
-            }
+            self.contain(|| drop(left));
         }
         self.publish();
         let stats = self.directory.shard_stats(self.id).expect("a core is that of a shard");

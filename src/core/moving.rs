@@ -327,9 +327,7 @@ impl<T: Send + 'static> Errand<T> {
             Self::Tell(account) => {
                 // One by one: a task may panic when it is dropped, and so may another.
                 for told in account.tell() {
-                    if !contain(core.id, || drop(told)) {
-                        core.note_delivery(false, 0);
-                    }
+                    core.contain(|| drop(told));
                 }
             }
             Self::Forward(shard, request) => core.client.send(shard, request),

@@ -4,7 +4,7 @@
 use slab::Slab;
 
 use super::state::Effect;
-use super::{Core, contain};
+use super::Core;
 use crate::class::ClassId;
 use crate::task::{Call, Callback, LocalCall, Task};
 use crate::timers::Timers;
@@ -68,10 +68,9 @@ impl<T: Send + 'static> Core<T> {
     /// Runs what was due before, for a timer of this class; a panic is counted and published.
     pub(crate) fn run_later(&self, class: ClassId, run: impl FnOnce()) {
         self.deliver_as(class);
-        let calm = contain(self.id, run);
+        let calm = self.contain(run);
         self.deliver_as(ClassId::NONE);
         if !calm {
-            self.note_delivery(false, 0);
             // The shard's next turn may be far off.
             self.publish();
         }

@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 
 use corewheel_shard::Tick;
 
-use super::{Core, Delivery, contain};
+use super::{Core, Delivery};
 use crate::class::ClassId;
 use crate::scale::Scale;
 
@@ -104,12 +104,10 @@ impl<T: Send + 'static> Core<T> {
             self.scaling.classes.borrow().iter().filter_map(Weak::upgrade).collect();
         for class in classes {
             // It may wake the driver, by a waker that is the user's, or be the last of its class.
-            if !contain(self.id, || {
+            self.contain(|| {
                 class.rescale();
                 drop(class);
-            }) {
-                self.note_delivery(false, 0);
-            }
+            });
         }
     }
 

@@ -92,6 +92,16 @@ impl<T: Send + 'static> Core<T> {
         }
     }
 
+    /// Runs something of the user's, with nothing borrowed. If it panics, that is logged and counted;
+    /// false then.
+    pub(crate) fn contain(&self, run: impl FnOnce()) -> bool {
+        let calm = contain(self.id, run);
+        if !calm {
+            self.note_delivery(false, 0);
+        }
+        calm
+    }
+
     /// Counts what is done with timers that were delivered.
     pub(crate) fn count(&self, count: impl FnOnce(&mut ShardCounts)) {
         count(&mut self.state.borrow_mut().counts);
@@ -264,9 +274,7 @@ impl<T: Send + 'static> Core<T> {
                 std::mem::take(&mut state.effects)
             };
             for effect in effects.drain(..) {
-                if !contain(self.id, || effect.run(self)) {
-                    self.note_delivery(false, 0);
-                }
+                self.contain(|| effect.run(self));
             }
             let mut state = self.state.borrow_mut();
             if state.effects.is_empty() {

@@ -31,7 +31,7 @@ use corewheel_shard::{
 use futures_core::Stream;
 
 use self::waiters::Waiters;
-use crate::core::{Closing, contain};
+use crate::core::Closing;
 use crate::error::{Closed, ConfigError};
 use crate::expired::{DelayKey, Expired, InsertError};
 use crate::task::SharedCall;
@@ -483,10 +483,7 @@ impl<V, T: Send + 'static> Inner<V, T> {
 
     /// Runs something of the user's.
     fn contain(&self, run: impl FnOnce()) {
-        let core = self.timers.core();
-        if !contain(core.id(), run) {
-            core.note_delivery(false, 0);
-        }
+        self.timers.core().contain(run);
     }
 
     fn expired(&self, expired: ShardExpired<V>) -> Expired<V> {

@@ -60,7 +60,7 @@ where
         let turn = turn(timers, &mut handler);
         for job in core.take_jobs() {
             let spawn = || host.spawn(Box::pin(contained(timers.clone(), job(timers.clone()))));
-            core.note_delivery(contain(core.id(), spawn), 0);
+            core.contain(spawn);
         }
         match turn {
             Turn::More => host.step_aside().await,
@@ -112,13 +112,12 @@ async fn contained<T: Send + 'static>(timers: Timers<T>, future: LocalFuture) {
     poll_fn(|cx| {
         let core = timers.core();
         let mut poll = Poll::Ready(());
-        let calm = contain(core.id(), || {
+        let calm = core.contain(|| {
             if let Some(future) = &mut future {
                 poll = future.as_mut().poll(cx);
             }
         });
         if !calm {
-            core.note_delivery(false, 0);
             contain(core.id(), || drop(future.take()));
         }
         poll

@@ -27,7 +27,6 @@ use hashbrown::DefaultHashBuilder;
 
 use self::table::{Entry, Hashed, Table};
 pub use self::weak::WeakKeyedTimers;
-use crate::core::contain;
 use crate::error::ConfigError;
 use crate::expired::{Expired, InsertError};
 use crate::task::{ResetOutcome, SharedCall};
@@ -539,10 +538,7 @@ where
 
     /// Runs something of the user's.
     fn contain(&self, run: impl FnOnce()) {
-        let core = self.0.timers.core();
-        if !contain(core.id(), run) {
-            core.note_delivery(false, 0);
-        }
+        self.0.timers.core().contain(run);
     }
 
     fn expired(&self, ended: Entry<K, V>) -> Expired<V, K> {
@@ -571,9 +567,7 @@ where
             if let Some(timer) = ended.0.timer {
                 core.cancel_shared(timer);
             }
-            if !contain(core.id(), || drop(ended)) {
-                core.note_delivery(false, 0);
-            }
+            core.contain(|| drop(ended));
         }
     }
 }

@@ -36,7 +36,6 @@ pub use self::config::{OperationId, PurgatoryBuilder, PurgatoryStats, Watch, Wat
 use self::lists::{Hashed, Lists, Waiting, Walk};
 pub use self::operation::{Completion, Operation, OperationFn};
 pub use self::weak::WeakPurgatory;
-use crate::core::contain;
 use crate::error::ConfigError;
 use crate::task::SharedCall;
 use crate::timers::Timers;
@@ -515,10 +514,7 @@ where
 
     /// Runs something of the user's.
     fn contain(&self, run: impl FnOnce()) {
-        let core = self.timers.core();
-        if !contain(core.id(), run) {
-            core.note_delivery(false, 0);
-        }
+        self.timers.core().contain(run);
     }
 
     fn count(&self, count: impl FnOnce(&mut PurgatoryStats)) {

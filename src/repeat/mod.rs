@@ -27,7 +27,6 @@ pub use self::options::{OnPanic, Repeat};
 use self::remote::BrakeOfOne;
 pub use self::remote::RemotePeriodic;
 use crate::clock::Clock;
-use crate::core::contain;
 use crate::error::ScheduleError;
 use crate::herd::slacken;
 use crate::task::SharedCall;
@@ -450,10 +449,8 @@ impl<T: Send + 'static> State<T> {
 
     /// Runs something of the user's; false if it panicked.
     fn contain(&self, timers: &Timers<T>, run: impl FnOnce()) -> bool {
-        let core = timers.core();
-        let calm = contain(core.id(), run);
+        let calm = timers.core().contain(run);
         if !calm {
-            core.note_delivery(false, 0);
             self.panicked.set(self.panicked.get() + 1);
         }
         calm

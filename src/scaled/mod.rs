@@ -30,7 +30,7 @@ use serde::Serialize;
 
 use self::queue::Queue;
 use crate::clock::saturating_nanos;
-use crate::core::{CLASSES_MAX, Class, contain};
+use crate::core::{CLASSES_MAX, Class};
 use crate::error::ConfigError;
 use crate::expired::InsertError;
 use crate::task::SharedCall;
@@ -447,10 +447,7 @@ impl<V: 'static, T: Send + 'static> Inner<V, T> {
 
     /// Runs something of the user's.
     fn contain(&self, run: impl FnOnce()) {
-        let core = self.timers.core();
-        if !contain(core.id(), run) {
-            core.note_delivery(false, 0);
-        }
+        self.timers.core().contain(run);
     }
 
     fn count(&self, count: impl FnOnce(&mut ScaledStats)) {
