@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use corewheel_shard::{Budget, ShardConfig, Tick, TickLength, WheelKind};
 
+use crate::capacity::no_memory;
 use crate::class::Classes;
 use crate::clock::{Clock, saturating_nanos};
 use crate::error::ConfigError;
@@ -281,9 +282,12 @@ fn from_shard(error: corewheel_shard::ConfigError) -> ConfigError {
     match error {
         Shard::OutOfRange { field, value, min, max } => {
             let limit = format!("it must be between {min} and {max}");
-            ConfigError::new(field, value, limit, "see the builder's documentation")
+            let remedy = if field == "slots" { "256 suits" } else { "1048576 suits" };
+            ConfigError::new(field, value, limit, format!("{remedy} most servers"))
         }
-        error => ConfigError::new("capacity", error, "it must fit into memory", "set it lower"),
+        Shard::OutOfMemory { capacity } => no_memory("capacity", capacity as usize),
+        // It says all of it.
+        error => ConfigError::new("capacity", error, "a shard cannot be made so", "change it"),
     }
 }
 

@@ -47,6 +47,7 @@ mod attach;
 mod bell;
 mod brake;
 mod builder;
+mod capacity;
 mod class;
 mod class_stats;
 mod client;

@@ -3,8 +3,8 @@
 
 use slab::Slab;
 
-use super::state::Effect;
 use super::Core;
+use super::state::Effect;
 use crate::class::ClassId;
 use crate::task::{Call, Callback, LocalCall, Task};
 use crate::timers::Timers;

@@ -31,14 +31,13 @@ use corewheel_shard::{
 use futures_core::Stream;
 
 use self::waiters::Waiters;
+use crate::capacity::{CAPACITY, check, no_memory};
 use crate::core::Closing;
 use crate::error::{Closed, ConfigError};
 use crate::expired::{DelayKey, Expired, InsertError};
 use crate::task::SharedCall;
 use crate::timers::Timers;
 
-/// How many values a queue holds where nobody says so.
-const CAPACITY: u32 = 1 << 16;
 /// How many values a task is given before others have their turn, and how many it looks at.
 const TURN: Budget = Budget { expired_max: u32::MAX, work_max: 1_024 };
 const GIVEN_MAX: u32 = 512;
@@ -141,18 +140,11 @@ impl<V, T: Send + 'static> DelayQueue<V, T> {
     ///
     /// A capacity that is out of its range or for which there is no memory.
     pub fn with_capacity(timers: &Timers<T>, capacity: u32) -> Result<Self, ConfigError> {
-        let capacity_max = ShardConfig::CAPACITY_MAX;
-        if capacity == 0 || capacity > capacity_max {
-            let limit = format!("it must be between 1 and {capacity_max}");
-            let remedy = "65536 suits most servers";
-            return Err(ConfigError::new("capacity", capacity, limit, remedy));
-        }
+        let room = check("capacity", capacity)?;
         let core = timers.core();
         let start = core.directory().tick.floor(core.nanos());
         let config = ShardConfig { capacity, level_slots: 64, start, ..ShardConfig::default() };
-        let shard = Shard::new(config).map_err(|_| {
-            ConfigError::new("capacity", capacity, "it must fit into memory", "set it lower")
-        })?;
+        let shard = Shard::new(config).map_err(|_| no_memory("capacity", room))?;
         let waiters = Waiters::default();
         let place = waiters.enter();
         let inner = Rc::new_cyclic(|inner: &Weak<Inner<V, T>>| {

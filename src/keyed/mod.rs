@@ -27,14 +27,11 @@ use hashbrown::DefaultHashBuilder;
 
 use self::table::{Entry, Hashed, Table};
 pub use self::weak::WeakKeyedTimers;
+use crate::capacity::{CAPACITY, check};
 use crate::error::ConfigError;
 use crate::expired::{Expired, InsertError};
 use crate::task::{ResetOutcome, SharedCall};
 use crate::timers::Timers;
-
-/// How many keys there may be where nobody says so.
-const CAPACITY: u32 = 1 << 16;
-const CAPACITY_MAX: u32 = 1 << 30;
 
 /// The timers of one shard that are known by keys, one for each key.
 ///
@@ -154,14 +151,8 @@ where
         capacity: u32,
         handler: impl FnMut(Expired<V, K>, &Self) + 'static,
     ) -> Result<Self, ConfigError> {
-        if capacity == 0 || capacity > CAPACITY_MAX {
-            let limit = format!("it must be between 1 and {CAPACITY_MAX}");
-            let remedy = "65536 suits most servers";
-            return Err(ConfigError::new("capacity", capacity, limit, remedy));
-        }
-        let table = Table::with_capacity(capacity as usize).ok_or_else(|| {
-            ConfigError::new("capacity", capacity, "it must fit into memory", "set it lower")
-        })?;
+        let capacity = check("capacity", capacity)?;
+        let table = Table::with_capacity(capacity)?;
         let handler: KeyedHandler<K, V, G, T> = Box::new(handler);
         Ok(Self(Rc::new_cyclic(|inner: &Weak<Inner<K, V, G, T>>| {
             let inner = inner.clone();
@@ -176,7 +167,7 @@ where
                 handler: Cell::new(Some(handler)),
                 table: RefCell::new(table),
                 hasher: DefaultHashBuilder::default(),
-                capacity: capacity as usize,
+                capacity,
             }
         })))
     }

@@ -12,6 +12,9 @@ use corewheel_shard::{Tick, TimerKey};
 use hashbrown::HashTable;
 use slab::Slab;
 
+use crate::capacity::{no_memory, slab};
+use crate::error::ConfigError;
+
 /// Where a chain ends, and the group of a key that has none.
 const NONE: u32 = u32::MAX;
 
@@ -47,18 +50,15 @@ struct Group<G> {
 pub(super) type Hashed<G> = (u64, G);
 
 impl<K, V, G> Table<K, V, G> {
-    /// `None` if there is no memory for it.
-    pub(super) fn with_capacity(capacity: usize) -> Option<Self> {
-        // A slab cannot be asked for as much as there is; it takes a word more for each at most.
+    /// Fails if there is no memory for it.
+    pub(super) fn with_capacity(capacity: usize) -> Result<Self, ConfigError> {
         // It comes first, as the table is touched from end to end.
-        let mut probe = Vec::<(usize, Entry<K, V>)>::new();
-        probe.try_reserve_exact(capacity).ok()?;
-        // Room that nobody looks at may never be asked for.
-        drop(std::hint::black_box(probe));
+        let entries = slab("capacity", capacity)?;
         let mut by_key = HashTable::new();
-        by_key.try_reserve(capacity, |_| unreachable!("it is empty")).ok()?;
-        let entries = Slab::with_capacity(capacity);
-        Some(Self { entries, by_key, groups: Slab::new(), by_group: HashTable::new() })
+        by_key
+            .try_reserve(capacity, |_| unreachable!("it is empty"))
+            .map_err(|_| no_memory("capacity", capacity))?;
+        Ok(Self { entries, by_key, groups: Slab::new(), by_group: HashTable::new() })
     }
 
     pub(super) fn len(&self) -> usize {

@@ -6,6 +6,7 @@ use std::hash::Hash;
 use serde::Serialize;
 
 use super::{Operation, Purgatory};
+use crate::capacity::{CAPACITY, CAPACITY_MAX, check};
 use crate::error::{CLOSED, ConfigError, refusal};
 use crate::timers::Timers;
 
@@ -19,11 +20,10 @@ pub struct PurgatoryBuilder {
 
 /// How many watches an operation has on average, where nobody says so.
 const WATCHES_EACH: u32 = 4;
-const COUNT_MAX: u32 = 1 << 30;
 
 impl PurgatoryBuilder {
     pub(super) fn new() -> Self {
-        Self { operations_max: 1 << 16, watches_max: None }
+        Self { operations_max: CAPACITY, watches_max: None }
     }
 
     /// The most operations that wait at once, 1 to 2³⁰; 2¹⁶ by default. Memory for them is reserved
@@ -54,18 +54,10 @@ impl PurgatoryBuilder {
         let operations_max = check("operations_max", self.operations_max)?;
         let watches_max = self
             .watches_max
-            .unwrap_or_else(|| self.operations_max.saturating_mul(WATCHES_EACH).min(COUNT_MAX));
+            .unwrap_or_else(|| self.operations_max.saturating_mul(WATCHES_EACH).min(CAPACITY_MAX));
         let watches_max = check("watches_max", watches_max)?;
         Purgatory::with_limits(timers, operations_max, watches_max)
     }
-}
-
-fn check(field: &'static str, count: u32) -> Result<usize, ConfigError> {
-    if count == 0 || count > COUNT_MAX {
-        let limit = format!("it must be between 1 and {COUNT_MAX}");
-        return Err(ConfigError::new(field, count, limit, "65536 suits most servers"));
-    }
-    Ok(count as usize)
 }
 
 /// What became of an operation that was to be completed or watched.

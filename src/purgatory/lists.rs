@@ -19,6 +19,7 @@ use slab::Slab;
 
 use corewheel_shard::TimerKey;
 
+use crate::capacity::slab;
 use crate::error::ConfigError;
 
 /// Where a chain ends.
@@ -309,15 +310,4 @@ impl<K, Op> Lists<K, Op> {
         }
         sibling
     }
-}
-
-/// Room for so many; an error where a slab alone would end the process.
-fn slab<N>(field: &'static str, count: usize) -> Result<Slab<N>, ConfigError> {
-    // A slab needs no more than this for each, and it is not touched here.
-    let asked = Vec::<(usize, N)>::new().try_reserve_exact(count);
-    if asked.is_err() {
-        let limit = "there is no memory for so many";
-        return Err(ConfigError::new(field, count, limit, "lower it"));
-    }
-    Ok(Slab::with_capacity(count))
 }
