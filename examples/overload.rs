@@ -152,7 +152,7 @@ fn be_active(timers: &Timers) {
         let Some(server) = server else { return false };
         let now = timers.now();
         for (timeout, connection) in &server.active {
-            if server.idle.restart(*timeout) {
+            if server.idle.reset(*timeout) {
                 connection.active_at.set(now);
             }
         }

@@ -72,7 +72,7 @@ fn steady_load_on_top_of_timers_allocates_nothing() {
                 if let Some(n) = timeouts.cancel(idle[picked]) {
                     idle[picked] = timeouts.start(n).unwrap();
                 }
-                timeouts.restart(idle[rng.usize(..WAITING)]);
+                timeouts.reset(idle[rng.usize(..WAITING)]);
             }
             ready.set(true);
             purgatory.check_and_complete(&rng.u64(..1_000));

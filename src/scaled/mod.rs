@@ -29,6 +29,7 @@ use corewheel_shard::{Tick, TimerKey};
 use serde::Serialize;
 
 use self::queue::Queue;
+use crate::capacity::check;
 use crate::clock::saturating_nanos;
 use crate::core::{CLASSES_MAX, Class};
 use crate::error::ConfigError;
@@ -81,7 +82,7 @@ use crate::timers::Timers;
 /// let a = idle.start("a")?;
 /// idle.start("b")?;
 /// clock.advance(Duration::from_secs(10));
-/// idle.restart(a);
+/// idle.reset(a);
 /// let _ = shard.turn();
 /// assert!(closed.borrow().is_empty());
 ///
@@ -130,7 +131,7 @@ pub struct ScaledStats {
     /// Of those: cancelled, drained or dropped with the whole.
     pub cancelled: u64,
     /// Times that a timeout was started again.
-    pub restarted: u64,
+    pub reset: u64,
     /// Values that came back for want of room, or at the end.
     pub refused: u64,
 }
@@ -155,13 +156,13 @@ struct Inner<V: 'static, T: Send + 'static> {
     span: Cell<u64>,
     /// When that last became less, in nanoseconds.
     shrunk_at: Cell<u64>,
-    pending_max: usize,
+    capacity: usize,
     counts: Cell<ScaledStats>,
 }
 
 impl<V: 'static, T: Send + 'static> ScaledTimeouts<V, T> {
     /// Timeouts on the shard of `timers` that last from `min` to `max`, for as many values as the
-    /// shard has room for timers. A `max` that does not fit (584 years) means never.
+    /// shard can have timers. A `max` that does not fit (584 years) means never.
     ///
     /// The handler is given these timeouts too, which it must not own. It runs on the shard's core
     /// with nothing borrowed, so it may start, restart and cancel as it likes. If it panics, that
@@ -169,28 +170,29 @@ impl<V: 'static, T: Send + 'static> ScaledTimeouts<V, T> {
     ///
     /// # Errors
     ///
-    /// `min` is more than `max`, `max` is zero, or the shard has 1,024 `ScaledTimeouts` already.
+    /// `min` is more than `max`, `max` is zero, or the shard has 1,024 `ScaledTimeouts` already;
+    /// the error then names `scaled_timeouts`.
     pub fn new(
         timers: &Timers<T>,
         min: Duration,
         max: Duration,
         handler: impl FnMut(V, &Self) + 'static,
     ) -> Result<Self, ConfigError> {
-        let pending_max = timers.core().directory().settings.shard.capacity;
-        Self::with_pending_max(timers, min, max, pending_max, handler)
+        let capacity = timers.core().directory().settings.shard.capacity;
+        Self::with_capacity(timers, min, max, capacity, handler)
     }
 
-    /// The same, for at most so many values at once. Memory for them is taken as it is needed, and
-    /// kept.
+    /// The same, for up to so many values at once, 1 to 2³⁰. Memory for them is taken as it is
+    /// needed, and kept.
     ///
     /// # Errors
     ///
-    /// As for [`new`](Self::new), or `pending_max` is zero.
-    pub fn with_pending_max(
+    /// As for [`new`](Self::new), or the capacity is out of its range.
+    pub fn with_capacity(
         timers: &Timers<T>,
         min: Duration,
         max: Duration,
-        pending_max: u32,
+        capacity: u32,
         handler: impl FnMut(V, &Self) + 'static,
     ) -> Result<Self, ConfigError> {
         if max.is_zero() {
@@ -201,11 +203,7 @@ impl<V: 'static, T: Send + 'static> ScaledTimeouts<V, T> {
             let limit = format!("max is {max:?}");
             return Err(ConfigError::new("min", min, limit, "make it no more than that"));
         }
-        // The highest number ends chains.
-        if pending_max == 0 || pending_max == u32::MAX {
-            let limit = format!("it must be between 1 and {}", u32::MAX - 1);
-            return Err(ConfigError::new("pending_max", pending_max, limit, "see `new`"));
-        }
+        let capacity = check("capacity", capacity)?;
         let core = timers.core();
         let this = Rc::new_cyclic(|this: &Weak<Inner<V, T>>| {
             let looked_at = this.clone();
@@ -227,14 +225,14 @@ impl<V: 'static, T: Send + 'static> ScaledTimeouts<V, T> {
                 max,
                 span: Cell::new(span(min, max, timers)),
                 shrunk_at: Cell::new(0),
-                pending_max: pending_max as usize,
+                capacity,
                 counts: Cell::default(),
             }
         });
         if !core.add_class(this.this.clone()) {
             let limit = format!("a shard has at most {CLASSES_MAX} of them");
             let remedy = "share one among all that have the same min and max";
-            return Err(ConfigError::new("ScaledTimeouts", CLASSES_MAX + 1, limit, remedy));
+            return Err(ConfigError::new("scaled_timeouts", CLASSES_MAX + 1, limit, remedy));
         }
         Ok(Self(this))
     }
@@ -255,7 +253,7 @@ impl<V: 'static, T: Send + 'static> ScaledTimeouts<V, T> {
         let now = core.nanos_near();
         let (index, serial) = {
             let mut queue = inner.queue.borrow_mut();
-            if queue.len() >= inner.pending_max {
+            if queue.len() >= inner.capacity {
                 refused();
                 return Err(InsertError::Full(value));
             }
@@ -277,12 +275,14 @@ impl<V: 'static, T: Send + 'static> ScaledTimeouts<V, T> {
     }
 
     /// Starts a timeout again, from now. False if it has ended.
-    pub fn restart(&self, timeout: ScaledTimeout) -> bool {
+    ///
+    /// A few stores: the wheel is not touched.
+    pub fn reset(&self, timeout: ScaledTimeout) -> bool {
         let ScaledTimeout { serial, index } = timeout;
         let now = self.0.timers.core().nanos_near();
         let is_there = self.0.queue.borrow_mut().restart(index, serial, now);
         if is_there {
-            self.0.count(|counts| counts.restarted += 1);
+            self.0.count(|counts| counts.reset += 1);
         }
         is_there
     }
@@ -298,6 +298,7 @@ impl<V: 'static, T: Send + 'static> ScaledTimeouts<V, T> {
     }
 
     /// Ends all of them, and returns their values in the order in which they would have been due.
+    /// O(those that wait).
     pub fn drain(&self) -> Vec<V> {
         let mut values = Vec::with_capacity(self.len());
         {
@@ -308,6 +309,11 @@ impl<V: 'static, T: Send + 'static> ScaledTimeouts<V, T> {
         self.0.timers.core().remove_scaled(values.len() as u64);
         self.0.drop_timer_if_empty();
         values
+    }
+
+    /// Ends all of them, and drops their values.
+    pub fn clear(&self) {
+        drop(self.drain());
     }
 
     /// When a timeout ends by the present scale, rounded up to a tick. `None` if it has ended.
@@ -353,6 +359,11 @@ impl<V: 'static, T: Send + 'static> ScaledTimeouts<V, T> {
     /// Whether no timeout waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// How many timeouts there is room for, those included that wait.
+    pub fn capacity(&self) -> usize {
+        self.0.capacity
     }
 
     /// The shard's timers.

@@ -134,7 +134,7 @@ fn what_is_under_way_when_a_shard_dies_stays_and_comes_back() {
     timeouts.timers().set_scale(Scale::ONE);
     timeouts.timers().set_scale(Scale::ZERO);
     assert_eq!(timeouts.start(7), Err(InsertError::Closed(7)));
-    assert!(timeouts.restart(keys[keys.len() - 1]), "it is still there");
+    assert!(timeouts.reset(keys[keys.len() - 1]), "it is still there");
     assert_eq!(timeouts.cancel(keys[gone as usize]), Some(gone));
     assert!(timeouts.drain().into_iter().eq(gone + 1..MANY));
     let refused = operations.try_complete_else_watch(op(), FAR, ["k"]);

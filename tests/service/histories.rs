@@ -210,7 +210,7 @@ fn timeouts_whose_handlers_do_whatever_they_like_end_exactly_once() {
                         Err(refused) => ends.end(refused.into_value()),
                     }
                 }
-                6..8 => drop(key.map(|key| timeouts.restart(key))),
+                6..8 => drop(key.map(|key| timeouts.reset(key))),
                 8 => {
                     let cancelled = key.and_then(|key| timeouts.cancel(key));
                     ends.end_all(cancelled);
@@ -234,13 +234,8 @@ fn timeouts_whose_handlers_do_whatever_they_like_end_exactly_once() {
             }
         };
         let max = ms(rng.u64(1..60));
-        let timeouts = Timeouts::with_pending_max(
-            lab.timers(),
-            max / rng.u32(1..9),
-            max,
-            rng.u32(1..40),
-            handle,
-        );
+        let timeouts =
+            Timeouts::with_capacity(lab.timers(), max / rng.u32(1..9), max, rng.u32(1..40), handle);
         let timeouts = timeouts.unwrap();
         for _ in 0..600 {
             if rng.u32(..3) == 0 {

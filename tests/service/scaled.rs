@@ -78,7 +78,7 @@ fn a_timeout_lasts_for_its_minimum_and_the_scales_part_of_the_rest() {
         lab.advance(Duration::from_nanos(1));
         assert_eq!(ends.take(), [("a", span)], "{factor}");
         assert_eq!(timeouts.remaining(timeout), None);
-        assert!(!timeouts.restart(timeout), "it has ended");
+        assert!(!timeouts.reset(timeout), "it has ended");
         assert_eq!(timeouts.cancel(timeout), None);
         check_empty(&mut lab, &timeouts);
     }
@@ -251,21 +251,22 @@ fn what_is_started_again_goes_to_the_end_and_what_is_cancelled_comes_back() {
     let all = ["a", "b", "c", "d"].map(|name| timeouts.start(name).unwrap());
     let [a, b, c, last] = all;
     lab.advance(ms(5));
-    assert!(timeouts.restart(a));
+    assert!(timeouts.reset(a));
     assert_eq!(timeouts.cancel(c), Some("c"));
     assert_eq!(timeouts.cancel(c), None, "once");
-    assert!(!timeouts.restart(c));
+    assert!(!timeouts.reset(c));
     assert_eq!((timeouts.remaining(a), timeouts.remaining(b)), (Some(ms(60)), Some(ms(55))));
     lab.advance(ms(55));
     assert_eq!(ends.take(), [("b", 60), ("d", 60)]);
-    assert!(!timeouts.restart(last));
+    assert!(!timeouts.reset(last));
     let new = timeouts.start("e").unwrap();
     assert!(all.iter().all(|known| *known != new), "a place is used again, a name is not");
     lab.advance(ms(5));
     assert_eq!(ends.take(), [("a", 65)]);
     assert_eq!(timeouts.drain(), ["e"]);
+    timeouts.clear();
     let stats = check_stats(&timeouts);
-    assert_eq!((stats.started, stats.expired, stats.cancelled, stats.restarted), (5, 3, 2, 1));
+    assert_eq!((stats.started, stats.expired, stats.cancelled, stats.reset), (5, 3, 2, 1));
     check_empty(&mut lab, &timeouts);
 }
 
@@ -277,7 +278,7 @@ fn one_that_is_due_but_not_delivered_yet_can_still_be_cancelled_or_started_again
     lab.clock.advance(ms(60));
     assert_eq!(timeouts.remaining(a), Some(Duration::ZERO));
     assert_eq!(timeouts.cancel(a), Some("a"));
-    assert!(timeouts.restart(b));
+    assert!(timeouts.reset(b));
     lab.settle();
     assert_eq!(ends.take(), [("c", 60)]);
     lab.advance(ms(60));
@@ -496,7 +497,7 @@ fn any_history_is_that_of_a_plain_list() {
                 }
                 5 | 6 if !twin.is_empty() => {
                     let Twin { number, key, .. } = twin.remove(picked);
-                    assert!(timeouts.restart(key), "seed {seed}, step {step}");
+                    assert!(timeouts.reset(key), "seed {seed}, step {step}");
                     twin.push(Twin { number, key, start: now });
                 }
                 7 if !twin.is_empty() => {

@@ -18,7 +18,7 @@ use crate::support::{FAR, Guard, Lab, check_law, ms, ticks_of};
 #[test]
 fn a_refusal_returns_the_value() {
     let mut lab = Lab::<()>::new(of_capacity(2));
-    let few = Timeouts::with_pending_max(lab.timers(), ms(1), ms(5), 2, |_: &str, _| {}).unwrap();
+    let few = Timeouts::with_capacity(lab.timers(), ms(1), ms(5), 2, |_: &str, _| {}).unwrap();
     few.start("a").unwrap();
     few.start("b").unwrap();
     let refused = few.start("c").unwrap_err();
@@ -43,7 +43,7 @@ fn a_shard_that_is_full_meanwhile_loses_no_timeout() {
     let timers = lab.timers().clone();
     let ends = Rc::new(Cell::new(0));
     let count = Rc::clone(&ends);
-    let new = Timeouts::with_pending_max(&timers, ms(1), ms(5), 10, move |(), timeouts| {
+    let new = Timeouts::with_capacity(&timers, ms(1), ms(5), 10, move |(), timeouts| {
         count.set(count.get() + 1);
         // Whatever is free is taken at once.
         while timeouts.timers().schedule(FAR, ()).is_ok() {}
@@ -54,7 +54,7 @@ fn a_shard_that_is_full_meanwhile_loses_no_timeout() {
         lab.advance(ms(1));
         timeouts.start(()).unwrap();
     }
-    timeouts.restart(first);
+    timeouts.reset(first);
     lab.advance(ms(50));
     assert_eq!(ends.get(), 4);
     assert_eq!(check_stats(&timeouts).expired, 4);
@@ -71,9 +71,9 @@ fn the_handler_may_use_the_timeouts_as_it_likes() {
         let key = |name| known.borrow()[name];
         match name {
             "a" => assert_eq!(timeouts.cancel(key("b")), Some("b")),
-            "c" => assert!(timeouts.restart(key("d"))),
+            "c" => assert!(timeouts.reset(key("d"))),
             "e" => {
-                assert!(!timeouts.restart(key("e")), "it has ended");
+                assert!(!timeouts.reset(key("e")), "it has ended");
                 timeouts.start("f").unwrap();
                 timeouts.timers().set_scale(scale(0.5));
             }
@@ -100,7 +100,7 @@ fn the_handler_may_use_the_timeouts_as_it_likes() {
     let f = timeouts.start("f").unwrap();
     lab.advance(ms(15));
     assert_eq!(log.take(), ["f at 50"]);
-    assert!(!timeouts.restart(f));
+    assert!(!timeouts.reset(f));
     assert_eq!((lab.timers().scale(), lab.counts().panicked), (Scale::ONE, 1));
     check_empty(&mut lab, &timeouts);
 }
@@ -154,7 +154,7 @@ fn a_value_that_knows_its_timeouts_weakly_does_not_keep_them_alive() {
     impl Connection {
         fn receive(&self) -> bool {
             let idle = self.idle.upgrade();
-            idle.is_some_and(|idle| idle.restart(self.timeout.get().unwrap()))
+            idle.is_some_and(|idle| idle.reset(self.timeout.get().unwrap()))
         }
     }
     let mut lab = lab();
@@ -233,24 +233,19 @@ fn a_driver_that_is_woken_by_a_start_may_change_the_scale_or_end_all_at_once() {
 #[test]
 fn bad_ranges_and_scales_are_refused_by_name() {
     let lab = lab();
-    let build = |min, max, pending_max| {
+    let build = |min, max, capacity| {
         let range = (Duration::from_millis(min), Duration::from_millis(max));
-        let built = Timeouts::<()>::with_pending_max(
-            lab.timers(),
-            range.0,
-            range.1,
-            pending_max,
-            |(), _| {},
-        );
+        let built =
+            Timeouts::<()>::with_capacity(lab.timers(), range.0, range.1, capacity, |(), _| {});
         built.map(drop).map_err(|error| (error.field(), error.to_string()))
     };
     let (field, message) = build(6, 5, 1).unwrap_err();
     assert_eq!(field, "min");
     assert!(message.contains("6ms") && message.contains("5ms"), "{message}");
     assert_eq!(build(0, 0, 1).unwrap_err().0, "max");
-    assert_eq!(build(0, 1, 0).unwrap_err().0, "pending_max");
-    assert_eq!(build(0, 1, u32::MAX).unwrap_err().0, "pending_max");
-    assert!(build(0, 1, u32::MAX - 1).is_ok());
+    assert_eq!(build(0, 1, 0).unwrap_err().0, "capacity");
+    assert_eq!(build(0, 1, u32::MAX).unwrap_err().0, "capacity");
+    assert!(build(0, 1, 1 << 30).is_ok());
     for factor in [f64::NAN, -0.01, 1.01, f64::INFINITY] {
         assert_eq!(Scale::new(factor).unwrap_err().field(), "scale");
     }
@@ -261,7 +256,7 @@ fn a_shard_has_a_thousand_ranges_and_takes_others_when_some_are_gone() {
     let lab = lab();
     let new = || Timeouts::<()>::new(lab.timers(), ms(1), ms(2), |(), _| {});
     let mut all: Vec<_> = (0..1_024).map(|_| new().unwrap()).collect();
-    assert_eq!(new().unwrap_err().field(), "ScaledTimeouts");
+    assert_eq!(new().unwrap_err().field(), "scaled_timeouts");
     all.pop();
     assert!(new().is_ok());
 }
