@@ -189,18 +189,6 @@ impl fmt::Display for TimeoutError {
 
 impl std::error::Error for TimeoutError {}
 
-/// An interval's period is zero.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ZeroPeriod;
-
-impl fmt::Display for ZeroPeriod {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the period is 0 ns; make it one at least")
-    }
-}
-
-impl std::error::Error for ZeroPeriod {}
-
 /// Why an answer cannot be waited for by blocking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitError {
@@ -222,7 +210,8 @@ impl fmt::Display for WaitError {
 
 impl std::error::Error for WaitError {}
 
-/// What is wrong with one setting.
+/// What is wrong with one setting or parameter. Shown, it says which one, what it is, what is
+/// possible and what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConfigError {
     field: &'static str,
@@ -241,7 +230,7 @@ impl ConfigError {
         Self { field, value: format!("{value:?}"), limit: limit.into(), remedy: remedy.into() }
     }
 
-    /// The setting's name: that of the builder's method.
+    /// The setting's name: that of the builder's method or of the parameter.
     pub fn field(&self) -> &'static str {
         self.field
     }

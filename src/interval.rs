@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use crate::class::Classed;
-use crate::error::{SleepError, ZeroPeriod};
+use crate::error::{ConfigError, SleepError};
 use crate::sleep::Sleep;
 use crate::timers::Timers;
 
@@ -95,14 +95,14 @@ impl<T: Send + 'static> Interval<T> {
         Self { sleep, timers, due: start, period, kind, missed: 0 }
     }
 
-    fn at_rate(sleep: Sleep<T>, start: Instant, period: Duration) -> Result<Self, ZeroPeriod> {
+    fn at_rate(sleep: Sleep<T>, start: Instant, period: Duration) -> Result<Self, ConfigError> {
         let kind = Kind::Rate(MissedTickBehavior::default());
-        check(period).map(|()| Self::new(sleep, start, period, kind))
+        check("period", period).map(|()| Self::new(sleep, start, period, kind))
     }
 
-    fn with_delay(sleep: Sleep<T>, start: Instant, delay: Duration) -> Result<Self, ZeroPeriod> {
+    fn with_delay(sleep: Sleep<T>, start: Instant, delay: Duration) -> Result<Self, ConfigError> {
         let kind = Kind::Delay { seen: false };
-        check(delay).map(|()| Self::new(sleep, start, delay, kind))
+        check("delay", delay).map(|()| Self::new(sleep, start, delay, kind))
     }
 
     /// Waits for the next tick, and returns when it was due. It may be dropped and called again
@@ -274,7 +274,7 @@ impl<T: Send + 'static> Timers<T> {
     /// # Errors
     ///
     /// The period is zero.
-    pub fn interval(&self, period: Duration) -> Result<Interval<T>, ZeroPeriod> {
+    pub fn interval(&self, period: Duration) -> Result<Interval<T>, ConfigError> {
         self.interval_at(self.now(), period)
     }
 
@@ -283,7 +283,11 @@ impl<T: Send + 'static> Timers<T> {
     /// # Errors
     ///
     /// The period is zero.
-    pub fn interval_at(&self, start: Instant, period: Duration) -> Result<Interval<T>, ZeroPeriod> {
+    pub fn interval_at(
+        &self,
+        start: Instant,
+        period: Duration,
+    ) -> Result<Interval<T>, ConfigError> {
         Interval::at_rate(self.sleep_until(start), start, period)
     }
 
@@ -293,7 +297,7 @@ impl<T: Send + 'static> Timers<T> {
     /// # Errors
     ///
     /// The delay is zero.
-    pub fn fixed_delay(&self, delay: Duration) -> Result<Interval<T>, ZeroPeriod> {
+    pub fn fixed_delay(&self, delay: Duration) -> Result<Interval<T>, ConfigError> {
         let start = self.after(self.now(), delay);
         Interval::with_delay(self.sleep_until(start), start, delay)
     }
@@ -343,7 +347,7 @@ impl<T: Send + 'static> Classed<'_, T> {
     /// # Errors
     ///
     /// The period is zero.
-    pub fn interval(&self, period: Duration) -> Result<Interval<T>, ZeroPeriod> {
+    pub fn interval(&self, period: Duration) -> Result<Interval<T>, ConfigError> {
         self.interval_at(self.timers().now(), period)
     }
 
@@ -352,7 +356,11 @@ impl<T: Send + 'static> Classed<'_, T> {
     /// # Errors
     ///
     /// The period is zero.
-    pub fn interval_at(&self, start: Instant, period: Duration) -> Result<Interval<T>, ZeroPeriod> {
+    pub fn interval_at(
+        &self,
+        start: Instant,
+        period: Duration,
+    ) -> Result<Interval<T>, ConfigError> {
         Interval::at_rate(self.sleep_until(start), start, period)
     }
 
@@ -361,7 +369,7 @@ impl<T: Send + 'static> Classed<'_, T> {
     /// # Errors
     ///
     /// The delay is zero.
-    pub fn fixed_delay(&self, delay: Duration) -> Result<Interval<T>, ZeroPeriod> {
+    pub fn fixed_delay(&self, delay: Duration) -> Result<Interval<T>, ConfigError> {
         let start = self.timers().after(self.timers().now(), delay);
         Interval::with_delay(self.sleep_until(start), start, delay)
     }
@@ -388,6 +396,11 @@ fn wait<T: Send + 'static>(
     Pin::new(sleep).poll(cx)
 }
 
-fn check(period: Duration) -> Result<(), ZeroPeriod> {
-    if period.is_zero() { Err(ZeroPeriod) } else { Ok(()) }
+/// Refuses what would come again without time in between, by the name of the parameter.
+pub(crate) fn check(field: &'static str, time: Duration) -> Result<(), ConfigError> {
+    if time.is_zero() {
+        let limit = "some time must pass before it comes again";
+        return Err(ConfigError::new(field, time, limit, "use one tick or more"));
+    }
+    Ok(())
 }

@@ -111,7 +111,7 @@ pub use crate::driver::own_loop::{ShardLoop, Sleep as LoopSleep};
 pub use crate::endpoint::{EndpointError, StatsEndpoint, StatsEndpointBuilder};
 pub use crate::error::{
     AttachError, Closed, ConfigError, Elapsed, ScheduleError, ScheduleManyError, ShutdownError,
-    SleepError, SpawnError, StartError, TimeoutError, WaitError, ZeroPeriod,
+    SleepError, SpawnError, StartError, TimeoutError, WaitError,
 };
 pub use crate::expired::{DelayKey, Expired, InsertError};
 pub use crate::group::TimerGroup;

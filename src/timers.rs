@@ -271,6 +271,28 @@ impl<T: Send + 'static> Timers<T> {
         self.core.id()
     }
 
+    /// When a timer of this shard is due: its deadline, rounded up to a tick. `None` if it is not
+    /// pending here: it has fired, was cancelled, was moved away, or is another shard's.
+    pub fn deadline(&self, timer: TimerHandle) -> Option<Instant> {
+        let directory = self.core.directory();
+        let deadline = self.pending(timer)?;
+        Some(directory.clock.instant(directory.tick.start_of(deadline)))
+    }
+
+    /// How long a timer of this shard still has; zero if it is due. `None` if it is not pending
+    /// here.
+    pub fn remaining(&self, timer: TimerHandle) -> Option<Duration> {
+        let deadline = self.pending(timer)?;
+        Some(self.core.directory().remaining(deadline, self.core.nanos_near()))
+    }
+
+    fn pending(&self, timer: TimerHandle) -> Option<Tick> {
+        if timer.shard() != self.shard_id() {
+            return None;
+        }
+        self.core.deadline_of(timer.key())
+    }
+
     /// How many timers of this shard are pending.
     pub fn len(&self) -> usize {
         self.core.pending()

@@ -86,7 +86,7 @@ impl<T: Send + 'static> Client<T> {
     /// # Errors
     ///
     /// `Full`, `Closed` or `TooMany`, with all timers.
-    pub fn schedule_many(
+    pub fn schedule_many_on(
         &self,
         shard: ShardId,
         timers: impl IntoIterator<Item = (Duration, T)>,
@@ -101,7 +101,7 @@ impl<T: Send + 'static> Client<T> {
     /// # Errors
     ///
     /// `Full`, `Closed` or `TooMany`, with all timers.
-    pub fn schedule_many_at(
+    pub fn schedule_many_at_on(
         &self,
         shard: ShardId,
         timers: impl IntoIterator<Item = (Instant, T)>,
@@ -110,7 +110,7 @@ impl<T: Send + 'static> Client<T> {
         self.schedule_all(shard, timers, self.clock.nanos(), |at| self.tick_at(at))
     }
 
-    /// The most timers that one [`schedule_many`](Self::schedule_many) takes: half of the places
+    /// The most timers that one [`schedule_many_on`](Self::schedule_many_on) takes: half of the places
     /// that a shard reserves for a client, which are a 32nd of its capacity and at most as many as
     /// a lane has room for.
     pub fn schedule_many_max(&self) -> usize {

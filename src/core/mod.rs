@@ -313,6 +313,11 @@ impl<T: Send + 'static> Core<T> {
         }
     }
 
+    /// When a timer is due that is pending here.
+    pub(crate) fn deadline_of(&self, key: TimerKey) -> Option<Tick> {
+        self.state.borrow().shard.deadline(key)
+    }
+
     pub(crate) fn pending(&self) -> usize {
         self.state.borrow().shard.len()
     }

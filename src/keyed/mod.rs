@@ -324,6 +324,18 @@ where
         Some(self.instant(deadline))
     }
 
+    /// How long the timer of a key still has; zero if it is due. `None` if it has none.
+    pub fn remaining<Q>(&self, key: &Q) -> Option<Duration>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let entry = self.find(key)?;
+        let deadline = self.0.table.borrow_mut().get(entry)?.deadline;
+        let core = self.0.timers.core();
+        Some(core.directory().remaining(deadline, core.nanos_near()))
+    }
+
     /// How many keys of a group have a timer.
     pub fn group_len<Q>(&self, group: &Q) -> usize
     where

@@ -279,6 +279,11 @@ where
         self.0.cancel_all(all)
     }
 
+    /// Cancels all operations and drops them.
+    pub fn clear(&self) {
+        drop(self.drain());
+    }
+
     /// How many operations watch a key.
     pub fn watched_by<Q>(&self, key: &Q) -> usize
     where

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
-use crate::error::ZeroPeriod;
+use crate::error::ConfigError;
 use crate::herd::Jitter;
-use crate::interval::MissedTickBehavior;
+use crate::interval::{MissedTickBehavior, check};
 
 /// What becomes of a periodic callback that has panicked. The panic is contained, logged and
 /// counted either way.
@@ -46,7 +46,7 @@ pub enum OnPanic {
 ///     .first_in(Duration::ZERO)
 ///     .slack(Duration::from_secs(5))
 ///     .on_panic(OnPanic::End);
-/// # Ok::<(), corewheel::ZeroPeriod>(())
+/// # Ok::<(), corewheel::ConfigError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Repeat {
@@ -103,8 +103,9 @@ impl Repeat {
     ///
     /// The period is zero.
     #[doc(alias = "schedule_at_fixed_rate")]
-    pub fn at_fixed_rate(period: Duration) -> Result<Self, ZeroPeriod> {
-        Self::of(period, Pattern::Rate { period, behavior: MissedTickBehavior::default() })
+    pub fn at_fixed_rate(period: Duration) -> Result<Self, ConfigError> {
+        check("period", period)?;
+        Ok(Self::of(Pattern::Rate { period, behavior: MissedTickBehavior::default() }))
     }
 
     /// A run `delay` after the end of the one before. The first comes in `delay` from now, unless
@@ -114,16 +115,14 @@ impl Repeat {
     ///
     /// The delay is zero.
     #[doc(alias = "schedule_with_fixed_delay")]
-    pub fn with_fixed_delay(delay: Duration) -> Result<Self, ZeroPeriod> {
-        Self::of(delay, Pattern::Delay(delay))
+    pub fn with_fixed_delay(delay: Duration) -> Result<Self, ConfigError> {
+        check("delay", delay)?;
+        Ok(Self::of(Pattern::Delay(delay)))
     }
 
-    fn of(period: Duration, pattern: Pattern<NoPlan>) -> Result<Self, ZeroPeriod> {
-        if period.is_zero() {
-            return Err(ZeroPeriod);
-        }
+    fn of(pattern: Pattern<NoPlan>) -> Self {
         let slack = Duration::ZERO;
-        Ok(Self { pattern, first: None, on_panic: OnPanic::default(), jitter: None, slack })
+        Self { pattern, first: None, on_panic: OnPanic::default(), jitter: None, slack }
     }
 
     /// The first run comes in `delay` from when the callback is handed over; at once if zero.

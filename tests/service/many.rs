@@ -61,7 +61,7 @@ fn no_timers_at_all_are_answered_at_once() {
     assert!(answers.is_empty());
     assert!(look(&mut answers.into_future()).expect("there is nobody to wait for").is_empty());
     client.cancel_many_detached(&[]);
-    assert_eq!(client.schedule_many(SHARD, []).unwrap(), []);
+    assert_eq!(client.schedule_many_on(SHARD, []).unwrap(), []);
     assert_eq!(lab.counts().requests, 0);
 }
 
@@ -71,7 +71,7 @@ fn a_turn_does_of_many_what_its_budget_allows_and_keeps_their_order() {
     let mut lab = Lab::new(builder(1).budget(budget));
     let client = lab.client();
     lab.settle();
-    let timers = client.schedule_many(SHARD, (0..20).map(|n| (ms(5), n))).unwrap();
+    let timers = client.schedule_many_on(SHARD, (0..20).map(|n| (ms(5), n))).unwrap();
     let first = client.schedule_on(SHARD, ms(5), 20).unwrap();
     for pending in [8, 16, 21] {
         let _ = lab.turn();
@@ -98,7 +98,7 @@ fn what_was_begun_is_finished_when_the_shard_ends() {
     let mut lab = Lab::new(builder(1).budget(budget));
     let client = lab.client();
     lab.settle();
-    let timers = client.schedule_many(SHARD, (0..10).map(|n| (FAR, n))).unwrap();
+    let timers = client.schedule_many_on(SHARD, (0..10).map(|n| (FAR, n))).unwrap();
     let _ = lab.turn();
     let mut answers = client.cancel_many(&timers[..6]).into_future();
     let report = lab.end(ShutdownPolicy::Return);
@@ -112,7 +112,7 @@ fn what_was_begun_is_finished_when_the_shard_ends() {
     let mut late = client.cancel_many(&timers).into_future();
     let outcomes = look(&mut late).expect("nobody is left to answer");
     assert!(outcomes.len() == 10 && outcomes.iter().all(Result::is_err));
-    let refused = client.schedule_many(SHARD, [(ms(1), 1), (ms(2), 2)]).unwrap_err();
+    let refused = client.schedule_many_on(SHARD, [(ms(1), 1), (ms(2), 2)]).unwrap_err();
     assert!(matches!(&refused, ScheduleManyError::Closed(_)));
     assert_eq!(refused.into_timers(), [(ms(1), 1), (ms(2), 2)]);
 }
@@ -123,7 +123,7 @@ fn many_cancels_that_nobody_waits_for_drop_the_tasks_and_wake_nobody() {
     let client = lab.client();
     let (guard, dropped) = Guard::new();
     let tasks = (0..30).map(|n| (ms(n), guard.clone()));
-    let timers = client.schedule_many(SHARD, tasks.collect::<Vec<_>>()).unwrap();
+    let timers = client.schedule_many_on(SHARD, tasks.collect::<Vec<_>>()).unwrap();
     drop(guard);
     lab.settle();
     let (alarm, waker) = crate::support::Alarm::new();
@@ -145,7 +145,7 @@ fn many_timers_are_scheduled_whole_or_not_at_all() {
     let max = client.schedule_many_max();
     assert_eq!(max, 17, "half of a 32nd of the capacity");
     let Err(ScheduleManyError::TooMany { timers, max: told }) =
-        client.schedule_many(SHARD, (0..40).map(|n| (ms(n), n)))
+        client.schedule_many_on(SHARD, (0..40).map(|n| (ms(n), n)))
     else {
         panic!("they are too many")
     };
@@ -161,7 +161,7 @@ fn many_timers_are_scheduled_whole_or_not_at_all() {
         }
         lab.settle();
         let timers: Vec<_> = (next..).take(max).map(|n| (ms(1), n)).collect();
-        let handles = client.schedule_many(SHARD, timers).unwrap();
+        let handles = client.schedule_many_on(SHARD, timers).unwrap();
         assert_eq!(handles.len(), max);
         next += max as u64;
         lab.advance(ms(5));
@@ -171,7 +171,7 @@ fn many_timers_are_scheduled_whole_or_not_at_all() {
     // Without a turn of the shard there are no more keys than were granted.
     let burst = || (0..max as u64).map(|n| (FAR, n)).collect::<Vec<_>>();
     let refused = loop {
-        if let Err(refused) = client.schedule_many(SHARD, burst()) {
+        if let Err(refused) = client.schedule_many_on(SHARD, burst()) {
             break refused;
         }
     };
@@ -179,7 +179,7 @@ fn many_timers_are_scheduled_whole_or_not_at_all() {
     assert_eq!(refused.into_timers(), burst());
     lab.settle();
     assert_eq!(lab.counts().pending % max as u64, 0, "none was scheduled in part");
-    client.schedule_many(SHARD, burst()).expect("there is room again");
+    client.schedule_many_on(SHARD, burst()).expect("there is room again");
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn many_at_once_work_on_every_runtime() {
         let schedule = |shard, delay: Duration, tasks: std::ops::Range<u64>| {
             let mut timers: Vec<_> = tasks.map(|n| (delay, n)).collect();
             loop {
-                match client.schedule_many(shard, timers) {
+                match client.schedule_many_on(shard, timers) {
                     Ok(handles) => return handles,
                     Err(ScheduleManyError::Full(back)) => timers = back,
                     Err(error) => panic!("{host:?}: {error}"),
@@ -343,9 +343,9 @@ fn many_for_moments_fire_when_they_are_due_also_those_of_the_past_and_of_never()
     let now = client.now();
     let past = now.checked_sub(ms(5)).expect("the clock has shown it");
     let moments = [(now + ms(3), 1), (past, 2), (now, 3)];
-    assert_eq!(client.schedule_many_at(OTHER, moments).unwrap().len(), 3);
+    assert_eq!(client.schedule_many_at_on(OTHER, moments).unwrap().len(), 3);
     lab.advance(ms(1));
-    let never = client.schedule_many(OTHER, [(Duration::MAX, 4), (Duration::ZERO, 5)]).unwrap();
+    let never = client.schedule_many_on(OTHER, [(Duration::MAX, 4), (Duration::ZERO, 5)]).unwrap();
     lab.settle();
     assert_eq!(lab.fired(), [(2, 11), (3, 11), (5, 11)]);
     lab.advance(ms(2));
