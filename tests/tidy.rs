@@ -142,6 +142,102 @@ fn a_turn_knows_no_runtime_and_no_endpoint() {
     );
 }
 
+/// What is built on top of a shard's timers: the modules that a server author picks from.
+const ON_TOP: [&str; 17] = [
+    "client::batch",
+    "client::many",
+    "conn",
+    "delay_queue",
+    "expired",
+    "group",
+    "herd",
+    "interval",
+    "keyed",
+    "many",
+    "purgatory",
+    "repeat",
+    "scaled",
+    "scheduled",
+    "sink",
+    "task_queue",
+    "endpoint",
+];
+
+#[test]
+fn nothing_inside_knows_what_is_built_on_top() {
+    let inner = ["across", "bell", "brake", "clock", "config", "gate", "handle", "lane", "mesh"];
+    let inner =
+        inner.iter().chain(&["moving", "overflow", "scale", "sync", "task", "timers", "turn"]);
+    let inner: Vec<_> = inner.map(|name| format!("src/{name}.rs")).collect();
+    let mut inner: Vec<_> = inner.iter().map(String::as_str).collect();
+    inner.extend(["src/core", "src/driver"]);
+    let sources: Vec<_> =
+        sources(&[SERVICE]).into_iter().filter(|source| source.is_any_of(&inner)).collect();
+    check(
+        "what turns a shard knows nothing of what is built on its timers",
+        sources.iter().flat_map(|source| {
+            // The deadlines of connections lie in the core, where a touch is a store; so it knows
+            // what a connection is allowed and told.
+            let is_conn = source.path.starts_with("src/core/conn");
+            let lines: Vec<_> = source
+                .code()
+                .filter(|(_, line)| {
+                    ON_TOP.iter().any(|module| {
+                        has_word(line, &format!("crate::{module}"))
+                            && !(is_conn && *module == "conn")
+                    })
+                })
+                .collect();
+            lines.into_iter().map(|(number, _)| (source.path.clone(), number))
+        }),
+    );
+}
+
+#[test]
+fn what_is_built_on_top_does_not_know_its_neighbours() {
+    // What may be combined, and with what.
+    let allowed = [
+        ("repeat", "herd"),
+        ("repeat", "interval"),
+        ("delay_queue", "expired"),
+        ("keyed", "expired"),
+        ("scaled", "expired"),
+        ("group", "client::many"),
+        ("task_queue", "sink"),
+    ];
+    let all = sources(&[SERVICE]);
+    for module in ON_TOP {
+        let path = format!("src/{}", module.replace("::", "/"));
+        let (file, folder) = (format!("{path}.rs"), format!("{path}/"));
+        let own = |source: &&Source| source.path == file || source.path.starts_with(&folder);
+        let lines = all.iter().filter(own).flat_map(|source| {
+            let lines = source.code().filter(|(_, line)| {
+                ON_TOP.iter().any(|other| {
+                    *other != module
+                        && !allowed.contains(&(module, other))
+                        && has_word(line, &format!("crate::{other}"))
+                })
+            });
+            lines.map(|(number, _)| (source.path.clone(), number)).collect::<Vec<_>>()
+        });
+        check("parts that are built on top know only what they are made of", lines);
+    }
+}
+
+#[test]
+fn every_module_is_on_the_map() {
+    let roots: Vec<_> =
+        sources(&[SERVICE]).into_iter().filter(|source| source.path == "src/lib.rs").collect();
+    let text = &roots[0].text;
+    let map: String = text.lines().filter(|line| line.starts_with("//!")).collect();
+    let missing = (1..).zip(text.lines()).filter(|(_, line)| {
+        let module = line.strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';'));
+        module.is_some_and(|module| !map.contains(&format!("`{module}`")))
+    });
+    let places = missing.map(|(number, _)| ("src/lib.rs".to_owned(), number));
+    check("each module has its place on the map in the crate's documentation", places);
+}
+
 #[test]
 fn only_the_service_joins_the_endpoint() {
     let sources: Vec<_> = sources(&[SERVICE])
