@@ -223,8 +223,9 @@ impl<T: Send + 'static> Client<T> {
 
 /// The timers of this core, for timers of one class; made by [`Timers::class`].
 ///
-/// Its methods are those of [`Timers`] that make a timer. To cancel or reset one, the class does
-/// not matter. Copied at the cost of two words.
+/// Its methods are those of [`Timers`] that make one timer: schedules of all kinds, tasks, sleeps,
+/// timeouts and intervals. To cancel or reset one, the class does not matter. Periodic callbacks,
+/// connections and what else holds many timers have no class. Copied at the cost of two words.
 pub struct Classed<'a, T: 'static = std::convert::Infallible> {
     timers: &'a Timers<T>,
     class: ClassId,
@@ -366,7 +367,8 @@ impl<'a, T: Send + 'static> Classed<'a, T> {
 
 /// The timers of any shard, for timers of one class; made by [`Client::class`].
 ///
-/// Its methods are those of [`Client`] that make a timer. Copied at the cost of two words.
+/// Its methods are those of [`Client`] that make one timer; for many at once there is
+/// [`Batch::class`](crate::Batch::class). Copied at the cost of two words.
 pub struct ClassedClient<'a, T: 'static = std::convert::Infallible> {
     client: &'a Client<T>,
     class: ClassId,
@@ -387,6 +389,10 @@ impl<T> fmt::Debug for ClassedClient<'_, T> {
 }
 
 impl<'a, T: Send + 'static> ClassedClient<'a, T> {
+    pub(crate) fn client(&self) -> &'a Client<T> {
+        self.client
+    }
+
     /// As [`Client::schedule_on`].
     ///
     /// # Errors

@@ -421,6 +421,7 @@ impl<O> IntoFuture for Answer<O> {
 }
 
 /// An [`Answer`] that is awaited.
+#[must_use = "a future does nothing unless it is awaited"]
 pub struct AnswerFuture<O>(oneshot::AsyncReceiver<O>);
 
 impl<O> AnswerFuture<O> {

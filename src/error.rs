@@ -63,6 +63,7 @@ refusal!(ScheduleError: FULL, CLOSED);
 
 /// Many timers were not accepted, and not one of them is scheduled; all of them come back.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ScheduleManyError<I> {
     /// The shard has no room for all of them, or has not yet made room for as many from this
     /// thread. Try again later, send fewer at a time, or shed load.
@@ -191,6 +192,7 @@ impl std::error::Error for TimeoutError {}
 
 /// Why an answer cannot be waited for by blocking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum WaitError {
     /// The service is shut down, or the shard is dead.
     Closed,
@@ -297,6 +299,7 @@ impl From<ConfigError> for StartError {
 
 /// Why a service was not shut down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum ShutdownError {
     /// It is shut down, or being shut down, already.
     AlreadyShutDown,
@@ -322,6 +325,7 @@ impl std::error::Error for ShutdownError {}
 
 /// Why a shard cannot be attached to an executor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum AttachError {
     /// The service runs its shards itself; build it with
     /// [`start_attached`](crate::TimerServiceBuilder::start_attached).
@@ -351,6 +355,7 @@ impl std::error::Error for AttachError {}
 
 /// Why a future cannot be spawned onto a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum SpawnError {
     /// The shard has no executor: it is a plain thread or somebody's own loop.
     NoExecutor,

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use crate::class::{Classed, ClassedClient};
 use crate::client::Client;
 use crate::core::Core;
 use crate::driver::is_shard_thread;
@@ -287,6 +288,41 @@ impl<T: Send + 'static> Timers<T> {
     }
 }
 
+/// Tasks with a result, of a class.
+impl<T: Send + 'static> Classed<'_, T> {
+    /// As [`Timers::schedule_task`].
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the task.
+    pub fn schedule_task<R: 'static>(
+        &self,
+        delay: Duration,
+        task: impl FnOnce(&Timers<T>) -> R + 'static,
+    ) -> Result<Scheduled<R, T>, ScheduleError<LocalCall<T>>> {
+        let core = self.timers().core();
+        self.timers().begin_task(task, |call| {
+            self.schedule_as(|| core.schedule_call(core.deadline_after(delay), call))
+        })
+    }
+
+    /// As [`Timers::schedule_task_at`].
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the task.
+    pub fn schedule_task_at<R: 'static>(
+        &self,
+        at: Instant,
+        task: impl FnOnce(&Timers<T>) -> R + 'static,
+    ) -> Result<Scheduled<R, T>, ScheduleError<LocalCall<T>>> {
+        let core = self.timers().core();
+        self.timers().begin_task(task, |call| {
+            self.schedule_as(|| core.schedule_call(core.deadline_at(at), call))
+        })
+    }
+}
+
 /// A task that runs later on a shard, and its result to come from there; made by
 /// [`Client::schedule_task_on`] and [`Client::schedule_task_at_on`].
 ///
@@ -301,6 +337,7 @@ pub struct RemoteScheduled<R, T: Send + 'static = Infallible> {
 }
 
 /// A [`RemoteScheduled`] that is awaited.
+#[must_use = "a future does nothing unless it is awaited"]
 pub struct RemoteScheduledFuture<R, T: Send + 'static = Infallible> {
     directory: Arc<Directory<T>>,
     shard: ShardId,
@@ -316,6 +353,14 @@ fn reason<T: Send + 'static>(directory: &Directory<T>, shard: ShardId) -> TaskEr
 }
 
 impl<R, T: Send + 'static> RemoteScheduled<R, T> {
+    fn new(
+        client: &Client<T>,
+        timer: TimerHandle,
+        result: oneshot::Receiver<Result<R, TaskError>>,
+    ) -> Self {
+        Self { directory: Arc::clone(client.directory()), timer, result }
+    }
+
     /// Blocks this thread until the result is there.
     ///
     /// # Errors
@@ -407,7 +452,7 @@ impl<T: Send + 'static> Client<T> {
     ) -> Result<RemoteScheduled<R, T>, ScheduleError<SendCall<T>>> {
         let (sender, result) = oneshot::channel();
         let timer = self.schedule_fn_on(shard, delay, answering(task, sender))?;
-        Ok(RemoteScheduled { directory: Arc::clone(self.directory()), timer, result })
+        Ok(RemoteScheduled::new(self, timer, result))
     }
 
     /// The same, at a moment. One that has passed comes in the shard's next turn.
@@ -423,7 +468,42 @@ impl<T: Send + 'static> Client<T> {
     ) -> Result<RemoteScheduled<R, T>, ScheduleError<SendCall<T>>> {
         let (sender, result) = oneshot::channel();
         let timer = self.schedule_fn_at_on(shard, at, answering(task, sender))?;
-        Ok(RemoteScheduled { directory: Arc::clone(self.directory()), timer, result })
+        Ok(RemoteScheduled::new(self, timer, result))
+    }
+}
+
+/// Tasks with a result, of a class.
+impl<T: Send + 'static> ClassedClient<'_, T> {
+    /// As [`Client::schedule_task_on`].
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the task.
+    pub fn schedule_task_on<R: Send + 'static>(
+        &self,
+        shard: ShardId,
+        delay: Duration,
+        task: impl FnOnce(&Timers<T>) -> R + Send + 'static,
+    ) -> Result<RemoteScheduled<R, T>, ScheduleError<SendCall<T>>> {
+        let (sender, result) = oneshot::channel();
+        let timer = self.schedule_fn_on(shard, delay, answering(task, sender))?;
+        Ok(RemoteScheduled::new(self.client(), timer, result))
+    }
+
+    /// As [`Client::schedule_task_at_on`].
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the task.
+    pub fn schedule_task_at_on<R: Send + 'static>(
+        &self,
+        shard: ShardId,
+        at: Instant,
+        task: impl FnOnce(&Timers<T>) -> R + Send + 'static,
+    ) -> Result<RemoteScheduled<R, T>, ScheduleError<SendCall<T>>> {
+        let (sender, result) = oneshot::channel();
+        let timer = self.schedule_fn_at_on(shard, at, answering(task, sender))?;
+        Ok(RemoteScheduled::new(self.client(), timer, result))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::attach::Attachment;
 use crate::builder::TimerServiceBuilder;
 use crate::client::Client;
 use crate::driver::is_shard_thread;
-use crate::error::{AttachError, Closed, ShutdownError, SpawnError};
+use crate::error::{AttachError, Closed, ShutdownError, SpawnError, WaitError};
 use crate::handle::ShardId;
 use crate::mesh::{Directory, Order};
 use crate::scale::Scale;
@@ -329,13 +329,13 @@ impl<R> Spawned<R> {
     ///
     /// # Errors
     ///
-    /// The shard ended, or the future panicked, before it was done. On a shard's own thread at
-    /// once, as waiting there could not end.
-    pub fn wait(self) -> Result<R, Closed> {
+    /// `Closed` if the shard ended, or the future panicked, before it was done; `OnShard` on a
+    /// thread that drives a shard of any service, where waiting could not end.
+    pub fn wait(self) -> Result<R, WaitError> {
         if is_shard_thread() {
-            return Err(Closed);
+            return Err(WaitError::OnShard);
         }
-        self.0.recv().map_err(|_| Closed)
+        self.0.recv().map_err(|_| WaitError::Closed)
     }
 }
 

@@ -20,6 +20,7 @@ pub enum ShutdownPolicy {
 
 /// A timer that was handed back by a shutdown.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Returned<T: 'static> {
     /// What it was known by.
     pub handle: TimerHandle,

@@ -96,9 +96,9 @@ refusal!(
 pub enum SinkPolicy<T: 'static> {
     /// They are dropped.
     Drop,
-    /// They become timers again, due this much later and of the same class, and are tried again
-    /// then; behind those that were sent meanwhile. What the shard has no room for, or what comes
-    /// to a sink that is closed, is dropped.
+    /// They become timers again, due this much later, a tick at least, and of the same class. Then
+    /// they are tried again, behind those that were sent meanwhile. What the shard has no room for,
+    /// or what comes to a sink that is closed, is dropped.
     ///
     /// Each costs the shard a timer for each try, so give the sink time to make room: some
     /// milliseconds at least.
@@ -135,7 +135,8 @@ impl<T: Send + 'static> SinkPolicy<T> {
         let dropped = match (self, refused) {
             (Self::Call(call), refused) => return call(refused.into_value(), timers),
             (Self::Retry(delay), SinkError::Full(value)) => {
-                let deadline = core.deadline_after(*delay);
+                // No delay would have it tried in every turn, and the shard never asleep.
+                let deadline = core.deadline_after((*delay).max(Duration::from_nanos(1)));
                 let class = core.class_delivered();
                 match core.schedule_classed(class, || core.schedule(deadline, value)) {
                     Ok(_) => return core.count(|counts| counts.sink_retried += 1),

@@ -22,9 +22,10 @@ use std::time::Duration;
 
 use glommio::TaskQueueHandle;
 
+use crate::capacity::check;
 use crate::class::{ClassId, Classed};
 use crate::driver::glommio::is_executor_here;
-use crate::error::ScheduleError;
+use crate::error::{ConfigError, ScheduleError};
 use crate::handle::TimerHandle;
 use crate::sink::{SinkError, SinkPolicy};
 use crate::stats::ShardCounts;
@@ -52,7 +53,8 @@ use crate::timers::Timers;
 ///         glommio::executor().create_task_queue(shares, Latency::NotImportant, "background")
 ///     };
 ///     let compact = |fired: Fired<u64>, _: &Timers<u64>| println!("compacting {}", fired.task);
-///     OnTaskQueue::new(background, 1_024, SinkPolicy::Retry(Duration::from_millis(10)), compact)
+///     let policy = SinkPolicy::Retry(Duration::from_millis(10));
+///     OnTaskQueue::new(background, 1_024, policy, compact).expect("1,024 is in range")
 /// })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -83,20 +85,26 @@ impl<T: Send + 'static, H: Handler<T>> OnTaskQueue<T, H> {
     /// Runs `handler` in the task queue that `queue` returns. That is called once, in the executor,
     /// when the first timer fires; for a queue that is there already it is `move || queue`.
     ///
-    /// At most `waiting_max` timers wait, at least one; for others see the policy.
+    /// At most `waiting_max` timers wait, 1 to 2³⁰; for others see the policy. Memory for them is
+    /// taken as it is needed, and kept.
+    ///
+    /// # Errors
+    ///
+    /// `waiting_max` is out of its range.
     pub fn new(
         queue: impl FnOnce() -> TaskQueueHandle + 'static,
-        waiting_max: usize,
+        waiting_max: u32,
         policy: SinkPolicy<T>,
         handler: H,
-    ) -> Self {
+    ) -> Result<Self, ConfigError> {
         let shared = Shared {
             waiting: RefCell::default(),
-            waiting_max: waiting_max.max(1),
+            waiting_max: check("waiting_max", waiting_max)?,
             handler: Cell::new(Some(handler)),
             is_tended: Cell::new(false),
         };
-        Self { queue: Queue::Unmade(Some(Box::new(queue))), policy, shared: Rc::new(shared) }
+        let queue = Queue::Unmade(Some(Box::new(queue)));
+        Ok(Self { queue, policy, shared: Rc::new(shared) })
     }
 
     /// The queue, if there is an executor of that kind.

@@ -16,6 +16,7 @@ pub(super) const BATCH: usize = 64;
 
 /// A timer of a batch that was not accepted, because the shard was closed meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Refused<T> {
     /// What it was scheduled with.
     pub task: T,

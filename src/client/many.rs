@@ -110,9 +110,9 @@ impl<T: Send + 'static> Client<T> {
         self.schedule_all(shard, timers, self.clock.nanos(), |at| self.tick_at(at))
     }
 
-    /// The most timers that one [`schedule_many_on`](Self::schedule_many_on) takes: half of the places
-    /// that a shard reserves for a client, which are a 32nd of its capacity and at most as many as
-    /// a lane has room for.
+    /// The most timers that one [`schedule_many_on`](Self::schedule_many_on) takes: one more than
+    /// half of the places that a shard reserves for a client, which are a 32nd of its capacity and
+    /// at most as many as a lane has room for.
     pub fn schedule_many_max(&self) -> usize {
         // An owner fills up a client's keys when half of them are used.
         self.directory.settings.grant_window / 2 + 1

@@ -92,8 +92,8 @@ impl<T: Send + 'static> Core<T> {
         }
     }
 
-    /// Runs something of the user's, with nothing borrowed. If it panics, that is logged and counted;
-    /// false then.
+    /// Runs something of the user's, with nothing borrowed. If it panics, that is logged and
+    /// counted; false then.
     pub(crate) fn contain(&self, run: impl FnOnce()) -> bool {
         let calm = contain(self.id, run);
         if !calm {

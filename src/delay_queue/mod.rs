@@ -296,7 +296,8 @@ impl<V, T: Send + 'static> DelayQueue<V, T> {
         deadline.map(|tick| self.inner.instant(tick))
     }
 
-    /// How long it is until a value is due; zero if it is. `None` if the key names nothing any more.
+    /// How long it is until a value is due; zero if it is. `None` if the key names nothing any
+    /// more.
     pub fn remaining(&self, key: DelayKey) -> Option<Duration> {
         let deadline = self.inner.shard.borrow().deadline(key.0)?;
         let core = self.inner.timers.core();

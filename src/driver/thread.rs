@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::sync::{Parker, Unparker};
 
 use super::{OnShardThread, Undertaker};
+use crate::clock::saturating_nanos;
 use crate::task::Handler;
 use crate::timers::Timers;
 use crate::turn::{Turn, turn};
@@ -56,7 +57,7 @@ fn spin<T: Send + 'static>(timers: &Timers<T>, until: Tick) -> bool {
         return false;
     }
     let due = core.directory().tick.start_of(until);
-    let end = core.nanos().saturating_add(spin.as_nanos() as u64);
+    let end = core.nanos().saturating_add(saturating_nanos(spin));
     loop {
         let now = core.nanos();
         if core.has_news() || now >= due {

@@ -10,6 +10,7 @@ use crate::interval::{MissedTickBehavior, check};
 /// What becomes of a periodic callback that has panicked. The panic is contained, logged and
 /// counted either way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum OnPanic {
     /// It runs again when it would have run anyway.
     #[default]

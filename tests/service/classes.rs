@@ -80,6 +80,25 @@ fn a_class_tells_its_timers_from_all_others() {
 }
 
 #[test]
+fn tasks_with_a_result_have_classes_too() {
+    let mut lab = Lab::<u32>::new(classed(1));
+    let timers = lab.timers().clone();
+    let lease = timers.class(LEASE).unwrap();
+    let mut here = lease.schedule_task(ms(1), |_| 1).unwrap();
+    let mut never = lease.schedule_task_at(timers.now() + FAR, |_| 2).unwrap();
+    let client = lab.client();
+    let lease = client.class(LEASE).unwrap();
+    let there = lease.schedule_task_on(SHARD, ms(1), |_| 3).unwrap();
+    let later = lease.schedule_task_at_on(SHARD, client.now() + FAR, |_| 4).unwrap();
+    lab.advance(ms(2));
+    assert_eq!(here.try_take(), Some(Ok(1)));
+    assert!(never.cancel().won());
+    drop((there, later.detach()));
+    let expected = [("scheduled", 4), ("live", 1), ("fired", 2), ("cancelled", 1)];
+    check(counts(&lab, LEASE), &expected);
+}
+
+#[test]
 fn callbacks_and_futures_have_classes_too() {
     let mut lab = Lab::<u32>::new(classed(1));
     let timers = lab.timers().clone();

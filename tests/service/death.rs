@@ -5,8 +5,8 @@ use std::sync::mpsc;
 use std::thread;
 
 use corewheel::{
-    CancelOutcome, Closed, Fired, ScheduleError, ShardState, ShutdownPolicy, SpawnError,
-    StartError, TimerService, Timers, WaitError,
+    CancelOutcome, Fired, ScheduleError, ShardState, ShutdownPolicy, SpawnError, StartError,
+    TimerService, Timers, WaitError,
 };
 
 use crate::support::{
@@ -98,7 +98,7 @@ fn when_a_glommio_executor_dies_whoever_waits_is_told_and_the_other_shard_goes_o
             Ok(other) => panic!("{other:?}"),
             Err(error) => error == WaitError::Closed,
         });
-        assert_eq!(spawned.wait(), Err(Closed));
+        assert_eq!(spawned.wait(), Err(WaitError::Closed));
         check_dead(&running.service);
         assert_eq!(running.end(ShutdownPolicy::Return).dead, [SHARD]);
     }

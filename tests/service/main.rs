@@ -1,6 +1,7 @@
 //! The service as its users see it, on everything that it can run on here: threads of its own with
 //! glommio, tokio or neither, executors that were there before, and loops of the tests' own.
 
+mod alike;
 mod api;
 mod bell;
 mod callbacks;

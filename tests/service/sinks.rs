@@ -88,6 +88,15 @@ fn a_full_sink_is_tried_again_in_time() {
 }
 
 #[test]
+fn what_is_to_be_tried_again_at_once_is_tried_again_a_tick_later() {
+    let mut bench = Bench::new(1, 64, SinkPolicy::Retry(std::time::Duration::ZERO));
+    bench.schedule(0..2);
+    assert_eq!(bench.advance(5), [0]);
+    assert!(bench.advance(0).is_empty(), "not in the same tick");
+    assert_eq!(bench.advance(1), [1]);
+}
+
+#[test]
 fn a_value_that_is_tried_again_keeps_its_class() {
     let mut bench = Bench::new(1, 64, SinkPolicy::Retry(ms(10)));
     for value in 0..2 {
@@ -299,7 +308,7 @@ mod on_task_queues {
                     assert_ne!(fired.task, 7, "it panics");
                     sender.send((fired.task, is_in_background())).unwrap();
                 };
-                OnTaskQueue::new(background, 1_024, SinkPolicy::Drop, handler)
+                OnTaskQueue::new(background, 1_024, SinkPolicy::Drop, handler).unwrap()
             });
             let client = running.client();
             for value in 0..20 {
@@ -328,7 +337,7 @@ mod on_task_queues {
                 let handler = move |fired: Fired<u32>, _: &Timers<u32>| {
                     sender.send(fired.task).unwrap();
                 };
-                OnTaskQueue::new(background, 4, SinkPolicy::Retry(ms(2)), handler)
+                OnTaskQueue::new(background, 4, SinkPolicy::Retry(ms(2)), handler).unwrap()
             });
             let mut client = running.client();
             let mut batch = client.batch(SHARD);
@@ -357,7 +366,7 @@ mod on_task_queues {
                         sender.send(fired.task).unwrap();
                         std::thread::sleep(Duration::from_millis(1));
                     };
-                    OnTaskQueue::new(background, 1_024, SinkPolicy::Drop, handler)
+                    OnTaskQueue::new(background, 1_024, SinkPolicy::Drop, handler).unwrap()
                 });
                 let client = running.client();
                 for value in 0..30 {
@@ -421,6 +430,7 @@ mod on_task_queues {
                     sender.send(value).unwrap();
                 });
                 OnTaskQueue::new(background, 4, policy, |_: Fired<u32>, _: &Timers<u32>| {})
+                    .unwrap()
             });
             running.client().schedule_on(SHARD, ms(1), 5).unwrap();
             assert_eq!(refused.recv_timeout(PATIENCE), Ok(5), "{host:?}");
@@ -448,6 +458,7 @@ mod on_task_queues {
                 let (sender, seen) = channel();
                 let running = Running::start(host, builder(1), move |_| {
                     OnTaskQueue::new(background, 8, SinkPolicy::Drop, Putting(sender.clone()))
+                        .unwrap()
                 });
                 for value in 0..3 {
                     running.client().schedule_on(SHARD, FAR, value).unwrap();
@@ -469,7 +480,7 @@ mod on_task_queues {
             let running = Running::start(host, builder(1).classes([LEASE, OTHER_CLASS]), {
                 move |_| {
                     let sink = ToSink::new(sender.clone(), SinkPolicy::Retry(FAR));
-                    OnTaskQueue::new(background, 8, SinkPolicy::Drop, sink)
+                    OnTaskQueue::new(background, 8, SinkPolicy::Drop, sink).unwrap()
                 }
             });
             let mut client = running.client();
@@ -532,7 +543,7 @@ mod on_task_queues {
                     std::thread::sleep(Duration::from_millis(1));
                     counted.fetch_add(1, Ordering::SeqCst);
                 };
-                OnTaskQueue::new(background, 1_024, SinkPolicy::Drop, handler)
+                OnTaskQueue::new(background, 1_024, SinkPolicy::Drop, handler).unwrap()
             });
             let (sender, seen) = channel();
             let read = Arc::clone(&worked);
@@ -556,7 +567,7 @@ mod on_task_queues {
         for host in hosts() {
             let running = Running::start(host, builder(1), move |_| {
                 let handler = |_: Fired<u32>, _: &Timers<u32>| panic!("it harms nobody");
-                OnTaskQueue::new(background, 8, SinkPolicy::Drop, handler)
+                OnTaskQueue::new(background, 8, SinkPolicy::Drop, handler).unwrap()
             });
             running.client().schedule_on(SHARD, ms(1), 1).unwrap();
             let counts = || running.service.stats().shards[0].counts;
@@ -580,7 +591,7 @@ mod on_task_queues {
         let noted = Rc::clone(&refused);
         let policy = SinkPolicy::call(move |value, _: &Timers<u32>| noted.borrow_mut().push(value));
         let handler = |_: Fired<u32>, _: &Timers<u32>| {};
-        let handler = OnTaskQueue::new(background, 4, policy, handler);
+        let handler = OnTaskQueue::new(background, 4, policy, handler).unwrap();
         let mut shard = second.into_loop(handler).unwrap();
         shard.timers().schedule(ms(0), 5).unwrap();
         let _ = shard.turn();

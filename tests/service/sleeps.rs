@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use corewheel::{Closed, Fired, ShutdownPolicy, Sleep, SleepError, TimeoutError, Timers};
+use corewheel::{Fired, ShutdownPolicy, Sleep, SleepError, TimeoutError, Timers, WaitError};
 
 use crate::support::{
     FAR, Host, Lab, Running, SHARD, block_on, builder, check_law, look, ms, wait_until,
@@ -234,12 +234,12 @@ fn a_spawned_future_that_panics_is_counted_and_harms_nobody() {
                 7
             })
         };
-        assert_eq!(spawn(true).unwrap().wait(), Err(Closed), "{host:?}");
+        assert_eq!(spawn(true).unwrap().wait(), Err(WaitError::Closed), "{host:?}");
         let at_once = running.service.spawn_on(SHARD, |_| {
             assert!(glommio_or_tokio(), "it panics before there is a future");
             async {}
         });
-        assert_eq!(at_once.unwrap().wait(), Err(Closed), "{host:?}");
+        assert_eq!(at_once.unwrap().wait(), Err(WaitError::Closed), "{host:?}");
         assert_eq!(spawn(false).unwrap().wait(), Ok(7), "{host:?}");
         let report = running.end(ShutdownPolicy::Drop);
         assert_eq!(report.shards[0].counts.panicked, 2, "{host:?}");
