@@ -18,6 +18,26 @@ use crate::task::{Fired, Handler};
 use crate::timers::Timers;
 
 /// Collects the settings of a service; made by [`TimerService::builder`].
+///
+/// ```
+/// use corewheel::{Runtime, ShutdownPolicy, TimerService, TurnBudget};
+/// use std::time::Duration;
+///
+/// let builder = TimerService::builder()
+///     .name("gateway")
+///     .shards(2)
+///     .tick(Duration::from_millis(10))
+///     .capacity(100_000)
+///     .budget(TurnBudget { time_max: Some(Duration::from_millis(1)), ..TurnBudget::default() })
+///     .runtime(Runtime::Thread);
+/// let refused = builder.clone().tick(Duration::from_micros(10)).start().unwrap_err();
+/// assert!(refused.to_string().contains("tick is 10µs, but it must be between 100µs and 1s"));
+///
+/// let service = builder.start()?;
+/// assert_eq!((service.shards().count(), service.runtime()), (2, "thread"));
+/// service.shutdown(ShutdownPolicy::Drop)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a builder does nothing until it is started"]
 #[derive(Clone, Debug)]
 pub struct TimerServiceBuilder {

@@ -38,6 +38,38 @@ use crate::timers::Timers;
 /// deadline is worked out here, so the way to the shard is part of its delay and not on top of it.
 /// `Full` means that the shard is full, or that this client has sent more than the shard has taken
 /// in: try again after a moment.
+///
+/// ```
+/// use corewheel::{CancelOutcome, Fired, Runtime, ShutdownPolicy, TimerService, Timers};
+/// use std::sync::mpsc;
+/// use std::time::Duration;
+///
+/// let (sender, fired) = mpsc::channel();
+/// let service = TimerService::builder().shards(2).runtime(Runtime::Thread).start_with(move |_| {
+///     let sender = sender.clone();
+///     move |timer: Fired<u64>, _: &Timers<u64>| {
+///         let _nobody_listens = sender.send(timer.task);
+///     }
+/// })?;
+/// let [first, second] = [0, 1].map(corewheel::ShardId::new);
+///
+/// // A thread that is no shard's.
+/// let client = service.client();
+/// let worker = std::thread::spawn(move || {
+///     let quick = client.schedule_on(first, Duration::from_millis(2), 1).unwrap();
+///     let slow = client.schedule_on(second, Duration::from_secs(60), 2).unwrap();
+///     // It blocks for the answer; a future would await it.
+///     let cancelled = client.cancel(slow).wait().unwrap();
+///     (quick, cancelled.task().and_then(|task| task.into_value()))
+/// });
+/// let (quick, task) = worker.join().unwrap();
+/// assert_eq!(task, Some(2), "it was cancelled, and its task came home");
+/// assert_eq!(fired.recv()?, 1);
+/// let late = service.client().cancel(quick).wait()?;
+/// assert!(matches!(late, CancelOutcome::AlreadyFired | CancelOutcome::Stale));
+/// service.shutdown(ShutdownPolicy::Drop)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Client<T: 'static = std::convert::Infallible> {
     directory: Arc<Directory<T>>,
     clock: NearClock,

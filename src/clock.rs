@@ -183,6 +183,23 @@ impl NearClock {
 ///
 /// It goes with shards that the test drives itself, see
 /// [`Attachment::into_loop`](crate::Attachment::into_loop).
+///
+/// ```
+/// use corewheel::{Fired, ManualClock, TimerService, Timers, Turn};
+/// use std::time::Duration;
+///
+/// let clock = ManualClock::new();
+/// let builder = TimerService::builder().shards(1).clock(clock.clock());
+/// let service = builder.start_attached::<&str>()?;
+/// let shard = service.attach(service.shards().next().unwrap())?;
+/// let mut shard = shard.into_loop(|timer: Fired<&str>, _: &Timers<&str>| {
+///     assert_eq!((timer.task, timer.lateness), ("lease", Duration::from_secs(2)));
+/// })?;
+/// shard.timers().schedule(Duration::from_secs(3_600), "lease")?;
+/// clock.advance(Duration::from_secs(3_602));
+/// assert_eq!(shard.turn(), Turn::Idle);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ManualClock {
     clock: Clock,

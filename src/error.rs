@@ -34,6 +34,22 @@ macro_rules! refusal {
 pub(crate) use refusal;
 
 /// A timer was not accepted; the task comes back.
+///
+/// ```
+/// # use corewheel::{Fired, ScheduleError, TimerService, Timers};
+/// # use std::time::Duration;
+/// let builder = TimerService::builder().shards(1).capacity(1);
+/// # let service: TimerService<&str> = builder.start_attached()?;
+/// # let shard = service.attach(service.shards().next().unwrap())?;
+/// # let shard = shard.into_loop(|_: Fired<&str>, _: &Timers<&str>| {})?;
+/// # let timers = shard.timers();
+/// timers.schedule(Duration::from_secs(1), "first")?;
+/// match timers.schedule(Duration::from_secs(1), "second") {
+///     Err(ScheduleError::Full(request)) => assert_eq!(request, "second", "shed, or tried later"),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum ScheduleError<K> {
     /// The shard holds as many timers as it can, or has not yet made room for more from this
@@ -214,6 +230,14 @@ impl std::error::Error for WaitError {}
 
 /// What is wrong with one setting or parameter. Shown, it says which one, what it is, what is
 /// possible and what to do.
+///
+/// ```
+/// let error = corewheel::Scale::new(1.5).unwrap_err();
+/// assert_eq!(error.field(), "scale");
+/// let message = error.to_string();
+/// assert!(message.starts_with("scale is 1.5, but it must be between 0, for the minimum, and 1"));
+/// assert!(message.ends_with("; clamp what it is worked out from"));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConfigError {
     field: &'static str,

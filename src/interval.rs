@@ -222,6 +222,29 @@ impl<T: Send + 'static> fmt::Debug for Interval<T> {
 }
 
 /// Moments that the caller works out, each from the one before; made by [`Timers::plan`].
+///
+/// ```
+/// use corewheel::{Runtime, ShardId, TimerService};
+/// use std::time::{Duration, Instant};
+///
+/// let service = TimerService::builder().shards(1).runtime(Runtime::Tokio).start()?;
+/// let attempts = service.spawn_on(ShardId::new(0), |timers| async move {
+///     // After 1, 3 and 7 ms, and then no more.
+///     let mut wait = Duration::from_millis(1);
+///     let first = timers.now() + wait;
+///     let mut backoff = timers.plan(first, move |before: Instant| {
+///         wait *= 2;
+///         (wait < Duration::from_millis(8)).then(|| before + wait)
+///     });
+///     let mut attempts = 0;
+///     while let Ok(Some(_due)) = backoff.next().await {
+///         attempts += 1;
+///     }
+///     attempts
+/// })?;
+/// assert_eq!(attempts.wait()?, 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a plan is carried out only for who asks for its moments"]
 pub struct Plan<T: Send + 'static, F> {
     sleep: Sleep<T>,

@@ -129,8 +129,8 @@
 //! - [`corewheel_shard`] is what one core owns: wheel, slab, what is due, counters. It knows no
 //!   thread, no clock and no atomic.
 //! - `lane`, `across`, `overflow`, `bell`, `gate`, `brake` and `mesh` are where threads meet, and
-//!   nowhere else do they; `sync` is the atomics that they use, `loom_tests` are for a model checker,
-//!   and `clock` reads the time.
+//!   nowhere else do they; `sync` is the atomics that they use, `loom_tests` are for the model
+//!   checker, and `clock` reads the time.
 //! - `core` is what a shard's thread holds, `turn` is one turn of it: drain the lanes, advance,
 //!   deliver, publish, say what is next. `task` is what a timer can hold.
 //! - `driver` takes the turns: on glommio, on tokio, on a plain thread, in somebody's own loop.

@@ -11,6 +11,16 @@ use crate::error::ConfigError;
 /// At 1, where every shard begins, they last for their maximum; at 0 for their minimum.
 ///
 /// [`ScaledTimeouts`]: crate::ScaledTimeouts
+///
+/// ```
+/// use corewheel::Scale;
+///
+/// // Three quarters of the memory are in use; from a half on, timeouts shrink.
+/// let in_use = 0.75_f64;
+/// let scale = Scale::new((2.0 * (1.0 - in_use)).clamp(0.0, 1.0))?;
+/// assert_eq!(scale.get(), 0.5);
+/// # Ok::<(), corewheel::ConfigError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, PartialOrd, Serialize)]
 pub struct Scale(f64);
 

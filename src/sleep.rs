@@ -22,6 +22,22 @@ use crate::timers::Timers;
 /// is dropped, at whatever point that is.
 ///
 /// Cost: a timer, and 24 bytes in the shard's table of sleepers, which are used again.
+///
+/// ```
+/// use corewheel::{Runtime, ShardId, TimerService};
+/// use std::time::Duration;
+///
+/// let service = TimerService::builder().shards(1).runtime(Runtime::Tokio).start()?;
+/// let slept = service.spawn_on(ShardId::new(0), |timers| async move {
+///     let begin = timers.now();
+///     let mut sleep = timers.sleep(Duration::from_secs(3600));
+///     sleep.reset(Duration::from_millis(2));
+///     sleep.await?;
+///     Ok::<_, corewheel::SleepError>(timers.now() - begin)
+/// })?;
+/// assert!(slept.wait()?? >= Duration::from_millis(2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Sleep<T: Send + 'static> {
     timers: Timers<T>,
@@ -137,6 +153,24 @@ impl<T: Send + 'static> fmt::Debug for Sleep<T> {
 /// Dropped before its time, it cancels the timer.
 ///
 /// Cost: a timer with a boxed callback, and a channel for the one message.
+///
+/// ```
+/// use corewheel::{Runtime, ShardId, TimerService};
+/// use std::time::Duration;
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// // A task of another runtime, and a shard on a plain thread.
+/// let service = TimerService::builder().shards(1).runtime(Runtime::Thread).start()?;
+/// let client = service.client();
+/// let shard = ShardId::new(0);
+/// client.sleep_on(shard, Duration::from_millis(2)).await?;
+/// let never = std::future::pending::<()>();
+/// let late = client.timeout_on(shard, Duration::from_millis(2), never).await;
+/// assert!(late.is_err_and(|error| error.is_elapsed()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct RemoteSleep<'a, T: Send + 'static> {
     client: &'a Client<T>,

@@ -456,6 +456,27 @@ pub struct ShardStats {
 }
 
 /// A service at one moment: a plain value.
+///
+/// ```
+/// # use corewheel::{Fired, ManualClock, TimerService, Timers};
+/// # let clock = ManualClock::new();
+/// # let service: TimerService<u64> =
+/// #     TimerService::builder().shards(1).clock(clock.clock()).start_attached()?;
+/// # let shard = service.attach(service.shards().next().unwrap())?;
+/// # let mut shard = shard.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
+/// # let timers = shard.timers().clone();
+/// # use std::time::Duration;
+/// timers.schedule(Duration::from_millis(5), 1)?;
+/// timers.schedule(Duration::from_secs(60), 2)?;
+/// clock.advance(Duration::from_millis(7));
+/// let _next = shard.turn();
+///
+/// let stats = service.stats();
+/// let shard = &stats.shards[0];
+/// assert_eq!((shard.counts.fired, shard.counts.pending, shard.counts.late), (1, 1, 0));
+/// assert!(shard.lateness.p99_ns >= 2_000_000, "it came 2 ms after its time");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[non_exhaustive]
 pub struct ServiceStats {

@@ -138,6 +138,42 @@ pub struct Fired<T> {
 /// Implemented by every `FnMut(Fired<T>, &Timers<T>)`. It runs on the shard's core with nothing
 /// borrowed, so it may schedule, cancel and reset as it likes. What it schedules for now fires in
 /// the next turn.
+///
+/// ```
+/// use corewheel::{Fired, Handler, ManualClock, TimerService, Timers};
+/// use std::time::Duration;
+///
+/// /// Gives up after three attempts.
+/// struct Retry {
+///     given_up: u32,
+/// }
+///
+/// impl Handler<(u64, u32)> for Retry {
+///     fn expired(&mut self, fired: Fired<(u64, u32)>, timers: &Timers<(u64, u32)>) {
+///         let (request, attempt) = fired.task;
+///         let wait = Duration::from_millis(100 << attempt);
+///         if attempt == 3 || timers.schedule(wait, (request, attempt + 1)).is_err() {
+///             self.given_up += 1;
+///         }
+///     }
+///
+///     fn closing(&mut self, _: &Timers<(u64, u32)>) {
+///         println!("{} requests were given up", self.given_up);
+///     }
+/// }
+///
+/// let clock = ManualClock::new();
+/// let service = TimerService::builder().shards(1).clock(clock.clock()).start_attached()?;
+/// let shard = service.attach(service.shards().next().unwrap())?;
+/// let mut shard = shard.into_loop(Retry { given_up: 0 })?;
+/// shard.timers().schedule(Duration::from_millis(100), (7, 1))?;
+/// for wait in [100, 200, 400] {
+///     clock.advance(Duration::from_millis(wait));
+///     let _next = shard.turn();
+/// }
+/// assert!(shard.timers().is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Handler<T: Send + 'static>: 'static {
     /// Called once for each typed timer that is due.
     fn expired(&mut self, fired: Fired<T>, timers: &Timers<T>);
@@ -162,6 +198,26 @@ where
 }
 
 /// What became of a cancel.
+///
+/// ```
+/// # use corewheel::{CancelOutcome, Fired, ManualClock, TimerService, Timers};
+/// # let clock = ManualClock::new();
+/// # let service: TimerService<u64> =
+/// #     TimerService::builder().shards(1).clock(clock.clock()).start_attached()?;
+/// # let shard = service.attach(service.shards().next().unwrap())?;
+/// # let mut shard = shard.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
+/// # let timers = shard.timers().clone();
+/// # use std::time::Duration;
+/// let request = timers.schedule(Duration::from_millis(30), 7)?;
+/// match timers.cancel(request) {
+///     CancelOutcome::Cancelled { remaining, task } => {
+///         assert_eq!((remaining, task.into_value()), (Duration::from_millis(30), Some(7)));
+///     }
+///     too_late => println!("the request has timed out before its answer came: {too_late:?}"),
+/// }
+/// assert_eq!(timers.cancel(request).won(), false, "once");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "it says whether the timer can still fire, and holds its task"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CancelOutcome<K> {

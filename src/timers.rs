@@ -34,6 +34,35 @@ pub struct Deadline(pub(crate) Tick);
 /// Each command costs a few cache lines; only callbacks allocate. A command that takes a delay, or
 /// tells what was left of one, reads a clock that is never behind and at most some microseconds
 /// ahead, for about ten nanoseconds. Those with `_at` in their names read none.
+///
+/// ```
+/// use corewheel::{Fired, ManualClock, ResetOutcome, TimerService, Timers};
+/// use std::time::Duration;
+///
+/// let clock = ManualClock::new();
+/// let builder = TimerService::builder().shards(1).clock(clock.clock());
+/// let service = builder.start_attached::<&str>()?;
+/// let shard = service.attach(service.shards().next().unwrap())?;
+/// // The handler is given the timers too: here, a timer that fires begins the next one.
+/// let mut shard = shard.into_loop(|timer: Fired<&str>, timers: &Timers<&str>| {
+///     if timer.task == "handshake" {
+///         timers.schedule(Duration::from_secs(60), "idle").expect("there is room");
+///     }
+/// })?;
+/// let timers = shard.timers().clone();
+///
+/// let handshake = timers.schedule(Duration::from_secs(5), "handshake")?;
+/// // Something was heard: later is one store.
+/// assert_eq!(timers.reset(handshake, Duration::from_secs(8)), ResetOutcome::Moved);
+/// assert_eq!(timers.remaining(handshake), Some(Duration::from_secs(8)));
+/// timers.schedule_fn(Duration::from_secs(8), |timers| assert_eq!(timers.len(), 1))?;
+///
+/// clock.advance(Duration::from_secs(8));
+/// let _next = shard.turn();
+/// assert_eq!(timers.len(), 1, "the idle timer");
+/// assert_eq!(timers.reset(handshake, Duration::ZERO), ResetOutcome::Stale, "it has fired");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Timers<T: 'static = std::convert::Infallible> {
     core: Rc<Core<T>>,
 }

@@ -26,6 +26,27 @@ pub struct Refused<T> {
 ///
 /// What is gathered is sent when there are that many, by [`send`](Self::send), or when the batch is
 /// dropped.
+///
+/// ```
+/// use corewheel::{Fired, Runtime, ShardId, ShutdownPolicy, TimerService, Timers};
+/// use std::time::Duration;
+///
+/// let service = TimerService::builder()
+///     .shards(1)
+///     .runtime(Runtime::Thread)
+///     .start_with(|_| |_: Fired<u64>, _: &Timers<u64>| {})?;
+/// let mut client = service.client();
+/// let mut batch = client.batch(ShardId::new(0));
+/// let minute = Duration::from_secs(60);
+/// let handles: Vec<_> = (0..100).map(|n| batch.schedule(minute, n)).collect::<Result<_, _>>()?;
+/// for handle in &handles[..50] {
+///     batch.reset_detached(*handle, 2 * minute);
+/// }
+/// batch.send().expect("the shard is open");
+/// let report = service.shutdown(ShutdownPolicy::Return)?;
+/// assert_eq!(report.into_returned().count(), 100);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "call `send` to learn whether everything was accepted"]
 pub struct Batch<'a, T: Send + 'static> {
     pub(super) client: &'a mut Client<T>,

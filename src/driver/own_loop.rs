@@ -20,6 +20,49 @@ use crate::turn::{Turn, shut_down, turn};
 /// moment it names or until the waker is woken, and begin again.
 ///
 /// Dropped without a shutdown, the shard is dead.
+///
+/// ```
+/// use corewheel::{Fired, LoopSleep, TimerService, Timers, Turn};
+/// use std::sync::Arc;
+/// use std::task::{Wake, Waker};
+/// use std::time::{Duration, Instant};
+///
+/// /// Ends the wait of the loop. One around `epoll` would write to an eventfd.
+/// struct Unpark(std::thread::Thread);
+///
+/// impl Wake for Unpark {
+///     fn wake(self: Arc<Self>) {
+///         self.0.unpark();
+///     }
+/// }
+///
+/// let service = TimerService::builder().shards(1).start_attached::<u64>()?;
+/// let attachment = service.attach(service.shards().next().unwrap())?;
+/// let mut fired = 0;
+/// let mut shard = attachment.into_loop(move |_: Fired<u64>, timers: &Timers<u64>| {
+///     fired += 1;
+///     if fired < 3 {
+///         timers.schedule(Duration::from_millis(1), fired).expect("there is room");
+///     }
+/// })?;
+/// shard.timers().schedule(Duration::from_millis(1), 0)?;
+/// let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+/// loop {
+///     let after = shard.turn();
+///     if after == Turn::Idle {
+///         break; // A server would go on: other threads may still send something.
+///     }
+///     match shard.prepare_to_sleep(after, &waker) {
+///         LoopSleep::No => {} // Here one looks after sockets, without waiting.
+///         LoopSleep::Until(at) => {
+///             std::thread::park_timeout(at.saturating_duration_since(Instant::now()));
+///         }
+///         LoopSleep::UntilWoken => std::thread::park(),
+///     }
+/// }
+/// assert!(shard.timers().is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct ShardLoop<T: Send + 'static, H> {
     handler: H,
     undertaker: Undertaker<T>,

@@ -7,6 +7,27 @@ use std::rc::{Rc, Weak};
 use super::{Inner, Operation, Purgatory};
 
 /// A [`Purgatory`] that is not kept alive by this; made by [`Purgatory::downgrade`].
+///
+/// ```
+/// # use corewheel::{Fired, OperationFn, Purgatory, TimerService};
+/// # use std::time::Duration;
+/// # let service = TimerService::builder().shards(1).start_attached::<()>()?;
+/// # let shard = service.attach(service.shards().next().unwrap())?;
+/// # let shard = shard.into_loop(|_: Fired<()>, _: &_| {})?;
+/// let purgatory = Purgatory::<u32, OperationFn, ()>::new(shard.timers());
+/// // When this one is done, whoever waits for key 2 may be.
+/// let weak = purgatory.downgrade();
+/// let operation = OperationFn::new(|| false, move |_how| {
+///     if let Some(purgatory) = weak.upgrade() {
+///         purgatory.check_and_complete(&2);
+///     }
+/// });
+/// let _watch = purgatory.try_complete_else_watch(operation, Duration::from_secs(1), [1])?;
+/// let weak = purgatory.downgrade();
+/// drop(purgatory);
+/// assert!(weak.upgrade().is_none(), "the operation did not keep it alive");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct WeakPurgatory<K, Op, T = std::convert::Infallible>(Weak<Inner<K, Op, T>>)
 where
     K: Hash + Eq + 'static,
