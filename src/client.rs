@@ -224,8 +224,8 @@ impl<T: Send + 'static> Client<T> {
         within(self.sleep_until_on(shard, at), future)
     }
 
-    /// Gathers commands onto one shard and sends them together: a dozen times as fast as one by
-    /// one.
+    /// Gathers commands onto one shard and sends them together: 64 of them share a fence and a look
+    /// at whether the shard sleeps. It keeps the room for them for the next batch.
     pub fn batch(&mut self, shard: ShardId) -> Batch<'_, T> {
         let mut staged = std::mem::take(&mut self.room);
         staged.reserve(batch::BATCH);

@@ -1,4 +1,4 @@
-//! What comes out of a queue or of keyed timers, and what they refuse.
+//! What comes out of a queue or of keyed timers, and what these and scaled timeouts refuse.
 
 use std::fmt;
 use std::time::Instant;

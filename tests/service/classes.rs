@@ -94,6 +94,7 @@ fn tasks_with_a_result_have_classes_too() {
     assert_eq!(here.try_take(), Some(Ok(1)));
     assert!(never.cancel().won());
     drop((there, later.detach()));
+    lab.settle();
     let expected = [("scheduled", 4), ("live", 1), ("fired", 2), ("cancelled", 1)];
     check(counts(&lab, LEASE), &expected);
 }
