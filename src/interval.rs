@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use crate::class::Classed;
+use crate::classed::Classed;
 use crate::error::{ConfigError, SleepError};
 use crate::sleep::Sleep;
 use crate::timers::Timers;

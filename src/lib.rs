@@ -140,7 +140,8 @@
 //! - `conn`: the deadlines of connections, of which touching one is a store.
 //! - `many`, `group` and `moving`: many commands at once, timers that end together, timers that go
 //!   to live on another shard.
-//! - `class`: names for what timers are for; `class_stats` is what is counted for them.
+//! - `class`: names for what timers are for; `class_stats` is what is counted for them, `classed`
+//!   schedules by them.
 //! - `sink` and `task_queue`: values of timers that others work on, elsewhere.
 //! - `purgatory`: operations that complete by an event or by their deadline.
 //! - `scaled`: timeouts that shrink under pressure, all at once, by the shard's `scale`.
@@ -159,6 +160,7 @@ mod builder;
 mod capacity;
 mod class;
 mod class_stats;
+mod classed;
 mod client;
 mod clock;
 mod config;
@@ -204,8 +206,9 @@ mod turn;
 
 pub use crate::attach::Attachment;
 pub use crate::builder::{TimerServiceBuilder, no_tasks};
-pub use crate::class::{Classed, ClassedClient, TimerClass, UnknownClass};
+pub use crate::class::{TimerClass, UnknownClass};
 pub use crate::class_stats::{ClassCounts, ClassStats};
+pub use crate::classed::{Classed, ClassedClient};
 pub use crate::client::many::{Answers, AnswersFuture};
 pub use crate::client::{Answer, AnswerFuture, Batch, Client, Refused};
 pub use crate::clock::{Clock, ManualClock};

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::class::{Classed, ClassedClient};
+use crate::classed::{Classed, ClassedClient};
 use crate::client::Client;
 use crate::core::Core;
 use crate::driver::is_shard_thread;

@@ -23,7 +23,8 @@ use std::time::Duration;
 use glommio::TaskQueueHandle;
 
 use crate::capacity::check;
-use crate::class::{ClassId, Classed};
+use crate::class::ClassId;
+use crate::classed::Classed;
 use crate::driver::glommio::is_executor_here;
 use crate::error::{ConfigError, ScheduleError};
 use crate::handle::TimerHandle;

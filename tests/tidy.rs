@@ -143,7 +143,8 @@ fn a_turn_knows_no_runtime_and_no_endpoint() {
 }
 
 /// What is built on top of a shard's timers: the modules that a server author picks from.
-const ON_TOP: [&str; 17] = [
+const ON_TOP: [&str; 18] = [
+    "classed",
     "client::batch",
     "client::many",
     "conn",
@@ -165,7 +166,8 @@ const ON_TOP: [&str; 17] = [
 
 #[test]
 fn nothing_inside_knows_what_is_built_on_top() {
-    let inner = ["across", "bell", "brake", "clock", "config", "gate", "handle", "lane", "mesh"];
+    let inner =
+        ["across", "bell", "brake", "class", "clock", "config", "gate", "handle", "lane", "mesh"];
     let inner =
         inner.iter().chain(&["moving", "overflow", "scale", "sync", "task", "timers", "turn"]);
     let inner: Vec<_> = inner.map(|name| format!("src/{name}.rs")).collect();
@@ -197,6 +199,9 @@ fn nothing_inside_knows_what_is_built_on_top() {
 fn what_is_built_on_top_does_not_know_its_neighbours() {
     // What may be combined, and with what.
     let allowed = [
+        ("interval", "classed"),
+        ("scheduled", "classed"),
+        ("task_queue", "classed"),
         ("repeat", "herd"),
         ("repeat", "interval"),
         ("delay_queue", "expired"),
