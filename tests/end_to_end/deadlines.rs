@@ -175,6 +175,8 @@ fn fill(stream: &mut TcpStream) {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 return;
             }
+            // This process was stopped meanwhile.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => {
                 assert!(is_closed(&error), "{error}");
                 return;

@@ -282,6 +282,8 @@ pub(crate) fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
             Ok(0) => return received,
             Ok(length) => received.extend_from_slice(&buffer[..length]),
             Err(error) if is_closed(&error) => return received,
+            // This process was stopped meanwhile.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => panic!("the connection stays open: {error}"),
         }
     }
@@ -296,10 +298,15 @@ pub(crate) fn is_closed(error: &io::Error) -> bool {
 /// Whether nothing comes for some time.
 pub(crate) fn is_silent(stream: &mut TcpStream, time: Duration) -> bool {
     stream.set_read_timeout(Some(time)).unwrap();
-    let silent = matches!(
-        stream.read(&mut [0]),
-        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
-    );
+    let silent = loop {
+        match stream.read(&mut [0]) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => {
+                break matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+            }
+            Ok(_) => break false,
+        }
+    };
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     silent
 }

@@ -1,6 +1,6 @@
 //! A client that says what it is told to, byte by byte, and reads until the server closes.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use crate::PATIENCE;
@@ -33,7 +33,7 @@ impl Connection {
     /// Whether the server has ended it without a word.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.0.set_nonblocking(true).unwrap();
-        let read = (&self.0).read(&mut [0]);
+        let read = read(&self.0, &mut [0]);
         self.0.set_nonblocking(false).unwrap();
         match read {
             Ok(0) => true,
@@ -45,23 +45,33 @@ impl Connection {
     /// Whether nothing comes for a second.
     pub(crate) fn is_kept_waiting(&self) -> bool {
         self.0.set_read_timeout(Some(std::time::Duration::from_secs(1))).unwrap();
-        let read = (&self.0).read(&mut [0]);
+        let read = read(&self.0, &mut [0]);
         self.0.set_read_timeout(Some(PATIENCE)).unwrap();
         matches!(read, Err(error) if is_timeout(error.kind()))
     }
 
     /// All that comes until the server ends the connection.
-    pub(crate) fn rest(mut self) -> Vec<u8> {
+    pub(crate) fn rest(self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut chunk = [0; 1 << 14];
         loop {
-            match self.0.read(&mut chunk) {
+            match read(&self.0, &mut chunk) {
                 Ok(0) => return bytes,
                 Ok(read) => bytes.extend_from_slice(&chunk[..read]),
                 Err(error) if is_timeout(error.kind()) => panic!("the server does not close"),
                 // The server has reset it.
                 Err(_) => return bytes,
             }
+        }
+    }
+}
+
+/// Reads, again if this process was stopped meanwhile: that interrupts a read with a timeout.
+fn read(mut stream: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(buffer) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            read => return read,
         }
     }
 }
