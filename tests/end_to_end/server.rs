@@ -297,9 +297,12 @@ pub(crate) fn is_closed(error: &io::Error) -> bool {
 
 /// Whether nothing comes for some time.
 pub(crate) fn is_silent(stream: &mut TcpStream, time: Duration) -> bool {
-    stream.set_read_timeout(Some(time)).unwrap();
+    let end = Instant::now() + time;
     let silent = loop {
+        let left = end.saturating_duration_since(Instant::now()).max(ms(1));
+        stream.set_read_timeout(Some(left)).unwrap();
         match stream.read(&mut [0]) {
+            // The time while this process was stopped counts.
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => {
                 break matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);

@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
 use crate::PATIENCE;
 
@@ -44,10 +45,18 @@ impl Connection {
 
     /// Whether nothing comes for a second.
     pub(crate) fn is_kept_waiting(&self) -> bool {
-        self.0.set_read_timeout(Some(std::time::Duration::from_secs(1))).unwrap();
-        let read = read(&self.0, &mut [0]);
+        let end = Instant::now() + Duration::from_secs(1);
+        let waited = loop {
+            let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            self.0.set_read_timeout(Some(left)).unwrap();
+            match (&self.0).read(&mut [0]) {
+                // The time while this process was stopped counts.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                read => break matches!(read, Err(error) if is_timeout(error.kind())),
+            }
+        };
         self.0.set_read_timeout(Some(PATIENCE)).unwrap();
-        matches!(read, Err(error) if is_timeout(error.kind()))
+        waited
     }
 
     /// All that comes until the server ends the connection.
