@@ -8,37 +8,49 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::server::{Server, echo, is_closed, is_silent, read_to, read_to_end};
-use crate::{PATIENCE, in_every_world, ms};
+use crate::{PATIENCE, World, in_every_world, ms};
 
 #[test]
 fn a_silent_connection_gets_pings_and_is_closed() {
-    const READ_IDLE: Duration = ms(1_000);
-    const HEARTBEAT: Duration = ms(300);
     in_every_world(|world| {
-        let server = Server::start(world, &["--read-idle", "1s", "--heartbeat", "300ms"]);
-        let start = Instant::now();
-        let mut stream = server.connect();
-        let mut pings = 0;
-        let mut line = [0; 5];
-        loop {
-            match stream.read_exact(&mut line) {
-                Ok(()) => {
-                    pings += 1;
-                    assert_eq!(&line, b"PING\n", "{world:?}");
-                    assert!(start.elapsed() >= HEARTBEAT * pings, "{world:?}: PING {pings}");
-                }
-                Err(error) if is_closed(&error) => break,
-                Err(error) => panic!("{world:?}: {error}"),
+        // A server that is held up for long enough finds that all deadlines have come at once.
+        for _ in 0..10 {
+            if stays_silent(world) > 0 {
+                return;
             }
         }
-        assert!(start.elapsed() >= READ_IDLE, "{world:?}: {:?}", start.elapsed());
-        assert!((1..=3).contains(&pings), "{world:?}: {pings}");
-        server.wait_for("pending", 0);
-        let ended = server.stop(Signal::TERM);
-        // One entry for all deadlines, and another one after each of them.
-        assert_eq!(ended.sum(|shard| shard.scheduled), u64::from(pings) + 2, "{world:?}");
-        assert!(ended.sum(|shard| shard.fired) > u64::from(pings), "{world:?}: {ended:?}");
+        panic!("{world:?}: no connection gets a ping");
     });
+}
+
+/// Says nothing until it is closed. How many pings there were.
+fn stays_silent(world: World) -> u32 {
+    const READ_IDLE: Duration = ms(1_000);
+    const HEARTBEAT: Duration = ms(300);
+    let server = Server::start(world, &["--read-idle", "1s", "--heartbeat", "300ms"]);
+    let start = Instant::now();
+    let mut stream = server.connect();
+    let mut pings = 0;
+    let mut line = [0; 5];
+    loop {
+        match stream.read_exact(&mut line) {
+            Ok(()) => {
+                pings += 1;
+                assert_eq!(&line, b"PING\n", "{world:?}");
+                assert!(start.elapsed() >= HEARTBEAT * pings, "{world:?}: PING {pings}");
+            }
+            Err(error) if is_closed(&error) => break,
+            Err(error) => panic!("{world:?}: {error}"),
+        }
+    }
+    assert!(start.elapsed() >= READ_IDLE, "{world:?}: {:?}", start.elapsed());
+    assert!(pings <= 3, "{world:?}: {pings}");
+    server.wait_for("pending", 0);
+    let ended = server.stop(Signal::TERM);
+    // One entry for all deadlines, and another one after each of them.
+    assert_eq!(ended.sum(|shard| shard.scheduled), u64::from(pings) + 2, "{world:?}");
+    assert!(ended.sum(|shard| shard.fired) > u64::from(pings), "{world:?}: {ended:?}");
+    pings
 }
 
 #[test]
