@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use rustix::process::Signal;
 
-use crate::server::{Server, command, echo, run_to_its_end};
+use crate::server::{Server, command, echo, own_address, run_to_its_end};
 use crate::{WORLDS, World, in_every_world};
 
 /// The server fails at once, with this code, and one line that says this.
@@ -29,7 +29,7 @@ fn command_anywhere(world: World) -> Command {
 fn a_signal_ends_it_with_a_line_for_each_shard() {
     in_every_world(|world| {
         for signal in [Signal::INT, Signal::TERM] {
-            let server = Server::start(world, &["--max-age", "1h"]);
+            let server = Server::start_at(world, &own_address(), &["--max-age", "1h"]);
             let mut streams: Vec<_> = (0..10).map(|_| server.connect()).collect();
             for stream in &mut streams {
                 echo(stream, "hello\n").unwrap();
@@ -152,7 +152,7 @@ fn a_busy_port_is_refused() {
 #[test]
 fn it_can_be_started_again_where_it_was() {
     in_every_world(|world| {
-        let server = Server::start(world, &["--max-age", "100ms"]);
+        let server = Server::start_at(world, &own_address(), &["--max-age", "100ms"]);
         let mut streams: Vec<_> = (0..4).map(|_| server.connect()).collect();
         // The side that closes first keeps the port in TIME_WAIT.
         server.wait_for("fired", 4);

@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -252,6 +253,15 @@ impl Shard {
         }
         shard
     }
+}
+
+/// An address of this machine that nobody else uses, with a port that is free: when it is given up,
+/// no other test gets it.
+pub(crate) fn own_address() -> String {
+    static NUMBER: AtomicU8 = AtomicU8::new(1);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    format!("127.{high}.{low}.{number}:0")
 }
 
 /// Sends a line and waits for it to come back.
