@@ -58,16 +58,26 @@ where
     let mut armed_for = None;
     loop {
         let turn = turn(timers, &mut handler);
-        for job in core.take_jobs() {
+        let jobs = core.take_jobs();
+        let has_jobs = !jobs.is_empty();
+        for job in jobs {
             let spawn = || host.spawn(Box::pin(contained(timers.clone(), job(timers.clone()))));
             core.contain(spawn);
         }
-        match turn {
-            Turn::More => host.step_aside().await,
-            Turn::Next(tick) => sleep(timers, tick, &mut host, &mut armed_for).await,
-            Turn::Idle => sleep(timers, Tick::NEVER, &mut host, &mut armed_for).await,
+        let mut until = match turn {
+            Turn::More => {
+                host.step_aside().await;
+                continue;
+            }
+            Turn::Next(tick) => tick,
+            Turn::Idle => Tick::NEVER,
             Turn::Closed => return,
+        };
+        if has_jobs {
+            // What they did before their futures first waited may have made it earlier.
+            until = core.next_deadline().map_or(until, |next| until.min(next));
         }
+        sleep(timers, until, &mut host, &mut armed_for).await;
     }
 }
 

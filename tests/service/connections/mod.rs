@@ -764,3 +764,19 @@ fn a_wait_for_an_event_can_be_given_up_and_begun_again() {
     let mut wait = Box::pin(conn.next());
     assert_eq!(look(&mut wait), Some(Some(IdleEvent { kind: ReadIdle, first: true })));
 }
+
+#[test]
+fn what_a_future_begins_before_it_first_waits_is_told_in_time() {
+    for host in Host::executors() {
+        let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &Timers<u8>| {});
+        // The shard sleeps until it is asked for something.
+        std::thread::sleep(ms(20));
+        let spawned = running.service.spawn_on(SHARD, |timers: Timers<u8>| {
+            let conn = timers.connection(ConnLimits { read_idle: ms(20), ..NONE }).unwrap();
+            async move { conn.next().await }
+        });
+        let told = block_on(spawned.unwrap()).unwrap();
+        assert_eq!(told, Some(IdleEvent { kind: ReadIdle, first: true }), "{host:?}");
+        running.end(ShutdownPolicy::Return);
+    }
+}
