@@ -36,7 +36,9 @@ impl<T: Send + 'static> Core<T> {
 
     /// The shard has looked at the clock.
     pub(crate) fn note_time(&self, now: u64) {
-        self.recent.look(now, self.directory.tick);
+        if self.recent.look(now, self.directory.tick) {
+            self.recent.settle(self.conns.borrow().blocks());
+        }
     }
 
     /// Opens a connection, with its entry.

@@ -110,6 +110,10 @@ const _: () = assert!(KINDS == u16::BITS as usize);
 
 pub(crate) type Block = Rc<[Record; BLOCK]>;
 
+pub(super) fn new_block() -> Block {
+    Rc::new(std::array::from_fn(|_| Record::default()))
+}
+
 /// Where a record lies in its block.
 pub(crate) fn slot_of(index: u32) -> usize {
     index as usize % BLOCK
@@ -199,6 +203,10 @@ impl<T> Conns<T> {
         Rc::clone(&self.blocks[(index >> BLOCK_BITS) as usize])
     }
 
+    pub(super) fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
     /// How many connections there are.
     pub(super) fn len(&self) -> usize {
         self.blocks.len() * BLOCK - self.vacant.len()
@@ -208,7 +216,7 @@ impl<T> Conns<T> {
     pub(super) fn open(&mut self, packed: &Packed) -> u32 {
         if self.vacant.is_empty() {
             let first = (self.blocks.len() * BLOCK) as u32;
-            self.blocks.push(Rc::new(std::array::from_fn(|_| Record::default())));
+            self.blocks.push(new_block());
             self.vacant.extend((first..first + BLOCK as u32).rev());
         }
         let index = self.vacant.pop().expect("there is a block with room");

@@ -8,21 +8,30 @@
 //! A thread that was held up looks too late, and what was noted meanwhile may have happened after
 //! the moment that it was given. Such a gap is kept, and read into the notes when they are looked
 //! at. So whatever the thread was doing, a note is never taken for older than it is.
+//!
+//! Gaps are not kept for ever, nor are they joined, which would make what was noted long ago ever
+//! younger, on a shard that is held up all the time, and an idle connection never idle. With each
+//! gap some of the notes are looked through and the gaps written into them; when all have been, the
+//! gaps from before go.
 
 use std::cell::{Cell, RefCell};
-use std::time::Duration;
+use std::collections::VecDeque;
 
 use corewheel_shard::{Tick, TickLength};
 
+use super::conns::Block;
+
 /// How much later a note may be taken to be than it is, but for a tick and what holds the thread
-/// up.
-pub(crate) const SPAN: Duration = Duration::from_millis(10);
+/// up, in nanoseconds.
+const SPAN: u64 = 10_000_000;
+/// How much of it is left for a thread to wake up in, so that this alone is no gap.
+const WAKE: u64 = 2_000_000;
 
 /// There is no such moment: it must be asked for.
 const UNKNOWN: u64 = u64::MAX;
 
-/// The most gaps that are told apart.
-const GAPS_MAX: usize = 512;
+/// With so many gaps all notes are looked through once; twice as many are kept at most, and a few.
+const GAPS: usize = 256;
 
 pub(crate) struct Recent {
     /// Up to when notes count that are made now.
@@ -64,8 +73,8 @@ impl Recent {
     }
 
     fn extend(&self, now: u64, tick: TickLength) -> Tick {
-        let expires = tick.ceil(now.saturating_add(SPAN.as_nanos() as u64));
-        let bound = tick.start_of(expires).max(self.last.get() + 1);
+        let expires = tick.ceil(now.saturating_add(SPAN - WAKE));
+        let bound = tick.start_of(expires).saturating_add(WAKE).max(self.last.get() + 1);
         // Before the end of time, which is what nobody has noted.
         let bound = bound.min(UNKNOWN - 2);
         self.last.set(bound);
@@ -73,21 +82,42 @@ impl Recent {
         expires
     }
 
-    /// The shard has looked at the clock.
-    pub(super) fn look(&self, now: u64, tick: TickLength) {
+    /// The shard has looked at the clock. True if it was held up: then some notes are to be
+    /// [looked through](Self::settle).
+    pub(super) fn look(&self, now: u64, tick: TickLength) -> bool {
         self.now.set(now);
         let bound = self.bound.get();
         if bound == UNKNOWN {
-            return;
+            return false;
         }
-        if now > bound {
-            self.gaps.borrow_mut().push(bound, now);
+        let is_gap = now > bound;
+        if is_gap {
+            self.gaps.borrow_mut().known.push_back(Gap { bound, until: now });
         }
         if self.expires.get() <= tick.floor(now) {
             self.bound.set(UNKNOWN);
             self.expires.set(Tick::NEVER);
         } else {
             let _expires = self.extend(now, tick);
+        }
+        is_gap
+    }
+
+    /// Writes the gaps into some of the notes, and forgets those that are in all notes.
+    ///
+    /// O(connections / 256).
+    pub(super) fn settle(&self, blocks: &[Block]) {
+        let gaps = &mut *self.gaps.borrow_mut();
+        let end = gaps.next_block + blocks.len().div_ceil(GAPS);
+        let some = blocks.get(gaps.next_block..end.min(blocks.len())).unwrap_or_default();
+        for record in some.iter().flat_map(|block| block.iter()) {
+            record.read.set(gaps.resolve(record.read.get()));
+            record.written.set(gaps.resolve(record.written.get()));
+        }
+        gaps.next_block = end;
+        if end >= blocks.len() {
+            gaps.known.drain(..gaps.in_all);
+            (gaps.next_block, gaps.in_all) = (0, gaps.known.len());
         }
     }
 
@@ -107,42 +137,37 @@ impl Recent {
     }
 }
 
-/// What was noted with a moment from `from` to `to` may have happened up to `until`.
+/// What was noted with this moment may have happened up to `until`, when the shard next looked.
 #[derive(Clone, Copy, Debug)]
 struct Gap {
-    from: u64,
-    to: u64,
+    bound: u64,
     until: u64,
 }
 
-/// Gaps in order. When there are too many, the older ones are joined in pairs: what was noted long
-/// ago is then taken to be a little later than it was.
+/// Gaps in order, each after the one before: so what a gap was written into is in none that comes
+/// later.
 #[derive(Debug, Default)]
-struct Gaps(Vec<Gap>);
+struct Gaps {
+    known: VecDeque<Gap>,
+    /// Notes are looked through from here on.
+    next_block: usize,
+    /// How many of the first gaps all notes will have been looked through for when this ends.
+    in_all: usize,
+}
 
 impl Gaps {
-    fn push(&mut self, bound: u64, until: u64) {
-        if self.0.len() >= GAPS_MAX {
-            let joined: Vec<_> = self.0[..GAPS_MAX / 2]
-                .chunks(2)
-                .map(|pair| Gap { from: pair[0].from, ..pair[pair.len() - 1] })
-                .collect();
-            self.0.splice(..GAPS_MAX / 2, joined);
-        }
-        self.0.push(Gap { from: bound, to: bound, until });
-    }
-
+    #[inline]
     fn resolve(&self, noted: u64) -> u64 {
-        let next = self.0.partition_point(|gap| gap.to < noted);
-        match self.0.get(next) {
-            Some(gap) if gap.from <= noted => gap.until,
-            _ => noted,
+        match self.known.binary_search_by_key(&noted, |gap| gap.bound) {
+            Ok(found) => self.known[found].until,
+            Err(_) => noted,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::conns::new_block;
     use super::*;
     use fastrand::Rng;
     use std::num::NonZeroU64;
@@ -180,25 +205,45 @@ mod tests {
             let looked = looked.unwrap_or(now);
             let resolved = recent.resolve(bound);
             assert!(resolved >= at, "seed {seed}: {at} is taken for {resolved}");
-            let joined = recent.gaps.borrow().0.first().is_some_and(|gap| gap.from < gap.to);
             let most = looked.max(at + 11 * MS);
-            assert!(joined || resolved <= most, "seed {seed}: {at} is taken for {resolved}");
+            assert!(resolved <= most, "seed {seed}: {at} is taken for {resolved}");
         }
     }
 
     #[test]
-    fn notes_of_long_ago_are_taken_to_be_a_little_later_when_there_are_many_gaps() {
-        let mut gaps = Gaps::default();
-        for number in 0..10_000 {
-            gaps.push(number * 100, number * 100 + 50);
+    fn gaps_are_forgotten_when_they_are_in_all_notes_and_not_before() {
+        let seed = fastrand::u64(..);
+        let mut rng = Rng::with_seed(seed);
+        let recent = Recent::new();
+        let mut blocks = vec![new_block()];
+        // When something was last read, by block, and the latest that it may be taken for.
+        let mut read = vec![(0, 0)];
+        let mut now = 0;
+        for round in 0..5_000 {
+            if round % 7 == 0 && blocks.len() < 600 {
+                blocks.push(new_block());
+                read.push((0, 0));
+            }
+            let until = now + rng.u64(13..40) * MS;
+            for _ in 0..3 {
+                now = rng.u64(now..until);
+                let block = rng.usize(..blocks.len());
+                let bound = recent.bound().unwrap_or_else(|| recent.open(now, tick()).0);
+                blocks[block][block % 64].read.set(bound);
+                read[block] = (now, until);
+            }
+            now = until;
+            if recent.look(now, tick()) {
+                recent.settle(&blocks);
+            }
+            let kept = recent.gaps.borrow().known.len();
+            assert!(kept <= 2 * GAPS + 2, "seed {seed}: {kept} gaps are kept");
+            for (block, (at, most)) in read.iter().enumerate() {
+                let resolved = recent.resolve(blocks[block][block % 64].read.get());
+                let fits = (*at..=*most.max(&(at + 11 * MS))).contains(&resolved);
+                assert!(fits, "seed {seed}, {round}: {at} is taken for {resolved}, not {most}");
+            }
         }
-        assert!(gaps.0.len() <= GAPS_MAX);
-        for number in 0..10_000 {
-            let resolved = gaps.resolve(number * 100);
-            let age = 1_000_000 - number * 100;
-            assert!(resolved >= number * 100 + 50 && resolved <= number * 100 + 50 + age);
-        }
-        assert_eq!(gaps.resolve(999_900), 999_950);
     }
 
     #[test]
@@ -207,10 +252,10 @@ mod tests {
         recent.look(5 * MS, tick());
         assert_eq!((recent.bound(), recent.expires()), (None, Tick::NEVER));
         let (bound, expires) = recent.open(5 * MS, tick());
-        assert_eq!((bound, expires), (15 * MS, Tick::new(15)));
+        assert_eq!((bound, expires), (15 * MS, Tick::new(13)));
         recent.look(8 * MS, tick());
-        assert_eq!((recent.bound(), recent.expires()), (Some(18 * MS), Tick::new(15)));
-        recent.look(15 * MS, tick());
+        assert_eq!((recent.bound(), recent.expires()), (Some(18 * MS), Tick::new(13)));
+        recent.look(13 * MS, tick());
         assert_eq!((recent.bound(), recent.expires()), (None, Tick::NEVER));
     }
 }
