@@ -473,8 +473,9 @@ impl<T> Conns<T> {
     pub(super) fn note_events(&mut self, index: u32, events: Events) -> Option<Waker> {
         let record = self.record(index);
         let before = record.pending.get();
-        // What came before and was not told is still the first.
-        let first = (record.marks.get().first() & before) | (events.first & !before);
+        // What came before and was not told is still the first, and what comes now may be the first
+        // again: then what came before will not be told any more.
+        let first = (record.marks.get().first() & before) | events.first;
         record.marks.set(record.marks.get().with_first(first));
         record.pending.set(before | events.kinds);
         self.take_waker(index)

@@ -32,3 +32,15 @@ fn a_connection_is_idle_in_time_on_a_shard_that_is_held_up_all_the_time() {
     assert!((ms(60_000)..ms(60_030)).contains(&first), "{first:?}");
     assert!((ms(60_000)..ms(60_030)).contains(&(second - first)), "{second:?}");
 }
+
+#[test]
+fn an_event_is_the_first_again_even_if_nobody_asked_for_the_last_one() {
+    let mut lab = lab();
+    let conn = lab.timers().connection(READ_IDLE).unwrap();
+    assert_eq!(run(&mut lab, &conn, 100), [(100, ReadIdle, true)]);
+    // This one is withdrawn, as nobody asks before something is read.
+    lab.advance(ms(100));
+    conn.touch_read_at(lab.clock.now());
+    lab.advance(ms(100));
+    assert_eq!(event(&conn), Some((ReadIdle, true)));
+}
