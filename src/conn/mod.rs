@@ -320,7 +320,8 @@ impl<T: Send + 'static> ConnTimers<T> {
     }
 
     /// Has a callback told of each deadline that comes, in the turn in which it does, instead of
-    /// whoever waits. Replaces the one before.
+    /// whoever waits. Replaces the one before. What has come before and was not told, it is told in
+    /// the next turn.
     ///
     /// Nothing is borrowed while it runs: it may close the connection, drop it, arm and schedule
     /// whatever it likes. If it panics that is counted, and the next deadline calls it again. A
@@ -332,7 +333,7 @@ impl<T: Send + 'static> ConnTimers<T> {
         }
     }
 
-    /// Drops the callback. Whoever waits is told again.
+    /// Drops the callback. Whoever waits is told again, also of what has come and was not told.
     pub fn clear_on_event(&self) {
         self.timers.core().set_on_event(self.index, None);
     }

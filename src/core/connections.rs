@@ -126,8 +126,18 @@ impl<T: Send + 'static> Core<T> {
     }
 
     pub(crate) fn set_on_event(&self, index: u32, on_event: Option<OnEvent<T>>) {
-        let before = self.conns.borrow_mut().set_on_event(index, on_event);
+        let (before, waker) = {
+            let mut conns = self.conns.borrow_mut();
+            let is_cleared = on_event.is_none() && conns.has_untold(index);
+            let before = conns.set_on_event(index, on_event);
+            (before, if is_cleared { conns.take_waker(index) } else { None })
+        };
+        // What has come already is told by the next turn.
+        self.file_conn(index);
         drop(before);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 
     /// The next event of those wanted that has come.
@@ -166,11 +176,16 @@ impl<T: Send + 'static> Core<T> {
         self.conns.borrow().len()
     }
 
-    /// Moves the entry of a connection to where its first deadline is, if that is nearer now.
+    /// Moves the entry of a connection to where its first deadline is, if that is nearer now, or to
+    /// the next turn, if there is a callback that is to be told of what has come.
     fn file_conn(&self, index: u32) {
         let conns = self.conns.borrow();
         let Some(key) = conns.record(index).key() else { return };
-        let due = self.directory.tick.ceil(conns.first_due(index, &self.recent));
+        let due = if conns.owes_callback(index) {
+            self.directory.tick.floor(self.nanos_near())
+        } else {
+            self.directory.tick.ceil(conns.first_due(index, &self.recent))
+        };
         drop(conns);
         let filed = self.state.borrow().shard.deadline(key);
         if filed.is_some_and(|filed| due < filed) {
@@ -185,7 +200,11 @@ impl<T: Send + 'static> Core<T> {
         if self.closed.get() {
             return None;
         }
-        let due = self.conns.borrow().first_due(index, &self.recent);
+        let conns = self.conns.borrow();
+        if conns.owes_callback(index) {
+            return None;
+        }
+        let due = conns.first_due(index, &self.recent);
         (due > self.recent.now()).then(|| self.directory.tick.ceil(due))
     }
 
@@ -211,11 +230,13 @@ impl<T: Send + 'static> Core<T> {
 
     /// Tells a connection what has come.
     pub(crate) fn deliver_events(&self, index: u32, events: Events, timers: &Timers<T>) {
-        let (called, waker) = {
+        let called = {
             let mut conns = self.conns.borrow_mut();
-            (conns.take_on_event(index), conns.note_events(index, events))
+            conns.note_events(index, events);
+            conns.take_on_event(index)
         };
         let Some((serial, mut on_event)) = called else {
+            let waker = self.conns.borrow_mut().take_waker(index);
             return waker.into_iter().for_each(std::task::Waker::wake);
         };
         loop {
@@ -232,7 +253,7 @@ impl<T: Send + 'static> Core<T> {
             }
         }
         let left = self.conns.borrow_mut().put_back(index, serial, on_event);
-        drop((left, waker));
+        drop(left);
     }
 
     /// The shard is closed: tells all connections.

@@ -469,8 +469,18 @@ impl<T> Conns<T> {
             && self.more(index).is_some_and(|more| more.serial == serial && more.is_called)
     }
 
-    /// Notes events for whoever asks for them. Returns whom to wake.
-    pub(super) fn note_events(&mut self, index: u32, events: Events) -> Option<Waker> {
+    /// Whether anything has come that nobody was told of.
+    pub(super) fn has_untold(&self, index: u32) -> bool {
+        self.record(index).pending.get() != 0
+    }
+
+    /// Whether there is a callback, and something has come that it was not told of.
+    pub(super) fn owes_callback(&self, index: u32) -> bool {
+        self.has_untold(index) && self.more(index).is_some_and(|more| more.on_event.is_some())
+    }
+
+    /// Notes events for whoever asks for them.
+    pub(super) fn note_events(&self, index: u32, events: Events) {
         let record = self.record(index);
         let before = record.pending.get();
         // What came before and was not told is still the first, and what comes now may be the first
@@ -478,7 +488,6 @@ impl<T> Conns<T> {
         let first = (record.marks.get().first() & before) | events.first;
         record.marks.set(record.marks.get().with_first(first));
         record.pending.set(before | events.kinds);
-        self.take_waker(index)
     }
 
     /// The next event that has come and is still true.

@@ -44,3 +44,63 @@ fn an_event_is_the_first_again_even_if_nobody_asked_for_the_last_one() {
     lab.advance(ms(100));
     assert_eq!(event(&conn), Some((ReadIdle, true)));
 }
+
+#[test]
+fn who_waits_beside_a_callback_is_told_of_the_end() {
+    let mut lab = lab();
+    let conn = lab.timers().connection(READ_IDLE).unwrap();
+    conn.on_event(|_, _| {});
+    let (alarm, waker) = Alarm::new();
+    assert!(conn.poll_next(&mut Context::from_waker(&waker)).is_pending());
+    lab.advance(ms(100));
+    assert_eq!(alarm.count(), 0, "the callback is told instead");
+    conn.close();
+    assert_eq!(alarm.count(), 1);
+}
+
+#[test]
+fn who_waits_is_told_what_a_callback_leaves_that_is_cleared() {
+    let mut lab = lab();
+    let conn = Rc::new(lab.timers().connection(READ_IDLE).unwrap());
+    conn.arm(Own(0), ms(100)).unwrap();
+    let itself = Rc::downgrade(&conn);
+    conn.on_event(move |_, event| {
+        assert_eq!(event.kind, ReadIdle);
+        itself.upgrade().unwrap().clear_on_event();
+    });
+    let (alarm, waker) = Alarm::new();
+    assert!(conn.poll_next(&mut Context::from_waker(&waker)).is_pending());
+    lab.advance(ms(100));
+    assert_eq!(alarm.count(), 1);
+    assert_eq!(event(&conn), Some((Own(0), true)));
+}
+
+#[test]
+fn a_callback_is_told_what_came_before_it_was_there() {
+    let mut lab = lab();
+    let limits = ConnLimits { max_age: ms(100), ..NONE };
+    let conn = Rc::new(lab.timers().connection(limits).unwrap());
+    lab.advance(ms(150));
+    let told = Rc::new(RefCell::new(Vec::new()));
+    let noted = Rc::clone(&told);
+    conn.on_event(move |timers, event| noted.borrow_mut().push((ticks_of(timers), event.kind)));
+    assert_eq!(told.take(), [], "not while it is set");
+    lab.advance(ms(1));
+    assert_eq!(told.take(), [(151, MaxAge)]);
+    // One that replaces itself leaves what has come to its successor.
+    let (itself, noted) = (Rc::downgrade(&conn), Rc::clone(&told));
+    conn.on_event(move |_, event| {
+        assert_eq!(event.kind, Own(1));
+        let noted = Rc::clone(&noted);
+        itself.upgrade().unwrap().on_event(move |timers, event| {
+            noted.borrow_mut().push((ticks_of(timers), event.kind));
+        });
+    });
+    for number in 1..4 {
+        conn.arm(Own(number), ms(10)).unwrap();
+    }
+    lab.advance(ms(10));
+    assert_eq!(told.take(), [(161, Own(2)), (161, Own(3))]);
+    lab.advance(ms(1_000));
+    assert_eq!(told.take(), []);
+}
