@@ -269,8 +269,8 @@ impl<T: Send + 'static> ConnTimers<T> {
     }
 
     /// Takes the deadlines off this shard, to go with their connection to another, where
-    /// [`Timers::adopt`] takes them in. A callback and events that have come stay behind. `None` if
-    /// it is closed.
+    /// [`Timers::adopt`] takes them in. Events that have come and were not told go along, a
+    /// callback stays behind. `None` if it is closed.
     pub fn pack(self) -> Option<PackedConn> {
         let core = self.timers.core();
         (!self.is_closed()).then(|| PackedConn(Box::new(core.pack_conn(self.index))))

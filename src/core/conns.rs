@@ -24,6 +24,7 @@ use corewheel_shard::TimerKey;
 use hashbrown::HashMap;
 use slab::Slab;
 
+use super::marks::{HANDSHAKE, Marks, READ_IDLE};
 use super::recent::Recent;
 use crate::clock::saturating_nanos;
 use crate::conn::{ConnLimits, DeadlineKind, IdleEvent};
@@ -35,9 +36,7 @@ const BLOCK_BITS: u32 = 6;
 const BLOCK: usize = 1 << BLOCK_BITS;
 const NONE: u32 = u32::MAX;
 
-const HANDSHAKE: usize = 1;
 const WRITE_TIMEOUT: usize = 3;
-const READ_IDLE: usize = 4;
 const ALL_IDLE: usize = 6;
 const HEARTBEAT: usize = 7;
 const KINDS: usize = DeadlineKind::COUNT;
@@ -66,46 +65,6 @@ pub(crate) struct Record {
     marks: Cell<Marks>,
 }
 const _: () = assert!(size_of::<Record>() == 48);
-
-/// From the lowest bit: which idle events came first of those that have come (4), which of the
-/// deadlines are over that come once and are armed by the limits (2), how many reads are in
-/// progress (10).
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-struct Marks(u16);
-
-impl Marks {
-    const OVER: u32 = 4;
-    const READS: u32 = 6;
-    const READ: u16 = 1 << Self::READS;
-
-    fn is_over(self, kind: usize) -> bool {
-        self.0 >> Self::OVER & 1 << kind != 0
-    }
-
-    /// It does nothing to a deadline that the limits do not arm.
-    fn set_over(self, kind: usize) -> Self {
-        if kind > HANDSHAKE { self } else { Self(self.0 | 1 << Self::OVER << kind) }
-    }
-
-    /// As bits by kind. Deadlines that come once are always the first.
-    fn first(self) -> u16 {
-        !IDLE_KINDS | (self.0 << READ_IDLE & IDLE_KINDS)
-    }
-
-    fn with_first(self, kinds: u16) -> Self {
-        let idle = IDLE_KINDS >> READ_IDLE;
-        Self(self.0 & !idle | kinds >> READ_IDLE & idle)
-    }
-
-    fn reads(self) -> u16 {
-        self.0 >> Self::READS
-    }
-
-    fn without_reads(self) -> Self {
-        Self(self.0 & (Self::READ - 1))
-    }
-}
-const IDLE_KINDS: u16 = 0b1111 << READ_IDLE;
 const _: () = assert!(KINDS == u16::BITS as usize);
 
 pub(crate) type Block = Rc<[Record; BLOCK]>;
@@ -160,7 +119,8 @@ pub(crate) struct Packed {
     read: u64,
     written: u64,
     opened: u64,
-    over: Marks,
+    pending: u16,
+    marks: Marks,
     told: [u64; 4],
     armed: [u64; KINDS],
 }
@@ -168,8 +128,9 @@ pub(crate) struct Packed {
 impl Packed {
     pub(crate) fn new(limits: ConnLimits, now: u64) -> Self {
         let (read, written, opened) = (now, now, now);
-        let over = Marks::default();
-        Self { limits, read, written, opened, over, told: [0; 4], armed: [NEVER; KINDS] }
+        let (pending, marks) = (0, Marks::default());
+        let (told, armed) = ([0; 4], [NEVER; KINDS]);
+        Self { limits, read, written, opened, pending, marks, told, armed }
     }
 }
 
@@ -228,7 +189,8 @@ impl<T> Conns<T> {
         record.limits.set(limits);
         record.more.set(NONE);
         record.waker.set(NONE);
-        record.marks.set(packed.over);
+        record.pending.set(packed.pending);
+        record.marks.set(packed.marks);
         if packed.told != [0; 4] || packed.armed != [NEVER; KINDS] {
             let more = self.more_of(index);
             (more.told, more.armed) = (packed.told, packed.armed);
@@ -521,7 +483,8 @@ impl<T> Conns<T> {
             read: recent.resolve(record.read.get()),
             written: recent.resolve(record.written.get()),
             opened: record.opened.get(),
-            over: record.marks.get().without_reads(),
+            pending: record.pending.get(),
+            marks: record.marks.get().without_reads(),
             told: more.map_or([0; 4], |more| more.told),
             armed: more.map_or([NEVER; KINDS], |more| more.armed),
         }
@@ -567,14 +530,14 @@ impl Record {
 
     /// A read is in progress. False if there are so many that it is not counted.
     pub(crate) fn begin_read(&self) -> bool {
-        let marks = self.marks.get().0.checked_add(Marks::READ);
-        self.marks.set(Marks(marks.unwrap_or(self.marks.get().0)));
+        let marks = self.marks.get().with_read();
+        self.marks.set(marks.unwrap_or(self.marks.get()));
         marks.is_some()
     }
 
     /// One that was counted is over.
     pub(crate) fn end_read(&self) {
-        self.marks.set(Marks(self.marks.get().0 - Marks::READ));
+        self.marks.set(self.marks.get().without_read());
     }
 
     pub(super) fn forget_events(&self) {

@@ -13,6 +13,7 @@ mod conns;
 mod end;
 mod links;
 mod many;
+mod marks;
 mod moving;
 mod put_off;
 mod recent;

@@ -104,3 +104,19 @@ fn a_callback_is_told_what_came_before_it_was_there() {
     lab.advance(ms(1_000));
     assert_eq!(told.take(), []);
 }
+
+#[test]
+fn what_has_come_and_was_not_told_goes_along_to_another_shard() {
+    let mut lab = Lab::<u8>::new(builder(2));
+    let limits = ConnLimits { max_age: ms(100), read_idle: ms(50), ..NONE };
+    let conn = lab.timers().connection(limits).unwrap();
+    conn.arm(Own(4), ms(20)).unwrap();
+    lab.advance(ms(110));
+    let packed = conn.pack().unwrap();
+    let conn = lab.shards[1].timers().adopt(packed).unwrap();
+    assert_eq!(event(&conn), Some((MaxAge, true)));
+    assert_eq!(event(&conn), Some((ReadIdle, true)));
+    assert_eq!(event(&conn), Some((Own(4), true)));
+    assert_eq!(event(&conn), None);
+    assert_eq!(run(&mut lab, &conn, 60), [(150, ReadIdle, false)]);
+}
