@@ -13,6 +13,7 @@
 
 mod limits;
 
+use std::cell::Cell;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -160,16 +161,22 @@ impl<T: Send + 'static> ConnTimers<T> {
         self.record().written.set(recent);
     }
 
-    /// Something was read at this moment, which must not be earlier than it was.
+    /// Something was read at this moment, which must not be earlier than it was, nor yet to come: a
+    /// loop's present moment. One before what was noted already changes nothing.
     #[inline]
     pub fn touch_read_at(&self, now: Instant) {
-        self.record().read.set(self.nanos_at(now));
+        self.note_at(&self.record().read, now);
     }
 
-    /// Something was written at this moment, which must not be earlier than it was.
+    /// Something was written at this moment; see [`touch_read_at`](Self::touch_read_at).
     #[inline]
     pub fn touch_write_at(&self, now: Instant) {
-        self.record().written.set(self.nanos_at(now));
+        self.note_at(&self.record().written, now);
+    }
+
+    #[inline]
+    fn note_at(&self, note: &Cell<u64>, now: Instant) {
+        note.set(self.timers.core().later_note(note.get(), self.nanos_at(now)));
     }
 
     /// A read is in progress until what this returns is dropped: meanwhile the connection is not

@@ -34,6 +34,14 @@ impl<T: Send + 'static> Core<T> {
         bound
     }
 
+    /// The later of what was noted before and a moment. What was noted since the clock was last
+    /// looked at may be later than it says.
+    #[inline]
+    pub(crate) fn later_note(&self, noted: u64, at: u64) -> u64 {
+        let keep = self.recent.bound() == Some(noted) || self.recent.resolve(noted) >= at;
+        if keep { noted } else { at }
+    }
+
     /// The shard has looked at the clock.
     pub(crate) fn note_time(&self, now: u64) {
         if self.recent.look(now, self.directory.tick) {
@@ -71,8 +79,9 @@ impl<T: Send + 'static> Core<T> {
         let _ = self.state.borrow_mut().cancel(key);
         self.publish_command();
         let waker = self.conns.borrow_mut().take_waker(index);
-        if let Some(waker) = waker {
-            waker.wake();
+        // A panic must not keep its record from being vacated.
+        if waker.is_some_and(|waker| !contain(self.id, || waker.wake())) {
+            self.note_delivery(false, 0);
         }
         true
     }
@@ -156,8 +165,12 @@ impl<T: Send + 'static> Core<T> {
             return Poll::Ready(event);
         }
         if !self.conns.borrow().keeps_waker(record, cx.waker()) {
-            // Cloning and dropping are not ours, and so nothing is borrowed meanwhile.
+            // Cloning and dropping are not ours, and so nothing is borrowed meanwhile: either may
+            // close the connection.
             let waker = cx.waker().clone();
+            if record.key().is_none() {
+                return Poll::Ready(None);
+            }
             let old = self.conns.borrow_mut().keep_waker(record, waker);
             drop(old);
         }

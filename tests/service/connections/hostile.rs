@@ -1,6 +1,9 @@
 //! Connections under those who want to prove them wrong: shards that are held up again and again,
 //! callbacks and wakers that turn on their connection, and ends at the wrong moment.
 
+use std::sync::Arc;
+use std::task::Wake;
+
 use super::*;
 
 /// Lets time pass in steps that are a little too long for what is noted to hold: each leaves a gap.
@@ -118,5 +121,78 @@ fn what_has_come_and_was_not_told_goes_along_to_another_shard() {
     assert_eq!(event(&conn), Some((ReadIdle, true)));
     assert_eq!(event(&conn), Some((Own(4), true)));
     assert_eq!(event(&conn), None);
-    assert_eq!(run(&mut lab, &conn, 60), [(150, ReadIdle, false)]);
+    assert_eq!(run(&mut lab, &conn, 60), [(160, ReadIdle, false)]);
+}
+
+#[test]
+fn a_moment_that_is_past_takes_nothing_back() {
+    let mut lab = lab();
+    let conn = lab.timers().connection(READ_IDLE).unwrap();
+    let before = lab.clock.now();
+    lab.advance(ms(80));
+    conn.touch_read_at(lab.clock.now());
+    conn.touch_write();
+    conn.touch_read_at(before);
+    conn.touch_write_at(before);
+    assert_eq!(run(&mut lab, &conn, 99), []);
+    assert_eq!(run(&mut lab, &conn, 1), [(180, ReadIdle, true)]);
+}
+
+thread_local! {
+    /// The connection that a waker of this thread turns on.
+    static PREY: RefCell<Option<Rc<ConnTimers<u8>>>> = const { RefCell::new(None) };
+}
+
+/// Closes the prey when the last waker of it is dropped.
+struct ClosesWhenDropped;
+
+impl Wake for ClosesWhenDropped {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for ClosesWhenDropped {
+    fn drop(&mut self) {
+        let prey = PREY.with_borrow(Clone::clone);
+        prey.expect("there is one").close();
+    }
+}
+
+#[test]
+fn a_waker_that_closes_the_connection_when_it_is_dropped_leaves_nobody_waiting() {
+    let lab = lab();
+    let conn = Rc::new(lab.timers().connection(READ_IDLE).unwrap());
+    PREY.set(Some(Rc::clone(&conn)));
+    let closes = Waker::from(Arc::new(ClosesWhenDropped));
+    assert!(conn.poll_next(&mut Context::from_waker(&closes)).is_pending());
+    drop(closes);
+    // The connection has the last one, and lets go of it for another.
+    let (alarm, waker) = Alarm::new();
+    assert!(conn.poll_next(&mut Context::from_waker(&waker)).is_pending());
+    assert_eq!((alarm.count(), poll(&conn)), (1, Poll::Ready(None)));
+    PREY.set(None);
+}
+
+/// Panics when it is woken.
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("as the test wants it");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_does_not_keep_its_connection() {
+    let mut lab = lab();
+    let waker = Waker::from(Arc::new(Panics));
+    for _ in 0..2 {
+        let conn = lab.timers().connection(READ_IDLE).unwrap();
+        assert!(conn.poll_next(&mut Context::from_waker(&waker)).is_pending());
+        drop(conn);
+        assert_eq!((lab.timers().connections(), lab.timers().len()), (0, 0));
+    }
+    let conn = lab.timers().connection(READ_IDLE).unwrap();
+    assert!(conn.poll_next(&mut Context::from_waker(&waker)).is_pending());
+    lab.advance(ms(100));
+    assert_eq!((event(&conn), lab.counts().panicked), (Some((ReadIdle, true)), 3));
 }
