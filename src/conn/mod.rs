@@ -176,7 +176,9 @@ impl<T: Send + 'static> ConnTimers<T> {
 
     #[inline]
     fn note_at(&self, note: &Cell<u64>, now: Instant) {
-        note.set(self.timers.core().later_note(note.get(), self.nanos_at(now)));
+        let (core, at) = (self.timers.core(), self.nanos_at(now));
+        note.set(core.later_note(note.get(), at));
+        core.refile_conn(self.index, self.record(), at);
     }
 
     /// A read is in progress until what this returns is dropped: meanwhile the connection is not

@@ -42,6 +42,15 @@ impl<T: Send + 'static> Core<T> {
         if keep { noted } else { at }
     }
 
+    /// What was noted just now was at this moment. If it was before an idle event came, it may bring
+    /// the next one nearer.
+    #[inline]
+    pub(crate) fn refile_conn(&self, index: u32, record: &Record, at: u64) {
+        if record.has_more() && self.conns.borrow().is_before_event(index, at) {
+            self.file_conn(index);
+        }
+    }
+
     /// The shard has looked at the clock.
     pub(crate) fn note_time(&self, now: u64) {
         if self.recent.look(now, self.directory.tick) {

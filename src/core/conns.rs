@@ -311,6 +311,11 @@ impl<T> Conns<T> {
         self.idle_at(index, kind, recent) <= told
     }
 
+    /// Whether an idle event has come after a moment.
+    pub(super) fn is_before_event(&self, index: u32, at: u64) -> bool {
+        self.more(index).is_some_and(|more| more.told.iter().any(|told| at < *told))
+    }
+
     /// When the first of its deadlines is due.
     pub(super) fn first_due(&self, index: u32, recent: &Recent) -> u64 {
         // Without more there are those alone which the limits have armed.
@@ -480,8 +485,9 @@ impl<T> Conns<T> {
         let more = self.more(index);
         Packed {
             limits: self.limits(index),
-            read: recent.resolve(record.read.get()),
-            written: recent.resolve(record.written.get()),
+            // The other shard knows nothing of this one's gaps, and its own are none of these.
+            read: recent.resolve(record.read.get()).min(recent.now()),
+            written: recent.resolve(record.written.get()).min(recent.now()),
             opened: record.opened.get(),
             pending: record.pending.get(),
             marks: record.marks.get().without_reads(),
@@ -538,6 +544,11 @@ impl Record {
     /// One that was counted is over.
     pub(crate) fn end_read(&self) {
         self.marks.set(self.marks.get().without_read());
+    }
+
+    /// Without, no idle event has come.
+    pub(super) fn has_more(&self) -> bool {
+        self.more.get() != NONE
     }
 
     pub(super) fn forget_events(&self) {

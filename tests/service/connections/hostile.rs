@@ -125,6 +125,17 @@ fn what_has_come_and_was_not_told_goes_along_to_another_shard() {
 }
 
 #[test]
+fn what_was_read_before_an_event_and_is_noted_after_it_brings_the_next_one_nearer() {
+    let mut lab = lab();
+    let conn = lab.timers().connection(READ_IDLE).unwrap();
+    let _ = run(&mut lab, &conn, 50);
+    let read = lab.clock.now();
+    assert_eq!(run(&mut lab, &conn, 60), [(100, ReadIdle, true)]);
+    conn.touch_read_at(read);
+    assert_eq!(run(&mut lab, &conn, 100), [(150, ReadIdle, true)]);
+}
+
+#[test]
 fn a_moment_that_is_past_takes_nothing_back() {
     let mut lab = lab();
     let conn = lab.timers().connection(READ_IDLE).unwrap();
