@@ -1,0 +1,506 @@
+//! Random histories of connections against a simple model of what each of them is to be told: which
+//! kinds, in which turn, and whether it is the first time. Shards are held up between a note and
+//! the next turn, and moments are noted that are past.
+
+use std::time::Instant;
+
+use corewheel::{ManualClock, TimerService, WheelKind};
+
+use super::*;
+
+const NEVER: u64 = u64::MAX;
+const MS: u64 = 1_000_000;
+const KINDS: [DeadlineKind; 16] = [
+    MaxAge,
+    Handshake,
+    Request,
+    WriteTimeout,
+    ReadIdle,
+    WriteIdle,
+    AllIdle,
+    Heartbeat,
+    Own(0),
+    Own(1),
+    Own(2),
+    Own(3),
+    Own(4),
+    Own(5),
+    Own(6),
+    Own(7),
+];
+const WRITES: usize = 3;
+
+fn is_idle_kind(kind: usize) -> bool {
+    (4..8).contains(&kind)
+}
+
+/// What a shard's looks at the clock make of what is noted.
+#[derive(Default)]
+struct Looks {
+    now: u64,
+    last_bound: u64,
+    /// The moment that is noted, and the tick from which on it is not.
+    window: Option<(u64, u64)>,
+    count: usize,
+    next_after: Vec<u64>,
+}
+
+/// A moment that was noted: exact, or not before the next look.
+#[derive(Clone, Copy, Default)]
+struct Note {
+    bound: u64,
+    /// How many looks there had been; none if it is exact.
+    looks: Option<usize>,
+    /// When it really was.
+    at: u64,
+}
+
+impl Looks {
+    fn extend(&mut self, now: u64, tick: u64) -> u64 {
+        let expires = (now + 8 * MS).div_ceil(tick);
+        let bound = (expires * tick + 2 * MS).max(self.last_bound + 1);
+        self.last_bound = bound;
+        self.window = Some((bound, expires));
+        expires
+    }
+
+    fn note(&mut self, now: u64, tick: u64) -> Note {
+        if self.window.is_none() {
+            self.extend(now, tick);
+        }
+        let (bound, _) = self.window.unwrap();
+        Note { bound, looks: Some(self.count), at: now }
+    }
+
+    fn look(&mut self, now: u64, tick: u64) {
+        self.now = now;
+        self.count += 1;
+        self.next_after.push(now);
+        if let Some((_, expires)) = self.window {
+            if expires <= now / tick {
+                self.window = None;
+            } else {
+                self.extend(now, tick);
+                self.window.as_mut().unwrap().1 = expires;
+            }
+        }
+    }
+
+    fn is_settled(&self, note: Note) -> bool {
+        note.looks.is_none_or(|looks| looks < self.count)
+    }
+
+    /// What a note counts as.
+    fn when(&self, note: Note, tick: u64) -> u64 {
+        let next_look = note.looks.and_then(|looks| self.next_after.get(looks));
+        let when = note.bound.max(next_look.copied().unwrap_or(0));
+        // Before the next look nothing follows from it.
+        assert!(
+            when >= note.at || !self.is_settled(note),
+            "a note is older than what it stands for"
+        );
+        // As many turns as there are in a tick put it off by a nanosecond each.
+        let most = (note.at + 10 * MS + tick + 1_000).max(next_look.copied().unwrap_or(0));
+        assert!(when <= most || note.looks.is_none(), "{} is taken for {when}", note.at);
+        when
+    }
+}
+
+struct Conn {
+    real: Rc<ConnTimers<u8>>,
+    shard: usize,
+    spans: [u64; 8],
+    read: Note,
+    written: Note,
+    opened: u64,
+    over: [bool; 2],
+    armed: [u64; 16],
+    told: [u64; 16],
+    pending: u16,
+    first: u16,
+    writes: Vec<(u32, u64)>,
+    reads: u32,
+    filed: u64,
+    is_called: bool,
+}
+
+struct Model {
+    clock: ManualClock,
+    epoch: Instant,
+    tick: u64,
+    rng: Rng,
+    looks: [Looks; 2],
+    conns: Vec<Option<Conn>>,
+    next_write: u32,
+    told: u32,
+    calling: Option<usize>,
+}
+
+impl Model {
+    fn now(&self) -> u64 {
+        (self.clock.now() - self.epoch).as_nanos() as u64
+    }
+
+    fn conn(&mut self, id: usize) -> &mut Conn {
+        self.conns[id].as_mut().expect("it is open")
+    }
+
+    fn random_limits(&mut self) -> ConnLimits {
+        let unit = self.tick.max(MS);
+        let rng = &mut self.rng;
+        let mut limit = || match rng.u32(..3) {
+            0 => Duration::ZERO,
+            _ => Duration::from_nanos(rng.u64(1..unit * 60)),
+        };
+        ConnLimits {
+            read_idle: limit(),
+            write_idle: limit(),
+            all_idle: limit(),
+            heartbeat: limit(),
+            write_timeout: limit(),
+            handshake: limit() * 3,
+            max_age: limit() * 10,
+        }
+    }
+
+    fn open(&mut self, id: usize, shard: usize, timers: &Timers<u8>) {
+        let (now, limits) = (self.now(), self.random_limits());
+        let note = Note { bound: now, looks: None, at: now };
+        let real = Rc::new(timers.connection(limits).unwrap());
+        self.conns[id] = Some(Conn {
+            real,
+            shard,
+            spans: spans_of(limits),
+            read: note,
+            written: note,
+            opened: now,
+            over: [false; 2],
+            armed: [NEVER; 16],
+            told: [0; 16],
+            pending: 0,
+            first: 0,
+            writes: Vec::new(),
+            reads: 0,
+            filed: NEVER,
+            is_called: false,
+        });
+        self.file(id);
+    }
+
+    fn idle_at(&self, conn: &Conn, kind: usize) -> u64 {
+        let looks = &self.looks[conn.shard];
+        let read = looks.when(conn.read, self.tick);
+        let written = looks.when(conn.written, self.tick);
+        let since = match KINDS[kind] {
+            ReadIdle | AllIdle if conn.reads > 0 => looks.now,
+            ReadIdle => read,
+            AllIdle => read.max(written),
+            _ => written,
+        };
+        since.saturating_add(conn.spans[kind])
+    }
+
+    fn due(&self, conn: &Conn, kind: usize) -> u64 {
+        match kind {
+            0 | 1 if !conn.over[kind] => {
+                conn.armed[kind].min(conn.opened.saturating_add(conn.spans[kind]))
+            }
+            WRITES => conn.writes.iter().map(|(_, due)| *due).min().unwrap_or(NEVER),
+            _ if is_idle_kind(kind) => {
+                let idle_at = self.idle_at(conn, kind);
+                let told = conn.told[kind];
+                if idle_at > told { idle_at } else { told.saturating_add(conn.spans[kind]) }
+            }
+            _ => conn.armed[kind],
+        }
+    }
+
+    fn first_due(&self, conn: &Conn) -> u64 {
+        (0..16).map(|kind| self.due(conn, kind)).min().unwrap()
+    }
+
+    fn ceil(&self, nanos: u64) -> u64 {
+        if nanos == NEVER { NEVER } else { nanos.div_ceil(self.tick) }
+    }
+
+    /// The entry of a connection is never later than its first deadline.
+    fn file(&mut self, id: usize) {
+        let conn = self.conns[id].as_ref().unwrap();
+        // What is called just now is told the rest in this turn.
+        let is_owed = conn.is_called && conn.pending != 0 && self.calling != Some(id);
+        let tick = if is_owed { self.now() / self.tick } else { self.ceil(self.first_due(conn)) };
+        let conn = self.conn(id);
+        conn.filed = conn.filed.min(tick);
+    }
+
+    /// What a turn of a shard is to find.
+    fn turn(&mut self, shard: usize) {
+        let now = self.now();
+        self.looks[shard].look(now, self.tick);
+        for id in 0..self.conns.len() {
+            let Some(mut conn) = self.conns[id].take() else { continue };
+            if conn.shard == shard {
+                let first_due = self.ceil(self.first_due(&conn));
+                let owed = conn.is_called && conn.pending != 0;
+                let in_time = owed || conn.filed <= first_due.max(now / self.tick);
+                assert!(in_time, "its entry is too late");
+                if conn.filed <= now / self.tick {
+                    self.take(&mut conn, now);
+                    conn.filed = self.ceil(self.first_due(&conn));
+                    assert!(conn.filed > now / self.tick);
+                }
+            }
+            self.conns[id] = Some(conn);
+        }
+    }
+
+    fn take(&self, conn: &mut Conn, now: u64) {
+        let (mut kinds, mut first) = (0_u16, 0_u16);
+        for kind in 0..16 {
+            if self.due(conn, kind) > now {
+                continue;
+            }
+            kinds |= 1 << kind;
+            first |= 1 << kind;
+            if is_idle_kind(kind) {
+                let quiet_since = match KINDS[kind] {
+                    ReadIdle => conn.read.at,
+                    AllIdle => conn.read.at.max(conn.written.at),
+                    _ => conn.written.at,
+                };
+                assert!(now - quiet_since >= conn.spans[kind], "{} is early", KINDS[kind]);
+                if self.idle_at(conn, kind) <= conn.told[kind] {
+                    first &= !(1 << kind);
+                }
+                conn.told[kind] = now;
+            } else if kind == WRITES {
+                conn.writes.retain(|(_, due)| *due > now);
+            } else {
+                conn.armed[kind] = NEVER;
+                if kind < 2 {
+                    conn.over[kind] = true;
+                }
+            }
+        }
+        conn.first = (conn.first & conn.pending) | first;
+        conn.pending |= kinds;
+    }
+
+    /// What the connection is to be told next.
+    fn next_event(&mut self, id: usize) -> Option<(DeadlineKind, bool)> {
+        for (kind, name) in KINDS.into_iter().enumerate() {
+            let conn = self.conns[id].as_ref()?;
+            let bit = 1 << kind;
+            if conn.pending & bit == 0 {
+                continue;
+            }
+            let is_withdrawn = is_idle_kind(kind) && self.idle_at(conn, kind) > conn.told[kind];
+            let conn = self.conn(id);
+            conn.pending &= !bit;
+            if !is_withdrawn {
+                let first = conn.first & bit != 0;
+                self.told += 1;
+                return Some((name, first));
+            }
+        }
+        None
+    }
+
+    fn touch(&mut self, id: usize, is_read: bool) {
+        let (now, tick) = (self.now(), self.tick);
+        let shard = self.conn(id).shard;
+        let note = self.looks[shard].note(now, tick);
+        let conn = self.conn(id);
+        *(if is_read { &mut conn.read } else { &mut conn.written }) = note;
+        if is_read { conn.real.touch_read() } else { conn.real.touch_write() }
+    }
+
+    /// At a moment that may be past: then something happened before that was not noted at once.
+    fn touch_at(&mut self, id: usize, is_read: bool) {
+        let now = self.now();
+        let at = if self.rng.bool() { now } else { now - self.rng.u64(..=now.min(90 * MS)) };
+        let (tick, instant) = (self.tick, self.epoch + Duration::from_nanos(at));
+        let conn = self.conns[id].as_ref().unwrap();
+        let note = if is_read { conn.read } else { conn.written };
+        let looks = &self.looks[conn.shard];
+        let keeps = !looks.is_settled(note) || looks.when(note, tick) >= at;
+        let note = Note { bound: at, looks: None, at };
+        let conn = self.conn(id);
+        if !keeps {
+            *(if is_read { &mut conn.read } else { &mut conn.written }) = note;
+        }
+        if is_read {
+            conn.real.touch_read_at(instant)
+        } else {
+            conn.real.touch_write_at(instant)
+        }
+        self.file(id);
+    }
+
+    fn arm(&mut self, id: usize) {
+        let kind = [0, 1, 2, 8, 9, 15][self.rng.usize(..6)];
+        let delay = self.rng.u64(..self.tick.max(MS) * 30);
+        let due = if self.rng.u32(..3) == 0 { NEVER } else { self.now() + delay };
+        let was_armed = self.due(self.conns[id].as_ref().unwrap(), kind) != NEVER;
+        let conn = self.conn(id);
+        let was_pending = conn.pending & 1 << kind != 0;
+        conn.pending &= !(1 << kind);
+        conn.armed[kind] = due;
+        if kind < 2 {
+            conn.over[kind] = true;
+        }
+        if due == NEVER {
+            assert_eq!(conn.real.disarm(KINDS[kind]), Ok(was_armed || was_pending));
+        } else {
+            conn.real.arm(KINDS[kind], Duration::from_nanos(delay)).unwrap();
+        }
+        self.file(id);
+    }
+
+    fn set_limits(&mut self, id: usize) {
+        let limits = self.random_limits();
+        let conn = self.conn(id);
+        conn.spans = spans_of(limits);
+        conn.real.set_limits(limits);
+        self.file(id);
+    }
+
+    fn check(&mut self, id: usize) {
+        let now = self.now();
+        let conn = self.conns[id].as_ref().unwrap();
+        for (kind, name) in KINDS.into_iter().enumerate() {
+            let due = self.due(conn, kind);
+            let due = (due != NEVER).then(|| self.epoch + Duration::from_nanos(due));
+            assert_eq!(conn.real.deadline(name), due, "{name} at {now}");
+        }
+    }
+}
+
+fn spans_of(limits: ConnLimits) -> [u64; 8] {
+    let ConnLimits { max_age, handshake, write_timeout, read_idle, .. } = limits;
+    let ConnLimits { write_idle, all_idle, heartbeat, .. } = limits;
+    let off = Duration::ZERO;
+    [max_age, handshake, off, write_timeout, read_idle, write_idle, all_idle, heartbeat]
+        .map(|span| if span.is_zero() { NEVER } else { span.as_nanos() as u64 })
+}
+
+struct World {
+    lab: Lab<u8>,
+    model: Rc<RefCell<Model>>,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let tick = [MS / 10, MS, 7 * MS, 1_000 * MS][rng.usize(..4)];
+        let wheel = if rng.bool() { WheelKind::Hashed } else { WheelKind::Hierarchical };
+        let builder = TimerService::builder().shards(2).capacity(64);
+        let builder = builder.tick(Duration::from_nanos(tick)).wheel(wheel);
+        let lab = Lab::<u8>::new(builder);
+        let clock = lab.clock.clone();
+        let epoch = clock.now();
+        // So that no moment that is looked at is one that is noted.
+        clock.advance(Duration::from_nanos(137));
+        let looks = Default::default();
+        let conns = (0..8).map(|_| None).collect();
+        let model =
+            Model { clock, epoch, tick, rng, looks, conns, next_write: 0, told: 0, calling: None };
+        Self { lab, model: Rc::new(RefCell::new(model)) }
+    }
+
+    fn settle(&mut self) {
+        for shard in 0..2 {
+            loop {
+                self.model.borrow_mut().turn(shard);
+                let turn = self.lab.shards[shard].turn();
+                let model = &mut *self.model.borrow_mut();
+                for id in 0..model.conns.len() {
+                    let is_called = model.conns[id].as_ref().is_some_and(|conn| conn.is_called);
+                    if is_called && model.conn(id).shard == shard {
+                        assert_eq!(model.next_event(id), None, "{id} was not told");
+                    }
+                }
+                if turn != Turn::More {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        let model = Rc::clone(&self.model);
+        let (what, id) = {
+            let rng = &mut model.borrow_mut().rng;
+            (rng.u32(..24), rng.usize(..8))
+        };
+        if model.borrow().conns[id].is_none() {
+            let shard = model.borrow_mut().rng.usize(..2);
+            return model.borrow_mut().open(id, shard, self.lab.shards[shard].timers());
+        }
+        match what {
+            0..4 => model.borrow_mut().touch(id, true),
+            4..6 => model.borrow_mut().touch(id, false),
+            6 | 7 => {
+                let is_read = model.borrow_mut().rng.bool();
+                model.borrow_mut().touch_at(id, is_read);
+            }
+            8 => model.borrow_mut().arm(id),
+            10 => model.borrow_mut().set_limits(id),
+            13 if model.borrow_mut().rng.u32(..6) == 0 => {
+                drop(model.borrow_mut().conns[id].take());
+            }
+            14 | 15 => {
+                let real = Rc::clone(&model.borrow_mut().conn(id).real);
+                let told = event(&real);
+                assert_eq!(told, model.borrow_mut().next_event(id), "connection {id}");
+            }
+            16 => model.borrow_mut().check(id),
+            // Time passes, and the shards may not get to run.
+            _ => {
+                let model = &mut *model.borrow_mut();
+                let most = match model.rng.u32(..4) {
+                    0 => 300 * MS.max(model.tick / 10),
+                    1 => 3 * model.tick,
+                    _ => 5 * MS,
+                };
+                let by = model.rng.u64(..most) / 1_000 * 1_000;
+                model.clock.advance(Duration::from_nanos(by));
+            }
+        }
+        if what > 16 && self.model.borrow_mut().rng.u32(..3) > 0 {
+            self.settle();
+        }
+    }
+}
+
+#[test]
+fn connections_are_told_what_a_simple_model_says() {
+    let first = fastrand::u64(..);
+    let mut told = 0;
+    for seed in (0..150).map(|history| first.wrapping_add(history)) {
+        let _seed = SaysSeed(seed);
+        let mut world = World::new(seed);
+        for _ in 0..400 {
+            world.step();
+        }
+        world.settle();
+        let model = world.model.borrow();
+        told += model.told;
+        let open = model.conns.iter().flatten().count();
+        let kept: usize = world.lab.shards.iter().map(|shard| shard.timers().len()).sum();
+        assert_eq!(open, kept, "each has one entry");
+        check_law(&world.lab.counts());
+    }
+    assert!(told > 1_000, "{told} events are too few");
+}
+
+/// Says which history it was that failed.
+struct SaysSeed(u64);
+
+impl Drop for SaysSeed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("seed {}", self.0);
+        }
+    }
+}
