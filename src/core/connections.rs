@@ -42,8 +42,8 @@ impl<T: Send + 'static> Core<T> {
         if keep { noted } else { at }
     }
 
-    /// What was noted just now was at this moment. If it was before an idle event came, it may bring
-    /// the next one nearer.
+    /// What was noted just now was at this moment. Was that before an idle event came, it may
+    /// bring the next one nearer.
     #[inline]
     pub(crate) fn refile_conn(&self, index: u32, record: &Record, at: u64) {
         if record.has_more() && self.conns.borrow().is_before_event(index, at) {

@@ -131,7 +131,6 @@ struct Model {
     rng: Rng,
     looks: [Looks; 2],
     conns: Vec<Option<Conn>>,
-    next_write: u32,
     told: u32,
     calling: Option<usize>,
 }
@@ -256,19 +255,19 @@ impl Model {
 
     fn take(&self, conn: &mut Conn, now: u64) {
         let (mut kinds, mut first) = (0_u16, 0_u16);
-        for kind in 0..16 {
+        for (kind, name) in KINDS.into_iter().enumerate() {
             if self.due(conn, kind) > now {
                 continue;
             }
             kinds |= 1 << kind;
             first |= 1 << kind;
             if is_idle_kind(kind) {
-                let quiet_since = match KINDS[kind] {
+                let quiet_since = match name {
                     ReadIdle => conn.read.at,
                     AllIdle => conn.read.at.max(conn.written.at),
                     _ => conn.written.at,
                 };
-                assert!(now - quiet_since >= conn.spans[kind], "{} is early", KINDS[kind]);
+                assert!(now - quiet_since >= conn.spans[kind], "{name} is early");
                 if self.idle_at(conn, kind) <= conn.told[kind] {
                     first &= !(1 << kind);
                 }
@@ -330,9 +329,9 @@ impl Model {
             *(if is_read { &mut conn.read } else { &mut conn.written }) = note;
         }
         if is_read {
-            conn.real.touch_read_at(instant)
+            conn.real.touch_read_at(instant);
         } else {
-            conn.real.touch_write_at(instant)
+            conn.real.touch_write_at(instant);
         }
         self.file(id);
     }
@@ -403,8 +402,7 @@ impl World {
         clock.advance(Duration::from_nanos(137));
         let looks = Default::default();
         let conns = (0..8).map(|_| None).collect();
-        let model =
-            Model { clock, epoch, tick, rng, looks, conns, next_write: 0, told: 0, calling: None };
+        let model = Model { clock, epoch, tick, rng, looks, conns, told: 0, calling: None };
         Self { lab, model: Rc::new(RefCell::new(model)) }
     }
 
@@ -478,7 +476,6 @@ fn connections_are_told_what_a_simple_model_says() {
     let first = fastrand::u64(..);
     let mut told = 0;
     for seed in (0..150).map(|history| first.wrapping_add(history)) {
-        let _seed = SaysSeed(seed);
         let mut world = World::new(seed);
         for _ in 0..400 {
             world.step();
@@ -492,15 +489,4 @@ fn connections_are_told_what_a_simple_model_says() {
         check_law(&world.lab.counts());
     }
     assert!(told > 1_000, "{told} events are too few");
-}
-
-/// Says which history it was that failed.
-struct SaysSeed(u64);
-
-impl Drop for SaysSeed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            println!("seed {}", self.0);
-        }
-    }
 }
