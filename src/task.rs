@@ -5,7 +5,9 @@
 //! sleepers. The shard stores the last two as numbers of side tables, so that a slot for an 8-byte
 //! value stays within 32 bytes.
 
+use std::convert::Infallible;
 use std::fmt;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -29,11 +31,17 @@ pub(crate) enum Stored<T> {
     Value(T),
     /// In the table of callbacks.
     Call(u32),
+    /// A number for the callback of an owner, who is in the table of owners.
+    Shared(u16, u32),
     /// In the table of sleepers.
     Sleeper(u32),
     /// In the table of connections.
     Conn(u32),
 }
+
+// Many timers are stored, so none is to be larger for what others are.
+const _: () = assert!(size_of::<Option<Stored<NonZeroU64>>>() == 16);
+const _: () = assert!(size_of::<Option<Stored<Infallible>>>() == 8);
 
 pub(crate) enum Call<T: 'static> {
     Local(LocalCall<T>),

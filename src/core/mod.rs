@@ -45,6 +45,8 @@ use self::put_off::PutOff;
 use self::recent::Recent;
 use self::scale::Scaling;
 pub(crate) use self::scale::{CLASSES_MAX, Class};
+pub(crate) use self::shared::Owner;
+use self::shared::Owners;
 use self::state::{Sleeper, State};
 pub(crate) use self::state::{Slept, contain};
 use crate::class::ClassId;
@@ -109,6 +111,7 @@ impl<T: Send + 'static> Core<T> {
             state: RefCell::new(State {
                 shard,
                 calls: Slab::new(),
+                owners: Owners::new(),
                 sleepers: Slab::new(),
                 overtaken: HashMap::new(),
                 moved: Moved::new(id, config.capacity as usize),

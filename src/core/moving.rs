@@ -149,6 +149,7 @@ impl<T: Send + 'static> State<T> {
                 Some(Call::Send(_)) => Ok(()),
                 _ => Err(MoveError::LocalCallback),
             },
+            Some(Stored::Shared(..)) => Err(MoveError::LocalCallback),
             Some(Stored::Sleeper(_)) => Err(MoveError::Sleep),
             Some(Stored::Conn(_)) => Err(MoveError::Connection),
             None => Err(MoveError::NotPending),
@@ -168,7 +169,7 @@ impl<T: Send + 'static> State<T> {
                 Call::Send(call) => Request::Call { deadline, sent_us, class, call },
                 _ => unreachable!("what cannot travel is not packed"),
             },
-            Stored::Sleeper(_) | Stored::Conn(_) => {
+            Stored::Shared(..) | Stored::Sleeper(_) | Stored::Conn(_) => {
                 unreachable!("what cannot travel is not packed")
             }
         }

@@ -1,10 +1,81 @@
 //! Timers of what is built on top: many of them share one callback.
+//!
+//! Who has many timers leaves the callback here once and is known by a number, which each of its
+//! timers holds beside a number of its own. So a timer costs what one with a typed value costs. Why
+//! not a counted reference in each: it takes a place in the table of callbacks, another cache line
+//! for every timer that comes and goes.
+//!
+//! Invariants: an owner's number is not given to another while a timer holds it, so that a timer
+//! whose owner has gone calls nobody.
 
 use corewheel_shard::{CancelOutcome as ShardCancel, Tick, TimerKey};
+use slab::Slab;
 
 use super::Core;
 use crate::task::{Call, SharedCall, Stored};
 
+/// Who has many timers that call the same; made by [`Core::enter_owner`], and to be given back to
+/// [`Core::leave_owner`].
+pub(crate) struct Owner<T: 'static> {
+    /// None if there was none left; then each timer has a place in the table of callbacks.
+    number: Option<u16>,
+    call: SharedCall<T>,
+}
+
+/// The owners of a shard, by their numbers.
+pub(super) struct Owners<T: 'static>(Slab<Known<T>>);
+
+struct Known<T: 'static> {
+    /// Gone when the owner is.
+    call: Option<SharedCall<T>>,
+    pending: u32,
+}
+
+impl<T> Owners<T> {
+    pub(super) fn new() -> Self {
+        Self(Slab::new())
+    }
+
+    fn enter(&mut self, call: &SharedCall<T>) -> Option<u16> {
+        let vacant = self.0.vacant_entry();
+        let number = u16::try_from(vacant.key()).ok()?;
+        vacant.insert(Known { call: Some(call.clone()), pending: 0 });
+        Some(number)
+    }
+
+    fn leave(&mut self, number: u16) {
+        let number = usize::from(number);
+        self.0[number].call = None;
+        if self.0[number].pending == 0 {
+            self.0.remove(number);
+        }
+    }
+
+    #[inline]
+    fn note_scheduled(&mut self, number: u16) {
+        self.0[usize::from(number)].pending += 1;
+    }
+
+    /// A timer of this owner is pending no more.
+    #[inline]
+    fn note_ended(&mut self, number: u16) {
+        let known = &mut self.0[usize::from(number)];
+        known.pending -= 1;
+        if known.pending == 0 && known.call.is_none() {
+            self.0.remove(usize::from(number));
+        }
+    }
+
+    /// The same, and what it is to call: nothing if the owner has gone.
+    #[inline]
+    pub(super) fn take(&mut self, owner: u16, number: u32) -> Option<Call<T>> {
+        let call = self.0[usize::from(owner)].call.clone();
+        self.note_ended(owner);
+        Some(Call::Shared(call?, number))
+    }
+}
+
+/// For who has one timer.
 impl<T: Send + 'static> Core<T> {
     /// A timer that calls `call` with `number`. `None` if the shard is full or closed.
     pub(crate) fn schedule_shared(
@@ -39,17 +110,76 @@ impl<T: Send + 'static> Core<T> {
         key
     }
 
-    /// Ends such a timer, if it has not fired. Reads no clock, as nobody asks what was left of it.
+    /// Ends a timer of this file, if it has not fired. Reads no clock, as nobody asks what was left
+    /// of it.
+    #[inline]
     pub(crate) fn cancel_shared(&self, key: TimerKey) {
         let mut state = self.state.borrow_mut();
-        let call = match state.cancel(key) {
-            ShardCancel::Cancelled { task: Stored::Call(index), .. } => {
-                Some(state.calls.remove(index as usize))
+        match state.cancel(key) {
+            ShardCancel::Cancelled { task: Stored::Shared(owner, _), .. } => {
+                state.owners.note_ended(owner);
             }
-            _ => None,
-        };
+            ShardCancel::Cancelled { task: Stored::Call(index), .. } => {
+                let call = state.calls.remove(index as usize);
+                drop(state);
+                drop(call);
+                return self.publish_command();
+            }
+            _ => {}
+        }
         drop(state);
-        drop(call);
         self.publish_command();
+    }
+}
+
+/// For who has many.
+impl<T: Send + 'static> Core<T> {
+    /// Makes an owner, whose timers call `call`, each with its number.
+    pub(crate) fn enter_owner(&self, call: SharedCall<T>) -> Owner<T> {
+        Owner { number: self.state.borrow_mut().owners.enter(&call), call }
+    }
+
+    /// An owner goes. Timers of it that are pending call nobody.
+    pub(crate) fn leave_owner(&self, owner: &mut Owner<T>) {
+        if let Some(number) = owner.number.take() {
+            self.state.borrow_mut().owners.leave(number);
+        }
+    }
+
+    /// A timer of an owner. `None` if the shard is full or closed. To be followed by
+    /// [`note_deadline`](Self::note_deadline), which may run the waker of a driver: the user's
+    /// code.
+    #[inline]
+    pub(crate) fn schedule_owned_quietly(
+        &self,
+        deadline: Tick,
+        owner: &Owner<T>,
+        number: u32,
+    ) -> Option<TimerKey> {
+        let Some(owner) = owner.number else {
+            return self.schedule_shared_quietly(deadline, &owner.call, number);
+        };
+        if self.closed.get() {
+            return None;
+        }
+        let mut state = self.state.borrow_mut();
+        if let Ok(key) = state.shard.schedule(deadline, Stored::Shared(owner, number)) {
+            state.owners.note_scheduled(owner);
+            return Some(key);
+        }
+        drop(state);
+        self.schedule_owned_when_full(deadline, owner, number)
+    }
+
+    #[cold]
+    fn schedule_owned_when_full(
+        &self,
+        deadline: Tick,
+        owner: u16,
+        number: u32,
+    ) -> Option<TimerKey> {
+        let key = self.schedule_when_full(deadline, Stored::Shared(owner, number)).ok()?;
+        self.state.borrow_mut().owners.note_scheduled(owner);
+        Some(key)
     }
 }

@@ -11,6 +11,7 @@ use super::Core;
 use super::classes::{ClassTable, Ended};
 use super::moving::Moved;
 use super::put_off::PutOff;
+use super::shared::Owners;
 use crate::across::{CancelAccount, DrainAnswer, MoveAnswer};
 use crate::class::ClassId;
 use crate::handle::ShardId;
@@ -22,6 +23,7 @@ use crate::task::{Call, Callback, CancelOutcome, RemoteTask, ResetOutcome, Store
 pub(super) struct State<T: 'static> {
     pub(super) shard: Shard<Stored<T>>,
     pub(super) calls: Slab<Call<T>>,
+    pub(super) owners: Owners<T>,
     pub(super) sleepers: Slab<Sleeper>,
     /// Cancels that overtook their timers and whose senders wait for the task.
     pub(super) overtaken: HashMap<TimerKey, oneshot::Sender<CancelOutcome<RemoteTask<T>>>>,
@@ -230,6 +232,10 @@ impl<T: Send + 'static> State<T> {
         match stored {
             Stored::Value(value) => Task::Value(value),
             Stored::Call(index) => Task::Callback(Callback(self.calls.remove(index as usize))),
+            Stored::Shared(owner, number) => match self.owners.take(owner, number) {
+                Some(call) => Task::Callback(Callback(call)),
+                None => Task::Sleep,
+            },
             Stored::Sleeper(index) => {
                 let waker = self.end_sleep(index, end);
                 self.effects.extend(waker.map(Effect::Wake));

@@ -67,6 +67,10 @@ impl<T: Send + 'static> Core<T> {
                 task,
             }),
             Stored::Call(index) => Delivery::Call(state.calls.remove(index as usize)),
+            Stored::Shared(owner, number) => match state.owners.take(owner, number) {
+                Some(call) => Delivery::Call(call),
+                None => Delivery::Wake(None),
+            },
             // No future is told that its time has come before it has, by whatever policy.
             Stored::Sleeper(index) if now < due => {
                 Delivery::Wake(state.end_sleep(index, Sleeper::Closed))

@@ -28,9 +28,10 @@ use hashbrown::DefaultHashBuilder;
 use self::table::{Entry, Hashed, Table};
 pub use self::weak::WeakKeyedTimers;
 use crate::capacity::{CAPACITY, check};
+use crate::core::Owner;
 use crate::error::ConfigError;
 use crate::expired::{Expired, InsertError};
-use crate::task::{ResetOutcome, SharedCall};
+use crate::task::ResetOutcome;
 use crate::timers::Timers;
 
 /// The timers of one shard that are known by keys, one for each key.
@@ -113,7 +114,7 @@ where
 {
     timers: Timers<T>,
     /// What all timers call.
-    fire: SharedCall<T>,
+    fire: Owner<T>,
     /// Taken while it runs.
     handler: Cell<Option<KeyedHandler<K, V, G, T>>>,
     table: RefCell<Table<K, V, G>>,
@@ -163,7 +164,7 @@ where
             };
             Inner {
                 timers: timers.clone(),
-                fire: Rc::new(fire),
+                fire: timers.core().enter_owner(Rc::new(fire)),
                 handler: Cell::new(Some(handler)),
                 table: RefCell::new(table),
                 hasher: DefaultHashBuilder::default(),
@@ -421,7 +422,7 @@ where
         }
         let core = self.0.timers.core();
         let entry = table.insert(hash, key, value, deadline);
-        let timer = core.schedule_shared_quietly(deadline, &self.0.fire, entry);
+        let timer = core.schedule_owned_quietly(deadline, &self.0.fire, entry);
         if timer.is_none() {
             let (Entry { key, value, .. }, _) = table.remove(entry);
             return Err(InsertError::Full((group.map(|(_, group)| group), key, value)));
@@ -572,6 +573,7 @@ where
             }
             core.contain(|| drop(ended));
         }
+        core.leave_owner(&mut self.fire);
     }
 }
 

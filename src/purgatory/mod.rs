@@ -36,8 +36,8 @@ pub use self::config::{OperationId, PurgatoryBuilder, PurgatoryStats, Watch, Wat
 use self::lists::{Hashed, Lists, Waiting, Walk};
 pub use self::operation::{Completion, Operation, OperationFn};
 pub use self::weak::WeakPurgatory;
+use crate::core::Owner;
 use crate::error::ConfigError;
-use crate::task::SharedCall;
 use crate::timers::Timers;
 
 /// How often an operation is tried again because what it did when it was tried led to a check of
@@ -109,7 +109,7 @@ where
 {
     timers: Timers<T>,
     /// What the timers of all operations call.
-    expire: SharedCall<T>,
+    expire: Owner<T>,
     lists: RefCell<Lists<K, Op>>,
     hasher: DefaultHashBuilder,
     /// Room for the keys of an operation that comes; taken while it is used.
@@ -151,7 +151,7 @@ where
             };
             Inner {
                 timers: timers.clone(),
-                expire: Rc::new(expire),
+                expire: timers.core().enter_owner(Rc::new(expire)),
                 lists: RefCell::new(lists),
                 hasher: DefaultHashBuilder::default(),
                 keys: RefCell::default(),
@@ -395,14 +395,15 @@ where
             }
             lists.insert(keys)
         };
-        // It may wake the driver, by a waker that is the user's.
-        let Some(timer) = core.schedule_shared(deadline, &self.expire, index) else {
+        let Some(timer) = core.schedule_owned_quietly(deadline, &self.expire, index) else {
             self.lists.borrow_mut().remove(index);
             self.drop_spent();
             return refuse(WatchError::Full);
         };
         self.lists.borrow_mut().operations[index as usize].timer = Some(timer);
         self.count(|counts| counts.accepted += 1);
+        // Only now, as the driver's waker is the user's code.
+        core.note_deadline(deadline);
         Ok(OperationId { serial, index })
     }
 
@@ -543,6 +544,7 @@ where
             }
             self.contain(|| drop(waiting));
         }
+        self.timers.core().leave_owner(&mut self.expire);
     }
 }
 
