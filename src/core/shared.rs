@@ -183,3 +183,49 @@ impl<T: Send + 'static> Core<T> {
         Some(key)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+
+    fn call() -> SharedCall<()> {
+        Rc::new(|_, _| {})
+    }
+
+    #[test]
+    fn a_number_is_not_given_again_while_a_timer_of_its_owner_is_pending() {
+        let mut owners = Owners::new();
+        let (first, second) = (owners.enter(&call()).unwrap(), owners.enter(&call()).unwrap());
+        (0..3).for_each(|_| owners.note_scheduled(first));
+        assert!(matches!(owners.take(first, 7), Some(Call::Shared(_, 7))));
+        owners.leave(first);
+        let third = owners.enter(&call()).unwrap();
+        assert!(third != first && third != second, "two timers still have it");
+        owners.note_ended(first);
+        assert!(owners.take(first, 8).is_none(), "the owner has gone, so nobody is called");
+        assert_eq!(owners.enter(&call()), Some(first), "it is free with the last of them");
+        owners.leave(second);
+        assert_eq!(owners.enter(&call()), Some(second), "it had no timer");
+    }
+
+    #[test]
+    fn what_an_owner_has_left_is_let_go_when_it_goes() {
+        let (mut owners, call) = (Owners::new(), call());
+        let number = owners.enter(&call).unwrap();
+        owners.note_scheduled(number);
+        assert_eq!(Rc::strong_count(&call), 2);
+        owners.leave(number);
+        assert_eq!(Rc::strong_count(&call), 1, "whatever timers are pending");
+    }
+
+    #[test]
+    fn when_all_numbers_are_taken_there_is_none() {
+        let (mut owners, call) = (Owners::new(), call());
+        assert!((0..=u16::MAX).all(|number| owners.enter(&call) == Some(number)));
+        assert_eq!(owners.enter(&call), None);
+        owners.leave(9);
+        assert_eq!(owners.enter(&call), Some(9));
+    }
+}

@@ -19,6 +19,7 @@ mod keyed;
 mod lanes;
 mod many;
 mod moving;
+mod owners;
 mod purgatory;
 mod purgatory_hostile;
 mod repeats;
