@@ -9,9 +9,9 @@
 //! it. Nothing is borrowed while the handler or a `Drop` of the user's runs. Absent by design: a
 //! clone of a key, a walk over all of them.
 //!
-//! Cost: a timer of the shard, and about 64 bytes beside the key and the value, 4.6 of them for the
-//! table of hashes at its fullest. Every method is O(1) but those that end several timers, which
-//! are O(those that they end).
+//! Cost: a timer of the shard, and about 30 bytes beside the key and the value, 5.7 of them for the
+//! table of hashes at its fullest; 16 more for a key in a group. Every method is O(1) but those that
+//! end several timers, which are O(those that they end).
 
 mod table;
 mod weak;
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use corewheel_shard::Tick;
 use hashbrown::DefaultHashBuilder;
 
-use self::table::{Entry, Hashed, Table};
+use self::table::{Entry, Hashed, Put, Table};
 pub use self::weak::WeakKeyedTimers;
 use crate::capacity::{CAPACITY, check};
 use crate::core::Owner;
@@ -401,36 +401,19 @@ where
         }
         let hash = self.0.hasher.hash_one(&key);
         let group = group.map(|group| (self.0.hasher.hash_one(&group), group));
-        let known = self.0.table.borrow().find(hash, |known| *known == key);
-        match known {
-            Some(entry) => Ok(self.replace(entry, group, deadline, value)),
-            None => self.add((hash, key), group, deadline, value),
-        }
-    }
-
-    /// A timer for a key that has none.
-    fn add(
-        &self,
-        (hash, key): (u64, K),
-        group: Option<Hashed<G>>,
-        deadline: Tick,
-        value: V,
-    ) -> Result<Inserted<V>, Refused<K, V, G>> {
         let mut table = self.0.table.borrow_mut();
-        if table.len() >= self.0.capacity {
-            return Err(InsertError::Full((group.map(|(_, group)| group), key, value)));
-        }
-        let core = self.0.timers.core();
-        let entry = table.insert(hash, key, value, deadline);
-        let timer = core.schedule_owned_quietly(deadline, &self.0.fire, entry);
-        if timer.is_none() {
-            let (Entry { key, value, .. }, _) = table.remove(entry);
-            return Err(InsertError::Full((group.map(|(_, group)| group), key, value)));
-        }
-        if let Some(known) = table.get(entry) {
-            known.timer = timer;
-        }
-        let name = group.and_then(|group| table.join_group(entry, group));
+        let schedule = |entry| core.schedule_owned_quietly(deadline, &self.0.fire, entry);
+        let put = table.put((hash, key), value, deadline, self.0.capacity, schedule);
+        let name = match put {
+            Put::New(entry) => group.and_then(|group| table.join_group(entry, group)),
+            Put::Known(entry, _key, value) => {
+                drop(table);
+                return Ok(self.replace(entry, group, deadline, value));
+            }
+            Put::Refused(key, value) => {
+                return Err(InsertError::Full((group.map(|(_, group)| group), key, value)));
+            }
+        };
         drop(table);
         self.drop_name(name);
         // Only now, as the driver's waker is the user's code.
@@ -458,10 +441,8 @@ where
         known.deadline = deadline;
         let timer = known.timer;
         drop(table);
-        if let Some(timer) = timer {
-            let moved = self.0.timers.core().reset(timer, deadline);
-            debug_assert_eq!(moved, ResetOutcome::Moved, "a key has a timer that is pending");
-        }
+        let moved = self.0.timers.core().reset(timer, deadline);
+        debug_assert_eq!(moved, ResetOutcome::Moved, "a key has a timer that is pending");
         for name in names {
             self.drop_name(name);
         }
@@ -481,7 +462,7 @@ where
             known.deadline = deadline;
             known.timer
         };
-        timer.is_some_and(|timer| core.reset(timer, deadline) == ResetOutcome::Moved)
+        core.reset(timer, deadline) == ResetOutcome::Moved
     }
 
     fn find<Q>(&self, key: &Q) -> Option<u32>
@@ -528,9 +509,7 @@ where
     }
 
     fn cancel_timer(&self, ended: &Entry<K, V>) {
-        if let Some(timer) = ended.timer {
-            self.0.timers.core().cancel_shared(timer);
-        }
+        self.0.timers.core().cancel_shared(ended.timer);
     }
 
     /// Drops the name of a group that is gone, or one that is there twice.
@@ -568,9 +547,7 @@ where
         let table = self.table.get_mut();
         for entry in table.all() {
             let ended = table.remove(entry);
-            if let Some(timer) = ended.0.timer {
-                core.cancel_shared(timer);
-            }
+            core.cancel_shared(ended.0.timer);
             core.contain(|| drop(ended));
         }
         core.leave_owner(&mut self.fire);

@@ -1,8 +1,11 @@
 //! The keys of keyed timers, what each holds, and the groups that they belong to.
 //!
 //! A key is stored once, with its value and its timer, in a slab; the table of hashes holds the
-//! numbers of their places. The keys of a group are chained through the same slab, so that a group
-//! ends in as many steps as it has keys, and a key leaves it in one.
+//! numbers of their places. The keys of a group are chained through a slab of memberships, so that
+//! a group ends in as many steps as it has keys, and a key leaves it in one.
+//!
+//! Why not tables that find a key with one miss less, by more of its hash or by the key itself: they
+//! are larger, and with many keys whatever no longer fits the caches costs more than it saves.
 //!
 //! Invariants: a chain is in the order in which the keys came to the group, and a group is there
 //! only while it has keys. Absent by design: anything that runs or drops what is the user's, but
@@ -10,17 +13,19 @@
 
 use corewheel_shard::{Tick, TimerKey};
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry as Spot;
 use slab::Slab;
 
 use crate::capacity::{no_memory, slab};
 use crate::error::ConfigError;
 
-/// Where a chain ends, and the group of a key that has none.
+/// Where a chain ends, and the membership of a key that has none.
 const NONE: u32 = u32::MAX;
 
 pub(super) struct Table<K, V, G> {
     entries: Slab<Entry<K, V>>,
     by_key: HashTable<u32>,
+    members: Slab<Member>,
     groups: Slab<Group<G>>,
     by_group: HashTable<u32>,
 }
@@ -30,9 +35,16 @@ pub(super) struct Entry<K, V> {
     pub(super) key: K,
     pub(super) value: V,
     pub(super) deadline: Tick,
-    /// None only while it is being made.
-    pub(super) timer: Option<TimerKey>,
-    hash: u64,
+    pub(super) timer: TimerKey,
+    hash: u32,
+    member: u32,
+}
+
+const _: () = assert!(size_of::<Option<Entry<u64, u64>>>() == 40);
+
+/// The place of a key in the chain of its group.
+struct Member {
+    entry: u32,
     group: u32,
     previous: u32,
     next: u32,
@@ -49,6 +61,23 @@ struct Group<G> {
 /// A name with its hash.
 pub(super) type Hashed<G> = (u64, G);
 
+/// What became of a key that was put in.
+pub(super) enum Put<K, V> {
+    /// It is there by this number.
+    New(u32),
+    /// It was there before, and is by this number.
+    Known(u32, K, V),
+    /// There is no room for it.
+    Refused(K, V),
+}
+
+/// The part of a hash that is kept, as the table of hashes takes it: the highest and the lowest
+/// bits count there.
+#[inline]
+fn spread(hash: u32) -> u64 {
+    u64::from(hash) << 32 | u64::from(hash)
+}
+
 impl<K, V, G> Table<K, V, G> {
     /// Fails if there is no memory for it.
     pub(super) fn with_capacity(capacity: usize) -> Result<Self, ConfigError> {
@@ -58,7 +87,8 @@ impl<K, V, G> Table<K, V, G> {
         by_key
             .try_reserve(capacity, |_| unreachable!("it is empty"))
             .map_err(|_| no_memory("capacity", capacity))?;
-        Ok(Self { entries, by_key, groups: Slab::new(), by_group: HashTable::new() })
+        let (members, groups, by_group) = (Slab::new(), Slab::new(), HashTable::new());
+        Ok(Self { entries, by_key, members, groups, by_group })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -72,7 +102,8 @@ impl<K, V, G> Table<K, V, G> {
 
     #[inline]
     pub(super) fn find(&self, hash: u64, is_key: impl Fn(&K) -> bool) -> Option<u32> {
-        self.by_key.find(hash, |entry| is_key(&self.entries[*entry as usize].key)).copied()
+        let is_entry = |entry: &u32| is_key(&self.entries[*entry as usize].key);
+        self.by_key.find(spread(hash as u32), is_entry).copied()
     }
 
     #[inline]
@@ -80,45 +111,72 @@ impl<K, V, G> Table<K, V, G> {
         self.entries.get_mut(entry as usize)
     }
 
-    /// A new key, in no group and without a timer.
-    pub(super) fn insert(&mut self, hash: u64, key: K, value: V, deadline: Tick) -> u32 {
-        let entry = Entry {
-            key,
-            value,
-            deadline,
-            timer: None,
-            hash,
-            group: NONE,
-            previous: NONE,
-            next: NONE,
+    /// Looks for a key, and makes it if it is not there and they are fewer than `max`, in no group
+    /// and with the timer that `schedule` has for its number.
+    #[inline]
+    pub(super) fn put(
+        &mut self,
+        (hash, key): (u64, K),
+        value: V,
+        deadline: Tick,
+        max: usize,
+        schedule: impl FnOnce(u32) -> Option<TimerKey>,
+    ) -> Put<K, V>
+    where
+        K: Eq,
+    {
+        let hash = hash as u32;
+        let entries = &mut self.entries;
+        // Where there is no room, the table is not to make any.
+        if entries.len() >= max {
+            let is_entry = |entry: &u32| entries[*entry as usize].key == key;
+            return match self.by_key.find(spread(hash), is_entry) {
+                Some(entry) => Put::Known(*entry, key, value),
+                None => Put::Refused(key, value),
+            };
+        }
+        let spot = self.by_key.entry(
+            spread(hash),
+            |entry| entries[*entry as usize].key == key,
+            |entry| spread(entries[*entry as usize].hash),
+        );
+        let vacant = match spot {
+            Spot::Occupied(known) => return Put::Known(*known.get(), key, value),
+            Spot::Vacant(vacant) => vacant,
         };
-        let number = self.entries.insert(entry) as u32;
-        let entries = &self.entries;
-        self.by_key.insert_unique(hash, number, |entry| entries[*entry as usize].hash);
-        number
+        let number = entries.vacant_key() as u32;
+        let Some(timer) = schedule(number) else { return Put::Refused(key, value) };
+        entries.insert(Entry { key, value, deadline, timer, hash, member: NONE });
+        vacant.insert(number);
+        Put::New(number)
     }
 
     /// Takes a key out of its place and out of its group, whose name comes out with the last one.
+    #[inline]
     pub(super) fn remove(&mut self, number: u32) -> (Entry<K, V>, Option<G>) {
         let name = self.leave_group(number);
         let entry = self.entries.remove(number as usize);
-        if let Ok(place) = self.by_key.find_entry(entry.hash, |known| *known == number) {
+        if let Ok(place) = self.by_key.find_entry(spread(entry.hash), |known| *known == number) {
             place.remove();
         }
         (entry, name)
     }
 
     /// Takes a key out of its group, whose name comes out with the last one.
+    #[inline]
     pub(super) fn leave_group(&mut self, number: u32) -> Option<G> {
-        let entry = &mut self.entries[number as usize];
-        let (group, previous, next) = (entry.group, entry.previous, entry.next);
-        (entry.group, entry.previous, entry.next) = (NONE, NONE, NONE);
+        let member = std::mem::replace(&mut self.entries[number as usize].member, NONE);
+        if member == NONE { None } else { self.end_membership(member) }
+    }
+
+    fn end_membership(&mut self, member: u32) -> Option<G> {
+        let Member { group, previous, next, .. } = self.members.remove(member as usize);
         let known = self.groups.get_mut(group as usize)?;
-        match self.entries.get_mut(previous as usize) {
+        match self.members.get_mut(previous as usize) {
             Some(before) => before.next = next,
             None => known.first = next,
         }
-        match self.entries.get_mut(next as usize) {
+        match self.members.get_mut(next as usize) {
             Some(after) => after.previous = previous,
             None => known.last = previous,
         }
@@ -150,14 +208,15 @@ impl<K, V, G> Table<K, V, G> {
             (group, None)
         };
         let known = &mut self.groups[group as usize];
-        let previous = std::mem::replace(&mut known.last, number);
-        known.len += 1;
-        match self.entries.get_mut(previous as usize) {
-            Some(before) => before.next = number,
-            None => known.first = number,
+        let member = Member { entry: number, group, previous: known.last, next: NONE };
+        let member = self.members.insert(member) as u32;
+        match self.members.get_mut(known.last as usize) {
+            Some(before) => before.next = member,
+            None => known.first = member,
         }
-        let entry = &mut self.entries[number as usize];
-        (entry.group, entry.previous) = (group, previous);
+        known.last = member;
+        known.len += 1;
+        self.entries[number as usize].member = member;
         left
     }
 
@@ -166,8 +225,9 @@ impl<K, V, G> Table<K, V, G> {
     where
         G: Eq,
     {
-        let group = self.groups.get(self.entries[number as usize].group as usize);
-        group.map(|group| &group.name) == name.map(|(_, name)| name)
+        let member = self.members.get(self.entries[number as usize].member as usize);
+        let group = member.map(|member| &self.groups[member.group as usize].name);
+        group == name.map(|(_, name)| name)
     }
 
     pub(super) fn group_len(&self, hash: u64, is_group: impl Fn(&G) -> bool) -> usize {
@@ -181,9 +241,9 @@ impl<K, V, G> Table<K, V, G> {
         let Group { first, len, .. } = self.groups[group as usize];
         let mut members = Vec::with_capacity(len as usize);
         let mut next = first;
-        while let Some(entry) = self.entries.get(next as usize) {
-            members.push(next);
-            next = entry.next;
+        while let Some(member) = self.members.get(next as usize) {
+            members.push(member.entry);
+            next = member.next;
         }
         members
     }
