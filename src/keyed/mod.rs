@@ -10,8 +10,8 @@
 //! clone of a key, a walk over all of them.
 //!
 //! Cost: a timer of the shard, and about 30 bytes beside the key and the value, 5.7 of them for the
-//! table of hashes at its fullest; 16 more for a key in a group. Every method is O(1) but those that
-//! end several timers, which are O(those that they end).
+//! table of hashes at its fullest; 24 more for a key in a group. Every method is O(1) but those
+//! that end several timers, which are O(those that they end).
 
 mod table;
 mod weak;
