@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::server::Server;
-use crate::{PATIENCE, WORLDS};
+use crate::{PATIENCE, worlds};
 
 const CLIENTS: usize = 5_000;
 /// What the process holds besides: the pipes and clients of tests that run at the same time.
@@ -28,7 +28,7 @@ fn five_thousand_connections_at_once() {
     setrlimit(Resource::Nofile, limit).unwrap();
     let runtime = Runtime::new().unwrap();
     // One after the other, as each of them takes as many files.
-    for world in WORLDS {
+    for world in worlds() {
         let server = Server::start(world, &["--heartbeat", "10m", "--read-idle", "10m"]);
         runtime.block_on(crowd(&server));
         server.wait_for("pending", 0);

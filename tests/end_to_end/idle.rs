@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::PATIENCE;
 use crate::server::example;
+use crate::{PATIENCE, glommio_works};
 
 const TIMERS: &str = "1000000";
 /// What starting leaves to be done is done when nothing has happened for so long.
@@ -78,14 +78,7 @@ fn check(runtime: &str) {
 
 #[test]
 fn a_million_timers_an_hour_away_wake_nobody_and_call_nothing() {
-    let glommio = corewheel::TimerService::builder()
-        .shards(1)
-        .runtime(corewheel::Runtime::Glommio)
-        .start()
-        .is_ok_and(|service| service.shutdown(corewheel::ShutdownPolicy::Drop).is_ok());
-    if !glommio {
-        println!("io_uring cannot be used here: glommio is left out");
-    }
+    let glommio = glommio_works();
     let runtimes = ["tokio", "thread", "glommio"];
     thread::scope(|scope| {
         for runtime in runtimes.into_iter().filter(|runtime| glommio || *runtime != "glommio") {
