@@ -15,8 +15,6 @@ mod echo;
 mod examples;
 mod idle;
 mod life;
-mod moving;
-mod periodic;
 mod server;
 mod to_the_end;
 
