@@ -14,6 +14,7 @@ use std::vec::IntoIter;
 use corewheel_shard::{Tick, TimerKey};
 use oneshot::SendError;
 
+use crate::class::ClassId;
 use crate::handle::{ShardId, TimerHandle};
 use crate::moving::{DrainError, DrainReport, MoveError};
 use crate::task::{CancelOutcome, RemoteTask};
@@ -63,6 +64,7 @@ pub(crate) struct ScheduleMany<T> {
     pub(crate) timers: IntoIter<(TimerKey, Tick, T)>,
     pub(crate) earliest: Tick,
     pub(crate) sent_us: u32,
+    pub(crate) class: ClassId,
 }
 
 impl<O> Account<O> {

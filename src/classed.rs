@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::class::{ClassId, TimerClass, UnknownClass};
 use crate::client::Client;
 use crate::core::Core;
-use crate::error::{ScheduleError, TimeoutError};
+use crate::error::{ScheduleError, ScheduleManyError, TimeoutError};
 use crate::handle::{ShardId, TimerHandle};
 use crate::sleep::{RemoteSleep, Sleep, within};
 use crate::task::{LocalCall, SendCall};
@@ -45,9 +45,11 @@ impl<T: Send + 'static> Client<T> {
 
 /// The timers of this core, for timers of one class; made by [`Timers::class`].
 ///
-/// Its methods are those of [`Timers`] that make one timer: schedules of all kinds, tasks, sleeps,
-/// timeouts and intervals. To cancel or reset one, the class does not matter. Periodic callbacks,
-/// connections and what else holds many timers have no class. Copied at the cost of two words.
+/// Its methods are those of [`Timers`] that make timers: schedules of all kinds, tasks, sleeps,
+/// timeouts, intervals, periodic callbacks and connections. To cancel or reset one, the class does
+/// not matter. What holds many timers is told their class: see
+/// [`KeyedTimers::set_class`](crate::KeyedTimers::set_class) and
+/// [`Purgatory::set_class`](crate::Purgatory::set_class). Copied at the cost of two words.
 pub struct Classed<'a, T: 'static = std::convert::Infallible> {
     timers: &'a Timers<T>,
     class: ClassId,
@@ -74,6 +76,10 @@ impl<'a, T: Send + 'static> Classed<'a, T> {
 
     pub(crate) fn timers(&self) -> &'a Timers<T> {
         self.timers
+    }
+
+    pub(crate) fn id(&self) -> ClassId {
+        self.class
     }
 
     /// Schedules as a timer of the class what the closure schedules.
@@ -150,6 +156,33 @@ impl<'a, T: Send + 'static> Classed<'a, T> {
         self.schedule_as(|| self.timers.schedule_to(deadline, task))
     }
 
+    /// As [`Timers::schedule_many`].
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with all timers.
+    pub fn schedule_many(
+        &self,
+        timers: impl IntoIterator<Item = (Duration, T)>,
+    ) -> Result<Vec<TimerHandle>, ScheduleManyError<(Duration, T)>> {
+        let (core, now) = (self.core(), self.core().nanos_near());
+        let tick = |delay| core.directory().deadline_after(now, delay);
+        core.schedule_all(self.class, timers.into_iter().collect(), tick)
+    }
+
+    /// As [`Timers::schedule_many_at`].
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with all timers.
+    pub fn schedule_many_at(
+        &self,
+        timers: impl IntoIterator<Item = (Instant, T)>,
+    ) -> Result<Vec<TimerHandle>, ScheduleManyError<(Instant, T)>> {
+        let tick = |at| self.core().deadline_at(at);
+        self.core().schedule_all(self.class, timers.into_iter().collect(), tick)
+    }
+
     /// As [`Timers::sleep`].
     pub fn sleep(&self, delay: Duration) -> Sleep<T> {
         Sleep::new(self.timers.clone(), self.core().deadline_after(delay), self.class)
@@ -189,7 +222,7 @@ impl<'a, T: Send + 'static> Classed<'a, T> {
 
 /// The timers of any shard, for timers of one class; made by [`Client::class`].
 ///
-/// Its methods are those of [`Client`] that make one timer; for many at once there is
+/// Its methods are those of [`Client`] that make timers; for batches there is
 /// [`Batch::class`](crate::Batch::class). Copied at the cost of two words.
 pub struct ClassedClient<'a, T: 'static = std::convert::Infallible> {
     client: &'a Client<T>,
@@ -211,6 +244,10 @@ impl<T> fmt::Debug for ClassedClient<'_, T> {
 }
 
 impl<'a, T: Send + 'static> ClassedClient<'a, T> {
+    pub(crate) fn id(&self) -> ClassId {
+        self.class
+    }
+
     pub(crate) fn client(&self) -> &'a Client<T> {
         self.client
     }
@@ -274,6 +311,36 @@ impl<'a, T: Send + 'static> ClassedClient<'a, T> {
         call: impl FnOnce(&Timers<T>) + Send + 'static,
     ) -> Result<TimerHandle, ScheduleError<SendCall<T>>> {
         self.schedule_call_at(shard, at, Box::new(call))
+    }
+
+    /// As [`Client::schedule_many_on`].
+    ///
+    /// # Errors
+    ///
+    /// `Full`, `Closed` or `TooMany`, with all timers.
+    pub fn schedule_many_on(
+        &self,
+        shard: ShardId,
+        timers: impl IntoIterator<Item = (Duration, T)>,
+    ) -> Result<Vec<TimerHandle>, ScheduleManyError<(Duration, T)>> {
+        let (client, now) = (self.client, self.client.nanos());
+        let tick = |delay| client.tick_after(now, delay);
+        client.schedule_all(self.class, shard, timers.into_iter().collect(), now, tick)
+    }
+
+    /// As [`Client::schedule_many_at_on`].
+    ///
+    /// # Errors
+    ///
+    /// `Full`, `Closed` or `TooMany`, with all timers.
+    pub fn schedule_many_at_on(
+        &self,
+        shard: ShardId,
+        timers: impl IntoIterator<Item = (Instant, T)>,
+    ) -> Result<Vec<TimerHandle>, ScheduleManyError<(Instant, T)>> {
+        let (client, now) = (self.client, self.client.nanos());
+        let timers = timers.into_iter().collect();
+        client.schedule_all(self.class, shard, timers, now, |at| client.tick_at(at))
     }
 
     /// As [`Client::sleep_on`].

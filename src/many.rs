@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::class::ClassId;
 use crate::error::ScheduleManyError;
 use crate::handle::{ShardId, TimerHandle};
 use crate::moving::MoveError;
@@ -40,7 +41,9 @@ impl<T: Send + 'static> Timers<T> {
     ) -> Result<Vec<TimerHandle>, ScheduleManyError<(Duration, T)>> {
         let timers = timers.into_iter().collect();
         let now = self.core().nanos_near();
-        self.core().schedule_all(timers, |delay| self.core().directory().deadline_after(now, delay))
+        self.core().schedule_all(ClassId::NONE, timers, |delay| {
+            self.core().directory().deadline_after(now, delay)
+        })
     }
 
     /// The same, each for a moment. Those that have passed fire in the next turn.
@@ -52,7 +55,9 @@ impl<T: Send + 'static> Timers<T> {
         &self,
         timers: impl IntoIterator<Item = (Instant, T)>,
     ) -> Result<Vec<TimerHandle>, ScheduleManyError<(Instant, T)>> {
-        self.core().schedule_all(timers.into_iter().collect(), |at| self.core().deadline_at(at))
+        self.core().schedule_all(ClassId::NONE, timers.into_iter().collect(), |at| {
+            self.core().deadline_at(at)
+        })
     }
 
     /// Moves a timer of this shard to another, with its deadline, and returns its new name. See

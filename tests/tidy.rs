@@ -202,6 +202,8 @@ fn what_is_built_on_top_does_not_know_its_neighbours() {
         ("interval", "classed"),
         ("scheduled", "classed"),
         ("task_queue", "classed"),
+        ("conn", "classed"),
+        ("repeat", "classed"),
         ("repeat", "herd"),
         ("repeat", "interval"),
         ("delay_queue", "expired"),

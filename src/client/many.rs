@@ -10,6 +10,7 @@ use corewheel_shard::{Tick, TimerKey};
 
 use super::Client;
 use crate::across::{Account, Across, CancelMany, ScheduleMany, Told};
+use crate::class::ClassId;
 use crate::driver::is_shard_thread;
 use crate::error::{Closed, ScheduleManyError, WaitError};
 use crate::handle::{ShardId, TimerHandle};
@@ -93,7 +94,7 @@ impl<T: Send + 'static> Client<T> {
     ) -> Result<Vec<TimerHandle>, ScheduleManyError<(Duration, T)>> {
         let timers = timers.into_iter().collect();
         let now = self.clock.nanos();
-        self.schedule_all(shard, timers, now, |delay| self.tick_after(now, delay))
+        self.schedule_all(ClassId::NONE, shard, timers, now, |delay| self.tick_after(now, delay))
     }
 
     /// The same, each for a moment. Those that have passed fire in the shard's next turn.
@@ -107,7 +108,7 @@ impl<T: Send + 'static> Client<T> {
         timers: impl IntoIterator<Item = (Instant, T)>,
     ) -> Result<Vec<TimerHandle>, ScheduleManyError<(Instant, T)>> {
         let timers = timers.into_iter().collect();
-        self.schedule_all(shard, timers, self.clock.nanos(), |at| self.tick_at(at))
+        self.schedule_all(ClassId::NONE, shard, timers, self.clock.nanos(), |at| self.tick_at(at))
     }
 
     /// The most timers that one [`schedule_many_on`](Self::schedule_many_on) takes: one more than
@@ -118,8 +119,9 @@ impl<T: Send + 'static> Client<T> {
         self.directory.settings.grant_window / 2 + 1
     }
 
-    fn schedule_all<D: Copy>(
+    pub(crate) fn schedule_all<D: Copy>(
         &self,
+        class: ClassId,
         shard: ShardId,
         timers: Vec<(D, T)>,
         now: u64,
@@ -140,7 +142,10 @@ impl<T: Send + 'static> Client<T> {
             };
             let keys = match lane.take_keys(timers.len(), &door.bell) {
                 Ok(keys) => keys,
-                Err(Refusal::Full) => return Err(ScheduleManyError::Full(timers)),
+                Err(Refusal::Full) => {
+                    door.note_refused(class);
+                    return Err(ScheduleManyError::Full(timers));
+                }
                 Err(Refusal::Closed) => {
                     // It is opened anew above.
                     lanes[shard.index()] = None;
@@ -158,6 +163,7 @@ impl<T: Send + 'static> Client<T> {
                 earliest: timers_sent.iter().map(|timer| timer.1).min().unwrap_or(Tick::NEVER),
                 timers: timers_sent.into_iter(),
                 sent_us: (now / 1_000) as u32,
+                class,
             };
             let request = Request::Across(Box::new(Across::Schedule(many)));
             let Err(mut back) = lane.send(request, &door.bell) else { return Ok(handles) };

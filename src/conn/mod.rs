@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 use futures_core::Stream;
 
 pub use self::limits::{ArmError, ConnLimits, DeadlineKind, IdleEvent};
+use crate::class::ClassId;
+use crate::classed::Classed;
 use crate::clock::nanos_after;
 use crate::core::{Block, NEVER, Packed, Record, Refused, slot_of};
 use crate::timers::Timers;
@@ -102,7 +104,15 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// `Full` if the shard has no room for another timer, `Closed` if it is shut down.
     pub fn connection(&self, limits: ConnLimits) -> Result<ConnTimers<T>, ConnError> {
-        let packed = Packed::new(limits, self.core().nanos_near());
+        self.begin_connection(limits, ClassId::NONE)
+    }
+
+    fn begin_connection(
+        &self,
+        limits: ConnLimits,
+        class: ClassId,
+    ) -> Result<ConnTimers<T>, ConnError> {
+        let packed = Packed::new(limits, class, self.core().nanos_near());
         self.open(&packed).map_err(|refused| match refused {
             Refused::Full => ConnError::Full,
             Refused::Closed => ConnError::Closed,
@@ -130,6 +140,18 @@ impl<T: Send + 'static> Timers<T> {
     fn open(&self, packed: &Packed) -> Result<ConnTimers<T>, Refused> {
         let (block, index) = self.core().open_conn(packed)?;
         Ok(ConnTimers { timers: self.clone(), block, index })
+    }
+}
+
+impl<T: Send + 'static> Classed<'_, T> {
+    /// As [`Timers::connection`]. The class is that of the connection's one timer, which fires and
+    /// is scheduled again with each deadline that comes; on another shard it stays what it is.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`.
+    pub fn connection(&self, limits: ConnLimits) -> Result<ConnTimers<T>, ConnError> {
+        self.timers().begin_connection(limits, self.id())
     }
 }
 

@@ -152,7 +152,7 @@ impl ClassTable {
 const _: () = assert!(crate::class::TimerClass::COUNT_MAX <= u64::BITS as usize);
 
 impl<T: Send + 'static> State<T> {
-    fn begin_class(&mut self, class: ClassId, key: TimerKey, now: u64) {
+    pub(super) fn begin_class(&mut self, class: ClassId, key: TimerKey, now: u64) {
         if self.shard.deadline(key).is_some() {
             self.classes.begin(class, key.index(), now);
         } else {
@@ -177,6 +177,18 @@ impl<T: Send + 'static> Core<T> {
             Err(ScheduleError::Closed(_)) => {}
         }
         outcome
+    }
+
+    /// A timer of this class was just scheduled, or refused.
+    #[inline]
+    pub(super) fn note_classed(&self, class: ClassId, key: Option<TimerKey>) {
+        if class.is_some() {
+            match key {
+                Some(key) => self.begin_class(class, key),
+                None if !self.closed.get() => self.refuse_class(class),
+                None => {}
+            }
+        }
     }
 
     /// A timer that was just scheduled is of this class.

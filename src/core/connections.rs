@@ -68,7 +68,9 @@ impl<T: Send + 'static> Core<T> {
             let index = conns.open(packed);
             (index, conns.block(index), conns.first_due(index, &self.recent))
         };
-        let key = self.schedule_stored(self.directory.tick.ceil(due), Stored::Conn(index));
+        let deadline = self.directory.tick.ceil(due);
+        let key = self.schedule_quietly(deadline, Stored::Conn(index));
+        self.note_classed(packed.class, key);
         if key.is_none() {
             let nothing = self.conns.borrow_mut().vacate(index);
             drop(nothing);
@@ -76,6 +78,8 @@ impl<T: Send + 'static> Core<T> {
         }
         self.conns.borrow().record(index).set_key(key);
         self.publish_conns();
+        // Only now, as the driver's waker is the user's code.
+        self.note_deadline(deadline);
         Ok((block, index))
     }
 
@@ -107,7 +111,10 @@ impl<T: Send + 'static> Core<T> {
     pub(crate) fn pack_conn(&self, index: u32) -> Packed {
         // What was noted just now counts from the clock's next reading on.
         self.note_time(self.nanos());
-        self.conns.borrow().pack(index, &self.recent)
+        let conns = self.conns.borrow();
+        let key = conns.record(index).key();
+        let class = key.map(|key| self.state.borrow().classes.class_of(key.index()));
+        conns.pack(index, class.unwrap_or_default(), &self.recent)
     }
 
     pub(crate) fn conn_limits(&self, index: u32) -> ConnLimits {
@@ -241,6 +248,11 @@ impl<T: Send + 'static> Core<T> {
         let due = self.directory.tick.ceil(conns.first_due(index, &self.recent));
         let record = conns.record(index);
         let key = state.shard.schedule(due, Stored::Conn(index)).ok();
+        if let Some(key) = key
+            && state.delivering.is_some()
+        {
+            state.begin_class(state.delivering, key, self.recent.now());
+        }
         if key.is_none() {
             // The slot that it was in is retired, after more timers than anybody has seen, and all
             // others are taken.

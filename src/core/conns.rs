@@ -26,6 +26,7 @@ use slab::Slab;
 
 use super::marks::{HANDSHAKE, Marks, READ_IDLE};
 use super::recent::Recent;
+use crate::class::ClassId;
 use crate::clock::saturating_nanos;
 use crate::conn::{ConnLimits, DeadlineKind, IdleEvent};
 use crate::timers::Timers;
@@ -116,6 +117,8 @@ pub(super) struct Conns<T: 'static> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packed {
     pub(crate) limits: ConnLimits,
+    /// That of its entry.
+    pub(super) class: ClassId,
     read: u64,
     written: u64,
     opened: u64,
@@ -126,11 +129,11 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    pub(crate) fn new(limits: ConnLimits, now: u64) -> Self {
+    pub(crate) fn new(limits: ConnLimits, class: ClassId, now: u64) -> Self {
         let (read, written, opened) = (now, now, now);
         let (pending, marks) = (0, Marks::default());
         let (told, armed) = ([0; 4], [NEVER; KINDS]);
-        Self { limits, read, written, opened, pending, marks, told, armed }
+        Self { limits, class, read, written, opened, pending, marks, told, armed }
     }
 }
 
@@ -480,11 +483,12 @@ impl<T> Conns<T> {
         None
     }
 
-    pub(super) fn pack(&self, index: u32, recent: &Recent) -> Packed {
+    pub(super) fn pack(&self, index: u32, class: ClassId, recent: &Recent) -> Packed {
         let record = self.record(index);
         let more = self.more(index);
         Packed {
             limits: self.limits(index),
+            class,
             // The other shard knows nothing of this one's gaps, and its own are none of these.
             read: recent.resolve(record.read.get()).min(recent.now()),
             written: recent.resolve(record.written.get()).min(recent.now()),

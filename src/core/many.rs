@@ -106,7 +106,7 @@ impl<T: Send + 'static> State<T> {
     ) -> bool {
         for (key, deadline, task) in many.timers.by_ref().take(max) {
             self.note_ring_delay(many.sent_us, now);
-            self.arm(Some(key), ClassId::NONE, deadline, Stored::Value(task), now, directory);
+            self.arm(Some(key), many.class, deadline, Stored::Value(task), now, directory);
         }
         many.timers.len() == 0
     }
@@ -117,6 +117,7 @@ impl<T: Send + 'static> Core<T> {
     /// woken may want some of the room.
     pub(crate) fn schedule_all<D>(
         &self,
+        class: ClassId,
         timers: Vec<(D, T)>,
         tick: impl Fn(D) -> Tick,
     ) -> Result<Vec<TimerHandle>, ScheduleManyError<(D, T)>> {
@@ -124,12 +125,13 @@ impl<T: Send + 'static> Core<T> {
             return Err(ScheduleManyError::Closed(timers));
         }
         let mut earliest = Tick::NEVER;
-        let handles = {
-            let State { shard, counts, .. } = &mut *self.state.borrow_mut();
+        let handles: Vec<_> = {
+            let State { shard, counts, classes, .. } = &mut *self.state.borrow_mut();
             // Without what is reserved for clients.
             let room = shard.capacity() - shard.len() - shard.granted() - shard.retired();
             if timers.len() > room {
                 counts.refused += 1;
+                classes.count(class, |counts| counts.refused += 1);
                 return Err(ScheduleManyError::Full(timers));
             }
             let schedule = |(when, task)| {
@@ -142,6 +144,9 @@ impl<T: Send + 'static> Core<T> {
             };
             timers.into_iter().map(schedule).collect()
         };
+        for timer in &handles {
+            self.note_classed(class, Some(timer.key()));
+        }
         self.note_deadline(earliest);
         Ok(handles)
     }

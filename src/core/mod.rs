@@ -327,10 +327,17 @@ impl<T: Send + 'static> Core<T> {
     }
 
     fn schedule_stored(&self, deadline: Tick, stored: Stored<T>) -> Option<TimerKey> {
-        let first = self.state.borrow_mut().shard.schedule(deadline, stored);
-        let key = first.or_else(|full| self.schedule_when_full(deadline, full.0)).ok()?;
+        let key = self.schedule_quietly(deadline, stored)?;
         self.note_deadline(deadline);
         Some(key)
+    }
+
+    /// The same, but for [`note_deadline`](Self::note_deadline), which must follow: for who has
+    /// something to finish before a driver is woken, whose waker is the user's code.
+    #[inline]
+    fn schedule_quietly(&self, deadline: Tick, stored: Stored<T>) -> Option<TimerKey> {
+        let first = self.state.borrow_mut().shard.schedule(deadline, stored);
+        first.or_else(|full| self.schedule_when_full(deadline, full.0)).ok()
     }
 
     /// Keys that nobody has come for are the last reserve.

@@ -8,10 +8,13 @@
 //! Invariants: an owner's number is not given to another while a timer holds it, so that a timer
 //! whose owner has gone calls nobody.
 
+use std::cell::Cell;
+
 use corewheel_shard::{CancelOutcome as ShardCancel, Tick, TimerKey};
 use slab::Slab;
 
 use super::Core;
+use crate::class::ClassId;
 use crate::task::{Call, SharedCall, Stored};
 
 /// Who has many timers that call the same; made by [`Core::enter_owner`], and to be given back to
@@ -20,6 +23,14 @@ pub(crate) struct Owner<T: 'static> {
     /// None if there was none left; then each timer has a place in the table of callbacks.
     number: Option<u16>,
     call: SharedCall<T>,
+    class: Cell<ClassId>,
+}
+
+impl<T> Owner<T> {
+    /// Its timers from now on are of this class.
+    pub(crate) fn set_class(&self, class: ClassId) {
+        self.class.set(class);
+    }
 }
 
 /// The owners of a shard, by their numbers.
@@ -84,9 +95,23 @@ impl<T: Send + 'static> Core<T> {
         call: &SharedCall<T>,
         number: u32,
     ) -> Option<TimerKey> {
-        let key = self.schedule_shared_quietly(deadline, call, number)?;
-        self.note_deadline(deadline);
-        Some(key)
+        self.schedule_shared_as(ClassId::NONE, deadline, call, number)
+    }
+
+    /// The same, as a timer of a class.
+    pub(crate) fn schedule_shared_as(
+        &self,
+        class: ClassId,
+        deadline: Tick,
+        call: &SharedCall<T>,
+        number: u32,
+    ) -> Option<TimerKey> {
+        let key = self.schedule_shared_quietly(deadline, call, number);
+        self.note_classed(class, key);
+        if key.is_some() {
+            self.note_deadline(deadline);
+        }
+        key
     }
 
     /// The same, but for [`note_deadline`](Self::note_deadline), which must follow: for who has
@@ -102,8 +127,7 @@ impl<T: Send + 'static> Core<T> {
         }
         let call = Call::Shared(call.clone(), number);
         let index = self.state.borrow_mut().calls.insert(call) as u32;
-        let first = self.state.borrow_mut().shard.schedule(deadline, Stored::Call(index));
-        let key = first.or_else(|full| self.schedule_when_full(deadline, full.0)).ok();
+        let key = self.schedule_quietly(deadline, Stored::Call(index));
         if key.is_none() {
             drop(self.state.borrow_mut().calls.remove(index as usize));
         }
@@ -136,7 +160,8 @@ impl<T: Send + 'static> Core<T> {
 impl<T: Send + 'static> Core<T> {
     /// Makes an owner, whose timers call `call`, each with its number.
     pub(crate) fn enter_owner(&self, call: SharedCall<T>) -> Owner<T> {
-        Owner { number: self.state.borrow_mut().owners.enter(&call), call }
+        let number = self.state.borrow_mut().owners.enter(&call);
+        Owner { number, call, class: Cell::default() }
     }
 
     /// An owner goes. Timers of it that are pending call nobody.
@@ -156,6 +181,13 @@ impl<T: Send + 'static> Core<T> {
         owner: &Owner<T>,
         number: u32,
     ) -> Option<TimerKey> {
+        let key = self.schedule_owned(deadline, owner, number);
+        self.note_classed(owner.class.get(), key);
+        key
+    }
+
+    #[inline]
+    fn schedule_owned(&self, deadline: Tick, owner: &Owner<T>, number: u32) -> Option<TimerKey> {
         let Some(owner) = owner.number else {
             return self.schedule_shared_quietly(deadline, &owner.call, number);
         };

@@ -28,6 +28,7 @@ use hashbrown::DefaultHashBuilder;
 use self::table::{Entry, Hashed, Put, Table};
 pub use self::weak::WeakKeyedTimers;
 use crate::capacity::{CAPACITY, check};
+use crate::class::{TimerClass, UnknownClass};
 use crate::core::Owner;
 use crate::error::ConfigError;
 use crate::expired::{Expired, InsertError};
@@ -171,6 +172,16 @@ where
                 capacity,
             }
         })))
+    }
+
+    /// Has the timers that are made from now on counted as those of a class.
+    ///
+    /// # Errors
+    ///
+    /// The service has no such class.
+    pub fn set_class(&self, class: TimerClass) -> Result<(), UnknownClass> {
+        self.0.fire.set_class(self.0.timers.core().directory().settings.classes.find(class)?);
+        Ok(())
     }
 
     /// Has the handler called with `key` and `value` in `delay` from now. A delay that does not fit

@@ -36,6 +36,7 @@ pub use self::config::{OperationId, PurgatoryBuilder, PurgatoryStats, Watch, Wat
 use self::lists::{Hashed, Lists, Waiting, Walk};
 pub use self::operation::{Completion, Operation, OperationFn};
 pub use self::weak::WeakPurgatory;
+use crate::class::{TimerClass, UnknownClass};
 use crate::core::Owner;
 use crate::error::ConfigError;
 use crate::timers::Timers;
@@ -161,6 +162,17 @@ where
                 watches_max,
             }
         })))
+    }
+
+    /// Has the timers of operations that are watched from now on counted as those of a class.
+    ///
+    /// # Errors
+    ///
+    /// The service has no such class.
+    pub fn set_class(&self, class: TimerClass) -> Result<(), UnknownClass> {
+        let core = self.0.timers.core();
+        self.0.expire.set_class(core.directory().settings.classes.find(class)?);
+        Ok(())
     }
 
     /// Tries an operation. If it is complete, that was it. If not, it watches these keys for up to

@@ -12,6 +12,7 @@
 //! Cost: two allocations when it begins and none after, a timer, and for each run a clock reading
 //! more than a callback that runs once.
 
+mod of_class;
 mod options;
 mod remote;
 
@@ -26,6 +27,7 @@ use self::options::{Body, Pattern};
 pub use self::options::{OnPanic, Repeat};
 use self::remote::BrakeOfOne;
 pub use self::remote::RemotePeriodic;
+use crate::class::ClassId;
 use crate::clock::Clock;
 use crate::error::ScheduleError;
 use crate::herd::slacken;
@@ -71,6 +73,7 @@ type WeakCall<T> = Weak<dyn Fn(&Timers<T>, u32)>;
 struct State<T: 'static> {
     /// What its timers call; it keeps the callback alive and not the other way round.
     call: OnceCell<WeakCall<T>>,
+    class: ClassId,
     phase: Cell<Phase>,
     timer: Cell<Option<TimerKey>>,
     /// When the next run is due, and what its timer aims at.
@@ -170,7 +173,7 @@ impl<T: Send + 'static> Timers<T> {
         F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
     {
         let due = repeat.first(clock(self), self.now());
-        self.begin(due, repeat.with(call))
+        self.begin(due, repeat.with(call), ClassId::NONE)
     }
 
     /// Runs a callback at `first`, and then at whatever `next` makes of the moment before, until it
@@ -217,13 +220,14 @@ impl<T: Send + 'static> Timers<T> {
         F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
         N: FnMut(Instant) -> Option<Instant> + 'static,
     {
-        self.begin(first, Body::planned(next, call))
+        self.begin(first, Body::planned(next, call), ClassId::NONE)
     }
 
     fn begin<F, N>(
         &self,
         due: Instant,
         mut body: Body<F, N>,
+        class: ClassId,
     ) -> Result<Periodic<T>, ScheduleError<F>>
     where
         F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
@@ -231,7 +235,7 @@ impl<T: Send + 'static> Timers<T> {
     {
         let aim = body.aim(clock(self), due);
         let deadline = deadline(self, aim, self.now(), body.slack);
-        let (course, call) = Course::new(body, (due, aim), None);
+        let (course, call) = Course::new(body, class, (due, aim), None);
         if course.state.arm(self, deadline) {
             return Ok(Periodic { timers: self.clone(), course });
         }
@@ -274,11 +278,13 @@ where
     /// A course, and what its timers call.
     fn new(
         body: Body<F, N>,
+        class: ClassId,
         (due, aim): (Instant, Instant),
         brake: Option<BrakeOfOne>,
     ) -> (Rc<Self>, SharedCall<T>) {
         let state = State {
             call: OnceCell::new(),
+            class,
             phase: Cell::new(Phase::Waits),
             timer: Cell::new(None),
             due: Cell::new(due),
@@ -421,7 +427,8 @@ impl<T: Send + 'static> State<T> {
     fn arm(&self, timers: &Timers<T>, deadline: Tick) -> bool {
         let call = self.call.get().and_then(Weak::upgrade);
         let core = timers.core();
-        self.timer.set(call.and_then(|call| core.schedule_shared(deadline, &call, 0)));
+        let arm = |call| core.schedule_shared_as(self.class, deadline, &call, 0);
+        self.timer.set(call.and_then(arm));
         self.timer.get().is_some()
     }
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::options::Body;
 use super::{Course, PeriodicRun, Repeat, StopOutcome};
 use crate::brake::{Brake, Stop};
+use crate::class::ClassId;
 use crate::client::Client;
 use crate::error::ScheduleError;
 use crate::handle::{ShardId, TimerHandle};
@@ -119,7 +120,7 @@ impl<T: Send + 'static> Client<T> {
         F: FnMut(&mut PeriodicRun<'_, T>) + Send + 'static,
     {
         let due = repeat.first(&self.directory().clock, self.now());
-        self.begin_on(shard, due, repeat.with(call))
+        self.begin_on(shard, due, repeat.with(call), ClassId::NONE)
     }
 
     /// Runs a callback by a plan on a shard, as [`Timers::repeat_by_plan`] does there.
@@ -138,14 +139,15 @@ impl<T: Send + 'static> Client<T> {
         F: FnMut(&mut PeriodicRun<'_, T>) + Send + 'static,
         N: FnMut(Instant) -> Option<Instant> + Send + 'static,
     {
-        self.begin_on(shard, first, Body::planned(next, call))
+        self.begin_on(shard, first, Body::planned(next, call), ClassId::NONE)
     }
 
-    fn begin_on<F, N>(
+    pub(super) fn begin_on<F, N>(
         &self,
         shard: ShardId,
         due: Instant,
         mut body: Body<F, N>,
+        class: ClassId,
     ) -> Result<RemotePeriodic, ScheduleError<SendCall<T>>>
     where
         F: FnMut(&mut PeriodicRun<'_, T>) + Send + 'static,
@@ -164,10 +166,11 @@ impl<T: Send + 'static> Client<T> {
         let one = BrakeOfOne(Arc::clone(&brake));
         let begin = move |timers: &Timers<T>| {
             // The first timer's callback is this, the later ones' is the course's own.
-            let (_, call) = Course::new(body, (due, aim), Some(one));
+            let (_, call) = Course::new(body, class, (due, aim), Some(one));
             call(timers, 0);
         };
-        let first = self.schedule_fn_at_on(shard, at, begin)?;
+        let (deadline, now) = (self.tick_at(at), self.nanos());
+        let first = self.schedule_call(class, shard, deadline, now, Box::new(begin))?;
         Ok(RemotePeriodic { first, brake })
     }
 }
