@@ -146,7 +146,7 @@ impl NearClock {
     }
 
     /// What the clock shows, in nanoseconds since the epoch.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn ask(&self) -> u64 {
         let Some(Counter { readings, span, .. }) = &self.counter else {
             return self.clock.nanos();
