@@ -12,10 +12,9 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use corewheel::{ConnLimits, Fired, TimerHandle, TimerService, Timers};
-use corewheel_bench::{Contender, Held, Payload, contenders, resident_bytes};
+use corewheel_bench::{Contender, Held, Payload, contenders, only_tested, resident_bytes};
 
-const TIMERS: usize = 1_000_000;
-/// Puts a million of them on a shard, and tells what is held of them here.
+/// Puts as many of them on a shard, and tells what is held of them here.
 type Fill = fn(&Timers<Payload>) -> usize;
 
 /// What a shard holds for a server's connections, with what users hold of it left out.
@@ -30,21 +29,21 @@ const STATES: [(&str, Held); 2] = [("filled", Held::Filled), ("churned", Held::C
 fn main() {
     let arguments: Vec<String> = env::args().collect();
     if let Some(at) = arguments.iter().position(|argument| argument == "--measure") {
-        match &arguments[at + 1..] {
+        match &arguments[at + 2..] {
             [name] => println!("{}", measure_on_a_shard(name)),
             [name, state] => println!("{}", measure(name, state)),
-            _ => panic!("--measure takes one or two values"),
+            _ => panic!("--measure takes a number and one or two names"),
         }
         return;
     }
-    println!("resident bytes for each of {TIMERS} timers\n");
-    println!("| contender | just filled | after 4,000,000 cancels and schedules |");
+    println!("resident bytes for each of {} timers\n", count());
+    println!("| contender | just filled | after four cancels and schedules for each |");
     println!("|---|---|---|");
     for Contender { name, .. } in contenders() {
         let [filled, churned] = STATES.map(|(state, _)| measure_apart(&[name, state]));
         println!("| {name} | {filled:.1} | {churned:.1} |");
     }
-    println!("\nresident bytes of a shard for each of {TIMERS}\n");
+    println!("\nresident bytes of a shard for each of {}\n", count());
     println!("| what | bytes |");
     println!("|---|---|");
     for (name, _) in ON_A_SHARD {
@@ -52,10 +51,20 @@ fn main() {
     }
 }
 
+/// How many there are: what this process was told, or a million.
+fn count() -> usize {
+    let mut arguments = env::args().skip_while(|argument| argument != "--measure").skip(1);
+    match arguments.next() {
+        Some(count) => count.parse().expect("--measure takes a number first"),
+        None if only_tested() => 200_000,
+        None => 1_000_000,
+    }
+}
+
 fn measure_apart(what: &[&str]) -> f64 {
     let name = what[0];
     let this = env::current_exe().expect("the path of this process");
-    let output = Command::new(this).arg("--measure").args(what).output();
+    let output = Command::new(this).arg("--measure").arg(count().to_string()).args(what).output();
     let output = output.expect("this process can be started again");
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
     let figure = String::from_utf8_lossy(&output.stdout);
@@ -66,12 +75,12 @@ fn measure(name: &str, state: &str) -> f64 {
     let contender = contenders().into_iter().find(|contender| contender.name == name);
     let contender = contender.expect("a contender has this name");
     let (_, held) = STATES.into_iter().find(|(name, _)| *name == state).expect("a state");
-    (contender.resident_bytes_per_timer)(TIMERS, held)
+    (contender.resident_bytes_per_timer)(count(), held)
 }
 
 fn measure_on_a_shard(name: &str) -> f64 {
     let (_, fill) = ON_A_SHARD.into_iter().find(|(known, _)| *known == name).expect("a kind");
-    let builder = TimerService::builder().shards(1).capacity(TIMERS as u32 + 1);
+    let builder = TimerService::builder().shards(1).capacity(count() as u32 + 1);
     let service: TimerService<Payload> = builder.start_attached().expect("it starts");
     let shard = service.shards().next().expect("it has one");
     let deliver = |_: Fired<Payload>, _: &Timers<Payload>| unreachable!("nothing is due");
@@ -84,7 +93,7 @@ fn measure_on_a_shard(name: &str) -> f64 {
     let before = resident_bytes();
     let held = fill(&timers);
     let grown = resident_bytes() - before - held;
-    grown as f64 / TIMERS as f64
+    grown as f64 / count() as f64
 }
 
 fn delay(n: usize) -> Duration {
@@ -104,8 +113,8 @@ fn limits(n: usize) -> ConnLimits {
 
 /// Holds as many of them as there are to be, and tells what holding them takes.
 fn hold<H>(make: impl FnMut(usize) -> H) -> usize {
-    let mut held = Vec::with_capacity(TIMERS);
-    held.extend((0..TIMERS).map(make));
+    let mut held = Vec::with_capacity(count());
+    held.extend((0..count()).map(make));
     // They stay until the process has said what it has measured.
     let held = std::mem::ManuallyDrop::new(black_box(held));
     held.len() * size_of::<H>()

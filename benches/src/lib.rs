@@ -20,7 +20,7 @@ use std::num::NonZeroU64;
 
 pub use memory::{Held, resident_bytes, resident_bytes_per_timer};
 pub use verify::verify;
-pub use workload::{Case, Row, Sample, case, sizes};
+pub use workload::{Case, Row, Sample, case, only_tested, sizes};
 
 /// What a timer carries: eight bytes with a niche, like a box.
 pub type Payload = NonZeroU64;

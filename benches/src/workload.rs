@@ -83,8 +83,16 @@ impl Row {
     }
 }
 
+/// Whether benches are to show that they run, and nothing is looked at: `cargo bench -- --test`.
+pub fn only_tested() -> bool {
+    std::env::args().any(|argument| argument == "--test")
+}
+
 /// How many timers: 1, 1k, 100k, 1M; 10M too if `COREWHEEL_BENCH_LARGE=1` is in the environment.
 pub fn sizes() -> Vec<usize> {
+    if only_tested() {
+        return vec![1, 1_000];
+    }
     let mut sizes = vec![1, 1_000, 100_000, 1_000_000];
     if std::env::var_os("COREWHEEL_BENCH_LARGE").is_some_and(|value| value == "1") {
         sizes.push(10_000_000);
