@@ -296,20 +296,24 @@ impl<T> Conns<T> {
         if span == NEVER {
             return NEVER;
         }
-        let (read, written) = (record.read.get(), record.written.get());
-        let (noted, reads) = match kind {
-            READ_IDLE => (read, true),
-            ALL_IDLE => (read.max(written), true),
-            _ => (written, false),
+        let noted = match kind {
+            READ_IDLE => record.read.get(),
+            ALL_IDLE => record.read.get().max(record.written.get()),
+            _ => record.written.get(),
         };
-        // A read in progress is as good as one that is done just now.
-        let reading = reads && record.marks.get().reads() > 0;
-        let since = if reading { recent.now() } else { recent.resolve(noted) };
+        let noted = recent.resolve(noted);
+        // A read in progress is as good as one that is done just now. What was noted may be later
+        // than that, and its deadline does not come nearer when a read begins.
+        let since = if record.is_reading(kind) { noted.max(recent.now()) } else { noted };
         since.saturating_add(span)
     }
 
     /// Whether an idle event that has come is still true: the connection has done nothing since.
     fn is_idle(&self, index: u32, kind: usize, recent: &Recent) -> bool {
+        // The shard may not have looked at the clock since the event came, on another shard.
+        if self.record(index).is_reading(kind) {
+            return false;
+        }
         let told = self.more(index).map_or(0, |more| more.told[kind - READ_IDLE]);
         self.idle_at(index, kind, recent) <= told
     }
@@ -536,6 +540,11 @@ impl Record {
 
     pub(super) fn set_key(&self, key: Option<TimerKey>) {
         self.key.set(key);
+    }
+
+    /// Whether a read is in progress that keeps the connection from being idle.
+    fn is_reading(&self, kind: usize) -> bool {
+        matches!(kind, READ_IDLE | ALL_IDLE) && self.marks.get().reads() > 0
     }
 
     /// A read is in progress. False if there are so many that it is not counted.

@@ -125,6 +125,38 @@ fn what_has_come_and_was_not_told_goes_along_to_another_shard() {
 }
 
 #[test]
+fn a_read_that_begins_brings_no_deadline_nearer() {
+    let mut lab = lab();
+    let limits = ConnLimits { all_idle: ms(100), ..READ_IDLE };
+    let conn = lab.timers().connection(limits).unwrap();
+    conn.touch();
+    lab.clock.advance(ms(70));
+    let deadlines = || [ReadIdle, AllIdle].map(|kind| conn.deadline(kind).unwrap());
+    let before = deadlines();
+    let reading = conn.begin_read();
+    assert_eq!(deadlines(), before);
+    lab.settle();
+    let meanwhile = deadlines();
+    assert!(meanwhile > before);
+    drop(reading);
+    assert!(deadlines() >= meanwhile);
+}
+
+#[test]
+fn an_event_that_comes_along_is_withdrawn_by_a_read_on_a_shard_that_has_not_looked() {
+    let mut lab = Lab::<u8>::new(builder(2));
+    let conn = lab.timers().connection(READ_IDLE).unwrap();
+    lab.clock.advance(ms(100));
+    let _ = lab.shards[0].turn();
+    let conn = lab.shards[1].timers().adopt(conn.pack().unwrap()).unwrap();
+    let reading = conn.begin_read();
+    assert_eq!(event(&conn), None);
+    drop(reading);
+    assert_eq!(run(&mut lab, &conn, 109), []);
+    assert_eq!(run(&mut lab, &conn, 1), [(210, ReadIdle, true)]);
+}
+
+#[test]
 fn what_was_read_before_an_event_and_is_noted_after_it_brings_the_next_one_nearer() {
     let mut lab = lab();
     let conn = lab.timers().connection(READ_IDLE).unwrap();
