@@ -39,7 +39,7 @@ impl<T: Send + 'static> Core<T> {
     #[inline]
     pub(crate) fn later_note(&self, noted: u64, at: u64) -> u64 {
         let keep = self.recent.bound() == Some(noted) || self.recent.resolve(noted) >= at;
-        if keep { noted } else { at }
+        if keep { noted } else { self.recent.exact(at) }
     }
 
     /// What was noted just now was at this moment. Was that before an idle event came, it may
@@ -66,6 +66,9 @@ impl<T: Send + 'static> Core<T> {
         let (index, block, due) = {
             let mut conns = self.conns.borrow_mut();
             let index = conns.open(packed);
+            let record = conns.record(index);
+            record.read.set(self.recent.exact(record.read.get()));
+            record.written.set(self.recent.exact(record.written.get()));
             (index, conns.block(index), conns.first_due(index, &self.recent))
         };
         let deadline = self.directory.tick.ceil(due);

@@ -131,6 +131,15 @@ impl Recent {
         self.expires.get()
     }
 
+    /// What to note for a moment that is known, and not later than now: this one, or the next if
+    /// this one stands for what happened before the shard looked at the clock. Of those that do,
+    /// each is milliseconds after the one before, and shards have the same ones.
+    #[inline]
+    pub(super) fn exact(&self, at: u64) -> u64 {
+        let is_taken = self.bound.get() == at || self.resolve(at) != at;
+        if is_taken { at.saturating_add(1) } else { at }
+    }
+
     /// The moment before which that was which was noted.
     pub(super) fn resolve(&self, noted: u64) -> u64 {
         self.gaps.borrow().resolve(noted)

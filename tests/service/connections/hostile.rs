@@ -157,6 +157,44 @@ fn an_event_that_comes_along_is_withdrawn_by_a_read_on_a_shard_that_has_not_look
 }
 
 #[test]
+fn a_moment_that_is_known_is_not_taken_for_one_before_the_clock_was_looked_at() {
+    let mut lab = lab();
+    let others = lab.timers().connection(NONE).unwrap();
+    let conn = lab.timers().connection(READ_IDLE).unwrap();
+    // For now on this shard the moment is noted that comes in 10 ms.
+    others.touch_read();
+    lab.clock.advance(ms(10));
+    conn.touch_read_at(lab.clock.now());
+    let opened = lab.timers().connection(READ_IDLE).unwrap();
+    // It is held up.
+    lab.clock.advance(ms(490));
+    lab.settle();
+    assert_eq!(event(&conn), Some((ReadIdle, true)));
+    assert_eq!(event(&opened), Some((ReadIdle, true)));
+}
+
+#[test]
+fn a_connection_that_comes_along_is_not_taken_for_active_where_a_shard_was_held_up() {
+    for looks_first in [false, true] {
+        let mut lab = Lab::<u8>::new(builder(2));
+        let conn = lab.timers().connection(READ_IDLE).unwrap();
+        let other = lab.shards[1].timers().connection(NONE).unwrap();
+        // The same moment is noted on both shards; only the first looks in time.
+        conn.touch_read();
+        other.touch_read();
+        lab.clock.advance(ms(10));
+        let _ = lab.shards[0].turn();
+        lab.clock.advance(ms(80));
+        if looks_first {
+            let _ = lab.shards[1].turn();
+        }
+        lab.clock.advance(ms(20));
+        let conn = lab.shards[1].timers().adopt(conn.pack().unwrap()).unwrap();
+        assert_eq!(run(&mut lab, &conn, 1), [(111, ReadIdle, true)]);
+    }
+}
+
+#[test]
 fn what_was_read_before_an_event_and_is_noted_after_it_brings_the_next_one_nearer() {
     let mut lab = lab();
     let conn = lab.timers().connection(READ_IDLE).unwrap();
