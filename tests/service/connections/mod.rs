@@ -1,6 +1,7 @@
 //! Connections: what they have not done in time, and that they are never said to be idle early.
 
 mod hostile;
+mod looks;
 mod model;
 
 use std::cell::{Cell, RefCell};

@@ -1,15 +1,17 @@
 //! Random histories of connections against a simple model of what each of them is to be told: which
 //! kinds, in which turn, and whether it is the first time. Shards are held up between a note and
-//! the next turn, and moments are noted that are past.
+//! the next turn, moments are noted that are past, callbacks compute and turn on their connection,
+//! and connections move to the other shard.
 
+use std::rc::Weak;
 use std::time::Instant;
 
 use corewheel::{ManualClock, TimerService, WheelKind};
 
+use super::looks::{Looks, MS, Note};
 use super::*;
 
 const NEVER: u64 = u64::MAX;
-const MS: u64 = 1_000_000;
 const KINDS: [DeadlineKind; 16] = [
     MaxAge,
     Handshake,
@@ -32,78 +34,6 @@ const WRITES: usize = 3;
 
 fn is_idle_kind(kind: usize) -> bool {
     (4..8).contains(&kind)
-}
-
-/// What a shard's looks at the clock make of what is noted.
-#[derive(Default)]
-struct Looks {
-    now: u64,
-    last_bound: u64,
-    /// The moment that is noted, and the tick from which on it is not.
-    window: Option<(u64, u64)>,
-    count: usize,
-    next_after: Vec<u64>,
-}
-
-/// A moment that was noted: exact, or not before the next look.
-#[derive(Clone, Copy, Default)]
-struct Note {
-    bound: u64,
-    /// How many looks there had been; none if it is exact.
-    looks: Option<usize>,
-    /// When it really was.
-    at: u64,
-}
-
-impl Looks {
-    fn extend(&mut self, now: u64, tick: u64) -> u64 {
-        let expires = (now + 8 * MS).div_ceil(tick);
-        let bound = (expires * tick + 2 * MS).max(self.last_bound + 1);
-        self.last_bound = bound;
-        self.window = Some((bound, expires));
-        expires
-    }
-
-    fn note(&mut self, now: u64, tick: u64) -> Note {
-        if self.window.is_none() {
-            self.extend(now, tick);
-        }
-        let (bound, _) = self.window.unwrap();
-        Note { bound, looks: Some(self.count), at: now }
-    }
-
-    fn look(&mut self, now: u64, tick: u64) {
-        self.now = now;
-        self.count += 1;
-        self.next_after.push(now);
-        if let Some((_, expires)) = self.window {
-            if expires <= now / tick {
-                self.window = None;
-            } else {
-                self.extend(now, tick);
-                self.window.as_mut().unwrap().1 = expires;
-            }
-        }
-    }
-
-    fn is_settled(&self, note: Note) -> bool {
-        note.looks.is_none_or(|looks| looks < self.count)
-    }
-
-    /// What a note counts as.
-    fn when(&self, note: Note, tick: u64) -> u64 {
-        let next_look = note.looks.and_then(|looks| self.next_after.get(looks));
-        let when = note.bound.max(next_look.copied().unwrap_or(0));
-        // Before the next look nothing follows from it.
-        assert!(
-            when >= note.at || !self.is_settled(note),
-            "a note is older than what it stands for"
-        );
-        // As many turns as there are in a tick put it off by a nanosecond each.
-        let most = (note.at + 10 * MS + tick + 1_000).max(next_look.copied().unwrap_or(0));
-        assert!(when <= most || note.looks.is_none(), "{} is taken for {when}", note.at);
-        when
-    }
 }
 
 struct Conn {
@@ -131,6 +61,7 @@ struct Model {
     rng: Rng,
     looks: [Looks; 2],
     conns: Vec<Option<Conn>>,
+    next_write: u32,
     told: u32,
     calling: Option<usize>,
 }
@@ -190,10 +121,11 @@ impl Model {
         let looks = &self.looks[conn.shard];
         let read = looks.when(conn.read, self.tick);
         let written = looks.when(conn.written, self.tick);
+        // A read in progress is as good as one that is done just now.
+        let reading = if conn.reads > 0 { looks.now } else { 0 };
         let since = match KINDS[kind] {
-            ReadIdle | AllIdle if conn.reads > 0 => looks.now,
-            ReadIdle => read,
-            AllIdle => read.max(written),
+            ReadIdle => read.max(reading),
+            AllIdle => read.max(written).max(reading),
             _ => written,
         };
         since.saturating_add(conn.spans[kind])
@@ -293,7 +225,11 @@ impl Model {
             if conn.pending & bit == 0 {
                 continue;
             }
-            let is_withdrawn = is_idle_kind(kind) && self.idle_at(conn, kind) > conn.told[kind];
+            // Where the shard has not looked since the event came on another one, a read that is in
+            // progress tells more than the clock.
+            let is_read = matches!(name, ReadIdle | AllIdle) && conn.reads > 0;
+            let is_active = || is_read || self.idle_at(conn, kind) > conn.told[kind];
+            let is_withdrawn = is_idle_kind(kind) && is_active();
             let conn = self.conn(id);
             conn.pending &= !bit;
             if !is_withdrawn {
@@ -383,6 +319,33 @@ fn spans_of(limits: ConnLimits) -> [u64; 8] {
         .map(|span| if span.is_zero() { NEVER } else { span.as_nanos() as u64 })
 }
 
+/// What is called for a connection: it is told what the model says, and does what it likes.
+fn called(model: &Weak<RefCell<Model>>, id: usize, event: IdleEvent) {
+    let model = model.upgrade().unwrap();
+    let model = &mut *model.borrow_mut();
+    assert_eq!(model.next_event(id), Some((event.kind, event.first)), "connection {id}");
+    model.calling = Some(id);
+    match model.rng.u32(..12) {
+        0 | 1 => model.touch(id, true),
+        2 | 3 => model.touch(id, false),
+        4 => model.arm(id),
+        5 => model.set_limits(id),
+        // It computes.
+        6 => model.clock.advance(Duration::from_micros(model.rng.u64(..50_000))),
+        7 => {
+            model.conn(id).is_called = false;
+            model.conn(id).real.clear_on_event();
+            model.file(id);
+        }
+        8 if model.rng.u32(..8) == 0 => {
+            let conn = model.conns[id].take().unwrap();
+            assert!(conn.real.close());
+        }
+        _ => {}
+    }
+    model.calling = None;
+}
+
 struct World {
     lab: Lab<u8>,
     model: Rc<RefCell<Model>>,
@@ -402,7 +365,8 @@ impl World {
         clock.advance(Duration::from_nanos(137));
         let looks = Default::default();
         let conns = (0..8).map(|_| None).collect();
-        let model = Model { clock, epoch, tick, rng, looks, conns, told: 0, calling: None };
+        let model =
+            Model { clock, epoch, tick, rng, looks, conns, next_write: 0, told: 0, calling: None };
         Self { lab, model: Rc::new(RefCell::new(model)) }
     }
 
@@ -425,7 +389,7 @@ impl World {
         }
     }
 
-    fn step(&mut self) {
+    fn step(&mut self, depth: u32) {
         let model = Rc::clone(&self.model);
         let (what, id) = {
             let rng = &mut model.borrow_mut().rng;
@@ -443,8 +407,17 @@ impl World {
                 model.borrow_mut().touch_at(id, is_read);
             }
             8 => model.borrow_mut().arm(id),
+            9 if depth == 0 => self.hold(id),
             10 => model.borrow_mut().set_limits(id),
-            13 if model.borrow_mut().rng.u32(..6) == 0 => {
+            11 => {
+                model.borrow_mut().conn(id).is_called = true;
+                let weak = Rc::downgrade(&model);
+                let real = Rc::clone(&model.borrow_mut().conn(id).real);
+                real.on_event(move |_, event| called(&weak, id, event));
+                model.borrow_mut().file(id);
+            }
+            12 => self.take_along(id),
+            13 if model.borrow_mut().rng.u32(..6) == 0 && depth == 0 => {
                 drop(model.borrow_mut().conns[id].take());
             }
             14 | 15 => {
@@ -469,13 +442,88 @@ impl World {
             self.settle();
         }
     }
+
+    /// A read or a write that is in progress for a while.
+    fn hold(&mut self, id: usize) {
+        let model = Rc::clone(&self.model);
+        let real = Rc::clone(&model.borrow_mut().conn(id).real);
+        let is_read = model.borrow_mut().rng.bool();
+        let shard = model.borrow_mut().conn(id).shard;
+        let number = model.borrow().next_write;
+        let is_limited = model.borrow_mut().conn(id).spans[WRITES] != NEVER;
+        let (read, write) = if is_read {
+            model.borrow_mut().conn(id).reads += 1;
+            (Some(real.begin_read()), None)
+        } else {
+            let model = &mut *model.borrow_mut();
+            let now = model.now();
+            model.next_write += 1;
+            let conn = model.conn(id);
+            if is_limited {
+                conn.writes.push((number, now.saturating_add(conn.spans[WRITES])));
+                model.file(id);
+            }
+            (None, Some(real.begin_write()))
+        };
+        let steps = model.borrow_mut().rng.u32(..20);
+        for _ in 0..steps {
+            self.step(1);
+        }
+        let model = &mut *model.borrow_mut();
+        if model.conns[id].as_ref().is_none_or(|conn| !Rc::ptr_eq(&conn.real, &real)) {
+            // It is closed, and yet its end is noted.
+            let (now, tick) = (model.now(), model.tick);
+            let _note = model.looks[shard].note(now, tick);
+            return;
+        }
+        if let Some(read) = read {
+            model.conn(id).reads -= 1;
+            drop(read);
+            model.touch(id, true);
+        }
+        if let Some(write) = write {
+            let writes = &mut model.conn(id).writes;
+            let count = writes.len();
+            writes.retain(|(known, _)| *known != number);
+            let is_in_time = !is_limited || writes.len() < count;
+            assert_eq!(write.finish(), is_in_time);
+            model.touch(id, false);
+        }
+    }
+
+    /// To the other shard, unless a read or a write is in progress.
+    fn take_along(&mut self, id: usize) {
+        let model = &mut *self.model.borrow_mut();
+        let conn = model.conns[id].take().unwrap();
+        let Conn { shard, read, written, .. } = conn;
+        let real = match Rc::try_unwrap(conn.real) {
+            Ok(real) => real,
+            Err(real) => return model.conns[id] = Some(Conn { real, ..conn }),
+        };
+        let (now, tick) = (model.now(), model.tick);
+        model.looks[shard].look(now, tick);
+        let settle = |note| {
+            let bound = model.looks[shard].when(note, tick).min(now);
+            let bound = model.looks[1 - shard].exact(bound);
+            Note { bound, looks: None, at: note.at }
+        };
+        let (read, written) = (settle(read), settle(written));
+        let packed = real.pack().unwrap();
+        model.clock.advance(Duration::from_micros(model.rng.u64(..20_000)));
+        let shard = 1 - shard;
+        let real = Rc::new(self.lab.shards[shard].timers().adopt(packed).unwrap());
+        let (filed, is_called, writes) = (NEVER, false, Vec::new());
+        let conn = Conn { real, shard, read, written, filed, is_called, writes, ..conn };
+        model.conns[id] = Some(conn);
+        model.file(id);
+    }
 }
 
 /// One history. How many events were told.
 fn history(seed: u64) -> u32 {
     let mut world = World::new(seed);
     for _ in 0..400 {
-        world.step();
+        world.step(0);
     }
     world.settle();
     let model = world.model.borrow();
