@@ -48,7 +48,8 @@ pub enum DeadlineKind {
     Handshake,
     /// The request in hand was not done in time. Comes once, each time that it is armed.
     Request,
-    /// A write was not done in time. Comes once for each write.
+    /// A write was not done in time. Comes once for each write; for those whose time is up in the
+    /// same turn, or before anybody has asked, once for all of them.
     WriteTimeout,
     /// Nothing was read for too long. Comes again and again.
     ReadIdle,
@@ -122,8 +123,9 @@ impl fmt::Display for DeadlineKind {
 pub struct IdleEvent {
     /// Which one.
     pub kind: DeadlineKind,
-    /// Whether it is the first time since the connection last did something; of a deadline that
-    /// comes once, it is.
+    /// Whether it is the first time since the connection last did something, or since
+    /// [`set_limits`](crate::ConnTimers::set_limits) gave it more time than it had been idle for
+    /// when it was last told; of a deadline that comes once, it is.
     pub first: bool,
 }
 

@@ -132,7 +132,8 @@ impl<T: Send + 'static> Timers<T> {
         })
     }
 
-    /// How many connections have deadlines on this shard.
+    /// How many connections there are on this shard; of those that are closed, the ones that are
+    /// not dropped yet.
     pub fn connections(&self) -> usize {
         self.core().conn_count()
     }
@@ -280,6 +281,9 @@ impl<T: Send + 'static> ConnTimers<T> {
     }
 
     /// When a deadline is due; `None` if it is off. The connection may put it off before.
+    ///
+    /// It is as the shard last saw it: while a read is in progress, or when the thread was held up,
+    /// the next turn makes the deadline of an idle time later, never earlier.
     pub fn deadline(&self, kind: DeadlineKind) -> Option<Instant> {
         let due = self.timers.core().conn_due(self.index, kind.index()?);
         (due < NEVER && !self.is_closed())
@@ -442,7 +446,8 @@ impl<T: Send + 'static> WriteInProgress<'_, T> {
         self.conn.touch_write();
     }
 
-    /// It is done. False if its time was up before.
+    /// It is done. False if its time was up before, as of the last turn: one that is overdue is
+    /// still in time if no turn has found it so, and then there is no event.
     pub fn finish(mut self) -> bool {
         let core = self.conn.timers.core();
         self.write.take().is_none_or(|write| core.end_write(self.conn.index, write))

@@ -277,3 +277,36 @@ fn a_waker_that_panics_does_not_keep_its_connection() {
     lab.advance(ms(100));
     assert_eq!((event(&conn), lab.counts().panicked), (Some((ReadIdle, true)), 3));
 }
+
+#[test]
+fn writes_that_time_out_together_are_one_event_and_one_that_no_turn_saw_is_in_time() {
+    let mut lab = lab();
+    let limits = ConnLimits { write_timeout: ms(50), ..NONE };
+    let conn = lab.timers().connection(limits).unwrap();
+    let (first, second) = (conn.begin_write(), conn.begin_write());
+    assert_eq!(run(&mut lab, &conn, 200), [(50, WriteTimeout, true)]);
+    assert!(!first.finish() && !second.finish());
+    let overdue = conn.begin_write();
+    lab.clock.advance(ms(60));
+    assert!(overdue.finish());
+    assert_eq!(run(&mut lab, &conn, 200), []);
+}
+
+#[test]
+fn an_event_after_longer_limits_is_the_first() {
+    let mut lab = lab();
+    let conn = lab.timers().connection(READ_IDLE).unwrap();
+    assert_eq!(run(&mut lab, &conn, 100), [(100, ReadIdle, true)]);
+    conn.set_limits(ConnLimits { read_idle: ms(150), ..NONE });
+    assert_eq!(run(&mut lab, &conn, 50), [(150, ReadIdle, true)]);
+}
+
+#[test]
+fn a_connection_is_counted_until_it_is_dropped() {
+    let lab = lab();
+    let conn = lab.timers().connection(READ_IDLE).unwrap();
+    conn.close();
+    assert_eq!((lab.timers().connections(), lab.timers().len()), (1, 0));
+    drop(conn);
+    assert_eq!(lab.timers().connections(), 0);
+}

@@ -1,11 +1,11 @@
 //! What is noted of a connection between two looks at the clock, as a simple model has it.
 
-pub const MS: u64 = 1_000_000;
+pub(super) const MS: u64 = 1_000_000;
 
 /// What a shard's looks at the clock make of what is noted.
 #[derive(Default)]
-pub struct Looks {
-    pub now: u64,
+pub(super) struct Looks {
+    pub(super) now: u64,
     last_bound: u64,
     /// The moment that is noted, and the tick from which on it is not.
     window: Option<(u64, u64)>,
@@ -17,12 +17,12 @@ pub struct Looks {
 
 /// A moment that was noted: exact, or not before the next look.
 #[derive(Clone, Copy, Default)]
-pub struct Note {
-    pub bound: u64,
+pub(super) struct Note {
+    pub(super) bound: u64,
     /// How many looks there had been; none if it is exact.
-    pub looks: Option<usize>,
+    pub(super) looks: Option<usize>,
     /// When it really was.
-    pub at: u64,
+    pub(super) at: u64,
 }
 
 impl Looks {
@@ -34,7 +34,7 @@ impl Looks {
         expires
     }
 
-    pub fn note(&mut self, now: u64, tick: u64) -> Note {
+    pub(super) fn note(&mut self, now: u64, tick: u64) -> Note {
         if self.window.is_none() {
             self.extend(now, tick);
         }
@@ -42,7 +42,7 @@ impl Looks {
         Note { bound, looks: Some(self.count), at: now }
     }
 
-    pub fn look(&mut self, now: u64, tick: u64) {
+    pub(super) fn look(&mut self, now: u64, tick: u64) {
         self.now = now;
         self.count += 1;
         self.next_after.push(now);
@@ -60,17 +60,17 @@ impl Looks {
     }
 
     /// A moment that is known; but for those that stand for others.
-    pub fn exact(&self, at: u64) -> u64 {
+    pub(super) fn exact(&self, at: u64) -> u64 {
         let is_taken = at == self.gap || self.window.is_some_and(|(bound, _)| at == bound);
         at + u64::from(is_taken)
     }
 
-    pub fn is_settled(&self, note: Note) -> bool {
+    pub(super) fn is_settled(&self, note: Note) -> bool {
         note.looks.is_none_or(|looks| looks < self.count)
     }
 
     /// What a note counts as.
-    pub fn when(&self, note: Note, tick: u64) -> u64 {
+    pub(super) fn when(&self, note: Note, tick: u64) -> u64 {
         let next_look = note.looks.and_then(|looks| self.next_after.get(looks));
         let when = note.bound.max(next_look.copied().unwrap_or(0));
         // Before the next look nothing follows from it.
