@@ -262,15 +262,19 @@ impl<T: Send + 'static> Core<T> {
 
     /// Looks whether a sleeper's time has come, and keeps the waker if not.
     pub(crate) fn poll_sleeper(&self, index: u32, waker: &Waker) -> Slept {
-        let mut state = self.state.borrow_mut();
-        let old = match &mut state.sleepers[index as usize] {
+        match &self.state.borrow().sleepers[index as usize] {
             Sleeper::Fired => return Slept::Fired,
             Sleeper::Closed => return Slept::Closed,
             Sleeper::Waiting(known) if known.will_wake(waker) => return Slept::NotYet,
-            Sleeper::Waiting(known) => std::mem::replace(known, waker.clone()),
+            Sleeper::Waiting(_) => {}
+        }
+        // Cloning and dropping a waker are the user's code, which may end the sleep.
+        let waker = waker.clone();
+        let old = match &mut self.state.borrow_mut().sleepers[index as usize] {
+            Sleeper::Fired => return Slept::Fired,
+            Sleeper::Closed => return Slept::Closed,
+            Sleeper::Waiting(known) => std::mem::replace(known, waker),
         };
-        // A waker's drop is the user's code.
-        drop(state);
         drop(old);
         Slept::NotYet
     }
