@@ -446,14 +446,14 @@ impl World {
     /// A read or a write that is in progress for a while.
     fn hold(&mut self, id: usize) {
         let model = Rc::clone(&self.model);
-        let real = Rc::clone(&model.borrow_mut().conn(id).real);
+        let held = Rc::clone(&model.borrow_mut().conn(id).real);
         let is_read = model.borrow_mut().rng.bool();
         let shard = model.borrow_mut().conn(id).shard;
         let number = model.borrow().next_write;
         let is_limited = model.borrow_mut().conn(id).spans[WRITES] != NEVER;
         let (read, write) = if is_read {
             model.borrow_mut().conn(id).reads += 1;
-            (Some(real.begin_read()), None)
+            (Some(held.begin_read()), None)
         } else {
             let model = &mut *model.borrow_mut();
             let now = model.now();
@@ -463,14 +463,14 @@ impl World {
                 conn.writes.push((number, now.saturating_add(conn.spans[WRITES])));
                 model.file(id);
             }
-            (None, Some(real.begin_write()))
+            (None, Some(held.begin_write()))
         };
         let steps = model.borrow_mut().rng.u32(..20);
         for _ in 0..steps {
             self.step(1);
         }
         let model = &mut *model.borrow_mut();
-        if model.conns[id].as_ref().is_none_or(|conn| !Rc::ptr_eq(&conn.real, &real)) {
+        if model.conns[id].as_ref().is_none_or(|conn| !Rc::ptr_eq(&conn.real, &held)) {
             // It is closed, and yet its end is noted.
             let (now, tick) = (model.now(), model.tick);
             let _note = model.looks[shard].note(now, tick);
@@ -495,25 +495,32 @@ impl World {
     fn take_along(&mut self, id: usize) {
         let model = &mut *self.model.borrow_mut();
         let conn = model.conns[id].take().unwrap();
-        let Conn { shard, read, written, .. } = conn;
-        let real = match Rc::try_unwrap(conn.real) {
-            Ok(real) => real,
+        let here = conn.shard;
+        let taken = match Rc::try_unwrap(conn.real) {
+            Ok(taken) => taken,
             Err(real) => return model.conns[id] = Some(Conn { real, ..conn }),
         };
         let (now, tick) = (model.now(), model.tick);
-        model.looks[shard].look(now, tick);
+        model.looks[here].look(now, tick);
         let settle = |note| {
-            let bound = model.looks[shard].when(note, tick).min(now);
-            let bound = model.looks[1 - shard].exact(bound);
+            let bound = model.looks[here].when(note, tick).min(now);
+            let bound = model.looks[1 - here].exact(bound);
             Note { bound, looks: None, at: note.at }
         };
-        let (read, written) = (settle(read), settle(written));
-        let packed = real.pack().unwrap();
+        let notes = (settle(conn.read), settle(conn.written));
+        let packed = taken.pack().unwrap();
         model.clock.advance(Duration::from_micros(model.rng.u64(..20_000)));
-        let shard = 1 - shard;
-        let real = Rc::new(self.lab.shards[shard].timers().adopt(packed).unwrap());
-        let (filed, is_called, writes) = (NEVER, false, Vec::new());
-        let conn = Conn { real, shard, read, written, filed, is_called, writes, ..conn };
+        let adopted = self.lab.shards[1 - here].timers().adopt(packed).unwrap();
+        let conn = Conn {
+            real: Rc::new(adopted),
+            shard: 1 - here,
+            read: notes.0,
+            written: notes.1,
+            writes: Vec::new(),
+            filed: NEVER,
+            is_called: false,
+            ..conn
+        };
         model.conns[id] = Some(conn);
         model.file(id);
     }
