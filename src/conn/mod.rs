@@ -51,9 +51,10 @@ use crate::timers::Timers;
 /// # Cost
 ///
 /// A touch is a load, a comparison and a store; one touch in 8 ms, of all connections of a shard
-/// together, reads the clock. A connection is a timer, 48 bytes and this handle; one whose idle
-/// events come, or that uses deadlines beside those which its limits arm, is some 200 bytes more.
-/// While connections of a shard are active it takes a turn every 8 ms, and none when they are
+/// together, reads the clock. One `_at` a moment also reads what was noted before, so that a moment
+/// that is past takes nothing back. A connection is a timer, 48 bytes and this handle; one whose
+/// idle events come, or that uses deadlines beside those which its limits arm, is some 200 bytes
+/// more. While connections of a shard are active it takes a turn every 8 ms, and none when they are
 /// quiet. A turn that comes too late looks through some of the connections, one of 256.
 ///
 /// ```

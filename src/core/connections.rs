@@ -38,6 +38,11 @@ impl<T: Send + 'static> Core<T> {
     /// looked at may be later than it says.
     #[inline]
     pub(crate) fn later_note(&self, noted: u64, at: u64) -> u64 {
+        if self.recent.is_plainly_next(at, noted) { at } else { self.weigh_notes(noted, at) }
+    }
+
+    #[inline(never)]
+    fn weigh_notes(&self, noted: u64, at: u64) -> u64 {
         let keep = self.recent.bound() == Some(noted) || self.recent.resolve(noted) >= at;
         if keep { noted } else { self.recent.exact(at) }
     }

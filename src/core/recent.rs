@@ -44,6 +44,8 @@ pub(crate) struct Recent {
     /// When it last did.
     now: Cell<u64>,
     gaps: RefCell<Gaps>,
+    /// The end of the last of them.
+    gap_until: Cell<u64>,
 }
 
 impl Recent {
@@ -54,6 +56,7 @@ impl Recent {
             expires: Cell::new(Tick::NEVER),
             now: Cell::new(0),
             gaps: RefCell::default(),
+            gap_until: Cell::new(0),
         }
     }
 
@@ -93,6 +96,7 @@ impl Recent {
         let is_gap = now > bound;
         if is_gap {
             self.gaps.borrow_mut().known.push_back(Gap { bound, until: now });
+            self.gap_until.set(now);
         }
         if self.expires.get() <= tick.floor(now) {
             self.bound.set(UNKNOWN);
@@ -129,6 +133,14 @@ impl Recent {
     /// When it must look again, if anything was noted.
     pub(super) fn expires(&self) -> Tick {
         self.expires.get()
+    }
+
+    /// Whether a moment is no earlier than what was noted before, and both are what they say. False
+    /// where that is not to be seen at a glance.
+    #[inline]
+    pub(super) fn is_plainly_next(&self, at: u64, noted: u64) -> bool {
+        let bound = self.bound.get();
+        noted <= at && self.gap_until.get() < at && noted != bound && at != bound
     }
 
     /// What to note for a moment that is known, and not later than now: this one, or the next if
