@@ -84,10 +84,10 @@ const SPAN: Duration = Duration::from_millis(1);
 /// What it puts on top, so that it is ahead even if the processor has read its counter a little
 /// before it was that instruction's turn.
 const AHEAD: u64 = 250;
-/// How often it looks at both clocks for a pair of readings that were made at once: within so
-/// small a part of the span.
+/// How often it looks at both clocks for a pair of readings that were made at once, if the first
+/// pair was further apart than this part of the span: a quarter of a microsecond.
 const ANCHOR_TRIES: u32 = 3;
-const HELD_UP: u64 = 500;
+const AT_ONCE: u64 = 4_000;
 /// Bits of a rate that stand for less than a nanosecond.
 const RATE_BITS: u32 = 20;
 
@@ -151,13 +151,18 @@ impl NearClock {
         let Some(Counter { readings, span, .. }) = &self.counter else {
             return self.clock.nanos();
         };
-        // In this order: what is counted from the first includes the time to the second. Where the
-        // thread was held up in between, that would be far ahead.
+        // In this order: what is counted from the first includes the time to the second. A pair
+        // between which the thread was held up would be that far ahead, so the closest one is it.
+        let mut closest = u64::MAX;
         for _ in 0..ANCHOR_TRIES {
             let raw = readings.raw();
             let nanos = self.clock.nanos();
-            self.anchor.set((raw, nanos));
-            if readings.raw().wrapping_sub(raw) < span / HELD_UP {
+            let apart = readings.raw().wrapping_sub(raw);
+            if apart < closest {
+                closest = apart;
+                self.anchor.set((raw, nanos));
+            }
+            if closest < span / AT_ONCE {
                 break;
             }
         }
@@ -289,8 +294,7 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(3));
             }
         }
-        // A thread that is held up right where it looks at both clocks is ahead for a millisecond.
-        assert!(far < 100_000, "{far} of 200,000 readings are far ahead");
+        assert!(far < 1_000, "{far} of 200,000 readings are far ahead");
     }
 
     #[test]
