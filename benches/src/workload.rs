@@ -91,7 +91,7 @@ pub fn only_tested() -> bool {
 /// How many timers: 1, 1k, 100k, 1M; 10M too if `COREWHEEL_BENCH_LARGE=1` is in the environment.
 pub fn sizes() -> Vec<usize> {
     if only_tested() {
-        return vec![1, 1_000];
+        return vec![1, 1_000, 100_000];
     }
     let mut sizes = vec![1, 1_000, 100_000, 1_000_000];
     if std::env::var_os("COREWHEEL_BENCH_LARGE").is_some_and(|value| value == "1") {
