@@ -150,14 +150,8 @@ impl Classes {
             return refuse(&self.len(), limit, "give a class to each purpose, not to each peer");
         }
         for (index, TimerClass(name)) in self.0.iter().enumerate() {
-            if name.is_empty() || name.len() > TimerClass::NAME_LEN_MAX {
-                let limit = format!("a name must have 1 to {} bytes", TimerClass::NAME_LEN_MAX);
+            if let Some(limit) = label_limit(name) {
                 return refuse(name, limit, REMEDY);
-            }
-            if name.contains(|c: char| c.is_control() || c == '"' || c == '\\') {
-                let limit = "a name is the label of a metric, without control characters, quotes \
-                             and backslashes";
-                return refuse(name, limit.to_owned(), REMEDY);
             }
             if self.0[..index].contains(&TimerClass(name)) {
                 let limit = "it was named before".to_owned();
@@ -166,6 +160,19 @@ impl Classes {
         }
         Ok(())
     }
+}
+
+/// Why a text cannot be the value of a metric's label; `None` if it can. Both the names of classes
+/// and those of services are checked by it.
+pub(crate) fn label_limit(name: &str) -> Option<String> {
+    if name.is_empty() || name.len() > TimerClass::NAME_LEN_MAX {
+        return Some(format!("a name must have 1 to {} bytes", TimerClass::NAME_LEN_MAX));
+    }
+    let is_special = |c: char| c.is_control() || c == '"' || c == '\\';
+    name.contains(is_special).then(|| {
+        "a name is the label of a metric, without control characters, quotes and backslashes"
+            .to_owned()
+    })
 }
 
 /// The service does not know the class.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use corewheel_shard::{Budget, ShardConfig, Tick, TickLength, WheelKind};
 
 use crate::capacity::no_memory;
-use crate::class::Classes;
+use crate::class::{Classes, label_limit};
 use crate::clock::{Clock, saturating_nanos};
 use crate::error::ConfigError;
 use crate::handle::ShardId;
@@ -137,7 +137,6 @@ pub(crate) struct Settings {
 const TICK_MIN: Duration = Duration::from_micros(100);
 const TICK_MAX: Duration = Duration::from_secs(1);
 const LANE_CAPACITY_MAX: usize = 1 << 20;
-const NAME_LEN_MAX: usize = 64;
 /// The part of a shard's capacity that one client may hold in granted keys.
 const GRANT_SHARE: usize = 32;
 
@@ -225,8 +224,7 @@ impl Options {
             let limit = "every callback takes some time";
             return Err(ConfigError::new("overrun", self.overrun, limit, "use 1us or more"));
         }
-        if self.name.is_empty() || self.name.len() > NAME_LEN_MAX || self.name.contains('\0') {
-            let limit = format!("it must have 1 to {NAME_LEN_MAX} bytes and no NUL");
+        if let Some(limit) = label_limit(&self.name) {
             return Err(ConfigError::new("name", &self.name, limit, "use a short word"));
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use corewheel::{
     CancelOutcome, ClassCounts, Placement, Runtime, ShardCounts, ShardId, ShutdownPolicy,
-    StatsEndpoint, TimerClass, TimerService,
+    StartError, StatsEndpoint, TimerClass, TimerService,
 };
 use serde_json::Value;
 
@@ -241,8 +241,25 @@ fn every_class_is_told_apart() {
 }
 
 #[test]
-fn a_strange_name_of_a_service_is_quoted() {
-    let name = "quo\"te\\ and\nline";
+fn service_name_with_quote_backslash_or_control_character_is_refused() {
+    let longest = "n".repeat(TimerClass::NAME_LEN_MAX);
+    let too_long = "n".repeat(TimerClass::NAME_LEN_MAX + 1);
+    let start = |name: &str| {
+        let builder = TimerService::builder().shards(1).name(name).placement(Placement::Unpinned);
+        builder.runtime(Runtime::Thread).start()
+    };
+    for name in ["", "quo\"te", "back\\slash", "new\nline", "\0", "\u{7f}", &too_long] {
+        match start(name) {
+            Err(StartError::Config(error)) => assert_eq!(error.field(), "name", "{name:?}"),
+            started => panic!("{name:?}: {started:?}"),
+        }
+    }
+    assert!(start(&longest).is_ok());
+}
+
+#[test]
+fn service_name_with_spaces_and_braces_is_shown_as_it_is() {
+    let name = "größe {x=1}, # TYPE 'a'";
     let builder = TimerService::builder().shards(1).name(name).placement(Placement::Unpinned);
     let service = builder.runtime(Runtime::Thread).start().unwrap();
     let endpoint = endpoint(&service);
