@@ -2,15 +2,19 @@
 //!
 //! It runs on a thread and a runtime of its own rather than on a shard's executor, so that nothing
 //! a client does takes time from a timer. It reads what the shards publish anyway and sends them
-//! nothing. Whoever can connect can read: it listens on loopback unless told otherwise, and knows
-//! no password, no encryption and no way to change anything.
+//! nothing. Every client that can connect can read: the endpoint listens on loopback unless told
+//! otherwise, and knows no password, no encryption and no way to change anything. A browser is not
+//! such a client for pages from elsewhere: see [`host`].
 //!
 //! Absent by design: a file system, any other route than the four, a second request on a
 //! connection, a body that is read. How connections are bounded is told in [`server`].
 //!
 //! Cost: one thread that sleeps until a client comes; an answer costs a reading of all shards.
 
+mod accept;
+mod classic;
 mod error;
+mod host;
 mod metrics;
 mod routes;
 mod server;
@@ -25,6 +29,7 @@ use std::{fmt, io};
 use tokio::sync::oneshot;
 
 pub use self::error::EndpointError;
+use self::host::Hosts;
 use self::routes::Routes;
 use self::server::Limits;
 use crate::error::ConfigError;
@@ -42,12 +47,22 @@ const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 /// |---|---|
 /// | `/` | a page to look at, which reads `/stats.json` every second |
 /// | `/stats.json` | [`ServiceStats`](crate::ServiceStats) as JSON |
-/// | `/metrics` | `OpenMetrics` text: every count of each shard and class, and its histograms |
+/// | `/metrics` | every count of each shard and class, and its histograms, for Prometheus |
 /// | `/healthz` | 200 while every shard runs, else 503 with the shards that do not |
 ///
 /// `GET` and `HEAD` are all it knows; other methods get 405, other paths 404. A head that is too
 /// large gets 431, a body of more than a kilobyte or of a length that is not stated 413 or 400, and
 /// what is not HTTP 400.
+///
+/// `/metrics` is `OpenMetrics` 1.0.0 for a client whose `Accept` header prefers
+/// `application/openmetrics-text`, and the classic text format of Prometheus, version 0.0.4, for
+/// every other client.
+///
+/// A request must name, in its `Host` header, `localhost`, a name that ends in `.localhost`, an IP
+/// address, or a name that [`allow_host`](StatsEndpointBuilder::allow_host) was given; other names
+/// get 421. So a page from elsewhere cannot read the statistics by letting its own name point to
+/// this machine. A `Host` that is missing, repeated or malformed gets 400; only a request of
+/// HTTP/1.0 may leave it out.
 ///
 /// It outlives the service's handle, and then reports the shards as closed.
 ///
@@ -79,7 +94,7 @@ impl StatsEndpoint {
             header_timeout: Duration::from_secs(5),
             response_timeout: Duration::from_secs(10),
         };
-        StatsEndpointBuilder { source, listen, limits }
+        StatsEndpointBuilder { source, listen, hosts: Hosts::default(), limits }
     }
 
     /// Stops listening, cuts off every connection, and returns when the thread has ended. Dropping
@@ -116,6 +131,7 @@ pub struct StatsEndpointBuilder {
     source: StatsSource,
     /// The addresses, or why there are none.
     listen: Result<Vec<SocketAddr>, String>,
+    hosts: Hosts,
     limits: Limits,
 }
 
@@ -127,6 +143,14 @@ impl StatsEndpointBuilder {
     /// is logged as a warning.
     pub fn listen(mut self, address: impl ToSocketAddrs) -> Self {
         self.listen = address.to_socket_addrs().map(Iterator::collect).map_err(|e| e.to_string());
+        self
+    }
+
+    /// A host's name under which clients reach the endpoint, such as `stats.example`, besides IP
+    /// addresses and the names of loopback: without a scheme and a port, in any case. Call it once
+    /// for each name. Allow only names of which no stranger decides where they point to.
+    pub fn allow_host(mut self, name: impl AsRef<str>) -> Self {
+        self.hosts.push(name.as_ref());
         self
     }
 
@@ -169,11 +193,12 @@ impl StatsEndpointBuilder {
     pub fn start(self) -> Result<StatsEndpoint, EndpointError> {
         let limits = self.limits;
         check(&limits)?;
+        self.hosts.check_setting()?;
         let (listener, address) = bind(self.listen)?;
         let (running, stop) = oneshot::channel();
         let (ready, started) = mpsc::channel();
         let name = format!("{}-http", self.source.read().name);
-        let routes = Arc::new(Routes::new(self.source));
+        let routes = Arc::new(Routes::new(self.source, self.hosts));
         let run = move || server::run(listener, routes, limits, stop, &ready);
         let thread = thread::Builder::new().name(name).spawn(run).map_err(EndpointError::Thread)?;
         // From here on, dropping the endpoint joins the thread.

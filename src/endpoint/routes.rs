@@ -3,7 +3,7 @@
 //! A request is judged by its head alone, and its body is never read: a function from the head to
 //! the answer, without waiting, needs no deadline of its own.
 //!
-//! Order of judgement: the body, the method, the path.
+//! Order of judgement: the body, the method, the host, the path.
 
 use http_body_util::Full;
 use hyper::body::{Body, Bytes};
@@ -11,7 +11,9 @@ use hyper::header::{self, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use prometheus_client::registry::Registry;
 
-use super::metrics;
+use super::accept::{self, Format};
+use super::host::{HostError, Hosts};
+use super::{classic, metrics};
 use crate::service::StatsSource;
 use crate::stats::{ServiceStats, ShardState, ShardStats};
 
@@ -29,7 +31,10 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; \
 const TEXT: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json";
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+const FOREIGN_HOST: &str = "this endpoint does not answer for the host that was named; name it by \
+                            localhost or by an IP address, or allow the name with the builder's \
+                            `allow_host`";
 
 pub(super) type Answer = Response<Full<Bytes>>;
 
@@ -38,12 +43,13 @@ pub(super) type Answer = Response<Full<Bytes>>;
 pub(super) struct Routes {
     source: StatsSource,
     registry: Registry,
+    hosts: Hosts,
 }
 
 impl Routes {
-    pub(super) fn new(source: StatsSource) -> Self {
+    pub(super) fn new(source: StatsSource, hosts: Hosts) -> Self {
         let registry = metrics::registry(source.clone());
-        Self { source, registry }
+        Self { source, registry, hosts }
     }
 
     /// The answer to a request. To `HEAD` it is that to `GET`, of which hyper sends the head only.
@@ -60,10 +66,17 @@ impl Routes {
             refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
             return refusal;
         }
+        match self.hosts.check(request) {
+            Ok(()) => {}
+            Err(HostError::Malformed(hint)) => return refuse(StatusCode::BAD_REQUEST, hint),
+            Err(HostError::Foreign) => {
+                return refuse(StatusCode::MISDIRECTED_REQUEST, FOREIGN_HOST);
+            }
+        }
         match request.uri().path() {
             "/" => page(),
             "/stats.json" => self.json(),
-            "/metrics" => self.metrics(),
+            "/metrics" => self.metrics(accept::preferred(request.headers())),
             "/healthz" => health(&self.source.read()),
             _ => refuse(StatusCode::NOT_FOUND, "there are /, /stats.json, /metrics and /healthz"),
         }
@@ -76,12 +89,17 @@ impl Routes {
         }
     }
 
-    fn metrics(&self) -> Answer {
+    fn metrics(&self, format: Format) -> Answer {
         let mut text = String::new();
-        match prometheus_client::encoding::text::encode(&mut text, &self.registry) {
-            Ok(()) => answer(StatusCode::OK, OPEN_METRICS, text),
-            Err(error) => failed(&error),
+        if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &self.registry) {
+            return failed(&error);
         }
+        if format == Format::Classic {
+            text = classic::from_open_metrics(&text);
+        }
+        let mut metrics = answer(StatusCode::OK, format.content_type(), text);
+        metrics.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
+        metrics
     }
 }
 

@@ -73,7 +73,8 @@ fn a_huge_head_gets_431() {
 fn a_head_may_be_as_long_as_the_setting_says() {
     let service = service(1);
     let endpoint = builder(&service).header_size_max(1_000).start().unwrap();
-    let with = |length| format!("GET /healthz HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(length));
+    let get = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n";
+    let with = |length| format!("{get}X: {}\r\n\r\n", "x".repeat(length));
     assert_eq!(ask(endpoint.local_addr(), with(900).as_bytes()).status, 200);
     assert_eq!(ask(endpoint.local_addr(), with(1_000).as_bytes()).status, 431);
 }
@@ -88,7 +89,7 @@ fn a_huge_body_gets_413() {
     check_refused(polite.as_bytes(), 413);
     // One that can be overlooked.
     check_refused((head(100) + &"b".repeat(100)).as_bytes(), 405);
-    let get = "GET /healthz HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody";
+    let get = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nbody";
     check_refused(get.as_bytes(), 200);
 }
 

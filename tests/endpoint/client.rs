@@ -139,6 +139,8 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> Reply {
     reply
 }
 
+/// A request for the path, for `OpenMetrics` where it matters.
 pub(crate) fn request(method: &str, path: &str) -> String {
-    format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    let headers = "Host: localhost\r\nAccept: application/openmetrics-text, */*;q=0.1";
+    format!("{method} {path} HTTP/1.1\r\n{headers}\r\n\r\n")
 }

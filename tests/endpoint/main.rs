@@ -4,10 +4,13 @@
 //! The client is a socket and a few lines, so that it can say what no HTTP client would. No test
 //! says how fast something must be: waiting has a limit of a minute, which only a defect reaches.
 #![cfg(all(feature = "endpoint", not(corewheel_loom)))]
+#![allow(clippy::print_stdout, reason = "a test that cannot run on its host says so")]
 
 mod abuse;
 mod answers;
 mod client;
+mod formats;
+mod host;
 mod life;
 mod openmetrics;
 

@@ -1,0 +1,140 @@
+//! Which `Host` a request may name: a page from elsewhere that lets its own name point to this
+//! machine gets no statistics.
+
+use corewheel::{EndpointError, TimerService};
+
+use crate::client::{Connection, ask};
+use crate::{builder, endpoint, service};
+
+/// Asks with these lines after the request line, and expects a status.
+fn check_head(request_line: &str, headers: &[&str], expected: u16) -> String {
+    let service = service(1);
+    let endpoint = endpoint(&service);
+    let mut said = format!("{request_line}\r\n");
+    for header in headers {
+        said.push_str(header);
+        said.push_str("\r\n");
+    }
+    said.push_str("\r\n");
+    let reply = ask(endpoint.local_addr(), said.as_bytes());
+    assert_eq!(reply.status, expected, "{said:?}: {}", reply.body);
+    reply.body
+}
+
+fn check_host(host: &str, expected: u16) -> String {
+    check_head("GET /stats.json HTTP/1.1", &[&format!("Host: {host}")], expected)
+}
+
+#[test]
+fn host_of_loopback_or_ip_address_is_answered() {
+    for host in [
+        "localhost",
+        "LOCALHOST:9920",
+        "localhost.",
+        "stats.localhost:80",
+        "127.0.0.1",
+        "127.0.0.1:9920",
+        "192.0.2.7:9920",
+        "[::1]",
+        "[::1]:9920",
+        "[2001:db8::7]:80",
+    ] {
+        check_host(host, 200);
+    }
+}
+
+#[test]
+fn host_of_foreign_name_is_refused_with_the_remedy() {
+    for host in [
+        "attacker.example",
+        "attacker.example:9920",
+        "localhost.attacker.example",
+        "notlocalhost",
+        "127.0.0.1.attacker.example",
+        "0x7f.1",
+    ] {
+        let body = check_host(host, 421);
+        assert!(body.contains("allow_host"), "{body}");
+        assert!(!body.contains("fired"), "{body}");
+    }
+    for path in ["/", "/metrics", "/healthz", "/nowhere"] {
+        let line = format!("GET {path} HTTP/1.1");
+        check_head(&line, &["Host: attacker.example"], 421);
+    }
+}
+
+#[test]
+fn host_that_is_missing_repeated_or_malformed_gets_400() {
+    check_head("GET /healthz HTTP/1.1", &[], 400);
+    check_head("GET /healthz HTTP/1.1", &["Host: localhost", "Host: localhost"], 400);
+    check_head("GET /healthz HTTP/1.1", &["Host: localhost", "Host: attacker.example"], 400);
+    for host in [
+        "",
+        ":9920",
+        "localhost:http",
+        "localhost:999999",
+        "local host",
+        "localhost/",
+        "user@localhost",
+        "localhost, attacker.example",
+        "[::1",
+        "[::1]9920",
+        "[::zz]",
+        "::1",
+        "localh\u{f6}st",
+    ] {
+        check_host(host, 400);
+    }
+}
+
+#[test]
+fn host_in_absolute_target_is_checked_too() {
+    let target = |host| format!("GET http://{host}/healthz HTTP/1.1");
+    check_head(&target("localhost"), &["Host: localhost"], 200);
+    check_head(&target("[::1]:9920"), &["Host: [::1]:9920"], 200);
+    check_head(&target("attacker.example"), &["Host: localhost"], 421);
+    check_head(&target("localhost"), &["Host: attacker.example"], 421);
+}
+
+#[test]
+fn host_missing_from_http_1_0_request_is_answered() {
+    // No browser speaks HTTP/1.0, and health checks of load balancers do.
+    let service = service(1);
+    let endpoint = endpoint(&service);
+    let status = |said: &[u8]| {
+        let reply = Connection::opened(endpoint.local_addr(), said).rest();
+        String::from_utf8(reply).unwrap()[..12].to_owned()
+    };
+    assert_eq!(status(b"GET /healthz HTTP/1.0\r\n\r\n"), "HTTP/1.0 200");
+    let foreign = b"GET /healthz HTTP/1.0\r\nHost: attacker.example\r\n\r\n";
+    assert_eq!(status(foreign), "HTTP/1.0 421");
+}
+
+#[test]
+fn host_that_the_builder_allows_is_answered() {
+    let service = service(1);
+    let builder = builder(&service).allow_host("stats.example").allow_host("Gateway.");
+    let endpoint = builder.start().unwrap();
+    for (host, expected) in [
+        ("stats.example", 200),
+        ("STATS.example.:9920", 200),
+        ("gateway:80", 200),
+        ("localhost", 200),
+        ("other.stats.example", 421),
+        ("example", 421),
+    ] {
+        let said = format!("GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        assert_eq!(ask(endpoint.local_addr(), said.as_bytes()).status, expected, "{host}");
+    }
+}
+
+#[test]
+fn allowed_host_with_scheme_port_or_wildcard_is_refused() {
+    let service: TimerService = TimerService::builder().shards(1).start_attached().unwrap();
+    for name in ["", "http://stats.example", "stats.example:9920", "*.example", "::1", "a b"] {
+        match builder(&service).allow_host(name).start() {
+            Err(EndpointError::Config(error)) => assert_eq!(error.field(), "allow_host"),
+            started => panic!("{name:?}: {started:?}"),
+        }
+    }
+}
