@@ -16,6 +16,7 @@ mod classic;
 mod error;
 mod host;
 mod metrics;
+mod places;
 mod routes;
 mod server;
 
@@ -26,6 +27,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use std::{fmt, io};
 
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::oneshot;
 
 pub use self::error::EndpointError;
@@ -154,9 +156,12 @@ impl StatsEndpointBuilder {
         self
     }
 
-    /// The most connections at a time, 1 to 1,024; 64 by default. Beyond it, the connection that
-    /// has been open longest is cut off to make room, but not before it has had a quarter of a
-    /// second; until then the new one waits.
+    /// The most connections at a time, 1 to 1,024; 64 by default. When as many are open, the next
+    /// connection takes the place of another that has had its place for a short time: 25 ms at most
+    /// by default. A connection whose answer is sent goes first. Else there are the silent
+    /// connections, those that have sent a part of a request, and those that do not read their
+    /// answer; the kind that has most places gives up its oldest. A client that sends its request
+    /// at once and reads the answer is answered, however many idle or slow connections are held.
     pub fn connections_max(mut self, connections: usize) -> Self {
         self.limits.connections_max = connections;
         self
@@ -261,15 +266,26 @@ fn bind(
         REMEDY,
     ));
     for address in addresses {
-        let bound = TcpListener::bind(address).and_then(|listener| {
-            listener.set_nonblocking(true)?;
-            let address = listener.local_addr()?;
-            Ok((listener, address))
-        });
-        match bound {
+        match listen(address) {
             Ok(bound) => return Ok(bound),
             Err(source) => failure = EndpointError::bind(address, source),
         }
     }
     Err(failure)
+}
+
+/// Listens with a queue that is long enough for a burst of connections: where it is full, a client
+/// tries again after a second.
+fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    // A port that an endpoint before has left in TIME_WAIT can be bound, as the standard library
+    // arranges it.
+    #[cfg(unix)]
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(places::QUEUE.cast_signed())?;
+    socket.set_nonblocking(true)?;
+    let listener = TcpListener::from(socket);
+    let address = listener.local_addr()?;
+    Ok((listener, address))
 }

@@ -6,36 +6,31 @@
 //! all of a connection's life has a deadline: the head, the answer, and the wait for the client to
 //! close.
 //!
-//! When all places are taken, a newcomer is neither turned away nor left to wait for the deadlines
-//! of others: the connection that is open longest makes room, as soon as it has had [`PATIENCE`]. A
-//! client that sends its request at once is answered long before, so whoever is cut off is slow.
-//! Holding every place with slow clients thus keeps nobody out, which matters to a health check.
+//! When all places are taken, the next connection is neither refused nor left to wait for the
+//! deadlines of others: it takes the place of a connection that does nothing, as [`Places`] tells.
 //!
 //! Cost: a task and two buffers for each connection, of the head's limit and of the answer.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn, ready};
 use std::io;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, mpsc};
+use std::task::Poll;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWrite;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
 use tokio::sync::oneshot;
-use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{sleep, timeout, timeout_at};
 
+use super::places::{Places, Stage, Ticket};
 use super::routes::Routes;
 
-/// How long a connection has its place for certain.
-const PATIENCE: Duration = Duration::from_millis(250);
 /// How long to wait after a failed accept. Without descriptors the connection stays where it is
 /// and the next accept fails at once, so that asking again without a pause would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -89,7 +84,8 @@ async fn serve(listener: TcpListener, routes: Arc<Routes>, limits: Limits) {
             Ok((stream, _)) => {
                 failing = false;
                 places.make_room().await;
-                places.admit(connection(stream, Arc::clone(&routes), limits));
+                let routes = Arc::clone(&routes);
+                places.admit(|ticket| connection(stream, routes, limits, ticket));
             }
             Err(error) if concerns_one_client(&error) => {}
             Err(error) => {
@@ -109,74 +105,66 @@ fn concerns_one_client(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
 
-/// The connections that are open, no more than a certain number.
-struct Places {
-    max: usize,
-    tasks: JoinSet<()>,
-    /// Those of them that may still run, the longest open first.
-    taken: VecDeque<Place>,
-}
-
-struct Place {
-    task: AbortHandle,
-    /// Until then nobody else can have it.
-    kept_until: Instant,
-}
-
-impl Places {
-    fn new(max: usize) -> Self {
-        Self { max, tasks: JoinSet::new(), taken: VecDeque::new() }
-    }
-
-    fn admit(&mut self, connection: impl Future<Output = ()> + Send + 'static) {
-        let task = self.tasks.spawn(connection);
-        self.taken.push_back(Place { task, kept_until: sleep(PATIENCE).deadline() });
-    }
-
-    /// Waits until there is a place, at most [`PATIENCE`].
-    async fn make_room(&mut self) {
-        loop {
-            while self.tasks.try_join_next().is_some() {}
-            self.taken.retain(|place| !place.task.is_finished());
-            let Some(oldest) = self.taken.front().filter(|_| self.taken.len() >= self.max) else {
-                return;
-            };
-            if timeout_at(oldest.kept_until, self.tasks.join_next()).await.is_err() {
-                oldest.task.abort();
-                self.taken.pop_front();
-            }
-        }
-    }
-}
-
 /// The life of one connection.
-async fn connection(stream: TcpStream, routes: Arc<Routes>, limits: Limits) {
-    let service = service_fn(move |request| ready(Ok::<_, Infallible>(routes.answer(&request))));
+async fn connection(stream: TcpStream, routes: Arc<Routes>, limits: Limits, mut ticket: Ticket) {
+    let Ticket { progress, cut } = &mut ticket;
+    let head_by = sleep(limits.header_timeout).deadline();
+    // Hyper takes a buffer when it first reads, so a silent connection has none.
+    match timeout_at(head_by, until_cut(cut, stream.peek(&mut [0]))).await {
+        Ok(Some(Ok(1..))) => progress.enter(Stage::Sending),
+        // The client has closed its side, has been silent for too long or is cut off, or the
+        // connection has failed.
+        _ => return,
+    }
+    let answering = progress.clone();
+    let service = service_fn(move |request| {
+        answering.enter(Stage::Reading);
+        ready(Ok::<_, Infallible>(routes.answer(&request)))
+    });
     let mut connection = http1::Builder::new()
-        .timer(TokioTimer::new())
         .keep_alive(false)
         // A client that has said all it has to say may still be reading.
         .half_close(true)
-        .header_read_timeout(limits.header_timeout)
+        // The head has its deadline here, since that counts from the beginning.
+        .header_read_timeout(None)
         .max_header_size(limits.header_size_max)
         .max_buf_size(limits.header_size_max.max(BUFFER_MIN))
         .serve_connection(TokioIo::new(stream), service);
-    let exchange = poll_fn(|context| connection.poll_without_shutdown(context));
-    let outcome = timeout(limits.header_timeout + limits.response_timeout, exchange).await;
+    let outcome = {
+        let exchange = poll_fn(|context| connection.poll_without_shutdown(context));
+        let mut exchange = pin!(until_cut(cut, exchange));
+        match timeout_at(head_by, &mut exchange).await {
+            Err(_) if progress.is(Stage::Reading) => {
+                timeout_at(head_by + limits.response_timeout, exchange).await
+            }
+            outcome => outcome,
+        }
+    };
     let stream = connection.into_parts().io.into_inner();
     match outcome {
-        // Not even the head came in time.
-        Ok(Err(error)) if error.is_timeout() => {}
         // An answer was sent, be it to say what was wrong.
-        Ok(_) => {
-            let goodbye = say_goodbye(stream);
+        Ok(Some(_)) => {
+            progress.enter(Stage::Answered);
+            let goodbye = until_cut(cut, say_goodbye(stream));
             // Whether the client has closed in time or not, or the connection has failed: it ends.
             let _ = timeout(limits.response_timeout, goodbye).await;
         }
-        // A client that does not read. Without this the system would go on offering it what it has
-        // not read, for minutes and in the kernel's memory.
-        Err(_) => drop(stream.set_zero_linger()),
+        // A client that does not read, or whose connection is cut off. Without this the system
+        // would go on offering it what it has not read, for minutes and in the kernel's memory.
+        _ if progress.is(Stage::Reading) => drop(stream.set_zero_linger()),
+        // Not even the head came in time.
+        _ => {}
     }
+}
+
+/// Waits for a future; `None` if the connection is cut off before.
+async fn until_cut<F: Future>(cut: &mut oneshot::Receiver<()>, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|context| match Pin::new(&mut *cut).poll(context) {
+        Poll::Ready(_) => Poll::Ready(None),
+        Poll::Pending => future.as_mut().poll(context).map(Some),
+    })
+    .await
 }
 
 /// Says that nothing more is coming, and reads until the client says the same: closing a connection

@@ -43,6 +43,16 @@ impl Connection {
         }
     }
 
+    /// Reads until this has come.
+    pub(crate) fn read_to(&mut self, end: &str) {
+        let mut received = Vec::new();
+        while !received.ends_with(end.as_bytes()) {
+            let mut byte = [0];
+            assert_eq!(read(&self.0, &mut byte).unwrap(), 1, "{}", received.escape_ascii());
+            received.push(byte[0]);
+        }
+    }
+
     /// Whether nothing comes for a second.
     pub(crate) fn is_kept_waiting(&self) -> bool {
         let end = Instant::now() + Duration::from_secs(1);

@@ -9,6 +9,7 @@
 mod abuse;
 mod answers;
 mod client;
+mod crowd;
 mod formats;
 mod host;
 mod life;
