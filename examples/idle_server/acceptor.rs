@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use corewheel::{ConnLimits, Timers};
 use tokio::sync::watch;
@@ -14,6 +14,8 @@ use crate::connection::{self, Stream};
 /// How long to wait after a connection could not be accepted: most likely there are no more file
 /// descriptors, and some connection must end first.
 const BACK_OFF: Duration = Duration::from_millis(100);
+/// How long no attempt may have failed before the trouble is over.
+const CALM: Duration = Duration::from_secs(1);
 /// The most connections that wait to be accepted.
 pub(crate) const BACKLOG: u32 = 1_024;
 
@@ -48,6 +50,7 @@ impl Acceptor {
         };
         // Whoever started it may have given up meanwhile, and then it is stopped, too.
         drop(self.ready.send(Ok(())));
+        let mut trouble = Trouble::default();
         loop {
             let accepted = tokio::select! {
                 biased;
@@ -56,6 +59,7 @@ impl Acceptor {
             };
             match accepted {
                 Ok(stream) => {
+                    trouble.end(&timers);
                     let timers = timers.clone();
                     L::spawn(async move {
                         let end = connection::serve(stream, &timers, self.limits).await;
@@ -65,12 +69,43 @@ impl Acceptor {
                 // The client has left before it was its turn.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
+                    trouble.note(&timers, &error);
                     if timers.sleep(BACK_OFF).await.is_err() {
                         return;
                     }
                 }
             }
+        }
+    }
+}
+
+/// A time in which connections cannot be accepted: one line is logged at its beginning and one at
+/// its end, however many attempts fail in between.
+#[derive(Debug, Default)]
+struct Trouble {
+    /// How many attempts have failed; 0 where there is no trouble.
+    failed: u64,
+    /// When the latest attempt failed; `None` where there is no trouble.
+    latest: Option<Instant>,
+}
+
+impl Trouble {
+    fn note(&mut self, timers: &Timers, error: &io::Error) {
+        if self.failed == 0 {
+            let (shard, again) = (timers.shard_id(), BACK_OFF);
+            tracing::warn!(%shard, %error, ?again, "connections cannot be accepted");
+        }
+        self.failed += 1;
+        self.latest = Some(Instant::now());
+    }
+
+    /// Ends the trouble after a connection was accepted, unless an attempt has just failed: where
+    /// each connection that ends makes room for another, attempts fail and succeed by turns.
+    fn end(&mut self, timers: &Timers) {
+        if self.latest.is_some_and(|latest| latest.elapsed() >= CALM) {
+            let (shard, failed) = (timers.shard_id(), self.failed);
+            tracing::warn!(%shard, failed, "connections are accepted again");
+            *self = Self::default();
         }
     }
 }

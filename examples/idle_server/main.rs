@@ -25,9 +25,11 @@ mod ports;
 use std::fmt;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
+use std::thread;
 
 use corewheel::{
     ShardCounts, ShardId, ShutdownPolicy, Spawned, StartError, StatsEndpoint, TimerService, Timers,
@@ -63,7 +65,7 @@ impl Failure {
 }
 
 fn main() -> ExitCode {
-    match options::parse().and_then(|options| options.map_or(Ok(()), |options| run(&options))) {
+    match options::parse().and_then(|options| options.map_or(Ok(()), run)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // Without a standard error there is nobody to tell but the exit code.
@@ -73,46 +75,108 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(options: &Options) -> Result<(), Failure> {
+/// A server that serves.
+#[derive(Debug)]
+struct Running {
+    service: TimerService,
+    acceptors: Vec<Spawned<()>>,
+    endpoint: StatsEndpoint,
+    address: SocketAddr,
+    /// Dropped, it ends the acceptors, which close their listeners.
+    stop: watch::Sender<()>,
+}
+
+/// What the main thread waits for.
+#[derive(Debug)]
+enum Event {
+    Started(Result<Running, Failure>),
+    Signal(Option<i32>),
+}
+
+/// Starts the server on a thread of its own, so that a signal ends the process while the server
+/// starts, too; there are no connections to account for by then.
+fn run(options: Options) -> Result<(), Failure> {
     log_to_stderr();
     let mut signals = listen_to_signals()
         .map_err(|error| Failure::host(format!("signals cannot be handled: {error}")))?;
     raise_file_limit();
+    let (sender, events) = mpsc::channel();
+    let from_signals = sender.clone();
+    // The receiver is gone when the process is about to end, and then neither message matters.
+    let wait = move || drop(from_signals.send(Event::Signal(signals.forever().next())));
+    let start = move || {
+        let panicked = |_| Err(Failure::host("the thread that starts the server has panicked"));
+        let started = catch_unwind(AssertUnwindSafe(|| start(&options))).unwrap_or_else(panicked);
+        drop(sender.send(Event::Started(started)));
+    };
+    let threads: [(&str, Box<dyn FnOnce() + Send>); 2] =
+        [("signals", Box::new(wait)), ("start", Box::new(start))];
+    for (name, body) in threads {
+        thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(body)
+            .map_err(|error| Failure::host(format!("a thread cannot be started: {error}")))?;
+    }
+    let next = || events.recv().map_err(|_| Failure::host("no signal can come any more"));
+    match next()? {
+        Event::Signal(signal) => {
+            tracing::info!(signal, "ended before it served");
+            Ok(())
+        }
+        Event::Started(running) => {
+            let running = running?;
+            running.introduce();
+            if let Event::Signal(signal) = next()? {
+                tracing::info!(signal, "shutting down");
+            }
+            running.shut_down()
+        }
+    }
+}
+
+fn start(options: &Options) -> Result<Running, Failure> {
     let port = ports::reserve(options.listen).map_err(|e| busy("--listen", options.listen, &e))?;
     ports::check(options.stats).map_err(|e| busy("--stats", options.stats, &e))?;
-
+    let address = port.address();
     let service = start_service(options)?;
     let (stop, stopped) = watch::channel(());
-    let acceptors = start_acceptors(&service, options, port.address(), &stopped)?;
+    let acceptors = start_acceptors(&service, options, address, &stopped)?;
     let endpoint = StatsEndpoint::builder(service.stats_source())
         .listen(options.stats)
         .start()
         .map_err(|error| Failure::host(format!("--stats: {error}")))?;
+    Ok(Running { service, acceptors, endpoint, address, stop })
+}
 
-    let shards = acceptors.len();
-    say(format_args!("listening on {} (shards: {shards}, each with a listener)", port.address()));
-    say(format_args!("runtime: {} ({})", service.runtime(), service.runtime_reason()));
-    say(format_args!("statistics: http://{}/", endpoint.local_addr()));
-    say(format_args!("try it: nc {} {}", reachable(port.address()), port.address().port()));
+impl Running {
+    /// Says where the server can be reached.
+    fn introduce(&self) {
+        let (service, address) = (&self.service, self.address);
+        let shards = self.acceptors.len();
+        say(format_args!("listening on {address} (shards: {shards}, each with a listener)"));
+        say(format_args!("runtime: {} ({})", service.runtime(), service.runtime_reason()));
+        say(format_args!("statistics: http://{}/", self.endpoint.local_addr()));
+        say(format_args!("try it: nc {} {}", reachable(address), address.port()));
+    }
 
-    let signal = signals.forever().next();
-    tracing::info!(signal, "shutting down");
-    // The acceptors end, and close their listeners, when this is gone.
-    drop(stop);
-    for acceptor in acceptors {
-        // One that is gone with its shard has stopped too; the report below names the shard.
-        let _ = acceptor.wait();
-    }
-    let report = service
-        .shutdown(ShutdownPolicy::Return)
-        .map_err(|error| Failure::host(error.to_string()))?;
-    for shard in &report.shards {
-        say(summary(shard.shard, &shard.counts));
-    }
-    endpoint.stop();
-    match report.dead.as_slice() {
-        [] => Ok(()),
-        dead => Err(Failure::host(format!("these shards had died before: {dead:?}"))),
+    fn shut_down(self) -> Result<(), Failure> {
+        drop(self.stop);
+        for acceptor in self.acceptors {
+            // One that is gone with its shard has stopped too; the report below names the shard.
+            let _ = acceptor.wait();
+        }
+        let report = self
+            .service
+            .shutdown(ShutdownPolicy::Return)
+            .map_err(|error| Failure::host(error.to_string()))?;
+        for shard in &report.shards {
+            say(summary(shard.shard, &shard.counts));
+        }
+        self.endpoint.stop();
+        match report.dead.as_slice() {
+            [] => Ok(()),
+            dead => Err(Failure::host(format!("these shards had died before: {dead:?}"))),
+        }
     }
 }
 

@@ -15,6 +15,7 @@ mod echo;
 mod examples;
 mod idle;
 mod life;
+mod restart;
 mod server;
 mod to_the_end;
 

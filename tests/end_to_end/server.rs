@@ -4,7 +4,7 @@ use std::env;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, PoisonError};
@@ -121,7 +121,13 @@ impl Server {
     pub(crate) fn start_at(world: World, listen: &str, options: &[&str]) -> Self {
         let mut command = command(world);
         command.args(["--shards", "2", "--listen", listen, "--stats", "127.0.0.1:0"]);
-        command.args(options).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.args(options);
+        Self::start_by(world, command)
+    }
+
+    /// Starts a server by a command that is complete.
+    pub(crate) fn start_by(world: World, mut command: Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut process = Kill(command.spawn().unwrap());
         let stdout = BufReader::new(process.0.stdout.take().unwrap());
         let (sender, lines) = channel();
@@ -196,6 +202,18 @@ impl Server {
         let id = Pid::from_child(&self.process.0);
         let (_, status) = waitpid(Some(id), WaitOptions::UNTRACED).unwrap().unwrap();
         assert!(status.stopped(), "{status:?}");
+    }
+
+    /// Ends the server as the host does it without a warning; returns the address where it listened.
+    pub(crate) fn kill(mut self) -> SocketAddr {
+        self.process.0.kill().unwrap();
+        self.process.0.wait().unwrap();
+        self.address
+    }
+
+    /// What the server writes to its standard error, if that is piped, until it ends.
+    pub(crate) fn take_stderr(&mut self) -> ChildStderr {
+        self.process.0.stderr.take().expect("the standard error is piped")
     }
 
     /// Waits for the end, and reads what is said about the shards.

@@ -1,0 +1,96 @@
+//! How the server comes back after it was killed, what a signal does while it starts, and what it
+//! says while it has no descriptors.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::server::{Server, command, echo, own_address};
+use crate::{ANYWHERE, PATIENCE, in_every_world, ms, worlds};
+
+#[test]
+fn server_started_right_after_sigkill_serves_on_the_same_port() {
+    // Each killed server leaves its ring to the kernel, which takes a different time for each.
+    const TRIES: usize = 6;
+    in_every_world(|world| {
+        let mut server = Server::start_at(world, &own_address(), &[]);
+        for _ in 0..TRIES {
+            let mut streams: Vec<_> = (0..10).map(|_| server.connect()).collect();
+            for stream in &mut streams {
+                echo(stream, "hello\n").unwrap();
+            }
+            let address = server.kill().to_string();
+            server = Server::start_at(world, &address, &[]);
+        }
+        echo(&mut server.connect(), "back\n").unwrap();
+    });
+}
+
+#[test]
+fn sigterm_and_sigint_while_the_server_starts_end_it_before_it_serves() {
+    // As long as this holds the port, the server waits for it.
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let busy = holder.local_addr().unwrap().to_string();
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut command = command(ANYWHERE);
+        command.args(["--listen", "127.0.0.1:0", "--stats", &busy]).env("RUST_LOG", "info");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let waits = lines.any(|line| line.unwrap().contains("waiting for a port in use"));
+        assert!(waits, "the server does not wait for the port");
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        // It ends in any case, with an error where the signal is not acted on.
+        let said: Vec<_> = lines.map(Result::unwrap).collect();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{signal:?}: {said:?}");
+        assert!(output.stdout.is_empty(), "{signal:?}");
+        assert!(said.iter().all(|line| !line.contains("--stats")), "{signal:?}: {said:?}");
+    }
+}
+
+#[test]
+fn server_without_descriptors_logs_one_line_at_the_beginning_and_one_at_the_end() {
+    // Enough for a start on two shards, and for fewer clients than there are.
+    const FILES: usize = 100;
+    const CLIENTS: usize = 150;
+    for world in worlds().filter(|world| world.forbidden.is_none() && world.runtime != "auto") {
+        let inner = command(world);
+        let mut limited = Command::new("sh");
+        limited.args(["-c", &format!("ulimit -n {FILES} && exec \"$0\" \"$@\"")]);
+        limited.arg(inner.get_program()).args(inner.get_args());
+        limited.env_remove("RUST_LOG").env("NO_COLOR", "1");
+        limited.args(["--shards", "2", "--listen", &own_address(), "--stats", "127.0.0.1:0"]);
+        let mut server = Server::start_by(world, {
+            limited.stderr(Stdio::piped());
+            limited
+        });
+        let mut stderr = server.take_stderr();
+
+        let mut streams: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
+        // Each shard tries again ten times a second.
+        std::thread::sleep(ms(2_000));
+        streams.clear();
+        let start = Instant::now();
+        // A shard finds out by its next connection that its trouble is over.
+        while start.elapsed() < ms(3_000) {
+            let mut stream = server.connect();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            echo(&mut stream, "hello\n").unwrap();
+            std::thread::sleep(ms(20));
+        }
+        server.stop(Signal::TERM);
+        let mut said = String::new();
+        stderr.read_to_string(&mut said).unwrap();
+        let lines = |part| said.lines().filter(|line| line.contains(part)).collect::<Vec<_>>();
+        let (begins, ends) = (lines("connections cannot be accepted"), lines("accepted again"));
+        assert!((1..=2).contains(&begins.len()), "{world:?}: {said}");
+        assert_eq!(ends.len(), begins.len(), "{world:?}: {said}");
+        assert!(ends.iter().all(|line| line.contains("failed=")), "{world:?}: {said}");
+        // The statistics endpoint has no client here.
+        assert_eq!(said.lines().count(), begins.len() + ends.len(), "{world:?}: {said}");
+    }
+}
