@@ -119,8 +119,8 @@ impl TimerServiceBuilder {
         self
     }
 
-    /// The service's name, for threads, logs and statistics; `corewheel` by default. A name has 1 to
-    /// 64 bytes, without control characters, quotes and backslashes, as the name of a class has.
+    /// The service's name, for threads, logs and statistics; `corewheel` by default. It has 1 to 64
+    /// bytes, without control characters, quotes and backslashes, as the name of a class has.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.options.name = name.into();
         self

@@ -109,14 +109,8 @@ fn run(options: Options) -> Result<(), Failure> {
         let started = catch_unwind(AssertUnwindSafe(|| start(&options))).unwrap_or_else(panicked);
         drop(sender.send(Event::Started(started)));
     };
-    let threads: [(&str, Box<dyn FnOnce() + Send>); 2] =
-        [("signals", Box::new(wait)), ("start", Box::new(start))];
-    for (name, body) in threads {
-        thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(body)
-            .map_err(|error| Failure::host(format!("a thread cannot be started: {error}")))?;
-    }
+    spawn("signals", wait)?;
+    spawn("start", start)?;
     let next = || events.recv().map_err(|_| Failure::host("no signal can come any more"));
     match next()? {
         Event::Signal(signal) => {
@@ -132,6 +126,12 @@ fn run(options: Options) -> Result<(), Failure> {
             running.shut_down()
         }
     }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+    let spawned = thread::Builder::new().name(name.to_owned()).spawn(body);
+    let failure = |error| Failure::host(format!("a thread cannot be started: {error}"));
+    spawned.map(drop).map_err(failure)
 }
 
 fn start(options: &Options) -> Result<Running, Failure> {

@@ -204,7 +204,7 @@ impl Server {
         assert!(status.stopped(), "{status:?}");
     }
 
-    /// Ends the server as the host does it without a warning; returns the address where it listened.
+    /// Kills the server, and returns the address where it listened.
     pub(crate) fn kill(mut self) -> SocketAddr {
         self.process.0.kill().unwrap();
         self.process.0.wait().unwrap();

@@ -17,8 +17,11 @@ const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// `/metrics`, asked for with these `Accept` headers.
 fn scrape(address: SocketAddr, accept: &[&str]) -> Reply {
-    let headers: String = accept.iter().map(|value| format!("Accept: {value}\r\n")).collect();
-    let said = format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n");
+    let mut said = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n".to_owned();
+    for value in accept {
+        said.extend(["Accept: ", value, "\r\n"]);
+    }
+    said.push_str("\r\n");
     let reply = ask(address, said.as_bytes());
     assert_eq!(reply.status, 200, "{accept:?}");
     assert!(reply.is_whole(), "{accept:?}");
