@@ -15,6 +15,7 @@ use corewheel_shard::{Tick, TimerKey};
 use oneshot::SendError;
 
 use crate::class::ClassId;
+use crate::contain::Each;
 use crate::handle::{ShardId, TimerHandle};
 use crate::moving::{DrainError, DrainReport, MoveError};
 use crate::task::{CancelOutcome, RemoteTask};
@@ -31,8 +32,8 @@ pub(crate) enum Told<O> {
 
 /// The way for the answer to many commands, with what is known so far.
 pub(crate) struct Account<O> {
-    sender: oneshot::Sender<Vec<Told<O>>>,
-    told: Vec<Told<O>>,
+    sender: oneshot::Sender<Each<Told<O>>>,
+    told: Each<Told<O>>,
 }
 
 pub(crate) type CancelAccount<T> = Account<CancelOutcome<RemoteTask<T>>>;
@@ -69,18 +70,19 @@ pub(crate) struct ScheduleMany<T> {
 
 impl<O> Account<O> {
     /// With room for this many outcomes.
-    pub(crate) fn new(count: usize) -> (Self, oneshot::Receiver<Vec<Told<O>>>) {
+    pub(crate) fn new(count: usize) -> (Self, oneshot::Receiver<Each<Told<O>>>) {
         let (sender, receiver) = oneshot::channel();
-        (Self { sender, told: Vec::with_capacity(count) }, receiver)
+        (Self { sender, told: Each(Vec::with_capacity(count)) }, receiver)
     }
 
     pub(crate) fn note(&mut self, told: Told<O>) {
-        self.told.push(told);
+        self.told.0.push(told);
     }
 
     /// Wakes whoever waits. Where nobody does any more, what was to be told comes back.
     pub(crate) fn tell(self) -> Vec<Told<O>> {
-        self.sender.send(self.told).err().map(SendError::into_inner).unwrap_or_default()
+        let back = self.sender.send(self.told).err().map(SendError::into_inner);
+        back.map(|mut told| told.take()).unwrap_or_default()
     }
 }
 

@@ -51,7 +51,7 @@ impl<T: Send + 'static> Attachment<T> {
     pub fn attach_glommio(self, handler: impl Handler<T>) -> Result<Timers<T>, StartError> {
         let undertaker = self.open(true)?;
         let timers = undertaker.timers().clone();
-        drop(crate::driver::glommio::start(undertaker, handler));
+        drop(crate::driver::glommio::start(undertaker, crate::driver::Kept::new(handler)));
         Ok(timers)
     }
 
@@ -69,7 +69,11 @@ impl<T: Send + 'static> Attachment<T> {
         let undertaker = self.open(true)?;
         let timers = undertaker.timers().clone();
         let host = crate::driver::tokio::TokioHost::default();
-        tokio::task::spawn_local(crate::driver::executor::drive(undertaker, handler, host));
+        tokio::task::spawn_local(crate::driver::executor::drive(
+            undertaker,
+            crate::driver::Kept::new(handler),
+            host,
+        ));
         Ok(timers)
     }
 

@@ -42,6 +42,7 @@ use rtrb::{Consumer, Producer, PushError, RingBuffer};
 use crate::across::Across;
 use crate::bell::{Bell, Ring};
 use crate::class::ClassId;
+use crate::contain::drop_each;
 use crate::gate::Gate;
 use crate::overflow::Overflow;
 use crate::sync::{AtomicU64, Ordering};
@@ -469,7 +470,7 @@ impl<T> LaneReceiver<T> {
         });
         self.hand_back();
         // It wakes whoever waits for an answer, who may at once want back what is in the lane.
-        drop(asked);
+        drop_each(asked);
     }
 
     /// Drains all that a lane holds that has been closed.

@@ -131,6 +131,7 @@
 //! - `lane`, `across`, `overflow`, `bell`, `gate`, `brake` and `mesh` are where threads meet, and
 //!   nowhere else do they; `sync` is the atomics that they use, `loom_tests` are for the model
 //!   checker, and `clock` reads the time.
+//! - `contain` runs and drops what is the user's, so that a panic goes no further.
 //! - `core` is what a shard's thread holds, `turn` is one turn of it: drain the lanes, advance,
 //!   deliver, publish, say what is next. `task` is what a timer can hold.
 //! - `driver` takes the turns: on glommio, on tokio, on a plain thread, in somebody's own loop.
@@ -165,6 +166,7 @@ mod client;
 mod clock;
 mod config;
 mod conn;
+mod contain;
 mod core;
 mod delay_queue;
 mod driver;

@@ -37,11 +37,12 @@ use crate::class::{ClassId, TimerClass};
 use crate::class_stats::ClassStats;
 use crate::clock::{Clock, nanos_after, saturating_nanos};
 use crate::config::Settings;
+use crate::contain::drop_each;
 use crate::error::Closed;
 use crate::handle::{ShardId, TimerHandle};
 use crate::lane::{LaneCounts, LaneReceiver, LaneSender, LaneShared, lane};
 use crate::scale::Scale;
-use crate::shutdown::{ShardReport, ShutdownPolicy};
+use crate::shutdown::{ShutdownPolicy, UnreadReport};
 use crate::stats::{Published, Reading, ServiceStats, ShardState, ShardStats};
 use crate::timers::Timers;
 
@@ -52,7 +53,7 @@ pub(crate) type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 /// Asks a shard to close, and where to report.
 pub(crate) struct Order<T: 'static> {
     pub(crate) policy: ShutdownPolicy,
-    pub(crate) report: oneshot::Sender<ShardReport<T>>,
+    pub(crate) report: oneshot::Sender<UnreadReport<T>>,
 }
 
 /// What all parts of a service share.
@@ -275,7 +276,7 @@ impl<T> Door<T> {
             lane.turn_away();
         }
         // A shard that is about to be driven may have been given some already.
-        drop(jobs);
+        drop_each(jobs);
         true
     }
 

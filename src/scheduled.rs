@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use crate::classed::{Classed, ClassedClient};
 use crate::client::Client;
+use crate::contain::each;
 use crate::core::Core;
 use crate::driver::is_shard_thread;
 use crate::error::ScheduleError;
@@ -92,9 +93,8 @@ enum Outcome<R> {
 impl<R> Slot<R> {
     fn finish(&self, outcome: Outcome<R>) {
         self.outcome.set(outcome);
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
+        // Contained, as a task may be dropped beside it that panics as well.
+        each(self.waker.take(), Waker::wake);
     }
 }
 

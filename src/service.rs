@@ -16,7 +16,7 @@ use crate::error::{AttachError, Closed, ShutdownError, SpawnError, WaitError};
 use crate::handle::ShardId;
 use crate::mesh::{Directory, Order};
 use crate::scale::Scale;
-use crate::shutdown::{ShardReport, ShutdownPolicy, ShutdownReport};
+use crate::shutdown::{ShardReport, ShutdownPolicy, ShutdownReport, UnreadReport};
 use crate::spawn::Output;
 use crate::start;
 use crate::stats::{ServiceStats, ShardCounts, ShardState};
@@ -54,7 +54,7 @@ pub struct TimerService<T: Send + 'static = Infallible> {
 }
 
 /// A report that a shard still owes.
-type PendingReport<T> = (ShardId, oneshot::Receiver<ShardReport<T>>);
+type PendingReport<T> = (ShardId, oneshot::Receiver<UnreadReport<T>>);
 
 /// How many services live in this process.
 static ALIVE: AtomicUsize = AtomicUsize::new(0);
@@ -247,7 +247,7 @@ impl<T: Send + 'static> TimerService<T> {
                 let classes = self.directory.shard_stats(shard).map(|stats| stats.classes);
                 let classes = classes.unwrap_or_default();
                 let none = ShardReport::new(shard, &ShardCounts::default(), classes, Vec::new());
-                drop(report.send(none));
+                drop(report.send(UnreadReport::new(none)));
             } else {
                 let mut visitors = door.visitors();
                 if visitors.state == ShardState::Running {

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use crate::class_stats::ClassStats;
+use crate::contain::drop_each;
 use crate::handle::{ShardId, TimerHandle};
 use crate::stats::ShardCounts;
 use crate::task::RemoteTask;
@@ -76,6 +77,25 @@ impl<T> ShardReport<T> {
     }
 }
 
+/// A report on its way to a caller. If it is dropped unread, so are the tasks in it, one at a time.
+pub(crate) struct UnreadReport<T: 'static>(Option<ShardReport<T>>);
+
+impl<T> UnreadReport<T> {
+    pub(crate) fn new(report: ShardReport<T>) -> Self {
+        Self(Some(report))
+    }
+
+    fn read(mut self) -> Option<ShardReport<T>> {
+        self.0.take()
+    }
+}
+
+impl<T> Drop for UnreadReport<T> {
+    fn drop(&mut self) {
+        drop_each(self.0.take().into_iter().flat_map(|report| report.returned));
+    }
+}
+
 /// How a service ended.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -88,11 +108,11 @@ pub struct ShutdownReport<T: 'static> {
 
 impl<T> ShutdownReport<T> {
     pub(crate) fn new(
-        answers: impl IntoIterator<Item = (ShardId, Option<ShardReport<T>>)>,
+        answers: impl IntoIterator<Item = (ShardId, Option<UnreadReport<T>>)>,
     ) -> Self {
         let mut report = Self { shards: Vec::new(), dead: Vec::new() };
         for (shard, answer) in answers {
-            match answer {
+            match answer.and_then(UnreadReport::read) {
                 Some(answer) => report.shards.push(answer),
                 None => report.dead.push(shard),
             }

@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 
+use crate::contain::drop_each;
 use crate::error::refusal;
 use crate::stats::ShardCounts;
 use crate::task::{Fired, Handler};
@@ -204,6 +205,13 @@ impl<T: Send + 'static, S: Sink<T>> Handler<T> for ToSink<T, S> {
             Ok(()) => timers.core().count(ShardCounts::note_sent),
             Err(refused) => self.policy.settle(refused, timers),
         }
+    }
+}
+
+impl<T, S> Drop for ToSink<T, S> {
+    fn drop(&mut self) {
+        // Apart from the sink, which may panic when it is dropped, as what a policy calls may.
+        drop_each([std::mem::replace(&mut self.policy, SinkPolicy::Drop)]);
     }
 }
 

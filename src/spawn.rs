@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use slab::Slab;
 
-use crate::core::contain;
+use crate::contain::contain;
 use crate::handle::ShardId;
 use crate::timers::Timers;
 

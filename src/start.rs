@@ -8,7 +8,7 @@ use core_affinity::CoreId;
 use crate::clock::Clock;
 use crate::config::{Runtime, Settings};
 use crate::core::Core;
-use crate::driver::{self, Undertaker};
+use crate::driver::{self, Kept, Undertaker};
 use crate::error::StartError;
 use crate::handle::ShardId;
 use crate::mesh::Directory;
@@ -201,7 +201,7 @@ fn run_shard<T, H>(
 fn with_shard<T, H>(
     opened: Result<(Undertaker<T>, H), StartError>,
     report: impl FnOnce(Result<(), StartError>),
-    run: impl FnOnce(Undertaker<T>, H),
+    run: impl FnOnce(Undertaker<T>, Kept<H>),
 ) where
     T: Send + 'static,
     H: Handler<T>,
@@ -212,7 +212,7 @@ fn with_shard<T, H>(
             // Outlives the executor, whatever it does with the driver's future when it dies.
             let last = Undertaker::new(undertaker.timers().clone());
             report(Ok(()));
-            run(undertaker, handler);
+            run(undertaker, Kept::new(handler));
             drop(last);
         }
     }

@@ -25,6 +25,7 @@ use glommio::TaskQueueHandle;
 use crate::capacity::check;
 use crate::class::ClassId;
 use crate::classed::Classed;
+use crate::contain::drop_each;
 use crate::driver::glommio::is_executor_here;
 use crate::error::{ConfigError, ScheduleError};
 use crate::handle::TimerHandle;
@@ -198,6 +199,23 @@ impl<T: Send + 'static, H: Handler<T>> Handler<T> for OnTaskQueue<T, H> {
     fn closing(&mut self, timers: &Timers<T>) {
         while self.shared.run_one(timers) {}
         self.shared.run(ClassId::NONE, timers, |handler| handler.closing(timers));
+        // The task in the queue may be kept for ever by the executor, with what it shares.
+        timers.core().drop_each(self.shared.handler.take());
+    }
+}
+
+impl<T, H> Drop for OnTaskQueue<T, H> {
+    fn drop(&mut self) {
+        // Apart from each other, as each may hold something that panics when it is dropped.
+        drop_each([std::mem::replace(&mut self.policy, SinkPolicy::Drop)]);
+        drop_each([std::mem::replace(&mut self.queue, Queue::Unmade(None))]);
+    }
+}
+
+impl<T, H> Drop for Shared<T, H> {
+    fn drop(&mut self) {
+        drop_each(self.waiting.take());
+        drop_each(self.handler.take());
     }
 }
 

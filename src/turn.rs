@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use crate::clock::nanos_after;
-use crate::core::{Delivery, contain};
-use crate::shutdown::{ShardReport, ShutdownPolicy};
+use crate::contain::contain;
+use crate::core::Delivery;
+use crate::shutdown::{ShardReport, ShutdownPolicy, UnreadReport};
 use crate::stats::ShardState;
 use crate::task::Handler;
 use crate::timers::Timers;
@@ -45,8 +46,8 @@ where
     let more_requests = core.receive(now);
     if let Some(order) = core.take_order() {
         let report = shut_down(timers, handler, order.policy);
-        // Nobody may wait for the report any more; then the tasks in it are dropped here.
-        contain(core.id(), || drop(order.report.send(report)));
+        // Where nobody waits for the report any more, the tasks in it are dropped here.
+        contain(core.id(), || drop(order.report.send(UnreadReport::new(report))));
         return Turn::Closed;
     }
     core.advance(now);

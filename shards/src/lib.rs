@@ -8,6 +8,11 @@
 //! come out. Use `corewheel` for the service with threads, lanes between cores and a clock.
 //!
 //! A [`Shard`] is the place to begin.
+//!
+//! No task runs here, and a task is dropped only with its shard, as a `Vec` drops what it holds: if
+//! one panics in its `Drop`, the others are dropped while the thread unwinds, and a second panic
+//! aborts the process. A caller whose tasks may panic there takes them out with [`Shard::drain`],
+//! which hands them out one at a time, and drops each under `catch_unwind`, as `corewheel` does.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -7,6 +7,7 @@ use corewheel_shard::Tick;
 
 use super::Client;
 use crate::class::{ClassId, TimerClass, UnknownClass};
+use crate::contain::drop_each;
 use crate::error::ScheduleError;
 use crate::handle::{ShardId, TimerHandle};
 use crate::lane::{Refusal, Request};
@@ -194,6 +195,7 @@ impl<T: Send + 'static> Drop for Batch<'_, T> {
     fn drop(&mut self) {
         self.flush();
         self.client.room = std::mem::take(&mut self.staged);
+        drop_each(std::mem::take(&mut self.refused));
     }
 }
 

@@ -11,6 +11,7 @@ use corewheel_shard::{Tick, TimerKey};
 use super::Client;
 use crate::across::{Account, Across, CancelMany, ScheduleMany, Told};
 use crate::class::ClassId;
+use crate::contain::Each;
 use crate::driver::is_shard_thread;
 use crate::error::{Closed, ScheduleManyError, WaitError};
 use crate::handle::{ShardId, TimerHandle};
@@ -206,8 +207,8 @@ fn parts(timers: &[TimerHandle]) -> Vec<Part> {
     parts
 }
 
-type Waiting<O> = oneshot::Receiver<Vec<Told<O>>>;
-type Awaiting<O> = oneshot::AsyncReceiver<Vec<Told<O>>>;
+type Waiting<O> = oneshot::Receiver<Each<Told<O>>>;
+type Awaiting<O> = oneshot::AsyncReceiver<Each<Told<O>>>;
 
 /// What shards will say to many commands, made by [`Client::cancel_many`].
 ///
@@ -243,8 +244,8 @@ impl<O> Answers<O> {
         }
         let mut outcomes = none_told(self.count);
         for (places, answer) in self.parts {
-            let Ok(told) = answer.recv() else { continue };
-            for (place, told) in places.into_iter().zip(told) {
+            let Ok(mut told) = answer.recv() else { continue };
+            for (place, told) in places.into_iter().zip(told.take()) {
                 outcomes[place as usize] = match told {
                     Told::Now(outcome) => Ok(outcome),
                     Told::Later(answer) => answer.recv().map_err(|_| Closed),
@@ -269,8 +270,8 @@ impl<O> IntoFuture for Answers<O> {
         let wait = |(places, answer): (_, Waiting<O>)| (places, answer.into_future());
         AnswersFuture {
             parts: self.parts.into_iter().map(wait).collect(),
-            later: Vec::new(),
-            outcomes: none_told(self.count),
+            later: Each(Vec::new()),
+            outcomes: Each(none_told(self.count)),
         }
     }
 }
@@ -279,8 +280,8 @@ impl<O> IntoFuture for Answers<O> {
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct AnswersFuture<O> {
     parts: Vec<(Vec<u32>, Awaiting<O>)>,
-    later: Vec<(u32, oneshot::AsyncReceiver<O>)>,
-    outcomes: Vec<Result<O, Closed>>,
+    later: Each<(u32, oneshot::AsyncReceiver<O>)>,
+    outcomes: Each<Result<O, Closed>>,
 }
 
 // Nothing in it is pinned.
@@ -290,13 +291,13 @@ impl<O> Future for AnswersFuture<O> {
     type Output = Vec<Result<O, Closed>>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { parts, later, outcomes } = self.get_mut();
+        let Self { parts, later: Each(later), outcomes: Each(outcomes) } = self.get_mut();
         // One after the other, as all are waited for: only the one that is looked at last knows the
         // waker, so many answers do not make for many looks at all the others.
         while let Some((places, answer)) = parts.last_mut() {
             // Of a shard that does not answer nothing is noted.
-            let told = ready!(Pin::new(answer).poll(cx)).into_iter().flatten();
-            for (place, told) in places.iter().zip(told) {
+            let told = ready!(Pin::new(answer).poll(cx)).map(|mut told| told.take());
+            for (place, told) in places.iter().zip(told.unwrap_or_default()) {
                 match told {
                     Told::Now(outcome) => outcomes[*place as usize] = Ok(outcome),
                     Told::Later(answer) => later.push((*place, answer.into_future())),
@@ -315,7 +316,9 @@ impl<O> Future for AnswersFuture<O> {
 
 impl<O> fmt::Debug for AnswersFuture<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AnswersFuture").field("count", &self.outcomes.len()).finish_non_exhaustive()
+        f.debug_struct("AnswersFuture")
+            .field("count", &self.outcomes.0.len())
+            .finish_non_exhaustive()
     }
 }
 

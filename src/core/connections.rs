@@ -6,8 +6,9 @@ use corewheel_shard::Tick;
 
 use super::conns::{Block, Events, OnEvent, Packed, Record};
 use super::state::State;
-use super::{Core, Delivery, contain};
+use super::{Core, Delivery};
 use crate::conn::{ConnLimits, DeadlineKind, IdleEvent};
+use crate::contain::contain;
 use crate::task::Stored;
 use crate::timers::Timers;
 
@@ -111,8 +112,9 @@ impl<T: Send + 'static> Core<T> {
     pub(crate) fn vacate_conn(&self, index: u32) {
         let left = self.conns.borrow_mut().vacate(index);
         self.publish_conns();
-        // A waker, a callback: the user's to drop.
-        drop(left);
+        let (more, waker) = left;
+        self.drop_each(more);
+        self.drop_each(waker);
     }
 
     /// What a connection takes along to another shard.
@@ -167,7 +169,7 @@ impl<T: Send + 'static> Core<T> {
         };
         // What has come already is told by the next turn.
         self.file_conn(index);
-        drop(before);
+        self.drop_each(before);
         if let Some(waker) = waker {
             waker.wake();
         }

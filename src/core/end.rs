@@ -1,8 +1,8 @@
 //! The end of a shard.
 
+use super::Core;
 use super::classes::Ended;
 use super::state::{Effect, Sleeper};
-use super::{Core, contain};
 use crate::handle::TimerHandle;
 use crate::shutdown::{Returned, ShardReport, ShutdownPolicy};
 use crate::stats::ShardState;
@@ -28,10 +28,10 @@ impl<T: Send + 'static> Core<T> {
             (std::mem::take(&mut visitors.jobs), (visitors.order.take(), self.order.take()))
         };
         // All of it may run what is the user's: the capture of a job, a waker.
-        contain(self.id, || drop((jobs, self.take_jobs())));
-        contain(self.id, || drop(order));
+        self.drop_each(jobs.into_iter().chain(self.take_jobs()));
+        self.drop_each(<[_; 2]>::from(order).into_iter().flatten());
         let draining = self.draining.borrow_mut().take();
-        contain(self.id, || drop(draining));
+        self.drop_each(draining);
         if state == ShardState::Dead {
             // An executor that has died may keep its futures for ever.
             self.outputs.abandon(self.id);
@@ -73,7 +73,7 @@ impl<T: Send + 'static> Core<T> {
             let deadline = self.directory.clock.instant(self.directory.tick.start_of(deadline));
             let (task, left) = task.into_remote();
             returned.push(Returned { handle, deadline, task });
-            self.contain(|| drop(left));
+            self.drop_each(left);
         }
         self.publish();
         let stats = self.directory.shard_stats(self.id).expect("a core is that of a shard");

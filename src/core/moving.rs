@@ -21,9 +21,10 @@ use std::sync::Arc;
 
 use corewheel_shard::{CancelOutcome as ShardCancel, Tick, TimerKey};
 
+use super::Core;
 use super::state::{Effect, Errand, State};
-use super::{Core, contain};
 use crate::across::{Across, DrainAnswer, MoveAnswer, NewNames};
+use crate::contain::contain;
 use crate::handle::{ShardId, TimerHandle};
 use crate::lane::Request;
 use crate::mesh::Directory;
@@ -325,12 +326,7 @@ impl<T: Send + 'static> Core<T> {
 impl<T: Send + 'static> Errand<T> {
     pub(super) fn run(self, core: &Core<T>) {
         match self {
-            Self::Tell(account) => {
-                // One by one: a task may panic when it is dropped, and so may another.
-                for told in account.tell() {
-                    core.contain(|| drop(told));
-                }
-            }
+            Self::Tell(account) => core.drop_each(account.tell()),
             Self::Forward(shard, request) => core.client.send(shard, request),
             Self::Move(key, to, answer) => core.move_for(key, to, answer),
             Self::Drain(into, answer) => core.begin_drain(into, answer),

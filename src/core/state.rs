@@ -1,6 +1,5 @@
 //! What a shard's thread borrows at a time, and what is left to do when it has let go.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 use corewheel_shard::{ArmOutcome, CancelOutcome as ShardCancel, Shard, Tick, TimerKey};
@@ -80,8 +79,9 @@ impl<T: Send + 'static> Effect<T> {
             Self::DropTask(task) => drop(task),
             Self::Cancelled(answer, outcome) => {
                 let (outcome, left) = outcome.into_remote();
+                // Apart from the answer, which may wake a waker that panics.
+                core.drop_each(left);
                 drop(answer.send(outcome));
-                drop(left);
             }
             Self::Reset(answer, outcome) => drop(answer.send(outcome)),
             Self::Wake(waker) => waker.wake(),
@@ -261,20 +261,4 @@ impl<T: Send + 'static> State<T> {
         let delay_us = if delay_us > u32::MAX / 2 { 0 } else { delay_us };
         self.ring_delay.record(u64::from(delay_us) * 1_000);
     }
-}
-
-/// Runs something of the user's; false if it panicked.
-pub(crate) fn contain(shard: ShardId, run: impl FnOnce()) -> bool {
-    let Err(payload) = catch_unwind(AssertUnwindSafe(run)) else { return true };
-    let message = payload
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("(not a message)");
-    tracing::error!(shard = shard.number(), message, "a timer's task panicked");
-    // What was thrown may panic when it is dropped.
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        std::mem::forget(payload);
-    }
-    false
 }

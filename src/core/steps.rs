@@ -7,8 +7,9 @@ use corewheel_shard::{Budget, Tick};
 
 use super::classes::Ended;
 use super::state::{Effect, Sleeper};
-use super::{Core, Delivery, contain};
+use super::{Core, Delivery};
 use crate::class::ClassId;
+use crate::contain::contain;
 use crate::handle::TimerHandle;
 use crate::lane::LaneReceiver;
 use crate::mesh::{Job, Order};
@@ -104,6 +105,14 @@ impl<T: Send + 'static> Core<T> {
             self.note_delivery(false, 0);
         }
         calm
+    }
+
+    /// Drops values of the user's one at a time, with nothing borrowed; each that panics is logged
+    /// and counted.
+    pub(crate) fn drop_each<V>(&self, values: impl IntoIterator<Item = V>) {
+        for value in values {
+            self.contain(|| drop(value));
+        }
     }
 
     /// Counts what is done with timers that were delivered.

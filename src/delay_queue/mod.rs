@@ -221,7 +221,7 @@ impl<V, T: Send + 'static> DelayQueue<V, T> {
 
     /// Drops all values, due or not.
     pub fn clear(&self) {
-        drop(self.drain());
+        self.inner.timers.core().drop_each(self.drain());
     }
 }
 
@@ -510,9 +510,7 @@ impl<V, T: Send + 'static> Drop for Inner<V, T> {
             self.timers.core().cancel_shared(alarm);
         }
         let values: Vec<_> = self.shard.get_mut().drain().collect();
-        for value in values {
-            self.contain(|| drop(value));
-        }
+        self.timers.core().drop_each(values);
     }
 }
 

@@ -9,6 +9,8 @@ use std::task::Waker;
 
 use slab::Slab;
 
+use crate::contain::drop_each;
+
 #[derive(Default)]
 pub(super) struct Waiters {
     places: RefCell<Slab<Option<Waker>>>,
@@ -70,6 +72,6 @@ impl Waiters {
 
     fn forget(&self, waker: Option<Waker>) {
         self.waiting.set(self.waiting.get() - usize::from(waker.is_some()));
-        drop(waker);
+        drop_each(waker);
     }
 }

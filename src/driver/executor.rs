@@ -7,7 +7,7 @@ use std::time::Duration;
 use corewheel_shard::Tick;
 
 use super::{OnShardThread, Undertaker};
-use crate::core::contain;
+use crate::contain::contain;
 use crate::mesh::LocalFuture;
 use crate::task::Handler;
 use crate::timers::Timers;

@@ -19,8 +19,10 @@ use std::marker::PhantomData;
 
 use slab::Slab;
 
+use crate::contain::Contained;
 use crate::shutdown::ShutdownPolicy;
 use crate::stats::ShardState;
+use crate::task::{Fired, Handler};
 use crate::timers::Timers;
 
 /// Sees to it that a shard whose driver ends without a shutdown is known to be dead: its lanes are
@@ -45,6 +47,26 @@ impl<T: Send + 'static> Drop for Undertaker<T> {
             let lost = report.counts.returned;
             tracing::error!(shard = core.id().number(), lost, "a shard ended without a shutdown");
         }
+    }
+}
+
+/// A handler whose `Drop` is contained, as some executors die of a panic, or abort the process.
+pub(crate) struct Kept<H>(Contained<H>);
+
+impl<H> Kept<H> {
+    pub(crate) fn new(handler: H) -> Self {
+        Self(Contained::new(handler))
+    }
+}
+
+impl<T: Send + 'static, H: Handler<T>> Handler<T> for Kept<H> {
+    #[inline]
+    fn expired(&mut self, fired: Fired<T>, timers: &Timers<T>) {
+        self.0.get_mut().expired(fired, timers);
+    }
+
+    fn closing(&mut self, timers: &Timers<T>) {
+        self.0.get_mut().closing(timers);
     }
 }
 

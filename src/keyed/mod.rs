@@ -304,7 +304,11 @@ where
 
     /// Ends all timers, and drops what they held.
     pub fn clear(&self) {
-        drop(self.drain());
+        let core = self.0.timers.core();
+        for Expired { key, value, .. } in self.drain() {
+            core.drop_each([key]);
+            core.drop_each([value]);
+        }
     }
 }
 
@@ -417,8 +421,9 @@ where
         let put = table.put((hash, key), value, deadline, self.0.capacity, schedule);
         let name = match put {
             Put::New(entry) => group.and_then(|group| table.join_group(entry, group)),
-            Put::Known(entry, _key, value) => {
+            Put::Known(entry, key, value) => {
                 drop(table);
+                core.drop_each([key]);
                 return Ok(self.replace(entry, group, deadline, value));
             }
             Put::Refused(key, value) => {
@@ -525,9 +530,7 @@ where
 
     /// Drops the name of a group that is gone, or one that is there twice.
     fn drop_name(&self, name: Option<G>) {
-        if let Some(name) = name {
-            self.contain(|| drop(name));
-        }
+        self.0.timers.core().drop_each(name);
     }
 
     /// Runs something of the user's.
@@ -557,11 +560,14 @@ where
         let core = self.timers.core();
         let table = self.table.get_mut();
         for entry in table.all() {
-            let ended = table.remove(entry);
-            core.cancel_shared(ended.0.timer);
-            core.contain(|| drop(ended));
+            let (ended, name) = table.remove(entry);
+            core.cancel_shared(ended.timer);
+            core.drop_each([ended.key]);
+            core.drop_each([ended.value]);
+            core.drop_each(name);
         }
         core.leave_owner(&mut self.fire);
+        core.drop_each(self.handler.take());
     }
 }
 

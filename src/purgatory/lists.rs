@@ -232,6 +232,14 @@ impl<K, Op> Lists<K, Op> {
         self.walks.truncate(walk.place);
     }
 
+    /// Takes all keys out, with their lists, for the end of all.
+    pub(super) fn take_keys(&mut self) -> Vec<K> {
+        self.by_key.clear();
+        let mut keys = std::mem::take(&mut self.spent);
+        keys.extend(self.by_number.drain().map(|list| list.key));
+        keys
+    }
+
     fn walk_along(&mut self, list: u32) -> Walk {
         self.walks.push(self.by_number[list as usize].first);
         Walk { place: self.walks.len() - 1, before: self.serial }

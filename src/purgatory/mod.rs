@@ -37,6 +37,7 @@ use self::lists::{Hashed, Lists, Waiting, Walk};
 pub use self::operation::{Completion, Operation, OperationFn};
 pub use self::weak::WeakPurgatory;
 use crate::class::{TimerClass, UnknownClass};
+use crate::contain::Each;
 use crate::core::Owner;
 use crate::error::ConfigError;
 use crate::timers::Timers;
@@ -293,7 +294,7 @@ where
 
     /// Cancels all operations and drops them.
     pub fn clear(&self) {
-        drop(self.drain());
+        self.0.timers.core().drop_each(self.drain());
     }
 
     /// How many operations watch a key.
@@ -363,14 +364,14 @@ where
             self.contain(|| operation.completed());
             return Ok(Watch::Completed);
         }
-        let mut hashed = self.keys.take();
+        let mut hashed = Each(self.keys.take());
         // No more than show that it is too many.
         let keys = keys.into_iter().take(self.watches_max + 1);
-        hashed.extend(keys.map(|key| (self.hasher.hash_one(&key), Some(key))));
-        let taken = self.take_in(deadline, &mut hashed);
-        // What is left of the keys is the user's to drop.
-        self.contain(|| hashed.clear());
-        self.keys.replace(hashed);
+        hashed.0.extend(keys.map(|key| (self.hasher.hash_one(&key), Some(key))));
+        let taken = self.take_in(deadline, &mut hashed.0);
+        // Of keys that have a list already, this is the second copy.
+        self.timers.core().drop_each(hashed.0.drain(..));
+        self.keys.replace(hashed.take());
         let id = match taken {
             Ok(id) => id,
             Err(refuse) => return Err(refuse(operation)),
@@ -516,7 +517,7 @@ where
             }
             std::mem::take(&mut lists.spent)
         };
-        self.contain(|| spent.clear());
+        self.timers.core().drop_each(spent.drain(..));
         let mut lists = self.lists.borrow_mut();
         if lists.spent.is_empty() {
             // The room is kept for the next ones.
@@ -554,8 +555,9 @@ where
             if let Some(timer) = waiting.timer {
                 self.timers.core().cancel_shared(timer);
             }
-            self.contain(|| drop(waiting));
+            self.timers.core().drop_each(waiting.operation);
         }
+        self.timers.core().drop_each(self.lists.get_mut().take_keys());
         self.timers.core().leave_owner(&mut self.expire);
     }
 }

@@ -331,7 +331,7 @@ where
         {
             state.phase.set(Phase::Stopping);
         }
-        if let Pattern::Delay(delay) = body.pattern
+        if let Pattern::Delay(delay) = *body.pattern.get_mut()
             && state.timer.get().is_some()
         {
             let now = timers.now();
@@ -345,7 +345,7 @@ where
     /// Sees to the timer of the next run before this one, so that there is room for it.
     fn arm_next(&self, body: &mut Body<F, N>, run: &mut PeriodicRun<'_, T>) {
         let (state, timers, due, now) = (&self.state, run.timers, run.due, run.now);
-        match &mut body.pattern {
+        match body.pattern.get_mut() {
             Pattern::Rate { period, behavior } => {
                 let late = now.saturating_duration_since(state.aim.get());
                 let next = timers.next_tick(due, (now, late), *period, *behavior);

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
+use crate::contain::Contained;
 use crate::error::ConfigError;
 use crate::herd::Jitter;
 use crate::interval::{MissedTickBehavior, check};
@@ -78,7 +79,8 @@ pub(super) type NoPlan = fn(Instant) -> Option<Instant>;
 /// A callback with all that says when it runs.
 pub(super) struct Body<F, N> {
     pub(super) call: F,
-    pub(super) pattern: Pattern<N>,
+    /// Contained, as a plan may hold something that panics when it is dropped, beside the callback.
+    pub(super) pattern: Contained<Pattern<N>>,
     pub(super) on_panic: OnPanic,
     pub(super) slack: Duration,
     jitter: Option<Jitter>,
@@ -86,7 +88,7 @@ pub(super) struct Body<F, N> {
 
 impl<F, N> Body<F, N> {
     pub(super) fn planned(next: N, call: F) -> Self {
-        let pattern = Pattern::Plan(next);
+        let pattern = Contained::new(Pattern::Plan(next));
         Self { call, pattern, on_panic: OnPanic::GoOn, slack: Duration::ZERO, jitter: None }
     }
 
@@ -187,6 +189,6 @@ impl Repeat {
 
     pub(super) fn with<F>(self, call: F) -> Body<F, NoPlan> {
         let Self { pattern, on_panic, jitter, slack, .. } = self;
-        Body { call, pattern, on_panic, slack, jitter }
+        Body { call, pattern: Contained::new(pattern), on_panic, slack, jitter }
     }
 }

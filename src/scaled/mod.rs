@@ -313,7 +313,7 @@ impl<V: 'static, T: Send + 'static> ScaledTimeouts<V, T> {
 
     /// Ends all of them, and drops their values.
     pub fn clear(&self) {
-        drop(self.drain());
+        self.0.timers.core().drop_each(self.drain());
     }
 
     /// When a timeout ends by the present scale, rounded up to a tick. `None` if it has ended.
@@ -456,11 +456,6 @@ impl<V: 'static, T: Send + 'static> Inner<V, T> {
         }
     }
 
-    /// Runs something of the user's.
-    fn contain(&self, run: impl FnOnce()) {
-        self.timers.core().contain(run);
-    }
-
     fn count(&self, count: impl FnOnce(&mut ScaledStats)) {
         let mut counts = self.counts.get();
         count(&mut counts);
@@ -540,9 +535,8 @@ impl<V: 'static, T: Send + 'static> Drop for Inner<V, T> {
         }
         let queue = std::mem::replace(self.queue.get_mut(), Queue::new());
         core.remove_scaled(queue.len() as u64);
-        for value in queue.into_values() {
-            self.contain(|| drop(value));
-        }
+        core.drop_each(queue.into_values());
+        core.drop_each(self.handler.take());
     }
 }
 

@@ -11,6 +11,7 @@ mod cross_core;
 mod death;
 mod delay_queue;
 mod draining;
+mod drops;
 mod ends;
 mod herd;
 mod histories;
