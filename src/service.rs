@@ -17,7 +17,6 @@ use crate::handle::ShardId;
 use crate::mesh::{Directory, Order};
 use crate::scale::Scale;
 use crate::shutdown::{ShardReport, ShutdownPolicy, ShutdownReport, UnreadReport};
-use crate::spawn::Output;
 use crate::start;
 use crate::stats::{ServiceStats, ShardCounts, ShardState};
 use crate::timers::Timers;
@@ -135,6 +134,14 @@ impl<T: Send + 'static> TimerService<T> {
     ///
     /// The returned future waits for the output; dropping it leaves the task running.
     ///
+    /// When the shard is shut down, its spawned futures end with it, on every executor, those
+    /// included that a shard is attached to: each future is polled once more after the timers have
+    /// ended, so that one that waits for the shard sees that it is closed, and is then dropped. A
+    /// caller that waits for the output of a future that was not done is answered `Closed`. So the
+    /// future of a [`begin_shutdown`](Self::begin_shutdown) is to be awaited somewhere else: it is
+    /// dropped with the spawned future that awaits it. A task that is to outlive the shard is one
+    /// for the executor's own `spawn_local`; glommio drops no task of its own that is not done.
+    ///
     /// # Errors
     ///
     /// `NoExecutor` where shards are plain threads or own loops, `Closed` after the end.
@@ -158,9 +165,9 @@ impl<T: Send + 'static> TimerService<T> {
                 return Err(SpawnError::NoExecutor);
             }
             visitors.jobs.push(Box::new(move |timers| {
-                let output = Output::new(timers.clone(), sender);
                 let future = start(timers);
-                Box::pin(async move { output.send(future.await) })
+                // The caller may have dropped its end.
+                Box::pin(async move { drop(sender.send(future.await)) })
             }));
         }
         door.knock();
@@ -193,7 +200,7 @@ impl<T: Send + 'static> TimerService<T> {
     /// Closes the service and blocks until every shard has ended. Every timer that was accepted
     /// has then fired, been cancelled, or goes the way of the policy.
     ///
-    /// Tasks that were spawned on the service's own executors are dropped. Executors that shards
+    /// Futures that were spawned on the shards are [dropped](Self::spawn_on). Executors that shards
     /// are attached to go on, without the shards; they must be running for this to return.
     ///
     /// # Errors

@@ -1,67 +1,131 @@
 //! Futures that are started on a shard from elsewhere.
 //!
-//! An executor may die of a future that panics, and may then keep all its others for ever, neither
-//! run nor dropped. So what panics is caught here, and whoever waits for an output is known to the
-//! shard, which lets go of them when it dies.
+//! A shard keeps its futures itself, each in a place; its executor runs a [`Running`] that takes
+//! the future out for one poll at a time. So a shard that ends drops all of its futures, whatever
+//! its executor does with tasks that are not done: glommio keeps them for ever, and an executor
+//! that a shard is attached to goes on.
+//!
+//! Invariants: a panic of a future, in a poll or in its `Drop`, is contained here, as glommio dies
+//! of one in a poll and aborts the process for one in a drop. A future that is being polled is not
+//! in its place; it is dropped when that poll returns if its shard has ended meanwhile. A place
+//! whose shard has ended holds nothing of that shard, as the place may be kept for ever.
+//!
+//! Cost: two allocations a future; a poll moves three words out of the place and back.
 
 use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
-use crate::contain::contain;
-use crate::handle::ShardId;
+use crate::core::Core;
+use crate::mesh::LocalFuture;
 use crate::timers::Timers;
 
-/// The outputs of a shard's futures that are still to come.
-#[derive(Default)]
-pub(crate) struct Outputs(RefCell<Slab<Rc<dyn Abandon>>>);
+/// The futures of a shard that are not done.
+pub(crate) struct Futures<T: 'static> {
+    places: RefCell<Slab<Rc<Place<T>>>>,
+    /// The shard has ended: a future that is polled now is to be dropped.
+    ended: Cell<bool>,
+}
 
-impl Outputs {
-    /// Tells all who wait that there will be no output.
-    pub(crate) fn abandon(&self, shard: ShardId) {
-        for (_, output) in self.0.take() {
-            contain(shard, || output.abandon());
+impl<T> Default for Futures<T> {
+    fn default() -> Self {
+        Self { places: RefCell::default(), ended: Cell::new(false) }
+    }
+}
+
+struct Place<T: 'static> {
+    /// `None` while the future is polled, when it is done, and when its shard has ended.
+    future: Cell<Option<(Timers<T>, LocalFuture)>>,
+    /// Wakes the executor's task. `None` before the first poll.
+    waker: Cell<Option<Waker>>,
+}
+
+impl<T: Send + 'static> Core<T> {
+    /// Drops all futures that were spawned on this shard, which answers those that wait for their
+    /// outputs. To be called once, when the shard is closed and its timers have ended.
+    ///
+    /// With `last_poll`, each future is polled once before: one that waits for the shard sees that
+    /// it is closed, and may be done by that.
+    pub(crate) fn end_futures(&self, last_poll: bool) {
+        self.futures.ended.set(true);
+        let places = self.futures.places.take();
+        for (_, place) in places {
+            if let Some((timers, mut future)) = place.future.take() {
+                if last_poll {
+                    let mut cx = Context::from_waker(Waker::noop());
+                    self.contain(|| _ = future.as_mut().poll(&mut cx));
+                }
+                self.drop_each([future]);
+                drop(timers);
+            }
+            // The executor's task finds its place empty, and ends.
+            let waker = place.waker.take();
+            self.contain(|| waker.into_iter().for_each(Waker::wake));
         }
     }
 }
 
-trait Abandon {
-    fn abandon(&self);
-}
-
-impl<R> Abandon for Cell<Option<oneshot::Sender<R>>> {
-    fn abandon(&self) {
-        drop(self.take());
-    }
-}
-
-/// Where a future leaves its output.
-pub(crate) struct Output<T: Send + 'static, R> {
-    timers: Timers<T>,
+/// One spawned future, as the executor of its shard runs it.
+#[allow(dead_code, reason = "only some drivers have an executor")]
+pub(crate) struct Running<T: Send + 'static> {
+    place: Rc<Place<T>>,
     index: usize,
-    sender: Rc<Cell<Option<oneshot::Sender<R>>>>,
 }
 
-impl<T: Send + 'static, R: 'static> Output<T, R> {
-    pub(crate) fn new(timers: Timers<T>, sender: oneshot::Sender<R>) -> Self {
-        let sender = Rc::new(Cell::new(Some(sender)));
-        let index = timers.core().outputs.0.borrow_mut().insert(Rc::clone(&sender) as _);
-        Self { timers, index, sender }
+#[allow(dead_code, reason = "only some drivers have an executor")]
+impl<T: Send + 'static> Running<T> {
+    pub(crate) fn new(timers: Timers<T>, future: LocalFuture) -> Self {
+        let place = Rc::new(Place { future: Cell::default(), waker: Cell::default() });
+        let index = timers.core().futures.places.borrow_mut().insert(Rc::clone(&place));
+        place.future.set(Some((timers, future)));
+        Self { place, index }
     }
 
-    pub(crate) fn send(self, output: R) {
-        if let Some(sender) = self.sender.take() {
-            // Nobody waits any more where it cannot be sent.
-            drop(sender.send(output));
+    /// Leaves the place of a future that is done or dropped.
+    fn finish(&self, timers: &Timers<T>, future: LocalFuture) {
+        let core = timers.core();
+        {
+            let mut places = core.futures.places.borrow_mut();
+            // A shard that has ended has taken all places.
+            if places.get(self.index).is_some_and(|known| Rc::ptr_eq(known, &self.place)) {
+                places.remove(self.index);
+            }
         }
+        core.drop_each([future]);
+    }
+
+    fn remember(&self, waker: &Waker) {
+        let known = self.place.waker.take();
+        let known = known.filter(|known| known.will_wake(waker));
+        self.place.waker.set(Some(known.unwrap_or_else(|| waker.clone())));
     }
 }
 
-impl<T: Send + 'static, R> Drop for Output<T, R> {
+impl<T: Send + 'static> Future for Running<T> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some((timers, mut future)) = self.place.future.take() else { return Poll::Ready(()) };
+        let mut is_pending = false;
+        timers.core().contain(|| is_pending = future.as_mut().poll(cx).is_pending());
+        if is_pending && !timers.core().futures.ended.get() {
+            self.place.future.set(Some((timers, future)));
+            self.remember(cx.waker());
+            return Poll::Pending;
+        }
+        self.finish(&timers, future);
+        Poll::Ready(())
+    }
+}
+
+impl<T: Send + 'static> Drop for Running<T> {
     fn drop(&mut self) {
-        // Gone already if the shard has died.
-        let output = self.timers.core().outputs.0.borrow_mut().try_remove(self.index);
-        drop(output);
+        if let Some((timers, future)) = self.place.future.take() {
+            self.finish(&timers, future);
+        }
     }
 }

@@ -32,10 +32,6 @@ impl<T: Send + 'static> Core<T> {
         self.drop_each(<[_; 2]>::from(order).into_iter().flatten());
         let draining = self.draining.borrow_mut().take();
         self.drop_each(draining);
-        if state == ShardState::Dead {
-            // An executor that has died may keep its futures for ever.
-            self.outputs.abandon(self.id);
-        }
         for lane in std::mem::take(&mut *self.lanes.borrow_mut()) {
             self.let_go(lane);
         }
@@ -67,6 +63,9 @@ impl<T: Send + 'static> Core<T> {
         self.run_effects();
         self.close_all_conns();
         self.tell_closed();
+        // Nothing of an executor that has died may be polled.
+        let is_dead = self.door().visitors().state == ShardState::Dead;
+        self.end_futures(!is_dead);
         let mut returned = Vec::new();
         for (key, deadline, task) in drained {
             let handle = TimerHandle::new(self.id, key);

@@ -56,7 +56,7 @@ use crate::error::{ScheduleError, StartError};
 use crate::handle::{ShardId, TimerHandle};
 use crate::lane::LaneReceiver;
 use crate::mesh::{Directory, Door, Job, Order};
-use crate::spawn::Outputs;
+use crate::spawn::Futures;
 use crate::stats::{Recorder, ShardCounts};
 use crate::task::{Call, CancelOutcome, Fired, LocalCall, ResetOutcome, Stored, Task};
 
@@ -70,8 +70,8 @@ pub(crate) struct Core<T: 'static> {
     conns: RefCell<Conns<T>>,
     lanes: RefCell<Vec<LaneReceiver<T>>>,
     jobs: RefCell<Vec<Job<T>>>,
-    /// What waits for the outputs of futures that were spawned from elsewhere.
-    pub(crate) outputs: Outputs,
+    /// The futures that were spawned from elsewhere.
+    pub(crate) futures: Futures<T>,
     order: RefCell<Option<Order<T>>>,
     scaling: Scaling,
     /// Until when the driver sleeps; [`Tick::ZERO`] while it is awake.
@@ -127,7 +127,7 @@ impl<T: Send + 'static> Core<T> {
             conns: RefCell::default(),
             lanes: RefCell::new(Vec::new()),
             jobs: RefCell::new(Vec::new()),
-            outputs: Outputs::default(),
+            futures: Futures::default(),
             order: RefCell::new(None),
             scaling: Scaling::new(),
             asleep_until: Cell::new(Tick::ZERO),

@@ -7,8 +7,8 @@ use std::time::Duration;
 use corewheel_shard::Tick;
 
 use super::{OnShardThread, Undertaker};
-use crate::contain::contain;
 use crate::mesh::LocalFuture;
+use crate::spawn::Running;
 use crate::task::Handler;
 use crate::timers::Timers;
 use crate::turn::{Turn, turn};
@@ -61,7 +61,7 @@ where
         let jobs = core.take_jobs();
         let has_jobs = !jobs.is_empty();
         for job in jobs {
-            let spawn = || host.spawn(Box::pin(contained(timers.clone(), job(timers.clone()))));
+            let spawn = || host.spawn(Box::pin(Running::new(timers.clone(), job(timers.clone()))));
             core.contain(spawn);
         }
         let mut until = match turn {
@@ -112,25 +112,6 @@ where
             return Poll::Ready(());
         }
         Poll::Pending
-    })
-    .await;
-}
-
-/// A future that harms nobody but itself when it panics, as some executors die of that.
-async fn contained<T: Send + 'static>(timers: Timers<T>, future: LocalFuture) {
-    let mut future = Some(future);
-    poll_fn(|cx| {
-        let core = timers.core();
-        let mut poll = Poll::Ready(());
-        let calm = core.contain(|| {
-            if let Some(future) = &mut future {
-                poll = future.as_mut().poll(cx);
-            }
-        });
-        if !calm {
-            contain(core.id(), || drop(future.take()));
-        }
-        poll
     })
     .await;
 }

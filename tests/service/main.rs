@@ -31,5 +31,6 @@ mod scheduled;
 mod shutdown;
 mod sinks;
 mod sleeps;
+mod spawned;
 mod support;
 mod time;

@@ -1,0 +1,260 @@
+//! Futures that were spawned on a shard, when the shard ends before they are done.
+
+use std::future::pending;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak, mpsc};
+use std::thread;
+
+use corewheel::{
+    Fired, ScheduleError, ShutdownPolicy, SpawnError, Spawned, TimerService, Timers, WaitError,
+};
+
+use crate::support::{
+    FAR, Guard, Host, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, ms, wait_until,
+};
+
+const POLICIES: [ShutdownPolicy; 3] =
+    [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];
+
+/// Each kind of executor with each policy.
+fn cases() -> impl Iterator<Item = (Host, ShutdownPolicy)> {
+    Host::executors().flat_map(|host| POLICIES.map(|policy| (host, policy)))
+}
+
+fn start<T: Send + 'static>(host: Host, shards: usize) -> Running<T> {
+    Running::start(host, builder(shards), |_| |_: Fired<T>, _: &Timers<T>| {})
+}
+
+/// What `wait` answers; the test fails instead of waiting for ever.
+#[track_caller]
+fn answer<R: Send + 'static>(spawned: Spawned<R>) -> Result<R, WaitError> {
+    let (sender, answer) = mpsc::channel();
+    thread::spawn(move || sender.send(spawned.wait()));
+    answer.recv_timeout(PATIENCE).expect("wait answers")
+}
+
+fn count(counter: &AtomicUsize) -> usize {
+    counter.load(Ordering::SeqCst)
+}
+
+#[test]
+fn pending_future_at_shutdown_is_dropped_and_its_waiter_told() {
+    for (host, policy) in cases() {
+        let running = start::<u8>(host, 2);
+        let (guard, dropped) = Guard::new();
+        let (sender, polled) = mpsc::channel();
+        let mut spawned = Vec::new();
+        for shard in [SHARD, OTHER, SHARD, OTHER] {
+            let (guard, sender) = (guard.clone(), sender.clone());
+            let start = move |_| async move {
+                let _guard = guard;
+                sender.send(()).unwrap();
+                pending::<()>().await;
+            };
+            spawned.push(running.service.spawn_on(shard, start).unwrap());
+        }
+        drop(guard);
+        for _ in 0..4 {
+            polled.recv_timeout(PATIENCE).unwrap();
+        }
+        let report = running.service.shutdown(policy).unwrap();
+        assert_eq!(count(&dropped), 5, "{host:?}, {policy:?}: dropped before the report is there");
+        for spawned in spawned {
+            assert_eq!(answer(spawned), Err(WaitError::Closed), "{host:?}, {policy:?}");
+        }
+        report.shards.iter().for_each(|shard| check_law(&shard.counts));
+        running.stop();
+    }
+}
+
+#[test]
+fn future_not_yet_started_at_shutdown_is_dropped_and_its_waiter_told() {
+    for (host, policy) in cases() {
+        let running = start::<u8>(host, 1);
+        let (guard, dropped) = Guard::new();
+        let (sender, blocks) = mpsc::channel();
+        let (go, held) = mpsc::channel::<()>();
+        let call = move |_: &Timers<u8>| {
+            sender.send(()).unwrap();
+            let _ = held.recv_timeout(PATIENCE);
+        };
+        running.client().schedule_fn_on(SHARD, ms(1), call).unwrap();
+        blocks.recv_timeout(PATIENCE).unwrap();
+        // The shard sees both of them in one turn.
+        let start = move |_| async move {
+            let _guard = guard;
+            pending::<()>().await;
+        };
+        let spawned = running.service.spawn_on(SHARD, start).unwrap();
+        let report = running.service.begin_shutdown(policy).unwrap();
+        go.send(()).unwrap();
+        assert!(block_on(report).dead.is_empty());
+        assert_eq!(answer(spawned), Err(WaitError::Closed), "{host:?}, {policy:?}");
+        assert_eq!(count(&dropped), 1, "{host:?}, {policy:?}");
+        running.stop();
+    }
+}
+
+#[test]
+fn future_that_begins_the_shutdown_is_dropped_and_its_waiter_told() {
+    for (host, policy) in cases() {
+        let running = start::<u8>(host, 2);
+        let (guard, dropped) = Guard::new();
+        let weak: Weak<TimerService<u8>> = Arc::downgrade(&running.service);
+        let start = move |_| async move {
+            let _guard = guard;
+            let report = weak.upgrade().unwrap().begin_shutdown(policy).unwrap();
+            drop(report.await);
+            pending::<()>().await;
+        };
+        let spawned = running.service.spawn_on(SHARD, start).unwrap();
+        assert_eq!(answer(spawned), Err(WaitError::Closed), "{host:?}, {policy:?}");
+        wait_until("the future is dropped", || count(&dropped) == 1);
+        running.stop();
+    }
+}
+
+/// Asks the shard and the service for more when it is dropped, and then panics.
+struct Rude {
+    timers: Timers<u8>,
+    service: Weak<TimerService<u8>>,
+    dropped: Arc<AtomicUsize>,
+}
+
+impl Drop for Rude {
+    fn drop(&mut self) {
+        let refused = self.timers.schedule(FAR, 1);
+        assert!(matches!(refused, Err(ScheduleError::Closed(1))));
+        assert!(self.timers.schedule_fn(FAR, |_| {}).is_err());
+        assert!(self.timers.is_empty());
+        if let Some(service) = self.service.upgrade() {
+            let spawned = service.spawn_on(SHARD, |_| pending::<()>());
+            assert_eq!(spawned.map(drop), Err(SpawnError::Closed));
+        }
+        self.dropped.fetch_add(1, Ordering::SeqCst);
+        panic!("a future that panics when it is dropped");
+    }
+}
+
+#[test]
+fn future_that_schedules_spawns_and_panics_when_dropped_harms_no_other_future() {
+    for (host, policy) in cases() {
+        let running = start::<u8>(host, 1);
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let (sender, polled) = mpsc::channel();
+        let spawn = || {
+            let (dropped, sender) = (Arc::clone(&dropped), sender.clone());
+            let service = Arc::downgrade(&running.service);
+            let start = move |timers: Timers<u8>| async move {
+                let _rude = Rude { timers: timers.clone(), service, dropped };
+                let _sleep = timers.schedule(FAR, 7).unwrap();
+                sender.send(()).unwrap();
+                pending::<()>().await;
+            };
+            running.service.spawn_on(SHARD, start).unwrap()
+        };
+        let spawned = [spawn(), spawn(), spawn()];
+        for _ in 0..3 {
+            polled.recv_timeout(PATIENCE).unwrap();
+        }
+        let report = running.service.shutdown(policy).unwrap();
+        for spawned in spawned {
+            assert_eq!(answer(spawned), Err(WaitError::Closed), "{host:?}, {policy:?}");
+        }
+        assert_eq!(count(&dropped), 3, "{host:?}, {policy:?}");
+        let counts = report.shards[0].counts;
+        assert_eq!((report.dead.len(), counts.panicked), (0, 3), "{host:?}, {policy:?}");
+        check_law(&counts);
+        running.stop();
+    }
+}
+
+#[test]
+fn finished_future_that_panics_when_dropped_is_counted() {
+    for host in Host::executors() {
+        let running = start::<u8>(host, 1);
+        let spawn = || {
+            let start = |timers: Timers<u8>| {
+                let bomb = Bomb;
+                std::future::poll_fn(move |_| {
+                    let _bomb = &bomb;
+                    std::task::Poll::Ready(timers.shard_id())
+                })
+            };
+            running.service.spawn_on(SHARD, start).unwrap()
+        };
+        for _ in 0..3 {
+            let _answered_or_closed = answer(spawn());
+        }
+        let report = running.end(ShutdownPolicy::Drop);
+        let counts = report.shards[0].counts;
+        assert_eq!((report.dead.len(), counts.panicked), (0, 3), "{host:?}");
+    }
+}
+
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("a value that panics when it is dropped");
+    }
+}
+
+#[test]
+fn pending_futures_of_a_service_that_is_dropped_are_dropped() {
+    for host in Host::executors() {
+        let running = start::<u8>(host, 1);
+        let (guard, dropped) = Guard::new();
+        let start = move |_| async move {
+            let _guard = guard;
+            pending::<()>().await;
+        };
+        let spawned = running.service.spawn_on(SHARD, start).unwrap();
+        let Running { service, stops, threads } = running;
+        drop(service);
+        assert_eq!(answer(spawned), Err(WaitError::Closed), "{host:?}");
+        wait_until("the future is dropped", || count(&dropped) == 1);
+        drop(stops);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    }
+}
+
+#[test]
+fn pending_future_of_a_dead_glommio_executor_is_dropped_and_its_waiter_told() {
+    use corewheel::Runtime;
+    for host in Host::executors().filter(|host| *host == Host::Own(Runtime::Glommio)) {
+        let running = start::<u8>(host, 2);
+        let (guard, dropped) = Guard::new();
+        let start = |timers: Timers<u8>| async move {
+            let _guard = guard;
+            let dies = async move {
+                timers.sleep(ms(1)).await.unwrap();
+                panic!("this task ends its executor");
+            };
+            glommio::spawn_local(dies).detach();
+            pending::<()>().await;
+        };
+        let spawned = running.service.spawn_on(SHARD, start).unwrap();
+        assert_eq!(answer(spawned), Err(WaitError::Closed));
+        wait_until("the future is dropped", || count(&dropped) == 1);
+        assert_eq!(running.end(ShutdownPolicy::Return).dead, [SHARD]);
+    }
+}
+
+#[test]
+fn shutdown_lets_a_future_see_that_its_sleep_has_ended() {
+    for (host, policy) in cases() {
+        let running = start::<u8>(host, 1);
+        let start = |timers: Timers<u8>| async move {
+            let slept = timers.sleep(FAR).await;
+            (slept.is_err(), timers.schedule(FAR, 1).is_err())
+        };
+        let spawned = running.service.spawn_on(SHARD, start).unwrap();
+        wait_until("it sleeps", || running.service.stats().shards[0].counts.pending == 1);
+        let report = running.end(policy);
+        assert_eq!(answer(spawned), Ok((true, true)), "{host:?}, {policy:?}");
+        check_law(&report.shards[0].counts);
+    }
+}
