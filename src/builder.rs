@@ -107,7 +107,7 @@ impl TimerServiceBuilder {
         self
     }
 
-    /// What the shards run on.
+    /// What the shards run on; [`Runtime`] says what each takes of memory and descriptors.
     pub fn runtime(mut self, runtime: Runtime) -> Self {
         self.options.runtime = runtime;
         self

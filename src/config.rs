@@ -19,11 +19,15 @@ pub enum Runtime {
     /// start, and logged with the reason.
     #[default]
     Auto,
-    /// A glommio executor for each shard.
+    /// A glommio executor for each shard. It takes 0.5 MB of memory and seven descriptors, and 256
+    /// of them start in 0.2 s: the service registers 256 KiB with the rings of each for direct
+    /// reads and writes of files, where glommio's own default of 10 MiB takes 10 MB a shard and
+    /// seconds. A server whose files need more attaches the shards to executors of its own.
     Glommio,
     /// A current-thread tokio runtime with a `LocalSet` for each shard.
     Tokio,
-    /// A plain thread for each shard: callbacks and typed timers only, no futures.
+    /// A plain thread for each shard: callbacks and typed timers only, no futures. After a stall, as
+    /// at any time, a turn receives what other threads have sent before it delivers.
     Thread,
 }
 

@@ -81,11 +81,18 @@ const PREEMPT: Duration = Duration::from_millis(100);
 /// A queue's latency counts as a preempt timer's period while it has something to run.
 const LATENCY: Latency = Latency::Matters(PREEMPT);
 
+/// The bytes that each executor registers with its rings for direct reads and writes of files,
+/// which the kernel keeps resident. What does not fit comes from the heap.
+///
+/// Glommio's own 10 MiB made 256 shards take 2.7 GB and 7.5 s to start.
+const IO_MEMORY: usize = 256 << 10;
+
 /// An executor for one shard. It is pinned already, by its thread.
 pub(crate) fn executor(settings: &Settings, name: &str) -> Result<LocalExecutor, String> {
     LocalExecutorBuilder::new(Placement::Unbound)
         .name(name)
         .preempt_timer(PREEMPT)
+        .io_memory(IO_MEMORY)
         .spin_before_park(settings.spin)
         .make()
         .map_err(|error| error.to_string())
