@@ -35,10 +35,20 @@ impl<T: Send + 'static> Attachment<T> {
 
     /// Drives the shard in the glommio executor that this is called in, in a task queue of its own.
     ///
-    /// Timers behind tasks that have always something to compute are late by up to the period of
-    /// the executor's preempt timer, 100 ms by default. Leave it there: the shorter it is, the more
-    /// often glommio 0.9 goes to sleep with tasks that are ready to run, on a busy machine, until
-    /// something else happens.
+    /// Glommio reads its timers and sockets once in the period of the executor's preempt timer,
+    /// 100 ms by default, while tasks are ready to run, and it has no budget that makes a task
+    /// return whose socket is always ready. [`ConnTimers::race`](crate::ConnTimers::race) and
+    /// [`Timers::timeout`] return after 8 results in a row and wake the driver when its time has
+    /// come; a future that was started by [`spawn_on`](crate::TimerService::spawn_on) wakes it
+    /// whenever it returns. The driver then has the executor read its sockets as well. A task that
+    /// uses none of them awaits [`Timers::consume_budget`] for each packet, or delays all timers of
+    /// the shard by 100 ms and multiples.
+    ///
+    /// Leave the preempt timer at 100 ms: the shorter it is, the more often glommio 0.9 goes to
+    /// sleep with tasks that are ready to run, on a busy machine, until something else happens.
+    ///
+    /// Call it in the task queue that the connections run in, so that after a stall they read what
+    /// lies in their sockets before the shard delivers their idle events. It takes two descriptors.
     ///
     /// # Errors
     ///

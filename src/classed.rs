@@ -14,7 +14,7 @@ use crate::client::Client;
 use crate::core::Core;
 use crate::error::{ScheduleError, ScheduleManyError, TimeoutError};
 use crate::handle::{ShardId, TimerHandle};
-use crate::sleep::{RemoteSleep, Sleep, within};
+use crate::sleep::{RemoteSleep, Sleep, within, within_here};
 use crate::task::{LocalCall, SendCall};
 use crate::timers::{Deadline, Timers};
 
@@ -203,7 +203,7 @@ impl<'a, T: Send + 'static> Classed<'a, T> {
         delay: Duration,
         future: F,
     ) -> impl Future<Output = Result<F::Output, TimeoutError>> + use<F, T> {
-        within(self.sleep(delay), future)
+        within_here(self.sleep(delay), future)
     }
 
     /// As [`Timers::timeout_at`].
@@ -216,7 +216,7 @@ impl<'a, T: Send + 'static> Classed<'a, T> {
         at: Instant,
         future: F,
     ) -> impl Future<Output = Result<F::Output, TimeoutError>> + use<F, T> {
-        within(self.sleep_until(at), future)
+        within_here(self.sleep_until(at), future)
     }
 }
 

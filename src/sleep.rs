@@ -234,6 +234,27 @@ impl<T: Send + 'static> fmt::Debug for RemoteSleep<'_, T> {
     }
 }
 
+/// Gives a future until the end of a sleep on this shard to be done. After 8 outputs in a row that
+/// were ready at once, the task returns to its executor before it asks for another.
+pub(crate) async fn within_here<T, F>(sleep: Sleep<T>, future: F) -> Result<F::Output, TimeoutError>
+where
+    T: Send + 'static,
+    F: Future,
+{
+    let timers = sleep.timers().clone();
+    let core = timers.core();
+    let mut limited = pin!(within(sleep, future));
+    let mut is_first = true;
+    poll_fn(|cx| {
+        let at_once = std::mem::replace(&mut is_first, false);
+        ready!(core.begin_poll(at_once, cx));
+        let output = limited.as_mut().poll(cx);
+        core.note_ready(at_once && output.is_ready());
+        output
+    })
+    .await
+}
+
 /// Gives a future until the end of a sleep to be done.
 pub(crate) async fn within<S, F>(sleep: S, future: F) -> Result<F::Output, TimeoutError>
 where

@@ -111,8 +111,11 @@ impl<T: Send + 'static> Future for Running<T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let Some((timers, mut future)) = self.place.future.take() else { return Poll::Ready(()) };
         let mut is_pending = false;
-        timers.core().contain(|| is_pending = future.as_mut().poll(cx).is_pending());
-        if is_pending && !timers.core().futures.ended.get() {
+        let core = timers.core();
+        core.contain(|| is_pending = future.as_mut().poll(cx).is_pending());
+        // The future may have kept the executor from its alarms.
+        let _wanted = core.is_wanted();
+        if is_pending && !core.futures.ended.get() {
             self.place.future.set(Some((timers, future)));
             self.remember(cx.waker());
             return Poll::Pending;

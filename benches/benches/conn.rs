@@ -8,6 +8,8 @@
 
 use std::cell::Cell;
 use std::hint::black_box;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use corewheel::{
@@ -72,6 +74,19 @@ struct Bare {
     _others: [u64; 5],
 }
 
+/// What is there when it is asked for the second time.
+struct Packet {
+    is_there: bool,
+}
+
+impl Future for Packet {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if std::mem::replace(&mut self.is_there, true) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
 fn touch(criterion: &mut Criterion) {
     pin_to_one_core();
     let mut group = criterion.benchmark_group("a thousand packets");
@@ -107,6 +122,18 @@ fn touch(criterion: &mut Criterion) {
                 });
             });
         }
+        let mut next = order(count);
+        let cx = &mut Context::from_waker(Waker::noop());
+        group.bench_function(BenchmarkId::new("race that waits", count), |bencher| {
+            bencher.iter(|| {
+                for _ in 0..TOUCHES {
+                    let mut packet = pin!(connections[next()].race(Packet { is_there: false }));
+                    assert!(packet.as_mut().poll(cx).is_pending());
+                    assert!(packet.as_mut().poll(cx).is_ready());
+                }
+                let _ = black_box(home.shard.turn());
+            });
+        });
         let mut next = order(count);
         group.bench_function(BenchmarkId::new("touch_read_at", count), |bencher| {
             bencher.iter(|| {

@@ -6,6 +6,7 @@
 //! waker, no `Drop` of a task, ever runs inside: what a method collects to run or to drop it hands
 //! out as effects.
 
+mod budget;
 mod classes;
 mod closing;
 mod connections;
@@ -34,6 +35,7 @@ use corewheel_shard::{
 use hashbrown::HashMap;
 use slab::Slab;
 
+use self::budget::PollBudget;
 use self::classes::ClassTable;
 use self::closing::CloseListeners;
 pub(crate) use self::closing::Closing;
@@ -80,6 +82,7 @@ pub(crate) struct Core<T: 'static> {
     closed: Cell<bool>,
     draining: RefCell<Option<Draining>>,
     close_listeners: CloseListeners,
+    budget: PollBudget,
 }
 
 /// One timer to be delivered.
@@ -135,6 +138,7 @@ impl<T: Send + 'static> Core<T> {
             closed: Cell::new(false),
             draining: RefCell::new(None),
             close_listeners: CloseListeners::default(),
+            budget: PollBudget::new(),
             directory,
         };
         core.door().visitors().spawns = spawns;
@@ -376,21 +380,6 @@ impl<T: Send + 'static> Core<T> {
         } else {
             self.publish_asleep();
         }
-    }
-
-    /// Whether the driver has something to do; wakes it if its time has come. For tasks that keep
-    /// the core busy, and with it the executor from looking at its alarms.
-    #[allow(dead_code, reason = "only some executors have such tasks")]
-    pub(crate) fn is_wanted(&self) -> bool {
-        let until = self.asleep_until.get();
-        if until > Tick::ZERO {
-            if until > self.directory.tick.floor(self.nanos_near()) {
-                return false;
-            }
-            self.asleep_until.set(Tick::ZERO);
-            self.door().bell.ring();
-        }
-        true
     }
 
     /// Publishes what a command has changed while the driver sleeps. Its next turn may be far off,

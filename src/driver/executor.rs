@@ -19,6 +19,10 @@ pub(crate) trait Host {
     fn arm(&mut self, after: Duration);
     /// Whether the alarm has gone off.
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+    /// Makes the executor look at its sockets and alarms soon, although tasks are ready to run.
+    fn request_poll(&mut self) {}
+    /// Keeps up what [`request_poll`](Self::request_poll) needs, while the driver sleeps.
+    fn keep_poll_request(&mut self, _cx: &mut Context<'_>) {}
     /// Lets other tasks of the executor run.
     async fn step_aside(&mut self);
     /// Starts a future beside the driver.
@@ -89,6 +93,7 @@ where
     let core = timers.core();
     let mut asleep = false;
     poll_fn(|cx| {
+        host.keep_poll_request(cx);
         if !asleep {
             if !core.fall_asleep(until, cx.waker()) {
                 return Poll::Ready(());
@@ -104,6 +109,10 @@ where
             }
         } else if !core.door().bell.stay_asleep(cx.waker()) {
             core.wake_up();
+            if armed_for.is_some_and(|at| at <= core.nanos()) {
+                // A task has woken the driver, which the alarm should have done.
+                host.request_poll();
+            }
             return Poll::Ready(());
         }
         if armed_for.is_some() && host.poll_alarm(cx).is_ready() {

@@ -5,21 +5,29 @@
 //! costs a B-tree and a hash map, so there is one, re-armed only when it must be earlier; a
 //! duration that does not fit into an instant panics, so the alarm is clamped.
 //!
-//! An executor that always has a task to run looks at its timers when a connection or a wake from
-//! another thread comes in, else only once in each period of its preempt timer, so the period seems
-//! to ask to be a tick. It must not be short, though: a preempt timer that goes off between
-//! glommio's look at its rings and its first task makes it go to sleep with tasks that are ready to
-//! run, until something else happens, if anything does. All that takes is that the thread loses its
-//! cpu there for the length of the period, and the system call that starts the timer is where
-//! threads lose it. See [`PREEMPT`].
+//! An executor that always has a task to run reads its rings and its timers when a connection or a
+//! wake from another thread comes in, else only once in each period of its preempt timer; it has no
+//! budget for a task whose socket is always ready; and a queue that becomes active while the rings
+//! are read runs after the queue that was interrupted. So tasks that use the shard return after
+//! some results in a row and wake the driver when its time has come (`core::budget`), the executor
+//! is told to run the driver's queue next, and a driver that a task had to wake asks for a look at
+//! the rings by a byte that it sends to itself, see [`PollRequest`].
+//!
+//! The period of the preempt timer seems to ask to be a tick. It must not be short, though: a
+//! preempt timer that goes off between glommio's look at its rings and its first task makes it go
+//! to sleep with tasks that are ready to run, until something else happens, if anything does. All
+//! that takes is that the thread loses its cpu there for the length of the period, and the system
+//! call that starts the timer is where threads lose it. See [`PREEMPT`].
 
 use std::cell::Cell;
 use std::future::Future;
-use std::panic::catch_unwind;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use glommio::net::UnixDatagram;
 use glommio::timer::Timer;
 use glommio::{Latency, LocalExecutor, LocalExecutorBuilder, Placement, Shares, TaskQueueHandle};
 use io_uring::{IoUring, Probe, opcode};
@@ -33,13 +41,16 @@ use crate::task::Handler;
 
 pub(crate) struct GlommioHost {
     alarm: Option<Timer>,
+    /// `None` where there are no descriptors for it.
+    request: Option<PollRequest>,
     /// Where futures go that are spawned from outside.
     queue: TaskQueueHandle,
 }
 
 impl GlommioHost {
     fn new() -> Self {
-        Self { alarm: None, queue: glommio::executor().current_task_queue() }
+        let queue = glommio::executor().current_task_queue();
+        Self { alarm: None, request: PollRequest::new(), queue }
     }
 }
 
@@ -64,12 +75,90 @@ impl Host for GlommioHost {
         glommio::executor().yield_task_queue_now().await;
     }
 
+    fn request_poll(&mut self) {
+        if let Some(request) = &mut self.request {
+            request.send();
+        }
+    }
+
+    fn keep_poll_request(&mut self, cx: &mut Context<'_>) {
+        if let Some(request) = &mut self.request
+            && request.poll(cx).is_err()
+        {
+            self.request = None;
+        }
+    }
+
     fn spawn(&self, future: LocalFuture) {
         match glommio::spawn_local_into(future, self.queue) {
             Ok(task) => drop(task.detach()),
             Err(error) => tracing::error!(%error, "the executor's task queue is gone"),
         }
     }
+}
+
+/// A pair of sockets by which a driver makes its executor look at the rings, while it has tasks
+/// that are ready to run.
+///
+/// The executor goes to its rings when something has completed in one of them, the one that holds
+/// receives. So receives wait there, and a byte that is sent completes one of them. The executor
+/// hands a receive to the ring when it next goes there, so there are two: while one is on its way
+/// to the ring, the other one is in it.
+struct PollRequest {
+    sender: UnixDatagram,
+    receiver: Rc<UnixDatagram>,
+    receives: [Option<Receive>; 2],
+    /// A byte is on its way.
+    is_sent: bool,
+}
+
+type Receive = Pin<Box<dyn Future<Output = glommio::Result<usize, ()>>>>;
+
+impl PollRequest {
+    fn new() -> Option<Self> {
+        let (sender, receiver) = UnixDatagram::pair()
+            .inspect_err(|error| {
+                tracing::warn!(%error, "an executor with busy tasks reads its sockets late");
+            })
+            .ok()?;
+        Some(Self { sender, receiver: Rc::new(receiver), receives: [None, None], is_sent: false })
+    }
+
+    fn send(&mut self) {
+        if !self.is_sent {
+            let mut send = pin!(self.sender.send(&[0]));
+            // There is room for a byte, so it is sent by the first poll or not at all.
+            let poll = send.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            self.is_sent = matches!(poll, Poll::Ready(Ok(_)));
+        }
+    }
+
+    /// Sees to it that both receives wait.
+    fn poll(&mut self, cx: &mut Context<'_>) -> glommio::Result<(), ()> {
+        for receive in &mut self.receives {
+            loop {
+                let waits = receive.get_or_insert_with(|| {
+                    let receiver = Rc::clone(&self.receiver);
+                    Box::pin(async move { receiver.recv(&mut [0]).await })
+                });
+                let Poll::Ready(received) = waits.as_mut().poll(cx) else { break };
+                *receive = None;
+                self.is_sent = false;
+                received?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes the executor run another task queue when the current task returns.
+fn prefer_driver() {
+    let executor = glommio::executor();
+    let mut aside = pin!(executor.yield_task_queue_now());
+    // It panics outside of a task of the executor, where there is nothing to prefer. What is left
+    // of it after the first poll would wake the task.
+    let poll = || aside.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+    let _ = catch_unwind(AssertUnwindSafe(poll));
 }
 
 /// The period of the preempt timer, and so how late a timer can be behind tasks that have always
@@ -116,6 +205,7 @@ where
     H: Handler<T>,
 {
     let host = GlommioHost::new();
+    undertaker.timers().core().set_prefer_driver(prefer_driver);
     let here = Here::enter();
     let queue = glommio::executor().create_task_queue(Shares::default(), LATENCY, "corewheel");
     let drive = drive(undertaker, handler, host);

@@ -4,6 +4,7 @@
 mod alike;
 mod api;
 mod bell;
+mod budget;
 mod callbacks;
 mod classes;
 mod connections;
