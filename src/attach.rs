@@ -67,6 +67,11 @@ impl<T: Send + 'static> Attachment<T> {
 
     /// Drives the shard in the tokio `LocalSet` that this is called in.
     ///
+    /// A shard that runs more than 10 ms late has the runtime read its sockets before it delivers
+    /// anything, up to 1,024 events at a time, which is what tokio's builder sets by default. A
+    /// runtime that takes fewer may close connections as idle, after a stall, whose data came in
+    /// time.
+    ///
     /// # Errors
     ///
     /// There is no memory for the shard's timers.

@@ -42,6 +42,11 @@ use crate::timers::Timers;
 /// comes that much later than it might; one that is made [`_at`](Self::touch_read_at) a moment
 /// counts as of that. Events are as late as timers are otherwise.
 ///
+/// Data that lay in a socket before the deadline is activity, also where the process was stopped or
+/// held up until after the deadline: on glommio and tokio a shard that runs more than 10 ms late
+/// has the executor read its sockets, and the tasks of the shard's queue run, before it delivers
+/// anything. In a loop of your own the order is yours, see [`ShardLoop`](crate::ShardLoop).
+///
 /// A value and its deadline at once: the value wins. An idle event that has come and not been told
 /// is withdrawn if the connection does something before it is asked for.
 ///

@@ -23,6 +23,9 @@ pub(crate) trait Host {
     fn request_poll(&mut self) {}
     /// Keeps up what [`request_poll`](Self::request_poll) needs, while the driver sleeps.
     fn keep_poll_request(&mut self, _cx: &mut Context<'_>) {}
+    /// Waits until the executor has looked at all sockets, and all tasks that this has made ready
+    /// have run once. There are this many connections.
+    async fn read_sockets(&mut self, connections: usize);
     /// Lets other tasks of the executor run.
     async fn step_aside(&mut self);
     /// Starts a future beside the driver.
@@ -31,6 +34,10 @@ pub(crate) trait Host {
 
 /// The longest that an alarm is set for; it is then set again.
 const ALARM_MAX: Duration = Duration::from_hours(24);
+
+/// A driver that runs this much later than it expected, in nanoseconds, has the sockets read before
+/// it delivers anything: what came in time lies there unread.
+const LATE: u64 = 10_000_000;
 
 /// Runs a shard until it is shut down. The thread counts as the shard's from this call on.
 pub(crate) fn drive<T, H, X>(
@@ -60,7 +67,12 @@ where
     let core = timers.core();
     // When the alarm is set for, in nanoseconds; it is left alone unless it must be earlier.
     let mut armed_for = None;
+    // When the driver runs next if nothing holds it up, in nanoseconds.
+    let mut expected = core.nanos();
     loop {
+        if core.nanos().saturating_sub(expected) > LATE {
+            host.read_sockets(core.conn_count()).await;
+        }
         let turn = turn(timers, &mut handler);
         let jobs = core.take_jobs();
         let has_jobs = !jobs.is_empty();
@@ -70,6 +82,7 @@ where
         }
         let mut until = match turn {
             Turn::More => {
+                expected = core.nanos();
                 host.step_aside().await;
                 continue;
             }
@@ -81,6 +94,7 @@ where
             // What they did before their futures first waited may have made it earlier.
             until = core.next_deadline().map_or(until, |next| until.min(next));
         }
+        expected = core.directory().tick.start_of(until);
         sleep(timers, until, &mut host, &mut armed_for).await;
     }
 }

@@ -20,7 +20,7 @@
 //! call that starts the timer is where threads lose it. See [`PREEMPT`].
 
 use std::cell::Cell;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -86,6 +86,21 @@ impl Host for GlommioHost {
             && request.poll(cx).is_err()
         {
             self.request = None;
+        }
+    }
+
+    async fn read_sockets(&mut self, _connections: usize) {
+        self.request_poll();
+        poll_fn(|cx| {
+            self.keep_poll_request(cx);
+            let is_sent = self.request.as_ref().is_some_and(|request| request.is_sent);
+            if is_sent { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+        // Tasks of a queue run in the order in which they became ready, so this one runs after the
+        // tasks that have something to read.
+        if let Ok(last) = glommio::spawn_local_into(async {}, self.queue) {
+            last.await;
         }
     }
 

@@ -19,6 +19,12 @@ use crate::turn::{Turn, shut_down, turn};
 /// there is and take another; else [`prepare_to_sleep`](Self::prepare_to_sleep), wait until the
 /// moment it names or until the waker is woken, and begin again.
 ///
+/// Read the sockets before each turn, also after a wait that lasted longer than it should have: a
+/// process that was stopped finds both that deadlines have passed and that data lies in its
+/// sockets, and a turn that comes first tells connections that they are idle whose data came in
+/// time. The order is: wait, look at all sockets without waiting, note what was read, take the
+/// turn.
+///
 /// Dropped without a shutdown, the shard is dead.
 ///
 /// ```

@@ -1,4 +1,8 @@
 //! A plain thread for a shard, without an executor.
+//!
+//! The thread has no sockets. Where another thread reads them and sends what it read as resets or
+//! cancels, each turn receives these before it delivers, also after a stall; what that thread has
+//! not sent yet comes too late.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};

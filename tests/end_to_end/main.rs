@@ -17,6 +17,7 @@ mod idle;
 mod life;
 mod restart;
 mod server;
+mod stall;
 mod to_the_end;
 
 use std::sync::OnceLock;
