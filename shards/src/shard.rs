@@ -56,8 +56,6 @@ pub struct Shard<T> {
     batch: Batch,
     /// The latest tick that was told.
     horizon: u64,
-    /// How far the wheel must come before [`Side::Fresh`] is due in its turn.
-    fresh_after: u64,
     /// Before this tick no turn has anything to do. Zero where that is not known.
     quiet_until: u64,
     expired_left: u32,
@@ -93,7 +91,6 @@ impl<T> Shard<T> {
             wheel,
             batch: Batch::EMPTY,
             horizon: start,
-            fresh_after: start,
             quiet_until: 0,
             expired_left: 0,
             work_left: 0,
@@ -109,7 +106,8 @@ impl<T> Shard<T> {
     /// already by the next turn.
     ///
     /// Timers are handed out in the order of their deadlines, and those of one tick in the order in
-    /// which they were scheduled.
+    /// which they were scheduled. A timer that is due already comes behind all timers that were due
+    /// when it was scheduled, and before all that were not.
     ///
     /// O(1): a slot of the slab and an entry of the wheel are written.
     ///
@@ -250,17 +248,9 @@ impl<T> Shard<T> {
         } else {
             // What the last turn took off the wheel and did not hand out comes first.
             self.work_left = budget.work_max.saturating_sub(self.batch.len());
-            self.let_fresh_in();
+            self.slots.admit_deferred(self.horizon);
         }
         self.horizon = now;
-    }
-
-    fn let_fresh_in(&mut self) {
-        if self.slots.side_is_empty(Side::Fresh) {
-            let fresh_next = self.slots.side(Side::FreshNext);
-            self.slots.splice(fresh_next, self.slots.side(Side::Fresh));
-            self.fresh_after = self.horizon;
-        }
     }
 
     /// Hands out the next timer that is due, until none is or the turn's budget is used up; which
@@ -283,6 +273,11 @@ impl<T> Shard<T> {
     ///
     /// A timer that is postponed counts as cascaded; it uses the budget of entries, not that of
     /// timers.
+    ///
+    /// # Panics
+    ///
+    /// Where `postpone` panics. The timer that it was asked about stays pending, with its deadline,
+    /// and comes up again in the next call.
     #[inline]
     pub fn pop_expired_unless(
         &mut self,
@@ -293,10 +288,13 @@ impl<T> Shard<T> {
         }
         loop {
             while self.expired_left > 0
-                && let Some(entry) = self.batch.pop()
+                && let Some(entry) = self.batch.first()
             {
                 // It may have been cancelled or moved since the batch was looked at.
-                match self.slab.expire(entry, self.wheel.now(), &mut postpone) {
+                let ripe = self.slab.expire(entry, self.wheel.now(), &mut postpone);
+                // Not before: where `postpone` panics, the entry is still to be handed out.
+                self.batch.skip();
+                match ripe {
                     Ripe::Due { key, deadline, task } => {
                         self.expired_left -= 1;
                         self.counters.fired += 1;
@@ -335,11 +333,7 @@ impl<T> Shard<T> {
         if self.is_empty() {
             return None;
         }
-        let due = !self.batch.is_empty()
-            || [Side::Due, Side::Fresh, Side::FreshNext]
-                .into_iter()
-                .any(|side| !self.slots.side_is_empty(side));
-        if due {
+        if !self.batch.is_empty() || self.slots.has_late() {
             return Some(Tick::new(self.horizon));
         }
         self.wheel.next(&self.slots).map(Tick::new)
@@ -424,7 +418,7 @@ impl<T> Shard<T> {
         self.slots.check_invariants();
         assert_eq!(self.counters.pending(), self.len() as u64, "pending is what the counts say");
         assert!(self.wheel.now() <= self.horizon, "the wheel is ahead of time");
-        let first_side = self.slots.side(Side::Due);
+        let first_side = self.slots.side(Side::Late);
         let mut live = 0;
         let mut earliest = None;
         self.slots.for_each(|slot, entry| {
@@ -447,9 +441,8 @@ impl<T> Shard<T> {
             assert!(next.index() <= bound, "next {next:?} is later than the first, {bound}");
         }
         if self.horizon < self.quiet_until {
-            let sides = [Side::Due, Side::Fresh, Side::FreshNext];
-            let empty = sides.into_iter().all(|side| self.slots.side_is_empty(side));
-            assert!(empty && self.batch.is_empty(), "quiet, and something is due");
+            let due = self.slots.has_late() || !self.batch.is_empty();
+            assert!(!due, "quiet, and something is due");
             let next = self.wheel.next(&self.slots).unwrap_or(u64::MAX);
             assert!(self.quiet_until <= next, "quiet until {}, past {next}", self.quiet_until);
         }
@@ -463,7 +456,7 @@ impl<T> Shard<T> {
         if deadline > self.horizon {
             self.file_ahead(entry, deadline);
         } else {
-            self.slots.push_side(Side::FreshNext, entry);
+            self.slots.defer(entry);
             self.quiet_until = 0;
         }
     }
@@ -509,29 +502,28 @@ impl<T> Shard<T> {
     fn take_batch(&mut self, slot: usize) -> bool {
         let taken = self.slots.take_batch(slot, self.work_left, &self.slab, &mut self.batch);
         if taken {
-            self.work_left = self.work_left.saturating_sub(self.batch.examined());
-            self.counters.swept += u64::from(self.batch.examined() - self.batch.len());
+            self.count_taken();
         }
         taken
     }
 
+    fn count_taken(&mut self) {
+        self.work_left = self.work_left.saturating_sub(self.batch.examined());
+        self.counters.swept += u64::from(self.batch.examined() - self.batch.len());
+    }
+
     /// Takes the next entries that are due, in the order of their ticks: those of the wheel up to
-    /// where the fresh ones come in, the fresh ones, and those of the wheel up to the horizon.
+    /// where late ones come in, these, and so on up to the horizon.
     fn open_batch(&mut self) -> bool {
         loop {
             if self.work_left == 0 {
                 return false;
             }
-            let due = self.slots.side(Side::Due);
-            if self.take_batch(due) {
-                return true;
-            }
-            let fresh = !self.slots.side_is_empty(Side::Fresh);
-            let limit = if fresh { self.fresh_after } else { self.horizon };
+            let late_after = self.slots.late_after();
             let step = self.wheel.step(
                 &mut self.slots,
                 &self.slab,
-                limit,
+                late_after.unwrap_or(self.horizon),
                 &mut self.work_left,
                 &mut self.counters,
             );
@@ -541,13 +533,13 @@ impl<T> Shard<T> {
                         return true;
                     }
                 }
-                Step::Reached { .. } if fresh => {
-                    let fresh = self.slots.side(Side::Fresh);
-                    self.slots.splice(fresh, self.slots.side(Side::Due));
+                Step::Reached { .. } if late_after.is_some() => {
+                    self.slots.take_late(self.work_left, &self.slab, &mut self.batch);
+                    self.count_taken();
+                    return true;
                 }
                 Step::Reached { next } => {
-                    let fresh = !self.slots.side_is_empty(Side::FreshNext);
-                    self.quiet_until = if fresh { 0 } else { next };
+                    self.quiet_until = if self.slots.has_deferred() { 0 } else { next };
                     return false;
                 }
                 Step::Exhausted => return false,

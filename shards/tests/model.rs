@@ -45,6 +45,21 @@ fn random_histories_are_those_of_an_ordered_map() {
     }
 }
 
+/// The shard is behind throughout: more is scheduled than a turn may deliver, much of it late, and
+/// cancels and resets leave stale entries among what waits.
+#[test]
+fn overloaded_shard_delivers_in_the_order_of_an_ordered_map() {
+    let first = setting("COREWHEEL_SEED").unwrap_or_else(|| fastrand::u64(..));
+    let count = setting("COREWHEEL_HISTORIES").unwrap_or(HISTORIES);
+    for seed in (0..count).map(|number| first.wrapping_add(number)) {
+        let mut rng = Rng::with_seed(seed);
+        let config = random_config(&mut rng);
+        let config = ShardConfig { capacity: config.capacity.max(12), ..config };
+        let history = random_overload(&mut rng);
+        check_or_shrink(seed, config, history, 1);
+    }
+}
+
 #[test]
 fn storms_are_swept_as_they_are_in_an_ordered_map() {
     let first = setting("COREWHEEL_SEED").unwrap_or_else(|| fastrand::u64(..));
@@ -236,6 +251,32 @@ fn random_budget(rng: &mut Rng) -> Budget {
         _ => u32::MAX,
     };
     Budget { expired_max: max(rng), work_max: max(rng) }
+}
+
+/// Timers of a few ticks, and then turns that deliver a few of them, each with late timers, cancels
+/// and resets before and after it.
+fn random_overload(rng: &mut Rng) -> Vec<Op> {
+    let backlog = rng.usize(2..60);
+    let mut history: Vec<_> = (0..backlog).map(|_| Op::Schedule(When::In(rng.u64(0..4)))).collect();
+    for _ in 0..rng.usize(2..60) {
+        let budget = match rng.u32(0..8) {
+            0 => Budget { expired_max: 1, work_max: 1 },
+            1 => Budget { expired_max: u32::MAX, work_max: rng.u32(1..20) },
+            2 => random_budget(rng),
+            _ => Budget { expired_max: rng.u32(1..3), work_max: u32::MAX },
+        };
+        history.push(Op::Advance(When::In(rng.u64(0..2)), budget));
+        let between = |rng: &mut Rng| match rng.u32(0..8) {
+            0..3 => Op::Schedule(When::Ago(rng.u64(0..3))),
+            3 => Op::Schedule(When::In(rng.u64(1..4))),
+            4 | 5 => Op::Cancel(random_which(rng)),
+            _ => Op::Reset(random_which(rng), When::In(rng.u64(0..4))),
+        };
+        history.extend((0..rng.u32(0..3)).map(|_| between(rng)));
+        history.push(Op::Pop(4));
+        history.extend((0..rng.u32(0..3)).map(|_| between(rng)));
+    }
+    history
 }
 
 /// Bursts of one operation after the other, in numbers at which entries are swept.

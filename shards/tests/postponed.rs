@@ -4,6 +4,8 @@
 //! first turn at or after the deadline that its owner has for it, whatever the shard has filed.
 //! `COREWHEEL_SEED` makes a history again.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use corewheel_shard::{Budget, Shard, ShardConfig, Tick, TimerKey, WheelKind};
 use fastrand::Rng;
 
@@ -133,4 +135,37 @@ fn a_timer_that_is_put_off_to_a_moment_that_is_over_comes_in_the_next_turn() {
     assert!(shard.is_behind());
     shard.advance(Tick::new(10), Budget::UNLIMITED);
     assert_eq!(shard.pop_expired().unwrap().deadline, Tick::new(7));
+}
+
+#[test]
+fn timer_whose_predicate_panics_stays_pending_and_is_delivered_later() {
+    for wheel in [WheelKind::Hierarchical, WheelKind::Hashed] {
+        let config = ShardConfig { wheel, ..ShardConfig::default() };
+        let mut shard = Shard::new(config).unwrap();
+        let keys = [5, 5, 900, 5].map(|due| shard.schedule(Tick::new(due), due).unwrap());
+        // The last one is late when it is scheduled.
+        shard.advance(Tick::new(5), Budget::UNLIMITED);
+        let late = shard.schedule(Tick::new(4), 4).unwrap();
+        let expected = [keys[0], keys[1], keys[3], late, keys[2]];
+        for (number, key) in expected.into_iter().enumerate() {
+            let now = if number < 4 { 5 } else { 900 };
+            shard.advance(Tick::new(now), Budget::UNLIMITED);
+            let panics = AssertUnwindSafe(|| {
+                shard.pop_expired_unless(|_| panic!("the predicate panics on purpose"))
+            });
+            assert!(catch_unwind(panics).is_err());
+            shard.check_invariants();
+            assert_eq!(shard.len(), expected.len() - number);
+            assert_eq!(shard.next_deadline(), Some(Tick::new(now)));
+            assert_eq!(shard.peek(), Some(key));
+            assert!(shard.is_behind());
+            // In this turn or in another one.
+            if number % 2 == 0 {
+                shard.advance(Tick::new(now), Budget::UNLIMITED);
+            }
+            assert_eq!(shard.pop_expired().unwrap().key, key);
+            shard.check_invariants();
+        }
+        assert!(shard.is_empty());
+    }
 }

@@ -77,6 +77,33 @@ fn what_had_passed_when_it_was_put_in_comes_at_once_after_what_was_due_before() 
 }
 
 #[test]
+fn late_values_of_two_turns_come_before_the_value_of_the_next_tick() {
+    let lab = lab();
+    let queue = queue(&lab);
+    let epoch = lab.clock.now();
+    // More than one turn of the queue looks at.
+    for value in 0..3_000 {
+        queue.insert(value, ms(1)).unwrap();
+    }
+    queue.insert(6_000, ms(2)).unwrap();
+    lab.clock.advance(ms(1));
+    let mut taken = Vec::new();
+    for late in [5_000, 5_001] {
+        taken.extend((0..700).map(|_| queue.try_next().unwrap().value));
+        queue.insert_at(late, epoch + ms(1)).unwrap();
+    }
+    lab.clock.advance(ms(1));
+    while !queue.is_empty() {
+        let named = queue.peek();
+        let Some(expired) = queue.try_next() else { continue };
+        assert_eq!(named, Some(expired.key()));
+        taken.push(expired.value);
+    }
+    assert!(taken.iter().take(3_000).copied().eq(0..3_000), "values of one tick are in order");
+    assert_eq!(taken[3_000..], [5_000, 5_001, 6_000]);
+}
+
+#[test]
 fn a_key_whose_value_is_gone_names_nothing_and_nothing_panics() {
     let lab = lab();
     let (queue, other) = (queue(&lab), queue::<u32>(&lab));

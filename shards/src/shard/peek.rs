@@ -7,13 +7,30 @@ use crate::key::TimerKey;
 use crate::slab::Entry;
 use crate::wheel::Side;
 
+/// A place in the order of delivery, as far as it is known without moving anything.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    deadline: u64,
+    /// When the entry is filed anew, behind the others of its new tick; `None` where it lies in the
+    /// slot of its deadline.
+    refiled: Option<(u64, Stage)>,
+}
+
+/// What happens at a tick, in order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    /// The entries of a slot are looked at.
+    Walk,
+    /// Those that are due are handed out.
+    Due,
+    /// Late timers are handed out.
+    Late,
+}
+
 /// The best that a search has come across.
 #[derive(Clone, Copy)]
 struct Candidate {
-    deadline: u64,
-    /// Its entry will be filed anew before it comes up, and takes its place behind the others of
-    /// its tick.
-    displaced: bool,
+    place: Place,
     entry: Entry,
 }
 
@@ -21,6 +38,9 @@ struct Candidate {
 impl<T> Shard<T> {
     /// The timer that is handed out next, if nothing is scheduled, cancelled or moved before: the
     /// first of those with the earliest deadline. `None` if nothing is pending.
+    ///
+    /// On the hashed wheel, of timers that were moved later onto the same tick, it may name another
+    /// than comes first: in which order they are filed anew depends on the turns to come.
     ///
     /// Nothing is moved in the wheel for it, so it looks at all timers that are filed together with
     /// the first: O(levels), and those within 256 ticks of each other where the first is more than
@@ -30,39 +50,44 @@ impl<T> Shard<T> {
         if self.is_empty() {
             return None;
         }
-        let key = |candidate: Candidate| self.slab.key(candidate.entry);
-        let side = |side| self.slots.entries_of(self.slots.side(side));
         let mut ahead = None;
         let now = self.wheel.now();
-        let in_hand = self.batch.iter().map(|(entry, _)| entry);
-        if let Some(due) = self.first_due(in_hand.chain(side(Side::Due)), now, &mut ahead) {
-            return Some(key(due));
+        for (entry, _) in self.batch.iter() {
+            if self.is_due(entry, now, (now, Stage::Walk), &mut ahead) {
+                return Some(self.slab.key(entry));
+            }
         }
-        let fresh_after = now.max(self.fresh_after);
-        let fresh = self.first_due(side(Side::Fresh), fresh_after, &mut ahead);
-        let fresh_next = self.first_due(side(Side::FreshNext), self.horizon, &mut ahead);
-        // What was due as it came is next, but for what the wheel holds up to there.
-        let (rival, limit) = match (fresh, fresh_next) {
-            (Some(fresh), _) => (Some(fresh), fresh_after),
-            (None, Some(fresh_next)) => (Some(fresh_next), self.horizon),
-            (None, None) => (None, u64::MAX),
-        };
+        // The first late timer that stays late, and how far the wheel goes before it.
+        let deferred = self.slots.entries_of(self.slots.side(Side::Deferred));
+        let deferred = deferred.map(|entry| (entry, self.horizon));
+        let rival = self.slots.late_entries().chain(deferred).find(|(entry, after)| {
+            let refiled = (*after, Stage::Late);
+            self.is_due(*entry, *after, refiled, &mut ahead)
+        });
+        let limit = rival.map_or(u64::MAX, |(_, after)| after);
         // Of a slot that is being walked: before what is left in it.
-        for entry in side(Side::Ripe).chain(side(Side::Kept)) {
-            self.offer(entry, false, &mut ahead);
+        let ripe = self.slots.entries_of(self.slots.side(Side::Ripe));
+        let ripe_at = self.wheel.next(&self.slots).unwrap_or(now);
+        for entry in ripe {
+            self.offer(entry, |deadline| deadline > ripe_at, (ripe_at, Stage::Due), &mut ahead);
+        }
+        for entry in self.slots.entries_of(self.slots.side(Side::Kept)) {
+            // It comes up in the next round, when all others have.
+            let displaced = |deadline| !self.wheel.is_walking_slot_of(deadline);
+            self.offer(entry, displaced, (u64::MAX, Stage::Walk), &mut ahead);
         }
         self.wheel.visit(&self.slots, |slot, start| {
-            if start > ahead.map_or(limit, |best| best.deadline.min(limit)) {
+            if start > ahead.map_or(limit, |best| best.place.deadline.min(limit)) {
                 return false;
             }
+            let displaced = |deadline| !self.wheel.files_in(slot, deadline);
             for entry in self.slots.entries_of(slot) {
-                if let Some(deadline) = self.slab.probe(entry) {
-                    self.offer(entry, !self.wheel.files_in(slot, deadline), &mut ahead);
-                }
+                self.offer(entry, displaced, (start, Stage::Walk), &mut ahead);
             }
             true
         });
-        ahead.filter(|best| best.deadline <= limit).or(rival).map(key)
+        let ahead = ahead.filter(|best| best.place.deadline <= limit).map(|best| best.entry);
+        ahead.or(rival.map(|(entry, _)| entry)).map(|entry| self.slab.key(entry))
     }
 
     /// The first pending timer in a range of slots, for who walks over all of them in slices. A
@@ -71,32 +96,34 @@ impl<T> Shard<T> {
         self.slab.first_armed_in(slots)
     }
 
-    /// The first of these entries whose timer is due at `now`. Those before it that are not are
-    /// filed ahead when they are met.
-    fn first_due(
+    /// Whether an entry that comes up at `tick` is handed out there. One that is not, as its timer
+    /// was moved later, is filed anew and offered as that.
+    fn is_due(
         &self,
-        entries: impl Iterator<Item = Entry>,
-        now: u64,
-        ahead: &mut Option<Candidate>,
-    ) -> Option<Candidate> {
-        for entry in entries {
-            match self.slab.probe(entry) {
-                Some(deadline) if deadline <= now => {
-                    return Some(Candidate { deadline, displaced: false, entry });
-                }
-                Some(_) => self.offer(entry, true, ahead),
-                None => {}
-            }
+        entry: Entry,
+        tick: u64,
+        refiled: (u64, Stage),
+        best: &mut Option<Candidate>,
+    ) -> bool {
+        let Some(deadline) = self.slab.probe(entry) else { return false };
+        if deadline > tick {
+            self.offer(entry, |_| true, refiled, best);
         }
-        None
+        deadline <= tick
     }
 
     /// Takes an entry instead of the best so far, if it comes before that.
-    fn offer(&self, entry: Entry, displaced: bool, best: &mut Option<Candidate>) {
+    fn offer(
+        &self,
+        entry: Entry,
+        displaced: impl FnOnce(u64) -> bool,
+        refiled: (u64, Stage),
+        best: &mut Option<Candidate>,
+    ) {
         let Some(deadline) = self.slab.probe(entry) else { return };
-        let order = (deadline, displaced);
-        if best.is_none_or(|best| order < (best.deadline, best.displaced)) {
-            *best = Some(Candidate { deadline, displaced, entry });
+        let place = Place { deadline, refiled: displaced(deadline).then_some(refiled) };
+        if best.is_none_or(|best| place < best.place) {
+            *best = Some(Candidate { place, entry });
         }
     }
 }

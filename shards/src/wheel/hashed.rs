@@ -122,6 +122,10 @@ impl HashedWheel {
         self.slot(deadline) == slot
     }
 
+    pub(crate) fn is_walking_slot_of(&self, deadline: u64) -> bool {
+        self.walking == Some(self.slot(deadline))
+    }
+
     pub(crate) fn check_filing(&self, slot: usize, deadline: u64) {
         assert!(
             self.earliest <= deadline,

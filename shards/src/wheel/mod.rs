@@ -110,6 +110,14 @@ impl Wheel {
         }
     }
 
+    /// Whether the slot that is being walked is that of this deadline.
+    pub(crate) fn is_walking_slot_of(&self, deadline: u64) -> bool {
+        match self {
+            Self::Hierarchical(_) => false,
+            Self::Hashed(wheel) => wheel.is_walking_slot_of(deadline),
+        }
+    }
+
     /// Checks that an entry with this deadline, filed in `slot`, will come up in time.
     ///
     /// # Panics

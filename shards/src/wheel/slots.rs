@@ -18,10 +18,13 @@
 //!
 //! Cost: 128 bytes for 15 entries, 8.53 bytes an entry in full chunks.
 
+mod late;
+
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use self::late::LateGroups;
 use super::bitmap::Bitmap;
 use crate::slab::{Entry, Slab};
 
@@ -42,12 +45,10 @@ const NIL: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 #[repr(usize)]
 pub(crate) enum Side {
-    /// Due now, in order of delivery.
-    Due,
     /// Was due when it was scheduled; delivered once the wheel has come as far as that.
-    Fresh,
-    /// The same, since the last advance: waits for the next one.
-    FreshNext,
+    Late,
+    /// Was due when it was scheduled, since the last advance: waits for the next one.
+    Deferred,
     /// Of a slot of the hashed wheel that is being walked: what is for a later round.
     Kept,
     /// Of the same: what is due.
@@ -118,10 +119,15 @@ impl Batch {
 
     /// The next entry.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<Entry> {
-        let entry = *self.entries[..self.len].get(self.next)?;
+    pub(crate) fn first(&self) -> Option<Entry> {
+        self.entries[..self.len].get(self.next).copied()
+    }
+
+    /// Goes on behind the next entry, which [`first`](Self::first) has told.
+    #[inline]
+    pub(crate) fn skip(&mut self) {
+        debug_assert!(self.next < self.len, "there is no entry to skip");
         self.next += 1;
-        Some(entry)
     }
 
     /// The entries that are left, in order, each with its timer's deadline when it was looked up.
@@ -180,6 +186,7 @@ pub(crate) struct Slots {
     sweep: Option<Sweep>,
     /// The last pass looked at the young entries only, and that was not enough.
     next_is_deep: bool,
+    late: LateGroups,
 }
 
 impl Slots {
@@ -203,6 +210,7 @@ impl Slots {
             slack,
             sweep: None,
             next_is_deep: false,
+            late: LateGroups::new(),
         })
     }
 
@@ -317,9 +325,18 @@ impl Slots {
                 if sweep.deep {
                     let Slot { kept, young } = self.table[slot];
                     self.table[slot] = Slot { kept: Chain::EMPTY, young: self.join(kept, young) };
+                    if slot == self.side(Side::Late) {
+                        self.late.join();
+                    }
                 }
             }
+            if sweep.slot == self.side(Side::Late) {
+                self.count_swept_late(SLICE_ENTRIES - cost, slab);
+            }
             let (examined, stale) = self.sweep_slot(sweep.slot, SLICE_ENTRIES - cost, slab);
+            if sweep.slot == self.side(Side::Deferred) {
+                self.late.drop_deferred(stale);
+            }
             dropped += stale;
             sweep.examined += examined;
             sweep.dropped += stale;
@@ -499,6 +516,7 @@ impl Slots {
             next = self.chunks[next as usize].next;
         }
         assert_eq!(used, self.chunks.len(), "every chunk is in a chain or free");
+        self.check_late();
     }
 
     /// The slot that a sweep comes to after this one.

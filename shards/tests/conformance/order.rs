@@ -133,3 +133,120 @@ fn no_budget_means_no_progress_and_no_loss() {
         assert_eq!(rig.turn(1_000), [0, 1, 2]);
     });
 }
+
+#[test]
+fn late_timers_of_two_turns_keep_their_order_against_the_next_tick() {
+    on_each_wheel(|config| {
+        let mut rig = Rig::new(config);
+        let one = Budget { expired_max: 1, work_max: u32::MAX };
+        rig.schedule_all([1; 20]);
+        rig.schedule(2, 100);
+        let mut fired = Vec::new();
+        for late in [50, 51] {
+            rig.advance(1, one);
+            fired.extend(rig.rest());
+            rig.schedule(1, late);
+        }
+        fired.extend(rig.turns(2, one));
+        let expected: Vec<_> = (0..20).chain([50, 51, 100]).collect();
+        assert_eq!(fired, expected);
+    });
+}
+
+#[test]
+fn late_timers_of_many_turns_come_behind_the_tick_at_which_each_was_scheduled() {
+    for budget in BUDGETS {
+        on_each_wheel(|config| {
+            let mut rig = Rig::new(config);
+            // Three timers a tick, of which a turn with a budget of one delivers one.
+            rig.schedule_all((0..120).map(|number| 1 + number / 3));
+            let mut fired = Vec::new();
+            for now in 1..40 {
+                rig.advance(now, budget);
+                fired.extend(rig.rest());
+                rig.schedule(now.saturating_sub(now % 4), 1_000 + now as u32);
+            }
+            fired.extend(rig.turns(40, budget));
+            let ticks = (1..41).flat_map(|tick| {
+                let late = (tick < 40).then_some(1_000 + tick);
+                (3 * tick - 3..3 * tick).chain(late)
+            });
+            assert_eq!(fired, ticks.collect::<Vec<u32>>(), "with {budget:?}");
+        });
+    }
+}
+
+#[test]
+fn late_timer_comes_in_the_next_turn_where_the_late_one_before_it_is_cancelled() {
+    on_each_wheel(|config| {
+        let mut rig = Rig::new(config);
+        let one = Budget { expired_max: 1, work_max: u32::MAX };
+        rig.schedule_all([1, 1]);
+        rig.advance(1, one);
+        assert_eq!(rig.rest(), [0]);
+        let cancelled = rig.schedule(1, 50);
+        rig.advance(1, one);
+        assert_eq!(rig.rest(), [1]);
+        // Its entry stays behind among the late ones.
+        assert_eq!(rig.cancel(cancelled).task(), Some(50));
+        rig.schedule(1, 51);
+        rig.schedule(2, 100);
+        rig.advance(2, one);
+        assert_eq!(rig.rest(), [51]);
+        rig.advance(2, one);
+        assert_eq!(rig.rest(), [100]);
+    });
+}
+
+#[test]
+fn peek_names_what_pop_expired_gives_among_late_and_stale_entries() {
+    on_each_wheel(|config| {
+        let mut rig = Rig::new(config);
+        let one = Budget { expired_max: 1, work_max: u32::MAX };
+        rig.schedule_all((0..40).map(|number| 1 + number / 20));
+        let mut fired = 0;
+        let mut late = Vec::new();
+        for turn in 0..200 {
+            let now = 1 + turn / 30;
+            rig.advance(now, one);
+            let named = rig.shard.peek();
+            if let Some(expired) = rig.shard.pop_expired() {
+                assert_eq!(named, Some(expired.key), "in turn {turn}");
+                fired += 1;
+            }
+            if turn < 60 {
+                late.push(rig.schedule(now, 100));
+            }
+            if turn % 3 == 0
+                && let Some(key) = late.pop()
+            {
+                let _outcome = rig.cancel(key);
+            }
+        }
+        assert!(fired > 40, "late timers were among the {fired} that fired");
+        assert!(rig.shard.is_empty());
+    });
+}
+
+#[test]
+fn peek_names_what_pop_expired_gives_where_a_due_timer_was_moved_onto_a_tick_ahead() {
+    on_each_wheel(|config| {
+        let mut rig = Rig::new(config);
+        let keys = rig.schedule_all([1; 80]);
+        let ahead = [50, 51].map(|task| rig.schedule(3, task));
+        rig.advance(2, Budget { expired_max: 1, work_max: u32::MAX });
+        assert_eq!(rig.rest(), [0]);
+        // It is filed anew when it comes up, behind the timers of its new tick.
+        let _moved = rig.reset(keys[75], 3);
+        for (number, key) in keys.iter().enumerate().skip(1) {
+            if number != 75 {
+                let _gone = rig.cancel(*key);
+            }
+        }
+        rig.advance(3, Budget::UNLIMITED);
+        for expected in [ahead[0], ahead[1], keys[75]] {
+            assert_eq!(rig.shard.peek(), Some(expected));
+            assert_eq!(rig.shard.pop_expired().map(|expired| expired.key), Some(expected));
+        }
+    });
+}

@@ -2,18 +2,19 @@
 //!
 //! The twin is an ordered map from places to timers. A place is a tick and a sequence number, so
 //! that reading the map from its front is what a shard promises: by deadline, and within a tick in
-//! the order of filing. The twin follows the contract and not the code, so two things that the
-//! contract leaves open are left open here as well:
+//! the order of filing. A timer that is late when it is scheduled has a place behind all others of
+//! the tick that the shard has been told, and is not delivered in the same turn.
 //!
-//! * where within its tick a timer comes that was moved later, and
-//! * whether a timer that was due when it was scheduled comes with the next turn or with a later
-//!   one, if the turn before was not brought to its end.
+//! The twin follows the contract and not the code, so one thing that the contract leaves open is
+//! left open here as well: where within its tick a timer comes that was moved later. As long as
+//! nothing is scheduled, cancelled or moved, [`Shard::peek`] must go on naming the timer that comes
+//! next. On the hashed wheel it may name another where both were moved later onto the same tick.
 
 use std::collections::BTreeMap;
 
 use corewheel_shard::{
     ArmOutcome, Budget, CancelOutcome, Counters, Expired, Full, ResetOutcome, Shard, ShardConfig,
-    Tick, TimerKey,
+    Tick, TimerKey, WheelKind,
 };
 
 /// Entries that are looked at beyond the budget: the rest of a chunk, and of the chunk before.
@@ -31,8 +32,9 @@ pub(crate) struct Twin {
     pub(crate) thorough: bool,
     pending: BTreeMap<TimerKey, Timer>,
     order: BTreeMap<Place, TimerKey>,
-    /// Due when they were scheduled, and not known to be in the order yet; by sequence number.
-    waiting: BTreeMap<u64, TimerKey>,
+    /// What the shard has named as next, while nothing has changed since.
+    peeked: Option<TimerKey>,
+    wheel: WheelKind,
     grants: BTreeMap<TimerKey, Grant>,
     /// The generation last seen in each slot, and whether its timer has fired.
     slots: BTreeMap<u32, (u32, bool)>,
@@ -55,23 +57,18 @@ pub(crate) struct Twin {
 struct Timer {
     task: u64,
     deadline: u64,
-    sequence: u64,
-    spot: Spot,
+    place: Place,
+    /// The turn in which it was late when it was scheduled: it is not delivered in that one.
+    late_in: Option<u64>,
     /// Whether it was moved later, so that its place within its tick is not told.
     moved: bool,
-}
-
-#[derive(Clone, Copy)]
-enum Spot {
-    Ordered(Place),
-    Waiting { since: u64, turn: u64 },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Place {
     tick: u64,
     /// Due when it was scheduled: comes after what was filed for the tick.
-    fresh: bool,
+    late: bool,
     sequence: u64,
 }
 
@@ -99,7 +96,8 @@ impl Twin {
             thorough: true,
             pending: BTreeMap::new(),
             order: BTreeMap::new(),
-            waiting: BTreeMap::new(),
+            peeked: None,
+            wheel: config.wheel,
             grants: BTreeMap::new(),
             slots: BTreeMap::new(),
             expected: Counters::default(),
@@ -234,7 +232,6 @@ impl Twin {
     pub(crate) fn advance(&mut self, now: Tick, budget: Budget) {
         self.shard.advance(now, budget);
         if self.turn_done {
-            self.order_waiting();
             self.left_max = 0;
         } else {
             let left = u64::from(self.budget.work_max).saturating_add(14);
@@ -250,7 +247,12 @@ impl Twin {
     /// Hands out one timer; false if there is none.
     pub(crate) fn pop(&mut self) -> bool {
         let before = self.work_done();
+        let named = self.peeked.take().or_else(|| self.shard.peek());
         let expired = self.shard.pop_expired();
+        match &expired {
+            Some(expired) => self.check_named(named, expired.key),
+            None => self.peeked = named,
+        }
         self.work += self.work_done() - before;
         if let Some(expired) = &expired {
             self.note_fired(expired);
@@ -355,9 +357,11 @@ impl Twin {
         if let Some(first) = peeked {
             self.check_next(first);
         }
-        let ordered = self.order.keys().next().map(|place| place.tick);
-        let waiting = self.waiting.values().map(|key| self.pending[key].deadline);
-        let earliest = waiting.chain(ordered).min();
+        if let (Some(first), Some(_)) = (peeked, self.peeked) {
+            self.check_named(self.peeked, first);
+        }
+        self.peeked = peeked;
+        let earliest = self.order.keys().next().map(|place| place.tick);
         if let (Some(next), Some(earliest)) = (next, earliest) {
             let bound = earliest.max(self.horizon);
             assert!(next <= bound, "next is {next}, and a timer is due at {bound}");
@@ -387,29 +391,22 @@ impl Twin {
     fn insert(&mut self, key: TimerKey, deadline: u64, task: u64) {
         self.swept |= self.shard.entries() > UNSWEPT_MAX;
         let sequence = self.next_sequence();
-        let spot = if deadline > self.horizon {
-            Spot::Ordered(Place { tick: deadline, fresh: false, sequence })
-        } else {
-            Spot::Waiting { since: self.horizon, turn: self.turn }
-        };
-        self.put(key, Timer { task, deadline, sequence, spot, moved: false });
+        let late = deadline <= self.horizon;
+        let place = Place { tick: deadline.max(self.horizon), late, sequence };
+        let late_in = late.then_some(self.turn);
+        self.put(key, Timer { task, deadline, place, late_in, moved: false });
     }
 
     fn put(&mut self, key: TimerKey, timer: Timer) {
-        let before = match timer.spot {
-            Spot::Ordered(place) => self.order.insert(place, key),
-            Spot::Waiting { .. } => self.waiting.insert(timer.sequence, key),
-        };
-        assert_eq!(before, None, "a place is taken once");
+        assert_eq!(self.order.insert(timer.place, key), None, "a place is taken once");
+        self.peeked = None;
         self.pending.insert(key, timer);
         self.expected.pending_max = self.expected.pending_max.max(self.pending.len() as u64);
     }
 
     fn displace(&mut self, timer: &Timer) {
-        match timer.spot {
-            Spot::Ordered(place) => self.order.remove(&place),
-            Spot::Waiting { .. } => self.waiting.remove(&timer.sequence),
-        };
+        self.peeked = None;
+        self.order.remove(&timer.place);
     }
 
     fn remove(&mut self, key: TimerKey, fired: bool) -> Timer {
@@ -420,28 +417,12 @@ impl Twin {
     }
 
     fn postpone(&mut self, key: TimerKey, mut timer: Timer, deadline: u64) {
-        timer.moved |= deadline > timer.deadline;
         timer.deadline = deadline;
-        if let Spot::Ordered(place) = &mut timer.spot
-            && deadline > place.tick
-        {
-            (place.tick, place.fresh) = (deadline, false);
+        if deadline > timer.place.tick {
+            (timer.place.tick, timer.place.late) = (deadline, false);
+            timer.moved = true;
         }
         self.put(key, timer);
-    }
-
-    /// What was due when it was scheduled comes next, after what was due before it.
-    fn order_waiting(&mut self) {
-        for (sequence, key) in std::mem::take(&mut self.waiting) {
-            let timer = self.pending.get_mut(&key).expect("what waits is pending");
-            let fresh = timer.deadline <= self.horizon;
-            let tick = timer.deadline.max(self.horizon);
-            // One that has stayed where it was is in its order there.
-            timer.moved &= !fresh;
-            let place = Place { tick, fresh, sequence };
-            timer.spot = Spot::Ordered(place);
-            self.order.insert(place, key);
-        }
     }
 
     fn note_fired(&mut self, expired: &Expired<u64>) {
@@ -452,49 +433,47 @@ impl Twin {
         assert!(self.popped < self.budget.expired_max, "more fire than may");
         self.popped += 1;
         self.expected.fired += 1;
-        if let Spot::Waiting { turn, .. } = timer.spot {
-            assert!(turn < self.turn, "{expired:?} was due already, and fires in the same turn");
-        }
+        let same_turn = timer.late_in == Some(self.turn);
+        assert!(!same_turn, "{expired:?} was due already, and fires in the same turn");
     }
 
     /// Checks that a pending timer may be the one that is handed out next.
     fn check_next(&self, key: TimerKey) {
-        let first = self.order.keys().next().copied();
-        let timer = self.pending[&key];
-        match timer.spot {
-            Spot::Ordered(place) => {
-                let first = first.expect("it was in the order");
-                assert_eq!((place.tick, place.fresh), (first.tick, first.fresh), "out of order");
-                let rest = self.order.range(first..place).map(|(_, key)| self.pending[key].moved);
-                assert!(timer.moved || rest.min() != Some(false), "out of order within a tick");
-            }
-            Spot::Waiting { since, .. } => {
-                let late = first.filter(|first| first.tick <= since);
-                assert_eq!(late, None, "what was due before {key:?} comes before it");
-                let mut rest = self.waiting.range(..timer.sequence);
-                let in_order = timer.moved || rest.all(|(_, key)| self.pending[key].moved);
-                assert!(in_order, "out of order among those that were due already");
-            }
-        }
+        let first = *self.order.keys().next().expect("what is next is pending");
+        let Timer { place, moved, .. } = self.pending[&key];
+        assert_eq!((place.tick, place.late), (first.tick, first.late), "out of order");
+        let mut rest = self.order.range(first..place).map(|(_, key)| self.pending[key].moved);
+        assert!(moved || rest.all(|moved| moved), "out of order within a tick");
+    }
+
+    /// Checks that the shard has named the timer that comes next.
+    fn check_named(&self, named: Option<TimerKey>, next: TimerKey) {
+        let timers =
+            named.and_then(|named| Some((self.pending.get(&named)?, &self.pending[&next])));
+        let open = timers.is_some_and(|(named, next)| {
+            let same_tick = named.place.tick == next.place.tick;
+            self.wheel == WheelKind::Hashed && named.moved && next.moved && same_tick
+        });
+        assert!(open || named == Some(next), "{next:?} comes next, and {named:?} was named");
     }
 
     fn note_turn_over(&mut self) {
         let unlimited = self.budget.work_max == u32::MAX && self.popped < self.budget.expired_max;
         let behind = self.shard.is_behind();
         if unlimited || !behind {
-            let first = self.order.keys().next().filter(|place| place.tick <= self.horizon);
-            assert_eq!(first, None, "it is due at {}, and nothing more fires", self.horizon);
-            let (turn, horizon) = (self.turn, self.horizon);
-            for key in self.waiting.values() {
-                let timer = &self.pending[key];
-                assert!(behind || timer.deadline > horizon, "turn {turn} says that it is done");
+            let due = self.order.range(..=self.place_max()).map(|(_, key)| &self.pending[key]);
+            for timer in due {
+                let deferred = behind && timer.late_in == Some(self.turn);
+                assert!(deferred, "due at {}, and nothing more fires", timer.deadline);
             }
         }
         // An empty shard is not behind, and yet may have stale entries before it.
         let done = unlimited || (!behind && !self.pending.is_empty());
-        if done && !behind {
-            self.order_waiting();
-        }
         self.turn_done |= done;
+    }
+
+    /// The last place that is due.
+    fn place_max(&self) -> Place {
+        Place { tick: self.horizon, late: true, sequence: u64::MAX }
     }
 }
