@@ -4,7 +4,7 @@ mod batch;
 pub(crate) mod many;
 mod moving;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 
 use corewheel_shard::Tick;
 
+use self::batch::Gathered;
 pub use self::batch::{Batch, Refused};
 use crate::class::ClassId;
 use crate::clock::NearClock;
 use crate::driver::is_shard_thread;
 use crate::error::{Closed, ScheduleError, TimeoutError, WaitError};
-use crate::handle::{ShardId, TimerHandle};
+use crate::handle::{ServiceId, ShardId, TimerHandle};
 use crate::lane::{LaneSender, Refusal, Request};
 use crate::mesh::{Directory, Door};
 use crate::scale::Scale;
@@ -73,15 +74,19 @@ use crate::timers::Timers;
 pub struct Client<T: 'static = std::convert::Infallible> {
     directory: Arc<Directory<T>>,
     clock: NearClock,
+    service: ServiceId,
     lanes: RefCell<Vec<Option<LaneSender<T>>>>,
-    /// Room for what the next batch gathers, kept from the last one.
-    room: Vec<Request<T>>,
+    /// How many lanes it has opened.
+    opened: Cell<u64>,
+    gathered: Gathered<T>,
 }
 
 impl<T: Send + 'static> Client<T> {
     pub(crate) fn new(directory: Arc<Directory<T>>) -> Self {
         let clock = NearClock::new(directory.clock.clone());
-        Self { directory, clock, lanes: RefCell::default(), room: Vec::new() }
+        let service = directory.service;
+        let (lanes, opened, gathered) = (RefCell::default(), Cell::new(0), Gathered::new());
+        Self { directory, clock, service, lanes, opened, gathered }
     }
 
     /// Schedules a typed timer on a shard, to be given to the service's handler there after
@@ -151,23 +156,32 @@ impl<T: Send + 'static> Client<T> {
     /// Ends a timer and tells what became of it, with its task. Await the answer, or
     /// [`wait`](Answer::wait) for it; the cancel is on its way either way.
     ///
-    /// It cannot be refused. It may come before the timer does, from another client.
+    /// It cannot be refused. It may come before the timer does, from another client. A timer of
+    /// another service is answered at once, with `Foreign`.
     pub fn cancel(&self, timer: TimerHandle) -> Answer<CancelOutcome<RemoteTask<T>>> {
+        if !timer.is_of(self.service) {
+            return Answer::ready(CancelOutcome::Foreign);
+        }
         let (sender, answer) = oneshot::channel();
         self.send(timer.shard(), Request::Cancel { key: timer.key(), answer: Some(sender) });
         Answer(answer)
     }
 
     /// Ends a timer and asks for no answer. It does not wake the shard, which drops the task when
-    /// it next comes by; the timer will not fire if it has not.
+    /// it next comes by; the timer will not fire if it has not. Nothing is done about a timer of
+    /// another service.
     #[inline]
     pub fn cancel_detached(&self, timer: TimerHandle) {
+        if !timer.is_of(self.service) {
+            return;
+        }
         self.send(timer.shard(), Request::Cancel { key: timer.key(), answer: None });
     }
 
     /// Moves a timer to `delay` from now and tells whether it was still there.
     ///
-    /// It cannot be refused. It may come before the timer does, from another client.
+    /// It cannot be refused. It may come before the timer does, from another client. A timer of
+    /// another service is answered at once, with `Foreign`.
     pub fn reset(&self, timer: TimerHandle, delay: Duration) -> Answer<ResetOutcome> {
         self.reset_to(timer, self.tick_after(self.clock.nanos(), delay))
     }
@@ -177,9 +191,13 @@ impl<T: Send + 'static> Client<T> {
         self.reset_to(timer, self.tick_at(at))
     }
 
-    /// Moves a timer to `delay` from now and asks for no answer.
+    /// Moves a timer to `delay` from now and asks for no answer. Nothing is done about a timer of
+    /// another service.
     #[inline]
     pub fn reset_detached(&self, timer: TimerHandle, delay: Duration) {
+        if !timer.is_of(self.service) {
+            return;
+        }
         let deadline = self.tick_after(self.clock.nanos(), delay);
         self.send(timer.shard(), Request::Reset { key: timer.key(), deadline, answer: None });
     }
@@ -227,9 +245,7 @@ impl<T: Send + 'static> Client<T> {
     /// Gathers commands onto one shard and sends them together: 64 of them share a fence and a look
     /// at whether the shard sleeps. It keeps the room for them for the next batch.
     pub fn batch(&mut self, shard: ShardId) -> Batch<'_, T> {
-        let mut staged = std::mem::take(&mut self.room);
-        staged.reserve(batch::BATCH);
-        Batch { client: self, shard, class: ClassId::NONE, staged, refused: Vec::new() }
+        Batch::new(self, shard)
     }
 
     /// Sets by what a shard scales its [`ScaledTimeouts`](crate::ScaledTimeouts): wakes it, and
@@ -316,6 +332,7 @@ impl<T: Send + 'static> Client<T> {
         shard: ShardId,
         mut request: Request<T>,
     ) -> Result<TimerHandle, ScheduleError<Request<T>>> {
+        self.send_forgotten();
         let mut lanes = self.lanes.borrow_mut();
         loop {
             let Ok((lane, door)) = self.lane(&mut lanes, shard) else {
@@ -328,7 +345,7 @@ impl<T: Send + 'static> Client<T> {
                 }
                 Err(Refusal::Closed) => {}
                 Ok(key) => match lane.send(request, &door.bell) {
-                    Ok(()) => return Ok(TimerHandle::new(shard, key)),
+                    Ok(()) => return Ok(self.service.home(shard).handle(key)),
                     Err(mut back) => {
                         request = back.pop().expect("what was just sent comes back");
                     }
@@ -340,6 +357,9 @@ impl<T: Send + 'static> Client<T> {
     }
 
     fn reset_to(&self, timer: TimerHandle, deadline: Tick) -> Answer<ResetOutcome> {
+        if !timer.is_of(self.service) {
+            return Answer::ready(ResetOutcome::Foreign);
+        }
         let (sender, answer) = oneshot::channel();
         let request = Request::Reset { key: timer.key(), deadline, answer: Some(sender) };
         self.send(timer.shard(), request);
@@ -350,6 +370,13 @@ impl<T: Send + 'static> Client<T> {
     /// dropped, and with it the way for the answer.
     #[inline]
     pub(crate) fn send(&self, shard: ShardId, request: Request<T>) {
+        self.send_forgotten();
+        self.send_now(shard, request);
+    }
+
+    /// Sends a cancel or a reset, and nothing that a batch has gathered.
+    #[inline]
+    fn send_now(&self, shard: ShardId, request: Request<T>) {
         let mut lanes = self.lanes.borrow_mut();
         let unsent = match self.lane(&mut lanes, shard) {
             Err(Closed) => vec![request],
@@ -377,8 +404,20 @@ impl<T: Send + 'static> Client<T> {
         let lane = &mut lanes[index];
         match lane {
             Some(lane) => Ok((lane, door)),
-            None => Ok((lane.insert(self.directory.connect(shard)?), door)),
+            None => Ok((self.open_lane(lane, shard)?, door)),
         }
+    }
+
+    #[cold]
+    fn open_lane<'a>(
+        &self,
+        lane: &'a mut Option<LaneSender<T>>,
+        shard: ShardId,
+    ) -> Result<&'a mut LaneSender<T>, Closed> {
+        let lane = lane.insert(self.directory.connect(shard)?);
+        self.opened.set(self.opened.get() + 1);
+        lane.number = self.opened.get();
+        Ok(lane)
     }
 
     /// Sends cancels and resets again that came back from a lane which its owner has closed, over
@@ -423,6 +462,14 @@ impl<T> fmt::Debug for Client<T> {
 pub struct Answer<O>(oneshot::Receiver<O>);
 
 impl<O> Answer<O> {
+    /// One that is there already.
+    fn ready(outcome: O) -> Self {
+        let (sender, answer) = oneshot::channel();
+        let sent = sender.send(outcome);
+        debug_assert!(sent.is_ok(), "the receiver is there");
+        Self(answer)
+    }
+
     /// Blocks this thread until the answer is there.
     ///
     /// # Errors

@@ -174,6 +174,8 @@ pub(crate) struct LaneSender<T: 'static> {
     /// The most keys that the owner grants in advance.
     window: usize,
     shared: Arc<LaneShared<T>>,
+    /// Tells the lanes of one client apart, which sets it.
+    pub(crate) number: u64,
 }
 
 /// The owner's end.
@@ -216,6 +218,7 @@ pub(crate) fn lane<T>(
         keys_used: 0,
         window,
         shared: Arc::clone(&shared),
+        number: 0,
     };
     let receiver = LaneReceiver {
         requests: request_out,

@@ -13,14 +13,14 @@ impl<T: Send + 'static> Timers<T> {
     /// Ends timers of this shard, and returns what became of each, in the order in which they are
     /// given. The clock is read once.
     ///
-    /// Those of other shards are answered with `Elsewhere`, and nothing is done; for a mixture
-    /// there is [`Client::cancel_many`](crate::Client::cancel_many), or a
-    /// [`TimerGroup`](crate::TimerGroup).
+    /// Those of other services are answered with `Foreign`, those of other shards with `Elsewhere`,
+    /// and nothing is done. For timers of several shards there is
+    /// [`Client::cancel_many`](crate::Client::cancel_many), or a [`TimerGroup`](crate::TimerGroup).
     pub fn cancel_many(&self, timers: &[TimerHandle]) -> Vec<CancelOutcome<Task<T>>> {
         let now = self.core().nanos_near();
         let cancel = |timer: &TimerHandle| {
-            if timer.shard() != self.shard_id() {
-                return CancelOutcome::Elsewhere(timer.shard());
+            if timer.home() != self.core().home() {
+                return self.cancel_not_here(*timer);
             }
             self.core().cancel(timer.key(), now)
         };
@@ -95,8 +95,10 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// Why it stays where it is.
     pub fn move_to(&self, timer: TimerHandle, shard: ShardId) -> Result<TimerHandle, MoveError> {
-        if timer.shard() != self.shard_id() {
-            return Err(MoveError::Elsewhere(timer.shard()));
+        if timer.home() != self.core().home() {
+            let foreign = self.core().is_foreign(timer);
+            let elsewhere = MoveError::Elsewhere(timer.shard());
+            return Err(if foreign { MoveError::Foreign } else { elsewhere });
         }
         self.core().move_to(timer.key(), shard)
     }
@@ -104,7 +106,7 @@ impl<T: Send + 'static> Timers<T> {
     /// The name of a timer that was moved from this shard, for as long as that is remembered; it
     /// may have been moved on from there.
     pub fn moved_to(&self, timer: TimerHandle) -> Option<TimerHandle> {
-        if timer.shard() != self.shard_id() {
+        if timer.home() != self.core().home() {
             return None;
         }
         self.core().moved_to(timer.key())

@@ -39,7 +39,7 @@ use crate::clock::{Clock, nanos_after, saturating_nanos};
 use crate::config::Settings;
 use crate::contain::drop_each;
 use crate::error::Closed;
-use crate::handle::{ShardId, TimerHandle};
+use crate::handle::{ServiceId, ShardId, TimerHandle};
 use crate::lane::{LaneCounts, LaneReceiver, LaneSender, LaneShared, lane};
 use crate::scale::Scale;
 use crate::shutdown::{ShutdownPolicy, UnreadReport};
@@ -58,6 +58,7 @@ pub(crate) struct Order<T: 'static> {
 
 /// What all parts of a service share.
 pub(crate) struct Directory<T: 'static> {
+    pub(crate) service: ServiceId,
     pub(crate) clock: Clock,
     pub(crate) tick: TickLength,
     pub(crate) settings: Settings,
@@ -115,6 +116,7 @@ impl<T: Send + 'static> Directory<T> {
     ) -> Self {
         let doors = (0..settings.shards).map(|_| Door::new(settings.classes.len())).collect();
         Self {
+            service: ServiceId::next(),
             clock,
             tick: settings.tick,
             settings,

@@ -19,6 +19,8 @@ pub enum MoveError {
     /// The timer lives on this shard, and was not asked for there. Use
     /// [`Client::move_to`](crate::Client::move_to).
     Elsewhere(ShardId),
+    /// The handle belongs to another service.
+    Foreign,
     /// It is a callback that stays on its core, scheduled with
     /// [`Timers::schedule_fn`](crate::Timers::schedule_fn) or by what is built on it. One that may
     /// travel is scheduled with [`Client::schedule_fn_on`](crate::Client::schedule_fn_on).
@@ -41,6 +43,7 @@ impl fmt::Display for MoveError {
             Self::Elsewhere(shard) => {
                 write!(f, "the timer lives on {shard:?}; move it with a client")
             }
+            Self::Foreign => f.write_str("the handle belongs to another service"),
             Self::LocalCallback => f.write_str(
                 "a callback of its own core cannot travel; schedule it with Client::schedule_fn_on",
             ),

@@ -246,6 +246,8 @@ pub enum CancelOutcome<K> {
     /// The handle belongs to this other shard, or its timer was moved there, and nothing was done.
     /// Use [`Timers::client`](crate::Timers::client).
     Elsewhere(ShardId),
+    /// The handle belongs to another service, and nothing was done.
+    Foreign,
 }
 
 impl<K> CancelOutcome<K> {
@@ -279,6 +281,8 @@ pub enum ResetOutcome {
     /// The handle belongs to this other shard, or its timer was moved there, and nothing was done.
     /// Use [`Timers::client`](crate::Timers::client).
     Elsewhere(ShardId),
+    /// The handle belongs to another service, and nothing was done.
+    Foreign,
 }
 
 impl From<ShardReset> for ResetOutcome {

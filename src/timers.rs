@@ -143,8 +143,8 @@ impl<T: Send + 'static> Timers<T> {
     /// still be cancelled; after `Cancelled` it has not run and will not.
     #[inline]
     pub fn cancel(&self, timer: TimerHandle) -> CancelOutcome<Task<T>> {
-        if timer.shard() != self.shard_id() {
-            return CancelOutcome::Elsewhere(timer.shard());
+        if timer.home() != self.core.home() {
+            return self.cancel_not_here(timer);
         }
         self.core.cancel(timer.key(), self.core.nanos_near())
     }
@@ -153,17 +153,35 @@ impl<T: Send + 'static> Timers<T> {
     /// is counted from `now`.
     #[inline]
     pub fn cancel_at(&self, timer: TimerHandle, now: Instant) -> CancelOutcome<Task<T>> {
-        if timer.shard() != self.shard_id() {
-            return CancelOutcome::Elsewhere(timer.shard());
+        if timer.home() != self.core.home() {
+            return self.cancel_not_here(timer);
         }
         self.core.cancel(timer.key(), self.core.directory().clock.nanos_at(now))
+    }
+
+    /// What a cancel finds whose timer is of another shard or of another service.
+    #[cold]
+    pub(crate) fn cancel_not_here(&self, timer: TimerHandle) -> CancelOutcome<Task<T>> {
+        if self.core.is_foreign(timer) {
+            return CancelOutcome::Foreign;
+        }
+        CancelOutcome::Elsewhere(timer.shard())
+    }
+
+    /// What a reset finds whose timer is of another shard or of another service.
+    #[cold]
+    fn reset_not_here(&self, timer: TimerHandle) -> ResetOutcome {
+        if self.core.is_foreign(timer) {
+            return ResetOutcome::Foreign;
+        }
+        ResetOutcome::Elsewhere(timer.shard())
     }
 
     /// Moves a timer of this shard to `delay` from now. Later is one store.
     #[inline]
     pub fn reset(&self, timer: TimerHandle, delay: Duration) -> ResetOutcome {
-        if timer.shard() != self.shard_id() {
-            return ResetOutcome::Elsewhere(timer.shard());
+        if timer.home() != self.core.home() {
+            return self.reset_not_here(timer);
         }
         self.core.reset(timer.key(), self.core.deadline_after(delay))
     }
@@ -171,8 +189,8 @@ impl<T: Send + 'static> Timers<T> {
     /// Moves a timer of this shard to a moment. Later is one store.
     #[inline]
     pub fn reset_at(&self, timer: TimerHandle, at: Instant) -> ResetOutcome {
-        if timer.shard() != self.shard_id() {
-            return ResetOutcome::Elsewhere(timer.shard());
+        if timer.home() != self.core.home() {
+            return self.reset_not_here(timer);
         }
         self.core.reset(timer.key(), self.core.deadline_at(at))
     }
@@ -228,8 +246,8 @@ impl<T: Send + 'static> Timers<T> {
     /// Moves a timer of this shard to a deadline that was worked out before. Later is one store.
     #[inline]
     pub fn reset_to(&self, timer: TimerHandle, deadline: Deadline) -> ResetOutcome {
-        if timer.shard() != self.shard_id() {
-            return ResetOutcome::Elsewhere(timer.shard());
+        if timer.home() != self.core.home() {
+            return self.reset_not_here(timer);
         }
         self.core.reset(timer.key(), deadline.0)
     }
@@ -321,7 +339,8 @@ impl<T: Send + 'static> Timers<T> {
     }
 
     /// When a timer of this shard is due: its deadline, rounded up to a tick. `None` if it is not
-    /// pending here: it has fired, was cancelled, was moved away, or is another shard's.
+    /// pending here: it has fired, was cancelled, was moved away, or is another shard's or another
+    /// service's.
     pub fn deadline(&self, timer: TimerHandle) -> Option<Instant> {
         let directory = self.core.directory();
         let deadline = self.pending(timer)?;
@@ -329,14 +348,14 @@ impl<T: Send + 'static> Timers<T> {
     }
 
     /// How long a timer of this shard still has; zero if it is due. `None` if it is not pending
-    /// here.
+    /// here, or is another service's.
     pub fn remaining(&self, timer: TimerHandle) -> Option<Duration> {
         let deadline = self.pending(timer)?;
         Some(self.core.directory().remaining(deadline, self.core.nanos_near()))
     }
 
     fn pending(&self, timer: TimerHandle) -> Option<Tick> {
-        if timer.shard() != self.shard_id() {
+        if timer.home() != self.core.home() {
             return None;
         }
         self.core.deadline_of(timer.key())

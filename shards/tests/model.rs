@@ -19,6 +19,7 @@ mod twin;
 use twin::Twin;
 
 const HISTORIES: u64 = 2_000;
+const OVERLOADS: u64 = 400;
 const STORMS: u64 = 4;
 const STEPS_MAX: usize = 150;
 
@@ -50,7 +51,7 @@ fn random_histories_are_those_of_an_ordered_map() {
 #[test]
 fn overloaded_shard_delivers_in_the_order_of_an_ordered_map() {
     let first = setting("COREWHEEL_SEED").unwrap_or_else(|| fastrand::u64(..));
-    let count = setting("COREWHEEL_HISTORIES").unwrap_or(HISTORIES);
+    let count = setting("COREWHEEL_HISTORIES").unwrap_or(OVERLOADS);
     for seed in (0..count).map(|number| first.wrapping_add(number)) {
         let mut rng = Rng::with_seed(seed);
         let config = random_config(&mut rng);

@@ -1,5 +1,6 @@
 //! Commands onto one shard that are sent together.
 
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -8,12 +9,32 @@ use corewheel_shard::Tick;
 use super::Client;
 use crate::class::{ClassId, TimerClass, UnknownClass};
 use crate::contain::drop_each;
-use crate::error::ScheduleError;
+use crate::error::{Closed, ScheduleError};
 use crate::handle::{ShardId, TimerHandle};
 use crate::lane::{Refusal, Request};
 
 /// Requests that a [`Batch`] sends together.
-pub(super) const BATCH: usize = 64;
+const BATCH: usize = 64;
+
+/// What a batch has gathered and not sent yet.
+///
+/// It lies in the client and not in the batch: the keys of the timers are taken from the client's
+/// lane, and the owner of the lane gives keys to timers in the order in which it granted them. A
+/// key that were taken and never used would shift the keys of all later timers of the lane. So what
+/// a forgotten batch has gathered is sent before anything else of its client.
+pub(super) struct Gathered<T: 'static> {
+    /// The shard, where a batch gathers for it, or was forgotten while it did.
+    shard: Cell<Option<ShardId>>,
+    requests: RefCell<Vec<Request<T>>>,
+    /// The lane from which the keys are.
+    lane: Cell<u64>,
+}
+
+impl<T> Gathered<T> {
+    pub(super) fn new() -> Self {
+        Self { shard: Cell::new(None), requests: RefCell::default(), lane: Cell::new(0) }
+    }
+}
 
 /// A timer of a batch that was not accepted, because the shard was closed meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +47,8 @@ pub struct Refused<T> {
 /// Commands onto one shard that are sent together, 64 at a time; made by [`Client::batch`].
 ///
 /// What is gathered is sent when there are that many, by [`send`](Self::send), or when the batch is
-/// dropped.
+/// dropped. What a [forgotten](std::mem::forget) batch has gathered is sent before the next command
+/// of its client; if there is none, it is dropped with the client.
 ///
 /// ```
 /// use corewheel::{Fired, Runtime, ShardId, ShutdownPolicy, TimerService, Timers};
@@ -50,11 +72,19 @@ pub struct Refused<T> {
 /// ```
 #[must_use = "call `send` to learn whether everything was accepted"]
 pub struct Batch<'a, T: Send + 'static> {
-    pub(super) client: &'a mut Client<T>,
-    pub(super) shard: ShardId,
-    pub(super) class: ClassId,
-    pub(super) staged: Vec<Request<T>>,
-    pub(super) refused: Vec<Refused<T>>,
+    client: &'a mut Client<T>,
+    shard: ShardId,
+    class: ClassId,
+    refused: Vec<Refused<T>>,
+}
+
+impl<'a, T: Send + 'static> Batch<'a, T> {
+    pub(super) fn new(client: &'a mut Client<T>, shard: ShardId) -> Self {
+        client.send_forgotten();
+        client.gathered.requests.get_mut().reserve(BATCH);
+        client.gathered.shard.set(Some(shard));
+        Self { client, shard, class: ClassId::NONE, refused: Vec::new() }
+    }
 }
 
 impl<T: Send + 'static> Batch<'_, T> {
@@ -91,14 +121,14 @@ impl<T: Send + 'static> Batch<'_, T> {
     }
 
     /// Adds a cancel that asks for no answer. A timer of another shard is cancelled at once
-    /// instead.
+    /// instead; nothing is done about a timer of another service.
     #[inline]
     pub fn cancel_detached(&mut self, timer: TimerHandle) {
         self.stage(timer, Request::Cancel { key: timer.key(), answer: None });
     }
 
     /// Adds a reset to `delay` from now that asks for no answer. A timer of another shard is reset
-    /// at once instead.
+    /// at once instead; nothing is done about a timer of another service.
     #[inline]
     pub fn reset_detached(&mut self, timer: TimerHandle, delay: Duration) {
         let deadline = self.client.tick_after(self.client.clock.nanos(), delay);
@@ -124,21 +154,23 @@ impl<T: Send + 'static> Batch<'_, T> {
         now: u64,
         task: T,
     ) -> Result<TimerHandle, ScheduleError<T>> {
-        if self.staged.len() >= BATCH {
+        if self.gathered().len() >= BATCH {
             self.flush();
         }
         loop {
-            let staged = self.staged.len();
+            let gathered = self.gathered().len();
             let mut lanes = self.client.lanes.borrow_mut();
             let Ok((lane, door)) = self.client.lane(&mut lanes, self.shard) else {
                 return Err(ScheduleError::Closed(task));
             };
-            match lane.take_key(&door.bell, staged) {
+            match lane.take_key(&door.bell, gathered) {
                 Ok(key) => {
+                    self.client.gathered.lane.set(lane.number);
+                    drop(lanes);
                     let sent_us = (now / 1_000) as u32;
                     let class = self.class;
-                    self.staged.push(Request::Schedule { deadline, sent_us, class, task });
-                    return Ok(TimerHandle::new(self.shard, key));
+                    self.gathered().push(Request::Schedule { deadline, sent_us, class, task });
+                    return Ok(self.client.service.home(self.shard).handle(key));
                 }
                 Err(Refusal::Full) => {
                     door.note_refused(self.class);
@@ -146,7 +178,7 @@ impl<T: Send + 'static> Batch<'_, T> {
                 }
                 // The lane was closed, perhaps only for being idle; what it has not accepted is
                 // sorted out, and another is opened.
-                Err(Refusal::Closed) if staged == 0 => lanes[self.shard.index()] = None,
+                Err(Refusal::Closed) if gathered == 0 => lanes[self.shard.index()] = None,
                 Err(Refusal::Closed) => {
                     drop(lanes);
                     self.flush();
@@ -157,50 +189,89 @@ impl<T: Send + 'static> Batch<'_, T> {
 
     #[inline]
     fn stage(&mut self, timer: TimerHandle, request: Request<T>) {
-        if timer.shard() != self.shard {
-            self.client.send(timer.shard(), request);
+        let service = self.client.service;
+        if !timer.is_of(service) {
             return;
         }
-        if self.staged.len() >= BATCH {
+        if timer.shard() != self.shard {
+            return self.client.send_now(timer.shard(), request);
+        }
+        if self.gathered().len() >= BATCH {
             self.flush();
         }
-        self.staged.push(request);
+        self.gathered().push(request);
+    }
+
+    #[inline]
+    fn gathered(&mut self) -> &mut Vec<Request<T>> {
+        self.client.gathered.requests.get_mut()
     }
 
     fn flush(&mut self) {
-        let mut lanes = self.client.lanes.borrow_mut();
-        let Ok((lane, door)) = self.client.lane(&mut lanes, self.shard) else {
-            // Only cancels and resets can have been gathered for a shard that is closed.
-            drop(lanes);
-            return self.client.send_after(self.shard, std::mem::take(&mut self.staged));
-        };
-        lane.send_all(&mut self.staged, &door.bell);
-        if self.staged.is_empty() {
-            return;
+        self.client.flush(self.shard, &mut self.refused);
+    }
+}
+
+impl<T: Send + 'static> Client<T> {
+    /// Sends what a forgotten batch has gathered. Nothing may be borrowed.
+    #[inline]
+    pub(super) fn send_forgotten(&self) {
+        if self.gathered.shard.get().is_some() {
+            self.send_forgotten_now();
         }
-        let mut commands = Vec::new();
-        for request in self.staged.drain(..) {
+    }
+
+    #[cold]
+    fn send_forgotten_now(&self) {
+        if let Some(shard) = self.gathered.shard.take() {
+            // There is no batch any more to tell what is refused.
+            self.flush(shard, &mut Vec::new());
+        }
+    }
+
+    /// Sends what was gathered for a shard; timers that are not accepted are refused.
+    fn flush(&self, shard: ShardId, refused: &mut Vec<Refused<T>>) {
+        let mut requests = self.gathered.requests.take();
+        let mut lanes = self.lanes.borrow_mut();
+        let is_timer = |request: &Request<T>| matches!(request, Request::Schedule { .. });
+        let is_open = match self.lane(&mut lanes, shard) {
+            // Where the lane was replaced, the keys of the timers are gone with the old one.
+            Ok((lane, door))
+                if lane.number == self.gathered.lane.get() || !requests.iter().any(is_timer) =>
+            {
+                lane.send_all(&mut requests, &door.bell);
+                true
+            }
+            Ok(_) => true,
+            Err(Closed) => false,
+        };
+        let mut unsent = Vec::new();
+        for request in requests.drain(..) {
             match request {
-                Request::Schedule { task, .. } => self.refused.push(Refused { task }),
-                request => commands.push(request),
+                Request::Schedule { task, .. } => refused.push(Refused { task }),
+                request => unsent.push(request),
             }
         }
-        let unsent = self.client.resend(&mut lanes, self.shard, commands);
+        if is_open {
+            unsent = self.resend(&mut lanes, shard, unsent);
+        }
         drop(lanes);
-        self.client.send_after(self.shard, unsent);
+        self.gathered.requests.replace(requests);
+        self.send_after(shard, unsent);
     }
 }
 
 impl<T: Send + 'static> Drop for Batch<'_, T> {
     fn drop(&mut self) {
         self.flush();
-        self.client.room = std::mem::take(&mut self.staged);
+        self.client.gathered.shard.set(None);
         drop_each(std::mem::take(&mut self.refused));
     }
 }
 
 impl<T: Send + 'static> fmt::Debug for Batch<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch").field("staged", &self.staged.len()).finish_non_exhaustive()
+        let gathered = self.client.gathered.requests.borrow().len();
+        f.debug_struct("Batch").field("gathered", &gathered).finish_non_exhaustive()
     }
 }

@@ -14,7 +14,7 @@ use crate::class::ClassId;
 use crate::contain::Each;
 use crate::driver::is_shard_thread;
 use crate::error::{Closed, ScheduleManyError, WaitError};
-use crate::handle::{ShardId, TimerHandle};
+use crate::handle::{ServiceId, ShardId, TimerHandle};
 use crate::lane::{Refusal, Request};
 use crate::task::{CancelOutcome, RemoteTask};
 
@@ -34,7 +34,8 @@ impl<T: Send + 'static> Client<T> {
     /// than its budget allows, and answers when it has seen to all. It cannot be refused.
     ///
     /// A timer that is still under way from another client is answered with `Overtook`; its task is
-    /// dropped when it arrives.
+    /// dropped when it arrives. Nothing is done about timers of other services, which are answered
+    /// with `Foreign`.
     ///
     /// Cost: three allocations for each shard, a key and an outcome for each timer.
     ///
@@ -59,7 +60,16 @@ impl<T: Send + 'static> Client<T> {
     /// ```
     pub fn cancel_many(&self, timers: &[TimerHandle]) -> Answers<CancelOutcome<RemoteTask<T>>> {
         let mut answers = Answers { parts: Vec::new(), count: timers.len() };
-        for Part { shard, keys, places } in parts(timers) {
+        let (parts, foreign) = parts(timers, self.service);
+        if !foreign.is_empty() {
+            let (mut account, answer) = Account::new(foreign.len());
+            for _ in &foreign {
+                account.note(Told::Now(CancelOutcome::Foreign));
+            }
+            drop(account.tell());
+            answers.parts.push((foreign, answer));
+        }
+        for Part { shard, keys, places } in parts {
             let (account, answer) = Account::new(keys.len());
             let many = CancelMany { keys: keys.into_iter(), account: Some(account) };
             self.send(shard, Request::Across(Box::new(Across::Cancel(many))));
@@ -70,11 +80,11 @@ impl<T: Send + 'static> Client<T> {
 
     /// Ends timers, of any shards, and asks for no answer: one message to each shard that has some
     /// of them. It does not wake the shards, which drop the tasks when they next come by; none of
-    /// the timers will fire that has not.
+    /// the timers will fire that has not. Nothing is done about timers of other services.
     ///
     /// Cost: two allocations for each shard and a key for each timer.
     pub fn cancel_many_detached(&self, timers: &[TimerHandle]) {
-        for Part { shard, keys, .. } in parts(timers) {
+        for Part { shard, keys, .. } in parts(timers, self.service).0 {
             let many = CancelMany { keys: keys.into_iter(), account: None };
             self.send(shard, Request::Across(Box::new(Across::Cancel(many))));
         }
@@ -135,6 +145,7 @@ impl<T: Send + 'static> Client<T> {
         if timers.is_empty() {
             return Ok(Vec::new());
         }
+        self.send_forgotten();
         let mut timers = timers;
         let mut lanes = self.lanes.borrow_mut();
         loop {
@@ -153,7 +164,8 @@ impl<T: Send + 'static> Client<T> {
                     continue;
                 }
             };
-            let handles = keys.iter().map(|key| TimerHandle::new(shard, *key)).collect();
+            let home = self.service.home(shard);
+            let handles = keys.iter().map(|key| home.handle(*key)).collect();
             let whens: Vec<_> = timers.iter().map(|(when, _)| *when).collect();
             let timers_sent: Vec<_> = keys
                 .into_iter()
@@ -180,11 +192,12 @@ impl<T: Send + 'static> Client<T> {
     }
 }
 
-/// Sorts timers by their shards, in the order in which the shards first occur.
-fn parts(timers: &[TimerHandle]) -> Vec<Part> {
+/// Sorts timers by their shards, in the order in which the shards first occur, and tells the places
+/// of those that are another service's.
+fn parts(timers: &[TimerHandle], service: ServiceId) -> (Vec<Part>, Vec<u32>) {
     // Counted first, so that what is taken up does not depend on how they are mixed.
     let mut counts: Vec<u32> = Vec::new();
-    for timer in timers {
+    for timer in timers.iter().filter(|timer| timer.is_of(service)) {
         let shard = timer.shard().index();
         if counts.len() <= shard {
             counts.resize(shard + 1, 0);
@@ -193,7 +206,12 @@ fn parts(timers: &[TimerHandle]) -> Vec<Part> {
     }
     let mut parts: Vec<Part> = Vec::new();
     let mut part_of = vec![None; counts.len()];
+    let mut foreign = Vec::new();
     for (place, timer) in timers.iter().enumerate() {
+        if !timer.is_of(service) {
+            foreign.push(place as u32);
+            continue;
+        }
         let shard = timer.shard();
         let part = *part_of[shard.index()].get_or_insert_with(|| {
             let room = counts[shard.index()] as usize;
@@ -204,7 +222,7 @@ fn parts(timers: &[TimerHandle]) -> Vec<Part> {
         parts[part].keys.push(timer.key());
         parts[part].places.push(place as u32);
     }
-    parts
+    (parts, foreign)
 }
 
 type Waiting<O> = oneshot::Receiver<Each<Told<O>>>;

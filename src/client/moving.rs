@@ -24,7 +24,8 @@ impl<T: Send + 'static> Client<T> {
     /// new one. From its first such timer on a shard is woken by whatever is sent to it. What a
     /// shard remembers outlives it, as long as the service.
     ///
-    /// To the shard where it is, it is left as it is.
+    /// To the shard where it is, it is left as it is. A timer of another service is answered at
+    /// once, with [`MoveError::Foreign`].
     ///
     /// Cost: a cancel on the old shard, a timer from elsewhere on the new one, and some 40 bytes
     /// that are remembered.
@@ -33,6 +34,9 @@ impl<T: Send + 'static> Client<T> {
         timer: TimerHandle,
         shard: ShardId,
     ) -> Answer<Result<TimerHandle, MoveError>> {
+        if !timer.is_of(self.service) {
+            return Answer::ready(Err(MoveError::Foreign));
+        }
         let (sender, answer) = oneshot::channel();
         let across = Across::Move { key: timer.key(), to: shard, answer: sender };
         self.send(timer.shard(), Request::Across(Box::new(across)));
@@ -67,25 +71,25 @@ impl<T: Send + 'static> Client<T> {
     /// which wakes whoever waits for an answer, so nothing may be borrowed.
     #[cold]
     pub(super) fn send_after(&self, shard: ShardId, unsent: Vec<Request<T>>) {
-        let name_now = |key| self.directory.name_now(TimerHandle::new(shard, key));
+        let name_now = |key| self.directory.name_now(self.service.home(shard).handle(key));
         for request in unsent {
             match request {
                 Request::Cancel { key, answer } => {
                     if let Some(timer) = name_now(key) {
-                        self.send(timer.shard(), Request::Cancel { key: timer.key(), answer });
+                        self.send_now(timer.shard(), Request::Cancel { key: timer.key(), answer });
                     }
                 }
                 Request::Reset { key, deadline, answer } => {
                     if let Some(timer) = name_now(key) {
                         let key = timer.key();
-                        self.send(timer.shard(), Request::Reset { key, deadline, answer });
+                        self.send_now(timer.shard(), Request::Reset { key, deadline, answer });
                     }
                 }
                 Request::Across(across) => match *across {
                     Across::Move { key, to, answer } => {
                         if let Some(timer) = name_now(key) {
                             let across = Across::Move { key: timer.key(), to, answer };
-                            self.send(timer.shard(), Request::Across(Box::new(across)));
+                            self.send_now(timer.shard(), Request::Across(Box::new(across)));
                         }
                     }
                     Across::Cancel(many) => self.cancel_many_after(many, name_now),
@@ -108,7 +112,7 @@ impl<T: Send + 'static> Client<T> {
                 account.note(Told::Later(told));
             }
             if let Some(timer) = timer {
-                self.send(timer.shard(), Request::Cancel { key: timer.key(), answer });
+                self.send_now(timer.shard(), Request::Cancel { key: timer.key(), answer });
             }
         }
         drop(many.account.map(Account::tell));
@@ -128,6 +132,7 @@ impl<T: Send + 'static> Client<T> {
         check: impl Fn() -> Result<(), MoveError>,
         mut pack: impl FnMut(TimerKey, Option<Request<T>>) -> Request<T>,
     ) -> Result<TimerKey, (MoveError, Option<Request<T>>)> {
+        self.send_forgotten();
         let mut packed = None;
         let mut lanes = self.lanes.borrow_mut();
         loop {

@@ -3,7 +3,6 @@
 use super::Core;
 use super::classes::Ended;
 use super::state::{Effect, Sleeper};
-use crate::handle::TimerHandle;
 use crate::shutdown::{Returned, ShardReport, ShutdownPolicy};
 use crate::stats::ShardState;
 use crate::task::CancelOutcome;
@@ -68,7 +67,7 @@ impl<T: Send + 'static> Core<T> {
         self.end_futures(!is_dead);
         let mut returned = Vec::new();
         for (key, deadline, task) in drained {
-            let handle = TimerHandle::new(self.id, key);
+            let handle = self.home.handle(key);
             let deadline = self.directory.clock.instant(self.directory.tick.start_of(deadline));
             let (task, left) = task.into_remote();
             returned.push(Returned { handle, deadline, task });

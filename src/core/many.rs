@@ -140,7 +140,7 @@ impl<T: Send + 'static> Core<T> {
                 let Ok(key) = shard.schedule(deadline, Stored::Value(task)) else {
                     unreachable!("there is room for all of them")
                 };
-                TimerHandle::new(self.id, key)
+                self.home.handle(key)
             };
             timers.into_iter().map(schedule).collect()
         };

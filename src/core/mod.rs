@@ -55,7 +55,7 @@ use crate::class::ClassId;
 use crate::client::Client;
 use crate::clock::NearClock;
 use crate::error::{ScheduleError, StartError};
-use crate::handle::{ShardId, TimerHandle};
+use crate::handle::{Home, ShardId, TimerHandle};
 use crate::lane::LaneReceiver;
 use crate::mesh::{Directory, Door, Job, Order};
 use crate::spawn::Futures;
@@ -64,6 +64,7 @@ use crate::task::{Call, CancelOutcome, Fired, LocalCall, ResetOutcome, Stored, T
 
 pub(crate) struct Core<T: 'static> {
     id: ShardId,
+    home: Home,
     directory: Arc<Directory<T>>,
     client: Client<T>,
     clock: NearClock,
@@ -109,6 +110,7 @@ impl<T: Send + 'static> Core<T> {
         let counts = ShardCounts { capacity: u64::from(config.capacity), ..ShardCounts::default() };
         let core = Self {
             id,
+            home: directory.service.home(id),
             client: Client::new(Arc::clone(&directory)),
             clock: NearClock::new(directory.clock.clone()),
             state: RefCell::new(State {
@@ -117,7 +119,7 @@ impl<T: Send + 'static> Core<T> {
                 owners: Owners::new(),
                 sleepers: Slab::new(),
                 overtaken: HashMap::new(),
-                moved: Moved::new(id, config.capacity as usize),
+                moved: Moved::new(directory.service.home(id), config.capacity as usize),
                 effects: Vec::new(),
                 counts,
                 lateness: Recorder::new(),
@@ -150,6 +152,18 @@ impl<T: Send + 'static> Core<T> {
 
     pub(crate) fn id(&self) -> ShardId {
         self.id
+    }
+
+    /// What the handles of this shard's timers carry.
+    #[inline]
+    pub(crate) fn home(&self) -> Home {
+        self.home
+    }
+
+    /// Whether a timer that is not of this shard is of another service.
+    #[cold]
+    pub(crate) fn is_foreign(&self, timer: TimerHandle) -> bool {
+        !timer.is_of(self.directory.service)
     }
 
     pub(crate) fn directory(&self) -> &Arc<Directory<T>> {
@@ -206,7 +220,7 @@ impl<T: Send + 'static> Core<T> {
         match first {
             Ok(key) => {
                 self.note_deadline(deadline);
-                Ok(TimerHandle::new(self.id, key))
+                Ok(self.home.handle(key))
             }
             Err(full) => self.schedule_value_when_full(deadline, full.0),
         }
@@ -221,7 +235,7 @@ impl<T: Send + 'static> Core<T> {
         match self.schedule_when_full(deadline, stored) {
             Ok(key) => {
                 self.note_deadline(deadline);
-                Ok(TimerHandle::new(self.id, key))
+                Ok(self.home.handle(key))
             }
             Err(Stored::Value(task)) => Err(ScheduleError::Full(task)),
             Err(_) => unreachable!("a refusal returns what was given"),
@@ -238,7 +252,7 @@ impl<T: Send + 'static> Core<T> {
         }
         let index = self.state.borrow_mut().calls.insert(Call::Local(call)) as u32;
         match self.schedule_stored(deadline, Stored::Call(index)) {
-            Some(key) => Ok(TimerHandle::new(self.id, key)),
+            Some(key) => Ok(self.home.handle(key)),
             None => match self.state.borrow_mut().calls.remove(index as usize) {
                 Call::Local(call) => Err(ScheduleError::Full(call)),
                 _ => unreachable!("a refusal returns what was given"),

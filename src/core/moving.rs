@@ -25,7 +25,7 @@ use super::Core;
 use super::state::{Effect, Errand, State};
 use crate::across::{Across, DrainAnswer, MoveAnswer, NewNames};
 use crate::contain::contain;
-use crate::handle::{ShardId, TimerHandle};
+use crate::handle::{Home, ShardId, TimerHandle};
 use crate::lane::Request;
 use crate::mesh::Directory;
 use crate::moving::{DrainError, DrainReport, MoveError};
@@ -38,7 +38,7 @@ const PATIENCE_NS: u64 = 1_000_000_000;
 
 /// Where the timers of a shard have gone.
 pub(super) struct Moved {
-    home: ShardId,
+    home: Home,
     max: usize,
     /// Shared once the shard is closed.
     whereabouts: Arc<NewNames>,
@@ -55,7 +55,7 @@ pub(super) enum Whereabouts {
 }
 
 impl Moved {
-    pub(super) fn new(home: ShardId, max: usize) -> Self {
+    pub(super) fn new(home: Home, max: usize) -> Self {
         Self { home, max, whereabouts: Arc::default(), keys: VecDeque::new() }
     }
 
@@ -65,7 +65,7 @@ impl Moved {
             return None;
         }
         let timer = *self.whereabouts.get(&key)?;
-        if timer.shard() == self.home {
+        if timer.home() == self.home {
             return Some(Whereabouts::Here(timer.key()));
         }
         Some(Whereabouts::There(timer))
@@ -108,7 +108,7 @@ pub(super) struct Draining {
 
 impl<T: Send + 'static> State<T> {
     pub(super) fn home(&self) -> ShardId {
-        self.moved.home
+        self.moved.home.shard()
     }
 
     /// Sends a cancel or a reset to where its timer has gone.
@@ -120,7 +120,7 @@ impl<T: Send + 'static> State<T> {
         now: u64,
         directory: &Directory<T>,
     ) {
-        if shard == self.moved.home {
+        if shard == self.home() {
             return self.apply(request, None, now, directory);
         }
         self.effects.push(Effect::Errand(Errand::Forward(shard, request)));
@@ -134,7 +134,7 @@ impl<T: Send + 'static> State<T> {
             match whereabouts {
                 Whereabouts::Here(other) => {
                     key = other;
-                    found = Some((self.moved.home, key));
+                    found = Some((self.home(), key));
                 }
                 Whereabouts::There(timer) => return Some((timer.shard(), timer.key())),
             }
@@ -205,8 +205,9 @@ impl<T: Send + 'static> Core<T> {
             };
         }
         if to == self.id {
-            return Ok(TimerHandle::new(to, key));
+            return Ok(self.home.handle(key));
         }
+        let there = |granted| self.directory.service.home(to).handle(granted);
         let now = self.nanos_near();
         let first = !self.sleeps_lightly();
         let mut spare = None;
@@ -221,7 +222,7 @@ impl<T: Send + 'static> Core<T> {
                 request
             });
             // Before it is sent: that may wake who asks for it.
-            state.moved.remember(key, TimerHandle::new(to, granted));
+            state.moved.remember(key, there(granted));
             request
         };
         let mut sent = Err((MoveError::Full(to), None));
@@ -237,7 +238,7 @@ impl<T: Send + 'static> Core<T> {
         match sent {
             Ok(granted) => {
                 self.note_moved(first);
-                Ok(TimerHandle::new(to, granted))
+                Ok(there(granted))
             }
             Err((error, back)) => {
                 if let Some(request) = back {
@@ -252,7 +253,7 @@ impl<T: Send + 'static> Core<T> {
     /// Where a timer of this shard has gone, if it has.
     pub(crate) fn moved_to(&self, key: TimerKey) -> Option<TimerHandle> {
         let (shard, key) = self.state.borrow().trace(key)?;
-        Some(TimerHandle::new(shard, key))
+        Some(self.directory.service.home(shard).handle(key))
     }
 
     /// What a cancel finds whose timer is not here by this name.
@@ -285,7 +286,7 @@ impl<T: Send + 'static> Core<T> {
         let again = self.schedule_stored(deadline, stored);
         let again = again.expect("a slot was just given back");
         self.begin_class(class, again);
-        self.state.borrow_mut().moved.remember(key, TimerHandle::new(self.id, again));
+        self.state.borrow_mut().moved.remember(key, self.home.handle(again));
     }
 
     /// After a timer has left, the first one or not.

@@ -102,6 +102,7 @@ impl<T> CancelOutcome<Task<T>> {
             Self::AlreadyFired => CancelOutcome::AlreadyFired,
             Self::Stale => CancelOutcome::Stale,
             Self::Elsewhere(shard) => CancelOutcome::Elsewhere(shard),
+            Self::Foreign => CancelOutcome::Foreign,
         };
         (outcome, None)
     }

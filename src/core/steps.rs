@@ -10,7 +10,6 @@ use super::state::{Effect, Sleeper};
 use super::{Core, Delivery};
 use crate::class::ClassId;
 use crate::contain::contain;
-use crate::handle::TimerHandle;
 use crate::lane::LaneReceiver;
 use crate::mesh::{Job, Order};
 use crate::stats::{ShardCounts, ShardState};
@@ -62,7 +61,7 @@ impl<T: Send + 'static> Core<T> {
         state.delivering = state.classes.end(expired.key.index(), Ended::Fired { late });
         Some(match expired.task {
             Stored::Value(task) => Delivery::Value(Fired {
-                handle: TimerHandle::new(self.id, expired.key),
+                handle: self.home.handle(expired.key),
                 deadline: self.directory.clock.instant(due),
                 lateness,
                 task,

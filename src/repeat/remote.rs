@@ -36,7 +36,7 @@ impl RemotePeriodic {
             Stop::Over => StopOutcome::AlreadyOver,
             Stop::Runs => StopOutcome::LastRun,
             Stop::Waited(timer) => {
-                let later = timer.map(|timer| TimerHandle::new(self.shard(), timer));
+                let later = timer.map(|timer| self.first.home().handle(timer));
                 client.cancel_detached(later.unwrap_or(self.first));
                 StopOutcome::Stopped
             }
@@ -172,5 +172,133 @@ impl<T: Send + 'static> Client<T> {
         let (deadline, now) = (self.tick_at(at), self.nanos());
         let first = self.schedule_call(class, shard, deadline, now, Box::new(begin))?;
         Ok(RemotePeriodic { first, brake })
+    }
+}
+
+#[cfg(all(test, not(corewheel_loom)))]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::num::NonZeroU32;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    use corewheel_shard::TimerKey;
+
+    use crate::repeat::{PeriodicRun, Repeat, StopOutcome};
+    use crate::{Fired, Handler, ManualClock, ShardId, ShardLoop, Task, TimerService, Timers};
+
+    type Run<'a> = PeriodicRun<'a, u8>;
+
+    fn rate(period: Duration) -> Repeat {
+        Repeat::at_fixed_rate(period).unwrap()
+    }
+
+    /// A handler of typed timers, of which there are none here.
+    struct NoValues;
+
+    impl Handler<u8> for NoValues {
+        fn expired(&mut self, _: Fired<u8>, _: &Timers<u8>) {}
+    }
+
+    /// A shard that takes its turns when a test says so.
+    struct Lab {
+        clock: ManualClock,
+        service: TimerService<u8>,
+        shard: ShardLoop<u8, NoValues>,
+    }
+
+    impl Lab {
+        fn new() -> Self {
+            let clock = ManualClock::new();
+            let builder = TimerService::builder().shards(1).capacity(16).clock(clock.clock());
+            let service: TimerService<u8> = builder.start_attached().unwrap();
+            let attachment = service.attach(ShardId::new(0)).unwrap();
+            let shard = attachment.into_loop(NoValues).unwrap();
+            Self { clock, service, shard }
+        }
+
+        fn advance(&mut self, by: Duration) {
+            self.clock.advance(by);
+            for _ in 0..10 {
+                let _ = self.shard.turn();
+            }
+        }
+
+        fn panicked(&self) -> u64 {
+            self.service.stats().shards[0].counts.panicked
+        }
+    }
+
+    /// Takes the task of the only timer of a shard away, by all the handles that there could
+    /// be. Only this crate can make them up.
+    fn take_back(timers: &Timers<u8>) -> Option<Task<u8>> {
+        let mut keys = (0..16).flat_map(|index| (1..40).map(move |of| (index, of)));
+        keys.find_map(|(index, of)| {
+            let key = TimerKey::from_parts(index, NonZeroU32::new(of).unwrap());
+            timers.cancel(timers.core().home().handle(key)).task()
+        })
+    }
+
+    #[test]
+    fn one_that_is_taken_back_by_a_guessed_handle_can_be_run_stopped_and_dropped() {
+        let mut lab = Lab::new();
+        let timers = lab.shard.timers().clone();
+        let guard = Rc::new(());
+        let held = Rc::clone(&guard);
+        let call = move |_: &mut Run<'_>| {
+            let _ = Rc::strong_count(&held);
+        };
+        let periodic = timers.repeat(rate(Duration::from_millis(5)), call).unwrap();
+        let Some(Task::Callback(call)) = take_back(&timers) else { panic!("it is a callback") };
+        lab.advance(Duration::from_millis(20));
+        assert_eq!((periodic.runs(), periodic.is_over(), timers.len()), (0, false, 0));
+        call.run(&timers);
+        assert_eq!((periodic.runs(), timers.len()), (1, 1), "it has begun again");
+        lab.advance(Duration::from_millis(5));
+        assert!(periodic.runs() > 1);
+        let call = take_back(&timers);
+        assert_eq!(
+            (periodic.stop(), periodic.stop()),
+            (StopOutcome::Stopped, StopOutcome::AlreadyOver)
+        );
+        let ran = periodic.runs();
+        let Some(Task::Callback(call)) = call else { panic!("it is a callback") };
+        assert_eq!(Rc::strong_count(&guard), 2);
+        call.run(&timers);
+        assert_eq!((periodic.runs(), Rc::strong_count(&guard)), (ran, 1));
+        assert_eq!((timers.len(), lab.panicked()), (0, 0));
+    }
+
+    #[test]
+    fn one_whose_next_run_is_taken_from_under_it_does_not_overlap_and_ends() {
+        for held in [false, true] {
+            let mut lab = Lab::new();
+            let runs = Rc::new(Cell::new(0));
+            let (counted, deep) = (Rc::clone(&runs), Cell::new(0));
+            let kept = Rc::new(RefCell::new(None));
+            let keep = Rc::clone(&kept);
+            let call = move |run: &mut Run<'_>| {
+                counted.set(counted.get() + 1);
+                deep.set(deep.get() + 1);
+                assert_eq!(deep.get(), 1, "it runs within itself");
+                match take_back(run.timers()) {
+                    Some(Task::Callback(call)) if !held => call.run(run.timers()),
+                    taken => drop(keep.replace(taken)),
+                }
+                deep.set(deep.get() - 1);
+            };
+            let periodic = lab.shard.timers().repeat(rate(Duration::from_millis(5)), call).unwrap();
+            lab.advance(Duration::from_millis(5));
+            lab.advance(Duration::from_millis(50));
+            assert_eq!((runs.get(), periodic.runs(), lab.panicked()), (1, 1, 0));
+            assert!(held || periodic.is_over());
+            let taken = kept.take();
+            if let Some(Task::Callback(call)) = taken {
+                call.run(lab.shard.timers());
+            }
+            assert_eq!((runs.get(), lab.shard.timers().len()), (1 + u32::from(held), 0));
+            drop(kept.take());
+            assert!(periodic.is_over());
+        }
     }
 }

@@ -5,7 +5,9 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use corewheel::{CancelOutcome, Fired, ResetOutcome, ScheduleError, ShutdownPolicy, Timers};
+use corewheel::{
+    CancelOutcome, DrainError, Fired, ResetOutcome, ScheduleError, ShutdownPolicy, Timers,
+};
 
 use crate::support::{
     FAR, Guard, Host, Lab, OTHER, PATIENCE, Running, SHARD, builder, check_law, look, ms,
@@ -237,15 +239,11 @@ fn a_client_that_comes_before_its_shard_is_driven_is_refused_and_served_later() 
     let service = builder(1).start_attached::<u8>().unwrap();
     let client = service.client();
     assert!(matches!(client.schedule_on(SHARD, ms(1), 7), Err(ScheduleError::Full(7))));
-    let stale = {
-        let key = corewheel::TimerKey::from_parts(u32::MAX, std::num::NonZeroU32::MIN);
-        corewheel::TimerHandle::new(SHARD, key)
-    };
-    let mut answer = client.cancel(stale).into_future();
+    let mut answer = client.drain_shard(SHARD, &[]).into_future();
     assert!(look(&mut answer).is_none());
     let mut shard = service.attach(SHARD).unwrap().into_loop(|_: Fired<u8>, _: &_| {}).unwrap();
     let _ = shard.turn();
-    assert_eq!(look(&mut answer).unwrap().map(|outcome| outcome.won()), Ok(false));
+    assert_eq!(look(&mut answer), Some(Ok(Err(DrainError::NowhereToGo))));
     client.schedule_on(SHARD, FAR, 7).unwrap();
     let _ = shard.turn();
     assert_eq!(shard.timers().len(), 1);

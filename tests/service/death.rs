@@ -6,7 +6,7 @@ use std::thread;
 
 use corewheel::{
     CancelOutcome, Fired, ScheduleError, ShardState, ShutdownPolicy, SpawnError, StartError,
-    TimerService, Timers, WaitError,
+    TimerHandle, TimerService, Timers, WaitError,
 };
 
 use crate::support::{
@@ -15,7 +15,7 @@ use crate::support::{
 };
 
 /// Everything that can be asked of a shard that is dead.
-fn check_dead(service: &TimerService<u32>) {
+fn check_dead(service: &TimerService<u32>, dead: TimerHandle) {
     let client = service.client();
     wait_until("the shard is known to be dead", || {
         service.stats().shards[0].state == ShardState::Dead
@@ -23,7 +23,6 @@ fn check_dead(service: &TimerService<u32>) {
     assert!(matches!(client.schedule_on(SHARD, FAR, 7), Err(ScheduleError::Closed(7))));
     assert!(matches!(client.schedule_fn_on(SHARD, FAR, |_| {}), Err(ScheduleError::Closed(_))));
     let alive = client.schedule_on(OTHER, FAR, 8).unwrap();
-    let dead = corewheel::TimerHandle::new(SHARD, alive.key());
     assert_eq!(client.cancel(dead).wait().map(drop), Err(WaitError::Closed));
     assert_eq!(client.reset(dead, FAR).wait(), Err(WaitError::Closed));
     assert!(matches!(service.spawn_on(SHARD, |_| async {}), Err(SpawnError::Closed)));
@@ -99,7 +98,7 @@ fn when_a_glommio_executor_dies_whoever_waits_is_told_and_the_other_shard_goes_o
             Err(error) => error == WaitError::Closed,
         });
         assert_eq!(spawned.wait(), Err(WaitError::Closed));
-        check_dead(&running.service);
+        check_dead(&running.service, pending);
         assert_eq!(running.end(ShutdownPolicy::Return).dead, [SHARD]);
     }
 }
@@ -122,7 +121,7 @@ fn when_an_executor_dies_that_a_shard_is_attached_to_whoever_waits_is_told() {
                     executor.run(async move {
                         let timers = attachment.attach_glommio(handler).unwrap();
                         timers.sleep(ms(5)).await.unwrap();
-                        ready.send(()).unwrap();
+                        ready.send(timers.schedule(FAR, 9).unwrap()).unwrap();
                         timers.sleep(ms(20)).await.unwrap();
                         panic!("the executor dies");
                     });
@@ -132,7 +131,7 @@ fn when_an_executor_dies_that_a_shard_is_attached_to_whoever_waits_is_told() {
                     tokio::task::LocalSet::new().block_on(&runtime, async move {
                         let timers = attachment.attach_tokio(handler).unwrap();
                         timers.sleep(ms(5)).await.unwrap();
-                        ready.send(()).unwrap();
+                        ready.send(timers.schedule(FAR, 9).unwrap()).unwrap();
                         timers.sleep(ms(20)).await.unwrap();
                     });
                 }
@@ -145,7 +144,7 @@ fn when_an_executor_dies_that_a_shard_is_attached_to_whoever_waits_is_told() {
                 let _ = shard.turn();
             }
         });
-        attached.recv_timeout(PATIENCE).unwrap();
+        let pending = attached.recv_timeout(PATIENCE).unwrap();
         let client = service.client();
         wait_until("the shard does not answer", || {
             let Ok(timer) = client.schedule_on(SHARD, FAR, 1) else { return true };
@@ -153,7 +152,7 @@ fn when_an_executor_dies_that_a_shard_is_attached_to_whoever_waits_is_told() {
         });
         dying.join().unwrap();
         wait_until("the other shard has room", || client.schedule_on(OTHER, FAR, 0).is_ok());
-        check_dead(&service);
+        check_dead(&service, pending);
         drop(stop);
         alive.join().unwrap();
         let report = service.shutdown(ShutdownPolicy::Return).unwrap();

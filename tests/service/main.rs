@@ -14,6 +14,7 @@ mod delay_queue;
 mod draining;
 mod drops;
 mod ends;
+mod foreign;
 mod herd;
 mod histories;
 mod intervals;

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use corewheel::{
-    CancelOutcome, Fired, RemoteTask, ScheduleManyError, ShutdownPolicy, Task, TimerGroup,
-    TimerHandle, Timers, TurnBudget,
+    CancelOutcome, Fired, RemoteTask, ScheduleManyError, ShutdownPolicy, Task, TimerGroup, Timers,
+    TurnBudget,
 };
 
 use crate::support::{
@@ -203,8 +203,8 @@ fn a_shard_ends_and_begins_many_of_its_own_at_once() {
     let mut lab = Lab::new(builder(2).capacity(1 << 7));
     let timers = lab.timers().clone();
     let handles = timers.schedule_many((0..3).map(|n| (ms(n + 1), n))).unwrap();
-    let foreign = TimerHandle::new(OTHER, handles[0].key());
-    let outcomes = timers.cancel_many(&[handles[2], foreign, handles[0], handles[2]]);
+    let elsewhere = lab.shards[1].timers().schedule(FAR, 9).unwrap();
+    let outcomes = timers.cancel_many(&[handles[2], elsewhere, handles[0], handles[2]]);
     assert!(matches!(&outcomes[0], CancelOutcome::Cancelled { task: Task::Value(2), .. }));
     assert!(matches!(outcomes[1], CancelOutcome::Elsewhere(OTHER)));
     assert!(matches!(&outcomes[2], CancelOutcome::Cancelled { task: Task::Value(0), .. }));

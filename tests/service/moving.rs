@@ -8,7 +8,7 @@ use std::task::{Context, Waker};
 
 use corewheel::{
     CancelOutcome, DrainError, Fired, MoveError, RemoteTask, ResetOutcome, ShardId, ShutdownPolicy,
-    TimerHandle, Timers, TurnBudget,
+    Timers, TurnBudget,
 };
 
 use crate::support::{
@@ -287,7 +287,7 @@ fn a_cancel_by_the_old_name_wakes_a_shard_that_has_nothing_left_to_do() {
     let client = lab.client();
     let [a, b] = [1, 2].map(|n| timers.schedule(ms(10), n).unwrap());
     // The lane is there, so that nobody knocks for it.
-    client.cancel_detached(TimerHandle::new(SHARD, b.key()));
+    client.cancel_detached(b);
     lab.settle();
     let (alarm, waker) = Alarm::new();
     let turn = lab.turn();

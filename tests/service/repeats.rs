@@ -1,7 +1,6 @@
 //! Callbacks that run again and again: when, how many times, and what ends them.
 
 use std::cell::{Cell, RefCell};
-use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -9,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use corewheel::{
     Fired, Jitter, MissedTickBehavior, OnPanic, Periodic, PeriodicRun, RemotePeriodic, Repeat,
-    ScheduleError, ShutdownPolicy, StopOutcome, Task, TimerHandle, TimerKey, Timers, Turn,
+    ScheduleError, ShutdownPolicy, StopOutcome, Timers, Turn,
 };
 
 use crate::support::{
@@ -771,78 +770,6 @@ fn one_from_elsewhere_ends_with_its_shard() {
         assert_eq!(dropped.load(Ordering::SeqCst), 3 + 2 * fires, "{policy:?}");
         let refused = client.repeat_on(SHARD, rate(ms(10)), |_: &mut Run<'_>| {});
         assert!(matches!(refused, Err(ScheduleError::Closed(_))));
-    }
-}
-
-/// Takes the task of the only timer of a shard away, by all the handles that there could be.
-fn take_back(timers: &Timers<u8>) -> Option<Task<u8>> {
-    let mut keys = (0..16).flat_map(|index| (1..40).map(move |of| (index, of)));
-    keys.find_map(|(index, of)| {
-        let key = TimerKey::from_parts(index, NonZeroU32::new(of).unwrap());
-        timers.cancel(TimerHandle::new(SHARD, key)).task()
-    })
-}
-
-#[test]
-fn one_that_is_taken_back_by_a_guessed_handle_can_be_run_stopped_and_dropped() {
-    let mut lab = Lab::<u8>::new(builder(1).capacity(16));
-    let timers = lab.timers().clone();
-    let (guard, dropped) = Guard::new();
-    let call = move |_: &mut Run<'_>| {
-        let _held = &guard;
-    };
-    let periodic = timers.repeat(rate(ms(5)), call).unwrap();
-    let Some(Task::Callback(call)) = take_back(&timers) else { panic!("it is a callback") };
-    lab.advance(ms(20));
-    assert_eq!((periodic.runs(), periodic.is_over(), timers.len()), (0, false, 0));
-    call.run(&timers);
-    assert_eq!((periodic.runs(), timers.len()), (1, 1), "it has begun again");
-    lab.advance(ms(5));
-    assert!(periodic.runs() > 1);
-    let call = take_back(&timers);
-    assert_eq!(
-        (periodic.stop(), periodic.stop()),
-        (StopOutcome::Stopped, StopOutcome::AlreadyOver)
-    );
-    let ran = periodic.runs();
-    let Some(Task::Callback(call)) = call else { panic!("it is a callback") };
-    assert_eq!(dropped.load(Ordering::SeqCst), 0);
-    call.run(&timers);
-    assert_eq!((periodic.runs(), dropped.load(Ordering::SeqCst)), (ran, 1));
-    assert_eq!((timers.len(), lab.counts().panicked), (0, 0));
-    check_law(&lab.counts());
-}
-
-#[test]
-fn one_whose_next_run_is_taken_from_under_it_does_not_overlap_and_ends() {
-    for held in [false, true] {
-        let mut lab = Lab::<u8>::new(builder(1).capacity(16));
-        let runs = Rc::new(Cell::new(0));
-        let (counted, deep) = (Rc::clone(&runs), Cell::new(0));
-        let kept = Rc::new(RefCell::new(None));
-        let keep = Rc::clone(&kept);
-        let call = move |run: &mut Run<'_>| {
-            counted.set(counted.get() + 1);
-            deep.set(deep.get() + 1);
-            assert_eq!(deep.get(), 1, "it runs within itself");
-            match take_back(run.timers()) {
-                Some(Task::Callback(call)) if !held => call.run(run.timers()),
-                taken => drop(keep.replace(taken)),
-            }
-            deep.set(deep.get() - 1);
-        };
-        let periodic = lab.timers().repeat(rate(ms(5)), call).unwrap();
-        lab.advance(ms(5));
-        lab.advance(ms(50));
-        assert_eq!((runs.get(), periodic.runs(), lab.counts().panicked), (1, 1, 0));
-        assert!(held || periodic.is_over());
-        let taken = kept.take();
-        if let Some(Task::Callback(call)) = taken {
-            call.run(lab.timers());
-        }
-        assert_eq!((runs.get(), lab.timers().len()), (1 + u32::from(held), 0));
-        drop(kept.take());
-        assert!(periodic.is_over());
     }
 }
 

@@ -307,18 +307,13 @@ fn a_service_that_is_dropped_ends_its_shards() {
         drop(service);
         wait_until("the timer is dropped", || dropped.load(Ordering::SeqCst) == 1);
         wait_until("both shards are closed", || {
-            client.shards().all(|shard| client.reset(handle_on(shard), FAR).wait().is_err())
+            client.shards().all(|shard| client.drain_shard(shard, &[]).wait().is_err())
         });
         drop(stops);
         for thread in threads {
             thread.join().unwrap();
         }
     }
-}
-
-fn handle_on(shard: corewheel::ShardId) -> corewheel::TimerHandle {
-    let key = corewheel::TimerKey::from_parts(0, std::num::NonZeroU32::MIN);
-    corewheel::TimerHandle::new(shard, key)
 }
 
 fn attached() -> TimerService<u8> {
@@ -329,7 +324,7 @@ fn attached() -> TimerService<u8> {
 fn an_attachment_that_is_dropped_unused_closes_its_shard() {
     let service = attached();
     let client = service.client();
-    let mut waiting = client.cancel(handle_on(SHARD)).into_future();
+    let mut waiting = client.drain_shard(SHARD, &[]).into_future();
     assert!(look(&mut waiting).is_none());
     drop(service.attach(SHARD).unwrap());
     assert!(look(&mut waiting).unwrap().is_err(), "whoever waits is told");
