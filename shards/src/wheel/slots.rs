@@ -312,6 +312,8 @@ impl Slots {
             examined: 0,
             dropped: 0,
         });
+        // The first slot that is not the wheel's.
+        let late = self.side(Side::Late);
         let mut cost = 0;
         let mut dropped = 0;
         while cost < SLICE_ENTRIES {
@@ -325,18 +327,17 @@ impl Slots {
                 if sweep.deep {
                     let Slot { kept, young } = self.table[slot];
                     self.table[slot] = Slot { kept: Chain::EMPTY, young: self.join(kept, young) };
-                    if slot == self.side(Side::Late) {
+                    if slot == late {
                         self.late.join();
                     }
                 }
             }
-            if sweep.slot == self.side(Side::Late) {
-                self.count_swept_late(SLICE_ENTRIES - cost, slab);
-            }
-            let (examined, stale) = self.sweep_slot(sweep.slot, SLICE_ENTRIES - cost, slab);
-            if sweep.slot == self.side(Side::Deferred) {
-                self.late.drop_deferred(stale);
-            }
+            let most = SLICE_ENTRIES - cost;
+            let (examined, stale) = if sweep.slot < late {
+                self.sweep_slot(sweep.slot, most, slab)
+            } else {
+                self.sweep_side(sweep.slot, most, slab)
+            };
             dropped += stale;
             sweep.examined += examined;
             sweep.dropped += stale;
@@ -346,6 +347,19 @@ impl Slots {
         self.sweep = Some(sweep);
         self.entries -= u64::from(dropped);
         dropped
+    }
+
+    /// Does for a slot that is not the wheel's what [`sweep_slot`](Self::sweep_slot) does.
+    #[cold]
+    fn sweep_side<T>(&mut self, slot: usize, most: u32, slab: &Slab<T>) -> (u32, u32) {
+        if slot == self.side(Side::Late) {
+            self.count_swept_late(most, slab);
+        }
+        let (examined, stale) = self.sweep_slot(slot, most, slab);
+        if slot == self.side(Side::Deferred) {
+            self.late.drop_deferred(stale);
+        }
+        (examined, stale)
     }
 
     /// Passes the young entries of a slot on to the kept ones, without those that are stale, until
