@@ -13,7 +13,7 @@ use crate::error::StartError;
 use crate::handle::ShardId;
 use crate::mesh::Directory;
 use crate::service::TimerService;
-use crate::start::{self, Engine};
+use crate::start;
 use crate::task::{Fired, Handler};
 use crate::timers::Timers;
 
@@ -153,7 +153,8 @@ impl TimerServiceBuilder {
 
     /// Starts a service whose timers hold callbacks and futures.
     ///
-    /// Either all shards run when this returns, or none does.
+    /// Either all shards run when this returns, or none does. With [`Runtime::Auto`] a runtime that
+    /// does not get what it needs of the host is passed over, before any handler is made.
     ///
     /// # Errors
     ///
@@ -165,7 +166,8 @@ impl TimerServiceBuilder {
     /// Starts a service with typed timers. `make_handler` is called on each shard's thread, and
     /// what it returns gets the timers of that shard.
     ///
-    /// Either all shards run when this returns, or none does.
+    /// Either all shards run when this returns, or none does. With [`Runtime::Auto`] a runtime that
+    /// does not get what it needs of the host is passed over, before any handler is made.
     ///
     /// # Errors
     ///
@@ -179,8 +181,7 @@ impl TimerServiceBuilder {
         H: Handler<T>,
     {
         let settings = self.options.check(false)?;
-        let engine = Engine::choose(self.options.runtime)?;
-        start::start(settings, self.options.clock, engine, make_handler)
+        start::start(&settings, &self.options.clock, self.options.runtime, make_handler)
     }
 
     /// Makes a service whose shards are driven by executors or loops that are there already: see

@@ -1,4 +1,4 @@
-//! Runs callbacks and drops values of the user's so that a panic of theirs goes no further.
+//! Runs the callbacks of the user, and drops the values of the user, so that a panic ends here.
 //!
 //! A panic that meets another one, in a `Drop` that runs while the thread unwinds, aborts the
 //! process. So several values are never dropped in one go: each is dropped alone, under
@@ -29,6 +29,14 @@ pub(crate) fn each<V>(values: impl IntoIterator<Item = V>, mut run: impl FnMut(V
             tracing::error!(message, "a value panicked when it was dropped or woken");
         }
     }
+}
+
+/// Runs something of a library's that may panic. The error is the panic's message.
+#[allow(dead_code, reason = "only some executors may panic while they are made")]
+pub(crate) fn attempt<R>(run: impl FnOnce() -> R) -> Result<R, String> {
+    let mut result = None;
+    let message = catch(|| result = Some(run()));
+    result.ok_or_else(|| message.unwrap_or_default())
 }
 
 /// Returns the message if a closure panics.

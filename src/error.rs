@@ -272,6 +272,9 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 /// Why a service did not start. No thread of it is left.
+///
+/// Where the process does not get what the shards need, open files, threads or address space, the
+/// text names the limit and what raises it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {

@@ -131,11 +131,12 @@
 //! - `lane`, `across`, `overflow`, `bell`, `gate`, `brake` and `mesh` are where threads meet, and
 //!   nowhere else do they; `sync` is the atomics that they use, `loom_tests` are for the model
 //!   checker, and `clock` reads the time.
-//! - `contain` runs and drops what is the user's, so that a panic goes no further.
+//! - `contain` runs callbacks and drops values of the user, so that a panic ends there.
 //! - `core` is what a shard's thread holds, `turn` is one turn of it: drain the lanes, advance,
 //!   deliver, publish, say what is next. `task` is what a timer can hold.
 //! - `driver` takes the turns: on glommio, on tokio, on a plain thread, in somebody's own loop.
-//!   `start`, `attach` and `spawn` set it up, by what `builder` and `config` were told.
+//!   `start`, `attach` and `spawn` set it up, by what `builder` and `config` were told; `limits`
+//!   tries out beforehand what the host still has for it.
 //! - `timers`, `client`, `handle`, `sleep`, `interval`, `service` and `shutdown` are what users
 //!   hold, `error` and `capacity` what they are told when it cannot be.
 //! - `conn`: the deadlines of connections, of which touching one is a store.
@@ -181,6 +182,7 @@ mod herd;
 mod interval;
 mod keyed;
 mod lane;
+mod limits;
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests;
 mod many;

@@ -46,7 +46,7 @@ where
     let more_requests = core.receive(now);
     if let Some(order) = core.take_order() {
         let report = shut_down(timers, handler, order.policy);
-        // Where nobody waits for the report any more, the tasks in it are dropped here.
+        // Where no caller waits for the report any more, the tasks in it are dropped here.
         contain(core.id(), || drop(order.report.send(UnreadReport::new(report))));
         return Turn::Closed;
     }

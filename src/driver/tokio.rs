@@ -20,6 +20,7 @@ use tokio::time::Sleep;
 
 use super::Undertaker;
 use super::executor::{Host, drive};
+use crate::limits::{self, Needs};
 use crate::mesh::LocalFuture;
 use crate::task::Handler;
 
@@ -67,6 +68,22 @@ impl Host for TokioHost {
 /// A runtime for one shard.
 pub(crate) fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
+}
+
+/// Open files of a runtime.
+const FILES: usize = 4;
+/// Open files that are needed once: for signals, where the process uses them, and two to spare.
+const FILES_ONCE: usize = 4;
+
+/// What so many runtimes need, with this much address space for each.
+pub(crate) fn needs(runtimes: usize, memory_each: usize) -> Needs {
+    let files = FILES * runtimes + FILES_ONCE;
+    Needs { files, threads: runtimes, memories: runtimes, memory_each }
+}
+
+/// Why there is no runtime, and what to do about it.
+pub(crate) fn no_runtime(error: &io::Error) -> String {
+    format!("a runtime cannot be made ({error}); {}", limits::of_files())
 }
 
 /// Runs a shard on this thread until it is shut down.

@@ -159,7 +159,7 @@ fn batch_that_a_closed_shard_refused_drops_its_tasks_one_at_a_time() {
         batch.schedule(FAR, Bomb(n)).unwrap();
     }
     lab.end(ShutdownPolicy::Drop);
-    // Nobody asks what was refused.
+    // The refused tasks are not taken out of the batch.
     assert_eq!(dropped_by(|| drop(batch)), 3);
 }
 

@@ -20,6 +20,7 @@ mod histories;
 mod intervals;
 mod keyed;
 mod lanes;
+mod limits;
 mod many;
 mod moving;
 mod owners;

@@ -1,0 +1,186 @@
+//! What the limits of the process leave: open files, threads, address space.
+//!
+//! A start tries this out beforehand, as an executor that does not get what it needs may panic on
+//! its thread, or abort the process. Why not compare each limit with the use of it: limits of a
+//! container count other processes too, and no system call tells how much of a limit is left.
+//!
+//! Another thread may take what was tried a moment later. So a trial makes a refusal likely where
+//! one is due, and an executor that fails after it must be turned into an error too.
+//!
+//! Cost: a system call for each file, and some 20 µs for each thread.
+
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+
+/// What a start needs for all of its shards.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Needs {
+    pub(crate) files: usize,
+    pub(crate) threads: usize,
+    /// How many of the threads need `memory_each`.
+    pub(crate) memories: usize,
+    /// In bytes of address space, beside the stack of the thread.
+    pub(crate) memory_each: usize,
+}
+
+impl Needs {
+    /// Takes all of it for a moment. The error names the limit and what to do about it.
+    pub(crate) fn try_out(self) -> Result<(), String> {
+        try_files(self.files)?;
+        self.try_threads()
+    }
+
+    /// Starts threads with stacks of the usual size, which take their memory themselves: an
+    /// allocator may have some for one thread and not for another.
+    fn try_threads(self) -> Result<(), String> {
+        let (told, tried) = mpsc::channel();
+        let mut threads = Threads::new();
+        for started in 0..self.threads {
+            let told = told.clone();
+            let bytes = if started < self.memories { self.memory_each } else { 0 };
+            let take = move || {
+                let mut memory = Vec::<u8>::new();
+                // The receiver is there until all have answered.
+                let _ = told.send(memory.try_reserve_exact(bytes).is_ok());
+                memory
+            };
+            threads.start(take).map_err(|error| {
+                let needed = self.threads;
+                let of = of_threads();
+                format!("{needed} more threads are needed and {started} can be had ({error}); {of}")
+            })?;
+        }
+        drop(told);
+        if tried.iter().take(self.threads).all(|is_had| is_had) {
+            return Ok(());
+        }
+        let Self { memories, memory_each, .. } = self;
+        let of = of_memory();
+        Err(format!("{memories} times {memory_each} bytes of memory cannot be had; {of}"))
+    }
+}
+
+/// Checks that this thread can have so many bytes more, now.
+pub(crate) fn try_memory(bytes: usize) -> Result<(), String> {
+    let tried = Vec::<u8>::new().try_reserve_exact(bytes);
+    tried.map_err(|_| format!("{bytes} bytes of memory cannot be had; {}", of_memory()))
+}
+
+/// Threads that keep what they have taken until this is dropped.
+struct Threads {
+    go: Option<mpsc::Sender<()>>,
+    wait: Arc<Mutex<mpsc::Receiver<()>>>,
+    started: Vec<thread::JoinHandle<()>>,
+}
+
+impl Threads {
+    fn new() -> Self {
+        let (go, wait) = mpsc::channel();
+        Self { go: Some(go), wait: Arc::new(Mutex::new(wait)), started: Vec::new() }
+    }
+
+    fn start<V>(&mut self, take: impl FnOnce() -> V + Send + 'static) -> io::Result<()> {
+        let wait = Arc::clone(&self.wait);
+        let run = move || {
+            let taken = take();
+            // They end one after the other, when the sender is dropped.
+            drop(wait.lock().map(|wait| wait.recv()));
+            drop(taken);
+        };
+        self.started.push(thread::Builder::new().spawn(run)?);
+        Ok(())
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.go = None;
+        for thread in self.started.drain(..) {
+            // It does nothing that could panic.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// An error of the system, with the limit of threads, which is the usual cause, and the remedy.
+pub(crate) fn no_thread(error: &io::Error) -> io::Error {
+    let text = format!("no thread can be started ({error}); {}", of_threads());
+    io::Error::new(error.kind(), text)
+}
+
+/// The limit of open files, and what to do about it.
+pub(crate) fn of_files() -> String {
+    let limit = shown(limit(|resource| resource.files));
+    format!(
+        "the limit of open files is {limit}: raise it with `ulimit -n` or LimitNOFILE=, or start \
+         fewer shards"
+    )
+}
+
+fn of_threads() -> String {
+    let threads = shown(limit(|resource| resource.threads));
+    // The stack of a thread may be what there is no memory for; the system does not tell.
+    let memory = limit(|resource| resource.memory).map(|_| format!("; {}", of_memory()));
+    format!(
+        "the limit of processes and threads is {threads}: raise it with `ulimit -u`, TasksMax= or \
+         the container's limit of pids, or start fewer shards{}",
+        memory.unwrap_or_default()
+    )
+}
+
+fn of_memory() -> String {
+    let limit = shown(limit(|resource| resource.memory));
+    format!(
+        "the limit of address space is {limit} bytes: raise it with `ulimit -v` or LimitAS=, or \
+         start fewer shards or ones with a smaller capacity"
+    )
+}
+
+fn try_files(count: usize) -> Result<(), String> {
+    let mut files = Vec::with_capacity(count);
+    while files.len() < count {
+        match File::open("/dev/null") {
+            Ok(file) => files.push(file),
+            // Where there is no such file, nothing is found out.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => {
+                let got = files.len();
+                // The message may need one.
+                drop(files);
+                return Err(format!(
+                    "{count} more open files are needed and {got} can be had ({error}); {}",
+                    of_files()
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The limits of the process; `None` where there is none.
+struct Limits {
+    files: Option<u64>,
+    threads: Option<u64>,
+    memory: Option<u64>,
+}
+
+#[cfg(target_os = "linux")]
+fn limit(pick: impl Fn(&Limits) -> Option<u64>) -> Option<u64> {
+    use rustix::process::{Resource, getrlimit};
+    pick(&Limits {
+        files: getrlimit(Resource::Nofile).current,
+        threads: getrlimit(Resource::Nproc).current,
+        memory: getrlimit(Resource::As).current,
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn limit(pick: impl Fn(&Limits) -> Option<u64>) -> Option<u64> {
+    pick(&Limits { files: None, threads: None, memory: None })
+}
+
+fn shown(limit: Option<u64>) -> String {
+    limit.map_or_else(|| "not set for the process".to_owned(), |limit| limit.to_string())
+}

@@ -1,0 +1,243 @@
+//! Starts of a service in a process that may have little: open files, threads, address space.
+//!
+//! The limits hold for a whole process, so each start has one of its own: this test program once
+//! more, which is told by its environment to be the child.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::print_stdout, reason = "a child tells its parent what became of its start")]
+
+use std::env;
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use corewheel::{Runtime, ShutdownPolicy, TimerService};
+use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
+
+use crate::support::{PATIENCE, SHARD, glommio_works, ms};
+
+const LIMIT: &str = "COREWHEEL_TEST_LIMIT";
+const MIB: u64 = 1 << 20;
+
+/// What a process may have.
+#[derive(Clone, Copy, Debug)]
+enum Limit {
+    /// Open files, those of the test program included.
+    Files(u64),
+    /// Processes and threads, the two of the test program included.
+    Threads(u64),
+    /// Address space beyond what the process has already, in MiB.
+    Memory(u64),
+}
+
+/// How a start ended: `started` and the runtime, or `refused` and the error.
+#[derive(Debug)]
+struct End {
+    started: Option<String>,
+    text: String,
+}
+
+/// Starts a service in a child and checks that the child neither panics nor is aborted nor hangs.
+fn start(limit: Limit, runtime: Runtime, shards: usize) -> End {
+    let (name, value) = match limit {
+        Limit::Files(count) => ("files", count),
+        Limit::Threads(count) => ("threads", count),
+        Limit::Memory(mib) => ("memory", mib),
+    };
+    let mut command = Command::new(env::current_exe().unwrap());
+    command
+        .args(["--exact", "limits::child_that_is_given_limits_starts_a_service", "--nocapture"])
+        .args(["--test-threads", "1"])
+        .env(LIMIT, format!("{name} {value} {runtime:?} {shards}"))
+        .env("RUST_BACKTRACE", "0")
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    if matches!(limit, Limit::Threads(_)) {
+        // The limit counts what the user has, and does not hold for root. This user has nothing.
+        command.uid(61_000 + std::process::id() % 4_000);
+    }
+    let mut child = command.spawn().unwrap();
+    let mut stderr = child.stderr.take().unwrap();
+    let errors = thread::spawn(move || {
+        let mut text = String::new();
+        stderr.read_to_string(&mut text).map(|_| text)
+    });
+    let (sender, ended) = mpsc::channel();
+    let id = rustix::process::Pid::from_child(&child);
+    thread::spawn(move || sender.send(child.wait_with_output()));
+    let Ok(output) = ended.recv_timeout(PATIENCE) else {
+        let _killed = rustix::process::kill_process(id, rustix::process::Signal::KILL);
+        panic!("{limit:?}, {runtime:?}, {shards} shards: the child hangs");
+    };
+    let output = output.unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = errors.join().unwrap().unwrap();
+    let context = format!("{limit:?}, {runtime:?}, {shards} shards:\n{said}\n{errors}");
+    assert!(output.status.success(), "{:?}, {context}", output.status);
+    assert!(!errors.contains("panicked at"), "{context}");
+    let end = said.lines().find_map(|line| {
+        let (_, end) = line.split_once("END ")?;
+        Some(match end.split_once(' ')? {
+            ("started", text) => {
+                let runtime = text.split(':').next().unwrap_or_default().to_owned();
+                End { started: Some(runtime), text: text.to_owned() }
+            }
+            (_, text) => End { started: None, text: text.to_owned() },
+        })
+    });
+    end.unwrap_or_else(|| panic!("the child says nothing: {context}"))
+}
+
+#[test]
+fn child_that_is_given_limits_starts_a_service() {
+    let Ok(told) = env::var(LIMIT) else { return };
+    let told: Vec<&str> = told.split(' ').collect();
+    let value: u64 = told[1].parse().unwrap();
+    let (resource, value) = match told[0] {
+        "files" => (Resource::Nofile, value),
+        "threads" => (Resource::Nproc, value),
+        _ => (Resource::As, address_space() + value * MIB),
+    };
+    let runtime = match told[2] {
+        "Glommio" => Runtime::Glommio,
+        "Tokio" => Runtime::Tokio,
+        "Thread" => Runtime::Thread,
+        _ => Runtime::Auto,
+    };
+    let builder = TimerService::builder().shards(told[3].parse().unwrap()).capacity(1 << 10);
+    setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) }).unwrap();
+    match builder.runtime(runtime).start() {
+        Err(error) => println!("END refused {error}"),
+        Ok(service) => {
+            let (sender, fired) = mpsc::channel();
+            let call = move |_: &_| sender.send(()).unwrap();
+            service.client().schedule_fn_on(SHARD, ms(1), call).unwrap();
+            fired.recv_timeout(Duration::from_secs(20)).unwrap();
+            println!("END started {}: {}", service.runtime(), service.runtime_reason());
+            service.shutdown(ShutdownPolicy::Drop).unwrap();
+        }
+    }
+    // Threads of a start that was refused are gone, or end by themselves.
+    let threads = || fs::read_dir("/proc/self/task").map_or(2, Iterator::count);
+    crate::support::wait_until("no thread is left", || threads() <= 2);
+}
+
+/// The address space that this process has, in bytes.
+fn address_space() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1_024
+}
+
+/// Root can be another user, whose processes are counted from none.
+fn can_be_another_user() -> bool {
+    let can = getuid().is_root();
+    if !can {
+        println!("skipped: only root can have a process of a user that has none");
+    }
+    can
+}
+
+#[test]
+fn auto_start_with_few_files_falls_back_and_says_why() {
+    // The test program has some open.
+    for shards in [1, 2, 4] {
+        for files in [8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 40] {
+            let end = start(Limit::Files(files), Runtime::Auto, shards);
+            assert!(end.started.is_some(), "{files} files, {shards} shards: {}", end.text);
+            let fell_back = end.started.as_deref() != Some("glommio");
+            assert!(!fell_back || !glommio_works() || end.text.contains("ulimit -n"), "{end:?}");
+            assert!(files > 8 || shards == 1 || fell_back, "{end:?}");
+        }
+    }
+}
+
+#[test]
+fn start_with_few_files_on_a_runtime_that_needs_more_is_refused_with_the_limit() {
+    for runtime in [Runtime::Glommio, Runtime::Tokio] {
+        if runtime == Runtime::Glommio && !glommio_works() {
+            continue;
+        }
+        for (files, shards) in [(4, 1), (5, 1), (6, 1), (7, 1), (8, 1), (8, 4), (12, 4), (16, 8)] {
+            let end = start(Limit::Files(files), runtime, shards);
+            let told = end.text.contains("ulimit -n") && end.text.contains(&files.to_string());
+            assert!(end.started.is_some() || told, "{runtime:?}, {files} files: {end:?}");
+            assert!(end.started.is_none() || (files, shards) != (8, 4), "{end:?}");
+        }
+        let end = start(Limit::Files(200), runtime, 4);
+        assert!(end.started.is_some(), "{end:?}");
+    }
+    assert!(start(Limit::Files(6), Runtime::Thread, 4).started.is_some());
+}
+
+#[test]
+fn auto_start_with_few_threads_falls_back_or_is_refused_with_the_limit() {
+    if !can_be_another_user() {
+        return;
+    }
+    // Two are those of the test program.
+    for (threads, shards, expected) in [
+        (2, 1, None),
+        (3, 1, Some("tokio")),
+        (4, 1, Some(if glommio_works() { "glommio" } else { "tokio" })),
+        (4, 2, Some("tokio")),
+        (4, 3, None),
+        (8, 8, None),
+    ] {
+        let end = start(Limit::Threads(threads), Runtime::Auto, shards);
+        assert_eq!(end.started.as_deref(), expected, "{threads} threads: {end:?}");
+        if expected != Some("glommio") {
+            assert!(end.text.contains("ulimit -u"), "{end:?}");
+            assert!(end.text.contains(&threads.to_string()), "{end:?}");
+        }
+    }
+}
+
+#[test]
+fn start_with_few_threads_is_refused_with_the_limit() {
+    if !can_be_another_user() {
+        return;
+    }
+    for runtime in [Runtime::Glommio, Runtime::Tokio, Runtime::Thread] {
+        if runtime == Runtime::Glommio && !glommio_works() {
+            continue;
+        }
+        for (threads, shards) in [(2, 1), (2, 4), (4, 4)] {
+            let end = start(Limit::Threads(threads), runtime, shards);
+            assert!(end.started.is_none(), "{runtime:?}, {threads} threads: {end:?}");
+            assert!(end.text.contains("ulimit -u"), "{runtime:?}: {end:?}");
+        }
+    }
+}
+
+#[test]
+fn start_with_little_address_space_works_or_is_refused_with_the_limit() {
+    for runtime in [Runtime::Auto, Runtime::Glommio, Runtime::Tokio, Runtime::Thread] {
+        for shards in [1, 4] {
+            for mib in [1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96] {
+                let end = start(Limit::Memory(mib), runtime, shards);
+                let told =
+                    ["ulimit -v", "capacity is"].iter().any(|limit| end.text.contains(limit));
+                let is_glommio = runtime == Runtime::Glommio && !glommio_works();
+                assert!(end.started.is_some() || told || is_glommio, "{mib} MiB: {end:?}");
+                assert!(mib > 1 || end.started.is_none(), "{mib} MiB: {end:?}");
+            }
+        }
+    }
+    // Enough for threads, and too little for executors of glommio, also with an allocator that
+    // takes 64 MiB for each thread where it can.
+    if glommio_works() {
+        let end = start(Limit::Memory(32), Runtime::Auto, 4);
+        assert!(end.started.as_deref() == Some("tokio"), "{end:?}");
+        assert!(end.text.contains("ulimit -v"), "{end:?}");
+        let end = start(Limit::Memory(2_048), Runtime::Auto, 4);
+        assert_eq!(end.started.as_deref(), Some("glommio"), "{end:?}");
+    }
+    assert!(getrlimit(Resource::As).current.is_none(), "only children are limited");
+}
