@@ -18,7 +18,7 @@ pub enum Runtime {
     /// Glommio where `io_uring` works, else tokio, else plain threads. Found out once, at the
     /// start, and logged with the reason.
     ///
-    /// A shard takes five open files, two threads and 15 MiB of address space on glommio, four open
+    /// A shard takes seven open files, two threads and 6 MiB of address space on glommio, four open
     /// files and a thread on tokio, and a thread without an executor. Where a limit of the process
     /// or the container does not leave as much for all shards, the next runtime is tried.
     #[default]

@@ -264,15 +264,16 @@ const MEMLOCK_MIN: u64 = 512 * 1_024;
 /// Entries of the ring that is tried, as many as glommio's.
 const RING_ENTRIES: u32 = 128;
 
-/// Open files of an executor: a doorbell, three rings, and one that stays open when it has ended.
-const FILES: usize = 5;
+/// Open files of an executor: a doorbell, three rings, one that stays open when it has ended, and
+/// the two sockets of its [`PollRequest`].
+const FILES: usize = 7;
 /// Open files that are needed once: for tasks without an executor, for a ring that is tried, and
 /// two to spare.
 const FILES_ONCE: usize = 4;
 /// Threads of an executor: the shard's, and one for calls that block.
 const THREADS: usize = 2;
-/// Address space of an executor: 10 MiB for buffers, the rings, and what is beside them.
-const MEMORY: usize = 11 << 20;
+/// Address space of an executor: [`IO_MEMORY`], the rings, and what is beside them.
+const MEMORY: usize = IO_MEMORY + (2 << 20);
 
 /// What so many executors need, with this much more address space for each.
 pub(crate) fn needs(executors: usize, memory_each: usize) -> Needs {

@@ -233,7 +233,7 @@ fn start_with_little_address_space_works_or_is_refused_with_the_limit() {
     // Enough for threads, and too little for executors of glommio, also with an allocator that
     // takes 64 MiB for each thread where it can.
     if glommio_works() {
-        let end = start(Limit::Memory(32), Runtime::Auto, 4);
+        let end = start(Limit::Memory(20), Runtime::Auto, 4);
         assert!(end.started.as_deref() == Some("tokio"), "{end:?}");
         assert!(end.text.contains("ulimit -v"), "{end:?}");
         let end = start(Limit::Memory(2_048), Runtime::Auto, 4);
