@@ -249,7 +249,7 @@ where
         let at_once = std::mem::replace(&mut is_first, false);
         ready!(core.begin_poll(at_once, cx));
         let output = limited.as_mut().poll(cx);
-        core.note_ready(at_once && output.is_ready());
+        core.note_ready(at_once, output.is_ready());
         output
     })
     .await

@@ -303,7 +303,7 @@ impl<T: Send + 'static> Timers<T> {
         poll_fn(|cx| {
             let at_once = std::mem::replace(&mut is_first, false);
             ready!(self.core.begin_poll(at_once, cx));
-            self.core.note_ready(at_once);
+            self.core.note_ready(at_once, true);
             Poll::Ready(())
         })
         .await;

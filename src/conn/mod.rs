@@ -363,7 +363,7 @@ impl<T: Send + 'static> ConnTimers<T> {
                 return Poll::Ready(Raced::Event(age));
             }
             let value = future.as_mut().poll(cx);
-            core.note_ready(at_once && value.is_ready());
+            core.note_ready(at_once, value.is_ready());
             if let Poll::Ready(value) = value {
                 return Poll::Ready(Raced::Done(value));
             }

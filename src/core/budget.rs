@@ -2,13 +2,13 @@
 //!
 //! An executor may leave its alarms unread while its tasks are ready to run: glommio reads them
 //! once in a preempt timer's period then, and it has no budget that makes a task return whose
-//! socket is always ready. So the tasks read the clock for the shard, once in [`LOOKS`] polls, and
-//! wake the driver if its time has come; and a task returns to its executor after [`READY_MAX`]
+//! socket is always ready. So the tasks read the clock for the shard, once in [`LOOKS`] results,
+//! and wake the driver if its time has come; and a task returns to its executor after [`READY_MAX`]
 //! results in a row that it did not have to wait for.
 //!
 //! Why not a shorter preempt timer: glommio 0.9 may then park with tasks that are ready to run.
 //!
-//! Cost: a poll adds one to a count, and one poll in 16 reads the near clock.
+//! Cost: the first poll for a result adds one to a count, and one in 16 reads the near clock.
 
 use std::cell::Cell;
 use std::task::{Context, Poll};
@@ -17,7 +17,7 @@ use corewheel_shard::Tick;
 
 use super::Core;
 
-/// One poll in so many reads the clock.
+/// One result in so many reads the clock.
 const LOOKS: u32 = 16;
 /// The most results in a row that are handed out without a return to the executor.
 const READY_MAX: u32 = 8;
@@ -26,13 +26,20 @@ pub(super) struct PollBudget {
     polls: Cell<u32>,
     /// How many results in a row were ready at the first poll.
     ready: Cell<u32>,
+    /// How many there may be: [`READY_MAX`], or 1 while the driver waits for the sockets.
+    ready_max: Cell<u32>,
     /// Makes the executor run the driver's task queue next.
     prefer_driver: Cell<Option<fn()>>,
 }
 
 impl PollBudget {
     pub(super) fn new() -> Self {
-        Self { polls: Cell::new(0), ready: Cell::new(0), prefer_driver: Cell::new(None) }
+        Self {
+            polls: Cell::new(0),
+            ready: Cell::new(0),
+            ready_max: Cell::new(READY_MAX),
+            prefer_driver: Cell::new(None),
+        }
     }
 }
 
@@ -44,8 +51,15 @@ impl<T: Send + 'static> Core<T> {
         self.budget.prefer_driver.set(Some(prefer));
     }
 
-    /// Counts one poll of a task. One in 16 reads the clock, and wakes the driver if its time has
-    /// come. Nothing may be borrowed.
+    /// Says whether the driver waits until the sockets are read. Meanwhile a task returns after
+    /// each result, so that the wait is no longer than it must be.
+    #[allow(dead_code, reason = "only drivers in executors wait for the sockets")]
+    pub(crate) fn set_waits_for_sockets(&self, waits: bool) {
+        self.budget.ready_max.set(if waits { 1 } else { READY_MAX });
+    }
+
+    /// Counts one result that a task asks for. One in 16 reads the clock, and wakes the driver if
+    /// its time has come. Nothing may be borrowed.
     #[inline]
     pub(crate) fn count_poll(&self) {
         let polls = self.budget.polls.get().wrapping_add(1);
@@ -59,24 +73,34 @@ impl<T: Send + 'static> Core<T> {
     /// Pending if the task must return to its executor before it asks: its waker has been woken.
     #[inline]
     pub(crate) fn begin_poll(&self, is_first: bool, cx: &Context<'_>) -> Poll<()> {
-        self.count_poll();
-        if is_first && self.budget.ready.get() >= READY_MAX {
-            self.budget.ready.set(0);
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
+        if is_first {
+            self.count_poll();
+            if self.budget.ready.get() >= self.budget.ready_max.get() {
+                return self.send_back(cx);
+            }
         }
         Poll::Ready(())
     }
 
-    /// Notes whether a result was there without a wait.
+    #[cold]
+    fn send_back(&self, cx: &Context<'_>) -> Poll<()> {
+        self.budget.ready.set(0);
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Notes whether a result was there without a wait, which its first poll tells.
     #[inline]
-    pub(crate) fn note_ready(&self, at_once: bool) {
-        let ready = if at_once { self.budget.ready.get().saturating_add(1) } else { 0 };
-        self.budget.ready.set(ready);
+    pub(crate) fn note_ready(&self, is_first: bool, is_ready: bool) {
+        if is_first {
+            let ready = if is_ready { self.budget.ready.get().saturating_add(1) } else { 0 };
+            self.budget.ready.set(ready);
+        }
     }
 
     /// Whether the driver has something to do; wakes it if its time has come. For tasks that keep
     /// the core busy, and with it the executor from reading its alarms.
+    #[inline(never)]
     pub(crate) fn is_wanted(&self) -> bool {
         let until = self.asleep_until.get();
         if until > Tick::ZERO {

@@ -71,7 +71,9 @@ where
     let mut expected = core.nanos();
     loop {
         if core.nanos().saturating_sub(expected) > LATE {
+            core.set_waits_for_sockets(true);
             host.read_sockets(core.conn_count()).await;
+            core.set_waits_for_sockets(false);
         }
         let turn = turn(timers, &mut handler);
         let jobs = core.take_jobs();
