@@ -346,10 +346,10 @@ impl<T: Send + 'static> ConnTimers<T> {
     /// a connection that never pauses would never be too old. The future is dropped if a deadline
     /// comes first.
     ///
-    /// After 8 values in a row that were ready at once, of all connections of a shard together,
-    /// the task returns to its executor and goes on when the other tasks have had their turn, so
-    /// that a peer that sends without a pause holds up neither timers nor other connections. One
-    /// poll in 16 reads the clock, and wakes the shard's driver if its time has come.
+    /// After 8 values in a row that were ready at once, of all connections of a shard together, the
+    /// task returns to its executor and goes on when the other tasks have had their turn, so that a
+    /// peer that sends without a pause holds up neither timers nor other connections. One call in
+    /// 16 reads the clock, and wakes the shard's driver if its time has come.
     pub async fn race<F: Future>(&self, future: F) -> Raced<F::Output> {
         let core = self.timers.core();
         let mut future = pin!(future);

@@ -12,7 +12,7 @@ use crate::support::{Alarm, FAR, Host, Lab, PATIENCE, Running, SHARD, builder, m
 
 /// The most results in a row without a return to the executor.
 const READY_MAX: usize = 8;
-/// One poll in so many reads the clock.
+/// One result in so many reads the clock.
 const LOOKS: usize = 16;
 
 fn lab() -> Lab<u8> {
