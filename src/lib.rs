@@ -123,139 +123,93 @@
 //!
 //! # The map
 //!
-//! For who reads the sources. Arrows point down the first three groups only: nothing there knows a
-//! driver, an endpoint or what is built on top.
+//! The rooms of the sources, from the bottom up: a room uses rooms that are listed before it, and
+//! none that is listed after it.
 //!
-//! - [`corewheel_shard`] is what one core owns: wheel, slab, what is due, counters. It knows no
-//!   thread, no clock and no atomic.
-//! - `lane`, `across`, `overflow`, `bell`, `gate`, `brake` and `mesh` are where threads meet, and
-//!   nowhere else do they; `sync` is the atomics that they use, `loom_tests` are for the model
-//!   checker, and `clock` reads the time.
-//! - `contain` runs callbacks and drops values of the user, so that a panic ends there.
-//! - `core` is what a shard's thread holds, `turn` is one turn of it: drain the lanes, advance,
-//!   deliver, publish, say what is next. `task` is what a timer can hold.
-//! - `driver` takes the turns: on glommio, on tokio, on a plain thread, in somebody's own loop.
-//!   `start`, `attach` and `spawn` set it up, by what `builder` and `config` were told; `limits`
-//!   tries out beforehand what the host still has for it.
-//! - `timers`, `client`, `handle`, `sleep`, `interval`, `service` and `shutdown` are what users
-//!   hold, `error` and `capacity` what they are told when it cannot be.
-//! - `conn`: the deadlines of connections, of which touching one is a store.
-//! - `many`, `group` and `moving`: many commands at once, timers that end together, timers that go
-//!   to live on another shard.
-//! - `class`: names for what timers are for; `class_stats` is what is counted for them, `classed`
-//!   schedules by them.
-//! - `sink` and `task_queue`: values of timers that others work on, elsewhere.
-//! - `purgatory`: operations that complete by an event or by their deadline.
-//! - `scaled`: timeouts that shrink under pressure, all at once, by the shard's `scale`.
-//! - `repeat` runs callbacks again and again, `scheduled` runs one whose result is awaited, `herd`
-//!   spreads deadlines or gathers them.
-//! - `delay_queue`: values that come out when their time has come, as what is `expired`.
-//! - `keyed`: timers that are known by keys of the caller's own, alone or in groups.
-//! - `stats` and `endpoint` show what is going on.
+//! | room | owns |
+//! |---|---|
+//! | `values` | names of shards and timers, errors, outcomes, settings |
+//! | `clock` | the one place that reads a clock; ticks to instants and back |
+//! | `link` | how threads meet: lane, wake-up, mailbox; knows no timer |
+//! | `stats` | counters, histograms, classes, publishing |
+//! | `directory` | which shards there are, how each is reached, which run on this thread |
+//! | `shard` | what one shard's thread runs: state, turn, requests, migration, shutdown |
+//! | `face` | `Timers`, `Client`, their futures and the types of callbacks |
+//! | `driver` | takes the turns: glommio, tokio, thread, the user's own loop |
+//! | `conn` | connection timers |
+//! | `kit` | what else is built from timers |
+//! | `service` | builder, start, shutdown |
+//! | `endpoint` | statistics over HTTP |
+//!
+//! What one core owns, wheel and slab and counters, is [`corewheel_shard`], which knows no thread,
+//! no clock and no atomic.
 #![forbid(unsafe_code)]
 
-mod across;
-mod attach;
-mod bell;
-mod brake;
-mod builder;
-mod capacity;
-mod class;
-mod class_stats;
-mod classed;
-mod client;
 mod clock;
-mod config;
 mod conn;
-mod contain;
-mod core;
-mod delay_queue;
+mod directory;
 mod driver;
 #[cfg(feature = "endpoint")]
 mod endpoint;
-mod error;
-mod expired;
-mod gate;
-mod group;
-mod handle;
-mod herd;
-mod interval;
-mod keyed;
-mod lane;
-mod limits;
-#[cfg(all(test, corewheel_loom))]
-mod loom_tests;
-mod many;
-mod mesh;
-mod moving;
-mod overflow;
-mod purgatory;
-mod repeat;
-mod scale;
-mod scaled;
-mod scheduled;
+mod face;
+mod kit;
+mod link;
 mod service;
-mod shutdown;
-mod sink;
-mod sleep;
-mod spawn;
-mod start;
+mod shard;
 mod stats;
-mod sync;
-mod task;
-#[cfg(all(feature = "glommio", target_os = "linux"))]
-mod task_queue;
-mod timers;
-mod turn;
+mod values;
 
-pub use crate::attach::Attachment;
-pub use crate::builder::{TimerServiceBuilder, no_tasks};
-pub use crate::class::{TimerClass, UnknownClass};
-pub use crate::class_stats::{ClassCounts, ClassStats};
-pub use crate::classed::{Classed, ClassedClient};
-pub use crate::client::many::{Answers, AnswersFuture};
-pub use crate::client::{Answer, AnswerFuture, Batch, Client, Refused};
 pub use crate::clock::{Clock, ManualClock};
-pub use crate::config::{Placement, Runtime, TurnBudget};
 pub use crate::conn::{
     AdoptError, ArmError, ConnError, ConnLimits, ConnTimers, DeadlineKind, IdleEvent, PackedConn,
     Raced, ReadInProgress, WriteInProgress,
 };
-pub use crate::delay_queue::DelayQueue;
+pub use crate::driver::attach::Attachment;
 pub use crate::driver::own_loop::{ShardLoop, Sleep as LoopSleep};
 #[cfg(feature = "endpoint")]
 pub use crate::endpoint::{EndpointError, StatsEndpoint, StatsEndpointBuilder};
-pub use crate::error::{
-    AttachError, Closed, ConfigError, Elapsed, ScheduleError, ScheduleManyError, ShutdownError,
-    SleepError, SpawnError, StartError, TimeoutError, WaitError,
-};
-pub use crate::expired::{DelayKey, Expired, InsertError};
-pub use crate::group::TimerGroup;
-pub use crate::handle::{ShardId, TimerHandle};
-pub use crate::herd::{Jitter, Spread};
-pub use crate::interval::{Interval, MissedTickBehavior, Plan};
-pub use crate::keyed::{Inserted, KeyedTimers, WeakKeyedTimers};
-pub use crate::moving::{DrainError, DrainReport, MoveError};
-pub use crate::purgatory::{
+pub use crate::face::callback::{Callback, Fired, Handler, LocalCall, RemoteTask, SendCall, Task};
+pub use crate::face::classed::{Classed, ClassedClient};
+pub use crate::face::client::many::{Answers, AnswersFuture};
+pub use crate::face::client::{Answer, AnswerFuture, Batch, Client, Refused};
+pub use crate::face::report::{Returned, ShardReport, ShutdownReport};
+pub use crate::face::sleep::{RemoteSleep, Sleep};
+pub use crate::face::timers::{Deadline, Timers};
+pub use crate::kit::delay_queue::DelayQueue;
+pub use crate::kit::group::TimerGroup;
+pub use crate::kit::herd::{Jitter, Spread};
+pub use crate::kit::interval::{Interval, MissedTickBehavior, Plan};
+pub use crate::kit::keyed::{Inserted, KeyedTimers, WeakKeyedTimers};
+pub use crate::kit::purgatory::{
     Completion, Operation, OperationFn, OperationId, Purgatory, PurgatoryBuilder, PurgatoryStats,
     Watch, WatchError, WeakPurgatory,
 };
-pub use crate::repeat::{OnPanic, Periodic, PeriodicRun, RemotePeriodic, Repeat, StopOutcome};
-pub use crate::scale::Scale;
-pub use crate::scaled::{ScaledStats, ScaledTimeout, ScaledTimeouts, WeakScaledTimeouts};
-pub use crate::scheduled::{RemoteScheduled, RemoteScheduledFuture, Scheduled, TaskError};
-pub use crate::service::{Spawned, StatsSource, TimerService};
-pub use crate::shutdown::{Returned, ShardReport, ShutdownPolicy, ShutdownReport};
-pub use crate::sink::{Sink, SinkError, SinkPolicy, ToSink};
-pub use crate::sleep::{RemoteSleep, Sleep};
-pub use crate::stats::{Bucket, ServiceStats, ShardCounts, ShardState, ShardStats, Times};
-pub use crate::task::{
-    Callback, CancelOutcome, Fired, Handler, LocalCall, RemoteTask, ResetOutcome, SendCall, Task,
-};
+pub use crate::kit::repeat::{OnPanic, Periodic, PeriodicRun, RemotePeriodic, Repeat, StopOutcome};
+pub use crate::kit::scaled::{ScaledStats, ScaledTimeout, ScaledTimeouts, WeakScaledTimeouts};
+pub use crate::kit::scheduled::{RemoteScheduled, RemoteScheduledFuture, Scheduled, TaskError};
+pub use crate::kit::sink::{Sink, SinkError, SinkPolicy, ToSink};
 #[cfg(all(feature = "glommio", target_os = "linux"))]
-pub use crate::task_queue::OnTaskQueue;
-pub use crate::timers::{Deadline, Timers};
-pub use crate::turn::Turn;
+pub use crate::kit::task_queue::OnTaskQueue;
+pub use crate::service::builder::{TimerServiceBuilder, no_tasks};
+pub use crate::service::{Spawned, StatsSource, TimerService};
+pub use crate::shard::turn::Turn;
+pub use crate::stats::class::{ClassCounts, ClassStats};
+pub use crate::stats::counts::ShardCounts;
+pub use crate::stats::times::{Bucket, Times};
+pub use crate::stats::{ServiceStats, ShardStats};
+pub use crate::values::class::{TimerClass, UnknownClass};
+pub use crate::values::error::{
+    AttachError, Closed, ConfigError, Elapsed, ScheduleError, ScheduleManyError, ShutdownError,
+    SleepError, SpawnError, StartError, TimeoutError, WaitError,
+};
+pub use crate::values::expired::{DelayKey, Expired, InsertError};
+pub use crate::values::handle::{ShardId, TimerHandle};
+pub use crate::values::migration::{DrainError, DrainReport, MoveError};
+pub use crate::values::outcome::{CancelOutcome, ResetOutcome};
+pub use crate::values::scale::Scale;
+pub use crate::values::settings::{Placement, Runtime, TurnBudget};
+pub use crate::values::shutdown::ShutdownPolicy;
+pub use crate::values::state::ShardState;
 pub use corewheel_shard::{Tick, TimerKey, WheelKind};
 
 /// The README's code, compiled.

@@ -115,114 +115,178 @@ fn the_service_uses_the_shard_by_its_front_door() {
 
 #[test]
 fn the_protocols_know_only_their_atomics() {
+    let names = ["wake_up", "stop_flag", "gate", "overflow"];
+    let paths = names.map(|name| format!("src/link/{name}.rs"));
     let sources = sources(&[SERVICE]);
-    let protocols: Vec<_> = sources
-        .into_iter()
-        .filter(|s| s.is_any_of(&["src/bell.rs", "src/brake.rs", "src/gate.rs", "src/overflow.rs"]))
-        .collect();
+    let protocols: Vec<_> =
+        sources.into_iter().filter(|source| paths.contains(&source.path)).collect();
+    assert_eq!(protocols.len(), names.len());
     check(
         "what is model-checked depends on `sync` alone",
-        code_with(&protocols, |line| line.contains("crate::") && !line.contains("crate::sync")),
+        code_with(&protocols, |line| {
+            line.contains("crate::") || (line.contains("super::") && !line.contains("super::sync"))
+        }),
     );
 }
 
 #[test]
 fn a_turn_knows_no_runtime_and_no_endpoint() {
-    let inner = ["src/bell.rs", "src/gate.rs", "src/lane.rs", "src/mesh.rs", "src/core"];
-    let inner = [&inner[..], &["src/turn.rs", "src/timers.rs", "src/sleep.rs"]].concat();
+    let inner = ["src/clock", "src/link", "src/stats", "src/directory", "src/shard", "src/face"];
     let sources: Vec<_> =
         sources(&[SERVICE]).into_iter().filter(|source| source.is_any_of(&inner)).collect();
     check(
-        "lanes, core and turn name no runtime, no driver and not the endpoint",
+        "what a turn runs names no runtime, no driver and not the endpoint",
         code_with(&sources, |line| {
-            ["glommio", "tokio", "hyper", "driver", "endpoint"]
-                .iter()
-                .any(|name| has_word(line, name))
+            ["glommio", "tokio", "hyper"].iter().any(|name| has_word(line, name))
         }),
     );
 }
 
-/// What is built on top of a shard's timers: the modules that a server author picks from.
-const ON_TOP: [&str; 18] = [
-    "classed",
-    "client::batch",
-    "client::many",
-    "conn",
+/// The rooms of the service in the order of the table in `lib.rs`.
+fn rooms() -> Vec<String> {
+    let root = sources(&[SERVICE]).into_iter().find(|source| source.path == "src/lib.rs");
+    let root = root.expect("the service has a root");
+    let rows = root.text.lines().filter_map(|line| line.strip_prefix("//! | `"));
+    rows.filter_map(|row| row.split_once('`')).map(|(room, _)| room.to_owned()).collect()
+}
+
+/// The rooms of what the root exports, by name.
+fn exports(text: &str) -> Vec<(String, String)> {
+    let mut exports = Vec::new();
+    let items = text.split(';').filter_map(|item| item.split_once("pub use crate::"));
+    for (_, path) in items {
+        let (room, names) = path.split_once("::").expect("the root exports what rooms own");
+        let names = names.split(|c: char| !c.is_alphanumeric() && c != '_');
+        exports.extend(names.map(|name| (name.to_owned(), room.to_owned())));
+    }
+    exports
+}
+
+/// The rooms that a source names, with the lines: every path that begins with `crate` or `super`,
+/// in tests too. What the root exports counts as the room that it is exported from.
+fn rooms_named(source: &Source, exports: &[(String, String)]) -> Vec<(usize, String)> {
+    let module = source.path.trim_start_matches("src/").trim_end_matches(".rs");
+    let module = module.trim_end_matches("/mod");
+    let depth = module.split('/').count();
+    let mut named = Vec::new();
+    let mut inner = 0;
+    for (number, line) in source.lines() {
+        if line.trim_start().starts_with("//") {
+            continue;
+        }
+        inner += usize::from(line.starts_with("mod ") && line.ends_with('{'));
+        for (at, _) in line.match_indices("crate::") {
+            // Not the end of another word.
+            if !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_') {
+                named.push((number, &line[at + "crate::".len()..]));
+            }
+        }
+        let supers = line.matches("super::").count();
+        let consecutive = line.contains("super::super::");
+        let climbs = if consecutive { supers } else { supers.min(1) };
+        if climbs >= depth + inner {
+            let rest = line.rsplit("super::").next().expect("the line names it");
+            named.push((number, rest));
+        }
+    }
+    let first_word = |rest: &str| -> String {
+        rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+    };
+    let resolve = |name: String| {
+        let exported = exports.iter().find(|(known, _)| *known == name);
+        exported.map_or(name, |(_, room)| room.clone())
+    };
+    named.into_iter().map(|(number, rest)| (number, resolve(first_word(rest)))).collect()
+}
+
+/// The places where a room uses one that is not listed before it.
+fn arrows_up(sources: &[Source], rooms: &[String]) -> Vec<(String, usize)> {
+    let root = sources.iter().find(|source| source.path == "src/lib.rs");
+    let exports = root.map(|root| exports(&root.text)).unwrap_or_default();
+    let mut places = Vec::new();
+    for source in sources.iter().filter(|source| source.path != "src/lib.rs") {
+        let own = source.path.split('/').nth(1).expect("a source lies in a room");
+        let floor = rooms.iter().position(|room| room == own);
+        for (number, room) in rooms_named(source, &exports) {
+            let below = rooms.iter().position(|known| *known == room);
+            // A name that is no room's counts as above: it hides where it leads.
+            if floor.is_none() || below.is_none_or(|below| Some(below) > floor) {
+                places.push((source.path.clone(), number));
+            }
+        }
+    }
+    places
+}
+
+#[test]
+fn no_two_rooms_use_each_other() {
+    // A room uses what is listed before it, so no room uses itself through others.
+    check("a room uses rooms that `lib.rs` lists before it", {
+        arrows_up(&sources(&[SERVICE]), &rooms())
+    });
+}
+
+#[test]
+fn each_arrow_between_rooms_that_points_up_is_found() {
+    let rooms = rooms();
+    assert!(rooms.len() >= 12, "{rooms:?}");
+    let source = |path: &str, text: &str| Source { path: path.to_owned(), text: text.to_owned() };
+    let root = "pub use crate::endpoint::{Page, Server};\n";
+    for (below, low) in rooms.iter().enumerate() {
+        for high in &rooms[below + 1..] {
+            let uses = [
+                format!("use crate::{high}::Thing;"),
+                format!("let thing = crate::{high}::thing();"),
+                format!("    pub(in crate::{high}) fn thing() {{}}"),
+                format!("use super::super::{high}::Thing;"),
+            ];
+            for text in uses {
+                let sources =
+                    [source("src/lib.rs", root), source(&format!("src/{low}/x.rs"), &text)];
+                assert_eq!(arrows_up(&sources, &rooms).len(), 1, "{low}: {text}");
+            }
+            let sources = [source(&format!("src/{low}/mod.rs"), &format!("use super::{high}::X;"))];
+            assert_eq!(arrows_up(&sources, &rooms).len(), 1, "{low} uses {high} by its root");
+            let down = [source(&format!("src/{high}/x.rs"), &format!("use crate::{low}::X;"))];
+            assert!(arrows_up(&down, &rooms).is_empty(), "{high} may use {low}");
+        }
+        let sources =
+            [source("src/lib.rs", root), source(&format!("src/{low}/x.rs"), "crate::Page")];
+        let found = arrows_up(&sources, &rooms).len();
+        assert_eq!(found, usize::from(low != "endpoint"), "{low} uses a name of the root");
+    }
+}
+
+/// What is built from timers, one module for each type that a server author picks.
+const KIT: [&str; 11] = [
     "delay_queue",
-    "expired",
     "group",
     "herd",
     "interval",
     "keyed",
-    "many",
     "purgatory",
     "repeat",
     "scaled",
     "scheduled",
     "sink",
     "task_queue",
-    "endpoint",
 ];
-
-#[test]
-fn nothing_inside_knows_what_is_built_on_top() {
-    let inner =
-        ["across", "bell", "brake", "class", "clock", "config", "gate", "handle", "lane", "mesh"];
-    let inner =
-        inner.iter().chain(&["moving", "overflow", "scale", "sync", "task", "timers", "turn"]);
-    let inner: Vec<_> = inner.map(|name| format!("src/{name}.rs")).collect();
-    let mut inner: Vec<_> = inner.iter().map(String::as_str).collect();
-    inner.extend(["src/core", "src/driver"]);
-    let sources: Vec<_> =
-        sources(&[SERVICE]).into_iter().filter(|source| source.is_any_of(&inner)).collect();
-    check(
-        "what turns a shard knows nothing of what is built on its timers",
-        sources.iter().flat_map(|source| {
-            // The deadlines of connections lie in the core, where a touch is a store; so it knows
-            // what a connection is allowed and told.
-            let is_conn = source.path.starts_with("src/core/conn");
-            let lines: Vec<_> = source
-                .code()
-                .filter(|(_, line)| {
-                    ON_TOP.iter().any(|module| {
-                        has_word(line, &format!("crate::{module}"))
-                            && !(is_conn && *module == "conn")
-                    })
-                })
-                .collect();
-            lines.into_iter().map(|(number, _)| (source.path.clone(), number))
-        }),
-    );
-}
 
 #[test]
 fn what_is_built_on_top_does_not_know_its_neighbours() {
     // What may be combined, and with what.
-    let allowed = [
-        ("interval", "classed"),
-        ("scheduled", "classed"),
-        ("task_queue", "classed"),
-        ("conn", "classed"),
-        ("repeat", "classed"),
-        ("repeat", "herd"),
-        ("repeat", "interval"),
-        ("delay_queue", "expired"),
-        ("keyed", "expired"),
-        ("scaled", "expired"),
-        ("group", "client::many"),
-        ("task_queue", "sink"),
-    ];
+    let allowed = [("repeat", "herd"), ("repeat", "interval"), ("task_queue", "sink")];
     let all = sources(&[SERVICE]);
-    for module in ON_TOP {
-        let path = format!("src/{}", module.replace("::", "/"));
-        let (file, folder) = (format!("{path}.rs"), format!("{path}/"));
+    for module in KIT {
+        let (file, folder) = (format!("src/kit/{module}.rs"), format!("src/kit/{module}/"));
         let own = |source: &&Source| source.path == file || source.path.starts_with(&folder);
+        assert!(all.iter().any(|source| own(&source)), "there is a {module}");
         let lines = all.iter().filter(own).flat_map(|source| {
             let lines = source.code().filter(|(_, line)| {
-                ON_TOP.iter().any(|other| {
+                KIT.iter().any(|other| {
                     *other != module
                         && !allowed.contains(&(module, other))
-                        && has_word(line, &format!("crate::{other}"))
+                        && has_word(line, &format!("crate::kit::{other}"))
                 })
             });
             lines.map(|(number, _)| (source.path.clone(), number)).collect::<Vec<_>>()
@@ -249,7 +313,7 @@ fn every_module_is_on_the_map() {
 fn only_the_service_joins_the_endpoint() {
     let sources: Vec<_> = sources(&[SERVICE])
         .into_iter()
-        .filter(|source| !source.is_any_of(&["src/endpoint", "src/lib.rs", "src/service.rs"]))
+        .filter(|source| !source.is_any_of(&["src/endpoint", "src/lib.rs", "src/service"]))
         .collect();
     check(
         "the endpoint reads the statistics, and nothing that keeps time knows it",
@@ -261,7 +325,7 @@ fn only_the_service_joins_the_endpoint() {
 fn no_clock_is_read_outside_of_clock() {
     let sources: Vec<_> = sources(&[SERVICE, SHARD])
         .into_iter()
-        .filter(|source| source.path != "src/clock.rs")
+        .filter(|source| !source.path.starts_with("src/clock/"))
         .collect();
     check(
         "time is an argument; `clock` is the one place that reads it",

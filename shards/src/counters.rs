@@ -1,6 +1,7 @@
 //! What a shard has done since it was made.
 
-/// Counts of one shard: plain numbers that only ever grow, but for [`pending_max`].
+/// Counts of one shard: plain numbers that only grow. All of them are sums but [`pending_max`],
+/// which is a maximum.
 ///
 /// After every step, `pending = scheduled − fired − cancelled − returned`, where `scheduled` is
 /// [`scheduled_local`] and [`scheduled_remote`] together.

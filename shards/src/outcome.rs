@@ -95,7 +95,7 @@ pub struct Budget {
     /// The most timers to hand out.
     pub expired_max: u32,
     /// The most entries to look at, whether they expire, cascade or turn out to be stale. May be
-    /// passed by a chunk of entries (14), and is where a turn of a larger budget has left more than
+    /// passed by a chunk of entries (15), and is where a turn of a larger budget has left more than
     /// this (64 at most) in the shard's hands. The sweep is not counted: of the timers that are
     /// handed out, cancelled or moved one in four pays for a slice of it, about 60 entries, while
     /// there is much to sweep.

@@ -68,10 +68,11 @@ impl DeadlineKind {
     /// How many deadlines of its own a user has.
     pub const OWN_COUNT: u8 = 8;
 
-    pub(crate) const COUNT: usize = 8 + Self::OWN_COUNT as usize;
+    pub(crate) const COUNT: usize = NAMED.len() + Self::OWN_COUNT as usize;
 
-    /// Where it stands in the order; `None` if there is no such deadline.
-    pub(crate) fn index(self) -> Option<usize> {
+    /// Where it stands in the order, which is written down here and in `NAMED`; `None` if there is
+    /// no such deadline.
+    pub(crate) const fn index(self) -> Option<usize> {
         Some(match self {
             Self::MaxAge => 0,
             Self::Handshake => 1,
@@ -81,25 +82,36 @@ impl DeadlineKind {
             Self::WriteIdle => 5,
             Self::AllIdle => 6,
             Self::Heartbeat => 7,
-            Self::Own(number) if number < Self::OWN_COUNT => 8 + usize::from(number),
+            Self::Own(number) if number < Self::OWN_COUNT => NAMED.len() + number as usize,
             Self::Own(_) => return None,
         })
     }
 
     pub(crate) fn at(index: usize) -> Self {
-        const NAMED: [DeadlineKind; 8] = [
-            DeadlineKind::MaxAge,
-            DeadlineKind::Handshake,
-            DeadlineKind::Request,
-            DeadlineKind::WriteTimeout,
-            DeadlineKind::ReadIdle,
-            DeadlineKind::WriteIdle,
-            DeadlineKind::AllIdle,
-            DeadlineKind::Heartbeat,
-        ];
-        NAMED.get(index).copied().unwrap_or_else(|| Self::Own(index as u8 - 8))
+        let own = || Self::Own((index - NAMED.len()) as u8);
+        NAMED.get(index).copied().unwrap_or_else(own)
+    }
+
+    /// Where a deadline stands that is no user's own.
+    pub(super) const fn place(self) -> usize {
+        match self.index() {
+            Some(place) if place < NAMED.len() => place,
+            _ => panic!("a deadline of the user's own has no fixed place"),
+        }
     }
 }
+
+/// The deadlines that are no user's own, in order.
+const NAMED: [DeadlineKind; 8] = [
+    DeadlineKind::MaxAge,
+    DeadlineKind::Handshake,
+    DeadlineKind::Request,
+    DeadlineKind::WriteTimeout,
+    DeadlineKind::ReadIdle,
+    DeadlineKind::WriteIdle,
+    DeadlineKind::AllIdle,
+    DeadlineKind::Heartbeat,
+];
 
 impl fmt::Display for DeadlineKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

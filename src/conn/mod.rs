@@ -11,23 +11,29 @@
 //! The semantics are those of Netty's `IdleStateHandler` and of its read and write timeouts, under
 //! one roof.
 
+mod activity;
 mod limits;
+mod marks;
+mod part;
+mod record;
 
 use std::cell::Cell;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use futures_core::Stream;
 
 pub use self::limits::{ArmError, ConnLimits, DeadlineKind, IdleEvent};
-use crate::class::ClassId;
-use crate::classed::Classed;
+use self::part::{Connections, Refused};
+use self::record::{Block, NEVER, Packed, Record, slot_of};
 use crate::clock::nanos_after;
-use crate::core::{Block, NEVER, Packed, Record, Refused, slot_of};
-use crate::timers::Timers;
+use crate::face::classed::Classed;
+use crate::face::timers::Timers;
+use crate::values::class::ClassId;
 
 /// The deadlines of one connection, on the shard where it lives; made by [`Timers::connection`].
 ///
@@ -99,7 +105,7 @@ use crate::timers::Timers;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct ConnTimers<T: Send + 'static = std::convert::Infallible> {
-    timers: Timers<T>,
+    connections: Rc<Connections<T>>,
     block: Block,
     index: u32,
 }
@@ -142,12 +148,16 @@ impl<T: Send + 'static> Timers<T> {
     /// How many connections there are on this shard; of those that are closed, the ones that are
     /// not dropped yet.
     pub fn connections(&self) -> usize {
-        self.core().conn_count()
+        self.core().parts().get::<Connections<T>>().map_or(0, |connections| connections.len())
     }
 
     fn open(&self, packed: &Packed) -> Result<ConnTimers<T>, Refused> {
-        let (block, index) = self.core().open_conn(packed)?;
-        Ok(ConnTimers { timers: self.clone(), block, index })
+        if self.core().is_closed() {
+            return Err(Refused::Closed);
+        }
+        let connections = Connections::of(self);
+        let (block, index) = connections.open(packed)?;
+        Ok(ConnTimers { connections, block, index })
     }
 }
 
@@ -173,22 +183,22 @@ impl<T: Send + 'static> ConnTimers<T> {
     /// Something was read. One store.
     #[inline]
     pub fn touch_read(&self) {
-        self.record().read.set(self.timers.core().recent());
+        self.record().read.set(self.connections.stamp());
     }
 
     /// Something was written, or a write got on: the progress of a long write is activity. One
     /// store.
     #[inline]
     pub fn touch_write(&self) {
-        self.record().written.set(self.timers.core().recent());
+        self.record().written.set(self.connections.stamp());
     }
 
     /// Something happened that counts as both: all idle times begin anew.
     #[inline]
     pub fn touch(&self) {
-        let recent = self.timers.core().recent();
-        self.record().read.set(recent);
-        self.record().written.set(recent);
+        let stamp = self.connections.stamp();
+        self.record().read.set(stamp);
+        self.record().written.set(stamp);
     }
 
     /// Something was read at this moment, which must not be earlier than it was, nor yet to come: a
@@ -206,9 +216,9 @@ impl<T: Send + 'static> ConnTimers<T> {
 
     #[inline]
     fn note_at(&self, note: &Cell<u64>, now: Instant) {
-        let (core, at) = (self.timers.core(), self.nanos_at(now));
-        note.set(core.later_note(note.get(), at));
-        core.refile_conn(self.index, self.record(), at);
+        let (connections, at) = (&self.connections, self.nanos_at(now));
+        note.set(connections.later_stamp(note.get(), at));
+        connections.refile_stamped(self.index, self.record(), at);
     }
 
     /// A read is in progress until what this returns is dropped: meanwhile the connection is not
@@ -223,12 +233,12 @@ impl<T: Send + 'static> ConnTimers<T> {
     ///
     /// O(1), and where there is such a limit O(writes in progress) when one ends.
     pub fn begin_write(&self) -> WriteInProgress<'_, T> {
-        WriteInProgress { conn: self, write: self.timers.core().begin_write(self.index) }
+        WriteInProgress { conn: self, write: self.connections.begin_write(self.index) }
     }
 
     #[inline]
     fn nanos_at(&self, now: Instant) -> u64 {
-        self.timers.core().directory().clock.nanos_at(now)
+        self.timers().core().time().nanos_at(now)
     }
 }
 
@@ -241,7 +251,7 @@ impl<T: Send + 'static> ConnTimers<T> {
     ///
     /// The kind is one that the limits set, is not there, or the connection is closed.
     pub fn arm(&self, kind: DeadlineKind, delay: Duration) -> Result<(), ArmError> {
-        let due = nanos_after(self.timers.core().nanos_near(), delay);
+        let due = nanos_after(self.timers().core().nanos_near(), delay);
         self.set(kind, due).map(drop)
     }
 
@@ -273,18 +283,18 @@ impl<T: Send + 'static> ConnTimers<T> {
         if self.is_closed() {
             return Err(ArmError::Closed);
         }
-        Ok(self.timers.core().arm_conn(self.index, index, due))
+        Ok(self.connections.arm(self.index, index, due))
     }
 
     /// What the connection is allowed.
     pub fn limits(&self) -> ConnLimits {
-        self.timers.core().conn_limits(self.index)
+        self.connections.limits(self.index)
     }
 
     /// Sets other limits. They count from what the connection last did, and from when it began;
     /// what was armed or disarmed stays so, and writes in progress keep theirs.
     pub fn set_limits(&self, limits: ConnLimits) {
-        self.timers.core().set_conn_limits(self.index, limits);
+        self.connections.set_limits(self.index, limits);
     }
 
     /// When a deadline is due; `None` if it is off. The connection may put it off before.
@@ -292,9 +302,8 @@ impl<T: Send + 'static> ConnTimers<T> {
     /// It is as the shard last saw it: while a read is in progress, or when the thread was held up,
     /// the next turn makes the deadline of an idle time later, never earlier.
     pub fn deadline(&self, kind: DeadlineKind) -> Option<Instant> {
-        let due = self.timers.core().conn_due(self.index, kind.index()?);
-        (due < NEVER && !self.is_closed())
-            .then(|| self.timers.core().directory().clock.instant(due))
+        let due = self.connections.due(self.index, kind.index()?);
+        (due < NEVER && !self.is_closed()).then(|| self.timers().core().time().instant_of(due))
     }
 
     /// Cancels all deadlines, for good. False if that has been done before.
@@ -302,7 +311,7 @@ impl<T: Send + 'static> ConnTimers<T> {
     /// What the connection does afterwards is without effect, and whoever waits is told that
     /// nothing will come.
     pub fn close(&self) -> bool {
-        self.timers.core().close_conn(self.index, self.record())
+        self.connections.close(self.index, self.record())
     }
 
     /// Whether it is closed, by [`close`](Self::close) or with its shard.
@@ -314,17 +323,20 @@ impl<T: Send + 'static> ConnTimers<T> {
     /// [`Timers::adopt`] takes them in. Events that have come and were not told go along, a
     /// callback stays behind. `None` if it is closed.
     pub fn pack(self) -> Option<PackedConn> {
-        let core = self.timers.core();
-        (!self.is_closed()).then(|| PackedConn(Box::new(core.pack_conn(self.index))))
+        (!self.is_closed()).then(|| PackedConn(Box::new(self.connections.pack(self.index))))
     }
 
     /// The timers of the shard that it is on.
     pub fn timers(&self) -> &Timers<T> {
-        &self.timers
+        self.connections.timers()
     }
 }
 
-/// What it is told.
+/// What it is told, in one of five ways. Each serves a caller that the others do not: `next` a task
+/// that only waits, `race` a task that reads or writes meanwhile (which must hand the value out
+/// before the deadline), `poll_next` a future of the caller's own, the `Stream` its combinators,
+/// and `on_event` code without a task, in a loop of its own. All of them take events from one
+/// place.
 impl<T: Send + 'static> ConnTimers<T> {
     /// Waits for the next deadline that comes; `None` when the connection is closed.
     ///
@@ -336,8 +348,8 @@ impl<T: Send + 'static> ConnTimers<T> {
 
     /// The same as a plain poll.
     pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<IdleEvent>> {
-        self.timers.core().count_poll();
-        self.timers.core().poll_conn(self.index, self.record(), cx, |_| true)
+        self.timers().core().count_poll();
+        self.connections.poll(self.index, self.record(), cx, |_| true)
     }
 
     /// Waits for a future, such as a read or a write, or for the next deadline that comes.
@@ -351,14 +363,14 @@ impl<T: Send + 'static> ConnTimers<T> {
     /// peer that sends without a pause holds up neither timers nor other connections. One call in
     /// 16 reads the clock, and wakes the shard's driver if its time has come.
     pub async fn race<F: Future>(&self, future: F) -> Raced<F::Output> {
-        let core = self.timers.core();
+        let (connections, core) = (&self.connections, self.timers().core());
         let mut future = pin!(future);
         let mut is_first = true;
         poll_fn(|cx| {
             let at_once = std::mem::replace(&mut is_first, false);
             ready!(core.begin_poll(at_once, cx));
             let is_age = |kind| kind == DeadlineKind::MaxAge;
-            let age = core.poll_conn(self.index, self.record(), cx, is_age);
+            let age = connections.poll(self.index, self.record(), cx, is_age);
             if let Poll::Ready(Some(age)) = age {
                 return Poll::Ready(Raced::Event(age));
             }
@@ -367,7 +379,7 @@ impl<T: Send + 'static> ConnTimers<T> {
             if let Poll::Ready(value) = value {
                 return Poll::Ready(Raced::Done(value));
             }
-            let event = core.poll_conn(self.index, self.record(), cx, |_| true);
+            let event = connections.poll(self.index, self.record(), cx, |_| true);
             event.map(|event| event.map_or(Raced::Closed, Raced::Event))
         })
         .await
@@ -383,13 +395,13 @@ impl<T: Send + 'static> ConnTimers<T> {
     /// [`Weak`](std::rc::Weak).
     pub fn on_event(&self, call: impl FnMut(&Timers<T>, IdleEvent) + 'static) {
         if !self.is_closed() {
-            self.timers.core().set_on_event(self.index, Some(Box::new(call)));
+            self.connections.set_on_event(self.index, Some(Box::new(call)));
         }
     }
 
     /// Drops the callback. Whoever waits is told again, also of what has come and was not told.
     pub fn clear_on_event(&self) {
-        self.timers.core().set_on_event(self.index, None);
+        self.connections.set_on_event(self.index, None);
     }
 }
 
@@ -403,15 +415,15 @@ impl<T: Send + 'static> Stream for ConnTimers<T> {
 
 impl<T: Send + 'static> Drop for ConnTimers<T> {
     fn drop(&mut self) {
-        self.timers.core().close_conn(self.index, self.record());
-        self.timers.core().vacate_conn(self.index);
+        self.connections.close(self.index, self.record());
+        self.connections.vacate(self.index);
     }
 }
 
 impl<T: Send + 'static> fmt::Debug for ConnTimers<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConnTimers")
-            .field("shard", &self.timers.shard_id())
+            .field("shard", &self.timers().shard_id())
             .field("limits", &self.limits())
             .field("closed", &self.is_closed())
             .finish_non_exhaustive()
@@ -468,15 +480,15 @@ impl<T: Send + 'static> WriteInProgress<'_, T> {
     /// It is done. False if its time was up before, as of the last turn: one that is overdue is
     /// still in time if no turn has found it so, and then there is no event.
     pub fn finish(mut self) -> bool {
-        let core = self.conn.timers.core();
-        self.write.take().is_none_or(|write| core.end_write(self.conn.index, write))
+        let ConnTimers { connections, index, .. } = self.conn;
+        self.write.take().is_none_or(|write| connections.end_write(*index, write))
     }
 }
 
 impl<T: Send + 'static> Drop for WriteInProgress<'_, T> {
     fn drop(&mut self) {
         if let Some(write) = self.write.take() {
-            self.conn.timers.core().end_write(self.conn.index, write);
+            self.conn.connections.end_write(self.conn.index, write);
         }
         self.conn.touch_write();
     }

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use corewheel_shard::Tick;
 
-use super::{OnShardThread, Undertaker};
-use crate::mesh::LocalFuture;
-use crate::spawn::Running;
-use crate::task::Handler;
-use crate::timers::Timers;
-use crate::turn::{Turn, turn};
+use super::Driven;
+use super::spawn::Running;
+use crate::face::callback::Handler;
+use crate::face::host::take_turn;
+use crate::face::stored::LocalFuture;
+use crate::face::timers::Timers;
+use crate::shard::turn::Turn;
+use crate::stats::ShardCounts;
 
 /// What a driver needs of the executor that it runs in.
 pub(crate) trait Host {
@@ -40,20 +42,16 @@ const ALARM_MAX: Duration = Duration::from_hours(24);
 const LATE: u64 = 10_000_000;
 
 /// Runs a shard until it is shut down. The thread counts as the shard's from this call on.
-pub(crate) fn drive<T, H, X>(
-    undertaker: Undertaker<T>,
-    handler: H,
-    host: X,
-) -> impl Future<Output = ()>
+pub(crate) fn drive<T, H, X>(driven: Driven<T>, handler: H, host: X) -> impl Future<Output = ()>
 where
     T: Send + 'static,
     H: Handler<T>,
     X: Host,
 {
-    let here = OnShardThread::enter(&undertaker);
+    let here = driven.enter();
     async move {
-        take_turns(undertaker.timers(), handler, host).await;
-        drop(undertaker);
+        take_turns(driven.timers(), handler, host).await;
+        drop(driven);
         drop(here);
     }
 }
@@ -72,10 +70,12 @@ where
     loop {
         if core.nanos().saturating_sub(expected) > LATE {
             core.set_waits_for_sockets(true);
-            host.read_sockets(core.conn_count()).await;
+            let mut gauges = ShardCounts::default();
+            core.set_gauges(&mut gauges);
+            host.read_sockets(gauges.connections as usize).await;
             core.set_waits_for_sockets(false);
         }
-        let turn = turn(timers, &mut handler);
+        let turn = take_turn(timers, &mut handler);
         let jobs = core.take_jobs();
         let has_jobs = !jobs.is_empty();
         for job in jobs {
@@ -96,7 +96,7 @@ where
             // What they did before their futures first waited may have made it earlier.
             until = core.next_deadline().map_or(until, |next| until.min(next));
         }
-        expected = core.directory().tick.start_of(until);
+        expected = core.time().start_of(until);
         sleep(timers, until, &mut host, &mut armed_for).await;
     }
 }
@@ -116,14 +116,14 @@ where
             }
             asleep = true;
             if until < Tick::NEVER {
-                let at = core.directory().tick.start_of(until);
+                let at = core.time().start_of(until);
                 if armed_for.is_none_or(|earlier| at < earlier) {
                     let after = Duration::from_nanos(at.saturating_sub(core.nanos()));
                     host.arm(after.min(ALARM_MAX));
                     *armed_for = Some(at);
                 }
             }
-        } else if !core.door().bell.stay_asleep(cx.waker()) {
+        } else if !core.post().doorbell.stay_asleep(cx.waker()) {
             core.wake_up();
             if armed_for.is_some_and(|at| at <= core.nanos()) {
                 // A task has woken the driver, which the alarm should have done.

@@ -33,12 +33,12 @@ use glommio::{Latency, LocalExecutor, LocalExecutorBuilder, Placement, Shares, T
 use io_uring::{IoUring, Probe, opcode};
 use rustix::process::{Resource, getrlimit};
 
-use super::Undertaker;
+use super::Driven;
 use super::executor::{Host, drive};
-use crate::config::Settings;
-use crate::limits::Needs;
-use crate::mesh::LocalFuture;
-use crate::task::Handler;
+use super::limits::Needs;
+use crate::face::callback::Handler;
+use crate::face::stored::LocalFuture;
+use crate::values::settings::Settings;
 
 pub(crate) struct GlommioHost {
     alarm: Option<Timer>,
@@ -204,33 +204,33 @@ pub(crate) fn executor(settings: &Settings, name: &str) -> Result<LocalExecutor,
 }
 
 /// Runs a shard on this thread until it is shut down.
-pub(crate) fn run<T, H>(executor: &LocalExecutor, undertaker: Undertaker<T>, handler: H)
+pub(crate) fn run<T, H>(executor: &LocalExecutor, driven: Driven<T>, handler: H)
 where
     T: Send + 'static,
     H: Handler<T>,
 {
     executor.run(async move {
-        start(undertaker, handler).await;
+        start(driven, handler).await;
     });
 }
 
 /// Starts the driver in a queue of its own, on the executor that this is called in.
-pub(crate) fn start<T, H>(undertaker: Undertaker<T>, handler: H) -> impl Future<Output = Option<()>>
+pub(crate) fn start<T, H>(driven: Driven<T>, handler: H) -> impl Future<Output = Option<()>>
 where
     T: Send + 'static,
     H: Handler<T>,
 {
     let host = GlommioHost::new();
-    undertaker.timers().core().set_prefer_driver(prefer_driver);
+    driven.timers().core().set_prefer_driver(prefer_driver);
     let here = Here::enter();
     let queue = glommio::executor().create_task_queue(Shares::default(), LATENCY, "corewheel");
-    let drive = drive(undertaker, handler, host);
+    let drive = drive(driven, handler, host);
     let drive = async move {
         drive.await;
         drop(here);
     };
-    let driver = glommio::spawn_local_into(drive, queue);
-    driver.expect("the queue was just made").detach()
+    let task = glommio::spawn_local_into(drive, queue);
+    task.expect("the queue was just made").detach()
 }
 
 thread_local! {

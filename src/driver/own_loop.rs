@@ -6,11 +6,15 @@ use std::time::Instant;
 
 use corewheel_shard::Tick;
 
-use super::{OnShardThread, Undertaker};
-use crate::shutdown::{ShardReport, ShutdownPolicy};
-use crate::task::Handler;
-use crate::timers::Timers;
-use crate::turn::{Turn, shut_down, turn};
+use super::Driven;
+use crate::directory::here::OnShardThread;
+use crate::face::callback::Handler;
+use crate::face::host::{Deliveries, take_turn};
+use crate::face::report::ShardReport;
+use crate::face::timers::Timers;
+use crate::shard::shutdown::shut_down;
+use crate::shard::turn::Turn;
+use crate::values::shutdown::ShutdownPolicy;
 
 /// A shard that runs when it is told to, in a loop around `poll`, `epoll` or anything else; made by
 /// [`Attachment::into_loop`](crate::Attachment::into_loop).
@@ -71,7 +75,7 @@ use crate::turn::{Turn, shut_down, turn};
 /// ```
 pub struct ShardLoop<T: Send + 'static, H> {
     handler: H,
-    undertaker: Undertaker<T>,
+    driven: Driven<T>,
     _here: OnShardThread,
 }
 
@@ -88,23 +92,24 @@ pub enum Sleep {
 }
 
 impl<T: Send + 'static, H: Handler<T>> ShardLoop<T, H> {
-    pub(crate) fn new(undertaker: Undertaker<T>, handler: H) -> Self {
-        Self { handler, _here: OnShardThread::enter(&undertaker), undertaker }
+    pub(crate) fn new(driven: Driven<T>, handler: H) -> Self {
+        Self { handler, _here: driven.enter(), driven }
     }
 
     /// Takes in what other threads have sent, delivers what is due and says what is next, each
     /// within the service's budget.
     pub fn turn(&mut self) -> Turn {
         self.timers().core().wake_up();
-        turn(self.undertaker.timers(), &mut self.handler)
+        take_turn(self.driven.timers(), &mut self.handler)
     }
 
     /// Tells the other threads that the shard sleeps until what the last turn named, and through
     /// which waker to wake it. The next turn tells them that it is awake.
     ///
-    /// The waker is woken by whoever sends something that the shard must see earlier, on that
-    /// thread and in the midst of its call: it must do no more than wake, and above all use no
-    /// client and no shard.
+    /// A thread that sends something which the shard must see earlier wakes the waker, at the end
+    /// of its call; so does a command on this shard's own thread, when it is complete. The waker
+    /// must do no more than wake: a client that it uses on the same thread panics, since the lanes
+    /// of a client are borrowed while it wakes a shard.
     pub fn prepare_to_sleep(&self, after: Turn, waker: &Waker) -> Sleep {
         let core = self.timers().core();
         let until = match after {
@@ -120,18 +125,20 @@ impl<T: Send + 'static, H: Handler<T>> ShardLoop<T, H> {
         if until == Tick::NEVER {
             return Sleep::UntilWoken;
         }
-        let directory = core.directory();
-        Sleep::Until(directory.clock.instant(directory.tick.start_of(until)))
+        Sleep::Until(core.time().instant(until))
     }
 
     /// The shard's timers.
     pub fn timers(&self) -> &Timers<T> {
-        self.undertaker.timers()
+        self.driven.timers()
     }
 
     /// Ends this shard alone. Its lanes are closed, and what is pending goes the way of the policy.
     pub fn shutdown(mut self, policy: ShutdownPolicy) -> ShardReport<T> {
-        shut_down(self.undertaker.timers(), &mut self.handler, policy)
+        let Self { handler, driven, .. } = &mut self;
+        let timers = driven.timers();
+        let report = shut_down(timers.core(), &mut Deliveries { timers, handler }, policy);
+        ShardReport::new(report, timers.core().time())
     }
 }
 

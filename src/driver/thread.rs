@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::sync::{Parker, Unparker};
 
-use super::{OnShardThread, Undertaker};
+use super::Driven;
 use crate::clock::saturating_nanos;
-use crate::task::Handler;
-use crate::timers::Timers;
-use crate::turn::{Turn, turn};
+use crate::face::callback::Handler;
+use crate::face::host::take_turn;
+use crate::face::timers::Timers;
+use crate::shard::turn::Turn;
 
 use corewheel_shard::Tick;
 
@@ -31,17 +32,17 @@ impl Wake for Unpark {
 }
 
 /// Runs a shard on this thread until it is shut down.
-pub(crate) fn run<T, H>(undertaker: Undertaker<T>, mut handler: H)
+pub(crate) fn run<T, H>(driven: Driven<T>, mut handler: H)
 where
     T: Send + 'static,
     H: Handler<T>,
 {
-    let _here = OnShardThread::enter(&undertaker);
-    let timers = undertaker.timers();
+    let _here = driven.enter();
+    let timers = driven.timers();
     let parker = Parker::new();
     let waker = Waker::from(Arc::new(Unpark(parker.unparker().clone())));
     loop {
-        let until = match turn(timers, &mut handler) {
+        let until = match take_turn(timers, &mut handler) {
             Turn::More => continue,
             Turn::Next(tick) => tick,
             Turn::Idle => Tick::NEVER,
@@ -60,7 +61,7 @@ fn spin<T: Send + 'static>(timers: &Timers<T>, until: Tick) -> bool {
     if spin.is_zero() {
         return false;
     }
-    let due = core.directory().tick.start_of(until);
+    let due = core.time().start_of(until);
     let end = core.nanos().saturating_add(saturating_nanos(spin));
     loop {
         let now = core.nanos();
@@ -79,7 +80,7 @@ fn park<T: Send + 'static>(timers: &Timers<T>, until: Tick, parker: &Parker, wak
     if !core.fall_asleep(until, waker) {
         return;
     }
-    let due = core.directory().tick.start_of(until);
+    let due = core.time().start_of(until);
     let wait = Duration::from_nanos(due.saturating_sub(core.nanos()));
     // A point in time that the system cannot represent is as good as never.
     match timers.now().checked_add(wait).filter(|_| until < Tick::NEVER) {

@@ -18,11 +18,11 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
 use tokio::time::Sleep;
 
-use super::Undertaker;
+use super::Driven;
 use super::executor::{Host, drive};
-use crate::limits::{self, Needs};
-use crate::mesh::LocalFuture;
-use crate::task::Handler;
+use super::limits::{self, Needs};
+use crate::face::callback::Handler;
+use crate::face::stored::LocalFuture;
 
 /// How many events tokio takes from `epoll` at a time, unless its builder is told another number.
 const EVENTS_MAX: usize = 1_024;
@@ -87,10 +87,10 @@ pub(crate) fn no_runtime(error: &io::Error) -> String {
 }
 
 /// Runs a shard on this thread until it is shut down.
-pub(crate) fn run<T, H>(runtime: &Runtime, undertaker: Undertaker<T>, handler: H)
+pub(crate) fn run<T, H>(runtime: &Runtime, driven: Driven<T>, handler: H)
 where
     T: Send + 'static,
     H: Handler<T>,
 {
-    LocalSet::new().block_on(runtime, drive(undertaker, handler, TokioHost::default()));
+    LocalSet::new().block_on(runtime, drive(driven, handler, TokioHost::default()));
 }

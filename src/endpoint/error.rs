@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::{fmt, io};
 
-use crate::error::ConfigError;
+use crate::values::error::ConfigError;
 
 /// Why a statistics endpoint did not start. No thread and no socket of it is left, and the service
 /// runs on.

@@ -13,7 +13,7 @@ use hyper::body::Body;
 use hyper::header::HOST;
 use hyper::{Request, Version};
 
-use crate::error::ConfigError;
+use crate::values::error::ConfigError;
 
 /// The most bytes of a host's name.
 const NAME_LEN_MAX: usize = 253;

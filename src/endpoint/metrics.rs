@@ -19,11 +19,13 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::class_stats::{ClassCounts, ClassStats};
 use crate::service::StatsSource;
-use crate::stats::{ServiceStats, ShardCounts, ShardState, ShardStats, Times};
+use crate::stats::class::{ClassCounts, ClassStats};
+use crate::stats::times::Times;
+use crate::stats::{ServiceStats, ShardCounts, ShardStats};
+use crate::values::state::ShardState;
 
-/// The counts that go down too. All others only grow.
+/// The counts that are no sums: those that go down too, and a maximum. All others are sums.
 const GAUGES: [&str; 8] = [
     "pending",
     "pending_max",
@@ -215,7 +217,7 @@ fn seconds(nanos: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::Bucket;
+    use crate::stats::times::Bucket;
 
     fn check(up_to_ns: u64, expected: f64) {
         let times =

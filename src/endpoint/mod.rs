@@ -34,8 +34,8 @@ pub use self::error::EndpointError;
 use self::host::Hosts;
 use self::routes::Routes;
 use self::server::Limits;
-use crate::error::ConfigError;
 use crate::service::StatsSource;
+use crate::values::error::ConfigError;
 
 const CONNECTIONS_MAX: usize = 1 << 10;
 const HEADER_SIZE_MIN: usize = 1 << 9;

@@ -15,7 +15,8 @@ use super::accept::{self, Format};
 use super::host::{HostError, Hosts};
 use super::{classic, metrics};
 use crate::service::StatsSource;
-use crate::stats::{ServiceStats, ShardState, ShardStats};
+use crate::stats::{ServiceStats, ShardStats};
+use crate::values::state::ShardState;
 
 /// The longest body that is overlooked.
 const BODY_MAX: u64 = 1 << 10;

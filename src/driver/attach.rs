@@ -1,0 +1,121 @@
+//! A shard for an executor or a loop that is there already.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::Driven;
+use crate::driver::own_loop::ShardLoop;
+use crate::face::Core;
+use crate::face::Directory;
+use crate::face::callback::Handler;
+use crate::values::error::StartError;
+use crate::values::handle::ShardId;
+
+/// A shard that is still to be driven; made by
+/// [`TimerService::attach`](crate::TimerService::attach). Send it to the thread that will drive it.
+///
+/// Dropped unused, the shard is closed.
+#[must_use = "the shard does nothing until it is driven"]
+pub struct Attachment<T: Send + 'static> {
+    directory: Arc<Directory<T>>,
+    shard: ShardId,
+    used: bool,
+}
+
+impl<T: Send + 'static> Attachment<T> {
+    pub(crate) fn new(directory: Arc<Directory<T>>, shard: ShardId) -> Self {
+        Self { directory, shard, used: false }
+    }
+
+    /// Which shard it is.
+    pub fn shard_id(&self) -> ShardId {
+        self.shard
+    }
+
+    /// Drives the shard in the glommio executor that this is called in, in a task queue of its own.
+    ///
+    /// Glommio reads its timers and sockets once in the period of the executor's preempt timer, 100
+    /// ms by default, while tasks are ready to run, and it has no budget that makes a task return
+    /// whose socket is always ready. [`ConnTimers::race`](crate::ConnTimers::race) and
+    /// [`Timers::timeout`](crate::Timers::timeout) return after 8 results in a row and wake the
+    /// driver when its time has come; a future that was started by
+    /// [`spawn_on`](crate::TimerService::spawn_on) wakes it whenever it returns. The driver then
+    /// has the executor read its sockets as well. A task that uses none of them awaits
+    /// [`Timers::consume_budget`](crate::Timers::consume_budget) for each packet, or delays all
+    /// timers of the shard by 100 ms and multiples.
+    ///
+    /// Leave the preempt timer at 100 ms: the shorter it is, the more often glommio 0.9 goes to
+    /// sleep with tasks that are ready to run, on a busy machine, until something else happens.
+    ///
+    /// Call it in the task queue that the connections run in, so that after a stall they read what
+    /// lies in their sockets before the shard delivers their idle events. It takes two descriptors.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for the shard's timers.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a glommio executor.
+    #[cfg(all(feature = "glommio", target_os = "linux"))]
+    pub fn attach_glommio(self, handler: impl Handler<T>) -> Result<crate::Timers<T>, StartError> {
+        let driven = self.open(true)?;
+        let timers = driven.timers().clone();
+        drop(super::glommio::start(driven, super::Kept::new(handler)));
+        Ok(timers)
+    }
+
+    /// Drives the shard in the tokio `LocalSet` that this is called in.
+    ///
+    /// A shard that runs more than 10 ms late has the runtime read its sockets before it delivers
+    /// anything, up to 1,024 events at a time, which is what tokio's builder sets by default. A
+    /// runtime that takes fewer may close connections as idle, after a stall, whose data came in
+    /// time.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for the shard's timers.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a `LocalSet`, or in a runtime without time enabled.
+    #[cfg(feature = "tokio")]
+    pub fn attach_tokio(self, handler: impl Handler<T>) -> Result<crate::Timers<T>, StartError> {
+        let driven = self.open(true)?;
+        let timers = driven.timers().clone();
+        let host = crate::driver::tokio::TokioHost::default();
+        tokio::task::spawn_local(super::executor::drive(driven, super::Kept::new(handler), host));
+        Ok(timers)
+    }
+
+    /// Makes the shard run in a loop of the caller's own, on this thread.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for the shard's timers.
+    pub fn into_loop<H: Handler<T>>(self, handler: H) -> Result<ShardLoop<T, H>, StartError> {
+        Ok(ShardLoop::new(self.open(false)?, handler))
+    }
+
+    fn open(mut self, spawns: bool) -> Result<Driven<T>, StartError> {
+        let core = Core::open(Arc::clone(&self.directory), self.shard, spawns)?;
+        self.used = true;
+        Ok(Driven::new(core))
+    }
+}
+
+impl<T: Send + 'static> Drop for Attachment<T> {
+    fn drop(&mut self) {
+        if !self.used
+            && let Some(post) = self.directory.post(self.shard)
+        {
+            post.close_unowned();
+        }
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for Attachment<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Attachment").field(&self.shard).finish()
+    }
+}

@@ -1,0 +1,270 @@
+//! The lanes of a client to all shards, opened when they are first needed. A shard's outbox is such
+//! a client.
+
+use std::cell::{Cell, RefCell};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use corewheel_shard::TimerKey;
+
+use super::Client;
+use super::batch::Gathered;
+use crate::clock::NearClock;
+use crate::face::stored::Stored;
+use crate::face::{Directory, Post, Request};
+use crate::link::lane::{LaneSender, Refusal};
+use crate::shard::payload::Outbox;
+use crate::shard::request::{Bulk, BulkCancel, BulkReply, Replies};
+use crate::values::class::ClassId;
+use crate::values::error::{Closed, ScheduleError};
+use crate::values::handle::{ShardId, TimerHandle};
+use crate::values::migration::MoveError;
+
+impl<T: 'static> Client<T> {
+    pub(crate) fn new(directory: Arc<Directory<T>>) -> Self {
+        let clock = NearClock::new(directory.time.clock().clone());
+        let service = directory.service;
+        let (lanes, opened, gathered) = (RefCell::default(), Cell::new(0), Gathered::new());
+        Self { directory, clock, service, lanes, opened, gathered }
+    }
+
+    /// Runs `attempt` with the lane to a shard. An attempt that breaks is the last one. After one
+    /// that continues, as the shard has closed the lane, another lane is opened and tried: the
+    /// shard may have closed it for being idle only. `Err` if the shard is closed.
+    #[inline]
+    pub(super) fn on_lane<A>(
+        &self,
+        shard: ShardId,
+        mut attempt: impl FnMut(&mut LaneSender<Request<T>>, &Post<T>) -> ControlFlow<A>,
+    ) -> Result<A, Closed> {
+        let mut lanes = self.lanes.borrow_mut();
+        loop {
+            let (lane, post) = self.lane(&mut lanes, shard)?;
+            if let ControlFlow::Break(done) = attempt(lane, post) {
+                return Ok(done);
+            }
+            lanes[shard.index()] = None;
+        }
+    }
+
+    #[inline]
+    pub(super) fn schedule_request(
+        &self,
+        shard: ShardId,
+        request: Request<T>,
+    ) -> Result<TimerHandle, ScheduleError<Request<T>>> {
+        self.send_forgotten();
+        let unsent = {
+            let mut lanes = self.lanes.borrow_mut();
+            let Ok((lane, post)) = self.lane(&mut lanes, shard) else {
+                return Err(ScheduleError::Closed(request));
+            };
+            // Written out here and not left to `on_lane`, through which the request would be
+            // copied.
+            match lane.take_key(&post.doorbell, 0) {
+                Ok(key) => match lane.send(request, &post.doorbell) {
+                    Ok(()) => return Ok(self.service.home(shard).handle(key)),
+                    Err(mut back) => back.pop(),
+                },
+                Err(Refusal::Full) => {
+                    post.note_refused(request.class());
+                    return Err(ScheduleError::Full(request));
+                }
+                Err(Refusal::Closed) => Some(request),
+            }
+        };
+        self.schedule_again(shard, unsent)
+    }
+
+    /// Sends a timer that a closed lane has not accepted.
+    #[cold]
+    fn schedule_again(
+        &self,
+        shard: ShardId,
+        mut unsent: Option<Request<T>>,
+    ) -> Result<TimerHandle, ScheduleError<Request<T>>> {
+        let class = unsent.as_ref().map_or(ClassId::NONE, Request::class);
+        let sent = self.on_lane(shard, |lane, post| match lane.take_key(&post.doorbell, 0) {
+            Ok(key) => {
+                let request = unsent.take().expect("what was not sent comes back");
+                match lane.send(request, &post.doorbell) {
+                    Ok(()) => ControlFlow::Break(Ok(key)),
+                    Err(mut back) => {
+                        unsent = back.pop();
+                        ControlFlow::Continue(())
+                    }
+                }
+            }
+            Err(Refusal::Full) => {
+                post.note_refused(class);
+                ControlFlow::Break(Err(()))
+            }
+            Err(Refusal::Closed) => ControlFlow::Continue(()),
+        });
+        let unsent = || unsent.expect("what was not sent comes back");
+        match sent {
+            Ok(Ok(key)) => Ok(self.service.home(shard).handle(key)),
+            Ok(Err(())) => Err(ScheduleError::Full(unsent())),
+            Err(Closed) => Err(ScheduleError::Closed(unsent())),
+        }
+    }
+
+    /// Sends a cancel or a reset. If the shard is closed, the request goes to where its timer has
+    /// gone, or is dropped, and with it the way for the reply.
+    #[inline]
+    pub(crate) fn send(&self, shard: ShardId, request: Request<T>) {
+        self.send_forgotten();
+        self.send_now(shard, request);
+    }
+
+    /// Sends a cancel or a reset, and nothing that a batch has gathered.
+    #[inline]
+    pub(super) fn send_now(&self, shard: ShardId, request: Request<T>) {
+        let unsent = {
+            let mut lanes = self.lanes.borrow_mut();
+            match self.lane(&mut lanes, shard) {
+                Err(Closed) => vec![request],
+                Ok((lane, post)) => match lane.send_always(request, &post.doorbell) {
+                    Ok(()) => return,
+                    Err(back) => back,
+                },
+            }
+        };
+        self.send_commands(shard, unsent);
+    }
+
+    /// Sends cancels and resets.
+    #[cold]
+    pub(super) fn send_commands(&self, shard: ShardId, mut unsent: Vec<Request<T>>) {
+        let sent = self.on_lane(shard, |lane, post| {
+            let send = |request| lane.send_always(request, &post.doorbell).err();
+            unsent = unsent.drain(..).filter_map(send).flatten().collect();
+            if unsent.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        if sent.is_err() {
+            self.send_after(shard, unsent);
+        }
+    }
+
+    /// The lane to a shard, opened if there is none.
+    #[inline]
+    pub(super) fn lane<'a>(
+        &'a self,
+        lanes: &'a mut Vec<Option<LaneSender<Request<T>>>>,
+        shard: ShardId,
+    ) -> Result<(&'a mut LaneSender<Request<T>>, &'a Post<T>), Closed> {
+        let post = self.directory.post(shard).ok_or(Closed)?;
+        let index = shard.index();
+        if lanes.len() <= index {
+            lanes.resize_with(index + 1, || None);
+        }
+        let lane = &mut lanes[index];
+        match lane {
+            Some(lane) => Ok((lane, post)),
+            None => Ok((self.open_lane(lane, shard)?, post)),
+        }
+    }
+
+    #[cold]
+    fn open_lane<'a>(
+        &self,
+        lane: &'a mut Option<LaneSender<Request<T>>>,
+        shard: ShardId,
+    ) -> Result<&'a mut LaneSender<Request<T>>, Closed> {
+        let lane = lane.insert(self.directory.connect(shard)?);
+        self.opened.set(self.opened.get() + 1);
+        lane.number = self.opened.get();
+        Ok(lane)
+    }
+
+    /// Sends what a closed shard has not taken to where its timers have gone. The rest is dropped,
+    /// which wakes the callers that wait for a reply, so nothing may be borrowed.
+    #[cold]
+    pub(super) fn send_after(&self, shard: ShardId, unsent: Vec<Request<T>>) {
+        let home = self.service.home(shard);
+        let current = |key| self.directory.current_handle(home.handle(key));
+        for request in unsent {
+            match request {
+                Request::Cancel { key, reply } => {
+                    if let Some(timer) = current(key) {
+                        self.send_now(timer.shard(), Request::Cancel { key: timer.key(), reply });
+                    }
+                }
+                Request::Reset { key, deadline, reply } => {
+                    if let Some(timer) = current(key) {
+                        let key = timer.key();
+                        self.send_now(timer.shard(), Request::Reset { key, deadline, reply });
+                    }
+                }
+                Request::Bulk(bulk) => match *bulk {
+                    Bulk::Migrate { key, to, reply } => {
+                        if let Some(timer) = current(key) {
+                            let bulk = Bulk::Migrate { key: timer.key(), to, reply };
+                            self.send_now(timer.shard(), Request::Bulk(Box::new(bulk)));
+                        }
+                    }
+                    Bulk::Cancel(many) => self.cancel_many_after(many, current),
+                    Bulk::Schedule(_) | Bulk::Drain { .. } => {}
+                },
+                Request::Schedule { .. } | Request::Call { .. } => {}
+            }
+        }
+    }
+
+    fn cancel_many_after(
+        &self,
+        mut many: BulkCancel<Stored<T>>,
+        current: impl Fn(TimerKey) -> Option<TimerHandle>,
+    ) {
+        for key in many.keys {
+            let timer = current(key);
+            let (reply, later) = many.replies.is_some().then(oneshot::channel).unzip();
+            if let (Some(replies), Some(later)) = (&mut many.replies, later) {
+                replies.push(BulkReply::Later(later));
+            }
+            if let Some(timer) = timer {
+                self.send_now(timer.shard(), Request::Cancel { key: timer.key(), reply });
+            }
+        }
+        drop(many.replies.map(Replies::send));
+    }
+}
+
+impl<T: 'static> Outbox<Stored<T>> for Client<T> {
+    fn new(directory: Arc<Directory<T>>) -> Self {
+        Self::new(directory)
+    }
+
+    fn send(&self, shard: ShardId, request: Request<T>) {
+        self.send(shard, request);
+    }
+
+    fn send_timer(
+        &self,
+        shard: ShardId,
+        check: impl Fn() -> Result<(), MoveError>,
+        mut pack: impl FnMut(TimerKey, Option<Request<T>>) -> Request<T>,
+    ) -> Result<TimerKey, (MoveError, Option<Request<T>>)> {
+        self.send_forgotten();
+        let mut packed = None;
+        let sent = self.on_lane(shard, |lane, post| {
+            if packed.is_none()
+                && let Err(error) = check()
+            {
+                return ControlFlow::Break(Err(error));
+            }
+            match lane.take_key(&post.doorbell, 0) {
+                Err(Refusal::Full) => ControlFlow::Break(Err(MoveError::Full(shard))),
+                Err(Refusal::Closed) => ControlFlow::Continue(()),
+                Ok(key) => match lane.send(pack(key, packed.take()), &post.doorbell) {
+                    Ok(()) => ControlFlow::Break(Ok(key)),
+                    Err(mut back) => {
+                        packed = back.pop();
+                        ControlFlow::Continue(())
+                    }
+                },
+            }
+        });
+        sent.unwrap_or(Err(MoveError::Closed(shard))).map_err(|error| (error, packed))
+    }
+}

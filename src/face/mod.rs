@@ -1,0 +1,23 @@
+//! The vocabulary of callers: [`Timers`](timers::Timers) on a shard's own core,
+//! [`Client`](client::Client) from any thread, the futures of both, and the types of callbacks.
+
+pub(crate) mod callback;
+pub(crate) mod calls;
+pub(crate) mod classed;
+pub(crate) mod client;
+pub(crate) mod host;
+pub(crate) mod many;
+pub(crate) mod report;
+pub(crate) mod sleep;
+mod sleepers;
+pub(crate) mod stored;
+pub(crate) mod timers;
+
+use self::stored::Stored;
+use crate::shard;
+
+/// A shard on its own thread, whose timers carry values of `T`.
+pub(crate) type Core<T> = shard::Core<Stored<T>>;
+pub(crate) type Directory<T> = shard::Directory<Stored<T>>;
+pub(crate) type Post<T> = shard::Post<Stored<T>>;
+pub(crate) type Request<T> = shard::request::Request<Stored<T>>;

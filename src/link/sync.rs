@@ -1,0 +1,81 @@
+//! The atomics and locks of the protocols between threads: the standard ones, or those of the model
+//! checker.
+
+#[cfg(not(corewheel_loom))]
+pub(crate) use {
+    atomic_waker::AtomicWaker,
+    core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
+    std::sync::{Mutex, MutexGuard},
+};
+
+#[cfg(corewheel_loom)]
+pub(crate) use {
+    loom::{
+        sync::atomic::{AtomicBool, Ordering, fence},
+        sync::{Mutex, MutexGuard},
+    },
+    modelled::{AtomicU64, AtomicWaker},
+};
+
+#[cfg(corewheel_loom)]
+mod modelled {
+    use core::task::Waker;
+
+    use super::{AtomicBool, Ordering};
+
+    /// Loom's atomic, with a store that is a swap. Loom leaves a plain store unordered to a
+    /// compare-and-swap that has read what came before it, and then lets a load return a value that
+    /// this thread has seen replaced. A swap has its place in the order; loads may be as stale as
+    /// before.
+    #[derive(Debug)]
+    pub(crate) struct AtomicU64(loom::sync::atomic::AtomicU64);
+
+    impl AtomicU64 {
+        pub(crate) fn new(value: u64) -> Self {
+            Self(loom::sync::atomic::AtomicU64::new(value))
+        }
+
+        pub(crate) fn load(&self, order: Ordering) -> u64 {
+            self.0.load(order)
+        }
+
+        pub(crate) fn store(&self, value: u64, order: Ordering) {
+            self.0.swap(value, order);
+        }
+
+        pub(crate) fn compare_exchange(
+            &self,
+            current: u64,
+            new: u64,
+            success: Ordering,
+            failure: Ordering,
+        ) -> Result<u64, u64> {
+            self.0.compare_exchange(current, new, success, failure)
+        }
+    }
+
+    /// Loom's waker cell, made stricter: a `wake` that no registration happens before is an error.
+    /// The real cell may find no waker then, but loom's is a lock, and so hides whether anything
+    /// else orders the two.
+    #[derive(Debug)]
+    pub(crate) struct AtomicWaker {
+        waker: loom::future::AtomicWaker,
+        registered: AtomicBool,
+    }
+
+    impl AtomicWaker {
+        pub(crate) fn new() -> Self {
+            Self { waker: loom::future::AtomicWaker::new(), registered: AtomicBool::new(false) }
+        }
+
+        pub(crate) fn register(&self, waker: &Waker) {
+            self.registered.store(true, Ordering::Relaxed);
+            self.waker.register_by_ref(waker);
+        }
+
+        pub(crate) fn wake(&self) {
+            assert!(self.registered.load(Ordering::Relaxed), "whoever rings finds the waker");
+            self.waker.wake();
+        }
+    }
+}

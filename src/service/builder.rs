@@ -1,0 +1,206 @@
+//! What a service can be told before it starts.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewheel_shard::WheelKind;
+
+use super::options::Options;
+use crate::clock::Clock;
+use crate::face::Directory;
+use crate::face::callback::{Fired, Handler};
+use crate::face::timers::Timers;
+use crate::service::TimerService;
+use crate::service::start;
+use crate::values::class::TimerClass;
+use crate::values::error::StartError;
+use crate::values::handle::ShardId;
+use crate::values::settings::{Placement, Runtime, Settings, TurnBudget};
+
+/// Collects the settings of a service; made by [`TimerService::builder`].
+///
+/// ```
+/// use corewheel::{Runtime, ShutdownPolicy, TimerService, TurnBudget};
+/// use std::time::Duration;
+///
+/// let builder = TimerService::builder()
+///     .name("gateway")
+///     .shards(2)
+///     .tick(Duration::from_millis(10))
+///     .capacity(100_000)
+///     .budget(TurnBudget { time_max: Some(Duration::from_millis(1)), ..TurnBudget::default() })
+///     .runtime(Runtime::Thread);
+/// let refused = builder.clone().tick(Duration::from_micros(10)).start().unwrap_err();
+/// assert!(refused.to_string().contains("tick is 10µs, but it must be between 100µs and 1s"));
+///
+/// let service = builder.start()?;
+/// assert_eq!((service.shards().count(), service.runtime()), (2, "thread"));
+/// service.shutdown(ShutdownPolicy::Drop)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a builder does nothing until it is started"]
+#[derive(Clone, Debug)]
+pub struct TimerServiceBuilder {
+    options: Options,
+}
+
+impl TimerServiceBuilder {
+    pub(crate) fn new() -> Self {
+        Self { options: Options::default() }
+    }
+
+    /// How many shards, 1 to 1,024. By default one for each core that the process may use.
+    pub fn shards(mut self, count: usize) -> Self {
+        self.options.shards = Some(count);
+        self
+    }
+
+    /// The length of a tick, 100 µs to 1 s; 1 ms by default. Timers fire up to a tick late by it,
+    /// never early.
+    pub fn tick(mut self, tick: Duration) -> Self {
+        self.options.tick = tick;
+        self
+    }
+
+    /// Which wheel the shards turn; the hierarchical one by default.
+    pub fn wheel(mut self, kind: WheelKind) -> Self {
+        self.options.wheel = kind;
+        self
+    }
+
+    /// Slots of the wheel's first level, 2 to 65,536, rounded up to a power of two; 256 by default.
+    pub fn slots(mut self, slots: u32) -> Self {
+        self.options.slots = slots;
+        self
+    }
+
+    /// The most timers of one shard, 1 to 2³⁰; 2²⁰ by default. Memory for them is reserved at the
+    /// start and touched as it comes into use. Keys granted to clients count, up to a thirty-second
+    /// part for each.
+    pub fn capacity(mut self, timers: u32) -> Self {
+        self.options.capacity = timers;
+        self
+    }
+
+    /// The most requests that wait in one lane, 1 to 2²⁰; 1,024 by default. Beyond it schedules are
+    /// refused as `Full`; cancels and resets wait with their sender.
+    pub fn lane_capacity(mut self, requests: usize) -> Self {
+        self.options.lane_capacity = requests;
+        self
+    }
+
+    /// How much one turn may do.
+    pub fn budget(mut self, budget: TurnBudget) -> Self {
+        self.options.budget = budget;
+        self
+    }
+
+    /// How late a timer may be before it is counted as late; at least a tick, ten by default.
+    pub fn lateness_bound(mut self, bound: Duration) -> Self {
+        self.options.lateness_bound = Some(bound);
+        self
+    }
+
+    /// How long a callback may take before it is counted as overrun; 1 ms by default.
+    pub fn overrun(mut self, limit: Duration) -> Self {
+        self.options.overrun = limit;
+        self
+    }
+
+    /// What the shards run on; [`Runtime`] says what each takes of memory and descriptors.
+    pub fn runtime(mut self, runtime: Runtime) -> Self {
+        self.options.runtime = runtime;
+        self
+    }
+
+    /// Where the shards' threads run.
+    pub fn placement(mut self, placement: Placement) -> Self {
+        self.options.placement = placement;
+        self
+    }
+
+    /// The service's name, for threads, logs and statistics; `corewheel` by default. It has 1 to 64
+    /// bytes, without control characters, quotes and backslashes, as the name of a class has.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.options.name = name.into();
+        self
+    }
+
+    /// How long a shard watches its lanes before it sleeps; not at all by default. It buys a faster
+    /// answer to other threads with power. Without effect on tokio.
+    pub fn spin(mut self, spin: Duration) -> Self {
+        self.options.spin = spin;
+        self
+    }
+
+    /// A class of timers, to be told apart in the statistics; at most 64 of them, each once.
+    pub fn class(mut self, class: TimerClass) -> Self {
+        self.options.classes.push(class);
+        self
+    }
+
+    /// Several classes of timers, in this order.
+    pub fn classes(self, classes: impl IntoIterator<Item = TimerClass>) -> Self {
+        classes.into_iter().fold(self, Self::class)
+    }
+
+    /// The clock, for tests. A clock that is moved by hand goes with
+    /// [`start_attached`](Self::start_attached) only.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.options.clock = clock;
+        self
+    }
+
+    /// Starts a service whose timers hold callbacks and futures.
+    ///
+    /// Either all shards run when this returns, or none does. With [`Runtime::Auto`] a runtime that
+    /// does not get what it needs of the host is passed over, before any handler is made.
+    ///
+    /// # Errors
+    ///
+    /// A setting that is out of its limits, or what keeps the shards from running.
+    pub fn start(self) -> Result<TimerService, StartError> {
+        self.start_with(|_| no_tasks)
+    }
+
+    /// Starts a service with typed timers. `make_handler` is called on each shard's thread, and
+    /// what it returns gets the timers of that shard.
+    ///
+    /// Either all shards run when this returns, or none does. With [`Runtime::Auto`] a runtime that
+    /// does not get what it needs of the host is passed over, before any handler is made.
+    ///
+    /// # Errors
+    ///
+    /// A setting that is out of its limits, or what keeps the shards from running.
+    pub fn start_with<T, H>(
+        self,
+        make_handler: impl Fn(ShardId) -> H + Send + Sync + 'static,
+    ) -> Result<TimerService<T>, StartError>
+    where
+        T: Send + 'static,
+        H: Handler<T>,
+    {
+        let settings = self.options.check(false)?;
+        start::start(&settings, &self.options.clock, self.options.runtime, make_handler)
+    }
+
+    /// Makes a service whose shards are driven by executors or loops that are there already: see
+    /// [`TimerService::attach`].
+    ///
+    /// # Errors
+    ///
+    /// A setting that is out of its limits.
+    pub fn start_attached<T: Send + 'static>(self) -> Result<TimerService<T>, StartError> {
+        let settings: Settings = self.options.check(true)?;
+        let unattached = vec![true; settings.shards];
+        let reason = start::ATTACHED_REASON.to_owned();
+        let directory = Directory::new(settings, self.options.clock, start::ATTACHED, reason);
+        Ok(TimerService::new(Arc::new(directory), Vec::new(), unattached))
+    }
+}
+
+/// The handler of a service without typed timers.
+pub fn no_tasks(fired: Fired<Infallible>, _: &Timers) {
+    match fired.task {}
+}

@@ -1,0 +1,264 @@
+//! What a builder has been told, its defaults and its limits.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use corewheel_shard::{ShardConfig, Tick, TickLength, WheelKind};
+
+use crate::clock::{Clock, saturating_nanos};
+use crate::values::capacity::no_memory;
+use crate::values::class::{Classes, label_limit};
+use crate::values::error::ConfigError;
+use crate::values::handle::ShardId;
+use crate::values::settings::{Placement, Runtime, Settings, TurnBudget};
+
+/// What a builder collects.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) shards: Option<usize>,
+    pub(crate) tick: Duration,
+    pub(crate) wheel: WheelKind,
+    pub(crate) slots: u32,
+    pub(crate) capacity: u32,
+    pub(crate) lane_capacity: usize,
+    pub(crate) budget: TurnBudget,
+    pub(crate) lateness_bound: Option<Duration>,
+    pub(crate) overrun: Duration,
+    pub(crate) runtime: Runtime,
+    pub(crate) placement: Placement,
+    pub(crate) name: String,
+    pub(crate) spin: Duration,
+    pub(crate) classes: Classes,
+    pub(crate) clock: Clock,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let ShardConfig { wheel, slots, capacity, .. } = ShardConfig::default();
+        Self {
+            shards: None,
+            tick: Duration::from_millis(1),
+            wheel,
+            slots,
+            capacity,
+            lane_capacity: 1_024,
+            budget: TurnBudget::default(),
+            lateness_bound: None,
+            overrun: Duration::from_millis(1),
+            runtime: Runtime::default(),
+            placement: Placement::default(),
+            name: "corewheel".to_owned(),
+            spin: Duration::ZERO,
+            classes: Classes::default(),
+            clock: Clock::monotonic(),
+        }
+    }
+}
+
+const TICK_MIN: Duration = Duration::from_micros(100);
+const TICK_MAX: Duration = Duration::from_secs(1);
+const LANE_CAPACITY_MAX: usize = 1 << 20;
+/// The part of a shard's capacity that one client may hold in granted keys.
+const GRANT_SHARE: usize = 32;
+
+impl Options {
+    pub(crate) fn check(&self, attached: bool) -> Result<Settings, ConfigError> {
+        let allowed = allowed_cpus();
+        let shards = self.check_shards(&allowed)?;
+        self.check_range()?;
+        self.classes.check()?;
+        let shard = ShardConfig {
+            capacity: self.capacity,
+            wheel: self.wheel,
+            slots: self.slots,
+            start: Tick::ZERO,
+            ..ShardConfig::default()
+        };
+        shard.check().map_err(from_shard)?;
+        if self.clock.is_manual() && !attached {
+            return Err(ConfigError::new(
+                "clock",
+                &self.clock,
+                "a shard's own thread sleeps by the system's clock",
+                "use start_attached and drive the shards in your own loop",
+            ));
+        }
+        let tick_nanos = NonZeroU64::new(saturating_nanos(self.tick)).expect("the tick is checked");
+        let capacity = self.capacity as usize;
+        Ok(Settings {
+            shards,
+            tick: TickLength::from_nanos(tick_nanos),
+            shard,
+            lane_capacity: self.lane_capacity,
+            grant_window: (capacity / GRANT_SHARE).clamp(1, self.lane_capacity),
+            budget: self.budget,
+            lateness_bound: self.lateness_bound.unwrap_or(self.tick * 10),
+            overrun: self.overrun,
+            name: self.name.clone(),
+            spin: self.spin,
+            classes: self.classes.clone(),
+            cpus: if attached { Vec::new() } else { self.check_placement(shards, &allowed)? },
+        })
+    }
+
+    fn check_shards(&self, allowed: &[usize]) -> Result<usize, ConfigError> {
+        let shards = self.shards.unwrap_or(allowed.len().max(1));
+        if shards == 0 || shards > ShardId::COUNT_MAX {
+            let limit = format!("it must be between 1 and {}", ShardId::COUNT_MAX);
+            return Err(ConfigError::new("shards", shards, limit, "use one for each core at most"));
+        }
+        Ok(shards)
+    }
+
+    fn check_range(&self) -> Result<(), ConfigError> {
+        if !(TICK_MIN..=TICK_MAX).contains(&self.tick) {
+            let limit = format!("it must be between {TICK_MIN:?} and {TICK_MAX:?}");
+            return Err(ConfigError::new("tick", self.tick, limit, "1ms suits most servers"));
+        }
+        if self.lane_capacity == 0 || self.lane_capacity > LANE_CAPACITY_MAX {
+            let limit = format!("it must be between 1 and {LANE_CAPACITY_MAX}");
+            let remedy = "1024 suits most servers";
+            return Err(ConfigError::new("lane_capacity", self.lane_capacity, limit, remedy));
+        }
+        let budgets = [
+            ("budget.requests_max", self.budget.requests_max),
+            ("budget.expired_max", self.budget.expired_max),
+            ("budget.work_max", self.budget.work_max),
+        ];
+        for (field, value) in budgets {
+            if value == 0 {
+                let limit = "a turn that may do nothing never ends its work";
+                return Err(ConfigError::new(field, value, limit, "use 1 or more"));
+            }
+        }
+        if let Some(bound) = self.lateness_bound
+            && bound < self.tick
+        {
+            return Err(ConfigError::new(
+                "lateness_bound",
+                bound,
+                format!("a timer can be a tick late by rounding, and the tick is {:?}", self.tick),
+                "use at least one tick",
+            ));
+        }
+        if self.overrun.is_zero() {
+            let limit = "every callback takes some time";
+            return Err(ConfigError::new("overrun", self.overrun, limit, "use 1us or more"));
+        }
+        if let Some(limit) = label_limit(&self.name) {
+            return Err(ConfigError::new("name", &self.name, limit, "use a short word"));
+        }
+        Ok(())
+    }
+
+    fn check_placement(
+        &self,
+        shards: usize,
+        allowed: &[usize],
+    ) -> Result<Vec<Option<usize>>, ConfigError> {
+        match &self.placement {
+            Placement::Unpinned => Ok(vec![None; shards]),
+            Placement::Pinned if allowed.is_empty() => Ok(vec![None; shards]),
+            Placement::Pinned => {
+                if shards > allowed.len() {
+                    tracing::warn!(
+                        shards,
+                        cpus = allowed.len(),
+                        "there are more shards than cpus that this process may use"
+                    );
+                }
+                Ok(allowed.iter().copied().cycle().take(shards).map(Some).collect())
+            }
+            Placement::Cpus(cpus) if cpus.len() != shards => Err(ConfigError::new(
+                "placement",
+                cpus,
+                format!("there are {shards} shards"),
+                "name one cpu for each shard",
+            )),
+            Placement::Cpus(cpus) => {
+                if let Some(cpu) = cpus.iter().find(|cpu| !allowed.contains(cpu)) {
+                    return Err(ConfigError::new(
+                        "placement",
+                        cpu,
+                        format!("this process may use the cpus {allowed:?}"),
+                        "name one of those, or widen the process's cpu set",
+                    ));
+                }
+                Ok(cpus.iter().copied().map(Some).collect())
+            }
+        }
+    }
+}
+
+/// The cpus that this process may use; none where the system does not tell.
+fn allowed_cpus() -> Vec<usize> {
+    core_affinity::get_core_ids().unwrap_or_default().into_iter().map(|core| core.id).collect()
+}
+
+/// An error of the shard's configuration, in the builder's words.
+fn from_shard(error: corewheel_shard::ConfigError) -> ConfigError {
+    use corewheel_shard::ConfigError as Shard;
+    match error {
+        Shard::OutOfRange { field, value, min, max } => {
+            let limit = format!("it must be between {min} and {max}");
+            let remedy = if field == "slots" { "256 suits" } else { "1048576 suits" };
+            ConfigError::new(field, value, limit, format!("{remedy} most servers"))
+        }
+        Shard::OutOfMemory { capacity } => no_memory("capacity", capacity as usize),
+        // It says all of it.
+        error => ConfigError::new("capacity", error, "a shard cannot be made so", "change it"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(change: impl FnOnce(&mut Options), field: &str) {
+        let mut options = Options::default();
+        change(&mut options);
+        let error = options.check(false).expect_err("this setting is refused");
+        assert_eq!(error.field(), field, "{error}");
+    }
+
+    #[test]
+    fn a_bad_setting_is_refused_by_name() {
+        check(|o| o.shards = Some(0), "shards");
+        check(|o| o.shards = Some(100_000), "shards");
+        check(|o| o.tick = Duration::ZERO, "tick");
+        check(|o| o.tick = Duration::from_micros(99), "tick");
+        check(|o| o.tick = Duration::from_secs(2), "tick");
+        check(|o| o.slots = 0, "slots");
+        check(|o| o.slots = 1 << 17, "slots");
+        check(|o| o.capacity = 0, "capacity");
+        check(|o| o.capacity = u32::MAX, "capacity");
+        check(|o| o.lane_capacity = 0, "lane_capacity");
+        check(|o| o.budget.requests_max = 0, "budget.requests_max");
+        check(|o| o.budget.expired_max = 0, "budget.expired_max");
+        check(|o| o.budget.work_max = 0, "budget.work_max");
+        check(|o| o.lateness_bound = Some(Duration::from_micros(5)), "lateness_bound");
+        check(|o| o.overrun = Duration::ZERO, "overrun");
+        check(|o| o.name = String::new(), "name");
+        check(|o| o.placement = Placement::Cpus(vec![]), "placement");
+        let far = |o: &mut Options| {
+            o.shards = Some(1);
+            o.placement = Placement::Cpus(vec![1_000_000]);
+        };
+        check(far, "placement");
+        check(|o| o.clock = crate::ManualClock::new().clock(), "clock");
+    }
+
+    #[test]
+    fn the_defaults_are_good() {
+        let settings = Options::default().check(false).unwrap();
+        assert!(settings.shards >= 1);
+        assert_eq!(settings.cpus.len(), settings.shards);
+        assert_eq!(settings.tick.nanos(), 1_000_000);
+    }
+
+    #[test]
+    fn one_client_cannot_hold_a_small_shard_in_keys() {
+        let options = Options { capacity: 4, ..Options::default() };
+        assert_eq!(options.check(false).unwrap().grant_window, 1);
+    }
+}

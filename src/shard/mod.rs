@@ -1,0 +1,214 @@
+//! What the thread of one shard runs: its state, its turns, its requests to other shards and its
+//! end.
+//!
+//! [`State`] is a plain struct. [`Core`] owns it behind a `RefCell`, since the code of the user
+//! that a timer runs may call back into the shard. Each command borrows the state, works, releases
+//! the state, runs the effects that the work has left and wakes the driver at most once, in this
+//! order.
+//!
+//! A driver's waker is woken when the command is complete, with nothing borrowed. It must only
+//! wake; a client that it uses meanwhile panics, as the lanes of a client are borrowed while it
+//! wakes a shard.
+//!
+//! The shard is generic over its [`Payload`](payload::Payload) and over the
+//! [`Host`](payload::Host) that delivers. It names none of the things that are built from timers:
+//! those take part in its turns by [hooks].
+
+mod classes;
+mod commands;
+mod effect;
+pub(crate) mod guard;
+pub(crate) mod hooks;
+mod migrate;
+mod park;
+pub(crate) mod payload;
+mod poll_budget;
+mod receive;
+pub(crate) mod request;
+pub(crate) mod shutdown;
+mod slots;
+mod state;
+pub(crate) mod turn;
+
+use std::cell::{Cell, RefCell, RefMut};
+use std::sync::Arc;
+
+use corewheel_shard::Tick;
+
+use self::hooks::Parts;
+use self::payload::{Outbox, Payload};
+use self::poll_budget::PollBudget;
+use self::request::{Control, Request};
+pub(crate) use self::state::State;
+use crate::clock::{NearClock, Timeline};
+use crate::directory;
+use crate::stats::ShardCounts;
+use crate::values::contain::contain;
+use crate::values::error::StartError;
+use crate::values::handle::{Home, ShardId, TimerHandle};
+use crate::values::scale::Scale;
+
+/// The directory of a service whose timers carry `P`.
+pub(crate) type Directory<P> = directory::Directory<Request<P>, Control<P>>;
+/// How one shard of it is reached.
+pub(crate) type Post<P> = directory::Post<Request<P>, Control<P>>;
+
+/// One shard, on its own thread.
+pub(crate) struct Core<P: Payload> {
+    id: ShardId,
+    home: Home,
+    directory: Arc<Directory<P>>,
+    outbox: P::Outbox,
+    clock: NearClock,
+    state: RefCell<State<P>>,
+    parts: Parts,
+    /// Until when the driver sleeps; [`Tick::ZERO`] while it is awake.
+    asleep_until: Cell<Tick>,
+    /// How many compound commands are running; the driver is woken after the outermost one.
+    compound: Cell<u32>,
+    /// The driver is to be woken when no compound command runs any more.
+    wake_due: Cell<bool>,
+    closed: Cell<bool>,
+    /// By what the shard scales its timeouts.
+    scale: Cell<Scale>,
+    budget: PollBudget,
+}
+
+impl<P: Payload> Core<P> {
+    /// Makes the state of a shard, on the thread that will drive it.
+    pub(crate) fn open(
+        directory: Arc<Directory<P>>,
+        id: ShardId,
+        has_executor: bool,
+    ) -> Result<Self, StartError> {
+        let core = Self {
+            id,
+            home: directory.service.home(id),
+            outbox: P::Outbox::new(Arc::clone(&directory)),
+            clock: NearClock::new(directory.time.clock().clone()),
+            state: RefCell::new(State::new(Arc::clone(&directory), id)?),
+            parts: Parts::default(),
+            asleep_until: Cell::new(Tick::ZERO),
+            compound: Cell::new(0),
+            wake_due: Cell::new(false),
+            closed: Cell::new(false),
+            scale: Cell::default(),
+            budget: PollBudget::new(),
+            directory,
+        };
+        if core.post().open(has_executor) {
+            core.state.borrow_mut().take_mail(core.time().floor(core.nanos()));
+        } else {
+            // The service was shut down before the shard was driven.
+            core.closed.set(true);
+        }
+        core.scale.set(core.post().scale());
+        core.publish();
+        Ok(core)
+    }
+
+    #[inline]
+    pub(crate) fn id(&self) -> ShardId {
+        self.id
+    }
+
+    /// What the handles of this shard's timers carry.
+    #[inline]
+    pub(crate) fn home(&self) -> Home {
+        self.home
+    }
+
+    /// Whether a timer that is not of this shard is of another service.
+    #[cold]
+    pub(crate) fn is_foreign(&self, timer: TimerHandle) -> bool {
+        !timer.is_of(self.directory.service)
+    }
+
+    pub(crate) fn directory(&self) -> &Arc<Directory<P>> {
+        &self.directory
+    }
+
+    /// Ticks, nanoseconds and instants of the service.
+    #[inline]
+    pub(crate) fn time(&self) -> &Timeline {
+        &self.directory.time
+    }
+
+    pub(crate) fn outbox(&self) -> &P::Outbox {
+        &self.outbox
+    }
+
+    /// Where other threads reach this shard.
+    pub(crate) fn post(&self) -> &Post<P> {
+        self.directory.post(self.id).expect("a core is made for a shard of the service")
+    }
+
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    /// The state, for commands on the tables of the payload. No code of the user may run meanwhile.
+    #[inline]
+    pub(crate) fn state(&self) -> RefMut<'_, State<P>> {
+        self.state.borrow_mut()
+    }
+
+    /// The present in nanoseconds. Asks the system.
+    #[inline]
+    pub(crate) fn nanos(&self) -> u64 {
+        self.clock.ask()
+    }
+
+    /// The present in nanoseconds, or a few microseconds later; costs less than asking the system.
+    #[inline]
+    pub(crate) fn nanos_near(&self) -> u64 {
+        self.clock.nanos()
+    }
+
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    /// Runs code of the user, with nothing borrowed. A panic is caught, logged and counted; false
+    /// then.
+    pub(crate) fn contain(&self, run: impl FnOnce()) -> bool {
+        let calm = contain(self.id, run);
+        if !calm {
+            self.note_delivery(false, 0);
+        }
+        calm
+    }
+
+    /// Drops values of the user one at a time, with nothing borrowed; each that panics is logged
+    /// and counted.
+    pub(crate) fn drop_each<V>(&self, values: impl IntoIterator<Item = V>) {
+        for value in values {
+            self.contain(|| drop(value));
+        }
+    }
+
+    /// Counts something in the shard's statistics.
+    pub(crate) fn count(&self, count: impl FnOnce(&mut ShardCounts)) {
+        count(&mut self.state.borrow_mut().counts);
+    }
+
+    /// By what the shard scales its timeouts.
+    pub(crate) fn scale(&self) -> Scale {
+        self.scale.get()
+    }
+
+    /// Sets the scale from this core, at once. A scale that another thread has left came before.
+    pub(crate) fn set_scale(&self, scale: Scale) {
+        self.post().replace_scale(scale);
+        self.take_scale();
+    }
+
+    /// Takes the scale over that lies at the shard's post.
+    fn take_scale(&self) {
+        let scale = self.post().scale();
+        if self.scale.replace(scale) != scale {
+            self.parts.for_each(|part| part.scale_changed(scale));
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! What other threads ask of a shard: requests on lanes, and control messages in its mailbox.
+//!
+//! A bulk request stands for many commands. Why not a request for each: a cancel of 64 timers would
+//! cost 64 places in the ring and, where a caller waits for the outcomes, 64 channels; a bulk
+//! request costs one of each. A turn does of it what its budget allows, and the rest stays at the
+//! head of its lane, so order is kept. A bulk schedule names the keys that it uses up.
+//!
+//! Cost: two allocations by the sender for a bulk request, and none by the shard.
+
+use std::vec::IntoIter;
+
+use corewheel_shard::{Tick, TimerKey};
+use oneshot::SendError;
+
+use super::payload::Payload;
+use super::shutdown::Report;
+use crate::link::lane;
+use crate::link::lane::Keys;
+use crate::values::class::ClassId;
+use crate::values::contain::Each;
+use crate::values::handle::{ShardId, TimerHandle};
+use crate::values::migration::{DrainError, DrainReport, MoveError};
+use crate::values::outcome::{CancelOutcome, ResetOutcome};
+use crate::values::shutdown::ShutdownPolicy;
+
+/// What a client asks of a shard.
+pub(crate) enum Request<P: Payload> {
+    /// A timer with a value, for the next granted key.
+    Schedule {
+        deadline: Tick,
+        /// When the client sent it, in microseconds; the lower 32 bits.
+        sent_us: u32,
+        class: ClassId,
+        value: P::Value,
+    },
+    /// A timer with a callback, for the next granted key.
+    Call {
+        deadline: Tick,
+        sent_us: u32,
+        class: ClassId,
+        call: P::Call,
+    },
+    Cancel {
+        key: TimerKey,
+        /// `None` if no caller waits for the outcome.
+        reply: Option<CancelReply<P>>,
+    },
+    Reset {
+        key: TimerKey,
+        deadline: Tick,
+        reply: Option<oneshot::Sender<ResetOutcome>>,
+    },
+    /// Many commands in one, or a rare one. Boxed, so that it makes the others no larger.
+    Bulk(Box<Bulk<P>>),
+}
+
+pub(crate) type CancelReply<P> = oneshot::Sender<CancelOutcome<<P as Payload>::Remote>>;
+pub(crate) type CancelReplies<P> = Replies<CancelOutcome<<P as Payload>::Remote>>;
+pub(crate) type MigrateReply = oneshot::Sender<Result<TimerHandle, MoveError>>;
+pub(crate) type DrainReply = oneshot::Sender<Result<DrainReport, DrainError>>;
+
+/// Many commands, or a rare one.
+pub(crate) enum Bulk<P: Payload> {
+    Cancel(BulkCancel<P>),
+    Schedule(BulkSchedule<P>),
+    /// A timer goes to another shard.
+    Migrate {
+        key: TimerKey,
+        to: ShardId,
+        reply: MigrateReply,
+    },
+    /// All timers go to other shards.
+    Drain {
+        into: Box<[ShardId]>,
+        reply: DrainReply,
+    },
+}
+
+pub(crate) struct BulkCancel<P: Payload> {
+    pub(crate) keys: IntoIter<TimerKey>,
+    /// `None` if no caller waits for the outcomes.
+    pub(crate) replies: Option<CancelReplies<P>>,
+}
+
+pub(crate) struct BulkSchedule<P: Payload> {
+    pub(crate) timers: IntoIter<(TimerKey, Tick, P::Value)>,
+    pub(crate) earliest: Tick,
+    pub(crate) sent_us: u32,
+    pub(crate) class: ClassId,
+}
+
+/// The outcome of one command of many.
+pub(crate) enum BulkReply<O> {
+    Now(O),
+    /// The command was forwarded to another shard, which will reply.
+    Later(oneshot::Receiver<O>),
+}
+
+/// The outcomes of many commands as far as they are known, and the way to the caller.
+pub(crate) struct Replies<O> {
+    sender: oneshot::Sender<Each<BulkReply<O>>>,
+    replies: Each<BulkReply<O>>,
+}
+
+impl<O> Replies<O> {
+    /// With room for `count` outcomes.
+    pub(crate) fn new(count: usize) -> (Self, oneshot::Receiver<Each<BulkReply<O>>>) {
+        let (sender, receiver) = oneshot::channel();
+        (Self { sender, replies: Each(Vec::with_capacity(count)) }, receiver)
+    }
+
+    pub(crate) fn push(&mut self, reply: BulkReply<O>) {
+        self.replies.0.push(reply);
+    }
+
+    /// Wakes the caller. If no caller waits any more, the outcomes come back.
+    pub(crate) fn send(self) -> Vec<BulkReply<O>> {
+        let back = self.sender.send(self.replies).err().map(SendError::into_inner);
+        back.map(|mut replies| replies.take()).unwrap_or_default()
+    }
+}
+
+impl<P: Payload> Request<P> {
+    /// The class of the timer, if the request schedules one.
+    pub(crate) fn class(&self) -> ClassId {
+        match self {
+            Self::Schedule { class, .. } | Self::Call { class, .. } => *class,
+            Self::Cancel { .. } | Self::Reset { .. } | Self::Bulk(_) => ClassId::NONE,
+        }
+    }
+}
+
+impl<P: Payload> lane::Request for Request<P> {
+    type Key = TimerKey;
+
+    #[inline]
+    fn keys(&self) -> Keys {
+        match self {
+            Self::Schedule { .. } | Self::Call { .. } => Keys::Next,
+            Self::Cancel { .. } | Self::Reset { .. } => Keys::None,
+            Self::Bulk(bulk) => match &**bulk {
+                Bulk::Schedule(bulk) => Keys::Named(bulk.timers.len()),
+                Bulk::Cancel(_) | Bulk::Migrate { .. } | Bulk::Drain { .. } => Keys::None,
+            },
+        }
+    }
+
+    #[inline]
+    fn weight(&self) -> usize {
+        let Self::Bulk(bulk) = self else { return 1 };
+        match &**bulk {
+            Bulk::Schedule(bulk) => bulk.timers.len().max(1),
+            Bulk::Cancel(bulk) => bulk.keys.len().max(1),
+            Bulk::Migrate { .. } | Bulk::Drain { .. } => 1,
+        }
+    }
+
+    /// A cancel that no caller waits for can wait for ever: it wakes no shard.
+    #[inline]
+    fn needed_by(&self) -> Tick {
+        match self {
+            Self::Schedule { deadline, .. }
+            | Self::Call { deadline, .. }
+            | Self::Reset { reply: None, deadline, .. } => *deadline,
+            Self::Cancel { reply: None, .. } => Tick::NEVER,
+            Self::Cancel { reply: Some(_), .. } | Self::Reset { reply: Some(_), .. } => Tick::ZERO,
+            Self::Bulk(bulk) => match &**bulk {
+                Bulk::Schedule(bulk) => bulk.earliest,
+                Bulk::Cancel(BulkCancel { replies: None, .. }) => Tick::NEVER,
+                Bulk::Cancel(_) | Bulk::Migrate { .. } | Bulk::Drain { .. } => Tick::ZERO,
+            },
+        }
+    }
+}
+
+/// A control message to a shard.
+pub(crate) enum Control<P: Payload> {
+    /// For the driver.
+    Job(P::Job),
+    Shutdown(ShutdownOrder<P>),
+}
+
+/// Asks a shard to shut down.
+pub(crate) struct ShutdownOrder<P: Payload> {
+    pub(crate) policy: ShutdownPolicy,
+    pub(crate) report: oneshot::Sender<Report<P>>,
+}

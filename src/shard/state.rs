@@ -1,0 +1,343 @@
+//! The state of a shard: a plain struct that one thread owns. Its methods do what requests and
+//! commands ask; what must not run while the state is borrowed, code of the user above all, they
+//! leave as effects.
+
+use std::sync::Arc;
+
+use corewheel_shard::{
+    ArmOutcome, CancelOutcome as ShardCancel, Shard, ShardConfig, Tick, TimerKey,
+};
+use hashbrown::HashMap;
+
+use super::Directory;
+use super::classes::{ClassTable, Ended};
+use super::effect::Effect;
+use super::migrate::{Drain, Migrated};
+use super::payload::Payload;
+use super::request::{
+    Bulk, BulkCancel, BulkReply, BulkSchedule, CancelReply, Control, Request, ShutdownOrder,
+};
+use crate::directory::Post;
+use crate::link::lane::LaneReceiver;
+use crate::link::mailbox::Taken;
+use crate::stats::ShardCounts;
+use crate::stats::times::Recorder;
+use crate::values::class::ClassId;
+use crate::values::error::StartError;
+use crate::values::handle::ShardId;
+use crate::values::outcome::{CancelOutcome, ResetOutcome};
+
+pub(crate) struct State<P: Payload> {
+    pub(super) id: ShardId,
+    pub(super) directory: Arc<Directory<P>>,
+    pub(crate) wheel: Shard<P>,
+    pub(crate) tables: P::Tables,
+    pub(super) lanes: Vec<LaneReceiver<Request<P>>>,
+    /// When idle lanes were last looked for.
+    pub(super) lanes_checked: Tick,
+    /// Messages for the driver.
+    pub(super) jobs: Vec<P::Job>,
+    pub(super) shutdown: Option<ShutdownOrder<P>>,
+    /// Cancels that overtook their timers, by the keys of these, and whose callers wait.
+    pub(super) overtaken: HashMap<TimerKey, CancelReply<P>>,
+    /// Timers that live on other shards now.
+    pub(super) migrated: Migrated,
+    /// A drain that is not finished.
+    pub(super) draining: Option<Drain>,
+    pub(super) effects: Vec<Effect<P>>,
+    pub(crate) counts: ShardCounts,
+    pub(super) lateness: Recorder,
+    pub(super) ring_delay: Recorder,
+    pub(super) classes: ClassTable,
+    /// The class of the timer that is being delivered; none between deliveries.
+    pub(super) delivering: ClassId,
+    /// The last delivery was the work of a part, so a timer goes first.
+    pub(super) part_was_last: bool,
+}
+
+impl<P: Payload> State<P> {
+    pub(super) fn new(directory: Arc<Directory<P>>, id: ShardId) -> Result<Self, StartError> {
+        let config: ShardConfig = directory.settings.shard;
+        let wheel = Shard::new(config).map_err(|error| StartError::Shard {
+            shard: id,
+            source: std::io::Error::new(std::io::ErrorKind::OutOfMemory, error),
+        })?;
+        let capacity = u64::from(config.capacity);
+        Ok(Self {
+            id,
+            wheel,
+            tables: P::Tables::default(),
+            lanes: Vec::new(),
+            lanes_checked: Tick::ZERO,
+            jobs: Vec::new(),
+            shutdown: None,
+            overtaken: HashMap::new(),
+            migrated: Migrated::new(directory.service.home(id), config.capacity as usize),
+            draining: None,
+            effects: Vec::new(),
+            counts: ShardCounts { capacity, ..ShardCounts::default() },
+            lateness: Recorder::new(),
+            ring_delay: Recorder::new(),
+            classes: ClassTable::new(directory.settings.classes.len(), config.capacity),
+            delivering: ClassId::NONE,
+            part_was_last: false,
+            directory,
+        })
+    }
+
+    pub(super) fn post(&self) -> &Post<Request<P>, Control<P>> {
+        self.directory.post(self.id).expect("a state is made for a shard of the service")
+    }
+
+    /// Schedules a payload. `Err` with the payload if the shard is full.
+    #[inline]
+    pub(super) fn schedule(&mut self, deadline: Tick, payload: P) -> Result<TimerKey, P> {
+        match self.wheel.schedule(deadline, payload) {
+            Ok(key) => Ok(key),
+            Err(full) => self.schedule_from_pool(deadline, full.0),
+        }
+    }
+
+    /// Uses a slot whose key lies in the key pool: the last reserve of a full shard.
+    #[cold]
+    fn schedule_from_pool(&mut self, deadline: Tick, payload: P) -> Result<TimerKey, P> {
+        if let Some(key) = self.take_pool_key() {
+            self.wheel.revoke(key);
+            return self.wheel.schedule(deadline, payload).map_err(|full| full.0);
+        }
+        self.counts.refused += 1;
+        Err(payload)
+    }
+
+    /// Takes a timer out.
+    #[inline]
+    pub(super) fn cancel(&mut self, key: TimerKey) -> ShardCancel<P> {
+        let outcome = self.wheel.cancel(key);
+        if let ShardCancel::Cancelled { .. } = outcome {
+            self.classes.end(key.index(), Ended::Cancelled);
+        }
+        outcome
+    }
+
+    /// The outcome of a cancel, with the payload taken out of the tables.
+    #[inline(never)]
+    pub(super) fn finish_cancel(
+        &mut self,
+        outcome: ShardCancel<P>,
+        now: u64,
+    ) -> CancelOutcome<P::Taken> {
+        match outcome {
+            ShardCancel::Cancelled { deadline, task } => {
+                let remaining = self.directory.time.remaining(deadline, now);
+                CancelOutcome::Cancelled { remaining, task: self.take(task) }
+            }
+            ShardCancel::Overtook => CancelOutcome::Overtook,
+            ShardCancel::AlreadyFired => CancelOutcome::AlreadyFired,
+            ShardCancel::Stale => CancelOutcome::Stale,
+        }
+    }
+
+    /// Takes a payload out whose timer does not fire. A future that waits for it is woken.
+    #[inline]
+    pub(super) fn take(&mut self, payload: P) -> P::Taken {
+        let Self { tables, effects, .. } = self;
+        payload.take(tables, |waker| effects.push(Effect::Wake(waker)))
+    }
+
+    /// A key out of the key pool.
+    pub(super) fn take_pool_key(&self) -> Option<TimerKey> {
+        self.post().mailbox.take_key()
+    }
+
+    /// Takes what has come by mail, and fills the key pool.
+    pub(super) fn take_mail(&mut self, tick: Tick) {
+        let window = self.directory.settings.grant_window;
+        let Self { wheel, directory, id, .. } = self;
+        let post = directory.post(*id).expect("a state is made for a shard of the service");
+        let Taken { lanes, control, .. } = post.mailbox.take(window, || wheel.grant());
+        self.accept(lanes, control, tick);
+    }
+
+    pub(super) fn accept(
+        &mut self,
+        lanes: Vec<LaneReceiver<Request<P>>>,
+        control: Vec<Control<P>>,
+        tick: Tick,
+    ) {
+        for mut lane in lanes {
+            lane.used_at = tick;
+            self.lanes.push(lane);
+        }
+        for message in control {
+            match message {
+                Control::Job(job) => self.jobs.push(job),
+                Control::Shutdown(order) => self.shutdown = Some(order),
+            }
+        }
+    }
+
+    /// Does what a client asks, `max` commands of it. Returns the rest.
+    #[inline]
+    pub(super) fn apply_some(
+        &mut self,
+        request: Request<P>,
+        key: Option<TimerKey>,
+        max: usize,
+        now: u64,
+    ) -> Option<Request<P>> {
+        if let Request::Bulk(bulk) = request {
+            return self.apply_bulk(bulk, max, now);
+        }
+        self.apply(request, key, now);
+        None
+    }
+
+    /// Does what a client asks with one command.
+    pub(super) fn apply(&mut self, request: Request<P>, key: Option<TimerKey>, now: u64) {
+        match request {
+            Request::Schedule { deadline, sent_us, class, value } => {
+                self.note_ring_delay(sent_us, now);
+                self.arm(key, class, deadline, P::of_value(value), now);
+            }
+            Request::Call { deadline, sent_us, class, call } => {
+                self.note_ring_delay(sent_us, now);
+                let payload = P::of_call(call, &mut self.tables);
+                self.arm(key, class, deadline, payload, now);
+            }
+            Request::Cancel { key, reply } => self.apply_cancel(key, reply, now),
+            Request::Reset { key, deadline, reply } => {
+                let outcome = self.wheel.reset(key, deadline).into();
+                if outcome == ResetOutcome::Stale
+                    && let Some((shard, key)) = self.trace(key)
+                {
+                    return self.forward(shard, Request::Reset { key, deadline, reply }, now);
+                }
+                self.effects.extend(reply.map(|reply| Effect::Reset(reply, outcome)));
+            }
+            Request::Bulk(_) => unreachable!("a bulk request is applied command by command"),
+        }
+    }
+
+    #[inline]
+    fn apply_cancel(&mut self, key: TimerKey, reply: Option<CancelReply<P>>, now: u64) {
+        let outcome = self.cancel(key);
+        if matches!(outcome, ShardCancel::Stale)
+            && let Some((shard, key)) = self.trace(key)
+        {
+            return self.forward(shard, Request::Cancel { key, reply }, now);
+        }
+        let overtook = matches!(outcome, ShardCancel::Overtook);
+        let outcome = self.finish_cancel(outcome, now);
+        match reply {
+            // The reply can hand the payload back when the timer comes.
+            Some(reply) if overtook => {
+                self.overtaken.insert(key, reply);
+            }
+            Some(reply) => self.effects.push(Effect::Cancelled(reply, outcome)),
+            None => self.effects.extend(outcome.task().map(Effect::Drop)),
+        }
+    }
+
+    /// A timer has come for a granted key.
+    fn arm(&mut self, key: Option<TimerKey>, class: ClassId, deadline: Tick, payload: P, now: u64) {
+        let key = key.expect("a request for a timer comes with the key that it uses up");
+        match self.wheel.arm(key, deadline, payload) {
+            ArmOutcome::Armed if class.is_some() => self.classes.begin(class, key.index(), now),
+            ArmOutcome::Armed => {}
+            ArmOutcome::Overtaken(payload) => {
+                self.classes.pass(class, Ended::Cancelled);
+                let task = self.take(payload);
+                self.effects.push(match self.overtaken.remove(&key) {
+                    Some(reply) => {
+                        let remaining = self.directory.time.remaining(deadline, now);
+                        Effect::Cancelled(reply, CancelOutcome::Cancelled { remaining, task })
+                    }
+                    None => Effect::Drop(task),
+                });
+            }
+            ArmOutcome::NotGranted(_) => unreachable!("the queue of a lane holds granted keys"),
+        }
+    }
+
+    #[inline(never)]
+    fn apply_bulk(&mut self, mut bulk: Box<Bulk<P>>, max: usize, now: u64) -> Option<Request<P>> {
+        let is_done = match &mut *bulk {
+            Bulk::Cancel(many) => self.cancel_some(many, max, now),
+            Bulk::Schedule(many) => self.arm_some(many, max, now),
+            Bulk::Migrate { .. } | Bulk::Drain { .. } => {
+                // These send something themselves, so they wait until nothing is borrowed.
+                self.effects.push(match *bulk {
+                    Bulk::Migrate { key, to, reply } => Effect::Migrate(key, to, reply),
+                    Bulk::Drain { into, reply } => Effect::Drain(into, reply),
+                    Bulk::Cancel(_) | Bulk::Schedule(_) => unreachable!("it was looked at"),
+                });
+                return None;
+            }
+        };
+        (!is_done).then_some(Request::Bulk(bulk))
+    }
+
+    /// Cancels up to `max` timers. True if those were all.
+    fn cancel_some(&mut self, many: &mut BulkCancel<P>, max: usize, now: u64) -> bool {
+        for key in many.keys.by_ref().take(max) {
+            let mut outcome = self.cancel(key);
+            if matches!(outcome, ShardCancel::Stale)
+                && let Some((shard, key)) = self.trace(key)
+            {
+                if shard != self.id {
+                    let (reply, later) = many.replies.is_some().then(oneshot::channel).unzip();
+                    self.forward(shard, Request::Cancel { key, reply }, now);
+                    if let (Some(replies), Some(later)) = (&mut many.replies, later) {
+                        replies.push(BulkReply::Later(later));
+                    }
+                    continue;
+                }
+                outcome = self.cancel(key);
+            }
+            let outcome = self.finish_cancel(outcome, now);
+            let Some(replies) = &mut many.replies else {
+                self.effects.extend(outcome.task().map(Effect::Drop));
+                continue;
+            };
+            let (outcome, left) = into_remote::<P>(outcome);
+            replies.push(BulkReply::Now(outcome));
+            // What cannot travel is dropped here.
+            self.effects.extend(left.map(Effect::Drop));
+        }
+        if many.keys.len() > 0 {
+            return false;
+        }
+        self.effects.extend(many.replies.take().map(Effect::Reply));
+        true
+    }
+
+    /// Arms up to `max` timers. True if those were all.
+    fn arm_some(&mut self, many: &mut BulkSchedule<P>, max: usize, now: u64) -> bool {
+        for (key, deadline, value) in many.timers.by_ref().take(max) {
+            self.note_ring_delay(many.sent_us, now);
+            self.arm(Some(key), many.class, deadline, P::of_value(value), now);
+        }
+        many.timers.len() == 0
+    }
+
+    #[inline]
+    fn note_ring_delay(&mut self, sent_us: u32, now: u64) {
+        let delay_us = ((now / 1_000) as u32).wrapping_sub(sent_us);
+        // A sender's clock reading can be a moment later than this turn's.
+        let delay_us = if delay_us > u32::MAX / 2 { 0 } else { delay_us };
+        self.ring_delay.record(u64::from(delay_us) * 1_000);
+    }
+}
+
+/// The outcome for another thread, and what cannot go there and must be dropped here.
+pub(super) fn into_remote<P: Payload>(
+    outcome: CancelOutcome<P::Taken>,
+) -> (CancelOutcome<P::Remote>, Option<P::Taken>) {
+    let mut left = None;
+    let outcome = outcome.map(|taken| {
+        let (remote, rest) = P::into_remote(taken);
+        left = rest;
+        remote
+    });
+    (outcome, left)
+}

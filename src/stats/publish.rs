@@ -1,0 +1,142 @@
+//! Where a shard publishes what it has counted, for readers on any thread.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use corewheel_shard::Counters;
+use crossbeam_utils::CachePadded;
+
+use super::class::{ClassCounts, PublishedClass};
+use super::counts::{PublishedCounts, ShardCounts};
+use super::times::{PublishedTimes, Recorder, Times};
+use crate::link::version::Version;
+
+/// Where a shard publishes: written by its own thread alone.
+#[derive(Debug)]
+pub(crate) struct Published {
+    version: Version,
+    counts: CachePadded<PublishedCounts>,
+    classes: Box<[CachePadded<PublishedClass>]>,
+    lateness: PublishedTimes,
+    ring_delay: PublishedTimes,
+}
+
+impl Published {
+    pub(crate) fn new(classes: usize) -> Self {
+        Self {
+            version: Version::new(),
+            counts: CachePadded::new(PublishedCounts::default()),
+            classes: PublishedClass::row(classes),
+            lateness: PublishedTimes::new(),
+            ring_delay: PublishedTimes::new(),
+        }
+    }
+
+    /// Stores the counts, and what `classes` stores with [`store_class`](Self::store_class).
+    #[inline]
+    pub(crate) fn store(
+        &self,
+        counts: &ShardCounts,
+        lateness: &mut Recorder,
+        ring_delay: &mut Recorder,
+        classes: impl FnOnce(&Self),
+    ) {
+        self.store_counts(|published| {
+            published.store(counts);
+            classes(self);
+        });
+        self.lateness.store(lateness);
+        self.ring_delay.store(ring_delay);
+    }
+
+    /// Stores the counts that commands of the shard's own core change, between turns.
+    #[inline]
+    pub(crate) fn store_commands(&self, counters: &Counters, classes: impl FnOnce(&Self)) {
+        self.store_counts(|published| {
+            // Relaxed, as in a turn.
+            let store = |count: &AtomicU64, value| count.store(value, Ordering::Relaxed);
+            store(&published.pending, counters.pending());
+            store(&published.pending_max, counters.pending_max);
+            store(&published.scheduled_local, counters.scheduled_local);
+            store(&published.cancelled, counters.cancelled);
+            store(&published.stale, counters.stale);
+            store(&published.reset_lazy, counters.reset_lazy);
+            store(&published.reset_relinked, counters.reset_relinked);
+            classes(self);
+        });
+    }
+
+    /// Stores the gauges of what is built from timers, between turns.
+    #[inline]
+    pub(crate) fn store_gauges(&self, counts: &ShardCounts) {
+        self.store_counts(|published| {
+            // Relaxed, as in a turn.
+            published.scaled_pending.store(counts.scaled_pending, Ordering::Relaxed);
+            published.connections.store(counts.connections, Ordering::Relaxed);
+        });
+    }
+
+    /// Stores what was counted for a class, while counts are stored.
+    pub(crate) fn store_class(&self, index: usize, counts: &ClassCounts, since: Option<u64>) {
+        if let Some(class) = self.classes.get(index) {
+            class.store(counts, since);
+        }
+    }
+
+    #[inline]
+    fn store_counts(&self, store: impl FnOnce(&PublishedCounts)) {
+        self.version.store(|| store(&self.counts));
+    }
+
+    pub(crate) fn load(&self) -> Reading {
+        let (counts, classes) = self.load_counts();
+        let (lateness, ring_delay) = (self.lateness.load(), self.ring_delay.load());
+        Reading { counts, classes, lateness, ring_delay }
+    }
+
+    fn load_counts(&self) -> (ShardCounts, Vec<ClassReading>) {
+        let mut classes = Vec::with_capacity(self.classes.len());
+        let counts = self.version.load(|| {
+            classes.clear();
+            classes.extend(self.classes.iter().map(|class| class.load()));
+            self.counts.load()
+        });
+        (counts, classes)
+    }
+}
+
+/// What was counted for a class, with the microsecond in which its oldest timer was scheduled.
+pub(crate) type ClassReading = (ClassCounts, Option<u64>);
+
+/// What a shard has published.
+pub(crate) struct Reading {
+    pub(crate) counts: ShardCounts,
+    pub(crate) classes: Vec<ClassReading>,
+    pub(crate) lateness: Times,
+    pub(crate) ring_delay: Times,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_published_is_what_is_read() {
+        let published = Published::new(2);
+        let of_class = ClassCounts { fired: 5, ..ClassCounts::default() };
+        let counts = ShardCounts { fired: 7, pending: 3, ..ShardCounts::default() };
+        let (mut lateness, mut ring_delay) = (Recorder::new(), Recorder::new());
+        for nanos in [0, 5, 1_000, 1_000_000, u64::MAX] {
+            lateness.record(nanos);
+        }
+        published.store(&counts, &mut lateness, &mut ring_delay, |published| {
+            published.store_class(1, &of_class, Some(0));
+        });
+        let Reading { counts: read, classes, lateness: late, ring_delay: delay } = published.load();
+        assert_eq!(read, counts);
+        assert_eq!(classes, [(ClassCounts::default(), None), (of_class, Some(0))]);
+        assert_eq!(late.count, 5);
+        assert!(late.p50_ns >= 1_000 && late.p50_ns <= 1_250, "{late:?}");
+        assert!(late.max_ns >= (1 << 40) - 1, "{late:?}");
+        assert_eq!(delay, Times::default());
+    }
+}

@@ -1,0 +1,115 @@
+//! How much of the way from their minimum to their maximum timeouts are given.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::values::error::ConfigError;
+
+/// A part of a whole, 0 to 1: by what a shard scales its [`ScaledTimeouts`].
+///
+/// At 1, where every shard begins, they last for their maximum; at 0 for their minimum.
+///
+/// [`ScaledTimeouts`]: crate::ScaledTimeouts
+///
+/// ```
+/// use corewheel::Scale;
+///
+/// // Three quarters of the memory are in use; from a half on, timeouts shrink.
+/// let in_use = 0.75_f64;
+/// let scale = Scale::new((2.0 * (1.0 - in_use)).clamp(0.0, 1.0))?;
+/// assert_eq!(scale.get(), 0.5);
+/// # Ok::<(), corewheel::ConfigError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, PartialOrd, Serialize)]
+pub struct Scale(f64);
+
+/// It is a number.
+impl Eq for Scale {}
+
+impl Scale {
+    /// No more than the minimum.
+    pub const ZERO: Self = Self(0.0);
+    /// All of it, up to the maximum.
+    pub const ONE: Self = Self(1.0);
+
+    /// This part of a whole.
+    ///
+    /// # Errors
+    ///
+    /// It is not a number, less than 0 or more than 1.
+    pub fn new(factor: f64) -> Result<Self, ConfigError> {
+        if (0.0..=1.0).contains(&factor) {
+            // A negative zero is not told from the other one.
+            return Ok(Self(factor.abs()));
+        }
+        let limit = "it must be between 0, for the minimum, and 1, for the maximum";
+        Err(ConfigError::new("scale", factor, limit, "clamp what it is worked out from"))
+    }
+
+    /// As a number, 0 to 1.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+
+    /// This part of so many, rounded to the nearest; exact at both ends, and never less for a
+    /// greater part.
+    pub(crate) fn of(self, whole: u64) -> u64 {
+        // As many as the number has.
+        const BITS: u32 = f64::MANTISSA_DIGITS;
+        #[allow(clippy::cast_sign_loss, reason = "it is not negative")]
+        let part = (self.0 * f64::from(BITS).exp2()).round() as u64;
+        ((u128::from(whole) * u128::from(part) + (1 << (BITS - 1))) >> BITS) as u64
+    }
+}
+
+impl Default for Scale {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+impl fmt::Debug for Scale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Scale({})", self.0)
+    }
+}
+
+impl fmt::Display for Scale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_exact_at_both_ends_and_rounded_between_them() {
+        for whole in [0, 1, 7, 1_000_000, u64::MAX] {
+            assert_eq!(Scale::ZERO.of(whole), 0);
+            assert_eq!(Scale::ONE.of(whole), whole);
+        }
+        let half = Scale::new(0.5).unwrap();
+        assert_eq!((half.of(7), half.of(8), half.of(u64::MAX)), (4, 4, 1 << 63));
+        assert_eq!(Scale::new(0.1).unwrap().of(3_600_000_000_000), 360_000_000_000);
+        assert_eq!(Scale::new(1e-12).unwrap().of(1_000), 0, "so little does not count");
+        let mut before = 0;
+        for n in 0..=1_000 {
+            let part = Scale::new(f64::from(n) / 1_000.0).unwrap().of(1_000_003);
+            assert!(part >= before && part <= 1_000_003, "{n}");
+            before = part;
+        }
+    }
+
+    #[test]
+    fn what_is_no_part_of_a_whole_is_refused_by_name() {
+        for factor in [-0.1, 1.000_001, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let error = Scale::new(factor).unwrap_err();
+            assert_eq!(error.field(), "scale");
+            assert!(error.to_string().contains(&format!("{factor:?}")), "{error}");
+        }
+        assert_eq!(Scale::new(-0.0).unwrap().get().to_bits(), 0);
+    }
+}
