@@ -1,9 +1,9 @@
-//! What time it was a moment ago, for whoever must not take the time to look.
+//! Activity stamps: when a connection last did something, without a reading of the clock.
 //!
 //! A connection notes each packet. Reading a clock for it costs several times what the note does,
 //! so the note is a moment up to which everything counts that happens before the shard next looks
 //! at the clock: a little later than it is, never earlier. The shard sees to it that it does look,
-//! for as long as anybody notes anything; a shard whose connections are quiet is not woken.
+//! for as long as a connection notes anything; a shard whose connections are quiet is not woken.
 //!
 //! A thread that was held up looks too late, and what was noted meanwhile may have happened after
 //! the moment that it was given. Such a gap is kept, and read into the notes when they are looked

@@ -27,7 +27,7 @@ pub struct ConnLimits {
     pub write_idle: Duration,
     /// Without either: [`DeadlineKind::AllIdle`].
     pub all_idle: Duration,
-    /// Without anything having been written, for whoever then writes something:
+    /// Without anything having been written, until the server writes a heartbeat:
     /// [`DeadlineKind::Heartbeat`].
     pub heartbeat: Duration,
     /// For one write to be done: [`DeadlineKind::WriteTimeout`].
@@ -49,7 +49,7 @@ pub enum DeadlineKind {
     /// The request in hand was not done in time. Comes once, each time that it is armed.
     Request,
     /// A write was not done in time. Comes once for each write; for those whose time is up in the
-    /// same turn, or before anybody has asked, once for all of them.
+    /// same turn, or before a task has asked, once for all of them.
     WriteTimeout,
     /// Nothing was read for too long. Comes again and again.
     ReadIdle,
@@ -57,8 +57,8 @@ pub enum DeadlineKind {
     WriteIdle,
     /// Nothing was read or written for too long. Comes again and again.
     AllIdle,
-    /// It is time to write something, so that the peer sees that there is somebody. Comes again and
-    /// again.
+    /// It is time to write something, so that the peer sees that the server is there. Comes again
+    /// and again.
     Heartbeat,
     /// A deadline of the user's own, 0 to 7. Comes once, each time that it is armed.
     Own(u8),

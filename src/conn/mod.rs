@@ -308,8 +308,8 @@ impl<T: Send + 'static> ConnTimers<T> {
 
     /// Cancels all deadlines, for good. False if that has been done before.
     ///
-    /// What the connection does afterwards is without effect, and whoever waits is told that
-    /// nothing will come.
+    /// What the connection does afterwards is without effect, and a task that waits for an event is
+    /// told that none will come.
     pub fn close(&self) -> bool {
         self.connections.close(self.index, self.record())
     }
@@ -386,8 +386,8 @@ impl<T: Send + 'static> ConnTimers<T> {
     }
 
     /// Has a callback told of each deadline that comes, in the turn in which it does, instead of
-    /// whoever waits. Replaces the one before. What has come before and was not told, it is told in
-    /// the next turn.
+    /// a task that waits. Replaces the callback before. Deadlines that have come and were not
+    /// told yet are told in the next turn.
     ///
     /// Nothing is borrowed while it runs: it may close the connection, drop it, arm and schedule
     /// whatever it likes. If it panics that is counted, and the next deadline calls it again. A
@@ -399,7 +399,8 @@ impl<T: Send + 'static> ConnTimers<T> {
         }
     }
 
-    /// Drops the callback. Whoever waits is told again, also of what has come and was not told.
+    /// Drops the callback. A task that waits is told again, also of deadlines that have come and
+    /// were not told yet.
     pub fn clear_on_event(&self) {
         self.connections.set_on_event(self.index, None);
     }

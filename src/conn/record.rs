@@ -453,7 +453,7 @@ impl<T> Conns<T> {
         self.has_untold(index) && self.more(index).is_some_and(|more| more.on_event.is_some())
     }
 
-    /// Notes events for whoever asks for them.
+    /// Keeps events until the callback or a task takes them.
     pub(super) fn note_events(&self, index: u32, events: Events) {
         let record = self.record(index);
         let before = record.pending.get();

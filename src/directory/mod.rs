@@ -20,20 +20,18 @@ pub(crate) mod here;
 mod post;
 
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use corewheel_shard::TimerKey;
 
 pub(crate) use self::post::Post;
 use crate::clock::{Clock, Timeline, saturating_nanos};
 use crate::link::lane::{LaneSender, Request};
-use crate::stats::ServiceStats;
-use crate::stats::ShardStats;
+use crate::stats::{ServiceStats, ShardStats};
 use crate::values::error::Closed;
 use crate::values::handle::{ServiceId, ShardId, TimerHandle};
 use crate::values::scale::Scale;
 use crate::values::settings::Settings;
-
-use std::time::Duration;
 
 /// What all parts of a service share. Its lanes carry `R`, its mailboxes `C`.
 pub(crate) struct Directory<R: Request, C> {

@@ -9,9 +9,9 @@
 //! wake from another thread comes in, else only once in each period of its preempt timer; it has no
 //! budget for a task whose socket is always ready; and a queue that becomes active while the rings
 //! are read runs after the queue that was interrupted. So tasks that use the shard return after
-//! some results in a row and wake the driver when its time has come (`core::budget`), the executor
-//! is told to run the driver's queue next, and a driver that a task had to wake asks for a look at
-//! the rings by a byte that it sends to itself, see [`PollRequest`].
+//! some results in a row and wake the driver when its time has come (`shard::poll_budget`), the
+//! executor is told to run the driver's queue next, and a driver that a task had to wake asks for a
+//! look at the rings by a byte that it sends to itself, see [`PollRequest`].
 //!
 //! The period of the preempt timer seems to ask to be a tick. It must not be short, though: a
 //! preempt timer that goes off between glommio's look at its rings and its first task makes it go

@@ -1,4 +1,4 @@
-//! A shard in somebody's own loop: the caller takes the turns.
+//! A shard in the user's own loop: the caller takes the turns.
 
 use std::fmt;
 use std::task::Waker;

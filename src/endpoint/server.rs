@@ -57,7 +57,7 @@ pub(super) fn run(
     stop: oneshot::Receiver<()>,
     ready: &mpsc::Sender<io::Result<()>>,
 ) {
-    // Whoever started the thread waits for this message, so it can always be sent.
+    // The thread that started this one waits for the message, so it can always be sent.
     let report = |result| drop(ready.send(result));
     let runtime = match runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,

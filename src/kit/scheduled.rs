@@ -1,10 +1,10 @@
 //! A callback that runs once, later, and whose result can be awaited.
 //!
 //! Why not a future that sleeps first: it needs an executor on the shard. This runs on a plain
-//! thread and in somebody's own loop as well, and its result may be looked at without one.
+//! thread and in the user's own loop as well, and its result may be looked at without one.
 //!
-//! Invariants: whoever waits is told once, whatever becomes of the task: its result, or that it was
-//! cancelled, that it panicked, that its shard is gone.
+//! Invariants: a caller that waits is told once, whatever becomes of the task: its result, or that
+//! it was cancelled, that it panicked, that its shard is gone.
 //!
 //! Cost: a timer with a boxed callback, and an allocation for the result; across threads a channel
 //! for it.
@@ -120,20 +120,20 @@ impl<R, T: Send + 'static> Drop for Job<R, T> {
             return;
         }
         let outcome = match self.slot.outcome.replace(Outcome::Taken) {
-            // Why is to be said now: a shard that is there may be gone when somebody looks.
+            // The reason is stored now: a shard that is there may be gone when the caller looks.
             Outcome::Awaited if self.core.upgrade().is_some_and(|core| !core.is_closed()) => {
                 Outcome::Failed(TaskError::Cancelled)
             }
             Outcome::Awaited => Outcome::Failed(TaskError::Closed),
-            // Whoever waits has cancelled it.
+            // The caller that waits has cancelled it.
             known => known,
         };
         self.slot.finish(outcome);
     }
 }
 
-/// Runs a task. What it throws is caught here and not in the turn, so that whoever waits is told
-/// when nothing is being unwound.
+/// Runs a task. What it throws is caught here and not in the turn, so that the caller that
+/// waits is told when nothing is being unwound.
 fn attempt<T: Send + 'static, R>(
     timers: &Timers<T>,
     call: impl FnOnce() -> R,
@@ -156,7 +156,7 @@ impl<R, T: Send + 'static> Scheduled<R, T> {
         }
         match self.timers.cancel(self.timer) {
             CancelOutcome::Cancelled { remaining, task } => {
-                // Before it is dropped, which wakes whoever waits.
+                // Before the task is dropped, which wakes the caller that waits.
                 self.slot.outcome.set(Outcome::Failed(TaskError::Cancelled));
                 drop(task);
                 CancelOutcome::Cancelled { remaining, task: () }

@@ -1,4 +1,4 @@
-//! Sinks: timers whose values go to somebody else, who has his own thread or task and his own pace.
+//! Sinks: timers whose values go to another thread or task, which takes them at its own pace.
 //!
 //! A handler runs on the shard's core, between timers, so it must be short. Where the work behind a
 //! timer is not, the handler is [`ToSink`]: it hands the value over and is done. It never waits: a
@@ -65,7 +65,7 @@ where
 pub enum SinkError<V> {
     /// There is no room now.
     Full(V),
-    /// There will be no room any more: whoever takes the values is gone.
+    /// There will be no room any more: the receiver of the values is gone.
     Closed(V),
 }
 

@@ -426,7 +426,8 @@ impl<R: Request> LaneReceiver<R> {
             None
         });
         self.hand_back();
-        // It wakes whoever waits for an answer, who may at once want back what is in the lane.
+        // It wakes the callers that wait for a reply, and these may at once want back what is in
+        // the lane.
         drop_each(asked);
     }
 

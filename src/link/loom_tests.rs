@@ -208,26 +208,27 @@ fn what_is_not_needed_before_the_sleep_ends_does_not_ring() {
     });
 }
 
-/// As many visitors leave something at a door, knock and go.
-fn check_knocking(visitors: usize, preemptions_max: usize) {
+/// As many senders leave a message each in a mailbox, set its flag and end.
+fn check_mail_flag(senders: usize, preemptions_max: usize) {
     check_within(preemptions_max, move || {
         let bell = Arc::new(Doorbell::new());
         let flag = Arc::new(MailFlag::new());
-        let door = Arc::new(Mutex::new(0));
+        let messages = Arc::new(Mutex::new(0));
         let mut owner = Owner::new(&bell);
-        for _ in 0..visitors {
-            let (bell, flag, door) = (Arc::clone(&bell), Arc::clone(&flag), Arc::clone(&door));
+        for _ in 0..senders {
+            let (bell, flag) = (Arc::clone(&bell), Arc::clone(&flag));
+            let messages = Arc::clone(&messages);
             thread::spawn(move || {
-                *door.lock().unwrap() += 1;
+                *messages.lock().unwrap() += 1;
                 flag.set(&bell);
             });
         }
-        let mut let_in = 0;
+        let mut taken = 0;
         loop {
             if flag.take() {
-                let_in += std::mem::take(&mut *door.lock().unwrap());
+                taken += std::mem::take(&mut *messages.lock().unwrap());
             }
-            if let_in == visitors {
+            if taken == senders {
                 break;
             }
             owner.sleep(Tick::NEVER, || flag.is_set());
@@ -236,13 +237,13 @@ fn check_knocking(visitors: usize, preemptions_max: usize) {
 }
 
 #[test]
-fn a_knock_is_heard() {
-    check_knocking(1, 3);
+fn mail_flag_set_by_one_sender_is_seen_by_the_owner() {
+    check_mail_flag(1, 3);
 }
 
 #[test]
-fn two_knocks_are_heard() {
-    check_knocking(2, 2);
+fn mail_flag_set_by_two_senders_is_seen_by_the_owner() {
+    check_mail_flag(2, 2);
 }
 
 /// A lane's client, as far as closing goes.

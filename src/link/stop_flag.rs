@@ -1,10 +1,12 @@
-//! Stops what a shard runs again and again, from any thread and with the truth for an answer.
+//! The stop flag of a periodic callback: any thread sets it, and learns whether the callback will
+//! run again.
 //!
 //! Why not a message: it would have to wait for the shard's next turn to be answered, and could be
-//! refused. One word says what the callback is doing, and whoever changes it has decided:
+//! refused. One word says what the callback is doing, and the thread that changes the word has
+//! decided:
 //!
 //! ```text
-//!   shard                                       anybody
+//!   shard                                       any thread
 //!   begin: waits ──► runs                       stop: waits ──► over, it will not run
 //!   rest:  runs  ──► waits, for another timer         runs  ──► stopping, this run is the last
 //!          stopping stays, and the shard ends it
@@ -27,7 +29,7 @@ const FIRST: u64 = 3 << 32;
 #[derive(Debug)]
 pub(crate) struct StopFlag(AtomicU64);
 
-/// What was found by who stopped it.
+/// What a stop has found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
     /// It waited for this timer, or for the first, and will not run.
@@ -47,8 +49,8 @@ impl StopFlag {
     pub(crate) fn begin(&self) -> bool {
         let word = self.0.load(Ordering::Relaxed);
         let waits = word == FIRST || timer(word).is_some();
-        // Only a stop can have come between. Relaxed: whoever finds it running is told nothing of
-        // what it does.
+        // Only a stop can have come between. Relaxed: a stop that finds it running is told nothing
+        // of what it does.
         waits && self.0.compare_exchange(word, RUNS, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
@@ -67,8 +69,8 @@ impl StopFlag {
 
     pub(crate) fn stop(&self) -> Stop {
         // Acquire: pairs with `rest` and `end`. The exchange is relaxed, as no timer comes twice:
-        // it replaces what was loaded. Whoever finds its word is ordered after the `rest` before
-        // it, as that one's release goes on through it.
+        // it replaces what was loaded. A thread that finds its word is ordered after the `rest`
+        // before it, as that one's release goes on through it.
         let mut word = self.0.load(Ordering::Acquire);
         loop {
             let (next, found) = match word {

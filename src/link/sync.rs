@@ -74,7 +74,7 @@ mod modelled {
         }
 
         pub(crate) fn wake(&self) {
-            assert!(self.registered.load(Ordering::Relaxed), "whoever rings finds the waker");
+            assert!(self.registered.load(Ordering::Relaxed), "a sender that rings finds the waker");
             self.waker.wake();
         }
     }

@@ -11,14 +11,14 @@
 //! read sleeps_until                ╱ ╲  fence(SeqCst)
 //! later than what was sent?             look at all lanes
 //!   sleeps_until := AWAKE, by CAS       anything there?
-//!   who wins wakes the waker              sleeps_until := AWAKE, another turn
+//!   the CAS that wins wakes the waker     sleeps_until := AWAKE, another turn
 //! ```
 //!
 //! The fences are in one order, so at least one side sees the other: either the owner finds what
 //! was pushed, or the sender finds that the owner sleeps. Both may; then the owner is awake, and
 //! the wake is one too many. The compare-and-swap makes it one wake for each sleep, however many
 //! send. The waker is registered before `sleeps_until` is written, and the sender's
-//! compare-and-swap acquires what that write released, so whoever rings finds the waker.
+//! compare-and-swap acquires what that write released, so a sender that rings finds the waker.
 //!
 //! The same fence of the sender serves the closing of a lane, see [`super::lane`]; and the
 //! [`MailFlag`] of a mailbox takes the place of a push.

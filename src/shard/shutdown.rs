@@ -108,10 +108,7 @@ impl<P: Payload> Core<P> {
         self.parts.for_each(|part| {
             self.contain(|| part.closed(is_dead));
         });
-        {
-            let counts = &mut self.state.borrow_mut().counts;
-            self.parts.fold((), |(), part| part.publish(counts));
-        }
+        self.set_gauges(&mut self.state.borrow_mut().counts);
         // A part may refer to this shard, so it goes with the shard's end.
         self.drop_each(self.parts.take_all());
         for listener in self.parts.take_listeners() {

@@ -2,9 +2,9 @@
 //!
 //! A shard keeps its counts in plain numbers and stores them once a turn, relaxed, into a line of
 //! atomics of its own ([`Published`](publish::Published)); what its own core's tasks do while it
-//! sleeps between turns is stored as they do it. Whoever reads takes no lock that the shard's turn
-//! takes and sends it nothing. The counts of one reading belong together: whoever reads while they
-//! are stored reads again.
+//! sleeps between turns is stored as they do it. A reader takes no lock that the shard's turn takes
+//! and sends it nothing. The counts of one reading were stored together: a reader that comes while
+//! the shard stores them reads again.
 //!
 //! Cost: publishing is some fifty stores a turn, and a few hundred where something fired since.
 

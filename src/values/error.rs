@@ -384,7 +384,7 @@ impl std::error::Error for AttachError {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SpawnError {
-    /// The shard has no executor: it is a plain thread or somebody's own loop.
+    /// The shard has no executor: it is a plain thread or the user's own loop.
     NoExecutor,
     /// The service is shut down, or the shard is dead or was never there.
     Closed,

@@ -339,7 +339,7 @@ impl<O> fmt::Debug for AnswersFuture<O> {
     }
 }
 
-/// The outcomes before anybody has answered.
+/// The outcomes before any shard has replied.
 fn none_known<O>(count: usize) -> Vec<Result<O, Closed>> {
     std::iter::repeat_with(|| Err(Closed)).take(count).collect()
 }

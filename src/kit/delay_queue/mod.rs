@@ -1,15 +1,15 @@
 //! Values that come out of a queue when their time has come.
 //!
-//! Retries with a back-off, cache entries, leases: whoever takes them out does so at its own pace,
-//! one by one or many at once, where a timer's callback is run by the shard.
+//! Retries with a back-off, cache entries, leases: the caller takes them out at its own pace, one
+//! by one or many at once, where a timer's callback is run by the shard.
 //!
 //! The names are those of tokio-util's `DelayQueue`. Why a wheel of its own, and not a timer of the
 //! shard for each value: what is due stays in the queue until it is taken, and can be removed or
 //! moved as before; and the shard has one timer for all of them, the alarm.
 //!
 //! Invariants: where there are values there is an alarm, so that no timer is wanting when one is to
-//! be waited for; it rings no later than the first value is due while anybody waits, and not at all
-//! while nobody does. Nothing is borrowed while a waker or a value's `Drop` runs. Absent by design:
+//! be waited for; it rings no later than the first value is due while a task waits, and not at all
+//! while none does. Nothing is borrowed while a waker or a value's `Drop` runs. Absent by design:
 //! a task of its own.
 //!
 //! Cost: 33 bytes for an 8-byte value, 14 KiB for each queue. Putting in, taking out, removing and

@@ -75,7 +75,7 @@ use crate::values::outcome::ResetOutcome;
 ///     assert_eq!(scheduled, Inserted::New);
 /// }
 ///
-/// // Somebody is still there, somebody logs out everywhere.
+/// // One user is still there, another one logs out everywhere.
 /// clock.advance(Duration::from_secs(30));
 /// assert!(sessions.reset("pink", minute));
 /// let names: Vec<_> = sessions.cancel_group(&2).into_iter().map(|ended| ended.key).collect();

@@ -2,8 +2,8 @@
 //!
 //! A request that asks for data which is not there yet, a write that waits for its replicas, a
 //! client that waits for a lock: each is tried once, and if it cannot be done it watches the keys
-//! on which that depends. Whoever changes something under a key checks it, which tries the
-//! operations that watch it. What is never complete expires.
+//! on which that depends. Code that changes something under a key checks the key, which
+//! tries the operations that watch it. What is never complete expires.
 //!
 //! The idea and the names are those of Kafka's purgatory. Why a list for each key, and not a future
 //! for each operation: one event may concern many, in the order in which they came, and each is
@@ -86,7 +86,7 @@ const NESTED_MAX: usize = 16;
 /// assert!(matches!(watch, Watch::Watched(_)));
 /// let _ = purgatory.try_complete_else_watch(fetch(&b), wait, ["partition b"])?;
 ///
-/// // Whoever appends checks the partition.
+/// // The code that appends checks the partition.
 /// a.set(150);
 /// assert_eq!(purgatory.check_and_complete("partition a"), 1);
 ///

@@ -15,7 +15,7 @@ use super::{Inner, Operation, Purgatory};
 /// # let shard = service.attach(service.shards().next().unwrap())?;
 /// # let shard = shard.into_loop(|_: Fired<()>, _: &_| {})?;
 /// let purgatory = Purgatory::<u32, OperationFn, ()>::new(shard.timers());
-/// // When this one is done, whoever waits for key 2 may be.
+/// // When this operation is done, the operations that wait for key 2 may be.
 /// let weak = purgatory.downgrade();
 /// let operation = OperationFn::new(|| false, move |_how| {
 ///     if let Some(purgatory) = weak.upgrade() {

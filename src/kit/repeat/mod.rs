@@ -1,8 +1,8 @@
 //! Callbacks that run again and again: at a fixed rate, with a fixed delay, by a plan.
 //!
 //! Why not a callback that schedules itself anew: it drifts by its own lateness, its box is made
-//! again for each period, a full shard ends it, one panic ends it, and whoever wants to stop it
-//! holds a handle that is stale after the first run.
+//! again for each period, a full shard ends it, one panic ends it, and a caller that wants to stop
+//! it holds a handle that is stale after the first run.
 //!
 //! Invariants: while a callback waits or runs it has one timer, which is armed before it runs, so
 //! that there is room for it whatever the callback does; it never runs within itself; once it is
@@ -46,8 +46,8 @@ pub enum StopOutcome {
     AlreadyOver,
 }
 
-/// A callback that runs periodically, as whoever started it knows it; made by [`Timers::repeat`]
-/// and [`Timers::repeat_by_plan`].
+/// Names a callback that runs periodically, on its own core; made by [`Timers::repeat`] and
+/// [`Timers::repeat_by_plan`].
 ///
 /// It does not own the callback: when it and all its clones are dropped, the callback goes on. It
 /// may be kept in the callback itself.

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_taken_back_by_a_guessed_handle_can_be_run_stopped_and_dropped() {
+    fn periodic_callback_taken_by_a_guessed_handle_can_be_run_stopped_and_dropped() {
         let mut lab = Lab::new();
         let timers = lab.shard.timers().clone();
         let guard = Rc::new(());
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn one_whose_next_run_is_taken_from_under_it_does_not_overlap_and_ends() {
+    fn periodic_callback_whose_next_timer_is_cancelled_does_not_overlap_and_ends() {
         for held in [false, true] {
             let mut lab = Lab::new();
             let runs = Rc::new(Cell::new(0));
