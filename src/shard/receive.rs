@@ -75,7 +75,7 @@ impl<P: Payload> Core<P> {
 
 impl<P: Payload> State<P> {
     /// Takes up to `max` requests off the lanes, at least one off each. True if there is more, and
-    /// what is left of `max`.
+    /// what is left of `max` for a drain, which is at least one.
     fn receive(&mut self, tick: Tick, now: u64, max: usize) -> (bool, usize) {
         if self.lanes.is_empty() {
             return (false, max);
@@ -98,7 +98,7 @@ impl<P: Payload> State<P> {
             self.grant(lane);
         }
         self.lanes = lanes;
-        (more, max.saturating_sub(spent))
+        (more, max.saturating_sub(spent).max(1))
     }
 
     /// Grants a client the keys that it is short of.

@@ -48,7 +48,7 @@ pub enum Placement {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TurnBudget {
     /// The most requests that are taken off lanes, at least one of each lane. The timers that a
-    /// drain moves count as requests.
+    /// drain moves count as requests; a drain moves one at least.
     pub requests_max: u32,
     /// The most timers that are delivered; scaled timeouts count as timers.
     pub expired_max: u32,

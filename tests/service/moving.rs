@@ -472,6 +472,35 @@ fn a_shutdown_amid_a_drain_loses_nothing() {
 }
 
 #[test]
+fn drain_beside_a_flooded_lane_ends_with_a_budget_of_one_request() {
+    let budget = TurnBudget { requests_max: 1, ..TurnBudget::default() };
+    let mut lab: Lab<u32> = Lab::new(builder(2).budget(budget));
+    let client = lab.client();
+    for n in 0..20 {
+        lab.timers().schedule(FAR, n).unwrap();
+    }
+    let mut reply = client.drain_shard(SHARD, &[OTHER]).into_future();
+    let _ = lab.turn();
+    let flood = lab.client();
+    let _ = flood.schedule_on(SHARD, FAR, 20).unwrap();
+    let mut turns = 0;
+    let report = loop {
+        // There are always more requests than the budget of a turn.
+        for _ in 0..4 {
+            flood.cancel_detached(flood.schedule_on(SHARD, FAR, 21).unwrap());
+        }
+        let _ = lab.turn();
+        if let Some(report) = look(&mut reply) {
+            break report.unwrap().unwrap();
+        }
+        turns += 1;
+        assert!(turns < 100, "the drain is starved by requests");
+    };
+    assert!(report.moved >= 20, "{report:?}");
+    laws_hold(&lab);
+}
+
+#[test]
 fn timers_are_moved_on_every_runtime() {
     for host in Host::all() {
         let (sender, fired) = std::sync::mpsc::channel();
