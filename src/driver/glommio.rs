@@ -189,7 +189,7 @@ const LATENCY: Latency = Latency::Matters(PREEMPT);
 /// The bytes that each executor registers with its rings for direct reads and writes of files,
 /// which the kernel keeps resident. What does not fit comes from the heap.
 ///
-/// Glommio's own 10 MiB made 256 shards take 2.7 GB and 7.5 s to start.
+/// Glommio's own 10 MiB made 256 shards take 2.7 GB and 4.6 s to start.
 const IO_MEMORY: usize = 256 << 10;
 
 /// An executor for one shard. It is pinned already, by its thread.

@@ -77,8 +77,8 @@ fn check_answered_beside(lines: [&'static str; 4]) {
     let endpoint = endpoint(&service);
     let address = endpoint.local_addr();
     let _crowd = Crowd::gather(address, 400, lines);
-    // Until the crowd has taken all places and waits for more.
-    thread::sleep(Duration::from_secs(1));
+    let silent = Connection::open(address);
+    wait_until("the crowd has taken all places", || silent.is_cut_off());
     for check in 0..20 {
         for path in ["/healthz", "/metrics"] {
             match ask_in_time(address, path) {
