@@ -9,6 +9,7 @@
 
 use hyper::HeaderMap;
 use hyper::header::ACCEPT;
+use mediatype::{MediaType, MediaTypeList, ReadParams};
 
 /// A text format of the statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,11 +29,11 @@ impl Format {
         }
     }
 
-    /// The type, the ranges of types that it is in, and the version.
+    /// The type, the subtype and the version.
     fn names(self) -> (&'static str, &'static str, &'static str) {
         match self {
-            Self::Classic => ("text/plain", "text/*", "0.0.4"),
-            Self::OpenMetrics => ("application/openmetrics-text", "application/*", "1.0.0"),
+            Self::Classic => ("text", "plain", "0.0.4"),
+            Self::OpenMetrics => ("application", "openmetrics-text", "1.0.0"),
         }
     }
 }
@@ -67,55 +68,39 @@ pub(super) fn preferred(headers: &HeaderMap) -> Format {
 /// The most specific range for a format in all `Accept` headers; of equally specific ones, that
 /// with the greatest weight. `None` if no range matches.
 fn wish(headers: &HeaderMap, format: Format) -> Wish {
-    // A header that is not ASCII names no format.
+    // A header that is not ASCII names no format, and neither does a range that is malformed.
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| split(value, ',')).filter_map(|range| matching(range, format)).max()
+    let ranges = values.flat_map(MediaTypeList::new).flatten();
+    ranges.filter_map(|range| matching(&range, format)).max()
 }
 
 /// How a range matches a format; `None` if it does not, or if its weight is none.
-fn matching(range: &str, format: Format) -> Wish {
-    let (name, any_of_type, version) = format.names();
-    let mut parts = split(range, ';');
-    let range = parts.next().unwrap_or_default().trim();
-    let mut found = match range {
-        "*/*" => Match::Anything,
-        range if range.eq_ignore_ascii_case(any_of_type) => Match::Type,
-        range if range.eq_ignore_ascii_case(name) => Match::Name,
+fn matching(range: &MediaType<'_>, format: Format) -> Wish {
+    let (ty, subty, version) = format.names();
+    let mut found = match (range.ty.as_str(), range.subty.as_str()) {
+        _ if range.suffix.is_some() => return None,
+        ("*", "*") => Match::Anything,
+        (_, "*") if range.ty == ty => Match::Type,
+        _ if range.ty == ty && range.subty == subty => Match::Name,
         _ => return None,
     };
-    for parameter in parts {
-        let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-        let (key, value) = (key.trim(), value.trim().trim_matches('"'));
-        if key.eq_ignore_ascii_case("q") {
+    for (key, value) in range.params() {
+        let value = value.unquoted_str();
+        if key == "q" {
             // What follows the weight belongs to no format.
-            return Some((found, weight(value)?));
+            return Some((found, weight(&value)?));
         }
-        if key.eq_ignore_ascii_case("version") {
+        if key == "version" {
             if value != version {
                 return None;
             }
             found = found.max(Match::Version);
         }
-        if key.eq_ignore_ascii_case("charset") && !value.eq_ignore_ascii_case("utf-8") {
+        if key == "charset" && !value.eq_ignore_ascii_case("utf-8") {
             return None;
         }
     }
     Some((found, 1_000))
-}
-
-/// The parts between separators that are not inside of a quoted string.
-fn split(text: &str, separator: char) -> impl Iterator<Item = &str> {
-    let (mut is_quoted, mut is_escaped) = (false, false);
-    text.split(move |c| {
-        let was_escaped = std::mem::take(&mut is_escaped);
-        match c {
-            _ if was_escaped => {}
-            '\\' => is_escaped = is_quoted,
-            '"' => is_quoted = !is_quoted,
-            _ => {}
-        }
-        c == separator && !is_quoted
-    })
 }
 
 /// A weight of 0 to 1 with up to three decimal places, in thousandths.
@@ -149,11 +134,5 @@ mod tests {
         for none in ["", "1.001", "2", "00.5", ".5", "-0", "+1", "0.1234", "0.+1", "0,5", "0.5 1"] {
             check(none, None);
         }
-    }
-
-    #[test]
-    fn separator_in_quoted_string_does_not_split() {
-        let parts: Vec<_> = split(r#"a;b="x;\";y";c"#, ';').collect();
-        assert_eq!(parts, ["a", r#"b="x;\";y""#, "c"]);
     }
 }
