@@ -18,12 +18,14 @@
 //!
 //! Cost: 128 bytes for 15 entries, 8.53 bytes an entry in full chunks.
 
+mod batch;
 mod late;
 
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
+pub(crate) use self::batch::Batch;
 use self::late::LateGroups;
 use super::bitmap::Bitmap;
 use crate::slab::{Entry, Slab};
@@ -92,66 +94,6 @@ impl Slot {
 
     fn is_empty(self) -> bool {
         self.kept.is_empty() && self.young.is_empty()
-    }
-}
-
-/// Room for the entries of some chunks, a power of two so that a remainder is a mask.
-const BATCH_MAX: usize = 4 * POOL;
-
-/// Entries taken off a slot, without the stale ones, and the deadlines of their timers.
-#[derive(Debug)]
-pub(crate) struct Batch {
-    entries: [Entry; BATCH_MAX],
-    deadlines: [u64; BATCH_MAX],
-    next: usize,
-    len: usize,
-    examined: u32,
-}
-
-impl Batch {
-    pub(crate) const EMPTY: Self = Self {
-        entries: [Entry::EMPTY; BATCH_MAX],
-        deadlines: [0; BATCH_MAX],
-        next: 0,
-        len: 0,
-        examined: 0,
-    };
-
-    /// The next entry.
-    #[inline]
-    pub(crate) fn first(&self) -> Option<Entry> {
-        self.entries[..self.len].get(self.next).copied()
-    }
-
-    /// Goes on behind the next entry, which [`first`](Self::first) has told.
-    #[inline]
-    pub(crate) fn skip(&mut self) {
-        debug_assert!(self.next < self.len, "there is no entry to skip");
-        self.next += 1;
-    }
-
-    /// The entries that are left, in order, each with its timer's deadline when it was looked up.
-    #[inline]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Entry, u64)> {
-        let deadlines = self.deadlines.iter().copied();
-        self.entries.iter().copied().zip(deadlines).take(self.len).skip(self.next)
-    }
-
-    /// How many entries are left.
-    #[inline]
-    pub(crate) fn len(&self) -> u32 {
-        (self.len - self.next) as u32
-    }
-
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.next == self.len
-    }
-
-    /// How many entries were looked at.
-    #[inline]
-    pub(crate) fn examined(&self) -> u32 {
-        self.examined
     }
 }
 
@@ -242,48 +184,6 @@ impl Slots {
     #[inline]
     pub(crate) fn push_side(&mut self, side: Side, entry: Entry) {
         self.push(self.side(side), entry);
-    }
-
-    /// Takes entries off a slot and looks their timers up, until `most` or a few more have been
-    /// looked at or [`Batch`] is full. False if there are none.
-    ///
-    /// The look-ups depend on each other in nothing and there is little else between them, so that
-    /// the processor waits for many of them, and for the next chunk, at once.
-    pub(crate) fn take_batch<T>(
-        &mut self,
-        slot: usize,
-        most: u32,
-        slab: &Slab<T>,
-        batch: &mut Batch,
-    ) -> bool {
-        let Slot { mut kept, mut young } = self.table[slot];
-        let (mut len, mut examined) = (0, 0);
-        while examined < most as usize && examined <= BATCH_MAX - CHUNK_ENTRIES {
-            let chain = if kept.is_empty() { &mut young } else { &mut kept };
-            let Some(chunk) = self.chunks.get_mut(chain.head as usize) else { break };
-            let held = (chunk.len as usize).min(CHUNK_ENTRIES);
-            for entry in &chunk.entries[..held] {
-                let (deadline, live) = slab.look(*entry);
-                batch.entries[len % BATCH_MAX] = *entry;
-                batch.deadlines[len % BATCH_MAX] = deadline;
-                len += usize::from(live);
-            }
-            examined += held;
-            let next = core::mem::replace(&mut chunk.next, self.free);
-            self.free = core::mem::replace(&mut chain.head, next);
-            if next == NIL {
-                chain.tail = NIL;
-            }
-        }
-        self.table[slot] = Slot { kept, young };
-        if self.table[slot].is_empty() {
-            self.occupied.clear(slot);
-        }
-        self.entries -= examined as u64;
-        batch.next = 0;
-        batch.len = len;
-        batch.examined = examined as u32;
-        examined > 0
     }
 
     /// Moves all entries of slot `from` behind those of slot `to`, in O(1).

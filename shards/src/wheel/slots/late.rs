@@ -16,7 +16,7 @@
 
 use alloc::collections::VecDeque;
 
-use super::{BATCH_MAX, Batch, CHUNK_ENTRIES, Chain, NIL, Side, Slot, Slots};
+use super::{Batch, Chain, Side, Slot, Slots};
 use crate::slab::{Entry, Slab};
 
 /// Groups for which there is room from the beginning.
@@ -150,43 +150,9 @@ impl Slots {
 
     /// Takes entries of the first group, as [`take_batch`](Self::take_batch) takes those of a slot.
     pub(crate) fn take_late<T>(&mut self, most: u32, slab: &Slab<T>, batch: &mut Batch) {
-        let slot = self.side(Side::Late);
         let group = self.late.groups.front().map_or(0, |first| first.len() as usize);
-        let Slot { mut kept, mut young } = self.table[slot];
-        let (mut len, mut examined) = (0, 0);
-        while examined < group.min(most as usize) && examined <= BATCH_MAX - CHUNK_ENTRIES {
-            let chain: &mut Chain = if kept.is_empty() { &mut young } else { &mut kept };
-            let Some(chunk) = self.chunks.get_mut(chain.head as usize) else { break };
-            let held = (chunk.len as usize).min(CHUNK_ENTRIES);
-            let taken = held.min(group - examined);
-            for entry in &chunk.entries[..taken] {
-                let (deadline, live) = slab.look(*entry);
-                batch.entries[len % BATCH_MAX] = *entry;
-                batch.deadlines[len % BATCH_MAX] = deadline;
-                len += usize::from(live);
-            }
-            examined += taken;
-            if taken < held {
-                // The rest of the chunk is of the next group.
-                chunk.entries.copy_within(taken..held, 0);
-                chunk.len = (held - taken) as u32;
-                break;
-            }
-            let next = core::mem::replace(&mut chunk.next, self.free);
-            self.free = core::mem::replace(&mut chain.head, next);
-            if next == NIL {
-                chain.tail = NIL;
-            }
-        }
-        self.table[slot] = Slot { kept, young };
-        if self.table[slot].is_empty() {
-            self.occupied.clear(slot);
-        }
-        self.entries -= examined as u64;
-        self.late.take(examined as u32);
-        batch.next = 0;
-        batch.len = len;
-        batch.examined = examined as u32;
+        let taken = self.take_entries(self.side(Side::Late), most as usize, group, slab, batch);
+        self.late.take(taken as u32);
     }
 
     /// Counts the young entries that the sweep is about to look at as kept, or as gone if they are
