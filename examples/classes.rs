@@ -21,10 +21,13 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use corewheel::class::TimerClass;
+use corewheel::shutdown::ShutdownReport;
+use corewheel::sink::{SinkPolicy, to_sink};
+use corewheel::stats::{ClassStats, ServiceStats, ShardCounts};
 use corewheel::{
-    ClassStats, Client, Fired, Handler, Runtime, ScheduleError, SendCall, ServiceStats,
-    ShardCounts, ShutdownPolicy, ShutdownReport, Sink, SinkPolicy, TimerClass, TimerHandle,
-    TimerService, Timers, ToSink,
+    Client, Fired, Handler, Refused, Runtime, SendCall, ShutdownPolicy, TimerHandle, TimerService,
+    Timers,
 };
 
 const REQUEST: TimerClass = TimerClass::new("request");
@@ -64,19 +67,14 @@ struct Seen {
     idle: AtomicU64,
 }
 
-/// The handler of one shard.
-struct Server<S> {
-    seen: Arc<Seen>,
-    leases: ToSink<Job, S>,
-}
-
-impl<S: Sink<Job>> Handler<Job> for Server<S> {
-    fn expired(&mut self, fired: Fired<Job>, timers: &Timers<Job>) {
+/// The handler of one shard. Leases go to the handler `leases`.
+fn handler(seen: Arc<Seen>, mut leases: impl Handler<Job>) -> impl Handler<Job> {
+    move |fired: Fired<Job>, timers: &Timers<Job>| {
         assert!(fired.deadline <= timers.now(), "a timer is early");
-        let (seen, number) = match &fired.task {
-            Job::Request(number) => (&self.seen.requests, *number),
-            Job::Idle(number) => (&self.seen.idle, *number),
-            Job::Lease(_) => return self.leases.expired(fired, timers),
+        let (seen, number) = match &fired.payload {
+            Job::Request(number) => (&seen.requests, *number),
+            Job::Idle(number) => (&seen.idle, *number),
+            Job::Lease(_) => return leases(fired, timers),
         };
         seen.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(number, "its time is up");
@@ -86,13 +84,13 @@ impl<S: Sink<Job>> Handler<Job> for Server<S> {
 /// Schedules until the shard has taken it in.
 fn insist<K>(
     mut task: K,
-    mut schedule: impl FnMut(K) -> Result<TimerHandle, ScheduleError<K>>,
+    mut schedule: impl FnMut(K) -> Result<TimerHandle, Refused<K>>,
 ) -> Result<TimerHandle, Box<dyn Error>> {
     let give_up = Instant::now() + PATIENCE;
     loop {
         task = match schedule(task) {
             Ok(timer) => return Ok(timer),
-            Err(ScheduleError::Full(task)) if Instant::now() < give_up => task,
+            Err(Refused::Full(task) | Refused::Busy(task)) if Instant::now() < give_up => task,
             Err(error) => return Err(error.to_string().into()),
         };
         thread::sleep(Duration::from_micros(200));
@@ -106,24 +104,25 @@ fn drive(
     count: u64,
 ) -> Result<(), Box<dyn Error>> {
     let shards: Vec<_> = service.shards().collect();
-    let (request, lease) = (client.class(REQUEST)?, client.class(LEASE)?);
     for (number, shard) in (0..count).zip(shards.into_iter().cycle()) {
+        let shard = client.shard(shard);
+        let (request, lease) = (shard.of_class(REQUEST)?, shard.of_class(LEASE)?);
         let delay = Duration::from_millis(1 + number % 20);
-        insist(Job::Lease(number), |job| lease.schedule_on(shard, delay, job))?;
+        insist(Job::Lease(number), |job| lease.schedule(delay, job))?;
         let delay = Duration::from_millis(20);
-        let deadline = insist(Job::Request(number), |job| request.schedule_on(shard, delay, job))?;
+        let deadline = insist(Job::Request(number), |job| request.schedule(delay, job))?;
         if is_answered(number) {
             client.cancel_detached(deadline);
         }
         // A connection is opened on its shard.
         let connect: SendCall<Job> = Box::new(move |timers| {
             let silence = if goes_idle(number) { SILENCE } else { Duration::from_hours(1) };
-            let idle = timers.class(IDLE).expect("the service was told of it");
+            let idle = timers.of_class(IDLE).expect("it is a class of the service");
             let timer = idle.schedule(silence, Job::Idle(number)).expect("there is room for all");
             // Something was read from it.
             let _moved = timers.reset(timer, silence + Duration::from_millis(5));
         });
-        insist(connect, |connect| client.schedule_fn_on(shard, Duration::ZERO, connect))?;
+        insist(connect, |connect| shard.schedule_fn(Duration::ZERO, connect))?;
     }
     Ok(())
 }
@@ -163,17 +162,16 @@ fn print(report: &ShutdownReport<Job>, all: &[ClassStats]) {
         "shard", "class", "scheduled", "fired", "cancelled", "returned", "late", "refused"
     );
     let line = |shard: &str, class: &ClassStats| {
-        let counts = &class.counts;
         println!(
             "{:>5} {:>9} {:>10} {:>8} {:>10} {:>9} {:>6} {:>8}",
             shard,
             class.class,
-            counts.scheduled,
-            counts.fired,
-            counts.cancelled,
-            counts.returned,
-            counts.late,
-            counts.refused
+            class.scheduled,
+            class.fired,
+            class.cancelled,
+            class.returned,
+            class.late,
+            class.refused
         );
     };
     for shard in &report.shards {
@@ -224,22 +222,23 @@ fn main() -> Result<(), Box<dyn Error>> {
         .shards(2)
         .runtime(runtime)
         .classes([REQUEST, IDLE, LEASE])
-        .start_with(move |_| Server {
-            seen: Arc::clone(&for_shards),
-            leases: ToSink::new(sender.clone(), SinkPolicy::Retry(AGAIN)),
+        .start_with(move |_| {
+            let sender = sender.clone();
+            let send = move |job| Ok(sender.try_send(job)?);
+            handler(Arc::clone(&for_shards), to_sink(send, SinkPolicy::Retry(AGAIN)))
         })?;
-    println!("{count} of each class on {}", service.runtime());
+    println!("{count} of each class on {}", service.stats().runtime);
 
     drive(&service, &service.client(), count)?;
-    // Nobody has taken a lease out of the channel so far, so it fills up.
+    // No worker has received a lease from the channel so far, so the channel fills up.
     wait_for(&service, |stats| stats.shards.iter().all(|shard| shard.counts.sink_refused > 0))?;
     let staying = count - (0..count).filter(|number| goes_idle(*number)).count() as u64;
     let worker = thread::spawn(move || work_on(&ended, count));
     worker.join().map_err(|_| "the worker has panicked")??;
     wait_for(&service, |stats| {
         let [request, idle, lease] = stats.classes()[..] else { return false };
-        let opened = idle.counts.scheduled == count && idle.counts.live == staying;
-        opened && request.counts.live + lease.counts.live == 0
+        let opened = idle.scheduled == count && idle.live == staying;
+        opened && request.live + lease.live == 0
     })?;
     let oldest = service.stats().classes()[1].oldest;
     println!("the oldest connection has been there for {:.1?}", oldest.unwrap_or_default());
@@ -248,10 +247,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     print(&report, &all);
 
     for class in report.shards.iter().flat_map(|shard| &shard.classes).chain(&all) {
-        let counts = &class.counts;
-        let ended = counts.fired + counts.cancelled + counts.returned;
-        check(class.class, counts.live + ended, counts.scheduled)?;
-        check("live after the end", counts.live, 0)?;
+        let ended = class.fired + class.cancelled + class.returned + class.dropped;
+        check(class.class, class.live + ended, class.scheduled)?;
+        check("live after the end", class.live, 0)?;
     }
     let [request, idle, lease] = &all[..] else { return Err("there are three classes".into()) };
     let sum = |count: fn(&ShardCounts) -> u64| -> u64 {
@@ -259,20 +257,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     // An answer can come too late.
     let answered = (0..count).filter(|number| is_answered(*number)).count() as u64;
-    let late = answered - request.counts.cancelled.min(answered);
-    check("requests", request.counts.scheduled, count)?;
-    check("requests out of time", request.counts.fired, count - answered + late)?;
-    check("requests seen", seen.requests.load(Ordering::Relaxed), request.counts.fired)?;
-    check("connections", idle.counts.scheduled, count)?;
-    check("idle connections", idle.counts.fired, count - staying)?;
-    check("idle connections seen", seen.idle.load(Ordering::Relaxed), idle.counts.fired)?;
-    check("connections at the end", idle.counts.returned, staying)?;
+    let late = answered - request.cancelled.min(answered);
+    check("requests", request.scheduled, count)?;
+    check("requests out of time", request.fired, count - answered + late)?;
+    check("requests seen", seen.requests.load(Ordering::Relaxed), request.fired)?;
+    check("connections", idle.scheduled, count)?;
+    check("idle connections", idle.fired, count - staying)?;
+    check("idle connections seen", seen.idle.load(Ordering::Relaxed), idle.fired)?;
+    check("connections at the end", idle.returned, staying)?;
     let again = sum(|counts| counts.sink_retried);
-    check("leases", lease.counts.scheduled, count + again)?;
+    check("leases", lease.scheduled, count + again)?;
     check("leases sent", sum(|counts| counts.sink_sent), count)?;
     check("leases refused", sum(|counts| counts.sink_refused), again)?;
     let returned = u64::try_from(report.into_returned().count())?;
-    check("timers handed back", returned, all.iter().map(|class| class.counts.returned).sum())?;
+    check("timers handed back", returned, all.iter().map(|class| class.returned).sum())?;
     println!("it adds up");
     Ok(())
 }

@@ -1,11 +1,11 @@
-//! A service with many timers an hour away and nothing else to do: to look at what it does
-//! meanwhile, which is nothing.
+//! A service with many timers that are due in an hour: it shows that a shard with nothing due
+//! sleeps.
 //!
 //! ```text
 //! idle_timers glommio 1000000
 //! ```
 //!
-//! It says `ready` when all timers are pending, and ends when its input does.
+//! It prints `ready` when all timers are pending, and ends when its input ends.
 
 #![allow(clippy::print_stdout, reason = "it is a command")]
 
@@ -14,7 +14,7 @@ use std::io::{Read, stdin};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use corewheel::{Fired, Runtime, ScheduleError, ShardId, ShutdownPolicy, TimerService, Timers};
+use corewheel::{Fired, Refused, Runtime, ShardId, ShutdownPolicy, TimerService, Timers};
 
 const HOUR: Duration = Duration::from_hours(1);
 
@@ -36,24 +36,23 @@ fn main() -> Result<(), Box<dyn Error>> {
         .lane_capacity(1 << 16)
         .runtime(runtime)
         .start_with(|_| |_: Fired<NonZeroU64>, _: &Timers<NonZeroU64>| {})?;
-    let mut client = service.client();
+    let client = service.client();
     let mut left = u64::from(count);
     while left > 0 {
-        let mut batch = client.batch(ShardId::new(0));
-        while let Some(task) = NonZeroU64::new(left) {
-            match batch.schedule(HOUR + Duration::from_millis(left % 60_000), task) {
+        let mut batch = client.shard(ShardId::new(0)).batch();
+        while let Some(payload) = NonZeroU64::new(left) {
+            match batch.schedule(HOUR + Duration::from_millis(left % 60_000), payload) {
                 Ok(_) => left -= 1,
-                // The shard has not taken in yet what it was sent.
-                Err(ScheduleError::Full(_)) => break,
-                Err(ScheduleError::Closed(_)) => return Err("the shard is closed".into()),
+                // The shard has not received the earlier timers yet.
+                Err(Refused::Full(_) | Refused::Busy(_)) => break,
+                Err(refused) => return Err(refused.kind().into()),
             }
         }
         batch.send().map_err(|_| "the shard is closed")?;
         std::thread::sleep(Duration::from_millis(1));
     }
-    // The shard sleeps: nothing that it was sent is due before it wakes. One that is due at once
-    // makes it take all of them in.
-    while client.schedule_on(ShardId::new(0), Duration::ZERO, NonZeroU64::MIN).is_err() {
+    // The shard sleeps, as no timer is due. A timer that is due at once makes it receive all.
+    while client.shard(ShardId::new(0)).schedule(Duration::ZERO, NonZeroU64::MIN).is_err() {
         std::thread::sleep(Duration::from_millis(1));
     }
     while service.stats().shards[0].counts.fired == 0 {
@@ -62,6 +61,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("ready");
     stdin().read_to_end(&mut Vec::new())?;
     let report = service.shutdown(ShutdownPolicy::Drop)?;
-    println!("{} were pending", report.shards[0].counts.returned);
+    println!("{} were pending", report.shards[0].counts.dropped);
     Ok(())
 }

@@ -1,11 +1,12 @@
-//! Connections that are accepted on one core and served on another, with their timers: handed over
-//! one by one, closed with one message, and sent on when their core is taken out of use.
+//! Connections that are accepted on one core and served on another, with their timers. Each timer
+//! migrates to the core that serves its connection; a connection is closed with one message to each
+//! core; and all timers of a core migrate when that core is taken out of use.
 //!
 //! ```text
 //! cargo run --release --example moving
 //! ```
 //!
-//! It ends by itself, and fails if a timer has fired too early, twice or not at all.
+//! The command ends by itself, and fails if a timer has fired too early, twice or not at all.
 
 #![allow(clippy::print_stdout, reason = "it is a command")]
 
@@ -16,13 +17,12 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use corewheel::{
-    CancelOutcome, Fired, RemoteTask, ShardId, ShutdownPolicy, TimerGroup, TimerService, Timers,
-};
+use corewheel::group::TimerGroup;
+use corewheel::{CancelOutcome, Fired, Payload, ShardId, ShutdownPolicy, TimerService, Timers};
 
 const SHARDS: u16 = 3;
 /// The core that accepts connections.
-const DOOR: ShardId = ShardId::new(0);
+const ACCEPTING: ShardId = ShardId::new(0);
 /// The core that is taken out of use.
 const LEAVING: ShardId = ShardId::new(2);
 const CONNECTIONS: u32 = 600;
@@ -32,7 +32,7 @@ const IDLE: Duration = Duration::from_millis(500);
 const AGE_MAX: Duration = Duration::from_millis(900);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a timer is for.
+/// The limit of a connection that a timer enforces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Limit {
     Idle(u32),
@@ -48,8 +48,7 @@ impl Limit {
     }
 }
 
-/// A connection as the rest of the server knows it: its number, where it is served, and the names
-/// of its timers.
+/// A connection: its number, the shard that serves it, and the handles of its timers.
 struct Connection {
     number: u32,
     home: ShardId,
@@ -74,16 +73,15 @@ impl Ledger {
     }
 }
 
-/// Accepts connections on the core of the door, and hands each to the core that will serve it.
-fn accept(door: &Timers<Limit>, handed_over: &mpsc::Sender<Connection>) {
+/// Accepts connections, and sends the timers of each to the core that will serve it.
+fn accept(timers_here: &Timers<Limit>, handed_over: &mpsc::Sender<Connection>) {
     for number in 0..CONNECTIONS {
         let limits = [(IDLE, Limit::Idle(number)), (AGE_MAX, Limit::Age(number))];
-        let accepted = door.schedule_many(limits).expect("there is room for a million");
         let home = ShardId::new((number % u32::from(SHARDS)) as u16);
         let mut timers = TimerGroup::new();
-        for timer in accepted {
-            // A timer that finds no room there is served from here.
-            timers.insert(door.move_to(timer, home).unwrap_or(timer));
+        for timer in timers_here.schedule_many(limits).expect("there is room for a million") {
+            // A timer for which there is no room stays on this core.
+            timers.insert(timers_here.migrate(timer, home).unwrap_or(timer));
         }
         if handed_over.send(Connection { number, home, timers }).is_err() {
             return;
@@ -101,16 +99,17 @@ fn main() -> Result<(), Box<dyn Error>> {
                 if timers.now() < fired.deadline {
                     ledger.early.fetch_add(1, Ordering::Relaxed);
                 }
-                ledger.end(fired.task);
+                ledger.end(fired.payload);
                 ledger.fired.fetch_add(1, Ordering::Relaxed);
             }
         })?
     };
-    println!("on {}: {}", service.runtime(), service.runtime_reason());
+    println!("on {}: {}", service.stats().runtime, service.runtime_reason());
 
     let client = service.client();
     let (handed_over, accepted) = mpsc::channel();
-    client.schedule_fn_on(DOOR, Duration::ZERO, move |door| accept(door, &handed_over))?;
+    let accepting = client.shard(ACCEPTING);
+    accepting.schedule_fn(Duration::ZERO, move |timers| accept(timers, &handed_over))?;
     let mut connections: Vec<Connection> = accepted.iter().collect();
     let at_home = |connection: &Connection| {
         connection.timers.iter().all(|timer| timer.shard() == connection.home)
@@ -118,13 +117,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let count = connections.iter().filter(|connection| at_home(connection)).count();
     println!("{CONNECTIONS} connections accepted, {count} handed over with their timers");
 
-    // Every third connection is closed: one message to each core that has timers of it.
+    // Every third connection is closed, with one message to each core that has its timers.
     let mut cancelled = 0;
     let mut fired_before = 0;
     for mut connection in connections.extract_if(.., |connection| connection.number % 3 == 1) {
-        for outcome in connection.timers.close(&client).wait()? {
+        for outcome in connection.timers.cancel(&client).wait()? {
             match outcome? {
-                CancelOutcome::Cancelled { task: RemoteTask::Value(limit), .. } => {
+                CancelOutcome::Cancelled { payload: Payload::Value(limit), .. } => {
                     ledger.end(limit);
                     cancelled += 1;
                 }
@@ -135,10 +134,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     println!("{cancelled} timers cancelled with their connections, {fired_before} fired before");
 
-    // One core is taken out of use. Its connections go on under the names that they have.
+    // One core is taken out of use. The handles of its timers stay valid.
     let others: Vec<_> = service.shards().filter(|shard| *shard != LEAVING).collect();
-    let report = client.drain_shard(LEAVING, &others).wait()??;
-    println!("{:?} drained: {} timers moved, {} stay", report.shard, report.moved, report.stayed());
+    let report = client.migrate_all(LEAVING, &others).wait()??;
+    println!("{LEAVING:?} drained: {} timers moved, {} stay", report.migrated, report.stayed());
     for connection in connections.iter().filter(|connection| connection.home == LEAVING) {
         for timer in connection.timers.iter() {
             client.reset_detached(timer, IDLE);
@@ -151,10 +150,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         thread::sleep(Duration::from_millis(5));
     }
     let shutdown = service.shutdown(ShutdownPolicy::Return)?;
-    let moved: u64 = shutdown.shards.iter().map(|shard| shard.counts.moved_out).sum();
+    let moved: u64 = shutdown.shards.iter().map(|shard| shard.counts.migrated_out).sum();
     let returned = shutdown.into_returned().count() as u64;
 
-    // The accounts.
+    // Each timer has ended exactly once.
     let fired = ledger.fired.load(Ordering::Relaxed);
     println!("{fired} fired, {cancelled} cancelled, {returned} returned; {moved} moves");
     let early = ledger.early.load(Ordering::Relaxed);
@@ -165,7 +164,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if wrong != returned || fired + cancelled + returned != u64::from(TIMERS) {
         return Err(format!("{wrong} of {TIMERS} timers have not ended exactly once").into());
     }
-    if returned > 0 || moved < report.moved {
+    if returned > 0 || moved < report.migrated {
         return Err(format!("{returned} timers have not ended in {PATIENCE:?}").into());
     }
     println!("the accounts balance");

@@ -1,11 +1,11 @@
-//! A server under pressure: idle connections go sooner when memory is scarce, all at once, and have
-//! their time again when it is not.
+//! A server under pressure: idle connections end sooner when memory is scarce, all at once, and
+//! have their time again when it is not.
 //!
-//! The connections are simulated, a hundred thousand idle ones and a thousand that are active now
-//! and then. Another thread, as a monitor of the machine's memory would, scales the shard's
-//! timeouts down and up again. Whoever goes must have been idle for the minimum, every idle one
-//! must go under pressure, and nobody without it; or the exit code is 1. An active one may go as
-//! well, if the machine is so busy that it is not active in time.
+//! The connections are simulated: a hundred thousand idle ones, and a thousand that are active
+//! every 50 ms. The main thread sets the scale of the shard's timeouts, as a monitor of the
+//! machine's memory would. The exit code is 1 if a connection ends before the minimum, if a
+//! connection ends without pressure, or if an idle connection stays under pressure. On a busy
+//! machine an active connection may end under pressure too, if the shard does not run in time.
 //!
 //! ```text
 //! cargo run --release --example overload -- tokio
@@ -13,53 +13,39 @@
 
 #![allow(clippy::print_stdout, reason = "it is a command")]
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::error::Error;
 use std::rc::Rc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use corewheel::{
-    Client, Runtime, Scale, ScaledStats, ScaledTimeout, ScaledTimeouts, ShardId, ShutdownPolicy,
-    TimerService, Timers,
-};
+use corewheel::class::TimerClass;
+use corewheel::scaled::{Scale, ScaledTimeout, ScaledTimeouts};
+use corewheel::{RemoteTimers, Runtime, ShardId, ShutdownPolicy, TimerService, Timers};
 
 const SHARD: ShardId = ShardId::new(0);
-const IDLE: u64 = 100_000;
-const ACTIVE: u64 = 1_000;
+const IDLE: TimerClass = TimerClass::new("idle");
+const ACTIVE: TimerClass = TimerClass::new("active");
+const IDLE_COUNT: u64 = 100_000;
+const ACTIVE_COUNT: u64 = 1_000;
 /// How long a connection may be idle, under pressure and without.
 const MIN: Duration = Duration::from_millis(500);
 const MAX: Duration = Duration::from_hours(1);
-/// How often the active ones are active.
+/// How often the active connections are active.
 const PERIOD: Duration = Duration::from_millis(50);
 /// Far longer than anything takes here.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A connection, as far as its timeout knows it.
-#[derive(Clone)]
-struct Connection {
-    active_at: Rc<Cell<Instant>>,
-    is_active: bool,
-}
+/// A connection: when it was last active.
+type Connection = Rc<Cell<Instant>>;
 
-/// What there is on the shard.
+/// The timeouts of the connections on the shard.
 struct Server {
-    idle: ScaledTimeouts<Connection>,
-    active: Vec<(ScaledTimeout, Connection)>,
-    gone: Rc<Gone>,
-}
-
-/// Who has gone.
-struct Gone {
-    idle: Cell<u64>,
-    active: Cell<u64>,
-    /// The shortest time that a connection was idle for before it went.
-    shortest: Cell<Duration>,
-}
-
-thread_local! {
-    static SERVER: RefCell<Option<Server>> = const { RefCell::new(None) };
+    _idle: ScaledTimeouts<Connection>,
+    active: ScaledTimeouts<Connection>,
+    active_connections: Vec<(ScaledTimeout, Connection)>,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -70,141 +56,107 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some("thread") => Runtime::Thread,
         Some(other) => return Err(format!("there is no runtime {other}").into()),
     };
-    let service = TimerService::builder().name("overload").shards(1).runtime(runtime).start()?;
-    println!("runtime: {} ({})", service.runtime(), service.runtime_reason());
+    let builder = TimerService::builder().name("overload").shards(1).runtime(runtime);
+    let service = builder.classes([IDLE, ACTIVE]).start()?;
+    println!("runtime: {} ({})", service.stats().runtime, service.runtime_reason());
     let client = service.client();
+    let shard = client.shard(SHARD);
+    // How many connections of each class have ended.
+    let ended = || [0, 1].map(|class| service.stats().shards[0].classes[class].fired);
 
-    client.schedule_fn_on(SHARD, Duration::ZERO, |timers| open(timers).expect("there is room"))?;
-    let counts = || service.stats().shards[0].counts;
-    wait_until("all connections are open", || counts().scaled_pending == IDLE + ACTIVE)?;
-    println!("open: {IDLE} idle connections and {ACTIVE} active ones, idle for {MIN:?} to {MAX:?}");
+    let shortest = Arc::new(AtomicU64::new(u64::MAX));
+    let seen = Arc::clone(&shortest);
+    let open = move |timers: &Timers| open(timers, &seen).map_err(|error| error.to_string());
+    let (_, opened) = shard.schedule_task(Duration::ZERO, open)?;
+    opened.wait()??;
+    println!("open: {IDLE_COUNT} idle connections and {ACTIVE_COUNT} active ones");
 
     sleep(MIN * 2);
-    check("gone without pressure", look(&client)?.stats.expired, 0)?;
-    println!("scale 1: nobody went");
+    check("ended without pressure", ended(), [0, 0])?;
+    println!("scale 1: no connection ended");
 
-    let (start, turns) = (Instant::now(), counts().turns);
-    client.set_scale_on(SHARD, Scale::ZERO)?;
-    let mut pressed = look(&client)?;
-    while pressed.idle_gone < IDLE && start.elapsed() < PATIENCE {
+    let start = Instant::now();
+    shard.set_scale(Scale::ZERO)?;
+    while ended()[0] < IDLE_COUNT && start.elapsed() < PATIENCE {
         sleep(Duration::from_millis(1));
-        pressed = look(&client)?;
     }
-    let (took, turns) = (start.elapsed(), counts().turns - turns);
-    check("idle connections that have gone", pressed.idle_gone, IDLE)?;
-    println!("scale 0: {} idle ones went within {took:?} and {turns} turns", pressed.idle_gone);
+    check("idle ones that ended", ended()[0], IDLE_COUNT)?;
+    println!("scale 0: {} idle connections ended within {:?}", ended()[0], start.elapsed());
 
-    client.set_scale_on(SHARD, Scale::ONE)?;
-    let mut after = look(&client)?;
-    while after.scale != Scale::ONE {
-        after = look(&client)?;
-    }
+    shard.set_scale(Scale::ONE)?;
+    two_turns(shard)?;
+    let before = ended();
     sleep(MIN * 2);
-    let end = look(&client)?;
-    check("gone without pressure", end.stats.expired, after.stats.expired)?;
-    println!("scale 1: nobody went; {} are left", end.stats.pending);
+    check("ended without pressure", ended(), before)?;
+    let left = ACTIVE_COUNT - before[1];
+    println!("scale 1: no connection ended; {} active ones did before, {left} are left", before[1]);
 
-    println!("active ones that went too: {}", end.active_gone);
-    check("connections that are left", end.stats.pending, ACTIVE - end.active_gone)?;
-    check("connections that have gone", end.stats.expired, IDLE + end.active_gone)?;
-    check("delivered", counts().scaled_fired, end.stats.expired)?;
-    if end.shortest < MIN {
-        return Err(format!("a connection went after {:?} already", end.shortest).into());
-    }
-    println!("nobody went before {MIN:?}, the first one after {:?}", end.shortest);
-    client.schedule_fn_on(SHARD, Duration::ZERO, |_| drop(SERVER.take()))?;
-    wait_until("all are closed", || counts().scaled_pending == 0)?;
     let report = service.shutdown(ShutdownPolicy::Drop)?;
+    let [idle, active] = [0, 1].map(|class| report.shards[0].classes[class]);
+    check("idle connections", (idle.fired, idle.cancelled), (IDLE_COUNT, 0))?;
+    check("active connections", active.fired + active.cancelled, ACTIVE_COUNT)?;
     check("panics", report.shards[0].counts.panicked, 0)?;
+    let shortest = Duration::from_nanos(shortest.load(Ordering::Relaxed));
+    if shortest < MIN {
+        return Err(format!("a connection ended after {shortest:?}").into());
+    }
+    println!("the shortest time before an end was {shortest:?}, the minimum is {MIN:?}");
     Ok(())
 }
 
 /// Opens all connections, on the shard.
-fn open(timers: &Timers) -> Result<(), Box<dyn Error>> {
-    let shortest = Cell::new(Duration::MAX);
-    let gone = Rc::new(Gone { idle: Cell::new(0), active: Cell::new(0), shortest });
-    let known = Rc::clone(&gone);
-    let idle = ScaledTimeouts::new(timers, MIN, MAX, move |connection: Connection, idle| {
-        // A real server closes it here.
-        let was_idle = idle.timers().now() - connection.active_at.get();
-        known.shortest.set(known.shortest.get().min(was_idle));
-        let gone = if connection.is_active { &known.active } else { &known.idle };
-        gone.set(gone.get() + 1);
-    })?;
+fn open(timers: &Timers, shortest: &Arc<AtomicU64>) -> Result<(), Box<dyn Error>> {
+    let of_class = |class| -> Result<ScaledTimeouts<Connection>, Box<dyn Error>> {
+        let (clock, shortest) = (timers.clone(), Arc::clone(shortest));
+        // A real server closes the connection here.
+        let end = move |connection: Connection, _: &_| {
+            let idle = clock.now() - connection.get();
+            shortest.fetch_min(idle.as_nanos() as u64, Ordering::Relaxed);
+        };
+        Ok(timers.of_class(class)?.scaled(MIN, MAX, end)?)
+    };
+    let (idle, active) = (of_class(IDLE)?, of_class(ACTIVE)?);
     let now = timers.now();
-    let open = |is_active| Connection { active_at: Rc::new(Cell::new(now)), is_active };
-    for _ in 0..IDLE {
-        idle.start(open(false))?;
+    for _ in 0..IDLE_COUNT {
+        idle.start(Rc::new(Cell::new(now)))?;
     }
-    let mut active = Vec::new();
-    for _ in 0..ACTIVE {
-        let connection = open(true);
-        active.push((idle.start(connection.clone())?, connection));
+    let mut active_connections = Vec::new();
+    for _ in 0..ACTIVE_COUNT {
+        let connection = Rc::new(Cell::new(now));
+        active_connections.push((active.start(Rc::clone(&connection))?, connection));
     }
-    SERVER.set(Some(Server { idle, active, gone }));
-    be_active(timers);
+    be_active(timers, Server { _idle: idle, active, active_connections });
     Ok(())
 }
 
-/// The active connections receive something, and will again.
-fn be_active(timers: &Timers) {
-    let goes_on = SERVER.with_borrow(|server| {
-        let Some(server) = server else { return false };
-        let now = timers.now();
-        for (timeout, connection) in &server.active {
-            if server.idle.reset(*timeout) {
-                connection.active_at.set(now);
-            }
+/// The active connections receive something, and again after a period.
+fn be_active(timers: &Timers, server: Server) {
+    let now = timers.now();
+    for (timeout, connection) in &server.active_connections {
+        if server.active.reset(*timeout) {
+            connection.set(now);
         }
-        true
-    });
-    if goes_on && timers.schedule_fn(PERIOD, be_active).is_err() {
-        // The service is being shut down, and nobody looks any more.
     }
+    // The shard refuses the callback when it is shut down, and drops the server with it.
+    drop(timers.schedule_fn(PERIOD, move |timers| be_active(timers, server)));
 }
 
-/// What the shard says.
-struct Look {
-    scale: Scale,
-    stats: ScaledStats,
-    idle_gone: u64,
-    active_gone: u64,
-    shortest: Duration,
+/// Waits until the shard has published a turn with all that was sent to it before.
+fn two_turns(shard: RemoteTimers<'_>) -> Result<(), Box<dyn Error>> {
+    for _ in 0..2 {
+        let (_, turn) = shard.schedule_task(Duration::ZERO, |_| ())?;
+        turn.wait()?;
+    }
+    Ok(())
 }
 
-fn look(client: &Client) -> Result<Look, Box<dyn Error>> {
-    let (sender, seen): (_, Receiver<Look>) = channel();
-    client.schedule_fn_on(SHARD, Duration::ZERO, move |timers| {
-        SERVER.with_borrow(|server| {
-            let Some(Server { idle, gone, .. }) = server else { return };
-            let look = Look {
-                scale: timers.scale(),
-                stats: idle.stats(),
-                idle_gone: gone.idle.get(),
-                active_gone: gone.active.get(),
-                shortest: gone.shortest.get(),
-            };
-            // Whoever asked may have lost patience.
-            let _ = sender.send(look);
-        });
-    })?;
-    Ok(seen.recv_timeout(PATIENCE)?)
-}
-
-fn check(what: &str, found: u64, expected: u64) -> Result<(), Box<dyn Error>> {
+fn check<V: PartialEq + std::fmt::Debug>(
+    name: &str,
+    found: V,
+    expected: V,
+) -> Result<(), Box<dyn Error>> {
     if found == expected {
         return Ok(());
     }
-    Err(format!("{what}: {found}, and not {expected}").into())
-}
-
-fn wait_until(what: &str, is_so: impl Fn() -> bool) -> Result<(), Box<dyn Error>> {
-    let give_up = Instant::now() + PATIENCE;
-    while !is_so() {
-        if Instant::now() > give_up {
-            return Err(format!("in vain: {what}").into());
-        }
-        sleep(Duration::from_millis(1));
-    }
-    Ok(())
+    Err(format!("{name}: {found:?}, and not {expected:?}").into())
 }

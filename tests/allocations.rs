@@ -1,8 +1,7 @@
-//! Steady load allocates nothing: not on a shard's own core, and not on the way from another
-//! thread.
+//! Steady load allocates nothing: neither timers of a shard's own core nor requests of a client.
 //!
-//! Whatever this process allocates is counted, so there is one test in it, and the shard is turned
-//! by hand.
+//! Every allocation of the process is counted, so this file has one test, which turns the shard
+//! itself.
 
 #![cfg(not(corewheel_loom))]
 
@@ -12,9 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use corewheel::{
-    Fired, ManualClock, PeriodicRun, Repeat, ShardId, TimerHandle, TimerService, Timers, Turn,
-};
+use corewheel::attach::Turn;
+use corewheel::clock::ManualClock;
+use corewheel::repeat::{PeriodicRun, Repeat};
+use corewheel::{Fired, ShardId, TimerHandle, TimerService, Timers};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -23,31 +23,32 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const PENDING: usize = 20_000;
 const TICK: Duration = Duration::from_millis(1);
 const SHARD: ShardId = ShardId::new(0);
-const TASK: NonZeroU64 = NonZeroU64::MIN;
+const PAYLOAD: NonZeroU64 = NonZeroU64::MIN;
 
 #[test]
-fn steady_load_allocates_nothing() {
+fn steady_load_of_timers_and_requests_allocates_nothing() {
     let clock = ManualClock::new();
     let service: TimerService<NonZeroU64> = TimerService::builder()
         .shards(1)
         .capacity(4 * PENDING as u32)
-        .clock(clock.clock())
+        .clock(&clock)
         .start_attached()
         .unwrap();
     let attachment = service.attach(SHARD).unwrap();
-    let again = |one: Fired<NonZeroU64>, timers: &Timers<NonZeroU64>| {
-        // As many come as go.
-        timers.schedule(TICK * 7_000, one.task).unwrap();
+    let again = |fired: Fired<NonZeroU64>, timers: &Timers<NonZeroU64>| {
+        // Each timer that fires is scheduled again.
+        timers.schedule(TICK * 7_000, fired.payload).unwrap();
     };
-    let mut home = attachment.into_loop(again).unwrap();
-    let timers = home.timers().clone();
-    let mut client = service.client();
+    let mut shard_loop = attachment.into_loop(again).unwrap();
+    let timers = shard_loop.timers().clone();
+    let client = service.client();
     let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0021);
     let delay = |rng: &mut fastrand::Rng| TICK * rng.u32(1..10_000);
     let mut handles: Vec<TimerHandle> =
-        (0..PENDING).map(|_| timers.schedule(delay(&mut rng), TASK).unwrap()).collect();
+        (0..PENDING).map(|_| timers.schedule(delay(&mut rng), PAYLOAD).unwrap()).collect();
     let mut remote: Vec<TimerHandle> = Vec::with_capacity(64);
-    // At a fixed rate, with a fixed delay and by a plan, from here and from elsewhere.
+    // Periodic callbacks at a fixed rate, with a fixed delay and by a plan, scheduled by the shard
+    // and by a client.
     let runs = Arc::new(AtomicU64::new(0));
     for n in 0..8 {
         let (counted, at) = (Arc::clone(&runs), timers.now() + TICK);
@@ -60,8 +61,8 @@ fn steady_load_allocates_nothing() {
         match n {
             0..4 => drop(timers.repeat(repeat, call).unwrap()),
             4 | 5 => drop(timers.repeat_by_plan(at, plan, call).unwrap()),
-            6 => drop(client.repeat_on(SHARD, repeat, call).unwrap()),
-            _ => drop(client.repeat_by_plan_on(SHARD, at, plan, call).unwrap()),
+            6 => drop(client.shard(SHARD).repeat(repeat, call).unwrap()),
+            _ => drop(client.shard(SHARD).repeat_by_plan(at, plan, call).unwrap()),
         }
     }
 
@@ -70,9 +71,9 @@ fn steady_load_allocates_nothing() {
             clock.advance(TICK);
             for _ in 0..20 {
                 let picked = rng.usize(..PENDING);
-                // One that has fired is not there to be moved or cancelled, and was replaced.
+                // A timer that has fired cannot be cancelled; the handler has scheduled another.
                 if timers.cancel(handles[picked]).won() {
-                    handles[picked] = timers.schedule(delay(&mut rng), TASK).unwrap();
+                    handles[picked] = timers.schedule(delay(&mut rng), PAYLOAD).unwrap();
                 }
                 let picked = rng.usize(..PENDING);
                 let _ = timers.reset(handles[picked], delay(&mut rng));
@@ -81,14 +82,14 @@ fn steady_load_allocates_nothing() {
                 client.cancel_detached(timer);
             }
             while remote.len() < 8 {
-                remote.push(client.schedule_on(SHARD, delay(&mut rng), TASK).unwrap());
+                remote.push(client.shard(SHARD).schedule(delay(&mut rng), PAYLOAD).unwrap());
             }
-            let mut batch = client.batch(SHARD);
+            let mut batch = client.shard(SHARD).batch();
             while remote.len() < 16 {
-                remote.push(batch.schedule(delay(&mut rng), TASK).unwrap());
+                remote.push(batch.schedule(delay(&mut rng), PAYLOAD).unwrap());
             }
             batch.send().unwrap();
-            while home.turn() == Turn::More {}
+            while shard_loop.turn() == Turn::More {}
         }
     };
     steady(60_000);
@@ -96,7 +97,10 @@ fn steady_load_allocates_nothing() {
     let region = Region::new(ALLOCATOR);
     steady(20_000);
     let change = region.change();
-    assert!(runs.load(Ordering::Relaxed) - ran > 8 * 20_000 / 4, "periodic callbacks run");
+    assert!(
+        runs.load(Ordering::Relaxed) - ran > 8 * 20_000 / 4,
+        "the periodic callbacks do not run"
+    );
     let counts = service.stats().shards[0].counts;
     assert!(counts.fired > 10_000 && counts.cancelled > 500_000, "{counts:?}");
     assert_eq!((change.allocations, change.reallocations), (0, 0), "{change:?}");

@@ -1,12 +1,13 @@
-//! The law, under load: four plain threads and two shards schedule, cancel and reset onto each
-//! other, a million operations in all, and every accepted timer has exactly one outcome.
+//! The law under load: four plain threads and two shards send each other a million schedules,
+//! cancels and resets, and every accepted timer has exactly one outcome.
 //!
-//! A task knows what became of it: it is fired by a handler, brought home by a cancel or by the
-//! shutdown, refused, or dropped by its shard after a cancel that asked for no answer. As it is
-//! owned, it cannot end twice; that none is lost, and that everybody was told the truth, is what is
-//! counted here.
+//! Each payload counts its own outcome: a handler fires it, a cancel or the shutdown returns it, a
+//! schedule is refused with it, or its shard drops it after a detached cancel. A payload is owned,
+//! so it cannot end twice. The test compares these counts with those of the shards, so no payload
+//! is lost and no outcome is wrong.
 //!
-//! `COREWHEEL_OPS` sets the number of operations, `COREWHEEL_SEED` repeats a run's choices.
+//! `COREWHEEL_OPS` sets the number of operations, `COREWHEEL_SEED` repeats the random choices of a
+//! run.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the seed and the sums are printed")]
 
@@ -17,8 +18,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use corewheel::{
-    CancelOutcome, Client, Fired, RemoteTask, Runtime, ScheduleError, ShardId, ShutdownPolicy,
-    StartError, Task, TimerHandle, TimerService, Timers,
+    CancelOutcome, Client, Fired, Payload, Refused, Runtime, ShardId, ShutdownPolicy, StartError,
+    TimerHandle, TimerService, Timers,
 };
 use fastrand::Rng;
 
@@ -26,24 +27,24 @@ const THREADS: u64 = 4;
 const SHARDS: u64 = 2;
 /// Operations of one burst on a shard, between two of its turns.
 const BURST: u64 = 50;
-/// Handles that others may pick from.
+/// The most handles that all threads share.
 const SHARED_MAX: usize = 256;
-/// Far longer than anything here takes.
+/// How long the test waits before it fails. Far longer than the test takes.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// How tasks have ended, and what cancellers were told.
+/// How many payloads have ended in which way.
 #[derive(Default)]
 struct Ledger {
     made: AtomicU64,
     fired: AtomicU64,
-    home: AtomicU64,
+    cancelled: AtomicU64,
     returned: AtomicU64,
     refused: AtomicU64,
     dropped: AtomicU64,
     early: AtomicU64,
-    /// Shards that are still at it.
+    /// Shards whose operations are not all executed.
     shards_at_work: AtomicUsize,
-    /// Handles that anybody may cancel or reset.
+    /// Handles that any thread may cancel or reset.
     shared: Mutex<Vec<TimerHandle>>,
 }
 
@@ -60,7 +61,7 @@ impl Ledger {
 }
 
 struct Job {
-    /// The earliest moment that anybody has asked for; a reset may make it earlier.
+    /// The earliest deadline that a schedule or a reset has set.
     not_before: Arc<Mutex<Instant>>,
     ledger: Arc<Ledger>,
     ended: bool,
@@ -73,9 +74,9 @@ impl Job {
         Self { not_before, ledger: Arc::clone(ledger), ended: false }
     }
 
-    fn end(mut self, as_what: impl FnOnce(&Ledger) -> &AtomicU64) {
+    fn end(mut self, counter: impl FnOnce(&Ledger) -> &AtomicU64) {
         self.ended = true;
-        as_what(&self.ledger).fetch_add(1, Ordering::Relaxed);
+        counter(&self.ledger).fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -87,7 +88,7 @@ impl Drop for Job {
     }
 }
 
-/// A timer that its scheduler remembers, with what it needs to move it.
+/// A timer that its scheduler may cancel and reset.
 struct Mine {
     handle: TimerHandle,
     not_before: Arc<Mutex<Instant>>,
@@ -102,13 +103,13 @@ fn delay(rng: &mut Rng) -> Duration {
     }
 }
 
-/// Says beforehand that a timer may fire this early.
+/// Notes a new deadline of a timer before the reset that sets it.
 fn allow(not_before: &Mutex<Instant>, at: Instant) {
     let mut earliest = not_before.lock().unwrap();
     *earliest = (*earliest).min(at);
 }
 
-/// One operation from elsewhere. `blocks` if this thread may wait for answers.
+/// Executes one random operation of a client. `blocks` if this thread may wait for replies.
 fn remote_operation(
     client: &Client<Job>,
     ledger: &Arc<Ledger>,
@@ -123,16 +124,16 @@ fn remote_operation(
             let after = delay(rng);
             let job = Job::new(ledger, client.now() + after);
             let not_before = Arc::clone(&job.not_before);
-            match client.schedule_on(shard, after, job) {
+            match client.shard(shard).schedule(after, job) {
                 Ok(handle) => {
                     ledger.swap_shared(rng, handle);
                     mine.push(Mine { handle, not_before });
                 }
-                Err(ScheduleError::Full(job)) => {
+                Err(Refused::Full(job) | Refused::Busy(job)) => {
                     job.end(|ledger| &ledger.refused);
                     thread::yield_now();
                 }
-                Err(ScheduleError::Closed(_)) => panic!("nobody has closed it"),
+                Err(refused) => panic!("the shard is open: {refused}"),
             }
         }
         (4 | 5, Some(picked)) => {
@@ -141,15 +142,15 @@ fn remote_operation(
         }
         (6, Some(picked)) => {
             let Mine { handle, .. } = mine.swap_remove(picked);
-            let answer = client.cancel(handle);
-            // On a shard nobody looks at the answer: the task is dropped with it.
-            if blocks && let CancelOutcome::Cancelled { task, .. } = answer.wait().unwrap() {
-                let RemoteTask::Value(job) = task else { panic!("all tasks are values") };
-                job.end(|ledger| &ledger.home);
+            let reply = client.cancel(handle);
+            // On a shard's thread no code reads the reply, and the payload is dropped with it.
+            if blocks && let CancelOutcome::Cancelled { payload, .. } = reply.wait().unwrap() {
+                let Payload::Value(job) = payload else { panic!("all payloads are values") };
+                job.end(|ledger| &ledger.cancelled);
             }
         }
         (7, _) => {
-            // Somebody else's, which may not even have come to its shard.
+            // A timer of another thread. Its shard may not have received the schedule yet.
             let stranger = ledger.shared.lock().unwrap().first().copied();
             if let Some(stranger) = stranger {
                 let replacement = mine.first().map_or(stranger, |mine| mine.handle);
@@ -169,7 +170,7 @@ fn remote_operation(
     mine.truncate(1_000);
 }
 
-/// One operation of a shard on itself.
+/// Executes one random operation of a shard on itself.
 fn local_operation(
     timers: &Timers<Job>,
     ledger: &Arc<Ledger>,
@@ -187,16 +188,16 @@ fn local_operation(
                     ledger.swap_shared(rng, handle);
                     mine.push(Mine { handle, not_before });
                 }
-                Err(error) => error.into_task().end(|ledger| &ledger.refused),
+                Err(error) => error.into_value().end(|ledger| &ledger.refused),
             }
         }
         (5..=7, Some(picked)) => {
             let Mine { handle, .. } = mine.swap_remove(picked);
             match timers.cancel(handle) {
-                CancelOutcome::Cancelled { task: Task::Value(job), .. } => {
-                    job.end(|ledger| &ledger.home);
+                CancelOutcome::Cancelled { payload: Payload::Value(job), .. } => {
+                    job.end(|ledger| &ledger.cancelled);
                 }
-                // One that the shard has sent to itself may still be under way.
+                // A timer that the shard has sent to itself may still be in the lane.
                 CancelOutcome::Overtook | CancelOutcome::AlreadyFired | CancelOutcome::Stale => {}
                 _ => panic!("a shard knows its own timers"),
             }
@@ -210,8 +211,8 @@ fn local_operation(
     mine.truncate(1_000);
 }
 
-/// A shard's part: bursts of operations, on itself and on the other, in callbacks that schedule the
-/// next one.
+/// The operations of a shard, on itself and on the other shard. Each callback executes a burst of
+/// them and schedules the next callback.
 struct Part {
     ledger: Arc<Ledger>,
     rng: Rng,
@@ -227,7 +228,7 @@ impl Part {
             } else {
                 let client = timers.client();
                 remote_operation(client, &self.ledger, &mut self.rng, &mut self.mine, false);
-                // Those of the other shard are not this one's to cancel locally.
+                // A local cancel needs a timer of this shard.
                 self.mine.retain(|mine| mine.handle.shard() == timers.shard_id());
             }
         }
@@ -237,11 +238,11 @@ impl Part {
             return;
         }
         let next = timers.schedule_fn(Duration::ZERO, move |timers| self.burst(timers));
-        assert!(next.is_ok(), "there is room for one callback");
+        assert!(next.is_ok(), "the shard has room for a callback");
     }
 }
 
-/// Stops the watcher, also when a part of the test fails.
+/// Stops the thread that reads the statistics, even if the test panics.
 struct Stopper<'a>(&'a AtomicBool);
 
 impl Drop for Stopper<'_> {
@@ -250,14 +251,15 @@ impl Drop for Stopper<'_> {
     }
 }
 
-/// Reads the statistics until it is told to stop, and holds every reading against the law.
+/// Reads the statistics until `stop` is set, and checks the law for each reading. Returns how many
+/// readings there were.
 fn watch(service: &TimerService<Job>, stop: &AtomicBool) -> u64 {
     let mut readings = 0;
     while !stop.load(Ordering::Relaxed) {
         for shard in service.stats().shards {
             let counts = shard.counts;
             let scheduled = counts.scheduled_local + counts.scheduled_remote;
-            let ended = counts.fired + counts.cancelled + counts.returned;
+            let ended = counts.fired + counts.cancelled + counts.returned + counts.dropped;
             assert_eq!(scheduled.checked_sub(ended), Some(counts.pending), "{counts:?}");
             assert!(counts.pending <= counts.capacity, "{counts:?}");
             readings += 1;
@@ -284,10 +286,10 @@ fn check(runtime: Runtime, operations: u64) {
         .runtime(runtime);
     let started = builder.start_with(|_| {
         |fired: Fired<Job>, timers: &Timers<Job>| {
-            if timers.now() < *fired.task.not_before.lock().unwrap() {
-                fired.task.ledger.early.fetch_add(1, Ordering::Relaxed);
+            if timers.now() < *fired.payload.not_before.lock().unwrap() {
+                fired.payload.ledger.early.fetch_add(1, Ordering::Relaxed);
             }
-            fired.task.end(|ledger| &ledger.fired);
+            fired.payload.end(|ledger| &ledger.fired);
         }
     });
     let service = match started {
@@ -312,7 +314,10 @@ fn check(runtime: Runtime, operations: u64) {
             left: share,
         };
         let start = move |timers: &Timers<Job>| part.burst(timers);
-        assert!(client.schedule_fn_on(shard, Duration::ZERO, start).is_ok(), "it has just begun");
+        assert!(
+            client.shard(shard).schedule_fn(Duration::ZERO, start).is_ok(),
+            "the shard has just started"
+        );
     }
     let stop = AtomicBool::new(false);
     let readings = thread::scope(|scope| {
@@ -332,53 +337,54 @@ fn check(runtime: Runtime, operations: u64) {
             })
             .collect();
         for worker in workers {
-            worker.join().expect("a thread does its part");
+            worker.join().expect("a worker does not panic");
         }
         let begun = Instant::now();
         while ledger.shards_at_work.load(Ordering::Relaxed) > 0 {
-            let calm = service.stats().shards.iter().all(|shard| shard.counts.panicked == 0);
-            assert!(calm, "{runtime:?}: a shard's part has panicked");
-            assert!(begun.elapsed() < PATIENCE, "{runtime:?}: the shards do not come to their end");
+            let panicked = service.stats().shards.iter().any(|shard| shard.counts.panicked > 0);
+            assert!(!panicked, "{runtime:?}: a callback has panicked");
+            assert!(begun.elapsed() < PATIENCE, "{runtime:?}: the shards do not finish");
             thread::sleep(Duration::from_millis(1));
         }
         drop(stopper);
-        watcher.join().expect("every reading holds")
+        watcher.join().expect("the law holds for every reading")
     });
-    settle_accounts(runtime, service, &ledger, readings);
+    compare_counts(runtime, service, &ledger, readings);
 }
 
-/// Shuts the service down and compares what everybody has counted.
-fn settle_accounts(
+/// Shuts the service down and compares the counts of the payloads with those of the shards.
+fn compare_counts(
     runtime: Runtime,
     service: TimerService<Job>,
     ledger: &Arc<Ledger>,
     readings: u64,
 ) {
     let report = service.shutdown(ShutdownPolicy::Return).unwrap();
-    assert_eq!(report.dead, [], "{runtime:?}: all shards live to the end");
+    assert_eq!(report.dead, [], "{runtime:?}: no shard is dead");
     let counts: Vec<_> = report.shards.iter().map(|shard| shard.counts).collect();
     for returned in report.into_returned() {
-        if let RemoteTask::Value(job) = returned.task {
+        if let Payload::Value(job) = returned.payload {
             job.end(|ledger| &ledger.returned);
         }
     }
-    let sum = |of: fn(&corewheel::ShardCounts) -> u64| counts.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&corewheel::stats::ShardCounts) -> u64| counts.iter().map(of).sum::<u64>();
     let read = |of: &AtomicU64| of.load(Ordering::Relaxed);
     let accepted = read(&ledger.made) - read(&ledger.refused);
     let fired = read(&ledger.fired);
-    let (home, dropped) = (read(&ledger.home), read(&ledger.dropped));
+    let (by_cancel, dropped) = (read(&ledger.cancelled), read(&ledger.dropped));
     let returned = read(&ledger.returned);
     println!(
-        "{runtime:?}: {accepted} accepted, {} refused, {fired} fired, {home} brought home, \
-         {dropped} dropped by a cancel, {returned} returned, {readings} readings",
+        "{runtime:?}: {accepted} accepted, {} refused, {fired} fired, {by_cancel} returned by a \
+         cancel, {dropped} dropped by a cancel, {returned} returned by the shutdown, {readings} \
+         readings",
         read(&ledger.refused),
     );
-    assert_eq!(read(&ledger.early), 0, "{runtime:?}: none is early");
-    assert_eq!(accepted, fired + home + dropped + returned, "{runtime:?}: each has one outcome");
-    // The shards' own callbacks count as timers too, and all of them have fired.
+    assert_eq!(read(&ledger.early), 0, "{runtime:?}: a timer is early");
+    assert_eq!(accepted, fired + by_cancel + dropped + returned, "{runtime:?}: one outcome each");
+    // The callbacks of the shards count as timers too, and all of them have fired.
     let calls = sum(|counts| counts.scheduled_local + counts.scheduled_remote) - accepted;
     assert_eq!(sum(|counts| counts.fired), fired + calls, "{runtime:?}");
-    assert_eq!(sum(|counts| counts.cancelled), home + dropped, "{runtime:?}");
+    assert_eq!(sum(|counts| counts.cancelled), by_cancel + dropped, "{runtime:?}");
     assert_eq!(sum(|counts| counts.returned), returned, "{runtime:?}");
     assert_eq!(sum(|counts| counts.pending), 0, "{runtime:?}");
     assert_eq!(sum(|counts| counts.panicked), 0, "{runtime:?}");
@@ -386,7 +392,7 @@ fn settle_accounts(
 }
 
 #[test]
-fn a_million_operations_from_everywhere_leave_each_timer_one_outcome() {
+fn random_operations_from_all_threads_leave_each_timer_one_outcome() {
     let runtimes = [Runtime::Thread, Runtime::Tokio, Runtime::Glommio];
     for runtime in runtimes {
         check(runtime, operations() / runtimes.len() as u64);

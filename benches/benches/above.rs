@@ -1,9 +1,9 @@
 //! What do queues of values and timers by keys cost above the bare wheel, and beside tokio-util's?
 //!
-//! The rows are those of the wheel: each contender is asked the same, with simulated time and by
-//! moments, so that no clock is read. Keys are numbers. The bare wheel is given handles, and once
-//! more a map from keys to handles beside it, as tokio-util's queue is: that is what there would be
-//! instead. All maps hash alike.
+//! The rows are those of the wheel: each contender executes the same operations with simulated
+//! time, so that no clock is read. Keys are numbers. The bare wheel is measured with handles, and
+//! again with a map from keys to handles beside it, as tokio-util's queue is: the alternative to
+//! timers by keys. All maps use the same hasher.
 #![allow(missing_docs, reason = "the macros of Criterion make a public function without one")]
 
 use std::cell::RefCell;
@@ -11,9 +11,11 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use corewheel::{
-    DelayKey, DelayQueue, Expired, Fired, KeyedTimers, ManualClock, ShardLoop, TimerService, Turn,
-};
+use corewheel::attach::{ShardLoop, Turn};
+use corewheel::clock::ManualClock;
+use corewheel::keyed::KeyedTimers;
+use corewheel::queue::{DelayKey, DelayQueue, Expired};
+use corewheel::{Fired, TimerService};
 use corewheel_bench::peers::delay_queue::TokioQueue;
 use corewheel_bench::peers::hierarchical::Hierarchical;
 use corewheel_bench::{Case, Payload, Row, Timers, case, pin_to_one_core, verify};
@@ -37,7 +39,7 @@ impl Home {
         let clock = ManualClock::new();
         let builder = TimerService::builder().shards(1).capacity(capacity as u32 + 64).tick(TICK);
         let service: TimerService<Infallible> =
-            builder.clock(clock.clock()).start_attached().expect("it starts");
+            builder.clock(&clock).start_attached().expect("it starts");
         let shard = service.shards().next().expect("it has one");
         let attachment = service.attach(shard).expect("it is free");
         let deliver: fn(Fired<Infallible>, &corewheel::Timers) = |_, _| {};
@@ -61,7 +63,7 @@ impl Home {
     }
 }
 
-/// Values that are taken out many at a time.
+/// A delay queue, whose values are removed many at a time.
 struct Queue {
     values: DelayQueue<Payload>,
     due: Vec<Expired<Payload>>,
@@ -75,12 +77,12 @@ impl Timers for Queue {
 
     fn with_capacity(capacity: usize) -> Self {
         let home = Home::new(1);
-        let values = DelayQueue::with_capacity(home.shard.timers(), capacity as u32);
+        let values = home.shard.timers().delay_queue_with_capacity(capacity as u32);
         Self { values: values.expect("the capacity is within its limits"), due: Vec::new(), home }
     }
 
     fn schedule(&mut self, deadline: u64, payload: Payload) -> DelayKey {
-        self.values.insert_at(payload, self.home.moment(deadline)).expect("there is room")
+        self.values.insert(payload, self.home.moment(deadline)).expect("there is room")
     }
 
     fn cancel(&mut self, key: DelayKey) -> Payload {
@@ -88,7 +90,7 @@ impl Timers for Queue {
     }
 
     fn reset(&mut self, key: DelayKey, deadline: u64) -> DelayKey {
-        assert!(self.values.reset_at(key, self.home.moment(deadline)), "it is pending");
+        assert!(self.values.reset(key, self.home.moment(deadline)), "it is pending");
         key
     }
 
@@ -99,7 +101,7 @@ impl Timers for Queue {
     }
 
     fn next_deadline(&mut self) -> Option<u64> {
-        let next = self.values.deadline(self.values.peek()?)?;
+        let next = self.values.due(self.values.peek()?)?;
         Some(self.home.ticks(next))
     }
 
@@ -108,7 +110,7 @@ impl Timers for Queue {
     }
 }
 
-/// Timers by the numbers of their beginning.
+/// Keyed timers, whose keys are numbers in the order of their schedules.
 struct Keyed {
     timers: KeyedTimers<u64, Payload>,
     next: u64,
@@ -125,26 +127,25 @@ impl Timers for Keyed {
         let home = Home::new(capacity);
         let fired = Rc::new(RefCell::new(Vec::new()));
         let noted = Rc::clone(&fired);
-        let note = move |expired: Expired<Payload, u64>, _: &KeyedTimers<u64, Payload>| {
+        let timers = home.shard.timers().keyed_with_capacity(capacity as u32, move |expired, _| {
             noted.borrow_mut().push(expired.value);
-        };
-        let timers = KeyedTimers::with_capacity(home.shard.timers(), capacity as u32, note);
+        });
         Self { timers: timers.expect("the capacity is within its limits"), next: 0, fired, home }
     }
 
     fn schedule(&mut self, deadline: u64, payload: Payload) -> u64 {
         self.next += 1;
         let moment = self.home.moment(deadline);
-        let _new = self.timers.schedule_at(self.next, moment, payload).expect("there is room");
+        let _new = self.timers.insert(self.next, payload, moment).expect("there is room");
         self.next
     }
 
     fn cancel(&mut self, key: u64) -> Payload {
-        self.timers.cancel(&key).expect("it is pending").value
+        self.timers.remove(&key).expect("it is pending").value
     }
 
     fn reset(&mut self, key: u64, deadline: u64) -> u64 {
-        assert!(self.timers.reset_at(&key, self.home.moment(deadline)), "it is pending");
+        assert!(self.timers.reset(&key, self.home.moment(deadline)), "it is pending");
         key
     }
 
@@ -154,7 +155,7 @@ impl Timers for Keyed {
         self.fired.borrow_mut().drain(..).for_each(fired);
     }
 
-    /// Only the loop is told.
+    /// Only the loop knows the next deadline.
     fn next_deadline(&mut self) -> Option<u64> {
         None
     }
@@ -218,25 +219,25 @@ impl<Q: Timers<Handle: Copy>> Timers for Mapped<Q> {
     }
 }
 
-/// One who is asked: a name, what makes it ready for a row, and the check that it does its work.
-type Asked = (&'static str, fn(Row, usize) -> Box<dyn Case>, fn());
+/// A contender: its name, a function that prepares it for a row, and the check that it works.
+type Candidate = (&'static str, fn(Row, usize) -> Box<dyn Case>, fn());
 
-fn asked<Q: Timers>(name: &'static str) -> Asked {
+fn candidate<Q: Timers>(name: &'static str) -> Candidate {
     (name, case::<Q>, verify::<Q>)
 }
 
-fn ask(criterion: &mut Criterion, who: &str, rows: &[Row], asked: &[Asked]) {
+fn bench(criterion: &mut Criterion, title: &str, rows: &[Row], candidates: &[Candidate]) {
     pin_to_one_core();
-    for (_, _, verify) in asked {
+    for (_, _, verify) in candidates {
         verify();
     }
     for row in rows {
-        let mut group = criterion.benchmark_group(format!("{who}: {}", row.name()));
+        let mut group = criterion.benchmark_group(format!("{title}: {}", row.name()));
         group.sampling_mode(SamplingMode::Flat).sample_size(10);
         group.warm_up_time(Duration::from_millis(100));
         group.measurement_time(Duration::from_millis(500));
         for count in PENDING {
-            for (name, case, _) in asked {
+            for (name, case, _) in candidates {
                 let mut ready = None;
                 group.bench_function(BenchmarkId::new(*name, count), |bencher| {
                     let case = ready.get_or_insert_with(|| case(*row, count));
@@ -248,7 +249,7 @@ fn ask(criterion: &mut Criterion, who: &str, rows: &[Row], asked: &[Asked]) {
     }
 }
 
-/// How long so many operations take. They are run in whole passes.
+/// How long this many operations take. They are run in whole passes.
 fn run(case: &mut dyn Case, operations: u64) -> Duration {
     let (mut elapsed, mut done) = (Duration::ZERO, 0);
     while done < operations {
@@ -262,22 +263,22 @@ fn run(case: &mut dyn Case, operations: u64) -> Duration {
 fn queues(criterion: &mut Criterion) {
     let rows = [Row::Churn, Row::MoveOnTime, Row::Schedule, Row::Expire];
     let contenders = [
-        asked::<Queue>("DelayQueue"),
-        asked::<Hierarchical>("the bare wheel"),
-        asked::<TokioQueue>("tokio-util's DelayQueue"),
+        candidate::<Queue>("DelayQueue"),
+        candidate::<Hierarchical>("the bare wheel"),
+        candidate::<TokioQueue>("tokio-util's DelayQueue"),
     ];
-    ask(criterion, "values", &rows, &contenders);
+    bench(criterion, "values", &rows, &contenders);
 }
 
 fn keyed(criterion: &mut Criterion) {
     let rows = [Row::Churn, Row::Move, Row::Expire];
     let contenders = [
-        asked::<Keyed>("KeyedTimers"),
-        asked::<Hierarchical>("the bare wheel, by handles"),
-        asked::<Mapped<Hierarchical>>("a map beside the bare wheel"),
-        asked::<Mapped<TokioQueue>>("a map beside tokio-util's DelayQueue"),
+        candidate::<Keyed>("KeyedTimers"),
+        candidate::<Hierarchical>("the bare wheel, by handles"),
+        candidate::<Mapped<Hierarchical>>("a map beside the bare wheel"),
+        candidate::<Mapped<TokioQueue>>("a map beside tokio-util's DelayQueue"),
     ];
-    ask(criterion, "keys", &rows, &contenders);
+    bench(criterion, "keys", &rows, &contenders);
 }
 
 criterion_group!(benches, queues, keyed);

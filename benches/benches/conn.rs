@@ -1,9 +1,9 @@
-//! What does it cost to note what a connection does, and to open and close one?
+//! What does it cost to touch a connection, and to open and close it?
 //!
-//! Beside a touch stand a bare store into a record of the same size, and what a server would do
-//! without it: move a timer, by a clock reading and by a moment that is known. Connections are
-//! touched in random order, with the real clock, and the shard takes a turn for every thousand, so
-//! that it looks at the clock as a server's does; a row without turns shows what they add.
+//! The other rows are a bare store into a record of the same size, and resets of a timer by a delay
+//! and to a known deadline, which a server without connection timers would use. Connections are
+//! touched in random order, with the real clock. The shard takes a turn for every thousand touches,
+//! so that it reads the clock as a server's shard does; a row without turns shows what they add.
 #![allow(missing_docs, reason = "the macros of Criterion make a public function without one")]
 
 use std::cell::Cell;
@@ -12,9 +12,8 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use corewheel::{
-    ConnLimits, ConnTimers, Fired, ResetOutcome, ShardLoop, TimerHandle, TimerService, Timers,
-};
+use corewheel::attach::ShardLoop;
+use corewheel::{ConnLimits, ConnTimers, Fired, ResetOutcome, TimerHandle, TimerService, Timers};
 use corewheel_bench::{Payload, pin_to_one_core};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
@@ -26,7 +25,7 @@ type Deliver = fn(Fired<Payload>, &Timers<Payload>);
 /// A shard in this loop.
 struct Home {
     shard: ShardLoop<Payload, Deliver>,
-    // Its shard ends with it.
+    // The drop of the service closes the shard.
     _service: TimerService<Payload>,
 }
 
@@ -50,12 +49,12 @@ fn limits() -> ConnLimits {
     }
 }
 
-fn connections(home: &Home, count: usize) -> Vec<ConnTimers<Payload>> {
+fn connections(home: &Home, count: usize) -> Vec<ConnTimers> {
     let timers = home.shard.timers();
     (0..count).map(|_| timers.connection(limits()).expect("there is room")).collect()
 }
 
-/// Which connection is next, so often that the order is not learnt.
+/// The number of the next connection, in an order that is too long for a predictor to learn.
 fn order(count: usize) -> impl FnMut() -> usize {
     let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0010);
     let order: Vec<u32> = (0..1 << 18).map(|_| rng.u32(..count as u32)).collect();
@@ -66,7 +65,7 @@ fn order(count: usize) -> impl FnMut() -> usize {
     }
 }
 
-/// A record of a connection for who has nothing but a moment to note.
+/// A record of a connection that contains only a time.
 #[derive(Default, Clone)]
 #[repr(C)]
 struct Bare {
@@ -74,16 +73,16 @@ struct Bare {
     _others: [u64; 5],
 }
 
-/// What is there when it is asked for the second time.
+/// Ready at the second poll.
 struct Packet {
-    is_there: bool,
+    was_polled: bool,
 }
 
 impl Future for Packet {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
-        if std::mem::replace(&mut self.is_there, true) { Poll::Ready(()) } else { Poll::Pending }
+        if std::mem::replace(&mut self.was_polled, true) { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
@@ -93,16 +92,17 @@ fn touch(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(TOUCHES)).sample_size(30);
     group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
     for count in CONNECTIONS {
-        // A packet touches its connection's own memory anyway: here, a handle to a record.
+        // A server that reads a packet touches the memory of its connection anyway. Here, that is a
+        // reference to a record.
         let bare = vec![Bare::default(); count];
         let handles: Vec<&Bare> = bare.iter().collect();
         let mut next = order(count);
-        let mut moment = 1;
+        let mut now = 1;
         group.bench_function(BenchmarkId::new("a bare store", count), |bencher| {
             bencher.iter(|| {
-                moment += 1;
+                now += 1;
                 for _ in 0..TOUCHES {
-                    black_box(handles[next()]).read.set(black_box(moment));
+                    black_box(handles[next()]).read.set(black_box(now));
                 }
             });
         });
@@ -127,7 +127,7 @@ fn touch(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("race that waits", count), |bencher| {
             bencher.iter(|| {
                 for _ in 0..TOUCHES {
-                    let mut packet = pin!(connections[next()].race(Packet { is_there: false }));
+                    let mut packet = pin!(connections[next()].race(Packet { was_polled: false }));
                     assert!(packet.as_mut().poll(cx).is_pending());
                     assert!(packet.as_mut().poll(cx).is_ready());
                 }
@@ -155,22 +155,25 @@ fn touch(criterion: &mut Criterion) {
             bencher.iter(|| {
                 for _ in 0..TOUCHES {
                     let outcome = timers.reset(black_box(handles[next()]), idle);
-                    assert_eq!(outcome, ResetOutcome::Moved);
+                    assert_eq!(outcome, ResetOutcome::Reset);
                 }
                 let _ = black_box(home.shard.turn());
             });
         });
         let mut next = order(count);
-        group.bench_function(BenchmarkId::new("reset_to of a timer", count), |bencher| {
-            bencher.iter(|| {
-                let deadline = timers.deadline_in(idle);
-                for _ in 0..TOUCHES {
-                    let outcome = timers.reset_to(black_box(handles[next()]), deadline);
-                    assert_eq!(outcome, ResetOutcome::Moved);
-                }
-                let _ = black_box(home.shard.turn());
-            });
-        });
+        group.bench_function(
+            BenchmarkId::new("reset of a timer to a known deadline", count),
+            |bencher| {
+                bencher.iter(|| {
+                    let deadline = timers.deadline(idle);
+                    for _ in 0..TOUCHES {
+                        let outcome = timers.reset(black_box(handles[next()]), deadline);
+                        assert_eq!(outcome, ResetOutcome::Reset);
+                    }
+                    let _ = black_box(home.shard.turn());
+                });
+            },
+        );
     }
     group.finish();
 }

@@ -1,9 +1,9 @@
-//! What it costs to schedule and cancel a timer of another core, one at a time and in batches.
+//! The cost of schedules and cancels of timers on another core, one at a time and in batches.
 //!
-//! One client and one shard, each on its own core where there are two. The shard watches its lanes
-//! instead of sleeping, so that what is measured is the lane and the wheel and not the operating
-//! system. Beside it stand the bare ring that a lane is made of and what a server would do
-//! otherwise: a `BTreeMap` behind a mutex that the threads share, and the same wheel behind one.
+//! One client and one shard, each on its own core where there are two. The shard polls its lanes
+//! instead of sleeping, so that the figures contain the lane and the wheel and not the operating
+//! system. The other rows are the bare ring of a lane and the alternatives of a server: a
+//! `BTreeMap` and the same wheel, each behind a mutex that the threads share.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -13,7 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
-use corewheel::{Fired, Placement, Runtime, ShardId, ShutdownPolicy, TimerHandle, TimerService};
+use corewheel::settings::Placement;
+use corewheel::{Fired, Runtime, ShardId, ShutdownPolicy, TimerHandle, TimerService};
 use corewheel_shard::{Shard, ShardConfig, Tick};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
@@ -22,8 +23,8 @@ const HOUR: Duration = Duration::from_hours(1);
 const CHUNK: usize = 64;
 const PENDING: [u32; 3] = [1_000, 100_000, 1_000_000];
 
-/// The cores for this thread and for the other side; the same one twice where there is only one.
-/// Asked for once, before this thread is pinned: a pinned one is told of its own core only.
+/// The cores of this thread and of the other thread; the same core twice if there is only one.
+/// Read once, before this thread is pinned: the system tells a pinned thread only its own core.
 fn cores() -> (CoreId, CoreId) {
     static CORES: OnceLock<(CoreId, CoreId)> = OnceLock::new();
     *CORES.get_or_init(|| {
@@ -36,7 +37,7 @@ fn task(n: u64) -> NonZeroU64 {
     NonZeroU64::new(n + 1).expect("it is not zero")
 }
 
-/// A service with one shard that holds this many timers an hour away.
+/// A service with one shard that holds this many timers, due in an hour.
 fn service(pending: u32) -> TimerService<NonZeroU64> {
     let (_, home) = cores();
     let service = TimerService::builder()
@@ -50,9 +51,9 @@ fn service(pending: u32) -> TimerService<NonZeroU64> {
             |_: Fired<NonZeroU64>, _: &_| unreachable!("nothing is due")
         })
         .expect("the service starts");
-    let mut client = service.client();
+    let client = service.client();
     for n in 0..u64::from(pending) {
-        let mut batch = client.batch(SHARD);
+        let mut batch = client.shard(SHARD).batch();
         while batch.schedule(HOUR * 2, task(n)).is_err() {
             thread::yield_now();
         }
@@ -64,7 +65,7 @@ fn cancelled(service: &TimerService<NonZeroU64>) -> u64 {
     service.stats().shards[0].counts.cancelled
 }
 
-/// Waits until the shard has done as much as was asked for.
+/// Waits until the shard has applied all requests.
 fn settle(service: &TimerService<NonZeroU64>, until: u64) {
     while cancelled(service) < until {
         std::hint::spin_loop();
@@ -78,14 +79,14 @@ fn pairs(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(1)).sample_size(10);
     for pending in PENDING {
         let service = service(pending);
-        let mut client = service.client();
+        let client = service.client();
         group.bench_function(BenchmarkId::new("corewheel one at a time", pending), |bencher| {
             bencher.iter_custom(|pairs| {
                 let done = cancelled(&service);
                 let start = Instant::now();
                 for n in 0..pairs {
                     let timer = loop {
-                        match client.schedule_on(SHARD, HOUR, task(n)) {
+                        match client.shard(SHARD).schedule(HOUR, task(n)) {
                             Ok(timer) => break timer,
                             Err(_) => std::hint::spin_loop(),
                         }
@@ -103,7 +104,7 @@ fn pairs(criterion: &mut Criterion) {
                 let start = Instant::now();
                 let mut sent = 0;
                 while sent < pairs {
-                    let mut batch = client.batch(SHARD);
+                    let mut batch = client.shard(SHARD).batch();
                     while timers.len() < CHUNK && sent < pairs {
                         let Ok(timer) = batch.schedule(HOUR, task(sent)) else { break };
                         timers.push(timer);
@@ -127,7 +128,7 @@ fn pairs(criterion: &mut Criterion) {
                         let call = move |_: &_| {
                             black_box(n);
                         };
-                        match client.schedule_fn_on(SHARD, HOUR, call) {
+                        match client.shard(SHARD).schedule_fn(HOUR, call) {
                             Ok(timer) => break timer,
                             Err(_) => std::hint::spin_loop(),
                         }
@@ -141,13 +142,13 @@ fn pairs(criterion: &mut Criterion) {
         drop(client);
         let report = service.shutdown(ShutdownPolicy::Drop).expect("it is shut down once");
         let counts = report.shards[0].counts;
-        assert_eq!(counts.returned, u64::from(pending), "the others were all cancelled");
+        assert_eq!(counts.dropped, u64::from(pending), "the others are dropped");
     }
     group.finish();
 }
 
-/// Cancels of as many timers as a chunk holds, with what became of each: one message and one answer
-/// against one of each for every timer.
+/// Cancels a chunk of timers and waits for the outcomes: one request and one reply for all, beside
+/// a request and a reply for each timer.
 fn cancels(criterion: &mut Criterion) {
     let (here, _) = cores();
     core_affinity::set_for_current(here);
@@ -156,7 +157,7 @@ fn cancels(criterion: &mut Criterion) {
     let service = service(100_000);
     let client = service.client();
     let schedule = || loop {
-        match client.schedule_on(SHARD, HOUR, task(1)) {
+        match client.shard(SHARD).schedule(HOUR, task(1)) {
             Ok(timer) => break timer,
             Err(_) => std::hint::spin_loop(),
         }
@@ -164,7 +165,7 @@ fn cancels(criterion: &mut Criterion) {
     let refill = |timers: &mut Vec<TimerHandle>| {
         timers.clear();
         timers.extend(std::iter::repeat_with(schedule).take(CHUNK));
-        // What comes before it has arrived when it has.
+        // When this request has arrived, the earlier requests have arrived too.
         let last = client.cancel(schedule()).wait().expect("this is no shard's thread");
         assert!(last.won(), "it is an hour away");
     };
@@ -216,8 +217,8 @@ fn shared(criterion: &mut Criterion) {
             bencher.iter(|| {
                 next += 1;
                 let key = (3_600_000, next);
-                map.lock().expect("nobody panics").insert(key, task(next));
-                map.lock().expect("nobody panics").remove(&key).expect("it was just put there")
+                map.lock().expect("no thread panics").insert(key, task(next));
+                map.lock().expect("no thread panics").remove(&key).expect("it was just put there")
             });
         });
         let config = ShardConfig { capacity: 1 << 21, ..ShardConfig::default() };
@@ -229,16 +230,21 @@ fn shared(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("the wheel behind a mutex", pending), |bencher| {
             bencher.iter(|| {
                 let deadline = Tick::new(3_600_000);
-                let key = shard.lock().expect("nobody panics").schedule(deadline, task(1));
+                let key = shard.lock().expect("no thread panics").schedule(deadline, task(1));
                 let key = key.expect("there is room");
-                shard.lock().expect("nobody panics").cancel(key).task().expect("it is pending")
+                shard
+                    .lock()
+                    .expect("no thread panics")
+                    .cancel(key)
+                    .payload()
+                    .expect("it is pending")
             });
         });
     }
     group.finish();
 }
 
-/// 32-byte messages, as a request is.
+/// Messages of 32 bytes, the size of a request.
 fn ring(criterion: &mut Criterion) {
     type Message = [u64; 4];
     let (here, there) = cores();

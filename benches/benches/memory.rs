@@ -1,7 +1,7 @@
 //! How many bytes does a timer take from the system, and how many a connection with five deadlines?
 //!
-//! Printed, not timed. Each figure comes from a process of its own: this one again, told by its
-//! arguments what to measure.
+//! The figures are printed. Each comes from a process of its own: this program again, with
+//! arguments that say which row to measure.
 #![allow(clippy::print_stdout, reason = "printing is what it is for")]
 
 use std::env;
@@ -14,10 +14,10 @@ use std::time::Duration;
 use corewheel::{ConnLimits, Fired, TimerHandle, TimerService, Timers};
 use corewheel_bench::{Contender, Held, Payload, contenders, only_tested, resident_bytes};
 
-/// Puts as many of them on a shard, and tells what is held of them here.
+/// Fills a shard with [`count`] timers or connections. Returns how many bytes their handles take.
 type Fill = fn(&Timers<Payload>) -> usize;
 
-/// What a shard holds for a server's connections, with what users hold of it left out.
+/// The rows of a shard, without the memory of the handles.
 const ON_A_SHARD: [(&str, Fill); 4] = [
     ("a timer", with_timers),
     ("a sleep that is awaited", with_sleeps),
@@ -51,7 +51,7 @@ fn main() {
     }
 }
 
-/// How many there are: what this process was told, or a million.
+/// How many to measure: the argument of this process, or a million.
 fn count() -> usize {
     let mut arguments = env::args().skip_while(|argument| argument != "--measure").skip(1);
     match arguments.next() {
@@ -86,7 +86,7 @@ fn measure_on_a_shard(name: &str) -> f64 {
     let deliver = |_: Fired<Payload>, _: &Timers<Payload>| unreachable!("nothing is due");
     let attachment = service.attach(shard).expect("it is free");
     let mut shard = attachment.into_loop(deliver).expect("there is memory");
-    // What comes with the first of all is no part of it.
+    // The first connection allocates memory that all share, which is not included.
     let timers = shard.timers().clone();
     drop(timers.connection(limits(0)).expect("there is room"));
     let _ = shard.turn();
@@ -111,11 +111,11 @@ fn limits(n: usize) -> ConnLimits {
     }
 }
 
-/// Holds as many of them as there are to be, and tells what holding them takes.
+/// Makes [`count`] handles and holds them. Returns how many bytes they take.
 fn hold<H>(make: impl FnMut(usize) -> H) -> usize {
     let mut held = Vec::with_capacity(count());
     held.extend((0..count()).map(make));
-    // They stay until the process has said what it has measured.
+    // The handles are not dropped before the process ends, after the measurement.
     let held = std::mem::ManuallyDrop::new(black_box(held));
     held.len() * size_of::<H>()
 }

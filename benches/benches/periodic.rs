@@ -1,8 +1,8 @@
-//! What does one period of a periodic callback cost, beside one that schedules itself anew and a
-//! typed timer that its handler schedules again?
+//! What does one period of a periodic callback cost, beside a callback that schedules itself again
+//! and a typed timer that its handler schedules again?
 //!
-//! A thousand of each are due in every tick of a shard in this loop, by a clock that is moved: the
-//! turn's own cost is shared, and no sleep is measured.
+//! A thousand of each are due in every tick of a shard in this loop, with a manual clock: they
+//! share the cost of the turn, and no sleep is measured.
 #![allow(missing_docs, reason = "the macros of Criterion make a public function without one")]
 
 use std::cell::Cell;
@@ -10,9 +10,11 @@ use std::hint::black_box;
 use std::rc::Rc;
 use std::time::Duration;
 
-use corewheel::{
-    Fired, ManualClock, PeriodicRun, Repeat, ShardLoop, TimerService, Timers, Turn, TurnBudget,
-};
+use corewheel::attach::{ShardLoop, Turn};
+use corewheel::clock::ManualClock;
+use corewheel::repeat::{PeriodicRun, Repeat};
+use corewheel::settings::TurnBudget;
+use corewheel::{Fired, TimerService, Timers};
 use corewheel_bench::{Payload, pin_to_one_core};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
@@ -24,7 +26,7 @@ type Again = fn(Fired<Payload>, &Timers<Payload>);
 /// A shard whose typed timers are scheduled again, and its clock.
 struct Home {
     clock: ManualClock,
-    // Its shard ends with it.
+    // The drop of the service closes the shard.
     _service: TimerService<Payload>,
     shard: ShardLoop<Payload, Again>,
 }
@@ -36,10 +38,10 @@ impl Home {
             TurnBudget { expired_max: 1 << 16, work_max: 1 << 16, ..TurnBudget::default() };
         let builder = TimerService::builder().shards(1).capacity(1 << 14).budget(everything);
         let service: TimerService<Payload> =
-            builder.clock(clock.clock()).start_attached().expect("it starts");
+            builder.clock(&clock).start_attached().expect("it starts");
         let shard = service.shards().next().expect("it has one");
         let again: Again = |fired, timers| {
-            timers.schedule_at(fired.deadline + PERIOD, fired.task).expect("there is room");
+            timers.schedule(fired.deadline + PERIOD, fired.payload).expect("there is room");
         };
         let attachment = service.attach(shard).expect("it is free");
         let shard = attachment.into_loop(again).expect("there is memory");
@@ -72,7 +74,7 @@ fn periodic(criterion: &mut Criterion) {
         for _ in 0..MANY {
             begin(home.shard.timers());
         }
-        // Once through, to see that it does what it is timed for.
+        // The first pass checks that the contender works.
         runs.set(0);
         home.period();
         assert_eq!(home.shard.timers().len() as u64, MANY, "{name}");

@@ -1,8 +1,8 @@
-//! What do operations cost that wait for an event or their deadline, and timeouts that are scaled?
+//! The cost of operations in a purgatory and of scaled timeouts.
 //!
-//! Beside each stands the timer alone, on the same shard in a loop that nobody turns meanwhile:
-//! nothing is due. An operation watches two keys and is completed by an event under one of them. A
-//! change of the scale is to cost as much whether one timeout waits or a hundred thousand.
+//! Each is compared with a timer alone. The shard takes no turn meanwhile, and no timer is due. An
+//! operation watches two keys, and a check of one of them completes it. A change of the scale
+//! should cost the same whether one timeout waits or a hundred thousand.
 #![allow(missing_docs, reason = "the macros of Criterion make a public function without one")]
 
 use std::cell::Cell;
@@ -10,9 +10,10 @@ use std::hint::black_box;
 use std::rc::Rc;
 use std::time::Duration;
 
-use corewheel::{
-    Fired, Operation, Purgatory, Scale, ScaledTimeouts, ShardLoop, TimerService, Timers, Watch,
-};
+use corewheel::attach::ShardLoop;
+use corewheel::purgatory::Operation;
+use corewheel::scaled::{Scale, ScaledTimeouts};
+use corewheel::{Fired, TimerService, Timers};
 use corewheel_bench::{Payload, pin_to_one_core};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, criterion_group, criterion_main};
@@ -21,7 +22,7 @@ const HOUR: Duration = Duration::from_hours(1);
 const MIN: Duration = Duration::from_mins(10);
 const PENDING: [u32; 2] = [1_000, 100_000];
 
-/// A shard, which lives as long as this.
+/// The timers of a shard, and the shard.
 struct Home {
     timers: Timers<Payload>,
     _shard: Box<dyn std::any::Any>,
@@ -44,7 +45,7 @@ fn group<'a>(criterion: &'a mut Criterion, name: &str) -> BenchmarkGroup<'a, Wal
     group
 }
 
-/// The timer alone, beside so many others.
+/// A timer alone, while this many other timers are pending.
 fn timer_alone(group: &mut BenchmarkGroup<'_, WallTime>, pending: u32) {
     let home = home();
     for n in 0..pending {
@@ -54,7 +55,7 @@ fn timer_alone(group: &mut BenchmarkGroup<'_, WallTime>, pending: u32) {
     group.bench_function(BenchmarkId::new("a timer alone", pending), |bencher| {
         bencher.iter(|| {
             let timer = home.timers.schedule(HOUR, Payload::MIN).expect("there is room");
-            black_box(home.timers.cancel(timer).task().expect("it is pending"))
+            black_box(home.timers.cancel(timer).payload().expect("it is pending"))
         });
     });
 }
@@ -78,14 +79,14 @@ fn purgatory(criterion: &mut Criterion) {
     let mut group = group(criterion, "watch two keys + complete by an event");
     for pending in PENDING {
         let home = home();
-        let builder = Purgatory::builder().operations_max(1 << 18);
-        let purgatory: Purgatory<u64, Fetch, _> = builder.build(&home.timers).expect("it is built");
+        let purgatory = home.timers.purgatory_with_capacity::<u64, Fetch>(1 << 18, 1 << 20);
+        let purgatory = purgatory.expect("there is memory");
         let watch = |ready: &Rc<Cell<bool>>, number: u64| {
-            // A partition that many wait for, and one that nobody else does.
+            // A key that many operations watch, and one that only this operation watches.
             let keys = [number % 64, number + 64];
             let fetch = Fetch(Rc::clone(ready));
             let watch = purgatory.try_complete_else_watch(fetch, HOUR, keys);
-            assert!(matches!(watch, Ok(Watch::Watched(_))), "it is not ready");
+            assert!(matches!(watch, Ok(Some(_))), "it is not ready");
         };
         let never = Rc::new(Cell::new(false));
         (0..u64::from(pending)).for_each(|number| watch(&never, number));
@@ -105,10 +106,10 @@ fn purgatory(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// So many timeouts from ten minutes to an hour.
-fn timeouts(timers: &Timers<Payload>, pending: u32) -> ScaledTimeouts<Payload, Payload> {
-    let handler = |_: Payload, _: &ScaledTimeouts<_, _>| unreachable!("nothing is due");
-    let timeouts = ScaledTimeouts::new(timers, MIN, HOUR, handler).expect("the range is good");
+/// This many timeouts from ten minutes to an hour.
+fn timeouts(timers: &Timers<Payload>, pending: u32) -> ScaledTimeouts<Payload> {
+    let timeouts = timers.scaled(MIN, HOUR, |_, _| unreachable!("nothing is due"));
+    let timeouts = timeouts.expect("the range is good");
     for _ in 0..pending {
         timeouts.start(Payload::MIN).expect("there is room");
     }
@@ -135,7 +136,7 @@ fn scaled(criterion: &mut Criterion) {
     for pending in [1, 1_000, 100_000] {
         let home = home();
         let _timeouts = timeouts(&home.timers, pending);
-        let [half, one] = [0.5, 1.0].map(|factor| Scale::new(factor).expect("it is a part"));
+        let [half, one] = [0.5, 1.0].map(|factor| Scale::new(factor).expect("it is a scale"));
         change.bench_function(BenchmarkId::new("of scaled timeouts", pending), |bencher| {
             let mut scale = one;
             bencher.iter(|| {

@@ -1,7 +1,7 @@
 //! What do timers cost an echo server?
 //!
-//! Printed: round trips a second and the serving thread's processor time for each, the servers
-//! taking turns, three rounds of them.
+//! Prints the round trips a second and the serving thread's processor time for each. The servers
+//! take turns for three rounds.
 #![allow(clippy::print_stdout, reason = "printing is what it is for")]
 
 use corewheel_bench::sections::{glommio_works, scaling, server};

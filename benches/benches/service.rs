@@ -1,8 +1,8 @@
 //! What do the public methods cost on a running service?
 //!
-//! On a core beside the bare wheel and the timers of glommio and tokio; from another core; a
-//! refusal by a full lane; a parked shard until it has delivered. `compare` runs the same
-//! interleaved.
+//! The rows are: methods on a core, beside the bare wheel and the timers of glommio and tokio;
+//! requests from another core; the refusal of a full lane; the delivery of a parked shard.
+//! `compare` runs the same rows interleaved.
 #![allow(missing_docs, reason = "the macros of Criterion make a public function without one")]
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use corewheel_bench::figure::Entrant;
 use corewheel_bench::sections::{api, glommio_works, remote, scaling, sleeps};
 use criterion::{BenchmarkId, Criterion, SamplingMode, criterion_group, criterion_main};
 
-/// Of entrants whose rounds return millions of operations a second.
+/// The time of an operation, for entrants whose rounds return millions of operations a second.
 fn rates(criterion: &mut Criterion, row: &str, entrants: Vec<Entrant>) {
     let as_nanos = |entrant: Entrant| entrant.map(|millions| 1_000.0 / millions);
     bench(criterion, row, entrants.into_iter().map(as_nanos).collect());
@@ -24,7 +24,7 @@ fn bench(criterion: &mut Criterion, row: &str, entrants: Vec<Entrant>) {
     for mut entrant in entrants {
         let id = BenchmarkId::new(entrant.name(), entrant.count());
         group.bench_function(id, |bencher| {
-            // A round is as many operations as it takes to time them; one is asked for.
+            // A round executes enough operations to time them. Its value is the time of one.
             bencher.iter_custom(|operations| {
                 let nanos = entrant.round();
                 Duration::from_secs_f64(nanos * operations as f64 / 1e9)
@@ -46,7 +46,7 @@ fn service(criterion: &mut Criterion) {
     rates(criterion, scaling::LOCAL, scaling::local(&cores));
     rates(criterion, remote::CLIENTS, remote::clients(&cores));
     bench(criterion, remote::REFUSAL, remote::refusal());
-    // From here on this thread is pinned, which those that start one must not find it to be.
+    // From here on this thread is pinned. The threads of the earlier sections inherit its cores.
     if glommio {
         bench(criterion, remote::WAKE, remote::wake(here, home));
     }

@@ -1,7 +1,7 @@
 //! How long do single turns of a shard take?
 //!
-//! Printed, not averaged: what matters to a server is the longest. The shard's own work is timed,
-//! turn by turn, and the shortest of three identical runs counts for each.
+//! The times are printed, not averaged: the longest turn matters to a server. Only the shard's own
+//! work is timed, and the shortest of three identical runs counts for each turn.
 #![allow(clippy::print_stdout, reason = "printing is what it is for")]
 
 use corewheel_bench::pin_to_one_core;

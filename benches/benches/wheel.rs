@@ -1,8 +1,8 @@
 //! How long does each operation take, beside the peers?
 //!
-//! One iteration is one operation. They are run in whole passes of a row, as many as it takes, and
-//! the time is scaled to the number that was asked for. `compare` runs the same rows interleaved
-//! and prints the ratios: on a busy machine, believe that one.
+//! An iteration is an operation. Operations are run in whole passes of a row, and the time is
+//! scaled to the requested number. `compare` runs the same rows interleaved and prints the ratios,
+//! which are more reliable on a busy machine.
 #![allow(missing_docs, reason = "the macros of Criterion make a public function without one")]
 
 use std::time::Duration;
@@ -23,8 +23,8 @@ fn wheel(criterion: &mut Criterion) {
         group.measurement_time(Duration::from_secs(1));
         for count in sizes().into_iter().filter(|count| row.applies_to(*count)) {
             for contender in &contenders {
-                // Populated when it is first run, so that a filter on the command line saves the
-                // time that the others would take.
+                // Populated at the first run, so that a filter on the command line also saves the
+                // preparation of the others.
                 let mut case = None;
                 let id = BenchmarkId::new(contender.name, count);
                 group.bench_function(id, |bencher| {
@@ -37,7 +37,7 @@ fn wheel(criterion: &mut Criterion) {
     }
 }
 
-/// How long so many operations take.
+/// How long this many operations take.
 fn run(case: &mut dyn Case, operations: u64) -> Duration {
     let mut elapsed = Duration::ZERO;
     let mut done = 0;

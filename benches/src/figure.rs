@@ -1,22 +1,22 @@
-//! What was measured: one contender in one row of the table, round by round.
+//! The values that were measured for a contender in a row of the table, one for each round.
 
-/// What one contender took in each round.
+/// The values of a contender in each round of a row.
 #[derive(Clone, Debug)]
 pub struct Figure {
     /// The row of the table.
     pub row: String,
-    /// How many timers were pending, or of whatever else the row is about.
+    /// How many timers were pending, or how many of another thing that the row counts.
     pub count: usize,
-    /// Who was measured.
+    /// The name of the contender.
     pub contender: &'static str,
-    /// In what: `ns`, `bytes`, `M/s`.
+    /// The unit: `ns`, `bytes`, `M/s`.
     pub unit: &'static str,
-    /// A value for each round, from the least.
+    /// A value for each round, in ascending order.
     values: Vec<f64>,
 }
 
 impl Figure {
-    /// One without a value.
+    /// A figure without values.
     pub fn new(row: &str, count: usize, contender: &'static str, unit: &'static str) -> Self {
         Self { row: row.to_owned(), count, contender, unit, values: Vec::new() }
     }
@@ -27,28 +27,28 @@ impl Figure {
         self.values.insert(at, value);
     }
 
-    /// The least of its values.
+    /// The smallest value.
     pub fn min(&self) -> f64 {
         self.values[0]
     }
 
-    /// The one in the middle.
+    /// The median of the values.
     pub fn median(&self) -> f64 {
         self.values[self.values.len() / 2]
     }
 
-    /// The greatest of its values.
+    /// The largest value.
     pub fn max(&self) -> f64 {
         self.values[self.values.len() - 1]
     }
 
-    /// All of them, from the least.
+    /// All values in ascending order.
     pub fn values(&self) -> &[f64] {
         &self.values
     }
 }
 
-/// Someone who can be measured again and again.
+/// A contender in a row, which can be measured repeatedly.
 pub struct Entrant {
     figure: Figure,
     round: Box<dyn FnMut() -> f64>,
@@ -61,35 +61,35 @@ impl std::fmt::Debug for Entrant {
 }
 
 impl Entrant {
-    /// With a round that returns its value.
+    /// An entrant whose rounds call `round`, which returns the value.
     pub fn new(figure: Figure, round: impl FnMut() -> f64 + 'static) -> Self {
         Self { figure, round: Box::new(round) }
     }
 
-    /// The same, its values made into others.
+    /// Converts the value of each round.
     #[must_use]
     pub fn map(self, into: impl Fn(f64) -> f64 + 'static) -> Self {
         let Self { figure, mut round } = self;
         Self { figure, round: Box::new(move || into(round())) }
     }
 
-    /// Who it is.
+    /// The name of the contender.
     pub fn name(&self) -> &'static str {
         self.figure.contender
     }
 
-    /// How many timers it holds, or whatever else its row counts.
+    /// How many timers the entrant holds, or how many of another thing that its row counts.
     pub fn count(&self) -> usize {
         self.figure.count
     }
 
-    /// One round's value.
+    /// Runs a round and returns its value.
     pub fn round(&mut self) -> f64 {
         (self.round)()
     }
 }
 
-/// The entrants of a row take turns, so that whatever else the machine does hits all of them.
+/// Measures the entrants of a row in turns, so that other load on the machine affects all of them.
 pub fn interleave(rounds: usize, mut entrants: Vec<Entrant>) -> Vec<Figure> {
     for _ in 0..rounds {
         for Entrant { figure, round } in &mut entrants {

@@ -1,13 +1,13 @@
-//! What corewheel costs, beside its peers: the contenders, the workloads and the check that each
-//! contender does what it is timed for.
+//! The cost of corewheel and of its peers: the contenders, the workloads, and a check that each
+//! contender works correctly.
 //!
-//! Why a crate of its own: the peers are dependencies here and nowhere else, so nobody who uses
-//! corewheel downloads them.
+//! Why a crate of its own: only this crate depends on the peers, so users of corewheel do not
+//! download them.
 //!
-//! Invariants: time is simulated, a tick is a number; all contenders see the same operations,
+//! Invariants: time is simulated, a tick is a number; all contenders get the same operations,
 //! generated before the clock is started; a contender is timed only after [`verify`] has passed.
-//! Absent by design: a figure from another run. Absolute figures do not travel between machines,
-//! ratios within one run do.
+//! Absent by design: a figure from another run. Absolute figures differ between machines;
+//! ratios within a run can be compared.
 
 pub mod figure;
 mod memory;
@@ -22,36 +22,36 @@ pub use memory::{Held, resident_bytes, resident_bytes_per_timer};
 pub use verify::verify;
 pub use workload::{Case, Row, Sample, case, only_tested, sizes};
 
-/// What a timer carries: eight bytes with a niche, like a box.
+/// The payload of a timer: eight bytes with a niche, like a box.
 pub type Payload = NonZeroU64;
 
-/// What every contender can do. Ticks are counted from 0.
+/// The operations of every contender. Ticks are counted from 0.
 pub trait Timers: Sized + 'static {
-    /// As it is called in tables.
+    /// The name in tables.
     const NAME: &'static str;
     /// Whether timers of one tick fire in the order in which they were scheduled.
     const FIFO: bool;
-    /// Names one pending timer. It is not `Copy`, because not every contender's is.
+    /// Identifies a pending timer. It is not `Copy`, because some contenders' handles are not.
     type Handle: 'static;
 
-    /// An empty one that will hold at most `capacity` timers.
+    /// An empty contender for at most `capacity` timers.
     fn with_capacity(capacity: usize) -> Self;
 
     /// Adds a timer.
     fn schedule(&mut self, deadline: u64, payload: Payload) -> Self::Handle;
 
-    /// Adds a timer that nobody is going to cancel or move.
+    /// Adds a timer that is never cancelled or reset.
     fn schedule_unnamed(&mut self, deadline: u64, payload: Payload) {
         drop(self.schedule(deadline, payload));
     }
 
-    /// Ends a pending timer and returns what it carried.
+    /// Cancels a pending timer and returns its payload.
     fn cancel(&mut self, handle: Self::Handle) -> Payload;
 
-    /// Moves a pending timer. The handle may become another one.
+    /// Resets a pending timer. The handle may change.
     fn reset(&mut self, handle: Self::Handle, deadline: u64) -> Self::Handle;
 
-    /// Says what time it is and hands out all that is due.
+    /// Sets the time and delivers all timers that are due.
     fn advance(&mut self, now: u64, fired: impl FnMut(Payload));
 
     /// A tick that is not later than the first deadline; `None` if nothing is pending.
@@ -61,16 +61,16 @@ pub trait Timers: Sized + 'static {
     fn pending(&self) -> usize;
 }
 
-/// One contender, its type put away.
+/// A contender, whose type is erased.
 #[derive(Clone, Copy, Debug)]
 pub struct Contender {
-    /// As it is called in tables.
+    /// The name in tables.
     pub name: &'static str,
-    /// Populates one for a row of the table, at a number of timers.
+    /// Populates the contender for a row of the table, with a number of timers.
     pub case: fn(Row, usize) -> Box<dyn Case>,
-    /// Checks that it does what it is timed for.
+    /// Checks that the contender works correctly.
     pub verify: fn(),
-    /// What it takes from the system for each of a number of timers.
+    /// Measures how many bytes each of a number of timers takes from the system.
     pub resident_bytes_per_timer: fn(usize, Held) -> f64,
 }
 
@@ -85,7 +85,7 @@ impl Contender {
     }
 }
 
-/// All of them; the first is what the others are compared with.
+/// All contenders. The others are compared with the first.
 pub fn contenders() -> Vec<Contender> {
     vec![
         Contender::of::<peers::hierarchical::Hierarchical>(),
@@ -100,7 +100,7 @@ pub fn contenders() -> Vec<Contender> {
 
 /// Keeps this thread on one core, so that no figure contains a migration.
 ///
-/// The last core: interrupts and a machine's other work tend to be on the first. False if the
+/// This is the last core: interrupts and other work tend to be on the first. Returns false if the
 /// system does not allow it.
 pub fn pin_to_one_core() -> bool {
     let last = core_affinity::get_core_ids().and_then(|cores| cores.last().copied());

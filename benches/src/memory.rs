@@ -1,8 +1,8 @@
-//! What a contender takes from the system for each timer.
+//! The memory that a contender takes from the system for each timer.
 //!
 //! Measured as the growth of the resident set and not by counting allocations: capacity that is
-//! reserved and never touched costs nothing, and what the allocator rounds up costs something. A
-//! process measures one contender once, since memory that was freed may stay resident.
+//! reserved and never touched costs nothing, and the rounding of the allocator costs something. A
+//! process measures one contender once, since freed memory may stay resident.
 
 use std::fs;
 use std::hint::black_box;
@@ -12,22 +12,22 @@ use crate::{Payload, Timers};
 
 const DELAY_MAX: u64 = 60_000;
 
-/// What was done before the measurement.
+/// The operations before the measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Held {
-    /// Scheduling, one timer after the other.
+    /// Schedules, one timer after the other.
     Filled,
-    /// That, and then four times as many cancels of random timers, each with a schedule, so that
-    /// what cancels leave behind is in it.
+    /// Schedules, and then four times as many cancels of random timers, each with a schedule, so
+    /// that the figure contains the entries that cancels leave.
     Churned,
 }
 
-/// The growth of the resident set by `count` pending timers, for each of them. The caller's
-/// handles are left out.
+/// The growth of the resident set by `count` pending timers, divided by `count`. The caller's
+/// handles are not included.
 ///
 /// # Panics
 ///
-/// If the system does not say how much of the process is resident: this needs Linux.
+/// If the system does not report the resident set of the process: this needs Linux.
 pub fn resident_bytes_per_timer<T: Timers>(count: usize, held: Held) -> f64 {
     let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0006);
     let before = resident_bytes();
@@ -51,11 +51,11 @@ pub fn resident_bytes_per_timer<T: Timers>(count: usize, held: Held) -> f64 {
     grown as f64 / count as f64
 }
 
-/// How much of this process is resident.
+/// The size of the resident set of this process.
 ///
 /// # Panics
 ///
-/// If the system does not say: this needs Linux.
+/// If the system does not report it: this needs Linux.
 pub fn resident_bytes() -> usize {
     let status = fs::read_to_string("/proc/self/status").expect("Linux tells what is resident");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,13 +1,13 @@
-//! The check that a contender does what it is timed for.
+//! The check that a contender works correctly.
 
 use crate::{Payload, Timers};
 
 const TIMERS: usize = 20_000;
 const DELAY_MAX: u64 = 60_000;
-/// At this tick some timers are moved and cancelled once more.
+/// At this tick some timers are reset and cancelled once more.
 const MIDWAY: u64 = 10_000;
 
-/// What is to become of a timer.
+/// The expected outcome of a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Fires { at: u64, moved: bool },
@@ -15,12 +15,12 @@ enum Fate {
     HasFired,
 }
 
-/// Schedules, cancels, moves both ways and advances tick by tick.
+/// Schedules, cancels, resets to earlier and later deadlines, and advances tick by tick.
 ///
 /// # Panics
 ///
-/// If a timer does not fire in its tick, exactly once; if one that was cancelled fires; or if the
-/// order within a tick is not what the contender claims.
+/// If a timer does not fire in its tick exactly once; if a cancelled timer fires; or if the order
+/// within a tick is not the one that the contender claims.
 pub fn verify<T: Timers>() {
     let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0001);
     let mut timers = T::with_capacity(TIMERS);
@@ -38,7 +38,7 @@ pub fn verify<T: Timers>() {
                 Fate::Fires { at, .. } => Some(*at),
                 _ => None,
             });
-            // Looking through all of them is slow, so not at every tick.
+            // A search through all timers is slow, so not at every tick.
             if now % 512 == 0 {
                 let first = first.min().expect("something is pending");
                 assert!(next <= first, "{}: sleeps until {next}, past {first}", T::NAME);

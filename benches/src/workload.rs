@@ -1,6 +1,6 @@
-//! The workloads: what is asked of a contender, and of how many timers at once.
+//! The workloads: the operations of each row, and the numbers of timers.
 //!
-//! A [`Case`] is one contender, populated for one row of the table. Each call of [`Case::round`]
+//! A [`Case`] is a contender, populated for a row of the table. Each call of [`Case::round`]
 //! runs and times one pass; where a row has a steady state, the contender stays populated between
 //! passes and is brought into that state before the first one. Delays are uniform in 1..60,000
 //! ticks unless a row says otherwise.
@@ -14,11 +14,11 @@ use crate::{Payload, Timers};
 
 const SEED: u64 = 0x0C0D_E5EE_D000_0000;
 const DELAY_MAX: u64 = 60_000;
-/// How far a timer is moved, as an idle timeout is.
+/// How far a reset puts the deadline off, as for an idle timeout.
 const IDLE_TIMEOUT: u64 = 30_000;
 const HOUR: u64 = 3_600_000;
 const DAY: u64 = 86_400_000;
-/// Out of so many of the last scheduled timers one is cancelled, where that is local.
+/// A local cancel picks one of this many last scheduled timers.
 const RECENT: usize = 1_000;
 /// The fewest operations in a pass, so that there is enough to time.
 const PASS_MIN: usize = 1 << 18;
@@ -26,15 +26,15 @@ const PASS_MIN: usize = 1 << 18;
 /// A row of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Row {
-    /// W1: cancel a random timer and schedule another. Time stands still.
+    /// W1: cancel a random timer and schedule another. Time does not advance.
     Churn,
     /// W1, where the cancelled timer is one of the last 1,000 scheduled, beside `n` idle ones.
     ChurnRecent,
-    /// W2: move a random timer to 30,000 ticks from now, later each time. The contender's time
-    /// stands still.
+    /// W2: reset a random timer to 30,000 ticks from now, later each time. The contender's time
+    /// does not advance.
     Move,
-    /// W2 with the contender's time going on: each timer is moved once in 1,000 ticks, none ever
-    /// fires, and what moving has put off comes up.
+    /// W2 while the contender's time advances: each timer is reset once in 1,000 ticks and none
+    /// fires. The contender handles the old deadlines as they come up.
     MoveOnTime,
     /// W3, its first half: schedule all.
     Schedule,
@@ -47,7 +47,7 @@ pub enum Row {
 }
 
 impl Row {
-    /// All of them.
+    /// All rows.
     pub const ALL: [Self; 8] = [
         Self::Churn,
         Self::ChurnRecent,
@@ -59,7 +59,7 @@ impl Row {
         Self::LongTail,
     ];
 
-    /// As it is called in tables.
+    /// The name in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Churn => "W1 cancel + schedule",
@@ -73,7 +73,7 @@ impl Row {
         }
     }
 
-    /// Whether this row is about so many timers.
+    /// Whether this row is measured with this many timers.
     pub const fn applies_to(self, count: usize) -> bool {
         match self {
             Self::FarAway => count == 1,
@@ -83,12 +83,13 @@ impl Row {
     }
 }
 
-/// Whether benches are to show that they run, and nothing is looked at: `cargo bench -- --test`.
+/// Whether the benches only show that they run, without measurements: `cargo bench -- --test`.
 pub fn only_tested() -> bool {
     std::env::args().any(|argument| argument == "--test")
 }
 
-/// How many timers: 1, 1k, 100k, 1M; 10M too if `COREWHEEL_BENCH_LARGE=1` is in the environment.
+/// The numbers of timers: 1, 1k, 100k, 1M; 10M too if `COREWHEEL_BENCH_LARGE=1` is in the
+/// environment.
 pub fn sizes() -> Vec<usize> {
     if only_tested() {
         return vec![1, 1_000, 100_000];
@@ -103,9 +104,9 @@ pub fn sizes() -> Vec<usize> {
 /// One timed pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// How long it took.
+    /// The duration of the pass.
     pub elapsed: Duration,
-    /// How many of what the row counts it consisted of.
+    /// How many operations the pass contained, as the row counts them.
     pub operations: u64,
 }
 
@@ -122,7 +123,7 @@ pub trait Case {
     fn round(&mut self) -> Sample;
 }
 
-/// A contender for a row, at `count` timers.
+/// Populates a contender for a row, with `count` timers.
 pub fn case<T: Timers>(row: Row, count: usize) -> Box<dyn Case> {
     match row {
         Row::Churn => Box::new(Churn::<T>::new(0, count)),
@@ -150,7 +151,7 @@ struct Churn<T: Timers> {
 }
 
 impl<T: Timers> Churn<T> {
-    /// With `idle` timers that are left alone and `count` that are replaced.
+    /// A case with `idle` timers that do not change and `count` timers that are replaced.
     fn new(idle: usize, count: usize) -> Self {
         let mut rng = fastrand::Rng::with_seed(SEED);
         let mut timers = T::with_capacity(idle + count);
@@ -159,8 +160,8 @@ impl<T: Timers> Churn<T> {
         }
         let mut schedule = |_| timers.schedule(rng.u64(1..=DELAY_MAX), Payload::MIN);
         let handles = (0..count).map(&mut schedule).collect();
-        // What cancels leave behind is cleared away in bursts, by those contenders that leave it.
-        // A pass of twice the timers has more than one of them, so that passes are alike.
+        // Some contenders leave cancelled entries and sweep them in bursts. A pass of twice the
+        // timers contains more than one burst, so that passes are alike.
         let operations = (0..PASS_MIN.max(2 * (idle + count))).map(|_| Replacement {
             picked: rng.u32(..count as u32),
             delay: rng.u32(1..=DELAY_MAX as u32),
@@ -187,7 +188,7 @@ struct Move<T: Timers> {
     timers: T,
     handles: Vec<T::Handle>,
     picks: Vec<u32>,
-    /// What the deadlines are counted from.
+    /// The tick from which the deadlines are counted.
     now: u64,
     moves_per_tick: usize,
     on_time: bool,
@@ -197,7 +198,7 @@ impl<T: Timers> Move<T> {
     fn new(count: usize, on_time: bool) -> Self {
         let mut rng = fastrand::Rng::with_seed(SEED);
         let mut timers = T::with_capacity(count);
-        // As idle timers stand: scheduled at some time in the past, and moved since.
+        // Like idle timers, they were scheduled at some time in the past and have been reset since.
         let mut schedule = |_| timers.schedule(rng.u64(1..=IDLE_TIMEOUT), Payload::MIN);
         let handles: Vec<_> = (0..count).map(&mut schedule).collect();
         let moved = handles.into_iter().map(|handle| timers.reset(handle, IDLE_TIMEOUT));
@@ -225,8 +226,8 @@ impl<T: Timers> Case for Move<T> {
             }
         }
         let elapsed = start.elapsed();
-        // A place that this pass has not picked is not picked by the next, so that what stands
-        // there would fire after enough of them.
+        // An index that this pass does not pick is not picked by the next pass either, so its timer
+        // would fire after some passes.
         self.handles.rotate_left(self.picks[0] as usize);
         Sample { elapsed, operations: self.picks.len() as u64 }
     }
@@ -281,7 +282,7 @@ struct FarAway<T> {
 impl<T: Timers> Case for FarAway<T> {
     fn round(&mut self) -> Sample {
         const TRIPS: u64 = 1_000;
-        // Ours wakes once a level, another once in 255 ticks.
+        // Corewheel wakes once a level, another contender once in 255 ticks.
         const WAKES_MAX: u64 = HOUR / 200;
         let mut wakes = 0;
         let mut fired = 0;

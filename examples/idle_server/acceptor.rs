@@ -1,4 +1,4 @@
-//! What runs on each shard: a listener, and a task for each connection that it accepts.
+//! The tasks of each shard: a listener, and a task for each connection that it accepts.
 
 use std::future::Future;
 use std::io::{self, ErrorKind};
@@ -11,15 +11,15 @@ use tokio::sync::watch;
 
 use crate::connection::{self, Stream};
 
-/// How long to wait after a connection could not be accepted: most likely there are no more file
-/// descriptors, and some connection must end first.
+/// How long the acceptor waits after a failed attempt. Most likely all file descriptors are in use,
+/// and some connection must end first.
 const BACK_OFF: Duration = Duration::from_millis(100);
-/// How long no attempt may have failed before the trouble is over.
+/// The trouble is over when no attempt has failed for this long.
 const CALM: Duration = Duration::from_secs(1);
 /// The most connections that wait to be accepted.
 pub(crate) const BACKLOG: u32 = 1_024;
 
-/// What the acceptor needs of a runtime.
+/// A listener on either runtime.
 pub(crate) trait Listener: Sized + 'static {
     type Stream: Stream + 'static;
 
@@ -30,12 +30,12 @@ pub(crate) trait Listener: Sized + 'static {
     fn spawn(task: impl Future<Output = ()> + 'static);
 }
 
-/// Takes clients on one shard.
+/// Accepts clients on one shard.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     pub(crate) address: SocketAddr,
     pub(crate) limits: ConnLimits,
-    /// Is told whether it listens.
+    /// Receives the outcome of the bind.
     pub(crate) ready: mpsc::Sender<io::Result<()>>,
     /// Changes, or loses its sender, when it is to stop.
     pub(crate) stopped: watch::Receiver<()>,
@@ -48,7 +48,7 @@ impl Acceptor {
             Ok(listener) => listener,
             Err(error) => return drop(self.ready.send(Err(error))),
         };
-        // Whoever started it may have given up meanwhile, and then it is stopped, too.
+        // If the receiver is gone, the server has failed to start, and this is stopped too.
         drop(self.ready.send(Ok(())));
         let mut trouble = Trouble::default();
         loop {
@@ -66,7 +66,7 @@ impl Acceptor {
                         tracing::debug!(shard = %timers.shard_id(), %end, "a connection ended");
                     });
                 }
-                // The client has left before it was its turn.
+                // The client has left before it was accepted.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     trouble.note(&timers, &error);
@@ -83,9 +83,9 @@ impl Acceptor {
 /// its end, however many attempts fail in between.
 #[derive(Debug, Default)]
 struct Trouble {
-    /// How many attempts have failed; 0 where there is no trouble.
+    /// How many attempts have failed; 0 if there is no trouble.
     failed: u64,
-    /// When the latest attempt failed; `None` where there is no trouble.
+    /// When the latest attempt failed; `None` if there is no trouble.
     latest: Option<Instant>,
 }
 

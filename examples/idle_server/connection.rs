@@ -1,8 +1,8 @@
-//! One connection: an echo under three deadlines.
+//! One connection: an echo with a read-idle limit, a heartbeat and a greatest age.
 //!
-//! The deadlines are the [`ConnTimers`] of the shard that the connection lives on. What it receives
-//! and writes is noted by a store; the wheel, which has one entry for all three, finds out when a
-//! deadline would have come. When the connection ends, dropping them cancels them.
+//! The deadlines are the [`ConnTimers`] of the shard that accepted the connection. Each read and
+//! each write is one store; the three deadlines are one timer of the shard. When the connection
+//! ends, the drop of its [`ConnTimers`] cancels them.
 //!
 //! Reads and writes are raced against the deadlines alike, so a client that does not read what it
 //! is sent cannot hold its connection open.
@@ -12,9 +12,10 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 
-use corewheel::{ConnError, ConnLimits, ConnTimers, DeadlineKind, Raced, Timers};
+use corewheel::conn::Raced;
+use corewheel::{ConnLimits, ConnTimers, DeadlineKind, RefusedKind, Timers};
 
-/// What a connection needs of its runtime.
+/// A connection's socket on either runtime.
 ///
 /// A future that is dropped before it is done has neither read nor written anything.
 pub(crate) trait Stream {
@@ -31,7 +32,7 @@ pub(crate) enum End {
     ReadIdle,
     MaxAge,
     Failed(io::Error),
-    NoTimer(ConnError),
+    NoTimer(RefusedKind),
     ShutDown,
 }
 
@@ -40,7 +41,7 @@ impl fmt::Display for End {
         match self {
             Self::ClientLeft => f.write_str("the client left"),
             Self::ReadIdle => f.write_str("nothing was received for too long"),
-            Self::MaxAge => f.write_str("it was old enough"),
+            Self::MaxAge => f.write_str("the connection has reached its greatest age"),
             Self::Failed(error) => error.fmt(f),
             Self::NoTimer(error) => error.fmt(f),
             Self::ShutDown => f.write_str("the server is shut down"),
@@ -48,19 +49,13 @@ impl fmt::Display for End {
     }
 }
 
-/// What comes next, as long as the connection goes on.
-enum Next<T> {
-    Done(T),
-    Heartbeat,
-}
-
 const BUFFER_BYTES: usize = 4_096;
 
-/// Serves one client until it leaves or its time is up.
+/// Serves one client until it leaves or a deadline ends the connection.
 pub(crate) async fn serve(mut stream: impl Stream, timers: &Timers, limits: ConnLimits) -> End {
     let end = match timers.connection(limits) {
-        Ok(deadlines) => {
-            let Err(end) = echo(&mut stream, &deadlines).await;
+        Ok(conn) => {
+            let Err(end) = echo(&mut stream, &conn).await;
             end
         }
         Err(error) => End::NoTimer(error),
@@ -69,16 +64,16 @@ pub(crate) async fn serve(mut stream: impl Stream, timers: &Timers, limits: Conn
     end
 }
 
-async fn echo(stream: &mut impl Stream, deadlines: &ConnTimers) -> Result<Infallible, End> {
+async fn echo(stream: &mut impl Stream, conn: &ConnTimers) -> Result<Infallible, End> {
     let mut buffer = [0; BUFFER_BYTES];
     loop {
-        match race(deadlines, stream.read(&mut buffer)).await? {
-            Next::Done(0) => return Err(End::ClientLeft),
-            Next::Done(length) => {
-                deadlines.touch_read();
-                write_all(stream, &buffer[..length], deadlines).await?;
+        match race(conn, stream.read(&mut buffer)).await? {
+            Some(0) => return Err(End::ClientLeft),
+            Some(length) => {
+                conn.touch_read();
+                write_all(stream, &buffer[..length], conn).await?;
             }
-            Next::Heartbeat => write_all(stream, b"PING\n", deadlines).await?,
+            None => write_all(stream, b"PING\n", conn).await?,
         }
     }
 }
@@ -86,37 +81,34 @@ async fn echo(stream: &mut impl Stream, deadlines: &ConnTimers) -> Result<Infall
 async fn write_all(
     stream: &mut impl Stream,
     mut bytes: &[u8],
-    deadlines: &ConnTimers,
+    conn: &ConnTimers,
 ) -> Result<(), End> {
     while !bytes.is_empty() {
-        match race(deadlines, stream.write(bytes)).await? {
-            Next::Done(0) => return Err(End::ClientLeft),
-            Next::Done(length) => {
+        match race(conn, stream.write(bytes)).await? {
+            Some(0) => return Err(End::ClientLeft),
+            Some(length) => {
                 bytes = &bytes[length..];
-                deadlines.touch_write();
+                conn.touch_write();
             }
-            // The client has not taken what it was sent before; a PING could not reach it either.
-            Next::Heartbeat => {}
+            // The client has not read what it was sent before; a PING could not reach it either.
+            None => {}
         }
     }
     Ok(())
 }
 
-/// Waits for a read or a write, or for a deadline.
-///
-/// A read that is done when its deadline has come is in time. Old age comes before everything, or a
-/// client that never pauses would never be too old.
+/// Waits for a read or a write, or for a deadline; `None` when a heartbeat is due.
 async fn race<T>(
-    deadlines: &ConnTimers,
+    conn: &ConnTimers,
     io: impl Future<Output = io::Result<T>>,
-) -> Result<Next<T>, End> {
-    match deadlines.race(io).await {
-        Raced::Done(done) => done.map(Next::Done).map_err(End::Failed),
+) -> Result<Option<T>, End> {
+    match conn.race(io).await {
+        Raced::Done(done) => done.map(Some).map_err(End::Failed),
+        Raced::Closed => Err(End::ShutDown),
         Raced::Event(event) => match event.kind {
-            DeadlineKind::Heartbeat => Ok(Next::Heartbeat),
+            DeadlineKind::Heartbeat => Ok(None),
             DeadlineKind::MaxAge => Err(End::MaxAge),
             _ => Err(End::ReadIdle),
         },
-        Raced::Closed => Err(End::ShutDown),
     }
 }

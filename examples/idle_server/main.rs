@@ -2,17 +2,16 @@
 //! core that accepted them.
 //!
 //! A connection is closed when nothing was received from it for `--read-idle`, is sent the line
-//! `PING` when nothing was written to it for `--heartbeat`, and is closed at `--max-age`. All of
-//! them are one timer of the shard on its core; whatever the connection receives or writes moves
-//! one of them later, which is one store.
+//! `PING` when nothing was written to it for `--heartbeat`, and is closed at `--max-age`. The three
+//! deadlines are one timer of the shard on its core, and each read or write is one store.
 //!
 //! ```text
 //! cargo run --release --example idle_server -- --read-idle 5s --heartbeat 1s
 //! nc 127.0.0.1 7070
 //! ```
 //!
-//! What to copy into a server of your own: [`connection`], which knows nothing of the runtime, and
-//! either `on_glommio` or `on_tokio`.
+//! Copy into a server of your own: [`connection`], which does not depend on the runtime, and either
+//! `on_glommio` or `on_tokio`.
 
 mod acceptor;
 mod connection;
@@ -31,9 +30,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use corewheel::{
-    ShardCounts, ShardId, ShutdownPolicy, Spawned, StartError, StatsEndpoint, TimerService, Timers,
-};
+use corewheel::endpoint::StatsEndpoint;
+use corewheel::stats::ShardCounts;
+use corewheel::{Reply, ShardId, ShutdownPolicy, StartError, TimerService, Timers};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -53,12 +52,12 @@ struct Failure {
 }
 
 impl Failure {
-    /// What was asked for makes no sense.
+    /// An option is wrong.
     fn usage(line: impl Into<String>) -> Self {
         Self { code: 2, line: line.into() }
     }
 
-    /// What was asked for cannot be done here.
+    /// The host does not allow what the options ask for.
     fn host(line: impl Into<String>) -> Self {
         Self { code: 1, line: line.into() }
     }
@@ -68,33 +67,33 @@ fn main() -> ExitCode {
     match options::parse().and_then(|options| options.map_or(Ok(()), run)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // Without a standard error there is nobody to tell but the exit code.
+            // A closed standard error leaves the exit code.
             let _ = writeln!(io::stderr(), "idle_server: {}", failure.line);
             ExitCode::from(failure.code)
         }
     }
 }
 
-/// A server that serves.
+/// A server that accepts connections.
 #[derive(Debug)]
 struct Running {
     service: TimerService,
-    acceptors: Vec<Spawned<()>>,
+    acceptors: Vec<Reply<()>>,
     endpoint: StatsEndpoint,
     address: SocketAddr,
-    /// Dropped, it ends the acceptors, which close their listeners.
+    /// Its drop ends the acceptors, which close their listeners.
     stop: watch::Sender<()>,
 }
 
-/// What the main thread waits for.
+/// An event that the main thread waits for.
 #[derive(Debug)]
 enum Event {
     Started(Result<Running, Failure>),
     Signal(Option<i32>),
 }
 
-/// Starts the server on a thread of its own, so that a signal ends the process while the server
-/// starts, too; there are no connections to account for by then.
+/// Starts the server on a thread of its own, so that a signal ends the process also while the
+/// server starts. No connection is open then.
 fn run(options: Options) -> Result<(), Failure> {
     log_to_stderr();
     let mut signals = listen_to_signals()
@@ -102,7 +101,7 @@ fn run(options: Options) -> Result<(), Failure> {
     raise_file_limit();
     let (sender, events) = mpsc::channel();
     let from_signals = sender.clone();
-    // The receiver is gone when the process is about to end, and then neither message matters.
+    // The receiver is gone when the process is about to end. Then neither message matters.
     let wait = move || drop(from_signals.send(Event::Signal(signals.forever().next())));
     let start = move || {
         let panicked = |_| Err(Failure::host("the thread that starts the server has panicked"));
@@ -149,12 +148,13 @@ fn start(options: &Options) -> Result<Running, Failure> {
 }
 
 impl Running {
-    /// Says where the server can be reached.
+    /// Prints the addresses of the server.
     fn introduce(&self) {
         let (service, address) = (&self.service, self.address);
         let shards = self.acceptors.len();
         say(format_args!("listening on {address} (shards: {shards}, each with a listener)"));
-        say(format_args!("runtime: {} ({})", service.runtime(), service.runtime_reason()));
+        let runtime = service.stats().runtime;
+        say(format_args!("runtime: {runtime} ({})", service.runtime_reason()));
         say(format_args!("statistics: http://{}/", self.endpoint.local_addr()));
         say(format_args!("try it: nc {} {}", reachable(address), address.port()));
     }
@@ -162,7 +162,7 @@ impl Running {
     fn shut_down(self) -> Result<(), Failure> {
         drop(self.stop);
         for acceptor in self.acceptors {
-            // One that is gone with its shard has stopped too; the report below names the shard.
+            // An acceptor whose shard has died has stopped too; the report below names the shard.
             let _ = acceptor.wait();
         }
         let report = self
@@ -188,15 +188,10 @@ fn start_service(options: &Options) -> Result<TimerService, Failure> {
     if let Some(shards) = options.shards {
         builder = builder.shards(shards);
     }
-    let service = builder.start().map_err(|error| match error {
+    builder.start().map_err(|error| match error {
         StartError::Config(error) => Failure::usage(format!("--{}: {error}", error.field())),
         error => Failure::host(error.to_string()),
-    })?;
-    if service.runtime() == "thread" {
-        let reason = service.runtime_reason();
-        return Err(Failure::host(format!("no runtime for connections works here: {reason}")));
-    }
-    Ok(service)
+    })
 }
 
 /// Starts an acceptor on each shard, and waits until all of them listen.
@@ -205,7 +200,7 @@ fn start_acceptors(
     options: &Options,
     address: SocketAddr,
     stopped: &watch::Receiver<()>,
-) -> Result<Vec<Spawned<()>>, Failure> {
+) -> Result<Vec<Reply<()>>, Failure> {
     let (ready, listening) = mpsc::channel();
     let mut acceptors = Vec::new();
     for shard in service.shards() {
@@ -214,7 +209,7 @@ fn start_acceptors(
         let acceptor = Acceptor { address, limits, ready, stopped };
         let spawned = match service.runtime() {
             #[cfg(target_os = "linux")]
-            "glommio" => service.spawn_on(shard, move |timers: Timers| {
+            Some(corewheel::Runtime::Glommio) => service.spawn_on(shard, move |timers: Timers| {
                 acceptor.run::<glommio::net::TcpListener>(timers)
             }),
             _ => service.spawn_on(shard, move |timers: Timers| {
@@ -238,7 +233,7 @@ fn busy(option: &str, address: SocketAddr, error: &io::Error) -> Failure {
     Failure::host(format!("{option} {address}: {error}"))
 }
 
-/// One shard's life in a line: what was scheduled is what the other three add up to.
+/// The counts of a shard in a line. The last three add up to the first.
 fn summary(shard: ShardId, counts: &ShardCounts) -> String {
     let scheduled = counts.scheduled_local + counts.scheduled_remote;
     let ShardCounts { fired, cancelled, returned, .. } = counts;
@@ -248,18 +243,18 @@ fn summary(shard: ShardId, counts: &ShardCounts) -> String {
     )
 }
 
-/// What a client connects to, of an address that may stand for all of the host's.
+/// A host name for clients; the listen address may stand for all addresses of the host.
 fn reachable(address: SocketAddr) -> String {
     if address.ip().is_unspecified() { "localhost".to_owned() } else { address.ip().to_string() }
 }
 
-/// Writes a line for whoever looks at the server.
+/// Prints a line.
 fn say(line: impl fmt::Display) {
     // A closed standard output must not end the server.
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Warnings, or what `RUST_LOG` says.
+/// Logs warnings, or what `RUST_LOG` asks for.
 fn log_to_stderr() {
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
     tracing_subscriber::fmt()
@@ -268,19 +263,19 @@ fn log_to_stderr() {
         .init();
 }
 
-/// The first SIGINT or SIGTERM comes out of what is returned. A second one ends the process on the
-/// spot, with the exit code that shells give to a process that the signal killed.
+/// The returned iterator gives the first SIGINT or SIGTERM. A second signal ends the process at
+/// once, with the exit code that shells give to a process that the signal killed.
 fn listen_to_signals() -> io::Result<Signals> {
     let again = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // These two run in this order within the signal's handler.
+        // The signal's handler runs these two in this order.
         flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&again))?;
         flag::register(signal, Arc::clone(&again))?;
     }
     Signals::new([SIGINT, SIGTERM])
 }
 
-/// Lets the process have as many files, and so connections, as the host allows.
+/// Raises the limit of open files, and so of connections, to the greatest that the host allows.
 fn raise_file_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -20,7 +20,7 @@ impl Listener for TcpListener {
     }
 
     async fn accept(&self) -> io::Result<TcpStream> {
-        // A client that leaves at once is met by its first read.
+        // The first read finds a client that has left at once.
         let stream = self.accept().await.map_err(into_io)?;
         stream.set_nodelay(true).map_err(into_io)?;
         Ok(stream)
@@ -33,8 +33,8 @@ impl Listener for TcpListener {
 
 impl Stream for TcpStream {
     async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // What is there already is read without a wait, so a client that sends all the time would
-        // never let the core's other tasks run.
+        // Data that is there already is read without a wait, so a client that sends without a pause
+        // would never let the core's other tasks run.
         glommio::yield_if_needed().await;
         AsyncReadExt::read(self, buffer).await
     }

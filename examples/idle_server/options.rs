@@ -1,4 +1,4 @@
-//! What the server can be told on its command line.
+//! The server's command line.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -15,11 +15,11 @@ use crate::Failure;
 #[derive(Parser, Debug)]
 #[command(name = "idle_server", version)]
 pub(crate) struct Options {
-    /// Where clients connect to; port 0 takes a free one.
+    /// The address for clients; port 0 takes a free port.
     #[arg(long, default_value = "127.0.0.1:7070", value_name = "ADDRESS")]
     pub(crate) listen: SocketAddr,
 
-    /// Where the statistics are, over HTTP.
+    /// The address of the statistics, over HTTP.
     #[arg(long, default_value = "127.0.0.1:9920", value_name = "ADDRESS")]
     pub(crate) stats: SocketAddr,
 
@@ -31,7 +31,7 @@ pub(crate) struct Options {
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
     heartbeat: Duration,
 
-    /// Close a connection that is this old, whatever it does; 0 for never.
+    /// Close a connection at this age, whatever it does; 0 for never.
     #[arg(long, default_value = "0", value_name = "TIME", value_parser = parse_duration)]
     max_age: Duration,
 
@@ -43,7 +43,7 @@ pub(crate) struct Options {
     #[arg(long, default_value = "1ms", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) tick: Duration,
 
-    /// What the shards run on.
+    /// The runtime of the shards.
     #[arg(long, default_value = "auto")]
     pub(crate) runtime: Runtime,
 }
@@ -59,7 +59,7 @@ pub(crate) enum Runtime {
 impl From<Runtime> for corewheel::Runtime {
     fn from(runtime: Runtime) -> Self {
         match runtime {
-            Runtime::Auto => Self::Auto,
+            Runtime::Auto => Self::GlommioOrTokio,
             Runtime::Glommio => Self::Glommio,
             Runtime::Tokio => Self::Tokio,
         }
@@ -68,22 +68,18 @@ impl From<Runtime> for corewheel::Runtime {
 
 impl Options {
     pub(crate) fn limits(&self) -> ConnLimits {
-        ConnLimits {
-            read_idle: self.read_idle,
-            heartbeat: self.heartbeat,
-            max_age: self.max_age,
-            ..ConnLimits::default()
-        }
+        let limits = ConnLimits::default().read_idle(self.read_idle);
+        limits.heartbeat(self.heartbeat).max_age(self.max_age)
     }
 }
 
-/// The options of this process; none if it was only asked for help.
+/// The options of this process; `None` if the command line asks for help only.
 pub(crate) fn parse() -> Result<Option<Options>, Failure> {
     match Options::try_parse() {
         Ok(options) => Ok(Some(options)),
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-                // A closed standard output is not worth a complaint.
+                // A closed standard output is no error.
                 let _ = write!(io::stdout(), "{error}");
                 Ok(None)
             }
@@ -92,7 +88,7 @@ pub(crate) fn parse() -> Result<Option<Options>, Failure> {
     }
 }
 
-/// What clap says, which names the option, on one line and without the general advice after it.
+/// The first line of clap's message, which names the option, without the general advice after it.
 fn one_line(message: &str) -> String {
     let mut message = message.trim_start_matches("error: ");
     for advice in ["\n\nUsage:", "\n\nFor more information"] {

@@ -1,12 +1,12 @@
-//! Whether ports are free, found out before anything is started.
+//! A check whether ports are free, before anything is started.
 //!
 //! Listeners with `SO_REUSEPORT`, as the shards' are, share their port with every other such
 //! listener of the same user, so two servers would silently split the clients between them. Binding
-//! the port does not tell; whether a server answers there does.
+//! the port does not show that; a connection that is answered does.
 //!
 //! A server that was killed under `io_uring` still answers for a short time: the kernel tears its
 //! ring down after the process has ended, and the ring holds the listeners. So a port that is in
-//! use is looked at again for [`PATIENCE`].
+//! use is tried again for [`PATIENCE`].
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// How long a port that is in use is waited for. A killed server's listeners are gone within half a
-/// second.
+/// How long the server waits for a port that is in use. A killed server's listeners are gone within
+/// half a second.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The time between two looks at a port that is in use.
+/// The time between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A port that the shards' listeners can share and nobody else can take, as long as this lives.
+/// A port that the shards' listeners share and no other user can take, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     address: SocketAddr,
@@ -29,7 +29,7 @@ pub(crate) struct Reserved {
 }
 
 impl Reserved {
-    /// The address, with the port that was chosen if any would do.
+    /// The address, with the port that the system chose for port 0.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -88,7 +88,7 @@ fn is_answered(address: SocketAddr) -> bool {
     const ANSWER_MAX: Duration = Duration::from_secs(1);
     match TcpStream::connect_timeout(&address, ANSWER_MAX) {
         Ok(_) => true,
-        // A listener that is overrun lets clients wait.
+        // A listener with a full backlog lets clients wait.
         Err(error) => error.kind() == ErrorKind::TimedOut,
     }
 }

@@ -1,10 +1,9 @@
-//! The client: a purgatory of what it waits for.
+//! The client, which keeps its attempts in a purgatory.
 //!
 //! Each attempt has a number of its own, goes over one of the connections, and watches its number
-//! for as long as a timeout. An answer checks the number that it carries: if an attempt watches it,
-//! that one is complete, and if none does, the answer is late. An attempt that expires is followed
-//! by another one, up to a limit. Whichever comes first, answer or deadline, the purgatory sees to
-//! it that an attempt has one end.
+//! until its timeout. An answer checks the number that it carries: it completes the attempt that
+//! watches this number, or it is late if no attempt does. An attempt that expires is followed by
+//! another attempt, up to a limit. Each attempt ends once, by its answer or by its deadline.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -12,7 +11,8 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use corewheel::{Operation, Purgatory, PurgatoryStats, Timers, Watch};
+use corewheel::Timers;
+use corewheel::purgatory::{Operation, Purgatory, PurgatoryStats};
 use tokio::sync::Notify;
 
 use crate::connection::{self, Network, Outbox};
@@ -23,17 +23,17 @@ pub(crate) const TIMEOUT: Duration = Duration::from_millis(50);
 const ATTEMPTS_MAX: u32 = 3;
 /// How many requests are in flight at once.
 const WINDOW: u32 = 256;
-/// What the client sends last over each connection.
+/// The last number that the client sends over each connection.
 pub(crate) const BYE: u64 = u64::MAX;
 
-/// What became of the requests.
+/// How the requests ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) answered: u64,
     pub(crate) timed_out: u64,
     pub(crate) attempts: u64,
     pub(crate) retried: u64,
-    /// Answers for which nobody waited any more.
+    /// Answers to attempts that had expired.
     pub(crate) late: u64,
     pub(crate) purgatory: PurgatoryStats,
 }
@@ -41,15 +41,16 @@ pub(crate) struct Counts {
 struct Client {
     in_flight: Purgatory<u64, Attempt>,
     outboxes: Vec<Rc<Outbox>>,
-    counts: Cell<Counts>,
-    /// Requests that are still to be made.
+    counts: RefCell<Counts>,
+    /// Requests that are not sent yet.
     left: Cell<u32>,
-    /// Requests that have not ended.
+    /// Requests that are sent and have not ended.
     open: Cell<u32>,
     /// The answer that has just come.
     answer: Cell<Option<u64>>,
-    /// Connections that are closed, and why if not by their end.
+    /// How many connections are closed.
     closed: Cell<usize>,
+    /// Why a connection or a request has failed.
     failed: RefCell<Option<io::Error>>,
     changed: Notify,
 }
@@ -57,9 +58,9 @@ struct Client {
 /// A request that was sent and waits for its answer.
 struct Attempt {
     number: u64,
-    /// The how-manieth of its request, from 1.
+    /// Which attempt of its request it is, from 1.
     nth: u32,
-    /// It waits in what the client owns, so it must not own the client.
+    /// Weak, as the client owns the purgatory that holds the attempt.
     client: Weak<Client>,
 }
 
@@ -71,24 +72,24 @@ impl Operation for Attempt {
 
     fn completed(self) {
         let Some(client) = self.client.upgrade() else { return };
-        client.count(|counts| counts.answered += 1);
+        client.counts.borrow_mut().answered += 1;
         client.end_one();
     }
 
     fn expired(self) {
         let Some(client) = self.client.upgrade() else { return };
         if self.nth < ATTEMPTS_MAX {
-            client.count(|counts| counts.retried += 1);
+            client.counts.borrow_mut().retried += 1;
             client.send(self.nth + 1);
         } else {
-            client.count(|counts| counts.timed_out += 1);
+            client.counts.borrow_mut().timed_out += 1;
             client.end_one();
         }
     }
 }
 
-/// Makes so many requests and waits until each has ended, and until the server has sent what it
-/// owed.
+/// Makes so many requests, waits until each has ended, and until the server has closed all
+/// connections.
 pub(crate) async fn ask<N: Network>(
     timers: &Timers,
     address: SocketAddr,
@@ -96,9 +97,9 @@ pub(crate) async fn ask<N: Network>(
     requests: u32,
 ) -> io::Result<Counts> {
     let client = Rc::new(Client {
-        in_flight: Purgatory::new(timers),
+        in_flight: timers.purgatory(),
         outboxes: (0..connections).map(|_| Rc::default()).collect(),
-        counts: Cell::default(),
+        counts: RefCell::default(),
         left: Cell::new(requests),
         open: Cell::new(0),
         answer: Cell::new(None),
@@ -124,11 +125,11 @@ pub(crate) async fn ask<N: Network>(
         outbox.send(BYE);
     }
     client.until(|client| client.closed.get() == client.outboxes.len()).await?;
-    Ok(Counts { purgatory: client.in_flight.stats(), ..client.counts.get() })
+    Ok(Counts { purgatory: client.in_flight.stats(), ..client.counts.take() })
 }
 
 impl Client {
-    /// Makes requests until as many as may be are in flight.
+    /// Makes requests until the window is full.
     fn fill(self: &Rc<Self>) {
         while self.open.get() < WINDOW && self.left.get() > 0 {
             self.left.set(self.left.get() - 1);
@@ -138,17 +139,15 @@ impl Client {
     }
 
     fn send(self: &Rc<Self>, nth: u32) {
-        let number = self.counts.get().attempts;
+        let number = self.counts.borrow().attempts;
         let operation = Attempt { number, nth, client: Rc::downgrade(self) };
         match self.in_flight.try_complete_else_watch(operation, TIMEOUT, [number]) {
-            Ok(Watch::Watched(_)) => {
-                self.count(|counts| counts.attempts += 1);
+            Ok(_watched) => {
+                self.counts.borrow_mut().attempts += 1;
                 self.outboxes[number as usize % self.outboxes.len()].send(number);
             }
-            Ok(Watch::Completed) => unreachable!("nobody answers what was not sent"),
             Err(refused) => {
-                let error = io::Error::other(refused.to_string());
-                *self.failed.borrow_mut() = Some(error);
+                *self.failed.borrow_mut() = Some(io::Error::other(refused.kind()));
                 self.changed.notify_one();
             }
         }
@@ -157,7 +156,7 @@ impl Client {
     fn receive(&self, answer: u64) {
         self.answer.set(Some(answer));
         if self.in_flight.check_and_complete(&answer) == 0 {
-            self.count(|counts| counts.late += 1);
+            self.counts.borrow_mut().late += 1;
         }
         self.answer.set(None);
     }
@@ -168,13 +167,13 @@ impl Client {
         self.changed.notify_one();
     }
 
-    /// Waits until something is so, or until a connection has failed.
-    async fn until(&self, is_so: impl Fn(&Self) -> bool) -> io::Result<()> {
+    /// Waits until a condition holds, or until something has failed.
+    async fn until(&self, holds: impl Fn(&Self) -> bool) -> io::Result<()> {
         loop {
             if let Some(error) = self.failed.take() {
                 return Err(error);
             }
-            if is_so(self) {
+            if holds(self) {
                 return Ok(());
             }
             if self.closed.get() == self.outboxes.len() {
@@ -182,11 +181,5 @@ impl Client {
             }
             self.changed.notified().await;
         }
-    }
-
-    fn count(&self, count: impl FnOnce(&mut Counts)) {
-        let mut counts = self.counts.get();
-        count(&mut counts);
-        self.counts.set(counts);
     }
 }

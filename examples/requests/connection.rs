@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use tokio::sync::Notify;
 
-/// What both sides need of a runtime.
+/// The sockets of a runtime.
 pub(crate) trait Network: 'static {
     type Listener;
     type Stream: Stream + 'static;
@@ -20,7 +20,7 @@ pub(crate) trait Network: 'static {
     fn spawn(task: impl Future<Output = ()> + 'static);
 }
 
-/// A future that is dropped before it is done has neither read nor written anything.
+/// A `read` or `write` that is dropped before it is done has neither read nor written a byte.
 pub(crate) trait Stream {
     async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
     async fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
@@ -31,7 +31,7 @@ pub(crate) trait Stream {
 const FRAME_BYTES: usize = 8;
 const BUFFER_BYTES: usize = 512 * FRAME_BYTES;
 
-/// What is to be sent over a connection, by whoever is on its core.
+/// The bytes to be sent over a connection. The tasks and callbacks of its core share it.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     bytes: RefCell<Vec<u8>>,
@@ -45,14 +45,15 @@ impl Outbox {
         self.changed.notify_one();
     }
 
-    /// Nothing more will be sent: the connection is closed when everything is.
+    /// Closes the connection when all bytes are sent.
     pub(crate) fn finish(&self) {
         self.finished.set(true);
         self.changed.notify_one();
     }
 }
 
-/// Sends what is put into the outbox and hands on what comes, until either side has finished.
+/// Sends the bytes of the outbox and calls `received` for each number that comes, until either side
+/// has finished.
 pub(crate) async fn run(
     mut stream: impl Stream,
     outbox: &Outbox,
@@ -91,7 +92,7 @@ async fn exchange(
                     for frame in frames {
                         received(u64::from_be_bytes(*frame));
                     }
-                    // What is left is the beginning of the next one.
+                    // The rest is the beginning of the next frame.
                     let whole = filled - filled % FRAME_BYTES;
                     buffer.copy_within(whole..filled, 0);
                     filled -= whole;

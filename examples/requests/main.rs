@@ -1,17 +1,17 @@
 //! Requests and responses over real sockets, with a timeout for each request and retries: a client
-//! that keeps what it waits for in a [`Purgatory`](corewheel::Purgatory), and a server that
+//! that keeps its attempts in a [`Purgatory`](corewheel::purgatory::Purgatory), and a server that
 //! answers at once, late, or never.
 //!
-//! Server and client are on different shards if there are two, and talk over some connections. The
+//! Server and client are on different shards if there are two, and talk over four connections. The
 //! server forgets some requests and is too slow with others; the client asks again, gives up after
-//! three attempts, and drops answers that nobody waits for any more. At the end both count what
-//! they have sent and got, and it must add up, or the exit code is 1.
+//! three attempts, and drops late answers. At the end the counts of both sides must add up, or the
+//! exit code is 1.
 //!
 //! ```text
 //! cargo run --release --example requests -- --runtime tokio --requests 10000
 //! ```
 //!
-//! What to copy into a client of your own: [`client`], which knows nothing of the runtime.
+//! The module to copy into a client of your own is [`client`], which names no runtime.
 
 #![allow(clippy::print_stdout, reason = "it is a command")]
 
@@ -28,15 +28,15 @@ use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
-use corewheel::{ShutdownPolicy, TimerService, Timers};
+use clap::Parser;
+use corewheel::{Runtime, ShutdownPolicy, TimerService, Timers};
 
-/// A client that asks a server, with a timeout for each request and retries.
+/// A client and a server, with a timeout for each request and retries.
 #[derive(Parser, Debug)]
 #[command(name = "requests", version)]
 struct Options {
-    /// What the shards run on.
-    #[arg(long, default_value = "auto")]
+    /// The runtime of the shards.
+    #[arg(long, default_value = "auto", value_name = "auto|glommio|tokio", value_parser = runtime)]
     runtime: Runtime,
 
     /// How many requests there are.
@@ -44,34 +44,25 @@ struct Options {
     requests: u32,
 }
 
-#[derive(Clone, Copy, ValueEnum, Debug)]
-enum Runtime {
-    /// Glommio where `io_uring` works, else tokio.
-    Auto,
-    Glommio,
-    Tokio,
-}
-
-impl From<Runtime> for corewheel::Runtime {
-    fn from(runtime: Runtime) -> Self {
-        match runtime {
-            Runtime::Auto => Self::Auto,
-            Runtime::Glommio => Self::Glommio,
-            Runtime::Tokio => Self::Tokio,
-        }
+fn runtime(name: &str) -> Result<Runtime, &'static str> {
+    match name {
+        "auto" => Ok(Runtime::GlommioOrTokio),
+        "glommio" => Ok(Runtime::Glommio),
+        "tokio" => Ok(Runtime::Tokio),
+        _ => Err("use auto, glommio or tokio"),
     }
 }
 
 /// How many connections the client has to the server.
 const CONNECTIONS: usize = 4;
-/// By then both have ended, unless something is wrong.
+/// Far longer than client and server take.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 fn main() -> ExitCode {
     match run(&Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Without a standard error there is nobody to tell but the exit code.
+            // If standard error is closed, the exit code alone tells of the failure.
             let _ = writeln!(stderr(), "requests: {error}");
             ExitCode::FAILURE
         }
@@ -81,13 +72,12 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let builder = TimerService::builder().name("requests").shards(cores.min(2));
-    let service = builder.runtime(options.runtime.into()).start()?;
-    println!("runtime: {} ({})", service.runtime(), service.runtime_reason());
+    let service = builder.runtime(options.runtime).start()?;
+    println!("runtime: {} ({})", service.stats().runtime, service.runtime_reason());
     let (client, server) = match service.runtime() {
         #[cfg(target_os = "linux")]
-        "glommio" => talk::<on_glommio::Glommio>(&service, options.requests)?,
-        "tokio" => talk::<on_tokio::Tokio>(&service, options.requests)?,
-        _ => return Err("no runtime for connections works here".into()),
+        Some(Runtime::Glommio) => talk::<on_glommio::Glommio>(&service, options.requests)?,
+        _ => talk::<on_tokio::Tokio>(&service, options.requests)?,
     };
     let report = service.shutdown(ShutdownPolicy::Return)?;
     let unfired: usize = report.shards.iter().map(|shard| shard.unfired as usize).sum();
@@ -127,7 +117,7 @@ fn say(client: &client::Counts, server: &server::Counts) {
     println!("the server answered {at_once} at once, {late} late and {never} never");
 }
 
-/// Whether everything that was sent has come to exactly one end.
+/// Checks that every request and every attempt has ended exactly once.
 fn check(
     requests: u32,
     client: &client::Counts,
@@ -141,15 +131,17 @@ fn check(
         ("attempts that were watched", client.attempts, purgatory.accepted),
         ("answers in time", client.answered, purgatory.completed),
         ("deadlines", client.retried + client.timed_out, purgatory.expired),
-        ("attempts that wait still", 0, purgatory.delayed),
-        ("what the server got", client.attempts, server.at_once + server.late + server.never),
+        ("attempts that still wait", 0, purgatory.delayed),
+        (
+            "requests that the server received",
+            client.attempts,
+            server.at_once + server.late + server.never,
+        ),
         ("answers", server.at_once + server.late, client.answered + client.late),
         ("timers that are left", 0, unfired as u64),
     ];
-    for (what, one, other) in sums {
-        if one != other {
-            return Err(format!("{what} do not add up: {one} and {other}"));
-        }
-    }
-    Ok(())
+    let wrong = sums.into_iter().find(|(_, left, right)| left != right);
+    wrong.map_or(Ok(()), |(name, left, right)| {
+        Err(format!("{name} do not add up: {left} and {right}"))
+    })
 }

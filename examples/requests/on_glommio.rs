@@ -43,8 +43,8 @@ impl Network for Glommio {
 
 impl Stream for TcpStream {
     async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // What is there already is read without a wait, so a peer that sends all the time would
-        // never let the core's other tasks run.
+        // Bytes that are there already are read without a wait, so without this a peer that sends
+        // all the time would keep the core's other tasks from running.
         glommio::yield_if_needed().await;
         AsyncReadExt::read(self, buffer).await
     }

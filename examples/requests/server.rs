@@ -14,12 +14,12 @@ use tokio::sync::Notify;
 use crate::client::{BYE, TIMEOUT};
 use crate::connection::{self, Network, Outbox};
 
-/// Of so many requests, one is answered too late and another one never.
+/// The server answers one in so many requests too late, and as many never.
 const UNLUCKY: u32 = 8;
-/// How long a late answer takes: when it comes, nobody waits for it.
+/// How long a late answer takes: its attempt has expired when it comes.
 const LATE: Duration = TIMEOUT.saturating_mul(3);
 
-/// What became of the requests.
+/// How the requests were answered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) at_once: u64,
@@ -34,15 +34,15 @@ struct Server {
     changed: Notify,
 }
 
-/// One connection, as the server sees it.
+/// The server's side of one connection.
 #[derive(Debug)]
 struct Session {
     server: Rc<Server>,
     timers: Timers,
     outbox: Outbox,
-    /// Answers that are still to be sent.
+    /// Late answers that are not sent yet.
     owed: Cell<usize>,
-    /// The client has asked everything.
+    /// The client sends no more requests.
     leaving: Cell<bool>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) async fn serve<N: Network>(
             listener
         }
         Err(error) => {
-            // It is told to the one who waits for the address.
+            // The main thread waits for the address, and reports the error.
             drop(ready.send(Err(error)));
             return Ok(Counts::default());
         }
@@ -76,7 +76,7 @@ pub(crate) async fn serve<N: Network>(
         N::spawn(async move {
             let mut rng = Rng::with_seed(number as u64);
             let received = |request| receive(&session, request, &mut rng);
-            // A client that leaves without a word is missed when it is counted what came.
+            // If the connection has failed, the counts do not add up.
             let _ = connection::run(stream, &session.outbox, received).await;
             session.server.closed.set(session.server.closed.get() + 1);
             session.server.changed.notify_one();
@@ -103,12 +103,11 @@ fn receive(session: &Rc<Session>, request: u64, rng: &mut Rng) {
                 late.outbox.send(request);
                 late.leave();
             };
-            session.owed.set(session.owed.get() + 1);
-            // A shard that has no room for another timer answers never.
+            // Without room for another timer, the request is never answered.
             if session.timers.schedule_fn(LATE, answer).is_ok() {
+                session.owed.set(session.owed.get() + 1);
                 counts.late += 1;
             } else {
-                session.owed.set(session.owed.get() - 1);
                 counts.never += 1;
             }
         }
@@ -121,7 +120,7 @@ fn receive(session: &Rc<Session>, request: u64, rng: &mut Rng) {
 }
 
 impl Session {
-    /// Closes the connection once the client is leaving and has what it is owed.
+    /// Closes the connection once the client is leaving and all late answers are sent.
     fn leave(&self) {
         if self.leaving.get() && self.owed.get() == 0 {
             self.outbox.finish();

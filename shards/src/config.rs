@@ -1,59 +1,61 @@
-//! How a shard is to be made, and what is wrong with it if it cannot.
+//! The configuration of a shard, and the error for a configuration that cannot be used.
 
 use core::fmt;
 
 use crate::tick::Tick;
 
-/// Which wheel a shard turns.
+/// The kind of wheel that a shard uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum WheelKind {
-    /// A first level of [`ShardConfig::slots`] and overflow levels above it. Right for nearly
-    /// everything.
+    /// A first level of [`ShardConfig::slots`] and overflow levels above it. Suits nearly every
+    /// workload.
     #[default]
     Hierarchical,
-    /// One level of [`ShardConfig::slots`]; what does not fit into a round waits for later rounds
-    /// and is walked past in each. Right where nearly all delays are shorter than a round.
+    /// One level of [`ShardConfig::slots`]. A timer whose delay is longer than a round is looked at
+    /// again in each round until its deadline. Suits workloads in which nearly all delays are
+    /// shorter than a round.
     Hashed,
 }
 
-/// How a [`Shard`](crate::Shard) is to be made.
+/// The configuration of a [`Shard`](crate::Shard).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShardConfig {
-    /// The most timers at once, granted keys included: 1 to 2³⁰. Room for them is reserved at once,
-    /// 33 bytes each for an 8-byte task, and touched as it comes into use.
+    /// The most timers at once, granted keys included: 1 to 2³⁰. [`Shard::new`](crate::Shard::new)
+    /// reserves memory for all of them, 33 bytes each for an 8-byte payload; the shard first writes
+    /// to this memory as timers are scheduled.
     pub capacity: u32,
-    /// Which wheel.
+    /// The kind of wheel.
     pub wheel: WheelKind,
-    /// Slots of the first level, or of the only one: 2 to 65,536, rounded up to a power of two.
+    /// Slots of the first level, or of the only level: 2 to 65,536, rounded up to a power of two.
     pub slots: u32,
     /// Slots of each level above the first: 2 to 4,096, rounded up to a power of two.
     pub level_slots: u32,
-    /// Where time begins.
+    /// The tick at which the shard begins. It cannot go back to an earlier tick.
     pub start: Tick,
 }
 
 impl ShardConfig {
-    /// The most timers a shard can be made for.
+    /// The highest [`capacity`](Self::capacity).
     pub const CAPACITY_MAX: u32 = 1 << 30;
-    /// The most slots of a first level.
+    /// The most [`slots`](Self::slots) of the first level.
     pub const SLOTS_MAX: u32 = 1 << 16;
-    /// The most slots of a level above the first.
+    /// The most [`level_slots`](Self::level_slots) of a level above the first.
     pub const LEVEL_SLOTS_MAX: u32 = 1 << 12;
 
-    /// Checks every field.
+    /// Checks that every field is within its limits.
     ///
     /// # Errors
     ///
-    /// The first field that is out of its limits.
+    /// [`ConfigError::OutOfRange`] for the first field that is out of its limits.
     pub fn check(&self) -> Result<(), ConfigError> {
-        in_range("capacity", self.capacity, 1, Self::CAPACITY_MAX)?;
-        in_range("slots", self.slots, 2, Self::SLOTS_MAX)?;
-        in_range("level_slots", self.level_slots, 2, Self::LEVEL_SLOTS_MAX)
+        check_range("capacity", self.capacity, 1, Self::CAPACITY_MAX)?;
+        check_range("slots", self.slots, 2, Self::SLOTS_MAX)?;
+        check_range("level_slots", self.level_slots, 2, Self::LEVEL_SLOTS_MAX)
     }
 }
 
 impl Default for ShardConfig {
-    /// 2²⁰ timers, a hierarchical wheel with 256 slots on every level, time beginning at 0.
+    /// 2²⁰ timers and a hierarchical wheel with 256 slots on every level that begins at tick 0.
     fn default() -> Self {
         Self {
             capacity: 1 << 20,
@@ -65,7 +67,7 @@ impl Default for ShardConfig {
     }
 }
 
-fn in_range(field: &'static str, value: u32, min: u32, max: u32) -> Result<(), ConfigError> {
+fn check_range(field: &'static str, value: u32, min: u32, max: u32) -> Result<(), ConfigError> {
     if (min..=max).contains(&value) {
         Ok(())
     } else {
@@ -73,7 +75,7 @@ fn in_range(field: &'static str, value: u32, min: u32, max: u32) -> Result<(), C
     }
 }
 
-/// Why a shard cannot be made.
+/// Why [`Shard::new`](crate::Shard::new) cannot make a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -81,16 +83,16 @@ pub enum ConfigError {
     OutOfRange {
         /// The field's name.
         field: &'static str,
-        /// What it was set to.
+        /// The value of the field.
         value: u32,
-        /// The least it can be.
+        /// The lowest value that the field can have.
         min: u32,
-        /// The most it can be.
+        /// The highest value that the field can have.
         max: u32,
     },
-    /// The allocator refused the room for `capacity` timers.
+    /// The allocator refused the memory for `capacity` timers.
     OutOfMemory {
-        /// What [`ShardConfig::capacity`] was set to.
+        /// The value of [`ShardConfig::capacity`].
         capacity: u32,
     },
 }
@@ -102,7 +104,7 @@ impl fmt::Display for ConfigError {
                 write!(f, "{field} is {value}; set it to between {min} and {max}")
             }
             Self::OutOfMemory { capacity } => {
-                write!(f, "capacity is {capacity}, for which there is no memory; set it lower")
+                write!(f, "there is no memory for a capacity of {capacity}; set it lower")
             }
         }
     }

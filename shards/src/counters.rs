@@ -1,10 +1,10 @@
-//! What a shard has done since it was made.
+//! The counters of a shard since it was made.
 
-/// Counts of one shard: plain numbers that only grow. All of them are sums but [`pending_max`],
-/// which is a maximum.
+/// The counters of one shard: plain numbers that only grow. All of them are sums, except
+/// [`pending_max`], which is a maximum.
 ///
-/// After every step, `pending = scheduled − fired − cancelled − returned`, where `scheduled` is
-/// [`scheduled_local`] and [`scheduled_remote`] together.
+/// After every operation, `pending = scheduled − fired − cancelled − returned`, where `scheduled`
+/// is the sum of [`scheduled_local`] and [`scheduled_remote`].
 ///
 /// [`pending_max`]: Self::pending_max
 /// [`scheduled_local`]: Self::scheduled_local
@@ -14,34 +14,36 @@
 pub struct Counters {
     /// Timers scheduled by [`Shard::schedule`](crate::Shard::schedule).
     pub scheduled_local: u64,
-    /// Timers that came after their granted key, cancelled ones included.
+    /// Timers that arrived for a granted key, those included that a cancel overtook.
     pub scheduled_remote: u64,
-    /// Timers handed out as expired.
+    /// Timers handed out by [`Shard::pop_expired`](crate::Shard::pop_expired).
     pub fired: u64,
     /// Timers cancelled before they fired.
     pub cancelled: u64,
-    /// Of the cancelled, those whose cancel came before the timer did.
+    /// Of the cancelled timers, those whose cancel came before the timer arrived.
     pub overtaken: u64,
-    /// Timers handed back unfired by [`Shard::drain`](crate::Shard::drain).
+    /// Timers returned by [`Shard::drain`](crate::Shard::drain).
     pub returned: u64,
     /// Schedules refused because the shard was full.
     pub refused: u64,
     /// Cancels and resets whose key named no pending timer.
     pub stale: u64,
-    /// Deadlines moved by a store: the entry stays where it is.
+    /// Resets to a later or equal deadline, which is one store: the entry of the timer stays where
+    /// it is.
     pub reset_lazy: u64,
-    /// Deadlines moved earlier, which takes a new entry.
+    /// Resets to an earlier deadline, which takes a new entry.
     pub reset_relinked: u64,
-    /// Entries filed anew as time came closer to their deadline, or because it had been moved.
+    /// Entries filed again because time came closer to their deadline, or because the timer had
+    /// been reset to a later deadline or was postponed.
     pub cascaded: u64,
     /// Stale entries dropped.
     pub swept: u64,
-    /// The most timers that were pending at once.
+    /// The highest number of timers that were pending at once.
     pub pending_max: u64,
 }
 
 impl Counters {
-    /// What is pending by these counts.
+    /// How many timers are pending according to these counters.
     pub const fn pending(&self) -> u64 {
         self.scheduled_local + self.scheduled_remote - self.fired - self.cancelled - self.returned
     }

@@ -1,16 +1,16 @@
-//! The name of a timer within its shard.
+//! The key that names a timer within its shard.
 
 use core::fmt;
 use core::num::NonZeroU32;
 
 /// Names one timer of one shard: a slot of its slab and the generation of that slot.
 ///
-/// A key stays harmless for ever. Once its timer has fired or was cancelled, the slot's generation
-/// has moved on and every use of the key is answered as stale. A slot whose generations are used
-/// up (2³¹ timers in this one slot) is retired rather than wrapped, so that a key never comes to
-/// mean somebody else's timer.
+/// A key never names another timer. Once its timer has fired or was cancelled, the slot has another
+/// generation, and every operation reports the key as stale or, until the slot is used again, as
+/// already fired. A slot whose generations are used up (2³¹ timers in this slot) is retired and
+/// never starts again from the first generation.
 ///
-/// 8 bytes, and so is `Option<TimerKey>`.
+/// `TimerKey` and `Option<TimerKey>` have 8 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TimerKey {
     index: u32,
@@ -18,16 +18,19 @@ pub struct TimerKey {
 }
 
 impl TimerKey {
-    /// The key with these parts, as read back from [`index`](Self::index) and
-    /// [`generation`](Self::generation).
+    /// The key with these parts, which [`index`](Self::index) and
+    /// [`generation`](Self::generation) of a key return.
     ///
-    /// Parts that no shard has handed out make a key that is answered as stale.
+    /// A key with parts that the shard has not handed out is reported as stale.
     #[inline]
     pub const fn from_parts(index: u32, generation: NonZeroU32) -> Self {
         Self { index, generation }
     }
 
-    /// The slot of the slab.
+    /// The index of the slot in the slab, less than [`ShardConfig::capacity`] for a key that a
+    /// shard has handed out.
+    ///
+    /// [`ShardConfig::capacity`]: crate::ShardConfig::capacity
     #[inline]
     pub const fn index(self) -> u32 {
         self.index

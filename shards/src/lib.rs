@@ -1,18 +1,18 @@
-//! What one core of [corewheel](https://docs.rs/corewheel) owns: a timing wheel, a generational
-//! slab of timers, what is due, and counters.
+//! The timers of one core of [corewheel](https://docs.rs/corewheel): a timing wheel, a generational
+//! slab of timers and counters, owned by a [`Shard`].
 //!
-//! Everything here is sans-IO. There is no clock, no thread, no atomic and no async in this crate;
-//! time is an argument, and the compiler keeps the promise by leaving `std` out. Use it directly to
-//! put a timing wheel into a loop of your own around `poll` or `epoll`:
-//! [`Shard::next_deadline`] goes in as the timeout, [`Shard::advance`] and [`Shard::pop_expired`]
-//! come out. Use `corewheel` for the service with threads, lanes between cores and a clock.
+//! The crate is sans-IO: it has no clock, no thread, no atomic and no async. Time is an argument,
+//! and `#![no_std]` lets the compiler check this. Use the crate directly to put a timing wheel into
+//! your own loop around `poll` or `epoll`: the loop passes [`Shard::next_deadline`] as the timeout,
+//! and after the wait calls [`Shard::advance`] and [`Shard::pop_expired`]. Use `corewheel` for the
+//! service with threads, lanes between cores and a clock. [`TickLength`] converts between
+//! nanoseconds and the ticks that a shard counts in.
 //!
-//! A [`Shard`] is the place to begin.
-//!
-//! No task runs here, and a task is dropped only with its shard, as a `Vec` drops what it holds: if
-//! one panics in its `Drop`, the others are dropped while the thread unwinds, and a second panic
-//! aborts the process. A caller whose tasks may panic there takes them out with [`Shard::drain`],
-//! which hands them out one at a time, and drops each under `catch_unwind`, as `corewheel` does.
+//! A shard calls no payload, and drops payloads only when it is dropped itself, as a `Vec` drops
+//! its elements: if the `Drop` of one payload panics, the others are dropped while the thread
+//! unwinds, and a second panic aborts the process. A caller with payloads whose `Drop` may panic
+//! takes them out one at a time with [`Shard::drain`] and drops each under `catch_unwind`, as
+//! `corewheel` does.
 #![no_std]
 #![forbid(unsafe_code)]
 

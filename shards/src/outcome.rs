@@ -1,11 +1,11 @@
-//! What the methods of a shard answer.
+//! The outcomes that the methods of a shard return, and the budget of a turn.
 
 use core::fmt;
 
 use crate::key::TimerKey;
 use crate::tick::Tick;
 
-/// The shard has no slot left; the task comes back.
+/// The shard has no slot left; the error returns the payload.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Full<T>(pub T);
 
@@ -23,92 +23,100 @@ impl<T> fmt::Display for Full<T> {
 
 impl<T> core::error::Error for Full<T> {}
 
-/// A timer that is due, handed out to be delivered.
+/// A timer that a shard hands out: an expired one, or a pending one from
+/// [`Shard::drain`](crate::Shard::drain).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Expired<T> {
-    /// What it was known by. Stale from now on.
+    /// The key that named the timer. It names no timer any more.
     pub key: TimerKey,
-    /// When it was due.
+    /// The deadline of the timer.
     pub deadline: Tick,
-    /// What it was scheduled with.
-    pub task: T,
+    /// The payload with which the timer was scheduled.
+    pub payload: T,
 }
 
-/// What became of a cancel.
-#[must_use = "it says whether the timer can still fire, and holds its task"]
+/// The outcome of [`Shard::cancel`](crate::Shard::cancel).
+#[must_use = "it says whether the timer can still fire, and holds its payload"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CancelOutcome<T> {
     /// The timer has not fired and will not.
     Cancelled {
-        /// When it would have been due.
+        /// The deadline of the timer.
         deadline: Tick,
-        /// What it was scheduled with.
-        task: T,
+        /// The payload with which the timer was scheduled.
+        payload: T,
     },
-    /// The key is granted and its timer has not come yet; it will be dropped when it does.
+    /// The key is granted and its timer has not arrived yet; [`Shard::arm`](crate::Shard::arm) will
+    /// return the payload as [`ArmOutcome::Overtaken`].
     Overtook,
-    /// The timer has fired. Told until its slot is used again; [`Stale`](Self::Stale) thereafter.
+    /// The timer has fired. Reported until the slot of the timer is used again, and after that as
+    /// [`Stale`](Self::Stale).
     AlreadyFired,
-    /// The key names no timer: it was cancelled before, fired long ago, or never was.
+    /// The key names no timer: the timer was cancelled or returned before, fired before its slot
+    /// was used again, or never existed.
     Stale,
 }
 
 impl<T> CancelOutcome<T> {
-    /// The task, if this cancel won.
-    pub fn task(self) -> Option<T> {
+    /// The payload, if the outcome is [`Cancelled`](Self::Cancelled).
+    pub fn payload(self) -> Option<T> {
         match self {
-            Self::Cancelled { task, .. } => Some(task),
+            Self::Cancelled { payload, .. } => Some(payload),
             _ => None,
         }
     }
 }
 
-/// What became of a reset.
-#[must_use = "it says whether there was still a timer to move"]
+/// The outcome of [`Shard::reset`](crate::Shard::reset).
+#[must_use = "it says whether there was still a timer to reset"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ResetOutcome {
-    /// The timer is due at the new deadline.
-    Moved,
-    /// The key is granted and its timer has not come yet; it will be due at the new deadline.
+    /// The timer is pending with the new deadline.
+    Reset,
+    /// The key is granted and its timer has not arrived yet; it will have the new deadline.
     Overtook,
-    /// The timer has fired. Told until its slot is used again; [`Stale`](Self::Stale) thereafter.
+    /// The timer has fired. Reported until the slot of the timer is used again, and after that as
+    /// [`Stale`](Self::Stale).
     AlreadyFired,
-    /// The key names no timer: it was cancelled before, fired long ago, or never was.
+    /// The key names no timer: the timer was cancelled or returned before, fired before its slot
+    /// was used again, or never existed.
     Stale,
 }
 
-/// What became of a task that was sent after its granted key.
-#[must_use = "a task that was not armed is handed back"]
+/// The outcome of [`Shard::arm`](crate::Shard::arm).
+#[must_use = "it returns the payload of a timer that was not armed"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ArmOutcome<T> {
     /// The timer is pending.
     Armed,
-    /// A cancel of the key was here first. The timer counts as scheduled and cancelled.
+    /// A cancel of the key came first. The timer counts as scheduled and cancelled.
     Overtaken(T),
-    /// The key is not granted, or not any more; nothing was done.
+    /// The key is not granted, or not any more; the shard is unchanged.
     NotGranted(T),
 }
 
-/// How much one turn may do.
+/// The limits of the work of one turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
     /// The most timers to hand out.
     pub expired_max: u32,
-    /// The most entries to look at, whether they expire, cascade or turn out to be stale. May be
-    /// passed by a chunk of entries (15), and is where a turn of a larger budget has left more than
-    /// this (64 at most) in the shard's hands. The sweep is not counted: of the timers that are
-    /// handed out, cancelled or moved one in four pays for a slice of it, about 60 entries, while
-    /// there is much to sweep.
+    /// The most entries to look at, whether they expire, cascade or are stale.
+    ///
+    /// A turn may exceed it by less than a chunk of 15 entries, and also looks at the entries that
+    /// an earlier turn with a larger budget took off the wheel and did not hand out, at most 64.
+    /// The sweep of stale entries is not counted: while there are many stale entries, every fourth
+    /// operation that hands out a timer, cancels it or resets it to an earlier deadline also looks
+    /// at about 60 entries for the sweep.
     pub work_max: u32,
 }
 
 impl Budget {
-    /// As much as there is to do.
+    /// No limits.
     pub const UNLIMITED: Self = Self { expired_max: u32::MAX, work_max: u32::MAX };
 }
 
 impl Default for Budget {
-    /// 512 timers and 1,024 entries: some 40 µs of work where nothing is in the cache.
+    /// 512 timers and 1,024 entries: some 40 µs of work if nothing is in the cache.
     fn default() -> Self {
         Self { expired_max: 512, work_max: 1_024 }
     }

@@ -1,33 +1,35 @@
-//! What one core owns: a wheel, the timers in it, and what is due.
+//! The timers of one core: a wheel, a slab of timers and the entries that are due.
 //!
-//! Why not fire callbacks from here: whoever is called would find the shard borrowed. A shard hands
-//! expired timers out one by one and is free in between, so that whatever is run for one of them
-//! may schedule, cancel and reset, and a timer that is due but not handed out can still be
+//! Why not call callbacks from here: a callback would find the shard borrowed. A shard hands
+//! expired timers out one by one and is not borrowed in between, so that the code that runs for one
+//! of them may schedule, cancel and reset, and a timer that is due but not handed out can still be
 //! cancelled.
 //!
-//! Invariants: every pending timer has exactly one entry that is not stale; a timer is handed out
-//! when the wheel has reached its deadline, and the wheel never passes the tick it was told.
-//! Absent by design: a clock, a lock, an atomic, a walk over all timers.
+//! Invariants: every pending timer has exactly one live entry; the shard hands a timer out when the
+//! wheel has reached its deadline; the wheel never passes the tick of the last `advance`. Absent by
+//! design: a clock, a lock, an atomic, a walk over all timers.
 
+mod drain;
 mod peek;
 
+pub use self::drain::Drain;
 use crate::config::{ConfigError, ShardConfig, WheelKind};
 use crate::counters::Counters;
 use crate::key::TimerKey;
 use crate::outcome::{ArmOutcome, Budget, CancelOutcome, Expired, Full, ResetOutcome};
-use crate::slab::{Armed, Cancelled, Entry, Moved, Ripe, Slab, State};
+use crate::slab::{Armed, Cancelled, Entry, Popped, Reset, Slab, State};
 use crate::tick::Tick;
 use crate::wheel::{Batch, HashedWheel, HierarchicalWheel, SLICE_CHUNKS, Side, Slots, Step, Wheel};
 
 /// The timers of one core.
 ///
 /// The methods come in four families. *Commands* ([`schedule`](Self::schedule),
-/// [`cancel`](Self::cancel), [`reset`](Self::reset), [`drain`](Self::drain)) may be used at any
-/// time, between two expired timers as well. *Inputs* ([`grant`](Self::grant),
-/// [`arm`](Self::arm), [`revoke`](Self::revoke)) are for timers that come from other threads.
-/// *Time* goes in this order: [`advance`](Self::advance) says what time it is,
-/// [`pop_expired`](Self::pop_expired) is called until it returns `None`, and
-/// [`next_deadline`](Self::next_deadline) says when to advance again. *Queries* change nothing.
+/// [`cancel`](Self::cancel), [`reset`](Self::reset), [`drain`](Self::drain)) may be called at any
+/// time, also between two calls of `pop_expired`. *Inputs* ([`grant`](Self::grant),
+/// [`arm`](Self::arm), [`revoke`](Self::revoke)) are for timers that arrive from other threads.
+/// *Time* goes in this order: the caller passes the current tick to [`advance`](Self::advance),
+/// calls [`pop_expired`](Self::pop_expired) until it returns `None`, and asks
+/// [`next_deadline`](Self::next_deadline) when to advance again. *Queries* change nothing.
 ///
 /// ```
 /// use corewheel_shard::{Budget, Shard, ShardConfig, Tick};
@@ -35,13 +37,13 @@ use crate::wheel::{Batch, HashedWheel, HierarchicalWheel, SLICE_CHUNKS, Side, Sl
 /// let mut shard = Shard::new(ShardConfig::default())?;
 /// let hello = shard.schedule(Tick::new(3), "hello")?;
 /// let world = shard.schedule(Tick::new(5), "world")?;
-/// assert_eq!(shard.cancel(hello).task(), Some("hello"));
+/// assert_eq!(shard.cancel(hello).payload(), Some("hello"));
 ///
-/// // The wheel may ask to be advanced before the deadline, never after it.
+/// // `next_deadline` may return a tick before the deadline, never one after it.
 /// while let Some(tick) = shard.next_deadline() {
 ///     shard.advance(tick, Budget::default());
 ///     while let Some(expired) = shard.pop_expired() {
-///         assert_eq!((expired.key, expired.task), (world, "world"));
+///         assert_eq!((expired.key, expired.payload), (world, "world"));
 ///         assert_eq!(tick, Tick::new(5));
 ///     }
 /// }
@@ -52,26 +54,30 @@ pub struct Shard<T> {
     slab: Slab<T>,
     slots: Slots,
     wheel: Wheel,
-    /// Entries that are being handed out.
+    /// Entries that were taken off the wheel and not handed out.
     batch: Batch,
-    /// The latest tick that was told.
-    horizon: u64,
-    /// Before this tick no turn has anything to do. Zero where that is not known.
-    quiet_until: u64,
+    /// The latest tick that was passed to `advance`; at first the start of the configuration.
+    now: u64,
+    /// A turn before this tick has nothing to do. 0 if no such tick is known.
+    no_work_before: u64,
+    /// What is left of the turn's `expired_max`.
     expired_left: u32,
+    /// What is left of the turn's `work_max`.
     work_left: u32,
-    /// How many more timers may go before the stale entries are looked at.
-    sweep_in: u32,
+    /// Counted down by each operation that ends a timer or leaves a stale entry behind. At 0
+    /// `sweep_slice` runs and sets it again. At least 1 between operations.
+    operations_to_sweep: u32,
     counters: Counters,
 }
 
 /// Constructor.
 impl<T> Shard<T> {
-    /// A shard without timers, with room reserved for all it can hold.
+    /// A shard without timers, with memory reserved for the whole capacity.
     ///
     /// # Errors
     ///
-    /// A field of `config` that is out of its limits, or no memory for the capacity.
+    /// [`ConfigError`] if a field of `config` is out of its limits, or if there is no memory for
+    /// the capacity.
     pub fn new(config: ShardConfig) -> Result<Self, ConfigError> {
         config.check()?;
         let start = config.start.index();
@@ -90,11 +96,11 @@ impl<T> Shard<T> {
             slots: Slots::with_capacity(wheel_slots, config.capacity).ok_or(out_of_memory)?,
             wheel,
             batch: Batch::EMPTY,
-            horizon: start,
-            quiet_until: 0,
+            now: start,
+            no_work_before: 0,
             expired_left: 0,
             work_left: 0,
-            sweep_in: 1,
+            operations_to_sweep: 1,
             counters: Counters::default(),
         })
     }
@@ -102,87 +108,88 @@ impl<T> Shard<T> {
 
 /// Commands.
 impl<T> Shard<T> {
-    /// Adds a timer. It is handed out by the first turn at or after `deadline`; one that is due
-    /// already by the next turn.
+    /// Adds a timer. The first turn at or after `deadline` hands it out; if `deadline` has passed
+    /// already, the next turn does.
     ///
     /// Timers are handed out in the order of their deadlines, and those of one tick in the order in
-    /// which they were scheduled. A timer that is due already comes behind all timers that were due
-    /// when it was scheduled, and before all that were not.
+    /// which they were scheduled. A timer whose deadline has passed when it is scheduled comes
+    /// after all timers that are due at that time, and before all others.
     ///
     /// O(1): a slot of the slab and an entry of the wheel are written.
     ///
     /// # Errors
     ///
-    /// [`Full`] with the task, if there is no slot left.
+    /// [`Full`] with the payload, if no slot is left.
     #[inline]
-    pub fn schedule(&mut self, deadline: Tick, task: T) -> Result<TimerKey, Full<T>> {
-        match self.slab.insert(deadline.index(), task) {
+    pub fn schedule(&mut self, deadline: Tick, payload: T) -> Result<TimerKey, Full<T>> {
+        match self.slab.insert(deadline.index(), payload) {
             Ok((key, entry)) => {
                 self.counters.scheduled_local += 1;
                 self.file(entry, deadline.index());
-                self.note_pending();
+                self.update_pending_max();
                 Ok(key)
             }
-            Err(task) => {
+            Err(payload) => {
                 self.counters.refused += 1;
-                Err(Full(task))
+                Err(Full(payload))
             }
         }
     }
 
     /// Ends a timer that has not been handed out, whether it is due or not.
     ///
-    /// O(1): the timer's slot is written; its entry is left behind and swept later, some 60
-    /// entries with every fourth cancel once there are many.
+    /// O(1): the timer's slot is written. Its entry stays behind as a stale one and is swept later:
+    /// while there are many stale entries, every fourth cancel looks at some 60 entries.
     #[inline]
     pub fn cancel(&mut self, key: TimerKey) -> CancelOutcome<T> {
         match self.slab.cancel(key) {
-            Cancelled::Armed { deadline, task } => {
+            Cancelled::Armed { deadline, payload } => {
                 self.counters.cancelled += 1;
-                self.pay_for_sweep();
-                CancelOutcome::Cancelled { deadline: Tick::new(deadline), task }
+                self.count_towards_sweep();
+                CancelOutcome::Cancelled { deadline: Tick::new(deadline), payload }
             }
-            Cancelled::Other(State::Granted) => {
-                self.slab.doom(key);
+            Cancelled::NotArmed(State::Granted) => {
+                self.slab.cancel_grant(key);
                 CancelOutcome::Overtook
             }
-            Cancelled::Other(State::Fired) => {
+            Cancelled::NotArmed(State::Fired) => {
                 self.counters.stale += 1;
                 CancelOutcome::AlreadyFired
             }
-            Cancelled::Other(_) => {
+            Cancelled::NotArmed(_) => {
                 self.counters.stale += 1;
                 CancelOutcome::Stale
             }
         }
     }
 
-    /// Moves a timer that has not been handed out to another deadline.
+    /// Changes the deadline of a timer that has not been handed out.
     ///
-    /// O(1). Later is one store: the entry is filed anew when its old place comes round, and only
-    /// then does the timer take its place among those of its new tick. Earlier takes a new entry.
+    /// O(1). A later deadline is one store: the entry is filed again when its slot comes up, and
+    /// the timer comes after the timers that were filed for the new tick by then. An earlier
+    /// deadline takes a new entry.
     #[inline]
     pub fn reset(&mut self, key: TimerKey, deadline: Tick) -> ResetOutcome {
         match self.slab.reset(key, deadline.index()) {
-            Moved::Later => {
+            Reset::Later => {
                 self.counters.reset_lazy += 1;
-                ResetOutcome::Moved
+                ResetOutcome::Reset
             }
-            Moved::Earlier(entry) => {
+            Reset::Earlier(entry) => {
                 self.file(entry, deadline.index());
                 self.counters.reset_relinked += 1;
-                self.pay_for_sweep();
-                ResetOutcome::Moved
+                self.count_towards_sweep();
+                ResetOutcome::Reset
             }
-            Moved::Other(State::Granted) => {
-                self.slab.redirect(key, deadline.index());
+            Reset::NotArmed(State::Granted) => {
+                self.slab.reset_grant(key, deadline.index());
                 ResetOutcome::Overtook
             }
-            Moved::Other(State::Fired) => {
+            Reset::NotArmed(State::Fired) => {
                 self.counters.stale += 1;
                 ResetOutcome::AlreadyFired
             }
-            Moved::Other(_) => {
+            Reset::NotArmed(_) => {
                 self.counters.stale += 1;
                 ResetOutcome::Stale
             }
@@ -191,42 +198,43 @@ impl<T> Shard<T> {
 
     /// Takes all pending timers out, in no particular order, and counts them as returned.
     ///
-    /// What the iterator has not yielded when it is dropped stays pending.
+    /// Timers that the iterator has not yielded when it is dropped stay pending.
     pub fn drain(&mut self) -> Drain<'_, T> {
         Drain { shard: self, from: 0 }
     }
 }
 
-/// Inputs: timers that come from elsewhere, after a key that was given in advance.
+/// Inputs: timers that arrive from other threads, for keys that were granted in advance.
 impl<T> Shard<T> {
-    /// Reserves a slot for a timer that is still to come, and names it. `None` if there is none.
+    /// Reserves a slot for a timer that arrives later, and returns its key. `None` if no slot is
+    /// left.
     ///
     /// A granted key takes up capacity and is not pending.
     pub fn grant(&mut self) -> Option<TimerKey> {
         self.slab.grant()
     }
 
-    /// Adds the timer for a granted key.
+    /// Adds the timer of a granted key, as [`schedule`](Self::schedule) adds one.
     #[inline]
-    pub fn arm(&mut self, key: TimerKey, deadline: Tick, task: T) -> ArmOutcome<T> {
-        match self.slab.arm(key, deadline.index(), task) {
+    pub fn arm(&mut self, key: TimerKey, deadline: Tick, payload: T) -> ArmOutcome<T> {
+        match self.slab.arm(key, deadline.index(), payload) {
             Armed::At { deadline, entry } => {
                 self.counters.scheduled_remote += 1;
                 self.file(entry, deadline);
-                self.note_pending();
+                self.update_pending_max();
                 ArmOutcome::Armed
             }
-            Armed::Doomed(task) => {
+            Armed::GrantCancelled(payload) => {
                 self.counters.scheduled_remote += 1;
                 self.counters.cancelled += 1;
                 self.counters.overtaken += 1;
-                ArmOutcome::Overtaken(task)
+                ArmOutcome::Overtaken(payload)
             }
-            Armed::NotGranted(task) => ArmOutcome::NotGranted(task),
+            Armed::NotGranted(payload) => ArmOutcome::NotGranted(payload),
         }
     }
 
-    /// Takes a granted key back whose timer will not come. False if the key is not granted.
+    /// Takes back a granted key whose timer will not arrive. False if the key is not granted.
     pub fn revoke(&mut self, key: TimerKey) -> bool {
         self.slab.revoke(key)
     }
@@ -234,27 +242,27 @@ impl<T> Shard<T> {
 
 /// Time.
 impl<T> Shard<T> {
-    /// Begins a turn: says what time it is and how much may be done about it.
+    /// Begins a turn at the tick `now`, with a limit on its work.
     ///
-    /// The work itself is done by [`pop_expired`](Self::pop_expired). A tick before the last one
-    /// that was told is taken as that one.
+    /// [`pop_expired`](Self::pop_expired) does the work. If `now` is earlier than the tick of the
+    /// last turn, the turn is at the tick of the last turn.
     #[inline]
     pub fn advance(&mut self, now: Tick, budget: Budget) {
         self.expired_left = budget.expired_max;
         self.work_left = budget.work_max;
-        let now = self.horizon.max(now.index());
-        if now < self.quiet_until {
-            self.wheel.pass(now);
+        let now = self.now.max(now.index());
+        if now < self.no_work_before {
+            self.wheel.skip_to(now);
         } else {
-            // What the last turn took off the wheel and did not hand out comes first.
+            // The entries that the last turn took off the wheel and did not hand out come first.
             self.work_left = budget.work_max.saturating_sub(self.batch.len());
-            self.slots.admit_deferred(self.horizon);
+            self.slots.make_deferred_late(self.now);
         }
-        self.horizon = now;
+        self.now = now;
     }
 
-    /// Hands out the next timer that is due, until none is or the turn's budget is used up; which
-    /// of the two, [`is_behind`](Self::is_behind) tells.
+    /// Hands out the next timer that is due. `None` if no timer is due or the turn's budget is used
+    /// up; [`is_behind`](Self::is_behind) then returns true if timers may still be due.
     ///
     /// O(1) a timer, and for a gap of any length O(levels) for each tick at which timers are due.
     #[inline]
@@ -262,91 +270,92 @@ impl<T> Shard<T> {
         self.pop_expired_unless(|_| None)
     }
 
-    /// The same for timers of which some may be due later than they were scheduled: `postpone` is
-    /// asked about each that has come up, and a tick that it answers with is the timer's deadline
-    /// from then on. Its key stays what it is.
+    /// Hands out the next timer that is due and that `postpone` does not postpone.
     ///
-    /// So a deadline that moves with each packet is kept where the packet is handled anyway, at the
-    /// cost of a store, and the shard is not told before it matters. One that moves earlier has to
-    /// be [`reset`](Self::reset). A timer that is postponed to the tick of the last advance or
-    /// before comes up again in the next turn.
+    /// The shard calls `postpone` with the payload of each timer that is due. If `postpone` returns
+    /// a tick, the timer stays pending, keeps its key and has that tick as its deadline.
     ///
-    /// A timer that is postponed counts as cascaded; it uses the budget of entries, not that of
-    /// timers.
+    /// This suits a deadline that changes with each packet: the caller stores it with the
+    /// connection, at the cost of one store, and `postpone` reads it when the earlier deadline is
+    /// reached. A change to an earlier deadline needs [`reset`](Self::reset). If `postpone` returns
+    /// the tick of the last advance or an earlier one, the timer comes up again in the next turn.
+    ///
+    /// A postponed timer counts as cascaded; it uses up the budget of entries, not that of timers.
     ///
     /// # Panics
     ///
-    /// Where `postpone` panics. The timer that it was asked about stays pending, with its deadline,
-    /// and comes up again in the next call.
+    /// If `postpone` panics. The timer that it was called for stays pending, with its deadline, and
+    /// comes up again in the next call.
     #[inline]
     pub fn pop_expired_unless(
         &mut self,
         mut postpone: impl FnMut(&T) -> Option<Tick>,
     ) -> Option<Expired<T>> {
-        if self.horizon < self.quiet_until {
+        if self.now < self.no_work_before {
             return None;
         }
         loop {
             while self.expired_left > 0
                 && let Some(entry) = self.batch.first()
             {
-                // It may have been cancelled or moved since the batch was looked at.
-                let ripe = self.slab.expire(entry, self.wheel.now(), &mut postpone);
-                // Not before: where `postpone` panics, the entry is still to be handed out.
-                self.batch.skip();
-                match ripe {
-                    Ripe::Due { key, deadline, task } => {
+                // The timer may have been cancelled or reset since the batch was taken.
+                let popped = self.slab.expire(entry, self.wheel.now(), &mut postpone);
+                // Not before `expire`: if `postpone` panics, the entry must stay in the batch.
+                self.batch.remove_first();
+                match popped {
+                    Popped::Due { key, deadline, payload } => {
                         self.expired_left -= 1;
                         self.counters.fired += 1;
-                        // With one timer less, fewer stale entries are allowed.
-                        self.pay_for_sweep();
-                        return Some(Expired { key, deadline: Tick::new(deadline), task });
+                        // With fewer live timers, fewer stale entries are allowed.
+                        self.count_towards_sweep();
+                        return Some(Expired { key, deadline: Tick::new(deadline), payload });
                     }
-                    Ripe::Later(deadline) => {
+                    Popped::NotDue(deadline) => {
                         self.counters.cascaded += 1;
-                        self.file_ahead(entry, deadline);
+                        self.file_in_wheel(entry, deadline);
                     }
-                    Ripe::Postponed(deadline) => {
+                    Popped::Postponed(deadline) => {
                         self.counters.cascaded += 1;
                         self.file(entry, deadline);
                     }
-                    Ripe::Stale => self.counters.swept += 1,
+                    Popped::Stale => self.counters.swept += 1,
                 }
             }
-            if self.expired_left == 0 || !self.open_batch() {
+            if self.expired_left == 0 || !self.take_next_batch() {
                 return None;
             }
         }
     }
 
-    /// When to advance next: a tick that is not later than the earliest deadline. `None` if nothing
-    /// is pending.
+    /// When to advance next: a tick that is not later than the earliest deadline. `None` if no
+    /// timer is pending.
     ///
-    /// It may be earlier, by what is left of the level that the timer is filed in, and the turn
-    /// then only brings it nearer; so a single timer costs at most one such turn a level. At or
-    /// before the tick of the last advance if that turn left work behind.
+    /// The tick may be earlier than the deadline, on the hierarchical wheel by less than the width
+    /// of the timer's slot. A turn at such a tick only files the timer on a lower level, so a
+    /// single timer costs at most one such turn a level. The tick is at or before that of the last
+    /// advance if that turn left work behind.
     ///
     /// O(levels).
     #[inline]
     pub fn next_deadline(&self) -> Option<Tick> {
-        // Stale entries are no reason to wake up.
+        // Stale entries need no turn.
         if self.is_empty() {
             return None;
         }
         if !self.batch.is_empty() || self.slots.has_late() {
-            return Some(Tick::new(self.horizon));
+            return Some(Tick::new(self.now));
         }
-        self.wheel.next(&self.slots).map(Tick::new)
+        self.wheel.next_tick(&self.slots).map(Tick::new)
     }
 }
 
 /// Queries.
 impl<T> Shard<T> {
     /// Whether timers may be due that have not been handed out: the turn's budget did not suffice,
-    /// or something that is due was scheduled since the turn began.
+    /// or a timer whose deadline had passed was scheduled since the turn began.
     pub fn is_behind(&self) -> bool {
-        self.horizon >= self.quiet_until
-            && self.next_deadline().is_some_and(|next| next.index() <= self.horizon)
+        self.now >= self.no_work_before
+            && self.next_deadline().is_some_and(|next| next.index() <= self.now)
     }
 
     /// How many timers are pending.
@@ -360,33 +369,34 @@ impl<T> Shard<T> {
         self.len() == 0
     }
 
-    /// How many timers fit, granted keys and retired slots included.
+    /// How many timers the shard can hold. Granted keys and retired slots take up capacity.
     pub fn capacity(&self) -> usize {
         self.slab.capacity() as usize
     }
 
-    /// How many slots are reserved for timers still to come.
+    /// How many keys are granted whose timers have not arrived.
     pub fn granted(&self) -> usize {
         self.slab.granted() as usize
     }
 
-    /// How many slots have used up their generations and are out of use.
+    /// How many slots have used up their generations and hold no timer any more.
     pub fn retired(&self) -> usize {
         self.slab.retired() as usize
     }
 
-    /// How many entries the wheel holds, stale ones included: at most twice [`len`](Self::len) and
+    /// How many entries the wheel holds, stale ones included: at most twice [`len`](Self::len) plus
     /// a constant.
     pub fn entries(&self) -> usize {
         self.slots.entries() as usize + self.batch.len() as usize
     }
 
-    /// The latest tick that was told.
+    /// The latest tick that was passed to [`advance`](Self::advance); before that
+    /// [`ShardConfig::start`].
     pub fn now(&self) -> Tick {
-        Tick::new(self.horizon)
+        Tick::new(self.now)
     }
 
-    /// When a pending timer is due; `None` if `key` names none.
+    /// The deadline of a pending timer; `None` if `key` names none.
     pub fn deadline(&self, key: TimerKey) -> Option<Tick> {
         match self.slab.state(key) {
             State::Armed { deadline } => Some(Tick::new(deadline)),
@@ -394,35 +404,35 @@ impl<T> Shard<T> {
         }
     }
 
-    /// What a pending timer was scheduled with; `None` if `key` names none.
-    pub fn task(&self, key: TimerKey) -> Option<&T> {
+    /// The payload of a pending timer; `None` if `key` names none.
+    pub fn payload(&self, key: TimerKey) -> Option<&T> {
         match self.slab.state(key) {
-            State::Armed { .. } => self.slab.task(key.index()),
+            State::Armed { .. } => self.slab.payload(key.index()),
             _ => None,
         }
     }
 
-    /// What has been done so far.
+    /// The counters of the shard.
     #[inline]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Looks at everything and compares it with everything else. O(n): for tests.
+    /// Checks all invariants of the shard. O(capacity + slots + entries): for tests.
     ///
     /// # Panics
     ///
-    /// With a sentence and the values, if something is wrong with the shard.
+    /// If an invariant does not hold, with a sentence and the values.
     pub fn check_invariants(&self) {
         self.slab.check_invariants();
         self.slots.check_invariants();
-        assert_eq!(self.counters.pending(), self.len() as u64, "pending is what the counts say");
-        assert!(self.wheel.now() <= self.horizon, "the wheel is ahead of time");
+        assert_eq!(self.counters.pending(), self.len() as u64, "the counters contradict `len`");
+        assert!(self.wheel.now() <= self.now, "the wheel has passed the tick of the last advance");
         let first_side = self.slots.side(Side::Late);
         let mut live = 0;
         let mut earliest = None;
         self.slots.for_each(|slot, entry| {
-            if let Some(deadline) = self.slab.probe(entry) {
+            if let Some(deadline) = self.slab.live_deadline(entry) {
                 live += 1;
                 earliest = Some(earliest.map_or(deadline, |first: u64| first.min(deadline)));
                 if slot < first_side {
@@ -431,90 +441,95 @@ impl<T> Shard<T> {
             }
         });
         for (entry, _) in self.batch.iter() {
-            live += u64::from(self.slab.probe(entry).is_some());
+            live += u64::from(self.slab.live_deadline(entry).is_some());
         }
-        assert_eq!(live, self.len() as u64, "each pending timer has one entry that counts");
+        assert_eq!(live, self.len() as u64, "live entries and pending timers differ in number");
         let (entries, max) = (self.entries() as u64, self.slots.entries_max(live));
         assert!(entries <= max, "{entries} entries for {live} timers: more than {max}");
         if let (Some(earliest), Some(next)) = (earliest, self.next_deadline()) {
-            let bound = earliest.max(self.horizon);
-            assert!(next.index() <= bound, "next {next:?} is later than the first, {bound}");
+            let bound = earliest.max(self.now);
+            assert!(next.index() <= bound, "next deadline {next:?}, but a timer is due at {bound}");
         }
-        if self.horizon < self.quiet_until {
+        if self.now < self.no_work_before {
             let due = self.slots.has_late() || !self.batch.is_empty();
-            assert!(!due, "quiet, and something is due");
-            let next = self.wheel.next(&self.slots).unwrap_or(u64::MAX);
-            assert!(self.quiet_until <= next, "quiet until {}, past {next}", self.quiet_until);
+            assert!(!due, "entries are due before {}", self.no_work_before);
+            let next = self.wheel.next_tick(&self.slots).unwrap_or(u64::MAX);
+            assert!(self.no_work_before <= next, "{next} is before {}", self.no_work_before);
         }
-        assert!(live == 0 || self.next_deadline().is_some(), "something pending, nothing next");
+        assert!(live == 0 || self.next_deadline().is_some(), "{live} pending, no next deadline");
     }
 }
 
 impl<T> Shard<T> {
+    /// Files an entry in the wheel, or defers it to the next turn if its deadline has passed.
     #[inline]
     fn file(&mut self, entry: Entry, deadline: u64) {
-        if deadline > self.horizon {
-            self.file_ahead(entry, deadline);
+        if deadline > self.now {
+            self.file_in_wheel(entry, deadline);
         } else {
             self.slots.defer(entry);
-            self.quiet_until = 0;
+            self.no_work_before = 0;
         }
     }
 
-    /// Files an entry that the wheel has not come to.
+    /// Files an entry whose deadline the wheel has not reached.
     #[inline]
-    fn file_ahead(&mut self, entry: Entry, deadline: u64) {
+    fn file_in_wheel(&mut self, entry: Entry, deadline: u64) {
         let comes_up = self.wheel.file(&mut self.slots, entry, deadline);
-        if comes_up < self.quiet_until {
-            self.quiet_until = comes_up;
+        if comes_up < self.no_work_before {
+            self.no_work_before = comes_up;
         }
     }
 
     #[inline]
-    fn note_pending(&mut self) {
+    fn update_pending_max(&mut self) {
         let pending = u64::from(self.slab.armed());
         if pending > self.counters.pending_max {
             self.counters.pending_max = pending;
         }
     }
 
-    /// A timer has gone or has left an entry behind: pays for the removal of stale entries.
+    /// Counts an operation that ended a timer or left a stale entry behind, and sweeps a slice if
+    /// it is time.
     #[inline]
-    fn pay_for_sweep(&mut self) {
-        self.sweep_in -= 1;
-        if self.sweep_in == 0 {
-            self.sweep();
+    fn count_towards_sweep(&mut self) {
+        self.operations_to_sweep -= 1;
+        if self.operations_to_sweep == 0 {
+            self.sweep_slice();
         }
     }
 
+    /// Sweeps a slice if there are many stale entries, and decides when to look again.
     #[inline(never)]
-    fn sweep(&mut self) {
+    fn sweep_slice(&mut self) {
         let live = u64::from(self.slab.armed());
-        self.sweep_in = if self.slots.is_sweeping() || self.slots.wants_sweep(live) {
+        self.operations_to_sweep = if self.slots.is_sweeping() || self.slots.needs_sweep(live) {
             self.counters.swept += u64::from(self.slots.sweep_slice(&self.slab));
-            if self.slots.must_hurry(live) { 1 } else { SLICE_CHUNKS }
+            if self.slots.is_near_entries_max(live) { 1 } else { SLICE_CHUNKS }
         } else {
-            self.slots.until_sweep(live)
+            self.slots.operations_to_sweep(live)
         };
     }
 
-    /// Takes what is due off a slot. False if there is nothing.
-    fn take_batch(&mut self, slot: usize) -> bool {
+    /// Takes a batch of entries off a slot. False if the slot is empty.
+    fn take_batch_from(&mut self, slot: usize) -> bool {
         let taken = self.slots.take_batch(slot, self.work_left, &self.slab, &mut self.batch);
         if taken {
-            self.count_taken();
+            self.count_examined();
         }
         taken
     }
 
-    fn count_taken(&mut self) {
+    /// Subtracts the batch from the budget and counts its stale entries.
+    fn count_examined(&mut self) {
         self.work_left = self.work_left.saturating_sub(self.batch.examined());
         self.counters.swept += u64::from(self.batch.examined() - self.batch.len());
     }
 
-    /// Takes the next entries that are due, in the order of their ticks: those of the wheel up to
-    /// where late ones come in, these, and so on up to the horizon.
-    fn open_batch(&mut self) -> bool {
+    /// Takes the next batch of entries in the order of their ticks: entries of the wheel up to the
+    /// tick of the first group of late timers, then that group, and so on up to the turn's tick.
+    /// False if no entry is due or the budget is used up.
+    fn take_next_batch(&mut self) -> bool {
         loop {
             if self.work_left == 0 {
                 return false;
@@ -523,23 +538,23 @@ impl<T> Shard<T> {
             let step = self.wheel.step(
                 &mut self.slots,
                 &self.slab,
-                late_after.unwrap_or(self.horizon),
+                late_after.unwrap_or(self.now),
                 &mut self.work_left,
                 &mut self.counters,
             );
             match step {
                 Step::Due { slot } => {
-                    if self.work_left > 0 && self.take_batch(slot) {
+                    if self.work_left > 0 && self.take_batch_from(slot) {
                         return true;
                     }
                 }
                 Step::Reached { .. } if late_after.is_some() => {
                     self.slots.take_late(self.work_left, &self.slab, &mut self.batch);
-                    self.count_taken();
+                    self.count_examined();
                     return true;
                 }
                 Step::Reached { next } => {
-                    self.quiet_until = if self.slots.has_deferred() { 0 } else { next };
+                    self.no_work_before = if self.slots.has_deferred() { 0 } else { next };
                     return false;
                 }
                 Step::Exhausted => return false,
@@ -548,37 +563,17 @@ impl<T> Shard<T> {
     }
 }
 
-/// All pending timers, one by one; made by [`Shard::drain`].
-#[derive(Debug)]
-pub struct Drain<'a, T> {
-    shard: &'a mut Shard<T>,
-    from: u32,
-}
-
-impl<T> Iterator for Drain<'_, T> {
-    type Item = Expired<T>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let index = self.shard.slab.next_armed(self.from)?;
-        self.from = index + 1;
-        let (key, deadline, task) = self.shard.slab.remove(index);
-        self.shard.counters.returned += 1;
-        self.shard.pay_for_sweep();
-        Some(Expired { key, deadline: Tick::new(deadline), task })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_key_of_a_retired_slot_stays_stale() {
+    fn key_of_retired_slot_stays_stale() {
         let mut shard = Shard::new(ShardConfig { capacity: 3, ..ShardConfig::default() }).unwrap();
         shard.slab.limit_generations(3);
         let keys = [(); 6].map(|()| {
             let key = shard.schedule(Tick::new(5), ()).unwrap();
-            assert!(shard.cancel(key).task().is_some());
+            assert!(shard.cancel(key).payload().is_some());
             shard.check_invariants();
             key
         });

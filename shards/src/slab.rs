@@ -1,16 +1,17 @@
 //! The timers themselves, in one generational slab.
 //!
-//! Why not a node with links, as in an intrusive list: a timer that is cancelled or moved would
-//! have to be unlinked, which touches its two neighbours, and a slot that falls due would be a walk
-//! with one full memory latency per timer. Here a timer knows nothing of where it is filed. What is
-//! filed is an [`Entry`], the slot's index with the number of the filing, and an entry whose number
-//! is no longer the slot's is stale: whoever comes across it drops it.
+//! Why not a node with links, as in an intrusive list: a cancel or a reset would have to unlink the
+//! timer, which touches its two neighbours, and expiring a wheel slot would be a walk with one full
+//! memory latency per timer. Here a timer does not know where it is filed. The wheel holds an
+//! [`Entry`]: the slab slot's index and a filing number. An entry whose filing number differs from
+//! the slab slot's is stale, and the code that finds it drops it.
 //!
-//! Two counts tell everything. The *generation* names a life of the slot and is what keys carry:
-//! even while vacant, odd while occupied. The *filing* names the one entry that counts; it moves on
-//! when the timer is filed anew and when it ends.
+//! Each slab slot has two counters. The *generation* is part of every key: it is even while the
+//! slot is vacant and odd while it is occupied. The *filing* names the only entry of the slot that
+//! is not stale; it grows when a reset to an earlier deadline files another entry and when the
+//! timer ends.
 //!
-//! Cost: `16 + size_of::<Option<T>>()` bytes a slot, 24 for a boxed task.
+//! Cost: `16 + size_of::<Option<T>>()` bytes a slot, 24 for a boxed payload.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -20,7 +21,7 @@ use core::ops::Range;
 use crate::key::TimerKey;
 use crate::tick::Tick;
 
-/// One filing of one timer: what a slot of the wheel holds.
+/// A reference from a slot of the wheel to a timer in the slab.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Entry {
     pub(crate) index: u32,
@@ -31,87 +32,95 @@ impl Entry {
     pub(crate) const EMPTY: Self = Self { index: 0, filing: 0 };
 }
 
-/// Marks in the deadline of a slot that is granted: no timer yet, and no wish for it either.
+/// The `deadline` of a granted slot whose key was neither cancelled nor reset.
 const GRANTED: u64 = u64::MAX;
-/// Marks in the deadline of a slot that is granted and was cancelled ahead of its timer.
-const DOOMED: u64 = u64::MAX - 1;
-const _: () = assert!(Tick::NEVER.index() < DOOMED);
+/// The `deadline` of a granted slot whose key was cancelled before its timer arrived.
+const GRANT_CANCELLED: u64 = u64::MAX - 1;
+const _: () = assert!(Tick::NEVER.index() < GRANT_CANCELLED);
 
-/// Marks in the deadline of a vacant slot that its last timer fired; the rest is the free list.
+/// The bit in the `deadline` of a vacant slot that says that the last timer of the slot fired. The
+/// low 32 bits are the link of the free list.
 const FIRED: u64 = 1 << 32;
 const FREE_LIST_END: u32 = u32::MAX;
 
 #[derive(Debug)]
 struct Node<T> {
-    /// Armed: the deadline. Granted: a mark, or the deadline that a reset left in advance.
-    /// Vacant: the next free slot and how the last timer ended.
+    /// Armed: the deadline, at most [`Tick::NEVER`]. Granted: [`GRANTED`], [`GRANT_CANCELLED`] or
+    /// the deadline of a reset that overtook the timer. Vacant: the index of the next free slot and
+    /// the [`FIRED`] bit.
     deadline: u64,
-    task: Option<T>,
+    /// `Some` exactly while the slot is armed.
+    payload: Option<T>,
+    /// Odd while the slot is occupied, even while it is vacant, 0 once it is retired.
     generation: u32,
+    /// The filing number of the only entry that is not stale. It wraps.
     filing: u32,
 }
 
-/// What a key names.
+/// The state of the slot that a key names.
 pub(crate) enum State {
     Armed {
         deadline: u64,
     },
     Granted,
-    Doomed,
-    /// Not any more, and the slot still knows that its last timer fired.
+    /// Granted, and a cancel overtook the timer.
+    GrantCancelled,
+    /// The slot is vacant, and its last timer was that of the key and fired.
     Fired,
     Stale,
 }
 
-/// What a cancel comes to.
+/// The outcome of [`Slab::cancel`].
 pub(crate) enum Cancelled<T> {
     Armed {
         deadline: u64,
-        task: T,
+        payload: T,
     },
-    /// What the key names instead.
-    Other(State),
+    /// The slot is in this state, which is never [`State::Armed`], and is unchanged.
+    NotArmed(State),
 }
 
-/// What a reset comes to.
-pub(crate) enum Moved {
-    /// Later: the entry stays where it is.
+/// The outcome of [`Slab::reset`].
+pub(crate) enum Reset {
+    /// The new deadline is not earlier: the entry stays in its slot of the wheel.
     Later,
-    /// Earlier: this is the entry that counts now, to be filed.
+    /// The new deadline is earlier: the previous entry is stale, and the caller files this one.
     Earlier(Entry),
-    /// What the key names instead.
-    Other(State),
+    /// The slot is in this state, which is never [`State::Armed`], and is unchanged.
+    NotArmed(State),
 }
 
-/// What an entry is worth when its time has come.
-pub(crate) enum Ripe<T> {
+/// The outcome of [`Slab::expire`].
+pub(crate) enum Popped<T> {
     Due {
         key: TimerKey,
         deadline: u64,
-        task: T,
+        payload: T,
     },
-    /// The timer was moved to this deadline.
-    Later(u64),
-    /// Its owner has just put it off until then.
+    /// A reset has set this deadline, which is later than now: the caller files the entry again.
+    NotDue(u64),
+    /// `postpone` has returned this deadline: the caller files the entry again.
     Postponed(u64),
     Stale,
 }
 
-/// What became of a task that was sent after its granted key.
+/// The outcome of [`Slab::arm`].
 pub(crate) enum Armed<T> {
     At { deadline: u64, entry: Entry },
-    Doomed(T),
+    GrantCancelled(T),
     NotGranted(T),
 }
 
+/// How a slot comes to be vacant: its timer fired or did not.
 #[derive(Clone, Copy)]
 pub(crate) enum Ending {
     Fired,
-    Withdrawn,
+    NotFired,
 }
 
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
+    /// The slots that have been occupied at least once; at most `capacity`.
     nodes: Vec<Node<T>>,
     free: FreeList,
     capacity: u32,
@@ -119,21 +128,23 @@ pub(crate) struct Slab<T> {
     granted: u32,
 }
 
-/// The vacant slots, linked by what is their deadline while they are occupied.
+/// The vacant slots, linked through the field that is the deadline of an occupied slot.
 #[derive(Debug)]
 struct FreeList {
+    /// The slot that was vacated last, or [`FREE_LIST_END`].
     head: u32,
     retired: u32,
-    /// The last generation a slot may have.
+    /// The last generation of a slot, odd.
     #[cfg(test)]
     generation_max: u32,
 }
 
 impl FreeList {
-    /// Ends a life of the slot `index`, and links it, unless its generations are used up.
+    /// Makes the slot `index` vacant: links it into the list, or retires it if its generations are
+    /// used up.
     #[inline]
-    fn take_in<T>(&mut self, node: &mut Node<T>, index: u32, ending: Ending) {
-        debug_assert!(node.generation % 2 == 1, "slot {index} is vacated while vacant");
+    fn vacate<T>(&mut self, node: &mut Node<T>, index: u32, ending: Ending) {
+        debug_assert!(node.generation % 2 == 1, "slot {index} is vacated and is vacant already");
         node.filing = node.filing.wrapping_add(1);
         #[cfg(test)]
         let generation_max = self.generation_max;
@@ -172,22 +183,22 @@ impl<T> Slab<T> {
 
     #[cfg(test)]
     pub(crate) fn limit_generations(&mut self, generation_max: u32) {
-        assert!(generation_max % 2 == 1, "a last generation is an occupied one");
+        assert!(generation_max % 2 == 1, "the last generation of a slot is odd");
         self.free.generation_max = generation_max;
     }
 
-    /// Takes a slot for a timer; gives the task back if there is none.
+    /// Occupies a slot with a timer; returns the payload if no slot is left.
     #[inline]
-    pub(crate) fn insert(&mut self, deadline: u64, task: T) -> Result<(TimerKey, Entry), T> {
-        let Some((index, node)) = self.occupy() else { return Err(task) };
+    pub(crate) fn insert(&mut self, deadline: u64, payload: T) -> Result<(TimerKey, Entry), T> {
+        let Some((index, node)) = self.occupy() else { return Err(payload) };
         node.deadline = deadline;
-        node.task = Some(task);
-        let filed = (key_of(index, node.generation), Entry { index, filing: node.filing });
+        node.payload = Some(payload);
+        let inserted = (key_of(index, node.generation), Entry { index, filing: node.filing });
         self.armed += 1;
-        Ok(filed)
+        Ok(inserted)
     }
 
-    /// Takes a slot for a timer that is still to come.
+    /// Occupies a slot for a timer that arrives later; `None` if no slot is left.
     pub(crate) fn grant(&mut self) -> Option<TimerKey> {
         let (index, node) = self.occupy()?;
         node.deadline = GRANTED;
@@ -196,126 +207,130 @@ impl<T> Slab<T> {
         Some(key)
     }
 
-    /// Fills a granted slot with its timer.
+    /// Puts a timer into its granted slot, or vacates the slot if the grant was cancelled.
     #[inline]
-    pub(crate) fn arm(&mut self, key: TimerKey, deadline: u64, task: T) -> Armed<T> {
+    pub(crate) fn arm(&mut self, key: TimerKey, deadline: u64, payload: T) -> Armed<T> {
         let Some(node) = self.nodes.get_mut(key.index() as usize) else {
-            return Armed::NotGranted(task);
+            return Armed::NotGranted(payload);
         };
-        // An even generation is that of a vacant slot: such a key was forged.
-        let forged = node.generation.is_multiple_of(2);
-        if node.generation != key.generation().get() || forged || node.task.is_some() {
-            return Armed::NotGranted(task);
+        // A vacant slot has an even generation, which no key that the slab returned has.
+        let vacant = node.generation.is_multiple_of(2);
+        if node.generation != key.generation().get() || vacant || node.payload.is_some() {
+            return Armed::NotGranted(payload);
         }
-        if node.deadline == DOOMED {
+        if node.deadline == GRANT_CANCELLED {
             self.granted -= 1;
-            self.free.take_in(node, key.index(), Ending::Withdrawn);
-            return Armed::Doomed(task);
+            self.free.vacate(node, key.index(), Ending::NotFired);
+            return Armed::GrantCancelled(payload);
         }
         if node.deadline == GRANTED {
             node.deadline = deadline;
         }
-        node.task = Some(task);
+        node.payload = Some(payload);
         self.granted -= 1;
         self.armed += 1;
         let entry = Entry { index: key.index(), filing: node.filing };
         Armed::At { deadline: node.deadline, entry }
     }
 
-    /// Leaves word for a timer still to come that it is cancelled.
-    pub(crate) fn doom(&mut self, key: TimerKey) {
-        self.nodes[key.index() as usize].deadline = DOOMED;
+    /// Marks a granted slot, so that its timer is cancelled when it arrives.
+    pub(crate) fn cancel_grant(&mut self, key: TimerKey) {
+        self.nodes[key.index() as usize].deadline = GRANT_CANCELLED;
     }
 
-    /// Leaves word for a timer still to come that its deadline is another.
-    pub(crate) fn redirect(&mut self, key: TimerKey, deadline: u64) {
+    /// Stores a deadline in a granted slot; it replaces the one with which the timer arrives.
+    pub(crate) fn reset_grant(&mut self, key: TimerKey, deadline: u64) {
         self.nodes[key.index() as usize].deadline = deadline;
     }
 
-    /// Takes a granted slot back. False if `key` names none.
+    /// Vacates a granted slot. False if `key` names no granted slot.
     pub(crate) fn revoke(&mut self, key: TimerKey) -> bool {
-        let granted = matches!(self.state(key), State::Granted | State::Doomed);
+        let granted = matches!(self.state(key), State::Granted | State::GrantCancelled);
         if granted {
             self.granted -= 1;
             let node = &mut self.nodes[key.index() as usize];
-            self.free.take_in(node, key.index(), Ending::Withdrawn);
+            self.free.vacate(node, key.index(), Ending::NotFired);
         }
         granted
     }
 
-    /// Ends the timer that `key` names, if it names one, and hands out its task.
+    /// Ends the timer that `key` names, if there is one, and returns its payload.
     #[inline]
     pub(crate) fn cancel(&mut self, key: TimerKey) -> Cancelled<T> {
         if let Some(node) = self.nodes.get_mut(key.index() as usize)
             && node.generation == key.generation().get()
-            && let Some(task) = node.task.take()
+            && let Some(payload) = node.payload.take()
         {
             let deadline = node.deadline;
             self.armed -= 1;
-            self.free.take_in(node, key.index(), Ending::Withdrawn);
-            return Cancelled::Armed { deadline, task };
+            self.free.vacate(node, key.index(), Ending::NotFired);
+            return Cancelled::Armed { deadline, payload };
         }
-        Cancelled::Other(self.state(key))
+        Cancelled::NotArmed(self.state(key))
     }
 
-    /// Moves the deadline of the timer that `key` names, if it names one.
+    /// Sets the deadline of the timer that `key` names, if there is one.
     #[inline]
-    pub(crate) fn reset(&mut self, key: TimerKey, deadline: u64) -> Moved {
+    pub(crate) fn reset(&mut self, key: TimerKey, deadline: u64) -> Reset {
         if let Some(node) = self.nodes.get_mut(key.index() as usize)
             && node.generation == key.generation().get()
-            && node.task.is_some()
+            && node.payload.is_some()
         {
             let earlier = deadline < node.deadline;
             node.deadline = deadline;
             if !earlier {
-                return Moved::Later;
+                return Reset::Later;
             }
             node.filing = node.filing.wrapping_add(1);
-            return Moved::Earlier(Entry { index: key.index(), filing: node.filing });
+            return Reset::Earlier(Entry { index: key.index(), filing: node.filing });
         }
-        Moved::Other(self.state(key))
+        Reset::NotArmed(self.state(key))
     }
 
-    /// Ends the timer that `entry` files, if it is due at `now` and `postpone` does not say until
-    /// when it is not, and hands out its task.
+    /// Ends the timer of `entry` and returns its payload, if the timer is due at `now` and
+    /// `postpone` returns no other deadline for it.
     #[inline]
     pub(crate) fn expire(
         &mut self,
         entry: Entry,
         now: u64,
         postpone: impl FnOnce(&T) -> Option<Tick>,
-    ) -> Ripe<T> {
+    ) -> Popped<T> {
         let node = &mut self.nodes[entry.index as usize];
         if node.filing != entry.filing {
-            return Ripe::Stale;
+            return Popped::Stale;
         }
         let deadline = node.deadline;
         if deadline > now {
-            return Ripe::Later(deadline);
+            return Popped::NotDue(deadline);
         }
-        if let Some(later) = node.task.as_ref().and_then(postpone) {
+        if let Some(later) = node.payload.as_ref().and_then(postpone) {
             node.deadline = later.index();
-            return Ripe::Postponed(later.index());
+            return Popped::Postponed(later.index());
         }
-        let Some(task) = node.task.take() else {
-            debug_assert!(false, "the entry that counts of slot {} files nothing", entry.index);
-            return Ripe::Stale;
+        let Some(payload) = node.payload.take() else {
+            debug_assert!(
+                false,
+                "slot {} has an entry that is not stale and no timer",
+                entry.index
+            );
+            return Popped::Stale;
         };
         let key = key_of(entry.index, node.generation);
         self.armed -= 1;
-        self.free.take_in(node, entry.index, Ending::Fired);
-        Ripe::Due { key, deadline, task }
+        self.free.vacate(node, entry.index, Ending::Fired);
+        Popped::Due { key, deadline, payload }
     }
 
-    /// Ends the timer of an armed slot and hands out its task.
+    /// Ends the timer of an armed slot and returns its payload.
     pub(crate) fn remove(&mut self, index: u32) -> (TimerKey, u64, T) {
         let node = &mut self.nodes[index as usize];
         let key = key_of(index, node.generation);
         let deadline = node.deadline;
-        let task = node.task.take().expect("only an armed slot is removed");
+        let payload = node.payload.take().expect("only an armed slot is removed");
         self.armed -= 1;
-        self.free.take_in(node, index, Ending::Withdrawn);
-        (key, deadline, task)
+        self.free.vacate(node, index, Ending::NotFired);
+        (key, deadline, payload)
     }
 
     #[inline]
@@ -323,10 +338,10 @@ impl<T> Slab<T> {
         let Some(node) = self.nodes.get(key.index() as usize) else { return State::Stale };
         let generation = key.generation().get();
         if node.generation == generation {
-            match (&node.task, node.deadline) {
+            match (&node.payload, node.deadline) {
                 (Some(_), deadline) => State::Armed { deadline },
-                (None, DOOMED) => State::Doomed,
-                // An even generation is nobody's: such a key was forged.
+                (None, GRANT_CANCELLED) => State::GrantCancelled,
+                // A vacant slot has an even generation, which no key that the slab returned has.
                 (None, _) if generation.is_multiple_of(2) => State::Stale,
                 (None, _) => State::Granted,
             }
@@ -340,47 +355,48 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The deadline of the timer that `entry` files, or `None` if the entry is stale.
-    pub(crate) fn probe(&self, entry: Entry) -> Option<u64> {
-        let (deadline, live) = self.look(entry);
+    /// The deadline of the timer of `entry`, or `None` if the entry is stale.
+    pub(crate) fn live_deadline(&self, entry: Entry) -> Option<u64> {
+        let (deadline, live) = self.deadline_and_live(entry);
         live.then_some(deadline)
     }
 
-    /// The deadline of the slot that `entry` names, and whether the entry is not stale.
+    /// The `deadline` field of the slot that `entry` names, and whether the entry is live. The
+    /// field is a deadline only if the entry is live.
     #[inline]
-    pub(crate) fn look(&self, entry: Entry) -> (u64, bool) {
+    pub(crate) fn deadline_and_live(&self, entry: Entry) -> (u64, bool) {
         let node = &self.nodes[entry.index as usize];
         (node.deadline, node.filing == entry.filing)
     }
 
-    /// Whether the entry is not stale.
+    /// Whether the entry is live, which means not stale.
     #[inline]
     pub(crate) fn is_live(&self, entry: Entry) -> bool {
         self.nodes[entry.index as usize].filing == entry.filing
     }
 
-    /// The key of the timer that an entry files, if that is not stale.
+    /// The key of the timer of a live entry.
     pub(crate) fn key(&self, entry: Entry) -> TimerKey {
         key_of(entry.index, self.nodes[entry.index as usize].generation)
     }
 
-    /// The task of an armed timer.
-    pub(crate) fn task(&self, index: u32) -> Option<&T> {
-        self.nodes.get(index as usize)?.task.as_ref()
+    /// The payload of an armed slot; `None` for every other slot.
+    pub(crate) fn payload(&self, index: u32) -> Option<&T> {
+        self.nodes.get(index as usize)?.payload.as_ref()
     }
 
     /// The first armed slot at or after `from`.
     pub(crate) fn next_armed(&self, from: u32) -> Option<u32> {
         let tail = self.nodes.get(from as usize..)?;
-        let offset = tail.iter().position(|node| node.task.is_some())?;
+        let offset = tail.iter().position(|node| node.payload.is_some())?;
         Some(from + offset as u32)
     }
 
-    /// The timer of the first armed slot of these.
+    /// The key of the timer in the first armed slot of `slots`.
     pub(crate) fn first_armed_in(&self, slots: Range<u32>) -> Option<TimerKey> {
         let end = (slots.end as usize).min(self.nodes.len());
         let nodes = self.nodes.get(slots.start as usize..end)?;
-        let (offset, node) = nodes.iter().enumerate().find(|(_, node)| node.task.is_some())?;
+        let (offset, node) = nodes.iter().enumerate().find(|(_, node)| node.payload.is_some())?;
         Some(key_of(slots.start + offset as u32, node.generation))
     }
 
@@ -401,47 +417,50 @@ impl<T> Slab<T> {
         self.capacity
     }
 
-    /// Recounts everything.
+    /// Checks the counts, the free list and the fields of every slot.
     ///
     /// # Panics
     ///
-    /// If a count or the free list is wrong.
+    /// If a count, a slot or the free list is wrong.
     pub(crate) fn check_invariants(&self) {
-        let armed = self.nodes.iter().filter(|node| node.task.is_some()).count();
+        let armed = self.nodes.iter().filter(|node| node.payload.is_some()).count();
         let occupied = self.nodes.iter().filter(|node| node.generation % 2 == 1).count();
-        assert_eq!(armed, self.armed as usize, "armed slots are counted");
-        assert_eq!(occupied - armed, self.granted as usize, "granted slots are counted");
+        assert_eq!(armed, self.armed as usize, "the count of armed slots is wrong");
+        assert_eq!(occupied - armed, self.granted as usize, "the count of granted slots is wrong");
         for (index, node) in self.nodes.iter().enumerate() {
             let vacant = node.generation % 2 == 0;
-            assert!(!(vacant && node.task.is_some()), "slot {index} is vacant and holds a task");
             assert!(
-                node.task.is_none() || node.deadline <= Tick::NEVER.index(),
-                "slot {index} is armed with a mark for a deadline"
+                !(vacant && node.payload.is_some()),
+                "slot {index} is vacant and holds a payload"
+            );
+            assert!(
+                node.payload.is_none() || node.deadline <= Tick::NEVER.index(),
+                "slot {index} is armed and its deadline is beyond `Tick::NEVER`"
             );
         }
         let mut free = 0;
         let mut next = self.free.head;
         while next != FREE_LIST_END {
             let node = &self.nodes[next as usize];
-            assert!(node.generation.is_multiple_of(2), "slot {next} is free and occupied");
+            assert!(node.generation.is_multiple_of(2), "occupied slot {next} is in the free list");
             free += 1;
-            assert!(free <= self.nodes.len(), "the free list is a circle");
+            assert!(free <= self.nodes.len(), "the free list has a cycle");
             next = node.deadline as u32;
         }
         assert_eq!(
             free + occupied + self.free.retired as usize,
             self.nodes.len(),
-            "every slot is free, occupied or retired"
+            "a slot is not exactly one of free, occupied and retired"
         );
     }
 
-    /// The last slot that was vacated comes first: its line is still in the cache. The caller
-    /// writes the deadline, which links the free slots until then.
+    /// Occupies a slot: the one that was vacated last, since its cache line is likely to be still
+    /// in the cache. The caller writes the deadline, which until then is the link of the free list.
     #[inline]
     fn occupy(&mut self) -> Option<(u32, &mut Node<T>)> {
         let index = self.free.head;
         if index as usize >= self.nodes.len() {
-            return self.occupy_another();
+            return self.occupy_new();
         }
         let node = &mut self.nodes[index as usize];
         self.free.head = node.deadline as u32;
@@ -449,14 +468,14 @@ impl<T> Slab<T> {
         Some((index, node))
     }
 
-    /// None of those that there are is free.
-    fn occupy_another(&mut self) -> Option<(u32, &mut Node<T>)> {
-        debug_assert!(self.free.head == FREE_LIST_END, "a free slot is not there");
+    /// Occupies a slot that was never occupied before; `None` at the capacity.
+    fn occupy_new(&mut self) -> Option<(u32, &mut Node<T>)> {
+        debug_assert!(self.free.head == FREE_LIST_END, "the free list names a slot beyond the end");
         let index = self.nodes.len() as u32;
         if index == self.capacity {
             return None;
         }
-        self.nodes.push(Node { deadline: 0, task: None, generation: 1, filing: 0 });
+        self.nodes.push(Node { deadline: 0, payload: None, generation: 1, filing: 0 });
         self.nodes.last_mut().map(|node| (index, node))
     }
 }
@@ -473,12 +492,12 @@ mod tests {
     use alloc::boxed::Box;
 
     #[test]
-    fn a_slot_with_a_boxed_task_takes_24_bytes() {
+    fn slot_with_boxed_payload_takes_24_bytes() {
         assert_eq!(size_of::<Node<Box<u64>>>(), 24);
     }
 
     #[test]
-    fn a_slot_retires_when_its_generations_are_used_up() {
+    fn slot_whose_generations_are_used_up_retires() {
         let mut slab = Slab::with_capacity(2).unwrap();
         slab.limit_generations(5);
         let mut keys = Vec::new();
@@ -491,27 +510,27 @@ mod tests {
         }
         assert_eq!(slab.retired(), 1);
         let (key, _) = slab.insert(7, ()).unwrap();
-        assert_eq!(key.index(), 1, "the next timer takes another slot");
-        assert!(slab.insert(7, ()).is_err(), "a retired slot is capacity lost");
+        assert_eq!(key.index(), 1, "the next timer occupies another slot");
+        assert!(slab.insert(7, ()).is_err(), "a retired slot still takes up capacity");
         for key in keys {
-            assert!(matches!(slab.state(key), State::Stale), "{key:?} names nothing any more");
+            assert!(matches!(slab.state(key), State::Stale), "{key:?} is not stale");
         }
         slab.check_invariants();
     }
 
     #[test]
-    fn an_entry_of_an_earlier_filing_or_life_is_stale() {
+    fn entry_of_earlier_filing_or_generation_is_stale() {
         let mut slab = Slab::with_capacity(1).unwrap();
         let (key, first) = slab.insert(9, ()).unwrap();
-        let Moved::Earlier(second) = slab.reset(key, 3) else { panic!("3 is earlier than 9") };
-        assert_eq!((slab.probe(first), slab.probe(second)), (None, Some(3)));
-        assert!(matches!(slab.expire(first, 9, |()| None), Ripe::Stale));
-        assert!(matches!(slab.expire(second, 2, |()| None), Ripe::Later(3)));
-        assert!(matches!(slab.expire(second, 3, |()| None), Ripe::Due { .. }));
-        assert_eq!(slab.probe(second), None);
+        let Reset::Earlier(second) = slab.reset(key, 3) else { panic!("3 is earlier than 9") };
+        assert_eq!((slab.live_deadline(first), slab.live_deadline(second)), (None, Some(3)));
+        assert!(matches!(slab.expire(first, 9, |()| None), Popped::Stale));
+        assert!(matches!(slab.expire(second, 2, |()| None), Popped::NotDue(3)));
+        assert!(matches!(slab.expire(second, 3, |()| None), Popped::Due { .. }));
+        assert_eq!(slab.live_deadline(second), None);
         assert!(matches!(slab.state(key), State::Fired));
         let (_, third) = slab.insert(4, ()).unwrap();
-        assert_eq!((slab.probe(second), slab.probe(third)), (None, Some(4)));
+        assert_eq!((slab.live_deadline(second), slab.live_deadline(third)), (None, Some(4)));
         assert!(matches!(slab.state(key), State::Stale));
     }
 }

@@ -1,15 +1,16 @@
-//! Time as a count of ticks, and the two roundings between ticks and durations.
+//! Time as a count of ticks, and the conversions between ticks and nanoseconds.
 //!
-//! A tick is an index, not a duration: tick `n` begins `n` tick lengths after the epoch that the
-//! caller chose. Rounding always has a name. A point in time that has been reached is rounded
-//! down ([`TickLength::floor`]), a point in time that must not be anticipated is rounded up
-//! ([`TickLength::ceil`]); with both, a timer that is due by tick count is due by the clock.
+//! A tick is an index, not a duration: tick `n` begins `n` tick lengths after an epoch that the
+//! caller chooses. Each rounding has a name: the caller rounds the current time down
+//! ([`TickLength::floor`]) and a deadline up ([`TickLength::ceil`]), so that no timer fires early.
 
 use core::fmt;
 use core::num::NonZeroU64;
 use core::time::Duration;
 
-/// A point in time, counted in ticks from the epoch of whoever drives the shard.
+/// A point in time, counted in ticks from the epoch that the caller chooses.
+///
+/// [`TickLength`] converts between ticks and nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Tick(u64);
 
@@ -17,12 +18,12 @@ impl Tick {
     /// The epoch.
     pub const ZERO: Self = Self(0);
 
-    /// The last tick. A deadline beyond it means "never" and is taken as this one.
+    /// The last tick. A deadline at or beyond it means "never".
     ///
-    /// Two values above it are kept for the states of a slot that holds no timer.
+    /// The slab uses the two values above it for slots that hold no timer.
     pub const NEVER: Self = Self(u64::MAX - 2);
 
-    /// The tick with this index. Indices above [`Tick::NEVER`] become [`Tick::NEVER`].
+    /// The tick with this index, at most [`Tick::NEVER`].
     #[inline]
     pub const fn new(index: u64) -> Self {
         if index > Self::NEVER.0 { Self::NEVER } else { Self(index) }
@@ -41,7 +42,7 @@ impl Tick {
         Self::new(self.0.saturating_add(ticks))
     }
 
-    /// How many ticks lie between `earlier` and this one; 0 if `earlier` is not earlier.
+    /// How many ticks this tick is after `earlier`; 0 if `earlier` is not earlier.
     #[inline]
     pub const fn saturating_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
@@ -58,19 +59,57 @@ impl fmt::Debug for Tick {
     }
 }
 
-/// How long one tick lasts.
+/// The length of one tick; converts nanoseconds since an epoch to ticks and back.
+///
+/// The two conversions to ticks differ in their rounding. Round the current time down with
+/// [`floor`](Self::floor) before [`Shard::advance`], and a deadline up with [`ceil`](Self::ceil)
+/// before [`Shard::schedule`]. Then a timer is never handed out before its deadline in nanoseconds,
+/// and is due less than one tick length after it. [`start_of`](Self::start_of) converts
+/// [`Shard::next_deadline`] back to nanoseconds, for the timeout of `poll`.
+///
+/// A conversion takes a multiplication and no division.
+///
+/// ```
+/// use std::num::NonZeroU64;
+///
+/// use corewheel_shard::{Budget, Shard, ShardConfig, Tick, TickLength};
+///
+/// let millisecond = TickLength::from_nanos(NonZeroU64::new(1_000_000).unwrap());
+/// let mut shard = Shard::new(ShardConfig::default())?;
+///
+/// // A deadline of 2.5 ms is rounded up to tick 3.
+/// let deadline = millisecond.ceil(2_500_000);
+/// assert_eq!(deadline, Tick::new(3));
+/// shard.schedule(deadline, "timeout")?;
+///
+/// // A current time of 2.9 ms is rounded down to tick 2, at which the timer is not due.
+/// let now = millisecond.floor(2_900_000);
+/// assert_eq!(now, Tick::new(2));
+/// shard.advance(now, Budget::default());
+/// assert!(shard.pop_expired().is_none());
+///
+/// // The timer is due from 3 ms on.
+/// assert_eq!(millisecond.start_of(deadline), 3_000_000);
+/// shard.advance(millisecond.floor(3_000_000), Budget::default());
+/// assert_eq!(shard.pop_expired().unwrap().payload, "timeout");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// [`Shard::advance`]: crate::Shard::advance
+/// [`Shard::schedule`]: crate::Shard::schedule
+/// [`Shard::next_deadline`]: crate::Shard::next_deadline
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TickLength {
     nanos: NonZeroU64,
-    /// `2^64 / nanos`, rounded down: a multiplication takes a fraction of a division, and each
-    /// command has one.
+    /// `2^64 / nanos`, rounded down, and `u64::MAX` for a length of 1. A multiplication takes a
+    /// fraction of the time of a division, and each command has one.
     inverse: u64,
 }
 
 impl TickLength {
     /// A tick length of this many nanoseconds.
     pub const fn from_nanos(nanos: NonZeroU64) -> Self {
-        // For 1, which does not fit, one less: the remainder makes up for it.
+        // 2^64 / 1 does not fit; `divide` corrects the result of an inverse that is too small by 1.
         let inverse = (1_u128 << 64) / nanos.get() as u128;
         Self { nanos, inverse: if nanos.get() == 1 { u64::MAX } else { inverse as u64 } }
     }
@@ -86,16 +125,18 @@ impl TickLength {
         Duration::from_nanos(self.nanos.get())
     }
 
-    /// The last tick that has begun when `nanos` nanoseconds have passed since the epoch.
+    /// Rounds down: the tick that has begun and not ended `nanos` nanoseconds after the epoch.
+    ///
+    /// For the current time.
     #[inline]
     pub const fn floor(self, nanos: u64) -> Tick {
         Tick::new(self.divide(nanos).0)
     }
 
-    /// The first tick that does not begin before `nanos` nanoseconds after the epoch.
+    /// Rounds up: the first tick that begins `nanos` nanoseconds after the epoch or later.
     ///
-    /// `u64::MAX` stands for a point in time that does not fit (584 years) and becomes
-    /// [`Tick::NEVER`].
+    /// For a deadline. `u64::MAX` stands for a point in time that does not fit into 64 bits (584
+    /// years) and becomes [`Tick::NEVER`].
     #[inline]
     pub const fn ceil(self, nanos: u64) -> Tick {
         if nanos == u64::MAX {
@@ -105,16 +146,17 @@ impl TickLength {
         Tick::new(ticks + (rest != 0) as u64)
     }
 
-    /// Whole ticks, and nanoseconds that are left.
+    /// The quotient and the remainder of `nanos` by the tick length.
     #[inline]
     const fn divide(self, nanos: u64) -> (u64, u64) {
-        // The inverse is too small by less than 1, so that this is too small by 1 at most.
+        // The inverse is too small by at most 1, so this quotient is too small by at most 1.
         let ticks = ((nanos as u128 * self.inverse as u128) >> 64) as u64;
         let rest = nanos - ticks * self.nanos.get();
         if rest < self.nanos.get() { (ticks, rest) } else { (ticks + 1, rest - self.nanos.get()) }
     }
 
-    /// When `tick` begins, in nanoseconds after the epoch; `u64::MAX` if that does not fit.
+    /// When `tick` begins, in nanoseconds after the epoch; `u64::MAX` if that does not fit into 64
+    /// bits.
     #[inline]
     pub const fn start_of(self, tick: Tick) -> u64 {
         tick.0.saturating_mul(self.nanos.get())
@@ -130,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_is_rounded_up_and_the_clock_down() {
+    fn ceil_rounds_up_and_floor_rounds_down() {
         let ms = length(1_000_000);
         assert_eq!(ms.floor(999_999), Tick::ZERO);
         assert_eq!(ms.floor(1_000_000), Tick::new(1));
@@ -141,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_that_is_due_by_ticks_is_due_by_the_clock() {
+    fn ceil_of_deadline_is_never_early_and_at_most_one_tick_late() {
         for len in [1, 3, 7, 100_000, 1_000_000, 1_000_000_000] {
             let length = length(len);
             for deadline in [0, 1, len - 1, len, len + 1, 10 * len + len / 2] {
@@ -149,28 +191,34 @@ mod tests {
                 for before in [1, 2, len / 2, len - 1, len, len + 1].into_iter().filter(|b| *b > 0)
                 {
                     let Some(now) = deadline.checked_sub(before) else { continue };
-                    assert!(tick > length.floor(now), "early: {deadline} at {now} by {len}");
+                    assert!(
+                        tick > length.floor(now),
+                        "{deadline} ns is due at {now} ns with ticks of {len} ns"
+                    );
                 }
-                assert!(tick <= length.floor(deadline + len), "late: {deadline} by {len}");
+                assert!(
+                    tick <= length.floor(deadline + len),
+                    "{deadline} ns is due late with ticks of {len} ns"
+                );
             }
         }
     }
 
     #[test]
-    fn nanoseconds_are_divided_as_by_a_division() {
+    fn divide_by_inverse_equals_division() {
         let edges = [1, 2, 3, 7, 99_999, 100_000, 1_000_000, 1 << 32, (1 << 32) + 1, u64::MAX];
         for by in edges {
             for of in edges.iter().flat_map(|edge| edge.saturating_sub(2)..=edge.saturating_add(2))
             {
                 for of in [of, of.wrapping_mul(by), of.wrapping_mul(by).wrapping_sub(1)] {
-                    assert_eq!(length(by).divide(of), (of / by, of % by), "{of} by {by}");
+                    assert_eq!(length(by).divide(of), (of / by, of % by), "{of} divided by {by}");
                 }
             }
         }
     }
 
     #[test]
-    fn what_does_not_fit_is_never() {
+    fn values_beyond_the_last_tick_become_never() {
         assert_eq!(Tick::new(u64::MAX), Tick::NEVER);
         assert_eq!(length(1).ceil(u64::MAX), Tick::NEVER);
         assert_eq!(length(1_000).ceil(u64::MAX), Tick::NEVER);

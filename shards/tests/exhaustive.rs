@@ -1,17 +1,17 @@
-//! Every history of a few operations over a wheel of a few slots, against the twin.
+//! Every history of a few operations over a wheel of a few slots, against an ordered map.
 //!
-//! Why beside random histories: what goes wrong at the edges of slots and levels goes wrong within
-//! a few steps, and where all of those are tried, none is missed. The wheels are as small as they
-//! can be made, so that a handful of ticks crosses several levels and rounds.
+//! Why in addition to random histories: a fault at the edges of slots and levels shows within a few
+//! operations, and a test of all such histories misses none. The wheels have as few slots as
+//! possible, so that a handful of ticks crosses several levels and rounds.
 //!
-//! Histories are counted up like the digits of a number, the last operation fastest. What a history
-//! shares with the one before was checked there and is only repeated.
+//! Histories are enumerated like the digits of a number, the last operation fastest. The operations
+//! that a history shares with the previous one were checked there and are only repeated.
 
 use corewheel_shard::{Budget, ShardConfig, Tick, TimerKey, WheelKind};
 
-mod twin;
+mod checked_shard;
 
-use twin::Twin;
+use checked_shard::CheckedShard;
 
 const SMALLEST: Budget = Budget { expired_max: 1, work_max: 1 };
 
@@ -27,12 +27,12 @@ enum Op {
     Revoke(TimerKey),
 }
 
-/// What a history is made of. Ticks count from now.
+/// The operations of which histories consist. Ticks count from now.
 struct Alphabet {
     schedule: &'static [u64],
     turn: &'static [(u64, Budget)],
     reset: &'static [u64],
-    /// Keys that are named by cancels and resets: the latest ones, live or dead.
+    /// How many of the latest keys the cancels and resets name, whether live or stale.
     keys_max: usize,
     remote: bool,
     steps: usize,
@@ -48,8 +48,8 @@ const EDGES: Alphabet = Alphabet {
     steps: 6,
 };
 
-/// Timers that are moved about.
-const MOVES: Alphabet = Alphabet {
+/// Timers that are reset to earlier and later deadlines.
+const RESETS: Alphabet = Alphabet {
     schedule: &[2, 5],
     turn: &[(2, Budget::UNLIMITED), (4, SMALLEST)],
     reset: &[1, 6],
@@ -58,7 +58,7 @@ const MOVES: Alphabet = Alphabet {
     steps: 5,
 };
 
-/// One timer or two, and every longer history of them.
+/// One or two timers, in longer histories.
 const FEW: Alphabet = Alphabet {
     schedule: &[3],
     turn: &[(0, Budget::UNLIMITED), (3, SMALLEST)],
@@ -68,7 +68,7 @@ const FEW: Alphabet = Alphabet {
     steps: 6,
 };
 
-/// Timers that come after their granted keys.
+/// Timers that arrive for granted keys.
 const REMOTE: Alphabet = Alphabet {
     schedule: &[],
     turn: &[(4, SMALLEST)],
@@ -79,56 +79,56 @@ const REMOTE: Alphabet = Alphabet {
 };
 
 #[test]
-fn every_history_at_the_edges_is_right_on_the_hierarchical_wheel() {
+fn every_history_at_edges_matches_ordered_map_on_hierarchical_wheel() {
     check_all(WheelKind::Hierarchical, 2, &EDGES);
 }
 
 #[test]
-fn every_history_at_the_edges_is_right_on_the_hashed_wheel() {
+fn every_history_at_edges_matches_ordered_map_on_hashed_wheel() {
     check_all(WheelKind::Hashed, 4, &EDGES);
 }
 
 #[test]
-fn every_history_of_moves_is_right_on_the_hierarchical_wheel() {
-    check_all(WheelKind::Hierarchical, 2, &MOVES);
+fn every_history_of_resets_matches_ordered_map_on_hierarchical_wheel() {
+    check_all(WheelKind::Hierarchical, 2, &RESETS);
 }
 
 #[test]
-fn every_history_of_moves_is_right_on_the_hashed_wheel() {
-    check_all(WheelKind::Hashed, 2, &MOVES);
+fn every_history_of_resets_matches_ordered_map_on_hashed_wheel() {
+    check_all(WheelKind::Hashed, 2, &RESETS);
 }
 
 #[test]
-fn every_history_of_few_timers_is_right_on_the_hierarchical_wheel() {
+fn every_history_of_few_timers_matches_ordered_map_on_hierarchical_wheel() {
     check_all(WheelKind::Hierarchical, 4, &FEW);
 }
 
 #[test]
-fn every_history_of_few_timers_is_right_on_the_hashed_wheel() {
+fn every_history_of_few_timers_matches_ordered_map_on_hashed_wheel() {
     check_all(WheelKind::Hashed, 4, &FEW);
 }
 
 #[test]
-fn every_history_of_granted_keys_is_right_on_the_hierarchical_wheel() {
+fn every_history_of_granted_keys_matches_ordered_map_on_hierarchical_wheel() {
     check_all(WheelKind::Hierarchical, 4, &REMOTE);
 }
 
 #[test]
-fn every_history_of_granted_keys_is_right_on_the_hashed_wheel() {
+fn every_history_of_granted_keys_matches_ordered_map_on_hashed_wheel() {
     check_all(WheelKind::Hashed, 4, &REMOTE);
 }
 
 fn check_all(wheel: WheelKind, slots: u32, alphabet: &Alphabet) {
-    // Three ticks before an edge, so that the first histories cross it.
+    // Three ticks before the first tick of a slot, so that the first histories cross it.
     let start = Tick::new(13);
     let config = ShardConfig { capacity: 4, wheel, slots, level_slots: slots, start };
     let mut choices = Choices::default();
     loop {
         let mut history = History::new(config, alphabet);
         for number in 0..alphabet.steps {
-            history.offer();
+            history.collect_ops();
             let op = history.ops[choices.pick(number, history.ops.len())];
-            history.twin.thorough = choices.is_new(number);
+            history.shard.thorough = choices.is_new(number);
             history.step(op);
         }
         history.finish();
@@ -139,22 +139,22 @@ fn check_all(wheel: WheelKind, slots: u32, alphabet: &Alphabet) {
 }
 
 struct History<'a> {
-    twin: Twin,
+    shard: CheckedShard,
     alphabet: &'a Alphabet,
     keys: Vec<TimerKey>,
-    /// What can be done next.
+    /// The operations that may come next.
     ops: Vec<Op>,
     past: Past,
 }
 
-/// Shows the history of which it is a part if that fails.
+/// The operations so far; prints them when it is dropped by a panic.
 #[derive(Default)]
 struct Past(Vec<Op>);
 
 impl Drop for Past {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            #[expect(clippy::print_stderr, reason = "a failing test tells what fails")]
+            #[expect(clippy::print_stderr, reason = "a failing test prints its history")]
             {
                 eprintln!("in the history {:?}", self.0);
             }
@@ -164,11 +164,12 @@ impl Drop for Past {
 
 impl<'a> History<'a> {
     fn new(config: ShardConfig, alphabet: &'a Alphabet) -> Self {
-        let twin = Twin::new(config);
-        Self { twin, alphabet, keys: Vec::new(), ops: Vec::new(), past: Past::default() }
+        let shard = CheckedShard::new(config);
+        Self { shard, alphabet, keys: Vec::new(), ops: Vec::new(), past: Past::default() }
     }
 
-    fn offer(&mut self) {
+    /// Collects the operations that may come next.
+    fn collect_ops(&mut self) {
         let Self { alphabet, ops, keys, .. } = self;
         ops.clear();
         ops.extend(alphabet.schedule.iter().map(|delay| Op::Schedule(*delay)));
@@ -187,37 +188,37 @@ impl<'a> History<'a> {
 
     fn step(&mut self, op: Op) {
         self.past.0.push(op);
-        let twin = &mut self.twin;
-        let now = Tick::new(twin.now());
+        let shard = &mut self.shard;
+        let now = Tick::new(shard.now());
         match op {
-            Op::Schedule(delay) => self.keys.extend(twin.schedule(now.saturating_add(delay))),
-            Op::Grant => self.keys.extend(twin.grant()),
-            Op::Drain => twin.drain(1),
+            Op::Schedule(delay) => self.keys.extend(shard.schedule(now.saturating_add(delay))),
+            Op::Grant => self.keys.extend(shard.grant()),
+            Op::Drain => shard.drain(1),
             Op::Turn(ticks, budget) => {
-                twin.advance(now.saturating_add(ticks), budget);
-                while twin.pop() {}
+                shard.advance(now.saturating_add(ticks), budget);
+                while shard.pop() {}
             }
-            Op::Cancel(key) => twin.cancel(key),
-            Op::Reset(key, delay) => twin.reset(key, now.saturating_add(delay)),
-            Op::Arm(key, delay) => twin.arm(key, now.saturating_add(delay)),
-            Op::Revoke(key) => twin.revoke(key),
+            Op::Cancel(key) => shard.cancel(key),
+            Op::Reset(key, delay) => shard.reset(key, now.saturating_add(delay)),
+            Op::Arm(key, delay) => shard.arm(key, now.saturating_add(delay)),
+            Op::Revoke(key) => shard.revoke(key),
         }
     }
 
-    /// Lets time pass until every timer has had its outcome.
+    /// Takes turns until no timer is pending.
     fn finish(&mut self) {
-        self.twin.thorough = false;
-        self.twin.run_out(Budget::UNLIMITED);
-        self.twin.compare();
-        assert_eq!(self.twin.nth_pending(0), None, "every timer has had its outcome");
+        self.shard.thorough = false;
+        self.shard.run_out(Budget::UNLIMITED);
+        self.shard.compare();
+        assert_eq!(self.shard.nth_pending(0), None, "timers are pending after the last turn");
     }
 }
 
-/// The choices of one history, and how many there were each time.
+/// The choices of one history: for each operation its number and how many there were.
 #[derive(Default)]
 struct Choices {
     picked: Vec<(usize, usize)>,
-    /// From here on they differ from those of the history before.
+    /// The first choice that differs from that of the previous history.
     new_from: usize,
 }
 
@@ -226,7 +227,7 @@ impl Choices {
         if number == self.picked.len() {
             self.picked.push((0, count));
         }
-        assert_eq!(self.picked[number].1, count, "the same choices come to the same offer");
+        assert_eq!(self.picked[number].1, count, "the same choices lead to other operations");
         self.picked[number].0
     }
 

@@ -1,11 +1,11 @@
-//! Random histories of a shard against its twin, an ordered map.
+//! Random histories of a shard, against an ordered map.
 //!
 //! Each history draws its own wheel and its own mix of operations, so that some hardly advance and
-//! others hardly cancel: a uniform mix never comes to the states in between. A history that fails
-//! is cut down to the operations that it needs, and printed with the seed that makes it again:
+//! others hardly cancel: a uniform mix never reaches the states in between. A history that fails is
+//! cut down to the operations that it needs, and printed with the seed that generates it again:
 //!
 //! * `COREWHEEL_SEED` runs the one history of that seed, or all of them from there;
-//! * `COREWHEEL_HISTORIES` is how many.
+//! * `COREWHEEL_HISTORIES` sets the number of histories.
 
 use std::cell::Cell;
 use std::num::NonZeroU32;
@@ -14,26 +14,26 @@ use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use corewheel_shard::{Budget, ShardConfig, Tick, TimerKey, WheelKind};
 use fastrand::Rng;
 
-mod twin;
+mod checked_shard;
 
-use twin::Twin;
+use checked_shard::CheckedShard;
 
 const HISTORIES: u64 = 2_000;
 const OVERLOADS: u64 = 400;
-const STORMS: u64 = 4;
+const BURST_HISTORIES: u64 = 4;
 const STEPS_MAX: usize = 150;
 
-/// So many timers that stale entries are swept long before they have caught up with them.
-const STORM_TIMERS: usize = 4_000;
-const STORM_STEPS: usize = 30_000;
+/// So many timers that a sweep begins long before the stale entries are as many as the timers.
+const BURST_TIMERS: usize = 4_000;
+const BURST_STEPS: usize = 30_000;
 
-/// How many operations are spent on making a history that fails shorter.
+/// How many operations may run in the search for a shorter history that fails.
 const SHRINK_STEPS_MAX: usize = 1_000_000;
-/// How many of its last operations are printed.
+/// How many of the last operations of a history that fails are printed.
 const SHOWN_MAX: usize = 200;
 
 #[test]
-fn random_histories_are_those_of_an_ordered_map() {
+fn random_history_matches_ordered_map() {
     let histories = setting("COREWHEEL_HISTORIES");
     let seed = setting("COREWHEEL_SEED");
     let count = histories.unwrap_or(if seed.is_some() { 1 } else { HISTORIES });
@@ -46,10 +46,10 @@ fn random_histories_are_those_of_an_ordered_map() {
     }
 }
 
-/// The shard is behind throughout: more is scheduled than a turn may deliver, much of it late, and
-/// cancels and resets leave stale entries among what waits.
+/// The shard is behind throughout: more timers are scheduled than a turn may deliver, many of them
+/// late, and cancels and resets leave stale entries among the late ones.
 #[test]
-fn overloaded_shard_delivers_in_the_order_of_an_ordered_map() {
+fn overloaded_shard_delivers_in_order_of_ordered_map() {
     let first = setting("COREWHEEL_SEED").unwrap_or_else(|| fastrand::u64(..));
     let count = setting("COREWHEEL_HISTORIES").unwrap_or(OVERLOADS);
     for seed in (0..count).map(|number| first.wrapping_add(number)) {
@@ -62,18 +62,18 @@ fn overloaded_shard_delivers_in_the_order_of_an_ordered_map() {
 }
 
 #[test]
-fn storms_are_swept_as_they_are_in_an_ordered_map() {
+fn burst_that_triggers_sweep_matches_ordered_map() {
     let first = setting("COREWHEEL_SEED").unwrap_or_else(|| fastrand::u64(..));
-    for seed in (0..STORMS).map(|number| first.wrapping_add(number)) {
+    for seed in (0..BURST_HISTORIES).map(|number| first.wrapping_add(number)) {
         let mut rng = Rng::with_seed(seed);
         let config = ShardConfig {
-            capacity: STORM_TIMERS as u32,
+            capacity: BURST_TIMERS as u32,
             slots: 1 << rng.u32(1..7),
             level_slots: 1 << rng.u32(1..5),
             wheel: random_wheel(&mut rng),
             start: Tick::ZERO,
         };
-        let history = random_storms(&mut rng);
+        let history = random_bursts(&mut rng);
         check_or_shrink(seed, config, history, 97);
     }
 }
@@ -91,78 +91,81 @@ enum Op {
     Drain(usize),
 }
 
-/// A tick, told so that it means something wherever the history has come to.
+/// A tick, given relative to the state of the history, so that it stays meaningful when earlier
+/// operations are removed.
 #[derive(Clone, Copy, Debug)]
 enum When {
-    /// So many ticks from now.
+    /// This many ticks from now.
     In(u64),
+    /// This many ticks before now.
     Ago(u64),
-    /// At the deadline of another timer or close to it.
+    /// At the deadline of the pending timer with this number, plus an offset.
     With(usize, i64),
     At(Tick),
 }
 
-/// A key, told in the same way.
+/// A key, given in the same way.
 #[derive(Clone, Copy, Debug)]
 enum Which {
     Pending(usize),
-    /// Any that was handed out, counted from the latest.
+    /// The key with this number of those that were handed out, counted from the latest.
     Known(usize),
+    /// A key with this index and generation that was not handed out.
     Forged(u32, u32),
 }
 
-/// Runs one history; panics where shard and twin part. Everything is compared after so many
-/// operations. `reached` counts those begun.
+/// Runs one history; panics if shard and model differ. Compares the whole state after every
+/// `check_every` operations. `reached` counts the operations that have begun.
 fn check(config: ShardConfig, history: &[Op], check_every: usize, reached: &Cell<usize>) {
-    let mut twin = Twin::new(config);
+    let mut shard = CheckedShard::new(config);
     let mut known = Vec::new();
     for (number, op) in history.iter().enumerate() {
         reached.set(number + 1);
-        twin.thorough = number.is_multiple_of(check_every);
-        step(&mut twin, &mut known, *op);
+        shard.thorough = number.is_multiple_of(check_every);
+        step(&mut shard, &mut known, *op);
     }
     let budgets = [Budget::UNLIMITED, Budget { expired_max: 3, work_max: 20 }];
-    twin.run_out(budgets[history.len() % 2]);
+    shard.run_out(budgets[history.len() % 2]);
 }
 
-fn step(twin: &mut Twin, known: &mut Vec<TimerKey>, op: Op) {
+fn step(shard: &mut CheckedShard, known: &mut Vec<TimerKey>, op: Op) {
     match op {
-        Op::Schedule(when) => known.extend(twin.schedule(tick(twin, when))),
-        Op::Cancel(which) => twin.cancel(key(twin, known, which)),
-        Op::Reset(which, when) => twin.reset(key(twin, known, which), tick(twin, when)),
-        Op::Grant => known.extend(twin.grant()),
-        Op::Arm(which, when) => twin.arm(key(twin, known, which), tick(twin, when)),
-        Op::Revoke(which) => twin.revoke(key(twin, known, which)),
-        Op::Advance(when, budget) => twin.advance(tick(twin, when), budget),
+        Op::Schedule(when) => known.extend(shard.schedule(tick(shard, when))),
+        Op::Cancel(which) => shard.cancel(key(shard, known, which)),
+        Op::Reset(which, when) => shard.reset(key(shard, known, which), tick(shard, when)),
+        Op::Grant => known.extend(shard.grant()),
+        Op::Arm(which, when) => shard.arm(key(shard, known, which), tick(shard, when)),
+        Op::Revoke(which) => shard.revoke(key(shard, known, which)),
+        Op::Advance(when, budget) => shard.advance(tick(shard, when), budget),
         Op::Pop(count) => {
-            let _ = (0..count).all(|_| twin.pop());
+            let _ = (0..count).all(|_| shard.pop());
         }
-        Op::Drain(count) => twin.drain(count),
+        Op::Drain(count) => shard.drain(count),
     }
 }
 
-fn tick(twin: &Twin, when: When) -> Tick {
+fn tick(shard: &CheckedShard, when: When) -> Tick {
     Tick::new(match when {
-        When::In(ticks) => twin.now().saturating_add(ticks),
-        When::Ago(ticks) => twin.now().saturating_sub(ticks),
+        When::In(ticks) => shard.now().saturating_add(ticks),
+        When::Ago(ticks) => shard.now().saturating_sub(ticks),
         When::With(number, offset) => {
-            let with = twin.nth_pending(number).map_or(twin.now(), |(_, deadline)| deadline);
+            let with = shard.nth_pending(number).map_or(shard.now(), |(_, deadline)| deadline);
             with.saturating_add_signed(offset)
         }
         When::At(tick) => tick.index(),
     })
 }
 
-fn key(twin: &Twin, known: &[TimerKey], which: Which) -> TimerKey {
+fn key(shard: &CheckedShard, known: &[TimerKey], which: Which) -> TimerKey {
     let forged = |index, generation: u32| {
         TimerKey::from_parts(index, NonZeroU32::new(generation).unwrap_or(NonZeroU32::MAX))
     };
     match which {
-        Which::Pending(number) => twin.nth_pending(number).map_or(forged(0, 2), |(key, _)| key),
+        Which::Pending(number) => shard.nth_pending(number).map_or(forged(0, 2), |(key, _)| key),
         Which::Known(number) => {
             known.iter().nth_back(number % known.len().max(1)).copied().unwrap_or(forged(9, 9))
         }
-        // Even generations are those of vacant slots, and nobody has come as far as half of them.
+        // Vacant slots have even generations, and no slot reaches half of the generations.
         Which::Forged(index, generation) if generation.is_multiple_of(2) => {
             forged(index, generation)
         }
@@ -181,7 +184,7 @@ fn random_config(rng: &mut Rng) -> ShardConfig {
     ShardConfig {
         capacity: [1, 3, 12, 40, 200][rng.usize(0..5)],
         wheel: random_wheel(rng),
-        // Small ones are better at finding faults, and cheaper to check.
+        // Small wheels find more faults and take less time to check.
         slots: [2, 4, 4, 8, 16, 256][rng.usize(0..6)],
         level_slots: [2, 4, 4, 8, 16][rng.usize(0..5)],
         start: Tick::new(start),
@@ -194,7 +197,7 @@ fn random_wheel(rng: &mut Rng) -> WheelKind {
 
 fn random_history(rng: &mut Rng) -> Vec<Op> {
     let mut weights = [0; 9].map(|_| [0, 1, 5, 20][rng.usize(0..4)]);
-    // Something must happen: there are timers, and time passes.
+    // Each history has some schedules and some turns, and few drains.
     weights[0] = weights[0].max(5);
     weights[6] = weights[6].max(2);
     weights[8] = weights[8].min(1);
@@ -254,8 +257,8 @@ fn random_budget(rng: &mut Rng) -> Budget {
     Budget { expired_max: max(rng), work_max: max(rng) }
 }
 
-/// Timers of a few ticks, and then turns that deliver a few of them, each with late timers, cancels
-/// and resets before and after it.
+/// Timers of a few ticks, followed by turns that deliver a few of them, with late timers, cancels
+/// and resets before and after each turn.
 fn random_overload(rng: &mut Rng) -> Vec<Op> {
     let backlog = rng.usize(2..60);
     let mut history: Vec<_> = (0..backlog).map(|_| Op::Schedule(When::In(rng.u64(0..4)))).collect();
@@ -280,45 +283,45 @@ fn random_overload(rng: &mut Rng) -> Vec<Op> {
     history
 }
 
-/// Bursts of one operation after the other, in numbers at which entries are swept.
-fn random_storms(rng: &mut Rng) -> Vec<Op> {
+/// Bursts that repeat one kind of operation, so many times that entries are swept.
+fn random_bursts(rng: &mut Rng) -> Vec<Op> {
     let mut history = Vec::new();
-    while history.len() < STORM_STEPS {
+    while history.len() < BURST_STEPS {
         let when = random_when(rng, true);
-        let many = rng.usize(0..STORM_TIMERS);
+        let many = rng.usize(0..BURST_TIMERS);
         let few = many / 200;
-        let storm: &mut dyn FnMut(&mut Rng) -> Op = match rng.u32(0..10) {
+        let burst: &mut dyn FnMut(&mut Rng) -> Op = match rng.u32(0..10) {
             0 => &mut |_| Op::Schedule(when),
             1 => &mut |rng| Op::Schedule(random_when(rng, false)),
-            2 => &mut |rng| Op::Cancel(Which::Pending(rng.usize(0..STORM_TIMERS))),
+            2 => &mut |rng| Op::Cancel(Which::Pending(rng.usize(0..BURST_TIMERS))),
             3 => &mut |rng| Op::Cancel(Which::Known(rng.usize(0..50))),
             4 => &mut |rng| {
-                Op::Reset(Which::Pending(rng.usize(0..STORM_TIMERS)), random_when(rng, true))
+                Op::Reset(Which::Pending(rng.usize(0..BURST_TIMERS)), random_when(rng, true))
             },
             5 => &mut |_| Op::Pop(40),
-            // The sweep is amid a slot, and turns take from it.
+            // Turns take entries off a slot that the sweep is in.
             6..9 => &mut |rng| match rng.u32(0..60) {
                 0 => Op::Advance(When::In(rng.u64(0..3)), random_budget(rng)),
                 1 => Op::Pop(2),
-                _ => Op::Cancel(Which::Pending(rng.usize(0..STORM_TIMERS))),
+                _ => Op::Cancel(Which::Pending(rng.usize(0..BURST_TIMERS))),
             },
             _ => &mut |rng| Op::Advance(random_when(rng, true), random_budget(rng)),
         };
-        let first = storm(rng);
+        let first = burst(rng);
         let turns = matches!(first, Op::Pop(40) | Op::Advance(..));
-        history.extend((0..if turns { few } else { many }).map(|_| storm(rng)));
+        history.extend((0..if turns { few } else { many }).map(|_| burst(rng)));
     }
     history
 }
 
-/// A number from the environment.
+/// The number in an environment variable; `None` if it is not set.
 fn setting(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
     Some(value.parse().unwrap_or_else(|_| panic!("{name} is {value:?}; set it to a number")))
 }
 
-/// Runs one history as [`check`] does. If it fails, looks for the shortest part of it that still
-/// does, and fails with that.
+/// Runs one history with [`check`]. If it fails, searches for a shorter part of it that fails too,
+/// and panics with that part.
 fn check_or_shrink(seed: u64, config: ShardConfig, mut history: Vec<Op>, check_every: usize) {
     let reached = Cell::new(0);
     let fails = |history: &[Op]| {

@@ -1,14 +1,33 @@
-//! The one place where a clock is read.
+//! The clock of a service, and a clock that tests move.
 //!
-//! Inside the service, time is nanoseconds since the service's epoch, and deadlines are ticks. At
-//! the edge it is [`Duration`] and [`Instant`]. The clock is monotonic; the wall clock is not used
-//! anywhere.
+//! ```
+//! use corewheel::TimerService;
+//! use corewheel::attach::Turn;
+//! use corewheel::clock::ManualClock;
+//! use std::time::Duration;
+//!
+//! let clock = ManualClock::new();
+//! let service = TimerService::builder().shards(1).clock(&clock).start_attached::<&str>()?;
+//! let shard = service.attach(service.shards().next().unwrap())?;
+//! let mut shard = shard.into_loop(|fired, _timers| {
+//!     assert_eq!((fired.payload, fired.lateness), ("lease", Duration::from_secs(2)));
+//! })?;
+//! shard.timers().schedule(Duration::from_secs(3_600), "lease")?;
+//! clock.advance(Duration::from_secs(3_602));
+//! assert_eq!(shard.turn(), Turn::Idle);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! This is the only module that reads a clock. Inside the service, time is nanoseconds since the
+//! service's epoch, and deadlines are ticks. At the edge it is [`Duration`] and [`Instant`]. The
+//! clock is monotonic; the wall clock is not used anywhere.
 //!
 //! A command on a timer takes a fraction of what asking the system for the time takes, so commands
-//! go by a [`NearClock`], which counts on from the last time that was asked for. A turn asks.
+//! go by a `NearClock`, which counts on from the last time that was asked for. A turn asks.
 
 mod near;
 pub(crate) mod timeline;
+pub(crate) mod when;
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,9 +37,9 @@ use std::time::{Duration, Instant};
 pub(crate) use self::near::NearClock;
 pub(crate) use self::timeline::Timeline;
 
-/// Where a service takes its time from: the monotonic clock, or a clock that a test moves.
+/// The clock of a service: the monotonic clock of the system, or a [`ManualClock`].
 #[derive(Clone)]
-pub struct Clock {
+pub(crate) struct Clock {
     epoch: Instant,
     source: Source,
 }
@@ -33,7 +52,7 @@ enum Source {
 
 impl Clock {
     /// The monotonic clock of the system. Its epoch is this call.
-    pub fn monotonic() -> Self {
+    pub(crate) fn monotonic() -> Self {
         Self { epoch: Instant::now(), source: Source::Monotonic }
     }
 
@@ -48,26 +67,26 @@ impl Clock {
     }
 
     /// The present moment.
-    pub fn now(&self) -> Instant {
+    pub(crate) fn now(&self) -> Instant {
         match self.source {
             Source::Monotonic => Instant::now(),
             Source::Manual(_) => self.epoch + Duration::from_nanos(self.nanos()),
         }
     }
 
-    /// The moment that came this many nanoseconds after the epoch.
+    /// The instant this many nanoseconds after the epoch.
     pub(crate) fn instant(&self, nanos: u64) -> Instant {
-        // An instant that the system cannot represent is clamped to a century.
+        // An instant that the system cannot represent becomes a century after the epoch.
         let century = Duration::from_hours(100 * 365 * 24);
         self.epoch.checked_add(Duration::from_nanos(nanos)).unwrap_or(self.epoch + century)
     }
 
-    /// The moment that comes `after` another, or the last that there is.
+    /// The moment `after` another moment, or the latest moment that the clock has.
     pub(crate) fn after(&self, moment: Instant, after: Duration) -> Instant {
         moment.checked_add(after).unwrap_or_else(|| self.instant(u64::MAX))
     }
 
-    /// Nanoseconds from the epoch to `instant`, 0 if it came before.
+    /// Nanoseconds from the epoch to `instant`; 0 for an instant before the epoch.
     #[inline]
     pub(crate) fn nanos_at(&self, instant: Instant) -> u64 {
         saturating_nanos(instant.saturating_duration_since(self.epoch))
@@ -84,27 +103,11 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// A clock that stands still until it is told otherwise, for tests.
+/// A clock that moves only when [`advance`](Self::advance) is called, for tests.
 ///
-/// It goes with shards that the test drives itself, see
-/// [`Attachment::into_loop`](crate::Attachment::into_loop).
-///
-/// ```
-/// use corewheel::{Fired, ManualClock, TimerService, Timers, Turn};
-/// use std::time::Duration;
-///
-/// let clock = ManualClock::new();
-/// let builder = TimerService::builder().shards(1).clock(clock.clock());
-/// let service = builder.start_attached::<&str>()?;
-/// let shard = service.attach(service.shards().next().unwrap())?;
-/// let mut shard = shard.into_loop(|timer: Fired<&str>, _: &Timers<&str>| {
-///     assert_eq!((timer.task, timer.lateness), ("lease", Duration::from_secs(2)));
-/// })?;
-/// shard.timers().schedule(Duration::from_secs(3_600), "lease")?;
-/// clock.advance(Duration::from_secs(3_602));
-/// assert_eq!(shard.turn(), Turn::Idle);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// It is used with shards that the test drives itself in
+/// [`Attachment::into_loop`](crate::attach::Attachment::into_loop). Clones show the same time. See
+/// the [module](self) for an example.
 #[derive(Clone, Debug)]
 pub struct ManualClock {
     clock: Clock,
@@ -112,26 +115,26 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that shows its epoch.
+    /// A clock that shows the present, and stands still.
     pub fn new() -> Self {
         let nanos = Arc::new(AtomicU64::new(0));
         let source = Source::Manual(Arc::clone(&nanos));
         Self { clock: Clock { epoch: Instant::now(), source }, nanos }
     }
 
-    /// The clock to hand to a service.
-    pub fn clock(&self) -> Clock {
+    /// The clock of a service that this one moves.
+    pub(crate) fn clock(&self) -> Clock {
         self.clock.clone()
     }
 
     /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         let add = |nanos: u64| Some(nanos.saturating_add(saturating_nanos(by)));
-        // Relaxed: time carries no other data. The update cannot fail, as `add` always answers.
+        // Relaxed: time carries no other data. The update cannot fail, as `add` returns `Some`.
         let _ = self.nanos.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// What the clock shows.
+    /// The instant that the clock shows.
     pub fn now(&self) -> Instant {
         self.clock.now()
     }
@@ -151,7 +154,7 @@ pub(crate) fn nanos_after(now: u64, delay: Duration) -> u64 {
 
 #[inline]
 pub(crate) fn saturating_nanos(duration: Duration) -> u64 {
-    // Not by `as_nanos`, whose 128 bits take three times as long.
+    // `as_nanos` computes with 128 bits and takes three times as long.
     let seconds = duration.as_secs().checked_mul(1_000_000_000);
     seconds
         .and_then(|nanos| nanos.checked_add(u64::from(duration.subsec_nanos())))
@@ -163,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_delay_that_does_not_fit_saturates() {
+    fn delay_that_does_not_fit_saturates() {
         let clock = Clock::monotonic();
         assert_eq!(nanos_after(5, Duration::MAX), u64::MAX);
         assert_eq!(nanos_after(5, Duration::from_nanos(7)), 12);
@@ -171,14 +174,14 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_before_the_epoch_is_the_epoch() {
+    fn instant_before_the_epoch_is_zero_nanoseconds() {
         let before = Instant::now();
         let clock = Clock::monotonic();
         assert_eq!(clock.nanos_at(before), 0);
     }
 
     #[test]
-    fn a_manual_clock_moves_when_it_is_told() {
+    fn manual_clock_advances_by_the_given_duration() {
         let manual = ManualClock::new();
         let clock = manual.clock();
         assert_eq!(clock.nanos(), 0);

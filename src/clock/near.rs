@@ -1,6 +1,7 @@
-//! The clock as one thread sees it, by the processor's time-stamp counter.
+//! A clock for one thread that reads the processor's time-stamp counter.
 //!
-//! Why not ask the system each time: that costs several times what a command on a timer costs.
+//! Why not ask the system each time: a system call for the time costs several times as much as a
+//! command on a timer.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -8,45 +9,49 @@ use std::time::Duration;
 
 use super::{Clock, saturating_nanos};
 
-/// How long a [`NearClock`] counts on before it asks again.
+/// How long a [`NearClock`] counts on before it asks the system again.
 const SPAN: Duration = Duration::from_millis(1);
-/// What it puts on top, so that it is ahead even if the processor has read its counter a little
-/// before it was that instruction's turn.
+/// Nanoseconds that a [`NearClock`] adds, so that it is not behind even if the processor reads its
+/// counter before the preceding instructions.
 const AHEAD: u64 = 250;
-/// How often it looks at both clocks for a pair of readings that were made at once, if the first
-/// pair was further apart than this part of the span: a quarter of a microsecond.
+/// How often [`NearClock::ask`] reads the counter and the clock as a pair, until the two readings
+/// are close together.
 const ANCHOR_TRIES: u32 = 3;
-const AT_ONCE: u64 = 4_000;
-/// Bits of a rate that stand for less than a nanosecond.
+/// The readings of a pair are close together if they are less than this part of a [`SPAN`] apart: a
+/// quarter of a microsecond.
+const CLOSE: u64 = 4_000;
+/// How many of a rate's bits are fractions of a nanosecond.
 const RATE_BITS: u32 = 20;
 
-/// The clock as one thread sees it, for less than half of what it costs to ask the system: it adds
-/// what the processor's time-stamp counter has counted since it was last asked.
+/// The clock of one thread, which costs less than half as much as a system call for the time: it
+/// adds the counts of the processor's time-stamp counter to the last time that the system gave.
 ///
-/// What it shows is never before the clock, which is what keeps a timer from firing early, and not
-/// much more than a microsecond after it: a thousandth is added to the counter's rate, far more
-/// than it can be wrong by, and after a millisecond the system is asked again. Where the system
-/// does not itself go by that counter, nor does this.
+/// It is never behind the system's clock, so no timer fires early, and not much more than a
+/// microsecond ahead of it: it adds a thousandth to the counter's rate, far more than the error of
+/// the rate, and asks the system again after a millisecond. Where the system's clock does not use
+/// the counter, the near clock does not either, and asks the system each time.
 pub(crate) struct NearClock {
     clock: Clock,
+    /// `None` for a manual clock, and where the system's clock does not use the counter.
     counter: Option<Counter>,
-    /// What the counter showed, and right afterwards the clock.
+    /// A reading of the counter, and of the clock right afterwards.
     anchor: Cell<(u64, u64)>,
+    /// The latest time that [`nanos`](Self::nanos) has returned.
     latest: Cell<u64>,
 }
 
 #[derive(Clone)]
 struct Counter {
     readings: quanta::Clock,
-    /// How much it counts in a [`SPAN`], about.
+    /// About how many counts a [`SPAN`] has.
     span: u64,
-    /// Nanoseconds for each count, and a thousandth more.
+    /// Nanoseconds for each count, and a thousandth more, with [`RATE_BITS`] fractional bits.
     rate: u64,
 }
 
 impl Counter {
-    /// The processor's counter, where the system goes by it: then it has found that all cores'
-    /// agree and that it does not stop.
+    /// The processor's counter, if the system's clock uses it. The system does so only if the
+    /// counters of all cores agree and never stop.
     fn find() -> Option<Self> {
         static COUNTER: OnceLock<Option<Counter>> = OnceLock::new();
         let find = || {
@@ -74,14 +79,15 @@ impl NearClock {
         near
     }
 
-    /// What the clock shows, in nanoseconds since the epoch.
+    /// The time of the system's clock, in nanoseconds since the epoch.
     #[inline(never)]
     pub(crate) fn ask(&self) -> u64 {
         let Some(Counter { readings, span, .. }) = &self.counter else {
             return self.clock.nanos();
         };
-        // In this order: what is counted from the first includes the time to the second. A pair
-        // between which the thread was held up would be that far ahead, so the closest one is it.
+        // The counter is read before the clock: counts since the anchor then include the time
+        // between the two readings. If the thread is delayed between them, the near clock would be
+        // ahead by the delay, so the pair with the shortest time between its readings is used.
         let mut closest = u64::MAX;
         for _ in 0..ANCHOR_TRIES {
             let raw = readings.raw();
@@ -91,14 +97,14 @@ impl NearClock {
                 closest = apart;
                 self.anchor.set((raw, nanos));
             }
-            if closest < span / AT_ONCE {
+            if closest < span / CLOSE {
                 break;
             }
         }
         self.anchor.get().1
     }
 
-    /// What the clock shows or a little more. It does not go back.
+    /// The time of the system's clock, or a little more. It never goes back.
     #[inline]
     pub(crate) fn nanos(&self) -> u64 {
         let Some(Counter { readings, span, rate }) = &self.counter else {
@@ -119,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_near_clock_is_never_behind_and_hardly_ahead() {
+    fn near_clock_is_never_behind_and_rarely_far_ahead() {
         let clock = Clock::monotonic();
         let near = NearClock::new(clock.clone());
         let (mut latest, mut far) = (0, 0);
@@ -139,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_of_a_counter_is_rounded_up() {
+    fn counter_rate_is_rounded_up() {
         let Some(Counter { readings, span, rate }) = Counter::find() else { return };
         let exact = readings.delta_as_nanos(0, span);
         let counted = (span * rate) >> RATE_BITS;
@@ -147,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manual_clock_is_near_itself() {
+    fn near_clock_of_a_manual_clock_shows_its_time() {
         let manual = ManualClock::new();
         let near = NearClock::new(manual.clock());
         manual.advance(Duration::from_millis(3));

@@ -1,12 +1,12 @@
-//! Ticks, nanoseconds and instants of one service, and every conversion between them.
+//! The conversions between ticks, nanoseconds and instants of one service.
 //!
-//! The rounding of a service is written here and nowhere else: the present is rounded down to a
-//! tick, a deadline is rounded up, so no timer is early. A delay of zero and an instant that has
-//! passed give a tick that has begun, so such a timer fires in the next turn. A delay that does not
-//! fit, 584 years, gives [`Tick::NEVER`].
+//! Only this module rounds: the present is rounded down to a tick, and a deadline is rounded up, so
+//! no timer is early. A delay of zero and an instant that has passed give a tick that has begun, so
+//! such a timer fires in the next turn. A delay that does not fit (584 years) gives
+//! [`Tick::NEVER`].
 //!
-//! Cost: a multiplication for each conversion; no method but [`Timeline::nanos`] and
-//! [`Timeline::now`] reads a clock.
+//! Cost: a multiplication for each conversion. Only [`Timeline::nanos`] and [`Timeline::now`] read
+//! a clock.
 
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ impl Timeline {
         self.tick.ceil(nanos)
     }
 
-    /// The deadline that is `delay` after `now`. One of zero is the tick that has begun.
+    /// The deadline that is `delay` after `now`. A delay of zero gives the tick that has begun.
     #[inline]
     pub(crate) fn deadline_after(&self, now: u64, delay: Duration) -> Tick {
         if delay.is_zero() {
@@ -66,19 +66,19 @@ impl Timeline {
         self.tick.ceil(nanos_after(now, delay))
     }
 
-    /// The deadline of what is due at an instant.
+    /// The deadline of a timer that is due at an instant.
     #[inline]
     pub(crate) fn deadline_at(&self, at: Instant) -> Tick {
         self.tick.ceil(self.nanos_at(at))
     }
 
-    /// Nanoseconds at an instant, 0 for one before the epoch.
+    /// Nanoseconds from the epoch to an instant; 0 for an instant before the epoch.
     #[inline]
     pub(crate) fn nanos_at(&self, at: Instant) -> u64 {
         self.clock.nanos_at(at)
     }
 
-    /// When a tick begins, in nanoseconds; `u64::MAX` for one that does not fit.
+    /// When a tick begins, in nanoseconds; `u64::MAX` if that does not fit.
     #[inline]
     pub(crate) fn start_of(&self, tick: Tick) -> u64 {
         self.tick.start_of(tick)
@@ -89,12 +89,12 @@ impl Timeline {
         self.clock.instant(self.tick.start_of(tick))
     }
 
-    /// The instant of a time in nanoseconds.
+    /// The instant `nanos` nanoseconds after the epoch.
     pub(crate) fn instant_of(&self, nanos: u64) -> Instant {
         self.clock.instant(nanos)
     }
 
-    /// How long after `now` a deadline is; zero if it has passed.
+    /// The time from `now` to a deadline; zero if the deadline has passed.
     #[inline]
     pub(crate) fn remaining(&self, deadline: Tick, now: u64) -> Duration {
         Duration::from_nanos(self.tick.start_of(deadline).saturating_sub(now))

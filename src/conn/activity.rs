@@ -1,22 +1,27 @@
-//! Activity stamps: when a connection last did something, without a reading of the clock.
+//! Activity stamps: when a connection was last active, without a reading of the clock.
 //!
-//! A connection notes each packet. Reading a clock for it costs several times what the note does,
-//! so the note is a moment up to which everything counts that happens before the shard next looks
-//! at the clock: a little later than it is, never earlier. The shard sees to it that it does look,
-//! for as long as a connection notes anything; a shard whose connections are quiet is not woken.
+//! Each packet stamps its connection. Reading a clock for it costs several times what the stamp
+//! does. So all packets that come before the shard next reads the clock are given the same stamp: a
+//! time a little later than they are, never earlier. The shard reads the clock in time, as long as
+//! packets come; a shard whose connections are quiet is not woken.
 //!
-//! A thread that was held up looks too late, and what was noted meanwhile may have happened after
-//! the moment that it was given. Such a gap is kept, and read into the notes when they are looked
-//! at. So whatever the thread was doing, a note is never taken for older than it is.
+//! A thread that was held up reads the clock too late, and what was stamped meanwhile may have
+//! happened after the stamp. Such a gap is kept, and resolved when a stamp is read. So whatever the
+//! thread was doing, a stamp never counts as earlier than the activity.
 //!
 //! Without the gaps an idle event would come early after a stall, by as long as the thread was held
-//! up: what a connection did between the stamp's time and the late look would count as earlier than
-//! it was.
+//! up: activity between the stamp's time and the late reading of the clock would count as earlier
+//! than it was.
 //!
-//! Gaps are not kept for ever, nor are they joined, which would make what was noted long ago ever
-//! younger, on a shard that is held up all the time, and an idle connection never idle. With each
-//! gap some of the notes are looked through and the gaps written into them; when all have been, the
-//! gaps from before go.
+//! Why not keep each gap for ever, or join gaps: on a shard that is held up all the time, joined
+//! gaps would make an old stamp ever later, and an idle connection would never be idle. With each
+//! gap the shard resolves some of the stamps; when all stamps are resolved, it drops the gaps from
+//! before.
+//!
+//! Invariants: each stamp is later than the stamps before the last reading of the clock, so a gap
+//! concerns only the stamps since that reading.
+//!
+//! Cost: one stamp in 8 ms reads the clock; each gap resolves the stamps of one connection in 256.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -25,30 +30,29 @@ use corewheel_shard::{Tick, TickLength};
 
 use super::record::Block;
 
-/// How much later a note may be taken to be than it is, but for a tick and what holds the thread
-/// up, in nanoseconds.
+/// How much later than the activity a stamp may be, apart from a tick and the time for which the
+/// thread is held up, in nanoseconds.
 const SPAN: u64 = 10_000_000;
-/// How much of it is left for a thread to wake up in, so that this alone is no gap.
+/// The part of it in which the thread may wake up, so that a wake-up alone makes no gap.
 const WAKE: u64 = 2_000_000;
 
-/// There is no such moment: it must be asked for.
+/// No stamp is valid: the clock must be read.
 const UNKNOWN: u64 = u64::MAX;
 
-/// With so many gaps all notes are looked through once; twice as many are kept at most, and a few.
+/// So many gaps resolve all stamps once. At most twice as many are kept, and a few.
 const GAPS: usize = 256;
 
-pub(crate) struct Activity {
-    /// Up to when notes count that are made now.
+pub(super) struct Activity {
+    /// The stamp of what happens now; `UNKNOWN` before the first touch after a quiet time.
     bound: Cell<u64>,
-    /// What it was last. Each is later than the one before, so that a gap concerns those notes only
-    /// which were made since the clock was looked at.
+    /// The last stamp.
     last: Cell<u64>,
-    /// When the shard must look at the clock again.
+    /// When the shard must read the clock again.
     expires: Cell<Tick>,
-    /// When it last did.
+    /// When the shard last read the clock.
     now: Cell<u64>,
     gaps: RefCell<Gaps>,
-    /// The end of the last of them.
+    /// The end of the last gap.
     gap_until: Cell<u64>,
 }
 
@@ -64,15 +68,15 @@ impl Activity {
         }
     }
 
-    /// The moment to note; `None` if it must be [opened](Self::open) first.
+    /// The stamp of what happens now; `None` if [`open`](Self::open) must make one first.
     #[inline]
-    pub(crate) fn bound(&self) -> Option<u64> {
+    pub(super) fn bound(&self) -> Option<u64> {
         let bound = self.bound.get();
         (bound != UNKNOWN).then_some(bound)
     }
 
-    /// It is `now`, and something is to be noted. Returns the moment to note, and until when the
-    /// shard must look at the clock.
+    /// Makes a stamp for what happens now, at `now`. Returns it, and the tick by which the shard
+    /// must read the clock.
     pub(super) fn open(&self, now: u64, tick: TickLength) -> (u64, Tick) {
         let expires = self.extend(now, tick);
         self.expires.set(expires);
@@ -82,16 +86,16 @@ impl Activity {
     fn extend(&self, now: u64, tick: TickLength) -> Tick {
         let expires = tick.ceil(now.saturating_add(SPAN - WAKE));
         let bound = tick.start_of(expires).saturating_add(WAKE).max(self.last.get() + 1);
-        // Before the end of time, which is what nobody has noted.
+        // The end of time is no stamp.
         let bound = bound.min(UNKNOWN - 2);
         self.last.set(bound);
         self.bound.set(bound);
         expires
     }
 
-    /// The shard has looked at the clock. True if it was held up: then some notes are to be
-    /// [looked through](Self::settle).
-    pub(super) fn look(&self, now: u64, tick: TickLength) -> bool {
+    /// The shard has read the clock. True if the thread was held up: then some stamps are to be
+    /// [settled](Self::settle).
+    pub(super) fn advance(&self, now: u64, tick: TickLength) -> bool {
         self.now.set(now);
         let bound = self.bound.get();
         if bound == UNKNOWN {
@@ -111,16 +115,15 @@ impl Activity {
         is_gap
     }
 
-    /// Writes the gaps into some of the notes, and forgets those that are in all notes.
+    /// Resolves some of the stamps, and drops the gaps that are resolved in all stamps.
     ///
     /// O(connections / 256).
     pub(super) fn settle(&self, blocks: &[Block]) {
         let gaps = &mut *self.gaps.borrow_mut();
         let end = gaps.next_block + blocks.len().div_ceil(GAPS);
         let some = blocks.get(gaps.next_block..end.min(blocks.len())).unwrap_or_default();
-        for record in some.iter().flat_map(|block| block.iter()) {
-            record.read.set(gaps.resolve(record.read.get()));
-            record.written.set(gaps.resolve(record.written.get()));
+        for stamp in some.iter().flat_map(|block| block.stamps()) {
+            stamp.set(gaps.resolve(stamp.get()));
         }
         gaps.next_block = end;
         if end >= blocks.len() {
@@ -129,70 +132,70 @@ impl Activity {
         }
     }
 
-    /// When the shard last looked at the clock.
+    /// When the shard last read the clock.
     pub(super) fn now(&self) -> u64 {
         self.now.get()
     }
 
-    /// When it must look again, if anything was noted.
+    /// When the shard must read the clock again; never if no stamp is valid.
     pub(super) fn expires(&self) -> Tick {
         self.expires.get()
     }
 
-    /// Whether a moment is no earlier than what was noted before, and both are what they say. False
-    /// where that is not to be seen at a glance.
+    /// Whether a known time is not before a stamp, and both mean what they say. False where that
+    /// takes more than a few comparisons.
     #[inline]
-    pub(super) fn is_plainly_next(&self, at: u64, noted: u64) -> bool {
+    pub(super) fn is_plainly_next(&self, at: u64, stamp: u64) -> bool {
         let bound = self.bound.get();
-        noted <= at && self.gap_until.get() < at && noted != bound && at != bound
+        stamp <= at && self.gap_until.get() < at && stamp != bound && at != bound
     }
 
-    /// What to note for a moment that is known, and not later than now: this one, or the next if
-    /// this one stands for what happened before the shard looked at the clock. Of those that do,
-    /// each is milliseconds after the one before, and shards have the same ones.
+    /// The stamp for a known time that is not in the future: that time, or the next nanosecond if
+    /// the time is the stamp of what happened before a reading of the clock. Such stamps are
+    /// milliseconds apart. Shards have the same ones.
     #[inline]
     pub(super) fn exact(&self, at: u64) -> u64 {
         let is_taken = self.bound.get() == at || self.resolve(at) != at;
         if is_taken { at.saturating_add(1) } else { at }
     }
 
-    /// The moment before which that was which was noted.
-    pub(super) fn resolve(&self, noted: u64) -> u64 {
-        self.gaps.borrow().resolve(noted)
+    /// The time before which the activity happened that was given this stamp.
+    pub(super) fn resolve(&self, stamp: u64) -> u64 {
+        self.gaps.borrow().resolve(stamp)
     }
 }
 
-/// What was noted with this moment may have happened up to `until`, when the shard next looked.
+/// The activity with the stamp `bound` happened before `until`, when the shard next read the clock.
 #[derive(Clone, Copy, Debug)]
 struct Gap {
     bound: u64,
     until: u64,
 }
 
-/// Gaps in order, each after the one before: so what a gap was written into is in none that comes
-/// later.
+/// Gaps in order. Each begins after the end of the one before, so no later gap concerns a stamp
+/// that is resolved.
 #[derive(Debug, Default)]
 struct Gaps {
     known: VecDeque<Gap>,
-    /// Notes are looked through from here on.
+    /// The block whose stamps are resolved next.
     next_block: usize,
-    /// How many of the first gaps all notes will have been looked through for when this ends.
+    /// How many of the first gaps will be resolved in all stamps when the last block is.
     in_all: usize,
 }
 
 impl Gaps {
     #[inline]
-    fn resolve(&self, noted: u64) -> u64 {
-        match self.known.binary_search_by_key(&noted, |gap| gap.bound) {
+    fn resolve(&self, stamp: u64) -> u64 {
+        match self.known.binary_search_by_key(&stamp, |gap| gap.bound) {
             Ok(found) => self.known[found].until,
-            Err(_) => noted,
+            Err(_) => stamp,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::new_block;
+    use super::super::record::Records;
     use super::*;
     use fastrand::Rng;
     use std::num::NonZeroU64;
@@ -204,83 +207,83 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_never_older_than_what_it_stands_for_and_little_younger() {
+    fn stamp_is_never_before_the_activity_and_little_after_it() {
         let given = std::env::var("COREWHEEL_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed = given.unwrap_or_else(|| fastrand::u64(..));
         let mut rng = Rng::with_seed(seed);
-        let recent = Activity::new();
+        let activity = Activity::new();
         let mut now = 0;
-        // What was noted, when that was, and when the clock was looked at next.
-        let mut notes: Vec<(u64, u64, Option<u64>)> = Vec::new();
+        // Each stamp, the time of the activity, and when the clock was read next.
+        let mut stamps: Vec<(u64, u64, Option<u64>)> = Vec::new();
         for _ in 0..20_000 {
             let pause = if rng.u32(..40) == 0 { 200 * MS } else { 2 * MS };
             now += rng.u64(..pause);
             if rng.bool() {
-                recent.look(now, tick());
-                for note in notes.iter_mut().rev().take_while(|note| note.2.is_none()) {
-                    note.2 = Some(now);
+                activity.advance(now, tick());
+                for stamp in stamps.iter_mut().rev().take_while(|stamp| stamp.2.is_none()) {
+                    stamp.2 = Some(now);
                 }
             } else {
-                let bound = recent.bound().unwrap_or_else(|| recent.open(now, tick()).0);
-                notes.push((bound, now, None));
+                let bound = activity.bound().unwrap_or_else(|| activity.open(now, tick()).0);
+                stamps.push((bound, now, None));
             }
         }
-        recent.look(now, tick());
-        for (bound, at, looked) in notes {
-            let looked = looked.unwrap_or(now);
-            let resolved = recent.resolve(bound);
-            assert!(resolved >= at, "seed {seed}: {at} is taken for {resolved}");
-            let most = looked.max(at + 11 * MS);
-            assert!(resolved <= most, "seed {seed}: {at} is taken for {resolved}");
+        activity.advance(now, tick());
+        for (bound, at, next_reading) in stamps {
+            let next_reading = next_reading.unwrap_or(now);
+            let resolved = activity.resolve(bound);
+            assert!(resolved >= at, "seed {seed}: {at} counts as {resolved}");
+            let most = next_reading.max(at + 11 * MS);
+            assert!(resolved <= most, "seed {seed}: {at} counts as {resolved}");
         }
     }
 
     #[test]
-    fn gaps_are_forgotten_when_they_are_in_all_notes_and_not_before() {
+    fn gap_is_dropped_when_all_stamps_are_resolved_and_not_before() {
         let seed = fastrand::u64(..);
         let mut rng = Rng::with_seed(seed);
-        let recent = Activity::new();
-        let mut blocks = vec![new_block()];
-        // When something was last read, by block, and the latest that it may be taken for.
+        let activity = Activity::new();
+        let mut blocks = vec![Records::new()];
+        // For each block, the time of the last read, and the latest time that it may count as.
         let mut read = vec![(0, 0)];
         let mut now = 0;
         for round in 0..5_000 {
             if round % 7 == 0 && blocks.len() < 600 {
-                blocks.push(new_block());
+                blocks.push(Records::new());
                 read.push((0, 0));
             }
             let until = now + rng.u64(13..40) * MS;
             for _ in 0..3 {
                 now = rng.u64(now..until);
                 let block = rng.usize(..blocks.len());
-                let bound = recent.bound().unwrap_or_else(|| recent.open(now, tick()).0);
-                blocks[block][block % 64].read.set(bound);
+                let bound = activity.bound().unwrap_or_else(|| activity.open(now, tick()).0);
+                blocks[block].record(block as u32).read.set(bound);
                 read[block] = (now, until);
             }
             now = until;
-            if recent.look(now, tick()) {
-                recent.settle(&blocks);
+            if activity.advance(now, tick()) {
+                activity.settle(&blocks);
             }
-            let kept = recent.gaps.borrow().known.len();
+            let kept = activity.gaps.borrow().known.len();
             assert!(kept <= 2 * GAPS + 2, "seed {seed}: {kept} gaps are kept");
             for (block, (at, most)) in read.iter().enumerate() {
-                let resolved = recent.resolve(blocks[block][block % 64].read.get());
+                let resolved = activity.resolve(blocks[block].record(block as u32).read.get());
                 let fits = (*at..=*most.max(&(at + 11 * MS))).contains(&resolved);
-                assert!(fits, "seed {seed}, {round}: {at} is taken for {resolved}, not {most}");
+                assert!(fits, "seed {seed}, {round}: {at} counts as {resolved}, not {most}");
             }
         }
     }
 
     #[test]
-    fn nobody_must_look_where_nothing_is_noted() {
-        let recent = Activity::new();
-        recent.look(5 * MS, tick());
-        assert_eq!((recent.bound(), recent.expires()), (None, Tick::NEVER));
-        let (bound, expires) = recent.open(5 * MS, tick());
+    fn clock_is_read_only_while_connections_are_stamped() {
+        let activity = Activity::new();
+        activity.advance(5 * MS, tick());
+        assert_eq!((activity.bound(), activity.expires()), (None, Tick::NEVER));
+        let (bound, expires) = activity.open(5 * MS, tick());
         assert_eq!((bound, expires), (15 * MS, Tick::new(13)));
-        recent.look(8 * MS, tick());
-        assert_eq!((recent.bound(), recent.expires()), (Some(18 * MS), Tick::new(13)));
-        recent.look(13 * MS, tick());
-        assert_eq!((recent.bound(), recent.expires()), (None, Tick::NEVER));
+        activity.advance(8 * MS, tick());
+        assert_eq!((activity.bound(), activity.expires()), (Some(18 * MS), Tick::new(13)));
+        activity.advance(13 * MS, tick());
+        assert_eq!((activity.bound(), activity.expires()), (None, Tick::NEVER));
     }
 }

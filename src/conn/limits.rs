@@ -1,78 +1,104 @@
-//! What a connection is allowed, and what it is told.
+//! The limits of a connection, its kinds of deadlines, and the events that report them.
 
 use std::fmt;
 use std::time::Duration;
 
-/// How long a connection may do what. Zero is off: as long as it likes.
+/// How long a connection may go on without something, or take for something. A limit of zero is
+/// off.
 ///
-/// Times are rounded up to a tick; one that does not fit (584 years) means never.
+/// Limits are rounded up to a tick; a limit that does not fit (584 years) means never. Each limit
+/// is a field, and has a setter of the same name.
 ///
 /// ```
 /// use corewheel::ConnLimits;
 /// use std::time::Duration;
 ///
-/// let limits = ConnLimits {
-///     read_idle: Duration::from_secs(60),
-///     heartbeat: Duration::from_secs(20),
-///     handshake: Duration::from_secs(5),
-///     ..ConnLimits::default()
-/// };
+/// let limits = ConnLimits::default()
+///     .read_idle(Duration::from_secs(60))
+///     .heartbeat(Duration::from_secs(20))
+///     .handshake(Duration::from_secs(5));
+/// assert_eq!(limits.heartbeat, Duration::from_secs(20));
 /// assert_eq!(limits.max_age, Duration::ZERO);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ConnLimits {
-    /// Without anything having been read: [`DeadlineKind::ReadIdle`].
+    /// The time without a read until [`DeadlineKind::ReadIdle`].
     pub read_idle: Duration,
-    /// Without anything having been written: [`DeadlineKind::WriteIdle`].
+    /// The time without a write until [`DeadlineKind::WriteIdle`].
     pub write_idle: Duration,
-    /// Without either: [`DeadlineKind::AllIdle`].
+    /// The time without a read and without a write until [`DeadlineKind::AllIdle`].
     pub all_idle: Duration,
-    /// Without anything having been written, until the server writes a heartbeat:
+    /// The time without a write until the server is to write a heartbeat:
     /// [`DeadlineKind::Heartbeat`].
     pub heartbeat: Duration,
-    /// For one write to be done: [`DeadlineKind::WriteTimeout`].
+    /// The time from the beginning of a write to its end: [`DeadlineKind::WriteTimeout`].
     pub write_timeout: Duration,
-    /// From the beginning until the handshake is disarmed: [`DeadlineKind::Handshake`].
+    /// The time from the beginning of the connection until the handshake is disarmed:
+    /// [`DeadlineKind::Handshake`].
     pub handshake: Duration,
-    /// From the beginning, whatever it does: [`DeadlineKind::MaxAge`].
+    /// The time from the beginning of the connection to its end, whatever the connection does:
+    /// [`DeadlineKind::MaxAge`].
     pub max_age: Duration,
 }
 
-/// Which deadline of a connection. In this order those are told that come together.
+/// A setter for each limit.
+macro_rules! setters {
+    ($($name:ident)*) => {
+        /// Each setter returns the limits with one of them changed.
+        impl ConnLimits {
+            $(
+                #[doc = concat!("Sets `", stringify!($name), "`.")]
+                #[must_use]
+                pub const fn $name(mut self, $name: Duration) -> Self {
+                    self.$name = $name;
+                    self
+                }
+            )*
+        }
+    };
+}
+setters! { read_idle write_idle all_idle heartbeat write_timeout handshake max_age }
+
+/// A kind of deadline. Events that come in one turn are delivered in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
 pub enum DeadlineKind {
-    /// The connection is as old as it may become. Comes once.
+    /// The connection has reached its greatest age. The event comes once.
     MaxAge,
-    /// The handshake was not done in time. Comes once.
+    /// The handshake was not done in time. The event comes once.
     Handshake,
-    /// The request in hand was not done in time. Comes once, each time that it is armed.
+    /// The present request was not done in time. The event comes once, each time that the deadline
+    /// is armed.
     Request,
-    /// A write was not done in time. Comes once for each write; for those whose time is up in the
-    /// same turn, or before a task has asked, once for all of them.
+    /// A write was not done in time. The event comes once for each write. Writes whose time is up
+    /// in the same turn share one event, and so do writes whose event was not taken yet.
     WriteTimeout,
-    /// Nothing was read for too long. Comes again and again.
+    /// Nothing was read for too long. The event comes again after each further
+    /// such time.
     ReadIdle,
-    /// Nothing was written for too long. Comes again and again.
+    /// Nothing was written for too long. The event comes again after each further
+    /// such time.
     WriteIdle,
-    /// Nothing was read or written for too long. Comes again and again.
+    /// Nothing was read or written for too long. The event comes again after each further
+    /// such time.
     AllIdle,
-    /// It is time to write something, so that the peer sees that the server is there. Comes again
-    /// and again.
+    /// It is time to write something, so that the peer sees that the server is there. The event
+    /// comes again after each further such time.
     Heartbeat,
-    /// A deadline of the user's own, 0 to 7. Comes once, each time that it is armed.
-    Own(u8),
+    /// A deadline whose meaning is the user's, with a number from 0 to 7. The event comes once,
+    /// each time that the deadline is armed.
+    Custom(u8),
 }
 
 impl DeadlineKind {
-    /// How many deadlines of its own a user has.
-    pub const OWN_COUNT: u8 = 8;
+    /// The number of [custom](Self::Custom) deadlines of a connection.
+    pub const CUSTOM_COUNT: u8 = 8;
 
-    pub(crate) const COUNT: usize = NAMED.len() + Self::OWN_COUNT as usize;
+    pub(super) const COUNT: usize = NAMED.len() + Self::CUSTOM_COUNT as usize;
 
-    /// Where it stands in the order, which is written down here and in `NAMED`; `None` if there is
-    /// no such deadline.
-    pub(crate) const fn index(self) -> Option<usize> {
+    /// The kind's position in the order, which is stated here and in `NAMED`; `None` for a custom
+    /// deadline whose number is too great.
+    pub(super) const fn index(self) -> Option<usize> {
         Some(match self {
             Self::MaxAge => 0,
             Self::Handshake => 1,
@@ -82,26 +108,26 @@ impl DeadlineKind {
             Self::WriteIdle => 5,
             Self::AllIdle => 6,
             Self::Heartbeat => 7,
-            Self::Own(number) if number < Self::OWN_COUNT => NAMED.len() + number as usize,
-            Self::Own(_) => return None,
+            Self::Custom(number) if number < Self::CUSTOM_COUNT => NAMED.len() + number as usize,
+            Self::Custom(_) => return None,
         })
     }
 
-    pub(crate) fn at(index: usize) -> Self {
-        let own = || Self::Own((index - NAMED.len()) as u8);
-        NAMED.get(index).copied().unwrap_or_else(own)
+    pub(super) fn at(index: usize) -> Self {
+        let custom = || Self::Custom((index - NAMED.len()) as u8);
+        NAMED.get(index).copied().unwrap_or_else(custom)
     }
 
-    /// Where a deadline stands that is no user's own.
-    pub(super) const fn place(self) -> usize {
+    /// The position of a kind that is not custom.
+    pub(super) const fn named_index(self) -> usize {
         match self.index() {
-            Some(place) if place < NAMED.len() => place,
-            _ => panic!("a deadline of the user's own has no fixed place"),
+            Some(index) if index < NAMED.len() => index,
+            _ => panic!("a custom deadline has no fixed position"),
         }
     }
 }
 
-/// The deadlines that are no user's own, in order.
+/// The kinds that are not custom, in order.
 const NAMED: [DeadlineKind; 8] = [
     DeadlineKind::MaxAge,
     DeadlineKind::Handshake,
@@ -124,7 +150,7 @@ impl fmt::Display for DeadlineKind {
             Self::WriteIdle => "write idle",
             Self::AllIdle => "all idle",
             Self::Heartbeat => "heartbeat",
-            Self::Own(number) => return write!(f, "own deadline {number}"),
+            Self::Custom(number) => return write!(f, "custom deadline {number}"),
         })
     }
 }
@@ -132,38 +158,39 @@ impl fmt::Display for DeadlineKind {
 /// A deadline of a connection has come.
 #[must_use = "it says what the connection has not done in time"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct IdleEvent {
-    /// Which one.
+pub struct ConnEvent {
+    /// The deadline's kind.
     pub kind: DeadlineKind,
-    /// Whether it is the first time since the connection last did something, or since
-    /// [`set_limits`](crate::ConnTimers::set_limits) gave it more time than it had been idle for
-    /// when it was last told; of a deadline that comes once, it is.
+    /// Whether this is the first event of its kind since the connection was last active, or since
+    /// [`set_limits`](crate::ConnTimers::set_limits) gave the connection more time than it had been
+    /// idle for at its last event. Always true for a deadline that comes once.
     pub first: bool,
 }
 
 /// A deadline cannot be armed or disarmed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum ArmError {
-    /// It is a matter of the connection's limits.
-    ByLimits(DeadlineKind),
-    /// There is no such deadline.
+    /// Deadlines of this kind follow from the connection's limits. Set the limits instead.
+    SetByLimits(DeadlineKind),
+    /// The number of the custom deadline is too great.
     NoSuchDeadline(DeadlineKind),
-    /// The connection's timers are closed.
+    /// The connection is closed.
     Closed,
 }
 
 impl fmt::Display for ArmError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ByLimits(kind) => write!(
+            Self::SetByLimits(kind) => write!(
                 f,
                 "{kind} is not armed but follows from what the connection does; set its limit with \
                  `set_limits`"
             ),
             Self::NoSuchDeadline(kind) => write!(
                 f,
-                "{kind} is not there; own deadlines are numbered from 0 to {}",
-                DeadlineKind::OWN_COUNT - 1
+                "there is no {kind}; custom deadlines are numbered from 0 to {}",
+                DeadlineKind::CUSTOM_COUNT - 1
             ),
             Self::Closed => f.write_str("the connection's timers are closed"),
         }
@@ -177,10 +204,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_is_found_where_it_stands() {
+    fn index_of_a_kind_is_its_position() {
         for index in 0..DeadlineKind::COUNT {
             assert_eq!(DeadlineKind::at(index).index(), Some(index));
         }
-        assert_eq!(DeadlineKind::Own(DeadlineKind::OWN_COUNT).index(), None);
+        assert_eq!(DeadlineKind::Custom(DeadlineKind::CUSTOM_COUNT).index(), None);
     }
 }

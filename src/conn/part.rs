@@ -1,58 +1,67 @@
-//! The connections of one shard: their records, and their part in the turns of the shard.
+//! The connections' part in the turns of their shard.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use corewheel_shard::Tick;
 
 use super::activity::Activity;
-use super::limits::{ConnLimits, DeadlineKind, IdleEvent};
-use super::record::{Block, Conns, OnEvent, Packed, Record};
-use crate::face::Core;
-use crate::face::stored::Stored;
+use super::limits::{ConnEvent, ConnLimits, DeadlineKind};
+use super::record::{Record, RecordRef};
+use super::table::{OnEvent, Packed, Table};
+use super::timers::ConnTimers;
+use crate::clock::Timeline;
+use crate::face::local::LocalShard;
 use crate::face::timers::Timers;
 use crate::shard::hooks::{Part, PartId};
 use crate::stats::ShardCounts;
 use crate::values::contain::contain;
+use crate::values::refused::RefusedKind;
 
-/// Why a connection could not be opened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Refused {
-    Full,
-    Closed,
-}
-
-/// All connections of a shard. It is registered with the shard when the first one is opened, and
-/// holds the shard's timers until the shard ends and lets go of its parts.
-pub(super) struct Connections<T: Send + 'static> {
+/// All connections of a shard. Registered with the shard when the first connection is opened. Holds
+/// the shard until the shard ends and drops its parts.
+pub(super) struct Connections {
     id: PartId,
-    timers: Timers<T>,
+    /// For the handle that a callback is given; set when the part is registered.
+    itself: OnceCell<Weak<Self>>,
+    shard: Rc<dyn LocalShard>,
+    time: Timeline,
     activity: Activity,
-    conns: RefCell<Conns<T>>,
+    table: RefCell<Table>,
+    /// How many connections have a handle.
+    count: Cell<usize>,
 }
 
-impl<T: Send + 'static> Connections<T> {
+impl Connections {
     /// The connections of the shard of these timers.
-    pub(super) fn of(timers: &Timers<T>) -> Rc<Self> {
-        timers.core().parts().get_or_register(|id| Self {
-            id,
-            timers: timers.clone(),
-            activity: Activity::new(),
-            conns: RefCell::default(),
-        })
+    pub(super) fn of<T: Send + 'static>(timers: &Timers<T>) -> Rc<Self> {
+        let connections = timers.core().parts().get_or_register(|id| {
+            let shard = timers.local();
+            Self {
+                id,
+                itself: OnceCell::new(),
+                time: shard.time().clone(),
+                shard,
+                activity: Activity::new(),
+                table: RefCell::default(),
+                count: Cell::new(0),
+            }
+        });
+        let _itself = connections.itself.get_or_init(|| Rc::downgrade(&connections));
+        connections
     }
 
-    pub(super) fn timers(&self) -> &Timers<T> {
-        &self.timers
+    pub(super) fn shard(&self) -> &dyn LocalShard {
+        &*self.shard
     }
 
-    #[inline]
-    fn core(&self) -> &Core<T> {
-        self.timers.core()
+    pub(super) fn time(&self) -> &Timeline {
+        &self.time
     }
 
-    /// The time to stamp on what happens now.
+    /// The activity stamp of what happens now.
     #[inline]
     pub(super) fn stamp(&self) -> u64 {
         self.activity.bound().unwrap_or_else(|| self.open_activity())
@@ -60,287 +69,281 @@ impl<T: Send + 'static> Connections<T> {
 
     #[cold]
     fn open_activity(&self) -> u64 {
-        let core = self.core();
-        let (bound, expires) = self.activity.open(core.nanos_near(), core.time().tick());
-        if !core.is_closed() {
-            core.note_deadline(expires);
+        let (bound, expires) = self.activity.open(self.shard.nanos_near(), self.time.tick());
+        if !self.shard.is_closed() {
+            self.shard.note_deadline(expires);
         }
         bound
     }
 
-    /// The later of an earlier stamp and a known time. A stamp made since the shard last looked at
-    /// the clock may stand for a later time than it says.
+    /// Stamps a connection with a known time, unless its stamp is later. A stamp made since the
+    /// shard last read the clock may stand for a later time than it says.
     #[inline]
-    pub(super) fn later_stamp(&self, stamp: u64, at: u64) -> u64 {
-        if self.activity.is_plainly_next(at, stamp) { at } else { self.compare_stamps(stamp, at) }
+    pub(super) fn stamp_at(&self, index: u32, record: &Record, stamp: &Cell<u64>, now: Instant) {
+        let at = self.time.nanos_at(now);
+        if self.activity.is_plainly_next(at, stamp.get()) {
+            stamp.set(at);
+        } else {
+            stamp.set(self.later_stamp(stamp.get(), at));
+        }
+        // A time before the last idle event may make the next one earlier.
+        if record.has_extra() && self.table.borrow().is_before_event(index, at) {
+            self.file_earlier(index);
+        }
     }
 
     #[inline(never)]
-    fn compare_stamps(&self, stamp: u64, at: u64) -> u64 {
+    fn later_stamp(&self, stamp: u64, at: u64) -> u64 {
         let keep = self.activity.bound() == Some(stamp) || self.activity.resolve(stamp) >= at;
         if keep { stamp } else { self.activity.exact(at) }
     }
 
-    /// A connection was stamped with a known time. If that is before an idle event came, the stamp
-    /// may bring the next one nearer.
-    #[inline]
-    pub(super) fn refile_stamped(&self, index: u32, record: &Record, at: u64) {
-        if record.has_more() && self.conns.borrow().is_before_event(index, at) {
-            self.refile(index);
-        }
-    }
-
     /// Opens a connection, with its entry in the wheel.
-    pub(super) fn open(&self, packed: &Packed) -> Result<(Block, u32), Refused> {
-        let core = self.core();
-        if core.is_closed() {
-            return Err(Refused::Closed);
+    pub(super) fn open(self: Rc<Self>, packed: &Packed) -> Result<ConnTimers, RefusedKind> {
+        let shard = Rc::clone(&self.shard);
+        if shard.is_closed() {
+            return Err(RefusedKind::Closed);
         }
         let (index, block, due) = {
-            let mut conns = self.conns.borrow_mut();
-            let index = conns.open(packed);
-            let record = conns.record(index);
-            record.read.set(self.activity.exact(record.read.get()));
-            record.written.set(self.activity.exact(record.written.get()));
-            (index, conns.block(index), conns.first_due(index, &self.activity))
+            let mut table = self.table.borrow_mut();
+            let index = table.open(packed, &self.activity);
+            (index, table.block(index), table.first_due(index, &self.activity))
         };
         // The driver is woken when the connection is complete.
-        let _compound = core.compound();
-        let deadline = core.time().ceil(due);
-        let key = core.schedule(packed.class, deadline, Stored::Part(self.id, index)).ok();
+        let _compound = shard.compound();
+        let deadline = self.time.ceil(due);
+        let key = shard.schedule_part(packed.class, deadline, self.id, index);
         if key.is_none() {
-            let nothing = self.conns.borrow_mut().vacate(index);
-            drop(nothing);
-            return Err(Refused::Full);
+            self.vacate(index);
+            return Err(RefusedKind::Full);
         }
-        self.conns.borrow().record(index).set_key(key);
-        self.publish_count();
-        Ok((block, index))
+        block.record(index).key.set(key);
+        Ok(ConnTimers::new(RecordRef::new(self, block, index)))
     }
 
-    /// Cancels all deadlines of a connection. False if that has been done before.
+    /// Cancels all deadlines of a connection. False if the connection is closed already.
     pub(super) fn close(&self, index: u32, record: &Record) -> bool {
-        let Some(key) = record.key() else { return false };
-        let core = self.core();
-        record.set_key(None);
-        record.forget_events();
-        // Its payload is an index.
-        let _ = core.cancel_unread(key);
-        let waker = self.conns.borrow_mut().take_waker(index);
+        let Some(key) = record.key.take() else { return false };
+        record.pending.set(0);
+        self.shard.cancel_part(key);
+        let (waker, on_event) = {
+            let mut table = self.table.borrow_mut();
+            (table.take_waker(index), table.set_on_event(index, None))
+        };
         // A panic must not keep the record from being vacated.
         if let Some(waker) = waker {
-            core.contain(|| waker.wake());
+            self.shard.contain(|| waker.wake());
         }
+        self.shard.drop_each(on_event);
         true
     }
 
     /// Lets another connection have the record of one that is closed.
     pub(super) fn vacate(&self, index: u32) {
-        let left = self.conns.borrow_mut().vacate(index);
-        self.publish_count();
-        let (more, waker) = left;
-        self.core().drop_each(more);
-        self.core().drop_each(waker);
+        let (extra, waker) = self.table.borrow_mut().vacate(index);
+        self.shard.drop_each(extra);
+        self.shard.drop_each(waker);
     }
 
     /// What a connection takes along to another shard.
     pub(super) fn pack(&self, index: u32) -> Packed {
-        let core = self.core();
-        // A stamp that was just made counts from the clock's next reading on.
-        self.look_at_clock(core.nanos());
-        let conns = self.conns.borrow();
-        let class = conns.record(index).key().map(|key| core.class_of(key));
-        conns.pack(index, class.unwrap_or_default(), &self.activity)
+        // A stamp that was just made counts from the next reading of the clock on.
+        self.advance(self.shard.nanos());
+        let table = self.table.borrow();
+        let class = table.record(index).key.get().map(|key| self.shard.class_of(key));
+        table.pack(index, class.unwrap_or_default(), &self.activity)
     }
 
     pub(super) fn limits(&self, index: u32) -> ConnLimits {
-        self.conns.borrow().limits(index)
+        self.table.borrow().limits(index)
     }
 
     pub(super) fn set_limits(&self, index: u32, limits: ConnLimits) {
-        self.conns.borrow_mut().set_limits(index, limits);
-        self.refile(index);
+        self.table.borrow_mut().set_limits(index, limits);
+        self.file_earlier(index);
     }
 
-    /// Arms a deadline that comes once, or disarms it with `NEVER`. True if it was armed, or had
-    /// come and was not taken.
+    /// Arms a deadline that comes once, or disarms it with `NEVER`. True if the deadline was armed,
+    /// or had come and its event was not taken.
     pub(super) fn arm(&self, index: u32, kind: usize, due: u64) -> bool {
-        let was_armed = self.conns.borrow_mut().arm(index, kind, due, &self.activity);
-        self.refile(index);
+        let was_armed = self.table.borrow_mut().arm(index, kind, due, &self.activity);
+        self.file_earlier(index);
         was_armed
     }
 
     pub(super) fn begin_write(&self, index: u32) -> Option<u32> {
-        let write = self.conns.borrow_mut().begin_write(index, self.core().nanos_near());
+        let write = self.table.borrow_mut().begin_write(index, self.shard.nanos_near());
         if write.is_some() {
-            self.refile(index);
+            self.file_earlier(index);
         }
         write
     }
 
     pub(super) fn end_write(&self, index: u32, write: u32) -> bool {
-        self.conns.borrow_mut().end_write(index, write)
+        self.table.borrow_mut().end_write(index, write)
     }
 
     /// When a deadline is due, in nanoseconds since the epoch.
     pub(super) fn due(&self, index: u32, kind: usize) -> u64 {
-        self.conns.borrow().due(index, kind, &self.activity)
+        self.table.borrow().due(index, kind, &self.activity)
     }
 
-    pub(super) fn set_on_event(&self, index: u32, on_event: Option<OnEvent<T>>) {
+    pub(super) fn set_on_event(&self, index: u32, on_event: Option<OnEvent>) {
         let (before, waker) = {
-            let mut conns = self.conns.borrow_mut();
-            let is_cleared = on_event.is_none() && conns.has_untold(index);
-            let before = conns.set_on_event(index, on_event);
-            (before, if is_cleared { conns.take_waker(index) } else { None })
+            let mut table = self.table.borrow_mut();
+            let is_cleared = on_event.is_none() && table.has_events(index);
+            let before = table.set_on_event(index, on_event);
+            (before, if is_cleared { table.take_waker(index) } else { None })
         };
-        // An event that has come already is delivered by the next turn.
-        self.refile(index);
-        self.core().drop_each(before);
+        // The next turn calls the callback for an event that has come already.
+        self.file_earlier(index);
+        self.shard.drop_each(before);
         if let Some(waker) = waker {
             waker.wake();
         }
     }
 
-    /// The next event of those wanted that has come.
+    /// The next wanted event that has come. Otherwise, stores the waker.
     pub(super) fn poll(
         &self,
         index: u32,
         record: &Record,
         cx: &mut Context<'_>,
         wanted: impl Fn(DeadlineKind) -> bool,
-    ) -> Poll<Option<IdleEvent>> {
-        if record.key().is_none() {
+    ) -> Poll<Option<ConnEvent>> {
+        if !record.is_open() {
             return Poll::Ready(None);
         }
-        let event = self.conns.borrow().next_event(index, &self.activity, wanted);
+        let event = self.table.borrow().next_event(index, &self.activity, wanted);
         if event.is_some() {
             return Poll::Ready(event);
         }
-        if !self.conns.borrow().keeps_waker(record, cx.waker()) {
-            // Cloning and dropping a waker run code of the user, which may close the connection, so
-            // nothing is borrowed meanwhile.
+        if !self.table.borrow().keeps_waker(record, cx.waker()) {
+            // Cloning and dropping a waker run code of the user, which may close the connection.
+            // Nothing is borrowed meanwhile.
             let waker = cx.waker().clone();
-            if record.key().is_none() {
+            if !record.is_open() {
                 return Poll::Ready(None);
             }
-            let old = self.conns.borrow_mut().keep_waker(record, waker);
+            let old = self.table.borrow_mut().keep_waker(record, waker);
             drop(old);
         }
         Poll::Pending
     }
 
-    #[inline]
-    fn publish_count(&self) {
-        let count = self.len() as u64;
-        self.core().publish_gauge(|counts| counts.connections = count);
+    /// A connection has got its first handle, or has lost its last one.
+    pub(super) fn count_handled(&self, change: isize) {
+        self.count.set(self.count.get().wrapping_add_signed(change));
+        let count = self.count.get() as u64;
+        self.shard.publish_gauge(|counts| counts.connections = count);
     }
 
-    /// How many connections are open, or closed and not dropped yet.
-    pub(super) fn len(&self) -> usize {
-        self.conns.borrow().len()
-    }
-
-    /// Moves the entry of a connection to its first deadline, if that is nearer now, or to the next
-    /// turn, if there is a callback for an event that has come.
-    fn refile(&self, index: u32) {
-        let core = self.core();
-        let conns = self.conns.borrow();
-        let Some(key) = conns.record(index).key() else { return };
-        let due = if conns.owes_callback(index) {
-            core.time().floor(core.nanos_near())
+    /// Resets the entry of a connection to its first deadline, if that is earlier now, or to the
+    /// next turn, if there is a callback for an event that has come.
+    fn file_earlier(&self, index: u32) {
+        let table = self.table.borrow();
+        let Some(key) = table.record(index).key.get() else { return };
+        let due = if table.owes_callback(index) {
+            self.time.floor(self.shard.nanos_near())
         } else {
-            core.time().ceil(conns.first_due(index, &self.activity))
+            self.time.ceil(table.first_due(index, &self.activity))
         };
-        drop(conns);
-        if core.deadline_of(key).is_some_and(|filed| due < filed) {
-            // It is pending, as its deadline is known.
-            let _ = core.reset(key, due);
+        drop(table);
+        if self.shard.deadline_of(key).is_some_and(|filed| due < filed) {
+            // The entry is pending, as its deadline is known.
+            let _ = self.shard.reset(key, due);
         }
     }
 
-    /// The shard has looked at the clock.
-    fn look_at_clock(&self, now: u64) {
-        if self.activity.look(now, self.core().time().tick()) {
-            self.activity.settle(self.conns.borrow().blocks());
+    /// The shard has read the clock.
+    fn advance(&self, now: u64) {
+        if self.activity.advance(now, self.time.tick()) {
+            self.activity.settle(self.table.borrow().blocks());
         }
     }
 
     /// Delivers the events of a connection to its callback, or wakes the task that waits for them.
     fn deliver(&self, index: u32) {
-        let called = self.conns.borrow_mut().take_on_event(index);
-        let Some((serial, mut on_event)) = called else {
-            let waker = self.conns.borrow_mut().take_waker(index);
+        let on_event = self.table.borrow_mut().take_on_event(index);
+        let itself = self.itself.get().and_then(Weak::upgrade);
+        let (Some(mut on_event), Some(itself)) = (on_event, itself) else {
+            let waker = self.table.borrow_mut().take_waker(index);
             return waker.into_iter().for_each(Waker::wake);
         };
-        loop {
-            let event = {
-                let conns = self.conns.borrow();
-                if !conns.is_same(index, serial) {
-                    break;
-                }
-                conns.next_event(index, &self.activity, |_| true)
-            };
-            let Some(event) = event else { break };
-            self.core().contain(|| on_event(&self.timers, event));
-        }
-        let left = self.conns.borrow_mut().put_back(index, serial, on_event);
-        drop(left);
+        let block = self.table.borrow().block(index);
+        ConnTimers::lend(RecordRef::new(itself, block, index), |conn| {
+            loop {
+                let event = {
+                    let table = self.table.borrow();
+                    if !table.is_called(index) {
+                        break;
+                    }
+                    table.next_event(index, &self.activity, |_| true)
+                };
+                let Some(event) = event else { break };
+                self.shard.contain(|| on_event(conn, event));
+            }
+            let left = self.table.borrow_mut().put_back(index, on_event);
+            self.shard.drop_each(left);
+        });
     }
 }
 
-impl<T: Send + 'static> Part for Connections<T> {
+impl Part for Connections {
     fn turn_begins(&self, now: u64) {
-        self.look_at_clock(now);
+        self.advance(now);
     }
 
     fn next_turn(&self) -> Tick {
         self.activity.expires()
     }
 
-    /// Until when the entry of a connection is put off; `None` if something is due.
+    /// Until when the entry of a connection is put off; `None` if a deadline is due.
     fn postpone(&self, index: u32) -> Option<Tick> {
-        let conns = self.conns.borrow();
-        if conns.owes_callback(index) {
+        let table = self.table.borrow();
+        if table.owes_callback(index) {
             return None;
         }
-        let due = conns.first_due(index, &self.activity);
-        (due > self.activity.now()).then(|| self.core().time().ceil(due))
+        let due = table.first_due(index, &self.activity);
+        (due > self.activity.now()).then(|| self.time.ceil(due))
     }
 
-    /// The entry of a connection has come up. It gets another before its events are delivered.
+    /// The entry of a connection has expired. The connection gets another entry before its events
+    /// are delivered.
     fn expired(&self, index: u32) {
-        let core = self.core();
-        if core.is_closed() {
-            // It is told with all others.
+        if self.shard.is_closed() {
+            // The end of the shard closes all connections.
             return;
         }
         let due = {
-            let mut conns = self.conns.borrow_mut();
-            let events = conns.take_due(index, &self.activity);
-            conns.note_events(index, events);
-            core.time().ceil(conns.first_due(index, &self.activity))
+            let mut table = self.table.borrow_mut();
+            let events = table.take_due(index, &self.activity);
+            table.add_events(index, events);
+            self.time.ceil(table.first_due(index, &self.activity))
         };
-        let key = core.schedule(core.class_delivered(), due, Stored::Part(self.id, index)).ok();
+        let key = self.shard.schedule_part(self.shard.class_delivered(), due, self.id, index);
         if key.is_none() {
-            // The slot that it was in is retired, after more timers than any service has run, and
-            // all others are taken.
-            let shard = core.id().number();
+            // The slot of the expired entry is retired, after more timers than any service has run,
+            // and all others are taken.
+            let shard = self.shard.id().number();
             tracing::error!(shard, "a connection has lost its deadlines");
         }
-        self.conns.borrow().record(index).set_key(key);
+        self.table.borrow().record(index).key.set(key);
         self.deliver(index);
     }
 
     fn publish(&self, counts: &mut ShardCounts) {
-        counts.connections = self.len() as u64;
+        counts.connections = self.count.get() as u64;
     }
 
-    /// Closes all connections, and tells the tasks that wait for events.
+    /// Closes all connections, and wakes the tasks that wait for events.
     fn closed(&self, _is_dead: bool) {
-        let wakers = self.conns.borrow_mut().close_all();
+        let (wakers, callbacks) = self.table.borrow_mut().close_all();
         for waker in wakers {
-            contain(self.core().id(), || waker.wake());
+            contain(self.shard.id(), || waker.wake());
+        }
+        for callback in callbacks {
+            contain(self.shard.id(), || drop(callback));
         }
     }
 }

@@ -7,22 +7,23 @@ use std::marker::PhantomData;
 use slab::Slab;
 
 thread_local! {
-    /// A guard for each shard that this thread drives. A guard that is left when the thread ends is
-    /// that of an executor that has died and has kept the driver's future, as some executors do.
+    /// A guard for each shard that this thread drives. If an executor dies without dropping the
+    /// driver's future, the guard of its shard is still here when the thread ends.
     static SHARDS: RefCell<Slab<Box<dyn Any>>> = const { RefCell::new(Slab::new()) };
 }
 
-/// Whether the calling thread drives a shard of any service, so that it must not block for one.
+/// Whether the calling thread drives a shard of any service. Such a thread must not block for a
+/// reply.
 pub(crate) fn is_shard_thread() -> bool {
-    // A thread-local may be gone when the last values of a thread are dropped.
+    // The thread-local may be destroyed before other values of the thread are dropped.
     SHARDS.try_with(|shards| !shards.borrow().is_empty()).unwrap_or(false)
 }
 
-/// While it lives, the thread that made it drives a shard.
+/// A guard of a thread that drives a shard while the guard lives.
 #[derive(Debug)]
 pub(crate) struct OnShardThread {
     index: usize,
-    // Counts for this thread alone.
+    // The index is one of this thread.
     _not_send: PhantomData<*const ()>,
 }
 

@@ -1,19 +1,20 @@
-//! Which shards a service has, how each of them is reached, and which of them run on this thread.
+//! The directory of a service: its shards, the post of each shard, and the shards that run on this
+//! thread.
 //!
-//! # Who writes which cache lines
+//! # Which thread writes which cache lines
 //!
 //! A command on a shard's own core writes that shard's slab, slots and counters, which no other
-//! thread reads, and nothing else. What several threads see lies on lines of its own, two cache
-//! lines apart, since processors fetch them in pairs:
+//! thread reads, and nothing else. Data that several threads access is on cache lines of its own,
+//! in pairs of lines, since processors fetch lines in pairs:
 //!
-//! - what the shard publishes: the shard writes it once a turn, readers of statistics read it;
-//! - its doorbell: the shard writes it when it falls asleep or wakes, and so does a sender that
+//! - the published counts: the shard writes them once a turn, readers of statistics read them;
+//! - the doorbell: the shard writes it when it falls asleep or wakes, and so does a sender that
 //!   wakes it; senders read it;
-//! - the flag of its mailbox: senders of mail write it, the shard reads it once a turn;
-//! - the two rings of a lane: one side writes each index, as in `rtrb`; and the overflow beside
-//!   them.
+//! - the flag of the mailbox: senders of mail write it, the shard reads it once a turn;
+//! - the two rings of a lane, each index of which only one side writes, as in `rtrb`; and the
+//!   overflow beside them.
 //!
-//! The posts of two shards have no line in common. The fields of the [`Directory`] itself do not
+//! The posts of two shards share no cache line. The fields of the [`Directory`] itself do not
 //! change until the service ends.
 
 pub(crate) mod here;
@@ -28,21 +29,25 @@ pub(crate) use self::post::Post;
 use crate::clock::{Clock, Timeline, saturating_nanos};
 use crate::link::lane::{LaneSender, Request};
 use crate::stats::{ServiceStats, ShardStats};
-use crate::values::error::Closed;
 use crate::values::handle::{ServiceId, ShardId, TimerHandle};
+use crate::values::refused::RefusedKind;
 use crate::values::scale::Scale;
-use crate::values::settings::Settings;
+use crate::values::settings::{Runtime, Settings};
 
-/// What all parts of a service share. Its lanes carry `R`, its mailboxes `C`.
+/// The name of the runtime of a service that starts no threads.
+const ATTACHED: &str = "attached";
+
+/// The data that all threads of a service share. Its lanes carry `R`, its mailboxes `C`.
 pub(crate) struct Directory<R: Request, C> {
-    /// Which service of the process it is.
+    /// The number of the service in the process.
     pub(crate) service: ServiceId,
     pub(crate) time: Timeline,
     pub(crate) settings: Settings,
-    pub(crate) runtime: &'static str,
+    /// `None` if the user drives the shards.
+    pub(crate) runtime: Option<Runtime>,
     /// Why it is that runtime.
     pub(crate) runtime_reason: String,
-    /// A shutdown has begun; only one does.
+    /// Whether a shutdown has begun. A second one is refused.
     pub(crate) shut_down: AtomicBool,
     posts: Box<[Post<R, C>]>,
 }
@@ -51,7 +56,7 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
     pub(crate) fn new(
         settings: Settings,
         clock: Clock,
-        runtime: &'static str,
+        runtime: Option<Runtime>,
         runtime_reason: String,
     ) -> Self {
         let posts = (0..settings.shards).map(|_| Post::new(settings.classes.len())).collect();
@@ -66,7 +71,7 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
         }
     }
 
-    /// How a shard is reached; `None` if the service has no such shard.
+    /// The post of a shard; `None` if the service has no such shard.
     #[inline]
     pub(crate) fn post(&self, shard: ShardId) -> Option<&Post<R, C>> {
         self.posts.get(shard.index())
@@ -76,31 +81,40 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
         (0..self.settings.shards as u16).map(ShardId::new)
     }
 
-    /// A lane to a shard, with keys if the shard's key pool has any.
-    pub(crate) fn connect(&self, shard: ShardId) -> Result<LaneSender<R>, Closed> {
-        let post = self.post(shard).ok_or(Closed)?;
-        let Settings { lane_capacity, grant_window, .. } = self.settings;
-        post.mailbox.connect(lane_capacity, grant_window, &post.doorbell).ok_or(Closed)
+    pub(crate) fn shard_count(&self) -> usize {
+        self.settings.shards
     }
 
-    /// The handle by which a timer is known on a shard that is open; `None` if the timer was on a
-    /// shard that is closed.
+    /// The shard to which a hash belongs.
+    pub(crate) fn shard_for(&self, hash: u64) -> ShardId {
+        // The remainder is less than the count of shards, which fits.
+        ShardId::new((hash % self.settings.shards as u64) as u16)
+    }
+
+    /// A lane to a shard, with keys if the shard's key pool has any.
+    pub(crate) fn connect(&self, shard: ShardId) -> Result<LaneSender<R>, RefusedKind> {
+        let post = self.post(shard).ok_or(RefusedKind::NoSuchShard)?;
+        let Settings { lane_capacity, grant_window, .. } = self.settings;
+        post.mailbox.connect(lane_capacity, grant_window, &post.doorbell).ok_or(RefusedKind::Closed)
+    }
+
+    /// The handle of a timer on a shard that is open; `None` if the timer's last shard is closed.
     pub(crate) fn current_handle(&self, mut timer: TimerHandle) -> Option<TimerHandle> {
         loop {
             let post = self.post(timer.shard())?;
             if !post.mailbox.is_closed() {
                 return Some(timer);
             }
-            // Handles are given in order, so this ends.
+            // Each handle leads to a newer handle, so the loop ends.
             timer = *post.migrated()?.get(&timer.key())?;
         }
     }
 
-    /// Sets by what a shard scales its timeouts, from its next turn on.
-    pub(crate) fn set_scale(&self, shard: ShardId, scale: Scale) -> Result<(), Closed> {
-        let post = self.post(shard).ok_or(Closed)?;
+    /// Sets the factor of a shard's scaled timeouts, from the shard's next turn on.
+    pub(crate) fn set_scale(&self, shard: ShardId, scale: Scale) -> Result<(), RefusedKind> {
+        let post = self.post(shard).ok_or(RefusedKind::NoSuchShard)?;
         if post.mailbox.is_closed() {
-            return Err(Closed);
+            return Err(RefusedKind::Closed);
         }
         if post.replace_scale(scale) != scale {
             post.mailbox.notify(&post.doorbell);
@@ -111,7 +125,7 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
     pub(crate) fn stats(&self) -> ServiceStats {
         ServiceStats {
             name: self.settings.name.clone(),
-            runtime: self.runtime,
+            runtime: self.runtime.map_or(ATTACHED, Runtime::name),
             tick_ns: self.time.tick().nanos(),
             lateness_bound_ns: saturating_nanos(self.settings.lateness_bound),
             uptime: Duration::from_nanos(self.time.nanos()),

@@ -1,4 +1,4 @@
-//! How one shard is reached from other threads.
+//! The post of a shard: where other threads reach it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,8 +9,8 @@ use crossbeam_utils::CachePadded;
 use crate::link::lane::Request;
 use crate::link::mailbox::Mailbox;
 use crate::link::wake_up::Doorbell;
+use crate::stats::ClassStats;
 use crate::stats::ShardStats;
-use crate::stats::class::ClassStats;
 use crate::stats::publish::{Published, Reading};
 use crate::values::class::{ClassId, TimerClass};
 use crate::values::handle::ShardId;
@@ -18,28 +18,29 @@ use crate::values::migration::NewHandles;
 use crate::values::scale::Scale;
 use crate::values::state::ShardState;
 
-/// Where other threads reach one shard.
+/// The post of one shard.
 pub(crate) struct Post<R: Request, C> {
     pub(crate) doorbell: Doorbell,
     pub(crate) published: Published,
     pub(crate) mailbox: Mailbox<R, C>,
-    /// Whether the shard runs in an executor, which runs futures.
+    /// Whether the shard runs in an executor, so that futures can be spawned on it.
     has_executor: AtomicBool,
     notes: Mutex<Notes>,
     /// For each class, how many timers clients could not send. Clients write it.
     refused: Box<[AtomicU64]>,
 }
 
-/// What is rarely written, and read by any thread.
+/// Data that is rarely written and that any thread reads.
 struct Notes {
     state: ShardState,
-    /// By what the shard's timeouts are to be scaled.
+    /// The factor of the shard's scaled timeouts.
     scale: Scale,
-    /// Where the timers are that have left the shard, once it is closed.
+    /// The new handles of timers that have migrated from the shard. `None` while the shard is open,
+    /// or if no timer has migrated.
     migrated: Option<Arc<NewHandles>>,
 }
 
-/// Whatever lies in a post lies on lines that no other post has.
+/// The alignment keeps the fields of two posts on separate cache lines.
 const _: () = assert!(align_of::<Doorbell>() >= align_of::<CachePadded<u8>>());
 
 impl<R: Request, C> Post<R, C> {
@@ -59,7 +60,7 @@ impl<R: Request, C> Post<R, C> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The shard is driven by the calling thread from now on. False if it was closed before.
+    /// Makes the calling thread the driver of the shard. False if the shard was closed before.
     pub(crate) fn open(&self, has_executor: bool) -> bool {
         // Relaxed: the mailbox's lock orders it.
         self.has_executor.store(has_executor, Ordering::Relaxed);
@@ -70,14 +71,15 @@ impl<R: Request, C> Post<R, C> {
         is_open
     }
 
-    /// The shard has ended; where the timers are that have left it.
+    /// Notes that the shard has ended, and the new handles of timers that have migrated from it.
     pub(crate) fn note_end(&self, state: ShardState, migrated: Option<Arc<NewHandles>>) {
         let mut notes = self.notes();
         notes.state = state;
         notes.migrated = migrated;
     }
 
-    /// Closes the post of a shard that no thread drives. False if a thread does, or did.
+    /// Closes the post of a shard that no thread drives. False if a thread drives or drove it, or
+    /// if it was closed before.
     pub(crate) fn close_unowned(&self) -> bool {
         let was_unowned = self.mailbox.close_unowned();
         if was_unowned {
@@ -91,12 +93,13 @@ impl<R: Request, C> Post<R, C> {
         self.has_executor.load(Ordering::Relaxed)
     }
 
-    /// Where the timers are that have left the shard; `None` while it is open, or if none has.
+    /// The new handles of timers that have migrated from the shard; `None` while the shard is open,
+    /// or if no timer has migrated.
     pub(crate) fn migrated(&self) -> Option<Arc<NewHandles>> {
         self.notes().migrated.clone()
     }
 
-    /// By what the shard's timeouts are to be scaled.
+    /// The factor of the shard's scaled timeouts.
     pub(crate) fn scale(&self) -> Scale {
         self.notes().scale
     }
@@ -106,16 +109,16 @@ impl<R: Request, C> Post<R, C> {
         std::mem::replace(&mut self.notes().scale, scale)
     }
 
-    /// Counts a timer of a class that a client could not send.
+    /// Counts a timer of a class that a client could not send, if it has a class.
     #[cold]
     pub(crate) fn note_refused(&self, class: ClassId) {
         if let Some(refused) = class.index().and_then(|index| self.refused.get(index)) {
-            // Relaxed: the count stands for itself.
+            // Relaxed: the count orders nothing.
             refused.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The statistics of the shard, with the age of timers at `now` in nanoseconds.
+    /// The statistics of the shard. The age of timers is counted at `now`, in nanoseconds.
     pub(super) fn stats(&self, shard: ShardId, classes: &[TimerClass], now: u64) -> ShardStats {
         let lanes = self.mailbox.lane_counts();
         let (state, scale) = {
@@ -124,14 +127,17 @@ impl<R: Request, C> Post<R, C> {
         };
         let Reading { mut counts, classes: read, lateness, ring_delay } = self.published.load();
         counts.refused += lanes.refused;
-        counts.bells_rung = lanes.bells_rung;
-        counts.bells_saved = lanes.bells_saved;
+        counts.wakeups_made = lanes.wakeups_made;
+        counts.wakeups_saved = lanes.wakeups_saved;
         let mut of_classes = Vec::with_capacity(classes.len());
-        for ((class, (mut counts, since)), refused) in classes.iter().zip(read).zip(&self.refused) {
-            counts.refused += refused.load(Ordering::Relaxed);
+        for ((class, (counts, since)), refused) in classes.iter().zip(read).zip(&self.refused) {
             let age = |since: u64| Duration::from_micros((now / 1_000).saturating_sub(since));
-            let oldest = since.map(age);
-            of_classes.push(ClassStats { class: class.name(), counts, oldest });
+            of_classes.push(ClassStats {
+                class: class.name(),
+                oldest: since.map(age),
+                refused: counts.refused + refused.load(Ordering::Relaxed),
+                ..counts
+            });
         }
         ShardStats { shard, state, scale, counts, classes: of_classes, lateness, ring_delay }
     }

@@ -1,13 +1,38 @@
-//! A shard for an executor or a loop that is there already.
+//! Shards in executors and loops that a server has already.
+//!
+//! ```
+//! use corewheel::{ShutdownPolicy, TimerService};
+//! use std::time::Duration;
+//!
+//! let service = TimerService::builder().shards(1).start_attached::<&str>()?;
+//! let attachment = service.attach(service.shards().next().unwrap())?;
+//! let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+//! tokio::task::LocalSet::new().block_on(&runtime, async {
+//!     let timers = attachment.attach_tokio(|fired, _timers| println!("{}", fired.payload))?;
+//!     timers.schedule(Duration::from_millis(1), "a millisecond later")?;
+//!     timers.sleep(Duration::from_millis(5)).await?;
+//!     let report = service.begin_shutdown(ShutdownPolicy::Drop)?.await;
+//!     assert_eq!(report.shards[0].counts.fired, 2);
+//!     Ok::<(), Box<dyn std::error::Error>>(())
+//! })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`start_attached`](crate::TimerServiceBuilder::start_attached) makes a service without threads,
+//! and [`TimerService::attach`](crate::TimerService::attach) gives an [`Attachment`] for each
+//! shard, to be sent to the thread that drives it: in a glommio executor, in a tokio `LocalSet`, or
+//! in a loop of its own as a [`ShardLoop`].
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::Driven;
-use crate::driver::own_loop::ShardLoop;
+pub use crate::driver::own_loop::{ShardLoop, Turn};
 use crate::face::Core;
 use crate::face::Directory;
 use crate::face::callback::Handler;
+#[cfg(any(feature = "tokio", all(feature = "glommio", target_os = "linux")))]
+use crate::face::host::OwnedHandler;
 use crate::values::error::StartError;
 use crate::values::handle::ShardId;
 
@@ -47,8 +72,8 @@ impl<T: Send + 'static> Attachment<T> {
     /// Leave the preempt timer at 100 ms: the shorter it is, the more often glommio 0.9 goes to
     /// sleep with tasks that are ready to run, on a busy machine, until something else happens.
     ///
-    /// Call it in the task queue that the connections run in, so that after a stall they read what
-    /// lies in their sockets before the shard delivers their idle events. It takes two descriptors.
+    /// Call it in the task queue that the connections run in, so that after a stall they read the
+    /// data in their sockets before the shard delivers their idle events. It takes two descriptors.
     ///
     /// # Errors
     ///
@@ -61,14 +86,14 @@ impl<T: Send + 'static> Attachment<T> {
     pub fn attach_glommio(self, handler: impl Handler<T>) -> Result<crate::Timers<T>, StartError> {
         let driven = self.open(true)?;
         let timers = driven.timers().clone();
-        drop(super::glommio::start(driven, super::Kept::new(handler)));
+        drop(super::glommio::start(driven, OwnedHandler::new(handler)));
         Ok(timers)
     }
 
     /// Drives the shard in the tokio `LocalSet` that this is called in.
     ///
     /// A shard that runs more than 10 ms late has the runtime read its sockets before it delivers
-    /// anything, up to 1,024 events at a time, which is what tokio's builder sets by default. A
+    /// anything, up to 1,024 events at a time, the default of tokio's builder. A
     /// runtime that takes fewer may close connections as idle, after a stall, whose data came in
     /// time.
     ///
@@ -84,11 +109,13 @@ impl<T: Send + 'static> Attachment<T> {
         let driven = self.open(true)?;
         let timers = driven.timers().clone();
         let host = crate::driver::tokio::TokioHost::default();
-        tokio::task::spawn_local(super::executor::drive(driven, super::Kept::new(handler), host));
+        tokio::task::spawn_local(super::executor::drive(driven, OwnedHandler::new(handler), host));
         Ok(timers)
     }
 
-    /// Makes the shard run in a loop of the caller's own, on this thread.
+    /// Makes the shard run in a loop of the caller's own, on this thread: around `poll`, `epoll`, a
+    /// crate such as mio, or anything else. See [`ShardLoop`] for the order of such a loop, for
+    /// handlers that borrow, and for its end.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The loop over an executor, whichever it is.
+//! The loop of a driver in an executor, the same for glommio and tokio.
 
 use std::future::{Future, poll_fn};
 use std::task::{Context, Poll};
@@ -8,14 +8,13 @@ use corewheel_shard::Tick;
 
 use super::Driven;
 use super::spawn::Running;
-use crate::face::callback::Handler;
-use crate::face::host::take_turn;
+use crate::face::host::{Values, take_turn};
 use crate::face::stored::LocalFuture;
 use crate::face::timers::Timers;
-use crate::shard::turn::Turn;
+use crate::shard::turn::Next;
 use crate::stats::ShardCounts;
 
-/// What a driver needs of the executor that it runs in.
+/// The operations that a driver needs of its executor.
 pub(crate) trait Host {
     /// Sets the one alarm.
     fn arm(&mut self, after: Duration);
@@ -23,10 +22,10 @@ pub(crate) trait Host {
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()>;
     /// Makes the executor look at its sockets and alarms soon, although tasks are ready to run.
     fn request_poll(&mut self) {}
-    /// Keeps up what [`request_poll`](Self::request_poll) needs, while the driver sleeps.
+    /// Keeps [`request_poll`](Self::request_poll) possible, while the driver sleeps.
     fn keep_poll_request(&mut self, _cx: &mut Context<'_>) {}
     /// Waits until the executor has looked at all sockets, and all tasks that this has made ready
-    /// have run once. There are this many connections.
+    /// have run once. The shard has this many connections.
     async fn read_sockets(&mut self, connections: usize);
     /// Lets other tasks of the executor run.
     async fn step_aside(&mut self);
@@ -38,34 +37,34 @@ pub(crate) trait Host {
 const ALARM_MAX: Duration = Duration::from_hours(24);
 
 /// A driver that runs this much later than it expected, in nanoseconds, has the sockets read before
-/// it delivers anything: what came in time lies there unread.
+/// it delivers anything: data that came in time lies there unread.
 const LATE: u64 = 10_000_000;
 
 /// Runs a shard until it is shut down. The thread counts as the shard's from this call on.
-pub(crate) fn drive<T, H, X>(driven: Driven<T>, handler: H, host: X) -> impl Future<Output = ()>
+pub(crate) fn drive<T, V, X>(driven: Driven<T>, values: V, host: X) -> impl Future<Output = ()>
 where
     T: Send + 'static,
-    H: Handler<T>,
+    V: Values<T>,
     X: Host,
 {
     let here = driven.enter();
     async move {
-        take_turns(driven.timers(), handler, host).await;
+        take_turns(driven.timers(), values, host).await;
         drop(driven);
         drop(here);
     }
 }
 
-async fn take_turns<T, H, X>(timers: &Timers<T>, mut handler: H, mut host: X)
+async fn take_turns<T, V, X>(timers: &Timers<T>, mut values: V, mut host: X)
 where
     T: Send + 'static,
-    H: Handler<T>,
+    V: Values<T>,
     X: Host,
 {
     let core = timers.core();
     // When the alarm is set for, in nanoseconds; it is left alone unless it must be earlier.
     let mut armed_for = None;
-    // When the driver runs next if nothing holds it up, in nanoseconds.
+    // When the driver runs next if no other task delays it, in nanoseconds.
     let mut expected = core.nanos();
     loop {
         if core.nanos().saturating_sub(expected) > LATE {
@@ -75,25 +74,27 @@ where
             host.read_sockets(gauges.connections as usize).await;
             core.set_waits_for_sockets(false);
         }
-        let turn = take_turn(timers, &mut handler);
+        let next = take_turn(timers, &mut values);
         let jobs = core.take_jobs();
         let has_jobs = !jobs.is_empty();
         for job in jobs {
             let spawn = || host.spawn(Box::pin(Running::new(timers.clone(), job(timers.clone()))));
-            core.contain(spawn);
+            if !core.contain(spawn) {
+                core.publish();
+            }
         }
-        let mut until = match turn {
-            Turn::More => {
+        let mut until = match next {
+            Next::Now => {
                 expected = core.nanos();
                 host.step_aside().await;
                 continue;
             }
-            Turn::Next(tick) => tick,
-            Turn::Idle => Tick::NEVER,
-            Turn::Closed => return,
+            Next::At(tick) => tick,
+            Next::WhenWoken => Tick::NEVER,
+            Next::Never => return,
         };
         if has_jobs {
-            // What they did before their futures first waited may have made it earlier.
+            // A job may have scheduled an earlier timer before its future first waited.
             until = core.next_deadline().map_or(until, |next| until.min(next));
         }
         expected = core.time().start_of(until);

@@ -1,6 +1,6 @@
 //! A shard on a glommio executor.
 //!
-//! What of glommio's ways shapes this, all of it in its source: a queue that is not of
+//! Properties of glommio, all read from its source, shape this driver: a queue that is not of
 //! `Latency::Matters` may wait behind all others, so the driver has one that is; each of its timers
 //! costs a B-tree and a hash map, so there is one, re-armed only when it must be earlier; a
 //! duration that does not fit into an instant panics, so the alarm is clamped.
@@ -36,7 +36,7 @@ use rustix::process::{Resource, getrlimit};
 use super::Driven;
 use super::executor::{Host, drive};
 use super::limits::Needs;
-use crate::face::callback::Handler;
+use crate::face::host::Values;
 use crate::face::stored::LocalFuture;
 use crate::values::settings::Settings;
 
@@ -171,8 +171,8 @@ impl PollRequest {
 fn prefer_driver() {
     let executor = glommio::executor();
     let mut aside = pin!(executor.yield_task_queue_now());
-    // It panics outside of a task of the executor, where there is nothing to prefer. What is left
-    // of it after the first poll would wake the task.
+    // It panics outside of a task of the executor, where there is nothing to prefer. A second
+    // poll would wake the task.
     let poll = || aside.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
     let _ = catch_unwind(AssertUnwindSafe(poll));
 }
@@ -187,7 +187,7 @@ const PREEMPT: Duration = Duration::from_millis(100);
 const LATENCY: Latency = Latency::Matters(PREEMPT);
 
 /// The bytes that each executor registers with its rings for direct reads and writes of files,
-/// which the kernel keeps resident. What does not fit comes from the heap.
+/// which the kernel keeps resident. Buffers that do not fit are allocated on the heap.
 ///
 /// Glommio's own 10 MiB made 256 shards take 2.7 GB and 4.6 s to start.
 const IO_MEMORY: usize = 256 << 10;
@@ -204,27 +204,27 @@ pub(crate) fn executor(settings: &Settings, name: &str) -> Result<LocalExecutor,
 }
 
 /// Runs a shard on this thread until it is shut down.
-pub(crate) fn run<T, H>(executor: &LocalExecutor, driven: Driven<T>, handler: H)
+pub(crate) fn run<T, V>(executor: &LocalExecutor, driven: Driven<T>, values: V)
 where
     T: Send + 'static,
-    H: Handler<T>,
+    V: Values<T> + 'static,
 {
     executor.run(async move {
-        start(driven, handler).await;
+        start(driven, values).await;
     });
 }
 
 /// Starts the driver in a queue of its own, on the executor that this is called in.
-pub(crate) fn start<T, H>(driven: Driven<T>, handler: H) -> impl Future<Output = Option<()>>
+pub(crate) fn start<T, V>(driven: Driven<T>, values: V) -> impl Future<Output = Option<()>>
 where
     T: Send + 'static,
-    H: Handler<T>,
+    V: Values<T> + 'static,
 {
     let host = GlommioHost::new();
     driven.timers().core().set_prefer_driver(prefer_driver);
     let here = Here::enter();
     let queue = glommio::executor().create_task_queue(Shares::default(), LATENCY, "corewheel");
-    let drive = drive(driven, handler, host);
+    let drive = drive(driven, values, host);
     let drive = async move {
         drive.await;
         drop(here);
@@ -238,8 +238,8 @@ thread_local! {
     static HERE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Whether this thread is in an executor that drives a shard. Glommio itself only tells by a panic,
-/// which is asked for only where the executor may have been left.
+/// Whether this thread is in an executor that drives a shard. Glommio itself panics where
+/// there is no executor, so it is asked only where the thread may have left one.
 pub(crate) fn is_executor_here() -> bool {
     HERE.get() > 0 && catch_unwind(|| glommio::executor().id()).is_ok()
 }
@@ -259,7 +259,7 @@ impl Drop for Here {
     }
 }
 
-/// What glommio asks for before it makes a ring, in bytes.
+/// The limit of locked memory that glommio requires before it makes a ring, in bytes.
 const MEMLOCK_MIN: u64 = 512 * 1_024;
 /// Entries of the ring that is tried, as many as glommio's.
 const RING_ENTRIES: u32 = 128;
@@ -272,10 +272,10 @@ const FILES: usize = 7;
 const FILES_ONCE: usize = 4;
 /// Threads of an executor: the shard's, and one for calls that block.
 const THREADS: usize = 2;
-/// Address space of an executor: [`IO_MEMORY`], the rings, and what is beside them.
+/// Address space of an executor: [`IO_MEMORY`], the rings and small allocations.
 const MEMORY: usize = IO_MEMORY + (2 << 20);
 
-/// What so many executors need, with this much more address space for each.
+/// The needs of so many executors, with this much more address space for each.
 pub(crate) fn needs(executors: usize, memory_each: usize) -> Needs {
     Needs {
         files: FILES * executors + FILES_ONCE,

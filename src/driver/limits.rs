@@ -1,8 +1,8 @@
-//! What the limits of the process leave: open files, threads, address space.
+//! The open files, threads and address space that the limits of the process leave.
 //!
 //! A start tries this out beforehand, as an executor that does not get what it needs may panic on
 //! its thread, or abort the process. Why not compare each limit with the use of it: limits of a
-//! container count other processes too, and no system call tells how much of a limit is left.
+//! container count other processes too, and no system call says how much of a limit is left.
 //!
 //! Another thread may take what was tried a moment later. So a trial makes a refusal likely where
 //! one is due, and an executor that fails after it must be turned into an error too.
@@ -14,7 +14,7 @@ use std::io;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
-/// What a start needs for all of its shards.
+/// The needs of a start, for all of its shards.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Needs {
     pub(crate) files: usize,
@@ -26,7 +26,7 @@ pub(crate) struct Needs {
 }
 
 impl Needs {
-    /// Takes all of it for a moment. The error names the limit and what to do about it.
+    /// Takes all of it for a moment. The error names the limit and a remedy.
     pub(crate) fn try_out(self) -> Result<(), String> {
         try_files(self.files)?;
         self.try_threads()
@@ -42,7 +42,7 @@ impl Needs {
             let bytes = if started < self.memories { self.memory_each } else { 0 };
             let take = move || {
                 let mut memory = Vec::<u8>::new();
-                // The receiver is there until all have answered.
+                // The receiver is there until all threads have reported.
                 let _ = told.send(memory.try_reserve_exact(bytes).is_ok());
                 memory
             };
@@ -110,7 +110,7 @@ pub(crate) fn no_thread(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), text)
 }
 
-/// The limit of open files, and what to do about it.
+/// The limit of open files, and a remedy.
 pub(crate) fn of_files() -> String {
     let limit = shown(limit(|resource| resource.files));
     format!(
@@ -121,7 +121,7 @@ pub(crate) fn of_files() -> String {
 
 fn of_threads() -> String {
     let threads = shown(limit(|resource| resource.threads));
-    // The stack of a thread may be what there is no memory for; the system does not tell.
+    // There may be no memory for the stack of a thread; the system does not say so.
     let memory = limit(|resource| resource.memory).map(|_| format!("; {}", of_memory()));
     format!(
         "the limit of processes and threads is {threads}: raise it with `ulimit -u`, TasksMax= or \

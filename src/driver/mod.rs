@@ -1,10 +1,11 @@
-//! What runs the turns of a shard: the same loop over three kinds of thread.
+//! Drivers, which take the turns of a shard: on a glommio or tokio executor, on a plain thread, or
+//! in a loop of the user.
 //!
 //! A driver decides nothing about timers. It takes a [turn](crate::shard::turn) and then waits, for
-//! as long as the turn says or until the bell rings. The loops over executors differ only in their
-//! host: the alarm that they set, how they step aside for other tasks, and how they spawn.
+//! as long as the turn says or until the shard is woken. The loops over executors differ only in
+//! their host: the alarm that they set, how they step aside for other tasks, and how they spawn.
 
-pub(crate) mod attach;
+pub mod attach;
 #[cfg(any(feature = "tokio", all(feature = "glommio", target_os = "linux")))]
 pub(crate) mod executor;
 #[cfg(all(feature = "glommio", target_os = "linux"))]
@@ -19,12 +20,10 @@ pub(crate) mod tokio;
 use std::rc::Rc;
 
 use crate::directory::here::OnShardThread;
-use crate::face::callback::{Fired, Handler};
 use crate::face::stored::Stored;
 use crate::face::timers::Timers;
 use crate::shard::Core;
 use crate::shard::guard::DeadOnDrop;
-use crate::values::contain::Contained;
 
 /// A shard that a driver drives. If the driver ends without a shutdown, the shard is dead.
 pub(crate) struct Driven<T: Send + 'static> {
@@ -42,7 +41,7 @@ impl<T: Send + 'static> Driven<T> {
         &self.timers
     }
 
-    /// Another guard for the same shard, for what outlives the driver.
+    /// Another guard for the shard, which may outlive the driver.
     pub(crate) fn guard(&self) -> DeadOnDrop<Stored<T>> {
         DeadOnDrop::new(Rc::clone(self.timers.core()))
     }
@@ -50,25 +49,5 @@ impl<T: Send + 'static> Driven<T> {
     /// The calling thread drives the shard from now on, until the returned value is dropped.
     pub(crate) fn enter(&self) -> OnShardThread {
         OnShardThread::enter(self.guard())
-    }
-}
-
-/// A handler whose `Drop` is contained, as some executors die of a panic, or abort the process.
-pub(crate) struct Kept<H>(Contained<H>);
-
-impl<H> Kept<H> {
-    pub(crate) fn new(handler: H) -> Self {
-        Self(Contained::new(handler))
-    }
-}
-
-impl<T: Send + 'static, H: Handler<T>> Handler<T> for Kept<H> {
-    #[inline]
-    fn expired(&mut self, fired: Fired<T>, timers: &Timers<T>) {
-        self.0.get_mut().expired(fired, timers);
-    }
-
-    fn closing(&mut self, timers: &Timers<T>) {
-        self.0.get_mut().closing(timers);
     }
 }

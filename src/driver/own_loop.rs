@@ -7,32 +7,54 @@ use std::time::Instant;
 use corewheel_shard::Tick;
 
 use super::Driven;
+use crate::clock::Timeline;
 use crate::directory::here::OnShardThread;
-use crate::face::callback::Handler;
-use crate::face::host::{Deliveries, take_turn};
+use crate::face::callback::{Fired, Handler};
+use crate::face::host::{BorrowedHandler, Deliveries, OwnedHandler, Values, take_turn};
 use crate::face::report::ShardReport;
 use crate::face::timers::Timers;
 use crate::shard::shutdown::shut_down;
-use crate::shard::turn::Turn;
+use crate::shard::turn::Next;
 use crate::values::shutdown::ShutdownPolicy;
 
-/// A shard that runs when it is told to, in a loop around `poll`, `epoll` or anything else; made by
-/// [`Attachment::into_loop`](crate::Attachment::into_loop).
+/// A shard in a loop around `poll`, `epoll` or anything else, whose turns the caller takes; made by
+/// [`Attachment::into_loop`](super::attach::Attachment::into_loop).
 ///
-/// The loop goes: take a [`turn`](Self::turn); if it left more to do, look after whatever else
-/// there is and take another; else [`prepare_to_sleep`](Self::prepare_to_sleep), wait until the
-/// moment it names or until the waker is woken, and begin again.
+/// The loop takes a [`turn`](Self::turn). If that has left work behind, the loop sees to its other
+/// tasks and takes another turn; else it calls [`prepare_to_sleep`](Self::prepare_to_sleep), waits
+/// until the instant that this returns or until the waker is woken, and begins again.
 ///
-/// Read the sockets before each turn, also after a wait that lasted longer than it should have: a
-/// process that was stopped finds both that deadlines have passed and that data lies in its
-/// sockets, and a turn that comes first tells connections that they are idle whose data came in
-/// time. The order is: wait, look at all sockets without waiting, note what was read, take the
-/// turn.
+/// # Order
 ///
-/// Dropped without a shutdown, the shard is dead.
+/// A server reads its sockets before each turn. After a stall both deadlines have passed and data
+/// lies in the sockets; a turn that came first would time out connections whose data came in time.
+/// So a loop around `poll` or `epoll` goes: wait; if the wait has timed out, or has returned as
+/// many events as fit, look once more with a timeout of zero; read, and reset or touch the timers;
+/// take the turn; prepare to sleep.
+///
+/// # The handler
+///
+/// [`turn_with`](Self::turn_with) lends the handler the state of the loop. The handlers of
+/// containers (keyed timers, connections, scaled timeouts) and callbacks are `'static`: they send
+/// to a channel, or share the state by an [`Rc`](std::rc::Rc). A panic of any of them is caught,
+/// counted and logged, and leaves the state as it was at that moment.
+///
+/// A struct that holds the loop names it `ShardLoop<T>` if the handler is a function pointer:
+/// `into_loop(handler as fn(Fired<T>, &Timers<T>))`.
+///
+/// # Ending
+///
+/// [`TimerService::shutdown`](crate::TimerService::shutdown) on another thread makes a turn return
+/// [`Turn::Closed`]; the loop keeps taking turns until then, and the timers are in the report of
+/// the service. [`shutdown`](Self::shutdown) ends this shard alone and returns its own report; the
+/// service then lists the shard among those that had ended before. A loop that is dropped without
+/// either leaves its shard dead.
+///
+/// # Example
 ///
 /// ```
-/// use corewheel::{Fired, LoopSleep, TimerService, Timers, Turn};
+/// use corewheel::TimerService;
+/// use corewheel::attach::Turn;
 /// use std::sync::Arc;
 /// use std::task::{Wake, Waker};
 /// use std::time::{Duration, Instant};
@@ -48,98 +70,163 @@ use crate::values::shutdown::ShutdownPolicy;
 ///
 /// let service = TimerService::builder().shards(1).start_attached::<u64>()?;
 /// let attachment = service.attach(service.shards().next().unwrap())?;
-/// let mut fired = 0;
-/// let mut shard = attachment.into_loop(move |_: Fired<u64>, timers: &Timers<u64>| {
-///     fired += 1;
-///     if fired < 3 {
-///         timers.schedule(Duration::from_millis(1), fired).expect("there is room");
+/// let mut shard = attachment.into_loop(|fired, timers| {
+///     if fired.payload < 3 {
+///         timers.schedule(Duration::from_millis(1), fired.payload + 1).expect("there is room");
 ///     }
 /// })?;
 /// shard.timers().schedule(Duration::from_millis(1), 0)?;
 /// let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
 /// loop {
 ///     let after = shard.turn();
-///     if after == Turn::Idle {
-///         break; // A server would go on: other threads may still send something.
-///     }
 ///     match shard.prepare_to_sleep(after, &waker) {
-///         LoopSleep::No => {} // Here one looks after sockets, without waiting.
-///         LoopSleep::Until(at) => {
+///         Turn::More => {} // A server looks at its sockets here, without waiting.
+///         Turn::Next(at) => {
 ///             std::thread::park_timeout(at.saturating_duration_since(Instant::now()));
 ///         }
-///         LoopSleep::UntilWoken => std::thread::park(),
+///         // A server would park: other threads may still send timers.
+///         Turn::Idle | Turn::Closed => break,
 ///     }
 /// }
 /// assert!(shard.timers().is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct ShardLoop<T: Send + 'static, H> {
-    handler: H,
+pub struct ShardLoop<T: Send + 'static, H = fn(Fired<T>, &Timers<T>)> {
+    handler: OwnedHandler<H>,
     driven: Driven<T>,
     _here: OnShardThread,
 }
 
-/// How long a loop may wait.
-#[must_use = "it says whether and how long to wait"]
+/// When a loop takes its next turn.
+#[must_use = "it says when the next turn is due"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sleep {
-    /// Not at all: something has come in.
-    No,
-    /// Until then, or until the waker is woken.
-    Until(Instant),
-    /// Until the waker is woken.
-    UntilWoken,
+pub enum Turn {
+    /// At once, after the other tasks of the loop: the turn has left work behind, or a request has
+    /// come in.
+    More,
+    /// At this instant, or when a timer is scheduled or the waker is woken before.
+    Next(Instant),
+    /// When a timer is scheduled or the waker is woken.
+    Idle,
+    /// Never: the shard is shut down.
+    Closed,
+}
+
+impl Turn {
+    fn new(next: Next, time: &Timeline) -> Self {
+        match next {
+            Next::Now => Self::More,
+            // A timer that never fires keeps no loop awake.
+            Next::At(tick) if time.start_of(tick) == u64::MAX => Self::Idle,
+            Next::At(tick) => Self::Next(time.instant(tick)),
+            Next::WhenWoken => Self::Idle,
+            Next::Never => Self::Closed,
+        }
+    }
 }
 
 impl<T: Send + 'static, H: Handler<T>> ShardLoop<T, H> {
     pub(crate) fn new(driven: Driven<T>, handler: H) -> Self {
-        Self { handler, _here: driven.enter(), driven }
+        Self { handler: OwnedHandler::new(handler), _here: driven.enter(), driven }
     }
 
-    /// Takes in what other threads have sent, delivers what is due and says what is next, each
-    /// within the service's budget.
+    /// Receives what other threads have sent, delivers what is due and says when the next turn is
+    /// due, each within the [`TurnBudget`](crate::settings::TurnBudget) of the service.
     pub fn turn(&mut self) -> Turn {
-        self.timers().core().wake_up();
-        take_turn(self.driven.timers(), &mut self.handler)
+        turn(&self.driven, &mut self.handler)
     }
 
-    /// Tells the other threads that the shard sleeps until what the last turn named, and through
+    /// Ends this shard alone. Its lanes are closed, and `policy` says what becomes of its pending
+    /// timers. The handler is dropped.
+    pub fn shutdown(mut self, policy: ShutdownPolicy) -> ShardReport<T> {
+        end(&self.driven, &mut self.handler, policy)
+    }
+}
+
+impl<T: Send + 'static, H> ShardLoop<T, H> {
+    /// Takes a [`turn`](Self::turn) whose values go to `handler` instead of the loop's own handler.
+    /// `handler` may borrow, so it can use the state of the loop. A panic of it is caught, counted
+    /// and logged.
+    ///
+    /// ```
+    /// use corewheel::clock::ManualClock;
+    /// use corewheel::TimerService;
+    /// use std::time::Duration;
+    ///
+    /// let clock = ManualClock::new();
+    /// let builder = TimerService::builder().shards(1).clock(&clock);
+    /// let service = builder.start_attached::<u64>()?;
+    /// let attachment = service.attach(service.shards().next().unwrap())?;
+    /// let mut shard = attachment.into_loop(|_, _| unreachable!("each turn brings a handler"))?;
+    /// shard.timers().schedule(Duration::from_millis(5), 7)?;
+    ///
+    /// let mut expired = Vec::new();
+    /// clock.advance(Duration::from_millis(5));
+    /// let _next = shard.turn_with(|fired, _| expired.push(fired.payload));
+    /// assert_eq!(expired, [7]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn turn_with(&mut self, handler: impl FnMut(Fired<T>, &Timers<T>)) -> Turn {
+        turn(&self.driven, &mut BorrowedHandler(handler))
+    }
+
+    /// Ends this shard alone, as [`shutdown`](Self::shutdown) does. Values that
+    /// [`ShutdownPolicy::Fire`] fires go to `handler`.
+    pub fn shutdown_with(
+        self,
+        policy: ShutdownPolicy,
+        handler: impl FnMut(Fired<T>, &Timers<T>),
+    ) -> ShardReport<T> {
+        end(&self.driven, &mut BorrowedHandler(handler), policy)
+    }
+
+    /// Tells other threads that the shard sleeps until the instant that the last turn named, and by
     /// which waker to wake it. The next turn tells them that it is awake.
     ///
-    /// A thread that sends something which the shard must see earlier wakes the waker, at the end
-    /// of its call; so does a command on this shard's own thread, when it is complete. The waker
-    /// must do no more than wake: a client that it uses on the same thread panics, since the lanes
-    /// of a client are borrowed while it wakes a shard.
-    pub fn prepare_to_sleep(&self, after: Turn, waker: &Waker) -> Sleep {
+    /// Returns how long the loop may wait. `More`: not at all, since a request has come in. `Next`:
+    /// until that instant, or until the waker is woken. `Idle`: until the waker is woken. The
+    /// instant is earlier than that of the last turn if an earlier timer was scheduled since.
+    ///
+    /// A client wakes the waker when it sends a request that the shard must receive earlier. A
+    /// command on the shard's own thread wakes it, too, if its timer is due earlier. The waker must
+    /// only wake: it must not use a client of this service.
+    pub fn prepare_to_sleep(&self, after: Turn, waker: &Waker) -> Turn {
         let core = self.timers().core();
         let until = match after {
-            Turn::More | Turn::Closed => return Sleep::No,
-            Turn::Next(tick) => tick,
+            Turn::More | Turn::Closed => return after,
+            Turn::Next(at) => core.time().deadline_at(at),
             Turn::Idle => Tick::NEVER,
         };
-        // Whatever the loop did since the turn may have made it earlier.
+        // The loop may have scheduled an earlier timer since the turn.
         let until = core.next_deadline().map_or(until, |next| until.min(next));
-        if !core.fall_asleep(until, waker) {
-            return Sleep::No;
-        }
-        if until == Tick::NEVER {
-            return Sleep::UntilWoken;
-        }
-        Sleep::Until(core.time().instant(until))
+        let next = match until {
+            _ if !core.fall_asleep(until, waker) => Next::Now,
+            Tick::NEVER => Next::WhenWoken,
+            until => Next::At(until),
+        };
+        Turn::new(next, core.time())
     }
 
     /// The shard's timers.
     pub fn timers(&self) -> &Timers<T> {
         self.driven.timers()
     }
+}
 
-    /// Ends this shard alone. Its lanes are closed, and what is pending goes the way of the policy.
-    pub fn shutdown(mut self, policy: ShutdownPolicy) -> ShardReport<T> {
-        let Self { handler, driven, .. } = &mut self;
-        let timers = driven.timers();
-        let report = shut_down(timers.core(), &mut Deliveries { timers, handler }, policy);
-        ShardReport::new(report, timers.core().time())
-    }
+fn turn<T: Send + 'static>(driven: &Driven<T>, values: &mut impl Values<T>) -> Turn {
+    let timers = driven.timers();
+    timers.core().wake_up();
+    Turn::new(take_turn(timers, values), timers.core().time())
+}
+
+fn end<T: Send + 'static>(
+    driven: &Driven<T>,
+    values: &mut impl Values<T>,
+    policy: ShutdownPolicy,
+) -> ShardReport<T> {
+    let timers = driven.timers();
+    let report = shut_down(timers.core(), &mut Deliveries { timers, values }, policy);
+    ShardReport::new(report, timers.core().time())
 }
 
 impl<T: Send + 'static, H> fmt::Debug for ShardLoop<T, H> {

@@ -1,4 +1,4 @@
-//! Futures that are started on a shard from elsewhere.
+//! Futures that other threads spawn on a shard.
 //!
 //! A shard keeps its futures itself, each in a place; its executor runs a [`Running`] that takes
 //! the future out for one poll at a time. So a shard that ends drops all of its futures, whatever
@@ -47,11 +47,15 @@ struct Place<T: 'static> {
 }
 
 impl<T: Send + 'static> Part for Futures<T> {
-    /// Drops all futures that were spawned on this shard, which answers the callers that wait for
-    /// their outputs.
+    fn runs_futures(&self) -> bool {
+        true
+    }
+
+    /// Drops all futures that were spawned on this shard, which sends `Closed` to the callers that
+    /// wait for their outputs.
     ///
-    /// Each future is polled once before, unless the executor is dead: one that waits for the shard
-    /// sees that it is closed, and may be done by that.
+    /// Each future is polled once before, unless the executor is dead: a future that waits for the
+    /// shard sees that it is closed, and may be done by that.
     fn closed(&self, is_dead: bool) {
         self.ended.set(true);
         let places = self.places.take();
@@ -118,9 +122,12 @@ impl<T: Send + 'static> Future for Running<T> {
         let Some((timers, mut future)) = self.place.future.take() else { return Poll::Ready(()) };
         let mut is_pending = false;
         let core = timers.core();
-        core.contain(|| is_pending = future.as_mut().poll(cx).is_pending());
+        if !core.contain(|| is_pending = future.as_mut().poll(cx).is_pending()) {
+            // The next turn of the shard may come much later.
+            core.publish();
+        }
         // The future may have kept the executor from its alarms.
-        let _wanted = core.is_wanted();
+        let _is_awake = core.wake_driver_if_due();
         if is_pending && !self.futures.ended.get() {
             self.place.future.set(Some((timers, future)));
             self.remember(cx.waker());

@@ -1,8 +1,8 @@
 //! A plain thread for a shard, without an executor.
 //!
-//! The thread has no sockets. Where another thread reads them and sends what it read as resets or
-//! cancels, each turn receives these before it delivers, also after a stall; what that thread has
-//! not sent yet comes too late.
+//! The thread has no sockets. Where another thread reads sockets and sends a reset or a cancel
+//! for what it has read, each turn receives these before it delivers, also after a stall; a request
+//! that the thread has not sent yet comes too late.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -12,10 +12,9 @@ use crossbeam_utils::sync::{Parker, Unparker};
 
 use super::Driven;
 use crate::clock::saturating_nanos;
-use crate::face::callback::Handler;
-use crate::face::host::take_turn;
+use crate::face::host::{Values, take_turn};
 use crate::face::timers::Timers;
-use crate::shard::turn::Turn;
+use crate::shard::turn::Next;
 
 use corewheel_shard::Tick;
 
@@ -32,21 +31,21 @@ impl Wake for Unpark {
 }
 
 /// Runs a shard on this thread until it is shut down.
-pub(crate) fn run<T, H>(driven: Driven<T>, mut handler: H)
+pub(crate) fn run<T, V>(driven: Driven<T>, mut values: V)
 where
     T: Send + 'static,
-    H: Handler<T>,
+    V: Values<T>,
 {
     let _here = driven.enter();
     let timers = driven.timers();
     let parker = Parker::new();
     let waker = Waker::from(Arc::new(Unpark(parker.unparker().clone())));
     loop {
-        let until = match take_turn(timers, &mut handler) {
-            Turn::More => continue,
-            Turn::Next(tick) => tick,
-            Turn::Idle => Tick::NEVER,
-            Turn::Closed => return,
+        let until = match take_turn(timers, &mut values) {
+            Next::Now => continue,
+            Next::At(tick) => tick,
+            Next::WhenWoken => Tick::NEVER,
+            Next::Never => return,
         };
         if !spin(timers, until) {
             park(timers, until, &parker, &waker);

@@ -21,10 +21,10 @@ use tokio::time::Sleep;
 use super::Driven;
 use super::executor::{Host, drive};
 use super::limits::{self, Needs};
-use crate::face::callback::Handler;
+use crate::face::host::Values;
 use crate::face::stored::LocalFuture;
 
-/// How many events tokio takes from `epoll` at a time, unless its builder is told another number.
+/// How many events tokio takes from `epoll` at a time by default.
 const EVENTS_MAX: usize = 1_024;
 
 /// One tokio timer, used over and over.
@@ -75,22 +75,22 @@ const FILES: usize = 4;
 /// Open files that are needed once: for signals, where the process uses them, and two to spare.
 const FILES_ONCE: usize = 4;
 
-/// What so many runtimes need, with this much address space for each.
+/// The needs of so many runtimes, with this much address space for each.
 pub(crate) fn needs(runtimes: usize, memory_each: usize) -> Needs {
     let files = FILES * runtimes + FILES_ONCE;
     Needs { files, threads: runtimes, memories: runtimes, memory_each }
 }
 
-/// Why there is no runtime, and what to do about it.
+/// Why there is no runtime, and a remedy.
 pub(crate) fn no_runtime(error: &io::Error) -> String {
     format!("a runtime cannot be made ({error}); {}", limits::of_files())
 }
 
 /// Runs a shard on this thread until it is shut down.
-pub(crate) fn run<T, H>(runtime: &Runtime, driven: Driven<T>, handler: H)
+pub(crate) fn run<T, V>(runtime: &Runtime, driven: Driven<T>, values: V)
 where
     T: Send + 'static,
-    H: Handler<T>,
+    V: Values<T>,
 {
-    LocalSet::new().block_on(runtime, drive(driven, handler, TokioHost::default()));
+    LocalSet::new().block_on(runtime, drive(driven, values, TokioHost::default()));
 }

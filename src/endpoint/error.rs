@@ -12,13 +12,13 @@ use crate::values::error::ConfigError;
 pub enum EndpointError {
     /// A setting is out of its limits.
     Config(ConfigError),
-    /// Somebody listens on this address already.
+    /// A process listens on this address already.
     AddressInUse(SocketAddr),
     /// The address cannot be listened on.
     Bind {
         /// Which.
         address: SocketAddr,
-        /// What was in the way.
+        /// The error of the system.
         source: io::Error,
     },
     /// The endpoint's thread, or the runtime in it, could not be started.

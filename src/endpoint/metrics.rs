@@ -19,10 +19,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::service::StatsSource;
-use crate::stats::class::{ClassCounts, ClassStats};
-use crate::stats::times::Times;
-use crate::stats::{ServiceStats, ShardCounts, ShardStats};
+use crate::stats::{ClassStats, ServiceStats, ShardCounts, ShardStats, StatsSource, Times};
 use crate::values::state::ShardState;
 
 /// The counts that are no sums: those that go down too, and a maximum. All others are sums.
@@ -107,7 +104,7 @@ fn encode_scales(encoder: &mut DescriptorEncoder<'_>, shards: &[ShardStats]) -> 
 }
 
 fn encode_counts(encoder: &mut DescriptorEncoder<'_>, shards: &[ShardStats]) -> fmt::Result {
-    // All of them are walked at the same pace, a family at a time.
+    // One family needs the same count of every shard, so the iterators advance together.
     let mut columns: Vec<_> = shards.iter().map(|shard| shard.counts.iter()).collect();
     let names = ShardCounts::default();
     for ((name, _), help) in names.iter().zip(ShardCounts::descriptions()) {
@@ -137,9 +134,9 @@ fn encode_classes(encoder: &mut DescriptorEncoder<'_>, shards: &[ShardStats]) ->
     if rows.is_empty() {
         return Ok(());
     }
-    let mut columns: Vec<_> = rows.iter().map(|(_, class)| class.counts.iter()).collect();
-    let names = ClassCounts::default();
-    for ((name, _), help) in names.iter().zip(ClassCounts::descriptions()) {
+    let mut columns: Vec<_> = rows.iter().map(|(_, class)| class.iter()).collect();
+    let names = ClassStats::default();
+    for ((name, _), help) in names.iter().zip(ClassStats::descriptions()) {
         let is_gauge = name == "live";
         let kind = if is_gauge { MetricType::Gauge } else { MetricType::Counter };
         let help = help.trim().trim_end_matches('.');
@@ -217,7 +214,7 @@ fn seconds(nanos: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::times::Bucket;
+    use crate::stats::Bucket;
 
     fn check(up_to_ns: u64, expected: f64) {
         let times =
@@ -227,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_counts_under_the_next_bound() {
+    fn time_counts_under_the_next_bound() {
         check(0, 1.024e-6);
         check(1_023, 1.024e-6);
         check(1_279, 2.048e-6);
@@ -237,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn every_gauge_is_a_count() {
+    fn each_gauge_is_a_count() {
         for gauge in GAUGES {
             assert!(ShardCounts::default().iter().any(|(name, _)| name == gauge), "{gauge}");
         }

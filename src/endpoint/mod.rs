@@ -1,15 +1,26 @@
-//! The statistics endpoint: a service's numbers over HTTP, as a page, as JSON and as `OpenMetrics`.
+//! The statistics of a service over HTTP: as a page, as JSON and for Prometheus.
 //!
-//! It runs on a thread and a runtime of its own rather than on a shard's executor, so that nothing
-//! a client does takes time from a timer. It reads what the shards publish anyway and sends them
-//! nothing. Every client that can connect can read: the endpoint listens on loopback unless told
-//! otherwise, and knows no password, no encryption and no way to change anything. A browser is not
-//! such a client for pages from elsewhere: see [`host`].
+//! ```
+//! use corewheel::TimerService;
+//! use corewheel::endpoint::StatsEndpoint;
 //!
-//! Absent by design: a file system, any other route than the four, a second request on a
-//! connection, a body that is read. How connections are bounded is told in [`server`].
+//! let service = TimerService::builder().shards(1).start()?;
+//! let endpoint = StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0").start()?;
+//! assert!(endpoint.local_addr().ip().is_loopback());
+//! endpoint.stop();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
-//! Cost: one thread that sleeps until a client comes; an answer costs a reading of all shards.
+//! The endpoint runs on a thread and a runtime of its own rather than on a shard's executor, so
+//! that no client takes time from a timer. It reads what the shards publish and sends them nothing.
+//! Every client that can connect can read: the endpoint listens on loopback unless its builder is
+//! given another address, and has no password, no encryption and no route that changes anything. A
+//! page of another site cannot read it through a browser: requests must name an allowed host.
+//!
+//! Absent by design: a file system, any other route than the four of [`StatsEndpoint`], a second
+//! request on a connection, a body that is read.
+//!
+//! Cost: one thread that sleeps until a client connects; an answer costs a reading of all shards.
 
 mod accept;
 mod classic;
@@ -34,7 +45,7 @@ pub use self::error::EndpointError;
 use self::host::Hosts;
 use self::routes::Routes;
 use self::server::Limits;
-use crate::service::StatsSource;
+use crate::stats::StatsSource;
 use crate::values::error::ConfigError;
 
 const CONNECTIONS_MAX: usize = 1 << 10;
@@ -48,13 +59,13 @@ const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 /// | route | answer |
 /// |---|---|
 /// | `/` | a page to look at, which reads `/stats.json` every second |
-/// | `/stats.json` | [`ServiceStats`](crate::ServiceStats) as JSON |
+/// | `/stats.json` | [`ServiceStats`](crate::stats::ServiceStats) as JSON |
 /// | `/metrics` | every count of each shard and class, and its histograms, for Prometheus |
 /// | `/healthz` | 200 while every shard runs, else 503 with the shards that do not |
 ///
-/// `GET` and `HEAD` are all it knows; other methods get 405, other paths 404. A head that is too
+/// The methods are `GET` and `HEAD`; other methods get 405, other paths 404. A head that is too
 /// large gets 431, a body of more than a kilobyte or of a length that is not stated 413 or 400, and
-/// what is not HTTP 400.
+/// a request that is not HTTP 400.
 ///
 /// `/metrics` is `OpenMetrics` 1.0.0 for a client whose `Accept` header prefers
 /// `application/openmetrics-text`, and the classic text format of Prometheus, version 0.0.4, for
@@ -66,17 +77,8 @@ const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 /// this machine. A `Host` that is missing, repeated or malformed gets 400; only a request of
 /// HTTP/1.0 may leave it out.
 ///
-/// It outlives the service's handle, and then reports the shards as closed.
-///
-/// ```
-/// use corewheel::{StatsEndpoint, TimerService};
-///
-/// let service = TimerService::builder().shards(1).start()?;
-/// let endpoint = StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0").start()?;
-/// assert!(endpoint.local_addr().ip().is_loopback());
-/// endpoint.stop();
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// It outlives the [`TimerService`](crate::TimerService), and then reports the shards as closed.
+/// See the [module](self) for an example.
 #[must_use = "the endpoint stops when it is dropped"]
 pub struct StatsEndpoint {
     address: SocketAddr,
@@ -141,8 +143,8 @@ impl StatsEndpointBuilder {
     /// Where to listen: 127.0.0.1:9920 by default. A name is resolved here, and of several
     /// addresses the first that works is taken. Port 0 lets the system choose.
     ///
-    /// Anybody who can reach the address can read the statistics; an address that is not loopback
-    /// is logged as a warning.
+    /// Every client that can reach the address can read the statistics; an address that is not
+    /// loopback is logged as a warning.
     pub fn listen(mut self, address: impl ToSocketAddrs) -> Self {
         self.listen = address.to_socket_addrs().map(Iterator::collect).map_err(|e| e.to_string());
         self

@@ -72,7 +72,7 @@ impl Progress {
     }
 }
 
-/// What the task of a connection shares with its place.
+/// The state that the task of a connection shares with its place.
 #[derive(Debug)]
 pub(super) struct Ticket {
     pub(super) progress: Progress,

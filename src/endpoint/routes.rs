@@ -1,4 +1,4 @@
-//! What is answered to a request: a fixed set of routes, and an error for everything else.
+//! The answers to requests: a fixed set of routes, and an error for every other request.
 //!
 //! A request is judged by its head alone, and its body is never read: a function from the head to
 //! the answer, without waiting, needs no deadline of its own.
@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 use super::accept::{self, Format};
 use super::host::{HostError, Hosts};
 use super::{classic, metrics};
-use crate::service::StatsSource;
+use crate::stats::StatsSource;
 use crate::stats::{ServiceStats, ShardStats};
 use crate::values::state::ShardState;
 
@@ -39,7 +39,7 @@ const FOREIGN_HOST: &str = "this endpoint does not answer for the host that was 
 
 pub(super) type Answer = Response<Full<Bytes>>;
 
-/// Knows what to answer.
+/// Makes the answer to a request.
 #[derive(Debug)]
 pub(super) struct Routes {
     source: StatsSource,

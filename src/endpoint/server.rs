@@ -39,7 +39,7 @@ const DRAINED_MAX: usize = 1 << 20;
 /// The least that hyper takes for a buffer.
 const BUFFER_MIN: usize = 8 << 10;
 
-/// What a client may take up.
+/// The resources that a client may use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) connections_max: usize,
@@ -142,7 +142,7 @@ async fn connection(stream: TcpStream, routes: Arc<Routes>, limits: Limits, mut 
     };
     let stream = connection.into_parts().io.into_inner();
     match outcome {
-        // An answer was sent, be it to say what was wrong.
+        // A response was sent, if only an error.
         Ok(Some(_)) => {
             progress.enter(Stage::Answered);
             let goodbye = until_cut(cut, say_goodbye(stream));

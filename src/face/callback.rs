@@ -1,5 +1,5 @@
-//! What a timer can carry: a value, a callback, or the waker of a future; and the handler that gets
-//! the values.
+//! Payloads: a value, a callback, or the waker of a future; and the handler that is given the
+//! values.
 
 use std::fmt;
 use std::rc::Rc;
@@ -10,17 +10,20 @@ use crate::values::handle::TimerHandle;
 
 /// A callback that stays on its core.
 pub type LocalCall<T> = Box<dyn FnOnce(&Timers<T>)>;
-/// A callback that may travel between cores.
+/// A callback that may be sent from one core to another.
 pub type SendCall<T> = Box<dyn FnOnce(&Timers<T>) + Send>;
 
-/// One callback for many timers, each with a number of its own. It is not allocated anew for each.
-/// The last timer that has it may be the last that holds what is the user's.
-pub(crate) type SharedCall<T> = Rc<dyn Fn(&Timers<T>, u32)>;
+/// A callback that many timers share, each with a number of its own. It is allocated once. The last
+/// of its timers may be the last owner of values that it has captured.
+pub(crate) type SharedCall = Rc<dyn Fn(u32)>;
+/// A callback that is run again and again, by one timer after the other.
+pub(crate) type RepeatedCall<T> = Rc<dyn Fn(&Timers<T>)>;
 
 pub(crate) enum Call<T: 'static> {
     Local(LocalCall<T>),
     Send(SendCall<T>),
-    Shared(SharedCall<T>, u32),
+    Shared(SharedCall, u32),
+    Repeated(RepeatedCall<T>),
 }
 
 impl<T> Call<T> {
@@ -28,76 +31,65 @@ impl<T> Call<T> {
         match self {
             Self::Local(call) => call(timers),
             Self::Send(call) => call(timers),
-            Self::Shared(call, number) => call(timers, number),
+            Self::Shared(call, number) => call(number),
+            Self::Repeated(call) => call(timers),
         }
     }
 }
 
-/// A timer's callback, taken back before it ran.
-pub struct Callback<T: 'static>(pub(crate) Call<T>);
-
-impl<T> Callback<T> {
-    /// Runs it now after all.
-    pub fn run(self, timers: &Timers<T>) {
-        self.0.run(timers);
+impl<T> Call<T> {
+    /// The callback, boxed anew if timers share it.
+    pub(crate) fn into_local(self) -> LocalCall<T> {
+        match self {
+            Self::Local(call) => call,
+            Self::Send(call) => call,
+            Self::Shared(call, number) => Box::new(move |_| call(number)),
+            Self::Repeated(call) => Box::new(move |timers| call(timers)),
+        }
     }
 }
 
-impl<T> fmt::Debug for Callback<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Callback(..)")
-    }
-}
-
-/// What a timer was scheduled with, taken back on its own core.
-#[derive(Debug)]
-pub enum Task<T: 'static> {
-    /// A typed value.
+/// The payload of a timer, given back by a cancel or a shutdown. `C` is the type of callbacks:
+/// [`LocalCall`] on the shard's own core, [`SendCall`] on another thread.
+pub enum Payload<T: 'static, C = LocalCall<T>> {
+    /// A value of the service's type.
     Value(T),
-    /// A callback.
-    Callback(Callback<T>),
-    /// A future or a connection of this core waited for it, and has been told that it will not
-    /// come.
-    Sleep,
+    /// A callback, which has not run.
+    Callback(C),
+    /// Nothing that could be given back: a future or a connection waited for the timer, and has
+    /// been told that it will not fire; or, on another thread, a callback that must not leave its
+    /// core, and was dropped there.
+    Local,
 }
 
-impl<T> Task<T> {
-    /// The typed value, if it was one.
+impl<T, C> Payload<T, C> {
+    /// The value, if the timer carried one.
     pub fn into_value(self) -> Option<T> {
         match self {
             Self::Value(value) => Some(value),
-            Self::Callback(_) | Self::Sleep => None,
+            Self::Callback(_) | Self::Local => None,
         }
     }
 }
 
-/// What a timer was scheduled with, taken back by another thread.
-pub enum RemoteTask<T: 'static> {
-    /// A typed value.
-    Value(T),
-    /// A callback that was sent from another thread.
-    Callback(SendCall<T>),
-    /// A callback or a future of the timer's own core, which cannot travel. The callback has been
-    /// dropped there; the future has been told that its time will not come.
-    LeftAtHome,
-}
-
-impl<T> RemoteTask<T> {
-    /// The typed value, if it was one.
-    pub fn into_value(self) -> Option<T> {
+impl<T> Payload<T, Call<T>> {
+    /// The payload as a caller on its own core is given it.
+    #[inline]
+    pub(crate) fn into_local(self) -> Payload<T> {
         match self {
-            Self::Value(value) => Some(value),
-            Self::Callback(_) | Self::LeftAtHome => None,
+            Self::Value(value) => Payload::Value(value),
+            Self::Callback(call) => Payload::Callback(call.into_local()),
+            Self::Local => Payload::Local,
         }
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for RemoteTask<T> {
+impl<T: fmt::Debug, C> fmt::Debug for Payload<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Value(value) => f.debug_tuple("Value").field(value).finish(),
             Self::Callback(_) => f.write_str("Callback(..)"),
-            Self::LeftAtHome => f.write_str("LeftAtHome"),
+            Self::Local => f.write_str("Local"),
         }
     }
 }
@@ -105,76 +97,62 @@ impl<T: fmt::Debug> fmt::Debug for RemoteTask<T> {
 /// A typed timer that is due, as its handler gets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fired<T> {
-    /// What it was known by. Stale from now on.
+    /// The timer's handle, which is stale from now on.
     pub handle: TimerHandle,
     /// When it was due: the deadline as asked for, rounded up to a tick.
     pub deadline: Instant,
     /// How long after `deadline` it is delivered.
     pub lateness: Duration,
-    /// What it was scheduled with.
-    pub task: T,
+    /// The value that it carried.
+    pub payload: T,
 }
 
-/// Delivers the typed timers of one shard.
+/// A handler of typed timers: every closure `FnMut(Fired<T>, &Timers<T>)`.
 ///
-/// Implemented by every `FnMut(Fired<T>, &Timers<T>)`. It runs on the shard's core with nothing
-/// borrowed, so it may schedule, cancel and reset as it likes. What it schedules for now fires in
-/// the next turn.
+/// A shard calls its handler once for each typed timer that expires, on the shard's own thread and
+/// with nothing borrowed, so the handler may schedule, cancel and reset. A timer that it schedules
+/// for now fires in the next turn. A panic of the handler is caught, logged and counted, and ends
+/// only that delivery.
+///
+/// The state of a handler is captured by its closure. When the shard is shut down, the handler is
+/// dropped on the shard's thread after the last timer, so the `Drop` of a captured value is the
+/// place for what must happen at the end. (A closure captures a value as a whole when it calls a
+/// method on it; a closure that only copies a field out of the value does not capture the value.)
+///
+/// Closures infer the types of their parameters where a method takes `impl Handler<T>`. The trait
+/// is an alias, to be named in bounds; it is implemented for closures and has no method.
 ///
 /// ```
-/// use corewheel::{Fired, Handler, ManualClock, TimerService, Timers};
+/// use corewheel::clock::ManualClock;
+/// use corewheel::TimerService;
 /// use std::time::Duration;
 ///
-/// /// Gives up after three attempts.
-/// struct Retry {
-///     given_up: u32,
-/// }
-///
-/// impl Handler<(u64, u32)> for Retry {
-///     fn expired(&mut self, fired: Fired<(u64, u32)>, timers: &Timers<(u64, u32)>) {
-///         let (request, attempt) = fired.task;
-///         let wait = Duration::from_millis(100 << attempt);
-///         if attempt == 3 || timers.schedule(wait, (request, attempt + 1)).is_err() {
-///             self.given_up += 1;
-///         }
-///     }
-///
-///     fn closing(&mut self, _: &Timers<(u64, u32)>) {
-///         println!("{} requests were given up", self.given_up);
-///     }
-/// }
-///
 /// let clock = ManualClock::new();
-/// let service = TimerService::builder().shards(1).clock(clock.clock()).start_attached()?;
-/// let shard = service.attach(service.shards().next().unwrap())?;
-/// let mut shard = shard.into_loop(Retry { given_up: 0 })?;
+/// let service = TimerService::builder().shards(1).clock(&clock).start_attached()?;
+/// let attachment = service.attach(service.shards().next().unwrap())?;
+/// // Gives a request up after three attempts.
+/// let mut given_up = 0;
+/// let mut shard = attachment.into_loop(move |fired, timers| {
+///     let (request, attempt) = fired.payload;
+///     let wait = Duration::from_millis(100) * attempt;
+///     if attempt == 3 || timers.schedule(wait, (request, attempt + 1)).is_err() {
+///         given_up += 1;
+///     }
+/// })?;
 /// shard.timers().schedule(Duration::from_millis(100), (7, 1))?;
-/// for wait in [100, 200, 400] {
+/// for wait in [100, 100, 200] {
 ///     clock.advance(Duration::from_millis(wait));
 ///     let _next = shard.turn();
 /// }
 /// assert!(shard.timers().is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub trait Handler<T: Send + 'static>: 'static {
-    /// Called once for each typed timer that is due.
-    fn expired(&mut self, fired: Fired<T>, timers: &Timers<T>);
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a handler of timers that carry `{T}`",
+    label = "expected a closure `|fired, timers| ..`",
+    note = "a handler is an `FnMut(Fired<T>, &Timers<T>) + 'static`, where `T` is the type of the \
+            service's timers; move what it needs into the closure"
+)]
+pub trait Handler<T: 'static>: FnMut(Fired<T>, &Timers<T>) + 'static {}
 
-    /// Called once when the shard is shut down, after the last timer: for handlers that have put
-    /// something off. Nothing can be scheduled any more. Not called where the shard dies without a
-    /// shutdown.
-    fn closing(&mut self, timers: &Timers<T>) {
-        let _ = timers;
-    }
-}
-
-impl<T, F> Handler<T> for F
-where
-    T: Send + 'static,
-    F: FnMut(Fired<T>, &Timers<T>) + 'static,
-{
-    #[inline]
-    fn expired(&mut self, fired: Fired<T>, timers: &Timers<T>) {
-        self(fired, timers);
-    }
-}
+impl<T: 'static, F: FnMut(Fired<T>, &Timers<T>) + 'static> Handler<T> for F {}

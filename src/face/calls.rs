@@ -1,4 +1,4 @@
-//! Timers that call back: with a callback each, or many with one that they share.
+//! Timers that carry callbacks: each its own, or many timers one that they share.
 //!
 //! An owner of many timers leaves its callback here once and is known by a number, which each of
 //! its timers holds beside a number of its own. So such a timer costs what one with a typed value
@@ -9,27 +9,28 @@
 //! owner has gone calls nothing.
 
 use std::cell::Cell;
+use std::rc::Rc;
 
 use corewheel_shard::{Tick, TimerKey};
 use slab::Slab;
 
 use super::Core;
-use super::callback::{Call, LocalCall, SharedCall};
+use super::callback::{Call, LocalCall, RepeatedCall, SharedCall};
 use super::stored::Stored;
 use crate::values::class::ClassId;
-use crate::values::error::ScheduleError;
 use crate::values::handle::TimerHandle;
+use crate::values::refused::Refused;
 
-/// Who has many timers that call the same; made by [`Core::enter_owner`], and to be given back to
+/// An owner of many timers that share a callback; made by [`Core::enter_owner`], and given back to
 /// [`Core::leave_owner`].
-pub(crate) struct Owner<T: 'static> {
+pub(crate) struct Owner {
     /// None if there was none left; then each timer has a place in the table of callbacks.
     number: Option<u16>,
-    call: SharedCall<T>,
+    call: SharedCall,
     class: Cell<ClassId>,
 }
 
-impl<T> Owner<T> {
+impl Owner {
     /// Its timers from now on are of this class.
     pub(crate) fn set_class(&self, class: ClassId) {
         self.class.set(class);
@@ -37,20 +38,20 @@ impl<T> Owner<T> {
 }
 
 /// The owners of a shard, by their numbers.
-pub(super) struct Owners<T: 'static>(Slab<Known<T>>);
+pub(super) struct Owners(Slab<Known>);
 
-struct Known<T: 'static> {
+struct Known {
     /// Gone when the owner is.
-    call: Option<SharedCall<T>>,
+    call: Option<SharedCall>,
     pending: u32,
 }
 
-impl<T> Owners<T> {
+impl Owners {
     pub(super) fn new() -> Self {
         Self(Slab::new())
     }
 
-    fn enter(&mut self, call: &SharedCall<T>) -> Option<u16> {
+    fn enter(&mut self, call: &SharedCall) -> Option<u16> {
         let vacant = self.0.vacant_entry();
         let number = u16::try_from(vacant.key()).ok()?;
         vacant.insert(Known { call: Some(call.clone()), pending: 0 });
@@ -80,12 +81,12 @@ impl<T> Owners<T> {
         }
     }
 
-    /// The same, and what it is to call: nothing if the owner has gone.
+    /// A timer of this owner has fired. Returns the callback, `None` if the owner is gone.
     #[inline]
-    pub(super) fn take(&mut self, owner: u16, number: u32) -> Option<Call<T>> {
+    pub(super) fn take(&mut self, owner: u16) -> Option<SharedCall> {
         let call = self.0[usize::from(owner)].call.clone();
         self.note_ended(owner);
-        Some(Call::Shared(call?, number))
+        call
     }
 }
 
@@ -96,15 +97,15 @@ impl<T: Send + 'static> Core<T> {
         class: ClassId,
         deadline: Tick,
         call: LocalCall<T>,
-    ) -> Result<TimerHandle, ScheduleError<LocalCall<T>>> {
+    ) -> Result<TimerHandle, Refused<LocalCall<T>>> {
         if self.is_closed() {
-            return Err(ScheduleError::Closed(call));
+            return Err(Refused::Closed(call));
         }
         let index = self.state().tables.calls.insert(Call::Local(call)) as u32;
         match self.schedule(class, deadline, Stored::Call(index)) {
             Ok(key) => Ok(self.handle_of(key)),
             Err(_) => match self.state().tables.calls.remove(index as usize) {
-                Call::Local(call) => Err(ScheduleError::Full(call)),
+                Call::Local(call) => Err(Refused::Full(call)),
                 _ => unreachable!("a refusal returns what was given"),
             },
         }
@@ -118,13 +119,30 @@ impl<T: Send + 'static> Core<T> {
         &self,
         class: ClassId,
         deadline: Tick,
-        call: &SharedCall<T>,
+        call: &SharedCall,
         number: u32,
     ) -> Option<TimerKey> {
         if self.is_closed() {
             return None;
         }
-        let call = Call::Shared(call.clone(), number);
+        self.schedule_entry(class, deadline, Call::Shared(call.clone(), number))
+    }
+
+    /// A timer that runs a callback which later timers run again. `None` if the shard is full or
+    /// closed.
+    pub(crate) fn schedule_repeated(
+        &self,
+        class: ClassId,
+        deadline: Tick,
+        call: &RepeatedCall<T>,
+    ) -> Option<TimerKey> {
+        if self.is_closed() {
+            return None;
+        }
+        self.schedule_entry(class, deadline, Call::Repeated(Rc::clone(call)))
+    }
+
+    fn schedule_entry(&self, class: ClassId, deadline: Tick, call: Call<T>) -> Option<TimerKey> {
         let index = self.state().tables.calls.insert(call) as u32;
         let key = self.schedule(class, deadline, Stored::Call(index)).ok();
         if key.is_none() {
@@ -149,13 +167,13 @@ impl<T: Send + 'static> Core<T> {
     }
 
     /// Makes an owner, whose timers call `call`, each with its number.
-    pub(crate) fn enter_owner(&self, call: SharedCall<T>) -> Owner<T> {
+    pub(crate) fn enter_owner(&self, call: SharedCall) -> Owner {
         let number = self.state().tables.owners.enter(&call);
         Owner { number, call, class: Cell::default() }
     }
 
     /// An owner goes. Timers of it that are pending call nothing.
-    pub(crate) fn leave_owner(&self, owner: &mut Owner<T>) {
+    pub(crate) fn leave_owner(&self, owner: &mut Owner) {
         if let Some(number) = owner.number.take() {
             self.state().tables.owners.leave(number);
         }
@@ -166,7 +184,7 @@ impl<T: Send + 'static> Core<T> {
     pub(crate) fn schedule_owned(
         &self,
         deadline: Tick,
-        owner: &Owner<T>,
+        owner: &Owner,
         number: u32,
     ) -> Option<TimerKey> {
         let class = owner.class.get();
@@ -186,42 +204,40 @@ impl<T: Send + 'static> Core<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::rc::Rc;
-
     use super::*;
 
-    fn call() -> SharedCall<()> {
-        Rc::new(|_, _| {})
+    fn call() -> SharedCall {
+        Rc::new(|_| {})
     }
 
     #[test]
-    fn a_number_is_not_given_again_while_a_timer_of_its_owner_is_pending() {
+    fn number_of_an_owner_is_not_reused_while_its_timers_are_pending() {
         let mut owners = Owners::new();
         let (first, second) = (owners.enter(&call()).unwrap(), owners.enter(&call()).unwrap());
         (0..3).for_each(|_| owners.note_scheduled(first));
-        assert!(matches!(owners.take(first, 7), Some(Call::Shared(_, 7))));
+        assert!(owners.take(first).is_some());
         owners.leave(first);
         let third = owners.enter(&call()).unwrap();
-        assert!(third != first && third != second, "two timers still have it");
+        assert!(third != first && third != second, "two pending timers hold the first number");
         owners.note_ended(first);
-        assert!(owners.take(first, 8).is_none(), "the owner has gone, so nobody is called");
-        assert_eq!(owners.enter(&call()), Some(first), "it is free with the last of them");
+        assert!(owners.take(first).is_none(), "the callback of an owner that has left is called");
+        assert_eq!(owners.enter(&call()), Some(first), "the number is free after its last timer");
         owners.leave(second);
-        assert_eq!(owners.enter(&call()), Some(second), "it had no timer");
+        assert_eq!(owners.enter(&call()), Some(second), "the owner had no timer");
     }
 
     #[test]
-    fn what_an_owner_has_left_is_let_go_when_it_goes() {
+    fn leave_of_an_owner_drops_its_callback_while_timers_are_pending() {
         let (mut owners, call) = (Owners::new(), call());
         let number = owners.enter(&call).unwrap();
         owners.note_scheduled(number);
         assert_eq!(Rc::strong_count(&call), 2);
         owners.leave(number);
-        assert_eq!(Rc::strong_count(&call), 1, "whatever timers are pending");
+        assert_eq!(Rc::strong_count(&call), 1, "a pending timer keeps the callback");
     }
 
     #[test]
-    fn when_all_numbers_are_taken_there_is_none() {
+    fn enter_returns_none_when_all_numbers_are_taken() {
         let (mut owners, call) = (Owners::new(), call());
         assert!((0..=u16::MAX).all(|number| owners.enter(&call) == Some(number)));
         assert_eq!(owners.enter(&call), None);

@@ -1,28 +1,67 @@
-//! Delivers what a shard finds expired: values to the handler, callbacks by calling them, futures
-//! by waking them.
+//! Delivers the payloads of a shard's expired timers: values to the handler, callbacks by calling
+//! them, futures by waking them.
 
 use super::callback::{Fired, Handler};
 use super::stored::{Due, Stored};
 use super::timers::Timers;
 use crate::shard::payload::{Delivery, Host};
 use crate::shard::turn;
-use crate::shard::turn::Turn;
+use crate::shard::turn::Next;
+use crate::values::contain::Contained;
 
-/// The timers of a shard and the handler of its values, for the length of a turn.
-pub(crate) struct Deliveries<'a, T: 'static, H> {
-    pub(crate) timers: &'a Timers<T>,
-    pub(crate) handler: &'a mut H,
+/// Receives the values of a shard's timers.
+pub(crate) trait Values<T: 'static> {
+    fn deliver(&mut self, fired: Fired<T>, timers: &Timers<T>);
+    /// The shard is being shut down, and the last value has been delivered.
+    fn close(&mut self) {}
 }
 
-impl<T: Send + 'static, H: Handler<T>> Host<Stored<T>> for Deliveries<'_, T, H> {
+/// A handler that the driver of a shard owns. It is dropped under `catch_unwind`, since some
+/// executors end with a panic, or abort the process.
+pub(crate) struct OwnedHandler<H>(Contained<H>);
+
+impl<H> OwnedHandler<H> {
+    pub(crate) fn new(handler: H) -> Self {
+        Self(Contained::new(handler))
+    }
+}
+
+impl<T: Send + 'static, H: Handler<T>> Values<T> for OwnedHandler<H> {
+    #[inline]
+    fn deliver(&mut self, fired: Fired<T>, timers: &Timers<T>) {
+        self.0.get_mut()(fired, timers);
+    }
+
+    fn close(&mut self) {
+        drop(self.0.take());
+    }
+}
+
+/// A handler that is borrowed for one turn.
+pub(crate) struct BorrowedHandler<H>(pub(crate) H);
+
+impl<T: 'static, H: FnMut(Fired<T>, &Timers<T>)> Values<T> for BorrowedHandler<H> {
+    #[inline]
+    fn deliver(&mut self, fired: Fired<T>, timers: &Timers<T>) {
+        (self.0)(fired, timers);
+    }
+}
+
+/// The timers of a shard and the handler of its values, for the length of a turn.
+pub(crate) struct Deliveries<'a, T: 'static, V> {
+    pub(crate) timers: &'a Timers<T>,
+    pub(crate) values: &'a mut V,
+}
+
+impl<T: Send + 'static, V: Values<T>> Host<Stored<T>> for Deliveries<'_, T, V> {
     #[inline]
     fn deliver(&mut self, delivery: Delivery<Stored<T>>) {
-        let Self { timers, handler } = self;
+        let Self { timers, values } = self;
         let Delivery { handle, deadline, lateness, payload } = delivery;
         match payload {
-            Due::Value(task) => {
+            Due::Value(payload) => {
                 let deadline = timers.core().time().instant_of(deadline);
-                handler.expired(Fired { handle, deadline, lateness, task }, timers);
+                values.deliver(Fired { handle, deadline, lateness, payload }, timers);
             }
             Due::Call(call) => call.run(timers),
             Due::Wake(waker) => waker.into_iter().for_each(std::task::Waker::wake),
@@ -30,15 +69,15 @@ impl<T: Send + 'static, H: Handler<T>> Host<Stored<T>> for Deliveries<'_, T, H> 
     }
 
     fn closing(&mut self) {
-        self.handler.closing(self.timers);
+        self.values.close();
     }
 }
 
 /// Takes a turn of a shard.
-pub(crate) fn take_turn<T, H>(timers: &Timers<T>, handler: &mut H) -> Turn
+pub(crate) fn take_turn<T, V>(timers: &Timers<T>, values: &mut V) -> Next
 where
     T: Send + 'static,
-    H: Handler<T>,
+    V: Values<T>,
 {
-    turn::turn(timers.core(), &mut Deliveries { timers, handler })
+    turn::turn(timers.core(), &mut Deliveries { timers, values })
 }

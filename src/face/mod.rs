@@ -3,11 +3,12 @@
 
 pub(crate) mod callback;
 pub(crate) mod calls;
-pub(crate) mod classed;
 pub(crate) mod client;
 pub(crate) mod host;
+pub(crate) mod local;
 pub(crate) mod many;
-pub(crate) mod report;
+pub(crate) mod reply;
+pub mod report;
 pub(crate) mod sleep;
 mod sleepers;
 pub(crate) mod stored;

@@ -1,25 +1,51 @@
-//! How a service ends: what becomes of what is pending, and what is told about it.
+//! The report of a shutdown: the counts of each shard, and the timers that it returns.
+//!
+//! ```
+//! use corewheel::clock::ManualClock;
+//! use corewheel::{ShutdownPolicy, TimerService};
+//! use std::time::Duration;
+//!
+//! let clock = ManualClock::new();
+//! let service = TimerService::builder().shards(1).clock(&clock).start_attached()?;
+//! let attachment = service.attach(service.shard_for(0))?;
+//! let mut shard = attachment.into_loop(|fired, _| println!("{} has fired", fired.payload))?;
+//! shard.timers().schedule(Duration::from_millis(5), "a short timer")?;
+//! shard.timers().schedule(Duration::from_secs(60), "a long timer")?;
+//! clock.advance(Duration::from_millis(5));
+//! let _ = shard.turn();
+//!
+//! // `TimerService::shutdown` does this for all shards.
+//! let report = shard.shutdown(ShutdownPolicy::Return);
+//! assert_eq!((report.counts.fired, report.counts.returned), (1, 1));
+//! for timer in report.returned {
+//!     assert_eq!(timer.payload.into_value(), Some("a long timer"));
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Every timer that the service has accepted is accounted for: it has fired, was cancelled, or is
+//! returned or dropped by the [`ShutdownPolicy`](crate::ShutdownPolicy) and counted.
 
 use std::time::Instant;
 
-use super::callback::RemoteTask;
+use super::callback::{Payload, SendCall};
 use super::stored::Stored;
 use crate::clock::Timeline;
 use crate::shard::shutdown::Report;
-use crate::stats::ShardCounts;
-use crate::stats::class::ClassStats;
+use crate::stats::{ClassStats, ShardCounts};
+pub use crate::values::error::ShutdownError;
 use crate::values::handle::{ShardId, TimerHandle};
 
-/// A timer that was handed back by a shutdown.
+/// A timer that a shutdown returns.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Returned<T: 'static> {
-    /// What it was known by.
+    /// The timer's handle, which is stale now.
     pub handle: TimerHandle,
-    /// When it would have been due.
+    /// When it would have expired.
     pub deadline: Instant,
-    /// What it was scheduled with.
-    pub task: RemoteTask<T>,
+    /// The payload. A callback or future of the shard's own core is [`Payload::Local`].
+    pub payload: Payload<T, SendCall<T>>,
 }
 
 /// How one shard ended.
@@ -28,13 +54,13 @@ pub struct Returned<T: 'static> {
 pub struct ShardReport<T: 'static> {
     /// Which shard.
     pub shard: ShardId,
-    /// What it has counted from beginning to end.
+    /// The shard's counts, from its start to its end.
     pub counts: ShardCounts,
-    /// The same for each class of timers, in the order in which the builder was told of them.
+    /// The counts of each class of timers, in the order of the builder.
     pub classes: Vec<ClassStats>,
-    /// How many timers were handed back or dropped.
+    /// How many timers did not fire: `counts.returned + counts.dropped`.
     pub unfired: u64,
-    /// Those that were handed back.
+    /// The timers that are handed back.
     pub returned: Vec<Returned<T>>,
 }
 
@@ -51,10 +77,10 @@ impl<T: 'static> ShardReport<T> {
         let returned = returned.take().into_iter().map(|timer| Returned {
             handle: timer.handle,
             deadline: time.instant(timer.deadline),
-            task: timer.payload,
+            payload: timer.payload,
         });
         let returned = returned.collect();
-        Self { shard, counts, classes, unfired: counts.returned, returned }
+        Self { shard, counts, classes, unfired: counts.returned + counts.dropped, returned }
     }
 }
 
@@ -62,9 +88,9 @@ impl<T: 'static> ShardReport<T> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ShutdownReport<T: 'static> {
-    /// The shards that were at work until now, in order.
+    /// The shards that this shutdown has ended, in order.
     pub shards: Vec<ShardReport<T>>,
-    /// The shards that had ended before, or died meanwhile.
+    /// The shards that had ended before, or ended meanwhile without a report.
     pub dead: Vec<ShardId>,
 }
 
@@ -82,7 +108,7 @@ impl<T> ShutdownReport<T> {
         report
     }
 
-    /// All timers that were handed back.
+    /// All timers that are handed back.
     pub fn into_returned(self) -> impl Iterator<Item = Returned<T>> {
         self.shards.into_iter().flat_map(|shard| shard.returned)
     }

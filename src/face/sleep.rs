@@ -1,23 +1,28 @@
-//! Futures that wait for their time: on a shard's own core, and by a shard's timer elsewhere.
+//! Futures that wait for a deadline: on a shard's own core, and on other threads by a timer of a
+//! shard.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use corewheel_shard::{Tick, TimerKey};
 
 use super::sleepers::Slept;
-use crate::face::callback::SendCall;
+use crate::clock::when::When;
 use crate::face::client::Client;
+use crate::face::client::remote::RemoteTimers;
+use crate::face::local::LocalShard;
 use crate::face::timers::Timers;
 use crate::values::class::ClassId;
-use crate::values::error::{Elapsed, ScheduleError, SleepError, TimeoutError};
+use crate::values::error::{Elapsed, TimeoutError};
 use crate::values::handle::TimerHandle;
 use crate::values::outcome::ResetOutcome;
+use crate::values::refused::RefusedKind;
 
-/// Waits for a deadline; made by [`Timers::sleep`] and [`Timers::sleep_until`].
+/// Waits for a deadline; made by [`Timers::sleep`](crate::Timers::sleep).
 ///
 /// It takes a timer when it is first polled, wakes its task once, and gives the timer back when it
 /// is dropped, at whatever point that is.
@@ -28,20 +33,22 @@ use crate::values::outcome::ResetOutcome;
 /// use corewheel::{Runtime, ShardId, TimerService};
 /// use std::time::Duration;
 ///
+/// # if cfg!(feature = "tokio") {
 /// let service = TimerService::builder().shards(1).runtime(Runtime::Tokio).start()?;
 /// let slept = service.spawn_on(ShardId::new(0), |timers| async move {
 ///     let begin = timers.now();
 ///     let mut sleep = timers.sleep(Duration::from_secs(3600));
 ///     sleep.reset(Duration::from_millis(2));
 ///     sleep.await?;
-///     Ok::<_, corewheel::SleepError>(timers.now() - begin)
+///     Ok::<_, corewheel::RefusedKind>(timers.now() - begin)
 /// })?;
 /// assert!(slept.wait()?? >= Duration::from_millis(2));
+/// # }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "a future does nothing unless it is awaited"]
-pub struct Sleep<T: Send + 'static> {
-    timers: Timers<T>,
+pub struct Sleep {
+    shard: Rc<dyn LocalShard>,
     deadline: Tick,
     phase: Phase,
     class: ClassId,
@@ -53,18 +60,18 @@ enum Phase {
     Done,
 }
 
-impl<T: Send + 'static> Sleep<T> {
-    pub(crate) fn new(timers: Timers<T>, deadline: Tick, class: ClassId) -> Self {
-        Self { timers, deadline, phase: Phase::Unpolled, class }
+impl Sleep {
+    pub(crate) fn new(shard: Rc<dyn LocalShard>, deadline: Tick, class: ClassId) -> Self {
+        Self { shard, deadline, phase: Phase::Unpolled, class }
     }
 
-    pub(crate) fn timers(&self) -> &Timers<T> {
-        &self.timers
+    pub(crate) fn shard(&self) -> &Rc<dyn LocalShard> {
+        &self.shard
     }
 
     /// When the future will be done: the deadline, rounded up to a tick.
     pub fn deadline(&self) -> Instant {
-        self.timers.core().time().instant(self.deadline)
+        self.shard.time().instant(self.deadline)
     }
 
     /// Whether the future is done.
@@ -72,20 +79,15 @@ impl<T: Send + 'static> Sleep<T> {
         matches!(self.phase, Phase::Done)
     }
 
-    /// Waits for `delay` from now instead, also after it was done.
-    pub fn reset(&mut self, delay: Duration) {
-        self.move_to(self.timers.core().deadline_after(delay));
+    /// Waits until something else is due instead, also after it was done.
+    pub fn reset<W: When>(&mut self, when: W) {
+        self.reset_to(self.shard.tick_of(when));
     }
 
-    /// Waits for a moment instead, also after it was done.
-    pub fn reset_at(&mut self, at: Instant) {
-        self.move_to(self.timers.core().deadline_at(at));
-    }
-
-    fn move_to(&mut self, deadline: Tick) {
+    fn reset_to(&mut self, deadline: Tick) {
         self.deadline = deadline;
         if let Phase::Waiting { key, .. } = self.phase
-            && self.timers.core().reset(key, deadline) == ResetOutcome::Moved
+            && self.shard.reset(key, deadline) == ResetOutcome::Reset
         {
             return;
         }
@@ -95,32 +97,32 @@ impl<T: Send + 'static> Sleep<T> {
 
     fn release(&mut self) {
         if let Phase::Waiting { key, sleeper } = std::mem::replace(&mut self.phase, Phase::Done) {
-            self.timers.core().abandon_sleep(key, sleeper);
+            self.shard.abandon_sleep(key, sleeper);
         }
     }
 }
 
-impl<T: Send + 'static> Future for Sleep<T> {
-    type Output = Result<(), SleepError>;
+impl Future for Sleep {
+    type Output = Result<(), RefusedKind>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let core = self.timers.core();
+        let core = &self.shard;
         match self.phase {
-            Phase::Unpolled if core.is_closed() => Poll::Ready(Err(SleepError::Closed)),
+            Phase::Unpolled if core.is_closed() => Poll::Ready(Err(RefusedKind::Closed)),
             Phase::Unpolled => {
                 match core.schedule_sleep(self.class, self.deadline, cx.waker().clone()) {
                     Some((key, sleeper)) => {
                         self.phase = Phase::Waiting { key, sleeper };
                         Poll::Pending
                     }
-                    None => Poll::Ready(Err(SleepError::Full)),
+                    None => Poll::Ready(Err(RefusedKind::Full)),
                 }
             }
             Phase::Waiting { sleeper, .. } => {
                 let output = match core.poll_sleeper(sleeper, cx.waker()) {
                     Slept::NotYet => return Poll::Pending,
                     Slept::Fired => Ok(()),
-                    Slept::Closed => Err(SleepError::Closed),
+                    Slept::Closed => Err(RefusedKind::Closed),
                 };
                 core.release_sleeper(sleeper);
                 self.phase = Phase::Done;
@@ -131,13 +133,13 @@ impl<T: Send + 'static> Future for Sleep<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for Sleep<T> {
+impl Drop for Sleep {
     fn drop(&mut self) {
         self.release();
     }
 }
 
-impl<T: Send + 'static> fmt::Debug for Sleep<T> {
+impl fmt::Debug for Sleep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let elapsed = self.is_elapsed();
         f.debug_struct("Sleep")
@@ -147,73 +149,44 @@ impl<T: Send + 'static> fmt::Debug for Sleep<T> {
     }
 }
 
-/// Waits by a timer of a shard, on another thread; made by [`Client::sleep_on`] and
-/// [`Client::sleep_until_on`].
-///
-/// Dropped before its time, it cancels the timer.
-///
-/// Cost: a timer with a boxed callback, and a channel for the one message.
-///
-/// ```
-/// use corewheel::{Runtime, ShardId, TimerService};
-/// use std::time::Duration;
-///
-/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-/// // A task of another runtime, and a shard on a plain thread.
-/// let service = TimerService::builder().shards(1).runtime(Runtime::Thread).start()?;
-/// let client = service.client();
-/// let shard = ShardId::new(0);
-/// client.sleep_on(shard, Duration::from_millis(2)).await?;
-/// let never = std::future::pending::<()>();
-/// let late = client.timeout_on(shard, Duration::from_millis(2), never).await;
-/// assert!(late.is_err_and(|error| error.is_elapsed()));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// # })?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct RemoteSleep<'a, T: Send + 'static> {
+/// Waits by a timer of a shard, on another thread. Dropped before its time, it cancels the timer.
+pub(crate) struct RemoteSleep<'a, T: Send + 'static> {
     client: &'a Client<T>,
     phase: RemotePhase,
 }
 
 enum RemotePhase {
     Waiting { timer: TimerHandle, slept: oneshot::AsyncReceiver<()> },
-    Done(Result<(), SleepError>),
+    Done(Result<(), RefusedKind>),
 }
 
 impl<'a, T: Send + 'static> RemoteSleep<'a, T> {
-    /// With the timer that `schedule` makes of a callback.
-    pub(crate) fn new(
-        client: &'a Client<T>,
-        schedule: impl FnOnce(SendCall<T>) -> Result<TimerHandle, ScheduleError<SendCall<T>>>,
-    ) -> Self {
+    pub(crate) fn new(timers: RemoteTimers<'a, T>, when: impl When) -> Self {
         let (done, slept) = oneshot::async_channel();
         let call = move |timers: &Timers<T>| {
-            // A shutdown may fire it before its time. Nobody waits any more where it cannot be
-            // sent.
+            // A shutdown may run it before its time. Where the message cannot be sent, no future
+            // waits for it any more.
             if !timers.core().is_closed() {
                 drop(done.send(()));
             }
         };
-        let phase = match schedule(Box::new(call)) {
+        let phase = match timers.schedule_boxed(when, Box::new(call)) {
             Ok(timer) => RemotePhase::Waiting { timer, slept },
-            Err(ScheduleError::Full(_)) => RemotePhase::Done(Err(SleepError::Full)),
-            Err(ScheduleError::Closed(_)) => RemotePhase::Done(Err(SleepError::Closed)),
+            Err(refused) => RemotePhase::Done(Err(refused.kind())),
         };
-        Self { client, phase }
+        Self { client: timers.client(), phase }
     }
 }
 
 impl<T: Send + 'static> Future for RemoteSleep<'_, T> {
-    type Output = Result<(), SleepError>;
+    type Output = Result<(), RefusedKind>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let output = match &mut self.phase {
             RemotePhase::Done(output) => return Poll::Ready(*output),
             RemotePhase::Waiting { slept, .. } => ready!(Pin::new(slept).poll(cx)),
         };
-        let output = output.map_err(|_| SleepError::Closed);
+        let output = output.map_err(|_| RefusedKind::Closed);
         self.phase = RemotePhase::Done(output);
         Poll::Ready(output)
     }
@@ -227,22 +200,13 @@ impl<T: Send + 'static> Drop for RemoteSleep<'_, T> {
     }
 }
 
-impl<T: Send + 'static> fmt::Debug for RemoteSleep<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let elapsed = matches!(self.phase, RemotePhase::Done(Ok(())));
-        f.debug_struct("RemoteSleep").field("elapsed", &elapsed).finish_non_exhaustive()
-    }
-}
-
 /// Gives a future until the end of a sleep on this shard to be done. After 8 outputs in a row that
 /// were ready at once, the task returns to its executor before it asks for another.
-pub(crate) async fn within_here<T, F>(sleep: Sleep<T>, future: F) -> Result<F::Output, TimeoutError>
+pub(crate) async fn within_here<F>(sleep: Sleep, future: F) -> Result<F::Output, TimeoutError>
 where
-    T: Send + 'static,
     F: Future,
 {
-    let timers = sleep.timers().clone();
-    let core = timers.core();
+    let core = Rc::clone(sleep.shard());
     let mut limited = pin!(within(sleep, future));
     let mut is_first = true;
     poll_fn(|cx| {
@@ -258,7 +222,7 @@ where
 /// Gives a future until the end of a sleep to be done.
 pub(crate) async fn within<S, F>(sleep: S, future: F) -> Result<F::Output, TimeoutError>
 where
-    S: Future<Output = Result<(), SleepError>>,
+    S: Future<Output = Result<(), RefusedKind>>,
     F: Future,
 {
     let mut sleep = pin!(sleep);

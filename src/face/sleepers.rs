@@ -8,9 +8,9 @@ use super::Core;
 use super::stored::{Sleeper, Stored};
 use crate::values::class::ClassId;
 
-/// What a future finds when it looks at its timer.
+/// The state of a sleep, as its future polls it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Slept {
+pub(crate) enum Slept {
     NotYet,
     Fired,
     Closed,

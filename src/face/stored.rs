@@ -1,4 +1,4 @@
-//! What the shard stores for each timer, and the tables beside its slots.
+//! The payload as a shard stores it in the slot of its timer, and the tables beside the slots.
 //!
 //! A value of the user's type lies in the slot: no allocation and no dynamic call, on this core or
 //! from another. A callback is boxed once and lies in a table, and so does the waker of a future;
@@ -12,15 +12,15 @@ use std::task::Waker;
 
 use slab::Slab;
 
-use super::callback::{Call, Callback, RemoteTask, SendCall, Task};
+use super::callback::{Call, Payload as Carried, SendCall};
 use super::calls::Owners;
 use super::client::Client;
 use super::timers::Timers;
 use crate::shard::hooks::PartId;
 use crate::shard::payload::{Packed, Payload};
-use crate::values::migration::MoveError;
+use crate::values::migration::MigrateError;
 
-/// What the shard stores for a timer.
+/// A payload, as the slot of its timer holds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stored<T> {
     Value(T),
@@ -34,14 +34,14 @@ pub(crate) enum Stored<T> {
     Part(PartId, u32),
 }
 
-// Most timers hold a value, so none is to be larger for what others hold.
+// Most timers carry a value, so the other variants must not make the slot larger.
 const _: () = assert!(size_of::<Option<Stored<NonZeroU64>>>() == 16);
 const _: () = assert!(size_of::<Option<Stored<Infallible>>>() == 8);
 
 /// The tables of a shard.
 pub(crate) struct Tables<T: 'static> {
     pub(super) calls: Slab<Call<T>>,
-    pub(super) owners: Owners<T>,
+    pub(super) owners: Owners,
     pub(super) sleepers: Slab<Sleeper>,
 }
 
@@ -69,7 +69,10 @@ impl<T> Tables<T> {
     }
 }
 
-/// What a timer delivers that has expired.
+/// The payload of a timer that does not fire, before it is known where it goes.
+pub(crate) type Taken<T> = Carried<T, Call<T>>;
+
+/// The payload of a timer that has expired, to be delivered.
 pub(crate) enum Due<T: 'static> {
     Value(T),
     Call(Call<T>),
@@ -85,8 +88,8 @@ impl<T: 'static> Payload for Stored<T> {
     type Value = T;
     type Call = SendCall<T>;
     type Tables = Tables<T>;
-    type Taken = Task<T>;
-    type Remote = RemoteTask<T>;
+    type Taken = Taken<T>;
+    type Remote = Carried<T, SendCall<T>>;
     type Due = Due<T>;
     type Job = Job<T>;
     type Outbox = Client<T>;
@@ -117,30 +120,30 @@ impl<T: 'static> Payload for Stored<T> {
     }
 
     #[inline]
-    fn take_plain(self) -> Result<Task<T>, Self> {
+    fn take_plain(self) -> Result<Taken<T>, Self> {
         match self {
-            Self::Value(value) => Ok(Task::Value(value)),
+            Self::Value(value) => Ok(Carried::Value(value)),
             other => Err(other),
         }
     }
 
     #[inline]
-    fn take(self, tables: &mut Tables<T>, wake: impl FnOnce(Waker)) -> Task<T> {
+    fn take(self, tables: &mut Tables<T>, wake: impl FnOnce(Waker)) -> Taken<T> {
         match self {
-            Self::Value(value) => Task::Value(value),
-            Self::Call(index) => Task::Callback(Callback(tables.calls.remove(index as usize))),
-            Self::Shared(owner, number) => match tables.owners.take(owner, number) {
-                Some(call) => Task::Callback(Callback(call)),
-                None => Task::Sleep,
+            Self::Value(value) => Carried::Value(value),
+            Self::Call(index) => Carried::Callback(tables.calls.remove(index as usize)),
+            Self::Shared(owner, number) => match tables.owners.take(owner) {
+                Some(call) => Carried::Callback(Call::Shared(call, number)),
+                None => Carried::Local,
             },
             Self::Sleeper(index) => {
                 if let Some(waker) = tables.end_sleep(index, Sleeper::Closed) {
                     wake(waker);
                 }
-                Task::Sleep
+                Carried::Local
             }
             // The part tells its users itself.
-            Self::Part(..) => Task::Sleep,
+            Self::Part(..) => Carried::Local,
         }
     }
 
@@ -149,8 +152,8 @@ impl<T: 'static> Payload for Stored<T> {
         match self {
             Self::Value(value) => Due::Value(value),
             Self::Call(index) => Due::Call(tables.calls.remove(index as usize)),
-            Self::Shared(owner, number) => match tables.owners.take(owner, number) {
-                Some(call) => Due::Call(call),
+            Self::Shared(owner, number) => match tables.owners.take(owner) {
+                Some(call) => Due::Call(Call::Shared(call, number)),
                 None => Due::Wake(None),
             },
             Self::Sleeper(index) => {
@@ -161,17 +164,17 @@ impl<T: 'static> Payload for Stored<T> {
         }
     }
 
-    fn check_travels(&self, tables: &Tables<T>) -> Result<(), MoveError> {
+    fn check_travels(&self, tables: &Tables<T>) -> Result<(), MigrateError> {
         match self {
             Self::Value(_) => Ok(()),
             Self::Call(index) => match tables.calls.get(*index as usize) {
                 Some(Call::Send(_)) => Ok(()),
-                _ => Err(MoveError::LocalCallback),
+                _ => Err(MigrateError::LocalCallback),
             },
-            Self::Shared(..) => Err(MoveError::LocalCallback),
-            Self::Sleeper(_) => Err(MoveError::Sleep),
+            Self::Shared(..) => Err(MigrateError::LocalCallback),
+            Self::Sleeper(_) => Err(MigrateError::Sleep),
             // The only part whose entries lie in the wheel is that of connections.
-            Self::Part(..) => Err(MoveError::Connection),
+            Self::Part(..) => Err(MigrateError::Connection),
         }
     }
 
@@ -188,12 +191,12 @@ impl<T: 'static> Payload for Stored<T> {
         }
     }
 
-    fn into_remote(task: Task<T>) -> (RemoteTask<T>, Option<Task<T>>) {
-        match task {
-            Task::Value(value) => (RemoteTask::Value(value), None),
-            Task::Callback(Callback(Call::Send(call))) => (RemoteTask::Callback(call), None),
-            Task::Callback(call) => (RemoteTask::LeftAtHome, Some(Task::Callback(call))),
-            Task::Sleep => (RemoteTask::LeftAtHome, None),
+    fn into_remote(taken: Taken<T>) -> (Self::Remote, Option<Taken<T>>) {
+        match taken {
+            Carried::Value(value) => (Carried::Value(value), None),
+            Carried::Callback(Call::Send(call)) => (Carried::Callback(call), None),
+            Carried::Callback(call) => (Carried::Local, Some(Carried::Callback(call))),
+            Carried::Local => (Carried::Local, None),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The timers of this core, for whatever runs on it.
+//! The timers of one shard, for code on the shard's own core.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -8,54 +8,56 @@ use std::time::{Duration, Instant};
 
 use corewheel_shard::Tick;
 
+use crate::clock::when::{Deadline, When};
 use crate::face::Core;
-use crate::face::callback::{LocalCall, Task};
+use crate::face::callback::{LocalCall, Payload};
 use crate::face::client::Client;
+use crate::face::local::LocalShard;
 use crate::face::sleep::{Sleep, within_here};
-use crate::values::class::ClassId;
-use crate::values::error::{ScheduleError, TimeoutError};
+use crate::values::class::{ClassId, TimerClass, UnknownClass};
+use crate::values::error::TimeoutError;
 use crate::values::handle::{ShardId, TimerHandle};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
+use crate::values::refused::Refused;
 use crate::values::scale::Scale;
 
-/// When timers are due, worked out once for all that share it; made by
-/// [`Timers::deadline_in`]. It means nothing to another service.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Deadline(pub(crate) Tick);
-
-/// A shard, on its own core: `!Send`, and as cheap to clone as an [`Rc`].
+/// One shard, on its own core: `!Send`, and as cheap to clone as an [`Rc`].
 ///
-/// Handlers and callbacks are given one, [`spawn_on`](crate::TimerService::spawn_on) hands one to
-/// the future that it starts, and attaching a shard to an executor returns one.
+/// A shard gives its `Timers` to handlers and callbacks;
+/// [`spawn_on`](crate::TimerService::spawn_on) gives them to the future that it starts, and
+/// attaching a shard to an executor returns them.
 ///
-/// A timer fires on the core that it was scheduled on. It never fires early. How late it fires is
-/// bounded by a tick, what the executor does in between, and the budget of a turn; the statistics
-/// show it. Delays begin when the method is called; one of zero fires in the next turn, any other
-/// is rounded up to a tick, and so is a moment. A delay that does not fit (584 years) means never.
+/// A timer fires on the core that it was scheduled on, and never early. Its lateness is at most a
+/// tick, plus the time for which the executor runs other tasks, plus the budget of the turns
+/// before; the statistics show it. Every method that takes a time takes each of the three types of
+/// [`When`].
+///
+/// # Cost
 ///
 /// Each command costs a few cache lines; only callbacks allocate. A command that takes a delay, or
-/// tells what was left of one, reads a clock that is never behind and at most some microseconds
-/// ahead, for about ten nanoseconds. Those with `_at` in their names read none.
+/// returns what remains of one, reads the near clock, which is never behind the system's and at
+/// most some microseconds ahead, for about ten nanoseconds.
 ///
 /// ```
-/// use corewheel::{Fired, ManualClock, ResetOutcome, TimerService, Timers};
+/// use corewheel::clock::ManualClock;
+/// use corewheel::{ResetOutcome, TimerService};
 /// use std::time::Duration;
 ///
 /// let clock = ManualClock::new();
-/// let builder = TimerService::builder().shards(1).clock(clock.clock());
+/// let builder = TimerService::builder().shards(1).clock(&clock);
 /// let service = builder.start_attached::<&str>()?;
 /// let shard = service.attach(service.shards().next().unwrap())?;
-/// // The handler is given the timers too: here, a timer that fires begins the next one.
-/// let mut shard = shard.into_loop(|timer: Fired<&str>, timers: &Timers<&str>| {
-///     if timer.task == "handshake" {
+/// // The handler is given the timers too: here, a timer that fires schedules the next one.
+/// let mut shard = shard.into_loop(|fired, timers| {
+///     if fired.payload == "handshake" {
 ///         timers.schedule(Duration::from_secs(60), "idle").expect("there is room");
 ///     }
 /// })?;
 /// let timers = shard.timers().clone();
 ///
 /// let handshake = timers.schedule(Duration::from_secs(5), "handshake")?;
-/// // Something was heard: later is one store.
-/// assert_eq!(timers.reset(handshake, Duration::from_secs(8)), ResetOutcome::Moved);
+/// // The peer has sent something. A reset to later is one store.
+/// assert_eq!(timers.reset(handshake, Duration::from_secs(8)), ResetOutcome::Reset);
 /// assert_eq!(timers.remaining(handshake), Some(Duration::from_secs(8)));
 /// timers.schedule_fn(Duration::from_secs(8), |timers| assert_eq!(timers.len(), 1))?;
 ///
@@ -67,11 +69,13 @@ pub struct Deadline(pub(crate) Tick);
 /// ```
 pub struct Timers<T: 'static = std::convert::Infallible> {
     core: Rc<Core<T>>,
+    /// Of the timers that are scheduled by this view.
+    class: ClassId,
 }
 
 impl<T> Clone for Timers<T> {
     fn clone(&self) -> Self {
-        Self { core: Rc::clone(&self.core) }
+        Self { core: Rc::clone(&self.core), class: self.class }
     }
 }
 
@@ -83,7 +87,7 @@ impl<T> fmt::Debug for Timers<T> {
 
 impl<T: Send + 'static> Timers<T> {
     pub(crate) fn new(core: Rc<Core<T>>) -> Self {
-        Self { core }
+        Self { core, class: ClassId::NONE }
     }
 
     #[inline]
@@ -95,82 +99,86 @@ impl<T: Send + 'static> Timers<T> {
         Rc::downgrade(&self.core)
     }
 
-    /// Schedules a typed timer, to be given to the service's handler on this core after `delay`.
+    /// The shard, for what does not name the type of the service's values.
+    pub(crate) fn local(&self) -> Rc<dyn LocalShard> {
+        Rc::clone(&self.core) as _
+    }
+
+    /// The class of what is scheduled by this view.
+    #[inline]
+    pub(crate) fn class(&self) -> ClassId {
+        self.class
+    }
+
+    /// The same timers, for timers of one class: everything that this view schedules counts for the
+    /// class in the statistics. To cancel or to reset a timer, the class of the view does not
+    /// matter.
+    ///
+    /// The class is found by its name among those of the service. Keep the view where many timers
+    /// are scheduled; it is as cheap to clone as an [`Rc`].
     ///
     /// # Errors
     ///
-    /// `Full` or `Closed`, with the task.
-    #[inline]
-    pub fn schedule(&self, delay: Duration, task: T) -> Result<TimerHandle, ScheduleError<T>> {
-        self.core.schedule_value(ClassId::NONE, self.core.deadline_after(delay), task)
+    /// The service has no such class.
+    pub fn of_class(&self, class: TimerClass) -> Result<Self, UnknownClass> {
+        let class = self.core.directory().settings.classes.find(class)?;
+        Ok(Self { core: Rc::clone(&self.core), class })
     }
 
-    /// The same, for a moment. One that has passed fires in the next turn.
+    /// Schedules a timer that carries a value, which is given to the service's handler on this core
+    /// when it is due.
     ///
     /// # Errors
     ///
-    /// `Full` or `Closed`, with the task.
+    /// `Full` or `Closed`, with the value.
     #[inline]
-    pub fn schedule_at(&self, at: Instant, task: T) -> Result<TimerHandle, ScheduleError<T>> {
-        self.core.schedule_value(ClassId::NONE, self.core.deadline_at(at), task)
+    pub fn schedule<W: When>(&self, when: W, payload: T) -> Result<TimerHandle, Refused<T>> {
+        self.core.schedule_value(self.class, self.core.tick_of(when), payload)
     }
 
-    /// Schedules a callback, to be run on this core after `delay`. It is boxed.
+    /// Schedules a callback, which is run on this core when it is due. It is boxed.
     ///
     /// # Errors
     ///
     /// `Full` or `Closed`, with the callback.
-    pub fn schedule_fn(
+    pub fn schedule_fn<W: When>(
         &self,
-        delay: Duration,
+        when: W,
         call: impl FnOnce(&Self) + 'static,
-    ) -> Result<TimerHandle, ScheduleError<LocalCall<T>>> {
-        self.core.schedule_call(ClassId::NONE, self.core.deadline_after(delay), Box::new(call))
+    ) -> Result<TimerHandle, Refused<LocalCall<T>>> {
+        self.core.schedule_call(self.class, self.core.tick_of(when), Box::new(call))
     }
 
-    /// The same, for a moment. One that has passed fires in the next turn.
-    ///
-    /// # Errors
-    ///
-    /// `Full` or `Closed`, with the callback.
-    pub fn schedule_fn_at(
-        &self,
-        at: Instant,
-        call: impl FnOnce(&Self) + 'static,
-    ) -> Result<TimerHandle, ScheduleError<LocalCall<T>>> {
-        self.core.schedule_call(ClassId::NONE, self.core.deadline_at(at), Box::new(call))
-    }
-
-    /// Ends a timer of this shard, and returns its task. One that is due but not delivered yet can
-    /// still be cancelled; after `Cancelled` it has not run and will not.
+    /// Cancels a timer of this shard, and returns its payload. A timer that is due but not
+    /// delivered yet can still be cancelled; after `Cancelled` it has not fired and will not.
     #[inline]
-    pub fn cancel(&self, timer: TimerHandle) -> CancelOutcome<Task<T>> {
+    pub fn cancel(&self, timer: TimerHandle) -> CancelOutcome<Payload<T>> {
         if timer.home() != self.core.home() {
             return self.cancel_not_here(timer);
         }
-        self.core.cancel(timer.key(), self.core.nanos_near())
+        self.core.cancel(timer.key(), self.core.nanos_near()).map(Payload::into_local)
     }
 
-    /// The same, for who knows what time it is: no clock is read. What was left of the timer's time
-    /// is counted from `now`.
+    /// Cancels a timer as [`cancel`](Self::cancel) does, for a caller that knows the time: no clock
+    /// is read, and the remaining time in the outcome is counted from `now`.
     #[inline]
-    pub fn cancel_at(&self, timer: TimerHandle, now: Instant) -> CancelOutcome<Task<T>> {
+    pub fn cancel_at(&self, timer: TimerHandle, now: Instant) -> CancelOutcome<Payload<T>> {
         if timer.home() != self.core.home() {
             return self.cancel_not_here(timer);
         }
-        self.core.cancel(timer.key(), self.core.time().nanos_at(now))
+        self.core.cancel(timer.key(), self.core.time().nanos_at(now)).map(Payload::into_local)
     }
 
-    /// What a cancel finds whose timer is of another shard or of another service.
+    /// The outcome of a cancel of a timer of another shard or another service.
     #[cold]
-    pub(crate) fn cancel_not_here(&self, timer: TimerHandle) -> CancelOutcome<Task<T>> {
+    pub(crate) fn cancel_not_here(&self, timer: TimerHandle) -> CancelOutcome<Payload<T>> {
         if self.core.is_foreign(timer) {
             return CancelOutcome::Foreign;
         }
         CancelOutcome::Elsewhere(timer.shard())
     }
 
-    /// What a reset finds whose timer is of another shard or of another service.
+    /// The outcome of a reset of a timer of another shard or another service.
     #[cold]
     fn reset_not_here(&self, timer: TimerHandle) -> ResetOutcome {
         if self.core.is_foreign(timer) {
@@ -179,127 +187,69 @@ impl<T: Send + 'static> Timers<T> {
         ResetOutcome::Elsewhere(timer.shard())
     }
 
-    /// Moves a timer of this shard to `delay` from now. Later is one store.
+    /// Changes the deadline of a timer of this shard. Later is one store.
     #[inline]
-    pub fn reset(&self, timer: TimerHandle, delay: Duration) -> ResetOutcome {
+    pub fn reset<W: When>(&self, timer: TimerHandle, when: W) -> ResetOutcome {
         if timer.home() != self.core.home() {
             return self.reset_not_here(timer);
         }
-        self.core.reset(timer.key(), self.core.deadline_after(delay))
+        self.core.reset(timer.key(), self.core.tick_of(when))
     }
 
-    /// Moves a timer of this shard to a moment. Later is one store.
-    #[inline]
-    pub fn reset_at(&self, timer: TimerHandle, at: Instant) -> ResetOutcome {
-        if timer.home() != self.core.home() {
-            return self.reset_not_here(timer);
-        }
-        self.core.reset(timer.key(), self.core.deadline_at(at))
-    }
-
-    /// The deadline of whatever begins now and takes `delay`: worked out once, for all timers that
-    /// share it.
+    /// The deadline of everything that is due at a time: computed once, for all timers that share
+    /// it.
     ///
-    /// A server that has read from many connections at once moves the idle timers of all of them to
-    /// one deadline, and each then costs what it costs the wheel: no clock is read, and nothing is
-    /// converted.
+    /// A server that has read from many connections at once resets the idle timers of all of them
+    /// to one deadline. Each reset then costs what it costs the wheel: no clock is read, and
+    /// nothing is converted.
     ///
     /// ```
-    /// # use corewheel::{Fired, TimerService, Timers};
+    /// # use corewheel::TimerService;
     /// # use std::time::Duration;
-    /// # let service: TimerService<u64> = TimerService::builder().shards(1).start_attached()?;
-    /// # let shard = service.attach(service.shards().next().unwrap())?;
-    /// # let shard = shard.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
+    /// # let service = TimerService::builder().shards(1).start_attached::<u64>()?;
+    /// # let shard = service.attach(service.shards().next().unwrap())?.into_loop(|_, _| {})?;
     /// # let timers = shard.timers();
     /// # let begin = |n| timers.schedule(Duration::from_secs(1), n).unwrap();
     /// # let ready: Vec<_> = (0..3).map(begin).collect();
-    /// let idle = timers.deadline_in(Duration::from_secs(30));
+    /// let idle = timers.deadline(Duration::from_secs(30));
     /// for connection in ready {
-    ///     let _moved = timers.reset_to(connection, idle);
+    ///     let _moved = timers.reset(connection, idle);
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn deadline_in(&self, delay: Duration) -> Deadline {
-        Deadline(self.core.deadline_after(delay))
+    pub fn deadline<W: When>(&self, when: W) -> Deadline {
+        Deadline(self.core.tick_of(when))
     }
 
-    /// The deadline of whatever is due at a moment.
-    #[inline]
-    pub fn deadline_at(&self, at: Instant) -> Deadline {
-        Deadline(self.core.deadline_at(at))
+    /// Waits until something is due. The timer is taken when the future is first polled, and given
+    /// back when it is dropped.
+    pub fn sleep<W: When>(&self, when: W) -> Sleep {
+        Sleep::new(self.local(), self.core.tick_of(when), self.class)
     }
 
-    /// Schedules a typed timer by a deadline that was worked out before, by any shard of this
-    /// service. One that has passed fires in the next turn.
-    ///
-    /// # Errors
-    ///
-    /// `Full` or `Closed`, with the task.
-    #[inline]
-    pub fn schedule_to(
-        &self,
-        deadline: Deadline,
-        task: T,
-    ) -> Result<TimerHandle, ScheduleError<T>> {
-        self.core.schedule_value(ClassId::NONE, deadline.0, task)
-    }
-
-    /// Moves a timer of this shard to a deadline that was worked out before. Later is one store.
-    #[inline]
-    pub fn reset_to(&self, timer: TimerHandle, deadline: Deadline) -> ResetOutcome {
-        if timer.home() != self.core.home() {
-            return self.reset_not_here(timer);
-        }
-        self.core.reset(timer.key(), deadline.0)
-    }
-
-    /// Waits for `delay`, beginning now. The timer is taken when the future is first polled, and
-    /// given back when it is dropped.
-    pub fn sleep(&self, delay: Duration) -> Sleep<T> {
-        Sleep::new(self.clone(), self.core.deadline_after(delay), ClassId::NONE)
-    }
-
-    /// Waits until a moment.
-    pub fn sleep_until(&self, at: Instant) -> Sleep<T> {
-        Sleep::new(self.clone(), self.core.deadline_at(at), ClassId::NONE)
-    }
-
-    /// Gives a future `delay` from now to be done. A value that is ready at the same time as the
+    /// Gives a future time until something is due. A value that is ready at the same time as the
     /// deadline wins.
     ///
     /// # Errors
     ///
-    /// The time was up, or there was no timer to be had; the future is dropped.
-    pub fn timeout<F: Future>(
+    /// The time was up, or no timer could be had; the future is dropped.
+    pub fn timeout<W: When, F: Future>(
         &self,
-        delay: Duration,
+        when: W,
         future: F,
-    ) -> impl Future<Output = Result<F::Output, TimeoutError>> + use<F, T> {
-        within_here(self.sleep(delay), future)
+    ) -> impl Future<Output = Result<F::Output, TimeoutError>> + use<W, F, T> {
+        within_here(self.sleep(when), future)
     }
 
-    /// Gives a future until a moment to be done.
+    /// Counts one result that the task did not have to wait for, such as a packet. After 8 such
+    /// results in a row the task returns to its executor, and goes on when the other tasks have
+    /// run. One call in 16 reads the near clock, and wakes the shard's driver if its time has come.
     ///
-    /// # Errors
-    ///
-    /// As for [`timeout`](Self::timeout).
-    pub fn timeout_at<F: Future>(
-        &self,
-        at: Instant,
-        future: F,
-    ) -> impl Future<Output = Result<F::Output, TimeoutError>> + use<F, T> {
-        within_here(self.sleep_until(at), future)
-    }
-
-    /// Counts one result that the task did not have to wait for, such as a packet. After 8 in a
-    /// row the task returns to its executor, and goes on when the other tasks have had their turn.
-    /// One call in 16 reads the clock, and wakes the shard's driver if its time has come.
-    ///
-    /// A task on a shard's thread that never waits, and uses neither
+    /// A task on a shard's thread awaits it once for each packet if it never waits and uses neither
     /// [`ConnTimers::race`](crate::ConnTimers::race) nor [`timeout`](Self::timeout), which do this
-    /// themselves, awaits it once for each packet. Without it a peer that sends without a pause
-    /// delays all timers of the shard on glommio, by up to 100 ms and a multiple.
+    /// themselves. Without it, on glommio, a peer that sends without a pause delays all timers of
+    /// the shard by 100 ms and multiples.
     pub async fn consume_budget(&self) {
         let mut is_first = true;
         poll_fn(|cx| {
@@ -311,25 +261,25 @@ impl<T: Send + 'static> Timers<T> {
         .await;
     }
 
-    /// The commands onto other shards: over lanes, as from any other thread.
+    /// A client for commands to other shards, over lanes, as from any other thread.
     ///
-    /// Do not block for an answer here; await it.
+    /// A shard's own thread does not block for a reply; it awaits it.
     pub fn client(&self) -> &Client<T> {
         self.core.outbox()
     }
 
-    /// Sets by what this shard scales its [`ScaledTimeouts`](crate::ScaledTimeouts), at once: what
-    /// that makes due is delivered from the next turn on. Costs one timer for each of them.
+    /// Sets the scale of this shard's [`ScaledTimeouts`](crate::scaled::ScaledTimeouts), at once.
+    /// Timeouts that the change makes due are delivered from the next turn on. O(ranges).
     pub fn set_scale(&self, scale: Scale) {
         self.core.set_scale(scale);
     }
 
-    /// By what this shard scales its [`ScaledTimeouts`](crate::ScaledTimeouts).
+    /// The scale of this shard's [`ScaledTimeouts`](crate::scaled::ScaledTimeouts).
     pub fn scale(&self) -> Scale {
         self.core.scale()
     }
 
-    /// The present moment, by the service's clock.
+    /// The present, by the service's clock. It asks the system for the time.
     pub fn now(&self) -> Instant {
         self.core.time().now()
     }
@@ -340,16 +290,16 @@ impl<T: Send + 'static> Timers<T> {
         self.core.id()
     }
 
-    /// When a timer of this shard is due: its deadline, rounded up to a tick. `None` if it is not
-    /// pending here: it has fired, was cancelled, was moved away, or is another shard's or another
-    /// service's.
-    pub fn deadline(&self, timer: TimerHandle) -> Option<Instant> {
+    /// When a timer of this shard is due: its deadline, rounded up to a tick. `None` if the timer
+    /// is not pending here: it has fired, was cancelled, has migrated, or is of another shard or
+    /// another service.
+    pub fn due(&self, timer: TimerHandle) -> Option<Instant> {
         let deadline = self.pending(timer)?;
         Some(self.core.time().instant(deadline))
     }
 
     /// How long a timer of this shard still has; zero if it is due. `None` if it is not pending
-    /// here, or is another service's.
+    /// here, as for [`due`](Self::due).
     pub fn remaining(&self, timer: TimerHandle) -> Option<Duration> {
         let deadline = self.pending(timer)?;
         Some(self.core.time().remaining(deadline, self.core.nanos_near()))

@@ -1,7 +1,66 @@
-//! Ticks that come again and again: at a fixed rate, with a fixed delay, by a plan.
+//! Ticks for futures of a shard: at a fixed rate, or with a fixed delay.
 //!
-//! A tick's time is worked out from the one before and not from when that was seen, so nothing
-//! drifts. What becomes of ticks that nobody was there to see is said by [`MissedTickBehavior`].
+//! ```
+//! use corewheel::interval::MissedTickBehavior;
+//! use corewheel::attach::Turn;
+//! use corewheel::clock::ManualClock;
+//! use corewheel::{Fired, TimerService};
+//! use std::cell::Cell;
+//! use std::future::Future;
+//! use std::pin::pin;
+//! use std::rc::Rc;
+//! use std::task::{Context, Waker};
+//! use std::time::Duration;
+//!
+//! // One shard in a loop of our own, with a clock that the example moves.
+//! let clock = ManualClock::new();
+//! let builder = TimerService::builder().shards(1).clock(&clock);
+//! let service = builder.start_attached::<()>()?;
+//! let shard = service.attach(service.shards().next().unwrap())?;
+//! let mut shard = shard.into_loop(|_: Fired<()>, _: &_| {})?;
+//!
+//! let mut heartbeat = shard.timers().interval(Duration::from_secs(10))?;
+//! heartbeat.set_missed_tick_behavior(MissedTickBehavior::Skip);
+//! let beats = Rc::new(Cell::new(0));
+//! let counted = Rc::clone(&beats);
+//! let mut task = pin!(async move {
+//!     while heartbeat.tick().await.is_ok() {
+//!         counted.set(counted.get() + 1);
+//!     }
+//! });
+//! let mut context = Context::from_waker(Waker::noop());
+//! for seconds in [0, 10, 10, 35] {
+//!     clock.advance(Duration::from_secs(seconds));
+//!     while shard.turn() == Turn::More {}
+//!     assert!(task.as_mut().poll(&mut context).is_pending());
+//! }
+//! // At 0, 10 and 20 seconds, and once for those of 30, 40 and 50.
+//! assert_eq!(beats.get(), 4);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Each tick is due a period after the tick before was due, not after a future saw it, so nothing
+//! drifts. [`MissedTickBehavior`] says what happens to ticks whose time passes before a future
+//! waits for them.
+//!
+//! Ticks at other times, such as a backoff or the hours of a calendar, need no type: a loop sleeps
+//! until each of them. For callbacks there is
+//! [`repeat_by_plan`](crate::Timers::repeat_by_plan).
+//!
+//! ```
+//! # use corewheel::{RefusedKind, Timers};
+//! # use std::time::{Duration, Instant};
+//! # type Attempted = Result<(), RefusedKind>;
+//! # async fn run(timers: Timers<()>, first: Instant, attempt: impl Fn()) -> Attempted {
+//! let (mut due, mut wait) = (first, Duration::from_secs(1));
+//! while wait < Duration::from_mins(1) {
+//!     timers.sleep(due).await?;
+//!     attempt();
+//!     (due, wait) = (due + wait, wait * 2);
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -9,70 +68,35 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use crate::face::classed::Classed;
+use crate::clock::Clock;
+use crate::clock::when::When;
 use crate::face::sleep::Sleep;
 use crate::face::timers::Timers;
-use crate::values::error::{ConfigError, SleepError};
+use crate::values::error::ConfigError;
+use crate::values::refused::RefusedKind;
 
-/// What an [`Interval`] does about ticks whose time passed before they were asked for. The names
-/// and meanings are tokio's.
+/// What happens to ticks, or to runs of a periodic callback, whose time passed before they could
+/// come. The names and meanings are tokio's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MissedTickBehavior {
-    /// All of them come, one right after the other, until it has caught up.
+    /// All of them come, each without a wait after the one before, until none is late.
     #[default]
     Burst,
-    /// They are left out, and the next one comes a whole period from now.
+    /// They are left out, and the next is due a whole period from now.
     Delay,
-    /// They are left out, and the next one comes when it would have come anyway.
+    /// They are left out, and the next is due when it would have been due without them.
     Skip,
 }
 
-/// A tick at the beginning of each period; made by [`Timers::interval`], [`Timers::interval_at`]
-/// and [`Timers::fixed_delay`].
+/// Ticks at a fixed rate or with a fixed delay, for a future; made by [`Timers::interval`],
+/// [`Timers::interval_at`] and [`Timers::fixed_delay`].
 ///
-/// It takes a timer of the shard when a tick is first waited for and gives it back when it is
-/// dropped. A tick costs what a [`Sleep`] does, and allocates nothing. One that is due already
-/// comes at once.
-///
-/// ```
-/// use corewheel::{Fired, ManualClock, MissedTickBehavior, TimerService, Timers, Turn};
-/// use std::cell::Cell;
-/// use std::future::Future;
-/// use std::pin::pin;
-/// use std::rc::Rc;
-/// use std::task::{Context, Waker};
-/// use std::time::Duration;
-///
-/// // A shard in a loop of our own, by a clock that we move.
-/// let clock = ManualClock::new();
-/// let service: TimerService<u64> =
-///     TimerService::builder().shards(1).clock(clock.clock()).start_attached()?;
-/// let shard = service.attach(service.shards().next().unwrap())?;
-/// let mut shard = shard.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
-///
-/// let mut heartbeat = shard.timers().interval(Duration::from_secs(10))?;
-/// heartbeat.set_missed_tick_behavior(MissedTickBehavior::Skip);
-/// let beats = Rc::new(Cell::new(0));
-/// let counted = Rc::clone(&beats);
-/// let mut task = pin!(async move {
-///     while heartbeat.tick().await.is_ok() {
-///         counted.set(counted.get() + 1);
-///     }
-/// });
-/// let mut context = Context::from_waker(Waker::noop());
-/// for seconds in [0, 10, 10, 35] {
-///     clock.advance(Duration::from_secs(seconds));
-///     while shard.turn() == Turn::More {}
-///     assert!(task.as_mut().poll(&mut context).is_pending());
-/// }
-/// // At 0, 10 and 20 seconds, and once for those of 30, 40 and 50.
-/// assert_eq!(beats.get(), 4);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[must_use = "an interval ticks only for who asks for its ticks"]
-pub struct Interval<T: Send + 'static> {
-    sleep: Sleep<T>,
-    timers: Timers<T>,
+/// It takes a timer of the shard when a future first waits for a tick, and gives the timer back
+/// when it is dropped. A tick costs what a [`Sleep`] does, and allocates nothing. A tick that is
+/// due already comes without a wait.
+#[must_use = "an interval ticks only when its ticks are awaited"]
+pub struct Interval {
+    sleep: Sleep,
     /// When the next tick is due; exact, where the timer's deadline is rounded up.
     due: Instant,
     period: Duration,
@@ -83,49 +107,48 @@ pub struct Interval<T: Send + 'static> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Rate(MissedTickBehavior),
-    /// A tick has been seen, and the next is counted from when it is asked for; or has been.
+    /// `seen` if a tick has come, and the delay begins when a future waits for the next tick.
     Delay {
         seen: bool,
     },
 }
 
-impl<T: Send + 'static> Interval<T> {
-    fn new(sleep: Sleep<T>, start: Instant, period: Duration, kind: Kind) -> Self {
-        let timers = sleep.timers().clone();
-        Self { sleep, timers, due: start, period, kind, missed: 0 }
+impl Interval {
+    fn new(sleep: Sleep, start: Instant, period: Duration, kind: Kind) -> Self {
+        Self { sleep, due: start, period, kind, missed: 0 }
     }
 
-    fn at_rate(sleep: Sleep<T>, start: Instant, period: Duration) -> Result<Self, ConfigError> {
+    fn at_rate(sleep: Sleep, start: Instant, period: Duration) -> Result<Self, ConfigError> {
         let kind = Kind::Rate(MissedTickBehavior::default());
         check("period", period).map(|()| Self::new(sleep, start, period, kind))
     }
 
-    fn with_delay(sleep: Sleep<T>, start: Instant, delay: Duration) -> Result<Self, ConfigError> {
+    fn with_delay(sleep: Sleep, start: Instant, delay: Duration) -> Result<Self, ConfigError> {
         let kind = Kind::Delay { seen: false };
         check("delay", delay).map(|()| Self::new(sleep, start, delay, kind))
     }
 
-    /// Waits for the next tick, and returns when it was due. It may be dropped and called again
-    /// without a tick being lost.
+    /// Waits for the next tick, and returns when it was due. A future that is dropped before it is
+    /// done loses no tick.
     ///
     /// # Errors
     ///
     /// The shard has no room for another timer, or is closed.
-    pub async fn tick(&mut self) -> Result<Instant, SleepError> {
+    pub async fn tick(&mut self) -> Result<Instant, RefusedKind> {
         poll_fn(|cx| self.poll_tick(cx)).await
     }
 
-    /// The same as a plain poll.
+    /// Polls for the next tick, and returns when it was due.
     ///
     /// # Errors
     ///
     /// As for [`tick`](Self::tick).
-    pub fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Result<Instant, SleepError>> {
+    pub fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Result<Instant, RefusedKind>> {
         if self.kind == (Kind::Delay { seen: true }) {
             self.kind = Kind::Delay { seen: false };
-            self.aim_at(self.timers.after(self.timers.now(), self.period));
+            self.aim_at(self.after_now(self.period));
         }
-        ready!(wait(&self.timers, self.due, &mut self.sleep, cx))?;
+        ready!(wait(self.due, &mut self.sleep, cx))?;
         let due = self.due;
         match self.kind {
             Kind::Delay { .. } => self.kind = Kind::Delay { seen: true },
@@ -137,41 +160,36 @@ impl<T: Send + 'static> Interval<T> {
         Poll::Ready(Ok(due))
     }
 
-    /// Begins anew: the next tick comes a period from now.
+    /// Makes the next tick due a period from now, and the later ones a period after one another.
     pub fn reset(&mut self) {
-        self.reset_at(self.timers.after(self.timers.now(), self.period));
+        self.reset_to(self.after_now(self.period));
     }
 
-    /// Begins anew: the next tick comes now.
-    pub fn reset_immediately(&mut self) {
-        self.reset_at(self.timers.now());
+    /// Makes the next tick due at `when`, and the later ones a period after one another from then
+    /// on. With `Duration::ZERO` the next tick comes without a wait.
+    pub fn reset_at<W: When>(&mut self, when: W) {
+        self.reset_to(self.sleep.shard().time().instant_due(when));
     }
 
-    /// Begins anew: the next tick comes in so long.
-    pub fn reset_after(&mut self, after: Duration) {
-        self.reset_at(self.timers.after(self.timers.now(), after));
-    }
-
-    /// Begins anew: the next tick comes at this moment.
-    pub fn reset_at(&mut self, at: Instant) {
+    fn reset_to(&mut self, due: Instant) {
         if let Kind::Delay { seen } = &mut self.kind {
             *seen = false;
         }
-        self.aim_at(at);
+        self.aim_at(due);
     }
 
-    /// How long it is from tick to tick.
+    /// The time from tick to tick.
     pub fn period(&self) -> Duration {
         self.period
     }
 
-    /// How many ticks were left out so far, because their time passed before they were asked for.
-    /// Those that come late in a burst are not left out.
+    /// How many ticks were left out so far, because their time passed before a future waited for
+    /// them. Ticks that come late in a burst are not left out.
     pub fn missed(&self) -> u64 {
         self.missed
     }
 
-    /// What is done about ticks that are missed. An interval with a fixed delay misses none.
+    /// What happens to ticks that are missed. It is `Delay` with a fixed delay, which misses none.
     pub fn missed_tick_behavior(&self) -> MissedTickBehavior {
         match self.kind {
             Kind::Rate(behavior) => behavior,
@@ -179,8 +197,7 @@ impl<T: Send + 'static> Interval<T> {
         }
     }
 
-    /// Says what is to be done about ticks that are missed. Without effect on an interval with a
-    /// fixed delay.
+    /// Sets what happens to ticks that are missed. Without effect with a fixed delay.
     pub fn set_missed_tick_behavior(&mut self, behavior: MissedTickBehavior) {
         if let Kind::Rate(present) = &mut self.kind {
             *present = behavior;
@@ -189,29 +206,36 @@ impl<T: Send + 'static> Interval<T> {
 
     fn aim_at(&mut self, due: Instant) {
         self.due = due;
-        self.sleep.reset_at(due);
+        self.sleep.reset(due);
     }
 
-    /// When the tick after the one of `due` is due, of which the time has come.
+    fn now(&self) -> Instant {
+        self.sleep.shard().time().now()
+    }
+
+    fn after_now(&self, after: Duration) -> Instant {
+        self.sleep.shard().time().clock().after(self.now(), after)
+    }
+
+    /// When the tick after this one is due, which has just come.
     fn next_after(&mut self, due: Instant, behavior: MissedTickBehavior) -> Instant {
-        let now = self.timers.now();
+        let now = self.now();
         let late = now.saturating_duration_since(due);
-        let next = self.timers.next_tick(due, (now, late), self.period, behavior);
+        let clock = self.sleep.shard().time().clock();
+        let next = next_tick(clock, due, (now, late), self.period, behavior);
         self.missed = self.missed.saturating_add(next.missed);
         next.due
     }
 }
 
-/// What comes after a tick of which the time has come.
+/// The tick after one that has just come.
 pub(crate) struct NextTick {
     pub(crate) due: Instant,
     /// How many ticks in between are left out.
     pub(crate) missed: u64,
-    /// How many whole periods the tick was late.
-    pub(crate) behind: u64,
 }
 
-impl<T: Send + 'static> fmt::Debug for Interval<T> {
+impl fmt::Debug for Interval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Interval")
             .field("period", &self.period)
@@ -221,208 +245,80 @@ impl<T: Send + 'static> fmt::Debug for Interval<T> {
     }
 }
 
-/// Moments that the caller works out, each from the one before; made by [`Timers::plan`].
-///
-/// ```
-/// use corewheel::{Runtime, ShardId, TimerService};
-/// use std::time::{Duration, Instant};
-///
-/// let service = TimerService::builder().shards(1).runtime(Runtime::Tokio).start()?;
-/// let attempts = service.spawn_on(ShardId::new(0), |timers| async move {
-///     // After 1, 3 and 7 ms, and then no more.
-///     let mut wait = Duration::from_millis(1);
-///     let first = timers.now() + wait;
-///     let mut backoff = timers.plan(first, move |before: Instant| {
-///         wait *= 2;
-///         (wait < Duration::from_millis(8)).then(|| before + wait)
-///     });
-///     let mut attempts = 0;
-///     while let Ok(Some(_due)) = backoff.next().await {
-///         attempts += 1;
-///     }
-///     attempts
-/// })?;
-/// assert_eq!(attempts.wait()?, 3);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[must_use = "a plan is carried out only for who asks for its moments"]
-pub struct Plan<T: Send + 'static, F> {
-    sleep: Sleep<T>,
-    timers: Timers<T>,
-    due: Option<Instant>,
-    next: F,
-}
-
-impl<T: Send + 'static, F: FnMut(Instant) -> Option<Instant>> Plan<T, F> {
-    fn new(sleep: Sleep<T>, first: Instant, next: F) -> Self {
-        let timers = sleep.timers().clone();
-        Self { sleep, timers, due: Some(first), next }
-    }
-
-    /// Waits for the next moment and returns it; `None` when the plan is over.
-    ///
-    /// # Errors
-    ///
-    /// The shard has no room for another timer, or is closed.
-    pub async fn next(&mut self) -> Result<Option<Instant>, SleepError> {
-        poll_fn(|cx| self.poll_next(cx)).await
-    }
-
-    /// The same as a plain poll.
-    ///
-    /// # Errors
-    ///
-    /// As for [`next`](Self::next).
-    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Instant>, SleepError>> {
-        let Some(due) = self.due else { return Poll::Ready(Ok(None)) };
-        ready!(wait(&self.timers, due, &mut self.sleep, cx))?;
-        self.due = (self.next)(due);
-        if let Some(next) = self.due {
-            self.sleep.reset_at(next);
-        }
-        Poll::Ready(Ok(Some(due)))
-    }
-}
-
-impl<T: Send + 'static, F> fmt::Debug for Plan<T, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Plan").field("due", &self.due).finish_non_exhaustive()
-    }
-}
-
 /// Ticks.
 impl<T: Send + 'static> Timers<T> {
-    /// A tick now, and one at the end of each period from then on.
+    /// A tick now, and one at the end of each period from then on. For an example see
+    /// [`corewheel::interval`](crate::interval).
     ///
     /// # Errors
     ///
     /// The period is zero.
-    pub fn interval(&self, period: Duration) -> Result<Interval<T>, ConfigError> {
+    pub fn interval(&self, period: Duration) -> Result<Interval, ConfigError> {
         self.interval_at(self.now(), period)
     }
 
-    /// A tick at `start`, and one at the end of each period from then on.
+    /// A tick when `first` is due, and one at the end of each period from then on.
     ///
     /// # Errors
     ///
     /// The period is zero.
-    pub fn interval_at(
+    pub fn interval_at<W: When>(
         &self,
-        start: Instant,
+        first: W,
         period: Duration,
-    ) -> Result<Interval<T>, ConfigError> {
-        Interval::at_rate(self.sleep_until(start), start, period)
+    ) -> Result<Interval, ConfigError> {
+        let start = self.core().time().instant_due(first);
+        Interval::at_rate(self.sleep(start), start, period)
     }
 
-    /// A tick in `delay` from now, and from then on one in `delay` from when the next is asked for:
-    /// what is done at a tick is not counted.
+    /// A tick in `delay` from now. Each later tick is due `delay` after a future begins to wait for
+    /// it, so the work at a tick is not part of the delay.
     ///
     /// # Errors
     ///
     /// The delay is zero.
-    pub fn fixed_delay(&self, delay: Duration) -> Result<Interval<T>, ConfigError> {
-        let start = self.after(self.now(), delay);
-        Interval::with_delay(self.sleep_until(start), start, delay)
-    }
-
-    /// A moment at `first`, and then whatever `next` makes of the moment before, until it makes
-    /// nothing of it: a backoff, the hours of a calendar. What it names that is over comes at once.
-    pub fn plan<F>(&self, first: Instant, next: F) -> Plan<T, F>
-    where
-        F: FnMut(Instant) -> Option<Instant>,
-    {
-        Plan::new(self.sleep_until(first), first, next)
-    }
-
-    /// The moment that comes `after` another, or the last that there is.
-    fn after(&self, moment: Instant, after: Duration) -> Instant {
-        self.core().time().clock().after(moment, after)
-    }
-
-    /// What comes after the tick of `due`, if it is `now` and that tick is so `late`.
-    pub(crate) fn next_tick(
-        &self,
-        due: Instant,
-        (now, late): (Instant, Duration),
-        period: Duration,
-        behavior: MissedTickBehavior,
-    ) -> NextTick {
-        // The first may have been due before there was a service, so this need not fit.
-        let behind = u64::try_from(late.as_nanos() / period.as_nanos()).unwrap_or(u64::MAX);
-        if behind == 0 || behavior == MissedTickBehavior::Burst {
-            return NextTick { due: self.after(due, period), missed: 0, behind };
-        }
-        if behavior == MissedTickBehavior::Delay {
-            return NextTick { due: self.after(now, period), missed: behind, behind };
-        }
-        let rest = late.as_nanos() % period.as_nanos();
-        // Less than a period.
-        let rest = Duration::new((rest / 1_000_000_000) as u64, (rest % 1_000_000_000) as u32);
-        let last = self.after(due, late.saturating_sub(rest));
-        NextTick { due: self.after(last, period), missed: behind, behind }
+    pub fn fixed_delay(&self, delay: Duration) -> Result<Interval, ConfigError> {
+        let start = self.core().time().clock().after(self.now(), delay);
+        Interval::with_delay(self.sleep(start), start, delay)
     }
 }
 
-/// Ticks. Each is a timer of its own, so the oldest tells the age of a tick.
-impl<T: Send + 'static> Classed<'_, T> {
-    /// As [`Timers::interval`].
-    ///
-    /// # Errors
-    ///
-    /// The period is zero.
-    pub fn interval(&self, period: Duration) -> Result<Interval<T>, ConfigError> {
-        self.interval_at(self.timers().now(), period)
+/// The tick after the one that was due at `due` and has come `late`, at `now`.
+pub(crate) fn next_tick(
+    clock: &Clock,
+    due: Instant,
+    (now, late): (Instant, Duration),
+    period: Duration,
+    behavior: MissedTickBehavior,
+) -> NextTick {
+    // The first tick may have been due before the service started, so this need not fit.
+    let behind = u64::try_from(late.as_nanos() / period.as_nanos()).unwrap_or(u64::MAX);
+    if behind == 0 || behavior == MissedTickBehavior::Burst {
+        return NextTick { due: clock.after(due, period), missed: 0 };
     }
-
-    /// As [`Timers::interval_at`].
-    ///
-    /// # Errors
-    ///
-    /// The period is zero.
-    pub fn interval_at(
-        &self,
-        start: Instant,
-        period: Duration,
-    ) -> Result<Interval<T>, ConfigError> {
-        Interval::at_rate(self.sleep_until(start), start, period)
+    if behavior == MissedTickBehavior::Delay {
+        return NextTick { due: clock.after(now, period), missed: behind };
     }
-
-    /// As [`Timers::fixed_delay`].
-    ///
-    /// # Errors
-    ///
-    /// The delay is zero.
-    pub fn fixed_delay(&self, delay: Duration) -> Result<Interval<T>, ConfigError> {
-        let start = self.timers().after(self.timers().now(), delay);
-        Interval::with_delay(self.sleep_until(start), start, delay)
-    }
-
-    /// As [`Timers::plan`].
-    pub fn plan<F>(&self, first: Instant, next: F) -> Plan<T, F>
-    where
-        F: FnMut(Instant) -> Option<Instant>,
-    {
-        Plan::new(self.sleep_until(first), first, next)
-    }
+    let rest = late.as_nanos() % period.as_nanos();
+    // Less than a period.
+    let rest = Duration::new((rest / 1_000_000_000) as u64, (rest % 1_000_000_000) as u32);
+    let last = clock.after(due, late.saturating_sub(rest));
+    NextTick { due: clock.after(last, period), missed: behind }
 }
 
-/// Waits until a moment by a timer, if it is not over already.
-fn wait<T: Send + 'static>(
-    timers: &Timers<T>,
-    until: Instant,
-    sleep: &mut Sleep<T>,
-    cx: &mut Context<'_>,
-) -> Poll<Result<(), SleepError>> {
-    if until <= timers.now() && !timers.core().is_closed() {
+/// Waits until an instant by a timer, unless it has passed already.
+fn wait(until: Instant, sleep: &mut Sleep, cx: &mut Context<'_>) -> Poll<Result<(), RefusedKind>> {
+    let shard = sleep.shard();
+    if until <= shard.time().now() && !shard.is_closed() {
         return Poll::Ready(Ok(()));
     }
     Pin::new(sleep).poll(cx)
 }
 
-/// Refuses what would come again without time in between, by the name of the parameter.
+/// Refuses a period or a delay of zero, by the name of the parameter.
 pub(crate) fn check(field: &'static str, time: Duration) -> Result<(), ConfigError> {
     if time.is_zero() {
-        let limit = "some time must pass before it comes again";
+        let limit = "it must be longer than zero";
         return Err(ConfigError::new(field, time, limit, "use one tick or more"));
     }
     Ok(())

@@ -1,7 +1,7 @@
-//! Whether a lane is open, and where its owner's end goes when it is closed.
+//! The flag that closes a lane, and the place where the owner leaves its end of a closed lane.
 //!
-//! The protocol stands in [`super::lane`]; this is the part of it that both sides share, apart so
-//! that it can be model-checked with the bell.
+//! [`super::lane`] describes the protocol. This module holds the part of it that both sides share,
+//! so that it can be model-checked together with the wake-up protocol.
 
 use std::sync::PoisonError;
 
@@ -10,7 +10,8 @@ use super::sync::{AtomicBool, Mutex, Ordering, fence};
 #[derive(Debug)]
 pub(crate) struct Gate<E> {
     closed: AtomicBool,
-    /// The owner's end, once it has drained it for the last time.
+    /// The owner's end. `None` until the owner has received for the last time, and while the client
+    /// takes requests back.
     handed_back: Mutex<Option<E>>,
 }
 
@@ -19,25 +20,25 @@ impl<E> Gate<E> {
         Self { closed: AtomicBool::new(false), handed_back: Mutex::new(None) }
     }
 
-    /// The sender's column, after the push and the bell's fence.
+    /// The client's column, after the push and the fence in `Doorbell::wake_for`.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// The owner's column up to the fence; it drains the lane next.
+    /// The owner's column up to the fence. The owner must receive from the lane next.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `Doorbell::ring_for`.
+        // Pairs with the fence in `Doorbell::wake_for`.
         fence(Ordering::SeqCst);
     }
 
-    /// The owner has drained the lane.
+    /// Leaves the owner's end to the client, after the owner has received for the last time.
     pub(crate) fn hand_back(&self, end: E) {
         *self.handed_back.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
     }
 
-    /// The owner's end, if it has been handed back.
+    /// Takes the owner's end; `None` if the owner has not handed it back yet.
     pub(crate) fn take(&self) -> Option<E> {
         self.handed_back.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -1,36 +1,38 @@
 //! A lane joins one client to one shard: requests in, granted keys out, both over SPSC rings.
 //!
-//! Why keys are granted in advance: a client needs the timer's name at once. If it made names up
-//! itself, the owner would have to look each one up in a map, which costs two thirds of the
-//! throughput at a million timers. So the owner keeps the client supplied with keys of slots that
-//! it has reserved for it. No key left means [`Refusal::Full`], decided before anything is sent.
-//! Keys are used in the order in which they were granted, so a `Schedule` need not name its key: it
-//! is the next one in the owner's queue, and what a dead client leaves is what is left in the
-//! queue.
+//! Why keys are granted in advance: a client needs the timer's key at once. If the client chose the
+//! key itself, the owner would have to look each key up in a map, which costs two thirds of the
+//! throughput at a million timers. So the owner reserves slots for the client and keeps it supplied
+//! with their keys. A client without a key is refused before it sends anything: with
+//! [`Refusal::Full`] if the owner has no key to grant, else with [`Refusal::Busy`]. The client uses
+//! keys in the order in which they were granted, so a `Schedule` need not carry its key: it is the
+//! next key in the owner's queue. When a client is gone, the queue holds the keys that it has not
+//! used.
 //!
-//! A cancel or a reset cannot be refused for want of space. What does not fit into the ring waits
-//! beside it, in order, behind a lock; until the owner has come for it, all that follows waits
-//! there too, and schedules are refused. So the client need not come back for it: it may block for
-//! an answer, sleep or be gone.
+//! A cancel or a reset cannot be refused for lack of space. A request that does not fit into the
+//! ring goes into the [overflow](super::overflow) beside it. Until the owner has taken the
+//! overflow, all later requests go there too, and schedules are refused. So the client has nothing
+//! left to do: it may block for a reply, sleep or be dropped.
 //!
-//! Closing, by the owner, when it shuts down, dies, or lets go of a lane that was idle for long:
+//! The owner closes a lane when it shuts down, when it dies, and when the lane was idle for long:
 //!
 //! ```text
 //! client                                owner
 //! ------                                -----
 //! push onto the lane                    closed := true
 //! fence(SeqCst)                    ╲ ╱  fence(SeqCst)
-//! read closed                      ╱ ╲  drain the lane
-//! true? wait for the ring's other end,  hand the ring's other end back
-//!       take back what was not drained
+//! read closed                      ╱ ╲  receive all requests
+//! true? wait for the owner's end,       hand the owner's end back
+//!       take back all other requests
 //! ```
 //!
-//! Either the client sees that the lane is closed, or the drain sees what was pushed; where both
-//! do, the request is gone from the ring and counts as accepted. So each request is either
-//! accounted for by the owner or comes back to its sender. The fence is that of the bell.
+//! Either the client sees that the lane is closed, or the owner receives the pushed request. If
+//! both happen, the request is no longer in the ring and counts as accepted. So each request is
+//! either accepted by the owner or comes back to its sender. The fence is that of the wake-up
+//! protocol.
 //!
-//! Cost: one at a time, a fence and two cache lines that travel; in chunks, a share of those.
-//! `40 · capacity` bytes and more for large tasks.
+//! Cost: for a single request a fence and two cache lines that travel between cores; for a chunk of
+//! requests as much together. `40 · capacity` bytes, and more for large payloads.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -41,21 +43,22 @@ use rtrb::{Consumer, Producer, PushError, RingBuffer};
 
 use super::gate::Gate;
 use super::overflow::Overflow;
-use super::sync::{AtomicU64, Ordering};
-use super::wake_up::{Doorbell, Ring};
+use super::sync::{AtomicBool, AtomicU64, Ordering};
+use super::wake_up::{Doorbell, WakeUp};
 use crate::values::contain::drop_each;
+use crate::values::refused::RefusedKind;
 
-/// What a lane needs to know of the requests that it carries.
+/// A request that a lane can carry.
 pub(crate) trait Request {
-    /// What the owner grants in advance, one for each request that needs one.
+    /// A key that the owner grants in advance.
     type Key: Copy;
 
     /// Which of the granted keys the request uses up.
     fn keys(&self) -> Keys;
     /// As how many requests it counts against a turn's budget; at least 1.
     fn weight(&self) -> usize;
-    /// The latest tick at which the owner must have received it. A request that may wait for ever,
-    /// [`Tick::NEVER`], wakes no owner.
+    /// The latest tick at which the owner must have received it. [`Tick::NEVER`] for a request that
+    /// may wait for ever and wakes no owner.
     fn needed_by(&self) -> Tick;
 }
 
@@ -63,45 +66,60 @@ pub(crate) trait Request {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Keys {
     None,
-    /// The next one, which the owner passes on with the request.
+    /// The next key. The owner passes it on with the request.
     Next,
-    /// As many of the next ones, which the request names itself.
+    /// This many of the next keys. The request contains them.
     Named(usize),
 }
 
 /// Why a client cannot send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
-    /// No key, or no space in the ring.
+    /// The client has no key, and the owner has none to grant.
     Full,
+    /// The ring is full, or the owner has keys to grant but has not granted them yet.
+    Busy,
     /// The owner has closed the lane.
     Closed,
 }
 
-/// What both ends and the statistics share.
-pub(crate) struct LaneShared<R: Request> {
-    gate: Gate<Consumer<R>>,
-    /// Apart from the counts, which the client writes while the owner looks here.
-    overflow: CachePadded<Overflow<R>>,
-    /// Written by the client alone.
-    refused: AtomicU64,
-    rung: AtomicU64,
-    saved: AtomicU64,
+impl Refusal {
+    /// The kind of the error that the caller gets.
+    pub(crate) fn kind(self) -> RefusedKind {
+        match self {
+            Self::Full => RefusedKind::Full,
+            Self::Busy => RefusedKind::Busy,
+            Self::Closed => RefusedKind::Closed,
+        }
+    }
 }
 
-/// What a lane's client has counted.
+/// The part of a lane that both ends and the statistics share.
+pub(crate) struct LaneShared<R: Request> {
+    gate: Gate<Consumer<R>>,
+    /// On cache lines of its own, since the client writes the counts while the owner reads here.
+    overflow: CachePadded<Overflow<R>>,
+    /// Only the client writes these three counts.
+    refused: AtomicU64,
+    wakeups_made: AtomicU64,
+    wakeups_saved: AtomicU64,
+    /// Whether the owner ran out of keys when it last granted some. Only the owner writes it.
+    is_exhausted: AtomicBool,
+}
+
+/// The counts of a lane's client.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct LaneCounts {
     pub(crate) refused: u64,
-    pub(crate) bells_rung: u64,
-    pub(crate) bells_saved: u64,
+    pub(crate) wakeups_made: u64,
+    pub(crate) wakeups_saved: u64,
 }
 
 impl LaneCounts {
     pub(crate) fn add(&mut self, other: Self) {
         self.refused += other.refused;
-        self.bells_rung += other.bells_rung;
-        self.bells_saved += other.bells_saved;
+        self.wakeups_made += other.wakeups_made;
+        self.wakeups_saved += other.wakeups_saved;
     }
 }
 
@@ -109,8 +127,8 @@ impl<R: Request> LaneShared<R> {
     pub(crate) fn counts(&self) -> LaneCounts {
         LaneCounts {
             refused: self.refused.load(Ordering::Relaxed),
-            bells_rung: self.rung.load(Ordering::Relaxed),
-            bells_saved: self.saved.load(Ordering::Relaxed),
+            wakeups_made: self.wakeups_made.load(Ordering::Relaxed),
+            wakeups_saved: self.wakeups_saved.load(Ordering::Relaxed),
         }
     }
 }
@@ -119,12 +137,12 @@ impl<R: Request> LaneShared<R> {
 pub(crate) struct LaneSender<R: Request> {
     requests: Producer<R>,
     grants: Consumer<R::Key>,
-    /// Keys used since the owner was last made to look.
+    /// Keys used since this end last woke the owner because keys ran low.
     keys_used: usize,
     /// The most keys that the owner grants in advance.
     window: usize,
     shared: Arc<LaneShared<R>>,
-    /// Tells the lanes of one client apart, which sets it.
+    /// Distinguishes the lanes of one client. The client sets it.
     pub(crate) number: u64,
 }
 
@@ -132,17 +150,18 @@ pub(crate) struct LaneSender<R: Request> {
 pub(crate) struct LaneReceiver<R: Request> {
     requests: Consumer<R>,
     grants: Producer<R::Key>,
-    /// The keys that the client has or has used in requests not yet drained, oldest first.
+    /// The keys that the client holds or has used in requests not yet received, oldest first.
     granted: VecDeque<R::Key>,
-    /// What was found beside the ring, or was begun, and is not applied yet; older than what is in
-    /// the ring.
+    /// Requests taken from the overflow, and the rest of a bulk request, that are not applied yet.
+    /// They are older than those in the ring.
     overflowed: VecDeque<R>,
     shared: Arc<LaneShared<R>>,
-    /// The last turn that found a request here.
+    /// When a turn last received a request from this lane, or took the lane over.
     pub(crate) used_at: Tick,
 }
 
-/// A lane of `capacity` requests and at most `window` granted keys, whose client begins with these.
+/// Makes a lane of `capacity` requests and at most `window` granted keys, whose client begins with
+/// `keys`.
 pub(crate) fn lane<R: Request>(
     capacity: usize,
     window: usize,
@@ -160,8 +179,9 @@ pub(crate) fn lane<R: Request>(
         gate: Gate::new(),
         overflow: CachePadded::new(Overflow::new()),
         refused: AtomicU64::new(0),
-        rung: AtomicU64::new(0),
-        saved: AtomicU64::new(0),
+        wakeups_made: AtomicU64::new(0),
+        wakeups_saved: AtomicU64::new(0),
+        is_exhausted: AtomicBool::new(false),
     });
     let sender = LaneSender {
         requests: request_in,
@@ -183,56 +203,58 @@ pub(crate) fn lane<R: Request>(
 }
 
 impl<R: Request> LaneSender<R> {
-    /// Takes a granted key, if there is one and the ring has room for the request it is for, beside
-    /// `staged` more. The request must follow.
+    /// Takes a granted key, if there is a key and the ring has room for its request beside `staged`
+    /// other requests. The caller must send the request.
     #[inline]
-    pub(crate) fn take_key(&mut self, bell: &Doorbell, staged: usize) -> Result<R::Key, Refusal> {
-        if self.slots() > staged
-            && let Ok(key) = self.grants.pop()
-        {
+    pub(crate) fn take_key(
+        &mut self,
+        doorbell: &Doorbell,
+        staged: usize,
+    ) -> Result<R::Key, Refusal> {
+        let has_room = self.slots() > staged;
+        if has_room && let Ok(key) = self.grants.pop() {
             self.keys_used += 1;
             return Ok(key);
         }
-        Err(self.refuse(bell))
+        Err(self.refuse(has_room, doorbell))
     }
 
-    /// Takes as many granted keys as this for one request that uses all of them up, or none.
+    /// Takes `count` granted keys for one request that uses all of them up. Takes none on an error.
     pub(crate) fn take_keys(
         &mut self,
         count: usize,
-        bell: &Doorbell,
+        doorbell: &Doorbell,
     ) -> Result<Vec<R::Key>, Refusal> {
-        if self.slots() > 0
-            && let Ok(keys) = self.grants.read_chunk(count)
-        {
+        let has_room = self.slots() > 0;
+        if has_room && let Ok(keys) = self.grants.read_chunk(count) {
             self.keys_used += count;
             return Ok(keys.into_iter().collect());
         }
-        // Whatever is short, the owner must come by before there is more of it.
-        Err(self.refuse(bell))
+        // Only a turn of the owner makes room in the ring or grants keys.
+        Err(self.refuse(has_room, doorbell))
     }
 
-    /// Sends a request for which [`take_key`](Self::take_key) has given the key. `Err` if the lane
-    /// is closed and has not accepted it: it comes back, and nothing else does.
+    /// Sends a request whose key [`take_key`](Self::take_key) has returned. `Err` with this request
+    /// alone if the lane is closed and has not accepted it.
     #[inline]
-    pub(crate) fn send(&mut self, request: R, bell: &Doorbell) -> Result<(), Vec<R>> {
+    pub(crate) fn send(&mut self, request: R, doorbell: &Doorbell) -> Result<(), Vec<R>> {
         let needed_by = request.needed_by();
         let pushed = self.requests.push(request);
         assert!(pushed.is_ok(), "a key was taken without room for its request");
-        self.ring(needed_by, bell);
+        self.wake_owner(needed_by, doorbell);
         if self.is_closed() { self.take_back() } else { Ok(()) }
     }
 
-    /// Sends all requests of `staged`, for which the keys were taken, in chunks and with one bell.
-    /// What a closed lane did not accept stays in `staged`.
-    pub(crate) fn send_all(&mut self, staged: &mut Vec<R>, bell: &Doorbell) {
+    /// Sends all requests of `staged`, whose keys were taken, in chunks and with at most one
+    /// wake-up. Requests that a closed lane has not accepted stay in `staged`.
+    pub(crate) fn send_all(&mut self, staged: &mut Vec<R>, doorbell: &Doorbell) {
         let needed_by = staged.iter().map(R::needed_by).min();
         let Some(mut needed_by) = needed_by else { return };
         let room = self.slots().min(staged.len());
         if let Ok(chunk) = self.requests.write_chunk_uninit(room) {
             chunk.fill_from_iter(staged.drain(..room));
         }
-        // Cancels may have been staged beyond the room that there is.
+        // The caller may have staged more cancels than fit into the ring.
         debug_assert!(
             staged.iter().all(|request| request.keys() == Keys::None),
             "keys were taken without room"
@@ -241,7 +263,7 @@ impl<R: Request> LaneSender<R> {
             self.shared.overflow.append(staged.drain(..));
             needed_by = Tick::ZERO;
         }
-        self.ring(needed_by, bell);
+        self.wake_owner(needed_by, doorbell);
         if self.is_closed()
             && let Err(back) = self.take_back()
         {
@@ -249,9 +271,9 @@ impl<R: Request> LaneSender<R> {
         }
     }
 
-    /// Sends a cancel or a reset. `Err` if the lane is closed and has not accepted it: it comes
-    /// back.
-    pub(crate) fn send_always(&mut self, request: R, bell: &Doorbell) -> Result<(), Vec<R>> {
+    /// Sends a cancel or a reset. `Err` with the request if the lane is closed and has not accepted
+    /// it.
+    pub(crate) fn send_always(&mut self, request: R, doorbell: &Doorbell) -> Result<(), Vec<R>> {
         debug_assert!(
             request.keys() == Keys::None,
             "a request with a key is sent where there is room"
@@ -264,10 +286,10 @@ impl<R: Request> LaneSender<R> {
         };
         if let Some(request) = unsent {
             self.shared.overflow.append([request]);
-            // The owner has work to do before there is room.
+            // There is no room before the owner has received requests.
             needed_by = Tick::ZERO;
         }
-        self.ring(needed_by, bell);
+        self.wake_owner(needed_by, doorbell);
         if self.is_closed() { self.take_back() } else { Ok(()) }
     }
 
@@ -279,13 +301,13 @@ impl<R: Request> LaneSender<R> {
         &self.shared
     }
 
-    /// Takes everything back that the owner of a closed lane has not accepted, as an error; oldest
-    /// first.
+    /// Takes all requests back that the owner of a closed lane has not accepted. `Err` with them,
+    /// oldest first, if there are any.
     #[cold]
     fn take_back(&mut self) -> Result<(), Vec<R>> {
         let backoff = Backoff::new();
         let mut consumer = loop {
-            // The owner is on its way between closing the gate and handing its end back.
+            // The owner has closed the gate and is about to hand its end back.
             if let Some(consumer) = self.shared.gate.take() {
                 break consumer;
             }
@@ -295,66 +317,75 @@ impl<R: Request> LaneSender<R> {
         while let Ok(request) = consumer.pop() {
             back.push(request);
         }
-        // For the next call, which finds it empty.
+        // The next call takes it again and finds the ring empty.
         self.shared.gate.hand_back(consumer);
         back.extend(self.shared.overflow.take());
         if back.is_empty() { Ok(()) } else { Err(back) }
     }
 
-    /// How many requests the ring has room for; none while older ones wait beside it.
+    /// How many requests the ring has room for; 0 while older requests wait in the overflow.
     #[inline]
     fn slots(&self) -> usize {
         if self.shared.overflow.is_empty() { self.requests.slots() } else { 0 }
     }
 
-    /// Issues the fence, and rings if the owner sleeps past `needed_by` or keys run low.
+    /// Issues the fence, and wakes the owner if it sleeps past `needed_by`, or if it sleeps and
+    /// keys run low.
     #[inline]
-    fn ring(&mut self, needed_by: Tick, bell: &Doorbell) {
+    fn wake_owner(&mut self, needed_by: Tick, doorbell: &Doorbell) {
         let runs_low = self.keys_used * 2 >= self.window;
         let needed_by = if runs_low { Tick::ZERO } else { needed_by };
         if runs_low {
             self.keys_used = 0;
         }
-        match bell.ring_for(needed_by) {
-            Ring::Rung => count(&self.shared.rung),
-            Ring::Saved => count(&self.shared.saved),
+        match doorbell.wake_for(needed_by) {
+            WakeUp::Made => count(&self.shared.wakeups_made),
+            WakeUp::Saved => count(&self.shared.wakeups_saved),
         }
     }
 
+    /// Counts a refusal, wakes the owner, and returns the reason.
     #[cold]
-    fn refuse(&mut self, bell: &Doorbell) -> Refusal {
+    fn refuse(&mut self, is_short_of_keys: bool, doorbell: &Doorbell) -> Refusal {
         count(&self.shared.refused);
-        self.ring(Tick::ZERO, bell);
-        if self.is_closed() { Refusal::Closed } else { Refusal::Full }
+        self.wake_owner(Tick::ZERO, doorbell);
+        if self.is_closed() {
+            Refusal::Closed
+        } else if is_short_of_keys && self.shared.is_exhausted.load(Ordering::Relaxed) {
+            Refusal::Full
+        } else {
+            Refusal::Busy
+        }
     }
 }
 
 impl<R: Request> LaneReceiver<R> {
-    /// Whether anything waits to be drained, or the client is gone.
+    /// Whether the lane holds requests, or the client is gone.
     pub(crate) fn has_news(&self) -> bool {
-        self.waits() || self.requests.is_abandoned()
+        self.has_requests() || self.requests.is_abandoned()
     }
 
-    /// How many requests wait, without those beside the ring that the owner has not come for.
+    /// How many requests wait, without those in the overflow that the owner has not taken.
     pub(crate) fn depth(&self) -> usize {
         self.requests.slots() + self.overflowed.len()
     }
 
-    /// Takes up to `max` requests off the lane, each with the key that it uses up, if it does.
-    /// Returns how many.
+    /// Receives up to `max` requests, and returns how many. `apply` gets each request, the key that
+    /// it uses up if it uses the next one, and how many commands it may do.
     ///
-    /// One that holds many commands counts as that many. `apply` is told how many it may do, and
-    /// returns the rest of a request, which then comes first the next time.
-    pub(crate) fn drain(
+    /// A bulk request counts as many requests as it has commands. If `apply` returns the rest of
+    /// it, the next call begins with that rest.
+    pub(crate) fn receive(
         &mut self,
         max: usize,
         mut apply: impl FnMut(R, Option<R::Key>, usize) -> Option<R>,
     ) -> usize {
-        let mut left = max - self.drain_overflowed(max, &mut apply);
+        let mut left = max - self.receive_overflowed(max, &mut apply);
         if left == 0 {
             return max;
         }
-        // In this order: what is in the ring when there is an overflow is older than it.
+        // The order matters: if there is an overflow now, it is newer than the requests in the
+        // ring.
         let overflows = !self.shared.overflow.is_empty();
         let len = self.requests.slots().min(left);
         if let Ok(chunk) = self.requests.read_chunk(len) {
@@ -383,16 +414,27 @@ impl<R: Request> LaneReceiver<R> {
         }
         if overflows && self.requests.is_empty() {
             self.overflowed = self.shared.overflow.take();
-            left -= self.drain_overflowed(left, &mut apply);
+            left -= self.receive_overflowed(left, &mut apply);
         }
         max - left
     }
 
-    /// Keys short of `window` that the client could be granted.
+    /// How many keys the owner should grant so that the client has `window` keys again; 0 while it
+    /// has more than half of them.
     pub(crate) fn wants_keys(&self, window: usize) -> usize {
         let held = self.granted.len();
-        // Topped up by half windows, so that grants too travel in chunks.
+        // The owner grants half a window at a time, so that keys travel in chunks too.
         if held * 2 > window { 0 } else { window.saturating_sub(held).min(self.grants.slots()) }
+    }
+
+    /// Sets whether the owner has no key left for this client. A client without a key is refused
+    /// with `Full` then, and with `Busy` otherwise.
+    pub(crate) fn set_exhausted(&self, is_exhausted: bool) {
+        // Relaxed: the flag orders nothing, and a client that reads the old value is refused with
+        // the kind that was true a moment ago.
+        if self.shared.is_exhausted.load(Ordering::Relaxed) != is_exhausted {
+            self.shared.is_exhausted.store(is_exhausted, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn grant(&mut self, key: R::Key) {
@@ -401,53 +443,55 @@ impl<R: Request> LaneReceiver<R> {
         self.granted.push_back(key);
     }
 
-    /// Whether the client is gone and everything that it has sent is drained.
+    /// Whether the client is gone and all of its requests are received.
     pub(crate) fn is_finished(&self) -> bool {
-        // In this order: what was sent last is visible once the other end is seen to be gone.
-        self.requests.is_abandoned() && !self.waits()
+        // The order matters: an owner that sees that the client is gone also sees its last request.
+        self.requests.is_abandoned() && !self.has_requests()
     }
 
     pub(crate) fn shared(&self) -> &Arc<LaneShared<R>> {
         &self.shared
     }
 
-    /// The owner's column of the closing, up to the drain.
+    /// The owner's column of the closing up to the fence. The owner must call
+    /// [`receive_rest`](Self::receive_rest) and [`hand_back`](Self::hand_back) next.
     pub(crate) fn close(&self) {
         self.shared.gate.close();
     }
 
-    /// Closes a lane that no shard has ever looked at: its client was granted nothing, and what it
-    /// asked is dropped, which tells those who wait for an answer.
-    pub(crate) fn turn_away(mut self) {
+    /// Closes a lane from which no shard has received. Its client has no keys. The requests are
+    /// dropped, so that callers that wait for a reply get an error.
+    pub(crate) fn close_unread(mut self) {
         self.close();
-        let mut asked = Vec::new();
-        self.drain_last(|request, _, _| {
-            asked.push(request);
+        let mut requests = Vec::new();
+        self.receive_rest(|request, _, _| {
+            requests.push(request);
             None
         });
         self.hand_back();
-        // It wakes the callers that wait for a reply, and these may at once want back what is in
-        // the lane.
-        drop_each(asked);
+        // After `hand_back`: the drop of a reply wakes its caller, and code in that waker may at
+        // once take back requests of this lane.
+        drop_each(requests);
     }
 
-    /// Drains all that a lane holds that has been closed.
-    pub(crate) fn drain_last(
+    /// Receives all requests that a closed lane holds.
+    pub(crate) fn receive_rest(
         &mut self,
         mut apply: impl FnMut(R, Option<R::Key>, usize) -> Option<R>,
     ) {
-        while self.waits() {
-            self.drain(usize::MAX, &mut apply);
+        while self.has_requests() {
+            self.receive(usize::MAX, &mut apply);
         }
     }
 
-    /// The rest of it: hands the ring's end back. Returns the keys that were not used.
+    /// Hands the owner's end of the ring to the client of a closed lane. Returns the keys that the
+    /// client has not used.
     pub(crate) fn hand_back(self) -> VecDeque<R::Key> {
         self.shared.gate.hand_back(self.requests);
         self.granted
     }
 
-    fn drain_overflowed(
+    fn receive_overflowed(
         &mut self,
         max: usize,
         apply: &mut impl FnMut(R, Option<R::Key>, usize) -> Option<R>,
@@ -457,7 +501,8 @@ impl<R: Request> LaneReceiver<R> {
             && let Some(request) = self.overflowed.pop_front()
         {
             let weight = request.weight();
-            // What is beside the ring is never a schedule, or one that has its keys.
+            // A request of the overflow needs no key: it is no schedule, or the rest of a bulk
+            // schedule, which contains its keys.
             if let Some(rest) = apply(request, None, left) {
                 self.overflowed.push_front(rest);
                 return max;
@@ -467,13 +512,13 @@ impl<R: Request> LaneReceiver<R> {
         max - left
     }
 
-    /// Whether anything is left to be drained.
-    fn waits(&self) -> bool {
+    /// Whether the lane holds requests.
+    fn has_requests(&self) -> bool {
         !self.requests.is_empty() || !self.overflowed.is_empty() || !self.shared.overflow.is_empty()
     }
 }
 
-/// Adds one to a counter that only this thread writes.
+/// Adds 1 to a counter that only this thread writes.
 #[inline]
 fn count(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);

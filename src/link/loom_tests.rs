@@ -1,9 +1,8 @@
-//! The protocols between threads under the model checker, which runs every interleaving up to a
-//! number of preemptions and every value that a load may return.
+//! Tests of the protocols between threads under the model checker, which runs every interleaving up
+//! to a number of preemptions, with every value that a load may return.
 //!
-//! A lane is here what the protocols see of an SPSC ring: a tail that is released by the push and
-//! acquired by the drain, and nothing else that orders anything. A lock around it would stand in
-//! for a fence that is missing.
+//! The models reduce an SPSC ring to a tail that the push releases and the owner acquires. Nothing
+//! else in these rings orders memory, since a lock would hide a missing fence.
 
 mod mailbox_tests;
 
@@ -22,9 +21,9 @@ use super::overflow::Overflow;
 use super::stop_flag::{Stop, StopFlag};
 use super::sync::Ordering;
 use super::version::Version;
-use super::wake_up::{Doorbell, MailFlag, Ring};
+use super::wake_up::{Doorbell, MailFlag, WakeUp};
 
-/// Checks a model with up to three preemptions; one more takes minutes.
+/// Checks a model with up to three preemptions; four take minutes.
 fn check(run: impl Fn() + Sync + Send + 'static) {
     check_within(3, run);
 }
@@ -60,11 +59,11 @@ impl Producer {
 }
 
 impl Consumer {
-    fn has_news(&self) -> bool {
+    fn has_requests(&self) -> bool {
         self.tail.load(Ordering::Acquire) != self.popped
     }
 
-    fn drain(&mut self) -> usize {
+    fn receive(&mut self) -> usize {
         let tail = self.tail.load(Ordering::Acquire);
         let popped = tail - self.popped;
         self.popped = tail;
@@ -72,155 +71,163 @@ impl Consumer {
     }
 }
 
-/// What an owner does between its turns, as the drivers do it.
+/// The owner of a shard between its turns, as the drivers implement it.
 struct Owner {
-    bell: Arc<Doorbell>,
+    doorbell: Arc<Doorbell>,
     sleeps: usize,
 }
 
 impl Owner {
-    fn new(bell: &Arc<Doorbell>) -> Self {
-        Self { bell: Arc::clone(bell), sleeps: 0 }
+    fn new(doorbell: &Arc<Doorbell>) -> Self {
+        Self { doorbell: Arc::clone(doorbell), sleeps: 0 }
     }
 
-    /// Sleeps until something is there or the bell rings, in the driver's steps. If neither ever
-    /// comes, the model is in a deadlock, and says so.
-    fn sleep(&mut self, until: Tick, has_news: impl Fn() -> bool) {
+    /// Sleeps in the driver's steps until there are requests or a sender wakes the owner. If
+    /// neither happens, the model checker reports a deadlock.
+    fn sleep(&mut self, until: Tick, has_requests: impl Fn() -> bool) {
         self.sleeps += 1;
         let mut asleep = false;
         block_on(poll_fn(|cx| {
             if !asleep {
-                self.bell.fall_asleep(until, cx.waker());
-                if has_news() {
-                    self.bell.wake_up();
+                self.doorbell.fall_asleep(until, cx.waker());
+                if has_requests() {
+                    self.doorbell.set_awake();
                     return Poll::Ready(());
                 }
                 asleep = true;
-            } else if !self.bell.stay_asleep(cx.waker()) {
-                self.bell.wake_up();
+            } else if !self.doorbell.stay_asleep(cx.waker()) {
+                self.doorbell.set_awake();
                 return Poll::Ready(());
             }
             Poll::Pending
         }));
     }
 
-    /// Falls asleep, and is woken at once by its alarm.
-    fn nap(&mut self, until: Tick) {
+    /// Falls asleep, and wakes at once by the owner's own alarm.
+    fn sleep_until_alarm(&mut self, until: Tick) {
         self.sleeps += 1;
         block_on(poll_fn(|cx| {
-            self.bell.fall_asleep(until, cx.waker());
-            self.bell.wake_up();
+            self.doorbell.fall_asleep(until, cx.waker());
+            self.doorbell.set_awake();
             Poll::Ready(())
         }));
     }
 }
 
-/// Starts a sender on its own thread, which pushes once and rings; returns what the ring came to.
-fn send(bell: &Arc<Doorbell>, mut lane: Producer, deadline: Tick) -> thread::JoinHandle<Ring> {
-    let bell = Arc::clone(bell);
+/// Starts a thread that pushes one request, wakes the owner if need be, and returns whether it did.
+fn send(
+    doorbell: &Arc<Doorbell>,
+    mut lane: Producer,
+    deadline: Tick,
+) -> thread::JoinHandle<WakeUp> {
+    let doorbell = Arc::clone(doorbell);
     thread::spawn(move || {
         lane.push();
-        bell.ring_for(deadline)
+        doorbell.wake_for(deadline)
     })
 }
 
-fn count_rung(senders: Vec<thread::JoinHandle<Ring>>) -> usize {
-    senders.into_iter().filter_map(|s| s.join().ok()).filter(|ring| *ring == Ring::Rung).count()
+fn count_wake_ups(senders: Vec<thread::JoinHandle<WakeUp>>) -> usize {
+    senders
+        .into_iter()
+        .filter_map(|s| s.join().ok())
+        .filter(|wake_up| *wake_up == WakeUp::Made)
+        .count()
 }
 
 #[test]
-fn no_wake_up_is_lost() {
+fn request_with_an_earlier_deadline_wakes_a_sleeping_owner() {
     check(|| {
-        let bell = Arc::new(Doorbell::new());
+        let doorbell = Arc::new(Doorbell::new());
         let (producer, mut lane) = ring();
-        let mut owner = Owner::new(&bell);
-        let senders = vec![send(&bell, producer, Tick::new(5))];
-        while lane.drain() == 0 {
-            owner.sleep(Tick::new(9), || lane.has_news());
+        let mut owner = Owner::new(&doorbell);
+        let senders = vec![send(&doorbell, producer, Tick::new(5))];
+        while lane.receive() == 0 {
+            owner.sleep(Tick::new(9), || lane.has_requests());
         }
-        assert!(count_rung(senders) <= owner.sleeps, "a sleep was woken from twice");
+        assert!(count_wake_ups(senders) <= owner.sleeps, "one sleep has two wake-ups");
     });
 }
 
 #[test]
-fn two_senders_wake_a_sleep_once() {
+fn requests_of_two_senders_end_one_sleep_with_one_wake_up() {
     check(|| {
-        let bell = Arc::new(Doorbell::new());
+        let doorbell = Arc::new(Doorbell::new());
         let (producers, mut lanes): (Vec<_>, Vec<_>) = [ring(), ring()].into_iter().unzip();
-        let mut owner = Owner::new(&bell);
-        let senders = producers.into_iter().map(|p| send(&bell, p, Tick::new(5))).collect();
-        let mut drained = 0;
+        let mut owner = Owner::new(&doorbell);
+        let senders = producers.into_iter().map(|p| send(&doorbell, p, Tick::new(5))).collect();
+        let mut received = 0;
         loop {
-            drained += lanes.iter_mut().map(Consumer::drain).sum::<usize>();
-            if drained == 2 {
+            received += lanes.iter_mut().map(Consumer::receive).sum::<usize>();
+            if received == 2 {
                 break;
             }
-            owner.sleep(Tick::NEVER, || lanes.iter().any(Consumer::has_news));
+            owner.sleep(Tick::NEVER, || lanes.iter().any(Consumer::has_requests));
         }
-        assert!(count_rung(senders) <= owner.sleeps, "a sleep was woken from twice");
+        assert!(count_wake_ups(senders) <= owner.sleeps, "one sleep has two wake-ups");
     });
 }
 
 #[test]
-fn a_sleep_that_the_alarm_ends_leaves_nothing_behind_for_the_next() {
+fn request_sent_as_the_alarm_ends_a_sleep_is_received() {
     check(|| {
-        let bell = Arc::new(Doorbell::new());
+        let doorbell = Arc::new(Doorbell::new());
         let (producer, mut lane) = ring();
-        let mut owner = Owner::new(&bell);
-        let senders = vec![send(&bell, producer, Tick::new(5))];
-        owner.nap(Tick::new(9));
-        while lane.drain() == 0 {
-            owner.sleep(Tick::NEVER, || lane.has_news());
+        let mut owner = Owner::new(&doorbell);
+        let senders = vec![send(&doorbell, producer, Tick::new(5))];
+        owner.sleep_until_alarm(Tick::new(9));
+        while lane.receive() == 0 {
+            owner.sleep(Tick::NEVER, || lane.has_requests());
         }
-        assert!(count_rung(senders) <= owner.sleeps, "a sleep was woken from twice");
+        assert!(count_wake_ups(senders) <= owner.sleeps, "one sleep has two wake-ups");
     });
 }
 
 #[test]
-fn what_a_short_sleep_need_not_know_is_seen_before_a_long_one() {
+fn request_too_late_for_a_short_sleep_is_received_before_a_long_one() {
     check(|| {
-        let bell = Arc::new(Doorbell::new());
+        let doorbell = Arc::new(Doorbell::new());
         let (producer, mut lane) = ring();
-        let mut owner = Owner::new(&bell);
-        // The sender may read that the owner sleeps until 5, and save the bell, when it sleeps
-        // until 9 already.
-        let senders = vec![send(&bell, producer, Tick::new(7))];
-        owner.nap(Tick::new(5));
-        while lane.drain() == 0 {
-            owner.sleep(Tick::new(9), || lane.has_news());
+        let mut owner = Owner::new(&doorbell);
+        // The sender may read that the owner sleeps until 5 and save the wake-up, though the owner
+        // already sleeps until 9.
+        let senders = vec![send(&doorbell, producer, Tick::new(7))];
+        owner.sleep_until_alarm(Tick::new(5));
+        while lane.receive() == 0 {
+            owner.sleep(Tick::new(9), || lane.has_requests());
         }
-        assert!(count_rung(senders) <= 1, "only the long sleep is woken from");
+        assert!(count_wake_ups(senders) <= 1, "the request wakes only the long sleep");
     });
 }
 
 #[test]
-fn what_is_not_needed_before_the_sleep_ends_does_not_ring() {
+fn request_due_when_the_sleep_ends_makes_no_wake_up() {
     check(|| {
-        let bell = Arc::new(Doorbell::new());
+        let doorbell = Arc::new(Doorbell::new());
         let (producer, mut lane) = ring();
-        let mut owner = Owner::new(&bell);
-        let sender = send(&bell, producer, Tick::new(9));
-        owner.nap(Tick::new(9));
-        owner.nap(Tick::new(8));
-        assert_eq!(bell.ring(), Ring::Saved, "the owner is awake again");
-        assert_eq!(sender.join().unwrap(), Ring::Saved);
-        assert_eq!(lane.drain(), 1);
+        let mut owner = Owner::new(&doorbell);
+        let sender = send(&doorbell, producer, Tick::new(9));
+        owner.sleep_until_alarm(Tick::new(9));
+        owner.sleep_until_alarm(Tick::new(8));
+        assert_eq!(doorbell.wake(), WakeUp::Saved, "the owner is awake again");
+        assert_eq!(sender.join().unwrap(), WakeUp::Saved);
+        assert_eq!(lane.receive(), 1);
     });
 }
 
-/// As many senders leave a message each in a mailbox, set its flag and end.
+/// Each of `senders` threads leaves a message in a mailbox, sets the flag and ends.
 fn check_mail_flag(senders: usize, preemptions_max: usize) {
     check_within(preemptions_max, move || {
-        let bell = Arc::new(Doorbell::new());
+        let doorbell = Arc::new(Doorbell::new());
         let flag = Arc::new(MailFlag::new());
         let messages = Arc::new(Mutex::new(0));
-        let mut owner = Owner::new(&bell);
+        let mut owner = Owner::new(&doorbell);
         for _ in 0..senders {
-            let (bell, flag) = (Arc::clone(&bell), Arc::clone(&flag));
+            let (doorbell, flag) = (Arc::clone(&doorbell), Arc::clone(&flag));
             let messages = Arc::clone(&messages);
             thread::spawn(move || {
                 *messages.lock().unwrap() += 1;
-                flag.set(&bell);
+                flag.set(&doorbell);
             });
         }
         let mut taken = 0;
@@ -246,20 +253,20 @@ fn mail_flag_set_by_two_senders_is_seen_by_the_owner() {
     check_mail_flag(2, 2);
 }
 
-/// A lane's client, as far as closing goes.
+/// A lane's client, reduced to the protocol of closing.
 struct Client {
-    bell: Arc<Doorbell>,
+    doorbell: Arc<Doorbell>,
     gate: Arc<Gate<Consumer>>,
     lane: Producer,
 }
 
 impl Client {
-    /// Sends as many requests with one fence; returns how many came back.
+    /// Sends `requests` requests with one fence, and returns how many came back.
     fn send(&mut self, requests: usize) -> usize {
         for _ in 0..requests {
             self.lane.push();
         }
-        self.bell.ring_for(Tick::ZERO);
+        self.doorbell.wake_for(Tick::ZERO);
         if !self.gate.is_closed() {
             return 0;
         }
@@ -269,19 +276,19 @@ impl Client {
                 None => thread::yield_now(),
             }
         };
-        let back = lane.drain();
+        let back = lane.receive();
         self.gate.hand_back(lane);
         back
     }
 }
 
-/// A client sends batches of these sizes while the owner takes a turn and closes the lane.
+/// A client sends batches of these sizes while the owner takes turns and closes the lane.
 fn check_closing(batches: &'static [usize], turns: usize) {
     check(move || {
-        let bell = Arc::new(Doorbell::new());
+        let doorbell = Arc::new(Doorbell::new());
         let gate = Arc::new(Gate::new());
         let (producer, mut lane) = ring();
-        let mut client = Client { bell, gate: Arc::clone(&gate), lane: producer };
+        let mut client = Client { doorbell, gate: Arc::clone(&gate), lane: producer };
         let client = thread::spawn(move || {
             let mut back = 0;
             for batch in batches {
@@ -291,22 +298,22 @@ fn check_closing(batches: &'static [usize], turns: usize) {
         });
         let mut accepted = 0;
         for _ in 0..turns {
-            accepted += lane.drain();
+            accepted += lane.receive();
         }
         gate.close();
-        accepted += lane.drain();
+        accepted += lane.receive();
         gate.hand_back(lane);
         let back = client.join().unwrap();
         assert_eq!(
             accepted + back,
             batches.iter().sum::<usize>(),
-            "each request is either accepted, {accepted} of them, or comes back, {back} of them"
+            "{accepted} requests are accepted and {back} come back"
         );
     });
 }
 
 #[test]
-fn a_request_to_a_closing_lane_is_accepted_or_comes_back() {
+fn request_to_a_closing_lane_is_accepted_or_comes_back() {
     check_closing(&[1], 0);
 }
 
@@ -316,14 +323,14 @@ fn two_requests_to_a_closing_lane_are_accepted_or_come_back() {
 }
 
 #[test]
-fn a_batch_to_a_closing_lane_is_accepted_or_comes_back() {
+fn batch_to_a_closing_lane_is_accepted_or_comes_back() {
     check_closing(&[2, 1], 1);
 }
 
-/// A lane with a ring of two, as [`super::lane`] fills and drains it.
+/// A lane with a ring of two requests, in the steps of [`super::lane`].
 struct Narrow {
     gate: Gate<()>,
-    /// What the ring holds; `tail` and `head` order it.
+    /// The requests in the ring; `tail` and `head` order the accesses.
     slots: [AtomicUsize; 2],
     tail: AtomicUsize,
     head: AtomicUsize,
@@ -341,7 +348,7 @@ impl Narrow {
         }
     }
 
-    /// The client's push, with its own count of those onto the ring.
+    /// The client's push; `pushed` is its count of requests pushed onto the ring.
     fn push(&self, pushed: &mut usize, request: usize) {
         if self.overflow.is_empty() && *pushed - self.head.load(Ordering::Acquire) < 2 {
             self.slots[*pushed % 2].store(request, Ordering::Relaxed);
@@ -362,8 +369,8 @@ impl Narrow {
         Some(request)
     }
 
-    /// The owner's drain by a budget of one, with its own count of those off the ring.
-    fn drain(&self, popped: &mut usize, requests: &mut Vec<usize>) {
+    /// The owner receives one request from the ring; `popped` is its count of these.
+    fn receive(&self, popped: &mut usize, requests: &mut Vec<usize>) {
         let overflows = !self.overflow.is_empty();
         requests.extend(self.pop(popped));
         if overflows && self.tail.load(Ordering::Acquire) == *popped {
@@ -371,47 +378,47 @@ impl Narrow {
         }
     }
 
-    fn waits(&self, popped: usize) -> bool {
+    fn has_requests(&self, popped: usize) -> bool {
         self.tail.load(Ordering::Acquire) != popped || !self.overflow.is_empty()
     }
 }
 
 #[test]
-fn an_overflow_keeps_the_order_and_is_not_slept_over() {
+fn overflow_keeps_the_order_of_requests_and_wakes_the_owner() {
     check(|| {
-        let (bell, lane) = (Arc::new(Doorbell::new()), Arc::new(Narrow::new()));
-        let mut owner = Owner::new(&bell);
+        let (doorbell, lane) = (Arc::new(Doorbell::new()), Arc::new(Narrow::new()));
+        let mut owner = Owner::new(&doorbell);
         let client_lane = Arc::clone(&lane);
         thread::spawn(move || {
             let mut pushed = 0;
             for request in 1..=4 {
                 client_lane.push(&mut pushed, request);
             }
-            bell.ring_for(Tick::ZERO);
+            doorbell.wake_for(Tick::ZERO);
         });
         let (mut popped, mut accepted) = (0, Vec::new());
         loop {
-            lane.drain(&mut popped, &mut accepted);
+            lane.receive(&mut popped, &mut accepted);
             if accepted.len() == 4 {
                 break;
             }
-            owner.sleep(Tick::NEVER, || lane.waits(popped));
+            owner.sleep(Tick::NEVER, || lane.has_requests(popped));
         }
-        assert_eq!(accepted, [1, 2, 3, 4], "requests are accepted in the order they were sent in");
+        assert_eq!(accepted, [1, 2, 3, 4], "requests are accepted in the order of sending");
     });
 }
 
 #[test]
-fn an_overflow_of_a_closing_lane_is_accepted_or_comes_back() {
+fn overflow_of_a_closing_lane_is_accepted_or_comes_back() {
     check(|| {
-        let (bell, lane) = (Doorbell::new(), Arc::new(Narrow::new()));
+        let (doorbell, lane) = (Doorbell::new(), Arc::new(Narrow::new()));
         let client_lane = Arc::clone(&lane);
         let client = thread::spawn(move || {
             let lane = client_lane;
             let (mut pushed, mut back) = (0, Vec::new());
             for request in 1..=3 {
                 lane.push(&mut pushed, request);
-                bell.ring_for(Tick::ZERO);
+                doorbell.wake_for(Tick::ZERO);
                 if lane.gate.is_closed() {
                     while lane.gate.take().is_none() {
                         thread::yield_now();
@@ -428,47 +435,51 @@ fn an_overflow_of_a_closing_lane_is_accepted_or_comes_back() {
         });
         let (mut popped, mut requests) = (0, Vec::new());
         lane.gate.close();
-        while lane.waits(popped) {
-            lane.drain(&mut popped, &mut requests);
+        while lane.has_requests(popped) {
+            lane.receive(&mut popped, &mut requests);
         }
         lane.gate.hand_back(());
         requests.extend(client.join().unwrap());
-        assert_eq!(requests, [1, 2, 3], "what is not accepted comes back, once and in order");
+        assert_eq!(requests, [1, 2, 3], "each request is accepted or comes back, in order");
     });
 }
 
-/// What a stop was told is so, whenever it comes, and what was done before is seen.
+/// The result of a stop is true at any moment, and the stopping thread sees the runs before it.
 #[test]
-fn a_stop_tells_the_truth() {
+fn stop_at_any_moment_returns_the_state_of_the_callback() {
     check(|| {
-        let brake = Arc::new(StopFlag::new());
+        let flag = Arc::new(StopFlag::new());
         let (began, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let shard = {
-            let (brake, began, ended) = (brake.clone(), began.clone(), ended.clone());
+            let (flag, began, ended) = (flag.clone(), began.clone(), ended.clone());
             thread::spawn(move || {
                 for generation in [1, 3] {
                     let generation = NonZeroU32::new(generation).unwrap();
-                    if !brake.begin() {
+                    if !flag.begin() {
                         break;
                     }
                     began.fetch_add(1, Ordering::Relaxed);
                     ended.fetch_add(1, Ordering::Relaxed);
-                    if !brake.rest(7, generation) {
+                    if !flag.rest(7, generation) {
                         break;
                     }
                 }
-                brake.end();
+                flag.end();
             })
         };
-        let found = brake.stop();
+        let found = flag.stop();
         let (runs, done) = (began.load(Ordering::Relaxed), ended.load(Ordering::Relaxed));
         match found {
             Stop::Waited(timer) => {
-                // Whether it waited for the first timer, or for which of the others.
+                // How many runs there were before the timer for which the callback waited.
                 let waited = timer.map_or(0, |(_, of)| of.get().div_ceil(2) as usize);
                 assert_eq!((runs, done), (waited, waited));
                 shard.join().unwrap();
-                assert_eq!(began.load(Ordering::Relaxed), waited, "it does not run any more");
+                assert_eq!(
+                    began.load(Ordering::Relaxed),
+                    waited,
+                    "the callback does not run again"
+                );
             }
             Stop::Runs => {
                 shard.join().unwrap();
@@ -476,37 +487,37 @@ fn a_stop_tells_the_truth() {
             }
             Stop::Over => assert_eq!((runs, done), (2, 2)),
         }
-        assert_ne!(brake.stop(), Stop::Waited(None));
+        assert_ne!(flag.stop(), Stop::Waited(None));
     });
 }
 
-/// Who finds a callback over sees all that it has done, also where it has ended by itself.
+/// A thread that finds a callback over sees all of its writes, even if the callback ended itself.
 #[test]
-fn what_is_over_has_been_seen_to_its_end() {
+fn thread_that_finds_a_callback_over_sees_its_writes() {
     for asks in [false, true] {
         check(move || {
-            let (brake, done) = (Arc::new(StopFlag::new()), Arc::new(AtomicUsize::new(0)));
+            let (flag, done) = (Arc::new(StopFlag::new()), Arc::new(AtomicUsize::new(0)));
             let elsewhere = {
-                let (brake, done) = (brake.clone(), done.clone());
+                let (flag, done) = (flag.clone(), done.clone());
                 thread::spawn(move || {
-                    let over = if asks { brake.is_over() } else { brake.stop() == Stop::Over };
+                    let over = if asks { flag.is_over() } else { flag.stop() == Stop::Over };
                     assert!(!over || done.load(Ordering::Relaxed) == 1);
                 })
             };
-            if brake.begin() {
+            if flag.begin() {
                 done.fetch_add(1, Ordering::Relaxed);
-                brake.end();
+                flag.end();
             }
             elsewhere.join().unwrap();
-            assert_eq!(brake.stop(), Stop::Over);
+            assert_eq!(flag.stop(), Stop::Over);
         });
     }
 }
 
-/// The writer stores two values that are the same; no reader sees two that differ, nor an older one
+/// The writer stores two equal values. No reader sees two values that differ, or an older value
 /// than it has seen before.
 #[test]
-fn values_of_one_version_are_read_together() {
+fn values_stored_together_are_loaded_together() {
     check(|| {
         let version = Arc::new(Version::new());
         let values = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
@@ -524,12 +535,12 @@ fn values_of_one_version_are_read_together() {
         let mut seen = 0;
         for _ in 0..2 {
             if let Some([first, second]) = version.try_load(&mut load) {
-                assert_eq!(first, second, "values of two versions are read");
-                assert!(first >= seen, "a reader goes back in time");
+                assert_eq!(first, second, "the values are of two versions");
+                assert!(first >= seen, "the values are older than those read before");
                 seen = first;
             }
         }
         writer.join().unwrap();
-        assert_eq!(version.try_load(&mut load), Some([2, 2]), "nothing is stored any more");
+        assert_eq!(version.try_load(&mut load), Some([2, 2]), "the last values are loaded");
     });
 }

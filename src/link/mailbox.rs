@@ -1,14 +1,13 @@
-//! The mailbox of a shard: rare control messages, new lanes and a pool of granted keys, behind one
-//! lock.
+//! The mailbox of a shard: rare control messages, new lanes and the key pool, under one lock.
 //!
-//! What is frequent goes over the lanes. A shard looks at its mailbox once a turn, at one flag, and
+//! Frequent requests go over the lanes. Once a turn a shard reads one flag of its mailbox, and it
 //! takes the lock only if the flag is set. A sender holds the lock for a few instructions, and
 //! never while code of the user runs.
 //!
-//! The key pool lets a client that connects while the shard sleeps use a key at once.
+//! The key pool gives a client that connects while the shard sleeps a key at once.
 //!
-//! Invariants: a mailbox that is closed accepts no lane and no control message; what was accepted
-//! before is taken by the owner when it closes the mailbox.
+//! Invariants: a closed mailbox accepts no lane and no control message. The owner takes all
+//! messages that were accepted before when it closes the mailbox.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -27,31 +26,31 @@ pub(crate) struct Mailbox<R: Request, C> {
 /// Whether a mailbox has an owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ownership {
-    /// No thread owns it yet.
+    /// No thread has opened the mailbox yet.
     Waiting,
     Owned,
-    /// Its owner has closed it, or it was closed before it had one.
+    /// The owner has closed the mailbox, or it was closed before a thread opened it.
     Closed,
 }
 
-/// What lies in a mailbox.
+/// The contents of a mailbox.
 pub(crate) struct Mail<R: Request, C> {
     ownership: Ownership,
-    /// Keys for the clients that connect next.
+    /// The key pool: keys for the clients that connect next.
     pool: VecDeque<R::Key>,
     lanes_new: Vec<LaneReceiver<R>>,
     control: Vec<C>,
-    /// The lanes that exist, for their counts.
+    /// All open lanes, for their counts.
     lanes: Vec<Arc<LaneShared<R>>>,
-    /// The sums of the counts of lanes that are gone.
+    /// The sums of the counts of the lanes that were closed.
     gone: LaneCounts,
 }
 
-/// What an owner takes out of its mailbox.
+/// The mail that an owner takes out of its mailbox.
 pub(crate) struct Taken<R: Request, C> {
     pub(crate) lanes: Vec<LaneReceiver<R>>,
     pub(crate) control: Vec<C>,
-    /// Keys that no client has; only a mailbox that is closed hands them out.
+    /// The keys of the pool. Empty unless the owner closes the mailbox.
     pub(crate) keys: VecDeque<R::Key>,
 }
 
@@ -72,7 +71,6 @@ impl<R: Request, C> Mailbox<R, C> {
         self.mail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.lock().ownership == Ownership::Closed
     }
@@ -94,14 +92,14 @@ impl<R: Request, C> Mailbox<R, C> {
         Ok(())
     }
 
-    /// Makes the owner look into its mailbox, and at what lies beside it.
+    /// Makes the owner take its mail and read its post, though no mail is new.
     pub(crate) fn notify(&self, doorbell: &Doorbell) {
         self.flag.set(doorbell);
     }
 
-    /// Makes a lane of `capacity` requests and at most `window` granted keys, and leaves its other
-    /// end to the owner. The client begins with up to half of the pool's keys, so that some are
-    /// left for the next client. `None` if the mailbox is closed.
+    /// Makes a lane of `capacity` requests and at most `window` granted keys, and leaves the
+    /// owner's end of it in the mailbox. The client begins with up to half of the pool's keys, so
+    /// that the next client finds keys too. `None` if the mailbox is closed.
     pub(crate) fn connect(
         &self,
         capacity: usize,
@@ -124,8 +122,8 @@ impl<R: Request, C> Mailbox<R, C> {
         Some(sender)
     }
 
-    /// Closes a mailbox that no owner has opened, and drops what lies in it. False if it has or had
-    /// an owner, or was closed before.
+    /// Closes a mailbox that no thread has opened, and drops its mail. False if the mailbox has or
+    /// had an owner, or was closed before.
     pub(crate) fn close_unowned(&self) -> bool {
         let (lanes, control) = {
             let mut mail = self.lock();
@@ -136,13 +134,13 @@ impl<R: Request, C> Mailbox<R, C> {
             (std::mem::take(&mut mail.lanes_new), std::mem::take(&mut mail.control))
         };
         for lane in lanes {
-            lane.turn_away();
+            lane.close_unread();
         }
         drop_each(control);
         true
     }
 
-    /// What the clients of all lanes have counted.
+    /// The sums of the counts of all lanes, open and closed.
     pub(crate) fn lane_counts(&self) -> LaneCounts {
         let mail = self.lock();
         let mut sum = mail.gone;
@@ -155,7 +153,7 @@ impl<R: Request, C> Mailbox<R, C> {
 
 /// For the owner.
 impl<R: Request, C> Mailbox<R, C> {
-    /// The calling thread is the owner from now on. False if the mailbox is closed.
+    /// Makes the calling thread the owner. False if the mailbox is closed.
     pub(crate) fn open(&self) -> bool {
         let mut mail = self.lock();
         let is_open = mail.ownership != Ownership::Closed;
@@ -165,19 +163,21 @@ impl<R: Request, C> Mailbox<R, C> {
         is_open
     }
 
-    /// Whether mail has come since the owner last took it.
+    /// Whether mail has come since the owner last took the flag.
     #[inline]
     pub(crate) fn has_mail(&self) -> bool {
         self.flag.is_set()
     }
 
-    /// Whether mail has come; forgets it, so the owner must call [`take`](Self::take) next.
+    /// Clears the flag and returns whether mail has come. If so, the owner must call
+    /// [`take`](Self::take) next.
     #[inline]
     pub(crate) fn take_flag(&self) -> bool {
         self.flag.take()
     }
 
-    /// Takes the mail out, and fills the pool up to `window` keys with what `grant` gives.
+    /// Takes the mail out, and fills the key pool up to `window` keys with keys from `grant`, until
+    /// `grant` returns `None`.
     pub(crate) fn take(
         &self,
         window: usize,
@@ -195,13 +195,13 @@ impl<R: Request, C> Mailbox<R, C> {
         }
     }
 
-    /// A key of the pool, for the owner itself.
+    /// Takes a key out of the pool, for the owner itself. `None` if the pool is empty.
     pub(crate) fn take_key(&self) -> Option<R::Key> {
         self.lock().pool.pop_back()
     }
 
-    /// Closes the mailbox and takes out all that lies in it. `note` runs under the lock, so a
-    /// sender that finds the mailbox closed finds what `note` has noted, too.
+    /// Closes the mailbox and takes all of its contents out. `note` runs under the lock, so a
+    /// sender that finds the mailbox closed also sees the writes of `note`.
     pub(crate) fn close(&self, note: impl FnOnce()) -> Taken<R, C> {
         let mut mail = self.lock();
         mail.ownership = Ownership::Closed;
@@ -213,7 +213,7 @@ impl<R: Request, C> Mailbox<R, C> {
         }
     }
 
-    /// Keeps the counts of a lane that is gone.
+    /// Removes a closed lane, and keeps its counts.
     pub(crate) fn forget(&self, lane: &Arc<LaneShared<R>>) {
         let mut mail = self.lock();
         mail.gone.add(lane.counts());

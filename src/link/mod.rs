@@ -1,7 +1,7 @@
-//! How threads meet: lanes, the mailbox of a shard, and the protocol by which a shard is woken.
+//! How threads exchange messages: lanes, the mailbox of a shard, and the wake-up protocol.
 //!
-//! Nothing here knows what a lane carries: lanes are generic over the request, mailboxes over the
-//! control message. No timer, no callback and no outcome occurs here.
+//! Lanes are generic over the request, mailboxes over the control message. No timer, callback or
+//! outcome occurs in this room.
 
 pub(crate) mod gate;
 pub(crate) mod lane;

@@ -1,22 +1,23 @@
-//! Where a lane's client leaves what does not fit into the ring: in order, behind a lock.
+//! The queue beside a lane's ring: requests that did not fit into the ring, in order, under a lock.
 //!
 //! ```text
 //! client                                owner
 //! ------                                -----
-//! is it empty? onto the ring            is it empty? no:
-//! else, or if the ring is full:           drain the ring
+//! overflow empty? push onto the ring    overflow empty? no:
+//! else, or if the ring is full:           receive from the ring
 //!   lock, append, is_some := true         is the ring empty?
 //!                                           lock, is_some := false, take
 //! ```
 //!
-//! What is in the ring while something is here is older than it, as the client pushes nothing onto
-//! the ring until the owner has come. So the owner takes what is here once it has found the ring
-//! empty, by a look that comes after it has looked here.
+//! While the overflow holds requests, the requests in the ring are older, because the client pushes
+//! nothing onto the ring until the owner has taken the overflow. So the owner checks the overflow
+//! first, then finds the ring empty, and only then takes the overflow.
 //!
-//! Neither side sleeps over it, nor is it lost when the lane closes: an append is a push, see
-//! [`super::wake_up`] and [`super::lane`]. Apart, so that it can be model-checked with them.
+//! The wake-up protocol and the closing of a lane treat an append as a push, see [`super::wake_up`]
+//! and [`super::lane`]. The overflow is a module of its own so that it can be model-checked with
+//! these two.
 //!
-//! Cost: one load of a line that changes only when the ring has been full; the rest is rare.
+//! Cost: a request loads one cache line that changes only after the ring has been full.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -27,7 +28,8 @@ use super::sync::{AtomicBool, Mutex, Ordering};
 #[derive(Debug)]
 pub(crate) struct Overflow<R> {
     requests: Mutex<VecDeque<R>>,
-    /// Written under the lock: set by the client, cleared by the owner.
+    /// Whether `requests` is not empty. The client sets it and the owner clears it, both under the
+    /// lock.
     is_some: AtomicBool,
 }
 
@@ -38,8 +40,8 @@ impl<R> Overflow<R> {
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        // Acquire: pairs with the store in `append`, so that the owner that finds an overflow finds
-        // all that was pushed into the ring before it.
+        // Acquire: pairs with the store in `append`, so that an owner that finds an overflow also
+        // finds all requests that were pushed onto the ring before it.
         !self.is_some.load(Ordering::Acquire)
     }
 
@@ -54,7 +56,7 @@ impl<R> Overflow<R> {
     #[cold]
     pub(crate) fn take(&self) -> VecDeque<R> {
         let mut waiting = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        // Relaxed: the client learns that the ring is free again, and nothing else.
+        // Relaxed: the client learns only that it may push onto the ring again.
         self.is_some.store(false, Ordering::Relaxed);
         std::mem::take(&mut *waiting)
     }

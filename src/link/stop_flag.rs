@@ -1,76 +1,80 @@
-//! The stop flag of a periodic callback: any thread sets it, and learns whether the callback will
-//! run again.
+//! The stop flag of a periodic callback: any thread can set it, and then knows whether the callback
+//! will run again.
 //!
-//! Why not a message: it would have to wait for the shard's next turn to be answered, and could be
-//! refused. One word says what the callback is doing, and the thread that changes the word has
-//! decided:
+//! Why not a message: its reply would have to wait for the shard's next turn, and a full lane could
+//! refuse it. Instead, one word holds the state of the callback, and the thread that changes the
+//! word decides:
 //!
 //! ```text
 //!   shard                                       any thread
-//!   begin: waits ──► runs                       stop: waits ──► over, it will not run
-//!   rest:  runs  ──► waits, for another timer         runs  ──► stopping, this run is the last
-//!          stopping stays, and the shard ends it
+//!   begin: waits ──► runs                       stop: waits ──► over, no run follows
+//!   rest:  runs  ──► waits, for another timer         runs  ──► stopping, the run is the last
+//!          stopping stays, and the shard ends the callback
 //! ```
 //!
-//! While the callback waits, the word names its timer by an index and a generation that is not 0,
-//! so that a thread that stops it can also take the timer away.
+//! While the callback waits, the word holds the index of its timer and a generation that is not 0,
+//! so that a thread that stops the callback can also cancel the timer.
 
 use std::num::NonZeroU32;
 
 use super::sync::{AtomicU64, Ordering};
 
-/// Words that name no timer, since a generation is not 0.
+/// These words hold no timer, since the generation of a timer is not 0.
 const RUNS: u64 = 0;
 const STOPPING: u64 = 1 << 32;
 const OVER: u64 = 2 << 32;
-/// Waits for the timer that it began with, which is not named here.
+/// The callback waits for its first timer, which the word does not hold.
 const FIRST: u64 = 3 << 32;
 
 #[derive(Debug)]
 pub(crate) struct StopFlag(AtomicU64);
 
-/// What a stop has found.
+/// The state in which [`StopFlag::stop`] found the callback.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
-    /// It waited for this timer, or for the first, and will not run.
+    /// The callback waited for this timer, or for its first timer (`None`), and will not run again.
     Waited(Option<(u32, NonZeroU32)>),
-    /// It runs, for the last time.
+    /// The callback is running for the last time.
     Runs,
+    /// The callback had ended before.
     Over,
 }
 
 impl StopFlag {
-    /// Of a callback that waits for its first timer.
+    /// The flag of a callback that waits for its first timer.
     pub(crate) fn new() -> Self {
         Self(AtomicU64::new(FIRST))
     }
 
-    /// The shard is about to run it. False if it must not.
+    /// Called by the shard before it runs the callback. False if the shard must not run it.
     pub(crate) fn begin(&self) -> bool {
         let word = self.0.load(Ordering::Relaxed);
         let waits = word == FIRST || timer(word).is_some();
-        // Only a stop can have come between. Relaxed: a stop that finds it running is told nothing
-        // of what it does.
+        // Only a stop can have changed the word since the load. Relaxed: a stop that finds the
+        // callback running sees none of its writes.
         waits && self.0.compare_exchange(word, RUNS, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// The shard has run it, and it waits for this timer next. False if it was stopped meanwhile.
+    /// Called by the shard after a run: the callback waits for this timer next. False if a thread
+    /// stopped the callback meanwhile.
     pub(crate) fn rest(&self, index: u32, generation: NonZeroU32) -> bool {
         let word = u64::from(index) << 32 | u64::from(generation.get());
-        // Release: pairs with the load in `stop`, whose caller may count on what was done.
+        // Release: pairs with the load in `stop`, whose caller sees all writes of the run.
         self.0.compare_exchange(RUNS, word, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
-    /// It will not run any more.
+    /// Called by the shard when the callback will not run any more.
     pub(crate) fn end(&self) {
         // Release: pairs with the loads in `stop` and `is_over`.
         self.0.store(OVER, Ordering::Release);
     }
 
+    /// Stops the callback. One of several concurrent stops finds that it waited.
     pub(crate) fn stop(&self) -> Stop {
-        // Acquire: pairs with `rest` and `end`. The exchange is relaxed, as no timer comes twice:
-        // it replaces what was loaded. A thread that finds its word is ordered after the `rest`
-        // before it, as that one's release goes on through it.
+        // Acquire: pairs with `rest` and `end`. The exchange is relaxed: no word of a timer occurs
+        // twice, so the exchange replaces the very store that this load has read. A thread that
+        // reads the new word is ordered after that `rest`, whose release sequence contains the
+        // exchange.
         let mut word = self.0.load(Ordering::Acquire);
         loop {
             let (next, found) = match word {
@@ -86,6 +90,7 @@ impl StopFlag {
         }
     }
 
+    /// Whether the callback will not run any more.
     pub(crate) fn is_over(&self) -> bool {
         // Acquire: pairs with `end`.
         self.0.load(Ordering::Acquire) == OVER

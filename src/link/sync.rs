@@ -1,5 +1,5 @@
-//! The atomics and locks of the protocols between threads: the standard ones, or those of the model
-//! checker.
+//! The atomics and locks of the protocols between threads: those of the standard library, or those
+//! of the model checker.
 
 #[cfg(not(corewheel_loom))]
 pub(crate) use {
@@ -23,9 +23,9 @@ mod modelled {
 
     use super::{AtomicBool, Ordering};
 
-    /// Loom's atomic, with a store that is a swap. Loom leaves a plain store unordered to a
-    /// compare-and-swap that has read what came before it, and then lets a load return a value that
-    /// this thread has seen replaced. A swap has its place in the order; loads may be as stale as
+    /// Loom's atomic, with a store that is a swap. Loom does not order a plain store against a
+    /// compare-and-swap that has read the value before it, and then lets a load return a value that
+    /// this thread has seen replaced. Loom does order a swap. Loads may return old values as
     /// before.
     #[derive(Debug)]
     pub(crate) struct AtomicU64(loom::sync::atomic::AtomicU64);
@@ -54,9 +54,9 @@ mod modelled {
         }
     }
 
-    /// Loom's waker cell, made stricter: a `wake` that no registration happens before is an error.
-    /// The real cell may find no waker then, but loom's is a lock, and so hides whether anything
-    /// else orders the two.
+    /// Loom's waker cell, made stricter: a `wake` that is not ordered after a registration is an
+    /// error. The real cell may find no waker then. Loom's cell is a lock, which would hide that
+    /// nothing else orders the two.
     #[derive(Debug)]
     pub(crate) struct AtomicWaker {
         waker: loom::future::AtomicWaker,
@@ -74,7 +74,7 @@ mod modelled {
         }
 
         pub(crate) fn wake(&self) {
-            assert!(self.registered.load(Ordering::Relaxed), "a sender that rings finds the waker");
+            assert!(self.registered.load(Ordering::Relaxed), "a sender that wakes finds the waker");
             self.waker.wake();
         }
     }

@@ -1,6 +1,6 @@
-//! A version by which readers see that the values they have read were stored together.
+//! A version number by which readers see that the values they have read were stored together.
 //!
-//! One thread stores, and any number of threads read without keeping it waiting:
+//! One thread stores, and any number of threads read without making it wait:
 //!
 //! ```text
 //! writer                                reader
@@ -8,18 +8,18 @@
 //! version := odd                        read version, acquire
 //! fence(Release)                        read the values
 //! store the values                      fence(Acquire)
-//! version := even, release              read version: even, and the same?
+//! version := even, release              read version: even and unchanged?
 //! ```
 //!
-//! A reader that reads one of the values that are being stored finds the version odd or changed,
-//! since the two fences are ordered by that value; it reads again. A reader that finds the version
-//! of the last store finds its values.
+//! A reader that reads a value while the writer stores finds the version odd or changed, since that
+//! value orders the two fences; the reader then reads again. A reader that finds the version of the
+//! last store finds the values of the last store.
 
 use crossbeam_utils::Backoff;
 
 use super::sync::{AtomicU64, Ordering, fence};
 
-/// The version of values that lie beside it and are stored and loaded relaxed.
+/// The version of values that are kept beside it and are stored and loaded relaxed.
 #[derive(Debug)]
 pub(crate) struct Version(AtomicU64);
 
@@ -28,20 +28,20 @@ impl Version {
         Self(AtomicU64::new(0))
     }
 
-    /// Stores values; by one thread only.
+    /// Stores values. Only one thread may call it.
     #[inline]
     pub(crate) fn store(&self, store: impl FnOnce()) {
         let version = self.0.load(Ordering::Relaxed);
         self.0.store(version + 1, Ordering::Relaxed);
-        // Pairs with the fence in `load`: a reader of one of these values sees that the version is
-        // odd or has moved on.
+        // Pairs with the fence in `load`: a reader of one of these values sees an odd or a later
+        // version.
         fence(Ordering::Release);
         store();
         // Release: pairs with the first load in `load`.
         self.0.store(version + 2, Ordering::Release);
     }
 
-    /// Loads values that were stored together.
+    /// Loads values that were stored together, and tries again until it has such values.
     pub(crate) fn load<V>(&self, mut load: impl FnMut() -> V) -> V {
         let backoff = Backoff::new();
         loop {

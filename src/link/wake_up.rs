@@ -1,7 +1,7 @@
-//! How a shard sleeps, and how a sender wakes it.
+//! The wake-up protocol: how a shard falls asleep, and how a sender wakes it.
 //!
-//! The protocol, in two columns; time runs down, and each side's fence stands between its write and
-//! its read of what the other writes:
+//! The protocol, in two columns; time runs down, and each side's fence stands between its own write
+//! and its read of the other side's write:
 //!
 //! ```text
 //! sender                                owner, about to sleep
@@ -9,22 +9,23 @@
 //! push onto the lane                    register the waker
 //! fence(SeqCst)                    ╲ ╱  sleeps_until := t
 //! read sleeps_until                ╱ ╲  fence(SeqCst)
-//! later than what was sent?             look at all lanes
-//!   sleeps_until := AWAKE, by CAS       anything there?
+//! later than the request's deadline?    check all lanes
+//!   sleeps_until := AWAKE, by CAS       is there a request?
 //!   the CAS that wins wakes the waker     sleeps_until := AWAKE, another turn
 //! ```
 //!
-//! The fences are in one order, so at least one side sees the other: either the owner finds what
-//! was pushed, or the sender finds that the owner sleeps. Both may; then the owner is awake, and
-//! the wake is one too many. The compare-and-swap makes it one wake for each sleep, however many
-//! send. The waker is registered before `sleeps_until` is written, and the sender's
-//! compare-and-swap acquires what that write released, so a sender that rings finds the waker.
+//! The fences have one total order, so at least one side sees the other: either the owner finds the
+//! pushed request, or the sender finds that the owner sleeps. If both do, the owner is awake
+//! already, and the wake-up is superfluous. The compare-and-swap limits the wake-ups to one for
+//! each sleep, however many threads send. The owner registers its waker before it writes
+//! `sleeps_until`, and the sender's compare-and-swap acquires the release of that write, so a
+//! sender that wakes the owner finds the waker.
 //!
-//! The same fence of the sender serves the closing of a lane, see [`super::lane`]; and the
-//! [`MailFlag`] of a mailbox takes the place of a push.
+//! The closing of a lane uses the same fence of the sender, see [`super::lane`]. For a mailbox, the
+//! store of its [`MailFlag`] takes the place of the push.
 //!
-//! Cost: a sender pays one fence and one load of a line that changes only when the shard falls
-//! asleep or wakes.
+//! Cost: a sender pays one fence and one load of a cache line that changes only when the shard
+//! falls asleep or wakes.
 
 use core::task::Waker;
 
@@ -34,23 +35,23 @@ use crossbeam_utils::CachePadded;
 use super::sync::{AtomicBool, AtomicU64, AtomicWaker, Ordering, fence};
 
 const AWAKE: u64 = 0;
-/// After every tick.
-const LIGHTLY: u64 = u64::MAX;
-const _: () = assert!(Tick::NEVER.index() + 1 < LIGHTLY);
+/// The owner sleeps until any request comes. The value is greater than that of every tick.
+const UNTIL_ANY_REQUEST: u64 = u64::MAX;
+const _: () = assert!(Tick::NEVER.index() + 1 < UNTIL_ANY_REQUEST);
 
-/// What [`Doorbell::ring_for`] came to.
+/// Whether [`Doorbell::wake_for`] woke the owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Ring {
+pub(crate) enum WakeUp {
     /// The owner slept, and this call woke it.
-    Rung,
-    /// The owner is awake, or will be in time.
+    Made,
+    /// The owner is awake, or will be awake in time.
     Saved,
 }
 
-/// One for each shard, shared by its owner and all who send to it.
+/// The doorbell of one shard, shared by its owner and all senders.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
-    /// The tick after the one that the owner sleeps until, [`LIGHTLY`] or [`AWAKE`].
+    /// One more than the tick until which the owner sleeps, or [`UNTIL_ANY_REQUEST`] or [`AWAKE`].
     sleeps_until: CachePadded<AtomicU64>,
     waker: AtomicWaker,
 }
@@ -62,48 +63,52 @@ impl Doorbell {
 
     /// The sender's column, after the push: wakes the owner if it sleeps past `deadline`.
     #[inline]
-    pub(crate) fn ring_for(&self, deadline: Tick) -> Ring {
-        // Pairs with the fence in `fall_asleep`.
+    pub(crate) fn wake_for(&self, deadline: Tick) -> WakeUp {
+        // Pairs with the fence in `sleep`.
         fence(Ordering::SeqCst);
         let until = self.sleeps_until.load(Ordering::Relaxed);
-        if until == AWAKE || until <= deadline.index() + 1 { Ring::Saved } else { self.wake(until) }
+        if until == AWAKE || until <= deadline.index() + 1 {
+            WakeUp::Saved
+        } else {
+            self.wake_from(until)
+        }
     }
 
-    /// Wakes the owner whatever it sleeps for.
-    pub(crate) fn ring(&self) -> Ring {
-        self.ring_for(Tick::ZERO)
+    /// Wakes the owner if it sleeps.
+    pub(crate) fn wake(&self) -> WakeUp {
+        self.wake_for(Tick::ZERO)
     }
 
-    /// The owner's column up to the fence. It must look at all lanes before it sleeps, and call
-    /// [`wake_up`](Self::wake_up) instead if there is anything.
+    /// The owner's column up to the fence. The owner must check all lanes before it sleeps, and
+    /// call [`set_awake`](Self::set_awake) instead of sleeping if there is a request.
     pub(crate) fn fall_asleep(&self, until: Tick, waker: &Waker) {
         self.sleep(until.index() + 1, waker);
     }
 
-    /// Does what [`fall_asleep`](Self::fall_asleep) does for a sleep that every request ends,
-    /// whatever its deadline.
-    pub(crate) fn fall_asleep_lightly(&self, waker: &Waker) {
-        self.sleep(LIGHTLY, waker);
+    /// Like [`fall_asleep`](Self::fall_asleep), for a sleep that every request ends, whatever its
+    /// deadline.
+    pub(crate) fn fall_asleep_until_any_request(&self, waker: &Waker) {
+        self.sleep(UNTIL_ANY_REQUEST, waker);
     }
 
     fn sleep(&self, until: u64, waker: &Waker) {
         self.waker.register(waker);
-        // Release: pairs with the acquiring compare-and-swap in `wake`, for the waker.
+        // Release: pairs with the acquiring compare-and-swap in `wake_from`, for the waker.
         self.sleeps_until.store(until, Ordering::Release);
-        // Pairs with the fence in `ring_for`.
+        // Pairs with the fence in `wake_for`.
         fence(Ordering::SeqCst);
     }
 
-    /// Renews the waker of a sleep that goes on. False if it was rung meanwhile.
+    /// Replaces the waker of a sleep that goes on. False if a sender woke the owner meanwhile.
     #[allow(dead_code, reason = "a shard on a plain thread is not polled")]
     pub(crate) fn stay_asleep(&self, waker: &Waker) -> bool {
         self.waker.register(waker);
         !self.is_awake()
     }
 
-    /// The owner goes on.
+    /// Called by the owner when it stops sleeping.
     #[inline]
-    pub(crate) fn wake_up(&self) {
+    pub(crate) fn set_awake(&self) {
         self.sleeps_until.store(AWAKE, Ordering::Relaxed);
     }
 
@@ -112,24 +117,25 @@ impl Doorbell {
         self.sleeps_until.load(Ordering::Relaxed) == AWAKE
     }
 
+    /// Wakes the owner if its sleep is still the one until `until`.
     #[cold]
-    fn wake(&self, until: u64) -> Ring {
-        // Acquire: pairs with the store in `fall_asleep`, so that the waker is there.
+    fn wake_from(&self, until: u64) -> WakeUp {
+        // Acquire: pairs with the store in `sleep`, so that the waker is there.
         let won =
             self.sleeps_until.compare_exchange(until, AWAKE, Ordering::Acquire, Ordering::Relaxed);
         if won.is_err() {
-            return Ring::Saved;
+            return WakeUp::Saved;
         }
         self.waker.wake();
-        Ring::Rung
+        WakeUp::Made
     }
 }
 
-/// Says that something lies in a shard's mailbox, so that the shard need not lock the mailbox to
-/// know.
+/// The flag of a shard's mailbox: set while mail waits, so that the shard locks the mailbox only
+/// then.
 ///
-/// Relaxed throughout: the flag carries nothing. The mail was put into the mailbox under its lock
-/// before, and is taken under that lock afterwards.
+/// Relaxed throughout: the flag orders nothing. The sender puts the mail into the mailbox under its
+/// lock before it sets the flag, and the owner takes the mail under that lock afterwards.
 #[derive(Debug)]
 pub(crate) struct MailFlag(CachePadded<AtomicBool>);
 
@@ -138,19 +144,20 @@ impl MailFlag {
         Self(CachePadded::new(AtomicBool::new(false)))
     }
 
-    /// The sender's column, from the push on: after the mail was put into the mailbox.
+    /// The sender's column, with the flag as the push. The sender calls it after it has put the
+    /// mail into the mailbox.
     pub(crate) fn set(&self, doorbell: &Doorbell) {
         self.0.store(true, Ordering::Relaxed);
-        doorbell.ring();
+        doorbell.wake();
     }
 
-    /// Whether mail has come since the flag was last taken.
+    /// Whether a sender has set the flag since the owner last took it.
     #[inline]
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Clears the flag and says whether it was set. The owner must look into the mailbox next.
+    /// Clears the flag and returns whether it was set. If so, the owner must take the mail next.
     #[inline]
     pub(crate) fn take(&self) -> bool {
         self.is_set() && self.0.swap(false, Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! What a service can be told before it starts.
+//! The settings of a service, and its start.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use corewheel_shard::WheelKind;
 
 use super::options::Options;
-use crate::clock::Clock;
+use crate::clock::ManualClock;
 use crate::face::Directory;
 use crate::face::callback::{Fired, Handler};
 use crate::face::timers::Timers;
@@ -21,7 +21,8 @@ use crate::values::settings::{Placement, Runtime, Settings, TurnBudget};
 /// Collects the settings of a service; made by [`TimerService::builder`].
 ///
 /// ```
-/// use corewheel::{Runtime, ShutdownPolicy, TimerService, TurnBudget};
+/// use corewheel::settings::TurnBudget;
+/// use corewheel::{Runtime, ShutdownPolicy, TimerService};
 /// use std::time::Duration;
 ///
 /// let builder = TimerService::builder()
@@ -35,7 +36,7 @@ use crate::values::settings::{Placement, Runtime, Settings, TurnBudget};
 /// assert!(refused.to_string().contains("tick is 10µs, but it must be between 100µs and 1s"));
 ///
 /// let service = builder.start()?;
-/// assert_eq!((service.shards().count(), service.runtime()), (2, "thread"));
+/// assert_eq!((service.shard_count(), service.runtime()), (2, Some(Runtime::Thread)));
 /// service.shutdown(ShutdownPolicy::Drop)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -50,7 +51,9 @@ impl TimerServiceBuilder {
         Self { options: Options::default() }
     }
 
-    /// How many shards, 1 to 1,024. By default one for each core that the process may use.
+    /// How many shards, 1 to 1,024. By default one for each core that the process may use. Without
+    /// the feature `pinning` the default is what the standard library calls the available
+    /// parallelism, which also respects the process's quota of processor time.
     pub fn shards(mut self, count: usize) -> Self {
         self.options.shards = Some(count);
         self
@@ -76,15 +79,15 @@ impl TimerServiceBuilder {
     }
 
     /// The most timers of one shard, 1 to 2³⁰; 2²⁰ by default. Memory for them is reserved at the
-    /// start and touched as it comes into use. Keys granted to clients count, up to a thirty-second
-    /// part for each.
+    /// start and touched as it comes into use. Slots that the shard has reserved for the next
+    /// timers of its clients count too, up to a thirty-second part of the capacity for each client.
     pub fn capacity(mut self, timers: u32) -> Self {
         self.options.capacity = timers;
         self
     }
 
     /// The most requests that wait in one lane, 1 to 2²⁰; 1,024 by default. Beyond it schedules are
-    /// refused as `Full`; cancels and resets wait with their sender.
+    /// refused as `Busy`; cancels and resets wait beside the lane.
     pub fn lane_capacity(mut self, requests: usize) -> Self {
         self.options.lane_capacity = requests;
         self
@@ -108,13 +111,14 @@ impl TimerServiceBuilder {
         self
     }
 
-    /// What the shards run on; [`Runtime`] says what each takes of memory and descriptors.
+    /// The runtime of the shards, [`Runtime::Auto`] by default; futures need another one. See
+    /// [`Runtime`] for the memory and descriptors that each takes.
     pub fn runtime(mut self, runtime: Runtime) -> Self {
         self.options.runtime = runtime;
         self
     }
 
-    /// Where the shards' threads run.
+    /// Where the shards' threads run. To pin them needs the feature `pinning`.
     pub fn placement(mut self, placement: Placement) -> Self {
         self.options.placement = placement;
         self
@@ -134,7 +138,7 @@ impl TimerServiceBuilder {
         self
     }
 
-    /// A class of timers, to be told apart in the statistics; at most 64 of them, each once.
+    /// A class of timers, counted on its own in the statistics; at most 64 of them, each once.
     pub fn class(mut self, class: TimerClass) -> Self {
         self.options.classes.push(class);
         self
@@ -145,34 +149,33 @@ impl TimerServiceBuilder {
         classes.into_iter().fold(self, Self::class)
     }
 
-    /// The clock, for tests. A clock that is moved by hand goes with
-    /// [`start_attached`](Self::start_attached) only.
-    pub fn clock(mut self, clock: Clock) -> Self {
-        self.options.clock = clock;
+    /// A clock that a test moves, in place of the monotonic clock of the system. It is refused
+    /// unless the service is made with [`start_attached`](Self::start_attached).
+    pub fn clock(mut self, clock: &ManualClock) -> Self {
+        self.options.clock = clock.clock();
         self
     }
 
     /// Starts a service whose timers hold callbacks and futures.
     ///
-    /// Either all shards run when this returns, or none does. With [`Runtime::Auto`] a runtime that
-    /// does not get what it needs of the host is passed over, before any handler is made.
+    /// Either all shards run when this returns, or none does.
     ///
     /// # Errors
     ///
-    /// A setting that is out of its limits, or what keeps the shards from running.
+    /// `Config` for a setting that is out of its limits; else why the shards cannot run.
     pub fn start(self) -> Result<TimerService, StartError> {
-        self.start_with(|_| no_tasks)
+        self.start_with(|_| |fired: Fired<Infallible>, _: &Timers| match fired.payload {})
     }
 
     /// Starts a service with typed timers. `make_handler` is called on each shard's thread, and
-    /// what it returns gets the timers of that shard.
+    /// the handler that it returns gets the values of that shard's timers.
     ///
-    /// Either all shards run when this returns, or none does. With [`Runtime::Auto`] a runtime that
-    /// does not get what it needs of the host is passed over, before any handler is made.
+    /// Either all shards run when this returns, or none does. No handler is made on a runtime that
+    /// does not get what it needs of the host.
     ///
     /// # Errors
     ///
-    /// A setting that is out of its limits, or what keeps the shards from running.
+    /// `Config` for a setting that is out of its limits; else why the shards cannot run.
     pub fn start_with<T, H>(
         self,
         make_handler: impl Fn(ShardId) -> H + Send + Sync + 'static,
@@ -195,12 +198,7 @@ impl TimerServiceBuilder {
         let settings: Settings = self.options.check(true)?;
         let unattached = vec![true; settings.shards];
         let reason = start::ATTACHED_REASON.to_owned();
-        let directory = Directory::new(settings, self.options.clock, start::ATTACHED, reason);
+        let directory = Directory::new(settings, self.options.clock, None, reason);
         Ok(TimerService::new(Arc::new(directory), Vec::new(), unattached))
     }
-}
-
-/// The handler of a service without typed timers.
-pub fn no_tasks(fired: Fired<Infallible>, _: &Timers) {
-    match fired.task {}
 }

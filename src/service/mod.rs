@@ -1,12 +1,15 @@
 //! The service: asked for clients, futures and statistics, and shut down.
 
 pub(crate) mod builder;
+mod cpus;
 mod options;
 pub(crate) mod start;
 
 use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -16,23 +19,25 @@ use crate::directory::here::is_shard_thread;
 use crate::driver::attach::Attachment;
 use crate::face::Directory;
 use crate::face::client::Client;
+use crate::face::reply::Reply;
 use crate::face::report::{ShardReport, ShutdownReport};
 use crate::face::stored::{Job, LocalFuture, Stored};
 use crate::face::timers::Timers;
 use crate::service::builder::TimerServiceBuilder;
 use crate::shard::request::{Control, ShutdownOrder};
 use crate::shard::shutdown::Report;
-use crate::stats::ServiceStats;
-use crate::values::error::{AttachError, Closed, ShutdownError, SpawnError, WaitError};
+use crate::stats::{ServiceStats, StatsSource};
+use crate::values::error::{ReplyError, ShardError, ShutdownError};
 use crate::values::handle::ShardId;
 use crate::values::scale::Scale;
+use crate::values::settings::Runtime;
 use crate::values::shutdown::ShutdownPolicy;
 
 /// Timers on several cores: a shard for each, which only its own thread touches, and lanes between
 /// them.
 ///
-/// Built by [`builder`](Self::builder). `T` is what typed timers hold; without one, timers hold
-/// callbacks and futures only.
+/// Built by [`builder`](Self::builder). `T` is the type of the values that timers carry; without
+/// one, timers carry callbacks and futures only.
 ///
 /// Dropped without a [`shutdown`](Self::shutdown), it ends its shards and logs how many timers were
 /// lost.
@@ -40,12 +45,13 @@ use crate::values::shutdown::ShutdownPolicy;
 /// ```
 /// use std::sync::mpsc;
 /// use std::time::Duration;
-/// use corewheel::{ShardId, ShutdownPolicy, TimerService};
+/// use corewheel::{ShutdownPolicy, TimerService};
 ///
-/// let service = TimerService::builder().shards(1).start()?;
+/// let service = TimerService::builder().shards(2).start()?;
 /// let client = service.client();
 /// let (sender, fired) = mpsc::channel();
-/// client.schedule_fn_on(ShardId::new(0), Duration::from_millis(5), move |_| {
+/// let connection = 7;
+/// client.shard(client.shard_for(connection)).schedule_fn(Duration::from_millis(5), move |_| {
 ///     sender.send("five milliseconds later").unwrap();
 /// })?;
 /// assert_eq!(fired.recv()?, "five milliseconds later");
@@ -57,6 +63,26 @@ pub struct TimerService<T: Send + 'static = Infallible> {
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// For each shard, whether it is still to be attached; empty if the service runs them itself.
     unattached: Mutex<Vec<bool>>,
+}
+
+/// Replies for a spawned future. A panic of the future goes on to the shard, which counts it.
+struct PanicReporter<R>(Option<oneshot::Sender<Result<R, ReplyError>>>);
+
+impl<R> PanicReporter<R> {
+    /// Runs code of the future, and replies if it panics.
+    fn watch<O>(&mut self, run: impl FnOnce() -> O) -> O {
+        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+            self.send(Err(ReplyError::Panicked));
+            resume_unwind(panic)
+        })
+    }
+
+    fn send(&mut self, result: Result<R, ReplyError>) {
+        if let Some(sender) = self.0.take() {
+            // The caller may have dropped the reply.
+            drop(sender.send(result));
+        }
+    }
 }
 
 /// A report that a shard still owes.
@@ -105,32 +131,47 @@ impl<T: Send + 'static> TimerService<T> {
         self.directory.shards()
     }
 
-    /// What each shard has done so far. Takes no lock that a turn takes; costs the shards nothing.
+    /// How many shards the service has.
+    pub fn shard_count(&self) -> usize {
+        self.directory.shard_count()
+    }
+
+    /// The shard for a key: `hash % shard_count`. The hash may be the number of a connection, or
+    /// come from a [`Hasher`](std::hash::Hasher); equal hashes name the same shard on every thread,
+    /// as long as the service has as many shards.
+    pub fn shard_for(&self, hash: u64) -> ShardId {
+        self.directory.shard_for(hash)
+    }
+
+    /// The statistics of the shards at this moment. Takes no lock that a turn takes, and costs the
+    /// shards nothing.
     pub fn stats(&self) -> ServiceStats {
         self.directory.stats()
     }
 
-    /// A source of statistics that outlives this handle, for an endpoint.
+    /// A source of statistics that outlives this service handle, for an endpoint.
     pub fn stats_source(&self) -> StatsSource {
         let directory = Arc::clone(&self.directory);
-        StatsSource(Arc::new(move || directory.stats()))
+        StatsSource::new(move || directory.stats())
     }
 
-    /// Sets by what all shards scale their [`ScaledTimeouts`](crate::ScaledTimeouts), as
-    /// [`Client::set_scale_on`] does for one. Those that are shut down or dead are passed over.
+    /// Sets the scale of all [`ScaledTimeouts`](crate::scaled::ScaledTimeouts) of all shards, as
+    /// [`RemoteTimers::set_scale`](crate::RemoteTimers::set_scale) does for one. Shards that have
+    /// ended are skipped.
     pub fn set_scale(&self, scale: Scale) {
         for shard in self.directory.shards() {
             let _closed = self.directory.set_scale(shard, scale);
         }
     }
 
-    /// What the shards run on: `glommio`, `tokio`, `thread` or `attached`.
-    pub fn runtime(&self) -> &'static str {
+    /// The runtime of the shards: [`Glommio`](Runtime::Glommio), [`Tokio`](Runtime::Tokio) or
+    /// [`Thread`](Runtime::Thread). `None` if the service was built with
+    /// [`start_attached`](TimerServiceBuilder::start_attached), as the user drives the shards.
+    pub fn runtime(&self) -> Option<Runtime> {
         self.directory.runtime
     }
 
-    /// Why they run on that: `asked for`, or what [`Runtime::Auto`](crate::Runtime::Auto) found
-    /// out.
+    /// Why the shards have that runtime: `asked for`, or what the start found out about the host.
     pub fn runtime_reason(&self) -> &str {
         &self.directory.runtime_reason
     }
@@ -140,68 +181,82 @@ impl<T: Send + 'static> TimerService<T> {
         self.directory.time.now()
     }
 
-    /// Starts a future on a shard's core: `start` is called there, with the shard's timers, and
-    /// what it returns is spawned on the shard's executor.
+    /// Starts a future on a shard: `start` is called on the shard's thread with the shard's timers,
+    /// and the future that it returns is spawned on the shard's executor.
     ///
-    /// The returned future waits for the output; dropping it leaves the task running.
+    /// The returned [`Reply`] gives the future's output, or [`ReplyError::Panicked`] if the future
+    /// panicked; dropping the reply leaves the future running.
+    ///
+    /// A future can use the sockets and files of the executor that it runs on, glommio's or
+    /// tokio's, so the builder decides which executor that is: [`Runtime::Glommio`] or
+    /// [`Runtime::Tokio`], or [`Runtime::GlommioOrTokio`] for futures that run on both. With
+    /// [`Runtime::Auto`] no future is accepted.
     ///
     /// When the shard is shut down, its spawned futures end with it, on every executor, those
     /// included that a shard is attached to: each future is polled once more after the timers have
-    /// ended, so that one that waits for the shard sees that it is closed, and is then dropped. A
-    /// caller that waits for the output of a future that was not done is answered `Closed`. So the
-    /// future of a [`begin_shutdown`](Self::begin_shutdown) is to be awaited somewhere else: it is
-    /// dropped with the spawned future that awaits it. A task that is to outlive the shard is one
-    /// for the executor's own `spawn_local`; glommio drops no task of its own that is not done.
+    /// ended, so that one that waits for the shard sees that it is closed, and is then dropped. The
+    /// reply of a future that was not done is [`ReplyError::Closed`]. So the future of a
+    /// [`begin_shutdown`](Self::begin_shutdown) is awaited elsewhere: it is dropped with the
+    /// spawned future that awaits it. A task that outlives the shard is spawned by the executor's
+    /// own `spawn_local`; glommio drops no task of its own that is not done.
     ///
     /// # Errors
     ///
-    /// `NoExecutor` where shards are plain threads or own loops, `Closed` after the end.
+    /// `RuntimeNotChosen` with [`Runtime::Auto`]; `NoExecutor` where the shard is a plain thread,
+    /// an own loop or not attached yet; `NoSuchShard`; `Closed` after the end.
     pub fn spawn_on<F, R>(
         &self,
         shard: ShardId,
         start: impl FnOnce(Timers<T>) -> F + Send + 'static,
-    ) -> Result<Spawned<R>, SpawnError>
+    ) -> Result<Reply<R>, ShardError>
     where
         F: Future<Output = R> + 'static,
         R: Send + 'static,
     {
-        let post = self.directory.post(shard).ok_or(SpawnError::Closed)?;
+        let post = self.directory.post(shard).ok_or(ShardError::NoSuchShard(shard))?;
         if post.mailbox.is_closed() {
-            return Err(SpawnError::Closed);
+            return Err(ShardError::Closed);
+        }
+        if !self.directory.settings.is_runtime_chosen {
+            return Err(ShardError::RuntimeNotChosen);
         }
         if !post.has_executor() {
-            return Err(SpawnError::NoExecutor);
+            return Err(ShardError::NoExecutor);
         }
-        let (sender, output) = oneshot::channel();
+        let (sender, output) = Reply::of_result();
         let job = move |timers| -> LocalFuture {
-            let future = start(timers);
-            // The caller may have dropped its end.
-            Box::pin(async move { drop(sender.send(future.await)) })
+            let mut sender = PanicReporter(Some(sender));
+            let future = sender.watch(|| start(timers));
+            Box::pin(async move {
+                let mut future = pin!(future);
+                let output = poll_fn(|cx| sender.watch(|| future.as_mut().poll(cx))).await;
+                sender.send(Ok(output));
+            })
         };
         let job = Control::Job(Box::new(job) as Job<T>);
-        post.mailbox.send(job, &post.doorbell).map_err(|_| SpawnError::Closed)?;
-        Ok(Spawned(output))
+        post.mailbox.send(job, &post.doorbell).map_err(|_| ShardError::Closed)?;
+        Ok(output)
     }
 
     /// Takes hold of a shard of a service that was built with
     /// [`start_attached`](TimerServiceBuilder::start_attached), to drive it in an executor or a
-    /// loop that is there already. Once for each shard, from any thread; until then what is sent to
-    /// the shard is refused as `Full`.
+    /// loop that is there already. Once for each shard, from any thread; until then each timer that
+    /// is sent to the shard is refused as `Busy`.
     ///
     /// # Errors
     ///
-    /// The service is not of that kind, there is no such shard, or it was attached before.
-    pub fn attach(&self, shard: ShardId) -> Result<Attachment<T>, AttachError> {
+    /// `NotAttachable`, `NoSuchShard`, `AlreadyAttached`; `Closed` after the end.
+    pub fn attach(&self, shard: ShardId) -> Result<Attachment<T>, ShardError> {
         let mut unattached = self.unattached.lock().unwrap_or_else(PoisonError::into_inner);
         if unattached.is_empty() {
-            return Err(AttachError::NotAttachable);
+            return Err(ShardError::NotAttachable);
         }
-        let free = unattached.get_mut(shard.index()).ok_or(AttachError::NoSuchShard(shard))?;
+        let free = unattached.get_mut(shard.index()).ok_or(ShardError::NoSuchShard(shard))?;
         if self.directory.post(shard).is_none_or(|post| post.mailbox.is_closed()) {
-            return Err(AttachError::Closed);
+            return Err(ShardError::Closed);
         }
         if !std::mem::take(free) {
-            return Err(AttachError::AlreadyAttached(shard));
+            return Err(ShardError::AlreadyAttached(shard));
         }
         Ok(Attachment::new(Arc::clone(&self.directory), shard))
     }
@@ -259,7 +314,7 @@ impl<T: Send + 'static> TimerService<T> {
         &self,
         policy: ShutdownPolicy,
     ) -> Result<Vec<(ShardId, PendingReport<T>)>, ShutdownError> {
-        // Relaxed: one of those who try gets to do it, and the others learn nothing else.
+        // Relaxed: only one caller gets `false`, and no other data is read by it.
         if self.directory.shut_down.swap(true, Ordering::Relaxed) {
             return Err(ShutdownError::AlreadyShutDown);
         }
@@ -330,7 +385,7 @@ impl<T: Send + 'static> Drop for TimerService<T> {
         ALIVE.fetch_sub(1, Ordering::Relaxed);
         let Ok(reports) = self.order_shutdown(ShutdownPolicy::Drop) else { return };
         let name = &self.directory.settings.name;
-        if is_shard_thread() || self.directory.runtime == start::ATTACHED {
+        if is_shard_thread() || self.directory.runtime.is_none() {
             // It cannot be waited for here. The shards see the order in their next turn.
             let pending: u64 = self.stats().shards.iter().map(|shard| shard.counts.pending).sum();
             if pending > 0 {
@@ -354,56 +409,5 @@ impl<T: Send + 'static> fmt::Debug for TimerService<T> {
             .field("runtime", &self.directory.runtime)
             .field("shards", &self.directory.settings.shards)
             .finish_non_exhaustive()
-    }
-}
-
-/// Reads a service's statistics, from any thread and after the service's handle is gone.
-#[derive(Clone)]
-pub struct StatsSource(Arc<dyn Fn() -> ServiceStats + Send + Sync>);
-
-impl StatsSource {
-    /// What each shard has done so far.
-    pub fn read(&self) -> ServiceStats {
-        (self.0)()
-    }
-}
-
-impl fmt::Debug for StatsSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("StatsSource(..)")
-    }
-}
-
-/// The output of a future that runs on a shard; made by [`TimerService::spawn_on`].
-#[must_use = "it holds the output; drop it on purpose to let the task go its way"]
-pub struct Spawned<R>(oneshot::Receiver<R>);
-
-impl<R> Spawned<R> {
-    /// Blocks this thread until the future is done.
-    ///
-    /// # Errors
-    ///
-    /// `Closed` if the shard ended, or the future panicked, before it was done; `OnShard` on a
-    /// thread that drives a shard of any service, where waiting could not end.
-    pub fn wait(self) -> Result<R, WaitError> {
-        if is_shard_thread() {
-            return Err(WaitError::OnShard);
-        }
-        self.0.recv().map_err(|_| WaitError::Closed)
-    }
-}
-
-impl<R> IntoFuture for Spawned<R> {
-    type Output = Result<R, Closed>;
-    type IntoFuture = crate::face::client::AnswerFuture<R>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        crate::face::client::AnswerFuture::new(self.0)
-    }
-}
-
-impl<R> fmt::Debug for Spawned<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Spawned(..)")
     }
 }

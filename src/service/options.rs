@@ -1,4 +1,4 @@
-//! What a builder has been told, its defaults and its limits.
+//! The options of a builder, their defaults and their limits.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -6,13 +6,14 @@ use std::time::Duration;
 use corewheel_shard::{ShardConfig, Tick, TickLength, WheelKind};
 
 use crate::clock::{Clock, saturating_nanos};
+use crate::service::cpus;
 use crate::values::capacity::no_memory;
 use crate::values::class::{Classes, label_limit};
 use crate::values::error::ConfigError;
 use crate::values::handle::ShardId;
 use crate::values::settings::{Placement, Runtime, Settings, TurnBudget};
 
-/// What a builder collects.
+/// The options that a builder collects.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) shards: Option<usize>,
@@ -63,7 +64,7 @@ const GRANT_SHARE: usize = 32;
 
 impl Options {
     pub(crate) fn check(&self, attached: bool) -> Result<Settings, ConfigError> {
-        let allowed = allowed_cpus();
+        let allowed = cpus::allowed();
         let shards = self.check_shards(&allowed)?;
         self.check_range()?;
         self.classes.check()?;
@@ -96,13 +97,18 @@ impl Options {
             overrun: self.overrun,
             name: self.name.clone(),
             spin: self.spin,
+            is_runtime_chosen: attached || self.runtime != Runtime::Auto,
             classes: self.classes.clone(),
-            cpus: if attached { Vec::new() } else { self.check_placement(shards, &allowed)? },
+            cpus: if attached {
+                Vec::new()
+            } else {
+                self.check_placement(shards, &allowed, cpus::CAN_PIN)?
+            },
         })
     }
 
     fn check_shards(&self, allowed: &[usize]) -> Result<usize, ConfigError> {
-        let shards = self.shards.unwrap_or(allowed.len().max(1));
+        let shards = self.shards.unwrap_or_else(|| cpus::count(allowed));
         if shards == 0 || shards > ShardId::COUNT_MAX {
             let limit = format!("it must be between 1 and {}", ShardId::COUNT_MAX);
             return Err(ConfigError::new("shards", shards, limit, "use one for each core at most"));
@@ -155,9 +161,16 @@ impl Options {
         &self,
         shards: usize,
         allowed: &[usize],
+        can_pin: bool,
     ) -> Result<Vec<Option<usize>>, ConfigError> {
         match &self.placement {
             Placement::Unpinned => Ok(vec![None; shards]),
+            Placement::Pinned | Placement::Cpus(_) if !can_pin => Err(ConfigError::new(
+                "placement",
+                &self.placement,
+                "this build cannot pin threads",
+                "turn on the feature `pinning` of this crate, or use Placement::Unpinned",
+            )),
             Placement::Pinned if allowed.is_empty() => Ok(vec![None; shards]),
             Placement::Pinned => {
                 if shards > allowed.len() {
@@ -190,11 +203,6 @@ impl Options {
     }
 }
 
-/// The cpus that this process may use; none where the system does not tell.
-fn allowed_cpus() -> Vec<usize> {
-    core_affinity::get_core_ids().unwrap_or_default().into_iter().map(|core| core.id).collect()
-}
-
 /// An error of the shard's configuration, in the builder's words.
 fn from_shard(error: corewheel_shard::ConfigError) -> ConfigError {
     use corewheel_shard::ConfigError as Shard;
@@ -222,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_setting_is_refused_by_name() {
+    fn bad_setting_is_refused_by_its_name() {
         check(|o| o.shards = Some(0), "shards");
         check(|o| o.shards = Some(100_000), "shards");
         check(|o| o.tick = Duration::ZERO, "tick");
@@ -245,11 +253,11 @@ mod tests {
             o.placement = Placement::Cpus(vec![1_000_000]);
         };
         check(far, "placement");
-        check(|o| o.clock = crate::ManualClock::new().clock(), "clock");
+        check(|o| o.clock = crate::clock::ManualClock::new().clock(), "clock");
     }
 
     #[test]
-    fn the_defaults_are_good() {
+    fn defaults_are_accepted() {
         let settings = Options::default().check(false).unwrap();
         assert!(settings.shards >= 1);
         assert_eq!(settings.cpus.len(), settings.shards);
@@ -257,7 +265,21 @@ mod tests {
     }
 
     #[test]
-    fn one_client_cannot_hold_a_small_shard_in_keys() {
+    fn pinning_in_a_build_without_it_is_refused_and_names_the_feature() {
+        let place = |placement| {
+            let options = Options { placement, ..Options::default() };
+            options.check_placement(2, &[], false)
+        };
+        assert_eq!(place(Placement::Unpinned).unwrap(), [None, None]);
+        for placement in [Placement::Pinned, Placement::Cpus(vec![0, 1])] {
+            let error = place(placement).unwrap_err();
+            assert_eq!(error.field(), "placement");
+            assert!(error.to_string().contains("the feature `pinning`"), "{error}");
+        }
+    }
+
+    #[test]
+    fn client_of_small_shard_is_granted_one_key() {
         let options = Options { capacity: 4, ..Options::default() };
         assert_eq!(options.check(false).unwrap().grant_window, 1);
     }

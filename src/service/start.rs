@@ -2,7 +2,7 @@
 //!
 //! A start has two phases. First each thread makes its executor; only when all executors are there
 //! does each thread make its shard and its handler. So a runtime that does not get what it needs of
-//! the host has run no code of the user, and with [`Runtime::Auto`] the next runtime is tried.
+//! the host has run no code of the user, and the next runtime can be tried.
 //!
 //! Invariants: each thread of a start reports exactly once in each phase that it enters, also when
 //! it panics, so the thread that starts the service never waits for ever.
@@ -10,29 +10,26 @@
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
-use core_affinity::CoreId;
-
 use crate::clock::Clock;
 use crate::driver::limits::{self, Needs};
-use crate::driver::{self, Driven, Kept};
+use crate::driver::{self, Driven};
 use crate::face::callback::Handler;
+use crate::face::host::OwnedHandler;
 use crate::face::{Core, Directory};
-use crate::service::TimerService;
+use crate::service::{TimerService, cpus};
 #[cfg(any(feature = "tokio", all(feature = "glommio", target_os = "linux")))]
 use crate::values::contain::attempt;
 use crate::values::error::StartError;
 use crate::values::handle::ShardId;
 use crate::values::settings::{Runtime, Settings};
 
-/// What a service that starts no threads is said to run on.
-pub(crate) const ATTACHED: &str = "attached";
-/// Why it is said to run on that.
-pub(crate) const ATTACHED_REASON: &str = "others drive the shards";
+/// Why a service that starts no threads has no runtime.
+pub(crate) const ATTACHED_REASON: &str = "the shards are attached to loops of the user";
 
 /// Address space for all that is small, so that no allocation of a few bytes fails.
 const HEADROOM: usize = 1 << 20;
 
-/// What the shards' threads run.
+/// The loop that the shards' threads run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Engine {
     #[cfg(all(feature = "glommio", target_os = "linux"))]
@@ -76,13 +73,13 @@ impl Engine {
         }
     }
 
-    fn name(self) -> &'static str {
+    fn runtime(self) -> Runtime {
         match self {
             #[cfg(all(feature = "glommio", target_os = "linux"))]
-            Self::Glommio => "glommio",
+            Self::Glommio => Runtime::Glommio,
             #[cfg(feature = "tokio")]
-            Self::Tokio => "tokio",
-            Self::Thread => "thread",
+            Self::Tokio => Runtime::Tokio,
+            Self::Thread => Runtime::Thread,
         }
     }
 
@@ -106,6 +103,13 @@ enum Failure {
     Shards(StartError),
 }
 
+impl Failure {
+    fn into_error(self) -> StartError {
+        let (Self::Executors(error) | Self::Shards(error)) = self;
+        error
+    }
+}
+
 /// Starts all shards and waits until each one runs. If one does not, the others are ended again.
 pub(crate) fn start<T, H>(
     settings: &Settings,
@@ -120,33 +124,36 @@ where
     let make_handler = Arc::new(make_handler);
     let on = |engine: Engine, reason: String| {
         let checked = engine.check(settings.shards);
-        checked.map_err(|reason| Failure::Executors(unavailable(engine.name(), reason)))?;
-        let directory = Directory::new(settings.clone(), clock.clone(), engine.name(), reason);
+        checked
+            .map_err(|reason| Failure::Executors(unavailable(engine.runtime().name(), reason)))?;
+        let directory =
+            Directory::new(settings.clone(), clock.clone(), Some(engine.runtime()), reason);
         start_on(engine, Arc::new(directory), Arc::clone(&make_handler))
     };
-    let either = |(Failure::Executors(error) | Failure::Shards(error))| error;
-    let of = |name, engine: Result<Engine, &str>| match engine {
-        Ok(engine) => on(engine, "asked for".to_owned()).map_err(either),
-        Err(reason) => Err(unavailable(name, reason.to_owned())),
+    let of = |runtime: Runtime, engine: Result<Engine, &str>| match engine {
+        Ok(engine) => on(engine, "asked for".to_owned()).map_err(Failure::into_error),
+        Err(reason) => Err(unavailable(runtime.name(), reason.to_owned())),
     };
     match runtime {
-        Runtime::Glommio => of("glommio", Engine::GLOMMIO),
-        Runtime::Tokio => of("tokio", Engine::TOKIO),
-        Runtime::Thread => of("thread", Ok(Engine::Thread)),
-        Runtime::Auto => start_first(on),
+        Runtime::Glommio => of(runtime, Engine::GLOMMIO),
+        Runtime::Tokio => of(runtime, Engine::TOKIO),
+        Runtime::Thread => of(runtime, Ok(Engine::Thread)),
+        Runtime::GlommioOrTokio => start_first(on, None),
+        Runtime::Auto => start_first(on, Some(Engine::Thread)),
     }
 }
 
-/// Starts on the first runtime that gets what it needs here.
+/// Starts on the first executor that gets what it needs here, or else on `last`.
 fn start_first<T: Send + 'static>(
     on: impl Fn(Engine, String) -> Result<TimerService<T>, Failure>,
+    last: Option<Engine>,
 ) -> Result<TimerService<T>, StartError> {
     let mut reasons: Vec<String> = Vec::new();
     for (name, engine) in [("glommio", Engine::GLOMMIO), ("tokio", Engine::TOKIO)] {
         let because =
             if reasons.is_empty() { "io_uring works".to_owned() } else { reasons.join("; ") };
         let not = match engine.map(|engine| on(engine, because)) {
-            Ok(Ok(service)) => return Ok(chosen(service)),
+            Ok(Ok(service)) => return Ok(log_choice(service)),
             Ok(Err(Failure::Shards(error))) => return Err(error),
             Ok(Err(Failure::Executors(StartError::Runtime { reason, .. }))) => reason,
             Ok(Err(Failure::Executors(error))) => error.to_string(),
@@ -154,14 +161,15 @@ fn start_first<T: Send + 'static>(
         };
         reasons.push(format!("not {name}: {not}"));
     }
-    match on(Engine::Thread, reasons.join("; ")) {
-        Ok(service) => Ok(chosen(service)),
-        Err(Failure::Executors(error) | Failure::Shards(error)) => Err(error),
+    let reasons = reasons.join("; ");
+    match last {
+        Some(engine) => on(engine, reasons).map(log_choice).map_err(Failure::into_error),
+        None => Err(unavailable(Runtime::GlommioOrTokio.name(), reasons)),
     }
 }
 
-fn chosen<T: Send + 'static>(service: TimerService<T>) -> TimerService<T> {
-    let (runtime, reason) = (service.runtime(), service.runtime_reason());
+fn log_choice<T: Send + 'static>(service: TimerService<T>) -> TimerService<T> {
+    let (runtime, reason) = (service.runtime().map(Runtime::name), service.runtime_reason());
     tracing::info!(runtime, reason, "the runtime was chosen");
     service
 }
@@ -322,7 +330,7 @@ fn run_shard<T, H>(
 fn with_shard<T, H>(
     opened: Result<(Driven<T>, H), StartError>,
     report: Report,
-    run: impl FnOnce(Driven<T>, Kept<H>),
+    run: impl FnOnce(Driven<T>, OwnedHandler<H>),
 ) where
     T: Send + 'static,
     H: Handler<T>,
@@ -330,19 +338,19 @@ fn with_shard<T, H>(
     match opened {
         Err(error) => report.finish(Err(error)),
         Ok((driven, handler)) => {
-            // Outlives the executor, whatever it does with the driver's future when it dies.
+            // Outlives the executor, which may keep the driver's future for ever.
             let last = driven.guard();
             report.finish(Ok(()));
-            run(driven, Kept::new(handler));
+            run(driven, OwnedHandler::new(handler));
             drop(last);
         }
     }
 }
 
 fn pin(settings: &Settings, shard: ShardId) {
-    if let Some(id) = settings.cpus[shard.index()]
-        && !core_affinity::set_for_current(CoreId { id })
+    if let Some(cpu) = settings.cpus[shard.index()]
+        && !cpus::pin_to(cpu)
     {
-        tracing::warn!(shard = shard.number(), cpu = id, "the shard's thread could not be pinned");
+        tracing::warn!(shard = shard.number(), cpu, "the shard's thread could not be pinned");
     }
 }

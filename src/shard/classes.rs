@@ -1,44 +1,46 @@
-//! The class of each timer of a shard, beside its slab, and what is counted for each class.
+//! The class of each timer of a shard, in a table beside its slab, and the counts of each class.
 //!
-//! The timers of a class are in a list in the order in which they were scheduled, so that the
-//! oldest is the first, whatever ended before it. Cost: see [`crate::values::class`].
+//! Each class has a list of its timers in the order of scheduling, so that the first timer of the
+//! list is always the oldest. Cost: see [`crate::values::class`].
 
 use std::time::Duration;
 
 use super::Core;
 use super::payload::Payload;
 use super::slots::SlotLinks;
-use crate::stats::class::ClassCounts;
+use crate::stats::ClassStats;
 use crate::stats::publish::Published;
 use crate::values::class::{ClassId, TimerClass};
 use crate::values::list::List;
 
-/// How a timer has ended.
+/// The way in which a timer has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ended {
     Fired { late: bool },
     Cancelled,
     Returned,
+    Dropped,
 }
 
 pub(super) struct ClassTable {
-    /// For each slot, when its timer was scheduled and of which class it is. Empty until the first
-    /// one of any class comes.
+    /// For each slot the time when its timer was scheduled, and the class of the timer. Empty until
+    /// the first timer of any class is scheduled.
     links: SlotLinks,
-    classes: Box<[Account]>,
-    /// A bit for each class that has changed since it was published.
+    classes: Box<[Class]>,
+    /// One bit for each class, set if its counts have changed since they were published.
     changed: u64,
-    /// How many slots there are.
+    /// The number of slots.
     capacity: usize,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Account {
-    counts: ClassCounts,
+struct Class {
+    counts: ClassStats,
+    /// The pending timers of the class, oldest first.
     live: List,
 }
 
-impl ClassCounts {
+impl ClassStats {
     fn end(&mut self, how: Ended) {
         match how {
             Ended::Fired { late } => {
@@ -47,6 +49,7 @@ impl ClassCounts {
             }
             Ended::Cancelled => self.cancelled += 1,
             Ended::Returned => self.returned += 1,
+            Ended::Dropped => self.dropped += 1,
         }
     }
 }
@@ -56,7 +59,7 @@ const MICROS_MAX: u64 = (1 << 56) - 1;
 
 impl ClassTable {
     pub(super) fn new(classes: usize, capacity: u32) -> Self {
-        let classes = vec![Account::default(); classes].into_boxed_slice();
+        let classes = vec![Class::default(); classes].into_boxed_slice();
         Self { links: SlotLinks::default(), classes, changed: 0, capacity: capacity as usize }
     }
 
@@ -66,20 +69,21 @@ impl ClassTable {
         ClassId::from_bits(self.links.mark(index) as u8)
     }
 
-    /// A timer of a class is pending from now on. The first one of all makes the table.
+    /// Enters a timer of a class that was just scheduled. The first timer of any class makes the
+    /// table.
     pub(super) fn begin(&mut self, class: ClassId, index: u32, now: u64) {
         self.links.reserve(self.capacity);
         let since = (now / 1_000).min(MICROS_MAX);
         let links = &mut self.links;
-        let Some(account) = class.index().and_then(|at| self.classes.get_mut(at)) else { return };
-        account.counts.scheduled += 1;
-        account.counts.live += 1;
+        let Some(entry) = class.index().and_then(|at| self.classes.get_mut(at)) else { return };
+        entry.counts.scheduled += 1;
+        entry.counts.live += 1;
         links.set_mark(index, since << 8 | u64::from(class.bits()));
-        account.live.append(links, index);
+        entry.live.append(links, index);
         self.note_change(class);
     }
 
-    /// The timer in a slot is pending no more. Tells its class.
+    /// Removes the timer in a slot, which is no longer pending. Returns its class.
     #[inline]
     pub(super) fn end(&mut self, index: u32, how: Ended) -> ClassId {
         let class = self.class_of(index);
@@ -92,20 +96,20 @@ impl ClassTable {
     #[inline(never)]
     fn end_of(&mut self, class: ClassId, index: u32, how: Ended) {
         let links = &mut self.links;
-        let Some(account) = class.index().and_then(|at| self.classes.get_mut(at)) else { return };
-        account.live.remove(links, index);
+        let Some(entry) = class.index().and_then(|at| self.classes.get_mut(at)) else { return };
+        entry.live.remove(links, index);
         links.set_mark(index, 0);
-        account.counts.live -= 1;
-        account.counts.end(how);
+        entry.counts.live -= 1;
+        entry.counts.end(how);
         self.note_change(class);
     }
 
-    /// Counts something else for a class. Returns its counts.
+    /// Changes the counts of a class and returns them; `None` if `class` is no class.
     pub(super) fn count(
         &mut self,
         class: ClassId,
-        count: impl FnOnce(&mut ClassCounts),
-    ) -> Option<ClassCounts> {
+        count: impl FnOnce(&mut ClassStats),
+    ) -> Option<ClassStats> {
         let account = self.classes.get_mut(class.index()?)?;
         count(&mut account.counts);
         let counts = account.counts;
@@ -113,7 +117,7 @@ impl ClassTable {
         Some(counts)
     }
 
-    /// A timer that has ended before it was known to be of this class.
+    /// Counts a timer of a class that was cancelled before it came to the shard.
     pub(super) fn pass(&mut self, class: ClassId, how: Ended) {
         self.count(class, |counts| {
             counts.scheduled += 1;
@@ -121,10 +125,11 @@ impl ClassTable {
         });
     }
 
-    /// Stores the counts of the classes that have changed. To be called while counts are stored.
+    /// Stores the counts of the classes that have changed. The caller is storing the shard's
+    /// counts.
     #[inline]
     pub(super) fn publish(&mut self, published: &Published) {
-        // Apart, so that what publishes for all timers stays small.
+        // A function of its own, so that this one is small enough to be inlined.
         if self.changed != 0 {
             self.publish_changed(published);
         }
@@ -135,7 +140,7 @@ impl ClassTable {
         while self.changed != 0 {
             let index = self.changed.trailing_zeros() as usize;
             self.changed &= self.changed - 1;
-            let Account { counts, live } = &self.classes[index];
+            let Class { counts, live } = &self.classes[index];
             let since = live.first().map(|first| self.links.mark(first) >> 8);
             published.store_class(index, counts, since);
         }
@@ -151,6 +156,31 @@ impl ClassTable {
 const _: () = assert!(TimerClass::COUNT_MAX <= u64::BITS as usize);
 
 impl<P: Payload> Core<P> {
+    /// Counts something for a class, if there is one: how values begin and end that a container
+    /// holds beside the wheel.
+    pub(crate) fn count_class(&self, class: ClassId, count: impl FnOnce(&mut ClassStats)) {
+        if class.is_some() {
+            self.state.borrow_mut().classes.count(class, count);
+            self.publish_class();
+        }
+    }
+
+    /// Begins the delivery of a value of a container, so late in nanoseconds: counts it as a timer
+    /// that has fired, and its handler runs for its class.
+    pub(crate) fn begin_delivery(&self, class: ClassId, late: u64) {
+        let bound = self.directory.settings.lateness_bound.as_nanos();
+        let is_late = u64::from(u128::from(late) > bound);
+        let state = &mut *self.state.borrow_mut();
+        state.lateness.record(late);
+        state.counts.late += is_late;
+        state.classes.count(class, |counts| {
+            counts.live -= 1;
+            counts.fired += 1;
+            counts.late += is_late;
+        });
+        state.delivering = class;
+    }
+
     /// Counts a delivery that took too long for the class of its timer, and logs it: the first one
     /// and each that makes twice as many as were logged before.
     #[cold]
@@ -159,12 +189,12 @@ impl<P: Payload> Core<P> {
             let state = &mut *self.state.borrow_mut();
             state.classes.count(state.delivering, |counts| counts.overrun += 1)
         };
-        let Some(ClassCounts { overrun, .. }) = counts else { return };
+        let Some(ClassStats { overrun, .. }) = counts else { return };
         if overrun.is_power_of_two()
             && let Some(class) = self.directory.settings.classes.name(self.class_delivered())
         {
             let (shard, took) = (self.id.number(), Duration::from_nanos(took));
-            tracing::warn!(shard, class, ?took, overrun, "a timer's task took too long");
+            tracing::warn!(shard, class, ?took, overrun, "the delivery of a timer took too long");
         }
     }
 }

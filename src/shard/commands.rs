@@ -1,15 +1,17 @@
 //! The commands of a shard's own thread.
 
-use std::time::{Duration, Instant};
-
 use corewheel_shard::{CancelOutcome as ShardCancel, ResetOutcome as ShardReset, Tick, TimerKey};
 
 use super::payload::Payload;
 use super::{Core, State};
+use crate::clock::when::When;
 use crate::values::class::ClassId;
-use crate::values::error::{ScheduleError, ScheduleManyError};
 use crate::values::handle::TimerHandle;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
+use crate::values::refused::Refused;
+
+/// The timers of a [`Core::schedule_all`] that was refused.
+type RefusedTimers<D, V> = Refused<Vec<(D, V)>>;
 
 impl<P: Payload> Core<P> {
     /// Schedules a timer with a value.
@@ -19,14 +21,14 @@ impl<P: Payload> Core<P> {
         class: ClassId,
         deadline: Tick,
         value: P::Value,
-    ) -> Result<TimerHandle, ScheduleError<P::Value>> {
+    ) -> Result<TimerHandle, Refused<P::Value>> {
         if self.is_closed() {
-            return Err(ScheduleError::Closed(value));
+            return Err(Refused::Closed(value));
         }
         match self.schedule(class, deadline, P::of_value(value)) {
             Ok(key) => Ok(self.handle_of(key)),
             Err(payload) => match payload.into_value() {
-                Some(value) => Err(ScheduleError::Full(value)),
+                Some(value) => Err(Refused::Full(value)),
                 None => unreachable!("a refusal returns what was given"),
             },
         }
@@ -51,7 +53,7 @@ impl<P: Payload> Core<P> {
         scheduled
     }
 
-    /// A timer of a class was scheduled, or refused.
+    /// Counts a timer of a class that was scheduled, or refused (`None`).
     #[inline(never)]
     fn count_scheduled(&self, class: ClassId, key: Option<TimerKey>) {
         let now = self.nanos_near();
@@ -65,26 +67,26 @@ impl<P: Payload> Core<P> {
         self.publish_command();
     }
 
-    /// Schedules all of these, or none. The driver is woken once, when all are there.
+    /// Schedules all of these timers, or none. The driver is woken at most once, after the last.
     pub(crate) fn schedule_all<D>(
         &self,
         class: ClassId,
         timers: Vec<(D, P::Value)>,
         deadline_of: impl Fn(D) -> Tick,
-    ) -> Result<Vec<TimerHandle>, ScheduleManyError<(D, P::Value)>> {
+    ) -> Result<Vec<TimerHandle>, RefusedTimers<D, P::Value>> {
         if self.is_closed() {
-            return Err(ScheduleManyError::Closed(timers));
+            return Err(Refused::Closed(timers));
         }
         let now = if class.is_some() { self.nanos_near() } else { 0 };
         let mut earliest = Tick::NEVER;
         let handles: Vec<_> = {
             let State { wheel, counts, classes, .. } = &mut *self.state.borrow_mut();
-            // Without what is reserved for clients.
+            // Without the slots that are reserved for clients.
             let room = wheel.capacity() - wheel.len() - wheel.granted() - wheel.retired();
             if timers.len() > room {
                 counts.refused += 1;
                 classes.count(class, |counts| counts.refused += 1);
-                return Err(ScheduleManyError::Full(timers));
+                return Err(Refused::Full(timers));
             }
             let schedule = |(when, value)| {
                 let deadline = deadline_of(when);
@@ -103,19 +105,21 @@ impl<P: Payload> Core<P> {
         Ok(handles)
     }
 
-    /// Ends a timer. What was left of its time is counted from `now`.
+    /// Cancels a timer. The time until its deadline is counted from `now`.
     #[inline]
     pub(crate) fn cancel(&self, key: TimerKey, now: u64) -> CancelOutcome<P::Taken> {
         let outcome = self.state.borrow_mut().cancel(key);
         self.publish_command();
         match outcome {
-            ShardCancel::Cancelled { deadline, task } => match task.take_plain() {
-                // Most payloads are plain, and are not carried through what the others take.
-                Ok(task) => {
+            ShardCancel::Cancelled { deadline, payload } => match payload.take_plain() {
+                // Most payloads are plain and take this short path.
+                Ok(payload) => {
                     let remaining = self.time().remaining(deadline, now);
-                    CancelOutcome::Cancelled { remaining, task }
+                    CancelOutcome::Cancelled { remaining, payload }
                 }
-                Err(task) => self.finish_cancel(ShardCancel::Cancelled { deadline, task }, now),
+                Err(payload) => {
+                    self.finish_cancel(ShardCancel::Cancelled { deadline, payload }, now)
+                }
             },
             ShardCancel::Stale => self.cancel_migrated(key, now),
             outcome => self.finish_cancel(outcome, now),
@@ -128,38 +132,38 @@ impl<P: Payload> Core<P> {
         outcome
     }
 
-    /// Moves the deadline of a timer.
+    /// Changes the deadline of a timer.
     #[inline]
     pub(crate) fn reset(&self, key: TimerKey, deadline: Tick) -> ResetOutcome {
         let outcome = self.state.borrow_mut().wheel.reset(key, deadline);
         match outcome {
-            ShardReset::Moved => {
+            ShardReset::Reset => {
                 self.note_deadline(deadline);
-                ResetOutcome::Moved
+                ResetOutcome::Reset
             }
             ShardReset::Stale => self.reset_migrated(key, deadline),
             outcome => outcome.into(),
         }
     }
 
-    /// Ends a timer without reading a clock. Returns what it stored, if it had not fired; the
-    /// caller takes that out of the tables.
+    /// Cancels a timer without reading a clock. Returns its payload if it was pending; the caller
+    /// must take that out of the tables.
     #[inline]
     pub(crate) fn cancel_unread(&self, key: TimerKey) -> Option<P> {
         let outcome = self.state.borrow_mut().cancel(key);
         self.publish_command();
         match outcome {
-            ShardCancel::Cancelled { task, .. } => Some(task),
+            ShardCancel::Cancelled { payload, .. } => Some(payload),
             _ => None,
         }
     }
 
-    /// When a timer is due that is pending here.
+    /// The deadline of a timer; `None` if it is not pending here.
     pub(crate) fn deadline_of(&self, key: TimerKey) -> Option<Tick> {
         self.state.borrow().wheel.deadline(key)
     }
 
-    /// How many timers are pending here.
+    /// The number of timers that are pending here.
     pub(crate) fn pending(&self) -> usize {
         self.state.borrow().wheel.len()
     }
@@ -175,33 +179,19 @@ impl<P: Payload> Core<P> {
         self.state.borrow().classes.class_of(key.index())
     }
 
-    /// The class of the timer that is being delivered, if it has one.
+    /// The class of the timer that is being delivered; [`ClassId::NONE`] if it has no class.
     pub(crate) fn class_delivered(&self) -> ClassId {
         self.state.borrow().delivering
     }
 
-    /// What is delivered from now on counts for a class.
+    /// Sets the class for which the present delivery counts.
     pub(crate) fn deliver_as(&self, class: ClassId) {
         self.state.borrow_mut().delivering = class;
     }
 
-    /// Counts a delivery by how late it is, in nanoseconds.
-    pub(crate) fn note_lateness(&self, late: u64) {
-        let bound = self.directory.settings.lateness_bound.as_nanos();
-        let state = &mut *self.state.borrow_mut();
-        state.lateness.record(late);
-        state.counts.late += u64::from(u128::from(late) > bound);
-    }
-
-    /// The deadline that is `delay` from now.
+    /// The tick at which something is due.
     #[inline]
-    pub(crate) fn deadline_after(&self, delay: Duration) -> Tick {
-        self.time().deadline_after(self.nanos_near(), delay)
-    }
-
-    /// The deadline of what is due at an instant.
-    #[inline]
-    pub(crate) fn deadline_at(&self, at: Instant) -> Tick {
-        self.time().deadline_at(at)
+    pub(crate) fn tick_of(&self, when: impl When) -> Tick {
+        self.time().tick_of(when, || self.nanos_near())
     }
 }

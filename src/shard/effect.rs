@@ -1,5 +1,5 @@
-//! What is left to do when the state of a shard is not borrowed any more: dropping payloads,
-//! sending replies, waking futures, and sending requests to other shards.
+//! The effects of commands, which run when the state of a shard is no longer borrowed: dropping
+//! payloads, sending replies, waking futures, and sending requests to other shards.
 
 use std::task::Waker;
 
@@ -7,7 +7,9 @@ use corewheel_shard::TimerKey;
 
 use super::Core;
 use super::payload::{Outbox, Payload};
-use super::request::{CancelReplies, CancelReply, DrainReply, MigrateReply, Request};
+use super::request::{
+    CancelReplies, CancelReply, MigrateAllReply, MigrateReply, RemainingReply, Request,
+};
 use super::state::into_remote;
 use crate::values::handle::ShardId;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
@@ -19,20 +21,21 @@ pub(super) enum Effect<P: Payload> {
     Wake(Waker),
     /// Replies to a bulk request.
     Reply(CancelReplies<P>),
-    /// A request goes to where its timer has gone.
+    /// Forwards a request to the shard to which its timer has migrated.
     Forward(ShardId, Request<P>),
+    Remaining(TimerKey, RemainingReply),
     Migrate(TimerKey, ShardId, MigrateReply),
-    Drain(Box<[ShardId]>, DrainReply),
+    MigrateAll(Box<[ShardId]>, MigrateAllReply),
 }
 
 impl<P: Payload> Effect<P> {
-    /// A reply that cannot be sent has no caller that waits for it, and is dropped.
+    /// Runs the effect. A reply that no caller waits for is dropped.
     fn run(self, core: &Core<P>) {
         match self {
             Self::Drop(taken) => drop(taken),
             Self::Cancelled(reply, outcome) => {
                 let (outcome, left) = into_remote::<P>(outcome);
-                // Apart from the reply, which may wake a waker that panics.
+                // Dropped separately from the reply, whose waker may panic.
                 core.drop_each(left);
                 drop(reply.send(outcome));
             }
@@ -40,14 +43,15 @@ impl<P: Payload> Effect<P> {
             Self::Wake(waker) => waker.wake(),
             Self::Reply(replies) => core.drop_each(replies.send()),
             Self::Forward(shard, request) => core.outbox().send(shard, request),
-            Self::Migrate(key, to, reply) => core.migrate_for(key, to, reply),
-            Self::Drain(into, reply) => core.begin_drain(into, reply),
+            Self::Remaining(key, reply) => core.reply_remaining(key, reply),
+            Self::Migrate(key, to, reply) => core.migrate_and_reply(key, to, reply),
+            Self::MigrateAll(into, reply) => core.begin_migrate_all(into, reply),
         }
     }
 }
 
 impl<P: Payload> Core<P> {
-    /// Runs all effects, those included that they leave themselves.
+    /// Runs all effects, including the effects that they leave themselves.
     pub(super) fn run_effects(&self) {
         loop {
             let mut effects = {
@@ -62,7 +66,7 @@ impl<P: Payload> Core<P> {
             }
             let mut state = self.state.borrow_mut();
             if state.effects.is_empty() {
-                // The allocation is kept for the next turn.
+                // The next turn uses the allocation again.
                 state.effects = effects;
             }
         }

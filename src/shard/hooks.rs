@@ -1,9 +1,10 @@
-//! How what is built from timers takes part in the turns of a shard, which names none of its users.
+//! The hooks by which types that are built from timers take part in the turns of a shard. The shard
+//! names none of these types.
 //!
 //! A [`Part`] is registered once for a shard and belongs to it until the shard ends. A
-//! [`CloseListener`] is told of the end only.
+//! [`CloseListener`] is called only when the shard ends.
 //!
-//! Cost: one dynamic call for each part in each step of a turn; nothing where there is no part.
+//! Cost: one dynamic call for each part in each step of a turn; nothing without parts.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -14,49 +15,54 @@ use corewheel_shard::Tick;
 use crate::stats::ShardCounts;
 use crate::values::scale::Scale;
 
-/// Something that takes part in the turns of a shard. Unless a method says otherwise, the state of
-/// the shard is not borrowed while it runs.
+/// A part of a shard: it takes part in the turns. Unless a method says otherwise, the state of the
+/// shard is not borrowed while it runs.
 pub(crate) trait Part: 'static {
-    /// A turn begins, at `now` in nanoseconds.
+    /// Called at the beginning of a turn. `now` is in nanoseconds.
     fn turn_begins(&self, _now: u64) {}
 
-    /// When the part wants the next turn, if no timer does before.
+    /// When the part wants the next turn at the latest; [`Tick::NEVER`] if it wants none.
     fn next_turn(&self) -> Tick {
         Tick::NEVER
     }
 
-    /// Whether the part has something to deliver.
+    /// Whether the part has an item to deliver.
     fn has_work(&self) -> bool {
         false
     }
 
-    /// Delivers one of what is due by a tick. False if nothing is; then `has_work` is false until
-    /// something is due again.
+    /// Makes one delivery that is due by `tick`. False if none is due; then `has_work` must be
+    /// false until a delivery is due again.
     fn deliver(&self, _now: u64, _tick: Tick) -> bool {
         false
     }
 
-    /// Until when a timer of this part is put off that has expired; `None` if it is to be
-    /// delivered. The state of the shard is borrowed meanwhile.
+    /// Until when an expired timer of this part is postponed; `None` if it is to be delivered now.
+    /// The state of the shard is borrowed meanwhile.
     fn postpone(&self, _index: u32) -> Option<Tick> {
         None
     }
 
-    /// A timer of this part is delivered. No other code has run since its slot became free.
+    /// Delivers a timer of this part. No other code has run since the timer's slot became free.
     fn expired(&self, _index: u32) {}
 
     /// Writes the part's gauges. The state of the shard is borrowed meanwhile.
     fn publish(&self, _counts: &mut ShardCounts) {}
 
-    /// The shard's scale has changed.
+    /// Called when the shard's scale has changed.
     fn scale_changed(&self, _scale: Scale) {}
 
-    /// The shard is being shut down and accepts nothing any more; its timers are still there.
+    /// Called during a shutdown when the shard is closed to requests but still has its timers.
     fn closing(&self) {}
 
-    /// The shard has ended, and its timers are gone. `is_dead` if its driver ended without a
-    /// shutdown.
+    /// Called when the shard has ended and has no timers any more. `is_dead` if its driver ended
+    /// without a shutdown.
     fn closed(&self, _is_dead: bool) {}
+
+    /// Whether the part runs futures of the user's. Such a part is closed after the others.
+    fn runs_futures(&self) -> bool {
+        false
+    }
 }
 
 /// The number of a part within its shard.
@@ -67,7 +73,7 @@ pub(crate) struct PartId(u8);
 #[derive(Default)]
 pub(crate) struct Parts {
     registered: RefCell<Vec<Registered>>,
-    /// The shard has ended, and keeps no part any more.
+    /// Whether the shard has ended. It registers no part any more then.
     ended: Cell<bool>,
     listeners: RefCell<Vec<Weak<dyn CloseListener>>>,
 }
@@ -79,7 +85,8 @@ struct Registered {
 }
 
 impl Parts {
-    /// The part of this type, made by `make` if there is none yet. At most 256 types of parts.
+    /// The part of type `X`; `make` makes it if none is registered yet. A shard has at most 256
+    /// types of parts.
     pub(crate) fn get_or_register<X: Part>(&self, make: impl FnOnce(PartId) -> X) -> Rc<X> {
         if let Some(known) = self.get::<X>() {
             return known;
@@ -94,7 +101,7 @@ impl Parts {
         part
     }
 
-    /// The part of this type, if it is registered.
+    /// The part of type `X`; `None` if none is registered.
     pub(crate) fn get<X: Part>(&self) -> Option<Rc<X>> {
         let parts = self.registered.borrow();
         parts.iter().find_map(|known| Rc::clone(&known.any).downcast::<X>().ok())
@@ -105,7 +112,7 @@ impl Parts {
         self.registered.borrow().is_empty()
     }
 
-    /// Calls `call` for each part. Code of the user may run in it and register further parts.
+    /// Calls `call` for each part. Code of the user may run in it and register more parts.
     pub(super) fn for_each(&self, mut call: impl FnMut(&dyn Part)) {
         let mut index = 0;
         while let Some(part) = self.at(index) {
@@ -124,7 +131,7 @@ impl Parts {
         self.registered.borrow().get(index).map(|known| Rc::clone(&known.part))
     }
 
-    /// Until when the timer of a part is put off.
+    /// Until when the timer of a part is postponed; `None` if it is to be delivered now.
     #[inline]
     pub(super) fn postpone(&self, part: PartId, index: u32) -> Option<Tick> {
         self.registered.borrow().get(usize::from(part.0))?.part.postpone(index)
@@ -137,25 +144,34 @@ impl Parts {
         }
     }
 
-    /// Takes all parts out, which may hold what refers to the shard.
+    /// Takes all parts out. They may hold references to the shard.
+    /// All parts in the order in which they are closed: the parts that run futures come last, since
+    /// these futures must see that everything else of the shard has ended.
+    pub(super) fn in_closing_order(&self) -> Vec<Rc<dyn Part>> {
+        let parts = self.registered.borrow();
+        let mut parts: Vec<_> = parts.iter().map(|known| Rc::clone(&known.part)).collect();
+        parts.sort_by_key(|part| part.runs_futures());
+        parts
+    }
+
     pub(super) fn take_all(&self) -> Vec<Rc<dyn Part>> {
         self.ended.set(true);
         self.registered.take().into_iter().map(|known| known.part).collect()
     }
 }
 
-/// Something that is told when its shard ends, and holds no timer that would tell it.
+/// A type that must know when its shard ends, but has no timer that would return then.
 pub(crate) trait CloseListener {
-    /// The shard has ended: no timer fires any more. Nothing is borrowed meanwhile.
+    /// Called when the shard has ended and no timer fires any more. Nothing is borrowed meanwhile.
     fn closed(&self);
 }
 
 impl Parts {
-    /// Has a listener told when the shard ends. A listener that is dropped before need not be taken
-    /// back.
+    /// Registers a listener that is called when the shard ends. A listener that is dropped before
+    /// need not be removed.
     pub(crate) fn on_close(&self, listener: Weak<dyn CloseListener>) {
         let mut listeners = self.listeners.borrow_mut();
-        // Listeners that are gone are removed before the list grows.
+        // Listeners that were dropped are removed before the list grows.
         if listeners.len() == listeners.capacity() {
             listeners.retain(|known| known.strong_count() > 0);
         }

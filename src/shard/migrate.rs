@@ -1,22 +1,22 @@
-//! Timers that go to another shard, and requests that follow them there.
+//! Timers that migrate to another shard, and requests that are forwarded to them.
 //!
-//! A timer migrates in one step of its own thread: a key of the other shard is in hand before the
-//! timer is taken out here, and the timer leaves over the lane of this shard's outbox like any
-//! other timer from elsewhere. So the timer is here or on its way, never both and never neither;
-//! the lane accounts for it from then on. If the other shard is found closed only then, the timer
-//! is put back: its slot was kept for it.
+//! A timer migrates in one step of the thread of its shard: the shard first takes a key of the
+//! other shard, then takes the timer out, and sends it over the lane of its outbox, as a client
+//! does. So the timer is either here or in the lane, never both and never neither, and from then on
+//! the lane guarantees that it is not lost. If the other shard turns out to be closed only then,
+//! the timer is put back into a slot that was reserved for it.
 //!
-//! A request that comes here by the old handle is forwarded, over the same lane and so behind the
-//! timer. Without that, a thread that holds the old handle would be answered `Stale` for a timer
-//! that goes on and fires elsewhere: a cancel would not tell the truth. What is remembered for it
-//! is bounded: the oldest handles are forgotten first. A shard that remembers some sleeps lightly:
-//! any request wakes it, as the request may concern a timer that is due elsewhere. When the shard
-//! is closed, the new handles lie at its post, and clients send to them.
+//! A request with the old handle is forwarded over the same lane, so it arrives after the timer.
+//! Otherwise a thread that holds the old handle would get the reply `Stale` for a timer that fires
+//! on the other shard. The shard remembers a bounded number of handles, and forgets the oldest
+//! first. While it remembers any, every request wakes it, since the request may concern a timer
+//! that is due on another shard. When the shard closes, the new handles are left at its post, and
+//! clients send to the other shards.
 //!
-//! A drain migrates all timers, slot by slot and in slices of a turn.
+//! A `migrate_all` migrates all timers, slot by slot, a slice in each turn.
 //!
-//! Cost: some 40 bytes for each timer that is remembered; one comparison for a stale cancel where
-//! no timer has migrated.
+//! Cost: some 40 bytes for each remembered handle; one comparison for a stale cancel while no timer
+//! has migrated.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,91 +25,94 @@ use corewheel_shard::{CancelOutcome as ShardCancel, Tick, TimerKey};
 
 use super::effect::Effect;
 use super::payload::{Outbox, Packed, Payload};
-use super::request::{Bulk, DrainReply, MigrateReply, Request};
+use super::request::{Bulk, MigrateAllReply, MigrateReply, RemainingReply, Request};
 use super::{Core, State};
 use crate::values::class::ClassId;
 use crate::values::contain::contain;
 use crate::values::handle::{Home, ShardId, TimerHandle};
-use crate::values::migration::{DrainError, DrainReport, MoveError, NewHandles};
+use crate::values::migration::{MigrateError, MigrateReport, NewHandles};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 
-/// The most slots that a turn looks at for what is to be moved.
+/// The most slots that a turn searches for timers to migrate.
 const SLOTS_MAX: u32 = 1 << 14;
-/// For how long a drain waits for room on the other shards, without getting any.
+/// How long a `migrate_all` waits for room on the other shards before it leaves timers where they
+/// are.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// Where the timers of a shard have gone.
+/// The new handles of the timers that have migrated from a shard.
 pub(super) struct Migrated {
     home: Home,
+    /// The most handles that the shard remembers.
     max: usize,
-    /// Shared once the shard is closed.
-    whereabouts: Arc<NewHandles>,
-    /// Oldest first.
+    /// By the old keys. Shared once the shard is closed.
+    handles: Arc<NewHandles>,
+    /// The old keys, oldest first.
     keys: VecDeque<TimerKey>,
 }
 
-/// Where a timer is that has gone.
+/// The place of a timer that has migrated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Whereabouts {
-    /// It could not leave after all, and has another name.
+pub(super) enum Place {
+    /// The other shard was closed, so the timer came back and has this key now.
     Here(TimerKey),
     There(TimerHandle),
 }
 
 impl Migrated {
     pub(super) fn new(home: Home, max: usize) -> Self {
-        Self { home, max, whereabouts: Arc::default(), keys: VecDeque::new() }
+        Self { home, max, handles: Arc::default(), keys: VecDeque::new() }
     }
 
+    /// The place of the timer that had this key; `None` if it has not migrated or is forgotten.
     #[inline]
-    pub(super) fn find(&self, key: TimerKey) -> Option<Whereabouts> {
+    pub(super) fn find(&self, key: TimerKey) -> Option<Place> {
         if self.keys.is_empty() {
             return None;
         }
-        let timer = *self.whereabouts.get(&key)?;
+        let timer = *self.handles.get(&key)?;
         if timer.home() == self.home {
-            return Some(Whereabouts::Here(timer.key()));
+            return Some(Place::Here(timer.key()));
         }
-        Some(Whereabouts::There(timer))
+        Some(Place::There(timer))
     }
 
-    /// Notes where a timer has gone, or that it is elsewhere than was noted.
+    /// Remembers the new handle of a timer. If `max` handles are known, the oldest is forgotten.
     fn remember(&mut self, key: TimerKey, timer: TimerHandle) {
-        let whereabouts = Arc::make_mut(&mut self.whereabouts);
-        if whereabouts.insert(key, timer).is_some() {
+        let handles = Arc::make_mut(&mut self.handles);
+        if handles.insert(key, timer).is_some() {
             return;
         }
         if self.keys.len() >= self.max
             && let Some(oldest) = self.keys.pop_front()
         {
-            whereabouts.remove(&oldest);
+            handles.remove(&oldest);
         }
         self.keys.push_back(key);
     }
 
-    /// For those who look for timers of this shard when it is closed.
-    pub(super) fn leave_handles(&self) -> Option<Arc<NewHandles>> {
-        (!self.keys.is_empty()).then(|| Arc::clone(&self.whereabouts))
+    /// The new handles, for the post of the shard when it closes; `None` if there are none.
+    pub(super) fn new_handles(&self) -> Option<Arc<NewHandles>> {
+        (!self.keys.is_empty()).then(|| Arc::clone(&self.handles))
     }
 }
 
-/// A drain that is not done.
-pub(super) struct Drain {
+/// A `migrate_all` that is not finished.
+pub(super) struct MigrateAll {
     into: Box<[ShardId]>,
-    /// Whose turn it is of those.
+    /// The index in `into` of the shard that gets the next timer.
     next: usize,
-    /// The slot to look at next.
+    /// The slot from which the search for the next timer begins.
     slot: u32,
-    /// When to try again, after there was no room.
+    /// When to try again; `None` unless the last timer found no room.
     retry_at: Option<Tick>,
-    /// Since when there is none.
+    /// The time in nanoseconds since which no timer has found room; `None` if the last timer has.
     stuck_since: Option<u64>,
-    report: DrainReport,
-    reply: DrainReply,
+    report: MigrateReport,
+    reply: MigrateAllReply,
 }
 
 impl<P: Payload> State<P> {
-    /// Sends a cancel or a reset to where its timer has gone.
+    /// Sends a cancel or a reset to the shard to which its timer has migrated.
     #[cold]
     pub(super) fn forward(&mut self, shard: ShardId, request: Request<P>, now: u64) {
         if shard == self.id {
@@ -118,42 +121,43 @@ impl<P: Payload> State<P> {
         self.effects.push(Effect::Forward(shard, request));
     }
 
-    /// Where a timer is that has gone, or that is here by another name.
+    /// The present shard and key of a timer that had the key `key` here; `None` if the timer has
+    /// not migrated or is forgotten.
     pub(super) fn trace(&self, mut key: TimerKey) -> Option<(ShardId, TimerKey)> {
         let mut found = None;
-        // Names are given in order, so this ends.
-        while let Some(whereabouts) = self.migrated.find(key) {
-            match whereabouts {
-                Whereabouts::Here(other) => {
+        // Each key leads to a newer key, so the loop ends.
+        while let Some(place) = self.migrated.find(key) {
+            match place {
+                Place::Here(other) => {
                     key = other;
                     found = Some((self.id, key));
                 }
-                Whereabouts::There(timer) => return Some((timer.shard(), timer.key())),
+                Place::There(timer) => return Some((timer.shard(), timer.key())),
             }
         }
         found
     }
 
-    /// Whether a timer is here and can travel.
-    fn check_travels(&self, key: TimerKey) -> Result<(), MoveError> {
-        let payload = self.wheel.task(key).ok_or(MoveError::NotPending)?;
+    /// `Err` with the reason if a timer is not pending here or cannot migrate.
+    fn check_travels(&self, key: TimerKey) -> Result<(), MigrateError> {
+        let payload = self.wheel.payload(key).ok_or(MigrateError::NotPending)?;
         payload.check_travels(&self.tables)
     }
 
-    /// Takes a timer out that can travel, as a request to another shard.
+    /// Takes a timer out that can migrate, as a request to another shard.
     fn pack(&mut self, key: TimerKey, now: u64) -> Request<P> {
         let class = self.classes.class_of(key.index());
-        let ShardCancel::Cancelled { deadline, task } = self.cancel(key) else {
-            unreachable!("a timer is looked at before it migrates")
+        let ShardCancel::Cancelled { deadline, payload } = self.cancel(key) else {
+            unreachable!("a timer is checked before it migrates")
         };
         let sent_us = (now / 1_000) as u32;
-        match task.pack(&mut self.tables) {
+        match payload.pack(&mut self.tables) {
             Packed::Value(value) => Request::Schedule { deadline, sent_us, class, value },
             Packed::Call(call) => Request::Call { deadline, sent_us, class, call },
         }
     }
 
-    /// The timer of a request that was packed.
+    /// Takes the timer out of a request that [`pack`](Self::pack) has made.
     fn unpack(&mut self, request: Request<P>) -> (Tick, ClassId, P) {
         match request {
             Request::Schedule { deadline, class, value, .. } => {
@@ -162,29 +166,33 @@ impl<P: Payload> State<P> {
             Request::Call { deadline, class, call, .. } => {
                 (deadline, class, P::of_call(call, &mut self.tables))
             }
-            _ => unreachable!("what was just sent comes back"),
+            _ => unreachable!("`pack` makes no other request"),
         }
     }
 
-    /// When a drain is to go on that has found no room.
-    pub(super) fn drain_retries_at(&self) -> Option<Tick> {
-        self.draining.as_ref()?.retry_at
+    /// When a `migrate_all` that has found no room tries again; `None` if there is no such one.
+    pub(super) fn migrate_all_retries_at(&self) -> Option<Tick> {
+        self.migrating_all.as_ref()?.retry_at
     }
 }
 
-/// Migrating one timer.
+/// The migration of one timer.
 impl<P: Payload> Core<P> {
-    /// Sends a timer of this shard to live on another, and tells its new name.
-    pub(crate) fn migrate_to(&self, key: TimerKey, to: ShardId) -> Result<TimerHandle, MoveError> {
+    /// Migrates a timer of this shard to another shard. Returns its new handle.
+    pub(crate) fn migrate_to(
+        &self,
+        key: TimerKey,
+        to: ShardId,
+    ) -> Result<TimerHandle, MigrateError> {
         if self.is_closed() {
-            return Err(MoveError::Closed(self.id));
+            return Err(MigrateError::Closed(self.id));
         }
         let checked = self.state.borrow().check_travels(key);
         if let Err(error) = checked {
             let gone = self.state.borrow().trace(key);
             return match gone {
                 Some((shard, key)) if shard == self.id => self.migrate_to(key, to),
-                Some((shard, _)) => Err(MoveError::Elsewhere(shard)),
+                Some((shard, _)) => Err(MigrateError::Elsewhere(shard)),
                 None => Err(error),
             };
         }
@@ -193,26 +201,26 @@ impl<P: Payload> Core<P> {
         }
         let there = |granted| self.directory.service.home(to).handle(granted);
         let now = self.nanos_near();
-        let first = !self.sleeps_lightly();
+        let is_first = !self.wakes_for_any_request();
         let mut spare = None;
         let check = || self.state.borrow().check_travels(key);
         let pack = |granted, back: Option<Request<P>>| {
             let state = &mut *self.state.borrow_mut();
             let request = back.unwrap_or_else(|| {
                 let request = state.pack(key, now);
-                // Its slot is kept until it has left for good.
+                // A slot stays reserved until the other shard has accepted the timer.
                 spare = state.wheel.grant();
-                state.counts.moved_out += 1;
+                state.counts.migrated_out += 1;
                 request
             });
-            // Before it is sent: that may wake who asks for it.
+            // Before the send: the send may wake a waker that uses the timer's handle.
             state.migrated.remember(key, there(granted));
             request
         };
-        let mut sent = Err((MoveError::Full(to), None));
+        let mut sent = Err((MigrateError::Full(to), None));
         if !contain(self.id, || sent = self.outbox.send_timer(to, check, pack)) {
-            // What was woken has panicked, which is nothing to the timer if that was sent before.
-            if let Some(Whereabouts::There(timer)) = self.state.borrow().migrated.find(key) {
+            // A waker has panicked. If the timer was sent before, it has migrated all the same.
+            if let Some(Place::There(timer)) = self.state.borrow().migrated.find(key) {
                 sent = Ok(timer.key());
             }
         }
@@ -221,26 +229,26 @@ impl<P: Payload> Core<P> {
         }
         match sent {
             Ok(granted) => {
-                self.note_migrated(first);
+                self.note_migrated(is_first);
                 Ok(there(granted))
             }
             Err((error, back)) => {
                 if let Some(request) = back {
                     self.put_back(key, request);
-                    self.note_migrated(first);
+                    self.note_migrated(is_first);
                 }
                 Err(error)
             }
         }
     }
 
-    /// Where a timer of this shard has gone, if it has.
+    /// The new handle of a timer of this shard that has migrated; `None` if it has not.
     pub(crate) fn migrated_to(&self, key: TimerKey) -> Option<TimerHandle> {
         let (shard, key) = self.state.borrow().trace(key)?;
         Some(self.directory.service.home(shard).handle(key))
     }
 
-    /// What a cancel finds whose timer is not here by this name.
+    /// Cancels a timer that has no slot here by this key: it came back, or is on another shard.
     #[cold]
     pub(super) fn cancel_migrated(&self, key: TimerKey, now: u64) -> CancelOutcome<P::Taken> {
         let found = self.state.borrow().trace(key);
@@ -251,7 +259,7 @@ impl<P: Payload> Core<P> {
         }
     }
 
-    /// What a reset finds whose timer is not here by this name.
+    /// Resets a timer that has no slot here by this key: it came back, or is on another shard.
     #[cold]
     pub(super) fn reset_migrated(&self, key: TimerKey, deadline: Tick) -> ResetOutcome {
         let found = self.state.borrow().trace(key);
@@ -262,121 +270,140 @@ impl<P: Payload> Core<P> {
         }
     }
 
-    /// A timer that could not leave after all gets another handle here, and is known by both.
+    /// Schedules a timer here again that the other shard has not accepted. Its old key leads to the
+    /// new handle.
     #[cold]
     fn put_back(&self, key: TimerKey, request: Request<P>) {
         let (deadline, class, payload) = self.state.borrow_mut().unpack(request);
         let Ok(again) = self.schedule(class, deadline, payload) else {
-            unreachable!("a slot was just given back")
+            unreachable!("a slot was reserved for the timer")
         };
         self.state.borrow_mut().migrated.remember(key, self.handle_of(again));
     }
 
-    /// After a timer has left, the first one or not.
+    /// Called after a timer has migrated. `is_first` if the shard remembered no handle before.
     fn note_migrated(&self, is_first: bool) {
         if is_first && self.is_asleep() {
-            // A sleep that only some requests end is too deep from now on.
+            // From now on every request must end the sleep, so the driver falls asleep anew.
             self.wake_driver();
         } else {
             self.publish_command();
         }
     }
 
-    /// Whether timers of this shard may be due elsewhere that are asked for here.
-    pub(super) fn sleeps_lightly(&self) -> bool {
+    /// Whether every request must wake this shard, as it may concern a timer on another shard.
+    pub(super) fn wakes_for_any_request(&self) -> bool {
         !self.state.borrow().migrated.keys.is_empty()
     }
 
-    /// Migrates a timer as another thread has asked for.
-    pub(super) fn migrate_for(&self, key: TimerKey, to: ShardId, reply: MigrateReply) {
+    /// Replies how long it is until a timer is due, or forwards the request to the timer's shard.
+    pub(super) fn reply_remaining(&self, key: TimerKey, reply: RemainingReply) {
+        if let Some(deadline) = self.deadline_of(key) {
+            let remaining = self.time().remaining(deadline, self.nanos_near());
+            return drop(reply.send(Some(remaining)));
+        }
+        match self.migrated_to(key) {
+            Some(timer) if timer.shard() == self.id => self.reply_remaining(timer.key(), reply),
+            Some(timer) => {
+                let bulk = Bulk::Remaining { key: timer.key(), reply };
+                self.outbox.send(timer.shard(), Request::Bulk(Box::new(bulk)));
+            }
+            None => drop(reply.send(None)),
+        }
+    }
+
+    /// Migrates a timer for another thread and replies, or forwards the request to the timer's
+    /// shard.
+    pub(super) fn migrate_and_reply(&self, key: TimerKey, to: ShardId, reply: MigrateReply) {
         let outcome = match self.migrate_to(key, to) {
-            // The caller need not know where the timer is.
-            Err(MoveError::Elsewhere(shard)) => match self.migrated_to(key) {
+            // The caller need not know the timer's shard.
+            Err(MigrateError::Elsewhere(shard)) => match self.migrated_to(key) {
                 Some(timer) => {
                     let bulk = Bulk::Migrate { key: timer.key(), to, reply };
                     return self.outbox.send(shard, Request::Bulk(Box::new(bulk)));
                 }
-                None => Err(MoveError::NotPending),
+                None => Err(MigrateError::NotPending),
             },
             outcome => outcome,
         };
-        // A reply that cannot be sent has no caller that waits for it.
+        // If the reply cannot be sent, no caller waits for it.
         drop(reply.send(outcome));
     }
 }
 
-/// Draining.
+/// The migration of all timers.
 impl<P: Payload> Core<P> {
-    pub(super) fn begin_drain(&self, into: Box<[ShardId]>, reply: DrainReply) {
+    /// Begins a `migrate_all`, or replies with the error why it cannot begin.
+    pub(super) fn begin_migrate_all(&self, into: Box<[ShardId]>, reply: MigrateAllReply) {
         let error = if into.contains(&self.id) {
-            Some(DrainError::IntoItself(self.id))
-        } else if self.state.borrow().draining.is_some() {
-            Some(DrainError::AlreadyDraining(self.id))
+            Some(MigrateError::IntoItself(self.id))
+        } else if self.state.borrow().migrating_all.is_some() {
+            Some(MigrateError::AlreadyMigrating(self.id))
         } else {
-            into.is_empty().then_some(DrainError::NowhereToGo)
+            into.is_empty().then_some(MigrateError::NowhereToGo)
         };
         if let Some(error) = error {
             drop(reply.send(Err(error)));
         } else if !self.is_closed() {
-            self.state.borrow_mut().draining = Some(Drain {
+            self.state.borrow_mut().migrating_all = Some(MigrateAll {
                 into,
                 next: 0,
                 slot: 0,
                 retry_at: None,
                 stuck_since: None,
-                report: DrainReport::new(self.id),
+                report: MigrateReport::new(self.id),
                 reply,
             });
         }
     }
 
-    /// Migrates what a drain has still to migrate, up to `max` timers. True if there is more to do
-    /// at once.
+    /// Migrates up to `max` timers of a `migrate_all`. True if more of it can be done at once.
     #[inline]
-    pub(super) fn drain_some(&self, now: u64, max: usize) -> bool {
-        if self.state.borrow().draining.is_none() {
+    pub(super) fn migrate_some(&self, now: u64, max: usize) -> bool {
+        if self.state.borrow().migrating_all.is_none() {
             return false;
         }
-        // It is not left borrowed: a migration rings other shards' doorbells.
-        let draining = self.state.borrow_mut().draining.take();
-        draining.is_some_and(|draining| self.drain_slice(draining, now, max))
+        // The state must not stay borrowed, since a migration wakes other shards.
+        let all = self.state.borrow_mut().migrating_all.take();
+        all.is_some_and(|all| self.migrate_slice(all, now, max))
     }
 
     #[cold]
-    fn drain_slice(&self, mut draining: Drain, now: u64, max: usize) -> bool {
+    fn migrate_slice(&self, mut all: MigrateAll, now: u64, max: usize) -> bool {
         let capacity = self.state.borrow().wheel.capacity() as u32;
-        let end = draining.slot.saturating_add(SLOTS_MAX).min(capacity);
+        let end = all.slot.saturating_add(SLOTS_MAX).min(capacity);
         let mut left = max;
-        draining.retry_at = None;
+        all.retry_at = None;
         let more = loop {
             if left == 0 {
                 break true;
             }
-            let found = self.state.borrow().wheel.pending_in(draining.slot..end);
+            let found = self.state.borrow().wheel.pending_in(all.slot..end);
             let Some(key) = found else {
-                draining.slot = end;
+                all.slot = end;
                 if end < capacity {
                     break true;
                 }
-                contain(self.id, || drop(draining.reply.send(Ok(draining.report))));
+                contain(self.id, || drop(all.reply.send(Ok(all.report))));
                 return false;
             };
             left -= 1;
-            if !self.drain_one(&mut draining, key, now) {
-                draining.retry_at = Some(self.time().floor(now).saturating_add(1));
+            if !self.migrate_next(&mut all, key, now) {
+                all.retry_at = Some(self.time().floor(now).saturating_add(1));
                 break false;
             }
-            draining.slot = key.index() + 1;
+            all.slot = key.index() + 1;
         };
-        self.state.borrow_mut().draining = Some(draining);
+        self.state.borrow_mut().migrating_all = Some(all);
         more
     }
 
-    /// Sees to one timer. False if it is to be tried again after a tick.
-    fn drain_one(&self, draining: &mut Drain, key: TimerKey, now: u64) -> bool {
+    /// Migrates one timer of a `migrate_all`, or counts why it stays. False if there was no room
+    /// and the shard is to try again after a tick.
+    fn migrate_next(&self, all: &mut MigrateAll, key: TimerKey, now: u64) -> bool {
         let checked = {
             let state = self.state.borrow();
-            // A timer that is due fires here, in this turn or one of the next.
+            // A timer that is due fires here, in this turn or in one of the next turns.
             if state.wheel.deadline(key).is_none_or(|due| due <= self.time().floor(now)) {
                 return true;
             }
@@ -386,32 +413,32 @@ impl<P: Payload> Core<P> {
             Ok(()) => {}
             Err(error) => {
                 match error {
-                    MoveError::Sleep => draining.report.sleeps += 1,
-                    MoveError::Connection => draining.report.connections += 1,
-                    _ => draining.report.callbacks += 1,
+                    MigrateError::Sleep => all.report.sleeps += 1,
+                    MigrateError::Connection => all.report.connections += 1,
+                    _ => all.report.callbacks += 1,
                 }
                 return true;
             }
         }
         let mut is_full = false;
-        for _ in 0..draining.into.len() {
-            let to = draining.into[draining.next];
-            draining.next = (draining.next + 1) % draining.into.len();
+        for _ in 0..all.into.len() {
+            let to = all.into[all.next];
+            all.next = (all.next + 1) % all.into.len();
             match self.migrate_to(key, to) {
                 Ok(_) => {
-                    draining.report.moved += 1;
-                    draining.stuck_since = None;
+                    all.report.migrated += 1;
+                    all.stuck_since = None;
                     return true;
                 }
-                Err(MoveError::Full(_)) => is_full = true,
+                Err(MigrateError::Full(_)) => is_full = true,
                 Err(_) => {}
             }
         }
-        let since = *draining.stuck_since.get_or_insert(now);
+        let since = *all.stuck_since.get_or_insert(now);
         if is_full && now.saturating_sub(since) < PATIENCE_NS {
             return false;
         }
-        draining.report.refused += 1;
+        all.report.refused += 1;
         true
     }
 }

@@ -1,17 +1,16 @@
-//! What the thread of one shard runs: its state, its turns, its requests to other shards and its
-//! end.
+//! The code that the thread of one shard runs: its state, its turns, its requests to other shards
+//! and its end.
 //!
-//! [`State`] is a plain struct. [`Core`] owns it behind a `RefCell`, since the code of the user
-//! that a timer runs may call back into the shard. Each command borrows the state, works, releases
-//! the state, runs the effects that the work has left and wakes the driver at most once, in this
-//! order.
+//! [`State`] is a plain struct. [`Core`] owns it in a `RefCell`, since a callback may call back
+//! into the shard. Each command borrows the state, works, releases the state, runs the effects that
+//! the work has left and wakes the driver at most once, in this order.
 //!
-//! A driver's waker is woken when the command is complete, with nothing borrowed. It must only
-//! wake; a client that it uses meanwhile panics, as the lanes of a client are borrowed while it
-//! wakes a shard.
+//! A command wakes the driver's waker when the command is complete, with nothing borrowed. The
+//! waker must do no more than wake: if it uses the client that is waking the shard, that client
+//! panics, since its lanes are borrowed meanwhile.
 //!
 //! The shard is generic over its [`Payload`](payload::Payload) and over the
-//! [`Host`](payload::Host) that delivers. It names none of the things that are built from timers:
+//! [`Host`](payload::Host) that delivers. It names none of the types that are built from timers;
 //! those take part in its turns by [hooks].
 
 mod classes;
@@ -50,7 +49,7 @@ use crate::values::scale::Scale;
 
 /// The directory of a service whose timers carry `P`.
 pub(crate) type Directory<P> = directory::Directory<Request<P>, Control<P>>;
-/// How one shard of it is reached.
+/// The post of one shard, where other threads reach it.
 pub(crate) type Post<P> = directory::Post<Request<P>, Control<P>>;
 
 /// One shard, on its own thread.
@@ -62,20 +61,20 @@ pub(crate) struct Core<P: Payload> {
     clock: NearClock,
     state: RefCell<State<P>>,
     parts: Parts,
-    /// Until when the driver sleeps; [`Tick::ZERO`] while it is awake.
+    /// The tick until which the driver sleeps; [`Tick::ZERO`] while the driver is awake.
     asleep_until: Cell<Tick>,
-    /// How many compound commands are running; the driver is woken after the outermost one.
+    /// How many compound commands are running. The driver is woken after the outermost of them.
     compound: Cell<u32>,
-    /// The driver is to be woken when no compound command runs any more.
+    /// Whether the outermost compound command must wake the driver when it ends.
     wake_due: Cell<bool>,
     closed: Cell<bool>,
-    /// By what the shard scales its timeouts.
+    /// The factor of the shard's scaled timeouts.
     scale: Cell<Scale>,
     budget: PollBudget,
 }
 
 impl<P: Payload> Core<P> {
-    /// Makes the state of a shard, on the thread that will drive it.
+    /// Makes the core of a shard, on the thread that will drive it.
     pub(crate) fn open(
         directory: Arc<Directory<P>>,
         id: ShardId,
@@ -112,13 +111,13 @@ impl<P: Payload> Core<P> {
         self.id
     }
 
-    /// What the handles of this shard's timers carry.
+    /// The service and the shard, as the handles of this shard's timers carry them.
     #[inline]
     pub(crate) fn home(&self) -> Home {
         self.home
     }
 
-    /// Whether a timer that is not of this shard is of another service.
+    /// Whether a timer belongs to another service.
     #[cold]
     pub(crate) fn is_foreign(&self, timer: TimerHandle) -> bool {
         !timer.is_of(self.directory.service)
@@ -128,7 +127,7 @@ impl<P: Payload> Core<P> {
         &self.directory
     }
 
-    /// Ticks, nanoseconds and instants of the service.
+    /// The conversions between ticks, nanoseconds and instants of the service.
     #[inline]
     pub(crate) fn time(&self) -> &Timeline {
         &self.directory.time
@@ -138,7 +137,7 @@ impl<P: Payload> Core<P> {
         &self.outbox
     }
 
-    /// Where other threads reach this shard.
+    /// The post where other threads reach this shard.
     pub(crate) fn post(&self) -> &Post<P> {
         self.directory.post(self.id).expect("a core is made for a shard of the service")
     }
@@ -147,19 +146,21 @@ impl<P: Payload> Core<P> {
         &self.parts
     }
 
-    /// The state, for commands on the tables of the payload. No code of the user may run meanwhile.
+    /// Borrows the state, for commands on the tables of the payload. No code of the user may run
+    /// meanwhile.
     #[inline]
     pub(crate) fn state(&self) -> RefMut<'_, State<P>> {
         self.state.borrow_mut()
     }
 
-    /// The present in nanoseconds. Asks the system.
+    /// The present in nanoseconds, from the system.
     #[inline]
     pub(crate) fn nanos(&self) -> u64 {
         self.clock.ask()
     }
 
-    /// The present in nanoseconds, or a few microseconds later; costs less than asking the system.
+    /// The present in nanoseconds, or up to a few microseconds later. Costs less than
+    /// [`nanos`](Self::nanos).
     #[inline]
     pub(crate) fn nanos_near(&self) -> u64 {
         self.clock.nanos()
@@ -170,41 +171,42 @@ impl<P: Payload> Core<P> {
         self.closed.get()
     }
 
-    /// Runs code of the user, with nothing borrowed. A panic is caught, logged and counted; false
-    /// then.
+    /// Runs code of the user, with nothing borrowed. If the code panics, the panic is caught,
+    /// logged and counted, and the result is false.
     pub(crate) fn contain(&self, run: impl FnOnce()) -> bool {
-        let calm = contain(self.id, run);
-        if !calm {
+        let is_ok = contain(self.id, run);
+        if !is_ok {
             self.note_delivery(false, 0);
         }
-        calm
+        is_ok
     }
 
-    /// Drops values of the user one at a time, with nothing borrowed; each that panics is logged
-    /// and counted.
+    /// Drops values of the user one at a time, with nothing borrowed. Each panic is logged and
+    /// counted.
     pub(crate) fn drop_each<V>(&self, values: impl IntoIterator<Item = V>) {
         for value in values {
             self.contain(|| drop(value));
         }
     }
 
-    /// Counts something in the shard's statistics.
+    /// Changes the shard's counters.
     pub(crate) fn count(&self, count: impl FnOnce(&mut ShardCounts)) {
         count(&mut self.state.borrow_mut().counts);
     }
 
-    /// By what the shard scales its timeouts.
+    /// The factor of the shard's scaled timeouts.
     pub(crate) fn scale(&self) -> Scale {
         self.scale.get()
     }
 
-    /// Sets the scale from this core, at once. A scale that another thread has left came before.
+    /// Sets the scale from this core, at once. It replaces a scale that another thread has set and
+    /// that no turn has taken over yet.
     pub(crate) fn set_scale(&self, scale: Scale) {
         self.post().replace_scale(scale);
         self.take_scale();
     }
 
-    /// Takes the scale over that lies at the shard's post.
+    /// Takes the scale of the shard's post over, and calls the parts if it has changed.
     fn take_scale(&self) {
         let scale = self.post().scale();
         if self.scale.replace(scale) != scale {

@@ -1,5 +1,5 @@
-//! How a shard parks and is woken by its own thread; the protocol with other threads is that of
-//! [`crate::link::wake_up`].
+//! How a shard parks, and how commands on its own thread wake it. Other threads wake it by the
+//! protocol of [`crate::link::wake_up`].
 
 use std::task::Waker;
 
@@ -10,28 +10,38 @@ use super::{Core, State};
 use crate::link::lane::LaneReceiver;
 use crate::stats::ShardCounts;
 
-/// While it lives, a command of several steps is running: the driver is woken after it, once.
+/// A guard for a command of several steps. The driver is woken at most once, when the guard is
+/// dropped.
 pub(crate) struct Compound<'a, P: Payload>(&'a Core<P>);
 
 impl<P: Payload> Drop for Compound<'_, P> {
     fn drop(&mut self) {
-        let Self(core) = self;
-        core.compound.set(core.compound.get() - 1);
-        if core.compound.get() == 0 && core.wake_due.replace(false) {
-            core.post().doorbell.ring();
-        }
+        self.0.end_compound();
     }
 }
 
 impl<P: Payload> Core<P> {
-    /// Begins a command of several steps: what it schedules wakes the driver when it is complete.
+    /// Begins a command of several steps, which wakes the driver at most once, when it is complete.
     #[inline]
     pub(crate) fn compound(&self) -> Compound<'_, P> {
-        self.compound.set(self.compound.get() + 1);
+        self.begin_compound();
         Compound(self)
     }
 
-    /// Wakes the driver if it sleeps past a deadline that has just come up.
+    #[inline]
+    pub(crate) fn begin_compound(&self) {
+        self.compound.set(self.compound.get() + 1);
+    }
+
+    #[inline]
+    pub(crate) fn end_compound(&self) {
+        self.compound.set(self.compound.get() - 1);
+        if self.compound.get() == 0 && self.wake_due.replace(false) {
+            self.post().doorbell.wake();
+        }
+    }
+
+    /// Wakes the driver if it sleeps past `deadline`. Called after each schedule and reset.
     #[inline]
     pub(crate) fn note_deadline(&self, deadline: Tick) {
         if self.asleep_until.get() > Tick::ZERO {
@@ -56,7 +66,7 @@ impl<P: Payload> Core<P> {
         if self.compound.get() > 0 {
             self.wake_due.set(true);
         } else {
-            self.post().doorbell.ring();
+            self.post().doorbell.wake();
         }
     }
 
@@ -64,12 +74,12 @@ impl<P: Payload> Core<P> {
         self.asleep_until.get() > Tick::ZERO
     }
 
-    /// Goes to sleep by the protocol of wake-ups. False if something came meanwhile.
+    /// Falls asleep by the wake-up protocol. False if mail or a request has come meanwhile.
     pub(crate) fn fall_asleep(&self, until: Tick, waker: &Waker) -> bool {
         let post = self.post();
         self.asleep_until.set(until);
-        if self.sleeps_lightly() {
-            post.doorbell.fall_asleep_lightly(waker);
+        if self.wakes_for_any_request() {
+            post.doorbell.fall_asleep_until_any_request(waker);
         } else {
             post.doorbell.fall_asleep(until, waker);
         }
@@ -80,23 +90,30 @@ impl<P: Payload> Core<P> {
         true
     }
 
-    /// The driver goes on.
+    /// Called by the driver when it stops sleeping.
     pub(crate) fn wake_up(&self) {
         self.asleep_until.set(Tick::ZERO);
-        self.post().doorbell.wake_up();
+        self.post().doorbell.set_awake();
     }
 
-    /// Whether anything has come since the last turn, for a driver that spins.
+    /// Whether mail or a request has come since the last turn.
     pub(crate) fn has_news(&self) -> bool {
         let state = self.state.borrow();
         self.post().mailbox.has_mail() || state.lanes.iter().any(LaneReceiver::has_news)
     }
 
-    /// Publishes what a command has changed while the driver sleeps. Its next turn may be far off,
-    /// and until then the statistics would show a shard that its own tasks keep busy as idle.
+    /// Publishes the counts after a command while the driver sleeps. Otherwise the statistics would
+    /// not show the command before the next turn, which may be far off.
     #[inline]
     pub(super) fn publish_command(&self) {
         if self.asleep_until.get() > Tick::ZERO {
+            self.publish_asleep();
+        }
+    }
+
+    /// Publishes what was counted for a class, if no turn will soon.
+    pub(super) fn publish_class(&self) {
+        if self.is_asleep() || self.closed.get() {
             self.publish_asleep();
         }
     }
@@ -108,7 +125,7 @@ impl<P: Payload> Core<P> {
         published.store_commands(wheel.counters(), |published| classes.publish(published));
     }
 
-    /// Publishes a gauge of a part that has changed, if no turn will soon.
+    /// Writes a gauge of a part and publishes it, if the driver sleeps or the shard is closed.
     #[inline]
     pub(crate) fn publish_gauge(&self, write: impl FnOnce(&mut ShardCounts)) {
         if self.asleep_until.get() > Tick::ZERO || self.closed.get() {

@@ -1,5 +1,5 @@
-//! What a shard asks of the payloads that its timers carry, of the host that delivers them, and of
-//! the way to other shards. The shard itself knows no callback, no future and no client.
+//! The traits of the payloads that a shard's timers carry, of the host that delivers them, and of
+//! the outbox to other shards. The shard itself knows no callback, no future and no client.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -11,57 +11,59 @@ use super::Directory;
 use super::hooks::PartId;
 use super::request::Request;
 use crate::values::handle::{ShardId, TimerHandle};
-use crate::values::migration::MoveError;
+use crate::values::migration::MigrateError;
 
-/// What a slot of the wheel holds for a timer: a value, or an index into the side tables.
+/// The payload in a slot of the wheel: a value, or an index into the side tables.
 pub(crate) trait Payload: Sized + 'static {
-    /// A payload of the user's type, which lies in the slot.
+    /// A payload of the user's type, stored in the slot.
     type Value: 'static;
-    /// A payload that lies in the tables and may travel between threads.
+    /// A payload that is stored in the tables and may travel between threads.
     type Call: 'static;
-    /// Where payloads lie that do not fit into a slot.
+    /// The side tables, for payloads that do not fit into a slot.
     type Tables: Default + 'static;
     /// A payload taken out of the shard, on the shard's own thread. Dropping it may run code of the
     /// user.
     type Taken: 'static;
-    /// The same payload for another thread.
+    /// A payload taken out of the shard, ready for another thread.
     type Remote: 'static;
-    /// A payload whose timer has expired, to be delivered.
+    /// The payload of an expired timer, to be delivered.
     type Due: 'static;
     /// A control message that the shard passes on to its driver.
     type Job: 'static;
-    /// How the shard reaches other shards.
+    /// The way to other shards.
     type Outbox: Outbox<Self>;
 
     fn of_value(value: Self::Value) -> Self;
     fn of_call(call: Self::Call, tables: &mut Self::Tables) -> Self;
-    /// The value, if the payload is one.
+    /// The value; `None` if the payload is in the tables.
     fn into_value(self) -> Option<Self::Value>;
-    /// The part and the index there, if the payload belongs to a [part](super::hooks::Part).
+    /// The part and its index for the timer; `None` if the payload belongs to no
+    /// [part](super::hooks::Part).
     fn part(&self) -> Option<(PartId, u32)>;
-    /// Takes a payload out that uses no table; any other comes back.
+    /// Takes a payload that uses no table. `Err` with any other payload.
     fn take_plain(self) -> Result<Self::Taken, Self>;
-    /// Takes a payload out whose timer will not fire. `wake` is given the waker of a future that
-    /// waits for it.
+    /// Takes the payload of a timer that will not fire out of the tables. Calls `wake` with the
+    /// waker of a future that waits for the timer.
     fn take(self, tables: &mut Self::Tables, wake: impl FnOnce(Waker)) -> Self::Taken;
-    /// Takes a payload out whose timer has expired. `is_early` if a shutdown fires it before its
-    /// deadline.
+    /// Takes the payload of an expired timer out of the tables. `is_early` if a shutdown fires the
+    /// timer before its deadline.
     fn expire(self, tables: &mut Self::Tables, is_early: bool) -> Self::Due;
-    /// Why the payload cannot go to another shard, if it cannot.
-    fn check_travels(&self, tables: &Self::Tables) -> Result<(), MoveError>;
-    /// Takes a payload out that can go to another shard.
+    /// `Err` with the reason if the payload cannot migrate.
+    fn check_travels(&self, tables: &Self::Tables) -> Result<(), MigrateError>;
+    /// Takes a payload that can migrate out of the tables.
     fn pack(self, tables: &mut Self::Tables) -> Packed<Self>;
-    /// Makes a payload ready for another thread, with what must be dropped on this one.
+    /// Makes a payload ready for another thread. Also returns the part of it that must be dropped
+    /// on this thread.
     fn into_remote(taken: Self::Taken) -> (Self::Remote, Option<Self::Taken>);
 }
 
-/// A payload on its way to another shard.
+/// A payload that migrates to another shard.
 pub(crate) enum Packed<P: Payload> {
     Value(P::Value),
     Call(P::Call),
 }
 
-/// A timer that has expired.
+/// An expired timer.
 pub(crate) struct Delivery<P: Payload> {
     pub(crate) handle: TimerHandle,
     /// The deadline, rounded up to a tick, in nanoseconds.
@@ -70,32 +72,32 @@ pub(crate) struct Delivery<P: Payload> {
     pub(crate) payload: P::Due,
 }
 
-/// Delivers what a turn finds expired. Code of the user runs in it, while nothing is borrowed.
+/// Delivers the expired timers of a turn. It runs code of the user, with nothing borrowed.
 pub(crate) trait Host<P: Payload> {
     fn deliver(&mut self, delivery: Delivery<P>);
-    /// The shard is being shut down, and the last timer has been delivered.
+    /// Called during a shutdown, after the last timer was delivered.
     fn closing(&mut self);
 }
 
-/// How a shard sends requests to other shards: over lanes, as any other thread does.
+/// The outbox of a shard: sends requests to other shards over lanes, like a client.
 pub(crate) trait Outbox<P: Payload> {
     fn new(directory: Arc<Directory<P>>) -> Self;
 
-    /// Sends a cancel or a reset. If the shard is closed, the request goes to where its timer has
-    /// gone, or is dropped.
+    /// Sends a cancel or a reset. If the shard is closed, the request goes to the shard to which
+    /// the timer has migrated, or is dropped.
     fn send(&self, shard: ShardId, request: Request<P>);
 
     /// Sends a timer to another shard and returns its key there.
     ///
-    /// Waking the other shard may run code of the user, also on this thread. So `check` says
-    /// whether the timer is still there once the lane is open, and from then on nothing else runs
-    /// until the timer is on the lane: a key that is taken is used. `pack` is given the key and
-    /// makes the request; if the lane was closed meanwhile, `pack` is called again with another key
-    /// and the request. A request that cannot be sent comes back.
+    /// Waking the other shard may run code of the user on this thread. So `check` is called once
+    /// the lane is open, to find out whether the timer is still there. After it no other code runs
+    /// until the timer is on the lane, so that a key that was taken is used. `pack` gets the key
+    /// and makes the request. If the lane was closed meanwhile, `pack` is called again with another
+    /// key and the request. A request that cannot be sent comes back with the error.
     fn send_timer(
         &self,
         shard: ShardId,
-        check: impl Fn() -> Result<(), MoveError>,
+        check: impl Fn() -> Result<(), MigrateError>,
         pack: impl FnMut(TimerKey, Option<Request<P>>) -> Request<P>,
-    ) -> Result<TimerKey, (MoveError, Option<Request<P>>)>;
+    ) -> Result<TimerKey, (MigrateError, Option<Request<P>>)>;
 }

@@ -1,14 +1,15 @@
-//! What keeps tasks that are always ready from holding up the shard that they share a thread with.
+//! The poll budget: it keeps tasks that are always ready from delaying the shard on their thread.
 //!
-//! An executor may leave its alarms unread while its tasks are ready to run: glommio reads them
-//! once in a preempt timer's period then, and it has no budget that makes a task return whose
-//! socket is always ready. So the tasks read the clock for the shard, once in [`LOOKS`] results,
-//! and wake the driver if its time has come; and a task returns to its executor after [`READY_MAX`]
-//! results in a row that it did not have to wait for.
+//! An executor may not read its alarms while tasks are ready to run: glommio reads them only once
+//! in each period of its preempt timer then, and it has no budget that makes a task return whose
+//! socket is always ready. So the tasks read the clock for the shard, once in
+//! [`POLLS_PER_CLOCK_READ`] results, and wake the driver if its time has come. And a task returns
+//! to its executor after [`READY_MAX`] results in a row for which it did not have to wait.
 //!
-//! Why not a shorter preempt timer: glommio 0.9 may then park with tasks that are ready to run.
+//! Why not a shorter preempt timer: glommio 0.9 may then park although tasks are ready to run.
 //!
-//! Cost: the first poll for a result adds one to a count, and one in 16 reads the near clock.
+//! Cost: the first poll for a result adds 1 to a count, and every 16th of these polls reads the
+//! near clock.
 
 use std::cell::Cell;
 use std::task::{Context, Poll};
@@ -18,18 +19,20 @@ use corewheel_shard::Tick;
 use super::Core;
 use super::payload::Payload;
 
-/// One result in so many reads the clock.
-const LOOKS: u32 = 16;
-/// The most results in a row that are handed out without a return to the executor.
+/// One result in this many reads the clock.
+const POLLS_PER_CLOCK_READ: u32 = 16;
+/// The most results in a row without a return to the executor.
 const READY_MAX: u32 = 8;
 
 pub(super) struct PollBudget {
+    /// The number of first polls; it wraps around.
     polls: Cell<u32>,
     /// How many results in a row were ready at the first poll.
     ready: Cell<u32>,
-    /// How many there may be: [`READY_MAX`], or 1 while the driver waits for the sockets.
+    /// The limit of `ready`: [`READY_MAX`], or 1 while the driver waits for the sockets.
     ready_max: Cell<u32>,
-    /// Makes the executor run the driver's task queue next.
+    /// Makes the executor run the driver's task queue next. `None` if the executor does not need
+    /// it.
     prefer_driver: Cell<Option<fn()>>,
 }
 
@@ -45,52 +48,52 @@ impl PollBudget {
 }
 
 impl<P: Payload> Core<P> {
-    /// Has a function called by tasks that keep the core busy while the driver is ready to run, for
-    /// an executor that would not run it before those tasks.
+    /// Sets a function that tasks call while they keep the core busy and the driver is ready to
+    /// run, for an executor that would run those tasks before the driver.
     #[allow(dead_code, reason = "only some executors need it")]
     pub(crate) fn set_prefer_driver(&self, prefer: fn()) {
         self.budget.prefer_driver.set(Some(prefer));
     }
 
-    /// Says whether the driver waits until the sockets are read. Meanwhile a task returns after
-    /// each result, so that the wait is no longer than it must be.
+    /// Sets whether the driver waits until the executor has read the sockets. Meanwhile a task
+    /// returns to the executor after each result, so that the wait is short.
     #[allow(dead_code, reason = "only drivers in executors wait for the sockets")]
     pub(crate) fn set_waits_for_sockets(&self, waits: bool) {
         self.budget.ready_max.set(if waits { 1 } else { READY_MAX });
     }
 
-    /// Counts one result that a task asks for. One in 16 reads the clock, and wakes the driver if
-    /// its time has come. Nothing may be borrowed.
+    /// Counts a poll for a result. One in [`POLLS_PER_CLOCK_READ`] reads the clock, and wakes the
+    /// driver if its time has come. Nothing may be borrowed.
     #[inline]
     pub(crate) fn count_poll(&self) {
         let polls = self.budget.polls.get().wrapping_add(1);
         self.budget.polls.set(polls);
-        if polls.is_multiple_of(LOOKS) {
-            let _wanted = self.is_wanted();
+        if polls.is_multiple_of(POLLS_PER_CLOCK_READ) {
+            let _is_awake = self.wake_driver_if_due();
         }
     }
 
-    /// Begins one poll for a result, `is_first` if the task has not waited for that result yet.
-    /// Pending if the task must return to its executor before it asks: its waker has been woken.
+    /// Begins a poll for a result, `is_first` if the task has not polled for that result before.
+    /// Pending if the task must return to its executor first; its waker has been woken then.
     #[inline]
     pub(crate) fn begin_poll(&self, is_first: bool, cx: &Context<'_>) -> Poll<()> {
         if is_first {
             self.count_poll();
             if self.budget.ready.get() >= self.budget.ready_max.get() {
-                return self.send_back(cx);
+                return self.return_to_executor(cx);
             }
         }
         Poll::Ready(())
     }
 
     #[cold]
-    fn send_back(&self, cx: &Context<'_>) -> Poll<()> {
+    fn return_to_executor(&self, cx: &Context<'_>) -> Poll<()> {
         self.budget.ready.set(0);
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Notes whether a result was there without a wait, which its first poll tells.
+    /// Notes whether the first poll for a result was ready. Later polls change nothing.
     #[inline]
     pub(crate) fn note_ready(&self, is_first: bool, is_ready: bool) {
         if is_first {
@@ -99,10 +102,10 @@ impl<P: Payload> Core<P> {
         }
     }
 
-    /// Whether the driver has something to do; wakes it if its time has come. For tasks that keep
-    /// the core busy, and with it the executor from reading its alarms.
+    /// Wakes the driver if it sleeps and its deadline has passed. Returns whether the driver is
+    /// awake. For tasks that keep the core busy and so keep the executor from reading its alarms.
     #[inline(never)]
-    pub(crate) fn is_wanted(&self) -> bool {
+    pub(crate) fn wake_driver_if_due(&self) -> bool {
         let until = self.asleep_until.get();
         if until > Tick::ZERO {
             if until > self.time().floor(self.nanos_near()) {

@@ -1,4 +1,4 @@
-//! How a shard takes what other threads have sent, and what it publishes for them.
+//! How a shard receives mail and requests of other threads, and publishes its counts for them.
 
 use std::time::Duration;
 
@@ -12,14 +12,13 @@ use crate::link::lane::LaneReceiver;
 use crate::stats::ShardCounts;
 use crate::values::outcome::CancelOutcome;
 
-/// A lane on which nothing came for this long is closed. Without that, the keys that were granted
-/// to a client which was leaked, with `std::mem::forget` or in a reference cycle, would stay
-/// reserved as long as the service lives. A client that is alive opens another lane when it next
-/// sends.
+/// The shard closes a lane on which no request came for this long. Otherwise the keys of a leaked
+/// client (`std::mem::forget`, a reference cycle) would stay reserved as long as the service lives.
+/// A client that still lives opens another lane when it next sends.
 const LANE_IDLE: Duration = Duration::from_mins(1);
 
 impl<P: Payload> Core<P> {
-    /// Takes mail if any has come.
+    /// Takes the mail if any has come.
     pub(super) fn take_mail(&self, now: u64) {
         if self.post().mailbox.take_flag() {
             self.state.borrow_mut().take_mail(self.time().floor(now));
@@ -27,22 +26,22 @@ impl<P: Payload> Core<P> {
         }
     }
 
-    /// Takes requests off the lanes and moves timers of a drain, `requests_max` of both together.
-    /// True if there is more.
+    /// Receives requests from the lanes and migrates timers of a `migrate_all`, `requests_max` of
+    /// both together. True if more is left to do.
     pub(super) fn receive(&self, now: u64, requests_max: u32) -> bool {
         let tick = self.time().floor(now);
         let (more, left) = {
             let mut state = self.state.borrow_mut();
             let received = state.receive(tick, now, requests_max as usize);
-            state.tend_lanes(tick, now);
+            state.close_unused_lanes(tick, now);
             received
         };
         self.run_effects();
-        let more_to_move = self.drain_some(now, left);
-        more || more_to_move
+        let more_to_migrate = self.migrate_some(now, left);
+        more || more_to_migrate
     }
 
-    /// The jobs that have come for the driver.
+    /// Takes the jobs that have come for the driver.
     pub(crate) fn take_jobs(&self) -> Vec<P::Job> {
         std::mem::take(&mut self.state.borrow_mut().jobs)
     }
@@ -51,7 +50,7 @@ impl<P: Payload> Core<P> {
         self.state.borrow_mut().shutdown.take()
     }
 
-    /// Sets the gauges of the parts to what they are now.
+    /// Writes the current gauges of the parts.
     pub(crate) fn set_gauges(&self, counts: &mut ShardCounts) {
         self.parts.fold((), |(), part| part.publish(counts));
     }
@@ -74,21 +73,21 @@ impl<P: Payload> Core<P> {
 }
 
 impl<P: Payload> State<P> {
-    /// Takes up to `max` requests off the lanes, at least one off each. True if there is more, and
-    /// what is left of `max` for a drain, which is at least one.
+    /// Receives up to `max` requests from the lanes, at least one from each. Returns whether more
+    /// are left, and how many timers of a `migrate_all` may migrate, which is at least 1.
     fn receive(&mut self, tick: Tick, now: u64, max: usize) -> (bool, usize) {
         if self.lanes.is_empty() {
             return (false, max);
         }
         let mut lanes = std::mem::take(&mut self.lanes);
-        // Every lane has its share, so that one that floods does not starve another; so has a
-        // drain.
-        let shares = lanes.len() + usize::from(self.draining.is_some());
+        // Each lane has an equal share, and so has a `migrate_all`, so that a flooded lane does not
+        // starve the others.
+        let shares = lanes.len() + usize::from(self.migrating_all.is_some());
         let share = (max / shares).max(1);
         let (mut more, mut spent) = (false, 0);
         for lane in &mut lanes {
             let received =
-                lane.drain(share, |request, key, max| self.apply_some(request, key, max, now));
+                lane.receive(share, |request, key, max| self.apply_some(request, key, max, now));
             if received > 0 {
                 self.counts.requests += received as u64;
                 lane.used_at = tick;
@@ -101,39 +100,47 @@ impl<P: Payload> State<P> {
         (more, max.saturating_sub(spent).max(1))
     }
 
-    /// Grants a client the keys that it is short of.
+    /// Grants a client new keys if it has few left.
     #[inline]
     fn grant(&mut self, lane: &mut LaneReceiver<Request<P>>) {
-        for _ in 0..lane.wants_keys(self.directory.settings.grant_window) {
-            // The key pool is the last reserve for the clients that are there.
+        let wanted = lane.wants_keys(self.directory.settings.grant_window);
+        if wanted == 0 {
+            return;
+        }
+        let mut granted = 0;
+        while granted < wanted {
+            // If the wheel has no free slot, a client with a lane gets a key of the pool.
             let Some(key) = self.wheel.grant().or_else(|| self.take_pool_key()) else { break };
             lane.grant(key);
+            granted += 1;
         }
+        lane.set_exhausted(granted < wanted);
     }
 
-    /// Lets go of lanes whose client is gone, and now and then of those that have long been idle.
-    fn tend_lanes(&mut self, tick: Tick, now: u64) {
+    /// Closes the lanes whose client is gone, and once in [`LANE_IDLE`] the lanes that were idle
+    /// for so long.
+    fn close_unused_lanes(&mut self, tick: Tick, now: u64) {
         if self.lanes.iter().any(LaneReceiver::is_finished) {
-            self.let_go_of(now, LaneReceiver::is_finished);
+            self.close_lanes(now, LaneReceiver::is_finished);
         }
         let idle = self.directory.time.ceil(LANE_IDLE.as_nanos() as u64).index();
         if tick.saturating_since(self.lanes_checked) >= idle {
             self.lanes_checked = tick;
-            self.let_go_of(now, |lane| tick.saturating_since(lane.used_at) >= idle);
+            self.close_lanes(now, |lane| tick.saturating_since(lane.used_at) >= idle);
         }
     }
 
-    fn let_go_of(&mut self, now: u64, is_over: impl Fn(&LaneReceiver<Request<P>>) -> bool) {
-        let over: Vec<_> = self.lanes.extract_if(.., |lane| is_over(lane)).collect();
-        for lane in over {
-            self.let_go(lane, now);
+    fn close_lanes(&mut self, now: u64, is_unused: impl Fn(&LaneReceiver<Request<P>>) -> bool) {
+        let unused: Vec<_> = self.lanes.extract_if(.., |lane| is_unused(lane)).collect();
+        for lane in unused {
+            self.close_lane(lane, now);
         }
     }
 
-    /// Closes a lane, takes the last requests off it and takes its keys back.
-    pub(super) fn let_go(&mut self, mut lane: LaneReceiver<Request<P>>, now: u64) {
+    /// Closes a lane, receives its last requests and takes its keys back.
+    pub(super) fn close_lane(&mut self, mut lane: LaneReceiver<Request<P>>, now: u64) {
         lane.close();
-        lane.drain_last(|request, key, max| self.apply_some(request, key, max, now));
+        lane.receive_rest(|request, key, max| self.apply_some(request, key, max, now));
         self.post().mailbox.forget(lane.shared());
         for key in lane.hand_back() {
             self.wheel.revoke(key);

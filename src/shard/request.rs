@@ -1,12 +1,14 @@
-//! What other threads ask of a shard: requests on lanes, and control messages in its mailbox.
+//! The messages from other threads to a shard: requests on lanes, and control messages in its
+//! mailbox.
 //!
-//! A bulk request stands for many commands. Why not a request for each: a cancel of 64 timers would
-//! cost 64 places in the ring and, where a caller waits for the outcomes, 64 channels; a bulk
-//! request costs one of each. A turn does of it what its budget allows, and the rest stays at the
-//! head of its lane, so order is kept. A bulk schedule names the keys that it uses up.
+//! A bulk request holds many commands. Why not a request for each: a cancel of 64 timers would take
+//! 64 places in the ring and, if a caller waits for the outcomes, 64 channels; a bulk request takes
+//! one of each. A turn executes as many of its commands as the budget allows, and the rest stays at
+//! the head of its lane, so order is kept. A bulk schedule contains the keys that it uses up.
 //!
-//! Cost: two allocations by the sender for a bulk request, and none by the shard.
+//! Cost: the sender allocates twice for a bulk request, the shard never.
 
+use std::time::Duration;
 use std::vec::IntoIter;
 
 use corewheel_shard::{Tick, TimerKey};
@@ -19,16 +21,16 @@ use crate::link::lane::Keys;
 use crate::values::class::ClassId;
 use crate::values::contain::Each;
 use crate::values::handle::{ShardId, TimerHandle};
-use crate::values::migration::{DrainError, DrainReport, MoveError};
+use crate::values::migration::{MigrateError, MigrateReport};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 use crate::values::shutdown::ShutdownPolicy;
 
-/// What a client asks of a shard.
+/// A request of a client to a shard.
 pub(crate) enum Request<P: Payload> {
     /// A timer with a value, for the next granted key.
     Schedule {
         deadline: Tick,
-        /// When the client sent it, in microseconds; the lower 32 bits.
+        /// The time of sending in microseconds; the lower 32 bits.
         sent_us: u32,
         class: ClassId,
         value: P::Value,
@@ -50,29 +52,36 @@ pub(crate) enum Request<P: Payload> {
         deadline: Tick,
         reply: Option<oneshot::Sender<ResetOutcome>>,
     },
-    /// Many commands in one, or a rare one. Boxed, so that it makes the others no larger.
+    /// Many commands, or a rare command. Boxed, so that it does not enlarge the other requests.
     Bulk(Box<Bulk<P>>),
 }
 
 pub(crate) type CancelReply<P> = oneshot::Sender<CancelOutcome<<P as Payload>::Remote>>;
 pub(crate) type CancelReplies<P> = Replies<CancelOutcome<<P as Payload>::Remote>>;
-pub(crate) type MigrateReply = oneshot::Sender<Result<TimerHandle, MoveError>>;
-pub(crate) type DrainReply = oneshot::Sender<Result<DrainReport, DrainError>>;
+/// The reply is `None` if the timer is not pending.
+pub(crate) type RemainingReply = oneshot::Sender<Option<Duration>>;
+pub(crate) type MigrateReply = oneshot::Sender<Result<TimerHandle, MigrateError>>;
+pub(crate) type MigrateAllReply = oneshot::Sender<Result<MigrateReport, MigrateError>>;
 
-/// Many commands, or a rare one.
+/// Many commands, or a rare command.
 pub(crate) enum Bulk<P: Payload> {
     Cancel(BulkCancel<P>),
     Schedule(BulkSchedule<P>),
-    /// A timer goes to another shard.
+    /// Asks how long it is until a timer is due.
+    Remaining {
+        key: TimerKey,
+        reply: RemainingReply,
+    },
+    /// Migrates a timer to another shard.
     Migrate {
         key: TimerKey,
         to: ShardId,
         reply: MigrateReply,
     },
-    /// All timers go to other shards.
-    Drain {
+    /// Migrates all timers to other shards.
+    MigrateAll {
         into: Box<[ShardId]>,
-        reply: DrainReply,
+        reply: MigrateAllReply,
     },
 }
 
@@ -89,14 +98,14 @@ pub(crate) struct BulkSchedule<P: Payload> {
     pub(crate) class: ClassId,
 }
 
-/// The outcome of one command of many.
+/// The outcome of one command of a bulk request.
 pub(crate) enum BulkReply<O> {
     Now(O),
     /// The command was forwarded to another shard, which will reply.
     Later(oneshot::Receiver<O>),
 }
 
-/// The outcomes of many commands as far as they are known, and the way to the caller.
+/// The outcomes of a bulk request's commands so far, and the channel to the caller.
 pub(crate) struct Replies<O> {
     sender: oneshot::Sender<Each<BulkReply<O>>>,
     replies: Each<BulkReply<O>>,
@@ -104,8 +113,8 @@ pub(crate) struct Replies<O> {
 
 impl<O> Replies<O> {
     /// With room for `count` outcomes.
-    pub(crate) fn new(count: usize) -> (Self, oneshot::Receiver<Each<BulkReply<O>>>) {
-        let (sender, receiver) = oneshot::channel();
+    pub(crate) fn new(count: usize) -> (Self, oneshot::AsyncReceiver<Each<BulkReply<O>>>) {
+        let (sender, receiver) = oneshot::async_channel();
         (Self { sender, replies: Each(Vec::with_capacity(count)) }, receiver)
     }
 
@@ -113,7 +122,7 @@ impl<O> Replies<O> {
         self.replies.0.push(reply);
     }
 
-    /// Wakes the caller. If no caller waits any more, the outcomes come back.
+    /// Sends the outcomes, which wakes the caller. Returns them if no caller waits any more.
     pub(crate) fn send(self) -> Vec<BulkReply<O>> {
         let back = self.sender.send(self.replies).err().map(SendError::into_inner);
         back.map(|mut replies| replies.take()).unwrap_or_default()
@@ -140,7 +149,7 @@ impl<P: Payload> lane::Request for Request<P> {
             Self::Cancel { .. } | Self::Reset { .. } => Keys::None,
             Self::Bulk(bulk) => match &**bulk {
                 Bulk::Schedule(bulk) => Keys::Named(bulk.timers.len()),
-                Bulk::Cancel(_) | Bulk::Migrate { .. } | Bulk::Drain { .. } => Keys::None,
+                _ => Keys::None,
             },
         }
     }
@@ -151,11 +160,11 @@ impl<P: Payload> lane::Request for Request<P> {
         match &**bulk {
             Bulk::Schedule(bulk) => bulk.timers.len().max(1),
             Bulk::Cancel(bulk) => bulk.keys.len().max(1),
-            Bulk::Migrate { .. } | Bulk::Drain { .. } => 1,
+            Bulk::Remaining { .. } | Bulk::Migrate { .. } | Bulk::MigrateAll { .. } => 1,
         }
     }
 
-    /// A cancel that no caller waits for can wait for ever: it wakes no shard.
+    /// A cancel whose outcome no caller waits for may wait for ever, and wakes no shard.
     #[inline]
     fn needed_by(&self) -> Tick {
         match self {
@@ -167,7 +176,7 @@ impl<P: Payload> lane::Request for Request<P> {
             Self::Bulk(bulk) => match &**bulk {
                 Bulk::Schedule(bulk) => bulk.earliest,
                 Bulk::Cancel(BulkCancel { replies: None, .. }) => Tick::NEVER,
-                Bulk::Cancel(_) | Bulk::Migrate { .. } | Bulk::Drain { .. } => Tick::ZERO,
+                _ => Tick::ZERO,
             },
         }
     }
@@ -175,12 +184,12 @@ impl<P: Payload> lane::Request for Request<P> {
 
 /// A control message to a shard.
 pub(crate) enum Control<P: Payload> {
-    /// For the driver.
+    /// A message for the driver.
     Job(P::Job),
     Shutdown(ShutdownOrder<P>),
 }
 
-/// Asks a shard to shut down.
+/// An order to a shard to shut down.
 pub(crate) struct ShutdownOrder<P: Payload> {
     pub(crate) policy: ShutdownPolicy,
     pub(crate) report: oneshot::Sender<Report<P>>,

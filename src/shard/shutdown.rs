@@ -1,7 +1,7 @@
 //! The end of a shard.
 //!
-//! Two steps, in this order: the shard is closed, so that nothing can come in any more; then its
-//! timers are taken out by a policy, and all that wait are told.
+//! First the shard is closed, so that it accepts no mail and no requests any more. Then its timers
+//! are taken out by a policy, and all callers that wait for a reply get one.
 
 use corewheel_shard::Tick;
 
@@ -10,24 +10,24 @@ use super::classes::Ended;
 use super::effect::Effect;
 use super::payload::{Host, Payload};
 use super::turn::deliver;
-use crate::stats::ShardCounts;
-use crate::stats::class::ClassStats;
+use crate::stats::{ClassStats, ShardCounts};
 use crate::values::contain::Each;
 use crate::values::handle::{ShardId, TimerHandle};
 use crate::values::outcome::CancelOutcome;
 use crate::values::shutdown::ShutdownPolicy;
 use crate::values::state::ShardState;
 
-/// How a shard ended. If it is dropped unread, so are the payloads in it, one at a time.
+/// The report of a shard that has ended. If it is dropped, the payloads in it are dropped one at a
+/// time.
 pub(crate) struct Report<P: Payload> {
     pub(crate) shard: ShardId,
     pub(crate) counts: ShardCounts,
     pub(crate) classes: Vec<ClassStats>,
-    /// The timers that are handed back.
+    /// The timers that are returned to the caller.
     pub(crate) returned: Each<Returned<P>>,
 }
 
-/// A timer that is handed back.
+/// A timer that is returned to the caller of the shutdown.
 pub(crate) struct Returned<P: Payload> {
     pub(crate) handle: TimerHandle,
     pub(crate) deadline: Tick,
@@ -53,50 +53,53 @@ pub(crate) fn shut_down<P: Payload>(
 }
 
 impl<P: Payload> Core<P> {
-    /// Closes the mailbox and all lanes. Afterwards nothing can come in any more, and an order to
-    /// shut down that was not seen yet is dropped, which tells its sender. False if the shard was
-    /// closed before.
+    /// Closes the mailbox and all lanes, so that the shard accepts no message any more. A shutdown
+    /// order that no turn has taken is dropped, so that its sender gets an error. False if the
+    /// shard was closed before.
     pub(crate) fn close(&self, state_then: ShardState) -> bool {
         if self.closed.replace(true) {
             return false;
         }
         let now = self.nanos();
-        // A sender that comes to the mailbox after this finds it closed; what came before is
-        // taken.
-        let (order, draining, lanes) = {
+        // A sender finds the mailbox closed from here on. Mail that came before is taken.
+        let (order, migrating_all, lanes) = {
             let state = &mut *self.state.borrow_mut();
             let post = self.post();
-            let migrated = state.migrated.leave_handles();
+            let migrated = state.migrated.new_handles();
             let taken = post.mailbox.close(|| post.note_end(state_then, migrated));
             for key in taken.keys {
                 state.wheel.revoke(key);
             }
             state.accept(taken.lanes, taken.control, Tick::ZERO);
-            (state.shutdown.take(), state.draining.take(), std::mem::take(&mut state.lanes))
+            (state.shutdown.take(), state.migrating_all.take(), std::mem::take(&mut state.lanes))
         };
-        // Each may run code of the user: the captures of a job, a waker.
+        // Each of these drops may run code of the user: the captures of a job, a waker.
         self.drop_each(self.take_jobs());
         self.drop_each(order);
-        self.drop_each(draining);
+        self.drop_each(migrating_all);
         for lane in lanes {
-            self.state.borrow_mut().let_go(lane, now);
+            self.state.borrow_mut().close_lane(lane, now);
         }
         self.run_effects();
         true
     }
 
-    /// Takes all pending timers out after [`close`](Self::close), by a policy that does not fire
-    /// them, and tells all that wait. `is_dead` if the driver ended without a shutdown.
+    /// Takes all timers out that are still pending after [`close`](Self::close): returns or drops
+    /// their payloads, replies to waiting callers, and closes the parts. `is_dead` if the driver
+    /// ended without a shutdown.
     pub(crate) fn clear_out(&self, policy: ShutdownPolicy, is_dead: bool) -> Report<P> {
-        let mut drained = Vec::new();
+        let mut taken_out = Vec::new();
         {
             let state = &mut *self.state.borrow_mut();
+            let is_returned = policy == ShutdownPolicy::Return;
+            let ended = if is_returned { Ended::Returned } else { Ended::Dropped };
             for expired in state.wheel.drain().collect::<Vec<_>>() {
-                state.classes.end(expired.key.index(), Ended::Returned);
-                let taken = state.take(expired.task);
-                if policy == ShutdownPolicy::Return {
-                    drained.push((expired.key, expired.deadline, taken));
+                state.classes.end(expired.key.index(), ended);
+                let taken = state.take(expired.payload);
+                if is_returned {
+                    taken_out.push((expired.key, expired.deadline, taken));
                 } else {
+                    state.counts.dropped += 1;
                     state.effects.push(Effect::Drop(taken));
                 }
             }
@@ -105,11 +108,11 @@ impl<P: Payload> Core<P> {
             }
         }
         self.run_effects();
-        self.parts.for_each(|part| {
+        for part in self.parts.in_closing_order() {
             self.contain(|| part.closed(is_dead));
-        });
+        }
         self.set_gauges(&mut self.state.borrow_mut().counts);
-        // A part may refer to this shard, so it goes with the shard's end.
+        // A part may refer to this shard, so the parts are dropped when the shard ends.
         self.drop_each(self.parts.take_all());
         for listener in self.parts.take_listeners() {
             if let Some(listener) = listener.upgrade() {
@@ -117,7 +120,7 @@ impl<P: Payload> Core<P> {
             }
         }
         let mut returned = Vec::new();
-        for (key, deadline, taken) in drained {
+        for (key, deadline, taken) in taken_out {
             let (payload, left) = P::into_remote(taken);
             returned.push(Returned { handle: self.handle_of(key), deadline, payload });
             self.drop_each(left);

@@ -1,28 +1,27 @@
-//! A list link and 64 bits for each slot of a shard, beside its slab.
+//! A list link and a mark of 64 bits for each slot of a shard, in a table beside its slab.
 //!
-//! Why not in the slots themselves: they would grow for every timer, for the sake of those that are
-//! in a list.
+//! Why not in the slots themselves: every slot would grow, though few timers are in a list.
 //!
-//! All of it is zero at first. So the system hands it out untouched, and it costs memory only where
-//! members have been, however large the shard is.
+//! The table is zero at first. The system maps zeroed memory only when it is written, so the table
+//! takes memory only for slots that were in a list, however large the shard is.
 //!
 //! Cost: 16 bytes a slot.
 
 use crate::values::list::{Link, Links};
 
-/// For each slot the bits of its link, and a mark; the mark of a slot that is in no list is 0.
+/// For each slot the bits of its link, and a mark, which is 0 if the slot is in no list.
 #[derive(Default)]
 pub(super) struct SlotLinks(Vec<[u64; 2]>);
 
 impl SlotLinks {
-    /// Makes room for every slot, once.
+    /// Makes the table with `capacity` slots, unless it exists already.
     pub(super) fn reserve(&mut self, capacity: usize) {
         if self.0.is_empty() {
             self.0 = vec![[0; 2]; capacity];
         }
     }
 
-    /// The mark of a slot.
+    /// The mark of a slot; 0 if there is no table yet.
     #[inline]
     pub(super) fn mark(&self, index: u32) -> u64 {
         self.0.get(index as usize).map_or(0, |slot| slot[1])

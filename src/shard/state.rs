@@ -1,6 +1,6 @@
-//! The state of a shard: a plain struct that one thread owns. Its methods do what requests and
-//! commands ask; what must not run while the state is borrowed, code of the user above all, they
-//! leave as effects.
+//! The state of a shard: a plain struct that one thread owns. Its methods execute requests and
+//! commands. Work that must not run while the state is borrowed, such as code of the user, is left
+//! as effects.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 use super::Directory;
 use super::classes::{ClassTable, Ended};
 use super::effect::Effect;
-use super::migrate::{Drain, Migrated};
+use super::migrate::{MigrateAll, Migrated};
 use super::payload::Payload;
 use super::request::{
     Bulk, BulkCancel, BulkReply, BulkSchedule, CancelReply, Control, Request, ShutdownOrder,
@@ -33,25 +33,26 @@ pub(crate) struct State<P: Payload> {
     pub(crate) wheel: Shard<P>,
     pub(crate) tables: P::Tables,
     pub(super) lanes: Vec<LaneReceiver<Request<P>>>,
-    /// When idle lanes were last looked for.
+    /// When the shard last looked for idle lanes.
     pub(super) lanes_checked: Tick,
     /// Messages for the driver.
     pub(super) jobs: Vec<P::Job>,
     pub(super) shutdown: Option<ShutdownOrder<P>>,
-    /// Cancels that overtook their timers, by the keys of these, and whose callers wait.
+    /// The replies of cancels that came before their timers, by the keys of the timers. The callers
+    /// still wait.
     pub(super) overtaken: HashMap<TimerKey, CancelReply<P>>,
-    /// Timers that live on other shards now.
+    /// The new handles of timers that have migrated.
     pub(super) migrated: Migrated,
-    /// A drain that is not finished.
-    pub(super) draining: Option<Drain>,
+    /// The `migrate_all` that is not finished; `None` if there is none.
+    pub(super) migrating_all: Option<MigrateAll>,
     pub(super) effects: Vec<Effect<P>>,
     pub(crate) counts: ShardCounts,
     pub(super) lateness: Recorder,
     pub(super) ring_delay: Recorder,
     pub(super) classes: ClassTable,
-    /// The class of the timer that is being delivered; none between deliveries.
+    /// The class of the timer that is being delivered; [`ClassId::NONE`] between turns.
     pub(super) delivering: ClassId,
-    /// The last delivery was the work of a part, so a timer goes first.
+    /// Whether the last delivery was the work of a part, so that a timer is next.
     pub(super) part_was_last: bool,
 }
 
@@ -73,7 +74,7 @@ impl<P: Payload> State<P> {
             shutdown: None,
             overtaken: HashMap::new(),
             migrated: Migrated::new(directory.service.home(id), config.capacity as usize),
-            draining: None,
+            migrating_all: None,
             effects: Vec::new(),
             counts: ShardCounts { capacity, ..ShardCounts::default() },
             lateness: Recorder::new(),
@@ -98,7 +99,7 @@ impl<P: Payload> State<P> {
         }
     }
 
-    /// Uses a slot whose key lies in the key pool: the last reserve of a full shard.
+    /// Schedules in a slot whose key is in the key pool, the last reserve of a full shard.
     #[cold]
     fn schedule_from_pool(&mut self, deadline: Tick, payload: P) -> Result<TimerKey, P> {
         if let Some(key) = self.take_pool_key() {
@@ -109,7 +110,7 @@ impl<P: Payload> State<P> {
         Err(payload)
     }
 
-    /// Takes a timer out.
+    /// Cancels a timer in the wheel, and counts it for its class.
     #[inline]
     pub(super) fn cancel(&mut self, key: TimerKey) -> ShardCancel<P> {
         let outcome = self.wheel.cancel(key);
@@ -119,7 +120,8 @@ impl<P: Payload> State<P> {
         outcome
     }
 
-    /// The outcome of a cancel, with the payload taken out of the tables.
+    /// Takes the payload of a cancelled timer out of the tables. Returns the outcome for the
+    /// caller.
     #[inline(never)]
     pub(super) fn finish_cancel(
         &mut self,
@@ -127,9 +129,9 @@ impl<P: Payload> State<P> {
         now: u64,
     ) -> CancelOutcome<P::Taken> {
         match outcome {
-            ShardCancel::Cancelled { deadline, task } => {
+            ShardCancel::Cancelled { deadline, payload } => {
                 let remaining = self.directory.time.remaining(deadline, now);
-                CancelOutcome::Cancelled { remaining, task: self.take(task) }
+                CancelOutcome::Cancelled { remaining, payload: self.take(payload) }
             }
             ShardCancel::Overtook => CancelOutcome::Overtook,
             ShardCancel::AlreadyFired => CancelOutcome::AlreadyFired,
@@ -137,19 +139,20 @@ impl<P: Payload> State<P> {
         }
     }
 
-    /// Takes a payload out whose timer does not fire. A future that waits for it is woken.
+    /// Takes the payload of a timer that will not fire out of the tables. A future that waits for
+    /// the timer is woken.
     #[inline]
     pub(super) fn take(&mut self, payload: P) -> P::Taken {
         let Self { tables, effects, .. } = self;
         payload.take(tables, |waker| effects.push(Effect::Wake(waker)))
     }
 
-    /// A key out of the key pool.
+    /// Takes a key out of the key pool; `None` if the pool is empty.
     pub(super) fn take_pool_key(&self) -> Option<TimerKey> {
         self.post().mailbox.take_key()
     }
 
-    /// Takes what has come by mail, and fills the key pool.
+    /// Takes the mail, and fills the key pool.
     pub(super) fn take_mail(&mut self, tick: Tick) {
         let window = self.directory.settings.grant_window;
         let Self { wheel, directory, id, .. } = self;
@@ -176,7 +179,8 @@ impl<P: Payload> State<P> {
         }
     }
 
-    /// Does what a client asks, `max` commands of it. Returns the rest.
+    /// Executes a request, of a bulk request at most `max` commands. Returns the rest of the
+    /// request, if there is any.
     #[inline]
     pub(super) fn apply_some(
         &mut self,
@@ -192,7 +196,7 @@ impl<P: Payload> State<P> {
         None
     }
 
-    /// Does what a client asks with one command.
+    /// Executes a request with one command.
     pub(super) fn apply(&mut self, request: Request<P>, key: Option<TimerKey>, now: u64) {
         match request {
             Request::Schedule { deadline, sent_us, class, value } => {
@@ -229,16 +233,16 @@ impl<P: Payload> State<P> {
         let overtook = matches!(outcome, ShardCancel::Overtook);
         let outcome = self.finish_cancel(outcome, now);
         match reply {
-            // The reply can hand the payload back when the timer comes.
+            // The reply can return the payload when the timer comes.
             Some(reply) if overtook => {
                 self.overtaken.insert(key, reply);
             }
             Some(reply) => self.effects.push(Effect::Cancelled(reply, outcome)),
-            None => self.effects.extend(outcome.task().map(Effect::Drop)),
+            None => self.effects.extend(outcome.payload().map(Effect::Drop)),
         }
     }
 
-    /// A timer has come for a granted key.
+    /// Schedules a timer of a client in the slot of a granted key.
     fn arm(&mut self, key: Option<TimerKey>, class: ClassId, deadline: Tick, payload: P, now: u64) {
         let key = key.expect("a request for a timer comes with the key that it uses up");
         match self.wheel.arm(key, deadline, payload) {
@@ -246,13 +250,13 @@ impl<P: Payload> State<P> {
             ArmOutcome::Armed => {}
             ArmOutcome::Overtaken(payload) => {
                 self.classes.pass(class, Ended::Cancelled);
-                let task = self.take(payload);
+                let payload = self.take(payload);
                 self.effects.push(match self.overtaken.remove(&key) {
                     Some(reply) => {
                         let remaining = self.directory.time.remaining(deadline, now);
-                        Effect::Cancelled(reply, CancelOutcome::Cancelled { remaining, task })
+                        Effect::Cancelled(reply, CancelOutcome::Cancelled { remaining, payload })
                     }
-                    None => Effect::Drop(task),
+                    None => Effect::Drop(payload),
                 });
             }
             ArmOutcome::NotGranted(_) => unreachable!("the queue of a lane holds granted keys"),
@@ -264,12 +268,14 @@ impl<P: Payload> State<P> {
         let is_done = match &mut *bulk {
             Bulk::Cancel(many) => self.cancel_some(many, max, now),
             Bulk::Schedule(many) => self.arm_some(many, max, now),
-            Bulk::Migrate { .. } | Bulk::Drain { .. } => {
-                // These send something themselves, so they wait until nothing is borrowed.
+            Bulk::Remaining { .. } | Bulk::Migrate { .. } | Bulk::MigrateAll { .. } => {
+                // These send requests or replies themselves, so they wait until nothing is
+                // borrowed.
                 self.effects.push(match *bulk {
+                    Bulk::Remaining { key, reply } => Effect::Remaining(key, reply),
                     Bulk::Migrate { key, to, reply } => Effect::Migrate(key, to, reply),
-                    Bulk::Drain { into, reply } => Effect::Drain(into, reply),
-                    Bulk::Cancel(_) | Bulk::Schedule(_) => unreachable!("it was looked at"),
+                    Bulk::MigrateAll { into, reply } => Effect::MigrateAll(into, reply),
+                    Bulk::Cancel(_) | Bulk::Schedule(_) => unreachable!("matched above"),
                 });
                 return None;
             }
@@ -277,7 +283,7 @@ impl<P: Payload> State<P> {
         (!is_done).then_some(Request::Bulk(bulk))
     }
 
-    /// Cancels up to `max` timers. True if those were all.
+    /// Cancels up to `max` timers of a bulk request. True if none is left.
     fn cancel_some(&mut self, many: &mut BulkCancel<P>, max: usize, now: u64) -> bool {
         for key in many.keys.by_ref().take(max) {
             let mut outcome = self.cancel(key);
@@ -296,12 +302,12 @@ impl<P: Payload> State<P> {
             }
             let outcome = self.finish_cancel(outcome, now);
             let Some(replies) = &mut many.replies else {
-                self.effects.extend(outcome.task().map(Effect::Drop));
+                self.effects.extend(outcome.payload().map(Effect::Drop));
                 continue;
             };
             let (outcome, left) = into_remote::<P>(outcome);
             replies.push(BulkReply::Now(outcome));
-            // What cannot travel is dropped here.
+            // The part of the payload that must not leave this thread is dropped here.
             self.effects.extend(left.map(Effect::Drop));
         }
         if many.keys.len() > 0 {
@@ -311,7 +317,7 @@ impl<P: Payload> State<P> {
         true
     }
 
-    /// Arms up to `max` timers. True if those were all.
+    /// Schedules up to `max` timers of a bulk request. True if none is left.
     fn arm_some(&mut self, many: &mut BulkSchedule<P>, max: usize, now: u64) -> bool {
         for (key, deadline, value) in many.timers.by_ref().take(max) {
             self.note_ring_delay(many.sent_us, now);
@@ -329,7 +335,8 @@ impl<P: Payload> State<P> {
     }
 }
 
-/// The outcome for another thread, and what cannot go there and must be dropped here.
+/// Makes an outcome ready for another thread. Also returns the part of the payload that must be
+/// dropped on this thread.
 pub(super) fn into_remote<P: Payload>(
     outcome: CancelOutcome<P::Taken>,
 ) -> (CancelOutcome<P::Remote>, Option<P::Taken>) {

@@ -1,4 +1,4 @@
-//! One turn of a shard, the same for every driver.
+//! One turn of a shard; every driver takes turns by this function.
 
 use std::time::Duration;
 
@@ -13,30 +13,29 @@ use crate::clock::nanos_after;
 use crate::values::class::ClassId;
 use crate::values::contain::contain;
 
-/// What a turn leaves to its driver.
+/// When a driver takes the next turn.
 #[must_use = "it says when the next turn is due"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Turn {
-    /// There is more to do at once, after whatever else the thread has to do.
-    More,
-    /// Nothing to do before this tick, unless something is scheduled or the bell rings.
-    Next(Tick),
-    /// Nothing to do unless something is scheduled or the bell rings.
-    Idle,
-    /// The shard is shut down; there will be nothing to do any more.
-    Closed,
+pub(crate) enum Next {
+    /// At once, after other tasks of the thread: the turn has left work behind.
+    Now,
+    /// At this tick, or when a timer is scheduled or the driver is woken before.
+    At(Tick),
+    /// When a timer is scheduled or the driver is woken.
+    WhenWoken,
+    /// Never: the shard is shut down.
+    Never,
 }
 
-/// Takes a turn: begin, take mail, receive requests and move timers of a drain, shut down if that
-/// was asked for, advance the wheel, deliver, publish, say what is next. The order never changes,
-/// and each step keeps to its budget.
+/// Takes a turn: begin, take mail, receive requests and migrate timers of a `migrate_all`, shut
+/// down if a shutdown order has come, advance the wheel, deliver, publish, say when the next turn
+/// is due. The order never changes, and each step keeps to its budget.
 ///
 /// Expired timers are delivered with nothing borrowed, one at a time, so every callback sees the
 /// shard as it is.
-pub(crate) fn turn<P: Payload>(core: &Core<P>, host: &mut impl Host<P>) -> Turn {
+pub(crate) fn turn<P: Payload>(core: &Core<P>, host: &mut impl Host<P>) -> Next {
     if core.is_closed() {
-        return Turn::Closed;
+        return Next::Never;
     }
     let budget = core.directory().settings.budget;
     let now = core.nanos();
@@ -45,9 +44,9 @@ pub(crate) fn turn<P: Payload>(core: &Core<P>, host: &mut impl Host<P>) -> Turn 
     let more_requests = core.receive(now, budget.requests_max);
     if let Some(order) = core.take_shutdown_order() {
         let report = shut_down(core, host, order.policy);
-        // If no caller waits for the report any more, the payloads in it are dropped here.
+        // If no caller waits for the report, the payloads in it are dropped here.
         contain(core.id(), || drop(order.report.send(report)));
-        return Turn::Closed;
+        return Next::Never;
     }
     core.advance(now, budget.of_wheel());
     deliver(core, host, budget.time_max, budget.expired_max as usize);
@@ -55,13 +54,13 @@ pub(crate) fn turn<P: Payload>(core: &Core<P>, host: &mut impl Host<P>) -> Turn 
     core.end_turn(more);
     core.publish();
     match core.next_deadline() {
-        _ if more => Turn::More,
-        Some(tick) => Turn::Next(tick),
-        None => Turn::Idle,
+        _ if more => Next::Now,
+        Some(tick) => Next::At(tick),
+        None => Next::WhenWoken,
     }
 }
 
-/// Delivers what has expired, until `max` deliveries or this much time are used up.
+/// Delivers expired timers and the work of parts, until `max` deliveries or `time_max` are used up.
 pub(super) fn deliver<P: Payload>(
     core: &Core<P>,
     host: &mut impl Host<P>,
@@ -73,7 +72,7 @@ pub(super) fn deliver<P: Payload>(
     let end = nanos_after(now, time_max.unwrap_or(Duration::MAX));
     let mut left = max;
     let mut part_was_last = core.state().part_was_last;
-    // Timers and the work of parts take turns, so that neither keeps the other waiting.
+    // Timers and the work of parts are delivered alternately, so that neither delays the other.
     let mut parts_are_done = false;
     while left > 0 {
         let has_work = !parts_are_done && core.parts_have_work();
@@ -83,7 +82,7 @@ pub(super) fn deliver<P: Payload>(
         if is_part && !has_work {
             break;
         }
-        let calm = contain(core.id(), || match timer {
+        let is_ok = contain(core.id(), || match timer {
             Some(Popped::Timer(delivery)) => host.deliver(delivery),
             Some(Popped::Part(part, index)) => core.parts.expired(part, index),
             None => is_done = core.deliver_part(now, tick),
@@ -95,7 +94,7 @@ pub(super) fn deliver<P: Payload>(
         }
         left -= 1;
         let after = core.nanos_near();
-        core.note_delivery(calm, after.saturating_sub(now));
+        core.note_delivery(is_ok, after.saturating_sub(now));
         now = after;
         if now >= end {
             break;
@@ -104,10 +103,10 @@ pub(super) fn deliver<P: Payload>(
     core.state().part_was_last = part_was_last;
 }
 
-/// A timer that a turn delivers.
+/// An expired timer that a turn delivers.
 pub(super) enum Popped<P: Payload> {
     Timer(Delivery<P>),
-    /// A timer of a part, with its index there.
+    /// A timer of a part, with the index that the part knows it by.
     Part(PartId, u32),
 }
 
@@ -116,12 +115,12 @@ impl<P: Payload> Core<P> {
         self.state.borrow_mut().wheel.advance(self.time().floor(now), budget);
     }
 
-    /// Makes everything due, for a shutdown that fires what is pending.
+    /// Makes all timers due, for a shutdown that fires them.
     pub(super) fn advance_to_the_end(&self) {
         self.state.borrow_mut().wheel.advance(Tick::NEVER, Budget::UNLIMITED);
     }
 
-    /// The next timer to be delivered, with how late it is at `now`.
+    /// Takes the next expired timer out, with its lateness at `now`.
     #[inline]
     fn pop(&self, now: u64) -> Option<Popped<P>> {
         let is_closed = self.is_closed();
@@ -137,12 +136,12 @@ impl<P: Payload> Core<P> {
         let is_late = lateness > self.directory.settings.lateness_bound;
         state.counts.late += u64::from(is_late);
         state.delivering = state.classes.end(expired.key.index(), Ended::Fired { late: is_late });
-        if let Some((part, index)) = expired.task.part() {
+        if let Some((part, index)) = expired.payload.part() {
             return Some(Popped::Part(part, index));
         }
         let handle = self.handle_of(expired.key);
-        // No future is told that its time has come before it has, by whatever policy.
-        let payload = expired.task.expire(&mut state.tables, now < deadline);
+        // A shutdown that fires all timers must not report a future's timeout as elapsed early.
+        let payload = expired.payload.expire(&mut state.tables, now < deadline);
         Some(Popped::Timer(Delivery { handle, deadline, lateness, payload }))
     }
 
@@ -151,7 +150,7 @@ impl<P: Payload> Core<P> {
         !self.parts.is_empty() && self.parts.fold(false, |any, part| any || part.has_work())
     }
 
-    /// Has a part deliver one of what is due. False if there was nothing.
+    /// Calls the parts that have work, until one of them has delivered. False if none has.
     fn deliver_part(&self, now: u64, tick: Tick) -> bool {
         self.deliver_as(ClassId::NONE);
         let mut is_done = false;
@@ -163,15 +162,16 @@ impl<P: Payload> Core<P> {
         is_done
     }
 
-    /// Counts what a delivery came to, and how long it took in nanoseconds.
+    /// Counts a delivery that has panicked (`!is_ok`) or that took too long; `took` is in
+    /// nanoseconds.
     #[inline]
-    pub(super) fn note_delivery(&self, calm: bool, took: u64) {
+    pub(super) fn note_delivery(&self, is_ok: bool, took: u64) {
         let over = Duration::from_nanos(took) > self.directory.settings.overrun;
-        if over || !calm {
+        if over || !is_ok {
             {
                 let counts = &mut self.state.borrow_mut().counts;
                 counts.overrun += u64::from(over);
-                counts.panicked += u64::from(!calm);
+                counts.panicked += u64::from(!is_ok);
             }
             if over {
                 self.note_overrun(took);
@@ -190,12 +190,12 @@ impl<P: Payload> Core<P> {
         self.state.borrow().wheel.is_behind() || self.parts_have_work()
     }
 
-    /// When the next turn is due.
+    /// When the next turn is due; `None` if no timer or part wants a turn.
     pub(crate) fn next_deadline(&self) -> Option<Tick> {
         let next = {
             let state = self.state.borrow();
             let next = state.wheel.next_deadline().unwrap_or(Tick::NEVER);
-            next.min(state.drain_retries_at().unwrap_or(Tick::NEVER))
+            next.min(state.migrate_all_retries_at().unwrap_or(Tick::NEVER))
         };
         let next = self.parts.fold(next, |next, part| next.min(part.next_turn()));
         Some(next).filter(|next| *next < Tick::NEVER)

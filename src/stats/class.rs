@@ -1,32 +1,42 @@
-//! What each shard has counted for each class of timers.
+//! The counts of each shard for each class of timers.
 //!
-//! They are published with the shard's own counts, under the same version, so that one reading
-//! shows them together. A class that has not changed since is not stored again.
+//! They are published with the shard's own counts, under one version, so that one reading shows
+//! them together. A class that has not changed since is not stored again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
-use serde::Serialize;
 
 use super::counts::counts;
 
 counts! {
-    /// What one shard has counted for one class. All but `live` only grow.
+    /// The timers of one class at one moment, on one shard or on all shards of a service. All
+    /// counts but `live` only grow.
     ///
-    /// In every reading `live = scheduled − fired − cancelled − returned`.
-    struct ClassCounts, published in PublishedClassCounts:
+    /// In every reading `live = scheduled − fired − cancelled − returned − dropped`.
+    struct ClassStats, published in PublishedCounts:
+    {
+        /// The name of the class.
+        class: &'static str,
+        /// The age of the oldest pending timer of the class: the time since it was scheduled or, if
+        /// it is from another thread, since it came to the shard. Exact to the microsecond. A reset
+        /// does not change it. `None` if no timer is pending.
+        oldest: Option<Duration>,
+    }
 
-    /// Timers pending now. Those on the way from another thread are not counted.
+    /// Timers and scaled timeouts pending now, without timers on the way from another thread.
     live,
     /// Timers scheduled, on the shard's own core and from other threads.
     scheduled,
     /// Timers delivered.
     fired,
-    /// Timers cancelled, those included whose cancel came before they did.
+    /// Timers cancelled, including those whose cancel came before they did.
     cancelled,
-    /// Timers handed back or dropped unfired at shutdown.
+    /// Pending timers that a shutdown handed back in its report.
     returned,
+    /// Pending timers that were dropped when their shard ended.
+    dropped,
     /// Timers delivered later than the service's lateness bound; they count as fired too.
     late,
     /// Schedules refused for want of room, on the shard's own core and by clients.
@@ -35,36 +45,22 @@ counts! {
     overrun,
 }
 
-impl ClassCounts {
-    /// Adds those of another shard.
+impl ClassStats {
+    /// Adds the counts of the class on another shard.
     fn add(&mut self, other: &Self) {
+        // None is less than any.
+        self.oldest = self.oldest.max(other.oldest);
         self.live += other.live;
         self.scheduled += other.scheduled;
         self.fired += other.fired;
         self.cancelled += other.cancelled;
         self.returned += other.returned;
+        self.dropped += other.dropped;
         self.late += other.late;
         self.refused += other.refused;
         self.overrun += other.overrun;
     }
-}
 
-/// The timers of one class at one moment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[non_exhaustive]
-pub struct ClassStats {
-    /// The name of the class.
-    pub class: &'static str,
-    /// What was counted for it.
-    #[serde(flatten)]
-    pub counts: ClassCounts,
-    /// The age of its oldest timer that is pending: how long ago that was scheduled or, if it is
-    /// from another thread, came to the shard. Exact to the microsecond. Moving a timer does not
-    /// make it younger.
-    pub oldest: Option<Duration>,
-}
-
-impl ClassStats {
     /// Adds up the classes of several shards, which are those of one service.
     pub(crate) fn sum<'a>(shards: impl Iterator<Item = &'a [Self]>) -> Vec<Self> {
         let mut sum: Vec<Self> = Vec::new();
@@ -74,19 +70,17 @@ impl ClassStats {
                 continue;
             }
             for (total, class) in sum.iter_mut().zip(classes) {
-                total.counts.add(&class.counts);
-                // None is less than any.
-                total.oldest = total.oldest.max(class.oldest);
+                total.add(class);
             }
         }
         sum
     }
 }
 
-/// Where a shard publishes what it has counted for one class.
+/// Where a shard publishes its counts for one class.
 #[derive(Debug, Default)]
 pub(crate) struct PublishedClass {
-    counts: PublishedClassCounts,
+    counts: PublishedCounts,
     /// When its oldest timer was scheduled, in microseconds and one; 0 if there is none.
     since: AtomicU64,
 }
@@ -98,13 +92,13 @@ impl PublishedClass {
     }
 
     /// With the time in microseconds at which its oldest timer was scheduled.
-    pub(crate) fn store(&self, counts: &ClassCounts, since: Option<u64>) {
+    pub(crate) fn store(&self, counts: &ClassStats, since: Option<u64>) {
         self.counts.store(counts);
         // Relaxed, as all of them.
         self.since.store(since.map_or(0, |since| since + 1), Ordering::Relaxed);
     }
 
-    pub(crate) fn load(&self) -> (ClassCounts, Option<u64>) {
+    pub(crate) fn load(&self) -> (ClassStats, Option<u64>) {
         (self.counts.load(), self.since.load(Ordering::Relaxed).checked_sub(1))
     }
 }

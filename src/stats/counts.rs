@@ -3,20 +3,23 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use corewheel_shard::Counters;
-use serde::Serialize;
 
 /// Defines counts of a shard once: the plain numbers that its turn writes, the atomics that it
-/// publishes them in, and the way between the two.
+/// publishes them in, and the conversion between the two. Fields in braces are public, and not
+/// published.
 macro_rules! counts {
     (
         $(#[doc = $about:literal])*
         struct $counts:ident, published in $published:ident:
+        $({ $($(#[doc = $beside_doc:literal])* $beside:ident: $type:ty,)* })?
         $($(#[doc = $doc:literal])* $name:ident,)*
     ) => {
         $(#[doc = $about])*
-        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize))]
         #[non_exhaustive]
         pub struct $counts {
+            $($($(#[doc = $beside_doc])* pub $beside: $type,)*)?
             $($(#[doc = $doc])* pub $name: u64,)*
         }
 
@@ -33,7 +36,10 @@ macro_rules! counts {
             }
 
             pub(super) fn load(&self) -> $counts {
-                $counts { $($name: self.$name.load(Ordering::Relaxed),)* }
+                $counts {
+                    $($($beside: <$type>::default(),)*)?
+                    $($name: self.$name.load(Ordering::Relaxed),)*
+                }
             }
         }
 
@@ -43,7 +49,7 @@ macro_rules! counts {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
 
-            /// What each of them means: the lines of its documentation, in the same order.
+            /// The documentation of each count, in the same order.
             #[cfg(feature = "endpoint")]
             pub(crate) fn descriptions() -> impl Iterator<Item = &'static str> {
                 [$(concat!($($doc),*),)*].into_iter()
@@ -55,9 +61,12 @@ macro_rules! counts {
 pub(super) use counts;
 
 counts! {
-    /// What one shard has counted. The gauges (`pending`, `granted`, `capacity`, `lanes`,
-    /// `lane_depth`, `scaled_pending`, `connections`) go up and down. All others only grow: they
-    /// are sums, but for `pending_max`, which is a maximum.
+    /// The counts of one shard. The gauges (`pending`, `granted`, `capacity`, `lanes`,
+    /// `lane_depth`, `scaled_pending`, `connections`) go up and down, and `pending_max` is a
+    /// maximum. All others are sums, which only grow.
+    ///
+    /// In every reading `pending = scheduled_local + scheduled_remote − fired − cancelled −
+    /// returned − dropped`.
     struct ShardCounts, published in PublishedCounts:
 
     /// Timers pending now. Those on the way from another thread are not counted, and a shard that
@@ -82,9 +91,12 @@ counts! {
     /// Timers that went to live on another shard; they count as cancelled too, and there as timers
     /// from other threads. One that found the other shard closed and came back counts as well, and
     /// as scheduled here.
-    moved_out,
-    /// Timers handed back or dropped unfired at shutdown.
+    migrated_out,
+    /// Pending timers that a shutdown handed back in its report.
     returned,
+    /// Pending timers that were dropped when the shard ended, by the policy of the shutdown or
+    /// because its driver ended without a shutdown.
+    dropped,
     /// Schedules refused for want of room, on this core and by clients.
     refused,
     /// Cancels and resets whose handle named no pending timer.
@@ -121,21 +133,22 @@ counts! {
     lanes,
     /// Requests that waited in lanes when the last turn was over.
     lane_depth,
-    /// Times that a client woke the shard.
-    bells_rung,
-    /// Times that a client found the shard awake, or about to be in time.
-    bells_saved,
-    /// Scaled timeouts pending now. For each minimum and maximum they have one timer.
+    /// Wake-ups of the shard by clients.
+    wakeups_made,
+    /// Sends of clients without a wake-up, as the shard was awake or would be awake in time.
+    wakeups_saved,
+    /// Scaled timeouts pending now. All timeouts of one `ScaledTimeouts` share one timer of the
+    /// shard.
     scaled_pending,
     /// Scaled timeouts delivered. The timers that they have count under `fired`.
     scaled_fired,
-    /// Connections now that have deadlines, or had some and are not dropped. Each of them has one
-    /// timer.
+    /// Connections that have a handle ([`ConnTimers`](crate::ConnTimers)) now. Each open connection
+    /// has one timer.
     connections,
 }
 
 impl ShardCounts {
-    /// Takes over what the shard's wheel has counted.
+    /// Takes over the counts of the shard's wheel.
     #[inline]
     pub(crate) fn take_over(&mut self, counters: &Counters) {
         self.pending = counters.pending();
@@ -145,7 +158,8 @@ impl ShardCounts {
         self.fired = counters.fired;
         self.cancelled = counters.cancelled;
         self.overtaken = counters.overtaken;
-        self.returned = counters.returned;
+        // The wheel counts all timers that are taken out at the end, also those that are dropped.
+        self.returned = counters.returned - self.dropped;
         self.stale = counters.stale;
         self.reset_lazy = counters.reset_lazy;
         self.reset_relinked = counters.reset_relinked;

@@ -1,11 +1,11 @@
-//! Where a shard publishes what it has counted, for readers on any thread.
+//! Where a shard publishes its counts, for readers on any thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use corewheel_shard::Counters;
 use crossbeam_utils::CachePadded;
 
-use super::class::{ClassCounts, PublishedClass};
+use super::class::{ClassStats, PublishedClass};
 use super::counts::{PublishedCounts, ShardCounts};
 use super::times::{PublishedTimes, Recorder, Times};
 use crate::link::version::Version;
@@ -31,7 +31,8 @@ impl Published {
         }
     }
 
-    /// Stores the counts, and what `classes` stores with [`store_class`](Self::store_class).
+    /// Stores the counts, and the classes that `classes` stores with
+    /// [`store_class`](Self::store_class).
     #[inline]
     pub(crate) fn store(
         &self,
@@ -65,7 +66,7 @@ impl Published {
         });
     }
 
-    /// Stores the gauges of what is built from timers, between turns.
+    /// Stores the gauges of connections and scaled timeouts, between turns.
     #[inline]
     pub(crate) fn store_gauges(&self, counts: &ShardCounts) {
         self.store_counts(|published| {
@@ -75,8 +76,8 @@ impl Published {
         });
     }
 
-    /// Stores what was counted for a class, while counts are stored.
-    pub(crate) fn store_class(&self, index: usize, counts: &ClassCounts, since: Option<u64>) {
+    /// Stores the counts of a class, while counts are stored.
+    pub(crate) fn store_class(&self, index: usize, counts: &ClassStats, since: Option<u64>) {
         if let Some(class) = self.classes.get(index) {
             class.store(counts, since);
         }
@@ -104,10 +105,10 @@ impl Published {
     }
 }
 
-/// What was counted for a class, with the microsecond in which its oldest timer was scheduled.
-pub(crate) type ClassReading = (ClassCounts, Option<u64>);
+/// The counts of a class, with the microsecond in which its oldest timer was scheduled.
+pub(crate) type ClassReading = (ClassStats, Option<u64>);
 
-/// What a shard has published.
+/// A reading of everything that a shard has published.
 pub(crate) struct Reading {
     pub(crate) counts: ShardCounts,
     pub(crate) classes: Vec<ClassReading>,
@@ -120,9 +121,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_published_is_what_is_read() {
+    fn published_counts_are_read_as_stored() {
         let published = Published::new(2);
-        let of_class = ClassCounts { fired: 5, ..ClassCounts::default() };
+        let of_class = ClassStats { fired: 5, ..ClassStats::default() };
         let counts = ShardCounts { fired: 7, pending: 3, ..ShardCounts::default() };
         let (mut lateness, mut ring_delay) = (Recorder::new(), Recorder::new());
         for nanos in [0, 5, 1_000, 1_000_000, u64::MAX] {
@@ -133,7 +134,7 @@ mod tests {
         });
         let Reading { counts: read, classes, lateness: late, ring_delay: delay } = published.load();
         assert_eq!(read, counts);
-        assert_eq!(classes, [(ClassCounts::default(), None), (of_class, Some(0))]);
+        assert_eq!(classes, [(ClassStats::default(), None), (of_class, Some(0))]);
         assert_eq!(late.count, 5);
         assert!(late.p50_ns >= 1_000 && late.p50_ns <= 1_250, "{late:?}");
         assert!(late.max_ns >= (1 << 40) - 1, "{late:?}");

@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use histogram::Histogram;
-use serde::Serialize;
 
 /// Four buckets to each power of two of nanoseconds, up to 2⁴⁰ (18 minutes); longer ones count as
 /// that long.
@@ -69,7 +68,8 @@ impl PublishedTimes {
 ///
 /// The quantiles are upper ends of buckets a quarter of a power of two wide: too long by a quarter
 /// at most.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Times {
     /// How many were measured.
@@ -91,7 +91,8 @@ pub struct Times {
 }
 
 /// How many times fell into one bucket.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Bucket {
     /// The longest time that the bucket counts, in nanoseconds.
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quantile_is_never_too_short() {
+    fn quantile_is_never_too_short() {
         let mut recorder = Recorder::new();
         for nanos in 0..10_000 {
             recorder.record(nanos);

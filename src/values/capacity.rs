@@ -1,16 +1,17 @@
-//! How much something may hold: checked, and looked for in memory before it is taken.
+//! The capacities of containers: checks of their limits and of the memory that they need.
 
 use corewheel_shard::ShardConfig;
 use slab::Slab;
 
 use crate::values::error::ConfigError;
 
-/// How much something holds where nobody says so.
+/// The capacity of a container whose builder sets none.
 pub(crate) const CAPACITY: u32 = 1 << 16;
-/// The most of anything.
+/// The largest capacity of any container.
 pub(crate) const CAPACITY_MAX: u32 = ShardConfig::CAPACITY_MAX;
 
-/// Refuses what nothing can hold, by the name of the setting.
+/// Checks that a capacity is between 1 and [`CAPACITY_MAX`]. `field` is the name of the setting in
+/// the error.
 pub(crate) fn check(field: &'static str, count: u32) -> Result<usize, ConfigError> {
     if count == 0 || count > CAPACITY_MAX {
         let limit = format!("it must be between 1 and {CAPACITY_MAX}");
@@ -19,17 +20,18 @@ pub(crate) fn check(field: &'static str, count: u32) -> Result<usize, ConfigErro
     Ok(count as usize)
 }
 
-/// What is said where there is no memory for so many.
+/// The error of a capacity for which there is no memory.
 pub(crate) fn no_memory(field: &'static str, count: usize) -> ConfigError {
     ConfigError::new(field, count, "it must fit into memory", "set it lower")
 }
 
-/// A slab with room for so many, which is reserved and not touched.
+/// Makes a slab with room for `count` values. The memory is reserved and not written.
 pub(crate) fn slab<V>(field: &'static str, count: usize) -> Result<Slab<V>, ConfigError> {
-    // A slab cannot be asked for as much as there is; it takes a word more for each at most.
+    // A slab has no fallible reserve, so a vector probes for the memory. A slab takes at most one
+    // word more for each value.
     let mut probe = Vec::<(usize, V)>::new();
     probe.try_reserve_exact(count).map_err(|_| no_memory(field, count))?;
-    // Room that nobody looks at may never be asked for.
+    // Without `black_box`, the compiler may remove the allocation.
     drop(std::hint::black_box(probe));
     Ok(Slab::with_capacity(count))
 }

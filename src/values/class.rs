@@ -1,46 +1,75 @@
-//! Classes: names for what timers are for, so that the statistics can tell them apart.
+//! Classes: what timers are for, so that the statistics can tell them apart.
+//!
+//! ```
+//! use corewheel::TimerService;
+//! use corewheel::class::TimerClass;
+//! use corewheel::clock::ManualClock;
+//! use std::time::Duration;
+//!
+//! const REQUEST: TimerClass = TimerClass::new("request");
+//!
+//! let clock = ManualClock::new();
+//! let builder = TimerService::builder().shards(1).clock(&clock).class(REQUEST);
+//! let service = builder.start_attached::<u64>()?;
+//! let mut shard = service.attach(service.shard_for(0))?.into_loop(|_, _| {})?;
+//!
+//! // Everything that is scheduled with this view is of the class.
+//! let requests = shard.timers().of_class(REQUEST)?;
+//! let answered = requests.schedule(Duration::from_secs(5), 1)?;
+//! requests.schedule(Duration::from_secs(5), 2)?;
+//! assert!(requests.cancel(answered).won());
+//! clock.advance(Duration::from_secs(5));
+//! let _ = shard.turn();
+//! let class = service.stats().shards[0].classes[0];
+//! assert_eq!((class.class, class.scheduled, class.cancelled, class.fired), ("request", 2, 1, 1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! Why not a label on each timer: a slot of the wheel is 24 bytes and stays so. A shard keeps the
-//! class of its timers in a table beside the slab, made when the first timer of any class comes. A
-//! service without classes never makes it.
+//! class of its timers in a table beside the slab, which it makes when the first timer of any class
+//! is scheduled. A service without classes never makes it.
 //!
-//! Why they are registered: a shard publishes what it has counted without a lock and without an
-//! allocation, so there must be a place for each class before its first timer. A number bounds how
-//! many there can be, and so how many lines a scraper gets.
+//! Why classes are registered with the builder: a shard publishes its counts without a lock and
+//! without an allocation, so each class must have its place before its first timer. Their number
+//! bounds the lines that a scraper gets.
 //!
 //! Cost: a timer of a class writes 16 bytes of that table and those of its two neighbours in the
 //! order of scheduling; a timer without a class reads 16 bytes of it when it ends, once the table
-//! is there. Two instructions each until then.
+//! exists, and costs two instructions until then.
 
 use std::fmt;
 
 use crate::values::error::ConfigError;
 
-/// What a timer is for: `idle`, `handshake`, `request`. Registered with
-/// [`TimerServiceBuilder::class`](crate::TimerServiceBuilder::class), used with
-/// [`Timers::class`](crate::Timers::class) and [`Client::class`](crate::Client::class), told apart
-/// in [`ShardStats::classes`](crate::ShardStats::classes) and at the endpoint.
+/// The purpose of a timer, such as `idle`, `handshake` or `request`.
+///
+/// [`TimerServiceBuilder::class`](crate::TimerServiceBuilder::class) registers a class,
+/// [`Timers::of_class`](crate::Timers::of_class) and
+/// [`RemoteTimers::of_class`](crate::RemoteTimers::of_class) schedule timers of it, and
+/// [`ShardStats::classes`](crate::stats::ShardStats::classes) and the endpoint have its counts.
 ///
 /// ```
 /// use std::time::Duration;
-/// use corewheel::{Fired, ManualClock, ShardId, TimerClass, TimerService, Timers};
+/// use corewheel::clock::ManualClock;
+/// use corewheel::class::TimerClass;
+/// use corewheel::{Fired, ShardId, TimerService, Timers};
 ///
 /// const IDLE: TimerClass = TimerClass::new("idle");
 ///
 /// let clock = ManualClock::new();
-/// let builder = TimerService::builder().shards(1).clock(clock.clock()).class(IDLE);
+/// let builder = TimerService::builder().shards(1).clock(&clock).class(IDLE);
 /// let service = builder.start_attached::<u64>()?;
 /// let attachment = service.attach(ShardId::new(0))?;
 /// let mut shard = attachment.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
 ///
-/// let idle = shard.timers().class(IDLE)?;
+/// let idle = shard.timers().of_class(IDLE)?;
 /// idle.schedule(Duration::from_millis(5), 1)?;
 /// idle.schedule(Duration::from_secs(60), 2)?;
 /// clock.advance(Duration::from_millis(6));
 /// let _ = shard.turn();
 ///
 /// let stats = &service.stats().shards[0].classes[0];
-/// assert_eq!((stats.class, stats.counts.fired, stats.counts.live), ("idle", 1, 1));
+/// assert_eq!((stats.class, stats.fired, stats.live), ("idle", 1, 1));
 /// assert_eq!(stats.oldest, Some(Duration::from_millis(6)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -53,13 +82,13 @@ impl TimerClass {
     /// The most bytes of a name.
     pub const NAME_LEN_MAX: usize = 64;
 
-    /// A class of this name: 1 to 64 bytes without control characters, quotes and backslashes. Two
-    /// classes of one name are the same. The name is checked when the service starts.
+    /// A class with this name: 1 to 64 bytes without control characters, quotes and backslashes.
+    /// Two classes with the same name are equal. The name is checked when the service starts.
     pub const fn new(name: &'static str) -> Self {
         Self(name)
     }
 
-    /// Its name.
+    /// The name of the class.
     pub const fn name(self) -> &'static str {
         self.0
     }
@@ -77,7 +106,7 @@ impl fmt::Display for TimerClass {
     }
 }
 
-/// The number of a class within its service: 0 is none, and they begin with 1.
+/// The number of a class within its service, from 1; 0 means no class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ClassId(u8);
 
@@ -89,7 +118,7 @@ impl ClassId {
         self != Self::NONE
     }
 
-    /// Where it stands among the classes; `None` if there is none.
+    /// The index of the class among those of its service; `None` for no class.
     #[inline]
     pub(crate) fn index(self) -> Option<usize> {
         usize::from(self.0).checked_sub(1)
@@ -106,7 +135,7 @@ impl ClassId {
     }
 }
 
-/// The classes of a service, in the order in which they were named.
+/// The classes of a service, in the order in which they were registered.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Classes(Vec<TimerClass>);
 
@@ -130,7 +159,7 @@ impl Classes {
     /// The number of a class.
     #[inline]
     pub(crate) fn find(&self, class: TimerClass) -> Result<ClassId, UnknownClass> {
-        // One constant of the program is mostly one string in memory as well.
+        // A constant is usually one string in memory, so comparing addresses finds it quickly.
         let same = |known: &TimerClass| std::ptr::eq(known.0, class.0);
         let position = self.0.iter().position(same);
         let position = position.or_else(|| self.0.iter().position(|known| *known == class));
@@ -162,8 +191,8 @@ impl Classes {
     }
 }
 
-/// Why a text cannot be the value of a metric's label; `None` if it can. Both the names of classes
-/// and those of services are checked by it.
+/// Why a text cannot be the value of a metric's label; `None` if it can. It checks the names of
+/// classes and of services.
 pub(crate) fn label_limit(name: &str) -> Option<String> {
     if name.is_empty() || name.len() > TimerClass::NAME_LEN_MAX {
         return Some(format!("a name must have 1 to {} bytes", TimerClass::NAME_LEN_MAX));
@@ -178,7 +207,7 @@ pub(crate) fn label_limit(name: &str) -> Option<String> {
 /// The service does not know the class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownClass {
-    /// The class that was asked for.
+    /// The unknown class.
     pub class: TimerClass,
 }
 

@@ -1,28 +1,28 @@
-//! Runs the callbacks of the user, and drops the values of the user, so that a panic ends here.
+//! Functions that run callbacks of the user and drop values of the user, and catch their panics.
 //!
-//! A panic that meets another one, in a `Drop` that runs while the thread unwinds, aborts the
-//! process. So several values are never dropped in one go: each is dropped alone, under
-//! `catch_unwind`, as [`drop_each`] does it. Why not leave that to the collection that holds them:
-//! a `Vec` goes on with the next value when one has panicked, but it is unwinding by then.
+//! If a `Drop` panics while the thread unwinds from another panic, the process aborts. So
+//! [`drop_each`] drops each of several values alone, under `catch_unwind`. Why not drop the
+//! collection that holds them: when a value of a `Vec` panics, the `Vec` drops the other values
+//! while it unwinds, and a second panic aborts the process.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::handle::ShardId;
 
-/// Runs a callback, waker or `Drop` of the user's. Returns false if it panicked.
+/// Runs a callback, waker or `Drop` of the user, and logs a panic. Returns false if it panicked.
 pub(crate) fn contain(shard: ShardId, run: impl FnOnce()) -> bool {
     let Some(message) = catch(run) else { return true };
-    tracing::error!(shard = shard.number(), message, "a timer's task panicked");
+    tracing::error!(shard = shard.number(), message, "a callback, waker or drop panicked");
     false
 }
 
-/// Drops values one at a time; each that panics is logged. For a place where no shard is known that
-/// would count it.
+/// Drops values one at a time, and logs each panic. For code that knows no shard to count the
+/// panics.
 pub(crate) fn drop_each<V>(values: impl IntoIterator<Item = V>) {
     each(values, drop);
 }
 
-/// Runs a closure with each value, and logs each panic.
+/// Calls `run` with each value, and logs each panic.
 pub(crate) fn each<V>(values: impl IntoIterator<Item = V>, mut run: impl FnMut(V)) {
     for value in values {
         if let Some(message) = catch(|| run(value)) {
@@ -31,7 +31,7 @@ pub(crate) fn each<V>(values: impl IntoIterator<Item = V>, mut run: impl FnMut(V
     }
 }
 
-/// Runs something of a library's that may panic. The error is the panic's message.
+/// Runs code of a library that may panic. The error is the panic's message.
 #[allow(dead_code, reason = "only some executors may panic while they are made")]
 pub(crate) fn attempt<R>(run: impl FnOnce() -> R) -> Result<R, String> {
     let mut result = None;
@@ -39,7 +39,7 @@ pub(crate) fn attempt<R>(run: impl FnOnce() -> R) -> Result<R, String> {
     result.ok_or_else(|| message.unwrap_or_default())
 }
 
-/// Returns the message if a closure panics.
+/// Runs a closure. Returns the panic's message if it panics, else `None`.
 fn catch(run: impl FnOnce()) -> Option<String> {
     let payload = catch_unwind(AssertUnwindSafe(run)).err()?;
     let message = payload
@@ -48,14 +48,14 @@ fn catch(run: impl FnOnce()) -> Option<String> {
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("(not a message)")
         .to_owned();
-    // The payload may panic when it is dropped, and so may the payload of that panic.
+    // The panic's payload may panic when it is dropped, and so may the payload of that panic.
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(payload);
     }
     Some(message)
 }
 
-/// A value that is dropped under `catch_unwind`, for one that lies beside another.
+/// A value that is dropped under `catch_unwind`, for a field beside other values of the user.
 pub(crate) struct Contained<V>(Option<V>);
 
 impl<V> Contained<V> {
@@ -64,7 +64,12 @@ impl<V> Contained<V> {
     }
 
     pub(crate) fn get_mut(&mut self) -> &mut V {
-        self.0.as_mut().expect("the value is there until it is dropped")
+        self.0.as_mut().expect("the value is there until it is taken or dropped")
+    }
+
+    /// Gives the value away.
+    pub(crate) fn take(&mut self) -> Option<V> {
+        self.0.take()
     }
 }
 
@@ -74,11 +79,11 @@ impl<V> Drop for Contained<V> {
     }
 }
 
-/// Values that are dropped one at a time if their holder is dropped with them.
+/// Values that are dropped one at a time, each under `catch_unwind`.
 pub(crate) struct Each<V>(pub(crate) Vec<V>);
 
 impl<V> Each<V> {
-    /// Gives the values away.
+    /// Takes the values out.
     pub(crate) fn take(&mut self) -> Vec<V> {
         std::mem::take(&mut self.0)
     }

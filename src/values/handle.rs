@@ -1,12 +1,11 @@
-//! The name of a timer within its service.
+//! The handle of a timer, and the numbers of shards and services that it contains.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use corewheel_shard::TimerKey;
-use serde::{Serialize, Serializer};
 
-/// One shard of a service: its number, from 0.
+/// The number of a shard within its service, from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShardId(u16);
 
@@ -14,13 +13,12 @@ impl ShardId {
     /// The most shards a service can have.
     pub const COUNT_MAX: usize = 1 << 10;
 
-    /// The shard with this number. Where a service has no such shard, its methods answer as for a
-    /// shard that is closed.
+    /// The shard with this number. If a service has no such shard, its methods return an error.
     pub const fn new(number: u16) -> Self {
         Self(number)
     }
 
-    /// Its number.
+    /// The number of the shard.
     pub const fn number(self) -> u16 {
         self.0
     }
@@ -43,29 +41,30 @@ impl fmt::Display for ShardId {
     }
 }
 
-impl Serialize for ShardId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+#[cfg(feature = "serde")]
+impl serde::Serialize for ShardId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u16(self.number())
     }
 }
 
-/// Bits of a shard's number, and of a service's.
+/// The bits of a shard's number in a [`Home`]; the rest is the number of the service.
 const SHARD_BITS: u32 = ShardId::COUNT_MAX.ilog2();
 const SERVICE_BITS: u32 = u32::BITS - SHARD_BITS;
 const _: () = assert!(ShardId::COUNT_MAX == 1 << SHARD_BITS);
 
-/// One service of this process, by a number below 2²².
+/// The number of a service within this process, below 2²².
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct ServiceId(u32);
 
 impl ServiceId {
-    /// The number of a service that starts. The numbers begin anew after 2²² services.
+    /// The number of the next service that starts. After 2²² services the numbers begin again at 0.
     pub(crate) fn next() -> Self {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         Self(STARTED.fetch_add(1, Ordering::Relaxed) & ((1 << SERVICE_BITS) - 1))
     }
 
-    /// One of its shards.
+    /// A shard of this service.
     #[inline]
     pub(crate) const fn home(self, shard: ShardId) -> Home {
         debug_assert!((shard.0 as usize) < ShardId::COUNT_MAX, "a service has no such shard");
@@ -73,7 +72,7 @@ impl ServiceId {
     }
 }
 
-/// One shard of one service: what a handle carries beside the key.
+/// The service and the shard of a timer. A handle consists of these and the key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Home(u32);
 
@@ -88,34 +87,26 @@ impl Home {
         ServiceId(self.0 >> SHARD_BITS)
     }
 
-    /// The handle of a key of this shard.
+    /// The handle of the timer that has this key on this shard.
     #[inline]
     pub(crate) const fn handle(self, key: TimerKey) -> TimerHandle {
         TimerHandle { home: self, key }
     }
 }
 
-/// Names one timer, from any thread. It does not own it: a handle that is dropped leaves the timer
-/// running.
+/// The name of one timer, valid on every thread. A handle does not own its timer: the timer goes on
+/// when the handle is dropped.
 ///
-/// A handle belongs to the service that made it. Other services of the process answer it with
-/// `Foreign` and do nothing. Only a service makes handles: safe code cannot construct one, whatever
-/// it knows of their parts.
+/// A handle belongs to the service that made it. Other services of the process return `Foreign` for
+/// it and do nothing. Only a service makes handles.
 ///
-/// ```compile_fail,E0599
-/// use corewheel::{ShardId, TimerHandle, TimerKey};
-/// use std::num::NonZeroU32;
+/// A handle has 12 bytes, and so has `Option<TimerHandle>`. A handle whose timer has fired or was
+/// cancelled is stale for ever: commands with it do nothing and say so. A slot of a shard that has
+/// held 2³¹ timers is retired, so that no handle ever names another timer.
 ///
-/// let key = TimerKey::from_parts(0, NonZeroU32::MIN);
-/// let forged = TimerHandle::new(ShardId::new(0), key);
-/// ```
-///
-/// 12 bytes, and so is `Option<TimerHandle>`. A handle whose timer has fired or was cancelled is
-/// harmless and answered as stale, for ever: see [`TimerKey`] for when a generation ends.
-///
-/// A process tells 4,194,304 services apart. The service that starts after as many others has the
-/// same number again; it takes a handle of the first one for its own, and answers it as stale
-/// unless a timer of its own has the same shard, slot and generation.
+/// A process distinguishes 4,194,304 services. A service that starts after that many others has
+/// the number of the first service again. It takes handles of the first service for its own, and
+/// reports them as stale unless a timer of its own has the same shard, slot and generation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TimerHandle {
     home: Home,
@@ -129,9 +120,9 @@ impl TimerHandle {
         self.home.shard()
     }
 
-    /// What the shard knows it by.
+    /// The key of the timer on its shard.
     #[inline]
-    pub const fn key(self) -> TimerKey {
+    pub(crate) const fn key(self) -> TimerKey {
         self.key
     }
 
@@ -160,7 +151,7 @@ mod tests {
     use std::num::NonZeroU32;
 
     #[test]
-    fn a_handle_shows_shard_slot_and_generation() {
+    fn handle_shows_shard_slot_and_generation() {
         let key = TimerKey::from_parts(417, NonZeroU32::new(9).unwrap());
         let handle = ServiceId::next().home(ShardId::new(2)).handle(key);
         assert_eq!(format!("{handle:?}"), "2:417v9");

@@ -1,16 +1,16 @@
-//! Doubly linked lists of nodes that are known by an index, such as the entries of a slab.
+//! Doubly linked lists of nodes that have an index, such as the entries of a slab.
 //!
-//! Why not a list with nodes of its own: an index into the table is an index here too, so a member
-//! costs no allocation and leaves its list in O(1).
+//! Why not a list that allocates its nodes: here the index of an entry is also that of its node, so
+//! a node needs no allocation and leaves its list in O(1).
 //!
-//! Invariants: a node is in one list at most. The link of a node that is in none is
+//! Invariants: a node is in at most one list. The link of a node that is in no list is
 //! [`Link::default`], which is zero, so a table of links can begin as zeroed memory.
 //!
-//! Cost: 8 bytes a node; appending and removing write the node and its neighbours.
+//! Cost: 8 bytes a node. Appending and removing write the node and its neighbours.
 
 use slab::Slab;
 
-/// The neighbours of a node in its list, each as an index and one; 0 is none.
+/// The neighbours of a node in its list, each as its index plus 1; 0 if there is none.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Link {
     previous: u32,
@@ -18,7 +18,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// The node after this one.
+    /// The index of the next node; `None` at the end of the list.
     #[inline]
     pub(crate) fn next(self) -> Option<u32> {
         self.next.checked_sub(1)
@@ -35,7 +35,7 @@ impl Link {
     }
 }
 
-/// Where the links of nodes lie.
+/// A table of the links of nodes.
 pub(crate) trait Links {
     fn link(&self, index: u32) -> Link;
     fn set_link(&mut self, index: u32, link: Link);
@@ -59,7 +59,7 @@ impl<N: Node> Links for Slab<N> {
     }
 }
 
-/// Where a list begins and ends, as indices and one; 0 is none.
+/// The first and the last node of a list, each as its index plus 1; 0 if the list is empty.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct List {
     first: u32,
@@ -67,19 +67,19 @@ pub(crate) struct List {
 }
 
 impl List {
-    /// The node that has been in the list for the longest.
+    /// The node that has been in the list for the longest time; `None` if the list is empty.
     #[inline]
     pub(crate) fn first(self) -> Option<u32> {
         self.first.checked_sub(1)
     }
 
-    /// The node that came last.
+    /// The node that was appended last; `None` if the list is empty.
     #[inline]
     pub(crate) fn last(self) -> Option<u32> {
         self.last.checked_sub(1)
     }
 
-    /// Puts a node that is in no list at the end.
+    /// Appends a node that is in no list.
     #[inline]
     pub(crate) fn append(&mut self, links: &mut impl Links, index: u32) {
         debug_assert!(links.link(index) == Link::default(), "node {index} is in one list at most");
@@ -91,7 +91,7 @@ impl List {
         self.last = index + 1;
     }
 
-    /// Takes a node out that is in this list.
+    /// Removes a node that is in this list.
     #[inline]
     pub(crate) fn remove(&mut self, links: &mut impl Links, index: u32) {
         let Link { previous, next } = links.link(index);
@@ -114,7 +114,7 @@ mod tests {
 
     const SLOTS: usize = 32;
 
-    /// The list that each node is in, and its link.
+    /// For each node its list, `None` if it is in none, and its link.
     struct Table([(Option<usize>, Link); SLOTS]);
 
     impl Links for Table {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_what_a_vector_would_be() {
+    fn list_after_random_appends_and_removals_equals_a_vector() {
         let given = std::env::var("COREWHEEL_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed = given.unwrap_or_else(|| fastrand::u64(..));
         let mut rng = Rng::with_seed(seed);

@@ -3,15 +3,16 @@
 //! Nothing here reads a clock, talks to a thread or holds a timer.
 
 pub(crate) mod capacity;
-pub(crate) mod class;
+pub mod class;
 pub(crate) mod contain;
 pub(crate) mod error;
 pub(crate) mod expired;
 pub(crate) mod handle;
 pub(crate) mod list;
-pub(crate) mod migration;
+pub mod migration;
 pub(crate) mod outcome;
+pub(crate) mod refused;
 pub(crate) mod scale;
-pub(crate) mod settings;
+pub mod settings;
 pub(crate) mod shutdown;
 pub(crate) mod state;

@@ -1,4 +1,4 @@
-//! What the commands on timers answer.
+//! The outcomes of commands on timers.
 
 use std::time::Duration;
 
@@ -6,36 +6,37 @@ use corewheel_shard::ResetOutcome as ShardReset;
 
 use super::handle::ShardId;
 
-/// What became of a cancel.
+/// The outcome of a cancel.
 ///
 /// ```
-/// # use corewheel::{CancelOutcome, Fired, ManualClock, TimerService, Timers};
+/// # use corewheel::clock::ManualClock;
+/// # use corewheel::{CancelOutcome, Fired, TimerService, Timers};
 /// # let clock = ManualClock::new();
 /// # let service: TimerService<u64> =
-/// #     TimerService::builder().shards(1).clock(clock.clock()).start_attached()?;
+/// #     TimerService::builder().shards(1).clock(&clock).start_attached()?;
 /// # let shard = service.attach(service.shards().next().unwrap())?;
 /// # let mut shard = shard.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
 /// # let timers = shard.timers().clone();
 /// # use std::time::Duration;
 /// let request = timers.schedule(Duration::from_millis(30), 7)?;
 /// match timers.cancel(request) {
-///     CancelOutcome::Cancelled { remaining, task } => {
-///         assert_eq!((remaining, task.into_value()), (Duration::from_millis(30), Some(7)));
+///     CancelOutcome::Cancelled { remaining, payload } => {
+///         assert_eq!((remaining, payload.into_value()), (Duration::from_millis(30), Some(7)));
 ///     }
 ///     too_late => println!("the request has timed out before its answer came: {too_late:?}"),
 /// }
 /// assert_eq!(timers.cancel(request).won(), false, "once");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "it says whether the timer can still fire, and holds its task"]
+#[must_use = "it says whether the timer can still fire, and holds its payload"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CancelOutcome<K> {
     /// The timer has not fired and will not.
     Cancelled {
         /// How long it still had; zero if it was due.
         remaining: Duration,
-        /// What it was scheduled with.
-        task: K,
+        /// The payload that the timer carried.
+        payload: K,
     },
     /// The cancel was here before the timer, which is still under way from its sender and will be
     /// dropped on arrival.
@@ -52,10 +53,10 @@ pub enum CancelOutcome<K> {
 }
 
 impl<K> CancelOutcome<K> {
-    /// The task, if this cancel won.
-    pub fn task(self) -> Option<K> {
+    /// The payload, if this cancel won.
+    pub fn payload(self) -> Option<K> {
         match self {
-            Self::Cancelled { task, .. } => Some(task),
+            Self::Cancelled { payload, .. } => Some(payload),
             _ => None,
         }
     }
@@ -63,8 +64,8 @@ impl<K> CancelOutcome<K> {
     /// The outcome with another payload, if it has one.
     pub(crate) fn map<L>(self, f: impl FnOnce(K) -> L) -> CancelOutcome<L> {
         match self {
-            Self::Cancelled { remaining, task } => {
-                CancelOutcome::Cancelled { remaining, task: f(task) }
+            Self::Cancelled { remaining, payload } => {
+                CancelOutcome::Cancelled { remaining, payload: f(payload) }
             }
             Self::Overtook => CancelOutcome::Overtook,
             Self::AlreadyFired => CancelOutcome::AlreadyFired,
@@ -80,12 +81,12 @@ impl<K> CancelOutcome<K> {
     }
 }
 
-/// What became of a reset.
+/// The outcome of a reset.
 #[must_use = "it says whether there was still a timer to move"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ResetOutcome {
     /// The timer is due at the new deadline.
-    Moved,
+    Reset,
     /// The reset was here before the timer, which is still under way from its sender and will be
     /// due at the new deadline.
     Overtook,
@@ -103,7 +104,7 @@ pub enum ResetOutcome {
 impl From<ShardReset> for ResetOutcome {
     fn from(outcome: ShardReset) -> Self {
         match outcome {
-            ShardReset::Moved => Self::Moved,
+            ShardReset::Reset => Self::Reset,
             ShardReset::Overtook => Self::Overtook,
             ShardReset::AlreadyFired => Self::AlreadyFired,
             ShardReset::Stale => Self::Stale,

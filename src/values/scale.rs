@@ -1,19 +1,17 @@
-//! How much of the way from their minimum to their maximum timeouts are given.
+//! How far the timeouts of a shard are from their minimum to their maximum.
 
 use std::fmt;
 
-use serde::Serialize;
-
 use crate::values::error::ConfigError;
 
-/// A part of a whole, 0 to 1: by what a shard scales its [`ScaledTimeouts`].
+/// How long the [`ScaledTimeouts`] of a shard last: a number from 0 to 1.
 ///
 /// At 1, where every shard begins, they last for their maximum; at 0 for their minimum.
 ///
-/// [`ScaledTimeouts`]: crate::ScaledTimeouts
+/// [`ScaledTimeouts`]: crate::scaled::ScaledTimeouts
 ///
 /// ```
-/// use corewheel::Scale;
+/// use corewheel::scaled::Scale;
 ///
 /// // Three quarters of the memory are in use; from a half on, timeouts shrink.
 /// let in_use = 0.75_f64;
@@ -21,41 +19,41 @@ use crate::values::error::ConfigError;
 /// assert_eq!(scale.get(), 0.5);
 /// # Ok::<(), corewheel::ConfigError>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Scale(f64);
 
-/// It is a number.
+/// It is never `NaN`.
 impl Eq for Scale {}
 
 impl Scale {
-    /// No more than the minimum.
+    /// Timeouts last for their minimum.
     pub const ZERO: Self = Self(0.0);
-    /// All of it, up to the maximum.
+    /// Timeouts last for their maximum.
     pub const ONE: Self = Self(1.0);
 
-    /// This part of a whole.
+    /// A scale between 0 and 1.
     ///
     /// # Errors
     ///
-    /// It is not a number, less than 0 or more than 1.
+    /// `factor` is not a number, less than 0 or more than 1.
     pub fn new(factor: f64) -> Result<Self, ConfigError> {
         if (0.0..=1.0).contains(&factor) {
-            // A negative zero is not told from the other one.
+            // -0.0 becomes 0.0, so that equal scales have equal bits.
             return Ok(Self(factor.abs()));
         }
         let limit = "it must be between 0, for the minimum, and 1, for the maximum";
-        Err(ConfigError::new("scale", factor, limit, "clamp what it is worked out from"))
+        Err(ConfigError::new("scale", factor, limit, "clamp it to 0.0..=1.0"))
     }
 
-    /// As a number, 0 to 1.
+    /// The number, from 0 to 1.
     pub fn get(self) -> f64 {
         self.0
     }
 
-    /// This part of so many, rounded to the nearest; exact at both ends, and never less for a
-    /// greater part.
+    /// This part of `whole`, rounded to the nearest integer. Exact for 0 and 1, and monotonic.
     pub(crate) fn of(self, whole: u64) -> u64 {
-        // As many as the number has.
+        // The bits of precision of an `f64`.
         const BITS: u32 = f64::MANTISSA_DIGITS;
         #[allow(clippy::cast_sign_loss, reason = "it is not negative")]
         let part = (self.0 * f64::from(BITS).exp2()).round() as u64;
@@ -86,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_exact_at_both_ends_and_rounded_between_them() {
+    fn part_of_integer_is_exact_at_both_ends_and_rounded_between_them() {
         for whole in [0, 1, 7, 1_000_000, u64::MAX] {
             assert_eq!(Scale::ZERO.of(whole), 0);
             assert_eq!(Scale::ONE.of(whole), whole);
@@ -94,7 +92,7 @@ mod tests {
         let half = Scale::new(0.5).unwrap();
         assert_eq!((half.of(7), half.of(8), half.of(u64::MAX)), (4, 4, 1 << 63));
         assert_eq!(Scale::new(0.1).unwrap().of(3_600_000_000_000), 360_000_000_000);
-        assert_eq!(Scale::new(1e-12).unwrap().of(1_000), 0, "so little does not count");
+        assert_eq!(Scale::new(1e-12).unwrap().of(1_000), 0, "it is rounded to zero");
         let mut before = 0;
         for n in 0..=1_000 {
             let part = Scale::new(f64::from(n) / 1_000.0).unwrap().of(1_000_003);
@@ -104,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_part_of_a_whole_is_refused_by_name() {
+    fn number_outside_0_to_1_is_refused_by_field() {
         for factor in [-0.1, 1.000_001, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             let error = Scale::new(factor).unwrap_err();
             assert_eq!(error.field(), "scale");

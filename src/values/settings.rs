@@ -1,23 +1,51 @@
-//! The settings of a service, checked and worked out, and the types that they are made of.
+//! Settings of a service that are seldom changed: where its threads run, how much one turn may do,
+//! and which wheel it has.
+//!
+//! ```
+//! use corewheel::settings::{Placement, TurnBudget, WheelKind};
+//! use corewheel::{ShutdownPolicy, TimerService};
+//! use std::time::Duration;
+//!
+//! let budget = TurnBudget { time_max: Some(Duration::from_micros(200)), ..TurnBudget::default() };
+//! let service = TimerService::builder()
+//!     .shards(1)
+//!     .placement(Placement::Unpinned)
+//!     .wheel(WheelKind::Hierarchical)
+//!     .budget(budget)
+//!     .start()?;
+//! let _report = service.shutdown(ShutdownPolicy::Drop)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The other settings are plain values: see [`TimerServiceBuilder`](crate::TimerServiceBuilder).
 
+use std::fmt;
 use std::time::Duration;
 
+pub use corewheel_shard::WheelKind;
 use corewheel_shard::{Budget, ShardConfig, TickLength};
 
 use super::class::Classes;
 
-/// What the shards of a service run on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// The runtime of the shards of a service.
+///
+/// A shard takes seven open files, two threads and 6 MiB of address space on glommio, four open
+/// files and a thread on tokio, and a thread without an executor. `Auto` and `GlommioOrTokio` try
+/// the next runtime where a limit of the process or the container does not leave as much for all
+/// shards. They decide once, at the start, and log the runtime with the reason.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Runtime {
-    /// Glommio where `io_uring` works, else tokio, else plain threads. Found out once, at the
-    /// start, and logged with the reason.
-    ///
-    /// A shard takes seven open files, two threads and 6 MiB of address space on glommio, four open
-    /// files and a thread on tokio, and a thread without an executor. Where a limit of the process
-    /// or the container does not leave as much for all shards, the next runtime is tried.
+    /// Glommio where `io_uring` works, else tokio, else plain threads; a runtime whose feature is
+    /// off is skipped. For values and callbacks, which run on each of them alike:
+    /// [`spawn_on`](crate::TimerService::spawn_on) is refused, since the host decides which sockets
+    /// and files a future could use.
     #[default]
     Auto,
+    /// Glommio where `io_uring` works, else tokio; an error at the start where neither works. For
+    /// futures that run on both: they use no sockets or files of a runtime, or choose them by
+    /// [`TimerService::runtime`](crate::TimerService::runtime).
+    GlommioOrTokio,
     /// A glommio executor for each shard. It takes 0.5 MB of memory and seven descriptors, and 256
     /// of them start in 0.2 s: the service registers 256 KiB with the rings of each for direct
     /// reads and writes of files, where glommio's own default of 10 MiB takes 10 MB a shard and
@@ -30,34 +58,58 @@ pub enum Runtime {
     Thread,
 }
 
+impl Runtime {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::GlommioOrTokio => "glommio or tokio",
+            Self::Glommio => "glommio",
+            Self::Tokio => "tokio",
+            Self::Thread => "thread",
+        }
+    }
+}
+
+impl fmt::Display for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// Where the threads of a service run. Without effect on attached shards.
+///
+/// Threads are pinned by the feature `pinning`, which `glommio` turns on. In a build without it
+/// the default is [`Unpinned`](Self::Unpinned), and a start with one of the others is refused by a
+/// [`ConfigError`](crate::ConfigError).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Placement {
-    /// Shard `n` is pinned to the `n`th of the cpus that the process may use, and round again if
-    /// there are more shards than cpus.
-    #[default]
+    /// Shard `n` is pinned to the `n`th of the cpus that the process may use; further shards begin
+    /// with the first cpu again. The default with the feature `pinning`.
+    #[cfg_attr(feature = "pinning", default)]
     Pinned,
     /// Shard `n` is pinned to the `n`th of these.
     Cpus(Vec<usize>),
-    /// The scheduler decides.
+    /// No thread is pinned: the scheduler of the system places them. The default without the
+    /// feature `pinning`.
+    #[cfg_attr(not(feature = "pinning"), default)]
     Unpinned,
 }
 
 /// How much one turn of a shard may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TurnBudget {
-    /// The most requests that are taken off lanes, at least one of each lane. The timers that a
-    /// drain moves count as requests; a drain moves one at least.
+    /// The most requests that are received from lanes, at least one of each lane. The timers that a
+    /// drain migrates count as requests; a drain migrates one at least.
     pub requests_max: u32,
     /// The most timers that are delivered; scaled timeouts count as timers.
     pub expired_max: u32,
     /// The most entries of the wheel that are looked at.
     pub work_max: u32,
-    /// For how long timers are delivered, what their handlers do included; one at least is. `None`
-    /// leaves it at the counts.
+    /// For how long timers are delivered, including the work of their handlers; at least one timer
+    /// is delivered. `None` sets no limit beside the counts.
     ///
-    /// Set it where handlers do work of their own and the server's other tasks must not wait for
+    /// Set it where handlers do work of their own and other tasks of the server must not wait for
     /// 512 of them. Shorter than a microsecond means one timer a turn.
     pub time_max: Option<Duration>,
 }
@@ -76,7 +128,7 @@ impl TurnBudget {
     }
 }
 
-/// The settings of a service, checked and worked out.
+/// The settings of a service, checked and converted.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) shards: usize,
@@ -90,6 +142,8 @@ pub(crate) struct Settings {
     pub(crate) overrun: Duration,
     pub(crate) name: String,
     pub(crate) spin: Duration,
+    /// Not left to the host, so futures know what they run on.
+    pub(crate) is_runtime_chosen: bool,
     pub(crate) classes: Classes,
     /// The cpu of each shard, where it is pinned.
     pub(crate) cpus: Vec<Option<usize>>,

@@ -1,31 +1,30 @@
-//! What a shutdown does with the timers that are pending.
+//! The policy of a shutdown for pending timers.
 
-/// What a shutdown does with timers that have not fired.
+/// The outcome of the timers that are pending when a shard is shut down.
 ///
 /// ```
 /// use corewheel::{Runtime, ShardId, ShutdownPolicy, TimerService};
-/// use corewheel::{Fired, Timers};
 /// use std::time::Duration;
 ///
 /// let service = TimerService::builder()
 ///     .shards(1)
 ///     .runtime(Runtime::Thread)
-///     .start_with(|_| |_: Fired<&str>, _: &Timers<&str>| {})?;
-/// service.client().schedule_on(ShardId::new(0), Duration::from_secs(60), "a lease")?;
+///     .start_with(|_| |_fired, _timers| {})?;
+/// service.client().shard(ShardId::new(0)).schedule(Duration::from_secs(60), "a lease")?;
 ///
 /// let report = service.shutdown(ShutdownPolicy::Return)?;
 /// let counts = report.shards[0].counts;
 /// assert_eq!((counts.returned, counts.pending), (1, 0));
-/// let leases = report.into_returned().filter_map(|timer| timer.task.into_value());
+/// let leases = report.into_returned().filter_map(|timer| timer.payload.into_value());
 /// assert_eq!(leases.collect::<Vec<_>>(), ["a lease"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ShutdownPolicy {
-    /// Hands them back in the report.
+    /// The report hands the timers back; they count as `returned`.
     Return,
-    /// Fires them now, in the order of their deadlines. What they schedule is refused.
+    /// The timers fire now, in the order of their deadlines. A timer that they schedule is refused.
     Fire,
-    /// Drops them and counts them.
+    /// The timers are dropped; they count as `dropped`.
     Drop,
 }

@@ -1,15 +1,13 @@
-//! What state a shard is in.
+//! The state of a shard.
 
-use serde::Serialize;
-
-/// Whether a shard takes timers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "lowercase")]
+/// Whether a shard accepts timers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "lowercase"))]
 #[non_exhaustive]
 pub enum ShardState {
-    /// Not attached to an executor yet.
+    /// Not attached to an executor or a loop yet.
     Waiting,
-    /// At work.
+    /// Driven, and accepting timers.
     Running,
     /// Shut down.
     Closed,

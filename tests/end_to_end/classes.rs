@@ -1,4 +1,4 @@
-//! The example with classes and a sink, on every runtime: it checks its own sums.
+//! The example `classes` on every runtime. It checks its own sums.
 
 use std::process::Command;
 
@@ -18,14 +18,14 @@ fn check(runtime: &str) {
 }
 
 #[test]
-fn the_sums_of_three_classes_add_up() {
+fn sums_of_three_classes_add_up() {
     for runtime in ["auto", "tokio", "thread"] {
         check(runtime);
     }
 }
 
 #[test]
-fn it_says_what_it_cannot_do() {
+fn classes_example_refuses_invalid_arguments() {
     for arguments in [&["fibres"][..], &["thread", "many"], &["thread", "1000000"]] {
         let output = run_to_its_end(Command::new(example("classes")).args(arguments));
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");

@@ -1,4 +1,4 @@
-//! Read-idle, heartbeat and max-age: never too early, never forgotten.
+//! Read-idle, heartbeat and max-age of the echo server: each fires, and not too early.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -11,11 +11,11 @@ use crate::server::{Server, echo, is_closed, is_silent, read_to, read_to_end};
 use crate::{PATIENCE, World, in_every_world, ms};
 
 #[test]
-fn a_silent_connection_gets_pings_and_is_closed() {
+fn silent_connection_gets_pings_and_is_closed() {
     in_every_world(|world| {
-        // A server that is held up for long enough finds that all deadlines have come at once.
+        // If the server is delayed for long enough, all deadlines expire at once.
         for _ in 0..10 {
-            if stays_silent(world) > 0 {
+            if pings_of_silent_connection(world) > 0 {
                 return;
             }
         }
@@ -23,8 +23,8 @@ fn a_silent_connection_gets_pings_and_is_closed() {
     });
 }
 
-/// Says nothing until it is closed. How many pings there were.
-fn stays_silent(world: World) -> u32 {
+/// Sends nothing until the server closes the connection. Returns how many pings came.
+fn pings_of_silent_connection(world: World) -> u32 {
     const READ_IDLE: Duration = ms(1_000);
     const HEARTBEAT: Duration = ms(300);
     let server = Server::start(world, &["--read-idle", "1s", "--heartbeat", "300ms"]);
@@ -47,14 +47,14 @@ fn stays_silent(world: World) -> u32 {
     assert!(pings <= 3, "{world:?}: {pings}");
     server.wait_for("pending", 0);
     let ended = server.stop(Signal::TERM);
-    // One entry for all deadlines, and another one after each of them.
+    // The connection has one entry for all deadlines, and another entry after each of them.
     assert_eq!(ended.sum(|shard| shard.scheduled), u64::from(pings) + 2, "{world:?}");
     assert!(ended.sum(|shard| shard.fired) > u64::from(pings), "{world:?}: {ended:?}");
     pings
 }
 
 #[test]
-fn an_echo_puts_the_ping_off() {
+fn echo_postpones_the_next_ping() {
     const HEARTBEAT: Duration = ms(400);
     in_every_world(|world| {
         let server = Server::start(world, &["--heartbeat", "400ms"]);
@@ -68,11 +68,11 @@ fn an_echo_puts_the_ping_off() {
 }
 
 #[test]
-fn an_active_connection_outlives_its_read_idle() {
+fn active_connection_outlives_its_read_idle() {
     const READ_IDLE: Duration = ms(1_000);
     in_every_world(|world| {
         let server = Server::start(world, &["--read-idle", "1s", "--heartbeat", "0"]);
-        // On a machine that is busy enough this client itself pauses too long; then it tries again.
+        // On a busy machine this client may pause too long by itself; then it tries again.
         for _ in 0..10 {
             if stays_active(&server, READ_IDLE) {
                 return;
@@ -82,17 +82,17 @@ fn an_active_connection_outlives_its_read_idle() {
     });
 }
 
-/// Keeps a connection active for three times its read-idle. False if this was not able to.
+/// Keeps a connection active for three times its read-idle. False if this client was too slow.
 fn stays_active(server: &Server, read_idle: Duration) -> bool {
     let start = Instant::now();
     let mut stream = server.connect();
     let mut before = start;
     while start.elapsed() < read_idle * 3 {
-        // Not after the echo: this client may be held up before it looks at the clock.
+        // Before the echo, since this client may be delayed before it reads the clock.
         let sent = Instant::now();
         if let Err(error) = echo(&mut stream, "still here\n") {
             assert!(is_closed(&error), "{error}");
-            assert!(before.elapsed() >= read_idle, "it was closed while it was active");
+            assert!(before.elapsed() >= read_idle, "an active connection was closed");
             return false;
         }
         before = sent;
@@ -104,14 +104,14 @@ fn stays_active(server: &Server, read_idle: Duration) -> bool {
 }
 
 #[test]
-fn max_age_closes_even_an_active_connection() {
+fn max_age_closes_an_active_connection() {
     const MAX_AGE: Duration = ms(700);
     in_every_world(|world| {
         let server = Server::start(world, &["--max-age", "700ms"]);
         let start = Instant::now();
         let mut stream = server.connect();
         while echo(&mut stream, "still here\n").is_ok() {
-            assert!(start.elapsed() < PATIENCE, "{world:?}: it stays open");
+            assert!(start.elapsed() < PATIENCE, "{world:?}: the connection stays open");
         }
         assert!(start.elapsed() >= MAX_AGE, "{world:?}: {:?}", start.elapsed());
         server.wait_for("pending", 0);
@@ -132,14 +132,14 @@ fn max_age_closes_a_connection_that_never_pauses() {
             scope.spawn(move || while writer.write_all(&[b'x'; 1 << 14]).is_ok() {});
             read_to_end(&mut stream);
             assert!(start.elapsed() >= MAX_AGE, "{world:?}: {:?}", start.elapsed());
-            // The writer finds out, too.
+            // The writer ends too, as its writes fail.
         });
         server.wait_for("pending", 0);
     });
 }
 
 #[test]
-fn zero_disables() {
+fn deadline_of_zero_is_disabled() {
     in_every_world(|world| {
         let off = ["--read-idle", "0", "--heartbeat", "0s", "--max-age", "0"];
         let server = Server::start(world, &off);
@@ -147,14 +147,14 @@ fn zero_disables() {
         assert!(is_silent(&mut stream, ms(1_500)), "{world:?}");
         echo(&mut stream, "still here\n").unwrap();
         let ended = server.stop(Signal::TERM);
-        // Its entry stays where it is, and is never due.
+        // The connection has an entry that is never due.
         assert_eq!(ended.sum(|shard| shard.scheduled), 1, "{world:?}");
         assert_eq!(ended.sum(|shard| shard.fired), 0, "{world:?}");
     });
 }
 
 #[test]
-fn a_client_that_does_not_read_is_closed_by_read_idle() {
+fn client_that_does_not_read_is_closed_by_read_idle() {
     in_every_world(|world| {
         let options = ["--read-idle", "700ms", "--heartbeat", "100ms"];
         closes_a_client_that_does_not_read(&Server::start(world, &options), ms(700));
@@ -162,7 +162,7 @@ fn a_client_that_does_not_read_is_closed_by_read_idle() {
 }
 
 #[test]
-fn a_client_that_does_not_read_is_closed_by_max_age() {
+fn client_that_does_not_read_is_closed_by_max_age() {
     in_every_world(|world| {
         let options = ["--read-idle", "0", "--heartbeat", "100ms", "--max-age", "700ms"];
         closes_a_client_that_does_not_read(&Server::start(world, &options), ms(700));
@@ -174,13 +174,13 @@ fn closes_a_client_that_does_not_read(server: &Server, deadline: Duration) {
     let mut stream = server.connect();
     fill(&mut stream);
     assert!(server.count("pending") > 0 || start.elapsed() >= deadline, "{:?}", server.world);
-    // The server lets go of it although it cannot write what it has.
+    // The server closes the connection although it cannot write its data.
     server.wait_for("pending", 0);
     assert!(start.elapsed() >= deadline, "{:?}: {:?}", server.world, start.elapsed());
     read_to_end(&mut stream);
 }
 
-/// Writes until nothing fits any more, or the connection is closed.
+/// Writes until the socket is full or the connection is closed.
 fn fill(stream: &mut TcpStream) {
     stream.set_write_timeout(Some(ms(100))).unwrap();
     loop {
@@ -189,7 +189,7 @@ fn fill(stream: &mut TcpStream) {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 return;
             }
-            // This process was stopped meanwhile.
+            // A signal has interrupted the call.
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => {
                 assert!(is_closed(&error), "{error}");

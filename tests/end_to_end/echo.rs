@@ -1,4 +1,4 @@
-//! What goes in comes out, and nothing stays behind.
+//! The echo server: data comes back, and closed connections leave no timers.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpListener};
@@ -13,7 +13,7 @@ use crate::server::{Server, echo, read_to, read_to_end};
 use crate::{in_every_world, worlds};
 
 #[test]
-fn a_line_comes_back() {
+fn lines_of_20_clients_come_back() {
     in_every_world(|world| {
         let server = Server::start(world, &[]);
         let mut streams: Vec<_> = (0..20).map(|_| server.connect()).collect();
@@ -23,13 +23,13 @@ fn a_line_comes_back() {
         drop(streams);
         server.wait_for("pending", 0);
         let ended = server.stop(Signal::TERM);
-        // Read-idle and heartbeat are one entry.
+        // Read-idle and heartbeat share one entry.
         assert_eq!(ended.sum(|shard| shard.cancelled), 20, "{world:?}");
     });
 }
 
 #[test]
-fn much_at_once_comes_back_in_order() {
+fn two_megabytes_come_back_in_order() {
     in_every_world(|world| {
         let server = Server::start(world, &[]);
         let mut stream = server.connect();
@@ -48,28 +48,28 @@ fn much_at_once_comes_back_in_order() {
 }
 
 #[test]
-fn clients_that_leave_in_any_way_leave_nothing_behind() {
+fn clients_that_leave_in_any_way_leave_no_timers() {
     in_every_world(|world| {
         let server = Server::start(world, &["--max-age", "1h"]);
         let mut gentle = server.connect();
         let mut half = server.connect();
         let mut silent = server.connect();
-        let mut rude = server.connect();
-        for stream in [&mut gentle, &mut half, &mut rude] {
+        let mut reset = server.connect();
+        for stream in [&mut gentle, &mut half, &mut reset] {
             echo(stream, "here\n").unwrap();
         }
         server.wait_for("pending", 4);
         drop(gentle);
-        // What it sent before is still answered.
+        // The server still sends the line back.
         half.write_all(b"last words\n").unwrap();
         half.shutdown(Shutdown::Write).unwrap();
         assert_eq!(read_to_end(&mut half), b"last words\n");
         silent.shutdown(Shutdown::Write).unwrap();
         assert_eq!(read_to_end(&mut silent), b"");
-        // Closing with a linger time of nothing is a reset.
-        SockRef::from(&rude).set_linger(Some(Duration::ZERO)).unwrap();
-        rude.write_all(b"never mind\n").unwrap();
-        drop(rude);
+        // Closing with a linger time of zero resets the connection.
+        SockRef::from(&reset).set_linger(Some(Duration::ZERO)).unwrap();
+        reset.write_all(b"never mind\n").unwrap();
+        drop(reset);
         server.wait_for("pending", 0);
         let ended = server.stop(Signal::TERM);
         assert_eq!(ended.sum(|shard| shard.cancelled), 4, "{world:?}");
@@ -77,7 +77,7 @@ fn clients_that_leave_in_any_way_leave_nothing_behind() {
 }
 
 #[test]
-fn the_statistics_move() {
+fn statistics_change_while_the_server_serves() {
     in_every_world(|world| {
         let server = Server::start(world, &["--heartbeat", "50ms"]);
         let mut stream = server.connect();
@@ -90,7 +90,7 @@ fn the_statistics_move() {
         assert_eq!(stats["runtime"], world.expected);
         assert_eq!(stats["shards"].as_array().unwrap().len(), 2);
         assert_eq!(server.count("pending"), 1, "{world:?}");
-        // What the connection does is noted, and moves nothing.
+        // Activity of a connection stores an activity stamp, and resets no timer.
         assert_eq!(server.count("reset_lazy"), 0, "{world:?}");
         assert_eq!(server.count("reset_relinked"), 0, "{world:?}");
         let metrics = server.fetch("/metrics");
@@ -105,7 +105,7 @@ fn the_statistics_move() {
 }
 
 #[test]
-fn it_serves_on_ipv6_too() {
+fn server_on_ipv6_echoes_lines() {
     if TcpListener::bind("[::1]:0").is_err() {
         println!("skipped: this host has no IPv6");
         return;

@@ -1,4 +1,4 @@
-//! The examples that end by themselves, and say by their exit status whether what they show holds.
+//! Examples that end by themselves and report by their exit status whether their checks hold.
 
 use std::process::Output;
 use std::thread;
@@ -6,8 +6,8 @@ use std::thread;
 use crate::World;
 use crate::server::{command_of, run_to_its_end};
 
-/// Runs an example with and without `io_uring`. What it says must end like this, and begin so
-/// where it can only run on tokio.
+/// Runs an example with and without `io_uring`. Its output must end with `end`, and without
+/// `io_uring` it must begin with `on_tokio`.
 fn check(name: &str, on_tokio: &str, end: &str) {
     thread::scope(|scope| {
         for forbidden in [None, Some("EPERM"), Some("ENOSYS")] {
@@ -27,21 +27,21 @@ fn check(name: &str, on_tokio: &str, end: &str) {
 }
 
 #[test]
-fn requests_are_tried_again_with_a_back_off() {
+fn delay_queue_example_retries_requests_with_a_back_off() {
     check("delay_queue", "", "all of them came to their end\n");
 }
 
 #[test]
-fn sessions_expire_alone_and_end_as_a_group() {
+fn keyed_example_expires_sessions_alone_and_cancels_them_as_a_group() {
     check("keyed", "", "all of them came to their end\n");
 }
 
 #[test]
-fn periodic_work_is_as_it_says() {
+fn periodic_example_ends_with_the_expected_sum() {
     check("periodic", "on tokio\n", "task: 5050\n");
 }
 
 #[test]
-fn connections_that_move_between_cores_take_their_timers_along() {
+fn moving_example_migrates_connections_with_their_timers() {
     check("moving", "on tokio: ", "the accounts balance\n");
 }

@@ -1,4 +1,5 @@
-//! A service with a million timers that are an hour away does nothing at all.
+//! A service with a million timers that are due in an hour: it does not wake and makes no system
+//! call.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,24 +13,25 @@ use crate::server::example;
 use crate::{PATIENCE, glommio_works};
 
 const TIMERS: &str = "1000000";
-/// What starting leaves to be done is done when nothing has happened for so long.
+/// The start is finished when no thread has run for this long.
 const SETTLES: Duration = Duration::from_secs(2);
-const LOOKS: Duration = Duration::from_secs(10);
+/// How long the test watches the process.
+const WATCHES: Duration = Duration::from_secs(10);
 
-/// How often each thread of a process went to sleep or was put aside.
+/// The number of voluntary context switches of each thread of a process.
 fn switches(process: u32) -> BTreeMap<PathBuf, u64> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let count = |path: &Path| {
         let status = fs::read_to_string(path.join("status")).unwrap();
         let count = |line: &str| line.split_whitespace().last()?.parse::<u64>().ok();
-        // Those that another thread's turn brings about say nothing of this one.
+        // An involuntary switch does not show that the thread has woken.
         let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches"));
         line.and_then(count).unwrap()
     };
     tasks.map(|task| task.unwrap().path()).map(|path| (path.clone(), count(&path))).collect()
 }
 
-/// The process that is traced.
+/// The id of the process that `strace` traces.
 fn traced(tracer: u32) -> u32 {
     let children = fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children")).unwrap();
     children.split_whitespace().next().unwrap().parse().unwrap()
@@ -43,7 +45,7 @@ fn check(runtime: &str) {
         command.args(["-f", "-o"]).arg(&log).arg(example("idle_timers"));
         command
     } else {
-        println!("there is no strace: only switches are counted, on {runtime}");
+        println!("strace is not installed: only switches are counted, on {runtime}");
         Command::new(example("idle_timers"))
     };
     let piped = command.args([runtime, TIMERS]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -60,11 +62,11 @@ fn check(runtime: &str) {
         if now == before {
             break;
         }
-        assert!(start.elapsed() < PATIENCE, "{runtime}: it never comes to rest");
+        assert!(start.elapsed() < PATIENCE, "{runtime}: the process never comes to rest");
         before = now;
     }
     let (before, called_before) = before;
-    thread::sleep(LOOKS);
+    thread::sleep(WATCHES);
     let (after, called_after) = look();
     drop(child.stdin.take());
     assert_eq!(said.next().unwrap().unwrap(), format!("{TIMERS} were pending"), "{runtime}");
@@ -72,12 +74,12 @@ fn check(runtime: &str) {
     let _ = fs::remove_file(&log);
     assert_eq!(before, after, "{runtime}: a thread has woken");
     let new = called_after.strip_prefix(&called_before).unwrap();
-    assert_eq!(new, "", "{runtime}: the system was called");
-    assert!(!tracing || !called_before.is_empty(), "{runtime}: nothing was traced");
+    assert_eq!(new, "", "{runtime}: the process has made system calls");
+    assert!(!tracing || !called_before.is_empty(), "{runtime}: the trace is empty");
 }
 
 #[test]
-fn a_million_timers_an_hour_away_wake_nobody_and_call_nothing() {
+fn million_timers_an_hour_away_cause_no_wake_up_and_no_system_call() {
     let glommio = glommio_works();
     let runtimes = ["tokio", "thread", "glommio"];
     thread::scope(|scope| {

@@ -1,24 +1,23 @@
-//! The echo server as its users see it: the real process, real sockets, every runtime, with and
-//! without `io_uring`.
+//! Tests of the echo server and other examples as processes with real sockets, on every runtime,
+//! with and without `io_uring`.
 //!
-//! The host's part is played by the example `without_io_uring`, which installs a seccomp filter as
-//! containers do. Nothing here asserts how soon something happens, only that it does, and that it
-//! does not happen too soon.
+//! The example `without_io_uring` forbids `io_uring` by a seccomp filter, as containers do. The
+//! tests assert that events happen and that they are not too early, but not how soon they happen.
 
 #![cfg(all(target_os = "linux", not(corewheel_loom)))]
 #![allow(clippy::print_stdout, reason = "a test that cannot run on its host says so")]
 
 mod classes;
-mod crowd;
 mod deadlines;
 mod echo;
 mod examples;
 mod idle;
-mod life;
+mod many_clients;
+mod requests_and_overload;
 mod restart;
 mod server;
-mod stall;
-mod to_the_end;
+mod start_and_stop;
+mod stopped_process;
 
 use std::sync::OnceLock;
 use std::thread;
@@ -26,14 +25,14 @@ use std::time::Duration;
 
 use corewheel::{Runtime, ShutdownPolicy, TimerService};
 
-/// What a server runs in.
+/// The environment of a server.
 #[derive(Clone, Copy, Debug)]
 struct World {
-    /// What `io_uring` answers, if it is forbidden.
+    /// The error of `io_uring` system calls; `None` if they are allowed.
     forbidden: Option<&'static str>,
-    /// What is asked for.
+    /// The runtime that the command line requests.
     runtime: &'static str,
-    /// What it must come to.
+    /// The runtime that the server must choose.
     expected: &'static str,
 }
 
@@ -45,36 +44,36 @@ const ALL_WORLDS: [World; 5] = [
     World { forbidden: Some("ENOSYS"), runtime: "auto", expected: "tokio" },
 ];
 
-/// One that is there on every host.
+/// A world that works on every machine.
 const ANYWHERE: World = ALL_WORLDS[1];
 
-/// The worlds that there can be on this host.
+/// The worlds that work on this machine.
 fn worlds() -> impl Iterator<Item = World> {
     ALL_WORLDS.into_iter().filter(|world| world.expected != "glommio" || glommio_works())
 }
 
-/// Whether `io_uring` can be used here; says so where it cannot.
+/// Whether `io_uring` works on this machine. Prints a line if not.
 fn glommio_works() -> bool {
     static WORKS: OnceLock<bool> = OnceLock::new();
     *WORKS.get_or_init(|| {
         let builder = TimerService::builder().shards(1).runtime(Runtime::Glommio);
         let works = builder.start().is_ok_and(|it| it.shutdown(ShutdownPolicy::Drop).is_ok());
         if !works {
-            println!("skipped: io_uring cannot be used here, so what needs glommio is left out");
+            println!("skipped: io_uring does not work here, so glommio is not tested");
         }
         works
     })
 }
 
-/// How long a test waits for what must come. Far longer than it takes, so that a busy machine does
-/// not fail it.
+/// How long a test waits for an expected event before it fails. Far longer than the event takes, so
+/// that no test fails because the machine is busy.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Runs a check in every world at once.
+/// Runs a check in all worlds at the same time.
 fn in_every_world(check: impl Fn(World) + Send + Sync) {
     thread::scope(|scope| {
         for world in worlds() {

@@ -1,5 +1,5 @@
-//! How the server comes back after it was killed, what a signal does while it starts, and what it
-//! says while it has no descriptors.
+//! The echo server after it was killed, when a signal comes while it starts, and without file
+//! descriptors.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -13,7 +13,7 @@ use crate::{ANYWHERE, PATIENCE, in_every_world, ms, worlds};
 
 #[test]
 fn server_started_right_after_sigkill_serves_on_the_same_port() {
-    // Each killed server leaves its ring to the kernel, which takes a different time for each.
+    // The kernel frees the ring of a killed server later, after a time that varies.
     const TRIES: usize = 6;
     in_every_world(|world| {
         let mut server = Server::start_at(world, &own_address(), &[]);
@@ -31,7 +31,7 @@ fn server_started_right_after_sigkill_serves_on_the_same_port() {
 
 #[test]
 fn sigterm_and_sigint_while_the_server_starts_end_it_before_it_serves() {
-    // As long as this holds the port, the server waits for it.
+    // While this listener holds the port, the server waits for it.
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     let busy = holder.local_addr().unwrap().to_string();
     for signal in [Signal::TERM, Signal::INT] {
@@ -43,7 +43,7 @@ fn sigterm_and_sigint_while_the_server_starts_end_it_before_it_serves() {
         let waits = lines.any(|line| line.unwrap().contains("waiting for a port in use"));
         assert!(waits, "the server does not wait for the port");
         kill_process(Pid::from_child(&child), signal).unwrap();
-        // It ends in any case, with an error where the signal is not acted on.
+        // The server ends in any case; if it ignores the signal, it ends with an error.
         let said: Vec<_> = lines.map(Result::unwrap).collect();
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{signal:?}: {said:?}");
@@ -54,7 +54,7 @@ fn sigterm_and_sigint_while_the_server_starts_end_it_before_it_serves() {
 
 #[test]
 fn server_without_descriptors_logs_one_line_at_the_beginning_and_one_at_the_end() {
-    // Enough for a start on two shards, and for fewer clients than there are.
+    // Enough for a start on two shards, but not for all clients.
     const FILES: usize = 100;
     const CLIENTS: usize = 150;
     for world in worlds().filter(|world| world.forbidden.is_none() && world.runtime != "auto") {
@@ -75,7 +75,7 @@ fn server_without_descriptors_logs_one_line_at_the_beginning_and_one_at_the_end(
         std::thread::sleep(ms(2_000));
         streams.clear();
         let start = Instant::now();
-        // A shard finds out by its next connection that its trouble is over.
+        // The next connection of a shard shows that the shard can accept again.
         while start.elapsed() < ms(3_000) {
             let mut stream = server.connect();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -1,4 +1,4 @@
-//! A server process, what it says, and clients of it.
+//! Helpers: a server process, its output, and its clients.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::{PATIENCE, World, ms};
 
-/// The path of an example, which is built if this test was built without it.
+/// The path of an example. Builds the example if it is not built yet.
 pub(crate) fn example(name: &str) -> PathBuf {
     static BUILDING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -36,14 +36,14 @@ pub(crate) fn example(name: &str) -> PathBuf {
     path
 }
 
-/// The command that starts the server in some world.
+/// The command that starts the server in a world.
 pub(crate) fn command(world: World) -> Command {
     let mut command = command_of(world, "idle_server");
     command.args(["--runtime", world.runtime]);
     command
 }
 
-/// The command that runs an example in some world.
+/// The command that runs an example in a world.
 pub(crate) fn command_of(world: World, name: &str) -> Command {
     let mut command = match world.forbidden {
         None => Command::new(example(name)),
@@ -57,13 +57,13 @@ pub(crate) fn command_of(world: World, name: &str) -> Command {
     command
 }
 
-/// Runs what is to end by itself.
+/// Runs a command that must end by itself, and returns its output.
 pub(crate) fn run_to_its_end(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = Kill(command.spawn().unwrap());
     let start = Instant::now();
     while child.0.try_wait().unwrap().is_none() {
-        assert!(start.elapsed() < PATIENCE, "it neither serves nor ends");
+        assert!(start.elapsed() < PATIENCE, "the process does not end");
         thread::sleep(ms(5));
     }
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
@@ -78,13 +78,13 @@ struct Kill(Child);
 
 impl Drop for Kill {
     fn drop(&mut self) {
-        // It has ended already where the test went well.
+        // If the test has succeeded, the process has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A server that serves.
+/// A running server.
 #[derive(Debug)]
 pub(crate) struct Server {
     process: Kill,
@@ -92,18 +92,18 @@ pub(crate) struct Server {
     pub(crate) world: World,
     pub(crate) address: SocketAddr,
     pub(crate) stats: SocketAddr,
-    /// What it runs on, and why.
+    /// The line about the runtime: its name and why it was chosen.
     pub(crate) runtime: String,
 }
 
-/// What a server said at its end.
+/// The exit code of a server and its last lines.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
     pub(crate) shards: Vec<Shard>,
 }
 
-/// A line about a shard.
+/// The counts in the line about a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Shard {
     pub(crate) scheduled: u64,
@@ -125,14 +125,14 @@ impl Server {
         Self::start_by(world, command)
     }
 
-    /// Starts a server by a command that is complete.
+    /// Starts a server by a complete command.
     pub(crate) fn start_by(world: World, mut command: Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut process = Kill(command.spawn().unwrap());
         let stdout = BufReader::new(process.0.stdout.take().unwrap());
         let (sender, lines) = channel();
         thread::spawn(move || {
-            // It ends with the process, or when the test has no more use for the lines.
+            // The thread ends with the process, or when the test drops the receiver.
             stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
         let fact = |name: &str| {
@@ -157,7 +157,7 @@ impl Server {
         stream
     }
 
-    /// What the statistics endpoint answers.
+    /// The body that the statistics endpoint returns for a path.
     pub(crate) fn fetch(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.stats).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -170,7 +170,7 @@ impl Server {
         body.to_owned()
     }
 
-    /// One count of all shards together.
+    /// The sum of one count over all shards.
     pub(crate) fn count(&self, name: &str) -> u64 {
         let stats: Value = serde_json::from_str(&self.fetch("/stats.json")).unwrap();
         let shards = stats["shards"].as_array().unwrap();
@@ -178,7 +178,7 @@ impl Server {
         shards.iter().map(|shard| shard[name].as_u64().unwrap()).sum()
     }
 
-    /// Waits until a count has come to a value.
+    /// Waits until a count has this value.
     pub(crate) fn wait_for(&self, name: &str, value: u64) {
         let start = Instant::now();
         loop {
@@ -196,7 +196,7 @@ impl Server {
         kill_process(Pid::from_child(&self.process.0), signal).unwrap();
     }
 
-    /// Stops it, so that signals wait for it to go on.
+    /// Stops the process, so that later signals are pending until it goes on.
     pub(crate) fn freeze(&self) {
         self.signal(Signal::STOP);
         let id = Pid::from_child(&self.process.0);
@@ -211,28 +211,28 @@ impl Server {
         self.address
     }
 
-    /// What the server writes to its standard error, if that is piped, until it ends.
+    /// Takes the server's standard error, which the caller has piped.
     pub(crate) fn take_stderr(&mut self) -> ChildStderr {
         self.process.0.stderr.take().expect("the standard error is piped")
     }
 
-    /// Waits for the end, and reads what is said about the shards.
+    /// Waits for the end, and reads the lines about the shards.
     pub(crate) fn wait(mut self) -> Ended {
         let start = Instant::now();
         let code = loop {
             if let Some(status) = self.process.0.try_wait().unwrap() {
                 break status.code();
             }
-            assert!(start.elapsed() < PATIENCE, "{:?}: it does not end", self.world);
+            assert!(start.elapsed() < PATIENCE, "{:?}: the server does not end", self.world);
             thread::sleep(ms(5));
         };
-        // The sender is gone with the process's standard output.
+        // The sender was dropped when the process closed its standard output.
         let lines: Vec<_> = self.lines.iter().collect();
         let shards = lines.iter().enumerate().map(|(shard, line)| Shard::parse(shard, line));
         Ended { code, shards: shards.collect() }
     }
 
-    /// Ends the server as its host would, and checks what holds at every end.
+    /// Ends the server by a signal, and checks that each timer of each shard has ended.
     pub(crate) fn stop(self, signal: Signal) -> Ended {
         self.signal(signal);
         let world = self.world;
@@ -273,7 +273,7 @@ impl Shard {
     }
 }
 
-/// An address of this machine that nobody else uses, with a port that is free: when it is given up,
+/// A loopback address that no other test uses, with a free port. When the port becomes free again,
 /// no other test gets it.
 pub(crate) fn own_address() -> String {
     static NUMBER: AtomicU8 = AtomicU8::new(1);
@@ -291,7 +291,7 @@ pub(crate) fn echo(stream: &mut TcpStream, line: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads until this has come, whatever comes before it.
+/// Reads until the received data ends with `end`.
 pub(crate) fn read_to(stream: &mut TcpStream, end: &str) {
     let mut received = Vec::new();
     while !received.ends_with(end.as_bytes()) {
@@ -301,7 +301,7 @@ pub(crate) fn read_to(stream: &mut TcpStream, end: &str) {
     }
 }
 
-/// Reads until the server closes the connection, by an end or by a reset.
+/// Reads until the server closes or resets the connection. Returns the data.
 pub(crate) fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     let mut received = Vec::new();
     let mut buffer = vec![0; 1 << 16];
@@ -310,27 +310,27 @@ pub(crate) fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
             Ok(0) => return received,
             Ok(length) => received.extend_from_slice(&buffer[..length]),
             Err(error) if is_closed(&error) => return received,
-            // This process was stopped meanwhile.
+            // A signal has interrupted the call.
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => panic!("the connection stays open: {error}"),
         }
     }
 }
 
-/// Whether a connection is closed, rather than slow.
+/// Whether an error means that the connection is closed.
 pub(crate) fn is_closed(error: &io::Error) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
-/// Whether nothing comes for some time.
+/// Whether no data comes for `time`.
 pub(crate) fn is_silent(stream: &mut TcpStream, time: Duration) -> bool {
     let end = Instant::now() + time;
     let silent = loop {
         let left = end.saturating_duration_since(Instant::now()).max(ms(1));
         stream.set_read_timeout(Some(left)).unwrap();
         match stream.read(&mut [0]) {
-            // The time while this process was stopped counts.
+            // A signal has interrupted the call, and the time goes on.
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => {
                 break matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);

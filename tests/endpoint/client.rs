@@ -1,4 +1,4 @@
-//! A client that says what it is told to, byte by byte, and reads until the server closes.
+//! A client that sends any bytes and reads until the server closes the connection.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::PATIENCE;
 
-/// One connection.
+/// A connection to the endpoint.
 pub(crate) struct Connection(TcpStream);
 
 impl Connection {
@@ -16,22 +16,23 @@ impl Connection {
         Self(stream)
     }
 
-    pub(crate) fn opened(address: SocketAddr, said: &[u8]) -> Self {
+    /// Opens a connection and sends these bytes.
+    pub(crate) fn opened(address: SocketAddr, sent: &[u8]) -> Self {
         let mut connection = Self::open(address);
-        connection.say(said);
+        connection.send(sent);
         connection
     }
 
-    /// False if the server has cut the connection off.
-    pub(crate) fn say(&mut self, bytes: &[u8]) -> bool {
+    /// Returns false if the server has cut the connection off.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> bool {
         self.0.write_all(bytes).is_ok()
     }
 
-    pub(crate) fn shut(&self) {
+    pub(crate) fn shut_down_writes(&self) {
         self.0.shutdown(std::net::Shutdown::Write).unwrap();
     }
 
-    /// Whether the server has ended it without a word.
+    /// Whether the server has closed the connection without a response.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.0.set_nonblocking(true).unwrap();
         let read = read(&self.0, &mut [0]);
@@ -43,7 +44,7 @@ impl Connection {
         }
     }
 
-    /// Reads until this has come.
+    /// Reads until the received bytes end with `end`.
     pub(crate) fn read_to(&mut self, end: &str) {
         let mut received = Vec::new();
         while !received.ends_with(end.as_bytes()) {
@@ -53,14 +54,14 @@ impl Connection {
         }
     }
 
-    /// Whether nothing comes for a second.
-    pub(crate) fn is_kept_waiting(&self) -> bool {
+    /// Waits for a second. Returns whether the server sent nothing and did not close.
+    pub(crate) fn receives_nothing_for_a_second(&self) -> bool {
         let end = Instant::now() + Duration::from_secs(1);
         let waited = loop {
             let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             self.0.set_read_timeout(Some(left)).unwrap();
             match (&self.0).read(&mut [0]) {
-                // The time while this process was stopped counts.
+                // A signal that stopped this process interrupts the read. That time counts.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 read => break matches!(read, Err(error) if is_timeout(error.kind())),
             }
@@ -69,7 +70,7 @@ impl Connection {
         waited
     }
 
-    /// All that comes until the server ends the connection.
+    /// All bytes until the server closes the connection.
     pub(crate) fn rest(self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut chunk = [0; 1 << 14];
@@ -78,14 +79,14 @@ impl Connection {
                 Ok(0) => return bytes,
                 Ok(read) => bytes.extend_from_slice(&chunk[..read]),
                 Err(error) if is_timeout(error.kind()) => panic!("the server does not close"),
-                // The server has reset it.
+                // The server has reset the connection.
                 Err(_) => return bytes,
             }
         }
     }
 }
 
-/// Reads, again if this process was stopped meanwhile: that interrupts a read with a timeout.
+/// Reads. Reads again if a signal that stopped this process has interrupted the read.
 fn read(mut stream: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match stream.read(buffer) {
@@ -99,7 +100,7 @@ fn is_timeout(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// An answer, taken apart.
+/// A parsed response.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
@@ -110,10 +111,10 @@ pub(crate) struct Reply {
 impl Reply {
     /// # Panics
     ///
-    /// If the bytes are not one HTTP/1.1 answer, head and body.
+    /// If the bytes are not one HTTP/1.1 response with a head and a body.
     pub(crate) fn parse(bytes: &[u8]) -> Self {
-        let text = std::str::from_utf8(bytes).expect("all answers are text");
-        let (head, body) = text.split_once("\r\n\r\n").expect("an answer has a head");
+        let text = std::str::from_utf8(bytes).expect("all responses are text");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a response has a head");
         let mut lines = head.split("\r\n");
         let status = lines.next().and_then(|line| line.strip_prefix("HTTP/1.1 ")).unwrap_or("");
         let status = status.get(..3).and_then(|code| code.parse().ok());
@@ -132,24 +133,24 @@ impl Reply {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// Whether as much of the body is there as the head says.
-    pub(crate) fn is_whole(&self) -> bool {
+    /// Whether the body has the length that the head states.
+    pub(crate) fn is_complete(&self) -> bool {
         self.header("content-length") == Some(self.body.len().to_string().as_str())
     }
 }
 
-/// Says something and returns the answer.
-pub(crate) fn ask(address: SocketAddr, said: &[u8]) -> Reply {
-    Reply::parse(&Connection::opened(address, said).rest())
+/// Sends these bytes and returns the response.
+pub(crate) fn ask(address: SocketAddr, sent: &[u8]) -> Reply {
+    Reply::parse(&Connection::opened(address, sent).rest())
 }
 
 pub(crate) fn get(address: SocketAddr, path: &str) -> Reply {
     let reply = ask(address, request("GET", path).as_bytes());
-    assert!(reply.is_whole(), "{path}: {:?}", reply.headers);
+    assert!(reply.is_complete(), "{path}: {:?}", reply.headers);
     reply
 }
 
-/// A request for the path, for `OpenMetrics` where it matters.
+/// A request for the path, which prefers `OpenMetrics`.
 pub(crate) fn request(method: &str, path: &str) -> String {
     let headers = "Host: localhost\r\nAccept: application/openmetrics-text, */*;q=0.1";
     format!("{method} {path} HTTP/1.1\r\n{headers}\r\n\r\n")

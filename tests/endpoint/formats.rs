@@ -1,12 +1,14 @@
-//! In which of the two text formats `/metrics` answers, and that Prometheus's own tool finds
-//! nothing wrong with it.
+//! The text format that `/metrics` chooses from the `Accept` headers, and a check of the text by
+//! Prometheus's own tool.
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
-use corewheel::{Placement, Runtime, TimerClass, TimerService};
+use corewheel::class::TimerClass;
+use corewheel::settings::Placement;
+use corewheel::{Runtime, TimerService};
 
 use crate::client::{Reply, ask};
 use crate::openmetrics::Scrape;
@@ -15,16 +17,16 @@ use crate::{endpoint, fire, service};
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// `/metrics`, asked for with these `Accept` headers.
+/// Requests `/metrics` with these `Accept` headers.
 fn scrape(address: SocketAddr, accept: &[&str]) -> Reply {
-    let mut said = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n".to_owned();
+    let mut sent = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n".to_owned();
     for value in accept {
-        said.extend(["Accept: ", value, "\r\n"]);
+        sent.extend(["Accept: ", value, "\r\n"]);
     }
-    said.push_str("\r\n");
-    let reply = ask(address, said.as_bytes());
+    sent.push_str("\r\n");
+    let reply = ask(address, sent.as_bytes());
     assert_eq!(reply.status, 200, "{accept:?}");
-    assert!(reply.is_whole(), "{accept:?}");
+    assert!(reply.is_complete(), "{accept:?}");
     reply
 }
 
@@ -39,7 +41,7 @@ fn check_accept(address: SocketAddr, accept: &[&str], expected: &str) {
 }
 
 #[test]
-fn metrics_answer_in_the_format_that_accept_prefers() {
+fn metrics_are_sent_in_the_format_that_accept_prefers() {
     let service = service(1);
     let endpoint = endpoint(&service);
     let address = endpoint.local_addr();
@@ -73,7 +75,7 @@ fn metrics_answer_in_the_format_that_accept_prefers() {
         "application/openmetrics-text;version=0.0.1",
         "application/openmetrics-text;version=2.0.0",
         "application/openmetrics-text;charset=latin1",
-        // A weight that is none makes a range that says nothing.
+        // A media range with a malformed weight is ignored.
         "application/openmetrics-text;q=2, text/plain;q=0.1",
         "application/openmetrics-text;q=0.1234, text/plain;q=0.1",
         "application/openmetrics-text;q=-1",
@@ -85,14 +87,14 @@ fn metrics_answer_in_the_format_that_accept_prefers() {
         check_accept(address, &[accept], CLASSIC);
     }
     check_accept(address, &[], CLASSIC);
-    let apart = ["text/plain;q=0.5", "application/openmetrics-text;q=0.6"];
-    check_accept(address, &apart, OPEN_METRICS);
+    let two_headers = ["text/plain;q=0.5", "application/openmetrics-text;q=0.6"];
+    check_accept(address, &two_headers, OPEN_METRICS);
 }
 
-/// The samples that do not change while nothing drives the shards.
+/// The samples that do not change while no thread drives the shards.
 fn samples(text: &str) -> BTreeSet<&str> {
-    let moves = |line: &str| line.starts_with('#') || line.contains("_uptime_");
-    text.lines().filter(|line| !moves(line)).collect()
+    let changes = |line: &str| line.starts_with('#') || line.contains("_uptime_");
+    text.lines().filter(|line| !changes(line)).collect()
 }
 
 #[test]
@@ -119,7 +121,7 @@ fn classic_metrics_have_the_samples_of_open_metrics_and_the_names_of_the_old_for
         let known = comment.starts_with("# HELP ") || comment.starts_with("# TYPE ");
         assert!(known, "{comment}");
     }
-    // A sample is named as its family is, or as a part of its histogram.
+    // The name of a sample is the name of its family, with a suffix in a histogram.
     for sample in samples(&classic) {
         let name = &sample[..sample.find(['{', ' ']).unwrap()];
         let stems = ["", "_bucket", "_sum", "_count"].map(|suffix| name.strip_suffix(suffix));
@@ -150,9 +152,10 @@ fn promtool_check_of_metrics_finds_nothing() {
         }
         Err(error) => panic!("promtool cannot be run: {error}"),
     };
-    // Promtool reads all of it before it says anything.
+    // Promtool reads its whole input before it prints.
     promtool.stdin.take().unwrap().write_all(metrics.as_bytes()).unwrap();
     let output = promtool.wait_with_output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    assert!(output.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+    let printed = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&printed);
+    assert!(output.status.success() && printed.is_empty(), "{text}");
 }

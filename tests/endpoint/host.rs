@@ -1,23 +1,24 @@
-//! Which `Host` a request may name: a page from elsewhere that lets its own name point to this
-//! machine gets no statistics.
+//! The `Host` headers that the endpoint accepts. A page of another site whose domain name resolves
+//! to this machine gets no statistics.
 
-use corewheel::{EndpointError, TimerService};
+use corewheel::TimerService;
+use corewheel::endpoint::EndpointError;
 
 use crate::client::{Connection, ask};
 use crate::{builder, endpoint, service};
 
-/// Asks with these lines after the request line, and expects a status.
+/// Sends a request line with these headers, and expects this status.
 fn check_head(request_line: &str, headers: &[&str], expected: u16) -> String {
     let service = service(1);
     let endpoint = endpoint(&service);
-    let mut said = format!("{request_line}\r\n");
+    let mut sent = format!("{request_line}\r\n");
     for header in headers {
-        said.push_str(header);
-        said.push_str("\r\n");
+        sent.push_str(header);
+        sent.push_str("\r\n");
     }
-    said.push_str("\r\n");
-    let reply = ask(endpoint.local_addr(), said.as_bytes());
-    assert_eq!(reply.status, expected, "{said:?}: {}", reply.body);
+    sent.push_str("\r\n");
+    let reply = ask(endpoint.local_addr(), sent.as_bytes());
+    assert_eq!(reply.status, expected, "{sent:?}: {}", reply.body);
     reply.body
 }
 
@@ -44,7 +45,7 @@ fn host_of_loopback_or_ip_address_is_answered() {
 }
 
 #[test]
-fn host_of_foreign_name_is_refused_with_the_remedy() {
+fn host_with_foreign_name_gets_421_and_the_remedy() {
     for host in [
         "attacker.example",
         "attacker.example:9920",
@@ -88,7 +89,7 @@ fn host_that_is_missing_repeated_or_malformed_gets_400() {
 }
 
 #[test]
-fn host_in_absolute_target_is_checked_too() {
+fn host_in_absolute_target_is_checked_like_the_header() {
     let target = |host| format!("GET http://{host}/healthz HTTP/1.1");
     check_head(&target("localhost"), &["Host: localhost"], 200);
     check_head(&target("[::1]:9920"), &["Host: [::1]:9920"], 200);
@@ -98,11 +99,11 @@ fn host_in_absolute_target_is_checked_too() {
 
 #[test]
 fn host_missing_from_http_1_0_request_is_answered() {
-    // No browser speaks HTTP/1.0, and health checks of load balancers do.
+    // Health checks of load balancers use HTTP/1.0, and no browser does.
     let service = service(1);
     let endpoint = endpoint(&service);
-    let status = |said: &[u8]| {
-        let reply = Connection::opened(endpoint.local_addr(), said).rest();
+    let status = |sent: &[u8]| {
+        let reply = Connection::opened(endpoint.local_addr(), sent).rest();
         String::from_utf8(reply).unwrap()[..12].to_owned()
     };
     assert_eq!(status(b"GET /healthz HTTP/1.0\r\n\r\n"), "HTTP/1.0 200");
@@ -123,8 +124,8 @@ fn host_that_the_builder_allows_is_answered() {
         ("other.stats.example", 421),
         ("example", 421),
     ] {
-        let said = format!("GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n");
-        assert_eq!(ask(endpoint.local_addr(), said.as_bytes()).status, expected, "{host}");
+        let sent = format!("GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        assert_eq!(ask(endpoint.local_addr(), sent.as_bytes()).status, expected, "{host}");
     }
 }
 

@@ -1,26 +1,29 @@
-//! The statistics endpoint, seen from a socket: what it answers, whom it cuts off, and that the
-//! timers do not notice.
+//! The statistics endpoint, seen from a socket: its responses, the connections that it closes, and
+//! that timers fire meanwhile.
 //!
-//! The client is a socket and a few lines, so that it can say what no HTTP client would. No test
-//! says how fast something must be: waiting has a limit of a minute, which only a defect reaches.
+//! The client is a socket and a few lines, so that it can send bytes that no HTTP client sends. No
+//! test asserts how fast the endpoint is: each wait has a limit of a minute, which only a defect
+//! reaches.
 #![cfg(all(feature = "endpoint", not(corewheel_loom)))]
 #![allow(clippy::print_stdout, reason = "a test that cannot run on its host says so")]
 
-mod abuse;
-mod answers;
 mod client;
-mod crowd;
 mod formats;
+mod held_connections;
 mod host;
-mod life;
+mod hostile_clients;
 mod openmetrics;
+mod routes;
+mod start_and_stop;
 
 use std::sync::mpsc;
 use std::time::Duration;
 
-use corewheel::{Placement, Runtime, ShardId, StatsEndpoint, StatsEndpointBuilder, TimerService};
+use corewheel::endpoint::{StatsEndpoint, StatsEndpointBuilder};
+use corewheel::settings::Placement;
+use corewheel::{Runtime, ShardId, TimerService};
 
-/// Longer than anything here takes, however busy the machine is.
+/// The longest wait of a test. Far longer than any operation takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 fn service(shards: usize) -> TimerService {
@@ -33,8 +36,8 @@ fn service(shards: usize) -> TimerService {
         .expect("plain threads run everywhere")
 }
 
-/// A service of so many shards that its statistics do not fit the buffers of a connection. Nothing
-/// drives it.
+/// A service of so many shards that its statistics do not fit the buffers of a connection. No
+/// thread drives the shards.
 fn huge_service() -> TimerService {
     TimerService::builder().shards(1_024).capacity(64).start_attached().unwrap()
 }
@@ -55,22 +58,23 @@ fn fire(service: &TimerService, shard: u16, timers: u64) {
         let sender = sender.clone();
         let delay = Duration::from_millis(1);
         client
-            .schedule_fn_on(ShardId::new(shard), delay, move |_| sender.send(()).unwrap())
-            .expect("there is room for a few");
+            .shard(ShardId::new(shard))
+            .schedule_fn(delay, move |_| sender.send(()).unwrap())
+            .expect("the shard has room for a few timers");
     }
     for _ in 0..timers {
         fired.recv_timeout(PATIENCE).expect("timers fire");
     }
 }
 
-/// Asks until the answer is yes.
+/// Calls the predicate until it returns true.
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    // Ten milliseconds at least for each round.
+    // Each round takes ten milliseconds or longer.
     for _ in 0..PATIENCE.as_millis() / 10 {
         if is_so() {
             return;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("it never came about that {what}");
+    panic!("after {PATIENCE:?} it is not yet true that {what}");
 }

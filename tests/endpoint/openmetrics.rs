@@ -1,4 +1,4 @@
-//! A small, strict reader of `OpenMetrics` text: it panics at whatever the format does not allow.
+//! A small, strict reader of `OpenMetrics` text. It panics if the text breaks the format.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ struct Sample {
     value: f64,
 }
 
-/// What was scraped.
+/// The families of a scraped text, by their names.
 pub(crate) struct Scrape(BTreeMap<String, Family>);
 
 impl Scrape {
@@ -28,7 +28,7 @@ impl Scrape {
     ///
     /// If the text is not `OpenMetrics`.
     pub(crate) fn read(text: &str) -> Self {
-        let text = text.strip_suffix("# EOF\n").expect("it ends with # EOF");
+        let text = text.strip_suffix("# EOF\n").expect("the text ends with # EOF");
         let mut families: BTreeMap<String, Family> = BTreeMap::new();
         let mut current = String::new();
         for line in text.split_terminator('\n') {
@@ -36,10 +36,10 @@ impl Scrape {
             if let Some(metadata) = line.strip_prefix("# ") {
                 read_metadata(metadata, &mut families, &mut current);
             } else {
-                let family = families.get_mut(&current).expect("metadata come first");
+                let family = families.get_mut(&current).expect("metadata come before samples");
                 let sample = read_sample(line, &current, &family.kind);
                 let name = (sample.suffix, sample.labels.clone());
-                assert!(family.seen.insert(name), "{line} is there twice");
+                assert!(family.seen.insert(name), "{line} is repeated");
                 family.samples.push(sample);
             }
         }
@@ -53,21 +53,21 @@ impl Scrape {
         self.0.get(name).map(|family| family.kind.as_str())
     }
 
-    /// The sample of a family that has this suffix to its name, and a label if one is asked for.
+    /// The sample of a family with this suffix to its name, and with this label if it is given.
     pub(crate) fn value(&self, name: &str, suffix: &str, label: Option<(&str, &str)>) -> f64 {
         self.value_with(name, suffix, label.as_slice())
     }
 
-    /// The sample of a family that has this suffix to its name, and all of these labels.
+    /// The sample of a family with this suffix to its name and with all of these labels.
     pub(crate) fn value_with(&self, name: &str, suffix: &str, wanted: &[(&str, &str)]) -> f64 {
-        let family = self.0.get(name).unwrap_or_else(|| panic!("there is no {name}"));
+        let family = self.0.get(name).unwrap_or_else(|| panic!("the family {name} is missing"));
         let mut found = family.samples.iter().filter(|sample| {
             let has =
                 |(key, value): (&str, &str)| sample.labels.get(key).is_some_and(|v| v == value);
             sample.suffix == suffix && wanted.iter().copied().all(has)
         });
         let sample = found.next().unwrap_or_else(|| panic!("{name}{suffix} {wanted:?} is missing"));
-        assert!(found.next().is_none(), "{name}{suffix} {wanted:?} names several");
+        assert!(found.next().is_none(), "{name}{suffix} {wanted:?} matches several samples");
         sample.value
     }
 
@@ -77,7 +77,7 @@ impl Scrape {
 }
 
 impl Sample {
-    /// The labels without the bound of a bucket.
+    /// The labels without `le`, the bound of a bucket.
     fn group(&self) -> Labels {
         let mut labels = self.labels.clone();
         labels.remove("le");
@@ -90,7 +90,10 @@ impl Family {
         assert!(!self.kind.is_empty(), "{name} has no TYPE");
         assert!(self.help.as_ref().is_some_and(|help| help.len() > 3), "{name} has no HELP");
         if let Some(unit) = &self.unit {
-            assert!(name.ends_with(&format!("_{unit}")), "{name} has the unit {unit}");
+            assert!(
+                name.ends_with(&format!("_{unit}")),
+                "{name} does not end with its unit {unit}"
+            );
         }
         assert!(!self.samples.is_empty(), "{name} has no samples");
         if self.kind == "histogram" {
@@ -110,39 +113,39 @@ fn check_histogram(name: &str, samples: &[&Sample]) {
     let buckets: Vec<(f64, f64)> =
         of("_bucket").map(|sample| (number(&sample.labels["le"]), sample.value)).collect();
     for pair in buckets.windows(2) {
-        assert!(pair[0].0 < pair[1].0, "{name}: bounds grow, {pair:?}");
-        assert!(pair[0].1 <= pair[1].1, "{name}: buckets are cumulative, {pair:?}");
+        assert!(pair[0].0 < pair[1].0, "{name}: the bounds do not rise, {pair:?}");
+        assert!(pair[0].1 <= pair[1].1, "{name}: the buckets are not cumulative, {pair:?}");
     }
     let &(bound, all) = buckets.last().expect("a histogram has buckets");
-    assert!(bound.is_infinite(), "{name}: the last bucket has no bound");
+    assert!(bound.is_infinite(), "{name}: the last bucket has a finite bound");
     let count: Vec<f64> = of("_count").map(|sample| sample.value).collect();
-    assert_eq!(count, [all], "{name}: the count is that of the last bucket");
-    assert_eq!(of("_sum").count(), 1, "{name} has a sum");
+    assert_eq!(count, [all], "{name}: the count differs from the last bucket");
+    assert_eq!(of("_sum").count(), 1, "{name} does not have one sum");
 }
 
 fn read_metadata(line: &str, families: &mut BTreeMap<String, Family>, current: &mut String) {
     let mut words = line.splitn(3, ' ');
     let keyword = words.next().unwrap();
-    let name = words.next().expect("metadata name a family");
-    let text = words.next().expect("metadata say something").to_owned();
+    let name = words.next().expect("metadata contain the name of a family");
+    let text = words.next().expect("metadata contain a text").to_owned();
     check_name(name);
     if name != current {
         let known = families.insert(name.to_owned(), Family::default());
-        assert!(known.is_none(), "the family {name} is in one piece");
+        assert!(known.is_none(), "other samples interrupt the family {name}");
         name.clone_into(current);
     }
     let family = families.get_mut(name).unwrap();
-    assert!(family.samples.is_empty(), "metadata of {name} come before its samples");
+    assert!(family.samples.is_empty(), "metadata of {name} come after its samples");
     match keyword {
-        "HELP" => assert!(family.help.replace(text).is_none(), "{name} has one HELP"),
-        "UNIT" => assert!(family.unit.replace(text).is_none(), "{name} has one UNIT"),
+        "HELP" => assert!(family.help.replace(text).is_none(), "{name} has two HELP lines"),
+        "UNIT" => assert!(family.unit.replace(text).is_none(), "{name} has two UNIT lines"),
         "TYPE" => {
             let known = ["counter", "gauge", "histogram", "info"];
-            assert!(known.contains(&text.as_str()), "{name} is a {text}");
-            assert!(family.kind.is_empty(), "{name} has one TYPE");
+            assert!(known.contains(&text.as_str()), "{name} has the unknown type {text}");
+            assert!(family.kind.is_empty(), "{name} has two TYPE lines");
             family.kind = text;
         }
-        _ => panic!("{keyword} is not known"),
+        _ => panic!("{keyword} is an unknown keyword"),
     }
 }
 
@@ -171,7 +174,7 @@ fn read_sample(line: &str, family: &str, kind: &str) -> Sample {
     Sample { suffix, labels, value }
 }
 
-/// Reads `name="value",…}` and returns what follows.
+/// Reads `name="value",…}` and returns the labels and the rest of the text.
 fn read_labels(mut rest: &str) -> (Labels, &str) {
     let mut labels = Labels::new();
     loop {
@@ -190,7 +193,7 @@ fn read_labels(mut rest: &str) -> (Labels, &str) {
                 (_, plain) => value.push(plain),
             }
         };
-        assert!(labels.insert(name.to_owned(), value).is_none(), "{name} is there twice");
+        assert!(labels.insert(name.to_owned(), value).is_none(), "the label {name} is repeated");
         rest = &after[end + 1..];
         match rest.split_at(1) {
             (",", more) => rest = more,
@@ -220,11 +223,11 @@ fn number(text: &str) -> f64 {
 
 fn check_refused(text: &str) {
     let refused = std::panic::catch_unwind(|| Scrape::read(text)).is_err();
-    assert!(refused, "this was read: {text}");
+    assert!(refused, "the reader accepts: {text}");
 }
 
 #[test]
-fn the_reader_refuses_what_is_not_openmetrics() {
+fn reader_of_openmetrics_refuses_malformed_text() {
     let good = "# HELP a_s Some help\n# TYPE a_s histogram\n# UNIT a_s s\na_s_sum 1\na_s_count 2\n\
                 a_s_bucket{le=\"1\"} 1\na_s_bucket{le=\"+Inf\"} 2\n# EOF\n";
     Scrape::read(good);

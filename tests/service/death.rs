@@ -1,12 +1,13 @@
-//! Shards that die, and shards that cannot be started.
+//! Dead shards, and starts that fail.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::thread;
 
+use corewheel::stats::ShardState;
 use corewheel::{
-    CancelOutcome, Fired, ScheduleError, ShardState, ShutdownPolicy, SpawnError, StartError,
-    TimerHandle, TimerService, Timers, WaitError,
+    CancelOutcome, Fired, Refused, ReplyError, ShardError, ShutdownPolicy, StartError, TimerHandle,
+    TimerService, Timers,
 };
 
 use crate::support::{
@@ -14,41 +15,41 @@ use crate::support::{
     wait_until,
 };
 
-/// Everything that can be asked of a shard that is dead.
+/// Checks each command on a dead shard, and that the other shard works on.
 fn check_dead(service: &TimerService<u32>, dead: TimerHandle) {
     let client = service.client();
-    wait_until("the shard is known to be dead", || {
+    wait_until("the state of the shard is dead", || {
         service.stats().shards[0].state == ShardState::Dead
     });
-    assert!(matches!(client.schedule_on(SHARD, FAR, 7), Err(ScheduleError::Closed(7))));
-    assert!(matches!(client.schedule_fn_on(SHARD, FAR, |_| {}), Err(ScheduleError::Closed(_))));
-    let alive = client.schedule_on(OTHER, FAR, 8).unwrap();
-    assert_eq!(client.cancel(dead).wait().map(drop), Err(WaitError::Closed));
-    assert_eq!(client.reset(dead, FAR).wait(), Err(WaitError::Closed));
-    assert!(matches!(service.spawn_on(SHARD, |_| async {}), Err(SpawnError::Closed)));
+    assert!(matches!(client.shard(SHARD).schedule(FAR, 7), Err(Refused::Closed(7))));
+    assert!(matches!(client.shard(SHARD).schedule_fn(FAR, |_| {}), Err(Refused::Closed(_))));
+    let alive = client.shard(OTHER).schedule(FAR, 8).unwrap();
+    assert_eq!(client.cancel(dead).wait().map(drop), Err(ReplyError::Closed));
+    assert_eq!(client.reset(dead, FAR).wait(), Err(ReplyError::Closed));
+    assert!(matches!(service.spawn_on(SHARD, |_| async {}), Err(ShardError::Closed)));
     check_law(&service.stats().shards[0].counts);
     assert_eq!(service.stats().shards[0].counts.pending, 0);
     let cancelled = client.cancel(alive).wait().unwrap();
-    assert_eq!(cancelled.task().unwrap().into_value(), Some(8), "the other shard is at work");
+    assert_eq!(cancelled.payload().unwrap().into_value(), Some(8), "the other shard works on");
 }
 
 #[test]
-fn a_loop_that_is_dropped_closes_its_shard_and_no_other() {
+fn dropped_loop_closes_its_shard_and_no_other() {
     let mut lab = Lab::new(builder(2));
     let client = lab.client();
     let (guard, dropped) = Guard::new();
-    let pending = client.schedule_fn_on(SHARD, FAR, move |_| drop(guard)).unwrap();
+    let pending = client.shard(SHARD).schedule_fn(FAR, move |_| drop(guard)).unwrap();
     lab.settle();
     let mut unseen = client.cancel(pending).into_future();
     let local = lab.timers().clone();
     drop(lab.shards.remove(0));
-    assert!(look(&mut unseen).unwrap().unwrap().won(), "what was under way is still answered");
+    assert!(look(&mut unseen).unwrap().unwrap().won(), "a cancel in the lane still gets its reply");
     assert_eq!(dropped.load(std::sync::atomic::Ordering::SeqCst), 1);
     assert!(look(&mut client.cancel(pending).into_future()).unwrap().is_err());
-    assert!(matches!(client.schedule_on(SHARD, FAR, 7), Err(ScheduleError::Closed(7))));
-    assert!(matches!(local.schedule(FAR, 9), Err(ScheduleError::Closed(9))));
+    assert!(matches!(client.shard(SHARD).schedule(FAR, 7), Err(Refused::Closed(7))));
+    assert!(matches!(local.schedule(FAR, 9), Err(Refused::Closed(9))));
     assert_eq!(lab.service.stats().shards[0].state, ShardState::Dead);
-    client.schedule_on(OTHER, ms(1), 5).unwrap();
+    client.shard(OTHER).schedule(ms(1), 5).unwrap();
     lab.settle();
     lab.advance(ms(1));
     assert_eq!(lab.fired(), [(5, 1)]);
@@ -60,7 +61,7 @@ fn a_loop_that_is_dropped_closes_its_shard_and_no_other() {
 }
 
 #[test]
-fn a_dead_shards_timers_are_dropped_and_counted() {
+fn timers_of_a_dead_shard_are_dropped_and_counted() {
     let mut lab = Lab::new(builder(1));
     let (guard, dropped) = Guard::new();
     for _ in 0..5 {
@@ -70,41 +71,41 @@ fn a_dead_shards_timers_are_dropped_and_counted() {
     drop(lab.shards.remove(0));
     assert_eq!(dropped.load(std::sync::atomic::Ordering::SeqCst), 6);
     let counts = lab.counts();
-    assert_eq!((counts.returned, counts.pending), (5, 0));
+    assert_eq!((counts.dropped, counts.returned, counts.pending), (5, 0, 0));
     check_law(&counts);
 }
 
 #[test]
-fn when_a_glommio_executor_dies_whoever_waits_is_told_and_the_other_shard_goes_on() {
+fn death_of_a_glommio_executor_fails_its_callers_and_no_other_shard() {
     for host in Host::executors().filter(|host| *host == Host::Own(corewheel::Runtime::Glommio)) {
         let running = Running::start(host, builder(2), |_| |_: Fired<u32>, _: &_| {});
         let client = running.client();
-        let pending = client.schedule_on(SHARD, FAR, 1).unwrap();
+        let pending = client.shard(SHARD).schedule(FAR, 1).unwrap();
         let spawned = running
             .service
             .spawn_on(SHARD, |timers| async move {
                 glommio::spawn_local(async move {
                     timers.sleep(ms(1)).await.unwrap();
-                    panic!("this task kills its executor");
+                    panic!("this task ends its executor");
                 })
                 .detach();
                 std::future::pending::<()>().await;
             })
             .unwrap();
-        // Asked before, while and after it dies.
-        wait_until("the shard does not answer", || match client.cancel(pending).wait() {
+        // Cancels come before, during and after the death of the executor.
+        wait_until("the shard is closed", || match client.cancel(pending).wait() {
             Ok(CancelOutcome::Cancelled { .. } | CancelOutcome::Stale) => false,
             Ok(other) => panic!("{other:?}"),
-            Err(error) => error == WaitError::Closed,
+            Err(error) => error == ReplyError::Closed,
         });
-        assert_eq!(spawned.wait(), Err(WaitError::Closed));
+        assert_eq!(spawned.wait(), Err(ReplyError::Closed));
         check_dead(&running.service, pending);
         assert_eq!(running.end(ShutdownPolicy::Return).dead, [SHARD]);
     }
 }
 
 #[test]
-fn when_an_executor_dies_that_a_shard_is_attached_to_whoever_waits_is_told() {
+fn death_of_an_attached_executor_fails_its_callers() {
     for host in [Host::GlommioAttached, Host::TokioAttached] {
         if !Host::all().any(|works| works == host) {
             continue;
@@ -146,12 +147,12 @@ fn when_an_executor_dies_that_a_shard_is_attached_to_whoever_waits_is_told() {
         });
         let pending = attached.recv_timeout(PATIENCE).unwrap();
         let client = service.client();
-        wait_until("the shard does not answer", || {
-            let Ok(timer) = client.schedule_on(SHARD, FAR, 1) else { return true };
+        wait_until("the shard is closed", || {
+            let Ok(timer) = client.shard(SHARD).schedule(FAR, 1) else { return true };
             client.cancel(timer).wait().is_err()
         });
         dying.join().unwrap();
-        wait_until("the other shard has room", || client.schedule_on(OTHER, FAR, 0).is_ok());
+        wait_until("the other shard has room", || client.shard(OTHER).schedule(FAR, 0).is_ok());
         check_dead(&service, pending);
         drop(stop);
         alive.join().unwrap();
@@ -161,7 +162,7 @@ fn when_an_executor_dies_that_a_shard_is_attached_to_whoever_waits_is_told() {
 }
 
 #[test]
-fn an_executor_that_ends_before_the_driver_ran_leaves_a_dead_shard() {
+fn executor_that_ends_before_the_driver_has_run_leaves_a_dead_shard() {
     let service = builder(1).start_attached::<u32>().unwrap();
     let attachment = service.attach(SHARD).unwrap();
     thread::spawn(move || {
@@ -176,7 +177,7 @@ fn an_executor_that_ends_before_the_driver_ran_leaves_a_dead_shard() {
     assert_eq!(service.shutdown(ShutdownPolicy::Return).unwrap().dead, [SHARD]);
 }
 
-/// How many threads of this process have a name that begins so.
+/// How many threads of this process have a name with this prefix.
 #[cfg(target_os = "linux")]
 fn threads_named(prefix: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
@@ -191,11 +192,11 @@ fn threads_named(_: &str) -> usize {
 }
 
 #[test]
-fn a_handler_that_cannot_be_made_fails_the_whole_start() {
+fn handler_that_cannot_be_made_fails_the_whole_start() {
     for runtime in runtimes() {
         for broken in [SHARD, OTHER] {
             let started = builder(2).name("unmade").runtime(runtime).start_with(move |shard| {
-                assert_ne!(shard, broken, "no handler can be made");
+                assert_ne!(shard, broken, "the handler cannot be made");
                 |_: Fired<u32>, _: &Timers<u32>| {}
             });
             let error = started.map(drop).unwrap_err();
@@ -205,11 +206,11 @@ fn a_handler_that_cannot_be_made_fails_the_whole_start() {
     }
 }
 
-/// 2¹⁸ bytes; 2³⁰ of them are more than there are addresses.
+/// A value of 2¹⁸ bytes; 2³⁰ such values take more than all addresses.
 type Huge = [u8; 1 << 18];
 
 #[test]
-fn a_capacity_that_cannot_be_reserved_fails_the_attachment() {
+fn capacity_that_cannot_be_reserved_fails_the_attachment() {
     let service = builder(1).capacity(1 << 30).start_attached::<Huge>().unwrap();
     let refused = service.attach(SHARD).unwrap().into_loop(|_: Fired<Huge>, _: &Timers<Huge>| {});
     let error = refused.map(drop).unwrap_err();
@@ -219,7 +220,7 @@ fn a_capacity_that_cannot_be_reserved_fails_the_attachment() {
 }
 
 #[test]
-fn a_capacity_that_cannot_be_reserved_fails_the_whole_start() {
+fn capacity_that_cannot_be_reserved_fails_the_whole_start() {
     for runtime in runtimes() {
         let started = builder(2)
             .name("unroomy")

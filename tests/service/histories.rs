@@ -1,19 +1,20 @@
-//! Random histories in which what is called back does whatever it likes: every operation and every
-//! timeout ends exactly once, whatever the others do meanwhile, and nothing is left.
+//! Random histories in which callbacks and handlers call random commands: every operation and every
+//! timeout ends exactly once, and none is left at the end.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use corewheel::{
-    Operation, OperationId, Purgatory, Scale, ScaledTimeout, ScaledTimeouts, ShutdownPolicy,
-    TurnBudget, Watch, WeakPurgatory,
-};
+use corewheel::ShutdownPolicy;
+use corewheel::class::TimerClass;
+use corewheel::purgatory::{Operation, OperationId, Purgatory};
+use corewheel::scaled::{Scale, ScaledTimeout, ScaledTimeouts};
+use corewheel::settings::TurnBudget;
 use fastrand::Rng;
 
 use crate::support::{Lab, builder, check_law, ms};
 
-/// How often each has ended, by its number.
+/// How often each operation or timeout has ended, by its number.
 #[derive(Clone, Default)]
 struct Ends(Rc<RefCell<Vec<u32>>>);
 
@@ -39,24 +40,25 @@ impl Ends {
 
     fn check(&self, seed: u64) {
         let ends = self.0.borrow();
-        assert!(ends.len() > 100, "seed {seed}: there were some");
+        assert!(ends.len() > 100, "seed {seed}: there are only {}", ends.len());
         let lost: Vec<_> = (0..ends.len()).filter(|number| ends[*number] != 1).collect();
         assert!(lost.is_empty(), "seed {seed}: {lost:?} of {} did not end once", ends.len());
     }
 }
 
-/// What all operations of a history share.
+/// The state that all operations of a history share.
 struct World {
-    purgatory: WeakPurgatory<u32, Wild, ()>,
+    purgatory: Weak<Purgatory<u32, Wild>>,
     ends: Ends,
     rng: RefCell<Rng>,
     ids: RefCell<Vec<OperationId>>,
-    /// So that a history comes to an end.
+    /// How many random commands are left before the next step of the history.
     left: Cell<u32>,
+    /// How many random commands are running, each inside the one before; at most 21.
     depth: Cell<u32>,
 }
 
-/// An operation that does something wild whenever it is called.
+/// An operation that executes a random command in each of its methods.
 struct Wild {
     number: usize,
     world: Rc<World>,
@@ -92,7 +94,7 @@ impl World {
         assert!(self.rng.borrow_mut().u32(..20) > 0, "on purpose");
     }
 
-    fn watch(self: &Rc<Self>, purgatory: &Purgatory<u32, Wild, ()>) {
+    fn watch(self: &Rc<Self>, purgatory: &Purgatory<u32, Wild>) {
         let (keys, delay): (Vec<_>, _) = {
             let mut rng = self.rng.borrow_mut();
             ((0..rng.u32(..4)).map(|_| rng.u32(..6)).collect(), ms(rng.u64(..30)))
@@ -100,16 +102,15 @@ impl World {
         let number = self.ends.begin();
         let operation = Wild { number, world: Rc::clone(self) };
         match purgatory.try_complete_else_watch(operation, delay, keys) {
-            Ok(Watch::Watched(id)) => self.ids.borrow_mut().push(id),
-            Ok(Watch::Completed) => {}
-            Err(refused) => self.take_back([refused.into_operation()]),
+            Ok(watched) => self.ids.borrow_mut().extend(watched),
+            Err(refused) => self.take_back([refused.into_value()]),
         }
     }
 
     fn act(self: &Rc<Self>) {
         let Some(purgatory) = self.purgatory.upgrade() else { return };
         let Some(left) = self.left.get().checked_sub(1) else { return };
-        // As deep as a stack allows in a test.
+        // Deeper recursion could overflow the stack of a test thread.
         if self.depth.get() > 20 {
             return;
         }
@@ -138,15 +139,15 @@ impl World {
 }
 
 #[test]
-fn operations_that_do_whatever_they_like_end_exactly_once() {
+fn operations_with_random_callbacks_end_exactly_once() {
     for seed in 0..200 {
         let mut rng = Rng::with_seed(seed);
         let budget = TurnBudget { expired_max: rng.u32(1..8), ..TurnBudget::default() };
         let mut lab = Lab::<()>::new(builder(1).budget(budget).capacity(rng.u32(4..64)));
-        let limits = Purgatory::builder().operations_max(rng.u32(4..64)).watches_max(100);
-        let purgatory: Purgatory<u32, Wild, ()> = limits.build(lab.timers()).unwrap();
+        let purgatory = lab.timers().purgatory_with_capacity(rng.u32(4..64), 100);
+        let purgatory = Rc::new(purgatory.unwrap());
         let world = Rc::new(World {
-            purgatory: purgatory.downgrade(),
+            purgatory: Rc::downgrade(&purgatory),
             ends: Ends::default(),
             rng: RefCell::new(rng.fork()),
             ids: RefCell::default(),
@@ -167,7 +168,7 @@ fn operations_that_do_whatever_they_like_end_exactly_once() {
             assert_eq!(stats.accepted, stats.delayed + ended, "seed {seed}: {stats:?}");
             assert_eq!(lab.timers().len() as u64, stats.delayed, "seed {seed}: a timer for each");
         }
-        // At the end all are quiet, or else they may answer as they like.
+        // During the shutdown the operations execute random commands, or none.
         world.left.set(if rng.bool() { 200 } else { 0 });
         let all = [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];
         let policy = all[rng.usize(..3)];
@@ -182,10 +183,23 @@ fn operations_that_do_whatever_they_like_end_exactly_once() {
     }
 }
 
-type Timeouts = ScaledTimeouts<usize, ()>;
+type Timeouts = ScaledTimeouts<usize>;
+
+const CLASS: TimerClass = TimerClass::new("scaled");
+
+/// The counts of the class add up, and agree with those of the shard.
+#[track_caller]
+fn check_class(lab: &Lab<()>, live: usize, seed: u64) {
+    let stats = lab.service.stats();
+    let (shard, class) = (stats.shards[0].counts, stats.shards[0].classes[0]);
+    assert_eq!(class.live, live as u64, "seed {seed}: {class:?}");
+    let ended = class.fired + class.cancelled;
+    assert_eq!(class.scheduled, class.live + ended, "seed {seed}: {class:?}");
+    assert_eq!((shard.scaled_pending, shard.scaled_fired), (class.live, class.fired));
+}
 
 #[test]
-fn timeouts_whose_handlers_do_whatever_they_like_end_exactly_once() {
+fn scaled_timeouts_with_random_handlers_end_exactly_once() {
     for seed in 0..200 {
         let mut rng = Rng::with_seed(seed);
         let budget = TurnBudget {
@@ -193,10 +207,13 @@ fn timeouts_whose_handlers_do_whatever_they_like_end_exactly_once() {
             time_max: rng.bool().then_some(Duration::ZERO),
             ..TurnBudget::default()
         };
-        let mut lab = Lab::<()>::new(builder(1).budget(budget).capacity(rng.u32(2..8)));
+        let builder = builder(1).class(CLASS).budget(budget).capacity(rng.u32(2..8));
+        let mut lab = Lab::<()>::new(builder);
+        let timers = lab.timers().of_class(CLASS).unwrap();
         let (ends, keys) = (Ends::default(), Rc::<RefCell<Vec<ScaledTimeout>>>::default());
         let (noted, known) = (ends.clone(), Rc::clone(&keys));
         let inner = RefCell::new(rng.fork());
+        let shard = lab.timers().clone();
         let act = move |timeouts: &Timeouts, ends: &Ends, rng: &mut Rng| {
             let key = {
                 let keys = known.borrow();
@@ -218,9 +235,9 @@ fn timeouts_whose_handlers_do_whatever_they_like_end_exactly_once() {
                 9 if rng.u32(..8) == 0 => {
                     ends.end_all(timeouts.drain());
                 }
-                10..13 => timeouts.timers().set_scale(Scale::new(rng.f64()).unwrap()),
-                // What it takes from the shard's room comes back.
-                13 => drop(timeouts.timers().schedule(ms(rng.u64(..9)), ())),
+                10..13 => shard.set_scale(Scale::new(rng.f64()).unwrap()),
+                // The timer takes a slot of the shard, which is free again when it fires.
+                13 => drop(shard.schedule(ms(rng.u64(..9)), ())),
                 _ => {}
             }
         };
@@ -234,18 +251,15 @@ fn timeouts_whose_handlers_do_whatever_they_like_end_exactly_once() {
             }
         };
         let max = ms(rng.u64(1..60));
-        let timeouts =
-            Timeouts::with_capacity(lab.timers(), max / rng.u32(1..9), max, rng.u32(1..40), handle);
-        let timeouts = timeouts.unwrap();
+        let (min, capacity) = (max / rng.u32(1..9), rng.u32(1..40));
+        let timeouts = timers.scaled_with_capacity(min, max, capacity, handle).unwrap();
         for _ in 0..600 {
             if rng.u32(..3) == 0 {
                 lab.advance(Duration::from_micros(rng.u64(1..9_000)));
+                check_class(&lab, timeouts.len(), seed);
             } else {
                 act(&timeouts, &ends, &mut rng);
             }
-            let stats = timeouts.stats();
-            let ended = stats.expired + stats.cancelled;
-            assert_eq!(stats.started, stats.pending + ended, "seed {seed}: {stats:?}");
         }
         let all = [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];
         let policy = all[rng.usize(..3)];
@@ -254,8 +268,7 @@ fn timeouts_whose_handlers_do_whatever_they_like_end_exactly_once() {
         let rest = timeouts.drain();
         assert!(rest.is_empty() || policy != ShutdownPolicy::Fire, "seed {seed}");
         ends.end_all(rest);
-        let counts = lab.counts();
-        assert_eq!((counts.scaled_pending, counts.scaled_fired), (0, timeouts.stats().expired));
+        check_class(&lab, 0, seed);
         ends.check(seed);
     }
 }

@@ -1,10 +1,10 @@
-//! Starts of a service in a process that may have little: open files, threads, address space.
+//! Starts of a service in a process with low limits of open files, threads or address space.
 //!
-//! The limits hold for a whole process, so each start has one of its own: this test program once
-//! more, which is told by its environment to be the child.
+//! The limits hold for a whole process, so each start runs in a child process: this test program,
+//! with an environment variable that contains the limit.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::print_stdout, reason = "a child tells its parent what became of its start")]
+#![allow(clippy::print_stdout, reason = "a child prints for its parent how its start ended")]
 
 use std::env;
 use std::fs;
@@ -23,14 +23,14 @@ use crate::support::{PATIENCE, SHARD, glommio_works, ms};
 const LIMIT: &str = "COREWHEEL_TEST_LIMIT";
 const MIB: u64 = 1 << 20;
 
-/// What a process may have.
+/// A limit of a child process.
 #[derive(Clone, Copy, Debug)]
 enum Limit {
-    /// Open files, those of the test program included.
+    /// Open files, with those of the test program.
     Files(u64),
-    /// Processes and threads, the two of the test program included.
+    /// Processes and threads, with the two of the test program.
     Threads(u64),
-    /// Address space beyond what the process has already, in MiB.
+    /// Address space beyond that of the process before the start, in MiB.
     Memory(u64),
 }
 
@@ -50,7 +50,7 @@ fn start(limit: Limit, runtime: Runtime, shards: usize) -> End {
     };
     let mut command = Command::new(env::current_exe().unwrap());
     command
-        .args(["--exact", "limits::child_that_is_given_limits_starts_a_service", "--nocapture"])
+        .args(["--exact", "limits::child_with_low_limits_starts_a_service", "--nocapture"])
         .args(["--test-threads", "1"])
         .env(LIMIT, format!("{name} {value} {runtime:?} {shards}"))
         .env("RUST_BACKTRACE", "0")
@@ -59,7 +59,7 @@ fn start(limit: Limit, runtime: Runtime, shards: usize) -> End {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     if matches!(limit, Limit::Threads(_)) {
-        // The limit counts what the user has, and does not hold for root. This user has nothing.
+        // The limit counts the processes of a user, and does not hold for root. This user has none.
         command.uid(61_000 + std::process::id() % 4_000);
     }
     let mut child = command.spawn().unwrap();
@@ -76,12 +76,12 @@ fn start(limit: Limit, runtime: Runtime, shards: usize) -> End {
         panic!("{limit:?}, {runtime:?}, {shards} shards: the child hangs");
     };
     let output = output.unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = errors.join().unwrap().unwrap();
-    let context = format!("{limit:?}, {runtime:?}, {shards} shards:\n{said}\n{errors}");
+    let context = format!("{limit:?}, {runtime:?}, {shards} shards:\n{printed}\n{errors}");
     assert!(output.status.success(), "{:?}, {context}", output.status);
     assert!(!errors.contains("panicked at"), "{context}");
-    let end = said.lines().find_map(|line| {
+    let end = printed.lines().find_map(|line| {
         let (_, end) = line.split_once("END ")?;
         Some(match end.split_once(' ')? {
             ("started", text) => {
@@ -91,62 +91,62 @@ fn start(limit: Limit, runtime: Runtime, shards: usize) -> End {
             (_, text) => End { started: None, text: text.to_owned() },
         })
     });
-    end.unwrap_or_else(|| panic!("the child says nothing: {context}"))
+    end.unwrap_or_else(|| panic!("the child does not print how its start ended: {context}"))
 }
 
 #[test]
-fn child_that_is_given_limits_starts_a_service() {
-    let Ok(told) = env::var(LIMIT) else { return };
-    let told: Vec<&str> = told.split(' ').collect();
-    let value: u64 = told[1].parse().unwrap();
-    let (resource, value) = match told[0] {
+fn child_with_low_limits_starts_a_service() {
+    let Ok(limit) = env::var(LIMIT) else { return };
+    let limit: Vec<&str> = limit.split(' ').collect();
+    let value: u64 = limit[1].parse().unwrap();
+    let (resource, value) = match limit[0] {
         "files" => (Resource::Nofile, value),
         "threads" => (Resource::Nproc, value),
         _ => (Resource::As, address_space() + value * MIB),
     };
-    let runtime = match told[2] {
+    let runtime = match limit[2] {
         "Glommio" => Runtime::Glommio,
         "Tokio" => Runtime::Tokio,
         "Thread" => Runtime::Thread,
         _ => Runtime::Auto,
     };
-    let builder = TimerService::builder().shards(told[3].parse().unwrap()).capacity(1 << 10);
+    let builder = TimerService::builder().shards(limit[3].parse().unwrap()).capacity(1 << 10);
     setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) }).unwrap();
     match builder.runtime(runtime).start() {
         Err(error) => println!("END refused {error}"),
         Ok(service) => {
             let (sender, fired) = mpsc::channel();
             let call = move |_: &_| sender.send(()).unwrap();
-            service.client().schedule_fn_on(SHARD, ms(1), call).unwrap();
+            service.client().shard(SHARD).schedule_fn(ms(1), call).unwrap();
             fired.recv_timeout(Duration::from_secs(20)).unwrap();
-            println!("END started {}: {}", service.runtime(), service.runtime_reason());
+            println!("END started {}: {}", service.runtime().unwrap(), service.runtime_reason());
             service.shutdown(ShutdownPolicy::Drop).unwrap();
         }
     }
-    // Threads of a start that was refused are gone, or end by themselves.
+    // The threads of a refused start have ended, or end soon.
     let threads = || fs::read_dir("/proc/self/task").map_or(2, Iterator::count);
-    crate::support::wait_until("no thread is left", || threads() <= 2);
+    crate::support::wait_until("the service has no thread", || threads() <= 2);
 }
 
-/// The address space that this process has, in bytes.
+/// The address space of this process, in bytes.
 fn address_space() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
     size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1_024
 }
 
-/// Root can be another user, whose processes are counted from none.
+/// Whether the child can run as a user without processes, which only root can arrange.
 fn can_be_another_user() -> bool {
     let can = getuid().is_root();
     if !can {
-        println!("skipped: only root can have a process of a user that has none");
+        println!("skipped: only root can start a process of another user");
     }
     can
 }
 
 #[test]
-fn auto_start_with_few_files_falls_back_and_says_why() {
-    // The test program has some open.
+fn auto_start_with_few_files_falls_back_and_reports_the_reason() {
+    // The test program has some files open.
     for shards in [1, 2, 4] {
         for files in [8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 40] {
             let end = start(Limit::Files(files), Runtime::Auto, shards);
@@ -159,15 +159,16 @@ fn auto_start_with_few_files_falls_back_and_says_why() {
 }
 
 #[test]
-fn start_with_few_files_on_a_runtime_that_needs_more_is_refused_with_the_limit() {
+fn start_with_few_files_on_a_runtime_that_needs_more_reports_the_limit() {
     for runtime in [Runtime::Glommio, Runtime::Tokio] {
         if runtime == Runtime::Glommio && !glommio_works() {
             continue;
         }
         for (files, shards) in [(4, 1), (5, 1), (6, 1), (7, 1), (8, 1), (8, 4), (12, 4), (16, 8)] {
             let end = start(Limit::Files(files), runtime, shards);
-            let told = end.text.contains("ulimit -n") && end.text.contains(&files.to_string());
-            assert!(end.started.is_some() || told, "{runtime:?}, {files} files: {end:?}");
+            let names_limit =
+                end.text.contains("ulimit -n") && end.text.contains(&files.to_string());
+            assert!(end.started.is_some() || names_limit, "{runtime:?}, {files} files: {end:?}");
             assert!(end.started.is_none() || (files, shards) != (8, 4), "{end:?}");
         }
         let end = start(Limit::Files(200), runtime, 4);
@@ -181,7 +182,7 @@ fn auto_start_with_few_threads_falls_back_or_is_refused_with_the_limit() {
     if !can_be_another_user() {
         return;
     }
-    // Two are those of the test program.
+    // The test program itself has two threads.
     for (threads, shards, expected) in [
         (2, 1, None),
         (3, 1, Some("tokio")),
@@ -194,7 +195,7 @@ fn auto_start_with_few_threads_falls_back_or_is_refused_with_the_limit() {
         assert_eq!(end.started.as_deref(), expected, "{threads} threads: {end:?}");
         match expected {
             Some("glommio") => {}
-            // There are threads enough for glommio, and io_uring is what it lacks.
+            // The threads suffice for glommio, and io_uring is missing.
             Some(_) if (threads, shards) == (4, 1) => {
                 assert!(end.text.contains("io_uring"), "{end:?}");
             }
@@ -229,24 +230,24 @@ fn start_with_little_address_space_works_or_is_refused_with_the_limit() {
         for shards in [1, 4] {
             for mib in [1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96] {
                 let end = start(Limit::Memory(mib), runtime, shards);
-                let told =
+                let names_limit =
                     ["ulimit -v", "capacity is"].iter().any(|limit| end.text.contains(limit));
-                let is_glommio = runtime == Runtime::Glommio && !glommio_works();
-                assert!(end.started.is_some() || told || is_glommio, "{mib} MiB: {end:?}");
+                let cannot_run = runtime == Runtime::Glommio && !glommio_works();
+                assert!(end.started.is_some() || names_limit || cannot_run, "{mib} MiB: {end:?}");
                 assert!(mib > 1 || end.started.is_none(), "{mib} MiB: {end:?}");
             }
         }
     }
     if glommio_works() {
-        // Enough for threads, and too little for executors of glommio. How much that is depends on
-        // what the allocator takes for each thread.
+        // Some limit suffices for threads and not for executors of glommio. Which one it is depends
+        // on the memory that the allocator takes for each thread.
         let falls_back = |mib| {
             let end = start(Limit::Memory(mib), Runtime::Auto, 4);
             end.started.as_deref() == Some("tokio") && end.text.contains("ulimit -v")
         };
-        assert!((12..64).step_by(2).any(falls_back), "no limit makes it fall back");
+        assert!((12..64).step_by(2).any(falls_back), "the start falls back at no limit");
         let end = start(Limit::Memory(2_048), Runtime::Auto, 4);
         assert_eq!(end.started.as_deref(), Some("glommio"), "{end:?}");
     }
-    assert!(getrlimit(Resource::As).current.is_none(), "only children are limited");
+    assert!(getrlimit(Resource::As).current.is_none(), "only children have limits");
 }

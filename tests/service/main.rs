@@ -1,39 +1,49 @@
-//! The service as its users see it, on everything that it can run on here: threads of its own with
-//! glommio, tokio or neither, executors that were there before, and loops of the tests' own.
+//! Tests of the service's public methods, on every host that works on this machine: the service's
+//! own threads with glommio, tokio or neither, and executors and loops that a test runs itself.
 
-mod alike;
-mod api;
-mod bell;
-mod budget;
+mod batches;
 mod callbacks;
 mod classes;
+mod config_errors;
 mod connections;
+mod containers;
 mod cross_core;
+mod deadlines;
 mod death;
 mod delay_queue;
-mod draining;
-mod drops;
-mod ends;
-mod foreign;
+mod drop_panics;
+mod errors;
+mod foreign_and_forgotten;
+mod handles;
 mod herd;
 mod histories;
-mod intervals;
+mod interval;
 mod keyed;
 mod lanes;
 mod limits;
 mod many;
-mod moving;
-mod owners;
+mod migrate;
+mod migrate_all;
+mod own_loop;
+mod poll_budget;
 mod purgatory;
 mod purgatory_hostile;
-mod repeats;
-mod rude;
+mod reentrancy;
+mod refusals;
+mod remaining;
+mod repeat;
+mod runtimes;
 mod scaled;
 mod scaled_hostile;
-mod scheduled;
+mod schedule_task;
+mod shard_end;
 mod shutdown;
 mod sinks;
 mod sleeps;
 mod spawned;
+mod statistics;
 mod support;
-mod time;
+mod timer_group;
+mod timer_guard;
+mod timer_owners;
+mod wake_up;

@@ -1,14 +1,14 @@
-//! Operations that complete by an event or by their deadline, exactly once.
+//! Purgatories: operations complete by an event or by their deadline, exactly once.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use corewheel::{
-    Completion, Fired, Operation, OperationFn, Purgatory, PurgatoryStats, ShutdownPolicy, Timers,
-    Watch, WatchError,
-};
+use corewheel::class::TimerClass;
+use corewheel::purgatory::{Operation, OperationId, Purgatory, PurgatoryStats};
+use corewheel::stats::ClassStats;
+use corewheel::{Fired, Refused, ShutdownPolicy, Timers};
 use fastrand::Rng;
 
 use crate::support::{
@@ -17,7 +17,49 @@ use crate::support::{
 
 pub(crate) type Keys = &'static str;
 
-/// What operations tell, in order.
+/// How an operation of closures ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Completion {
+    Event,
+    Deadline,
+}
+
+/// An operation of two closures: whether it is complete, and what its end does.
+pub(crate) struct OperationFn {
+    is_complete: Box<dyn FnMut() -> bool>,
+    done: Box<dyn FnOnce(Completion)>,
+}
+
+impl OperationFn {
+    pub(crate) fn new(
+        is_complete: impl FnMut() -> bool + 'static,
+        done: impl FnOnce(Completion) + 'static,
+    ) -> Self {
+        Self { is_complete: Box::new(is_complete), done: Box::new(done) }
+    }
+}
+
+impl Operation for OperationFn {
+    fn try_complete(&mut self) -> bool {
+        (self.is_complete)()
+    }
+
+    fn completed(self) {
+        (self.done)(Completion::Event);
+    }
+
+    fn expired(self) {
+        (self.done)(Completion::Deadline);
+    }
+}
+
+impl std::fmt::Debug for OperationFn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OperationFn(..)")
+    }
+}
+
+/// The lines that operations log, in order.
 #[derive(Clone, Default)]
 struct Log(Rc<RefCell<Vec<String>>>);
 
@@ -31,7 +73,7 @@ impl Log {
     }
 }
 
-/// Complete when its flag is set, and then it does something.
+/// Complete when its flag is set. Its end runs `then`.
 struct Op {
     name: &'static str,
     ready: Rc<Cell<bool>>,
@@ -68,14 +110,14 @@ impl std::fmt::Debug for Op {
 
 struct Scene {
     lab: Lab<()>,
-    purgatory: Purgatory<Keys, Op, ()>,
+    purgatory: Rc<Purgatory<Keys, Op>>,
     log: Log,
 }
 
 impl Scene {
     fn new() -> Self {
         let lab = Lab::new(builder(1));
-        let purgatory = Purgatory::new(lab.timers());
+        let purgatory = Rc::new(lab.timers().purgatory());
         Self { lab, purgatory, log: Log::default() }
     }
 
@@ -94,11 +136,11 @@ impl Scene {
         let (mut op, ready) = self.op(name);
         op.then = Some(Box::new(then));
         let watch = self.purgatory.try_complete_else_watch(op, delay, keys.iter().copied());
-        assert!(matches!(watch, Ok(Watch::Watched(_))));
+        assert!(watch.unwrap().is_some());
         ready
     }
 
-    /// What was logged, without the tries.
+    /// The log without the tries.
     fn ends(&self) -> Vec<String> {
         self.log.take().into_iter().filter(|line| !line.ends_with("tried")).collect()
     }
@@ -115,19 +157,19 @@ fn check_empty(scene: &mut Scene) {
     let stats = scene.purgatory.stats();
     assert_eq!((stats.delayed, stats.watched, stats.keys), (0, 0, 0));
     check_stats(stats);
-    assert_eq!(scene.purgatory.timers().len(), 0, "no timer is left");
+    assert_eq!(scene.lab.timers().len(), 0, "no timer is left");
     scene.lab.advance(FAR * 2);
     assert_eq!(scene.ends(), [""; 0], "nothing happens any more");
     check_law(&scene.lab.counts());
 }
 
 #[test]
-fn one_that_is_complete_as_it_comes_never_waits() {
+fn operation_complete_when_it_comes_never_waits() {
     let mut scene = Scene::new();
     let (op, ready) = scene.op("a");
     ready.set(true);
     let watch = scene.purgatory.try_complete_else_watch(op, ms(5), ["k"]);
-    assert_eq!(watch.unwrap(), Watch::Completed);
+    assert_eq!(watch.unwrap(), None);
     assert_eq!(scene.log.take(), ["a tried", "a completed"]);
     let stats = scene.purgatory.stats();
     assert_eq!((stats.completed_at_once, stats.accepted), (1, 0));
@@ -135,7 +177,7 @@ fn one_that_is_complete_as_it_comes_never_waits() {
 }
 
 #[test]
-fn an_event_completes_it_under_any_of_its_keys_and_takes_it_from_all_of_them() {
+fn check_of_any_key_completes_operation_and_removes_it_from_all_lists() {
     for event in ["k", "l", "m"] {
         let mut scene = Scene::new();
         let ready = scene.watch("a", ms(5), &["k", "l", "m", "k"], || {});
@@ -155,21 +197,22 @@ fn an_event_completes_it_under_any_of_its_keys_and_takes_it_from_all_of_them() {
 }
 
 #[test]
-fn a_deadline_expires_it_never_early_and_takes_it_from_all_its_lists() {
+fn operation_expires_at_its_deadline_and_leaves_all_lists() {
     let mut scene = Scene::new();
     scene.watch("b", ms(7), &["k", "l"], || {});
     scene.watch("a", ms(5), &["k"], || {});
     let (op, _) = scene.op("past");
     let at = scene.lab.clock.now();
-    let watch = scene.purgatory.try_complete_else_watch_until(op, at, ["l"]).unwrap();
-    assert!(matches!(watch, Watch::Watched(_)));
+    let watch = scene.purgatory.try_complete_else_watch(op, at, ["l"]).unwrap();
+    assert!(watch.is_some());
     scene.lab.settle();
     assert_eq!(scene.ends(), ["past expired"]);
     scene.lab.advance(Duration::from_nanos(4_999_999));
     assert_eq!(scene.ends(), [""; 0]);
     scene.lab.advance(Duration::from_nanos(1));
     assert_eq!(scene.ends(), ["a expired"]);
-    assert_eq!((scene.purgatory.watched_by("k"), scene.purgatory.watched_by("l")), (1, 1));
+    let stats = scene.purgatory.stats();
+    assert_eq!((stats.watched, stats.keys), (2, 2), "only b watches them");
     scene.lab.advance(ms(2));
     assert_eq!(scene.ends(), ["b expired"], "without another try");
     assert_eq!(scene.purgatory.stats().expired, 3);
@@ -177,7 +220,7 @@ fn a_deadline_expires_it_never_early_and_takes_it_from_all_its_lists() {
 }
 
 #[test]
-fn without_keys_it_waits_for_its_deadline_and_a_delay_that_does_not_fit_means_for_ever() {
+fn operation_without_keys_waits_for_its_deadline_and_huge_delay_means_never() {
     let mut scene = Scene::new();
     scene.watch("a", ms(1), &[], || {});
     let ready = scene.watch("b", Duration::MAX, &["k"], || {});
@@ -190,7 +233,7 @@ fn without_keys_it_waits_for_its_deadline_and_a_delay_that_does_not_fit_means_fo
 }
 
 #[test]
-fn the_operations_of_a_key_are_tried_in_the_order_in_which_they_came() {
+fn check_tries_operations_in_order_of_arrival_up_to_its_maximum() {
     let mut scene = Scene::new();
     let flags: Vec<_> = ["a", "b", "c", "d"]
         .into_iter()
@@ -211,7 +254,7 @@ fn the_operations_of_a_key_are_tried_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn cancelled_operations_come_back_in_order_and_leave_their_other_keys() {
+fn cancel_for_key_returns_operations_in_order_and_frees_their_other_keys() {
     let mut scene = Scene::new();
     for (name, keys) in [("a", &["k", "l"][..]), ("b", &["l"]), ("c", &["m", "k"])] {
         scene.watch(name, ms(5), keys, || {});
@@ -221,14 +264,14 @@ fn cancelled_operations_come_back_in_order_and_leave_their_other_keys() {
     assert_eq!(scene.purgatory.stats().watched, 1);
     assert_eq!(scene.purgatory.cancel_for_key("k").len(), 0);
     scene.lab.advance(ms(5));
-    assert_eq!(scene.ends(), ["b expired"], "what is cancelled does not expire");
-    // One alone, by its name.
+    assert_eq!(scene.ends(), ["b expired"], "a cancelled operation does not expire");
+    // A single operation, by its id.
     let (op, _) = scene.op("d");
     let watch = scene.purgatory.try_complete_else_watch(op, ms(5), ["k"]);
-    let Ok(Watch::Watched(id)) = watch else { panic!("it waits") };
+    let id = watch.unwrap().expect("it waits");
     assert_eq!(scene.purgatory.cancel(id).unwrap().name, "d");
     scene.watch("e", ms(5), &["k"], || {});
-    assert!(scene.purgatory.cancel(id).is_none(), "and nobody else's by the same name");
+    assert!(scene.purgatory.cancel(id).is_none(), "the id names no other operation");
     scene.watch("f", FAR, &["k"], || {});
     let drained = scene.purgatory.drain();
     assert_eq!(drained.iter().map(|op| op.name).collect::<Vec<_>>(), ["e", "f"]);
@@ -238,9 +281,9 @@ fn cancelled_operations_come_back_in_order_and_leave_their_other_keys() {
 }
 
 #[test]
-fn one_that_completes_may_watch_check_and_cancel_under_the_same_key() {
+fn completed_operation_may_watch_check_and_cancel_under_its_key() {
     let mut scene = Scene::new();
-    let purgatory = scene.purgatory.downgrade();
+    let purgatory = Rc::downgrade(&scene.purgatory);
     let (mut late, late_is_ready) = scene.op("late");
     late.then = None;
     late_is_ready.set(false);
@@ -250,7 +293,7 @@ fn one_that_completes_may_watch_check_and_cancel_under_the_same_key() {
         let cancelled = purgatory.cancel_for_key("b's");
         assert_eq!(cancelled[0].name, "b");
         let watch = purgatory.try_complete_else_watch(late, FAR, ["k"]);
-        assert!(matches!(watch, Ok(Watch::Watched(_))));
+        assert!(watch.unwrap().is_some());
         assert_eq!(purgatory.check_and_complete("k"), 1, "that is c");
     });
     scene.watch("b", FAR, &["k", "b's"], || {}).set(true);
@@ -270,7 +313,10 @@ fn one_that_completes_may_watch_check_and_cancel_under_the_same_key() {
         "late tried",
         "d tried",
     ];
-    assert_eq!(log, expected, "who comes meanwhile is not in the walk that began before");
+    assert_eq!(
+        log, expected,
+        "an operation that comes meanwhile is not in the walk that began before"
+    );
     d.set(true);
     late_is_ready.set(true);
     assert_eq!(scene.purgatory.check_and_complete("k"), 2);
@@ -279,9 +325,9 @@ fn one_that_completes_may_watch_check_and_cancel_under_the_same_key() {
 }
 
 #[test]
-fn one_that_expires_may_watch_again_and_complete_others() {
+fn expired_operation_may_watch_again_and_complete_others() {
     let mut scene = Scene::new();
-    let purgatory = scene.purgatory.downgrade();
+    let purgatory = Rc::downgrade(&scene.purgatory);
     let (again, _) = scene.op("again");
     let b = scene.watch("b", FAR, &["k"], || {});
     scene.watch("a", ms(3), &["k"], move || {
@@ -289,7 +335,7 @@ fn one_that_expires_may_watch_again_and_complete_others() {
         b.set(true);
         assert_eq!(purgatory.check_and_complete("k"), 1);
         let watch = purgatory.try_complete_else_watch(again, Duration::ZERO, ["k"]);
-        assert!(matches!(watch, Ok(Watch::Watched(_))), "and it expires in the next turn");
+        assert!(watch.unwrap().is_some(), "and it expires in the next turn");
     });
     scene.lab.clock.advance(ms(3));
     let _ = scene.lab.turn();
@@ -300,9 +346,9 @@ fn one_that_expires_may_watch_again_and_complete_others() {
 }
 
 #[test]
-fn one_that_dies_with_another_in_the_same_tick_does_not_expire() {
+fn operation_cancelled_by_another_in_its_tick_does_not_expire() {
     let mut scene = Scene::new();
-    let purgatory = scene.purgatory.downgrade();
+    let purgatory = Rc::downgrade(&scene.purgatory);
     scene.watch("a", ms(3), &["k"], move || {
         assert_eq!(purgatory.upgrade().unwrap().cancel_for_key("k").len(), 1);
     });
@@ -312,18 +358,18 @@ fn one_that_dies_with_another_in_the_same_tick_does_not_expire() {
     check_empty(&mut scene);
 }
 
-/// An event that happens inside of the operation's own try, after it has looked.
+/// The event comes within the operation's own try, after that has read the flag.
 #[test]
-fn an_event_while_it_is_tried_is_not_missed() {
+fn check_during_a_try_leads_to_another_try() {
     for watched_before in [false, true] {
         let lab = Lab::<()>::new(builder(1));
-        let purgatory: Purgatory<Keys, OperationFn, ()> = Purgatory::new(lab.timers());
+        let purgatory = Rc::new(lab.timers().purgatory::<Keys, OperationFn>());
         let ready = Rc::new(Cell::new(false));
         let fires = Rc::new(Cell::new(!watched_before));
         let done = Rc::new(Cell::new(None));
         let op = {
             let (purgatory, ready, fires) =
-                (purgatory.downgrade(), Rc::clone(&ready), Rc::clone(&fires));
+                (Rc::downgrade(&purgatory), Rc::clone(&ready), Rc::clone(&fires));
             let (done, cancel) = (Rc::clone(&done), purgatory.clone());
             let is_complete = move || {
                 let was_ready = ready.get();
@@ -338,7 +384,7 @@ fn an_event_while_it_is_tried_is_not_missed() {
             OperationFn::new(is_complete, move |how| done.set(Some(how)))
         };
         let watch = purgatory.try_complete_else_watch(op, FAR, ["k"]).unwrap();
-        assert_eq!(watch == Watch::Completed, !watched_before);
+        assert_eq!(watch.is_none(), !watched_before);
         fires.set(true);
         assert_eq!(purgatory.check_and_complete("k"), usize::from(watched_before));
         assert_eq!(done.get(), Some(Completion::Event));
@@ -348,12 +394,12 @@ fn an_event_while_it_is_tried_is_not_missed() {
 }
 
 #[test]
-fn one_that_checks_its_own_key_whenever_it_is_tried_does_not_hold_up_the_rest() {
+fn operation_that_checks_its_key_in_each_try_is_tried_a_bounded_number_of_times() {
     let lab = Lab::<()>::new(builder(1));
-    let purgatory: Purgatory<Keys, OperationFn, ()> = Purgatory::new(lab.timers());
+    let purgatory = Rc::new(lab.timers().purgatory::<Keys, OperationFn>());
     let tries = Rc::new(Cell::new(0));
     let op = {
-        let (weak, tries) = (purgatory.downgrade(), Rc::clone(&tries));
+        let (weak, tries) = (Rc::downgrade(&purgatory), Rc::clone(&tries));
         let is_complete = move || {
             tries.set(tries.get() + 1);
             weak.upgrade().unwrap().check_and_complete("k");
@@ -362,20 +408,20 @@ fn one_that_checks_its_own_key_whenever_it_is_tried_does_not_hold_up_the_rest() 
         OperationFn::new(is_complete, |_| panic!("it never ends"))
     };
     let watch = purgatory.try_complete_else_watch(op, FAR, ["k"]).unwrap();
-    assert!(matches!(watch, Watch::Watched(_)));
+    assert!(watch.is_some());
     assert_eq!(purgatory.check_and_complete("k"), 0);
     assert!(tries.get() < 200);
     assert_eq!(purgatory.drain().len(), 1);
 }
 
 #[test]
-fn a_lock_is_handed_down_a_queue_of_any_length() {
+fn lock_is_handed_down_a_queue_of_any_length() {
     const QUEUE: usize = 20_000;
     let lab = Lab::<()>::new(builder(1));
-    let purgatory: Purgatory<u8, OperationFn, ()> = Purgatory::new(lab.timers());
+    let purgatory = Rc::new(lab.timers().purgatory::<u8, OperationFn>());
     let (free, order) = (Rc::new(Cell::new(false)), Rc::new(RefCell::new(Vec::new())));
     for n in 0..QUEUE {
-        let (weak, order) = (purgatory.downgrade(), Rc::clone(&order));
+        let (weak, order) = (Rc::downgrade(&purgatory), Rc::clone(&order));
         let (take, give) = (Rc::clone(&free), Rc::clone(&free));
         let op = OperationFn::new(
             move || take.replace(false),
@@ -386,7 +432,7 @@ fn a_lock_is_handed_down_a_queue_of_any_length() {
                 weak.upgrade().unwrap().check_and_complete_up_to(&1, 1);
             },
         );
-        assert!(matches!(purgatory.try_complete_else_watch(op, FAR, [1]), Ok(Watch::Watched(_))));
+        assert!(purgatory.try_complete_else_watch(op, FAR, [1]).unwrap().is_some());
     }
     free.set(true);
     assert!(purgatory.check_and_complete_up_to(&1, 1) > 0);
@@ -395,16 +441,15 @@ fn a_lock_is_handed_down_a_queue_of_any_length() {
 }
 
 #[test]
-fn what_does_not_fit_comes_back_and_leaves_nothing_behind() {
+fn refused_operation_is_returned_and_leaves_nothing_behind() {
     let mut lab = Lab::<()>::new(builder(1).capacity(64));
     let log = Log::default();
     let op = |name| Op { name, ready: Rc::default(), log: log.clone(), then: None };
-    let check = |refused: Result<Watch, WatchError<Op>>, name| match refused {
-        Err(WatchError::Full(op)) => assert_eq!(op.name, name),
+    let check = |refused: Result<Option<OperationId>, Refused<Op>>, name| match refused {
+        Err(Refused::Full(op)) => assert_eq!(op.name, name),
         other => panic!("{other:?}"),
     };
-    let purgatory: Purgatory<u32, Op, ()> =
-        Purgatory::builder().operations_max(2).watches_max(4).build(lab.timers()).unwrap();
+    let purgatory = lab.timers().purgatory_with_capacity::<u32, Op>(2, 4).unwrap();
     check(purgatory.try_complete_else_watch(op("many keys"), FAR, 0..), "many keys");
     let _ = purgatory.try_complete_else_watch(op("a"), FAR, [1, 2, 3]).unwrap();
     check(purgatory.try_complete_else_watch(op("watches"), FAR, [1, 2]), "watches");
@@ -413,7 +458,7 @@ fn what_does_not_fit_comes_back_and_leaves_nothing_behind() {
     let stats = purgatory.stats();
     assert_eq!((stats.delayed, stats.watched, stats.keys, stats.refused), (2, 4, 3, 3));
     check_stats(stats);
-    // No timer to be had.
+    // The shard is full.
     let timers = lab.timers().clone();
     purgatory.drain();
     while timers.schedule(FAR, ()).is_ok() {}
@@ -424,13 +469,31 @@ fn what_does_not_fit_comes_back_and_leaves_nothing_behind() {
     let report = lab.end(ShutdownPolicy::Drop);
     check_law(&report.counts);
     let closed = purgatory.try_complete_else_watch(op("closed"), FAR, [1]);
-    assert!(matches!(closed, Err(WatchError::Closed(op)) if op.name == "closed"));
-    let message = format!("{}", WatchError::Full(()));
-    assert!(message.contains("operations_max"), "{message}");
+    assert!(matches!(closed, Err(Refused::Closed(op)) if op.name == "closed"));
 }
 
 #[test]
-fn at_the_end_operations_expire_or_stay_by_the_policy() {
+fn timers_of_operations_count_for_the_class_of_the_view() {
+    const FETCH: TimerClass = TimerClass::new("fetch");
+    let mut lab = Lab::<()>::new(builder(1).class(FETCH).capacity(3));
+    let purgatory = lab.timers().of_class(FETCH).unwrap().purgatory::<Keys, OperationFn>();
+    let watch = |delay, key| {
+        let op = OperationFn::new(|| false, |_| {});
+        purgatory.try_complete_else_watch(op, delay, [key])
+    };
+    for (delay, key) in [(ms(5), "k"), (FAR, "l"), (FAR, "m")] {
+        watch(delay, key).unwrap();
+    }
+    assert!(watch(FAR, "k").is_err(), "the shard is full");
+    assert_eq!(purgatory.cancel_for_key("l").len(), 1);
+    lab.advance(ms(5));
+    let class = lab.service.stats().shards[0].classes[0];
+    let ClassStats { live, scheduled, fired, cancelled, refused, .. } = class;
+    assert_eq!((live, scheduled, fired, cancelled, refused), (1, 3, 1, 1, 1));
+}
+
+#[test]
+fn shutdown_expires_or_keeps_operations_by_its_policy() {
     for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
         let mut scene = Scene::new();
         let ready = scene.watch("a", ms(5), &["k"], || {});
@@ -452,9 +515,9 @@ fn at_the_end_operations_expire_or_stay_by_the_policy() {
     }
 }
 
-/// Against a slow and obvious twin: a list of operations, each with its keys and its deadline.
+/// The twin is a list of operations, each with its keys and its deadline.
 #[test]
-fn any_history_is_that_of_a_plain_list() {
+fn random_history_of_operations_equals_that_of_a_list() {
     struct Twin {
         number: u64,
         keys: Vec<u32>,
@@ -464,7 +527,7 @@ fn any_history_is_that_of_a_plain_list() {
     for seed in 0..40 {
         let mut rng = Rng::with_seed(seed);
         let mut lab = Lab::<()>::new(builder(1));
-        let purgatory: Purgatory<u32, OperationFn, ()> = Purgatory::new(lab.timers());
+        let purgatory = Rc::new(lab.timers().purgatory::<u32, OperationFn>());
         let ends = Rc::new(RefCell::new(Vec::new()));
         let mut twin: Vec<Twin> = Vec::new();
         for number in 0..400 {
@@ -481,7 +544,7 @@ fn any_history_is_that_of_a_plain_list() {
                         move |how| ends.borrow_mut().push((number, how)),
                     );
                     let watch = purgatory.try_complete_else_watch(op, ms(delay), keys.clone());
-                    assert!(matches!(watch, Ok(Watch::Watched(_))));
+                    assert!(watch.unwrap().is_some());
                     let due = ticks_of(lab.timers()) + delay;
                     twin.push(Twin { number, keys, due, ready });
                 }
@@ -534,9 +597,9 @@ fn any_history_is_that_of_a_plain_list() {
 }
 
 #[test]
-fn operations_end_by_their_event_and_by_their_deadline_wherever_a_shard_runs() {
+fn operations_end_by_event_and_by_deadline_on_every_host() {
     thread_local! {
-        static PURGATORY: RefCell<Option<Purgatory<Keys, OperationFn, ()>>> =
+        static PURGATORY: RefCell<Option<Purgatory<Keys, OperationFn>>> =
             const { RefCell::new(None) };
     }
     for host in Host::all() {
@@ -545,7 +608,7 @@ fn operations_end_by_their_event_and_by_their_deadline_wherever_a_shard_runs() {
         let (sender, ends) = mpsc::channel();
         let start = running.service.now();
         let watch = move |timers: &Timers<()>| {
-            let purgatory = Purgatory::new(timers);
+            let purgatory = timers.purgatory();
             let ready = Rc::new(Cell::new(false));
             for (name, key, delay) in [("late", "never", ms(30)), ("soon", "k", FAR)] {
                 let (ready, sender, timers) = (Rc::clone(&ready), sender.clone(), timers.clone());
@@ -558,12 +621,12 @@ fn operations_end_by_their_event_and_by_their_deadline_wherever_a_shard_runs() {
             ready.set(true);
             PURGATORY.set(Some(purgatory));
         };
-        client.schedule_fn_on(SHARD, Duration::ZERO, watch).unwrap();
+        client.shard(SHARD).schedule_fn(Duration::ZERO, watch).unwrap();
         let check = |_: &Timers<()>| {
             let purgatory = PURGATORY.with_borrow(Option::clone).unwrap();
             assert_eq!(purgatory.check_and_complete("k"), 1);
         };
-        client.schedule_fn_on(SHARD, ms(1), check).unwrap();
+        client.shard(SHARD).schedule_fn(ms(1), check).unwrap();
         for _ in 0..2 {
             let (name, how, at) = ends.recv_timeout(PATIENCE).unwrap();
             if name == "soon" {
@@ -578,7 +641,7 @@ fn operations_end_by_their_event_and_by_their_deadline_wherever_a_shard_runs() {
             let purgatory = PURGATORY.take().unwrap();
             sender.send(purgatory.stats()).unwrap();
         };
-        client.schedule_fn_on(SHARD, Duration::ZERO, look).unwrap();
+        client.shard(SHARD).schedule_fn(Duration::ZERO, look).unwrap();
         let stats = stats.recv_timeout(PATIENCE).unwrap();
         assert_eq!((stats.completed, stats.expired, stats.delayed), (1, 1, 0), "{host:?}");
         wait_until("no timer is left", || running.service.stats().shards[0].counts.pending == 0);

@@ -1,14 +1,15 @@
-//! Operations, keys and wakers that do what they should not, or when nobody expects it.
+//! Purgatories with operations that panic, and with keys and wakers that use the purgatory.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use corewheel::{LoopSleep, Operation, OperationFn, Purgatory, Watch};
+use corewheel::attach::Turn;
+use corewheel::purgatory::{Operation, Purgatory};
 
-use crate::purgatory::{Keys, check_stats};
+use crate::purgatory::{Keys, OperationFn, check_stats};
 use crate::support::{FAR, Lab, builder, check_law, ms};
 
-/// Panics where it is told to.
+/// Panics in the method of this name.
 struct Bomb(&'static str, Rc<Cell<u32>>);
 
 impl Bomb {
@@ -43,9 +44,9 @@ impl Drop for Bomb {
 }
 
 #[test]
-fn one_that_panics_is_counted_and_harms_nobody() {
+fn operation_that_panics_is_counted_and_others_end() {
     let mut lab = Lab::<()>::new(builder(1));
-    let purgatory: Purgatory<Keys, OperationFn, ()> = Purgatory::new(lab.timers());
+    let purgatory = lab.timers().purgatory::<Keys, OperationFn>();
     let (armed, calm) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
     for bomb in [true, false] {
         let (armed, calm) = (Rc::clone(&armed), Rc::clone(&calm));
@@ -60,15 +61,14 @@ fn one_that_panics_is_counted_and_harms_nobody() {
     }
     armed.set(true);
     assert_eq!(purgatory.check_and_complete("k"), 2);
-    assert_eq!(calm.get(), 1, "the other is completed all the same");
+    assert_eq!(calm.get(), 1, "the other operation is completed");
 
-    let purgatory: Purgatory<Keys, Bomb, ()> = Purgatory::new(lab.timers());
+    let purgatory = lab.timers().purgatory::<Keys, Bomb>();
     let ended = Rc::new(Cell::new(0));
     for place in ["try", "completed", "expired", "drop", "nowhere"] {
         let bomb = Bomb(place, Rc::clone(&ended));
         let watch = purgatory.try_complete_else_watch(bomb, ms(1), ["k"]).unwrap();
-        let waits = matches!(watch, Watch::Watched(_));
-        assert_eq!(waits, ["try", "expired"].contains(&place), "{place}");
+        assert_eq!(watch.is_some(), ["try", "expired"].contains(&place), "{place}");
     }
     lab.advance(ms(1));
     let stats = purgatory.stats();
@@ -82,7 +82,7 @@ fn one_that_panics_is_counted_and_harms_nobody() {
 #[derive(PartialEq, Eq, Hash)]
 struct Nosy(u32);
 
-type NosyPurgatory = Purgatory<Nosy, OperationFn, ()>;
+type NosyPurgatory = Purgatory<Nosy, OperationFn>;
 
 thread_local! {
     static NOSY: RefCell<Option<NosyPurgatory>> = const { RefCell::new(None) };
@@ -109,7 +109,7 @@ impl std::borrow::Borrow<str> for Nosy {
 #[test]
 fn keys_are_dropped_while_nothing_is_borrowed() {
     let mut lab = Lab::<()>::new(builder(1));
-    let purgatory: NosyPurgatory = Purgatory::new(lab.timers());
+    let purgatory: NosyPurgatory = lab.timers().purgatory();
     NOSY.set(Some(purgatory.clone()));
     let op = || OperationFn::new(|| false, |_| {});
     let watch = |keys: [u32; 3], delay| {
@@ -118,7 +118,7 @@ fn keys_are_dropped_while_nothing_is_borrowed() {
     };
     watch([1, 2, 1], ms(1));
     watch([2, 3, 4], ms(2));
-    assert_eq!(LOOKS.get(), 2, "those that were there already");
+    assert_eq!(LOOKS.get(), 2, "the second copies of 1 and 2");
     lab.advance(ms(2));
     assert_eq!(LOOKS.get(), 6);
     watch([1, 2, 3], FAR);
@@ -131,7 +131,7 @@ fn keys_are_dropped_while_nothing_is_borrowed() {
 #[derive(PartialEq, Eq, Hash)]
 struct Greedy(u32);
 
-type GreedyPurgatory = Purgatory<Greedy, OperationFn, ()>;
+type GreedyPurgatory = Purgatory<Greedy, OperationFn>;
 
 thread_local! {
     static GREEDY: RefCell<Option<GreedyPurgatory>> = const { RefCell::new(None) };
@@ -145,16 +145,16 @@ impl Drop for Greedy {
             ENDED.set(purgatory.drain().len());
             let op = OperationFn::new(|| false, |_| {});
             let watch = purgatory.try_complete_else_watch(op, FAR, [Greedy(9)]);
-            assert!(matches!(watch, Ok(Watch::Watched(_))));
+            assert!(watch.unwrap().is_some());
         }
     }
 }
 
 #[test]
-fn a_key_that_is_dropped_by_a_cancel_may_cancel_the_rest() {
+fn key_dropped_by_a_cancel_may_cancel_the_rest() {
     for for_key in [true, false] {
         let lab = Lab::<()>::new(builder(1));
-        let purgatory: GreedyPurgatory = Purgatory::new(lab.timers());
+        let purgatory: GreedyPurgatory = lab.timers().purgatory();
         for n in 0..4 {
             let op = OperationFn::new(|| false, |_| {});
             let keys = [Greedy(n), Greedy(9)];
@@ -167,14 +167,14 @@ fn a_key_that_is_dropped_by_a_cancel_may_cancel_the_rest() {
         let stats = purgatory.stats();
         assert_eq!((stats.delayed, stats.watched, stats.cancelled), (1, 1, 4));
         check_stats(stats);
-        assert_eq!(lab.timers().len(), 1, "who came meanwhile waits");
+        assert_eq!(lab.timers().len(), 1, "the operation that came meanwhile waits");
     }
 }
 
 #[test]
-fn a_driver_that_is_woken_by_an_operation_may_use_the_purgatory_at_once() {
+fn driver_woken_by_a_watch_may_check_at_once() {
     thread_local! {
-        static SLEEPING: RefCell<Option<Purgatory<Keys, OperationFn, ()>>> =
+        static SLEEPING: RefCell<Option<Purgatory<Keys, OperationFn>>> =
             const { RefCell::new(None) };
         static CHECKED: Cell<bool> = const { Cell::new(false) };
     }
@@ -187,11 +187,11 @@ fn a_driver_that_is_woken_by_an_operation_may_use_the_purgatory_at_once() {
         }
     }
     let mut lab = Lab::<()>::new(builder(1));
-    let purgatory: Purgatory<Keys, OperationFn, ()> = Purgatory::new(lab.timers());
+    let purgatory = lab.timers().purgatory::<Keys, OperationFn>();
     SLEEPING.set(Some(purgatory.clone()));
     let turn = lab.turn();
     let waker = std::sync::Arc::new(CheckWhenWoken).into();
-    assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), LoopSleep::UntilWoken);
+    assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::Idle);
     let tries = Rc::new(Cell::new(0));
     let count = Rc::clone(&tries);
     let op = OperationFn::new(
@@ -203,23 +203,21 @@ fn a_driver_that_is_woken_by_an_operation_may_use_the_purgatory_at_once() {
     );
     assert!(purgatory.try_complete_else_watch(op, ms(1), ["k"]).is_ok());
     assert!(CHECKED.get());
-    assert_eq!(tries.get(), 2, "the event that came in between is not missed");
+    assert_eq!(tries.get(), 2, "the check in between is not missed");
     SLEEPING.take();
 }
 
 #[test]
-fn the_last_clone_that_is_dropped_drops_the_operations_and_their_timers() {
+fn drop_of_last_clone_drops_operations_and_timers() {
     let mut lab = Lab::<()>::new(builder(1));
-    let purgatory: Purgatory<Keys, Bomb, ()> = Purgatory::new(lab.timers());
+    let purgatory = lab.timers().purgatory::<Keys, Bomb>();
     let ended = Rc::new(Cell::new(0));
-    let weak = purgatory.downgrade();
     let op = Bomb("expired", Rc::clone(&ended));
     assert!(purgatory.try_complete_else_watch(op, ms(1), ["k"]).is_ok());
     let clone = purgatory.clone();
     drop(purgatory);
     assert_eq!(clone.len(), 1);
     drop(clone);
-    assert!(weak.upgrade().is_none());
     assert_eq!(Rc::strong_count(&ended), 1, "it is dropped");
     assert_eq!(lab.timers().len(), 0);
     lab.advance(ms(5));
@@ -228,11 +226,12 @@ fn the_last_clone_that_is_dropped_drops_the_operations_and_their_timers() {
 }
 
 #[test]
-fn a_limit_that_makes_no_sense_is_refused_by_its_name() {
+fn limit_out_of_range_is_refused_by_field() {
     let lab = Lab::<()>::new(builder(1));
     let check = |operations, watches, field| {
-        let builder = Purgatory::builder().operations_max(operations).watches_max(watches);
-        let error = builder.build::<u8, OperationFn, _>(lab.timers()).unwrap_err();
+        let timers = lab.timers();
+        let made = timers.purgatory_with_capacity::<u8, OperationFn>(operations, watches);
+        let error = made.unwrap_err();
         assert_eq!(error.field(), field);
         assert!(error.to_string().contains("between 1 and"), "{error}");
     };
@@ -243,7 +242,7 @@ fn a_limit_that_makes_no_sense_is_refused_by_its_name() {
 }
 
 #[test]
-fn a_purgatory_for_which_there_is_no_memory_is_refused_by_name() {
+fn purgatory_without_memory_is_refused_by_field() {
     struct Huge {
         _bytes: [u8; 1 << 20],
     }
@@ -258,8 +257,7 @@ fn a_purgatory_for_which_there_is_no_memory_is_refused_by_name() {
     }
     let lab = Lab::<()>::new(builder(1));
     // More than a processor can address.
-    let builder = Purgatory::builder().operations_max(1 << 30).watches_max(1);
-    let error = builder.build::<u8, Huge, _>(lab.timers()).unwrap_err();
+    let error = lab.timers().purgatory_with_capacity::<u8, Huge>(1 << 30, 1).unwrap_err();
     assert_eq!(error.field(), "operations_max");
     assert!(error.to_string().contains("memory"), "{error}");
 }

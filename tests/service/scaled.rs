@@ -1,14 +1,16 @@
-//! Timeouts that shrink under pressure, all at once, and never below their minimum.
+//! Scaled timeouts: they follow the shard's scale all at once, and never end before their minimum.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use corewheel::{
-    Closed, Fired, LoopSleep, Scale, ScaledStats, ScaledTimeout, ScaledTimeouts, ShutdownPolicy,
-    TimerService, TimerServiceBuilder, Timers, Turn, TurnBudget,
-};
+use corewheel::attach::Turn;
+use corewheel::class::TimerClass;
+use corewheel::scaled::{Scale, ScaledTimeout, ScaledTimeouts};
+use corewheel::settings::TurnBudget;
+use corewheel::stats::ClassStats;
+use corewheel::{Fired, RefusedKind, ShutdownPolicy, TimerService, TimerServiceBuilder, Timers};
 use fastrand::Rng;
 
 use crate::support::{
@@ -16,8 +18,9 @@ use crate::support::{
     ticks_of, wait_until,
 };
 
-pub(crate) type Timeouts<V> = ScaledTimeouts<V, ()>;
-/// What ended, and at which tick.
+/// The class of all timeouts in these tests.
+pub(crate) const CLASS: TimerClass = TimerClass::new("scaled");
+/// The values whose timeouts have ended, each with the tick at which it did.
 pub(crate) type Ends<V> = Rc<RefCell<Vec<(V, u64)>>>;
 
 pub(crate) fn scale(factor: f64) -> Scale {
@@ -25,46 +28,55 @@ pub(crate) fn scale(factor: f64) -> Scale {
 }
 
 /// Timeouts that note what ends.
-pub(crate) fn timeouts<V: 'static>(lab: &Lab<()>, min: u64, max: u64) -> (Timeouts<V>, Ends<V>) {
+pub(crate) fn timeouts<V: 'static>(
+    lab: &Lab<()>,
+    min: u64,
+    max: u64,
+) -> (ScaledTimeouts<V>, Ends<V>) {
     let ends = Ends::default();
-    let noted = Rc::clone(&ends);
-    let note = move |value, timeouts: &Timeouts<V>| {
-        noted.borrow_mut().push((value, ticks_of(timeouts.timers())));
-    };
-    (ScaledTimeouts::new(lab.timers(), ms(min), ms(max), note).unwrap(), ends)
+    let (noted, timers) = (Rc::clone(&ends), of_class(lab));
+    let note = move |value, _: &_| noted.borrow_mut().push((value, ticks_of(&timers)));
+    (of_class(lab).scaled(ms(min), ms(max), note).unwrap(), ends)
+}
+
+pub(crate) fn of_class(lab: &Lab<()>) -> Timers<()> {
+    lab.timers().of_class(CLASS).unwrap()
 }
 
 pub(crate) fn lab() -> Lab<()> {
-    Lab::new(builder(1))
+    Lab::new(builder(1).class(CLASS))
 }
 
 pub(crate) fn of_capacity(capacity: u32) -> TimerServiceBuilder {
-    TimerService::builder().shards(1).capacity(capacity)
+    TimerService::builder().shards(1).capacity(capacity).class(CLASS)
 }
 
+/// The published counts of the class, which must add up.
 #[track_caller]
-pub(crate) fn check_stats<V>(timeouts: &Timeouts<V>) -> ScaledStats {
-    let stats = timeouts.stats();
-    let ScaledStats { pending, started, expired, cancelled, .. } = stats;
-    assert_eq!(started, pending + expired + cancelled, "{stats:?}");
-    stats
+pub(crate) fn class_counts(lab: &Lab<()>) -> ClassStats {
+    let stats = lab.service.stats();
+    let shard = &stats.shards[0];
+    let counts = shard.classes[0];
+    let ClassStats { live, scheduled, fired, cancelled, .. } = counts;
+    assert_eq!(scheduled, live + fired + cancelled, "{counts:?}");
+    assert_eq!((live, fired), (shard.counts.scaled_pending, shard.counts.scaled_fired));
+    counts
 }
 
-/// Nothing is left, nothing more happens, and the counts add up.
+/// Asserts that no timeout is left, that nothing more happens, and that the counts add up.
 #[track_caller]
-pub(crate) fn check_empty<V>(lab: &mut Lab<()>, timeouts: &Timeouts<V>) {
+pub(crate) fn check_empty<V>(lab: &mut Lab<()>, timeouts: &ScaledTimeouts<V>) {
     assert!(timeouts.is_empty());
-    check_stats(timeouts);
     assert_eq!(lab.timers().len(), 0, "no timer is left");
     lab.settle();
     assert_eq!(lab.turn(), Turn::Idle);
     let counts = lab.counts();
     check_law(&counts);
-    assert_eq!((counts.scaled_pending, counts.scaled_fired), (0, timeouts.stats().expired));
+    assert_eq!(class_counts(lab).live, 0);
 }
 
 #[test]
-fn a_timeout_lasts_for_its_minimum_and_the_scales_part_of_the_rest() {
+fn timeout_lasts_for_its_minimum_and_the_scaled_rest() {
     for (factor, span) in [(1.0, 60), (0.0, 10), (0.5, 35), (0.01, 11), (0.999, 60)] {
         let mut lab = lab();
         let (timeouts, ends) = timeouts(&lab, 10, 60);
@@ -72,7 +84,7 @@ fn a_timeout_lasts_for_its_minimum_and_the_scales_part_of_the_rest() {
         let timeout = timeouts.start("a").unwrap();
         lab.settle();
         assert_eq!(timeouts.remaining(timeout), Some(ms(span)), "{factor}");
-        assert_eq!(timeouts.deadline(timeout), Some(lab.clock.now() + ms(span)));
+        assert_eq!(timeouts.due(timeout), Some(lab.clock.now() + ms(span)));
         lab.advance(Duration::from_nanos(span * 1_000_000 - 1));
         assert_eq!(ends.take(), [], "{factor}: it is early");
         lab.advance(Duration::from_nanos(1));
@@ -85,7 +97,7 @@ fn a_timeout_lasts_for_its_minimum_and_the_scales_part_of_the_rest() {
 }
 
 #[test]
-fn what_has_started_follows_the_scale_both_ways_and_ends_never_before_its_minimum() {
+fn pending_timeouts_follow_the_scale_both_ways_and_keep_their_minimum() {
     let mut lab = lab();
     let (timeouts, ends) = timeouts(&lab, 10, 60);
     timeouts.start("a").unwrap();
@@ -106,7 +118,7 @@ fn what_has_started_follows_the_scale_both_ways_and_ends_never_before_its_minimu
 }
 
 #[test]
-fn a_change_of_the_scale_moves_one_timer_for_each_range_however_many_wait() {
+fn change_of_scale_resets_one_timer_for_each_range() {
     let mut lab = Lab::<()>::new(of_capacity(1 << 17));
     let ranges: Vec<_> = (0..3).map(|n| timeouts(&lab, 1_000, 10_000 + n)).collect();
     for number in 0..100_000 {
@@ -128,7 +140,7 @@ fn a_change_of_the_scale_moves_one_timer_for_each_range_however_many_wait() {
     let moved = up.reset_lazy + up.reset_relinked - down.reset_lazy - down.reset_relinked;
     assert_eq!((moved, up.scheduled_local, up.fired), (3, before.scheduled_local, 0));
     assert_eq!(lab.service.stats().shards[0].scale, Scale::ONE);
-    // The same again moves none.
+    // The same scale again resets no timer.
     lab.timers().set_scale(Scale::ONE);
     assert_eq!(lab.counts().reset_lazy, up.reset_lazy);
     drop(ranges);
@@ -138,7 +150,7 @@ fn a_change_of_the_scale_moves_one_timer_for_each_range_however_many_wait() {
 }
 
 #[test]
-fn what_is_due_at_once_is_spread_over_turns_in_order_and_other_timers_take_their_turns() {
+fn timeouts_due_at_once_are_spread_over_turns_in_order_beside_other_timers() {
     const MANY: u32 = 100_000;
     let mut lab = Lab::<()>::new(of_capacity(MANY));
     let (timeouts, ends) = timeouts(&lab, 10, 60_000);
@@ -175,7 +187,7 @@ fn what_is_due_at_once_is_spread_over_turns_in_order_and_other_timers_take_their
 }
 
 #[test]
-fn a_scale_that_is_set_back_meanwhile_leaves_the_rest() {
+fn scale_set_back_meanwhile_leaves_the_rest_pending() {
     let mut lab = lab();
     let (timeouts, ends) = timeouts(&lab, 10, 60);
     for number in 0..2_000 {
@@ -196,9 +208,9 @@ fn a_scale_that_is_set_back_meanwhile_leaves_the_rest() {
 }
 
 #[test]
-fn a_turn_that_is_bounded_in_time_delivers_timers_and_scaled_timeouts_by_turns() {
+fn turn_bounded_in_time_alternates_timers_and_timeouts() {
     let budget = TurnBudget { time_max: Some(Duration::ZERO), ..TurnBudget::default() };
-    let mut lab = Lab::<()>::new(builder(1).budget(budget));
+    let mut lab = Lab::<()>::new(builder(1).class(CLASS).budget(budget));
     let (timeouts, ends) = timeouts(&lab, 1, 2);
     for number in 0..5 {
         timeouts.start(number).unwrap();
@@ -220,15 +232,15 @@ fn a_turn_that_is_bounded_in_time_delivers_timers_and_scaled_timeouts_by_turns()
 }
 
 #[test]
-fn ranges_that_are_due_together_take_turns() {
+fn ranges_due_together_alternate() {
     let mut lab = lab();
     let order = Rc::new(RefCell::new(String::new()));
     let ranges: Vec<_> = [10, 11]
         .into_iter()
         .map(|min| {
             let noted = Rc::clone(&order);
-            let note = move |name: char, _: &Timeouts<char>| noted.borrow_mut().push(name);
-            ScaledTimeouts::new(lab.timers(), ms(min), FAR, note).unwrap()
+            let note = move |name: char, _: &_| noted.borrow_mut().push(name);
+            lab.timers().scaled(ms(min), FAR, note).unwrap()
         })
         .collect();
     for (timeouts, name) in ranges.iter().zip(['a', 'b']) {
@@ -245,7 +257,7 @@ fn ranges_that_are_due_together_take_turns() {
 }
 
 #[test]
-fn what_is_started_again_goes_to_the_end_and_what_is_cancelled_comes_back() {
+fn reset_goes_to_the_end_and_cancel_returns_the_value() {
     let mut lab = lab();
     let (timeouts, ends) = timeouts(&lab, 10, 60);
     let all = ["a", "b", "c", "d"].map(|name| timeouts.start(name).unwrap());
@@ -265,13 +277,13 @@ fn what_is_started_again_goes_to_the_end_and_what_is_cancelled_comes_back() {
     assert_eq!(ends.take(), [("a", 65)]);
     assert_eq!(timeouts.drain(), ["e"]);
     timeouts.clear();
-    let stats = check_stats(&timeouts);
-    assert_eq!((stats.started, stats.expired, stats.cancelled, stats.reset), (5, 3, 2, 1));
     check_empty(&mut lab, &timeouts);
+    let counts = class_counts(&lab);
+    assert_eq!((counts.scheduled, counts.fired, counts.cancelled), (5, 3, 2));
 }
 
 #[test]
-fn one_that_is_due_but_not_delivered_yet_can_still_be_cancelled_or_started_again() {
+fn timeout_due_but_not_delivered_can_be_cancelled_or_reset() {
     let mut lab = lab();
     let (timeouts, ends) = timeouts(&lab, 10, 60);
     let [a, b, _] = ["a", "b", "c"].map(|name| timeouts.start(name).unwrap());
@@ -287,11 +299,10 @@ fn one_that_is_due_but_not_delivered_yet_can_still_be_cancelled_or_started_again
 }
 
 #[test]
-fn a_range_of_one_point_is_not_scaled_and_one_without_end_lasts_for_ever() {
+fn range_of_one_point_is_not_scaled_and_huge_maximum_means_never() {
     let mut lab = lab();
     let (fixed, fixed_ends) = timeouts(&lab, 10, 10);
-    let forever: Timeouts<&str> =
-        ScaledTimeouts::new(lab.timers(), ms(10), Duration::MAX, |_, _| {}).unwrap();
+    let forever = lab.timers().scaled(ms(10), Duration::MAX, |_: &str, _| {}).unwrap();
     fixed.start("a").unwrap();
     forever.start("b").unwrap();
     lab.timers().set_scale(Scale::ZERO);
@@ -299,40 +310,40 @@ fn a_range_of_one_point_is_not_scaled_and_one_without_end_lasts_for_ever() {
     lab.advance(ms(10));
     assert_eq!(fixed_ends.take(), [("a", 10)]);
     lab.advance(Duration::from_hours(100 * 365 * 24));
-    assert_eq!((forever.len(), forever.max()), (1, Duration::from_nanos(u64::MAX)));
+    assert_eq!((forever.len(), lab.counts().scaled_fired), (1, 1));
     lab.timers().set_scale(Scale::ZERO);
     lab.settle();
-    assert_eq!((forever.stats().expired, lab.timers().len()), (1, 0));
+    assert_eq!((lab.counts().scaled_fired, lab.timers().len()), (2, 0));
 }
 
 #[test]
-fn a_timeout_without_a_minimum_ends_in_a_later_turn_than_it_starts() {
+fn timeout_without_minimum_ends_in_a_later_turn_than_it_starts() {
     let mut lab = lab();
-    let again = |name, timeouts: &Timeouts<&str>| {
+    let again = |name, timeouts: &ScaledTimeouts<&str>| {
         timeouts.start(name).unwrap();
     };
-    let timeouts = ScaledTimeouts::new(lab.timers(), Duration::ZERO, ms(5), again).unwrap();
+    let timeouts = of_class(&lab).scaled(Duration::ZERO, ms(5), again).unwrap();
     timeouts.start("a").unwrap();
     lab.timers().set_scale(Scale::ZERO);
     lab.settle();
-    assert_eq!(timeouts.stats().expired, 0);
+    assert_eq!(class_counts(&lab).fired, 0);
     for n in 1..10 {
         lab.advance(ms(1));
-        assert_eq!(timeouts.stats().expired, n, "each starts one that ends at the next tick");
+        assert_eq!(class_counts(&lab).fired, n, "each starts one that ends at the next tick");
     }
     timeouts.drain();
     check_empty(&mut lab, &timeouts);
 }
 
 #[test]
-fn what_a_change_makes_due_is_late_from_that_change_on() {
+fn timeout_made_due_by_a_change_is_late_from_that_change() {
     let mut lab = lab();
     let (timeouts, ends) = timeouts(&lab, 5, 60_000);
     for number in 0..1_000 {
         timeouts.start(number).unwrap();
     }
     lab.advance(ms(30_000));
-    // They were to last for 60 s a moment ago, so nobody has kept them waiting for 25 s.
+    // They lasted for 60 s until now, so none of them is late by 25 s.
     lab.timers().set_scale(Scale::ZERO);
     assert_eq!(lab.turn(), Turn::More);
     let in_time = ends.take().len() as u64;
@@ -345,31 +356,32 @@ fn what_a_change_makes_due_is_late_from_that_change_on() {
     assert_eq!(shard.counts.late, 1_000 - in_time, "and the others are not");
     let longest = Duration::from_nanos(shard.lateness.max_ns);
     assert!(longest >= ms(200) && longest < ms(250), "{longest:?}");
-    // What starts afterwards is late from its end on.
+    // A timeout that starts afterwards is late from its own end on.
     timeouts.start(1).unwrap();
     lab.advance(ms(5));
     assert_eq!(lab.counts().late, 1_000 - in_time);
+    assert_eq!(class_counts(&lab).late, 1_000 - in_time);
     check_empty(&mut lab, &timeouts);
 }
 
 #[test]
-fn a_scale_that_is_set_while_the_shard_sleeps_wakes_it_in_time() {
+fn scale_set_while_the_shard_sleeps_wakes_it_in_time() {
     let mut lab = lab();
     let (timeouts, ends) = timeouts(&lab, 10, 60);
     timeouts.start("a").unwrap();
     let turn = lab.turn();
     assert_eq!(turn, next(60));
     let (alarm, waker) = Alarm::new();
-    assert!(matches!(lab.shards[0].prepare_to_sleep(turn, &waker), LoopSleep::Until(_)));
+    assert!(matches!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::Next(_)));
     lab.timers().set_scale(scale(0.5));
     assert_eq!(alarm.count(), 1, "from a task of its own core");
     let turn = lab.turn();
     assert_eq!(turn, next(35));
-    assert!(matches!(lab.shards[0].prepare_to_sleep(turn, &waker), LoopSleep::Until(_)));
+    assert!(matches!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::Next(_)));
     let client = lab.client();
-    client.set_scale_on(SHARD, scale(0.5)).unwrap();
+    client.shard(SHARD).set_scale(scale(0.5)).unwrap();
     assert_eq!(alarm.count(), 1, "it is that already");
-    client.set_scale_on(SHARD, scale(0.1)).unwrap();
+    client.shard(SHARD).set_scale(scale(0.1)).unwrap();
     assert_eq!(alarm.count(), 2, "from elsewhere");
     assert_eq!((lab.turn(), lab.timers().scale()), (next(15), scale(0.1)));
     lab.advance(ms(15));
@@ -378,7 +390,40 @@ fn a_scale_that_is_set_while_the_shard_sleeps_wakes_it_in_time() {
 }
 
 #[test]
-fn starts_and_cancels_show_in_the_statistics_while_the_shard_sleeps() {
+fn timeouts_count_for_the_class_of_their_view_and_others_for_none() {
+    const OTHER_CLASS: TimerClass = TimerClass::new("other");
+    let mut lab = Lab::<()>::new(builder(1).classes([CLASS, OTHER_CLASS]).overrun(ms(2)));
+    let clock = lab.clock.clone();
+    let slow = move |(), _: &_| clock.advance(ms(3));
+    let timeouts = of_class(&lab).scaled(ms(1), ms(5), slow).unwrap();
+    let unclassed = lab.timers().scaled(ms(1), ms(5), |(), _| {}).unwrap();
+    for _ in 0..3 {
+        timeouts.start(()).unwrap();
+        unclassed.start(()).unwrap();
+    }
+    let cancelled = timeouts.start(()).unwrap();
+    assert!(timeouts.reset(cancelled), "a reset does not count");
+    timeouts.cancel(cancelled);
+    lab.advance(ms(5));
+    timeouts.start(()).unwrap();
+    timeouts.start(()).unwrap();
+    drop(timeouts);
+    lab.settle();
+    let stats = lab.service.stats();
+    let [class, other] = [0, 1].map(|index| stats.shards[0].classes[index]);
+    let expected = [("live", 0), ("scheduled", 6), ("fired", 3), ("cancelled", 3), ("overrun", 3)];
+    for (name, value) in class.iter() {
+        let expected = expected.iter().find(|(known, _)| *known == name).map_or(0, |(_, n)| *n);
+        assert_eq!(value, expected, "{name} of {class:?}");
+    }
+    assert_eq!(class.oldest, None);
+    assert!(other.iter().all(|(_, count)| count == 0), "{other:?}");
+    let counts = stats.shards[0].counts;
+    assert_eq!((counts.scaled_fired, counts.overrun), (6, 3));
+}
+
+#[test]
+fn start_and_cancel_are_published_while_the_shard_sleeps() {
     let mut lab = lab();
     let (timeouts, _) = timeouts(&lab, 10, 60);
     let turn = lab.turn();
@@ -389,21 +434,22 @@ fn starts_and_cancels_show_in_the_statistics_while_the_shard_sleeps() {
     let turn = lab.turn();
     let _ = lab.shards[0].prepare_to_sleep(turn, &waker);
     timeouts.cancel(a);
-    assert_eq!(lab.counts().scaled_pending, 1);
+    let counts = class_counts(&lab);
+    assert_eq!((counts.live, counts.scheduled, counts.cancelled), (1, 2, 1));
 }
 
 #[test]
-fn the_last_scale_that_is_set_counts_wherever_it_comes_from() {
+fn last_scale_set_applies_wherever_it_comes_from() {
     let mut lab = Lab::<()>::new(builder(2));
     let client = lab.client();
-    client.set_scale_on(SHARD, scale(0.2)).unwrap();
-    client.set_scale_on(SHARD, scale(0.3)).unwrap();
+    client.shard(SHARD).set_scale(scale(0.2)).unwrap();
+    client.shard(SHARD).set_scale(scale(0.3)).unwrap();
     assert_eq!(lab.timers().scale(), Scale::ONE, "it has not looked yet");
     assert_eq!(lab.service.stats().shards[0].scale, scale(0.3), "but that is what it is to be");
     lab.timers().set_scale(scale(0.4));
     lab.settle();
     assert_eq!(lab.timers().scale(), scale(0.4));
-    client.set_scale_on(SHARD, scale(0.5)).unwrap();
+    client.shard(SHARD).set_scale(scale(0.5)).unwrap();
     lab.settle();
     assert_eq!(lab.timers().scale(), scale(0.5));
     assert_eq!(lab.shards[1].timers().scale(), Scale::ONE, "each shard has its own");
@@ -412,26 +458,28 @@ fn the_last_scale_that_is_set_counts_wherever_it_comes_from() {
     let scales = lab.service.stats().shards.into_iter().map(|shard| shard.scale);
     assert!(scales.eq([Scale::ZERO; 2]));
     lab.end(ShutdownPolicy::Drop);
-    assert_eq!(client.set_scale_on(SHARD, Scale::ONE), Err(Closed));
+    assert_eq!(client.shard(SHARD).set_scale(Scale::ONE), Err(RefusedKind::Closed));
     lab.service.set_scale(Scale::ONE);
     lab.settle();
     assert_eq!(lab.service.stats().shards[usize::from(OTHER.number())].scale, Scale::ONE);
 }
 
 #[test]
-fn a_shard_takes_the_scale_with_it_that_was_set_before_it_was_driven() {
+fn shard_starts_with_the_scale_that_was_set_before() {
     let service: TimerService<()> = builder(1).start_attached().unwrap();
-    service.client().set_scale_on(SHARD, scale(0.25)).unwrap();
+    service.client().shard(SHARD).set_scale(scale(0.25)).unwrap();
     let deliver = |_: Fired<()>, _: &Timers<()>| {};
     let shard = service.attach(SHARD).unwrap().into_loop(deliver).unwrap();
     assert_eq!(shard.timers().scale(), scale(0.25));
-    let timeouts = Timeouts::new(shard.timers(), ms(100), ms(500), |(), _| {}).unwrap();
-    assert_eq!(timeouts.span(), ms(200));
+    let timeouts = shard.timers().scaled(ms(100), ms(500), |(), _| {}).unwrap();
+    let timeout = timeouts.start(()).unwrap();
+    let due = timeouts.due(timeout).unwrap().duration_since(shard.timers().now());
+    assert!(due > ms(100) && due <= ms(202), "{due:?}");
     let _ = shard.shutdown(ShutdownPolicy::Drop);
 }
 
 #[test]
-fn at_the_end_timeouts_end_or_stay_by_the_policy() {
+fn shutdown_ends_or_keeps_timeouts_by_its_policy() {
     for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
         for pressed in [false, true] {
             let mut lab = lab();
@@ -450,16 +498,16 @@ fn at_the_end_timeouts_end_or_stay_by_the_policy() {
             let rest = timeouts.drain();
             assert!(ended.iter().chain(&rest).copied().eq(0..1_000), "{policy:?}");
             assert_eq!(rest.is_empty(), policy == ShutdownPolicy::Fire, "{policy:?}");
-            check_stats(&timeouts);
-            let counts = lab.counts();
-            let shown = (counts.scaled_pending, counts.scaled_fired);
-            assert_eq!(shown, (0, ended.len() as u64), "{policy:?}: after the end, too");
+            // After the end, too.
+            let ClassStats { live, fired, cancelled, .. } = class_counts(&lab);
+            let expected = (0, ended.len() as u64, rest.len() as u64);
+            assert_eq!((live, fired, cancelled), expected, "{policy:?}");
         }
     }
 }
 
 #[test]
-fn the_scale_is_in_the_statistics_as_a_number() {
+fn scale_is_serialized_as_a_number() {
     let mut lab = lab();
     lab.timers().set_scale(scale(0.3));
     lab.settle();
@@ -468,9 +516,9 @@ fn the_scale_is_in_the_statistics_as_a_number() {
     assert_eq!(stats["shards"][0]["scaled_pending"], 0);
 }
 
-/// Against a slow and obvious twin: a list of timeouts, each with its start.
+/// The twin is a list of timeouts, each with its start.
 #[test]
-fn any_history_is_that_of_a_plain_list() {
+fn random_history_of_timeouts_equals_that_of_lists() {
     struct Twin {
         number: u32,
         key: ScaledTimeout,
@@ -480,7 +528,7 @@ fn any_history_is_that_of_a_plain_list() {
     for seed in 0..60 {
         let mut rng = Rng::with_seed(seed);
         let budget = TurnBudget { expired_max: rng.u32(1..8), ..TurnBudget::default() };
-        let mut lab = Lab::<()>::new(builder(1).budget(budget));
+        let mut lab = Lab::<()>::new(builder(1).class(CLASS).budget(budget));
         let all = RANGES.map(|(min, max)| timeouts(&lab, min, max));
         let mut twins: [Vec<Twin>; 3] = Default::default();
         // Of 1,024 parts.
@@ -510,7 +558,7 @@ fn any_history_is_that_of_a_plain_list() {
                     if rng.bool() {
                         lab.timers().set_scale(scale);
                     } else {
-                        lab.client().set_scale_on(SHARD, scale).unwrap();
+                        lab.client().shard(SHARD).set_scale(scale).unwrap();
                     }
                     lab.settle();
                 }
@@ -528,21 +576,21 @@ fn any_history_is_that_of_a_plain_list() {
                 let ended: Vec<_> = ends.take().into_iter().map(|(number, _)| number).collect();
                 let expected: Vec<_> = due.into_iter().map(|twin| twin.number).collect();
                 assert_eq!(ended, expected, "seed {seed}, step {step}, {min} to {max}");
-                assert_eq!(check_stats(timeouts).pending, twin.len() as u64);
+                assert_eq!(timeouts.len(), twin.len());
             }
             let held = all.iter().filter(|(timeouts, _)| !timeouts.is_empty()).count();
             assert_eq!(lab.timers().len(), held, "seed {seed}: one timer for each range");
             let pending: usize = twins.iter().map(Vec::len).sum();
-            assert_eq!(lab.counts().scaled_pending, pending as u64);
+            assert_eq!(class_counts(&lab).live, pending as u64);
         }
         check_law(&lab.counts());
     }
 }
 
 #[test]
-fn timeouts_shrink_and_grow_wherever_a_shard_runs() {
+fn timeouts_follow_the_scale_on_every_host() {
     thread_local! {
-        static TIMEOUTS: RefCell<Option<Timeouts<u32>>> = const { RefCell::new(None) };
+        static TIMEOUTS: RefCell<Option<ScaledTimeouts<u32>>> = const { RefCell::new(None) };
     }
     for host in Host::all() {
         let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
@@ -550,38 +598,36 @@ fn timeouts_shrink_and_grow_wherever_a_shard_runs() {
         let (sender, ends) = mpsc::channel();
         let start = running.service.now();
         let fill = move |timers: &Timers<()>| {
-            let note = move |number, timeouts: &Timeouts<u32>| {
-                sender.send((number, timeouts.timers().now())).unwrap();
-            };
-            let timeouts = ScaledTimeouts::new(timers, ms(20), FAR, note).unwrap();
+            let clock = timers.clone();
+            let note = move |number, _: &_| sender.send((number, clock.now())).unwrap();
+            let timeouts = timers.scaled(ms(20), FAR, note).unwrap();
             for number in 0..2_000 {
                 timeouts.start(number).unwrap();
             }
             TIMEOUTS.set(Some(timeouts));
         };
-        client.schedule_fn_on(SHARD, Duration::ZERO, fill).unwrap();
+        client.shard(SHARD).schedule_fn(Duration::ZERO, fill).unwrap();
         let counts = || running.service.stats().shards[0].counts;
         wait_until("all are pending", || counts().scaled_pending == 2_000);
-        client.set_scale_on(SHARD, Scale::ZERO).unwrap();
+        client.shard(SHARD).set_scale(Scale::ZERO).unwrap();
         for expected in 0..2_000 {
             let (number, at) = ends.recv_timeout(PATIENCE).unwrap();
             assert_eq!(number, expected, "{host:?}: they are in order");
             assert!(at >= start + ms(20), "{host:?}: it is early");
         }
-        client.set_scale_on(SHARD, Scale::ONE).unwrap();
+        client.shard(SHARD).set_scale(Scale::ONE).unwrap();
         let (sender, left) = mpsc::channel();
         let again = move |_: &Timers<()>| {
             let timeouts = TIMEOUTS.with_borrow(Option::clone).unwrap();
             timeouts.start(7).unwrap();
         };
-        client.schedule_fn_on(SHARD, Duration::ZERO, again).unwrap();
+        client.shard(SHARD).schedule_fn(Duration::ZERO, again).unwrap();
         let look = move |_: &Timers<()>| {
             let timeouts = TIMEOUTS.take().unwrap();
-            sender.send((timeouts.stats(), timeouts.drain())).unwrap();
+            sender.send(timeouts.drain()).unwrap();
         };
-        client.schedule_fn_on(SHARD, ms(60), look).unwrap();
-        let (stats, values) = left.recv_timeout(PATIENCE).unwrap();
-        assert_eq!((stats.expired, values), (2_000, vec![7]), "{host:?}");
+        client.shard(SHARD).schedule_fn(ms(60), look).unwrap();
+        assert_eq!(left.recv_timeout(PATIENCE).unwrap(), [7], "{host:?}");
         wait_until("no timer is left", || counts().pending == 0 && counts().scaled_pending == 0);
         let report = running.end(ShutdownPolicy::Drop);
         let counts = report.shards[0].counts;

@@ -1,54 +1,54 @@
-//! Scaled timeouts where there is no room, and handlers and wakers that do as they like.
+//! Scaled timeouts on a full shard, and with handlers and wakers that panic or use the timeouts.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::atomic::Ordering;
 use std::task::Wake;
 use std::time::Duration;
 
-use corewheel::{
-    InsertError, LoopSleep, Scale, ScaledTimeout, ScaledTimeouts, ShutdownPolicy, Turn,
-    WeakScaledTimeouts,
-};
+use corewheel::attach::Turn;
+use corewheel::scaled::{Scale, ScaledTimeout, ScaledTimeouts};
+use corewheel::{Refused, ShutdownPolicy, Timers};
 
-use crate::scaled::{Timeouts, check_empty, check_stats, lab, of_capacity, scale, timeouts};
+use crate::scaled::{check_empty, class_counts, lab, of_capacity, of_class, scale, timeouts};
 use crate::support::{FAR, Guard, Lab, check_law, ms, ticks_of};
 
 #[test]
-fn a_refusal_returns_the_value() {
+fn refused_start_returns_the_value() {
     let mut lab = Lab::<()>::new(of_capacity(2));
-    let few = Timeouts::with_capacity(lab.timers(), ms(1), ms(5), 2, |_: &str, _| {}).unwrap();
+    let few = of_class(&lab).scaled_with_capacity(ms(1), ms(5), 2, |_: &str, _| {}).unwrap();
     few.start("a").unwrap();
     few.start("b").unwrap();
     let refused = few.start("c").unwrap_err();
-    assert!(matches!(refused, InsertError::Full("c")), "{refused}");
+    assert!(matches!(refused, Refused::Full("c")), "{refused}");
     lab.timers().schedule(FAR, ()).unwrap();
     let (timeouts, _) = timeouts(&lab, 1, 5);
     let refused = timeouts.start("d").unwrap_err();
-    assert!(matches!(refused, InsertError::Full("d")), "the shard has no room for its timer");
-    let stats = check_stats(&timeouts);
-    assert_eq!((stats.started, stats.refused), (0, 1));
+    assert!(matches!(refused, Refused::Full("d")), "the shard has no room for its timer");
+    lab.settle();
+    let counts = class_counts(&lab);
+    assert_eq!((counts.scheduled, counts.refused), (2, 2));
     few.drain();
     timeouts.start("d").unwrap();
     lab.end(ShutdownPolicy::Drop);
     let refused = few.start("e").unwrap_err();
-    assert!(matches!(refused, InsertError::Closed("e")), "{refused}");
-    assert_eq!(check_stats(&few).refused, 2);
+    assert!(matches!(refused, Refused::Closed("e")), "{refused}");
+    assert_eq!(class_counts(&lab).refused, 2, "that was not for want of room");
 }
 
 #[test]
-fn a_shard_that_is_full_meanwhile_loses_no_timeout() {
+fn shard_that_becomes_full_loses_no_timeout() {
     let mut lab = Lab::<()>::new(of_capacity(2));
     let timers = lab.timers().clone();
     let ends = Rc::new(Cell::new(0));
     let count = Rc::clone(&ends);
-    let new = Timeouts::with_capacity(&timers, ms(1), ms(5), 10, move |(), timeouts| {
+    let fill = move |(), _: &_| {
         count.set(count.get() + 1);
-        // Whatever is free is taken at once.
-        while timeouts.timers().schedule(FAR, ()).is_ok() {}
-    });
-    let timeouts = new.unwrap();
+        // Each slot that is free is taken at once.
+        while timers.schedule(FAR, ()).is_ok() {}
+    };
+    let timeouts = of_class(&lab).scaled_with_capacity(ms(1), ms(5), 10, fill).unwrap();
     let first = timeouts.start(()).unwrap();
     for _ in 0..3 {
         lab.advance(ms(1));
@@ -57,17 +57,18 @@ fn a_shard_that_is_full_meanwhile_loses_no_timeout() {
     timeouts.reset(first);
     lab.advance(ms(50));
     assert_eq!(ends.get(), 4);
-    assert_eq!(check_stats(&timeouts).expired, 4);
+    assert_eq!((class_counts(&lab).fired, timeouts.len()), (4, 0));
 }
 
 #[test]
-fn the_handler_may_use_the_timeouts_as_it_likes() {
+fn handler_may_start_reset_cancel_and_drain() {
     let mut lab = lab();
     let keys: Rc<RefCell<BTreeMap<&str, ScaledTimeout>>> = Rc::default();
     let log = Rc::new(RefCell::new(Vec::new()));
     let (known, noted) = (Rc::clone(&keys), Rc::clone(&log));
-    let timeouts = Timeouts::new(lab.timers(), ms(10), ms(20), move |name: &str, timeouts| {
-        noted.borrow_mut().push(format!("{name} at {}", ticks_of(timeouts.timers())));
+    let timers = lab.timers().clone();
+    let handler = move |name: &'static str, timeouts: &ScaledTimeouts<&str>| {
+        noted.borrow_mut().push(format!("{name} at {}", ticks_of(&timers)));
         let key = |name| known.borrow()[name];
         match name {
             "a" => assert_eq!(timeouts.cancel(key("b")), Some("b")),
@@ -75,17 +76,17 @@ fn the_handler_may_use_the_timeouts_as_it_likes() {
             "e" => {
                 assert!(!timeouts.reset(key("e")), "it has ended");
                 timeouts.start("f").unwrap();
-                timeouts.timers().set_scale(scale(0.5));
+                timers.set_scale(scale(0.5));
             }
             "f" => {
-                timeouts.timers().set_scale(Scale::ONE);
+                timers.set_scale(Scale::ONE);
                 panic!("on purpose");
             }
             "d" => assert_eq!(timeouts.drain(), ["f", "g"]),
             _ => unreachable!("{name}"),
         }
-    })
-    .unwrap();
+    };
+    let timeouts = of_class(&lab).scaled(ms(10), ms(20), handler).unwrap();
     for name in ["a", "b", "c", "d", "e"] {
         keys.borrow_mut().insert(name, timeouts.start(name).unwrap());
     }
@@ -106,31 +107,27 @@ fn the_handler_may_use_the_timeouts_as_it_likes() {
 }
 
 #[test]
-fn a_handler_that_panics_is_used_again() {
+fn handler_that_panics_is_called_again() {
     let mut lab = lab();
-    let timeouts = Timeouts::new(lab.timers(), ms(1), ms(2), |fail: bool, _| {
-        assert!(!fail, "on purpose");
-    })
-    .unwrap();
+    let handler = |fail: bool, _: &_| assert!(!fail, "on purpose");
+    let timeouts = of_class(&lab).scaled(ms(1), ms(2), handler).unwrap();
     for fail in [true, false, true, false] {
         timeouts.start(fail).unwrap();
     }
     lab.advance(ms(2));
-    assert_eq!(timeouts.stats().expired, 4);
+    assert_eq!(class_counts(&lab).fired, 4);
     assert_eq!(lab.counts().panicked, 2);
     check_empty(&mut lab, &timeouts);
 }
 
 #[test]
-fn the_last_clone_may_be_dropped_in_the_handler_and_drops_what_waits() {
+fn drop_of_last_clone_in_the_handler_drops_all_values() {
     let mut lab = lab();
     let (guard, dropped) = Guard::new();
-    let last: Rc<RefCell<Option<Timeouts<Guard>>>> = Rc::default();
+    let last: Rc<RefCell<Option<ScaledTimeouts<Guard>>>> = Rc::default();
     let mine = Rc::clone(&last);
-    let timeouts = Timeouts::new(lab.timers(), ms(1), ms(2), move |_, _| {
-        mine.take();
-    })
-    .unwrap();
+    let handler = move |_, _: &_| drop(mine.take());
+    let timeouts = of_class(&lab).scaled(ms(1), ms(2), handler).unwrap();
     for _ in 0..3 {
         timeouts.start(guard.clone()).unwrap();
     }
@@ -146,9 +143,9 @@ fn the_last_clone_may_be_dropped_in_the_handler_and_drops_what_waits() {
 }
 
 #[test]
-fn a_value_that_knows_its_timeouts_weakly_does_not_keep_them_alive() {
+fn value_with_a_weak_reference_does_not_keep_its_timeouts_alive() {
     struct Connection {
-        idle: WeakScaledTimeouts<Rc<Self>, ()>,
+        idle: Weak<ScaledTimeouts<Rc<Self>>>,
         timeout: Cell<Option<ScaledTimeout>>,
     }
     impl Connection {
@@ -158,8 +155,9 @@ fn a_value_that_knows_its_timeouts_weakly_does_not_keep_them_alive() {
         }
     }
     let mut lab = lab();
-    let timeouts = ScaledTimeouts::new(lab.timers(), ms(1), ms(5), |_, _| {}).unwrap();
-    let connection = Rc::new(Connection { idle: timeouts.downgrade(), timeout: Cell::new(None) });
+    let timeouts = Rc::new(lab.timers().scaled(ms(1), ms(5), |_, _: &_| {}).unwrap());
+    let idle = Rc::downgrade(&timeouts);
+    let connection = Rc::new(Connection { idle, timeout: Cell::new(None) });
     connection.timeout.set(Some(timeouts.start(Rc::clone(&connection)).unwrap()));
     lab.advance(ms(4));
     assert!(connection.receive());
@@ -168,14 +166,12 @@ fn a_value_that_knows_its_timeouts_weakly_does_not_keep_them_alive() {
     drop(timeouts);
     assert_eq!((Rc::strong_count(&connection), lab.timers().len()), (1, 0), "all is dropped");
     assert!(!connection.receive());
-    let held = format!("{:?} {:?}", connection.idle.clone(), connection.timeout);
-    assert!(held.contains("WeakScaledTimeouts(..)"), "{held}");
 }
 
 #[test]
-fn a_driver_that_is_woken_by_a_start_may_start_others_at_once() {
+fn driver_woken_by_a_start_may_start_another_at_once() {
     thread_local! {
-        static TIMEOUTS: RefCell<Option<Timeouts<u32>>> = const { RefCell::new(None) };
+        static TIMEOUTS: RefCell<Option<ScaledTimeouts<u32>>> = const { RefCell::new(None) };
     }
     struct StartWhenWoken;
     impl Wake for StartWhenWoken {
@@ -188,10 +184,10 @@ fn a_driver_that_is_woken_by_a_start_may_start_others_at_once() {
     TIMEOUTS.set(Some(timeouts.clone()));
     let turn = lab.turn();
     let waker = std::sync::Arc::new(StartWhenWoken).into();
-    assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), LoopSleep::UntilWoken);
+    assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::Idle);
     timeouts.start(1).unwrap();
     assert_eq!(timeouts.len(), 2);
-    assert_eq!(lab.timers().len(), 1, "one timer, whoever was first");
+    assert_eq!(lab.timers().len(), 1, "both share a timer");
     lab.advance(ms(60));
     assert_eq!(ends.take(), [(1, 60), (2, 60)]);
     TIMEOUTS.take();
@@ -199,44 +195,44 @@ fn a_driver_that_is_woken_by_a_start_may_start_others_at_once() {
 }
 
 #[test]
-fn a_driver_that_is_woken_by_a_start_may_change_the_scale_or_end_all_at_once() {
+fn driver_woken_by_a_start_may_set_the_scale_or_drain_at_once() {
+    type Known = (Timers<()>, ScaledTimeouts<u32>);
     thread_local! {
-        static TIMEOUTS: RefCell<Option<Timeouts<u32>>> = const { RefCell::new(None) };
+        static KNOWN: RefCell<Option<Known>> = const { RefCell::new(None) };
     }
-    struct WhenWoken(fn(&Timeouts<u32>));
+    struct WhenWoken(fn(Known));
     impl Wake for WhenWoken {
         fn wake(self: std::sync::Arc<Self>) {
-            self.0(&TIMEOUTS.with_borrow(Option::clone).unwrap());
+            self.0(KNOWN.with_borrow(Option::clone).unwrap());
         }
     }
-    let check = |then: fn(&Timeouts<u32>), min: u64, expected: &[(u32, u64)]| {
+    let check = |then: fn(Known), min: u64, expected: &[(u32, u64)]| {
         let mut lab = lab();
         let (timeouts, ends) = timeouts(&lab, min, 60);
-        TIMEOUTS.set(Some(timeouts.clone()));
+        KNOWN.set(Some((lab.timers().clone(), timeouts.clone())));
         let turn = lab.turn();
         let waker = std::sync::Arc::new(WhenWoken(then)).into();
         let _ = lab.shards[0].prepare_to_sleep(turn, &waker);
         timeouts.start(1).unwrap();
-        assert_eq!(lab.timers().len(), timeouts.len().min(1), "a timer, if there is any need");
+        assert_eq!(lab.timers().len(), timeouts.len().min(1), "a timer while a timeout waits");
         lab.settle();
         for _ in 0..70 {
             lab.advance(ms(1));
         }
         assert_eq!(ends.take(), expected);
-        TIMEOUTS.take();
+        KNOWN.take();
         check_empty(&mut lab, &timeouts);
     };
-    check(|timeouts| timeouts.timers().set_scale(Scale::ZERO), 10, &[(1, 10)]);
-    check(|timeouts| assert_eq!(timeouts.drain(), [1]), 10, &[]);
+    check(|(timers, _)| timers.set_scale(Scale::ZERO), 10, &[(1, 10)]);
+    check(|(_, timeouts)| assert_eq!(timeouts.drain(), [1]), 10, &[]);
 }
 
 #[test]
-fn bad_ranges_and_scales_are_refused_by_name() {
+fn bad_ranges_and_scales_are_refused_by_field() {
     let lab = lab();
     let build = |min, max, capacity| {
         let range = (Duration::from_millis(min), Duration::from_millis(max));
-        let built =
-            Timeouts::<()>::with_capacity(lab.timers(), range.0, range.1, capacity, |(), _| {});
+        let built = lab.timers().scaled_with_capacity(range.0, range.1, capacity, |(), _| {});
         built.map(drop).map_err(|error| (error.field(), error.to_string()))
     };
     let (field, message) = build(6, 5, 1).unwrap_err();
@@ -252,9 +248,9 @@ fn bad_ranges_and_scales_are_refused_by_name() {
 }
 
 #[test]
-fn a_shard_has_a_thousand_ranges_and_takes_others_when_some_are_gone() {
+fn shard_refuses_1_025th_range_until_another_is_dropped() {
     let lab = lab();
-    let new = || Timeouts::<()>::new(lab.timers(), ms(1), ms(2), |(), _| {});
+    let new = || lab.timers().scaled(ms(1), ms(2), |(), _: &_| {});
     let mut all: Vec<_> = (0..1_024).map(|_| new().unwrap()).collect();
     assert_eq!(new().unwrap_err().field(), "scaled_timeouts");
     all.pop();

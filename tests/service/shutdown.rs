@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use corewheel::{
-    AttachError, Fired, ScheduleError, ShardState, ShutdownError, ShutdownPolicy, ShutdownReport,
-    SleepError, SpawnError, TimerService, Timers, Turn,
-};
+use corewheel::attach::Turn;
+use corewheel::shutdown::{ShutdownError, ShutdownReport};
+use corewheel::stats::ShardState;
+use corewheel::{Fired, Refused, RefusedKind, ShardError, ShutdownPolicy, TimerService, Timers};
 
 use crate::support::{
     FAR, Guard, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms,
@@ -21,7 +21,7 @@ const POLICIES: [ShutdownPolicy; 3] =
     [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];
 
 #[test]
-fn each_policy_gives_every_pending_timer_its_one_outcome() {
+fn shutdown_gives_each_pending_timer_one_outcome() {
     for host in Host::all() {
         for policy in POLICIES {
             let fired = Arc::new(AtomicUsize::new(0));
@@ -36,13 +36,13 @@ fn each_policy_gives_every_pending_timer_its_one_outcome() {
             let (guard, dropped) = Guard::new();
             for n in 0..40 {
                 let shard = if n % 2 == 0 { SHARD } else { OTHER };
-                client.schedule_on(shard, FAR, guard.clone()).unwrap();
+                client.shard(shard).schedule(FAR, guard.clone()).unwrap();
                 let (guard, noted) = (guard.clone(), Arc::clone(&fired));
                 let call = move |_: &Timers<Guard>| {
                     noted.fetch_add(1, Ordering::SeqCst);
                     drop(guard);
                 };
-                client.schedule_fn_on(shard, FAR, call).unwrap();
+                client.shard(shard).schedule_fn(FAR, call).unwrap();
             }
             drop(guard);
             let report = running.end(policy);
@@ -64,37 +64,37 @@ fn each_policy_gives_every_pending_timer_its_one_outcome() {
 }
 
 #[test]
-fn what_is_under_way_is_accepted_and_accounted_for() {
+fn shutdown_counts_requests_that_are_on_the_way() {
     for policy in POLICIES {
         let fired = Rc::new(RefCell::new(Vec::new()));
         let noted = Rc::clone(&fired);
         let mut lab = Lab::with_handler(builder(1).lane_capacity(4), move |_| {
             let fired = Rc::clone(&noted);
-            move |one: Fired<i32>, _: &_| fired.borrow_mut().push(one.task)
+            move |one: Fired<i32>, _: &_| fired.borrow_mut().push(one.payload)
         });
         let client = lab.client();
         // Known to the shard, so that it has all the keys that it may have.
-        client.cancel_detached(client.schedule_on(SHARD, FAR, 9).unwrap());
+        client.cancel_detached(client.shard(SHARD).schedule(FAR, 9).unwrap());
         lab.settle();
-        let first = client.schedule_on(SHARD, FAR, 0).unwrap();
-        client.schedule_on(SHARD, FAR, 1).unwrap();
-        let second = client.schedule_on(SHARD, FAR, 2).unwrap();
-        client.schedule_on(SHARD, FAR, 3).unwrap();
-        assert!(matches!(client.schedule_on(SHARD, FAR, 4), Err(ScheduleError::Full(4))));
+        let first = client.shard(SHARD).schedule(FAR, 0).unwrap();
+        client.shard(SHARD).schedule(FAR, 1).unwrap();
+        let second = client.shard(SHARD).schedule(FAR, 2).unwrap();
+        client.shard(SHARD).schedule(FAR, 3).unwrap();
+        assert!(matches!(client.shard(SHARD).schedule(FAR, 4), Err(Refused::Busy(4))));
         // The ring is full, and these wait beside it.
         let mut answer = client.cancel(first).into_future();
         client.cancel_detached(second);
         let mut report = Box::pin(lab.service.begin_shutdown(policy).unwrap());
         assert!(look(&mut report).is_none());
         assert_eq!(lab.turn(), Turn::Closed);
-        assert_eq!(look(&mut answer).unwrap().unwrap().task().unwrap().into_value(), Some(0));
+        assert_eq!(look(&mut answer).unwrap().unwrap().payload().unwrap().into_value(), Some(0));
         let report = look(&mut report).unwrap();
         let counts = report.shards[0].counts;
         assert_eq!((counts.scheduled_remote, counts.cancelled), (5, 3));
         check_law(&counts);
         let fired = fired.take();
         let returned: Vec<_> =
-            report.into_returned().map(|one| one.task.into_value().unwrap()).collect();
+            report.into_returned().map(|one| one.payload.into_value().unwrap()).collect();
         match policy {
             ShutdownPolicy::Return => assert_eq!((fired, returned), (vec![], vec![1, 3])),
             ShutdownPolicy::Fire => assert_eq!((fired, returned), (vec![1, 3], vec![])),
@@ -105,14 +105,14 @@ fn what_is_under_way_is_accepted_and_accounted_for() {
 }
 
 #[test]
-fn firing_what_is_pending_goes_in_the_order_of_deadlines() {
+fn fire_goes_in_the_order_of_deadlines() {
     let mut lab = Lab::<u64>::with_handler(builder(1), |_| {
         let mut last = 0;
         move |one: Fired<u64>, timers: &Timers<u64>| {
-            assert!(one.task >= last, "{} comes after {last}", one.task);
-            last = one.task;
+            assert!(one.payload >= last, "{} comes after {last}", one.payload);
+            last = one.payload;
             let refused = timers.schedule(Duration::ZERO, 0);
-            assert!(matches!(refused, Err(ScheduleError::Closed(0))));
+            assert!(matches!(refused, Err(Refused::Closed(0))));
             assert!(timers.schedule_fn(Duration::ZERO, |_| {}).is_err());
         }
     });
@@ -128,7 +128,7 @@ fn firing_what_is_pending_goes_in_the_order_of_deadlines() {
 }
 
 #[test]
-fn from_a_callback_blocking_is_refused_and_beginning_works() {
+fn shutdown_from_callback_is_refused_and_begin_shutdown_works() {
     for host in Host::all() {
         let running = Running::start(host, builder(2), |_| |_: Fired<u8>, _: &_| {});
         let (sender, told) = mpsc::channel();
@@ -142,12 +142,12 @@ fn from_a_callback_blocking_is_refused_and_beginning_works() {
             sender.send((blocked, begun)).unwrap_or_else(|_| panic!("the test waits"));
         };
         let client = running.client();
-        client.schedule_on(OTHER, FAR, 1).unwrap();
-        client.schedule_fn_on(SHARD, ms(1), call).unwrap();
+        client.shard(OTHER).schedule(FAR, 1).unwrap();
+        client.shard(SHARD).schedule_fn(ms(1), call).unwrap();
         let (blocked, begun) = told.recv_timeout(PATIENCE).unwrap();
         assert_eq!(blocked, Err(ShutdownError::OnShard), "{host:?}");
         let mut returned: Vec<_> =
-            block_on(begun).into_returned().map(|one| one.task.into_value().unwrap()).collect();
+            block_on(begun).into_returned().map(|one| one.payload.into_value().unwrap()).collect();
         returned.sort_unstable();
         assert_eq!(returned, [1, 2], "{host:?}");
         let again = running.service.shutdown(ShutdownPolicy::Drop).map(drop);
@@ -157,10 +157,10 @@ fn from_a_callback_blocking_is_refused_and_beginning_works() {
 }
 
 #[test]
-fn of_several_at_once_one_shuts_down_and_gets_the_report() {
+fn concurrent_shutdowns_give_one_report() {
     for host in Host::all() {
         let running = Running::start(host, builder(2), |_| |_: Fired<u8>, _: &_| {});
-        running.client().schedule_on(SHARD, FAR, 1).unwrap();
+        running.client().shard(SHARD).schedule(FAR, 1).unwrap();
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 let service = Arc::clone(&running.service);
@@ -177,14 +177,14 @@ fn of_several_at_once_one_shuts_down_and_gets_the_report() {
 }
 
 #[test]
-fn a_schedule_that_races_with_the_end_is_accepted_and_accounted_for_or_refused_with_its_task() {
+fn schedule_that_races_with_shutdown_is_counted_or_refused() {
     for host in Host::all() {
         for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire] {
             let fired = Arc::new(Mutex::new(Vec::new()));
             let noted = Arc::clone(&fired);
             let running = Running::start(host, builder(1).lane_capacity(64), move |_| {
                 let noted = Arc::clone(&noted);
-                move |one: Fired<u64>, _: &_| noted.lock().unwrap().push(one.task)
+                move |one: Fired<u64>, _: &_| noted.lock().unwrap().push(one.payload)
             });
             let started = Arc::new(AtomicUsize::new(0));
             let threads: Vec<_> = (0..3_u64)
@@ -193,15 +193,16 @@ fn a_schedule_that_races_with_the_end_is_accepted_and_accounted_for_or_refused_w
                     thread::spawn(move || {
                         let mut accepted = Vec::new();
                         for n in thread << 32.. {
-                            match client.schedule_on(SHARD, FAR, n) {
+                            match client.shard(SHARD).schedule(FAR, n) {
                                 Ok(_) => accepted.push(n),
-                                Err(ScheduleError::Full(task)) => {
-                                    assert_eq!(task, n);
+                                Err(refused) => {
+                                    let kind = refused.kind();
+                                    assert_eq!(refused.into_value(), n);
+                                    if kind == RefusedKind::Closed {
+                                        break;
+                                    }
+                                    assert!(matches!(kind, RefusedKind::Full | RefusedKind::Busy));
                                     thread::yield_now();
-                                }
-                                Err(ScheduleError::Closed(task)) => {
-                                    assert_eq!(task, n);
-                                    break;
                                 }
                             }
                             started.fetch_add(1, Ordering::SeqCst);
@@ -216,7 +217,7 @@ fn a_schedule_that_races_with_the_end_is_accepted_and_accounted_for_or_refused_w
                 threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
             check_law(&report.shards[0].counts);
             let mut ended: Vec<_> =
-                report.into_returned().filter_map(|r| r.task.into_value()).collect();
+                report.into_returned().filter_map(|r| r.payload.into_value()).collect();
             ended.append(&mut fired.lock().unwrap());
             accepted.sort_unstable();
             ended.sort_unstable();
@@ -227,43 +228,43 @@ fn a_schedule_that_races_with_the_end_is_accepted_and_accounted_for_or_refused_w
 }
 
 #[test]
-fn afterwards_everything_is_refused_with_what_it_was_given() {
+fn command_after_shutdown_is_refused_with_its_value() {
     for host in Host::all() {
         let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &_| {});
         let mut client = running.client();
-        let timer = client.schedule_on(SHARD, FAR, 1).unwrap();
+        let timer = client.shard(SHARD).schedule(FAR, 1).unwrap();
         let service = Arc::clone(&running.service);
         running.end(ShutdownPolicy::Drop);
         // A client that knows the shard, and one that does not.
-        for mut client in
+        for client in
             [service.client(), client.clone(), std::mem::replace(&mut client, service.client())]
         {
-            assert!(matches!(client.schedule_on(SHARD, FAR, 7), Err(ScheduleError::Closed(7))));
-            let call = client.schedule_fn_on(SHARD, FAR, |_| {});
-            assert!(matches!(call, Err(ScheduleError::Closed(_))));
+            assert!(matches!(client.shard(SHARD).schedule(FAR, 7), Err(Refused::Closed(7))));
+            let call = client.shard(SHARD).schedule_fn(FAR, |_| {});
+            assert!(matches!(call, Err(Refused::Closed(_))));
             assert!(client.cancel(timer).wait().is_err());
             assert!(client.reset(timer, FAR).wait().is_err());
             client.cancel_detached(timer);
             client.reset_detached(timer, FAR);
-            assert_eq!(block_on(client.sleep_on(SHARD, FAR)), Err(SleepError::Closed));
-            let mut batch = client.batch(SHARD);
-            assert!(matches!(batch.schedule(FAR, 7), Err(ScheduleError::Closed(7))));
+            assert_eq!(block_on(client.shard(SHARD).sleep(FAR)), Err(RefusedKind::Closed));
+            let mut batch = client.shard(SHARD).batch();
+            assert!(matches!(batch.schedule(FAR, 7), Err(Refused::Closed(7))));
             batch.cancel_detached(timer);
             assert!(batch.send().is_ok(), "no timer was staged");
         }
-        assert!(matches!(service.spawn_on(SHARD, |_| async {}), Err(SpawnError::Closed)));
+        assert!(matches!(service.spawn_on(SHARD, |_| async {}), Err(ShardError::Closed)));
         assert_eq!(service.stats().shards[0].state, ShardState::Closed, "{host:?}");
         check_law(&service.stats().shards[0].counts);
     }
 }
 
 #[test]
-fn a_batch_that_is_staged_when_the_service_ends_hands_its_timers_back() {
+fn batch_sent_after_shutdown_hands_its_values_back() {
     let mut lab = Lab::new(builder(1));
-    let (mut client, other) = (lab.client(), lab.client());
-    let kept = other.schedule_on(SHARD, FAR, 0).unwrap();
+    let (client, other) = (lab.client(), lab.client());
+    let kept = other.shard(SHARD).schedule(FAR, 0).unwrap();
     lab.settle();
-    let mut batch = client.batch(SHARD);
+    let mut batch = client.shard(SHARD).batch();
     for task in 1..=3 {
         batch.schedule(FAR, task).unwrap();
     }
@@ -271,11 +272,11 @@ fn a_batch_that_is_staged_when_the_service_ends_hands_its_timers_back() {
     let report = lab.end(ShutdownPolicy::Return);
     assert_eq!(report.unfired, 1);
     let refused = batch.send().unwrap_err();
-    assert_eq!(refused.into_iter().map(|one| one.task).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(refused.into_value(), [1, 2, 3]);
 }
 
 #[test]
-fn a_slow_callback_is_waited_for() {
+fn shutdown_waits_for_slow_callback() {
     for host in Host::all() {
         let done = Arc::new(AtomicBool::new(false));
         let (sender, started) = mpsc::channel();
@@ -287,8 +288,8 @@ fn a_slow_callback_is_waited_for() {
             thread::sleep(ms(30));
             noted.store(true, Ordering::SeqCst);
         };
-        client.schedule_fn_on(SHARD, ms(1), call).unwrap();
-        client.schedule_on(SHARD, FAR, 1).unwrap();
+        client.shard(SHARD).schedule_fn(ms(1), call).unwrap();
+        client.shard(SHARD).schedule(FAR, 1).unwrap();
         started.recv_timeout(PATIENCE).unwrap();
         let report = running.end(ShutdownPolicy::Return);
         assert!(done.load(Ordering::SeqCst), "{host:?}");
@@ -297,17 +298,17 @@ fn a_slow_callback_is_waited_for() {
 }
 
 #[test]
-fn a_service_that_is_dropped_ends_its_shards() {
+fn dropped_service_ends_its_shards() {
     for host in Host::all() {
         let running = Running::start(host, builder(2), |_| |_: Fired<Guard>, _: &_| {});
         let (guard, dropped) = Guard::new();
         let client = running.client();
-        client.schedule_on(SHARD, FAR, guard).unwrap();
+        client.shard(SHARD).schedule(FAR, guard).unwrap();
         let Running { service, stops, threads } = running;
         drop(service);
         wait_until("the timer is dropped", || dropped.load(Ordering::SeqCst) == 1);
         wait_until("both shards are closed", || {
-            client.shards().all(|shard| client.drain_shard(shard, &[]).wait().is_err())
+            client.shards().all(|shard| client.migrate_all(shard, &[]).wait().is_err())
         });
         drop(stops);
         for thread in threads {
@@ -321,40 +322,40 @@ fn attached() -> TimerService<u8> {
 }
 
 #[test]
-fn an_attachment_that_is_dropped_unused_closes_its_shard() {
+fn attachment_dropped_unused_closes_its_shard() {
     let service = attached();
     let client = service.client();
-    let mut waiting = client.drain_shard(SHARD, &[]).into_future();
+    let mut waiting = client.migrate_all(SHARD, &[]).into_future();
     assert!(look(&mut waiting).is_none());
     drop(service.attach(SHARD).unwrap());
     assert!(look(&mut waiting).unwrap().is_err(), "whoever waits is told");
-    assert!(matches!(client.schedule_on(SHARD, FAR, 1), Err(ScheduleError::Closed(1))));
-    assert!(matches!(client.schedule_on(OTHER, FAR, 1), Err(ScheduleError::Full(1))));
-    assert!(matches!(service.attach(SHARD), Err(AttachError::Closed)));
+    assert!(matches!(client.shard(SHARD).schedule(FAR, 1), Err(Refused::Closed(1))));
+    assert!(matches!(client.shard(OTHER).schedule(FAR, 1), Err(Refused::Busy(1))));
+    assert!(matches!(service.attach(SHARD), Err(ShardError::Closed)));
     let ShutdownReport { shards, dead, .. } = service.shutdown(ShutdownPolicy::Return).unwrap();
     assert_eq!((shards.len(), dead), (1, vec![SHARD]));
 }
 
 #[test]
-fn a_shard_is_attached_once_and_not_after_the_end() {
+fn attach_succeeds_once_and_not_after_shutdown() {
     let service = attached();
     let first = service.attach(SHARD).unwrap();
-    assert!(matches!(service.attach(SHARD), Err(AttachError::AlreadyAttached(SHARD))));
+    assert!(matches!(service.attach(SHARD), Err(ShardError::AlreadyAttached(SHARD))));
     let none = corewheel::ShardId::new(9);
-    assert!(matches!(service.attach(none), Err(AttachError::NoSuchShard(shard)) if shard == none));
+    assert!(matches!(service.attach(none), Err(ShardError::NoSuchShard(shard)) if shard == none));
     let report = service.shutdown(ShutdownPolicy::Return).unwrap();
     assert_eq!(report.shards.len(), 2, "nothing was ever accepted");
-    assert!(matches!(service.attach(OTHER), Err(AttachError::Closed)));
+    assert!(matches!(service.attach(OTHER), Err(ShardError::Closed)));
     // One that was taken before is closed when it is used.
     let mut shard = first.into_loop(|_: Fired<u8>, _: &_| {}).unwrap();
-    assert!(matches!(shard.timers().schedule(FAR, 1), Err(ScheduleError::Closed(1))));
+    assert!(matches!(shard.timers().schedule(FAR, 1), Err(Refused::Closed(1))));
     assert_eq!(shard.turn(), Turn::Closed);
     assert_eq!(shard.shutdown(ShutdownPolicy::Return).unfired, 0);
     assert_eq!(service.stats().shards[0].state, ShardState::Closed);
 }
 
 #[test]
-fn a_loop_that_ends_its_shard_itself_answers_no_order() {
+fn loop_that_ends_its_shard_is_reported_dead() {
     let mut lab = Lab::<()>::new(builder(1));
     let mut report = Box::pin(lab.service.begin_shutdown(ShutdownPolicy::Return).unwrap());
     assert_eq!(lab.end(ShutdownPolicy::Drop).shard, SHARD);
@@ -372,7 +373,7 @@ impl Drop for Nosy {
 }
 
 #[test]
-fn a_callback_that_cannot_be_returned_is_dropped_while_nothing_is_borrowed() {
+fn callback_that_cannot_travel_is_dropped_while_nothing_is_borrowed() {
     let mut lab = Lab::<u8>::new(builder(1));
     for _ in 0..2 {
         let nosy = Nosy(lab.timers().clone());
@@ -385,11 +386,11 @@ fn a_callback_that_cannot_be_returned_is_dropped_while_nothing_is_borrowed() {
 }
 
 #[test]
-fn a_report_that_nobody_waits_for_harms_nobody() {
+fn report_without_receiver_is_dropped() {
     let mut lab = Lab::<u8>::new(builder(1));
     let client = lab.client();
     let timers = std::panic::AssertUnwindSafe(Bomb);
-    client.schedule_fn_on(SHARD, FAR, move |_| drop(timers)).unwrap();
+    client.shard(SHARD).schedule_fn(FAR, move |_| drop(timers)).unwrap();
     drop(lab.service.begin_shutdown(ShutdownPolicy::Return).unwrap());
     assert_eq!(lab.turn(), Turn::Closed);
     check_law(&lab.counts());

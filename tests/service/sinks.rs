@@ -1,13 +1,14 @@
-//! Timers whose values go elsewhere: to sinks that fill up, and to other task queues.
+//! Handlers that send values on: to sinks that fill up, and to other task queues.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
-use corewheel::{
-    Fired, Handler, ShardCounts, ShardId, ShardLoop, ShutdownPolicy, Sink, SinkError, SinkPolicy,
-    TimerClass, TimerService, Timers, ToSink, Turn,
-};
+use corewheel::attach::{ShardLoop, Turn};
+use corewheel::class::TimerClass;
+use corewheel::sink::{SinkPolicy, to_sink};
+use corewheel::stats::ShardCounts;
+use corewheel::{Fired, Handler, Refused, ShardId, ShutdownPolicy, TimerService, Timers};
 
 use crate::support::{
     FAR, Guard, Host, PATIENCE, Running, SHARD, builder, check_law, ms, wait_until,
@@ -15,21 +16,28 @@ use crate::support::{
 
 const LEASE: TimerClass = TimerClass::new("lease");
 
+/// A handler that sends into a channel of the standard library.
+fn to_channel(sender: SyncSender<u32>, policy: SinkPolicy<u32>) -> impl Handler<u32> {
+    to_sink(move |value| Ok(sender.try_send(value)?), policy)
+}
+
+type BoxedHandler = Box<dyn FnMut(Fired<u32>, &Timers<u32>)>;
+
 /// A shard in a loop, with a sink that has room for `room`.
 struct Bench {
-    clock: corewheel::ManualClock,
+    clock: corewheel::clock::ManualClock,
     service: TimerService<u32>,
-    shard: ShardLoop<u32, ToSink<u32, SyncSender<u32>>>,
+    shard: ShardLoop<u32, BoxedHandler>,
     taken: Receiver<u32>,
 }
 
 impl Bench {
     fn new(room: usize, capacity: u32, policy: SinkPolicy<u32>) -> Self {
-        let clock = corewheel::ManualClock::new();
+        let clock = corewheel::clock::ManualClock::new();
         let builder = TimerService::builder().shards(1).capacity(capacity).class(LEASE);
-        let service = builder.clock(clock.clock()).start_attached().unwrap();
+        let service = builder.clock(&clock).start_attached().unwrap();
         let (sender, taken) = sync_channel(room);
-        let handler = ToSink::new(sender, policy);
+        let handler: BoxedHandler = Box::new(to_channel(sender, policy));
         let shard = service.attach(SHARD).unwrap().into_loop(handler).unwrap();
         Self { clock, service, shard, taken }
     }
@@ -66,7 +74,7 @@ fn check(counts: &ShardCounts, sent: u64, refused: u64, retried: u64, dropped: u
 }
 
 #[test]
-fn a_full_sink_drops_and_counts() {
+fn full_sink_with_policy_drop_drops_and_counts() {
     let mut bench = Bench::new(3, 64, SinkPolicy::Drop);
     bench.schedule(0..5);
     assert_eq!(bench.advance(1), [0, 1, 2]);
@@ -75,7 +83,7 @@ fn a_full_sink_drops_and_counts() {
 }
 
 #[test]
-fn a_full_sink_is_tried_again_in_time() {
+fn full_sink_with_policy_retry_gets_values_after_the_delay() {
     let mut bench = Bench::new(2, 64, SinkPolicy::Retry(ms(10)));
     bench.schedule(0..5);
     assert_eq!(bench.advance(1), [0, 1]);
@@ -88,7 +96,7 @@ fn a_full_sink_is_tried_again_in_time() {
 }
 
 #[test]
-fn what_is_to_be_tried_again_at_once_is_tried_again_a_tick_later() {
+fn retry_with_delay_zero_waits_for_the_next_tick() {
     let mut bench = Bench::new(1, 64, SinkPolicy::Retry(std::time::Duration::ZERO));
     bench.schedule(0..2);
     assert_eq!(bench.advance(5), [0]);
@@ -97,20 +105,20 @@ fn what_is_to_be_tried_again_at_once_is_tried_again_a_tick_later() {
 }
 
 #[test]
-fn a_value_that_is_tried_again_keeps_its_class() {
+fn retried_value_keeps_its_class() {
     let mut bench = Bench::new(1, 64, SinkPolicy::Retry(ms(10)));
     for value in 0..2 {
-        bench.shard.timers().class(LEASE).unwrap().schedule(ms(1), value).unwrap();
+        bench.shard.timers().of_class(LEASE).unwrap().schedule(ms(1), value).unwrap();
     }
     bench.shard.timers().schedule(ms(1), 2).unwrap();
     assert_eq!(bench.advance(1), [0]);
-    let class = bench.service.stats().classes()[0].counts;
+    let class = bench.service.stats().classes()[0];
     assert_eq!((class.scheduled, class.fired, class.live), (3, 2, 1), "{class:?}");
     assert_eq!(bench.counts().pending, 2);
 }
 
 #[test]
-fn a_full_sink_can_give_its_values_to_a_closure() {
+fn full_sink_with_policy_call_gives_values_to_the_closure() {
     let refused = Rc::new(RefCell::new(Vec::new()));
     let noted = Rc::clone(&refused);
     let policy = SinkPolicy::call(move |value, timers: &Timers<u32>| {
@@ -129,7 +137,7 @@ fn a_full_sink_can_give_its_values_to_a_closure() {
 }
 
 #[test]
-fn a_sink_that_is_gone_is_not_tried_again() {
+fn closed_sink_is_not_retried() {
     let mut bench = Bench::new(1, 64, SinkPolicy::Retry(ms(10)));
     bench.schedule(0..3);
     bench.taken = channel().1;
@@ -139,7 +147,7 @@ fn a_sink_that_is_gone_is_not_tried_again() {
 }
 
 #[test]
-fn what_a_shutdown_fires_is_not_tried_again() {
+fn value_fired_by_shutdown_is_not_retried() {
     let bench = Bench::new(2, 64, SinkPolicy::Retry(ms(10)));
     bench.schedule(0..5);
     let report = bench.shard.shutdown(ShutdownPolicy::Fire);
@@ -149,22 +157,22 @@ fn what_a_shutdown_fires_is_not_tried_again() {
 }
 
 #[test]
-fn a_sink_is_any_closure_and_drops_nothing_by_itself() {
+fn closure_as_sink_keeps_what_it_accepts() {
     let (guard, dropped) = Guard::new();
     let mut left = 1;
     let kept = Rc::new(RefCell::new(Vec::new()));
     let stored = Rc::clone(&kept);
     let sink = move |value: Guard| {
         if left == 0 {
-            return Err(SinkError::Full(value));
+            return Err(Refused::Full(value));
         }
         left -= 1;
         stored.borrow_mut().push(value);
         Ok(())
     };
-    let clock = corewheel::ManualClock::new();
-    let service = builder(1).clock(clock.clock()).start_attached().unwrap();
-    let handler = ToSink::new(sink, SinkPolicy::Drop);
+    let clock = corewheel::clock::ManualClock::new();
+    let service = builder(1).clock(&clock).start_attached().unwrap();
+    let handler = to_sink(sink, SinkPolicy::Drop);
     let mut shard = service.attach(SHARD).unwrap().into_loop(handler).unwrap();
     shard.timers().schedule(ms(1), guard.clone()).unwrap();
     shard.timers().schedule(ms(1), guard).unwrap();
@@ -175,16 +183,16 @@ fn a_sink_is_any_closure_and_drops_nothing_by_itself() {
 }
 
 #[test]
-fn a_sink_that_panics_harms_nobody_else() {
+fn panic_of_sink_harms_no_other_value() {
     let (sender, taken) = channel();
     let sink = move |value: u32| {
         assert_ne!(value, 1, "it panics");
         sender.send(value).unwrap();
         Ok(())
     };
-    let clock = corewheel::ManualClock::new();
-    let service = builder(1).clock(clock.clock()).start_attached().unwrap();
-    let handler = ToSink::new(sink, SinkPolicy::Drop);
+    let clock = corewheel::clock::ManualClock::new();
+    let service = builder(1).clock(&clock).start_attached().unwrap();
+    let handler = to_sink(sink, SinkPolicy::Drop);
     let mut shard = service.attach(SHARD).unwrap().into_loop(handler).unwrap();
     for value in 0..3 {
         shard.timers().schedule(ms(1), value).unwrap();
@@ -195,18 +203,17 @@ fn a_sink_that_panics_harms_nobody_else() {
     assert_eq!(service.stats().shards[0].counts.panicked, 1);
 }
 
-/// Everything that fires comes out of the sink in the end, however small it is.
 #[test]
-fn every_runtime_hands_all_of_it_over() {
+fn small_sink_gets_every_value_on_every_runtime() {
     for host in Host::all() {
         let (sender, taken) = sync_channel::<u32>(4);
         let running = Running::start(host, builder(2), move |_| {
-            ToSink::new(sender.clone(), SinkPolicy::Retry(ms(1)))
+            to_channel(sender.clone(), SinkPolicy::Retry(ms(1)))
         });
         let client = running.client();
         for value in 0..100 {
             let shard = ShardId::new(value as u16 % 2);
-            client.schedule_on(shard, ms(u64::from(value) % 5), value).unwrap();
+            client.shard(shard).schedule(ms(u64::from(value) % 5), value).unwrap();
         }
         let take = || taken.recv_timeout(PATIENCE).expect("all of them come");
         let mut values: Vec<_> = (0..100).map(|_| take()).collect();
@@ -223,28 +230,36 @@ fn every_runtime_hands_all_of_it_over() {
     }
 }
 
-/// Those that are not sent on are the handler's own.
-#[test]
-fn a_handler_can_send_some_of_its_values_only() {
-    struct Odd<S>(ToSink<u32, S>, u32);
-    impl<S: Sink<u32>> Handler<u32> for Odd<S> {
-        fn expired(&mut self, fired: Fired<u32>, timers: &Timers<u32>) {
-            if fired.task % 2 == 1 {
-                self.0.expired(fired, timers);
-            } else {
-                self.1 += fired.task;
-            }
-        }
-        fn closing(&mut self, _: &Timers<u32>) {
-            assert_eq!(self.1, 2 + 4, "it is told of the end");
-            self.1 = 0;
-            panic!("and harms nobody");
-        }
+/// Sums up the values that a handler keeps; panics when the handler is dropped.
+struct Kept(u32);
+
+impl Kept {
+    fn add(&mut self, value: u32) {
+        self.0 += value;
     }
-    let clock = corewheel::ManualClock::new();
-    let service = builder(1).clock(clock.clock()).start_attached().unwrap();
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        assert_eq!(self.0, 2 + 4, "the handler is dropped after the last timer");
+        panic!("it harms no other value");
+    }
+}
+
+#[test]
+fn handler_can_send_some_of_its_values_only() {
+    let clock = corewheel::clock::ManualClock::new();
+    let service = builder(1).clock(&clock).start_attached().unwrap();
     let (sender, taken) = sync_channel(8);
-    let handler = Odd(ToSink::new(sender, SinkPolicy::Drop), 0);
+    let mut kept = Kept(0);
+    let mut odd = to_channel(sender, SinkPolicy::Drop);
+    let handler = move |fired: Fired<u32>, timers: &Timers<u32>| {
+        if fired.payload % 2 == 1 {
+            odd(fired, timers);
+        } else {
+            kept.add(fired.payload);
+        }
+    };
     let mut shard = service.attach(SHARD).unwrap().into_loop(handler).unwrap();
     for value in 0..6 {
         shard.timers().schedule(ms(1), value).unwrap();
@@ -256,6 +271,42 @@ fn a_handler_can_send_some_of_its_values_only() {
     assert_eq!(report.counts.panicked, 1);
 }
 
+/// Sends when it is dropped.
+struct Noted(std::sync::mpsc::Sender<Option<u32>>);
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        let _ = self.0.send(None);
+    }
+}
+
+#[test]
+fn shutdown_drops_handler_after_last_timer_before_the_report() {
+    for policy in [ShutdownPolicy::Drop, ShutdownPolicy::Fire, ShutdownPolicy::Return] {
+        for host in Host::all() {
+            let (sender, seen) = channel();
+            let running = Running::start(host, builder(1), move |_| {
+                let noted = Noted(sender.clone());
+                let thread = std::thread::current().id();
+                move |fired: Fired<u32>, _: &Timers<u32>| {
+                    assert_eq!(std::thread::current().id(), thread);
+                    noted.0.send(Some(fired.payload)).unwrap();
+                }
+            });
+            for value in 0..3 {
+                running.client().shard(SHARD).schedule(FAR, value).unwrap();
+            }
+            let report = running.service.shutdown(policy).unwrap();
+            // The other executors have not been told to end yet.
+            let fired = if policy == ShutdownPolicy::Fire { 0..3 } else { 0..0 };
+            let expected: Vec<_> = fired.map(Some).chain([None]).collect();
+            assert_eq!(seen.try_iter().collect::<Vec<_>>(), expected, "{host:?}, {policy:?}");
+            assert_eq!(report.shards[0].counts.panicked, 0);
+            running.stop();
+        }
+    }
+}
+
 #[cfg(all(feature = "glommio", target_os = "linux"))]
 mod on_task_queues {
     use std::cell::Cell;
@@ -263,7 +314,8 @@ mod on_task_queues {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
-    use corewheel::{OnTaskQueue, Runtime};
+    use corewheel::Runtime;
+    use corewheel::sink::on_task_queue;
     use glommio::{Latency, Shares, TaskQueueHandle};
 
     use super::*;
@@ -296,23 +348,23 @@ mod on_task_queues {
     }
 
     #[test]
-    fn a_handler_runs_in_the_queue_that_it_was_given() {
+    fn handler_runs_in_its_queue_in_order() {
         for host in hosts() {
             let (sender, ran) = channel();
             let running = Running::start(host, builder(1), move |_| {
                 let sender = sender.clone();
                 let handler = move |fired: Fired<u32>, timers: &Timers<u32>| {
-                    if fired.task == 0 {
+                    if fired.payload == 0 {
                         timers.schedule(ms(1), 100).unwrap();
                     }
-                    assert_ne!(fired.task, 7, "it panics");
-                    sender.send((fired.task, is_in_background())).unwrap();
+                    assert_ne!(fired.payload, 7, "it panics");
+                    sender.send((fired.payload, is_in_background())).unwrap();
                 };
-                OnTaskQueue::new(background, 1_024, SinkPolicy::Drop, handler).unwrap()
+                on_task_queue(background, 1_024, SinkPolicy::Drop, handler).unwrap()
             });
             let client = running.client();
             for value in 0..20 {
-                client.schedule_on(SHARD, ms(2), value).unwrap();
+                client.shard(SHARD).schedule(ms(2), value).unwrap();
             }
             let mut values = Vec::new();
             for _ in 0..20 {
@@ -329,18 +381,18 @@ mod on_task_queues {
     }
 
     #[test]
-    fn as_many_wait_as_may_and_the_others_go_by_the_policy() {
+    fn values_beyond_waiting_max_go_by_the_policy() {
         for host in hosts() {
             let (sender, ran) = channel();
             let running = Running::start(host, builder(1), move |_| {
                 let sender = sender.clone();
                 let handler = move |fired: Fired<u32>, _: &Timers<u32>| {
-                    sender.send(fired.task).unwrap();
+                    sender.send(fired.payload).unwrap();
                 };
-                OnTaskQueue::new(background, 4, SinkPolicy::Retry(ms(2)), handler).unwrap()
+                on_task_queue(background, 4, SinkPolicy::Retry(ms(2)), handler).unwrap()
             });
-            let mut client = running.client();
-            let mut batch = client.batch(SHARD);
+            let client = running.client();
+            let mut batch = client.shard(SHARD).batch();
             for value in 0..50 {
                 batch.schedule(ms(20), value).unwrap();
             }
@@ -356,23 +408,23 @@ mod on_task_queues {
     }
 
     #[test]
-    fn what_waits_at_a_shutdown_is_run() {
+    fn shutdown_runs_timers_that_wait_for_a_queue() {
         for policy in [ShutdownPolicy::Drop, ShutdownPolicy::Fire, ShutdownPolicy::Return] {
             for host in hosts() {
                 let (sender, ran) = channel();
                 let running = Running::start(host, builder(1), move |_| {
                     let sender = sender.clone();
                     let handler = move |fired: Fired<u32>, _: &Timers<u32>| {
-                        sender.send(fired.task).unwrap();
+                        sender.send(fired.payload).unwrap();
                         std::thread::sleep(Duration::from_millis(1));
                     };
-                    OnTaskQueue::new(background, 1_024, SinkPolicy::Drop, handler).unwrap()
+                    on_task_queue(background, 1_024, SinkPolicy::Drop, handler).unwrap()
                 });
                 let client = running.client();
                 for value in 0..30 {
-                    client.schedule_on(SHARD, ms(1), value).unwrap();
+                    client.shard(SHARD).schedule(ms(1), value).unwrap();
                 }
-                client.schedule_on(SHARD, FAR, 30).unwrap();
+                client.shard(SHARD).schedule(FAR, 30).unwrap();
                 wait_until("some have fired", || {
                     running.service.stats().shards[0].counts.fired > 0
                 });
@@ -386,7 +438,7 @@ mod on_task_queues {
     }
 
     #[test]
-    fn a_callback_runs_in_the_queue_that_it_was_given() {
+    fn callback_runs_in_its_queue() {
         for host in hosts() {
             let (sender, ran) = channel();
             let running = Running::<u32>::start(host, builder(1), |_| |_: Fired<u32>, _: &_| {});
@@ -421,7 +473,7 @@ mod on_task_queues {
     }
 
     #[test]
-    fn elsewhere_there_is_no_such_queue() {
+    fn handler_on_other_runtimes_refuses_every_value() {
         for host in Host::all().filter(|host| !HOSTS.contains(host)) {
             let (sender, refused) = channel();
             let running = Running::start(host, builder(1), move |_| {
@@ -429,67 +481,97 @@ mod on_task_queues {
                 let policy = SinkPolicy::call(move |value, _: &Timers<u32>| {
                     sender.send(value).unwrap();
                 });
-                OnTaskQueue::new(background, 4, policy, |_: Fired<u32>, _: &Timers<u32>| {})
-                    .unwrap()
+                on_task_queue(background, 4, policy, |_: Fired<u32>, _: &Timers<u32>| {}).unwrap()
             });
-            running.client().schedule_on(SHARD, ms(1), 5).unwrap();
+            running.client().shard(SHARD).schedule(ms(1), 5).unwrap();
             assert_eq!(refused.recv_timeout(PATIENCE), Ok(5), "{host:?}");
             let counts = running.end(ShutdownPolicy::Drop).shards[0].counts;
             check(&counts, 0, 1, 0, 0);
         }
     }
 
-    /// Notes what it is given and that it has been told of the end.
-    struct Putting(std::sync::mpsc::Sender<&'static str>);
-
-    impl Handler<u32> for Putting {
-        fn expired(&mut self, _: Fired<u32>, _: &Timers<u32>) {
-            self.0.send("expired").unwrap();
-        }
-        fn closing(&mut self, _: &Timers<u32>) {
-            self.0.send("closing").unwrap();
-        }
-    }
-
     #[test]
-    fn the_handler_in_the_queue_is_told_of_the_end_once_and_last() {
+    fn handler_in_queue_is_dropped_once_and_last() {
         for policy in [ShutdownPolicy::Drop, ShutdownPolicy::Fire] {
-            for host in hosts() {
+            for (host, is_used) in hosts().flat_map(|host| [(host, false), (host, true)]) {
                 let (sender, seen) = channel();
                 let running = Running::start(host, builder(1), move |_| {
-                    OnTaskQueue::new(background, 8, SinkPolicy::Drop, Putting(sender.clone()))
-                        .unwrap()
+                    let noted = Noted(sender.clone());
+                    let handler = move |fired: Fired<u32>, _: &Timers<u32>| {
+                        noted.0.send(Some(fired.payload)).unwrap();
+                    };
+                    on_task_queue(background, 8, SinkPolicy::Drop, handler).unwrap()
                 });
-                for value in 0..3 {
-                    running.client().schedule_on(SHARD, FAR, value).unwrap();
+                let mut expected = Vec::new();
+                if is_used {
+                    running.client().shard(SHARD).schedule(ms(1), 9).unwrap();
+                    assert_eq!(seen.recv_timeout(PATIENCE), Ok(Some(9)));
                 }
-                running.end(policy);
-                let fired = if policy == ShutdownPolicy::Fire { 3 } else { 0 };
-                let mut expected = vec!["expired"; fired];
-                expected.push("closing");
+                for value in 0..3 {
+                    running.client().shard(SHARD).schedule(FAR, value).unwrap();
+                }
+                running.service.shutdown(policy).unwrap();
+                if policy == ShutdownPolicy::Fire {
+                    expected.extend((0..3).map(Some));
+                }
+                expected.push(None);
                 assert_eq!(seen.try_iter().collect::<Vec<_>>(), expected, "{host:?}, {policy:?}");
+                running.stop();
             }
         }
     }
 
+    /// A shard whose driver ends without a shutdown runs nothing that waits.
     #[test]
-    fn what_a_queue_sends_on_keeps_its_class() {
+    fn dead_shard_drops_handler_and_what_waits() {
+        for host in hosts().filter(|host| *host == Host::GlommioAttached) {
+            let (sender, seen) = channel();
+            let running = Running::start(host, builder(1), move |_| {
+                let noted = Noted(sender.clone());
+                let handler = move |fired: Fired<u32>, _: &Timers<u32>| {
+                    noted.0.send(Some(fired.payload)).unwrap();
+                    std::thread::sleep(ms(5));
+                };
+                on_task_queue(background, 1_024, SinkPolicy::Drop, handler).unwrap()
+            });
+            let schedule_all = |timers: &Timers<u32>| {
+                for value in 0..200 {
+                    timers.schedule(ms(1), value).unwrap();
+                }
+            };
+            running.client().shard(SHARD).schedule_fn(ms(1), schedule_all).unwrap();
+            assert_eq!(seen.recv_timeout(PATIENCE), Ok(Some(0)));
+            // Its executor ends without a shutdown.
+            let Running { service, stops, threads } = running;
+            drop(stops);
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            let seen: Vec<_> = seen.try_iter().collect();
+            assert!(seen.len() < 200, "{}", seen.len());
+            assert_eq!(seen.iter().filter(|value| value.is_none()).count(), 1);
+            assert_eq!(seen.last(), Some(&None), "the handler is dropped last");
+            drop(service);
+        }
+    }
+
+    #[test]
+    fn value_sent_on_by_a_queue_keeps_its_class() {
         const OTHER_CLASS: TimerClass = TimerClass::new("other");
         for host in hosts() {
             let (sender, taken) = sync_channel(0);
             let running = Running::start(host, builder(1).classes([LEASE, OTHER_CLASS]), {
                 move |_| {
-                    let sink = ToSink::new(sender.clone(), SinkPolicy::Retry(FAR));
-                    OnTaskQueue::new(background, 8, SinkPolicy::Drop, sink).unwrap()
+                    let sink = to_channel(sender.clone(), SinkPolicy::Retry(FAR));
+                    on_task_queue(background, 8, SinkPolicy::Drop, sink).unwrap()
                 }
             });
-            let mut client = running.client();
-            let mut batch = client.batch(SHARD);
-            batch.class(LEASE).unwrap().schedule(ms(5), 1).unwrap();
-            batch.class(OTHER_CLASS).unwrap().schedule(ms(5), 2).unwrap();
-            batch.class(OTHER_CLASS).unwrap().schedule(ms(5), 3).unwrap();
-            batch.send().unwrap();
-            let live = || running.service.stats().classes().iter().map(|c| c.counts.live).collect();
+            let client = running.client();
+            for (class, value) in [(LEASE, 1), (OTHER_CLASS, 2), (OTHER_CLASS, 3)] {
+                let shard = client.shard(SHARD).of_class(class).unwrap();
+                shard.schedule(ms(5), value).unwrap();
+            }
+            let live = || running.service.stats().classes().iter().map(|c| c.live).collect();
             let fired = || running.service.stats().shards[0].counts.fired;
             wait_until("they are tried again", || {
                 fired() == 3 && running.service.stats().shards[0].counts.pending == 3
@@ -502,14 +584,14 @@ mod on_task_queues {
     }
 
     #[test]
-    fn callbacks_that_wait_at_a_shutdown_are_run_in_order() {
+    fn shutdown_runs_waiting_callbacks_in_order() {
         for policy in [ShutdownPolicy::Drop, ShutdownPolicy::Fire, ShutdownPolicy::Return] {
             for host in hosts() {
                 let (sender, ran) = channel();
                 let handler = |_| |_: Fired<u32>, _: &Timers<u32>| {};
                 let running = Running::<u32>::start(host, builder(1).class(LEASE), handler);
                 let task = running.service.spawn_on(SHARD, move |timers| async move {
-                    let lease = timers.class(LEASE).unwrap();
+                    let lease = timers.of_class(LEASE).unwrap();
                     for n in 0..150 {
                         let sender = sender.clone();
                         let call = move |_: &Timers<u32>| {
@@ -525,7 +607,7 @@ mod on_task_queues {
                 });
                 let report = running.end(policy);
                 let ran: Vec<_> = ran.try_iter().collect();
-                let fired = report.shards[0].classes[0].counts.fired;
+                let fired = report.shards[0].classes[0].fired;
                 assert_eq!(ran.len() as u64, fired, "{host:?}, {policy:?}");
                 assert!(ran.is_sorted(), "{host:?}, {policy:?}: {ran:?}");
             }
@@ -533,7 +615,7 @@ mod on_task_queues {
     }
 
     #[test]
-    fn timers_are_in_time_while_a_queue_works() {
+    fn timer_fires_in_time_while_a_queue_works() {
         for host in hosts() {
             let worked = Arc::new(AtomicUsize::new(0));
             let counted = Arc::clone(&worked);
@@ -543,7 +625,7 @@ mod on_task_queues {
                     std::thread::sleep(Duration::from_millis(1));
                     counted.fetch_add(1, Ordering::SeqCst);
                 };
-                OnTaskQueue::new(background, 1_024, SinkPolicy::Drop, handler).unwrap()
+                on_task_queue(background, 1_024, SinkPolicy::Drop, handler).unwrap()
             });
             let (sender, seen) = channel();
             let read = Arc::clone(&worked);
@@ -563,13 +645,13 @@ mod on_task_queues {
     }
 
     #[test]
-    fn a_panic_in_a_queue_is_seen_at_once() {
+    fn panic_in_a_queue_is_published_at_once() {
         for host in hosts() {
             let running = Running::start(host, builder(1), move |_| {
                 let handler = |_: Fired<u32>, _: &Timers<u32>| panic!("it harms nobody");
-                OnTaskQueue::new(background, 8, SinkPolicy::Drop, handler).unwrap()
+                on_task_queue(background, 8, SinkPolicy::Drop, handler).unwrap()
             });
-            running.client().schedule_on(SHARD, ms(1), 1).unwrap();
+            running.client().shard(SHARD).schedule(ms(1), 1).unwrap();
             let counts = || running.service.stats().shards[0].counts;
             wait_until("the panic is counted", || counts().panicked == 1);
             running.end(ShutdownPolicy::Drop);
@@ -578,7 +660,7 @@ mod on_task_queues {
 
     /// Glommio panics where it is asked for an executor and there is none.
     #[test]
-    fn a_thread_that_has_left_its_executor_has_no_queue() {
+    fn thread_that_has_left_its_executor_refuses_every_value() {
         if !glommio_works() {
             return;
         }
@@ -591,7 +673,7 @@ mod on_task_queues {
         let noted = Rc::clone(&refused);
         let policy = SinkPolicy::call(move |value, _: &Timers<u32>| noted.borrow_mut().push(value));
         let handler = |_: Fired<u32>, _: &Timers<u32>| {};
-        let handler = OnTaskQueue::new(background, 4, policy, handler).unwrap();
+        let handler = on_task_queue(background, 4, policy, handler).unwrap();
         let mut shard = second.into_loop(handler).unwrap();
         shard.timers().schedule(ms(0), 5).unwrap();
         let _ = shard.turn();

@@ -1,4 +1,4 @@
-//! Futures that wait: on the shard's own core, on executors, and on other threads.
+//! Sleeps and timeouts: on the shard's own core, on executors, and on other threads.
 
 use std::cell::RefCell;
 use std::future::pending;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use corewheel::{Fired, ShutdownPolicy, Sleep, SleepError, TimeoutError, Timers, WaitError};
+use corewheel::{Fired, RefusedKind, ReplyError, ShutdownPolicy, Sleep, TimeoutError, Timers};
 
 use crate::support::{
     FAR, Host, Lab, Running, SHARD, block_on, builder, check_law, look, ms, wait_until,
@@ -19,7 +19,7 @@ fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
 }
 
 #[test]
-fn a_sleep_takes_a_timer_when_it_is_polled_and_gives_it_back_wherever_it_is_dropped() {
+fn dropped_sleep_gives_its_timer_back_in_every_state() {
     let mut lab = Lab::<()>::new(builder(1));
     let timers = lab.timers().clone();
     let check = |lab: &mut Lab<()>| {
@@ -37,34 +37,34 @@ fn a_sleep_takes_a_timer_when_it_is_polled_and_gives_it_back_wherever_it_is_drop
     assert_eq!(timers.len(), 1);
     drop(sleep);
     check(&mut lab);
-    // Fired and not polled since.
+    // Fired, and not polled since.
     let mut sleep = timers.sleep(ms(1));
     assert_eq!(look(&mut sleep), None);
     lab.advance(ms(1));
     assert!(!sleep.is_elapsed());
     drop(sleep);
     check(&mut lab);
-    // Done.
+    // Ended.
     let mut sleep = timers.sleep(ms(1));
     assert_eq!(look(&mut sleep), None);
     lab.advance(ms(1));
     assert_eq!(look(&mut sleep), Some(Ok(())));
     assert!(sleep.is_elapsed());
     check(&mut lab);
-    // Moved, after it was done and before.
+    // Reset after its end, and reset while pending.
     for _ in 0..2 {
         sleep.reset(ms(5));
         assert_eq!(look(&mut sleep), None);
         assert_eq!(timers.len(), 1);
     }
-    sleep.reset_at(timers.now() + ms(9));
+    sleep.reset(timers.now() + ms(9));
     assert_eq!(timers.len(), 1);
     drop(sleep);
     check(&mut lab);
 }
 
 #[test]
-fn a_timeout_gives_its_timer_back_wherever_it_is_dropped() {
+fn dropped_timeout_gives_its_timer_back_in_every_state() {
     let mut lab = Lab::<()>::new(builder(1));
     let timers = lab.timers().clone();
     drop(timers.timeout(ms(1), pending::<()>()));
@@ -77,15 +77,15 @@ fn a_timeout_gives_its_timer_back_wherever_it_is_dropped() {
     assert_eq!(look(&mut elapsed), None);
     lab.advance(ms(1));
     assert!(look(&mut elapsed).unwrap().unwrap_err().is_elapsed());
-    let mut ready = Box::pin(timers.timeout_at(timers.now(), async { 7 }));
-    assert_eq!(look(&mut ready), Some(Ok(7)), "a value that is there at the deadline wins");
+    let mut ready = Box::pin(timers.timeout(timers.now(), async { 7 }));
+    assert_eq!(look(&mut ready), Some(Ok(7)), "a value that is ready at the deadline wins");
     lab.settle();
     assert_eq!(lab.counts().pending, 0);
     check_law(&lab.counts());
 }
 
 #[test]
-fn a_sleep_that_is_moved_wakes_at_its_last_deadline_and_not_before() {
+fn reset_sleep_ends_at_its_last_deadline() {
     let mut lab = Lab::<()>::new(builder(1));
     for (first, second) in [(3, 8), (8, 3)] {
         let start = lab.clock.now();
@@ -101,17 +101,17 @@ fn a_sleep_that_is_moved_wakes_at_its_last_deadline_and_not_before() {
 }
 
 #[test]
-fn a_sleep_is_refused_where_there_is_no_room() {
+fn sleep_on_a_full_shard_is_refused() {
     let lab = Lab::<()>::new(builder(1).capacity(1));
     lab.timers().schedule(FAR, ()).unwrap();
-    assert_eq!(look(&mut lab.timers().sleep(ms(1))), Some(Err(SleepError::Full)));
+    assert_eq!(look(&mut lab.timers().sleep(ms(1))), Some(Err(RefusedKind::Full)));
     let mut timeout = Box::pin(lab.timers().timeout(ms(1), pending::<()>()));
-    assert_eq!(look(&mut timeout), Some(Err(TimeoutError::NoTimer(SleepError::Full))));
+    assert_eq!(look(&mut timeout), Some(Err(TimeoutError::NoTimer(RefusedKind::Full))));
 }
 
 thread_local! {
-    /// What [`DropOthers`] drops when it is woken.
-    static OTHERS: RefCell<Vec<Sleep<()>>> = const { RefCell::new(Vec::new()) };
+    /// The sleeps that [`DropOthers`] drops when it is woken or dropped.
+    static OTHERS: RefCell<Vec<Sleep>> = const { RefCell::new(Vec::new()) };
 }
 
 struct DropOthers;
@@ -129,7 +129,7 @@ impl Drop for DropOthers {
 }
 
 #[test]
-fn a_waker_may_drop_other_sleeps_when_it_is_woken_or_dropped() {
+fn waker_that_drops_other_sleeps_leaves_the_shard_consistent() {
     for dropped_only in [false, true] {
         let mut lab = Lab::<()>::new(builder(1));
         let timers = lab.timers().clone();
@@ -143,7 +143,7 @@ fn a_waker_may_drop_other_sleeps_when_it_is_woken_or_dropped() {
         assert!(poll(&mut sleep, &waker).is_pending());
         drop(waker);
         if dropped_only {
-            // The waker is replaced, and the last of it is dropped.
+            // The poll replaces the waker, which is dropped.
             assert_eq!(look(&mut sleep), None);
         } else {
             lab.advance(ms(1));
@@ -158,7 +158,7 @@ fn a_waker_may_drop_other_sleeps_when_it_is_woken_or_dropped() {
 }
 
 #[test]
-fn sleeps_end_as_closed_by_every_policy_and_never_early() {
+fn shutdown_by_every_policy_ends_sleeps_as_closed_and_never_early() {
     for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
         let mut lab = Lab::<()>::new(builder(1));
         let timers = lab.timers().clone();
@@ -166,27 +166,27 @@ fn sleeps_end_as_closed_by_every_policy_and_never_early() {
         let mut due = timers.sleep(ms(1));
         let mut far = timers.sleep(FAR);
         let mut timeout = Box::pin(timers.timeout(FAR, pending::<()>()));
-        let mut remote = client.sleep_on(SHARD, FAR);
+        let mut remote = client.shard(SHARD).sleep(FAR);
         assert_eq!((look(&mut due), look(&mut far), look(&mut timeout)), (None, None, None));
         assert_eq!(look(&mut remote), None);
         lab.advance(ms(1));
         let report = lab.end(policy);
         check_law(&report.counts);
-        assert_eq!(look(&mut due), Some(Ok(())), "{policy:?}: its time had come");
-        assert_eq!(look(&mut far), Some(Err(SleepError::Closed)), "{policy:?}");
-        let closed = Err(TimeoutError::NoTimer(SleepError::Closed));
+        assert_eq!(look(&mut due), Some(Ok(())), "{policy:?}: the timer had fired");
+        assert_eq!(look(&mut far), Some(Err(RefusedKind::Closed)), "{policy:?}");
+        let closed = Err(TimeoutError::NoTimer(RefusedKind::Closed));
         assert_eq!(look(&mut timeout), Some(closed), "{policy:?}");
         if let ShutdownPolicy::Return = policy {
             drop(report);
         }
-        assert_eq!(look(&mut remote), Some(Err(SleepError::Closed)), "{policy:?}");
-        assert_eq!(look(&mut timers.sleep(ms(1))), Some(Err(SleepError::Closed)), "{policy:?}");
-        assert_eq!(block_on(client.sleep_on(SHARD, FAR)), Err(SleepError::Closed));
+        assert_eq!(look(&mut remote), Some(Err(RefusedKind::Closed)), "{policy:?}");
+        assert_eq!(look(&mut timers.sleep(ms(1))), Some(Err(RefusedKind::Closed)), "{policy:?}");
+        assert_eq!(block_on(client.shard(SHARD).sleep(FAR)), Err(RefusedKind::Closed));
     }
 }
 
 #[test]
-fn an_attached_executor_goes_on_without_its_shard() {
+fn attached_executor_runs_on_after_its_shard_is_closed() {
     for host in Host::executors().filter(|host| !matches!(host, Host::Own(_))) {
         for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
             let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
@@ -196,9 +196,11 @@ fn an_attached_executor_goes_on_without_its_shard() {
                 (slept, again)
             });
             let spawned = spawned.unwrap();
-            wait_until("it sleeps", || running.service.stats().shards[0].counts.pending == 1);
+            wait_until("the future sleeps", || {
+                running.service.stats().shards[0].counts.pending == 1
+            });
             running.service.shutdown(policy).unwrap();
-            let closed = Err(SleepError::Closed);
+            let closed = Err(RefusedKind::Closed);
             assert_eq!(spawned.wait(), Ok((closed, closed)), "{host:?}, {policy:?}");
             running.stop();
         }
@@ -206,13 +208,13 @@ fn an_attached_executor_goes_on_without_its_shard() {
 }
 
 #[test]
-fn a_spawned_future_sleeps_and_times_out() {
+fn spawned_future_sleeps_and_times_out() {
     for host in Host::executors() {
         let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
         let slept = running.service.spawn_on(SHARD, |timers| async move {
             let start = timers.now();
             timers.sleep(ms(20)).await.unwrap();
-            timers.sleep_until(start + ms(30)).await.unwrap();
+            timers.sleep(start + ms(30)).await.unwrap();
             let timed_out = timers.timeout(ms(20), pending::<()>()).await.unwrap_err();
             (timers.now() - start, timed_out.is_elapsed(), timers.len())
         });
@@ -224,22 +226,22 @@ fn a_spawned_future_sleeps_and_times_out() {
 }
 
 #[test]
-fn a_spawned_future_that_panics_is_counted_and_harms_nobody() {
+fn spawned_future_that_panics_is_counted_and_later_futures_run() {
     for host in Host::executors() {
         let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
         let spawn = |panics: bool| {
             running.service.spawn_on(SHARD, move |timers: Timers<()>| async move {
                 timers.sleep(ms(1)).await.unwrap();
-                assert!(!panics, "it panics");
+                assert!(!panics, "the future panics");
                 7
             })
         };
-        assert_eq!(spawn(true).unwrap().wait(), Err(WaitError::Closed), "{host:?}");
+        assert_eq!(spawn(true).unwrap().wait(), Err(ReplyError::Panicked), "{host:?}");
         let at_once = running.service.spawn_on(SHARD, |_| {
-            assert!(glommio_or_tokio(), "it panics before there is a future");
+            assert!(is_false(), "the closure panics before it returns a future");
             async {}
         });
-        assert_eq!(at_once.unwrap().wait(), Err(WaitError::Closed), "{host:?}");
+        assert_eq!(at_once.unwrap().wait(), Err(ReplyError::Panicked), "{host:?}");
         assert_eq!(spawn(false).unwrap().wait(), Ok(7), "{host:?}");
         let report = running.end(ShutdownPolicy::Drop);
         assert_eq!(report.shards[0].counts.panicked, 2, "{host:?}");
@@ -247,13 +249,13 @@ fn a_spawned_future_that_panics_is_counted_and_harms_nobody() {
     }
 }
 
-/// False, where the compiler does not see it.
-fn glommio_or_tokio() -> bool {
+/// False, unknown to the compiler.
+fn is_false() -> bool {
     std::hint::black_box(false)
 }
 
 #[test]
-fn what_is_spawned_while_the_service_ends_is_told() {
+fn future_spawned_before_a_shutdown_gets_a_reply() {
     for host in Host::executors() {
         let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
         let spawned = running
@@ -261,32 +263,32 @@ fn what_is_spawned_while_the_service_ends_is_told() {
             .spawn_on(SHARD, |timers| async move { timers.sleep(Duration::from_millis(1)).await });
         let service = Arc::clone(&running.service);
         running.end(ShutdownPolicy::Drop);
-        // Done, or ended with its executor or with its timer.
+        // The future has ended by itself, with its executor or with its timer.
         let _ = spawned.unwrap().wait();
         drop(service);
     }
 }
 
 #[test]
-fn another_thread_sleeps_on_a_shard_and_gives_its_timer_back() {
+fn sleep_from_another_thread_ends_and_gives_its_timer_back() {
     for host in Host::all() {
         let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
         let client = running.client();
         let start = running.service.now();
-        assert_eq!(block_on(client.sleep_on(SHARD, ms(10))), Ok(()), "{host:?}");
+        assert_eq!(block_on(client.shard(SHARD).sleep(ms(10))), Ok(()), "{host:?}");
         let never = pending::<()>();
-        let timed_out = block_on(client.timeout_on(SHARD, ms(5), never)).unwrap_err();
+        let timed_out = block_on(client.shard(SHARD).timeout(ms(5), never)).unwrap_err();
         assert!(timed_out.is_elapsed(), "{host:?}");
         let at = client.now() + FAR;
-        let in_time = block_on(client.timeout_at_on(SHARD, at, async { 7 }));
-        assert_eq!(in_time, Ok(7), "{host:?}: and its timer is given back");
+        let in_time = block_on(client.shard(SHARD).timeout(at, async { 7 }));
+        assert_eq!(in_time, Ok(7), "{host:?}");
         assert!(running.service.now() - start >= ms(10), "{host:?}");
-        drop(client.sleep_on(SHARD, FAR));
-        let mut polled = client.sleep_on(SHARD, FAR);
+        drop(client.shard(SHARD).sleep(FAR));
+        let mut polled = client.shard(SHARD).sleep(FAR);
         assert_eq!(look(&mut polled), None);
         drop(polled);
-        // A cancel wakes nobody; the next command does.
-        block_on(client.sleep_on(SHARD, ms(1))).unwrap();
+        // A detached cancel wakes no shard, so another command must wake it.
+        block_on(client.shard(SHARD).sleep(ms(1))).unwrap();
         wait_until("all three are cancelled", || {
             let counts = running.service.stats().shards[0].counts;
             counts.pending == 0 && counts.cancelled == 3

@@ -1,4 +1,4 @@
-//! Futures that were spawned on a shard, when the shard ends before they are done.
+//! Futures that are spawned on a shard which ends before they do.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak, mpsc};
 use std::thread;
 
 use corewheel::{
-    Fired, ScheduleError, ShutdownPolicy, SpawnError, Spawned, TimerService, Timers, WaitError,
+    Fired, Refused, Reply, ReplyError, ShardError, ShutdownPolicy, TimerService, Timers,
 };
 
 use crate::support::{
@@ -25,12 +25,12 @@ fn start<T: Send + 'static>(host: Host, shards: usize) -> Running<T> {
     Running::start(host, builder(shards), |_| |_: Fired<T>, _: &Timers<T>| {})
 }
 
-/// What `wait` answers; the test fails instead of waiting for ever.
+/// The result of `Reply::wait`. The test fails if the reply does not come.
 #[track_caller]
-fn answer<R: Send + 'static>(spawned: Spawned<R>) -> Result<R, WaitError> {
-    let (sender, answer) = mpsc::channel();
+fn reply_of<R: Send + 'static>(spawned: Reply<R>) -> Result<R, ReplyError> {
+    let (sender, reply) = mpsc::channel();
     thread::spawn(move || sender.send(spawned.wait()));
-    answer.recv_timeout(PATIENCE).expect("wait answers")
+    reply.recv_timeout(PATIENCE).expect("the reply comes")
 }
 
 fn count(counter: &AtomicUsize) -> usize {
@@ -38,7 +38,7 @@ fn count(counter: &AtomicUsize) -> usize {
 }
 
 #[test]
-fn pending_future_at_shutdown_is_dropped_and_its_waiter_told() {
+fn pending_future_at_shutdown_is_dropped_and_its_caller_gets_an_error() {
     for (host, policy) in cases() {
         let running = start::<u8>(host, 2);
         let (guard, dropped) = Guard::new();
@@ -58,9 +58,9 @@ fn pending_future_at_shutdown_is_dropped_and_its_waiter_told() {
             polled.recv_timeout(PATIENCE).unwrap();
         }
         let report = running.service.shutdown(policy).unwrap();
-        assert_eq!(count(&dropped), 5, "{host:?}, {policy:?}: dropped before the report is there");
+        assert_eq!(count(&dropped), 5, "{host:?}, {policy:?}: dropped before the report");
         for spawned in spawned {
-            assert_eq!(answer(spawned), Err(WaitError::Closed), "{host:?}, {policy:?}");
+            assert_eq!(reply_of(spawned), Err(ReplyError::Closed), "{host:?}, {policy:?}");
         }
         report.shards.iter().for_each(|shard| check_law(&shard.counts));
         running.stop();
@@ -68,7 +68,7 @@ fn pending_future_at_shutdown_is_dropped_and_its_waiter_told() {
 }
 
 #[test]
-fn future_not_yet_started_at_shutdown_is_dropped_and_its_waiter_told() {
+fn future_not_yet_started_at_shutdown_is_dropped_and_its_caller_gets_an_error() {
     for (host, policy) in cases() {
         let running = start::<u8>(host, 1);
         let (guard, dropped) = Guard::new();
@@ -78,9 +78,9 @@ fn future_not_yet_started_at_shutdown_is_dropped_and_its_waiter_told() {
             sender.send(()).unwrap();
             let _ = held.recv_timeout(PATIENCE);
         };
-        running.client().schedule_fn_on(SHARD, ms(1), call).unwrap();
+        running.client().shard(SHARD).schedule_fn(ms(1), call).unwrap();
         blocks.recv_timeout(PATIENCE).unwrap();
-        // The shard sees both of them in one turn.
+        // The shard gets the future and the shutdown order in one turn.
         let start = move |_| async move {
             let _guard = guard;
             pending::<()>().await;
@@ -89,14 +89,14 @@ fn future_not_yet_started_at_shutdown_is_dropped_and_its_waiter_told() {
         let report = running.service.begin_shutdown(policy).unwrap();
         go.send(()).unwrap();
         assert!(block_on(report).dead.is_empty());
-        assert_eq!(answer(spawned), Err(WaitError::Closed), "{host:?}, {policy:?}");
+        assert_eq!(reply_of(spawned), Err(ReplyError::Closed), "{host:?}, {policy:?}");
         assert_eq!(count(&dropped), 1, "{host:?}, {policy:?}");
         running.stop();
     }
 }
 
 #[test]
-fn future_that_begins_the_shutdown_is_dropped_and_its_waiter_told() {
+fn future_that_begins_the_shutdown_is_dropped_and_its_caller_gets_an_error() {
     for (host, policy) in cases() {
         let running = start::<u8>(host, 2);
         let (guard, dropped) = Guard::new();
@@ -108,28 +108,28 @@ fn future_that_begins_the_shutdown_is_dropped_and_its_waiter_told() {
             pending::<()>().await;
         };
         let spawned = running.service.spawn_on(SHARD, start).unwrap();
-        assert_eq!(answer(spawned), Err(WaitError::Closed), "{host:?}, {policy:?}");
+        assert_eq!(reply_of(spawned), Err(ReplyError::Closed), "{host:?}, {policy:?}");
         wait_until("the future is dropped", || count(&dropped) == 1);
         running.stop();
     }
 }
 
-/// Asks the shard and the service for more when it is dropped, and then panics.
-struct Rude {
+/// Calls the shard and the service when it is dropped, and then panics.
+struct CallsThenPanics {
     timers: Timers<u8>,
     service: Weak<TimerService<u8>>,
     dropped: Arc<AtomicUsize>,
 }
 
-impl Drop for Rude {
+impl Drop for CallsThenPanics {
     fn drop(&mut self) {
         let refused = self.timers.schedule(FAR, 1);
-        assert!(matches!(refused, Err(ScheduleError::Closed(1))));
+        assert!(matches!(refused, Err(Refused::Closed(1))));
         assert!(self.timers.schedule_fn(FAR, |_| {}).is_err());
         assert!(self.timers.is_empty());
         if let Some(service) = self.service.upgrade() {
             let spawned = service.spawn_on(SHARD, |_| pending::<()>());
-            assert_eq!(spawned.map(drop), Err(SpawnError::Closed));
+            assert_eq!(spawned.map(drop), Err(ShardError::Closed));
         }
         self.dropped.fetch_add(1, Ordering::SeqCst);
         panic!("a future that panics when it is dropped");
@@ -146,7 +146,7 @@ fn future_that_schedules_spawns_and_panics_when_dropped_harms_no_other_future() 
             let (dropped, sender) = (Arc::clone(&dropped), sender.clone());
             let service = Arc::downgrade(&running.service);
             let start = move |timers: Timers<u8>| async move {
-                let _rude = Rude { timers: timers.clone(), service, dropped };
+                let _guard = CallsThenPanics { timers: timers.clone(), service, dropped };
                 let _sleep = timers.schedule(FAR, 7).unwrap();
                 sender.send(()).unwrap();
                 pending::<()>().await;
@@ -159,7 +159,7 @@ fn future_that_schedules_spawns_and_panics_when_dropped_harms_no_other_future() 
         }
         let report = running.service.shutdown(policy).unwrap();
         for spawned in spawned {
-            assert_eq!(answer(spawned), Err(WaitError::Closed), "{host:?}, {policy:?}");
+            assert_eq!(reply_of(spawned), Err(ReplyError::Closed), "{host:?}, {policy:?}");
         }
         assert_eq!(count(&dropped), 3, "{host:?}, {policy:?}");
         let counts = report.shards[0].counts;
@@ -184,7 +184,7 @@ fn finished_future_that_panics_when_dropped_is_counted() {
             running.service.spawn_on(SHARD, start).unwrap()
         };
         for _ in 0..3 {
-            let _answered_or_closed = answer(spawn());
+            let _replied_or_closed = reply_of(spawn());
         }
         let report = running.end(ShutdownPolicy::Drop);
         let counts = report.shards[0].counts;
@@ -212,7 +212,7 @@ fn pending_futures_of_a_service_that_is_dropped_are_dropped() {
         let spawned = running.service.spawn_on(SHARD, start).unwrap();
         let Running { service, stops, threads } = running;
         drop(service);
-        assert_eq!(answer(spawned), Err(WaitError::Closed), "{host:?}");
+        assert_eq!(reply_of(spawned), Err(ReplyError::Closed), "{host:?}");
         wait_until("the future is dropped", || count(&dropped) == 1);
         drop(stops);
         for thread in threads {
@@ -222,7 +222,7 @@ fn pending_futures_of_a_service_that_is_dropped_are_dropped() {
 }
 
 #[test]
-fn pending_future_of_a_dead_glommio_executor_is_dropped_and_its_waiter_told() {
+fn pending_future_of_a_dead_glommio_executor_is_dropped_and_its_caller_fails() {
     use corewheel::Runtime;
     for host in Host::executors().filter(|host| *host == Host::Own(Runtime::Glommio)) {
         let running = start::<u8>(host, 2);
@@ -237,14 +237,14 @@ fn pending_future_of_a_dead_glommio_executor_is_dropped_and_its_waiter_told() {
             pending::<()>().await;
         };
         let spawned = running.service.spawn_on(SHARD, start).unwrap();
-        assert_eq!(answer(spawned), Err(WaitError::Closed));
+        assert_eq!(reply_of(spawned), Err(ReplyError::Closed));
         wait_until("the future is dropped", || count(&dropped) == 1);
         assert_eq!(running.end(ShutdownPolicy::Return).dead, [SHARD]);
     }
 }
 
 #[test]
-fn shutdown_lets_a_future_see_that_its_sleep_has_ended() {
+fn future_at_shutdown_sees_that_its_sleep_has_ended() {
     for (host, policy) in cases() {
         let running = start::<u8>(host, 1);
         let start = |timers: Timers<u8>| async move {
@@ -252,9 +252,9 @@ fn shutdown_lets_a_future_see_that_its_sleep_has_ended() {
             (slept.is_err(), timers.schedule(FAR, 1).is_err())
         };
         let spawned = running.service.spawn_on(SHARD, start).unwrap();
-        wait_until("it sleeps", || running.service.stats().shards[0].counts.pending == 1);
+        wait_until("the future sleeps", || running.service.stats().shards[0].counts.pending == 1);
         let report = running.end(policy);
-        assert_eq!(answer(spawned), Ok((true, true)), "{host:?}, {policy:?}");
+        assert_eq!(reply_of(spawned), Ok((true, true)), "{host:?}, {policy:?}");
         check_law(&report.shards[0].counts);
     }
 }

@@ -1,5 +1,5 @@
-//! The places where a shard can run, and a shard in a loop of the test's own, with a clock that the
-//! test moves.
+//! Helpers of the tests: the hosts on which a shard can run, and a lab that drives shards itself
+//! with a manual clock.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,16 +12,19 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
+use corewheel::attach::{Attachment, ShardLoop, Turn};
+use corewheel::clock::ManualClock;
+use corewheel::shutdown::{ShardReport, ShutdownReport};
+use corewheel::stats::ShardCounts;
 use corewheel::{
-    Attachment, Client, Fired, Handler, LoopSleep, ManualClock, Runtime, ShardCounts, ShardId,
-    ShardLoop, ShardReport, ShutdownPolicy, ShutdownReport, StartError, Tick, TimerService,
-    TimerServiceBuilder, Timers, Turn,
+    Client, Fired, Handler, Runtime, ShardId, ShutdownPolicy, StartError, TimerHandle,
+    TimerService, TimerServiceBuilder, Timers,
 };
 
-/// How long a test waits for what must come. Far longer than it takes, so that a busy machine fails
-/// no test.
+/// How long a test waits for an expected event before it fails. Far longer than the event takes, so
+/// that no test fails because the machine is busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// Farther away than any test runs.
+/// A delay that is longer than any test runs.
 pub(crate) const FAR: Duration = Duration::from_hours(1);
 pub(crate) const SHARD: ShardId = ShardId::new(0);
 pub(crate) const OTHER: ShardId = ShardId::new(1);
@@ -30,19 +33,19 @@ pub(crate) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Where the shards of a service run.
+/// The host of a service's shards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Host {
-    /// On threads of the service's own.
+    /// The service's own threads.
     Own(Runtime),
-    /// In executors or loops that the test runs.
+    /// An executor or a loop that the test runs.
     GlommioAttached,
     TokioAttached,
     LoopAttached,
 }
 
 impl Host {
-    /// All that work on this machine.
+    /// All hosts that work on this machine.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let all = [
             Self::Own(Runtime::Glommio),
@@ -56,18 +59,18 @@ impl Host {
         all.into_iter().filter(move |host| glommio_works() || !needs_ring(*host))
     }
 
-    /// Those that can spawn futures.
+    /// The hosts that can spawn futures.
     pub(crate) fn executors() -> impl Iterator<Item = Self> {
         Self::all().filter(|host| !matches!(host, Self::Own(Runtime::Thread) | Self::LoopAttached))
     }
 
-    /// Those whose threads the service starts itself.
+    /// The hosts whose threads the service starts itself.
     pub(crate) fn own() -> impl Iterator<Item = Self> {
         Self::all().filter(|host| matches!(host, Self::Own(_)))
     }
 }
 
-/// Whether `io_uring` can be used here. Where it cannot, the service says why.
+/// Whether `io_uring` works on this machine.
 pub(crate) fn glommio_works() -> bool {
     static WORKS: OnceLock<bool> = OnceLock::new();
     *WORKS.get_or_init(|| {
@@ -86,7 +89,7 @@ pub(crate) fn runtimes() -> impl Iterator<Item = Runtime> {
     })
 }
 
-/// A service whose shards run somewhere.
+/// A service with running shards, and the threads of the test that drive them.
 pub(crate) struct Running<T: Send + 'static> {
     pub(crate) service: Arc<TimerService<T>>,
     pub(crate) stops: Vec<oneshot::Sender<()>>,
@@ -131,14 +134,14 @@ impl<T: Send + 'static> Running<T> {
         self.service.client()
     }
 
-    /// Shuts the service down and ends what it ran in.
+    /// Shuts the service down and ends the threads of the test that drove its shards.
     pub(crate) fn end(self, policy: ShutdownPolicy) -> ShutdownReport<T> {
         let report = self.service.shutdown(policy).unwrap();
         self.stop();
         report
     }
 
-    /// Ends what a service that is shut down ran in.
+    /// Ends the threads of the test that drove the shards. The service is shut down.
     pub(crate) fn stop(self) {
         for stop in self.stops {
             let _ = stop.send(());
@@ -189,13 +192,11 @@ fn run_loop<T: Send + 'static>(
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     loop {
         let turn = shard.turn();
-        if turn == Turn::Closed {
-            return;
-        }
         match shard.prepare_to_sleep(turn, &waker) {
-            LoopSleep::No => {}
-            LoopSleep::Until(at) => thread::park_timeout(at.saturating_duration_since(now())),
-            LoopSleep::UntilWoken => thread::park(),
+            Turn::More => {}
+            Turn::Next(at) => thread::park_timeout(at.saturating_duration_since(now())),
+            Turn::Idle => thread::park(),
+            Turn::Closed => return,
         }
     }
 }
@@ -212,7 +213,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits for a future on this thread.
+/// Blocks this thread until a future is ready.
 pub(crate) fn block_on<F: IntoFuture>(future: F) -> F::Output {
     let mut future = pin!(future.into_future());
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -221,12 +222,12 @@ pub(crate) fn block_on<F: IntoFuture>(future: F) -> F::Output {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return output;
         }
-        assert!(now() < give_up, "a future is not done");
+        assert!(now() < give_up, "a future is not ready in time");
         thread::park_timeout(ms(100));
     }
 }
 
-/// What a future that is done answers; `None` if it is not.
+/// Polls a future once. `None` if it is pending.
 pub(crate) fn look<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     match std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Some(output),
@@ -234,17 +235,17 @@ pub(crate) fn look<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds. `what` names it.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let give_up = now() + PATIENCE;
     while !is_so() {
-        assert!(now() < give_up, "in vain: {what}");
+        assert!(now() < give_up, "waited in vain until {what}");
         thread::sleep(ms(1));
     }
 }
 
-/// Counts how often it is woken.
+/// A waker that counts how often it is woken.
 #[derive(Default)]
 pub(crate) struct Alarm(AtomicUsize);
 
@@ -267,7 +268,7 @@ impl Wake for Alarm {
 
 type BoxedHandler<T> = Box<dyn FnMut(Fired<T>, &Timers<T>)>;
 
-/// Shards that take their turns when the test says so, on a clock that it moves; a tick is a
+/// A service whose shards the test drives turn by turn, with a manual clock. A tick is a
 /// millisecond.
 pub(crate) struct Lab<T: Send + 'static> {
     pub(crate) clock: ManualClock,
@@ -277,7 +278,7 @@ pub(crate) struct Lab<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> Lab<T> {
-    /// With a handler that notes what fires, and at which tick.
+    /// A lab whose handler notes each payload that fires, and the tick.
     pub(crate) fn new(builder: TimerServiceBuilder) -> Self {
         let fired = Rc::new(RefCell::new(Vec::new()));
         let noted = Rc::clone(&fired);
@@ -285,9 +286,9 @@ impl<T: Send + 'static> Lab<T> {
             let fired = Rc::clone(&noted);
             move |one: Fired<T>, timers: &Timers<T>| {
                 assert!(one.deadline <= timers.now(), "a timer is early");
-                let at = timers.now() - one.deadline;
-                assert_eq!(at, one.lateness, "the lateness is what the clock says");
-                fired.borrow_mut().push((one.task, ticks_of(timers)));
+                let late = timers.now() - one.deadline;
+                assert_eq!(late, one.lateness, "the lateness is the time since the deadline");
+                fired.borrow_mut().push((one.payload, ticks_of(timers)));
             }
         });
         lab.fired = fired;
@@ -303,7 +304,7 @@ impl<T: Send + 'static> Lab<T> {
     {
         let clock = ManualClock::new();
         EPOCH.set(Some(clock.now()));
-        let service: TimerService<T> = builder.clock(clock.clock()).start_attached().unwrap();
+        let service: TimerService<T> = builder.clock(&clock).start_attached().unwrap();
         let drive = |shard| {
             let handler: BoxedHandler<T> = Box::new(make_handler(shard));
             service.attach(shard).unwrap().into_loop(handler).unwrap()
@@ -320,22 +321,22 @@ impl<T: Send + 'static> Lab<T> {
         self.shards[0].timers()
     }
 
-    /// One turn of the first shard.
+    /// Takes one turn of the first shard.
     pub(crate) fn turn(&mut self) -> Turn {
         self.shards[0].turn()
     }
 
-    /// Turns of all shards until none has more to do.
+    /// Takes turns of all shards until no shard has more to do.
     pub(crate) fn settle(&mut self) {
         for _ in 0..100_000 {
             if self.shards.iter_mut().all(|shard| shard.turn() != Turn::More) {
                 return;
             }
         }
-        panic!("the shards never come to rest");
+        panic!("the shards always have more to do");
     }
 
-    /// Turns of all shards until they are closed.
+    /// Takes turns of all shards until they are closed.
     pub(crate) fn settle_closed(&mut self) {
         for shard in &mut self.shards {
             while shard.turn() != Turn::Closed {}
@@ -347,7 +348,7 @@ impl<T: Send + 'static> Lab<T> {
         self.settle();
     }
 
-    /// What has fired since the last look, with the tick at which it did.
+    /// Takes the payloads that have fired since the last call, with their ticks.
     pub(crate) fn fired(&self) -> Vec<(T, u64)> {
         self.fired.take()
     }
@@ -360,7 +361,7 @@ impl<T: Send + 'static> Lab<T> {
         self.service.stats().shards[usize::from(shard.number())].counts
     }
 
-    /// Ends the first shard alone.
+    /// Shuts the first shard down alone.
     pub(crate) fn end(&mut self, policy: ShutdownPolicy) -> ShardReport<T> {
         self.shards.remove(0).shutdown(policy)
     }
@@ -377,26 +378,26 @@ pub(crate) fn ticks_of<T: Send + 'static>(timers: &Timers<T>) -> u64 {
     (timers.now() - epoch).as_millis() as u64
 }
 
-/// Nanoseconds that the lab's clock has counted.
+/// The present time of the lab in nanoseconds.
 pub(crate) fn nanos_of<T: Send + 'static>(timers: &Timers<T>) -> u64 {
     let epoch = EPOCH.get().expect("a lab is made first");
     (timers.now() - epoch).as_nanos() as u64
 }
 
-/// The law, for one reading of one shard.
+/// Checks the law for the counts of a shard: the pending timers are those scheduled and not ended.
 #[track_caller]
 pub(crate) fn check_law(counts: &ShardCounts) {
     let scheduled = counts.scheduled_local + counts.scheduled_remote;
-    let ended = counts.fired + counts.cancelled + counts.returned;
+    let ended = counts.fired + counts.cancelled + counts.returned + counts.dropped;
     assert_eq!(Some(counts.pending), scheduled.checked_sub(ended), "{counts:?}");
 }
 
 pub(crate) fn builder(shards: usize) -> TimerServiceBuilder {
-    // As many services as tests run at once share what cpus there are.
+    // Tests run at the same time, and their services share the cpus.
     TimerService::builder().shards(shards).capacity(1 << 16)
 }
 
-/// A task that says when it is dropped.
+/// A payload that counts its drops.
 #[derive(Clone)]
 pub(crate) struct Guard(Arc<AtomicUsize>);
 
@@ -419,7 +420,20 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// The tick of a turn's answer.
+/// The result of a turn whose next turn is due at a tick.
 pub(crate) fn next(ticks: u64) -> Turn {
-    Turn::Next(Tick::new(ticks))
+    let epoch = EPOCH.get().expect("a lab is made first");
+    Turn::Next(epoch + ms(ticks))
+}
+
+/// The shard, the slot and the generation that a handle names, in whichever service.
+pub(crate) fn key_of(timer: TimerHandle) -> String {
+    format!("{timer:?}")
+}
+
+/// The shard and the slot that a handle names.
+pub(crate) fn slot_of(timer: TimerHandle) -> String {
+    let key = key_of(timer);
+    let (slot, _generation) = key.split_once('v').expect("a key ends with its generation");
+    slot.to_owned()
 }

@@ -1,5 +1,5 @@
-//! The ordered map of the standard library, keyed by deadline and order of arrival: what one writes
-//! first, and what glommio's own timers are built on.
+//! The ordered map of the standard library, keyed by deadline and order of arrival: the simplest
+//! implementation, and the one under glommio's own timers.
 
 use std::collections::BTreeMap;
 

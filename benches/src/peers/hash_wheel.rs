@@ -1,8 +1,8 @@
 //! `hierarchical_hash_wheel_timer`: four levels of 256 slots and an overflow list, with reference
 //! counts for timers and a hash map from their ids.
 //!
-//! The handle holds a reference, as a caller has to who wants back what a timer carried: the
-//! crate's cancel does not return it.
+//! The handle holds a reference, as a caller must to get the payload back: the crate's cancel does
+//! not return it.
 
 use std::fmt;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use hierarchical_hash_wheel_timer::wheels::cancellable::{
 
 use crate::{Payload, Timers};
 
-/// A timer, with the number that the wheel knows it by.
+/// A timer, with the number that is its id in the wheel.
 #[derive(Debug)]
 pub struct Entry {
     id: u64,

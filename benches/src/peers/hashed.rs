@@ -1,7 +1,7 @@
 //! A shard of corewheel with the hashed wheel, as wide as the delays of most workloads here.
 //!
-//! 65,536 slots, as one would give Netty's wheel for such delays; with its default of 512 every
-//! timer is walked past a hundred times before it fires.
+//! 65,536 slots, as a user of Netty's wheel would choose for such delays; with its default of 512
+//! the wheel passes every timer a hundred times before the timer fires.
 
 use corewheel_shard::{Shard, ShardConfig, Tick, TimerKey, WheelKind};
 
@@ -31,7 +31,7 @@ impl Timers for Hashed {
     }
 
     fn cancel(&mut self, key: TimerKey) -> Payload {
-        self.0.cancel(key).task().expect("it is pending")
+        self.0.cancel(key).payload().expect("it is pending")
     }
 
     fn reset(&mut self, key: TimerKey, deadline: u64) -> TimerKey {

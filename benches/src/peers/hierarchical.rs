@@ -22,7 +22,7 @@ impl Timers for Hierarchical {
     }
 
     fn cancel(&mut self, key: TimerKey) -> Payload {
-        self.0.cancel(key).task().expect("it is pending")
+        self.0.cancel(key).payload().expect("it is pending")
     }
 
     fn reset(&mut self, key: TimerKey, deadline: u64) -> TimerKey {
@@ -52,6 +52,6 @@ pub(super) fn shard(config: ShardConfig) -> Shard<Payload> {
 pub(super) fn advance(shard: &mut Shard<Payload>, now: u64, mut fired: impl FnMut(Payload)) {
     shard.advance(Tick::new(now), Budget::UNLIMITED);
     while let Some(expired) = shard.pop_expired() {
-        fired(expired.task);
+        fired(expired.payload);
     }
 }

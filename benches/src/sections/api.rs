@@ -1,9 +1,9 @@
-//! What a server's code pays on a core: the public methods beside the bare wheel, and beside the
-//! timers that glommio and tokio bring along.
+//! The cost of the public methods on a core, beside the bare wheel and beside the timers of glommio
+//! and tokio.
 //!
-//! Every contender holds as many timers as the row says, an hour away or so. One operation is to
-//! end one of them and to begin another, or to move one. The futures among them are polled once,
-//! without which they would not be timers yet.
+//! Every contender holds as many timers as the row says, due in about an hour. An operation cancels
+//! a timer and schedules another, or resets a timer. Futures are polled once, since a future that
+//! was never polled is no timer yet.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -13,7 +13,8 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use corewheel::{Fired, ShardLoop, TimerHandle, TimerService, Timers};
+use corewheel::attach::ShardLoop;
+use corewheel::{Fired, TimerHandle, TimerService, Timers};
 use corewheel_shard::{Shard, ShardConfig, Tick, TimerKey};
 use glommio::timer::Timer;
 use glommio::{LocalExecutor, LocalExecutorBuilder};
@@ -26,15 +27,15 @@ use crate::figure::{Entrant, Figure};
 
 const OPERATIONS: usize = 1 << 17;
 const SEED: u64 = 0x0C0D_E5EE_D000_0007;
-/// How often a loop that knows the time looks at the clock.
+/// How many operations a loop that knows the time executes for each reading of the clock.
 const LOOK_EVERY: usize = 64;
 
-/// End one and begin another.
+/// Cancel a timer and schedule another.
 pub const CHURN: &str = "API cancel + schedule";
-/// Move one.
+/// Reset a timer.
 pub const MOVE: &str = "API move";
 
-/// Which timer, and how much later than in an hour.
+/// The index of a timer, and its new delay.
 type Step = (usize, Duration);
 
 fn steps(count: usize) -> Vec<Step> {
@@ -50,7 +51,7 @@ fn time<S>(steps: &[S], run: impl FnOnce(&[S])) -> f64 {
     start.elapsed().as_nanos() as f64 / steps.len() as f64
 }
 
-/// A shard in a loop that nobody turns meanwhile: nothing is due.
+/// A shard in a loop that takes no turn meanwhile: no timer is due.
 struct Ours {
     timers: Timers<Payload>,
     handles: Vec<TimerHandle>,
@@ -60,6 +61,11 @@ struct Ours {
 
 impl Ours {
     fn new(count: usize) -> Self {
+        Self::with(count, count)
+    }
+
+    /// A shard with room for `count` timers, and with as many pending timers.
+    fn with(count: usize, pending: usize) -> Self {
         let builder = TimerService::builder().shards(1).capacity(count as u32 + 1_024);
         let service: TimerService<Payload> = builder.start_attached().expect("it starts");
         let shard = service.shards().next().expect("it has one");
@@ -72,7 +78,7 @@ impl Ours {
             let delay = HOUR + Duration::from_millis(rng.u64(1..60_000));
             timers.schedule(delay, Payload::MIN).expect("there is room")
         };
-        let handles = (0..count).map(&mut schedule).collect();
+        let handles = (0..pending).map(&mut schedule).collect();
         Self { timers, handles, _home: Box::new((service, home)) }
     }
 }
@@ -92,6 +98,27 @@ fn bare(count: usize) -> (Shard<Payload>, Vec<TimerKey>) {
 /// The same steps for the wheel itself, which counts in ticks.
 fn in_ticks(steps: &[Step]) -> Vec<(usize, u64)> {
     steps.iter().map(|(picked, delay)| (*picked, delay.as_millis() as u64)).collect()
+}
+
+/// Boxed futures, as those of tokio and glommio are.
+struct OurSleeps {
+    ours: Ours,
+    sleeps: Vec<Pin<Box<corewheel::Sleep>>>,
+}
+
+impl OurSleeps {
+    fn new(count: usize) -> Self {
+        let ours = Ours::with(count, 0);
+        let begin = |_| Self::begin(&ours.timers, HOUR);
+        let sleeps = (0..count).map(begin).collect();
+        Self { ours, sleeps }
+    }
+
+    fn begin(timers: &Timers<Payload>, delay: Duration) -> Pin<Box<corewheel::Sleep>> {
+        let mut sleep = Box::pin(timers.sleep(delay));
+        poll(sleep.as_mut());
+        sleep
+    }
 }
 
 fn poll<F: Future>(future: Pin<&mut F>) {
@@ -146,7 +173,7 @@ impl Glommio {
         timer
     }
 
-    /// In the executor, where its timers are known.
+    /// Runs `act` in the executor to which the timers belong.
     fn within(&self, run: impl FnOnce(&mut Vec<Timer>) -> f64 + 'static) -> f64 {
         let timers = Rc::clone(&self.timers);
         self.executor.run(async move { run(&mut timers.borrow_mut()) })
@@ -155,7 +182,7 @@ impl Glommio {
 
 impl Drop for Glommio {
     fn drop(&mut self) {
-        // Its timers ask for the executor when they are dropped.
+        // The drop of a glommio timer needs its executor.
         self.within(|timers| {
             timers.clear();
             0.0
@@ -163,7 +190,7 @@ impl Drop for Glommio {
     }
 }
 
-/// Those who end a timer and begin another.
+/// The entrants that cancel a timer and schedule another.
 pub fn churn(count: usize, glommio: bool) -> Vec<Entrant> {
     let figure = |contender| Figure::new(CHURN, count, contender, "ns");
     let steps = Rc::new(steps(count));
@@ -175,7 +202,7 @@ pub fn churn(count: usize, glommio: bool) -> Vec<Entrant> {
         let Ours { timers, handles, .. } = &mut ours;
         time(&these, |steps| {
             for (picked, delay) in steps {
-                black_box(timers.cancel(handles[*picked]).task().expect("it is pending"));
+                black_box(timers.cancel(handles[*picked]).payload().expect("it is pending"));
                 handles[*picked] = timers.schedule(*delay, Payload::MIN).expect("there is room");
             }
         })
@@ -189,8 +216,8 @@ pub fn churn(count: usize, glommio: bool) -> Vec<Entrant> {
                 let now = Instant::now();
                 for (picked, delay) in steps {
                     let ended = timers.cancel_at(handles[*picked], now);
-                    black_box(ended.task().expect("it is pending"));
-                    let begun = timers.schedule_at(now + *delay, Payload::MIN);
+                    black_box(ended.payload().expect("it is pending"));
+                    let begun = timers.schedule(now + *delay, Payload::MIN);
                     handles[*picked] = begun.expect("there is room");
                 }
             }
@@ -201,9 +228,20 @@ pub fn churn(count: usize, glommio: bool) -> Vec<Entrant> {
     entrants.push(Entrant::new(figure("the bare wheel"), move || {
         time(&these, |steps| {
             for (picked, ticks) in steps {
-                black_box(shard.cancel(keys[*picked]).task().expect("it is pending"));
+                black_box(shard.cancel(keys[*picked]).payload().expect("it is pending"));
                 let key = shard.schedule(Tick::new(*ticks), Payload::MIN);
                 keys[*picked] = key.expect("there is room");
+            }
+        })
+    }));
+    let OurSleeps { ours, mut sleeps } = OurSleeps::new(count);
+    let these = Rc::clone(&steps);
+    entrants.push(Entrant::new(figure("corewheel's Sleep"), move || {
+        // The shard lives as long as its sleeps.
+        let ours = &ours;
+        time(&these, |steps| {
+            for (picked, delay) in steps {
+                sleeps[*picked] = OurSleeps::begin(&ours.timers, *delay);
             }
         })
     }));
@@ -234,18 +272,18 @@ pub fn churn(count: usize, glommio: bool) -> Vec<Entrant> {
     entrants
 }
 
-/// Those who move a timer.
+/// The entrants that reset a timer.
 pub fn moves(count: usize, glommio: bool) -> Vec<Entrant> {
     let figure = |contender| Figure::new(MOVE, count, contender, "ns");
     let mut steps = steps(count);
-    // Each move is to a later time, as that of an idle timer is.
+    // Each reset is to a later time, as it is for idle timers.
     for (n, (_, delay)) in (0..).zip(&mut steps) {
         *delay = HOUR + Duration::from_mins(1) + Duration::from_micros(10) * n;
     }
     let steps = Rc::new(steps);
     let mut entrants = Vec::new();
 
-    // And so is each round.
+    // Each round resets to a later time than the round before.
     let later = |round: &mut u32| {
         *round += 1;
         Duration::from_mins(2) * *round
@@ -266,10 +304,10 @@ pub fn moves(count: usize, glommio: bool) -> Vec<Entrant> {
         let later = later(&mut round);
         time(&these, |steps| {
             for steps in steps.chunks(LOOK_EVERY) {
-                // As a server does that has read from all of these at once.
-                let idle = ours.timers.deadline_in(HOUR + later);
+                // A server computes a deadline once for many connections that it has read from.
+                let idle = ours.timers.deadline(HOUR + later);
                 for (picked, _) in steps {
-                    let _ = black_box(ours.timers.reset_to(ours.handles[*picked], idle));
+                    let _ = black_box(ours.timers.reset(ours.handles[*picked], idle));
                 }
             }
         })
@@ -281,6 +319,18 @@ pub fn moves(count: usize, glommio: bool) -> Vec<Entrant> {
         time(&these, |steps| {
             for (picked, ticks) in steps {
                 let _ = black_box(shard.reset(keys[*picked], Tick::new(*ticks + later)));
+            }
+        })
+    }));
+    let OurSleeps { ours: home, mut sleeps } = OurSleeps::new(count);
+    let (these, mut round) = (Rc::clone(&steps), 0);
+    entrants.push(Entrant::new(figure("corewheel's Sleep"), move || {
+        let later = later(&mut round);
+        // The shard lives as long as its sleeps.
+        let _home = &home;
+        time(&these, |steps| {
+            for (picked, delay) in steps {
+                sleeps[*picked].reset(*delay + later);
             }
         })
     }));

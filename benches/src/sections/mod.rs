@@ -1,4 +1,4 @@
-//! The parts of the comparison, beside the rows of the wheel itself.
+//! The rows of the comparison other than those of the wheel itself.
 
 pub mod api;
 pub mod remote;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use corewheel::{Runtime, ShutdownPolicy, TimerService};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Farther away than any measurement takes.
+/// A delay that is longer than any measurement.
 const HOUR: Duration = Duration::from_hours(1);
 
 /// Whether glommio can run here: `io_uring` may be forbidden.
@@ -21,7 +21,7 @@ pub fn glommio_works() -> bool {
     service.is_ok_and(|service| service.shutdown(ShutdownPolicy::Drop).is_ok())
 }
 
-/// What this thread has had of a processor.
+/// The processor time that this thread has used.
 fn processor_time() -> Duration {
     let spent = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(spent).expect("a time that was spent")

@@ -1,7 +1,7 @@
-//! What it costs to reach a shard from another core.
+//! The cost of a request to a shard on another core.
 //!
 //! One client and one shard, each on its own core where there are two. In all rows but the last the
-//! shard watches its lanes instead of sleeping, so that what is measured is the lane and the wheel
+//! shard polls its lanes instead of sleeping, so that the figures contain the lane and the wheel
 //! and not the operating system.
 
 use std::hint;
@@ -12,7 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
-use corewheel::{Client, Fired, Placement, Runtime, ShardId, TimerHandle, TimerService, Timers};
+use corewheel::settings::Placement;
+use corewheel::{Client, Fired, Runtime, ShardId, TimerHandle, TimerService, Timers};
 
 use super::HOUR;
 use crate::Payload;
@@ -25,13 +26,13 @@ const WAKES: usize = 200;
 
 /// A schedule and its cancel, from another core.
 pub const PAIR: &str = "remote schedule + cancel";
-/// The same by several clients onto as many shards.
+/// Schedules and cancels by several clients, each to a shard of its own.
 pub const CROSS: &str = "cross-core schedule + cancel, all pairs together";
-/// The same by several clients onto one shard.
+/// Schedules and cancels by several clients to one shard.
 pub const CLIENTS: &str = "remote schedule + cancel, all clients of a shard together";
 /// A schedule that is refused.
 pub const REFUSAL: &str = "a full lane's refusal";
-/// From a schedule for now onto a shard that is parked, until it is delivered.
+/// The time from a schedule without delay to a parked shard until the delivery.
 pub const WAKE: &str = "a parked shard woken, until delivered";
 
 struct Remote {
@@ -40,7 +41,7 @@ struct Remote {
 }
 
 impl Remote {
-    /// A shard that watches its lanes and holds this many timers.
+    /// A shard that polls its lanes and holds this many timers.
     fn new(home: CoreId, pending: usize) -> Self {
         let service = TimerService::builder()
             .shards(1)
@@ -53,10 +54,10 @@ impl Remote {
                 |_: Fired<Payload>, _: &Timers<Payload>| unreachable!("nothing is due")
             })
             .expect("the service starts");
-        let mut client = service.client();
+        let client = service.client();
         let mut left = pending;
         while left > 0 {
-            let mut batch = client.batch(SHARD);
+            let mut batch = client.shard(SHARD).batch();
             while left > 0 && batch.schedule(HOUR * 2, Payload::MIN).is_ok() {
                 left -= 1;
             }
@@ -70,7 +71,7 @@ impl Remote {
         self.service.stats().shards[0].counts.cancelled
     }
 
-    /// Nanoseconds for each pair, until the shard is done with the last.
+    /// Nanoseconds for each pair, until the shard has applied the last.
     fn time(&mut self, run: impl FnOnce(&mut Self)) -> f64 {
         let done = self.cancelled();
         let start = Instant::now();
@@ -84,7 +85,7 @@ impl Remote {
     fn one_at_a_time(&mut self) {
         for _ in 0..PAIRS {
             let timer = loop {
-                match self.client.schedule_on(SHARD, HOUR, Payload::MIN) {
+                match self.client.shard(SHARD).schedule(HOUR, Payload::MIN) {
                     Ok(timer) => break timer,
                     Err(_) => hint::spin_loop(),
                 }
@@ -96,7 +97,11 @@ impl Remote {
     fn boxed(&mut self) {
         for _ in 0..PAIRS {
             let timer = loop {
-                match self.client.schedule_fn_on(SHARD, HOUR, |_| unreachable!("it is cancelled")) {
+                match self
+                    .client
+                    .shard(SHARD)
+                    .schedule_fn(HOUR, |_| unreachable!("it is cancelled"))
+                {
                     Ok(timer) => break timer,
                     Err(_) => hint::spin_loop(),
                 }
@@ -107,11 +112,11 @@ impl Remote {
 }
 
 /// Pairs of schedules and cancels, 64 of each at a time.
-fn batched(mut client: Client<Payload>, pairs: u64) {
+fn batched(client: Client<Payload>, pairs: u64) {
     let mut timers: Vec<TimerHandle> = Vec::with_capacity(CHUNK);
     let mut sent = 0;
     while sent < pairs {
-        let mut batch = client.batch(SHARD);
+        let mut batch = client.shard(SHARD).batch();
         while timers.len() < CHUNK && sent < pairs {
             let Ok(timer) = batch.schedule(HOUR, Payload::MIN) else { break };
             timers.push(timer);
@@ -128,7 +133,7 @@ fn batched(mut client: Client<Payload>, pairs: u64) {
 pub fn pairs(here: CoreId, home: CoreId, pending: usize) -> Vec<Entrant> {
     core_affinity::set_for_current(here);
     let entrant = |contender, run: fn(&mut Remote)| {
-        // A new one for each round: two shards that watch their lanes would be in each other's way.
+        // A new shard for each round: two shards that poll their lanes would compete for a core.
         let figure = Figure::new(PAIR, pending, contender, "ns");
         Entrant::new(figure, move || Remote::new(home, pending).time(run))
     };
@@ -139,7 +144,8 @@ pub fn pairs(here: CoreId, home: CoreId, pending: usize) -> Vec<Entrant> {
     ]
 }
 
-/// Million pairs a second by one client and shard, two of each and so on, each on its own core.
+/// Million pairs a second by one client and one shard, by two of each and so on, each on its own
+/// core.
 pub fn cross(cores: &[CoreId]) -> Vec<Entrant> {
     let most = (cores.len() / 2).max(1);
     let mut counts: Vec<_> = (0..usize::BITS).map(|n| 1 << n).take_while(|n| *n < most).collect();
@@ -162,8 +168,8 @@ pub fn cross(cores: &[CoreId]) -> Vec<Entrant> {
     counts.into_iter().map(entrant).collect()
 }
 
-/// Million pairs a second by one client of a shard, two and four. The clients share the first core
-/// if there are not more.
+/// Million pairs a second by one, two and four clients of a shard. The clients share the first core
+/// if the machine has no other.
 pub fn clients(cores: &[CoreId]) -> Vec<Entrant> {
     let home = cores[1 % cores.len()];
     let free: Vec<_> = cores.iter().copied().filter(|core| core.id != home.id).collect();
@@ -194,7 +200,7 @@ pub fn clients(cores: &[CoreId]) -> Vec<Entrant> {
     [1, 2, 4].into_iter().map(entrant).collect()
 }
 
-/// What the refusal of a schedule costs its caller: the shard takes nothing in meanwhile.
+/// The cost of a refused schedule for its caller. The shard receives nothing meanwhile.
 pub fn refusal() -> Vec<Entrant> {
     let service: TimerService<Payload> =
         TimerService::builder().shards(1).start_attached().expect("it starts");
@@ -202,22 +208,25 @@ pub fn refusal() -> Vec<Entrant> {
     let handler = |_: Fired<Payload>, _: &Timers<Payload>| unreachable!("nothing is due");
     let home = attachment.into_loop(handler).expect("there is memory");
     let client = service.client();
-    while client.schedule_on(SHARD, HOUR, Payload::MIN).is_ok() {}
+    while client.shard(SHARD).schedule(HOUR, Payload::MIN).is_ok() {}
     vec![Entrant::new(Figure::new(REFUSAL, 1, "corewheel", "ns"), move || {
         let _home = (&service, &home);
         let start = Instant::now();
         for _ in 0..PAIRS {
-            assert!(client.schedule_on(SHARD, HOUR, Payload::MIN).is_err(), "nothing was taken in");
+            assert!(
+                client.shard(SHARD).schedule(HOUR, Payload::MIN).is_err(),
+                "the shard has received requests"
+            );
         }
         start.elapsed().as_nanos() as f64 / PAIRS as f64
     })]
 }
 
-/// The middle of the times between two moments of each of many tries, in nanoseconds.
+/// The median time between two moments of a try, over many tries, in nanoseconds.
 fn middle(mut once: impl FnMut() -> Duration) -> f64 {
     let mut nanos: Vec<_> = (0..WAKES)
         .map(|_| {
-            // Long enough to park.
+            // The shard parks in this time.
             thread::sleep(Duration::from_millis(1));
             once().as_nanos() as f64
         })
@@ -227,14 +236,15 @@ fn middle(mut once: impl FnMut() -> Duration) -> f64 {
 }
 
 fn wait_for(seen: &AtomicU64, value: u64) {
-    // Relaxed: nothing else is passed on.
+    // Relaxed: the store publishes no other data.
     while seen.load(Ordering::Relaxed) != value {
         hint::spin_loop();
     }
 }
 
-/// From a schedule for now onto a parked glommio shard until it is delivered, beside a bare wake of
-/// a parked glommio executor until its task runs. None where glommio cannot run.
+/// The time from a schedule without delay to a parked glommio shard until the delivery, beside the
+/// time from a bare wake of a parked glommio executor until its task runs. Empty where glommio
+/// cannot run.
 pub fn wake(here: CoreId, home: CoreId) -> Vec<Entrant> {
     let seen = Arc::new(AtomicU64::new(0));
     let mut number = 0;
@@ -246,7 +256,7 @@ pub fn wake(here: CoreId, home: CoreId) -> Vec<Entrant> {
         .start_with(move |_| {
             let seen = Arc::clone(&deliver);
             move |one: Fired<Payload>, _: &Timers<Payload>| {
-                seen.store(one.task.get(), Ordering::Relaxed);
+                seen.store(one.payload.get(), Ordering::Relaxed);
             }
         })
         .expect("glommio can run here");
@@ -257,7 +267,7 @@ pub fn wake(here: CoreId, home: CoreId) -> Vec<Entrant> {
             number += 1;
             let start = Instant::now();
             let task = Payload::new(number).expect("it is not zero");
-            client.schedule_on(SHARD, Duration::ZERO, task).expect("it is open");
+            client.shard(SHARD).schedule(Duration::ZERO, task).expect("it is open");
             wait_for(&seen, number);
             start.elapsed()
         })
@@ -271,7 +281,7 @@ pub fn wake(here: CoreId, home: CoreId) -> Vec<Entrant> {
     let executor = glommio::LocalExecutorBuilder::new(placement).spawn(move || async move {
         let mut last = 0;
         std::future::poll_fn(move |context| {
-            *theirs.lock().expect("nobody panics") = Some(context.waker().clone());
+            *theirs.lock().expect("no thread panics") = Some(context.waker().clone());
             let now = asked.load(Ordering::SeqCst);
             if now != last {
                 last = now;
@@ -282,7 +292,7 @@ pub fn wake(here: CoreId, home: CoreId) -> Vec<Entrant> {
         .await;
     });
     let mut executor = Some(executor.expect("glommio can run here"));
-    // Not before: threads start where the one that starts them may run.
+    // Pinned only now: a new thread inherits the cores of the thread that starts it.
     core_affinity::set_for_current(here);
     let mut number = 0;
     let bare = Entrant::new(Figure::new(WAKE, 1, "a bare glommio wake", "ns"), move || {
@@ -291,7 +301,7 @@ pub fn wake(here: CoreId, home: CoreId) -> Vec<Entrant> {
             number += 1;
             let start = Instant::now();
             wanted.store(number, Ordering::SeqCst);
-            let waker = waker.lock().expect("nobody panics").take();
+            let waker = waker.lock().expect("no thread panics").take();
             waker.expect("it waits").wake();
             wait_for(&seen, number);
             start.elapsed()

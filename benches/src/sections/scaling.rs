@@ -1,7 +1,7 @@
-//! What more cores add: the same work on one shard, two, and so on up to the machine's cores.
+//! Scaling with cores: the same work on one shard, two, and so on up to the machine's cores.
 //!
-//! Each shard has a core of its own and nothing in common with the others, so twice the shards
-//! should do twice the work.
+//! Each shard has a core of its own and shares nothing with the others, so twice the shards should
+//! do twice the work.
 
 use std::hint::black_box;
 use std::sync::{Arc, Barrier};
@@ -22,12 +22,12 @@ const SEED: u64 = 0x0C0D_E5EE_D000_0009;
 /// A cancel and a schedule on each shard's own core.
 pub const LOCAL: &str = "local cancel + schedule, all shards together";
 
-/// The cores that this process may use. To be asked before a thread is pinned.
+/// The cores that this process may use. Call it before a thread is pinned.
 pub fn cores() -> Vec<CoreId> {
     core_affinity::get_core_ids().unwrap_or_default()
 }
 
-/// One entrant for one shard, two, four and so on, and one for all cores.
+/// Entrants for one shard, two, four and so on, and for all cores.
 pub fn local(cores: &[CoreId]) -> Vec<Entrant> {
     let mut counts: Vec<_> =
         (0..usize::BITS).map(|n| 1 << n).take_while(|n| *n < cores.len()).collect();
@@ -40,7 +40,7 @@ pub fn local(cores: &[CoreId]) -> Vec<Entrant> {
     counts.into_iter().map(entrant).collect()
 }
 
-/// Million operations a second, by as many shards as there are cores.
+/// Million operations a second of all shards together, each on a core of its own.
 fn run(cores: &[CoreId]) -> f64 {
     let capacity = 2 * PENDING as u32;
     let builder = TimerService::builder().shards(cores.len()).capacity(capacity);
@@ -72,7 +72,7 @@ fn churn(timers: &Timers<Payload>, ready: &Barrier) -> Duration {
     let mut run = || {
         for _ in 0..OPERATIONS {
             let picked = rng.usize(..PENDING);
-            black_box(timers.cancel(handles[picked]).task().expect("it is pending"));
+            black_box(timers.cancel(handles[picked]).payload().expect("it is pending"));
             handles[picked] = begin(&mut rng);
         }
     };

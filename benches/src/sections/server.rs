@@ -1,10 +1,10 @@
-//! What timers cost a server: an echo server with none, with three of ours on every connection,
-//! and with a timeout of its runtime's own around every read.
+//! The cost of timers in an echo server: without timers, with three timers of corewheel on every
+//! connection, and with a timeout of the runtime around every read.
 //!
-//! One core serves, another is the clients. They send 64 bytes on every connection and then wait
-//! for all of them to come back, a bounded number of times. Nearly all of a round trip is the
-//! system's work on sockets, so that the processor time of the serving thread says more than how
-//! many there are in a second.
+//! The server runs on one core and the clients on another. The clients send 64 bytes on every
+//! connection and then wait for all responses, a bounded number of times. Nearly all of a round
+//! trip is the system's work on sockets, so the processor time of the serving thread says more than
+//! the round trips a second.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -28,7 +28,7 @@ const MESSAGES: usize = 100_000;
 const IDLE: Duration = Duration::from_secs(30);
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// What the server runs on.
+/// The runtime of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum On {
     /// A glommio executor.
@@ -37,10 +37,10 @@ pub enum On {
     Tokio,
 }
 
-/// Who watches over its connections.
+/// The timers of its connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum With {
-    /// Nobody.
+    /// No timers.
     Nothing,
     /// A shard in the same executor, with three timers for each connection.
     Corewheel,
@@ -57,7 +57,7 @@ const ENTRANTS: [(On, With, &str); 6] = [
     (On::Tokio, With::OwnTimers, "tokio, its own timeout"),
 ];
 
-/// Both figures of all entrants that can run here, at a number of connections.
+/// Both figures of all entrants that can run here, with a number of connections.
 pub fn measure(cores: &[CoreId], rounds: usize, connections: usize, glommio: bool) -> Vec<Figure> {
     let can_run = |on: On| glommio || on != On::Glommio;
     let mut figures: Vec<_> = ENTRANTS
@@ -129,7 +129,7 @@ fn load(address: SocketAddr, connections: usize) -> Duration {
     start.elapsed()
 }
 
-/// The timers of a connection, as a server without more to help it keeps them.
+/// The timers of a connection, in a server that does not use `ConnTimers`.
 struct Watch {
     timers: Timers<Payload>,
     read_idle: TimerHandle,
@@ -176,7 +176,7 @@ fn deliver(_: Fired<Payload>, _: &Timers<Payload>) {
     unreachable!("no connection is idle for so long");
 }
 
-fn attachment(service: &TimerService<Payload>) -> corewheel::Attachment<Payload> {
+fn attachment(service: &TimerService<Payload>) -> corewheel::attach::Attachment<Payload> {
     let shard = service.shards().next().expect("it has one");
     service.attach(shard).expect("it is free")
 }

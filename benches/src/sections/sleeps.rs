@@ -1,7 +1,7 @@
 //! Many tasks that sleep, on one thread of tokio: by a shard's timers and by tokio's own.
 //!
-//! What is measured is the thread's processor time for each sleep, from the first poll to the
-//! task's next: the clock on the wall would show how long they slept.
+//! The figure is the thread's processor time for each sleep, from the first poll to the task's next
+//! sleep. Wall-clock time would show only the length of the sleeps.
 
 use std::rc::Rc;
 use std::thread;
@@ -25,7 +25,7 @@ fn delays(task: usize) -> impl Iterator<Item = Duration> {
     (0..SLEEPS_EACH).map(move |_| Duration::from_micros(rng.u64(1_000..20_000)))
 }
 
-/// On a thread of its own, since a shard that is attached stays with its thread.
+/// Runs on a thread of its own, since an attached shard stays on its thread.
 fn on_a_thread(run: impl FnOnce() -> f64 + Send) -> f64 {
     thread::scope(|scope| scope.spawn(run).join().expect("it does not panic"))
 }
@@ -82,7 +82,7 @@ fn each(tasks: usize, start: Duration) -> f64 {
     spent.as_nanos() as f64 / (tasks * SLEEPS_EACH) as f64
 }
 
-/// So many tasks, by either timers.
+/// Runs this many tasks, with corewheel's timers or with tokio's.
 pub fn sleeps(tasks: usize) -> Vec<Entrant> {
     let figure = |contender| Figure::new(SLEEPS, tasks, contender, "ns");
     vec![

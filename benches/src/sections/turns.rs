@@ -1,31 +1,34 @@
-//! How long single turns of a shard take.
+//! The time of single turns of a shard.
 //!
-//! The shard is turned by hand under a clock that is moved by hand, tick by tick, so every turn is
-//! timed and nothing but the shard's own work is in it: lanes, wheel, delivery to a handler that
-//! adds one up, publishing.
+//! The benchmark turns the shard itself and advances a manual clock tick by tick, so every turn is
+//! timed and contains only the shard's own work: lanes, wheel, delivery to a handler that counts,
+//! publishing.
 
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use corewheel::{Fired, ManualClock, ShardLoop, TimerService, Timers, Turn, TurnBudget};
+use corewheel::attach::{ShardLoop, Turn};
+use corewheel::clock::ManualClock;
+use corewheel::settings::TurnBudget;
+use corewheel::{Fired, TimerService, Timers};
 
 use crate::Payload;
 
 const SEED: u64 = 0x0C0D_E5EE_D000_0008;
 const TICK: Duration = Duration::from_millis(1);
 
-/// The time of single turns, in microseconds: in their order, or from the shortest.
+/// The times of single turns, in microseconds, in their order or sorted.
 #[derive(Clone, Debug)]
 pub struct Turns {
-    /// What the shard had to do.
+    /// The work of the shard.
     pub scenario: &'static str,
-    /// One for each turn.
+    /// A time for each turn.
     pub micros: Vec<f64>,
 }
 
 impl Turns {
-    /// The time that so many of 100 turns do not take longer than.
+    /// The percentile of the times.
     pub fn percentile(&self, of_100: f64) -> f64 {
         let rank = (self.micros.len() as f64 * of_100 / 100.0).ceil();
         #[expect(clippy::cast_sign_loss, reason = "a rank has no sign")]
@@ -46,18 +49,18 @@ fn bench(capacity: usize, budget: TurnBudget) -> Bench<impl corewheel::Handler<P
     let clock = ManualClock::new();
     let builder = TimerService::builder().shards(1).capacity(capacity as u32);
     let service: TimerService<Payload> =
-        builder.budget(budget).clock(clock.clock()).start_attached().expect("it starts");
+        builder.budget(budget).clock(&clock).start_attached().expect("it starts");
     let fired = Rc::new(Cell::new(0));
     let count = Rc::clone(&fired);
     let handler =
-        move |one: Fired<Payload>, _: &Timers<Payload>| count.set(count.get() + one.task.get());
+        move |one: Fired<Payload>, _: &Timers<Payload>| count.set(count.get() + one.payload.get());
     let shard = service.shards().next().expect("it has one");
     let home = service.attach(shard).expect("it is free").into_loop(handler).expect("memory");
     Bench { clock, home, _service: service, fired, micros: Vec::new() }
 }
 
 impl<H: corewheel::Handler<Payload>> Bench<H> {
-    /// Lets a tick pass, and takes turns until nothing is left to do.
+    /// Advances the clock by a tick, and takes turns until no work is left.
     fn tick(&mut self) {
         self.clock.advance(TICK);
         loop {
@@ -116,7 +119,7 @@ fn all_due(scenario: &'static str, budget: TurnBudget) -> Turns {
     for _ in 0..PENDING {
         timers.schedule(TICK * 20_000, Payload::MIN).expect("there is room");
     }
-    // They come down to the first level in the turns before, which are not timed.
+    // The earlier turns, which are not timed, bring the timers to the first level.
     for _ in 0..19_999 {
         bench.tick();
     }
@@ -128,15 +131,15 @@ fn all_due(scenario: &'static str, budget: TurnBudget) -> Turns {
     bench.finish(scenario)
 }
 
-/// A million idle timers of 30 seconds, 1,000 of which are moved in each tick, so that most are
-/// moved before they are due and what that has put off comes up again and again.
+/// A million idle timers of 30 seconds. Each tick resets 1,000 of them, so most are reset before
+/// they are due, and the wheel files their entries again when the old deadlines come up.
 fn moved() -> Turns {
     const PENDING: usize = 1_000_000;
     const IDLE: Duration = Duration::from_secs(30);
     let mut rng = fastrand::Rng::with_seed(SEED);
     let mut bench = bench(PENDING, TurnBudget::default());
     let timers = bench.home.timers().clone();
-    // Those that fire are not replaced; there are few.
+    // The few timers that fire are not replaced.
     let mut handles = Vec::with_capacity(PENDING);
     for tick in 0..70_000_usize {
         if handles.len() < PENDING {
@@ -152,8 +155,8 @@ fn moved() -> Turns {
     bench.finish("idle timers of 30 s, moved 1,000 a tick")
 }
 
-/// How often a scenario is run. It is the same work turn by turn, and the shortest time of each
-/// turn counts: what else the machine does is then not in it.
+/// How often a scenario is run. The work of each turn is the same in every run, and the shortest
+/// time of each turn counts, so that it contains no other load of the machine.
 const RUNS: usize = 3;
 
 fn shortest(run: impl Fn() -> Turns) -> Turns {
@@ -169,7 +172,7 @@ fn shortest(run: impl Fn() -> Turns) -> Turns {
     shortest
 }
 
-/// All scenarios; that of a mass expiry without a budget and with the default one.
+/// All scenarios. The mass expiry runs without a budget and with the default budget.
 pub fn all() -> Vec<Turns> {
     let no_budget = TurnBudget {
         requests_max: u32::MAX,

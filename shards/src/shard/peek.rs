@@ -1,4 +1,4 @@
-//! Which timers are pending, without handing them out.
+//! Queries for pending timers, which do not hand them out.
 
 use core::ops::Range;
 
@@ -7,27 +7,27 @@ use crate::key::TimerKey;
 use crate::slab::Entry;
 use crate::wheel::Side;
 
-/// A place in the order of delivery, as far as it is known without moving anything.
+/// A position in the order of delivery, as far as it is known without changing the wheel.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     deadline: u64,
-    /// When the entry is filed anew, behind the others of its new tick; `None` where it lies in the
-    /// slot of its deadline.
+    /// When the entry will be filed again, behind the other entries of its deadline; `None` if it
+    /// lies in the slot of its deadline.
     refiled: Option<(u64, Stage)>,
 }
 
-/// What happens at a tick, in order.
+/// The steps of a tick, in order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
-    /// The entries of a slot are looked at.
+    /// The wheel looks at the entries of a slot.
     Walk,
-    /// Those that are due are handed out.
+    /// The shard hands out the timers that are due.
     Due,
-    /// Late timers are handed out.
+    /// The shard hands out late timers.
     Late,
 }
 
-/// The best that a search has come across.
+/// The first entry in the order of delivery that a search has found so far.
 #[derive(Clone, Copy)]
 struct Candidate {
     place: Place,
@@ -36,91 +36,94 @@ struct Candidate {
 
 /// Queries.
 impl<T> Shard<T> {
-    /// The timer that is handed out next, if nothing is scheduled, cancelled or moved before: the
-    /// first of those with the earliest deadline. `None` if nothing is pending.
+    /// The timer that the shard hands out next, if no timer is scheduled, cancelled or reset
+    /// before: the first of the timers with the earliest deadline. `None` if no timer is pending.
     ///
-    /// On the hashed wheel, of timers that were moved later onto the same tick, it may name another
-    /// than comes first: in which order they are filed anew depends on the turns to come.
+    /// On the hashed wheel, if several timers were reset to the same later tick, `peek` may name
+    /// one of them that is not handed out first: the order in which they are filed again depends on
+    /// future turns.
     ///
-    /// Nothing is moved in the wheel for it, so it looks at all timers that are filed together with
-    /// the first: O(levels), and those within 256 ticks of each other where the first is more than
-    /// 256 ticks away, those within 65,536 where it is more than that away, and so on; all that are
-    /// rounds away on the hashed wheel. Those that are due cost nothing of the kind.
+    /// `peek` does not change the wheel, so it looks at all timers that share a slot with the first
+    /// one. With 256 slots a level, it takes O(levels), and in addition looks at all timers within
+    /// 256 ticks of each other if the first one is more than 256 ticks away, within 65,536 ticks if
+    /// it is more than that away, and so on. On the hashed wheel it looks at all timers that are
+    /// rounds away. Timers that are due add no such cost.
     pub fn peek(&self) -> Option<TimerKey> {
         if self.is_empty() {
             return None;
         }
-        let mut ahead = None;
-        let now = self.wheel.now();
+        let mut best = None;
+        let wheel_now = self.wheel.now();
         for (entry, _) in self.batch.iter() {
-            if self.is_due(entry, now, (now, Stage::Walk), &mut ahead) {
+            if self.consider_unless_due(entry, wheel_now, (wheel_now, Stage::Walk), &mut best) {
                 return Some(self.slab.key(entry));
             }
         }
-        // The first late timer that stays late, and how far the wheel goes before it.
+        // The first late timer that is due, and the tick that the wheel reaches before it.
         let deferred = self.slots.entries_of(self.slots.side(Side::Deferred));
-        let deferred = deferred.map(|entry| (entry, self.horizon));
-        let rival = self.slots.late_entries().chain(deferred).find(|(entry, after)| {
+        let deferred = deferred.map(|entry| (entry, self.now));
+        let late = self.slots.late_entries().chain(deferred).find(|(entry, after)| {
             let refiled = (*after, Stage::Late);
-            self.is_due(*entry, *after, refiled, &mut ahead)
+            self.consider_unless_due(*entry, *after, refiled, &mut best)
         });
-        let limit = rival.map_or(u64::MAX, |(_, after)| after);
-        // Of a slot that is being walked: before what is left in it.
-        let ripe = self.slots.entries_of(self.slots.side(Side::Ripe));
-        let ripe_at = self.wheel.next(&self.slots).unwrap_or(now);
-        for entry in ripe {
-            self.offer(entry, |deadline| deadline > ripe_at, (ripe_at, Stage::Due), &mut ahead);
+        let limit = late.map_or(u64::MAX, |(_, after)| after);
+        // Due entries of the slot that the hashed wheel walks come before the rest of the slot.
+        let due = self.slots.entries_of(self.slots.side(Side::Due));
+        let due_at = self.wheel.next_tick(&self.slots).unwrap_or(wheel_now);
+        for entry in due {
+            self.consider(entry, |deadline| deadline > due_at, (due_at, Stage::Due), &mut best);
         }
-        for entry in self.slots.entries_of(self.slots.side(Side::Kept)) {
-            // It comes up in the next round, when all others have.
-            let displaced = |deadline| !self.wheel.is_walking_slot_of(deadline);
-            self.offer(entry, displaced, (u64::MAX, Stage::Walk), &mut ahead);
+        for entry in self.slots.entries_of(self.slots.side(Side::LaterRound)) {
+            // The entry comes up in the next round, after the entries of all other slots.
+            let displaced = |deadline| !self.wheel.is_walking_slot_for(deadline);
+            self.consider(entry, displaced, (u64::MAX, Stage::Walk), &mut best);
         }
-        self.wheel.visit(&self.slots, |slot, start| {
-            if start > ahead.map_or(limit, |best| best.place.deadline.min(limit)) {
+        self.wheel.visit_slots(&self.slots, |slot, start| {
+            if start > best.map_or(limit, |best| best.place.deadline.min(limit)) {
                 return false;
             }
-            let displaced = |deadline| !self.wheel.files_in(slot, deadline);
+            let displaced = |deadline| !self.wheel.is_slot_for(slot, deadline);
             for entry in self.slots.entries_of(slot) {
-                self.offer(entry, displaced, (start, Stage::Walk), &mut ahead);
+                self.consider(entry, displaced, (start, Stage::Walk), &mut best);
             }
             true
         });
-        let ahead = ahead.filter(|best| best.place.deadline <= limit).map(|best| best.entry);
-        ahead.or(rival.map(|(entry, _)| entry)).map(|entry| self.slab.key(entry))
+        let best = best.filter(|best| best.place.deadline <= limit).map(|best| best.entry);
+        best.or(late.map(|(entry, _)| entry)).map(|entry| self.slab.key(entry))
     }
 
-    /// The first pending timer in a range of slots, for who walks over all of them in slices. A
-    /// timer's slot is its key's index, and below [`capacity`](Self::capacity). O(slots).
+    /// The first pending timer in a range of slab slots, for a caller that walks over all timers in
+    /// slices. The slot of a timer is the index of its key, less than
+    /// [`capacity`](Self::capacity). O(slots).
     pub fn pending_in(&self, slots: Range<u32>) -> Option<TimerKey> {
         self.slab.first_armed_in(slots)
     }
 
-    /// Whether an entry that comes up at `tick` is handed out there. One that is not, as its timer
-    /// was moved later, is filed anew and offered as that.
-    fn is_due(
+    /// Returns whether the timer of an entry that comes up at `tick` is due then. If the timer was
+    /// reset to a later deadline, considers the entry as one that is filed again at `refiled`.
+    fn consider_unless_due(
         &self,
         entry: Entry,
         tick: u64,
         refiled: (u64, Stage),
         best: &mut Option<Candidate>,
     ) -> bool {
-        let Some(deadline) = self.slab.probe(entry) else { return false };
+        let Some(deadline) = self.slab.live_deadline(entry) else { return false };
         if deadline > tick {
-            self.offer(entry, |_| true, refiled, best);
+            self.consider(entry, |_| true, refiled, best);
         }
         deadline <= tick
     }
 
-    /// Takes an entry instead of the best so far, if it comes before that.
-    fn offer(
+    /// Replaces the best entry so far with this one if this one comes before it and is live.
+    fn consider(
         &self,
         entry: Entry,
         displaced: impl FnOnce(u64) -> bool,
         refiled: (u64, Stage),
         best: &mut Option<Candidate>,
     ) {
-        let Some(deadline) = self.slab.probe(entry) else { return };
+        let Some(deadline) = self.slab.live_deadline(entry) else { return };
         let place = Place { deadline, refiled: displaced(deadline).then_some(refiled) };
         if best.is_none_or(|best| place < best.place) {
             *best = Some(Candidate { place, entry });

@@ -1,15 +1,15 @@
-//! Which slots hold anything, so that no empty slot is ever visited.
+//! A bitmap of the occupied slots, so that the wheel never visits an empty slot.
 
 use alloc::boxed::Box;
 use alloc::vec;
 
 const WORD: usize = u64::BITS as usize;
 
-/// A set of slot numbers with a fast "first at or after".
+/// A set of slot numbers with a fast search for the first member at or after a number.
 ///
-/// Two tiers: a bit per slot, and a bit per word that says whether the word is zero. A search reads
-/// one word of the first tier, a few of the second (one for up to 4,096 slots) and one of the
-/// first again.
+/// It has two tiers: a bit per slot, and a bit per word of the first tier that is set if the word
+/// is not zero. A search reads one word of the first tier, a few of the second (one for up to 4,096
+/// slots) and another one of the first.
 #[derive(Debug)]
 pub(crate) struct Bitmap {
     words: Box<[u64]>,
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_search_finds_what_a_scan_finds() {
+    fn first_in_equals_linear_scan() {
         let len = 3 * WORD * WORD + 5;
         let mut bitmap = Bitmap::new(len);
         let members = [0, 1, 63, 64, 65, 4_095, 4_096, 8_191, 8_192, len - 1];
@@ -93,7 +93,7 @@ mod tests {
             let expected = (from..len).find(|bit| bitmap.contains(*bit));
             assert_eq!(bitmap.first_in(from, len), expected, "from {from}");
         }
-        assert_eq!(bitmap.first_in(66, 4_095), None, "the end is not a member");
+        assert_eq!(bitmap.first_in(66, 4_095), None, "the range excludes its end");
         assert_eq!(bitmap.first_in(5, 5), None);
     }
 }

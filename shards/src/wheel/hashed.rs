@@ -2,17 +2,17 @@
 //! modulo the number of slots, however many rounds away it is.
 //!
 //! The scheme is the hashed wheel with unsorted lists of Varghese and Lauck ("Hashed and
-//! Hierarchical Timing Wheels", SOSP 1987, scheme 6). Rounds are not counted: an entry that comes
-//! up before its deadline stays for a later round. What is added to the scheme is a lower bound on
-//! all deadlines, renewed with each full round, so that neither empty slots nor empty rounds are
-//! visited.
+//! Hierarchical Timing Wheels", SOSP 1987, scheme 6). Entries have no round counter: an entry that
+//! comes up before its deadline stays for a later round. This wheel adds a lower bound on all
+//! deadlines to the scheme, computed again in each full round, so that it visits neither empty
+//! slots nor empty rounds.
 //!
-//! Invariants: an entry lies in the slot of its timer's deadline, or, where the deadline was moved
-//! later, in one that comes up before it. `now` stays on the tick before a slot until the walk
-//! through that slot is done.
+//! Invariants: an entry lies in the slot of its timer's deadline or, after a reset to a later
+//! deadline, in a slot that comes up before it. `now` stays on the tick before a slot until the
+//! walk through that slot is done.
 //!
-//! Cost: filing O(1); a timer is walked past once in each round in which anything is due, which is
-//! what the hierarchical wheel does away with. 16 bytes a slot.
+//! Cost: filing O(1). The wheel looks at a timer once in each round in which any timer is due; the
+//! hierarchical wheel avoids this cost. 16 bytes a slot.
 
 use super::Step;
 use super::slots::{Batch, Side, Slots};
@@ -21,15 +21,17 @@ use crate::slab::{Entry, Slab};
 
 #[derive(Debug)]
 pub(crate) struct HashedWheel {
+    /// The last tick whose slot has been processed.
     now: u64,
-    /// Slots less one; the number of slots is a power of two.
+    /// The number of slots, a power of two, minus 1.
     mask: u64,
-    /// The slot that is being walked; its tick is `now + 1`.
+    /// The slot whose walk the budget interrupted; its tick is `now + 1`. `None` between walks.
     walking: Option<usize>,
-    /// No timer in the wheel is due before this tick.
+    /// No timer in the wheel is due before this tick. `u64::MAX` if no timer was filed.
     earliest: u64,
-    /// The tick after which the present round began, and the first deadline seen or filed since.
+    /// The tick before the current round.
     round_start: u64,
+    /// The earliest deadline that was seen or filed since the current round began.
     round_earliest: u64,
 }
 
@@ -52,8 +54,8 @@ impl HashedWheel {
 
     #[inline]
     pub(crate) fn file(&mut self, slots: &mut Slots, entry: Entry, deadline: u64) -> u64 {
-        self.note(deadline);
-        slots.push(self.slot(deadline), entry);
+        self.lower_earliest(deadline);
+        slots.push(self.slot_for(deadline), entry);
         deadline
     }
 
@@ -71,15 +73,15 @@ impl HashedWheel {
             {
                 return Step::Exhausted;
             }
-            if !slots.side_is_empty(Side::Ripe) {
-                return Step::Due { slot: slots.side(Side::Ripe) };
+            if !slots.side_is_empty(Side::Due) {
+                return Step::Due { slot: slots.side(Side::Due) };
             }
             let Some(occupied) = self.next_occupied(slots).filter(|tick| *tick <= limit) else {
                 self.now = self.now.max(limit);
                 return Step::Reached { next: limit.saturating_add(1) };
             };
             if self.earliest > occupied {
-                // Slots are passed over unseen, so the round that was begun does not count.
+                // Occupied slots are skipped and their deadlines not seen: a new round begins.
                 self.begin_round(self.earliest.min(limit + 1) - 1);
             }
             if self.earliest > limit {
@@ -88,24 +90,24 @@ impl HashedWheel {
             }
             let tick = occupied.max(self.earliest);
             self.now = tick - 1;
-            self.walking = Some(self.slot(tick));
+            self.walking = Some(self.slot_for(tick));
         }
     }
 
-    /// The next occupied slot's tick, or the bound on all deadlines where that is later.
+    /// The tick of the next occupied slot, or the bound on all deadlines if that is later.
     #[inline]
-    pub(crate) fn next(&self, slots: &Slots) -> Option<u64> {
+    pub(crate) fn next_tick(&self, slots: &Slots) -> Option<u64> {
         if self.walking.is_some() {
             return Some(self.now + 1);
         }
-        if !slots.side_is_empty(Side::Ripe) {
+        if !slots.side_is_empty(Side::Due) {
             return Some(self.now);
         }
         self.next_occupied(slots).map(|tick| tick.max(self.earliest))
     }
 
-    pub(crate) fn visit(&self, slots: &Slots, mut visit: impl FnMut(usize, u64) -> bool) {
-        let cursor = self.slot(self.now + 1);
+    pub(crate) fn visit_slots(&self, slots: &Slots, mut visit: impl FnMut(usize, u64) -> bool) {
+        let cursor = self.slot_for(self.now + 1);
         for (from, to) in [(cursor, self.mask as usize + 1), (0, cursor)] {
             let mut from = from;
             while let Some(slot) = slots.first_in(from, to) {
@@ -118,12 +120,12 @@ impl HashedWheel {
         }
     }
 
-    pub(crate) fn files_in(&self, slot: usize, deadline: u64) -> bool {
-        self.slot(deadline) == slot
+    pub(crate) fn is_slot_for(&self, slot: usize, deadline: u64) -> bool {
+        self.slot_for(deadline) == slot
     }
 
-    pub(crate) fn is_walking_slot_of(&self, deadline: u64) -> bool {
-        self.walking == Some(self.slot(deadline))
+    pub(crate) fn is_walking_slot_for(&self, deadline: u64) -> bool {
+        self.walking == Some(self.slot_for(deadline))
     }
 
     pub(crate) fn check_filing(&self, slot: usize, deadline: u64) {
@@ -132,13 +134,14 @@ impl HashedWheel {
             "deadline {deadline} is before the bound {} on all of them",
             self.earliest
         );
-        let cursor = self.slot(self.now + 1) as u64;
+        let cursor = self.slot_for(self.now + 1) as u64;
         let comes_up = self.now + 1 + ((slot as u64).wrapping_sub(cursor) & self.mask);
-        assert!(comes_up <= deadline, "deadline {deadline} comes up late, at {comes_up}");
+        assert!(comes_up <= deadline, "deadline {deadline} comes up too late, at {comes_up}");
     }
 
-    /// Sorts the entries of a slot into those that are due at its tick and those that stay. False
-    /// if the budget ran out before.
+    /// Moves the entries of a slot that are due at its tick to [`Side::Due`], those for a later
+    /// round to [`Side::LaterRound`], and those of timers that were reset to the slots for their
+    /// deadlines. False if the budget ran out before the end of the slot.
     fn walk<T>(
         &mut self,
         slot: usize,
@@ -159,15 +162,15 @@ impl HashedWheel {
             counters.swept += u64::from(examined - live);
             for (entry, deadline) in batch.iter() {
                 if deadline <= tick {
-                    slots.push_side(Side::Ripe, entry);
+                    slots.push_side(Side::Due, entry);
                     continue;
                 }
                 counters.cascaded += 1;
-                self.note(deadline);
-                if self.slot(deadline) == slot {
-                    slots.push_side(Side::Kept, entry);
+                self.lower_earliest(deadline);
+                if self.slot_for(deadline) == slot {
+                    slots.push_side(Side::LaterRound, entry);
                 } else {
-                    slots.push(self.slot(deadline), entry);
+                    slots.push(self.slot_for(deadline), entry);
                 }
             }
         }
@@ -175,7 +178,7 @@ impl HashedWheel {
     }
 
     fn finish_walk(&mut self, slot: usize, slots: &mut Slots) {
-        slots.splice(slots.side(Side::Kept), slot);
+        slots.splice(slots.side(Side::LaterRound), slot);
         self.walking = None;
         self.now += 1;
         if self.now - self.round_start > self.mask {
@@ -184,10 +187,10 @@ impl HashedWheel {
         }
     }
 
-    /// The first tick after `now` whose slot holds anything.
+    /// The first tick after `now` whose slot is occupied; `None` if all slots are empty.
     #[inline]
     fn next_occupied(&self, slots: &Slots) -> Option<u64> {
-        let cursor = self.slot(self.now + 1);
+        let cursor = self.slot_for(self.now + 1);
         let len = self.mask as usize + 1;
         let slot = slots.first_in(cursor, len).or_else(|| slots.first_in(0, cursor))?;
         let ahead = (slot as u64).wrapping_sub(cursor as u64) & self.mask;
@@ -199,14 +202,15 @@ impl HashedWheel {
         self.round_earliest = u64::MAX;
     }
 
+    /// Lowers the bounds on all deadlines to include this one.
     #[inline]
-    fn note(&mut self, deadline: u64) {
+    fn lower_earliest(&mut self, deadline: u64) {
         self.earliest = self.earliest.min(deadline);
         self.round_earliest = self.round_earliest.min(deadline);
     }
 
     #[inline]
-    fn slot(&self, tick: u64) -> usize {
+    fn slot_for(&self, tick: u64) -> usize {
         (tick & self.mask) as usize
     }
 }

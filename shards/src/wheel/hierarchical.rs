@@ -1,16 +1,17 @@
-//! A large first level in the manner of Netty's wheel, with overflow levels above it as in Kafka's.
+//! A large first level as in Netty's wheel, with overflow levels above it as in Kafka's.
 //!
 //! The scheme is the hierarchical wheel of Varghese and Lauck ("Hashed and Hierarchical Timing
-//! Wheels", SOSP 1987, scheme 7). The level of a deadline is that of the highest digit in which it
-//! differs from `now`, so that the windows of all levels are aligned: an entry lies where it would
-//! be filed now, whenever it was filed, and a cascade finds the lower levels empty. That keeps the
-//! order within a tick, and makes the first occupied slot of the lowest occupied level the next
-//! event without comparing levels.
+//! Wheels", SOSP 1987, scheme 7). A tick is a number with one digit per level, and the level of a
+//! deadline is that of the highest digit in which it differs from `now`. So the windows of all
+//! levels are aligned: an entry lies in the slot in which it would be filed now, whenever it was
+//! filed, and a cascade finds the lower levels empty. This keeps the order within a tick, and the
+//! first occupied slot of the lowest occupied level is the next one to come up, without a
+//! comparison of levels.
 //!
-//! Invariants: on level 0 no entry lies before the digit of `now`, on the others none at or before
-//! it, so a search never wraps. All 64 bits have a level: there is no range to be clamped to. `now`
-//! stays on the tick before a window until the cascade of that window is done, so that an
-//! interrupted cascade cannot be overtaken.
+//! Invariants: on level 0 no entry lies before the digit of `now`, on the other levels none at or
+//! before it, so a search never wraps around. All 64 bits have a level, so no deadline is clamped.
+//! `now` stays on the tick before a window until the cascade of that window is done, so that a
+//! timer that is filed for the window meanwhile lies behind the entries of the cascade.
 //!
 //! Cost: filing O(1); a step O(levels), and each entry cascades at most once a level. 16 bytes
 //! a slot, 2,048 slots by default.
@@ -26,25 +27,30 @@ const TICK_BITS: u32 = u64::BITS;
 
 #[derive(Debug)]
 pub(crate) struct HierarchicalWheel {
+    /// The tick that the wheel has reached.
     now: u64,
+    /// Bits of the digit of level 0.
     first_bits: u32,
+    /// Bits of the digit of each level above level 0.
     level_bits: u32,
-    /// The level for each highest bit in which a deadline and `now` may differ. It is looked up,
-    /// since each schedule asks for it and working it out takes a division.
+    /// The level for each highest bit in which a deadline and `now` may differ. A table, since each
+    /// schedule needs the level and computing it takes a division.
     level_of_bit: Box<[Level; TICK_BITS as usize]>,
-    /// The slot that is being cascaded; its window begins at `now + 1`.
+    /// The slot whose cascade the budget interrupted; its window begins at `now + 1`. `None`
+    /// between cascades.
     cascading: Option<usize>,
 }
 
-/// The digits of one level, as slots.
+/// One level: the slots that stand for the values of its digit.
 #[derive(Clone, Copy, Debug)]
 struct Level {
     /// The first slot of the level.
     base: usize,
     /// Bits of a tick below this level's digit.
     shift: u32,
+    /// Bits of this level's digit.
     bits: u32,
-    /// As many ones as there are bits.
+    /// `2^bits - 1`.
     mask: u64,
 }
 
@@ -54,7 +60,7 @@ impl Level {
         ((tick >> self.shift) & self.mask) as usize
     }
 
-    /// The first tick of the slot with this digit, in the window that `now` is in.
+    /// The first tick of the slot with this digit, if the digits above it are those of `now`.
     #[inline]
     fn start(&self, digit: usize, now: u64) -> u64 {
         let above = now.checked_shr(self.shift + self.bits).unwrap_or(0);
@@ -64,7 +70,7 @@ impl Level {
 }
 
 impl HierarchicalWheel {
-    /// A wheel of `2^first_bits` slots and above them levels of `2^level_bits`.
+    /// A wheel with a first level of `2^first_bits` slots and levels of `2^level_bits` above it.
     pub(crate) fn new(first_bits: u32, level_bits: u32, now: u64) -> Self {
         let level_of_bit = core::array::from_fn(|bit| {
             let above = (bit as u32).checked_sub(first_bits);
@@ -73,7 +79,7 @@ impl HierarchicalWheel {
         Self { now, first_bits, level_bits, level_of_bit: Box::new(level_of_bit), cascading: None }
     }
 
-    /// How many slots the levels have together.
+    /// How many slots all levels have together.
     pub(crate) fn slot_count(first_bits: u32, level_bits: u32) -> usize {
         let levels = (TICK_BITS - first_bits).div_ceil(level_bits) as usize;
         (1 << first_bits) + (levels << level_bits)
@@ -91,10 +97,10 @@ impl HierarchicalWheel {
         deadline >> level.shift << level.shift
     }
 
-    /// Goes on to `tick`, where nothing comes up on the way.
+    /// Sets `now` to `tick`, up to which no entry comes up.
     #[inline]
-    pub(crate) fn pass(&mut self, tick: u64) {
-        debug_assert!(self.cascading.is_none(), "a cascade comes before what is after it");
+    pub(crate) fn skip_to(&mut self, tick: u64) {
+        debug_assert!(self.cascading.is_none(), "skips to {tick} during a cascade");
         self.now = tick;
     }
 
@@ -131,14 +137,14 @@ impl HierarchicalWheel {
     }
 
     #[inline]
-    pub(crate) fn next(&self, slots: &Slots) -> Option<u64> {
+    pub(crate) fn next_tick(&self, slots: &Slots) -> Option<u64> {
         if self.cascading.is_some() {
             return Some(self.now + 1);
         }
         self.first_occupied(slots).map(|(_, start, _)| start)
     }
 
-    pub(crate) fn visit(&self, slots: &Slots, mut visit: impl FnMut(usize, u64) -> bool) {
+    pub(crate) fn visit_slots(&self, slots: &Slots, mut visit: impl FnMut(usize, u64) -> bool) {
         if let Some(slot) = self.cascading
             && !visit(slot, self.now + 1)
         {
@@ -150,9 +156,9 @@ impl HierarchicalWheel {
                 return;
             }
             let end = level.base + (1 << level.bits);
-            // Below the slot that is being cascaded lies the window that it prepares.
-            let is_prepared = self.cascading.is_some_and(|slot| slot >= end);
-            let now = if is_prepared { self.now + 1 } else { self.now };
+            // The levels below an interrupted cascade hold entries of the window at `now + 1`.
+            let below_cascade = self.cascading.is_some_and(|slot| slot >= end);
+            let now = if below_cascade { self.now + 1 } else { self.now };
             let mut from = level.base + level.digit(now) + usize::from(number > 0);
             while let Some(slot) = slots.first_in(from, end) {
                 let start = level.start(slot - level.base, now);
@@ -164,24 +170,25 @@ impl HierarchicalWheel {
         }
     }
 
-    pub(crate) fn files_in(&self, slot: usize, deadline: u64) -> bool {
-        // An interrupted cascade files against the window that it prepares.
+    pub(crate) fn is_slot_for(&self, slot: usize, deadline: u64) -> bool {
+        // An interrupted cascade files relative to the first tick of its window.
         let now = if self.cascading.is_some() { self.now + 1 } else { self.now };
-        self.slot(deadline, now) == slot
+        self.slot_for(deadline, now) == slot
     }
 
     pub(crate) fn check_filing(&self, slot: usize, deadline: u64) {
         if self.cascading == Some(slot) {
             return;
         }
-        // An interrupted cascade has filed against the window that it prepares.
+        // An interrupted cascade has filed relative to the first tick of its window.
         let reference = if self.cascading.is_some() { self.now + 1 } else { self.now };
-        let expected = self.slot(deadline, reference);
+        let expected = self.slot_for(deadline, reference);
         let not_later = expected == slot || self.start_of(slot, reference) <= deadline;
-        assert!(not_later, "deadline {deadline} in slot {slot} at {}: it comes late", self.now);
+        assert!(not_later, "deadline {deadline} in slot {slot} at {} comes up late", self.now);
     }
 
-    /// Files the entries of a slot one level or more below. False if the budget ran out before.
+    /// Files the entries of a slot again, at least one level lower. False if the budget ran out
+    /// before the end of the slot.
     fn cascade<T>(
         &mut self,
         slot: usize,
@@ -203,13 +210,14 @@ impl HierarchicalWheel {
             counters.cascaded += u64::from(live);
             counters.swept += u64::from(examined - live);
             for (entry, deadline) in batch.iter() {
-                slots.push(self.slot(deadline, start), entry);
+                slots.push(self.slot_for(deadline, start), entry);
             }
         }
         false
     }
 
-    /// The first occupied slot, the tick at which it begins and its level.
+    /// The first occupied slot, the tick at which it begins and its level; `None` if all slots are
+    /// empty.
     #[inline]
     fn first_occupied(&self, slots: &Slots) -> Option<(usize, u64, u32)> {
         let mut level = self.level(0);
@@ -230,12 +238,12 @@ impl HierarchicalWheel {
     }
 
     #[inline]
-    fn slot(&self, deadline: u64, now: u64) -> usize {
+    fn slot_for(&self, deadline: u64, now: u64) -> usize {
         let level = self.level_for(deadline, now);
         level.base + level.digit(deadline)
     }
 
-    /// The level on which a deadline is filed at `now`.
+    /// The level on which a deadline is filed when the wheel is at `now`.
     #[inline]
     fn level_for(&self, deadline: u64, now: u64) -> &Level {
         let highest = ((deadline ^ now) | 1).ilog2();

@@ -1,9 +1,10 @@
 //! The two wheels behind one set of method names.
 //!
-//! A wheel is arithmetic: it says in which slot an entry with a given deadline belongs and which
-//! slot comes next. The entries lie in [`Slots`], the timers in the slab; neither wheel knows what
-//! a task is. A wheel's `now` is how far it has come, which is what the shard has delivered and not
-//! what the clock shows: it moves only in [`Wheel::step`], from one occupied slot to the next.
+//! A wheel is arithmetic: it computes the slot for a deadline and finds the slot that comes next.
+//! The entries lie in [`Slots`] and the timers in the slab; a wheel does not know payloads. The
+//! `now` of a wheel is the tick up to which it has processed its slots, which may be behind the
+//! tick of the last advance. [`Wheel::step`] moves it from one occupied slot to the next, and
+//! [`Wheel::skip_to`] over ticks at which nothing comes up.
 
 mod bitmap;
 mod hashed;
@@ -17,15 +18,16 @@ pub(crate) use slots::{Batch, SLICE_CHUNKS, Side, Slots};
 use crate::counters::Counters;
 use crate::slab::{Entry, Slab};
 
-/// Where [`Wheel::step`] has come to.
+/// The outcome of [`Wheel::step`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// At a tick for which entries were filed, and these are left of them. The next step comes to
-    /// the same, until they have been taken.
+    /// The entries in `slot` were filed for the tick that the wheel has reached. Each step returns
+    /// this slot until the shard has taken all entries off it.
     Due { slot: usize },
-    /// At the limit; nothing is filed up to it, and nothing comes up before `next`.
+    /// The wheel has reached the limit: no entry is filed up to it, and none comes up before
+    /// `next`.
     Reached { next: u64 },
-    /// The budget is used up before the next such tick.
+    /// The budget was used up before the wheel reached the next occupied slot or the limit.
     Exhausted,
 }
 
@@ -36,7 +38,8 @@ pub(crate) enum Wheel {
 }
 
 impl Wheel {
-    /// How far the wheel has come. Everything filed lies behind it, but for what is due at it.
+    /// The tick that the wheel has reached. All entries in its slots come up after this tick,
+    /// except those of a slot that is due at it.
     #[inline]
     pub(crate) fn now(&self) -> u64 {
         match self {
@@ -56,20 +59,21 @@ impl Wheel {
         }
     }
 
-    /// Goes on to `tick`, before which nothing comes up. What is filed next is filed as of then,
-    /// where that makes a difference.
+    /// Sets `now` of the hierarchical wheel to `tick`, up to which no entry comes up, so that the
+    /// next entries are filed relative to it.
     #[inline]
-    pub(crate) fn pass(&mut self, tick: u64) {
+    pub(crate) fn skip_to(&mut self, tick: u64) {
         match self {
-            Self::Hierarchical(wheel) => wheel.pass(tick),
-            // Its slots are the same whatever the time, and it counts the rounds it walks.
+            Self::Hierarchical(wheel) => wheel.skip_to(tick),
+            // The slot for a deadline is the same at any `now`, which counts the slots of a round.
             Self::Hashed(_) => {}
         }
     }
 
-    /// Goes on to the next tick for which something is filed, but not beyond `limit`.
+    /// Advances to the next tick for which an entry is filed, but not beyond `limit`.
     ///
-    /// `work` is what may still be spent on it, in entries; it is counted down.
+    /// `work` is the rest of the budget, in entries; the step subtracts the entries that it looks
+    /// at.
     pub(crate) fn step<T>(
         &mut self,
         slots: &mut Slots,
@@ -84,45 +88,47 @@ impl Wheel {
         }
     }
 
-    /// A tick not later than the first one for which something is filed.
+    /// A tick not later than the deadline of any live entry in the wheel; `None` if the wheel is
+    /// empty.
     #[inline]
-    pub(crate) fn next(&self, slots: &Slots) -> Option<u64> {
+    pub(crate) fn next_tick(&self, slots: &Slots) -> Option<u64> {
         match self {
-            Self::Hierarchical(wheel) => wheel.next(slots),
-            Self::Hashed(wheel) => wheel.next(slots),
+            Self::Hierarchical(wheel) => wheel.next_tick(slots),
+            Self::Hashed(wheel) => wheel.next_tick(slots),
         }
     }
 
-    /// Calls `visit` with each slot that holds anything and a tick before which nothing in it comes
-    /// up, in the order of these ticks, until it says that it has seen enough.
-    pub(crate) fn visit(&self, slots: &Slots, visit: impl FnMut(usize, u64) -> bool) {
+    /// Calls `visit` with each occupied slot and a tick before which no entry of the slot comes up,
+    /// in the order of these ticks, until `visit` returns false.
+    pub(crate) fn visit_slots(&self, slots: &Slots, visit: impl FnMut(usize, u64) -> bool) {
         match self {
-            Self::Hierarchical(wheel) => wheel.visit(slots, visit),
-            Self::Hashed(wheel) => wheel.visit(slots, visit),
+            Self::Hierarchical(wheel) => wheel.visit_slots(slots, visit),
+            Self::Hashed(wheel) => wheel.visit_slots(slots, visit),
         }
     }
 
     /// Whether an entry with this deadline would be filed in `slot` now.
-    pub(crate) fn files_in(&self, slot: usize, deadline: u64) -> bool {
+    pub(crate) fn is_slot_for(&self, slot: usize, deadline: u64) -> bool {
         match self {
-            Self::Hierarchical(wheel) => wheel.files_in(slot, deadline),
-            Self::Hashed(wheel) => wheel.files_in(slot, deadline),
+            Self::Hierarchical(wheel) => wheel.is_slot_for(slot, deadline),
+            Self::Hashed(wheel) => wheel.is_slot_for(slot, deadline),
         }
     }
 
-    /// Whether the slot that is being walked is that of this deadline.
-    pub(crate) fn is_walking_slot_of(&self, deadline: u64) -> bool {
+    /// Whether the slot that the hashed wheel is walking is the slot for this deadline.
+    pub(crate) fn is_walking_slot_for(&self, deadline: u64) -> bool {
         match self {
             Self::Hierarchical(_) => false,
-            Self::Hashed(wheel) => wheel.is_walking_slot_of(deadline),
+            Self::Hashed(wheel) => wheel.is_walking_slot_for(deadline),
         }
     }
 
-    /// Checks that an entry with this deadline, filed in `slot`, will come up in time.
+    /// Checks that an entry with this deadline, filed in `slot`, comes up at its deadline or
+    /// before.
     ///
     /// # Panics
     ///
-    /// If it will not.
+    /// If it comes up later.
     pub(crate) fn check_filing(&self, slot: usize, deadline: u64) {
         match self {
             Self::Hierarchical(wheel) => wheel.check_filing(slot, deadline),

@@ -1,20 +1,19 @@
-//! Slots as chains of pooled chunks of entries.
+//! Slots as chains of entry chunks from one pool.
 //!
 //! Why not a list through the timers: the entries of a chunk are independent of each other, so the
-//! cache misses on their timers overlap, and a chain is passed on whole by writing one index. What
-//! is cancelled or moved stays behind as a stale entry, to be dropped where it is met or by the
-//! sweep.
+//! cache misses on their timers overlap, and a whole chain moves to another slot by writing one
+//! index. A cancel or a reset to an earlier deadline leaves a stale entry behind; the code that
+//! takes entries off a slot drops it, or the sweep does.
 //!
-//! Every place where an entry can lie is a slot here: those of the wheel, numbered by the wheel
-//! from 0, and a few behind them that the shard and the wheel use for what is under way. So the
-//! sweep reaches everything, and needs no state but a place and one rule: *a slot is what a sweep
-//! has kept of it, followed by what is young*, in order. Whoever takes from a slot takes the kept
-//! part first.
+//! All entries lie in slots: those of the wheel, which the wheel numbers from 0, and a few [`Side`]
+//! slots behind them. So the sweep reaches all entries, and its state is a slot number and one
+//! rule: *a slot is its old entries, which a sweep has seen and kept, followed by its new ones*, in
+//! order. Code that takes entries off a slot takes the old ones first.
 //!
-//! The two parts are the two generations of a garbage collector, and for the same reason: where
-//! timers are cancelled soon after they were scheduled, as requests' are, nearly all of what is
-//! stale is young, and a sweep that looked at the idle ones again and again would do it in vain.
-//! Where it finds too little among the young, it looks at all.
+//! The two parts are the two generations of a generational garbage collector, for the same reason:
+//! if timers are cancelled soon after they were scheduled, as the timeouts of requests are, nearly
+//! all stale entries are new, and a sweep that looked at the old ones each time would find almost
+//! none. A sweep that drops too few new entries looks at all entries.
 //!
 //! Cost: 128 bytes for 15 entries, 8.53 bytes an entry in full chunks.
 
@@ -33,35 +32,39 @@ use crate::slab::{Entry, Slab};
 /// Entries in a chunk: with the header they fill two cache lines.
 pub(crate) const CHUNK_ENTRIES: usize = 15;
 
-/// Chunks in a slice of the sweep. While one is under way, one out of so many operations that owe
-/// it something pays for a slice: then the misses on several chunks overlap.
+/// Chunks in a slice of the sweep. During a pass, one in so many of the operations that end a timer
+/// or leave a stale entry behind sweeps a slice, so that the misses on several chunks overlap.
 pub(crate) const SLICE_CHUNKS: u32 = 4;
 const SLICE_ENTRIES: u32 = SLICE_CHUNKS * CHUNK_ENTRIES as u32;
 
-/// Room for a chunk, rounded up so that a remainder is a mask.
-const POOL: usize = CHUNK_ENTRIES.next_power_of_two();
+/// Entries in a chunk, rounded up to a power of two, so that a remainder by it is a mask.
+const CHUNK_ROOM: usize = CHUNK_ENTRIES.next_power_of_two();
 
+/// The index of no chunk: the end of a chain or of the free list.
 const NIL: u32 = u32::MAX;
 
 /// The slots behind those of the wheel.
 #[derive(Clone, Copy, Debug)]
 #[repr(usize)]
 pub(crate) enum Side {
-    /// Was due when it was scheduled; delivered once the wheel has come as far as that.
+    /// Late timers: timers whose deadline had passed when they were scheduled. The module `late`
+    /// says when they are delivered.
     Late,
-    /// Was due when it was scheduled, since the last advance: waits for the next one.
+    /// Late timers that were scheduled since the last advance: deferred to the next turn.
     Deferred,
-    /// Of a slot of the hashed wheel that is being walked: what is for a later round.
-    Kept,
-    /// Of the same: what is due.
-    Ripe,
+    /// Entries of the slot that the hashed wheel is walking that are for a later round.
+    LaterRound,
+    /// Entries of the slot that the hashed wheel is walking that are due.
+    Due,
 }
-const SIDES: usize = Side::Ripe as usize + 1;
+const SIDES: usize = Side::Due as usize + 1;
 
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Chunk {
+    /// The next chunk of the chain or of the free list, or [`NIL`].
     next: u32,
+    /// How many of the entries are in use: at least 1 in a chain.
     len: u32,
     entries: [Entry; CHUNK_ENTRIES],
 }
@@ -83,64 +86,72 @@ impl Chain {
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// What a sweep has seen and kept.
-    kept: Chain,
-    /// What came since.
-    young: Chain,
+    /// Entries that a sweep has seen and kept.
+    old: Chain,
+    /// Entries that no sweep has seen.
+    new: Chain,
 }
 
 impl Slot {
-    const EMPTY: Self = Self { kept: Chain::EMPTY, young: Chain::EMPTY };
+    const EMPTY: Self = Self { old: Chain::EMPTY, new: Chain::EMPTY };
 
     fn is_empty(self) -> bool {
-        self.kept.is_empty() && self.young.is_empty()
+        self.old.is_empty() && self.new.is_empty()
     }
 }
 
-/// A pass over all slots that is under way.
+/// The state of a pass over all slots, between two slices.
 #[derive(Clone, Copy, Debug)]
 struct Sweep {
+    /// The slot that the pass has reached; `usize::MAX` before the first one.
     slot: usize,
-    /// It looks at what earlier ones have kept as well.
-    deep: bool,
-    /// Of the young entries, while it looks at those only.
+    /// Whether the pass looks at the old entries too.
+    full: bool,
+    /// How many entries the pass has looked at.
     examined: u32,
+    /// How many of the examined entries were stale.
     dropped: u32,
 }
 
 impl Sweep {
-    /// Goes on to this slot, and at all entries from there on if the young ones are not worth it.
+    /// Goes on to `slot`. The pass becomes a full one if it has looked at [`NEW_EXAMINED_MIN`]
+    /// entries and less than half of them were stale.
     fn enter(&mut self, slot: usize) {
         self.slot = slot;
-        self.deep |= self.examined >= SHALLOW_MIN && self.dropped * 2 < self.examined;
+        self.full |= self.examined >= NEW_EXAMINED_MIN && self.dropped * 2 < self.examined;
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct Slots {
+    /// The slots of the wheel, followed by one slot for each [`Side`].
     table: Box<[Slot]>,
+    /// The slots that are not empty.
     occupied: Bitmap,
     chunks: Vec<Chunk>,
+    /// The first free chunk, or [`NIL`].
     free: u32,
+    /// Entries in all slots, stale ones included.
     entries: u64,
-    /// Stale entries that are left alone beside three quarters of the live ones.
+    /// A sweep begins when the stale entries exceed three quarters of the live ones by this number.
     slack: u64,
+    /// `None` between passes.
     sweep: Option<Sweep>,
-    /// The last pass looked at the young entries only, and that was not enough.
-    next_is_deep: bool,
+    /// Whether the last pass looked at the new entries only and left too many stale entries.
+    next_is_full: bool,
     late: LateGroups,
 }
 
 impl Slots {
-    /// Slots for a wheel of `wheel_slots`, with room for `capacity` timers; `None` if the allocator
-    /// refuses.
+    /// Slots for a wheel of `wheel_slots`, with room for the entries of `capacity` timers; `None`
+    /// if the allocator refuses.
     pub(crate) fn with_capacity(wheel_slots: usize, capacity: u32) -> Option<Self> {
         let len = wheel_slots + SIDES;
         let slack = (u64::from(capacity) / 256).clamp(SLACK_MIN, SLACK_MAX);
-        // Never more entries than this, and beside the full chunks some that are not: the last of
-        // either part of a slot, and where a sweep has joined the two.
-        let most = entries_max(wheel_slots, slack, u64::from(capacity));
-        let full = most.div_ceil(CHUNK_ENTRIES as u64);
+        // A slot has at most three chunks that are not full: the last one of either part, and one
+        // where a full pass has concatenated the two parts.
+        let entries_max = entries_max(wheel_slots, slack, u64::from(capacity));
+        let full = entries_max.div_ceil(CHUNK_ENTRIES as u64);
         let mut chunks = Vec::new();
         chunks.try_reserve_exact(full as usize + 3 * len).ok()?;
         Some(Self {
@@ -151,7 +162,7 @@ impl Slots {
             entries: 0,
             slack,
             sweep: None,
-            next_is_deep: false,
+            next_is_full: false,
             late: LateGroups::new(),
         })
     }
@@ -161,7 +172,7 @@ impl Slots {
     #[inline(always)]
     pub(crate) fn push(&mut self, slot: usize, entry: Entry) {
         self.entries += 1;
-        let tail = self.table[slot].young.tail;
+        let tail = self.table[slot].new.tail;
         if let Some(chunk) = self.chunks.get_mut(tail as usize) {
             let len = chunk.len as usize;
             if len < CHUNK_ENTRIES {
@@ -176,9 +187,9 @@ impl Slots {
     #[inline(never)]
     fn push_into_another_chunk(&mut self, slot: usize, entry: Entry) {
         self.occupied.set(slot);
-        let mut young = self.table[slot].young;
-        self.append_chunk(&mut young, entry);
-        self.table[slot].young = young;
+        let mut new = self.table[slot].new;
+        self.append_chunk(&mut new, entry);
+        self.table[slot].new = new;
     }
 
     #[inline]
@@ -186,7 +197,7 @@ impl Slots {
         self.push(self.side(side), entry);
     }
 
-    /// Moves all entries of slot `from` behind those of slot `to`, in O(1).
+    /// Appends all entries of slot `from` to slot `to`, in O(1).
     pub(crate) fn splice(&mut self, from: usize, to: usize) {
         let moved = core::mem::replace(&mut self.table[from], Slot::EMPTY);
         if moved.is_empty() {
@@ -198,50 +209,50 @@ impl Slots {
         self.table[to] = if target.is_empty() {
             moved
         } else {
-            let moved = self.join(moved.kept, moved.young);
-            Slot { kept: target.kept, young: self.join(target.young, moved) }
+            let moved = self.concat(moved.old, moved.new);
+            Slot { old: target.old, new: self.concat(target.new, moved) }
         };
     }
 
-    /// Drops the stale entries of about [`SLICE_CHUNKS`], wherever the sweep has come to; begins a
-    /// pass if none is under way. Returns how many were dropped.
+    /// Sweeps the next slice: drops the stale entries among those of about [`SLICE_CHUNKS`] chunks.
+    /// Begins a pass if the last one has ended. Returns how many entries were dropped.
     pub(crate) fn sweep_slice<T>(&mut self, slab: &Slab<T>) -> u32 {
         let mut sweep = self.sweep.take().unwrap_or(Sweep {
             slot: usize::MAX,
-            deep: self.next_is_deep || self.entries < SHALLOW_ENTRIES_MIN,
+            full: self.next_is_full || self.entries < PARTIAL_ENTRIES_MIN,
             examined: 0,
             dropped: 0,
         });
-        // The first slot that is not the wheel's.
+        // The first slot behind those of the wheel.
         let late = self.side(Side::Late);
         let mut cost = 0;
         let mut dropped = 0;
         while cost < SLICE_ENTRIES {
-            if self.table.get(sweep.slot).is_none_or(|slot| slot.young.is_empty()) {
+            if self.table.get(sweep.slot).is_none_or(|slot| slot.new.is_empty()) {
                 let Some(slot) = self.next_to_sweep(sweep.slot) else {
                     self.entries -= u64::from(dropped);
-                    self.next_is_deep = !sweep.deep && self.wants_sweep(u64::from(slab.armed()));
+                    self.next_is_full = !sweep.full && self.needs_sweep(u64::from(slab.armed()));
                     return dropped;
                 };
                 sweep.enter(slot);
-                if sweep.deep {
-                    let Slot { kept, young } = self.table[slot];
-                    self.table[slot] = Slot { kept: Chain::EMPTY, young: self.join(kept, young) };
+                if sweep.full {
+                    let Slot { old, new } = self.table[slot];
+                    self.table[slot] = Slot { old: Chain::EMPTY, new: self.concat(old, new) };
                     if slot == late {
-                        self.late.join();
+                        self.late.count_all_as_new();
                     }
                 }
             }
-            let most = SLICE_ENTRIES - cost;
+            let examined_max = SLICE_ENTRIES - cost;
             let (examined, stale) = if sweep.slot < late {
-                self.sweep_slot(sweep.slot, most, slab)
+                self.sweep_slot(sweep.slot, examined_max, slab)
             } else {
-                self.sweep_side(sweep.slot, most, slab)
+                self.sweep_side(sweep.slot, examined_max, slab)
             };
             dropped += stale;
             sweep.examined += examined;
             sweep.dropped += stale;
-            // A slot where there is little to do counts as a few entries: it costs a miss too.
+            // A slot with few entries costs a cache miss too, so it counts as a few entries.
             cost += examined.max(CHUNK_ENTRIES as u32 / 4);
         }
         self.sweep = Some(sweep);
@@ -249,66 +260,68 @@ impl Slots {
         dropped
     }
 
-    /// Does for a slot that is not the wheel's what [`sweep_slot`](Self::sweep_slot) does.
+    /// Sweeps a [`Side`] slot with [`sweep_slot`](Self::sweep_slot) and updates the counts of late
+    /// entries.
     #[cold]
-    fn sweep_side<T>(&mut self, slot: usize, most: u32, slab: &Slab<T>) -> (u32, u32) {
+    fn sweep_side<T>(&mut self, slot: usize, examined_max: u32, slab: &Slab<T>) -> (u32, u32) {
         if slot == self.side(Side::Late) {
-            self.count_swept_late(most, slab);
+            self.count_swept_late(examined_max, slab);
         }
-        let (examined, stale) = self.sweep_slot(slot, most, slab);
+        let (examined, stale) = self.sweep_slot(slot, examined_max, slab);
         if slot == self.side(Side::Deferred) {
             self.late.drop_deferred(stale);
         }
         (examined, stale)
     }
 
-    /// Passes the young entries of a slot on to the kept ones, without those that are stale, until
-    /// `most` or a few more have been looked at. Returns how many were, and how many dropped.
+    /// Looks at new entries of a slot, drops the stale ones and appends the others to the old
+    /// entries, until it has looked at `examined_max` or less than a chunk more. Returns how many
+    /// entries it looked at and how many it dropped.
     ///
-    /// What costs is that chunks and timers are not in the cache. The processor can wait for many
-    /// of them at once as long as there are few instructions in between; so an entry is dropped by
-    /// being overwritten, without a branch that would be mispredicted half the time, and what is
-    /// kept is stored by the chunk.
-    fn sweep_slot<T>(&mut self, slot: usize, most: u32, slab: &Slab<T>) -> (u32, u32) {
-        let Slot { mut kept, mut young } = self.table[slot];
-        // The last chunk that was kept, as far as it was filled, and what follows it.
-        let mut pool = [Entry::default(); 2 * POOL];
+    /// The cost is the cache misses on chunks and timers. The processor can wait for many of them
+    /// at once if there are few instructions in between. So an entry is dropped by being
+    /// overwritten, without a branch that would be mispredicted half the time, and the others are
+    /// stored by the chunk.
+    fn sweep_slot<T>(&mut self, slot: usize, examined_max: u32, slab: &Slab<T>) -> (u32, u32) {
+        let Slot { mut old, mut new } = self.table[slot];
+        // The entries of the last old chunk, followed by the new ones that are live.
+        let mut buffer = [Entry::default(); 2 * CHUNK_ROOM];
         let mut len = 0;
         let mut last = NIL;
-        if let Some(chunk) = self.chunks.get(kept.tail as usize) {
-            pool[..CHUNK_ENTRIES].copy_from_slice(&chunk.entries);
+        if let Some(chunk) = self.chunks.get(old.tail as usize) {
+            buffer[..CHUNK_ENTRIES].copy_from_slice(&chunk.entries);
             len = (chunk.len as usize).min(CHUNK_ENTRIES);
-            last = kept.tail;
+            last = old.tail;
         }
         let before = len;
         let (mut examined, mut stored) = (0, 0);
-        while examined < most as usize
-            && let Some(chunk) = self.chunks.get_mut(young.head as usize)
+        while examined < examined_max as usize
+            && let Some(chunk) = self.chunks.get_mut(new.head as usize)
         {
             let held = (chunk.len as usize).min(CHUNK_ENTRIES);
             for entry in &chunk.entries[..held] {
-                pool[len % (2 * POOL)] = *entry;
+                buffer[len % (2 * CHUNK_ROOM)] = *entry;
                 len += usize::from(slab.is_live(*entry));
             }
             examined += held;
             let next = core::mem::replace(&mut chunk.next, self.free);
-            self.free = core::mem::replace(&mut young.head, next);
+            self.free = core::mem::replace(&mut new.head, next);
             if len >= CHUNK_ENTRIES {
-                self.store_kept(&mut kept, last, &pool, CHUNK_ENTRIES);
-                // It is full, what is left over goes into another.
+                self.store_old(&mut old, last, &buffer, CHUNK_ENTRIES);
+                // The chunk is full; the rest of the buffer goes into another one.
                 last = NIL;
-                pool.copy_within(CHUNK_ENTRIES..2 * CHUNK_ENTRIES, 0);
+                buffer.copy_within(CHUNK_ENTRIES..2 * CHUNK_ENTRIES, 0);
                 len -= CHUNK_ENTRIES;
                 stored += CHUNK_ENTRIES;
             }
         }
         if len > 0 {
-            self.store_kept(&mut kept, last, &pool, len);
+            self.store_old(&mut old, last, &buffer, len);
         }
-        if young.head == NIL {
-            young.tail = NIL;
+        if new.head == NIL {
+            new.tail = NIL;
         }
-        self.table[slot] = Slot { kept, young };
+        self.table[slot] = Slot { old, new };
         if self.table[slot].is_empty() {
             self.occupied.clear(slot);
         }
@@ -316,18 +329,26 @@ impl Slots {
         (examined as u32, dropped as u32)
     }
 
-    /// Stores the first entries of a pool in the last chunk of a chain, or in another behind it.
+    /// Stores the first `len` entries of the buffer in the chunk `last` of a chain, or in a chunk
+    /// appended to the chain if `last` is [`NIL`].
     #[inline]
-    fn store_kept(&mut self, chain: &mut Chain, last: u32, pool: &[Entry; 2 * POOL], len: usize) {
+    fn store_old(
+        &mut self,
+        chain: &mut Chain,
+        last: u32,
+        buffer: &[Entry; 2 * CHUNK_ROOM],
+        len: usize,
+    ) {
         let chunk = if last == NIL {
             self.append_chunk(chain, Entry::default())
         } else {
             &mut self.chunks[last as usize]
         };
-        chunk.entries.copy_from_slice(&pool[..CHUNK_ENTRIES]);
+        chunk.entries.copy_from_slice(&buffer[..CHUNK_ENTRIES]);
         chunk.len = len as u32;
     }
 
+    /// The number of a side slot.
     pub(crate) fn side(&self, side: Side) -> usize {
         self.table.len() - SIDES + side as usize
     }
@@ -336,13 +357,13 @@ impl Slots {
         !self.occupied.contains(self.side(side))
     }
 
-    /// The first slot in `from..to` that holds anything.
+    /// The first slot in `from..to` that is not empty.
     #[inline]
     pub(crate) fn first_in(&self, from: usize, to: usize) -> Option<usize> {
         self.occupied.first_in(from, to)
     }
 
-    /// All entries, stale ones included.
+    /// How many entries all slots hold, stale ones included.
     #[inline]
     pub(crate) fn entries(&self) -> u64 {
         self.entries
@@ -359,22 +380,23 @@ impl Slots {
 
     /// Whether there are so many stale entries that a sweep must begin.
     ///
-    /// There may be fewer entries than timers: the shard holds a batch of them in its hands.
+    /// There may be fewer entries than live timers, since some are in the shard's batch.
     #[inline]
-    pub(crate) fn wants_sweep(&self, live: u64) -> bool {
+    pub(crate) fn needs_sweep(&self, live: u64) -> bool {
         self.entries > live + live / 4 * 3 + self.slack
     }
 
-    /// How many timers may go, or leave an entry behind, before a sweep can be wanted. Each of them
-    /// adds an entry at most, and takes one and three quarters of what is allowed.
-    pub(crate) fn until_sweep(&self, live: u64) -> u32 {
+    /// How many operations that end a timer or leave a stale entry behind can happen before
+    /// [`needs_sweep`](Self::needs_sweep) can be true. Each of them adds at most one entry, or
+    /// lowers the number of allowed entries by one and three quarters.
+    pub(crate) fn operations_to_sweep(&self, live: u64) -> u32 {
         let allowed = live + live / 4 * 3 + self.slack;
         (allowed.saturating_sub(self.entries) / 3).clamp(1, u64::from(u32::MAX)) as u32
     }
 
-    /// Whether the stale entries are so near their bound that the sweep must hurry.
+    /// Whether the entries are so near their bound that each operation must sweep a slice.
     #[inline]
-    pub(crate) fn must_hurry(&self, live: u64) -> bool {
+    pub(crate) fn is_near_entries_max(&self, live: u64) -> bool {
         self.entries > live + live / 8 * 7 + self.slack
     }
 
@@ -387,8 +409,8 @@ impl Slots {
 
     /// The entries of one slot, in order.
     pub(crate) fn entries_of(&self, slot: usize) -> impl Iterator<Item = Entry> {
-        let Slot { kept, young } = self.table[slot];
-        let chunks = [kept, young].into_iter().flat_map(move |chain| {
+        let Slot { old, new } = self.table[slot];
+        let chunks = [old, new].into_iter().flat_map(move |chain| {
             let mut next = chain.head;
             core::iter::from_fn(move || {
                 let chunk = self.chunks.get(next as usize)?;
@@ -399,46 +421,47 @@ impl Slots {
         chunks.flat_map(|chunk| chunk.entries[..chunk.len as usize].iter().copied())
     }
 
-    /// Walks all chains.
+    /// Checks the counts, the bitmap, the chains and the free list.
     ///
     /// # Panics
     ///
-    /// If the count of entries, a bit, a chain's end or the pool is wrong.
+    /// If one of them is wrong.
     pub(crate) fn check_invariants(&self) {
         let mut count = 0;
         self.for_each(|_, _| count += 1);
-        assert_eq!(count, self.entries, "entries are counted");
+        assert_eq!(count, self.entries, "the count of entries is wrong");
         let mut used = 0;
         for (number, slot) in self.table.iter().enumerate() {
-            for chain in [slot.kept, slot.young] {
+            for chain in [slot.old, slot.new] {
                 let mut last = NIL;
                 let mut next = chain.head;
                 while next != NIL {
-                    assert!(self.chunks[next as usize].len > 0, "a chunk in use holds something");
+                    assert!(self.chunks[next as usize].len > 0, "chunk {next} in a chain is empty");
                     (last, next) = (next, self.chunks[next as usize].next);
                     used += 1;
                 }
-                assert_eq!(last, chain.tail, "a chain of slot {number} ends at its tail");
+                assert_eq!(last, chain.tail, "a chain of slot {number} has a wrong tail");
             }
-            let holds = !slot.is_empty();
-            assert_eq!(self.occupied.contains(number), holds, "the bit of slot {number} is right");
+            let occupied = !slot.is_empty();
+            assert_eq!(self.occupied.contains(number), occupied, "slot {number} has a wrong bit");
         }
         let mut next = self.free;
         while next != NIL {
             used += 1;
-            assert!(used <= self.chunks.len(), "the pool's free list is a circle");
+            assert!(used <= self.chunks.len(), "the free list of chunks has a cycle");
             next = self.chunks[next as usize].next;
         }
-        assert_eq!(used, self.chunks.len(), "every chunk is in a chain or free");
+        assert_eq!(used, self.chunks.len(), "a chunk is neither in a chain nor free");
         self.check_late();
     }
 
-    /// The slot that a sweep comes to after this one.
+    /// The first occupied slot after `slot`; `usize::MAX` counts as the number before the first.
     fn next_to_sweep(&self, slot: usize) -> Option<usize> {
         self.occupied.first_in(slot.wrapping_add(1), self.table.len())
     }
 
-    fn join(&mut self, first: Chain, second: Chain) -> Chain {
+    /// The chain of the chunks of `first` followed by those of `second`.
+    fn concat(&mut self, first: Chain, second: Chain) -> Chain {
         match (first.is_empty(), second.is_empty()) {
             (true, _) => second,
             (_, true) => first,
@@ -449,9 +472,10 @@ impl Slots {
         }
     }
 
+    /// Appends a chunk with one entry to a chain.
     fn append_chunk(&mut self, chain: &mut Chain, entry: Entry) -> &mut Chunk {
-        let fresh = if self.free == NIL {
-            debug_assert!(self.chunks.len() < self.chunks.capacity(), "the pool is reserved");
+        let index = if self.free == NIL {
+            debug_assert!(self.chunks.len() < self.chunks.capacity(), "the chunks are reserved");
             self.chunks.push(Chunk { next: NIL, len: 0, entries: [Entry::default(); _] });
             self.chunks.len() as u32 - 1
         } else {
@@ -460,12 +484,12 @@ impl Slots {
             free
         };
         if let Some(last) = self.chunks.get_mut(chain.tail as usize) {
-            last.next = fresh;
+            last.next = index;
         } else {
-            chain.head = fresh;
+            chain.head = index;
         }
-        chain.tail = fresh;
-        let chunk = &mut self.chunks[fresh as usize];
+        chain.tail = index;
+        let chunk = &mut self.chunks[index as usize];
         chunk.next = NIL;
         chunk.len = 1;
         chunk.entries[0] = entry;
@@ -473,24 +497,24 @@ impl Slots {
     }
 }
 
-/// The limits of the slack, which is a small part of the capacity: the more of it, the less often a
-/// shard with few timers is swept.
+/// The limits of the slack, which is a small part of the capacity. With more slack, a shard with
+/// few timers sweeps less often.
 const SLACK_MIN: u64 = 1_024;
 const SLACK_MAX: u64 = 4_096;
 
-/// Fewer entries than this are in the cache anyway: a sweep looks at all of them.
-const SHALLOW_ENTRIES_MIN: u64 = 1 << 14;
+/// With fewer entries than this, which fit into the cache, each pass is a full one.
+const PARTIAL_ENTRIES_MIN: u64 = 1 << 14;
 
-/// Young entries that a sweep looks at before it judges whether they are worth it.
-const SHALLOW_MIN: u32 = 256;
+/// New entries that a pass looks at before it may become a full one.
+const NEW_EXAMINED_MIN: u32 = 256;
 
-/// Twice the live timers and a constant.
+/// The bound on the entries: twice the live timers plus a constant.
 ///
-/// The sweep begins when the stale entries pass three quarters of the live timers, and of the
-/// operations that leave one more behind or take a timer away one in four pays for a slice of about
-/// four chunks, each one when they pass seven eighths. So a pass over everything ends before the
-/// stale entries have caught up with the live ones, but for the slots that hold a few entries only:
-/// those cost a slice a few, hence the constant.
+/// The sweep begins when the stale entries exceed three quarters of the live timers. From then on
+/// one in four of the operations that end a timer or leave a stale entry behind sweeps a slice of
+/// about four chunks, and each of them does when the stale entries exceed seven eighths. So a full
+/// pass ends before the stale entries are as many as the live ones, except for slots with only a
+/// few entries: each of them counts as a few entries of a slice, hence the constant.
 fn entries_max(wheel_slots: usize, slack: u64, live: u64) -> u64 {
     2 * live + 2 * slack + 2 * wheel_slots as u64
 }

@@ -1,16 +1,16 @@
-//! When a timer fires: at its deadline, from wherever the wheel stands.
+//! A timer fires at its deadline, at whichever tick the wheel is.
 
 use corewheel_shard::{Budget, Tick, TickLength};
 use std::num::NonZeroU64;
 
 use super::{Rig, levels, on_each_wheel, on_each_wheel_from};
 
-/// Starts at which digits of all levels are about to turn over.
+/// Starts at and just before ticks at which digits of several levels change.
 const STARTS: [u64; 9] =
     [0, 1, 255, 256, 65_535, (1 << 33) - 1, 1 << 47, (1 << 63) - 1, u64::MAX - 70_000];
 
 #[test]
-fn polled_at_each_tick_every_timer_fires_at_its_own() {
+fn timers_fire_at_their_ticks_with_a_turn_at_each_tick() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
         rig.schedule_all(1..600);
@@ -21,7 +21,7 @@ fn polled_at_each_tick_every_timer_fires_at_its_own() {
 }
 
 #[test]
-fn every_edge_of_every_level_fires_at_its_own_tick() {
+fn timers_at_edges_of_all_levels_fire_at_their_ticks() {
     for start in STARTS {
         on_each_wheel_from(start, |config| {
             let edges = (0..64).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 1]);
@@ -31,7 +31,7 @@ fn every_edge_of_every_level_fires_at_its_own_tick() {
                 .collect();
             deadlines.sort_unstable();
             let mut rig = Rig::new(config);
-            // The latest first, so that what is filed later has to come first.
+            // The latest deadline first, so that timers that are filed later have to fire earlier.
             rig.schedule_all(deadlines.iter().rev().copied());
             let fired: Vec<_> = rig.run_out().into_iter().map(|(tick, _)| tick).collect();
             assert_eq!(fired, deadlines);
@@ -40,7 +40,7 @@ fn every_edge_of_every_level_fires_at_its_own_tick() {
 }
 
 #[test]
-fn the_first_and_the_last_tick_of_each_level_fire_at_their_own() {
+fn timers_at_first_and_last_tick_of_each_level_fire_at_their_ticks() {
     for start in [0, 5, 255, 70_000] {
         on_each_wheel_from(start, |config| {
             let mut rig = Rig::new(config);
@@ -56,20 +56,24 @@ fn the_first_and_the_last_tick_of_each_level_fire_at_their_own() {
 }
 
 #[test]
-fn a_deadline_of_now_or_before_fires_in_the_next_turn() {
+fn deadline_of_now_or_earlier_fires_in_next_turn() {
     on_each_wheel_from(1_000, |config| {
         for deadline in [1_000, 999, 998, 256, 1, 0] {
             let mut rig = Rig::new(config);
             rig.schedule(deadline, 7);
             assert_eq!(rig.pop(), None, "a turn begins with an advance");
-            assert_eq!(rig.shard.next_deadline(), Some(Tick::new(1_000)), "at once");
+            assert_eq!(
+                rig.shard.next_deadline(),
+                Some(Tick::new(1_000)),
+                "the timer is due at once"
+            );
             assert_eq!(rig.turn(1_000), [7]);
         }
     });
 }
 
 #[test]
-fn a_timer_fires_once_and_not_again_after_a_wrap() {
+fn fired_timer_does_not_fire_again_after_wheel_wraps() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
         rig.schedule(3, 1);
@@ -81,10 +85,10 @@ fn a_timer_fires_once_and_not_again_after_a_wrap() {
 }
 
 #[test]
-fn a_timer_rounds_away_is_neither_early_nor_lost() {
+fn timers_rounds_away_fire_at_their_ticks() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
-        // All in one slot of the hashed wheel, some rounds apart.
+        // All timers are in one slot of the hashed wheel, one round apart.
         let slots = u64::from(config.slots);
         rig.schedule_all((1..50).map(|round| 1 + round * slots));
         for round in 1..50 {
@@ -95,7 +99,7 @@ fn a_timer_rounds_away_is_neither_early_nor_lost() {
 }
 
 #[test]
-fn far_timers_are_neither_early_nor_lost_while_near_ones_come_and_go() {
+fn far_timers_fire_at_their_ticks_after_many_near_timers() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
         let far = 1 << 20;
@@ -114,7 +118,7 @@ fn far_timers_are_neither_early_nor_lost_while_near_ones_come_and_go() {
 }
 
 #[test]
-fn an_old_wheel_is_as_good_as_a_new_one() {
+fn timers_fire_at_their_ticks_late_in_life_of_wheel() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
         let last = 1 << 63;
@@ -134,7 +138,7 @@ fn an_old_wheel_is_as_good_as_a_new_one() {
 }
 
 #[test]
-fn the_last_ticks_of_time_are_never() {
+fn deadlines_beyond_last_tick_fire_at_last_tick() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
         rig.schedule_all([u64::MAX, u64::MAX - 1, u64::MAX - 2, u64::MAX - 3]);
@@ -142,14 +146,14 @@ fn the_last_ticks_of_time_are_never() {
             assert_eq!(rig.turn(now), []);
         }
         assert_eq!(rig.turn(u64::MAX - 3), [3]);
-        assert_eq!(rig.turn(u64::MAX), [0, 1, 2], "never is the last tick");
+        assert_eq!(rig.turn(u64::MAX), [0, 1, 2], "the last tick is `Tick::NEVER`");
         rig.schedule(u64::MAX, 9);
-        assert_eq!(rig.turn(u64::MAX), [9], "at the end of time everything is due");
+        assert_eq!(rig.turn(u64::MAX), [9], "at the last tick every deadline is due");
     });
 }
 
 #[test]
-fn a_wheel_that_starts_late_counts_from_its_start() {
+fn wheel_with_late_start_fires_timers_at_their_ticks() {
     for start in STARTS {
         on_each_wheel_from(start, |config| {
             let mut rig = Rig::new(config);
@@ -165,7 +169,7 @@ fn a_wheel_that_starts_late_counts_from_its_start() {
 }
 
 #[test]
-fn polled_rarely_everything_due_fires_and_nothing_else() {
+fn turns_many_ticks_apart_fire_only_timers_that_are_due() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
         rig.schedule_all(1..1_000);
@@ -178,20 +182,20 @@ fn polled_rarely_everything_due_fires_and_nothing_else() {
 }
 
 #[test]
-fn polled_more_often_than_a_tick_nothing_fires_twice_or_early() {
+fn several_turns_at_each_tick_fire_each_timer_once() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
         rig.schedule_all([1, 2, 2, 5]);
         let mut fired = Vec::new();
         for now in [0, 0, 1, 1, 1, 2, 2, 3, 4, 4, 5, 5] {
-            fired.extend(rig.turn(now).into_iter().map(|task| (now, task)));
+            fired.extend(rig.turn(now).into_iter().map(|payload| (now, payload)));
         }
         assert_eq!(fired, [(1, 0), (2, 1), (2, 2), (5, 3)]);
     });
 }
 
 #[test]
-fn one_leap_over_everything_fires_it_in_order() {
+fn turn_at_last_tick_fires_all_timers_in_order() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
         rig.schedule_all((0..63).rev().map(|bit| (1 << bit) + 5));
@@ -201,7 +205,7 @@ fn one_leap_over_everything_fires_it_in_order() {
 }
 
 #[test]
-fn a_clock_that_steps_back_is_taken_to_stand() {
+fn advance_to_earlier_tick_keeps_now() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
         rig.schedule_all([100, 150, 200]);
@@ -211,22 +215,22 @@ fn a_clock_that_steps_back_is_taken_to_stand() {
             assert_eq!(rig.shard.now(), Tick::new(100));
         }
         rig.schedule(60, 9);
-        assert_eq!(rig.turn(0), [9], "what lies before the latest tick is due");
+        assert_eq!(rig.turn(0), [9], "a deadline before the latest tick is due");
         assert_eq!(rig.turn(150), [1]);
         assert_eq!(rig.turn(1_000), [2]);
     });
 }
 
 #[test]
-fn a_timer_is_not_early_by_a_fraction_of_a_tick() {
+fn timer_with_deadline_in_nanoseconds_is_not_early() {
     on_each_wheel(|config| {
-        let length = TickLength::from_nanos(NonZeroU64::new(10).expect("it is not zero"));
+        let length = TickLength::from_nanos(NonZeroU64::new(10).expect("10 is not zero"));
         let mut rig = Rig::new(config);
         let due_ns: Vec<u64> = (1..60).map(|number| number * 7).collect();
         rig.schedule_all(due_ns.iter().map(|ns| length.ceil(*ns).index()));
         for now_ns in 0..450 {
-            for task in rig.turn(length.floor(now_ns).index()) {
-                let due = due_ns[task as usize];
+            for payload in rig.turn(length.floor(now_ns).index()) {
+                let due = due_ns[payload as usize];
                 assert!(due <= now_ns, "due at {due} ns, fires at {now_ns} ns");
                 assert!(now_ns < due + length.nanos(), "a whole tick late");
             }
@@ -236,7 +240,7 @@ fn a_timer_is_not_early_by_a_fraction_of_a_tick() {
 }
 
 #[test]
-fn the_next_deadline_is_never_late_and_is_reached_in_a_step_a_level() {
+fn next_deadline_is_never_late_and_costs_a_turn_per_level_at_most() {
     for start in STARTS {
         on_each_wheel_from(start, |config| {
             for bit in 0..63 {
@@ -245,7 +249,7 @@ fn the_next_deadline_is_never_late_and_is_reached_in_a_step_a_level() {
                 rig.schedule(deadline, 0);
                 let mut turns = 0;
                 while let Some(next) = rig.shard.next_deadline() {
-                    assert!(next > rig.shard.now(), "every turn comes nearer");
+                    assert!(next > rig.shard.now(), "every turn advances");
                     assert!(next <= Tick::new(deadline), "the turn comes too late");
                     rig.advance(next.index(), Budget::default());
                     assert_eq!(rig.pop().is_some(), next.index() == deadline.min(u64::MAX - 2));
@@ -258,7 +262,7 @@ fn the_next_deadline_is_never_late_and_is_reached_in_a_step_a_level() {
 }
 
 #[test]
-fn nothing_pending_means_no_next_deadline() {
+fn next_deadline_without_pending_timers_is_none() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
         assert_eq!(rig.shard.next_deadline(), None);
@@ -267,9 +271,9 @@ fn nothing_pending_means_no_next_deadline() {
         let far = rig.schedule(3_000, 2);
         for key in [due, near, far] {
             assert!(rig.shard.next_deadline().is_some());
-            assert!(rig.cancel(key).task().is_some());
+            assert!(rig.cancel(key).payload().is_some());
         }
-        assert_eq!(rig.shard.next_deadline(), None, "cancelled timers wake nobody");
+        assert_eq!(rig.shard.next_deadline(), None, "cancelled timers need no turn");
         assert!(!rig.shard.is_behind());
         rig.schedule(4, 3);
         assert_eq!(rig.turn(4), [3]);

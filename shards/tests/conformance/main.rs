@@ -1,8 +1,8 @@
-//! What a timing wheel must do, line by line, on every wheel that there is.
+//! The conformance tests of a shard, on both wheels.
 //!
-//! The names of the tests are the specification. Each runs on both wheels, with slots so few that
-//! every level and round is passed, and with as many as are used in earnest. The invariants of the
-//! shard are checked after each operation.
+//! The names of the tests are the specification. Each test runs on both wheels, with so few slots
+//! that it passes all levels and many rounds, and with the default number of slots. The invariants
+//! of the shard are checked after each operation.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -10,13 +10,13 @@ use corewheel_shard::{
     Budget, CancelOutcome, ResetOutcome, Shard, ShardConfig, Tick, TimerKey, WheelKind,
 };
 
-mod bounds;
-mod callbacks;
+mod cancel_and_reset;
 mod deadlines;
+mod granted_keys;
+mod limits;
 mod order;
-mod remote;
-mod reset;
-mod storms;
+mod reentrancy;
+mod stale_entries;
 
 /// The wheels under test.
 fn configs() -> impl Iterator<Item = ShardConfig> {
@@ -33,7 +33,7 @@ fn configs() -> impl Iterator<Item = ShardConfig> {
     })
 }
 
-/// Runs a test on each wheel, and says on which it fails.
+/// Runs a test on each wheel; if it fails, panics with the configuration of the wheel.
 fn on_each_wheel(test: impl Fn(ShardConfig)) {
     on_each_wheel_from(0, test);
 }
@@ -42,12 +42,12 @@ fn on_each_wheel_from(start: u64, test: impl Fn(ShardConfig)) {
     for config in configs() {
         let config = ShardConfig { start: Tick::new(start), ..config };
         let outcome = catch_unwind(AssertUnwindSafe(|| test(config)));
-        assert!(outcome.is_ok(), "it fails with {config:?}");
+        assert!(outcome.is_ok(), "the test fails with {config:?}");
     }
 }
 
-/// The most levels that a wheel can have; the hashed one has a single level and two rounds in which
-/// it learns what the first deadline is.
+/// How many levels the wheel has, which is the most turns that one timer takes. 3 for the hashed
+/// wheel, which may need two turns before it knows the first deadline.
 fn levels(config: ShardConfig) -> u64 {
     match config.wheel {
         WheelKind::Hierarchical => {
@@ -67,13 +67,13 @@ fn slots(config: ShardConfig) -> u64 {
     u64::from(config.slots) + above
 }
 
-/// A shard whose invariants are checked after each operation. Tasks are numbers.
+/// A shard whose invariants are checked after each operation. Payloads are numbers.
 struct Rig {
     shard: Shard<u32>,
-    /// Entries that there may be beside two for each timer.
+    /// How many entries the shard may hold in addition to two for each timer.
     entries_slack: u64,
-    /// All invariants are checked after so many operations, for it takes time with many timers or
-    /// slots.
+    /// All invariants are checked after every so many operations, since a check takes time with
+    /// many timers or slots.
     check_every: u32,
     operations: u32,
 }
@@ -99,15 +99,15 @@ impl Rig {
     }
 
     #[track_caller]
-    fn schedule(&mut self, deadline: u64, task: u32) -> TimerKey {
-        let key = self.shard.schedule(Tick::new(deadline), task).expect("there is room");
+    fn schedule(&mut self, deadline: u64, payload: u32) -> TimerKey {
+        let key = self.shard.schedule(Tick::new(deadline), payload).expect("there is room");
         self.check();
         key
     }
 
     fn schedule_all(&mut self, deadlines: impl IntoIterator<Item = u64>) -> Vec<TimerKey> {
         let numbered = deadlines.into_iter().zip(0..);
-        numbered.map(|(deadline, task)| self.schedule(deadline, task)).collect()
+        numbered.map(|(deadline, payload)| self.schedule(deadline, payload)).collect()
     }
 
     fn cancel(&mut self, key: TimerKey) -> CancelOutcome<u32> {
@@ -127,42 +127,44 @@ impl Rig {
         self.check();
     }
 
-    /// The next task that fires.
+    /// Pops the next timer that expires and returns its payload.
     fn pop(&mut self) -> Option<u32> {
         let expired = self.shard.pop_expired();
         self.check();
         if let Some(expired) = &expired {
             assert!(expired.deadline <= self.shard.now(), "{expired:?} fires early");
         }
-        expired.map(|expired| expired.task)
+        expired.map(|expired| expired.payload)
     }
 
-    /// What fires in the rest of the turn.
+    /// The payloads that fire in the rest of the turn.
     fn rest(&mut self) -> Vec<u32> {
         std::iter::from_fn(|| self.pop()).collect()
     }
 
-    /// What fires in a turn without limits.
+    /// The payloads that fire in a turn without limits.
     fn turn(&mut self, now: u64) -> Vec<u32> {
         self.advance(now, Budget::UNLIMITED);
         self.rest()
     }
 
-    /// What fires, and at which tick, when turns are taken as the shard asks for them.
+    /// Takes turns at the ticks that `next_deadline` returns. Returns the payloads that fire and
+    /// their ticks.
     fn run_out(&mut self) -> Vec<(u64, u32)> {
         let mut fired = Vec::new();
         while let Some(next) = self.shard.next_deadline() {
             let now = next.index();
-            fired.extend(self.turn(now).into_iter().map(|task| (now, task)));
+            fired.extend(self.turn(now).into_iter().map(|payload| (now, payload)));
         }
-        assert_eq!(self.shard.len(), 0, "what is pending has a next deadline");
+        assert_eq!(self.shard.len(), 0, "timers are pending without a next deadline");
         fired
     }
 
-    /// Turns with a small budget until nothing more fires at `now`.
+    /// Takes turns with a small budget until no timer is due at `now`. Returns the payloads that
+    /// fire.
     fn turns(&mut self, now: u64, budget: Budget) -> Vec<u32> {
         let mut fired = Vec::new();
-        // Each turn looks at an entry, and each entry is looked at a few times at each level.
+        // Each turn looks at an entry, and the wheel looks at each entry a few times at each level.
         let turns_max = 300 * (self.shard.entries() + 10);
         for _ in 0..turns_max {
             self.advance(now, budget);
@@ -171,6 +173,6 @@ impl Rig {
                 return fired;
             }
         }
-        panic!("{turns_max} turns do not suffice");
+        panic!("the shard is behind after {turns_max} turns");
     }
 }

@@ -1,4 +1,4 @@
-//! In which order timers fire, and that budgets do not change it.
+//! The order in which timers fire, whatever the budget, and what `peek` names.
 
 use corewheel_shard::Budget;
 
@@ -12,11 +12,11 @@ const BUDGETS: [Budget; 5] = [
     Budget::UNLIMITED,
 ];
 
-/// Schedules timers for these deadlines and expects them in the order of their deadlines, those of
-/// one tick as they were scheduled, whatever the budget and however far each turn goes.
+/// Schedules timers with these deadlines and checks that they fire in the order of their deadlines,
+/// and those of one tick in the order of scheduling, with several budgets and lengths of turns.
 fn check_order(deadlines: &[u64]) {
     let mut expected: Vec<u32> = (0..deadlines.len() as u32).collect();
-    expected.sort_by_key(|task| deadlines[*task as usize]);
+    expected.sort_by_key(|payload| deadlines[*payload as usize]);
     let last = deadlines.iter().copied().max().unwrap_or(0);
     for budget in BUDGETS {
         for stride in [last, last / 2 + 1, last / 5 + 1] {
@@ -36,12 +36,12 @@ fn check_order(deadlines: &[u64]) {
 }
 
 #[test]
-fn ticks_fire_in_order() {
+fn timers_of_different_ticks_fire_in_order() {
     check_order(&[5, 3, 9, 1, 700, 2, 64, 65, 63, 4_000, 256, 255, 257]);
 }
 
 #[test]
-fn timers_of_one_tick_fire_in_the_order_of_scheduling() {
+fn timers_of_one_tick_fire_in_order_of_scheduling() {
     check_order(&[9; 40]);
     check_order(&[300; 40]);
 }
@@ -52,25 +52,25 @@ fn timers_of_one_tick_keep_their_order_through_cascades() {
 }
 
 #[test]
-fn more_timers_than_fit_a_chunk_keep_their_order() {
+fn timers_of_several_chunks_keep_their_order() {
     let deadlines: Vec<_> = (0..100).map(|number| 500 + number * 7 % 5).collect();
     check_order(&deadlines);
 }
 
 #[test]
-fn timers_of_one_tick_scheduled_at_different_times_keep_their_order() {
+fn timers_of_one_tick_scheduled_in_different_turns_keep_their_order() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
-        for (task, now) in [0, 1, 500, 900, 990, 998, 999].into_iter().enumerate() {
+        for (payload, now) in [0, 1, 500, 900, 990, 998, 999].into_iter().enumerate() {
             assert_eq!(rig.turn(now), []);
-            rig.schedule(1_000, task as u32);
+            rig.schedule(1_000, payload as u32);
         }
         assert_eq!(rig.turn(1_000), [0, 1, 2, 3, 4, 5, 6]);
     });
 }
 
 #[test]
-fn a_budget_that_ends_amid_a_slot_is_resumed_where_it_ended() {
+fn budget_used_up_within_slot_resumes_there_in_next_turn() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
         rig.schedule_all([4; 50]);
@@ -84,11 +84,11 @@ fn a_budget_that_ends_amid_a_slot_is_resumed_where_it_ended() {
 }
 
 #[test]
-fn a_budget_that_ends_amid_a_cascade_is_not_overtaken_by_time() {
+fn budget_used_up_within_cascade_keeps_order_of_ticks() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
         let smallest = Budget { expired_max: 1, work_max: 1 };
-        // They cascade in turns of a chunk each, while time goes on and more is scheduled.
+        // Each turn cascades a chunk of them, while time advances and more timers are scheduled.
         rig.schedule_all((0..60).map(|number| 1_024 + number % 3));
         let mut now = 1_024;
         let mut fired = Vec::new();
@@ -108,7 +108,7 @@ fn a_budget_that_ends_amid_a_cascade_is_not_overtaken_by_time() {
 }
 
 #[test]
-fn what_was_due_when_scheduled_comes_after_what_was_due_before_it() {
+fn late_timer_fires_after_timers_that_were_due_before_it() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
         rig.schedule_all([5, 10, 11, 20]);
@@ -121,7 +121,7 @@ fn what_was_due_when_scheduled_comes_after_what_was_due_before_it() {
 }
 
 #[test]
-fn no_budget_means_no_progress_and_no_loss() {
+fn turn_with_budget_of_zero_fires_nothing_and_loses_nothing() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
         rig.schedule_all([1, 2, 300]);
@@ -135,7 +135,7 @@ fn no_budget_means_no_progress_and_no_loss() {
 }
 
 #[test]
-fn late_timers_of_two_turns_keep_their_order_against_the_next_tick() {
+fn late_timers_of_two_turns_fire_before_next_tick() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
         let one = Budget { expired_max: 1, work_max: u32::MAX };
@@ -154,7 +154,7 @@ fn late_timers_of_two_turns_keep_their_order_against_the_next_tick() {
 }
 
 #[test]
-fn late_timers_of_many_turns_come_behind_the_tick_at_which_each_was_scheduled() {
+fn late_timers_of_many_turns_fire_after_tick_of_their_scheduling() {
     for budget in BUDGETS {
         on_each_wheel(|config| {
             let mut rig = Rig::new(config);
@@ -177,7 +177,7 @@ fn late_timers_of_many_turns_come_behind_the_tick_at_which_each_was_scheduled() 
 }
 
 #[test]
-fn late_timer_comes_in_the_next_turn_where_the_late_one_before_it_is_cancelled() {
+fn late_timer_after_cancelled_late_timer_fires_in_next_turn() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
         let one = Budget { expired_max: 1, work_max: u32::MAX };
@@ -187,8 +187,8 @@ fn late_timer_comes_in_the_next_turn_where_the_late_one_before_it_is_cancelled()
         let cancelled = rig.schedule(1, 50);
         rig.advance(1, one);
         assert_eq!(rig.rest(), [1]);
-        // Its entry stays behind among the late ones.
-        assert_eq!(rig.cancel(cancelled).task(), Some(50));
+        // Its stale entry stays among the entries of late timers.
+        assert_eq!(rig.cancel(cancelled).payload(), Some(50));
         rig.schedule(1, 51);
         rig.schedule(2, 100);
         rig.advance(2, one);
@@ -199,7 +199,7 @@ fn late_timer_comes_in_the_next_turn_where_the_late_one_before_it_is_cancelled()
 }
 
 #[test]
-fn peek_names_what_pop_expired_gives_among_late_and_stale_entries() {
+fn peek_among_late_and_stale_entries_names_next_timer() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
         let one = Budget { expired_max: 1, work_max: u32::MAX };
@@ -210,8 +210,8 @@ fn peek_names_what_pop_expired_gives_among_late_and_stale_entries() {
             let cancelled = rig.schedule(tick, 50);
             rig.advance(tick, one);
             assert_eq!(rig.rest(), [1]);
-            // Its entry stays behind among the late ones.
-            assert_eq!(rig.cancel(cancelled).task(), Some(50));
+            // Its stale entry stays among the entries of late timers.
+            assert_eq!(rig.cancel(cancelled).payload(), Some(50));
             let late = rig.schedule(tick, 51);
             let ahead = rig.schedule(tick + 1, 100);
             for expected in [late, ahead] {
@@ -226,18 +226,18 @@ fn peek_names_what_pop_expired_gives_among_late_and_stale_entries() {
 }
 
 #[test]
-fn peek_names_what_pop_expired_gives_where_a_due_timer_was_moved_onto_a_tick_ahead() {
+fn peek_after_reset_of_due_timer_to_later_tick_names_next_timer() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
         let keys = rig.schedule_all([1; 80]);
-        let ahead = [50, 51].map(|task| rig.schedule(3, task));
+        let ahead = [50, 51].map(|payload| rig.schedule(3, payload));
         rig.advance(2, Budget { expired_max: 1, work_max: u32::MAX });
         assert_eq!(rig.rest(), [0]);
-        // It is filed anew when it comes up, behind the timers of its new tick.
-        let _moved = rig.reset(keys[75], 3);
+        // The timer is filed again when it comes up, behind the timers of its new tick.
+        let _outcome = rig.reset(keys[75], 3);
         for (number, key) in keys.iter().enumerate().skip(1) {
             if number != 75 {
-                let _gone = rig.cancel(*key);
+                let _outcome = rig.cancel(*key);
             }
         }
         rig.advance(3, Budget::UNLIMITED);

@@ -1,55 +1,67 @@
-//! Commands onto one shard that are sent together.
+//! Commands to one shard that are sent together.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
 
 use corewheel_shard::Tick;
 
 use super::{Client, Request};
+use crate::clock::when::When;
 use crate::link::lane::Refusal;
-use crate::values::class::{ClassId, TimerClass, UnknownClass};
+use crate::values::class::ClassId;
 use crate::values::contain::drop_each;
-use crate::values::error::{Closed, ScheduleError};
 use crate::values::handle::{ShardId, TimerHandle};
+use crate::values::refused::Refused;
 
 /// Requests that a [`Batch`] sends together.
 const BATCH: usize = 64;
 
-/// What a batch has gathered and not sent yet.
+/// The requests that a batch has gathered and not sent yet.
 ///
-/// It lies in the client and not in the batch: the keys of the timers are taken from the client's
+/// They lie in the client and not in the batch: the keys of the timers are taken from the client's
 /// lane, and the owner of the lane gives keys to timers in the order in which it granted them. A
-/// key that were taken and never used would shift the keys of all later timers of the lane. So what
-/// a forgotten batch has gathered is sent before anything else of its client.
+/// key that was taken and never used would shift the keys of all later timers of the lane. So the
+/// client sends these requests before any other of its own, whether their batch is still open or
+/// was forgotten.
 pub(super) struct Gathered<T: 'static> {
-    /// The shard, where a batch gathers for it, or was forgotten while it did.
-    shard: Cell<Option<ShardId>>,
+    /// The number of the batch that has gathered something; 0 if none has.
+    batch: Cell<u64>,
+    shard: Cell<ShardId>,
     requests: RefCell<Vec<Request<T>>>,
     /// The lane from which the keys are.
     lane: Cell<u64>,
+    /// How many batches there were.
+    batches: Cell<u64>,
+    /// Values that a closed shard did not accept, by the numbers of their batches.
+    refused: RefCell<Vec<(u64, T)>>,
 }
 
 impl<T> Gathered<T> {
     pub(super) fn new() -> Self {
-        Self { shard: Cell::new(None), requests: RefCell::default(), lane: Cell::new(0) }
+        Self {
+            batch: Cell::new(0),
+            shard: Cell::new(ShardId::new(0)),
+            requests: RefCell::default(),
+            lane: Cell::new(0),
+            batches: Cell::new(0),
+            refused: RefCell::default(),
+        }
+    }
+
+    /// The values of a batch that a closed shard did not accept.
+    fn take_refused(&self, batch: u64) -> Vec<T> {
+        let mut refused = self.refused.borrow_mut();
+        refused.extract_if(.., |(number, _)| *number == batch).map(|(_, value)| value).collect()
     }
 }
 
-/// A timer of a batch that was not accepted, because the shard was closed meanwhile.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Refused<T> {
-    /// What it was scheduled with.
-    pub task: T,
-}
-
-/// Commands onto one shard that are sent together, 64 at a time; made by [`Client::batch`].
+/// Commands to one shard that are sent together, 64 at a time; made by
+/// [`RemoteTimers::batch`](crate::RemoteTimers::batch).
 ///
-/// What is gathered is sent when there are that many, by [`send`](Self::send), or when the batch is
-/// dropped. What a [forgotten](std::mem::forget) batch has gathered is sent before the next command
-/// of its client; if there is none, it is dropped with the client.
+/// The client sends the gathered requests when there are 64, by [`send`](Self::send), when the
+/// batch is dropped, and before any other command of its own. The requests of a
+/// [forgotten](std::mem::forget) batch are dropped with the client if no command follows.
 ///
 /// ```
 /// use corewheel::{Fired, Runtime, ShardId, ShutdownPolicy, TimerService, Timers};
@@ -59,8 +71,8 @@ pub struct Refused<T> {
 ///     .shards(1)
 ///     .runtime(Runtime::Thread)
 ///     .start_with(|_| |_: Fired<u64>, _: &Timers<u64>| {})?;
-/// let mut client = service.client();
-/// let mut batch = client.batch(ShardId::new(0));
+/// let client = service.client();
+/// let mut batch = client.shard(ShardId::new(0)).batch();
 /// let minute = Duration::from_secs(60);
 /// let handles: Vec<_> = (0..100).map(|n| batch.schedule(minute, n)).collect::<Result<_, _>>()?;
 /// for handle in &handles[..50] {
@@ -73,52 +85,34 @@ pub struct Refused<T> {
 /// ```
 #[must_use = "call `send` to learn whether everything was accepted"]
 pub struct Batch<'a, T: Send + 'static> {
-    client: &'a mut Client<T>,
+    client: &'a Client<T>,
+    number: u64,
     shard: ShardId,
     class: ClassId,
-    refused: Vec<Refused<T>>,
 }
 
 impl<'a, T: Send + 'static> Batch<'a, T> {
-    pub(super) fn new(client: &'a mut Client<T>, shard: ShardId) -> Self {
-        client.send_forgotten();
-        client.gathered.requests.get_mut().reserve(BATCH);
-        client.gathered.shard.set(Some(shard));
-        Self { client, shard, class: ClassId::NONE, refused: Vec::new() }
+    pub(super) fn new(client: &'a Client<T>, shard: ShardId, class: ClassId) -> Self {
+        let gathered = &client.gathered;
+        let number = gathered.batches.get() + 1;
+        gathered.batches.set(number);
+        gathered.requests.borrow_mut().reserve(BATCH);
+        Self { client, number, shard, class }
     }
 }
 
 impl<T: Send + 'static> Batch<'_, T> {
-    /// The timers that are added from now on are of this class.
+    /// Adds a timer that carries a value.
     ///
     /// # Errors
     ///
-    /// The service has no such class.
-    pub fn class(&mut self, class: TimerClass) -> Result<&mut Self, UnknownClass> {
-        self.class = self.client.directory.settings.classes.find(class)?;
-        Ok(self)
-    }
-
-    /// Adds a typed timer, due `delay` from now.
-    ///
-    /// # Errors
-    ///
-    /// `Full` or `Closed`, with the task. What was added before stays.
+    /// `Full`, `Busy`, `Closed` or `NoSuchShard`, with the value. The requests that were added
+    /// before stay.
     #[inline]
-    pub fn schedule(&mut self, delay: Duration, task: T) -> Result<TimerHandle, ScheduleError<T>> {
+    pub fn schedule<W: When>(&mut self, when: W, payload: T) -> Result<TimerHandle, Refused<T>> {
         let now = self.client.clock.nanos();
-        self.schedule_tick(self.client.tick_after(now, delay), now, task)
-    }
-
-    /// Adds a typed timer, due at a moment.
-    ///
-    /// # Errors
-    ///
-    /// `Full` or `Closed`, with the task. What was added before stays.
-    #[inline]
-    pub fn schedule_at(&mut self, at: Instant, task: T) -> Result<TimerHandle, ScheduleError<T>> {
-        let now = self.client.clock.nanos();
-        self.schedule_tick(self.client.tick_at(at), now, task)
+        let deadline = self.client.directory.time.tick_of(when, || now);
+        self.schedule_tick(deadline, now, payload)
     }
 
     /// Adds a cancel that asks for no answer. A timer of another shard is cancelled at once
@@ -128,24 +122,24 @@ impl<T: Send + 'static> Batch<'_, T> {
         self.stage(timer, Request::Cancel { key: timer.key(), reply: None });
     }
 
-    /// Adds a reset to `delay` from now that asks for no answer. A timer of another shard is reset
-    /// at once instead; nothing is done about a timer of another service.
+    /// Adds a reset that asks for no reply. A timer of another shard is reset at once instead;
+    /// nothing is done about a timer of another service.
     #[inline]
-    pub fn reset_detached(&mut self, timer: TimerHandle, delay: Duration) {
-        let deadline = self.client.tick_after(self.client.clock.nanos(), delay);
+    pub fn reset_detached<W: When>(&mut self, timer: TimerHandle, when: W) {
+        let deadline = self.client.tick_of(when);
         self.stage(timer, Request::Reset { key: timer.key(), deadline, reply: None });
     }
 
-    /// Sends what has been gathered.
+    /// Sends the requests that are gathered.
     ///
     /// # Errors
     ///
-    /// The timers that were not accepted after all, as the shard was closed meanwhile; their
-    /// handles name nothing.
-    pub fn send(mut self) -> Result<(), Vec<Refused<T>>> {
+    /// `Closed`, with the values of the timers that were not accepted after all, as the shard was
+    /// closed meanwhile; their handles name nothing.
+    pub fn send(self) -> Result<(), Refused<Vec<T>>> {
         self.flush();
-        let refused = std::mem::take(&mut self.refused);
-        if refused.is_empty() { Ok(()) } else { Err(refused) }
+        let refused = self.client.gathered.take_refused(self.number);
+        if refused.is_empty() { Ok(()) } else { Err(Refused::Closed(refused)) }
     }
 
     #[inline]
@@ -153,14 +147,11 @@ impl<T: Send + 'static> Batch<'_, T> {
         &mut self,
         deadline: Tick,
         now: u64,
-        task: T,
-    ) -> Result<TimerHandle, ScheduleError<T>> {
-        if self.gathered().len() >= BATCH {
-            self.flush();
-        }
+        payload: T,
+    ) -> Result<TimerHandle, Refused<T>> {
+        let mut gathered = self.gather();
         loop {
-            let gathered = self.gathered().len();
-            let client = &*self.client;
+            let client = self.client;
             let taken = client.on_lane(self.shard, |lane, post| {
                 match lane.take_key(&post.doorbell, gathered) {
                     Ok(key) => {
@@ -169,7 +160,7 @@ impl<T: Send + 'static> Batch<'_, T> {
                     }
                     Err(Refusal::Closed) if gathered == 0 => ControlFlow::Continue(()),
                     Err(refusal) => {
-                        if refusal == Refusal::Full {
+                        if refusal != Refusal::Closed {
                             post.note_refused(self.class);
                         }
                         ControlFlow::Break(Err(refusal))
@@ -179,14 +170,18 @@ impl<T: Send + 'static> Batch<'_, T> {
             match taken {
                 Ok(Ok(key)) => {
                     let (sent_us, class) = ((now / 1_000) as u32, self.class);
-                    let request = Request::Schedule { deadline, sent_us, class, value: task };
-                    self.gathered().push(request);
-                    return Ok(self.client.service.home(self.shard).handle(key));
+                    let request = Request::Schedule { deadline, sent_us, class, value: payload };
+                    self.push(request);
+                    return Ok(client.service.home(self.shard).handle(key));
                 }
-                Ok(Err(Refusal::Full)) => return Err(ScheduleError::Full(task)),
-                // What the closed lane has not accepted is sorted out first.
-                Ok(Err(Refusal::Closed)) => self.flush(),
-                Err(Closed) => return Err(ScheduleError::Closed(task)),
+                Ok(Err(Refusal::Full)) => return Err(Refused::Full(payload)),
+                Ok(Err(Refusal::Busy)) => return Err(Refused::Busy(payload)),
+                // The requests that the closed lane has not accepted are sent or refused first.
+                Ok(Err(Refusal::Closed)) => {
+                    self.flush();
+                    gathered = self.gather();
+                }
+                Err(kind) => return Err(kind.of(payload)),
             }
         }
     }
@@ -200,41 +195,55 @@ impl<T: Send + 'static> Batch<'_, T> {
         if timer.shard() != self.shard {
             return self.client.send_now(timer.shard(), request);
         }
-        if self.gathered().len() >= BATCH {
-            self.flush();
+        self.gather();
+        self.push(request);
+    }
+
+    /// Makes sure that the gathered requests are of this batch, and that another fits. Returns how
+    /// many are gathered.
+    #[inline]
+    fn gather(&mut self) -> usize {
+        let gathered = &self.client.gathered;
+        if gathered.batch.get() != self.number {
+            self.client.send_gathered();
+            gathered.batch.set(self.number);
+            gathered.shard.set(self.shard);
         }
-        self.gathered().push(request);
+        let count = gathered.requests.borrow().len();
+        if count < BATCH {
+            return count;
+        }
+        self.client.flush();
+        0
     }
 
     #[inline]
-    fn gathered(&mut self) -> &mut Vec<Request<T>> {
-        self.client.gathered.requests.get_mut()
+    fn push(&mut self, request: Request<T>) {
+        self.client.gathered.requests.borrow_mut().push(request);
     }
 
-    fn flush(&mut self) {
-        self.client.flush(self.shard, &mut self.refused);
+    /// Sends the requests that this batch has gathered.
+    fn flush(&self) {
+        if self.client.gathered.batch.get() == self.number {
+            self.client.send_gathered();
+        }
     }
 }
 
 impl<T: 'static> Client<T> {
-    /// Sends what a forgotten batch has gathered. Nothing may be borrowed.
+    /// Sends the requests that a batch has gathered. Nothing may be borrowed.
     #[inline]
-    pub(super) fn send_forgotten(&self) {
-        if self.gathered.shard.get().is_some() {
-            self.send_forgotten_now();
+    pub(super) fn send_gathered(&self) {
+        if self.gathered.batch.get() != 0 {
+            self.flush();
+            self.gathered.batch.set(0);
         }
     }
 
+    /// Sends the gathered requests; the values of timers that are not accepted are kept as refused.
     #[cold]
-    fn send_forgotten_now(&self) {
-        if let Some(shard) = self.gathered.shard.take() {
-            // There is no batch any more to tell what is refused.
-            self.flush(shard, &mut Vec::new());
-        }
-    }
-
-    /// Sends what was gathered for a shard; timers that are not accepted are refused.
-    fn flush(&self, shard: ShardId, refused: &mut Vec<Refused<T>>) {
+    fn flush(&self) {
+        let shard = self.gathered.shard.get();
         let mut requests = self.gathered.requests.take();
         {
             let mut lanes = self.lanes.borrow_mut();
@@ -246,10 +255,13 @@ impl<T: 'static> Client<T> {
                 lane.send_all(&mut requests, &post.doorbell);
             }
         }
+        let batch = self.gathered.batch.get();
         let mut unsent = Vec::new();
         for request in requests.drain(..) {
             match request {
-                Request::Schedule { value, .. } => refused.push(Refused { task: value }),
+                Request::Schedule { value, .. } => {
+                    self.gathered.refused.borrow_mut().push((batch, value));
+                }
                 request => unsent.push(request),
             }
         }
@@ -263,8 +275,7 @@ impl<T: 'static> Client<T> {
 impl<T: Send + 'static> Drop for Batch<'_, T> {
     fn drop(&mut self) {
         self.flush();
-        self.client.gathered.shard.set(None);
-        drop_each(std::mem::take(&mut self.refused));
+        drop_each(self.client.gathered.take_refused(self.number));
     }
 }
 

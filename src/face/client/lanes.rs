@@ -16,9 +16,9 @@ use crate::link::lane::{LaneSender, Refusal};
 use crate::shard::payload::Outbox;
 use crate::shard::request::{Bulk, BulkCancel, BulkReply, Replies};
 use crate::values::class::ClassId;
-use crate::values::error::{Closed, ScheduleError};
 use crate::values::handle::{ShardId, TimerHandle};
-use crate::values::migration::MoveError;
+use crate::values::migration::MigrateError;
+use crate::values::refused::{Refused, RefusedKind};
 
 impl<T: 'static> Client<T> {
     pub(crate) fn new(directory: Arc<Directory<T>>) -> Self {
@@ -28,15 +28,15 @@ impl<T: 'static> Client<T> {
         Self { directory, clock, service, lanes, opened, gathered }
     }
 
-    /// Runs `attempt` with the lane to a shard. An attempt that breaks is the last one. After one
-    /// that continues, as the shard has closed the lane, another lane is opened and tried: the
-    /// shard may have closed it for being idle only. `Err` if the shard is closed.
+    /// Runs `attempt` with the lane to a shard. An attempt that breaks is the last. After an
+    /// attempt that continues, as the shard has closed the lane, another lane is opened and tried:
+    /// the shard may have closed it for being idle only. `Err` if the shard is closed.
     #[inline]
     pub(super) fn on_lane<A>(
         &self,
         shard: ShardId,
         mut attempt: impl FnMut(&mut LaneSender<Request<T>>, &Post<T>) -> ControlFlow<A>,
-    ) -> Result<A, Closed> {
+    ) -> Result<A, RefusedKind> {
         let mut lanes = self.lanes.borrow_mut();
         loop {
             let (lane, post) = self.lane(&mut lanes, shard)?;
@@ -52,12 +52,13 @@ impl<T: 'static> Client<T> {
         &self,
         shard: ShardId,
         request: Request<T>,
-    ) -> Result<TimerHandle, ScheduleError<Request<T>>> {
-        self.send_forgotten();
+    ) -> Result<TimerHandle, Refused<Request<T>>> {
+        self.send_gathered();
         let unsent = {
             let mut lanes = self.lanes.borrow_mut();
-            let Ok((lane, post)) = self.lane(&mut lanes, shard) else {
-                return Err(ScheduleError::Closed(request));
+            let (lane, post) = match self.lane(&mut lanes, shard) {
+                Ok(reached) => reached,
+                Err(kind) => return Err(kind.of(request)),
             };
             // Written out here and not left to `on_lane`, through which the request would be
             // copied.
@@ -66,11 +67,11 @@ impl<T: 'static> Client<T> {
                     Ok(()) => return Ok(self.service.home(shard).handle(key)),
                     Err(mut back) => back.pop(),
                 },
-                Err(Refusal::Full) => {
-                    post.note_refused(request.class());
-                    return Err(ScheduleError::Full(request));
-                }
                 Err(Refusal::Closed) => Some(request),
+                Err(refusal) => {
+                    post.note_refused(request.class());
+                    return Err(refusal.kind().of(request));
+                }
             }
         };
         self.schedule_again(shard, unsent)
@@ -82,7 +83,7 @@ impl<T: 'static> Client<T> {
         &self,
         shard: ShardId,
         mut unsent: Option<Request<T>>,
-    ) -> Result<TimerHandle, ScheduleError<Request<T>>> {
+    ) -> Result<TimerHandle, Refused<Request<T>>> {
         let class = unsent.as_ref().map_or(ClassId::NONE, Request::class);
         let sent = self.on_lane(shard, |lane, post| match lane.take_key(&post.doorbell, 0) {
             Ok(key) => {
@@ -95,17 +96,16 @@ impl<T: 'static> Client<T> {
                     }
                 }
             }
-            Err(Refusal::Full) => {
-                post.note_refused(class);
-                ControlFlow::Break(Err(()))
-            }
             Err(Refusal::Closed) => ControlFlow::Continue(()),
+            Err(refusal) => {
+                post.note_refused(class);
+                ControlFlow::Break(Err(refusal.kind()))
+            }
         });
         let unsent = || unsent.expect("what was not sent comes back");
         match sent {
             Ok(Ok(key)) => Ok(self.service.home(shard).handle(key)),
-            Ok(Err(())) => Err(ScheduleError::Full(unsent())),
-            Err(Closed) => Err(ScheduleError::Closed(unsent())),
+            Ok(Err(kind)) | Err(kind) => Err(kind.of(unsent())),
         }
     }
 
@@ -113,7 +113,7 @@ impl<T: 'static> Client<T> {
     /// gone, or is dropped, and with it the way for the reply.
     #[inline]
     pub(crate) fn send(&self, shard: ShardId, request: Request<T>) {
-        self.send_forgotten();
+        self.send_gathered();
         self.send_now(shard, request);
     }
 
@@ -123,7 +123,7 @@ impl<T: 'static> Client<T> {
         let unsent = {
             let mut lanes = self.lanes.borrow_mut();
             match self.lane(&mut lanes, shard) {
-                Err(Closed) => vec![request],
+                Err(_) => vec![request],
                 Ok((lane, post)) => match lane.send_always(request, &post.doorbell) {
                     Ok(()) => return,
                     Err(back) => back,
@@ -152,8 +152,8 @@ impl<T: 'static> Client<T> {
         &'a self,
         lanes: &'a mut Vec<Option<LaneSender<Request<T>>>>,
         shard: ShardId,
-    ) -> Result<(&'a mut LaneSender<Request<T>>, &'a Post<T>), Closed> {
-        let post = self.directory.post(shard).ok_or(Closed)?;
+    ) -> Result<(&'a mut LaneSender<Request<T>>, &'a Post<T>), RefusedKind> {
+        let post = self.directory.post(shard).ok_or(RefusedKind::NoSuchShard)?;
         let index = shard.index();
         if lanes.len() <= index {
             lanes.resize_with(index + 1, || None);
@@ -170,15 +170,16 @@ impl<T: 'static> Client<T> {
         &self,
         lane: &'a mut Option<LaneSender<Request<T>>>,
         shard: ShardId,
-    ) -> Result<&'a mut LaneSender<Request<T>>, Closed> {
+    ) -> Result<&'a mut LaneSender<Request<T>>, RefusedKind> {
         let lane = lane.insert(self.directory.connect(shard)?);
         self.opened.set(self.opened.get() + 1);
         lane.number = self.opened.get();
         Ok(lane)
     }
 
-    /// Sends what a closed shard has not taken to where its timers have gone. The rest is dropped,
-    /// which wakes the callers that wait for a reply, so nothing may be borrowed.
+    /// Sends the requests that a closed shard has not received to where their timers have migrated.
+    /// The rest is dropped, which wakes the callers that wait for a reply, so nothing may be
+    /// borrowed.
     #[cold]
     pub(super) fn send_after(&self, shard: ShardId, unsent: Vec<Request<T>>) {
         let home = self.service.home(shard);
@@ -197,6 +198,12 @@ impl<T: 'static> Client<T> {
                     }
                 }
                 Request::Bulk(bulk) => match *bulk {
+                    Bulk::Remaining { key, reply } => {
+                        if let Some(timer) = current(key) {
+                            let bulk = Bulk::Remaining { key: timer.key(), reply };
+                            self.send_now(timer.shard(), Request::Bulk(Box::new(bulk)));
+                        }
+                    }
                     Bulk::Migrate { key, to, reply } => {
                         if let Some(timer) = current(key) {
                             let bulk = Bulk::Migrate { key: timer.key(), to, reply };
@@ -204,7 +211,7 @@ impl<T: 'static> Client<T> {
                         }
                     }
                     Bulk::Cancel(many) => self.cancel_many_after(many, current),
-                    Bulk::Schedule(_) | Bulk::Drain { .. } => {}
+                    Bulk::Schedule(_) | Bulk::MigrateAll { .. } => {}
                 },
                 Request::Schedule { .. } | Request::Call { .. } => {}
             }
@@ -242,10 +249,10 @@ impl<T: 'static> Outbox<Stored<T>> for Client<T> {
     fn send_timer(
         &self,
         shard: ShardId,
-        check: impl Fn() -> Result<(), MoveError>,
+        check: impl Fn() -> Result<(), MigrateError>,
         mut pack: impl FnMut(TimerKey, Option<Request<T>>) -> Request<T>,
-    ) -> Result<TimerKey, (MoveError, Option<Request<T>>)> {
-        self.send_forgotten();
+    ) -> Result<TimerKey, (MigrateError, Option<Request<T>>)> {
+        self.send_gathered();
         let mut packed = None;
         let sent = self.on_lane(shard, |lane, post| {
             if packed.is_none()
@@ -254,7 +261,9 @@ impl<T: 'static> Outbox<Stored<T>> for Client<T> {
                 return ControlFlow::Break(Err(error));
             }
             match lane.take_key(&post.doorbell, 0) {
-                Err(Refusal::Full) => ControlFlow::Break(Err(MoveError::Full(shard))),
+                Err(Refusal::Full | Refusal::Busy) => {
+                    ControlFlow::Break(Err(MigrateError::Full(shard)))
+                }
                 Err(Refusal::Closed) => ControlFlow::Continue(()),
                 Ok(key) => match lane.send(pack(key, packed.take()), &post.doorbell) {
                     Ok(()) => ControlFlow::Break(Ok(key)),
@@ -265,6 +274,12 @@ impl<T: 'static> Outbox<Stored<T>> for Client<T> {
                 },
             }
         });
-        sent.unwrap_or(Err(MoveError::Closed(shard))).map_err(|error| (error, packed))
+        let sent = sent.unwrap_or_else(|kind| {
+            Err(match kind {
+                RefusedKind::NoSuchShard => MigrateError::NoSuchShard(shard),
+                _ => MigrateError::Closed(shard),
+            })
+        });
+        sent.map_err(|error| (error, packed))
     }
 }

@@ -1,67 +1,71 @@
-//! Timers that are to live on another shard.
+//! Timers that migrate to another shard.
 
-use super::{Answer, Client, Request};
+use super::{Client, Request};
+use crate::face::reply::Reply;
 use crate::shard::request::Bulk;
 use crate::values::handle::{ShardId, TimerHandle};
-use crate::values::migration::{DrainError, DrainReport, MoveError};
+use crate::values::migration::{MigrateError, MigrateReport};
 
 impl<T: Send + 'static> Client<T> {
-    /// Moves a timer to another shard, with its deadline, and tells its new name: where a
+    /// Migrates a timer to another shard, with its deadline, and gives its new handle: where a
     /// connection goes, its timers go.
     ///
-    /// The timer is on one shard or on its way to the other, and fires once, never early. Typed
-    /// values and callbacks that were sent by a client travel; what else there is stays, see
-    /// [`MoveError`]. A timer that is due already is moved like any other, and fires there.
+    /// The timer is on one shard or on its way to the other, and fires once, never early. Timers
+    /// with values and callbacks that a client has sent can migrate; the others stay, see
+    /// [`MigrateError`]. A timer that is due already migrates like any other, and fires there.
     ///
-    /// The old name goes on to mean the timer: what clients send to it is sent on, in order, with
-    /// one hop more for each time that the timer was moved, and
-    /// [`Timers::moved_to`](crate::Timers::moved_to) tells the new one. On the old shard's own
-    /// core, where an answer is there at once, commands by the old name do nothing and answer
-    /// `Elsewhere`. A shard remembers as many timers that have left it as it has room for, and
-    /// forgets the oldest first; a name that is forgotten is stale, and the timer goes on by its
-    /// new one. From its first such timer on a shard is woken by whatever is sent to it. What a
-    /// shard remembers outlives it, as long as the service.
+    /// The old handle goes on to mean the timer: the old shard forwards what clients send to it, in
+    /// order, with one hop more for each migration, and
+    /// [`Timers::migrated_to`](crate::Timers::migrated_to) gives the new handle. On the old shard's
+    /// own core, where an outcome is returned at once, commands by the old handle do nothing and
+    /// return `Elsewhere`. A shard remembers as many timers that have left it as it has room for,
+    /// and forgets the oldest first; a handle that is forgotten is stale, and the timer goes on by
+    /// its new one. From the first such timer on, every request wakes the shard. What a shard
+    /// remembers is kept as long as the service, also after the shard has ended.
     ///
-    /// To the shard where it is, it is left as it is. A timer of another service is answered at
-    /// once, with [`MoveError::Foreign`].
+    /// A timer that is on that shard already is left as it is. The reply for a timer of another
+    /// service is [`MigrateError::Foreign`], at once.
     ///
     /// Cost: a cancel on the old shard, a timer from elsewhere on the new one, and some 40 bytes
     /// that are remembered.
-    pub fn move_to(
+    pub fn migrate(
         &self,
         timer: TimerHandle,
-        shard: ShardId,
-    ) -> Answer<Result<TimerHandle, MoveError>> {
+        to: ShardId,
+    ) -> Reply<Result<TimerHandle, MigrateError>> {
         if !timer.is_of(self.service) {
-            return Answer::ready(Err(MoveError::Foreign));
+            return Reply::ready(Err(MigrateError::Foreign));
         }
-        let (sender, answer) = oneshot::channel();
-        let bulk = Bulk::Migrate { key: timer.key(), to: shard, reply: sender };
+        let (sender, reply) = Reply::of_outcome();
+        let bulk = Bulk::Migrate { key: timer.key(), to, reply: sender };
         self.send(timer.shard(), Request::Bulk(Box::new(bulk)));
-        Answer(answer)
+        reply
     }
 
-    /// Moves all timers of a shard to others, each in its turn, as
-    /// [`move_to`](Self::move_to) does: to take the shard out of use, or to spread its load.
+    /// Migrates all timers of a shard to others, in turn, each as [`migrate`](Self::migrate) does:
+    /// to take the shard out of use, or to spread its load.
     ///
-    /// Every timer that is pending when the shard comes to it is moved if it can be. Those that are
-    /// due meanwhile fire where they are, and so do, later, the callbacks and the sleeps of the
-    /// shard's own core, which cannot travel, and the deadlines of connections, which go with
-    /// their connection (see [`ConnTimers::pack`](crate::ConnTimers::pack)). The shard stays open:
-    /// what is scheduled on it while it is drained may be left behind, so stop that first, or drain
-    /// it once more.
+    /// Every timer that is pending when the shard comes to it migrates if it can. Timers that are
+    /// due meanwhile fire where they are. So do, later, the callbacks and the sleeps of the shard's
+    /// own core, and the deadlines of connections, which migrate with their connection (see
+    /// [`ConnTimers::pack`](crate::ConnTimers::pack)). The shard stays open: timers that are
+    /// scheduled on it meanwhile may stay behind, so stop scheduling there first, or migrate once
+    /// more.
     ///
-    /// It takes several turns, within their budget, and the shard does all else between them. Where
-    /// the others have no room it waits a tick and tries again; where nothing can be moved for a
-    /// second it leaves what is left. One drain of a shard at a time.
-    pub fn drain_shard(
+    /// It takes several turns, within their budget, and the shard does all its other work between
+    /// them. Where the others have no room the shard waits a tick and tries again; where no timer
+    /// could migrate for a second, the rest stays. One such request of a shard runs at a time.
+    pub fn migrate_all(
         &self,
-        shard: ShardId,
+        from: ShardId,
         into: &[ShardId],
-    ) -> Answer<Result<DrainReport, DrainError>> {
-        let (sender, answer) = oneshot::channel();
-        let bulk = Bulk::Drain { into: into.into(), reply: sender };
-        self.send(shard, Request::Bulk(Box::new(bulk)));
-        Answer(answer)
+    ) -> Reply<Result<MigrateReport, MigrateError>> {
+        if self.directory.post(from).is_none() {
+            return Reply::ready(Err(MigrateError::NoSuchShard(from)));
+        }
+        let (sender, reply) = Reply::of_outcome();
+        let bulk = Bulk::MigrateAll { into: into.into(), reply: sender };
+        self.send(from, Request::Bulk(Box::new(bulk)));
+        reply
     }
 }

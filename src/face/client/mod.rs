@@ -1,72 +1,68 @@
-//! The timers of any shard, for any thread.
+//! Commands to the shards of a service, from any thread.
 
 mod batch;
 mod lanes;
 pub(crate) mod many;
 mod migrate;
+pub(crate) mod remote;
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::future::{Future, IntoFuture};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use corewheel_shard::Tick;
 
+pub use self::batch::Batch;
 use self::batch::Gathered;
-pub use self::batch::{Batch, Refused};
-use super::callback::{RemoteTask, SendCall};
-use super::sleep::{RemoteSleep, within};
-use super::timers::Timers;
+use self::remote::RemoteTimers;
+use super::callback::{Payload, SendCall};
+use super::reply::Reply;
 use super::{Directory, Request};
 use crate::clock::NearClock;
-use crate::directory::here::is_shard_thread;
+use crate::clock::when::When;
 use crate::link::lane::LaneSender;
+use crate::shard::request::Bulk;
 use crate::values::class::ClassId;
-use crate::values::error::{Closed, ScheduleError, TimeoutError, WaitError};
 use crate::values::handle::{ServiceId, ShardId, TimerHandle};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
-use crate::values::scale::Scale;
+use crate::values::refused::Refused;
 
-/// Schedules, cancels and resets onto shards from elsewhere: a plain thread, another runtime,
-/// another shard.
+/// Schedules, cancels and resets timers of any shard, from a thread that does not drive it: a plain
+/// thread, another runtime, another shard.
 ///
-/// `Send` but not `Sync`: one for each thread or task that needs one, made by
-/// [`TimerService::client`](crate::TimerService::client) or by cloning, and dropped at any time;
-/// its timers go on. It opens a lane to a shard when it first needs one.
+/// A client is `Send` but not `Sync`: each thread or task has its own, made by
+/// [`TimerService::client`](crate::TimerService::client) or by cloning. A client may be dropped at
+/// any time; its timers go on. It opens a lane to a shard when it first needs one.
 ///
-/// A timer from elsewhere has its handle at once and costs its owner what a local one does. Its
-/// deadline is worked out here, so the way to the shard is part of its delay and not on top of it.
-/// `Full` means that the shard is full, or that this client has sent more than the shard has taken
-/// in: try again after a moment.
+/// [`shard`](Self::shard) is the view of one shard, with which timers are scheduled. A timer has
+/// its handle at once and costs its shard as much as a local timer. The handle names the shard, so
+/// [`cancel`](Self::cancel) and [`reset`](Self::reset) are methods of the client itself.
 ///
 /// ```
-/// use corewheel::{CancelOutcome, Fired, Runtime, ShutdownPolicy, TimerService, Timers};
+/// use corewheel::{CancelOutcome, Runtime, ShardId, ShutdownPolicy, TimerService};
 /// use std::sync::mpsc;
 /// use std::time::Duration;
 ///
 /// let (sender, fired) = mpsc::channel();
-/// let service = TimerService::builder().shards(2).runtime(Runtime::Thread).start_with(move |_| {
+/// let builder = TimerService::builder().shards(2).runtime(Runtime::Thread);
+/// let service: TimerService<u64> = builder.start_with(move |_| {
 ///     let sender = sender.clone();
-///     move |timer: Fired<u64>, _: &Timers<u64>| {
-///         let _nobody_listens = sender.send(timer.task);
-///     }
+///     move |fired, _| drop(sender.send(fired.payload))
 /// })?;
-/// let [first, second] = [0, 1].map(corewheel::ShardId::new);
+/// let [first, second] = [0, 1].map(ShardId::new);
 ///
-/// // A thread that is no shard's.
+/// // A thread that drives no shard.
 /// let client = service.client();
 /// let worker = std::thread::spawn(move || {
-///     let quick = client.schedule_on(first, Duration::from_millis(2), 1).unwrap();
-///     let slow = client.schedule_on(second, Duration::from_secs(60), 2).unwrap();
-///     // It blocks for the answer; a future would await it.
+///     let quick = client.shard(first).schedule(Duration::from_millis(2), 1).unwrap();
+///     let slow = client.shard(second).schedule(Duration::from_secs(60), 2).unwrap();
+///     // The thread blocks for the reply; a future would await it.
 ///     let cancelled = client.cancel(slow).wait().unwrap();
-///     (quick, cancelled.task().and_then(|task| task.into_value()))
+///     (quick, cancelled.payload().and_then(|payload| payload.into_value()))
 /// });
-/// let (quick, task) = worker.join().unwrap();
-/// assert_eq!(task, Some(2), "it was cancelled, and its task came home");
+/// let (quick, value) = worker.join().unwrap();
+/// assert_eq!(value, Some(2), "the timer was cancelled, and its payload came back");
 /// assert_eq!(fired.recv()?, 1);
 /// let late = service.client().cancel(quick).wait()?;
 /// assert!(matches!(late, CancelOutcome::AlreadyFired | CancelOutcome::Stale));
@@ -78,93 +74,37 @@ pub struct Client<T: 'static = std::convert::Infallible> {
     clock: NearClock,
     service: ServiceId,
     lanes: RefCell<Vec<Option<LaneSender<Request<T>>>>>,
-    /// How many lanes it has opened.
+    /// How many lanes this client has opened.
     opened: Cell<u64>,
     gathered: Gathered<T>,
 }
 
 impl<T: Send + 'static> Client<T> {
-    /// Schedules a typed timer on a shard, to be given to the service's handler there after
-    /// `delay`.
-    ///
-    /// # Errors
-    ///
-    /// `Full` or `Closed`, with the task.
+    /// A view of one shard: what it schedules is scheduled there. It is a reference and two
+    /// numbers, made without a look at the shard; commands to a shard that the service does not
+    /// have are refused with `NoSuchShard`.
     #[inline]
-    pub fn schedule_on(
-        &self,
-        shard: ShardId,
-        delay: Duration,
-        task: T,
-    ) -> Result<TimerHandle, ScheduleError<T>> {
-        let now = self.clock.nanos();
-        self.schedule_value(ClassId::NONE, shard, self.tick_after(now, delay), now, task)
+    pub fn shard(&self, shard: ShardId) -> RemoteTimers<'_, T> {
+        RemoteTimers::new(self, shard)
     }
 
-    /// The same, for a moment. One that has passed fires in the shard's next turn.
+    /// Cancels a timer; the reply is the outcome, with the payload. Await the reply, or
+    /// [`wait`](Reply::wait) for it; the cancel is sent either way.
     ///
-    /// # Errors
-    ///
-    /// `Full` or `Closed`, with the task.
-    #[inline]
-    pub fn schedule_at_on(
-        &self,
-        shard: ShardId,
-        at: Instant,
-        task: T,
-    ) -> Result<TimerHandle, ScheduleError<T>> {
-        let now = self.clock.nanos();
-        self.schedule_value(ClassId::NONE, shard, self.tick_at(at), now, task)
-    }
-
-    /// Schedules a callback on a shard, to be run there after `delay`. It is boxed.
-    ///
-    /// # Errors
-    ///
-    /// `Full` or `Closed`, with the callback.
-    pub fn schedule_fn_on(
-        &self,
-        shard: ShardId,
-        delay: Duration,
-        call: impl FnOnce(&Timers<T>) + Send + 'static,
-    ) -> Result<TimerHandle, ScheduleError<SendCall<T>>> {
-        let now = self.clock.nanos();
-        let deadline = self.tick_after(now, delay);
-        self.schedule_call(ClassId::NONE, shard, deadline, now, Box::new(call))
-    }
-
-    /// The same, for a moment. One that has passed fires in the shard's next turn.
-    ///
-    /// # Errors
-    ///
-    /// `Full` or `Closed`, with the callback.
-    pub fn schedule_fn_at_on(
-        &self,
-        shard: ShardId,
-        at: Instant,
-        call: impl FnOnce(&Timers<T>) + Send + 'static,
-    ) -> Result<TimerHandle, ScheduleError<SendCall<T>>> {
-        let now = self.clock.nanos();
-        self.schedule_call(ClassId::NONE, shard, self.tick_at(at), now, Box::new(call))
-    }
-
-    /// Ends a timer and tells what became of it, with its task. Await the answer, or
-    /// [`wait`](Answer::wait) for it; the cancel is on its way either way.
-    ///
-    /// It cannot be refused. It may come before the timer does, from another client. A timer of
-    /// another service is answered at once, with `Foreign`.
-    pub fn cancel(&self, timer: TimerHandle) -> Answer<CancelOutcome<RemoteTask<T>>> {
+    /// A cancel cannot be refused. It may arrive before the timer does that another client has
+    /// sent. The reply for a timer of another service is `Foreign`, at once.
+    pub fn cancel(&self, timer: TimerHandle) -> Reply<CancelOutcome<Payload<T, SendCall<T>>>> {
         if !timer.is_of(self.service) {
-            return Answer::ready(CancelOutcome::Foreign);
+            return Reply::ready(CancelOutcome::Foreign);
         }
-        let (sender, answer) = oneshot::channel();
+        let (sender, reply) = Reply::of_outcome();
         self.send(timer.shard(), Request::Cancel { key: timer.key(), reply: Some(sender) });
-        Answer(answer)
+        reply
     }
 
-    /// Ends a timer and asks for no answer. It does not wake the shard, which drops the task when
-    /// it next comes by; the timer will not fire if it has not. Nothing is done about a timer of
-    /// another service.
+    /// Cancels a timer and asks for no reply. It does not wake the shard, which drops the payload
+    /// when it next receives requests; a timer that has not fired by then will not. A timer of
+    /// another service is left as it is.
     #[inline]
     pub fn cancel_detached(&self, timer: TimerHandle) {
         if !timer.is_of(self.service) {
@@ -173,90 +113,59 @@ impl<T: Send + 'static> Client<T> {
         self.send(timer.shard(), Request::Cancel { key: timer.key(), reply: None });
     }
 
-    /// Moves a timer to `delay` from now and tells whether it was still there.
+    /// Changes the deadline of a timer; the reply says whether it was still pending.
     ///
-    /// It cannot be refused. It may come before the timer does, from another client. A timer of
-    /// another service is answered at once, with `Foreign`.
-    pub fn reset(&self, timer: TimerHandle, delay: Duration) -> Answer<ResetOutcome> {
-        self.reset_to(timer, self.tick_after(self.clock.nanos(), delay))
+    /// A reset cannot be refused. It may arrive before the timer does that another client has sent.
+    /// The reply for a timer of another service is `Foreign`, at once.
+    pub fn reset<W: When>(&self, timer: TimerHandle, when: W) -> Reply<ResetOutcome> {
+        if !timer.is_of(self.service) {
+            return Reply::ready(ResetOutcome::Foreign);
+        }
+        let (sender, reply) = Reply::of_outcome();
+        let deadline = self.tick_of(when);
+        let request = Request::Reset { key: timer.key(), deadline, reply: Some(sender) };
+        self.send(timer.shard(), request);
+        reply
     }
 
-    /// The same, to a moment.
-    pub fn reset_at(&self, timer: TimerHandle, at: Instant) -> Answer<ResetOutcome> {
-        self.reset_to(timer, self.tick_at(at))
-    }
-
-    /// Moves a timer to `delay` from now and asks for no answer. Nothing is done about a timer of
-    /// another service.
+    /// Changes the deadline of a timer and asks for no reply. A timer of another service is left as
+    /// it is.
     #[inline]
-    pub fn reset_detached(&self, timer: TimerHandle, delay: Duration) {
+    pub fn reset_detached<W: When>(&self, timer: TimerHandle, when: W) {
         if !timer.is_of(self.service) {
             return;
         }
-        let deadline = self.tick_after(self.clock.nanos(), delay);
+        let deadline = self.tick_of(when);
         self.send(timer.shard(), Request::Reset { key: timer.key(), deadline, reply: None });
     }
 
-    /// Waits for `delay`, beginning now, by a timer of a shard. The timer is taken at once, and
-    /// given back when the future is dropped.
-    pub fn sleep_on(&self, shard: ShardId, delay: Duration) -> RemoteSleep<'_, T> {
-        RemoteSleep::new(self, |call| self.schedule_fn_on(shard, delay, call))
-    }
-
-    /// Waits until a moment by a timer of a shard.
-    pub fn sleep_until_on(&self, shard: ShardId, at: Instant) -> RemoteSleep<'_, T> {
-        RemoteSleep::new(self, |call| self.schedule_fn_at_on(shard, at, call))
-    }
-
-    /// Gives a future `delay` from now to be done, by a timer of a shard. A value that is ready at
-    /// the same time as the deadline wins.
-    ///
-    /// # Errors
-    ///
-    /// The time was up, or there was no timer to be had; the future is dropped.
-    pub fn timeout_on<F: Future>(
-        &self,
-        shard: ShardId,
-        delay: Duration,
-        future: F,
-    ) -> impl Future<Output = Result<F::Output, TimeoutError>> {
-        within(self.sleep_on(shard, delay), future)
-    }
-
-    /// Gives a future until a moment to be done, by a timer of a shard.
-    ///
-    /// # Errors
-    ///
-    /// As for [`timeout_on`](Self::timeout_on).
-    pub fn timeout_at_on<F: Future>(
-        &self,
-        shard: ShardId,
-        at: Instant,
-        future: F,
-    ) -> impl Future<Output = Result<F::Output, TimeoutError>> {
-        within(self.sleep_until_on(shard, at), future)
-    }
-
-    /// Gathers commands onto one shard and sends them together: 64 of them share a fence and a look
-    /// at whether the shard sleeps. It keeps the room for them for the next batch.
-    pub fn batch(&mut self, shard: ShardId) -> Batch<'_, T> {
-        Batch::new(self, shard)
-    }
-
-    /// Sets by what a shard scales its [`ScaledTimeouts`](crate::ScaledTimeouts): wakes it, and
-    /// takes effect in its next turn. Of several that come before that the last one counts. Costs a
-    /// lock that turns do not take, and nothing more if the scale is that already.
-    ///
-    /// # Errors
-    ///
-    /// The shard is shut down or dead, or was never there.
-    pub fn set_scale_on(&self, shard: ShardId, scale: Scale) -> Result<(), Closed> {
-        self.directory.set_scale(shard, scale)
+    /// How long a timer still has: zero if it is due, `None` if it is not pending, has not arrived
+    /// yet, or is of another service.
+    pub fn remaining(&self, timer: TimerHandle) -> Reply<Option<Duration>> {
+        if !timer.is_of(self.service) {
+            return Reply::ready(None);
+        }
+        let (sender, reply) = Reply::of_outcome();
+        let bulk = Bulk::Remaining { key: timer.key(), reply: sender };
+        self.send(timer.shard(), Request::Bulk(Box::new(bulk)));
+        reply
     }
 
     /// The shards of the service.
     pub fn shards(&self) -> impl Iterator<Item = ShardId> + use<T> {
         self.directory.shards()
+    }
+
+    /// How many shards the service has.
+    pub fn shard_count(&self) -> usize {
+        self.directory.shard_count()
+    }
+
+    /// The shard for a key: `hash % shard_count`. The hash may be the number of a connection, or
+    /// come from a [`Hasher`](std::hash::Hasher); equal hashes name the same shard on every thread,
+    /// as long as the service has as many shards.
+    pub fn shard_for(&self, hash: u64) -> ShardId {
+        self.directory.shard_for(hash)
     }
 
     /// The present moment, by the service's clock.
@@ -274,14 +183,10 @@ impl<T: Send + 'static> Client<T> {
         self.clock.nanos()
     }
 
+    /// The tick at which something is due.
     #[inline]
-    pub(crate) fn tick_after(&self, now: u64, delay: Duration) -> Tick {
-        self.directory.time.deadline_after(now, delay)
-    }
-
-    #[inline]
-    pub(crate) fn tick_at(&self, at: Instant) -> Tick {
-        self.directory.time.deadline_at(at)
+    pub(crate) fn tick_of(&self, when: impl When) -> Tick {
+        self.directory.time.tick_of(when, || self.clock.nanos())
     }
 
     #[inline]
@@ -291,10 +196,10 @@ impl<T: Send + 'static> Client<T> {
         shard: ShardId,
         deadline: Tick,
         now: u64,
-        task: T,
-    ) -> Result<TimerHandle, ScheduleError<T>> {
+        payload: T,
+    ) -> Result<TimerHandle, Refused<T>> {
         let sent_us = (now / 1_000) as u32;
-        let request = Request::Schedule { deadline, sent_us, class, value: task };
+        let request = Request::Schedule { deadline, sent_us, class, value: payload };
         self.schedule_request(shard, request).map_err(|refused| {
             refused.map(|request| match request {
                 Request::Schedule { value, .. } => value,
@@ -310,7 +215,7 @@ impl<T: Send + 'static> Client<T> {
         deadline: Tick,
         now: u64,
         call: SendCall<T>,
-    ) -> Result<TimerHandle, ScheduleError<SendCall<T>>> {
+    ) -> Result<TimerHandle, Refused<SendCall<T>>> {
         let sent_us = (now / 1_000) as u32;
         let request = Request::Call { deadline, sent_us, class, call };
         self.schedule_request(shard, request).map_err(|refused| {
@@ -319,16 +224,6 @@ impl<T: Send + 'static> Client<T> {
                 _ => unreachable!("a refusal returns what was given"),
             })
         })
-    }
-
-    fn reset_to(&self, timer: TimerHandle, deadline: Tick) -> Answer<ResetOutcome> {
-        if !timer.is_of(self.service) {
-            return Answer::ready(ResetOutcome::Foreign);
-        }
-        let (sender, answer) = oneshot::channel();
-        let request = Request::Reset { key: timer.key(), deadline, reply: Some(sender) };
-        self.send(timer.shard(), request);
-        Answer(answer)
     }
 }
 
@@ -342,75 +237,5 @@ impl<T: Send + 'static> Clone for Client<T> {
 impl<T> fmt::Debug for Client<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Client(..)")
-    }
-}
-
-/// What a shard will say to a command, made by [`Client::cancel`] and [`Client::reset`].
-///
-/// Await it, or [`wait`](Self::wait) for it. `Closed` means that the service was shut down or the
-/// shard died before it answered; a timer of such a shard does not fire any more, and is in the
-/// report of the shutdown if it was returned.
-#[must_use = "the command is sent, but nobody looks at what became of it; use the detached form"]
-pub struct Answer<O>(oneshot::Receiver<O>);
-
-impl<O> Answer<O> {
-    /// One that is there already.
-    fn ready(outcome: O) -> Self {
-        let (sender, answer) = oneshot::channel();
-        let sent = sender.send(outcome);
-        debug_assert!(sent.is_ok(), "the receiver is there");
-        Self(answer)
-    }
-
-    /// Blocks this thread until the answer is there.
-    ///
-    /// # Errors
-    ///
-    /// `Closed` if nobody is left to answer, `OnShard` on a thread that drives a shard of any
-    /// service.
-    pub fn wait(self) -> Result<O, WaitError> {
-        if is_shard_thread() {
-            return Err(WaitError::OnShard);
-        }
-        self.0.recv().map_err(|_| WaitError::Closed)
-    }
-}
-
-impl<O> fmt::Debug for Answer<O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Answer(..)")
-    }
-}
-
-impl<O> IntoFuture for Answer<O> {
-    type Output = Result<O, Closed>;
-    type IntoFuture = AnswerFuture<O>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        AnswerFuture::new(self.0)
-    }
-}
-
-/// An [`Answer`] that is awaited.
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct AnswerFuture<O>(oneshot::AsyncReceiver<O>);
-
-impl<O> AnswerFuture<O> {
-    pub(crate) fn new(answer: oneshot::Receiver<O>) -> Self {
-        Self(answer.into_future())
-    }
-}
-
-impl<O> Future for AnswerFuture<O> {
-    type Output = Result<O, Closed>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(cx).map_err(|_| Closed)
-    }
-}
-
-impl<O> fmt::Debug for AnswerFuture<O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AnswerFuture(..)")
     }
 }

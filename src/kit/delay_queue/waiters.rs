@@ -1,8 +1,11 @@
-//! The tasks that wait for a queue.
+//! The tasks that wait for a value of a queue.
 //!
-//! Each has a place, which it leaves when it has what it wanted or is dropped. All of them are
-//! woken at once, and who comes first is served: a queue has one consumer, mostly. Wakers are
-//! cloned, woken and dropped while nothing is borrowed.
+//! Each task has a place, which it leaves when its future is done or dropped. All waiting tasks are
+//! woken at once, and the first that polls takes the value: most queues have one consumer.
+//!
+//! Invariants: wakers are cloned, woken and dropped while nothing is borrowed.
+//!
+//! Cost: O(1) for each method but [`Waiters::wake_all`], which is O(places).
 
 use std::cell::{Cell, RefCell};
 use std::task::Waker;
@@ -14,25 +17,26 @@ use crate::values::contain::drop_each;
 #[derive(Default)]
 pub(super) struct Waiters {
     places: RefCell<Slab<Option<Waker>>>,
-    /// How many of them hold a waker.
+    /// How many places hold a waker.
     waiting: Cell<usize>,
-    /// Room for those that are woken.
+    /// The buffer of the wakers that are being woken, kept for its memory.
     woken: RefCell<Vec<Waker>>,
 }
 
 impl Waiters {
-    /// A place for one task.
+    /// Makes a place for one task.
     pub(super) fn enter(&self) -> usize {
         self.places.borrow_mut().insert(None)
     }
 
+    /// Takes a place away, with its waker.
     pub(super) fn leave(&self, place: usize) {
         let waker = self.places.borrow_mut().remove(place);
         self.forget(waker);
     }
 
-    /// Has this woken the next time that all are.
-    pub(super) fn wait(&self, place: usize, waker: &Waker) {
+    /// Stores a waker, which the next [`wake_all`](Self::wake_all) wakes.
+    pub(super) fn register(&self, place: usize, waker: &Waker) {
         let is_known = |known: &Waker| known.will_wake(waker);
         if self.places.borrow()[place].as_ref().is_some_and(is_known) {
             return;
@@ -43,22 +47,22 @@ impl Waiters {
         self.forget(old);
     }
 
-    /// Does not have it woken any more.
+    /// Drops the waker of a place.
     #[inline]
-    pub(super) fn rest(&self, place: usize) {
+    pub(super) fn unregister(&self, place: usize) {
         if self.is_waiting() {
             let waker = self.places.borrow_mut()[place].take();
             self.forget(waker);
         }
     }
 
-    /// Whether anybody waits.
+    /// Whether any task waits.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         self.waiting.get() > 0
     }
 
-    /// Hands everybody's waker to `wake`.
+    /// Takes all wakers out and hands each to `wake`.
     pub(super) fn wake_all(&self, wake: impl FnMut(Waker)) {
         if !self.is_waiting() {
             return;

@@ -1,326 +1,337 @@
-//! Timers that the caller knows by keys of its own.
+//! Timers that are known by keys of the caller's own, and lend the values that they hold: a cache
+//! with a time to live, sessions, leases, requests by their correlation id.
 //!
-//! Sessions by their number, leases by their name, requests by their correlation id: who has the
-//! key moves and cancels the timer, and nobody keeps handles. Why not a map from keys to handles
-//! beside the timers: it would have to be told of every timer that fires, and one that is scheduled
-//! again while the old one is due would fire for the new.
+//! ```
+//! use corewheel::clock::ManualClock;
+//! use corewheel::{Fired, TimerService, Timers};
+//! use std::time::Duration;
 //!
-//! Invariants: a key has one timer at most, and it is free again before the handler is called for
-//! it. Nothing is borrowed while the handler or a `Drop` of the user's runs. Absent by design: a
-//! clone of a key, a walk over all of them.
+//! // A shard in a loop of our own, on a clock that we move; a server starts its service instead.
+//! let clock = ManualClock::new();
+//! let service = TimerService::builder().shards(1).clock(&clock).start_attached()?;
+//! let attachment = service.attach(service.shards().next().unwrap())?;
+//! let mut shard = attachment.into_loop(|_: Fired<()>, _: &Timers<()>| {})?;
+//!
+//! // A cache of addresses, each for a minute. The handler is given the entries that expire.
+//! const TTL: Duration = Duration::from_secs(60);
+//! let cache = shard.timers().keyed::<String, u32>(|entry, cache| {
+//!     println!("{} has expired, {} are left", entry.key, cache.len());
+//! });
+//! cache.insert("a.example".to_owned(), 0xC000_0201, TTL)?;
+//! cache.insert("b.example".to_owned(), 0xC000_0202, TTL)?;
+//!
+//! // A hit reads the value where it lies; another lookup extends its life as well.
+//! clock.advance(TTL / 2);
+//! assert_eq!(cache.with("a.example", |address| *address), Some(0xC000_0201));
+//! assert!(cache.reset("b.example", TTL));
+//!
+//! clock.advance(TTL / 2);
+//! let _next = shard.turn();
+//! assert_eq!(cache.with("a.example", |address| *address), None);
+//! assert!(cache.contains("b.example"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A caller that has the key resets and removes the timer, and keeps no handle. Why not a map from
+//! keys to handles beside the timers: the map would have to follow each timer that fires, and a
+//! timer that is scheduled again while the old one is due would fire for the new one.
 //!
 //! Cost: a timer of the shard, and about 30 bytes beside the key and the value, 5.7 of them for the
-//! table of hashes at its fullest; 24 more for a key in a group. Every method is O(1) but those
-//! that end several timers, which are O(those that they end).
+//! hash table at its fullest; 24 bytes more for a key in a group. Each method is O(1), except the
+//! methods that end or visit several timers, which are O(those).
 
+// Invariants: a key has at most one timer, and it is free again before the handler is called for
+// it. Nothing is borrowed while the handler or a `Drop` of the user runs; the table is borrowed
+// while a closure is lent a value. Absent by design: a clone of a key.
+
+mod lend;
 mod table;
-mod weak;
 
 use std::borrow::Borrow;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
+use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-use corewheel_shard::Tick;
+use corewheel_shard::{Tick, TimerKey};
 use hashbrown::DefaultHashBuilder;
 
+use self::lend::used_while_lent;
 use self::table::{Entry, Hashed, Put, Table};
-pub use self::weak::WeakKeyedTimers;
+use crate::clock::Timeline;
+use crate::clock::when::When;
 use crate::face::calls::Owner;
+use crate::face::local::LocalShard;
 use crate::face::timers::Timers;
+#[doc(no_inline)]
+pub use crate::queue::Expired;
 use crate::values::capacity::{CAPACITY, check};
-use crate::values::class::{TimerClass, UnknownClass};
 use crate::values::error::ConfigError;
-use crate::values::expired::{Expired, InsertError};
 use crate::values::outcome::ResetOutcome;
+use crate::values::refused::Refused;
 
-/// The timers of one shard that are known by keys, one for each key.
+/// The timers of one shard that are known by keys, one timer for each key; made by
+/// [`Timers::keyed`]. See the [module](self) for an example.
 ///
-/// `!Send`, and as cheap to clone as an [`Rc`]: all clones are one. `K` is the key, `V` what the
-/// timer holds, `G` the name of a group; `Hash` and `Eq` of keys and names must not use these
-/// timers. Keys are looked up by whatever they can be borrowed as: a `String` by a `&str`.
+/// `!Send`, and as cheap to clone as an [`Rc`]: all clones are the same timers. `K` is the key, `V`
+/// is what a timer holds, `G` is the name of a group. A key is looked up by any type that it can be
+/// borrowed as: a `String` by a `&str`.
 ///
-/// When a timer fires, the handler is given key, value and deadline, in the turn in which any timer
-/// would fire: never early, and in the order of the deadlines. The key is free by then, so the
-/// handler may schedule it again, as it may do everything else. A handler that panics is counted by
-/// the shard, and is called for the next timer as before.
+/// **Firing.** When a timer fires, the handler is called with its key, value and deadline, in the
+/// turn in which any timer would fire: never early, and in the order of the deadlines. The key is
+/// free by then, and the handler may use these timers in every way, which it is given for that. A
+/// panic of the handler is counted by the shard and ends only that call. A handler that owns a
+/// clone of its own timers keeps them alive for ever.
 ///
-/// When the shard is shut down, all timers fire at once by `ShutdownPolicy::Fire`; by the other
-/// policies keys and values stay, to be cancelled or [drained](Self::drain). Dropping the last
-/// clone drops them and their timers.
+/// **Lending.** [`with`](Self::with) and [`for_each`](Self::for_each) lend values to a closure. The
+/// closure must not use these timers, and neither may `Hash` and `Eq` of keys and names: each
+/// method panics then, and changes nothing. Other timers of the shard may be used. A timer that
+/// would fire while the closure runs, because the closure takes a turn of the shard, fires in the
+/// next turn after it.
 ///
-/// ```
-/// use std::cell::RefCell;
-/// use std::rc::Rc;
-/// use std::time::Duration;
-/// use corewheel::{Expired, Fired, KeyedTimers, ManualClock, Inserted, TimerService};
+/// **Class.** Timers that are made with a view [of a class](Timers::of_class) count for the class.
 ///
-/// let clock = ManualClock::new();
-/// let builder = TimerService::builder().shards(1).clock(clock.clock());
-/// let service = builder.start_attached::<()>()?;
-/// let shard = service.shards().next().unwrap();
-/// let mut shard = service.attach(shard)?.into_loop(|_: Fired<()>, _: &_| {})?;
-///
-/// // Sessions by their names, in groups by the numbers of their users.
-/// let ended = Rc::new(RefCell::new(Vec::new()));
-/// let noted = Rc::clone(&ended);
-/// let sessions: KeyedTimers<String, &str, u32, ()> =
-///     KeyedTimers::new(shard.timers(), move |session: Expired<&str, String>, _: &_| {
-///         noted.borrow_mut().push(session.key);
-///     });
-/// let minute = Duration::from_secs(60);
-/// for (name, user) in [("red", 1), ("green", 2), ("blue", 2), ("pink", 3)] {
-///     let scheduled = sessions.schedule_in(user, name.to_owned(), minute, "from a phone")?;
-///     assert_eq!(scheduled, Inserted::New);
-/// }
-///
-/// // One user is still there, another one logs out everywhere.
-/// clock.advance(Duration::from_secs(30));
-/// assert!(sessions.reset("pink", minute));
-/// let names: Vec<_> = sessions.cancel_group(&2).into_iter().map(|ended| ended.key).collect();
-/// assert_eq!(names, ["green", "blue"]);
-///
-/// clock.advance(Duration::from_secs(30));
-/// let _ = shard.turn();
-/// assert_eq!(*ended.borrow(), ["red"]);
-/// assert!(sessions.contains("pink"));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub struct KeyedTimers<K, V, G = (), T = std::convert::Infallible>(Rc<Inner<K, V, G, T>>)
-where
-    K: Hash + Eq + 'static,
-    V: 'static,
-    G: Hash + Eq + 'static,
-    T: Send + 'static;
+/// **Shutdown.** `ShutdownPolicy::Fire` fires all timers at once. With the other policies keys and
+/// values stay, to be removed or [drained](Self::drain). When the last clone is dropped, keys,
+/// values and their timers are dropped.
+pub struct KeyedTimers<K: 'static, V: 'static, G: 'static = ()>(Rc<Inner<K, V, G>>);
 
-/// What became of a key that was scheduled.
-#[must_use = "it says whether the key had a timer before, and holds what that held"]
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Inserted<V> {
-    /// It has a timer now.
-    New,
-    /// It had one, which has been moved; this is what it held.
-    Replaced(V),
-}
+type KeyedHandler<K, V, G> = Box<dyn FnMut(Expired<V, K>, &KeyedTimers<K, V, G>)>;
 
-type KeyedHandler<K, V, G, T> = Box<dyn FnMut(Expired<V, K>, &KeyedTimers<K, V, G, T>)>;
-
-struct Inner<K, V, G, T>
-where
-    K: Hash + Eq + 'static,
-    V: 'static,
-    G: Hash + Eq + 'static,
-    T: Send + 'static,
-{
-    timers: Timers<T>,
+struct Inner<K: 'static, V: 'static, G: 'static> {
+    shard: Rc<dyn LocalShard>,
+    /// The service's, copied: a conversion costs no dynamic call.
+    time: Timeline,
     /// What all timers call.
-    fire: Owner<T>,
-    /// Taken while it runs.
-    handler: Cell<Option<KeyedHandler<K, V, G, T>>>,
+    owner: Owner,
+    /// None while it runs.
+    handler: Cell<Option<KeyedHandler<K, V, G>>>,
     table: RefCell<Table<K, V, G>>,
+    /// Entries whose timers have fired while a value was lent, each with the timer that holds its
+    /// place on the shard.
+    deferred: RefCell<Vec<(u32, TimerKey)>>,
     hasher: DefaultHashBuilder,
     capacity: usize,
 }
 
-/// Making them, scheduling, moving and cancelling.
-impl<K, V, G, T> KeyedTimers<K, V, G, T>
-where
-    K: Hash + Eq + 'static,
-    V: 'static,
-    G: Hash + Eq + 'static,
-    T: Send + 'static,
-{
-    /// Timers on the shard of `timers`, for up to 65,536 keys.
-    ///
-    /// A handler that holds these timers itself keeps them alive for ever; it is given them.
+/// Keyed timers.
+impl<T: Send + 'static> Timers<T> {
+    /// Makes [`KeyedTimers`] on this shard for up to 65,536 keys, without groups.
     ///
     /// # Panics
     ///
-    /// If there is no memory for that.
-    pub fn new(timers: &Timers<T>, handler: impl FnMut(Expired<V, K>, &Self) + 'static) -> Self {
-        Self::with_capacity(timers, CAPACITY, handler).expect("there is memory for 65,536 keys")
+    /// If there is no memory for that many.
+    pub fn keyed<K: Hash + Eq, V>(
+        &self,
+        handler: impl FnMut(Expired<V, K>, &KeyedTimers<K, V>) + 'static,
+    ) -> KeyedTimers<K, V> {
+        self.keyed_in_groups(handler)
     }
 
-    /// Timers for up to so many keys, 1 to 2³⁰. Memory for them is reserved now, and touched as it
-    /// comes into use, but for the table of hashes: 5 to 10 bytes for each.
+    /// Makes [`KeyedTimers`] on this shard for up to 65,536 keys, which may be in groups with names
+    /// of type `G`.
+    ///
+    /// ```
+    /// # use corewheel::{Fired, TimerService, Timers};
+    /// # use std::time::Duration;
+    /// # let service = TimerService::builder().shards(1).start_attached()?;
+    /// # let shard = service.attach(service.shards().next().unwrap())?;
+    /// # let shard = shard.into_loop(|_: Fired<()>, _: &Timers<()>| {})?;
+    /// # let timers = shard.timers();
+    /// // Sessions by their tokens, in groups by the numbers of their users.
+    /// let sessions = timers.keyed_in_groups::<&str, (), u32>(|_expired, _sessions| {});
+    /// let idle = timers.deadline(Duration::from_secs(60));
+    /// for (user, token) in [(1, "red"), (2, "green"), (2, "blue")] {
+    ///     sessions.insert_in(user, token, (), idle)?;
+    /// }
+    /// // A user logs out everywhere.
+    /// let ended = sessions.remove_group(&2);
+    /// assert!(ended.into_iter().map(|session| session.key).eq(["green", "blue"]));
+    /// assert_eq!(sessions.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If there is no memory for that many.
+    pub fn keyed_in_groups<K: Hash + Eq, V, G: Hash + Eq>(
+        &self,
+        handler: impl FnMut(Expired<V, K>, &KeyedTimers<K, V, G>) + 'static,
+    ) -> KeyedTimers<K, V, G> {
+        let keyed = self.keyed_in_groups_with_capacity(CAPACITY, handler);
+        keyed.expect("there is memory for 65,536 keys")
+    }
+
+    /// Makes [`KeyedTimers`] on this shard, without groups, for up to `capacity` keys, 1 to 2³⁰.
+    /// The memory is reserved now, and touched as it comes into use, except the hash table: 5 to 10
+    /// bytes for each key.
     ///
     /// # Errors
     ///
-    /// A capacity that is out of its range or for which there is no memory.
-    pub fn with_capacity(
-        timers: &Timers<T>,
+    /// The capacity is out of its range, or there is no memory for it.
+    pub fn keyed_with_capacity<K: Hash + Eq, V>(
+        &self,
         capacity: u32,
-        handler: impl FnMut(Expired<V, K>, &Self) + 'static,
-    ) -> Result<Self, ConfigError> {
+        handler: impl FnMut(Expired<V, K>, &KeyedTimers<K, V>) + 'static,
+    ) -> Result<KeyedTimers<K, V>, ConfigError> {
+        self.keyed_in_groups_with_capacity(capacity, handler)
+    }
+
+    /// Makes [`KeyedTimers`] on this shard for up to `capacity` keys, which may be in groups with
+    /// names of type `G`. Memory and errors are those of
+    /// [`keyed_with_capacity`](Self::keyed_with_capacity).
+    ///
+    /// # Errors
+    ///
+    /// The capacity is out of its range, or there is no memory for it.
+    pub fn keyed_in_groups_with_capacity<K: Hash + Eq, V, G: Hash + Eq>(
+        &self,
+        capacity: u32,
+        handler: impl FnMut(Expired<V, K>, &KeyedTimers<K, V, G>) + 'static,
+    ) -> Result<KeyedTimers<K, V, G>, ConfigError> {
         let capacity = check("capacity", capacity)?;
         let table = Table::with_capacity(capacity)?;
-        let handler: KeyedHandler<K, V, G, T> = Box::new(handler);
-        Ok(Self(Rc::new_cyclic(|inner: &Weak<Inner<K, V, G, T>>| {
+        let handler: KeyedHandler<K, V, G> = Box::new(handler);
+        let shard = self.local();
+        Ok(KeyedTimers(Rc::new_cyclic(|inner: &Weak<Inner<K, V, G>>| {
             let inner = inner.clone();
-            let fire = move |_: &Timers<T>, entry| {
+            let fire = move |entry| {
                 if let Some(inner) = inner.upgrade() {
-                    Self(inner).fire(entry);
+                    KeyedTimers(inner).fire(entry);
                 }
             };
+            let owner = shard.enter_owner(Rc::new(fire));
+            owner.set_class(self.class());
             Inner {
-                timers: timers.clone(),
-                fire: timers.core().enter_owner(Rc::new(fire)),
+                time: shard.time().clone(),
+                shard,
+                owner,
                 handler: Cell::new(Some(handler)),
                 table: RefCell::new(table),
+                deferred: RefCell::default(),
                 hasher: DefaultHashBuilder::default(),
                 capacity,
             }
         })))
     }
+}
 
-    /// Has the timers that are made from now on counted as those of a class.
+/// Inserting, resetting and removing.
+impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
+    /// Inserts a key with a value and a timer, for which the handler is called when it is due.
+    ///
+    /// A key that has a timer already keeps that timer, which is reset: the timer holds the new key
+    /// and value, and the key leaves its group. The entry that was there before is returned.
     ///
     /// # Errors
     ///
-    /// The service has no such class.
-    pub fn set_class(&self, class: TimerClass) -> Result<(), UnknownClass> {
-        self.0.fire.set_class(self.0.timers.core().directory().settings.classes.find(class)?);
-        Ok(())
-    }
-
-    /// Has the handler called with `key` and `value` in `delay` from now. A delay that does not fit
-    /// (584 years) means never.
-    ///
-    /// A key that has a timer already keeps that one, which is moved: it holds the new value, is
-    /// due at the new deadline and is in no group.
-    ///
-    /// # Errors
-    ///
-    /// `Full` or `Closed`, with key and value; nothing has changed then.
-    pub fn schedule(
+    /// `Full` or `Closed`, with key and value. Nothing has changed then.
+    #[expect(clippy::type_complexity, reason = "an alias would hide what is returned")]
+    pub fn insert<W: When>(
         &self,
         key: K,
-        delay: Duration,
         value: V,
-    ) -> Result<Inserted<V>, InsertError<(K, V)>> {
-        let deadline = self.0.timers.core().deadline_after(delay);
-        self.put(None, key, deadline, value).map_err(without_group)
+        when: W,
+    ) -> Result<Option<Expired<V, K>>, Refused<(K, V)>> {
+        let deadline = self.tick_of(when);
+        let refuse = |refused: NotInserted<K, V, G>| refused.map(|(_, key, value)| (key, value));
+        self.put(None, key, value, deadline).map_err(refuse)
     }
 
-    /// The same, for a moment. One that has passed fires in the next turn.
+    /// Inserts a key into a group, with a value and a timer. A key that is in this group already
+    /// keeps its place there; a key that is in another group leaves that. The entry that was there
+    /// before is returned.
     ///
     /// # Errors
     ///
-    /// As for [`schedule`](Self::schedule).
-    pub fn schedule_at(
-        &self,
-        key: K,
-        at: Instant,
-        value: V,
-    ) -> Result<Inserted<V>, InsertError<(K, V)>> {
-        let deadline = self.0.timers.core().deadline_at(at);
-        self.put(None, key, deadline, value).map_err(without_group)
-    }
-
-    /// Schedules a key that belongs to a group. One that is in this group already keeps its place
-    /// there, one that is in another leaves that.
-    ///
-    /// # Errors
-    ///
-    /// `Full` or `Closed`, with group, key and value; nothing has changed then.
-    pub fn schedule_in(
+    /// `Full` or `Closed`, with group, key and value. Nothing has changed then.
+    #[expect(clippy::type_complexity, reason = "an alias would hide what is returned")]
+    pub fn insert_in<W: When>(
         &self,
         group: G,
         key: K,
-        delay: Duration,
         value: V,
-    ) -> Result<Inserted<V>, InsertError<(G, K, V)>> {
-        let deadline = self.0.timers.core().deadline_after(delay);
-        self.put(Some(group), key, deadline, value).map_err(with_group)
+        when: W,
+    ) -> Result<Option<Expired<V, K>>, Refused<(G, K, V)>> {
+        let deadline = self.tick_of(when);
+        self.put(Some(group), key, value, deadline).map_err(|refused| {
+            refused.map(|(group, key, value)| {
+                (group.expect("the group is refused with its key"), key, value)
+            })
+        })
     }
 
-    /// The same, for a moment.
-    ///
-    /// # Errors
-    ///
-    /// As for [`schedule_in`](Self::schedule_in).
-    pub fn schedule_in_at(
-        &self,
-        group: G,
-        key: K,
-        at: Instant,
-        value: V,
-    ) -> Result<Inserted<V>, InsertError<(G, K, V)>> {
-        let deadline = self.0.timers.core().deadline_at(at);
-        self.put(Some(group), key, deadline, value).map_err(with_group)
-    }
-
-    /// Moves the timer of a key to `delay` from now; value and group stay. False if the key has
-    /// none.
-    pub fn reset<Q>(&self, key: &Q, delay: Duration) -> bool
+    /// Changes the deadline of a key; its value and its group stay. False if there is no such key,
+    /// or if the shard is closed. A key that is due and not delivered yet is reset like any other.
+    pub fn reset<Q, W>(&self, key: &Q, when: W) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
+        W: When,
     {
-        self.move_to(key, self.0.timers.core().deadline_after(delay))
+        let deadline = self.tick_of(when);
+        let shard = &*self.0.shard;
+        let Some(entry) = self.find(key).filter(|_| !shard.is_closed()) else { return false };
+        let timer = {
+            let mut table = self.table();
+            let Some(known) = table.get(entry) else { return false };
+            known.deadline = deadline;
+            known.timer
+        };
+        shard.reset(timer, deadline) == ResetOutcome::Reset
     }
 
-    /// Moves the timer of a key to a moment; value and group stay. False if the key has none.
-    pub fn reset_at<Q>(&self, key: &Q, at: Instant) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        self.move_to(key, self.0.timers.core().deadline_at(at))
-    }
-
-    /// Ends the timer of a key and hands back what it held. One that is due but not delivered yet
-    /// can still be cancelled. `None` if the key has none.
-    pub fn cancel<Q>(&self, key: &Q) -> Option<Expired<V, K>>
+    /// Takes a key out with its value, and ends its timer. A key whose timer is due but not
+    /// delivered yet can still be removed. `None` if there is no such key.
+    pub fn remove<Q>(&self, key: &Q) -> Option<Expired<V, K>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let entry = self.find(key)?;
-        Some(self.end(entry))
+        let (ended, name) = self.table().remove(entry);
+        self.cancel_timer(&ended);
+        self.drop_name(name);
+        Some(self.expired(ended))
     }
 
-    /// Ends the timers of all keys of a group, and hands back what they held, in the order in which
-    /// they came to the group. O(its keys).
-    pub fn cancel_group<Q>(&self, group: &Q) -> Vec<Expired<V, K>>
+    /// Takes all keys of a group out, in the order in which they came to the group. O(its keys).
+    pub fn remove_group<Q>(&self, group: &Q) -> Vec<Expired<V, K>>
     where
         G: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.0.hasher.hash_one(group);
-        let members = self.0.table.borrow().members(hash, |known| known.borrow() == group);
-        self.end_all(members)
+        let members = self.table().members(hash, |known| known.borrow() == group);
+        self.remove_all(members)
     }
 
-    /// Ends all timers, and hands back what they held, in the order of their deadlines; those of
-    /// one tick in no particular one.
+    /// Takes all keys out, in the order of their deadlines. The order of keys of one tick is not
+    /// defined.
     pub fn drain(&self) -> Vec<Expired<V, K>> {
-        let all = self.0.table.borrow().all();
-        let mut drained = self.end_all(all);
+        let all = self.table().all();
+        let mut drained = self.remove_all(all);
         drained.sort_by_key(|expired| expired.deadline);
         drained
     }
 
-    /// Ends all timers, and drops what they held.
+    /// Drops all keys with their values, and ends their timers.
     pub fn clear(&self) {
-        let core = self.0.timers.core();
         for Expired { key, value, .. } in self.drain() {
-            core.drop_each([key]);
-            core.drop_each([value]);
+            self.0.shard.drop_each([key]);
+            self.0.shard.drop_each([value]);
         }
     }
 }
 
-/// Questions.
-impl<K, V, G, T> KeyedTimers<K, V, G, T>
-where
-    K: Hash + Eq + 'static,
-    V: 'static,
-    G: Hash + Eq + 'static,
-    T: Send + 'static,
-{
-    /// Whether a key has a timer.
+/// Queries.
+impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
+    /// Whether there is such a key.
+    ///
+    /// A key is there until its timer is delivered, which is later than its deadline by the shard's
+    /// lateness: a turn delivers only as many timers as its budget allows. A cache that must not
+    /// return a value after its deadline also looks whether [`remaining`](Self::remaining) is zero.
     pub fn contains<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -329,156 +340,129 @@ where
         self.find(key).is_some()
     }
 
-    /// When the timer of a key is due: its deadline, rounded up to a tick. `None` if it has none.
-    pub fn deadline<Q>(&self, key: &Q) -> Option<Instant>
+    /// When the timer of a key is due: its deadline, rounded up to a tick. `None` if there is no
+    /// such key.
+    pub fn due<Q>(&self, key: &Q) -> Option<Instant>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let entry = self.find(key)?;
-        let deadline = self.0.table.borrow_mut().get(entry)?.deadline;
-        Some(self.instant(deadline))
+        let deadline = self.deadline_of(key)?;
+        Some(self.0.time.instant(deadline))
     }
 
-    /// How long the timer of a key still has; zero if it is due. `None` if it has none.
+    /// How long it is until the timer of a key is due; zero if it is due. `None` if there is no
+    /// such key. Of a key that was inserted with `Duration::MAX`, which means never, 584 years
+    /// remain.
     pub fn remaining<Q>(&self, key: &Q) -> Option<Duration>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let entry = self.find(key)?;
-        let deadline = self.0.table.borrow_mut().get(entry)?.deadline;
-        let core = self.0.timers.core();
-        Some(core.time().remaining(deadline, core.nanos_near()))
+        let deadline = self.deadline_of(key)?;
+        Some(self.0.time.remaining(deadline, self.0.shard.nanos_near()))
     }
 
-    /// How many keys of a group have a timer.
+    /// The number of keys in a group.
     pub fn group_len<Q>(&self, group: &Q) -> usize
     where
         G: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.0.hasher.hash_one(group);
-        self.0.table.borrow().group_len(hash, |known| known.borrow() == group)
+        self.table().group_len(hash, |known| known.borrow() == group)
     }
 
-    /// How many groups have keys.
+    /// The number of groups that have keys.
     pub fn groups(&self) -> usize {
-        self.0.table.borrow().groups()
+        self.table().groups()
     }
 
-    /// How many keys have a timer.
+    /// The number of keys.
     pub fn len(&self) -> usize {
-        self.0.table.borrow().len()
+        self.table().len()
     }
 
-    /// Whether no key has a timer.
+    /// Whether there is no key.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many keys there is room for, those included that are there.
+    /// The most keys that these timers hold.
     pub fn capacity(&self) -> usize {
         self.0.capacity
     }
-
-    /// The shard's timers.
-    pub fn timers(&self) -> &Timers<T> {
-        &self.0.timers
-    }
-
-    /// The same timers, for what must not keep them alive: a value that they hold.
-    pub fn downgrade(&self) -> WeakKeyedTimers<K, V, G, T> {
-        WeakKeyedTimers::new(self)
-    }
 }
 
-/// What was refused: perhaps a group's name, a key and a value.
-type Refused<K, V, G> = InsertError<(Option<G>, K, V)>;
+/// The refusal of a group's name, if there is one, a key and a value.
+type NotInserted<K, V, G> = Refused<(Option<G>, K, V)>;
 
-impl<K, V, G, T> KeyedTimers<K, V, G, T>
-where
-    K: Hash + Eq + 'static,
-    V: 'static,
-    G: Hash + Eq + 'static,
-    T: Send + 'static,
-{
+impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
+    #[inline]
+    fn tick_of(&self, when: impl When) -> Tick {
+        self.0.time.tick_of(when, || self.0.shard.nanos_near())
+    }
+
     fn put(
         &self,
         group: Option<G>,
         key: K,
-        deadline: Tick,
         value: V,
-    ) -> Result<Inserted<V>, Refused<K, V, G>> {
-        let core = self.0.timers.core();
-        if core.is_closed() {
-            return Err(InsertError::Closed((group, key, value)));
+        deadline: Tick,
+    ) -> Result<Option<Expired<V, K>>, NotInserted<K, V, G>> {
+        let shard = &*self.0.shard;
+        if shard.is_closed() {
+            return Err(Refused::Closed((group, key, value)));
         }
         // The driver is woken when the entry is complete.
-        let _compound = core.compound();
+        let _compound = shard.compound();
         let hash = self.0.hasher.hash_one(&key);
         let group = group.map(|group| (self.0.hasher.hash_one(&group), group));
-        let mut table = self.0.table.borrow_mut();
-        let schedule = |entry| core.schedule_owned(deadline, &self.0.fire, entry);
+        let mut table = self.table();
+        let schedule = |entry| shard.schedule_owned(deadline, &self.0.owner, entry);
         let put = table.put((hash, key), value, deadline, self.0.capacity, schedule);
         let name = match put {
             Put::New(entry) => group.and_then(|group| table.join_group(entry, group)),
             Put::Known(entry, key, value) => {
                 drop(table);
-                core.drop_each([key]);
-                return Ok(self.replace(entry, group, deadline, value));
+                return Ok(Some(self.replace(entry, group, (key, value), deadline)));
             }
             Put::Refused(key, value) => {
-                return Err(InsertError::Full((group.map(|(_, group)| group), key, value)));
+                return Err(Refused::Full((group.map(|(_, group)| group), key, value)));
             }
         };
         drop(table);
         self.drop_name(name);
-        Ok(Inserted::New)
+        Ok(None)
     }
 
-    /// Another value, deadline and group for a key that has a timer. The value that it had.
+    /// Replaces key, value, deadline and group of an entry, and returns the old entry.
     fn replace(
         &self,
         entry: u32,
         group: Option<Hashed<G>>,
+        (key, value): (K, V),
         deadline: Tick,
-        value: V,
-    ) -> Inserted<V> {
-        let mut table = self.0.table.borrow_mut();
+    ) -> Expired<V, K> {
+        let mut table = self.table();
         let names = if table.is_in_group(entry, group.as_ref()) {
             [None, group.map(|(_, group)| group)]
         } else {
             let left = table.leave_group(entry);
             [left, group.and_then(|group| table.join_group(entry, group))]
         };
-        let known = table.get(entry).expect("it has just been found");
-        let old = std::mem::replace(&mut known.value, value);
-        known.deadline = deadline;
+        let known = table.get(entry).expect("the entry has just been found");
+        let key = std::mem::replace(&mut known.key, key);
+        let value = std::mem::replace(&mut known.value, value);
+        let before = std::mem::replace(&mut known.deadline, deadline);
         let timer = known.timer;
         drop(table);
-        let moved = self.0.timers.core().reset(timer, deadline);
-        debug_assert_eq!(moved, ResetOutcome::Moved, "a key has a timer that is pending");
+        let outcome = self.0.shard.reset(timer, deadline);
+        debug_assert_eq!(outcome, ResetOutcome::Reset, "the timer of an entry is pending");
         for name in names {
             self.drop_name(name);
         }
-        Inserted::Replaced(old)
-    }
-
-    fn move_to<Q>(&self, key: &Q, deadline: Tick) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let core = self.0.timers.core();
-        let Some(entry) = self.find(key).filter(|_| !core.is_closed()) else { return false };
-        let timer = {
-            let mut table = self.0.table.borrow_mut();
-            let Some(known) = table.get(entry) else { return false };
-            known.deadline = deadline;
-            known.timer
-        };
-        core.reset(timer, deadline) == ResetOutcome::Moved
+        Expired { key, deadline: self.0.time.instant(before), value }
     }
 
     fn find<Q>(&self, key: &Q) -> Option<u32>
@@ -487,31 +471,42 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.0.hasher.hash_one(key);
-        self.0.table.borrow().find(hash, |known| known.borrow() == key)
+        self.table().find(hash, |known| known.borrow() == key)
     }
 
-    /// The timer of a key has fired.
+    fn deadline_of<Q>(&self, key: &Q) -> Option<Tick>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let entry = self.find(key)?;
+        self.table().get(entry).map(|known| known.deadline)
+    }
+}
+
+impl<K, V, G> KeyedTimers<K, V, G> {
+    /// Borrows the table, for a time in which no code of the user runs but `Hash` and `Eq`.
+    #[inline]
+    fn table(&self) -> RefMut<'_, Table<K, V, G>> {
+        self.0.table.try_borrow_mut().unwrap_or_else(|_| used_while_lent())
+    }
+
+    /// The timer of an entry has fired.
     fn fire(&self, entry: u32) {
-        let (ended, name) = self.0.table.borrow_mut().remove(entry);
+        let Ok(mut table) = self.0.table.try_borrow_mut() else { return self.defer(entry) };
+        let (ended, name) = table.remove(entry);
+        drop(table);
         self.drop_name(name);
         let ended = self.expired(ended);
-        let mut handler = self.0.handler.take().expect("it is not called from within itself");
-        self.contain(|| handler(ended, self));
+        let mut handler = self.0.handler.take().expect("a turn is not taken within a turn");
+        self.0.shard.contain(|| handler(ended, self));
         self.0.handler.set(Some(handler));
     }
 
-    /// Takes a key out, with its timer.
-    fn end(&self, entry: u32) -> Expired<V, K> {
-        let (ended, name) = self.0.table.borrow_mut().remove(entry);
-        self.cancel_timer(&ended);
-        self.drop_name(name);
-        self.expired(ended)
-    }
-
-    /// The same for several. They are taken out together, before a `Drop` can interfere.
-    fn end_all(&self, entries: impl IntoIterator<Item = u32>) -> Vec<Expired<V, K>> {
+    /// Takes entries out. All of them are gone before a `Drop` of the user runs.
+    fn remove_all(&self, entries: impl IntoIterator<Item = u32>) -> Vec<Expired<V, K>> {
         let removed: Vec<_> = {
-            let mut table = self.0.table.borrow_mut();
+            let mut table = self.table();
             entries.into_iter().map(|entry| table.remove(entry)).collect()
         };
         for (ended, _) in &removed {
@@ -525,55 +520,48 @@ where
     }
 
     fn cancel_timer(&self, ended: &Entry<K, V>) {
-        self.0.timers.core().cancel_shared(ended.timer);
+        self.0.shard.cancel_shared(ended.timer);
     }
 
-    /// Drops the name of a group that is gone, or one that is there twice.
+    /// Drops the name of a group that has no key left, or a second copy of a name.
     fn drop_name(&self, name: Option<G>) {
-        self.0.timers.core().drop_each(name);
-    }
-
-    /// Runs something of the user's.
-    fn contain(&self, run: impl FnOnce()) {
-        self.0.timers.core().contain(run);
+        self.0.shard.drop_each(name);
     }
 
     fn expired(&self, ended: Entry<K, V>) -> Expired<V, K> {
         let Entry { key, value, deadline, .. } = ended;
-        Expired { key, deadline: self.instant(deadline), value }
-    }
-
-    fn instant(&self, tick: Tick) -> Instant {
-        self.0.timers.core().time().instant(tick)
+        Expired { key, deadline: self.0.time.instant(deadline), value }
     }
 }
 
-impl<K, V, G, T> Drop for Inner<K, V, G, T>
-where
-    K: Hash + Eq + 'static,
-    V: 'static,
-    G: Hash + Eq + 'static,
-    T: Send + 'static,
-{
+impl<K, V, G> Drop for Inner<K, V, G> {
     fn drop(&mut self) {
-        let core = self.timers.core();
         let table = self.table.get_mut();
         for entry in table.all() {
             let (ended, name) = table.remove(entry);
-            core.cancel_shared(ended.timer);
-            core.drop_each([ended.key]);
-            core.drop_each([ended.value]);
-            core.drop_each(name);
+            self.shard.cancel_shared(ended.timer);
+            self.shard.drop_each([ended.key]);
+            self.shard.drop_each([ended.value]);
+            self.shard.drop_each(name);
         }
-        core.leave_owner(&mut self.fire);
-        core.drop_each(self.handler.take());
+        self.shard.leave_owner(&mut self.owner);
+        self.shard.drop_each(self.handler.take());
     }
 }
 
-fn without_group<K, V, G>(refused: Refused<K, V, G>) -> InsertError<(K, V)> {
-    refused.map(|(_, key, value)| (key, value))
+impl<K, V, G> Clone for KeyedTimers<K, V, G> {
+    fn clone(&self) -> Self {
+        Self(Rc::clone(&self.0))
+    }
 }
 
-fn with_group<K, V, G>(refused: Refused<K, V, G>) -> InsertError<(G, K, V)> {
-    refused.map(|(group, key, value)| (group.expect("it comes back with the key"), key, value))
+impl<K, V, G> fmt::Debug for KeyedTimers<K, V, G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("KeyedTimers");
+        // A closure that is lent a value may print the timers.
+        if let Ok(table) = self.0.table.try_borrow() {
+            debug.field("len", &table.len()).field("groups", &table.groups());
+        }
+        debug.finish_non_exhaustive()
+    }
 }

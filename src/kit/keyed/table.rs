@@ -1,16 +1,15 @@
 //! The keys of keyed timers, what each holds, and the groups that they belong to.
 //!
-//! A key is stored once, with its value and its timer, in a slab; the table of hashes holds the
-//! numbers of their places. The keys of a group are chained through a slab of memberships, so that
-//! a group ends in as many steps as it has keys, and a key leaves it in one.
+//! A key is stored once, with its value and its timer, in a slab; the hash table holds the numbers
+//! of the entries. The keys of a group are chained through a slab of memberships, so removing a
+//! group is O(its keys), and a key leaves its group in O(1).
 //!
-//! Why not a table of numbers with their hashes, side by side, which finds a key with one cache
-//! line less: it is three times as large, and with many keys it is what no longer fits the caches
-//! that costs.
+//! Why not a hash table that holds each number with its hash, which finds a key with one cache line
+//! less: the table is three times as large, and with many keys its misses cost more than that line.
 //!
-//! Invariants: a chain is in the order in which the keys came to the group, and a group is there
-//! only while it has keys. Absent by design: anything that runs or drops what is the user's, but
-//! `Hash` and `Eq`.
+//! Invariants: a chain is in the order in which the keys came to the group, and a group exists only
+//! while it has keys. Absent by design: code of the user, except `Hash` and `Eq` of keys and names
+//! and the closures that are lent entries.
 
 use corewheel_shard::{Tick, TimerKey};
 use hashbrown::HashTable;
@@ -32,7 +31,7 @@ pub(super) struct Table<K, V, G> {
     by_group: HashTable<u32>,
 }
 
-/// One key, in its place.
+/// One key with its value and its timer.
 pub(super) struct Entry<K, V> {
     pub(super) key: K,
     pub(super) value: V,
@@ -44,7 +43,7 @@ pub(super) struct Entry<K, V> {
 
 const _: () = assert!(size_of::<Option<Entry<u64, u64>>>() == 40);
 
-/// The place of a key in the chain of its group.
+/// The membership of a key in a group: a node of the group's chain.
 struct Member {
     entry: u32,
     group: u32,
@@ -68,34 +67,34 @@ struct Group<G> {
     len: u32,
 }
 
-/// A name with its hash.
+/// The name of a group, with its hash.
 pub(super) type Hashed<G> = (u64, G);
 
-/// What became of a key that was put in.
+/// The outcome of [`Table::put`].
 pub(super) enum Put<K, V> {
-    /// It is there by this number.
+    /// The key was inserted, as the entry of this number.
     New(u32),
-    /// It was there before, and is by this number.
+    /// The entry of this number has the key already; nothing has changed.
     Known(u32, K, V),
-    /// There is no room for it.
+    /// The table or the shard has no room.
     Refused(K, V),
 }
 
-/// The part of a hash that is kept, as the table of hashes takes it: the highest and the lowest
-/// bits count there.
+/// A hash for the hash table, which looks at the highest and the lowest bits, made of the half that
+/// an entry keeps.
 #[inline]
 fn spread(hash: u32) -> u64 {
     u64::from(hash) << 32 | u64::from(hash)
 }
 
 impl<K, V, G> Table<K, V, G> {
-    /// Fails if there is no memory for it.
+    /// Fails if there is no memory for that many.
     pub(super) fn with_capacity(capacity: usize) -> Result<Self, ConfigError> {
-        // It comes first, as the table is touched from end to end.
+        // The slab first: making the hash table touches all of its memory.
         let entries = slab("capacity", capacity)?;
         let mut by_key = HashTable::new();
         by_key
-            .try_reserve(capacity, |_| unreachable!("it is empty"))
+            .try_reserve(capacity, |_| unreachable!("the table is empty"))
             .map_err(|_| no_memory("capacity", capacity))?;
         let (members, groups, by_group) = (Slab::new(), Slab::new(), HashTable::new());
         Ok(Self { entries, by_key, members, groups, by_group })
@@ -121,8 +120,8 @@ impl<K, V, G> Table<K, V, G> {
         self.entries.get_mut(entry as usize)
     }
 
-    /// Looks for a key, and makes it if it is not there and they are fewer than `max`, in no group
-    /// and with the timer that `schedule` has for its number.
+    /// Inserts a key that is not there yet, if the table has fewer than `max`. The key is in no
+    /// group, and has the timer that `schedule` makes for the number of its entry.
     #[inline]
     pub(super) fn put(
         &mut self,
@@ -137,7 +136,7 @@ impl<K, V, G> Table<K, V, G> {
     {
         let hash = hash as u32;
         let entries = &mut self.entries;
-        // Where there is no room, the table is not to make any.
+        // Looking for a vacant place in a full table would make it grow.
         if entries.len() >= max {
             let is_entry = |entry: &u32| entries[*entry as usize].key == key;
             return match self.by_key.find(spread(hash), is_entry) {
@@ -161,7 +160,7 @@ impl<K, V, G> Table<K, V, G> {
         Put::New(number)
     }
 
-    /// Takes a key out of its place and out of its group, whose name comes out with the last one.
+    /// Takes an entry out. With the last key of a group, the group's name is returned.
     #[inline]
     pub(super) fn remove(&mut self, number: u32) -> (Entry<K, V>, Option<G>) {
         let name = self.leave_group(number);
@@ -172,7 +171,7 @@ impl<K, V, G> Table<K, V, G> {
         (entry, name)
     }
 
-    /// Takes a key out of its group, whose name comes out with the last one.
+    /// Takes a key out of its group. With the last key, the group's name is returned.
     #[inline]
     pub(super) fn leave_group(&mut self, number: u32) -> Option<G> {
         let member = std::mem::replace(&mut self.entries[number as usize].member, NONE);
@@ -195,8 +194,8 @@ impl<K, V, G> Table<K, V, G> {
         Some(gone.name)
     }
 
-    /// Puts a key that is in no group at the end of one. The name comes back where the group is
-    /// there already.
+    /// Puts a key that is in no group at the end of a group. If the group exists, the name is
+    /// returned.
     pub(super) fn join_group(&mut self, number: u32, (hash, name): Hashed<G>) -> Option<G>
     where
         G: Eq,
@@ -235,7 +234,7 @@ impl<K, V, G> Table<K, V, G> {
         group.map_or(0, |group| self.groups[group as usize].len as usize)
     }
 
-    /// The keys of a group, in the order in which they came to it.
+    /// The numbers of the entries of a group, in the order in which their keys came to it.
     pub(super) fn members(&self, hash: u64, is_group: impl Fn(&G) -> bool) -> Vec<u32> {
         let Some(group) = self.find_group(hash, is_group) else { return Vec::new() };
         let Group { members: list, len, .. } = self.groups[group as usize];
@@ -249,7 +248,12 @@ impl<K, V, G> Table<K, V, G> {
         members
     }
 
-    /// All keys, in no particular order.
+    /// Visits all entries, in no particular order.
+    pub(super) fn for_each(&mut self, mut visit: impl FnMut(&mut Entry<K, V>)) {
+        self.entries.iter_mut().for_each(|(_, entry)| visit(entry));
+    }
+
+    /// The numbers of all entries, in no particular order.
     pub(super) fn all(&self) -> Vec<u32> {
         self.entries.iter().map(|(number, _)| number as u32).collect()
     }

@@ -1,16 +1,16 @@
 //! The operations of a purgatory and the lists in which they watch their keys.
 //!
-//! A list is chained through a slab of watches, and so are the watches of one operation, so that an
-//! operation leaves all its lists in as many steps as it watches keys. Why not a vector for each
-//! key that is swept now and then, as in Kafka: what has completed would stay in it until then, and
-//! the sweep walks over everything.
+//! A list is chained through a slab of watches, and so are the watches of one operation: an
+//! operation that watches `n` keys leaves all its lists in `n` steps. Why not a vector for each key
+//! that is swept now and then, as in Kafka: operations that have completed would stay in it until
+//! then, and the sweep visits every watch.
 //!
-//! Invariants: a list is in the order in which its operations came, and it is there only while it
-//! is not empty. A walk stands at a watch that is still to be looked at; who removes that watch
-//! moves the walk on. Absent by design: anything that runs an operation. Keys that are used up are
-//! left in `spent`, to be dropped when nothing is borrowed.
+//! Invariants: a list is in the order in which its operations came, and it exists only while it is
+//! not empty. A walk stands at the next watch to be visited; removing that watch moves the walk to
+//! the one after it. Absent by design: running an operation. Keys without a list are left in
+//! `spent`, for the caller to drop when nothing is borrowed.
 //!
-//! Cost: 24 bytes for each watch, and 48 bytes with the key for each list.
+//! Cost: 24 bytes for each watch, and 48 bytes and the key for each list.
 
 use std::collections::VecDeque;
 
@@ -26,44 +26,39 @@ use crate::values::list::{Link, List, Node};
 /// Where the chain of an operation's watches ends.
 const NONE: u32 = u32::MAX;
 
-/// A key with its hash; without the key once that has found its place in a list.
+/// A key with its hash. The key is `None` when it was moved into the lists.
 pub(super) type Hashed<K> = (u64, Option<K>);
 
 pub(super) struct Lists<K, Op> {
     pub(super) operations: Slab<Waiting<Op>>,
     watches: Slab<Watch>,
     by_number: Slab<Watched<K>>,
-    /// The numbers of the lists.
+    /// The lists by the hashes of their keys: indices into `by_number`.
     by_key: HashTable<u32>,
-    /// Where each walk that is under way goes on, the innermost last.
+    /// The next watch of each walk, the innermost walk last. `None` at the end of the list.
     walks: Vec<Option<u32>>,
-    /// Lists that are to be walked along when those walks are over.
-    postponed: VecDeque<u32>,
-    /// Keys whose lists are gone.
+    /// Lists whose walks begin when the outermost walk is over.
+    deferred: VecDeque<u32>,
+    /// Keys whose lists are removed.
     pub(super) spent: Vec<K>,
-    /// How many operations have come.
+    /// The serial of the next operation.
     serial: u64,
 }
 
 /// An operation in its place.
 pub(super) struct Waiting<Op> {
-    /// Gone while it is tried.
+    /// `None` while it is tried.
     pub(super) operation: Option<Op>,
-    /// The how-manieth it is, from 0.
+    /// How many operations came before it.
     pub(super) serial: u64,
+    /// `None` once it has fired.
     pub(super) timer: Option<TimerKey>,
     /// One of its keys was checked while it was tried.
     pub(super) again: bool,
-    /// Its time was up while it was tried.
+    /// Its timer fired while it was tried.
     pub(super) due: bool,
+    /// Its first watch, or [`NONE`].
     first: u32,
-}
-
-impl<Op> Waiting<Op> {
-    /// The operation, unless it is being tried.
-    pub(super) fn take(&mut self) -> Option<Op> {
-        self.operation.take()
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -71,7 +66,7 @@ struct Watch {
     operation: u32,
     list: u32,
     link: Link,
-    /// The next watch of the same operation.
+    /// The next watch of the same operation, or [`NONE`].
     sibling: u32,
 }
 
@@ -91,14 +86,16 @@ struct Watched<K> {
     hash: u64,
     watches: List,
     len: u32,
-    /// How many operations a walk that was put off may complete.
-    postponed: usize,
+    /// How many operations the deferred walk may complete; 0 if no walk is deferred.
+    deferred: usize,
 }
 
-/// A walk along one list, over those that were there when it began.
+/// A walk along one list, over the operations that were in it when the walk began.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Walk {
+    /// Its index in `walks`.
     place: usize,
+    /// The operations of the walk have serials below this.
     before: u64,
 }
 
@@ -110,7 +107,7 @@ impl<K, Op> Lists<K, Op> {
             by_number: Slab::new(),
             by_key: HashTable::new(),
             walks: Vec::new(),
-            postponed: VecDeque::new(),
+            deferred: VecDeque::new(),
             spent: Vec::new(),
             serial: 0,
         })
@@ -126,13 +123,9 @@ impl<K, Op> Lists<K, Op> {
         self.by_number.len()
     }
 
-    pub(super) fn watched_by(&self, hash: u64, is_key: impl Fn(&K) -> bool) -> usize {
-        self.find(hash, is_key).map_or(0, |list| self.by_number[list as usize].len as usize)
-    }
-
     /// Makes a place for an operation that is being tried, at the end of the lists of its keys. A
-    /// key that is there twice counts once. What is left of the keys is to be dropped when nothing
-    /// is borrowed.
+    /// key that is given twice counts once. The caller drops the keys that are not moved into the
+    /// lists, when nothing is borrowed.
     pub(super) fn insert(&mut self, keys: &mut [Hashed<K>]) -> (u32, u64)
     where
         K: Eq,
@@ -154,7 +147,7 @@ impl<K, Op> Lists<K, Op> {
         (index, serial)
     }
 
-    /// Takes an operation out of its place and out of all its lists.
+    /// Removes an operation from its place and from all its lists.
     pub(super) fn remove(&mut self, index: u32) -> Waiting<Op> {
         let waiting = self.operations.remove(index as usize);
         let mut watch = waiting.first;
@@ -164,12 +157,12 @@ impl<K, Op> Lists<K, Op> {
         waiting
     }
 
-    /// The operation that has this place, if it is that one.
+    /// The operation in this place, if it has this serial.
     pub(super) fn get(&mut self, index: u32, serial: u64) -> Option<&mut Waiting<Op>> {
         self.operations.get_mut(index as usize).filter(|waiting| waiting.serial == serial)
     }
 
-    /// The operations that watch a key, in order: their places, and which they are.
+    /// The operations that watch a key, in order: their places and serials.
     pub(super) fn watchers(
         &self,
         hash: u64,
@@ -184,34 +177,34 @@ impl<K, Op> Lists<K, Op> {
         })
     }
 
-    /// Begins a walk along the list of a key. It must be ended before one that began earlier.
+    /// Begins a walk along the list of a key. Walks end in the reverse order of their beginnings.
     pub(super) fn begin_walk(&mut self, hash: u64, is_key: impl Fn(&K) -> bool) -> Option<Walk> {
         let list = self.find(hash, is_key)?;
         Some(self.walk_along(list))
     }
 
-    /// Puts a walk along the list of a key off until all others are over.
-    pub(super) fn postpone_walk(&mut self, hash: u64, is_key: impl Fn(&K) -> bool, max: usize) {
+    /// Defers a walk along the list of a key until all others are over.
+    pub(super) fn defer_walk(&mut self, hash: u64, is_key: impl Fn(&K) -> bool, max: usize) {
         if max == 0 {
             return;
         }
         let Some(list) = self.find(hash, is_key) else { return };
-        let postponed = &mut self.by_number[list as usize].postponed;
-        if *postponed == 0 {
-            self.postponed.push_back(list);
+        let deferred = &mut self.by_number[list as usize].deferred;
+        if *deferred == 0 {
+            self.deferred.push_back(list);
         }
-        *postponed = postponed.saturating_add(max);
+        *deferred = deferred.saturating_add(max);
     }
 
-    /// Begins a walk that was put off, and says how many operations it may complete.
-    pub(super) fn resume_walk(&mut self) -> Option<(Walk, usize)> {
+    /// Begins the next deferred walk. Returns it with how many operations it may complete.
+    pub(super) fn begin_deferred_walk(&mut self) -> Option<(Walk, usize)> {
         loop {
-            let list = self.postponed.pop_front()?;
-            // The list may be gone, and another in its place.
+            let list = self.deferred.pop_front()?;
+            // The list may have been removed, and another list may have its index.
             if let Some(known) = self.by_number.get_mut(list as usize)
-                && known.postponed > 0
+                && known.deferred > 0
             {
-                let max = std::mem::take(&mut known.postponed);
+                let max = std::mem::take(&mut known.deferred);
                 return Some((self.walk_along(list), max));
             }
         }
@@ -222,7 +215,8 @@ impl<K, Op> Lists<K, Op> {
         self.walks.len()
     }
 
-    /// The next operation of a walk that can be tried. One that is being tried will be tried again.
+    /// Takes the next operation of a walk out of its place. An operation that is being tried is
+    /// marked to be tried again.
     pub(super) fn step(&mut self, walk: Walk) -> Option<(u32, Op)> {
         loop {
             let watch = self.walks[walk.place]?;
@@ -243,7 +237,7 @@ impl<K, Op> Lists<K, Op> {
         self.walks.truncate(walk.place);
     }
 
-    /// Takes all keys out, with their lists, for the end of all.
+    /// Takes all keys, when the purgatory is dropped.
     pub(super) fn take_keys(&mut self) -> Vec<K> {
         self.by_key.clear();
         let mut keys = std::mem::take(&mut self.spent);
@@ -260,7 +254,7 @@ impl<K, Op> Lists<K, Op> {
         self.by_key.find(hash, |list| is_key(&self.by_number[*list as usize].key)).copied()
     }
 
-    /// The list of a key; if there is none yet, the key is taken for one.
+    /// The list of a key. A new list takes the key.
     fn list_of(&mut self, hash: u64, key: &mut Option<K>) -> u32
     where
         K: Eq,
@@ -268,8 +262,8 @@ impl<K, Op> Lists<K, Op> {
         if let Some(list) = self.find(hash, |known| key.as_ref() == Some(known)) {
             return list;
         }
-        let key = key.take().expect("a key is used once");
-        let watched = Watched { key, hash, watches: List::default(), len: 0, postponed: 0 };
+        let key = key.take().expect("a key is moved into the lists once");
+        let watched = Watched { key, hash, watches: List::default(), len: 0, deferred: 0 };
         let list = self.by_number.insert(watched) as u32;
         let lists = &self.by_number;
         self.by_key.insert_unique(hash, list, |list| lists[*list as usize].hash);
@@ -278,7 +272,7 @@ impl<K, Op> Lists<K, Op> {
 
     fn append(&mut self, operation: u32, list: u32) {
         let known = &mut self.by_number[list as usize];
-        // It can only have come last.
+        // An operation that watches this key already is the last in the list: it has just come.
         let newest = known.watches.last();
         if newest.is_some_and(|newest| self.watches[newest as usize].operation == operation) {
             return;
@@ -295,7 +289,8 @@ impl<K, Op> Lists<K, Op> {
         known.len += 1;
     }
 
-    /// Takes a watch out of its list, and the list away if it is empty. The operation's next watch.
+    /// Removes a watch from its list, and the list if it is empty. Returns the next watch of the
+    /// same operation, or [`NONE`].
     fn unlink(&mut self, watch: u32) -> u32 {
         let Watch { list, link, sibling, .. } = self.watches[watch as usize];
         for walk in self.walks.iter_mut().filter(|walk| **walk == Some(watch)) {

@@ -1,90 +1,31 @@
-//! What waits in a purgatory: operations, as types or as closures.
+//! The trait of what waits in a purgatory.
 
-use std::fmt;
-
-/// Something that is to be done when it can be done, or given up when its time is up.
+/// Something to be done as soon as it can be done, or to be given up at its deadline.
 ///
-/// Exactly one of [`completed`](Self::completed) and [`expired`](Self::expired) is called, unless
-/// the operation is cancelled and handed back, or its purgatory is dropped with it.
+/// The purgatory calls exactly one of [`completed`](Self::completed) and
+/// [`expired`](Self::expired), once, unless the operation is cancelled and returned, or the
+/// purgatory is dropped with the operation in it.
 ///
-/// Nothing is borrowed while any of the three runs: they may watch, check, cancel and drop whatever
-/// they like, the purgatory that they wait in included. One that panics is counted by the shard and
-/// harms nobody else; an operation that panics when it is tried is taken as not complete.
+/// Nothing is borrowed while a method runs: it may watch, check, cancel and drop operations of any
+/// purgatory, its own included. If a method panics, the shard counts the panic and goes on with the
+/// next operation; a `try_complete` that panics counts as `false`.
 ///
-/// An operation that holds its own [`Purgatory`](crate::Purgatory) keeps it alive for as long as it
-/// waits there; let it hold a [`WeakPurgatory`](crate::WeakPurgatory).
+/// An operation that holds its own [`Purgatory`](super::Purgatory) keeps it alive as long as it
+/// waits there. To avoid that, put the purgatory into an `Rc` and give the operation a
+/// [`std::rc::Weak`].
+///
+/// A purgatory for operations of many types holds an enum, or a struct of boxed closures.
 pub trait Operation: 'static {
-    /// Looks whether it can be completed now, and does what that takes. Called when it comes to the
-    /// purgatory, and each time that one of its keys is checked, until it says yes.
+    /// Tells whether the operation can be completed now, and does what completing it takes. Called
+    /// when the operation comes to the purgatory, and each time that one of its keys is checked,
+    /// until it returns `true`.
     fn try_complete(&mut self) -> bool;
 
-    /// It is complete. Called once, right after it has said so, when it is in no list any more.
+    /// The operation is complete. Called once, right after `try_complete` has returned `true`; the
+    /// operation is in no list any more.
     fn completed(self);
 
-    /// Its time is up. Called once, in the turn in which its timer fires; it is not tried again
-    /// before.
+    /// The deadline is reached. Called once, in the turn in which the timer fires, without another
+    /// `try_complete` before.
     fn expired(self);
-}
-
-/// How an operation of closures ended.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Completion {
-    /// By an event: it was tried and complete.
-    Event,
-    /// By its deadline.
-    Deadline,
-}
-
-/// An operation made of two closures, for a purgatory that holds operations of many kinds. Both are
-/// boxed.
-///
-/// ```
-/// use std::cell::Cell;
-/// use std::rc::Rc;
-/// use corewheel::{Completion, Operation, OperationFn};
-///
-/// let acknowledged = Rc::new(Cell::new(0));
-/// let seen = Rc::clone(&acknowledged);
-/// let mut write = OperationFn::new(
-///     move || seen.get() >= 2,
-///     |how| assert_eq!(how, Completion::Event),
-/// );
-/// assert!(!write.try_complete());
-/// acknowledged.set(2);
-/// assert!(write.try_complete());
-/// write.completed();
-/// ```
-pub struct OperationFn {
-    is_complete: Box<dyn FnMut() -> bool>,
-    done: Box<dyn FnOnce(Completion)>,
-}
-
-impl OperationFn {
-    /// With what looks whether it is complete, and what is called once at its end.
-    pub fn new(
-        is_complete: impl FnMut() -> bool + 'static,
-        done: impl FnOnce(Completion) + 'static,
-    ) -> Self {
-        Self { is_complete: Box::new(is_complete), done: Box::new(done) }
-    }
-}
-
-impl Operation for OperationFn {
-    fn try_complete(&mut self) -> bool {
-        (self.is_complete)()
-    }
-
-    fn completed(self) {
-        (self.done)(Completion::Event);
-    }
-
-    fn expired(self) {
-        (self.done)(Completion::Deadline);
-    }
-}
-
-impl fmt::Debug for OperationFn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OperationFn(..)")
-    }
 }

@@ -1,4 +1,4 @@
-//! Periodic callbacks on a shard, from elsewhere.
+//! Periodic callbacks on a shard, for other threads.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,18 +6,20 @@ use std::time::Instant;
 use corewheel_shard::TimerKey;
 
 use super::options::Body;
-use super::{Course, PeriodicRun, Repeat, StopOutcome};
+use super::repeating::Repeating;
+use super::{PeriodicRun, Repeat, StopOutcome};
+use crate::clock::when::When;
 use crate::face::callback::SendCall;
 use crate::face::client::Client;
+use crate::face::client::remote::RemoteTimers;
 use crate::face::timers::Timers;
 use crate::kit::herd::slacken;
 use crate::link::stop_flag::{Stop, StopFlag};
-use crate::values::class::ClassId;
-use crate::values::error::ScheduleError;
-use crate::values::handle::{ShardId, TimerHandle};
+use crate::values::handle::TimerHandle;
+use crate::values::refused::Refused;
 
-/// A callback that runs periodically on a shard, as another thread knows it; made by
-/// [`Client::repeat_on`] and [`Client::repeat_by_plan_on`].
+/// A callback that runs periodically on a shard, for other threads; made by
+/// [`RemoteTimers::repeat`] and [`RemoteTimers::repeat_by_plan`].
 ///
 /// `Send` and `Sync`. It does not own the callback: when it and all its clones are dropped, the
 /// callback goes on.
@@ -28,11 +30,11 @@ pub struct RemotePeriodic {
 }
 
 impl RemotePeriodic {
-    /// Stops the callback and says what that came to, at once and without waiting for the shard.
+    /// Stops the callback, at once and without waiting for the shard.
     ///
-    /// It cannot be refused, and takes effect at once: after `Stopped` the callback is not running
-    /// and will not. Any client of the service will do; it tells the shard to drop the callback and
-    /// free its timer when it next comes by.
+    /// A stop cannot be refused: after `Stopped` the callback is not running and will not run. Any
+    /// client of the service will do. It asks the shard to drop the callback and to free its timer,
+    /// and does not wake the shard for that.
     pub fn stop<T: Send + 'static>(&self, client: &Client<T>) -> StopOutcome {
         match self.stop_flag.stop() {
             Stop::Over => StopOutcome::AlreadyOver,
@@ -47,21 +49,16 @@ impl RemotePeriodic {
         }
     }
 
-    /// Whether it will not run again.
+    /// Whether the callback will not run again.
     pub fn is_over(&self) -> bool {
         self.stop_flag.is_over()
     }
-
-    /// The shard that it runs on.
-    pub fn shard(&self) -> ShardId {
-        self.first.shard()
-    }
 }
 
-/// The stop flag of one callback, which is over when the callback is dropped.
-pub(super) struct StopOfOne(Arc<StopFlag>);
+/// The shard's side of a stop flag, which is over when the callback is dropped.
+pub(super) struct EndedOnDrop(Arc<StopFlag>);
 
-impl StopOfOne {
+impl EndedOnDrop {
     pub(super) fn begin(&self) -> bool {
         self.0.begin()
     }
@@ -75,89 +72,83 @@ impl StopOfOne {
     }
 }
 
-impl Drop for StopOfOne {
+impl Drop for EndedOnDrop {
     fn drop(&mut self) {
         self.0.end();
     }
 }
 
 /// Periodic callbacks.
-impl<T: Send + 'static> Client<T> {
-    /// Runs a callback periodically on a shard, as [`Timers::repeat`] does there. The moment of its
-    /// first run is worked out here, so the way to the shard is part of it and not on top of it.
+impl<T: Send + 'static> RemoteTimers<'_, T> {
+    /// Runs a callback periodically on that shard, as [`Timers::repeat`] does there. The instant of
+    /// its first run is computed on the calling thread.
     ///
     /// ```
-    /// use corewheel::{PeriodicRun, Repeat, ShutdownPolicy, StopOutcome, TimerService};
+    /// use corewheel::repeat::{Repeat, StopOutcome};
+    /// use corewheel::{ShutdownPolicy, TimerService};
     /// use std::sync::mpsc;
     /// use std::time::Duration;
     ///
     /// let service = TimerService::builder().shards(1).start()?;
     /// let client = service.client();
-    /// let shard = service.shards().next().unwrap();
+    /// let shard = client.shard(service.shards().next().unwrap());
     ///
     /// let (sender, beats) = mpsc::channel();
     /// let every = Repeat::at_fixed_rate(Duration::from_millis(2))?;
-    /// let heart = client.repeat_on(shard, every, move |run: &mut PeriodicRun<'_>| {
-    ///     // Nobody listens any more at the end of this.
+    /// let heartbeat = shard.repeat(every, move |run| {
+    ///     // The receiver is gone at the end of this example.
     ///     let _ = sender.send(run.number());
     /// })?;
     /// assert_eq!((beats.recv()?, beats.recv()?), (0, 1));
     /// // It was waiting, or is running for the last time.
-    /// assert_ne!(heart.stop(&client), StopOutcome::AlreadyOver);
-    /// assert_ne!(heart.stop(&client), StopOutcome::Stopped);
+    /// assert_ne!(heartbeat.stop(&client), StopOutcome::AlreadyOver);
+    /// assert_ne!(heartbeat.stop(&client), StopOutcome::Stopped);
     /// service.shutdown(ShutdownPolicy::Drop)?;
-    /// assert!(heart.is_over());
+    /// assert!(heartbeat.is_over());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// `Full` or `Closed`, with what would have begun it on its shard: run by hand it begins with a
-    /// run at once. Once it was accepted it cannot be refused.
-    pub fn repeat_on<F>(
-        &self,
-        shard: ShardId,
-        repeat: Repeat,
-        call: F,
-    ) -> Result<RemotePeriodic, ScheduleError<SendCall<T>>>
+    /// `Full`, `Busy`, `Closed` or `NoSuchShard`, with a callback that begins the runs, the first
+    /// of them at once, where it is run. After its first run was accepted, no later run is refused.
+    pub fn repeat<F>(&self, repeat: Repeat, call: F) -> Result<RemotePeriodic, Refused<SendCall<T>>>
     where
         F: FnMut(&mut PeriodicRun<'_, T>) + Send + 'static,
     {
-        let due = repeat.first(self.directory().time.clock(), self.now());
-        self.begin_on(shard, due, repeat.with(call), ClassId::NONE)
+        let due = repeat.first_due(&self.client().directory().time);
+        self.begin(due, repeat.with(call))
     }
 
-    /// Runs a callback by a plan on a shard, as [`Timers::repeat_by_plan`] does there.
+    /// Runs a callback by a plan on that shard, as [`Timers::repeat_by_plan`] does there.
     ///
     /// # Errors
     ///
-    /// As for [`repeat_on`](Self::repeat_on).
-    pub fn repeat_by_plan_on<F, N>(
+    /// As for [`repeat`](Self::repeat).
+    pub fn repeat_by_plan<W: When, F, N>(
         &self,
-        shard: ShardId,
-        first: Instant,
+        first: W,
         next: N,
         call: F,
-    ) -> Result<RemotePeriodic, ScheduleError<SendCall<T>>>
+    ) -> Result<RemotePeriodic, Refused<SendCall<T>>>
     where
         F: FnMut(&mut PeriodicRun<'_, T>) + Send + 'static,
         N: FnMut(Instant) -> Option<Instant> + Send + 'static,
     {
-        self.begin_on(shard, first, Body::planned(next, call), ClassId::NONE)
+        let due = self.client().directory().time.instant_due(first);
+        self.begin(due, Body::planned(next, call))
     }
 
-    pub(super) fn begin_on<F, N>(
+    fn begin<F, N>(
         &self,
-        shard: ShardId,
         due: Instant,
         mut body: Body<F, N>,
-        class: ClassId,
-    ) -> Result<RemotePeriodic, ScheduleError<SendCall<T>>>
+    ) -> Result<RemotePeriodic, Refused<SendCall<T>>>
     where
         F: FnMut(&mut PeriodicRun<'_, T>) + Send + 'static,
         N: FnMut(Instant) -> Option<Instant> + Send + 'static,
     {
-        let time = &self.directory().time;
+        let (class, time) = (self.class(), &self.client().directory().time);
         let aim = body.aim(time.clock(), due);
         let at = if body.slack.is_zero() {
             aim
@@ -166,14 +157,15 @@ impl<T: Send + 'static> Client<T> {
             time.instant(slacken(time, time.ceil(nanos), nanos, body.slack))
         };
         let stop_flag = Arc::new(StopFlag::new());
-        let one = StopOfOne(Arc::clone(&stop_flag));
+        let ended = EndedOnDrop(Arc::clone(&stop_flag));
         let begin = move |timers: &Timers<T>| {
-            // The first timer's callback is this, the later ones' is the course's own.
-            let (_, call) = Course::new(body, class, (due, aim), Some(one));
-            call(timers, 0);
+            // The first timer calls this closure, the later ones call the closure of `Repeating`.
+            let (_, call) = Repeating::new(body, class, (due, aim), Some(ended));
+            call(timers);
         };
-        let (deadline, now) = (self.tick_at(at), self.nanos());
-        let first = self.schedule_call(class, shard, deadline, now, Box::new(begin))?;
+        let (deadline, now) = (self.client().tick_of(at), self.client().nanos());
+        let begin: SendCall<T> = Box::new(begin);
+        let first = self.client().schedule_call(class, self.shard_id(), deadline, now, begin)?;
         Ok(RemotePeriodic { first, stop_flag })
     }
 }
@@ -187,8 +179,10 @@ mod tests {
 
     use corewheel_shard::TimerKey;
 
+    use crate::attach::ShardLoop;
+    use crate::clock::ManualClock;
     use crate::kit::repeat::{PeriodicRun, Repeat, StopOutcome};
-    use crate::{Fired, Handler, ManualClock, ShardId, ShardLoop, Task, TimerService, Timers};
+    use crate::{Fired, Payload, ShardId, TimerService, Timers};
 
     type Run<'a> = PeriodicRun<'a, u8>;
 
@@ -196,12 +190,8 @@ mod tests {
         Repeat::at_fixed_rate(period).unwrap()
     }
 
-    /// A handler of typed timers, of which there are none here.
-    struct NoValues;
-
-    impl Handler<u8> for NoValues {
-        fn expired(&mut self, _: Fired<u8>, _: &Timers<u8>) {}
-    }
+    /// A handler of values, which no timer carries here.
+    type NoValues = fn(Fired<u8>, &Timers<u8>);
 
     /// A shard that takes its turns when a test says so.
     struct Lab {
@@ -213,10 +203,10 @@ mod tests {
     impl Lab {
         fn new() -> Self {
             let clock = ManualClock::new();
-            let builder = TimerService::builder().shards(1).capacity(16).clock(clock.clock());
+            let builder = TimerService::builder().shards(1).capacity(16).clock(&clock);
             let service: TimerService<u8> = builder.start_attached().unwrap();
             let attachment = service.attach(ShardId::new(0)).unwrap();
-            let shard = attachment.into_loop(NoValues).unwrap();
+            let shard = attachment.into_loop((|_, _| {}) as NoValues).unwrap();
             Self { clock, service, shard }
         }
 
@@ -232,13 +222,13 @@ mod tests {
         }
     }
 
-    /// Takes the task of the only timer of a shard away, by all the handles that there could
-    /// be. Only this crate can make them up.
-    fn take_back(timers: &Timers<u8>) -> Option<Task<u8>> {
+    /// Takes the payload of the only timer of a shard, by all the handles that there could be.
+    /// Only this crate can make such handles.
+    fn take_back(timers: &Timers<u8>) -> Option<Payload<u8>> {
         let mut keys = (0..16).flat_map(|index| (1..40).map(move |of| (index, of)));
         keys.find_map(|(index, of)| {
             let key = TimerKey::from_parts(index, NonZeroU32::new(of).unwrap());
-            timers.cancel(timers.core().home().handle(key)).task()
+            timers.cancel(timers.core().home().handle(key)).payload()
         })
     }
 
@@ -252,10 +242,10 @@ mod tests {
             let _ = Rc::strong_count(&held);
         };
         let periodic = timers.repeat(rate(Duration::from_millis(5)), call).unwrap();
-        let Some(Task::Callback(call)) = take_back(&timers) else { panic!("it is a callback") };
+        let Some(Payload::Callback(call)) = take_back(&timers) else { panic!("it is a callback") };
         lab.advance(Duration::from_millis(20));
         assert_eq!((periodic.runs(), periodic.is_over(), timers.len()), (0, false, 0));
-        call.run(&timers);
+        call(&timers);
         assert_eq!((periodic.runs(), timers.len()), (1, 1), "it has begun again");
         lab.advance(Duration::from_millis(5));
         assert!(periodic.runs() > 1);
@@ -265,9 +255,9 @@ mod tests {
             (StopOutcome::Stopped, StopOutcome::AlreadyOver)
         );
         let ran = periodic.runs();
-        let Some(Task::Callback(call)) = call else { panic!("it is a callback") };
+        let Some(Payload::Callback(call)) = call else { panic!("it is a callback") };
         assert_eq!(Rc::strong_count(&guard), 2);
-        call.run(&timers);
+        call(&timers);
         assert_eq!((periodic.runs(), Rc::strong_count(&guard)), (ran, 1));
         assert_eq!((timers.len(), lab.panicked()), (0, 0));
     }
@@ -285,7 +275,7 @@ mod tests {
                 deep.set(deep.get() + 1);
                 assert_eq!(deep.get(), 1, "it runs within itself");
                 match take_back(run.timers()) {
-                    Some(Task::Callback(call)) if !held => call.run(run.timers()),
+                    Some(Payload::Callback(call)) if !held => call(run.timers()),
                     taken => drop(keep.replace(taken)),
                 }
                 deep.set(deep.get() - 1);
@@ -296,8 +286,8 @@ mod tests {
             assert_eq!((runs.get(), periodic.runs(), lab.panicked()), (1, 1, 0));
             assert!(held || periodic.is_over());
             let taken = kept.take();
-            if let Some(Task::Callback(call)) = taken {
-                call.run(lab.shard.timers());
+            if let Some(Payload::Callback(call)) = taken {
+                call(lab.shard.timers());
             }
             assert_eq!((runs.get(), lab.shard.timers().len()), (1 + u32::from(held), 0));
             drop(kept.take());

@@ -1,8 +1,8 @@
-//! The scaled timeouts of one shard: which of them are due, and their part in the shard's turns.
+//! The scaled timeouts of one shard: the ranges that are due, and their part in the shard's turns.
 //!
-//! Timeouts that are due are delivered by a turn one by one, as timers are, and not all together by
-//! the timer that their range has in the wheel: so many may be due at once that a turn must end
-//! before they do.
+//! A turn delivers timeouts that are due one by one, alternating with timers. Why not all of them
+//! when the timer of their range fires: so many may be due at once that a turn must end before they
+//! do.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -10,50 +10,47 @@ use std::rc::{Rc, Weak};
 
 use corewheel_shard::Tick;
 
-use crate::face::Core;
-use crate::face::timers::Timers;
+use crate::face::local::LocalShard;
 use crate::shard::hooks::Part;
 use crate::stats::ShardCounts;
+use crate::values::class::ClassId;
 use crate::values::scale::Scale;
 
-/// Timeouts of one minimum and one maximum. Its methods are called while nothing is borrowed.
+/// Timeouts of one minimum and one maximum. Nothing is borrowed while a method runs.
 pub(super) trait Range {
     /// The shard's scale has changed.
     fn rescale(&self);
-    /// Whether one is due by this tick. If not, the range has made sure that it is told when.
+    /// Whether a timeout is due by this tick. If not, the range has a timer for its first one and
+    /// leaves the queue of ranges that are due.
     fn is_due(&self, tick: Tick) -> bool;
-    /// Delivers the first one, and asks to be looked at again.
+    /// Delivers the first timeout, and puts the range into the queue again.
     fn deliver(&self, now: u64);
 }
 
-/// The most ranges of a shard: a change of the scale tells as many, one after the other.
+/// The most ranges of a shard. A change of the scale visits all of them.
 pub(super) const RANGES_MAX: usize = 1_024;
 
-/// All scaled timeouts of a shard. The part holds the shard's timers until the shard ends and lets
-/// go of its parts.
-pub(super) struct ScaledPart<T: Send + 'static> {
-    timers: Timers<T>,
+/// All scaled timeouts of a shard. The part holds the shard until the shard ends and drops its
+/// parts.
+pub(super) struct ScaledPart {
+    shard: Rc<dyn LocalShard>,
     ranges: RefCell<Vec<Weak<dyn Range>>>,
-    /// The ranges of which something is due, in the order in which they take their turns.
+    /// The ranges in which a timeout is due, in the order in which they deliver.
     due: RefCell<VecDeque<Weak<dyn Range>>>,
     pending: Cell<u64>,
     fired: Cell<u64>,
 }
 
-impl<T: Send + 'static> ScaledPart<T> {
-    /// The scaled timeouts of the shard of these timers.
-    pub(super) fn of(timers: &Timers<T>) -> Rc<Self> {
-        timers.core().parts().get_or_register(|_| Self {
-            timers: timers.clone(),
+impl ScaledPart {
+    /// The scaled timeouts of a shard.
+    pub(super) fn of(shard: &Rc<dyn LocalShard>) -> Rc<Self> {
+        shard.parts().get_or_register(|_| Self {
+            shard: Rc::clone(shard),
             ranges: RefCell::default(),
             due: RefCell::default(),
             pending: Cell::default(),
             fired: Cell::default(),
         })
-    }
-
-    fn core(&self) -> &Core<T> {
-        self.timers.core()
     }
 
     /// Adds a range. False if there are too many.
@@ -67,12 +64,12 @@ impl<T: Send + 'static> ScaledPart<T> {
         fits
     }
 
-    /// A range of which something is due, until [`Range::is_due`] is false.
-    pub(super) fn add_due(&self, range: Weak<dyn Range>) {
+    /// Puts a range in which a timeout is due into the queue.
+    pub(super) fn push_due(&self, range: Weak<dyn Range>) {
         self.due.borrow_mut().push_back(range);
     }
 
-    /// The next range of which something is due; takes it out of the queue.
+    /// Takes the next range out of the queue in which a timeout is due.
     fn pop_due(&self, tick: Tick) -> Option<Rc<dyn Range>> {
         loop {
             let range = self.due.borrow_mut().pop_front()?;
@@ -84,32 +81,47 @@ impl<T: Send + 'static> ScaledPart<T> {
         }
     }
 
-    /// Counts a timeout that is delivered, so late in nanoseconds, as a timer is counted.
-    pub(super) fn note_fired(&self, late: u64) {
-        self.fired.set(self.fired.get() + 1);
-        self.core().note_lateness(late);
+    /// A timeout was started.
+    #[inline]
+    pub(super) fn note_started(&self, class: ClassId) {
+        self.set_pending(self.pending.get() + 1);
+        self.shard.count_class(class, |counts| {
+            counts.scheduled += 1;
+            counts.live += 1;
+        });
     }
 
-    /// So many timeouts have come.
-    #[inline]
-    pub(super) fn add_pending(&self, count: u64) {
-        self.set_pending(self.pending.get() + count);
+    /// There was no room for a timeout.
+    pub(super) fn note_refused(&self, class: ClassId) {
+        self.shard.count_class(class, |counts| counts.refused += 1);
     }
 
-    /// So many are gone.
+    /// So many timeouts have ended without being delivered.
     #[inline]
-    pub(super) fn remove_pending(&self, count: u64) {
+    pub(super) fn note_cancelled(&self, class: ClassId, count: usize) {
+        let count = count as u64;
         self.set_pending(self.pending.get() - count);
+        self.shard.count_class(class, |counts| {
+            counts.cancelled += count;
+            counts.live -= count;
+        });
+    }
+
+    /// A timeout is delivered, so late in nanoseconds.
+    pub(super) fn note_fired(&self, class: ClassId, late: u64) {
+        self.fired.set(self.fired.get() + 1);
+        self.set_pending(self.pending.get() - 1);
+        self.shard.begin_delivery(class, late);
     }
 
     #[inline]
     fn set_pending(&self, pending: u64) {
         self.pending.set(pending);
-        self.core().publish_gauge(|counts| counts.scaled_pending = pending);
+        self.shard.publish_gauge(|counts| counts.scaled_pending = pending);
     }
 }
 
-impl<T: Send + 'static> Part for ScaledPart<T> {
+impl Part for ScaledPart {
     fn has_work(&self) -> bool {
         !self.due.borrow().is_empty()
     }
@@ -123,12 +135,12 @@ impl<T: Send + 'static> Part for ScaledPart<T> {
         (counts.scaled_pending, counts.scaled_fired) = (self.pending.get(), self.fired.get());
     }
 
-    /// O(ranges), whatever is pending.
+    /// O(ranges), however many timeouts are pending.
     fn scale_changed(&self, _scale: Scale) {
         let ranges: Vec<_> = self.ranges.borrow().iter().filter_map(Weak::upgrade).collect();
         for range in ranges {
-            // It may be the last reference to the range, whose values are the user's to drop.
-            self.core().contain(|| {
+            // This may be the last reference to the range, whose values are the user's to drop.
+            self.shard.contain(|| {
                 range.rescale();
                 drop(range);
             });

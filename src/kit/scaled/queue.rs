@@ -1,9 +1,9 @@
-//! Values in the order in which they came or were last moved, each with when that was.
+//! Values in the order in which they came or were last restarted, each with the time of that.
 //!
-//! Whatever the timeouts of a class last at present, they last equally long, so this is also the
-//! order in which they are due: no change of the scale changes it.
+//! All timeouts of a queue last equally long at any time, so this is also the order in which they
+//! are due: no change of the scale changes it.
 //!
-//! Cost: 32 bytes and the value for each. Everything but draining is O(1).
+//! Cost: 32 bytes and the value for each. Every method is O(1).
 
 use slab::Slab;
 
@@ -13,16 +13,16 @@ use crate::values::list::{Link, List};
 pub(super) struct Queue<V> {
     nodes: Slab<Node<V>>,
     list: List,
-    /// How many have come.
+    /// The serial of the next value.
     serial: u64,
-    /// When the last one came or was moved, in nanoseconds.
+    /// When a value last came or was restarted, in nanoseconds.
     latest: u64,
 }
 
 struct Node<V> {
     value: V,
     serial: u64,
-    /// In nanoseconds.
+    /// When it came or was last restarted, in nanoseconds.
     start: u64,
     link: Link,
 }
@@ -42,7 +42,7 @@ impl<V> Queue<V> {
         Self { nodes: Slab::new(), list: List::default(), serial: 0, latest: 0 }
     }
 
-    /// Adds a value at the end. What it is known by.
+    /// Adds a value at the end. Returns its index and serial.
     pub(super) fn push(&mut self, value: V, now: u64) -> (u32, u64) {
         let serial = self.serial;
         self.serial += 1;
@@ -53,7 +53,7 @@ impl<V> Queue<V> {
         (index, serial)
     }
 
-    /// Moves a value to the end. False if it is not there.
+    /// Puts a value at the end. False if it is not in the queue.
     pub(super) fn restart(&mut self, index: u32, serial: u64, now: u64) -> bool {
         if self.get(index, serial).is_none() {
             return false;
@@ -71,7 +71,7 @@ impl<V> Queue<V> {
         Some(self.nodes.remove(index as usize).value)
     }
 
-    /// Takes the first one out. When it started, and the value.
+    /// Takes the first value out, with its start.
     pub(super) fn pop(&mut self) -> Option<(u64, V)> {
         let index = self.list.first()?;
         self.list.remove(&mut self.nodes, index);
@@ -84,13 +84,13 @@ impl<V> Queue<V> {
         self.nodes.into_iter().map(|(_, node)| node.value)
     }
 
-    /// When the first one started.
+    /// The start of the first value.
     #[inline]
     pub(super) fn first_start(&self) -> Option<u64> {
         self.list.first().map(|first| self.nodes[first as usize].start)
     }
 
-    /// When it started.
+    /// The start of a value. `None` if it is not in the queue.
     pub(super) fn get(&self, index: u32, serial: u64) -> Option<u64> {
         let node = self.nodes.get(index as usize).filter(|node| node.serial == serial)?;
         Some(node.start)
@@ -104,7 +104,8 @@ impl<V> Queue<V> {
         self.nodes.is_empty()
     }
 
-    /// Clocks go forward, but this is what the order rests on.
+    /// The start of a value that comes `now`. Starts never decrease, whatever the clock does: the
+    /// order of the queue rests on that.
     fn start(&mut self, now: u64) -> u64 {
         self.latest = self.latest.max(now);
         self.latest

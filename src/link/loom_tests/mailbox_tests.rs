@@ -1,4 +1,4 @@
-//! The mailbox of a shard under the model checker.
+//! Tests of the mailbox of a shard under the model checker.
 
 use corewheel_shard::Tick;
 use loom::sync::Arc;
@@ -9,7 +9,7 @@ use super::super::mailbox::Mailbox;
 use super::super::wake_up::Doorbell;
 use super::{Owner, check};
 
-/// A request of the models of the mailbox: a number, and no key.
+/// The request type of these models: a number that uses no key.
 impl Request for u32 {
     type Key = u32;
 
@@ -26,7 +26,8 @@ impl Request for u32 {
     }
 }
 
-/// What the owner of a mailbox does until it has seen `stop`: takes mail, and sleeps.
+/// Takes mail and sleeps as the owner of a mailbox until the message `stop` has come. Returns all
+/// messages.
 fn own(mailbox: &Mailbox<u32, u32>, doorbell: &Arc<Doorbell>, stop: u32) -> Vec<u32> {
     let mut owner = Owner::new(doorbell);
     let mut seen = Vec::new();
@@ -43,7 +44,7 @@ fn own(mailbox: &Mailbox<u32, u32>, doorbell: &Arc<Doorbell>, stop: u32) -> Vec<
 }
 
 #[test]
-fn a_control_message_wakes_the_owner_of_the_mailbox() {
+fn control_message_wakes_the_owner_of_the_mailbox() {
     check(|| {
         let (mailbox, doorbell) = (Arc::new(Mailbox::new()), Arc::new(Doorbell::new()));
         let sender = {
@@ -56,7 +57,7 @@ fn a_control_message_wakes_the_owner_of_the_mailbox() {
 }
 
 #[test]
-fn a_control_message_to_a_closing_mailbox_is_taken_or_comes_back() {
+fn control_message_to_a_closing_mailbox_is_taken_or_comes_back() {
     check(|| {
         let (mailbox, doorbell) = (Arc::new(Mailbox::<u32, u32>::new()), Arc::new(Doorbell::new()));
         let sender = {
@@ -70,13 +71,17 @@ fn a_control_message_to_a_closing_mailbox_is_taken_or_comes_back() {
         }
         taken.extend(mailbox.close(|| {}).control);
         let came_back = sender.join().unwrap().err();
-        assert_eq!(taken.len() + came_back.iter().len(), 1, "once, here or there");
+        assert_eq!(
+            taken.len() + came_back.iter().len(),
+            1,
+            "the message is taken or comes back, once"
+        );
         assert!(mailbox.send(8, &doorbell).is_err());
     });
 }
 
 #[test]
-fn a_lane_to_a_closing_mailbox_is_taken_or_refused() {
+fn lane_to_a_closing_mailbox_is_taken_or_refused() {
     check(|| {
         let (mailbox, doorbell) = (Arc::new(Mailbox::<u32, u32>::new()), Arc::new(Doorbell::new()));
         let client = {

@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p corewheel-bench --bin compare -- [--rounds N] [--only TEXT] [--out DIR]`
 //!
-//! The contenders of a row take turns, one pass each, for as many rounds as asked for (five if
-//! nothing is said), so that whatever else the machine does hits all of them. `--only` keeps the
+//! The contenders of a row take turns, one pass each, for `--rounds` rounds (five by default), so
+//! that other load on the machine affects all of them. `--only` keeps the
 //! rows whose name contains the text. `COREWHEEL_BENCH_LARGE=1` adds ten million timers. The files
 //! go to `target/comparison` unless another folder is named.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "printing is what it is for")]
@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let options = options()?;
     let cores = scaling::cores();
-    // Before this thread is pinned: threads that it starts may go where it may.
+    // Before this thread is pinned: the threads that it starts inherit its cores.
     let mut figures = cross_core(&options, &cores);
     let pinned = pin_to_one_core();
     let contenders = contenders();
@@ -103,7 +103,7 @@ fn wheel(options: &Options, contenders: &[Contender], figures: &mut Vec<Figure>)
     }
 }
 
-/// Each in a process of its own, since memory that was freed may stay resident.
+/// Measures each in a process of its own, since freed memory may stay resident.
 fn memory(
     options: &Options,
     contenders: &[Contender],
@@ -152,7 +152,7 @@ fn cross_core(options: &Options, cores: &[core_affinity::CoreId]) -> Vec<Figure>
     let mut run = |row: &str, entrants: &(dyn Fn() -> Vec<Entrant> + Sync)| {
         if options.wants(row) {
             eprintln!("{row}");
-            // They pin the thread that they run on.
+            // These sections pin the thread that they run on.
             let measured = thread::scope(|scope| {
                 scope.spawn(|| interleave(options.rounds, entrants())).join()
             });
@@ -181,7 +181,7 @@ fn cross_core(options: &Options, cores: &[core_affinity::CoreId]) -> Vec<Figure>
     figures
 }
 
-/// The figure that others of its row and count are compared with.
+/// The figure with which the others of its row and count are compared.
 fn base(figures: &[Figure], figure: &Figure) -> Option<f64> {
     let same = |other: &&Figure| other.row == figure.row && other.count == figure.count;
     figures.iter().find(same).map(Figure::median)

@@ -1,4 +1,4 @@
-//! A plot for each row: what an operation takes over how many timers there are, both logarithmic.
+//! A plot for each row: the cost of an operation over the number of timers, both logarithmic.
 
 use std::error::Error;
 use std::path::Path;
@@ -8,7 +8,7 @@ use plotters::prelude::*;
 use plotters::style::full_palette::{BLUEGREY, BROWN, CYAN, ORANGE, PINK, PURPLE, TEAL};
 
 const SIZE: (u32, u32) = (900, 560);
-/// The first is ours.
+/// The colours of the contenders. The first is corewheel's.
 const COLOURS: [RGBColor; 9] = [RED, BLUE, ORANGE, TEAL, PURPLE, BROWN, PINK, BLUEGREY, CYAN];
 
 /// Draws one row of the table: a line for each contender through its medians.

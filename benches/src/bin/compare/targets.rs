@@ -1,4 +1,4 @@
-//! What the project holds itself to, as ratios of medians of one run.
+//! The performance targets of the project, as ratios of medians of a run.
 
 use corewheel_bench::Row;
 use corewheel_bench::figure::Figure;
@@ -8,9 +8,9 @@ use corewheel_bench::sections::{api, remote, scaling, server};
 /// A target, and whether it was met.
 #[derive(Clone, Debug)]
 pub(crate) struct Verdict {
-    /// What was asked for.
+    /// The target.
     pub(crate) target: String,
-    /// What was measured.
+    /// The measured value.
     pub(crate) measured: f64,
     /// Whether it was met.
     pub(crate) met: bool,
@@ -18,7 +18,7 @@ pub(crate) struct Verdict {
 
 const OURS: &str = "corewheel";
 
-/// All targets that the figures of a run can answer.
+/// All targets that the figures of a run can decide.
 pub(crate) fn verdicts(figures: &[Figure], turns: &[Turns]) -> Vec<Verdict> {
     let find = |row: &str, count: usize, contender: &str| {
         let this = |figure: &&Figure| {
@@ -82,7 +82,7 @@ pub(crate) fn verdicts(figures: &[Figure], turns: &[Turns]) -> Vec<Verdict> {
         }
     }
     // Three times what Netty and tokio do with two threads, 4.8 and 6.4 million pairs a second on
-    // another machine: not a ratio of one run, and so told as what it is.
+    // another machine. This is not a ratio of one run, and the text says so.
     for count in [100_000, 1_000_000] {
         let nanos = find(remote::PAIR, count, "corewheel, batches of 64");
         let rate = nanos.map(|nanos| 1_000.0 / nanos);

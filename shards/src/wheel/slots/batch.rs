@@ -1,18 +1,21 @@
-//! Entries that are taken off a slot together.
+//! A batch of entries that are taken off a slot together.
 
-use super::{CHUNK_ENTRIES, NIL, POOL, Slot, Slots};
+use super::{CHUNK_ENTRIES, CHUNK_ROOM, NIL, Slot, Slots};
 use crate::slab::{Entry, Slab};
 
-/// Room for the entries of some chunks, a power of two so that a remainder is a mask.
-const BATCH_MAX: usize = 4 * POOL;
+/// The most entries in a batch: a few chunks, and a power of two so that a remainder is a mask.
+const BATCH_MAX: usize = 4 * CHUNK_ROOM;
 
-/// Entries taken off a slot, without the stale ones, and the deadlines of their timers.
+/// Live entries taken off a slot, and the deadlines of their timers at that time.
 #[derive(Debug)]
 pub(crate) struct Batch {
     entries: [Entry; BATCH_MAX],
     deadlines: [u64; BATCH_MAX],
+    /// The first entry that was not removed.
     next: usize,
+    /// The end of the entries; at most [`BATCH_MAX`].
     len: usize,
+    /// How many entries were taken off the slot, stale ones included.
     examined: u32,
 }
 
@@ -25,20 +28,21 @@ impl Batch {
         examined: 0,
     };
 
-    /// The next entry.
+    /// The first entry; `None` if the batch is empty.
     #[inline]
     pub(crate) fn first(&self) -> Option<Entry> {
         self.entries[..self.len].get(self.next).copied()
     }
 
-    /// Goes on behind the next entry, which [`first`](Self::first) has told.
+    /// Removes the entry that [`first`](Self::first) returns.
     #[inline]
-    pub(crate) fn skip(&mut self) {
-        debug_assert!(self.next < self.len, "there is no entry to skip");
+    pub(crate) fn remove_first(&mut self) {
+        debug_assert!(self.next < self.len, "the batch is empty");
         self.next += 1;
     }
 
-    /// The entries that are left, in order, each with its timer's deadline when it was looked up.
+    /// The entries that are left, in order, each with the deadline that its timer had when the
+    /// batch was taken.
     #[inline]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Entry, u64)> {
         let deadlines = self.deadlines.iter().copied();
@@ -56,7 +60,7 @@ impl Batch {
         self.next == self.len
     }
 
-    /// How many entries were looked at.
+    /// How many entries were taken off the slot, stale ones included.
     #[inline]
     pub(crate) fn examined(&self) -> u32 {
         self.examined
@@ -64,41 +68,44 @@ impl Batch {
 }
 
 impl Slots {
-    /// Takes entries off a slot and looks their timers up, until `most` or a few more have been
-    /// looked at or [`Batch`] is full. False if there are none.
+    /// Takes entries off a slot and looks up their timers, until it has taken `examined_max` or
+    /// less than a chunk more, or [`Batch`] is full. False if the slot is empty.
     ///
-    /// The look-ups depend on each other in nothing and there is little else between them, so that
-    /// the processor waits for many of them, and for the next chunk, at once.
+    /// The look-ups do not depend on each other and there are few instructions in between, so the
+    /// processor waits for many of them, and for the next chunk, at once.
     pub(crate) fn take_batch<T>(
         &mut self,
         slot: usize,
-        most: u32,
+        examined_max: u32,
         slab: &Slab<T>,
         batch: &mut Batch,
     ) -> bool {
-        self.take_entries(slot, most as usize, usize::MAX, slab, batch) > 0
+        self.take_entries(slot, examined_max as usize, usize::MAX, slab, batch) > 0
     }
 
-    /// Takes chunks off the front of a slot until `most` entries are taken, and no more entries
-    /// than `end`: the rest of a chunk stays. Returns how many were taken.
+    /// Takes chunks off the front of a slot until at least `examined_max` entries are taken, but no
+    /// more entries than `taken_max`: the rest of a chunk stays. Returns how many were taken.
     #[inline]
     pub(super) fn take_entries<T>(
         &mut self,
         slot: usize,
-        most: usize,
-        end: usize,
+        examined_max: usize,
+        taken_max: usize,
         slab: &Slab<T>,
         batch: &mut Batch,
     ) -> usize {
-        let Slot { mut kept, mut young } = self.table[slot];
+        let Slot { mut old, mut new } = self.table[slot];
         let (mut len, mut examined) = (0, 0);
-        while examined < most && examined < end && examined <= BATCH_MAX - CHUNK_ENTRIES {
-            let chain = if kept.is_empty() { &mut young } else { &mut kept };
+        while examined < examined_max
+            && examined < taken_max
+            && examined <= BATCH_MAX - CHUNK_ENTRIES
+        {
+            let chain = if old.is_empty() { &mut new } else { &mut old };
             let Some(chunk) = self.chunks.get_mut(chain.head as usize) else { break };
             let held = (chunk.len as usize).min(CHUNK_ENTRIES);
-            let taken = held.min(end - examined);
+            let taken = held.min(taken_max - examined);
             for entry in &chunk.entries[..taken] {
-                let (deadline, live) = slab.look(*entry);
+                let (deadline, live) = slab.deadline_and_live(*entry);
                 batch.entries[len % BATCH_MAX] = *entry;
                 batch.deadlines[len % BATCH_MAX] = deadline;
                 len += usize::from(live);
@@ -115,7 +122,7 @@ impl Slots {
                 chain.tail = NIL;
             }
         }
-        self.table[slot] = Slot { kept, young };
+        self.table[slot] = Slot { old, new };
         if self.table[slot].is_empty() {
             self.occupied.clear(slot);
         }

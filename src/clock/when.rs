@@ -1,0 +1,160 @@
+//! The time when a timer is due: a delay, an instant, or a deadline that was computed before.
+
+use std::time::{Duration, Instant};
+
+use corewheel_shard::Tick;
+
+use super::Timeline;
+
+/// The time when a timer is due: a [`Duration`] from now, an [`Instant`], or a [`Deadline`] that
+/// was computed before. Every method that takes a time accepts all three types.
+///
+/// | type | due | reads a clock |
+/// |---|---|---|
+/// | `Duration` | that long after the call, rounded up to a tick | the near clock: about 10 ns |
+/// | `Instant` | at that time, rounded up to a tick | no |
+/// | [`Deadline`] | at that tick | no, and nothing is converted |
+///
+/// A duration of zero, and a time that has passed, are due in the next turn.
+///
+/// A duration that does not fit (584 years) means never. The trait is sealed.
+pub trait When: Copy + Send + Sync + 'static + Sealed {}
+
+impl When for Duration {}
+impl When for Instant {}
+impl When for Deadline {}
+
+/// A deadline, computed once for all timers that share it. [`Timers::deadline`] makes it. It has no
+/// meaning in another service.
+///
+/// [`Timers::deadline`]: crate::Timers::deadline
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Deadline(pub(crate) Tick);
+
+pub(crate) use self::sealed::{Due, Sealed, ToTick};
+
+mod sealed {
+    use super::{Duration, Instant, Tick};
+
+    /// The three forms of a time.
+    #[derive(Clone, Copy, Debug)]
+    pub enum Due {
+        After(Duration),
+        At(Instant),
+        Tick(Tick),
+    }
+
+    /// Converts a time to a tick.
+    pub trait ToTick {
+        fn after(self, delay: Duration) -> Tick;
+        fn at(self, instant: Instant) -> Tick;
+    }
+
+    pub trait Sealed {
+        fn due(self) -> Due;
+        /// The tick of the time. Not by way of [`Due`], so that each form compiles to its own
+        /// conversion: a reset takes a third fewer instructions.
+        fn tick(self, to_tick: impl ToTick) -> Tick;
+    }
+}
+
+impl Sealed for Duration {
+    #[inline]
+    fn due(self) -> Due {
+        Due::After(self)
+    }
+
+    // A call of it costs a third of what a reset costs.
+    #[allow(clippy::inline_always, reason = "counted in instructions")]
+    #[inline(always)]
+    fn tick(self, to_tick: impl ToTick) -> Tick {
+        to_tick.after(self)
+    }
+}
+
+impl Sealed for Instant {
+    #[inline]
+    fn due(self) -> Due {
+        Due::At(self)
+    }
+
+    #[inline]
+    fn tick(self, to_tick: impl ToTick) -> Tick {
+        to_tick.at(self)
+    }
+}
+
+impl Sealed for Deadline {
+    #[inline]
+    fn due(self) -> Due {
+        Due::Tick(self.0)
+    }
+
+    #[inline]
+    fn tick(self, _: impl ToTick) -> Tick {
+        self.0
+    }
+}
+
+/// A timeline, and the present in nanoseconds, which is asked for only if the time is a delay.
+struct TickFrom<'a, N> {
+    time: &'a Timeline,
+    now: N,
+}
+
+impl<N: FnOnce() -> u64> ToTick for TickFrom<'_, N> {
+    #[allow(clippy::inline_always, reason = "as for `tick`")]
+    #[inline(always)]
+    fn after(self, delay: Duration) -> Tick {
+        self.time.deadline_after((self.now)(), delay)
+    }
+
+    #[inline]
+    fn at(self, instant: Instant) -> Tick {
+        self.time.deadline_at(instant)
+    }
+}
+
+impl Timeline {
+    /// The tick at which a timer is due. Calls `now`, which returns nanoseconds, only for a delay.
+    #[inline]
+    pub(crate) fn tick_of(&self, when: impl When, now: impl FnOnce() -> u64) -> Tick {
+        when.tick(TickFrom { time: self, now })
+    }
+
+    /// The tick of a time whose form was kept, as [`tick_of`](Self::tick_of) has it.
+    #[inline]
+    pub(crate) fn tick_of_due(&self, due: Due, now: impl FnOnce() -> u64) -> Tick {
+        match due {
+            Due::After(delay) => self.deadline_after(now(), delay),
+            Due::At(at) => self.deadline_at(at),
+            Due::Tick(tick) => tick,
+        }
+    }
+
+    /// The time at which a timer is due, in nanoseconds. Only a [`Deadline`] is rounded to a tick.
+    /// Calls `now`, which returns nanoseconds, only for a delay.
+    #[inline]
+    pub(crate) fn nanos_of(&self, when: impl When, now: impl FnOnce() -> u64) -> u64 {
+        match when.due() {
+            Due::After(delay) => super::nanos_after(now(), delay),
+            Due::At(at) => self.nanos_at(at),
+            Due::Tick(tick) => self.start_of(tick),
+        }
+    }
+
+    /// The instant at which something is due: an instant as it is, a delay from the present, which
+    /// is read from the clock, and the beginning of a tick.
+    pub(crate) fn instant_due(&self, when: impl When) -> Instant {
+        self.instant_of_due(when.due())
+    }
+
+    /// The instant of a time whose form was kept, as [`instant_due`](Self::instant_due) has it.
+    pub(crate) fn instant_of_due(&self, due: Due) -> Instant {
+        match due {
+            Due::After(delay) => self.clock().after(self.now(), delay),
+            Due::At(at) => at,
+            Due::Tick(tick) => self.instant(tick),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The timers of one shard, for another thread.
+
+use std::fmt;
+use std::future::Future;
+
+use corewheel_shard::Tick;
+
+use super::Client;
+use super::batch::Batch;
+use crate::clock::when::When;
+use crate::face::callback::SendCall;
+use crate::face::sleep::{RemoteSleep, within};
+use crate::face::timers::Timers;
+use crate::values::class::{ClassId, TimerClass, UnknownClass};
+use crate::values::error::TimeoutError;
+use crate::values::handle::{ShardId, TimerHandle};
+use crate::values::refused::{Refused, RefusedKind};
+use crate::values::scale::Scale;
+
+/// One shard as a client reaches it; made by [`Client::shard`]. It is `Copy`: a reference and two
+/// numbers.
+///
+/// Its methods are those of [`Timers`] on the shard itself. What differs: a callback must be
+/// `Send`, and a request may be refused because the lane is full for a moment. To cancel or to
+/// reset a timer, its handle names its shard: see [`Client::cancel`] and [`Client::reset`].
+///
+/// A deadline is computed on the calling thread, so the way to the shard is part of a delay and not
+/// on top of it.
+pub struct RemoteTimers<'a, T: 'static = std::convert::Infallible> {
+    client: &'a Client<T>,
+    shard: ShardId,
+    class: ClassId,
+}
+
+impl<T> Clone for RemoteTimers<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for RemoteTimers<'_, T> {}
+
+impl<T> fmt::Debug for RemoteTimers<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RemoteTimers").field(&self.shard).finish()
+    }
+}
+
+impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
+    #[inline]
+    pub(super) fn new(client: &'a Client<T>, shard: ShardId) -> Self {
+        Self { client, shard, class: ClassId::NONE }
+    }
+
+    pub(crate) fn client(&self) -> &'a Client<T> {
+        self.client
+    }
+
+    pub(crate) fn class(&self) -> ClassId {
+        self.class
+    }
+
+    /// Which shard this is.
+    #[inline]
+    pub fn shard_id(&self) -> ShardId {
+        self.shard
+    }
+
+    /// The same shard, for timers of one class, as [`Timers::of_class`] has it.
+    ///
+    /// # Errors
+    ///
+    /// The service has no such class.
+    pub fn of_class(self, class: TimerClass) -> Result<Self, UnknownClass> {
+        let class = self.client.directory.settings.classes.find(class)?;
+        Ok(Self { class, ..self })
+    }
+
+    /// Schedules a timer that carries a value, which is given to the service's handler on that
+    /// shard when it is due.
+    ///
+    /// # Errors
+    ///
+    /// `Full`, `Busy`, `Closed` or `NoSuchShard`, with the value.
+    #[inline]
+    pub fn schedule<W: When>(&self, when: W, payload: T) -> Result<TimerHandle, Refused<T>> {
+        let (deadline, now) = self.deadline(when);
+        self.client.schedule_value(self.class, self.shard, deadline, now, payload)
+    }
+
+    /// Schedules a callback, which is run on that shard when it is due. It is boxed.
+    ///
+    /// # Errors
+    ///
+    /// `Full`, `Busy`, `Closed` or `NoSuchShard`, with the callback.
+    pub fn schedule_fn<W: When>(
+        &self,
+        when: W,
+        call: impl FnOnce(&Timers<T>) + Send + 'static,
+    ) -> Result<TimerHandle, Refused<SendCall<T>>> {
+        self.schedule_boxed(when, Box::new(call))
+    }
+
+    pub(crate) fn schedule_boxed<W: When>(
+        &self,
+        when: W,
+        call: SendCall<T>,
+    ) -> Result<TimerHandle, Refused<SendCall<T>>> {
+        let (deadline, now) = self.deadline(when);
+        self.client.schedule_call(self.class, self.shard, deadline, now, call)
+    }
+
+    /// Schedules timers that carry values, all of them with one message, or none. The handles come
+    /// in the order of the timers.
+    ///
+    /// At most [`schedule_many_max`](Self::schedule_many_max) at once.
+    ///
+    /// # Errors
+    ///
+    /// `Full`, `Busy`, `Closed`, `NoSuchShard` or `TooMany`, with all timers.
+    pub fn schedule_many<W: When>(
+        &self,
+        timers: impl IntoIterator<Item = (W, T)>,
+    ) -> Result<Vec<TimerHandle>, Refused<Vec<(W, T)>>> {
+        let now = self.client.nanos();
+        let tick_of = |when| self.client.directory.time.tick_of(when, || now);
+        self.client.schedule_all(self.class, self.shard, timers.into_iter().collect(), now, tick_of)
+    }
+
+    /// The most timers that one [`schedule_many`](Self::schedule_many) takes: one more than half of
+    /// the keys that a shard grants a client in advance, which are a 32nd of its capacity and at
+    /// most as many as a lane has room for.
+    pub fn schedule_many_max(&self) -> usize {
+        self.client.schedule_many_max()
+    }
+
+    /// Waits until something is due, by a timer of that shard. The timer is taken at once, and
+    /// cancelled when the future is dropped.
+    ///
+    /// Cost: a timer with a boxed callback, and a channel for one message.
+    ///
+    /// # Errors
+    ///
+    /// The future returns why there is no timer, or that the shard has ended before the time came.
+    pub fn sleep<W: When>(
+        &self,
+        when: W,
+    ) -> impl Future<Output = Result<(), RefusedKind>> + use<'a, W, T> {
+        RemoteSleep::new(*self, when)
+    }
+
+    /// Gives a future time until something is due, by a timer of that shard. A value that is ready
+    /// at the same time as the deadline wins.
+    ///
+    /// ```
+    /// use corewheel::{Runtime, ShardId, TimerService};
+    /// use std::time::Duration;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// // A task of another runtime, and a shard on a plain thread.
+    /// let service = TimerService::builder().shards(1).runtime(Runtime::Thread).start()?;
+    /// let client = service.client();
+    /// let shard = client.shard(ShardId::new(0));
+    /// shard.sleep(Duration::from_millis(2)).await?;
+    /// let never = std::future::pending::<()>();
+    /// let late = shard.timeout(Duration::from_millis(2), never).await;
+    /// assert!(late.is_err_and(|error| error.is_elapsed()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The time was up, or no timer could be had; the future is dropped.
+    pub fn timeout<W: When, F: Future>(
+        &self,
+        when: W,
+        future: F,
+    ) -> impl Future<Output = Result<F::Output, TimeoutError>> + use<'a, W, F, T> {
+        within(RemoteSleep::new(*self, when), future)
+    }
+
+    /// Gathers commands onto that shard and sends them together: 64 of them share a fence and a
+    /// look at whether the shard sleeps. The client keeps the room for them for the next batch.
+    pub fn batch(&self) -> Batch<'a, T> {
+        Batch::new(self.client, self.shard, self.class)
+    }
+
+    /// Sets the scale of the shard's [`ScaledTimeouts`](crate::scaled::ScaledTimeouts). It takes
+    /// effect in the shard's next turn, for which the shard is woken; if several scales are set
+    /// before, the last one applies. Costs a lock that turns do not take, and nothing more if the
+    /// scale does not change.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` or `NoSuchShard`.
+    pub fn set_scale(&self, scale: Scale) -> Result<(), RefusedKind> {
+        self.client.directory.set_scale(self.shard, scale)
+    }
+
+    /// The tick at which something is due, and the present in nanoseconds.
+    #[inline]
+    fn deadline(&self, when: impl When) -> (Tick, u64) {
+        let now = self.client.clock.nanos();
+        (self.client.directory.time.tick_of(when, || now), now)
+    }
+}

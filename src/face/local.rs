@@ -1,0 +1,295 @@
+//! One shard on its own thread, for what does not name the type of the service's values.
+//!
+//! Futures, connections and containers of values live on a shard whatever its timers carry. They
+//! hold it as this trait, so their types have no parameter for it.
+//!
+//! Why not a shard that is not generic: a value lies in the slot of its timer, so the slots have
+//! the size of the service's values.
+//!
+//! Cost: a dynamic call for each use, about a nanosecond.
+
+use std::task::{Context, Poll, Waker};
+
+use corewheel_shard::{Tick, TimerKey};
+
+use super::Core;
+use super::callback::SharedCall;
+use super::calls::Owner;
+use super::sleepers::Slept;
+use super::stored::Stored;
+use crate::clock::Timeline;
+use crate::clock::when::When;
+use crate::shard::hooks::{PartId, Parts};
+use crate::stats::ShardCounts;
+use crate::stats::class::ClassStats;
+use crate::values::class::ClassId;
+use crate::values::handle::ShardId;
+use crate::values::outcome::ResetOutcome;
+use crate::values::scale::Scale;
+
+/// One shard on its own thread. The methods are those of [`Core`], which documents them.
+pub(crate) trait LocalShard {
+    fn id(&self) -> ShardId;
+    fn capacity(&self) -> u32;
+    fn time(&self) -> &Timeline;
+    fn nanos(&self) -> u64;
+    fn nanos_near(&self) -> u64;
+    fn is_closed(&self) -> bool;
+    fn parts(&self) -> &Parts;
+    fn scale(&self) -> Scale;
+
+    fn reset(&self, key: TimerKey, deadline: Tick) -> ResetOutcome;
+    fn deadline_of(&self, key: TimerKey) -> Option<Tick>;
+    fn note_deadline(&self, deadline: Tick);
+
+    /// Schedules an entry of a part. `None` if the shard is full; the caller has made sure that it
+    /// is not closed.
+    fn schedule_part(
+        &self,
+        class: ClassId,
+        deadline: Tick,
+        part: PartId,
+        index: u32,
+    ) -> Option<TimerKey>;
+    /// Cancels an entry of a part.
+    fn cancel_part(&self, key: TimerKey);
+
+    fn schedule_shared(
+        &self,
+        class: ClassId,
+        deadline: Tick,
+        call: &SharedCall,
+        number: u32,
+    ) -> Option<TimerKey>;
+    fn cancel_shared(&self, key: TimerKey);
+    fn enter_owner(&self, call: SharedCall) -> Owner;
+    fn leave_owner(&self, owner: &mut Owner);
+    fn schedule_owned(&self, deadline: Tick, owner: &Owner, number: u32) -> Option<TimerKey>;
+
+    fn schedule_sleep(
+        &self,
+        class: ClassId,
+        deadline: Tick,
+        waker: Waker,
+    ) -> Option<(TimerKey, u32)>;
+    fn poll_sleeper(&self, index: u32, waker: &Waker) -> Slept;
+    fn release_sleeper(&self, index: u32);
+    fn abandon_sleep(&self, key: TimerKey, index: u32);
+
+    fn begin_poll(&self, is_first: bool, cx: &Context<'_>) -> Poll<()>;
+    fn note_ready(&self, at_once: bool, is_ready: bool);
+    fn count_poll(&self);
+
+    fn class_of(&self, key: TimerKey) -> ClassId;
+    fn class_delivered(&self) -> ClassId;
+    fn begin_delivery(&self, class: ClassId, late: u64);
+
+    fn begin_compound(&self);
+    fn end_compound(&self);
+    fn contain_mut(&self, run: &mut dyn FnMut()) -> bool;
+    fn count_class_mut(&self, class: ClassId, count: &mut dyn FnMut(&mut ClassStats));
+    fn publish_gauge_mut(&self, write: &mut dyn FnMut(&mut ShardCounts));
+}
+
+/// A compound command, see [`Core::compound`].
+pub(crate) struct Compound<'a>(&'a dyn LocalShard);
+
+impl Drop for Compound<'_> {
+    fn drop(&mut self) {
+        self.0.end_compound();
+    }
+}
+
+impl dyn LocalShard + '_ {
+    /// The tick at which something is due.
+    pub(crate) fn tick_of(&self, when: impl When) -> Tick {
+        self.time().tick_of(when, || self.nanos_near())
+    }
+
+    /// See [`Core::compound`].
+    pub(crate) fn compound(&self) -> Compound<'_> {
+        self.begin_compound();
+        Compound(self)
+    }
+
+    /// See [`Core::contain`].
+    pub(crate) fn contain(&self, run: impl FnOnce()) -> bool {
+        let mut run = Some(run);
+        self.contain_mut(&mut || {
+            if let Some(run) = run.take() {
+                run();
+            }
+        })
+    }
+
+    /// See [`Core::drop_each`].
+    pub(crate) fn drop_each<V>(&self, values: impl IntoIterator<Item = V>) {
+        for value in values {
+            self.contain(|| drop(value));
+        }
+    }
+
+    /// See [`Core::count_class`].
+    pub(crate) fn count_class(&self, class: ClassId, mut count: impl FnMut(&mut ClassStats)) {
+        if class.is_some() {
+            self.count_class_mut(class, &mut count);
+        }
+    }
+
+    /// See [`Core::publish_gauge`].
+    pub(crate) fn publish_gauge(&self, mut write: impl FnMut(&mut ShardCounts)) {
+        self.publish_gauge_mut(&mut write);
+    }
+}
+
+impl<T: Send + 'static> LocalShard for Core<T> {
+    fn id(&self) -> ShardId {
+        self.id()
+    }
+
+    fn capacity(&self) -> u32 {
+        self.directory().settings.shard.capacity
+    }
+
+    fn time(&self) -> &Timeline {
+        self.time()
+    }
+
+    fn nanos(&self) -> u64 {
+        self.nanos()
+    }
+
+    fn nanos_near(&self) -> u64 {
+        self.nanos_near()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed()
+    }
+
+    fn parts(&self) -> &Parts {
+        self.parts()
+    }
+
+    fn scale(&self) -> Scale {
+        self.scale()
+    }
+
+    fn reset(&self, key: TimerKey, deadline: Tick) -> ResetOutcome {
+        self.reset(key, deadline)
+    }
+
+    fn deadline_of(&self, key: TimerKey) -> Option<Tick> {
+        self.deadline_of(key)
+    }
+
+    fn note_deadline(&self, deadline: Tick) {
+        self.note_deadline(deadline);
+    }
+
+    fn schedule_part(
+        &self,
+        class: ClassId,
+        deadline: Tick,
+        part: PartId,
+        index: u32,
+    ) -> Option<TimerKey> {
+        self.schedule(class, deadline, Stored::Part(part, index)).ok()
+    }
+
+    fn cancel_part(&self, key: TimerKey) {
+        // Its payload is an index.
+        let _ = self.cancel_unread(key);
+    }
+
+    fn schedule_shared(
+        &self,
+        class: ClassId,
+        deadline: Tick,
+        call: &SharedCall,
+        number: u32,
+    ) -> Option<TimerKey> {
+        self.schedule_shared(class, deadline, call, number)
+    }
+
+    fn cancel_shared(&self, key: TimerKey) {
+        self.cancel_shared(key);
+    }
+
+    fn enter_owner(&self, call: SharedCall) -> Owner {
+        self.enter_owner(call)
+    }
+
+    fn leave_owner(&self, owner: &mut Owner) {
+        self.leave_owner(owner);
+    }
+
+    fn schedule_owned(&self, deadline: Tick, owner: &Owner, number: u32) -> Option<TimerKey> {
+        self.schedule_owned(deadline, owner, number)
+    }
+
+    fn schedule_sleep(
+        &self,
+        class: ClassId,
+        deadline: Tick,
+        waker: Waker,
+    ) -> Option<(TimerKey, u32)> {
+        self.schedule_sleep(class, deadline, waker)
+    }
+
+    fn poll_sleeper(&self, index: u32, waker: &Waker) -> Slept {
+        self.poll_sleeper(index, waker)
+    }
+
+    fn release_sleeper(&self, index: u32) {
+        self.release_sleeper(index);
+    }
+
+    fn abandon_sleep(&self, key: TimerKey, index: u32) {
+        self.abandon_sleep(key, index);
+    }
+
+    fn begin_poll(&self, is_first: bool, cx: &Context<'_>) -> Poll<()> {
+        self.begin_poll(is_first, cx)
+    }
+
+    fn note_ready(&self, at_once: bool, is_ready: bool) {
+        self.note_ready(at_once, is_ready);
+    }
+
+    fn count_poll(&self) {
+        self.count_poll();
+    }
+
+    fn class_of(&self, key: TimerKey) -> ClassId {
+        self.class_of(key)
+    }
+
+    fn class_delivered(&self) -> ClassId {
+        self.class_delivered()
+    }
+
+    fn begin_delivery(&self, class: ClassId, late: u64) {
+        self.begin_delivery(class, late);
+    }
+
+    fn begin_compound(&self) {
+        self.begin_compound();
+    }
+
+    fn end_compound(&self) {
+        self.end_compound();
+    }
+
+    fn contain_mut(&self, run: &mut dyn FnMut()) -> bool {
+        self.contain(run)
+    }
+
+    fn count_class_mut(&self, class: ClassId, count: &mut dyn FnMut(&mut ClassStats)) {
+        self.count_class(class, count);
+    }
+
+    fn publish_gauge_mut(&self, write: &mut dyn FnMut(&mut ShardCounts)) {
+        self.publish_gauge(write);
+    }
+}

@@ -1,0 +1,375 @@
+//! The state that a queue, its alarm and the tasks that wait for it share.
+//!
+//! The values lie in a wheel of their own. The service's shard has one timer for all of them, the
+//! alarm, which wakes the waiting tasks.
+//!
+//! Why not a timer of the shard for each value: a value that is due stays in the queue until it is
+//! taken, and can be removed or reset until then.
+//!
+//! Invariants: while there are values there is an alarm, so a task that begins to wait needs no
+//! timer that the shard could refuse. The alarm rings no later than the first value is due, whether
+//! a task waits or the caller looks after each turn; it does not ring again for values that are due
+//! and are not taken. Nothing is borrowed while a waker or the `Drop` of a value runs.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use corewheel_shard::{
+    Budget, Expired as ShardExpired, ResetOutcome as ShardReset, Shard, Tick, TimerKey,
+};
+
+use super::waiters::Waiters;
+use crate::clock::Timeline;
+use crate::clock::when::When;
+use crate::face::callback::SharedCall;
+use crate::face::local::LocalShard;
+use crate::shard::hooks::CloseListener;
+use crate::stats::class::ClassStats;
+use crate::values::class::ClassId;
+use crate::values::expired::{DelayKey, Expired};
+use crate::values::outcome::ResetOutcome;
+use crate::values::refused::Refused;
+
+/// The work of one poll. The shard's other tasks have their turn after it.
+const POLL_BUDGET: Budget = Budget { expired_max: u32::MAX, work_max: 1_024 };
+/// How many values tasks take in a row before the shard's other tasks have their turn.
+const TAKEN_MAX: u32 = 512;
+
+pub(super) struct Inner<V: 'static> {
+    pub(super) shard: Rc<dyn LocalShard>,
+    /// The service's, copied: a conversion costs no dynamic call.
+    pub(super) time: Timeline,
+    pub(super) values: RefCell<Shard<V>>,
+    pub(super) waiters: Waiters,
+    /// The class that the values count for; none once the shard has ended.
+    class: Cell<ClassId>,
+    /// Calls [`Self::ring`].
+    ring: SharedCall,
+    /// The timer of the shard, and the tick at which it rings. None while the queue has had no
+    /// value since the last ring.
+    alarm: Cell<Option<(TimerKey, Tick)>>,
+    /// How many values tasks have taken in a row, up to [`TAKEN_MAX`].
+    taken: Cell<u32>,
+}
+
+/// The next value, if it is due.
+enum Next<V> {
+    Due(Expired<V>),
+    /// The budget was used up before the wheel came to the present.
+    Busy,
+    NotDue,
+    Empty,
+}
+
+/// The result of waiting.
+pub(super) enum Waited<V> {
+    Due(Expired<V>),
+    Empty,
+    Closed,
+}
+
+impl<V> Waited<V> {
+    pub(super) fn into_due(self) -> Option<Expired<V>> {
+        match self {
+            Self::Due(expired) => Some(expired),
+            Self::Empty | Self::Closed => None,
+        }
+    }
+}
+
+impl<V> Inner<V> {
+    pub(super) fn new(shard: Rc<dyn LocalShard>, class: ClassId, values: Shard<V>) -> Rc<Self> {
+        let inner = Rc::new_cyclic(|inner: &Weak<Self>| {
+            let inner = inner.clone();
+            let ring = move |_| {
+                if let Some(inner) = inner.upgrade() {
+                    inner.ring();
+                }
+            };
+            Self {
+                time: shard.time().clone(),
+                shard,
+                values: RefCell::new(values),
+                waiters: Waiters::default(),
+                class: Cell::new(class),
+                ring: Rc::new(ring),
+                alarm: Cell::new(None),
+                taken: Cell::new(0),
+            }
+        });
+        let listener: Weak<Self> = Rc::downgrade(&inner);
+        inner.shard.parts().on_close(listener);
+        inner
+    }
+
+    #[inline]
+    pub(super) fn tick_of(&self, when: impl When) -> Tick {
+        self.time.tick_of(when, || self.shard.nanos_near())
+    }
+
+    pub(super) fn insert(&self, value: V, deadline: Tick) -> Result<DelayKey, Refused<V>> {
+        if self.shard.is_closed() {
+            return Err(Refused::Closed(value));
+        }
+        // The first value needs the alarm, which the shard may refuse. The driver is woken when the
+        // value is in the queue.
+        let is_first = self.alarm.get().is_none();
+        let _compound = is_first.then(|| self.shard.compound());
+        if is_first && !self.note_deadline(deadline) {
+            self.count(|counts| counts.refused += 1);
+            return Err(Refused::Full(value));
+        }
+        let inserted = self.values.borrow_mut().schedule(deadline, value);
+        let key = match inserted {
+            Ok(key) => DelayKey(key),
+            Err(full) => {
+                self.count(|counts| counts.refused += 1);
+                return Err(Refused::Full(full.0));
+            }
+        };
+        self.count(|counts| {
+            counts.scheduled += 1;
+            counts.live += 1;
+        });
+        self.aim_or_wake(deadline);
+        Ok(key)
+    }
+
+    pub(super) fn reset(&self, key: DelayKey, deadline: Tick) -> bool {
+        let outcome = self.values.borrow_mut().reset(key.0, deadline);
+        let is_reset = outcome == ShardReset::Reset;
+        if is_reset {
+            self.aim_or_wake(deadline);
+        }
+        is_reset
+    }
+
+    pub(super) fn remove(&self, key: DelayKey) -> Option<Expired<V>> {
+        let deadline = self.values.borrow().deadline(key.0)?;
+        let value = self.values.borrow_mut().cancel(key.0).payload()?;
+        self.count_removed(1);
+        self.note_taken();
+        Some(Expired { key, deadline: self.instant(deadline), value })
+    }
+
+    pub(super) fn drain(&self) -> Vec<Expired<V>> {
+        let mut drained: Vec<_> = self.values.borrow_mut().drain().collect();
+        self.count_removed(drained.len());
+        drained.sort_by_key(|expired| expired.deadline);
+        self.note_taken();
+        drained.into_iter().map(|expired| self.expired(expired)).collect()
+    }
+
+    /// The next value that is due, whatever work it takes to find it. If none is due, the alarm is
+    /// set to the next deadline, so that the shard takes a turn then.
+    pub(super) fn take(&self) -> Option<Expired<V>> {
+        loop {
+            match self.next() {
+                Next::Due(expired) => return Some(expired),
+                Next::Busy => {}
+                Next::NotDue => {
+                    let next = self.values.borrow().next_deadline();
+                    self.aim_or_wake(next.unwrap_or(Tick::NEVER));
+                    return None;
+                }
+                Next::Empty => return None,
+            }
+        }
+    }
+
+    #[inline]
+    fn next(&self) -> Next<V> {
+        let next = self.pop();
+        if let Next::Due(_) = next {
+            self.count(|counts| {
+                counts.live -= 1;
+                counts.fired += 1;
+            });
+        }
+        next
+    }
+
+    /// Takes the next value out if it is due. Reads the clock when no value is due by the last
+    /// reading.
+    #[inline]
+    fn pop(&self) -> Next<V> {
+        let mut values = self.values.borrow_mut();
+        if let Some(expired) = values.pop_expired() {
+            return Next::Due(self.expired(expired));
+        }
+        if values.is_empty() {
+            return Next::Empty;
+        }
+        values.advance(self.time.floor(self.shard.nanos()), POLL_BUDGET);
+        match values.pop_expired() {
+            Some(expired) => Next::Due(self.expired(expired)),
+            None if values.is_behind() => Next::Busy,
+            None => Next::NotDue,
+        }
+    }
+
+    /// Polls for the next value that is due. `waits_while_empty` if an empty queue is not the end.
+    pub(super) fn poll(
+        &self,
+        place: usize,
+        waits_while_empty: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Waited<V>> {
+        if self.taken.get() >= TAKEN_MAX {
+            return self.pause(cx);
+        }
+        let closed = self.shard.is_closed();
+        let waited = match self.next() {
+            Next::Due(expired) => {
+                self.taken.set(self.taken.get() + 1);
+                Waited::Due(expired)
+            }
+            Next::Busy => return self.pause(cx),
+            Next::NotDue | Next::Empty if closed => Waited::Closed,
+            Next::Empty if !waits_while_empty => Waited::Empty,
+            Next::NotDue | Next::Empty => return self.wait(place, waits_while_empty, cx),
+        };
+        self.waiters.unregister(place);
+        self.note_taken();
+        Poll::Ready(waited)
+    }
+
+    /// Ends a poll early; the task is polled again after the shard's other tasks.
+    fn pause(&self, cx: &mut Context<'_>) -> Poll<Waited<V>> {
+        self.taken.set(0);
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn wait(&self, place: usize, waits_while_empty: bool, cx: &mut Context<'_>) -> Poll<Waited<V>> {
+        self.taken.set(0);
+        self.waiters.register(place, cx.waker());
+        // After the registration, since cloning a waker runs code of the user, which may have
+        // inserted a value.
+        let next = self.values.borrow().next_deadline();
+        let is_waiting = match next {
+            Some(next) => self.aim(next),
+            None => waits_while_empty,
+        };
+        if is_waiting { Poll::Pending } else { self.pause(cx) }
+    }
+
+    /// A value is due at `deadline`. False if the shard refuses the alarm.
+    #[inline]
+    fn note_deadline(&self, deadline: Tick) -> bool {
+        self.aim(deadline)
+    }
+
+    /// A value is due at `deadline`. If the shard refuses the alarm, the waiting tasks look for
+    /// themselves.
+    #[inline]
+    fn aim_or_wake(&self, deadline: Tick) {
+        if !self.note_deadline(deadline) {
+            self.wake_all();
+        }
+    }
+
+    /// Values may have been taken. If none is left, the tasks that wait for one are woken.
+    #[inline]
+    pub(super) fn note_taken(&self) {
+        if self.waiters.is_waiting() && self.values.borrow().is_empty() {
+            self.wake_all();
+        }
+    }
+
+    /// Sets the alarm to a tick, unless it rings before that. It may wake the driver, whose waker
+    /// is code of the user. False if the shard refuses the alarm.
+    #[inline]
+    fn aim(&self, at: Tick) -> bool {
+        matches!(self.alarm.get(), Some((_, rings)) if rings <= at) || self.aim_earlier(at)
+    }
+
+    fn aim_earlier(&self, at: Tick) -> bool {
+        if let Some((key, _)) = self.alarm.get() {
+            // Before the reset, which may wake the driver.
+            self.alarm.set(Some((key, at)));
+            if self.shard.reset(key, at) == ResetOutcome::Reset {
+                return true;
+            }
+            self.alarm.set(None);
+        }
+        // The driver is woken when the alarm is stored: it may take a turn in which the alarm
+        // rings.
+        let _compound = self.shard.compound();
+        // The values count for the class, the alarm does not.
+        let key = self.shard.schedule_shared(ClassId::NONE, at, &self.ring, 0);
+        self.alarm.set(key.map(|key| (key, at)));
+        key.is_some()
+    }
+
+    /// The alarm rings.
+    fn ring(&self) {
+        self.alarm.set(None);
+        let next = self.values.borrow().next_deadline();
+        if let Some(next) = next {
+            // A value that is due already stays in the queue until it is taken: the alarm does not
+            // ring for it again. The slot of the timer that has just rung is free, so the shard
+            // does not refuse.
+            let is_due = next <= self.time.floor(self.shard.nanos_near());
+            self.aim(if is_due { Tick::NEVER } else { next });
+        }
+        self.wake_all();
+    }
+
+    fn wake_all(&self) {
+        self.waiters.wake_all(|waker| {
+            self.shard.contain(|| waker.wake());
+        });
+    }
+
+    /// Counts for the class of the queue.
+    #[inline]
+    fn count(&self, count: impl FnMut(&mut ClassStats)) {
+        let class = self.class.get();
+        if class.is_some() {
+            self.shard.count_class(class, count);
+        }
+    }
+
+    fn count_removed(&self, removed: usize) {
+        self.count(|counts| {
+            counts.live -= removed as u64;
+            counts.cancelled += removed as u64;
+        });
+    }
+
+    fn expired(&self, expired: ShardExpired<V>) -> Expired<V> {
+        let ShardExpired { key, deadline, payload } = expired;
+        Expired { key: DelayKey(key), deadline: self.instant(deadline), value: payload }
+    }
+
+    pub(super) fn instant(&self, tick: Tick) -> Instant {
+        self.time.instant(tick)
+    }
+}
+
+impl<V> CloseListener for Inner<V> {
+    fn closed(&self) {
+        self.alarm.set(None);
+        let left = self.values.borrow().len() as u64;
+        self.count(|counts| {
+            counts.live -= left;
+            counts.returned += left;
+        });
+        self.class.set(ClassId::NONE);
+        self.wake_all();
+    }
+}
+
+impl<V> Drop for Inner<V> {
+    fn drop(&mut self) {
+        if let Some((alarm, _)) = self.alarm.get() {
+            self.shard.cancel_shared(alarm);
+        }
+        let values: Vec<_> = self.values.get_mut().drain().collect();
+        self.count_removed(values.len());
+        self.shard.drop_each(values);
+    }
+}

@@ -1,0 +1,168 @@
+//! A timer that is cancelled when its guard is dropped.
+
+use std::fmt;
+use std::rc::Rc;
+
+use crate::clock::when::{Deadline, Due, When};
+use crate::face::Core;
+use crate::face::client::Client;
+use crate::face::reply::Reply;
+use crate::face::timers::Timers;
+use crate::values::handle::TimerHandle;
+use crate::values::outcome::{CancelOutcome, ResetOutcome};
+
+/// A timer that is cancelled when this guard is dropped; made by [`Timers::guard`] on a shard's own
+/// core, and by [`Client::guard`] on any other thread.
+///
+/// A drop cancels the timer and drops its payload, with nothing borrowed; a panic of the payload's
+/// drop is caught, logged and counted. It does nothing if the timer has fired, was cancelled, or
+/// belongs to another service, and nothing if the shard has ended. It follows a timer that was
+/// migrated.
+///
+/// A guard of a shard names no type of values and has no lifetime: store it as
+/// `TimerGuard<'static>`. It cancels at once, and the payload is dropped on the spot. A guard of a
+/// client borrows the client; its drop sends a message that does not wake the shard, so the timer
+/// does not fire, and the shard drops the payload when it next takes a turn.
+///
+/// Cost: the handle and a reference; no allocation.
+///
+/// ```
+/// use corewheel::group::TimerGuard;
+/// use corewheel::clock::ManualClock;
+/// use corewheel::{Fired, TimerService};
+/// use std::time::Duration;
+///
+/// /// A request whose timeout ends with it.
+/// struct Request {
+///     _timeout: TimerGuard<'static>,
+/// }
+///
+/// let clock = ManualClock::new();
+/// let builder = TimerService::builder().shards(1).clock(&clock);
+/// let service = builder.start_attached::<&str>()?;
+/// let shard = service.attach(service.shards().next().unwrap())?;
+/// let mut shard = shard.into_loop(|_: Fired<&str>, _: &_| panic!("it is cancelled"))?;
+/// let timers = shard.timers().clone();
+///
+/// let timeout = timers.schedule(Duration::from_secs(5), "timed out")?;
+/// let request = Request { _timeout: timers.guard(timeout) };
+/// drop(request);
+/// assert!(timers.is_empty());
+/// clock.advance(Duration::from_secs(5));
+/// let _ = shard.turn();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a guard that is not kept cancels its timer at once"]
+pub struct TimerGuard<'a> {
+    timer: TimerHandle,
+    by: By<'a>,
+}
+
+/// By what the timer is cancelled.
+enum By<'a> {
+    Core(Rc<dyn Commands>),
+    Client(&'a dyn Commands),
+    /// By nothing: the handle was taken out.
+    None,
+}
+
+/// The commands of a guard. As a trait, so that a guard does not name the type of the values.
+trait Commands {
+    /// Cancels the timer and drops its payload.
+    fn cancel(&self, timer: TimerHandle);
+    fn reset(&self, timer: TimerHandle, due: Due) -> Reply<ResetOutcome>;
+}
+
+impl<T: Send + 'static> Commands for Core<T> {
+    fn cancel(&self, timer: TimerHandle) {
+        if timer.home() == self.home() {
+            // How much time was left is not asked for, so no clock is read.
+            match self.cancel(timer.key(), 0) {
+                // It was migrated to another shard, and is cancelled by a message.
+                CancelOutcome::Elsewhere(_) => {}
+                outcome => return self.drop_each(outcome.payload()),
+            }
+        }
+        self.outbox().cancel_detached(timer);
+    }
+
+    fn reset(&self, timer: TimerHandle, due: Due) -> Reply<ResetOutcome> {
+        let deadline = self.time().tick_of_due(due, || self.nanos_near());
+        if timer.home() == self.home() {
+            match self.reset(timer.key(), deadline) {
+                ResetOutcome::Elsewhere(_) => {}
+                outcome => return Reply::ready(outcome),
+            }
+        }
+        self.outbox().reset(timer, Deadline(deadline))
+    }
+}
+
+impl<T: Send + 'static> Commands for Client<T> {
+    fn cancel(&self, timer: TimerHandle) {
+        self.cancel_detached(timer);
+    }
+
+    fn reset(&self, timer: TimerHandle, due: Due) -> Reply<ResetOutcome> {
+        let deadline = self.directory().time.tick_of_due(due, || self.nanos());
+        self.reset(timer, Deadline(deadline))
+    }
+}
+
+impl TimerGuard<'_> {
+    /// Changes the deadline of the timer, as [`Timers::reset`] and [`Client::reset`] do. On the
+    /// timer's own core the reply is there at once.
+    pub fn reset<W: When>(&self, when: W) -> Reply<ResetOutcome> {
+        match &self.by {
+            By::Core(core) => core.reset(self.timer, when.due()),
+            By::Client(client) => client.reset(self.timer, when.due()),
+            By::None => unreachable!("a guard without its handle is dropped"),
+        }
+    }
+
+    /// The timer's handle.
+    pub fn handle(&self) -> TimerHandle {
+        self.timer
+    }
+
+    /// Leaves the timer running, and returns its handle.
+    pub fn into_handle(mut self) -> TimerHandle {
+        self.by = By::None;
+        self.timer
+    }
+}
+
+impl Drop for TimerGuard<'_> {
+    fn drop(&mut self) {
+        match &self.by {
+            By::Core(core) => core.cancel(self.timer),
+            By::Client(client) => client.cancel(self.timer),
+            By::None => {}
+        }
+    }
+}
+
+impl fmt::Debug for TimerGuard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TimerGuard").field(&self.timer).finish()
+    }
+}
+
+/// Timers that end with a value.
+impl<T: Send + 'static> Timers<T> {
+    /// Makes a guard that cancels a timer when it is dropped. A timer of another shard of the
+    /// service is cancelled by a message. See [`TimerGuard`].
+    pub fn guard(&self, timer: TimerHandle) -> TimerGuard<'static> {
+        let core = Rc::clone(self.core());
+        TimerGuard { timer, by: By::Core(core) }
+    }
+}
+
+/// Timers that end with a value.
+impl<T: Send + 'static> Client<T> {
+    /// Makes a guard that cancels a timer when it is dropped. The guard borrows this client. See
+    /// [`TimerGuard`].
+    pub fn guard(&self, timer: TimerHandle) -> TimerGuard<'_> {
+        TimerGuard { timer, by: By::Client(self) }
+    }
+}

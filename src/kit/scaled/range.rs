@@ -1,0 +1,255 @@
+//! What the clones of [`ScaledTimeouts`] share: the queue of values, and the timer of the first.
+//!
+//! Invariants: while the queue is not empty, there is a timer, or the range is among those that the
+//! next turn visits. The timer is never later than the deadline of the first timeout; a reset or a
+//! cancel leaves it as it is, so it may fire when no timeout is due, and is scheduled again then.
+//! Absent by design: a walk over the queue.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+
+use corewheel_shard::{Tick, TimerKey};
+
+use super::ScaledTimeouts;
+use super::part::{Range, ScaledPart};
+use super::queue::Queue;
+use crate::face::callback::SharedCall;
+use crate::face::local::LocalShard;
+use crate::values::class::ClassId;
+use crate::values::refused::Refused;
+
+pub(super) type Handler<V> = Box<dyn FnMut(V, &ScaledTimeouts<V>)>;
+
+pub(super) struct Inner<V: 'static> {
+    pub(super) this: Weak<Self>,
+    pub(super) shard: Rc<dyn LocalShard>,
+    class: ClassId,
+    part: Rc<ScaledPart>,
+    /// The callback of the timer.
+    visit: SharedCall,
+    pub(super) queue: RefCell<Queue<V>>,
+    /// The timer of the first timeout.
+    timer: Cell<Option<TimerKey>>,
+    /// The range is in the queue of ranges that are due, and its timer does not fire.
+    is_due: Cell<bool>,
+    /// `None` while it runs.
+    handler: Cell<Option<Handler<V>>>,
+    /// In nanoseconds.
+    min: u64,
+    max: u64,
+    /// How long a timeout lasts by the present scale, in nanoseconds.
+    span: Cell<u64>,
+    /// When the span last became shorter, in nanoseconds.
+    shrunk_at: Cell<u64>,
+    capacity: usize,
+}
+
+impl<V: 'static> Inner<V> {
+    pub(super) fn new(
+        shard: Rc<dyn LocalShard>,
+        class: ClassId,
+        (min, max): (u64, u64),
+        capacity: usize,
+        handler: Handler<V>,
+    ) -> Rc<Self> {
+        Rc::new_cyclic(|this: &Weak<Self>| {
+            let range = this.clone();
+            let visit = move |_| {
+                if let Some(range) = range.upgrade() {
+                    range.visit();
+                }
+            };
+            Self {
+                this: this.clone(),
+                part: ScaledPart::of(&shard),
+                class,
+                visit: Rc::new(visit),
+                queue: RefCell::new(Queue::new()),
+                timer: Cell::new(None),
+                is_due: Cell::new(false),
+                handler: Cell::new(Some(handler)),
+                min,
+                max,
+                span: Cell::new(span(min, max, &*shard)),
+                shrunk_at: Cell::new(0),
+                capacity,
+                shard,
+            }
+        })
+    }
+
+    /// Makes the range known to the shard. False if the shard has too many.
+    pub(super) fn register(&self) -> bool {
+        self.part.add_range(self.this.clone())
+    }
+
+    /// Starts a timeout. Returns its index and serial.
+    pub(super) fn start(&self, value: V) -> Result<(u32, u64), Refused<V>> {
+        if self.shard.is_closed() {
+            return Err(Refused::Closed(value));
+        }
+        let now = self.shard.nanos_near();
+        let (index, serial) = {
+            let mut queue = self.queue.borrow_mut();
+            if queue.len() >= self.capacity {
+                drop(queue);
+                return Err(self.refuse(value));
+            }
+            queue.push(value, now)
+        };
+        let is_first = self.timer.get().is_none();
+        // The driver is woken when the timeout is counted.
+        let _compound = is_first.then(|| self.shard.compound());
+        if is_first && !self.set_timer() {
+            let value = self.queue.borrow_mut().remove(index, serial);
+            let value = value.expect("nothing has run since it was put in");
+            return Err(self.refuse(value));
+        }
+        self.part.note_started(self.class);
+        Ok((index, serial))
+    }
+
+    /// There is no room for a value.
+    fn refuse(&self, value: V) -> Refused<V> {
+        self.part.note_refused(self.class);
+        Refused::Full(value)
+    }
+
+    /// So many timeouts were taken out of the queue, undelivered.
+    pub(super) fn note_cancelled(&self, count: usize) {
+        self.part.note_cancelled(self.class, count);
+        self.cancel_timer_if_empty();
+    }
+
+    /// When a timeout is due that started at `start`.
+    pub(super) fn deadline(&self, start: u64) -> Tick {
+        self.shard.time().ceil(start.saturating_add(self.span.get()))
+    }
+
+    fn first_deadline(&self) -> Option<Tick> {
+        let start = self.queue.borrow().first_start()?;
+        Some(self.deadline(start))
+    }
+
+    fn schedule(&self, deadline: Tick) -> Option<TimerKey> {
+        // The timeouts count for the class, and not their timer.
+        self.shard.schedule_shared(ClassId::NONE, deadline, &self.visit, 0)
+    }
+
+    /// Schedules the timer of the first timeout. False if the shard has no room for it.
+    fn set_timer(&self) -> bool {
+        let Some(deadline) = self.first_deadline() else { return true };
+        let timer = self.schedule(deadline);
+        self.timer.set(timer);
+        timer.is_some()
+    }
+
+    /// The timer has fired.
+    fn visit(&self) {
+        self.timer.set(None);
+        let Some(deadline) = self.first_deadline() else { return };
+        if self.shard.is_closed() {
+            // The shutdown delivers all that is pending.
+            return self.set_due();
+        }
+        let is_due = deadline <= self.shard.time().floor(self.shard.nanos_near());
+        // The slot of the timer that has just fired is free, and the range takes it at once, so
+        // that the timeouts that wait have a timer even when the shard is full.
+        self.timer.set(self.schedule(if is_due { Tick::NEVER } else { deadline }));
+        debug_assert!(self.timer.get().is_some(), "a slot is free, and nothing has run since");
+        if is_due || self.timer.get().is_none() {
+            self.set_due();
+        }
+    }
+
+    fn set_due(&self) {
+        if !self.is_due.replace(true) {
+            self.part.push_due(self.this.clone());
+        }
+    }
+
+    fn cancel_timer_if_empty(&self) {
+        if self.queue.borrow().is_empty()
+            && let Some(timer) = self.timer.take()
+        {
+            self.shard.cancel_shared(timer);
+        }
+    }
+}
+
+/// How long a timeout lasts by the shard's scale. At least a nanosecond, so that a timeout that the
+/// handler starts is not due in the same turn.
+fn span(min: u64, max: u64, shard: &dyn LocalShard) -> u64 {
+    (min + shard.scale().of(max - min)).max(1)
+}
+
+impl<V: 'static> Range for Inner<V> {
+    fn rescale(&self) {
+        let span = span(self.min, self.max, &*self.shard);
+        let now = self.shard.nanos_near();
+        if self.span.replace(span) > span {
+            self.shrunk_at.set(now);
+        }
+        if !self.is_due.get()
+            && let (Some(timer), Some(deadline)) = (self.timer.get(), self.first_deadline())
+        {
+            // A timeout that the change makes due is not late yet, and nor is its timer.
+            let _moved = self.shard.reset(timer, deadline.max(self.shard.time().floor(now)));
+        }
+    }
+
+    fn is_due(&self, tick: Tick) -> bool {
+        match self.first_deadline() {
+            Some(deadline) if deadline <= tick || self.shard.is_closed() => return true,
+            Some(deadline) => {
+                if let Some(timer) = self.timer.get() {
+                    let _moved = self.shard.reset(timer, deadline);
+                }
+            }
+            None => {}
+        }
+        self.is_due.set(false);
+        false
+    }
+
+    fn deliver(&self, now: u64) {
+        let popped = self.queue.borrow_mut().pop();
+        let Some((start, value)) = popped else { return };
+        let deadline = self.shard.time().start_of(self.deadline(start));
+        // A timeout that a change of the scale has made due was not due before the change.
+        let due = deadline.max(self.shrunk_at.get());
+        self.part.note_fired(self.class, now.saturating_sub(due));
+        self.cancel_timer_if_empty();
+        // Before the handler, which may panic.
+        self.part.push_due(self.this.clone());
+        let Some(this) = self.this.upgrade().map(ScaledTimeouts) else { return };
+        let mut running = Running { place: &self.handler, handler: self.handler.take() };
+        if let Some(handler) = &mut running.handler {
+            handler(value, &this);
+        }
+    }
+}
+
+/// A handler that is put back when it returns or panics.
+struct Running<'a, H> {
+    place: &'a Cell<Option<H>>,
+    handler: Option<H>,
+}
+
+impl<H> Drop for Running<'_, H> {
+    fn drop(&mut self) {
+        self.place.set(self.handler.take());
+    }
+}
+
+impl<V: 'static> Drop for Inner<V> {
+    fn drop(&mut self) {
+        if let Some(timer) = self.timer.take() {
+            self.shard.cancel_shared(timer);
+        }
+        let queue = std::mem::replace(self.queue.get_mut(), Queue::new());
+        self.part.note_cancelled(self.class, queue.len());
+        self.shard.drop_each(queue.into_values());
+        self.shard.drop_each(self.handler.take());
+    }
+}

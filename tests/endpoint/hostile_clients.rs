@@ -1,0 +1,271 @@
+//! Clients that are slow, silent, wrong or too many.
+
+use std::time::Duration;
+
+use crate::client::{Connection, Reply, ask, get, request};
+use crate::{builder, endpoint, fire, huge_service, service, wait_until};
+
+const SHORT: Duration = Duration::from_millis(200);
+/// Longer than any test waits.
+const LONG: Duration = Duration::from_mins(10);
+
+/// Sends these bytes and expects this status. Checks that the endpoint then still responds to other
+/// clients, and that timers fire.
+fn check_status(sent: &[u8], expected: u16) {
+    let service = service(1);
+    let endpoint = endpoint(&service);
+    let reply = ask(endpoint.local_addr(), sent);
+    assert_eq!(reply.status, expected, "{}", sent[..sent.len().min(80)].escape_ascii());
+    assert_eq!(get(endpoint.local_addr(), "/healthz").status, 200);
+    fire(&service, 0, 1);
+}
+
+#[test]
+fn request_that_is_not_http_gets_400() {
+    check_status(b"what is this\r\n\r\n", 400);
+    check_status(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 and so on", 400);
+    check_status(&[0xff; 300], 400);
+    check_status(b"GET / HTTP/9.9\r\n\r\n", 400);
+    check_status(b"GET /\r\n\r\n", 400);
+    check_status(b"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400);
+    check_status(b"GET / HTTP/1.1\r\n: no name\r\n\r\n", 400);
+}
+
+#[test]
+fn request_with_nul_byte_gets_400() {
+    check_status(b"\0\0\0\0\0\0\0\0", 400);
+    check_status(b"GET /\0 HTTP/1.1\r\n\r\n", 400);
+    check_status(b"GET / HTTP/1.1\r\nHost: a\0b\r\n\r\n", 400);
+    check_status(b"GET / HTTP/1.1\r\nHo\0st: a\r\n\r\n", 400);
+}
+
+#[test]
+fn request_with_conflicting_or_malformed_lengths_gets_400() {
+    let with = |headers: &str| format!("GET / HTTP/1.1\r\n{headers}\r\n0\r\n\r\n").into_bytes();
+    check_status(&with("Content-Length: 5\r\nContent-Length: 6\r\n"), 400);
+    check_status(&with("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"), 400);
+    check_status(&with("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n"), 400);
+    check_status(&with("Transfer-Encoding: chunked\r\n"), 400);
+    check_status(&with("Transfer-Encoding: wonderful\r\n"), 400);
+    check_status(&with("Content-Length: -5\r\n"), 400);
+    check_status(&with("Content-Length: 5, 6\r\n"), 400);
+    check_status(&with("Content-Length: 99999999999999999999999\r\n"), 400);
+}
+
+#[test]
+fn request_with_huge_head_gets_431() {
+    let a = |count| "a".repeat(count);
+    let line = |length| format!("GET /{} HTTP/1.1\r\n\r\n", a(length)).into_bytes();
+    check_status(&line(20_000), 431);
+    check_status(&line(100_000), 431);
+    check_status(&line(3_000_000), 431);
+    let header = format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", a(20_000));
+    check_status(header.as_bytes(), 431);
+    let name = format!("GET / HTTP/1.1\r\n{}: x\r\n\r\n", a(20_000));
+    check_status(name.as_bytes(), 431);
+    let many = format!("GET / HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(200));
+    check_status(many.as_bytes(), 431);
+    // A head without an end.
+    check_status(&a(1 << 20).into_bytes(), 431);
+    check_status(format!("GET / HTTP/1.1\r\nX: {}", a(1 << 20)).as_bytes(), 431);
+}
+
+#[test]
+fn request_head_longer_than_the_setting_gets_431() {
+    let service = service(1);
+    let endpoint = builder(&service).header_size_max(1_000).start().unwrap();
+    let get = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n";
+    let with = |length| format!("{get}X: {}\r\n\r\n", "x".repeat(length));
+    assert_eq!(ask(endpoint.local_addr(), with(900).as_bytes()).status, 200);
+    assert_eq!(ask(endpoint.local_addr(), with(1_000).as_bytes()).status, 431);
+}
+
+#[test]
+fn request_with_huge_body_gets_413() {
+    let head = |length: usize| format!("POST / HTTP/1.1\r\nContent-Length: {length}\r\n\r\n");
+    check_status(head(100_000_000).as_bytes(), 413);
+    check_status((head(500_000) + &"b".repeat(500_000)).as_bytes(), 413);
+    check_status((head(4_000_000) + &"b".repeat(4_000_000)).as_bytes(), 413);
+    let expects_continue =
+        "POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 5000\r\n\r\n";
+    check_status(expects_continue.as_bytes(), 413);
+    // The server ignores a body this short.
+    check_status((head(100) + &"b".repeat(100)).as_bytes(), 405);
+    let get = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nbody";
+    check_status(get.as_bytes(), 200);
+}
+
+#[test]
+fn client_that_sends_one_byte_at_a_time_is_cut_off() {
+    let service = service(1);
+    let endpoint = builder(&service).header_timeout(SHORT).start().unwrap();
+    let mut connection = Connection::open(endpoint.local_addr());
+    let mut endless = b"GET /healthz HTTP/1.1\r\nX: ".iter().chain(std::iter::repeat(&b'x'));
+    wait_until("the slow client is cut off", || {
+        connection.is_cut_off() || !connection.send(&[*endless.next().unwrap()])
+    });
+    assert_eq!(get(endpoint.local_addr(), "/healthz").status, 200);
+}
+
+#[test]
+fn client_that_sends_half_a_request_or_none_is_cut_off() {
+    let service = service(1);
+    let endpoint = builder(&service).header_timeout(SHORT).start().unwrap();
+    for half in ["", "G", "GET /healthz HTTP/1.1\r\n", "GET / HTTP/1.1\r\nHost: localhost\r\n"] {
+        let rest = Connection::opened(endpoint.local_addr(), half.as_bytes()).rest();
+        assert!(rest.is_empty(), "{half:?}: {}", rest.escape_ascii());
+    }
+}
+
+#[test]
+fn client_that_disconnects_early_does_not_affect_other_clients() {
+    let service = service(1);
+    let endpoint = builder(&service).connections_max(1).start().unwrap();
+    for half in ["", "GET /hea", "GET /metrics HTTP/1.1\r\n\r\n"] {
+        drop(Connection::opened(endpoint.local_addr(), half.as_bytes()));
+        let connection = Connection::opened(endpoint.local_addr(), half.as_bytes());
+        connection.shut_down_writes();
+        connection.rest();
+    }
+    assert_eq!(get(endpoint.local_addr(), "/healthz").status, 200);
+}
+
+#[test]
+fn slow_clients_lose_their_connections_to_newer_clients() {
+    const SLOW: usize = 200;
+    const MAX: usize = 32;
+    let service = service(1);
+    let endpoint = builder(&service)
+        .connections_max(MAX)
+        .header_timeout(LONG)
+        .response_timeout(LONG)
+        .start()
+        .unwrap();
+    let half = b"GET /healthz HTTP/1.1\r\nHost: ";
+    let slow: Vec<_> = (0..SLOW).map(|_| Connection::opened(endpoint.local_addr(), half)).collect();
+    // All connections are in use, and no deadline closes them.
+    fire(&service, 0, 10);
+    assert_eq!(get(endpoint.local_addr(), "/healthz").status, 200);
+    wait_until("at most the maximum of connections is open", || {
+        slow.iter().filter(|connection| !connection.is_cut_off()).count() <= MAX
+    });
+    assert!(slow[0].is_cut_off(), "the oldest connection is cut off");
+    fire(&service, 0, 10);
+}
+
+#[test]
+fn clients_beyond_the_maximum_of_connections_are_all_answered() {
+    let service = service(1);
+    let endpoint = builder(&service).connections_max(4).start().unwrap();
+    let start_client = |_| {
+        let address = endpoint.local_addr();
+        std::thread::spawn(move || {
+            // On a busy machine the endpoint may cut off a slow client, which then tries again.
+            wait_until("a client is answered", || {
+                let sent = request("GET", "/healthz");
+                let response = Connection::opened(address, sent.as_bytes()).rest();
+                !response.is_empty() && Reply::parse(&response).status == 200
+            });
+        })
+    };
+    let clients: Vec<_> = (0..100).map(start_client).collect();
+    for client in clients {
+        client.join().unwrap();
+    }
+}
+
+#[test]
+fn client_that_reads_too_late_is_cut_off() {
+    let service = huge_service();
+    let head = Duration::from_secs(1);
+    let endpoint = builder(&service).header_timeout(head).response_timeout(SHORT).start().unwrap();
+    // The deadlines pass in this time. On a busy machine the endpoint may notice later.
+    let mut pause = head + 2 * SHORT;
+    loop {
+        let sent = request("GET", "/metrics");
+        let connection = Connection::opened(endpoint.local_addr(), sent.as_bytes());
+        std::thread::sleep(pause);
+        let rest = connection.rest();
+        if rest.is_empty() || !Reply::parse(&rest).is_complete() {
+            break;
+        }
+        pause *= 2;
+        assert!(pause < crate::PATIENCE, "the response is always complete");
+    }
+    assert_eq!(get(endpoint.local_addr(), "/").status, 200);
+}
+
+#[test]
+fn stop_does_not_wait_for_open_connections() {
+    let service = huge_service();
+    let endpoint = builder(&service).header_timeout(LONG).response_timeout(LONG).start().unwrap();
+    let address = endpoint.local_addr();
+    let unread = Connection::opened(address, request("GET", "/metrics").as_bytes());
+    let silent = Connection::open(address);
+    let slow = Connection::opened(address, b"GET / HTTP");
+    // When a later connection is answered, these three have been accepted.
+    assert_eq!(get(address, "/").status, 200);
+    endpoint.stop();
+    assert!(silent.rest().is_empty());
+    assert!(slow.rest().is_empty());
+    assert!(!Reply::parse(&unread.rest()).is_complete());
+}
+
+/// Runs in a child process, so that the lack of descriptors does not affect other tests.
+#[cfg(target_os = "linux")]
+#[test]
+fn endpoint_without_free_descriptors_waits_and_does_not_spin() {
+    const CHILD: &str = "COREWHEEL_TEST_WITHOUT_DESCRIPTORS";
+    if std::env::var_os(CHILD).is_some() {
+        return use_up_descriptors();
+    }
+    let output = std::process::Command::new("sh")
+        .args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "hostile_clients::endpoint_without_free_descriptors_waits_and_does_not_spin",
+        ])
+        .env(CHILD, "yes")
+        .output()
+        .unwrap();
+    let report = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && report.contains("1 passed"), "{report}");
+}
+
+#[cfg(target_os = "linux")]
+fn use_up_descriptors() {
+    let service = service(1);
+    let endpoint = endpoint(&service);
+    let before = endpoint_ticks();
+    let mut files = Vec::new();
+    while let Ok(file) = std::fs::File::open("/dev/null") {
+        files.push(file);
+    }
+    files.pop();
+    // The client's socket takes the last descriptor, so the server cannot accept it.
+    let sent = request("GET", "/healthz");
+    let connection = Connection::opened(endpoint.local_addr(), sent.as_bytes());
+    assert!(connection.receives_nothing_for_a_second());
+    assert!(connection.receives_nothing_for_a_second());
+    fire(&service, 0, 10);
+    drop(files);
+    assert_eq!(Reply::parse(&connection.rest()).status, 200);
+    let used = endpoint_ticks() - before;
+    assert!(used < 50, "{used} hundredths of a second of work in two seconds of waiting");
+}
+
+/// The processor time that the endpoint's thread has used, in hundredths of a second.
+#[cfg(target_os = "linux")]
+fn endpoint_ticks() -> u64 {
+    for task in std::fs::read_dir("/proc/self/task").unwrap() {
+        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        let (name, numbers) = stat.rsplit_once(") ").unwrap();
+        if name.ends_with("(corewheel-http") {
+            // The 14th and 15th field of the line; the first two are not in `numbers`.
+            let numbers: Vec<_> = numbers.split(' ').skip(11).take(2).collect();
+            return numbers.iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+        }
+    }
+    panic!("the endpoint has no thread");
+}

@@ -1,0 +1,423 @@
+//! The response of each route.
+
+use std::net::SocketAddr;
+
+use corewheel::class::TimerClass;
+use corewheel::endpoint::StatsEndpoint;
+use corewheel::settings::Placement;
+use corewheel::stats::{ClassStats, ShardCounts};
+use corewheel::{CancelOutcome, Runtime, ShardId, ShutdownPolicy, StartError, TimerService};
+use serde_json::Value;
+
+use crate::client::{Connection, Reply, ask, get, request};
+use crate::openmetrics::Scrape;
+use crate::{endpoint, fire, huge_service, service, wait_until};
+
+fn stats(address: SocketAddr) -> Value {
+    let reply = get(address, "/stats.json");
+    assert_eq!(reply.status, 200);
+    assert_eq!(reply.header("content-type"), Some("application/json"));
+    serde_json::from_str(&reply.body).expect("the body is JSON")
+}
+
+fn scrape(address: SocketAddr) -> Scrape {
+    let reply = get(address, "/metrics");
+    assert_eq!(reply.status, 200);
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert_eq!(reply.header("content-type"), Some(kind));
+    Scrape::read(&reply.body)
+}
+
+fn check_status(sent: &str, expected: u16) -> Reply {
+    let service = service(1);
+    let endpoint = endpoint(&service);
+    let reply = ask(endpoint.local_addr(), sent.as_bytes());
+    assert_eq!(reply.status, expected, "{sent:?}");
+    reply
+}
+
+#[test]
+fn page_loads_nothing_from_other_hosts() {
+    let service = service(1);
+    let endpoint = endpoint(&service);
+    let page = get(endpoint.local_addr(), "/");
+    assert_eq!(page.status, 200);
+    assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
+    for foreign in ["http://", "https://", "//cdn", "@import", "innerHTML"] {
+        assert!(!page.body.contains(foreign), "{foreign}");
+    }
+    let policy = page.header("content-security-policy").expect("the page has a policy");
+    for rule in ["default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'"] {
+        assert!(policy.contains(rule), "{policy}");
+    }
+}
+
+#[test]
+fn page_reads_only_counts_that_the_json_contains() {
+    let service = service(1);
+    let endpoint = endpoint(&service);
+    let page = get(endpoint.local_addr(), "/").body;
+    let stats = stats(endpoint.local_addr());
+    let shard = stats["shards"][0].as_object().unwrap();
+    // The script reads a count of a shard as `s.name`.
+    let mut read = 0;
+    for (at, _) in page.match_indices("s.") {
+        let before = page[..at].chars().next_back().unwrap();
+        let name: String = page[at + 2..]
+            .chars()
+            .take_while(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || *c == '_')
+            .collect();
+        if matches!(before, ' ' | '(') && !name.is_empty() {
+            assert!(shard.contains_key(&name), "the page reads s.{name}");
+            read += 1;
+        }
+    }
+    assert!(read > 15, "{read}");
+}
+
+#[test]
+fn json_counts_obey_the_law_before_and_after_shutdown() {
+    let service = service(2);
+    let endpoint = endpoint(&service);
+    let client = service.client();
+    fire(&service, 1, 20);
+    for _ in 0..10 {
+        let schedule = || {
+            let delay = std::time::Duration::from_hours(1);
+            client.shard(ShardId::new(0)).schedule_fn(delay, |_| {}).unwrap()
+        };
+        schedule();
+        // The reply says that the shard has received all earlier requests too.
+        let outcome = client.cancel(schedule()).wait().unwrap();
+        assert!(matches!(outcome, CancelOutcome::Cancelled { .. }), "{outcome:?}");
+    }
+    let obeys_law = |stats: &Value| {
+        stats["shards"].as_array().unwrap().iter().all(|shard| {
+            let count = |name: &str| shard[name].as_u64().expect(name);
+            let scheduled = count("scheduled_local") + count("scheduled_remote");
+            let ended = ["fired", "cancelled", "returned", "dropped"].map(count);
+            let ended: u64 = ended.iter().sum();
+            scheduled - ended == count("pending")
+        })
+    };
+    // A turn sends replies before it publishes counts.
+    wait_until("all requests are counted", || {
+        let stats = stats(endpoint.local_addr());
+        let done = stats["shards"][0]["cancelled"] == 10 && stats["shards"][1]["fired"] == 20;
+        done && stats["shards"][0]["pending"] == 10 && obeys_law(&stats)
+    });
+    service.shutdown(ShutdownPolicy::Return).unwrap();
+    let after = stats(endpoint.local_addr());
+    assert!(obeys_law(&after), "{after}");
+    assert_eq!(
+        (&after["shards"][0]["returned"], &after["shards"][0]["dropped"]),
+        (&10.into(), &0.into())
+    );
+}
+
+#[test]
+fn timers_dropped_by_shutdown_are_shown_in_every_format() {
+    const LEASE: TimerClass = TimerClass::new("lease");
+    let builder = TimerService::builder().shards(1).class(LEASE).placement(Placement::Unpinned);
+    let service = builder.start_attached::<u8>().unwrap();
+    let shard = service.attach(ShardId::new(0)).unwrap().into_loop(|_, _| {}).unwrap();
+    let endpoint = StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0");
+    let endpoint = endpoint.start().unwrap();
+    let hour = std::time::Duration::from_hours(1);
+    shard.timers().schedule(hour, 1).unwrap();
+    shard.timers().of_class(LEASE).unwrap().schedule(hour, 2).unwrap();
+    let report = shard.shutdown(ShutdownPolicy::Drop);
+    assert_eq!((report.counts.dropped, report.counts.returned), (2, 0));
+    let stats = stats(endpoint.local_addr());
+    let shard = &stats["shards"][0];
+    assert_eq!((&shard["dropped"], &shard["returned"]), (&2.into(), &0.into()));
+    assert_eq!((&shard["pending"], &shard["classes"][0]["dropped"]), (&0.into(), &1.into()));
+    let scrape = scrape(endpoint.local_addr());
+    let dropped = scrape.value("corewheel_dropped", "_total", None);
+    assert!((dropped - 2.0).abs() < 0.5, "{dropped}");
+    let labels = [("shard", "0"), ("class", "lease")];
+    let dropped = scrape.value_with("corewheel_class_dropped", "_total", &labels);
+    assert!((dropped - 1.0).abs() < 0.5, "{dropped}");
+}
+
+#[test]
+fn json_counts_rise_while_timers_fire() {
+    let service = service(1);
+    let endpoint = endpoint(&service);
+    let fired = || stats(endpoint.local_addr())["shards"][0]["fired"].as_u64().unwrap();
+    let mut before = fired();
+    assert_eq!(before, 0);
+    for _ in 0..5 {
+        fire(&service, 0, 10);
+        // A turn publishes counts after it has delivered.
+        wait_until("ten more have fired", || fired() == before + 10);
+        before += 10;
+    }
+}
+
+#[test]
+fn metrics_contain_every_count_of_every_shard() {
+    let service = service(3);
+    let endpoint = endpoint(&service);
+    fire(&service, 0, 10);
+    fire(&service, 2, 30);
+    service.set_scale(corewheel::scaled::Scale::new(0.75).unwrap());
+    let gauges = [
+        "pending",
+        "pending_max",
+        "granted",
+        "capacity",
+        "lanes",
+        "lane_depth",
+        "scaled_pending",
+        "connections",
+    ];
+    wait_until("no count changes during a scrape", || {
+        let before = service.stats();
+        let scrape = scrape(endpoint.local_addr());
+        let after = service.stats();
+        if before.shards != after.shards {
+            return false;
+        }
+        for shard in &after.shards {
+            let number = shard.shard.number().to_string();
+            let label = Some(("shard", number.as_str()));
+            for (name, value) in shard.counts.iter() {
+                let family = format!("corewheel_{name}");
+                let is_gauge = gauges.contains(&name);
+                let (kind, suffix) = if is_gauge { ("gauge", "") } else { ("counter", "_total") };
+                assert_eq!(scrape.kind(&family), Some(kind), "{family}");
+                let scraped = scrape.value(&family, suffix, label);
+                assert!((scraped - value as f64).abs() < 0.5, "{family} {scraped} {value}");
+            }
+            assert!(scrape.value("corewheel_running", "", label) > 0.5);
+            assert!((scrape.value("corewheel_scale", "", label) - 0.75).abs() < 1e-9);
+            for (family, times) in [
+                ("corewheel_lateness_seconds", &shard.lateness),
+                ("corewheel_ring_delay_seconds", &shard.ring_delay),
+            ] {
+                assert_eq!(scrape.kind(family), Some("histogram"));
+                let count = scrape.value(family, "_count", label);
+                assert!((count - times.count as f64).abs() < 0.5, "{family}");
+                let sum = scrape.value(family, "_sum", label);
+                assert!((sum - times.sum_ns as f64 / 1e9).abs() < 1e-6, "{family}");
+            }
+        }
+        let count = scrape.value("corewheel_lateness_seconds", "_count", Some(("shard", "2")));
+        (count - 30.0).abs() < 0.5
+    });
+}
+
+#[test]
+fn metrics_have_one_family_for_each_count_and_at_most_ten_more() {
+    let service = service(1);
+    let endpoint = endpoint(&service);
+    let scrape = scrape(endpoint.local_addr());
+    let counts = ShardCounts::default().iter().count();
+    assert!((counts + 1..=counts + 10).contains(&scrape.names().count()));
+    assert!(scrape.names().all(|name| name.starts_with("corewheel_")));
+    assert!((scrape.value("corewheel_tick_seconds", "", None) - 1e-3).abs() < 1e-9);
+}
+
+#[test]
+fn counts_of_classes_are_shown_separately_in_every_format() {
+    let (idle, request) = (TimerClass::new("read idle"), TimerClass::new("request"));
+    let builder = TimerService::builder().shards(2).placement(Placement::Unpinned);
+    let service = builder.runtime(Runtime::Thread).classes([idle, request]).start().unwrap();
+    let endpoint = endpoint(&service);
+    let far = std::time::Duration::from_hours(1);
+    let client = service.client();
+    for _ in 0..3 {
+        let timers = client.shard(ShardId::new(1)).of_class(idle).unwrap();
+        timers.schedule_fn(std::time::Duration::ZERO, |_| {}).unwrap();
+    }
+    let shard = client.shard(ShardId::new(1));
+    shard.of_class(idle).unwrap().schedule_fn(far, |_| {}).unwrap();
+    let timer = shard.of_class(request).unwrap().schedule_fn(far, |_| {});
+    let _ = client.cancel(timer.unwrap()).wait().unwrap();
+    let class = |stats: &Value, shard: usize, class: usize| {
+        stats["shards"][shard]["classes"][class].clone()
+    };
+    wait_until("three have fired", || {
+        let stats = stats(endpoint.local_addr());
+        class(&stats, 1, 0)["fired"] == 3 && class(&stats, 1, 1)["cancelled"] == 1
+    });
+    let json = stats(endpoint.local_addr());
+    assert_eq!(class(&json, 1, 0)["class"], "read idle");
+    assert_eq!(class(&json, 1, 0)["live"], 1);
+    assert!(class(&json, 1, 0)["oldest"]["secs"].is_u64());
+    assert!(class(&json, 0, 0)["oldest"].is_null());
+    let scrape = scrape(endpoint.local_addr());
+    for shard in &service.stats().shards {
+        let number = shard.shard.number().to_string();
+        for class in &shard.classes {
+            let labels = [("shard", number.as_str()), ("class", class.class)];
+            for (name, value) in class.iter() {
+                let family = format!("corewheel_class_{name}");
+                let suffix = if name == "live" { "" } else { "_total" };
+                let scraped = scrape.value_with(&family, suffix, &labels);
+                assert!((scraped - value as f64).abs() < 0.5, "{family} {scraped} {value}");
+            }
+            let oldest = scrape.value_with("corewheel_class_oldest_seconds", "", &labels);
+            let now = class.oldest.unwrap_or_default().as_secs_f64();
+            assert!((0.0..=now).contains(&oldest), "{oldest} {now}");
+            assert_eq!(oldest > 0.0, class.live > 0);
+        }
+    }
+    // The page reads all counts of a class.
+    let page = get(endpoint.local_addr(), "/").body;
+    for (name, _) in ClassStats::default().iter() {
+        assert!(page.contains(&format!("c.{name}")), "{name}");
+    }
+}
+
+#[test]
+fn service_name_with_quote_backslash_or_control_character_is_refused() {
+    let longest = "n".repeat(TimerClass::NAME_LEN_MAX);
+    let too_long = "n".repeat(TimerClass::NAME_LEN_MAX + 1);
+    let start = |name: &str| {
+        let builder = TimerService::builder().shards(1).name(name).placement(Placement::Unpinned);
+        builder.runtime(Runtime::Thread).start()
+    };
+    for name in ["", "quo\"te", "back\\slash", "new\nline", "\0", "\u{7f}", &too_long] {
+        match start(name) {
+            Err(StartError::Config(error)) => assert_eq!(error.field(), "name", "{name:?}"),
+            started => panic!("{name:?}: {started:?}"),
+        }
+    }
+    assert!(start(&longest).is_ok());
+}
+
+#[test]
+fn service_name_with_spaces_and_braces_is_shown_unchanged() {
+    let name = "größe {x=1}, # TYPE 'a'";
+    let builder = TimerService::builder().shards(1).name(name).placement(Placement::Unpinned);
+    let service = builder.runtime(Runtime::Thread).start().unwrap();
+    let endpoint = endpoint(&service);
+    let scrape = scrape(endpoint.local_addr());
+    scrape.value("corewheel_service", "_info", Some(("name", name)));
+    scrape.value("corewheel_service", "_info", Some(("runtime", "thread")));
+    assert_eq!(stats(endpoint.local_addr())["name"], name);
+}
+
+#[test]
+fn healthz_is_ok_until_the_shards_are_closed() {
+    let service = service(2);
+    let endpoint = endpoint(&service);
+    let health = get(endpoint.local_addr(), "/healthz");
+    assert_eq!((health.status, health.body.as_str()), (200, "ok"));
+    service.shutdown(ShutdownPolicy::Drop).unwrap();
+    drop(service);
+    let health = get(endpoint.local_addr(), "/healthz");
+    assert_eq!(health.status, 503);
+    assert_eq!(health.body, "shard 0 is closed\nshard 1 is closed\n");
+    let metrics = scrape(endpoint.local_addr());
+    assert!(metrics.value("corewheel_running", "", Some(("shard", "1"))) < 0.5);
+}
+
+#[test]
+fn healthz_names_shards_that_are_not_attached_or_closed() {
+    let service: TimerService = TimerService::builder().shards(2).start_attached().unwrap();
+    let endpoint = endpoint(&service);
+    drop(service.attach(ShardId::new(1)).unwrap());
+    let health = get(endpoint.local_addr(), "/healthz");
+    assert_eq!(health.status, 503);
+    assert_eq!(health.body, "shard 0 is not attached yet\nshard 1 is closed\n");
+}
+
+#[test]
+fn healthz_names_dead_shards() {
+    let service: TimerService = TimerService::builder().shards(2).start_attached().unwrap();
+    let endpoint = endpoint(&service);
+    let own_loop = service.attach(ShardId::new(1)).unwrap().into_loop(|_, _| {});
+    drop(own_loop.unwrap());
+    let health = get(endpoint.local_addr(), "/healthz");
+    assert!(health.body.contains("shard 1 is dead\n"), "{}", health.body);
+}
+
+#[test]
+fn head_request_gets_the_headers_of_get_without_a_body() {
+    let service = service(1);
+    let endpoint = endpoint(&service);
+    for path in ["/", "/healthz", "/nowhere"] {
+        let head = ask(endpoint.local_addr(), request("HEAD", path).as_bytes());
+        let get = get(endpoint.local_addr(), path);
+        assert_eq!(head.body, "");
+        assert_eq!(head.status, get.status);
+        for name in ["content-length", "content-type", "cache-control", "content-security-policy"] {
+            assert_eq!(head.header(name), get.header(name), "{path} {name}");
+        }
+    }
+    for path in ["/stats.json", "/metrics"] {
+        let head = ask(endpoint.local_addr(), request("HEAD", path).as_bytes());
+        assert_eq!((head.status, head.body.as_str()), (200, ""));
+    }
+}
+
+#[test]
+fn request_with_another_method_gets_405_and_the_allowed_methods() {
+    for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"] {
+        let reply = check_status(&request(method, "/metrics"), 405);
+        assert_eq!(reply.header("allow"), Some("GET, HEAD"));
+    }
+    check_status("CONNECT localhost:80 HTTP/1.1\r\n\r\n", 405);
+    check_status("OPTIONS * HTTP/1.1\r\n\r\n", 405);
+}
+
+#[test]
+fn request_for_an_unknown_path_or_a_file_gets_404() {
+    for path in [
+        "/nowhere",
+        "/page.html",
+        "/metrics/",
+        "//",
+        "/../../etc/passwd",
+        "/%2e%2e/etc/passwd",
+        "*",
+    ] {
+        check_status(&request("GET", path), 404);
+    }
+}
+
+#[test]
+fn request_with_query_absolute_target_or_http_1_0_is_answered() {
+    check_status(&request("GET", "/healthz?from=probe"), 200);
+    check_status(&request("GET", "http://localhost/healthz"), 200);
+    let service = service(1);
+    let endpoint = endpoint(&service);
+    let old = Connection::opened(endpoint.local_addr(), b"GET /healthz HTTP/1.0\r\n\r\n").rest();
+    assert!(old.ends_with(b"\r\n\r\nok"), "{}", old.escape_ascii());
+}
+
+#[test]
+fn connection_with_three_requests_gets_one_response_and_is_closed() {
+    let service = service(1);
+    let endpoint = endpoint(&service);
+    let sent = request("GET", "/healthz").repeat(3);
+    let reply = ask(endpoint.local_addr(), sent.as_bytes());
+    assert_eq!(reply.header("connection"), Some("close"));
+    assert_eq!(reply.body, "ok");
+}
+
+#[test]
+fn client_that_shuts_down_its_writes_gets_the_complete_response() {
+    let service = huge_service();
+    let endpoint = endpoint(&service);
+    let connection =
+        Connection::opened(endpoint.local_addr(), request("GET", "/metrics").as_bytes());
+    connection.shut_down_writes();
+    let reply = Reply::parse(&connection.rest());
+    assert!(reply.is_complete());
+    Scrape::read(&reply.body);
+}
+
+#[test]
+fn endpoints_of_one_service_show_the_same_counts() {
+    let service = service(1);
+    let first: StatsEndpoint = endpoint(&service);
+    let second = endpoint(&service);
+    fire(&service, 0, 7);
+    for endpoint in [first, second] {
+        wait_until("seven have fired", || stats(endpoint.local_addr())["shards"][0]["fired"] == 7);
+    }
+}

@@ -1,0 +1,101 @@
+//! Classes of connections, periodic callbacks, keyed timers and operations.
+
+use super::*;
+
+#[test]
+fn connections_and_periodic_callbacks_count_for_class_of_their_view() {
+    let mut lab = Lab::<u32>::new(classed(2));
+    let [here, there] = [0, 1].map(|shard: usize| lab.shards[shard].timers().clone());
+    let limits = ConnLimits { read_idle: ms(100), ..ConnLimits::default() };
+    let conn = here.of_class(IDLE).unwrap().connection(limits).unwrap();
+    lab.advance(ms(0));
+    check(counts(&lab, IDLE), &[("scheduled", 1), ("live", 1)]);
+    for _ in 0..3 {
+        lab.advance(ms(100));
+    }
+    // Each time it is told it has a timer again already.
+    check(counts(&lab, IDLE), &[("scheduled", 4), ("fired", 3), ("live", 1)]);
+    let conn = there.adopt(conn.pack().expect("it is open")).unwrap();
+    lab.advance(ms(0));
+    let of_there = |lab: &Lab<u32>| of(&lab.service.stats().shards[1].classes, IDLE);
+    check(counts(&lab, IDLE), &[("scheduled", 4), ("fired", 3), ("cancelled", 1)]);
+    check(of_there(&lab), &[("scheduled", 1), ("live", 1)]);
+    assert!(conn.close());
+    lab.advance(ms(0));
+    check(of_there(&lab), &[("scheduled", 1), ("cancelled", 1)]);
+
+    let request = here.of_class(REQUEST).unwrap();
+    let every = Repeat::at_fixed_rate(ms(10)).unwrap();
+    let runs = request.repeat(every.clone(), |_| {}).unwrap();
+    (0..3).for_each(|_| lab.advance(ms(10)));
+    check(counts(&lab, REQUEST), &[("scheduled", 4), ("fired", 3), ("live", 1)]);
+    assert_eq!(runs.stop(), StopOutcome::Stopped);
+    lab.advance(ms(0));
+    check(counts(&lab, REQUEST), &[("scheduled", 4), ("fired", 3), ("cancelled", 1)]);
+
+    let delays = [(ms(10), 1), (ms(20), 2)];
+    let many = request.schedule_many(delays).unwrap();
+    let moments = [(here.now() + ms(10), 3)];
+    assert_eq!((many.len(), request.schedule_many(moments).unwrap().len()), (2, 1));
+    lab.advance(ms(10));
+    let expected = [("scheduled", 7), ("fired", 5), ("cancelled", 1), ("live", 1)];
+    check(counts(&lab, REQUEST), &expected);
+    let client = lab.service.client();
+    let request = client.shard(SHARD).of_class(REQUEST).unwrap();
+    while request.schedule_many(delays).is_err() {
+        // A client has no keys before the shard knows it.
+        lab.advance(ms(0));
+    }
+    request.schedule_many([(client.now() + ms(10), 3)]).unwrap();
+    lab.advance(ms(20));
+    let of_request = counts(&lab, REQUEST);
+    assert_eq!((of_request.fired, of_request.live), (9, 0), "{of_request:?}");
+
+    let lease = client.shard(SHARD).of_class(LEASE).unwrap();
+    let remote = lease.repeat(every, |_| {});
+    (0..3).for_each(|_| lab.advance(ms(10)));
+    let of_lease = counts(&lab, LEASE);
+    assert_eq!((of_lease.fired, of_lease.live), (3, 1), "{of_lease:?}");
+    assert_eq!(remote.unwrap().stop(&client), StopOutcome::Stopped);
+    lab.advance(ms(10));
+    assert_eq!(counts(&lab, LEASE).live, 0);
+    for shard in lab.service.stats().shards {
+        check_classes(&shard.classes);
+        check_law(&shard.counts);
+    }
+}
+
+#[test]
+fn keyed_timers_and_operations_count_for_class_of_their_view() {
+    struct Request;
+    impl Operation for Request {
+        fn try_complete(&mut self) -> bool {
+            false
+        }
+        fn completed(self) {}
+        fn expired(self) {}
+    }
+    let mut lab = Lab::<u32>::new(classed(1).capacity(4));
+    let timers = lab.timers().clone();
+    let plain = timers.keyed::<u32, ()>(|_, _| {});
+    assert_eq!(plain.insert(0, (), FAR), Ok(None));
+    let sessions = timers.of_class(LEASE).unwrap().keyed::<u32, ()>(|_, _| {});
+    for key in 1..4 {
+        assert_eq!(sessions.insert(key, (), ms(5)), Ok(None));
+    }
+    assert!(sessions.insert(4, (), ms(5)).is_err(), "the shard has no room");
+    assert!(sessions.remove(&1).is_some());
+    lab.advance(ms(10));
+    let expected = [("scheduled", 3), ("fired", 2), ("cancelled", 1), ("refused", 1)];
+    check(counts(&lab, LEASE), &expected);
+
+    let purgatory = timers.of_class(REQUEST).unwrap().purgatory::<u32, Request>();
+    let _watch = purgatory.try_complete_else_watch(Request, ms(5), [1]).unwrap();
+    let _watch = purgatory.try_complete_else_watch(Request, FAR, [2]).unwrap();
+    assert_eq!(purgatory.cancel_for_key(&2).len(), 1);
+    lab.advance(ms(10));
+    check(counts(&lab, REQUEST), &[("scheduled", 2), ("fired", 1), ("cancelled", 1)]);
+    let unknown = TimerClass::new("unknown");
+    assert_eq!(timers.of_class(unknown).map(drop), Err(UnknownClass { class: unknown }));
+    check_classes(&lab.service.stats().shards[0].classes);
+}

@@ -1,0 +1,264 @@
+//! Random histories and shutdowns: the counts of each class add up.
+
+use super::*;
+
+/// A random history of timers on their own core and from elsewhere, in three classes and in none,
+/// with every way to end, counted by hand as well.
+#[allow(clippy::print_stdout, reason = "the seed of a history that fails")]
+fn random_history(seed: u64, policy: ShutdownPolicy) {
+    println!("{policy:?} with COREWHEEL_SEED={seed}");
+    let mut rng = Rng::with_seed(seed);
+    let mut lab = Lab::<usize>::new(classed(2).capacity(96).lane_capacity(16));
+    let clients = [lab.client(), lab.client()];
+    // By the class's place, the last of all being none.
+    let mut expected = [[Expected::default(); 4]; 2];
+    let mut fired_of = [0; 4];
+    let mut live: HashMap<TimerHandle, usize> = HashMap::new();
+    for step in 0..2_000 {
+        let home = rng.usize(..2);
+        let shard = [SHARD, OTHER][home];
+        let class = rng.usize(..4);
+        let delay = if rng.bool() { ms(rng.u64(..40)) } else { FAR };
+        let timers = lab.shards[home].timers().clone();
+        let client = &clients[rng.usize(..2)];
+        let made = match rng.u32(..10) {
+            0..=3 => Some(match ALL.get(class) {
+                Some(name) => timers.of_class(*name).unwrap().schedule(delay, class),
+                None => timers.schedule(delay, class),
+            }),
+            4..=6 => Some(match ALL.get(class) {
+                Some(name) => client.shard(shard).of_class(*name).unwrap().schedule(delay, class),
+                None => client.shard(shard).schedule(delay, class),
+            }),
+            7 | 8 => {
+                let mut keys: Vec<_> = live.keys().copied().collect();
+                keys.sort_unstable();
+                if let Some(handle) = rng.choice(&keys).copied() {
+                    let local = &lab.shards[usize::from(handle.shard().number())];
+                    let outcome = match rng.u32(..3) {
+                        0 => Some(local.timers().cancel(handle).won()),
+                        1 => {
+                            let answer = client.cancel(handle);
+                            lab.settle();
+                            Some(block_on(answer).unwrap().won())
+                        }
+                        _ => {
+                            let _ = local.timers().reset(handle, ms(rng.u64(..100)));
+                            None
+                        }
+                    };
+                    if let Some(won) = outcome {
+                        let class = live.remove(&handle).expect("it was picked from there");
+                        let place = usize::from(handle.shard().number());
+                        expected[place][class].cancelled += u64::from(won);
+                    }
+                }
+                None
+            }
+            _ => {
+                lab.advance(ms(rng.u64(..20)));
+                None
+            }
+        };
+        match made {
+            Some(Ok(handle)) => {
+                live.insert(handle, class);
+                expected[home][class].scheduled += 1;
+            }
+            Some(Err(_)) => expected[home][class].refused += 1,
+            None => {}
+        }
+        if step % 7 == 0 {
+            lab.settle();
+            for (class, _) in lab.fired() {
+                fired_of[class] += 1;
+            }
+            let stats = lab.service.stats();
+            for (shard, expected) in stats.shards.iter().zip(&expected) {
+                check_law(&shard.counts);
+                check_classes(&shard.classes);
+                let live: u64 = shard.classes.iter().map(|class| class.live).sum();
+                assert!(live <= shard.counts.pending, "seed {seed}, step {step}");
+                for (class, expected) in shard.classes.iter().zip(expected) {
+                    let counts = class;
+                    assert_eq!(counts.scheduled, expected.scheduled, "seed {seed}, step {step}");
+                    assert_eq!(counts.cancelled, expected.cancelled, "seed {seed}, step {step}");
+                    assert_eq!(counts.refused, expected.refused, "seed {seed}, step {step}");
+                }
+            }
+            for (class, fired) in stats.classes().iter().zip(fired_of) {
+                assert_eq!(class.fired, fired, "seed {seed}, step {step}");
+            }
+        }
+    }
+    lab.settle();
+    let before = lab.service.stats().classes();
+    let reports = [lab.end(policy), lab.end(policy)];
+    for (class, (name, before)) in ALL.iter().zip(before).enumerate() {
+        let sum = |count: fn(&ClassStats) -> u64| -> u64 {
+            reports.iter().map(|report| count(&of(&report.classes, *name))).sum()
+        };
+        let scheduled: u64 = expected.iter().map(|shard| shard[class].scheduled).sum();
+        assert_eq!(sum(|counts| counts.live), 0, "seed {seed}");
+        assert_eq!(sum(|counts| counts.scheduled), scheduled, "seed {seed}");
+        let ended =
+            sum(|counts| counts.fired + counts.cancelled + counts.returned + counts.dropped);
+        assert_eq!(ended, scheduled, "seed {seed}");
+        let unfired = if policy == ShutdownPolicy::Fire { 0 } else { before.live };
+        assert_eq!(sum(|counts| counts.returned + counts.dropped), unfired, "seed {seed}");
+    }
+}
+
+#[test]
+fn random_histories_add_up_for_each_class() {
+    for round in 0..8 {
+        let policy = [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];
+        let seed = std::env::var("COREWHEEL_SEED").ok().and_then(|seed| seed.parse().ok());
+        random_history(seed.unwrap_or_else(|| fastrand::u64(..)), policy[round % 3]);
+    }
+}
+
+#[test]
+fn class_counts_add_up_on_every_runtime() {
+    for host in Host::all() {
+        let (sender, fired) = mpsc::channel();
+        let running = Running::start(host, classed(2), move |_| {
+            let sender = sender.clone();
+            move |one: Fired<u64>, timers: &Timers<u64>| {
+                assert!(one.deadline <= timers.now(), "a timer is early");
+                if one.payload < 20 {
+                    // On its own core, of the class after.
+                    let class = ALL[(one.payload as usize + 1) % 3];
+                    timers.of_class(class).unwrap().schedule(ms(1), one.payload + 20).unwrap();
+                }
+                sender.send(one.payload).unwrap();
+            }
+        });
+        let client = running.client();
+        for n in 0..20 {
+            let shard = [SHARD, OTHER][n as usize % 2];
+            let class = client.shard(shard).of_class(ALL[n as usize % 3]).unwrap();
+            class.schedule(ms(n % 5), n).unwrap();
+        }
+        let lost = client.shard(OTHER).of_class(LEASE).unwrap().schedule(FAR, 100).unwrap();
+        client.shard(SHARD).of_class(IDLE).unwrap().schedule(FAR, 101).unwrap();
+        for _ in 0..40 {
+            fired.recv_timeout(PATIENCE).expect("all of them fire");
+        }
+        assert!(matches!(client.cancel(lost).wait().unwrap(), CancelOutcome::Cancelled { .. }));
+        let service = Arc::clone(&running.service);
+        let report = running.end(ShutdownPolicy::Drop);
+        let classes = service.stats().classes();
+        check_classes(&classes);
+        for shard in &report.shards {
+            check_classes(&shard.classes);
+        }
+        let sum = |count: fn(&ClassStats) -> u64| -> u64 { classes.iter().map(count).sum() };
+        assert_eq!(sum(|counts| counts.scheduled), 42, "{host:?}");
+        assert_eq!(sum(|counts| counts.fired), 40, "{host:?}");
+        assert_eq!(of(&classes, LEASE).cancelled, 1, "{host:?}");
+        assert_eq!(of(&classes, IDLE).dropped, 1, "{host:?}");
+        assert_eq!(sum(|counts| counts.live), 0, "{host:?}");
+    }
+}
+
+/// Threads that schedule and cancel while the service is shut down under them, and one that reads
+/// all the time.
+#[test]
+fn timers_accepted_during_shutdown_add_up_for_each_class() {
+    const THREADS: usize = 3;
+    for (host, policy) in Host::all().zip([
+        ShutdownPolicy::Return,
+        ShutdownPolicy::Fire,
+        ShutdownPolicy::Drop,
+        ShutdownPolicy::Fire,
+        ShutdownPolicy::Drop,
+        ShutdownPolicy::Return,
+    ]) {
+        let builder = classed(2).capacity(2_048).lane_capacity(64);
+        let running = Running::start(host, builder, |_| |_: Fired<usize>, _: &Timers<usize>| {});
+        let done = Arc::new(AtomicBool::new(false));
+        let mut threads = Vec::new();
+        for thread in 0..THREADS {
+            let (client, done) = (running.client(), Arc::clone(&done));
+            threads.push(std::thread::spawn(move || {
+                let mut rng = Rng::with_seed(thread as u64);
+                let (mut accepted, mut refused) = ([0; 3], [0; 3]);
+                while !done.load(Ordering::Relaxed) {
+                    let class = rng.usize(..3);
+                    let task = rng.usize(..1_000);
+                    let shard = [SHARD, OTHER][rng.usize(..2)];
+                    let delay = if rng.bool() { ms(rng.u64(..3)) } else { FAR };
+                    let there = client.shard(shard).of_class(ALL[class]).unwrap();
+                    let made = match rng.u32(..4) {
+                        0 => {
+                            let call = |_: &Timers<usize>| {};
+                            there.schedule_fn(delay, call).map_err(|refused| refused.kind())
+                        }
+                        1 => {
+                            let mut batch = there.batch();
+                            let staged = batch.schedule(delay, task);
+                            match (staged, batch.send()) {
+                                (made, Ok(())) => made.map_err(|refused| refused.kind()),
+                                // It comes back from a shard that was closed meanwhile.
+                                (_, Err(back)) => {
+                                    assert!(back.into_value().len() <= 1);
+                                    Err(RefusedKind::Closed)
+                                }
+                            }
+                        }
+                        _ => there.schedule(delay, task).map_err(|refused| refused.kind()),
+                    };
+                    match made {
+                        Ok(timer) => {
+                            accepted[class] += 1;
+                            match rng.u32(..4) {
+                                0 | 1 => client.cancel_detached(timer),
+                                2 => drop(client.cancel(timer).wait()),
+                                _ => {}
+                            }
+                        }
+                        Err(RefusedKind::Full | RefusedKind::Busy) => refused[class] += 1,
+                        Err(_) => {}
+                    }
+                }
+                (accepted, refused)
+            }));
+        }
+        let (service, reads) = (Arc::clone(&running.service), Arc::clone(&done));
+        let reader = std::thread::spawn(move || {
+            while !reads.load(Ordering::Relaxed) {
+                for shard in service.stats().shards {
+                    check_law(&shard.counts);
+                    check_classes(&shard.classes);
+                }
+            }
+        });
+        std::thread::sleep(ms(30));
+        let service = Arc::clone(&running.service);
+        let report = service.shutdown(policy).unwrap();
+        std::thread::sleep(ms(2));
+        done.store(true, Ordering::Relaxed);
+        reader.join().expect("each reading adds up");
+        let (mut accepted, mut refused) = ([0; 3], [0; 3]);
+        for thread in threads {
+            let (more, less) = thread.join().unwrap();
+            for class in 0..3 {
+                accepted[class] += more[class];
+                refused[class] += less[class];
+            }
+        }
+        running.stop();
+        let classes = service.stats().classes();
+        check_classes(&classes);
+        for (class, stats) in classes.iter().enumerate() {
+            let counts = stats;
+            assert_eq!(counts.live, 0, "{host:?}, {policy:?}");
+            assert_eq!(counts.scheduled, accepted[class], "{host:?}, {policy:?}: {counts:?}");
+            assert_eq!(counts.refused, refused[class], "{host:?}, {policy:?}: {counts:?}");
+        }
+        let returned: u64 = classes.iter().map(|class| class.returned + class.dropped).sum();
+        let unfired: u64 = report.shards.iter().map(|shard| shard.unfired).sum();
+        assert_eq!(returned, unfired, "{host:?}, {policy:?}: all are of a class");
+    }
+}

@@ -1,0 +1,182 @@
+//! Handles: clones, `close`, drop, the end of the shard, and the count of connections.
+
+use corewheel::attach::Turn;
+use corewheel::conn::ArmError;
+use corewheel::{RefusedKind, ShutdownPolicy};
+
+use super::*;
+use crate::support::{Alarm, check_law};
+
+#[test]
+fn gauge_counts_connections_while_the_shard_sleeps() {
+    let mut lab = lab();
+    let first = lab.timers().connection(ConnLimits { max_age: ms(100), ..NONE }).unwrap();
+    let mut turn = lab.turn();
+    assert_eq!(lab.counts().connections, 1);
+    // The shard takes no turn until something is due.
+    while lab.shards[0].prepare_to_sleep(turn, Waker::noop()) == Turn::More {
+        turn = lab.turn();
+    }
+    let second = lab.timers().connection(NONE).unwrap();
+    assert_eq!(lab.counts().connections, 2);
+    assert!(first.close());
+    drop((first, second));
+    assert_eq!(lab.counts().connections, 0);
+}
+
+#[test]
+fn close_cancels_all_deadlines_once() {
+    let mut lab = lab();
+    let limits = ConnLimits {
+        read_idle: ms(10),
+        write_idle: ms(10),
+        all_idle: ms(10),
+        heartbeat: ms(10),
+        write_timeout: ms(10),
+        handshake: ms(10),
+        max_age: ms(10),
+    };
+    let conn = lab.timers().connection(limits).unwrap();
+    for number in 0..DeadlineKind::CUSTOM_COUNT {
+        conn.arm(Custom(number), ms(10)).unwrap();
+    }
+    let write = conn.begin_write();
+    assert_eq!(lab.timers().len(), 1, "all of them are one entry");
+    lab.advance(ms(10));
+    let (alarm, waker) = Alarm::new();
+    while let Poll::Ready(event) = conn.poll_next(&mut Context::from_waker(&waker)) {
+        assert!(event.is_some());
+    }
+    assert!(conn.close());
+    assert_eq!(alarm.count(), 1, "the task that waits is woken");
+    assert!(!conn.close(), "once");
+    assert_eq!(poll(&conn), Poll::Ready(None));
+    conn.touch();
+    assert_eq!(conn.arm(Request, ms(1)), Err(ArmError::Closed));
+    assert!(lab.timers().is_empty());
+    lab.advance(ms(100));
+    assert_eq!(poll(&conn), Poll::Ready(None));
+    assert!(conn.is_closed() && conn.deadline(ReadIdle).is_none());
+    drop(write);
+    drop(conn);
+    assert_eq!(counted(&mut lab), 0);
+    lab.settle();
+    check_law(&lab.counts());
+}
+
+#[test]
+fn close_withdraws_events_that_were_not_taken() {
+    let mut lab = lab();
+    let conn = lab.timers().connection(READ_IDLE).unwrap();
+    lab.advance(ms(100));
+    conn.close();
+    assert_eq!(poll(&conn), Poll::Ready(None));
+    // Another connection gets the record, and no event of the first.
+    drop(conn);
+    let conn = lab.timers().connection(NONE).unwrap();
+    lab.advance(ms(1_000));
+    assert_eq!(poll(&conn), Poll::Pending);
+}
+
+#[test]
+fn full_shard_refuses_a_connection() {
+    let mut lab = Lab::<u8>::new(builder(1).capacity(2));
+    let mut conns = Vec::new();
+    let refused = loop {
+        match lab.timers().connection(READ_IDLE) {
+            Ok(conn) => conns.push(conn),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((refused, conns.len()), (RefusedKind::Full, 2));
+    assert_eq!(counted(&mut lab), 2);
+    // A full shard still delivers repeated events.
+    assert_eq!(run(&mut lab, &conns[1], 200).len(), 2);
+    drop(conns.pop());
+    conns.push(lab.timers().connection(READ_IDLE).unwrap());
+    let timers = lab.timers().clone();
+    let _ = lab.end(ShutdownPolicy::Drop);
+    assert_eq!(timers.connection(READ_IDLE).unwrap_err(), RefusedKind::Closed);
+}
+
+#[test]
+fn end_of_the_shard_closes_connections_without_an_event() {
+    for policy in [ShutdownPolicy::Fire, ShutdownPolicy::Return, ShutdownPolicy::Drop] {
+        let mut lab = lab();
+        let conn = lab.timers().connection(READ_IDLE).unwrap();
+        let called = lab.timers().connection(READ_IDLE).unwrap();
+        called.on_event(|_, event| panic!("got {event:?}"));
+        let (alarm, waker) = Alarm::new();
+        assert!(conn.poll_next(&mut Context::from_waker(&waker)).is_pending());
+        let report = lab.end(policy);
+        assert_eq!((alarm.count(), poll(&conn)), (1, Poll::Ready(None)), "{policy:?}");
+        assert!(conn.is_closed() && called.is_closed());
+        assert_eq!(report.counts.panicked, 0);
+        check_law(&report.counts);
+        conn.touch();
+        drop((conn, called));
+    }
+}
+
+#[test]
+fn gauge_counts_a_closed_connection_until_it_is_dropped() {
+    let mut lab = lab();
+    let conn = lab.timers().connection(READ_IDLE).unwrap();
+    conn.close();
+    assert_eq!((counted(&mut lab), lab.timers().len()), (1, 0));
+    drop(conn);
+    assert_eq!(counted(&mut lab), 0);
+}
+
+#[test]
+fn clone_keeps_the_connection_open_until_the_last_handle_is_dropped() {
+    let mut lab = lab();
+    let conn = lab.timers().connection(READ_IDLE).unwrap();
+    let clone = conn.clone();
+    let (alarm, waker) = Alarm::new();
+    assert!(clone.poll_next(&mut Context::from_waker(&waker)).is_pending());
+    drop(conn);
+    assert!(!clone.is_closed());
+    assert_eq!((counted(&mut lab), lab.timers().len(), alarm.count()), (1, 1, 0));
+    clone.touch_read_at(lab.clock.now());
+    assert_eq!(run(&mut lab, &clone, 100), [(100, ReadIdle, true)]);
+    drop(clone);
+    assert_eq!((counted(&mut lab), lab.timers().len()), (0, 0));
+    lab.settle();
+    check_law(&lab.counts());
+}
+
+#[test]
+fn clones_share_activity_events_and_close() {
+    let mut lab = lab();
+    let conn = lab.timers().connection(READ_IDLE.write_idle(ms(100))).unwrap();
+    let clone = conn.clone();
+    lab.advance(ms(60));
+    clone.touch_read_at(lab.clock.now());
+    lab.advance(ms(100));
+    // Each event goes to the handle that takes it.
+    assert_eq!(event(&conn), Some((ReadIdle, true)));
+    assert_eq!(event(&clone), Some((WriteIdle, true)));
+    assert_eq!((event(&conn), event(&clone)), (None, None));
+    assert!(clone.close());
+    assert!(conn.is_closed() && !conn.close());
+    assert_eq!(poll(&conn), Poll::Ready(None));
+}
+
+#[test]
+fn guard_does_not_keep_the_connection_open() {
+    let mut lab = lab();
+    let limits = READ_IDLE.write_timeout(ms(50));
+    for begin in [ConnTimers::begin_read, ConnTimers::begin_write, ConnTimers::begin_request] {
+        let conn = lab.timers().connection(limits).unwrap();
+        let guard = begin(&conn);
+        drop(conn);
+        assert_eq!((counted(&mut lab), lab.timers().len()), (0, 0));
+        // A new connection does not get the record while the guard refers to it.
+        let other = lab.timers().connection(limits).unwrap();
+        lab.advance(ms(60));
+        drop(guard);
+        assert_eq!(run(&mut lab, &other, 39), []);
+        assert_eq!(run(&mut lab, &other, 1).len(), 1, "the guard is of another connection");
+    }
+}

@@ -1,0 +1,121 @@
+//! Connections on every executor and every kind of thread.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use corewheel::{Fired, ShutdownPolicy, Timers};
+
+use super::*;
+use crate::support::{Host, PATIENCE, Running, SHARD, block_on, check_law, wait_until};
+
+#[test]
+fn task_gets_events_on_every_executor() {
+    for host in Host::executors() {
+        let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &Timers<u8>| {});
+        let spawned = running.service.spawn_on(SHARD, |timers: Timers<u8>| async move {
+            let limits = ConnLimits { read_idle: ms(40), heartbeat: ms(15), ..NONE };
+            let conn = timers.connection(limits).unwrap();
+            let mut beats = 0;
+            // A read comes after half the limit, several times.
+            for _ in 0..6 {
+                timers.sleep(ms(20)).await.unwrap();
+                conn.touch_read();
+                while let Poll::Ready(event) = poll(&conn) {
+                    assert_eq!(event.unwrap().kind, Heartbeat, "it is not idle");
+                    beats += 1;
+                }
+            }
+            let touched = timers.now();
+            loop {
+                let event = conn.next().await.unwrap();
+                if event.kind == ReadIdle {
+                    assert!(event.first);
+                    return (timers.now() - touched, beats);
+                }
+            }
+        });
+        let (idle, beats) = block_on(spawned.unwrap()).unwrap();
+        assert!(idle >= ms(40) && idle < PATIENCE, "{host:?}: {idle:?}");
+        assert!(beats >= 1, "{host:?}");
+        let report = running.end(ShutdownPolicy::Return);
+        check_law(&report.shards[0].counts);
+    }
+}
+
+#[test]
+fn callback_gets_events_on_every_host() {
+    for host in Host::all() {
+        let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &Timers<u8>| {});
+        let idle_micros = Arc::new(AtomicU64::new(0));
+        let seen = Arc::clone(&idle_micros);
+        let begin = move |timers: &Timers<u8>| {
+            let limits = ConnLimits { all_idle: ms(20), ..NONE };
+            let conn = timers.connection(limits).unwrap();
+            conn.touch();
+            // The callback keeps its connection open, and closes it.
+            let (touched, timers, kept) = (timers.now(), timers.clone(), conn.clone());
+            conn.on_event(move |conn, event| {
+                assert_eq!((event.kind, event.first), (AllIdle, true));
+                let idle = timers.now() - touched;
+                seen.store(idle.as_micros() as u64, Ordering::SeqCst);
+                assert!(conn.close() && kept.is_closed());
+            });
+        };
+        running.client().shard(SHARD).schedule_fn(Duration::ZERO, begin).unwrap();
+        wait_until("a connection is idle", || idle_micros.load(Ordering::SeqCst) > 0);
+        assert!(idle_micros.load(Ordering::SeqCst) >= 20_000, "{host:?}: it was early");
+        let report = running.end(ShutdownPolicy::Return);
+        assert_eq!(report.shards[0].counts.panicked, 0, "{host:?}");
+    }
+}
+
+#[test]
+fn connection_opened_before_the_first_poll_gets_its_event_in_time() {
+    for host in Host::executors() {
+        let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &Timers<u8>| {});
+        // The shard sleeps until it gets a request.
+        std::thread::sleep(ms(20));
+        let spawned = running.service.spawn_on(SHARD, |timers: Timers<u8>| {
+            let conn = timers.connection(ConnLimits { read_idle: ms(20), ..NONE }).unwrap();
+            async move { conn.next().await }
+        });
+        let event = block_on(spawned.unwrap()).unwrap();
+        assert_eq!(event, Some(ConnEvent { kind: ReadIdle, first: true }), "{host:?}");
+        running.end(ShutdownPolicy::Return);
+    }
+}
+
+#[test]
+fn spawned_future_sees_its_connection_closed_when_its_shard_is_shut_down() {
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use corewheel::conn::Raced;
+
+    use crate::support::{Host, Running};
+
+    for host in Host::all() {
+        let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &Timers<()>| {});
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&seen);
+        let spawned = running.service.spawn_on(SHARD, move |timers: Timers<()>| async move {
+            let limits = ConnLimits::default().read_idle(Duration::from_hours(1));
+            let connection = timers.connection(limits).unwrap();
+            noted.lock().unwrap().push("open");
+            let raced = connection.race(pending::<()>()).await;
+            assert!(matches!(raced, Raced::Closed) && connection.is_closed());
+            assert!(connection.next().await.is_none());
+            assert_eq!(connection.deadline(ReadIdle), None);
+            noted.lock().unwrap().push("closed");
+        });
+        let Ok(reply) = spawned else {
+            running.end(ShutdownPolicy::Drop);
+            continue;
+        };
+        wait_until("the connection is open", || !seen.lock().unwrap().is_empty());
+        running.end(ShutdownPolicy::Return);
+        assert_eq!(*seen.lock().unwrap(), ["open", "closed"], "{host:?}");
+        assert_eq!(reply.wait(), Ok(()), "{host:?}");
+    }
+}

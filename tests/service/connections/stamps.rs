@@ -1,0 +1,102 @@
+//! A simple model of activity stamps between two readings of the clock.
+
+use std::collections::VecDeque;
+
+pub(super) const MS: u64 = 1_000_000;
+
+/// The readings of a shard's clock, and the stamps between them.
+#[derive(Default)]
+pub(super) struct Looks {
+    pub(super) now: u64,
+    last_bound: u64,
+    /// The present stamp, and the tick at which it expires.
+    window: Option<(u64, u64)>,
+    /// The stamps when the shard was held up, as far as the shard keeps them.
+    gaps: VecDeque<u64>,
+    /// Each gap is written into one block of connections; when the last block has it, the gaps from
+    /// before that round are dropped.
+    pub(super) blocks: usize,
+    next_block: usize,
+    in_all: usize,
+    count: usize,
+    next_after: Vec<u64>,
+}
+
+/// The stamp of an activity: a known time, or a time that is valid after the next reading.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Stamp {
+    pub(super) bound: u64,
+    /// The number of readings before; `None` for a known time.
+    pub(super) looks: Option<usize>,
+    /// The time of the activity.
+    pub(super) at: u64,
+}
+
+impl Looks {
+    fn extend(&mut self, now: u64, tick: u64) -> u64 {
+        let expires = (now + 8 * MS).div_ceil(tick);
+        let bound = (expires * tick + 2 * MS).max(self.last_bound + 1);
+        self.last_bound = bound;
+        self.window = Some((bound, expires));
+        expires
+    }
+
+    pub(super) fn stamp(&mut self, now: u64, tick: u64) -> Stamp {
+        if self.window.is_none() {
+            self.extend(now, tick);
+        }
+        let (bound, _) = self.window.unwrap();
+        Stamp { bound, looks: Some(self.count), at: now }
+    }
+
+    pub(super) fn look(&mut self, now: u64, tick: u64) {
+        self.now = now;
+        self.count += 1;
+        self.next_after.push(now);
+        if let Some((bound, expires)) = self.window {
+            if now > bound {
+                self.add_gap(bound);
+            }
+            if expires <= now / tick {
+                self.window = None;
+            } else {
+                self.extend(now, tick);
+                self.window.as_mut().unwrap().1 = expires;
+            }
+        }
+    }
+
+    fn add_gap(&mut self, bound: u64) {
+        self.gaps.push_back(bound);
+        self.next_block += 1;
+        if self.next_block >= self.blocks {
+            self.gaps.drain(..self.in_all);
+            (self.next_block, self.in_all) = (0, self.gaps.len());
+        }
+    }
+
+    /// The stamp for a known time: the next nanosecond if the time is another stamp.
+    pub(super) fn exact(&self, at: u64) -> u64 {
+        let is_taken = self.gaps.contains(&at) || self.window.is_some_and(|(bound, _)| at == bound);
+        at + u64::from(is_taken)
+    }
+
+    pub(super) fn is_settled(&self, stamp: Stamp) -> bool {
+        stamp.looks.is_none_or(|looks| looks < self.count)
+    }
+
+    /// The time that a stamp counts as.
+    pub(super) fn when(&self, stamp: Stamp, tick: u64) -> u64 {
+        let next_look = stamp.looks.and_then(|looks| self.next_after.get(looks));
+        let when = stamp.bound.max(next_look.copied().unwrap_or(0));
+        // Before the next reading nothing follows from the stamp.
+        assert!(
+            when >= stamp.at || !self.is_settled(stamp),
+            "a stamp counts as earlier than its activity"
+        );
+        // Each turn within a tick makes it a nanosecond later.
+        let most = (stamp.at + 10 * MS + tick + 1_000).max(next_look.copied().unwrap_or(0));
+        assert!(when <= most || stamp.looks.is_none(), "{} counts as {when}", stamp.at);
+        when
+    }
+}

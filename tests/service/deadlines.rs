@@ -1,0 +1,250 @@
+//! Deadlines: every method schedules to the exact tick, and no timer is early.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use corewheel::attach::Turn;
+use corewheel::settings::WheelKind;
+use corewheel::{CancelOutcome, Fired, ResetOutcome, ShutdownPolicy, Timers};
+
+use crate::support::{FAR, Host, Lab, PATIENCE, Running, SHARD, builder, look, ms, next, runtimes};
+
+/// A method that makes a timer fire after `delay`.
+type Path = fn(&Lab<u8>, Duration);
+
+const PATHS: [(&str, Path); 10] = [
+    ("schedule_to", |lab, delay| {
+        let deadline = lab.timers().deadline(delay);
+        lab.timers().schedule(deadline, 0).unwrap();
+    }),
+    ("reset_to", |lab, delay| {
+        let timer = lab.timers().schedule(FAR, 0).unwrap();
+        let deadline = lab.timers().deadline(lab.clock.now() + delay);
+        assert_eq!(lab.timers().reset(timer, deadline), ResetOutcome::Reset);
+    }),
+    ("schedule", |lab, delay| {
+        lab.timers().schedule(delay, 0).unwrap();
+    }),
+    ("schedule_at", |lab, delay| {
+        lab.timers().schedule(lab.clock.now() + delay, 0).unwrap();
+    }),
+    ("schedule_on", |lab, delay| {
+        lab.client().shard(SHARD).schedule(delay, 0).unwrap();
+    }),
+    ("schedule_at_on", |lab, delay| {
+        lab.client().shard(SHARD).schedule(lab.clock.now() + delay, 0).unwrap();
+    }),
+    ("batch", |lab, delay| {
+        lab.client().shard(SHARD).batch().schedule(delay, 0).unwrap();
+    }),
+    ("batch_at", |lab, delay| {
+        lab.client().shard(SHARD).batch().schedule(lab.clock.now() + delay, 0).unwrap();
+    }),
+    ("reset", |lab, delay| {
+        let timer = lab.timers().schedule(Duration::from_hours(1), 0).unwrap();
+        assert_eq!(lab.timers().reset(timer, delay), ResetOutcome::Reset);
+    }),
+    ("reset_detached", |lab, delay| {
+        let client = lab.client();
+        let timer = client.shard(SHARD).schedule(Duration::ZERO, 0).unwrap();
+        client.reset_detached(timer, delay);
+    }),
+];
+
+#[test]
+fn timer_fires_at_the_first_tick_that_is_not_before_its_deadline() {
+    let cases = [
+        (0, 0, 0),
+        (0, 1, 1),
+        (0, 1_000, 1),
+        (0, 1_001, 2),
+        (999, 1, 1),
+        (999, 2, 2),
+        (1, 999, 1),
+        (1, 1_000, 2),
+        (1_500, 255_500, 257),
+        (123_456, 70_000_000, 70_124),
+    ];
+    for wheel in [WheelKind::Hierarchical, WheelKind::Hashed] {
+        for (name, path) in PATHS {
+            for (start_us, delay_us, due) in cases {
+                let mut lab = Lab::new(builder(1).wheel(wheel));
+                lab.advance(Duration::from_micros(start_us));
+                path(&lab, Duration::from_micros(delay_us));
+                check_due(&mut lab, due, &format!("{name}, {start_us} + {delay_us} us"));
+            }
+        }
+    }
+}
+
+#[test]
+fn timer_with_zero_delay_fires_before_the_next_tick() {
+    let mut lab = Lab::new(builder(1));
+    lab.advance(Duration::from_micros(1_500));
+    let client = lab.client();
+    lab.timers().schedule(Duration::ZERO, 1).unwrap();
+    client.shard(SHARD).schedule(Duration::ZERO, 2).unwrap();
+    let late = lab.timers().schedule(FAR, 3).unwrap();
+    assert_eq!(lab.timers().reset(late, Duration::ZERO), ResetOutcome::Reset);
+    lab.settle();
+    let mut fired: Vec<_> = lab.fired().into_iter().map(|(n, _)| n).collect();
+    fired.sort_unstable();
+    assert_eq!(fired, [1, 2, 3]);
+}
+
+/// Checks that the only timer fires at the tick `due`. Advances the clock to one nanosecond before
+/// each tick at which the shard wants a turn, and then to that tick.
+fn check_due(lab: &mut Lab<u8>, due: u64, case: &str) {
+    let epoch = lab.clock.now().checked_sub(lab.service.stats().uptime).unwrap();
+    for _ in 0..100 {
+        let turn = lab.turn();
+        let fired = lab.fired();
+        if !fired.is_empty() {
+            assert_eq!(fired.len(), 1, "{case}");
+            assert_eq!(fired[0].1, due, "{case}");
+            return;
+        }
+        match turn {
+            Turn::More => {}
+            Turn::Next(at) => {
+                assert!(at <= epoch + ms(due), "{case}: {at:?} is later than {due}");
+                let left = at.saturating_duration_since(lab.clock.now());
+                if left > Duration::from_nanos(1) {
+                    lab.clock.advance(left.checked_sub(Duration::from_nanos(1)).unwrap());
+                    let _ = lab.turn();
+                    assert!(lab.fired().is_empty(), "{case}: a nanosecond early");
+                    lab.clock.advance(Duration::from_nanos(1));
+                } else {
+                    lab.clock.advance(left);
+                }
+            }
+            other => panic!("{case}: {other:?} with a timer pending"),
+        }
+    }
+    panic!("{case}: the timer does not fire");
+}
+
+#[test]
+fn turn_of_an_idle_shard_returns_the_next_deadline_exactly() {
+    let mut lab = Lab::new(builder(1));
+    assert_eq!(lab.turn(), Turn::Idle);
+    lab.timers().schedule(ms(3), 1).unwrap();
+    let later = lab.timers().schedule(ms(200), 2).unwrap();
+    assert_eq!(lab.turn(), next(3));
+    lab.clock.advance(ms(2));
+    assert_eq!(lab.turn(), next(3));
+    lab.clock.advance(ms(1));
+    assert_eq!(lab.turn(), next(200));
+    assert_eq!(lab.fired(), [(1, 3)]);
+    let _ = lab.timers().reset(later, ms(4));
+    assert_eq!(lab.turn(), next(7));
+    assert!(lab.timers().cancel(later).won());
+    assert_eq!(lab.turn(), Turn::Idle, "a cancelled timer wants no turn");
+    lab.clock.advance(Duration::from_secs(10));
+    assert_eq!(lab.turn(), Turn::Idle);
+    assert!(lab.fired().is_empty());
+}
+
+#[test]
+fn timers_after_a_gap_of_any_length_fire_once_and_in_order() {
+    for gap in [ms(1), ms(300), Duration::from_secs(100), Duration::from_hours(24 * 365 * 100)] {
+        let mut lab = Lab::new(builder(1));
+        for n in (0..200_u64).rev() {
+            lab.timers().schedule(ms(n * n), n).unwrap();
+        }
+        lab.advance(gap);
+        let due = (0..200).filter(|n| u128::from(n * n) <= gap.as_millis());
+        assert!(lab.fired().into_iter().map(|(n, _)| n).eq(due), "{gap:?}");
+        lab.advance(ms(200 * 200));
+        assert_eq!(lab.counts().fired, 200, "{gap:?}");
+    }
+}
+
+#[test]
+fn timers_with_ticks_of_any_length_are_never_early() {
+    for tick in [Duration::from_micros(100), ms(20), ms(1_000)] {
+        for runtime in runtimes() {
+            let (sender, fired) = mpsc::channel();
+            let host = Host::Own(runtime);
+            let running = Running::start(host, builder(1).tick(tick), move |_| {
+                let sender = sender.clone();
+                move |one: Fired<u32>, timers: &Timers<u32>| {
+                    sender.send((one.payload, timers.now())).unwrap();
+                }
+            });
+            let client = running.client();
+            let mut due = Vec::new();
+            for n in 0..20 {
+                let delay = Duration::from_micros(u64::from(n) * 731);
+                let asked = running.service.now() + delay;
+                client.shard(SHARD).schedule(delay, n).unwrap();
+                due.push(asked);
+            }
+            for _ in 0..20 {
+                let (n, at) = fired.recv_timeout(PATIENCE).unwrap();
+                assert!(at >= due[n as usize], "{runtime:?}, {tick:?}: timer {n} is early");
+            }
+            running.end(ShutdownPolicy::Drop);
+        }
+    }
+}
+
+#[test]
+fn timer_for_a_past_instant_fires_in_the_next_turn() {
+    let mut lab = Lab::new(builder(1));
+    let epoch = lab.clock.now();
+    lab.advance(ms(100));
+    let past = [epoch, epoch + ms(50), epoch + ms(100)];
+    for (n, at) in past.into_iter().enumerate() {
+        lab.timers().schedule(at, n).unwrap();
+        lab.client().shard(SHARD).schedule(at, n).unwrap();
+    }
+    let before_epoch = epoch.checked_sub(Duration::from_secs(9)).unwrap_or(epoch);
+    lab.timers().schedule(before_epoch, 3).unwrap();
+    let _ = lab.turn();
+    let fired = lab.fired();
+    assert_eq!(fired.len(), 7);
+    assert!(fired.iter().all(|&(_, at)| at == 100));
+}
+
+#[test]
+fn timer_with_a_delay_that_does_not_fit_never_fires() {
+    let mut lab = Lab::new(builder(1));
+    let client = lab.client();
+    let here = lab.timers().schedule(Duration::MAX, 1).unwrap();
+    let there = client.shard(SHARD).schedule(Duration::MAX, 2).unwrap();
+    let timer = lab.timers().schedule(ms(5), 3).unwrap();
+    assert_eq!(lab.timers().reset(timer, Duration::MAX), ResetOutcome::Reset);
+    let mut sleep = lab.timers().sleep(Duration::MAX);
+    assert!(look(&mut sleep).is_none());
+    assert!(sleep.deadline() > lab.clock.now());
+    for _ in 0..20 {
+        lab.advance(Duration::from_hours(24 * 365 * 20));
+    }
+    assert!(lab.fired().is_empty());
+    assert_eq!(lab.counts().pending, 4);
+    let CancelOutcome::Cancelled { remaining, .. } = lab.timers().cancel(here) else {
+        panic!("the timer is pending")
+    };
+    assert!(remaining > Duration::from_hours(24 * 365 * 100));
+    assert_eq!(lab.timers().reset(there, ms(1)), ResetOutcome::Reset);
+    lab.advance(ms(2));
+    assert_eq!(lab.fired().len(), 1);
+}
+
+#[test]
+fn timer_with_a_delay_that_does_not_fit_never_fires_on_any_runtime() {
+    for host in Host::all() {
+        let (sender, fired) = mpsc::channel();
+        let running = Running::start(host, builder(1), move |_| {
+            let sender = sender.clone();
+            move |one: Fired<u8>, _: &_| sender.send(one.payload).unwrap()
+        });
+        let client = running.client();
+        let never = client.shard(SHARD).schedule(Duration::MAX, 1).unwrap();
+        client.shard(SHARD).schedule(ms(5), 2).unwrap();
+        assert_eq!(fired.recv_timeout(PATIENCE), Ok(2), "{host:?}");
+        assert!(client.cancel(never).wait().unwrap().won(), "{host:?}");
+        running.end(ShutdownPolicy::Drop);
+    }
+}

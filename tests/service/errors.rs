@@ -1,0 +1,80 @@
+//! Refusals and errors as a caller converts them.
+
+use std::cell::Cell;
+use std::error::Error;
+use std::io;
+use std::rc::Rc;
+
+use corewheel::{Elapsed, Refused, RefusedKind, ReplyError, TimeoutError};
+
+use crate::support::{FAR, Lab, SHARD, builder, ms};
+
+type AnyError = Box<dyn Error + Send + Sync + 'static>;
+
+/// A value that is neither `Send` nor `Sync`.
+type Opaque = Rc<Cell<u8>>;
+
+#[test]
+fn refusal_of_any_value_converts_by_its_kind_with_a_question_mark() {
+    fn fails(refused: Refused<Opaque>) -> Result<(), AnyError> {
+        Err(refused).map_err(|refused| refused.kind())?;
+        Ok(())
+    }
+    fn is_static_error<E: Error + Copy + Send + Sync + 'static>() {}
+    is_static_error::<RefusedKind>();
+    is_static_error::<ReplyError>();
+    is_static_error::<TimeoutError>();
+    for (refused, text) in [
+        (Refused::Full(Opaque::default()), "there is no room"),
+        (Refused::Busy(Opaque::default()), "full for a moment"),
+        (Refused::Closed(Opaque::default()), "shut down"),
+        (Refused::NoSuchShard(Opaque::default()), "no such shard"),
+        (Refused::TooMany(Opaque::default()), "schedule_many_max"),
+    ] {
+        let kind = refused.kind();
+        assert_eq!(format!("{refused}"), kind.to_string());
+        assert_eq!(format!("{refused:?}"), format!("{kind:?}(..)"), "it shows no value");
+        let error = fails(refused).unwrap_err();
+        assert!(error.to_string().contains(text), "{error}");
+        assert_eq!(error.downcast_ref::<RefusedKind>(), Some(&kind));
+    }
+}
+
+#[test]
+fn refusal_of_a_schedule_converts_whole_with_a_question_mark() {
+    fn fill(lab: &Lab<u32>) -> Result<(), AnyError> {
+        for n in 0.. {
+            lab.timers().schedule(FAR, n)?;
+        }
+        Ok(())
+    }
+    let lab = Lab::<u32>::new(builder(1).capacity(4));
+    let error = fill(&lab).unwrap_err();
+    assert!(matches!(error.downcast_ref(), Some(Refused::Full(4_u32))), "{error}");
+    // The value of a callback's refusal runs when it is called.
+    let refused = lab.timers().schedule_fn(ms(1), |timers| assert_eq!(timers.len(), 4));
+    let Err(Refused::Full(call)) = refused else { panic!("the shard is full") };
+    call(lab.timers());
+    let sent = lab.client().shard(SHARD).schedule_fn(ms(1), |_| {}).unwrap_err();
+    let error: AnyError = sent.kind().into();
+    assert!(error.is::<RefusedKind>());
+}
+
+#[test]
+fn timeout_error_converts_into_an_io_error_of_a_fitting_kind() {
+    fn read(result: Result<u8, TimeoutError>) -> io::Result<u8> {
+        Ok(result?)
+    }
+    assert_eq!(read(Ok(7)).unwrap(), 7);
+    for (error, kind) in [
+        (TimeoutError::Elapsed(Elapsed), io::ErrorKind::TimedOut),
+        (TimeoutError::NoTimer(RefusedKind::Full), io::ErrorKind::OutOfMemory),
+        (TimeoutError::NoTimer(RefusedKind::Busy), io::ErrorKind::WouldBlock),
+        (TimeoutError::NoTimer(RefusedKind::Closed), io::ErrorKind::NotConnected),
+    ] {
+        let converted = read(Err(error)).unwrap_err();
+        assert_eq!(converted.kind(), kind);
+        let source = converted.get_ref().and_then(|inner| inner.downcast_ref::<TimeoutError>());
+        assert_eq!(source, Some(&error));
+    }
+}

@@ -1,0 +1,281 @@
+//! Handles of another service, and batches, guards and futures that are forgotten: none of them
+//! affects another timer.
+
+use std::future::{Future, IntoFuture};
+use std::mem::forget;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
+use std::thread;
+
+use corewheel::group::TimerGroup;
+use corewheel::migrate::MigrateError;
+use corewheel::{
+    CancelOutcome, Client, ConnLimits, Fired, Payload, ResetOutcome, Runtime, ShutdownPolicy,
+    TimerHandle, Timers,
+};
+
+use crate::support::{
+    FAR, Guard, Host, Lab, OTHER, Running, SHARD, builder, check_law, key_of, look, ms,
+};
+
+/// Two services, and a timer of each with the same shard and key.
+fn two_labs() -> [(Lab<u64>, TimerHandle); 2] {
+    let labs = [(); 2].map(|()| {
+        let lab = Lab::new(builder(2));
+        let timer = lab.timers().schedule(ms(5), 7).unwrap();
+        (lab, timer)
+    });
+    let [(_, first), (_, second)] = &labs;
+    assert_eq!((first.shard(), key_of(*first)), (second.shard(), key_of(*second)));
+    assert_ne!(first, second);
+    labs
+}
+
+#[test]
+fn handle_of_another_service_on_the_core_is_foreign_and_changes_nothing() {
+    let [(lab, foreign), (mut other, own)] = two_labs();
+    let timers = other.timers().clone();
+    assert_eq!(timers.reset(foreign, FAR), ResetOutcome::Foreign);
+    assert_eq!(timers.reset(foreign, timers.now() + FAR), ResetOutcome::Foreign);
+    assert_eq!(timers.reset(foreign, timers.deadline(FAR)), ResetOutcome::Foreign);
+    assert!(matches!(timers.cancel(foreign), CancelOutcome::Foreign));
+    assert!(matches!(timers.cancel_at(foreign, timers.now()), CancelOutcome::Foreign));
+    assert_eq!((timers.due(foreign), timers.remaining(foreign)), (None, None));
+    assert_eq!(timers.migrate(foreign, OTHER), Err(MigrateError::Foreign));
+    assert_eq!(timers.migrated_to(foreign), None);
+    // The shard of a foreign handle makes no difference.
+    let elsewhere = lab.shards[1].timers().schedule(ms(5), 8).unwrap();
+    let outcomes = timers.cancel_many(&[foreign, elsewhere]);
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, CancelOutcome::Foreign)));
+    let mut group: TimerGroup = [foreign, own].into_iter().collect();
+    let ended = group.cancel_here(&timers);
+    assert!(matches!(ended[0], (timer, CancelOutcome::Foreign) if timer == foreign));
+    assert!(matches!(ended[1].1, CancelOutcome::Cancelled { payload: Payload::Value(7), .. }));
+    timers.schedule(ms(5), 9).unwrap();
+    other.advance(ms(5));
+    assert_eq!((other.fired(), lab.timers().len()), (vec![(9, 5)], 1));
+    check_law(&other.counts());
+}
+
+#[test]
+fn handle_of_another_service_given_to_a_client_is_foreign_without_a_turn() {
+    let [(_lab, foreign), (mut other, own)] = two_labs();
+    let client = other.client();
+    // The client replies itself: no shard takes a turn meanwhile.
+    let client = thread::spawn(move || {
+        assert!(matches!(client.cancel(foreign).wait(), Ok(CancelOutcome::Foreign)));
+        assert_eq!(client.reset(foreign, FAR).wait(), Ok(ResetOutcome::Foreign));
+        assert_eq!(client.reset(foreign, client.now()).wait(), Ok(ResetOutcome::Foreign));
+        assert_eq!(client.migrate(foreign, OTHER).wait(), Ok(Err(MigrateError::Foreign)));
+        let outcomes = client.cancel_many(&[foreign, foreign]).wait().unwrap();
+        assert!(matches!(outcomes[..], [Ok(CancelOutcome::Foreign), Ok(CancelOutcome::Foreign)]));
+        let mut group: TimerGroup = [foreign].into_iter().collect();
+        let outcomes = group.cancel(&client).wait().unwrap();
+        assert!(matches!(outcomes[..], [Ok(CancelOutcome::Foreign)]));
+        client.cancel_detached(foreign);
+        client.cancel_many_detached(&[foreign]);
+        client.reset_detached(foreign, FAR);
+        let mut batch = client.shard(SHARD).batch();
+        batch.cancel_detached(foreign);
+        batch.reset_detached(foreign, FAR);
+        batch.send().unwrap();
+        client
+    });
+    let client = client.join().unwrap();
+    // The outcomes are in the order of the handles.
+    let mut mixed = client.cancel_many(&[foreign, own, foreign]).into_future();
+    other.settle();
+    let outcomes = look(&mut mixed).unwrap().unwrap();
+    assert!(matches!(outcomes[0], Ok(CancelOutcome::Foreign)));
+    assert!(matches!(outcomes[1], Ok(CancelOutcome::Cancelled { .. })));
+    assert!(matches!(outcomes[2], Ok(CancelOutcome::Foreign)));
+}
+
+/// Schedules timers by a client.
+fn schedule_by(client: &Client<u64>, count: u64) -> Vec<TimerHandle> {
+    (0..count).map(|n| client.shard(SHARD).schedule(ms(5), n).unwrap()).collect()
+}
+
+#[test]
+fn handles_of_another_service_cancel_no_timer_whose_key_is_granted_in_advance() {
+    let mut labs = [(); 2].map(|()| Lab::new(builder(1)));
+    let clients = labs.each_ref().map(Lab::client);
+    // With the next turn each service has granted the same keys to its client.
+    let handles = clients.each_ref().map(|client| schedule_by(client, 1));
+    labs.iter_mut().for_each(Lab::settle);
+    let guessed = schedule_by(&clients[0], 8);
+    for guess in &guessed {
+        let mut outcome = clients[1].cancel(*guess).into_future();
+        assert!(matches!(look(&mut outcome), Some(Ok(CancelOutcome::Foreign))));
+        assert!(matches!(labs[1].timers().cancel(*guess), CancelOutcome::Foreign));
+        labs[1].settle();
+    }
+    let own = schedule_by(&clients[1], 8);
+    let keys = |handles: &[TimerHandle]| handles.iter().map(|one| key_of(*one)).collect::<Vec<_>>();
+    assert_eq!(keys(&own), keys(&guessed), "both services granted the same keys");
+    assert_eq!(keys(&handles[0]), keys(&handles[1]));
+    labs[1].settle();
+    labs[1].advance(ms(5));
+    assert_eq!(labs[1].fired().len(), 9);
+    check_law(&labs[1].counts());
+}
+
+#[test]
+fn cancel_of_a_handle_of_a_dropped_service_is_foreign() {
+    let ended = Lab::<u64>::new(builder(1));
+    let foreign = ended.timers().schedule(FAR, 1).unwrap();
+    drop(ended);
+    let running = Running::start(Host::Own(Runtime::Thread), builder(1), |_| {
+        |_: Fired<u64>, _: &Timers<u64>| {}
+    });
+    let outcome = running.client().cancel(foreign).wait();
+    assert!(matches!(outcome, Ok(CancelOutcome::Foreign)));
+    running.end(ShutdownPolicy::Drop);
+}
+
+#[test]
+fn forgotten_batch_does_not_change_later_handles_of_its_client() {
+    type Act = fn(&mut Client<u64>) -> Vec<(TimerHandle, u64)>;
+    let acts: [Act; 4] = [
+        |client| (10..13).map(|n| (client.shard(SHARD).schedule(FAR, n).unwrap(), n)).collect(),
+        |client| {
+            let timers = (10..13).map(|n| (FAR, n));
+            client.shard(SHARD).schedule_many(timers).unwrap().into_iter().zip(10..).collect()
+        },
+        |client| {
+            let mut batch = client.shard(SHARD).batch();
+            let handles = (10..13).map(|n| (batch.schedule(FAR, n).unwrap(), n)).collect();
+            batch.send().unwrap();
+            handles
+        },
+        |client| {
+            let call = |_: &Timers<u64>| {};
+            let _early = client.shard(SHARD).schedule_fn(ms(1), call).unwrap();
+            vec![(client.shard(SHARD).schedule(FAR, 12).unwrap(), 12)]
+        },
+    ];
+    for (number, act) in acts.into_iter().enumerate() {
+        let mut lab = Lab::new(builder(2));
+        let mut client = lab.client();
+        client.shard(SHARD).schedule(ms(1), 1).unwrap();
+        lab.settle();
+        let mut batch = client.shard(SHARD).batch();
+        let forgotten: Vec<_> = (5..8).map(|n| (batch.schedule(FAR, n).unwrap(), n)).collect();
+        forget(batch);
+        let later = act(&mut client);
+        lab.settle();
+        for (timer, value) in later.into_iter().chain(forgotten) {
+            let mut outcome = client.cancel(timer).into_future();
+            lab.settle();
+            let outcome = look(&mut outcome).expect("the shard has replied").unwrap();
+            let cancelled = outcome.payload().and_then(Payload::into_value);
+            assert_eq!(cancelled, Some(value), "act {number}");
+        }
+        check_law(&lab.counts());
+    }
+}
+
+#[test]
+fn forgotten_batch_is_sent_before_a_command_to_another_shard() {
+    let mut lab = Lab::new(builder(2));
+    let client = lab.client();
+    client.shard(SHARD).schedule(FAR, 0).unwrap();
+    lab.settle();
+    let mut batch = client.shard(SHARD).batch();
+    batch.schedule(ms(3), 5).unwrap();
+    forget(batch);
+    client.shard(OTHER).schedule(ms(3), 6).unwrap();
+    lab.settle();
+    lab.advance(ms(3));
+    assert_eq!(lab.fired(), [(5, 3), (6, 3)]);
+}
+
+#[test]
+fn forgotten_batch_of_a_dropped_client_returns_its_keys_and_its_timers_are_stale() {
+    let mut lab = Lab::new(builder(1));
+    let (guard, dropped) = Guard::new();
+    let client = lab.client();
+    let other = lab.client();
+    lab.settle();
+    let before = lab.counts().granted;
+    let mut batch = client.shard(SHARD).batch();
+    let timer = batch.schedule(FAR, guard).unwrap();
+    forget(batch);
+    let mut outcome = other.cancel(timer).into_future();
+    lab.settle();
+    drop(client);
+    lab.settle();
+    assert!(matches!(look(&mut outcome), Some(Ok(CancelOutcome::Stale))));
+    drop(other);
+    lab.settle();
+    assert_eq!((dropped.load(Ordering::SeqCst), lab.counts().granted), (1, before));
+    check_law(&lab.counts());
+}
+
+/// Polls a future once and forgets it.
+fn poll_and_forget<F: Future>(future: F) {
+    let mut future = Box::pin(future);
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(Pin::as_mut(&mut future).poll(&mut cx).is_pending());
+    forget(future);
+}
+
+#[test]
+fn forgotten_futures_and_replies_do_not_change_later_timers() {
+    let mut lab = Lab::<u64>::new(builder(1));
+    let (timers, client) = (lab.timers().clone(), Box::leak(Box::new(lab.client())));
+    let queue = timers.delay_queue::<u8>();
+    lab.settle();
+    for round in 0..20 {
+        let timer = timers.schedule(ms(1), round).unwrap();
+        poll_and_forget(timers.sleep(ms(1)));
+        poll_and_forget(timers.timeout(ms(2), std::future::pending::<()>()));
+        poll_and_forget(client.shard(SHARD).sleep(ms(1)));
+        forget(client.reset(timer, ms(2)));
+        forget(client.cancel_many(&[timer]));
+        let key = queue.insert(1, ms(9)).unwrap();
+        poll_and_forget(queue.next());
+        queue.remove(key).unwrap();
+        let own = timers.schedule(ms(3), 100 + round).unwrap();
+        let sent = client.shard(SHARD).schedule(ms(3), 200 + round).unwrap();
+        lab.settle();
+        let mut slept = Box::pin(timers.sleep(ms(3)));
+        assert!(look(&mut slept).is_none());
+        lab.advance(ms(2));
+        assert!(look(&mut slept).is_none() && timers.remaining(own) == Some(ms(1)));
+        assert_eq!(timers.cancel(sent).payload().and_then(Payload::into_value), Some(200 + round));
+        lab.advance(ms(1));
+        assert_eq!(look(&mut slept), Some(Ok(())));
+        assert_eq!(lab.fired().last(), Some(&(100 + round, 3 * round + 3)));
+    }
+    check_law(&lab.counts());
+}
+
+#[test]
+fn forgotten_read_and_write_guards_do_not_change_the_next_connection() {
+    let mut lab = Lab::<u64>::new(builder(1));
+    let limits = ConnLimits { read_idle: ms(50), write_timeout: ms(20), ..ConnLimits::default() };
+    for _ in 0..20 {
+        let conn = lab.timers().connection(limits).unwrap();
+        forget(conn.begin_read());
+        forget(conn.begin_write());
+        forget(conn.begin_request());
+        drop(conn);
+        let next = lab.timers().connection(limits).unwrap();
+        let write = next.begin_write();
+        lab.advance(ms(10));
+        assert!(write.finish(), "the write is in time");
+        let event = |conn: &corewheel::ConnTimers| {
+            let mut cx = Context::from_waker(Waker::noop());
+            conn.poll_next(&mut cx)
+        };
+        lab.advance(ms(30));
+        assert!(event(&next).is_pending());
+        lab.advance(ms(10));
+        assert!(event(&next).is_ready(), "the read timeout has passed");
+    }
+    lab.settle();
+    assert_eq!(lab.counts().connections, 0);
+    check_law(&lab.counts());
+}

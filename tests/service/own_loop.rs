@@ -1,0 +1,105 @@
+//! Shards in loops of the user: turns with a borrowed handler, waits between turns, and shutdown.
+
+use std::task::Waker;
+use std::time::Duration;
+
+use corewheel::attach::{ShardLoop, Turn};
+use corewheel::clock::ManualClock;
+use corewheel::{Fired, Handler, ShutdownPolicy, TimerService};
+
+use crate::support::{FAR, SHARD, builder, check_law, ms};
+
+/// A loop whose own handler panics, since no test calls it.
+fn bare_loop(clock: &ManualClock) -> (TimerService<u8>, ShardLoop<u8, impl Handler<u8>>) {
+    let service = builder(1).clock(clock).start_attached().unwrap();
+    let attachment = service.attach(SHARD).unwrap();
+    let shard = attachment.into_loop(|_, _| panic!("the loop's own handler")).unwrap();
+    (service, shard)
+}
+
+#[test]
+fn turn_with_delivers_to_borrowed_handler_which_may_schedule() {
+    let clock = ManualClock::new();
+    let (_service, mut shard) = bare_loop(&clock);
+    shard.timers().schedule(ms(1), 1).unwrap();
+    let mut fired = Vec::new();
+    for _ in 0..3 {
+        clock.advance(ms(1));
+        let _ = shard.turn_with(|one, timers| {
+            fired.push(one.payload);
+            timers.schedule(ms(1), one.payload + 1).unwrap();
+        });
+    }
+    assert_eq!(fired, [1, 2, 3]);
+    let report = shard.shutdown(ShutdownPolicy::Drop);
+    assert_eq!((report.unfired, report.counts.panicked), (1, 0));
+}
+
+#[test]
+fn turn_with_accepts_the_same_handler_by_reference_repeatedly() {
+    let clock = ManualClock::new();
+    let (_service, mut shard) = bare_loop(&clock);
+    let mut sum = 0;
+    let mut handler = |one: Fired<u8>, _: &_| sum += u32::from(one.payload);
+    for value in [3, 4] {
+        shard.timers().schedule(Duration::ZERO, value).unwrap();
+        let _ = shard.turn_with(&mut handler);
+    }
+    assert_eq!(sum, 7);
+}
+
+#[test]
+fn panic_of_borrowed_handler_is_contained_and_counted() {
+    let clock = ManualClock::new();
+    let (_service, mut shard) = bare_loop(&clock);
+    for value in 0..3 {
+        shard.timers().schedule(Duration::ZERO, value).unwrap();
+    }
+    let mut fired = Vec::new();
+    let turn = shard.turn_with(|one, _| {
+        assert_ne!(one.payload, 1, "the handler panics");
+        fired.push(one.payload);
+    });
+    assert_eq!((turn, fired), (Turn::Idle, vec![0, 2]));
+    assert_eq!(shard.shutdown(ShutdownPolicy::Drop).counts.panicked, 1);
+}
+
+#[test]
+fn shutdown_with_fires_into_borrowed_handler_and_counts() {
+    for (policy, expected) in [
+        (ShutdownPolicy::Fire, (vec![1, 2], 2, 0, 0)),
+        (ShutdownPolicy::Return, (vec![], 0, 2, 0)),
+        (ShutdownPolicy::Drop, (vec![], 0, 0, 2)),
+    ] {
+        let clock = ManualClock::new();
+        let (_service, shard) = bare_loop(&clock);
+        shard.timers().schedule(FAR, 2).unwrap();
+        shard.timers().schedule(ms(1), 1).unwrap();
+        let mut fired = Vec::new();
+        let report = shard.shutdown_with(policy, |one, _| fired.push(one.payload));
+        let counts = report.counts;
+        check_law(&counts);
+        let found = (fired, counts.fired, counts.returned, counts.dropped);
+        assert_eq!(found, expected, "{policy:?}");
+        assert_eq!(report.unfired, counts.returned + counts.dropped);
+        assert_eq!(report.returned.len() as u64, counts.returned);
+    }
+}
+
+#[test]
+fn wait_ends_at_earliest_deadline_even_of_a_timer_scheduled_after_the_turn() {
+    let clock = ManualClock::new();
+    let start = clock.now();
+    let (_service, mut shard) = bare_loop(&clock);
+    let after = shard.turn();
+    assert_eq!(after, Turn::Idle);
+    assert_eq!(shard.prepare_to_sleep(after, Waker::noop()), Turn::Idle);
+    shard.timers().schedule(ms(9), 1).unwrap();
+    assert_eq!(shard.prepare_to_sleep(after, Waker::noop()), Turn::Next(start + ms(9)));
+    let after = shard.turn();
+    assert_eq!(after, Turn::Next(start + ms(9)));
+    shard.timers().schedule(ms(4), 2).unwrap();
+    assert_eq!(shard.prepare_to_sleep(after, Waker::noop()), Turn::Next(start + ms(4)));
+    assert_eq!(shard.prepare_to_sleep(Turn::More, Waker::noop()), Turn::More);
+    assert_eq!(shard.prepare_to_sleep(Turn::Closed, Waker::noop()), Turn::Closed);
+}

@@ -1,0 +1,79 @@
+//! Refusals: a full shard, calls that a runtime does not support, and a closed loop.
+
+use std::sync::mpsc;
+
+use corewheel::attach::Turn;
+use corewheel::{Fired, Refused, RefusedKind, ReplyError, ShardError, ShutdownPolicy, Timers};
+
+use crate::support::{
+    FAR, Host, Lab, PATIENCE, Running, SHARD, block_on, builder, check_law, ms, runtimes,
+    wait_until,
+};
+
+#[test]
+fn full_shard_refuses_a_schedule_and_returns_its_payload() {
+    for capacity in [1, 2, 4, 40] {
+        let mut lab = Lab::new(builder(1).capacity(capacity));
+        assert_eq!(lab.counts().granted, 1, "one key is reserved for clients");
+        let timers: Vec<_> =
+            (0..capacity).map(|n| lab.timers().schedule(FAR, n).unwrap()).collect();
+        assert!(matches!(lab.timers().schedule(FAR, 99), Err(Refused::Full(99))));
+        assert!(matches!(lab.timers().schedule_fn(FAR, |_| {}), Err(Refused::Full(_))));
+        let client = lab.client();
+        let there = client.shard(SHARD);
+        // The client learns that the shard is full only after the shard has seen the lane.
+        assert!(matches!(there.schedule(FAR, 99), Err(Refused::Busy(99))));
+        lab.settle();
+        assert!(matches!(there.schedule_fn(FAR, |_| {}), Err(Refused::Full(_))));
+        assert_eq!(block_on(there.sleep(FAR)), Err(RefusedKind::Full));
+        lab.settle();
+        let counts = lab.counts();
+        assert_eq!((counts.pending, counts.granted), (u64::from(capacity), 0));
+        assert_eq!((counts.refused, counts.pending_max), (5, u64::from(capacity)));
+        // A slot becomes free and is used again.
+        assert!(lab.timers().cancel(timers[0]).won());
+        lab.settle();
+        client.shard(SHARD).schedule(ms(1), 7).unwrap();
+        lab.advance(ms(1));
+        assert_eq!(lab.fired(), [(7, 1)]);
+        check_law(&lab.counts());
+    }
+}
+
+#[test]
+fn attach_to_a_service_with_its_own_threads_is_refused() {
+    for runtime in runtimes() {
+        let service = builder(1).runtime(runtime).start().unwrap();
+        assert!(matches!(service.attach(SHARD), Err(ShardError::NotAttachable)));
+        service.shutdown(ShutdownPolicy::Drop).unwrap();
+    }
+}
+
+#[test]
+fn wait_on_a_shards_own_thread_returns_an_error() {
+    for host in Host::all() {
+        let (sender, replies) = mpsc::channel();
+        let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &_| {});
+        let client = running.client();
+        let timer = client.shard(SHARD).schedule(FAR, 1).unwrap();
+        let call = move |timers: &Timers<u8>| {
+            sender.send(timers.client().cancel(timer).wait().map(drop)).unwrap();
+        };
+        client.shard(SHARD).schedule_fn(ms(1), call).unwrap();
+        let reply = replies.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(reply, Err(ReplyError::OnShard), "{host:?}");
+        wait_until("the shard has executed the cancel all the same", || {
+            running.service.stats().shards[0].counts.cancelled == 1
+        });
+        running.end(ShutdownPolicy::Drop);
+    }
+}
+
+#[test]
+fn turn_of_a_closed_loop_returns_closed() {
+    let mut lab = Lab::<u8>::new(builder(1));
+    drop(lab.service.begin_shutdown(ShutdownPolicy::Drop).unwrap());
+    for _ in 0..3 {
+        assert_eq!(lab.turn(), Turn::Closed);
+    }
+}

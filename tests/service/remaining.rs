@@ -1,0 +1,73 @@
+//! `Client::remaining`: the time until a timer is due, from another thread.
+
+use std::time::Duration;
+
+use corewheel::ShutdownPolicy;
+
+use crate::support::{FAR, Host, Lab, OTHER, Running, SHARD, builder, look, ms};
+
+#[test]
+fn remaining_from_another_thread_is_the_time_to_the_deadline() {
+    let mut lab = Lab::<u32>::new(builder(1));
+    let client = lab.client();
+    let timer = client.shard(SHARD).schedule(ms(10), 1).unwrap();
+    let mut before = client.remaining(timer);
+    lab.advance(ms(4));
+    assert_eq!(look(&mut before), Some(Ok(Some(ms(6)))), "the request is executed at 4 ms");
+    let mut due = client.remaining(timer);
+    lab.clock.advance(ms(20));
+    let _ = lab.turn();
+    assert_eq!(
+        look(&mut due),
+        Some(Ok(Some(Duration::ZERO))),
+        "the timer is due but not delivered"
+    );
+    let mut fired = client.remaining(timer);
+    lab.settle();
+    assert_eq!(look(&mut fired), Some(Ok(None)));
+}
+
+#[test]
+fn remaining_with_an_old_handle_follows_the_timer_to_its_shard() {
+    let mut lab = Lab::<u32>::new(builder(3));
+    let client = lab.client();
+    let timers = lab.timers().clone();
+    let old = timers.schedule(ms(30), 1).unwrap();
+    let there = timers.migrate(old, OTHER).unwrap();
+    lab.settle();
+    let home = lab.shards[1].timers().migrate(there, SHARD).unwrap();
+    lab.settle();
+    let mut by = [old, there, home].map(|handle| client.remaining(handle));
+    for _ in 0..3 {
+        lab.settle();
+    }
+    for reply in &mut by {
+        assert_eq!(look(reply), Some(Ok(Some(ms(30)))));
+    }
+}
+
+#[test]
+fn remaining_of_a_timer_of_another_service_is_none_at_once() {
+    let lab = Lab::<u32>::new(builder(1));
+    let other = Lab::<u32>::new(builder(1));
+    let timer = other.timers().schedule(FAR, 1).unwrap();
+    assert_eq!(look(&mut lab.client().remaining(timer)), Some(Ok(None)));
+}
+
+#[test]
+fn remaining_works_on_every_runtime_and_is_refused_after_shutdown() {
+    for host in Host::all() {
+        let running = Running::start(host, builder(1), |_| |_: corewheel::Fired<u32>, _: &_| {});
+        let client = running.service.client();
+        let timer = loop {
+            if let Ok(timer) = client.shard(SHARD).schedule(FAR, 1) {
+                break timer;
+            }
+        };
+        let remaining = client.remaining(timer).wait().unwrap().expect("the timer is pending");
+        // The deadline is rounded up to a tick.
+        assert!(remaining <= FAR + ms(1) && remaining > FAR / 2, "{host:?}: {remaining:?}");
+        running.end(ShutdownPolicy::Drop);
+        assert!(client.remaining(timer).wait().is_err(), "{host:?}");
+    }
+}

@@ -1,0 +1,426 @@
+//! What ends a callback that runs again and again: stops, panics, shutdowns and refusals.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use corewheel::repeat::{Periodic, Repeat, StopOutcome};
+use corewheel::{Fired, Refused, ShutdownPolicy, Timers};
+
+use super::{Run, delay, lab, rate};
+use crate::support::{
+    FAR, Guard, Host, Lab, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms,
+};
+
+#[test]
+fn callback_that_stops_itself_is_dropped() {
+    for repeat in [rate(ms(5)), delay(ms(5))] {
+        let mut lab = lab();
+        let (guard, dropped) = Guard::new();
+        let own: Rc<RefCell<Option<Periodic>>> = Rc::default();
+        let known = Rc::clone(&own);
+        let call = move |run: &mut Run<'_>| {
+            let _held = &guard;
+            if run.number() == 2 {
+                assert_eq!(run.timers().len(), 1, "the next is armed already");
+                run.stop();
+                let outcome = known.borrow().as_ref().unwrap().stop();
+                assert_eq!(outcome, StopOutcome::LastRun);
+            }
+        };
+        let periodic = lab.timers().repeat(repeat, call).unwrap();
+        own.replace(Some(periodic.clone()));
+        for ticks in 1..=40 {
+            lab.advance(ms(1));
+            assert_eq!(periodic.is_over(), ticks >= 15);
+        }
+        assert_eq!((periodic.runs(), periodic.next_due()), (3, None));
+        assert_eq!(dropped.load(Ordering::SeqCst), 1);
+        assert_eq!(periodic.stop(), StopOutcome::AlreadyOver);
+        assert_eq!((lab.counts().panicked, lab.counts().pending), (0, 0));
+        check_law(&lab.counts());
+    }
+}
+
+#[test]
+fn stop_of_a_waiting_callback_drops_it_at_once() {
+    let mut lab = lab();
+    let (guard, dropped) = Guard::new();
+    let call = move |_: &mut Run<'_>| drop(guard.clone());
+    let periodic = lab.timers().repeat(rate(ms(5)), call).unwrap();
+    let other = periodic.clone();
+    lab.advance(ms(12));
+    let ran = dropped.load(Ordering::SeqCst);
+    assert_eq!(periodic.stop(), StopOutcome::Stopped);
+    assert_eq!(dropped.load(Ordering::SeqCst), ran + 1);
+    assert_eq!(lab.timers().len(), 0);
+    assert_eq!((other.stop(), other.is_over()), (StopOutcome::AlreadyOver, true));
+    lab.advance(FAR);
+    assert_eq!(periodic.runs(), 2);
+    check_law(&lab.counts());
+}
+
+#[test]
+fn stop_by_a_callback_of_the_same_tick_wins() {
+    // Before it and after it in the same turn, each stops the other: the first one wins.
+    let mut lab = lab();
+    let both: Rc<RefCell<Vec<Periodic>>> = Rc::default();
+    let outcomes = Rc::new(RefCell::new(Vec::new()));
+    for other in [1, 0] {
+        let (known, noted) = (Rc::clone(&both), Rc::clone(&outcomes));
+        let call = move |_: &mut Run<'_>| {
+            let outcome = known.borrow()[other].stop();
+            noted.borrow_mut().push((other, outcome));
+        };
+        both.borrow_mut().push(lab.timers().repeat(rate(ms(5)), call).unwrap());
+    }
+    lab.timers().schedule(ms(5), 1).unwrap();
+    lab.advance(ms(20));
+    for _ in 0..20 {
+        lab.advance(ms(1));
+    }
+    let outcomes = outcomes.take();
+    assert_eq!(outcomes[0], (1, StopOutcome::Stopped));
+    assert!(outcomes[1..].iter().all(|outcome| *outcome == (1, StopOutcome::AlreadyOver)));
+    assert_eq!(both.borrow()[1].runs(), 0);
+    assert_eq!(lab.fired().len(), 1);
+    both.borrow_mut().clear();
+}
+
+#[test]
+fn callback_that_schedules_cancels_and_repeats_goes_on() {
+    let mut lab = lab();
+    let call = |run: &mut Run<'_>| {
+        let timers = run.timers().clone();
+        let doomed = timers.schedule(ms(1), 1).unwrap();
+        assert!(timers.cancel(doomed).won());
+        timers.schedule(Duration::ZERO, 2).unwrap();
+        if run.number() == 0 {
+            let child = |run: &mut Run<'_>| run.stop();
+            timers.repeat(rate(ms(1)), child).unwrap();
+        }
+        drop(timers.sleep(ms(3)));
+    };
+    let periodic = lab.timers().repeat(rate(ms(10)), call).unwrap();
+    for _ in 0..35 {
+        lab.advance(ms(1));
+    }
+    assert_eq!((periodic.runs(), lab.counts().panicked), (3, 0));
+    assert_eq!(lab.fired().into_iter().map(|(_, at)| at).collect::<Vec<_>>(), [10, 20, 30]);
+    assert_eq!(lab.timers().len(), 1);
+}
+
+#[test]
+fn stop_in_a_waker_finds_nothing_borrowed() {
+    struct Stops(std::thread::ThreadId);
+    thread_local! {
+        static VICTIM: RefCell<Option<Periodic>> = const { RefCell::new(None) };
+    }
+    impl std::task::Wake for Stops {
+        fn wake(self: Arc<Self>) {
+            assert_eq!(std::thread::current().id(), self.0);
+            let victim = VICTIM.take();
+            if let Some(victim) = victim {
+                assert_eq!(victim.stop(), StopOutcome::Stopped);
+            }
+        }
+    }
+    let mut lab = lab();
+    let mut sleep = lab.timers().sleep(ms(5));
+    let waker = std::task::Waker::from(Arc::new(Stops(std::thread::current().id())));
+    let mut context = std::task::Context::from_waker(&waker);
+    assert!(Future::poll(std::pin::Pin::new(&mut sleep), &mut context).is_pending());
+    let victim = lab.timers().repeat(rate(ms(5)), |_| {}).unwrap();
+    VICTIM.set(Some(victim.clone()));
+    lab.advance(ms(5));
+    assert_eq!((victim.runs(), victim.is_over(), lab.counts().panicked), (0, true, 0));
+    assert_eq!(look(&mut sleep), Some(Ok(())));
+}
+
+#[test]
+fn panic_is_counted_and_ends_a_callback_that_ends_on_panic() {
+    for repeat in [rate(ms(5)), delay(ms(5))] {
+        for (ends, runs) in [(false, 6), (true, 2)] {
+            let mut lab = lab();
+            let repeat = if ends { repeat.clone().end_on_panic() } else { repeat.clone() };
+            let call = |run: &mut Run<'_>| assert_ne!(run.number() % 3, 1, "every third panics");
+            let periodic = lab.timers().repeat(repeat, call).unwrap();
+            lab.timers().schedule(ms(10), 7).unwrap();
+            for _ in 0..30 {
+                lab.advance(ms(1));
+            }
+            let panics = if ends { 1 } else { 2 };
+            assert_eq!((periodic.runs(), periodic.panicked()), (runs, panics), "{ends}");
+            assert_eq!(lab.counts().panicked, panics);
+            assert_eq!(periodic.is_over(), ends);
+            assert_eq!(lab.fired().len(), 1, "the other timer fires");
+            check_law(&lab.counts());
+        }
+    }
+}
+
+#[test]
+fn end_on_panic_during_a_run_ends_the_callback() {
+    let mut lab = lab();
+    let start = lab.clock.now();
+    let call = |run: &mut Run<'_>| {
+        if run.number() == 1 {
+            run.end_on_panic();
+        }
+        assert_eq!(run.number(), 3, "the runs but for the fourth panic");
+    };
+    let every = lab.timers().repeat(rate(ms(1)), call).unwrap();
+    let planned = lab.timers().repeat_by_plan(start, move |at| Some(at + ms(1)), call).unwrap();
+    // The third run does not come: the second one has ended it.
+    for _ in 0..6 {
+        lab.advance(ms(1));
+    }
+    for periodic in [every, planned] {
+        assert_eq!((periodic.is_over(), periodic.runs(), periodic.panicked()), (true, 2, 2));
+    }
+    // A callback that is told so in a run that does not panic ends at its next panic.
+    let call = |run: &mut Run<'_>| {
+        run.end_on_panic();
+        assert_ne!(run.number(), 2, "the third run panics");
+    };
+    let later = lab.timers().repeat(rate(ms(1)), call).unwrap();
+    for _ in 0..6 {
+        lab.advance(ms(1));
+    }
+    assert_eq!((later.is_over(), later.runs(), later.panicked()), (true, 3, 1));
+}
+
+#[test]
+fn capture_that_panics_when_dropped_is_contained_and_counted() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("it is dropped");
+        }
+    }
+    let mut lab = lab();
+    let with_bomb = |repeat: Repeat, ends: bool| {
+        let bomb = Bomb;
+        let call = move |run: &mut Run<'_>| {
+            let _held = &bomb;
+            if ends {
+                run.stop();
+            }
+        };
+        lab.timers().repeat(repeat, call).unwrap()
+    };
+    with_bomb(rate(ms(1)), true);
+    let stopped = with_bomb(rate(ms(50)), false);
+    with_bomb(rate(ms(50)), false);
+    lab.advance(ms(1));
+    assert_eq!(lab.counts().panicked, 1, "at its own end");
+    assert_eq!(stopped.stop(), StopOutcome::Stopped);
+    lab.settle();
+    assert_eq!(lab.counts().panicked, 2, "by a stop");
+    let report = lab.end(ShutdownPolicy::Return);
+    assert_eq!((report.unfired, report.counts.pending), (1, 0));
+    assert_eq!(lab.counts().panicked, 3, "by a shutdown");
+}
+
+#[test]
+fn plan_that_panics_ends_after_the_run_that_was_due() {
+    let mut lab = lab();
+    let now = lab.clock.now();
+    let next = |_: Instant| -> Option<Instant> { panic!("no plan") };
+    let periodic = lab.timers().repeat_by_plan(now + ms(1), next, |_| {}).unwrap();
+    lab.advance(ms(9));
+    assert_eq!((periodic.runs(), periodic.panicked(), periodic.is_over()), (1, 1, true));
+    assert_eq!((lab.counts().panicked, lab.counts().pending), (1, 0));
+}
+
+#[test]
+fn full_shard_keeps_room_for_the_next_run() {
+    for kind in 0..3 {
+        let mut lab = Lab::<u8>::new(builder(1).capacity(4));
+        let fill = |timers: &Timers<u8>| while timers.schedule(FAR, 0).is_ok() {};
+        let call = move |run: &mut Run<'_>| fill(run.timers());
+        let start = lab.clock.now();
+        let timers = lab.timers().clone();
+        let periodic = match kind {
+            0 => timers.repeat(rate(ms(5)), call),
+            1 => timers.repeat(delay(ms(5)), call),
+            _ => {
+                let again = timers.clone();
+                let next = move |at: Instant| {
+                    fill(&again);
+                    Some(at + ms(5))
+                };
+                timers.repeat_by_plan(start + ms(5), next, call)
+            }
+        };
+        let periodic = periodic.unwrap();
+        for _ in 0..50 {
+            lab.advance(ms(1));
+        }
+        assert_eq!((periodic.runs(), timers.len()), (10, 4));
+        match timers.repeat(rate(ms(1)), |_| {}) {
+            Err(Refused::Full(mut call)) => {
+                // It is the callback that was handed over.
+                let _: &mut dyn FnMut(&mut Run<'_>) = &mut call;
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(periodic.stop(), StopOutcome::Stopped);
+    }
+}
+
+#[test]
+fn refused_callback_comes_back_undropped() {
+    let mut lab = Lab::<u8>::new(builder(1).capacity(1));
+    let timers = lab.timers().clone();
+    timers.schedule(FAR, 0).unwrap();
+    for closed in [false, true] {
+        let (guard, dropped) = Guard::new();
+        let call = move |_: &mut Run<'_>| drop(guard.clone());
+        match (closed, timers.repeat(rate(ms(1)), call)) {
+            (false, Err(Refused::Full(call))) | (true, Err(Refused::Closed(call))) => {
+                assert_eq!(dropped.load(Ordering::SeqCst), 0);
+                drop(call);
+                assert_eq!(dropped.load(Ordering::SeqCst), 1);
+            }
+            (_, other) => panic!("{other:?}"),
+        }
+        if !closed {
+            let _ = lab.end(ShutdownPolicy::Drop);
+        }
+    }
+}
+
+#[test]
+fn shutdown_runs_a_callback_by_policy_and_drops_it() {
+    for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
+        let mut lab = lab();
+        let (guard, dropped) = Guard::new();
+        let runs = Rc::new(Cell::new(0));
+        let handles: Vec<_> = [rate(ms(50)), delay(ms(50))]
+            .into_iter()
+            .map(|repeat| {
+                let (guard, counted) = (guard.clone(), Rc::clone(&runs));
+                let call = move |run: &mut Run<'_>| {
+                    let _held = &guard;
+                    counted.set(counted.get() + 1);
+                    assert_eq!(run.next_due(), None, "it is the last");
+                };
+                lab.timers().repeat(repeat, call).unwrap()
+            })
+            .collect();
+        drop(guard);
+        let report = lab.end(policy);
+        let fires = policy == ShutdownPolicy::Fire;
+        assert_eq!(runs.get(), if fires { 2 } else { 0 }, "{policy:?}");
+        assert_eq!(dropped.load(Ordering::SeqCst), 3, "{policy:?}");
+        assert_eq!((report.counts.pending, report.counts.panicked), (0, 0));
+        for handle in handles {
+            assert!(handle.is_over());
+            assert_eq!(handle.stop(), StopOutcome::AlreadyOver);
+        }
+    }
+}
+
+#[test]
+fn callback_that_shuts_its_service_down_ends_by_policy() {
+    for host in Host::all() {
+        for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
+            let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &Timers<u8>| {});
+            let (guard, dropped) = Guard::new();
+            let (sender, reports) = mpsc::channel();
+            let service = Arc::downgrade(&running.service);
+            let runs = Arc::new(AtomicU64::new(0));
+            let counted = Arc::clone(&runs);
+            let call = move |_: &mut Run<'_>| {
+                let _held = &guard;
+                if counted.fetch_add(1, Ordering::SeqCst) == 2
+                    && let Some(service) = service.upgrade()
+                {
+                    sender.send(service.begin_shutdown(policy).unwrap()).unwrap();
+                }
+            };
+            let periodic = running.client().shard(SHARD).repeat(rate(ms(2)), call).unwrap();
+            let report = block_on(reports.recv_timeout(PATIENCE).unwrap());
+            let last = u64::from(policy == ShutdownPolicy::Fire);
+            assert_eq!(runs.load(Ordering::SeqCst), 3 + last, "{host:?} {policy:?}");
+            assert!(periodic.is_over() && report.dead.is_empty());
+            drop(report);
+            assert_eq!(dropped.load(Ordering::SeqCst), 1, "{host:?} {policy:?}");
+            running.stop();
+        }
+    }
+}
+
+#[test]
+fn death_of_the_shard_ends_and_drops_callbacks() {
+    let mut lab = lab();
+    let client = lab.client();
+    let (guard, dropped) = Guard::new();
+    let own: Rc<RefCell<Option<Periodic>>> = Rc::default();
+    let (held, known) = (guard.clone(), Rc::clone(&own));
+    // A circle: the shard holds the callback, and this the shard.
+    let call = move |_: &mut Run<'_>| drop((held.clone(), known.borrow().clone()));
+    let local = lab.timers().repeat(rate(ms(5)), call).unwrap();
+    own.replace(Some(local.clone()));
+    let call = move |_: &mut Run<'_>| drop(guard.clone());
+    let started = client.shard(SHARD).repeat(rate(ms(5)), call.clone()).unwrap();
+    lab.advance(ms(5));
+    let sent = client.shard(SHARD).repeat(rate(ms(5)), call).unwrap();
+    let before = dropped.load(Ordering::SeqCst);
+    drop(lab.shards.remove(0));
+    assert!(local.is_over() && started.is_over() && sent.is_over());
+    assert_eq!(dropped.load(Ordering::SeqCst), before + 3);
+    for remote in [started, sent] {
+        assert_eq!(remote.stop(&client), StopOutcome::AlreadyOver);
+    }
+    assert_eq!(local.stop(), StopOutcome::AlreadyOver);
+}
+
+#[test]
+fn drop_that_repeats_and_stops_finds_nothing_borrowed() {
+    struct Begins(Timers<u8>, Rc<RefCell<Option<Periodic>>>, Rc<Cell<u32>>);
+    impl Drop for Begins {
+        fn drop(&mut self) {
+            if let Some(own) = self.1.take() {
+                assert_eq!(own.stop(), StopOutcome::AlreadyOver);
+            }
+            let begun = self.0.repeat(rate(ms(1)), |run| {
+                run.stop();
+            });
+            let _ = self.0.schedule(ms(1), 1);
+            self.2.set(self.2.get() + 1 + u32::from(begun.is_ok()));
+        }
+    }
+    for way in 0..4 {
+        let mut lab = lab();
+        let timers = lab.timers().clone();
+        let (own, drops) = (Rc::default(), Rc::new(Cell::new(0)));
+        let held = Begins(timers.clone(), Rc::clone(&own), Rc::clone(&drops));
+        let call = move |run: &mut Run<'_>| {
+            let _held = &held;
+            match way {
+                0 => run.stop(),
+                1 => panic!("each time"),
+                _ => {}
+            }
+        };
+        let repeat = rate(ms(5)).end_on_panic();
+        let periodic = timers.repeat(repeat, call).unwrap();
+        own.replace(Some(periodic.clone()));
+        lab.advance(ms(5));
+        match way {
+            2 => assert_eq!(periodic.stop(), StopOutcome::Stopped),
+            3 => drop(lab.end(ShutdownPolicy::Drop)),
+            _ => {}
+        }
+        assert!(periodic.is_over());
+        assert_eq!(drops.get(), if way == 3 { 1 } else { 2 }, "{way}");
+        if way < 3 {
+            lab.advance(ms(9));
+            assert_eq!((timers.len(), lab.counts().panicked), (0, u64::from(way == 1)), "{way}");
+        }
+    }
+}

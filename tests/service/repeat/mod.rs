@@ -1,0 +1,454 @@
+//! Callbacks that run again and again: when they run, and how many runs are missed.
+
+mod ends;
+mod remote;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use corewheel::attach::Turn;
+use corewheel::herd::Jitter;
+use corewheel::interval::MissedTickBehavior;
+use corewheel::repeat::{PeriodicRun, Repeat, StopOutcome};
+use corewheel::{Fired, ShutdownPolicy, Timers};
+
+use crate::support::{FAR, Host, Lab, PATIENCE, Running, SHARD, builder, check_law, ms, ticks_of};
+
+type Run<'a> = PeriodicRun<'a, u8>;
+
+fn rate(period: Duration) -> Repeat {
+    Repeat::at_fixed_rate(period).unwrap()
+}
+
+fn delay(delay: Duration) -> Repeat {
+    Repeat::with_fixed_delay(delay).unwrap()
+}
+
+fn before(at: Instant, by: u64) -> Instant {
+    at.checked_sub(ms(by)).unwrap()
+}
+
+fn lab() -> Lab<u8> {
+    Lab::new(builder(1))
+}
+
+/// Advances the lab's clock to a millisecond in one step.
+fn jump(lab: &mut Lab<u8>, start: Instant, to: u64) {
+    lab.clock.advance(start + ms(to) - lab.clock.now());
+    lab.settle();
+}
+
+/// Lets a callback run at the end of periods of 10 ms, by a clock that is moved to these
+/// milliseconds. Returns for each run when it was due, when it came and how many periods it left
+/// out, and how many were left out in all.
+fn seen(behavior: MissedTickBehavior, looks: &[u64]) -> (Vec<(u64, u64, u64)>, u64) {
+    let mut lab = lab();
+    let start = lab.clock.now();
+    let runs = Rc::new(RefCell::new(Vec::new()));
+    let noted = Rc::clone(&runs);
+    let since = move |at: Instant| at.duration_since(start).as_millis() as u64;
+    let call = move |run: &mut Run<'_>| {
+        assert_eq!(run.number(), noted.borrow().len() as u64);
+        assert!(run.next_due().unwrap() > run.due());
+        noted.borrow_mut().push((since(run.due()), since(run.now()), run.missed()));
+    };
+    let repeat = rate(ms(10)).missed_tick_behavior(behavior);
+    let periodic = lab.timers().repeat(repeat, call).unwrap();
+    for &at in looks {
+        jump(&mut lab, start, at);
+        assert_eq!(lab.timers().len(), 1, "one timer");
+    }
+    assert_eq!(periodic.runs(), runs.borrow().len() as u64);
+    check_law(&lab.counts());
+    (runs.take(), periodic.missed())
+}
+
+#[test]
+fn burst_runs_once_for_every_period() {
+    let (runs, missed) = seen(MissedTickBehavior::Burst, &[9, 10, 45, 50]);
+    let expected = [(10, 10, 0), (20, 45, 0), (30, 45, 0), (40, 45, 0), (50, 50, 0)];
+    assert_eq!((&*runs, missed), (&expected[..], 0));
+}
+
+#[test]
+fn skip_counts_missed_periods_and_keeps_the_grid() {
+    let (runs, missed) = seen(MissedTickBehavior::Skip, &[10, 45, 49, 50, 60, 90, 95, 100]);
+    let expected = [(10, 10, 0), (20, 45, 2), (50, 50, 0), (60, 60, 0), (70, 90, 2), (100, 100, 0)];
+    assert_eq!((&*runs, missed), (&expected[..], 4));
+}
+
+#[test]
+fn delay_counts_missed_periods_and_shifts_the_grid() {
+    let (runs, missed) = seen(MissedTickBehavior::Delay, &[10, 45, 54, 55, 64, 65, 100]);
+    let expected = [(10, 10, 0), (20, 45, 2), (55, 55, 0), (65, 65, 0), (75, 100, 2)];
+    assert_eq!((&*runs, missed), (&expected[..], 4));
+}
+
+#[test]
+fn every_missed_tick_behavior_runs_as_its_model() {
+    let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0041);
+    for behavior in [MissedTickBehavior::Burst, MissedTickBehavior::Delay, MissedTickBehavior::Skip]
+    {
+        for _ in 0..50 {
+            let mut looks: Vec<u64> = (0..40).map(|_| rng.u64(1..400)).collect();
+            looks.sort_unstable();
+            let (runs, missed) = seen(behavior, &looks);
+            let mut interval_missed = 0;
+            let (mut due, mut expected) = (10, Vec::new());
+            for &now in &looks {
+                while due <= now {
+                    let behind = (now - due) / 10;
+                    let left_out = if behavior == MissedTickBehavior::Burst { 0 } else { behind };
+                    expected.push((due, now, left_out));
+                    interval_missed += left_out;
+                    due = match behavior {
+                        MissedTickBehavior::Delay if behind > 0 => now + 10,
+                        _ => due + 10 * (left_out + 1),
+                    };
+                }
+            }
+            assert_eq!((runs, missed), (expected, interval_missed), "{behavior:?} {looks:?}");
+        }
+    }
+}
+
+#[test]
+fn long_run_shifts_a_fixed_delay_and_not_a_fixed_rate() {
+    let work = [0, 3, 25, 0, 1, 0, 0];
+    let run_at = |repeat: Repeat| {
+        let mut lab = lab();
+        let (clock, start) = (lab.clock.clone(), lab.clock.now());
+        let runs = Rc::new(RefCell::new(Vec::new()));
+        let noted = Rc::clone(&runs);
+        let call = move |run: &mut Run<'_>| {
+            noted.borrow_mut().push((run.now() - start).as_millis());
+            clock.advance(ms(work[run.number() as usize]));
+        };
+        let repeat = repeat.missed_tick_behavior(MissedTickBehavior::Skip);
+        let periodic = lab.timers().repeat(repeat, call).unwrap();
+        while runs.borrow().len() < work.len() {
+            lab.advance(ms(1));
+        }
+        assert_eq!(lab.timers().len(), 1);
+        let runs = runs.take();
+        (runs, periodic.missed())
+    };
+    // The third run, of 30, is at work until 55: that of 40 comes late, that of 50 not at all.
+    assert_eq!(run_at(rate(ms(10))), (vec![10, 20, 30, 56, 60, 70, 80], 1));
+    assert_eq!(run_at(delay(ms(10))), (vec![10, 20, 33, 68, 78, 89, 99], 0));
+}
+
+#[test]
+fn period_of_a_fraction_of_ticks_does_not_drift() {
+    let mut lab = lab();
+    let start = lab.clock.now();
+    let period = Duration::from_micros(3_300);
+    let runs = Rc::new(Cell::new(0));
+    let counted = Rc::clone(&runs);
+    let call = move |run: &mut Run<'_>| {
+        counted.set(counted.get() + 1);
+        assert_eq!(run.due(), start + period * counted.get());
+        assert!(run.now() >= run.due() && run.now() < run.due() + ms(1));
+    };
+    lab.timers().repeat(rate(period), call).unwrap();
+    for _ in 0..3_300 {
+        lab.advance(ms(1));
+    }
+    assert_eq!((runs.get(), lab.counts().panicked), (1_000, 0));
+}
+
+#[test]
+fn first_run_comes_when_first_says() {
+    let first_runs = |repeat: &dyn Fn(Instant) -> Repeat| {
+        let mut lab = lab();
+        lab.advance(ms(100));
+        let runs = Rc::new(RefCell::new(Vec::new()));
+        let noted = Rc::clone(&runs);
+        let call = move |run: &mut Run<'_>| noted.borrow_mut().push(ticks_of(run.timers()));
+        lab.timers().repeat(repeat(lab.clock.now()), call).unwrap();
+        lab.settle();
+        for _ in 0..30 {
+            lab.advance(ms(1));
+        }
+        runs.take()
+    };
+    assert_eq!(first_runs(&|_| rate(ms(20))), [120]);
+    assert_eq!(first_runs(&|_| delay(ms(20))), [120]);
+    assert_eq!(first_runs(&|_| rate(ms(20)).first(Duration::ZERO)), [100, 120]);
+    let deadline = Lab::<u8>::new(builder(1)).timers().deadline(ms(106));
+    assert_eq!(first_runs(&|_| rate(ms(20)).first(deadline)), [106, 126]);
+    assert_eq!(first_runs(&|_| rate(ms(20)).first(ms(5))), [105, 125]);
+    assert_eq!(first_runs(&|now| rate(ms(20)).first(now + ms(7))), [107, 127]);
+    let past = |now| rate(ms(20)).first(before(now, 50));
+    assert_eq!(first_runs(&past), [100, 100, 100, 110, 130]);
+    let skip = |now| past(now).missed_tick_behavior(MissedTickBehavior::Skip);
+    assert_eq!(first_runs(&skip), [100, 110, 130]);
+    assert_eq!(first_runs(&|now| delay(ms(20)).first(before(now, 50))), [100, 120]);
+}
+
+#[test]
+fn period_of_zero_is_refused_and_longest_period_never_ends() {
+    let error = Repeat::at_fixed_rate(Duration::ZERO).unwrap_err();
+    assert!(error.field() == "period" && error.to_string().contains("0ns"), "{error}");
+    assert_eq!(Repeat::with_fixed_delay(Duration::ZERO).unwrap_err().field(), "delay");
+    let mut lab = lab();
+    for repeat in [rate(Duration::MAX), delay(Duration::MAX)] {
+        let at_once = repeat.clone().first(Duration::ZERO);
+        for (repeat, runs) in [(repeat, 0), (at_once, 1)] {
+            let jitter = Jitter::random(Duration::MAX, 1);
+            for repeat in [repeat.clone().slack(Duration::MAX), repeat.clone().jitter(jitter)] {
+                drop(lab.timers().repeat(repeat, |_| {}).unwrap());
+            }
+            let periodic = lab.timers().repeat(repeat, |_| {}).unwrap();
+            lab.advance(FAR);
+            assert_eq!((periodic.runs(), periodic.is_over()), (runs, false));
+        }
+    }
+    lab.advance(FAR * 24 * 365 * 100);
+    assert_eq!(lab.counts().panicked, 0);
+}
+
+#[test]
+fn plan_runs_until_it_returns_none() {
+    let mut lab = lab();
+    let start = lab.clock.now();
+    // A backoff: 10, 30, 70.
+    let mut wait = ms(10);
+    let next = move |at: Instant| {
+        wait *= 2;
+        (wait <= ms(40)).then(|| at + wait)
+    };
+    let runs = Rc::new(RefCell::new(Vec::new()));
+    let noted = Rc::clone(&runs);
+    let call = move |run: &mut Run<'_>| {
+        noted.borrow_mut().push(((run.now() - start).as_millis(), run.next_due().is_some()));
+        assert_eq!(run.due(), run.now());
+    };
+    let periodic = lab.timers().repeat_by_plan(start + ms(10), next, call).unwrap();
+    assert_eq!(periodic.next_due(), Some(start + ms(10)));
+    for _ in 0..200 {
+        lab.advance(ms(1));
+        assert!(lab.timers().len() <= 1);
+    }
+    assert_eq!(runs.take(), [(10, true), (30, true), (70, false)]);
+    assert_eq!((periodic.is_over(), lab.timers().len()), (true, 0));
+    assert_eq!(lab.counts().panicked, 0);
+    check_law(&lab.counts());
+}
+
+#[test]
+fn plan_of_a_past_instant_runs_in_the_next_turn() {
+    let mut lab = lab();
+    lab.advance(ms(100));
+    let now = lab.clock.now();
+    let next = move |at: Instant| Some(before(at, 1));
+    let call = |run: &mut Run<'_>| {
+        if run.number() == 9 {
+            run.stop();
+        }
+    };
+    let periodic = lab.timers().repeat_by_plan(now, next, call).unwrap();
+    for turn in 1..=10 {
+        let left = lab.turn();
+        assert_eq!(periodic.runs(), turn);
+        assert_eq!(left == Turn::More, turn < 10, "{left:?}");
+    }
+    assert!(periodic.is_over());
+}
+
+#[test]
+fn jitter_delays_single_runs_and_keeps_the_grid() {
+    let runs = |seed| {
+        let mut lab = lab();
+        let start = lab.clock.now();
+        let late = Rc::new(RefCell::new(Vec::new()));
+        let noted = Rc::clone(&late);
+        let call = move |run: &mut Run<'_>| {
+            let n = run.number() as u32 + 1;
+            assert_eq!(run.due(), start + ms(10) * n);
+            assert!(run.now() >= run.due(), "early");
+            noted.borrow_mut().push((run.now() - run.due()).as_millis());
+        };
+        let repeat = rate(ms(10)).jitter(Jitter::random(ms(8), seed));
+        let repeat = repeat.missed_tick_behavior(MissedTickBehavior::Skip);
+        let periodic = lab.timers().repeat(repeat, call).unwrap();
+        for _ in 0..2_000 {
+            lab.advance(ms(1));
+        }
+        assert_eq!((periodic.missed(), lab.counts().panicked), (0, 0));
+        late.take()
+    };
+    let late = runs(1);
+    assert!((198..=200).contains(&late.len()));
+    assert!((1..=8).all(|late_by| late.contains(&late_by)), "{late:?}");
+    assert!(late.iter().all(|late_by| (1..=8).contains(late_by)), "{late:?}");
+    assert_eq!(late, runs(1));
+    assert_ne!(late, runs(2));
+}
+
+#[test]
+fn slack_lets_runs_of_different_periods_share_ticks() {
+    let distinct = |slack| {
+        let mut lab = lab();
+        let start = lab.clock.now();
+        let ticks = Rc::new(RefCell::new(Vec::new()));
+        for period in [97, 101, 103, 107, 109, 113] {
+            let noted = Rc::clone(&ticks);
+            let call = move |run: &mut Run<'_>| {
+                assert!(run.now() >= run.due() && run.now() <= run.due() + slack);
+                assert_eq!((run.due() - start).as_millis() % period, 0);
+                noted.borrow_mut().push(ticks_of(run.timers()));
+            };
+            lab.timers().repeat(rate(ms(period as u64)).slack(slack), call).unwrap();
+        }
+        for _ in 0..1_000 {
+            lab.advance(ms(1));
+        }
+        assert_eq!(lab.counts().panicked, 0);
+        let mut ticks = ticks.take();
+        let runs = ticks.len();
+        ticks.dedup();
+        (runs, ticks.len())
+    };
+    let (runs, ticks) = distinct(Duration::ZERO);
+    assert!(ticks > runs * 9 / 10, "{ticks} of {runs}");
+    let (runs, ticks) = distinct(ms(60));
+    assert!(ticks <= 1_000 / 32 + 1 && runs > 40, "{ticks} of {runs}");
+}
+
+#[test]
+fn periodic_callback_on_every_host_is_never_early() {
+    for host in Host::all() {
+        let handler = |_| |_: Fired<u8>, _: &Timers<u8>| {};
+        let running = Running::start(host, builder(1), handler);
+        let client = running.client();
+        let (sender, runs) = mpsc::channel();
+        let begin = move |timers: &Timers<u8>| {
+            for (n, repeat) in [rate(ms(3)), delay(ms(3))].into_iter().enumerate() {
+                let sender = sender.clone();
+                let call = move |run: &mut Run<'_>| {
+                    let early = run.now() < run.due() || run.timers().now() < run.due();
+                    if run.number() == 4 {
+                        run.stop();
+                    }
+                    sender.send((n, run.number(), early)).unwrap();
+                };
+                timers.repeat(repeat, call).unwrap();
+            }
+        };
+        client.shard(SHARD).schedule_fn(Duration::ZERO, begin).unwrap();
+        let mut seen: Vec<_> = (0..10).map(|_| runs.recv_timeout(PATIENCE).unwrap()).collect();
+        assert!(runs.recv_timeout(PATIENCE).is_err(), "all are over, and dropped");
+        seen.sort_unstable();
+        let expected = (0..2).flat_map(|n| (0..5).map(move |run| (n, run, false)));
+        assert!(seen.into_iter().eq(expected), "{host:?}");
+        let _ = running.end(ShutdownPolicy::Drop);
+    }
+}
+
+#[test]
+fn late_runs_by_any_cause_run_or_count_every_period_once() {
+    let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0043);
+    let behaviors = [MissedTickBehavior::Burst, MissedTickBehavior::Skip];
+    for round in 0..200 {
+        let behavior = behaviors[round % 2];
+        let mut lab = lab();
+        let (clock, start) = (lab.clock.clone(), lab.clock.now());
+        let period = Duration::from_micros(rng.u64(300..30_000));
+        let (jitter, slack) = (Duration::from_micros(rng.u64(0..40_000)), ms(rng.u64(0..40)));
+        let sum = Rc::new(Cell::new(0));
+        let (missed, mut works) = (Rc::clone(&sum), rng.fork());
+        let mut due = start + period;
+        let call = move |run: &mut Run<'_>| {
+            assert_eq!(run.due(), due, "the grid is kept");
+            assert!(run.now() >= due, "early");
+            assert!(behavior == MissedTickBehavior::Skip || run.missed() == 0);
+            due += period * (run.missed() as u32 + 1);
+            assert_eq!(run.next_due(), Some(due));
+            missed.set(missed.get() + run.missed());
+            if works.u8(0..8) == 0 {
+                clock.advance(Duration::from_micros(works.u64(0..100_000)));
+            }
+        };
+        let repeat = rate(period).missed_tick_behavior(behavior).slack(slack);
+        let repeat = repeat.jitter(Jitter::random(jitter, rng.u64(..)));
+        let periodic = lab.timers().repeat(repeat, call).unwrap();
+        for _ in 0..50 {
+            lab.clock.advance(Duration::from_micros(rng.u64(0..50_000)));
+            for _ in 0..20 {
+                let _ = lab.turn();
+            }
+            assert_eq!(lab.timers().len(), 1);
+        }
+        assert_eq!((periodic.missed(), lab.counts().panicked), (sum.get(), 0), "round {round}");
+        let runs = periodic.runs() + periodic.missed();
+        assert_eq!(periodic.next_due(), Some(start + period * (runs as u32 + 1)));
+    }
+}
+
+#[test]
+fn first_run_before_the_epoch_counts_missed_periods_without_overflow() {
+    let mut lab = lab();
+    let mut long_ago = lab.clock.now();
+    for power in (0..63).rev() {
+        long_ago = long_ago.checked_sub(Duration::from_secs(1 << power)).unwrap_or(long_ago);
+    }
+    let call = |_: &mut Run<'_>| {};
+    for behavior in [MissedTickBehavior::Skip, MissedTickBehavior::Delay] {
+        let repeat = rate(Duration::from_nanos(1)).first(long_ago);
+        let repeat = repeat.missed_tick_behavior(behavior);
+        let periodic = lab.timers().repeat(repeat, call).unwrap();
+        let _ = lab.turn();
+        assert_eq!((periodic.runs(), periodic.missed()), (1, u64::MAX), "{behavior:?}");
+        lab.clock.advance(ms(1));
+        let _ = lab.turn();
+        assert_eq!((periodic.runs(), periodic.missed()), (2, u64::MAX), "{behavior:?}");
+        assert_eq!(periodic.stop(), StopOutcome::Stopped);
+    }
+    assert_eq!(lab.counts().panicked, 0);
+}
+
+#[test]
+fn closures_without_annotations_are_inferred() {
+    let mut lab = lab();
+    let client = lab.client();
+    let (timers, shard) = (lab.timers().clone(), client.shard(SHARD));
+    let at = timers.now() + ms(1);
+    let (sender, runs) = mpsc::channel();
+    let send = |name: &'static str| (sender.clone(), name);
+    let (own, name) = send("repeat");
+    timers
+        .repeat(rate(ms(1)), move |run| {
+            let fired = run.timers().schedule(Duration::ZERO, 1).is_ok();
+            own.send((name, fired)).unwrap();
+            run.stop();
+        })
+        .unwrap();
+    let (own, name) = send("plan");
+    timers
+        .repeat_by_plan(
+            at,
+            |_| None,
+            move |run| own.send((name, run.next_due().is_none())).unwrap(),
+        )
+        .unwrap();
+    let (own, name) = send("remote repeat");
+    shard
+        .repeat(rate(ms(1)), move |run| {
+            own.send((name, run.number() == 0)).unwrap();
+            run.stop();
+        })
+        .unwrap();
+    let (own, name) = send("remote plan");
+    shard
+        .repeat_by_plan(at, |_| None, move |run| own.send((name, run.due() == at)).unwrap())
+        .unwrap();
+    lab.advance(ms(2));
+    drop(sender);
+    let mut runs: Vec<_> = runs.try_iter().collect();
+    runs.sort_unstable();
+    let expected = ["plan", "remote plan", "remote repeat", "repeat"].map(|name| (name, true));
+    assert_eq!(runs, expected);
+}

@@ -1,0 +1,120 @@
+//! The runtimes of a service, and which of them accept futures.
+
+use std::sync::mpsc;
+
+use corewheel::{
+    Fired, ReplyError, Runtime, ShardError, ShardId, ShutdownPolicy, StartError, TimerService,
+};
+
+use crate::support::{
+    Host, OTHER, PATIENCE, Running, SHARD, builder, glommio_works, ms, runtimes, wait_until,
+};
+
+const NOWHERE: ShardId = ShardId::new(7);
+
+#[test]
+fn service_on_a_chosen_runtime_names_that_runtime() {
+    for runtime in runtimes() {
+        let service = builder(1).runtime(runtime).start().unwrap();
+        assert_eq!(service.runtime(), Some(runtime));
+        assert_eq!(service.runtime_reason(), "asked for");
+        assert_eq!(service.stats().runtime, runtime.to_string());
+        assert!(matches!(service.attach(SHARD), Err(ShardError::NotAttachable)));
+        service.shutdown(ShutdownPolicy::Drop).unwrap();
+    }
+}
+
+#[test]
+fn service_of_attached_shards_has_no_runtime() {
+    let service = builder(1).start_attached::<()>().unwrap();
+    assert_eq!((service.runtime(), service.stats().runtime), (None, "attached"));
+}
+
+#[test]
+fn auto_runtime_accepts_callbacks_and_refuses_futures() {
+    let service = builder(1).start().unwrap();
+    assert!(service.runtime().is_some());
+    let (sender, fired) = mpsc::channel();
+    let call = move |_: &_| sender.send(()).unwrap();
+    service.client().shard(SHARD).schedule_fn(ms(1), call).unwrap();
+    assert_eq!(fired.recv_timeout(PATIENCE), Ok(()));
+    let refused = service.spawn_on(SHARD, |_| async {}).map(drop).unwrap_err();
+    assert_eq!(refused, ShardError::RuntimeNotChosen);
+    assert!(refused.to_string().contains("Runtime::GlommioOrTokio"), "{refused}");
+    service.shutdown(ShutdownPolicy::Drop).unwrap();
+}
+
+#[test]
+fn glommio_or_tokio_runtime_accepts_futures() {
+    let service = builder(1).runtime(Runtime::GlommioOrTokio).start().unwrap();
+    let runtime = if glommio_works() { Runtime::Glommio } else { Runtime::Tokio };
+    assert_eq!(service.runtime(), Some(runtime));
+    let slept = service.spawn_on(SHARD, |timers| async move { timers.sleep(ms(1)).await });
+    assert_eq!(slept.unwrap().wait(), Ok(Ok(())));
+    service.shutdown(ShutdownPolicy::Drop).unwrap();
+}
+
+#[test]
+fn shard_without_executor_refuses_futures() {
+    for host in [Host::Own(Runtime::Thread), Host::LoopAttached] {
+        let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
+        let spawned = running.service.spawn_on(SHARD, |_| async {}).map(drop);
+        assert_eq!(spawned, Err(ShardError::NoExecutor), "{host:?}");
+        running.end(ShutdownPolicy::Drop);
+    }
+}
+
+#[test]
+fn spawn_on_an_unknown_shard_is_refused_with_its_number() {
+    for host in Host::all() {
+        let running = Running::start(host, builder(2), |_| |_: Fired<()>, _: &_| {});
+        let spawned = running.service.spawn_on(NOWHERE, |_| async {}).map(drop);
+        assert_eq!(spawned, Err(ShardError::NoSuchShard(NOWHERE)), "{host:?}");
+        running.end(ShutdownPolicy::Drop);
+    }
+    let service = builder(2).start_attached::<()>().unwrap();
+    assert!(matches!(service.attach(NOWHERE), Err(ShardError::NoSuchShard(NOWHERE))));
+    drop(service.attach(OTHER).unwrap());
+}
+
+#[test]
+fn panic_of_a_future_is_reported_in_its_reply_and_counted() {
+    for host in Host::executors() {
+        let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
+        let start = |timers: corewheel::Timers<()>| async move {
+            timers.sleep(ms(1)).await.unwrap();
+            panic!("in the future");
+        };
+        let late = running.service.spawn_on::<_, ()>(SHARD, start).unwrap();
+        assert_eq!(late.wait(), Err(ReplyError::Panicked), "{host:?}");
+        let start = |_| -> std::future::Ready<()> { panic!("before the future is made") };
+        let early = running.service.spawn_on(SHARD, start).unwrap();
+        assert_eq!(early.wait(), Err(ReplyError::Panicked), "{host:?}");
+        wait_until("both panics are counted", || {
+            running.service.stats().shards[0].counts.panicked == 2
+        });
+        let counts = running.end(ShutdownPolicy::Drop).shards[0].counts;
+        assert_eq!(counts.panicked, 2, "{host:?}");
+    }
+}
+
+#[test]
+fn hash_names_the_same_shard_for_the_service_and_its_clients() {
+    let service: TimerService<()> = builder(3).start_attached().unwrap();
+    let client = service.client();
+    assert_eq!((service.shard_count(), client.shard_count()), (3, 3));
+    for hash in [0, 1, 2, 3, 1_000, u64::MAX] {
+        let shard = service.shard_for(hash);
+        assert_eq!(u64::from(shard.number()), hash % 3);
+        assert_eq!(client.shard_for(hash), shard);
+    }
+}
+
+#[test]
+fn manual_clock_is_refused_by_a_service_with_threads_of_its_own() {
+    let clock = corewheel::clock::ManualClock::new();
+    let Err(StartError::Config(error)) = builder(1).clock(&clock).start().map(drop) else {
+        panic!("the clock is not refused")
+    };
+    assert_eq!(error.field(), "clock");
+}

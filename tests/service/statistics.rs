@@ -1,0 +1,78 @@
+//! The statistics of a service as a value.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use corewheel::{Fired, Timers};
+
+use crate::support::{FAR, Lab, SHARD, builder, ms};
+
+#[test]
+fn statistics_serialize_to_json_with_all_counts() {
+    let mut lab = Lab::new(builder(2).name("a name"));
+    let client = lab.client();
+    client.shard(SHARD).schedule(ms(3), 1).unwrap();
+    lab.timers().schedule(FAR, 2).unwrap();
+    lab.advance(ms(1));
+    lab.advance(ms(4));
+    let source = lab.service.stats_source();
+    let stats = lab.service.stats();
+    assert_eq!(source.read(), stats);
+    let json: serde_json::Value =
+        serde_json::from_str(&serde_json::to_string(&stats).unwrap()).unwrap();
+    assert_eq!((&json["name"], &json["runtime"]), (&"a name".into(), &"attached".into()));
+    assert_eq!(json["tick_ns"], 1_000_000);
+    let shard = &json["shards"][0];
+    assert_eq!((&shard["shard"], &shard["state"]), (&0.into(), &"running".into()));
+    for (field, value) in [
+        ("pending", 1),
+        ("pending_max", 2),
+        ("capacity", 1 << 16),
+        ("scheduled_local", 1),
+        ("scheduled_remote", 1),
+        ("fired", 1),
+        ("cancelled", 0),
+        ("returned", 0),
+        ("lanes", 1),
+    ] {
+        assert_eq!(shard[field], value, "{field}");
+    }
+    assert_eq!(shard["lateness"]["count"], 1);
+    assert!(shard["lateness"]["p50_ns"].as_u64().unwrap() >= 2_000_000, "two ticks late");
+    assert_eq!(shard["ring_delay"]["count"], 1);
+    for (name, value) in stats.shards[0].counts.iter() {
+        assert_eq!(shard[name], value, "{name} is in the JSON");
+    }
+    drop(lab);
+    assert_eq!(source.read().shards[0].counts.pending, 0, "the source outlives the service");
+}
+
+#[test]
+fn statistics_read_during_turns_are_consistent() {
+    const READINGS: usize = 50_000;
+    let service = builder(1).start_attached::<()>().unwrap();
+    let attachment = service.attach(SHARD).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut shard = attachment.into_loop(|_: Fired<()>, _: &Timers<()>| {}).unwrap();
+            while !done.load(Ordering::Relaxed) {
+                // Each turn stores several counts that must go together.
+                let cancelled = shard.timers().schedule(FAR, ()).unwrap();
+                shard.timers().schedule(Duration::ZERO, ()).unwrap();
+                assert!(shard.timers().cancel(cancelled).won());
+                let _ = shard.turn();
+            }
+        });
+        for _ in 0..READINGS {
+            let counts = service.stats().shards[0].counts;
+            let scheduled = counts.scheduled_local + counts.scheduled_remote;
+            let ended = counts.fired + counts.cancelled + counts.returned;
+            if scheduled.checked_sub(ended) != Some(counts.pending) {
+                done.store(true, Ordering::Relaxed);
+                panic!("{counts:?}");
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}

@@ -1,0 +1,271 @@
+//! Wake-ups: which requests and commands wake a sleeping shard.
+
+use std::sync::{Arc, mpsc};
+use std::task::Waker;
+use std::time::Duration;
+
+use corewheel::attach::Turn;
+use corewheel::{Client, Fired, ResetOutcome, ShutdownPolicy};
+
+use crate::support::{Alarm, FAR, Host, Lab, PATIENCE, Running, SHARD, builder, look, ms, next};
+
+/// A shard that sleeps until a local timer at `ms(1_000)`, or for ever without one, and a connected
+/// client.
+fn asleep(has_timer: bool) -> (Lab<u32>, Client<u32>, Arc<Alarm>, Waker) {
+    let mut lab = Lab::new(builder(1));
+    let client = lab.client();
+    client.cancel_detached(client.shard(SHARD).schedule(FAR, 0).unwrap());
+    lab.settle();
+    if has_timer {
+        lab.timers().schedule(ms(1_000), 0).unwrap();
+    }
+    let (alarm, waker) = Alarm::new();
+    let _ = fall_asleep(&mut lab, &waker);
+    (lab, client, alarm, waker)
+}
+
+fn fall_asleep(lab: &mut Lab<u32>, waker: &Waker) -> Turn {
+    loop {
+        let turn = lab.turn();
+        match lab.shards[0].prepare_to_sleep(turn, waker) {
+            Turn::More => {}
+            sleep => return sleep,
+        }
+    }
+}
+
+fn wake_ups(lab: &Lab<u32>) -> (u64, u64) {
+    (lab.counts().wakeups_made, lab.counts().wakeups_saved)
+}
+
+#[test]
+fn later_timer_does_not_wake_the_shard() {
+    let (lab, client, alarm, _) = asleep(true);
+    let (made, saved) = wake_ups(&lab);
+    // The wheel may want a turn before its timer is due, but never later.
+    client.shard(SHARD).schedule(ms(1_000), 1).unwrap();
+    client.shard(SHARD).schedule(FAR, 2).unwrap();
+    assert_eq!(alarm.count(), 0);
+    assert_eq!(wake_ups(&lab), (made, saved + 2));
+}
+
+#[test]
+fn earlier_timers_wake_a_sleeping_shard_once() {
+    for has_timer in [false, true] {
+        let (mut lab, client, alarm, waker) = asleep(has_timer);
+        let (made, saved) = wake_ups(&lab);
+        for n in 0..5 {
+            client.shard(SHARD).schedule(ms(5), n).unwrap();
+        }
+        assert_eq!(alarm.count(), 1);
+        assert_eq!(wake_ups(&lab), (made + 1, saved + 4));
+        assert!(matches!(fall_asleep(&mut lab, &waker), Turn::Next(_)));
+        client.shard(SHARD).schedule(ms(4), 9).unwrap();
+        assert_eq!(alarm.count(), 2, "the next sleep is ended once too");
+    }
+}
+
+#[test]
+fn detached_cancel_does_not_wake_the_shard() {
+    let (mut lab, client, alarm, waker) = asleep(true);
+    let timer = client.shard(SHARD).schedule(FAR, 1).unwrap();
+    client.cancel_detached(timer);
+    assert_eq!(alarm.count(), 0);
+    let _ = waker;
+    lab.advance(ms(1_000));
+    assert_eq!(lab.fired(), [(0, 1_000)]);
+    assert_eq!(lab.counts().pending, 0);
+}
+
+#[test]
+fn cancel_and_reset_with_a_reply_wake_the_shard() {
+    let (mut lab, client, alarm, waker) = asleep(true);
+    let timer = client.shard(SHARD).schedule(FAR, 1).unwrap();
+    let mut reset = client.reset(timer, FAR).into_future();
+    assert_eq!(alarm.count(), 1);
+    let _ = fall_asleep(&mut lab, &waker);
+    assert!(look(&mut reset).unwrap().is_ok());
+    let mut cancel = client.cancel(timer).into_future();
+    assert_eq!(alarm.count(), 2);
+    let _ = fall_asleep(&mut lab, &waker);
+    assert!(look(&mut cancel).unwrap().unwrap().won());
+}
+
+#[test]
+fn detached_reset_wakes_the_shard_only_for_an_earlier_deadline() {
+    let (lab, client, alarm, _) = asleep(true);
+    let timer = client.shard(SHARD).schedule(FAR, 1).unwrap();
+    client.reset_detached(timer, FAR * 2);
+    assert_eq!(alarm.count(), 0);
+    client.reset_detached(timer, ms(3));
+    assert_eq!(alarm.count(), 1);
+    drop(lab);
+}
+
+#[test]
+fn client_with_few_keys_left_wakes_the_shard() {
+    // 32 keys of 1,024 are the most that a client is granted.
+    let mut lab = Lab::new(builder(1).capacity(1_024));
+    let client = lab.client();
+    let _ = client.shard(SHARD).schedule(FAR, 0);
+    lab.settle();
+    let (alarm, waker) = Alarm::new();
+    let _ = fall_asleep(&mut lab, &waker);
+    let mut sent = 0;
+    while alarm.count() == 0 {
+        client.shard(SHARD).schedule(FAR, 1).expect("the client wakes the shard in time");
+        sent += 1;
+    }
+    assert!((8..=16).contains(&sent), "the client has used half of its keys: {sent}");
+    let _ = fall_asleep(&mut lab, &waker);
+    // The client wakes the shard again whenever half of its keys are used.
+    for n in 0..200 {
+        client.shard(SHARD).schedule(FAR, n).unwrap();
+        if alarm.count() > 1 {
+            let _ = fall_asleep(&mut lab, &waker);
+        }
+    }
+}
+
+#[test]
+fn refused_client_wakes_the_shard() {
+    let mut lab = Lab::new(builder(1).capacity(2));
+    let keep = lab.timers().schedule(FAR, 0).unwrap();
+    lab.timers().schedule(FAR, 0).unwrap();
+    let client = lab.client();
+    let (alarm, waker) = Alarm::new();
+    let _ = fall_asleep(&mut lab, &waker);
+    assert!(client.shard(SHARD).schedule(FAR, 1).is_err());
+    assert!(alarm.count() >= 1);
+    assert!(lab.timers().cancel(keep).won());
+    let _ = fall_asleep(&mut lab, &waker);
+    client.shard(SHARD).schedule(FAR, 1).unwrap();
+}
+
+#[test]
+fn batch_wakes_the_shard_once_for_its_earliest_timer() {
+    let (lab, client, alarm, _) = asleep(true);
+    let (made, saved) = wake_ups(&lab);
+    let mut batch = client.shard(SHARD).batch();
+    for n in 0..20 {
+        batch.schedule(FAR, n).unwrap();
+    }
+    batch.send().unwrap();
+    assert_eq!((alarm.count(), wake_ups(&lab)), (0, (made, saved + 1)));
+    let mut batch = client.shard(SHARD).batch();
+    for n in 0..20 {
+        batch.schedule(if n == 13 { ms(1) } else { FAR }, n).unwrap();
+    }
+    drop(batch);
+    assert_eq!((alarm.count(), wake_ups(&lab)), (1, (made + 1, saved + 1)));
+}
+
+#[test]
+fn shard_with_requests_or_mail_does_not_fall_asleep() {
+    let mut lab = Lab::new(builder(1));
+    let client = lab.client();
+    client.shard(SHARD).schedule(FAR, 1).unwrap();
+    let (alarm, waker) = Alarm::new();
+    let turn = lab.turn();
+    client.cancel_detached(client.shard(SHARD).schedule(FAR, 2).unwrap());
+    assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::More);
+    let turn = lab.turn();
+    // A new client puts its lane into the mailbox.
+    let newcomer = lab.client();
+    newcomer.shard(SHARD).schedule(FAR, 3).unwrap();
+    assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::More);
+    assert_eq!(lab.shards[0].prepare_to_sleep(Turn::More, &waker), Turn::More);
+    assert_eq!(alarm.count(), 0);
+}
+
+#[test]
+fn overflow_of_a_full_lane_wakes_the_shard() {
+    let mut lab = Lab::new(builder(1).lane_capacity(1));
+    let client = lab.client();
+    let timer = client.shard(SHARD).schedule(FAR, 1).unwrap();
+    lab.settle();
+    let (alarm, waker) = Alarm::new();
+    let _ = fall_asleep(&mut lab, &waker);
+    client.cancel_detached(timer);
+    assert_eq!(alarm.count(), 0, "the cancel fits into the ring");
+    client.cancel_detached(timer);
+    assert_eq!(alarm.count(), 1, "the ring is full until the shard receives");
+    let _ = fall_asleep(&mut lab, &waker);
+    assert_eq!((lab.counts().cancelled, lab.counts().stale), (1, 1));
+}
+
+#[test]
+fn local_timer_wakes_the_driver_only_if_it_is_earlier() {
+    let (lab, _, alarm, _) = asleep(true);
+    let timer = lab.timers().schedule(FAR, 1).unwrap();
+    assert_eq!(alarm.count(), 0);
+    let _ = lab.timers().reset(timer, ms(5));
+    assert_eq!(alarm.count(), 1);
+    lab.timers().schedule(ms(1), 1).unwrap();
+    assert_eq!(alarm.count(), 1, "the driver is awake already");
+}
+
+#[test]
+fn loop_sleep_lasts_until_the_next_deadline() {
+    let mut lab = Lab::<u32>::new(builder(1));
+    let (_, waker) = Alarm::new();
+    assert_eq!(fall_asleep(&mut lab, &waker), Turn::Idle);
+    lab.timers().schedule(ms(7), 1).unwrap();
+    let epoch = lab.clock.now();
+    assert_eq!(fall_asleep(&mut lab, &waker), Turn::Next(epoch + ms(7)));
+    assert_eq!(lab.turn(), next(7));
+    lab.timers().schedule(Duration::MAX, 1).unwrap();
+    lab.advance(ms(7));
+    assert_eq!(lab.counts().fired, 1);
+}
+
+#[test]
+fn reset_to_an_earlier_deadline_wakes_a_sleeping_shard_on_every_runtime() {
+    for host in Host::all() {
+        let (sender, fired) = mpsc::channel();
+        let running = Running::start(host, builder(1), move |_| {
+            let sender = sender.clone();
+            move |one: Fired<u8>, _: &_| sender.send(one.payload).unwrap()
+        });
+        let client = running.client();
+        for (n, way) in [(1, "reset"), (2, "detached"), (3, "instant"), (4, "cancel")] {
+            let timer = loop {
+                match client.shard(SHARD).schedule(FAR, n) {
+                    Ok(timer) => break timer,
+                    Err(_) => std::thread::yield_now(),
+                }
+            };
+            std::thread::sleep(ms(20));
+            match way {
+                "reset" => assert_eq!(client.reset(timer, ms(5)).wait(), Ok(ResetOutcome::Reset)),
+                "detached" => client.reset_detached(timer, ms(5)),
+                "instant" => {
+                    let at = client.now() + ms(5);
+                    assert_eq!(client.reset(timer, at).wait(), Ok(ResetOutcome::Reset));
+                }
+                _ => {
+                    assert!(client.cancel(timer).wait().unwrap().won());
+                    continue;
+                }
+            }
+            assert_eq!(fired.recv_timeout(PATIENCE), Ok(n), "{host:?}, {way}");
+        }
+        running.end(ShutdownPolicy::Drop);
+    }
+}
+
+#[test]
+fn local_reset_to_an_earlier_deadline_wakes_the_driver() {
+    for host in Host::executors() {
+        let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &_| {});
+        let spawned = running.service.spawn_on(SHARD, |timers| async move {
+            let (sender, fired) = oneshot::async_channel();
+            let timer = timers.schedule_fn(FAR, move |_| sender.send(()).unwrap()).unwrap();
+            timers.sleep(ms(20)).await.unwrap();
+            assert_eq!(timers.reset(timer, ms(5)), ResetOutcome::Reset);
+            fired.await.is_ok()
+        });
+        assert_eq!(spawned.unwrap().wait(), Ok(true), "{host:?}");
+        running.end(ShutdownPolicy::Drop);
+    }
+}
