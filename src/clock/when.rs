@@ -122,7 +122,7 @@ impl Timeline {
         when.tick(TickFrom { time: self, now })
     }
 
-    /// The tick of a time whose form was kept, as [`tick_of`](Self::tick_of) has it.
+    /// The tick of a stored time, by the rules of [`tick_of`](Self::tick_of).
     #[inline]
     pub(crate) fn tick_of_due(&self, due: Due, now: impl FnOnce() -> u64) -> Tick {
         match due {
@@ -149,7 +149,7 @@ impl Timeline {
         self.instant_of_due(when.due())
     }
 
-    /// The instant of a time whose form was kept, as [`instant_due`](Self::instant_due) has it.
+    /// The instant of a stored time, by the rules of [`instant_due`](Self::instant_due).
     pub(crate) fn instant_of_due(&self, due: Due) -> Instant {
         match due {
             Due::After(delay) => self.clock().after(self.now(), delay),

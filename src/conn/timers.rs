@@ -261,7 +261,7 @@ impl ConnTimers {
     ///
     /// # Errors
     ///
-    /// As for [`arm`](Self::arm).
+    /// The errors of [`arm`](Self::arm).
     pub fn disarm(&self, kind: DeadlineKind) -> Result<bool, ArmError> {
         self.set(kind, NEVER)
     }

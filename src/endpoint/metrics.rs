@@ -22,7 +22,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::stats::{ClassStats, ServiceStats, ShardCounts, ShardStats, StatsSource, Times};
 use crate::values::state::ShardState;
 
-/// The counts that are no sums: those that go down too, and a maximum. All others are sums.
+/// The gauges: counts that may also decrease, and a maximum. Each other count only increases.
 const GAUGES: [&str; 8] = [
     "pending",
     "pending_max",

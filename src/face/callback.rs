@@ -56,9 +56,9 @@ pub enum Payload<T: 'static, C = LocalCall<T>> {
     Value(T),
     /// A callback, which has not run.
     Callback(C),
-    /// Nothing that could be given back: a future or a connection waited for the timer, and has
-    /// been told that it will not fire; or, on another thread, a callback that must not leave its
-    /// core, and was dropped there.
+    /// The payload cannot be returned. A future or a connection waited for the timer, and has
+    /// received the outcome itself; or, on another thread, a callback that must not leave its core
+    /// was dropped there.
     Local,
 }
 
@@ -99,11 +99,11 @@ impl<T: fmt::Debug, C> fmt::Debug for Payload<T, C> {
 pub struct Fired<T> {
     /// The timer's handle, which is stale from now on.
     pub handle: TimerHandle,
-    /// When it was due: the deadline as asked for, rounded up to a tick.
+    /// The deadline at which the timer was due, rounded up to a tick.
     pub deadline: Instant,
-    /// How long after `deadline` it is delivered.
+    /// The time from `deadline` to the delivery.
     pub lateness: Duration,
-    /// The value that it carried.
+    /// The value that the timer carried.
     pub payload: T,
 }
 

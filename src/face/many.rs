@@ -1,4 +1,4 @@
-//! Many commands at once on a shard's own core, and moves to another.
+//! Bulk commands on a shard's own core, and migration of a timer to another shard.
 
 use crate::clock::when::When;
 use crate::face::callback::Payload;
@@ -30,7 +30,8 @@ impl<T: Send + 'static> Timers<T> {
     /// Schedules timers that carry values: all of them, or none. The handles come in the order of
     /// the timers. The clock is read once.
     ///
-    /// As many as the shard has room for; what is reserved for clients is not touched.
+    /// The number of timers is limited by the room of the shard. Slots that are reserved for
+    /// clients are not used.
     ///
     /// # Errors
     ///
@@ -67,8 +68,8 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// // A connection that was accepted here goes to the other core.
     /// let idle = here.schedule(Duration::from_secs(30), "idle")?;
-    /// let moved = here.migrate(idle, there.shard_id())?;
-    /// assert_eq!(here.migrated_to(idle), Some(moved));
+    /// let migrated = here.migrate(idle, there.shard_id())?;
+    /// assert_eq!(here.migrated_to(idle), Some(migrated));
     /// assert_eq!(here.len(), 0);
     ///
     /// clock.advance(Duration::from_secs(30));
@@ -79,7 +80,7 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// # Errors
     ///
-    /// Why it stays where it is.
+    /// The reason why the timer stays on this shard.
     pub fn migrate(&self, timer: TimerHandle, shard: ShardId) -> Result<TimerHandle, MigrateError> {
         if timer.home() != self.core().home() {
             let foreign = self.core().is_foreign(timer);
@@ -89,8 +90,8 @@ impl<T: Send + 'static> Timers<T> {
         self.core().migrate_to(timer.key(), shard)
     }
 
-    /// The name of a timer that was moved from this shard, for as long as that is remembered; it
-    /// may have been moved on from there.
+    /// The new handle of a timer that has migrated from this shard, for as long as the shard
+    /// remembers it. The timer may have migrated further since.
     pub fn migrated_to(&self, timer: TimerHandle) -> Option<TimerHandle> {
         if timer.home() != self.core().home() {
             return None;

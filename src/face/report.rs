@@ -42,7 +42,7 @@ use crate::values::handle::{ShardId, TimerHandle};
 pub struct Returned<T: 'static> {
     /// The timer's handle, which is stale now.
     pub handle: TimerHandle,
-    /// When it would have expired.
+    /// The deadline of the timer.
     pub deadline: Instant,
     /// The payload. A callback or future of the shard's own core is [`Payload::Local`].
     pub payload: Payload<T, SendCall<T>>,
@@ -52,15 +52,15 @@ pub struct Returned<T: 'static> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ShardReport<T: 'static> {
-    /// Which shard.
+    /// The id of the shard.
     pub shard: ShardId,
     /// The shard's counts, from its start to its end.
     pub counts: ShardCounts,
     /// The counts of each class of timers, in the order of the builder.
     pub classes: Vec<ClassStats>,
-    /// How many timers did not fire: `counts.returned + counts.dropped`.
+    /// The number of timers that did not fire: `counts.returned + counts.dropped`.
     pub unfired: u64,
-    /// The timers that are handed back.
+    /// The timers that the shutdown returns.
     pub returned: Vec<Returned<T>>,
 }
 
@@ -108,7 +108,7 @@ impl<T> ShutdownReport<T> {
         report
     }
 
-    /// All timers that are handed back.
+    /// All timers that the shutdown returns.
     pub fn into_returned(self) -> impl Iterator<Item = Returned<T>> {
         self.shards.into_iter().flat_map(|shard| shard.returned)
     }

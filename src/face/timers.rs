@@ -69,7 +69,7 @@ use crate::values::scale::Scale;
 /// ```
 pub struct Timers<T: 'static = std::convert::Infallible> {
     core: Rc<Core<T>>,
-    /// Of the timers that are scheduled by this view.
+    /// The class of the timers that this view schedules.
     class: ClassId,
 }
 
@@ -99,20 +99,19 @@ impl<T: Send + 'static> Timers<T> {
         Rc::downgrade(&self.core)
     }
 
-    /// The shard, for what does not name the type of the service's values.
+    /// The shard, for types that do not name the type of the service's values.
     pub(crate) fn local(&self) -> Rc<dyn LocalShard> {
         Rc::clone(&self.core) as _
     }
 
-    /// The class of what is scheduled by this view.
+    /// The class of the timers that this view schedules.
     #[inline]
     pub(crate) fn class(&self) -> ClassId {
         self.class
     }
 
-    /// The same timers, for timers of one class: everything that this view schedules counts for the
-    /// class in the statistics. To cancel or to reset a timer, the class of the view does not
-    /// matter.
+    /// A view of this shard that schedules timers of `class`. The statistics count them for the
+    /// class. A view of any class cancels and resets the timers of all classes.
     ///
     /// The class is found by its name among those of the service. Keep the view where many timers
     /// are scheduled; it is as cheap to clone as an [`Rc`].

@@ -93,7 +93,7 @@ impl Jitter {
     /// Random times, uniformly distributed from zero up to and including `longest`; a longest time
     /// that does not fit (584 years) counts as that long.
     ///
-    /// The same seed makes the same times. Shards, processes and machines whose timers must not
+    /// Equal seeds make equal times. Shards, processes and machines whose timers must not
     /// expire together take different seeds.
     pub fn random(longest: Duration, seed: u64) -> Self {
         let source = Source::Random(fastrand::Rng::with_seed(seed));

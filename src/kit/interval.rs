@@ -142,7 +142,7 @@ impl Interval {
     ///
     /// # Errors
     ///
-    /// As for [`tick`](Self::tick).
+    /// The errors of [`tick`](Self::tick).
     pub fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Result<Instant, RefusedKind>> {
         if self.kind == (Kind::Delay { seen: true }) {
             self.kind = Kind::Delay { seen: false };

@@ -55,7 +55,7 @@ pub(crate) trait Request {
 
     /// Which of the granted keys the request uses up.
     fn keys(&self) -> Keys;
-    /// As how many requests it counts against a turn's budget; at least 1.
+    /// The number of requests for which it counts against a turn's budget; at least 1.
     fn weight(&self) -> usize;
     /// The latest tick at which the owner must have received it. [`Tick::NEVER`] for a request that
     /// may wait for ever and wakes no owner.

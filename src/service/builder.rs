@@ -131,8 +131,8 @@ impl TimerServiceBuilder {
         self
     }
 
-    /// How long a shard watches its lanes before it sleeps; not at all by default. It buys a faster
-    /// answer to other threads with power. Without effect on tokio.
+    /// How long a shard polls its lanes before it sleeps; zero by default. While it polls it
+    /// receives requests sooner and uses the processor. Without effect on tokio.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.options.spin = spin;
         self

@@ -94,7 +94,7 @@ enum PendingReport<T: 'static> {
 
 /// How many services live in this process.
 static ALIVE: AtomicUsize = AtomicUsize::new(0);
-/// From how many on that is taken for a mistake.
+/// The most services of a process for which no warning is logged.
 const ALIVE_MAX: usize = 64;
 
 impl TimerService {
@@ -121,7 +121,7 @@ impl<T: Send + 'static> TimerService<T> {
         Self { directory, threads: Mutex::new(threads), unattached: Mutex::new(unattached) }
     }
 
-    /// A client, for any thread. As many as wanted.
+    /// A client, for any thread. The number of clients is not limited.
     pub fn client(&self) -> Client<T> {
         Client::new(Arc::clone(&self.directory))
     }
@@ -238,10 +238,11 @@ impl<T: Send + 'static> TimerService<T> {
         Ok(output)
     }
 
-    /// Takes hold of a shard of a service that was built with
-    /// [`start_attached`](TimerServiceBuilder::start_attached), to drive it in an executor or a
-    /// loop that is there already. Once for each shard, from any thread; until then each timer that
-    /// is sent to the shard is refused as `Busy`.
+    /// Returns the [`Attachment`] with which an executor or a loop that is there already drives one
+    /// shard of a service that was built with
+    /// [`start_attached`](TimerServiceBuilder::start_attached). It can be called once for each
+    /// shard, from any thread; until then each timer that is sent to the shard is refused as
+    /// `Busy`.
     ///
     /// # Errors
     ///

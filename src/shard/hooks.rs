@@ -144,7 +144,6 @@ impl Parts {
         }
     }
 
-    /// Takes all parts out. They may hold references to the shard.
     /// All parts in the order in which they are closed: the parts that run futures come last, since
     /// these futures must see that everything else of the shard has ended.
     pub(super) fn in_closing_order(&self) -> Vec<Rc<dyn Part>> {
@@ -154,6 +153,7 @@ impl Parts {
         parts
     }
 
+    /// Takes all parts out. They may hold references to the shard.
     pub(super) fn take_all(&self) -> Vec<Rc<dyn Part>> {
         self.ended.set(true);
         self.registered.take().into_iter().map(|known| known.part).collect()

@@ -31,9 +31,9 @@ counts! {
     scheduled,
     /// Timers delivered.
     fired,
-    /// Timers cancelled, including those whose cancel came before they did.
+    /// Timers cancelled, including timers whose cancel arrived first.
     cancelled,
-    /// Pending timers that a shutdown handed back in its report.
+    /// Pending timers that a shutdown returned in its report.
     returned,
     /// Pending timers that were dropped when their shard ended.
     dropped,

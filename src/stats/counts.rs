@@ -76,23 +76,23 @@ counts! {
     pending_max,
     /// Slots reserved for timers that clients may still send.
     granted,
-    /// Timers that fit.
+    /// The most timers that the shard holds.
     capacity,
     /// Timers scheduled on the shard's own core.
     scheduled_local,
-    /// Timers that came from other threads.
+    /// Timers received from other threads.
     scheduled_remote,
     /// Timers delivered.
     fired,
     /// Timers cancelled.
     cancelled,
-    /// Timers whose cancel came before they did; they count as cancelled too.
+    /// Timers whose cancel arrived first; they count as cancelled too.
     overtaken,
-    /// Timers that went to live on another shard; they count as cancelled too, and there as timers
+    /// Timers that migrated to another shard; they count as cancelled too, and there as timers
     /// from other threads. One that found the other shard closed and came back counts as well, and
     /// as scheduled here.
     migrated_out,
-    /// Pending timers that a shutdown handed back in its report.
+    /// Pending timers that a shutdown returned in its report.
     returned,
     /// Pending timers that were dropped when the shard ended, by the policy of the shutdown or
     /// because its driver ended without a shutdown.
@@ -101,11 +101,11 @@ counts! {
     refused,
     /// Cancels and resets whose handle named no pending timer.
     stale,
-    /// Deadlines moved later, by one store.
+    /// Resets to a later deadline, by one store.
     reset_lazy,
-    /// Deadlines moved earlier, by a new entry.
+    /// Resets to an earlier deadline, by a new entry.
     reset_relinked,
-    /// Entries filed anew as time came closer.
+    /// Entries filed again: time came closer, or the timer was reset to later or postponed.
     cascaded,
     /// Stale entries dropped.
     swept,
@@ -117,7 +117,7 @@ counts! {
     late,
     /// Values of timers handed to a sink or to another task queue.
     sink_sent,
-    /// Values that these refused, for want of room or because they are gone.
+    /// Values that a sink or a task queue refused, because it was full or has ended.
     sink_refused,
     /// Values scheduled again after they were refused.
     sink_retried,
@@ -127,7 +127,7 @@ counts! {
     turns,
     /// Turns that left work behind because their budget was used up.
     turns_exhausted,
-    /// Requests taken off lanes.
+    /// Requests received from lanes.
     requests,
     /// Lanes open now.
     lanes,

@@ -52,17 +52,17 @@ pub use crate::values::state::ShardState;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ShardStats {
-    /// Which shard.
+    /// The id of the shard.
     pub shard: ShardId,
     /// Whether it takes timers.
     pub state: ShardState,
     /// The scale of its scaled timeouts.
     pub scale: Scale,
-    /// Its counts.
+    /// The counts of the shard.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub counts: ShardCounts,
-    /// Its counts for each class of timers, in the order in which the builder was given the
-    /// classes.
+    /// The counts of the shard for each class of timers, in the order in which the builder was
+    /// given the classes.
     pub classes: Vec<ClassStats>,
     /// How long after their deadline, rounded up to a tick, timers and scaled timeouts were
     /// delivered.

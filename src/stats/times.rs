@@ -72,32 +72,32 @@ impl PublishedTimes {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Times {
-    /// How many were measured.
+    /// The number of times that were measured.
     pub count: u64,
-    /// All of them together.
+    /// The sum of all times.
     pub sum_ns: u64,
-    /// Half of them took no longer.
+    /// The median.
     pub p50_ns: u64,
-    /// 90 % took no longer.
+    /// The 90th percentile.
     pub p90_ns: u64,
-    /// 99 % took no longer.
+    /// The 99th percentile.
     pub p99_ns: u64,
-    /// 99.9 % took no longer.
+    /// The 99.9th percentile.
     pub p999_ns: u64,
-    /// None took longer.
+    /// The longest time.
     pub max_ns: u64,
-    /// The buckets that hold any, from short to long.
+    /// The buckets that are not empty, from the shortest times to the longest.
     pub buckets: Vec<Bucket>,
 }
 
-/// How many times fell into one bucket.
+/// The number of times in one bucket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Bucket {
     /// The longest time that the bucket counts, in nanoseconds.
     pub up_to_ns: u64,
-    /// How many there were.
+    /// The number of times in the bucket.
     pub count: u64,
 }
 

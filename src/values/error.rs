@@ -6,7 +6,7 @@ use std::io;
 use crate::values::handle::ShardId;
 use crate::values::refused::{CLOSED, RefusedKind};
 
-/// The time was up first.
+/// The time was up before the future was ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Elapsed;
 
@@ -21,9 +21,9 @@ impl std::error::Error for Elapsed {}
 /// Why a future under a timeout gave no result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimeoutError {
-    /// The time was up first.
+    /// The time was up before the future was ready.
     Elapsed(Elapsed),
-    /// There was no timer to be had to measure the time with.
+    /// The shard did not accept a timer for the timeout.
     NoTimer(RefusedKind),
 }
 
@@ -51,8 +51,8 @@ impl From<RefusedKind> for TimeoutError {
     }
 }
 
-/// `TimedOut` for a time that was up; a timer that could not be had is `OutOfMemory` where the
-/// shard is full, `WouldBlock` where its lane is, else `NotConnected`.
+/// `TimedOut` if the time was up. If the shard did not accept a timer: `OutOfMemory` if the shard
+/// is full, `WouldBlock` if its lane is full, else `NotConnected`.
 impl From<TimeoutError> for io::Error {
     fn from(error: TimeoutError) -> Self {
         let kind = match error {
@@ -147,16 +147,16 @@ pub enum StartError {
     Config(ConfigError),
     /// The runtime that was chosen cannot work on this host.
     Runtime {
-        /// Its name.
+        /// The name of the runtime.
         runtime: &'static str,
-        /// Why it cannot work, and a remedy.
+        /// The reason why the runtime cannot work, and a remedy.
         reason: String,
     },
     /// One of the shards could not be started.
     Shard {
-        /// Which.
+        /// The id of the shard.
         shard: ShardId,
-        /// Why it could not be started.
+        /// The reason why the shard could not be started.
         source: io::Error,
     },
 }

@@ -23,7 +23,7 @@ use super::handle::ShardId;
 ///     CancelOutcome::Cancelled { remaining, payload } => {
 ///         assert_eq!((remaining, payload.into_value()), (Duration::from_millis(30), Some(7)));
 ///     }
-///     too_late => println!("the request has timed out before its answer came: {too_late:?}"),
+///     too_late => println!("the request has timed out before its reply came: {too_late:?}"),
 /// }
 /// assert_eq!(timers.cancel(request).won(), false, "once");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -33,22 +33,23 @@ use super::handle::ShardId;
 pub enum CancelOutcome<K> {
     /// The timer has not fired and will not.
     Cancelled {
-        /// How long it still had; zero if it was due.
+        /// The time that was left until its deadline; zero if it was due.
         remaining: Duration,
         /// The payload that the timer carried.
         payload: K,
     },
-    /// The cancel was here before the timer, which is still under way from its sender and will be
-    /// dropped on arrival.
+    /// The cancel arrived before the timer, which is still in the lane of its sender. The timer is
+    /// dropped when it arrives.
     Overtook,
-    /// The timer has fired. Told until its slot is used again; [`Stale`](Self::Stale) thereafter.
+    /// The timer has fired. Once another timer uses its slot, the outcome is
+    /// [`Stale`](Self::Stale).
     AlreadyFired,
-    /// The handle names no timer: it was cancelled before, fired long ago, or never was.
+    /// The handle names no timer: the timer was cancelled before, or fired long ago.
     Stale,
-    /// The handle belongs to this other shard, or its timer was moved there, and nothing was done.
-    /// Use [`Timers::client`](crate::Timers::client).
+    /// The timer is on this other shard: it was scheduled there, or has migrated to it. The command
+    /// had no effect; send it with [`Timers::client`](crate::Timers::client).
     Elsewhere(ShardId),
-    /// The handle belongs to another service, and nothing was done.
+    /// The handle belongs to another service. The command had no effect.
     Foreign,
 }
 
@@ -75,7 +76,7 @@ impl<K> CancelOutcome<K> {
         }
     }
 
-    /// Whether the timer was still to fire and now will not.
+    /// Whether this cancel prevented the timer from firing.
     pub fn won(&self) -> bool {
         matches!(self, Self::Cancelled { .. } | Self::Overtook)
     }
@@ -87,17 +88,18 @@ impl<K> CancelOutcome<K> {
 pub enum ResetOutcome {
     /// The timer is due at the new deadline.
     Reset,
-    /// The reset was here before the timer, which is still under way from its sender and will be
+    /// The reset arrived before the timer, which is still in the lane of its sender. The timer is
     /// due at the new deadline.
     Overtook,
-    /// The timer has fired. Told until its slot is used again; [`Stale`](Self::Stale) thereafter.
+    /// The timer has fired. Once another timer uses its slot, the outcome is
+    /// [`Stale`](Self::Stale).
     AlreadyFired,
-    /// The handle names no timer: it was cancelled before, fired long ago, or never was.
+    /// The handle names no timer: the timer was cancelled before, or fired long ago.
     Stale,
-    /// The handle belongs to this other shard, or its timer was moved there, and nothing was done.
-    /// Use [`Timers::client`](crate::Timers::client).
+    /// The timer is on this other shard: it was scheduled there, or has migrated to it. The command
+    /// had no effect; send it with [`Timers::client`](crate::Timers::client).
     Elsewhere(ShardId),
-    /// The handle belongs to another service, and nothing was done.
+    /// The handle belongs to another service. The command had no effect.
     Foreign,
 }
 

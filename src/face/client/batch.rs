@@ -115,15 +115,15 @@ impl<T: Send + 'static> Batch<'_, T> {
         self.schedule_tick(deadline, now, payload)
     }
 
-    /// Adds a cancel that asks for no answer. A timer of another shard is cancelled at once
-    /// instead; nothing is done about a timer of another service.
+    /// Adds a cancel that asks for no reply. A timer of another shard is cancelled at once
+    /// instead; a timer of another service is left as it is.
     #[inline]
     pub fn cancel_detached(&mut self, timer: TimerHandle) {
         self.stage(timer, Request::Cancel { key: timer.key(), reply: None });
     }
 
     /// Adds a reset that asks for no reply. A timer of another shard is reset at once instead;
-    /// nothing is done about a timer of another service.
+    /// a timer of another service is left as it is.
     #[inline]
     pub fn reset_detached<W: When>(&mut self, timer: TimerHandle, when: W) {
         let deadline = self.client.tick_of(when);

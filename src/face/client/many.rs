@@ -1,4 +1,4 @@
-//! Many commands at once: one message to each shard that has some of the timers.
+//! Bulk commands: one message to each shard that has some of the timers.
 
 use std::future::{Future, IntoFuture};
 use std::ops::ControlFlow;
@@ -19,11 +19,11 @@ use crate::values::handle::{ServiceId, ShardId, TimerHandle};
 use crate::values::outcome::CancelOutcome;
 use crate::values::refused::Refused;
 
-/// Those of many commands whose timers are on one shard.
+/// The commands of a bulk whose timers are on one shard.
 struct Part {
     shard: ShardId,
     keys: Vec<TimerKey>,
-    /// Where each of them stands among all.
+    /// The index of each command in the bulk.
     places: Vec<u32>,
 }
 
@@ -32,12 +32,13 @@ impl<T: Send + 'static> Client<T> {
     /// handles. Each shard that has some of the timers gets one message and sends one reply. An
     /// outcome is an error where the shard of its timer has ended before it replied.
     ///
-    /// As many as wanted: a shard takes them as that many requests, so a turn ends no more of them
-    /// than its budget allows, and answers when it has seen to all. It cannot be refused.
+    /// The number of handles is not limited, and the command is never refused. Each cancel counts
+    /// as one request, so a turn executes no more cancels than its budget allows. The shard sends
+    /// its reply after the last cancel.
     ///
-    /// A timer that is still under way from another client is answered with `Overtook`; its task is
-    /// dropped when it arrives. Nothing is done about timers of other services, which are answered
-    /// with `Foreign`.
+    /// The outcome for a timer that has not arrived yet from another client is `Overtook`; its
+    /// payload is dropped when it arrives. A timer of another service is left as it is, and its
+    /// outcome is `Foreign`.
     ///
     /// Cost: three allocations for each shard, a key and an outcome for each timer.
     ///
@@ -76,8 +77,8 @@ impl<T: Send + 'static> Client<T> {
     }
 
     /// Cancels timers of any shards and asks for no reply: one message to each shard that has some
-    /// of them. It does not wake the shards, which drop the tasks when they next come by; none of
-    /// the timers will fire that has not. Nothing is done about timers of other services.
+    /// of them. No shard is woken: a shard drops the payloads at its next turn, and delivers none
+    /// of them before. Timers of other services are left as they are.
     ///
     /// Cost: two allocations for each shard and a key for each timer.
     pub fn cancel_many_detached(&self, timers: &[TimerHandle]) {
@@ -151,8 +152,8 @@ impl<T: Send + 'static> Client<T> {
     }
 }
 
-/// Sorts timers by their shards, in the order in which the shards first occur, and tells the places
-/// of those that are another service's.
+/// Sorts timers by their shards, in the order in which the shards first occur. Returns also the
+/// indices of the timers of other services.
 fn parts(timers: &[TimerHandle], service: ServiceId) -> (Vec<Part>, Vec<u32>) {
     // Counted first, so that the allocations do not depend on how the shards are mixed.
     let mut counts: Vec<u32> = Vec::new();

@@ -66,7 +66,8 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
         self.shard
     }
 
-    /// The same shard, for timers of one class, as [`Timers::of_class`] has it.
+    /// A view of this shard that schedules timers of `class`. The statistics count them for the
+    /// class.
     ///
     /// # Errors
     ///

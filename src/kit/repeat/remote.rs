@@ -124,7 +124,7 @@ impl<T: Send + 'static> RemoteTimers<'_, T> {
     ///
     /// # Errors
     ///
-    /// As for [`repeat`](Self::repeat).
+    /// The errors of [`repeat`](Self::repeat).
     pub fn repeat_by_plan<W: When, F, N>(
         &self,
         first: W,
