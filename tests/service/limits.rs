@@ -8,10 +8,12 @@
 
 use std::env;
 use std::fs;
+use std::hash::{BuildHasher, RandomState};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{LazyLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -59,8 +61,8 @@ fn start(limit: Limit, runtime: Runtime, shards: usize) -> End {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     if matches!(limit, Limit::Threads(_)) {
-        // The limit counts the processes of a user, and does not hold for root. This user has none.
-        command.uid(61_000 + std::process::id() % 4_000);
+        // The limit counts the processes of a user, and does not hold for root.
+        command.uid(user_without_processes());
     }
     let mut child = command.spawn().unwrap();
     let mut stderr = child.stderr.take().unwrap();
@@ -133,6 +135,16 @@ fn address_space() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
     size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1_024
+}
+
+/// A user id that no other start of this program has, as the tests run side by side, and that another
+/// program hardly has: a random range of ids below those that the system gives a meaning.
+fn user_without_processes() -> u32 {
+    static IDS: LazyLock<AtomicU32> = LazyLock::new(|| {
+        let random = RandomState::new().hash_one(std::process::id());
+        AtomicU32::new(20_000 + (random % 40_000) as u32)
+    });
+    IDS.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Whether the child can run as a user without processes, which only root can arrange.
