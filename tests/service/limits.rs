@@ -137,8 +137,8 @@ fn address_space() -> u64 {
     size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1_024
 }
 
-/// A user id that no other start of this program has, as the tests run side by side, and that another
-/// program hardly has: a random range of ids below those that the system gives a meaning.
+/// A user id that no other start of this program has, as the tests run side by side, and hardly a
+/// start of another program: it is random.
 fn user_without_processes() -> u32 {
     static IDS: LazyLock<AtomicU32> = LazyLock::new(|| {
         let random = RandomState::new().hash_one(std::process::id());
