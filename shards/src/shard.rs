@@ -176,9 +176,7 @@ impl<T> Shard<T> {
                 ResetOutcome::Reset
             }
             Reset::Earlier(entry) => {
-                self.file(entry, deadline.index());
-                self.counters.reset_relinked += 1;
-                self.count_towards_sweep();
+                self.reset_to_earlier(entry, deadline);
                 ResetOutcome::Reset
             }
             Reset::NotArmed(State::Granted) => {
@@ -479,6 +477,18 @@ impl<T> Shard<T> {
         if comes_up < self.no_work_before {
             self.no_work_before = comes_up;
         }
+    }
+
+    /// Files the new entry of a timer that was reset to an earlier deadline.
+    ///
+    /// Not inlined, so that [`reset`](Self::reset) is short enough to be inlined in every caller.
+    /// If `reset` were longer, the compiler would inline some of its callers and call `reset` from
+    /// there. Such a caller then matches on the outcome again, by an indirect jump.
+    #[inline(never)]
+    fn reset_to_earlier(&mut self, entry: Entry, deadline: Tick) {
+        self.file(entry, deadline.index());
+        self.counters.reset_relinked += 1;
+        self.count_towards_sweep();
     }
 
     #[inline]
