@@ -20,7 +20,6 @@
 pub(crate) mod here;
 mod post;
 
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use corewheel_shard::TimerKey;
@@ -28,6 +27,7 @@ use corewheel_shard::TimerKey;
 pub(crate) use self::post::Post;
 use crate::clock::{Clock, Timeline, saturating_nanos};
 use crate::link::lane::{LaneSender, Request};
+use crate::link::sync::AtomicBool;
 use crate::stats::{ServiceStats, ShardStats};
 use crate::values::handle::{ServiceId, ShardId, TimerHandle};
 use crate::values::refused::RefusedKind;

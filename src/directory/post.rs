@@ -1,6 +1,6 @@
 //! The post of a shard: where other threads reach it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::link::lane::Request;
 use crate::link::mailbox::Mailbox;
+use crate::link::sync::AtomicU64;
 use crate::link::wake_up::Doorbell;
 use crate::stats::ClassStats;
 use crate::stats::ShardStats;

@@ -36,14 +36,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use corewheel_shard::Tick;
-use crossbeam_utils::{Backoff, CachePadded};
-use rtrb::{Consumer, Producer, PushError, RingBuffer};
+use crossbeam_utils::CachePadded;
 
 use super::gate::Gate;
 use super::overflow::Overflow;
-use super::sync::{AtomicBool, AtomicU64, Ordering};
+use super::sync::{AtomicBool, Backoff, Consumer, Ordering, Producer, PushError, RingBuffer};
 use super::wake_up::{Doorbell, WakeUp};
 use crate::values::contain::drop_each;
 use crate::values::refused::RefusedKind;
@@ -99,7 +99,8 @@ pub(crate) struct LaneShared<R: Request> {
     gate: Gate<Consumer<R>>,
     /// On cache lines of its own, since the client writes the counts while the owner reads here.
     overflow: CachePadded<Overflow<R>>,
-    /// Only the client writes these three counts.
+    /// Only the client writes these three counts. They order nothing, so the model checker need not
+    /// see them.
     refused: AtomicU64,
     wakeups_made: AtomicU64,
     wakeups_saved: AtomicU64,

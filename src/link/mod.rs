@@ -6,7 +6,7 @@
 pub(crate) mod gate;
 pub(crate) mod lane;
 #[cfg(all(test, corewheel_loom))]
-mod loom_tests;
+pub(crate) mod loom_tests;
 pub(crate) mod mailbox;
 pub(crate) mod overflow;
 pub(crate) mod stop_flag;

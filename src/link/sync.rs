@@ -1,10 +1,17 @@
-//! The atomics and locks of the protocols between threads: those of the standard library, or those
-//! of the model checker.
+//! The atomics, locks and rings of the protocols between threads: those of the standard library,
+//! `rtrb` and crossbeam, or those of the model checker.
+//!
+//! An atomic outside of this module that the model checker is to see is imported from here.
+
+#[cfg(corewheel_loom)]
+mod ring;
 
 #[cfg(not(corewheel_loom))]
 pub(crate) use {
     atomic_waker::AtomicWaker,
     core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
+    crossbeam_utils::Backoff,
+    rtrb::{Consumer, Producer, PushError, RingBuffer},
     std::sync::{Mutex, MutexGuard},
 };
 
@@ -14,7 +21,8 @@ pub(crate) use {
         sync::atomic::{AtomicBool, Ordering, fence},
         sync::{Mutex, MutexGuard},
     },
-    modelled::{AtomicU64, AtomicWaker},
+    modelled::{AtomicU64, AtomicWaker, Backoff},
+    ring::{Consumer, Producer, PushError, RingBuffer},
 };
 
 #[cfg(corewheel_loom)]
@@ -22,6 +30,20 @@ mod modelled {
     use core::task::Waker;
 
     use super::{AtomicBool, Ordering};
+
+    /// Lets another thread run, without which a thread that waits for it would wait for ever.
+    pub(crate) struct Backoff;
+
+    impl Backoff {
+        pub(crate) fn new() -> Self {
+            Self
+        }
+
+        #[allow(clippy::unused_self, reason = "the interface is that of crossbeam")]
+        pub(crate) fn snooze(&self) {
+            loom::thread::yield_now();
+        }
+    }
 
     /// Loom's atomic, with a store that is a swap. Loom does not order a plain store against a
     /// compare-and-swap that has read the value before it, and then lets a load return a value that
@@ -51,6 +73,16 @@ mod modelled {
             failure: Ordering,
         ) -> Result<u64, u64> {
             self.0.compare_exchange(current, new, success, failure)
+        }
+
+        pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+            self.0.fetch_add(value, order)
+        }
+    }
+
+    impl Default for AtomicU64 {
+        fn default() -> Self {
+            Self::new(0)
         }
     }
 

@@ -15,9 +15,7 @@
 //! value orders the two fences; the reader then reads again. A reader that finds the version of the
 //! last store finds the values of the last store.
 
-use crossbeam_utils::Backoff;
-
-use super::sync::{AtomicU64, Ordering, fence};
+use super::sync::{AtomicU64, Backoff, Ordering, fence};
 
 /// The version of values that are kept beside it and are stored and loaded relaxed.
 #[derive(Debug)]

@@ -2,6 +2,8 @@
 
 pub(crate) mod builder;
 mod cpus;
+#[cfg(all(test, corewheel_loom))]
+mod loom_tests;
 mod options;
 pub(crate) mod start;
 

@@ -33,6 +33,8 @@
 
 pub(crate) mod class;
 pub(crate) mod counts;
+#[cfg(all(test, corewheel_loom))]
+mod loom_tests;
 pub(crate) mod publish;
 pub(crate) mod times;
 

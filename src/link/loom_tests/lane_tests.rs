@@ -1,0 +1,303 @@
+//! Tests of lanes under the model checker: closing, overflow, grants, and clients that go.
+
+use corewheel_shard::Tick;
+use loom::sync::Arc;
+use loom::thread;
+
+use super::super::lane::{Keys, LaneReceiver, LaneSender, Refusal, Request, lane};
+use super::super::wake_up::Doorbell;
+use super::{Owner, check, check_within};
+
+/// A request of these models.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Message {
+    /// Uses up a key.
+    Schedule(u32),
+    /// Does not.
+    Cancel(u32),
+}
+use Message::{Cancel, Schedule};
+
+impl Request for Message {
+    type Key = u32;
+
+    fn keys(&self) -> Keys {
+        match self {
+            Schedule(_) => Keys::Next,
+            Cancel(_) => Keys::None,
+        }
+    }
+
+    fn weight(&self) -> usize {
+        1
+    }
+
+    fn needed_by(&self) -> Tick {
+        Tick::new(5)
+    }
+}
+
+/// The owner's end of a lane, and the requests that it has accepted, with the keys that they use.
+struct Receiver {
+    lane: LaneReceiver<Message>,
+    accepted: Vec<(Message, Option<u32>)>,
+}
+
+impl Receiver {
+    fn new(lane: LaneReceiver<Message>) -> Self {
+        Self { lane, accepted: Vec::new() }
+    }
+
+    fn receive(&mut self, max: usize) -> usize {
+        let accepted = &mut self.accepted;
+        self.lane.receive(max, |request, key, _| {
+            accepted.push((request, key));
+            None
+        })
+    }
+
+    /// Closes the lane in the steps of a shard. Returns the accepted requests, and the keys that no
+    /// accepted request has used.
+    fn close(mut self) -> (Vec<(Message, Option<u32>)>, Vec<u32>) {
+        self.lane.close();
+        let accepted = &mut self.accepted;
+        self.lane.receive_rest(|request, key, _| {
+            accepted.push((request, key));
+            None
+        });
+        (self.accepted, self.lane.hand_back().into())
+    }
+}
+
+/// Sends a request, and returns those that come back.
+fn send(lane: &mut LaneSender<Message>, request: Message, doorbell: &Doorbell) -> Vec<Message> {
+    let sent = match request {
+        Cancel(_) => lane.send_always(request, doorbell),
+        Schedule(value) => match lane.take_key(doorbell, 0) {
+            Ok(key) => {
+                assert_eq!(key, value, "keys are used in the order in which they are granted");
+                lane.send(request, doorbell)
+            }
+            Err(refusal) => {
+                assert_eq!(refusal, Refusal::Closed, "there is a key and room for the request");
+                Err(vec![request])
+            }
+        },
+    };
+    sent.err().unwrap_or_default()
+}
+
+/// A client sends these requests while the owner takes turns and closes the lane.
+fn check_closing(capacity: usize, requests: &'static [Message], turns: usize) {
+    check(move || {
+        let (mut sender, receiver) = lane(capacity, 2, [1, 2]);
+        let mut receiver = Receiver::new(receiver);
+        let client = thread::spawn(move || {
+            let doorbell = Doorbell::new();
+            let mut back = Vec::new();
+            for request in requests {
+                back.extend(send(&mut sender, *request, &doorbell));
+            }
+            back
+        });
+        for _ in 0..turns {
+            receiver.receive(1);
+        }
+        let (accepted, keys) = receiver.close();
+        let back = client.join().unwrap();
+        let all: Vec<_> = accepted.iter().map(|(request, _)| *request).chain(back).collect();
+        assert_eq!(all, requests, "each request is accepted or comes back, in order");
+        let used = accepted.iter().filter_map(|(_, key)| *key);
+        assert_eq!(used.chain(keys).collect::<Vec<_>>(), [1, 2], "no key is lost");
+        for (request, key) in accepted {
+            assert!(key.is_none_or(|key| request == Schedule(key)), "{request:?} has key {key:?}");
+        }
+    });
+}
+
+#[test]
+fn schedule_to_a_closing_lane_is_accepted_or_comes_back() {
+    check_closing(2, &[Schedule(1)], 0);
+}
+
+#[test]
+fn two_schedules_to_a_closing_lane_are_accepted_or_come_back() {
+    check_closing(2, &[Schedule(1), Schedule(2)], 1);
+}
+
+#[test]
+fn schedule_and_cancel_to_a_closing_lane_are_accepted_or_come_back() {
+    check_closing(2, &[Schedule(1), Cancel(8)], 1);
+}
+
+#[test]
+fn overflow_of_a_closing_lane_is_accepted_or_comes_back() {
+    check_closing(1, &[Cancel(7), Cancel(8)], 0);
+}
+
+#[test]
+fn overflow_of_a_receiving_and_closing_lane_is_accepted_or_comes_back() {
+    check_closing(1, &[Cancel(7), Cancel(8), Cancel(9)], 1);
+}
+
+#[test]
+fn chunk_to_a_closing_lane_is_accepted_or_comes_back() {
+    check(|| {
+        let (mut sender, receiver) = lane(2, 2, [1, 2]);
+        let mut receiver = Receiver::new(receiver);
+        let client = thread::spawn(move || {
+            let doorbell = Doorbell::new();
+            let mut staged = vec![Cancel(7), Cancel(8), Cancel(9)];
+            sender.send_all(&mut staged, &doorbell);
+            staged
+        });
+        receiver.receive(1);
+        let (accepted, _) = receiver.close();
+        let back = client.join().unwrap();
+        let all: Vec<_> = accepted.into_iter().map(|(request, _)| request).chain(back).collect();
+        assert_eq!(all, [Cancel(7), Cancel(8), Cancel(9)]);
+    });
+}
+
+/// Receives requests and sleeps until there are `count`.
+fn own(lane: LaneReceiver<Message>, doorbell: &Arc<Doorbell>, count: usize) -> Receiver {
+    let (mut receiver, mut owner) = (Receiver::new(lane), Owner::new(doorbell));
+    loop {
+        receiver.receive(2);
+        if receiver.accepted.len() == count {
+            return receiver;
+        }
+        owner.sleep(Tick::NEVER, || receiver.lane.has_news());
+    }
+}
+
+#[test]
+fn overflow_keeps_the_order_of_requests_and_wakes_the_owner() {
+    check(|| {
+        let doorbell = Arc::new(Doorbell::new());
+        let (mut sender, receiver) = lane(1, 1, []);
+        let client = {
+            let doorbell = Arc::clone(&doorbell);
+            thread::spawn(move || {
+                for value in 1..=3 {
+                    assert_eq!(send(&mut sender, Cancel(value), &doorbell), []);
+                }
+                sender
+            })
+        };
+        let receiver = own(receiver, &doorbell, 3);
+        let accepted: Vec<_> = receiver.accepted.into_iter().map(|(request, _)| request).collect();
+        assert_eq!(accepted, [Cancel(1), Cancel(2), Cancel(3)], "requests come in their order");
+        client.join().unwrap();
+    });
+}
+
+/// The client has one key, and waits for the second. The owner grants it in the turn that receives
+/// the first request.
+#[test]
+fn client_that_waits_for_a_key_is_granted_it() {
+    check(|| {
+        let doorbell = Arc::new(Doorbell::new());
+        let (mut sender, receiver) = lane(2, 1, [1]);
+        let client = {
+            let doorbell = Arc::clone(&doorbell);
+            thread::spawn(move || {
+                assert_eq!(send(&mut sender, Schedule(1), &doorbell), []);
+                let key = loop {
+                    match sender.take_key(&doorbell, 0) {
+                        Ok(key) => break key,
+                        Err(refusal) => assert_eq!(refusal, Refusal::Busy),
+                    }
+                    thread::yield_now();
+                };
+                assert_eq!(sender.send(Schedule(key), &doorbell), Ok(()));
+                sender
+            })
+        };
+        let (mut receiver, mut owner) = (Receiver::new(receiver), Owner::new(&doorbell));
+        loop {
+            receiver.receive(2);
+            if receiver.lane.wants_keys(1) > 0 {
+                receiver.lane.grant(2);
+            }
+            if receiver.accepted.len() == 2 {
+                break;
+            }
+            owner.sleep(Tick::NEVER, || receiver.lane.has_news());
+        }
+        let expected = [(Schedule(1), Some(1)), (Schedule(2), Some(2))];
+        assert_eq!(receiver.accepted, expected, "each request has the key that it was granted");
+        client.join().unwrap();
+    });
+}
+
+/// A client without a key is told that the owner has none to grant, once the owner has said so.
+#[test]
+fn client_of_an_exhausted_owner_is_refused_or_granted_a_key() {
+    check(|| {
+        let doorbell = Arc::new(Doorbell::new());
+        let (mut sender, mut receiver) = lane::<Message>(2, 1, []);
+        let client = {
+            let doorbell = Arc::clone(&doorbell);
+            thread::spawn(move || {
+                let first = sender.take_key(&doorbell, 0);
+                (first, sender)
+            })
+        };
+        receiver.set_exhausted(true);
+        receiver.grant(7);
+        receiver.set_exhausted(false);
+        let (first, mut sender) = client.join().unwrap();
+        assert!(matches!(first, Ok(7) | Err(Refusal::Full | Refusal::Busy)), "{first:?}");
+        let second = sender.take_key(&doorbell, 0);
+        assert_eq!(second, if first.is_ok() { Err(Refusal::Busy) } else { Ok(7) });
+    });
+}
+
+/// A client sends and is dropped while the owner takes turns: when the owner sees that the client
+/// is gone and finds no request, it has received all of them.
+fn check_drop(capacity: usize, requests: &'static [Message], preemptions_max: usize) {
+    check_within(preemptions_max, move || {
+        let doorbell = Arc::new(Doorbell::new());
+        let (mut sender, receiver) = lane(capacity, 2, [1, 2]);
+        let client = {
+            let doorbell = Arc::clone(&doorbell);
+            thread::spawn(move || {
+                for request in requests {
+                    assert_eq!(send(&mut sender, *request, &doorbell), []);
+                }
+            })
+        };
+        let mut receiver = Receiver::new(receiver);
+        for turn in 0.. {
+            receiver.receive(1);
+            if receiver.lane.is_finished() {
+                break;
+            }
+            if turn == 1 {
+                // Nothing wakes the owner when a client goes, so the model does not sleep.
+                client.join().unwrap();
+                while !receiver.lane.is_finished() {
+                    receiver.receive(1);
+                }
+                break;
+            }
+        }
+        let received = receiver.accepted.len();
+        assert_eq!(received, requests.len(), "a request is lost");
+        let (accepted, keys) = receiver.close();
+        assert_eq!(accepted.len(), received);
+        let used = accepted.iter().filter_map(|(_, key)| *key);
+        assert_eq!(used.chain(keys).collect::<Vec<_>>(), [1, 2], "no key is lost");
+    });
+}
+
+#[test]
+fn client_dropped_after_a_schedule_leaves_its_request_and_its_key() {
+    check_drop(2, &[Schedule(1)], 3);
+}
+
+#[test]
+fn client_dropped_after_an_overflow_leaves_its_requests() {
+    check_drop(1, &[Cancel(7), Cancel(8)], 3);
+}

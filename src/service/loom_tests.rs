@@ -1,0 +1,262 @@
+//! Tests of whole services under the model checker: a shard in a loop of its own, its clients, and
+//! the shutdown.
+//!
+//! The models use the public types, with the real code from the client down to the lanes. What the
+//! model checker does not see: the channel of a reply (`oneshot`, which is model-checked by its own
+//! tests; here a send to it or a receive from it is one step), and published counts.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use loom::future::block_on;
+use loom::sync::Arc;
+use loom::thread;
+
+use crate::attach::{ShardLoop, Turn};
+use crate::clock::ManualClock;
+use crate::face::report::ShutdownReport;
+use crate::link::loom_tests::check_within;
+use crate::values::class::TimerClass;
+use crate::values::error::ShutdownError;
+use crate::values::refused::RefusedKind;
+use crate::{
+    Client, Fired, Payload, ResetOutcome, ShardId, ShutdownPolicy, TimerHandle, TimerService,
+    Timers,
+};
+
+type Handler = fn(Fired<u32>, &Timers<u32>);
+
+/// A deadline that no model reaches.
+const LATER: Duration = Duration::from_secs(1);
+
+fn shard_id() -> ShardId {
+    ShardId::new(0)
+}
+
+/// A service with one shard, which grants a client 2 keys in advance.
+fn service() -> (Arc<TimerService<u32>>, ShardLoop<u32, Handler>) {
+    service_of(64, [])
+}
+
+fn service_of<const N: usize>(
+    capacity: u32,
+    classes: [TimerClass; N],
+) -> (Arc<TimerService<u32>>, ShardLoop<u32, Handler>) {
+    let builder = TimerService::builder().shards(1).capacity(capacity).classes(classes);
+    let service = builder.clock(&ManualClock::new()).start_attached().unwrap();
+    let attachment = service.attach(shard_id()).unwrap();
+    (Arc::new(service), attachment.into_loop((|_, _| {}) as Handler).unwrap())
+}
+
+/// Takes turns, and sleeps in between, until the shard is closed. If the shard sleeps for ever, the
+/// model checker reports a deadlock.
+fn drive(shard: &mut ShardLoop<u32, Handler>) {
+    loop {
+        let after = shard.turn();
+        let mut is_asleep = false;
+        let is_closed = block_on(poll_fn(|cx| {
+            if is_asleep {
+                return Poll::Ready(false);
+            }
+            match shard.prepare_to_sleep(after, cx.waker()) {
+                Turn::More => Poll::Ready(false),
+                Turn::Closed => Poll::Ready(true),
+                Turn::Next(_) | Turn::Idle => {
+                    is_asleep = true;
+                    Poll::Pending
+                }
+            }
+        }));
+        if is_closed {
+            return;
+        }
+    }
+}
+
+fn schedule(client: &Client<u32>, value: u32) -> Result<TimerHandle, (RefusedKind, u32)> {
+    let sent = client.shard(shard_id()).schedule(LATER, value);
+    sent.map_err(|refused| (refused.kind(), refused.into_value()))
+}
+
+/// The values that a shutdown has returned, in order.
+fn returned(report: ShutdownReport<u32>) -> Vec<u32> {
+    assert_eq!(report.dead, []);
+    let mut values: Vec<_> = report
+        .into_returned()
+        .map(|timer| match timer.payload {
+            Payload::Value(value) => value,
+            other => panic!("a timer has another payload: {other:?}"),
+        })
+        .collect();
+    values.sort_unstable();
+    values
+}
+
+/// A client schedules while another thread shuts the service down: each timer is returned by the
+/// shutdown, or refused with its value.
+fn check_shutdown(client_has_lane: bool, schedules: u32, preemptions_max: usize) {
+    check_within(preemptions_max, move || {
+        let (service, mut shard) = service();
+        let client = service.client();
+        let mut expected = Vec::new();
+        if client_has_lane {
+            schedule(&client, 0).unwrap();
+            let _next = shard.turn();
+            expected.push(0);
+        }
+        let worker = thread::spawn(move || {
+            let mut accepted = Vec::new();
+            for value in 1..=schedules {
+                match schedule(&client, value) {
+                    Ok(_) => accepted.push(value),
+                    Err((kind, back)) => {
+                        assert_eq!(back, value);
+                        // Busy: a new client has one key, until a turn grants more.
+                        assert!(matches!(kind, RefusedKind::Closed | RefusedKind::Busy));
+                    }
+                }
+            }
+            let is_closed =
+                schedule(&client, 9).is_err_and(|(kind, _)| kind == RefusedKind::Closed);
+            (accepted, is_closed)
+        });
+        let report = service.begin_shutdown(ShutdownPolicy::Return).unwrap();
+        drive(&mut shard);
+        let values = returned(block_on(report));
+        let (accepted, is_closed) = worker.join().unwrap();
+        expected.extend(accepted);
+        expected.extend((!is_closed && values.contains(&9)).then_some(9));
+        assert_eq!(values, expected, "a timer is lost or comes back twice");
+        let counts = service.stats().shards[0].counts;
+        assert_eq!((counts.pending, counts.returned), (0, expected.len() as u64));
+    });
+}
+
+#[test]
+fn timer_of_a_new_client_during_a_shutdown_is_returned_or_refused() {
+    check_shutdown(false, 2, 2);
+}
+
+#[test]
+fn timers_sent_during_a_shutdown_are_returned_or_refused() {
+    check_shutdown(true, 2, 2);
+}
+
+/// Two threads shut the service down: one of them gets the report, the other an error.
+#[test]
+fn two_shutdowns_at_once_are_accepted_once() {
+    check_within(2, || {
+        let (service, mut shard) = service();
+        shard.timers().schedule(LATER, 7).unwrap();
+        let second = {
+            let service = Arc::clone(&service);
+            thread::spawn(move || service.begin_shutdown(ShutdownPolicy::Return))
+        };
+        let first = service.begin_shutdown(ShutdownPolicy::Return);
+        drive(&mut shard);
+        let (accepted, refused) = match (first, second.join().unwrap()) {
+            (Ok(report), Err(error)) => (returned(block_on(report)), error),
+            (Err(error), Ok(report)) => (returned(block_on(report)), error),
+            (first, second) => panic!("{} and {} are both so", first.is_ok(), second.is_ok()),
+        };
+        assert_eq!((accepted, refused), (vec![7], ShutdownError::AlreadyShutDown));
+    });
+}
+
+/// A client waits for the replies to a cancel and a reset of a timer that the shard may not have
+/// received yet, as another client has sent it.
+#[test]
+fn cancel_and_reset_get_their_replies_while_the_shard_sleeps() {
+    check_within(2, || {
+        let (service, mut shard) = service();
+        let first = service.client();
+        let timer = schedule(&first, 7).unwrap();
+        let worker = {
+            let (service, second) = (Arc::clone(&service), service.client());
+            thread::spawn(move || {
+                let reset = block_on(second.reset(timer, LATER * 2)).unwrap();
+                let cancelled = block_on(second.cancel(timer)).unwrap();
+                drop(service.begin_shutdown(ShutdownPolicy::Drop).unwrap());
+                (reset, cancelled)
+            })
+        };
+        drive(&mut shard);
+        let (reset, cancelled) = worker.join().unwrap();
+        let is_cancelled = matches!(cancelled.payload(), Some(Payload::Value(7)));
+        assert!(is_cancelled, "a cancel whose timer is pending returns its value");
+        assert!(matches!(reset, ResetOutcome::Reset), "{reset:?}");
+        let counts = service.stats().shards[0].counts;
+        assert_eq!((counts.pending, counts.cancelled), (0, 1));
+        drop(first);
+    });
+}
+
+/// A client sends a timer and is dropped while the shard takes turns: the timer is pending, the
+/// lane is gone and the shard has its keys back.
+#[test]
+fn client_dropped_during_a_turn_leaves_its_timer_and_gives_its_keys_back() {
+    check_within(3, || {
+        let (service, mut shard) = service();
+        let granted = service.stats().shards[0].counts.granted;
+        let client = service.client();
+        let worker = thread::spawn(move || {
+            let sent = schedule(&client, 7).is_ok();
+            drop(client);
+            sent
+        });
+        let _next = shard.turn();
+        let sent = worker.join().unwrap();
+        for _ in 0..2 {
+            let _next = shard.turn();
+        }
+        assert!(sent, "there is a key in the pool");
+        let counts = service.stats().shards[0].counts;
+        assert_eq!((counts.pending, counts.lanes), (1, 0));
+        // The turn that took the new lane's mail has filled the pool up, if the pool is that small.
+        assert!(counts.granted <= granted.max(2), "{} keys are granted", counts.granted);
+    });
+}
+
+/// A client whose key pool is used up gets further keys from the shard's turns.
+#[test]
+fn client_without_a_key_gets_one_from_a_sleeping_shard() {
+    check_within(2, || {
+        let (service, mut shard) = service_of(16, []);
+        let client = service.client();
+        let worker = {
+            let service = Arc::clone(&service);
+            thread::spawn(move || {
+                for value in 1..=2 {
+                    while let Err((kind, _)) = schedule(&client, value) {
+                        assert_eq!(kind, RefusedKind::Busy);
+                        thread::yield_now();
+                    }
+                }
+                drop(service.begin_shutdown(ShutdownPolicy::Drop).unwrap());
+            })
+        };
+        drive(&mut shard);
+        worker.join().unwrap();
+        let counts = service.stats().shards[0].counts;
+        assert_eq!((counts.scheduled_remote, counts.dropped), (2, 2));
+    });
+}
+
+/// Two clients are refused: the statistics count both.
+#[test]
+fn refusals_of_two_clients_are_both_counted() {
+    check_within(3, || {
+        const CLASS: TimerClass = TimerClass::new("modelled");
+        let (service, shard) = service_of(1, [CLASS]);
+        let refuse = |client: Client<u32>| {
+            let view = client.shard(shard_id()).of_class(CLASS).unwrap();
+            (0..2).filter(|value| view.schedule(LATER, *value).is_err()).count() as u64
+        };
+        let client = service.client();
+        let worker = thread::spawn(move || refuse(client));
+        let refused = refuse(service.client()) + worker.join().unwrap();
+        assert_eq!(service.stats().shards[0].classes[0].refused, refused);
+        drop(shard);
+    });
+}
