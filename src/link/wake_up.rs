@@ -135,7 +135,9 @@ impl Doorbell {
 /// then.
 ///
 /// Relaxed throughout: the flag orders nothing. The sender puts the mail into the mailbox under its
-/// lock before it sets the flag, and the owner takes the mail under that lock afterwards.
+/// lock before it sets the flag, and the owner takes the mail under that lock after it has cleared
+/// the flag. If the owner clears a flag that a sender has just set again, the sender has had the
+/// lock before, and the owner takes that mail too; so a load and a store suffice.
 #[derive(Debug)]
 pub(crate) struct MailFlag(CachePadded<AtomicBool>);
 
@@ -158,8 +160,13 @@ impl MailFlag {
     }
 
     /// Clears the flag and returns whether it was set. If so, the owner must take the mail next.
+    /// Only the owner may call it.
     #[inline]
     pub(crate) fn take(&self) -> bool {
-        self.is_set() && self.0.swap(false, Ordering::Relaxed)
+        let was_set = self.is_set();
+        if was_set {
+            self.0.store(false, Ordering::Relaxed);
+        }
+        was_set
     }
 }
