@@ -159,37 +159,42 @@ fn chunk_to_a_closing_lane_is_accepted_or_comes_back() {
     });
 }
 
-/// Receives requests and sleeps until there are `count`.
-fn own(lane: LaneReceiver<Message>, doorbell: &Arc<Doorbell>, count: usize) -> Receiver {
-    let (mut receiver, mut owner) = (Receiver::new(lane), Owner::new(doorbell));
-    loop {
-        receiver.receive(2);
-        if receiver.accepted.len() == count {
-            return receiver;
-        }
-        owner.sleep(Tick::NEVER, || receiver.lane.has_news());
-    }
-}
-
-#[test]
-fn overflow_keeps_the_order_of_requests_and_wakes_the_owner() {
-    check(|| {
+/// A client sends `count` requests while the owner receives up to `max` at a time, and sleeps.
+fn check_overflow(capacity: usize, count: u32, max: usize) {
+    check(move || {
         let doorbell = Arc::new(Doorbell::new());
-        let (mut sender, receiver) = lane(1, 1, []);
+        let (mut sender, receiver) = lane(capacity, 1, []);
         let client = {
             let doorbell = Arc::clone(&doorbell);
             thread::spawn(move || {
-                for value in 1..=3 {
+                for value in 1..=count {
                     assert_eq!(send(&mut sender, Cancel(value), &doorbell), []);
                 }
                 sender
             })
         };
-        let receiver = own(receiver, &doorbell, 3);
-        let accepted: Vec<_> = receiver.accepted.into_iter().map(|(request, _)| request).collect();
-        assert_eq!(accepted, [Cancel(1), Cancel(2), Cancel(3)], "requests come in their order");
+        let (mut receiver, mut owner) = (Receiver::new(receiver), Owner::new(&doorbell));
+        loop {
+            receiver.receive(max);
+            if receiver.accepted.len() == count as usize {
+                break;
+            }
+            owner.sleep(Tick::NEVER, || receiver.lane.has_news());
+        }
+        let accepted = receiver.accepted.into_iter().map(|(request, _)| request);
+        assert!(accepted.eq((1..=count).map(Cancel)), "requests come in their order");
         client.join().unwrap();
     });
+}
+
+#[test]
+fn overflow_keeps_the_order_of_requests_and_wakes_the_owner() {
+    check_overflow(1, 3, 2);
+}
+
+#[test]
+fn overflow_waits_for_a_ring_that_one_turn_does_not_empty() {
+    check_overflow(2, 3, 1);
 }
 
 /// The client has one key, and waits for the second. The owner grants it in the turn that receives
