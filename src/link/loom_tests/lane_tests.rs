@@ -236,6 +236,38 @@ fn client_that_waits_for_a_key_is_granted_it() {
     });
 }
 
+/// The owner sleeps until an earlier tick than that of the request, which does not wake it. The
+/// client finds no room for the next request, and wakes the owner.
+#[test]
+fn client_without_room_wakes_an_owner_that_its_request_has_not_woken() {
+    check(|| {
+        let doorbell = Arc::new(Doorbell::new());
+        let (mut sender, receiver) = lane(1, 4, [1, 2, 3, 4]);
+        let client = {
+            let doorbell = Arc::clone(&doorbell);
+            thread::spawn(move || {
+                assert_eq!(send(&mut sender, Schedule(1), &doorbell), []);
+                let key = loop {
+                    match sender.take_key(&doorbell, 0) {
+                        Ok(key) => break key,
+                        Err(refusal) => assert_eq!(refusal, Refusal::Busy),
+                    }
+                    thread::yield_now();
+                };
+                assert_eq!(sender.send(Schedule(key), &doorbell), Ok(()));
+                sender
+            })
+        };
+        let (mut receiver, mut owner) = (Receiver::new(receiver), Owner::new(&doorbell));
+        while receiver.receive(1) == 0 {
+            owner.sleep(Tick::new(3), || receiver.lane.has_news());
+        }
+        client.join().unwrap();
+        receiver.receive(1);
+        assert_eq!(receiver.accepted, [(Schedule(1), Some(1)), (Schedule(2), Some(2))]);
+    });
+}
+
 /// A client without a key is told that the owner has none to grant, once the owner has said so.
 #[test]
 fn client_of_an_exhausted_owner_is_refused_or_granted_a_key() {
