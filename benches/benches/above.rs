@@ -261,7 +261,7 @@ fn run(case: &mut dyn Case, operations: u64) -> Duration {
 }
 
 fn queues(criterion: &mut Criterion) {
-    let rows = [Row::Churn, Row::MoveOnTime, Row::Schedule, Row::Expire];
+    let rows = [Row::Churn, Row::ResetOnTime, Row::Schedule, Row::Expire];
     let contenders = [
         candidate::<Queue>("DelayQueue"),
         candidate::<Hierarchical>("the bare wheel"),
@@ -271,7 +271,7 @@ fn queues(criterion: &mut Criterion) {
 }
 
 fn keyed(criterion: &mut Criterion) {
-    let rows = [Row::Churn, Row::Move, Row::Expire];
+    let rows = [Row::Churn, Row::Reset, Row::Expire];
     let contenders = [
         candidate::<Keyed>("KeyedTimers"),
         candidate::<Hierarchical>("the bare wheel, by handles"),

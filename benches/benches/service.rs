@@ -40,7 +40,7 @@ fn service(criterion: &mut Criterion) {
     let glommio = glommio_works();
     for count in [1_000, 100_000] {
         bench(criterion, api::CHURN, api::churn(count, glommio));
-        bench(criterion, api::MOVE, api::moves(count, glommio));
+        bench(criterion, api::RESET, api::resets(count, glommio));
     }
     bench(criterion, sleeps::SLEEPS, sleeps::sleeps(1_000));
     rates(criterion, scaling::LOCAL, scaling::local(&cores));

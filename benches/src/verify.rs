@@ -10,7 +10,7 @@ const MIDWAY: u64 = 10_000;
 /// The expected outcome of a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
-    Fires { at: u64, moved: bool },
+    Fires { at: u64, was_reset: bool },
     IsCancelled,
     HasFired,
 }
@@ -29,7 +29,7 @@ pub fn verify<T: Timers>() {
     for number in 0..TIMERS {
         let at = rng.u64(1..=DELAY_MAX);
         handles.push(Some(timers.schedule(at, payload(number))));
-        fates.push(Fate::Fires { at, moved: false });
+        fates.push(Fate::Fires { at, was_reset: false });
     }
     disturb(&mut timers, &mut fates, &mut handles, 0, &mut rng);
     for now in 1..=DELAY_MAX {
@@ -47,12 +47,12 @@ pub fn verify<T: Timers>() {
         let mut last = 0;
         timers.advance(now, |payload| {
             let number = payload.get() as usize - 1;
-            let Fate::Fires { at, moved } = fates[number] else {
+            let Fate::Fires { at, was_reset } = fates[number] else {
                 panic!("{}: timer {number} fired at {now}: {:?}", T::NAME, fates[number]);
             };
             assert_eq!(at, now, "{}: timer {number} fires in its tick", T::NAME);
             fates[number] = Fate::HasFired;
-            if T::FIFO && !moved {
+            if T::FIFO && !was_reset {
                 assert!(number >= last, "{}: {number} after {last} in tick {now}", T::NAME);
                 last = number;
             }
@@ -85,7 +85,7 @@ fn disturb<T: Timers>(
                 let handle = handles[number].take().expect("a pending timer has its handle");
                 let at = rng.u64(now + 1..=DELAY_MAX);
                 handles[number] = Some(timers.reset(handle, at));
-                fates[number] = Fate::Fires { at, moved: true };
+                fates[number] = Fate::Fires { at, was_reset: true };
             }
             _ => {}
         }

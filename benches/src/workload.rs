@@ -32,10 +32,10 @@ pub enum Row {
     ChurnRecent,
     /// W2: reset a random timer to 30,000 ticks from now, later each time. The contender's time
     /// does not advance.
-    Move,
+    Reset,
     /// W2 while the contender's time advances: each timer is reset once in 1,000 ticks and none
     /// fires. The contender handles the old deadlines as they come up.
-    MoveOnTime,
+    ResetOnTime,
     /// W3, its first half: schedule all.
     Schedule,
     /// W3, its second half: advance tick by tick until all have fired.
@@ -51,8 +51,8 @@ impl Row {
     pub const ALL: [Self; 8] = [
         Self::Churn,
         Self::ChurnRecent,
-        Self::Move,
-        Self::MoveOnTime,
+        Self::Reset,
+        Self::ResetOnTime,
         Self::Schedule,
         Self::Expire,
         Self::FarAway,
@@ -64,8 +64,8 @@ impl Row {
         match self {
             Self::Churn => "W1 cancel + schedule",
             Self::ChurnRecent => "W1 recent cancel + schedule",
-            Self::Move => "W2 move",
-            Self::MoveOnTime => "W2 move, time going on",
+            Self::Reset => "W2 reset",
+            Self::ResetOnTime => "W2 reset, time going on",
             Self::Schedule => "W3 schedule",
             Self::Expire => "W3 expire",
             Self::FarAway => "W4 an hour away",
@@ -128,8 +128,8 @@ pub fn case<T: Timers>(row: Row, count: usize) -> Box<dyn Case> {
     match row {
         Row::Churn => Box::new(Churn::<T>::new(0, count)),
         Row::ChurnRecent => Box::new(Churn::<T>::new(count, RECENT)),
-        Row::Move => Box::new(Move::<T>::new(count, false)),
-        Row::MoveOnTime => Box::new(Move::<T>::new(count, true)),
+        Row::Reset => Box::new(Reset::<T>::new(count, false)),
+        Row::ResetOnTime => Box::new(Reset::<T>::new(count, true)),
         Row::Schedule => Box::new(Expire::<T>::new(count, Timed::Schedule)),
         Row::Expire => Box::new(Expire::<T>::new(count, Timed::Advance)),
         Row::FarAway => Box::new(FarAway { timers: T::with_capacity(1), now: 0 }),
@@ -184,7 +184,7 @@ impl<T: Timers> Case for Churn<T> {
     }
 }
 
-struct Move<T: Timers> {
+struct Reset<T: Timers> {
     timers: T,
     handles: Vec<T::Handle>,
     picks: Vec<u32>,
@@ -194,15 +194,15 @@ struct Move<T: Timers> {
     on_time: bool,
 }
 
-impl<T: Timers> Move<T> {
+impl<T: Timers> Reset<T> {
     fn new(count: usize, on_time: bool) -> Self {
         let mut rng = fastrand::Rng::with_seed(SEED);
         let mut timers = T::with_capacity(count);
         // Like idle timers, they were scheduled at some time in the past and have been reset since.
         let mut schedule = |_| timers.schedule(rng.u64(1..=IDLE_TIMEOUT), Payload::MIN);
         let handles: Vec<_> = (0..count).map(&mut schedule).collect();
-        let moved = handles.into_iter().map(|handle| timers.reset(handle, IDLE_TIMEOUT));
-        let handles = moved.collect();
+        let reset = handles.into_iter().map(|handle| timers.reset(handle, IDLE_TIMEOUT));
+        let handles = reset.collect();
         let picks = (0..PASS_MIN.max(count)).map(|_| rng.u32(..count as u32));
         let picks = picks.collect();
         let mut case =
@@ -212,13 +212,13 @@ impl<T: Timers> Move<T> {
     }
 }
 
-impl<T: Timers> Case for Move<T> {
+impl<T: Timers> Case for Reset<T> {
     fn round(&mut self) -> Sample {
         let start = Instant::now();
         for picks in self.picks.chunks(self.moves_per_tick) {
             self.now += 1;
             if self.on_time {
-                self.timers.advance(self.now, |_| panic!("{}: a moved timer fired", T::NAME));
+                self.timers.advance(self.now, |_| panic!("{}: a reset timer fired", T::NAME));
             }
             for picked in picks {
                 let handle = self.handles.swap_remove(*picked as usize);

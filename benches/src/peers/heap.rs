@@ -1,4 +1,4 @@
-//! A binary heap with lazy deletion: a timer that is cancelled or moved leaves its entry in the
+//! A binary heap with lazy deletion: a timer that is cancelled or reset leaves its entry in the
 //! heap, to be dropped when it comes to the top, or all at once when they outnumber the live ones.
 //!
 //! Entries are 16 bytes and refer to a slab, so that a cancel needs no search. Dropping them all

@@ -33,7 +33,7 @@ const LOOK_EVERY: usize = 64;
 /// Cancel a timer and schedule another.
 pub const CHURN: &str = "API cancel + schedule";
 /// Reset a timer.
-pub const MOVE: &str = "API move";
+pub const RESET: &str = "API reset";
 
 /// The index of a timer, and its new delay.
 type Step = (usize, Duration);
@@ -274,8 +274,8 @@ pub fn churn(count: usize, glommio: bool) -> Vec<Entrant> {
 }
 
 /// The entrants that reset a timer.
-pub fn moves(count: usize, glommio: bool) -> Vec<Entrant> {
-    let figure = |contender| Figure::new(MOVE, count, contender, "ns");
+pub fn resets(count: usize, glommio: bool) -> Vec<Entrant> {
+    let figure = |contender| Figure::new(RESET, count, contender, "ns");
     let mut steps = steps(count);
     // Each reset is to a later time, as it is for idle timers.
     for (n, (_, delay)) in (0..).zip(&mut steps) {

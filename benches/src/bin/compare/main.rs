@@ -137,7 +137,7 @@ fn on_a_core(options: &Options, figures: &mut Vec<Figure>) {
         eprintln!("io_uring cannot be used here: glommio is left out");
     }
     for (row, entrants) in
-        [(api::CHURN, api::churn as fn(usize, bool) -> Vec<Entrant>), (api::MOVE, api::moves)]
+        [(api::CHURN, api::churn as fn(usize, bool) -> Vec<Entrant>), (api::RESET, api::resets)]
     {
         for count in sizes().into_iter().filter(|count| *count > 1 && options.wants(row)) {
             eprintln!("{row}, {count}");

@@ -48,7 +48,7 @@ pub(crate) fn verdicts(figures: &[Figure], turns: &[Turns]) -> Vec<Verdict> {
             check(format!("{row}, {count}: {peer} / ours >= 1.5"), ahead, &|it| it >= 1.5);
         }
     }
-    for row in [Row::Churn.name(), Row::Move.name()] {
+    for row in [Row::Churn.name(), Row::Reset.name()] {
         let growth = ratio(find(row, 1_000_000, OURS), find(row, 1_000, OURS));
         check(format!("{row}: from 1,000 to 1,000,000 <= 4"), growth, &|it| it <= 4.0);
     }
@@ -63,7 +63,7 @@ pub(crate) fn verdicts(figures: &[Figure], turns: &[Turns]) -> Vec<Verdict> {
     let filled = find("W6 resident bytes, filled", 1_000_000, OURS);
     check("W6 resident bytes a timer, filled <= 33".to_owned(), filled, &|it| it <= 33.0);
 
-    for row in [api::CHURN, api::MOVE] {
+    for row in [api::CHURN, api::RESET] {
         let glommio = find(row, 1_000_000, "glommio's Timer");
         for contender in ["the bare wheel", OURS, "corewheel, deadline known"] {
             let ahead = ratio(glommio, find(row, 1_000_000, contender));
