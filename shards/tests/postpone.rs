@@ -1,10 +1,11 @@
 //! `Shard::pop_expired_unless`: timers that their owner postpones, against a list of deadlines.
 //!
 //! The owner stores a later deadline without a call of the shard. Each timer must expire in the
-//! first turn at or after the deadline that its owner has stored, whatever the shard has filed.
+//! first turn at or after the deadline that its owner has stored, whatever the shard has filed, and
+//! whether or not the predicate has panicked for it before.
 //! `COREWHEEL_SEED` runs the history of that seed again.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use corewheel_shard::{Budget, Shard, ShardConfig, Tick, TimerKey, WheelKind};
 use fastrand::Rng;
@@ -18,6 +19,8 @@ struct Owner {
     /// The owner's deadline and the key of each timer; `None` for a timer that is not pending.
     timers: Vec<Option<(u64, TimerKey)>>,
     now: u64,
+    /// The predicate panics when it has been called so many times more; `None` if it does not.
+    calls_to_panic: Option<u32>,
 }
 
 impl Owner {
@@ -29,7 +32,12 @@ impl Owner {
             level_slots: 4,
             ..ShardConfig::default()
         };
-        Self { shard: Shard::new(config).unwrap(), timers: vec![None; TIMERS], now: 0 }
+        Self {
+            shard: Shard::new(config).unwrap(),
+            timers: vec![None; TIMERS],
+            now: 0,
+            calls_to_panic: None,
+        }
     }
 
     fn schedule(&mut self, number: usize, deadline: u64) {
@@ -61,13 +69,23 @@ impl Owner {
         self.shard.advance(Tick::new(now), budget);
         let mut fired = Vec::new();
         loop {
-            let timers = &self.timers;
-            let due = |number: &usize| timers[*number].expect("only a pending timer comes up").0;
+            let Self { shard, timers, calls_to_panic, .. } = self;
             let postpone = |number: &usize| {
-                let due = due(number);
+                let left = calls_to_panic.take();
+                if left == Some(0) {
+                    // Unlike `panic!`, this prints nothing.
+                    resume_unwind(Box::new("on purpose"));
+                }
+                *calls_to_panic = left.map(|left| left - 1);
+                let due = timers[*number].expect("only a pending timer comes up").0;
                 (due > now).then(|| Tick::new(due))
             };
-            let Some(expired) = self.shard.pop_expired_unless(postpone) else { break };
+            let popped = catch_unwind(AssertUnwindSafe(|| shard.pop_expired_unless(postpone)));
+            let Ok(expired) = popped else {
+                self.shard.check_invariants();
+                continue;
+            };
+            let Some(expired) = expired else { break };
             let (deadline, key) =
                 self.timers[expired.payload].take().expect("a timer expires once");
             assert_eq!(key, expired.key, "a postponed timer keeps its key");
@@ -84,29 +102,35 @@ fn postponed_timer_expires_at_deadline_of_its_owner() {
     let seed = std::env::var("COREWHEEL_SEED").ok().and_then(|seed| seed.parse().ok());
     let first = seed.unwrap_or_else(|| fastrand::u64(..));
     for seed in (0..HISTORIES).map(|number| first.wrapping_add(number)) {
-        let mut rng = Rng::with_seed(seed);
-        let wheel = if rng.bool() { WheelKind::Hierarchical } else { WheelKind::Hashed };
-        let mut owner = Owner::new(wheel);
-        for _ in 0..STEPS {
-            let number = rng.usize(..TIMERS);
-            let range = 1 << rng.u32(0..9);
-            let deadline = owner.now + rng.u64(..range);
-            match rng.u32(..10) {
-                0..4 => owner.schedule(number, deadline),
-                4..7 => owner.reset(number, deadline),
-                7 => owner.cancel(number),
-                8 => {
-                    let few = Budget { expired_max: rng.u32(..4), work_max: rng.u32(1..20) };
-                    let _ = owner.turn(rng.u64(..9), few);
-                }
-                _ => {
-                    let _ = owner.turn(rng.u64(..40), Budget::UNLIMITED);
-                    // A timer that is due and still pending was postponed to this tick or scheduled
-                    // late; the next turn hands it out.
-                    let _ = owner.turn(0, Budget::UNLIMITED);
-                    let late = owner.timers.iter().flatten().find(|(due, _)| *due <= owner.now);
-                    assert_eq!(late, None, "seed {seed}: pending at {}", owner.now);
-                }
+        let history = catch_unwind(|| run_history(seed));
+        assert!(history.is_ok(), "the history of seed {seed} fails as printed above");
+    }
+}
+
+fn run_history(seed: u64) {
+    let mut rng = Rng::with_seed(seed);
+    let wheel = if rng.bool() { WheelKind::Hierarchical } else { WheelKind::Hashed };
+    let mut owner = Owner::new(wheel);
+    for _ in 0..STEPS {
+        let number = rng.usize(..TIMERS);
+        let range = 1 << rng.u32(0..9);
+        let deadline = owner.now + rng.u64(..range);
+        match rng.u32(..11) {
+            0..4 => owner.schedule(number, deadline),
+            4..7 => owner.reset(number, deadline),
+            7 => owner.cancel(number),
+            8 => {
+                let few = Budget { expired_max: rng.u32(..4), work_max: rng.u32(1..20) };
+                let _ = owner.turn(rng.u64(..9), few);
+            }
+            9 => owner.calls_to_panic = Some(rng.u32(..9)),
+            _ => {
+                let _ = owner.turn(rng.u64(..40), Budget::UNLIMITED);
+                // A timer that is due and still pending was postponed to this tick or scheduled
+                // late; the next turn hands it out.
+                let _ = owner.turn(0, Budget::UNLIMITED);
+                let late = owner.timers.iter().flatten().find(|(due, _)| *due <= owner.now);
+                assert_eq!(late, None, "pending at {}", owner.now);
             }
         }
     }

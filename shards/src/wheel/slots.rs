@@ -402,9 +402,15 @@ impl Slots {
 
     /// Calls `visit` with each entry and its slot, in the order of the slots.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(usize, Entry)) {
-        for number in 0..self.table.len() {
+        for number in self.occupied_slots() {
             self.entries_of(number).for_each(|entry| visit(number, entry));
         }
+    }
+
+    fn occupied_slots(&self) -> impl Iterator<Item = usize> {
+        let len = self.table.len();
+        let first = self.occupied.first_in(0, len);
+        core::iter::successors(first, move |number| self.occupied.first_in(number + 1, len))
     }
 
     /// The entries of one slot, in order.
@@ -430,8 +436,10 @@ impl Slots {
         let mut count = 0;
         self.for_each(|_, _| count += 1);
         assert_eq!(count, self.entries, "the count of entries is wrong");
+        // A slot with entries whose bit is not set shows too: its chunks are not counted.
         let mut used = 0;
-        for (number, slot) in self.table.iter().enumerate() {
+        for number in self.occupied_slots() {
+            let slot = self.table[number];
             for chain in [slot.old, slot.new] {
                 let mut last = NIL;
                 let mut next = chain.head;
@@ -442,8 +450,7 @@ impl Slots {
                 }
                 assert_eq!(last, chain.tail, "a chain of slot {number} has a wrong tail");
             }
-            let occupied = !slot.is_empty();
-            assert_eq!(self.occupied.contains(number), occupied, "slot {number} has a wrong bit");
+            assert!(!slot.is_empty(), "slot {number} is empty, but its bit is set");
         }
         let mut next = self.free;
         while next != NIL {
