@@ -120,6 +120,7 @@
 //! | `endpoint` | `StatsEndpoint`: the statistics over HTTP | hyper, tokio, `serde` and others |
 //! | `pinning` | the service's own threads are pinned: see [`settings`] | `core_affinity` |
 //! | `serde` | the statistics implement `Serialize` | serde and its procedural macro |
+//! | `sim` | a simulation of the service, for tests | nothing |
 //!
 //! # The map
 //!
@@ -140,6 +141,7 @@
 //! | `kit` | what else is built from timers |
 //! | `service` | builder, start, shutdown |
 //! | `endpoint` | statistics over HTTP |
+//! | `sim` | the service on simulated threads, for tests |
 //!
 //! What one core owns, wheel and slab and counters, is [`corewheel_shard`], which knows no thread,
 //! no clock and no atomic.
@@ -156,6 +158,8 @@ mod kit;
 mod link;
 mod service;
 mod shard;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod stats;
 mod values;
 

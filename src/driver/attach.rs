@@ -31,7 +31,7 @@ pub use crate::driver::own_loop::{ShardLoop, Turn};
 use crate::face::Core;
 use crate::face::Directory;
 use crate::face::callback::Handler;
-#[cfg(any(feature = "tokio", all(feature = "glommio", target_os = "linux")))]
+#[cfg(any(feature = "sim", feature = "tokio", all(feature = "glommio", target_os = "linux")))]
 use crate::face::host::OwnedHandler;
 use crate::values::error::StartError;
 use crate::values::handle::ShardId;
@@ -106,11 +106,21 @@ impl<T: Send + 'static> Attachment<T> {
     /// Outside of a `LocalSet`, or in a runtime without time enabled.
     #[cfg(feature = "tokio")]
     pub fn attach_tokio(self, handler: impl Handler<T>) -> Result<crate::Timers<T>, StartError> {
+        let (timers, driver) = self.on_host(handler, super::tokio::TokioHost::default())?;
+        tokio::task::spawn_local(driver);
+        Ok(timers)
+    }
+
+    /// The shard's timers, and the future that drives the shard on the executor of `host`.
+    #[cfg(any(feature = "sim", feature = "tokio"))]
+    pub(crate) fn on_host<H: Handler<T>>(
+        self,
+        handler: H,
+        host: impl super::executor::Host + 'static,
+    ) -> Result<(crate::Timers<T>, impl Future<Output = ()> + 'static), StartError> {
         let driven = self.open(true)?;
         let timers = driven.timers().clone();
-        let host = crate::driver::tokio::TokioHost::default();
-        tokio::task::spawn_local(super::executor::drive(driven, OwnedHandler::new(handler), host));
-        Ok(timers)
+        Ok((timers, super::executor::drive(driven, OwnedHandler::new(handler), host)))
     }
 
     /// Makes the shard run in a loop of the caller's own, on this thread: around `poll`, `epoll`, a

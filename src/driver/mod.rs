@@ -6,7 +6,7 @@
 //! their host: the alarm that they set, how they step aside for other tasks, and how they spawn.
 
 pub mod attach;
-#[cfg(any(feature = "tokio", all(feature = "glommio", target_os = "linux")))]
+#[cfg(any(feature = "sim", feature = "tokio", all(feature = "glommio", target_os = "linux")))]
 pub(crate) mod executor;
 #[cfg(all(feature = "glommio", target_os = "linux"))]
 pub(crate) mod glommio;

@@ -59,6 +59,12 @@ pub(super) enum Sleeper {
 }
 
 impl<T> Tables<T> {
+    /// How many callbacks wait for a timer of their own.
+    #[cfg(feature = "sim")]
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.len()
+    }
+
     /// Ends a sleep as `end` says. Returns the waker, if the future was still waiting.
     fn end_sleep(&mut self, index: u32, end: Sleeper) -> Option<Waker> {
         let sleeper = self.sleepers.get_mut(index as usize)?;

@@ -294,7 +294,8 @@ impl<R: Request> LaneSender<R> {
         if self.is_closed() { self.take_back() } else { Ok(()) }
     }
 
-    fn is_closed(&self) -> bool {
+    /// Whether the owner has closed the lane.
+    pub(crate) fn is_closed(&self) -> bool {
         self.shared.gate.is_closed()
     }
 
@@ -483,6 +484,27 @@ impl<R: Request> LaneReceiver<R> {
         while self.has_requests() {
             self.receive(usize::MAX, &mut apply);
         }
+    }
+
+    /// By when the owner must receive the first request that it has not received;
+    /// [`Tick::NEVER`] if there is none that the owner must receive.
+    #[cfg(all(feature = "sim", not(corewheel_loom)))]
+    pub(crate) fn needed_by(&mut self) -> Tick {
+        if !self.overflowed.is_empty() || !self.shared.overflow.is_empty() {
+            return Tick::ZERO;
+        }
+        let len = self.requests.slots();
+        // The chunk is not committed, so the requests stay in the ring.
+        let chunk = self.requests.read_chunk(len).ok();
+        let requests = chunk.iter().map(rtrb::chunks::ReadChunk::as_slices);
+        let requests = requests.flat_map(|(first, second)| first.iter().chain(second));
+        requests.map(R::needed_by).min().unwrap_or(Tick::NEVER)
+    }
+
+    /// The model checker runs no simulation.
+    #[cfg(all(feature = "sim", corewheel_loom))]
+    pub(crate) fn needed_by(&mut self) -> Tick {
+        unreachable!("a lane of {} requests is simulated", self.depth())
     }
 
     /// Hands the owner's end of the ring to the client of a closed lane. Returns the keys that the

@@ -90,6 +90,12 @@ impl Migrated {
         self.keys.push_back(key);
     }
 
+    /// How many handles the shard remembers.
+    #[cfg(feature = "sim")]
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
     /// The new handles, for the post of the shard when it closes; `None` if there are none.
     pub(super) fn new_handles(&self) -> Option<Arc<NewHandles>> {
         (!self.keys.is_empty()).then(|| Arc::clone(&self.handles))

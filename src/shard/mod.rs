@@ -25,6 +25,8 @@ mod poll_budget;
 mod receive;
 pub(crate) mod request;
 pub(crate) mod shutdown;
+#[cfg(feature = "sim")]
+mod simulated;
 mod slots;
 mod state;
 pub(crate) mod turn;
@@ -71,6 +73,9 @@ pub(crate) struct Core<P: Payload> {
     /// The factor of the shard's scaled timeouts.
     scale: Cell<Scale>,
     budget: PollBudget,
+    /// Whether a simulation keeps requests in the lanes.
+    #[cfg(feature = "sim")]
+    holds_lanes: Cell<bool>,
 }
 
 impl<P: Payload> Core<P> {
@@ -93,6 +98,8 @@ impl<P: Payload> Core<P> {
             closed: Cell::new(false),
             scale: Cell::default(),
             budget: PollBudget::new(),
+            #[cfg(feature = "sim")]
+            holds_lanes: Cell::new(false),
             directory,
         };
         if core.post().open(has_executor) {

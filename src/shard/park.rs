@@ -98,6 +98,10 @@ impl<P: Payload> Core<P> {
 
     /// Whether mail or a request has come since the last turn.
     pub(crate) fn has_news(&self) -> bool {
+        #[cfg(feature = "sim")]
+        if self.holds_lanes() {
+            return self.post().mailbox.has_mail();
+        }
         let state = self.state.borrow();
         self.post().mailbox.has_mail() || state.lanes.iter().any(LaneReceiver::has_news)
     }

@@ -30,6 +30,10 @@ impl<P: Payload> Core<P> {
     /// both together. True if more is left to do.
     pub(super) fn receive(&self, now: u64, requests_max: u32) -> bool {
         let tick = self.time().floor(now);
+        #[cfg(feature = "sim")]
+        if self.holds_lanes() {
+            return self.migrate_some(now, requests_max as usize);
+        }
         let (more, left) = {
             let mut state = self.state.borrow_mut();
             let received = state.receive(tick, now, requests_max as usize);

@@ -1,0 +1,87 @@
+//! The hooks of the simulation in a shard: requests that stay in the lanes, and checks of what the
+//! shard holds.
+
+use corewheel_shard::Tick;
+
+use super::Core;
+use super::payload::Payload;
+use crate::link::lane::LaneReceiver;
+
+impl<P: Payload> Core<P> {
+    #[inline]
+    pub(super) fn holds_lanes(&self) -> bool {
+        self.holds_lanes.get()
+    }
+
+    /// Whether the turns of the shard leave requests in their lanes from now on, as if the requests
+    /// were still on the way. Mail and the end of the shard are not affected.
+    pub(crate) fn hold_lanes(&self, holds: bool) {
+        if self.holds_lanes.replace(holds) && !holds {
+            // The driver may have fallen asleep beside requests.
+            self.post().doorbell.wake();
+        }
+    }
+
+    /// Checks what holds between turns.
+    ///
+    /// # Panics
+    ///
+    /// If something does not, with a sentence and the values.
+    pub(crate) fn check_invariants(&self) {
+        let state = self.state.borrow();
+        state.wheel.check_invariants();
+        let shard = self.id;
+        assert!(state.effects.is_empty(), "shard {shard} has effects that nothing will run");
+        assert!(state.jobs.is_empty() || !self.is_closed(), "shard {shard} has ended with futures");
+        let (count, max) = (state.migrated.len(), state.wheel.capacity());
+        assert!(count <= max, "shard {shard} remembers {count} old handles: more than {max}");
+        let granted = state.wheel.granted();
+        let overtaken = state.overtaken.len();
+        assert!(overtaken <= granted, "shard {shard} keeps {overtaken} replies for {granted} keys");
+        let is_closed = self.is_closed();
+        assert!(
+            !is_closed || state.wheel.is_empty(),
+            "shard {shard} has ended with pending timers"
+        );
+        assert!(!is_closed || granted == 0, "shard {shard} has ended with {granted} granted keys");
+    }
+
+    /// What the shard has counted, as text that depends only on the history.
+    pub(crate) fn describe(&self) -> String {
+        let state = self.state.borrow();
+        let (counters, granted) = (state.wheel.counters(), state.wheel.granted());
+        let next = state.wheel.next_deadline().map(Tick::index);
+        format!(" {}: {counters:?} granted {granted} next {next:?}", self.id)
+    }
+
+    /// Checks that a shard whose driver sleeps has nothing to do now.
+    ///
+    /// # Panics
+    ///
+    /// If it has, with a sentence and the values.
+    pub(crate) fn check_asleep(&self) {
+        if self.is_closed() {
+            return;
+        }
+        let (shard, now) = (self.id, self.time().floor(self.nanos()));
+        let until = self.asleep_until.get();
+        assert!(until > Tick::ZERO, "shard {shard} is neither awake nor asleep");
+        assert!(!self.post().mailbox.has_mail(), "shard {shard} sleeps beside mail");
+        if !self.holds_lanes() {
+            let lanes = &mut self.state.borrow_mut().lanes;
+            let needed_by = lanes.iter_mut().map(LaneReceiver::needed_by).min();
+            let needed_by = needed_by.unwrap_or(Tick::NEVER);
+            let is_asleep_long = needed_by < until;
+            assert!(
+                !is_asleep_long,
+                "shard {shard} sleeps until {until:?}, past a request for {needed_by:?}"
+            );
+        }
+        let earliest = self.state.borrow().wheel.earliest_deadline().unwrap_or(Tick::NEVER);
+        assert!(earliest >= until, "shard {shard} sleeps until {until:?}, past {earliest:?}");
+        assert!(
+            earliest > now,
+            "shard {shard} sleeps at {now:?}, but a timer of {earliest:?} is due"
+        );
+    }
+}

@@ -1,0 +1,571 @@
+//! A whole service on simulated threads with a clock of its own, all of it from one seed, for
+//! tests.
+//!
+//! A [`Simulation`] runs the code that a service runs in production: shards, lanes, mailboxes,
+//! wake-ups and turns, and the futures of the test on an executor of its own. All of it runs on the
+//! thread of the test. The seed decides which task runs next; the clock stands still while a task
+//! can run, and then moves to the next moment at which one can, up to a century after the start. So
+//! an hour of timeouts takes microseconds, and the same seed gives the same history, byte for byte.
+//!
+//! ```
+//! use corewheel::TimerService;
+//! use corewheel::sim::Simulation;
+//! use std::time::Duration;
+//!
+//! for seed in 0..100 {
+//!     let builder = TimerService::builder().shards(2).capacity(100);
+//!     let mut sim = Simulation::<&str>::start(seed, builder, |_| |_, _| ())?;
+//!     let (client, shard) = (sim.client(), sim.service().shard_for(seed));
+//!     let time = sim.time();
+//!     let request = sim.run(async move {
+//!         let answer = async {
+//!             time.sleep(Duration::from_secs(7)).await;
+//!             "late"
+//!         };
+//!         client.shard(shard).timeout(Duration::from_secs(5), answer).await
+//!     });
+//!     assert!(request.is_err(), "the request times out after 5 s");
+//!     assert!(sim.elapsed() < Duration::from_millis(5_002));
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Faults
+//!
+//! [`stall`](Simulation::stall) keeps a shard's thread from running, [`leap`](Simulation::leap)
+//! moves the clock at once, [`hold_lanes`](Simulation::hold_lanes) keeps requests on the way, and
+//! [`kill`](Simulation::kill) ends a shard as the death of its thread does. Small capacities and
+//! budgets, which the builder takes down to 1, make refusals and full lanes frequent.
+//!
+//! # What is checked
+//!
+//! After each step of a task the simulation checks the shard that has run: the invariants of its
+//! wheel, that `pending = scheduled − fired − cancelled − returned − dropped`, that no timer fires
+//! early, that its tables are bounded, and, if its driver sleeps, that no request, mail or timer
+//! waits for an earlier turn. [`check`](Simulation::check) does it for all shards. A violation is a
+//! panic. What the timers mean is for the test to check.
+//!
+//! # Many seeds
+//!
+//! [`explore`] runs a list of commands for each seed. If one panics, it looks for a shorter list
+//! that panics too, and prints both the seed and the list.
+//!
+//! A panic hook keeps quiet about the panics of runs that [`explore`] makes. If a run aborts the
+//! process, as two panics at once do, the hook prints the seed.
+//!
+//! # How to test a server with it
+//!
+//! - Give the parts of the server their time and their sockets as arguments. In the simulation a
+//!   part is a task: it waits by the timers of the service or by [`Time::sleep`], and by channels
+//!   that work on every executor, such as those of tokio's `sync`, `futures` or `async-channel`.
+//! - Spawn the parts that use [`Timers`] with [`spawn_on`](TimerService::spawn_on), and those that
+//!   use a [`Client`] with [`spawn`](Simulation::spawn).
+//! - Choose commands at random (a request comes, a connection stalls, a shard dies), run them by
+//!   [`explore`], and compare what the server did with a simple model after each of them.
+//! - Keep the seed of each failure as a test.
+//!
+//! This is such a test of a cache whose entries live for a second. A shard is stalled at random,
+//! and no entry may be gone early, nor outlive its time and the stall together.
+//!
+//! ```
+//! use corewheel::sim::{Rng, Simulation, explore};
+//! use corewheel::{ShardId, TimerService};
+//! use std::time::Duration;
+//!
+//! #[derive(Clone, Debug)]
+//! enum Command {
+//!     Insert(u8),
+//!     Stall(Duration),
+//!     Run(Duration),
+//! }
+//!
+//! let plan = |rng: &mut Rng| {
+//!     let mut command = |_| match rng.u8(..3) {
+//!         0 => Command::Insert(rng.u8(..4)),
+//!         1 => Command::Stall(Duration::from_millis(rng.u64(..500))),
+//!         _ => Command::Run(Duration::from_millis(rng.u64(..700))),
+//!     };
+//!     (0..50).map(&mut command).collect::<Vec<_>>()
+//! };
+//! explore(0..20, plan, |seed, commands| {
+//!     let (shard, life) = (ShardId::new(0), Duration::from_secs(1));
+//!     let builder = TimerService::builder().shards(1).capacity(1_000);
+//!     let mut sim = Simulation::<()>::start(seed, builder, |_| |_, _| ()).unwrap();
+//!     let cache = sim.timers(shard).keyed::<u8, u32>(|_expired, _cache| {});
+//!     let mut inserted = [None; 4];
+//!     for command in commands {
+//!         match *command {
+//!             Command::Insert(key) => {
+//!                 cache.insert(key, 0, life).unwrap();
+//!                 inserted[usize::from(key)] = Some(sim.elapsed());
+//!             }
+//!             Command::Stall(stall) => sim.stall(shard, stall),
+//!             Command::Run(time) => sim.run_for(time),
+//!         }
+//!         let stalled_until = sim.stall_end(shard).unwrap_or_default();
+//!         for (key, inserted) in (0..).zip(&inserted) {
+//!             let Some(end) = inserted.map(|at| at + life) else { continue };
+//!             let (now, tick) = (sim.elapsed(), Duration::from_millis(1));
+//!             if cache.contains(&key) {
+//!                 assert!(now < end.max(stalled_until) + tick, "{key} outlives its time");
+//!             } else {
+//!                 assert!(now >= end, "{key} is gone early");
+//!             }
+//!         }
+//!     }
+//! });
+//! ```
+//!
+//! # How to repeat the runs of this crate
+//!
+//! `tests/simulation` in the repository is such a test of the whole service. Its model of every
+//! timer is checked after every step; its commands include stalls up to a year, leaps of the clock,
+//! panics in callbacks and drops, clients that are dropped or forgotten, handles of another
+//! service, shards that die, and shutdowns. Each of its seeds switches some kinds of commands off.
+//!
+//! ```text
+//! COREWHEEL_SIM_SECONDS=3600 cargo test --release --test simulation -- --nocapture
+//! COREWHEEL_SIM_SEED=7 cargo test --release --test simulation -- --nocapture
+//! ```
+//!
+//! The first command runs for an hour, from the seed 1, and prints how many seeds and commands that
+//! were. The second one begins with the seed 7; a first seed that no run has had gives new
+//! histories. `.ci/run` runs it for eight minutes.
+//!
+//! # What it cannot find
+//!
+//! Tasks are interleaved where they wait, and a push, a fence or a wake-up is one step: what two
+//! threads do to each other inside of these is for a model checker, and the protocols between the
+//! threads of this crate are checked by one: `src/link/loom_tests` has the models, and
+//! `weakenings.md` there lists which of them fails for each atomic and each fence that is weakened.
+//! Sockets, files and blocking calls are not simulated; in a simulation
+//! [`Reply::wait`](crate::Reply::wait) returns an error, since it would block the thread that runs
+//! the shards.
+
+mod executor;
+mod explore;
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::fmt;
+use std::fmt::Write as _;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use self::executor::{Alarm, Executor, SimulatedHost, Stepped, ThreadId};
+pub use self::explore::explore;
+use crate::clock::{ManualClock, saturating_nanos};
+use crate::face::callback::{Fired, Handler};
+use crate::face::client::Client;
+use crate::face::timers::Timers;
+use crate::service::TimerService;
+use crate::service::builder::TimerServiceBuilder;
+use crate::values::error::StartError;
+use crate::values::handle::ShardId;
+pub use fastrand::Rng;
+
+/// The most steps in a row during which the clock stands still. More of them mean that tasks wake
+/// each other for ever.
+const STEPS_MAX: u32 = 50_000;
+
+/// A service on simulated threads. See the [module](self).
+///
+/// Every shard has a thread of its own, on which its driver and the futures run that
+/// [`spawn_on`](TimerService::spawn_on) starts, and so has every future that [`spawn`](Self::spawn)
+/// starts. When it is dropped, the test's futures are dropped first, and then the shards die.
+pub struct Simulation<T: Send + 'static = Infallible> {
+    seed: u64,
+    executor: Executor,
+    shards: Vec<Shard<T>>,
+    service: TimerService<T>,
+    /// What a handler was given that it must not be given; `None` if there was nothing.
+    violation: Rc<Cell<Option<String>>>,
+    trace: Option<String>,
+    /// How many steps have run since the clock last moved.
+    steps: u32,
+}
+
+struct Shard<T: Send + 'static> {
+    thread: ThreadId,
+    timers: Timers<T>,
+}
+
+/// The result of a [step](Simulation::step).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// A task has run.
+    Ran,
+    /// No task could run, so the clock has moved to the next moment at which one can.
+    Waited,
+    /// No task can run any more, at no moment.
+    Resting,
+}
+
+impl<T: Send + 'static> Simulation<T> {
+    /// Starts the service of `builder` on simulated threads, at time zero. `make_handler` is called
+    /// once for each shard. The clock and the runtime of the builder are replaced.
+    ///
+    /// # Errors
+    ///
+    /// A setting is out of its limits, or there is no memory for the timers.
+    pub fn start<H: Handler<T>>(
+        seed: u64,
+        builder: TimerServiceBuilder,
+        make_handler: impl Fn(ShardId) -> H,
+    ) -> Result<Self, StartError> {
+        let clock = ManualClock::new();
+        let service = builder.clock(&clock).start_attached::<T>()?;
+        let executor = Executor::new(clock, Rng::with_seed(seed));
+        let violation = Rc::new(Cell::new(None));
+        let mut shards = Vec::new();
+        for shard in service.shards() {
+            let attachment = service.attach(shard).expect("no other code has attached it");
+            let thread = executor.add_thread();
+            let (mut handler, found) = (make_handler(shard), Rc::clone(&violation));
+            let checked = move |fired: Fired<T>, timers: &Timers<T>| {
+                let (now, Fired { handle, deadline, lateness, .. }) = (timers.now(), &fired);
+                let is_true = now.checked_duration_since(*deadline) == Some(*lateness);
+                // A shutdown may fire timers before their deadlines.
+                if !is_true && !timers.core().is_closed() {
+                    // A panic here would be contained by the shard.
+                    let late =
+                        format!("{handle:?} of {deadline:?} fires {lateness:?} late at {now:?}");
+                    found.set(Some(late));
+                }
+                handler(fired, timers);
+            };
+            let host = SimulatedHost::new(&executor, thread);
+            let (timers, driver) = attachment.on_host(checked, host)?;
+            executor.spawn(thread, Box::pin(driver));
+            shards.push(Shard { thread, timers });
+        }
+        Ok(Self { seed, executor, shards, service, violation, trace: None, steps: 0 })
+    }
+
+    /// The seed that decides which task runs next.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The service. [`shutdown`](TimerService::shutdown) would block and returns an error;
+    /// [`begin_shutdown`](TimerService::begin_shutdown) is awaited by a task instead.
+    pub fn service(&self) -> &TimerService<T> {
+        &self.service
+    }
+
+    /// A client, for one of the test's own threads.
+    pub fn client(&self) -> Client<T> {
+        self.service.client()
+    }
+
+    /// The timers of a shard, as code on the shard's own thread uses them. They stay usable when
+    /// the shard has ended, as one whose commands are refused.
+    ///
+    /// # Panics
+    ///
+    /// If the service has no such shard.
+    pub fn timers(&self, shard: ShardId) -> &Timers<T> {
+        &self.shard(shard).timers
+    }
+
+    /// The clock of the simulation, for tasks.
+    pub fn time(&self) -> Time {
+        Time(self.executor.clone())
+    }
+
+    /// The simulated present.
+    pub fn now(&self) -> Instant {
+        self.executor.clock().now()
+    }
+
+    /// The simulated time since the start.
+    pub fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.executor.nanos())
+    }
+
+    /// Random numbers from the seed, for the test. Each call returns others.
+    pub fn rng(&self) -> Rng {
+        self.executor.fork_rng()
+    }
+
+    fn shard(&self, shard: ShardId) -> &Shard<T> {
+        self.shards.get(usize::from(shard.number())).expect("the service has such a shard")
+    }
+}
+
+/// Faults.
+impl<T: Send + 'static> Simulation<T> {
+    /// Keeps the thread of a shard from running for this long, however short or long: neither its
+    /// driver nor its futures run. A stall of a shard that is stalled already ends with the later
+    /// one.
+    ///
+    /// # Panics
+    ///
+    /// If the service has no such shard.
+    pub fn stall(&self, shard: ShardId, stall: Duration) {
+        self.executor.stall(self.shard(shard).thread, stall);
+    }
+
+    /// Whether the thread of a shard is stalled.
+    ///
+    /// # Panics
+    ///
+    /// If the service has no such shard.
+    pub fn is_stalled(&self, shard: ShardId) -> bool {
+        self.executor.is_stalled(self.shard(shard).thread)
+    }
+
+    /// When the last stall of a shard ends or has ended, from the start; `None` if there was none.
+    ///
+    /// # Panics
+    ///
+    /// If the service has no such shard.
+    pub fn stall_end(&self, shard: ShardId) -> Option<Duration> {
+        let end = self.executor.stalled_until(self.shard(shard).thread);
+        (end > 0).then(|| Duration::from_nanos(end))
+    }
+
+    /// Moves the clock at once, as a stall of the whole process does. Tasks run in later steps.
+    pub fn leap(&mut self, by: Duration) {
+        self.executor.leap(by);
+        self.steps = 0;
+    }
+
+    /// Keeps the requests to a shard in their lanes, as if they were still on the way, until it is
+    /// called again with `false`. The turns of the shard go on without them.
+    ///
+    /// # Panics
+    ///
+    /// If the service has no such shard.
+    pub fn hold_lanes(&self, shard: ShardId, holds: bool) {
+        self.shard(shard).timers.core().hold_lanes(holds);
+    }
+
+    /// Ends a shard as the death of its thread does: its driver and its futures are dropped, and
+    /// its timers with them. Each outstanding and later request is refused as `Closed`.
+    ///
+    /// # Panics
+    ///
+    /// If the service has no such shard.
+    pub fn kill(&self, shard: ShardId) {
+        self.executor.kill(self.shard(shard).thread);
+    }
+}
+
+/// Running.
+impl<T: Send + 'static> Simulation<T> {
+    /// Starts a future on a simulated thread of its own. It runs in the steps that follow.
+    pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
+        let thread = self.executor.add_thread();
+        self.executor.spawn(thread, Box::pin(future));
+    }
+
+    /// Runs one task that can run, picked by the seed, until it waits. If no task can run, moves
+    /// the clock to the next moment at which one can.
+    ///
+    /// # Panics
+    ///
+    /// If a check fails or the task panics. A panic of a callback, a handler or a future of a shard
+    /// is contained, as always.
+    pub fn step(&mut self) -> Step {
+        self.step_until(u64::MAX)
+    }
+
+    fn step_until(&mut self, limit: u64) -> Step {
+        let stepped = self.executor.step(limit);
+        self.note(stepped);
+        match stepped {
+            Stepped::Ran(_, thread) => {
+                self.steps += 1;
+                let (steps, seed) = (self.steps, self.seed);
+                let violation = self.violation.take();
+                assert_eq!(violation, None, "seed {seed}: early, or with a wrong lateness");
+                assert!(
+                    steps < STEPS_MAX,
+                    "seed {seed}: {steps} steps, and the clock stands still"
+                );
+                for shard in self.shards.iter().filter(|shard| shard.thread == thread) {
+                    self.check_shard(shard);
+                }
+                Step::Ran
+            }
+            Stepped::Waited => {
+                self.steps = 0;
+                Step::Waited
+            }
+            Stepped::Resting => {
+                self.check();
+                Step::Resting
+            }
+        }
+    }
+
+    /// When the next step runs a task, from the start: the present if a task can run, else the time
+    /// to which the clock will move. `None` if no task can run at any moment.
+    pub fn next_at(&self) -> Option<Duration> {
+        self.executor.next_at().map(Duration::from_nanos)
+    }
+
+    /// Takes steps until no task can run at the present moment. The clock does not move.
+    ///
+    /// # Panics
+    ///
+    /// As [`step`](Self::step) does.
+    pub fn settle(&mut self) {
+        let now = self.executor.nanos();
+        while self.step_until(now) != Step::Resting {}
+    }
+
+    /// Takes steps until this much time has passed.
+    ///
+    /// # Panics
+    ///
+    /// As [`step`](Self::step) does.
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.executor.nanos().saturating_add(saturating_nanos(time));
+        while self.step_until(end) != Step::Resting {}
+        let rest = end.saturating_sub(self.executor.nanos());
+        self.leap(Duration::from_nanos(rest));
+        self.settle();
+    }
+
+    /// Takes steps until a future is ready, and returns its output. The future runs between the
+    /// steps, on the thread of the test.
+    ///
+    /// # Panics
+    ///
+    /// As [`step`](Self::step) does; and if the future is pending and no task can run any more.
+    pub fn run<F: Future>(&mut self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut step = Step::Ran;
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                return output;
+            }
+            let seed = self.seed;
+            assert!(step != Step::Resting, "seed {seed}: a future waits, and nothing will wake it");
+            step = self.step();
+        }
+    }
+}
+
+/// Checks, and the record of a run.
+impl<T: Send + 'static> Simulation<T> {
+    /// Checks all shards: see the [module](self).
+    ///
+    /// # Panics
+    ///
+    /// If a check fails, with the seed, a sentence and the values.
+    pub fn check(&self) {
+        self.shards.iter().for_each(|shard| self.check_shard(shard));
+    }
+
+    fn check_shard(&self, shard: &Shard<T>) {
+        let core = shard.timers.core();
+        core.check_invariants();
+        {
+            let state = core.state();
+            let (calls, timers) = (state.tables.calls(), state.wheel.len());
+            assert!(
+                calls <= timers,
+                "shard {} keeps {calls} callbacks for {timers} timers",
+                core.id()
+            );
+        }
+        if !self.executor.is_woken(shard.thread) && !self.executor.is_stalled(shard.thread) {
+            core.check_asleep();
+        }
+    }
+
+    /// Records from now on which task runs when, and what the shards have counted.
+    pub fn record(&mut self) {
+        self.trace.get_or_insert_default();
+    }
+
+    /// The record since [`record`](Self::record), a line for each step. Two runs of one seed have
+    /// the same record.
+    pub fn recorded(&self) -> &str {
+        self.trace.as_deref().unwrap_or_default()
+    }
+
+    fn note(&mut self, stepped: Stepped) {
+        let Some(trace) = &mut self.trace else { return };
+        let now = self.executor.nanos();
+        let written = match stepped {
+            Stepped::Ran(task, thread) => {
+                let counts = self.shards.iter().find(|shard| shard.thread == thread);
+                let counts = counts.map(|shard| shard.timers.core().describe());
+                writeln!(trace, "{now} task {task}{}", counts.unwrap_or_default())
+            }
+            Stepped::Waited => writeln!(trace, "{now}"),
+            Stepped::Resting => Ok(()),
+        };
+        written.expect("a string takes every text");
+    }
+}
+
+impl<T: Send + 'static> Drop for Simulation<T> {
+    fn drop(&mut self) {
+        self.executor.kill_all();
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for Simulation<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Simulation")
+            .field("seed", &self.seed)
+            .field("now", &Duration::from_nanos(self.executor.nanos()))
+            .finish_non_exhaustive()
+    }
+}
+
+/// The clock of a simulation, for its tasks; made by [`Simulation::time`].
+#[derive(Clone)]
+pub struct Time(Executor);
+
+impl Time {
+    /// The simulated present.
+    pub fn now(&self) -> Instant {
+        self.0.clock().now()
+    }
+
+    /// How many times a task has run since the start. A turn of a shard takes one of these steps,
+    /// so all that happens in it happens at one number.
+    pub fn steps(&self) -> u64 {
+        self.0.steps()
+    }
+
+    /// Waits for this much simulated time, without a timer of the service. It is never early.
+    pub fn sleep(&self, time: Duration) -> SimulatedSleep {
+        let at = self.0.nanos().saturating_add(saturating_nanos(time));
+        SimulatedSleep(Alarm::new(&self.0, at))
+    }
+}
+
+impl fmt::Debug for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Time").field(&Duration::from_nanos(self.0.nanos())).finish()
+    }
+}
+
+/// A wait for simulated time; made by [`Time::sleep`].
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct SimulatedSleep(Alarm);
+
+impl Future for SimulatedSleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.poll(cx)
+    }
+}
+
+impl fmt::Debug for SimulatedSleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SimulatedSleep")
+    }
+}
