@@ -366,8 +366,14 @@ impl<P: Payload> Core<P> {
     /// Migrates up to `max` timers of a `migrate_all`. True if more of it can be done at once.
     #[inline]
     pub(super) fn migrate_some(&self, now: u64, max: usize) -> bool {
-        if self.state.borrow().migrating_all.is_none() {
-            return false;
+        {
+            let state = self.state.borrow();
+            let Some(all) = &state.migrating_all else { return false };
+            // A refusal wakes the other shard. If a wake-up made this shard try before its time,
+            // two shards that are full would wake each other without a pause.
+            if all.retry_at.is_some_and(|at| at > self.time().floor(now)) {
+                return false;
+            }
         }
         // The state must not stay borrowed, since a migration wakes other shards.
         let all = self.state.borrow_mut().migrating_all.take();

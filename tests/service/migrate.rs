@@ -8,6 +8,7 @@ use std::task::{Context, Waker};
 
 use corewheel::migrate::MigrateError;
 use corewheel::settings::TurnBudget;
+use corewheel::sim::Simulation;
 use corewheel::{CancelOutcome, Fired, Payload, ResetOutcome, ShardId, ShutdownPolicy, Timers};
 
 use crate::support::{
@@ -447,6 +448,26 @@ fn shards_that_migrate_all_into_each_other_finish() {
     all.sort_unstable();
     assert!(all.into_iter().eq(0..200));
     check_laws(&lab);
+}
+
+#[test]
+fn full_shards_that_migrate_all_into_each_other_try_once_a_tick() {
+    let mut sim = Simulation::<u32>::start(1, builder(2).capacity(4), |_| |_, _| ()).unwrap();
+    let client = sim.client();
+    for shard in [SHARD, OTHER] {
+        while sim.timers(shard).schedule(FAR, 0).is_ok() {}
+    }
+    let there = client.migrate_all(SHARD, &[OTHER]);
+    let back = client.migrate_all(OTHER, &[SHARD]);
+    sim.settle();
+    let steps = sim.time().steps();
+    sim.run_for(ms(100));
+    let steps = sim.time().steps() - steps;
+    assert!(steps < 100 * 2 * 10, "{steps} steps in 100 ticks: the shards wake each other");
+    // Each of them gives up after a second.
+    assert_eq!(sim.run(there).unwrap().unwrap().migrated, 0);
+    assert_eq!(sim.run(back).unwrap().unwrap().migrated, 0);
+    assert_eq!((sim.timers(SHARD).len(), sim.timers(OTHER).len()), (4, 4));
 }
 
 #[test]
