@@ -1,5 +1,7 @@
 //! Batches of commands, alone and beside the other commands of their client.
 
+use std::time::Duration;
+
 use corewheel::{Refused, ShutdownPolicy};
 
 use crate::support::{FAR, Lab, OTHER, SHARD, builder, check_law, ms};
@@ -60,13 +62,9 @@ fn refused_values_of_two_batches_come_back_from_their_own_batch() {
         drop(shard.shutdown(ShutdownPolicy::Drop));
     }
     // The requests of the first batch are sent to a closed lane before the second batch begins.
-    there.schedule(ms(5), 100).expect("a key is left");
-    for (batch, expected) in [(there, vec![100]), (here, vec![0, 1, 2, 3, 4])] {
-        match batch.send() {
-            Err(Refused::Closed(values)) => assert_eq!(values, expected),
-            other => panic!("{other:?}"),
-        }
-    }
+    assert_eq!(there.schedule(ms(5), 100), Err(Refused::Closed(100)), "the shard has ended");
+    assert_eq!(there.send(), Ok(()), "the values of the other batch are not returned here");
+    assert_eq!(here.send(), Err(Refused::Closed(vec![0, 1, 2, 3, 4])));
 }
 
 #[test]
@@ -124,6 +122,57 @@ fn batch_resets_timers_of_its_shard_and_of_another_shard() {
         lab.advance(ms(1));
     }
     assert_eq!(lab.fired(), [(3, 1), (2, 2), (1, 3)]);
+}
+
+/// Takes turns of a lab until its shard has closed the lanes, which are idle.
+fn idle(lab: &mut Lab<u32>) {
+    for _ in 0..3 {
+        lab.advance(Duration::from_secs(59));
+    }
+    assert_eq!(lab.counts().lanes, 0);
+}
+
+#[test]
+fn batch_after_an_idle_minute_opens_a_lane_and_sends_its_timers() {
+    for begins_with_a_cancel in [false, true] {
+        let mut lab = Lab::<u32>::new(builder(1));
+        let client = lab.client();
+        let timer = client.shard(SHARD).schedule(FAR, 0).unwrap();
+        lab.settle();
+        client.shard(SHARD).schedule(ms(1), 0).unwrap();
+        lab.settle();
+        idle(&mut lab);
+        lab.fired();
+        let mut batch = client.shard(SHARD).batch();
+        if begins_with_a_cancel {
+            batch.cancel_detached(timer);
+        }
+        for n in 1..=3 {
+            batch.schedule(ms(5), n).unwrap();
+        }
+        batch.send().expect("the shard is open");
+        lab.advance(ms(5));
+        assert!(lab.fired().into_iter().map(|(n, _)| n).eq(1..=3));
+        assert_eq!(lab.counts().pending, u64::from(!begins_with_a_cancel));
+        check_law(&lab.counts());
+    }
+}
+
+#[test]
+fn batch_whose_lane_is_closed_as_idle_returns_its_timers_as_busy() {
+    let mut lab = Lab::<u32>::new(builder(1));
+    let client = lab.client();
+    client.shard(SHARD).schedule(ms(1), 0).unwrap();
+    lab.settle();
+    let mut batch = client.shard(SHARD).batch();
+    batch.schedule(ms(5), 1).unwrap();
+    idle(&mut lab);
+    lab.fired();
+    assert_eq!(batch.send(), Err(Refused::Busy(vec![1])));
+    client.shard(SHARD).schedule(ms(5), 2).unwrap();
+    lab.advance(ms(5));
+    assert_eq!(lab.fired().len(), 1, "the client sends on another lane");
+    check_law(&lab.counts());
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub(super) struct Gathered<T: 'static> {
     batch: Cell<u64>,
     shard: Cell<ShardId>,
     requests: RefCell<Vec<Request<T>>>,
-    /// The lane from which the keys are.
+    /// The number of the lane from which the keys are; 0 if no timer is gathered.
     lane: Cell<u64>,
     /// How many batches there were.
     batches: Cell<u64>,
@@ -135,11 +135,19 @@ impl<T: Send + 'static> Batch<'_, T> {
     /// # Errors
     ///
     /// `Closed`, with the values of the timers that were not accepted after all, as the shard was
-    /// closed meanwhile; their handles name nothing.
+    /// closed meanwhile; their handles name nothing. `Busy`, with the same, if the shard has closed
+    /// the client's lane alone, which was idle for a minute until the batch began.
     pub fn send(self) -> Result<(), Refused<Vec<T>>> {
         self.flush();
         let refused = self.client.gathered.take_refused(self.number);
-        if refused.is_empty() { Ok(()) } else { Err(Refused::Closed(refused)) }
+        let post = self.client.directory.post(self.shard);
+        if refused.is_empty() {
+            Ok(())
+        } else if post.is_none_or(|post| post.mailbox.is_closed()) {
+            Err(Refused::Closed(refused))
+        } else {
+            Err(Refused::Busy(refused))
+        }
     }
 
     #[inline]
@@ -153,6 +161,15 @@ impl<T: Send + 'static> Batch<'_, T> {
         loop {
             let client = self.client;
             let taken = client.on_lane(self.shard, |lane, post| {
+                // The shard may have closed the lane since the client last sent, as it was idle.
+                // The first timer finds that out, since a key of a closed lane is of no use.
+                let is_first = client.gathered.lane.get() != lane.number;
+                if is_first && lane.is_closed() {
+                    return match gathered {
+                        0 => ControlFlow::Continue(()),
+                        _ => ControlFlow::Break(Err(Refusal::Closed)),
+                    };
+                }
                 match lane.take_key(&post.doorbell, gathered) {
                     Ok(key) => {
                         client.gathered.lane.set(lane.number);
@@ -208,6 +225,7 @@ impl<T: Send + 'static> Batch<'_, T> {
             self.client.send_gathered();
             gathered.batch.set(self.number);
             gathered.shard.set(self.shard);
+            gathered.lane.set(0);
         }
         let count = gathered.requests.borrow().len();
         if count < BATCH {
@@ -255,6 +273,7 @@ impl<T: 'static> Client<T> {
                 lane.send_all(&mut requests, &post.doorbell);
             }
         }
+        self.gathered.lane.set(0);
         let batch = self.gathered.batch.get();
         let mut unsent = Vec::new();
         for request in requests.drain(..) {
