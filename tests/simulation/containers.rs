@@ -1,0 +1,272 @@
+//! The containers of each shard: a delay queue, keyed timers, scaled timeouts and a purgatory.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use corewheel::Timers;
+use corewheel::keyed::KeyedTimers;
+use corewheel::queue::{DelayKey, DelayQueue, Expired};
+
+use crate::commands::{ContainerCommand, Due, Temper};
+use crate::ledger::{Id, Job, Ledger, State};
+use crate::operations::Operations;
+use crate::scaled::Scaled;
+use crate::world::{World, world};
+
+/// The containers of one shard.
+pub(crate) struct Containers {
+    queue: Rc<DelayQueue<Job>>,
+    /// How many futures wait for a value of the queue.
+    takers: Rc<Cell<u32>>,
+    /// How many of them end when the queue is empty.
+    takers_of_all: Rc<Cell<u32>>,
+    keys: RefCell<Vec<(Id, DelayKey)>>,
+    pub(crate) scaled: Scaled,
+    pub(crate) operations: Operations,
+    keyed: KeyedTimers<u8, Job>,
+    /// The values that were put into the keyed timers.
+    ids: RefCell<Vec<Id>>,
+}
+
+/// Counts a future that waits, until it is dropped.
+struct Taker(Rc<Cell<u32>>);
+
+impl Taker {
+    fn new(count: &Rc<Cell<u32>>) -> Self {
+        count.set(count.get() + 1);
+        Self(Rc::clone(count))
+    }
+}
+
+impl Drop for Taker {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl Containers {
+    /// New containers of a shard with this scale, see [`Scaled::new`].
+    pub(crate) fn new(timers: &Timers<Job>, quarters: Option<u8>) -> Self {
+        let shard = usize::from(timers.shard_id().number());
+        let on = timers.clone();
+        let handler = move |expired: Expired<Job, u8>, _: &KeyedTimers<u8, Job>| {
+            let Some(world) = world() else { return };
+            world.ledger.fired(expired.value.id, shard, Some(expired.deadline));
+            let temper = expired.value.temper;
+            expired.value.disarm();
+            match temper {
+                Temper::Reentrant => world.act(&on),
+                Temper::PanicsWhenFired => panic!("on purpose"),
+                Temper::Calm | Temper::PanicsWhenDropped => {}
+            }
+        };
+        Self {
+            queue: Rc::new(timers.delay_queue_with_capacity(20).expect("there is memory")),
+            takers: Rc::default(),
+            takers_of_all: Rc::default(),
+            keys: RefCell::default(),
+            scaled: Scaled::new(timers, quarters),
+            operations: Operations::new(timers),
+            keyed: timers.keyed_with_capacity(10, handler).expect("there is memory"),
+            ids: RefCell::default(),
+        }
+    }
+
+    pub(crate) fn execute(&self, world: &World, shard: usize, command: ContainerCommand) {
+        match command {
+            ContainerCommand::QueueInsert { due, temper } => {
+                self.insert_waiting(world, shard, due, temper);
+            }
+            ContainerCommand::QueueTake { max } => self.take(world, shard, max),
+            ContainerCommand::QueueRemove { value } => self.remove_waiting(world, value),
+            ContainerCommand::QueueReset { value, due } => self.reset_waiting(world, value, due),
+            ContainerCommand::QueueClear => self.clear_waiting(world),
+            ContainerCommand::KeyedInsert { key, due, temper } => {
+                self.insert_keyed(world, shard, key, due, temper);
+            }
+            ContainerCommand::KeyedReset { key, due } => self.reset_keyed(world, shard, key, due),
+            ContainerCommand::KeyedRemove { key } => self.remove_keyed(world, key),
+            ContainerCommand::KeyedClear => self.clear_keyed(world),
+            ContainerCommand::ScaledStart { temper } => self.scaled.start(world, temper),
+            ContainerCommand::ScaledReset { timeout } => self.scaled.reset(world, timeout),
+            ContainerCommand::ScaledCancel { timeout } => self.scaled.cancel(world, timeout),
+            ContainerCommand::ScaledClear => self.scaled.clear(world),
+            ContainerCommand::SetScale { quarters, is_remote } => {
+                self.scaled.set_scale(world, quarters, is_remote);
+            }
+            ContainerCommand::Watch { due, temper, keys, times } => {
+                self.operations.watch(world, due, temper, keys, times);
+            }
+            ContainerCommand::Check { key } => self.operations.check(world, key),
+            ContainerCommand::CancelOperation { operation } => {
+                self.operations.cancel(world, operation);
+            }
+            ContainerCommand::CancelForKey { key } => self.operations.cancel_for_key(world, key),
+            ContainerCommand::ClearOperations => self.operations.clear(world),
+        }
+    }
+
+    fn insert_waiting(&self, world: &World, shard: usize, due: Due, temper: Temper) {
+        let job = world.ledger.value_to_take(shard, due, temper, &self.takers);
+        let id = job.id;
+        let inserted = match world.when(due) {
+            Ok(delay) => self.queue.insert(job, delay),
+            Err(at) => self.queue.insert(job, at),
+        };
+        match inserted {
+            Ok(key) => self.keys.borrow_mut().push((id, key)),
+            Err(refused) => {
+                world.ledger.refused(id, false);
+                refused.into_value().disarm();
+            }
+        }
+    }
+
+    /// Takes values that are due. Each is the one that `peek` names before.
+    fn take(&self, world: &World, shard: usize, max: u8) {
+        for _ in 0..max {
+            let next = self.queue.peek();
+            let Some(expired) = self.queue.try_next() else { return };
+            if next != Some(expired.key) {
+                let (id, key) = (expired.value.id, expired.key);
+                world.ledger.violate(format!("peek names {next:?}, and {id} of {key:?} comes"));
+            }
+            world.ledger.fired(expired.value.id, shard, Some(expired.deadline));
+            expired.value.disarm();
+        }
+    }
+
+    fn remove_waiting(&self, world: &World, value: u8) {
+        let Some((_, key)) = self.key(value) else { return };
+        if let Some(removed) = self.queue.remove(key) {
+            world.ledger.taken_out(removed.value);
+        }
+    }
+
+    fn reset_waiting(&self, world: &World, value: u8, due: Due) {
+        let Some((id, key)) = self.key(value) else { return };
+        let was_live = world.ledger.get(id).state == State::Live;
+        let was_reset = match world.when(due) {
+            Ok(delay) => self.queue.reset(key, delay),
+            Err(at) => self.queue.reset(key, at),
+        };
+        if was_reset {
+            world.ledger.value_reset(id, due);
+        }
+        if was_reset != was_live {
+            world.ledger.violate(format!("a reset of {id} says {was_reset}"));
+        }
+    }
+
+    fn key(&self, value: u8) -> Option<(Id, DelayKey)> {
+        let keys = self.keys.borrow();
+        keys.get(usize::from(value) % keys.len().max(1)).copied()
+    }
+
+    fn clear_waiting(&self, world: &World) {
+        self.may_drop_waiting(world);
+        self.queue.clear();
+    }
+
+    fn may_drop_waiting(&self, world: &World) {
+        self.keys.borrow().iter().for_each(|(id, _)| world.ledger.may_drop(&[*id]));
+    }
+
+    /// A future that takes so many values as they are due. `all` if it ends when the queue is
+    /// empty.
+    pub(crate) fn taker(
+        &self,
+        world: Rc<World>,
+        shard: usize,
+        count: u8,
+        all: bool,
+    ) -> impl Future<Output = ()> + use<> {
+        let queue = Rc::clone(&self.queue);
+        let mut counted = vec![Taker::new(&self.takers)];
+        counted.extend(all.then(|| Taker::new(&self.takers_of_all)));
+        async move {
+            let _counted = counted;
+            for _ in 0..count {
+                let taken = if all { queue.next().await } else { queue.recv().await };
+                let Some(expired) = taken else { return };
+                world.ledger.fired(expired.value.id, shard, Some(expired.deadline));
+                expired.value.disarm();
+            }
+        }
+    }
+
+    /// Nothing can run, and the clock has moved.
+    pub(crate) fn check_rest(&self, ledger: &Ledger) {
+        let takers = self.takers_of_all.get();
+        if takers > 0 && self.queue.is_empty() {
+            ledger.violate(format!("{takers} tasks wait for values of an empty queue"));
+        }
+    }
+
+    /// The containers are about to be dropped with what waits in them.
+    pub(crate) fn may_drop(&self, world: &World) {
+        self.may_drop_waiting(world);
+        world.ledger.may_drop(&self.ids.borrow());
+        self.scaled.may_drop(world);
+        self.operations.may_drop(world);
+    }
+
+    fn insert_keyed(&self, world: &World, shard: usize, key: u8, due: Due, temper: Temper) {
+        let job = world.ledger.value(shard, due, temper);
+        let id = job.id;
+        let inserted = match world.when(due) {
+            Ok(delay) => self.keyed.insert(key, job, delay),
+            Err(at) => self.keyed.insert(key, job, at),
+        };
+        match inserted {
+            Ok(replaced) => {
+                self.ids.borrow_mut().push(id);
+                if let Some(replaced) = replaced {
+                    world.ledger.taken_out(replaced.value);
+                }
+            }
+            Err(refused) => {
+                world.ledger.refused(id, false);
+                refused.into_value().1.disarm();
+            }
+        }
+    }
+
+    fn reset_keyed(&self, world: &World, shard: usize, key: u8, due: Due) {
+        let id = self.keyed.with(&key, |job| job.id);
+        let was_reset = match world.when(due) {
+            Ok(delay) => self.keyed.reset(&key, delay),
+            Err(at) => self.keyed.reset(&key, at),
+        };
+        match id {
+            Some(id) if was_reset => world.ledger.value_reset(id, due),
+            None if !was_reset => {}
+            // Nothing of a shard that has ended is due at another time.
+            Some(_) if world.ledger.ended.borrow()[shard] => {}
+            _ => world.ledger.violate(format!("a reset of {id:?} says {was_reset}")),
+        }
+    }
+
+    fn remove_keyed(&self, world: &World, key: u8) {
+        if let Some(removed) = self.keyed.remove(&key) {
+            world.ledger.taken_out(removed.value);
+        }
+    }
+
+    fn clear_keyed(&self, world: &World) {
+        world.ledger.may_drop(&self.ids.borrow());
+        self.keyed.clear();
+    }
+
+    /// The shard has ended: what it has not delivered can be taken out.
+    pub(crate) fn end(self, ledger: &Ledger) {
+        for expired in self.queue.drain() {
+            ledger.taken_out(expired.value);
+        }
+        for expired in self.keyed.drain() {
+            ledger.taken_out(expired.value);
+        }
+        self.scaled.end(ledger);
+        self.operations.end(ledger);
+    }
+}

@@ -1,0 +1,418 @@
+//! Executes the commands of a history, on a simulated service whose settings come from the seed.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use corewheel::attach::ShardLoop;
+use corewheel::settings::{TurnBudget, WheelKind};
+use corewheel::sim::{Simulation, Step};
+use corewheel::stats::ShardCounts;
+use corewheel::{
+    Fired, ShardId, ShutdownPolicy, TimerHandle, TimerService, TimerServiceBuilder, Timers,
+};
+use fastrand::Rng;
+
+use crate::commands::{Command, Due, Temper};
+use crate::containers::Containers;
+use crate::ledger::{Job, Ledger};
+use crate::world::{Sender, WORLD, World, deliver};
+
+/// The time in which a shard that takes turns takes back the keys of clients that are idle or
+/// forgotten: it looks once a minute for clients that were idle for a minute.
+const IDLE: Duration = Duration::from_secs(200);
+
+/// A history that runs.
+pub(crate) struct History {
+    pub(crate) sim: Simulation<Job>,
+    pub(crate) world: Rc<World>,
+    pub(crate) held: Vec<bool>,
+    pub(crate) shut_down: bool,
+    /// Another service, with a timer of it.
+    pub(crate) other: (TimerService<u32>, ShardLoop<u32>, TimerHandle),
+}
+
+fn settings(rng: &mut Rng) -> (TimerServiceBuilder, Duration) {
+    let of = |rng: &mut Rng, values: &[u32]| values[rng.usize(..values.len())];
+    let tick = Duration::from_micros(of(rng, &[100, 1_000, 10_000, 1_000_000]).into());
+    let budget = TurnBudget {
+        requests_max: of(rng, &[1, 2, 5, 100]),
+        expired_max: of(rng, &[1, 2, 5, 100]),
+        time_max: rng.bool().then_some(Duration::ZERO),
+        ..TurnBudget::default()
+    };
+    let kind = if rng.bool() { WheelKind::Hierarchical } else { WheelKind::Hashed };
+    let builder = TimerService::builder()
+        .shards(rng.usize(1..=3))
+        .tick(tick)
+        .wheel(kind)
+        .slots(of(rng, &[2, 2, 4, 16, 64, 256]))
+        .capacity(of(rng, &[1, 2, 3, 8, 30, 100, 1_000]))
+        .lane_capacity(of(rng, &[1, 2, 3, 8, 64]) as usize)
+        .budget(budget);
+    (builder, tick)
+}
+
+/// Runs the history of a seed, and checks it after every step.
+pub(crate) fn run(seed: u64, commands: &[Command]) -> (u64, String) {
+    run_recorded(seed, commands, false)
+}
+
+/// Like [`run`]. Returns the number of steps, and the record of the simulation if it is wanted.
+pub(crate) fn run_recorded(seed: u64, commands: &[Command], records: bool) -> (u64, String) {
+    // What an earlier history has left when it failed.
+    WORLD.take();
+    Ledger::end();
+    let mut history = History::new(seed, records);
+    for command in commands {
+        history.execute(command);
+        history.world.ledger.check();
+    }
+    history.finish()
+}
+
+impl History {
+    fn new(seed: u64, records: bool) -> Self {
+        let mut rng = Rng::with_seed(!seed);
+        let (builder, tick) = settings(&mut rng);
+        let handler = |shard: ShardId| {
+            move |fired: Fired<Job>, timers: &Timers<Job>| {
+                let Fired { payload: job, deadline, .. } = fired;
+                deliver(job, usize::from(shard.number()), Some(deadline), timers);
+            }
+        };
+        let mut sim = Simulation::start(seed, builder, handler).expect("the settings are in range");
+        if records {
+            sim.record();
+        }
+        let shards: Vec<_> =
+            sim.service().shards().map(|shard| sim.timers(shard).clone()).collect();
+        let held = vec![false; shards.len()];
+        let ledger = Ledger::begin(sim.time(), tick, shards.len(), timers_max(&sim, 0));
+        let world = Rc::new(World {
+            ledger,
+            time: sim.time(),
+            rng: RefCell::new(rng),
+            containers: RefCell::new(
+                shards.iter().map(|on| Containers::new(on, Some(4))).collect(),
+            ),
+            shards: RefCell::new(shards),
+            senders: RefCell::default(),
+            senders_made: Cell::new(0),
+            tangles: RefCell::default(),
+            spawned: Rc::new(()),
+        });
+        WORLD.set(Some(Rc::clone(&world)));
+        let other = TimerService::builder().shards(1).capacity(10).start_attached().unwrap();
+        let attachment = other.attach(ShardId::new(0)).unwrap();
+        let foreign = attachment.into_loop((|_, _| ()) as fn(Fired<u32>, &Timers<u32>)).unwrap();
+        let handle = foreign.timers().schedule(Duration::MAX, 1).unwrap();
+        let mut this = Self { sim, world, held, shut_down: false, other: (other, foreign, handle) };
+        this.execute(&Command::NewClient);
+        this
+    }
+
+    fn shard(&self, number: u8) -> usize {
+        usize::from(number) % self.held.len()
+    }
+
+    /// Whether the thread of a shard runs, and receives.
+    fn works(&self, shard: usize) -> bool {
+        let is_stalled = self.sim.is_stalled(ShardId::new(shard as u16));
+        !is_stalled && !self.held[shard] && !self.world.ledger.ended.borrow()[shard]
+    }
+
+    fn step(&mut self) -> Step {
+        let step = self.sim.step();
+        if step == Step::Waited {
+            // A stall that ends at this moment has kept its shard from working before.
+            let works = |shard| self.works(shard) && !self.was_stalled(shard);
+            self.world.ledger.check_rest(works);
+            let containers = self.world.containers.borrow();
+            for (_, on) in containers.iter().enumerate().filter(|(shard, _)| works(*shard)) {
+                on.check_rest(&self.world.ledger);
+            }
+        }
+        self.world.ledger.check();
+        step
+    }
+
+    /// Whether a stall of the shard ends at this very moment.
+    fn was_stalled(&self, shard: usize) -> bool {
+        self.sim.stall_end(ShardId::new(shard as u16)) == Some(self.sim.elapsed())
+    }
+
+    fn run_for(&mut self, time: Duration) {
+        let end = self.sim.elapsed().saturating_add(time);
+        while self.sim.next_at().is_some_and(|at| at <= end) {
+            self.step();
+        }
+        self.sim.leap(end.saturating_sub(self.sim.elapsed()));
+        while self.sim.next_at().is_some_and(|at| at <= end) {
+            self.step();
+        }
+    }
+
+    #[allow(clippy::too_many_lines, reason = "a table of the commands")]
+    fn execute(&mut self, command: &Command) {
+        let world = Rc::clone(&self.world);
+        match *command {
+            Command::NewClient => {
+                let number = world.senders_made.replace(world.senders_made.get() + 1);
+                let sender = Sender { client: self.sim.client(), number, sent: Cell::new(0) };
+                world.senders.borrow_mut().push(Rc::new(sender));
+            }
+            Command::DropClient(client) => drop(world.take_sender(client)),
+            Command::ForgetClient(client) => std::mem::forget(world.take_sender(client)),
+            Command::Schedule { client, shard, due, temper, is_call } => {
+                let Some(sender) = world.sender(client) else { return };
+                world.schedule(&sender, self.shard(shard), due, temper, is_call);
+            }
+            Command::Batch { client, shard, count, due, end } => {
+                let Some(sender) = world.sender(client) else { return };
+                world.batch(&sender, self.shard(shard), count, due, end);
+            }
+            Command::ScheduleMany { client, shard, count, due } => {
+                let Some(sender) = world.sender(client) else { return };
+                world.schedule_many(&sender, self.shard(shard), count, due);
+            }
+            Command::Cancel { client, timer, mode } => {
+                let Some(sender) = world.sender(client) else { return };
+                let Some((id, handle)) = world.timer(timer) else { return };
+                self.cancel(&sender, id, handle, mode);
+            }
+            Command::Reset { client, timer, due, mode } => {
+                let Some(sender) = world.sender(client) else { return };
+                let Some((id, handle)) = world.timer(timer) else { return };
+                self.reset(&sender, id, handle, due, mode);
+            }
+            Command::CancelMany { client, timer, count, mode } => {
+                let Some(sender) = world.sender(client) else { return };
+                self.cancel_many(&sender, &world.some_timers(timer, count), mode);
+            }
+            Command::Remaining { client, timer } => {
+                let Some(sender) = world.sender(client) else { return };
+                let Some((_, handle)) = world.timer(timer) else { return };
+                sender.next();
+                let reply = sender.client.remaining(handle);
+                self.wait_for(reply, |_| {});
+            }
+            Command::Migrate { client, timer, shard } => {
+                let Some(sender) = world.sender(client) else { return };
+                let Some((id, handle)) = world.timer(timer) else { return };
+                sender.next();
+                world.ledger.migrates(id);
+                let to = ShardId::new(self.shard(shard) as u16);
+                let (reply, ledger) = (sender.client.migrate(handle, to), Rc::clone(&world.ledger));
+                self.wait_for(reply, move |reply| {
+                    ledger.migrated(id, reply.ok().and_then(Result::ok));
+                });
+            }
+            Command::MigrateAll { client, from, into } => {
+                let Some(sender) = world.sender(client) else { return };
+                let (from, into) = (self.shard(from), self.shard(into));
+                sender.next();
+                world.ledger.migrate_all(from);
+                let (source, into) = (ShardId::new(from as u16), ShardId::new(into as u16));
+                let reply = sender.client.migrate_all(source, &[into]);
+                let ledger = Rc::clone(&world.ledger);
+                self.wait_for(reply, move |_| ledger.migrated_all(from));
+            }
+            Command::Timeout { client, shard, due, work } => {
+                let Some(sender) = world.sender(client) else { return };
+                self.timeout(sender, self.shard(shard), due, work);
+            }
+            Command::LocalSchedule { shard, due, temper, is_call } => {
+                let Some(timers) = self.local(shard) else { return };
+                world.schedule_here(&timers, due, temper, is_call);
+            }
+            Command::LocalMany { shard, count, due } => {
+                let Some(timers) = self.local(shard) else { return };
+                world.schedule_many_here(&timers, count, due);
+            }
+            Command::LocalCancel { shard, timer } => {
+                let (Some(timers), Some(timer)) = (self.local(shard), world.timer(timer)) else {
+                    return;
+                };
+                world.cancel_here(&timers, timer);
+            }
+            Command::LocalCancelMany { shard, timer, count } => {
+                let Some(timers) = self.local(shard) else { return };
+                world.cancel_many_here(&timers, &world.some_timers(timer, count));
+            }
+            Command::LocalReset { shard, timer, due } => {
+                let (Some(timers), Some(timer)) = (self.local(shard), world.timer(timer)) else {
+                    return;
+                };
+                world.reset_here(&timers, timer, due);
+            }
+            Command::LocalMigrate { shard, timer, to } => {
+                let (Some(timers), Some(timer)) = (self.local(shard), world.timer(timer)) else {
+                    return;
+                };
+                let to = ShardId::new(self.shard(to) as u16);
+                world.ledger.migrates(timer.0);
+                let migrated = timers.migrate(timer.1, to);
+                world.ledger.migrated(timer.0, migrated.ok());
+            }
+            Command::Contain { shard, command } => {
+                if self.local(shard).is_some() {
+                    let shard = self.shard(shard);
+                    world.containers.borrow()[shard].execute(&world, shard, command);
+                }
+            }
+            Command::ReplaceContainers { shard } => self.replace_containers(shard),
+            Command::Tangle { shard, due, count, panics } => {
+                let Some(timers) = self.local(shard) else { return };
+                world.tangle(&timers, due, count, panics);
+            }
+            Command::Spawn { shard, work } => self.spawn(self.shard(shard), work),
+            Command::Foreign { client, shard, detached } => {
+                let Some(sender) = world.sender(client) else { return };
+                self.use_foreign(&sender, shard, detached);
+            }
+            Command::Steps(count) => {
+                for _ in 0..count {
+                    if self.step() == Step::Resting {
+                        break;
+                    }
+                }
+            }
+            Command::Run(time) => self.run_for(time),
+            Command::Stall { shard, stall } => {
+                self.sim.stall(ShardId::new(self.shard(shard) as u16), stall);
+            }
+            Command::Leap(by) => self.sim.leap(by),
+            Command::Hold { shard, holds } => {
+                let shard = self.shard(shard);
+                self.held[shard] = holds;
+                self.sim.hold_lanes(ShardId::new(shard as u16), holds);
+            }
+            Command::Kill(shard) => {
+                let shard = self.shard(shard);
+                world.ledger.shard_ends(shard);
+                self.sim.kill(ShardId::new(shard as u16));
+            }
+            Command::Shutdown { policy, waits } => self.shut_down(policy, waits),
+        }
+    }
+
+    fn replace_containers(&self, shard: u8) {
+        let Some(timers) = self.local(shard) else { return };
+        let shard = self.shard(shard);
+        let quarters = {
+            let containers = &self.world.containers.borrow()[shard];
+            containers.may_drop(&self.world);
+            containers.scaled.quarters()
+        };
+        let others = Containers::new(&timers, quarters);
+        let before = std::mem::replace(&mut self.world.containers.borrow_mut()[shard], others);
+        drop(before);
+    }
+
+    /// The timers of a shard whose thread runs.
+    pub(crate) fn local(&self, shard: u8) -> Option<Timers<Job>> {
+        let shard = self.shard(shard);
+        let is_stalled = self.sim.is_stalled(ShardId::new(shard as u16));
+        (!is_stalled).then(|| self.world.shards.borrow()[shard].clone())
+    }
+
+    /// Ends the history: every timer gets an outcome, and every reply comes.
+    fn finish(mut self) -> (u64, String) {
+        for shard in 0..self.held.len() {
+            self.execute(&Command::Hold { shard: shard as u8, holds: false });
+        }
+        let stalls =
+            (0..self.held.len()).filter_map(|shard| self.sim.stall_end(ShardId::new(shard as u16)));
+        let last = stalls.max().unwrap_or_default();
+        self.run_for(last.saturating_sub(self.sim.elapsed()));
+        self.check_room();
+        self.shut_down(ShutdownPolicy::Return, true);
+        // Clients that are gone leave nothing behind.
+        let senders = self.world.senders.take();
+        drop(senders);
+        self.run_for(Duration::from_secs(10));
+        for stats in self.sim.service().stats().shards {
+            check_law(&self.world.ledger, &stats.counts);
+        }
+        let spawned = Rc::strong_count(&self.world.spawned) - 1;
+        if spawned > 0 {
+            self.world.ledger.violate(format!("{spawned} futures outlive their shards"));
+        }
+        if self.other.1.timers().len() != 1 {
+            self.world.ledger.violate("a timer of another service is gone".to_owned());
+        }
+        for containers in self.world.containers.take() {
+            containers.end(&self.world.ledger);
+        }
+        let tangles = self.world.tangles.take();
+        drop(tangles);
+        let steps = self.world.time.steps();
+        let record = self.sim.recorded().to_owned();
+        let ledger = Rc::clone(&self.world.ledger);
+        ledger.check();
+        WORLD.take();
+        // Tasks that wait for something that never comes are dropped with the simulation; a task
+        // that waits for a reply must have got it before.
+        ledger.check_end();
+        ledger.check();
+        drop(self);
+        ledger.check();
+        Ledger::end();
+        (steps, record)
+    }
+
+    /// A new client gets room on each shard that has any, and soon.
+    fn check_room(&mut self) {
+        self.run_for(IDLE);
+        for shard in 0..self.held.len() {
+            let timers = self.world.shards.borrow()[shard].clone();
+            let is_full = timers.len() + 1 >= timers_max(&self.sim, shard);
+            if is_full || !self.works(shard) || self.shut_down {
+                continue;
+            }
+            let client = self.sim.client();
+            let mut refused = None;
+            for attempt in 0..10 {
+                let job =
+                    self.world.ledger.job(shard, Due::Never, Temper::Calm, Some((u32::MAX, 0)));
+                let id = job.id;
+                match client.shard(ShardId::new(shard as u16)).schedule(Duration::MAX, job) {
+                    Ok(handle) => {
+                        self.world.ledger.scheduled(id, handle);
+                        refused = None;
+                        break;
+                    }
+                    Err(error) => {
+                        refused = Some(error.kind());
+                        self.world.ledger.refused(id, false);
+                        error.into_value().disarm();
+                        // The first attempt may have been what woke the shard, so that it looks
+                        // for idle lanes from now on.
+                        let pause = if attempt == 4 { IDLE } else { Duration::from_secs(1) };
+                        self.run_for(pause);
+                    }
+                }
+            }
+            if refused.is_some() {
+                let counts = self.sim.service().stats().shards[shard].counts;
+                self.world.ledger.violate(format!(
+                    "shard {shard} has {} timers and refuses a client: {refused:?}, {counts:?}",
+                    timers.len(),
+                ));
+            }
+        }
+    }
+}
+
+fn timers_max(sim: &Simulation<Job>, shard: usize) -> usize {
+    sim.service().stats().shards[shard].counts.capacity as usize
+}
+
+pub(crate) fn check_law(ledger: &Ledger, counts: &ShardCounts) {
+    let scheduled = counts.scheduled_local + counts.scheduled_remote;
+    let ended = counts.fired + counts.cancelled + counts.returned + counts.dropped;
+    if Some(counts.pending) != scheduled.checked_sub(ended) {
+        ledger.violate(format!("the counts of a shard contradict each other: {counts:?}"));
+    }
+}

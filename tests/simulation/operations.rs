@@ -1,0 +1,248 @@
+//! A purgatory on each shard. Its operations complete when their keys were checked often enough.
+
+use std::borrow::Borrow;
+use std::cell::{Cell, RefCell};
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
+
+use corewheel::Timers;
+use corewheel::purgatory::{Operation, OperationId, Purgatory};
+
+use crate::commands::{Due, Temper};
+use crate::ledger::{Id, Job, Ledger, State};
+use crate::world::World;
+use crate::world::world;
+
+/// How many keys there are.
+pub(crate) const KEYS: u8 = 6;
+
+/// How often each key was checked.
+type Checks = Rc<[Cell<u32>; KEYS as usize]>;
+
+/// A key of the purgatory.
+struct Key {
+    number: u8,
+    panics: bool,
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            Ledger::violate_unwinding("a key");
+        } else {
+            assert!(!self.panics, "on purpose");
+        }
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.number.hash(state);
+    }
+}
+
+impl Borrow<u8> for Key {
+    fn borrow(&self) -> &u8 {
+        &self.number
+    }
+}
+
+/// An operation, complete when its keys were checked `needed` times in all.
+struct Op {
+    job: Job,
+    needed: Needed,
+    checks: Checks,
+    on: Timers<Job>,
+    /// Whether it has checked a key itself when it was first tried.
+    has_checked: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Needed {
+    /// A bit for each key.
+    keys: u8,
+    /// How often the keys must have been checked in all, since the shard began.
+    checks: u32,
+}
+
+impl Needed {
+    fn is_met(self, checks: &Checks) -> bool {
+        count(checks, self.keys) >= self.checks
+    }
+}
+
+/// The numbers of these keys.
+fn numbers(keys: u8) -> impl Iterator<Item = u8> {
+    (0..KEYS).filter(move |key| keys >> key & 1 == 1)
+}
+
+/// How often these keys were checked.
+fn count(checks: &Checks, keys: u8) -> u32 {
+    numbers(keys).map(|key| checks[usize::from(key)].get()).sum()
+}
+
+impl Op {
+    fn end(self) {
+        let temper = self.job.temper;
+        self.job.disarm();
+        match temper {
+            Temper::Reentrant => {
+                if let Some(world) = world() {
+                    world.act(&self.on);
+                }
+            }
+            Temper::PanicsWhenFired => panic!("on purpose"),
+            Temper::Calm | Temper::PanicsWhenDropped => {}
+        }
+    }
+}
+
+impl Operation for Op {
+    fn try_complete(&mut self) -> bool {
+        let is_met = self.needed.is_met(&self.checks);
+        if self.job.temper == Temper::Reentrant && !std::mem::replace(&mut self.has_checked, true) {
+            let Some(world) = world() else { return is_met };
+            let containers = world.containers.borrow();
+            let on = &containers[usize::from(self.on.shard_id().number())];
+            // A key that it watches, if it watches any: then it must be tried again.
+            on.operations.check(&world, numbers(self.needed.keys).next().unwrap_or(0));
+        }
+        is_met
+    }
+
+    fn completed(self) {
+        Ledger::with(|ledger| ledger.completed(self.job.id));
+        self.end();
+    }
+
+    fn expired(self) {
+        let shard = usize::from(self.on.shard_id().number());
+        Ledger::with(|ledger| ledger.fired(self.job.id, shard, None));
+        self.end();
+    }
+}
+
+/// The purgatory of a shard.
+pub(crate) struct Operations {
+    purgatory: Purgatory<Key, Op>,
+    on: Timers<Job>,
+    checks: Checks,
+    known: RefCell<Vec<(Id, OperationId, Needed)>>,
+    /// How many checks run, one within the other.
+    running: Cell<u32>,
+}
+
+impl Operations {
+    pub(crate) fn new(timers: &Timers<Job>) -> Self {
+        Self {
+            purgatory: timers.purgatory_with_capacity(20, 40).expect("there is memory"),
+            on: timers.clone(),
+            checks: Rc::default(),
+            known: RefCell::default(),
+            running: Cell::new(0),
+        }
+    }
+
+    pub(crate) fn watch(&self, world: &World, due: Due, temper: Temper, keys: u8, times: u32) {
+        let shard = usize::from(self.on.shard_id().number());
+        let job = world.ledger.value(shard, due, temper);
+        let id = job.id;
+        let needed = Needed { keys, checks: count(&self.checks, keys) + times };
+        let operation = Op {
+            job,
+            needed,
+            checks: Rc::clone(&self.checks),
+            on: self.on.clone(),
+            has_checked: false,
+        };
+        let panics = temper == Temper::PanicsWhenDropped;
+        let keys = numbers(keys).map(|number| Key { number, panics });
+        self.running.set(self.running.get() + 1);
+        let watched = match world.when(due) {
+            Ok(delay) => self.purgatory.try_complete_else_watch(operation, delay, keys),
+            Err(at) => self.purgatory.try_complete_else_watch(operation, at, keys),
+        };
+        self.running.set(self.running.get() - 1);
+        match watched {
+            Ok(None) => {}
+            Ok(Some(operation)) => self.known.borrow_mut().push((id, operation, needed)),
+            Err(refused) => {
+                world.ledger.refused(id, false);
+                refused.into_value().job.disarm();
+            }
+        }
+        self.find_complete(world);
+    }
+
+    /// Checks a key.
+    pub(crate) fn check(&self, world: &World, key: u8) {
+        let count = &self.checks[usize::from(key)];
+        count.set(count.get() + 1);
+        self.running.set(self.running.get() + 1);
+        self.purgatory.check_and_complete(&key);
+        self.running.set(self.running.get() - 1);
+        self.find_complete(world);
+    }
+
+    /// Finds an operation that waits, and whose keys were checked often enough.
+    fn find_complete(&self, world: &World) {
+        if self.running.get() > 0 {
+            return;
+        }
+        let known = self.known.borrow();
+        let is_left = |(id, _, needed): &&(Id, OperationId, Needed)| {
+            needed.is_met(&self.checks) && world.ledger.get(*id).state == State::Live
+        };
+        if let Some((id, ..)) = known.iter().find(is_left) {
+            world.ledger.violate(format!("operation {id} is complete, and waits"));
+        }
+    }
+
+    pub(crate) fn cancel(&self, world: &World, number: u8) {
+        let picked = {
+            let known = self.known.borrow();
+            let picked = known.get(usize::from(number) % known.len().max(1));
+            picked.map(|(id, operation, _)| (*id, *operation))
+        };
+        let Some((id, operation)) = picked else { return };
+        let was_live = world.ledger.get(id).state == State::Live;
+        let cancelled = self.purgatory.cancel(operation);
+        if cancelled.is_some() != was_live {
+            world.ledger.violate(format!("the cancel of operation {id} says {was_live}"));
+        }
+        if let Some(Op { job, .. }) = cancelled {
+            world.ledger.taken_out(job);
+        }
+    }
+
+    pub(crate) fn cancel_for_key(&self, world: &World, key: u8) {
+        for Op { job, .. } in self.purgatory.cancel_for_key(&key) {
+            world.ledger.taken_out(job);
+        }
+    }
+
+    pub(crate) fn clear(&self, world: &World) {
+        self.may_drop(world);
+        self.purgatory.clear();
+    }
+
+    /// The operations that wait may be dropped from now on.
+    pub(crate) fn may_drop(&self, world: &World) {
+        self.known.borrow().iter().for_each(|(id, ..)| world.ledger.may_drop(&[*id]));
+    }
+
+    /// The shard has ended: the operations that wait can be taken out.
+    pub(crate) fn end(&self, ledger: &Ledger) {
+        for Op { job, .. } in self.purgatory.drain() {
+            ledger.taken_out(job);
+        }
+    }
+}

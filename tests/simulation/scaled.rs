@@ -1,0 +1,147 @@
+//! Scaled timeouts on each shard, and the scale of the shard.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use corewheel::Timers;
+use corewheel::scaled::{Scale, ScaledTimeout, ScaledTimeouts};
+
+use crate::commands::Temper;
+use crate::ledger::{Id, Job, Ledger, State};
+use crate::world::{World, world};
+
+/// The shortest and the longest timeout, in nanoseconds. The difference can be divided by four.
+const MIN: u64 = 3_000_003;
+const MAX: u64 = MIN + 40_000_000;
+
+/// The scaled timeouts of a shard.
+pub(crate) struct Scaled {
+    timeouts: ScaledTimeouts<Job>,
+    on: Timers<Job>,
+    /// Each timeout with its start, in nanoseconds.
+    known: RefCell<Vec<(Id, ScaledTimeout, u64)>>,
+    /// The scale of the shard, in quarters. `None` after another thread has set it.
+    quarters: Cell<Option<u8>>,
+}
+
+impl Scaled {
+    /// Scaled timeouts on a shard with this scale.
+    pub(crate) fn new(timers: &Timers<Job>, quarters: Option<u8>) -> Self {
+        let on = timers.clone();
+        let shard = usize::from(timers.shard_id().number());
+        let handler = move |job: Job, _: &ScaledTimeouts<Job>| {
+            let Some(world) = world() else { return };
+            world.ledger.fired(job.id, shard, None);
+            let temper = job.temper;
+            job.disarm();
+            match temper {
+                Temper::Reentrant => world.act(&on),
+                Temper::PanicsWhenFired => panic!("on purpose"),
+                Temper::Calm | Temper::PanicsWhenDropped => {}
+            }
+        };
+        let (min, max) = (Duration::from_nanos(MIN), Duration::from_nanos(MAX));
+        let timeouts = timers.scaled_with_capacity(min, max, 12, handler);
+        Self {
+            timeouts: timeouts.expect("the settings are in range"),
+            on: timers.clone(),
+            known: RefCell::default(),
+            quarters: Cell::new(quarters),
+        }
+    }
+
+    pub(crate) fn quarters(&self) -> Option<u8> {
+        self.quarters.get()
+    }
+
+    /// When a timeout is due at the earliest and at the latest that started at `start`.
+    fn due(&self, start: u64) -> (u64, u64) {
+        match self.quarters.get() {
+            Some(quarters) => {
+                let span = MIN + (MAX - MIN) / 4 * u64::from(quarters);
+                (start + span, start + span)
+            }
+            None => (start + MIN, start + MAX),
+        }
+    }
+
+    pub(crate) fn start(&self, world: &World, temper: Temper) {
+        let shard = usize::from(self.on.shard_id().number());
+        let start = world.ledger.now();
+        let job = world.ledger.value_between(shard, self.due(start), temper);
+        let id = job.id;
+        match self.timeouts.start(job) {
+            Ok(timeout) => self.known.borrow_mut().push((id, timeout, start)),
+            Err(refused) => {
+                world.ledger.refused(id, false);
+                refused.into_value().disarm();
+            }
+        }
+    }
+
+    pub(crate) fn reset(&self, world: &World, number: u8) {
+        let (id, timeout) = {
+            let mut known = self.known.borrow_mut();
+            let len = known.len().max(1);
+            let Some((id, timeout, start)) = known.get_mut(usize::from(number) % len) else {
+                return;
+            };
+            *start = world.ledger.now();
+            world.ledger.is_due_between(*id, self.due(*start));
+            (*id, *timeout)
+        };
+        let was_live = world.ledger.get(id).state == State::Live;
+        let was_reset = self.timeouts.reset(timeout);
+        if was_reset != was_live {
+            world.ledger.violate(format!("a reset of timeout {id} says {was_reset}"));
+        }
+    }
+
+    pub(crate) fn cancel(&self, world: &World, number: u8) {
+        let picked = {
+            let known = self.known.borrow();
+            known.get(usize::from(number) % known.len().max(1)).copied()
+        };
+        let Some((id, timeout, _)) = picked else { return };
+        let was_live = world.ledger.get(id).state == State::Live;
+        let cancelled = self.timeouts.cancel(timeout);
+        if cancelled.is_some() != was_live {
+            world.ledger.violate(format!("the cancel of timeout {id} says {was_live}"));
+        }
+        if let Some(job) = cancelled {
+            world.ledger.taken_out(job);
+        }
+    }
+
+    /// Sets the scale on the shard's own thread, or as another thread does.
+    pub(crate) fn set_scale(&self, world: &World, quarters: u8, is_remote: bool) {
+        let scale = Scale::new(f64::from(quarters) / 4.0).expect("there are four quarters");
+        self.quarters.set((!is_remote).then_some(quarters));
+        for (id, _, start) in &*self.known.borrow() {
+            world.ledger.is_due_between(*id, self.due(*start));
+        }
+        if is_remote {
+            // A shard that has ended refuses.
+            let _refused = self.on.client().shard(self.on.shard_id()).set_scale(scale);
+        } else {
+            self.on.set_scale(scale);
+        }
+    }
+
+    pub(crate) fn clear(&self, world: &World) {
+        self.may_drop(world);
+        self.timeouts.clear();
+    }
+
+    /// The values that wait may be dropped from now on.
+    pub(crate) fn may_drop(&self, world: &World) {
+        self.known.borrow().iter().for_each(|(id, ..)| world.ledger.may_drop(&[*id]));
+    }
+
+    /// The shard has ended: the values that wait can be taken out.
+    pub(crate) fn end(&self, ledger: &Ledger) {
+        for job in self.timeouts.drain() {
+            ledger.taken_out(job);
+        }
+    }
+}

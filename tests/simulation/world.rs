@@ -1,0 +1,435 @@
+//! What the owners of timers do, on a core or from a thread, and what callbacks do.
+
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use corewheel::sim::Time;
+use corewheel::{Client, Refused, ShardId, Sleep, TimerHandle, Timers, When};
+use fastrand::Rng;
+
+use crate::commands::{BatchEnd, Due, Temper, Work};
+use crate::containers::Containers;
+use crate::ledger::{Id, Job, Ledger, drop_contained};
+use crate::operations::KEYS;
+
+/// A client with a number, and how many requests it has sent.
+pub(crate) struct Sender {
+    pub(crate) client: Client<Job>,
+    pub(crate) number: u32,
+    pub(crate) sent: Cell<u64>,
+}
+
+impl Sender {
+    /// The place of the next request in the order of what the client sends.
+    pub(crate) fn next(&self) -> u64 {
+        self.sent.set(self.sent.get() + 1);
+        self.sent.get()
+    }
+}
+
+/// What commands and callbacks share.
+pub(crate) struct World {
+    pub(crate) ledger: Rc<Ledger>,
+    pub(crate) time: Time,
+    pub(crate) rng: RefCell<Rng>,
+    pub(crate) shards: RefCell<Vec<Timers<Job>>>,
+    /// The containers of each shard.
+    pub(crate) containers: RefCell<Vec<Containers>>,
+    pub(crate) senders: RefCell<Vec<Rc<Sender>>>,
+    pub(crate) senders_made: Cell<u32>,
+    /// Sleeps that the wake-up of one of them drops, with the numbers of their timeouts.
+    pub(crate) tangles: RefCell<Vec<Vec<(Sleep, usize)>>>,
+    /// Futures on shards that are not dropped.
+    pub(crate) spawned: Rc<()>,
+}
+
+thread_local! {
+    pub(crate) static WORLD: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
+}
+
+pub(crate) fn world() -> Option<Rc<World>> {
+    WORLD.try_with(|world| world.borrow().clone()).ok().flatten()
+}
+
+/// A future that runs on a shard.
+pub(crate) async fn work_on(world: &Rc<World>, timers: &Timers<Job>, work: Work) {
+    let wait = |due: Due| {
+        let time = world.time.clone();
+        async move {
+            match due {
+                Due::In(delay) => time.sleep(delay).await,
+                Due::Ago(_) => {}
+                Due::Never => std::future::pending().await,
+            }
+        }
+    };
+    match work {
+        Work::Sleeps(due) => {
+            let end = world.ledger.nanos_at(due);
+            let slept = match world.when(due) {
+                Ok(delay) => timers.sleep(delay).await,
+                Err(at) => timers.sleep(at).await,
+            };
+            world.check_slept(slept.is_ok(), end);
+        }
+        Work::Ticks(count, period) => {
+            let Ok(mut interval) = timers.interval(period) else { return };
+            for _ in 0..count {
+                if interval.tick().await.is_err() {
+                    return;
+                }
+            }
+        }
+        Work::Waits(due) => wait(due).await,
+        Work::TimesOut(due, work) => {
+            let end = world.ledger.nanos_at(due);
+            let result = match world.when(due) {
+                Ok(delay) => timers.timeout(delay, wait(work)).await,
+                Err(at) => timers.timeout(at, wait(work)).await,
+            };
+            world.check_slept(result.is_err_and(|error| error.is_elapsed()), end);
+        }
+        Work::Takes { count, all } => {
+            let shard = usize::from(timers.shard_id().number());
+            let taker = {
+                let containers = &world.containers.borrow()[shard];
+                containers.taker(Rc::clone(world), shard, count, all)
+            };
+            taker.await;
+        }
+        Work::Panics => panic!("on purpose"),
+    }
+}
+
+/// The waker of sleeps that are dropped together.
+struct Untangle {
+    number: usize,
+    panics: bool,
+}
+
+impl Wake for Untangle {
+    fn wake(self: Arc<Self>) {
+        let Some(world) = world() else { return };
+        let sleeps = std::mem::take(&mut world.tangles.borrow_mut()[self.number]);
+        for (_, timeout) in &sleeps {
+            world.ledger.timeout_done(*timeout, false);
+        }
+        drop(sleeps);
+        assert!(!self.panics, "on purpose");
+    }
+}
+
+/// A timer is delivered on a shard.
+pub(crate) fn deliver(job: Job, shard: usize, deadline: Option<Instant>, timers: &Timers<Job>) {
+    let Some(world) = world() else { return };
+    world.ledger.fired(job.id, shard, deadline);
+    let temper = job.temper;
+    job.disarm();
+    match temper {
+        Temper::Reentrant => world.act(timers),
+        Temper::PanicsWhenFired => panic!("on purpose"),
+        Temper::Calm | Temper::PanicsWhenDropped => {}
+    }
+}
+
+/// What the owner of timers does, on a core or from a thread.
+impl World {
+    pub(crate) fn sender(&self, number: u8) -> Option<Rc<Sender>> {
+        let senders = self.senders.borrow();
+        senders.get(usize::from(number) % senders.len().max(1)).cloned()
+    }
+
+    pub(crate) fn take_sender(&self, number: u8) -> Option<Rc<Sender>> {
+        let mut senders = self.senders.borrow_mut();
+        let index = usize::from(number) % senders.len().max(1);
+        (index < senders.len()).then(|| senders.remove(index))
+    }
+
+    /// One of the timers that have a handle, mostly one of the last. The handle may be an old one.
+    pub(crate) fn timer(&self, number: u16) -> Option<(Id, TimerHandle)> {
+        let len = self.ledger.len();
+        let id = len.checked_sub(1 + usize::from(number) % len.clamp(1, 60))?;
+        let timer = self.ledger.get(id);
+        let before = timer.handle_before.filter(|_| number.is_multiple_of(2));
+        before.or(timer.handle).map(|handle| (id, handle))
+    }
+
+    pub(crate) fn some_timers(&self, number: u16, count: u8) -> Vec<(Id, TimerHandle)> {
+        (0..u16::from(count)).filter_map(|n| self.timer(number.wrapping_add(n))).collect()
+    }
+
+    /// A delay, or an instant.
+    pub(crate) fn when(&self, due: Due) -> Result<Duration, Instant> {
+        match due {
+            Due::In(delay) => Ok(delay),
+            Due::Never => Ok(Duration::MAX),
+            Due::Ago(ago) => {
+                let past = Duration::from_nanos(self.ledger.now()).min(ago);
+                Err(self.time.now().checked_sub(past).expect("it is not before the start"))
+            }
+        }
+    }
+
+    pub(crate) fn with_due<R>(
+        &self,
+        due: Due,
+        run: impl FnOnce(Result<Duration, Instant>) -> R,
+    ) -> R {
+        run(self.when(due))
+    }
+
+    pub(crate) fn check_slept(&self, has_elapsed: bool, end: u64) {
+        let now = self.ledger.now();
+        if has_elapsed && now < end && !self.ledger.fires_all.get() {
+            self.ledger.violate(format!("a sleep until {end} ns ends at {now} ns"));
+        }
+    }
+
+    pub(crate) fn schedule(
+        &self,
+        sender: &Sender,
+        shard: usize,
+        due: Due,
+        temper: Temper,
+        is_call: bool,
+    ) {
+        let job = self.ledger.job(shard, due, temper, Some((sender.number, sender.next())));
+        let id = job.id;
+        let timers = sender.client.shard(ShardId::new(shard as u16));
+        if is_call {
+            let call = move |timers: &Timers<Job>| {
+                deliver(job, usize::from(timers.shard_id().number()), None, timers);
+            };
+            let scheduled = match self.when(due) {
+                Ok(delay) => timers.schedule_fn(delay, call),
+                Err(at) => timers.schedule_fn(at, call),
+            };
+            self.note_call(id, scheduled);
+        } else {
+            let scheduled = match self.when(due) {
+                Ok(delay) => timers.schedule(delay, job),
+                Err(at) => timers.schedule(at, job),
+            };
+            self.note_value(id, scheduled);
+        }
+    }
+
+    pub(crate) fn note_value(&self, id: Id, scheduled: Result<TimerHandle, Refused<Job>>) {
+        match scheduled {
+            Ok(handle) => self.ledger.scheduled(id, handle),
+            Err(refused) => {
+                self.ledger.refused(id, matches!(refused, Refused::Closed(_)));
+                refused.into_value().disarm();
+            }
+        }
+    }
+
+    pub(crate) fn note_call<C>(&self, id: Id, scheduled: Result<TimerHandle, Refused<C>>) {
+        match scheduled {
+            Ok(handle) => self.ledger.scheduled(id, handle),
+            Err(refused) => {
+                self.ledger.refused(id, matches!(refused, Refused::Closed(_)));
+                drop_contained(refused);
+            }
+        }
+    }
+
+    pub(crate) fn batch(&self, sender: &Sender, shard: usize, count: u8, due: Due, end: BatchEnd) {
+        let mut batch = sender.client.shard(ShardId::new(shard as u16)).batch();
+        let mut ids = Vec::new();
+        for _ in 0..count {
+            let sent = Some((sender.number, sender.next()));
+            let job = self.ledger.job(shard, due, Temper::Calm, sent);
+            let id = job.id;
+            let scheduled = match self.when(due) {
+                Ok(delay) => batch.schedule(delay, job),
+                Err(at) => batch.schedule(at, job),
+            };
+            ids.extend(scheduled.is_ok().then_some(id));
+            self.note_value(id, scheduled);
+        }
+        match end {
+            BatchEnd::Sent => {
+                if let Err(refused) = batch.send() {
+                    let is_closed = matches!(refused, Refused::Closed(_));
+                    for job in refused.into_value() {
+                        self.ledger.refused(job.id, is_closed);
+                        job.disarm();
+                    }
+                }
+            }
+            BatchEnd::Dropped | BatchEnd::Forgotten => {
+                for id in ids {
+                    self.ledger.forget(id);
+                }
+                if end == BatchEnd::Dropped {
+                    drop(batch);
+                } else {
+                    std::mem::forget(batch);
+                }
+            }
+        }
+    }
+
+    /// Values with several delays, the longest not always last.
+    fn many(
+        &self,
+        shard: usize,
+        count: u8,
+        due: Due,
+        sent: Option<(u32, u64)>,
+    ) -> Vec<(Duration, Job)> {
+        let Due::In(first) = due else { return Vec::new() };
+        let one = |number: u8| {
+            let parts = 1 + u32::from(number) * 7 % 5;
+            let delay = first / parts;
+            (delay, self.ledger.job(shard, Due::In(delay), Temper::Calm, sent))
+        };
+        (0..count).map(one).collect()
+    }
+
+    pub(crate) fn schedule_many(&self, sender: &Sender, shard: usize, count: u8, due: Due) {
+        let sent = Some((sender.number, sender.next()));
+        let jobs = self.many(shard, count, due, sent);
+        let ids: Vec<_> = jobs.iter().map(|(_, job)| job.id).collect();
+        self.note_many(&ids, sender.client.shard(ShardId::new(shard as u16)).schedule_many(jobs));
+    }
+
+    pub(crate) fn note_many<W: When>(
+        &self,
+        ids: &[Id],
+        scheduled: Result<Vec<TimerHandle>, Refused<Vec<(W, Job)>>>,
+    ) {
+        match scheduled {
+            Ok(handles) => {
+                ids.iter().zip(handles).for_each(|(id, handle)| self.ledger.scheduled(*id, handle));
+            }
+            Err(refused) => {
+                let is_closed = matches!(refused, Refused::Closed(_));
+                for (_, job) in refused.into_value() {
+                    self.ledger.refused(job.id, is_closed);
+                    job.disarm();
+                }
+            }
+        }
+    }
+
+    pub(crate) fn schedule_here(
+        &self,
+        timers: &Timers<Job>,
+        due: Due,
+        temper: Temper,
+        is_call: bool,
+    ) {
+        let shard = usize::from(timers.shard_id().number());
+        let job = self.ledger.job(shard, due, temper, None);
+        let id = job.id;
+        if is_call {
+            let call = move |timers: &Timers<Job>| {
+                deliver(job, usize::from(timers.shard_id().number()), None, timers);
+            };
+            let scheduled = match self.when(due) {
+                Ok(delay) => timers.schedule_fn(delay, call),
+                Err(at) => timers.schedule_fn(at, call),
+            };
+            self.note_call(id, scheduled);
+        } else {
+            let scheduled = match self.when(due) {
+                Ok(delay) => timers.schedule(delay, job),
+                Err(at) => timers.schedule(at, job),
+            };
+            self.note_value(id, scheduled);
+        }
+    }
+
+    pub(crate) fn schedule_many_here(&self, timers: &Timers<Job>, count: u8, due: Due) {
+        let shard = usize::from(timers.shard_id().number());
+        let jobs = self.many(shard, count, due, None);
+        let ids: Vec<_> = jobs.iter().map(|(_, job)| job.id).collect();
+        self.note_many(&ids, timers.schedule_many(jobs));
+    }
+
+    pub(crate) fn cancel_here(&self, timers: &Timers<Job>, (id, handle): (Id, TimerHandle)) {
+        let shard = usize::from(timers.shard_id().number());
+        self.ledger.cancelled_here(id, timers.cancel(handle), shard);
+    }
+
+    pub(crate) fn cancel_many_here(&self, timers: &Timers<Job>, picked: &[(Id, TimerHandle)]) {
+        let handles: Vec<_> = picked.iter().map(|(_, handle)| *handle).collect();
+        let shard = usize::from(timers.shard_id().number());
+        for ((id, _), outcome) in picked.iter().zip(timers.cancel_many(&handles)) {
+            self.ledger.cancelled_here(*id, outcome, shard);
+        }
+    }
+
+    pub(crate) fn reset_here(
+        &self,
+        timers: &Timers<Job>,
+        (id, handle): (Id, TimerHandle),
+        due: Due,
+    ) {
+        let shard = usize::from(timers.shard_id().number());
+        let outcome = match self.when(due) {
+            Ok(delay) => timers.reset(handle, delay),
+            Err(at) => timers.reset(handle, at),
+        };
+        self.ledger.reset_here(id, due, outcome, shard);
+    }
+
+    /// Polls sleeps of a shard, each with a waker that drops all of them.
+    pub(crate) fn tangle(&self, timers: &Timers<Job>, due: Due, count: u8, panics: bool) {
+        let shard = usize::from(timers.shard_id().number());
+        let number = self.tangles.borrow().len();
+        self.tangles.borrow_mut().push(Vec::new());
+        let waker = Waker::from(Arc::new(Untangle { number, panics }));
+        for _ in 0..count {
+            let timeout = self.ledger.timeout(shard, self.ledger.nanos_at(due));
+            let mut sleep = match self.when(due) {
+                Ok(delay) => timers.sleep(delay),
+                Err(at) => timers.sleep(at),
+            };
+            if Pin::new(&mut sleep).poll(&mut Context::from_waker(&waker)).is_pending() {
+                self.tangles.borrow_mut()[number].push((sleep, timeout));
+            } else {
+                self.ledger.timeout_done(timeout, false);
+            }
+        }
+    }
+
+    /// What a callback does with its shard and with the clients.
+    pub(crate) fn act(&self, timers: &Timers<Job>) {
+        let (what, number, delay) = {
+            let mut rng = self.rng.borrow_mut();
+            (rng.u8(..12), rng.u16(..), Duration::from_micros(rng.u64(..50_000)))
+        };
+        let (due, timer) = (Due::In(delay), self.timer(number));
+        match (what, timer) {
+            (0, _) => self.schedule_here(timers, Due::In(Duration::ZERO), Temper::Calm, true),
+            (1..3, _) => self.schedule_here(timers, due, Temper::Calm, what == 1),
+            (3, Some(timer)) => self.cancel_here(timers, timer),
+            (4, Some(timer)) => self.reset_here(timers, timer, due),
+            (5, _) => self.cancel_many_here(timers, &self.some_timers(number, 9)),
+            (6, _) => self.schedule_many_here(timers, 5, due),
+            (7, Some((id, handle))) => {
+                self.ledger.send_cancel(id);
+                timers.client().cancel_detached(handle);
+            }
+            (8, _) => {
+                let containers = self.containers.borrow();
+                let on = &containers[usize::from(timers.shard_id().number())];
+                on.operations.check(self, number as u8 % KEYS);
+            }
+            (9, _) => self.tangle(timers, due, 2, false),
+            (10.., _) => {
+                let shards = self.shards.borrow().len();
+                let Some(sender) = self.sender(number as u8) else { return };
+                self.schedule(&sender, usize::from(number) % shards, due, Temper::Calm, true);
+            }
+            _ => {}
+        }
+    }
+}
