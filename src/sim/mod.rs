@@ -180,7 +180,7 @@ pub struct Simulation<T: Send + 'static = Infallible> {
     seed: u64,
     executor: Executor,
     shards: Vec<Shard<T>>,
-    service: TimerService<T>,
+    service: Rc<TimerService<T>>,
     /// What a handler was given that it must not be given; `None` if there was nothing.
     violation: Rc<Cell<Option<String>>>,
     trace: Option<String>,
@@ -217,7 +217,7 @@ impl<T: Send + 'static> Simulation<T> {
         make_handler: impl Fn(ShardId) -> H,
     ) -> Result<Self, StartError> {
         let clock = ManualClock::new();
-        let service = builder.clock(&clock).start_attached::<T>()?;
+        let service = Rc::new(builder.clock(&clock).start_attached::<T>()?);
         let executor = Executor::new(clock, Rng::with_seed(seed));
         let violation = Rc::new(Cell::new(None));
         let mut shards = Vec::new();
@@ -251,8 +251,9 @@ impl<T: Send + 'static> Simulation<T> {
     }
 
     /// The service. [`shutdown`](TimerService::shutdown) would block and returns an error;
-    /// [`begin_shutdown`](TimerService::begin_shutdown) is awaited by a task instead.
-    pub fn service(&self) -> &TimerService<T> {
+    /// [`begin_shutdown`](TimerService::begin_shutdown) is awaited by a task instead. A clone is for
+    /// callbacks, which may shut the service down, too.
+    pub fn service(&self) -> &Rc<TimerService<T>> {
         &self.service
     }
 

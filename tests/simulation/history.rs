@@ -27,7 +27,6 @@ pub(crate) struct History {
     pub(crate) sim: Simulation<Job>,
     pub(crate) world: Rc<World>,
     pub(crate) held: Vec<bool>,
-    pub(crate) shut_down: bool,
     /// Another service, with a timer of it.
     pub(crate) other: (TimerService<u32>, ShardLoop<u32>, TimerHandle),
 }
@@ -91,6 +90,8 @@ impl History {
         let ledger = Ledger::begin(sim.time(), tick, shards.len(), timers_max(&sim, 0));
         let world = Rc::new(World {
             ledger,
+            service: Rc::clone(sim.service()),
+            shut_down: Cell::new(false),
             time: sim.time(),
             rng: RefCell::new(rng),
             containers: RefCell::new(
@@ -107,7 +108,7 @@ impl History {
         let attachment = other.attach(ShardId::new(0)).unwrap();
         let foreign = attachment.into_loop((|_, _| ()) as fn(Fired<u32>, &Timers<u32>)).unwrap();
         let handle = foreign.timers().schedule(Duration::MAX, 1).unwrap();
-        let mut this = Self { sim, world, held, shut_down: false, other: (other, foreign, handle) };
+        let mut this = Self { sim, world, held, other: (other, foreign, handle) };
         this.execute(&Command::NewClient);
         this
     }
@@ -368,7 +369,7 @@ impl History {
         for shard in 0..self.held.len() {
             let timers = self.world.shards.borrow()[shard].clone();
             let is_full = timers.len() + 1 >= timers_max(&self.sim, shard);
-            if is_full || !self.works(shard) || self.shut_down {
+            if is_full || !self.works(shard) || self.world.shut_down.get() {
                 continue;
             }
             let client = self.sim.client();

@@ -192,14 +192,9 @@ impl History {
         });
     }
 
-    pub(crate) fn shut_down(&mut self, policy: ShutdownPolicy, waits: bool) {
+    pub(crate) fn shut_down(&self, policy: ShutdownPolicy, waits: bool) {
         let ledger = Rc::clone(&self.world.ledger);
-        let Ok(report) = self.sim.service().begin_shutdown(policy) else { return };
-        self.shut_down = true;
-        ledger.fires_all.set(policy == ShutdownPolicy::Fire);
-        for shard in 0..self.held.len() {
-            ledger.shard_ends(shard);
-        }
+        let Some(report) = self.world.begin_shutdown(policy) else { return };
         if !waits {
             return drop(report);
         }

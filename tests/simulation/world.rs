@@ -7,8 +7,11 @@ use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use corewheel::shutdown::ShutdownReport;
 use corewheel::sim::Time;
-use corewheel::{Client, Refused, ShardId, Sleep, TimerHandle, Timers, When};
+use corewheel::{
+    Client, Refused, ShardId, ShutdownPolicy, Sleep, TimerHandle, TimerService, Timers, When,
+};
 use fastrand::Rng;
 
 use crate::commands::{BatchEnd, Due, Temper, Work};
@@ -34,6 +37,9 @@ impl Sender {
 /// What commands and callbacks share.
 pub(crate) struct World {
     pub(crate) ledger: Rc<Ledger>,
+    pub(crate) service: Rc<TimerService<Job>>,
+    /// A shutdown has begun.
+    pub(crate) shut_down: Cell<bool>,
     pub(crate) time: Time,
     pub(crate) rng: RefCell<Rng>,
     pub(crate) shards: RefCell<Vec<Timers<Job>>>,
@@ -400,8 +406,32 @@ impl World {
         }
     }
 
+    /// Begins a shutdown; `None` if one has begun before.
+    pub(crate) fn begin_shutdown(
+        &self,
+        policy: ShutdownPolicy,
+    ) -> Option<impl Future<Output = ShutdownReport<Job>> + 'static> {
+        let report = self.service.begin_shutdown(policy).ok()?;
+        self.shut_down.set(true);
+        self.ledger.fires_all.set(policy == ShutdownPolicy::Fire);
+        for shard in 0..self.shards.borrow().len() {
+            self.ledger.shard_ends(shard);
+        }
+        Some(report)
+    }
+
     /// What a callback does with its shard and with the clients.
     pub(crate) fn act(&self, timers: &Timers<Job>) {
+        if self.rng.borrow_mut().u8(..200) == 0 {
+            let refused = self.service.shutdown(ShutdownPolicy::Drop).is_err();
+            if !refused {
+                self.ledger.violate("a shutdown has blocked in a callback".to_owned());
+            }
+            let policies = [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];
+            let policy = policies[self.rng.borrow_mut().usize(..3)];
+            // Nothing waits for the report.
+            drop(self.begin_shutdown(policy));
+        }
         let (what, number, delay) = {
             let mut rng = self.rng.borrow_mut();
             (rng.u8(..12), rng.u16(..), Duration::from_micros(rng.u64(..50_000)))
