@@ -251,8 +251,8 @@ impl<T: Send + 'static> Simulation<T> {
     }
 
     /// The service. [`shutdown`](TimerService::shutdown) would block and returns an error;
-    /// [`begin_shutdown`](TimerService::begin_shutdown) is awaited by a task instead. A clone is for
-    /// callbacks, which may shut the service down, too.
+    /// [`begin_shutdown`](TimerService::begin_shutdown) is awaited by a task instead. A clone is
+    /// for callbacks, which may shut the service down, too.
     pub fn service(&self) -> &Rc<TimerService<T>> {
         &self.service
     }
