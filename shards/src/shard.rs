@@ -121,7 +121,7 @@ impl<T> Shard<T> {
     /// # Errors
     ///
     /// [`Full`] with the payload, if no slot is left.
-    #[inline]
+    #[inline(always)]
     pub fn schedule(&mut self, deadline: Tick, payload: T) -> Result<TimerKey, Full<T>> {
         match self.slab.insert(deadline.index(), payload) {
             Ok((key, entry)) => {

@@ -91,7 +91,7 @@ impl<P: Payload> State<P> {
     }
 
     /// Schedules a payload. `Err` with the payload if the shard is full.
-    #[inline]
+    #[inline(always)]
     pub(super) fn schedule(&mut self, deadline: Tick, payload: P) -> Result<TimerKey, P> {
         match self.wheel.schedule(deadline, payload) {
             Ok(key) => Ok(key),
@@ -111,7 +111,7 @@ impl<P: Payload> State<P> {
     }
 
     /// Cancels a timer in the wheel, and counts it for its class.
-    #[inline]
+    #[inline(always)]
     pub(super) fn cancel(&mut self, key: TimerKey) -> ShardCancel<P> {
         let outcome = self.wheel.cancel(key);
         if let ShardCancel::Cancelled { .. } = outcome {

@@ -63,6 +63,7 @@ impl<K> CancelOutcome<K> {
     }
 
     /// The outcome with another payload, if it has one.
+    #[inline(always)]
     pub(crate) fn map<L>(self, f: impl FnOnce(K) -> L) -> CancelOutcome<L> {
         match self {
             Self::Cancelled { remaining, payload } => {
