@@ -100,6 +100,7 @@ impl History {
             shards: RefCell::new(shards),
             senders: RefCell::default(),
             senders_made: Cell::new(0),
+            forgotten: RefCell::default(),
             tangles: RefCell::default(),
             spawned: Rc::new(()),
         });
@@ -164,7 +165,9 @@ impl History {
                 world.senders.borrow_mut().push(Rc::new(sender));
             }
             Command::DropClient(client) => drop(world.take_sender(client)),
-            Command::ForgetClient(client) => std::mem::forget(world.take_sender(client)),
+            Command::ForgetClient(client) => {
+                world.forgotten.borrow_mut().extend(world.take_sender(client));
+            }
             Command::Schedule { client, shard, due, temper, is_call } => {
                 let Some(sender) = world.sender(client) else { return };
                 world.schedule(&sender, self.shard(shard), due, temper, is_call);

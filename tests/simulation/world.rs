@@ -47,6 +47,9 @@ pub(crate) struct World {
     pub(crate) containers: RefCell<Vec<Containers>>,
     pub(crate) senders: RefCell<Vec<Rc<Sender>>>,
     pub(crate) senders_made: Cell<u32>,
+    /// Clients that are neither used nor dropped while the history runs. They are dropped after it,
+    /// since a run of an hour has millions of them.
+    pub(crate) forgotten: RefCell<Vec<Rc<Sender>>>,
     /// Sleeps that the wake-up of one of them drops, with the numbers of their timeouts.
     pub(crate) tangles: RefCell<Vec<Vec<(Sleep, usize)>>>,
     /// Futures on shards that are not dropped.
