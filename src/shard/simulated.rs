@@ -26,7 +26,7 @@ impl<P: Payload> Core<P> {
     ///
     /// # Panics
     ///
-    /// If something does not, with a sentence and the values.
+    /// If an invariant does not hold, with a sentence and the values.
     pub(crate) fn check_invariants(&self) {
         let state = self.state.borrow();
         state.wheel.check_invariants();
@@ -58,7 +58,7 @@ impl<P: Payload> Core<P> {
     ///
     /// # Panics
     ///
-    /// If it has, with a sentence and the values.
+    /// If the shard has something to do, with a sentence and the values.
     pub(crate) fn check_asleep(&self) {
         if self.is_closed() {
             return;

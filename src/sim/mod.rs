@@ -460,7 +460,7 @@ impl<T: Send + 'static> Simulation<T> {
     ///
     /// # Panics
     ///
-    /// If a check fails, with the seed, a sentence and the values.
+    /// If a check fails, with a sentence and the values.
     pub fn check(&self) {
         self.shards.iter().for_each(|shard| self.check_shard(shard));
     }

@@ -135,8 +135,8 @@ impl<T: Send + 'static> Batch<'_, T> {
     /// # Errors
     ///
     /// `Closed`, with the values of the timers that were not accepted after all, as the shard was
-    /// closed meanwhile; their handles name nothing. `Busy`, with the same, if the shard has closed
-    /// the client's lane alone, which was idle for a minute until the batch began.
+    /// closed meanwhile; their handles name nothing. `Busy`, with these values, if the shard is
+    /// open and has closed the client's lane, as the client sent nothing for a minute.
     pub fn send(self) -> Result<(), Refused<Vec<T>>> {
         self.flush();
         let refused = self.client.gathered.take_refused(self.number);
