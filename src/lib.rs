@@ -170,6 +170,8 @@ pub use crate::driver::attach;
 pub use crate::face::callback::{Fired, Handler, LocalCall, Payload, SendCall};
 pub use crate::face::client::remote::RemoteTimers;
 pub use crate::face::client::{Batch, Client};
+pub use crate::face::handle::Handle;
+pub use crate::face::handle::sleep::{SharedSleep, SharedTimeout};
 pub use crate::face::reply::Reply;
 pub use crate::face::report as shutdown;
 pub use crate::face::sleep::Sleep;

@@ -26,6 +26,8 @@ pub(crate) struct Post<R: Request, C> {
     pub(crate) mailbox: Mailbox<R, C>,
     /// Whether the shard runs in an executor, so that futures can be spawned on it.
     has_executor: AtomicBool,
+    /// Whether the shard has ended.
+    has_ended: AtomicBool,
     notes: Mutex<Notes>,
     /// For each class, how many timers clients could not send. Clients write it.
     refused: Box<[AtomicU64]>,
@@ -52,6 +54,7 @@ impl<R: Request, C> Post<R, C> {
             published: Published::new(classes),
             mailbox: Mailbox::new(),
             has_executor: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
             notes: Mutex::new(notes),
             refused: (0..classes).map(|_| AtomicU64::new(0)).collect(),
         }
@@ -77,6 +80,15 @@ impl<R: Request, C> Post<R, C> {
         let mut notes = self.notes();
         notes.state = state;
         notes.migrated = migrated;
+        // Relaxed: a thread that must see it is woken by the shard afterwards, or learns from the
+        // mailbox that the shard has ended.
+        self.has_ended.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the shard has ended. A thread that no message has told may learn it late.
+    #[inline]
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
     }
 
     /// Closes the post of a shard that no thread drives. False if a thread drives or drove it, or
@@ -85,6 +97,7 @@ impl<R: Request, C> Post<R, C> {
         let was_unowned = self.mailbox.close_unowned();
         if was_unowned {
             self.notes().state = ShardState::Closed;
+            self.has_ended.store(true, Ordering::Relaxed);
         }
         was_unowned
     }

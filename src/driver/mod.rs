@@ -20,6 +20,7 @@ pub(crate) mod tokio;
 use std::rc::Rc;
 
 use crate::directory::here::OnShardThread;
+use crate::face::handle::here::OnThread;
 use crate::face::stored::Stored;
 use crate::face::timers::Timers;
 use crate::shard::Core;
@@ -47,7 +48,15 @@ impl<T: Send + 'static> Driven<T> {
     }
 
     /// The calling thread drives the shard from now on, until the returned value is dropped.
-    pub(crate) fn enter(&self) -> OnShardThread {
-        OnShardThread::enter(self.guard())
+    pub(crate) fn enter(&self) -> Entered {
+        let found = OnThread::enter(self.timers.core());
+        Entered { _found: found, _guard: OnShardThread::enter(self.guard()) }
     }
+}
+
+/// The calling thread drives a shard while this lives.
+pub(crate) struct Entered {
+    /// Handles find the shard on this thread.
+    _found: Option<OnThread>,
+    _guard: OnShardThread,
 }

@@ -6,9 +6,8 @@ use std::time::Instant;
 
 use corewheel_shard::Tick;
 
-use super::Driven;
+use super::{Driven, Entered};
 use crate::clock::Timeline;
-use crate::directory::here::OnShardThread;
 use crate::face::callback::{Fired, Handler};
 use crate::face::host::{BorrowedHandler, Deliveries, OwnedHandler, Values, take_turn};
 use crate::face::report::ShardReport;
@@ -94,7 +93,7 @@ use crate::values::shutdown::ShutdownPolicy;
 pub struct ShardLoop<T: Send + 'static, H = fn(Fired<T>, &Timers<T>)> {
     handler: OwnedHandler<H>,
     driven: Driven<T>,
-    _here: OnShardThread,
+    _here: Entered,
 }
 
 /// When a loop takes its next turn.

@@ -4,6 +4,7 @@
 pub(crate) mod callback;
 pub(crate) mod calls;
 pub(crate) mod client;
+pub(crate) mod handle;
 pub(crate) mod host;
 pub(crate) mod local;
 pub(crate) mod many;

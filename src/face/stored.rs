@@ -30,6 +30,8 @@ pub(crate) enum Stored<T> {
     Shared(u16, u32),
     /// An index into the table of sleepers.
     Sleeper(u32),
+    /// An index into the table of wakers.
+    Waker(u32),
     /// A part of the shard, and an index there.
     Part(PartId, u32),
 }
@@ -42,12 +44,20 @@ const _: () = assert!(size_of::<Option<Stored<Infallible>>>() == 8);
 pub(crate) struct Tables<T: 'static> {
     pub(super) calls: Slab<Call<T>>,
     pub(super) owners: Owners,
+    /// Futures of this core.
     pub(super) sleepers: Slab<Sleeper>,
+    /// Wakers of futures that any thread may poll. A waker is here while its timer is pending.
+    pub(super) wakers: Slab<Waker>,
 }
 
 impl<T> Default for Tables<T> {
     fn default() -> Self {
-        Self { calls: Slab::new(), owners: Owners::new(), sleepers: Slab::new() }
+        Self {
+            calls: Slab::new(),
+            owners: Owners::new(),
+            sleepers: Slab::new(),
+            wakers: Slab::new(),
+        }
     }
 }
 
@@ -110,6 +120,18 @@ impl<T: 'static> Payload for Stored<T> {
     }
 
     #[inline]
+    fn of_waker(waker: Waker, tables: &mut Tables<T>) -> Self {
+        Self::Waker(tables.wakers.insert(waker) as u32)
+    }
+
+    fn replace_waker(&self, waker: Waker, tables: &mut Tables<T>) -> Waker {
+        match self {
+            Self::Waker(index) => std::mem::replace(&mut tables.wakers[*index as usize], waker),
+            _ => waker,
+        }
+    }
+
+    #[inline]
     fn into_value(self) -> Option<T> {
         match self {
             Self::Value(value) => Some(value),
@@ -148,6 +170,10 @@ impl<T: 'static> Payload for Stored<T> {
                 }
                 Carried::Local
             }
+            Self::Waker(index) => {
+                wake(tables.wakers.remove(index as usize));
+                Carried::Local
+            }
             // The part tells its users itself.
             Self::Part(..) => Carried::Local,
         }
@@ -166,13 +192,14 @@ impl<T: 'static> Payload for Stored<T> {
                 let end = if is_early { Sleeper::Closed } else { Sleeper::Fired };
                 Due::Wake(tables.end_sleep(index, end))
             }
+            Self::Waker(index) => Due::Wake(Some(tables.wakers.remove(index as usize))),
             Self::Part(..) => Due::Wake(None),
         }
     }
 
     fn check_travels(&self, tables: &Tables<T>) -> Result<(), MigrateError> {
         match self {
-            Self::Value(_) => Ok(()),
+            Self::Value(_) | Self::Waker(_) => Ok(()),
             Self::Call(index) => match tables.calls.get(*index as usize) {
                 Some(Call::Send(_)) => Ok(()),
                 _ => Err(MigrateError::LocalCallback),
@@ -191,6 +218,7 @@ impl<T: 'static> Payload for Stored<T> {
                 Call::Send(call) => Packed::Call(call),
                 _ => unreachable!("a callback that cannot travel is not packed"),
             },
+            Self::Waker(index) => Packed::Waker(tables.wakers.remove(index as usize)),
             Self::Shared(..) | Self::Sleeper(_) | Self::Part(..) => {
                 unreachable!("a payload that cannot travel is not packed")
             }

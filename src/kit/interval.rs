@@ -70,6 +70,8 @@ use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
 use crate::clock::when::When;
+use crate::face::handle::Handle;
+use crate::face::handle::sleep::SharedSleep;
 use crate::face::sleep::Sleep;
 use crate::face::timers::Timers;
 use crate::values::error::ConfigError;
@@ -89,14 +91,16 @@ pub enum MissedTickBehavior {
 }
 
 /// Ticks at a fixed rate or with a fixed delay, for a future; made by [`Timers::interval`],
-/// [`Timers::interval_at`] and [`Timers::fixed_delay`].
+/// [`Timers::interval_at`] and [`Timers::fixed_delay`], and for any thread, as a [`SharedInterval`],
+/// by [`Handle::interval`], [`Handle::interval_at`] and [`Handle::fixed_delay`].
 ///
 /// It takes a timer of the shard when a future first waits for a tick, and gives the timer back
-/// when it is dropped. A tick costs what a [`Sleep`] does, and allocates nothing. A tick that is
-/// due already comes without a wait.
+/// when it is dropped. A tick costs what a [`Sleep`] or a [`SharedSleep`] does, and allocates
+/// nothing. A tick that is due already comes without a wait.
 #[must_use = "an interval ticks only when its ticks are awaited"]
-pub struct Interval {
-    sleep: Sleep,
+pub struct Interval<S = Sleep> {
+    sleep: S,
+    clock: Clock,
     /// When the next tick is due; exact, where the timer's deadline is rounded up.
     due: Instant,
     period: Duration,
@@ -113,19 +117,29 @@ enum Kind {
     },
 }
 
-impl Interval {
-    fn new(sleep: Sleep, start: Instant, period: Duration, kind: Kind) -> Self {
-        Self { sleep, due: start, period, kind, missed: 0 }
+impl<S: WaitsUntil> Interval<S> {
+    fn new(sleep: S, clock: Clock, start: Instant, period: Duration, kind: Kind) -> Self {
+        Self { sleep, clock, due: start, period, kind, missed: 0 }
     }
 
-    fn at_rate(sleep: Sleep, start: Instant, period: Duration) -> Result<Self, ConfigError> {
+    fn at_rate(
+        sleep: S,
+        clock: Clock,
+        start: Instant,
+        period: Duration,
+    ) -> Result<Self, ConfigError> {
         let kind = Kind::Rate(MissedTickBehavior::default());
-        check("period", period).map(|()| Self::new(sleep, start, period, kind))
+        check("period", period).map(|()| Self::new(sleep, clock, start, period, kind))
     }
 
-    fn with_delay(sleep: Sleep, start: Instant, delay: Duration) -> Result<Self, ConfigError> {
+    fn with_delay(
+        sleep: S,
+        clock: Clock,
+        start: Instant,
+        delay: Duration,
+    ) -> Result<Self, ConfigError> {
         let kind = Kind::Delay { seen: false };
-        check("delay", delay).map(|()| Self::new(sleep, start, delay, kind))
+        check("delay", delay).map(|()| Self::new(sleep, clock, start, delay, kind))
     }
 
     /// Waits for the next tick, and returns when it was due. A future that is dropped before it is
@@ -148,7 +162,7 @@ impl Interval {
             self.kind = Kind::Delay { seen: false };
             self.aim_at(self.after_now(self.period));
         }
-        ready!(wait(self.due, &mut self.sleep, cx))?;
+        ready!(self.wait(cx))?;
         let due = self.due;
         match self.kind {
             Kind::Delay { .. } => self.kind = Kind::Delay { seen: true },
@@ -168,7 +182,7 @@ impl Interval {
     /// Makes the next tick due at `when`, and the later ones a period after one another from then
     /// on. With `Duration::ZERO` the next tick comes without a wait.
     pub fn reset_at<W: When>(&mut self, when: W) {
-        self.reset_to(self.sleep.shard().time().instant_due(when));
+        self.reset_to(self.sleep.instant_due(when));
     }
 
     fn reset_to(&mut self, due: Instant) {
@@ -204,29 +218,81 @@ impl Interval {
         }
     }
 
+    /// Waits until the next tick is due by a timer, unless its time has passed already.
+    fn wait(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RefusedKind>> {
+        if self.due <= self.now() && !self.sleep.is_closed() {
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.sleep).poll(cx)
+    }
+
     fn aim_at(&mut self, due: Instant) {
         self.due = due;
-        self.sleep.reset(due);
+        self.sleep.wait_until(due);
     }
 
     fn now(&self) -> Instant {
-        self.sleep.shard().time().now()
+        self.clock.now()
     }
 
     fn after_now(&self, after: Duration) -> Instant {
-        self.sleep.shard().time().clock().after(self.now(), after)
+        self.clock.after(self.now(), after)
     }
 
     /// When the tick after this one is due, which has just come.
     fn next_after(&mut self, due: Instant, behavior: MissedTickBehavior) -> Instant {
         let now = self.now();
         let late = now.saturating_duration_since(due);
-        let clock = self.sleep.shard().time().clock();
-        let next = next_tick(clock, due, (now, late), self.period, behavior);
+        let next = next_tick(&self.clock, due, (now, late), self.period, behavior);
         self.missed = self.missed.saturating_add(next.missed);
         next.due
     }
 }
+
+/// Ticks for a future that any thread may poll: `Send`, `Sync` and `'static`. It is an [`Interval`];
+/// made by [`Handle::interval`].
+pub type SharedInterval = Interval<SharedSleep>;
+
+mod sealed {
+    use super::{Future, Instant, RefusedKind, SharedSleep, Sleep, When};
+
+    /// A future that waits for the deadline of the next tick.
+    pub trait WaitsUntil: Future<Output = Result<(), RefusedKind>> + Unpin {
+        fn wait_until(&mut self, due: Instant);
+        fn instant_due(&self, when: impl When) -> Instant;
+        /// Whether no tick may come any more, though its time has passed.
+        fn is_closed(&self) -> bool;
+    }
+
+    impl WaitsUntil for Sleep {
+        fn wait_until(&mut self, due: Instant) {
+            self.reset(due);
+        }
+
+        fn instant_due(&self, when: impl When) -> Instant {
+            self.shard().time().instant_due(when)
+        }
+
+        fn is_closed(&self) -> bool {
+            self.shard().is_closed()
+        }
+    }
+
+    impl WaitsUntil for SharedSleep {
+        fn wait_until(&mut self, due: Instant) {
+            self.reset(due);
+        }
+
+        fn instant_due(&self, when: impl When) -> Instant {
+            self.handle().instant_due(when)
+        }
+
+        fn is_closed(&self) -> bool {
+            self.has_ended()
+        }
+    }
+}
+use self::sealed::WaitsUntil;
 
 /// The tick after one that has just come.
 pub(crate) struct NextTick {
@@ -235,7 +301,7 @@ pub(crate) struct NextTick {
     pub(crate) missed: u64,
 }
 
-impl fmt::Debug for Interval {
+impl<S> fmt::Debug for Interval<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Interval")
             .field("period", &self.period)
@@ -268,7 +334,8 @@ impl<T: Send + 'static> Timers<T> {
         period: Duration,
     ) -> Result<Interval, ConfigError> {
         let start = self.core().time().instant_due(first);
-        Interval::at_rate(self.sleep(start), start, period)
+        let clock = self.core().time().clock().clone();
+        Interval::at_rate(self.sleep(start), clock, start, period)
     }
 
     /// A tick in `delay` from now. Each later tick is due `delay` after a future begins to wait for
@@ -278,8 +345,47 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// The delay is zero.
     pub fn fixed_delay(&self, delay: Duration) -> Result<Interval, ConfigError> {
-        let start = self.core().time().clock().after(self.now(), delay);
-        Interval::with_delay(self.sleep(start), start, delay)
+        let clock = self.core().time().clock().clone();
+        let start = clock.after(self.now(), delay);
+        Interval::with_delay(self.sleep(start), clock, start, delay)
+    }
+}
+
+/// Ticks, for any thread. The futures of a handle whose service has ended return `Closed`.
+impl Handle {
+    /// A tick now, and one at the end of each period from then on.
+    ///
+    /// # Errors
+    ///
+    /// The period is zero.
+    pub fn interval(&self, period: Duration) -> Result<SharedInterval, ConfigError> {
+        self.interval_at(self.clock().now(), period)
+    }
+
+    /// A tick when `first` is due, and one at the end of each period from then on.
+    ///
+    /// # Errors
+    ///
+    /// The period is zero.
+    pub fn interval_at<W: When>(
+        &self,
+        first: W,
+        period: Duration,
+    ) -> Result<SharedInterval, ConfigError> {
+        let start = self.instant_due(first);
+        Interval::at_rate(self.sleep(start), self.clock(), start, period)
+    }
+
+    /// A tick in `delay` from now. Each later tick is due `delay` after a future begins to wait for
+    /// it, so the work at a tick is not part of the delay.
+    ///
+    /// # Errors
+    ///
+    /// The delay is zero.
+    pub fn fixed_delay(&self, delay: Duration) -> Result<SharedInterval, ConfigError> {
+        let clock = self.clock();
+        let start = clock.after(clock.now(), delay);
+        Interval::with_delay(self.sleep(start), clock, start, delay)
     }
 }
 
@@ -304,15 +410,6 @@ pub(crate) fn next_tick(
     let rest = Duration::new((rest / 1_000_000_000) as u64, (rest % 1_000_000_000) as u32);
     let last = clock.after(due, late.saturating_sub(rest));
     NextTick { due: clock.after(last, period), missed: behind }
-}
-
-/// Waits until an instant by a timer, unless it has passed already.
-fn wait(until: Instant, sleep: &mut Sleep, cx: &mut Context<'_>) -> Poll<Result<(), RefusedKind>> {
-    let shard = sleep.shard();
-    if until <= shard.time().now() && !shard.is_closed() {
-        return Poll::Ready(Ok(()));
-    }
-    Pin::new(sleep).poll(cx)
 }
 
 /// Refuses a period or a delay of zero, by the name of the parameter.

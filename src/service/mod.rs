@@ -21,6 +21,7 @@ use crate::directory::here::is_shard_thread;
 use crate::driver::attach::Attachment;
 use crate::face::Directory;
 use crate::face::client::Client;
+use crate::face::handle::{Handle, registry};
 use crate::face::reply::Reply;
 use crate::face::report::{ShardReport, ShutdownReport};
 use crate::face::stored::{Job, LocalFuture, Stored};
@@ -126,6 +127,13 @@ impl<T: Send + 'static> TimerService<T> {
     /// A client, for any thread. The number of clients is not limited.
     pub fn client(&self) -> Client<T> {
         Client::new(Arc::clone(&self.directory))
+    }
+
+    /// A handle, for tasks that migrate between threads. It is `Copy`, names no type of values, and
+    /// makes futures that are `Send` and `Sync`.
+    pub fn handle(&self) -> Handle {
+        registry::enter(&self.directory);
+        Handle::new(self.directory.service)
     }
 
     /// The shards, in order.
@@ -321,6 +329,7 @@ impl<T: Send + 'static> TimerService<T> {
         if self.directory.shut_down.swap(true, Ordering::Relaxed) {
             return Err(ShutdownError::AlreadyShutDown);
         }
+        registry::leave(self.directory.service);
         let mut reports = Vec::new();
         for shard in self.directory.shards() {
             let Some(post) = self.directory.post(shard) else { continue };

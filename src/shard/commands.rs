@@ -1,5 +1,7 @@
 //! The commands of a shard's own thread.
 
+use std::task::Waker;
+
 use corewheel_shard::{CancelOutcome as ShardCancel, ResetOutcome as ShardReset, Tick, TimerKey};
 
 use super::payload::Payload;
@@ -156,6 +158,13 @@ impl<P: Payload> Core<P> {
             ShardCancel::Cancelled { payload, .. } => Some(payload),
             _ => None,
         }
+    }
+
+    /// Replaces the waker of a timer that wakes a future. If the timer is not pending, the waker is
+    /// woken.
+    pub(crate) fn replace_waker(&self, key: TimerKey, waker: Waker) {
+        self.state.borrow_mut().replace_waker(key, waker);
+        self.run_effects();
     }
 
     /// The deadline of a timer; `None` if it is not pending here.

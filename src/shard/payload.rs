@@ -35,6 +35,11 @@ pub(crate) trait Payload: Sized + 'static {
 
     fn of_value(value: Self::Value) -> Self;
     fn of_call(call: Self::Call, tables: &mut Self::Tables) -> Self;
+    /// A payload that wakes a future of another thread.
+    fn of_waker(waker: Waker, tables: &mut Self::Tables) -> Self;
+    /// Replaces the waker of a payload that wakes a future of another thread. Returns the waker
+    /// that is not used any more: the old one, or `waker` if this payload has none.
+    fn replace_waker(&self, waker: Waker, tables: &mut Self::Tables) -> Waker;
     /// The value; `None` if the payload is in the tables.
     fn into_value(self) -> Option<Self::Value>;
     /// The part and its index for the timer; `None` if the payload belongs to no
@@ -43,7 +48,7 @@ pub(crate) trait Payload: Sized + 'static {
     /// Takes a payload that uses no table. `Err` with any other payload.
     fn take_plain(self) -> Result<Self::Taken, Self>;
     /// Takes the payload of a timer that will not fire out of the tables. Calls `wake` with the
-    /// waker of a future that waits for the timer.
+    /// waker of a future that waits for the timer, if there is one.
     fn take(self, tables: &mut Self::Tables, wake: impl FnOnce(Waker)) -> Self::Taken;
     /// Takes the payload of an expired timer out of the tables. `is_early` if a shutdown fires the
     /// timer before its deadline.
@@ -61,6 +66,7 @@ pub(crate) trait Payload: Sized + 'static {
 pub(crate) enum Packed<P: Payload> {
     Value(P::Value),
     Call(P::Call),
+    Waker(Waker),
 }
 
 /// An expired timer.

@@ -4,13 +4,11 @@ use std::time::Duration;
 
 use corewheel_shard::Tick;
 
-use super::effect::Effect;
 use super::payload::Payload;
 use super::request::{Request, ShutdownOrder};
 use super::{Core, State};
 use crate::link::lane::LaneReceiver;
 use crate::stats::ShardCounts;
-use crate::values::outcome::CancelOutcome;
 
 /// The shard closes a lane on which no request came for this long. Otherwise the keys of a leaked
 /// client (`std::mem::forget`, a reference cycle) would stay reserved as long as the service lives.
@@ -147,10 +145,7 @@ impl<P: Payload> State<P> {
         lane.receive_rest(|request, key, max| self.apply_some(request, key, max, now));
         self.post().mailbox.forget(lane.shared());
         for key in lane.hand_back() {
-            self.wheel.revoke(key);
-            if let Some(reply) = self.overtaken.remove(&key) {
-                self.effects.push(Effect::Cancelled(reply, CancelOutcome::Stale));
-            }
+            self.revoke(key);
         }
     }
 }

@@ -8,6 +8,7 @@
 //!
 //! Cost: the sender allocates twice for a bulk request, the shard never.
 
+use std::task::Waker;
 use std::time::Duration;
 use std::vec::IntoIter;
 
@@ -42,6 +43,13 @@ pub(crate) enum Request<P: Payload> {
         class: ClassId,
         call: P::Call,
     },
+    /// A timer that wakes a future of another thread, for the next granted key.
+    Wake {
+        deadline: Tick,
+        sent_us: u32,
+        class: ClassId,
+        waker: Waker,
+    },
     Cancel {
         key: TimerKey,
         /// `None` if no caller waits for the outcome.
@@ -71,6 +79,11 @@ pub(crate) enum Bulk<P: Payload> {
     Remaining {
         key: TimerKey,
         reply: RemainingReply,
+    },
+    /// Replaces the waker of a timer that wakes a future.
+    Waker {
+        key: TimerKey,
+        waker: Waker,
     },
     /// Migrates a timer to another shard.
     Migrate {
@@ -133,7 +146,9 @@ impl<P: Payload> Request<P> {
     /// The class of the timer, if the request schedules one.
     pub(crate) fn class(&self) -> ClassId {
         match self {
-            Self::Schedule { class, .. } | Self::Call { class, .. } => *class,
+            Self::Schedule { class, .. } | Self::Call { class, .. } | Self::Wake { class, .. } => {
+                *class
+            }
             Self::Cancel { .. } | Self::Reset { .. } | Self::Bulk(_) => ClassId::NONE,
         }
     }
@@ -145,7 +160,7 @@ impl<P: Payload> lane::Request for Request<P> {
     #[inline]
     fn keys(&self) -> Keys {
         match self {
-            Self::Schedule { .. } | Self::Call { .. } => Keys::Next,
+            Self::Schedule { .. } | Self::Call { .. } | Self::Wake { .. } => Keys::Next,
             Self::Cancel { .. } | Self::Reset { .. } => Keys::None,
             Self::Bulk(bulk) => match &**bulk {
                 Bulk::Schedule(bulk) => Keys::Named(bulk.timers.len()),
@@ -160,7 +175,10 @@ impl<P: Payload> lane::Request for Request<P> {
         match &**bulk {
             Bulk::Schedule(bulk) => bulk.timers.len().max(1),
             Bulk::Cancel(bulk) => bulk.keys.len().max(1),
-            Bulk::Remaining { .. } | Bulk::Migrate { .. } | Bulk::MigrateAll { .. } => 1,
+            Bulk::Remaining { .. }
+            | Bulk::Waker { .. }
+            | Bulk::Migrate { .. }
+            | Bulk::MigrateAll { .. } => 1,
         }
     }
 
@@ -170,6 +188,7 @@ impl<P: Payload> lane::Request for Request<P> {
         match self {
             Self::Schedule { deadline, .. }
             | Self::Call { deadline, .. }
+            | Self::Wake { deadline, .. }
             | Self::Reset { reply: None, deadline, .. } => *deadline,
             Self::Cancel { reply: None, .. } => Tick::NEVER,
             Self::Cancel { reply: Some(_), .. } | Self::Reset { reply: Some(_), .. } => Tick::ZERO,

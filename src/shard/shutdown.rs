@@ -95,7 +95,7 @@ impl<P: Payload> Core<P> {
             let ended = if is_returned { Ended::Returned } else { Ended::Dropped };
             for expired in state.wheel.drain().collect::<Vec<_>>() {
                 state.classes.end(expired.key.index(), ended);
-                let taken = state.take(expired.payload);
+                let taken = state.take_at_end(expired.payload);
                 if is_returned {
                     taken_out.push((expired.key, expired.deadline, taken));
                 } else {

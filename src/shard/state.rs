@@ -3,6 +3,7 @@
 //! as effects.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use corewheel_shard::{
     ArmOutcome, CancelOutcome as ShardCancel, Shard, ShardConfig, Tick, TimerKey,
@@ -41,6 +42,8 @@ pub(crate) struct State<P: Payload> {
     /// The replies of cancels that came before their timers, by the keys of the timers. The callers
     /// still wait.
     pub(super) overtaken: HashMap<TimerKey, CancelReply<P>>,
+    /// The wakers that came before the timers whose wakers they replace, by the keys of the timers.
+    early_wakers: HashMap<TimerKey, Waker>,
     /// The new handles of timers that have migrated.
     pub(super) migrated: Migrated,
     /// The `migrate_all` that is not finished; `None` if there is none.
@@ -73,6 +76,7 @@ impl<P: Payload> State<P> {
             jobs: Vec::new(),
             shutdown: None,
             overtaken: HashMap::new(),
+            early_wakers: HashMap::new(),
             migrated: Migrated::new(directory.service.home(id), config.capacity as usize),
             migrating_all: None,
             effects: Vec::new(),
@@ -139,10 +143,17 @@ impl<P: Payload> State<P> {
         }
     }
 
-    /// Takes the payload of a timer that will not fire out of the tables. A future that waits for
-    /// the timer is woken.
+    /// Takes the payload of a cancelled timer out of the tables. A future that waited for the timer
+    /// has cancelled it, so its waker is dropped.
     #[inline]
     pub(super) fn take(&mut self, payload: P) -> P::Taken {
+        let Self { tables, effects, .. } = self;
+        payload.take(tables, |waker| effects.push(Effect::DropWaker(waker)))
+    }
+
+    /// Takes the payload of a timer that a shutdown ends out of the tables. A future that waits for
+    /// the timer is woken, and finds the shard closed.
+    pub(super) fn take_at_end(&mut self, payload: P) -> P::Taken {
         let Self { tables, effects, .. } = self;
         payload.take(tables, |waker| effects.push(Effect::Wake(waker)))
     }
@@ -208,6 +219,12 @@ impl<P: Payload> State<P> {
                 let payload = P::of_call(call, &mut self.tables);
                 self.arm(key, class, deadline, payload, now);
             }
+            Request::Wake { deadline, sent_us, class, waker } => {
+                self.note_ring_delay(sent_us, now);
+                let waker = self.newest_waker(key, waker);
+                let payload = P::of_waker(waker, &mut self.tables);
+                self.arm(key, class, deadline, payload, now);
+            }
             Request::Cancel { key, reply } => self.apply_cancel(key, reply, now),
             Request::Reset { key, deadline, reply } => {
                 let outcome = self.wheel.reset(key, deadline).into();
@@ -263,11 +280,56 @@ impl<P: Payload> State<P> {
         }
     }
 
+    /// The waker for a timer that comes now: the given one, or one that came before the timer.
+    #[inline]
+    fn newest_waker(&mut self, key: Option<TimerKey>, waker: Waker) -> Waker {
+        if self.early_wakers.is_empty() {
+            return waker;
+        }
+        match key.and_then(|key| self.early_wakers.remove(&key)) {
+            Some(early) => {
+                self.effects.push(Effect::DropWaker(waker));
+                early
+            }
+            None => waker,
+        }
+    }
+
+    /// Replaces the waker of a timer. If the timer is not pending, an effect wakes the waker, or
+    /// sends it to where the timer has migrated.
+    pub(super) fn replace_waker(&mut self, key: TimerKey, waker: Waker) {
+        let Self { wheel, tables, .. } = self;
+        let effect = if let Some(payload) = wheel.payload(key) {
+            Effect::DropWaker(payload.replace_waker(waker, tables))
+        } else if wheel.is_granted(key) {
+            let Some(old) = self.early_wakers.insert(key, waker) else { return };
+            Effect::DropWaker(old)
+        } else {
+            Effect::ReplaceWaker(key, waker)
+        };
+        self.effects.push(effect);
+    }
+
+    /// Takes a granted key back that no timer will use.
+    pub(super) fn revoke(&mut self, key: TimerKey) {
+        self.wheel.revoke(key);
+        if let Some(reply) = self.overtaken.remove(&key) {
+            self.effects.push(Effect::Cancelled(reply, CancelOutcome::Stale));
+        }
+        let early = self.early_wakers.remove(&key);
+        self.effects.extend(early.map(Effect::Wake));
+    }
+
     #[inline(never)]
     fn apply_bulk(&mut self, mut bulk: Box<Bulk<P>>, max: usize, now: u64) -> Option<Request<P>> {
         let is_done = match &mut *bulk {
             Bulk::Cancel(many) => self.cancel_some(many, max, now),
             Bulk::Schedule(many) => self.arm_some(many, max, now),
+            Bulk::Waker { .. } => {
+                let Bulk::Waker { key, waker } = *bulk else { unreachable!("matched above") };
+                self.replace_waker(key, waker);
+                return None;
+            }
             Bulk::Remaining { .. } | Bulk::Migrate { .. } | Bulk::MigrateAll { .. } => {
                 // These send requests or replies themselves, so they wait until nothing is
                 // borrowed.
@@ -275,7 +337,9 @@ impl<P: Payload> State<P> {
                     Bulk::Remaining { key, reply } => Effect::Remaining(key, reply),
                     Bulk::Migrate { key, to, reply } => Effect::Migrate(key, to, reply),
                     Bulk::MigrateAll { into, reply } => Effect::MigrateAll(into, reply),
-                    Bulk::Cancel(_) | Bulk::Schedule(_) => unreachable!("matched above"),
+                    Bulk::Cancel(_) | Bulk::Schedule(_) | Bulk::Waker { .. } => {
+                        unreachable!("matched above")
+                    }
                 });
                 return None;
             }

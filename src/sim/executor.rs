@@ -19,6 +19,7 @@ use fastrand::Rng;
 
 use crate::clock::{ManualClock, saturating_nanos};
 use crate::driver::executor::Host;
+use crate::face::handle::here::as_thread;
 use crate::face::stored::LocalFuture;
 
 /// The end of time, in nanoseconds: a century after the start. What is due later never is.
@@ -27,6 +28,13 @@ const END: u64 = 100 * 365 * 24 * 3_600 * 1_000_000_000;
 /// A simulated thread: that of a shard, or one of the test's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ThreadId(usize);
+
+impl ThreadId {
+    /// Runs code as this thread: handles find the shard that it drives, or its client.
+    pub(super) fn run<O>(self, run: impl FnOnce() -> O) -> O {
+        as_thread(self.0 as u32 + 1, run)
+    }
+}
 
 /// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,7 +145,7 @@ impl Executor {
             let mut tasks = self.0.tasks.borrow_mut();
             tasks.extract_if(.., |_, task| task.waker.thread == thread).collect()
         };
-        drop(killed);
+        thread.run(|| drop(killed));
     }
 
     /// Lets no task of a thread run for this long.
@@ -235,8 +243,10 @@ impl Executor {
         // A task that is done or killed may be woken by an old waker.
         let Some(mut future) = future else { return };
         self.0.steps.set(self.0.steps.get() + 1);
+        let thread = waker.thread;
         let waker = Waker::from(waker);
-        let is_pending = future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending();
+        let mut poll = || future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending();
+        let is_pending = thread.run(&mut poll);
         let mut ended = Some(future);
         {
             let mut tasks = self.0.tasks.borrow_mut();
@@ -249,7 +259,7 @@ impl Executor {
                 }
             }
         }
-        drop(ended);
+        thread.run(|| drop(ended));
     }
 
     fn ring_alarms(&self) {

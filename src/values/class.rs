@@ -107,7 +107,7 @@ impl fmt::Display for TimerClass {
 }
 
 /// The number of a class within its service, from 1; 0 means no class.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct ClassId(u8);
 
 impl ClassId {

@@ -37,6 +37,7 @@ mod scaled;
 mod scaled_hostile;
 mod schedule_task;
 mod shard_end;
+mod shared;
 mod shutdown;
 mod sinks;
 mod sleeps;

@@ -48,7 +48,7 @@ impl<T: 'static> Client<T> {
     }
 
     #[inline]
-    pub(super) fn schedule_request(
+    pub(crate) fn schedule_request(
         &self,
         shard: ShardId,
         request: Request<T>,
@@ -204,6 +204,11 @@ impl<T: 'static> Client<T> {
                             self.send_now(timer.shard(), Request::Bulk(Box::new(bulk)));
                         }
                     }
+                    Bulk::Waker { key, waker } => match current(key) {
+                        Some(timer) => self.replace_waker(timer, waker),
+                        // The future that waits finds the shard closed.
+                        None => waker.wake(),
+                    },
                     Bulk::Migrate { key, to, reply } => {
                         if let Some(timer) = current(key) {
                             let bulk = Bulk::Migrate { key: timer.key(), to, reply };
@@ -213,7 +218,7 @@ impl<T: 'static> Client<T> {
                     Bulk::Cancel(many) => self.cancel_many_after(many, current),
                     Bulk::Schedule(_) | Bulk::MigrateAll { .. } => {}
                 },
-                Request::Schedule { .. } | Request::Call { .. } => {}
+                Request::Schedule { .. } | Request::Call { .. } | Request::Wake { .. } => {}
             }
         }
     }

@@ -1,0 +1,167 @@
+//! A service as every thread reaches it, without the type of its values: handles, and their futures,
+//! which are `Send` and `Sync`.
+
+pub(crate) mod here;
+pub(crate) mod registry;
+pub(crate) mod sleep;
+
+use std::fmt;
+use std::future::Future;
+use std::time::Instant;
+
+use corewheel_shard::Tick;
+
+use self::here::Way;
+use self::sleep::{SharedSleep, SharedTimeout};
+use crate::clock::when::{Deadline, When};
+use crate::clock::{Clock, Timeline};
+use crate::values::class::{ClassId, TimerClass, UnknownClass};
+use crate::values::handle::{ServiceId, ShardId};
+
+/// A service as any thread reaches it, for tasks that migrate between threads; made by
+/// [`TimerService::handle`](crate::TimerService::handle).
+///
+/// It is `Copy`, `Send`, `Sync` and `'static`, has no type parameter and takes 12 bytes. So are its
+/// futures, but for `Copy`: [`sleep`](Self::sleep), [`timeout`](Self::timeout) and
+/// [`interval`](Self::interval) may be polled and dropped on any thread. A handle may be kept in a
+/// static and used in every task of a multi-thread runtime. It does not keep the service alive:
+/// when the service has ended, futures return `Closed`.
+///
+/// # How a thread reaches the service
+///
+/// On a thread that drives a shard, futures use the shard directly. Any other thread has a
+/// [`Client`](crate::Client) of its own, which is made when the thread first needs one and dropped
+/// when the thread ends. Timers of a thread go to the shard that the thread drives, or to one that
+/// it is given when it first needs one; threads are given the shards in turn.
+/// [`shard`](Self::shard) chooses a shard.
+///
+/// # Room
+///
+/// A shard that holds as many timers as its capacity is full, and futures return `Full`. Where a
+/// lane is full for a moment, they wait until it has room, so any number of futures may be polled at
+/// once.
+///
+/// ```
+/// use corewheel::TimerService;
+/// use std::time::Duration;
+///
+/// let service = TimerService::builder().shards(1).start()?;
+/// let handle = service.handle();
+/// let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
+/// runtime.block_on(async {
+///     let task = tokio::spawn(async move {
+///         handle.sleep(Duration::from_millis(2)).await?;
+///         let never = std::future::pending::<()>();
+///         let late = handle.timeout(Duration::from_millis(2), never).await;
+///         assert!(late.is_err_and(|error| error.is_elapsed()));
+///         Ok::<(), corewheel::RefusedKind>(())
+///     });
+///     task.await?.map_err(Box::<dyn std::error::Error>::from)
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Handle {
+    service: ServiceId,
+    shard: Option<ShardId>,
+    class: ClassId,
+}
+
+impl Handle {
+    pub(crate) fn new(service: ServiceId) -> Self {
+        Self { service, shard: None, class: ClassId::NONE }
+    }
+
+    /// A handle whose timers are on one shard. On a shard that the service does not have they are
+    /// refused with `NoSuchShard`.
+    #[must_use]
+    pub fn shard(self, shard: ShardId) -> Self {
+        Self { shard: Some(shard), ..self }
+    }
+
+    /// A handle whose timers are of `class`. The statistics count them for the class.
+    ///
+    /// # Errors
+    ///
+    /// The service has no such class, or has ended.
+    pub fn of_class(self, class: TimerClass) -> Result<Self, UnknownClass> {
+        let service = registry::find(self.service);
+        let class = service.ok_or(UnknownClass { class })?.find_class(class)?;
+        Ok(Self { class, ..self })
+    }
+
+    /// Waits until something is due. A delay counts from this call. The timer is scheduled when the
+    /// future is first polled before its deadline, and cancelled when it is dropped.
+    ///
+    /// # Errors
+    ///
+    /// The future returns why there is no timer: `Full`, `Closed` or `NoSuchShard`. It never
+    /// returns `Ok` early.
+    #[inline]
+    pub fn sleep<W: When>(&self, when: W) -> SharedSleep {
+        SharedSleep::new(*self, self.tick_of(when))
+    }
+
+    /// Gives a future time until something is due. A value that is ready at the same time as the
+    /// deadline wins.
+    ///
+    /// Cost: for a future that is ready at its first poll, a reading of the near clock.
+    ///
+    /// # Errors
+    ///
+    /// The time was up, or no timer could be had.
+    #[inline]
+    pub fn timeout<W: When, F: Future>(&self, when: W, future: F) -> SharedTimeout<F> {
+        SharedTimeout::new(self.sleep(when), future)
+    }
+
+    /// The deadline of everything that is due at a time, computed once for all futures that share
+    /// it. A handle of a service that has ended returns a deadline that never comes.
+    pub fn deadline<W: When>(&self, when: W) -> Deadline {
+        Deadline(self.tick_of(when))
+    }
+
+    /// The clock of the service; the system's if the service has ended.
+    pub(crate) fn clock(&self) -> Clock {
+        self.time().map_or_else(Clock::monotonic, |time| time.clock().clone())
+    }
+
+    /// The instant at which something is due.
+    pub(crate) fn instant_due(&self, when: impl When) -> Instant {
+        let now = || self.clock().now();
+        self.time().map_or_else(now, |time| time.instant_due(when))
+    }
+
+    /// How the calling thread reaches the service.
+    #[inline]
+    pub(crate) fn way(&self) -> Option<Way> {
+        here::find(self.service, self.shard)
+    }
+
+    /// The conversions between ticks, nanoseconds and instants of the service; `None` if it has
+    /// ended.
+    pub(crate) fn time(&self) -> Option<Timeline> {
+        Some(self.way()?.time().clone())
+    }
+
+    /// The present in nanoseconds, or a little later, by the near clock of this thread; the end of
+    /// time if the service has ended.
+    #[allow(dead_code, reason = "connection timers will use it")]
+    #[inline]
+    pub(crate) fn nanos(&self) -> u64 {
+        self.way().map_or(u64::MAX, |way| way.nanos())
+    }
+
+    /// The tick at which something is due.
+    #[inline]
+    fn tick_of(&self, when: impl When) -> Tick {
+        let Some(way) = self.way() else { return Tick::NEVER };
+        way.time().tick_of(when, || way.nanos())
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("shard", &self.shard).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,81 @@
+//! The services that handles find by their numbers, and what a handle needs of each.
+//!
+//! Why a table of the process and not a counted reference in each handle: a handle is copied into
+//! every sleep and every timeout, and the count of such a reference would be a cache line that all
+//! threads write for each of them.
+//!
+//! Invariants: a service is in the table from its first handle until it is shut down or dropped.
+//!
+//! Cost: a thread looks here when it uses a service for the first time.
+
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use hashbrown::HashMap;
+
+use super::here::ThreadClient;
+use crate::face::Directory;
+use crate::face::client::Client;
+use crate::values::class::{ClassId, TimerClass, UnknownClass};
+use crate::values::handle::{ServiceId, ShardId};
+
+/// A service, for code that does not name the type of its values.
+pub(crate) trait Service: Send + Sync {
+    /// The shard for the next thread that drives none. Threads get the shards in turn.
+    fn next_shard(&self) -> ShardId;
+    /// A client for the calling thread.
+    fn client(&self) -> Rc<dyn ThreadClient>;
+    fn find_class(&self, class: TimerClass) -> Result<ClassId, UnknownClass>;
+}
+
+struct Entry<T: Send + 'static> {
+    directory: Arc<Directory<T>>,
+    /// How many threads have been given a shard.
+    threads: AtomicUsize,
+}
+
+impl<T: Send + 'static> Service for Entry<T> {
+    fn next_shard(&self) -> ShardId {
+        // Relaxed: the count orders nothing.
+        let thread = self.threads.fetch_add(1, Ordering::Relaxed);
+        self.directory.shard_for(thread as u64)
+    }
+
+    fn client(&self) -> Rc<dyn ThreadClient> {
+        Rc::new(Client::new(Arc::clone(&self.directory)))
+    }
+
+    fn find_class(&self, class: TimerClass) -> Result<ClassId, UnknownClass> {
+        self.directory.settings.classes.find(class)
+    }
+}
+
+static SERVICES: RwLock<Option<HashMap<ServiceId, Arc<dyn Service>>>> = RwLock::new(None);
+
+/// Enters a service, unless it is entered already or has been shut down.
+pub(crate) fn enter<T: Send + 'static>(directory: &Arc<Directory<T>>) {
+    let mut services = SERVICES.write().unwrap_or_else(PoisonError::into_inner);
+    // Under the lock, since a shutdown sets the flag before it removes the service.
+    if directory.shut_down.load(Ordering::Relaxed) {
+        return;
+    }
+    services.get_or_insert_default().entry(directory.service).or_insert_with(|| {
+        let directory = Arc::clone(directory);
+        Arc::new(Entry { directory, threads: AtomicUsize::new(0) })
+    });
+}
+
+/// Removes a service that is shut down. Its handles find it closed.
+pub(crate) fn leave(service: ServiceId) {
+    let mut services = SERVICES.write().unwrap_or_else(PoisonError::into_inner);
+    let left = services.as_mut().and_then(|services| services.remove(&service));
+    drop(services);
+    drop(left);
+}
+
+/// A service by its number; `None` if it has no handle or is shut down.
+pub(crate) fn find(service: ServiceId) -> Option<Arc<dyn Service>> {
+    let services = SERVICES.read().unwrap_or_else(PoisonError::into_inner);
+    services.as_ref()?.get(&service).cloned()
+}

@@ -1,0 +1,318 @@
+//! Sleeps and timeouts that any thread may poll and drop.
+//!
+//! A sleep is over when the clock says so, whether its timer has fired or not; the timer only wakes
+//! the task. So the sleep and the shard share no state: the sleep holds the handle of its timer,
+//! and the timer holds the waker.
+//!
+//! Why not a flag that both share: it would be an allocation for each sleep, made on one thread and
+//! freed on another.
+//!
+//! Invariants: a sleep is never over before its deadline, by the system's clock. A pending timer of
+//! a sleep is not later than the sleep's deadline.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use corewheel_shard::Tick;
+use pin_project_lite::pin_project;
+
+use super::here::Way;
+use super::{Handle, here};
+use crate::clock::when::When;
+use crate::values::error::{Elapsed, TimeoutError};
+use crate::values::handle::TimerHandle;
+use crate::values::refused::RefusedKind;
+
+/// Waits for a deadline, on any thread; made by [`Handle::sleep`].
+///
+/// It is `Send`, `Sync`, `Unpin` and `'static`. It schedules a timer when it is first polled before
+/// its deadline, and cancels the timer when it is dropped, without a reply and without waking the
+/// shard. It may be polled and dropped on any thread. A drop is harmless on a thread that ends,
+/// after the service has ended, and on a runtime that is shut down.
+///
+/// # Errors
+///
+/// As a future it returns `Full` or `Reserved` if the shard has no room for its timer, `Closed` if
+/// the shard has ended before the deadline, and `NoSuchShard`. After an error it may be polled
+/// again. A lane that is full for a moment is no error: the sleep waits until it has room.
+///
+/// # Cost
+///
+/// 72 bytes, and no allocation. A poll that is ready costs a reading of the clock. The first poll
+/// before the deadline costs what a [`schedule`](crate::RemoteTimers::schedule) does. A drop before
+/// the deadline costs a message. A poll with another waker than the poll before costs a message
+/// with an allocation.
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct SharedSleep {
+    handle: Handle,
+    deadline: Tick,
+    phase: Phase,
+}
+
+enum Phase {
+    /// No timer is pending.
+    Unarmed,
+    Armed(Armed),
+    Done,
+}
+
+/// A timer that was scheduled.
+#[derive(Clone, Copy)]
+struct Armed {
+    timer: TimerHandle,
+    /// When the timer fires: at the deadline, or before if the deadline has become later since.
+    fires_at: Tick,
+    waker: WakerId,
+}
+
+/// Says whether two wakers are the same, as [`Waker::will_wake`] does, without holding a waker. The
+/// timer holds the waker, so no other waker has the same number while the timer is pending.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct WakerId(usize, usize);
+
+impl WakerId {
+    fn of(waker: &Waker) -> Self {
+        Self(waker.data().addr(), std::ptr::from_ref(waker.vtable()).addr())
+    }
+}
+
+impl SharedSleep {
+    #[inline]
+    pub(crate) fn new(handle: Handle, deadline: Tick) -> Self {
+        Self { handle, deadline, phase: Phase::Unarmed }
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle
+    }
+
+    #[allow(dead_code, reason = "connection timers will use it")]
+    pub(crate) fn deadline_tick(&self) -> Tick {
+        self.deadline
+    }
+
+    /// When the future will be done: the deadline, rounded up to a tick. `None` if the service has
+    /// ended and this thread has not used it before.
+    pub fn deadline(&self) -> Option<Instant> {
+        Some(self.handle.time()?.instant(self.deadline))
+    }
+
+    /// Whether the future is done.
+    pub fn is_elapsed(&self) -> bool {
+        matches!(self.phase, Phase::Done)
+    }
+
+    /// Waits until something else is due instead, also after it was done. A deadline that becomes
+    /// later sends nothing; the timer is scheduled again when it fires.
+    pub fn reset<W: When>(&mut self, when: W) {
+        self.reset_to(self.handle.tick_of(when));
+    }
+
+    pub(crate) fn reset_to(&mut self, deadline: Tick) {
+        self.deadline = deadline;
+        match &mut self.phase {
+            Phase::Unarmed => {}
+            Phase::Done => self.phase = Phase::Unarmed,
+            Phase::Armed(armed) => {
+                if deadline < armed.fires_at {
+                    armed.fires_at = deadline;
+                    match here::find(self.handle.service, Some(armed.timer.shard())) {
+                        Some(Way::Shard(shard)) => shard.reset(armed.timer.key(), deadline),
+                        Some(Way::Client(client, _)) => client.reset(armed.timer, deadline),
+                        None => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the service or the shard has ended, as far as this thread knows.
+    pub(crate) fn has_ended(&self) -> bool {
+        match self.handle.way() {
+            None => true,
+            Some(Way::Shard(_)) => false,
+            Some(Way::Client(client, of_thread)) => {
+                client.has_ended(self.handle.shard.unwrap_or(of_thread))
+            }
+        }
+    }
+
+    /// Schedules a timer for a future that is polled before its deadline.
+    fn arm(&mut self, way: &Way, cx: &Context<'_>) -> Poll<Result<(), RefusedKind>> {
+        self.phase = Phase::Unarmed;
+        let Handle { class, shard, .. } = self.handle;
+        let waker = cx.waker();
+        // A waker runs code of the user when it is cloned and when it is dropped.
+        let scheduled = match way {
+            Way::Shard(shard) => {
+                let scheduled = shard.schedule_waker(class, self.deadline, waker.clone());
+                scheduled.map_err(|_unused| RefusedKind::Full)
+            }
+            Way::Client(client, of_thread) => {
+                let shard = shard.unwrap_or(*of_thread);
+                match client.schedule_waker(class, shard, self.deadline, waker.clone()) {
+                    Err((RefusedKind::Busy, _unused)) => {
+                        return match client.wait_for_room(shard, waker) {
+                            Ok(()) => Poll::Pending,
+                            Err(kind) => Poll::Ready(Err(kind)),
+                        };
+                    }
+                    scheduled => scheduled.map_err(|(kind, _unused)| kind),
+                }
+            }
+        };
+        match scheduled {
+            Ok(timer) => {
+                let (fires_at, waker) = (self.deadline, WakerId::of(waker));
+                self.phase = Phase::Armed(Armed { timer, fires_at, waker });
+                Poll::Pending
+            }
+            Err(kind) => Poll::Ready(Err(kind)),
+        }
+    }
+
+    /// Polls a future whose timer is pending. `None` if the timer's shard has ended.
+    fn poll_armed(&mut self, mut armed: Armed, cx: &Context<'_>) -> Option<()> {
+        let service = self.handle.service;
+        let mut way = here::find(service, Some(armed.timer.shard()))?;
+        if let Way::Client(client, _) = &way
+            && client.has_ended(armed.timer.shard())
+        {
+            let timer = client.current_handle(armed.timer)?;
+            armed.timer = timer;
+            way = here::find(service, Some(timer.shard()))?;
+        }
+        let waker = WakerId::of(cx.waker());
+        if waker != armed.waker {
+            armed.waker = waker;
+            let waker = cx.waker().clone();
+            match way {
+                Way::Shard(shard) => shard.replace_waker(armed.timer.key(), waker),
+                Way::Client(client, _) => client.replace_waker(armed.timer, waker),
+            }
+        }
+        self.phase = Phase::Armed(armed);
+        Some(())
+    }
+}
+
+impl Future for SharedSleep {
+    type Output = Result<(), RefusedKind>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Phase::Done = self.phase {
+            return Poll::Ready(Ok(()));
+        }
+        let Some(way) = self.handle.way() else {
+            self.phase = Phase::Unarmed;
+            return Poll::Ready(Err(RefusedKind::Closed));
+        };
+        let time = way.time();
+        let now = time.floor(way.nanos());
+        // The near clock may be ahead by a microsecond, so the system's clock decides.
+        if now >= self.deadline && time.floor(time.nanos()) >= self.deadline {
+            self.phase = Phase::Done;
+            return Poll::Ready(Ok(()));
+        }
+        match self.phase {
+            // A timer that is due has fired or is about to, and wakes the task for nothing.
+            Phase::Armed(armed) if armed.fires_at > now || armed.fires_at >= self.deadline => {
+                if self.poll_armed(armed, cx).is_none() {
+                    self.phase = Phase::Unarmed;
+                    return Poll::Ready(Err(RefusedKind::Closed));
+                }
+                Poll::Pending
+            }
+            _ => self.arm(&way, cx),
+        }
+    }
+}
+
+impl Drop for SharedSleep {
+    fn drop(&mut self) {
+        let Phase::Armed(Armed { timer, .. }) = self.phase else { return };
+        let service = self.handle.service;
+        match here::find(service, Some(timer.shard())) {
+            Some(Way::Shard(shard)) => shard.cancel(timer.key()),
+            Some(Way::Client(client, _)) => client.cancel(timer),
+            None => {
+                if let Some(client) = here::client_for_once(service) {
+                    client.cancel(timer);
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for SharedSleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedSleep")
+            .field("deadline", &self.deadline)
+            .field("elapsed", &self.is_elapsed())
+            .finish_non_exhaustive()
+    }
+}
+
+pin_project! {
+    /// Gives a future time until a deadline, on any thread; made by [`Handle::timeout`].
+    ///
+    /// It is `Send` and `Sync` if the future is. A value that is ready at the same time as the
+    /// deadline wins.
+    #[must_use = "a future does nothing unless it is awaited"]
+    #[derive(Debug)]
+    pub struct SharedTimeout<F> {
+        #[pin]
+        future: F,
+        sleep: SharedSleep,
+    }
+}
+
+impl<F> SharedTimeout<F> {
+    #[inline]
+    pub(crate) fn new(sleep: SharedSleep, future: F) -> Self {
+        Self { future, sleep }
+    }
+
+    /// The future.
+    pub fn get_ref(&self) -> &F {
+        &self.future
+    }
+
+    /// The future.
+    pub fn get_mut(&mut self) -> &mut F {
+        &mut self.future
+    }
+
+    /// The future, without a timeout.
+    pub fn into_inner(self) -> F {
+        self.future
+    }
+}
+
+impl<F: Future> Future for SharedTimeout<F> {
+    type Output = Result<F::Output, TimeoutError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        // The future first: a value that is there at the deadline is there in time.
+        if let Poll::Ready(output) = this.future.poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        Pin::new(this.sleep).poll(cx).map(|slept| {
+            Err(match slept {
+                Ok(()) => TimeoutError::Elapsed(Elapsed),
+                Err(error) => TimeoutError::NoTimer(error),
+            })
+        })
+    }
+}
+
+const _: () = {
+    const fn is_any_threads<X: Send + Sync + Unpin + 'static>() {}
+    is_any_threads::<Handle>();
+    is_any_threads::<SharedSleep>();
+    is_any_threads::<SharedTimeout<std::future::Ready<()>>>();
+};

@@ -1,0 +1,405 @@
+//! Handles, and the futures that any thread may poll.
+
+use std::future::{pending, ready};
+use std::pin::Pin;
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use corewheel::interval::SharedInterval;
+use corewheel::{
+    Handle, RefusedKind, Runtime, ShardId, SharedSleep, SharedTimeout, ShutdownPolicy, TimerService,
+};
+
+use crate::support::{
+    Alarm, FAR, Lab, OTHER, SHARD, block_on, builder, check_law, look, ms, wait_until,
+};
+
+fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(waker))
+}
+
+/// Runs code on a thread that drives no shard, and waits for it.
+fn elsewhere<O: Send>(run: impl FnOnce() -> O + Send) -> O {
+    std::thread::scope(|scope| scope.spawn(run).join().unwrap())
+}
+
+#[test]
+fn handle_and_its_futures_belong_to_every_thread() {
+    fn check<X: Send + Sync + 'static>() {}
+    check::<Handle>();
+    check::<SharedSleep>();
+    check::<SharedInterval>();
+    check::<SharedTimeout<std::future::Pending<()>>>();
+    fn copy<X: Copy>() {}
+    copy::<Handle>();
+    assert!(size_of::<Handle>() <= 12);
+    assert!(size_of::<SharedSleep>() <= 72, "{}", size_of::<SharedSleep>());
+}
+
+#[test]
+fn sleep_on_the_shards_own_thread_uses_the_shard_directly() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let handle = lab.service.handle();
+    let mut sleep = handle.sleep(ms(10));
+    assert_eq!(look(&mut sleep), None);
+    // No turn was needed.
+    assert_eq!(lab.timers().len(), 1);
+    lab.advance(ms(9));
+    assert_eq!(look(&mut sleep), None);
+    lab.advance(ms(1));
+    assert_eq!(look(&mut sleep), Some(Ok(())));
+    assert!(sleep.is_elapsed());
+    lab.settle();
+    assert_eq!(lab.counts().requests, 0);
+    assert_eq!(lab.counts().fired, 1);
+    // A drop gives the timer back at once.
+    let mut sleep = handle.sleep(FAR);
+    assert_eq!(look(&mut sleep), None);
+    drop(sleep);
+    assert_eq!(lab.timers().len(), 0);
+    lab.settle();
+    check_law(&lab.counts());
+}
+
+#[test]
+fn sleep_of_another_thread_travels_and_wakes_its_task_at_the_deadline() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let handle = lab.service.handle();
+    let (woken, waker) = Alarm::new();
+    let mut sleep = elsewhere(|| {
+        let mut sleep = handle.sleep(ms(10));
+        assert_eq!(poll(&mut sleep, &waker), Poll::Pending);
+        sleep
+    });
+    lab.settle();
+    assert_eq!(lab.timers().len(), 1);
+    assert_eq!(lab.counts().requests, 1);
+    lab.advance(ms(9));
+    assert_eq!(woken.count(), 0);
+    lab.advance(ms(1));
+    assert_eq!(woken.count(), 1);
+    // It may be polled on another thread than before, and after the end.
+    assert_eq!(elsewhere(|| poll(&mut sleep, &waker)), Poll::Ready(Ok(())));
+    assert_eq!(poll(&mut sleep, &waker), Poll::Ready(Ok(())));
+    lab.settle();
+    check_law(&lab.counts());
+}
+
+#[test]
+fn sleep_that_was_scheduled_here_is_cancelled_from_another_thread_and_back() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let handle = lab.service.handle();
+    let mut here = handle.sleep(FAR);
+    assert_eq!(look(&mut here), None);
+    elsewhere(move || drop(here));
+    let there = elsewhere(|| {
+        let mut sleep = handle.sleep(FAR);
+        assert_eq!(look(&mut sleep), None);
+        sleep
+    });
+    // Before the request has arrived: the cancel overtakes the timer.
+    drop(there);
+    lab.settle();
+    let counts = lab.counts();
+    assert_eq!((counts.pending, counts.cancelled), (0, 2));
+    check_law(&counts);
+}
+
+#[test]
+fn reset_to_later_sends_nothing_and_the_sleep_is_not_early() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let handle = lab.service.handle();
+    let (woken, waker) = Alarm::new();
+    let mut sleep = elsewhere(|| {
+        let mut sleep = handle.sleep(ms(10));
+        assert_eq!(poll(&mut sleep, &waker), Poll::Pending);
+        sleep.reset(ms(50));
+        assert_eq!(poll(&mut sleep, &waker), Poll::Pending);
+        sleep
+    });
+    lab.settle();
+    assert_eq!(lab.counts().requests, 1, "a reset to later sends a message");
+    lab.advance(ms(10));
+    // The timer has fired at the first deadline, and the next poll schedules another.
+    assert_eq!(woken.count(), 1);
+    assert_eq!(elsewhere(|| poll(&mut sleep, &waker)), Poll::Pending);
+    lab.advance(ms(39));
+    assert_eq!(elsewhere(|| poll(&mut sleep, &waker)), Poll::Pending);
+    lab.advance(ms(1));
+    assert_eq!(woken.count(), 2);
+    assert_eq!(poll(&mut sleep, &waker), Poll::Ready(Ok(())));
+}
+
+#[test]
+fn reset_to_earlier_wakes_the_task_at_the_earlier_deadline() {
+    for here in [true, false] {
+        let mut lab = Lab::<()>::new(builder(1));
+        let handle = lab.service.handle();
+        let (woken, waker) = Alarm::new();
+        let arm = || {
+            let mut sleep = handle.sleep(FAR);
+            assert_eq!(poll(&mut sleep, &waker), Poll::Pending);
+            sleep.reset(ms(5));
+            sleep
+        };
+        let mut sleep = if here { arm() } else { elsewhere(|| arm()) };
+        lab.settle();
+        lab.advance(ms(4));
+        assert_eq!(woken.count(), 0);
+        lab.advance(ms(1));
+        assert_eq!(woken.count(), 1);
+        assert_eq!(poll(&mut sleep, &waker), Poll::Ready(Ok(())));
+        // After the end it waits again.
+        sleep.reset(ms(5));
+        assert_eq!(poll(&mut sleep, &waker), Poll::Pending);
+        lab.advance(ms(5));
+        assert_eq!(poll(&mut sleep, &waker), Poll::Ready(Ok(())));
+    }
+}
+
+#[test]
+fn poll_with_another_waker_replaces_the_waker_wherever_the_timer_is() {
+    // How the timer was scheduled, whether it has arrived, and where the second poll is.
+    for case in 0..8 {
+        let [scheduled_here, arrives, polled_here] = [1, 2, 4].map(|bit| case & bit != 0);
+        let mut lab = Lab::<()>::new(builder(1));
+        let handle = lab.service.handle();
+        let ((old, first), (new, second)) = (Alarm::new(), Alarm::new());
+        let arm = || {
+            let mut sleep = handle.sleep(ms(10));
+            assert_eq!(poll(&mut sleep, &first), Poll::Pending);
+            sleep
+        };
+        let mut sleep = if scheduled_here { arm() } else { elsewhere(arm) };
+        if arrives {
+            lab.settle();
+        }
+        if polled_here {
+            assert_eq!(poll(&mut sleep, &second), Poll::Pending);
+        } else {
+            assert_eq!(elsewhere(|| poll(&mut sleep, &second)), Poll::Pending);
+        }
+        lab.settle();
+        lab.advance(ms(10));
+        assert_eq!(old.count(), 0, "case {case}: the old waker is woken");
+        assert!(new.count() > 0, "case {case}: the new waker is not woken");
+        assert_eq!(poll(&mut sleep, &second), Poll::Ready(Ok(())));
+        drop((first, second));
+        lab.settle();
+        let left = [old, new].map(|waker| Arc::strong_count(&waker));
+        assert_eq!(left, [1, 1], "case {case}: a waker is kept");
+        check_law(&lab.counts());
+    }
+}
+
+#[test]
+fn waker_that_comes_after_its_timer_has_fired_is_woken() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let handle = lab.service.handle();
+    let mut sleep = elsewhere(|| {
+        let mut sleep = handle.sleep(ms(10));
+        assert_eq!(look(&mut sleep), None);
+        // The timer is at 10 ms and the deadline at 20 ms.
+        sleep.reset(ms(20));
+        sleep
+    });
+    lab.settle();
+    // The poll and the turn see different times: the timer is due, and the turn has not come.
+    let (woken, waker) = Alarm::new();
+    lab.clock.advance(ms(9));
+    assert_eq!(elsewhere(|| poll(&mut sleep, &waker)), Poll::Pending);
+    lab.clock.advance(ms(1));
+    lab.settle();
+    assert_eq!(woken.count(), 1, "a task that waits for a timer that has fired is not woken");
+    assert_eq!(poll(&mut sleep, &waker), Poll::Pending);
+    lab.advance(ms(10));
+    assert_eq!(poll(&mut sleep, &waker), Poll::Ready(Ok(())));
+}
+
+#[test]
+fn timeout_of_a_ready_future_schedules_nothing() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let handle = lab.service.handle();
+    let ready_at_once = || look(&mut Box::pin(handle.timeout(ms(10), ready(7))));
+    assert_eq!(ready_at_once(), Some(Ok(7)));
+    assert_eq!(elsewhere(ready_at_once), Some(Ok(7)));
+    lab.settle();
+    let counts = lab.counts();
+    assert_eq!((counts.scheduled_local, counts.requests, counts.lanes), (0, 0, 0));
+}
+
+#[test]
+fn timeout_is_elapsed_at_its_deadline_and_drops_nothing_before() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let handle = lab.service.handle();
+    let mut late = handle.timeout(ms(10), pending::<()>());
+    assert_eq!(look(&mut late), None);
+    lab.advance(ms(9));
+    assert_eq!(look(&mut late), None);
+    lab.advance(ms(1));
+    assert!(look(&mut late).unwrap().is_err_and(|error| error.is_elapsed()));
+}
+
+#[test]
+fn interval_ticks_at_its_rate_on_every_thread() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let handle = lab.service.handle();
+    assert_eq!(handle.interval(Duration::ZERO).unwrap_err().field(), "period");
+    let mut interval = handle.interval(ms(10)).unwrap();
+    let start = lab.clock.now();
+    let mut ticks = Vec::new();
+    for step in 0..60 {
+        let mut tick = || {
+            let mut next = Box::pin(interval.tick());
+            look(&mut next).map(|due| due.unwrap().duration_since(start))
+        };
+        let tick = if step % 2 == 0 { tick() } else { elsewhere(tick) };
+        ticks.extend(tick.map(|due| (step, due)));
+        lab.advance(ms(1));
+    }
+    let expected: Vec<_> = (0..6).map(|n| (n * 10, ms(n * 10))).collect();
+    assert_eq!(ticks, expected);
+}
+
+#[test]
+fn full_shard_refuses_a_sleep_and_never_completes_it() {
+    let mut lab = Lab::<u32>::new(builder(1).capacity(2));
+    let handle = lab.service.handle();
+    let kept: Vec<_> = (0..2).map(|n| lab.timers().schedule(FAR, n).unwrap()).collect();
+    let mut sleep = handle.sleep(ms(10));
+    assert_eq!(look(&mut sleep), Some(Err(RefusedKind::Full)));
+    std::thread::scope(|scope| {
+        let (polled, was_polled) = mpsc::channel();
+        let (go_on, may_go_on) = mpsc::channel();
+        scope.spawn(move || {
+            let mut sleep = handle.sleep(ms(10));
+            // A lane without keys is busy until the shard has seen it.
+            polled.send(look(&mut sleep)).unwrap();
+            may_go_on.recv().unwrap();
+            polled.send(look(&mut sleep)).unwrap();
+        });
+        assert_eq!(was_polled.recv().unwrap(), None);
+        lab.settle();
+        go_on.send(()).unwrap();
+        assert_eq!(was_polled.recv().unwrap(), Some(Err(RefusedKind::Full)));
+    });
+    // With room, the same future goes on.
+    let _cancelled = lab.timers().cancel(kept[0]);
+    assert_eq!(look(&mut sleep), None);
+    lab.advance(ms(10));
+    assert_eq!(look(&mut sleep), Some(Ok(())));
+}
+
+#[test]
+fn service_that_has_ended_returns_closed_on_every_thread() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let handle = lab.service.handle();
+    let mut here = handle.sleep(FAR);
+    assert_eq!(look(&mut here), None);
+    let (woken, waker) = Alarm::new();
+    let mut there = elsewhere(|| {
+        let mut sleep = handle.sleep(FAR);
+        assert_eq!(poll(&mut sleep, &waker), Poll::Pending);
+        sleep
+    });
+    let in_the_lane = elsewhere(|| {
+        let mut sleep = handle.sleep(FAR);
+        assert_eq!(look(&mut sleep), None);
+        sleep
+    });
+    drop(lab.end(ShutdownPolicy::Return));
+    assert_eq!(woken.count(), 1);
+    assert_eq!(look(&mut here), Some(Err(RefusedKind::Closed)));
+    assert_eq!(elsewhere(|| poll(&mut there, &waker)), Poll::Ready(Err(RefusedKind::Closed)));
+    let mut fresh = handle.sleep(ms(1));
+    assert_eq!(look(&mut fresh), Some(Err(RefusedKind::Closed)));
+    drop((here, there, in_the_lane, fresh));
+    let after = elsewhere(|| look(&mut handle.sleep(FAR)));
+    assert_eq!(after, Some(Err(RefusedKind::Closed)));
+}
+
+#[test]
+fn sleep_follows_its_timer_to_another_shard() {
+    let mut lab = Lab::<()>::new(builder(2));
+    let handle = lab.service.handle().shard(SHARD);
+    let (woken, waker) = Alarm::new();
+    let mut sleeps: Vec<_> = (0..3)
+        .map(|_| {
+            let mut sleep = handle.sleep(ms(10));
+            assert_eq!(poll(&mut sleep, &waker), Poll::Pending);
+            sleep
+        })
+        .collect();
+    let _report = lab.client().migrate_all(SHARD, &[OTHER]);
+    lab.settle();
+    lab.settle();
+    assert_eq!((lab.shards[0].timers().len(), lab.shards[1].timers().len()), (0, 3));
+    // One is cancelled, one gets another waker, and the first shard ends.
+    drop(sleeps.pop());
+    let (other, other_waker) = Alarm::new();
+    assert_eq!(poll(&mut sleeps[1], &other_waker), Poll::Pending);
+    lab.settle();
+    drop(lab.shards.remove(0).shutdown(ShutdownPolicy::Drop));
+    assert_eq!(poll(&mut sleeps[0], &waker), Poll::Pending);
+    lab.clock.advance(ms(10));
+    let _next = lab.shards[0].turn();
+    assert_eq!((woken.count(), other.count()), (1, 1));
+    assert_eq!(poll(&mut sleeps[0], &waker), Poll::Ready(Ok(())));
+    assert_eq!(poll(&mut sleeps[1], &other_waker), Poll::Ready(Ok(())));
+}
+
+#[test]
+fn threads_without_a_shard_are_given_the_shards_in_turn() {
+    let service: TimerService = builder(4).runtime(Runtime::Thread).start().unwrap();
+    let handle = service.handle();
+    let mut sleeps = Vec::new();
+    for n in 0..8 {
+        sleeps.push(elsewhere(|| {
+            // Each is due before the one before, so the shard is woken for it.
+            let mut sleep = handle.sleep(FAR - ms(1_000 * n));
+            assert_eq!(look(&mut sleep), None);
+            sleep
+        }));
+    }
+    let pending = || {
+        let stats = service.stats();
+        stats.shards.iter().map(|shard| shard.counts.pending).collect::<Vec<_>>()
+    };
+    wait_until("two timers on each shard", || pending() == [2; 4]);
+    let chosen = handle.shard(ShardId::new(3));
+    sleeps.push(elsewhere(|| {
+        let mut sleep = chosen.sleep(FAR / 2);
+        assert_eq!(look(&mut sleep), None);
+        sleep
+    }));
+    wait_until("a timer on the last shard", || pending() == [2, 2, 2, 3]);
+    let mut nowhere = handle.shard(ShardId::new(9)).sleep(FAR);
+    assert_eq!(look(&mut nowhere), Some(Err(RefusedKind::NoSuchShard)));
+    drop(sleeps);
+    // The shards see the cancels when they next receive.
+    let mut quick = handle.sleep(ms(1));
+    block_on(&mut quick).unwrap();
+    service.shutdown(ShutdownPolicy::Drop).unwrap();
+}
+
+#[test]
+fn drop_of_a_sleep_in_a_thread_local_of_an_ending_thread_is_harmless() {
+    struct Last(std::cell::RefCell<Option<SharedSleep>>);
+    thread_local! {
+        // Made before the table of services of its thread, so it is dropped after that.
+        static LAST: Last = const { Last(std::cell::RefCell::new(None)) };
+    }
+    let mut lab = Lab::<()>::new(builder(1));
+    let handle = lab.service.handle();
+    elsewhere(|| {
+        LAST.with(|last| assert!(last.0.borrow().is_none()));
+        let mut sleep = handle.sleep(FAR);
+        assert_eq!(look(&mut sleep), None);
+        LAST.with(|last| *last.0.borrow_mut() = Some(sleep));
+    });
+    lab.settle();
+    let counts = lab.counts();
+    assert_eq!((counts.pending, counts.cancelled), (0, 1));
+    check_law(&counts);
+}
