@@ -94,8 +94,9 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
     /// A lane to a shard, with keys if the shard's key pool has any.
     pub(crate) fn connect(&self, shard: ShardId) -> Result<LaneSender<R>, RefusedKind> {
         let post = self.post(shard).ok_or(RefusedKind::NoSuchShard)?;
-        let Settings { lane_capacity, grant_window, .. } = self.settings;
-        post.mailbox.connect(lane_capacity, grant_window, &post.doorbell).ok_or(RefusedKind::Closed)
+        let Settings { lane_capacity, grant_share, grant_window, .. } = self.settings;
+        let lane = post.mailbox.connect(lane_capacity, grant_share, grant_window, &post.doorbell);
+        lane.ok_or(RefusedKind::Closed)
     }
 
     /// The handle of a timer on a shard that is open; `None` if the timer's last shard is closed.

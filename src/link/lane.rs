@@ -4,10 +4,15 @@
 //! key itself, the owner would have to look each key up in a map, which costs two thirds of the
 //! throughput at a million timers. So the owner reserves slots for the client and keeps it supplied
 //! with their keys. A client without a key is refused before it sends anything: with
-//! [`Refusal::Full`] if the owner has no key to grant, else with [`Refusal::Busy`]. The client uses
-//! keys in the order in which they were granted, so a `Schedule` need not carry its key: it is the
-//! next key in the owner's queue. When a client is gone, the queue holds the keys that it has not
-//! used.
+//! [`Refusal::Full`] or [`Refusal::Reserved`] if the owner has no key to grant, else with
+//! [`Refusal::Busy`]. The client uses keys in the order in which they were granted, so a `Schedule`
+//! need not carry its key: it is the next key in the owner's queue. When a client is gone, the
+//! queue holds the keys that it has not used.
+//!
+//! How many keys a client holds is the lane's [`Window`]: it begins with a fair share, and doubles
+//! when the client needs more. A client that is refused for want of keys leaves a note of how many
+//! it needs, for the owner's next turn. The owner takes unused keys back by closing the lane that
+//! holds them, since both ends would have to agree on each single key.
 //!
 //! A cancel or a reset cannot be refused for lack of space. A request that does not fit into the
 //! ring goes into the [overflow](super::overflow) beside it. Until the owner has taken the
@@ -34,18 +39,22 @@
 //! Cost: for a single request a fence and two cache lines that travel between cores; for a chunk of
 //! requests as much together. `40 · capacity` bytes, and more for large payloads.
 
-use std::collections::VecDeque;
+mod receiver;
+mod sender;
+mod window;
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use corewheel_shard::Tick;
 use crossbeam_utils::CachePadded;
 
+pub(crate) use self::receiver::LaneReceiver;
+pub(crate) use self::sender::LaneSender;
+pub(crate) use self::window::Window;
 use super::gate::Gate;
 use super::overflow::Overflow;
-use super::sync::{AtomicBool, Backoff, Consumer, Ordering, Producer, PushError, RingBuffer};
-use super::wake_up::{Doorbell, WakeUp};
-use crate::values::contain::drop_each;
+use super::sync::{AtomicU64 as SharedU64, Consumer, Ordering, RingBuffer};
 use crate::values::refused::RefusedKind;
 
 /// A request that a lane can carry.
@@ -75,8 +84,11 @@ pub(crate) enum Keys {
 /// Why a client cannot send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
-    /// The client has no key, and the owner has none to grant.
+    /// The client has no key, and the owner has none to grant: all of its slots hold timers.
     Full,
+    /// The client has no key, and the owner has none to grant: slots are reserved as keys of other
+    /// clients.
+    Reserved { keys: u32, clients: u32 },
     /// The ring is full, or the owner has keys to grant but has not granted them yet.
     Busy,
     /// The owner has closed the lane.
@@ -88,8 +100,36 @@ impl Refusal {
     pub(crate) fn kind(self) -> RefusedKind {
         match self {
             Self::Full => RefusedKind::Full,
+            Self::Reserved { keys, clients } => RefusedKind::Reserved { keys, clients },
             Self::Busy => RefusedKind::Busy,
             Self::Closed => RefusedKind::Closed,
+        }
+    }
+}
+
+/// That an owner has no key left for a client, and which keys other clients hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Exhausted {
+    /// Slots that are reserved as keys of other clients. 0 if all slots hold timers.
+    pub(crate) keys: u32,
+    pub(crate) clients: u32,
+}
+
+impl Exhausted {
+    /// As a number that is not 0, which stands for `None`.
+    fn pack(self) -> u64 {
+        (u64::from(self.keys) << 32) | (u64::from(self.clients) + 1)
+    }
+
+    fn unpack(packed: u64) -> Option<Self> {
+        let clients = (packed & u64::from(u32::MAX)).checked_sub(1)?;
+        Some(Self { keys: (packed >> 32) as u32, clients: clients as u32 })
+    }
+
+    fn refusal(self) -> Refusal {
+        match self {
+            Self { keys: 0, .. } => Refusal::Full,
+            Self { keys, clients } => Refusal::Reserved { keys, clients },
         }
     }
 }
@@ -98,14 +138,25 @@ impl Refusal {
 pub(crate) struct LaneShared<R: Request> {
     gate: Gate<Consumer<R>>,
     /// On cache lines of its own, since the client writes the counts while the owner reads here.
-    overflow: CachePadded<Overflow<R>>,
+    beside: CachePadded<Beside<R>>,
     /// Only the client writes these three counts. They order nothing, so the model checker need not
     /// see them.
     refused: AtomicU64,
     wakeups_made: AtomicU64,
     wakeups_saved: AtomicU64,
-    /// Whether the owner ran out of keys when it last granted some. Only the owner writes it.
-    is_exhausted: AtomicBool,
+    /// An [`Exhausted`], packed, if the owner ran out of keys when it last granted some, else 0.
+    /// Only the owner writes it.
+    exhausted: SharedU64,
+}
+
+/// What both ends read for each request or turn, and seldom write.
+struct Beside<R> {
+    overflow: Overflow<R>,
+    /// The lane's window. Only the owner writes it. It orders nothing, as `keys_needed`.
+    window: AtomicU64,
+    /// How many keys the client lacked when it was last refused for want of keys; 0 when the owner
+    /// has seen that. If the owner misses the latest number, it gets it at the next refusal.
+    keys_needed: AtomicU64,
 }
 
 /// The counts of a lane's client.
@@ -134,415 +185,29 @@ impl<R: Request> LaneShared<R> {
     }
 }
 
-/// The client's end.
-pub(crate) struct LaneSender<R: Request> {
-    requests: Producer<R>,
-    grants: Consumer<R::Key>,
-    /// Keys used since this end last woke the owner because keys ran low.
-    keys_used: usize,
-    /// The most keys that the owner grants in advance.
-    window: usize,
-    shared: Arc<LaneShared<R>>,
-    /// Distinguishes the lanes of one client. The client sets it.
-    pub(crate) number: u64,
-}
-
-/// The owner's end.
-pub(crate) struct LaneReceiver<R: Request> {
-    requests: Consumer<R>,
-    grants: Producer<R::Key>,
-    /// The keys that the client holds or has used in requests not yet received, oldest first.
-    granted: VecDeque<R::Key>,
-    /// Requests taken from the overflow, and the rest of a bulk request, that are not applied yet.
-    /// They are older than those in the ring.
-    overflowed: VecDeque<R>,
-    shared: Arc<LaneShared<R>>,
-    /// When a turn last received a request from this lane, or took the lane over.
-    pub(crate) used_at: Tick,
-}
-
-/// Makes a lane of `capacity` requests and at most `window` granted keys, whose client begins with
-/// `keys`.
+/// Makes a lane of `capacity` requests whose client begins with `keys`, of which the window allows.
 pub(crate) fn lane<R: Request>(
     capacity: usize,
-    window: usize,
+    window: Window,
     keys: impl IntoIterator<Item = R::Key>,
 ) -> (LaneSender<R>, LaneReceiver<R>) {
     let (request_in, request_out) = RingBuffer::new(capacity);
-    let (mut grant_in, grant_out) = RingBuffer::new(window);
-    let mut granted = VecDeque::with_capacity(window);
-    for key in keys.into_iter().take(window) {
-        let pushed = grant_in.push(key);
-        assert!(pushed.is_ok(), "the ring has room for a window of keys");
-        granted.push_back(key);
-    }
+    let (grant_in, grant_out) = RingBuffer::new(window.max());
     let shared = Arc::new(LaneShared {
         gate: Gate::new(),
-        overflow: CachePadded::new(Overflow::new()),
+        beside: CachePadded::new(Beside {
+            overflow: Overflow::new(),
+            window: AtomicU64::new(window.size() as u64),
+            keys_needed: AtomicU64::new(0),
+        }),
         refused: AtomicU64::new(0),
         wakeups_made: AtomicU64::new(0),
         wakeups_saved: AtomicU64::new(0),
-        is_exhausted: AtomicBool::new(false),
+        exhausted: SharedU64::new(0),
     });
-    let sender = LaneSender {
-        requests: request_in,
-        grants: grant_out,
-        keys_used: 0,
-        window,
-        shared: Arc::clone(&shared),
-        number: 0,
-    };
-    let receiver = LaneReceiver {
-        requests: request_out,
-        grants: grant_in,
-        granted,
-        overflowed: VecDeque::new(),
-        shared,
-        used_at: Tick::ZERO,
-    };
+    let keys = keys.into_iter().take(window.size());
+    let sender = LaneSender::new(request_in, grant_out, Arc::clone(&shared));
+    let mut receiver = LaneReceiver::new(request_out, grant_in, window, shared);
+    keys.for_each(|key| receiver.grant(key));
     (sender, receiver)
-}
-
-impl<R: Request> LaneSender<R> {
-    /// Takes a granted key, if there is a key and the ring has room for its request beside `staged`
-    /// other requests. The caller must send the request.
-    #[inline]
-    pub(crate) fn take_key(
-        &mut self,
-        doorbell: &Doorbell,
-        staged: usize,
-    ) -> Result<R::Key, Refusal> {
-        let has_room = self.slots() > staged;
-        if has_room && let Ok(key) = self.grants.pop() {
-            self.keys_used += 1;
-            return Ok(key);
-        }
-        Err(self.refuse(has_room, doorbell))
-    }
-
-    /// Takes `count` granted keys for one request that uses all of them up. Takes none on an error.
-    pub(crate) fn take_keys(
-        &mut self,
-        count: usize,
-        doorbell: &Doorbell,
-    ) -> Result<Vec<R::Key>, Refusal> {
-        let has_room = self.slots() > 0;
-        if has_room && let Ok(keys) = self.grants.read_chunk(count) {
-            self.keys_used += count;
-            return Ok(keys.into_iter().collect());
-        }
-        // Only a turn of the owner makes room in the ring or grants keys.
-        Err(self.refuse(has_room, doorbell))
-    }
-
-    /// Sends a request whose key [`take_key`](Self::take_key) has returned. `Err` with this request
-    /// alone if the lane is closed and has not accepted it.
-    #[inline]
-    pub(crate) fn send(&mut self, request: R, doorbell: &Doorbell) -> Result<(), Vec<R>> {
-        let needed_by = request.needed_by();
-        let pushed = self.requests.push(request);
-        assert!(pushed.is_ok(), "a key was taken without room for its request");
-        self.wake_owner(needed_by, doorbell);
-        if self.is_closed() { self.take_back() } else { Ok(()) }
-    }
-
-    /// Sends all requests of `staged`, whose keys were taken, in chunks and with at most one
-    /// wake-up. Requests that a closed lane has not accepted stay in `staged`.
-    pub(crate) fn send_all(&mut self, staged: &mut Vec<R>, doorbell: &Doorbell) {
-        let needed_by = staged.iter().map(R::needed_by).min();
-        let Some(mut needed_by) = needed_by else { return };
-        let room = self.slots().min(staged.len());
-        if let Ok(chunk) = self.requests.write_chunk_uninit(room) {
-            chunk.fill_from_iter(staged.drain(..room));
-        }
-        // The caller may have staged more cancels than fit into the ring.
-        debug_assert!(
-            staged.iter().all(|request| request.keys() == Keys::None),
-            "keys were taken without room"
-        );
-        if !staged.is_empty() {
-            self.shared.overflow.append(staged.drain(..));
-            needed_by = Tick::ZERO;
-        }
-        self.wake_owner(needed_by, doorbell);
-        if self.is_closed()
-            && let Err(back) = self.take_back()
-        {
-            *staged = back;
-        }
-    }
-
-    /// Sends a cancel or a reset. `Err` with the request if the lane is closed and has not accepted
-    /// it.
-    pub(crate) fn send_always(&mut self, request: R, doorbell: &Doorbell) -> Result<(), Vec<R>> {
-        debug_assert!(
-            request.keys() == Keys::None,
-            "a request with a key is sent where there is room"
-        );
-        let mut needed_by = request.needed_by();
-        let unsent = if self.shared.overflow.is_empty() {
-            self.requests.push(request).err().map(|PushError::Full(request)| request)
-        } else {
-            Some(request)
-        };
-        if let Some(request) = unsent {
-            self.shared.overflow.append([request]);
-            // There is no room before the owner has received requests.
-            needed_by = Tick::ZERO;
-        }
-        self.wake_owner(needed_by, doorbell);
-        if self.is_closed() { self.take_back() } else { Ok(()) }
-    }
-
-    /// Whether the owner has closed the lane.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.shared.gate.is_closed()
-    }
-
-    pub(crate) fn shared(&self) -> &Arc<LaneShared<R>> {
-        &self.shared
-    }
-
-    /// Takes all requests back that the owner of a closed lane has not accepted. `Err` with them,
-    /// oldest first, if there are any.
-    #[cold]
-    fn take_back(&mut self) -> Result<(), Vec<R>> {
-        let backoff = Backoff::new();
-        let mut consumer = loop {
-            // The owner has closed the gate and is about to hand its end back.
-            if let Some(consumer) = self.shared.gate.take() {
-                break consumer;
-            }
-            backoff.snooze();
-        };
-        let mut back = Vec::new();
-        while let Ok(request) = consumer.pop() {
-            back.push(request);
-        }
-        // The next call takes it again and finds the ring empty.
-        self.shared.gate.hand_back(consumer);
-        back.extend(self.shared.overflow.take());
-        if back.is_empty() { Ok(()) } else { Err(back) }
-    }
-
-    /// How many requests the ring has room for; 0 while older requests wait in the overflow.
-    #[inline]
-    fn slots(&self) -> usize {
-        if self.shared.overflow.is_empty() { self.requests.slots() } else { 0 }
-    }
-
-    /// Issues the fence, and wakes the owner if it sleeps past `needed_by`, or if it sleeps and
-    /// keys run low.
-    #[inline]
-    fn wake_owner(&mut self, needed_by: Tick, doorbell: &Doorbell) {
-        let runs_low = self.keys_used * 2 >= self.window;
-        let needed_by = if runs_low { Tick::ZERO } else { needed_by };
-        if runs_low {
-            self.keys_used = 0;
-        }
-        match doorbell.wake_for(needed_by) {
-            WakeUp::Made => count(&self.shared.wakeups_made),
-            WakeUp::Saved => count(&self.shared.wakeups_saved),
-        }
-    }
-
-    /// Counts a refusal, wakes the owner, and returns the reason.
-    #[cold]
-    fn refuse(&mut self, is_short_of_keys: bool, doorbell: &Doorbell) -> Refusal {
-        count(&self.shared.refused);
-        self.wake_owner(Tick::ZERO, doorbell);
-        if self.is_closed() {
-            Refusal::Closed
-        } else if is_short_of_keys && self.shared.is_exhausted.load(Ordering::Relaxed) {
-            Refusal::Full
-        } else {
-            Refusal::Busy
-        }
-    }
-}
-
-impl<R: Request> LaneReceiver<R> {
-    /// Whether the lane holds requests, or the client is gone.
-    pub(crate) fn has_news(&self) -> bool {
-        self.has_requests() || self.requests.is_abandoned()
-    }
-
-    /// How many requests wait, without those in the overflow that the owner has not taken.
-    pub(crate) fn depth(&self) -> usize {
-        self.requests.slots() + self.overflowed.len()
-    }
-
-    /// Receives up to `max` requests, and returns how many. `apply` gets each request, the key that
-    /// it uses up if it uses the next one, and how many commands it may do.
-    ///
-    /// A bulk request counts as many requests as it has commands. If `apply` returns the rest of
-    /// it, the next call begins with that rest.
-    pub(crate) fn receive(
-        &mut self,
-        max: usize,
-        mut apply: impl FnMut(R, Option<R::Key>, usize) -> Option<R>,
-    ) -> usize {
-        let mut left = max - self.receive_overflowed(max, &mut apply);
-        if left == 0 {
-            return max;
-        }
-        // The order matters: if there is an overflow now, it is newer than the requests in the
-        // ring.
-        let overflows = !self.shared.overflow.is_empty();
-        let len = self.requests.slots().min(left);
-        if let Ok(chunk) = self.requests.read_chunk(len) {
-            for request in chunk {
-                let key = match request.keys() {
-                    Keys::None => None,
-                    Keys::Next => {
-                        let key = self.granted.pop_front();
-                        Some(key.expect("a client uses only keys that it was granted"))
-                    }
-                    Keys::Named(count) => {
-                        self.granted.drain(..count);
-                        None
-                    }
-                };
-                let weight = request.weight();
-                if let Some(rest) = apply(request, key, left) {
-                    self.overflowed.push_front(rest);
-                    return max;
-                }
-                left -= weight;
-                if left == 0 {
-                    break;
-                }
-            }
-        }
-        if overflows && self.requests.is_empty() {
-            self.overflowed = self.shared.overflow.take();
-            left -= self.receive_overflowed(left, &mut apply);
-        }
-        max - left
-    }
-
-    /// How many keys the owner should grant so that the client has `window` keys again; 0 while it
-    /// has more than half of them.
-    pub(crate) fn wants_keys(&self, window: usize) -> usize {
-        let held = self.granted.len();
-        // The owner grants half a window at a time, so that keys travel in chunks too.
-        if held * 2 > window { 0 } else { window.saturating_sub(held).min(self.grants.slots()) }
-    }
-
-    /// Sets whether the owner has no key left for this client. A client without a key is refused
-    /// with `Full` then, and with `Busy` otherwise.
-    pub(crate) fn set_exhausted(&self, is_exhausted: bool) {
-        // Relaxed: the flag orders nothing, and a client that reads the old value is refused with
-        // the kind that was true a moment ago.
-        if self.shared.is_exhausted.load(Ordering::Relaxed) != is_exhausted {
-            self.shared.is_exhausted.store(is_exhausted, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn grant(&mut self, key: R::Key) {
-        let pushed = self.grants.push(key);
-        assert!(pushed.is_ok(), "keys are granted only as far as there is room");
-        self.granted.push_back(key);
-    }
-
-    /// Whether the client is gone and all of its requests are received.
-    pub(crate) fn is_finished(&self) -> bool {
-        // The order matters: an owner that sees that the client is gone also sees its last request.
-        self.requests.is_abandoned() && !self.has_requests()
-    }
-
-    pub(crate) fn shared(&self) -> &Arc<LaneShared<R>> {
-        &self.shared
-    }
-
-    /// The owner's column of the closing up to the fence. The owner must call
-    /// [`receive_rest`](Self::receive_rest) and [`hand_back`](Self::hand_back) next.
-    pub(crate) fn close(&self) {
-        self.shared.gate.close();
-    }
-
-    /// Closes a lane from which no shard has received. Its client has no keys. The requests are
-    /// dropped, so that callers that wait for a reply get an error.
-    pub(crate) fn close_unread(mut self) {
-        self.close();
-        let mut requests = Vec::new();
-        self.receive_rest(|request, _, _| {
-            requests.push(request);
-            None
-        });
-        self.hand_back();
-        // After `hand_back`: the drop of a reply wakes its caller, and code in that waker may at
-        // once take back requests of this lane.
-        drop_each(requests);
-    }
-
-    /// Receives all requests that a closed lane holds.
-    pub(crate) fn receive_rest(
-        &mut self,
-        mut apply: impl FnMut(R, Option<R::Key>, usize) -> Option<R>,
-    ) {
-        while self.has_requests() {
-            self.receive(usize::MAX, &mut apply);
-        }
-    }
-
-    /// By when the owner must receive the first request that it has not received;
-    /// [`Tick::NEVER`] if there is none that the owner must receive.
-    #[cfg(all(feature = "sim", not(corewheel_loom)))]
-    pub(crate) fn needed_by(&mut self) -> Tick {
-        if !self.overflowed.is_empty() || !self.shared.overflow.is_empty() {
-            return Tick::ZERO;
-        }
-        let len = self.requests.slots();
-        // The chunk is not committed, so the requests stay in the ring.
-        let chunk = self.requests.read_chunk(len).ok();
-        let requests = chunk.iter().map(rtrb::chunks::ReadChunk::as_slices);
-        let requests = requests.flat_map(|(first, second)| first.iter().chain(second));
-        requests.map(R::needed_by).min().unwrap_or(Tick::NEVER)
-    }
-
-    /// The model checker runs no simulation.
-    #[cfg(all(feature = "sim", corewheel_loom))]
-    pub(crate) fn needed_by(&mut self) -> Tick {
-        unreachable!("a lane of {} requests is simulated", self.depth())
-    }
-
-    /// Hands the owner's end of the ring to the client of a closed lane. Returns the keys that the
-    /// client has not used.
-    pub(crate) fn hand_back(self) -> VecDeque<R::Key> {
-        self.shared.gate.hand_back(self.requests);
-        self.granted
-    }
-
-    fn receive_overflowed(
-        &mut self,
-        max: usize,
-        apply: &mut impl FnMut(R, Option<R::Key>, usize) -> Option<R>,
-    ) -> usize {
-        let mut left = max;
-        while left > 0
-            && let Some(request) = self.overflowed.pop_front()
-        {
-            let weight = request.weight();
-            // A request of the overflow needs no key: it is no schedule, or the rest of a bulk
-            // schedule, which contains its keys.
-            if let Some(rest) = apply(request, None, left) {
-                self.overflowed.push_front(rest);
-                return max;
-            }
-            left -= weight;
-        }
-        max - left
-    }
-
-    /// Whether the lane holds requests.
-    fn has_requests(&self) -> bool {
-        !self.requests.is_empty() || !self.overflowed.is_empty() || !self.shared.overflow.is_empty()
-    }
-}
-
-/// Adds 1 to a counter that only this thread writes.
-#[inline]
-fn count(counter: &AtomicU64) {
-    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 
-use super::lane::{LaneCounts, LaneReceiver, LaneSender, LaneShared, Request, lane};
+use super::lane::{LaneCounts, LaneReceiver, LaneSender, LaneShared, Request, Window, lane};
 use super::sync::{Mutex, MutexGuard};
 use super::wake_up::{Doorbell, MailFlag};
 use crate::values::contain::drop_each;
@@ -97,13 +97,15 @@ impl<R: Request, C> Mailbox<R, C> {
         self.flag.set(doorbell);
     }
 
-    /// Makes a lane of `capacity` requests and at most `window` granted keys, and leaves the
-    /// owner's end of it in the mailbox. The client begins with up to half of the pool's keys, so
-    /// that the next client finds keys too. `None` if the mailbox is closed.
+    /// Makes a lane of `capacity` requests, and leaves the owner's end of it in the mailbox. The
+    /// lane's window begins with an equal share of `keys` among the open lanes, and holds
+    /// `window_max` keys at most. The client begins with up to half of the pool's keys, so that the
+    /// next client finds keys too. `None` if the mailbox is closed.
     pub(crate) fn connect(
         &self,
         capacity: usize,
-        window: usize,
+        keys: usize,
+        window_max: usize,
         doorbell: &Doorbell,
     ) -> Option<LaneSender<R>> {
         let sender = {
@@ -111,7 +113,8 @@ impl<R: Request, C> Mailbox<R, C> {
             if mail.ownership == Ownership::Closed {
                 return None;
             }
-            let count = mail.pool.len().div_ceil(2).min(window);
+            let window = Window::share_of(keys, mail.lanes.len() + 1, window_max);
+            let count = mail.pool.len().div_ceil(2).min(window.size());
             let keys = mail.pool.drain(..count).collect::<Vec<_>>();
             let (sender, receiver) = lane(capacity, window, keys);
             mail.lanes.push(Arc::clone(sender.shared()));

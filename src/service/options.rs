@@ -91,6 +91,7 @@ impl Options {
             tick: TickLength::from_nanos(tick_nanos),
             shard,
             lane_capacity: self.lane_capacity,
+            grant_share: capacity / GRANT_SHARE,
             grant_window: (capacity / GRANT_SHARE).clamp(1, self.lane_capacity),
             budget: self.budget,
             lateness_bound: self.lateness_bound.unwrap_or(self.tick * 10),

@@ -51,6 +51,8 @@ impl<P: Payload> Core<P> {
         }
         if scheduled.is_ok() {
             self.note_deadline(deadline);
+        } else {
+            self.wake_for_effects();
         }
         scheduled
     }
@@ -82,10 +84,10 @@ impl<P: Payload> Core<P> {
         let now = if class.is_some() { self.nanos_near() } else { 0 };
         let mut earliest = Tick::NEVER;
         let handles: Vec<_> = {
-            let State { wheel, counts, classes, .. } = &mut *self.state.borrow_mut();
-            // Without the slots that are reserved for clients.
-            let room = wheel.capacity() - wheel.len() - wheel.granted() - wheel.retired();
-            if timers.len() > room {
+            let state = &mut *self.state.borrow_mut();
+            let has_room = state.make_room(timers.len());
+            let State { wheel, counts, classes, .. } = state;
+            if !has_room {
                 counts.refused += 1;
                 classes.count(class, |counts| counts.refused += 1);
                 return Err(Refused::Full(timers));

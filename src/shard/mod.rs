@@ -18,6 +18,7 @@ mod commands;
 mod effect;
 pub(crate) mod guard;
 pub(crate) mod hooks;
+mod keys;
 mod migrate;
 mod park;
 pub(crate) mod payload;

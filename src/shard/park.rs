@@ -55,6 +55,16 @@ impl<P: Payload> Core<P> {
             self.wake_driver();
         } else {
             self.publish_asleep();
+            self.wake_for_effects();
+        }
+    }
+
+    /// Wakes the driver if a command has left effects for the next turn. A schedule does if it
+    /// closes a lane for its keys, and a request comes on that lane at the same time.
+    #[cold]
+    pub(super) fn wake_for_effects(&self) {
+        if !self.state.borrow().effects.is_empty() {
+            self.wake_driver();
         }
     }
 

@@ -86,41 +86,44 @@ impl<P: Payload> State<P> {
         // starve the others.
         let shares = lanes.len() + usize::from(self.migrating_all.is_some());
         let share = (max / shares).max(1);
-        let (mut more, mut spent) = (false, 0);
+        let (mut more, mut spent, mut is_short) = (false, 0, false);
         for lane in &mut lanes {
             let received =
                 lane.receive(share, |request, key, max| self.apply_some(request, key, max, now));
+            lane.is_in_use = received > 0;
             if received > 0 {
                 self.counts.requests += received as u64;
                 lane.used_at = tick;
                 more |= received == share;
                 spent += received;
             }
-            self.grant(lane);
+            is_short |= self.grant(lane);
+        }
+        if is_short {
+            self.grant_reclaimed(&mut lanes, tick, now);
         }
         self.lanes = lanes;
         (more, max.saturating_sub(spent).max(1))
     }
 
-    /// Grants a client new keys if it has few left.
+    /// Grants a client new keys if it has few left. True if there are not enough.
     #[inline]
-    fn grant(&mut self, lane: &mut LaneReceiver<Request<P>>) {
-        let wanted = lane.wants_keys(self.directory.settings.grant_window);
+    fn grant(&mut self, lane: &mut LaneReceiver<Request<P>>) -> bool {
+        let wanted = lane.wants_keys();
         if wanted == 0 {
-            return;
+            return false;
         }
-        let mut granted = 0;
-        while granted < wanted {
-            // If the wheel has no free slot, a client with a lane gets a key of the pool.
-            let Some(key) = self.wheel.grant().or_else(|| self.take_pool_key()) else { break };
-            lane.grant(key);
-            granted += 1;
+        let is_short = self.grant_some(lane, wanted) < wanted;
+        if is_short {
+            lane.set_short();
+        } else {
+            lane.set_exhausted(None);
         }
-        lane.set_exhausted(granted < wanted);
+        is_short
     }
 
     /// Closes the lanes whose client is gone, and once in [`LANE_IDLE`] the lanes that were idle
-    /// for so long.
+    /// for so long. A lane that got no keys for so long has a smaller window from then on.
     fn close_unused_lanes(&mut self, tick: Tick, now: u64) {
         if self.lanes.iter().any(LaneReceiver::is_finished) {
             self.close_lanes(now, LaneReceiver::is_finished);
@@ -129,6 +132,7 @@ impl<P: Payload> State<P> {
         if tick.saturating_since(self.lanes_checked) >= idle {
             self.lanes_checked = tick;
             self.close_lanes(now, |lane| tick.saturating_since(lane.used_at) >= idle);
+            self.lanes.iter_mut().for_each(LaneReceiver::shrink);
         }
     }
 

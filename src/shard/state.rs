@@ -99,16 +99,19 @@ impl<P: Payload> State<P> {
     pub(super) fn schedule(&mut self, deadline: Tick, payload: P) -> Result<TimerKey, P> {
         match self.wheel.schedule(deadline, payload) {
             Ok(key) => Ok(key),
-            Err(full) => self.schedule_from_pool(deadline, full.0),
+            Err(full) => self.schedule_in_reserve(deadline, full.0),
         }
     }
 
-    /// Schedules in a slot whose key is in the key pool, the last reserve of a full shard.
+    /// Schedules in a slot that is reserved for clients, the last reserve of a full shard.
     #[cold]
-    fn schedule_from_pool(&mut self, deadline: Tick, payload: P) -> Result<TimerKey, P> {
-        if let Some(key) = self.take_pool_key() {
-            self.wheel.revoke(key);
-            return self.wheel.schedule(deadline, payload).map_err(|full| full.0);
+    fn schedule_in_reserve(&mut self, deadline: Tick, payload: P) -> Result<TimerKey, P> {
+        let mut payload = payload;
+        if self.free_slot() {
+            match self.wheel.schedule(deadline, payload) {
+                Ok(key) => return Ok(key),
+                Err(full) => payload = full.0,
+            }
         }
         self.counts.refused += 1;
         Err(payload)
@@ -156,11 +159,6 @@ impl<P: Payload> State<P> {
     pub(super) fn take_at_end(&mut self, payload: P) -> P::Taken {
         let Self { tables, effects, .. } = self;
         payload.take(tables, |waker| effects.push(Effect::Wake(waker)))
-    }
-
-    /// Takes a key out of the key pool; `None` if the pool is empty.
-    pub(super) fn take_pool_key(&self) -> Option<TimerKey> {
-        self.post().mailbox.take_key()
     }
 
     /// Takes the mail, and fills the key pool.

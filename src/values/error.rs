@@ -52,12 +52,14 @@ impl From<RefusedKind> for TimeoutError {
 }
 
 /// `TimedOut` if the time was up. If the shard did not accept a timer: `OutOfMemory` if the shard
-/// is full, `WouldBlock` if its lane is full, else `NotConnected`.
+/// has no free slot, `WouldBlock` if its lane is full, else `NotConnected`.
 impl From<TimeoutError> for io::Error {
     fn from(error: TimeoutError) -> Self {
         let kind = match error {
             TimeoutError::Elapsed(_) => io::ErrorKind::TimedOut,
-            TimeoutError::NoTimer(RefusedKind::Full) => io::ErrorKind::OutOfMemory,
+            TimeoutError::NoTimer(RefusedKind::Full | RefusedKind::Reserved { .. }) => {
+                io::ErrorKind::OutOfMemory
+            }
             TimeoutError::NoTimer(RefusedKind::Busy) => io::ErrorKind::WouldBlock,
             TimeoutError::NoTimer(_) => io::ErrorKind::NotConnected,
         };

@@ -29,6 +29,17 @@ pub enum Refused<V> {
     /// There is no room: the shard holds as many timers as its capacity, or the container as many
     /// values. Shed load, or try again when some are gone.
     Full(V),
+    /// The shard has no slot left for the timer, as slots are reserved as keys of other clients
+    /// that are in use. Keys that are not used come back when others need them. Drop clients that
+    /// are not used, share one client, or raise the capacity.
+    Reserved {
+        /// What was not accepted.
+        value: V,
+        /// How many slots are reserved.
+        keys: u32,
+        /// How many clients hold the keys.
+        clients: u32,
+    },
     /// The lane from this client to the shard is full for a moment, or the shard has not looked at
     /// it yet. Try again when the shard has taken its next turn.
     Busy(V),
@@ -48,6 +59,13 @@ pub enum Refused<V> {
 pub enum RefusedKind {
     /// There is no room. See [`Refused::Full`].
     Full,
+    /// Slots are reserved for other clients. See [`Refused::Reserved`].
+    Reserved {
+        /// How many slots are reserved.
+        keys: u32,
+        /// How many clients hold the keys.
+        clients: u32,
+    },
     /// The lane to the shard is full for a moment. See [`Refused::Busy`].
     Busy,
     /// The service is shut down, or this shard of it has ended.
@@ -63,6 +81,7 @@ impl RefusedKind {
     pub(crate) fn of<V>(self, value: V) -> Refused<V> {
         match self {
             Self::Full => Refused::Full(value),
+            Self::Reserved { keys, clients } => Refused::Reserved { value, keys, clients },
             Self::Busy => Refused::Busy(value),
             Self::Closed => Refused::Closed(value),
             Self::NoSuchShard => Refused::NoSuchShard(value),
@@ -76,6 +95,9 @@ impl<V> Refused<V> {
     pub fn kind(&self) -> RefusedKind {
         match self {
             Self::Full(_) => RefusedKind::Full,
+            Self::Reserved { keys, clients, .. } => {
+                RefusedKind::Reserved { keys: *keys, clients: *clients }
+            }
             Self::Busy(_) => RefusedKind::Busy,
             Self::Closed(_) => RefusedKind::Closed,
             Self::NoSuchShard(_) => RefusedKind::NoSuchShard,
@@ -87,6 +109,7 @@ impl<V> Refused<V> {
     pub fn into_value(self) -> V {
         match self {
             Self::Full(value)
+            | Self::Reserved { value, .. }
             | Self::Busy(value)
             | Self::Closed(value)
             | Self::NoSuchShard(value)
@@ -109,6 +132,14 @@ impl<V> From<Refused<V>> for RefusedKind {
 impl fmt::Display for RefusedKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Reserved { keys, clients } => {
+                return write!(
+                    f,
+                    "the shard has no slot left for another timer: {keys} are reserved as keys of \
+                     {clients} other clients; drop clients that are not used, share one client, or \
+                     raise the capacity"
+                );
+            }
             Self::Full => "there is no room for another one; raise the capacity, or shed load",
             Self::Busy => {
                 "the lane to the shard is full for a moment; try again after its next turn, or \

@@ -19,6 +19,7 @@ mod herd;
 mod histories;
 mod interval;
 mod keyed;
+mod keys;
 mod lanes;
 mod limits;
 mod many;

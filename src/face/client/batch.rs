@@ -191,13 +191,12 @@ impl<T: Send + 'static> Batch<'_, T> {
                     self.push(request);
                     return Ok(client.service.home(self.shard).handle(key));
                 }
-                Ok(Err(Refusal::Full)) => return Err(Refused::Full(payload)),
-                Ok(Err(Refusal::Busy)) => return Err(Refused::Busy(payload)),
                 // The requests that the closed lane has not accepted are sent or refused first.
                 Ok(Err(Refusal::Closed)) => {
                     self.flush();
                     gathered = self.gather();
                 }
+                Ok(Err(refusal)) => return Err(refusal.kind().of(payload)),
                 Err(kind) => return Err(kind.of(payload)),
             }
         }

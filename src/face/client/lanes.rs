@@ -266,7 +266,7 @@ impl<T: 'static> Outbox<Stored<T>> for Client<T> {
                 return ControlFlow::Break(Err(error));
             }
             match lane.take_key(&post.doorbell, 0) {
-                Err(Refusal::Full | Refusal::Busy) => {
+                Err(Refusal::Full | Refusal::Reserved { .. } | Refusal::Busy) => {
                     ControlFlow::Break(Err(MigrateError::Full(shard)))
                 }
                 Err(Refusal::Closed) => ControlFlow::Continue(()),

@@ -4,7 +4,9 @@ use corewheel_shard::Tick;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::super::lane::{Keys, LaneReceiver, LaneSender, Refusal, Request, lane};
+use super::super::lane::{
+    Exhausted, Keys, LaneReceiver, LaneSender, Refusal, Request, Window, lane,
+};
 use super::super::wake_up::Doorbell;
 use super::{Owner, check, check_within};
 
@@ -35,6 +37,11 @@ impl Request for Message {
     fn needed_by(&self) -> Tick {
         Tick::new(5)
     }
+}
+
+/// A window that is as large as it may be.
+fn window(size: usize) -> Window {
+    Window::share_of(size, 1, size)
 }
 
 /// The owner's end of a lane, and the requests that it has accepted, with the keys that they use.
@@ -90,7 +97,7 @@ fn send(lane: &mut LaneSender<Message>, request: Message, doorbell: &Doorbell) -
 /// A client sends these requests while the owner takes turns and closes the lane.
 fn check_closing(capacity: usize, requests: &'static [Message], turns: usize) {
     check(move || {
-        let (mut sender, receiver) = lane(capacity, 2, [1, 2]);
+        let (mut sender, receiver) = lane(capacity, window(2), [1, 2]);
         let mut receiver = Receiver::new(receiver);
         let client = thread::spawn(move || {
             let doorbell = Doorbell::new();
@@ -143,7 +150,7 @@ fn overflow_of_a_receiving_and_closing_lane_is_accepted_or_comes_back() {
 #[test]
 fn chunk_to_a_closing_lane_is_accepted_or_comes_back() {
     check(|| {
-        let (mut sender, receiver) = lane(2, 2, [1, 2]);
+        let (mut sender, receiver) = lane(2, window(2), [1, 2]);
         let mut receiver = Receiver::new(receiver);
         let client = thread::spawn(move || {
             let doorbell = Doorbell::new();
@@ -163,7 +170,7 @@ fn chunk_to_a_closing_lane_is_accepted_or_comes_back() {
 fn check_overflow(capacity: usize, count: u32, max: usize) {
     check(move || {
         let doorbell = Arc::new(Doorbell::new());
-        let (mut sender, receiver) = lane(capacity, 1, []);
+        let (mut sender, receiver) = lane(capacity, window(1), []);
         let client = {
             let doorbell = Arc::clone(&doorbell);
             thread::spawn(move || {
@@ -203,7 +210,7 @@ fn overflow_waits_for_a_ring_that_one_turn_does_not_empty() {
 fn client_that_waits_for_a_key_is_granted_it() {
     check(|| {
         let doorbell = Arc::new(Doorbell::new());
-        let (mut sender, receiver) = lane(2, 1, [1]);
+        let (mut sender, receiver) = lane(2, window(1), [1]);
         let client = {
             let doorbell = Arc::clone(&doorbell);
             thread::spawn(move || {
@@ -222,7 +229,7 @@ fn client_that_waits_for_a_key_is_granted_it() {
         let (mut receiver, mut owner) = (Receiver::new(receiver), Owner::new(&doorbell));
         loop {
             receiver.receive(2);
-            if receiver.lane.wants_keys(1) > 0 {
+            if receiver.lane.wants_keys() > 0 {
                 receiver.lane.grant(2);
             }
             if receiver.accepted.len() == 2 {
@@ -242,7 +249,7 @@ fn client_that_waits_for_a_key_is_granted_it() {
 fn client_without_room_wakes_an_owner_that_its_request_has_not_woken() {
     check(|| {
         let doorbell = Arc::new(Doorbell::new());
-        let (mut sender, receiver) = lane(1, 4, [1, 2, 3, 4]);
+        let (mut sender, receiver) = lane(1, window(4), [1, 2, 3, 4]);
         let client = {
             let doorbell = Arc::clone(&doorbell);
             thread::spawn(move || {
@@ -273,7 +280,7 @@ fn client_without_room_wakes_an_owner_that_its_request_has_not_woken() {
 fn client_of_an_exhausted_owner_is_refused_or_granted_a_key() {
     check(|| {
         let doorbell = Arc::new(Doorbell::new());
-        let (mut sender, mut receiver) = lane::<Message>(2, 1, []);
+        let (mut sender, mut receiver) = lane::<Message>(2, window(1), []);
         let client = {
             let doorbell = Arc::clone(&doorbell);
             thread::spawn(move || {
@@ -281,9 +288,9 @@ fn client_of_an_exhausted_owner_is_refused_or_granted_a_key() {
                 (first, sender)
             })
         };
-        receiver.set_exhausted(true);
+        receiver.set_exhausted(Some(Exhausted { keys: 0, clients: 0 }));
         receiver.grant(7);
-        receiver.set_exhausted(false);
+        receiver.set_exhausted(None);
         let (first, mut sender) = client.join().unwrap();
         assert!(matches!(first, Ok(7) | Err(Refusal::Full | Refusal::Busy)), "{first:?}");
         let second = sender.take_key(&doorbell, 0);
@@ -296,7 +303,7 @@ fn client_of_an_exhausted_owner_is_refused_or_granted_a_key() {
 fn check_drop(capacity: usize, requests: &'static [Message], preemptions_max: usize) {
     check_within(preemptions_max, move || {
         let doorbell = Arc::new(Doorbell::new());
-        let (mut sender, receiver) = lane(capacity, 2, [1, 2]);
+        let (mut sender, receiver) = lane(capacity, window(2), [1, 2]);
         let client = {
             let doorbell = Arc::clone(&doorbell);
             thread::spawn(move || {

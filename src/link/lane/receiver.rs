@@ -1,0 +1,320 @@
+//! The owner's end of a lane.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use corewheel_shard::Tick;
+
+use super::super::sync::{Consumer, Ordering, Producer};
+use super::{Exhausted, Keys, LaneShared, Request, Window};
+use crate::values::contain::drop_each;
+
+/// The owner's end.
+pub(crate) struct LaneReceiver<R: Request> {
+    requests: Consumer<R>,
+    grants: Producer<R::Key>,
+    /// The keys that the client holds or has used in requests not yet received, oldest first.
+    granted: VecDeque<R::Key>,
+    /// Requests taken from the overflow, and the rest of a bulk request, that are not applied yet.
+    /// They are older than those in the ring.
+    overflowed: VecDeque<R>,
+    window: Window,
+    /// How many keys the client held before the last turn.
+    keys_before: usize,
+    /// How many keys the requests have used that the last turn received.
+    keys_used: usize,
+    /// How many keys the client lacked when it was refused since the turn before the last.
+    keys_needed: usize,
+    /// Whether the last turn could not grant all keys that the client should have.
+    is_short: bool,
+    /// Whether the owner has granted keys since the last [`shrink`](Self::shrink).
+    was_granted: bool,
+    shared: Arc<LaneShared<R>>,
+    /// When a turn last received a request from this lane, or took the lane over.
+    pub(crate) used_at: Tick,
+    /// Whether the last turn has received a request from this lane.
+    pub(crate) is_in_use: bool,
+}
+
+impl<R: Request> LaneReceiver<R> {
+    pub(super) fn new(
+        requests: Consumer<R>,
+        grants: Producer<R::Key>,
+        window: Window,
+        shared: Arc<LaneShared<R>>,
+    ) -> Self {
+        Self {
+            requests,
+            grants,
+            granted: VecDeque::new(),
+            overflowed: VecDeque::new(),
+            window,
+            keys_before: 0,
+            keys_used: 0,
+            keys_needed: 0,
+            is_short: false,
+            was_granted: false,
+            shared,
+            used_at: Tick::ZERO,
+            is_in_use: false,
+        }
+    }
+
+    /// Whether the lane holds requests, or the client is gone.
+    pub(crate) fn has_news(&self) -> bool {
+        self.has_requests() || self.requests.is_abandoned()
+    }
+
+    /// How many requests wait, without those in the overflow that the owner has not taken.
+    pub(crate) fn depth(&self) -> usize {
+        self.requests.slots() + self.overflowed.len()
+    }
+
+    /// Receives up to `max` requests, and returns how many. `apply` gets each request, the key that
+    /// it uses up if it uses the next one, and how many commands it may do.
+    ///
+    /// A bulk request counts as many requests as it has commands. If `apply` returns the rest of
+    /// it, the next call begins with that rest.
+    pub(crate) fn receive(
+        &mut self,
+        max: usize,
+        apply: impl FnMut(R, Option<R::Key>, usize) -> Option<R>,
+    ) -> usize {
+        self.keys_before = self.granted.len();
+        let received = self.receive_some(max, apply);
+        self.keys_used = self.keys_before - self.granted.len();
+        received
+    }
+
+    #[inline]
+    fn receive_some(
+        &mut self,
+        max: usize,
+        mut apply: impl FnMut(R, Option<R::Key>, usize) -> Option<R>,
+    ) -> usize {
+        let mut left = max - self.receive_overflowed(max, &mut apply);
+        if left == 0 {
+            return max;
+        }
+        // The order matters: if there is an overflow now, it is newer than the requests in the
+        // ring.
+        let overflows = !self.shared.beside.overflow.is_empty();
+        let len = self.requests.slots().min(left);
+        if let Ok(chunk) = self.requests.read_chunk(len) {
+            for request in chunk {
+                let key = match request.keys() {
+                    Keys::None => None,
+                    Keys::Next => {
+                        let key = self.granted.pop_front();
+                        Some(key.expect("a client uses only keys that it was granted"))
+                    }
+                    Keys::Named(count) => {
+                        self.granted.drain(..count);
+                        None
+                    }
+                };
+                let weight = request.weight();
+                if let Some(rest) = apply(request, key, left) {
+                    self.overflowed.push_front(rest);
+                    return max;
+                }
+                left -= weight;
+                if left == 0 {
+                    break;
+                }
+            }
+        }
+        if overflows && self.requests.is_empty() {
+            self.overflowed = self.shared.beside.overflow.take();
+            left -= self.receive_overflowed(left, &mut apply);
+        }
+        max - left
+    }
+
+    /// How many keys the owner should grant so that the client has its window of keys again; 0
+    /// while it has more than half of them. The window grows first if the client needs more.
+    #[inline]
+    pub(crate) fn wants_keys(&mut self) -> usize {
+        // Relaxed: the number orders nothing.
+        let keys_needed = &self.shared.beside.keys_needed;
+        self.keys_needed = keys_needed.load(Ordering::Relaxed) as usize;
+        if self.keys_needed > 0 {
+            keys_needed.store(0, Ordering::Relaxed);
+        }
+        if self.keys_needed > 0 || self.keys_used >= self.window.size() {
+            self.grow();
+        }
+        self.is_short = false;
+        let (held, window) = (self.granted.len(), self.window.size());
+        // The owner grants half a window at a time, so that keys travel in chunks too.
+        if held * 2 > window { 0 } else { window.saturating_sub(held).min(self.grants.slots()) }
+    }
+
+    /// How many keys the client lacks, if it was refused for want of keys since the last turn.
+    pub(crate) fn lacks_keys(&self) -> usize {
+        self.keys_needed.saturating_sub(self.granted.len()).min(self.grants.slots())
+    }
+
+    /// The keys that the client holds or has used in requests not yet received.
+    pub(crate) fn keys_held(&self) -> usize {
+        self.granted.len()
+    }
+
+    /// Whether the client holds keys, no request waits, and the last turn received none or was
+    /// before `tick`.
+    pub(crate) fn is_idle(&self, tick: Tick) -> bool {
+        let is_in_use = self.is_in_use && self.used_at == tick;
+        !self.granted.is_empty() && !is_in_use && !self.has_requests()
+    }
+
+    /// Notes that the owner could not grant all keys that the client should have.
+    pub(crate) fn set_short(&mut self) {
+        self.is_short = true;
+    }
+
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short
+    }
+
+    /// Sets whether the owner has no key left for this client. A client without a key is refused
+    /// with `Full` or `Reserved` then, and with `Busy` otherwise.
+    pub(crate) fn set_exhausted(&self, exhausted: Option<Exhausted>) {
+        // Relaxed: the word orders nothing, and a client that reads the old value is refused with
+        // the kind that was true a moment ago.
+        let exhausted = exhausted.map_or(0, Exhausted::pack);
+        if self.shared.exhausted.load(Ordering::Relaxed) != exhausted {
+            self.shared.exhausted.store(exhausted, Ordering::Relaxed);
+        }
+    }
+
+    /// Halves the window of a client that got no key since the last call.
+    pub(crate) fn shrink(&mut self) {
+        if !std::mem::take(&mut self.was_granted) {
+            self.window.shrink();
+            self.publish_window();
+        }
+    }
+
+    /// Makes the window larger if it is too small for what the client needed of late.
+    #[cold]
+    fn grow(&mut self) {
+        let size = self.window.size();
+        // A new client that has not got its keys yet needs no larger window.
+        if self.keys_used >= size || self.keys_before * 2 >= size {
+            self.window.grow_to(size.saturating_mul(2));
+        }
+        // A client that lacks keys must have used half of its window.
+        self.window.grow_to((self.keys_needed * 2).saturating_sub(1));
+        if self.window.size() > size {
+            self.publish_window();
+        }
+    }
+
+    fn publish_window(&self) {
+        self.shared.beside.window.store(self.window.size() as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn grant(&mut self, key: R::Key) {
+        let pushed = self.grants.push(key);
+        assert!(pushed.is_ok(), "keys are granted only as far as there is room");
+        self.granted.push_back(key);
+        self.was_granted = true;
+    }
+
+    /// Whether the client is gone and all of its requests are received.
+    pub(crate) fn is_finished(&self) -> bool {
+        // The order matters: an owner that sees that the client is gone also sees its last request.
+        self.requests.is_abandoned() && !self.has_requests()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<LaneShared<R>> {
+        &self.shared
+    }
+
+    /// The owner's column of the closing up to the fence. The owner must call
+    /// [`receive_rest`](Self::receive_rest) and [`hand_back`](Self::hand_back) next.
+    pub(crate) fn close(&self) {
+        self.shared.gate.close();
+    }
+
+    /// Closes a lane from which no shard has received. Its client has no keys. The requests are
+    /// dropped, so that callers that wait for a reply get an error.
+    pub(crate) fn close_unread(mut self) {
+        self.close();
+        let mut requests = Vec::new();
+        self.receive_rest(|request, _, _| {
+            requests.push(request);
+            None
+        });
+        self.hand_back();
+        // After `hand_back`: the drop of a reply wakes its caller, and code in that waker may at
+        // once take back requests of this lane.
+        drop_each(requests);
+    }
+
+    /// Receives all requests that a closed lane holds.
+    pub(crate) fn receive_rest(
+        &mut self,
+        mut apply: impl FnMut(R, Option<R::Key>, usize) -> Option<R>,
+    ) {
+        while self.has_requests() {
+            self.receive(usize::MAX, &mut apply);
+        }
+    }
+
+    /// By when the owner must receive the first request that it has not received;
+    /// [`Tick::NEVER`] if there is none that the owner must receive.
+    #[cfg(all(feature = "sim", not(corewheel_loom)))]
+    pub(crate) fn needed_by(&mut self) -> Tick {
+        if !self.overflowed.is_empty() || !self.shared.beside.overflow.is_empty() {
+            return Tick::ZERO;
+        }
+        let len = self.requests.slots();
+        // The chunk is not committed, so the requests stay in the ring.
+        let chunk = self.requests.read_chunk(len).ok();
+        let requests = chunk.iter().map(rtrb::chunks::ReadChunk::as_slices);
+        let requests = requests.flat_map(|(first, second)| first.iter().chain(second));
+        requests.map(R::needed_by).min().unwrap_or(Tick::NEVER)
+    }
+
+    /// The model checker runs no simulation.
+    #[cfg(all(feature = "sim", corewheel_loom))]
+    pub(crate) fn needed_by(&mut self) -> Tick {
+        unreachable!("a lane of {} requests is simulated", self.depth())
+    }
+
+    /// Hands the owner's end of the ring to the client of a closed lane. Returns the keys that the
+    /// client has not used.
+    pub(crate) fn hand_back(self) -> VecDeque<R::Key> {
+        self.shared.gate.hand_back(self.requests);
+        self.granted
+    }
+
+    fn receive_overflowed(
+        &mut self,
+        max: usize,
+        apply: &mut impl FnMut(R, Option<R::Key>, usize) -> Option<R>,
+    ) -> usize {
+        let mut left = max;
+        while left > 0
+            && let Some(request) = self.overflowed.pop_front()
+        {
+            let weight = request.weight();
+            // A request of the overflow needs no key: it is no schedule, or the rest of a bulk
+            // schedule, which contains its keys.
+            if let Some(rest) = apply(request, None, left) {
+                self.overflowed.push_front(rest);
+                return max;
+            }
+            left -= weight;
+        }
+        max - left
+    }
+
+    /// Whether the lane holds requests.
+    fn has_requests(&self) -> bool {
+        !self.requests.is_empty()
+            || !self.overflowed.is_empty()
+            || !self.shared.beside.overflow.is_empty()
+    }
+}

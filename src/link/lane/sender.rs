@@ -1,0 +1,202 @@
+//! The client's end of a lane.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use corewheel_shard::Tick;
+
+use super::super::sync::{Backoff, Consumer, Ordering, Producer, PushError};
+use super::super::wake_up::{Doorbell, WakeUp};
+use super::{Exhausted, Keys, LaneShared, Refusal, Request};
+
+/// The client's end.
+pub(crate) struct LaneSender<R: Request> {
+    requests: Producer<R>,
+    grants: Consumer<R::Key>,
+    /// Keys used since this end last woke the owner because keys ran low.
+    keys_used: usize,
+    shared: Arc<LaneShared<R>>,
+    /// Distinguishes the lanes of one client. The client sets it.
+    pub(crate) number: u64,
+}
+
+impl<R: Request> LaneSender<R> {
+    pub(super) fn new(
+        requests: Producer<R>,
+        grants: Consumer<R::Key>,
+        shared: Arc<LaneShared<R>>,
+    ) -> Self {
+        Self { requests, grants, keys_used: 0, shared, number: 0 }
+    }
+
+    /// Takes a granted key, if there is a key and the ring has room for its request beside `staged`
+    /// other requests. The caller must send the request.
+    #[inline]
+    pub(crate) fn take_key(
+        &mut self,
+        doorbell: &Doorbell,
+        staged: usize,
+    ) -> Result<R::Key, Refusal> {
+        let has_room = self.slots() > staged;
+        if has_room && let Ok(key) = self.grants.pop() {
+            self.keys_used += 1;
+            return Ok(key);
+        }
+        Err(self.refuse(usize::from(has_room), doorbell))
+    }
+
+    /// Takes `count` granted keys for one request that uses all of them up. Takes none on an error.
+    pub(crate) fn take_keys(
+        &mut self,
+        count: usize,
+        doorbell: &Doorbell,
+    ) -> Result<Vec<R::Key>, Refusal> {
+        let has_room = self.slots() > 0;
+        if has_room && let Ok(keys) = self.grants.read_chunk(count) {
+            self.keys_used += count;
+            return Ok(keys.into_iter().collect());
+        }
+        // Only a turn of the owner makes room in the ring or grants keys.
+        Err(self.refuse(if has_room { count } else { 0 }, doorbell))
+    }
+
+    /// Sends a request whose key [`take_key`](Self::take_key) has returned. `Err` with this request
+    /// alone if the lane is closed and has not accepted it.
+    #[inline]
+    pub(crate) fn send(&mut self, request: R, doorbell: &Doorbell) -> Result<(), Vec<R>> {
+        let needed_by = request.needed_by();
+        let pushed = self.requests.push(request);
+        assert!(pushed.is_ok(), "a key was taken without room for its request");
+        self.wake_owner(needed_by, doorbell);
+        if self.is_closed() { self.take_back() } else { Ok(()) }
+    }
+
+    /// Sends all requests of `staged`, whose keys were taken, in chunks and with at most one
+    /// wake-up. Requests that a closed lane has not accepted stay in `staged`.
+    pub(crate) fn send_all(&mut self, staged: &mut Vec<R>, doorbell: &Doorbell) {
+        let needed_by = staged.iter().map(R::needed_by).min();
+        let Some(mut needed_by) = needed_by else { return };
+        let room = self.slots().min(staged.len());
+        if let Ok(chunk) = self.requests.write_chunk_uninit(room) {
+            chunk.fill_from_iter(staged.drain(..room));
+        }
+        // The caller may have staged more cancels than fit into the ring.
+        debug_assert!(
+            staged.iter().all(|request| request.keys() == Keys::None),
+            "keys were taken without room"
+        );
+        if !staged.is_empty() {
+            self.shared.beside.overflow.append(staged.drain(..));
+            needed_by = Tick::ZERO;
+        }
+        self.wake_owner(needed_by, doorbell);
+        if self.is_closed()
+            && let Err(back) = self.take_back()
+        {
+            *staged = back;
+        }
+    }
+
+    /// Sends a cancel or a reset. `Err` with the request if the lane is closed and has not accepted
+    /// it.
+    pub(crate) fn send_always(&mut self, request: R, doorbell: &Doorbell) -> Result<(), Vec<R>> {
+        debug_assert!(
+            request.keys() == Keys::None,
+            "a request with a key is sent where there is room"
+        );
+        let mut needed_by = request.needed_by();
+        let unsent = if self.shared.beside.overflow.is_empty() {
+            self.requests.push(request).err().map(|PushError::Full(request)| request)
+        } else {
+            Some(request)
+        };
+        if let Some(request) = unsent {
+            self.shared.beside.overflow.append([request]);
+            // There is no room before the owner has received requests.
+            needed_by = Tick::ZERO;
+        }
+        self.wake_owner(needed_by, doorbell);
+        if self.is_closed() { self.take_back() } else { Ok(()) }
+    }
+
+    /// Whether the owner has closed the lane.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shared.gate.is_closed()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<LaneShared<R>> {
+        &self.shared
+    }
+
+    /// Takes all requests back that the owner of a closed lane has not accepted. `Err` with them,
+    /// oldest first, if there are any.
+    #[cold]
+    fn take_back(&mut self) -> Result<(), Vec<R>> {
+        let backoff = Backoff::new();
+        let mut consumer = loop {
+            // The owner has closed the gate and is about to hand its end back.
+            if let Some(consumer) = self.shared.gate.take() {
+                break consumer;
+            }
+            backoff.snooze();
+        };
+        let mut back = Vec::new();
+        while let Ok(request) = consumer.pop() {
+            back.push(request);
+        }
+        // The next call takes it again and finds the ring empty.
+        self.shared.gate.hand_back(consumer);
+        back.extend(self.shared.beside.overflow.take());
+        if back.is_empty() { Ok(()) } else { Err(back) }
+    }
+
+    /// How many requests the ring has room for; 0 while older requests wait in the overflow.
+    #[inline]
+    fn slots(&self) -> usize {
+        if self.shared.beside.overflow.is_empty() { self.requests.slots() } else { 0 }
+    }
+
+    /// Issues the fence, and wakes the owner if it sleeps past `needed_by`, or if it sleeps and
+    /// keys run low.
+    #[inline]
+    fn wake_owner(&mut self, needed_by: Tick, doorbell: &Doorbell) {
+        // Relaxed: an old window only makes an awake owner of a sleeping one, or leaves that to the
+        // refusal of the client's next request.
+        let window = self.shared.beside.window.load(Ordering::Relaxed);
+        let runs_low = self.keys_used as u64 * 2 >= window;
+        let needed_by = if runs_low { Tick::ZERO } else { needed_by };
+        if runs_low {
+            self.keys_used = 0;
+        }
+        match doorbell.wake_for(needed_by) {
+            WakeUp::Made => count(&self.shared.wakeups_made),
+            WakeUp::Saved => count(&self.shared.wakeups_saved),
+        }
+    }
+
+    /// Counts a refusal, wakes the owner, and returns the reason. The client lacks `keys` keys, or
+    /// none but room in the ring.
+    #[cold]
+    fn refuse(&mut self, keys: usize, doorbell: &Doorbell) -> Refusal {
+        count(&self.shared.refused);
+        if keys > 0 {
+            // Relaxed: an owner that this refusal wakes sees it, and another sees it soon.
+            self.shared.beside.keys_needed.store(keys as u64, Ordering::Relaxed);
+        }
+        self.wake_owner(Tick::ZERO, doorbell);
+        if self.is_closed() {
+            return Refusal::Closed;
+        }
+        let exhausted = Exhausted::unpack(self.shared.exhausted.load(Ordering::Relaxed));
+        match exhausted {
+            Some(exhausted) if keys > 0 => exhausted.refusal(),
+            _ => Refusal::Busy,
+        }
+    }
+}
+
+/// Adds 1 to a counter that only this thread writes.
+#[inline]
+fn count(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}

@@ -1,0 +1,139 @@
+//! The keys that a shard grants to clients, and takes back for others.
+//!
+//! A key is a reserved slot. When no slot is free, the slots of unused keys are: a turn closes idle
+//! lanes for clients that were refused for want of keys, and a command of the shard's own thread
+//! does so for its timer. The client of a closed lane opens another one when it next sends.
+
+use corewheel_shard::{Tick, TimerKey};
+
+use super::State;
+use super::payload::Payload;
+use super::request::Request;
+use crate::link::lane::{Exhausted, LaneReceiver};
+
+/// The most idle lanes that are closed at once for their keys.
+const CLOSED_MAX: usize = 64;
+
+impl<P: Payload> State<P> {
+    /// Grants a client up to `wanted` keys, and returns how many.
+    pub(super) fn grant_some(
+        &mut self,
+        lane: &mut LaneReceiver<Request<P>>,
+        wanted: usize,
+    ) -> usize {
+        for granted in 0..wanted {
+            // If the wheel has no free slot, a client with a lane gets a key of the pool.
+            let Some(key) = self.wheel.grant().or_else(|| self.take_pool_key()) else {
+                return granted;
+            };
+            lane.grant(key);
+        }
+        wanted
+    }
+
+    /// Closes idle lanes for the clients of short lanes that were refused, grants their keys, and
+    /// sets how the clients of short lanes are refused from now on.
+    #[cold]
+    pub(super) fn grant_reclaimed(
+        &mut self,
+        lanes: &mut Vec<LaneReceiver<Request<P>>>,
+        tick: Tick,
+        now: u64,
+    ) {
+        let short = lanes.iter().filter(|lane| lane.is_short());
+        let lacking = short.map(LaneReceiver::lacks_keys).sum();
+        if lacking > 0 {
+            self.close_idle(lanes, lacking, tick, now);
+            for lane in lanes.iter_mut().filter(|lane| lane.is_short()) {
+                self.grant_some(lane, lane.lacks_keys());
+            }
+        }
+        let count = |is: &dyn Fn(&LaneReceiver<_>) -> bool| lanes.iter().filter(|l| is(l)).count();
+        let (idle, holders) = (count(&|lane| lane.is_idle(tick)), count(&|l| l.keys_held() > 0));
+        let held: usize = lanes.iter().map(LaneReceiver::keys_held).sum();
+        for lane in lanes.iter().filter(|lane| lane.is_short()) {
+            // The keys of another idle lane come back when this client is refused.
+            let is_exhausted = idle == usize::from(lane.is_idle(tick));
+            let own = lane.keys_held();
+            lane.set_exhausted(is_exhausted.then(|| Exhausted {
+                keys: (held - own) as u32,
+                clients: (holders - usize::from(own > 0)) as u32,
+            }));
+        }
+    }
+
+    /// Makes a slot free in a full wheel: that of a key in the key pool, else those of keys that an
+    /// idle lane holds. False if there is none.
+    #[cold]
+    pub(super) fn free_slot(&mut self) -> bool {
+        match self.take_pool_key() {
+            Some(key) => self.wheel.revoke(key),
+            None => self.reclaim(1),
+        }
+    }
+
+    /// Makes sure that `count` slots are free, if those of idle lanes suffice with the free ones.
+    pub(super) fn make_room(&mut self, count: usize) -> bool {
+        let lacking = count.saturating_sub(self.free_slots());
+        lacking == 0 || (self.reclaim(lacking) && self.free_slots() >= count)
+    }
+
+    /// How many slots are free, without those that are reserved for clients.
+    fn free_slots(&self) -> usize {
+        let wheel = &self.wheel;
+        wheel.capacity() - wheel.len() - wheel.granted() - wheel.retired()
+    }
+
+    /// Closes idle lanes for `count` keys. Closes none and returns false if they hold fewer.
+    #[cold]
+    fn reclaim(&mut self, count: usize) -> bool {
+        if self.wheel.granted() < count {
+            return false;
+        }
+        let now = self.directory.time.nanos();
+        let tick = self.directory.time.floor(now);
+        let idle = self.lanes.iter().filter(|lane| lane.is_idle(tick));
+        let reclaimable: usize = idle.take(CLOSED_MAX).map(LaneReceiver::keys_held).sum();
+        if reclaimable < count {
+            return false;
+        }
+        let mut lanes = std::mem::take(&mut self.lanes);
+        self.close_idle(&mut lanes, count, tick, now);
+        self.lanes = lanes;
+        true
+    }
+
+    /// Closes idle lanes, those first that were not used for longest, until `count` keys have come
+    /// back. At most [`CLOSED_MAX`] lanes.
+    fn close_idle(
+        &mut self,
+        lanes: &mut Vec<LaneReceiver<Request<P>>>,
+        count: usize,
+        tick: Tick,
+        now: u64,
+    ) {
+        let idle = lanes.iter().enumerate().filter(|(_, lane)| lane.is_idle(tick));
+        let mut idle: Vec<_> = idle.map(|(at, lane)| (lane.used_at, at)).collect();
+        idle.sort_unstable();
+        let mut left = count;
+        let mut closed = Vec::new();
+        for (_, at) in idle.into_iter().take(CLOSED_MAX) {
+            if left == 0 {
+                break;
+            }
+            left = left.saturating_sub(lanes[at].keys_held());
+            closed.push(at);
+        }
+        // From the last on, so that a removal changes no other place.
+        closed.sort_unstable();
+        for at in closed.into_iter().rev() {
+            let lane = lanes.remove(at);
+            self.close_lane(lane, now);
+        }
+    }
+
+    /// Takes a key out of the key pool; `None` if the pool is empty.
+    fn take_pool_key(&self) -> Option<TimerKey> {
+        self.post().mailbox.take_key()
+    }
+}

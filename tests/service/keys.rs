@@ -1,0 +1,235 @@
+//! Keys that a shard grants to many clients, and takes back for others.
+
+use std::time::Duration;
+
+use corewheel::{Client, Refused, RefusedKind, TimerHandle};
+
+use crate::support::{FAR, Lab, SHARD, builder, check_law, ms};
+
+/// Schedules a far timer by each client, in rounds with a turn after each. A client that is
+/// refused as busy tries again in the next round. Returns the number of rounds.
+#[track_caller]
+fn schedule_by_each(lab: &mut Lab<u32>, clients: &[Client<u32>]) -> usize {
+    let mut waiting: Vec<_> = clients.iter().collect();
+    for round in 0..100 {
+        waiting.retain(|client| match client.shard(SHARD).schedule(FAR, 0) {
+            Ok(_) => false,
+            Err(Refused::Busy(_)) => true,
+            Err(refused) => panic!("round {round}: {refused}, {:?}", lab.counts()),
+        });
+        lab.settle();
+        if waiting.is_empty() {
+            return round + 1;
+        }
+    }
+    panic!("{} clients are busy for ever: {:?}", waiting.len(), lab.counts());
+}
+
+#[test]
+fn two_thousand_clients_schedule_one_timer_each() {
+    for capacity in [1 << 20, 10_000] {
+        let mut lab = Lab::new(builder(1).capacity(capacity));
+        let clients: Vec<_> = (0..2_000).map(|_| lab.client()).collect();
+        let rounds = schedule_by_each(&mut lab, &clients);
+        let counts = lab.counts();
+        assert_eq!((counts.pending, counts.lanes), (2_000, 2_000), "after {rounds} rounds");
+        assert!(rounds <= 3, "a client finds a key after one turn, not after {rounds}");
+        let free = counts.capacity - counts.pending - counts.granted;
+        assert!(free > counts.capacity / 8, "there is room for other clients: {counts:?}");
+        check_law(&counts);
+    }
+}
+
+#[test]
+fn fresh_client_beside_320_idle_clients_is_served_at_its_second_try() {
+    for capacity in [1 << 20, 1 << 12, 400] {
+        let mut lab = Lab::new(builder(1).capacity(capacity));
+        let idle: Vec<_> = (0..320).map(|_| lab.client()).collect();
+        for client in &idle {
+            // Some of the clients have not a single key yet.
+            if let Ok(timer) = client.shard(SHARD).schedule(FAR, 0) {
+                client.cancel_detached(timer);
+            }
+        }
+        lab.settle();
+        lab.advance(ms(1));
+        assert_eq!(lab.counts().pending, 0);
+        let fresh = lab.client();
+        match fresh.shard(SHARD).schedule(FAR, 1) {
+            Ok(_) => {}
+            Err(refused) => {
+                assert_eq!(refused.kind(), RefusedKind::Busy, "{:?}", lab.counts());
+                lab.settle();
+                fresh.shard(SHARD).schedule(FAR, 1).expect("the shard is empty");
+            }
+        }
+        drop(idle);
+        lab.settle();
+        assert_eq!(lab.counts().pending, 1);
+    }
+}
+
+#[test]
+fn keys_of_an_idle_client_come_back_for_a_client_that_needs_them() {
+    let mut lab = Lab::new(builder(1).capacity(64));
+    let (idle, other) = (lab.client(), lab.client());
+    let timer = idle.shard(SHARD).schedule(FAR, 1).unwrap();
+    lab.settle();
+    while lab.counts().pending + lab.counts().granted < 64 {
+        lab.timers().schedule(FAR, 0).unwrap();
+        lab.settle();
+    }
+    lab.advance(ms(1));
+    let mut accepted = 0;
+    // Each turn makes the slots of idle keys free that the client needs.
+    for _ in 0..64 {
+        accepted += u64::from(other.shard(SHARD).schedule(FAR, 2).is_ok());
+        lab.settle();
+    }
+    assert!(accepted > 0);
+    let counts = lab.counts();
+    assert_eq!((counts.pending, counts.granted), (64, 0), "no slot is left");
+    assert!(matches!(other.shard(SHARD).schedule(FAR, 2), Err(Refused::Full(2))));
+    // The idle client has another lane, and its timer is as it was.
+    idle.cancel_detached(timer);
+    lab.settle();
+    assert_eq!(lab.counts().cancelled, 1);
+    // Its slot is a key of the idle client, until that is idle again.
+    for _ in 0..3 {
+        let _accepted_once = other.shard(SHARD).schedule(FAR, 3);
+        lab.settle();
+    }
+    assert_eq!((lab.counts().pending, lab.counts().granted), (64, 0));
+    check_law(&lab.counts());
+}
+
+#[test]
+fn keys_of_an_idle_client_come_back_for_the_shards_own_timers() {
+    for many in [false, true] {
+        let mut lab = Lab::new(builder(1).capacity(64));
+        let idle = lab.client();
+        idle.shard(SHARD).schedule(FAR, 1).unwrap();
+        lab.settle();
+        lab.advance(ms(1));
+        let left = 64 - lab.counts().pending as u32;
+        if many {
+            // The keys of the pool are not taken by a bulk command.
+            let pool = lab.service.stats().shards[0].counts.granted - 2;
+            let timers = (0..left - pool as u32).map(|n| (FAR, n));
+            assert_eq!(
+                lab.timers().schedule_many(timers).unwrap().len() as u32,
+                left - pool as u32
+            );
+        } else {
+            for n in 0..left {
+                lab.timers().schedule(FAR, n).expect("a key that is only granted comes back");
+            }
+            assert!(matches!(lab.timers().schedule(FAR, 0), Err(Refused::Full(0))));
+            lab.settle();
+            assert_eq!((lab.counts().pending, lab.counts().granted), (64, 0));
+        }
+        lab.settle();
+        assert_eq!(lab.counts().lanes, 0, "the idle client has lost its lane");
+        check_law(&lab.counts());
+        let _busy = idle.shard(SHARD).schedule(FAR, 1);
+        lab.settle();
+        assert_eq!(lab.counts().lanes, 1, "the client opens another lane");
+    }
+}
+
+#[test]
+fn window_grows_with_use_up_to_the_largest_burst() {
+    let mut lab = Lab::new(builder(1).capacity(1 << 15));
+    // A thirty-second of the slots is 1,024 keys, which the clients share.
+    let others: Vec<_> = (0..99).map(|_| lab.client()).collect();
+    schedule_by_each(&mut lab, &others);
+    let client = lab.client();
+    let burst = |lab: &mut Lab<u32>| {
+        let mut timers: Vec<TimerHandle> = Vec::new();
+        while let Ok(timer) = client.shard(SHARD).schedule(FAR, 0) {
+            timers.push(timer);
+        }
+        lab.settle();
+        client.cancel_many_detached(&timers);
+        lab.settle();
+        timers.len()
+    };
+    let bursts: Vec<_> = (0..10).map(|_| burst(&mut lab)).collect();
+    assert!(bursts[0] <= 10, "{bursts:?}");
+    // The owner fills a window up when half of it is used.
+    assert!(bursts[..6].is_sorted() && bursts[8..].iter().all(|burst| *burst > 512), "{bursts:?}");
+}
+
+#[test]
+fn refusal_beside_busy_clients_names_their_keys() {
+    let mut lab = Lab::new(builder(1).capacity(32));
+    let (busy, other) = (lab.client(), lab.client());
+    let timer = busy.shard(SHARD).schedule(FAR, 1).unwrap();
+    lab.settle();
+    let held = lab.counts().granted - 1;
+    while lab.timers().schedule(FAR, 0).is_ok() {
+        // The client uses its lane, so the shard leaves the lane open.
+        busy.reset_detached(timer, FAR);
+        lab.settle();
+    }
+    assert_eq!(lab.counts().granted, held);
+    let mut kinds = Vec::new();
+    for _ in 0..3 {
+        busy.reset_detached(timer, FAR);
+        kinds.push(other.shard(SHARD).schedule(FAR, 2).unwrap_err().kind());
+        lab.settle();
+    }
+    let RefusedKind::Reserved { keys, clients } = kinds[2] else { panic!("{kinds:?}") };
+    assert_eq!((u64::from(keys), clients), (held, 1));
+    let text = kinds[2].to_string();
+    let expected = "no slot left for another timer: 1 are reserved as keys of 1 other clients";
+    assert!(text.contains(expected), "{text}");
+    let refused = other.shard(SHARD).schedule(FAR, 7).unwrap_err();
+    assert_eq!((refused.kind(), format!("{refused}")), (kinds[2], text));
+    assert_eq!(refused.into_value(), 7);
+}
+
+#[test]
+fn short_lived_clients_leave_no_key_and_no_lane() {
+    const CLIENTS: u64 = 100_000;
+    let mut lab = Lab::<u32>::new(builder(1).capacity(1 << 17));
+    let before = lab.counts();
+    let schedule = |client: Client<u32>| match client.shard(SHARD).schedule(ms(1), 0) {
+        Ok(_) => 1,
+        Err(Refused::Busy(_)) => 0,
+        Err(refused) => panic!("{refused}"),
+    };
+    let threads = 100;
+    let mut accepted = 0;
+    for _ in 0..threads {
+        let client = lab.client();
+        accepted += std::thread::spawn(move || schedule(client)).join().unwrap();
+        lab.settle();
+    }
+    for _ in threads..CLIENTS {
+        accepted += schedule(lab.client());
+        if accepted % 8 == 0 {
+            let _ = lab.turn();
+        }
+    }
+    lab.settle();
+    let counts = lab.counts();
+    assert_eq!((counts.granted, counts.lanes), (before.granted, 0));
+    assert_eq!((counts.pending, accepted), (CLIENTS, CLIENTS), "each client finds a key");
+    lab.advance(Duration::from_secs(1));
+    assert_eq!(lab.fired().len() as u64, CLIENTS);
+}
+
+#[test]
+fn timer_of_a_lane_closed_for_its_keys_is_delivered() {
+    let mut lab = Lab::new(builder(1).capacity(64));
+    let idle = lab.client();
+    idle.shard(SHARD).schedule(ms(5), 1).unwrap();
+    lab.settle();
+    lab.advance(ms(1));
+    while lab.timers().schedule(FAR, 0).is_ok() {}
+    lab.settle();
+    assert_eq!(lab.counts().lanes, 0);
+    lab.advance(ms(5));
+    assert_eq!(lab.fired(), [(1, 6)]);
+}
