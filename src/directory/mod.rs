@@ -26,7 +26,7 @@ use corewheel_shard::TimerKey;
 
 pub(crate) use self::post::Post;
 use crate::clock::{Clock, Timeline, saturating_nanos};
-use crate::link::lane::{LaneSender, Request};
+use crate::link::lane::{LaneSender, Request, Room};
 use crate::link::sync::AtomicBool;
 use crate::stats::{ServiceStats, ShardStats};
 use crate::values::handle::{ServiceId, ShardId, TimerHandle};
@@ -95,7 +95,8 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
     pub(crate) fn connect(&self, shard: ShardId) -> Result<LaneSender<R>, RefusedKind> {
         let post = self.post(shard).ok_or(RefusedKind::NoSuchShard)?;
         let Settings { lane_capacity, grant_share, grant_window, .. } = self.settings;
-        let lane = post.mailbox.connect(lane_capacity, grant_share, grant_window, &post.doorbell);
+        let room = Room::new(lane_capacity);
+        let lane = post.mailbox.connect(room, grant_share, grant_window, &post.doorbell);
         lane.ok_or(RefusedKind::Closed)
     }
 

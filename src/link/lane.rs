@@ -14,10 +14,11 @@
 //! it needs, for the owner's next turn. The owner takes unused keys back by closing the lane that
 //! holds them, since both ends would have to agree on each single key.
 //!
-//! A cancel or a reset cannot be refused for lack of space. A request that does not fit into the
-//! ring goes into the [overflow](super::overflow) beside it. Until the owner has taken the
-//! overflow, all later requests go there too, and schedules are refused. So the client has nothing
-//! left to do: it may block for a reply, sleep or be dropped.
+//! A request that does not fit into the ring goes into the [overflow](super::overflow) beside it.
+//! Until the owner has taken the overflow, all later requests go there too. So the client has
+//! nothing left to do: it may block for a reply, sleep or be dropped. A schedule is refused when as
+//! many requests wait as the lane's [`Room`] allows, a cancel or a reset never. The ring begins
+//! small, and each time that requests overflow, the client replaces it by a larger one.
 //!
 //! The owner closes a lane when it shuts down, when it dies, and when the lane was idle for long:
 //!
@@ -37,7 +38,8 @@
 //! protocol.
 //!
 //! Cost: for a single request a fence and two cache lines that travel between cores; for a chunk of
-//! requests as much together. `40 · capacity` bytes, and more for large payloads.
+//! requests as much together. 40 bytes for each slot of the ring, and more for large payloads; 64
+//! slots for a lane that never holds more.
 
 mod receiver;
 mod sender;
@@ -185,13 +187,36 @@ impl<R: Request> LaneShared<R> {
     }
 }
 
-/// Makes a lane of `capacity` requests whose client begins with `keys`, of which the window allows.
+/// How many requests a lane has room for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Room {
+    /// The slots of the ring at the beginning.
+    pub(crate) ring: usize,
+    /// The most requests that wait, in the ring and beside it, before a schedule is refused.
+    pub(crate) max: usize,
+}
+
+impl Room {
+    /// The slots of a new ring, unless the lane has room for fewer requests.
+    const RING: usize = 64;
+
+    pub(crate) fn new(max: usize) -> Self {
+        Self { ring: max.min(Self::RING), max }
+    }
+
+    /// The slots of the ring that replaces a full one; `None` if the ring is as large as it may be.
+    fn next(self) -> Option<usize> {
+        (self.ring < self.max).then(|| self.ring.saturating_mul(4).min(self.max))
+    }
+}
+
+/// Makes a lane whose client begins with as many of `keys` as the window allows.
 pub(crate) fn lane<R: Request>(
-    capacity: usize,
+    room: Room,
     window: Window,
     keys: impl IntoIterator<Item = R::Key>,
 ) -> (LaneSender<R>, LaneReceiver<R>) {
-    let (request_in, request_out) = RingBuffer::new(capacity);
+    let (request_in, request_out) = RingBuffer::new(room.ring);
     let (grant_in, grant_out) = RingBuffer::new(window.max());
     let shared = Arc::new(LaneShared {
         gate: Gate::new(),
@@ -206,7 +231,7 @@ pub(crate) fn lane<R: Request>(
         exhausted: SharedU64::new(0),
     });
     let keys = keys.into_iter().take(window.size());
-    let sender = LaneSender::new(request_in, grant_out, Arc::clone(&shared));
+    let sender = LaneSender::new(request_in, room, grant_out, Arc::clone(&shared));
     let mut receiver = LaneReceiver::new(request_out, grant_in, window, shared);
     keys.for_each(|key| receiver.grant(key));
     (sender, receiver)

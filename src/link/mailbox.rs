@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 
-use super::lane::{LaneCounts, LaneReceiver, LaneSender, LaneShared, Request, Window, lane};
+use super::lane::{LaneCounts, LaneReceiver, LaneSender, LaneShared, Request, Room, Window, lane};
 use super::sync::{Mutex, MutexGuard};
 use super::wake_up::{Doorbell, MailFlag};
 use crate::values::contain::drop_each;
@@ -97,13 +97,13 @@ impl<R: Request, C> Mailbox<R, C> {
         self.flag.set(doorbell);
     }
 
-    /// Makes a lane of `capacity` requests, and leaves the owner's end of it in the mailbox. The
+    /// Makes a lane with room for `room` requests, and leaves the owner's end of it in the mailbox. The
     /// lane's window begins with an equal share of `keys` among the open lanes, and holds
     /// `window_max` keys at most. The client begins with up to half of the pool's keys, so that the
     /// next client finds keys too. `None` if the mailbox is closed.
     pub(crate) fn connect(
         &self,
-        capacity: usize,
+        room: Room,
         keys: usize,
         window_max: usize,
         doorbell: &Doorbell,
@@ -116,7 +116,7 @@ impl<R: Request, C> Mailbox<R, C> {
             let window = Window::share_of(keys, mail.lanes.len() + 1, window_max);
             let count = mail.pool.len().div_ceil(2).min(window.size());
             let keys = mail.pool.drain(..count).collect::<Vec<_>>();
-            let (sender, receiver) = lane(capacity, window, keys);
+            let (sender, receiver) = lane(room, window, keys);
             mail.lanes.push(Arc::clone(sender.shared()));
             mail.lanes_new.push(receiver);
             sender

@@ -1,4 +1,5 @@
-//! The queue beside a lane's ring: requests that did not fit into the ring, in order, under a lock.
+//! The queue beside a lane's ring: requests that did not fit into the ring, in order, under a lock;
+//! and with them the larger ring that is to replace the ring.
 //!
 //! ```text
 //! client                                owner
@@ -6,12 +7,17 @@
 //! overflow empty? push onto the ring    overflow empty? no:
 //! else, or if the ring is full:           receive from the ring
 //!   lock, append, is_some := true         is the ring empty?
-//!                                           lock, is_some := false, take
+//!   drop the old ring's producer            lock, is_some := false, take
 //! ```
 //!
 //! While the overflow holds requests, the requests in the ring are older, because the client pushes
-//! nothing onto the ring until the owner has taken the overflow. So the owner checks the overflow
-//! first, then finds the ring empty, and only then takes the overflow.
+//! nothing onto a ring until the owner has taken the overflow. So the owner checks the overflow
+//! first, then finds the ring empty, and only then takes the overflow, and the larger ring if there
+//! is one. The larger ring is empty until then.
+//!
+//! A client that makes a larger ring drops the producer of the old ring, which then looks as if the
+//! client were gone. It drops it after it has appended, so an owner that finds the old ring
+//! abandoned finds the overflow.
 //!
 //! The wake-up protocol and the closing of a lane treat an append as a push, see [`super::wake_up`]
 //! and [`super::lane`]. The overflow is a module of its own so that it can be model-checked with
@@ -22,20 +28,33 @@
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 
-use super::sync::{AtomicBool, Mutex, Ordering};
+use super::sync::{AtomicBool, Consumer, Mutex, Ordering};
 
-/// Requests that did not fit into the ring, oldest first.
-#[derive(Debug)]
+/// Requests that did not fit into the ring.
 pub(crate) struct Overflow<R> {
-    requests: Mutex<VecDeque<R>>,
-    /// Whether `requests` is not empty. The client sets it and the owner clears it, both under the
-    /// lock.
+    waiting: Mutex<Waiting<R>>,
+    /// Whether requests wait. The client sets it and the owner clears it, both under the lock.
     is_some: AtomicBool,
+}
+
+/// The contents of an overflow.
+pub(crate) struct Waiting<R> {
+    /// Oldest first.
+    pub(crate) requests: VecDeque<R>,
+    /// The owner's end of the ring that the client uses from now on. `None` if the ring is not
+    /// replaced.
+    pub(crate) ring: Option<Consumer<R>>,
+}
+
+impl<R> Waiting<R> {
+    fn new() -> Self {
+        Self { requests: VecDeque::new(), ring: None }
+    }
 }
 
 impl<R> Overflow<R> {
     pub(crate) fn new() -> Self {
-        Self { requests: Mutex::new(VecDeque::new()), is_some: AtomicBool::new(false) }
+        Self { waiting: Mutex::new(Waiting::new()), is_some: AtomicBool::new(false) }
     }
 
     #[inline]
@@ -45,19 +64,31 @@ impl<R> Overflow<R> {
         !self.is_some.load(Ordering::Acquire)
     }
 
+    /// How many requests wait here.
+    pub(crate) fn len(&self) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).requests.len()
+    }
+
+    /// Appends requests, and the ring that replaces the present one if there is one.
     #[cold]
-    pub(crate) fn append(&self, requests: impl IntoIterator<Item = R>) {
-        let mut waiting = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.extend(requests);
+    pub(crate) fn append(&self, requests: impl IntoIterator<Item = R>, ring: Option<Consumer<R>>) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.requests.extend(requests);
+        if ring.is_some() {
+            waiting.ring = ring;
+        }
         // Release: pairs with the load in `is_empty`.
         self.is_some.store(true, Ordering::Release);
     }
 
     #[cold]
-    pub(crate) fn take(&self) -> VecDeque<R> {
-        let mut waiting = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        // Relaxed: the client learns only that it may push onto the ring again.
+    pub(crate) fn take(&self) -> Waiting<R> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        // Relaxed: the client learns only that it may push onto its ring again.
         self.is_some.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *waiting)
+        std::mem::replace(&mut *waiting, Waiting::new())
     }
 }

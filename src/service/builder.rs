@@ -89,7 +89,8 @@ impl TimerServiceBuilder {
     }
 
     /// The most requests that wait in one lane, 1 to 2²⁰; 1,024 by default. Beyond it schedules are
-    /// refused as `Busy`; cancels and resets wait beside the lane.
+    /// refused as `Busy`; cancels and resets are not. A lane takes memory for 64 requests, and for
+    /// more once as many wait.
     pub fn lane_capacity(mut self, requests: usize) -> Self {
         self.options.lane_capacity = requests;
         self

@@ -60,6 +60,96 @@ fn overflow_of_a_dropped_or_leaked_client_is_executed_in_order() {
 }
 
 #[test]
+fn burst_of_lane_capacity_from_a_fresh_client_is_accepted_whole_and_in_order() {
+    for capacity in [1, 63, 64, 65, 200, 1_000, 1_024] {
+        // The pool has twice as many keys as the lane has room, and a fresh client gets half.
+        let mut lab = Lab::new(builder(1).capacity(1 << 17).lane_capacity(capacity));
+        let client = lab.client();
+        lab.settle();
+        let burst = lab.counts().granted.div_ceil(2).min(capacity as u64);
+        for n in 0..burst {
+            client.shard(SHARD).schedule(ms(5), n).unwrap();
+        }
+        lab.settle();
+        assert_eq!(lab.counts().lane_depth, 0);
+        // Now the client has keys for all that the lane has room for.
+        for n in burst..burst + capacity as u64 {
+            client.shard(SHARD).schedule(ms(5), n).unwrap();
+        }
+        let refused = client.shard(SHARD).schedule(ms(5), 0);
+        assert_eq!(refused, Err(Refused::Busy(0)), "the lane is full");
+        lab.advance(ms(5));
+        let fired = lab.fired().into_iter().map(|(n, _)| n);
+        assert!(fired.eq(0..burst + capacity as u64), "{capacity}");
+        check_law(&lab.counts());
+    }
+}
+
+/// Schedules, resets and cancels `count` timers in a row, and returns those to fire, in order.
+fn send_mixed(client: &Client<u64>, from: u64, count: u64) -> Vec<u64> {
+    let there = client.shard(SHARD);
+    let mut left = Vec::new();
+    for n in from..from + count {
+        let timer = there.schedule(FAR, n).unwrap();
+        client.reset_detached(timer, FAR * 2);
+        client.reset_detached(timer, ms(5));
+        if n % 3 == 0 {
+            client.cancel_detached(timer);
+            client.reset_detached(timer, ms(1));
+        } else {
+            left.push(n);
+        }
+    }
+    left
+}
+
+#[test]
+fn order_of_requests_is_kept_while_the_ring_grows() {
+    let budget = TurnBudget { requests_max: 50, ..TurnBudget::default() };
+    let mut lab = Lab::new(builder(1).budget(budget));
+    let client = lab.client();
+    let mut expected = Vec::new();
+    // A turn between two bursts receives a part of the ring or of the overflow.
+    for round in 0..12 {
+        expected.extend(send_mixed(&client, round * 25, 25));
+        let _more = lab.turn();
+    }
+    assert!(lab.counts().lane_depth > 256, "{:?}", lab.counts());
+    lab.settle();
+    lab.advance(ms(5));
+    assert!(lab.fired().into_iter().map(|(n, _)| n).eq(expected));
+    assert_eq!((lab.counts().pending, lab.counts().overtaken), (0, 0));
+    assert_eq!(lab.counts().stale, 100, "each reset comes after the cancel of its timer");
+}
+
+#[test]
+fn requests_beside_a_ring_that_grows_survive_the_end_of_the_lane() {
+    for (end, drops) in [(0, true), (70, true), (70, false), (300, false)] {
+        let mut lab = Lab::new(builder(1));
+        let client = lab.client();
+        for n in 0..end {
+            client.shard(SHARD).schedule(FAR, n).unwrap();
+        }
+        if end > 70 {
+            let _received = lab.turn();
+        }
+        let left = send_mixed(&client, end, 30);
+        if drops {
+            drop(client);
+            lab.settle();
+            assert_eq!(lab.counts().pending, end + left.len() as u64);
+            assert_eq!(lab.counts().lanes, 0);
+        } else {
+            let report = lab.end(ShutdownPolicy::Return);
+            let values = report.returned.into_iter().map(|timer| timer.payload);
+            assert_eq!(values.count(), end as usize + left.len());
+            let refused = client.shard(SHARD).schedule(FAR, 1);
+            assert_eq!(refused, Err(Refused::Closed(1)));
+        }
+    }
+}
+
+#[test]
 fn schedule_behind_an_overflow_is_refused_until_it_is_received() {
     let mut lab = Lab::new(builder(1).lane_capacity(1));
     let client = lab.client();

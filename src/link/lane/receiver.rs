@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use corewheel_shard::Tick;
 
+use super::super::overflow::Waiting;
 use super::super::sync::{Consumer, Ordering, Producer};
 use super::{Exhausted, Keys, LaneShared, Request, Window};
 use crate::values::contain::drop_each;
@@ -15,8 +16,9 @@ pub(crate) struct LaneReceiver<R: Request> {
     grants: Producer<R::Key>,
     /// The keys that the client holds or has used in requests not yet received, oldest first.
     granted: VecDeque<R::Key>,
-    /// Requests taken from the overflow, and the rest of a bulk request, that are not applied yet.
-    /// They are older than those in the ring.
+    /// The rest of a bulk request that is applied in part. It is older than all others.
+    rest: Option<R>,
+    /// Requests taken from the overflow. They are older than those in the ring.
     overflowed: VecDeque<R>,
     window: Window,
     /// How many keys the client held before the last turn.
@@ -47,6 +49,7 @@ impl<R: Request> LaneReceiver<R> {
             requests,
             grants,
             granted: VecDeque::new(),
+            rest: None,
             overflowed: VecDeque::new(),
             window,
             keys_before: 0,
@@ -65,9 +68,10 @@ impl<R: Request> LaneReceiver<R> {
         self.has_requests() || self.requests.is_abandoned()
     }
 
-    /// How many requests wait, without those in the overflow that the owner has not taken.
+    /// How many requests wait.
     pub(crate) fn depth(&self) -> usize {
-        self.requests.slots() + self.overflowed.len()
+        let beside = self.overflowed.len() + self.shared.beside.overflow.len();
+        self.requests.slots() + beside + usize::from(self.rest.is_some())
     }
 
     /// Receives up to `max` requests, and returns how many. `apply` gets each request, the key that
@@ -92,7 +96,17 @@ impl<R: Request> LaneReceiver<R> {
         max: usize,
         mut apply: impl FnMut(R, Option<R::Key>, usize) -> Option<R>,
     ) -> usize {
-        let mut left = max - self.receive_overflowed(max, &mut apply);
+        let mut left = max;
+        if let Some(rest) = self.rest.take() {
+            let weight = rest.weight();
+            // It contains the keys that it uses up.
+            self.rest = apply(rest, None, left);
+            if self.rest.is_some() {
+                return max;
+            }
+            left -= weight;
+        }
+        left -= self.receive_overflowed(left, &mut apply);
         if left == 0 {
             return max;
         }
@@ -102,20 +116,10 @@ impl<R: Request> LaneReceiver<R> {
         let len = self.requests.slots().min(left);
         if let Ok(chunk) = self.requests.read_chunk(len) {
             for request in chunk {
-                let key = match request.keys() {
-                    Keys::None => None,
-                    Keys::Next => {
-                        let key = self.granted.pop_front();
-                        Some(key.expect("a client uses only keys that it was granted"))
-                    }
-                    Keys::Named(count) => {
-                        self.granted.drain(..count);
-                        None
-                    }
-                };
+                let key = next_key(&mut self.granted, &request);
                 let weight = request.weight();
-                if let Some(rest) = apply(request, key, left) {
-                    self.overflowed.push_front(rest);
+                self.rest = apply(request, key, left);
+                if self.rest.is_some() {
                     return max;
                 }
                 left -= weight;
@@ -125,7 +129,11 @@ impl<R: Request> LaneReceiver<R> {
             }
         }
         if overflows && self.requests.is_empty() {
-            self.overflowed = self.shared.beside.overflow.take();
+            let Waiting { requests, ring } = self.shared.beside.overflow.take();
+            self.overflowed = requests;
+            if let Some(ring) = ring {
+                self.requests = ring;
+            }
             left -= self.receive_overflowed(left, &mut apply);
         }
         max - left
@@ -266,7 +274,8 @@ impl<R: Request> LaneReceiver<R> {
     /// [`Tick::NEVER`] if there is none that the owner must receive.
     #[cfg(all(feature = "sim", not(corewheel_loom)))]
     pub(crate) fn needed_by(&mut self) -> Tick {
-        if !self.overflowed.is_empty() || !self.shared.beside.overflow.is_empty() {
+        let has_older = self.rest.is_some() || !self.overflowed.is_empty();
+        if has_older || !self.shared.beside.overflow.is_empty() {
             return Tick::ZERO;
         }
         let len = self.requests.slots();
@@ -299,11 +308,10 @@ impl<R: Request> LaneReceiver<R> {
         while left > 0
             && let Some(request) = self.overflowed.pop_front()
         {
+            let key = next_key(&mut self.granted, &request);
             let weight = request.weight();
-            // A request of the overflow needs no key: it is no schedule, or the rest of a bulk
-            // schedule, which contains its keys.
-            if let Some(rest) = apply(request, None, left) {
-                self.overflowed.push_front(rest);
+            self.rest = apply(request, key, left);
+            if self.rest.is_some() {
                 return max;
             }
             left -= weight;
@@ -313,8 +321,22 @@ impl<R: Request> LaneReceiver<R> {
 
     /// Whether the lane holds requests.
     fn has_requests(&self) -> bool {
-        !self.requests.is_empty()
-            || !self.overflowed.is_empty()
-            || !self.shared.beside.overflow.is_empty()
+        let has_older = self.rest.is_some() || !self.overflowed.is_empty();
+        has_older || !self.requests.is_empty() || !self.shared.beside.overflow.is_empty()
+    }
+}
+
+/// Takes the keys that a request uses up. Returns the key that the owner passes on with it.
+#[inline]
+fn next_key<R: Request>(granted: &mut VecDeque<R::Key>, request: &R) -> Option<R::Key> {
+    match request.keys() {
+        Keys::None => None,
+        Keys::Next => {
+            Some(granted.pop_front().expect("a client uses only keys that it was granted"))
+        }
+        Keys::Named(count) => {
+            granted.drain(..count);
+            None
+        }
     }
 }

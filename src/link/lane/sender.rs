@@ -5,13 +5,19 @@ use std::sync::atomic::AtomicU64;
 
 use corewheel_shard::Tick;
 
-use super::super::sync::{Backoff, Consumer, Ordering, Producer, PushError};
+use super::super::overflow::Waiting;
+use super::super::sync::{Backoff, Consumer, Ordering, Producer, PushError, RingBuffer};
 use super::super::wake_up::{Doorbell, WakeUp};
-use super::{Exhausted, Keys, LaneShared, Refusal, Request};
+use super::{Exhausted, Keys, LaneShared, Refusal, Request, Room};
 
 /// The client's end.
 pub(crate) struct LaneSender<R: Request> {
     requests: Producer<R>,
+    /// Its `ring` is the number of slots of the ring that `requests` belongs to.
+    room: Room,
+    /// How many requests may wait outside of this ring: in the overflow, and in the ring before.
+    /// Without meaning while the overflow is empty.
+    beside: usize,
     grants: Consumer<R::Key>,
     /// Keys used since this end last woke the owner because keys ran low.
     keys_used: usize,
@@ -23,21 +29,22 @@ pub(crate) struct LaneSender<R: Request> {
 impl<R: Request> LaneSender<R> {
     pub(super) fn new(
         requests: Producer<R>,
+        room: Room,
         grants: Consumer<R::Key>,
         shared: Arc<LaneShared<R>>,
     ) -> Self {
-        Self { requests, grants, keys_used: 0, shared, number: 0 }
+        Self { requests, room, beside: 0, grants, keys_used: 0, shared, number: 0 }
     }
 
-    /// Takes a granted key, if there is a key and the ring has room for its request beside `staged`
-    /// other requests. The caller must send the request.
+    /// Takes a granted key, if there is a key and the lane has room for its request beside
+    /// `staged` other requests. The caller must send the request.
     #[inline]
     pub(crate) fn take_key(
         &mut self,
         doorbell: &Doorbell,
         staged: usize,
     ) -> Result<R::Key, Refusal> {
-        let has_room = self.slots() > staged;
+        let has_room = self.has_room(staged);
         if has_room && let Ok(key) = self.grants.pop() {
             self.keys_used += 1;
             return Ok(key);
@@ -51,12 +58,12 @@ impl<R: Request> LaneSender<R> {
         count: usize,
         doorbell: &Doorbell,
     ) -> Result<Vec<R::Key>, Refusal> {
-        let has_room = self.slots() > 0;
+        let has_room = self.has_room(0);
         if has_room && let Ok(keys) = self.grants.read_chunk(count) {
             self.keys_used += count;
             return Ok(keys.into_iter().collect());
         }
-        // Only a turn of the owner makes room in the ring or grants keys.
+        // Only a turn of the owner makes room in the lane or grants keys.
         Err(self.refuse(if has_room { count } else { 0 }, doorbell))
     }
 
@@ -64,11 +71,7 @@ impl<R: Request> LaneSender<R> {
     /// alone if the lane is closed and has not accepted it.
     #[inline]
     pub(crate) fn send(&mut self, request: R, doorbell: &Doorbell) -> Result<(), Vec<R>> {
-        let needed_by = request.needed_by();
-        let pushed = self.requests.push(request);
-        assert!(pushed.is_ok(), "a key was taken without room for its request");
-        self.wake_owner(needed_by, doorbell);
-        if self.is_closed() { self.take_back() } else { Ok(()) }
+        self.push(request, doorbell)
     }
 
     /// Sends all requests of `staged`, whose keys were taken, in chunks and with at most one
@@ -80,13 +83,8 @@ impl<R: Request> LaneSender<R> {
         if let Ok(chunk) = self.requests.write_chunk_uninit(room) {
             chunk.fill_from_iter(staged.drain(..room));
         }
-        // The caller may have staged more cancels than fit into the ring.
-        debug_assert!(
-            staged.iter().all(|request| request.keys() == Keys::None),
-            "keys were taken without room"
-        );
         if !staged.is_empty() {
-            self.shared.beside.overflow.append(staged.drain(..));
+            self.overflow(staged.drain(..));
             needed_by = Tick::ZERO;
         }
         self.wake_owner(needed_by, doorbell);
@@ -104,19 +102,7 @@ impl<R: Request> LaneSender<R> {
             request.keys() == Keys::None,
             "a request with a key is sent where there is room"
         );
-        let mut needed_by = request.needed_by();
-        let unsent = if self.shared.beside.overflow.is_empty() {
-            self.requests.push(request).err().map(|PushError::Full(request)| request)
-        } else {
-            Some(request)
-        };
-        if let Some(request) = unsent {
-            self.shared.beside.overflow.append([request]);
-            // There is no room before the owner has received requests.
-            needed_by = Tick::ZERO;
-        }
-        self.wake_owner(needed_by, doorbell);
-        if self.is_closed() { self.take_back() } else { Ok(()) }
+        self.push(request, doorbell)
     }
 
     /// Whether the owner has closed the lane.
@@ -144,16 +130,75 @@ impl<R: Request> LaneSender<R> {
         while let Ok(request) = consumer.pop() {
             back.push(request);
         }
-        // The next call takes it again and finds the ring empty.
-        self.shared.gate.hand_back(consumer);
-        back.extend(self.shared.beside.overflow.take());
+        let Waiting { requests, ring } = self.shared.beside.overflow.take();
+        back.extend(requests);
+        // The next call takes the end of this client's ring again, and finds the ring empty.
+        self.shared.gate.hand_back(ring.unwrap_or(consumer));
         if back.is_empty() { Ok(()) } else { Err(back) }
+    }
+
+    /// Pushes a request onto the ring or appends it to the overflow, and wakes the owner if need
+    /// be. `Err` with the request if the lane is closed and has not accepted it.
+    #[inline]
+    fn push(&mut self, request: R, doorbell: &Doorbell) -> Result<(), Vec<R>> {
+        let mut needed_by = request.needed_by();
+        let unsent = if self.shared.beside.overflow.is_empty() {
+            self.requests.push(request).err().map(|PushError::Full(request)| request)
+        } else {
+            Some(request)
+        };
+        if let Some(request) = unsent {
+            self.overflow(std::iter::once(request));
+            // There is no room in the ring before the owner has received requests.
+            needed_by = Tick::ZERO;
+        }
+        self.wake_owner(needed_by, doorbell);
+        if self.is_closed() { self.take_back() } else { Ok(()) }
+    }
+
+    /// Appends requests to the overflow. If they are the first there, the ring is replaced by a
+    /// larger one, unless it is as large as it may be.
+    #[cold]
+    fn overflow(&mut self, requests: impl ExactSizeIterator<Item = R>) {
+        let count = requests.len();
+        let overflow = &self.shared.beside.overflow;
+        if !overflow.is_empty() {
+            // The owner may take the overflow now. Then this is the first request of the next one,
+            // and the next overflow replaces the ring.
+            self.beside += count;
+            overflow.append(requests, None);
+            return;
+        }
+        self.beside = count;
+        let Some(larger) = self.room.next() else {
+            overflow.append(requests, None);
+            return;
+        };
+        self.beside += self.room.ring - self.requests.slots();
+        let (producer, consumer) = RingBuffer::new(larger);
+        overflow.append(requests, Some(consumer));
+        // After the append: the old producer's drop makes the old ring look abandoned.
+        self.requests = producer;
+        self.room.ring = larger;
     }
 
     /// How many requests the ring has room for; 0 while older requests wait in the overflow.
     #[inline]
     fn slots(&self) -> usize {
         if self.shared.beside.overflow.is_empty() { self.requests.slots() } else { 0 }
+    }
+
+    /// Whether the lane has room for a schedule beside `staged` requests.
+    #[inline]
+    fn has_room(&self, staged: usize) -> bool {
+        self.slots() > staged || self.has_room_beside(staged)
+    }
+
+    #[cold]
+    fn has_room_beside(&self, staged: usize) -> bool {
+        let beside = if self.shared.beside.overflow.is_empty() { 0 } else { self.beside };
+        let in_ring = self.room.ring - self.requests.slots();
+        in_ring + beside + staged < self.room.max
     }
 
     /// Issues the fence, and wakes the owner if it sleeps past `needed_by`, or if it sleeps and
@@ -175,7 +220,7 @@ impl<R: Request> LaneSender<R> {
     }
 
     /// Counts a refusal, wakes the owner, and returns the reason. The client lacks `keys` keys, or
-    /// none but room in the ring.
+    /// none but room in the lane.
     #[cold]
     fn refuse(&mut self, keys: usize, doorbell: &Doorbell) -> Refusal {
         count(&self.shared.refused);

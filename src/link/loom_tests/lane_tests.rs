@@ -5,7 +5,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::super::lane::{
-    Exhausted, Keys, LaneReceiver, LaneSender, Refusal, Request, Window, lane,
+    Exhausted, Keys, LaneReceiver, LaneSender, Refusal, Request, Room, Window, lane,
 };
 use super::super::wake_up::Doorbell;
 use super::{Owner, check, check_within};
@@ -42,6 +42,16 @@ impl Request for Message {
 /// A window that is as large as it may be.
 fn window(size: usize) -> Window {
     Window::share_of(size, 1, size)
+}
+
+/// Room for `max` requests, all of them in the ring.
+fn fixed(max: usize) -> Room {
+    Room { ring: max, max }
+}
+
+/// Room for `max` requests, of which only `ring` fit into the first ring.
+fn growing(ring: usize, max: usize) -> Room {
+    Room { ring, max }
 }
 
 /// The owner's end of a lane, and the requests that it has accepted, with the keys that they use.
@@ -95,9 +105,9 @@ fn send(lane: &mut LaneSender<Message>, request: Message, doorbell: &Doorbell) -
 }
 
 /// A client sends these requests while the owner takes turns and closes the lane.
-fn check_closing(capacity: usize, requests: &'static [Message], turns: usize) {
+fn check_closing(room: Room, requests: &'static [Message], turns: usize) {
     check(move || {
-        let (mut sender, receiver) = lane(capacity, window(2), [1, 2]);
+        let (mut sender, receiver) = lane(room, window(2), [1, 2]);
         let mut receiver = Receiver::new(receiver);
         let client = thread::spawn(move || {
             let doorbell = Doorbell::new();
@@ -105,13 +115,15 @@ fn check_closing(capacity: usize, requests: &'static [Message], turns: usize) {
             for request in requests {
                 back.extend(send(&mut sender, *request, &doorbell));
             }
-            back
+            // The sender lives on: the model checker does not see that the drop of the last
+            // reference to the lane comes after all others.
+            (back, sender)
         });
         for _ in 0..turns {
             receiver.receive(1);
         }
         let (accepted, keys) = receiver.close();
-        let back = client.join().unwrap();
+        let (back, _sender) = client.join().unwrap();
         let all: Vec<_> = accepted.iter().map(|(request, _)| *request).chain(back).collect();
         assert_eq!(all, requests, "each request is accepted or comes back, in order");
         let used = accepted.iter().filter_map(|(_, key)| *key);
@@ -124,33 +136,43 @@ fn check_closing(capacity: usize, requests: &'static [Message], turns: usize) {
 
 #[test]
 fn schedule_to_a_closing_lane_is_accepted_or_comes_back() {
-    check_closing(2, &[Schedule(1)], 0);
+    check_closing(fixed(2), &[Schedule(1)], 0);
 }
 
 #[test]
 fn two_schedules_to_a_closing_lane_are_accepted_or_come_back() {
-    check_closing(2, &[Schedule(1), Schedule(2)], 1);
+    check_closing(fixed(2), &[Schedule(1), Schedule(2)], 1);
 }
 
 #[test]
 fn schedule_and_cancel_to_a_closing_lane_are_accepted_or_come_back() {
-    check_closing(2, &[Schedule(1), Cancel(8)], 1);
+    check_closing(fixed(2), &[Schedule(1), Cancel(8)], 1);
 }
 
 #[test]
 fn overflow_of_a_closing_lane_is_accepted_or_comes_back() {
-    check_closing(1, &[Cancel(7), Cancel(8)], 0);
+    check_closing(fixed(1), &[Cancel(7), Cancel(8)], 0);
 }
 
 #[test]
 fn overflow_of_a_receiving_and_closing_lane_is_accepted_or_comes_back() {
-    check_closing(1, &[Cancel(7), Cancel(8), Cancel(9)], 1);
+    check_closing(fixed(1), &[Cancel(7), Cancel(8), Cancel(9)], 1);
+}
+
+#[test]
+fn schedules_beside_the_ring_of_a_closing_lane_are_accepted_or_come_back() {
+    check_closing(growing(1, 4), &[Schedule(1), Schedule(2), Cancel(8)], 0);
+}
+
+#[test]
+fn larger_ring_of_a_receiving_and_closing_lane_loses_no_request() {
+    check_closing(growing(1, 4), &[Schedule(1), Cancel(8), Schedule(2)], 1);
 }
 
 #[test]
 fn chunk_to_a_closing_lane_is_accepted_or_comes_back() {
     check(|| {
-        let (mut sender, receiver) = lane(2, window(2), [1, 2]);
+        let (mut sender, receiver) = lane(fixed(2), window(2), [1, 2]);
         let mut receiver = Receiver::new(receiver);
         let client = thread::spawn(move || {
             let doorbell = Doorbell::new();
@@ -167,10 +189,10 @@ fn chunk_to_a_closing_lane_is_accepted_or_comes_back() {
 }
 
 /// A client sends `count` requests while the owner receives up to `max` at a time, and sleeps.
-fn check_overflow(capacity: usize, count: u32, max: usize) {
+fn check_overflow(room: Room, count: u32, max: usize) {
     check(move || {
         let doorbell = Arc::new(Doorbell::new());
-        let (mut sender, receiver) = lane(capacity, window(1), []);
+        let (mut sender, receiver) = lane(room, window(1), []);
         let client = {
             let doorbell = Arc::clone(&doorbell);
             thread::spawn(move || {
@@ -196,12 +218,49 @@ fn check_overflow(capacity: usize, count: u32, max: usize) {
 
 #[test]
 fn overflow_keeps_the_order_of_requests_and_wakes_the_owner() {
-    check_overflow(1, 3, 2);
+    check_overflow(fixed(1), 3, 2);
 }
 
 #[test]
 fn overflow_waits_for_a_ring_that_one_turn_does_not_empty() {
-    check_overflow(2, 3, 1);
+    check_overflow(fixed(2), 3, 1);
+}
+
+#[test]
+fn larger_ring_keeps_the_order_of_requests_and_wakes_the_owner() {
+    check_overflow(growing(1, 4), 3, 2);
+}
+
+/// A client schedules twice beside the ring while the owner receives up to `max` at a time, and
+/// sleeps: each request has the key that the client took for it.
+#[test]
+fn schedules_beside_the_ring_have_the_keys_of_their_order() {
+    for max in [1, 3] {
+        check(move || {
+            let doorbell = Arc::new(Doorbell::new());
+            let (mut sender, receiver) = lane(growing(1, 4), window(3), [1, 2, 3]);
+            let client = {
+                let doorbell = Arc::clone(&doorbell);
+                thread::spawn(move || {
+                    for value in 1..=3 {
+                        assert_eq!(send(&mut sender, Schedule(value), &doorbell), []);
+                    }
+                    sender
+                })
+            };
+            let (mut receiver, mut owner) = (Receiver::new(receiver), Owner::new(&doorbell));
+            loop {
+                receiver.receive(max);
+                if receiver.accepted.len() == 3 {
+                    break;
+                }
+                owner.sleep(Tick::NEVER, || receiver.lane.has_news());
+            }
+            let expected = [1, 2, 3].map(|value| (Schedule(value), Some(value)));
+            assert_eq!(receiver.accepted, expected);
+            client.join().unwrap();
+        });
+    }
 }
 
 /// The client has one key, and waits for the second. The owner grants it in the turn that receives
@@ -210,7 +269,7 @@ fn overflow_waits_for_a_ring_that_one_turn_does_not_empty() {
 fn client_that_waits_for_a_key_is_granted_it() {
     check(|| {
         let doorbell = Arc::new(Doorbell::new());
-        let (mut sender, receiver) = lane(2, window(1), [1]);
+        let (mut sender, receiver) = lane(fixed(2), window(1), [1]);
         let client = {
             let doorbell = Arc::clone(&doorbell);
             thread::spawn(move || {
@@ -249,7 +308,7 @@ fn client_that_waits_for_a_key_is_granted_it() {
 fn client_without_room_wakes_an_owner_that_its_request_has_not_woken() {
     check(|| {
         let doorbell = Arc::new(Doorbell::new());
-        let (mut sender, receiver) = lane(1, window(4), [1, 2, 3, 4]);
+        let (mut sender, receiver) = lane(fixed(1), window(4), [1, 2, 3, 4]);
         let client = {
             let doorbell = Arc::clone(&doorbell);
             thread::spawn(move || {
@@ -280,7 +339,7 @@ fn client_without_room_wakes_an_owner_that_its_request_has_not_woken() {
 fn client_of_an_exhausted_owner_is_refused_or_granted_a_key() {
     check(|| {
         let doorbell = Arc::new(Doorbell::new());
-        let (mut sender, mut receiver) = lane::<Message>(2, window(1), []);
+        let (mut sender, mut receiver) = lane::<Message>(fixed(2), window(1), []);
         let client = {
             let doorbell = Arc::clone(&doorbell);
             thread::spawn(move || {
@@ -300,10 +359,10 @@ fn client_of_an_exhausted_owner_is_refused_or_granted_a_key() {
 
 /// A client sends and is dropped while the owner takes turns: when the owner sees that the client
 /// is gone and finds no request, it has received all of them.
-fn check_drop(capacity: usize, requests: &'static [Message], preemptions_max: usize) {
+fn check_drop(room: Room, requests: &'static [Message], preemptions_max: usize) {
     check_within(preemptions_max, move || {
         let doorbell = Arc::new(Doorbell::new());
-        let (mut sender, receiver) = lane(capacity, window(2), [1, 2]);
+        let (mut sender, receiver) = lane(room, window(2), [1, 2]);
         let client = {
             let doorbell = Arc::clone(&doorbell);
             thread::spawn(move || {
@@ -338,10 +397,15 @@ fn check_drop(capacity: usize, requests: &'static [Message], preemptions_max: us
 
 #[test]
 fn client_dropped_after_a_schedule_leaves_its_request_and_its_key() {
-    check_drop(2, &[Schedule(1)], 3);
+    check_drop(fixed(2), &[Schedule(1)], 3);
 }
 
 #[test]
 fn client_dropped_after_an_overflow_leaves_its_requests() {
-    check_drop(1, &[Cancel(7), Cancel(8)], 3);
+    check_drop(fixed(1), &[Cancel(7), Cancel(8)], 3);
+}
+
+#[test]
+fn client_dropped_after_its_ring_has_grown_leaves_its_requests() {
+    check_drop(growing(1, 4), &[Schedule(1), Schedule(2)], 3);
 }
