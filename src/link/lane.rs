@@ -20,7 +20,12 @@
 //! many requests wait as the lane's [`Room`] allows, a cancel or a reset never. The ring begins
 //! small, and each time that requests overflow, the client replaces it by a larger one.
 //!
-//! The owner closes a lane when it shuts down, when it dies, and when the lane was idle for long:
+//! A future whose request was refused as busy leaves its waker among the lane's
+//! [waiters](super::waiters). The owner wakes it when the client has a key again, or when the lane
+//! is closed.
+//!
+//! The owner closes a lane when it shuts down, when it dies, when the lane was idle for long, and
+//! for keys that are not used:
 //!
 //! ```text
 //! client                                owner
@@ -57,6 +62,7 @@ pub(crate) use self::window::Window;
 use super::gate::Gate;
 use super::overflow::Overflow;
 use super::sync::{AtomicU64 as SharedU64, Consumer, Ordering, RingBuffer};
+use super::waiters::Waiters;
 use crate::values::refused::RefusedKind;
 
 /// A request that a lane can carry.
@@ -154,6 +160,7 @@ pub(crate) struct LaneShared<R: Request> {
 /// What both ends read for each request or turn, and seldom write.
 struct Beside<R> {
     overflow: Overflow<R>,
+    waiters: Waiters,
     /// The lane's window. Only the owner writes it. It orders nothing, as `keys_needed`.
     window: AtomicU64,
     /// How many keys the client lacked when it was last refused for want of keys; 0 when the owner
@@ -222,6 +229,7 @@ pub(crate) fn lane<R: Request>(
         gate: Gate::new(),
         beside: CachePadded::new(Beside {
             overflow: Overflow::new(),
+            waiters: Waiters::new(),
             window: AtomicU64::new(window.size() as u64),
             keys_needed: AtomicU64::new(0),
         }),

@@ -12,4 +12,5 @@ pub(crate) mod overflow;
 pub(crate) mod stop_flag;
 pub(crate) mod sync;
 pub(crate) mod version;
+pub(crate) mod waiters;
 pub(crate) mod wake_up;

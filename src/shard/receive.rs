@@ -86,7 +86,8 @@ impl<P: Payload> State<P> {
         // starve the others.
         let shares = lanes.len() + usize::from(self.migrating_all.is_some());
         let share = (max / shares).max(1);
-        let (mut more, mut spent, mut is_short) = (false, 0, false);
+        let (mut more, mut spent) = (false, 0);
+        let (mut is_short, mut has_waiters) = (false, false);
         for lane in &mut lanes {
             let received =
                 lane.receive(share, |request, key, max| self.apply_some(request, key, max, now));
@@ -98,9 +99,14 @@ impl<P: Payload> State<P> {
                 spent += received;
             }
             is_short |= self.grant(lane);
+            has_waiters |= lane.has_waiters();
         }
         if is_short {
             self.grant_reclaimed(&mut lanes, tick, now);
+        }
+        if has_waiters {
+            let woken = lanes.iter_mut().flat_map(LaneReceiver::take_waiters);
+            self.effects.extend(woken.map(Effect::Wake));
         }
         self.lanes = lanes;
         (more, max.saturating_sub(spent).max(1))
@@ -148,6 +154,8 @@ impl<P: Payload> State<P> {
         lane.close();
         lane.receive_rest(|request, key, max| self.apply_some(request, key, max, now));
         self.post().mailbox.forget(lane.shared());
+        // Futures that wait find the lane or the shard closed.
+        self.effects.extend(lane.take_all_waiters().into_iter().map(Effect::Wake));
         for key in lane.hand_back() {
             self.revoke(key);
         }

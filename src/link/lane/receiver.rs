@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::task::Waker;
 
 use corewheel_shard::Tick;
 
 use super::super::overflow::Waiting;
 use super::super::sync::{Consumer, Ordering, Producer};
 use super::{Exhausted, Keys, LaneShared, Request, Window};
-use crate::values::contain::drop_each;
+use crate::values::contain::{drop_each, each};
 
 /// The owner's end.
 pub(crate) struct LaneReceiver<R: Request> {
@@ -63,9 +64,35 @@ impl<R: Request> LaneReceiver<R> {
         }
     }
 
-    /// Whether the lane holds requests, or the client is gone.
+    /// Whether the lane holds requests, or futures wait for room in it, or the client is gone.
     pub(crate) fn has_news(&self) -> bool {
-        self.has_requests() || self.requests.is_abandoned()
+        self.has_requests() || self.has_waiters() || self.requests.is_abandoned()
+    }
+
+    /// Whether futures wait for room in the lane.
+    #[inline]
+    pub(crate) fn has_waiters(&self) -> bool {
+        !self.shared.beside.waiters.is_empty()
+    }
+
+    /// Takes the wakers of as many futures, oldest first, as the client has unused keys, and of one
+    /// at least; of all if the owner has no key left. The owner must wake them, with nothing
+    /// borrowed. A turn calls it after it has received and granted keys.
+    pub(crate) fn take_waiters(&mut self) -> Vec<Waker> {
+        if !self.has_waiters() {
+            return Vec::new();
+        }
+        let is_exhausted = self.shared.exhausted.load(Ordering::Relaxed) != 0;
+        let keys_unused = self.window.max() - self.grants.slots();
+        // A future that gets no key tries again and finds out why, so that none waits for ever.
+        let count = if is_exhausted { usize::MAX } else { keys_unused.max(1) };
+        self.shared.beside.waiters.take(count)
+    }
+
+    /// Takes the wakers of all futures that wait for room in a closed lane. The owner must wake
+    /// them, with nothing borrowed.
+    pub(crate) fn take_all_waiters(&self) -> Vec<Waker> {
+        self.shared.beside.waiters.take(usize::MAX)
     }
 
     /// How many requests wait.
@@ -158,9 +185,12 @@ impl<R: Request> LaneReceiver<R> {
         if held * 2 > window { 0 } else { window.saturating_sub(held).min(self.grants.slots()) }
     }
 
-    /// How many keys the client lacks, if it was refused for want of keys since the last turn.
+    /// How many keys the client lacks, if it was refused for want of keys since the last turn or a
+    /// future waits.
     pub(crate) fn lacks_keys(&self) -> usize {
-        self.keys_needed.saturating_sub(self.granted.len()).min(self.grants.slots())
+        // A future that waits lacks one.
+        let needed = self.keys_needed.max(usize::from(self.has_waiters()));
+        needed.saturating_sub(self.granted.len()).min(self.grants.slots())
     }
 
     /// The keys that the client holds or has used in requests not yet received.
@@ -172,7 +202,7 @@ impl<R: Request> LaneReceiver<R> {
     /// before `tick`.
     pub(crate) fn is_idle(&self, tick: Tick) -> bool {
         let is_in_use = self.is_in_use && self.used_at == tick;
-        !self.granted.is_empty() && !is_in_use && !self.has_requests()
+        !self.granted.is_empty() && !is_in_use && !self.has_requests() && !self.has_waiters()
     }
 
     /// Notes that the owner could not grant all keys that the client should have.
@@ -246,7 +276,8 @@ impl<R: Request> LaneReceiver<R> {
     }
 
     /// Closes a lane from which no shard has received. Its client has no keys. The requests are
-    /// dropped, so that callers that wait for a reply get an error.
+    /// dropped, so that callers that wait for a reply get an error, and futures that wait for room
+    /// are woken.
     pub(crate) fn close_unread(mut self) {
         self.close();
         let mut requests = Vec::new();
@@ -254,7 +285,9 @@ impl<R: Request> LaneReceiver<R> {
             requests.push(request);
             None
         });
+        let waiters = self.take_all_waiters();
         self.hand_back();
+        each(waiters, Waker::wake);
         // After `hand_back`: the drop of a reply wakes its caller, and code in that waker may at
         // once take back requests of this lane.
         drop_each(requests);

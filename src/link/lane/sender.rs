@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::task::Waker;
 
 use corewheel_shard::Tick;
 
@@ -103,6 +104,19 @@ impl<R: Request> LaneSender<R> {
             "a request with a key is sent where there is room"
         );
         self.push(request, doorbell)
+    }
+
+    /// Registers the waker of a future whose request was refused as busy, and wakes the owner if
+    /// it sleeps. The owner wakes the future when the client has a key, or finds out that there is
+    /// none, or closes the lane. Returns wakers that the caller must wake at once, with nothing
+    /// borrowed: if the lane is closed.
+    #[must_use = "the caller wakes them"]
+    pub(crate) fn wait_for_room(&mut self, waker: &Waker, doorbell: &Doorbell) -> Vec<Waker> {
+        let waiters = &self.shared.beside.waiters;
+        waiters.register(waker);
+        // It issues the fence, as after a push.
+        let _wake_up = doorbell.wake();
+        if self.is_closed() { waiters.take(usize::MAX) } else { Vec::new() }
     }
 
     /// Whether the owner has closed the lane.

@@ -1,6 +1,10 @@
 //! Tests of lanes under the model checker: closing, overflow, grants, and clients that go.
 
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
 use corewheel_shard::Tick;
+use loom::future::block_on;
 use loom::sync::Arc;
 use loom::thread;
 
@@ -236,7 +240,7 @@ fn larger_ring_keeps_the_order_of_requests_and_wakes_the_owner() {
 #[test]
 fn schedules_beside_the_ring_have_the_keys_of_their_order() {
     for max in [1, 3] {
-        check(move || {
+        check_within(2, move || {
             let doorbell = Arc::new(Doorbell::new());
             let (mut sender, receiver) = lane(growing(1, 4), window(3), [1, 2, 3]);
             let client = {
@@ -408,4 +412,65 @@ fn client_dropped_after_an_overflow_leaves_its_requests() {
 #[test]
 fn client_dropped_after_its_ring_has_grown_leaves_its_requests() {
     check_drop(growing(1, 4), &[Schedule(1), Schedule(2)], 3);
+}
+
+/// A future waits for a key, and the owner grants one in the turn that finds the future. If the
+/// future is never woken, or the owner sleeps on, the model checker reports a deadlock.
+#[test]
+fn future_that_waits_for_a_key_is_woken_by_the_turn_that_grants_it() {
+    check(|| {
+        let doorbell = Arc::new(Doorbell::new());
+        let (mut sender, mut receiver) = lane::<Message>(fixed(1), window(1), []);
+        let client = {
+            let doorbell = Arc::clone(&doorbell);
+            thread::spawn(move || {
+                let mut waits = false;
+                let key = block_on(poll_fn(|cx| {
+                    if waits && let Ok(key) = sender.take_key(&doorbell, 0) {
+                        return Poll::Ready(key);
+                    }
+                    // The model checker polls a future at times that no waker has woken, too.
+                    waits = true;
+                    let missed = sender.wait_for_room(cx.waker(), &doorbell);
+                    assert!(missed.is_empty(), "the lane is open");
+                    Poll::Pending
+                }));
+                assert_eq!(key, 7);
+                sender
+            })
+        };
+        let mut owner = Owner::new(&doorbell);
+        while !receiver.has_waiters() {
+            owner.sleep(Tick::NEVER, || receiver.has_news());
+        }
+        receiver.grant(7);
+        let waiters = receiver.take_waiters();
+        assert_eq!(waiters.len(), 1);
+        waiters.into_iter().for_each(Waker::wake);
+        client.join().unwrap();
+    });
+}
+
+/// A future without a key waits while the owner closes the lane: it is woken, and finds the lane
+/// closed.
+#[test]
+fn future_that_waits_for_a_lane_that_closes_is_woken() {
+    check_within(3, || {
+        let (mut sender, receiver) = lane::<Message>(fixed(1), window(1), []);
+        let client = thread::spawn(move || {
+            let doorbell = Doorbell::new();
+            block_on(poll_fn(|cx| {
+                if sender.is_closed() {
+                    return Poll::Ready(());
+                }
+                sender.wait_for_room(cx.waker(), &doorbell).into_iter().for_each(Waker::wake);
+                Poll::Pending
+            }));
+        });
+        receiver.close();
+        let waiters = receiver.take_all_waiters();
+        receiver.hand_back();
+        waiters.into_iter().for_each(Waker::wake);
+        client.join().unwrap();
+    });
 }
