@@ -13,6 +13,7 @@ pub(crate) use {
     crossbeam_utils::Backoff,
     rtrb::{Consumer, Producer, PushError, RingBuffer},
     std::sync::{Mutex, MutexGuard},
+    std::thread::yield_now,
 };
 
 #[cfg(corewheel_loom)]
@@ -20,6 +21,7 @@ pub(crate) use {
     loom::{
         sync::atomic::{AtomicBool, Ordering, fence},
         sync::{Mutex, MutexGuard},
+        thread::yield_now,
     },
     modelled::{AtomicU64, AtomicWaker, Backoff},
     ring::{Consumer, Producer, PushError, RingBuffer},

@@ -43,6 +43,7 @@ mod shutdown;
 mod sinks;
 mod sleeps;
 mod spawned;
+mod starved;
 mod statistics;
 mod support;
 mod timer_group;

@@ -7,7 +7,7 @@ use std::task::Waker;
 use corewheel_shard::Tick;
 
 use super::super::overflow::Waiting;
-use super::super::sync::{Backoff, Consumer, Ordering, Producer, PushError, RingBuffer};
+use super::super::sync::{Backoff, Consumer, Ordering, Producer, PushError, RingBuffer, yield_now};
 use super::super::wake_up::{Doorbell, WakeUp};
 use super::{Exhausted, Keys, LaneShared, Refusal, Request, Room};
 
@@ -20,6 +20,8 @@ pub(crate) struct LaneSender<R: Request> {
     /// Without meaning while the overflow is empty.
     beside: usize,
     grants: Consumer<R::Key>,
+    /// How often this end was refused since it last took a key.
+    refused_in_a_row: u32,
     /// Keys used since this end last woke the owner because keys ran low.
     keys_used: usize,
     shared: Arc<LaneShared<R>>,
@@ -34,7 +36,16 @@ impl<R: Request> LaneSender<R> {
         grants: Consumer<R::Key>,
         shared: Arc<LaneShared<R>>,
     ) -> Self {
-        Self { requests, room, beside: 0, grants, keys_used: 0, shared, number: 0 }
+        Self {
+            requests,
+            room,
+            beside: 0,
+            refused_in_a_row: 0,
+            grants,
+            keys_used: 0,
+            shared,
+            number: 0,
+        }
     }
 
     /// Takes a granted key, if there is a key and the lane has room for its request beside
@@ -48,6 +59,7 @@ impl<R: Request> LaneSender<R> {
         let has_room = self.has_room(staged);
         if has_room && let Ok(key) = self.grants.pop() {
             self.keys_used += 1;
+            self.refused_in_a_row = 0;
             return Ok(key);
         }
         Err(self.refuse(usize::from(has_room), doorbell))
@@ -62,6 +74,7 @@ impl<R: Request> LaneSender<R> {
         let has_room = self.has_room(0);
         if has_room && let Ok(keys) = self.grants.read_chunk(count) {
             self.keys_used += count;
+            self.refused_in_a_row = 0;
             return Ok(keys.into_iter().collect());
         }
         // Only a turn of the owner makes room in the lane or grants keys.
@@ -246,6 +259,10 @@ impl<R: Request> LaneSender<R> {
         if self.is_closed() {
             return Refusal::Closed;
         }
+        self.refused_in_a_row = self.refused_in_a_row.saturating_add(1);
+        if self.refused_in_a_row >= REFUSED_MAX {
+            yield_now();
+        }
         let exhausted = Exhausted::unpack(self.shared.exhausted.load(Ordering::Relaxed));
         match exhausted {
             Some(exhausted) if keys > 0 => exhausted.refusal(),
@@ -253,6 +270,10 @@ impl<R: Request> LaneSender<R> {
         }
     }
 }
+
+/// A client that is refused this often in a row gives up the rest of its time on the processor, at
+/// this refusal and each further one: the owner may wait for that processor.
+const REFUSED_MAX: u32 = 16;
 
 /// Adds 1 to a counter that only this thread writes.
 #[inline]
