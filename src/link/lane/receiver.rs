@@ -127,8 +127,8 @@ impl<R: Request> LaneReceiver<R> {
         if let Some(rest) = self.rest.take() {
             let weight = rest.weight();
             // It contains the keys that it uses up.
-            self.rest = apply(rest, None, left);
-            if self.rest.is_some() {
+            if let Some(rest) = apply(rest, None, left) {
+                self.rest = Some(rest);
                 return max;
             }
             left -= weight;
@@ -145,8 +145,8 @@ impl<R: Request> LaneReceiver<R> {
             for request in chunk {
                 let key = next_key(&mut self.granted, &request);
                 let weight = request.weight();
-                self.rest = apply(request, key, left);
-                if self.rest.is_some() {
+                if let Some(rest) = apply(request, key, left) {
+                    self.rest = Some(rest);
                     return max;
                 }
                 left -= weight;
@@ -343,8 +343,8 @@ impl<R: Request> LaneReceiver<R> {
         {
             let key = next_key(&mut self.granted, &request);
             let weight = request.weight();
-            self.rest = apply(request, key, left);
-            if self.rest.is_some() {
+            if let Some(rest) = apply(request, key, left) {
+                self.rest = Some(rest);
                 return max;
             }
             left -= weight;
