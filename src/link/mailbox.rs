@@ -97,8 +97,8 @@ impl<R: Request, C> Mailbox<R, C> {
         self.flag.set(doorbell);
     }
 
-    /// Makes a lane with room for `room` requests, and leaves the owner's end of it in the mailbox. The
-    /// lane's window begins with an equal share of `keys` among the open lanes, and holds
+    /// Makes a lane with room for `room` requests, and leaves the owner's end of it in the mailbox.
+    /// The lane's window begins with an equal share of `keys` among the open lanes, and holds
     /// `window_max` keys at most. The client begins with up to half of the pool's keys, so that the
     /// next client finds keys too. `None` if the mailbox is closed.
     pub(crate) fn connect(

@@ -6,6 +6,8 @@ mod cpus;
 mod loom_tests;
 mod options;
 pub(crate) mod start;
+#[cfg(all(test, not(corewheel_loom)))]
+mod wait_tests;
 
 use std::convert::Infallible;
 use std::fmt;

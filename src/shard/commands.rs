@@ -83,10 +83,12 @@ impl<P: Payload> Core<P> {
         }
         let now = if class.is_some() { self.nanos_near() } else { 0 };
         let mut earliest = Tick::NEVER;
+        let has_room = self.state.borrow_mut().make_room(timers.len());
+        if !has_room {
+            self.wake_for_effects();
+        }
         let handles: Vec<_> = {
-            let state = &mut *self.state.borrow_mut();
-            let has_room = state.make_room(timers.len());
-            let State { wheel, counts, classes, .. } = state;
+            let State { wheel, counts, classes, .. } = &mut *self.state.borrow_mut();
             if !has_room {
                 counts.refused += 1;
                 classes.count(class, |counts| counts.refused += 1);

@@ -43,7 +43,8 @@ impl<P: Payload> State<P> {
         let short = lanes.iter().filter(|lane| lane.is_short());
         let lacking = short.map(LaneReceiver::lacks_keys).sum();
         if lacking > 0 {
-            self.close_idle(lanes, lacking, tick, now);
+            let idle = idle_lanes(lanes, tick);
+            self.close_idle(lanes, idle, lacking, now);
             for lane in lanes.iter_mut().filter(|lane| lane.is_short()) {
                 self.grant_some(lane, lane.lacks_keys());
             }
@@ -92,32 +93,33 @@ impl<P: Payload> State<P> {
         }
         let now = self.directory.time.nanos();
         let tick = self.directory.time.floor(now);
-        let idle = self.lanes.iter().filter(|lane| lane.is_idle(tick));
-        let reclaimable: usize = idle.take(CLOSED_MAX).map(LaneReceiver::keys_held).sum();
+        // The reply to a cancel that waits for a key would be left for the next turn.
+        let is_quiet = |lane: &LaneReceiver<Request<P>>| {
+            self.overtaken.is_empty() || !lane.holds_any(|key| self.overtaken.contains_key(key))
+        };
+        let mut idle = idle_lanes(&self.lanes, tick);
+        idle.retain(|at| is_quiet(&self.lanes[*at]));
+        let reclaimable: usize = idle.iter().map(|at| self.lanes[*at].keys_held()).sum();
         if reclaimable < count {
             return false;
         }
         let mut lanes = std::mem::take(&mut self.lanes);
-        self.close_idle(&mut lanes, count, tick, now);
+        self.close_idle(&mut lanes, idle, count, now);
         self.lanes = lanes;
         true
     }
 
-    /// Closes idle lanes, those first that were not used for longest, until `count` keys have come
-    /// back. At most [`CLOSED_MAX`] lanes.
+    /// Closes these lanes, the first of them first, until `count` keys have come back.
     fn close_idle(
         &mut self,
         lanes: &mut Vec<LaneReceiver<Request<P>>>,
+        idle: Vec<usize>,
         count: usize,
-        tick: Tick,
         now: u64,
     ) {
-        let idle = lanes.iter().enumerate().filter(|(_, lane)| lane.is_idle(tick));
-        let mut idle: Vec<_> = idle.map(|(at, lane)| (lane.used_at, at)).collect();
-        idle.sort_unstable();
         let mut left = count;
         let mut closed = Vec::new();
-        for (_, at) in idle.into_iter().take(CLOSED_MAX) {
+        for at in idle {
             if left == 0 {
                 break;
             }
@@ -136,4 +138,12 @@ impl<P: Payload> State<P> {
     fn take_pool_key(&self) -> Option<TimerKey> {
         self.post().mailbox.take_key()
     }
+}
+
+/// The places of idle lanes, those first that were not used for longest; at most [`CLOSED_MAX`].
+fn idle_lanes<P: Payload>(lanes: &[LaneReceiver<Request<P>>], tick: Tick) -> Vec<usize> {
+    let idle = lanes.iter().enumerate().filter(|(_, lane)| lane.is_idle(tick));
+    let mut idle: Vec<_> = idle.map(|(at, lane)| (lane.used_at, at)).collect();
+    idle.sort_unstable();
+    idle.into_iter().take(CLOSED_MAX).map(|(_, at)| at).collect()
 }

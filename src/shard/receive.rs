@@ -30,6 +30,7 @@ impl<P: Payload> Core<P> {
         let tick = self.time().floor(now);
         #[cfg(feature = "sim")]
         if self.holds_lanes() {
+            self.run_effects();
             return self.migrate_some(now, requests_max as usize);
         }
         let (more, left) = {

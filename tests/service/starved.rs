@@ -73,9 +73,13 @@ fn check_starved(placement: Placement) {
         sum += value;
     }
     assert_eq!(sum, CLIENTS * (0..TIMERS).sum::<u64>(), "each timer fires once");
-    clients.into_iter().for_each(|client| client.join().unwrap());
+    for client in clients {
+        client.join().unwrap();
+    }
     is_over.store(true, Ordering::Relaxed);
-    computing.into_iter().for_each(|thread| thread.join().unwrap());
+    for thread in computing {
+        thread.join().unwrap();
+    }
     let counts = service.shutdown(ShutdownPolicy::Return).unwrap().shards[0].counts;
     check_law(&counts);
     assert_eq!(counts.fired, CLIENTS * TIMERS);

@@ -198,6 +198,11 @@ impl<R: Request> LaneReceiver<R> {
         self.granted.len()
     }
 
+    /// Whether the client holds a key with a property.
+    pub(crate) fn holds_any(&self, is_so: impl Fn(&R::Key) -> bool) -> bool {
+        self.granted.iter().any(is_so)
+    }
+
     /// Whether the client holds keys, no request waits, and the last turn received none or was
     /// before `tick`.
     pub(crate) fn is_idle(&self, tick: Tick) -> bool {

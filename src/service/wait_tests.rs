@@ -1,0 +1,105 @@
+//! Tests of futures that wait for room in a client's lane.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
+
+use crate::attach::ShardLoop;
+use crate::{Client, Fired, Refused, RefusedKind, ShardId, ShutdownPolicy, TimerService, Timers};
+
+/// A waker that counts how often it is woken.
+#[derive(Default)]
+struct Alarm(AtomicUsize);
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+type Handler = fn(Fired<u32>, &Timers<u32>);
+const SHARD: ShardId = ShardId::new(0);
+
+fn service(capacity: u32) -> (TimerService<u32>, ShardLoop<u32, Handler>) {
+    let builder = TimerService::builder().shards(1).capacity(capacity);
+    let service = builder.start_attached().unwrap();
+    let shard = service.attach(SHARD).unwrap().into_loop((|_, _| {}) as Handler).unwrap();
+    (service, shard)
+}
+
+/// The number of alarms that were woken, each once.
+fn woken(alarms: &[Arc<Alarm>]) -> usize {
+    let counts = alarms.iter().map(|alarm| alarm.0.load(Ordering::Relaxed));
+    counts.inspect(|count| assert!(*count <= 1, "a future is woken once")).sum()
+}
+
+fn wait(client: &Client<u32>, count: usize) -> Vec<Arc<Alarm>> {
+    let alarms: Vec<_> = std::iter::repeat_with(Arc::<Alarm>::default).take(count).collect();
+    for alarm in &alarms {
+        client.wait_for_room(SHARD, &Waker::from(Arc::clone(alarm))).unwrap();
+    }
+    alarms
+}
+
+#[test]
+fn futures_are_woken_as_the_client_gets_keys_oldest_first() {
+    let (service, mut shard) = service(64);
+    let client = service.client();
+    while client.shard(SHARD).schedule(std::time::Duration::MAX, 0).is_ok() {}
+    let alarms = wait(&client, 5);
+    let _next = shard.turn();
+    assert_eq!(woken(&alarms), 2, "the client has two keys");
+    assert_eq!(woken(&alarms[..2]), 2);
+    let _next = shard.turn();
+    assert_eq!(woken(&alarms[..4]), 4);
+    let _next = shard.turn();
+    assert_eq!(woken(&alarms), 5);
+}
+
+#[test]
+fn waker_registered_twice_in_a_row_is_woken_once() {
+    let (service, mut shard) = service(64);
+    let client = service.client();
+    let alarm = Arc::<Alarm>::default();
+    let waker = Waker::from(Arc::clone(&alarm));
+    for _ in 0..2 {
+        client.wait_for_room(SHARD, &waker).unwrap();
+    }
+    let _next = shard.turn();
+    assert_eq!(woken(&[alarm]), 1);
+}
+
+#[test]
+fn futures_beside_a_full_shard_are_all_woken_to_be_refused() {
+    let (service, mut shard) = service(8);
+    while shard.timers().schedule(std::time::Duration::MAX, 0).is_ok() {}
+    let client = service.client();
+    let alarms = wait(&client, 5);
+    let _next = shard.turn();
+    assert_eq!(woken(&alarms), 5);
+    let refused = client.shard(SHARD).schedule(std::time::Duration::MAX, 0);
+    assert_eq!(refused, Err(Refused::Full(0)));
+}
+
+#[test]
+fn futures_of_a_lane_that_is_closed_are_woken() {
+    for is_driven in [false, true] {
+        let builder = TimerService::builder().shards(1).capacity(64);
+        let service = builder.start_attached::<u32>().unwrap();
+        let client = service.client();
+        let alarms = wait(&client, 5);
+        let shard = service.attach(SHARD).unwrap();
+        if is_driven {
+            let shard = shard.into_loop((|_, _| {}) as Handler).unwrap();
+            let _report = shard.shutdown(ShutdownPolicy::Drop);
+        } else {
+            drop(shard);
+        }
+        assert_eq!(woken(&alarms), 5);
+        let waker = Waker::from(Arc::<Alarm>::default());
+        let waits = client.wait_for_room(SHARD, &waker);
+        assert!(matches!(waits, Ok(()) | Err(RefusedKind::Closed)));
+        let late = wait(&client, 0);
+        assert_eq!(woken(&late), 0);
+    }
+}
