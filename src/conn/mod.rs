@@ -62,6 +62,7 @@ mod limits;
 mod marks;
 mod part;
 mod record;
+mod rules;
 mod table;
 mod timers;
 

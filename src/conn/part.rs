@@ -10,6 +10,7 @@ use corewheel_shard::Tick;
 use super::activity::Activity;
 use super::limits::{ConnEvent, ConnLimits, DeadlineKind};
 use super::record::{Record, RecordRef};
+use super::rules;
 use super::table::{OnEvent, Packed, Table};
 use super::timers::ConnTimers;
 use crate::clock::Timeline;
@@ -107,7 +108,7 @@ impl Connections {
         let (index, block, due) = {
             let mut table = self.table.borrow_mut();
             let index = table.open(packed, &self.activity);
-            (index, table.block(index), table.first_due(index, &self.activity))
+            (index, table.block(index), rules::first_due(&table.facts(index, &self.activity)))
         };
         // The driver is woken when the connection is complete.
         let _compound = shard.compound();
@@ -166,13 +167,17 @@ impl Connections {
     /// Arms a deadline that comes once, or disarms it with `NEVER`. True if the deadline was armed,
     /// or had come and its event was not taken.
     pub(super) fn arm(&self, index: u32, kind: usize, due: u64) -> bool {
-        let was_armed = self.table.borrow_mut().arm(index, kind, due, &self.activity);
+        let was_armed =
+            rules::arm(&mut self.table.borrow_mut().facts_mut(index, &self.activity), kind, due);
         self.file_earlier(index);
         was_armed
     }
 
     pub(super) fn begin_write(&self, index: u32) -> Option<u32> {
-        let write = self.table.borrow_mut().begin_write(index, self.shard.nanos_near());
+        let write = {
+            let mut table = self.table.borrow_mut();
+            rules::begin_write(&mut table.facts_mut(index, &self.activity), self.shard.nanos_near())
+        };
         if write.is_some() {
             self.file_earlier(index);
         }
@@ -185,7 +190,7 @@ impl Connections {
 
     /// When a deadline is due, in nanoseconds since the epoch.
     pub(super) fn due(&self, index: u32, kind: usize) -> u64 {
-        self.table.borrow().due(index, kind, &self.activity)
+        rules::due(&self.table.borrow().facts(index, &self.activity), kind)
     }
 
     pub(super) fn set_on_event(&self, index: u32, on_event: Option<OnEvent>) {
@@ -214,7 +219,7 @@ impl Connections {
         if !record.is_open() {
             return Poll::Ready(None);
         }
-        let event = self.table.borrow().next_event(index, &self.activity, wanted);
+        let event = rules::next_event(&self.table.borrow().facts(index, &self.activity), wanted);
         if event.is_some() {
             return Poll::Ready(event);
         }
@@ -246,7 +251,7 @@ impl Connections {
         let due = if table.owes_callback(index) {
             self.time.floor(self.shard.nanos_near())
         } else {
-            self.time.ceil(table.first_due(index, &self.activity))
+            self.time.ceil(rules::first_due(&table.facts(index, &self.activity)))
         };
         drop(table);
         if self.shard.deadline_of(key).is_some_and(|filed| due < filed) {
@@ -278,7 +283,7 @@ impl Connections {
                     if !table.is_called(index) {
                         break;
                     }
-                    table.next_event(index, &self.activity, |_| true)
+                    rules::next_event(&table.facts(index, &self.activity), |_| true)
                 };
                 let Some(event) = event else { break };
                 self.shard.contain(|| on_event(conn, event));
@@ -304,7 +309,7 @@ impl Part for Connections {
         if table.owes_callback(index) {
             return None;
         }
-        let due = table.first_due(index, &self.activity);
+        let due = rules::first_due(&table.facts(index, &self.activity));
         (due > self.activity.now()).then(|| self.time.ceil(due))
     }
 
@@ -317,9 +322,10 @@ impl Part for Connections {
         }
         let due = {
             let mut table = self.table.borrow_mut();
-            let events = table.take_due(index, &self.activity);
-            table.add_events(index, events);
-            self.time.ceil(table.first_due(index, &self.activity))
+            let mut facts = table.facts_mut(index, &self.activity);
+            let events = rules::take_due(&mut facts);
+            rules::add_events(&facts, events);
+            self.time.ceil(rules::first_due(&facts))
         };
         let key = self.shard.schedule_part(self.shard.class_delivered(), due, self.id, index);
         if key.is_none() {

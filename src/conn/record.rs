@@ -14,9 +14,8 @@ use std::rc::Rc;
 
 use corewheel_shard::TimerKey;
 
-use super::marks::{Marks, READ_IDLE};
+use super::marks::Marks;
 use super::part::Connections;
-use super::table::{ALL_IDLE, WRITE_IDLE};
 
 const BLOCK_BITS: u32 = 6;
 pub(super) const BLOCK: usize = 1 << BLOCK_BITS;
@@ -71,17 +70,6 @@ pub(super) struct Usage {
     refs: Cell<u32>,
 }
 const _: () = assert!(size_of::<Usage>() == 24);
-
-impl Usage {
-    /// Whether something in progress holds back the idle deadline of a kind.
-    pub(super) fn holds_back(&self, kind: usize) -> bool {
-        match kind {
-            READ_IDLE | ALL_IDLE => self.reads.get() > 0 || self.requests.get() > 0,
-            WRITE_IDLE => self.requests.get() > 0,
-            _ => false,
-        }
-    }
-}
 
 /// Adds one to a count of handles or guards.
 ///

@@ -8,55 +8,39 @@
 //!
 //! What few connections need lies in a table of its own, and so do the wakers.
 //!
-//! Invariants: an open connection has an entry, not later than its first deadline.
+//! Invariants: an open connection has an entry, not later than its first deadline. The table says
+//! what is known of a connection; which deadline is due follows from the [rules](super::rules).
 //!
 //! Cost: a deadline that is set by the limits costs a load and an addition when the entry expires,
 //! and nothing before. Limits that many connections share are stored once.
 
-use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::task::Waker;
-use std::time::Duration;
 
 use hashbrown::HashMap;
 use slab::Slab;
 
 use super::activity::Activity;
 use super::limits::{ConnEvent, ConnLimits, DeadlineKind};
-use super::marks::{HANDSHAKE, Marks, READ_IDLE};
+use super::marks::Marks;
 use super::record::{BLOCK, Block, NONE, Record, Records, Usage, block_of};
+use super::rules::{self, Facts, FactsMut, InProgressCounts, Rare};
 use super::timers::ConnTimers;
-use crate::clock::saturating_nanos;
 use crate::values::class::ClassId;
-
-/// The due time of a deadline that is off.
-pub(super) const NEVER: u64 = u64::MAX;
-
-const WRITE_TIMEOUT: usize = DeadlineKind::WriteTimeout.named_index();
-pub(super) const WRITE_IDLE: usize = DeadlineKind::WriteIdle.named_index();
-pub(super) const ALL_IDLE: usize = DeadlineKind::AllIdle.named_index();
-const HEARTBEAT: usize = DeadlineKind::Heartbeat.named_index();
-const KINDS: usize = DeadlineKind::COUNT;
-const _: () = assert!(KINDS == u16::BITS as usize);
 
 /// Called for each event of a connection.
 pub(super) type OnEvent = Box<dyn FnMut(&ConnTimers, ConnEvent)>;
 
 /// What few connections need.
 pub(super) struct Extra {
-    /// When the last idle event of each kind came; 0 if none has come.
-    event_at: [u64; 4],
-    /// The deadlines that were armed: max age, handshake, request and the custom ones.
-    armed: [u64; KINDS],
-    /// The numbers of the writes in progress, with their deadlines.
-    writes: VecDeque<(u32, u64)>,
-    next_write: u32,
+    rare: Rare,
     on_event: Option<OnEvent>,
     /// The callback is running, and is put back afterwards.
     is_called: bool,
 }
 
 /// Limits that some connections share.
-struct Spans {
+pub(super) struct Spans {
     limits: ConnLimits,
     users: u32,
     /// By kind. Of the deadlines that come once, only those that the limits arm.
@@ -87,7 +71,7 @@ pub(super) struct Packed {
     pending: u16,
     marks: Marks,
     event_at: [u64; 4],
-    armed: [u64; KINDS],
+    armed: [u64; DeadlineKind::COUNT],
 }
 
 impl Packed {
@@ -101,17 +85,10 @@ impl Packed {
             opened: now,
             pending: 0,
             marks: Marks::default(),
-            event_at: [0; 4],
-            armed: [NEVER; KINDS],
+            event_at: Rare::NO_EVENT,
+            armed: Rare::NOT_ARMED,
         }
     }
-}
-
-/// The deadlines of a connection that are due, as bits.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Events {
-    kinds: u16,
-    first: u16,
 }
 
 /// Records, and the limits that they name.
@@ -153,9 +130,9 @@ impl Table {
         record.marks.set(packed.marks);
         usage.reads.set(0);
         usage.requests.set(0);
-        if packed.event_at != [0; 4] || packed.armed != [NEVER; KINDS] {
-            let extra = self.extra_mut(index);
-            (extra.event_at, extra.armed) = (packed.event_at, packed.armed);
+        if packed.event_at != Rare::NO_EVENT || packed.armed != Rare::NOT_ARMED {
+            let rare = &mut self.extra_mut(index).rare;
+            (rare.event_at, rare.armed) = (packed.event_at, packed.armed);
         }
         index
     }
@@ -185,7 +162,11 @@ impl Table {
 
     fn use_limits(&mut self, limits: ConnLimits) -> u32 {
         let number = *self.known.entry(limits).or_insert_with(|| {
-            self.limits.insert(Spans { limits, users: 0, by_kind: spans_of(&limits) }) as u32
+            self.limits.insert(Spans {
+                limits,
+                users: 0,
+                by_kind: std::array::from_fn(|kind| rules::span_of(&limits, kind)),
+            }) as u32
         });
         self.limits[number as usize].users += 1;
         number
@@ -202,19 +183,8 @@ impl Table {
 
     /// The extra of a connection, made if there is none yet.
     fn extra_mut(&mut self, index: u32) -> &mut Extra {
-        let mut extra = self.record(index).extra.get();
-        if extra == NONE {
-            extra = self.extras.insert(Extra {
-                event_at: [0; 4],
-                armed: [NEVER; KINDS],
-                writes: VecDeque::new(),
-                next_write: 0,
-                on_event: None,
-                is_called: false,
-            }) as u32;
-            self.record(index).extra.set(extra);
-        }
-        &mut self.extras[extra as usize]
+        let record = self.blocks[block_of(index)].record(index);
+        made_extra(&mut self.extras, record)
     }
 
     fn extra(&self, index: u32) -> Option<&Extra> {
@@ -242,8 +212,8 @@ impl Table {
             opened: record.opened.get(),
             pending: record.pending.get(),
             marks: record.marks.get(),
-            event_at: extra.map_or([0; 4], |extra| extra.event_at),
-            armed: extra.map_or([NEVER; KINDS], |extra| extra.armed),
+            event_at: extra.map_or(Rare::NO_EVENT, |extra| extra.rare.event_at),
+            armed: extra.map_or(Rare::NOT_ARMED, |extra| extra.rare.armed),
         }
     }
 
@@ -262,182 +232,131 @@ impl Table {
     }
 }
 
-/// Deadlines.
+/// What is known of a connection.
 impl Table {
-    /// When a deadline is due.
-    pub(super) fn due(&self, index: u32, kind: usize, activity: &Activity) -> u64 {
-        let record = self.record(index);
-        let extra = self.extra(index);
-        let armed = extra.map_or(NEVER, |extra| extra.armed[kind]);
-        if kind == WRITE_TIMEOUT {
-            let writes = extra.into_iter().flat_map(|extra| &extra.writes);
-            return writes.map(|(_, due)| *due).min().unwrap_or(NEVER);
+    pub(super) fn facts<'a>(
+        &'a self,
+        index: u32,
+        activity: &'a Activity,
+    ) -> Known<'a, &'a Slab<Extra>> {
+        let block = &self.blocks[block_of(index)];
+        Known {
+            record: block.record(index),
+            usage: block.usage(index),
+            limits: &self.limits,
+            extras: &self.extras,
+            activity,
         }
-        if !(kind <= HANDSHAKE || (READ_IDLE..=HEARTBEAT).contains(&kind)) {
-            return armed;
-        }
-        let span = self.span(record, kind);
-        if kind <= HANDSHAKE {
-            let is_over = record.marks.get().is_over(kind);
-            let due = if is_over { NEVER } else { record.opened.get().saturating_add(span) };
-            return armed.min(due);
-        }
-        let idle_at = self.idle_at(index, kind, activity);
-        let event_at = extra.map_or(0, |extra| extra.event_at[kind - READ_IDLE]);
-        if idle_at > event_at { idle_at } else { event_at.saturating_add(span) }
     }
 
-    fn span(&self, record: &Record, kind: usize) -> u64 {
-        self.limits[record.limits.get() as usize].by_kind[kind]
-    }
-
-    /// When the connection has been idle for long enough, unless it is active before.
-    fn idle_at(&self, index: u32, kind: usize, activity: &Activity) -> u64 {
-        let (record, usage) = (self.record(index), self.usage(index));
-        let span = self.span(record, kind);
-        if span == NEVER {
-            return NEVER;
+    pub(super) fn facts_mut<'a>(
+        &'a mut self,
+        index: u32,
+        activity: &'a Activity,
+    ) -> Known<'a, &'a mut Slab<Extra>> {
+        let block = &self.blocks[block_of(index)];
+        Known {
+            record: block.record(index),
+            usage: block.usage(index),
+            limits: &self.limits,
+            extras: &mut self.extras,
+            activity,
         }
-        let read = || activity.resolve(record.read.get());
-        let written = || activity.resolve(record.written.get());
-        let request_ended = || activity.resolve(usage.request_ended.get());
-        let active = match kind {
-            READ_IDLE => read().max(request_ended()),
-            WRITE_IDLE => written().max(request_ended()),
-            ALL_IDLE => read().max(written()).max(request_ended()),
-            _ => written(),
-        };
-        // What is in progress counts as activity at each turn. A stamp may be later than the turn,
-        // and a read or a request that begins makes no deadline earlier.
-        let active = if usage.holds_back(kind) { active.max(activity.now()) } else { active };
-        active.saturating_add(span)
-    }
-
-    /// Whether an idle event that has come is still true: the connection has not been active since.
-    fn is_idle(&self, index: u32, kind: usize, activity: &Activity) -> bool {
-        // After an event that came on another shard, this shard may not have read the clock yet.
-        if self.usage(index).holds_back(kind) {
-            return false;
-        }
-        let event_at = self.extra(index).map_or(0, |extra| extra.event_at[kind - READ_IDLE]);
-        self.idle_at(index, kind, activity) <= event_at
     }
 
     /// Whether an idle event has come after a time.
     pub(super) fn is_before_event(&self, index: u32, at: u64) -> bool {
-        self.extra(index).is_some_and(|extra| extra.event_at.iter().any(|event_at| at < *event_at))
-    }
-
-    /// When the first deadline of a connection is due.
-    pub(super) fn first_due(&self, index: u32, activity: &Activity) -> u64 {
-        // Without an extra, only the deadlines that the limits set are armed.
-        let kinds = if self.extra(index).is_some() { KINDS } else { HEARTBEAT + 1 };
-        (0..kinds).map(|kind| self.due(index, kind, activity)).min().unwrap_or(NEVER)
-    }
-
-    /// Takes the deadlines that are due, and arms those again that come again.
-    pub(super) fn take_due(&mut self, index: u32, activity: &Activity) -> Events {
-        let now = activity.now();
-        let mut events = Events { kinds: 0, first: 0 };
-        for kind in 0..KINDS {
-            if self.due(index, kind, activity) > now {
-                continue;
-            }
-            events.kinds |= 1 << kind;
-            events.first |= 1 << kind;
-            match kind {
-                READ_IDLE..=HEARTBEAT => {
-                    let idle_at = self.idle_at(index, kind, activity);
-                    let event_at = &mut self.extra_mut(index).event_at[kind - READ_IDLE];
-                    if idle_at <= *event_at {
-                        events.first &= !(1 << kind);
-                    }
-                    *event_at = now;
-                }
-                WRITE_TIMEOUT => self.extra_mut(index).writes.retain(|(_, due)| *due > now),
-                _ => {
-                    let marks = &self.record(index).marks;
-                    marks.set(marks.get().set_over(kind));
-                    if let Some(extra) = self.known_extra_mut(index) {
-                        extra.armed[kind] = NEVER;
-                    }
-                }
-            }
-        }
-        events
-    }
-
-    /// Arms a deadline that comes once, or disarms it with `NEVER`. True if the deadline was armed,
-    /// or had come and its event was not taken.
-    pub(super) fn arm(&mut self, index: u32, kind: usize, due: u64, activity: &Activity) -> bool {
-        let was_armed = self.due(index, kind, activity) != NEVER;
-        let record = self.record(index);
-        let pending = record.pending.get();
-        record.pending.set(pending & !(1 << kind));
-        record.marks.set(record.marks.get().set_over(kind));
-        if due != NEVER || record.extra.get() != NONE {
-            self.extra_mut(index).armed[kind] = due;
-        }
-        was_armed || pending & 1 << kind != 0
-    }
-
-    /// The number of a write that begins; `None` if there is no limit for writes.
-    pub(super) fn begin_write(&mut self, index: u32, now: u64) -> Option<u32> {
-        let span = self.span(self.record(index), WRITE_TIMEOUT);
-        if span == NEVER {
-            return None;
-        }
-        let extra = self.extra_mut(index);
-        let write = extra.next_write;
-        extra.next_write = write.wrapping_add(1);
-        extra.writes.push_back((write, now.saturating_add(span)));
-        Some(write)
+        self.extra(index).is_some_and(|extra| rules::is_before_event(&extra.rare, at))
     }
 
     /// False if the write's time was up before.
     pub(super) fn end_write(&mut self, index: u32, write: u32) -> bool {
-        let Some(extra) = self.known_extra_mut(index) else { return false };
-        let position = extra.writes.iter().position(|(known, _)| *known == write);
-        position.and_then(|position| extra.writes.remove(position)).is_some()
+        rules::end_write(self.known_extra_mut(index).map(|extra| &mut extra.rare), write)
     }
 }
 
-/// Events, and the callback or the waker that they are for.
+/// What a shard knows of a connection.
+pub(super) struct Known<'a, E> {
+    record: &'a Record,
+    usage: &'a Usage,
+    limits: &'a Slab<Spans>,
+    extras: E,
+    activity: &'a Activity,
+}
+
+impl<E: Deref<Target = Slab<Extra>>> Facts for Known<'_, E> {
+    fn present(&self) -> u64 {
+        self.activity.now()
+    }
+
+    fn opened(&self) -> u64 {
+        self.record.opened.get()
+    }
+
+    fn read(&self) -> u64 {
+        self.activity.resolve(self.record.read.get())
+    }
+
+    fn written(&self) -> u64 {
+        self.activity.resolve(self.record.written.get())
+    }
+
+    fn request_ended(&self) -> u64 {
+        self.activity.resolve(self.usage.request_ended.get())
+    }
+
+    fn in_progress(&self) -> InProgressCounts {
+        InProgressCounts { reads: self.usage.reads.get(), requests: self.usage.requests.get() }
+    }
+
+    fn span(&self, kind: usize) -> u64 {
+        self.limits[self.record.limits.get() as usize].by_kind[kind]
+    }
+
+    fn marks(&self) -> Marks {
+        self.record.marks.get()
+    }
+
+    fn set_marks(&self, marks: Marks) {
+        self.record.marks.set(marks);
+    }
+
+    fn pending(&self) -> u16 {
+        self.record.pending.get()
+    }
+
+    fn set_pending(&self, kinds: u16) {
+        self.record.pending.set(kinds);
+    }
+
+    fn rare(&self) -> Option<&Rare> {
+        self.extras.get(self.record.extra.get() as usize).map(|extra| &extra.rare)
+    }
+}
+
+impl<E: DerefMut<Target = Slab<Extra>>> FactsMut for Known<'_, E> {
+    fn known_rare_mut(&mut self) -> Option<&mut Rare> {
+        self.extras.get_mut(self.record.extra.get() as usize).map(|extra| &mut extra.rare)
+    }
+
+    fn rare_mut(&mut self) -> &mut Rare {
+        &mut made_extra(&mut self.extras, self.record).rare
+    }
+}
+
+/// The extra of a connection, made if there is none yet.
+fn made_extra<'a>(extras: &'a mut Slab<Extra>, record: &Record) -> &'a mut Extra {
+    let mut extra = record.extra.get();
+    if extra == NONE {
+        let made = Extra { rare: Rare::new(), on_event: None, is_called: false };
+        extra = extras.insert(made) as u32;
+        record.extra.set(extra);
+    }
+    &mut extras[extra as usize]
+}
+
+/// Callbacks and wakers, to which the events go.
 impl Table {
-    /// Keeps events until the callback or a task takes them.
-    pub(super) fn add_events(&self, index: u32, events: Events) {
-        let record = self.record(index);
-        let before = record.pending.get();
-        // An event that was the first and was not taken stays the first. If the new event of its
-        // kind is the first again, the old one is withdrawn.
-        let first = (record.marks.get().first() & before) | events.first;
-        record.marks.set(record.marks.get().with_first(first));
-        record.pending.set(before | events.kinds);
-    }
-
-    /// Takes the next event that has come and is still true.
-    pub(super) fn next_event(
-        &self,
-        index: u32,
-        activity: &Activity,
-        wanted: impl Fn(DeadlineKind) -> bool,
-    ) -> Option<ConnEvent> {
-        let record = self.record(index);
-        for kind in 0..KINDS {
-            let (pending, bit) = (record.pending.get(), 1 << kind);
-            if pending & bit == 0 || !wanted(DeadlineKind::at(kind)) {
-                continue;
-            }
-            record.pending.set(pending & !bit);
-            if (READ_IDLE..=HEARTBEAT).contains(&kind) && !self.is_idle(index, kind, activity) {
-                continue;
-            }
-            let first = record.marks.get().first() & bit != 0;
-            return Some(ConnEvent { kind: DeadlineKind::at(kind), first });
-        }
-        None
-    }
-
     pub(super) fn has_events(&self, index: u32) -> bool {
         self.record(index).pending.get() != 0
     }
@@ -505,21 +424,4 @@ impl Table {
         let waker = self.record(index).waker.replace(NONE);
         self.wakers.try_remove(waker as usize)
     }
-}
-
-/// The span of each kind. Of the deadlines that come once, only those that the limits arm.
-fn spans_of(limits: &ConnLimits) -> [u64; 8] {
-    std::array::from_fn(|index| {
-        let limit = match DeadlineKind::at(index) {
-            DeadlineKind::MaxAge => limits.max_age,
-            DeadlineKind::Handshake => limits.handshake,
-            DeadlineKind::WriteTimeout => limits.write_timeout,
-            DeadlineKind::ReadIdle => limits.read_idle,
-            DeadlineKind::WriteIdle => limits.write_idle,
-            DeadlineKind::AllIdle => limits.all_idle,
-            DeadlineKind::Heartbeat => limits.heartbeat,
-            DeadlineKind::Request | DeadlineKind::Custom(_) => Duration::ZERO,
-        };
-        if limit.is_zero() { NEVER } else { saturating_nanos(limit) }
-    })
 }

@@ -12,7 +12,8 @@ use super::in_progress::InProgress;
 use super::limits::{ArmError, ConnEvent, ConnLimits, DeadlineKind};
 use super::part::Connections;
 use super::record::{RecordRef, add_one, take_one};
-use super::table::{NEVER, Packed};
+use super::rules::{self, NEVER};
+use super::table::Packed;
 use crate::clock::when::When;
 use crate::face::timers::Timers;
 use crate::values::refused::{Refused, RefusedKind};
@@ -267,11 +268,7 @@ impl ConnTimers {
     }
 
     fn set(&self, kind: DeadlineKind, due: u64) -> Result<bool, ArmError> {
-        use DeadlineKind::{AllIdle, Heartbeat, ReadIdle, WriteIdle, WriteTimeout};
-        let kind_index = kind.index().ok_or(ArmError::NoSuchDeadline(kind))?;
-        if matches!(kind, ReadIdle | WriteIdle | AllIdle | Heartbeat | WriteTimeout) {
-            return Err(ArmError::SetByLimits(kind));
-        }
+        let kind_index = rules::armed_kind(kind)?;
         if self.is_closed() {
             return Err(ArmError::Closed);
         }

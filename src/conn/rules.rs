@@ -1,0 +1,293 @@
+//! The rules of a connection's deadlines: when each is due, which events come, and which of them
+//! are withdrawn.
+//!
+//! The rules are functions of the [`Facts`] of one connection. So the connections of a shard and
+//! the connections of tasks that go from thread to thread have the same events: they differ only
+//! in where their facts lie.
+//!
+//! Invariants: no rule reads a clock. Times are nanoseconds since the clock's epoch, `NEVER` for a
+//! deadline that is off.
+//!
+//! Cost: a deadline that is set by the limits costs a load and an addition.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::limits::{ArmError, ConnEvent, ConnLimits, DeadlineKind};
+use super::marks::{HANDSHAKE, Marks, READ_IDLE};
+use crate::clock::saturating_nanos;
+
+/// The due time of a deadline that is off.
+pub(super) const NEVER: u64 = u64::MAX;
+
+pub(super) const WRITE_TIMEOUT: usize = DeadlineKind::WriteTimeout.named_index();
+const WRITE_IDLE: usize = DeadlineKind::WriteIdle.named_index();
+const ALL_IDLE: usize = DeadlineKind::AllIdle.named_index();
+const HEARTBEAT: usize = DeadlineKind::Heartbeat.named_index();
+const KINDS: usize = DeadlineKind::COUNT;
+const _: () = assert!(KINDS == u16::BITS as usize);
+
+/// What the rules know of a connection.
+pub(super) trait Facts {
+    /// The time by which the rules decide.
+    fn present(&self) -> u64;
+    /// When the connection began.
+    fn opened(&self) -> u64;
+    /// The times of the last read, of the last write and of the last end of a request. None is
+    /// before the activity.
+    fn read(&self) -> u64;
+    fn written(&self) -> u64;
+    fn request_ended(&self) -> u64;
+    /// How many reads and requests are in progress.
+    fn in_progress(&self) -> InProgressCounts;
+    /// The limit of a kind that is not custom, as [`span_of`] gives it.
+    fn span(&self, kind: usize) -> u64;
+    fn marks(&self) -> Marks;
+    fn set_marks(&self, marks: Marks);
+    /// The kinds of the events that have come and were not delivered, as bits.
+    fn pending(&self) -> u16;
+    fn set_pending(&self, kinds: u16);
+    /// `None` if the connection has needed none.
+    fn rare(&self) -> Option<&Rare>;
+}
+
+/// Facts that the rules change.
+pub(super) trait FactsMut: Facts {
+    fn known_rare_mut(&mut self) -> Option<&mut Rare>;
+    /// Made if there is none yet.
+    fn rare_mut(&mut self) -> &mut Rare;
+}
+
+/// How many reads and requests of a connection are in progress.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InProgressCounts {
+    pub(super) reads: u32,
+    pub(super) requests: u32,
+}
+
+impl InProgressCounts {
+    /// Whether something in progress holds back the idle deadline of a kind.
+    fn hold_back(self, kind: usize) -> bool {
+        match kind {
+            READ_IDLE | ALL_IDLE => self.reads > 0 || self.requests > 0,
+            WRITE_IDLE => self.requests > 0,
+            _ => false,
+        }
+    }
+}
+
+/// What few connections need. Without it, no idle event has come.
+#[derive(Debug)]
+pub(super) struct Rare {
+    /// When the last idle event of each kind came; 0 if none has come.
+    pub(super) event_at: [u64; 4],
+    /// The deadlines that were armed: max age, handshake, request and the custom ones.
+    pub(super) armed: [u64; KINDS],
+    /// The numbers of the writes in progress, with their deadlines.
+    writes: VecDeque<(u32, u64)>,
+    next_write: u32,
+}
+
+impl Rare {
+    pub(super) const NO_EVENT: [u64; 4] = [0; 4];
+    pub(super) const NOT_ARMED: [u64; KINDS] = [NEVER; KINDS];
+
+    pub(super) fn new() -> Self {
+        Self {
+            event_at: Self::NO_EVENT,
+            armed: Self::NOT_ARMED,
+            writes: VecDeque::new(),
+            next_write: 0,
+        }
+    }
+}
+
+/// The deadlines of a connection that are due, as bits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Events {
+    kinds: u16,
+    first: u16,
+}
+
+/// When a deadline is due.
+pub(super) fn due(conn: &impl Facts, kind: usize) -> u64 {
+    let rare = conn.rare();
+    let armed = rare.map_or(NEVER, |rare| rare.armed[kind]);
+    if kind == WRITE_TIMEOUT {
+        let writes = rare.into_iter().flat_map(|rare| &rare.writes);
+        return writes.map(|(_, due)| *due).min().unwrap_or(NEVER);
+    }
+    if !(kind <= HANDSHAKE || (READ_IDLE..=HEARTBEAT).contains(&kind)) {
+        return armed;
+    }
+    let span = conn.span(kind);
+    if kind <= HANDSHAKE {
+        let is_over = conn.marks().is_over(kind);
+        let due = if is_over { NEVER } else { conn.opened().saturating_add(span) };
+        return armed.min(due);
+    }
+    let idle_at = idle_at(conn, kind);
+    let event_at = rare.map_or(0, |rare| rare.event_at[kind - READ_IDLE]);
+    if idle_at > event_at { idle_at } else { event_at.saturating_add(span) }
+}
+
+/// When the connection has been idle for long enough, unless it is active before.
+fn idle_at(conn: &impl Facts, kind: usize) -> u64 {
+    let span = conn.span(kind);
+    if span == NEVER {
+        return NEVER;
+    }
+    let active = match kind {
+        READ_IDLE => conn.read().max(conn.request_ended()),
+        WRITE_IDLE => conn.written().max(conn.request_ended()),
+        ALL_IDLE => conn.read().max(conn.written()).max(conn.request_ended()),
+        _ => conn.written(),
+    };
+    // What is in progress counts as activity whenever the time is asked for. A stamp may be later
+    // than the present, and a read or a request that begins makes no deadline earlier.
+    let holds_back = conn.in_progress().hold_back(kind);
+    let active = if holds_back { active.max(conn.present()) } else { active };
+    active.saturating_add(span)
+}
+
+/// Whether an idle event that has come is still true: the connection has not been active since.
+fn is_idle(conn: &impl Facts, kind: usize) -> bool {
+    // After an event that came on another shard, this shard may not have read the clock yet.
+    if conn.in_progress().hold_back(kind) {
+        return false;
+    }
+    let event_at = conn.rare().map_or(0, |rare| rare.event_at[kind - READ_IDLE]);
+    idle_at(conn, kind) <= event_at
+}
+
+/// When the first deadline of a connection is due.
+pub(super) fn first_due(conn: &impl Facts) -> u64 {
+    // Otherwise, only the deadlines that the limits set are armed.
+    let kinds = if conn.rare().is_some() { KINDS } else { HEARTBEAT + 1 };
+    (0..kinds).map(|kind| due(conn, kind)).min().unwrap_or(NEVER)
+}
+
+/// Takes the deadlines that are due, and arms those again that come again.
+pub(super) fn take_due(conn: &mut impl FactsMut) -> Events {
+    let now = conn.present();
+    let mut events = Events { kinds: 0, first: 0 };
+    for kind in 0..KINDS {
+        if due(conn, kind) > now {
+            continue;
+        }
+        events.kinds |= 1 << kind;
+        events.first |= 1 << kind;
+        match kind {
+            READ_IDLE..=HEARTBEAT => {
+                let idle_at = idle_at(conn, kind);
+                let event_at = &mut conn.rare_mut().event_at[kind - READ_IDLE];
+                if idle_at <= *event_at {
+                    events.first &= !(1 << kind);
+                }
+                *event_at = now;
+            }
+            WRITE_TIMEOUT => conn.rare_mut().writes.retain(|(_, due)| *due > now),
+            _ => {
+                conn.set_marks(conn.marks().set_over(kind));
+                if let Some(rare) = conn.known_rare_mut() {
+                    rare.armed[kind] = NEVER;
+                }
+            }
+        }
+    }
+    events
+}
+
+/// Keeps events until they are delivered.
+pub(super) fn add_events(conn: &impl Facts, events: Events) {
+    let before = conn.pending();
+    // An event that was the first and was not taken stays the first. If the new event of its kind
+    // is the first again, the old one is withdrawn.
+    let first = (conn.marks().first() & before) | events.first;
+    conn.set_marks(conn.marks().with_first(first));
+    conn.set_pending(before | events.kinds);
+}
+
+/// Takes the next event that has come and is still true.
+pub(super) fn next_event(
+    conn: &impl Facts,
+    wanted: impl Fn(DeadlineKind) -> bool,
+) -> Option<ConnEvent> {
+    for kind in 0..KINDS {
+        let (pending, bit) = (conn.pending(), 1 << kind);
+        if pending & bit == 0 || !wanted(DeadlineKind::at(kind)) {
+            continue;
+        }
+        conn.set_pending(pending & !bit);
+        if (READ_IDLE..=HEARTBEAT).contains(&kind) && !is_idle(conn, kind) {
+            continue;
+        }
+        let first = conn.marks().first() & bit != 0;
+        return Some(ConnEvent { kind: DeadlineKind::at(kind), first });
+    }
+    None
+}
+
+/// Whether an idle event has come after a time.
+pub(super) fn is_before_event(rare: &Rare, at: u64) -> bool {
+    rare.event_at.iter().any(|event_at| at < *event_at)
+}
+
+/// Arms a deadline that comes once, or disarms it with `NEVER`. True if the deadline was armed, or
+/// had come and its event was not taken.
+pub(super) fn arm(conn: &mut impl FactsMut, kind: usize, due_at: u64) -> bool {
+    let was_armed = due(conn, kind) != NEVER;
+    let pending = conn.pending();
+    conn.set_pending(pending & !(1 << kind));
+    conn.set_marks(conn.marks().set_over(kind));
+    if due_at != NEVER || conn.rare().is_some() {
+        conn.rare_mut().armed[kind] = due_at;
+    }
+    was_armed || pending & 1 << kind != 0
+}
+
+/// The number of a write that begins at `now`; `None` if there is no limit for writes.
+pub(super) fn begin_write(conn: &mut impl FactsMut, now: u64) -> Option<u32> {
+    let span = conn.span(WRITE_TIMEOUT);
+    if span == NEVER {
+        return None;
+    }
+    let rare = conn.rare_mut();
+    let write = rare.next_write;
+    rare.next_write = write.wrapping_add(1);
+    rare.writes.push_back((write, now.saturating_add(span)));
+    Some(write)
+}
+
+/// False if the write's time was up before.
+pub(super) fn end_write(rare: Option<&mut Rare>, write: u32) -> bool {
+    let Some(rare) = rare else { return false };
+    let position = rare.writes.iter().position(|(known, _)| *known == write);
+    position.and_then(|position| rare.writes.remove(position)).is_some()
+}
+
+/// The position of a kind that [`arm`] takes.
+pub(super) fn armed_kind(kind: DeadlineKind) -> Result<usize, ArmError> {
+    use DeadlineKind::{AllIdle, Heartbeat, ReadIdle, WriteIdle, WriteTimeout};
+    let index = kind.index().ok_or(ArmError::NoSuchDeadline(kind))?;
+    if matches!(kind, ReadIdle | WriteIdle | AllIdle | Heartbeat | WriteTimeout) {
+        return Err(ArmError::SetByLimits(kind));
+    }
+    Ok(index)
+}
+
+/// The limit of a kind that is not custom, in nanoseconds; `NEVER` if it is off. Of the deadlines
+/// that come once, only those that the limits arm have one.
+pub(super) fn span_of(limits: &ConnLimits, kind: usize) -> u64 {
+    let limit = match DeadlineKind::at(kind) {
+        DeadlineKind::MaxAge => limits.max_age,
+        DeadlineKind::Handshake => limits.handshake,
+        DeadlineKind::WriteTimeout => limits.write_timeout,
+        DeadlineKind::ReadIdle => limits.read_idle,
+        DeadlineKind::WriteIdle => limits.write_idle,
+        DeadlineKind::AllIdle => limits.all_idle,
+        DeadlineKind::Heartbeat => limits.heartbeat,
+        DeadlineKind::Request | DeadlineKind::Custom(_) => Duration::ZERO,
+    };
+    if limit.is_zero() { NEVER } else { saturating_nanos(limit) }
+}
