@@ -53,8 +53,19 @@
 //! a cache miss on the timer, and a connection would have five timers. Here a packet costs one
 //! store, and the timer's expiry finds out from the stamps which deadline is due, if any.
 //!
+//! # Which of the two
+//!
+//! [`ConnTimers`] is for a connection whose task stays on the thread of a shard: on the shards of
+//! the service, and on a server's own executors that shards are [attached](crate::attach) to. A
+//! touch reads no clock, and there are callbacks. It is `!Send`.
+//!
+//! [`SharedConnTimers`] is for a connection whose task goes from thread to thread, as on a
+//! multi-thread tokio runtime, and for several tasks on several threads that serve one connection.
+//! Its events are the same. A touch reads the thread's clock, which costs some ten times as much as
+//! a touch of the other, and still takes no lock and sends nothing.
+//!
 //! The semantics are those of Netty's `IdleStateHandler` and of its read and write timeouts. Cost:
-//! see [`ConnTimers`].
+//! see [`ConnTimers`] and [`SharedConnTimers`].
 
 mod activity;
 mod in_progress;
@@ -63,9 +74,11 @@ mod marks;
 mod part;
 mod record;
 mod rules;
+mod shared;
 mod table;
 mod timers;
 
 pub use self::in_progress::InProgress;
 pub use self::limits::{ArmError, ConnEvent, ConnLimits, DeadlineKind};
+pub use self::shared::{SharedConnTimers, SharedInProgress};
 pub use self::timers::{ConnTimers, PackedConn, Raced};

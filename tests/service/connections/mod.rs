@@ -8,6 +8,8 @@ mod in_progress;
 mod limits;
 mod model;
 mod packing;
+mod shared;
+mod shared_histories;
 mod stamps;
 mod waits;
 
@@ -18,7 +20,7 @@ use corewheel::DeadlineKind::{
     AllIdle, Custom, Handshake, Heartbeat, MaxAge, ReadIdle, Request, WriteIdle, WriteTimeout,
 };
 use corewheel::attach::Turn;
-use corewheel::{ConnEvent, ConnLimits, ConnTimers, DeadlineKind};
+use corewheel::{ConnEvent, ConnLimits, ConnTimers, DeadlineKind, RefusedKind};
 
 use crate::support::{Lab, builder, ms, ticks_of};
 

@@ -1,0 +1,450 @@
+//! What the handles of one connection share: stamps that any thread stores, and the deadlines
+//! behind a lock.
+//!
+//! A poll looks at the deadlines when the tick has begun for which they are filed, as a turn of a
+//! shard does for the connections that live on it. The timer of a shard only wakes the task.
+//!
+//! Why not the user's waker in the timer: cloning and dropping a waker run code of the user, which
+//! may use the connection, and the timer is polled while the lock is held. The timer has a waker of
+//! the connection's own, which wakes the task that waits.
+//!
+//! Invariants: `filed` is not later than the first deadline. No code of the user runs while the
+//! lock is held. A connection that is closed has no timer.
+
+use std::cell::Cell;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Instant;
+
+use atomic_waker::AtomicWaker;
+use corewheel_shard::Tick;
+
+use super::super::limits::{ArmError, ConnEvent, ConnLimits, DeadlineKind};
+use super::super::marks::Marks;
+use super::super::rules::{self, Facts, FactsMut, InProgressCounts, NEVER, Rare};
+use crate::clock::Timeline;
+use crate::clock::when::When;
+use crate::face::handle::{Handle, SharedSleep};
+use crate::values::refused::RefusedKind;
+
+/// How often one poll puts its timer off before it lets the task return to its executor.
+const TRIES: u32 = 3;
+
+/// What comes of a poll: an event, `None` if the connection is closed, or why there is no timer.
+pub(super) type Polled = Poll<Result<Option<ConnEvent>, RefusedKind>>;
+
+pub(super) struct Inner {
+    handle: Handle,
+    /// `None` if the service had ended when the connection began.
+    time: Option<Timeline>,
+    opened: u64,
+    /// When something was last read, when something was last written, and when a request last
+    /// ended; 0 if no request has ended.
+    pub(super) read: AtomicU64,
+    pub(super) written: AtomicU64,
+    pub(super) request_ended: AtomicU64,
+    pub(super) reads: AtomicU32,
+    pub(super) requests: AtomicU32,
+    /// How many handles keep the connection open.
+    owners: AtomicUsize,
+    /// When the last idle event came; 0 if none has come.
+    event_at: AtomicU64,
+    /// The task that waits for events.
+    task: AtomicWaker,
+    state: Mutex<State>,
+}
+
+struct State {
+    limits: ConnLimits,
+    marks: Cell<Marks>,
+    pending: Cell<u16>,
+    rare: Option<Box<Rare>>,
+    /// When a poll last looked at the clock.
+    looked: u64,
+    /// The tick in which a poll looks at the deadlines.
+    filed: Tick,
+    /// `None` if the connection is closed.
+    sleep: Option<SharedSleep>,
+    /// Whether the connection began after the end of the service, and no task was told.
+    owes_closed: bool,
+}
+
+/// What is known of a connection at a time.
+struct Known<'a> {
+    present: u64,
+    opened: u64,
+    read: u64,
+    written: u64,
+    request_ended: u64,
+    in_progress: InProgressCounts,
+    state: &'a mut State,
+}
+
+impl Inner {
+    pub(super) fn new(handle: Handle, limits: ConnLimits) -> Arc<Self> {
+        let (now, time) = (handle.nanos(), handle.time());
+        let state = State {
+            limits,
+            marks: Cell::default(),
+            pending: Cell::new(0),
+            rare: None,
+            looked: now,
+            filed: Tick::NEVER,
+            sleep: None,
+            owes_closed: time.is_none(),
+        };
+        let inner = Self {
+            handle,
+            time,
+            opened: now,
+            read: AtomicU64::new(now),
+            written: AtomicU64::new(now),
+            request_ended: AtomicU64::new(0),
+            reads: AtomicU32::new(0),
+            requests: AtomicU32::new(0),
+            owners: AtomicUsize::new(0),
+            event_at: AtomicU64::new(0),
+            task: AtomicWaker::new(),
+            state: Mutex::new(state),
+        };
+        if let Some(time) = &inner.time {
+            let mut state = inner.lock();
+            state.filed = time.ceil(rules::first_due(&inner.known(&mut state, now)));
+            state.sleep = Some(SharedSleep::new(handle, state.filed));
+        }
+        Arc::new(inner)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known<'a>(&self, state: &'a mut State, present: u64) -> Known<'a> {
+        // The counts first. Acquire pairs with the release in `end`: if a read or a request has
+        // ended, the stamp of its end is loaded, too.
+        let in_progress = InProgressCounts {
+            reads: self.reads.load(Ordering::Acquire),
+            requests: self.requests.load(Ordering::Acquire),
+        };
+        Known {
+            present,
+            opened: self.opened,
+            // SeqCst: see `stamp_at`.
+            read: self.read.load(Ordering::SeqCst),
+            written: self.written.load(Ordering::SeqCst),
+            request_ended: self.request_ended.load(Ordering::Relaxed),
+            in_progress,
+            state,
+        }
+    }
+
+    /// Another handle keeps the connection open.
+    pub(super) fn add_owner(&self) {
+        self.owners.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The last handle closes the connection.
+    pub(super) fn drop_owner(&self) {
+        // Relaxed: what the handles did is behind the lock.
+        if self.owners.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.close();
+        }
+    }
+
+    /// False if the connection was closed before.
+    pub(super) fn close(&self) -> bool {
+        let sleep = {
+            let mut state = self.lock();
+            state.pending.set(0);
+            state.sleep.take()
+        };
+        let is_open = sleep.is_some();
+        drop(sleep);
+        if is_open {
+            self.task.wake();
+        }
+        is_open
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().sleep.is_none()
+    }
+}
+
+/// Activity.
+impl Inner {
+    /// The present, or a little later.
+    #[inline]
+    pub(super) fn now(&self) -> u64 {
+        self.handle.nanos()
+    }
+
+    /// Stamps a connection. A stamp never goes back.
+    #[inline]
+    pub(super) fn stamp(stamp: &AtomicU64, now: u64) {
+        // Relaxed: the stamp carries no other data. A store would let a thread that was held up
+        // between its reading of the clock and the store take back what another thread has stamped.
+        stamp.fetch_max(now, Ordering::Relaxed);
+    }
+
+    /// Stamps a connection with a time that the caller knows.
+    pub(super) fn stamp_at(&self, stamp: &AtomicU64, now: Instant) {
+        let Some(time) = &self.time else { return };
+        let at = time.nanos_at(now);
+        // SeqCst, as in `known` and `look`: either this thread sees that an idle event has come, or
+        // the thread that takes the event sees the stamp when it files the connection again.
+        stamp.fetch_max(at, Ordering::SeqCst);
+        // A time before the last idle event may make the next one earlier.
+        if at < self.event_at.load(Ordering::SeqCst) {
+            self.change(|_| {});
+        }
+    }
+
+    /// A read or a request has begun.
+    pub(super) fn begin(count: &AtomicU32) {
+        let add_one = |count: u32| count.checked_add(1);
+        let added = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add_one);
+        added.expect("fewer than 2^32 guards");
+    }
+
+    /// A read or a request has ended; the stamp of its end is stored.
+    pub(super) fn end(count: &AtomicU32) {
+        // Release pairs with the acquire in `known`.
+        count.fetch_sub(1, Ordering::Release);
+    }
+
+    /// The number of a write that begins; `None` if there is no limit for writes.
+    pub(super) fn begin_write(&self) -> Option<u32> {
+        let now = self.now();
+        self.change(|known| rules::begin_write(known, now))
+    }
+
+    /// False if the write's time was up before.
+    pub(super) fn end_write(&self, write: u32) -> bool {
+        rules::end_write(self.lock().rare.as_deref_mut(), write)
+    }
+}
+
+/// Deadlines.
+impl Inner {
+    pub(super) fn limits(&self) -> ConnLimits {
+        self.lock().limits
+    }
+
+    pub(super) fn set_limits(&self, limits: ConnLimits) {
+        self.change(|known| known.state.limits = limits);
+    }
+
+    pub(super) fn deadline(&self, kind: usize) -> Option<Instant> {
+        let time = self.time.as_ref()?;
+        let now = self.now();
+        let mut state = self.lock();
+        state.sleep.as_ref()?;
+        let due = rules::due(&self.known(&mut state, now), kind);
+        (due < NEVER).then(|| time.instant_of(due))
+    }
+
+    /// When a time is, in nanoseconds since the epoch.
+    pub(super) fn nanos_of(&self, when: impl When) -> u64 {
+        self.time.as_ref().map_or(NEVER, |time| time.nanos_of(when, || self.now()))
+    }
+
+    /// Arms a deadline that comes once, or disarms it with `NEVER`.
+    pub(super) fn arm(&self, kind: usize, due: u64) -> Result<bool, ArmError> {
+        self.change(|known| {
+            let is_open = known.state.sleep.is_some();
+            if is_open { Ok(rules::arm(known, kind, due)) } else { Err(ArmError::Closed) }
+        })
+    }
+
+    /// Changes deadlines. The task that waits is woken if the first of them is earlier now: its
+    /// poll resets the timer.
+    fn change<R>(&self, change: impl FnOnce(&mut Known<'_>) -> R) -> R {
+        let mut state = self.lock();
+        let present = state.looked;
+        let mut known = self.known(&mut state, present);
+        let result = change(&mut known);
+        let first_due = rules::first_due(&known);
+        let first = self.time.as_ref().map_or(Tick::NEVER, |time| time.ceil(first_due));
+        let is_earlier = state.sleep.is_some() && first < state.filed;
+        if is_earlier {
+            state.filed = first;
+        }
+        drop(state);
+        if is_earlier {
+            self.task.wake();
+        }
+        result
+    }
+}
+
+/// Events.
+impl Inner {
+    /// Takes an event of greatest age, if it has come.
+    pub(super) fn take_max_age(&self) -> Option<ConnEvent> {
+        let mut state = self.lock();
+        state.sleep.as_ref()?;
+        self.look(&mut state);
+        self.next_event(&mut state, |kind| kind == DeadlineKind::MaxAge)
+    }
+
+    /// Takes the next event that has come. Otherwise the task waits.
+    pub(super) fn poll(self: &Arc<Self>, cx: &mut Context<'_>) -> Polled {
+        // First of all, so that no event and no change comes in between.
+        self.task.register(cx.waker());
+        let mut state = self.lock();
+        let polled = self.poll_locked(&mut state);
+        let ended = if matches!(polled, Some(Poll::Ready(Err(RefusedKind::Closed)))) {
+            state.sleep.take()
+        } else {
+            None
+        };
+        drop(state);
+        drop(ended);
+        polled.unwrap_or_else(|| {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+    }
+
+    /// `None` if the near clock shows the time of the deadlines, and the clock does not show it.
+    fn poll_locked(self: &Arc<Self>, state: &mut State) -> Option<Polled> {
+        for _ in 0..TRIES {
+            if state.sleep.is_some() {
+                self.look(state);
+            }
+            if let Some(event) = self.next_event(state, |_| true) {
+                return Some(Poll::Ready(Ok(Some(event))));
+            }
+            let filed = state.filed;
+            let Some(sleep) = &mut state.sleep else {
+                let is_owed = std::mem::take(&mut state.owes_closed);
+                let closed = if is_owed { Err(RefusedKind::Closed) } else { Ok(None) };
+                return Some(Poll::Ready(closed));
+            };
+            if sleep.deadline_tick() != filed {
+                sleep.reset_to(filed);
+            }
+            let waker = Waker::from(Arc::clone(self));
+            let slept = Pin::new(&mut *sleep).poll(&mut Context::from_waker(&waker));
+            let Poll::Ready(slept) = slept else { return Some(Poll::Pending) };
+            // The next poll, here or in another call, needs a timer again.
+            sleep.reset_to(filed);
+            if let Err(refused) = slept {
+                return Some(Poll::Ready(Err(refused)));
+            }
+        }
+        None
+    }
+
+    /// Takes the deadlines that are due, if the tick has begun for which the connection is filed.
+    fn look(&self, state: &mut State) {
+        let Some(time) = &self.time else { return };
+        let near = self.now();
+        state.looked = near;
+        if time.floor(near) < state.filed {
+            return;
+        }
+        // The near clock may be ahead. An event never comes early.
+        let now = time.nanos();
+        if time.floor(now) < state.filed {
+            return;
+        }
+        state.looked = now;
+        let mut known = self.known(state, now);
+        if rules::first_due(&known) <= now {
+            let events = rules::take_due(&mut known);
+            rules::add_events(&known, events);
+            // SeqCst: see `stamp_at`.
+            self.event_at.store(now, Ordering::SeqCst);
+            known = self.known(state, now);
+        }
+        let first_due = rules::first_due(&known);
+        state.filed = time.ceil(first_due);
+    }
+
+    fn next_event(
+        &self,
+        state: &mut State,
+        wanted: impl Fn(DeadlineKind) -> bool,
+    ) -> Option<ConnEvent> {
+        if state.pending.get() == 0 {
+            return None;
+        }
+        let present = state.looked;
+        rules::next_event(&self.known(state, present), wanted)
+    }
+}
+
+/// The timer wakes the task that waits.
+impl Wake for Inner {
+    fn wake(self: Arc<Self>) {
+        self.task.wake();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.task.wake();
+    }
+}
+
+impl Facts for Known<'_> {
+    fn present(&self) -> u64 {
+        self.present
+    }
+
+    fn opened(&self) -> u64 {
+        self.opened
+    }
+
+    fn read(&self) -> u64 {
+        self.read
+    }
+
+    fn written(&self) -> u64 {
+        self.written
+    }
+
+    fn request_ended(&self) -> u64 {
+        self.request_ended
+    }
+
+    fn in_progress(&self) -> InProgressCounts {
+        self.in_progress
+    }
+
+    fn span(&self, kind: usize) -> u64 {
+        rules::span_of(&self.state.limits, kind)
+    }
+
+    fn marks(&self) -> Marks {
+        self.state.marks.get()
+    }
+
+    fn set_marks(&self, marks: Marks) {
+        self.state.marks.set(marks);
+    }
+
+    fn pending(&self) -> u16 {
+        self.state.pending.get()
+    }
+
+    fn set_pending(&self, kinds: u16) {
+        self.state.pending.set(kinds);
+    }
+
+    fn rare(&self) -> Option<&Rare> {
+        self.state.rare.as_deref()
+    }
+}
+
+impl FactsMut for Known<'_> {
+    fn known_rare_mut(&mut self) -> Option<&mut Rare> {
+        self.state.rare.as_deref_mut()
+    }
+
+    fn rare_mut(&mut self) -> &mut Rare {
+        self.state.rare.get_or_insert_with(|| Box::new(Rare::new()))
+    }
+}

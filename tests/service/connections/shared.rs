@@ -1,0 +1,361 @@
+//! Connection timers of tasks that run on any thread: their events, what holds them back, their
+//! wakers and their errors.
+
+use std::cell::RefCell;
+use std::future::ready;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Wake;
+use std::thread;
+
+use corewheel::SharedConnTimers;
+use corewheel::conn::{ArmError, Raced, SharedInProgress};
+use futures_core::Stream;
+
+use super::*;
+use crate::support::{Alarm, look};
+
+type Polled = Poll<Result<Option<ConnEvent>, RefusedKind>>;
+
+pub(super) fn connect(lab: &Lab<u8>, limits: ConnLimits) -> SharedConnTimers {
+    lab.service.handle().connection(limits)
+}
+
+fn poll_with(conn: &SharedConnTimers, waker: &Waker) -> Polled {
+    conn.poll_next(&mut Context::from_waker(waker))
+}
+
+fn poll(conn: &SharedConnTimers) -> Polled {
+    poll_with(conn, Waker::noop())
+}
+
+/// The kind of the next event that has come, and whether it is the first.
+pub(super) fn event(conn: &SharedConnTimers) -> Option<(DeadlineKind, bool)> {
+    match poll(conn) {
+        Poll::Ready(event) => event.unwrap().map(|event| (event.kind, event.first)),
+        Poll::Pending => None,
+    }
+}
+
+/// Lets a number of milliseconds pass, one at a time. Returns the events, each with its tick.
+fn run(lab: &mut Lab<u8>, conn: &SharedConnTimers, milliseconds: u64) -> Vec<Event> {
+    let mut events = Vec::new();
+    for _ in 0..milliseconds {
+        lab.advance(ms(1));
+        while let Some((kind, first)) = event(conn) {
+            events.push((ticks_of(lab.timers()), kind, first));
+        }
+    }
+    events
+}
+
+type Event = (u64, DeadlineKind, bool);
+
+#[test]
+fn shared_connection_and_its_guards_are_send_sync_and_static() {
+    fn check<V: Send + Sync + 'static>() {}
+    fn check_future<F: Send>(_: F) {}
+    check::<SharedConnTimers>();
+    check::<SharedInProgress>();
+    let lab = lab();
+    let conn = connect(&lab, NONE);
+    check_future(conn.next());
+    check_future(conn.race(ready(7)));
+}
+
+#[test]
+fn each_limit_gives_its_event_at_the_deadline_and_not_a_tick_before() {
+    let cases = [
+        (ReadIdle, NONE.read_idle(ms(100)), true),
+        (WriteIdle, NONE.write_idle(ms(100)), true),
+        (AllIdle, NONE.all_idle(ms(100)), true),
+        (Heartbeat, NONE.heartbeat(ms(100)), true),
+        (WriteTimeout, NONE.write_timeout(ms(100)), false),
+        (Handshake, NONE.handshake(ms(100)), false),
+        (MaxAge, NONE.max_age(ms(100)), false),
+    ];
+    for (kind, limits, comes_again) in cases {
+        let mut lab = lab();
+        let conn = connect(&lab, limits);
+        let _write = conn.begin_write();
+        assert_eq!(conn.deadline(kind), Some(lab.clock.now() + ms(100)), "{kind}");
+        assert_eq!(run(&mut lab, &conn, 99), [], "{kind}");
+        assert_eq!(run(&mut lab, &conn, 1), [(100, kind, true)]);
+        let again = if comes_again { vec![(200, kind, false)] } else { Vec::new() };
+        assert_eq!(run(&mut lab, &conn, 100), again, "{kind}");
+    }
+}
+
+#[test]
+fn oneshot_deadline_is_armed_reset_and_disarmed_from_any_handle() {
+    let mut lab = lab();
+    let conn = connect(&lab, NONE.handshake(ms(50)).max_age(ms(1_000)));
+    let other = conn.clone();
+    assert_eq!((other.disarm(Handshake), conn.disarm(Handshake)), (Ok(true), Ok(false)));
+    conn.arm(Request, ms(500)).unwrap();
+    conn.arm(Custom(0), ms(300)).unwrap();
+    conn.arm(Custom(7), ms(200)).unwrap();
+    other.arm(Request, ms(100)).unwrap();
+    other.arm(Custom(7), lab.clock.now() + ms(400)).unwrap();
+    let events = run(&mut lab, &conn, 600);
+    assert_eq!(events, [(100, Request, true), (300, Custom(0), true), (400, Custom(7), true)]);
+    conn.arm(MaxAge, ms(50)).unwrap();
+    assert_eq!(run(&mut lab, &conn, 1_000), [(650, MaxAge, true)]);
+    assert_eq!(conn.arm(ReadIdle, ms(1)), Err(ArmError::SetByLimits(ReadIdle)));
+    assert_eq!(conn.disarm(Custom(8)), Err(ArmError::NoSuchDeadline(Custom(8))));
+    assert!(conn.close());
+    assert_eq!(conn.arm(Request, ms(1)), Err(ArmError::Closed));
+}
+
+#[test]
+fn known_time_before_the_last_event_makes_the_next_event_earlier() {
+    let mut lab = lab();
+    let conn = connect(&lab, READ_IDLE);
+    lab.advance(ms(150));
+    assert_eq!(event(&conn), Some((ReadIdle, true)));
+    let (alarm, waker) = Alarm::new();
+    assert!(poll_with(&conn, &waker).is_pending());
+    let before = |milliseconds| lab.clock.now().checked_sub(ms(milliseconds)).unwrap();
+    conn.touch_read_at(before(30));
+    assert_eq!(alarm.count(), 1, "its poll resets the timer");
+    assert_eq!(run(&mut lab, &conn, 100), [(220, ReadIdle, true)]);
+    // An older time takes nothing back.
+    let now = lab.clock.now();
+    conn.touch_read_at(now);
+    conn.touch_read_at(now.checked_sub(ms(90)).unwrap());
+    assert_eq!(run(&mut lab, &conn, 100), [(350, ReadIdle, true)]);
+}
+
+#[test]
+fn event_that_was_not_taken_is_withdrawn_by_activity() {
+    let mut lab = lab();
+    let conn = connect(&lab, READ_IDLE.max_age(ms(100)));
+    lab.advance(ms(100));
+    let mut race = pin!(conn.race(ready(7)));
+    let cx = &mut Context::from_waker(Waker::noop());
+    let old = ConnEvent { kind: MaxAge, first: true };
+    assert_eq!(race.as_mut().poll(cx), Poll::Ready(Ok(Raced::Event(old))));
+    // The idle event has come with it.
+    conn.touch_read();
+    assert_eq!(run(&mut lab, &conn, 99), []);
+    assert_eq!(run(&mut lab, &conn, 1), [(200, ReadIdle, true)]);
+}
+
+#[test]
+fn race_prefers_value_that_is_ready_with_the_deadline() {
+    let mut lab = lab();
+    let conn = connect(&lab, READ_IDLE);
+    lab.advance(ms(100));
+    let cx = &mut Context::from_waker(Waker::noop());
+    let mut race = Box::pin(conn.race(ready(7)));
+    assert_eq!(race.as_mut().poll(cx), Poll::Ready(Ok(Raced::Done(7))));
+    let mut race = Box::pin(conn.race(std::future::pending::<u8>()));
+    let idle = ConnEvent { kind: ReadIdle, first: true };
+    assert_eq!(race.as_mut().poll(cx), Poll::Ready(Ok(Raced::Event(idle))));
+    conn.close();
+    let mut race = Box::pin(conn.race(std::future::pending::<u8>()));
+    assert_eq!(race.as_mut().poll(cx), Poll::Ready(Ok(Raced::Closed)));
+}
+
+#[test]
+fn next_that_is_dropped_loses_no_event_and_stream_gives_the_events() {
+    let mut lab = lab();
+    let mut conn = connect(&lab, READ_IDLE);
+    {
+        let mut wait = Box::pin(conn.next());
+        assert!(look(&mut wait).is_none());
+    }
+    lab.advance(ms(100));
+    let idle = |first| ConnEvent { kind: ReadIdle, first };
+    assert_eq!(look(&mut Box::pin(conn.next())), Some(Ok(Some(idle(true)))));
+    lab.advance(ms(100));
+    let cx = &mut Context::from_waker(Waker::noop());
+    assert_eq!(Stream::poll_next(pin!(&mut conn), cx), Poll::Ready(Some(Ok(idle(false)))));
+    conn.close();
+    assert_eq!(Stream::poll_next(pin!(&mut conn), cx), Poll::Ready(None));
+}
+
+#[test]
+fn touches_of_other_threads_hold_back_the_event_and_wake_no_task() {
+    let mut lab = lab();
+    let conn = connect(&lab, READ_IDLE.write_idle(ms(100)));
+    let (alarm, waker) = Alarm::new();
+    for _ in 0..20 {
+        assert!(poll_with(&conn, &waker).is_pending());
+        lab.clock.advance(ms(60));
+        let before = alarm.count();
+        thread::scope(|scope| {
+            for number in 0..4 {
+                let conn = conn.clone();
+                scope.spawn(move || if number < 2 { conn.touch_read() } else { conn.touch() });
+            }
+        });
+        assert_eq!(alarm.count(), before, "a touch wakes no task");
+        lab.settle();
+    }
+    assert_eq!(run(&mut lab, &conn, 99), []);
+    let both = [(1_300, ReadIdle, true), (1_300, WriteIdle, true)];
+    assert_eq!(run(&mut lab, &conn, 1), both);
+}
+
+#[test]
+fn read_in_progress_on_another_thread_holds_back_idle_until_its_end() {
+    let mut lab = lab();
+    let conn = connect(&lab, READ_IDLE.all_idle(ms(100)).write_idle(ms(1_000)));
+    let (read, another) = (conn.begin_read(), conn.begin_read());
+    assert_eq!(run(&mut lab, &conn, 450), []);
+    assert_eq!(conn.deadline(ReadIdle), Some(lab.clock.now() + ms(100)));
+    thread::spawn(move || drop(read)).join().unwrap();
+    assert_eq!(run(&mut lab, &conn, 560), [(1_000, WriteIdle, true)]);
+    thread::spawn(move || assert!(another.finish())).join().unwrap();
+    assert_eq!(run(&mut lab, &conn, 99), []);
+    assert_eq!(run(&mut lab, &conn, 1), [(1_110, ReadIdle, true), (1_110, AllIdle, true)]);
+}
+
+#[test]
+fn request_in_flight_holds_back_idle_and_lets_the_heartbeat_come() {
+    let mut lab = lab();
+    let conn = connect(&lab, READ_IDLE.write_idle(ms(100)).all_idle(ms(100)).heartbeat(ms(80)));
+    let request = conn.begin_request();
+    assert_eq!(run(&mut lab, &conn, 170), [(80, Heartbeat, true), (160, Heartbeat, false)]);
+    let panicked = catch_unwind(AssertUnwindSafe(move || {
+        let _request = request;
+        panic!("the test asks for it");
+    }));
+    assert!(panicked.is_err(), "the panic ends the request");
+    let idle = [ReadIdle, WriteIdle, AllIdle].map(|kind| (270, kind, true));
+    let events = run(&mut lab, &conn, 100);
+    assert_eq!(events[0], (240, Heartbeat, false));
+    assert_eq!(events[1..], idle);
+}
+
+#[test]
+fn request_that_begins_after_the_deadline_withdraws_an_event_that_was_not_taken() {
+    let mut lab = lab();
+    let conn = connect(&lab, READ_IDLE);
+    conn.arm(MaxAge, ms(101)).unwrap();
+    lab.advance(ms(101));
+    // Both have come, and the first of them is taken.
+    assert_eq!(event(&conn), Some((MaxAge, true)));
+    let request = conn.begin_request();
+    assert_eq!(event(&conn), None);
+    drop(request);
+    assert_eq!(run(&mut lab, &conn, 100), [(201, ReadIdle, true)]);
+}
+
+#[test]
+fn each_shared_write_has_its_own_timeout() {
+    let mut lab = lab();
+    let conn = connect(&lab, NONE.write_timeout(ms(100)));
+    let first = conn.begin_write();
+    lab.advance(ms(40));
+    let second = conn.begin_write();
+    lab.advance(ms(40));
+    let third = conn.begin_write();
+    assert!(second.finish());
+    // The progress of a write does not give it more time.
+    conn.touch_write();
+    assert_eq!(run(&mut lab, &conn, 60), [(100, WriteTimeout, true)]);
+    assert!(!first.finish(), "its time was up");
+    assert_eq!(conn.deadline(WriteTimeout), Some(lab.clock.now() + ms(40)));
+    drop(third);
+    assert_eq!(run(&mut lab, &conn, 200), []);
+}
+
+#[test]
+fn guard_does_not_keep_its_connection_open() {
+    let lab = lab();
+    let conn = connect(&lab, READ_IDLE);
+    let other = conn.clone();
+    let (alarm, waker) = Alarm::new();
+    let request = conn.begin_request();
+    drop(conn);
+    assert!(poll_with(&other, &waker).is_pending(), "a handle is left");
+    drop(other);
+    assert_eq!(alarm.count(), 1, "the last handle has closed the connection");
+    drop(request);
+}
+
+#[test]
+fn close_from_another_thread_wakes_the_task_that_waits() {
+    let lab = lab();
+    let conn = connect(&lab, READ_IDLE);
+    let (alarm, waker) = Alarm::new();
+    assert!(poll_with(&conn, &waker).is_pending());
+    let other = conn.clone();
+    assert!(thread::spawn(move || other.close()).join().unwrap());
+    assert_eq!((alarm.count(), poll(&conn)), (1, Poll::Ready(Ok(None))));
+    assert!(conn.is_closed() && !conn.close());
+    assert_eq!(conn.deadline(ReadIdle), None);
+}
+
+#[test]
+fn change_wakes_the_task_that_waits_only_if_it_makes_the_first_deadline_earlier() {
+    let mut lab = lab();
+    let conn = connect(&lab, READ_IDLE.write_timeout(ms(60)));
+    let (alarm, waker) = Alarm::new();
+    let mut expected = 0;
+    let mut check = |is_woken: bool, change: &mut dyn FnMut()| {
+        assert!(poll_with(&conn, &waker).is_pending());
+        change();
+        expected += usize::from(is_woken);
+        assert_eq!(alarm.count(), expected);
+    };
+    let mut write = None;
+    check(false, &mut || conn.arm(Request, ms(200)).unwrap());
+    check(true, &mut || conn.arm(Request, ms(80)).unwrap());
+    check(true, &mut || write = Some(conn.begin_write()));
+    check(false, &mut || conn.touch());
+    check(false, &mut || conn.set_limits(READ_IDLE.max_age(ms(70))));
+    check(true, &mut || conn.set_limits(READ_IDLE.max_age(ms(50))));
+    assert_eq!(run(&mut lab, &conn, 59), [(50, MaxAge, true)]);
+    assert_eq!(run(&mut lab, &conn, 1), [(60, WriteTimeout, true)]);
+    drop(write);
+    let events = run(&mut lab, &conn, 40);
+    assert_eq!(events, [(80, Request, true), (100, ReadIdle, true)]);
+}
+
+#[test]
+fn poll_by_another_task_replaces_the_task_that_waits() {
+    let lab = lab();
+    let conn = connect(&lab, READ_IDLE);
+    let ((first, first_waker), (second, second_waker)) = (Alarm::new(), Alarm::new());
+    assert!(poll_with(&conn, &first_waker).is_pending());
+    assert!(poll_with(&conn, &second_waker).is_pending());
+    conn.arm(Request, ms(10)).unwrap();
+    assert_eq!((first.count(), second.count()), (0, 1));
+}
+
+thread_local! {
+    /// The connection that a waker of this thread closes.
+    static TO_CLOSE: RefCell<Option<SharedConnTimers>> = const { RefCell::new(None) };
+}
+
+/// Closes that connection when its last waker is dropped.
+struct ClosesWhenDropped;
+
+impl Wake for ClosesWhenDropped {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for ClosesWhenDropped {
+    fn drop(&mut self) {
+        let conn = TO_CLOSE.with_borrow(Clone::clone);
+        conn.expect("the test has set it").close();
+    }
+}
+
+#[test]
+fn waker_whose_drop_closes_a_shared_connection_locks_nothing_twice() {
+    let lab = lab();
+    let conn = connect(&lab, READ_IDLE);
+    TO_CLOSE.set(Some(conn.clone()));
+    let closes = Waker::from(Arc::new(ClosesWhenDropped));
+    assert!(poll_with(&conn, &closes).is_pending());
+    drop(closes);
+    // The connection stores the last clone of the waker, and replaces it by another waker.
+    let (_, waker) = Alarm::new();
+    assert_eq!(poll_with(&conn, &waker), Poll::Ready(Ok(None)));
+    TO_CLOSE.set(None);
+}

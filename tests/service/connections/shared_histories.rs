@@ -1,0 +1,188 @@
+//! The same random history of a connection on its shard and of one whose tasks run on any thread:
+//! both get the same events in the same polls.
+
+use corewheel::SharedConnTimers;
+use corewheel::TimerService;
+use corewheel::conn::{InProgress, SharedInProgress};
+use fastrand::Rng;
+
+use super::*;
+use crate::support::nanos_of;
+
+const KINDS: [DeadlineKind; 16] = [
+    MaxAge,
+    Handshake,
+    Request,
+    WriteTimeout,
+    ReadIdle,
+    WriteIdle,
+    AllIdle,
+    Heartbeat,
+    Custom(0),
+    Custom(1),
+    Custom(2),
+    Custom(3),
+    Custom(4),
+    Custom(5),
+    Custom(6),
+    Custom(7),
+];
+
+struct Pair {
+    lab: Lab<u8>,
+    rng: Rng,
+    tick: Duration,
+    here: ConnTimers,
+    shared: SharedConnTimers,
+    /// What is in progress to the end of the history: the end of it would be a stamp, which on a
+    /// shard is later than the activity.
+    held: Vec<(InProgress, SharedInProgress)>,
+    writes: Vec<(InProgress, SharedInProgress)>,
+    events: usize,
+}
+
+impl Pair {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let tick = Duration::from_micros([100, 1_000, 7_000, 1_000_000][rng.usize(..4)]);
+        let lab = Lab::new(TimerService::builder().shards(1).capacity(256).tick(tick));
+        lab.clock.advance(Duration::from_nanos(137));
+        let limits = random_limits(&mut rng, tick);
+        let here = lab.timers().connection(limits).unwrap();
+        let shared = shared::connect(&lab, limits);
+        Self { lab, rng, tick, here, shared, held: Vec::new(), writes: Vec::new(), events: 0 }
+    }
+
+    fn step(&mut self) {
+        let now = self.lab.clock.now();
+        match self.rng.u32(..20) {
+            0..3 => {
+                let at = self.recent();
+                self.here.touch_read_at(at);
+                self.shared.touch_read_at(at);
+            }
+            3..6 => {
+                let at = self.recent();
+                self.here.touch_write_at(at);
+                self.shared.touch_write_at(at);
+            }
+            6..8 => {
+                let kind = KINDS[[0, 1, 2, 8, 9, 15][self.rng.usize(..6)]];
+                let at = now + self.tick.mul_f64(self.rng.f64() * 30.0);
+                assert_eq!(self.here.arm(kind, at), self.shared.arm(kind, at));
+            }
+            8 => {
+                let kind = KINDS[self.rng.usize(..16)];
+                assert_eq!(self.here.disarm(kind), self.shared.disarm(kind), "{kind}");
+            }
+            9 => {
+                let limits = random_limits(&mut self.rng, self.tick);
+                self.here.set_limits(limits);
+                self.shared.set_limits(limits);
+            }
+            10 => self.writes.push((self.here.begin_write(), self.shared.begin_write())),
+            11 => self.end_writes(),
+            12 if self.rng.u32(..20) == 0 => {
+                let read = (self.here.begin_read(), self.shared.begin_read());
+                self.held.push(read);
+            }
+            13 if self.rng.u32(..20) == 0 => {
+                let request = (self.here.begin_request(), self.shared.begin_request());
+                self.held.push(request);
+            }
+            _ => {
+                let most = [0.3, 3.0, 40.0][self.rng.usize(..3)];
+                self.lab.clock.advance(self.tick.mul_f64(self.rng.f64() * most));
+                if self.rng.u32(..3) > 0 {
+                    self.poll();
+                }
+            }
+        }
+    }
+
+    /// The present, or a time that has passed, after which other things may have happened.
+    fn recent(&mut self) -> std::time::Instant {
+        let now = nanos_of(self.lab.timers());
+        let back = self.tick.mul_f64(self.rng.f64() * 30.0);
+        let back = if self.rng.bool() { Duration::ZERO } else { back };
+        let passed = self.lab.clock.now().checked_sub(back.min(Duration::from_nanos(now)));
+        passed.expect("it is not before the epoch")
+    }
+
+    /// The end of a write is a stamp, which on a shard is later than the write. So writes end where
+    /// no deadline follows from it, and then both connections are given the same stamp.
+    fn end_writes(&mut self) {
+        let limits = self.here.limits();
+        if [limits.write_idle, limits.all_idle, limits.heartbeat] != [Duration::ZERO; 3] {
+            return;
+        }
+        for (here, shared) in self.writes.drain(..) {
+            assert_eq!(here.finish(), shared.finish());
+        }
+        self.lab.clock.advance(ms(12) + 2 * self.tick);
+        self.poll();
+        let now = self.lab.clock.now();
+        self.here.touch_write_at(now);
+        self.shared.touch_write_at(now);
+    }
+
+    /// The shard takes its turns, and the task polls. Both have the same events.
+    fn poll(&mut self) {
+        self.lab.settle();
+        loop {
+            let (here, shared) = (event(&self.here), shared::event(&self.shared));
+            assert_eq!(here, shared, "at {}", nanos_of(self.lab.timers()));
+            if here.is_none() {
+                break;
+            }
+            self.events += 1;
+            // Other events may be left until the next poll.
+            if self.rng.u32(..6) == 0 {
+                return;
+            }
+        }
+        for kind in KINDS {
+            assert_eq!(self.here.deadline(kind), self.shared.deadline(kind), "{kind}");
+        }
+    }
+}
+
+fn random_limits(rng: &mut Rng, tick: Duration) -> ConnLimits {
+    let mut limit = |most: f64| match rng.u32(..3) {
+        0 => Duration::ZERO,
+        _ => tick.mul_f64(rng.f64() * most) + Duration::from_nanos(1),
+    };
+    ConnLimits {
+        read_idle: limit(60.0),
+        write_idle: limit(60.0),
+        all_idle: limit(60.0),
+        heartbeat: limit(60.0),
+        write_timeout: limit(60.0),
+        handshake: limit(180.0),
+        max_age: limit(600.0),
+    }
+}
+
+/// One history. Returns the number of events.
+fn history(seed: u64) -> usize {
+    let mut pair = Pair::new(seed);
+    for _ in 0..400 {
+        pair.step();
+    }
+    pair.poll();
+    pair.events
+}
+
+#[test]
+fn same_history_gives_a_shared_connection_the_events_of_a_local_one() {
+    let given = std::env::var("COREWHEEL_SEED").ok().and_then(|seed| seed.parse().ok());
+    let (first, count) = given.map_or_else(|| (fastrand::u64(..), 200), |seed| (seed, 1));
+    let events: usize = (0..count)
+        .map(|number| {
+            let seed = first.wrapping_add(number);
+            let events = std::panic::catch_unwind(|| history(seed));
+            events.unwrap_or_else(|_| panic!("with seed {seed}"))
+        })
+        .sum();
+    assert!(count == 1 || events > 2_000, "{events} events are too few");
+}
