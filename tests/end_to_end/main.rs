@@ -16,6 +16,7 @@ mod many_clients;
 mod requests_and_overload;
 mod restart;
 mod server;
+mod shared_connections;
 mod start_and_stop;
 mod stopped_process;
 
