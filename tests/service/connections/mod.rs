@@ -10,6 +10,7 @@ mod model;
 mod packing;
 mod shared;
 mod shared_histories;
+mod shared_refusals;
 mod stamps;
 mod waits;
 
