@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use corewheel_shard::Tick;
 
+use super::effect::Effect;
 use super::payload::Payload;
 use super::request::{Request, ShutdownOrder};
 use super::{Core, State};

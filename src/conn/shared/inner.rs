@@ -26,7 +26,8 @@ use super::super::marks::Marks;
 use super::super::rules::{self, Facts, FactsMut, InProgressCounts, NEVER, Rare};
 use crate::clock::Timeline;
 use crate::clock::when::When;
-use crate::face::handle::{Handle, SharedSleep};
+use crate::face::handle::Handle;
+use crate::face::handle::sleep::SharedSleep;
 use crate::values::refused::RefusedKind;
 
 /// How often one poll puts its timer off before it lets the task return to its executor.

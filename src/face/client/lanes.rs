@@ -150,7 +150,6 @@ impl<T: 'static> Client<T> {
 
     /// Has the waker of a future woken when this client may send to a shard again, after a refusal
     /// as busy. `Err` if the shard is closed or there is no such shard.
-    #[allow(dead_code, reason = "the futures of clients that wait call it")]
     pub(crate) fn wait_for_room(&self, shard: ShardId, waker: &Waker) -> Result<(), RefusedKind> {
         let missed = {
             let mut lanes = self.lanes.borrow_mut();

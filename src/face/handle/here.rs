@@ -78,9 +78,7 @@ impl<T: Send + 'static> ThreadClient for Client<T> {
     }
 
     fn wait_for_room(&self, shard: ShardId, waker: &Waker) -> Result<(), RefusedKind> {
-        let _ = shard;
-        waker.wake_by_ref();
-        Ok(())
+        self.wait_for_room(shard, waker)
     }
 
     fn cancel(&self, timer: TimerHandle) {

@@ -146,7 +146,6 @@ impl Handle {
 
     /// The present in nanoseconds, or a little later, by the near clock of this thread; the end of
     /// time if the service has ended.
-    #[allow(dead_code, reason = "connection timers will use it")]
     #[inline]
     pub(crate) fn nanos(&self) -> u64 {
         self.way().map_or(u64::MAX, |way| way.nanos())

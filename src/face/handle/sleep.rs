@@ -89,7 +89,6 @@ impl SharedSleep {
         self.handle
     }
 
-    #[allow(dead_code, reason = "connection timers will use it")]
     pub(crate) fn deadline_tick(&self) -> Tick {
         self.deadline
     }
