@@ -3,8 +3,8 @@
 //! # A service and its shards
 //!
 //! A [`TimerService`] has a *shard* for each core: a timing wheel that one thread drives and no
-//! other thread ever touches. Its settings are those of [`TimerServiceBuilder`]. There are two ways
-//! to schedule on a shard:
+//! other thread ever touches. Its settings are those of [`TimerServiceBuilder`]. There are three
+//! ways to schedule on a shard:
 //!
 //! - [`Timers`] is a shard on its own core. It is `!Send`. Handlers and callbacks are given one,
 //!   and so is the future that [`spawn_on`](TimerService::spawn_on) starts. A command takes effect
@@ -14,6 +14,11 @@
 //!   [`client.shard(id)`](Client::shard) has the methods of [`Timers`]. A timer has its
 //!   [`TimerHandle`] at once; the outcome of a cancel is a [`Reply`], a future that can also be
 //!   waited for.
+//! - [`Handle`] is for tasks that migrate between threads, as those of multi-thread tokio do:
+//!   `Copy + Send + Sync`, without a type parameter. It makes futures: [`sleep`](Handle::sleep),
+//!   [`timeout`](Handle::timeout), [`interval`](Handle::interval), and the deadlines of a
+//!   [`connection`](Handle::connection). A guide is about
+//!   [multi-thread tokio servers](guide::multi_thread_tokio).
 //!
 //! ```
 //! use corewheel::clock::ManualClock;
@@ -110,8 +115,9 @@
 //! # Features
 //!
 //! None is on by default. The default build runs shards on plain threads or in loops of the
-//! caller's own, and needs no C compiler, no runtime and no HTTP server. Futures need a shard on
-//! glommio or tokio, and so one of these features; values and callbacks need none.
+//! caller's own, and needs no C compiler, no runtime and no HTTP server. Futures of [`Timers`] need
+//! a shard on glommio or tokio, and so one of these features; values, callbacks and the futures of
+//! a [`Handle`] need none.
 //!
 //! | feature | brings | costs |
 //! |---|---|---|
@@ -135,13 +141,14 @@
 //! | `stats` | counters, histograms, classes, publishing |
 //! | `directory` | which shards there are, how each is reached, which run on this thread |
 //! | `shard` | what one shard's thread runs: state, turn, requests, migration, shutdown |
-//! | `face` | `Timers`, `Client`, their futures and the types of callbacks |
+//! | `face` | `Timers`, `Client`, `Handle`, their futures and the types of callbacks |
 //! | `driver` | takes the turns: glommio, tokio, thread, the user's own loop |
 //! | `conn` | connection timers |
 //! | `kit` | what else is built from timers |
 //! | `service` | builder, start, shutdown |
 //! | `endpoint` | statistics over HTTP |
 //! | `sim` | the service on simulated threads, for tests |
+//! | `guide` | pages of documentation, and no code |
 //!
 //! What one core owns, wheel and slab and counters, is [`corewheel_shard`], which knows no thread,
 //! no clock and no atomic.
@@ -154,6 +161,7 @@ mod driver;
 #[cfg(feature = "endpoint")]
 pub mod endpoint;
 mod face;
+pub mod guide;
 mod kit;
 mod link;
 mod service;

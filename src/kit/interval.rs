@@ -91,8 +91,9 @@ pub enum MissedTickBehavior {
 }
 
 /// Ticks at a fixed rate or with a fixed delay, for a future; made by [`Timers::interval`],
-/// [`Timers::interval_at`] and [`Timers::fixed_delay`], and for any thread, as a [`SharedInterval`],
-/// by [`Handle::interval`], [`Handle::interval_at`] and [`Handle::fixed_delay`].
+/// [`Timers::interval_at`] and [`Timers::fixed_delay`]. For futures that any thread may poll, a
+/// [`SharedInterval`] is made by [`Handle::interval`], [`Handle::interval_at`] and
+/// [`Handle::fixed_delay`].
 ///
 /// It takes a timer of the shard when a future first waits for a tick, and gives the timer back
 /// when it is dropped. A tick costs what a [`Sleep`] or a [`SharedSleep`] does, and allocates
@@ -249,8 +250,8 @@ impl<S: WaitsUntil> Interval<S> {
     }
 }
 
-/// Ticks for a future that any thread may poll: `Send`, `Sync` and `'static`. It is an [`Interval`];
-/// made by [`Handle::interval`].
+/// Ticks for a future that any thread may poll: `Send`, `Sync` and `'static`. It is an
+/// [`Interval`]; made by [`Handle::interval`].
 pub type SharedInterval = Interval<SharedSleep>;
 
 mod sealed {

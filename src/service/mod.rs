@@ -35,7 +35,7 @@ use crate::stats::{ServiceStats, StatsSource};
 use crate::values::error::{ReplyError, ShardError, ShutdownError};
 use crate::values::handle::ShardId;
 use crate::values::scale::Scale;
-use crate::values::settings::Runtime;
+use crate::values::settings::{Placement, Runtime};
 use crate::values::shutdown::ShutdownPolicy;
 
 /// Timers on several cores: a shard for each, which only its own thread touches, and lanes between
@@ -102,11 +102,36 @@ static ALIVE: AtomicUsize = AtomicUsize::new(0);
 /// The most services of a process for which no warning is logged.
 const ALIVE_MAX: usize = 64;
 
+/// The cpus whose workers one shard serves, beside a multi-thread runtime.
+const CPUS_PER_SHARD: usize = 8;
+
 impl TimerService {
     /// A builder with the defaults: a shard for each core that the process may use, 1 ms ticks,
     /// 2²⁰ timers a shard.
     pub fn builder() -> TimerServiceBuilder {
         TimerServiceBuilder::new()
+    }
+
+    /// A builder for a service beside a multi-thread runtime, whose tasks use it by
+    /// [`handle`](TimerService::handle)s: one shard for each 8 cpus that the process may use, and
+    /// at least one, on plain threads that are not pinned.
+    ///
+    /// The runtime's workers use all cpus. A shard that is pinned to a cpu waits for the worker
+    /// that runs there, while one that is not pinned goes to another cpu. One shard serves many
+    /// workers, since most of its work is done in bulk.
+    /// [`guide::multi_thread_tokio`](crate::guide::multi_thread_tokio) shows such a server.
+    ///
+    /// ```
+    /// use corewheel::{Runtime, ShutdownPolicy, TimerService};
+    ///
+    /// let service = TimerService::beside_runtime().name("timers").start()?;
+    /// assert_eq!(service.runtime(), Some(Runtime::Thread));
+    /// service.shutdown(ShutdownPolicy::Drop)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn beside_runtime() -> TimerServiceBuilder {
+        let shards = cpus::count(&cpus::allowed()).div_ceil(CPUS_PER_SHARD);
+        Self::builder().shards(shards).runtime(Runtime::Thread).placement(Placement::Unpinned)
     }
 }
 

@@ -27,11 +27,11 @@ fn elsewhere<O: Send>(run: impl FnOnce() -> O + Send) -> O {
 #[test]
 fn handle_and_its_futures_belong_to_every_thread() {
     fn check<X: Send + Sync + 'static>() {}
+    fn copy<X: Copy>() {}
     check::<Handle>();
     check::<SharedSleep>();
     check::<SharedInterval>();
     check::<SharedTimeout<std::future::Pending<()>>>();
-    fn copy<X: Copy>() {}
     copy::<Handle>();
     assert!(size_of::<Handle>() <= 12);
     assert!(size_of::<SharedSleep>() <= 72, "{}", size_of::<SharedSleep>());
@@ -143,7 +143,7 @@ fn reset_to_earlier_wakes_the_task_at_the_earlier_deadline() {
             sleep.reset(ms(5));
             sleep
         };
-        let mut sleep = if here { arm() } else { elsewhere(|| arm()) };
+        let mut sleep = if here { arm() } else { elsewhere(arm) };
         lab.settle();
         lab.advance(ms(4));
         assert_eq!(woken.count(), 0);
@@ -357,7 +357,7 @@ fn threads_without_a_shard_are_given_the_shards_in_turn() {
     for n in 0..8 {
         sleeps.push(elsewhere(|| {
             // Each is due before the one before, so the shard is woken for it.
-            let mut sleep = handle.sleep(FAR - ms(1_000 * n));
+            let mut sleep = handle.sleep(ms(1_000 * (1_000 - n)));
             assert_eq!(look(&mut sleep), None);
             sleep
         }));
@@ -380,6 +380,28 @@ fn threads_without_a_shard_are_given_the_shards_in_turn() {
     // The shards see the cancels when they next receive.
     let mut quick = handle.sleep(ms(1));
     block_on(&mut quick).unwrap();
+    service.shutdown(ShutdownPolicy::Drop).unwrap();
+}
+
+#[test]
+fn service_beside_a_runtime_has_few_shards_on_threads_that_are_not_pinned() {
+    let service = TimerService::beside_runtime().start().unwrap();
+    assert_eq!(service.runtime(), Some(Runtime::Thread));
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    assert!((1..=cpus.div_ceil(8)).contains(&service.shard_count()));
+    let handle = service.handle();
+    block_on(handle.sleep(ms(1))).unwrap();
+    #[cfg(target_os = "linux")]
+    {
+        // The shard's thread may use the cpus that this thread may use.
+        use rustix::thread::sched_getaffinity;
+        let own = sched_getaffinity(None).unwrap();
+        let client = service.client();
+        let (sender, seen) = mpsc::channel();
+        let call = move |_: &_| sender.send(sched_getaffinity(None).unwrap()).unwrap();
+        client.shard(SHARD).schedule_fn(ms(0), call).unwrap();
+        assert_eq!(seen.recv().unwrap(), own);
+    }
     service.shutdown(ShutdownPolicy::Drop).unwrap();
 }
 

@@ -17,9 +17,9 @@ use corewheel_shard::{Tick, TimerKey};
 
 use super::registry;
 use crate::clock::Timeline;
-use crate::face::Core;
 use crate::face::client::Client;
 use crate::face::stored::Stored;
+use crate::face::{Core, Post};
 use crate::shard::request::{Bulk, Request};
 use crate::values::class::ClassId;
 use crate::values::handle::{ServiceId, ShardId, TimerHandle};
@@ -94,7 +94,7 @@ impl<T: Send + 'static> ThreadClient for Client<T> {
     }
 
     fn has_ended(&self, shard: ShardId) -> bool {
-        self.directory().post(shard).is_none_or(|post| post.has_ended())
+        self.directory().post(shard).is_none_or(Post::has_ended)
     }
 
     fn current_handle(&self, timer: TimerHandle) -> Option<TimerHandle> {
@@ -245,16 +245,16 @@ impl Reach {
             return None;
         }
         let (shards, client) = (RefCell::default(), RefCell::default());
-        let made = Rc::new(Self { service, thread, shards, client });
+        let entry = Rc::new(Self { service, thread, shards, client });
         // Services that have ended leave the table when another one enters it.
         let gone: Vec<_> = TABLE.with(|table| {
             let mut table = table.borrow_mut();
             let gone = table.extract_if(.., |reach| reach.has_ended()).collect();
-            table.push(Rc::clone(&made));
+            table.push(Rc::clone(&entry));
             gone
         });
         drop(gone);
-        Some(made)
+        Some(entry)
     }
 
     fn has_ended(&self) -> bool {

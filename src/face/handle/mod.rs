@@ -1,5 +1,5 @@
-//! A service as every thread reaches it, without the type of its values: handles, and their futures,
-//! which are `Send` and `Sync`.
+//! A service as every thread reaches it, without the type of its values: handles, and their
+//! futures, which are `Send` and `Sync`.
 
 pub(crate) mod here;
 pub(crate) mod registry;
@@ -38,8 +38,9 @@ use crate::values::handle::{ServiceId, ShardId};
 /// # Room
 ///
 /// A shard that holds as many timers as its capacity is full, and futures return `Full`. Where a
-/// lane is full for a moment, they wait until it has room, so any number of futures may be polled at
-/// once.
+/// lane is full for a moment, they wait until it has room, so any number of futures may be polled
+/// at once. [`guide::multi_thread_tokio`](crate::guide::multi_thread_tokio) is about the shards
+/// that such a server should have.
 ///
 /// ```
 /// use corewheel::TimerService;

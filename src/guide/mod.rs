@@ -1,0 +1,5 @@
+//! Guides: how a kind of server uses this crate, from start to end. They hold no code of their own.
+
+pub mod multi_thread_tokio {
+    #![doc = include_str!("multi_thread_tokio.md")]
+}
