@@ -59,7 +59,7 @@ pub(super) trait FactsMut: Facts {
 }
 
 /// How many reads and requests of a connection are in progress.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InProgressCounts {
     pub(super) reads: u32,
     pub(super) requests: u32,

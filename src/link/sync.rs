@@ -80,6 +80,10 @@ mod modelled {
         pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
             self.0.fetch_add(value, order)
         }
+
+        pub(crate) fn fetch_max(&self, value: u64, order: Ordering) -> u64 {
+            self.0.fetch_max(value, order)
+        }
     }
 
     impl Default for AtomicU64 {

@@ -1,7 +1,6 @@
 //! Tests of futures that wait for room in a client's lane.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
 use crate::attach::ShardLoop;
@@ -9,11 +8,11 @@ use crate::{Client, Fired, Refused, RefusedKind, ShardId, ShutdownPolicy, TimerS
 
 /// A waker that counts how often it is woken.
 #[derive(Default)]
-struct Alarm(AtomicUsize);
+struct Alarm(Mutex<usize>);
 
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        *self.0.lock().unwrap() += 1;
     }
 }
 
@@ -29,7 +28,7 @@ fn service(capacity: u32) -> (TimerService<u32>, ShardLoop<u32, Handler>) {
 
 /// The number of alarms that were woken, each once.
 fn woken(alarms: &[Arc<Alarm>]) -> usize {
-    let counts = alarms.iter().map(|alarm| alarm.0.load(Ordering::Relaxed));
+    let counts = alarms.iter().map(|alarm| *alarm.0.lock().unwrap());
     counts.inspect(|count| assert!(*count <= 1, "a future is woken once")).sum()
 }
 

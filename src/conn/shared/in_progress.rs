@@ -30,7 +30,7 @@ enum Kind {
 
 impl SharedInProgress {
     pub(super) fn read(conn: &Arc<Inner>) -> Self {
-        Inner::begin(&conn.reads);
+        conn.begin_read();
         Self { conn: Arc::clone(conn), kind: Kind::Read }
     }
 
@@ -39,7 +39,7 @@ impl SharedInProgress {
     }
 
     pub(super) fn request(conn: &Arc<Inner>) -> Self {
-        Inner::begin(&conn.requests);
+        conn.begin_request();
         Self { conn: Arc::clone(conn), kind: Kind::Request }
     }
 
@@ -60,14 +60,12 @@ impl Drop for SharedInProgress {
     fn drop(&mut self) {
         self.end_write();
         let conn = &self.conn;
-        let (stamp, count) = match self.kind {
-            Kind::Read => (&conn.read, Some(&conn.reads)),
-            Kind::Write(_) => (&conn.written, None),
-            Kind::Request => (&conn.request_ended, Some(&conn.requests)),
-        };
-        Inner::stamp(stamp, conn.now());
-        // After the stamp: a poll that does not find the read finds the stamp of its end.
-        count.into_iter().for_each(Inner::end);
+        let now = conn.now();
+        match self.kind {
+            Kind::Read => conn.end_read(now),
+            Kind::Write(_) => conn.written.set(now),
+            Kind::Request => conn.end_request(now),
+        }
     }
 }
 

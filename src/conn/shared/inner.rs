@@ -13,7 +13,6 @@
 
 use std::cell::Cell;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
@@ -24,6 +23,7 @@ use corewheel_shard::Tick;
 use super::super::limits::{ArmError, ConnEvent, ConnLimits, DeadlineKind};
 use super::super::marks::Marks;
 use super::super::rules::{self, Facts, FactsMut, InProgressCounts, NEVER, Rare};
+use super::stamp::Stamp;
 use crate::clock::Timeline;
 use crate::clock::when::When;
 use crate::face::handle::Handle;
@@ -41,17 +41,11 @@ pub(super) struct Inner {
     /// `None` if the service had ended when the connection began.
     time: Option<Timeline>,
     opened: u64,
-    /// When something was last read, when something was last written, and when a request last
-    /// ended; 0 if no request has ended.
-    pub(super) read: AtomicU64,
-    pub(super) written: AtomicU64,
-    pub(super) request_ended: AtomicU64,
-    pub(super) reads: AtomicU32,
-    pub(super) requests: AtomicU32,
-    /// How many handles keep the connection open.
-    owners: AtomicUsize,
+    /// When something was last read, and when something was last written.
+    pub(super) read: Stamp,
+    pub(super) written: Stamp,
     /// When the last idle event came; 0 if none has come.
-    event_at: AtomicU64,
+    event_at: Stamp,
     /// The task that waits for events.
     task: AtomicWaker,
     state: Mutex<State>,
@@ -61,6 +55,9 @@ struct State {
     limits: ConnLimits,
     marks: Cell<Marks>,
     pending: Cell<u16>,
+    in_progress: InProgressCounts,
+    /// When a request last ended; 0 if none has ended.
+    request_ended: u64,
     rare: Option<Box<Rare>>,
     /// When a poll last looked at the clock.
     looked: u64,
@@ -78,8 +75,6 @@ struct Known<'a> {
     opened: u64,
     read: u64,
     written: u64,
-    request_ended: u64,
-    in_progress: InProgressCounts,
     state: &'a mut State,
 }
 
@@ -90,6 +85,8 @@ impl Inner {
             limits,
             marks: Cell::default(),
             pending: Cell::new(0),
+            in_progress: InProgressCounts::default(),
+            request_ended: 0,
             rare: None,
             looked: now,
             filed: Tick::NEVER,
@@ -100,13 +97,9 @@ impl Inner {
             handle,
             time,
             opened: now,
-            read: AtomicU64::new(now),
-            written: AtomicU64::new(now),
-            request_ended: AtomicU64::new(0),
-            reads: AtomicU32::new(0),
-            requests: AtomicU32::new(0),
-            owners: AtomicUsize::new(0),
-            event_at: AtomicU64::new(0),
+            read: Stamp::new(now),
+            written: Stamp::new(now),
+            event_at: Stamp::new(0),
             task: AtomicWaker::new(),
             state: Mutex::new(state),
         };
@@ -123,34 +116,12 @@ impl Inner {
     }
 
     fn known<'a>(&self, state: &'a mut State, present: u64) -> Known<'a> {
-        // The counts first. Acquire pairs with the release in `end`: if a read or a request has
-        // ended, the stamp of its end is loaded, too.
-        let in_progress = InProgressCounts {
-            reads: self.reads.load(Ordering::Acquire),
-            requests: self.requests.load(Ordering::Acquire),
-        };
         Known {
             present,
             opened: self.opened,
-            // SeqCst: see `stamp_at`.
-            read: self.read.load(Ordering::SeqCst),
-            written: self.written.load(Ordering::SeqCst),
-            request_ended: self.request_ended.load(Ordering::Relaxed),
-            in_progress,
+            read: self.read.get(),
+            written: self.written.get(),
             state,
-        }
-    }
-
-    /// Another handle keeps the connection open.
-    pub(super) fn add_owner(&self) {
-        self.owners.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The last handle closes the connection.
-    pub(super) fn drop_owner(&self) {
-        // Relaxed: what the handles did is behind the lock.
-        if self.owners.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.close();
         }
     }
 
@@ -182,38 +153,40 @@ impl Inner {
         self.handle.nanos()
     }
 
-    /// Stamps a connection. A stamp never goes back.
-    #[inline]
-    pub(super) fn stamp(stamp: &AtomicU64, now: u64) {
-        // Relaxed: the stamp carries no other data. A store would let a thread that was held up
-        // between its reading of the clock and the store take back what another thread has stamped.
-        stamp.fetch_max(now, Ordering::Relaxed);
-    }
-
     /// Stamps a connection with a time that the caller knows.
-    pub(super) fn stamp_at(&self, stamp: &AtomicU64, now: Instant) {
+    pub(super) fn stamp_at(&self, stamp: &Stamp, now: Instant) {
         let Some(time) = &self.time else { return };
         let at = time.nanos_at(now);
-        // SeqCst, as in `known` and `look`: either this thread sees that an idle event has come, or
-        // the thread that takes the event sees the stamp when it files the connection again.
-        stamp.fetch_max(at, Ordering::SeqCst);
-        // A time before the last idle event may make the next one earlier.
-        if at < self.event_at.load(Ordering::SeqCst) {
+        stamp.set(at);
+        // A time before the last idle event may make the next one earlier. Where another thread
+        // takes that event at this moment, the next one may count from it instead, and is later.
+        if at < self.event_at.get() {
             self.change(|_| {});
         }
     }
 
-    /// A read or a request has begun.
-    pub(super) fn begin(count: &AtomicU32) {
-        let add_one = |count: u32| count.checked_add(1);
-        let added = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add_one);
-        added.expect("fewer than 2^32 guards");
+    /// A read has begun.
+    pub(super) fn begin_read(&self) {
+        add_one(&mut self.lock().in_progress.reads);
     }
 
-    /// A read or a request has ended; the stamp of its end is stored.
-    pub(super) fn end(count: &AtomicU32) {
-        // Release pairs with the acquire in `known`.
-        count.fetch_sub(1, Ordering::Release);
+    /// A read has ended, at `now`.
+    pub(super) fn end_read(&self, now: u64) {
+        let mut state = self.lock();
+        self.read.set(now);
+        state.in_progress.reads -= 1;
+    }
+
+    /// A request has begun.
+    pub(super) fn begin_request(&self) {
+        add_one(&mut self.lock().in_progress.requests);
+    }
+
+    /// A request has ended, at `now`.
+    pub(super) fn end_request(&self, now: u64) {
+        let mut state = self.lock();
+        state.request_ended = state.request_ended.max(now);
+        state.in_progress.requests -= 1;
     }
 
     /// The number of a write that begins; `None` if there is no limit for writes.
@@ -358,8 +331,7 @@ impl Inner {
         if rules::first_due(&known) <= now {
             let events = rules::take_due(&mut known);
             rules::add_events(&known, events);
-            // SeqCst: see `stamp_at`.
-            self.event_at.store(now, Ordering::SeqCst);
+            self.event_at.set(now);
             known = self.known(state, now);
         }
         let first_due = rules::first_due(&known);
@@ -376,6 +348,24 @@ impl Inner {
         }
         let present = state.looked;
         rules::next_event(&self.known(state, present), wanted)
+    }
+}
+
+/// Adds one to a count of guards.
+///
+/// # Panics
+///
+/// There are 2³² of them, of which nearly all were forgotten.
+fn add_one(count: &mut u32) {
+    *count = count.checked_add(1).expect("fewer than 2^32 guards");
+}
+
+/// Keeps a connection open. The handles of the connection share it.
+pub(super) struct Owner(pub(super) Arc<Inner>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 
@@ -408,11 +398,11 @@ impl Facts for Known<'_> {
     }
 
     fn request_ended(&self) -> u64 {
-        self.request_ended
+        self.state.request_ended
     }
 
     fn in_progress(&self) -> InProgressCounts {
-        self.in_progress
+        self.state.in_progress
     }
 
     fn span(&self, kind: usize) -> u64 {

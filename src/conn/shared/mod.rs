@@ -13,6 +13,7 @@
 
 mod in_progress;
 mod inner;
+mod stamp;
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -24,7 +25,7 @@ use std::time::Instant;
 use futures_core::Stream;
 
 pub use self::in_progress::SharedInProgress;
-use self::inner::Inner;
+use self::inner::{Inner, Owner};
 use super::limits::{ArmError, ConnEvent, ConnLimits, DeadlineKind};
 use super::rules::{self, NEVER};
 use super::timers::Raced;
@@ -75,12 +76,13 @@ use crate::values::refused::RefusedKind;
 /// # Cost
 ///
 /// A touch is a reading of the thread's near clock and one atomic maximum of 8 bytes; it takes no
-/// lock, sends nothing and wakes no task. A poll for events takes a lock that only the connection's
-/// own tasks take, reads the near clock, and sends a message to the shard when the first deadline
-/// has become earlier than the timer. A timer that expires while the connection was active is put
-/// off by another message, once for each time that the limit takes. A connection takes some 400
-/// bytes and a timer; a connection whose idle events come, or that uses deadlines beside those that
-/// its limits arm, takes some 200 bytes more. A handle is 8 bytes.
+/// lock, sends nothing and wakes no task. The beginning and the end of a read or a request take a
+/// lock that only the connection's own tasks take. A poll for events takes it, too, reads the near
+/// clock, and sends a message to the shard when the first deadline has become earlier than the
+/// timer. A timer that expires while the connection was active is put off by another message, once
+/// for each time that the limit takes. A connection takes some 400 bytes and a timer; a connection
+/// whose idle events come, or that uses deadlines beside those that its limits arm, takes some 200
+/// bytes more. A handle is 8 bytes.
 ///
 /// ```
 /// use corewheel::conn::Raced;
@@ -137,22 +139,23 @@ use crate::values::refused::RefusedKind;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "the connection is closed when its last handle is dropped"]
+#[derive(Clone)]
 pub struct SharedConnTimers {
-    conn: Arc<Inner>,
+    owner: Arc<Owner>,
 }
 
 impl Handle {
     /// The deadlines of a connection that begins now, for tasks on any thread. Nothing is sent
     /// before the first poll for events, and that is where a refusal shows.
     pub fn connection(self, limits: ConnLimits) -> SharedConnTimers {
-        SharedConnTimers::new(Inner::new(self, limits))
+        SharedConnTimers { owner: Arc::new(Owner(Inner::new(self, limits))) }
     }
 }
 
 impl SharedConnTimers {
-    fn new(conn: Arc<Inner>) -> Self {
-        conn.add_owner();
-        Self { conn }
+    #[inline]
+    fn conn(&self) -> &Arc<Inner> {
+        &self.owner.0
     }
 }
 
@@ -161,21 +164,21 @@ impl SharedConnTimers {
     /// Something was read.
     #[inline]
     pub fn touch_read(&self) {
-        Inner::stamp(&self.conn.read, self.conn.now());
+        self.conn().read.set(self.conn().now());
     }
 
     /// Something was written, or a long write has made progress.
     #[inline]
     pub fn touch_write(&self) {
-        Inner::stamp(&self.conn.written, self.conn.now());
+        self.conn().written.set(self.conn().now());
     }
 
     /// Something happened that counts as a read and as a write: all idle times begin again.
     #[inline]
     pub fn touch(&self) {
-        let now = self.conn.now();
-        Inner::stamp(&self.conn.read, now);
-        Inner::stamp(&self.conn.written, now);
+        let now = self.conn().now();
+        self.conn().read.set(now);
+        self.conn().written.set(now);
     }
 
     /// Something was read at a known time, such as a loop's present time. The time must not be
@@ -186,13 +189,13 @@ impl SharedConnTimers {
     /// the connection's lock and wakes the task that waits.
     #[inline]
     pub fn touch_read_at(&self, now: Instant) {
-        self.conn.stamp_at(&self.conn.read, now);
+        self.conn().stamp_at(&self.conn().read, now);
     }
 
     /// Something was written at a known time; see [`touch_read_at`](Self::touch_read_at).
     #[inline]
     pub fn touch_write_at(&self, now: Instant) {
-        self.conn.stamp_at(&self.conn.written, now);
+        self.conn().stamp_at(&self.conn().written, now);
     }
 
     /// A read is in progress until the returned guard is dropped. Meanwhile neither
@@ -205,7 +208,7 @@ impl SharedConnTimers {
     ///
     /// There are 2³² guards, of which nearly all were forgotten.
     pub fn begin_read(&self) -> SharedInProgress {
-        SharedInProgress::read(&self.conn)
+        SharedInProgress::read(self.conn())
     }
 
     /// A write is in progress until the returned guard is dropped. It must end within
@@ -215,7 +218,7 @@ impl SharedConnTimers {
     /// Takes the connection's lock. O(1); where there is such a limit, the end of a write is
     /// O(writes in progress).
     pub fn begin_write(&self) -> SharedInProgress {
-        SharedInProgress::write(&self.conn)
+        SharedInProgress::write(self.conn())
     }
 
     /// A request is in flight until the returned guard is dropped: the server works, and the peer
@@ -233,7 +236,7 @@ impl SharedConnTimers {
     ///
     /// There are 2³² guards, of which nearly all were forgotten.
     pub fn begin_request(&self) -> SharedInProgress {
-        SharedInProgress::request(&self.conn)
+        SharedInProgress::request(self.conn())
     }
 }
 
@@ -248,7 +251,7 @@ impl SharedConnTimers {
     /// Deadlines of this kind are set by the limits, there is no such deadline, or the connection
     /// is closed.
     pub fn arm<W: When>(&self, kind: DeadlineKind, when: W) -> Result<(), ArmError> {
-        self.conn.arm(rules::armed_kind(kind)?, self.conn.nanos_of(when)).map(drop)
+        self.conn().arm(rules::armed_kind(kind)?, self.conn().nanos_of(when)).map(drop)
     }
 
     /// Disarms a deadline that comes once. Its event does not come afterwards. Returns true if it
@@ -258,37 +261,37 @@ impl SharedConnTimers {
     ///
     /// The errors of [`arm`](Self::arm).
     pub fn disarm(&self, kind: DeadlineKind) -> Result<bool, ArmError> {
-        self.conn.arm(rules::armed_kind(kind)?, NEVER)
+        self.conn().arm(rules::armed_kind(kind)?, NEVER)
     }
 
     /// The connection's limits.
     pub fn limits(&self) -> ConnLimits {
-        self.conn.limits()
+        self.conn().limits()
     }
 
     /// Changes the limits. Idle times count from the connection's last activity, and its age from
     /// its beginning. What was armed or disarmed stays so, and writes in progress keep their limit.
     pub fn set_limits(&self, limits: ConnLimits) {
-        self.conn.set_limits(limits);
+        self.conn().set_limits(limits);
     }
 
     /// When a deadline is due; `None` if it is off. Activity makes an idle deadline later, and
     /// while a read or a request is in progress, the deadline that it holds back counts from this
     /// call.
     pub fn deadline(&self, kind: DeadlineKind) -> Option<Instant> {
-        self.conn.deadline(kind.index()?)
+        self.conn().deadline(kind.index()?)
     }
 
     /// Closes the connection for all its handles: cancels its timer, and wakes the task that waits,
     /// which receives `None`. False if the connection is closed already.
     pub fn close(&self) -> bool {
-        self.conn.close()
+        self.conn().close()
     }
 
     /// Whether the connection is closed: by [`close`](Self::close), or by a poll that has found the
     /// service ended.
     pub fn is_closed(&self) -> bool {
-        self.conn.is_closed()
+        self.conn().is_closed()
     }
 }
 
@@ -314,7 +317,7 @@ impl SharedConnTimers {
     ///
     /// The errors of [`next`](Self::next).
     pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Result<Option<ConnEvent>, RefusedKind>> {
-        self.conn.poll(cx)
+        self.conn().poll(cx)
     }
 
     /// Waits for a future, such as a read or a write, or for the next event.
@@ -330,13 +333,13 @@ impl SharedConnTimers {
     pub async fn race<F: Future>(&self, future: F) -> Result<Raced<F::Output>, RefusedKind> {
         let mut future = pin!(future);
         poll_fn(|cx| {
-            if let Some(age) = self.conn.take_max_age() {
+            if let Some(age) = self.conn().take_max_age() {
                 return Poll::Ready(Ok(Raced::Event(age)));
             }
             if let Poll::Ready(value) = future.as_mut().poll(cx) {
                 return Poll::Ready(Ok(Raced::Done(value)));
             }
-            let event = self.conn.poll(cx);
+            let event = self.conn().poll(cx);
             event.map(|event| event.map(|event| event.map_or(Raced::Closed, Raced::Event)))
         })
         .await
@@ -347,19 +350,7 @@ impl Stream for SharedConnTimers {
     type Item = Result<ConnEvent, RefusedKind>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.conn.poll(cx).map(Result::transpose)
-    }
-}
-
-impl Clone for SharedConnTimers {
-    fn clone(&self) -> Self {
-        Self::new(Arc::clone(&self.conn))
-    }
-}
-
-impl Drop for SharedConnTimers {
-    fn drop(&mut self) {
-        self.conn.drop_owner();
+        self.conn().poll(cx).map(Result::transpose)
     }
 }
 

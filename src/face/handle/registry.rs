@@ -9,8 +9,8 @@
 //! Cost: a thread looks here when it uses a service for the first time.
 
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use hashbrown::HashMap;
 
@@ -32,14 +32,15 @@ pub(crate) trait Service: Send + Sync {
 struct Entry<T: Send + 'static> {
     directory: Arc<Directory<T>>,
     /// How many threads have been given a shard.
-    threads: AtomicUsize,
+    threads: Mutex<u64>,
 }
 
 impl<T: Send + 'static> Service for Entry<T> {
     fn next_shard(&self) -> ShardId {
-        // Relaxed: the count orders nothing.
-        let thread = self.threads.fetch_add(1, Ordering::Relaxed);
-        self.directory.shard_for(thread as u64)
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let shard = self.directory.shard_for(*threads);
+        *threads = threads.wrapping_add(1);
+        shard
     }
 
     fn client(&self) -> Rc<dyn ThreadClient> {
@@ -62,7 +63,7 @@ pub(crate) fn enter<T: Send + 'static>(directory: &Arc<Directory<T>>) {
     }
     services.get_or_insert_default().entry(directory.service).or_insert_with(|| {
         let directory = Arc::clone(directory);
-        Arc::new(Entry { directory, threads: AtomicUsize::new(0) })
+        Arc::new(Entry { directory, threads: Mutex::new(0) })
     });
 }
 
