@@ -1,0 +1,452 @@
+//! Sleeps, timeouts and intervals of a handle, with many threads and a real clock.
+
+use std::future::{pending, poll_fn};
+use std::hint::black_box;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, RwLock, mpsc};
+use std::task::{Context, Poll, Waker};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use std::{fs, io};
+
+use corewheel::interval::MissedTickBehavior;
+use corewheel::settings::Placement;
+use corewheel::stats::ShardCounts;
+use corewheel::{Handle, RefusedKind, Runtime, ShutdownPolicy, TimerService, TimerServiceBuilder};
+use fastrand::Rng;
+use futures_lite::future::block_on;
+use tokio::sync::oneshot;
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::timeout;
+
+use crate::future_set::FutureSet;
+use crate::{PATIENCE, ms};
+
+const FAR: Duration = Duration::from_hours(1);
+
+/// A service with one shard on a plain thread, and the test's view of it.
+struct Lab {
+    service: TimerService,
+    handle: Handle,
+    /// The counts when the client of the test's thread was the only one.
+    begin: ShardCounts,
+}
+
+impl Lab {
+    fn new(builder: TimerServiceBuilder) -> Self {
+        let service = builder.shards(1).runtime(Runtime::Thread).start().unwrap();
+        let handle = service.handle();
+        let mut lab = Self { service, handle, begin: ShardCounts::default() };
+        lab.begin = lab.wait_until("one lane", |counts| counts.lanes == 1 && counts.pending == 0);
+        lab
+    }
+
+    /// The counts, which obey the law in every reading.
+    fn counts(&self) -> ShardCounts {
+        let counts = self.service.stats().shards[0].counts;
+        let scheduled = counts.scheduled_local + counts.scheduled_remote;
+        let ended = counts.fired + counts.cancelled + counts.returned + counts.dropped;
+        assert_eq!(Some(counts.pending), scheduled.checked_sub(ended), "{counts:?}");
+        counts
+    }
+
+    /// Makes the shard take turns until its counts are as expected. Each time, it receives a timer
+    /// of the test's own thread, as requests that need no wake-up may wait.
+    fn wait_until(&self, expected: &str, are: impl Fn(&ShardCounts) -> bool) -> ShardCounts {
+        let begin = Instant::now();
+        loop {
+            block_on(self.handle.sleep(ms(1))).unwrap();
+            let counts = self.counts();
+            if are(&counts) {
+                return counts;
+            }
+            assert!(begin.elapsed() < PATIENCE, "{expected}: {counts:?}");
+        }
+    }
+
+    /// Waits until the shard has nothing left of the other threads' timers.
+    fn wait_until_no_timer(&self) -> ShardCounts {
+        self.wait_until("no timer", |counts| counts.pending == 0)
+    }
+
+    /// Waits until the shard has nothing left of threads that have ended.
+    fn wait_until_no_client(&self) {
+        let Self { begin, .. } = self;
+        self.wait_until("as at the begin", |counts| {
+            (counts.pending, counts.lanes) == (0, begin.lanes) && counts.granted == begin.granted
+        });
+    }
+}
+
+fn multi_thread(workers: usize) -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(workers).enable_time().build().unwrap()
+}
+
+/// Waits for something on a runtime, at most [`PATIENCE`].
+fn wait_for<F: Future>(runtime: &tokio::runtime::Runtime, future: F) -> F::Output {
+    runtime.block_on(async { timeout(PATIENCE, future).await }).expect("it ends in time")
+}
+
+/// Waits until all tasks have ended.
+async fn all_of<O: 'static>(mut tasks: JoinSet<O>) -> Vec<O> {
+    let mut outputs = Vec::new();
+    while let Some(output) = tasks.join_next().await {
+        outputs.push(output.unwrap());
+    }
+    outputs
+}
+
+/// Asserts that some time has passed.
+#[track_caller]
+fn check_not_early(begin: Instant, least: Duration) {
+    let since = begin.elapsed();
+    assert!(since >= least, "{since:?} instead of {least:?}");
+}
+
+async fn sleep_not_early(handle: Handle, time: Duration) {
+    let begin = Instant::now();
+    handle.sleep(time).await.unwrap();
+    check_not_early(begin, time);
+}
+
+fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn burst_of_timeouts_from_one_worker_arms_all() {
+    for workers in [1, 4] {
+        let lab = Lab::new(TimerService::builder());
+        let runtime = multi_thread(workers);
+        check_burst_of_timeouts(&lab, &runtime, 100_000, true);
+        check_burst_of_timeouts(&lab, &runtime, 20_000, false);
+        drop(runtime);
+        lab.wait_until("one lane", |counts| counts.lanes == 1);
+    }
+}
+
+/// Timeouts that one task polls, and drops when all of them are armed, or else while most of them
+/// wait for room.
+fn check_burst_of_timeouts(
+    lab: &Lab,
+    runtime: &tokio::runtime::Runtime,
+    count: u64,
+    are_armed: bool,
+) {
+    let handle = lab.handle;
+    let mut set = FutureSet::new((0..count).map(|_| handle.timeout(FAR, pending::<()>())));
+    let wakers_left = set.wakers_left();
+    let (drop_them, mut may_drop) = oneshot::channel::<()>();
+    let task = runtime.spawn(async move {
+        poll_fn(|cx| {
+            assert_eq!(set.poll(cx), [], "a timeout is over");
+            Pin::new(&mut may_drop).poll(cx)
+        })
+        .await
+    });
+    if are_armed {
+        lab.wait_until("all are armed", |counts| counts.pending == count);
+    }
+    drop_them.send(()).unwrap();
+    wait_for(runtime, task).unwrap().unwrap();
+    lab.wait_until_no_timer();
+    // A lane that keeps a future that waits for room has its waker.
+    lab.wait_until("no waker is left", |_| wakers_left.strong_count() == 0);
+}
+
+#[test]
+fn burst_of_sleeps_fires_all_and_none_early() {
+    const COUNT: usize = 100_000;
+    for workers in [1, 4] {
+        let lab = Lab::new(TimerService::builder());
+        let runtime = multi_thread(workers);
+        let mut tasks = JoinSet::new();
+        for _ in 0..COUNT {
+            tasks.spawn_on(sleep_not_early(lab.handle, ms(50)), runtime.handle());
+        }
+        assert_eq!(wait_for(&runtime, all_of(tasks)).len(), COUNT);
+        lab.wait_until_no_timer();
+    }
+}
+
+/// The memory of this process in KiB.
+fn memory_kib() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Threads that sleep by a handle at the same time and end when all of them have slept.
+fn check_threads_at_once(builder: TimerServiceBuilder, count: usize) -> io::Result<()> {
+    let lab = Lab::new(builder);
+    let handle = lab.handle;
+    let (start, end) = (Arc::new(RwLock::new(())), Arc::new(RwLock::new(())));
+    let (may_start, may_end) = (start.write().unwrap(), end.write().unwrap());
+    let have_slept = Arc::new(AtomicUsize::new(0));
+    let before = memory_kib();
+    let spawn = |_| {
+        let (start, end, have_slept) = (start.clone(), end.clone(), have_slept.clone());
+        thread::Builder::new().stack_size(128 << 10).spawn(move || {
+            drop(start.read().unwrap());
+            let begin = Instant::now();
+            let slept = block_on(handle.sleep(ms(500)));
+            check_not_early(begin, ms(500));
+            have_slept.fetch_add(1, Ordering::Relaxed);
+            drop(end.read().unwrap());
+            slept
+        })
+    };
+    let threads: io::Result<Vec<_>> = (0..count).map(spawn).collect();
+    let idle = memory_kib();
+    drop(may_start);
+    if let Ok(threads) = &threads {
+        let begin = Instant::now();
+        while have_slept.load(Ordering::Relaxed) < count {
+            assert!(!threads.iter().any(JoinHandle::is_finished), "a sleep is early");
+            assert!(begin.elapsed() < PATIENCE, "{have_slept:?} sleeps have fired");
+            thread::sleep(ms(10));
+        }
+        let all_lanes = lab.begin.lanes + count as u64;
+        let counts = lab.wait_until("all clients", |counts| counts.lanes == all_lanes);
+        let (with_threads, with_clients) = (idle - before, memory_kib() - idle);
+        println!("{count} threads: {with_threads} KiB, and {with_clients} KiB with clients");
+        println!("capacity {}, granted {}", counts.capacity, counts.granted);
+    }
+    drop(may_end);
+    for thread in threads? {
+        assert_eq!(thread.join().unwrap(), Ok(()));
+    }
+    lab.wait_until_no_client();
+    Ok(())
+}
+
+#[test]
+fn sleeps_of_2000_threads_fire_and_their_clients_go_with_them() {
+    for builder in [TimerService::builder(), TimerService::builder().capacity(10_000)] {
+        if let Err(error) = check_threads_at_once(builder, 2_000) {
+            println!("skipped: this host allows no 2,000 threads: {error}");
+        }
+    }
+}
+
+#[test]
+fn short_lived_threads_leave_no_lane() {
+    const WAVE: usize = 100;
+    // A shard of the default capacity grants and takes back a thousand keys for each thread.
+    for (capacity, waves) in [(1 << 20, 5), (1 << 11, 200)] {
+        let lab = Lab::new(TimerService::builder().capacity(capacity));
+        let handle = lab.handle;
+        for _ in 0..waves {
+            thread::scope(|scope| {
+                for number in 0..WAVE {
+                    scope.spawn(move || arm_and_drop(handle, number % 10 == 0));
+                }
+            });
+        }
+        lab.wait_until_no_client();
+    }
+}
+
+/// Arms a timeout and drops it, at once or when the shard has received it.
+fn arm_and_drop(handle: Handle, is_received: bool) {
+    let mut armed = pin!(handle.timeout(FAR, pending::<()>()));
+    assert!(poll_once(armed.as_mut()).is_pending());
+    if is_received {
+        block_on(sleep_not_early(handle, ms(1)));
+    }
+}
+
+#[test]
+fn runtime_that_is_shut_down_drops_its_sleeps_harmlessly() {
+    const COUNT: u64 = 5_000;
+    let lab = Lab::new(TimerService::builder());
+    let handle = lab.handle;
+    for workers in [1, 4] {
+        let runtime = multi_thread(workers);
+        for _ in 0..COUNT {
+            runtime.spawn(handle.sleep(FAR));
+            runtime.spawn(handle.timeout(FAR, pending::<()>()));
+        }
+        lab.wait_until("all are armed", |counts| counts.pending == 2 * COUNT);
+        // While other tasks still begin to sleep.
+        for _ in 0..COUNT {
+            runtime.spawn(handle.sleep(FAR));
+        }
+        runtime.shutdown_background();
+        lab.wait_until_no_client();
+    }
+}
+
+#[test]
+fn tasks_that_wait_when_the_service_ends_get_closed() {
+    use ShutdownPolicy::{Drop, Fire, Return};
+    const COUNT: u64 = 5_000;
+    for policy in [Some(Drop), Some(Fire), Some(Return), None] {
+        // With so small a lane, thousands wait for room.
+        let lab = Lab::new(TimerService::builder().lane_capacity(4));
+        let handle = lab.handle;
+        let runtime = multi_thread(4);
+        let mut tasks = JoinSet::new();
+        for _ in 0..COUNT {
+            tasks.spawn_on(handle.sleep(FAR), runtime.handle());
+        }
+        lab.wait_until("all are armed", |counts| counts.pending == COUNT);
+        // While other tasks wait for room, or begin to sleep.
+        for _ in 0..COUNT {
+            tasks.spawn_on(handle.sleep(FAR), runtime.handle());
+        }
+        lab.wait_until("some are armed", |counts| counts.pending > COUNT + 20);
+        let _unpolled = handle.sleep(FAR);
+        match policy {
+            Some(policy) => drop(lab.service.shutdown(policy).unwrap()),
+            None => drop(lab.service),
+        }
+        for slept in wait_for(&runtime, all_of(tasks)) {
+            assert_eq!(slept, Err(RefusedKind::Closed), "{policy:?}");
+        }
+        // The threads of the runtime know the service, and a new thread does not.
+        let used = runtime.spawn(check_closed(handle));
+        wait_for(&runtime, used).unwrap();
+        thread::spawn(move || block_on(check_closed(handle))).join().unwrap();
+    }
+}
+
+/// Uses a handle of a service that has ended.
+async fn check_closed(handle: Handle) {
+    assert_eq!(handle.sleep(FAR).await, Err(RefusedKind::Closed));
+    let error = handle.timeout(FAR, pending::<()>()).await.unwrap_err();
+    assert!(!error.is_elapsed());
+    assert_eq!(handle.timeout(FAR, async { 1 }).await, Ok(1));
+    let mut interval = handle.interval_at(FAR, ms(1)).unwrap();
+    assert!(matches!(interval.tick().await, Ok(_) | Err(RefusedKind::Closed)));
+}
+
+/// A task whose sleep is polled, reset and awaited, on one worker after the other.
+async fn migrate(handle: Handle, mut rng: Rng) {
+    let mut sleep = handle.sleep(ms(20));
+    for _ in 0..8 {
+        let begin = Instant::now();
+        let mut least = ms(rng.u64(..30));
+        sleep.reset(least);
+        for _ in 0..rng.usize(..4) {
+            if poll_once(Pin::new(&mut sleep)).is_ready() {
+                check_not_early(begin, least);
+            }
+            yield_now().await;
+            // To earlier and to later.
+            least = begin.elapsed() + ms(rng.u64(..30));
+            sleep.reset(begin + least);
+        }
+        if rng.bool() {
+            sleep_not_early(handle, ms(rng.u64(..5))).await;
+            yield_now().await;
+        }
+        sleep.await.unwrap();
+        check_not_early(begin, least);
+        sleep = handle.sleep(FAR);
+        assert!(poll_once(Pin::new(&mut sleep)).is_pending());
+        // A timeout with a future that is done first, and one that is over first.
+        let yields = async {
+            yield_now().await;
+            yield_now().await;
+        };
+        assert!(handle.timeout(FAR, yields).await.is_ok());
+        let (begin, time) = (Instant::now(), ms(rng.u64(..5)));
+        let late = handle.timeout(time, pending::<()>()).await;
+        assert!(late.unwrap_err().is_elapsed());
+        check_not_early(begin, time);
+    }
+}
+
+#[test]
+fn tasks_that_migrate_between_workers_keep_their_deadlines() {
+    let lab = Lab::new(TimerService::builder());
+    let runtime = multi_thread(4);
+    let mut tasks = JoinSet::new();
+    for seed in 0..2_000 {
+        tasks.spawn_on(migrate(lab.handle, Rng::with_seed(seed)), runtime.handle());
+    }
+    wait_for(&runtime, all_of(tasks));
+    lab.wait_until_no_timer();
+    drop(runtime);
+    lab.wait_until("one lane", |counts| counts.lanes == 1);
+}
+
+/// Computes for a few milliseconds between two awaits, until it is told to stop.
+async fn compute_in_slices(stop: Arc<AtomicBool>) {
+    while !stop.load(Ordering::Relaxed) {
+        let begin = Instant::now();
+        while begin.elapsed() < ms(2) {
+            black_box((0..1_000_u64).map(black_box).sum::<u64>());
+        }
+        yield_now().await;
+    }
+}
+
+#[test]
+fn shard_beside_busy_workers_receives_its_requests() {
+    const COUNT: usize = 20_000;
+    const WORKERS: usize = 4;
+    let lab = Lab::new(TimerService::builder().placement(Placement::Unpinned));
+    let (handle, runtime) = (lab.handle, multi_thread(WORKERS));
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut busy = JoinSet::new();
+    for _ in 0..WORKERS {
+        busy.spawn_on(compute_in_slices(Arc::clone(&stop)), runtime.handle());
+    }
+    let (done, all_done) = mpsc::channel();
+    for number in 0..COUNT {
+        let done = done.clone();
+        runtime.spawn(async move {
+            if number % 2 == 0 {
+                let begin = Instant::now();
+                let late = handle.timeout(ms(20), pending::<()>()).await;
+                check_not_early(begin, ms(20));
+                assert!(late.unwrap_err().is_elapsed());
+            } else {
+                let mut armed = pin!(handle.timeout(FAR, pending::<()>()));
+                for _ in 0..3 {
+                    assert!(poll_once(armed.as_mut()).is_pending());
+                    yield_now().await;
+                }
+            }
+            done.send(()).unwrap();
+        });
+    }
+    for _ in 0..COUNT {
+        all_done.recv_timeout(PATIENCE).expect("all of them end");
+    }
+    let counts = lab.wait_until_no_timer();
+    stop.store(true, Ordering::Relaxed);
+    wait_for(&runtime, all_of(busy));
+    println!("{} schedules waited for room, in {} turns", counts.refused, counts.turns);
+}
+
+#[test]
+fn interval_on_a_multi_thread_runtime_ticks_without_drift() {
+    const PERIOD: Duration = ms(10);
+    let lab = Lab::new(TimerService::builder());
+    let runtime = multi_thread(4);
+    let mut tasks = JoinSet::new();
+    for behavior in [MissedTickBehavior::Burst, MissedTickBehavior::Skip] {
+        for _ in 0..50 {
+            let mut interval = lab.handle.interval_at(PERIOD, PERIOD).unwrap();
+            interval.set_missed_tick_behavior(behavior);
+            let ticks = async move {
+                let first = interval.tick().await.unwrap();
+                for count in 1..50 {
+                    let periods = count + interval.missed() as u32;
+                    let due = interval.tick().await.unwrap();
+                    assert!(Instant::now() >= due, "a tick is early");
+                    assert_eq!(due, first + PERIOD * periods, "{behavior:?}");
+                    yield_now().await;
+                }
+            };
+            tasks.spawn_on(ticks, runtime.handle());
+        }
+    }
+    wait_for(&runtime, all_of(tasks));
+    lab.wait_until_no_timer();
+}
