@@ -177,7 +177,7 @@ impl<T> Shard<T> {
                 ResetOutcome::Reset
             }
             Reset::Earlier(entry) => {
-                self.reset_to_earlier(entry, deadline);
+                self.file_again(entry, deadline);
                 ResetOutcome::Reset
             }
             Reset::NotArmed(State::Granted) => {
@@ -193,6 +193,17 @@ impl<T> Shard<T> {
                 ResetOutcome::Stale
             }
         }
+    }
+
+    /// Makes a timer due at `deadline`, unless it is due by then already. So the order of several
+    /// such commands does not matter.
+    ///
+    /// O(1).
+    pub fn reset_to_earlier(&mut self, key: TimerKey, deadline: Tick) -> ResetOutcome {
+        if self.slab.is_due_by(key, deadline.index()) {
+            return ResetOutcome::Reset;
+        }
+        self.reset(key, deadline)
     }
 
     /// Takes all pending timers out, in no particular order, and counts them as returned.
@@ -450,7 +461,7 @@ impl<T> Shard<T> {
     /// If `reset` were longer, the compiler would inline some of its callers and call `reset` from
     /// there. Such a caller then matches on the outcome again, by an indirect jump.
     #[inline(never)]
-    fn reset_to_earlier(&mut self, entry: Entry, deadline: Tick) {
+    fn file_again(&mut self, entry: Entry, deadline: Tick) {
         self.file(entry, deadline.index());
         self.counters.reset_relinked += 1;
         self.count_towards_sweep();

@@ -18,6 +18,7 @@ use super::client::Client;
 use super::timers::Timers;
 use crate::shard::hooks::PartId;
 use crate::shard::payload::{Packed, Payload};
+use crate::shard::request::NumberedWaker;
 use crate::values::migration::MigrateError;
 
 /// A payload, as the slot of its timer holds it.
@@ -47,7 +48,7 @@ pub(crate) struct Tables<T: 'static> {
     /// Futures of this core.
     pub(super) sleepers: Slab<Sleeper>,
     /// Wakers of futures that any thread may poll. A waker is here while its timer is pending.
-    pub(super) wakers: Slab<Waker>,
+    pub(super) wakers: Slab<NumberedWaker>,
 }
 
 impl<T> Default for Tables<T> {
@@ -120,13 +121,13 @@ impl<T: 'static> Payload for Stored<T> {
     }
 
     #[inline]
-    fn of_waker(waker: Waker, tables: &mut Tables<T>) -> Self {
+    fn of_waker(waker: NumberedWaker, tables: &mut Tables<T>) -> Self {
         Self::Waker(tables.wakers.insert(waker) as u32)
     }
 
-    fn replace_waker(&self, waker: Waker, tables: &mut Tables<T>) -> Waker {
+    fn replace_waker(&self, waker: NumberedWaker, tables: &mut Tables<T>) -> NumberedWaker {
         match self {
-            Self::Waker(index) => std::mem::replace(&mut tables.wakers[*index as usize], waker),
+            Self::Waker(index) => tables.wakers[*index as usize].keep_newer(waker),
             _ => waker,
         }
     }
@@ -171,7 +172,7 @@ impl<T: 'static> Payload for Stored<T> {
                 Carried::Local
             }
             Self::Waker(index) => {
-                wake(tables.wakers.remove(index as usize));
+                wake(tables.wakers.remove(index as usize).waker);
                 Carried::Local
             }
             // The part tells its users itself.
@@ -192,20 +193,20 @@ impl<T: 'static> Payload for Stored<T> {
                 let end = if is_early { Sleeper::Closed } else { Sleeper::Fired };
                 Due::Wake(tables.end_sleep(index, end))
             }
-            Self::Waker(index) => Due::Wake(Some(tables.wakers.remove(index as usize))),
+            Self::Waker(index) => Due::Wake(Some(tables.wakers.remove(index as usize).waker)),
             Self::Part(..) => Due::Wake(None),
         }
     }
 
     fn check_travels(&self, tables: &Tables<T>) -> Result<(), MigrateError> {
         match self {
-            Self::Value(_) | Self::Waker(_) => Ok(()),
+            Self::Value(_) => Ok(()),
             Self::Call(index) => match tables.calls.get(*index as usize) {
                 Some(Call::Send(_)) => Ok(()),
                 _ => Err(MigrateError::LocalCallback),
             },
             Self::Shared(..) => Err(MigrateError::LocalCallback),
-            Self::Sleeper(_) => Err(MigrateError::Sleep),
+            Self::Sleeper(_) | Self::Waker(_) => Err(MigrateError::Sleep),
             // The only part whose entries lie in the wheel is that of connections.
             Self::Part(..) => Err(MigrateError::Connection),
         }
@@ -218,8 +219,7 @@ impl<T: 'static> Payload for Stored<T> {
                 Call::Send(call) => Packed::Call(call),
                 _ => unreachable!("a callback that cannot travel is not packed"),
             },
-            Self::Waker(index) => Packed::Waker(tables.wakers.remove(index as usize)),
-            Self::Shared(..) | Self::Sleeper(_) | Self::Part(..) => {
+            Self::Shared(..) | Self::Sleeper(_) | Self::Waker(_) | Self::Part(..) => {
                 unreachable!("a payload that cannot travel is not packed")
             }
         }

@@ -1,10 +1,9 @@
 //! The commands of a shard's own thread.
 
-use std::task::Waker;
-
 use corewheel_shard::{CancelOutcome as ShardCancel, ResetOutcome as ShardReset, Tick, TimerKey};
 
 use super::payload::Payload;
+use super::request::NumberedWaker;
 use super::{Core, State};
 use crate::clock::when::When;
 use crate::values::class::ClassId;
@@ -152,6 +151,14 @@ impl<P: Payload> Core<P> {
         }
     }
 
+    /// Makes a timer due at `deadline`, unless it is due by then already.
+    pub(crate) fn reset_to_earlier(&self, key: TimerKey, deadline: Tick) {
+        let outcome = self.state.borrow_mut().wheel.reset_to_earlier(key, deadline);
+        if outcome == ShardReset::Reset {
+            self.note_deadline(deadline);
+        }
+    }
+
     /// Cancels a timer without reading a clock. Returns its payload if it was pending; the caller
     /// must take that out of the tables.
     #[inline]
@@ -164,9 +171,9 @@ impl<P: Payload> Core<P> {
         }
     }
 
-    /// Replaces the waker of a timer that wakes a future. If the timer is not pending, the waker is
-    /// woken.
-    pub(crate) fn replace_waker(&self, key: TimerKey, waker: Waker) {
+    /// Replaces the waker of a timer that wakes a future, if the given one is newer. If the timer is
+    /// not pending, the waker is woken.
+    pub(crate) fn replace_waker(&self, key: TimerKey, waker: NumberedWaker) {
         self.state.borrow_mut().replace_waker(key, waker);
         self.run_effects();
     }

@@ -21,8 +21,6 @@ pub(super) enum Effect<P: Payload> {
     Wake(Waker),
     /// Drops the waker of a future that waits no more, or by another waker.
     DropWaker(Waker),
-    /// Replaces the waker of a timer that is not pending here by this key.
-    ReplaceWaker(TimerKey, Waker),
     /// Replies to a bulk request.
     Reply(CancelReplies<P>),
     /// Forwards a request to the shard to which its timer has migrated.
@@ -46,7 +44,6 @@ impl<P: Payload> Effect<P> {
             Self::Reset(reply, outcome) => drop(reply.send(outcome)),
             Self::Wake(waker) => waker.wake(),
             Self::DropWaker(waker) => drop(waker),
-            Self::ReplaceWaker(key, waker) => core.replace_migrated_waker(key, waker),
             Self::Reply(replies) => core.drop_each(replies.send()),
             Self::Forward(shard, request) => core.outbox().send(shard, request),
             Self::Remaining(key, reply) => core.reply_remaining(key, reply),

@@ -20,7 +20,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::task::Waker;
 
 use corewheel_shard::{CancelOutcome as ShardCancel, Tick, TimerKey};
 
@@ -161,7 +160,6 @@ impl<P: Payload> State<P> {
         match payload.pack(&mut self.tables) {
             Packed::Value(value) => Request::Schedule { deadline, sent_us, class, value },
             Packed::Call(call) => Request::Call { deadline, sent_us, class, call },
-            Packed::Waker(waker) => Request::Wake { deadline, sent_us, class, waker },
         }
     }
 
@@ -173,9 +171,6 @@ impl<P: Payload> State<P> {
             }
             Request::Call { deadline, class, call, .. } => {
                 (deadline, class, P::of_call(call, &mut self.tables))
-            }
-            Request::Wake { deadline, class, waker, .. } => {
-                (deadline, class, P::of_waker(waker, &mut self.tables))
             }
             _ => unreachable!("`pack` makes no other request"),
         }
@@ -320,20 +315,6 @@ impl<P: Payload> Core<P> {
                 self.outbox.send(timer.shard(), Request::Bulk(Box::new(bulk)));
             }
             None => drop(reply.send(None)),
-        }
-    }
-
-    /// Replaces the waker of a timer that is not pending here by this key: sends the waker to where
-    /// the timer has migrated. A waker whose timer has fired or was cancelled is woken, so that its
-    /// future looks at the time.
-    pub(super) fn replace_migrated_waker(&self, key: TimerKey, waker: Waker) {
-        match self.migrated_to(key) {
-            Some(timer) if timer.shard() == self.id => self.replace_waker(timer.key(), waker),
-            Some(timer) => {
-                let bulk = Bulk::Waker { key: timer.key(), waker };
-                self.outbox.send(timer.shard(), Request::Bulk(Box::new(bulk)));
-            }
-            None => waker.wake(),
         }
     }
 

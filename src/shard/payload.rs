@@ -9,7 +9,7 @@ use corewheel_shard::TimerKey;
 
 use super::Directory;
 use super::hooks::PartId;
-use super::request::Request;
+use super::request::{NumberedWaker, Request};
 use crate::values::handle::{ShardId, TimerHandle};
 use crate::values::migration::MigrateError;
 
@@ -36,10 +36,10 @@ pub(crate) trait Payload: Sized + 'static {
     fn of_value(value: Self::Value) -> Self;
     fn of_call(call: Self::Call, tables: &mut Self::Tables) -> Self;
     /// A payload that wakes a future of another thread.
-    fn of_waker(waker: Waker, tables: &mut Self::Tables) -> Self;
-    /// Replaces the waker of a payload that wakes a future of another thread. Returns the waker
-    /// that is not used any more: the old one, or `waker` if this payload has none.
-    fn replace_waker(&self, waker: Waker, tables: &mut Self::Tables) -> Waker;
+    fn of_waker(waker: NumberedWaker, tables: &mut Self::Tables) -> Self;
+    /// Replaces the waker of a payload that wakes a future of another thread, if `waker` is newer.
+    /// Returns the waker that is not used: the older one, or `waker` if this payload has none.
+    fn replace_waker(&self, waker: NumberedWaker, tables: &mut Self::Tables) -> NumberedWaker;
     /// The value; `None` if the payload is in the tables.
     fn into_value(self) -> Option<Self::Value>;
     /// The part and its index for the timer; `None` if the payload belongs to no
@@ -66,7 +66,6 @@ pub(crate) trait Payload: Sized + 'static {
 pub(crate) enum Packed<P: Payload> {
     Value(P::Value),
     Call(P::Call),
-    Waker(Waker),
 }
 
 /// An expired timer.

@@ -60,6 +60,12 @@ pub(crate) enum Request<P: Payload> {
         deadline: Tick,
         reply: Option<oneshot::Sender<ResetOutcome>>,
     },
+    /// Makes a timer that wakes a future due earlier, unless it is due by then already: the requests
+    /// of several threads for one timer may come in any order.
+    Earlier {
+        key: TimerKey,
+        deadline: Tick,
+    },
     /// Many commands, or a rare command. Boxed, so that it does not enlarge the other requests.
     Bulk(Box<Bulk<P>>),
 }
@@ -70,6 +76,27 @@ pub(crate) type CancelReplies<P> = Replies<CancelOutcome<<P as Payload>::Remote>
 pub(crate) type RemainingReply = oneshot::Sender<Option<Duration>>;
 pub(crate) type MigrateReply = oneshot::Sender<Result<TimerHandle, MigrateError>>;
 pub(crate) type MigrateAllReply = oneshot::Sender<Result<MigrateReport, MigrateError>>;
+
+/// A waker of a future, with the number of wakers that the future had before for the same timer.
+/// The requests of several threads for one timer may come in any order, and the waker with the
+/// greatest number is the newest.
+#[derive(Debug)]
+pub(crate) struct NumberedWaker {
+    pub(crate) waker: Waker,
+    pub(crate) number: u32,
+}
+
+impl NumberedWaker {
+    /// The waker that a timer is scheduled with.
+    pub(crate) fn first(waker: Waker) -> Self {
+        Self { waker, number: 0 }
+    }
+
+    /// Keeps the newer of two wakers, and returns the other.
+    pub(crate) fn keep_newer(&mut self, other: Self) -> Self {
+        if other.number > self.number { std::mem::replace(self, other) } else { other }
+    }
+}
 
 /// Many commands, or a rare command.
 pub(crate) enum Bulk<P: Payload> {
@@ -83,7 +110,7 @@ pub(crate) enum Bulk<P: Payload> {
     /// Replaces the waker of a timer that wakes a future.
     Waker {
         key: TimerKey,
-        waker: Waker,
+        waker: NumberedWaker,
     },
     /// Migrates a timer to another shard.
     Migrate {
@@ -149,7 +176,9 @@ impl<P: Payload> Request<P> {
             Self::Schedule { class, .. } | Self::Call { class, .. } | Self::Wake { class, .. } => {
                 *class
             }
-            Self::Cancel { .. } | Self::Reset { .. } | Self::Bulk(_) => ClassId::NONE,
+            Self::Cancel { .. } | Self::Reset { .. } | Self::Earlier { .. } | Self::Bulk(_) => {
+                ClassId::NONE
+            }
         }
     }
 }
@@ -161,7 +190,7 @@ impl<P: Payload> lane::Request for Request<P> {
     fn keys(&self) -> Keys {
         match self {
             Self::Schedule { .. } | Self::Call { .. } | Self::Wake { .. } => Keys::Next,
-            Self::Cancel { .. } | Self::Reset { .. } => Keys::None,
+            Self::Cancel { .. } | Self::Reset { .. } | Self::Earlier { .. } => Keys::None,
             Self::Bulk(bulk) => match &**bulk {
                 Bulk::Schedule(bulk) => Keys::Named(bulk.timers.len()),
                 _ => Keys::None,
@@ -189,6 +218,7 @@ impl<P: Payload> lane::Request for Request<P> {
             Self::Schedule { deadline, .. }
             | Self::Call { deadline, .. }
             | Self::Wake { deadline, .. }
+            | Self::Earlier { deadline, .. }
             | Self::Reset { reply: None, deadline, .. } => *deadline,
             Self::Cancel { reply: None, .. } => Tick::NEVER,
             Self::Cancel { reply: Some(_), .. } | Self::Reset { reply: Some(_), .. } => Tick::ZERO,

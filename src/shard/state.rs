@@ -16,7 +16,8 @@ use super::effect::Effect;
 use super::migrate::{MigrateAll, Migrated};
 use super::payload::Payload;
 use super::request::{
-    Bulk, BulkCancel, BulkReply, BulkSchedule, CancelReply, Control, Request, ShutdownOrder,
+    Bulk, BulkCancel, BulkReply, BulkSchedule, CancelReply, Control, NumberedWaker, Request,
+    ShutdownOrder,
 };
 use crate::directory::Post;
 use crate::link::lane::LaneReceiver;
@@ -43,7 +44,7 @@ pub(crate) struct State<P: Payload> {
     /// still wait.
     pub(super) overtaken: HashMap<TimerKey, CancelReply<P>>,
     /// The wakers that came before the timers whose wakers they replace, by the keys of the timers.
-    early_wakers: HashMap<TimerKey, Waker>,
+    early_wakers: HashMap<TimerKey, NumberedWaker>,
     /// The new handles of timers that have migrated.
     pub(super) migrated: Migrated,
     /// The `migrate_all` that is not finished; `None` if there is none.
@@ -233,6 +234,9 @@ impl<P: Payload> State<P> {
                 }
                 self.effects.extend(reply.map(|reply| Effect::Reset(reply, outcome)));
             }
+            Request::Earlier { key, deadline } => {
+                let _outcome = self.wheel.reset_to_earlier(key, deadline);
+            }
             Request::Bulk(_) => unreachable!("a bulk request is applied command by command"),
         }
     }
@@ -280,30 +284,30 @@ impl<P: Payload> State<P> {
 
     /// The waker for a timer that comes now: the given one, or one that came before the timer.
     #[inline]
-    fn newest_waker(&mut self, key: Option<TimerKey>, waker: Waker) -> Waker {
-        if self.early_wakers.is_empty() {
-            return waker;
+    fn newest_waker(&mut self, key: Option<TimerKey>, waker: Waker) -> NumberedWaker {
+        let mut waker = NumberedWaker::first(waker);
+        if !self.early_wakers.is_empty()
+            && let Some(early) = key.and_then(|key| self.early_wakers.remove(&key))
+        {
+            let older = waker.keep_newer(early);
+            self.effects.push(Effect::DropWaker(older.waker));
         }
-        match key.and_then(|key| self.early_wakers.remove(&key)) {
-            Some(early) => {
-                self.effects.push(Effect::DropWaker(waker));
-                early
-            }
-            None => waker,
-        }
+        waker
     }
 
-    /// Replaces the waker of a timer. If the timer is not pending, an effect wakes the waker, or
-    /// sends it to where the timer has migrated.
-    pub(super) fn replace_waker(&mut self, key: TimerKey, waker: Waker) {
-        let Self { wheel, tables, .. } = self;
+    /// Replaces the waker of a timer, if the given one is newer. A waker whose timer has fired or
+    /// was cancelled is woken, so that its future looks at the time.
+    pub(super) fn replace_waker(&mut self, key: TimerKey, waker: NumberedWaker) {
+        let Self { wheel, tables, early_wakers, .. } = self;
         let effect = if let Some(payload) = wheel.payload(key) {
-            Effect::DropWaker(payload.replace_waker(waker, tables))
-        } else if wheel.is_granted(key) {
-            let Some(old) = self.early_wakers.insert(key, waker) else { return };
-            Effect::DropWaker(old)
+            Effect::DropWaker(payload.replace_waker(waker, tables).waker)
+        } else if !wheel.is_granted(key) {
+            Effect::Wake(waker.waker)
+        } else if let Some(early) = early_wakers.get_mut(&key) {
+            Effect::DropWaker(early.keep_newer(waker).waker)
         } else {
-            Effect::ReplaceWaker(key, waker)
+            early_wakers.insert(key, waker);
+            return;
         };
         self.effects.push(effect);
     }
@@ -315,7 +319,7 @@ impl<P: Payload> State<P> {
             self.effects.push(Effect::Cancelled(reply, CancelOutcome::Stale));
         }
         let early = self.early_wakers.remove(&key);
-        self.effects.extend(early.map(Effect::Wake));
+        self.effects.extend(early.map(|early| Effect::Wake(early.waker)));
     }
 
     #[inline(never)]

@@ -320,33 +320,60 @@ fn service_that_has_ended_returns_closed_on_every_thread() {
 }
 
 #[test]
-fn sleep_follows_its_timer_to_another_shard() {
+fn migrate_all_leaves_shared_sleeps_where_they_are() {
     let mut lab = Lab::<()>::new(builder(2));
     let handle = lab.service.handle().shard(SHARD);
-    let (woken, waker) = Alarm::new();
-    let mut sleeps: Vec<_> = (0..3)
-        .map(|_| {
-            let mut sleep = handle.sleep(ms(10));
-            assert_eq!(poll(&mut sleep, &waker), Poll::Pending);
+    let mut sleep = handle.sleep(ms(10));
+    assert_eq!(look(&mut sleep), None);
+    let mut report = lab.client().migrate_all(SHARD, &[OTHER]);
+    lab.settle();
+    let report = report.try_take().unwrap().unwrap().unwrap();
+    assert_eq!((report.migrated, report.sleeps), (0, 1));
+    lab.advance(ms(10));
+    assert_eq!(look(&mut sleep), Some(Ok(())));
+}
+
+#[test]
+fn requests_of_two_threads_for_one_sleep_may_arrive_in_any_order() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let handle = lab.service.handle();
+    let client = lab.client();
+    // The lane of this client is received before those of the threads.
+    drop(client.shard(SHARD).schedule(FAR, ()));
+    lab.settle();
+    let alarms = [(); 3].map(|()| Alarm::new());
+    let [first, second, third] = [0, 1, 2].map(|n: usize| alarms[n].1.clone());
+    std::thread::scope(|scope| {
+        let (hand_over, handed_over) = mpsc::channel::<SharedSleep>();
+        let (is_known, may_send) = mpsc::channel();
+        let (done, is_done) = mpsc::channel();
+        // This thread's lane is the first, and its requests are the newer ones.
+        let newer = scope.spawn(move || {
+            let mut own = handle.sleep(FAR);
+            assert_eq!(look(&mut own), None);
+            is_known.send(()).unwrap();
+            let mut sleep = handed_over.recv().unwrap();
+            sleep.reset(ms(10));
+            assert_eq!(poll(&mut sleep, &third), Poll::Pending);
+            done.send(()).unwrap();
             sleep
-        })
-        .collect();
-    let _report = lab.client().migrate_all(SHARD, &[OTHER]);
-    lab.settle();
-    lab.settle();
-    assert_eq!((lab.shards[0].timers().len(), lab.shards[1].timers().len()), (0, 3));
-    // One is cancelled, one gets another waker, and the first shard ends.
-    drop(sleeps.pop());
-    let (other, other_waker) = Alarm::new();
-    assert_eq!(poll(&mut sleeps[1], &other_waker), Poll::Pending);
-    lab.settle();
-    drop(lab.shards.remove(0).shutdown(ShutdownPolicy::Drop));
-    assert_eq!(poll(&mut sleeps[0], &waker), Poll::Pending);
-    lab.clock.advance(ms(10));
-    let _next = lab.shards[0].turn();
-    assert_eq!((woken.count(), other.count()), (1, 1));
-    assert_eq!(poll(&mut sleeps[0], &waker), Poll::Ready(Ok(())));
-    assert_eq!(poll(&mut sleeps[1], &other_waker), Poll::Ready(Ok(())));
+        });
+        may_send.recv().unwrap();
+        scope.spawn(move || {
+            let mut sleep = handle.sleep(FAR);
+            assert_eq!(poll(&mut sleep, &first), Poll::Pending);
+            sleep.reset(ms(20));
+            assert_eq!(poll(&mut sleep, &second), Poll::Pending);
+            hand_over.send(sleep).unwrap();
+        });
+        is_done.recv().unwrap();
+        lab.settle();
+        lab.advance(ms(10));
+        let mut sleep = newer.join().unwrap();
+        let woken = alarms.each_ref().map(|(alarm, _)| alarm.count());
+        assert_eq!(woken, [0, 0, 1], "an older request replaces a newer one");
+        assert_eq!(look(&mut sleep), Some(Ok(())));
+    });
 }
 
 #[test]

@@ -219,11 +219,8 @@ impl<T: 'static> Client<T> {
                             self.send_now(timer.shard(), Request::Bulk(Box::new(bulk)));
                         }
                     }
-                    Bulk::Waker { key, waker } => match current(key) {
-                        Some(timer) => self.replace_waker(timer, waker),
-                        // The future that waits finds the shard closed.
-                        None => waker.wake(),
-                    },
+                    // The future that waits finds the shard closed.
+                    Bulk::Waker { waker, .. } => waker.waker.wake(),
                     Bulk::Migrate { key, to, reply } => {
                         if let Some(timer) = current(key) {
                             let bulk = Bulk::Migrate { key: timer.key(), to, reply };
@@ -233,7 +230,10 @@ impl<T: 'static> Client<T> {
                     Bulk::Cancel(many) => self.cancel_many_after(many, current),
                     Bulk::Schedule(_) | Bulk::MigrateAll { .. } => {}
                 },
-                Request::Schedule { .. } | Request::Call { .. } | Request::Wake { .. } => {}
+                Request::Schedule { .. }
+                | Request::Call { .. }
+                | Request::Wake { .. }
+                | Request::Earlier { .. } => {}
             }
         }
     }

@@ -20,7 +20,7 @@ use crate::clock::Timeline;
 use crate::face::client::Client;
 use crate::face::stored::Stored;
 use crate::face::{Core, Post};
-use crate::shard::request::{Bulk, Request};
+use crate::shard::request::{Bulk, NumberedWaker, Request};
 use crate::values::class::ClassId;
 use crate::values::handle::{ServiceId, ShardId, TimerHandle};
 use crate::values::refused::RefusedKind;
@@ -42,12 +42,13 @@ pub(crate) trait ThreadClient {
     /// Wakes a waker when the lane to a shard has room, or is closed. `Err` if the shard is closed.
     fn wait_for_room(&self, shard: ShardId, waker: &Waker) -> Result<(), RefusedKind>;
     fn cancel(&self, timer: TimerHandle);
-    fn reset(&self, timer: TimerHandle, deadline: Tick);
-    fn replace_waker(&self, timer: TimerHandle, waker: Waker);
+    /// Makes a timer due earlier.
+    fn reset_to_earlier(&self, timer: TimerHandle, deadline: Tick);
+    /// Replaces the waker of a timer, if the given one is newer. If the timer is not pending any
+    /// more, the waker is woken.
+    fn replace_waker(&self, timer: TimerHandle, waker: NumberedWaker);
     /// Whether a shard has ended.
     fn has_ended(&self, shard: ShardId) -> bool;
-    /// The handle of a timer on a shard that is open; `None` if the timer's last shard is closed.
-    fn current_handle(&self, timer: TimerHandle) -> Option<TimerHandle>;
 }
 
 impl<T: Send + 'static> ThreadClient for Client<T> {
@@ -85,29 +86,17 @@ impl<T: Send + 'static> ThreadClient for Client<T> {
         self.cancel_detached(timer);
     }
 
-    fn reset(&self, timer: TimerHandle, deadline: Tick) {
-        self.send(timer.shard(), Request::Reset { key: timer.key(), deadline, reply: None });
+    fn reset_to_earlier(&self, timer: TimerHandle, deadline: Tick) {
+        self.send(timer.shard(), Request::Earlier { key: timer.key(), deadline });
     }
 
-    fn replace_waker(&self, timer: TimerHandle, waker: Waker) {
-        self.replace_waker(timer, waker);
+    fn replace_waker(&self, timer: TimerHandle, waker: NumberedWaker) {
+        let bulk = Bulk::<Stored<T>>::Waker { key: timer.key(), waker };
+        self.send(timer.shard(), Request::Bulk(Box::new(bulk)));
     }
 
     fn has_ended(&self, shard: ShardId) -> bool {
         self.directory().post(shard).is_none_or(Post::has_ended)
-    }
-
-    fn current_handle(&self, timer: TimerHandle) -> Option<TimerHandle> {
-        self.directory().current_handle(timer)
-    }
-}
-
-impl<T: 'static> Client<T> {
-    /// Replaces the waker of a timer that wakes a future. If the timer is not pending any more, the
-    /// waker is woken.
-    pub(crate) fn replace_waker(&self, timer: TimerHandle, waker: Waker) {
-        let bulk = Bulk::<Stored<T>>::Waker { key: timer.key(), waker };
-        self.send(timer.shard(), Request::Bulk(Box::new(bulk)));
     }
 }
 
@@ -127,8 +116,9 @@ pub(crate) trait ThreadShard {
         waker: Waker,
     ) -> Result<TimerHandle, Waker>;
     fn cancel(&self, key: TimerKey);
-    fn reset(&self, key: TimerKey, deadline: Tick);
-    fn replace_waker(&self, key: TimerKey, waker: Waker);
+    /// Makes a timer due earlier.
+    fn reset_to_earlier(&self, key: TimerKey, deadline: Tick);
+    fn replace_waker(&self, key: TimerKey, waker: NumberedWaker);
 }
 
 impl<T: Send + 'static> ThreadShard for Core<T> {
@@ -154,10 +144,11 @@ impl<T: Send + 'static> ThreadShard for Core<T> {
         deadline: Tick,
         waker: Waker,
     ) -> Result<TimerHandle, Waker> {
+        let waker = NumberedWaker::first(waker);
         let index = self.state().tables.wakers.insert(waker);
         match self.schedule(class, deadline, Stored::Waker(index as u32)) {
             Ok(key) => Ok(self.handle_of(key)),
-            Err(_) => Err(self.state().tables.wakers.remove(index)),
+            Err(_) => Err(self.state().tables.wakers.remove(index).waker),
         }
     }
 
@@ -166,20 +157,14 @@ impl<T: Send + 'static> ThreadShard for Core<T> {
             let waker = self.state().tables.wakers.try_remove(index as usize);
             // Dropping a waker runs code of the user, so nothing is borrowed meanwhile.
             drop(waker);
-        } else if let Some(timer) = self.migrated_to(key) {
-            self.outbox().cancel_detached(timer);
         }
     }
 
-    fn reset(&self, key: TimerKey, deadline: Tick) {
-        let _outcome = self.reset(key, deadline);
-        if let Some(timer) = self.migrated_to(key) {
-            let request = Request::Reset { key: timer.key(), deadline, reply: None };
-            self.outbox().send(timer.shard(), request);
-        }
+    fn reset_to_earlier(&self, key: TimerKey, deadline: Tick) {
+        self.reset_to_earlier(key, deadline);
     }
 
-    fn replace_waker(&self, key: TimerKey, waker: Waker) {
+    fn replace_waker(&self, key: TimerKey, waker: NumberedWaker) {
         self.replace_waker(key, waker);
     }
 }

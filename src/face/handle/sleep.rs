@@ -22,6 +22,7 @@ use pin_project_lite::pin_project;
 use super::here::Way;
 use super::{Handle, here};
 use crate::clock::when::When;
+use crate::shard::request::NumberedWaker;
 use crate::values::error::{Elapsed, TimeoutError};
 use crate::values::handle::TimerHandle;
 use crate::values::refused::RefusedKind;
@@ -66,6 +67,8 @@ struct Armed {
     /// When the timer fires: at the deadline, or before if the deadline has become later since.
     fires_at: Tick,
     waker: WakerId,
+    /// How many wakers the timer had before.
+    wakers: u32,
 }
 
 /// Says whether two wakers are the same, as [`Waker::will_wake`] does, without holding a waker. The
@@ -119,8 +122,12 @@ impl SharedSleep {
                 if deadline < armed.fires_at {
                     armed.fires_at = deadline;
                     match here::find(self.handle.service, Some(armed.timer.shard())) {
-                        Some(Way::Shard(shard)) => shard.reset(armed.timer.key(), deadline),
-                        Some(Way::Client(client, _)) => client.reset(armed.timer, deadline),
+                        Some(Way::Shard(shard)) => {
+                            shard.reset_to_earlier(armed.timer.key(), deadline);
+                        }
+                        Some(Way::Client(client, _)) => {
+                            client.reset_to_earlier(armed.timer, deadline);
+                        }
                         None => {}
                     }
                 }
@@ -166,7 +173,7 @@ impl SharedSleep {
         match scheduled {
             Ok(timer) => {
                 let (fires_at, waker) = (self.deadline, WakerId::of(waker));
-                self.phase = Phase::Armed(Armed { timer, fires_at, waker });
+                self.phase = Phase::Armed(Armed { timer, fires_at, waker, wakers: 0 });
                 Poll::Pending
             }
             Err(kind) => Poll::Ready(Err(kind)),
@@ -176,18 +183,17 @@ impl SharedSleep {
     /// Polls a future whose timer is pending. `None` if the timer's shard has ended.
     fn poll_armed(&mut self, mut armed: Armed, cx: &Context<'_>) -> Option<()> {
         let service = self.handle.service;
-        let mut way = here::find(service, Some(armed.timer.shard()))?;
+        let way = here::find(service, Some(armed.timer.shard()))?;
         if let Way::Client(client, _) = &way
             && client.has_ended(armed.timer.shard())
         {
-            let timer = client.current_handle(armed.timer)?;
-            armed.timer = timer;
-            way = here::find(service, Some(timer.shard()))?;
+            return None;
         }
         let waker = WakerId::of(cx.waker());
         if waker != armed.waker {
             armed.waker = waker;
-            let waker = cx.waker().clone();
+            armed.wakers += 1;
+            let waker = NumberedWaker { waker: cx.waker().clone(), number: armed.wakers };
             match way {
                 Way::Shard(shard) => shard.replace_waker(armed.timer.key(), waker),
                 Way::Client(client, _) => client.replace_waker(armed.timer, waker),
