@@ -76,6 +76,12 @@ impl<T> Tables<T> {
         self.calls.len()
     }
 
+    /// How many wakers of futures that any thread may poll are kept.
+    #[cfg(feature = "sim")]
+    pub(crate) fn wakers(&self) -> usize {
+        self.wakers.len()
+    }
+
     /// Ends a sleep as `end` says. Returns the waker, if the future was still waiting.
     fn end_sleep(&mut self, index: u32, end: Sleeper) -> Option<Waker> {
         let sleeper = self.sleepers.get_mut(index as usize)?;

@@ -38,6 +38,8 @@ impl<P: Payload> Core<P> {
         let granted = state.wheel.granted();
         let overtaken = state.overtaken.len();
         assert!(overtaken <= granted, "shard {shard} keeps {overtaken} replies for {granted} keys");
+        let early = state.early_wakers.len();
+        assert!(early <= granted, "shard {shard} keeps {early} early wakers for {granted} keys");
         let is_closed = self.is_closed();
         assert!(
             !is_closed || state.wheel.is_empty(),

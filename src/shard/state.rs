@@ -44,7 +44,7 @@ pub(crate) struct State<P: Payload> {
     /// still wait.
     pub(super) overtaken: HashMap<TimerKey, CancelReply<P>>,
     /// The wakers that came before the timers whose wakers they replace, by the keys of the timers.
-    early_wakers: HashMap<TimerKey, NumberedWaker>,
+    pub(super) early_wakers: HashMap<TimerKey, NumberedWaker>,
     /// The new handles of timers that have migrated.
     pub(super) migrated: Migrated,
     /// The `migrate_all` that is not finished; `None` if there is none.
