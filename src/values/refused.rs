@@ -41,7 +41,9 @@ pub enum Refused<V> {
         clients: u32,
     },
     /// The lane from this client to the shard is full for a moment, or the shard has not looked at
-    /// it yet. Try again when the shard has taken its next turn.
+    /// it yet, as may be at the first schedule of a client. Try again when the shard has taken its
+    /// next turn. Do not try again while you hold a lock that the shard's handler or callbacks
+    /// take: the shard takes no turn before they return.
     Busy(V),
     /// The service is shut down, or this shard of it has ended.
     Closed(V),

@@ -53,8 +53,9 @@ pub enum Runtime {
     Glommio,
     /// A current-thread tokio runtime with a `LocalSet` for each shard.
     Tokio,
-    /// A plain thread for each shard: callbacks and typed timers only, no futures. After a stall,
-    /// as at any time, a turn receives what other threads have sent before it delivers.
+    /// A plain thread for each shard: callbacks and typed timers, and no futures spawned on the
+    /// shards; the futures of a [`Handle`](crate::Handle) need none. After a stall, as at any time,
+    /// a turn receives what other threads have sent before it delivers.
     Thread,
 }
 

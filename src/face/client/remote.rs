@@ -82,7 +82,7 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
     ///
     /// # Errors
     ///
-    /// `Full`, `Busy`, `Closed` or `NoSuchShard`, with the value.
+    /// `Full`, `Reserved`, `Busy`, `Closed` or `NoSuchShard`, with the value.
     #[inline]
     pub fn schedule<W: When>(&self, when: W, payload: T) -> Result<TimerHandle, Refused<T>> {
         let (deadline, now) = self.deadline(when);
@@ -93,7 +93,7 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
     ///
     /// # Errors
     ///
-    /// `Full`, `Busy`, `Closed` or `NoSuchShard`, with the callback.
+    /// `Full`, `Reserved`, `Busy`, `Closed` or `NoSuchShard`, with the callback.
     pub fn schedule_fn<W: When>(
         &self,
         when: W,
@@ -118,7 +118,7 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
     ///
     /// # Errors
     ///
-    /// `Full`, `Busy`, `Closed`, `NoSuchShard` or `TooMany`, with all timers.
+    /// `Full`, `Reserved`, `Busy`, `Closed`, `NoSuchShard` or `TooMany`, with all timers.
     pub fn schedule_many<W: When>(
         &self,
         timers: impl IntoIterator<Item = (W, T)>,
