@@ -171,8 +171,8 @@ impl<P: Payload> Core<P> {
         }
     }
 
-    /// Replaces the waker of a timer that wakes a future, if the given one is newer. If the timer is
-    /// not pending, the waker is woken.
+    /// Replaces the waker of a timer that wakes a future, if the given one is newer. If the timer
+    /// is not pending, the waker is woken.
     pub(crate) fn replace_waker(&self, key: TimerKey, waker: NumberedWaker) {
         self.state.borrow_mut().replace_waker(key, waker);
         self.run_effects();

@@ -60,8 +60,8 @@ pub(crate) enum Request<P: Payload> {
         deadline: Tick,
         reply: Option<oneshot::Sender<ResetOutcome>>,
     },
-    /// Makes a timer that wakes a future due earlier, unless it is due by then already: the requests
-    /// of several threads for one timer may come in any order.
+    /// Makes a timer that wakes a future due earlier, unless it is due by then already: the
+    /// requests of several threads for one timer may come in any order.
     Earlier {
         key: TimerKey,
         deadline: Tick,

@@ -339,7 +339,7 @@ fn requests_of_two_threads_for_one_sleep_may_arrive_in_any_order() {
     let handle = lab.service.handle();
     let client = lab.client();
     // The lane of this client is received before those of the threads.
-    drop(client.shard(SHARD).schedule(FAR, ()));
+    let _other = client.shard(SHARD).schedule(FAR, ()).unwrap();
     lab.settle();
     let alarms = [(); 3].map(|()| Alarm::new());
     let [first, second, third] = [0, 1, 2].map(|n: usize| alarms[n].1.clone());
