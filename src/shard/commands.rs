@@ -147,6 +147,11 @@ impl<P: Payload> Core<P> {
                 ResetOutcome::Reset
             }
             ShardReset::Stale => self.reset_migrated(key, deadline),
+            ShardReset::Overtook => {
+                // The timer is in a lane, which a turn must receive from by the new deadline.
+                self.note_deadline(deadline);
+                ResetOutcome::Overtook
+            }
             outcome => outcome.into(),
         }
     }
@@ -154,7 +159,8 @@ impl<P: Payload> Core<P> {
     /// Makes a timer due at `deadline`, unless it is due by then already.
     pub(crate) fn reset_to_earlier(&self, key: TimerKey, deadline: Tick) {
         let outcome = self.state.borrow_mut().wheel.reset_to_earlier(key, deadline);
-        if outcome == ShardReset::Reset {
+        // A timer that has not come is in a lane, from which a turn must receive by the deadline.
+        if matches!(outcome, ShardReset::Reset | ShardReset::Overtook) {
             self.note_deadline(deadline);
         }
     }

@@ -269,3 +269,48 @@ fn local_reset_to_an_earlier_deadline_wakes_the_driver() {
         running.end(ShutdownPolicy::Drop);
     }
 }
+
+#[test]
+fn reset_on_the_shard_of_a_timer_that_has_not_come_wakes_the_shard() {
+    let (mut lab, client, alarm, waker) = asleep(true);
+    // The shard sleeps until an earlier deadline, so the timer does not wake it.
+    let timer = client.shard(SHARD).schedule(FAR, 1).unwrap();
+    assert_eq!(alarm.count(), 0);
+    assert_eq!(lab.timers().reset(timer, ms(5)), ResetOutcome::Overtook);
+    assert_eq!(alarm.count(), 1, "the shard sleeps past the deadline");
+    assert!(matches!(fall_asleep(&mut lab, &waker), Turn::Next(_)));
+    lab.advance(ms(5));
+    assert_eq!(lab.fired().last().map(|fired| fired.0), Some(1));
+}
+
+#[test]
+fn reset_on_the_shard_of_a_sleep_that_has_not_come_wakes_the_shard() {
+    let (mut lab, _client, _first, _waker) = asleep(true);
+    let handle = lab.service.handle();
+    std::thread::scope(|scope| {
+        let (polled, was_polled) = mpsc::channel();
+        let (go_on, may_go_on) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            // The lane is there and has keys when the second sleep is polled.
+            for _ in 0..2 {
+                let mut sleep = handle.sleep(FAR);
+                assert_eq!(look(&mut sleep), None);
+                polled.send(sleep).unwrap();
+                may_go_on.recv().unwrap();
+            }
+        });
+        let _first = was_polled.recv().unwrap();
+        lab.settle();
+        let (alarm, waker) = Alarm::new();
+        assert!(matches!(fall_asleep(&mut lab, &waker), Turn::Next(_)));
+        go_on.send(()).unwrap();
+        let mut sleep = was_polled.recv().unwrap();
+        assert_eq!(alarm.count(), 0);
+        sleep.reset(ms(5));
+        assert_eq!(alarm.count(), 1, "the shard sleeps past the deadline");
+        go_on.send(()).unwrap();
+        lab.settle();
+        lab.advance(ms(5));
+        assert_eq!(look(&mut sleep), Some(Ok(())));
+    });
+}
