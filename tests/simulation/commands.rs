@@ -7,6 +7,7 @@ use corewheel::ShutdownPolicy;
 use fastrand::Rng;
 
 use crate::operations::KEYS;
+use crate::shared::SharedPlan;
 
 /// When a timer is due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -179,6 +180,14 @@ pub(crate) enum Command {
         count: u8,
         panics: bool,
     },
+    /// A sleep of a handle of the service, and two tasks that poll it.
+    SharedSleep(SharedPlan),
+    /// A timeout of a handle, of a task on a thread of its own.
+    SharedTimeout {
+        shard: Option<u8>,
+        due: Due,
+        work: Due,
+    },
     /// Cancel and reset with a handle of another service.
     Foreign {
         client: u8,
@@ -273,12 +282,12 @@ pub(crate) enum ContainerCommand {
 }
 
 /// How many kinds of commands [`Plan::command`] chooses from.
-const KINDS: usize = 49;
+const KINDS: usize = 51;
 /// The commands on each container, and on all of them. Most histories use one or two of them, so
 /// that they do not take the place of all others.
 const CONTAINERS: [Range<usize>; 5] = [26..31, 31..35, 35..40, 40..45, 45..46];
 /// Commands that end a shard or the service; a history without them is the rule.
-const ENDS: [usize; 2] = [47, 48];
+const ENDS: [usize; 2] = [49, 50];
 
 /// The random choices of one history. Each seed switches some kinds of commands off and makes
 /// others frequent ("swarm testing", Groce and others, 2012).
@@ -390,6 +399,15 @@ impl Plan<'_> {
         }
     }
 
+    fn shared_plan(&mut self, shard: u8) -> SharedPlan {
+        let shard = self.rng.bool().then_some(shard);
+        let is_on_shards = self.rng.u8(..3) == 0;
+        let tasks = [(); 2].map(|()| (is_on_shards && self.rng.bool()).then(|| self.rng.u8(..)));
+        let (due, pause_max, seed) = (self.due(), self.duration(), self.rng.u64(..));
+        let is_taken_over = self.rng.bool();
+        SharedPlan { shard, is_taken_over, tasks, due, pause_max, seed }
+    }
+
     #[allow(clippy::too_many_lines, reason = "a table of the commands")]
     fn command(&mut self, kind: usize) -> Command {
         let (client, shard, timer) =
@@ -444,7 +462,12 @@ impl Plan<'_> {
                 let (due, count) = (self.due(), self.rng.u8(..5));
                 Command::Tangle { shard, due, count, panics: !self.calm && self.rng.bool() }
             }
-            47 => Command::Kill(shard),
+            47 => Command::SharedSleep(self.shared_plan(shard)),
+            48 => {
+                let shard = self.rng.bool().then_some(shard);
+                Command::SharedTimeout { shard, due: self.due(), work: self.due() }
+            }
+            49 => Command::Kill(shard),
             _ => {
                 let all = [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];
                 Command::Shutdown { policy: all[self.rng.usize(..3)], waits: self.rng.bool() }

@@ -16,6 +16,7 @@ use fastrand::Rng;
 use crate::commands::{Command, Due, Temper};
 use crate::containers::Containers;
 use crate::ledger::{Job, Ledger};
+use crate::shared::Shared;
 use crate::world::{Sender, WORLD, World, deliver};
 
 /// The time in which a shard that takes turns takes back the keys of clients that are idle or
@@ -102,6 +103,7 @@ impl History {
             senders_made: Cell::new(0),
             forgotten: RefCell::default(),
             tangles: RefCell::default(),
+            shared: Shared::default(),
             spawned: Rc::new(()),
         });
         WORLD.set(Some(Rc::clone(&world)));
@@ -114,7 +116,7 @@ impl History {
         this
     }
 
-    fn shard(&self, number: u8) -> usize {
+    pub(crate) fn shard(&self, number: u8) -> usize {
         usize::from(number) % self.held.len()
     }
 
@@ -271,6 +273,8 @@ impl History {
                 world.tangle(&timers, due, count, panics);
             }
             Command::Spawn { shard, work } => self.spawn(self.shard(shard), work),
+            Command::SharedSleep(plan) => self.share_sleep(plan),
+            Command::SharedTimeout { shard, due, work } => self.share_timeout(shard, due, work),
             Command::Foreign { client, shard, detached } => {
                 let Some(sender) = world.sender(client) else { return };
                 self.use_foreign(&sender, shard, detached);
@@ -342,6 +346,12 @@ impl History {
         let spawned = Rc::strong_count(&self.world.spawned) - 1;
         if spawned > 0 {
             self.world.ledger.violate(format!("{spawned} futures outlive their shards"));
+        }
+        // A task that waits for a sleep has a waker. A sleep whose timer has migrated is not told if
+        // the new shard ends before the old one.
+        let wakers = self.world.shared.wakers();
+        if wakers > 0 && !self.world.ledger.may_have_migrated.get() {
+            self.world.ledger.violate(format!("{wakers} wakers of sleeps outlive the service"));
         }
         if self.other.1.timers().len() != 1 {
             self.world.ledger.violate("a timer of another service is gone".to_owned());

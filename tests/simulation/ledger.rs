@@ -95,15 +95,16 @@ pub(crate) struct Ledger {
     /// How many timers may have migrated.
     migrations: Cell<usize>,
     /// Whether timers of timeouts may have migrated.
-    may_have_migrated: Cell<bool>,
+    pub(crate) may_have_migrated: Cell<bool>,
     /// For each shard, how many requests to migrate all of its timers are not finished.
     migrating_all: RefCell<Vec<u32>>,
     /// A shutdown fires all timers, early ones too.
     pub(crate) fires_all: Cell<bool>,
     /// How many tasks wait for a reply or for a timeout.
     pub(crate) waiting: Cell<u32>,
-    /// Timeouts of tasks: the shard and the deadline, `None` when the task is done.
-    timeouts: RefCell<Vec<Option<(usize, u64)>>>,
+    /// Timeouts of tasks: the shard, `None` if it may be any, and the deadline. `None` when the
+    /// task is done.
+    timeouts: RefCell<Vec<Option<(Option<usize>, u64)>>>,
 }
 
 /// A payload: a value, or what a callback captures.
@@ -609,9 +610,28 @@ impl Ledger {
     }
 
     pub(crate) fn timeout(&self, shard: usize, due: u64) -> usize {
+        self.timeout_on(Some(shard), due)
+    }
+
+    /// A timeout on a shard, or on any if `shard` is `None`.
+    pub(crate) fn timeout_on(&self, shard: Option<usize>, due: u64) -> usize {
         let mut timeouts = self.timeouts.borrow_mut();
         timeouts.push(Some((shard, due)));
         timeouts.len() - 1
+    }
+
+    pub(crate) fn timeout_reset(&self, index: usize, due: u64) {
+        if let Some((_, before)) = &mut self.timeouts.borrow_mut()[index] {
+            *before = due;
+        }
+    }
+
+    /// Whether a timer of a handle may be refused as closed: its shard has ended, or any has if
+    /// `shard` is `None` or timers have migrated.
+    pub(crate) fn may_be_closed(&self, shard: Option<usize>) -> bool {
+        let ended = self.ended.borrow();
+        let shard = shard.filter(|_| !self.may_have_migrated.get());
+        shard.map_or_else(|| ended.contains(&true), |shard| ended[shard])
     }
 
     pub(crate) fn timeout_done(&self, index: usize, is_elapsed: bool) {
@@ -713,8 +733,9 @@ impl Ledger {
             let timer = late.map(|id| (id, self.tick_of(timers[id].due_max), &timers[id]));
             format!("nothing runs until {now} ns, but a timer is due: {timer:?}")
         });
-        let is_late = |timeout: &Option<(usize, u64)>| {
-            let works = |shard| if self.may_have_migrated.get() { all_work } else { works(shard) };
+        let is_late = |timeout: &Option<(Option<usize>, u64)>| {
+            let is_known = |_: &usize| !self.may_have_migrated.get();
+            let works = |shard: Option<usize>| shard.filter(is_known).map_or(all_work, &works);
             timeout.is_some_and(|(shard, due)| works(shard) && self.tick_of(due) < now)
         };
         let late = self.timeouts.borrow().iter().position(is_late);

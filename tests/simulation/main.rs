@@ -13,6 +13,7 @@ mod ledger;
 mod operations;
 mod requests;
 mod scaled;
+mod shared;
 mod world;
 
 use std::cell::Cell;

@@ -18,6 +18,7 @@ use crate::commands::{BatchEnd, Due, Temper, Work};
 use crate::containers::Containers;
 use crate::ledger::{Id, Job, Ledger, drop_contained};
 use crate::operations::KEYS;
+use crate::shared::Shared;
 
 /// A client with a number, and how many requests it has sent.
 pub(crate) struct Sender {
@@ -52,6 +53,8 @@ pub(crate) struct World {
     pub(crate) forgotten: RefCell<Vec<Rc<Sender>>>,
     /// Sleeps that the wake-up of one of them drops, with the numbers of their timeouts.
     pub(crate) tangles: RefCell<Vec<Vec<(Sleep, usize)>>>,
+    /// Sleeps of handles.
+    pub(crate) shared: Shared,
     /// Futures on shards that are not dropped.
     pub(crate) spawned: Rc<()>,
 }
