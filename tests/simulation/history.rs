@@ -335,6 +335,7 @@ impl History {
         let last = stalls.max().unwrap_or_default();
         self.run_for(last.saturating_sub(self.sim.elapsed()));
         self.check_room();
+        self.check_ended_sleeps();
         self.shut_down(ShutdownPolicy::Return, true);
         // Clients that are gone leave nothing behind.
         let senders = self.world.senders.take();
@@ -374,6 +375,23 @@ impl History {
         ledger.check();
         Ledger::end();
         (steps, record)
+    }
+
+    /// The timers of sleeps that were dropped are cancelled once their shards take a turn.
+    fn check_ended_sleeps(&mut self) {
+        let ledger = Rc::clone(&self.world.ledger);
+        if !(0..self.held.len()).all(|shard| self.works(shard)) || ledger.may_have_migrated.get() {
+            return;
+        }
+        for shard in 0..self.held.len() {
+            let turn = self.sim.service().spawn_on(ShardId::new(shard as u16), |_| async {});
+            drop(turn);
+        }
+        self.run_for(Duration::from_secs(1));
+        let wakers = self.world.shared.wakers_of_ended();
+        if wakers > 0 && !ledger.ended.borrow().contains(&true) {
+            ledger.violate(format!("{wakers} wakers outlive their sleeps"));
+        }
     }
 
     /// A new client gets room on each shard that has any, and soon.

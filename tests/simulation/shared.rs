@@ -49,6 +49,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// How many wakers of sleeps that have ended are not dropped.
+    pub(crate) fn wakers_of_ended(&self) -> usize {
+        let places = self.sleeps.borrow();
+        let ended = places.iter().filter(|place| place.sleeping.is_none());
+        ended.map(|place| Arc::strong_count(&place.wakers) - 1).sum()
+    }
+
     /// How many wakers are not dropped, and how many timeouts wait.
     pub(crate) fn wakers(&self) -> usize {
         Arc::strong_count(&self.wakers) - 1
@@ -63,6 +70,8 @@ struct Place {
     owner: usize,
     /// The waker of that task.
     waker: Option<Waker>,
+    /// Each waker that the sleep was polled with holds a clone.
+    wakers: Arc<()>,
 }
 
 struct Sleeping {
@@ -126,7 +135,7 @@ impl Drop for Expected {
 struct Relay {
     task: Waker,
     is_woken: AtomicBool,
-    _alive: Arc<()>,
+    _alive: [Arc<()>; 2],
 }
 
 impl Wake for Relay {
@@ -182,7 +191,9 @@ impl Sleeper {
             sleeping
         };
         let relay = self.relay.get_or_insert_with(|| {
-            let (task, _alive) = (cx.waker().clone(), Arc::clone(&shared.wakers));
+            let task = cx.waker().clone();
+            let of_place = &shared.sleeps.borrow()[self.place].wakers;
+            let _alive = [&shared.wakers, of_place].map(Arc::clone);
             self.polls = true;
             Arc::new(Relay { task, is_woken: AtomicBool::new(false), _alive })
         });
@@ -323,7 +334,12 @@ impl History {
         let expected = Expected::new(&world.ledger, shard, works_on, due);
         let place = world.shared.sleeps.borrow().len();
         let sleeping = Some(Sleeping { sleep, expected });
-        world.shared.sleeps.borrow_mut().push(Place { sleeping, owner: 0, waker: None });
+        world.shared.sleeps.borrow_mut().push(Place {
+            sleeping,
+            owner: 0,
+            waker: None,
+            wakers: Arc::default(),
+        });
         let mut seeds = Rng::with_seed(plan.seed);
         for (number, on) in plan.tasks.into_iter().enumerate() {
             if number > 0 && !plan.is_taken_over {
