@@ -147,13 +147,17 @@ impl<P: Payload> Core<P> {
                 ResetOutcome::Reset
             }
             ShardReset::Stale => self.reset_migrated(key, deadline),
-            ShardReset::Overtook => {
-                // The timer is in a lane, which a turn must receive from by the new deadline.
-                self.note_deadline(deadline);
-                ResetOutcome::Overtook
-            }
-            outcome => outcome.into(),
+            ShardReset::Overtook => self.note_overtaken(deadline),
+            outcome @ ShardReset::AlreadyFired => outcome.into(),
         }
+    }
+
+    /// Wakes the driver if it sleeps past the new deadline of a timer that is still in a lane: a
+    /// turn must receive the timer by then.
+    #[cold]
+    fn note_overtaken(&self, deadline: Tick) -> ResetOutcome {
+        self.note_deadline(deadline);
+        ResetOutcome::Overtook
     }
 
     /// Makes a timer due at `deadline`, unless it is due by then already.

@@ -348,10 +348,9 @@ impl History {
         if spawned > 0 {
             self.world.ledger.violate(format!("{spawned} futures outlive their shards"));
         }
-        // A task that waits for a sleep has a waker. A sleep whose timer has migrated is not told if
-        // the new shard ends before the old one.
+        // A task that waits for a sleep has a waker.
         let wakers = self.world.shared.wakers();
-        if wakers > 0 && !self.world.ledger.may_have_migrated.get() {
+        if wakers > 0 {
             self.world.ledger.violate(format!("{wakers} wakers of sleeps outlive the service"));
         }
         if self.other.1.timers().len() != 1 {
@@ -380,7 +379,7 @@ impl History {
     /// The timers of sleeps that were dropped are cancelled once their shards take a turn.
     fn check_ended_sleeps(&mut self) {
         let ledger = Rc::clone(&self.world.ledger);
-        if !(0..self.held.len()).all(|shard| self.works(shard)) || ledger.may_have_migrated.get() {
+        if !(0..self.held.len()).all(|shard| self.works(shard)) {
             return;
         }
         for shard in 0..self.held.len() {

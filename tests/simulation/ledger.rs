@@ -102,10 +102,12 @@ pub(crate) struct Ledger {
     pub(crate) fires_all: Cell<bool>,
     /// How many tasks wait for a reply or for a timeout.
     pub(crate) waiting: Cell<u32>,
-    /// Timeouts of tasks: the shard, `None` if it may be any, and the deadline. `None` when the
-    /// task is done.
-    timeouts: RefCell<Vec<Option<(Option<usize>, u64)>>>,
+    /// Timeouts of tasks; `None` when the task is done.
+    timeouts: RefCell<Vec<Option<Waiting>>>,
 }
+
+/// What a task waits for: the shard, `None` if it may be any, and the deadline.
+type Waiting = (Option<usize>, u64);
 
 /// A payload: a value, or what a callback captures.
 #[derive(Debug)]

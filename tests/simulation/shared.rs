@@ -193,9 +193,9 @@ impl Sleeper {
         let relay = self.relay.get_or_insert_with(|| {
             let task = cx.waker().clone();
             let of_place = &shared.sleeps.borrow()[self.place].wakers;
-            let _alive = [&shared.wakers, of_place].map(Arc::clone);
+            let alive = [&shared.wakers, of_place].map(Arc::clone);
             self.polls = true;
-            Arc::new(Relay { task, is_woken: AtomicBool::new(false), _alive })
+            Arc::new(Relay { task, is_woken: AtomicBool::new(false), _alive: alive })
         });
         let is_woken = relay.is_woken.swap(false, Ordering::Relaxed);
         let mut slept = Poll::Pending;
@@ -346,14 +346,14 @@ impl History {
                 break;
             }
             let (seed, pause_max) = (seeds.u64(..), plan.pause_max);
-            let sends = number > 0 || !plan.is_taken_over;
+            let is_free = number > 0 || !plan.is_taken_over;
             let make = move |world: Rc<World>| Sleeper {
                 world,
                 place,
                 number,
                 rng: Rng::with_seed(seed),
                 pause_max,
-                sends,
+                sends: is_free,
                 relay: None,
                 polls: true,
             };
