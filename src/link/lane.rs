@@ -57,7 +57,7 @@ use corewheel_shard::Tick;
 use crossbeam_utils::CachePadded;
 
 pub(crate) use self::receiver::LaneReceiver;
-pub(crate) use self::sender::LaneSender;
+pub(crate) use self::sender::{LaneSender, LeftOver};
 pub(crate) use self::window::Window;
 use super::gate::Gate;
 use super::overflow::Overflow;

@@ -43,13 +43,16 @@ impl Waiters {
     }
 
     /// The client's column up to the fence. The client must wake the owner next, as for a request.
-    pub(crate) fn register(&self, waker: &Waker) {
+    /// Returns a waker that is registered already, to be dropped with nothing borrowed.
+    pub(crate) fn register(&self, waker: Waker) -> Option<Waker> {
         let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-        // A future that is polled again and again registers once.
-        if wakers.back().is_none_or(|last| !last.will_wake(waker)) {
-            wakers.push_back(waker.clone());
-        }
         self.is_some.store(true, Ordering::Relaxed);
+        // A future that is polled again and again registers once.
+        if wakers.back().is_some_and(|last| last.will_wake(&waker)) {
+            return Some(waker);
+        }
+        wakers.push_back(waker);
+        None
     }
 
     /// Takes the oldest wakers out, at most `max`. The caller must wake them, with nothing

@@ -35,7 +35,7 @@ fn woken(alarms: &[Arc<Alarm>]) -> usize {
 fn wait(client: &Client<u32>, count: usize) -> Vec<Arc<Alarm>> {
     let alarms: Vec<_> = std::iter::repeat_with(Arc::<Alarm>::default).take(count).collect();
     for alarm in &alarms {
-        client.wait_for_room(SHARD, &Waker::from(Arc::clone(alarm))).unwrap();
+        client.wait_for_room(SHARD, Waker::from(Arc::clone(alarm))).unwrap();
     }
     alarms
 }
@@ -62,7 +62,7 @@ fn waker_registered_twice_in_a_row_is_woken_once() {
     let alarm = Arc::<Alarm>::default();
     let waker = Waker::from(Arc::clone(&alarm));
     for _ in 0..2 {
-        client.wait_for_room(SHARD, &waker).unwrap();
+        client.wait_for_room(SHARD, waker.clone()).unwrap();
     }
     let _next = shard.turn();
     assert_eq!(woken(&[alarm]), 1);
@@ -96,7 +96,7 @@ fn futures_of_a_lane_that_is_closed_are_woken() {
         }
         assert_eq!(woken(&alarms), 5);
         let waker = Waker::from(Arc::<Alarm>::default());
-        let waits = client.wait_for_room(SHARD, &waker);
+        let waits = client.wait_for_room(SHARD, waker.clone());
         assert!(matches!(waits, Ok(()) | Err(RefusedKind::Closed)));
         let late = wait(&client, 0);
         assert_eq!(woken(&late), 0);

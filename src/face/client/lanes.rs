@@ -13,7 +13,7 @@ use super::batch::Gathered;
 use crate::clock::NearClock;
 use crate::face::stored::Stored;
 use crate::face::{Directory, Post, Request};
-use crate::link::lane::{LaneSender, Refusal};
+use crate::link::lane::{LaneSender, LeftOver, Refusal};
 use crate::shard::payload::Outbox;
 use crate::shard::request::{Bulk, BulkCancel, BulkReply, Replies};
 use crate::values::class::ClassId;
@@ -150,12 +150,13 @@ impl<T: 'static> Client<T> {
 
     /// Has the waker of a future woken when this client may send to a shard again, after a refusal
     /// as busy. `Err` if the shard is closed or there is no such shard.
-    pub(crate) fn wait_for_room(&self, shard: ShardId, waker: &Waker) -> Result<(), RefusedKind> {
-        let missed = {
+    pub(crate) fn wait_for_room(&self, shard: ShardId, waker: Waker) -> Result<(), RefusedKind> {
+        let LeftOver { missed, unused } = {
             let mut lanes = self.lanes.borrow_mut();
             let (lane, post) = self.lane(&mut lanes, shard)?;
             lane.wait_for_room(waker, &post.doorbell)
         };
+        drop(unused);
         // The lane is closed, so their futures find that out at once.
         each(missed, Waker::wake);
         Ok(())

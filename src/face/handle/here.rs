@@ -40,7 +40,7 @@ pub(crate) trait ThreadClient {
         waker: Waker,
     ) -> Result<TimerHandle, (RefusedKind, Waker)>;
     /// Wakes a waker when the lane to a shard has room, or is closed. `Err` if the shard is closed.
-    fn wait_for_room(&self, shard: ShardId, waker: &Waker) -> Result<(), RefusedKind>;
+    fn wait_for_room(&self, shard: ShardId, waker: Waker) -> Result<(), RefusedKind>;
     fn cancel(&self, timer: TimerHandle);
     /// Makes a timer due earlier.
     fn reset_to_earlier(&self, timer: TimerHandle, deadline: Tick);
@@ -78,7 +78,7 @@ impl<T: Send + 'static> ThreadClient for Client<T> {
         })
     }
 
-    fn wait_for_room(&self, shard: ShardId, waker: &Waker) -> Result<(), RefusedKind> {
+    fn wait_for_room(&self, shard: ShardId, waker: Waker) -> Result<(), RefusedKind> {
         self.wait_for_room(shard, waker)
     }
 

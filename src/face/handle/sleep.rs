@@ -160,7 +160,7 @@ impl SharedSleep {
             Way::Client(client, of_thread) => {
                 let shard = shard.unwrap_or(*of_thread);
                 match client.schedule_waker(class, shard, self.deadline, waker.clone()) {
-                    Err((RefusedKind::Busy, _unused)) => {
+                    Err((RefusedKind::Busy, waker)) => {
                         return match client.wait_for_room(shard, waker) {
                             Ok(()) => Poll::Pending,
                             Err(kind) => Poll::Ready(Err(kind)),

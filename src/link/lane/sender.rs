@@ -29,6 +29,15 @@ pub(crate) struct LaneSender<R: Request> {
     pub(crate) number: u64,
 }
 
+/// The wakers that are left over when a future waits for room.
+#[must_use = "the caller wakes and drops them"]
+pub(crate) struct LeftOver {
+    /// The wakers of a lane that is closed. The caller must wake them.
+    pub(crate) missed: Vec<Waker>,
+    /// A waker that was registered before. The caller must drop it.
+    pub(crate) unused: Option<Waker>,
+}
+
 impl<R: Request> LaneSender<R> {
     pub(super) fn new(
         requests: Producer<R>,
@@ -121,15 +130,17 @@ impl<R: Request> LaneSender<R> {
 
     /// Registers the waker of a future whose request was refused as busy, and wakes the owner if
     /// it sleeps. The owner wakes the future when the client has a key, or finds out that there is
-    /// none, or closes the lane. Returns wakers that the caller must wake at once, with nothing
-    /// borrowed: if the lane is closed.
-    #[must_use = "the caller wakes them"]
-    pub(crate) fn wait_for_room(&mut self, waker: &Waker, doorbell: &Doorbell) -> Vec<Waker> {
+    /// none, or closes the lane.
+    ///
+    /// The wakers run code of the user, so the caller deals with those that are left over, with
+    /// nothing borrowed.
+    pub(crate) fn wait_for_room(&mut self, waker: Waker, doorbell: &Doorbell) -> LeftOver {
         let waiters = &self.shared.beside.waiters;
-        waiters.register(waker);
+        let unused = waiters.register(waker);
         // It issues the fence, as after a push.
         let _wake_up = doorbell.wake();
-        if self.is_closed() { waiters.take(usize::MAX) } else { Vec::new() }
+        let missed = if self.is_closed() { waiters.take(usize::MAX) } else { Vec::new() };
+        LeftOver { missed, unused }
     }
 
     /// Whether the owner has closed the lane.

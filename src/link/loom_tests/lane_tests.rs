@@ -431,7 +431,7 @@ fn future_that_waits_for_a_key_is_woken_by_the_turn_that_grants_it() {
                     }
                     // The model checker polls a future at times that no waker has woken, too.
                     waits = true;
-                    let missed = sender.wait_for_room(cx.waker(), &doorbell);
+                    let missed = sender.wait_for_room(cx.waker().clone(), &doorbell).missed;
                     assert!(missed.is_empty(), "the lane is open");
                     Poll::Pending
                 }));
@@ -463,7 +463,8 @@ fn future_that_waits_for_a_lane_that_closes_is_woken() {
                 if sender.is_closed() {
                     return Poll::Ready(());
                 }
-                sender.wait_for_room(cx.waker(), &doorbell).into_iter().for_each(Waker::wake);
+                let left = sender.wait_for_room(cx.waker().clone(), &doorbell);
+                left.missed.into_iter().for_each(Waker::wake);
                 Poll::Pending
             }));
         });

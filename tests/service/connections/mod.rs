@@ -36,6 +36,26 @@ const NONE: ConnLimits = ConnLimits {
 };
 const READ_IDLE: ConnLimits = NONE.read_idle(ms(100));
 
+/// All kinds of deadlines, in the order in which events of one turn are delivered.
+const KINDS: [DeadlineKind; 16] = [
+    MaxAge,
+    Handshake,
+    Request,
+    WriteTimeout,
+    ReadIdle,
+    WriteIdle,
+    AllIdle,
+    Heartbeat,
+    Custom(0),
+    Custom(1),
+    Custom(2),
+    Custom(3),
+    Custom(4),
+    Custom(5),
+    Custom(6),
+    Custom(7),
+];
+
 fn lab() -> Lab<u8> {
     Lab::new(builder(1))
 }

@@ -19,24 +19,6 @@ use super::*;
 use crate::support::check_law;
 
 const NEVER: u64 = u64::MAX;
-const KINDS: [DeadlineKind; 16] = [
-    MaxAge,
-    Handshake,
-    Request,
-    WriteTimeout,
-    ReadIdle,
-    WriteIdle,
-    AllIdle,
-    Heartbeat,
-    Custom(0),
-    Custom(1),
-    Custom(2),
-    Custom(3),
-    Custom(4),
-    Custom(5),
-    Custom(6),
-    Custom(7),
-];
 const WRITES: usize = 3;
 
 fn is_idle_kind(kind: usize) -> bool {

@@ -9,25 +9,6 @@ use fastrand::Rng;
 use super::*;
 use crate::support::nanos_of;
 
-const KINDS: [DeadlineKind; 16] = [
-    MaxAge,
-    Handshake,
-    Request,
-    WriteTimeout,
-    ReadIdle,
-    WriteIdle,
-    AllIdle,
-    Heartbeat,
-    Custom(0),
-    Custom(1),
-    Custom(2),
-    Custom(3),
-    Custom(4),
-    Custom(5),
-    Custom(6),
-    Custom(7),
-];
-
 struct Pair {
     lab: Lab<u8>,
     rng: Rng,
