@@ -380,33 +380,33 @@ fn requests_of_two_threads_for_one_sleep_may_arrive_in_any_order() {
 fn threads_without_a_shard_are_given_the_shards_in_turn() {
     let service: TimerService = builder(4).runtime(Runtime::Thread).start().unwrap();
     let handle = service.handle();
-    let mut sleeps = Vec::new();
-    for n in 0..8 {
-        sleeps.push(elsewhere(|| {
-            // Each is due before the one before, so the shard is woken for it.
-            let mut sleep = handle.sleep(ms(1_000 * (1_000 - n)));
-            assert_eq!(look(&mut sleep), None);
-            sleep
-        }));
-    }
     let pending = || {
         let stats = service.stats();
         stats.shards.iter().map(|shard| shard.counts.pending).collect::<Vec<_>>()
     };
-    wait_until("two timers on each shard", || pending() == [2; 4]);
-    let chosen = handle.shard(ShardId::new(3));
-    sleeps.push(elsewhere(|| {
-        let mut sleep = chosen.sleep(FAR / 2);
-        assert_eq!(look(&mut sleep), None);
-        sleep
-    }));
-    wait_until("a timer on the last shard", || pending() == [2, 2, 2, 3]);
+    // Polls a sleep on a thread of its own until its timer has come. Each is due before the one
+    // before, so that the shard is woken for it.
+    let mut sleeps = Vec::new();
+    let mut sleep_on = |handle: Handle| {
+        let count = sleeps.len() as u64;
+        sleeps.push(elsewhere(|| {
+            let mut sleep = handle.sleep(ms(1_000 * (1_000 - count)));
+            wait_until("the timer is pending", || {
+                assert_eq!(look(&mut sleep), None);
+                pending().iter().sum::<u64>() == count + 1
+            });
+            sleep
+        }));
+    };
+    for _ in 0..8 {
+        sleep_on(handle);
+    }
+    assert_eq!(pending(), [2; 4]);
+    sleep_on(handle.shard(ShardId::new(3)));
+    assert_eq!(pending(), [2, 2, 2, 3]);
     let mut nowhere = handle.shard(ShardId::new(9)).sleep(FAR);
     assert_eq!(look(&mut nowhere), Some(Err(RefusedKind::NoSuchShard)));
     drop(sleeps);
-    // The shards see the cancels when they next receive.
-    let mut quick = handle.sleep(ms(1));
-    block_on(&mut quick).unwrap();
     service.shutdown(ShutdownPolicy::Drop).unwrap();
 }
 

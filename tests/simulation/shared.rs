@@ -49,11 +49,16 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// How many wakers of sleeps that have ended are not dropped.
-    pub(crate) fn wakers_of_ended(&self) -> usize {
+    /// The sleeps that have ended.
+    pub(crate) fn ended(&self) -> Vec<usize> {
         let places = self.sleeps.borrow();
-        let ended = places.iter().filter(|place| place.sleeping.is_none());
-        ended.map(|place| Arc::strong_count(&place.wakers) - 1).sum()
+        (0..places.len()).filter(|place| places[*place].sleeping.is_none()).collect()
+    }
+
+    /// How many wakers of these sleeps are not dropped.
+    pub(crate) fn wakers_of(&self, sleeps: &[usize]) -> usize {
+        let places = self.sleeps.borrow();
+        sleeps.iter().map(|place| Arc::strong_count(&places[*place].wakers) - 1).sum()
     }
 
     /// How many wakers are not dropped, and how many timeouts wait.
