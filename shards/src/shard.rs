@@ -244,6 +244,19 @@ impl<T> Shard<T> {
         }
     }
 
+    /// Counts the timer of a granted key as scheduled and cancelled, and takes the key back: the
+    /// timer was cancelled before it arrived, and is dropped by the caller. False if the key is not
+    /// granted.
+    #[inline]
+    pub fn pass(&mut self, key: TimerKey) -> bool {
+        let is_granted = self.slab.revoke(key);
+        if is_granted {
+            self.counters.scheduled_remote += 1;
+            self.counters.cancelled += 1;
+        }
+        is_granted
+    }
+
     /// Takes back a granted key whose timer will not arrive. False if the key is not granted.
     pub fn revoke(&mut self, key: TimerKey) -> bool {
         self.slab.revoke(key)

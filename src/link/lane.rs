@@ -42,11 +42,16 @@
 //! either accepted by the owner or comes back to its sender. The fence is that of the wake-up
 //! protocol.
 //!
+//! A request for a timer can be cancelled while it lies in the lane: see [`marks`]. The owner drops
+//! it when it next receives, and takes its key back.
+//!
 //! Cost: for a single request a fence and two cache lines that travel between cores; for a chunk of
-//! requests as much together. 40 bytes for each slot of the ring, and more for large payloads; 64
+//! requests as much together. 48 bytes for each slot of the ring, and more for large payloads; 64
 //! slots for a lane that never holds more.
 
+mod marks;
 mod receiver;
+mod ring;
 mod sender;
 mod window;
 
@@ -56,12 +61,14 @@ use std::sync::atomic::AtomicU64;
 use corewheel_shard::Tick;
 use crossbeam_utils::CachePadded;
 
-pub(crate) use self::receiver::LaneReceiver;
+pub(crate) use self::marks::Mark;
+pub(crate) use self::receiver::{Arrival, LaneReceiver};
+use self::ring::{Held, RingReceiver};
 pub(crate) use self::sender::{LaneSender, LeftOver};
 pub(crate) use self::window::Window;
 use super::gate::Gate;
 use super::overflow::Overflow;
-use super::sync::{AtomicU64 as SharedU64, Consumer, Ordering, RingBuffer};
+use super::sync::{AtomicU64 as SharedU64, Ordering, RingBuffer};
 use super::waiters::Waiters;
 use crate::values::refused::RefusedKind;
 
@@ -70,7 +77,8 @@ pub(crate) trait Request {
     /// A key that the owner grants in advance.
     type Key: Copy;
 
-    /// Which of the granted keys the request uses up.
+    /// Which of the granted keys the request uses up. A request that uses the next one can be
+    /// cancelled in the lane.
     fn keys(&self) -> Keys;
     /// The number of requests for which it counts against a turn's budget; at least 1.
     fn weight(&self) -> usize;
@@ -144,7 +152,7 @@ impl Exhausted {
 
 /// The part of a lane that both ends and the statistics share.
 pub(crate) struct LaneShared<R: Request> {
-    gate: Gate<Consumer<R>>,
+    gate: Gate<RingReceiver<R>>,
     /// On cache lines of its own, since the client writes the counts while the owner reads here.
     beside: CachePadded<Beside<R>>,
     /// Only the client writes these three counts. They order nothing, so the model checker need not
@@ -159,7 +167,7 @@ pub(crate) struct LaneShared<R: Request> {
 
 /// What both ends read for each request or turn, and seldom write.
 struct Beside<R> {
-    overflow: Overflow<R>,
+    overflow: Overflow<Held<R>, RingReceiver<R>>,
     waiters: Waiters,
     /// The lane's window. Only the owner writes it. It orders nothing, as `keys_needed`.
     window: AtomicU64,
@@ -223,7 +231,7 @@ pub(crate) fn lane<R: Request>(
     window: Window,
     keys: impl IntoIterator<Item = R::Key>,
 ) -> (LaneSender<R>, LaneReceiver<R>) {
-    let (request_in, request_out) = RingBuffer::new(room.ring);
+    let (request_in, request_out) = ring::ring(room.ring);
     let (grant_in, grant_out) = RingBuffer::new(window.max());
     let shared = Arc::new(LaneShared {
         gate: Gate::new(),

@@ -28,31 +28,31 @@
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 
-use super::sync::{AtomicBool, Consumer, Mutex, Ordering};
+use super::sync::{AtomicBool, Mutex, Ordering};
 
-/// Requests that did not fit into the ring.
-pub(crate) struct Overflow<R> {
-    waiting: Mutex<Waiting<R>>,
+/// Requests `R` that did not fit into the ring, and the owner's end `E` of the next ring.
+pub(crate) struct Overflow<R, E> {
+    waiting: Mutex<Waiting<R, E>>,
     /// Whether requests wait. The client sets it and the owner clears it, both under the lock.
     is_some: AtomicBool,
 }
 
 /// The contents of an overflow.
-pub(crate) struct Waiting<R> {
+pub(crate) struct Waiting<R, E> {
     /// Oldest first.
     pub(crate) requests: VecDeque<R>,
     /// The owner's end of the ring that the client uses from now on. `None` if the ring is not
     /// replaced.
-    pub(crate) ring: Option<Consumer<R>>,
+    pub(crate) ring: Option<E>,
 }
 
-impl<R> Waiting<R> {
+impl<R, E> Waiting<R, E> {
     fn new() -> Self {
         Self { requests: VecDeque::new(), ring: None }
     }
 }
 
-impl<R> Overflow<R> {
+impl<R, E> Overflow<R, E> {
     pub(crate) fn new() -> Self {
         Self { waiting: Mutex::new(Waiting::new()), is_some: AtomicBool::new(false) }
     }
@@ -74,7 +74,7 @@ impl<R> Overflow<R> {
 
     /// Appends requests, and the ring that replaces the present one if there is one.
     #[cold]
-    pub(crate) fn append(&self, requests: impl IntoIterator<Item = R>, ring: Option<Consumer<R>>) {
+    pub(crate) fn append(&self, requests: impl IntoIterator<Item = R>, ring: Option<E>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.requests.extend(requests);
         if ring.is_some() {
@@ -85,7 +85,7 @@ impl<R> Overflow<R> {
     }
 
     #[cold]
-    pub(crate) fn take(&self) -> Waiting<R> {
+    pub(crate) fn take(&self) -> Waiting<R, E> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         // Relaxed: the client learns only that it may push onto its ring again.
         self.is_some.store(false, Ordering::Relaxed);

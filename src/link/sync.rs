@@ -9,9 +9,9 @@ mod ring;
 #[cfg(not(corewheel_loom))]
 pub(crate) use {
     atomic_waker::AtomicWaker,
-    core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
+    core::sync::atomic::{AtomicBool, AtomicU64, AtomicU64 as AtomicWord, Ordering, fence},
     crossbeam_utils::Backoff,
-    rtrb::{Consumer, Producer, PushError, RingBuffer},
+    rtrb::{Consumer, Producer, RingBuffer},
     std::sync::{Mutex, MutexGuard},
     std::thread::yield_now,
 };
@@ -19,12 +19,14 @@ pub(crate) use {
 #[cfg(corewheel_loom)]
 pub(crate) use {
     loom::{
-        sync::atomic::{AtomicBool, Ordering, fence},
+        // A word whose plain store stays one: a store comes after all accesses of the value that it
+        // replaces, by the rings of a lane.
+        sync::atomic::{AtomicBool, AtomicU64 as AtomicWord, Ordering, fence},
         sync::{Mutex, MutexGuard},
         thread::yield_now,
     },
     modelled::{AtomicU64, AtomicWaker, Backoff},
-    ring::{Consumer, Producer, PushError, RingBuffer},
+    ring::{Consumer, Producer, RingBuffer},
 };
 
 #[cfg(corewheel_loom)]

@@ -23,7 +23,7 @@ mod migrate;
 mod park;
 pub(crate) mod payload;
 mod poll_budget;
-mod receive;
+pub(crate) mod receive;
 pub(crate) mod request;
 pub(crate) mod shutdown;
 #[cfg(feature = "sim")]

@@ -16,6 +16,12 @@ use crate::stats::ShardCounts;
 /// A client that still lives opens another lane when it next sends.
 const LANE_IDLE: Duration = Duration::from_mins(1);
 
+/// The longest time for which a lane keeps the waker of a future, which keeps the memory of its
+/// task, though the future is cancelled: a client wakes a shard that would sleep longer, and a
+/// shard that has received such a request sleeps no longer before it looks again. So a shard is
+/// woken for the first of them, and not for those that follow.
+pub(crate) const WAKER_KEPT_MAX: Duration = Duration::from_secs(1);
+
 impl<P: Payload> Core<P> {
     /// Takes the mail if any has come.
     pub(super) fn take_mail(&self, now: u64) {
@@ -31,6 +37,7 @@ impl<P: Payload> Core<P> {
         let tick = self.time().floor(now);
         #[cfg(feature = "sim")]
         if self.holds_lanes() {
+            self.state.borrow_mut().look(tick);
             self.run_effects();
             return self.migrate_some(now, requests_max as usize);
         }
@@ -77,9 +84,17 @@ impl<P: Payload> Core<P> {
 }
 
 impl<P: Payload> State<P> {
+    /// The shard looks for requests, and has to look again only if it finds some.
+    fn look(&mut self, tick: Tick) {
+        if tick >= self.looks_again_at {
+            self.looks_again_at = Tick::NEVER;
+        }
+    }
+
     /// Receives up to `max` requests from the lanes, at least one from each. Returns whether more
     /// are left, and how many timers of a `migrate_all` may migrate, which is at least 1.
     fn receive(&mut self, tick: Tick, now: u64, max: usize) -> (bool, usize) {
+        self.look(tick);
         if self.lanes.is_empty() {
             return (false, max);
         }
@@ -91,8 +106,7 @@ impl<P: Payload> State<P> {
         let (mut more, mut spent) = (false, 0);
         let (mut is_short, mut has_waiters) = (false, false);
         for lane in &mut lanes {
-            let received =
-                lane.receive(share, |request, key, max| self.apply_some(request, key, max, now));
+            let received = lane.receive(share, |arrival, max| self.apply_some(arrival, max, now));
             lane.is_in_use = received > 0;
             if received > 0 {
                 self.counts.requests += received as u64;
@@ -111,6 +125,9 @@ impl<P: Payload> State<P> {
             self.effects.extend(woken.map(Effect::Wake));
         }
         self.lanes = lanes;
+        if std::mem::take(&mut self.has_received_wakers) {
+            self.looks_again_at = self.directory.time.deadline_after(now, WAKER_KEPT_MAX);
+        }
         (more, max.saturating_sub(spent).max(1))
     }
 
@@ -154,7 +171,7 @@ impl<P: Payload> State<P> {
     /// Closes a lane, receives its last requests and takes its keys back.
     pub(super) fn close_lane(&mut self, mut lane: LaneReceiver<Request<P>>, now: u64) {
         lane.close();
-        lane.receive_rest(|request, key, max| self.apply_some(request, key, max, now));
+        lane.receive_rest(|arrival, max| self.apply_some(arrival, max, now));
         self.post().mailbox.forget(lane.shared());
         // Futures that wait find the lane or the shard closed.
         self.effects.extend(lane.take_all_waiters().into_iter().map(Effect::Wake));

@@ -20,7 +20,7 @@ use super::request::{
     ShutdownOrder,
 };
 use crate::directory::Post;
-use crate::link::lane::LaneReceiver;
+use crate::link::lane::{Arrival, LaneReceiver};
 use crate::link::mailbox::Taken;
 use crate::stats::ShardCounts;
 use crate::stats::times::Recorder;
@@ -37,6 +37,10 @@ pub(crate) struct State<P: Payload> {
     pub(super) lanes: Vec<LaneReceiver<Request<P>>>,
     /// When the shard last looked for idle lanes.
     pub(super) lanes_checked: Tick,
+    /// When the shard looks for requests of futures again; [`Tick::NEVER`] if none came of late.
+    pub(super) looks_again_at: Tick,
+    /// Whether this turn has received a waker of a future.
+    pub(super) has_received_wakers: bool,
     /// Messages for the driver.
     pub(super) jobs: Vec<P::Job>,
     pub(super) shutdown: Option<ShutdownOrder<P>>,
@@ -74,6 +78,8 @@ impl<P: Payload> State<P> {
             tables: P::Tables::default(),
             lanes: Vec::new(),
             lanes_checked: Tick::ZERO,
+            looks_again_at: Tick::NEVER,
+            has_received_wakers: false,
             jobs: Vec::new(),
             shutdown: None,
             overtaken: HashMap::new(),
@@ -194,11 +200,15 @@ impl<P: Payload> State<P> {
     #[inline]
     pub(super) fn apply_some(
         &mut self,
-        request: Request<P>,
-        key: Option<TimerKey>,
+        arrival: Arrival<Request<P>>,
         max: usize,
         now: u64,
     ) -> Option<Request<P>> {
+        let Arrival { request, key, is_cancelled } = arrival;
+        if is_cancelled {
+            self.pass(request, key, now);
+            return None;
+        }
         if let Request::Bulk(bulk) = request {
             return self.apply_bulk(bulk, max, now);
         }
@@ -220,6 +230,7 @@ impl<P: Payload> State<P> {
             }
             Request::Wake { deadline, sent_us, class, waker } => {
                 self.note_ring_delay(sent_us, now);
+                self.has_received_wakers = true;
                 let waker = self.newest_waker(key, waker);
                 let payload = P::of_waker(waker, &mut self.tables);
                 self.arm(key, class, deadline, payload, now);
@@ -239,6 +250,38 @@ impl<P: Payload> State<P> {
             }
             Request::Bulk(_) => unreachable!("a bulk request is applied command by command"),
         }
+    }
+
+    /// Drops a timer that was cancelled in its lane.
+    fn pass(&mut self, request: Request<P>, key: Option<TimerKey>, now: u64) {
+        let key = key.expect("a request for a timer comes with the key that it uses up");
+        if !self.overtaken.is_empty() && self.overtaken.contains_key(&key) {
+            // A caller waits for the outcome of a cancel that came before, and gets the payload.
+            return self.apply(request, Some(key), now);
+        }
+        let is_granted = self.wheel.pass(key);
+        debug_assert!(is_granted, "the queue of a lane holds granted keys");
+        self.classes.pass(request.class(), Ended::Cancelled);
+        if !self.early_wakers.is_empty() {
+            let early = self.early_wakers.remove(&key);
+            self.effects.extend(early.map(|early| Effect::DropWaker(early.waker)));
+        }
+        let effect = match request {
+            Request::Wake { waker, .. } => {
+                self.has_received_wakers = true;
+                Effect::DropWaker(waker)
+            }
+            Request::Schedule { value, .. } => Effect::Drop(self.take(P::of_value(value))),
+            Request::Call { call, .. } => {
+                let payload = P::of_call(call, &mut self.tables);
+                Effect::Drop(self.take(payload))
+            }
+            Request::Cancel { .. }
+            | Request::Reset { .. }
+            | Request::Earlier { .. }
+            | Request::Bulk(_) => unreachable!("only a timer is cancelled in its lane"),
+        };
+        self.effects.push(effect);
     }
 
     #[inline]

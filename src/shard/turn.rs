@@ -196,6 +196,7 @@ impl<P: Payload> Core<P> {
             let state = self.state.borrow();
             let next = state.wheel.next_deadline().unwrap_or(Tick::NEVER);
             next.min(state.migrate_all_retries_at().unwrap_or(Tick::NEVER))
+                .min(state.looks_again_at)
         };
         let next = self.parts.fold(next, |next, part| next.min(part.next_turn()));
         Some(next).filter(|next| *next < Tick::NEVER)

@@ -6,14 +6,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
 
-use corewheel_shard::TimerKey;
+use corewheel_shard::{Tick, TimerKey};
 
 use super::Client;
 use super::batch::Gathered;
 use crate::clock::NearClock;
 use crate::face::stored::Stored;
 use crate::face::{Directory, Post, Request};
-use crate::link::lane::{LaneSender, LeftOver, Refusal};
+use crate::link::lane::{LaneSender, LeftOver, Mark, Refusal};
 use crate::shard::payload::Outbox;
 use crate::shard::request::{Bulk, BulkCancel, BulkReply, Replies};
 use crate::values::class::ClassId;
@@ -21,6 +21,8 @@ use crate::values::contain::each;
 use crate::values::handle::{ShardId, TimerHandle};
 use crate::values::migration::MigrateError;
 use crate::values::refused::{Refused, RefusedKind};
+
+type Lane<T> = LaneSender<Request<T>>;
 
 impl<T: 'static> Client<T> {
     pub(crate) fn new(directory: Arc<Directory<T>>) -> Self {
@@ -55,6 +57,33 @@ impl<T: 'static> Client<T> {
         shard: ShardId,
         request: Request<T>,
     ) -> Result<TimerHandle, Refused<Request<T>>> {
+        let sent = self
+            .schedule_by(shard, request, |lane, request, post| lane.send(request, &post.doorbell));
+        sent.map(|(timer, ())| timer)
+    }
+
+    /// Schedules a timer that any thread may cancel in the lane, by the mark. The shard is woken if
+    /// it sleeps past `needed_by`.
+    #[inline]
+    pub(crate) fn schedule_marked(
+        &self,
+        shard: ShardId,
+        request: Request<T>,
+        needed_by: Tick,
+    ) -> Result<(TimerHandle, Mark), Refused<Request<T>>> {
+        self.schedule_by(shard, request, |lane, request, post| {
+            lane.send_marked(request, needed_by, &post.doorbell)
+        })
+    }
+
+    /// Schedules a timer, whose request `push` puts onto the lane.
+    #[inline(always)]
+    fn schedule_by<A>(
+        &self,
+        shard: ShardId,
+        request: Request<T>,
+        push: impl Fn(&mut Lane<T>, Request<T>, &Post<T>) -> Result<A, Vec<Request<T>>>,
+    ) -> Result<(TimerHandle, A), Refused<Request<T>>> {
         self.send_gathered();
         let unsent = {
             let mut lanes = self.lanes.borrow_mut();
@@ -65,8 +94,8 @@ impl<T: 'static> Client<T> {
             // Written out here and not left to `on_lane`, through which the request would be
             // copied.
             match lane.take_key(&post.doorbell, 0) {
-                Ok(key) => match lane.send(request, &post.doorbell) {
-                    Ok(()) => return Ok(self.service.home(shard).handle(key)),
+                Ok(key) => match push(lane, request, post) {
+                    Ok(sent) => return Ok((self.service.home(shard).handle(key), sent)),
                     Err(mut back) => back.pop(),
                 },
                 Err(Refusal::Closed) => Some(request),
@@ -76,22 +105,23 @@ impl<T: 'static> Client<T> {
                 }
             }
         };
-        self.schedule_again(shard, unsent)
+        self.schedule_again(shard, unsent, push)
     }
 
     /// Sends a timer that a closed lane has not accepted.
     #[cold]
-    fn schedule_again(
+    fn schedule_again<A>(
         &self,
         shard: ShardId,
         mut unsent: Option<Request<T>>,
-    ) -> Result<TimerHandle, Refused<Request<T>>> {
+        push: impl Fn(&mut Lane<T>, Request<T>, &Post<T>) -> Result<A, Vec<Request<T>>>,
+    ) -> Result<(TimerHandle, A), Refused<Request<T>>> {
         let class = unsent.as_ref().map_or(ClassId::NONE, Request::class);
         let sent = self.on_lane(shard, |lane, post| match lane.take_key(&post.doorbell, 0) {
             Ok(key) => {
                 let request = unsent.take().expect("what was not sent comes back");
-                match lane.send(request, &post.doorbell) {
-                    Ok(()) => ControlFlow::Break(Ok(key)),
+                match push(lane, request, post) {
+                    Ok(sent) => ControlFlow::Break(Ok((key, sent))),
                     Err(mut back) => {
                         unsent = back.pop();
                         ControlFlow::Continue(())
@@ -106,7 +136,7 @@ impl<T: 'static> Client<T> {
         });
         let unsent = || unsent.expect("what was not sent comes back");
         match sent {
-            Ok(Ok(key)) => Ok(self.service.home(shard).handle(key)),
+            Ok(Ok((key, sent))) => Ok((self.service.home(shard).handle(key), sent)),
             Ok(Err(kind)) | Err(kind) => Err(kind.of(unsent())),
         }
     }

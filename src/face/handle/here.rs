@@ -20,6 +20,8 @@ use crate::clock::Timeline;
 use crate::face::client::Client;
 use crate::face::stored::Stored;
 use crate::face::{Core, Post};
+use crate::link::lane::Mark;
+use crate::shard::receive::WAKER_KEPT_MAX;
 use crate::shard::request::{Bulk, NumberedWaker, Request};
 use crate::values::class::ClassId;
 use crate::values::handle::{ServiceId, ShardId, TimerHandle};
@@ -31,14 +33,14 @@ pub(crate) trait ThreadClient {
     fn time(&self) -> &Timeline;
     /// The present in nanoseconds, or a little later.
     fn nanos(&self) -> u64;
-    /// A timer that wakes a future. `Err` with the waker.
+    /// A timer that wakes a future, and the mark that cancels it in its lane. `Err` with the waker.
     fn schedule_waker(
         &self,
         class: ClassId,
         shard: ShardId,
         deadline: Tick,
         waker: Waker,
-    ) -> Result<TimerHandle, (RefusedKind, Waker)>;
+    ) -> Result<(TimerHandle, Mark), (RefusedKind, Waker)>;
     /// Wakes a waker when the lane to a shard has room, or is closed. `Err` if the shard is closed.
     fn wait_for_room(&self, shard: ShardId, waker: Waker) -> Result<(), RefusedKind>;
     fn cancel(&self, timer: TimerHandle);
@@ -66,10 +68,12 @@ impl<T: Send + 'static> ThreadClient for Client<T> {
         shard: ShardId,
         deadline: Tick,
         waker: Waker,
-    ) -> Result<TimerHandle, (RefusedKind, Waker)> {
-        let sent_us = (self.nanos() / 1_000) as u32;
+    ) -> Result<(TimerHandle, Mark), (RefusedKind, Waker)> {
+        let now = self.nanos();
+        let sent_us = (now / 1_000) as u32;
         let request = Request::Wake { deadline, sent_us, class, waker };
-        self.schedule_request(shard, request).map_err(|refused| {
+        let needed_by = deadline.min(self.time().deadline_after(now, WAKER_KEPT_MAX));
+        self.schedule_marked(shard, request, needed_by).map_err(|refused| {
             let kind = refused.kind();
             match refused.into_value() {
                 Request::Wake { waker, .. } => (kind, waker),

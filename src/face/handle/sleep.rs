@@ -7,6 +7,10 @@
 //! Why not a flag that both share: it would be an allocation for each sleep, made on one thread and
 //! freed on another.
 //!
+//! A sleep that ends before its shard has received its timer marks the request as cancelled where
+//! it lies in the lane, and sends nothing. Then there is nothing left to do for the sleep, on
+//! whichever thread it is dropped.
+//!
 //! Invariants: a sleep is never over before its deadline, by the system's clock. A pending timer of
 //! a sleep is not later than the sleep's deadline.
 
@@ -22,6 +26,7 @@ use pin_project_lite::pin_project;
 use super::here::Way;
 use super::{Handle, here};
 use crate::clock::when::When;
+use crate::link::lane::Mark;
 use crate::shard::request::NumberedWaker;
 use crate::values::error::{Elapsed, TimeoutError};
 use crate::values::handle::TimerHandle;
@@ -42,10 +47,14 @@ use crate::values::refused::RefusedKind;
 ///
 /// # Cost
 ///
-/// 72 bytes, and no allocation. A poll that is ready costs a reading of the clock. The first poll
+/// 88 bytes, and no allocation. A poll that is ready costs a reading of the clock. The first poll
 /// before the deadline costs what a [`schedule`](crate::RemoteTimers::schedule) does. A drop before
-/// the deadline costs a message. A poll with another waker than the poll before costs a message
-/// with an allocation.
+/// the shard has received the timer costs a compare-and-exchange, and a later one a message. A poll
+/// with another waker than the poll before costs a first poll and such a drop; once the shard has
+/// received the timer, a message with an allocation.
+///
+/// A waker is kept, and with it the memory of its task, until the shard next receives: while the
+/// future waits and for at most a second after it was dropped, if the shard keeps up.
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct SharedSleep {
     handle: Handle,
@@ -61,9 +70,11 @@ enum Phase {
 }
 
 /// A timer that was scheduled.
-#[derive(Clone, Copy)]
 struct Armed {
     timer: TimerHandle,
+    /// Cancels the timer in its lane; `None` if the timer was not sent through a lane, or is known
+    /// to have been received.
+    mark: Option<Mark>,
     /// When the timer fires: at the deadline, or before if the deadline has become later since.
     fires_at: Tick,
     waker: WakerId,
@@ -148,14 +159,17 @@ impl SharedSleep {
 
     /// Schedules a timer for a future that is polled before its deadline.
     fn arm(&mut self, way: &Way, cx: &Context<'_>) -> Poll<Result<(), RefusedKind>> {
-        self.phase = Phase::Unarmed;
+        if let Phase::Armed(armed) = std::mem::replace(&mut self.phase, Phase::Unarmed) {
+            // An old timer that is still in its lane would wake the task once more.
+            armed.mark.map(Mark::cancel);
+        }
         let Handle { class, shard, .. } = self.handle;
         let waker = cx.waker();
         // A waker runs code of the user when it is cloned and when it is dropped.
         let scheduled = match way {
             Way::Shard(shard) => {
                 let scheduled = shard.schedule_waker(class, self.deadline, waker.clone());
-                scheduled.map_err(|_unused| RefusedKind::Full)
+                scheduled.map(|timer| (timer, None)).map_err(|_unused| RefusedKind::Full)
             }
             Way::Client(client, of_thread) => {
                 let shard = shard.unwrap_or(*of_thread);
@@ -166,41 +180,51 @@ impl SharedSleep {
                             Err(kind) => Poll::Ready(Err(kind)),
                         };
                     }
-                    scheduled => scheduled.map_err(|(kind, _unused)| kind),
+                    Err((kind, _unused)) => Err(kind),
+                    Ok((timer, mark)) => Ok((timer, Some(mark))),
                 }
             }
         };
         match scheduled {
-            Ok(timer) => {
+            Ok((timer, mark)) => {
                 let (fires_at, waker) = (self.deadline, WakerId::of(waker));
-                self.phase = Phase::Armed(Armed { timer, fires_at, waker, wakers: 0 });
+                self.phase = Phase::Armed(Armed { timer, mark, fires_at, waker, wakers: 0 });
                 Poll::Pending
             }
             Err(kind) => Poll::Ready(Err(kind)),
         }
     }
 
-    /// Polls a future whose timer is pending. `None` if the timer's shard has ended.
-    fn poll_armed(&mut self, mut armed: Armed, cx: &Context<'_>) -> Option<()> {
-        let service = self.handle.service;
-        let way = here::find(service, Some(armed.timer.shard()))?;
-        if let Way::Client(client, _) = &way
-            && client.has_ended(armed.timer.shard())
-        {
+    /// Polls a future whose timer is pending. `None` if another timer is to be scheduled.
+    fn poll_armed(&mut self, cx: &Context<'_>) -> Option<Poll<Result<(), RefusedKind>>> {
+        let Phase::Armed(armed) = &mut self.phase else { return None };
+        let shard = armed.timer.shard();
+        let way = here::find(self.handle.service, Some(shard));
+        let has_ended = match &way {
+            None => true,
+            Some(Way::Shard(_)) => false,
+            Some(Way::Client(client, _)) => client.has_ended(shard),
+        };
+        let Some(way) = way.filter(|_| !has_ended) else {
+            self.phase = Phase::Unarmed;
+            return Some(Poll::Ready(Err(RefusedKind::Closed)));
+        };
+        let waker = WakerId::of(cx.waker());
+        if waker == armed.waker {
+            return Some(Poll::Pending);
+        }
+        if armed.mark.take().is_some_and(Mark::cancel) {
             return None;
         }
-        let waker = WakerId::of(cx.waker());
-        if waker != armed.waker {
-            armed.waker = waker;
-            armed.wakers += 1;
-            let waker = NumberedWaker { waker: cx.waker().clone(), number: armed.wakers };
-            match way {
-                Way::Shard(shard) => shard.replace_waker(armed.timer.key(), waker),
-                Way::Client(client, _) => client.replace_waker(armed.timer, waker),
-            }
+        armed.waker = waker;
+        armed.wakers += 1;
+        let (timer, number) = (armed.timer, armed.wakers);
+        let waker = NumberedWaker { waker: cx.waker().clone(), number };
+        match way {
+            Way::Shard(shard) => shard.replace_waker(timer.key(), waker),
+            Way::Client(client, _) => client.replace_waker(timer, waker),
         }
-        self.phase = Phase::Armed(armed);
-        Some(())
+        Some(Poll::Pending)
     }
 }
 
@@ -222,23 +246,24 @@ impl Future for SharedSleep {
             self.phase = Phase::Done;
             return Poll::Ready(Ok(()));
         }
-        match self.phase {
-            // A timer that is due has fired or is about to, and wakes the task for nothing.
-            Phase::Armed(armed) if armed.fires_at > now || armed.fires_at >= self.deadline => {
-                if self.poll_armed(armed, cx).is_none() {
-                    self.phase = Phase::Unarmed;
-                    return Poll::Ready(Err(RefusedKind::Closed));
-                }
-                Poll::Pending
-            }
-            _ => self.arm(&way, cx),
+        // A timer that is due has fired or is about to, and wakes the task for nothing.
+        if let Phase::Armed(armed) = &self.phase
+            && (armed.fires_at > now || armed.fires_at >= self.deadline)
+            && let Some(polled) = self.poll_armed(cx)
+        {
+            return polled;
         }
+        self.arm(&way, cx)
     }
 }
 
 impl Drop for SharedSleep {
     fn drop(&mut self) {
-        let Phase::Armed(Armed { timer, .. }) = self.phase else { return };
+        let Phase::Armed(armed) = std::mem::replace(&mut self.phase, Phase::Done) else { return };
+        let Armed { timer, mark, .. } = armed;
+        if mark.is_some_and(Mark::cancel) {
+            return;
+        }
         let service = self.handle.service;
         match here::find(service, Some(timer.shard())) {
             Some(Way::Shard(shard)) => shard.cancel(timer.key()),

@@ -7,20 +7,37 @@ use std::task::Waker;
 use corewheel_shard::Tick;
 
 use super::super::overflow::Waiting;
-use super::super::sync::{Consumer, Ordering, Producer};
+use super::super::sync::{Ordering, Producer};
+use super::ring::{Held, RingReceiver};
 use super::{Exhausted, Keys, LaneShared, Request, Window};
 use crate::values::contain::{drop_each, each};
 
+/// A request as it arrives at its owner.
+pub(crate) struct Arrival<R: Request> {
+    pub(crate) request: R,
+    /// The key that the request uses up, if it uses the next one.
+    pub(crate) key: Option<R::Key>,
+    /// Whether the request was cancelled in the lane. The owner must drop it and take its key back.
+    pub(crate) is_cancelled: bool,
+}
+
+impl<R: Request> Arrival<R> {
+    /// The rest of a bulk request, which contains the keys that it uses up.
+    fn rest(request: R) -> Self {
+        Self { request, key: None, is_cancelled: false }
+    }
+}
+
 /// The owner's end.
 pub(crate) struct LaneReceiver<R: Request> {
-    requests: Consumer<R>,
+    requests: RingReceiver<R>,
     grants: Producer<R::Key>,
     /// The keys that the client holds or has used in requests not yet received, oldest first.
     granted: VecDeque<R::Key>,
     /// The rest of a bulk request that is applied in part. It is older than all others.
     rest: Option<R>,
     /// Requests taken from the overflow. They are older than those in the ring.
-    overflowed: VecDeque<R>,
+    overflowed: VecDeque<Held<R>>,
     window: Window,
     /// How many keys the client held before the last turn.
     keys_before: usize,
@@ -41,7 +58,7 @@ pub(crate) struct LaneReceiver<R: Request> {
 
 impl<R: Request> LaneReceiver<R> {
     pub(super) fn new(
-        requests: Consumer<R>,
+        requests: RingReceiver<R>,
         grants: Producer<R::Key>,
         window: Window,
         shared: Arc<LaneShared<R>>,
@@ -101,15 +118,15 @@ impl<R: Request> LaneReceiver<R> {
         self.requests.slots() + beside + usize::from(self.rest.is_some())
     }
 
-    /// Receives up to `max` requests, and returns how many. `apply` gets each request, the key that
-    /// it uses up if it uses the next one, and how many commands it may do.
+    /// Receives up to `max` requests, and returns how many. `apply` gets each request, and how many
+    /// commands it may do.
     ///
     /// A bulk request counts as many requests as it has commands. If `apply` returns the rest of
     /// it, the next call begins with that rest.
     pub(crate) fn receive(
         &mut self,
         max: usize,
-        apply: impl FnMut(R, Option<R::Key>, usize) -> Option<R>,
+        apply: impl FnMut(Arrival<R>, usize) -> Option<R>,
     ) -> usize {
         self.keys_before = self.granted.len();
         let received = self.receive_some(max, apply);
@@ -121,13 +138,12 @@ impl<R: Request> LaneReceiver<R> {
     fn receive_some(
         &mut self,
         max: usize,
-        mut apply: impl FnMut(R, Option<R::Key>, usize) -> Option<R>,
+        mut apply: impl FnMut(Arrival<R>, usize) -> Option<R>,
     ) -> usize {
         let mut left = max;
         if let Some(rest) = self.rest.take() {
             let weight = rest.weight();
-            // It contains the keys that it uses up.
-            if let Some(rest) = apply(rest, None, left) {
+            if let Some(rest) = apply(Arrival::rest(rest), left) {
                 self.rest = Some(rest);
                 return max;
             }
@@ -140,19 +156,16 @@ impl<R: Request> LaneReceiver<R> {
         // The order matters: if there is an overflow now, it is newer than the requests in the
         // ring.
         let overflows = !self.shared.beside.overflow.is_empty();
-        let len = self.requests.slots().min(left);
-        if let Ok(chunk) = self.requests.read_chunk(len) {
-            for request in chunk {
-                let key = next_key(&mut self.granted, &request);
-                let weight = request.weight();
-                if let Some(rest) = apply(request, key, left) {
-                    self.rest = Some(rest);
-                    return max;
-                }
-                left -= weight;
-                if left == 0 {
-                    break;
-                }
+        for (request, is_cancelled) in self.requests.take(left) {
+            let key = next_key(&mut self.granted, &request);
+            let weight = request.weight();
+            if let Some(rest) = apply(Arrival { request, key, is_cancelled }, left) {
+                self.rest = Some(rest);
+                return max;
+            }
+            left -= weight;
+            if left == 0 {
+                break;
             }
         }
         if overflows && self.requests.is_empty() {
@@ -286,8 +299,8 @@ impl<R: Request> LaneReceiver<R> {
     pub(crate) fn close_unread(mut self) {
         self.close();
         let mut requests = Vec::new();
-        self.receive_rest(|request, _, _| {
-            requests.push(request);
+        self.receive_rest(|arrival, _| {
+            requests.push(arrival.request);
             None
         });
         let waiters = self.take_all_waiters();
@@ -299,10 +312,7 @@ impl<R: Request> LaneReceiver<R> {
     }
 
     /// Receives all requests that a closed lane holds.
-    pub(crate) fn receive_rest(
-        &mut self,
-        mut apply: impl FnMut(R, Option<R::Key>, usize) -> Option<R>,
-    ) {
+    pub(crate) fn receive_rest(&mut self, mut apply: impl FnMut(Arrival<R>, usize) -> Option<R>) {
         while self.has_requests() {
             self.receive(usize::MAX, &mut apply);
         }
@@ -316,12 +326,7 @@ impl<R: Request> LaneReceiver<R> {
         if has_older || !self.shared.beside.overflow.is_empty() {
             return Tick::ZERO;
         }
-        let len = self.requests.slots();
-        // The chunk is not committed, so the requests stay in the ring.
-        let chunk = self.requests.read_chunk(len).ok();
-        let requests = chunk.iter().map(rtrb::chunks::ReadChunk::as_slices);
-        let requests = requests.flat_map(|(first, second)| first.iter().chain(second));
-        requests.map(R::needed_by).min().unwrap_or(Tick::NEVER)
+        self.requests.needed_by().unwrap_or(Tick::NEVER)
     }
 
     /// The model checker runs no simulation.
@@ -340,15 +345,16 @@ impl<R: Request> LaneReceiver<R> {
     fn receive_overflowed(
         &mut self,
         max: usize,
-        apply: &mut impl FnMut(R, Option<R::Key>, usize) -> Option<R>,
+        apply: &mut impl FnMut(Arrival<R>, usize) -> Option<R>,
     ) -> usize {
         let mut left = max;
         while left > 0
-            && let Some(request) = self.overflowed.pop_front()
+            && let Some(held) = self.overflowed.pop_front()
         {
+            let (request, is_cancelled) = held.take();
             let key = next_key(&mut self.granted, &request);
             let weight = request.weight();
-            if let Some(rest) = apply(request, key, left) {
+            if let Some(rest) = apply(Arrival { request, key, is_cancelled }, left) {
                 self.rest = Some(rest);
                 return max;
             }

@@ -7,13 +7,15 @@ use std::task::Waker;
 use corewheel_shard::Tick;
 
 use super::super::overflow::Waiting;
-use super::super::sync::{Backoff, Consumer, Ordering, Producer, PushError, RingBuffer, yield_now};
+use super::super::sync::{Backoff, Consumer, Ordering, yield_now};
 use super::super::wake_up::{Doorbell, WakeUp};
+use super::marks::Mark;
+use super::ring::{Held, RingSender, ring};
 use super::{Exhausted, Keys, LaneShared, Refusal, Request, Room};
 
 /// The client's end.
 pub(crate) struct LaneSender<R: Request> {
-    requests: Producer<R>,
+    requests: RingSender<R>,
     /// Its `ring` is the number of slots of the ring that `requests` belongs to.
     room: Room,
     /// How many requests may wait outside of this ring: in the overflow, and in the ring before.
@@ -40,7 +42,7 @@ pub(crate) struct LeftOver {
 
 impl<R: Request> LaneSender<R> {
     pub(super) fn new(
-        requests: Producer<R>,
+        requests: RingSender<R>,
         room: Room,
         grants: Consumer<R::Key>,
         shared: Arc<LaneShared<R>>,
@@ -94,7 +96,22 @@ impl<R: Request> LaneSender<R> {
     /// alone if the lane is closed and has not accepted it.
     #[inline]
     pub(crate) fn send(&mut self, request: R, doorbell: &Doorbell) -> Result<(), Vec<R>> {
-        self.push(request, doorbell)
+        let needed_by = request.needed_by();
+        self.push::<false>(request, needed_by, doorbell).map(drop)
+    }
+
+    /// Like [`send`](Self::send), for a request that any thread may cancel where it lies, by the
+    /// returned mark. The owner is woken if it sleeps past `needed_by`.
+    #[inline]
+    pub(crate) fn send_marked(
+        &mut self,
+        request: R,
+        needed_by: Tick,
+        doorbell: &Doorbell,
+    ) -> Result<Mark, Vec<R>> {
+        debug_assert!(request.keys() == Keys::Next, "other requests have no state word");
+        let mark = self.push::<true>(request, needed_by, doorbell)?;
+        Ok(mark.expect("a request that is to have a mark has one"))
     }
 
     /// Sends all requests of `staged`, whose keys were taken, in chunks and with at most one
@@ -103,11 +120,9 @@ impl<R: Request> LaneSender<R> {
         let needed_by = staged.iter().map(R::needed_by).min();
         let Some(mut needed_by) = needed_by else { return };
         let room = self.slots().min(staged.len());
-        if let Ok(chunk) = self.requests.write_chunk_uninit(room) {
-            chunk.fill_from_iter(staged.drain(..room));
-        }
+        self.requests.push_all(staged.drain(..room));
         if !staged.is_empty() {
-            self.overflow(staged.drain(..));
+            self.overflow(staged.drain(..).map(Held::new));
             needed_by = Tick::ZERO;
         }
         self.wake_owner(needed_by, doorbell);
@@ -125,7 +140,8 @@ impl<R: Request> LaneSender<R> {
             request.keys() == Keys::None,
             "a request with a key is sent where there is room"
         );
-        self.push(request, doorbell)
+        let needed_by = request.needed_by();
+        self.push::<false>(request, needed_by, doorbell).map(drop)
     }
 
     /// Registers the waker of a future whose request was refused as busy, and wakes the owner if
@@ -165,39 +181,64 @@ impl<R: Request> LaneSender<R> {
             backoff.snooze();
         };
         let mut back = Vec::new();
-        while let Ok(request) = consumer.pop() {
-            back.push(request);
-        }
         let Waiting { requests, ring } = self.shared.beside.overflow.take();
-        back.extend(requests);
+        let unsent = consumer.take(usize::MAX).chain(requests.into_iter().map(Held::take));
+        back.extend(unsent.map(|(request, is_cancelled)| {
+            debug_assert!(!is_cancelled, "no mark is made of a request that is not accepted");
+            request
+        }));
         // The next call takes the end of this client's ring again, and finds the ring empty.
         self.shared.gate.hand_back(ring.unwrap_or(consumer));
         if back.is_empty() { Ok(()) } else { Err(back) }
     }
 
-    /// Pushes a request onto the ring or appends it to the overflow, and wakes the owner if need
-    /// be. `Err` with the request if the lane is closed and has not accepted it.
+    /// Pushes a request onto the ring or appends it to the overflow, and wakes the owner if it
+    /// sleeps past `needed_by` or need be. Returns a mark if there is to be one. `Err` with the
+    /// request if the lane is closed and has not accepted it.
     #[inline]
-    fn push(&mut self, request: R, doorbell: &Doorbell) -> Result<(), Vec<R>> {
-        let mut needed_by = request.needed_by();
+    fn push<const MARKED: bool>(
+        &mut self,
+        request: R,
+        mut needed_by: Tick,
+        doorbell: &Doorbell,
+    ) -> Result<Option<Mark>, Vec<R>> {
+        let position = self.requests.position();
         let unsent = if self.shared.beside.overflow.is_empty() {
-            self.requests.push(request).err().map(|PushError::Full(request)| request)
+            self.requests.push(request).err()
         } else {
             Some(request)
         };
-        if let Some(request) = unsent {
-            self.overflow(std::iter::once(request));
+        let mark = if let Some(request) = unsent {
             // There is no room in the ring before the owner has received requests.
             needed_by = Tick::ZERO;
-        }
+            self.overflow_one(request, MARKED)
+        } else {
+            MARKED.then(|| Mark::new(self.requests.words(), position))
+        };
         self.wake_owner(needed_by, doorbell);
-        if self.is_closed() { self.take_back() } else { Ok(()) }
+        if self.is_closed() {
+            self.take_back()?;
+        }
+        Ok(mark)
+    }
+
+    /// Appends a request to the overflow.
+    #[cold]
+    fn overflow_one(&mut self, request: R, is_marked: bool) -> Option<Mark> {
+        let (held, mark) = if is_marked {
+            let (held, mark) = Held::with_mark(request);
+            (held, Some(mark))
+        } else {
+            (Held::new(request), None)
+        };
+        self.overflow(std::iter::once(held));
+        mark
     }
 
     /// Appends requests to the overflow. If they are the first there, the ring is replaced by a
     /// larger one, unless it is as large as it may be.
     #[cold]
-    fn overflow(&mut self, requests: impl ExactSizeIterator<Item = R>) {
+    fn overflow(&mut self, requests: impl ExactSizeIterator<Item = Held<R>>) {
         let count = requests.len();
         let overflow = &self.shared.beside.overflow;
         if !overflow.is_empty() {
@@ -213,10 +254,10 @@ impl<R: Request> LaneSender<R> {
             return;
         };
         self.beside += self.room.ring - self.requests.slots();
-        let (producer, consumer) = RingBuffer::new(larger);
-        overflow.append(requests, Some(consumer));
+        let (sender, receiver) = ring(larger);
+        overflow.append(requests, Some(receiver));
         // After the append: the old producer's drop makes the old ring look abandoned.
-        self.requests = producer;
+        self.requests = sender;
         self.room.ring = larger;
     }
 

@@ -16,7 +16,7 @@ use super::{Owner, check, check_within};
 
 /// A request of these models.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Message {
+pub(super) enum Message {
     /// Uses up a key.
     Schedule(u32),
     /// Does not.
@@ -44,17 +44,17 @@ impl Request for Message {
 }
 
 /// A window that is as large as it may be.
-fn window(size: usize) -> Window {
+pub(super) fn window(size: usize) -> Window {
     Window::share_of(size, 1, size)
 }
 
 /// Room for `max` requests, all of them in the ring.
-fn fixed(max: usize) -> Room {
+pub(super) fn fixed(max: usize) -> Room {
     Room { ring: max, max }
 }
 
 /// Room for `max` requests, of which only `ring` fit into the first ring.
-fn growing(ring: usize, max: usize) -> Room {
+pub(super) fn growing(ring: usize, max: usize) -> Room {
     Room { ring, max }
 }
 
@@ -71,8 +71,8 @@ impl Receiver {
 
     fn receive(&mut self, max: usize) -> usize {
         let accepted = &mut self.accepted;
-        self.lane.receive(max, |request, key, _| {
-            accepted.push((request, key));
+        self.lane.receive(max, |arrival, _| {
+            accepted.push((arrival.request, arrival.key));
             None
         })
     }
@@ -82,8 +82,8 @@ impl Receiver {
     fn close(mut self) -> (Vec<(Message, Option<u32>)>, Vec<u32>) {
         self.lane.close();
         let accepted = &mut self.accepted;
-        self.lane.receive_rest(|request, key, _| {
-            accepted.push((request, key));
+        self.lane.receive_rest(|arrival, _| {
+            accepted.push((arrival.request, arrival.key));
             None
         });
         (self.accepted, self.lane.hand_back().into())

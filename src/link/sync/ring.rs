@@ -64,7 +64,7 @@ pub(crate) struct Producer<T> {
 
 impl<T> Producer<T> {
     pub(crate) fn push(&mut self, element: T) -> Result<(), PushError<T>> {
-        if self.tail - self.head.get() == self.shared.capacity && self.slots() == 0 {
+        if self.is_full() {
             return Err(PushError::Full(element));
         }
         self.shared.put(element);
@@ -72,6 +72,10 @@ impl<T> Producer<T> {
         // Release: pairs with the loads of the tail.
         self.shared.tail.store(self.tail, Ordering::Release);
         Ok(())
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.tail - self.head.get() == self.shared.capacity && self.slots() == 0
     }
 
     pub(crate) fn slots(&self) -> usize {

@@ -1,0 +1,146 @@
+//! State words: how a request that lies in a lane is cancelled without a message.
+//!
+//! A word belongs to each slot of a lane's ring. It holds the position of a request, counted from
+//! the ring's first request, and what became of the request:
+//!
+//! ```text
+//! client                        holder of the mark            owner
+//! ------                        ------------------            -----
+//! the ring has room?            word: ARMED -> CANCELLED      take the request out
+//! word := ARMED                   (compare and exchange)      word := TAKEN (swap)
+//! push the request              lost? send a cancel           was it CANCELLED?
+//!                                                               drop the request
+//!                                                             release the slot
+//! ```
+//!
+//! The word decides: either the compare-and-exchange comes before the swap, and the owner drops the
+//! request, or it fails, and the timer is the owner's. The client stores a word only where the
+//! ring has room for its request, so after the owner has released the slot of the request before,
+//! which is after the swap. A mark that outlives its request finds another position in the word, as
+//! positions do not come twice.
+//!
+//! A request that waits beside the ring has a word of its own.
+//!
+//! Relaxed throughout. The push of the request publishes the word, and a mark is made after the
+//! push. The word orders nothing else: the owner has the request from the ring, and a
+//! read-modify-write sees the latest value of its word.
+//!
+//! Why not a flag in the request itself: safe code cannot reach an element of a ring, and a shared
+//! flag for each request would be an allocation.
+//!
+//! Cost: a store for the client and a swap for the owner; 8 bytes for each slot of the ring. A mark
+//! is a reference that is counted.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::super::sync::{AtomicWord, Ordering};
+
+const ARMED: u64 = 0;
+const CANCELLED: u64 = 1;
+const TAKEN: u64 = 2;
+
+fn word(position: u64, state: u64) -> u64 {
+    position << 2 | state
+}
+
+/// The state words of one ring.
+pub(crate) struct Words(Box<[AtomicWord]>);
+
+impl Words {
+    /// The words of a ring with at most `slots` slots.
+    pub(super) fn new(slots: usize) -> Arc<Self> {
+        let words = (0..slots.next_power_of_two()).map(|_| AtomicWord::new(word(0, TAKEN)));
+        Arc::new(Self(words.collect()))
+    }
+
+    #[inline]
+    fn at(&self, position: u64) -> &AtomicWord {
+        // Their number is a power of two.
+        &self.0[position as usize & (self.0.len() - 1)]
+    }
+
+    /// The client's column. The ring must have room for the request.
+    #[inline]
+    pub(super) fn arm(&self, position: u64) {
+        let state = self.at(position);
+        state.store(word(position, ARMED), Ordering::Relaxed);
+    }
+
+    /// The owner's column, before it releases the slot. Returns whether the request is cancelled.
+    #[inline]
+    pub(super) fn take(&self, position: u64) -> bool {
+        let state = self.at(position);
+        let was = state.swap(word(position, TAKEN), Ordering::Relaxed);
+        assert_eq!(was >> 2, position, "a state word is that of the request in its slot");
+        was == word(position, CANCELLED)
+    }
+
+    /// The column of the mark's holder. False if the owner has the request.
+    #[inline]
+    pub(super) fn cancel(&self, position: u64) -> bool {
+        let (armed, cancelled) = (word(position, ARMED), word(position, CANCELLED));
+        let state = self.at(position);
+        state.compare_exchange(armed, cancelled, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// Cancels a request that lies in a lane, from any thread.
+pub(crate) struct Mark {
+    words: Arc<Words>,
+    position: u64,
+}
+
+impl Mark {
+    pub(super) fn new(words: &Arc<Words>, position: u64) -> Self {
+        Self { words: Arc::clone(words), position }
+    }
+
+    /// Cancels the request. The owner drops it when it next receives. False if the owner has the
+    /// request, or had it.
+    #[inline]
+    pub(crate) fn cancel(self) -> bool {
+        self.words.cancel(self.position)
+    }
+}
+
+impl fmt::Debug for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mark").field("position", &self.position).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(corewheel_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mark_of_an_earlier_round_changes_no_later_request() {
+        let words = Words::new(3);
+        words.arm(0);
+        let mark = Mark::new(&words, 0);
+        assert!(!words.take(0));
+        words.arm(4);
+        assert!(!mark.cancel(), "position 4 has the same word");
+        assert!(!words.take(4));
+    }
+
+    #[test]
+    fn request_is_cancelled_or_taken_and_never_both() {
+        let words = Words::new(1);
+        words.arm(7);
+        let [first, second] = [(); 2].map(|()| Mark::new(&words, 7));
+        assert!(first.cancel());
+        assert!(!second.cancel());
+        assert!(words.take(7));
+        assert!(!Mark::new(&words, 7).cancel());
+    }
+
+    #[test]
+    #[should_panic(expected = "a state word is that of the request in its slot")]
+    fn word_of_another_request_is_not_taken() {
+        let words = Words::new(2);
+        words.arm(1);
+        words.take(3);
+    }
+}

@@ -1,0 +1,161 @@
+//! The ring of a lane with the [state words](super::marks) of its requests.
+//!
+//! Both ends count the requests of the ring, so a request need not carry its position.
+
+use std::sync::Arc;
+
+#[cfg(all(feature = "sim", not(corewheel_loom)))]
+use corewheel_shard::Tick;
+
+use super::super::sync::{Consumer, Producer, RingBuffer};
+use super::marks::{Mark, Words};
+use super::{Keys, Request};
+
+/// Makes a ring with `slots` slots.
+pub(super) fn ring<R: Request>(slots: usize) -> (RingSender<R>, RingReceiver<R>) {
+    let (producer, consumer) = RingBuffer::new(slots);
+    let words = Words::new(slots);
+    let sender = RingSender { requests: producer, words: Arc::clone(&words), position: 0 };
+    (sender, RingReceiver { requests: consumer, words, position: 0 })
+}
+
+/// Whether a request has a state word, so that it can be cancelled where it lies.
+#[inline]
+fn has_word<R: Request>(request: &R) -> bool {
+    request.keys() == Keys::Next
+}
+
+/// The client's end of a ring.
+pub(super) struct RingSender<R> {
+    requests: Producer<R>,
+    words: Arc<Words>,
+    /// How many requests were pushed.
+    position: u64,
+}
+
+impl<R: Request> RingSender<R> {
+    /// How many requests the ring has room for.
+    #[inline]
+    pub(super) fn slots(&self) -> usize {
+        self.requests.slots()
+    }
+
+    /// Pushes a request. `Err` with it if the ring is full.
+    #[inline]
+    pub(super) fn push(&mut self, request: R) -> Result<(), R> {
+        // Room first: until then the word may be that of an earlier request.
+        if self.requests.is_full() {
+            return Err(request);
+        }
+        if has_word(&request) {
+            self.words.arm(self.position);
+        }
+        self.position += 1;
+        let pushed = self.requests.push(request);
+        debug_assert!(pushed.is_ok(), "there is room");
+        Ok(())
+    }
+
+    /// Pushes requests, for which there is room.
+    pub(super) fn push_all(&mut self, requests: impl ExactSizeIterator<Item = R>) {
+        if let Ok(chunk) = self.requests.write_chunk_uninit(requests.len()) {
+            let (words, position) = (&self.words, &mut self.position);
+            chunk.fill_from_iter(requests.inspect(|request| {
+                if has_word(request) {
+                    words.arm(*position);
+                }
+                *position += 1;
+            }));
+        }
+    }
+
+    /// The position of the next request.
+    #[inline]
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The words of the ring's requests.
+    #[inline]
+    pub(super) fn words(&self) -> &Arc<Words> {
+        &self.words
+    }
+}
+
+/// The owner's end of a ring.
+pub(crate) struct RingReceiver<R> {
+    requests: Consumer<R>,
+    words: Arc<Words>,
+    /// How many requests were taken out.
+    position: u64,
+}
+
+impl<R: Request> RingReceiver<R> {
+    /// How many requests the ring holds.
+    #[inline]
+    pub(super) fn slots(&self) -> usize {
+        self.requests.slots()
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Whether the client's end is dropped.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.requests.is_abandoned()
+    }
+
+    /// Takes up to `max` requests out, oldest first, each with whether it is cancelled. The slots
+    /// are released when the iterator is dropped.
+    #[inline]
+    pub(super) fn take(&mut self, max: usize) -> impl Iterator<Item = (R, bool)> {
+        let len = self.requests.slots().min(max);
+        let (words, position) = (&self.words, &mut self.position);
+        let chunk = self.requests.read_chunk(len).ok();
+        chunk.into_iter().flatten().map(move |request| {
+            let at = *position;
+            *position += 1;
+            let is_cancelled = has_word(&request) && words.take(at);
+            (request, is_cancelled)
+        })
+    }
+
+    /// By when the owner must receive the first of the requests.
+    #[cfg(all(feature = "sim", not(corewheel_loom)))]
+    pub(super) fn needed_by(&mut self) -> Option<Tick> {
+        let len = self.requests.slots();
+        // The chunk is not committed, so the requests stay in the ring.
+        let chunk = self.requests.read_chunk(len).ok()?;
+        let (first, second) = chunk.as_slices();
+        first.iter().chain(second).map(R::needed_by).min()
+    }
+}
+
+/// A request beside the ring, with a word of its own if it can be cancelled there.
+pub(crate) struct Held<R> {
+    request: R,
+    words: Option<Arc<Words>>,
+}
+
+impl<R> Held<R> {
+    pub(super) fn new(request: R) -> Self {
+        Self { request, words: None }
+    }
+
+    /// A request that can be cancelled by the mark.
+    pub(super) fn with_mark(request: R) -> (Self, Mark) {
+        let words = Words::new(1);
+        words.arm(0);
+        let mark = Mark::new(&words, 0);
+        (Self { request, words: Some(words) }, mark)
+    }
+
+    /// The request, and whether it is cancelled.
+    #[inline]
+    pub(super) fn take(self) -> (R, bool) {
+        let is_cancelled = self.words.is_some_and(|words| words.take(0));
+        (self.request, is_cancelled)
+    }
+}
