@@ -5,12 +5,12 @@ use std::task::Waker;
 
 use corewheel_shard::TimerKey;
 
-use super::Core;
 use super::payload::{Outbox, Payload};
 use super::request::{
     CancelReplies, CancelReply, MigrateAllReply, MigrateReply, RemainingReply, Request,
 };
 use super::state::into_remote;
+use super::{Core, State};
 use crate::values::handle::ShardId;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 
@@ -19,8 +19,6 @@ pub(super) enum Effect<P: Payload> {
     Cancelled(CancelReply<P>, CancelOutcome<P::Taken>),
     Reset(oneshot::Sender<ResetOutcome>, ResetOutcome),
     Wake(Waker),
-    /// Drops the waker of a future that waits no more, or by another waker.
-    DropWaker(Waker),
     /// Replies to a bulk request.
     Reply(CancelReplies<P>),
     /// Forwards a request to the shard to which its timer has migrated.
@@ -43,7 +41,6 @@ impl<P: Payload> Effect<P> {
             }
             Self::Reset(reply, outcome) => drop(reply.send(outcome)),
             Self::Wake(waker) => waker.wake(),
-            Self::DropWaker(waker) => drop(waker),
             Self::Reply(replies) => core.drop_each(replies.send()),
             Self::Forward(shard, request) => core.outbox().send(shard, request),
             Self::Remaining(key, reply) => core.reply_remaining(key, reply),
@@ -57,20 +54,25 @@ impl<P: Payload> Core<P> {
     /// Runs all effects, including the effects that they leave themselves.
     pub(super) fn run_effects(&self) {
         loop {
-            let mut effects = {
+            let (mut effects, mut wakers) = {
                 let mut state = self.state.borrow_mut();
-                if state.effects.is_empty() {
+                if !state.has_effects() {
                     return;
                 }
-                std::mem::take(&mut state.effects)
+                let State { effects, unused_wakers, .. } = &mut *state;
+                (std::mem::take(effects), std::mem::take(unused_wakers))
             };
+            self.drop_each(wakers.drain(..));
             for effect in effects.drain(..) {
                 self.contain(|| effect.run(self));
             }
-            let mut state = self.state.borrow_mut();
+            // The next turn uses the allocations again.
+            let state = &mut *self.state.borrow_mut();
             if state.effects.is_empty() {
-                // The next turn uses the allocation again.
                 state.effects = effects;
+            }
+            if state.unused_wakers.is_empty() {
+                state.unused_wakers = wakers;
             }
         }
     }

@@ -63,7 +63,7 @@ impl<P: Payload> Core<P> {
     /// closes a lane for its keys, and a request comes on that lane at the same time.
     #[cold]
     pub(super) fn wake_for_effects(&self) {
-        if !self.state.borrow().effects.is_empty() {
+        if self.state.borrow().has_effects() {
             self.wake_driver();
         }
     }

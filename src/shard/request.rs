@@ -18,7 +18,7 @@ use oneshot::SendError;
 use super::payload::Payload;
 use super::shutdown::Report;
 use crate::link::lane;
-use crate::link::lane::Keys;
+use crate::link::lane::{About, Keys};
 use crate::values::class::ClassId;
 use crate::values::contain::Each;
 use crate::values::handle::{ShardId, TimerHandle};
@@ -187,6 +187,11 @@ impl<P: Payload> lane::Request for Request<P> {
     type Key = TimerKey;
 
     #[inline]
+    fn number_of(key: TimerKey) -> usize {
+        key.index() as usize
+    }
+
+    #[inline]
     fn keys(&self) -> Keys {
         match self {
             Self::Schedule { .. } | Self::Call { .. } | Self::Wake { .. } => Keys::Next,
@@ -195,6 +200,17 @@ impl<P: Payload> lane::Request for Request<P> {
                 Bulk::Schedule(bulk) => Keys::Named(bulk.timers.len()),
                 _ => Keys::None,
             },
+        }
+    }
+
+    #[inline]
+    fn about(&self) -> Option<About<TimerKey>> {
+        match self {
+            Self::Cancel { key, .. } | Self::Reset { key, .. } | Self::Earlier { key, .. } => {
+                Some(About::One(*key))
+            }
+            Self::Bulk(_) => Some(About::Many),
+            Self::Schedule { .. } | Self::Call { .. } | Self::Wake { .. } => None,
         }
     }
 

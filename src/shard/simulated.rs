@@ -31,7 +31,7 @@ impl<P: Payload> Core<P> {
         let state = self.state.borrow();
         state.wheel.check_invariants();
         let shard = self.id;
-        assert!(state.effects.is_empty(), "shard {shard} has effects that nothing will run");
+        assert!(!state.has_effects(), "shard {shard} has effects that nothing will run");
         assert!(state.jobs.is_empty() || !self.is_closed(), "shard {shard} has ended with futures");
         let (count, max) = (state.migrated.len(), state.wheel.capacity());
         assert!(count <= max, "shard {shard} remembers {count} old handles: more than {max}");

@@ -54,6 +54,9 @@ pub(crate) struct State<P: Payload> {
     /// The `migrate_all` that is not finished; `None` if there is none.
     pub(super) migrating_all: Option<MigrateAll>,
     pub(super) effects: Vec<Effect<P>>,
+    /// The wakers of futures that wait no more, or by other wakers. Dropped with the effects; apart
+    /// from them, as there are many.
+    pub(super) unused_wakers: Vec<Waker>,
     pub(crate) counts: ShardCounts,
     pub(super) lateness: Recorder,
     pub(super) ring_delay: Recorder,
@@ -87,6 +90,7 @@ impl<P: Payload> State<P> {
             migrated: Migrated::new(directory.service.home(id), config.capacity as usize),
             migrating_all: None,
             effects: Vec::new(),
+            unused_wakers: Vec::new(),
             counts: ShardCounts { capacity, ..ShardCounts::default() },
             lateness: Recorder::new(),
             ring_delay: Recorder::new(),
@@ -99,6 +103,11 @@ impl<P: Payload> State<P> {
 
     pub(super) fn post(&self) -> &Post<Request<P>, Control<P>> {
         self.directory.post(self.id).expect("a state is made for a shard of the service")
+    }
+
+    /// Whether effects wait until nothing is borrowed.
+    pub(super) fn has_effects(&self) -> bool {
+        !self.effects.is_empty() || !self.unused_wakers.is_empty()
     }
 
     /// Schedules a payload. `Err` with the payload if the shard is full.
@@ -157,8 +166,8 @@ impl<P: Payload> State<P> {
     /// has cancelled it, so its waker is dropped.
     #[inline]
     pub(super) fn take(&mut self, payload: P) -> P::Taken {
-        let Self { tables, effects, .. } = self;
-        payload.take(tables, |waker| effects.push(Effect::DropWaker(waker)))
+        let Self { tables, unused_wakers, .. } = self;
+        payload.take(tables, |waker| unused_wakers.push(waker))
     }
 
     /// Takes the payload of a timer that a shutdown ends out of the tables. A future that waits for
@@ -264,24 +273,22 @@ impl<P: Payload> State<P> {
         self.classes.pass(request.class(), Ended::Cancelled);
         if !self.early_wakers.is_empty() {
             let early = self.early_wakers.remove(&key);
-            self.effects.extend(early.map(|early| Effect::DropWaker(early.waker)));
+            self.unused_wakers.extend(early.map(|early| early.waker));
         }
-        let effect = match request {
+        let payload = match request {
             Request::Wake { waker, .. } => {
                 self.has_received_wakers = true;
-                Effect::DropWaker(waker)
+                return self.unused_wakers.push(waker);
             }
-            Request::Schedule { value, .. } => Effect::Drop(self.take(P::of_value(value))),
-            Request::Call { call, .. } => {
-                let payload = P::of_call(call, &mut self.tables);
-                Effect::Drop(self.take(payload))
-            }
+            Request::Schedule { value, .. } => P::of_value(value),
+            Request::Call { call, .. } => P::of_call(call, &mut self.tables),
             Request::Cancel { .. }
             | Request::Reset { .. }
             | Request::Earlier { .. }
             | Request::Bulk(_) => unreachable!("only a timer is cancelled in its lane"),
         };
-        self.effects.push(effect);
+        let taken = self.take(payload);
+        self.effects.push(Effect::Drop(taken));
     }
 
     #[inline]
@@ -333,7 +340,7 @@ impl<P: Payload> State<P> {
             && let Some(early) = key.and_then(|key| self.early_wakers.remove(&key))
         {
             let older = waker.keep_newer(early);
-            self.effects.push(Effect::DropWaker(older.waker));
+            self.unused_wakers.push(older.waker);
         }
         waker
     }
@@ -342,17 +349,15 @@ impl<P: Payload> State<P> {
     /// was cancelled is woken, so that its future looks at the time.
     pub(super) fn replace_waker(&mut self, key: TimerKey, waker: NumberedWaker) {
         let Self { wheel, tables, early_wakers, .. } = self;
-        let effect = if let Some(payload) = wheel.payload(key) {
-            Effect::DropWaker(payload.replace_waker(waker, tables).waker)
+        if let Some(payload) = wheel.payload(key) {
+            self.unused_wakers.push(payload.replace_waker(waker, tables).waker);
         } else if !wheel.is_granted(key) {
-            Effect::Wake(waker.waker)
+            self.effects.push(Effect::Wake(waker.waker));
         } else if let Some(early) = early_wakers.get_mut(&key) {
-            Effect::DropWaker(early.keep_newer(waker).waker)
+            self.unused_wakers.push(early.keep_newer(waker).waker);
         } else {
             early_wakers.insert(key, waker);
-            return;
-        };
-        self.effects.push(effect);
+        }
     }
 
     /// Takes a granted key back that no timer will use.

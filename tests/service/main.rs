@@ -23,6 +23,7 @@ mod keys;
 mod lanes;
 mod limits;
 mod many;
+mod marked;
 mod migrate;
 mod migrate_all;
 mod own_loop;

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::ControlFlow;
 
-use corewheel_shard::Tick;
+use corewheel_shard::{Tick, TimerKey};
 
 use super::{Client, Request};
 use crate::clock::when::When;
@@ -29,6 +29,8 @@ pub(super) struct Gathered<T: 'static> {
     batch: Cell<u64>,
     shard: Cell<ShardId>,
     requests: RefCell<Vec<Request<T>>>,
+    /// The keys of the gathered timers, with the places of their requests.
+    keys: RefCell<Vec<(usize, TimerKey)>>,
     /// The number of the lane from which the keys are; 0 if no timer is gathered.
     lane: Cell<u64>,
     /// How many batches there were.
@@ -43,6 +45,7 @@ impl<T> Gathered<T> {
             batch: Cell::new(0),
             shard: Cell::new(ShardId::new(0)),
             requests: RefCell::default(),
+            keys: RefCell::default(),
             lane: Cell::new(0),
             batches: Cell::new(0),
             refused: RefCell::default(),
@@ -188,6 +191,7 @@ impl<T: Send + 'static> Batch<'_, T> {
                 Ok(Ok(key)) => {
                     let (sent_us, class) = ((now / 1_000) as u32, self.class);
                     let request = Request::Schedule { deadline, sent_us, class, value: payload };
+                    self.client.gathered.keys.borrow_mut().push((gathered, key));
                     self.push(request);
                     return Ok(client.service.home(self.shard).handle(key));
                 }
@@ -269,9 +273,10 @@ impl<T: 'static> Client<T> {
             if let Ok((lane, post)) = self.lane(&mut lanes, shard)
                 && (lane.number == self.gathered.lane.get() || !requests.iter().any(is_timer))
             {
-                lane.send_all(&mut requests, &post.doorbell);
+                lane.send_all(&mut requests, &self.gathered.keys.borrow(), &post.doorbell);
             }
         }
+        self.gathered.keys.borrow_mut().clear();
         self.gathered.lane.set(0);
         let batch = self.gathered.batch.get();
         let mut unsent = Vec::new();

@@ -57,33 +57,6 @@ impl<T: 'static> Client<T> {
         shard: ShardId,
         request: Request<T>,
     ) -> Result<TimerHandle, Refused<Request<T>>> {
-        let sent = self
-            .schedule_by(shard, request, |lane, request, post| lane.send(request, &post.doorbell));
-        sent.map(|(timer, ())| timer)
-    }
-
-    /// Schedules a timer that any thread may cancel in the lane, by the mark. The shard is woken if
-    /// it sleeps past `needed_by`.
-    #[inline]
-    pub(crate) fn schedule_marked(
-        &self,
-        shard: ShardId,
-        request: Request<T>,
-        needed_by: Tick,
-    ) -> Result<(TimerHandle, Mark), Refused<Request<T>>> {
-        self.schedule_by(shard, request, |lane, request, post| {
-            lane.send_marked(request, needed_by, &post.doorbell)
-        })
-    }
-
-    /// Schedules a timer, whose request `push` puts onto the lane.
-    #[inline(always)]
-    fn schedule_by<A>(
-        &self,
-        shard: ShardId,
-        request: Request<T>,
-        push: impl Fn(&mut Lane<T>, Request<T>, &Post<T>) -> Result<A, Vec<Request<T>>>,
-    ) -> Result<(TimerHandle, A), Refused<Request<T>>> {
         self.send_gathered();
         let unsent = {
             let mut lanes = self.lanes.borrow_mut();
@@ -94,8 +67,8 @@ impl<T: 'static> Client<T> {
             // Written out here and not left to `on_lane`, through which the request would be
             // copied.
             match lane.take_key(&post.doorbell, 0) {
-                Ok(key) => match push(lane, request, post) {
-                    Ok(sent) => return Ok((self.service.home(shard).handle(key), sent)),
+                Ok(key) => match lane.send(Some(key), request, &post.doorbell) {
+                    Ok(()) => return Ok(self.service.home(shard).handle(key)),
                     Err(mut back) => back.pop(),
                 },
                 Err(Refusal::Closed) => Some(request),
@@ -105,22 +78,73 @@ impl<T: 'static> Client<T> {
                 }
             }
         };
-        self.schedule_again(shard, unsent, push)
+        let push = |lane: &mut Lane<T>, key, request, post: &Post<T>| {
+            lane.send(Some(key), request, &post.doorbell)
+        };
+        self.schedule_again(shard, unsent, push).map(|(timer, ())| timer)
     }
 
-    /// Sends a timer that a closed lane has not accepted.
+    /// Schedules a timer that wakes a future and that any thread may cancel in the lane, by the
+    /// mark. The shard is woken if it sleeps past `needed_by`. The time of sending is `sent_us`
+    /// microseconds. `Err` with the waker.
+    #[inline]
+    pub(crate) fn schedule_marked(
+        &self,
+        class: ClassId,
+        shard: ShardId,
+        deadline: Tick,
+        waker: Waker,
+        sent_us: u32,
+        needed_by: Tick,
+    ) -> Result<(TimerHandle, Mark), (RefusedKind, Waker)> {
+        self.send_gathered();
+        let unsent = {
+            let mut lanes = self.lanes.borrow_mut();
+            let (lane, post) = match self.lane(&mut lanes, shard) {
+                Ok(reached) => reached,
+                Err(kind) => return Err((kind, waker)),
+            };
+            // The request is made where it is pushed, as it would be copied on the way.
+            match lane.take_key(&post.doorbell, 0) {
+                Ok(key) => {
+                    let request = Request::Wake { deadline, sent_us, class, waker };
+                    match lane.send_marked(request, needed_by, &post.doorbell) {
+                        Ok(mark) => return Ok((self.service.home(shard).handle(key), mark)),
+                        Err(mut back) => back.pop(),
+                    }
+                }
+                Err(Refusal::Closed) => Some(Request::Wake { deadline, sent_us, class, waker }),
+                Err(refusal) => {
+                    post.note_refused(class);
+                    return Err((refusal.kind(), waker));
+                }
+            }
+        };
+        let push = |lane: &mut Lane<T>, _, request, post: &Post<T>| {
+            lane.send_marked(request, needed_by, &post.doorbell)
+        };
+        self.schedule_again(shard, unsent, push).map_err(|refused| {
+            let kind = refused.kind();
+            match refused.into_value() {
+                Request::Wake { waker, .. } => (kind, waker),
+                _ => unreachable!("a refusal returns what was given"),
+            }
+        })
+    }
+
+    /// Sends a timer that a closed lane has not accepted, by `push`.
     #[cold]
     fn schedule_again<A>(
         &self,
         shard: ShardId,
         mut unsent: Option<Request<T>>,
-        push: impl Fn(&mut Lane<T>, Request<T>, &Post<T>) -> Result<A, Vec<Request<T>>>,
+        push: impl Fn(&mut Lane<T>, TimerKey, Request<T>, &Post<T>) -> Result<A, Vec<Request<T>>>,
     ) -> Result<(TimerHandle, A), Refused<Request<T>>> {
         let class = unsent.as_ref().map_or(ClassId::NONE, Request::class);
         let sent = self.on_lane(shard, |lane, post| match lane.take_key(&post.doorbell, 0) {
             Ok(key) => {
                 let request = unsent.take().expect("what was not sent comes back");
-                match push(lane, request, post) {
+                match push(lane, key, request, post) {
                     Ok(sent) => ControlFlow::Break(Ok((key, sent))),
                     Err(mut back) => {
                         unsent = back.pop();
@@ -139,6 +163,14 @@ impl<T: 'static> Client<T> {
             Ok(Ok((key, sent))) => Ok((self.service.home(shard).handle(key), sent)),
             Ok(Err(kind)) | Err(kind) => Err(kind.of(unsent())),
         }
+    }
+
+    /// Cancels a timer that this client has sent, if it can be cancelled where it lies in its lane.
+    #[inline]
+    pub(super) fn cancel_in_lane(&self, timer: TimerHandle) -> bool {
+        let mut lanes = self.lanes.borrow_mut();
+        let lane = lanes.get_mut(timer.shard().index()).and_then(Option::as_mut);
+        lane.is_some_and(|lane| lane.cancel(timer.key()))
     }
 
     /// Sends a cancel or a reset. If the shard is closed, the request goes to where its timer has
@@ -316,7 +348,7 @@ impl<T: 'static> Outbox<Stored<T>> for Client<T> {
                     ControlFlow::Break(Err(MigrateError::Full(shard)))
                 }
                 Err(Refusal::Closed) => ControlFlow::Continue(()),
-                Ok(key) => match lane.send(pack(key, packed.take()), &post.doorbell) {
+                Ok(key) => match lane.send(Some(key), pack(key, packed.take()), &post.doorbell) {
                     Ok(()) => ControlFlow::Break(Ok(key)),
                     Err(mut back) => {
                         packed = back.pop();

@@ -135,7 +135,7 @@ impl<T: Send + 'static> Client<T> {
                 class,
             };
             let request = Request::Bulk(Box::new(Bulk::Schedule(many)));
-            let Err(mut back) = lane.send(request, &post.doorbell) else {
+            let Err(mut back) = lane.send(None, request, &post.doorbell) else {
                 return ControlFlow::Break(Ok(handles));
             };
             let Some(Request::Bulk(back)) = back.pop() else {

@@ -105,12 +105,19 @@ impl<T: Send + 'static> Client<T> {
     /// Cancels a timer and asks for no reply. It does not wake the shard, which drops the payload
     /// when it next receives requests; a timer that has not fired by then will not. A timer of
     /// another service is left as it is.
+    ///
+    /// A timer that this client has scheduled and not reset, and that the shard has not received,
+    /// is marked as cancelled where it lies in the lane. That costs less than the message which it
+    /// takes otherwise.
     #[inline]
     pub fn cancel_detached(&self, timer: TimerHandle) {
         if !timer.is_of(self.service) {
             return;
         }
-        self.send(timer.shard(), Request::Cancel { key: timer.key(), reply: None });
+        self.send_gathered();
+        if !self.cancel_in_lane(timer) {
+            self.send_now(timer.shard(), Request::Cancel { key: timer.key(), reply: None });
+        }
     }
 
     /// Changes the deadline of a timer; the reply says whether it was still pending.

@@ -1,5 +1,5 @@
 //! How the calling thread reaches a service: by a shard that it drives, or else by a client of its
-//! own.
+//! own, as the thread's [`Reach`] of the service says.
 //!
 //! Each thread has a table of the services that it uses. A client is made when the thread first
 //! needs it, and is dropped when the thread ends. Why not one client for all threads: the ring of a
@@ -9,14 +9,14 @@
 //!
 //! Cost: a search in a table with an entry for each service that the thread uses.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
 use std::task::Waker;
 
 use corewheel_shard::{Tick, TimerKey};
 
 use super::registry;
-use crate::clock::Timeline;
+use crate::clock::{NearClock, Timeline};
 use crate::face::client::Client;
 use crate::face::stored::Stored;
 use crate::face::{Core, Post};
@@ -30,16 +30,15 @@ use crate::values::refused::RefusedKind;
 /// Commands on timers that wake futures, for a thread that does not drive the timers' shard.
 /// Implemented by [`Client`].
 pub(crate) trait ThreadClient {
-    fn time(&self) -> &Timeline;
-    /// The present in nanoseconds, or a little later.
-    fn nanos(&self) -> u64;
     /// A timer that wakes a future, and the mark that cancels it in its lane. `Err` with the waker.
+    /// It is `now` nanoseconds.
     fn schedule_waker(
         &self,
         class: ClassId,
         shard: ShardId,
         deadline: Tick,
         waker: Waker,
+        now: u64,
     ) -> Result<(TimerHandle, Mark), (RefusedKind, Waker)>;
     /// Wakes a waker when the lane to a shard has room, or is closed. `Err` if the shard is closed.
     fn wait_for_room(&self, shard: ShardId, waker: Waker) -> Result<(), RefusedKind>;
@@ -54,32 +53,17 @@ pub(crate) trait ThreadClient {
 }
 
 impl<T: Send + 'static> ThreadClient for Client<T> {
-    fn time(&self) -> &Timeline {
-        &self.directory().time
-    }
-
-    fn nanos(&self) -> u64 {
-        self.nanos()
-    }
-
     fn schedule_waker(
         &self,
         class: ClassId,
         shard: ShardId,
         deadline: Tick,
         waker: Waker,
+        now: u64,
     ) -> Result<(TimerHandle, Mark), (RefusedKind, Waker)> {
-        let now = self.nanos();
+        let needed_by = self.directory().time.deadline_after(now, WAKER_KEPT_MAX);
         let sent_us = (now / 1_000) as u32;
-        let request = Request::Wake { deadline, sent_us, class, waker };
-        let needed_by = deadline.min(self.time().deadline_after(now, WAKER_KEPT_MAX));
-        self.schedule_marked(shard, request, needed_by).map_err(|refused| {
-            let kind = refused.kind();
-            match refused.into_value() {
-                Request::Wake { waker, .. } => (kind, waker),
-                _ => unreachable!("a refusal returns what was given"),
-            }
-        })
+        self.schedule_marked(class, shard, deadline, waker, sent_us, deadline.min(needed_by))
     }
 
     fn wait_for_room(&self, shard: ShardId, waker: Waker) -> Result<(), RefusedKind> {
@@ -109,9 +93,6 @@ impl<T: Send + 'static> ThreadClient for Client<T> {
 pub(crate) trait ThreadShard {
     fn id(&self) -> ShardId;
     fn is_closed(&self) -> bool;
-    fn time(&self) -> &Timeline;
-    /// The present in nanoseconds, or a little later.
-    fn nanos(&self) -> u64;
     /// A timer that wakes a future. `Err` with the waker if the shard is full.
     fn schedule_waker(
         &self,
@@ -132,14 +113,6 @@ impl<T: Send + 'static> ThreadShard for Core<T> {
 
     fn is_closed(&self) -> bool {
         self.is_closed()
-    }
-
-    fn time(&self) -> &Timeline {
-        self.time()
-    }
-
-    fn nanos(&self) -> u64 {
-        self.nanos_near()
     }
 
     fn schedule_waker(
@@ -176,74 +149,77 @@ impl<T: Send + 'static> ThreadShard for Core<T> {
 thread_local! {
     static TABLE: RefCell<Vec<Rc<Reach>>> = const { RefCell::new(Vec::new()) };
     /// The number of the simulated thread that runs; 0 outside of a simulation.
+    #[cfg(feature = "sim")]
     static THREAD: Cell<u32> = const { Cell::new(0) };
+}
+
+#[inline]
+fn thread() -> u32 {
+    #[cfg(feature = "sim")]
+    return THREAD.get();
+    #[cfg(not(feature = "sim"))]
+    0
 }
 
 /// How one thread reaches one service.
 pub(crate) struct Reach {
     service: ServiceId,
     thread: u32,
+    time: Timeline,
+    clock: NearClock,
     /// The shards that this thread drives.
     shards: RefCell<Vec<Weak<dyn ThreadShard>>>,
-    /// The client of this thread, and the shard for timers that may be on any; `None` until the
+    /// Whether `shards` has an element.
+    drives_any: Cell<bool>,
+    /// The client of this thread, and the shard for timers that may be on any. Empty until the
     /// thread first needs them.
-    client: RefCell<Option<(Rc<dyn ThreadClient>, ShardId)>>,
-}
-
-/// The ways from the calling thread to one service.
-#[derive(Clone)]
-pub(crate) enum Way {
-    Shard(Rc<dyn ThreadShard>),
-    /// A client, and the shard for timers that may be on any.
-    Client(Rc<dyn ThreadClient>, ShardId),
-}
-
-impl Way {
-    /// The present in nanoseconds, or a little later.
-    #[inline]
-    pub(crate) fn nanos(&self) -> u64 {
-        match self {
-            Self::Shard(shard) => shard.nanos(),
-            Self::Client(client, _) => client.nanos(),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn time(&self) -> &Timeline {
-        match self {
-            Self::Shard(shard) => shard.time(),
-            Self::Client(client, _) => client.time(),
-        }
-    }
+    client: OnceCell<(Rc<dyn ThreadClient>, ShardId)>,
 }
 
 impl Reach {
-    /// The entry of a service in the table of this thread. Makes an entry if there is none and
-    /// `make` says so. `None` also when the table of the thread is gone.
-    fn of(service: ServiceId, make: bool) -> Option<Rc<Self>> {
-        let thread = THREAD.try_with(Cell::get).ok()?;
+    /// The entry of a service in the table of this thread. `None` also when the table of the thread
+    /// is gone.
+    #[inline]
+    fn known(service: ServiceId) -> Option<Rc<Self>> {
+        let thread = thread();
         let found = TABLE.try_with(|table| {
             let table = table.borrow();
             let mut known = table.iter();
             known.find(|reach| reach.service == service && reach.thread == thread).cloned()
         });
-        if let Some(found) = found.ok()? {
-            return Some(found);
-        }
-        if !make {
-            return None;
-        }
-        let (shards, client) = (RefCell::default(), RefCell::default());
-        let entry = Rc::new(Self { service, thread, shards, client });
-        // Services that have ended leave the table when another one enters it.
-        let gone: Vec<_> = TABLE.with(|table| {
-            let mut table = table.borrow_mut();
-            let gone = table.extract_if(.., |reach| reach.has_ended()).collect();
-            table.push(Rc::clone(&entry));
-            gone
+        found.ok().flatten()
+    }
+
+    /// Makes an entry in the table of this thread. `None` when the table is gone.
+    #[cold]
+    fn make(service: ServiceId, time: Timeline) -> Option<Rc<Self>> {
+        let entry = Rc::new(Self {
+            service,
+            thread: thread(),
+            clock: NearClock::new(time.clock().clone()),
+            time,
+            shards: RefCell::default(),
+            drives_any: Cell::new(false),
+            client: OnceCell::new(),
         });
+        // Services that have ended leave the table when another one enters it.
+        let gone: Vec<_> = TABLE
+            .try_with(|table| {
+                let mut table = table.borrow_mut();
+                let gone = table.extract_if(.., |reach| reach.has_ended()).collect();
+                table.push(Rc::clone(&entry));
+                gone
+            })
+            .ok()?;
         drop(gone);
         Some(entry)
+    }
+
+    /// The entry of a service that is open. A thread enters the table when it first uses a service.
+    #[cold]
+    fn of_open(service: ServiceId) -> Option<Rc<Self>> {
+        let time = registry::find(service)?.time();
+        Self::make(service, time)
     }
 
     fn has_ended(&self) -> bool {
@@ -251,39 +227,54 @@ impl Reach {
             && self.shards.borrow().iter().all(|shard| shard.strong_count() == 0)
     }
 
+    #[inline]
+    pub(crate) fn time(&self) -> &Timeline {
+        &self.time
+    }
+
+    /// The present in nanoseconds, or a little later.
+    #[inline]
+    pub(crate) fn nanos(&self) -> u64 {
+        self.clock.nanos()
+    }
+
     /// A shard that this thread drives: the shard `id`, or any if `id` is `None`.
-    fn shard(&self, id: Option<ShardId>) -> Option<Rc<dyn ThreadShard>> {
+    #[inline]
+    pub(crate) fn shard(&self, id: Option<ShardId>) -> Option<Rc<dyn ThreadShard>> {
+        if self.drives_any.get() { self.find_shard(id) } else { None }
+    }
+
+    #[cold]
+    fn find_shard(&self, id: Option<ShardId>) -> Option<Rc<dyn ThreadShard>> {
         let shards = self.shards.borrow();
         let mut open = shards.iter().filter_map(Weak::upgrade).filter(|shard| !shard.is_closed());
         open.find(|shard| id.is_none_or(|id| shard.id() == id))
     }
 
-    fn client(&self) -> Option<(Rc<dyn ThreadClient>, ShardId)> {
-        if let Some(known) = &*self.client.borrow() {
-            return Some(known.clone());
+    /// The client of this thread, and the shard for timers that may be on any; made if there is
+    /// none. `None` if the service has ended.
+    #[inline]
+    pub(crate) fn client(&self) -> Option<(&dyn ThreadClient, ShardId)> {
+        if self.client.get().is_none() {
+            self.make_client()?;
         }
+        self.client.get().map(|(client, shard)| (&**client, *shard))
+    }
+
+    #[cold]
+    fn make_client(&self) -> Option<()> {
         let service = registry::find(self.service)?;
         let made = (service.client(), service.next_shard());
-        self.client.replace(Some(made.clone()));
-        Some(made)
+        drop(self.client.set(made));
+        Some(())
     }
 }
 
-/// How the calling thread reaches the shard `id` of a service, or any shard if `id` is `None`: by a
-/// shard that it drives, or else by its client. `None` if the service has ended, or if the thread
-/// ends and its table is gone.
+/// How the calling thread reaches a service. `None` if the thread has not used the service before
+/// and the service has ended, or if the thread ends and its table is gone.
 #[inline]
-pub(crate) fn find(service: ServiceId, id: Option<ShardId>) -> Option<Way> {
-    let reach = Reach::of(service, false).or_else(|| {
-        // A thread enters the table when it first uses a service that is open.
-        registry::find(service)?;
-        Reach::of(service, true)
-    })?;
-    if let Some(shard) = reach.shard(id) {
-        return Some(Way::Shard(shard));
-    }
-    let (client, shard) = reach.client()?;
-    Some(Way::Client(client, shard))
+pub(crate) fn find(service: ServiceId) -> Option<Rc<Reach>> {
+    Reach::known(service).or_else(|| Reach::of_open(service))
 }
 
 /// A client for one command of a thread whose table is gone; `None` if the service has ended.
@@ -303,15 +294,19 @@ impl OnThread {
     /// Enters a shard that the calling thread drives.
     pub(crate) fn enter<T: Send + 'static>(core: &Rc<Core<T>>) -> Option<Self> {
         let shard: Weak<dyn ThreadShard> = Rc::downgrade(core) as _;
-        let reach = Reach::of(core.directory().service, true)?;
+        let service = core.directory().service;
+        let reach = Reach::known(service).or_else(|| Reach::make(service, core.time().clone()))?;
         reach.shards.borrow_mut().push(Weak::clone(&shard));
+        reach.drives_any.set(true);
         Some(Self { reach, shard })
     }
 }
 
 impl Drop for OnThread {
     fn drop(&mut self) {
-        self.reach.shards.borrow_mut().retain(|shard| !Weak::ptr_eq(shard, &self.shard));
+        let mut shards = self.reach.shards.borrow_mut();
+        shards.retain(|shard| !Weak::ptr_eq(shard, &self.shard));
+        self.reach.drives_any.set(!shards.is_empty());
     }
 }
 

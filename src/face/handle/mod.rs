@@ -7,11 +7,12 @@ pub(crate) mod sleep;
 
 use std::fmt;
 use std::future::Future;
+use std::rc::Rc;
 use std::time::Instant;
 
 use corewheel_shard::Tick;
 
-use self::here::Way;
+use self::here::Reach;
 use self::sleep::{SharedSleep, SharedTimeout};
 use crate::clock::when::{Deadline, When};
 use crate::clock::{Clock, Timeline};
@@ -135,28 +136,28 @@ impl Handle {
 
     /// How the calling thread reaches the service.
     #[inline]
-    pub(crate) fn way(&self) -> Option<Way> {
-        here::find(self.service, self.shard)
+    pub(crate) fn reach(&self) -> Option<Rc<Reach>> {
+        here::find(self.service)
     }
 
     /// The conversions between ticks, nanoseconds and instants of the service; `None` if it has
     /// ended.
     pub(crate) fn time(&self) -> Option<Timeline> {
-        Some(self.way()?.time().clone())
+        Some(self.reach()?.time().clone())
     }
 
     /// The present in nanoseconds, or a little later, by the near clock of this thread; the end of
     /// time if the service has ended.
     #[inline]
     pub(crate) fn nanos(&self) -> u64 {
-        self.way().map_or(u64::MAX, |way| way.nanos())
+        self.reach().map_or(u64::MAX, |reach| reach.nanos())
     }
 
     /// The tick at which something is due.
     #[inline]
     fn tick_of(&self, when: impl When) -> Tick {
-        let Some(way) = self.way() else { return Tick::NEVER };
-        way.time().tick_of(when, || way.nanos())
+        let Some(reach) = self.reach() else { return Tick::NEVER };
+        reach.time().tick_of(when, || reach.nanos())
     }
 }
 

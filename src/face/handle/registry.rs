@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use hashbrown::HashMap;
 
 use super::here::ThreadClient;
+use crate::clock::Timeline;
 use crate::face::Directory;
 use crate::face::client::Client;
 use crate::values::class::{ClassId, TimerClass, UnknownClass};
@@ -22,6 +23,7 @@ use crate::values::handle::{ServiceId, ShardId};
 
 /// A service, for code that does not name the type of its values.
 pub(crate) trait Service: Send + Sync {
+    fn time(&self) -> Timeline;
     /// The shard for the next thread that drives none. Threads get the shards in turn.
     fn next_shard(&self) -> ShardId;
     /// A client for the calling thread.
@@ -36,6 +38,10 @@ struct Entry<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> Service for Entry<T> {
+    fn time(&self) -> Timeline {
+        self.directory.time.clone()
+    }
+
     fn next_shard(&self) -> ShardId {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let shard = self.directory.shard_for(*threads);

@@ -23,7 +23,7 @@ use std::time::Instant;
 use corewheel_shard::Tick;
 use pin_project_lite::pin_project;
 
-use super::here::Way;
+use super::here::{Reach, ThreadClient};
 use super::{Handle, here};
 use crate::clock::when::When;
 use crate::link::lane::Mark;
@@ -132,14 +132,12 @@ impl SharedSleep {
             Phase::Armed(armed) => {
                 if deadline < armed.fires_at {
                     armed.fires_at = deadline;
-                    match here::find(self.handle.service, Some(armed.timer.shard())) {
-                        Some(Way::Shard(shard)) => {
-                            shard.reset_to_earlier(armed.timer.key(), deadline);
-                        }
-                        Some(Way::Client(client, _)) => {
-                            client.reset_to_earlier(armed.timer, deadline);
-                        }
-                        None => {}
+                    let Some(reach) = self.handle.reach() else { return };
+                    let timer = armed.timer;
+                    if let Some(shard) = reach.shard(Some(timer.shard())) {
+                        shard.reset_to_earlier(timer.key(), deadline);
+                    } else if let Some((client, _)) = reach.client() {
+                        client.reset_to_earlier(timer, deadline);
                     }
                 }
             }
@@ -148,46 +146,46 @@ impl SharedSleep {
 
     /// Whether the service or the shard has ended, as far as this thread knows.
     pub(crate) fn has_ended(&self) -> bool {
-        match self.handle.way() {
-            None => true,
-            Some(Way::Shard(_)) => false,
-            Some(Way::Client(client, of_thread)) => {
-                client.has_ended(self.handle.shard.unwrap_or(of_thread))
-            }
+        let Some(reach) = self.handle.reach() else { return true };
+        if reach.shard(self.handle.shard).is_some() {
+            return false;
         }
+        let Some((client, of_thread)) = reach.client() else { return true };
+        client.has_ended(self.handle.shard.unwrap_or(of_thread))
     }
 
-    /// Schedules a timer for a future that is polled before its deadline.
-    fn arm(&mut self, way: &Way, cx: &Context<'_>) -> Poll<Result<(), RefusedKind>> {
+    /// Schedules a timer for a future that is polled before its deadline, at `now` nanoseconds.
+    fn arm(&mut self, reach: &Reach, now: u64, cx: &Context<'_>) -> Poll<Result<(), RefusedKind>> {
         if let Phase::Armed(armed) = std::mem::replace(&mut self.phase, Phase::Unarmed) {
             // An old timer that is still in its lane would wake the task once more.
             armed.mark.map(Mark::cancel);
         }
         let Handle { class, shard, .. } = self.handle;
         let waker = cx.waker();
+        let id = WakerId::of(waker);
         // A waker runs code of the user when it is cloned and when it is dropped.
-        let scheduled = match way {
-            Way::Shard(shard) => {
-                let scheduled = shard.schedule_waker(class, self.deadline, waker.clone());
-                scheduled.map(|timer| (timer, None)).map_err(|_unused| RefusedKind::Full)
-            }
-            Way::Client(client, of_thread) => {
-                let shard = shard.unwrap_or(*of_thread);
-                match client.schedule_waker(class, shard, self.deadline, waker.clone()) {
-                    Err((RefusedKind::Busy, waker)) => {
-                        return match client.wait_for_room(shard, waker) {
-                            Ok(()) => Poll::Pending,
-                            Err(kind) => Poll::Ready(Err(kind)),
-                        };
-                    }
-                    Err((kind, _unused)) => Err(kind),
-                    Ok((timer, mark)) => Ok((timer, Some(mark))),
+        let scheduled = if let Some(shard) = reach.shard(shard) {
+            let scheduled = shard.schedule_waker(class, self.deadline, waker.clone());
+            scheduled.map(|timer| (timer, None)).map_err(|_unused| RefusedKind::Full)
+        } else {
+            let Some((client, of_thread)) = reach.client() else {
+                return Poll::Ready(Err(RefusedKind::Closed));
+            };
+            let shard = shard.unwrap_or(of_thread);
+            match client.schedule_waker(class, shard, self.deadline, waker.clone(), now) {
+                Err((RefusedKind::Busy, waker)) => {
+                    return match client.wait_for_room(shard, waker) {
+                        Ok(()) => Poll::Pending,
+                        Err(kind) => Poll::Ready(Err(kind)),
+                    };
                 }
+                Err((kind, _unused)) => Err(kind),
+                Ok((timer, mark)) => Ok((timer, Some(mark))),
             }
         };
         match scheduled {
             Ok((timer, mark)) => {
-                let (fires_at, waker) = (self.deadline, WakerId::of(waker));
+                let (fires_at, waker) = (self.deadline, id);
                 self.phase = Phase::Armed(Armed { timer, mark, fires_at, waker, wakers: 0 });
                 Poll::Pending
             }
@@ -196,20 +194,23 @@ impl SharedSleep {
     }
 
     /// Polls a future whose timer is pending. `None` if another timer is to be scheduled.
-    fn poll_armed(&mut self, cx: &Context<'_>) -> Option<Poll<Result<(), RefusedKind>>> {
+    fn poll_armed(
+        &mut self,
+        reach: &Reach,
+        cx: &Context<'_>,
+    ) -> Option<Poll<Result<(), RefusedKind>>> {
         let Phase::Armed(armed) = &mut self.phase else { return None };
-        let shard = armed.timer.shard();
-        let way = here::find(self.handle.service, Some(shard));
-        let has_ended = match &way {
-            None => true,
-            Some(Way::Shard(_)) => false,
-            Some(Way::Client(client, _)) => client.has_ended(shard),
+        let timer = armed.timer;
+        let waker = WakerId::of(cx.waker());
+        let (own, client) = match reach.shard(Some(timer.shard())) {
+            Some(shard) => (Some(shard), None),
+            None => (None, reach.client().map(|(client, _)| client)),
         };
-        let Some(way) = way.filter(|_| !has_ended) else {
+        let has_ended = |client: &dyn ThreadClient| client.has_ended(timer.shard());
+        if own.is_none() && client.is_none_or(has_ended) {
             self.phase = Phase::Unarmed;
             return Some(Poll::Ready(Err(RefusedKind::Closed)));
-        };
-        let waker = WakerId::of(cx.waker());
+        }
         if waker == armed.waker {
             return Some(Poll::Pending);
         }
@@ -218,11 +219,11 @@ impl SharedSleep {
         }
         armed.waker = waker;
         armed.wakers += 1;
-        let (timer, number) = (armed.timer, armed.wakers);
-        let waker = NumberedWaker { waker: cx.waker().clone(), number };
-        match way {
-            Way::Shard(shard) => shard.replace_waker(timer.key(), waker),
-            Way::Client(client, _) => client.replace_waker(timer, waker),
+        let waker = NumberedWaker { waker: cx.waker().clone(), number: armed.wakers };
+        match (own, client) {
+            (Some(shard), _) => shard.replace_waker(timer.key(), waker),
+            (None, Some(client)) => client.replace_waker(timer, waker),
+            (None, None) => {}
         }
         Some(Poll::Pending)
     }
@@ -235,12 +236,12 @@ impl Future for SharedSleep {
         if let Phase::Done = self.phase {
             return Poll::Ready(Ok(()));
         }
-        let Some(way) = self.handle.way() else {
+        let Some(reach) = self.handle.reach() else {
             self.phase = Phase::Unarmed;
             return Poll::Ready(Err(RefusedKind::Closed));
         };
-        let time = way.time();
-        let now = time.floor(way.nanos());
+        let (time, nanos) = (reach.time(), reach.nanos());
+        let now = time.floor(nanos);
         // The near clock may be ahead by a microsecond, so the system's clock decides.
         if now >= self.deadline && time.floor(time.nanos()) >= self.deadline {
             self.phase = Phase::Done;
@@ -249,11 +250,11 @@ impl Future for SharedSleep {
         // A timer that is due has fired or is about to, and wakes the task for nothing.
         if let Phase::Armed(armed) = &self.phase
             && (armed.fires_at > now || armed.fires_at >= self.deadline)
-            && let Some(polled) = self.poll_armed(cx)
+            && let Some(polled) = self.poll_armed(&reach, cx)
         {
             return polled;
         }
-        self.arm(&way, cx)
+        self.arm(&reach, nanos, cx)
     }
 }
 
@@ -264,15 +265,16 @@ impl Drop for SharedSleep {
         if mark.is_some_and(Mark::cancel) {
             return;
         }
-        let service = self.handle.service;
-        match here::find(service, Some(timer.shard())) {
-            Some(Way::Shard(shard)) => shard.cancel(timer.key()),
-            Some(Way::Client(client, _)) => client.cancel(timer),
-            None => {
-                if let Some(client) = here::client_for_once(service) {
-                    client.cancel(timer);
-                }
+        let Some(reach) = self.handle.reach() else {
+            if let Some(client) = here::client_for_once(self.handle.service) {
+                client.cancel(timer);
             }
+            return;
+        };
+        if let Some(shard) = reach.shard(Some(timer.shard())) {
+            shard.cancel(timer.key());
+        } else if let Some((client, _)) = reach.client() {
+            client.cancel(timer);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The owner's end of a lane.
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -156,17 +157,19 @@ impl<R: Request> LaneReceiver<R> {
         // The order matters: if there is an overflow now, it is newer than the requests in the
         // ring.
         let overflows = !self.shared.beside.overflow.is_empty();
-        for (request, is_cancelled) in self.requests.take(left) {
-            let key = next_key(&mut self.granted, &request);
+        let Self { requests, granted, rest, .. } = self;
+        requests.take(left, |request, is_cancelled| {
+            let key = next_key(granted, &request);
             let weight = request.weight();
-            if let Some(rest) = apply(Arrival { request, key, is_cancelled }, left) {
-                self.rest = Some(rest);
-                return max;
+            if let Some(left_over) = apply(Arrival { request, key, is_cancelled }, left) {
+                *rest = Some(left_over);
+                return ControlFlow::Break(());
             }
             left -= weight;
-            if left == 0 {
-                break;
-            }
+            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        if self.rest.is_some() {
+            return max;
         }
         if overflows && self.requests.is_empty() {
             let Waiting { requests, ring } = self.shared.beside.overflow.take();

@@ -2,6 +2,7 @@
 //!
 //! Both ends count the requests of the ring, so a request need not carry its position.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 #[cfg(all(feature = "sim", not(corewheel_loom)))]
@@ -107,19 +108,20 @@ impl<R: Request> RingReceiver<R> {
         self.requests.is_abandoned()
     }
 
-    /// Takes up to `max` requests out, oldest first, each with whether it is cancelled. The slots
-    /// are released when the iterator is dropped.
+    /// Takes up to `max` requests out, oldest first, until `each` breaks. `each` gets a request and
+    /// whether it is cancelled. The slots are released at the end.
     #[inline]
-    pub(super) fn take(&mut self, max: usize) -> impl Iterator<Item = (R, bool)> {
+    pub(super) fn take(&mut self, max: usize, mut each: impl FnMut(R, bool) -> ControlFlow<()>) {
         let len = self.requests.slots().min(max);
-        let (words, position) = (&self.words, &mut self.position);
-        let chunk = self.requests.read_chunk(len).ok();
-        chunk.into_iter().flatten().map(move |request| {
-            let at = *position;
-            *position += 1;
-            let is_cancelled = has_word(&request) && words.take(at);
-            (request, is_cancelled)
-        })
+        let Ok(chunk) = self.requests.read_chunk(len) else { return };
+        for request in chunk {
+            let position = self.position;
+            self.position += 1;
+            let is_cancelled = has_word(&request) && self.words.take(position);
+            if each(request, is_cancelled).is_break() {
+                return;
+            }
+        }
     }
 
     /// By when the owner must receive the first of the requests.

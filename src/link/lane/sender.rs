@@ -1,5 +1,6 @@
 //! The client's end of a lane.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::task::Waker;
@@ -10,6 +11,7 @@ use super::super::overflow::Waiting;
 use super::super::sync::{Backoff, Consumer, Ordering, yield_now};
 use super::super::wake_up::{Doorbell, WakeUp};
 use super::marks::Mark;
+use super::recent::Recent;
 use super::ring::{Held, RingSender, ring};
 use super::{Exhausted, Keys, LaneShared, Refusal, Request, Room};
 
@@ -22,6 +24,7 @@ pub(crate) struct LaneSender<R: Request> {
     /// Without meaning while the overflow is empty.
     beside: usize,
     grants: Consumer<R::Key>,
+    recent: Recent<R>,
     /// How often this end was refused since it last took a key.
     refused_in_a_row: u32,
     /// Keys used since this end last woke the owner because keys ran low.
@@ -51,8 +54,9 @@ impl<R: Request> LaneSender<R> {
             requests,
             room,
             beside: 0,
-            refused_in_a_row: 0,
             grants,
+            recent: Recent::new(),
+            refused_in_a_row: 0,
             keys_used: 0,
             shared,
             number: 0,
@@ -92,12 +96,32 @@ impl<R: Request> LaneSender<R> {
         Err(self.refuse(if has_room { count } else { 0 }, doorbell))
     }
 
-    /// Sends a request whose key [`take_key`](Self::take_key) has returned. `Err` with this request
-    /// alone if the lane is closed and has not accepted it.
+    /// Sends a request for the timer of a key that [`take_key`](Self::take_key) has returned;
+    /// `None` if it is for many. `Err` with this request alone if the lane is closed and has not
+    /// accepted it.
     #[inline]
-    pub(crate) fn send(&mut self, request: R, doorbell: &Doorbell) -> Result<(), Vec<R>> {
-        let needed_by = request.needed_by();
-        self.push::<false>(request, needed_by, doorbell).map(drop)
+    pub(crate) fn send(
+        &mut self,
+        key: Option<R::Key>,
+        request: R,
+        doorbell: &Doorbell,
+    ) -> Result<(), Vec<R>> {
+        let (needed_by, position) = (request.needed_by(), self.requests.position());
+        self.push::<false>(request, needed_by, doorbell)?;
+        // Unless it lies beside the ring.
+        if self.requests.position() > position
+            && let Some(key) = key
+        {
+            self.recent.note(key, position, self.room.ring);
+        }
+        Ok(())
+    }
+
+    /// Cancels a timer that this end has sent, if it can be cancelled where it lies.
+    #[inline]
+    pub(crate) fn cancel(&mut self, key: R::Key) -> bool {
+        let position = self.recent.take(key);
+        position.is_some_and(|position| self.requests.words().cancel(position))
     }
 
     /// Like [`send`](Self::send), for a request that any thread may cancel where it lies, by the
@@ -114,12 +138,19 @@ impl<R: Request> LaneSender<R> {
         Ok(mark.expect("a request that is to have a mark has one"))
     }
 
-    /// Sends all requests of `staged`, whose keys were taken, in chunks and with at most one
-    /// wake-up. Requests that a closed lane has not accepted stay in `staged`.
-    pub(crate) fn send_all(&mut self, staged: &mut Vec<R>, doorbell: &Doorbell) {
+    /// Sends all requests of `staged`, in chunks and with at most one wake-up. `keys` are those
+    /// that were taken for timers, with the places of their requests. Requests that a closed lane
+    /// has not accepted stay in `staged`.
+    pub(crate) fn send_all(
+        &mut self,
+        staged: &mut Vec<R>,
+        keys: &[(usize, R::Key)],
+        doorbell: &Doorbell,
+    ) {
         let needed_by = staged.iter().map(R::needed_by).min();
         let Some(mut needed_by) = needed_by else { return };
         let room = self.slots().min(staged.len());
+        self.note_all(staged, keys, room);
         self.requests.push_all(staged.drain(..room));
         if !staged.is_empty() {
             self.overflow(staged.drain(..).map(Held::new));
@@ -133,6 +164,20 @@ impl<R: Request> LaneSender<R> {
         }
     }
 
+    /// Notes where the timers of `staged` will lie, the first `room` of which are pushed next.
+    fn note_all(&mut self, staged: &[R], keys: &[(usize, R::Key)], room: usize) {
+        let (mut keys, position) = (keys.iter().peekable(), self.requests.position());
+        for (place, request) in staged.iter().enumerate() {
+            if let Some((_, key)) = keys.next_if(|(timer, _)| *timer == place) {
+                if place < room {
+                    self.recent.note(*key, position + place as u64, self.room.ring);
+                }
+            } else if let Some(timers) = request.about() {
+                self.recent.forget(timers, position + place as u64);
+            }
+        }
+    }
+
     /// Sends a cancel or a reset. `Err` with the request if the lane is closed and has not accepted
     /// it.
     pub(crate) fn send_always(&mut self, request: R, doorbell: &Doorbell) -> Result<(), Vec<R>> {
@@ -140,6 +185,9 @@ impl<R: Request> LaneSender<R> {
             request.keys() == Keys::None,
             "a request with a key is sent where there is room"
         );
+        if let Some(timers) = request.about() {
+            self.recent.forget(timers, self.requests.position());
+        }
         let needed_by = request.needed_by();
         self.push::<false>(request, needed_by, doorbell).map(drop)
     }
@@ -181,12 +229,19 @@ impl<R: Request> LaneSender<R> {
             backoff.snooze();
         };
         let mut back = Vec::new();
-        let Waiting { requests, ring } = self.shared.beside.overflow.take();
-        let unsent = consumer.take(usize::MAX).chain(requests.into_iter().map(Held::take));
-        back.extend(unsent.map(|(request, is_cancelled)| {
+        let mut push = |request, is_cancelled: bool| {
             debug_assert!(!is_cancelled, "no mark is made of a request that is not accepted");
-            request
-        }));
+            back.push(request);
+        };
+        consumer.take(usize::MAX, |request, is_cancelled| {
+            push(request, is_cancelled);
+            ControlFlow::Continue(())
+        });
+        let Waiting { requests, ring } = self.shared.beside.overflow.take();
+        for held in requests {
+            let (request, is_cancelled) = held.take();
+            push(request, is_cancelled);
+        }
         // The next call takes the end of this client's ring again, and finds the ring empty.
         self.shared.gate.hand_back(ring.unwrap_or(consumer));
         if back.is_empty() { Ok(()) } else { Err(back) }
@@ -258,6 +313,7 @@ impl<R: Request> LaneSender<R> {
         overflow.append(requests, Some(receiver));
         // After the append: the old producer's drop makes the old ring look abandoned.
         self.requests = sender;
+        self.recent = Recent::new();
         self.room.ring = larger;
     }
 

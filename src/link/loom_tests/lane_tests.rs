@@ -9,7 +9,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::super::lane::{
-    Exhausted, Keys, LaneReceiver, LaneSender, Refusal, Request, Room, Window, lane,
+    About, Exhausted, Keys, LaneReceiver, LaneSender, Refusal, Request, Room, Window, lane,
 };
 use super::super::wake_up::Doorbell;
 use super::{Owner, check, check_within};
@@ -26,6 +26,14 @@ use Message::{Cancel, Schedule};
 
 impl Request for Message {
     type Key = u32;
+
+    fn number_of(key: u32) -> usize {
+        key as usize
+    }
+
+    fn about(&self) -> Option<About<u32>> {
+        None
+    }
 
     fn keys(&self) -> Keys {
         match self {
@@ -97,7 +105,7 @@ fn send(lane: &mut LaneSender<Message>, request: Message, doorbell: &Doorbell) -
         Schedule(value) => match lane.take_key(doorbell, 0) {
             Ok(key) => {
                 assert_eq!(key, value, "keys are used in the order in which they are granted");
-                lane.send(request, doorbell)
+                lane.send(Some(key), request, doorbell)
             }
             Err(refusal) => {
                 assert_eq!(refusal, Refusal::Closed, "there is a key and room for the request");
@@ -181,7 +189,7 @@ fn chunk_to_a_closing_lane_is_accepted_or_comes_back() {
         let client = thread::spawn(move || {
             let doorbell = Doorbell::new();
             let mut staged = vec![Cancel(7), Cancel(8), Cancel(9)];
-            sender.send_all(&mut staged, &doorbell);
+            sender.send_all(&mut staged, &[], &doorbell);
             staged
         });
         receiver.receive(1);
@@ -285,7 +293,7 @@ fn client_that_waits_for_a_key_is_granted_it() {
                     }
                     thread::yield_now();
                 };
-                assert_eq!(sender.send(Schedule(key), &doorbell), Ok(()));
+                assert_eq!(sender.send(Some(key), Schedule(key), &doorbell), Ok(()));
                 sender
             })
         };
@@ -324,7 +332,7 @@ fn client_without_room_wakes_an_owner_that_its_request_has_not_woken() {
                     }
                     thread::yield_now();
                 };
-                assert_eq!(sender.send(Schedule(key), &doorbell), Ok(()));
+                assert_eq!(sender.send(Some(key), Schedule(key), &doorbell), Ok(()));
                 sender
             })
         };

@@ -4,7 +4,7 @@ use corewheel_shard::Tick;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::super::lane::{Keys, Request, Room};
+use super::super::lane::{About, Keys, Request, Room};
 use super::super::mailbox::Mailbox;
 use super::super::wake_up::Doorbell;
 use super::{Owner, check};
@@ -12,6 +12,14 @@ use super::{Owner, check};
 /// The request type of these models: a number that uses no key.
 impl Request for u32 {
     type Key = u32;
+
+    fn number_of(key: u32) -> usize {
+        key as usize
+    }
+
+    fn about(&self) -> Option<About<u32>> {
+        None
+    }
 
     fn keys(&self) -> Keys {
         Keys::None
