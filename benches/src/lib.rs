@@ -13,6 +13,7 @@ pub mod figure;
 mod memory;
 pub mod peers;
 pub mod sections;
+pub mod verdict;
 mod verify;
 mod workload;
 
