@@ -19,7 +19,8 @@ mod workload;
 
 use std::num::NonZeroU64;
 
-pub use memory::{Held, resident_bytes, resident_bytes_per_timer};
+pub use corewheel_timeouts::process::resident_bytes;
+pub use memory::{Held, resident_bytes_per_timer};
 pub use verify::verify;
 pub use workload::{Case, Row, Sample, case, only_tested, sizes};
 
