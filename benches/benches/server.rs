@@ -18,8 +18,8 @@ fn main() {
                 figure.row,
                 figure.contender,
                 figure.median(),
-                figure.min(),
-                figure.max()
+                figure.values.min(),
+                figure.values.max()
             );
         }
     }

@@ -1,5 +1,52 @@
 //! The values that were measured for a contender in a row of the table, one for each round.
 
+use serde_json::{Value, json};
+
+/// The values of some rounds.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Values {
+    /// In ascending order.
+    sorted: Vec<f64>,
+}
+
+impl Values {
+    /// Adds a round's value.
+    pub fn push(&mut self, value: f64) {
+        let at = self.sorted.partition_point(|other| *other <= value);
+        self.sorted.insert(at, value);
+    }
+
+    /// The smallest value.
+    ///
+    /// # Panics
+    ///
+    /// If there is none; so do [`median`](Self::median) and [`max`](Self::max).
+    pub fn min(&self) -> f64 {
+        self.sorted[0]
+    }
+
+    /// The median of the values.
+    pub fn median(&self) -> f64 {
+        self.sorted[self.sorted.len() / 2]
+    }
+
+    /// The largest value.
+    pub fn max(&self) -> f64 {
+        self.sorted[self.sorted.len() - 1]
+    }
+
+    /// The values, with names that say where they were measured.
+    pub fn to_json(&self, place: &[(&str, Value)]) -> Value {
+        let mut entry = json!({
+            "median": self.median(), "min": self.min(), "max": self.max(), "rounds": self.sorted,
+        });
+        for (name, value) in place {
+            entry[name] = value.clone();
+        }
+        entry
+    }
+}
+
 /// The values of a contender in each round of a row.
 #[derive(Clone, Debug)]
 pub struct Figure {
@@ -11,40 +58,24 @@ pub struct Figure {
     pub contender: &'static str,
     /// The unit: `ns`, `bytes`, `M/s`.
     pub unit: &'static str,
-    /// A value for each round, in ascending order.
-    values: Vec<f64>,
+    /// A value for each round.
+    pub values: Values,
 }
 
 impl Figure {
     /// A figure without values.
     pub fn new(row: &str, count: usize, contender: &'static str, unit: &'static str) -> Self {
-        Self { row: row.to_owned(), count, contender, unit, values: Vec::new() }
+        Self { row: row.to_owned(), count, contender, unit, values: Values::default() }
     }
 
     /// Adds a round's value.
     pub fn push(&mut self, value: f64) {
-        let at = self.values.partition_point(|other| *other <= value);
-        self.values.insert(at, value);
-    }
-
-    /// The smallest value.
-    pub fn min(&self) -> f64 {
-        self.values[0]
+        self.values.push(value);
     }
 
     /// The median of the values.
     pub fn median(&self) -> f64 {
-        self.values[self.values.len() / 2]
-    }
-
-    /// The largest value.
-    pub fn max(&self) -> f64 {
-        self.values[self.values.len() - 1]
-    }
-
-    /// All values in ascending order.
-    pub fn values(&self) -> &[f64] {
-        &self.values
+        self.values.median()
     }
 }
 

@@ -13,12 +13,14 @@ pub mod figure;
 mod memory;
 pub mod peers;
 pub mod sections;
+pub mod verdict;
 mod verify;
 mod workload;
 
 use std::num::NonZeroU64;
 
-pub use memory::{Held, resident_bytes, resident_bytes_per_timer};
+pub use corewheel_timeouts::process::resident_bytes;
+pub use memory::{Held, resident_bytes_per_timer};
 pub use verify::verify;
 pub use workload::{Case, Row, Sample, case, only_tested, sizes};
 

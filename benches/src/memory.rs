@@ -4,9 +4,10 @@
 //! reserved and never touched costs nothing, and the rounding of the allocator costs something. A
 //! process measures one contender once, since freed memory may stay resident.
 
-use std::fs;
 use std::hint::black_box;
 use std::mem::size_of;
+
+use corewheel_timeouts::process::resident_bytes;
 
 use crate::{Payload, Timers};
 
@@ -49,16 +50,4 @@ pub fn resident_bytes_per_timer<T: Timers>(count: usize, held: Held) -> f64 {
     assert_eq!(timers.pending(), count, "{}: pending", T::NAME);
     black_box(&timers);
     grown as f64 / count as f64
-}
-
-/// The size of the resident set of this process.
-///
-/// # Panics
-///
-/// If the system does not report it: this needs Linux.
-pub fn resident_bytes() -> usize {
-    let status = fs::read_to_string("/proc/self/status").expect("Linux tells what is resident");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
-    kib.expect("VmRSS is a number of KiB") * 1024
 }

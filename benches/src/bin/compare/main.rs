@@ -20,9 +20,9 @@ use std::{env, fs, thread};
 use corewheel_bench::figure::{Entrant, Figure, interleave};
 use corewheel_bench::sections::turns::{self, Turns};
 use corewheel_bench::sections::{api, glommio_works, remote, scaling, server, sleeps};
+use corewheel_bench::verdict::{self, Verdict};
 use corewheel_bench::{Contender, Held, Row, contenders, pin_to_one_core, sizes};
 use serde_json::{Value, json};
-use targets::Verdict;
 
 struct Options {
     rounds: usize,
@@ -199,8 +199,8 @@ fn markdown(
     writeln!(text, "| row | count | contender | unit | median | min | max | ratio |")?;
     writeln!(text, "|---|--:|---|---|--:|--:|--:|--:|")?;
     for figure in figures {
-        let Figure { row, count, contender, unit, .. } = figure;
-        let (median, min, max) = (figure.median(), figure.min(), figure.max());
+        let Figure { row, count, contender, unit, values } = figure;
+        let (median, min, max) = (values.median(), values.min(), values.max());
         let ratio = base(figures, figure).map_or(0.0, |base| median / base);
         writeln!(
             text,
@@ -222,13 +222,7 @@ fn markdown(
             micros.len()
         )?;
     }
-    if !verdicts.is_empty() {
-        writeln!(text, "\n| target | measured | |\n|---|--:|---|")?;
-    }
-    for Verdict { target, measured, met } in verdicts {
-        let met = if *met { "met" } else { "missed" };
-        writeln!(text, "| {target} | {measured:.2} | {met} |")?;
-    }
+    verdict::write_markdown(&mut text, verdicts)?;
     Ok(text)
 }
 
@@ -240,17 +234,14 @@ fn as_json(
     verdicts: &[Verdict],
 ) -> Value {
     let figure = |figure: &Figure| {
-        json!({
-            "row": figure.row,
-            "count": figure.count,
-            "contender": figure.contender,
-            "unit": figure.unit,
-            "median": figure.median(),
-            "min": figure.min(),
-            "max": figure.max(),
-            "ratio": base(figures, figure).map(|base| figure.median() / base),
-            "rounds": figure.values(),
-        })
+        let ratio = base(figures, figure).map(|base| figure.median() / base);
+        figure.values.to_json(&[
+            ("row", json!(figure.row)),
+            ("count", json!(figure.count)),
+            ("contender", json!(figure.contender)),
+            ("unit", json!(figure.unit)),
+            ("ratio", json!(ratio)),
+        ])
     };
     let turn = |turns: &Turns| {
         let at = |of_100| turns.percentile(of_100);
@@ -259,16 +250,12 @@ fn as_json(
             "p99_us": at(99.0), "p99.9_us": at(99.9), "p99.99_us": at(99.99), "max_us": at(100.0),
         })
     };
-    let verdict = |verdict: &Verdict| {
-        let Verdict { target, measured, met } = verdict;
-        json!({ "target": target, "measured": measured, "met": met })
-    };
     json!({
         "rounds": options.rounds,
         "pinned": pinned,
         "rows": figures.iter().map(figure).collect::<Vec<_>>(),
         "turns": turns.iter().map(turn).collect::<Vec<_>>(),
-        "targets": verdicts.iter().map(verdict).collect::<Vec<_>>(),
+        "targets": verdicts.iter().map(Verdict::to_json).collect::<Vec<_>>(),
     })
 }
 

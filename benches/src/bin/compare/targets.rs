@@ -4,17 +4,7 @@ use corewheel_bench::Row;
 use corewheel_bench::figure::Figure;
 use corewheel_bench::sections::turns::Turns;
 use corewheel_bench::sections::{api, remote, scaling, server};
-
-/// A target, and whether it was met.
-#[derive(Clone, Debug)]
-pub(crate) struct Verdict {
-    /// The target.
-    pub(crate) target: String,
-    /// The measured value.
-    pub(crate) measured: f64,
-    /// Whether it was met.
-    pub(crate) met: bool,
-}
+use corewheel_bench::verdict::Verdict;
 
 const OURS: &str = "corewheel";
 

@@ -1,0 +1,179 @@
+//! The systems behind one trait. Each method returns the future of the system itself, with nothing
+//! around it, so that a pending timeout takes the memory that it takes in a server.
+
+use std::convert::Infallible;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use corewheel::{Handle, TimeoutError, TimerService};
+use tokio::runtime::{Builder, Runtime};
+
+/// The most timers of a shard: a million others, those of the tasks, and those whose cancels the
+/// shard has not received yet.
+const CAPACITY: u32 = 1 << 21;
+
+/// A system, as the tasks of a pass have it.
+pub(crate) trait Timeouts: Copy + Send + Sync + 'static {
+    /// Why a timeout's future returns no output.
+    type Error: Debug + Send;
+
+    /// Starts what the system needs beside the runtime.
+    fn start() -> Self;
+
+    /// A timeout around a future.
+    fn timeout<F: Future + Send>(
+        self,
+        delay: Duration,
+        future: F,
+    ) -> impl Future<Output = Result<F::Output, Self::Error>> + Send;
+
+    /// Whether the time was up, and nothing else went wrong.
+    fn is_elapsed(error: &Self::Error) -> bool;
+
+    /// The sums that the system counts, with their names.
+    fn counts(self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+/// No timeout.
+#[derive(Clone, Copy)]
+pub(crate) struct Without;
+
+impl Timeouts for Without {
+    type Error = Infallible;
+
+    fn start() -> Self {
+        Self
+    }
+
+    async fn timeout<F: Future + Send>(
+        self,
+        _: Duration,
+        future: F,
+    ) -> Result<F::Output, Infallible> {
+        Ok(future.await)
+    }
+
+    fn is_elapsed(error: &Infallible) -> bool {
+        match *error {}
+    }
+}
+
+/// Tokio's timers. Which of the two implementations it is depends on the runtime.
+#[derive(Clone, Copy)]
+pub(crate) struct Tokio;
+
+impl Timeouts for Tokio {
+    type Error = tokio::time::error::Elapsed;
+
+    fn start() -> Self {
+        Self
+    }
+
+    fn timeout<F: Future + Send>(
+        self,
+        delay: Duration,
+        future: F,
+    ) -> impl Future<Output = Result<F::Output, Self::Error>> + Send {
+        tokio::time::timeout(delay, future)
+    }
+
+    fn is_elapsed(_: &Self::Error) -> bool {
+        true
+    }
+}
+
+/// Pingora's timers, which its own thread fires.
+#[derive(Clone, Copy)]
+pub(crate) struct Pingora;
+
+impl Timeouts for Pingora {
+    type Error = pingora_timeout::Elapsed;
+
+    fn start() -> Self {
+        Self
+    }
+
+    fn timeout<F: Future + Send>(
+        self,
+        delay: Duration,
+        future: F,
+    ) -> impl Future<Output = Result<F::Output, Self::Error>> + Send {
+        pingora_timeout::timeout(delay, future)
+    }
+
+    fn is_elapsed(_: &Self::Error) -> bool {
+        true
+    }
+}
+
+/// A corewheel service beside the runtime.
+#[derive(Clone, Copy)]
+pub(crate) struct Corewheel {
+    handle: Handle,
+    service: &'static TimerService,
+}
+
+impl Timeouts for Corewheel {
+    type Error = TimeoutError;
+
+    fn start() -> Self {
+        let service = TimerService::beside_runtime().capacity(CAPACITY).start();
+        // The process measures one cell and exits, so the service lives as long as the process.
+        let service: &'static TimerService = Box::leak(Box::new(service.expect("it starts")));
+        Self { handle: service.handle(), service }
+    }
+
+    fn timeout<F: Future + Send>(
+        self,
+        delay: Duration,
+        future: F,
+    ) -> impl Future<Output = Result<F::Output, Self::Error>> + Send {
+        self.handle.timeout(delay, future)
+    }
+
+    fn is_elapsed(error: &TimeoutError) -> bool {
+        error.is_elapsed()
+    }
+
+    fn counts(self) -> Vec<(&'static str, u64)> {
+        const GAUGES: [&str; 8] = [
+            "pending",
+            "pending_max",
+            "granted",
+            "capacity",
+            "lanes",
+            "lane_depth",
+            "scaled_pending",
+            "connections",
+        ];
+        let mut sums: Vec<(&'static str, u64)> = Vec::new();
+        for shard in self.service.stats().shards {
+            for (name, count) in shard.counts.iter().filter(|(name, _)| !GAUGES.contains(name)) {
+                match sums.iter_mut().find(|(known, _)| *known == name) {
+                    Some((_, sum)) => *sum += count,
+                    None => sums.push((name, count)),
+                }
+            }
+        }
+        sums
+    }
+}
+
+/// A multi-thread runtime with its default settings, except for the number of its threads.
+///
+/// # Errors
+///
+/// The alternative timer is wanted, and this binary was built without it.
+pub(crate) fn runtime(workers: usize, is_alternative: bool) -> Result<Runtime, &'static str> {
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(workers).enable_all();
+    if is_alternative {
+        #[cfg(tokio_unstable)]
+        builder.enable_alt_timer();
+        #[cfg(not(tokio_unstable))]
+        return Err("tokio's alternative timer needs a build with `--cfg tokio_unstable`");
+    }
+    builder.build().map_err(|_| "the system gives the runtime no threads or no poll")
+}
