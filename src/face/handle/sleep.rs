@@ -156,10 +156,11 @@ impl SharedSleep {
 
     /// Schedules a timer for a future that is polled before its deadline, at `now` nanoseconds.
     fn arm(&mut self, reach: &Reach, now: u64, cx: &Context<'_>) -> Poll<Result<(), RefusedKind>> {
-        if let Phase::Armed(armed) = std::mem::replace(&mut self.phase, Phase::Unarmed) {
+        if let Phase::Armed(armed) = &mut self.phase {
             // An old timer that is still in its lane would wake the task once more.
-            armed.mark.map(Mark::cancel);
+            armed.mark.take().map(Mark::cancel);
         }
+        self.phase = Phase::Unarmed;
         let Handle { class, shard, .. } = self.handle;
         let waker = cx.waker();
         let id = WakerId::of(waker);
@@ -260,11 +261,11 @@ impl Future for SharedSleep {
 
 impl Drop for SharedSleep {
     fn drop(&mut self) {
-        let Phase::Armed(armed) = std::mem::replace(&mut self.phase, Phase::Done) else { return };
-        let Armed { timer, mark, .. } = armed;
-        if mark.is_some_and(Mark::cancel) {
+        let Phase::Armed(armed) = &mut self.phase else { return };
+        if armed.mark.take().is_some_and(Mark::cancel) {
             return;
         }
+        let timer = armed.timer;
         let Some(reach) = self.handle.reach() else {
             if let Some(client) = here::client_for_once(self.handle.service) {
                 client.cancel(timer);

@@ -42,7 +42,7 @@ impl<R: Request> RingSender<R> {
     }
 
     /// Pushes a request. `Err` with it if the ring is full.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, request: R) -> Result<(), R> {
         // Room first: until then the word may be that of an earlier request.
         if self.requests.is_full() {

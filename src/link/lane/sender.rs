@@ -126,7 +126,8 @@ impl<R: Request> LaneSender<R> {
 
     /// Like [`send`](Self::send), for a request that any thread may cancel where it lies, by the
     /// returned mark. The owner is woken if it sleeps past `needed_by`.
-    #[inline]
+    // Out of line, the request is copied twice.
+    #[inline(always)]
     pub(crate) fn send_marked(
         &mut self,
         request: R,
@@ -250,7 +251,7 @@ impl<R: Request> LaneSender<R> {
     /// Pushes a request onto the ring or appends it to the overflow, and wakes the owner if it
     /// sleeps past `needed_by` or need be. Returns a mark if there is to be one. `Err` with the
     /// request if the lane is closed and has not accepted it.
-    #[inline]
+    #[inline(always)]
     fn push<const MARKED: bool>(
         &mut self,
         request: R,
