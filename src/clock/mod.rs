@@ -103,6 +103,12 @@ impl fmt::Debug for Clock {
     }
 }
 
+/// The present moment, by the system's clock.
+#[cfg(feature = "tokio")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
 /// A clock that moves only when [`advance`](Self::advance) is called, for tests.
 ///
 /// It is used with shards that the test drives itself in
