@@ -122,7 +122,7 @@
 //! | feature | brings | costs |
 //! |---|---|---|
 //! | `glommio` | shards on glommio executors, on Linux | glommio, a C compiler, `pinning` |
-//! | `tokio` | shards on current-thread tokio runtimes; `time`, a drop-in for `tokio::time` | tokio |
+//! | `tokio` | shards on current-thread tokio runtimes; `time`, for `tokio::time` | tokio |
 //! | `endpoint` | `StatsEndpoint`: the statistics over HTTP | hyper, tokio, `serde` and others |
 //! | `pinning` | the service's own threads are pinned: see [`settings`] | `core_affinity` |
 //! | `serde` | the statistics implement `Serialize` | serde and its procedural macro |

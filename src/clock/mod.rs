@@ -69,7 +69,7 @@ impl Clock {
     /// The present moment.
     pub(crate) fn now(&self) -> Instant {
         match self.source {
-            Source::Monotonic => Instant::now(),
+            Source::Monotonic => now(),
             Source::Manual(_) => self.epoch + Duration::from_nanos(self.nanos()),
         }
     }
@@ -104,7 +104,6 @@ impl fmt::Debug for Clock {
 }
 
 /// The present moment, by the system's clock.
-#[cfg(feature = "tokio")]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }

@@ -133,6 +133,7 @@ impl Sub for Instant {
 impl Sub<Duration> for Instant {
     type Output = Self;
 
+    #[allow(clippy::unchecked_time_subtraction, reason = "it panics as that of tokio does")]
     fn sub(self, duration: Duration) -> Self {
         Self::from_std(self.std - duration)
     }

@@ -86,7 +86,7 @@ impl Interval {
             MissedTickBehavior::Skip => {
                 let rest = (now - due).as_nanos() % self.period.as_nanos();
                 // Less than a period, which is at most 30 years, so it fits.
-                now + (self.period - Duration::from_nanos(rest as u64))
+                now + self.period.saturating_sub(Duration::from_nanos(rest as u64))
             }
         }
     }

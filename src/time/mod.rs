@@ -23,16 +23,17 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! [`sleep`], [`sleep_until`], [`timeout`], [`timeout_at`], [`interval`] and [`interval_at`] work on
-//! every runtime and without one, on every thread. They are forms of [`Handle`](crate::Handle)'s
-//! futures whose outputs are tokio's. A `Handle` is better where a program can pass it on: its
-//! futures return an error where a shard is full, and its timers may have a class.
+//! [`sleep`], [`sleep_until`], [`timeout`], [`timeout_at`], [`interval`] and [`interval_at`] work
+//! on every runtime and without one, on every thread. They are forms of
+//! [`Handle`](crate::Handle)'s futures whose outputs are tokio's. A `Handle` is better where a
+//! program can pass it on: its futures return an error where a shard is full, and its timers may
+//! have a class.
 //!
 //! # The service
 //!
 //! The first sleep, timeout or interval of the process starts a *default service*, as
-//! [`TimerService::beside_runtime`](crate::TimerService::beside_runtime) makes it: a thread for each
-//! 8 cpus that the process may use, at least one, not pinned, with room for 2²⁰ timers each.
+//! [`TimerService::beside_runtime`](crate::TimerService::beside_runtime) makes it: a thread for
+//! each 8 cpus that the process may use, at least one, not pinned, with room for 2²⁰ timers each.
 //! If it cannot start, for instance because the system refuses its threads, that call panics with
 //! the reason, and the next call tries again.
 //!
@@ -55,8 +56,9 @@
 //! - `pause`, `advance` and `resume` are absent, and those of tokio have no effect on this module.
 //!   Tests with a clock of their own use a [`ManualClock`](crate::clock::ManualClock) and a
 //!   [`Handle`](crate::Handle), or the simulation.
-//! - The types are this module's. An [`Instant`] converts by `into()` to and from tokio's. A function
-//!   that takes a `tokio::time::Sleep`, or `tokio-stream`'s `IntervalStream`, needs tokio's own.
+//! - The types are this module's. An [`Instant`] converts by `into()` to and from tokio's. A
+//!   function that takes a `tokio::time::Sleep`, or `tokio-stream`'s `IntervalStream`, needs
+//!   tokio's own.
 //! - `error::Error` is absent. No runtime is needed, so none is missed: tokio's functions panic
 //!   outside of a runtime, and where the timers of the runtime are not enabled.
 //! - [`Sleep`] is `Unpin`. Programs for tokio's compile unchanged.

@@ -40,8 +40,8 @@ pub fn sleep(duration: Duration) -> Sleep {
 ///
 /// [The default service](super#the-service) cannot start. No runtime is needed.
 pub fn sleep_until(deadline: Instant) -> Sleep {
-    let sleep = service::handle().sleep(deadline);
-    Sleep { deadline, sleep, kept: None, has_begun: false }
+    let shared = service::handle().sleep(deadline);
+    Sleep { deadline, shared, kept: None, has_begun: false }
 }
 
 /// Waits for a deadline; made by [`sleep`] and [`sleep_until`], with the methods of
@@ -60,7 +60,7 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 #[must_use = "futures do nothing unless you `.await` or poll them"]
 pub struct Sleep {
     deadline: Instant,
-    sleep: SharedSleep,
+    shared: SharedSleep,
     /// The deadline in the map of the fallback thread; `None` unless the service had no timer.
     kept: Option<Box<Kept>>,
     /// Whether it was polled or reset.
@@ -89,14 +89,14 @@ impl Sleep {
     /// Sets the deadline, and leaves whether the sleep has begun as it is.
     pub(super) fn reset_unbegun(&mut self, deadline: Instant) {
         self.deadline = deadline;
-        self.sleep.reset(deadline);
+        self.shared.reset(deadline);
         // A deadline that has come is forgotten, and the next poll tries the service again.
         self.kept.take_if(|kept| !kept.reset(deadline.into_std()));
     }
 
     /// When a poll finds the sleep done: the deadline, rounded up to a tick of the service.
     fn done_at(&self) -> Instant {
-        let time = self.sleep.handle().time().filter(|_| self.kept.is_none());
+        let time = self.shared.handle().time().filter(|_| self.kept.is_none());
         let Some(time) = time else { return self.deadline };
         time.instant(time.deadline_at(self.deadline.into_std())).into()
     }
@@ -109,10 +109,10 @@ impl Sleep {
             return if is_pending { Poll::Pending } else { Poll::Ready(()) };
         }
         // A thread that ends cannot reach the service, and converts no deadline to a tick.
-        if self.sleep.deadline_tick() == Tick::NEVER {
-            self.sleep.reset(self.deadline);
+        if self.shared.deadline_tick() == Tick::NEVER {
+            self.shared.reset(self.deadline);
         }
-        match ready!(Pin::new(&mut self.sleep).poll(cx)) {
+        match ready!(Pin::new(&mut self.shared).poll(cx)) {
             Ok(()) => Poll::Ready(()),
             Err(refused) => self.poll_refused(refused, cx),
         }

@@ -1,9 +1,9 @@
 //! Sleeps for which the service has no timer: a shard is full, or the service has ended.
 
 use std::future::{pending, ready};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, mpsc};
-use std::task::{Context, Waker};
+use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
@@ -34,22 +34,34 @@ fn set_small_service() -> TimerService {
 
 /// A sleep that holds the only slot of a small service.
 fn take_the_slot(service: &TimerService) -> Sleep {
-    let mut sleep = time::sleep(FAR);
-    while service.stats().shards[0].counts.pending == 0 {
-        sleep = time::sleep(FAR);
-        assert!(poll_with(Pin::new(&mut sleep), Waker::noop()).is_pending());
-        thread::sleep(ms(1));
+    loop {
+        let before = time::fallback_count();
+        let mut sleep = time::sleep(FAR);
+        // Until the lane to the shard is open, the sleep waits. It may be refused once.
+        while time::fallback_count() == before {
+            assert!(poll_with(Pin::new(&mut sleep), Waker::noop()).is_pending());
+            thread::sleep(ms(1));
+            if service.stats().shards[0].counts.pending > 0 {
+                return sleep;
+            }
+        }
     }
-    sleep
 }
 
-/// A sleep that the fallback thread keeps.
-fn kept(time: Duration, waker: &Waker) -> Sleep {
+/// A sleep that the fallback thread keeps, with a far deadline.
+fn kept(waker: &Waker) -> Sleep {
     let before = time::fallback_count();
-    let mut sleep = time::sleep(time);
+    let mut sleep = time::sleep(FAR);
     assert!(poll_with(Pin::new(&mut sleep), waker).is_pending());
     assert_eq!(time::fallback_count(), before + 1);
     sleep
+}
+
+/// Resets a sleep to a near deadline, which it returns.
+fn reset_to_near(sleep: &mut Sleep) -> Instant {
+    let deadline = Instant::now() + ms(5);
+    Pin::new(sleep).reset(deadline);
+    deadline
 }
 
 async fn sleep_not_early(time: Duration) {
@@ -102,7 +114,7 @@ fn full_shard_keeps_every_deadline() {
         spawn_all(&mut tasks, &runtime);
         wait_for_all(tasks, &runtime);
         let count = time::fallback_count();
-        assert!(count > 100, "{count}");
+        assert!(count > 0);
         wait_until(|| service.stats().shards[0].counts.refused >= count);
     });
 }
@@ -112,35 +124,34 @@ fn kept_sleep_is_reset_and_wakes_its_last_waker() {
     in_own_process("fallback::kept_sleep_is_reset_and_wakes_its_last_waker", || {
         let service = set_small_service();
         let slot = take_the_slot(&service);
+        let before = time::fallback_count();
         let (first, first_waker) = Alarm::new();
         let (last, last_waker) = Alarm::new();
-        let mut sleep = pin!(kept(FAR, &first_waker));
-        assert!(poll_with(sleep.as_mut(), &last_waker).is_pending());
+        let mut sleep = kept(&first_waker);
+        assert!(poll_with(Pin::new(&mut sleep), &last_waker).is_pending());
         drop(first_waker);
         assert_eq!(Arc::strong_count(&first), 1, "a waker that was replaced is held");
 
         // To earlier, to later and to earlier, without a poll.
-        sleep.as_mut().reset(Instant::now() + ms(500));
-        sleep.as_mut().reset(Instant::now() + FAR);
-        let deadline = Instant::now() + ms(5);
-        sleep.as_mut().reset(deadline);
+        Pin::new(&mut sleep).reset(Instant::now() + FAR / 2);
+        Pin::new(&mut sleep).reset(Instant::now() + FAR);
+        assert!(!sleep.is_elapsed());
+        let deadline = reset_to_near(&mut sleep);
         last.wait();
         check_not_early(deadline);
         assert!(sleep.is_elapsed());
-        assert!(poll_with(sleep.as_mut(), &last_waker).is_ready());
-        assert!(poll_with(sleep.as_mut(), &last_waker).is_ready());
+        assert!(poll_with(Pin::new(&mut sleep), &last_waker).is_ready());
+        assert!(poll_with(Pin::new(&mut sleep), &last_waker).is_ready());
         assert_eq!((first.count(), last.count()), (0, 1));
-        assert_eq!(time::fallback_count(), 1);
+        assert_eq!(time::fallback_count(), before + 1);
 
         // After its end it asks the shard, and is kept again.
-        let deadline = Instant::now() + ms(5);
-        sleep.as_mut().reset(deadline);
+        Pin::new(&mut sleep).reset(Instant::now() + FAR);
         assert!(!sleep.is_elapsed());
-        assert!(poll_with(sleep.as_mut(), &last_waker).is_pending());
-        assert_eq!(time::fallback_count(), 2);
-        while poll_with(sleep.as_mut(), &last_waker).is_pending() {
-            thread::sleep(ms(1));
-        }
+        assert!(poll_with(Pin::new(&mut sleep), &last_waker).is_pending());
+        assert_eq!(time::fallback_count(), before + 2);
+        let deadline = reset_to_near(&mut sleep);
+        block_on(sleep);
         check_not_early(deadline);
         drop(slot);
     });
@@ -152,13 +163,13 @@ fn kept_sleep_that_is_dropped_releases_its_waker() {
         let service = set_small_service();
         let slot = take_the_slot(&service);
         let (alarm, waker) = Alarm::new();
-        let (dropped, remains) = (kept(ms(5), &waker), kept(ms(10), &waker));
+        let (dropped, mut remains) = (kept(&waker), kept(&waker));
         assert_eq!(Arc::strong_count(&alarm), 4);
         drop(dropped);
         assert_eq!(Arc::strong_count(&alarm), 3);
+        let deadline = reset_to_near(&mut remains);
         alarm.wait();
-        check_not_early(remains.deadline());
-        thread::sleep(ms(5));
+        check_not_early(deadline);
         assert_eq!(alarm.count(), 1);
         drop((remains, slot));
     });
@@ -169,19 +180,15 @@ fn sleeps_use_the_shard_again_once_it_has_room() {
     in_own_process("fallback::sleeps_use_the_shard_again_once_it_has_room", || {
         let service = set_small_service();
         let slot = take_the_slot(&service);
-        let mut sleep = kept(ms(1), Waker::noop());
-        block_on(&mut sleep);
-        let counts = || service.stats().shards[0].counts;
-        let scheduled = counts().scheduled_remote;
+        let mut sleep = kept(Waker::noop());
+        let scheduled = || service.stats().shards[0].counts.scheduled_remote;
+        let before = scheduled();
         drop(slot);
-        let uses_the_shard = || {
-            let before = time::fallback_count();
-            Pin::new(&mut sleep).reset(Instant::now() + ms(2));
+        wait_until(|| {
+            reset_to_near(&mut sleep);
             block_on(&mut sleep);
-            time::fallback_count() == before
-        };
-        wait_until(uses_the_shard);
-        wait_until(|| counts().scheduled_remote > scheduled);
+            scheduled() > before
+        });
     });
 }
 
@@ -196,9 +203,12 @@ fn waker_that_panics_does_not_end_the_fallback_thread() {
     in_own_process("fallback::waker_that_panics_does_not_end_the_fallback_thread", || {
         let service = set_small_service();
         let slot = take_the_slot(&service);
-        let panics = kept(ms(2), &Waker::from(Arc::new(Panics)));
+        let mut panics = kept(&Waker::from(Arc::new(Panics)));
         let (alarm, waker) = Alarm::new();
-        let later = kept(ms(6), &waker);
+        let mut later = kept(&waker);
+        reset_to_near(&mut panics);
+        wait_until(|| panics.is_elapsed());
+        reset_to_near(&mut later);
         alarm.wait();
         drop((panics, later, slot));
     });
@@ -211,20 +221,26 @@ fn service_that_ends_leaves_every_deadline_kept() {
         time::set_service(&service).unwrap();
         let (runtime, mut tasks) = (multi_thread(), JoinSet::new());
         spawn_all(&mut tasks, &runtime);
-        wait_until(|| service.stats().shards[0].counts.pending >= 10);
-        let mut reset_later = time::sleep(ms(100));
-        assert!(poll_with(Pin::new(&mut reset_later), Waker::noop()).is_pending());
+        let (alarm, waker) = Alarm::new();
+        let mut waits = time::sleep(FAR);
+        wait_until(|| {
+            assert!(poll_with(Pin::new(&mut waits), &waker).is_pending());
+            service.stats().shards[0].counts.scheduled_remote > 10
+        });
+        assert_eq!(time::fallback_count(), 0);
+        let before = alarm.count();
         service.shutdown(ShutdownPolicy::Drop).unwrap();
+        wait_until(|| alarm.count() > before);
+        assert!(poll_with(Pin::new(&mut waits), &waker).is_pending());
+        assert!(time::fallback_count() > 0);
+        let deadline = reset_to_near(&mut waits);
+        block_on(waits);
+        check_not_early(deadline);
         // On threads that know the service, and on threads that do not.
         spawn_all(&mut tasks, &runtime);
         let fresh = multi_thread();
         spawn_all(&mut tasks, &fresh);
-        let deadline = Instant::now() + ms(3);
-        Pin::new(&mut reset_later).reset(deadline);
-        block_on(reset_later);
-        check_not_early(deadline);
         wait_for_all(tasks, &runtime);
-        assert!(time::fallback_count() > 100);
     });
 }
 
@@ -238,20 +254,22 @@ fn sleep_without_a_timer_and_a_thread_is_polled_until_its_deadline() {
         let (may_sleep, sleeps) = mpsc::channel();
         let other = thread::spawn(move || {
             sleeps.recv().unwrap();
-            block_on(sleep_not_early(ms(10)));
+            wait_until(|| {
+                block_on(sleep_not_early(ms(5)));
+                time::fallback_count() > 0
+            });
         });
         refuse_threads();
         block_on(sleep_not_early(ms(10)));
         assert_eq!(time::fallback_count(), 0);
         let (alarm, waker) = Alarm::new();
         let mut sleep = time::sleep(FAR);
-        assert!(Pin::new(&mut sleep).poll(&mut Context::from_waker(&waker)).is_pending());
+        assert!(poll_with(Pin::new(&mut sleep), &waker).is_pending());
         assert_eq!(alarm.count(), 1, "the task is not woken to try again");
         drop(waker);
         assert_eq!(Arc::strong_count(&alarm), 1);
         // A thread that can start others starts the fallback thread.
         may_sleep.send(()).unwrap();
         other.join().unwrap();
-        assert_eq!(time::fallback_count(), 1);
     });
 }
