@@ -149,7 +149,7 @@ fn sleep_is_elapsed_once_its_deadline_has_come() {
         slept.as_mut().reset(deadline);
         // Not polled meanwhile.
         while !slept.is_elapsed() {
-            sleep(ms(1)).await;
+            yield_now().await;
         }
         check_not_early(deadline);
         assert!(look(slept.as_mut()).await.is_ready(), "it is elapsed and not done");
@@ -168,6 +168,11 @@ fn sleep_is_elapsed_once_its_deadline_has_come() {
         // Neither polled nor reset.
         let unpolled = sleep_until(past(ms(20)));
         assert!(!unpolled.is_elapsed());
+        let mut unpolled = pin!(sleep(FAR));
+        unpolled.as_mut().reset(past(ms(20)));
+        while !unpolled.is_elapsed() {
+            yield_now().await;
+        }
     });
 }
 
