@@ -83,6 +83,7 @@
 //! | many timers at once | [`cancel_many`](Client::cancel_many), [`group`] |
 //! | timers that go to another core | [`migrate`] |
 //! | a shard in an executor or a loop that is there already | [`attach`] |
+//! | timers of a program that uses `tokio::time` | `time`, with the feature `tokio` |
 //!
 //! A [class](class::TimerClass) says what a timer is for, so that the [statistics](stats) can tell
 //! requests from idle connections. `StatsEndpoint` shows the statistics over HTTP.
