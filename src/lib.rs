@@ -83,6 +83,7 @@
 //! | many timers at once | [`cancel_many`](Client::cancel_many), [`group`] |
 //! | timers that go to another core | [`migrate`] |
 //! | a shard in an executor or a loop that is there already | [`attach`] |
+//! | timers of a program that uses `tokio::time` | `time`, with the feature `tokio` |
 //!
 //! A [class](class::TimerClass) says what a timer is for, so that the [statistics](stats) can tell
 //! requests from idle connections. `StatsEndpoint` shows the statistics over HTTP.
@@ -122,7 +123,7 @@
 //! | feature | brings | costs |
 //! |---|---|---|
 //! | `glommio` | shards on glommio executors, on Linux | glommio, a C compiler, `pinning` |
-//! | `tokio` | shards on current-thread tokio runtimes | tokio |
+//! | `tokio` | shards on current-thread tokio runtimes; `time`, for `tokio::time` | tokio |
 //! | `endpoint` | `StatsEndpoint`: the statistics over HTTP | hyper, tokio, `serde` and others |
 //! | `pinning` | the service's own threads are pinned: see [`settings`] | `core_affinity` |
 //! | `serde` | the statistics implement `Serialize` | serde and its procedural macro |
@@ -147,6 +148,7 @@
 //! | `kit` | what else is built from timers |
 //! | `service` | builder, start, shutdown |
 //! | `endpoint` | statistics over HTTP |
+//! | `time` | the drop-in for `tokio::time` |
 //! | `sim` | the service on simulated threads, for tests |
 //! | `guide` | pages of documentation, and no code |
 //!
@@ -169,6 +171,8 @@ mod shard;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod stats;
+#[cfg(feature = "tokio")]
+pub mod time;
 mod values;
 
 pub use crate::clock::when::{Deadline, When};

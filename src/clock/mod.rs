@@ -69,7 +69,7 @@ impl Clock {
     /// The present moment.
     pub(crate) fn now(&self) -> Instant {
         match self.source {
-            Source::Monotonic => Instant::now(),
+            Source::Monotonic => now(),
             Source::Manual(_) => self.epoch + Duration::from_nanos(self.nanos()),
         }
     }
@@ -101,6 +101,11 @@ impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.is_manual() { "Clock(manual)" } else { "Clock(monotonic)" })
     }
+}
+
+/// The present moment, by the system's clock.
+pub(crate) fn now() -> Instant {
+    Instant::now()
 }
 
 /// A clock that moves only when [`advance`](Self::advance) is called, for tests.

@@ -15,6 +15,8 @@ use super::Timeline;
 /// | `Instant` | at that time, rounded up to a tick | no |
 /// | [`Deadline`] | at that tick | no, and nothing is converted |
 ///
+/// With the feature `tokio`, the `Instant` of the module `time` is the same as an `Instant`.
+///
 /// A duration of zero, and a time that has passed, are due in the next turn.
 ///
 /// A duration that does not fit (584 years) means never. The trait is sealed.

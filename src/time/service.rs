@@ -1,0 +1,93 @@
+//! The service behind the drop-in for `tokio::time`: the default one, or one that was set.
+//!
+//! Why a static and not a context of the runtime, as tokio has: `sleep(duration)` has no parameter
+//! for a service, and works on every thread, with a runtime and without one.
+//!
+//! Invariants: the service is chosen once and stays. The default service is never dropped.
+//!
+//! Cost: an atomic load for each sleep, timeout and interval that is made.
+
+use std::sync::OnceLock;
+
+use super::error::SetServiceError;
+use crate::face::handle::Handle;
+use crate::service::TimerService;
+use crate::stats::StatsSource;
+
+struct Chosen {
+    handle: Handle,
+    stats: StatsSource,
+    /// The default service; `None` if a service was set.
+    _default: Option<TimerService>,
+}
+
+impl Chosen {
+    fn new<T: Send + 'static>(service: &TimerService<T>) -> Self {
+        Self { handle: service.handle(), stats: service.stats_source(), _default: None }
+    }
+}
+
+static CHOSEN: OnceLock<Chosen> = OnceLock::new();
+
+/// The service. Starts the default service if there is none.
+fn chosen() -> &'static Chosen {
+    CHOSEN.get_or_init(|| match TimerService::beside_runtime().name("time").start() {
+        Ok(service) => {
+            let chosen = Chosen::new(&service);
+            Chosen { _default: Some(service), ..chosen }
+        }
+        Err(error) => panic!("corewheel::time could not start its default service: {error}"),
+    })
+}
+
+/// Sets the service whose shards hold the timers of this module, before the first of them is made.
+/// Without it, [the default service](super#the-service) starts.
+///
+/// The service remains the caller's. It must live as long as the program uses this module: after
+/// its end, and where a shard of it is full, [a thread](super#refused-timers) keeps the deadlines.
+/// Its shards must run: a sleep whose shard is [attached](crate::attach) to no thread waits.
+///
+/// ```
+/// use corewheel::{TimerService, time};
+/// use std::time::Duration;
+///
+/// let builder = TimerService::beside_runtime().capacity(1 << 22).name("timers");
+/// let service = builder.start()?;
+/// time::set_service(&service)?;
+///
+/// let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
+/// runtime.block_on(async { time::sleep(Duration::from_millis(2)).await });
+/// assert_eq!(time::stats_source().read().name, "timers");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// The module has a service already, or the service goes by a manual clock.
+pub fn set_service<T: Send + 'static>(service: &TimerService<T>) -> Result<(), SetServiceError> {
+    let chosen = Chosen::new(service);
+    if chosen.handle.clock().is_manual() {
+        return Err(SetServiceError::ManualClock);
+    }
+    CHOSEN.set(chosen).map_err(|_| SetServiceError::AlreadySet)
+}
+
+/// A handle of the service whose shards hold the timers of this module. Starts the default service
+/// if there is none.
+///
+/// # Panics
+///
+/// The default service cannot start.
+pub fn handle() -> Handle {
+    chosen().handle
+}
+
+/// The statistics of the service whose shards hold the timers of this module, to be read or for a
+/// `StatsEndpoint`. Starts the default service if there is none.
+///
+/// # Panics
+///
+/// The default service cannot start.
+pub fn stats_source() -> StatsSource {
+    chosen().stats.clone()
+}

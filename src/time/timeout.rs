@@ -1,0 +1,138 @@
+//! The timeout of the drop-in for `tokio::time`, and its method form.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use pin_project_lite::pin_project;
+use tokio::task::coop;
+
+use super::error::Elapsed;
+use super::instant::{Instant, present};
+use super::service;
+use super::sleep::{Sleep, sleep_until};
+use crate::clock::when::{Due, When};
+
+/// Gives a future a time, as `tokio::time::timeout` does. The time counts from this call. The
+/// future is polled before the time is looked at, so a value that is ready wins.
+///
+/// # Errors
+///
+/// The future returns [`Elapsed`] if the time was up.
+///
+/// # Panics
+///
+/// [The default service](super#the-service) cannot start. No runtime is needed.
+pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoFuture> {
+    // An instant that does not fit never comes.
+    let delay = present().checked_add(duration).map(sleep_until);
+    Timeout { value: future.into_future(), delay }
+}
+
+/// Gives a future time until a deadline, as `tokio::time::timeout_at` does. The future is polled
+/// before the time is looked at, also where the deadline has passed.
+///
+/// # Errors
+///
+/// The future returns [`Elapsed`] if the time was up.
+///
+/// # Panics
+///
+/// [The default service](super#the-service) cannot start. No runtime is needed.
+pub fn timeout_at<F: IntoFuture>(deadline: Instant, future: F) -> Timeout<F::IntoFuture> {
+    Timeout { value: future.into_future(), delay: Some(sleep_until(deadline)) }
+}
+
+pin_project! {
+    /// Gives a future time until a deadline; made by [`timeout`], [`timeout_at`] and
+    /// [`FutureExt::timeout`], with the methods of `tokio::time::Timeout`.
+    #[must_use = "futures do nothing unless you `.await` or poll them"]
+    #[derive(Debug)]
+    pub struct Timeout<T> {
+        #[pin]
+        value: T,
+        // `None` for a deadline that never comes.
+        delay: Option<Sleep>,
+    }
+}
+
+impl<T> Timeout<T> {
+    /// The future.
+    pub fn get_ref(&self) -> &T {
+        &self.value
+    }
+
+    /// The future.
+    pub fn get_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+
+    /// The future, without a timeout.
+    pub fn into_inner(self) -> T {
+        self.value
+    }
+}
+
+impl<T: Future> Future for Timeout<T> {
+    type Output = Result<T::Output, Elapsed>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let had_budget = coop::has_budget_remaining();
+        if let Poll::Ready(value) = this.value.poll(cx) {
+            return Poll::Ready(Ok(value));
+        }
+        let Some(delay) = this.delay else { return Poll::Pending };
+        // A future that always uses up the budget of its task must not hold back its timeout.
+        let elapsed = if had_budget && !coop::has_budget_remaining() {
+            delay.poll_unbudgeted(cx)
+        } else {
+            Pin::new(delay).poll(cx)
+        };
+        elapsed.map(|()| Err(Elapsed(())))
+    }
+}
+
+/// [`timeout`] as a method of every future, for chains of calls.
+///
+/// ```
+/// use corewheel::time::FutureExt;
+/// use std::time::Duration;
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # runtime.block_on(async {
+/// let answer = async { 7 }.timeout(Duration::from_secs(2)).await;
+/// assert_eq!(answer, Ok(7));
+/// # });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub trait FutureExt: Future {
+    /// Gives the future time until something is due: a `Duration` from now, an `Instant` of this
+    /// module or of the standard library, or a [`Deadline`](crate::Deadline) of
+    /// [`time::handle()`](super::handle).
+    ///
+    /// # Errors
+    ///
+    /// The future returns [`Elapsed`] if the time was up.
+    ///
+    /// # Panics
+    ///
+    /// [The default service](super#the-service) cannot start. No runtime is needed.
+    fn timeout<W: When>(self, when: W) -> Timeout<Self>
+    where
+        Self: Sized,
+    {
+        match when.due() {
+            Due::After(duration) => timeout(duration, self),
+            Due::At(deadline) => timeout_at(deadline.into(), self),
+            Due::Tick(tick) => {
+                let time = service::handle().time();
+                let delay = time.map(|time| sleep_until(time.instant(tick).into()));
+                Timeout { value: self, delay }
+            }
+        }
+    }
+}
+
+impl<F: Future + ?Sized> FutureExt for F {}

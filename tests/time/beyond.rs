@@ -1,0 +1,114 @@
+//! `corewheel::time` where tokio has no counterpart: without a runtime, and the method `timeout`.
+
+use std::cell::RefCell;
+use std::future::{pending, ready};
+use std::pin::pin;
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+
+use corewheel::time::{self, FutureExt, Instant, MissedTickBehavior, Sleep};
+use tokio::runtime::Builder;
+
+use crate::{FAR, block_on, look, ms, within_patience};
+
+#[test]
+fn sleeps_timeouts_and_ticks_work_without_a_runtime() {
+    within_patience(|| {
+        let begin = Instant::now();
+        block_on(time::sleep(ms(3)));
+        assert!(begin.elapsed() >= ms(3));
+        block_on(async {
+            let mut sleep = pin!(time::sleep(FAR));
+            assert!(look(sleep.as_mut()).await.is_pending());
+            let deadline = Instant::now() + ms(3);
+            sleep.as_mut().reset(deadline);
+            sleep.await;
+            assert!(Instant::now() >= deadline);
+            assert!(time::timeout(ms(3), pending::<()>()).await.is_err());
+            assert_eq!(time::timeout(FAR, async { 7 }).await, Ok(7));
+            let mut ticks = time::interval(ms(2));
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let first = ticks.tick().await;
+            assert!(ticks.tick().await >= first + ms(2));
+        });
+    });
+}
+
+#[test]
+fn sleeps_work_on_a_runtime_without_timers() {
+    within_patience(|| {
+        let runtime = Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let begin = Instant::now();
+            time::sleep(ms(3)).await;
+            assert!(begin.elapsed() >= ms(3));
+            assert!(time::timeout(ms(3), pending::<()>()).await.is_err());
+            assert!(begin.elapsed() >= ms(6));
+        });
+    });
+}
+
+#[test]
+fn timeout_of_a_future_is_a_method_that_takes_every_form_of_a_time() {
+    within_patience(|| {
+        block_on(async {
+            assert_eq!(ready(7).timeout(FAR).await, Ok(7));
+            assert_eq!(async { 7 }.timeout(Instant::now() + FAR).await, Ok(7));
+            let until = |begin: Instant| assert!(begin.elapsed() >= ms(3), "{:?}", begin.elapsed());
+            let begin = Instant::now();
+            assert!(pending::<()>().timeout(ms(3)).await.is_err());
+            until(begin);
+            let begin = Instant::now();
+            assert!(pending::<()>().timeout(begin + ms(3)).await.is_err());
+            until(begin);
+            let begin = Instant::now();
+            assert!(pending::<()>().timeout(begin.into_std() + ms(3)).await.is_err());
+            until(begin);
+            let begin = Instant::now();
+            assert!(pending::<()>().timeout(time::handle().deadline(ms(3))).await.is_err());
+            until(begin);
+        });
+    });
+}
+
+#[test]
+fn instant_converts_to_that_of_tokio_and_is_a_time_for_handles() {
+    let begin = Instant::now();
+    let of_tokio = tokio::time::Instant::from(begin);
+    assert_eq!(of_tokio.into_std(), begin.into_std());
+    assert_eq!(Instant::from(of_tokio), begin);
+    within_patience(move || {
+        assert_eq!(block_on(time::handle().sleep(begin + ms(3))), Ok(()));
+        assert!(begin.elapsed() >= ms(3));
+    });
+}
+
+/// Makes a sleep when its thread ends, and sends it to the test.
+struct SleepsAtTheEnd(Sender<Sleep>);
+
+impl Drop for SleepsAtTheEnd {
+    fn drop(&mut self) {
+        self.0.send(time::sleep(ms(5))).unwrap();
+    }
+}
+
+#[test]
+fn sleep_that_is_made_while_its_thread_ends_keeps_its_deadline() {
+    thread_local! {
+        static LAST: RefCell<Option<SleepsAtTheEnd>> = const { RefCell::new(None) };
+    }
+    within_patience(|| {
+        let (sender, made) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            // Its destructor is registered first, and so runs after that of the thread's table of
+            // services.
+            LAST.set(Some(SleepsAtTheEnd(sender)));
+            block_on(time::sleep(ms(1)));
+        });
+        let sleep = made.recv().unwrap();
+        thread.join().unwrap();
+        let deadline = sleep.deadline();
+        block_on(sleep);
+        assert!(Instant::now() >= deadline);
+    });
+}

@@ -1,0 +1,6 @@
+//! The tests of `same`, compiled for `corewheel::time`.
+
+use corewheel::time;
+
+#[path = "same.rs"]
+mod same;

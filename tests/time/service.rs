@@ -1,0 +1,121 @@
+//! The service behind `corewheel::time`: the default one, and one that is set.
+
+use std::panic::catch_unwind;
+use std::sync::mpsc;
+use std::{fs, thread};
+
+use corewheel::clock::ManualClock;
+use corewheel::time::error::SetServiceError;
+use corewheel::time::{self, Instant};
+use corewheel::{Fired, Runtime, ShutdownPolicy, TimerService, Timers};
+use seccompiler::SeccompAction;
+
+use crate::own_process::{filter, in_own_process, refuse_threads};
+use crate::{block_on, ms, wait_until};
+
+fn check_sleep() {
+    let begin = Instant::now();
+    block_on(time::sleep(ms(3)));
+    assert!(begin.elapsed() >= ms(3));
+}
+
+/// The names of the threads of this process that `corewheel::time` has started.
+fn own_threads() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    // The process has the name of its program.
+    let others = tasks.filter(|task| !task.ends_with(std::process::id().to_string()));
+    let names = others.filter_map(|task| fs::read_to_string(task.join("comm")).ok());
+    names.filter(|name| name.starts_with("time-")).collect()
+}
+
+#[test]
+fn default_service_starts_its_threads_at_first_use() {
+    in_own_process("service::default_service_starts_its_threads_at_first_use", || {
+        assert_eq!(own_threads(), [""; 0]);
+        check_sleep();
+        let stats = time::stats_source().read();
+        let expected = TimerService::beside_runtime().start().unwrap();
+        assert_eq!(stats.shards.len(), expected.shard_count());
+        assert_eq!(own_threads().len(), stats.shards.len(), "{:?}", own_threads());
+        assert_eq!(stats.name, "time");
+        // The first sleep may end before its service has started.
+        wait_until(|| {
+            check_sleep();
+            let shards = time::stats_source().read().shards;
+            shards.iter().map(|shard| shard.counts.scheduled_remote).sum::<u64>() > 0
+        });
+        assert_eq!(time::fallback_count(), 0);
+    });
+}
+
+#[test]
+fn service_that_is_set_before_the_first_use_is_used() {
+    in_own_process("service::service_that_is_set_before_the_first_use_is_used", || {
+        let manual = TimerService::builder().shards(1).clock(&ManualClock::new());
+        let manual = manual.start_attached::<()>().unwrap();
+        assert_eq!(time::set_service(&manual), Err(SetServiceError::ManualClock));
+
+        // A service with values of its own.
+        let builder = TimerService::beside_runtime().shards(1).name("mine");
+        let service = builder.start_with(|_| |_: Fired<u64>, _: &Timers<u64>| {}).unwrap();
+        time::set_service(&service).unwrap();
+        assert_eq!(time::set_service(&service), Err(SetServiceError::AlreadySet));
+        check_sleep();
+        assert_eq!(time::stats_source().read().name, "mine");
+        assert_eq!(time::handle(), service.handle());
+        wait_until(|| {
+            check_sleep();
+            service.stats().shards[0].counts.scheduled_remote > 0
+        });
+        assert_eq!(own_threads(), [""; 0]);
+        let report = service.shutdown(ShutdownPolicy::Drop).unwrap();
+        assert_eq!(report.shards[0].unfired, 0);
+    });
+}
+
+#[test]
+fn service_that_is_set_after_the_first_use_is_refused() {
+    in_own_process("service::service_that_is_set_after_the_first_use_is_refused", || {
+        let unused = time::sleep(ms(1));
+        let service = TimerService::beside_runtime().start().unwrap();
+        let refused = time::set_service(&service).unwrap_err();
+        assert_eq!(refused, SetServiceError::AlreadySet);
+        assert!(refused.to_string().contains("before the first sleep"), "{refused}");
+        drop(unused);
+        check_sleep();
+        assert_eq!(service.stats().shards[0].counts.scheduled_remote, 0);
+    });
+}
+
+#[test]
+fn default_service_works_where_io_uring_is_forbidden() {
+    in_own_process("service::default_service_works_where_io_uring_is_forbidden", || {
+        let calls = [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter];
+        filter(&calls, SeccompAction::KillProcess);
+        check_sleep();
+        let service = TimerService::beside_runtime().start().unwrap();
+        assert_eq!(service.runtime(), Some(Runtime::Thread));
+    });
+}
+
+#[test]
+fn default_service_that_cannot_start_panics_and_starts_later() {
+    in_own_process("service::default_service_that_cannot_start_panics_and_starts_later", || {
+        let (may_start, starts) = mpsc::channel();
+        let other = thread::spawn(move || {
+            starts.recv().unwrap();
+            check_sleep();
+        });
+        refuse_threads();
+        for _ in 0..2 {
+            let panic = catch_unwind(|| drop(time::sleep(ms(1)))).unwrap_err();
+            let message = panic.downcast_ref::<String>().unwrap();
+            let expected = "corewheel::time could not start its default service: ";
+            assert!(message.starts_with(expected), "{message}");
+        }
+        may_start.send(()).unwrap();
+        other.join().unwrap();
+        // A thread that can start none uses the service that has started.
+        check_sleep();
+    });
+}
