@@ -106,7 +106,8 @@ impl<P: Payload> State<P> {
         let (mut more, mut spent) = (false, 0);
         let (mut is_short, mut has_waiters) = (false, false);
         for lane in &mut lanes {
-            let received = lane.receive(share, |arrival, max| self.apply_some(arrival, max, now));
+            let received =
+                lane.receive(share, |request, how, max| self.apply_some(request, how, max, now));
             lane.is_in_use = received > 0;
             if received > 0 {
                 self.counts.requests += received as u64;
@@ -171,7 +172,7 @@ impl<P: Payload> State<P> {
     /// Closes a lane, receives its last requests and takes its keys back.
     pub(super) fn close_lane(&mut self, mut lane: LaneReceiver<Request<P>>, now: u64) {
         lane.close();
-        lane.receive_rest(|arrival, max| self.apply_some(arrival, max, now));
+        lane.receive_rest(|request, how, max| self.apply_some(request, how, max, now));
         self.post().mailbox.forget(lane.shared());
         // Futures that wait find the lane or the shard closed.
         self.effects.extend(lane.take_all_waiters().into_iter().map(Effect::Wake));

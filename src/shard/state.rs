@@ -209,11 +209,12 @@ impl<P: Payload> State<P> {
     #[inline]
     pub(super) fn apply_some(
         &mut self,
-        arrival: Arrival<Request<P>>,
+        request: Request<P>,
+        arrival: Arrival<TimerKey>,
         max: usize,
         now: u64,
     ) -> Option<Request<P>> {
-        let Arrival { request, key, is_cancelled } = arrival;
+        let Arrival { key, is_cancelled } = arrival;
         if is_cancelled {
             self.pass(request, key, now);
             return None;
@@ -262,19 +263,30 @@ impl<P: Payload> State<P> {
     }
 
     /// Drops a timer that was cancelled in its lane.
+    #[inline]
     fn pass(&mut self, request: Request<P>, key: Option<TimerKey>, now: u64) {
         let key = key.expect("a request for a timer comes with the key that it uses up");
-        if !self.overtaken.is_empty() && self.overtaken.contains_key(&key) {
+        let is_alone = self.overtaken.is_empty() && self.early_wakers.is_empty();
+        match request {
+            // Nearly all are such.
+            Request::Wake { waker, class, .. } if is_alone => {
+                self.has_received_wakers = true;
+                self.pass_key(key, class);
+                self.unused_wakers.push(waker);
+            }
+            request => self.pass_slow(request, key, now),
+        }
+    }
+
+    #[inline(never)]
+    fn pass_slow(&mut self, request: Request<P>, key: TimerKey, now: u64) {
+        if self.overtaken.contains_key(&key) {
             // A caller waits for the outcome of a cancel that came before, and gets the payload.
             return self.apply(request, Some(key), now);
         }
-        let is_granted = self.wheel.pass(key);
-        debug_assert!(is_granted, "the queue of a lane holds granted keys");
-        self.classes.pass(request.class(), Ended::Cancelled);
-        if !self.early_wakers.is_empty() {
-            let early = self.early_wakers.remove(&key);
-            self.unused_wakers.extend(early.map(|early| early.waker));
-        }
+        self.pass_key(key, request.class());
+        let early = self.early_wakers.remove(&key);
+        self.unused_wakers.extend(early.map(|early| early.waker));
         let payload = match request {
             Request::Wake { waker, .. } => {
                 self.has_received_wakers = true;
@@ -289,6 +301,15 @@ impl<P: Payload> State<P> {
         };
         let taken = self.take(payload);
         self.effects.push(Effect::Drop(taken));
+    }
+
+    #[inline]
+    fn pass_key(&mut self, key: TimerKey, class: ClassId) {
+        let is_granted = self.wheel.pass(key);
+        debug_assert!(is_granted, "the queue of a lane holds granted keys");
+        if class.is_some() {
+            self.classes.pass(class, Ended::Cancelled);
+        }
     }
 
     #[inline]

@@ -56,7 +56,7 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 ///
 /// # Cost
 ///
-/// At most 104 bytes, and what a [`SharedSleep`] costs.
+/// At most 120 bytes, and what a [`SharedSleep`] costs.
 #[must_use = "futures do nothing unless you `.await` or poll them"]
 pub struct Sleep {
     deadline: Instant,
@@ -156,5 +156,5 @@ impl fmt::Debug for Sleep {
 const _: () = {
     const fn is_any_threads<X: Send + Sync + Unpin + 'static>() {}
     is_any_threads::<Sleep>();
-    assert!(size_of::<Sleep>() <= 104);
+    assert!(size_of::<Sleep>() <= 120);
 };

@@ -13,20 +13,18 @@ use super::ring::{Held, RingReceiver};
 use super::{Exhausted, Keys, LaneShared, Request, Window};
 use crate::values::contain::{drop_each, each};
 
-/// A request as it arrives at its owner.
-pub(crate) struct Arrival<R: Request> {
-    pub(crate) request: R,
+/// What an owner is told beside a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival<K> {
     /// The key that the request uses up, if it uses the next one.
-    pub(crate) key: Option<R::Key>,
+    pub(crate) key: Option<K>,
     /// Whether the request was cancelled in the lane. The owner must drop it and take its key back.
     pub(crate) is_cancelled: bool,
 }
 
-impl<R: Request> Arrival<R> {
+impl<K> Arrival<K> {
     /// The rest of a bulk request, which contains the keys that it uses up.
-    fn rest(request: R) -> Self {
-        Self { request, key: None, is_cancelled: false }
-    }
+    const REST: Self = Self { key: None, is_cancelled: false };
 }
 
 /// The owner's end.
@@ -127,7 +125,7 @@ impl<R: Request> LaneReceiver<R> {
     pub(crate) fn receive(
         &mut self,
         max: usize,
-        apply: impl FnMut(Arrival<R>, usize) -> Option<R>,
+        apply: impl FnMut(R, Arrival<R::Key>, usize) -> Option<R>,
     ) -> usize {
         self.keys_before = self.granted.len();
         let received = self.receive_some(max, apply);
@@ -139,12 +137,12 @@ impl<R: Request> LaneReceiver<R> {
     fn receive_some(
         &mut self,
         max: usize,
-        mut apply: impl FnMut(Arrival<R>, usize) -> Option<R>,
+        mut apply: impl FnMut(R, Arrival<R::Key>, usize) -> Option<R>,
     ) -> usize {
         let mut left = max;
         if let Some(rest) = self.rest.take() {
             let weight = rest.weight();
-            if let Some(rest) = apply(Arrival::rest(rest), left) {
+            if let Some(rest) = apply(rest, Arrival::REST, left) {
                 self.rest = Some(rest);
                 return max;
             }
@@ -161,7 +159,7 @@ impl<R: Request> LaneReceiver<R> {
         requests.take(left, |request, is_cancelled| {
             let key = next_key(granted, &request);
             let weight = request.weight();
-            if let Some(left_over) = apply(Arrival { request, key, is_cancelled }, left) {
+            if let Some(left_over) = apply(request, Arrival { key, is_cancelled }, left) {
                 *rest = Some(left_over);
                 return ControlFlow::Break(());
             }
@@ -302,8 +300,8 @@ impl<R: Request> LaneReceiver<R> {
     pub(crate) fn close_unread(mut self) {
         self.close();
         let mut requests = Vec::new();
-        self.receive_rest(|arrival, _| {
-            requests.push(arrival.request);
+        self.receive_rest(|request, _, _| {
+            requests.push(request);
             None
         });
         let waiters = self.take_all_waiters();
@@ -315,7 +313,10 @@ impl<R: Request> LaneReceiver<R> {
     }
 
     /// Receives all requests that a closed lane holds.
-    pub(crate) fn receive_rest(&mut self, mut apply: impl FnMut(Arrival<R>, usize) -> Option<R>) {
+    pub(crate) fn receive_rest(
+        &mut self,
+        mut apply: impl FnMut(R, Arrival<R::Key>, usize) -> Option<R>,
+    ) {
         while self.has_requests() {
             self.receive(usize::MAX, &mut apply);
         }
@@ -348,7 +349,7 @@ impl<R: Request> LaneReceiver<R> {
     fn receive_overflowed(
         &mut self,
         max: usize,
-        apply: &mut impl FnMut(Arrival<R>, usize) -> Option<R>,
+        apply: &mut impl FnMut(R, Arrival<R::Key>, usize) -> Option<R>,
     ) -> usize {
         let mut left = max;
         while left > 0
@@ -357,7 +358,7 @@ impl<R: Request> LaneReceiver<R> {
             let (request, is_cancelled) = held.take();
             let key = next_key(&mut self.granted, &request);
             let weight = request.weight();
-            if let Some(rest) = apply(Arrival { request, key, is_cancelled }, left) {
+            if let Some(rest) = apply(request, Arrival { key, is_cancelled }, left) {
                 self.rest = Some(rest);
                 return max;
             }

@@ -79,8 +79,8 @@ impl Receiver {
 
     fn receive(&mut self, max: usize) -> usize {
         let accepted = &mut self.accepted;
-        self.lane.receive(max, |arrival, _| {
-            accepted.push((arrival.request, arrival.key));
+        self.lane.receive(max, |request, arrival, _| {
+            accepted.push((request, arrival.key));
             None
         })
     }
@@ -90,8 +90,8 @@ impl Receiver {
     fn close(mut self) -> (Vec<(Message, Option<u32>)>, Vec<u32>) {
         self.lane.close();
         let accepted = &mut self.accepted;
-        self.lane.receive_rest(|arrival, _| {
-            accepted.push((arrival.request, arrival.key));
+        self.lane.receive_rest(|request, arrival, _| {
+            accepted.push((request, arrival.key));
             None
         });
         (self.accepted, self.lane.hand_back().into())

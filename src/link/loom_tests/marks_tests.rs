@@ -14,8 +14,8 @@ use corewheel_shard::Tick;
 type Received = Vec<(u32, bool)>;
 
 fn receive(lane: &mut LaneReceiver<Message>, received: &mut Received) {
-    lane.receive(usize::MAX, |arrival, _| {
-        if let Schedule(number) = arrival.request {
+    lane.receive(usize::MAX, |request, arrival, _| {
+        if let Schedule(number) = request {
             assert_eq!(arrival.key, Some(number), "each request has the key that it was granted");
             received.push((number, arrival.is_cancelled));
         }
@@ -124,8 +124,8 @@ fn mark_of_a_closing_lane_agrees_with_what_the_owner_receives_last() {
             let mut received = Vec::new();
             receive(&mut receiver, &mut received);
             receiver.close();
-            receiver.receive_rest(|arrival, _| {
-                if let Schedule(number) = arrival.request {
+            receiver.receive_rest(|request, arrival, _| {
+                if let Schedule(number) = request {
                     received.push((number, arrival.is_cancelled));
                 }
                 None
