@@ -80,6 +80,7 @@ impl<P: Payload> State<P> {
     /// Receives up to `max` requests from the lanes, at least one from each. Returns whether more
     /// are left, and how many timers of a `migrate_all` may migrate, which is at least 1.
     fn receive(&mut self, tick: Tick, now: u64, max: usize) -> (bool, usize) {
+        let held_waiters = self.keys_retry_at.take().is_some();
         if self.lanes.is_empty() {
             return (false, max);
         }
@@ -106,9 +107,11 @@ impl<P: Payload> State<P> {
         if is_short {
             self.grant_reclaimed(&mut lanes, tick, now);
         }
-        if has_waiters {
-            let woken = lanes.iter_mut().flat_map(LaneReceiver::take_waiters);
+        if has_waiters || held_waiters {
+            let woken = lanes.iter_mut().flat_map(|lane| lane.take_waiters(tick));
             self.effects.extend(woken.map(Effect::Wake));
+            let holds_waiters = lanes.iter().any(LaneReceiver::holds_waiters);
+            self.keys_retry_at = holds_waiters.then(|| tick.saturating_add(1));
         }
         self.lanes = lanes;
         (more, max.saturating_sub(spent).max(1))

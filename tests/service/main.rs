@@ -33,6 +33,7 @@ mod reentrancy;
 mod refusals;
 mod remaining;
 mod repeat;
+mod reserved;
 mod runtimes;
 mod scaled;
 mod scaled_hostile;

@@ -149,7 +149,8 @@ impl<T: 'static> Client<T> {
     }
 
     /// Has the waker of a future woken when this client may send to a shard again, after a refusal
-    /// as busy. `Err` if the shard is closed or there is no such shard.
+    /// as busy, or in the next tick, after a refusal as reserved. `Err` if the shard is closed or
+    /// there is no such shard.
     pub(crate) fn wait_for_room(&self, shard: ShardId, waker: Waker) -> Result<(), RefusedKind> {
         let LeftOver { missed, unused } = {
             let mut lanes = self.lanes.borrow_mut();

@@ -39,7 +39,8 @@ pub(crate) trait ThreadClient {
         deadline: Tick,
         waker: Waker,
     ) -> Result<TimerHandle, (RefusedKind, Waker)>;
-    /// Wakes a waker when the lane to a shard has room, or is closed. `Err` if the shard is closed.
+    /// Wakes a waker when the lane to a shard has room, or is closed, or else in the next tick if
+    /// other clients hold the last keys. `Err` if the shard is closed.
     fn wait_for_room(&self, shard: ShardId, waker: Waker) -> Result<(), RefusedKind>;
     fn cancel(&self, timer: TimerHandle);
     /// Makes a timer due earlier.

@@ -39,7 +39,9 @@ use crate::values::handle::{ServiceId, ShardId};
 ///
 /// A shard that holds as many timers as its capacity is full, and futures return `Full`. Where a
 /// lane is full for a moment, they wait until it has room, so any number of futures may be polled
-/// at once. [`guide::multi_thread_tokio`](crate::guide::multi_thread_tokio) is about the shards
+/// at once. Where the last slots are keys of other threads, they wait until the shard has taken
+/// back keys that are not used, and return `Reserved` only if the keys stay in use for 4 ticks.
+/// [`guide::multi_thread_tokio`](crate::guide::multi_thread_tokio) is about the shards
 /// that such a server should have.
 ///
 /// ```
@@ -96,8 +98,8 @@ impl Handle {
     ///
     /// # Errors
     ///
-    /// The future returns why there is no timer: `Full`, `Closed` or `NoSuchShard`. It never
-    /// returns `Ok` early.
+    /// The future returns why there is no timer: `Full`, `Reserved`, `Closed` or `NoSuchShard`. It
+    /// never returns `Ok` early.
     #[inline]
     pub fn sleep<W: When>(&self, when: W) -> SharedSleep {
         SharedSleep::new(*self, self.tick_of(when))

@@ -19,12 +19,13 @@ use std::time::Instant;
 use corewheel_shard::Tick;
 use pin_project_lite::pin_project;
 
-use super::here::Way;
+use super::here::{ThreadClient, Way};
 use super::{Handle, here};
+use crate::clock::Timeline;
 use crate::clock::when::When;
 use crate::shard::request::NumberedWaker;
 use crate::values::error::{Elapsed, TimeoutError};
-use crate::values::handle::TimerHandle;
+use crate::values::handle::{ShardId, TimerHandle};
 use crate::values::refused::RefusedKind;
 
 /// Waits for a deadline, on any thread; made by [`Handle::sleep`].
@@ -39,6 +40,11 @@ use crate::values::refused::RefusedKind;
 /// As a future it returns `Full` or `Reserved` if the shard has no room for its timer, `Closed` if
 /// the shard has ended before the deadline, and `NoSuchShard`. After an error it may be polled
 /// again. A lane that is full for a moment is no error: the sleep waits until it has room.
+///
+/// `Reserved` means that the last slots are keys of other clients. The shard takes back the keys
+/// that are not in use, in the next tick if not at once, and the sleep waits for one: it returns
+/// `Reserved` only when it was refused for that reason in 4 ticks. A sleep whose deadline comes
+/// before is done then, without a timer.
 ///
 /// # Cost
 ///
@@ -56,8 +62,47 @@ pub struct SharedSleep {
 enum Phase {
     /// No timer is pending.
     Unarmed,
+    /// No timer is pending, since other clients used the last keys.
+    LacksKey(KeyWait),
     Armed(Armed),
     Done,
+}
+
+impl Phase {
+    /// The phase of a sleep that was refused at `now` and waits for room; `None` if no room comes.
+    fn after_refusal(kind: RefusedKind, waited: Option<KeyWait>, now: Tick) -> Option<Self> {
+        match kind {
+            RefusedKind::Busy => Some(waited.map_or(Self::Unarmed, Self::LacksKey)),
+            RefusedKind::Reserved { .. } => KeyWait::longer(waited, now).map(Self::LacksKey),
+            _ => None,
+        }
+    }
+}
+
+/// In how many ticks a sleep is refused as `Reserved` before it returns that.
+const RESERVED_TICKS: u32 = 4;
+
+/// How long a sleep has waited for keys that other clients use. The shard looks for unused keys
+/// once in each tick and then wakes the sleep, so the ticks are counted in which the sleep was
+/// refused: a shard that was held up still looks as often.
+#[derive(Clone, Copy)]
+struct KeyWait {
+    /// 1 to [`RESERVED_TICKS`] - 1.
+    ticks: u32,
+    /// The last of these ticks.
+    last: Tick,
+}
+
+impl KeyWait {
+    /// The wait of a sleep that is refused again, at `now`; `None` if it has waited long enough.
+    fn longer(waited: Option<Self>, now: Tick) -> Option<Self> {
+        let ticks = match waited {
+            None => 1,
+            Some(waited) if waited.last < now => waited.ticks + 1,
+            Some(waited) => return Some(waited),
+        };
+        (ticks < RESERVED_TICKS).then_some(Self { ticks, last: now })
+    }
 }
 
 /// A timer that was scheduled.
@@ -116,7 +161,7 @@ impl SharedSleep {
     pub(crate) fn reset_to(&mut self, deadline: Tick) {
         self.deadline = deadline;
         match &mut self.phase {
-            Phase::Unarmed => {}
+            Phase::Unarmed | Phase::LacksKey(_) => {}
             Phase::Done => self.phase = Phase::Unarmed,
             Phase::Armed(armed) => {
                 if deadline < armed.fires_at {
@@ -146,9 +191,12 @@ impl SharedSleep {
         }
     }
 
-    /// Schedules a timer for a future that is polled before its deadline.
-    fn arm(&mut self, way: &Way, cx: &Context<'_>) -> Poll<Result<(), RefusedKind>> {
-        self.phase = Phase::Unarmed;
+    /// Schedules a timer for a future that is polled at `now`, before its deadline.
+    fn arm(&mut self, way: &Way, now: Tick, cx: &Context<'_>) -> Poll<Result<(), RefusedKind>> {
+        let waited = match std::mem::replace(&mut self.phase, Phase::Unarmed) {
+            Phase::LacksKey(waited) => Some(waited),
+            _ => None,
+        };
         let Handle { class, shard, .. } = self.handle;
         let waker = cx.waker();
         // A waker runs code of the user when it is cloned and when it is dropped.
@@ -160,13 +208,14 @@ impl SharedSleep {
             Way::Client(client, of_thread) => {
                 let shard = shard.unwrap_or(*of_thread);
                 match client.schedule_waker(class, shard, self.deadline, waker.clone()) {
-                    Err((RefusedKind::Busy, waker)) => {
-                        return match client.wait_for_room(shard, waker) {
-                            Ok(()) => Poll::Pending,
-                            Err(kind) => Poll::Ready(Err(kind)),
-                        };
+                    Ok(timer) => Ok(timer),
+                    Err((kind, waker)) => {
+                        if let Some(phase) = Phase::after_refusal(kind, waited, now) {
+                            self.phase = phase;
+                            return self.wait_for_room(&**client, shard, waker);
+                        }
+                        Err(kind)
                     }
-                    scheduled => scheduled.map_err(|(kind, _unused)| kind),
                 }
             }
         };
@@ -178,6 +227,33 @@ impl SharedSleep {
             }
             Err(kind) => Poll::Ready(Err(kind)),
         }
+    }
+
+    /// Has a waker woken when there is room for a timer, or else in the next tick.
+    #[cold]
+    fn wait_for_room(
+        &mut self,
+        client: &dyn ThreadClient,
+        shard: ShardId,
+        waker: Waker,
+    ) -> Poll<Result<(), RefusedKind>> {
+        if let Err(kind) = client.wait_for_room(shard, waker) {
+            self.phase = Phase::Unarmed;
+            return Poll::Ready(Err(kind));
+        }
+        // The tick after this one may be too late for a thread that was delayed in this poll.
+        if self.is_over(client.time(), client.nanos()) {
+            self.phase = Phase::Done;
+            return Poll::Ready(Ok(()));
+        }
+        Poll::Pending
+    }
+
+    /// Whether the deadline has passed; `nanos` is the present by the near clock.
+    #[inline]
+    fn is_over(&self, time: &Timeline, nanos: u64) -> bool {
+        // The near clock may be ahead by a microsecond, so the system's clock decides.
+        time.floor(nanos) >= self.deadline && time.floor(time.nanos()) >= self.deadline
     }
 
     /// Polls a future whose timer is pending. `None` if the timer's shard has ended.
@@ -215,13 +291,12 @@ impl Future for SharedSleep {
             self.phase = Phase::Unarmed;
             return Poll::Ready(Err(RefusedKind::Closed));
         };
-        let time = way.time();
-        let now = time.floor(way.nanos());
-        // The near clock may be ahead by a microsecond, so the system's clock decides.
-        if now >= self.deadline && time.floor(time.nanos()) >= self.deadline {
+        let nanos = way.nanos();
+        if self.is_over(way.time(), nanos) {
             self.phase = Phase::Done;
             return Poll::Ready(Ok(()));
         }
+        let now = way.time().floor(nanos);
         match self.phase {
             // A timer that is due has fired or is about to, and wakes the task for nothing.
             Phase::Armed(armed) if armed.fires_at > now || armed.fires_at >= self.deadline => {
@@ -231,7 +306,7 @@ impl Future for SharedSleep {
                 }
                 Poll::Pending
             }
-            _ => self.arm(&way, cx),
+            _ => self.arm(&way, now, cx),
         }
     }
 }
