@@ -41,8 +41,20 @@ impl Lab {
         let service = builder.shards(1).runtime(Runtime::Thread).start().unwrap();
         let handle = service.handle();
         let mut lab = Self { service, handle, begin: ShardCounts::default() };
+        lab.use_keys();
         lab.begin = lab.wait_until("one lane", |counts| counts.lanes == 1 && counts.pending == 0);
         lab
+    }
+
+    /// Uses keys on the test's own thread until its client has its share of them, which then stays
+    /// as it is.
+    fn use_keys(&self) {
+        for _ in 0..20 {
+            let mut sleeps: Vec<_> = (0..1_024).map(|_| self.handle.sleep(FAR)).collect();
+            assert!(sleeps.iter_mut().all(|sleep| poll_once(Pin::new(sleep)).is_pending()));
+            drop(sleeps);
+            block_on(self.handle.sleep(ms(1))).unwrap();
+        }
     }
 
     /// The counts, which obey the law in every reading.

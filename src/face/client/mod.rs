@@ -73,6 +73,8 @@ pub struct Client<T: 'static = std::convert::Infallible> {
     directory: Arc<Directory<T>>,
     clock: NearClock,
     service: ServiceId,
+    /// The most keys with which a lane begins.
+    keys_first: usize,
     lanes: RefCell<Vec<Option<LaneSender<Request<T>>>>>,
     /// How many lanes this client has opened.
     opened: Cell<u64>,

@@ -35,6 +35,9 @@ use crate::values::handle::{ServiceId, ShardId};
 /// it is given when it first needs one; threads are given the shards in turn.
 /// [`shard`](Self::shard) chooses a shard.
 ///
+/// The shard reserves up to 16 slots for a thread when it first schedules, and more with use, so
+/// that a thread that lives for a few timers costs little.
+///
 /// # Room
 ///
 /// A shard that holds as many timers as its capacity is full, and futures return `Full`. Where a

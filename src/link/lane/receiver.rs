@@ -209,9 +209,17 @@ impl<R: Request> LaneReceiver<R> {
             self.grow();
         }
         self.is_short = false;
-        let (held, window) = (self.granted.len(), self.window.size());
+        let held = self.granted.len();
         // The owner grants half a window at a time, so that keys travel in chunks too.
-        if held * 2 > window { 0 } else { window.saturating_sub(held).min(self.grants.slots()) }
+        if held * 2 > self.window.size() {
+            return 0;
+        }
+        // The client has used keys of a window that was half full at least.
+        let uses_window = self.keys_used > 0 && self.keys_before * 2 >= self.window.size();
+        if uses_window && self.window.grow_to_share() {
+            self.publish_window();
+        }
+        self.window.size().saturating_sub(held).min(self.grants.slots())
     }
 
     /// How many keys the client lacks, if it was refused for want of keys since the last turn or a
