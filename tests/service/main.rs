@@ -51,3 +51,4 @@ mod timer_group;
 mod timer_guard;
 mod timer_owners;
 mod wake_up;
+mod when_room;
