@@ -91,12 +91,17 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
         ShardId::new((hash % self.settings.shards as u64) as u16)
     }
 
-    /// A lane to a shard, with keys if the shard's key pool has any.
-    pub(crate) fn connect(&self, shard: ShardId) -> Result<LaneSender<R>, RefusedKind> {
+    /// A lane to a shard, with keys if the shard's key pool has any, and with `keys_first` at most.
+    pub(crate) fn connect(
+        &self,
+        shard: ShardId,
+        keys_first: usize,
+    ) -> Result<LaneSender<R>, RefusedKind> {
         let post = self.post(shard).ok_or(RefusedKind::NoSuchShard)?;
         let Settings { lane_capacity, grant_share, grant_window, .. } = self.settings;
         let room = Room::new(lane_capacity);
-        let lane = post.mailbox.connect(room, grant_share, grant_window, &post.doorbell);
+        let (mailbox, doorbell) = (&post.mailbox, &post.doorbell);
+        let lane = mailbox.connect(room, grant_share, keys_first, grant_window, doorbell);
         lane.ok_or(RefusedKind::Closed)
     }
 

@@ -20,9 +20,10 @@
 //! many requests wait as the lane's [`Room`] allows, a cancel or a reset never. The ring begins
 //! small, and each time that requests overflow, the client replaces it by a larger one.
 //!
-//! A future whose request was refused as busy leaves its waker among the lane's
+//! A future whose request was refused leaves its waker among the lane's
 //! [waiters](super::waiters). The owner wakes it when the client has a key again, or when the lane
-//! is closed.
+//! is closed. While other clients hold the last keys, the owner tries again in the next tick, and
+//! wakes each future once in a tick.
 //!
 //! The owner closes a lane when it shuts down, when it dies, when the lane was idle for long, and
 //! for keys that are not used:

@@ -98,13 +98,15 @@ impl<R: Request, C> Mailbox<R, C> {
     }
 
     /// Makes a lane with room for `room` requests, and leaves the owner's end of it in the mailbox.
-    /// The lane's window begins with an equal share of `keys` among the open lanes, and holds
-    /// `window_max` keys at most. The client begins with up to half of the pool's keys, so that the
-    /// next client finds keys too. `None` if the mailbox is closed.
+    /// The lane's window begins with an equal share of `keys` among the open lanes, or with `first`
+    /// keys if these are fewer, and holds `window_max` keys at most. The client begins with up to
+    /// half of the pool's keys, so that the next client finds keys too. `None` if the mailbox is
+    /// closed.
     pub(crate) fn connect(
         &self,
         room: Room,
         keys: usize,
+        first: usize,
         window_max: usize,
         doorbell: &Doorbell,
     ) -> Option<LaneSender<R>> {
@@ -114,6 +116,7 @@ impl<R: Request, C> Mailbox<R, C> {
                 return None;
             }
             let window = Window::share_of(keys, mail.lanes.len() + 1, window_max);
+            let window = window.beginning_with(first);
             let count = mail.pool.len().div_ceil(2).min(window.size());
             let keys = mail.pool.drain(..count).collect::<Vec<_>>();
             let (sender, receiver) = lane(room, window, keys);

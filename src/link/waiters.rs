@@ -12,7 +12,9 @@
 //! So a waker is registered as a request is pushed, see [`super::wake_up`]: either the owner finds
 //! it, or the client finds that the owner sleeps. The closing of a lane treats it as a push too,
 //! see [`super::lane`]: either the client sees that the lane is closed, or the owner takes the
-//! waker. In each turn the owner wakes as many futures as the client has keys.
+//! waker. In each turn the owner wakes as many futures as the client has keys. An owner that holds
+//! the others until the next tick has its next turn then, so a waker that comes meanwhile needs no
+//! turn before.
 //!
 //! Why not one waker for a lane: a client may be that of many tasks, each of which waits by itself.
 //!

@@ -3,16 +3,33 @@
 //! A key is a reserved slot. When no slot is free, the slots of unused keys are: a turn closes idle
 //! lanes for clients that were refused for want of keys, and a command of the shard's own thread
 //! does so for its timer. The client of a closed lane opens another one when it next sends.
+//!
+//! A lane that the present turn has received from is in use, and no such lane is closed. If only
+//! such lanes hold keys, futures that wait for one stay in their lanes until the next tick, in
+//! which the shard has a turn to look again.
 
 use corewheel_shard::{Tick, TimerKey};
 
-use super::State;
 use super::payload::Payload;
 use super::request::Request;
+use super::{Core, State};
 use crate::link::lane::{Exhausted, LaneReceiver};
 
 /// The most idle lanes that are closed at once for their keys.
 const CLOSED_MAX: usize = 64;
+
+impl<P: Payload> Core<P> {
+    /// When a turn looks again for keys for the futures that lanes hold; `None` if no lane holds
+    /// any.
+    pub(super) fn keys_retry_at(&self, state: &State<P>) -> Option<Tick> {
+        #[cfg(feature = "sim")]
+        if self.holds_lanes() {
+            // A turn looks at no lane.
+            return None;
+        }
+        state.keys_retry_at
+    }
+}
 
 impl<P: Payload> State<P> {
     /// Grants a client up to `wanted` keys, and returns how many.
@@ -52,9 +69,11 @@ impl<P: Payload> State<P> {
         let count = |is: &dyn Fn(&LaneReceiver<_>) -> bool| lanes.iter().filter(|l| is(l)).count();
         let (idle, holders) = (count(&|lane| lane.is_idle(tick)), count(&|l| l.keys_held() > 0));
         let held: usize = lanes.iter().map(LaneReceiver::keys_held).sum();
+        let has_free = self.free_slots() > 0;
         for lane in lanes.iter().filter(|lane| lane.is_short()) {
-            // The keys of another idle lane come back when this client is refused.
-            let is_exhausted = idle == usize::from(lane.is_idle(tick));
+            // The keys of another idle lane come back when this client is refused, and a free slot
+            // is a key of the next turn.
+            let is_exhausted = !has_free && idle == usize::from(lane.is_idle(tick));
             let own = lane.keys_held();
             lane.set_exhausted(is_exhausted.then(|| Exhausted {
                 keys: (held - own) as u32,

@@ -95,6 +95,7 @@ impl<P: Payload> State<P> {
     /// are left, and how many timers of a `migrate_all` may migrate, which is at least 1.
     fn receive(&mut self, tick: Tick, now: u64, max: usize) -> (bool, usize) {
         self.look(tick);
+        let held_waiters = self.keys_retry_at.take().is_some();
         if self.lanes.is_empty() {
             return (false, max);
         }
@@ -121,9 +122,11 @@ impl<P: Payload> State<P> {
         if is_short {
             self.grant_reclaimed(&mut lanes, tick, now);
         }
-        if has_waiters {
-            let woken = lanes.iter_mut().flat_map(LaneReceiver::take_waiters);
+        if has_waiters || held_waiters {
+            let woken = lanes.iter_mut().flat_map(|lane| lane.take_waiters(tick));
             self.effects.extend(woken.map(Effect::Wake));
+            let holds_waiters = lanes.iter().any(LaneReceiver::holds_waiters);
+            self.keys_retry_at = holds_waiters.then(|| tick.saturating_add(1));
         }
         self.lanes = lanes;
         if std::mem::take(&mut self.has_received_wakers) {

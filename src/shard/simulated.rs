@@ -71,8 +71,14 @@ impl<P: Payload> Core<P> {
         assert!(!self.post().mailbox.has_mail(), "shard {shard} sleeps beside mail");
         if !self.holds_lanes() {
             let lanes = &mut self.state.borrow_mut().lanes;
-            let has_waiters = lanes.iter().any(LaneReceiver::has_waiters);
-            assert!(!has_waiters, "shard {shard} sleeps beside futures that wait for a lane");
+            let mut waiting = lanes.iter().filter(|lane| lane.has_waiters());
+            let are_held = waiting.all(LaneReceiver::holds_waiters);
+            assert!(are_held, "shard {shard} sleeps beside futures that wait for a lane");
+            let holds_waiters = lanes.iter().any(LaneReceiver::holds_waiters);
+            assert!(
+                !holds_waiters || until <= now.saturating_add(1),
+                "shard {shard} sleeps at {now:?} until {until:?} beside futures that wait for keys"
+            );
             let needed_by = lanes.iter_mut().map(LaneReceiver::needed_by).min();
             let needed_by = needed_by.unwrap_or(Tick::NEVER);
             let is_asleep_long = needed_by < until;

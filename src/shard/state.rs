@@ -35,6 +35,9 @@ pub(crate) struct State<P: Payload> {
     pub(crate) wheel: Shard<P>,
     pub(crate) tables: P::Tables,
     pub(super) lanes: Vec<LaneReceiver<Request<P>>>,
+    /// When a turn looks again for keys for the futures that lanes hold; `None` if no lane holds
+    /// any.
+    pub(super) keys_retry_at: Option<Tick>,
     /// When the shard last looked for idle lanes.
     pub(super) lanes_checked: Tick,
     /// When the shard looks for requests of futures again; [`Tick::NEVER`] if none came of late.
@@ -80,6 +83,7 @@ impl<P: Payload> State<P> {
             wheel,
             tables: P::Tables::default(),
             lanes: Vec::new(),
+            keys_retry_at: None,
             lanes_checked: Tick::ZERO,
             looks_again_at: Tick::NEVER,
             has_received_wakers: false,

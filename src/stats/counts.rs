@@ -129,7 +129,8 @@ counts! {
     turns_exhausted,
     /// Requests received from lanes.
     requests,
-    /// Lanes open now.
+    /// Lanes open when the last turn was over. A shard that sleeps sees new lanes and clients that
+    /// are gone in its next turn.
     lanes,
     /// Requests that waited in lanes when the last turn was over.
     lane_depth,

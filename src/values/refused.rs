@@ -42,8 +42,9 @@ pub enum Refused<V> {
     },
     /// The lane from this client to the shard is full for a moment, or the shard has not looked at
     /// it yet, as may be at the first schedule of a client. Try again when the shard has taken its
-    /// next turn. Do not try again while you hold a lock that the shard's handler or callbacks
-    /// take: the shard takes no turn before they return.
+    /// next turn, or let [`schedule_when_room`](crate::RemoteTimers::schedule_when_room) wait for
+    /// it. Do not try again while you hold a lock that the shard's handler or callbacks take: the
+    /// shard takes no turn before they return.
     Busy(V),
     /// The service is shut down, or this shard of it has ended.
     Closed(V),

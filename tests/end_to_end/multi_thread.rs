@@ -13,7 +13,10 @@ use std::{fs, io};
 use corewheel::interval::MissedTickBehavior;
 use corewheel::settings::Placement;
 use corewheel::stats::ShardCounts;
-use corewheel::{Handle, RefusedKind, Runtime, ShutdownPolicy, TimerService, TimerServiceBuilder};
+use corewheel::{
+    Handle, RefusedKind, Runtime, ShardId, ShutdownPolicy, TimerService, TimerServiceBuilder,
+    Timers,
+};
 use fastrand::Rng;
 use futures_lite::future::block_on;
 use tokio::sync::oneshot;
@@ -38,8 +41,20 @@ impl Lab {
         let service = builder.shards(1).runtime(Runtime::Thread).start().unwrap();
         let handle = service.handle();
         let mut lab = Self { service, handle, begin: ShardCounts::default() };
+        lab.use_keys();
         lab.begin = lab.wait_until("one lane", |counts| counts.lanes == 1 && counts.pending == 0);
         lab
+    }
+
+    /// Uses keys on the test's own thread until its client has its share of them, which then stays
+    /// as it is.
+    fn use_keys(&self) {
+        for _ in 0..20 {
+            let mut sleeps: Vec<_> = (0..1_024).map(|_| self.handle.sleep(FAR)).collect();
+            assert!(sleeps.iter_mut().all(|sleep| poll_once(Pin::new(sleep)).is_pending()));
+            drop(sleeps);
+            block_on(self.handle.sleep(ms(1))).unwrap();
+        }
     }
 
     /// The counts, which obey the law in every reading.
@@ -226,6 +241,54 @@ fn check_threads_at_once(builder: TimerServiceBuilder, count: usize) -> io::Resu
 fn sleeps_of_2000_threads_fire_and_their_clients_go_with_them() {
     for builder in [TimerService::builder(), TimerService::builder().capacity(10_000)] {
         if let Err(error) = check_threads_at_once(builder, 2_000) {
+            println!("skipped: this host allows no 2,000 threads: {error}");
+        }
+    }
+}
+
+/// Threads that arm a far sleep each while a callback holds up the shard, which then receives them
+/// all in one tick, and that drop it when all sleeps are armed.
+fn check_burst_of_threads(capacity: u32, count: usize) -> io::Result<()> {
+    let lab = Lab::new(TimerService::builder().capacity(capacity));
+    let handle = lab.handle;
+    let (go_on, may_go_on) = mpsc::channel::<()>();
+    let client = lab.service.client();
+    let hold_up = move |_: &Timers| assert!(may_go_on.recv().is_err());
+    client.shard(ShardId::new(0)).schedule_fn(ms(0), hold_up).unwrap();
+    drop(client);
+    let polled = Arc::new(AtomicUsize::new(0));
+    let spawn = |_| {
+        let polled = polled.clone();
+        let (drop_it, may_drop) = oneshot::channel::<()>();
+        let thread = thread::Builder::new().stack_size(128 << 10).spawn(move || {
+            let mut armed = pin!(handle.timeout(FAR, may_drop));
+            let first = poll_once(armed.as_mut());
+            polled.fetch_add(1, Ordering::Relaxed);
+            if first.is_pending() { block_on(armed) } else { panic!("{first:?}") }
+        });
+        Ok((thread?, drop_it))
+    };
+    let threads: io::Result<Vec<_>> = (0..count).map(spawn).collect();
+    let (threads, drop_them): (Vec<_>, Vec<_>) = threads?.into_iter().unzip();
+    while polled.load(Ordering::Relaxed) < count && !threads.iter().any(JoinHandle::is_finished) {
+        thread::sleep(ms(1));
+    }
+    drop(go_on);
+    let is_over = || threads.iter().any(JoinHandle::is_finished);
+    lab.wait_until("all are armed", |counts| is_over() || counts.pending == count as u64);
+    drop(drop_them.into_iter().map(|drop_it| drop_it.send(())).collect::<Vec<_>>());
+    let ends = threads.into_iter().map(|thread| thread.join().unwrap());
+    let refused: Vec<_> = ends.filter(|end| *end != Ok(Ok(()))).collect();
+    assert!(refused.is_empty(), "{} of {count} at {capacity}: {:?}", refused.len(), refused[0]);
+    // The shard has taken back the keys of the test's own thread, too, which is given fewer then.
+    lab.wait_until("no client is left", |counts| (counts.pending, counts.lanes) == (0, 1));
+    Ok(())
+}
+
+#[test]
+fn burst_of_2000_threads_at_a_capacity_of_2050_arms_all() {
+    for capacity in [2_050, 3_000] {
+        if let Err(error) = check_burst_of_threads(capacity, 2_000) {
             println!("skipped: this host allows no 2,000 threads: {error}");
         }
     }

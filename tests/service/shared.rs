@@ -292,6 +292,46 @@ fn full_shard_refuses_a_sleep_and_never_completes_it() {
 }
 
 #[test]
+fn client_of_a_thread_is_granted_few_keys_at_first_and_more_with_use() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let handle = lab.service.handle();
+    // The keys of this client and of the key pool are granted from here on.
+    let other = lab.client();
+    let _timer = other.shard(SHARD).schedule(FAR, ());
+    lab.settle();
+    let before = lab.counts().granted;
+    std::thread::scope(|scope| {
+        let (arm, to_arm) = mpsc::channel::<usize>();
+        let (armed, are_armed) = mpsc::channel();
+        let thread = scope.spawn(move || {
+            let mut sleeps = Vec::new();
+            for count in to_arm {
+                for _ in 0..count {
+                    let mut sleep = handle.sleep(FAR);
+                    assert_eq!(look(&mut sleep), None);
+                    sleeps.push(sleep);
+                }
+                armed.send(()).unwrap();
+            }
+        });
+        let mut granted_after = |count| {
+            arm.send(count).unwrap();
+            are_armed.recv().unwrap();
+            lab.settle();
+            lab.counts().granted - before
+        };
+        assert_eq!(granted_after(1), 15);
+        let granted: Vec<_> = (0..100).map(|_| granted_after(8)).collect();
+        assert_eq!((granted[0], granted.iter().max()), (32, Some(&1_024)), "{granted:?}");
+        drop(arm);
+        // The client is dropped with the thread's table, at the end of the thread.
+        thread.join().unwrap();
+    });
+    lab.settle();
+    assert_eq!(lab.counts().granted, before);
+}
+
+#[test]
 fn service_that_has_ended_returns_closed_on_every_thread() {
     let mut lab = Lab::<()>::new(builder(1));
     let handle = lab.service.handle();

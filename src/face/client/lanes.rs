@@ -26,10 +26,15 @@ type Lane<T> = LaneSender<Request<T>>;
 
 impl<T: 'static> Client<T> {
     pub(crate) fn new(directory: Arc<Directory<T>>) -> Self {
+        Self::beginning_with(directory, usize::MAX)
+    }
+
+    /// A client whose lanes begin with no more keys than `keys_first`, which is at least 1.
+    pub(crate) fn beginning_with(directory: Arc<Directory<T>>, keys_first: usize) -> Self {
         let clock = NearClock::new(directory.time.clock().clone());
         let service = directory.service;
         let (lanes, opened, gathered) = (RefCell::default(), Cell::new(0), Gathered::new());
-        Self { directory, clock, service, lanes, opened, gathered }
+        Self { directory, clock, service, keys_first, lanes, opened, gathered }
     }
 
     /// Runs `attempt` with the lane to a shard. An attempt that breaks is the last. After an
@@ -211,7 +216,8 @@ impl<T: 'static> Client<T> {
     }
 
     /// Has the waker of a future woken when this client may send to a shard again, after a refusal
-    /// as busy. `Err` if the shard is closed or there is no such shard.
+    /// as busy, or in the next tick, after a refusal as reserved. `Err` if the shard is closed or
+    /// there is no such shard.
     pub(crate) fn wait_for_room(&self, shard: ShardId, waker: Waker) -> Result<(), RefusedKind> {
         let LeftOver { missed, unused } = {
             let mut lanes = self.lanes.borrow_mut();
@@ -249,7 +255,7 @@ impl<T: 'static> Client<T> {
         lane: &'a mut Option<LaneSender<Request<T>>>,
         shard: ShardId,
     ) -> Result<&'a mut LaneSender<Request<T>>, RefusedKind> {
-        let lane = lane.insert(self.directory.connect(shard)?);
+        let lane = lane.insert(self.directory.connect(shard, self.keys_first)?);
         self.opened.set(self.opened.get() + 1);
         lane.number = self.opened.get();
         Ok(lane)

@@ -39,6 +39,23 @@ use crate::values::refused::Refused;
 /// its handle at once and costs its shard as much as a local timer. The handle names the shard, so
 /// [`cancel`](Self::cancel) and [`reset`](Self::reset) are methods of the client itself.
 ///
+/// # The first schedule
+///
+/// A timer has its handle at once because the shard has granted keys to the client in advance. A
+/// lane that is just opened has keys only as far as the shard has some in store for new clients,
+/// and the next turn of the shard grants more. So a first schedule may be refused as
+/// [`Busy`](Refused::Busy), and most are where thousands of clients begin within one turn. The
+/// refusal has woken the shard; try again after its turn. A task awaits
+/// [`schedule_when_room`](RemoteTimers::schedule_when_room) instead, and a thread without an
+/// executor blocks on it.
+///
+/// # Memory
+///
+/// A lane takes about 11 KiB by default: 8 bytes for each key that it may ever hold, which are a
+/// 32nd of the shard's capacity and at most `lane_capacity`, and 40 bytes or more for each of 64
+/// requests. More requests that wait take as much each, and the shard takes 8 bytes for each key
+/// that the client holds. A client has a lane to each shard that it has sent to.
+///
 /// ```
 /// use corewheel::{CancelOutcome, Runtime, ShardId, ShutdownPolicy, TimerService};
 /// use std::sync::mpsc;
@@ -73,6 +90,8 @@ pub struct Client<T: 'static = std::convert::Infallible> {
     directory: Arc<Directory<T>>,
     clock: NearClock,
     service: ServiceId,
+    /// The most keys with which a lane begins.
+    keys_first: usize,
     lanes: RefCell<Vec<Option<LaneSender<Request<T>>>>>,
     /// How many lanes this client has opened.
     opened: Cell<u64>,

@@ -1,7 +1,8 @@
 //! The timers of one shard, for another thread.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::task::Poll;
 
 use corewheel_shard::Tick;
 
@@ -82,11 +83,73 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
     ///
     /// # Errors
     ///
-    /// `Full`, `Reserved`, `Busy`, `Closed` or `NoSuchShard`, with the value.
+    /// `Full`, `Reserved`, `Busy`, `Closed` or `NoSuchShard`, with the value. The first schedule of
+    /// a client is often `Busy`: see [`Client`].
     #[inline]
     pub fn schedule<W: When>(&self, when: W, payload: T) -> Result<TimerHandle, Refused<T>> {
         let (deadline, now) = self.deadline(when);
         self.client.schedule_value(self.class, self.shard, deadline, now, payload)
+    }
+
+    /// Schedules a timer that carries a value, as [`schedule`](Self::schedule) does, and waits
+    /// while the lane is [`Busy`](Refused::Busy).
+    ///
+    /// The first poll that finds room schedules the timer. The deadline counts from this call; a
+    /// timer whose deadline passes meanwhile fires as soon as it is scheduled. If the future is
+    /// dropped before it is done, no timer is scheduled and the value is dropped with it.
+    ///
+    /// A thread without an executor blocks on the future, as by `futures_lite::future::block_on` or
+    /// the `block_on` of a tokio runtime. It must not be a thread that drives the shard, which
+    /// takes no turn meanwhile.
+    ///
+    /// ```
+    /// use corewheel::{Runtime, ShardId, TimerService};
+    /// use std::time::Duration;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let builder = TimerService::builder().shards(1).runtime(Runtime::Thread);
+    /// let service: TimerService<u64> = builder.start_with(|_| |_, _| {})?;
+    /// // One shard grants no keys to so many clients at once.
+    /// let clients: Vec<_> = (0..100).map(|_| service.client()).collect();
+    /// for (client, value) in clients.iter().zip(0..) {
+    ///     let shard = client.shard(ShardId::new(0));
+    ///     shard.schedule_when_room(Duration::from_secs(60), value).await?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Cost: that of `schedule` where there is room. A wait costs a lock and a wake-up of the
+    /// shard.
+    ///
+    /// # Errors
+    ///
+    /// The future returns `Full`, `Reserved`, `Closed` or `NoSuchShard`, with the value.
+    ///
+    /// # Panics
+    ///
+    /// The future panics if it is polled after it has returned.
+    pub fn schedule_when_room<W: When>(
+        &self,
+        when: W,
+        payload: T,
+    ) -> impl Future<Output = Result<TimerHandle, Refused<T>>> + use<'a, W, T> {
+        let Self { client, shard, class } = *self;
+        let (deadline, _) = self.deadline(when);
+        let mut unsent = Some(payload);
+        poll_fn(move |cx| {
+            let payload = unsent.take().expect("a future that is done is not polled");
+            let sent = client.schedule_value(class, shard, deadline, client.nanos(), payload);
+            let Err(Refused::Busy(payload)) = sent else { return Poll::Ready(sent) };
+            match client.wait_for_room(shard, cx.waker().clone()) {
+                Ok(()) => {
+                    unsent = Some(payload);
+                    Poll::Pending
+                }
+                Err(kind) => Poll::Ready(Err(kind.of(payload))),
+            }
+        })
     }
 
     /// Schedules a callback, which is run on that shard when it is due. It is boxed.

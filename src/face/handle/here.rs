@@ -40,7 +40,8 @@ pub(crate) trait ThreadClient {
         waker: Waker,
         now: u64,
     ) -> Result<(TimerHandle, Mark), (RefusedKind, Waker)>;
-    /// Wakes a waker when the lane to a shard has room, or is closed. `Err` if the shard is closed.
+    /// Wakes a waker when the lane to a shard has room, or is closed, or else in the next tick if
+    /// other clients hold the last keys. `Err` if the shard is closed.
     fn wait_for_room(&self, shard: ShardId, waker: Waker) -> Result<(), RefusedKind>;
     fn cancel(&self, timer: TimerHandle);
     /// Makes a timer due earlier.

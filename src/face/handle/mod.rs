@@ -36,11 +36,16 @@ use crate::values::handle::{ServiceId, ShardId};
 /// it is given when it first needs one; threads are given the shards in turn.
 /// [`shard`](Self::shard) chooses a shard.
 ///
+/// The shard reserves up to 16 slots for a thread when it first schedules, and more with use, so
+/// that a thread that lives for a few timers costs little.
+///
 /// # Room
 ///
 /// A shard that holds as many timers as its capacity is full, and futures return `Full`. Where a
 /// lane is full for a moment, they wait until it has room, so any number of futures may be polled
-/// at once. [`guide::multi_thread_tokio`](crate::guide::multi_thread_tokio) is about the shards
+/// at once. Where the last slots are keys of other threads, they wait until the shard has taken
+/// back keys that are not used, and return `Reserved` only if the keys stay in use for 4 ticks.
+/// [`guide::multi_thread_tokio`](crate::guide::multi_thread_tokio) is about the shards
 /// that such a server should have.
 ///
 /// ```
@@ -97,8 +102,8 @@ impl Handle {
     ///
     /// # Errors
     ///
-    /// The future returns why there is no timer: `Full`, `Closed` or `NoSuchShard`. It never
-    /// returns `Ok` early.
+    /// The future returns why there is no timer: `Full`, `Reserved`, `Closed` or `NoSuchShard`. It
+    /// never returns `Ok` early.
     #[inline]
     pub fn sleep<W: When>(&self, when: W) -> SharedSleep {
         SharedSleep::new(*self, self.tick_of(when))

@@ -21,6 +21,10 @@ use crate::face::client::Client;
 use crate::values::class::{ClassId, TimerClass, UnknownClass};
 use crate::values::handle::{ServiceId, ShardId};
 
+/// The most keys with which the client of a thread begins. The shard takes back one by one the keys
+/// that a thread has not used when it ends, and a thread may live for one request.
+const KEYS_FIRST: usize = 16;
+
 /// A service, for code that does not name the type of its values.
 pub(crate) trait Service: Send + Sync {
     fn time(&self) -> Timeline;
@@ -50,7 +54,7 @@ impl<T: Send + 'static> Service for Entry<T> {
     }
 
     fn client(&self) -> Rc<dyn ThreadClient> {
-        Rc::new(Client::new(Arc::clone(&self.directory)))
+        Rc::new(Client::beginning_with(Arc::clone(&self.directory), KEYS_FIRST))
     }
 
     fn find_class(&self, class: TimerClass) -> Result<ClassId, UnknownClass> {

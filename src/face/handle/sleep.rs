@@ -25,11 +25,12 @@ use pin_project_lite::pin_project;
 
 use super::here::{Reach, ThreadClient};
 use super::{Handle, here};
+use crate::clock::Timeline;
 use crate::clock::when::When;
 use crate::link::lane::Mark;
 use crate::shard::request::NumberedWaker;
 use crate::values::error::{Elapsed, TimeoutError};
-use crate::values::handle::TimerHandle;
+use crate::values::handle::{ShardId, TimerHandle};
 use crate::values::refused::RefusedKind;
 
 /// Waits for a deadline, on any thread; made by [`Handle::sleep`].
@@ -44,6 +45,11 @@ use crate::values::refused::RefusedKind;
 /// As a future it returns `Full` or `Reserved` if the shard has no room for its timer, `Closed` if
 /// the shard has ended before the deadline, and `NoSuchShard`. After an error it may be polled
 /// again. A lane that is full for a moment is no error: the sleep waits until it has room.
+///
+/// `Reserved` means that the last slots are keys of other clients. The shard takes back the keys
+/// that are not in use, in the next tick if not at once, and the sleep waits for one: it returns
+/// `Reserved` only when it was refused for that reason in 4 ticks. A sleep whose deadline comes
+/// before is done then, without a timer.
 ///
 /// # Cost
 ///
@@ -65,8 +71,47 @@ pub struct SharedSleep {
 enum Phase {
     /// No timer is pending.
     Unarmed,
+    /// No timer is pending, since other clients used the last keys.
+    LacksKey(KeyWait),
     Armed(Armed),
     Done,
+}
+
+impl Phase {
+    /// The phase of a sleep that was refused at `now` and waits for room; `None` if no room comes.
+    fn after_refusal(kind: RefusedKind, waited: Option<KeyWait>, now: Tick) -> Option<Self> {
+        match kind {
+            RefusedKind::Busy => Some(waited.map_or(Self::Unarmed, Self::LacksKey)),
+            RefusedKind::Reserved { .. } => KeyWait::longer(waited, now).map(Self::LacksKey),
+            _ => None,
+        }
+    }
+}
+
+/// In how many ticks a sleep is refused as `Reserved` before it returns that.
+const RESERVED_TICKS: u32 = 4;
+
+/// How long a sleep has waited for keys that other clients use. The shard looks for unused keys
+/// once in each tick and then wakes the sleep, so the ticks are counted in which the sleep was
+/// refused: a shard that was held up still looks as often.
+#[derive(Clone, Copy)]
+struct KeyWait {
+    /// 1 to [`RESERVED_TICKS`] - 1.
+    ticks: u32,
+    /// The last of these ticks.
+    last: Tick,
+}
+
+impl KeyWait {
+    /// The wait of a sleep that is refused again, at `now`; `None` if it has waited long enough.
+    fn longer(waited: Option<Self>, now: Tick) -> Option<Self> {
+        let ticks = match waited {
+            None => 1,
+            Some(waited) if waited.last < now => waited.ticks + 1,
+            Some(waited) => return Some(waited),
+        };
+        (ticks < RESERVED_TICKS).then_some(Self { ticks, last: now })
+    }
 }
 
 /// A timer that was scheduled.
@@ -127,7 +172,7 @@ impl SharedSleep {
     pub(crate) fn reset_to(&mut self, deadline: Tick) {
         self.deadline = deadline;
         match &mut self.phase {
-            Phase::Unarmed => {}
+            Phase::Unarmed | Phase::LacksKey(_) => {}
             Phase::Done => self.phase = Phase::Unarmed,
             Phase::Armed(armed) => {
                 if deadline < armed.fires_at {
@@ -154,12 +199,22 @@ impl SharedSleep {
         client.has_ended(self.handle.shard.unwrap_or(of_thread))
     }
 
-    /// Schedules a timer for a future that is polled before its deadline, at `now` nanoseconds.
-    fn arm(&mut self, reach: &Reach, now: u64, cx: &Context<'_>) -> Poll<Result<(), RefusedKind>> {
-        if let Phase::Armed(armed) = &mut self.phase {
-            // An old timer that is still in its lane would wake the task once more.
-            armed.mark.take().map(Mark::cancel);
-        }
+    /// Schedules a timer for a future that is polled before its deadline, at `nanos` nanoseconds.
+    fn arm(
+        &mut self,
+        reach: &Reach,
+        nanos: u64,
+        cx: &Context<'_>,
+    ) -> Poll<Result<(), RefusedKind>> {
+        let waited = match &mut self.phase {
+            Phase::LacksKey(waited) => Some(*waited),
+            Phase::Armed(armed) => {
+                // An old timer that is still in its lane would wake the task once more.
+                armed.mark.take().map(Mark::cancel);
+                None
+            }
+            Phase::Unarmed | Phase::Done => None,
+        };
         self.phase = Phase::Unarmed;
         let Handle { class, shard, .. } = self.handle;
         let waker = cx.waker();
@@ -173,14 +228,15 @@ impl SharedSleep {
                 return Poll::Ready(Err(RefusedKind::Closed));
             };
             let shard = shard.unwrap_or(of_thread);
-            match client.schedule_waker(class, shard, self.deadline, waker.clone(), now) {
-                Err((RefusedKind::Busy, waker)) => {
-                    return match client.wait_for_room(shard, waker) {
-                        Ok(()) => Poll::Pending,
-                        Err(kind) => Poll::Ready(Err(kind)),
-                    };
+            match client.schedule_waker(class, shard, self.deadline, waker.clone(), nanos) {
+                Err((kind, waker)) => {
+                    let now = reach.time().floor(nanos);
+                    if let Some(phase) = Phase::after_refusal(kind, waited, now) {
+                        self.phase = phase;
+                        return self.wait_for_room(reach, client, shard, waker);
+                    }
+                    Err(kind)
                 }
-                Err((kind, _unused)) => Err(kind),
                 Ok((timer, mark)) => Ok((timer, Some(mark))),
             }
         };
@@ -192,6 +248,34 @@ impl SharedSleep {
             }
             Err(kind) => Poll::Ready(Err(kind)),
         }
+    }
+
+    /// Has a waker woken when there is room for a timer, or else in the next tick.
+    #[cold]
+    fn wait_for_room(
+        &mut self,
+        reach: &Reach,
+        client: &dyn ThreadClient,
+        shard: ShardId,
+        waker: Waker,
+    ) -> Poll<Result<(), RefusedKind>> {
+        if let Err(kind) = client.wait_for_room(shard, waker) {
+            self.phase = Phase::Unarmed;
+            return Poll::Ready(Err(kind));
+        }
+        // The tick after this one may be too late for a thread that was delayed in this poll.
+        if self.is_over(reach.time(), reach.nanos()) {
+            self.phase = Phase::Done;
+            return Poll::Ready(Ok(()));
+        }
+        Poll::Pending
+    }
+
+    /// Whether the deadline has passed; `nanos` is the present by the near clock.
+    #[inline]
+    fn is_over(&self, time: &Timeline, nanos: u64) -> bool {
+        // The near clock may be ahead by a microsecond, so the system's clock decides.
+        time.floor(nanos) >= self.deadline && time.floor(time.nanos()) >= self.deadline
     }
 
     /// Polls a future whose timer is pending. `None` if another timer is to be scheduled.
@@ -242,12 +326,11 @@ impl Future for SharedSleep {
             return Poll::Ready(Err(RefusedKind::Closed));
         };
         let (time, nanos) = (reach.time(), reach.nanos());
-        let now = time.floor(nanos);
-        // The near clock may be ahead by a microsecond, so the system's clock decides.
-        if now >= self.deadline && time.floor(time.nanos()) >= self.deadline {
+        if self.is_over(time, nanos) {
             self.phase = Phase::Done;
             return Poll::Ready(Ok(()));
         }
+        let now = time.floor(nanos);
         // A timer that is due has fired or is about to, and wakes the task for nothing.
         if let Phase::Armed(armed) = &self.phase
             && (armed.fires_at > now || armed.fires_at >= self.deadline)

@@ -48,6 +48,9 @@ pub(crate) struct LaneReceiver<R: Request> {
     is_short: bool,
     /// Whether the owner has granted keys since the last [`shrink`](Self::shrink).
     was_granted: bool,
+    /// Since when the lane holds futures that wait for keys of other clients; `None` if the next
+    /// turn may wake futures that wait.
+    held_since: Option<Tick>,
     shared: Arc<LaneShared<R>>,
     /// When a turn last received a request from this lane, or took the lane over.
     pub(crate) used_at: Tick,
@@ -74,15 +77,18 @@ impl<R: Request> LaneReceiver<R> {
             keys_needed: 0,
             is_short: false,
             was_granted: false,
+            held_since: None,
             shared,
             used_at: Tick::ZERO,
             is_in_use: false,
         }
     }
 
-    /// Whether the lane holds requests, or futures wait for room in it, or the client is gone.
+    /// Whether the lane holds requests, or futures wait for room in it that a turn may wake now, or
+    /// the client is gone.
     pub(crate) fn has_news(&self) -> bool {
-        self.has_requests() || self.has_waiters() || self.requests.is_abandoned()
+        let may_wake = self.has_waiters() && !self.holds_waiters();
+        self.has_requests() || may_wake || self.requests.is_abandoned()
     }
 
     /// Whether futures wait for room in the lane.
@@ -91,17 +97,40 @@ impl<R: Request> LaneReceiver<R> {
         !self.shared.beside.waiters.is_empty()
     }
 
-    /// Takes the wakers of as many futures, oldest first, as the client has unused keys, and of one
-    /// at least; of all if the owner has no key left. The owner must wake them, with nothing
-    /// borrowed. A turn calls it after it has received and granted keys.
-    pub(crate) fn take_waiters(&mut self) -> Vec<Waker> {
+    /// Whether futures that wait stay asleep until a turn in a later tick, if they get no key. The
+    /// owner must take a turn in the next tick.
+    #[inline]
+    pub(crate) fn holds_waiters(&self) -> bool {
+        self.held_since.is_some()
+    }
+
+    /// Takes the wakers of as many futures, oldest first, as the client has unused keys. The owner
+    /// must wake them, with nothing borrowed. A turn at `tick` calls it after it has received and
+    /// granted keys.
+    ///
+    /// A future that gets no key tries again and finds out why, so that none waits for ever. It
+    /// takes the waker of one such future, too, where keys come in the next turn, and of all where
+    /// all slots hold timers. Where other clients hold the last keys, keys may come back in the
+    /// next tick: it takes the wakers of all futures once in each tick, and holds those that come
+    /// later.
+    pub(crate) fn take_waiters(&mut self, tick: Tick) -> Vec<Waker> {
+        self.held_since = self.held_since.filter(|since| *since >= tick);
         if !self.has_waiters() {
             return Vec::new();
         }
-        let is_exhausted = self.shared.exhausted.load(Ordering::Relaxed) != 0;
         let keys_unused = self.window.max() - self.grants.slots();
-        // A future that gets no key tries again and finds out why, so that none waits for ever.
-        let count = if is_exhausted { usize::MAX } else { keys_unused.max(1) };
+        let exhausted = Exhausted::unpack(self.shared.exhausted.load(Ordering::Relaxed));
+        let held_since = match exhausted {
+            Some(Exhausted { keys: 1.., .. }) => Some(tick),
+            _ => None,
+        };
+        let are_held = held_since.is_some() && self.held_since.is_some();
+        self.held_since = held_since;
+        let count = match exhausted {
+            None => keys_unused.max(1),
+            Some(_) if are_held => keys_unused,
+            Some(_) => usize::MAX,
+        };
         self.shared.beside.waiters.take(count)
     }
 
@@ -194,9 +223,17 @@ impl<R: Request> LaneReceiver<R> {
             self.grow();
         }
         self.is_short = false;
-        let (held, window) = (self.granted.len(), self.window.size());
+        let held = self.granted.len();
         // The owner grants half a window at a time, so that keys travel in chunks too.
-        if held * 2 > window { 0 } else { window.saturating_sub(held).min(self.grants.slots()) }
+        if held * 2 > self.window.size() {
+            return 0;
+        }
+        // The client has used keys of a window that was half full at least.
+        let uses_window = self.keys_used > 0 && self.keys_before * 2 >= self.window.size();
+        if uses_window && self.window.grow_to_share() {
+            self.publish_window();
+        }
+        self.window.size().saturating_sub(held).min(self.grants.slots())
     }
 
     /// How many keys the client lacks, if it was refused for want of keys since the last turn or a

@@ -193,9 +193,9 @@ impl<R: Request> LaneSender<R> {
         self.push::<false>(request, needed_by, doorbell).map(drop)
     }
 
-    /// Registers the waker of a future whose request was refused as busy, and wakes the owner if
-    /// it sleeps. The owner wakes the future when the client has a key, or finds out that there is
-    /// none, or closes the lane.
+    /// Registers the waker of a future whose request was refused as busy or reserved, and wakes the
+    /// owner if it sleeps. The owner wakes the future when the client has a key, or finds out that
+    /// there is none, or closes the lane; if other clients hold the last keys, in the next tick.
     ///
     /// The wakers run code of the user, so the caller deals with those that are left over, with
     /// nothing borrowed.

@@ -452,7 +452,7 @@ fn future_that_waits_for_a_key_is_woken_by_the_turn_that_grants_it() {
             owner.sleep(Tick::NEVER, || receiver.has_news());
         }
         receiver.grant(7);
-        let waiters = receiver.take_waiters();
+        let waiters = receiver.take_waiters(Tick::ZERO);
         assert_eq!(waiters.len(), 1);
         waiters.into_iter().for_each(Waker::wake);
         client.join().unwrap();

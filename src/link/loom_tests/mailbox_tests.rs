@@ -94,7 +94,7 @@ fn lane_to_a_closing_mailbox_is_taken_or_refused() {
         let (mailbox, doorbell) = (Arc::new(Mailbox::<u32, u32>::new()), Arc::new(Doorbell::new()));
         let client = {
             let (mailbox, doorbell) = (Arc::clone(&mailbox), Arc::clone(&doorbell));
-            thread::spawn(move || mailbox.connect(Room::new(1), 1, 1, &doorbell).is_some())
+            thread::spawn(move || mailbox.connect(Room::new(1), 1, 1, 1, &doorbell).is_some())
         };
         assert!(mailbox.open());
         let mut lanes = 0;

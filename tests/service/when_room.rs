@@ -1,0 +1,139 @@
+//! Schedules of clients that wait until their lane has room.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use corewheel::{Fired, RefusedKind, Runtime, ShardId, ShutdownPolicy};
+
+use crate::support::{
+    Alarm, FAR, Guard, Host, Lab, Running, SHARD, block_on, builder, check_law, look, ms,
+};
+
+#[test]
+fn schedules_of_5000_fresh_clients_wait_for_room_and_are_accepted() {
+    const CLIENTS: usize = 5_000;
+    let mut lab = Lab::new(builder(1));
+    let clients: Vec<_> = (0..CLIENTS).map(|_| lab.client()).collect();
+    let schedules = clients.iter().enumerate().map(|(number, client)| {
+        let schedule = client.shard(SHARD).schedule_when_room(ms(5), number);
+        (Box::pin(schedule), Alarm::new(), 0)
+    });
+    let mut waiting: Vec<_> = schedules.collect();
+    let mut polls = 0;
+    for round in 0..100 {
+        waiting.retain_mut(|(schedule, (woken, waker), seen)| {
+            if round > 0 && woken.count() == *seen {
+                return true;
+            }
+            *seen = woken.count();
+            polls += 1;
+            match schedule.as_mut().poll(&mut Context::from_waker(waker)) {
+                Poll::Ready(result) => result.is_err(),
+                Poll::Pending => true,
+            }
+        });
+        if round == 0 {
+            assert!(waiting.len() > CLIENTS / 2, "{} wait", waiting.len());
+        }
+        lab.settle();
+    }
+    assert_eq!(waiting.len(), 0, "they wait for ever or are refused");
+    assert!(polls <= 4 * CLIENTS, "{polls} polls");
+    assert_eq!(lab.counts().pending, CLIENTS as u64);
+    check_law(&lab.counts());
+    lab.advance(ms(5));
+    let mut fired: Vec<_> = lab.fired().into_iter().map(|(number, _)| number).collect();
+    fired.sort_unstable();
+    assert_eq!(fired, (0..CLIENTS).collect::<Vec<_>>());
+}
+
+#[test]
+fn thread_that_blocks_on_the_first_schedule_of_each_client_is_served() {
+    for runtime in [Runtime::Thread, Runtime::Tokio] {
+        let host = Host::Own(runtime);
+        let running = Running::start(host, builder(1), |_| |_: Fired<u32>, _: &_| {});
+        let clients: Vec<_> = (0..500).map(|_| running.client()).collect();
+        for (client, number) in clients.iter().zip(0..) {
+            let schedule = client.shard(SHARD).schedule_when_room(FAR, number);
+            block_on(schedule).unwrap_or_else(|refused| panic!("{number}: {refused}"));
+        }
+        let report = running.end(ShutdownPolicy::Return);
+        let returned: usize =
+            report.shards.iter().map(|shard| shard.counts.returned as usize).sum();
+        assert_eq!(returned, clients.len(), "{host:?}");
+    }
+}
+
+#[test]
+fn deadline_of_a_schedule_that_waits_counts_from_the_call() {
+    let mut lab = Lab::new(builder(1).capacity(64));
+    let clients: Vec<_> = (0..40).map(|_| lab.client()).collect();
+    let mut schedules = Vec::new();
+    for (client, number) in clients.iter().zip(0..) {
+        let mut schedule = Box::pin(client.shard(SHARD).schedule_when_room(ms(10), number));
+        let is_pending = look(&mut schedule).is_none();
+        schedules.push((schedule, is_pending));
+    }
+    assert!(schedules.iter().any(|(_, is_pending)| *is_pending));
+    lab.advance(ms(6));
+    for (mut schedule, is_pending) in schedules {
+        assert!(!is_pending || matches!(look(&mut schedule), Some(Ok(_))));
+    }
+    lab.settle();
+    lab.advance(ms(3));
+    assert_eq!(lab.fired(), []);
+    lab.advance(ms(1));
+    assert_eq!(lab.fired().len(), 40);
+}
+
+#[test]
+fn drop_of_a_schedule_that_waits_drops_its_value_and_schedules_nothing() {
+    let mut lab = Lab::<Guard>::new(builder(1).capacity(64));
+    let clients: Vec<_> = (0..40).map(|_| lab.client()).collect();
+    let (guard, dropped) = Guard::new();
+    let (woken, waker) = Alarm::new();
+    let mut cx = Context::from_waker(&waker);
+    let mut waits = 0;
+    for client in &clients {
+        let mut schedule = Box::pin(client.shard(SHARD).schedule_when_room(FAR, guard.clone()));
+        if Pin::new(&mut schedule).poll(&mut cx).is_pending() {
+            waits += 1;
+            drop(schedule);
+            assert_eq!(dropped.load(Ordering::SeqCst), waits);
+        }
+    }
+    assert!(waits > 0);
+    lab.settle();
+    lab.settle();
+    assert_eq!(lab.counts().pending, (clients.len() - waits) as u64);
+    assert_eq!(dropped.load(Ordering::SeqCst), waits);
+    drop(waker);
+    assert_eq!(Arc::strong_count(&woken), 1, "a lane keeps the waker");
+}
+
+#[test]
+fn schedule_that_waits_in_vain_returns_its_value() {
+    let mut lab = Lab::new(builder(1).capacity(2));
+    let client = lab.client();
+    let there = client.shard(SHARD);
+    let nowhere = client.shard(ShardId::new(9));
+    let refused = block_on(nowhere.schedule_when_room(FAR, 1)).unwrap_err();
+    assert_eq!((refused.kind(), refused.into_value()), (RefusedKind::NoSuchShard, 1));
+    while lab.timers().schedule(FAR, 0).is_ok() {}
+    let mut schedule = Box::pin(there.schedule_when_room(FAR, 2));
+    assert_eq!(look(&mut schedule), None);
+    lab.settle();
+    let refused = look(&mut schedule).unwrap().unwrap_err();
+    assert_eq!((refused.kind(), refused.into_value()), (RefusedKind::Full, 2));
+    // A shard that ends while a schedule waits.
+    let other = lab.client();
+    let mut schedule = Box::pin(other.shard(SHARD).schedule_when_room(FAR, 3));
+    let (woken, waker) = Alarm::new();
+    assert!(schedule.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(lab.end(ShutdownPolicy::Drop));
+    assert_eq!(woken.count(), 1);
+    let refused = look(&mut schedule).unwrap().unwrap_err();
+    assert_eq!((refused.kind(), refused.into_value()), (RefusedKind::Closed, 3));
+}
