@@ -92,6 +92,8 @@ pub(crate) trait Request {
     /// The latest tick at which the owner must have received it. [`Tick::NEVER`] for a request that
     /// may wait for ever and wakes no owner.
     fn needed_by(&self) -> Tick;
+    /// Whether it keeps the waker of a future, which may have been cancelled.
+    fn keeps_waker(&self) -> bool;
 }
 
 /// Which granted keys a request uses up.

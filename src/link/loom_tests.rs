@@ -63,7 +63,7 @@ impl Owner {
 
     /// Sleeps in the driver's steps until there are requests or a sender wakes the owner. If
     /// neither happens, the model checker reports a deadlock.
-    fn sleep(&mut self, until: Tick, has_requests: impl Fn() -> bool) {
+    fn sleep(&mut self, until: Tick, mut has_requests: impl FnMut() -> bool) {
         self.sleeps += 1;
         let mut asleep = false;
         block_on(poll_fn(|cx| {

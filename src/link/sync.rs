@@ -11,6 +11,7 @@ pub(crate) use {
     atomic_waker::AtomicWaker,
     core::sync::atomic::{AtomicBool, AtomicU64, AtomicU64 as AtomicWord, Ordering, fence},
     crossbeam_utils::Backoff,
+    real::any_of,
     rtrb::{Consumer, Producer, RingBuffer},
     std::sync::{Mutex, MutexGuard},
     std::thread::yield_now,
@@ -26,8 +27,19 @@ pub(crate) use {
         thread::yield_now,
     },
     modelled::{AtomicU64, AtomicWaker, Backoff},
-    ring::{Consumer, Producer, RingBuffer},
+    ring::{Consumer, Producer, RingBuffer, any_of},
 };
+
+#[cfg(not(corewheel_loom))]
+mod real {
+    use rtrb::chunks::ReadChunk;
+
+    /// Whether an element of a chunk, which is not taken out, has a property.
+    pub(crate) fn any_of<T>(chunk: &ReadChunk<'_, T>, is_so: impl FnMut(&T) -> bool) -> bool {
+        let (first, second) = chunk.as_slices();
+        first.iter().chain(second).any(is_so)
+    }
+}
 
 #[cfg(corewheel_loom)]
 mod modelled {

@@ -6,6 +6,7 @@ use std::task::Waker;
 use corewheel_shard::Tick;
 
 use super::payload::Payload;
+use super::receive::WAKER_KEPT_MAX;
 use super::{Core, State};
 use crate::link::lane::LaneReceiver;
 use crate::stats::ShardCounts;
@@ -88,16 +89,17 @@ impl<P: Payload> Core<P> {
     pub(crate) fn fall_asleep(&self, until: Tick, waker: &Waker) -> bool {
         let post = self.post();
         self.asleep_until.set(until);
-        if self.wakes_for_any_request() {
+        let has_news = if self.wakes_for_any_request() {
             post.doorbell.fall_asleep_until_any_request(waker);
+            self.has_news()
         } else {
             post.doorbell.fall_asleep(until, waker);
-        }
-        if self.has_news() {
+            self.has_news_before(until)
+        };
+        if has_news {
             self.wake_up();
-            return false;
         }
-        true
+        !has_news
     }
 
     /// Called by the driver when it stops sleeping.
@@ -114,6 +116,22 @@ impl<P: Payload> Core<P> {
         }
         let state = self.state.borrow();
         self.post().mailbox.has_mail() || state.lanes.iter().any(LaneReceiver::has_news)
+    }
+
+    /// Whether mail or a request has come since the last turn that cannot wait until a tick. Timers
+    /// that are due later may wait: otherwise a shard to which clients send all the time would
+    /// never sleep, and receive timers that are about to be cancelled.
+    fn has_news_before(&self, until: Tick) -> bool {
+        if self.post().mailbox.has_mail() {
+            return true;
+        }
+        #[cfg(feature = "sim")]
+        if self.holds_lanes() {
+            return false;
+        }
+        let wakers_until = self.time().deadline_after(self.nanos_near(), WAKER_KEPT_MAX);
+        let lanes = &mut self.state.borrow_mut().lanes;
+        lanes.iter_mut().any(|lane| lane.has_news_before(until, wakers_until))
     }
 
     /// Publishes the counts after a command while the driver sleeps. Otherwise the statistics would

@@ -227,6 +227,11 @@ impl<P: Payload> lane::Request for Request<P> {
         }
     }
 
+    #[inline]
+    fn keeps_waker(&self) -> bool {
+        matches!(self, Self::Wake { .. })
+    }
+
     /// A cancel whose outcome no caller waits for may wait for ever, and wakes no shard.
     #[inline]
     fn needed_by(&self) -> Tick {

@@ -167,7 +167,7 @@ fn shard_with_requests_or_mail_does_not_fall_asleep() {
     client.shard(SHARD).schedule(FAR, 1).unwrap();
     let (alarm, waker) = Alarm::new();
     let turn = lab.turn();
-    client.cancel_detached(client.shard(SHARD).schedule(FAR, 2).unwrap());
+    client.shard(SHARD).schedule(ms(5), 2).unwrap();
     assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::More);
     let turn = lab.turn();
     // A new client puts its lane into the mailbox.
@@ -176,6 +176,25 @@ fn shard_with_requests_or_mail_does_not_fall_asleep() {
     assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::More);
     assert_eq!(lab.shards[0].prepare_to_sleep(Turn::More, &waker), Turn::More);
     assert_eq!(alarm.count(), 0);
+}
+
+#[test]
+fn shard_falls_asleep_beside_requests_that_may_wait() {
+    let (mut lab, client, alarm, waker) = asleep(true);
+    let turn = lab.turn();
+    let timer = client.shard(SHARD).schedule(FAR, 1).unwrap();
+    client.cancel_detached(client.shard(SHARD).schedule(FAR, 2).unwrap());
+    assert!(matches!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::Next(_)));
+    assert_eq!((alarm.count(), lab.counts().lane_depth), (0, 0), "as of the last turn");
+    // A caller waits for a reply.
+    let turn = lab.turn();
+    assert_eq!(lab.counts().pending, 2);
+    let _reply = client.reset(timer, FAR * 2);
+    assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::More);
+    // The client is about to run out of keys, and has woken nobody as the shard was awake.
+    let turn = lab.turn();
+    while client.shard(SHARD).schedule(FAR, 3).is_ok() {}
+    assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::More);
 }
 
 #[test]

@@ -13,6 +13,9 @@ use super::ring::{Held, RingReceiver};
 use super::{Exhausted, Keys, LaneShared, Request, Window};
 use crate::values::contain::{drop_each, each};
 
+/// The most requests that an owner looks at before it falls asleep, twice over.
+const LOOKED_AT_MAX: usize = 2_048;
+
 /// What an owner is told beside a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival<K> {
@@ -89,6 +92,33 @@ impl<R: Request> LaneReceiver<R> {
     pub(crate) fn has_news(&self) -> bool {
         let may_wake = self.has_waiters() && !self.holds_waiters();
         self.has_requests() || may_wake || self.requests.is_abandoned()
+    }
+
+    /// Whether the lane holds news that cannot wait until the tick `until`. An owner that falls
+    /// asleep until then looks here after its fence: what cannot be seen yet wakes it.
+    ///
+    /// Requests that keep wakers must not wait longer than until `wakers_until`. A client wakes
+    /// only an owner that sleeps when it has used half of its keys or fills its ring, so a lane
+    /// half as full as that is news as well.
+    pub(crate) fn has_news_before(&mut self, until: Tick, wakers_until: Tick) -> bool {
+        if !self.has_news() {
+            return false;
+        }
+        let may_wake = self.has_waiters() && !self.holds_waiters();
+        let waiting = self.requests.slots();
+        let is_filling = waiting * 2 >= self.window.size().min(LOOKED_AT_MAX);
+        may_wake
+            || is_filling
+            || self.has_requests_beside()
+            || self.requests.is_abandoned()
+            || self.is_needed_before(until, wakers_until)
+    }
+
+    /// Whether the ring holds a request that cannot wait until the tick `until`.
+    fn is_needed_before(&mut self, until: Tick, wakers_until: Tick) -> bool {
+        self.requests.holds_any(|request| {
+            request.needed_by() < until || (request.keeps_waker() && wakers_until < until)
+        })
     }
 
     /// Whether futures wait for room in the lane.
@@ -359,23 +389,6 @@ impl<R: Request> LaneReceiver<R> {
         }
     }
 
-    /// By when the owner must receive the first request that it has not received;
-    /// [`Tick::NEVER`] if there is none that the owner must receive.
-    #[cfg(all(feature = "sim", not(corewheel_loom)))]
-    pub(crate) fn needed_by(&mut self) -> Tick {
-        let has_older = self.rest.is_some() || !self.overflowed.is_empty();
-        if has_older || !self.shared.beside.overflow.is_empty() {
-            return Tick::ZERO;
-        }
-        self.requests.needed_by().unwrap_or(Tick::NEVER)
-    }
-
-    /// The model checker runs no simulation.
-    #[cfg(all(feature = "sim", corewheel_loom))]
-    pub(crate) fn needed_by(&mut self) -> Tick {
-        unreachable!("a lane of {} requests is simulated", self.depth())
-    }
-
     /// Hands the owner's end of the ring to the client of a closed lane. Returns the keys that the
     /// client has not used.
     pub(crate) fn hand_back(self) -> VecDeque<R::Key> {
@@ -406,8 +419,19 @@ impl<R: Request> LaneReceiver<R> {
 
     /// Whether the lane holds requests.
     fn has_requests(&self) -> bool {
+        self.has_requests_beside() || !self.requests.is_empty()
+    }
+
+    /// Whether the lane holds requests that are not in the ring.
+    fn has_requests_beside(&self) -> bool {
         let has_older = self.rest.is_some() || !self.overflowed.is_empty();
-        has_older || !self.requests.is_empty() || !self.shared.beside.overflow.is_empty()
+        has_older || !self.shared.beside.overflow.is_empty()
+    }
+
+    /// Whether the lane holds a request that its owner must receive before the tick `until`.
+    #[cfg(feature = "sim")]
+    pub(crate) fn is_late_at(&mut self, until: Tick) -> bool {
+        self.has_requests_beside() || self.is_needed_before(until, Tick::NEVER)
     }
 }
 

@@ -5,10 +5,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-#[cfg(all(feature = "sim", not(corewheel_loom)))]
-use corewheel_shard::Tick;
-
-use super::super::sync::{Consumer, Producer, RingBuffer};
+use super::super::sync::{Consumer, Producer, RingBuffer, any_of};
 use super::marks::{Mark, Words};
 use super::{Keys, Request};
 
@@ -124,14 +121,11 @@ impl<R: Request> RingReceiver<R> {
         }
     }
 
-    /// By when the owner must receive the first of the requests.
-    #[cfg(all(feature = "sim", not(corewheel_loom)))]
-    pub(super) fn needed_by(&mut self) -> Option<Tick> {
+    /// Whether a request that the ring holds has a property.
+    pub(super) fn holds_any(&mut self, is_so: impl FnMut(&R) -> bool) -> bool {
         let len = self.requests.slots();
         // The chunk is not committed, so the requests stay in the ring.
-        let chunk = self.requests.read_chunk(len).ok()?;
-        let (first, second) = chunk.as_slices();
-        first.iter().chain(second).map(R::needed_by).min()
+        self.requests.read_chunk(len).is_ok_and(|chunk| any_of(&chunk, is_so))
     }
 }
 

@@ -46,6 +46,10 @@ impl Request for Message {
         1
     }
 
+    fn keeps_waker(&self) -> bool {
+        false
+    }
+
     fn needed_by(&self) -> Tick {
         Tick::new(5)
     }
@@ -480,6 +484,38 @@ fn future_that_waits_for_a_lane_that_closes_is_woken() {
         let waiters = receiver.take_all_waiters();
         receiver.hand_back();
         waiters.into_iter().for_each(Waker::wake);
+        client.join().unwrap();
+    });
+}
+
+/// The request is due at 5. An owner that falls asleep until 9 takes a turn for it or is woken, and
+/// one that falls asleep until 3 may let it wait.
+#[test]
+fn owner_that_falls_asleep_beside_a_request_wakes_for_its_deadline() {
+    check(|| {
+        let doorbell = Arc::new(Doorbell::new());
+        // The window is so large that two requests do not fill half of it.
+        let (mut sender, receiver) = lane(fixed(8), window(8), 1..=8);
+        let client = {
+            let doorbell = Arc::clone(&doorbell);
+            thread::spawn(move || {
+                for value in 1..=2 {
+                    assert_eq!(send(&mut sender, Schedule(value), &doorbell), []);
+                }
+                sender
+            })
+        };
+        let (mut receiver, mut owner) = (Receiver::new(receiver), Owner::new(&doorbell));
+        owner.sleep_until_alarm(Tick::new(3));
+        assert!(!receiver.lane.has_news_before(Tick::new(3), Tick::NEVER), "they may wait");
+        while receiver.accepted.len() < 2 {
+            receiver.receive(8);
+            if receiver.accepted.len() < 2 {
+                owner.sleep(Tick::new(9), || {
+                    receiver.lane.has_news_before(Tick::new(9), Tick::NEVER)
+                });
+            }
+        }
         client.join().unwrap();
     });
 }

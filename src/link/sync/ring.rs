@@ -173,6 +173,12 @@ pub(crate) struct ReadChunk<'a, T> {
     len: usize,
 }
 
+/// Whether an element of a chunk, which is not taken out, has a property.
+pub(crate) fn any_of<T>(chunk: &ReadChunk<'_, T>, is_so: impl FnMut(&T) -> bool) -> bool {
+    let elements = chunk.consumer.shared.elements.lock();
+    elements.unwrap_or_else(PoisonError::into_inner).iter().take(chunk.len).any(is_so)
+}
+
 impl<'a, T> IntoIterator for ReadChunk<'a, T> {
     type Item = T;
     type IntoIter = ReadChunkIntoIter<'a, T>;
