@@ -191,7 +191,7 @@ fn shard_falls_asleep_beside_requests_that_may_wait() {
     assert_eq!(lab.counts().pending, 2);
     let _reply = client.reset(timer, FAR * 2);
     assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::More);
-    // The client is about to run out of keys, and has woken nobody as the shard was awake.
+    // The client is about to run out of keys, and woke no thread, as the shard was awake.
     let turn = lab.turn();
     while client.shard(SHARD).schedule(FAR, 3).is_ok() {}
     assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::More);
