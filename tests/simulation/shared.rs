@@ -29,8 +29,7 @@ const RESERVED_TICKS: u64 = 4;
 pub(crate) struct SharedPlan {
     /// The shard of the timers; `None` if the thread's own shard is used.
     pub(crate) shard: Option<u8>,
-    /// Whether a second task takes the sleep over. The first one then sends nothing for a timer but
-    /// the timer and its cancel, since what two threads send may arrive in any order.
+    /// Whether a second task takes the sleep over.
     pub(crate) is_taken_over: bool,
     /// The shards on which the first task and the one that takes the sleep over run; `None` for a
     /// thread of their own.
@@ -174,8 +173,6 @@ struct Sleeper {
     number: usize,
     rng: Rng,
     pause_max: Duration,
-    /// Whether the task may reset its timers to earlier deadlines and replace their wakers.
-    sends: bool,
     /// The waker of the last poll; `None` if the next poll has another one.
     relay: Option<Arc<Relay>>,
     /// The sleep is polled though no waker was woken.
@@ -316,8 +313,8 @@ impl Sleeper {
                 Event::Slept(_) => return self.end(),
                 Event::Paused => match self.rng.u8(..8) {
                     0 => return self.end(),
-                    1..4 if self.sends => self.reset(true),
-                    4..6 if self.sends => self.relay = None,
+                    1..4 => self.reset(true),
+                    4..6 => self.relay = None,
                     6 => self.polls = true,
                     _ => {}
                 },
@@ -359,14 +356,12 @@ impl History {
                 break;
             }
             let (seed, pause_max) = (seeds.u64(..), plan.pause_max);
-            let is_free = number > 0 || !plan.is_taken_over;
             let make = move |world: Rc<World>| Sleeper {
                 world,
                 place,
                 number,
                 rng: Rng::with_seed(seed),
                 pause_max,
-                sends: is_free,
                 relay: None,
                 polls: true,
             };
