@@ -21,13 +21,13 @@ const CLOSED_MAX: usize = 64;
 impl<P: Payload> Core<P> {
     /// When a turn looks again for keys for the futures that lanes hold; `None` if no lane holds
     /// any.
-    pub(super) fn keys_retry_at(&self, state: &State<P>) -> Option<Tick> {
+    pub(super) fn keys_retry_at(&self) -> Option<Tick> {
         #[cfg(feature = "sim")]
         if self.holds_lanes() {
             // A turn looks at no lane.
             return None;
         }
-        state.keys_retry_at
+        self.state.borrow().keys_retry_at
     }
 }
 

@@ -195,7 +195,7 @@ impl<P: Payload> Core<P> {
         let next = {
             let state = self.state.borrow();
             let next = state.wheel.next_deadline().unwrap_or(Tick::NEVER);
-            let retries = [state.migrate_all_retries_at(), self.keys_retry_at(&state)];
+            let retries = [state.migrate_all_retries_at(), self.keys_retry_at()];
             retries.into_iter().flatten().fold(next, Tick::min).min(state.looks_again_at)
         };
         let next = self.parts.fold(next, |next, part| next.min(part.next_turn()));
