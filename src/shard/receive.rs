@@ -122,6 +122,10 @@ impl<P: Payload> State<P> {
         if is_short {
             self.grant_reclaimed(&mut lanes, tick, now);
         }
+        if std::mem::take(&mut self.wakes_waiting) {
+            let woken = lanes.iter_mut().flat_map(|lane| lane.take_all_waiters());
+            self.effects.extend(woken.map(Effect::Wake));
+        }
         if has_waiters || held_waiters {
             let woken = lanes.iter_mut().flat_map(|lane| lane.take_waiters(tick));
             self.effects.extend(woken.map(Effect::Wake));

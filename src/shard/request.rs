@@ -112,6 +112,8 @@ pub(crate) enum Bulk<P: Payload> {
         key: TimerKey,
         waker: NumberedWaker,
     },
+    /// Wakes the futures that wait for room, as the deadline of one of them has become earlier.
+    WakeWaiting,
     /// Migrates a timer to another shard.
     Migrate {
         key: TimerKey,
@@ -222,6 +224,7 @@ impl<P: Payload> lane::Request for Request<P> {
             Bulk::Cancel(bulk) => bulk.keys.len().max(1),
             Bulk::Remaining { .. }
             | Bulk::Waker { .. }
+            | Bulk::WakeWaiting
             | Bulk::Migrate { .. }
             | Bulk::MigrateAll { .. } => 1,
         }

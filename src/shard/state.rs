@@ -38,6 +38,8 @@ pub(crate) struct State<P: Payload> {
     /// When a turn looks again for keys for the futures that lanes hold; `None` if no lane holds
     /// any.
     pub(super) keys_retry_at: Option<Tick>,
+    /// Whether this turn wakes all futures that wait for room.
+    pub(super) wakes_waiting: bool,
     /// When the shard last looked for idle lanes.
     pub(super) lanes_checked: Tick,
     /// When the shard looks for requests of futures again; [`Tick::NEVER`] if none came of late.
@@ -84,6 +86,7 @@ impl<P: Payload> State<P> {
             tables: P::Tables::default(),
             lanes: Vec::new(),
             keys_retry_at: None,
+            wakes_waiting: false,
             lanes_checked: Tick::ZERO,
             looks_again_at: Tick::NEVER,
             has_received_wakers: false,
@@ -405,6 +408,10 @@ impl<P: Payload> State<P> {
                 self.replace_waker(key, waker);
                 return None;
             }
+            Bulk::WakeWaiting => {
+                self.wakes_waiting = true;
+                return None;
+            }
             Bulk::Remaining { .. } | Bulk::Migrate { .. } | Bulk::MigrateAll { .. } => {
                 // These send requests or replies themselves, so they wait until nothing is
                 // borrowed.
@@ -412,9 +419,10 @@ impl<P: Payload> State<P> {
                     Bulk::Remaining { key, reply } => Effect::Remaining(key, reply),
                     Bulk::Migrate { key, to, reply } => Effect::Migrate(key, to, reply),
                     Bulk::MigrateAll { into, reply } => Effect::MigrateAll(into, reply),
-                    Bulk::Cancel(_) | Bulk::Schedule(_) | Bulk::Waker { .. } => {
-                        unreachable!("matched above")
-                    }
+                    Bulk::Cancel(_)
+                    | Bulk::Schedule(_)
+                    | Bulk::Waker { .. }
+                    | Bulk::WakeWaiting => unreachable!("matched above"),
                 });
                 return None;
             }

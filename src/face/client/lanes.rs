@@ -297,7 +297,8 @@ impl<T: 'static> Client<T> {
                         }
                     }
                     Bulk::Cancel(many) => self.cancel_many_after(many, current),
-                    Bulk::Schedule(_) | Bulk::MigrateAll { .. } => {}
+                    // A shard that ends wakes the futures that wait for room.
+                    Bulk::Schedule(_) | Bulk::MigrateAll { .. } | Bulk::WakeWaiting => {}
                 },
                 Request::Schedule { .. }
                 | Request::Call { .. }

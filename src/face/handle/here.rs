@@ -43,6 +43,8 @@ pub(crate) trait ThreadClient {
     /// Wakes a waker when the lane to a shard has room, or is closed, or else in the next tick if
     /// other clients hold the last keys. `Err` if the shard is closed.
     fn wait_for_room(&self, shard: ShardId, waker: Waker) -> Result<(), RefusedKind>;
+    /// Wakes the futures of all clients that wait for room on a shard.
+    fn wake_waiting(&self, shard: ShardId);
     fn cancel(&self, timer: TimerHandle);
     /// Makes a timer due earlier.
     fn reset_to_earlier(&self, timer: TimerHandle, deadline: Tick);
@@ -69,6 +71,10 @@ impl<T: Send + 'static> ThreadClient for Client<T> {
 
     fn wait_for_room(&self, shard: ShardId, waker: Waker) -> Result<(), RefusedKind> {
         self.wait_for_room(shard, waker)
+    }
+
+    fn wake_waiting(&self, shard: ShardId) {
+        self.send(shard, Request::Bulk(Box::new(Bulk::WakeWaiting)));
     }
 
     fn cancel(&self, timer: TimerHandle) {

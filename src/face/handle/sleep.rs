@@ -71,18 +71,26 @@ pub struct SharedSleep {
 enum Phase {
     /// No timer is pending.
     Unarmed,
-    /// No timer is pending, since other clients used the last keys.
+    /// No timer is pending, since the lane was full, or since other clients used the last keys. The
+    /// waker waits in the lane.
     LacksKey(KeyWait),
     Armed(Armed),
     Done,
 }
 
 impl Phase {
-    /// The phase of a sleep that was refused at `now` and waits for room; `None` if no room comes.
-    fn after_refusal(kind: RefusedKind, waited: Option<KeyWait>, now: Tick) -> Option<Self> {
+    /// The phase of a sleep that a shard has refused at `now` and that waits for room; `None` if no
+    /// room comes.
+    fn after_refusal(
+        kind: RefusedKind,
+        waited: Option<KeyWait>,
+        shard: ShardId,
+        now: Tick,
+    ) -> Option<Self> {
+        let waited = waited.unwrap_or(KeyWait { ticks: 0, last: Tick::ZERO, shard });
         match kind {
-            RefusedKind::Busy => Some(waited.map_or(Self::Unarmed, Self::LacksKey)),
-            RefusedKind::Reserved { .. } => KeyWait::longer(waited, now).map(Self::LacksKey),
+            RefusedKind::Busy => Some(Self::LacksKey(KeyWait { shard, ..waited })),
+            RefusedKind::Reserved { .. } => waited.longer(shard, now).map(Self::LacksKey),
             _ => None,
         }
     }
@@ -96,21 +104,22 @@ const RESERVED_TICKS: u32 = 4;
 /// refused: a shard that was held up still looks as often.
 #[derive(Clone, Copy)]
 struct KeyWait {
-    /// 1 to [`RESERVED_TICKS`] - 1.
+    /// Less than [`RESERVED_TICKS`].
     ticks: u32,
-    /// The last of these ticks.
+    /// The last of these ticks, if there is one.
     last: Tick,
+    /// The shard that has refused.
+    shard: ShardId,
 }
 
 impl KeyWait {
     /// The wait of a sleep that is refused again, at `now`; `None` if it has waited long enough.
-    fn longer(waited: Option<Self>, now: Tick) -> Option<Self> {
-        let ticks = match waited {
-            None => 1,
-            Some(waited) if waited.last < now => waited.ticks + 1,
-            Some(waited) => return Some(waited),
-        };
-        (ticks < RESERVED_TICKS).then_some(Self { ticks, last: now })
+    fn longer(self, shard: ShardId, now: Tick) -> Option<Self> {
+        if self.ticks > 0 && self.last >= now {
+            return Some(Self { shard, ..self });
+        }
+        let ticks = self.ticks + 1;
+        (ticks < RESERVED_TICKS).then_some(Self { ticks, last: now, shard })
     }
 }
 
@@ -170,9 +179,18 @@ impl SharedSleep {
     }
 
     pub(crate) fn reset_to(&mut self, deadline: Tick) {
-        self.deadline = deadline;
+        let before = std::mem::replace(&mut self.deadline, deadline);
         match &mut self.phase {
-            Phase::Unarmed | Phase::LacksKey(_) => {}
+            Phase::Unarmed => {}
+            Phase::LacksKey(waited) => {
+                // The lane may hold the waker until after the new deadline.
+                if deadline < before
+                    && let Some(reach) = self.handle.reach()
+                    && let Some((client, _)) = reach.client()
+                {
+                    client.wake_waiting(waited.shard);
+                }
+            }
             Phase::Done => self.phase = Phase::Unarmed,
             Phase::Armed(armed) => {
                 if deadline < armed.fires_at {
@@ -231,7 +249,7 @@ impl SharedSleep {
             match client.schedule_waker(class, shard, self.deadline, waker.clone(), nanos) {
                 Err((kind, waker)) => {
                     let now = reach.time().floor(nanos);
-                    if let Some(phase) = Phase::after_refusal(kind, waited, now) {
+                    if let Some(phase) = Phase::after_refusal(kind, waited, shard, now) {
                         self.phase = phase;
                         return self.wait_for_room(reach, client, shard, waker);
                     }
