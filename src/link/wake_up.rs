@@ -137,7 +137,9 @@ impl Doorbell {
 /// Relaxed throughout: the flag orders nothing. The sender puts the mail into the mailbox under its
 /// lock before it sets the flag, and the owner takes the mail under that lock after it has cleared
 /// the flag. If the owner clears a flag that a sender has just set again, the sender has had the
-/// lock before, and the owner takes that mail too; so a load and a store suffice.
+/// lock before, and the owner takes that mail too. Both change the flag by a swap, which sees the
+/// latest value: with plain stores, the model of a sleep that ends with its shard finds an owner
+/// that sleeps beside the mail of the second of two senders. Mail is rare.
 #[derive(Debug)]
 pub(crate) struct MailFlag(CachePadded<AtomicBool>);
 
@@ -149,7 +151,7 @@ impl MailFlag {
     /// The sender's column, with the flag as the push. The sender calls it after it has put the
     /// mail into the mailbox.
     pub(crate) fn set(&self, doorbell: &Doorbell) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.swap(true, Ordering::Relaxed);
         doorbell.wake();
     }
 
@@ -165,7 +167,7 @@ impl MailFlag {
     pub(crate) fn take(&self) -> bool {
         let was_set = self.is_set();
         if was_set {
-            self.0.store(false, Ordering::Relaxed);
+            self.0.swap(false, Ordering::Relaxed);
         }
         was_set
     }

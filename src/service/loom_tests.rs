@@ -6,7 +6,8 @@
 //! tests; here a send to it or a receive from it is one step), and published counts.
 
 use std::future::poll_fn;
-use std::task::Poll;
+use std::pin::Pin;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use loom::future::block_on;
@@ -21,8 +22,8 @@ use crate::values::class::TimerClass;
 use crate::values::error::ShutdownError;
 use crate::values::refused::RefusedKind;
 use crate::{
-    Client, Fired, Payload, ResetOutcome, ShardId, ShutdownPolicy, TimerHandle, TimerService,
-    Timers,
+    Client, Fired, Handle, Payload, ResetOutcome, ShardId, SharedSleep, ShutdownPolicy,
+    TimerHandle, TimerService, Timers,
 };
 
 type Handler = fn(Fired<u32>, &Timers<u32>);
@@ -286,5 +287,71 @@ fn refusals_of_two_clients_are_both_counted() {
         let refused = refuse(service.client()) + worker.join().unwrap();
         assert_eq!(service.stats().shards[0].classes[0].refused, refused);
         drop(shard);
+    });
+}
+
+/// A waker that wakes no task.
+struct Unheard;
+
+impl Wake for Unheard {
+    fn wake(self: std::sync::Arc<Self>) {}
+}
+
+/// A sleep that this thread has polled once, what that returned, and the waker: the count of its
+/// references says whether it is kept.
+fn polled_sleep(
+    handle: Handle,
+) -> (SharedSleep, Poll<Result<(), RefusedKind>>, std::sync::Arc<Unheard>) {
+    let unheard = std::sync::Arc::new(Unheard);
+    let waker = Waker::from(std::sync::Arc::clone(&unheard));
+    let mut sleep = handle.sleep(LATER);
+    let polled = Pin::new(&mut sleep).poll(&mut Context::from_waker(&waker));
+    (sleep, polled, unheard)
+}
+
+/// A thread polls a sleep, and another one drops it while the shard receives: the timer is
+/// cancelled in its lane or by a message, and not twice.
+#[test]
+fn sleep_of_a_handle_dropped_by_another_thread_is_cancelled_once() {
+    check_within(2, || {
+        let (service, mut shard) = service();
+        let handle = service.handle();
+        let worker = thread::spawn(move || {
+            let (sleep, polled, unheard) = polled_sleep(handle);
+            assert_eq!(polled, Poll::Pending, "it is scheduled, or waits for a key");
+            let other = thread::spawn(move || drop(sleep));
+            other.join().unwrap();
+            unheard
+        });
+        let _next = shard.turn();
+        let unheard = worker.join().unwrap();
+        let report = service.begin_shutdown(ShutdownPolicy::Return).unwrap();
+        drive(&mut shard);
+        assert!(returned(block_on(report)).is_empty());
+        let counts = service.stats().shards[0].counts;
+        assert_eq!((counts.pending, counts.returned), (0, 0));
+        assert_eq!(counts.cancelled, counts.scheduled_remote, "{counts:?}");
+        assert_eq!(std::sync::Arc::strong_count(&unheard), 1, "the waker is kept");
+    });
+}
+
+/// A thread polls a sleep, and another one polls it with another waker, while the shard receives
+/// and is shut down by a third one: the sleep ends.
+#[test]
+fn sleep_of_a_handle_polled_by_another_thread_is_woken_at_the_end() {
+    check_within(2, || {
+        let (service, mut shard) = service();
+        let handle = service.handle();
+        let (sleep, polled, unheard) = thread::spawn(move || polled_sleep(handle)).join().unwrap();
+        assert_eq!(polled, Poll::Pending, "it is scheduled, or waits for a key");
+        let sleeper = thread::spawn(move || block_on(sleep));
+        let ender = {
+            let service = Arc::clone(&service);
+            thread::spawn(move || service.begin_shutdown(ShutdownPolicy::Return).unwrap())
+        };
+        drive(&mut shard);
+        assert_eq!(sleeper.join().unwrap(), Err(RefusedKind::Closed));
+        drop(block_on(ender.join().unwrap()));
+        assert_eq!(std::sync::Arc::strong_count(&unheard), 1, "the waker is kept");
     });
 }
