@@ -1,15 +1,14 @@
 //! Timers that are cancelled before their shard has received them: they are marked in their lane.
 
-use std::pin::Pin;
 use std::sync::{Arc, mpsc};
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::thread;
 
 use corewheel::attach::Turn;
 use corewheel::{CancelOutcome, Handle, ResetOutcome, SharedSleep, ShutdownPolicy};
 
 use crate::support::{
-    Alarm, FAR, Guard, Lab, SHARD, block_on, builder, check_law, look, ms, wait_until,
+    Alarm, FAR, Guard, Lab, SHARD, block_on, builder, check_law, look, ms, poll, wait_until,
 };
 
 /// A thread that drives no shard and runs what it is given, so that all of it has one client.
@@ -38,10 +37,6 @@ impl Elsewhere {
             sleep
         })
     }
-}
-
-fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
-    Pin::new(future).poll(&mut Context::from_waker(waker))
 }
 
 /// How many clones of a waker there are besides the alarm itself and the test's.
@@ -187,17 +182,6 @@ fn another_waker_of_a_timer_in_its_lane_takes_its_place_there() {
     drop(sleep);
 }
 
-/// Takes turns until the shard sleeps, and returns until when.
-fn fall_asleep(lab: &mut Lab<()>, waker: &Waker) -> Turn {
-    loop {
-        let turn = lab.turn();
-        match lab.shards[0].prepare_to_sleep(turn, waker) {
-            Turn::More => {}
-            sleep => return sleep,
-        }
-    }
-}
-
 #[test]
 fn waker_of_a_dropped_sleep_is_kept_for_a_second_at_most() {
     let mut lab = Lab::<()>::new(builder(1));
@@ -209,7 +193,7 @@ fn waker_of_a_dropped_sleep_is_kept_for_a_second_at_most() {
         Turn::Next(at) => at,
         other => panic!("the shard looks for requests again, and does not wait: {other:?}"),
     };
-    let until = sleeps_until(fall_asleep(&mut lab, &bell));
+    let until = sleeps_until(lab.fall_asleep(&bell));
     assert_eq!(until - lab.timers().now(), ms(1_000));
     // Others that come meanwhile do not wake the shard, and are received at its next look.
     lab.clock.advance(ms(999));
@@ -220,9 +204,9 @@ fn waker_of_a_dropped_sleep_is_kept_for_a_second_at_most() {
     lab.advance(ms(1));
     assert_eq!(kept(&alarm), 0);
     // A shard to which none came sleeps for as long as it may, and the next one wakes it.
-    sleeps_until(fall_asleep(&mut lab, &bell));
+    sleeps_until(lab.fall_asleep(&bell));
     lab.advance(ms(1_000));
-    assert_eq!(fall_asleep(&mut lab, &bell), Turn::Idle);
+    assert_eq!(lab.fall_asleep(&bell), Turn::Idle);
     drop(there.sleep(handle, &waker));
     assert_eq!(shard.count(), 1, "a shard that sleeps for ever keeps a waker for ever");
     lab.settle();

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Poll, Wake, Waker};
 use std::time::Duration;
 
 use corewheel::{
@@ -14,7 +14,7 @@ use corewheel::{
 };
 
 use crate::support::{
-    Alarm, FAR, Guard, Host, Lab, Running, SHARD, block_on, builder, check_law, look, ms,
+    Alarm, FAR, Guard, Host, Lab, Running, SHARD, block_on, builder, check_law, look, ms, poll,
     wait_until,
 };
 
@@ -23,10 +23,6 @@ fn lab() -> Lab<u8> {
 }
 
 /// Polls a reply, whose task is to be woken by this waker.
-fn poll<F: Future + Unpin>(reply: &mut F, waker: &Waker) -> Poll<F::Output> {
-    Future::poll(std::pin::Pin::new(reply), &mut Context::from_waker(waker))
-}
-
 #[test]
 fn result_comes_when_the_callback_has_run_and_wakes_the_task() {
     let mut lab = lab();

@@ -1,9 +1,8 @@
 //! Handles, and the futures that any thread may poll.
 
 use std::future::{pending, ready};
-use std::pin::Pin;
 use std::sync::{Arc, mpsc};
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
 use corewheel::interval::SharedInterval;
@@ -12,12 +11,8 @@ use corewheel::{
 };
 
 use crate::support::{
-    Alarm, FAR, Lab, OTHER, SHARD, block_on, builder, check_law, look, ms, wait_until,
+    Alarm, FAR, Lab, OTHER, SHARD, block_on, builder, check_law, look, ms, poll, wait_until,
 };
-
-fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
-    Pin::new(future).poll(&mut Context::from_waker(waker))
-}
 
 /// Runs code on a thread that drives no shard, and waits for it.
 fn elsewhere<O: Send>(run: impl FnOnce() -> O + Send) -> O {

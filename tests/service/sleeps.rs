@@ -2,22 +2,17 @@
 
 use std::cell::RefCell;
 use std::future::pending;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use corewheel::{Fired, RefusedKind, ReplyError, ShutdownPolicy, Sleep, TimeoutError, Timers};
 
 use crate::support::{
-    FAR, Host, Lab, Running, SHARD, block_on, builder, check_law, look, ms, wait_until,
+    FAR, Host, Lab, Running, SHARD, block_on, builder, check_law, look, ms, poll, wait_until,
 };
 
 /// Polls with a waker of the test's own.
-fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
-    Pin::new(future).poll(&mut Context::from_waker(waker))
-}
-
 #[test]
 fn dropped_sleep_gives_its_timer_back_in_every_state() {
     let mut lab = Lab::<()>::new(builder(1));

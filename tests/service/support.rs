@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::future::{Future, IntoFuture};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -227,9 +227,14 @@ pub(crate) fn block_on<F: IntoFuture>(future: F) -> F::Output {
     }
 }
 
+/// Polls a future once.
+pub(crate) fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(waker))
+}
+
 /// Polls a future once. `None` if it is pending.
 pub(crate) fn look<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
-    match std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop())) {
+    match poll(future, Waker::noop()) {
         Poll::Ready(output) => Some(output),
         Poll::Pending => None,
     }
@@ -340,6 +345,17 @@ impl<T: Send + 'static> Lab<T> {
     pub(crate) fn settle_closed(&mut self) {
         for shard in &mut self.shards {
             while shard.turn() != Turn::Closed {}
+        }
+    }
+
+    /// Takes turns of the first shard until it falls asleep, and returns until when.
+    pub(crate) fn fall_asleep(&mut self, waker: &Waker) -> Turn {
+        loop {
+            let turn = self.turn();
+            match self.shards[0].prepare_to_sleep(turn, waker) {
+                Turn::More => {}
+                sleep => return sleep,
+            }
         }
     }
 

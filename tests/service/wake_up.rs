@@ -20,18 +20,8 @@ fn asleep(has_timer: bool) -> (Lab<u32>, Client<u32>, Arc<Alarm>, Waker) {
         lab.timers().schedule(ms(1_000), 0).unwrap();
     }
     let (alarm, waker) = Alarm::new();
-    let _ = fall_asleep(&mut lab, &waker);
+    let _ = lab.fall_asleep(&waker);
     (lab, client, alarm, waker)
-}
-
-fn fall_asleep(lab: &mut Lab<u32>, waker: &Waker) -> Turn {
-    loop {
-        let turn = lab.turn();
-        match lab.shards[0].prepare_to_sleep(turn, waker) {
-            Turn::More => {}
-            sleep => return sleep,
-        }
-    }
 }
 
 fn wake_ups(lab: &Lab<u32>) -> (u64, u64) {
@@ -59,7 +49,7 @@ fn earlier_timers_wake_a_sleeping_shard_once() {
         }
         assert_eq!(alarm.count(), 1);
         assert_eq!(wake_ups(&lab), (made + 1, saved + 4));
-        assert!(matches!(fall_asleep(&mut lab, &waker), Turn::Next(_)));
+        assert!(matches!(lab.fall_asleep(&waker), Turn::Next(_)));
         client.shard(SHARD).schedule(ms(4), 9).unwrap();
         assert_eq!(alarm.count(), 2, "the next sleep is ended once too");
     }
@@ -83,11 +73,11 @@ fn cancel_and_reset_with_a_reply_wake_the_shard() {
     let timer = client.shard(SHARD).schedule(FAR, 1).unwrap();
     let mut reset = client.reset(timer, FAR).into_future();
     assert_eq!(alarm.count(), 1);
-    let _ = fall_asleep(&mut lab, &waker);
+    let _ = lab.fall_asleep(&waker);
     assert!(look(&mut reset).unwrap().is_ok());
     let mut cancel = client.cancel(timer).into_future();
     assert_eq!(alarm.count(), 2);
-    let _ = fall_asleep(&mut lab, &waker);
+    let _ = lab.fall_asleep(&waker);
     assert!(look(&mut cancel).unwrap().unwrap().won());
 }
 
@@ -110,19 +100,19 @@ fn client_with_few_keys_left_wakes_the_shard() {
     let _ = client.shard(SHARD).schedule(FAR, 0);
     lab.settle();
     let (alarm, waker) = Alarm::new();
-    let _ = fall_asleep(&mut lab, &waker);
+    let _ = lab.fall_asleep(&waker);
     let mut sent = 0;
     while alarm.count() == 0 {
         client.shard(SHARD).schedule(FAR, 1).expect("the client wakes the shard in time");
         sent += 1;
     }
     assert!((8..=16).contains(&sent), "the client has used half of its keys: {sent}");
-    let _ = fall_asleep(&mut lab, &waker);
+    let _ = lab.fall_asleep(&waker);
     // The client wakes the shard again whenever half of its keys are used.
     for n in 0..200 {
         client.shard(SHARD).schedule(FAR, n).unwrap();
         if alarm.count() > 1 {
-            let _ = fall_asleep(&mut lab, &waker);
+            let _ = lab.fall_asleep(&waker);
         }
     }
 }
@@ -134,11 +124,11 @@ fn refused_client_wakes_the_shard() {
     lab.timers().schedule(FAR, 0).unwrap();
     let client = lab.client();
     let (alarm, waker) = Alarm::new();
-    let _ = fall_asleep(&mut lab, &waker);
+    let _ = lab.fall_asleep(&waker);
     assert!(client.shard(SHARD).schedule(FAR, 1).is_err());
     assert!(alarm.count() >= 1);
     assert!(lab.timers().cancel(keep).won());
-    let _ = fall_asleep(&mut lab, &waker);
+    let _ = lab.fall_asleep(&waker);
     client.shard(SHARD).schedule(FAR, 1).unwrap();
 }
 
@@ -204,12 +194,12 @@ fn overflow_of_a_full_lane_wakes_the_shard() {
     let timer = client.shard(SHARD).schedule(FAR, 1).unwrap();
     lab.settle();
     let (alarm, waker) = Alarm::new();
-    let _ = fall_asleep(&mut lab, &waker);
+    let _ = lab.fall_asleep(&waker);
     client.cancel_detached(timer);
     assert_eq!(alarm.count(), 0, "the cancel fits into the ring");
     client.cancel_detached(timer);
     assert_eq!(alarm.count(), 1, "the ring is full until the shard receives");
-    let _ = fall_asleep(&mut lab, &waker);
+    let _ = lab.fall_asleep(&waker);
     assert_eq!((lab.counts().cancelled, lab.counts().stale), (1, 1));
 }
 
@@ -228,10 +218,10 @@ fn local_timer_wakes_the_driver_only_if_it_is_earlier() {
 fn loop_sleep_lasts_until_the_next_deadline() {
     let mut lab = Lab::<u32>::new(builder(1));
     let (_, waker) = Alarm::new();
-    assert_eq!(fall_asleep(&mut lab, &waker), Turn::Idle);
+    assert_eq!(lab.fall_asleep(&waker), Turn::Idle);
     lab.timers().schedule(ms(7), 1).unwrap();
     let epoch = lab.clock.now();
-    assert_eq!(fall_asleep(&mut lab, &waker), Turn::Next(epoch + ms(7)));
+    assert_eq!(lab.fall_asleep(&waker), Turn::Next(epoch + ms(7)));
     assert_eq!(lab.turn(), next(7));
     lab.timers().schedule(Duration::MAX, 1).unwrap();
     lab.advance(ms(7));
@@ -297,7 +287,7 @@ fn reset_on_the_shard_of_a_timer_that_has_not_come_wakes_the_shard() {
     assert_eq!(alarm.count(), 0);
     assert_eq!(lab.timers().reset(timer, ms(5)), ResetOutcome::Overtook);
     assert_eq!(alarm.count(), 1, "the shard sleeps past the deadline");
-    assert!(matches!(fall_asleep(&mut lab, &waker), Turn::Next(_)));
+    assert!(matches!(lab.fall_asleep(&waker), Turn::Next(_)));
     lab.advance(ms(5));
     assert_eq!(lab.fired().last().map(|fired| fired.0), Some(1));
 }
@@ -321,7 +311,7 @@ fn reset_on_the_shard_of_a_sleep_that_has_not_come_wakes_the_shard() {
         let _first = was_polled.recv().unwrap();
         lab.settle();
         let (alarm, waker) = Alarm::new();
-        assert!(matches!(fall_asleep(&mut lab, &waker), Turn::Next(_)));
+        assert!(matches!(lab.fall_asleep(&waker), Turn::Next(_)));
         go_on.send(()).unwrap();
         let mut sleep = was_polled.recv().unwrap();
         assert_eq!(alarm.count(), 0);

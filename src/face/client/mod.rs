@@ -51,8 +51,8 @@ use crate::values::refused::Refused;
 ///
 /// # Memory
 ///
-/// A lane takes about 11 KiB by default: 8 bytes for each key that it may ever hold, which are a
-/// 32nd of the shard's capacity and at most `lane_capacity`, and 40 bytes or more for each of 64
+/// A lane takes about 12 KiB by default: 8 bytes for each key that it may ever hold, which are a
+/// 32nd of the shard's capacity and at most `lane_capacity`, and 64 bytes or more for each of 64
 /// requests. More requests that wait take as much each, and the shard takes 8 bytes for each key
 /// that the client holds. A client has a lane to each shard that it has sent to.
 ///

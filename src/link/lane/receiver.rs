@@ -13,10 +13,11 @@ use super::ring::{Held, RingReceiver};
 use super::{Exhausted, Keys, LaneShared, Request, Window};
 use crate::values::contain::{drop_each, each};
 
-/// The most requests that an owner looks at before it falls asleep, twice over.
-const LOOKED_AT_MAX: usize = 2_048;
+/// The most requests of a lane that an owner looks at before it falls asleep. Beside more of them it
+/// takes another turn.
+const LOOKED_AT_MAX: usize = 1_024;
 
-/// What an owner is told beside a request.
+/// What an owner gets with a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival<K> {
     /// The key that the request uses up, if it uses the next one.
@@ -106,9 +107,10 @@ impl<R: Request> LaneReceiver<R> {
         }
         let may_wake = self.has_waiters() && !self.holds_waiters();
         let waiting = self.requests.slots();
-        let is_filling = waiting * 2 >= self.window.size().min(LOOKED_AT_MAX);
+        let is_filling = waiting * 2 >= self.window.size();
         may_wake
             || is_filling
+            || waiting > LOOKED_AT_MAX
             || self.has_requests_beside()
             || self.requests.is_abandoned()
             || self.is_needed_before(until, wakers_until)

@@ -4,7 +4,7 @@
 //! The table has a place for each slot of the ring. A timer that takes the place of another one is
 //! found instead of it, and the other one is cancelled by a message.
 //!
-//! Cost: a store for each timer that is sent; 24 bytes for each slot of a ring whose client sends
+//! Cost: a store for each timer that is sent; 16 bytes for each slot of a ring whose client sends
 //! timers with values or callbacks.
 
 use super::{About, Request};
