@@ -59,8 +59,10 @@ use crate::values::refused::RefusedKind;
 /// with another waker than the poll before costs a first poll and such a drop; once the shard has
 /// received the timer, a message with an allocation.
 ///
-/// A waker is kept, and with it the memory of its task, until the shard next receives: while the
-/// future waits and for at most a second after it was dropped, if the shard keeps up.
+/// The timer holds the waker, and with it the memory of its task. After a drop the waker is held
+/// until the shard next receives requests. If the shard had not received the timer before the drop,
+/// that is at most a second later, if the shard keeps up. If it had, nothing wakes the shard for
+/// the cancel: a shard that has nothing else to do holds the waker until the old deadline.
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct SharedSleep {
     handle: Handle,
@@ -72,8 +74,8 @@ enum Phase {
     /// No timer is pending.
     Unarmed,
     /// No timer is pending, since the lane was full, or since other clients used the last keys. The
-    /// waker waits in the lane.
-    LacksKey(KeyWait),
+    /// lane holds the waker.
+    WaitsForRoom(RoomWait),
     Armed(Armed),
     Done,
 }
@@ -83,14 +85,14 @@ impl Phase {
     /// room comes.
     fn after_refusal(
         kind: RefusedKind,
-        waited: Option<KeyWait>,
+        waited: Option<RoomWait>,
         shard: ShardId,
         now: Tick,
     ) -> Option<Self> {
-        let waited = waited.unwrap_or(KeyWait { ticks: 0, last: Tick::ZERO, shard });
+        let waited = waited.unwrap_or(RoomWait { ticks: 0, last: Tick::ZERO, shard });
         match kind {
-            RefusedKind::Busy => Some(Self::LacksKey(KeyWait { shard, ..waited })),
-            RefusedKind::Reserved { .. } => waited.longer(shard, now).map(Self::LacksKey),
+            RefusedKind::Busy => Some(Self::WaitsForRoom(RoomWait { shard, ..waited })),
+            RefusedKind::Reserved { .. } => waited.longer(shard, now).map(Self::WaitsForRoom),
             _ => None,
         }
     }
@@ -99,11 +101,11 @@ impl Phase {
 /// In how many ticks a sleep is refused as `Reserved` before it returns that.
 const RESERVED_TICKS: u32 = 4;
 
-/// How long a sleep has waited for keys that other clients use. The shard looks for unused keys
-/// once in each tick and then wakes the sleep, so the ticks are counted in which the sleep was
-/// refused: a shard that was held up still looks as often.
+/// How long a sleep has waited for room. Only waiting for keys that other clients use is counted:
+/// the shard looks for unused keys once in each tick and then wakes the sleep, so the ticks are
+/// counted in which the sleep was refused. A shard that was held up still looks as often.
 #[derive(Clone, Copy)]
-struct KeyWait {
+struct RoomWait {
     /// Less than [`RESERVED_TICKS`].
     ticks: u32,
     /// The last of these ticks, if there is one.
@@ -112,7 +114,7 @@ struct KeyWait {
     shard: ShardId,
 }
 
-impl KeyWait {
+impl RoomWait {
     /// The wait of a sleep that is refused again, at `now`; `None` if it has waited long enough.
     fn longer(self, shard: ShardId, now: Tick) -> Option<Self> {
         if self.ticks > 0 && self.last >= now {
@@ -182,7 +184,7 @@ impl SharedSleep {
         let before = std::mem::replace(&mut self.deadline, deadline);
         match &mut self.phase {
             Phase::Unarmed => {}
-            Phase::LacksKey(waited) => {
+            Phase::WaitsForRoom(waited) => {
                 // The lane may hold the waker until after the new deadline.
                 if deadline < before
                     && let Some(reach) = self.handle.reach()
@@ -225,7 +227,7 @@ impl SharedSleep {
         cx: &Context<'_>,
     ) -> Poll<Result<(), RefusedKind>> {
         let waited = match &mut self.phase {
-            Phase::LacksKey(waited) => Some(*waited),
+            Phase::WaitsForRoom(waited) => Some(*waited),
             Phase::Armed(armed) => {
                 // An old timer that is still in its lane would wake the task once more.
                 armed.mark.take().map(Mark::cancel);

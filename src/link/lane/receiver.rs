@@ -13,8 +13,8 @@ use super::ring::{Held, RingReceiver};
 use super::{Exhausted, Keys, LaneShared, Request, Window};
 use crate::values::contain::{drop_each, each};
 
-/// The most requests of a lane that an owner looks at before it falls asleep. Beside more of them it
-/// takes another turn.
+/// The most requests of a lane that an owner looks at before it falls asleep. Beside more requests
+/// it takes another turn.
 const LOOKED_AT_MAX: usize = 1_024;
 
 /// What an owner gets with a request.
