@@ -125,6 +125,9 @@
 //! | `glommio` | shards on glommio executors, on Linux | glommio, a C compiler, `pinning` |
 //! | `tokio` | shards on current-thread tokio runtimes; `time`, for `tokio::time` | tokio |
 //! | `endpoint` | `StatsEndpoint`: the statistics over HTTP | hyper, tokio, `serde` and others |
+//! | `hyper` | `adapters::hyper`: the timer of hyper's servers and clients | hyper |
+//! | `tower` | `adapters::tower`: a layer that gives each request a time | tower's two traits |
+//! | `quinn` | `adapters::quinn`: the runtime of QUIC endpoints | quinn, `tokio` |
 //! | `pinning` | the service's own threads are pinned: see [`settings`] | `core_affinity` |
 //! | `serde` | the statistics implement `Serialize` | serde and its procedural macro |
 //! | `sim` | a simulation of the service, for tests | nothing |
@@ -149,6 +152,8 @@
 //! | `service` | builder, start, shutdown |
 //! | `endpoint` | statistics over HTTP |
 //! | `time` | the drop-in for `tokio::time` |
+//! | `stream` | a stream with its timeouts |
+//! | `adapters` | what hyper, tower and quinn take their timers from |
 //! | `sim` | the service on simulated threads, for tests |
 //! | `guide` | pages of documentation, and no code |
 //!
@@ -156,6 +161,8 @@
 //! no clock and no atomic.
 #![forbid(unsafe_code)]
 
+#[cfg(any(feature = "hyper", feature = "quinn", feature = "tower"))]
+pub mod adapters;
 pub mod clock;
 pub mod conn;
 mod directory;
@@ -171,6 +178,8 @@ mod shard;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod stats;
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+pub mod stream;
 #[cfg(feature = "tokio")]
 pub mod time;
 mod values;

@@ -1,0 +1,1 @@
+//! What hyper, tower and quinn take their timers from.

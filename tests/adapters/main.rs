@@ -1,0 +1,2 @@
+//! The adapters for hyper, tower and quinn, and streams with their timeouts, with real clients over
+//! real sockets.
