@@ -151,6 +151,7 @@
 //! | `kit` | what else is built from timers |
 //! | `service` | builder, start, shutdown |
 //! | `endpoint` | statistics over HTTP |
+//! | `fallback` | sleeps that return no error, and the thread behind them |
 //! | `time` | the drop-in for `tokio::time` |
 //! | `stream` | a stream with its timeouts |
 //! | `adapters` | what hyper, tower and quinn take their timers from |
@@ -170,6 +171,8 @@ mod driver;
 #[cfg(feature = "endpoint")]
 pub mod endpoint;
 mod face;
+#[cfg(feature = "tokio")]
+mod fallback;
 pub mod guide;
 mod kit;
 mod link;
