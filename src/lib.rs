@@ -84,6 +84,7 @@
 //! | timers that go to another core | [`migrate`] |
 //! | a shard in an executor or a loop that is there already | [`attach`] |
 //! | timers of a program that uses `tokio::time` | `time`, with the feature `tokio` |
+//! | timeouts of hyper's servers, clients and pools | `adapters::hyper`, with the feature `hyper` |
 //!
 //! A [class](class::TimerClass) says what a timer is for, so that the [statistics](stats) can tell
 //! requests from idle connections. `StatsEndpoint` shows the statistics over HTTP.
@@ -171,7 +172,7 @@ mod driver;
 #[cfg(feature = "endpoint")]
 pub mod endpoint;
 mod face;
-#[cfg(feature = "tokio")]
+#[cfg(any(feature = "hyper", feature = "tokio"))]
 mod fallback;
 pub mod guide;
 mod kit;

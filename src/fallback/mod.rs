@@ -1,4 +1,4 @@
-//! Sleeps that return no error: where the service has no timer for one, a thread keeps its deadline.
+//! Sleeps that return no error: where the service has no timer, a thread keeps the deadline.
 //!
 //! The interfaces of tokio and hyper have sleeps whose output is `()`. Such a sleep must neither be
 //! done early nor be forgotten when a shard is full or has ended.
@@ -28,6 +28,16 @@ use crate::values::refused::RefusedKind;
 /// the thread cannot wait for that clock.
 const MANUAL_PERIOD: Duration = Duration::from_millis(1);
 
+/// The present by the clock of a handle's service, or a little later: a reading of the near clock
+/// of the calling thread. The system's time if the service has ended and this thread has not used
+/// it before.
+#[cfg(feature = "hyper")]
+#[inline]
+pub(crate) fn present(handle: Handle) -> Instant {
+    let reach = handle.reach();
+    reach.map_or_else(crate::clock::now, |reach| reach.time().instant_of(reach.nanos()))
+}
+
 /// A [`SharedSleep`] that returns no error.
 pub(crate) struct SleepOrKept {
     deadline: Instant,
@@ -42,6 +52,21 @@ impl SleepOrKept {
         Self { deadline, shared: handle.sleep(deadline), kept: None }
     }
 
+    /// A sleep that is done when `delay` has passed from now.
+    #[cfg(feature = "hyper")]
+    #[inline]
+    pub(crate) fn after(handle: Handle, delay: Duration) -> Self {
+        let now = present(handle);
+        let deadline = now.checked_add(delay).unwrap_or_else(|| handle.clock().after(now, delay));
+        Self::new(handle, deadline)
+    }
+
+    #[cfg(feature = "hyper")]
+    pub(crate) fn handle(&self) -> Handle {
+        self.shared.handle()
+    }
+
+    #[cfg(feature = "tokio")]
     pub(crate) fn deadline(&self) -> Instant {
         self.deadline
     }
@@ -61,6 +86,7 @@ impl SleepOrKept {
     }
 
     /// When a poll finds the sleep done: the deadline, rounded up to a tick of the service.
+    #[cfg(feature = "tokio")]
     pub(crate) fn done_at(&self) -> Instant {
         let time = self.shared.handle().time().filter(|_| self.kept.is_none());
         let Some(time) = time else { return self.deadline };

@@ -1,2 +1,7 @@
 //! The adapters for hyper, tower and quinn, and streams with their timeouts, with real clients over
 //! real sockets.
+
+#![cfg(all(target_os = "linux", not(corewheel_loom)))]
+
+mod http;
+mod hyper;
