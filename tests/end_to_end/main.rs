@@ -15,6 +15,7 @@ mod future_set;
 mod idle;
 mod many_clients;
 mod multi_thread;
+mod proxy;
 mod requests_and_overload;
 mod restart;
 mod server;

@@ -74,7 +74,7 @@ pub(crate) fn run_to_its_end(command: &mut Command) -> Output {
 
 /// A process that does not outlive the test.
 #[derive(Debug)]
-struct Kill(Child);
+pub(crate) struct Kill(pub(crate) Child);
 
 impl Drop for Kill {
     fn drop(&mut self) {

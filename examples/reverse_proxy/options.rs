@@ -1,0 +1,155 @@
+//! The proxy's command line.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{Args, Parser, ValueEnum};
+use humantime::parse_duration;
+
+use crate::Failure;
+
+/// An HTTP reverse proxy that gives each step of a request, and each connection, a time.
+#[derive(Parser, Debug)]
+#[command(name = "reverse_proxy", version)]
+pub(crate) struct Options {
+    /// The address for clients; port 0 takes a free port.
+    #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDRESS")]
+    pub(crate) listen: SocketAddr,
+
+    /// The server to which requests are forwarded.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) upstream: Option<SocketAddr>,
+
+    /// Start a small upstream server in this process, and forward requests to it.
+    #[arg(long, conflicts_with = "upstream")]
+    pub(crate) demo_upstream: bool,
+
+    /// The address of the statistics, over HTTP.
+    #[arg(long, default_value = "127.0.0.1:9920", value_name = "ADDRESS")]
+    pub(crate) stats: SocketAddr,
+
+    /// Which threads serve the connections.
+    #[arg(long, default_value = "multi-thread")]
+    pub(crate) mode: Mode,
+
+    /// The timers behind the timeouts.
+    #[arg(long, default_value = "corewheel")]
+    pub(crate) timer: TimerKind,
+
+    /// How many threads serve connections [default: one for each cpu that the process may use].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) threads: Option<usize>,
+
+    /// Accept HTTP/2 without TLS beside HTTP/1.1.
+    #[arg(long)]
+    pub(crate) h2c: bool,
+
+    /// How long a shutdown waits for requests in progress.
+    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) drain: Duration,
+
+    #[command(flatten)]
+    pub(crate) limits: Limits,
+}
+
+/// The timeouts. Zero turns one off.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// A request's head must be complete this long after the connection or the previous response.
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) header: Duration,
+
+    /// The first byte must come this long after the connection [corewheel].
+    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) first_byte: Duration,
+
+    /// The longest wait for the next bytes of a request [corewheel].
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) read_idle: Duration,
+
+    /// The longest wait for a client to take bytes of a response [corewheel].
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) write_stall: Duration,
+
+    /// The longest wait for the next request of a connection [corewheel]. Where it is longer than
+    /// the time for the head, that ends the wait.
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) keep_alive: Duration,
+
+    /// The greatest age of a connection [corewheel].
+    #[arg(long, default_value = "1h", value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) max_age: Duration,
+
+    /// Up to this much is added to each connection's greatest age, at random [corewheel].
+    #[arg(long, default_value = "5m", value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) max_age_jitter: Duration,
+
+    /// The least bytes in a second that a client must send while a request is received [corewheel].
+    #[arg(long, default_value_t = 64, value_name = "BYTES")]
+    pub(crate) read_rate: u64,
+
+    /// The least bytes in a second that a client must take while a response is sent [corewheel].
+    #[arg(long, default_value_t = 64, value_name = "BYTES")]
+    pub(crate) write_rate: u64,
+
+    /// The time to connect to the upstream server.
+    #[arg(long, default_value = "2s", value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) connect: Duration,
+
+    /// The time from a request's head to the head of the response, the request's body included.
+    #[arg(long, default_value = "20s", value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) response: Duration,
+
+    /// How long an unused connection to the upstream server is kept.
+    #[arg(long, default_value = "30s", value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) upstream_idle: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
+pub(crate) enum Mode {
+    /// A multi-thread tokio runtime, with the timers beside it.
+    MultiThread,
+    /// A current-thread tokio runtime with a shard and a listener on each core.
+    PerCore,
+    /// No proxy: only the small upstream server, for tests and measurements.
+    Upstream,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
+pub(crate) enum TimerKind {
+    /// All timeouts, by this crate.
+    Corewheel,
+    /// Those that hyper and `tokio::time` bring: head, connect, response, upstream idle.
+    Tokio,
+    /// No timeouts.
+    None,
+}
+
+/// The options of this process; `None` if the command line asks for help only.
+pub(crate) fn parse() -> Result<Option<Options>, Failure> {
+    match Options::try_parse() {
+        Ok(options) if options.threads == Some(0) => {
+            Err(Failure::usage("--threads 0: at least one thread is needed"))
+        }
+        Ok(options) => Ok(Some(options)),
+        Err(error) => match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                // A closed standard output is no error.
+                let _ = write!(io::stdout(), "{error}");
+                Ok(None)
+            }
+            _ => Err(Failure::usage(one_line(&error.to_string()))),
+        },
+    }
+}
+
+/// The first line of clap's message, which names the option, without the general advice after it.
+fn one_line(message: &str) -> String {
+    let mut message = message.trim_start_matches("error: ");
+    for advice in ["\n\nUsage:", "\n\nFor more information"] {
+        message = message.split(advice).next().unwrap_or_default();
+    }
+    message.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,148 @@
+//! A listener and the connections that it accepts: one for the whole proxy, or one for each core.
+
+use std::convert::Infallible;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use hyper::http::uri::InvalidUri;
+use hyper::server::conn::http1;
+use hyper_util::server::conn::auto;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::connection;
+use crate::forward::Forwarder;
+use crate::options::Options;
+use crate::spawn::Spawner;
+use crate::timers::Timers;
+
+/// The most connections that wait to be accepted.
+const BACKLOG: i32 = 4_096;
+/// How long the acceptor waits after a failed attempt. Most likely all file descriptors are in use,
+/// and a connection must end first.
+const BACK_OFF: Duration = Duration::from_millis(100);
+
+/// What all connections of a listener share.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) forwarder: Arc<Forwarder>,
+    pub(crate) http: Http,
+    pub(crate) timers: Timers,
+    spawner: Spawner,
+}
+
+/// The versions of HTTP that a client may use.
+#[derive(Debug)]
+pub(crate) enum Http {
+    One(http1::Builder),
+    OneOrTwo(auto::Builder<Spawner>),
+}
+
+/// Says when a connection is to end. Each connection holds one until it has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Shutdown {
+    /// Loses its sender when the shutdown begins.
+    pub(crate) begun: watch::Receiver<()>,
+    /// Shows the main thread that a connection is open.
+    pub(crate) _open: mpsc::Sender<Infallible>,
+}
+
+impl Shutdown {
+    /// Waits until the shutdown begins.
+    pub(crate) async fn begun(&mut self) {
+        // Nothing is sent, so this is the end of the sender.
+        let _ = self.begun.changed().await;
+    }
+}
+
+impl Server {
+    pub(crate) fn new(
+        options: &Options,
+        upstream: SocketAddr,
+        timers: Timers,
+        spawner: Spawner,
+    ) -> Result<Self, InvalidUri> {
+        let limits = &options.limits;
+        let http = if options.h2c {
+            Http::OneOrTwo(timers.http1_or_2(limits, spawner))
+        } else {
+            Http::One(timers.http1(limits))
+        };
+        let forwarder = Arc::new(Forwarder::new(upstream, timers, limits, spawner)?);
+        Ok(Self { forwarder, http, timers, spawner })
+    }
+
+    /// Accepts clients until the shutdown begins.
+    pub(crate) async fn run(self, listener: std::net::TcpListener, shutdown: Shutdown) {
+        let listener = match TcpListener::from_std(listener) {
+            Ok(listener) => listener,
+            Err(error) => return tracing::error!(%error, "the runtime refuses the listener"),
+        };
+        let server = Arc::new(self);
+        let mut own = shutdown.clone();
+        let mut begun = pin!(own.begun());
+        let mut has_failed = false;
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = &mut begun => return,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, client)) => {
+                    has_failed = false;
+                    let (server, shutdown) = (Arc::clone(&server), shutdown.clone());
+                    let spawner = server.spawner;
+                    spawner.spawn(connection::serve(server, stream, client.ip(), shutdown));
+                }
+                // The client has left before it was accepted.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    if !has_failed {
+                        tracing::warn!(%error, again = ?BACK_OFF, "no connection can be accepted");
+                    }
+                    has_failed = true;
+                    tokio::time::sleep(BACK_OFF).await;
+                }
+            }
+        }
+    }
+}
+
+/// Listeners on one address, which share the clients if there are several. Port 0 takes a free
+/// port.
+pub(crate) fn listen(
+    address: SocketAddr,
+    count: usize,
+) -> io::Result<(Vec<std::net::TcpListener>, SocketAddr)> {
+    // A port that another server has is not shared with it, although that has `SO_REUSEPORT` too.
+    let first = bind(address, false)?;
+    if count == 1 {
+        let address = first.local_addr()?;
+        return Ok((vec![first], address));
+    }
+    if address.port() != 0 {
+        drop(first);
+    }
+    let mut listeners = vec![bind(address, true)?];
+    let address = listeners[0].local_addr()?;
+    while listeners.len() < count {
+        listeners.push(bind(address, true)?);
+    }
+    Ok((listeners, address))
+}
+
+fn bind(address: SocketAddr, is_shared: bool) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    // A port whose old connections are in `TIME_WAIT` is free.
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(is_shared)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}

@@ -1,0 +1,138 @@
+//! The timers behind the timeouts: this crate's, tokio's, or none. All other modules are the same
+//! for the three.
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use corewheel::adapters::hyper::HyperTimer;
+use corewheel::class::TimerClass;
+use corewheel::{Handle, RefusedKind, TimeoutError};
+use hyper::server::conn::http1;
+use hyper_util::client::legacy;
+use hyper_util::rt::TokioTimer;
+use hyper_util::server::conn::auto;
+
+use crate::options::{Limits, TimerKind};
+use crate::spawn::Spawner;
+
+/// Times for the heads of requests.
+pub(crate) const HEAD: TimerClass = TimerClass::new("head");
+/// The deadlines of connections.
+pub(crate) const CONNECTION: TimerClass = TimerClass::new("connection");
+/// Times for the upstream server: to connect, to answer, and of unused connections.
+pub(crate) const UPSTREAM: TimerClass = TimerClass::new("upstream");
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Timers {
+    Corewheel { head: Handle, upstream: Handle },
+    Tokio,
+    None,
+}
+
+/// Why a future has no output.
+#[derive(Debug)]
+pub(crate) enum Late {
+    /// The time was up.
+    TimeUp,
+    /// The timer service is full or has ended.
+    NoTimer(RefusedKind),
+}
+
+impl fmt::Display for Late {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimeUp => f.write_str("the time was up"),
+            Self::NoTimer(refused) => refused.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Late {}
+
+/// `None` for a timeout that is turned off.
+fn unless_off(time: Duration) -> Option<Duration> {
+    (!time.is_zero()).then_some(time)
+}
+
+impl Timers {
+    /// The timers that the command line asks for, on a service that has the classes.
+    pub(crate) fn new(kind: TimerKind, handle: Handle) -> Self {
+        let of_class = |class| handle.of_class(class).expect("the service has the class");
+        match kind {
+            TimerKind::Corewheel => {
+                Self::Corewheel { head: of_class(HEAD), upstream: of_class(UPSTREAM) }
+            }
+            TimerKind::Tokio => Self::Tokio,
+            TimerKind::None => Self::None,
+        }
+    }
+
+    /// Settings of HTTP/1.1 connections.
+    pub(crate) fn http1(self, limits: &Limits) -> http1::Builder {
+        let mut builder = http1::Builder::new();
+        match self {
+            Self::Corewheel { head, .. } => builder.timer(HyperTimer::new(head)),
+            Self::Tokio => builder.timer(TokioTimer::new()),
+            Self::None => return builder,
+        };
+        builder.header_read_timeout(unless_off(limits.header));
+        builder
+    }
+
+    /// Settings of connections that begin with HTTP/1.1 or HTTP/2.
+    pub(crate) fn http1_or_2(self, limits: &Limits, spawner: Spawner) -> auto::Builder<Spawner> {
+        let mut builder = auto::Builder::new(spawner);
+        match self {
+            Self::Corewheel { head, .. } => {
+                builder.http1().timer(HyperTimer::new(head));
+                builder.http2().timer(HyperTimer::new(head));
+            }
+            Self::Tokio => {
+                builder.http1().timer(TokioTimer::new());
+                builder.http2().timer(TokioTimer::new());
+            }
+            Self::None => return builder,
+        }
+        builder.http1().header_read_timeout(unless_off(limits.header));
+        builder
+    }
+
+    /// Settings of the client that keeps connections to the upstream server.
+    pub(crate) fn client(self, limits: &Limits, spawner: Spawner) -> legacy::Builder {
+        let mut builder = legacy::Client::builder(spawner);
+        let idle = match self {
+            Self::Corewheel { upstream, .. } => {
+                builder.pool_timer(HyperTimer::new(upstream));
+                unless_off(limits.upstream_idle)
+            }
+            Self::Tokio => {
+                builder.pool_timer(TokioTimer::new());
+                unless_off(limits.upstream_idle)
+            }
+            Self::None => None,
+        };
+        builder.pool_idle_timeout(idle);
+        builder
+    }
+
+    /// Gives a future time; zero stands for ever.
+    pub(crate) async fn timeout<F: Future>(
+        self,
+        time: Duration,
+        future: F,
+    ) -> Result<F::Output, Late> {
+        match self {
+            Self::Corewheel { upstream, .. } if !time.is_zero() => {
+                upstream.timeout(time, future).await.map_err(|error| match error {
+                    TimeoutError::Elapsed(_) => Late::TimeUp,
+                    TimeoutError::NoTimer(refused) => Late::NoTimer(refused),
+                })
+            }
+            Self::Tokio if !time.is_zero() => {
+                tokio::time::timeout(time, future).await.map_err(|_elapsed| Late::TimeUp)
+            }
+            _ => Ok(future.await),
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! The example `reverse_proxy`, in both modes and with each timer, as honest and slow clients find
+//! it. Its own small upstream server answers.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::server::{Kill, command_of, is_closed, read_to_end};
+use crate::{ANYWHERE, PATIENCE, World, ms};
+
+const MODES: [&str; 2] = ["multi-thread", "per-core"];
+
+/// A running proxy.
+#[derive(Debug)]
+struct Proxy {
+    process: Kill,
+    stdout: BufReader<ChildStdout>,
+    name: String,
+    address: SocketAddr,
+    stats: SocketAddr,
+}
+
+impl Proxy {
+    fn start(mode: &str, timer: &str, options: &[&str]) -> Self {
+        Self::start_in(ANYWHERE, mode, timer, options)
+    }
+
+    fn start_in(world: World, mode: &str, timer: &str, options: &[&str]) -> Self {
+        let mut command = command_of(world, "reverse_proxy");
+        command.args(["--demo-upstream", "--threads", "2", "--mode", mode, "--timer", timer]);
+        command.args(options);
+        Self::start_by(command, format!("{mode} {timer}"))
+    }
+
+    /// Starts a proxy on free ports.
+    fn start_by(mut command: Command, name: String) -> Self {
+        command.args(["--listen", "127.0.0.1:0", "--stats", "127.0.0.1:0"]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut process = Kill(command.spawn().unwrap());
+        let mut stdout = BufReader::new(process.0.stdout.take().unwrap());
+        let mut fact = |name: &str| {
+            let mut line = String::new();
+            stdout.read_line(&mut line).unwrap();
+            let fact = line.strip_prefix(name).unwrap_or_else(|| panic!("{name}? {line}"));
+            fact.split_whitespace().next().unwrap().trim_end_matches('/').to_owned()
+        };
+        let address = fact("listening on ").parse().unwrap();
+        fact("upstream: ");
+        let stats = fact("statistics: http://").parse().unwrap();
+        fact("try it: ");
+        Self { process, stdout, name, address, stats }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+    }
+
+    /// The sum of a count of a class over all shards.
+    fn count(&self, class: &str, count: &str) -> u64 {
+        let mut stream = TcpStream::connect(self.stats).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let host = self.stats;
+        write!(stream, "GET /stats.json HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
+            .unwrap();
+        let answer = read_to_end(&mut stream);
+        let answer = String::from_utf8(answer).unwrap();
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let stats: Value = serde_json::from_str(body).unwrap();
+        let shards = stats["shards"].as_array().unwrap().iter();
+        let classes = shards.flat_map(|shard| shard["classes"].as_array().unwrap());
+        let of_class = classes.filter(|row| row["class"] == class);
+        of_class.map(|row| row[count].as_u64().unwrap()).sum()
+    }
+
+    /// Waits until a count of a class has this value.
+    fn wait_for(&self, class: &str, name: &str, value: u64) {
+        let start = Instant::now();
+        loop {
+            let count = self.count(class, name);
+            if count == value {
+                return;
+            }
+            let late = start.elapsed() >= PATIENCE;
+            assert!(!late, "{}: {class} {name} is {count}, not {value}", self.name);
+            thread::sleep(ms(20));
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process.0), signal).unwrap();
+    }
+
+    /// Waits for the end of a proxy that was sent a signal, and checks that each timer of each shard
+    /// has ended.
+    fn wait(mut self) {
+        let mut said = String::new();
+        self.stdout.read_to_string(&mut said).unwrap();
+        let status = self.process.0.wait().unwrap();
+        assert_eq!(status.code(), Some(0), "{}: {said}", self.name);
+        assert!(said.contains("shard 0: "), "{}: {said}", self.name);
+        for line in said.lines() {
+            let words: Vec<_> = line.split([' ', ':', ',']).collect();
+            let counts: Vec<u64> = words[2..].iter().filter_map(|word| word.parse().ok()).collect();
+            let &[scheduled, ref ended @ ..] = counts.as_slice() else { panic!("{line}") };
+            assert_eq!(scheduled, ended.iter().sum::<u64>(), "{}: {line}", self.name);
+        }
+    }
+}
+
+/// Sends a request without a body, and returns the status and the body of the answer.
+fn get(stream: &mut TcpStream, path: &str) -> (u16, Vec<u8>) {
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: proxy\r\n\r\n").unwrap();
+    read_answer(stream)
+}
+
+/// Reads an answer with a `Content-Length`.
+fn read_answer(stream: &mut TcpStream) -> (u16, Vec<u8>) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).unwrap().to_lowercase();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+    let mut body = vec![0; length.parse().unwrap()];
+    stream.read_exact(&mut body).unwrap();
+    (status, body)
+}
+
+/// Whether the server has closed the connection of a client that has read everything.
+fn is_cut(stream: &mut TcpStream) -> bool {
+    match stream.read(&mut [0]) {
+        Ok(length) => length == 0,
+        Err(error) => is_closed(&error),
+    }
+}
+
+/// Runs a check for each mode and each of the timers, at the same time.
+fn check(timers: &[&str], options: &[&str], check: impl Fn(&Proxy) + Sync) {
+    check_to_its_end(timers, options, |proxy| {
+        check(&proxy);
+        proxy.signal(Signal::TERM);
+        proxy.wait();
+    });
+}
+
+/// Runs a check, which ends the proxy, for each mode and each of the timers, at the same time.
+fn check_to_its_end(timers: &[&str], options: &[&str], check: impl Fn(Proxy) + Sync) {
+    thread::scope(|scope| {
+        for mode in MODES {
+            for timer in timers {
+                let check = &check;
+                scope.spawn(move || check(Proxy::start(mode, timer, options)));
+            }
+        }
+    });
+}
+
+#[test]
+fn proxy_forwards_requests_in_each_mode_with_each_timer() {
+    check(&["corewheel", "tokio", "none"], &[], |proxy| {
+        let mut client = proxy.connect();
+        let nothing = b"the body of the request had 0 bytes\n".to_vec();
+        assert_eq!(get(&mut client, "/"), (200, nothing), "{}", proxy.name);
+        let head = b"POST / HTTP/1.1\r\nHost: proxy\r\nContent-Length: 300000\r\n\r\n";
+        client.write_all(head).unwrap();
+        client.write_all(&vec![b'x'; 300_000]).unwrap();
+        let all = b"the body of the request had 300000 bytes\n".to_vec();
+        assert_eq!(read_answer(&mut client), (200, all), "{}", proxy.name);
+        let (status, body) = get(&mut client, "/big?bytes=3000000");
+        assert_eq!((status, body.len()), (200, 3_000_000), "{}", proxy.name);
+    });
+}
+
+#[test]
+fn proxy_runs_where_io_uring_is_forbidden() {
+    for mode in MODES {
+        let world = World { forbidden: Some("EPERM"), ..ANYWHERE };
+        let proxy = Proxy::start_in(world, mode, "corewheel", &[]);
+        assert_eq!(get(&mut proxy.connect(), "/").0, 200, "{mode}");
+        proxy.signal(Signal::INT);
+        proxy.wait();
+    }
+}
+
+#[test]
+fn slow_upstream_answer_becomes_504() {
+    const RESPONSE: Duration = ms(200);
+    check(&["corewheel", "tokio"], &["--response", "200ms"], |proxy| {
+        let mut client = proxy.connect();
+        let start = Instant::now();
+        let (status, _) = get(&mut client, "/slow?ms=60000");
+        assert_eq!(status, 504, "{}", proxy.name);
+        assert!(start.elapsed() >= RESPONSE, "{}: {:?}", proxy.name, start.elapsed());
+        // The connection is as good as before.
+        assert_eq!(get(&mut client, "/").0, 200, "{}", proxy.name);
+    });
+}
+
+#[test]
+fn absent_upstream_server_becomes_502() {
+    // A port that was free a moment ago, and has no listener.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut command = command_of(ANYWHERE, "reverse_proxy");
+    command.args(["--upstream", &port.to_string()]);
+    let proxy = Proxy::start_by(command, "no upstream server".to_owned());
+    assert_eq!(get(&mut proxy.connect(), "/").0, 502);
+    proxy.signal(Signal::TERM);
+    proxy.wait();
+}
+
+#[test]
+fn client_with_slow_head_gets_408_and_is_cut() {
+    const HEAD: Duration = ms(400);
+    let options = ["--header", "400ms"];
+    check(&["corewheel", "tokio"], &options, |proxy| {
+        let start = Instant::now();
+        let mut client = proxy.connect();
+        client.write_all(b"GET / HTTP/1.1\r\nHost: proxy\r\n").unwrap();
+        let mut reader = client.try_clone().unwrap();
+        let answer = thread::scope(|scope| {
+            // The client goes on to send, so that only the whole head can be too slow.
+            scope.spawn(move || {
+                while client.write_all(b"X-More: x\r\n").is_ok() {
+                    thread::sleep(ms(20));
+                }
+            });
+            read_to_end(&mut reader)
+        });
+        assert!(start.elapsed() >= HEAD, "{}: {:?}", proxy.name, start.elapsed());
+        // What the client sends after the answer may reset the connection, and take the answer.
+        let is_408 = answer.is_empty() || answer.starts_with(b"HTTP/1.1 408 ");
+        assert!(is_408, "{}: {}", proxy.name, String::from_utf8_lossy(&answer));
+        // A client that sends nothing more gets the answer.
+        let mut client = proxy.connect();
+        client.write_all(b"GET / HTTP/1.1\r\nHost: proxy\r\n").unwrap();
+        let answer = read_to_end(&mut client);
+        assert!(answer.starts_with(b"HTTP/1.1 408 "), "{}", proxy.name);
+        if proxy.name.ends_with("corewheel") {
+            proxy.wait_for("head", "fired", 2);
+        }
+    });
+}
+
+#[test]
+fn client_with_slow_head_is_not_cut_without_timers() {
+    check(&["none"], &["--header", "50ms", "--first-byte", "50ms"], |proxy| {
+        let mut client = proxy.connect();
+        client.write_all(b"GET / HTTP/1.1\r\nHost: proxy\r\n").unwrap();
+        client.set_read_timeout(Some(ms(500))).unwrap();
+        let waited = client.read(&mut [0]).unwrap_err().kind();
+        assert!(matches!(waited, ErrorKind::WouldBlock | ErrorKind::TimedOut), "{waited}");
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.write_all(b"\r\n").unwrap();
+        assert_eq!(read_answer(&mut client).0, 200, "{}", proxy.name);
+    });
+}
+
+#[test]
+fn idle_connection_of_a_client_is_closed_without_an_answer() {
+    const HEAD: Duration = ms(300);
+    check(&["corewheel", "tokio"], &["--header", "300ms"], |proxy| {
+        let mut client = proxy.connect();
+        let start = Instant::now();
+        assert_eq!(get(&mut client, "/").0, 200, "{}", proxy.name);
+        assert!(is_cut(&mut client), "{}", proxy.name);
+        assert!(start.elapsed() >= HEAD, "{}: {:?}", proxy.name, start.elapsed());
+    });
+}
+
+#[test]
+fn client_with_stalled_body_is_answered_408_by_the_response_time() {
+    let options = ["--response", "300ms"];
+    check(&["corewheel", "tokio"], &options, |proxy| {
+        let mut client = proxy.connect();
+        let start = Instant::now();
+        client
+            .write_all(b"POST / HTTP/1.1\r\nHost: proxy\r\nContent-Length: 9\r\n\r\nabc")
+            .unwrap();
+        let (status, _) = read_answer(&mut client);
+        assert_eq!(status, 408, "{}", proxy.name);
+        assert!(start.elapsed() >= ms(300), "{}: {:?}", proxy.name, start.elapsed());
+        assert!(is_cut(&mut client), "{}", proxy.name);
+    });
+}
+
+#[test]
+fn proxy_on_sigterm_answers_the_request_in_progress_and_ends() {
+    check_to_its_end(&["corewheel", "tokio", "none"], &["--drain", "50s"], |proxy| {
+        let mut idle = proxy.connect();
+        assert_eq!(get(&mut idle, "/").0, 200, "{}", proxy.name);
+        let mut busy = proxy.connect();
+        let head = "POST / HTTP/1.1\r\nHost: proxy\r\nContent-Length: 3\r\n";
+        write!(busy, "{head}Expect: 100-continue\r\n\r\n").unwrap();
+        // This comes when the proxy forwards the request.
+        let mut go_on = [0; 25];
+        busy.read_exact(&mut go_on).unwrap();
+        assert_eq!(String::from_utf8_lossy(&go_on), "HTTP/1.1 100 Continue\r\n\r\n");
+        proxy.signal(Signal::TERM);
+        assert!(is_cut(&mut idle), "{}", proxy.name);
+        busy.write_all(b"abc").unwrap();
+        let answer = b"the body of the request had 3 bytes\n".to_vec();
+        assert_eq!(read_answer(&mut busy), (200, answer), "{}", proxy.name);
+        assert!(is_cut(&mut busy), "{}", proxy.name);
+        proxy.wait();
+    });
+}
