@@ -91,7 +91,7 @@ fn run(options: Options) -> Result<(), Failure> {
         .map_err(|error| Failure::host(format!("signals cannot be handled: {error}")))?;
     raise_file_limit();
     if options.mode == Mode::Upstream {
-        let address = start_upstream(options.listen, "--listen")?;
+        let address = start_upstream(&options, options.listen, "--listen")?;
         say(format_args!("listening on {address} (upstream)"));
         signals.forever().next();
         return Ok(());
@@ -125,11 +125,15 @@ impl Proxy {
         });
         let threads = threads.map_err(|error| Failure::host(error.to_string()))?.get();
         let listeners = if options.mode == Mode::PerCore { threads } else { 1 };
-        let (mut listeners, address) = server::listen(options.listen, listeners)
-            .map_err(|error| Failure::address("--listen", options.listen, &error))?;
+        let (mut listeners, address) =
+            server::listen(options.listen, listeners, options.send_buffer)
+                .map_err(|error| Failure::address("--listen", options.listen, &error))?;
         let upstream = match (options.upstream, options.demo_upstream) {
             (Some(upstream), _) => upstream,
-            (None, true) => start_upstream((Ipv4Addr::LOCALHOST, 0).into(), "--demo-upstream")?,
+            (None, true) => {
+                let address = (Ipv4Addr::LOCALHOST, 0).into();
+                start_upstream(options, address, "--demo-upstream")?
+            }
             (None, false) => {
                 return Err(Failure::usage("--upstream or --demo-upstream is needed"));
             }
@@ -200,9 +204,14 @@ impl Proxy {
     }
 }
 
-fn start_upstream(address: SocketAddr, option: &str) -> Result<SocketAddr, Failure> {
+fn start_upstream(
+    options: &Options,
+    address: SocketAddr,
+    option: &str,
+) -> Result<SocketAddr, Failure> {
     let failure = |error| Failure::address(option, address, &error);
-    let (mut listeners, _) = server::listen(address, 1).map_err(failure)?;
+    let listening = server::listen(address, 1, options.send_buffer);
+    let (mut listeners, _) = listening.map_err(failure)?;
     upstream::start(listeners.remove(0)).map_err(failure)
 }
 

@@ -46,6 +46,10 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) h2c: bool,
 
+    /// The kernel's send buffer of each connection of a client [default: the kernel's choice].
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) send_buffer: Option<usize>,
+
     /// How long a shutdown waits for requests in progress.
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) drain: Duration,

@@ -118,9 +118,10 @@ impl Server {
 pub(crate) fn listen(
     address: SocketAddr,
     count: usize,
+    send_buffer: Option<usize>,
 ) -> io::Result<(Vec<std::net::TcpListener>, SocketAddr)> {
     // A port that another server has is not shared with it, although that has `SO_REUSEPORT` too.
-    let first = bind(address, false)?;
+    let first = bind(address, false, send_buffer)?;
     if count == 1 {
         let address = first.local_addr()?;
         return Ok((vec![first], address));
@@ -128,19 +129,27 @@ pub(crate) fn listen(
     if address.port() != 0 {
         drop(first);
     }
-    let mut listeners = vec![bind(address, true)?];
+    let mut listeners = vec![bind(address, true, send_buffer)?];
     let address = listeners[0].local_addr()?;
     while listeners.len() < count {
-        listeners.push(bind(address, true)?);
+        listeners.push(bind(address, true, send_buffer)?);
     }
     Ok((listeners, address))
 }
 
-fn bind(address: SocketAddr, is_shared: bool) -> io::Result<std::net::TcpListener> {
+fn bind(
+    address: SocketAddr,
+    is_shared: bool,
+    send_buffer: Option<usize>,
+) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // A port whose old connections are in `TIME_WAIT` is free.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(is_shared)?;
+    if let Some(bytes) = send_buffer {
+        // The connections that it accepts inherit this.
+        socket.set_send_buffer_size(bytes)?;
+    }
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;

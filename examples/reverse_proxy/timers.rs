@@ -23,6 +23,10 @@ pub(crate) const CONNECTION: TimerClass = TimerClass::new("connection");
 /// Times for the upstream server: to connect, to answer, and of unused connections.
 pub(crate) const UPSTREAM: TimerClass = TimerClass::new("upstream");
 
+/// The most bytes that a connection buffers in each direction. With hyper's 400 KiB, some thousands
+/// of clients that do not read take gigabytes before a deadline comes.
+const BUFFER_BYTES: usize = 64 << 10;
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Timers {
     Corewheel { head: Handle, upstream: Handle },
@@ -71,6 +75,7 @@ impl Timers {
     /// Settings of HTTP/1.1 connections.
     pub(crate) fn http1(self, limits: &Limits) -> http1::Builder {
         let mut builder = http1::Builder::new();
+        builder.max_buf_size(BUFFER_BYTES);
         match self {
             Self::Corewheel { head, .. } => builder.timer(HyperTimer::new(head)),
             Self::Tokio => builder.timer(TokioTimer::new()),
@@ -83,6 +88,7 @@ impl Timers {
     /// Settings of connections that begin with HTTP/1.1 or HTTP/2.
     pub(crate) fn http1_or_2(self, limits: &Limits, spawner: Spawner) -> auto::Builder<Spawner> {
         let mut builder = auto::Builder::new(spawner);
+        builder.http1().max_buf_size(BUFFER_BYTES);
         match self {
             Self::Corewheel { head, .. } => {
                 builder.http1().timer(HyperTimer::new(head));
@@ -101,6 +107,7 @@ impl Timers {
     /// Settings of the client that keeps connections to the upstream server.
     pub(crate) fn client(self, limits: &Limits, spawner: Spawner) -> legacy::Builder {
         let mut builder = legacy::Client::builder(spawner);
+        builder.http1_max_buf_size(BUFFER_BYTES);
         let idle = match self {
             Self::Corewheel { upstream, .. } => {
                 builder.pool_timer(HyperTimer::new(upstream));

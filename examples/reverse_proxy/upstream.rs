@@ -9,11 +9,13 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::{BodyExt, Either, Full};
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -21,7 +23,37 @@ use hyper_util::rt::TokioIo;
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 
-const BIG_MAX: usize = 1 << 30;
+/// A part of the body of `/big`.
+static PART: [u8; 1 << 14] = [b'x'; 1 << 14];
+
+/// A body of so many bytes, which takes no memory.
+#[derive(Debug)]
+struct Big(u64);
+
+impl Body for Big {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let length = usize::try_from(self.0).unwrap_or(PART.len()).min(PART.len());
+        self.0 -= length as u64;
+        let frame = || Ok(Frame::data(Bytes::from_static(&PART[..length])));
+        Poll::Ready((length > 0).then(frame))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0 == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0)
+    }
+}
+
+type Answer = Either<Big, Full<Bytes>>;
 
 /// Starts the server on a thread of its own, which ends with the process.
 pub(crate) fn start(listener: TcpListener) -> io::Result<SocketAddr> {
@@ -58,7 +90,7 @@ async fn accept(listener: tokio::net::TcpListener) {
     }
 }
 
-async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
     let uri = request.uri().clone();
     let number = |name: &str, default: u64| {
         let pairs = uri.query().unwrap_or_default().split('&');
@@ -69,7 +101,7 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Inf
     let mut body = request.into_body();
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else {
-            let mut response = Response::new(Full::default());
+            let mut response = Response::new(Either::Right(Full::default()));
             *response.status_mut() = StatusCode::BAD_REQUEST;
             return Ok(response);
         };
@@ -80,11 +112,8 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Inf
             tokio::time::sleep(Duration::from_millis(number("ms", 2_000))).await;
             Bytes::from_static(b"slow\n")
         }
-        "/big" => {
-            let bytes = usize::try_from(number("bytes", 1 << 20)).unwrap_or(usize::MAX);
-            Bytes::from(vec![b'x'; bytes.min(BIG_MAX)])
-        }
+        "/big" => return Ok(Response::new(Either::Left(Big(number("bytes", 1 << 20))))),
         _ => Bytes::from(format!("the body of the request had {received} bytes\n")),
     };
-    Ok(Response::new(Full::new(body)))
+    Ok(Response::new(Either::Right(Full::new(body))))
 }
