@@ -406,7 +406,7 @@ fn only_the_service_uses_the_endpoint() {
         .collect();
     check(
         "only the service and the crate's root use the endpoint",
-        code_with(&sources, |line| line.contains("endpoint::") || line.contains("hyper")),
+        code_with(&sources, |line| line.contains("endpoint::")),
     );
 }
 
