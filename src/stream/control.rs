@@ -1,0 +1,169 @@
+//! What a stream and its owner share, after the stream was given away.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use atomic_waker::AtomicWaker;
+
+use super::limits::{StreamTimeout, no_timer};
+use super::timers::StreamTimers;
+use crate::conn::{DeadlineKind, SharedConnTimers};
+
+/// The next byte is the first of the connection.
+pub(super) const CONNECTION: u8 = 1;
+/// The next byte is the first of a message.
+pub(super) const MESSAGE: u8 = 2;
+
+/// The tasks that wait for a stream, and what its owner has said. It is the waker of the
+/// connection's timer, and refers to no timer itself.
+pub(super) struct Shared {
+    pub(super) reader: AtomicWaker,
+    pub(super) writer: AtomicWaker,
+    heartbeat: AtomicWaker,
+    /// A deadline may have come, so the next read or write looks.
+    pub(super) is_woken: AtomicBool,
+    /// What the next byte that is read begins: [`CONNECTION`] and [`MESSAGE`], or 0.
+    pub(super) next_byte: AtomicU8,
+    /// The limit for the head of a message; zero if it is off.
+    pub(super) head: Duration,
+    /// The limit that has ended the stream.
+    pub(super) timeout: OnceLock<StreamTimeout>,
+}
+
+impl Shared {
+    pub(super) fn new(head: Duration) -> Self {
+        Self {
+            reader: AtomicWaker::new(),
+            writer: AtomicWaker::new(),
+            heartbeat: AtomicWaker::new(),
+            is_woken: AtomicBool::new(true),
+            next_byte: AtomicU8::new(CONNECTION | MESSAGE),
+            head,
+            timeout: OnceLock::new(),
+        }
+    }
+}
+
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Relaxed: the flag carries no data. A read or a write that must wait looks whether it sees
+        // the flag or not.
+        self.is_woken.store(true, Ordering::Relaxed);
+        self.reader.wake();
+        self.writer.wake();
+        self.heartbeat.wake();
+    }
+}
+
+/// What the owner of a [`TimedIo`](super::TimedIo) says and learns after it has given the stream
+/// away, for instance to hyper; made by [`TimedIo::control`](super::TimedIo::control).
+///
+/// A clone is another control of the same stream, and costs two counts of references. With
+/// [`SharedConnTimers`] it is `Send` and `Sync`, so the function that serves a request may hold
+/// one. It does not keep the stream, and the drop of the stream ends its deadlines.
+///
+/// # Messages
+///
+/// The limit for a [head](super::StreamLimits::head) needs to know where messages begin and where
+/// their heads end. The first byte of the connection begins a message. Later messages begin where
+/// the owner says so with [`begin_message`](Self::begin_message), since only the owner knows where
+/// one message ends. Of an owner that never says so, only the first head has a deadline.
+pub struct StreamControl<M = SharedConnTimers> {
+    timers: M,
+    shared: Arc<Shared>,
+}
+
+impl<M: StreamTimers> StreamControl<M> {
+    pub(super) fn new(timers: M, shared: Arc<Shared>) -> Self {
+        Self { timers, shared }
+    }
+
+    /// The head of the present message is complete, so its deadline does not come. Without a
+    /// message, or for the second time, it changes nothing.
+    ///
+    /// Takes the lock of the connection's timers, where they are shared.
+    pub fn head_complete(&self) {
+        self.shared.next_byte.fetch_and(!MESSAGE, Ordering::Relaxed);
+        self.timers.disarm(DeadlineKind::Request);
+    }
+
+    /// The next byte that is read begins a message, and the deadline of its head counts from there.
+    /// Call it when the message before has been read to its end, and not in a protocol whose bytes
+    /// may be anything else than a message, such as HTTP/2.
+    pub fn begin_message(&self) {
+        self.shared.next_byte.fetch_or(MESSAGE, Ordering::Relaxed);
+    }
+
+    /// A request is in flight until the returned guard is dropped: the server works, and the peer
+    /// waits. Meanwhile neither [`read_idle`](super::StreamLimits::read_idle) nor
+    /// [`idle`](super::StreamLimits::idle) ends the stream.
+    pub fn begin_request(&self) -> M::InProgress {
+        self.timers.begin_request()
+    }
+
+    /// Waits until it is time to write a heartbeat: nothing was written for
+    /// [`StreamLimits::heartbeat`](super::StreamLimits::heartbeat). It is time again after each
+    /// further such time without a write. Where there is no such limit, it waits until the stream
+    /// ends.
+    ///
+    /// May be dropped and called again. One task waits for a stream's heartbeat at a time, the last
+    /// that has called this on any control; other tasks may read and write meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The stream has reached a limit or is dropped, or there is no timer: see
+    /// [`TimedIo`](super::TimedIo#when-there-is-no-timer).
+    pub async fn heartbeat(&self) -> io::Result<()> {
+        poll_fn(|cx| self.poll_heartbeat(cx)).await
+    }
+
+    /// Polls for a heartbeat, as [`heartbeat`](Self::heartbeat) does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`heartbeat`](Self::heartbeat).
+    pub fn poll_heartbeat(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shared.heartbeat.register(cx.waker());
+        if let Some(timeout) = self.timeout() {
+            return Poll::Ready(Err(timeout.into()));
+        }
+        let waker = Waker::from(Arc::clone(&self.shared));
+        let is_heartbeat = |kind| kind == DeadlineKind::Heartbeat;
+        let event = self.timers.poll_kinds(&mut Context::from_waker(&waker), is_heartbeat);
+        event.map(|event| event.map(drop).map_err(no_timer))
+    }
+
+    /// The limit that has ended the stream; `None` if it has reached none.
+    pub fn timeout(&self) -> Option<StreamTimeout> {
+        self.shared.timeout.get().copied()
+    }
+
+    /// The timers of the stream; see [`TimedIo::timers`](super::TimedIo::timers).
+    pub fn timers(&self) -> &M {
+        &self.timers
+    }
+}
+
+impl<M: Clone> Clone for StreamControl<M> {
+    fn clone(&self) -> Self {
+        Self { timers: self.timers.clone(), shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<M: fmt::Debug> fmt::Debug for StreamControl<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamControl")
+            .field("timers", &self.timers)
+            .field("timeout", &self.shared.timeout.get())
+            .finish_non_exhaustive()
+    }
+}

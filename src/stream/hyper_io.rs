@@ -1,0 +1,65 @@
+//! hyper's traits.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+
+use super::TimedIo;
+use super::timers::StreamTimers;
+
+impl<S: Read, M: StreamTimers> Read for TimedIo<S, M> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.project();
+        let io = this.io;
+        this.deadlines.read(cx, |cx| {
+            // The stream keeps the cursor, so the end of the data counts as a byte, too. No byte is
+            // read after it.
+            let count = usize::from(buf.remaining() > 0);
+            io.poll_read(cx, buf).map_ok(|()| ((), count))
+        })
+    }
+}
+
+impl<S: Write, M: StreamTimers> Write for TimedIo<S, M> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.project();
+        let io = this.io;
+        this.deadlines.write(cx, |cx| io.poll_write(cx, buf))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.project();
+        let io = this.io;
+        this.deadlines.flush(cx, |cx| io.poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.project();
+        let io = this.io;
+        this.deadlines.shutdown(cx, |cx| io.poll_shutdown(cx))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.get_ref().is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.project();
+        let io = this.io;
+        this.deadlines.write(cx, |cx| io.poll_write_vectored(cx, bufs))
+    }
+}
