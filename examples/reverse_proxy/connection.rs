@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 
 use crate::forward::Answer;
 use crate::server::{Http, Server, Shutdown};
+use crate::timers::{Control, Stream};
 
 /// What a client gets whose request does not become complete in time.
 const HEAD_TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\
@@ -33,7 +34,16 @@ pub(crate) async fn serve(
 ) {
     // The client may have left already, which the first read finds.
     let _ = stream.set_nodelay(true);
-    let ended = serve_on(&server, TokioIo::new(stream), client, &mut shutdown).await;
+    let ended = match server.timers.stream(stream, &server.limits) {
+        Stream::Timed(stream) => {
+            let control = Control(Some(stream.control()));
+            serve_on(&server, TokioIo::new(stream), client, &control, &mut shutdown).await
+        }
+        Stream::Plain(stream) => {
+            let control = Control(None);
+            serve_on(&server, TokioIo::new(stream), client, &control, &mut shutdown).await
+        }
+    };
     if let Err(error) = ended {
         tracing::debug!(%client, error = &*error, "a connection was cut off");
     }
@@ -45,14 +55,18 @@ async fn serve_on<S>(
     server: &Arc<Server>,
     stream: S,
     client: IpAddr,
+    control: &Control,
     shutdown: &mut Shutdown,
 ) -> Result<(), Failed>
 where
     S: Read + Write + Unpin + Send + 'static,
 {
     let service = service_fn(|request: Request<Incoming>| {
-        let forwarder = Arc::clone(&server.forwarder);
-        async move { Ok::<Response<Answer>, Infallible>(forwarder.forward(request, client).await) }
+        let (server, control) = (Arc::clone(server), control.clone());
+        async move {
+            let answer = server.forwarder.forward(request, client, control).await;
+            Ok::<Response<Answer>, Infallible>(answer)
+        }
     });
     match &server.http {
         Http::One(settings) => {

@@ -14,11 +14,11 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use corewheel::conn::SharedInProgress;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -29,10 +29,10 @@ use hyper_util::client::legacy::Client;
 use crate::connect::Connector;
 use crate::options::Limits;
 use crate::spawn::Spawner;
-use crate::timers::{Late, Timers};
+use crate::timers::{Control, Late, Timers};
 
 /// The body of an answer: that of the upstream server, or a line about an error.
-pub(crate) type Answer = Either<Incoming, Full<Bytes>>;
+pub(crate) type Answer = Either<ResponseBody, Full<Bytes>>;
 
 /// Header fields that are about one connection, and not forwarded.
 const OF_ONE_CONNECTION: [HeaderName; 8] = [
@@ -78,23 +78,25 @@ impl Forwarder {
         &self,
         request: Request<Incoming>,
         client: IpAddr,
+        control: Control,
     ) -> Response<Answer> {
         if request.method() == Method::CONNECT {
             return refusal(StatusCode::NOT_IMPLEMENTED);
         }
-        let (request, has_ended) = self.for_upstream(request, client);
+        let state = RequestState::new(request.body().is_end_stream(), control);
+        let request = self.for_upstream(request, client, &state);
         match self.timers.timeout(self.response, self.client.request(request)).await {
             Ok(Ok(mut response)) => {
                 remove_of_one_connection(response.headers_mut());
                 *response.version_mut() = Version::HTTP_11;
-                response.map(Either::Left)
+                response.map(|body| Either::Left(ResponseBody { body, _state: state }))
             }
             Ok(Err(error)) => {
                 let status = status_of(&error);
                 tracing::debug!(%client, %status, error = %Chain(&error), "a request failed");
                 refusal(status)
             }
-            Err(Late::TimeUp) if !has_ended.is_none_or(|ended| ended.load(Ordering::Relaxed)) => {
+            Err(Late::TimeUp) if !state.has_ended() => {
                 tracing::debug!(%client, "the body of a request came too slowly");
                 refusal(StatusCode::REQUEST_TIMEOUT)
             }
@@ -109,12 +111,13 @@ impl Forwarder {
         }
     }
 
-    /// The request as the upstream server gets it, and whether its body has ended, if it has one.
+    /// The request as the upstream server gets it.
     fn for_upstream(
         &self,
         request: Request<Incoming>,
         client: IpAddr,
-    ) -> (Request<RequestBody>, Option<Arc<AtomicBool>>) {
+        state: &RequestState,
+    ) -> Request<RequestBody> {
         let (mut head, body) = request.into_parts();
         let mut uri = Uri::default().into_parts();
         uri.scheme = Some(Scheme::HTTP);
@@ -137,9 +140,8 @@ impl Forwarder {
         if let Ok(client) = HeaderValue::from_str(&client.to_string()) {
             head.headers.append(FORWARDED_FOR, client);
         }
-        let has_ended = (!body.is_end_stream()).then(Arc::<AtomicBool>::default);
-        let body = RequestBody { body, has_ended: has_ended.clone() };
-        (Request::from_parts(head, body), has_ended)
+        let receiving = state.receiving();
+        Request::from_parts(head, RequestBody { body, receiving })
     }
 }
 
@@ -203,13 +205,84 @@ impl fmt::Display for Chain<'_> {
     }
 }
 
+/// How far the client is with a request. Until it has sent the body, its reads have their limits;
+/// after that it waits for the answer.
+#[derive(Debug)]
+enum RequestState {
+    /// The request has no body. Its guard is held until the answer has ended.
+    Complete { _in_flight: Option<SharedInProgress> },
+    /// The request has a body.
+    Receiving(Arc<Receiving>),
+}
+
+/// The state of a request with a body.
+#[derive(Debug)]
+struct Receiving {
+    control: Control,
+    /// Set when the body has ended.
+    in_flight: OnceLock<Option<SharedInProgress>>,
+}
+
+impl RequestState {
+    fn new(is_complete: bool, control: Control) -> Self {
+        if is_complete {
+            Self::Complete { _in_flight: control.begin_request() }
+        } else {
+            Self::Receiving(Arc::new(Receiving { control, in_flight: OnceLock::new() }))
+        }
+    }
+
+    /// Whether the client has sent all of the request.
+    fn has_ended(&self) -> bool {
+        match self {
+            Self::Complete { .. } => true,
+            Self::Receiving(receiving) => receiving.in_flight.get().is_some(),
+        }
+    }
+
+    /// `None` if there is no body.
+    fn receiving(&self) -> Option<Arc<Receiving>> {
+        match self {
+            Self::Complete { .. } => None,
+            Self::Receiving(receiving) => Some(Arc::clone(receiving)),
+        }
+    }
+}
+
+/// The body of a response on its way to the client. Its request is in flight until it has ended.
+#[derive(Debug)]
+pub(crate) struct ResponseBody {
+    body: Incoming,
+    _state: RequestState,
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// The body of a request on its way to the upstream server. Its errors are told from errors of the
 /// upstream server.
 #[derive(Debug)]
 pub(crate) struct RequestBody {
     body: Incoming,
-    /// Set at the end of the body; `None` if the request has no body.
-    has_ended: Option<Arc<AtomicBool>>,
+    /// `None` if there is no body.
+    receiving: Option<Arc<Receiving>>,
 }
 
 /// The client has failed to send its body.
@@ -242,8 +315,8 @@ impl Body for RequestBody {
             Poll::Ready(Some(Ok(_))) => self.body.is_end_stream(),
             _ => false,
         };
-        if is_last && let Some(has_ended) = &self.has_ended {
-            has_ended.store(true, Ordering::Relaxed);
+        if is_last && let Some(receiving) = &self.receiving {
+            receiving.in_flight.get_or_init(|| receiving.control.begin_request());
         }
         polled.map(|frame| frame.map(|frame| frame.map_err(RequestBodyError)))
     }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::connection;
 use crate::forward::Forwarder;
-use crate::options::Options;
+use crate::options::{Limits, Options};
 use crate::spawn::Spawner;
 use crate::timers::Timers;
 
@@ -29,9 +29,10 @@ const BACK_OFF: Duration = Duration::from_millis(100);
 /// What all connections of a listener share.
 #[derive(Debug)]
 pub(crate) struct Server {
-    pub(crate) forwarder: Arc<Forwarder>,
+    pub(crate) forwarder: Forwarder,
     pub(crate) http: Http,
     pub(crate) timers: Timers,
+    pub(crate) limits: Limits,
     spawner: Spawner,
 }
 
@@ -72,8 +73,8 @@ impl Server {
         } else {
             Http::One(timers.http1(limits))
         };
-        let forwarder = Arc::new(Forwarder::new(upstream, timers, limits, spawner)?);
-        Ok(Self { forwarder, http, timers, spawner })
+        let forwarder = Forwarder::new(upstream, timers, limits, spawner)?;
+        Ok(Self { forwarder, http, timers, limits: options.limits, spawner })
     }
 
     /// Accepts clients until the shutdown begins.

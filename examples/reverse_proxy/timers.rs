@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use corewheel::adapters::hyper::HyperTimer;
 use corewheel::class::TimerClass;
+use corewheel::conn::SharedInProgress;
+use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
 use corewheel::{Handle, RefusedKind, TimeoutError};
 use hyper::server::conn::http1;
 use hyper_util::client::legacy;
 use hyper_util::rt::TokioTimer;
 use hyper_util::server::conn::auto;
+use tokio::net::TcpStream;
 
 use crate::options::{Limits, TimerKind};
 use crate::spawn::Spawner;
@@ -29,9 +32,28 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Timers {
-    Corewheel { head: Handle, upstream: Handle },
+    Corewheel { head: Handle, connection: Handle, upstream: Handle },
     Tokio,
     None,
+}
+
+/// A client's connection.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Timed(TimedIo<TcpStream>),
+    Plain(TcpStream),
+}
+
+/// What a request says about the connection that it came on. While a request is in flight, the
+/// client waits, and a connection without reads is not idle. Without deadlines it says nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Control(pub(crate) Option<StreamControl>);
+
+impl Control {
+    /// A request is in flight until the returned guard is dropped.
+    pub(crate) fn begin_request(&self) -> Option<SharedInProgress> {
+        self.0.as_ref().map(StreamControl::begin_request)
+    }
 }
 
 /// Why a future has no output.
@@ -64,9 +86,11 @@ impl Timers {
     pub(crate) fn new(kind: TimerKind, handle: Handle) -> Self {
         let of_class = |class| handle.of_class(class).expect("the service has the class");
         match kind {
-            TimerKind::Corewheel => {
-                Self::Corewheel { head: of_class(HEAD), upstream: of_class(UPSTREAM) }
-            }
+            TimerKind::Corewheel => Self::Corewheel {
+                head: of_class(HEAD),
+                connection: of_class(CONNECTION),
+                upstream: of_class(UPSTREAM),
+            },
             TimerKind::Tokio => Self::Tokio,
             TimerKind::None => Self::None,
         }
@@ -123,6 +147,16 @@ impl Timers {
         builder
     }
 
+    /// A client's connection, with its deadlines if the timers are this crate's.
+    pub(crate) fn stream(self, stream: TcpStream, limits: &Limits) -> Stream {
+        match self {
+            Self::Corewheel { connection, .. } => {
+                Stream::Timed(TimedIo::new(stream, connection, limits.of_stream()))
+            }
+            Self::Tokio | Self::None => Stream::Plain(stream),
+        }
+    }
+
     /// Gives a future time; zero stands for ever.
     pub(crate) async fn timeout<F: Future>(
         self,
@@ -141,5 +175,16 @@ impl Timers {
             }
             _ => Ok(future.await),
         }
+    }
+}
+
+impl Limits {
+    fn of_stream(&self) -> StreamLimits {
+        StreamLimits::default()
+            .first_byte(self.first_byte)
+            .read_idle(self.read_idle)
+            .write_stall(self.write_stall)
+            .idle(self.keep_alive)
+            .max_age(self.max_age)
     }
 }

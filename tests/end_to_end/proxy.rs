@@ -99,8 +99,8 @@ impl Proxy {
         kill_process(Pid::from_child(&self.process.0), signal).unwrap();
     }
 
-    /// Waits for the end of a proxy that was sent a signal, and checks that each timer of each shard
-    /// has ended.
+    /// Waits for the end of a proxy that was sent a signal, and checks that each timer of each
+    /// shard has ended.
     fn wait(mut self) {
         let mut said = String::new();
         self.stdout.read_to_string(&mut said).unwrap();
