@@ -1,7 +1,7 @@
 //! The example `reverse_proxy`, in both modes and with each timer, as honest and slow clients find
 //! it. Its own small upstream server answers.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{ChildStdout, Command, Stdio};
 use std::thread;
@@ -292,6 +292,141 @@ fn client_with_stalled_body_is_answered_408_by_the_response_time() {
         assert_eq!(status, 408, "{}", proxy.name);
         assert!(start.elapsed() >= ms(300), "{}: {:?}", proxy.name, start.elapsed());
         assert!(is_cut(&mut client), "{}", proxy.name);
+    });
+}
+
+#[test]
+fn client_with_stalled_body_is_cut_by_the_idle_time_of_reads() {
+    const READ_IDLE: Duration = ms(300);
+    let options = ["--read-idle", "300ms", "--response", "1h", "--read-rate", "0"];
+    check(&["corewheel"], &options, |proxy| {
+        let mut client = proxy.connect();
+        let start = Instant::now();
+        client
+            .write_all(b"POST / HTTP/1.1\r\nHost: proxy\r\nContent-Length: 9\r\n\r\nabc")
+            .unwrap();
+        assert!(is_cut(&mut client), "{}", proxy.name);
+        assert!(start.elapsed() >= READ_IDLE, "{}: {:?}", proxy.name, start.elapsed());
+    });
+}
+
+/// How many bytes a client receives that asks for so many, reads nothing for a time, and then reads
+/// all that comes.
+fn received_after_pause(proxy: &Proxy, bytes: usize, pause: Duration) -> usize {
+    let mut client = proxy.connect();
+    let head = format!("GET /big?bytes={bytes} HTTP/1.1\r\nHost: proxy\r\n");
+    client.write_all(format!("{head}Connection: close\r\n\r\n").as_bytes()).unwrap();
+    thread::sleep(pause);
+    read_to_end(&mut client).len()
+}
+
+#[test]
+fn client_that_does_not_read_is_cut() {
+    const BYTES: usize = 30_000_000;
+    let options = ["--write-stall", "300ms", "--read-idle", "1h", "--keep-alive", "1h"];
+    let options = [&options[..], &["--send-buffer", "65536"]].concat();
+    check(&["corewheel"], &options, |proxy| {
+        let mut pause = ms(600);
+        while received_after_pause(proxy, BYTES, pause) >= BYTES {
+            assert!(pause < PATIENCE, "{}: the client is not cut", proxy.name);
+            pause *= 2;
+        }
+    });
+    // With tokio's timers the client is not cut, and gets everything.
+    check(&["tokio"], &options, |proxy| {
+        assert!(received_after_pause(proxy, BYTES, ms(600)) >= BYTES, "{}", proxy.name);
+    });
+}
+
+#[test]
+fn request_in_flight_is_not_cut_as_idle() {
+    let options = ["--read-idle", "300ms", "--keep-alive", "300ms", "--response", "1h"];
+    check(&["corewheel"], &options, |proxy| {
+        let mut client = proxy.connect();
+        let (status, _) = get(&mut client, "/slow?ms=1500");
+        assert_eq!(status, 200, "{}", proxy.name);
+        let mut client = proxy.connect();
+        let head = "POST /slow?ms=1500 HTTP/1.1\r\nHost: proxy\r\nContent-Length: 3\r\n\r\n";
+        client.write_all(format!("{head}abc").as_bytes()).unwrap();
+        assert_eq!(read_answer(&mut client).0, 200, "{}", proxy.name);
+    });
+}
+
+/// A client that takes longer than each limit for everything together, and for no part of it.
+struct Honest {
+    stream: TcpStream,
+    last: Instant,
+    longest_pause: Duration,
+}
+
+impl Honest {
+    fn pause(&mut self, time: Duration) {
+        thread::sleep(time);
+        self.longest_pause = self.longest_pause.max(self.last.elapsed());
+        self.last = Instant::now();
+    }
+
+    /// Uploads, downloads and asks.
+    fn run(&mut self) -> io::Result<()> {
+        let head = b"POST / HTTP/1.1\r\nHost: proxy\r\nContent-Length: 3000\r\n\r\n";
+        self.stream.write_all(head)?;
+        for _ in 0..30 {
+            self.pause(ms(100));
+            self.stream.write_all(&[b'x'; 100])?;
+        }
+        self.read(39)?;
+        for _ in 0..30 {
+            self.pause(ms(100));
+            self.stream.write_all(b"GET / HTTP/1.1\r\nHost: proxy\r\n\r\n")?;
+            self.read(36)?;
+        }
+        let head = b"GET /big?bytes=6000000 HTTP/1.1\r\nHost: proxy\r\n\r\n";
+        self.stream.write_all(head)?;
+        self.read(6_000_000)
+    }
+
+    /// Reads an answer with a body of so many bytes, the body in 30 parts.
+    fn read(&mut self, length: usize) -> io::Result<()> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            self.stream.read_exact(&mut byte)?;
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8_lossy(&head).to_lowercase();
+        assert!(head.starts_with("http/1.1 200 "), "{head}");
+        assert!(head.contains(&format!("content-length: {length}\r\n")), "{head}");
+        let mut body = vec![0; length];
+        let is_big = length > 1_000;
+        for part in body.chunks_mut(length.div_ceil(if is_big { 30 } else { 1 })) {
+            self.stream.read_exact(part)?;
+            if is_big {
+                self.pause(ms(100));
+            }
+        }
+        self.last = Instant::now();
+        Ok(())
+    }
+}
+
+#[test]
+fn honest_client_is_served_for_longer_than_each_limit() {
+    const LIMIT: Duration = Duration::from_secs(2);
+    let mut options = vec!["--response", "1h", "--send-buffer", "65536"];
+    for name in ["--header", "--first-byte", "--read-idle", "--write-stall", "--keep-alive"] {
+        options.extend([name, "2s"]);
+    }
+    check(&["corewheel", "tokio"], &options, |proxy| {
+        let (stream, last) = (proxy.connect(), Instant::now());
+        let mut client = Honest { stream, last, longest_pause: Duration::ZERO };
+        let served = client.run();
+        // A client that the machine has held up may have been too slow.
+        let was_quick = client.longest_pause.max(client.last.elapsed()) < LIMIT / 2;
+        match served {
+            Ok(()) => {}
+            Err(error) if was_quick => panic!("{}: {error}", proxy.name),
+            Err(error) => println!("skipped: the client was held up, {error}"),
+        }
     });
 }
 
