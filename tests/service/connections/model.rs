@@ -22,7 +22,7 @@ const NEVER: u64 = u64::MAX;
 const WRITES: usize = 3;
 
 fn is_idle_kind(kind: usize) -> bool {
-    (4..8).contains(&kind)
+    (6..10).contains(&kind)
 }
 
 struct Conn {
@@ -30,16 +30,16 @@ struct Conn {
     serial: u32,
     real: ConnTimers,
     shard: usize,
-    spans: [u64; 8],
+    spans: [u64; 10],
     read: Stamp,
     written: Stamp,
     request_ended: Stamp,
     opened: u64,
     over: [bool; 2],
-    armed: [u64; 16],
-    event_at: [u64; 16],
-    pending: u16,
-    first: u16,
+    armed: [u64; 18],
+    event_at: [u64; 18],
+    pending: u32,
+    first: u32,
     writes: Vec<(u32, u64)>,
     reads: u32,
     requests: u32,
@@ -84,6 +84,7 @@ impl Model {
             write_timeout: limit(),
             handshake: limit() * 3,
             max_age: limit() * 10,
+            ..NONE
         }
     }
 
@@ -102,8 +103,8 @@ impl Model {
             request_ended: Stamp::default(),
             opened: now,
             over: [false; 2],
-            armed: [NEVER; 16],
-            event_at: [0; 16],
+            armed: [NEVER; 18],
+            event_at: [0; 18],
             pending: 0,
             first: 0,
             writes: Vec::new(),
@@ -148,7 +149,7 @@ impl Model {
     }
 
     fn first_due(&self, conn: &Conn) -> u64 {
-        (0..16).map(|kind| self.due(conn, kind)).min().unwrap()
+        (0..18).map(|kind| self.due(conn, kind)).min().unwrap()
     }
 
     fn ceil(&self, nanos: u64) -> u64 {
@@ -187,7 +188,7 @@ impl Model {
     }
 
     fn take(&self, conn: &mut Conn, now: u64) {
-        let (mut kinds, mut first) = (0_u16, 0_u16);
+        let (mut kinds, mut first) = (0_u32, 0_u32);
         for (kind, name) in KINDS.into_iter().enumerate() {
             if self.due(conn, kind) > now {
                 continue;
@@ -280,7 +281,8 @@ impl Model {
     }
 
     fn arm(&mut self, id: usize) {
-        let kind = [0, 1, 2, 8, 9, 15][self.rng.usize(..6)];
+        let name = ARMED[self.rng.usize(..6)];
+        let kind = KINDS.iter().position(|kind| *kind == name).unwrap();
         let delay = self.rng.u64(..self.tick.max(MS) * 30);
         let due = if self.rng.u32(..3) == 0 { NEVER } else { self.now() + delay };
         let was_armed = self.due(self.conns[id].as_ref().unwrap(), kind) != NEVER;
@@ -318,11 +320,13 @@ impl Model {
     }
 }
 
-fn spans_of(limits: ConnLimits) -> [u64; 8] {
+fn spans_of(limits: ConnLimits) -> [u64; 10] {
     let ConnLimits { max_age, handshake, write_timeout, read_idle, .. } = limits;
     let ConnLimits { write_idle, all_idle, heartbeat, .. } = limits;
     let off = Duration::ZERO;
-    [max_age, handshake, off, write_timeout, read_idle, write_idle, all_idle, heartbeat]
+    let rates = [off; 2];
+    let idle = [read_idle, write_idle, all_idle, heartbeat];
+    [max_age, handshake, off, write_timeout, rates[0], rates[1], idle[0], idle[1], idle[2], idle[3]]
         .map(|span| if span.is_zero() { NEVER } else { span.as_nanos() as u64 })
 }
 
