@@ -48,7 +48,7 @@ impl Direction {
 }
 
 /// The bytes of one transfer. Its guard adds to it, and the timer reads it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ByteCount(AtomicU64);
 
 impl ByteCount {
@@ -75,9 +75,9 @@ impl ByteCount {
 }
 
 /// A transfer of a connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Measured {
-    /// Above zero.
+    /// Above zero, if the transfer is live.
     bytes_per_second: u64,
     grace: u64,
     /// When the transfer began, and later by the time for which it was paused.
@@ -86,7 +86,7 @@ pub(super) struct Measured {
     paused_at: u64,
     /// When its event came; 0 if none has come.
     event_at: Cell<u64>,
-    /// Whether its guard has not ended it.
+    /// Whether it has begun, and its guard has not ended it.
     is_live: bool,
     count: Arc<ByteCount>,
 }
@@ -98,15 +98,10 @@ impl Measured {
         self.start.saturating_add(needed.max(self.grace))
     }
 
-    /// When the transfer is too slow. `NEVER` after its event, unless that was not taken and is not
-    /// true any more.
-    pub(super) fn due(&self, is_pending: bool) -> u64 {
-        if !self.is_live || self.paused_at != NEVER {
-            return NEVER;
-        }
-        let (due, event_at) = (self.due_running(), self.event_at.get());
-        let is_open = event_at == 0 || (is_pending && due > event_at);
-        if is_open { due } else { NEVER }
+    /// When the transfer is too slow; `NEVER` after its event.
+    pub(super) fn due(&self) -> u64 {
+        let is_off = !self.is_live || self.paused_at != NEVER || self.event_at.get() != 0;
+        if is_off { NEVER } else { self.due_running() }
     }
 
     /// Whether its event that was not taken is still true. Otherwise the event is withdrawn, and
@@ -169,17 +164,20 @@ impl Transfers {
         rate: DataRate,
         now: u64,
     ) -> Arc<ByteCount> {
-        let count = Arc::new(ByteCount(AtomicU64::new(0)));
-        self.0[direction as usize] = Some(Box::new(Measured {
-            bytes_per_second: rate.bytes_per_second,
-            grace: saturating_nanos(rate.grace),
-            start: now,
-            paused_at: NEVER,
-            event_at: Cell::new(0),
-            is_live: true,
-            count: Arc::clone(&count),
-        }));
-        count
+        let place = &mut self.0[direction as usize];
+        let transfer = place.get_or_insert_with(Box::default);
+        // The count of a guard that was not dropped is still that guard's.
+        match Arc::get_mut(&mut transfer.count) {
+            Some(count) => count.0 = AtomicU64::new(0),
+            None => transfer.count = Arc::default(),
+        }
+        transfer.bytes_per_second = rate.bytes_per_second;
+        transfer.grace = saturating_nanos(rate.grace);
+        transfer.start = now;
+        transfer.paused_at = NEVER;
+        transfer.event_at.set(0);
+        transfer.is_live = true;
+        Arc::clone(&transfer.count)
     }
 
     /// Ends the transfer that there is.

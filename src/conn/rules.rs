@@ -116,6 +116,8 @@ pub(super) struct Rare {
     next_write: u32,
 }
 
+const _: () = assert!(size_of::<Rare>() <= 176);
+
 impl Rare {
     pub(super) const NO_EVENT: [u64; 4] = [0; 4];
 
@@ -178,7 +180,7 @@ pub(super) fn due(conn: &impl Facts, kind: usize) -> u64 {
     }
     if let Some(direction) = Direction::of(kind) {
         let transfer = rare.and_then(|rare| rare.transfers.at(direction));
-        return transfer.map_or(NEVER, |transfer| transfer.due(conn.pending() & 1 << kind != 0));
+        return transfer.map_or(NEVER, Measured::due);
     }
     if !(kind <= HANDSHAKE || (READ_IDLE..=HEARTBEAT).contains(&kind)) {
         return armed;

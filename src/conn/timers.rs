@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -101,8 +102,10 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// `Full` if the shard has no room for another timer, `Closed` if it is shut down.
     pub fn connection(&self, limits: ConnLimits) -> Result<ConnTimers, RefusedKind> {
-        let salt = Connections::of(self).next_salt();
-        self.open(&Packed::new(limits, self.class(), self.core().nanos_near(), salt))
+        self.open(|connections| {
+            let (now, salt) = (self.core().nanos_near(), connections.next_salt());
+            connections.open(&Packed::new(limits, self.class(), now, salt))
+        })
     }
 
     /// Takes in the deadlines of a connection that comes from another shard of this service. They
@@ -112,14 +115,18 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// `Full` or `Closed`, with the packed connection.
     pub fn adopt(&self, connection: PackedConn) -> Result<ConnTimers, Refused<PackedConn>> {
-        self.open(&connection.0).map_err(|kind| kind.of(connection))
+        let opened = self.open(|connections| connections.open(&connection.0));
+        opened.map_err(|kind| kind.of(connection))
     }
 
-    fn open(&self, packed: &Packed) -> Result<ConnTimers, RefusedKind> {
+    fn open(
+        &self,
+        open: impl FnOnce(Rc<Connections>) -> Result<ConnTimers, RefusedKind>,
+    ) -> Result<ConnTimers, RefusedKind> {
         if self.core().is_closed() {
             return Err(RefusedKind::Closed);
         }
-        Connections::of(self).open(packed)
+        open(Connections::of(self))
     }
 }
 

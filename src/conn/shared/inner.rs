@@ -24,6 +24,7 @@ use super::super::limits::{ArmError, ConnEvent, ConnLimits, DeadlineKind};
 use super::super::marks::Flags;
 use super::super::measured::{ByteCount, Direction};
 use super::super::rules::{self, Facts, FactsMut, InProgressCounts, NEVER, RATES, Rare};
+use super::limits::share;
 use super::stamp::Stamp;
 use crate::clock::Timeline;
 use crate::clock::when::When;
@@ -61,8 +62,11 @@ pub(super) struct Inner {
     state: Mutex<State>,
 }
 
+#[cfg(not(corewheel_loom))]
+const _: () = assert!(size_of::<Inner>() <= 264);
+
 struct State {
-    limits: ConnLimits,
+    limits: Arc<ConnLimits>,
     flags: Cell<Flags>,
     in_progress: InProgressCounts,
     /// When a request last ended; 0 if none has ended.
@@ -91,7 +95,7 @@ impl Inner {
     pub(super) fn new(handle: Handle, limits: ConnLimits) -> Arc<Self> {
         let (now, time) = (handle.nanos(), handle.time());
         let state = State {
-            limits,
+            limits: share(limits),
             flags: Cell::new(Flags::new(handle.next_salt())),
             in_progress: InProgressCounts::default(),
             request_ended: 0,
@@ -252,10 +256,11 @@ impl Inner {
 /// Deadlines.
 impl Inner {
     pub(super) fn limits(&self) -> ConnLimits {
-        self.lock().limits
+        *self.lock().limits
     }
 
     pub(super) fn set_limits(&self, limits: ConnLimits) {
+        let limits = share(limits);
         self.change(Wakes::Task, |known| known.state.limits = limits);
     }
 

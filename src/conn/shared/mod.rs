@@ -13,6 +13,7 @@
 
 mod in_progress;
 mod inner;
+mod limits;
 mod stamp;
 mod transfer;
 
@@ -246,8 +247,8 @@ impl SharedConnTimers {
 /// Least rates.
 impl SharedConnTimers {
     /// A read is in progress until the returned guard is dropped, and the peer must send at
-    /// [`ConnLimits::min_read_rate`] meanwhile. Each read [adds](SharedTransfer::add) its bytes. The
-    /// transfer is too slow, and [`ReadRate`](DeadlineKind::ReadRate) comes, when the time that its
+    /// [`ConnLimits::min_read_rate`] meanwhile. Each read [adds](SharedTransfer::add) its bytes.
+    /// The transfer is too slow, and [`ReadRate`](DeadlineKind::ReadRate) comes, when the time that its
     /// bytes take at this rate has passed since its beginning, and the grace period has. Time for
     /// which the server itself [does not read](SharedTransfer::pause) does not count.
     ///
