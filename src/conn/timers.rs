@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -10,10 +11,12 @@ use futures_core::Stream;
 
 use super::in_progress::InProgress;
 use super::limits::{ArmError, ConnEvent, ConnLimits, DeadlineKind};
+use super::measured::Direction;
 use super::part::Connections;
 use super::record::{RecordRef, add_one, take_one};
 use super::rules::{self, NEVER};
 use super::table::Packed;
+use super::transfer::Transfer;
 use crate::clock::when::When;
 use crate::face::timers::Timers;
 use crate::values::refused::{Refused, RefusedKind};
@@ -99,7 +102,10 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// `Full` if the shard has no room for another timer, `Closed` if it is shut down.
     pub fn connection(&self, limits: ConnLimits) -> Result<ConnTimers, RefusedKind> {
-        self.open(&Packed::new(limits, self.class(), self.core().nanos_near()))
+        self.open(|connections| {
+            let (now, salt) = (self.core().nanos_near(), connections.next_salt());
+            connections.open(&Packed::new(limits, self.class(), now, salt))
+        })
     }
 
     /// Takes in the deadlines of a connection that comes from another shard of this service. They
@@ -109,14 +115,18 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// `Full` or `Closed`, with the packed connection.
     pub fn adopt(&self, connection: PackedConn) -> Result<ConnTimers, Refused<PackedConn>> {
-        self.open(&connection.0).map_err(|kind| kind.of(connection))
+        let opened = self.open(|connections| connections.open(&connection.0));
+        opened.map_err(|kind| kind.of(connection))
     }
 
-    fn open(&self, packed: &Packed) -> Result<ConnTimers, RefusedKind> {
+    fn open(
+        &self,
+        open: impl FnOnce(Rc<Connections>) -> Result<ConnTimers, RefusedKind>,
+    ) -> Result<ConnTimers, RefusedKind> {
         if self.core().is_closed() {
             return Err(RefusedKind::Closed);
         }
-        Connections::of(self).open(packed)
+        open(Connections::of(self))
     }
 }
 
@@ -239,6 +249,33 @@ impl ConnTimers {
     /// ```
     pub fn begin_request(&self) -> InProgress {
         InProgress::request(&self.conn)
+    }
+}
+
+/// Least rates.
+impl ConnTimers {
+    /// A read is in progress until the returned guard is dropped, and the peer must send at
+    /// [`ConnLimits::min_read_rate`] meanwhile. Each read [adds](Transfer::add) its bytes. The
+    /// transfer is too slow, and [`ReadRate`](DeadlineKind::ReadRate) comes, when the time that its
+    /// bytes take at this rate has passed since its beginning, and the grace period has. Time for
+    /// which the server itself [does not read](Transfer::pause) does not count.
+    ///
+    /// The event comes once. An event that was not taken is withdrawn if bytes have been added that
+    /// give the transfer more time, or if it ends. Idle deadlines come as before: it is
+    /// [`add`](Transfer::add) that counts as a read.
+    ///
+    /// There is one measured read at a time: the transfer takes the place of the one before, whose
+    /// guard has no effect on a deadline any more. It keeps the rate that was in force at its
+    /// beginning.
+    pub fn begin_measured_read(&self) -> Transfer {
+        Transfer::begin(&self.conn, Direction::Read)
+    }
+
+    /// A write is in progress until the returned guard is dropped, and the peer must take it at
+    /// [`ConnLimits::min_write_rate`] meanwhile, or else [`WriteRate`](DeadlineKind::WriteRate)
+    /// comes. The rules are those of [`begin_measured_read`](Self::begin_measured_read).
+    pub fn begin_measured_write(&self) -> Transfer {
+        Transfer::begin(&self.conn, Direction::Write)
     }
 }
 

@@ -3,3 +3,8 @@
 pub mod multi_thread_tokio {
     #![doc = include_str!("multi_thread_tokio.md")]
 }
+
+#[cfg(feature = "tokio")]
+pub mod stream {
+    #![doc = include_str!("stream.md")]
+}

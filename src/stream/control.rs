@@ -18,6 +18,10 @@ use crate::conn::{DeadlineKind, SharedConnTimers};
 pub(super) const CONNECTION: u8 = 1;
 /// The next byte is the first of a message.
 pub(super) const MESSAGE: u8 = 2;
+/// The next byte is the first of a message that is measured.
+pub(super) const MEASURED: u8 = 4;
+/// The message that is measured has ended.
+pub(super) const ENDED: u8 = 8;
 
 /// The tasks that wait for a stream, and what its owner has said. It is the waker of the
 /// connection's timer, and refers to no timer itself.
@@ -27,8 +31,8 @@ pub(super) struct Shared {
     heartbeat: AtomicWaker,
     /// A deadline may have come, so the next read or write looks.
     pub(super) is_woken: AtomicBool,
-    /// What the next byte that is read begins: [`CONNECTION`] and [`MESSAGE`], or 0.
-    pub(super) next_byte: AtomicU8,
+    /// What the next read takes note of, as bits; 0 if there is nothing.
+    pub(super) notes: AtomicU8,
     /// The limit for the head of a message; zero if it is off.
     pub(super) head: Duration,
     /// The limit that has ended the stream.
@@ -42,7 +46,7 @@ impl Shared {
             writer: AtomicWaker::new(),
             heartbeat: AtomicWaker::new(),
             is_woken: AtomicBool::new(true),
-            next_byte: AtomicU8::new(CONNECTION | MESSAGE),
+            notes: AtomicU8::new(CONNECTION | MESSAGE),
             head,
             timeout: OnceLock::new(),
         }
@@ -73,10 +77,17 @@ impl Wake for Shared {
 ///
 /// # Messages
 ///
-/// The limit for a [head](super::StreamLimits::head) needs to know where messages begin and where
-/// their heads end. The first byte of the connection begins a message. Later messages begin where
-/// the owner says so with [`begin_message`](Self::begin_message), since only the owner knows where
-/// one message ends. Of an owner that never says so, only the first head has a deadline.
+/// The limit for a [head](super::StreamLimits::head) and the least rate of
+/// [reads](super::StreamLimits::min_read_rate) need to know where messages begin and end, and only
+/// the owner knows.
+///
+/// - The first byte of the connection begins a message. It has the deadline of a head, and is not
+///   measured unless the owner has called [`begin_message`](Self::begin_message) before it: an
+///   owner that does not say where it ends would lose a peer that only waits for an answer.
+/// - [`head_complete`](Self::head_complete) disarms the deadline of the head.
+/// - [`message_complete`](Self::message_complete) ends the measurement.
+/// - [`begin_message`](Self::begin_message) lets the next byte begin a message. Of an owner that
+///   never says so, only the first head has a deadline.
 pub struct StreamControl<M = SharedConnTimers> {
     timers: M,
     shared: Arc<Shared>,
@@ -92,15 +103,28 @@ impl<M: StreamTimers> StreamControl<M> {
     ///
     /// Takes the lock of the connection's timers, where they are shared.
     pub fn head_complete(&self) {
-        self.shared.next_byte.fetch_and(!MESSAGE, Ordering::Relaxed);
+        self.shared.notes.fetch_and(!MESSAGE, Ordering::Relaxed);
         self.timers.disarm(DeadlineKind::Request);
     }
 
-    /// The next byte that is read begins a message, and the deadline of its head counts from there.
-    /// Call it when the message before has been read to its end, and not in a protocol whose bytes
-    /// may be anything else than a message, such as HTTP/2.
+    /// The present message has been read to its end: its head is complete, and its rate is not
+    /// measured any more. Without a message, or for the second time, it changes nothing.
+    ///
+    /// Takes the lock of the connection's timers, where they are shared.
+    pub fn message_complete(&self) {
+        // One exchange, so that no read sees one change without the other.
+        let ended = |notes: u8| Some(notes & !(MESSAGE | MEASURED) | ENDED);
+        let _ = self.shared.notes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, ended);
+        self.timers.disarm(DeadlineKind::Request);
+    }
+
+    /// The next byte that is read begins a message: the deadline of its head counts from there, and
+    /// its rate is measured from there. A message before has ended.
+    ///
+    /// Call it when the message before has been read to its end, and not in a protocol in which the
+    /// peer may send other bytes than messages, such as HTTP/2.
     pub fn begin_message(&self) {
-        self.shared.next_byte.fetch_or(MESSAGE, Ordering::Relaxed);
+        self.shared.notes.fetch_or(MESSAGE | MEASURED | ENDED, Ordering::Relaxed);
     }
 
     /// A request is in flight until the returned guard is dropped: the server works, and the peer

@@ -19,9 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
-use super::control::{CONNECTION, MESSAGE, Shared, StreamControl};
+use super::control::{CONNECTION, ENDED, MEASURED, MESSAGE, Shared, StreamControl};
 use super::limits::{StreamLimits, StreamTimeout, no_timer};
-use super::timers::StreamTimers;
+use super::timers::{Measured, StreamTimers};
 use crate::conn::DeadlineKind;
 
 /// A direction in which a stream waits.
@@ -43,13 +43,28 @@ pub(super) struct Deadlines<M: StreamTimers> {
     flushes: bool,
     /// What waits in the direction of writes; `None` if nothing does.
     stall: Option<M::InProgress>,
+    /// The message that is measured. It is paused unless a read waits.
+    read: Option<M::Transfer>,
+    /// The writes that had to wait. They are paused unless a write waits; `None` if none has waited
+    /// yet.
+    written: Option<M::Transfer>,
 }
 
 impl<M: StreamTimers> Deadlines<M> {
     pub(super) fn new(timers: M, limits: StreamLimits) -> Self {
         let shared = Arc::new(Shared::new(limits.head));
         let waker = Waker::from(Arc::clone(&shared));
-        Self { timers, shared, waker, reads: false, writes: false, flushes: false, stall: None }
+        Self {
+            timers,
+            shared,
+            waker,
+            reads: false,
+            writes: false,
+            flushes: false,
+            stall: None,
+            read: None,
+            written: None,
+        }
     }
 
     pub(super) fn timers(&self) -> &M {
@@ -82,31 +97,57 @@ impl<M: StreamTimers> Deadlines<M> {
         let Poll::Ready(read) = polled else {
             return self.read_waits(cx).map(Err);
         };
-        self.reads = false;
-        let (value, count) = read?;
+        let has_waited = std::mem::replace(&mut self.reads, false);
+        let (value, count) = match read {
+            Ok(read) => read,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
         if count > 0 {
-            self.was_read();
+            self.was_read(count);
+        }
+        if let Some(transfer) = &self.read
+            && has_waited
+        {
+            transfer.pause();
         }
         Poll::Ready(Ok(value))
     }
 
     #[inline]
-    fn was_read(&mut self) {
-        self.timers.touch_read();
-        if self.shared.next_byte.load(Ordering::Relaxed) != 0 {
-            self.first_byte();
+    fn was_read(&mut self, count: usize) {
+        if self.shared.notes.load(Ordering::Relaxed) != 0 {
+            self.take_notes();
+        }
+        match &self.read {
+            Some(transfer) => transfer.add(count),
+            None => self.timers.touch_read(),
         }
     }
 
+    /// Something was read that begins the connection, or a message, or is no part of the message
+    /// before.
     #[cold]
-    fn first_byte(&self) {
-        let begins = self.shared.next_byte.swap(0, Ordering::Relaxed);
-        if begins & CONNECTION != 0 {
+    fn take_notes(&mut self) {
+        let notes = self.shared.notes.swap(0, Ordering::Relaxed);
+        if notes & ENDED != 0 {
+            self.read = None;
+        }
+        if notes & CONNECTION != 0 {
             self.timers.disarm(DeadlineKind::Handshake);
         }
-        if begins & MESSAGE != 0 && !self.shared.head.is_zero() {
+        if notes & MESSAGE != 0 && !self.shared.head.is_zero() {
             self.timers.arm_request(self.shared.head);
         }
+        if notes & MEASURED != 0 {
+            let transfer = self.timers.begin_measured_read();
+            transfer.pause();
+            self.read = Some(transfer);
+        }
+    }
+
+    /// Whether the next bytes that are read are counted.
+    pub(super) fn is_read_measured(&self) -> bool {
+        self.read.is_some() || self.shared.notes.load(Ordering::Relaxed) & MEASURED != 0
     }
 
     fn read_waits(&mut self, cx: &Context<'_>) -> Poll<io::Error> {
@@ -115,6 +156,9 @@ impl<M: StreamTimers> Deadlines<M> {
             self.reads = true;
             // The time for which the owner did not read does not count.
             self.timers.touch_read();
+            if let Some(transfer) = &self.read {
+                transfer.resume();
+            }
         }
         self.poll(Direction::Read)
     }
@@ -139,18 +183,35 @@ impl<M: StreamTimers> Deadlines<M> {
         let polled = write(cx);
         self.timers.note_ready(is_first, polled.is_ready());
         let Poll::Ready(written) = polled else {
-            self.writes = true;
+            if !self.writes {
+                self.writes = true;
+                self.measure_write();
+            }
             return self.write_waits(cx).map(Err);
         };
-        self.writes = false;
-        if matches!(written, Ok(0) | Err(_)) {
-            return Poll::Ready(written);
+        let has_waited = std::mem::replace(&mut self.writes, false);
+        let count = *written.as_ref().unwrap_or(&0);
+        if count > 0 {
+            self.timers.touch_write();
+            if self.stall.is_some() {
+                self.stall_ends();
+            }
         }
-        self.timers.touch_write();
-        if self.stall.is_some() {
-            self.stall_ends();
+        if let Some(transfer) = &self.written
+            && has_waited
+        {
+            transfer.add(count);
+            transfer.pause();
         }
         Poll::Ready(written)
+    }
+
+    /// A write begins to wait.
+    fn measure_write(&mut self) {
+        match &self.written {
+            Some(transfer) => transfer.resume(),
+            None => self.written = Some(self.timers.begin_measured_write()),
+        }
     }
 
     /// Flushes by `flush`.
@@ -241,23 +302,38 @@ impl<M: StreamTimers> Deadlines<M> {
 
     /// Polls for what ends the wait in a direction.
     fn poll(&mut self, direction: Direction) -> Poll<io::Error> {
-        let is_wanted = |kind| self.is_wanted(direction, kind);
-        match self.timers.poll_kinds(&mut Context::from_waker(&self.waker), is_wanted) {
-            Poll::Ready(Ok(event)) => Poll::Ready(self.end(event.kind)),
-            Poll::Ready(Err(refused)) => Poll::Ready(no_timer(refused)),
-            Poll::Pending => Poll::Pending,
+        loop {
+            // The owner may say at any moment that the message has ended.
+            if self.shared.notes.load(Ordering::Relaxed) & ENDED != 0 {
+                self.shared.notes.fetch_and(!ENDED, Ordering::Relaxed);
+                self.read = None;
+            }
+            let is_wanted = |kind| self.is_wanted(direction, kind);
+            let cx = &mut Context::from_waker(&self.waker);
+            let Poll::Ready(event) = self.timers.poll_kinds(cx, is_wanted) else {
+                return Poll::Pending;
+            };
+            let is_ended = self.shared.notes.load(Ordering::Relaxed) & ENDED != 0;
+            match event {
+                Ok(event) if event.kind == DeadlineKind::ReadRate && is_ended => {}
+                Ok(event) => return Poll::Ready(self.end(event.kind)),
+                Err(refused) => return Poll::Ready(no_timer(refused)),
+            }
         }
     }
 
     /// Whether a deadline ends a wait in a direction. A read is asked first, as its data may have
     /// come in time.
     fn is_wanted(&self, direction: Direction, kind: DeadlineKind) -> bool {
+        use DeadlineKind::{
+            AllIdle, Handshake, Heartbeat, ReadIdle, ReadRate, Request, WriteRate, WriteTimeout,
+        };
         let reads = direction == Direction::Read;
         match kind {
-            DeadlineKind::Heartbeat => false,
-            DeadlineKind::Handshake | DeadlineKind::Request | DeadlineKind::ReadIdle => reads,
-            DeadlineKind::WriteTimeout => !reads,
-            DeadlineKind::AllIdle => reads || !self.reads,
+            Heartbeat => false,
+            Handshake | Request | ReadIdle | ReadRate => reads,
+            WriteTimeout | WriteRate => !reads,
+            AllIdle => reads || !self.reads,
             _ => true,
         }
     }
@@ -268,7 +344,7 @@ impl<M: StreamTimers> Deadlines<M> {
         let timeout = StreamTimeout::new(kind, &self.timers.limits(), self.shared.head);
         let timeout = *self.shared.timeout.get_or_init(|| timeout);
         // A shutdown that waits afterwards has a time of its own.
-        self.stall = None;
+        (self.stall, self.read, self.written) = (None, None, None);
         self.waker.wake_by_ref();
         timeout.into()
     }

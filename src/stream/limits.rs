@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use crate::conn::{ConnLimits, DeadlineKind};
+use crate::conn::{ConnLimits, DataRate, DeadlineKind};
 use crate::values::refused::RefusedKind;
 
 /// How long a stream may take for something, or go on without something. A limit of zero is off,
@@ -40,6 +40,22 @@ pub struct StreamLimits {
     pub idle: Duration,
     /// The time from the beginning of the connection to its end, whatever the connection does.
     pub max_age: Duration,
+    /// The longest time by which the end is later than [`max_age`](Self::max_age) says: each
+    /// connection has a random part of it, so that connections that began together do not end
+    /// together.
+    pub max_age_jitter: Duration,
+    /// The least rate at which a message is read, from its first byte on. Only time for which a
+    /// read waits counts. A message is measured if the owner says where it begins and where it
+    /// ends: [`StreamControl::begin_message`](super::StreamControl::begin_message),
+    /// [`message_complete`](super::StreamControl::message_complete).
+    pub min_read_rate: DataRate,
+    /// The least rate at which writes that must wait are accepted, over the whole connection. Only
+    /// time for which a write waits counts, and only bytes that are accepted after a wait: what the
+    /// system buffers at once, the peer has not taken yet.
+    ///
+    /// The system accepts more bytes when a good part of its send buffer is empty, on Linux a
+    /// third. The grace period must be as long as a slow but honest peer takes for that part.
+    pub min_write_rate: DataRate,
     /// The time without a write until the owner is to write a heartbeat:
     /// [`StreamControl::heartbeat`](super::StreamControl::heartbeat). It ends nothing.
     pub heartbeat: Duration,
@@ -63,7 +79,8 @@ macro_rules! setters {
 }
 setters! {
     first_byte: Duration, head: Duration, read_idle: Duration, write_stall: Duration,
-    idle: Duration, max_age: Duration, heartbeat: Duration
+    idle: Duration, max_age: Duration, max_age_jitter: Duration, min_read_rate: DataRate,
+    min_write_rate: DataRate, heartbeat: Duration
 }
 
 impl StreamLimits {
@@ -75,6 +92,9 @@ impl StreamLimits {
             write_timeout: self.write_stall,
             all_idle: self.idle,
             max_age: self.max_age,
+            max_age_jitter: self.max_age_jitter,
+            min_read_rate: self.min_read_rate,
+            min_write_rate: self.min_write_rate,
             heartbeat: self.heartbeat,
             ..ConnLimits::default()
         }
@@ -109,6 +129,10 @@ pub enum StreamTimeout {
     Idle(Duration),
     /// The connection is older than [`StreamLimits::max_age`].
     MaxAge(Duration),
+    /// A message was read more slowly than [`StreamLimits::min_read_rate`].
+    ReadRate(DataRate),
+    /// Writes were accepted more slowly than [`StreamLimits::min_write_rate`].
+    WriteRate(DataRate),
     /// A deadline has come that the owner has set by the stream's
     /// [`timers`](super::TimedIo::timers).
     Other(DeadlineKind),
@@ -124,6 +148,8 @@ impl StreamTimeout {
             DeadlineKind::WriteTimeout => Self::WriteStall(limits.write_timeout),
             DeadlineKind::AllIdle => Self::Idle(limits.all_idle),
             DeadlineKind::MaxAge => Self::MaxAge(limits.max_age),
+            DeadlineKind::ReadRate => Self::ReadRate(limits.min_read_rate),
+            DeadlineKind::WriteRate => Self::WriteRate(limits.min_write_rate),
             other => Self::Other(other),
         }
     }
@@ -138,6 +164,16 @@ impl fmt::Display for StreamTimeout {
             Self::WriteStall(limit) => write!(f, "no byte could be written for {limit:?}"),
             Self::Idle(limit) => write!(f, "nothing was read or written for {limit:?}"),
             Self::MaxAge(limit) => write!(f, "the connection is older than {limit:?}"),
+            Self::ReadRate(rate) => write!(
+                f,
+                "a message was read at less than {} bytes a second",
+                rate.bytes_per_second
+            ),
+            Self::WriteRate(rate) => write!(
+                f,
+                "writes were accepted at less than {} bytes a second",
+                rate.bytes_per_second
+            ),
             Self::Other(kind) => write!(f, "the connection's {kind} has come"),
         }
     }

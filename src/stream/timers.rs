@@ -5,7 +5,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::conn::{
-    ConnEvent, ConnLimits, ConnTimers, DeadlineKind, InProgress, SharedConnTimers, SharedInProgress,
+    ConnEvent, ConnLimits, ConnTimers, DeadlineKind, InProgress, SharedConnTimers,
+    SharedInProgress, SharedTransfer, Transfer,
 };
 use crate::values::refused::RefusedKind;
 
@@ -22,6 +23,8 @@ impl StreamTimers for ConnTimers {}
 pub trait Sealed: Clone + fmt::Debug + 'static {
     /// A write or a request that is in progress.
     type InProgress: fmt::Debug;
+    /// A read or a write whose rate is measured.
+    type Transfer: Measured;
 
     fn touch_read(&self);
     fn touch_write(&self);
@@ -35,6 +38,8 @@ pub trait Sealed: Clone + fmt::Debug + 'static {
     fn arm_request(&self, limit: Duration);
     /// A write waits. The caller polls for events before it waits.
     fn begin_write(&self) -> Self::InProgress;
+    fn begin_measured_read(&self) -> Self::Transfer;
+    fn begin_measured_write(&self) -> Self::Transfer;
     /// False if the time of the write was up before.
     fn end_write(&self, write: Self::InProgress) -> bool;
     /// Polls for the next event of the wanted kinds; `Closed` if the connection is closed.
@@ -49,8 +54,45 @@ pub trait Sealed: Clone + fmt::Debug + 'static {
     fn note_ready(&self, is_first: bool, is_ready: bool);
 }
 
+/// What a stream does with a transfer.
+pub trait Measured {
+    fn add(&self, bytes: usize);
+    fn pause(&self);
+    /// The caller polls for events before it waits.
+    fn resume(&self);
+}
+
+impl Measured for SharedTransfer {
+    fn add(&self, bytes: usize) {
+        self.add(bytes as u64);
+    }
+
+    fn pause(&self) {
+        self.pause();
+    }
+
+    fn resume(&self) {
+        self.resume_unwoken();
+    }
+}
+
+impl Measured for Transfer {
+    fn add(&self, bytes: usize) {
+        self.add(bytes as u64);
+    }
+
+    fn pause(&self) {
+        self.pause();
+    }
+
+    fn resume(&self) {
+        self.resume();
+    }
+}
+
 impl Sealed for SharedConnTimers {
     type InProgress = SharedInProgress;
+    type Transfer = SharedTransfer;
 
     #[inline]
     fn touch_read(&self) {
@@ -88,6 +130,14 @@ impl Sealed for SharedConnTimers {
         self.begin_write_unwoken()
     }
 
+    fn begin_measured_read(&self) -> SharedTransfer {
+        self.begin_measured_read()
+    }
+
+    fn begin_measured_write(&self) -> SharedTransfer {
+        self.begin_measured_write()
+    }
+
     fn end_write(&self, write: SharedInProgress) -> bool {
         write.finish()
     }
@@ -112,6 +162,7 @@ impl Sealed for SharedConnTimers {
 
 impl Sealed for ConnTimers {
     type InProgress = InProgress;
+    type Transfer = Transfer;
 
     #[inline]
     fn touch_read(&self) {
@@ -145,6 +196,14 @@ impl Sealed for ConnTimers {
 
     fn begin_write(&self) -> InProgress {
         self.begin_write()
+    }
+
+    fn begin_measured_read(&self) -> Transfer {
+        self.begin_measured_read()
+    }
+
+    fn begin_measured_write(&self) -> Transfer {
+        self.begin_measured_write()
     }
 
     fn end_write(&self, write: InProgress) -> bool {

@@ -13,7 +13,9 @@
 
 mod in_progress;
 mod inner;
+mod limits;
 mod stamp;
+mod transfer;
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -26,7 +28,9 @@ use futures_core::Stream;
 
 pub use self::in_progress::SharedInProgress;
 use self::inner::{Inner, Owner, Wakes};
+pub use self::transfer::SharedTransfer;
 use super::limits::{ArmError, ConnEvent, ConnLimits, DeadlineKind};
+use super::measured::Direction;
 use super::rules::{self, NEVER};
 use super::timers::Raced;
 use crate::clock::when::When;
@@ -240,6 +244,33 @@ impl SharedConnTimers {
     }
 }
 
+/// Least rates.
+impl SharedConnTimers {
+    /// A read is in progress until the returned guard is dropped, and the peer must send at
+    /// [`ConnLimits::min_read_rate`] meanwhile. Each read [adds](SharedTransfer::add) its bytes.
+    /// The transfer is too slow, and [`ReadRate`](DeadlineKind::ReadRate) comes, when the time that its
+    /// bytes take at this rate has passed since its beginning, and the grace period has. Time for
+    /// which the server itself [does not read](SharedTransfer::pause) does not count.
+    ///
+    /// The event comes once. An event that was not taken is withdrawn if bytes have been added that
+    /// give the transfer more time, or if it ends. Idle deadlines come as before: it is
+    /// [`add`](SharedTransfer::add) that counts as a read.
+    ///
+    /// There is one measured read at a time: the transfer takes the place of the one before, whose
+    /// guard has no effect on a deadline any more. It keeps the rate that was in force at its
+    /// beginning.
+    pub fn begin_measured_read(&self) -> SharedTransfer {
+        SharedTransfer::begin(self.conn(), Direction::Read)
+    }
+
+    /// A write is in progress until the returned guard is dropped, and the peer must take it at
+    /// [`ConnLimits::min_write_rate`] meanwhile, or else [`WriteRate`](DeadlineKind::WriteRate)
+    /// comes. The rules are those of [`begin_measured_read`](Self::begin_measured_read).
+    pub fn begin_measured_write(&self) -> SharedTransfer {
+        SharedTransfer::begin(self.conn(), Direction::Write)
+    }
+}
+
 /// Deadlines. A change that makes the first deadline earlier wakes the task that waits, on
 /// whichever thread the change is made.
 impl SharedConnTimers {
@@ -400,4 +431,5 @@ const _: () = {
     const fn is_shared<T: Send + Sync + 'static>() {}
     is_shared::<SharedConnTimers>();
     is_shared::<SharedInProgress>();
+    is_shared::<SharedTransfer>();
 };

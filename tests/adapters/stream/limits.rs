@@ -2,7 +2,7 @@
 
 use super::*;
 use corewheel::stream::StreamTimeout::{
-    FirstByte, Head, Idle, MaxAge, Other, ReadIdle, WriteStall,
+    FirstByte, Head, Idle, MaxAge, Other, ReadIdle, ReadRate, WriteRate, WriteStall,
 };
 
 /// A limit that ends a wait of a fresh stream after 100 ticks: not one tick before, and then with
@@ -263,6 +263,33 @@ fn greatest_age_ends_a_stream_that_is_always_ready() {
     both!(check_age);
 }
 
+fn check_jitter<K: Kind>() {
+    let mut lab = Lab::new();
+    let limits = NONE.max_age(ms(LIMIT)).max_age_jitter(ms(50));
+    let mut streams: Vec<_> = (0..16).map(|_| duplex::<K>(&lab, limits)).collect();
+    let mut ages = Vec::new();
+    for tick in 0..=LIMIT + 50 {
+        streams.retain_mut(|(stream, _)| {
+            let timeout = timeout(read(stream));
+            if timeout.is_some() {
+                assert_eq!(timeout, Some(MaxAge(ms(LIMIT))));
+                ages.push(tick);
+            }
+            timeout.is_none()
+        });
+        lab.advance(1);
+    }
+    assert_eq!(streams.len(), 0);
+    assert!(ages[0] >= LIMIT, "{ages:?}");
+    ages.dedup();
+    assert!(ages.len() > 8, "the ends are spread: {ages:?}");
+}
+
+#[test]
+fn jitter_spreads_the_ends_of_streams_that_began_together() {
+    both!(check_jitter);
+}
+
 fn check_own_deadline<K: Kind>() {
     let mut lab = Lab::new();
     let (mut stream, _peer) = duplex::<K>(&lab, NONE);
@@ -278,7 +305,7 @@ fn deadline_that_the_owner_arms_ends_the_stream() {
 
 #[test]
 fn timeout_says_which_limit_was_reached_and_how_long_it_was() {
-    let limit = ms(1_500);
+    let (limit, rate) = (ms(1_500), DataRate::new(240, ms(5_000)));
     let texts = [
         (FirstByte(limit), "no byte was read within 1.5s"),
         (Head(limit), "a message's head was not complete within 1.5s"),
@@ -286,6 +313,8 @@ fn timeout_says_which_limit_was_reached_and_how_long_it_was() {
         (WriteStall(limit), "no byte could be written for 1.5s"),
         (Idle(limit), "nothing was read or written for 1.5s"),
         (MaxAge(limit), "the connection is older than 1.5s"),
+        (ReadRate(rate), "a message was read at less than 240 bytes a second"),
+        (WriteRate(rate), "writes were accepted at less than 240 bytes a second"),
         (Other(DeadlineKind::Custom(1)), "the connection's custom deadline 1 has come"),
     ];
     for (timeout, text) in texts {

@@ -2,8 +2,11 @@
 //! over real sockets.
 
 mod control;
+mod http;
 mod limits;
+mod rates;
 mod refusals;
+mod servers;
 mod waits;
 
 use std::fmt::Debug;
@@ -16,6 +19,7 @@ use std::time::Duration;
 
 use corewheel::attach::{ShardLoop, Turn};
 use corewheel::clock::ManualClock;
+use corewheel::conn::DataRate;
 use corewheel::stream::{StreamLimits, StreamTimeout, StreamTimers, TimedIo};
 use corewheel::{
     ConnTimers, DeadlineKind, Fired, SharedConnTimers, TimerService, TimerServiceBuilder, Timers,
@@ -33,6 +37,9 @@ const NONE: StreamLimits = StreamLimits {
     write_stall: Duration::ZERO,
     idle: Duration::ZERO,
     max_age: Duration::ZERO,
+    max_age_jitter: Duration::ZERO,
+    min_read_rate: DataRate::OFF,
+    min_write_rate: DataRate::OFF,
     heartbeat: Duration::ZERO,
 };
 /// The limit of most tests, in ticks.

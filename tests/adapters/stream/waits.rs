@@ -168,6 +168,63 @@ fn half_that_finds_both_deadlines_wakes_the_other_half() {
     both!(check_found_by_other);
 }
 
+fn check_quiet_wait<K: Kind>() {
+    let mut lab = Lab::new();
+    let rate = DataRate::new(10, ms(2 * LIMIT));
+    let limits = NONE.idle(ms(9 * LIMIT)).head(ms(LIMIT)).write_stall(ms(LIMIT / 2));
+    let (mut stream, mut peer) = duplex::<K>(&lab, limits.min_write_rate(rate).min_read_rate(rate));
+    let (alarm, waker) = Alarm::new();
+    assert!(read_with(&mut stream, &waker).is_pending());
+    ready(write(&mut stream, &[7; ROOM]));
+    assert!(write_with(&mut stream, b"a", &waker).is_pending());
+    for _ in 0..4 {
+        lab.advance(1);
+        ready(write(&mut peer, b"a"));
+        assert_eq!(ready(read(&mut stream)), b"a");
+        assert_eq!(ready(read(&mut peer)).len(), 4);
+        assert_eq!(ready(write(&mut stream, b"aaaa")), 4);
+        alarm.rang();
+        // Each wait has an earlier deadline than there was before.
+        assert!(read_with(&mut stream, &waker).is_pending());
+        assert!(write_with(&mut stream, b"a", &waker).is_pending());
+        lab.settle();
+        assert!(!alarm.rang(), "a wait wakes its own task");
+    }
+}
+
+#[test]
+fn wait_that_begins_does_not_wake_its_own_task() {
+    both!(check_quiet_wait);
+}
+
+#[test]
+fn stream_on_a_shard_returns_to_its_executor_after_eight_ready_results() {
+    let lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<OnShard>(&lab, NONE);
+    let (alarm, waker) = Alarm::new();
+    for _ in 0..3 {
+        for _ in 0..4 {
+            ready(write(&mut peer, b"a"));
+            assert_eq!(ready(read_with(&mut stream, &waker)), b"a");
+            assert_eq!(ready(write_with(&mut stream, b"b", &waker)), 1);
+            assert_eq!(ready(read(&mut peer)), b"b");
+        }
+        ready(write(&mut peer, b"a"));
+        assert!(!alarm.rang());
+        assert!(read_with(&mut stream, &waker).is_pending());
+        assert!(alarm.rang(), "the task goes on when other tasks have run");
+        // The read that goes on counts for the next time.
+        assert_eq!(ready(read_with(&mut stream, &waker)), b"a");
+        assert_eq!(ready(write_with(&mut stream, b"b", &waker)), 1);
+        assert_eq!(ready(read(&mut peer)), b"b");
+        // A read that must wait begins the count again.
+        assert!(read_with(&mut stream, &waker).is_pending());
+        ready(write(&mut peer, b"a"));
+        assert!(alarm.rang());
+        assert_eq!(ready(read_with(&mut stream, &waker)), b"a");
+    }
+}
+
 /// A stream that the test lets go on.
 #[derive(Default)]
 struct Gate {
