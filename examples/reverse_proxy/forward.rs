@@ -83,7 +83,7 @@ impl Forwarder {
         if request.method() == Method::CONNECT {
             return refusal(StatusCode::NOT_IMPLEMENTED);
         }
-        let state = RequestState::new(request.body().is_end_stream(), control);
+        let state = RequestState::new(&request, control);
         let request = self.for_upstream(request, client, &state);
         match self.timers.timeout(self.response, self.client.request(request)).await {
             Ok(Ok(mut response)) => {
@@ -219,17 +219,35 @@ enum RequestState {
 #[derive(Debug)]
 struct Receiving {
     control: Control,
+    is_measured: bool,
     /// Set when the body has ended.
     in_flight: OnceLock<Option<SharedInProgress>>,
 }
 
+impl Receiving {
+    /// The body has ended. It may be called again.
+    fn end(&self) {
+        self.in_flight.get_or_init(|| {
+            if self.is_measured {
+                self.control.end_body();
+            }
+            self.control.begin_request()
+        });
+    }
+}
+
 impl RequestState {
-    fn new(is_complete: bool, control: Control) -> Self {
-        if is_complete {
-            Self::Complete { _in_flight: control.begin_request() }
-        } else {
-            Self::Receiving(Arc::new(Receiving { control, in_flight: OnceLock::new() }))
+    fn new(request: &Request<Incoming>, control: Control) -> Self {
+        if request.body().is_end_stream() {
+            return Self::Complete { _in_flight: control.begin_request() };
         }
+        // The bytes of an HTTP/2 connection are those of several requests.
+        let is_measured = request.version() < Version::HTTP_2;
+        if is_measured {
+            control.begin_body();
+        }
+        let in_flight = OnceLock::new();
+        Self::Receiving(Arc::new(Receiving { control, is_measured, in_flight }))
     }
 
     /// Whether the client has sent all of the request.
@@ -316,7 +334,7 @@ impl Body for RequestBody {
             _ => false,
         };
         if is_last && let Some(receiving) = &self.receiving {
-            receiving.in_flight.get_or_init(|| receiving.control.begin_request());
+            receiving.end();
         }
         polled.map(|frame| frame.map(|frame| frame.map_err(RequestBodyError)))
     }

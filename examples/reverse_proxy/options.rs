@@ -90,13 +90,18 @@ pub(crate) struct Limits {
     #[arg(long, default_value = "5m", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) max_age_jitter: Duration,
 
-    /// The least bytes in a second that a client must send while a request is received [corewheel].
+    /// The least bytes in a second of the body of a request, while the proxy waits for it
+    /// [corewheel].
     #[arg(long, default_value_t = 64, value_name = "BYTES")]
     pub(crate) read_rate: u64,
 
-    /// The least bytes in a second that a client must take while a response is sent [corewheel].
+    /// The least bytes in a second that a client takes, while the proxy waits for it [corewheel].
     #[arg(long, default_value_t = 64, value_name = "BYTES")]
     pub(crate) write_rate: u64,
+
+    /// How long a client may be slower than the least rates at first.
+    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) rate_grace: Duration,
 
     /// The time to connect to the upstream server.
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = parse_duration)]

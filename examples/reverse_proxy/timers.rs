@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use corewheel::adapters::hyper::HyperTimer;
 use corewheel::class::TimerClass;
-use corewheel::conn::SharedInProgress;
+use corewheel::conn::{DataRate, SharedInProgress};
 use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
 use corewheel::{Handle, RefusedKind, TimeoutError};
 use hyper::server::conn::http1;
@@ -50,6 +50,21 @@ pub(crate) enum Stream {
 pub(crate) struct Control(pub(crate) Option<StreamControl>);
 
 impl Control {
+    /// The bytes that come next are those of a body, and have a least rate. Bytes that came with the
+    /// head are not counted.
+    pub(crate) fn begin_body(&self) {
+        if let Some(control) = &self.0 {
+            control.begin_message();
+        }
+    }
+
+    /// The body has ended.
+    pub(crate) fn end_body(&self) {
+        if let Some(control) = &self.0 {
+            control.message_complete();
+        }
+    }
+
     /// A request is in flight until the returned guard is dropped.
     pub(crate) fn begin_request(&self) -> Option<SharedInProgress> {
         self.0.as_ref().map(StreamControl::begin_request)
@@ -186,5 +201,8 @@ impl Limits {
             .write_stall(self.write_stall)
             .idle(self.keep_alive)
             .max_age(self.max_age)
+            .max_age_jitter(self.max_age_jitter)
+            .min_read_rate(DataRate::new(self.read_rate, self.rate_grace))
+            .min_write_rate(DataRate::new(self.write_rate, self.rate_grace))
     }
 }

@@ -310,14 +310,69 @@ fn client_with_stalled_body_is_cut_by_the_idle_time_of_reads() {
     });
 }
 
-/// How many bytes a client receives that asks for so many, reads nothing for a time, and then reads
-/// all that comes.
-fn received_after_pause(proxy: &Proxy, bytes: usize, pause: Duration) -> usize {
+#[test]
+fn client_that_sends_its_body_byte_by_byte_is_cut() {
+    const GRACE: Duration = ms(300);
+    let options = ["--read-idle", "1h", "--response", "1h", "--rate-grace", "300ms"];
+    let options = [&options[..], &["--read-rate", "1000"]].concat();
+    check(&["corewheel"], &options, |proxy| {
+        let mut client = proxy.connect();
+        let start = Instant::now();
+        let head = b"POST / HTTP/1.1\r\nHost: proxy\r\nContent-Length: 100000\r\n\r\n";
+        client.write_all(head).unwrap();
+        while client.write_all(b"x").is_ok() {
+            assert!(start.elapsed() < PATIENCE, "{}: the client is not cut", proxy.name);
+            thread::sleep(ms(20));
+        }
+        assert!(start.elapsed() >= GRACE, "{}: {:?}", proxy.name, start.elapsed());
+    });
+}
+
+#[test]
+fn client_that_reads_byte_by_byte_is_cut() {
+    const BYTES: usize = 30_000_000;
+    let options = ["--write-stall", "1h", "--read-idle", "1h", "--keep-alive", "1h"];
+    let rate = ["--rate-grace", "300ms", "--write-rate", "1000000", "--send-buffer", "65536"];
+    let options = [&options[..], &rate].concat();
+    check(&["corewheel"], &options, |proxy| {
+        let mut pause = ms(600);
+        while received_after_pause(proxy, BYTES, pause, true) >= BYTES {
+            assert!(pause < PATIENCE, "{}: the client is not cut", proxy.name);
+            pause *= 2;
+        }
+    });
+}
+
+#[test]
+fn connection_ends_at_its_greatest_age() {
+    const AGE: Duration = ms(500);
+    let options = ["--max-age", "500ms", "--max-age-jitter", "200ms"];
+    check(&["corewheel"], &options, |proxy| {
+        let start = Instant::now();
+        let mut client = proxy.connect();
+        let request = b"GET / HTTP/1.1\r\nHost: proxy\r\n\r\n";
+        let mut answer = [0; 1_000];
+        while client.write_all(request).is_ok() && client.read(&mut answer).is_ok_and(|n| n > 0) {
+            assert!(start.elapsed() < PATIENCE, "{}: the client is not cut", proxy.name);
+        }
+        assert!(start.elapsed() >= AGE, "{}: {:?}", proxy.name, start.elapsed());
+    });
+}
+
+/// How many bytes a client receives that asks for so many, reads none or single ones for a time, and
+/// then reads all that comes.
+fn received_after_pause(proxy: &Proxy, bytes: usize, pause: Duration, reads: bool) -> usize {
     let mut client = proxy.connect();
     let head = format!("GET /big?bytes={bytes} HTTP/1.1\r\nHost: proxy\r\n");
     client.write_all(format!("{head}Connection: close\r\n\r\n").as_bytes()).unwrap();
-    thread::sleep(pause);
-    read_to_end(&mut client).len()
+    let (start, mut received) = (Instant::now(), 0);
+    while start.elapsed() < pause {
+        thread::sleep(ms(20));
+        if reads && client.read(&mut [0]).is_ok_and(|length| length == 1) {
+            received += 1;
+        }
+    }
+    received + read_to_end(&mut client).len()
 }
 
 #[test]
@@ -327,14 +382,14 @@ fn client_that_does_not_read_is_cut() {
     let options = [&options[..], &["--send-buffer", "65536"]].concat();
     check(&["corewheel"], &options, |proxy| {
         let mut pause = ms(600);
-        while received_after_pause(proxy, BYTES, pause) >= BYTES {
+        while received_after_pause(proxy, BYTES, pause, false) >= BYTES {
             assert!(pause < PATIENCE, "{}: the client is not cut", proxy.name);
             pause *= 2;
         }
     });
     // With tokio's timers the client is not cut, and gets everything.
     check(&["tokio"], &options, |proxy| {
-        assert!(received_after_pause(proxy, BYTES, ms(600)) >= BYTES, "{}", proxy.name);
+        assert!(received_after_pause(proxy, BYTES, ms(600), false) >= BYTES, "{}", proxy.name);
     });
 }
 
