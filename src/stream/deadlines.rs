@@ -38,10 +38,9 @@ pub(super) struct Deadlines<M: StreamTimers> {
     waker: Waker,
     /// Whether a read waits.
     reads: bool,
-    /// Whether a write waits, and whether a flush or a shutdown does.
+    /// Whether a write waits.
     writes: bool,
-    flushes: bool,
-    /// What waits in the direction of writes; `None` if nothing does.
+    /// The write, flush or shutdown that waits; `None` if none does.
     stall: Option<M::InProgress>,
     /// The message that is measured. It is paused unless a read waits.
     read: Option<M::Transfer>,
@@ -60,7 +59,6 @@ impl<M: StreamTimers> Deadlines<M> {
             waker,
             reads: false,
             writes: false,
-            flushes: false,
             stall: None,
             read: None,
             written: None,
@@ -98,11 +96,9 @@ impl<M: StreamTimers> Deadlines<M> {
             return self.read_waits(cx).map(Err);
         };
         let has_waited = std::mem::replace(&mut self.reads, false);
-        let (value, count) = match read {
-            Ok(read) => read,
-            Err(error) => return Poll::Ready(Err(error)),
-        };
-        if count > 0 {
+        if let Ok((_, count)) = read
+            && count > 0
+        {
             self.was_read(count);
         }
         if let Some(transfer) = &self.read
@@ -110,7 +106,7 @@ impl<M: StreamTimers> Deadlines<M> {
         {
             transfer.pause();
         }
-        Poll::Ready(Ok(value))
+        Poll::Ready(read.map(|(value, _)| value))
     }
 
     #[inline]
@@ -241,10 +237,8 @@ impl<M: StreamTimers> Deadlines<M> {
         flush: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
         let Poll::Ready(flushed) = flush(cx) else {
-            self.flushes = true;
             return self.write_waits(cx).map(Err);
         };
-        self.flushes = false;
         // A flush may be done while a write waits.
         if self.stall.is_some() && !self.writes {
             self.stall_ends();
@@ -353,5 +347,7 @@ impl<M: StreamTimers> Deadlines<M> {
 impl<M: StreamTimers> Drop for Deadlines<M> {
     fn drop(&mut self) {
         self.timers.close();
+        // The shared part may outlive the stream, and must not hold the wakers of its tasks.
+        self.waker.wake_by_ref();
     }
 }

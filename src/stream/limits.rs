@@ -36,7 +36,8 @@ pub struct StreamLimits {
     pub read_idle: Duration,
     /// The time for which a write, a flush or a shutdown waits and not one byte is accepted.
     pub write_stall: Duration,
-    /// The time in which nothing is read and nothing is written.
+    /// The time in which nothing is read and nothing is written. It counts again from the moment at
+    /// which a read begins to wait.
     pub idle: Duration,
     /// The time from the beginning of the connection to its end, whatever the connection does.
     pub max_age: Duration,

@@ -101,7 +101,7 @@ pin_project! {
     /// nothing and allocates nothing. A read that must wait polls the timers, which takes the
     /// connection's lock if they are shared. A write that must wait, and its end, take that lock
     /// twice more, and the first of them allocates some 200 bytes for the connection. A stream
-    /// takes what its timers take, and some 200 bytes.
+    /// takes what its timers take, and some 300 bytes.
     ///
     /// ```
     /// # #[cfg(feature = "tokio")] {

@@ -154,6 +154,8 @@ fn check_drop<K: Kind>() {
             drop(stream);
         }
         assert!(alarm.rang());
+        drop(waker);
+        assert_eq!(Arc::strong_count(&alarm), 1, "the control keeps no waker");
         let closed = (io::ErrorKind::Other, RefusedKind::Closed);
         assert_eq!(refusal(beat(&control)), closed);
         lab.advance(2 * LIMIT);

@@ -5,6 +5,7 @@ use std::io::IoSlice;
 use std::marker::PhantomPinned;
 use std::pin::pin;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
 use corewheel::stream::StreamTimeout::{Idle, MaxAge, ReadIdle, WriteStall};
 
@@ -228,7 +229,7 @@ fn stream_on_a_shard_returns_to_its_executor_after_eight_ready_results() {
 /// A stream that the test lets go on.
 #[derive(Default)]
 struct Gate {
-    accepts: bool,
+    accepts: Arc<AtomicBool>,
     calls: Arc<Mutex<Vec<&'static str>>>,
     _pinned: PhantomPinned,
 }
@@ -236,7 +237,7 @@ struct Gate {
 impl Gate {
     fn poll(&self, call: &'static str) -> Polled<()> {
         self.calls.lock().unwrap().push(call);
-        if self.accepts { Poll::Ready(Ok(())) } else { Poll::Pending }
+        if self.accepts.load(Ordering::SeqCst) { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 }
 
@@ -308,10 +309,33 @@ fn each_operation_of_a_write_is_passed_on_and_ends_when_it_stalls() {
     both!(check_gate);
 }
 
+fn check_flush<K: Kind>() {
+    let mut lab = Lab::new();
+    let mut stream = pin!(K::open(&lab, Gate::default(), NONE.write_stall(ms(LIMIT))));
+    let cx = &mut Context::from_waker(Waker::noop());
+    let accepts = Arc::clone(&stream.as_ref().get_ref().get_ref().accepts);
+    let mut poll = |cx: &mut Context<'_>| stream.as_mut().poll_flush(cx);
+    for _ in 0..3 {
+        assert!(poll(cx).is_pending());
+        lab.advance(LIMIT - 1);
+        assert!(poll(cx).is_pending());
+        accepts.store(true, Ordering::SeqCst);
+        ready(poll(cx));
+        accepts.store(false, Ordering::SeqCst);
+        lab.advance(LIMIT);
+    }
+    check_ends::<K, _>(&mut lab, LIMIT, WriteStall(ms(LIMIT)), || poll(cx));
+}
+
+#[test]
+fn flush_that_has_waited_gives_the_next_one_its_whole_time() {
+    both!(check_flush);
+}
+
 fn check_open_gate<K: Kind>() {
     let cx = &mut Context::from_waker(Waker::noop());
     let lab = Lab::new();
-    let gate = Gate { accepts: true, ..Gate::default() };
+    let gate = Gate { accepts: Arc::new(AtomicBool::new(true)), ..Gate::default() };
     let mut stream = pin!(K::open(&lab, gate, NONE.write_stall(ms(LIMIT))));
     let bufs = [IoSlice::new(b"ab"), IoSlice::new(b"cd")];
     assert_eq!(ready(stream.as_mut().poll_write_vectored(cx, &bufs)), 4);
