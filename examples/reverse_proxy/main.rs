@@ -7,9 +7,9 @@
 //! | to connect to the upstream server, and its response | `Handle::timeout` |
 //! | connections to the upstream server that no request uses | the timer of hyper's pool |
 //!
-//! A client that is too slow gets 408 where an answer is still possible, and a client of an upstream
-//! server that is too slow gets 504. `--timer tokio` has what hyper and `tokio::time` bring instead,
-//! and `--timer none` no timeouts, so that the three can be compared.
+//! A client that is too slow gets 408 where an answer is still possible, and a client of an
+//! upstream server that is too slow gets 504. `--timer tokio` has what hyper and `tokio::time`
+//! bring instead, and `--timer none` no timeouts, so that the three can be compared.
 //!
 //! ```text
 //! cargo run --release --example reverse_proxy -- --demo-upstream

@@ -50,8 +50,8 @@ pub(crate) enum Stream {
 pub(crate) struct Control(pub(crate) Option<StreamControl>);
 
 impl Control {
-    /// The bytes that come next are those of a body, and have a least rate. Bytes that came with the
-    /// head are not counted.
+    /// The bytes that come next are those of a body, and have a least rate. Bytes that came with
+    /// the head are not counted.
     pub(crate) fn begin_body(&self) {
         if let Some(control) = &self.0 {
             control.begin_message();

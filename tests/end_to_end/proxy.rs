@@ -359,8 +359,8 @@ fn connection_ends_at_its_greatest_age() {
     });
 }
 
-/// How many bytes a client receives that asks for so many, reads none or single ones for a time, and
-/// then reads all that comes.
+/// How many bytes a client receives that asks for so many, reads none or single ones for a time,
+/// and then reads all that comes.
 fn received_after_pause(proxy: &Proxy, bytes: usize, pause: Duration, reads: bool) -> usize {
     let mut client = proxy.connect();
     let head = format!("GET /big?bytes={bytes} HTTP/1.1\r\nHost: proxy\r\n");
