@@ -118,6 +118,27 @@ fn client_with_few_keys_left_wakes_the_shard() {
 }
 
 #[test]
+fn client_of_a_long_lane_wakes_the_shard_after_8192_timers() {
+    let mut lab = Lab::new(builder(1).capacity(1 << 20).lane_capacity(1 << 16));
+    let client = lab.client();
+    let _ = client.shard(SHARD).schedule(FAR, 0);
+    lab.settle();
+    let (alarm, waker) = Alarm::new();
+    let (mut sent, mut most) = (0, 0);
+    let mut alarms = 0;
+    for n in 0..100_000 {
+        if alarm.count() > alarms || n == 0 {
+            alarms = alarm.count();
+            (sent, most) = (0, most.max(sent));
+            let _ = lab.fall_asleep(&waker);
+        }
+        client.shard(SHARD).schedule(FAR, n).expect("the client has keys");
+        sent += 1;
+    }
+    assert_eq!(most, 8_192);
+}
+
+#[test]
 fn refused_client_wakes_the_shard() {
     let mut lab = Lab::new(builder(1).capacity(2));
     let keep = lab.timers().schedule(FAR, 0).unwrap();
