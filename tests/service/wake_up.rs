@@ -190,6 +190,24 @@ fn shard_with_requests_or_mail_does_not_fall_asleep() {
 }
 
 #[test]
+fn shard_beside_a_half_full_lane_does_not_fall_asleep() {
+    // 32 keys of 1,024 are the most that a client is granted.
+    let mut lab = Lab::new(builder(1).capacity(1_024));
+    let client = lab.client();
+    let _ = client.shard(SHARD).schedule(FAR, 0);
+    lab.settle();
+    let (alarm, waker) = Alarm::new();
+    let turn = lab.turn();
+    let send = |count| (0..count).for_each(|_| drop(client.shard(SHARD).schedule(FAR, 1).unwrap()));
+    send(15);
+    assert!(matches!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::Next(_)));
+    let turn = lab.turn();
+    send(16);
+    assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::More);
+    assert_eq!(alarm.count(), 0);
+}
+
+#[test]
 fn shard_falls_asleep_beside_requests_that_may_wait() {
     let (mut lab, client, alarm, waker) = asleep(true);
     let turn = lab.turn();
