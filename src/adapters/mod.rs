@@ -2,6 +2,8 @@
 
 #[cfg(feature = "hyper")]
 pub mod hyper;
+#[cfg(feature = "tower")]
+pub mod tower;
 
-#[cfg(feature = "hyper")]
+#[cfg(any(feature = "hyper", feature = "tower"))]
 pub use crate::fallback::fallback_count;

@@ -31,7 +31,7 @@ const MANUAL_PERIOD: Duration = Duration::from_millis(1);
 /// The present by the clock of a handle's service, or a little later: a reading of the near clock
 /// of the calling thread. The system's time if the service has ended and this thread has not used
 /// it before.
-#[cfg(feature = "hyper")]
+#[cfg(any(feature = "hyper", feature = "tower"))]
 #[inline]
 pub(crate) fn present(handle: Handle) -> Instant {
     let reach = handle.reach();
@@ -53,7 +53,7 @@ impl SleepOrKept {
     }
 
     /// A sleep that is done when `delay` has passed from now.
-    #[cfg(feature = "hyper")]
+    #[cfg(any(feature = "hyper", feature = "tower"))]
     #[inline]
     pub(crate) fn after(handle: Handle, delay: Duration) -> Self {
         let now = present(handle);
@@ -77,6 +77,7 @@ impl SleepOrKept {
 
     /// Waits until another deadline instead, also after the sleep was done. The task that has
     /// polled it is woken at the new deadline.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
     pub(crate) fn reset(&mut self, deadline: Instant) {
         self.deadline = deadline;
         self.shared.reset(deadline);

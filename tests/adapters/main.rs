@@ -5,3 +5,4 @@
 
 mod http;
 mod hyper;
+mod tower;
