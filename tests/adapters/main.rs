@@ -5,4 +5,6 @@
 
 mod http;
 mod hyper;
+mod hyper_clients;
+mod hyper_sockets;
 mod tower;
