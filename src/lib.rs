@@ -84,6 +84,8 @@
 //! | timers that go to another core | [`migrate`] |
 //! | a shard in an executor or a loop that is there already | [`attach`] |
 //! | timers of a program that uses `tokio::time` | `time`, with the feature `tokio` |
+//! | timeouts of hyper's servers, clients and pools | `adapters::hyper`, with the feature `hyper` |
+//! | a time for each request of a tower service | `adapters::tower`, with the feature `tower` |
 //!
 //! A [class](class::TimerClass) says what a timer is for, so that the [statistics](stats) can tell
 //! requests from idle connections. `StatsEndpoint` shows the statistics over HTTP.
@@ -151,6 +153,7 @@
 //! | `kit` | what else is built from timers |
 //! | `service` | builder, start, shutdown |
 //! | `endpoint` | statistics over HTTP |
+//! | `fallback` | sleeps that return no error, and the thread behind them |
 //! | `time` | the drop-in for `tokio::time` |
 //! | `stream` | a stream with its timeouts |
 //! | `adapters` | what hyper, tower and quinn take their timers from |
@@ -170,6 +173,8 @@ mod driver;
 #[cfg(feature = "endpoint")]
 pub mod endpoint;
 mod face;
+#[cfg(any(feature = "hyper", feature = "tokio", feature = "tower"))]
+mod fallback;
 pub mod guide;
 mod kit;
 mod link;

@@ -406,7 +406,20 @@ fn only_the_service_uses_the_endpoint() {
         .collect();
     check(
         "only the service and the crate's root use the endpoint",
-        code_with(&sources, |line| line.contains("endpoint::") || line.contains("hyper")),
+        code_with(&sources, |line| line.contains("endpoint::")),
+    );
+}
+
+#[test]
+fn only_the_endpoint_and_the_adapters_use_hyper() {
+    let sources: Vec<_> = sources(&[SERVICE])
+        .into_iter()
+        .filter(|source| !source.is_any_of(&["src/adapters", "src/endpoint", "src/lib.rs"]))
+        .collect();
+    check(
+        "only the endpoint and the adapters use hyper",
+        // A condition on the feature is no use of the crate.
+        code_with(&sources, |line| line.replace("\"hyper\"", "").contains("hyper")),
     );
 }
 

@@ -1,5 +1,15 @@
 //! Guides: how a kind of server uses this crate, from start to end. They hold no code of their own.
 
+#[cfg(feature = "hyper")]
+pub mod hyper_and_axum {
+    #![doc = include_str!("hyper_and_axum.md")]
+}
+
 pub mod multi_thread_tokio {
     #![doc = include_str!("multi_thread_tokio.md")]
+}
+
+#[cfg(feature = "tower")]
+pub mod tower {
+    #![doc = include_str!("tower.md")]
 }

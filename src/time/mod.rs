@@ -47,7 +47,7 @@
 //! A sleep of tokio returns no error, so there is none where a shard is full or a service that was
 //! set has ended. The sleep still waits for its deadline and is never done before: a *fallback
 //! thread*, which starts when it is first needed, keeps it in an ordered map behind a lock, and
-//! [`fallback_count`] counts it. A sleep that is reset after its deadline tries the service again.
+//! [`fallback_count`] counts it. A sleep that is reset tries the service again at its next poll.
 //! If the system refuses that thread too, the task of the sleep is polled again and again until the
 //! service has room or the deadline comes.
 //!
@@ -67,7 +67,6 @@
 //! - [`FutureExt`] is in addition: `future.timeout(when)`.
 
 pub mod error;
-mod fallback;
 mod instant;
 mod interval;
 mod service;
@@ -77,10 +76,10 @@ mod timeout;
 #[doc(no_inline)]
 pub use std::time::Duration;
 
-pub use self::fallback::fallback_count;
 pub use self::instant::Instant;
 pub use self::interval::{Interval, interval, interval_at};
 pub use self::service::{handle, set_service, stats_source};
 pub use self::sleep::{Sleep, sleep, sleep_until};
 pub use self::timeout::{FutureExt, Timeout, timeout, timeout_at};
+pub use crate::fallback::fallback_count;
 pub use crate::kit::interval::MissedTickBehavior;

@@ -1,2 +1,10 @@
 //! The adapters for hyper, tower and quinn, and streams with their timeouts, with real clients over
 //! real sockets.
+
+#![cfg(all(target_os = "linux", not(corewheel_loom)))]
+
+mod http;
+mod hyper;
+mod hyper_clients;
+mod hyper_sockets;
+mod tower;

@@ -193,6 +193,36 @@ fn sleeps_use_the_shard_again_once_it_has_room() {
 }
 
 #[test]
+fn kept_sleep_that_is_reset_asks_the_shard_at_its_next_poll() {
+    in_own_process("fallback::kept_sleep_that_is_reset_asks_the_shard_at_its_next_poll", || {
+        let service = set_small_service();
+        let slot = take_the_slot(&service);
+        let (alarm, waker) = Alarm::new();
+        let mut sleep = kept(&waker);
+        let counts = || service.stats().shards[0].counts;
+        // While the shard is full, the thread keeps the sleep, and does not count it again.
+        let before = (time::fallback_count(), counts().refused);
+        wait_until(|| {
+            Pin::new(&mut sleep).reset(Instant::now() + FAR);
+            assert!(poll_with(Pin::new(&mut sleep), &waker).is_pending());
+            counts().refused > before.1
+        });
+        assert_eq!(time::fallback_count(), before.0);
+        drop(slot);
+        let before = counts().scheduled_remote;
+        wait_until(|| {
+            Pin::new(&mut sleep).reset(Instant::now() + FAR);
+            assert!(poll_with(Pin::new(&mut sleep), &waker).is_pending());
+            counts().scheduled_remote > before
+        });
+        let deadline = reset_to_near(&mut sleep);
+        alarm.wait();
+        block_on(sleep);
+        check_not_early(deadline);
+    });
+}
+
+#[test]
 fn waker_that_panics_does_not_end_the_fallback_thread() {
     struct Panics;
     impl std::task::Wake for Panics {

@@ -1,8 +1,9 @@
 //! Deadlines of sleeps for which the service has no timer: one thread keeps them in an ordered map.
 //!
-//! A sleep of `tokio::time` returns no error, so a sleep whose timer is refused still waits for its
-//! deadline. Why not a poll of the sleep again and again: it takes a processor. Why not the timers
-//! of the task's tokio runtime: there may be no runtime, or one without timers.
+//! Why not a poll of the sleep again and again: it takes a processor. Why not the timers of the
+//! task's tokio runtime: there may be no runtime, or one without timers.
+//!
+//! The thread goes by the system's clock, whatever the clock of the service is.
 //!
 //! Invariants: an entry belongs to one sleep, which takes it out when it is dropped. No code of the
 //! user runs while the map is locked.
@@ -56,8 +57,8 @@ impl State {
     }
 }
 
-/// How many sleeps, timeouts and ticks of this module had to be kept by the fallback thread so far,
-/// because a shard was full or had ended.
+/// How many sleeps, timeouts and ticks of the process the fallback thread has had to keep so far,
+/// because a shard was full or had ended: those of `time`, and those of the adapters.
 pub fn fallback_count() -> u64 {
     lock().count
 }
@@ -66,6 +67,8 @@ pub fn fallback_count() -> u64 {
 #[derive(Debug)]
 pub(super) struct Kept {
     key: Key,
+    /// Whether the deadline was changed after the last poll of the sleep.
+    pub(super) is_reset: bool,
 }
 
 impl Kept {
@@ -79,7 +82,7 @@ impl Kept {
         let mut state = lock();
         let before = state.thread;
         if before != Thread::Runs {
-            let spawned = thread::Builder::new().name("time-fallback".to_owned()).spawn(run);
+            let spawned = thread::Builder::new().name("timer-fallback".to_owned()).spawn(run);
             state.thread = if spawned.is_ok() { Thread::Runs } else { Thread::Refused };
         }
         let after = state.thread;
@@ -87,7 +90,7 @@ impl Kept {
             let key = (deadline, state.count);
             state.count += 1;
             state.insert(key, waker);
-            Ok(Self { key })
+            Ok(Self { key, is_reset: false })
         } else {
             Err(waker)
         };
@@ -109,10 +112,12 @@ impl Kept {
     }
 
     /// Changes the deadline. `false` if the former deadline has come and the waker was woken.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
     pub(super) fn reset(&mut self, deadline: Instant) -> bool {
         let mut state = lock();
         let Some(waker) = state.wakers.remove(&self.key) else { return false };
         self.key.0 = deadline;
+        self.is_reset = true;
         state.insert(self.key, waker);
         true
     }
@@ -129,11 +134,11 @@ impl Drop for Kept {
 #[cold]
 fn log(thread: Thread, refused: RefusedKind) {
     if thread == Thread::Runs {
-        tracing::warn!(%refused, "corewheel::time has no timer for a sleep; a thread keeps it");
+        tracing::warn!(%refused, "a shard has no timer for a sleep; a thread keeps the deadline");
     } else {
         tracing::error!(
             %refused,
-            "corewheel::time has no timer and no thread for a sleep; its task is polled until then"
+            "there is no timer and no thread for a sleep; its task is polled until the deadline"
         );
     }
 }

@@ -1,0 +1,172 @@
+//! Sleeps that return no error: where the service has no timer, a thread keeps the deadline.
+//!
+//! The interfaces of tokio and hyper have sleeps whose output is `()`. Such a sleep must neither be
+//! done early nor be forgotten when a shard is full or has ended.
+//!
+//! Invariants: a sleep is done when its deadline has come by the clock of the service, and not
+//! before. A sleep that is pending is known to a shard, or to the fallback thread, or its task is
+//! polled again at once.
+//!
+//! Cost: a sleep that its shard has room for costs what a [`SharedSleep`] does, and 24 bytes.
+
+mod thread;
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use corewheel_shard::Tick;
+
+use self::thread::Kept;
+pub use self::thread::fallback_count;
+use crate::face::handle::Handle;
+use crate::face::handle::sleep::SharedSleep;
+use crate::values::refused::RefusedKind;
+
+/// How often the fallback thread wakes the task of a sleep whose service goes by a manual clock:
+/// the thread cannot wait for that clock.
+const MANUAL_PERIOD: Duration = Duration::from_millis(1);
+
+/// The present by the clock of a handle's service, or a little later: a reading of the near clock
+/// of the calling thread. The system's time if the service has ended and this thread has not used
+/// it before.
+#[cfg(any(feature = "hyper", feature = "tower"))]
+#[inline]
+pub(crate) fn present(handle: Handle) -> Instant {
+    let reach = handle.reach();
+    reach.map_or_else(crate::clock::now, |reach| reach.time().instant_of(reach.nanos()))
+}
+
+/// A [`SharedSleep`] that returns no error.
+pub(crate) struct SleepOrKept {
+    deadline: Instant,
+    shared: SharedSleep,
+    /// The deadline in the map of the fallback thread; `None` unless the service had no timer.
+    kept: Option<Box<Kept>>,
+}
+
+impl SleepOrKept {
+    #[inline]
+    pub(crate) fn new(handle: Handle, deadline: Instant) -> Self {
+        Self { deadline, shared: handle.sleep(deadline), kept: None }
+    }
+
+    /// A sleep that is done when `delay` has passed from now.
+    #[cfg(any(feature = "hyper", feature = "tower"))]
+    #[inline]
+    pub(crate) fn after(handle: Handle, delay: Duration) -> Self {
+        let now = present(handle);
+        let deadline = now.checked_add(delay).unwrap_or_else(|| handle.clock().after(now, delay));
+        Self::new(handle, deadline)
+    }
+
+    #[cfg(feature = "hyper")]
+    pub(crate) fn handle(&self) -> Handle {
+        self.shared.handle()
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// Waits until another deadline instead, also after the sleep was done. The task that has
+    /// polled it is woken at the new deadline.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    pub(crate) fn reset(&mut self, deadline: Instant) {
+        self.deadline = deadline;
+        self.shared.reset(deadline);
+        let wake_at = self.wake_at();
+        // A deadline that has come is forgotten.
+        self.kept.take_if(|kept| !kept.reset(wake_at));
+    }
+
+    /// When a poll finds the sleep done: the deadline, rounded up to a tick of the service.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn done_at(&self) -> Instant {
+        let time = self.shared.handle().time().filter(|_| self.kept.is_none());
+        let Some(time) = time else { return self.deadline };
+        time.instant(time.deadline_at(self.deadline))
+    }
+
+    /// Whether the deadline has come, by the clock of the service.
+    fn is_over(&self) -> bool {
+        let time = self.shared.handle().time();
+        time.map_or_else(crate::clock::now, |time| time.now()) >= self.deadline
+    }
+
+    /// When the fallback thread is to wake the task.
+    fn wake_at(&self) -> Instant {
+        let time = self.shared.handle().time();
+        let is_manual = time.is_some_and(|time| time.clock().is_manual());
+        if is_manual { crate::clock::now() + MANUAL_PERIOD } else { self.deadline }
+    }
+
+    /// Is done when the deadline has come. Else the task is woken then.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(kept) = &self.kept
+            && !kept.is_reset
+        {
+            if self.is_over() {
+                return Poll::Ready(());
+            }
+            if kept.set_waker(cx.waker().clone()) {
+                return Poll::Pending;
+            }
+            // The thread has woken the task.
+            self.kept = None;
+        }
+        // A thread that ends cannot reach the service, and converts no deadline to a tick.
+        if self.shared.deadline_tick() == Tick::NEVER {
+            self.shared.reset(self.deadline);
+        }
+        match Pin::new(&mut self.shared).poll(cx) {
+            Poll::Ready(Err(refused)) => self.poll_refused(refused, cx.waker()),
+            polled => {
+                // The shard has a timer, or the deadline has come.
+                self.kept = None;
+                polled.map(drop)
+            }
+        }
+    }
+
+    /// Polls a sleep for which the service has no timer.
+    #[cold]
+    fn poll_refused(&mut self, refused: RefusedKind, waker: &Waker) -> Poll<()> {
+        if self.is_over() {
+            return Poll::Ready(());
+        }
+        if let Some(kept) = &mut self.kept
+            && kept.set_waker(waker.clone())
+        {
+            kept.is_reset = false;
+            return Poll::Pending;
+        }
+        match Kept::new(self.wake_at(), waker.clone(), refused) {
+            Ok(kept) => self.kept = Some(Box::new(kept)),
+            // The next poll tries again.
+            Err(waker) => waker.wake(),
+        }
+        Poll::Pending
+    }
+}
+
+impl fmt::Debug for SleepOrKept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SleepOrKept")
+            .field("deadline", &self.deadline)
+            .field("is_kept", &self.is_kept())
+            .finish_non_exhaustive()
+    }
+}
+
+const _: () = {
+    const fn is_any_threads<X: Send + Sync + Unpin + 'static>() {}
+    is_any_threads::<SleepOrKept>();
+    assert!(size_of::<SleepOrKept>() <= size_of::<SharedSleep>() + 24);
+};

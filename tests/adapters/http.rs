@@ -1,0 +1,210 @@
+//! Helpers of the tests of HTTP: a lab with a manual clock, and peers that write HTTP by hand.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use corewheel::attach::{ShardLoop, Turn};
+use corewheel::clock::ManualClock;
+use corewheel::stats::ShardCounts;
+use corewheel::{Handle, TimerService, TimerServiceBuilder};
+use hyper::body::Incoming;
+use hyper::{Request, Response};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
+
+/// How long a test waits for an expected event before it fails. Far longer than the event takes, so
+/// that no test fails because the machine is busy.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const FAR: Duration = Duration::from_hours(1);
+
+pub(crate) const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// The body of each answer.
+pub(crate) type Body = http_body_util::Full<hyper::body::Bytes>;
+
+/// Answers each request at once.
+pub(crate) async fn answer(_request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    Ok(Response::new(Body::from("hello")))
+}
+
+/// A service by a manual clock, whose only shard is driven by the thread of the test, and a
+/// current-thread runtime without timers on the same thread.
+pub(crate) struct Lab {
+    pub(crate) service: TimerService,
+    clock: ManualClock,
+    shard: ShardLoop<Infallible>,
+    runtime: Runtime,
+}
+
+impl Lab {
+    pub(crate) fn new() -> Self {
+        Self::with(TimerService::builder())
+    }
+
+    pub(crate) fn with(builder: TimerServiceBuilder) -> Self {
+        let clock = ManualClock::new();
+        let service: TimerService = builder.shards(1).clock(&clock).start_attached().unwrap();
+        let attachment = service.attach(service.shard_for(0)).unwrap();
+        let shard = attachment.into_loop((|_, _| {}) as fn(_, &_)).unwrap();
+        let runtime = Builder::new_current_thread().build().unwrap();
+        Self { service, clock, shard, runtime }
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        self.service.handle()
+    }
+
+    pub(crate) fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send + 'static> + Send + 'static,
+    {
+        self.runtime.spawn(future)
+    }
+
+    /// Runs the tasks and the shard until each has had what the others have for it.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..8 {
+            self.runtime.block_on(async {
+                for _ in 0..32 {
+                    tokio::task::yield_now().await;
+                }
+            });
+            while self.shard.turn() == Turn::More {}
+        }
+    }
+
+    pub(crate) fn advance(&mut self, by: Duration) {
+        self.clock.advance(by);
+        self.settle();
+    }
+
+    /// Runs a future that needs nothing but the tasks.
+    pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.runtime.block_on(future)
+    }
+
+    pub(crate) fn counts(&mut self) -> ShardCounts {
+        self.settle();
+        self.service.stats().shards[0].counts
+    }
+
+    /// The output of a task that has ended.
+    #[track_caller]
+    pub(crate) fn output<O>(&mut self, task: JoinHandle<O>) -> O {
+        assert!(task.is_finished(), "the task has not ended");
+        self.runtime.block_on(task).unwrap()
+    }
+}
+
+/// Polls a future once with a waker.
+pub(crate) fn poll_with<F: Future + ?Sized>(future: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(waker))
+}
+
+/// Waits for something that a test expects.
+#[track_caller]
+pub(crate) fn wait_until(mut is_there: impl FnMut() -> bool) {
+    let begin = std::time::Instant::now();
+    while !is_there() {
+        assert!(begin.elapsed() < PATIENCE, "an expected event does not come");
+        std::thread::sleep(ms(1));
+    }
+}
+
+/// Counts how often a waker is woken.
+#[derive(Default)]
+pub(crate) struct Alarm(AtomicUsize);
+
+impl Alarm {
+    pub(crate) fn new() -> (Arc<Self>, Waker) {
+        let alarm = Arc::new(Self::default());
+        (Arc::clone(&alarm), Waker::from(alarm))
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A peer that writes and reads bytes, and answers nothing by itself.
+pub(crate) struct Peer(pub(crate) DuplexStream);
+
+impl Peer {
+    pub(crate) fn write(&mut self, lab: &mut Lab, bytes: &[u8]) {
+        lab.block_on(self.0.write_all(bytes)).unwrap();
+        lab.settle();
+    }
+
+    /// What has come and was not read.
+    pub(crate) fn read(&mut self, lab: &mut Lab) -> Vec<u8> {
+        lab.settle();
+        let mut read = Vec::new();
+        lab.block_on(async {
+            let mut buffer = [0; 4096];
+            loop {
+                let more = self.0.read(&mut buffer);
+                let more = std::pin::pin!(more);
+                match poll_with(more, Waker::noop()) {
+                    Poll::Ready(Ok(count)) if count > 0 => read.extend(&buffer[..count]),
+                    _ => return,
+                }
+            }
+        });
+        read
+    }
+}
+
+/// The types of the HTTP/2 frames that the tests name.
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
+
+/// The beginning of an HTTP/2 connection: the preface, empty settings, and the acknowledgement of
+/// the server's.
+pub(crate) fn preface() -> Vec<u8> {
+    let mut preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    preface.extend([0, 0, 0, SETTINGS, 0, 0, 0, 0, 0]);
+    preface.extend([0, 0, 0, SETTINGS, 1, 0, 0, 0, 0]);
+    preface
+}
+
+/// The frames in some bytes: the type, the flags and the payload of each.
+pub(crate) fn frames(mut bytes: &[u8]) -> Vec<(u8, u8, Vec<u8>)> {
+    let mut frames = Vec::new();
+    while let Some((head, rest)) = bytes.split_at_checked(9) {
+        let length = usize::from(head[1]) << 8 | usize::from(head[2]);
+        let (payload, rest) = rest.split_at(length);
+        frames.push((head[3], head[4], payload.to_vec()));
+        bytes = rest;
+    }
+    frames
+}
+
+/// The answer to a PING.
+pub(crate) fn pong(payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0, 0, 8, PING, 1, 0, 0, 0, 0];
+    frame.extend(payload);
+    frame
+}
+
+/// Whether an error, or a cause of it, is a timeout of hyper.
+pub(crate) fn is_timeout(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut errors = std::iter::successors(Some(error), |error| error.source());
+    errors.any(|error| error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_timeout))
+}
+
+/// An error that a task returns.
+pub(crate) type Failed = Box<dyn std::error::Error + Send + Sync>;
