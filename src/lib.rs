@@ -84,6 +84,7 @@
 //! | timers that go to another core | [`migrate`] |
 //! | a shard in an executor or a loop that is there already | [`attach`] |
 //! | timers of a program that uses `tokio::time` | `time`, with the feature `tokio` |
+//! | timers of QUIC endpoints and connections | `adapters::quinn`, with the feature `quinn` |
 //!
 //! A [class](class::TimerClass) says what a timer is for, so that the [statistics](stats) can tell
 //! requests from idle connections. `StatsEndpoint` shows the statistics over HTTP.

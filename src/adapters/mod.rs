@@ -1,1 +1,4 @@
 //! What hyper, tower and quinn take their timers from.
+
+#[cfg(feature = "quinn")]
+pub mod quinn;

@@ -3,3 +3,8 @@
 pub mod multi_thread_tokio {
     #![doc = include_str!("multi_thread_tokio.md")]
 }
+
+#[cfg(feature = "quinn")]
+pub mod quinn {
+    #![doc = include_str!("quinn.md")]
+}
