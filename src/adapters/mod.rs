@@ -2,8 +2,9 @@
 
 #[cfg(feature = "hyper")]
 pub mod hyper;
+#[cfg(feature = "quinn")]
+pub mod quinn;
 #[cfg(feature = "tower")]
 pub mod tower;
 
-#[cfg(any(feature = "hyper", feature = "tower"))]
 pub use crate::fallback::fallback_count;

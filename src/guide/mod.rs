@@ -9,6 +9,11 @@ pub mod multi_thread_tokio {
     #![doc = include_str!("multi_thread_tokio.md")]
 }
 
+#[cfg(feature = "quinn")]
+pub mod quinn {
+    #![doc = include_str!("quinn.md")]
+}
+
 #[cfg(feature = "tower")]
 pub mod tower {
     #![doc = include_str!("tower.md")]

@@ -7,4 +7,5 @@ mod http;
 mod hyper;
 mod hyper_clients;
 mod hyper_sockets;
+mod quinn;
 mod tower;
