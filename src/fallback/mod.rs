@@ -38,8 +38,8 @@ pub(crate) fn present(handle: Handle) -> Instant {
     reach.map_or_else(crate::clock::now, |reach| reach.time().instant_of(reach.nanos()))
 }
 
-/// A [`SharedSleep`] that returns no error. It is never done before its deadline; the output of a
-/// poll after its end is the same.
+/// A [`SharedSleep`] that returns no error. It is never done before its deadline, and a poll after
+/// its end finds it done.
 pub(crate) struct SleepOrKept {
     deadline: Instant,
     shared: SharedSleep,
