@@ -38,7 +38,8 @@ pub(crate) fn present(handle: Handle) -> Instant {
     reach.map_or_else(crate::clock::now, |reach| reach.time().instant_of(reach.nanos()))
 }
 
-/// A [`SharedSleep`] that returns no error.
+/// A [`SharedSleep`] that returns no error. It is never done before its deadline, and a poll after
+/// its end finds it done.
 pub(crate) struct SleepOrKept {
     deadline: Instant,
     shared: SharedSleep,
@@ -81,9 +82,11 @@ impl SleepOrKept {
     pub(crate) fn reset(&mut self, deadline: Instant) {
         self.deadline = deadline;
         self.shared.reset(deadline);
-        let wake_at = self.wake_at();
-        // A deadline that has come is forgotten.
-        self.kept.take_if(|kept| !kept.reset(wake_at));
+        if self.kept.is_some() {
+            let wake_at = self.wake_at();
+            // A deadline that has come is forgotten.
+            self.kept.take_if(|kept| !kept.reset(wake_at));
+        }
     }
 
     /// When a poll finds the sleep done: the deadline, rounded up to a tick of the service.
