@@ -1,4 +1,4 @@
-//! Sleeps that return no error: where the service has no timer for one, a thread keeps its deadline.
+//! Sleeps that return no error: where the service has no timer, a thread keeps the deadline.
 //!
 //! The interfaces of tokio and hyper have sleeps whose output is `()`. Such a sleep must neither be
 //! done early nor be forgotten when a shard is full or has ended.
