@@ -56,7 +56,7 @@ use crate::fallback::SleepOrKept;
 ///
 /// Quinn's timers return no error. Where a shard is full or the service has ended, the fallback
 /// thread of [`time`](crate::time#refused-timers) keeps the deadline, and
-/// [`fallback_count`](crate::time::fallback_count) counts it. No connection ends for it.
+/// [`fallback_count`](super::fallback_count) counts it. No connection ends for it.
 ///
 /// # The clock
 ///
