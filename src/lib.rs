@@ -86,6 +86,8 @@
 //! | a shard in an executor or a loop that is there already | [`attach`] |
 //! | timers of a program that uses `tokio::time` | `time`, with the feature `tokio` |
 //! | timeouts of hyper's servers, clients and pools | `adapters::hyper`, with the feature `hyper` |
+//! | a time for each request of a tower service | `adapters::tower`, with the feature `tower` |
+//! | timers of QUIC endpoints and connections | `adapters::quinn`, with the feature `quinn` |
 //!
 //! A [class](class::TimerClass) says what a timer is for, so that the [statistics](stats) can tell
 //! requests from idle connections. `StatsEndpoint` shows the statistics over HTTP.
@@ -173,7 +175,7 @@ mod driver;
 #[cfg(feature = "endpoint")]
 pub mod endpoint;
 mod face;
-#[cfg(any(feature = "hyper", feature = "tokio"))]
+#[cfg(any(feature = "hyper", feature = "tokio", feature = "tower"))]
 mod fallback;
 pub mod guide;
 mod kit;

@@ -21,8 +21,8 @@ use crate::fallback::{SleepOrKept, present};
 ///
 /// It takes a [`Handle`] and is, like it, `Copy`, `Send`, `Sync` and `'static`. It goes wherever
 /// hyper and hyper-util take a timer: the builders of servers and clients of HTTP/1 and HTTP/2, the
-/// server that detects the version, and the pool of a client. `guide::hyper`
-/// has an example of each.
+/// server that detects the version, and the pool of a client.
+/// [`guide::hyper_and_axum`](crate::guide::hyper_and_axum) has an example of each.
 ///
 /// ```
 /// use corewheel::TimerService;

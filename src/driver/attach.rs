@@ -20,8 +20,8 @@
 //!
 //! [`start_attached`](crate::TimerServiceBuilder::start_attached) makes a service without threads,
 //! and [`TimerService::attach`](crate::TimerService::attach) gives an [`Attachment`] for each
-//! shard, to be sent to the thread that drives it: in a glommio executor, in a tokio `LocalSet`, or
-//! in a loop of its own as a [`ShardLoop`].
+//! shard, to be sent to the thread that drives it: in a glommio executor, in a tokio `LocalSet` or
+//! `LocalRuntime`, or in a loop of its own as a [`ShardLoop`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -90,7 +90,25 @@ impl<T: Send + 'static> Attachment<T> {
         Ok(timers)
     }
 
-    /// Drives the shard in the tokio `LocalSet` that this is called in.
+    /// Drives the shard in the tokio `LocalSet` or `LocalRuntime` that this is called in.
+    ///
+    /// ```
+    /// use corewheel::{ShutdownPolicy, TimerService};
+    /// use std::time::Duration;
+    ///
+    /// let service = TimerService::builder().shards(1).start_attached::<&str>()?;
+    /// let attachment = service.attach(service.shards().next().unwrap())?;
+    /// // Tokio has this runtime from version 1.51 on.
+    /// tokio::runtime::LocalRuntime::new()?.block_on(async {
+    ///     let timers = attachment.attach_tokio(|fired, _timers| println!("{}", fired.payload))?;
+    ///     timers.schedule(Duration::from_millis(1), "a millisecond later")?;
+    ///     timers.sleep(Duration::from_millis(5)).await?;
+    ///     let report = service.begin_shutdown(ShutdownPolicy::Drop)?.await;
+    ///     assert_eq!(report.shards[0].counts.fired, 2);
+    ///     Ok::<(), Box<dyn std::error::Error>>(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// A shard that runs more than 10 ms late has the runtime read its sockets before it delivers
     /// anything, up to 1,024 events at a time, the default of tokio's builder. A
@@ -103,7 +121,7 @@ impl<T: Send + 'static> Attachment<T> {
     ///
     /// # Panics
     ///
-    /// Outside of a `LocalSet`, or in a runtime without time enabled.
+    /// Outside of a `LocalSet` and a `LocalRuntime`, or in a runtime without time enabled.
     #[cfg(feature = "tokio")]
     pub fn attach_tokio(self, handler: impl Handler<T>) -> Result<crate::Timers<T>, StartError> {
         let (timers, driver) = self.on_host(handler, super::tokio::TokioHost::default())?;

@@ -1,4 +1,7 @@
-//! A shard on a current-thread tokio runtime with a `LocalSet`.
+//! A shard on a current-thread tokio runtime, in a `LocalSet` or in a `LocalRuntime`.
+//!
+//! Both have the scheduler of the current-thread runtime, and `spawn_local` works in both, so the
+//! driver does not know which of the two it runs in.
 //!
 //! Tokio's timers count in milliseconds and round up, so a tick shorter than one costs up to a
 //! millisecond of lateness here.

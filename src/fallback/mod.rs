@@ -31,14 +31,15 @@ const MANUAL_PERIOD: Duration = Duration::from_millis(1);
 /// The present by the clock of a handle's service, or a little later: a reading of the near clock
 /// of the calling thread. The system's time if the service has ended and this thread has not used
 /// it before.
-#[cfg(feature = "hyper")]
+#[cfg(any(feature = "hyper", feature = "tower"))]
 #[inline]
 pub(crate) fn present(handle: Handle) -> Instant {
     let reach = handle.reach();
     reach.map_or_else(crate::clock::now, |reach| reach.time().instant_of(reach.nanos()))
 }
 
-/// A [`SharedSleep`] that returns no error.
+/// A [`SharedSleep`] that returns no error. It is never done before its deadline, and a poll after
+/// its end finds it done.
 pub(crate) struct SleepOrKept {
     deadline: Instant,
     shared: SharedSleep,
@@ -53,7 +54,7 @@ impl SleepOrKept {
     }
 
     /// A sleep that is done when `delay` has passed from now.
-    #[cfg(feature = "hyper")]
+    #[cfg(any(feature = "hyper", feature = "tower"))]
     #[inline]
     pub(crate) fn after(handle: Handle, delay: Duration) -> Self {
         let now = present(handle);
@@ -77,12 +78,15 @@ impl SleepOrKept {
 
     /// Waits until another deadline instead, also after the sleep was done. The task that has
     /// polled it is woken at the new deadline.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
     pub(crate) fn reset(&mut self, deadline: Instant) {
         self.deadline = deadline;
         self.shared.reset(deadline);
-        let wake_at = self.wake_at();
-        // A deadline that has come is forgotten.
-        self.kept.take_if(|kept| !kept.reset(wake_at));
+        if self.kept.is_some() {
+            let wake_at = self.wake_at();
+            // A deadline that has come is forgotten.
+            self.kept.take_if(|kept| !kept.reset(wake_at));
+        }
     }
 
     /// When a poll finds the sleep done: the deadline, rounded up to a tick of the service.

@@ -112,6 +112,7 @@ impl Kept {
     }
 
     /// Changes the deadline. `false` if the former deadline has come and the waker was woken.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
     pub(super) fn reset(&mut self, deadline: Instant) -> bool {
         let mut state = lock();
         let Some(waker) = state.wakers.remove(&self.key) else { return false };

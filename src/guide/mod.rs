@@ -1,10 +1,25 @@
 //! Guides: how a kind of server uses this crate, from start to end. They hold no code of their own.
 
+#[cfg(feature = "hyper")]
+pub mod hyper_and_axum {
+    #![doc = include_str!("hyper_and_axum.md")]
+}
+
 pub mod multi_thread_tokio {
     #![doc = include_str!("multi_thread_tokio.md")]
+}
+
+#[cfg(feature = "quinn")]
+pub mod quinn {
+    #![doc = include_str!("quinn.md")]
 }
 
 #[cfg(feature = "tokio")]
 pub mod stream {
     #![doc = include_str!("stream.md")]
+}
+
+#[cfg(feature = "tower")]
+pub mod tower {
+    #![doc = include_str!("tower.md")]
 }

@@ -106,7 +106,7 @@ const ALIVE_MAX: usize = 64;
 const CPUS_PER_SHARD: usize = 8;
 
 /// The requests that a lane of a worker thread holds.
-const LONG_LANE: usize = 1 << 14;
+const LONG_LANE: usize = 1 << 16;
 
 impl TimerService {
     /// A builder with the defaults: a shard for each core that the process may use, 1 ms ticks,
@@ -117,7 +117,7 @@ impl TimerService {
 
     /// A builder for a service beside a multi-thread runtime, whose tasks use it by
     /// [`handle`](TimerService::handle)s: one shard for each 8 cpus that the process may use, and
-    /// at least one, on plain threads that are not pinned, and lanes for up to 16,384 requests.
+    /// at least one, on plain threads that are not pinned, and lanes for up to 65,536 requests.
     ///
     /// The runtime's workers use all cpus. A shard that is pinned to a cpu waits for the worker
     /// that runs there, while one that is not pinned goes to another cpu. One shard serves many

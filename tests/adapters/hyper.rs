@@ -202,8 +202,10 @@ fn present_of_the_timer_is_never_behind_the_systems_clock() {
     let service = TimerService::builder().shards(1).start().unwrap();
     let of_system = HyperTimer::new(service.handle());
     let check = move || {
-        let before = Instant::now();
-        assert!(of_system.now() >= before, "a deadline would be early");
+        for _ in 0..1_000 {
+            let before = Instant::now();
+            assert!(of_system.now() >= before, "a deadline would be early");
+        }
     };
     check();
     service.shutdown(ShutdownPolicy::Drop).unwrap();
@@ -308,15 +310,17 @@ fn sleep_of_a_service_that_has_ended_is_done_by_the_systems_clock_and_not_early(
     assert!(poll_with(waits.as_mut(), &waker).is_pending());
     let check = move || {
         let deadline = Instant::now() + ms(20);
-        let (alarm, waker) = Alarm::new();
         let mut sleeps = [timer.sleep(ms(20)), timer.sleep_until(deadline), waits];
         timer.reset(&mut sleeps[2], deadline);
-        wait_until(|| {
-            let ended = sleeps.iter_mut().all(|it| poll_with(it.as_mut(), &waker).is_ready());
-            assert!(!ended || Instant::now() >= deadline, "early");
-            ended
-        });
-        assert!(alarm.count() > 0, "no thread wakes the task");
+        for mut sleep in sleeps {
+            let (alarm, waker) = Alarm::new();
+            // A thread that was held up finds the sleep done at its first poll.
+            if poll_with(sleep.as_mut(), &waker).is_pending() {
+                wait_until(|| alarm.count() > 0);
+                assert!(poll_with(sleep.as_mut(), &waker).is_ready());
+            }
+            assert!(Instant::now() >= deadline, "early");
+        }
     };
     std::thread::spawn(check).join().unwrap();
 }

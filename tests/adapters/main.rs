@@ -5,4 +5,8 @@
 
 mod http;
 mod hyper;
+mod hyper_clients;
+mod hyper_sockets;
+mod quinn;
 mod stream;
+mod tower;

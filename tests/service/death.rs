@@ -11,8 +11,8 @@ use corewheel::{
 };
 
 use crate::support::{
-    FAR, Guard, Host, Lab, OTHER, PATIENCE, Running, SHARD, builder, check_law, look, ms, runtimes,
-    wait_until,
+    FAR, Guard, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on_tokio, builder, check_law,
+    look, ms, runtimes, wait_until,
 };
 
 /// Checks each command on a dead shard, and that the other shard works on.
@@ -106,7 +106,7 @@ fn death_of_a_glommio_executor_fails_its_callers_and_no_other_shard() {
 
 #[test]
 fn death_of_an_attached_executor_fails_its_callers() {
-    for host in [Host::GlommioAttached, Host::TokioAttached] {
+    for host in [Host::GlommioAttached, Host::TokioAttached, Host::LocalRuntimeAttached] {
         if !Host::all().any(|works| works == host) {
             continue;
         }
@@ -127,9 +127,7 @@ fn death_of_an_attached_executor_fails_its_callers() {
                         panic!("the executor dies");
                     });
                 } else {
-                    let runtime =
-                        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                    tokio::task::LocalSet::new().block_on(&runtime, async move {
+                    block_on_tokio(host, async move {
                         let timers = attachment.attach_tokio(handler).unwrap();
                         timers.sleep(ms(5)).await.unwrap();
                         ready.send(timers.schedule(FAR, 9).unwrap()).unwrap();
@@ -163,18 +161,20 @@ fn death_of_an_attached_executor_fails_its_callers() {
 
 #[test]
 fn executor_that_ends_before_the_driver_has_run_leaves_a_dead_shard() {
-    let service = builder(1).start_attached::<u32>().unwrap();
-    let attachment = service.attach(SHARD).unwrap();
-    thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        tokio::task::LocalSet::new().block_on(&runtime, async move {
-            drop(attachment.attach_tokio(|_: Fired<u32>, _: &Timers<u32>| {}).unwrap());
-        });
-    })
-    .join()
-    .unwrap();
-    assert_eq!(service.stats().shards[0].state, ShardState::Dead);
-    assert_eq!(service.shutdown(ShutdownPolicy::Return).unwrap().dead, [SHARD]);
+    for host in [Host::TokioAttached, Host::LocalRuntimeAttached] {
+        let service = builder(1).start_attached::<u32>().unwrap();
+        let attachment = service.attach(SHARD).unwrap();
+        thread::spawn(move || {
+            block_on_tokio(host, async move {
+                drop(attachment.attach_tokio(|_: Fired<u32>, _: &Timers<u32>| {}).unwrap());
+            });
+        })
+        .join()
+        .unwrap();
+        assert_eq!(service.stats().shards[0].state, ShardState::Dead, "{host:?}");
+        let report = service.shutdown(ShutdownPolicy::Return).unwrap();
+        assert_eq!(report.dead, [SHARD], "{host:?}");
+    }
 }
 
 /// How many threads of this process have a name with this prefix.

@@ -51,5 +51,6 @@ mod support;
 mod timer_group;
 mod timer_guard;
 mod timer_owners;
+mod tokio_attached;
 mod wake_up;
 mod when_room;

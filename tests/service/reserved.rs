@@ -118,6 +118,27 @@ fn sleep_waits_until_the_next_tick_for_a_key_used_in_this_one() {
 }
 
 #[test]
+fn sleep_that_waits_for_a_key_is_woken_when_it_is_reset_to_earlier() {
+    let mut scene = Scene::new();
+    let (woken, waker) = Alarm::new();
+    let (sleep, _) = scene.other.poll(scene.handle.sleep(FAR), &waker);
+    scene.turn_with_used_key();
+    let (mut sleep, polled) = scene.other.poll(sleep, &waker);
+    assert_eq!(polled, Poll::Pending);
+    scene.turn_with_used_key();
+    assert_eq!(woken.count(), 1, "the lane holds the waker until the next tick");
+    let reset = std::thread::spawn(move || {
+        sleep.reset(ms(0));
+        sleep
+    });
+    let sleep = reset.join().unwrap();
+    scene.turn_with_used_key();
+    assert_eq!(woken.count(), 2, "the sleep is over in this tick");
+    let (_, polled) = scene.other.poll(sleep, &waker);
+    assert_eq!(polled, Poll::Ready(Ok(())));
+}
+
+#[test]
 fn sleep_returns_reserved_after_four_ticks_in_which_the_keys_were_used() {
     // The clock leaps between the turns of the shard; the shard tries no less often.
     for leap in [1, 1_000] {

@@ -20,6 +20,8 @@ use corewheel::{
     Client, Fired, Handler, Runtime, ShardId, ShutdownPolicy, StartError, TimerHandle,
     TimerService, TimerServiceBuilder, Timers,
 };
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::task::LocalSet;
 
 /// How long a test waits for an expected event before it fails. Far longer than the event takes, so
 /// that no test fails because the machine is busy.
@@ -40,7 +42,9 @@ pub(crate) enum Host {
     Own(Runtime),
     /// An executor or a loop that the test runs.
     GlommioAttached,
+    /// In a `LocalSet`.
     TokioAttached,
+    LocalRuntimeAttached,
     LoopAttached,
 }
 
@@ -53,6 +57,7 @@ impl Host {
             Self::Own(Runtime::Thread),
             Self::GlommioAttached,
             Self::TokioAttached,
+            Self::LocalRuntimeAttached,
             Self::LoopAttached,
         ];
         let needs_ring = |host| matches!(host, Self::Own(Runtime::Glommio) | Self::GlommioAttached);
@@ -118,7 +123,9 @@ impl<T: Send + 'static> Running<T> {
                 Host::GlommioAttached => {
                     run_glommio(attachment, make_handler(shard), ready, stopped);
                 }
-                Host::TokioAttached => run_tokio(attachment, make_handler(shard), ready, stopped),
+                Host::TokioAttached | Host::LocalRuntimeAttached => {
+                    run_tokio(host, attachment, make_handler(shard), ready, stopped);
+                }
                 _ => run_loop(attachment, make_handler(shard), ready),
             }));
             attached.recv().unwrap();
@@ -168,18 +175,31 @@ fn run_glommio<T: Send + 'static>(
 }
 
 fn run_tokio<T: Send + 'static>(
+    host: Host,
     attachment: Attachment<T>,
     handler: impl Handler<T>,
     ready: impl FnOnce(),
     stopped: oneshot::AsyncReceiver<()>,
 ) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    tokio::task::LocalSet::new().block_on(&runtime, async move {
+    block_on_tokio(host, async move {
         let timers = attachment.attach_tokio(handler).unwrap();
         ready();
         let _ = stopped.await;
         drop(timers);
     });
+}
+
+/// Runs a future in a `LocalRuntime` or in a `LocalSet`, as the host says.
+pub(crate) fn block_on_tokio<F: Future>(host: Host, future: F) -> F::Output {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all();
+    match host {
+        Host::LocalRuntimeAttached => {
+            builder.build_local(LocalOptions::default()).unwrap().block_on(future)
+        }
+        Host::TokioAttached => LocalSet::new().block_on(&builder.build().unwrap(), future),
+        _ => panic!("{host:?} is not attached to tokio"),
+    }
 }
 
 fn run_loop<T: Send + 'static>(

@@ -118,6 +118,27 @@ fn client_with_few_keys_left_wakes_the_shard() {
 }
 
 #[test]
+fn client_of_a_long_lane_wakes_the_shard_after_8192_timers() {
+    let mut lab = Lab::new(builder(1).capacity(1 << 20).lane_capacity(1 << 16));
+    let client = lab.client();
+    let _ = client.shard(SHARD).schedule(FAR, 0);
+    lab.settle();
+    let (alarm, waker) = Alarm::new();
+    let (mut sent, mut most) = (0, 0);
+    let mut alarms = 0;
+    for n in 0..100_000 {
+        if alarm.count() > alarms || n == 0 {
+            alarms = alarm.count();
+            (sent, most) = (0, most.max(sent));
+            let _ = lab.fall_asleep(&waker);
+        }
+        client.shard(SHARD).schedule(FAR, n).expect("the client has keys");
+        sent += 1;
+    }
+    assert_eq!(most, 8_192);
+}
+
+#[test]
 fn refused_client_wakes_the_shard() {
     let mut lab = Lab::new(builder(1).capacity(2));
     let keep = lab.timers().schedule(FAR, 0).unwrap();
@@ -165,6 +186,24 @@ fn shard_with_requests_or_mail_does_not_fall_asleep() {
     newcomer.shard(SHARD).schedule(FAR, 3).unwrap();
     assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::More);
     assert_eq!(lab.shards[0].prepare_to_sleep(Turn::More, &waker), Turn::More);
+    assert_eq!(alarm.count(), 0);
+}
+
+#[test]
+fn shard_beside_a_half_full_lane_does_not_fall_asleep() {
+    // 32 keys of 1,024 are the most that a client is granted.
+    let mut lab = Lab::new(builder(1).capacity(1_024));
+    let client = lab.client();
+    let _ = client.shard(SHARD).schedule(FAR, 0);
+    lab.settle();
+    let (alarm, waker) = Alarm::new();
+    let turn = lab.turn();
+    let send = |count| (0..count).for_each(|_| drop(client.shard(SHARD).schedule(FAR, 1).unwrap()));
+    send(15);
+    assert!(matches!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::Next(_)));
+    let turn = lab.turn();
+    send(16);
+    assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::More);
     assert_eq!(alarm.count(), 0);
 }
 

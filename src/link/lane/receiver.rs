@@ -99,8 +99,8 @@ impl<R: Request> LaneReceiver<R> {
     /// asleep until then looks here after its fence: what cannot be seen yet wakes it.
     ///
     /// Requests that keep wakers must not wait longer than until `wakers_until`. A client wakes
-    /// only an owner that sleeps when it has used half of its keys or fills its ring, so a lane
-    /// half as full as that is news as well.
+    /// only an owner that sleeps when it has used half of its keys, or many, or fills its ring, so
+    /// a lane half as full as that is news as well.
     pub(crate) fn has_news_before(&mut self, until: Tick, wakers_until: Tick) -> bool {
         if !self.has_news() {
             return false;

@@ -344,7 +344,7 @@ impl<R: Request> LaneSender<R> {
         // Relaxed: an old window only makes an awake owner of a sleeping one, or leaves that to the
         // refusal of the client's next request.
         let window = self.shared.beside.window.load(Ordering::Relaxed);
-        let runs_low = self.keys_used as u64 * 2 >= window;
+        let runs_low = self.keys_used as u64 >= KEYS_USED_MAX.min(window.div_ceil(2));
         let needed_by = if runs_low { Tick::ZERO } else { needed_by };
         if runs_low {
             self.keys_used = 0;
@@ -379,6 +379,11 @@ impl<R: Request> LaneSender<R> {
         }
     }
 }
+
+/// A client that has used this many keys wakes a sleeping owner, even if it holds many more. So
+/// the thread of an owner with a long lane may wait for a processor for a while, and the client has
+/// keys meanwhile.
+const KEYS_USED_MAX: u64 = 8_192;
 
 /// A client that is refused this often in a row gives up the rest of its time on the processor, at
 /// this refusal and each further one: the owner may wait for that processor.

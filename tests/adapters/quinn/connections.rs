@@ -1,0 +1,202 @@
+//! Connections by the system's clock, on each kind of tokio runtime.
+
+use std::ops::AsyncFn;
+use std::sync::atomic::AtomicBool;
+
+use corewheel::{ShutdownPolicy, time};
+use quinn::{ConnectionError, Runtime as _};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::task::LocalSet;
+
+use super::*;
+
+const IDLE: Duration = ms(150);
+const CAPACITY: u32 = 1 << 10;
+
+/// The runtime of the endpoints, and where the shard is that has their timers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Host {
+    /// Beside the runtime, on a thread of its own.
+    MultiThread,
+    /// On the thread of the runtime.
+    LocalSet,
+    LocalRuntime,
+}
+
+impl Host {
+    /// Runs a test on a service whose only shard has room for this many timers.
+    fn run(self, capacity: u32, test: impl AsyncFn(Self, &TimerService, &QuinnRuntime)) {
+        let mut current_thread = Builder::new_current_thread();
+        current_thread.enable_all();
+        match self {
+            Self::MultiThread => {
+                let builder = TimerService::beside_runtime().shards(1).capacity(capacity);
+                let service = builder.start().unwrap();
+                // Without tokio's time.
+                let tokio = Builder::new_multi_thread().worker_threads(2).enable_io().build();
+                let runtime = QuinnRuntime::new(service.handle());
+                tokio.unwrap().block_on(test(self, &service, &runtime));
+            }
+            Self::LocalSet => {
+                let tokio = current_thread.build().unwrap();
+                LocalSet::new().block_on(&tokio, self.run_attached(capacity, test));
+            }
+            Self::LocalRuntime => {
+                let tokio = current_thread.build_local(LocalOptions::default()).unwrap();
+                tokio.block_on(self.run_attached(capacity, test));
+            }
+        }
+    }
+
+    async fn run_attached(
+        self,
+        capacity: u32,
+        test: impl AsyncFn(Self, &TimerService, &QuinnRuntime),
+    ) {
+        let service: TimerService =
+            TimerService::builder().shards(1).capacity(capacity).start_attached().unwrap();
+        let timers = service.attach(SHARD).unwrap().attach_tokio(|_, _| {}).unwrap();
+        test(self, &service, &QuinnRuntime::new(service.handle())).await;
+        drop(timers);
+        if let Ok(ends) = service.begin_shutdown(ShutdownPolicy::Drop) {
+            ends.await;
+        }
+    }
+}
+
+fn on_each_host(
+    capacity: u32,
+    test: impl AsyncFn(Host, &TimerService, &QuinnRuntime) + Copy + Send + 'static,
+) {
+    for host in [Host::MultiThread, Host::LocalSet, Host::LocalRuntime] {
+        within_patience(move || host.run(capacity, test));
+    }
+}
+
+/// Waits until both sides of a silent connection have closed it, neither before its time.
+async fn check_idle_end(runtime: &QuinnRuntime, endpoints: &Endpoints) {
+    let (client, server) = endpoints.connect().await;
+    tokio::spawn(echo_all(server.clone()));
+    let before = Instant::now();
+    check_echo(&client, 100).await;
+    for side in [client, server] {
+        assert_eq!(side.closed().await, ConnectionError::TimedOut);
+        let idle = runtime.now() - before;
+        assert!(idle >= IDLE, "it is closed after {idle:?}");
+        assert!(before.elapsed() >= IDLE);
+    }
+}
+
+#[test]
+fn streams_are_echoed_with_timers_of_the_shard() {
+    on_each_host(CAPACITY, async |host, service, runtime| {
+        let endpoints = Endpoints::new(runtime, &transport(Some(PATIENCE), None));
+        let (client, server) = endpoints.connect().await;
+        tokio::spawn(echo_all(server));
+        for length in [1, 1_000, 300_000] {
+            check_echo(&client, length).await;
+        }
+        // The shard publishes its counts when it takes a turn.
+        let sleep = service.handle().sleep(ms(2));
+        sleep.await.unwrap();
+        let counts = service.stats().shards[0].counts;
+        let (local, remote) = (counts.scheduled_local, counts.scheduled_remote);
+        assert!(if host == Host::MultiThread { remote > 2 } else { local > 2 }, "{host:?}");
+        assert!(host == Host::MultiThread || remote == 0, "{host:?}: {remote} timers by messages");
+        assert_eq!(counts.refused, 0, "{host:?}");
+    });
+}
+
+#[test]
+fn silent_connection_is_closed_after_its_idle_time_and_not_before() {
+    on_each_host(CAPACITY, async |_, _, runtime| {
+        let endpoints = Endpoints::new(runtime, &transport(Some(IDLE), None));
+        check_idle_end(runtime, &endpoints).await;
+    });
+}
+
+#[test]
+fn connections_on_a_full_shard_transfer_and_are_closed_when_idle() {
+    on_each_host(1, async |host, service, runtime| {
+        let mut slot = Box::pin(service.handle().sleep(FAR));
+        let full = || service.stats().shards[0].counts.pending == 1;
+        while !full() {
+            // Until the lane to the shard is open, the sleep waits.
+            let waited = poll_fn(|cx| std::task::Poll::Ready(slot.as_mut().poll(cx))).await;
+            assert!(waited.is_pending());
+            tokio::task::yield_now().await;
+        }
+        let kept = time::fallback_count();
+        let endpoints = Endpoints::new(runtime, &transport(Some(IDLE), None));
+        check_idle_end(runtime, &endpoints).await;
+        assert!(time::fallback_count() > kept, "{host:?}: no timer was kept");
+        assert!(full(), "{host:?}");
+    });
+}
+
+#[test]
+fn connections_outlive_their_service_and_are_closed_when_idle() {
+    on_each_host(CAPACITY, async |host, service, runtime| {
+        let endpoints = Endpoints::new(runtime, &transport(Some(IDLE), None));
+        // A connection that is open when the service ends.
+        let begin = Instant::now();
+        let (client, server) = endpoints.connect().await;
+        tokio::spawn(echo_all(server.clone()));
+        service.begin_shutdown(ShutdownPolicy::Drop).unwrap().await;
+        let kept = time::fallback_count();
+        for side in [client, server] {
+            assert_eq!(side.closed().await, ConnectionError::TimedOut);
+            assert!(begin.elapsed() >= IDLE, "{host:?}");
+        }
+        // A connection that begins afterwards.
+        check_idle_end(runtime, &endpoints).await;
+        assert!(time::fallback_count() > kept, "{host:?}: no timer was kept");
+    });
+}
+
+#[test]
+fn lost_datagrams_are_sent_again_until_all_have_arrived() {
+    on_each_host(CAPACITY, async |host, _, runtime| {
+        let endpoints = Endpoints::new(runtime, &transport(Some(PATIENCE), None));
+        let lost = Arc::new(AtomicUsize::new(0));
+        let lost_here = Arc::clone(&lost);
+        let mut random = fastrand::Rng::with_seed(7);
+        let is_lost = move || {
+            let is_lost = random.u32(..8) == 0;
+            lost_here.fetch_add(usize::from(is_lost), Ordering::SeqCst);
+            is_lost
+        };
+        let path = lossy_path(endpoints.server_address(), is_lost).await;
+        let (client, server) = endpoints.connect_by(path).await;
+        tokio::spawn(echo_all(server));
+        for _ in 0..10 {
+            check_echo(&client, 1_000).await;
+        }
+        check_echo(&client, 100_000).await;
+        assert!(lost.load(Ordering::SeqCst) > 0, "{host:?}: nothing was lost");
+    });
+}
+
+#[test]
+fn lost_last_datagram_of_a_stream_is_sent_again_by_the_timer() {
+    on_each_host(CAPACITY, async |host, _, runtime| {
+        let endpoints = Endpoints::new(runtime, &transport(Some(PATIENCE), None));
+        let loses = Arc::new(AtomicBool::new(false));
+        let is_lost = {
+            let loses = Arc::clone(&loses);
+            // One datagram only.
+            move || loses.swap(false, Ordering::SeqCst)
+        };
+        let path = lossy_path(endpoints.server_address(), is_lost).await;
+        let (client, server) = endpoints.connect_by(path).await;
+        tokio::spawn(echo_all(server));
+        check_echo(&client, 100).await;
+        // Acknowledgements may be on their way, so it is tried until a datagram with data is lost.
+        let before = client.stats().path.lost_packets;
+        while client.stats().path.lost_packets == before {
+            loses.store(true, Ordering::SeqCst);
+            check_echo(&client, 100).await;
+        }
+        assert!(!loses.load(Ordering::SeqCst), "{host:?}");
+    });
+}
