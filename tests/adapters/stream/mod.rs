@@ -3,6 +3,7 @@
 
 mod control;
 mod http;
+mod hyper_traits;
 mod limits;
 mod rates;
 mod refusals;
