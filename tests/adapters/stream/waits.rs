@@ -174,8 +174,8 @@ fn half_that_finds_both_deadlines_wakes_the_other_half() {
 
 fn check_quiet_waits<K: Kind>() {
     let mut lab = Lab::new();
-    // The first write that waits, a head, and a message that goes on after a long pause: each has an
-    // earlier deadline than there was before.
+    // The first write that waits, a head, and a message that goes on after a long pause: each has
+    // an earlier deadline than there was before.
     let rate = DataRate::new(1, ms(LIMIT));
     let limits = NONE.idle(ms(90 * LIMIT)).min_read_rate(rate);
     let (mut stream, mut peer) = duplex::<K>(&lab, limits.write_stall(ms(80 * LIMIT)));
