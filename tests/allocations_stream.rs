@@ -1,5 +1,5 @@
-//! A stream with its timeouts allocates nothing for a read or a write, whether it is ready or has to
-//! wait, and sends its shard nothing for those that are ready.
+//! A stream with its timeouts allocates nothing for a read or a write, whether it is ready or has
+//! to wait, and sends its shard nothing for those that are ready.
 //!
 //! Every allocation of the process is counted, so this file has one test, which turns the shard
 //! itself.

@@ -6,8 +6,8 @@ use std::time::Duration;
 /// How long a connection may go on without something, or take for something. A limit of zero is
 /// off.
 ///
-/// Limits are rounded up to a tick; a limit that does not fit (584 years) means never. Each limit
-/// is a field, and has a setter of the same name.
+/// Deadlines are rounded up to a tick; a limit that does not fit (584 years) means never. Each
+/// limit is a field, and has a setter of the same name.
 ///
 /// ```
 /// use corewheel::ConnLimits;
@@ -41,20 +41,27 @@ pub struct ConnLimits {
     pub max_age: Duration,
     /// The longest time by which the end is later than [`max_age`](Self::max_age) says, so that
     /// connections that began together do not end together. Each connection has a random part of
-    /// it, from zero up to and including all of it, for its whole life: other limits change the
-    /// time, and not which part of it the connection has.
+    /// this time, from none up to and including all of it, evenly distributed. The part is chosen
+    /// when the connection begins, and stays: other limits multiply it by another jitter.
+    ///
+    /// The part follows from the time of the beginning and from the order of beginnings, so a
+    /// [simulation](crate::clock::ManualClock) that is run again has the same parts. Connections
+    /// that begin in the same nanosecond have 256 different parts.
     pub max_age_jitter: Duration,
-    /// The least rate of a measured read: [`DeadlineKind::ReadRate`].
+    /// The least rate of a
+    /// [measured read](crate::ConnTimers::begin_measured_read): [`DeadlineKind::ReadRate`].
     pub min_read_rate: DataRate,
-    /// The least rate of a measured write: [`DeadlineKind::WriteRate`].
+    /// The least rate of a
+    /// [measured write](crate::ConnTimers::begin_measured_write): [`DeadlineKind::WriteRate`].
     pub min_write_rate: DataRate,
 }
 
-/// A least data rate, as [`ConnLimits::min_read_rate`] and [`ConnLimits::min_write_rate`] take it.
+/// A least data rate: [`ConnLimits::min_read_rate`] and [`ConnLimits::min_write_rate`].
 ///
-/// A transfer of which `bytes` are done must go on before `bytes / bytes_per_second` seconds have
-/// passed since its beginning, and need not before the grace period has passed. So bytes that come
-/// earlier than the rate demands give more time to those that follow.
+/// A transfer of which `bytes` are done is too slow when `bytes / bytes_per_second` seconds have
+/// passed since its beginning, and the grace period has. So bytes that come earlier than the rate
+/// demands give more time to those that follow, and a transfer that keeps exactly the rate is too
+/// slow as soon as its next byte is due.
 ///
 /// ```
 /// use corewheel::ConnLimits;

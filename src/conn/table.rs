@@ -195,7 +195,8 @@ impl Table {
     /// What a connection takes along to another shard. Reads and requests in progress end here.
     pub(super) fn pack(&self, index: u32, class: ClassId, activity: &Activity) -> Packed {
         let (record, usage, extra) = (self.record(index), self.usage(index), self.extra(index));
-        let now = activity.now();
+        // The events of transfers are withdrawn with them.
+        let (now, flags) = (activity.now(), record.flags.get());
         // The other shard does not know the gaps of this shard. Its own gaps concern other stamps.
         let settle = |stamp: u64, in_progress: u32| {
             if in_progress > 0 { now } else { activity.resolve(stamp).min(now) }
@@ -207,7 +208,7 @@ impl Table {
             written: settle(record.written.get(), 0),
             request_ended: settle(usage.request_ended.get(), usage.requests.get()),
             opened: record.opened.get(),
-            flags: record.flags.get(),
+            flags: flags.with_pending(flags.pending() & !rules::RATES),
             event_at: extra.map_or(Rare::NO_EVENT, |extra| extra.rare.event_at),
             armed: extra.map_or(Armed::default(), |extra| extra.rare.armed),
         }

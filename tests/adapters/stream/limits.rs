@@ -1,6 +1,7 @@
 //! Each limit: when it ends a stream, with which error, and what holds it back.
 
 use super::*;
+use corewheel::stream::StreamControl;
 use corewheel::stream::StreamTimeout::{
     FirstByte, Head, Idle, MaxAge, Other, ReadIdle, ReadRate, WriteRate, WriteStall,
 };
@@ -142,14 +143,18 @@ fn head_of_each_message_has_its_deadline_from_its_first_byte() {
 }
 
 fn check_head_complete_before<K: Kind>() {
-    let mut lab = Lab::new();
-    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.head(ms(LIMIT)));
-    // A message that the owner knows already, as from a buffer of its own.
-    stream.control().head_complete();
-    ready(write(&mut peer, b"a"));
-    assert_eq!(ready(read(&mut stream)), b"a");
-    lab.advance(3 * LIMIT);
-    assert!(read(&mut stream).is_pending());
+    let says: [fn(&StreamControl<K::Timers>); 2] =
+        [StreamControl::head_complete, StreamControl::message_complete];
+    for say in says {
+        let mut lab = Lab::new();
+        let (mut stream, mut peer) = duplex::<K>(&lab, NONE.head(ms(LIMIT)));
+        // A message that the owner knows already, as from a buffer of its own.
+        say(&stream.control());
+        ready(write(&mut peer, b"a"));
+        assert_eq!(ready(read(&mut stream)), b"a");
+        lab.advance(3 * LIMIT);
+        assert!(read(&mut stream).is_pending());
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod control;
 mod http;
+mod hyper_traits;
 mod limits;
 mod rates;
 mod refusals;
@@ -85,6 +86,8 @@ trait Kind {
     type Timers: StreamTimers;
     /// How many ticks a deadline that activity has put off may be late.
     const LATE: u64;
+    /// Whether a poll finds the deadlines that have come, or a turn of the shard.
+    const FINDS_IN_POLLS: bool;
 
     fn open<S>(lab: &Lab, stream: S, limits: StreamLimits) -> TimedIo<S, Self::Timers>;
     fn arm(timers: &Self::Timers, kind: DeadlineKind, after: Duration);
@@ -97,6 +100,7 @@ struct OnShard;
 impl Kind for Shared {
     type Timers = SharedConnTimers;
     const LATE: u64 = 0;
+    const FINDS_IN_POLLS: bool = true;
 
     fn open<S>(lab: &Lab, stream: S, limits: StreamLimits) -> TimedIo<S> {
         TimedIo::new(stream, lab.service.handle(), limits)
@@ -114,6 +118,7 @@ impl Kind for Shared {
 impl Kind for OnShard {
     type Timers = ConnTimers;
     const LATE: u64 = 11;
+    const FINDS_IN_POLLS: bool = false;
 
     fn open<S>(lab: &Lab, stream: S, limits: StreamLimits) -> TimedIo<S, ConnTimers> {
         TimedIo::on_shard(stream, lab.shard.timers(), limits).unwrap()

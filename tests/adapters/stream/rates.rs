@@ -165,8 +165,10 @@ fn check_write_grace<K: Kind>() {
     lab.advance(LIMIT / 2);
     assert_eq!(ready(read(&mut peer)).len(), 4);
     assert_eq!(ready(write(&mut stream, b"aaaa")), 4);
-    // Without a write that waits, no time counts.
+    // Without a write that waits, no time counts, and no byte.
     lab.advance(20 * LIMIT);
+    while read(&mut peer).is_ready() {}
+    assert_eq!(ready(write(&mut stream, &[7; ROOM])), ROOM);
     check_ends::<K, _>(&mut lab, LIMIT / 2, WriteRate(RATE), || write(&mut stream, b"a"));
 }
 
