@@ -407,6 +407,27 @@ fn request_in_flight_is_not_cut_as_idle() {
     });
 }
 
+#[test]
+fn request_with_body_is_not_measured_while_it_is_answered() {
+    let options = ["--read-idle", "1h", "--keep-alive", "1h", "--response", "1h"];
+    let options = [&options[..], &["--rate-grace", "300ms", "--read-rate", "1000"]].concat();
+    check(&["corewheel"], &options, |proxy| {
+        let mut client = proxy.connect();
+        begin_body(&mut client, "/slow?ms=1500");
+        client.write_all(b"abc").unwrap();
+        assert_eq!(read_answer(&mut client).0, 200, "{}", proxy.name);
+    });
+}
+
+/// Sends the head of a request with a body of three bytes, and waits until the proxy forwards it.
+fn begin_body(client: &mut TcpStream, path: &str) {
+    let head = format!("POST {path} HTTP/1.1\r\nHost: proxy\r\nContent-Length: 3\r\n");
+    client.write_all(format!("{head}Expect: 100-continue\r\n\r\n").as_bytes()).unwrap();
+    let mut go_on = [0; 25];
+    client.read_exact(&mut go_on).unwrap();
+    assert_eq!(String::from_utf8_lossy(&go_on), "HTTP/1.1 100 Continue\r\n\r\n");
+}
+
 /// A client that takes longer than each limit for everything together, and for no part of it.
 struct Honest {
     stream: TcpStream,
@@ -491,12 +512,7 @@ fn proxy_on_sigterm_answers_the_request_in_progress_and_ends() {
         let mut idle = proxy.connect();
         assert_eq!(get(&mut idle, "/").0, 200, "{}", proxy.name);
         let mut busy = proxy.connect();
-        let head = "POST / HTTP/1.1\r\nHost: proxy\r\nContent-Length: 3\r\n";
-        write!(busy, "{head}Expect: 100-continue\r\n\r\n").unwrap();
-        // This comes when the proxy forwards the request.
-        let mut go_on = [0; 25];
-        busy.read_exact(&mut go_on).unwrap();
-        assert_eq!(String::from_utf8_lossy(&go_on), "HTTP/1.1 100 Continue\r\n\r\n");
+        begin_body(&mut busy, "/");
         proxy.signal(Signal::TERM);
         assert!(is_cut(&mut idle), "{}", proxy.name);
         busy.write_all(b"abc").unwrap();
