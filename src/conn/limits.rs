@@ -6,8 +6,8 @@ use std::time::Duration;
 /// How long a connection may go on without something, or take for something. A limit of zero is
 /// off.
 ///
-/// Limits are rounded up to a tick; a limit that does not fit (584 years) means never. Each limit
-/// is a field, and has a setter of the same name.
+/// Deadlines are rounded up to a tick; a limit that does not fit (584 years) means never. Each
+/// limit is a field, and has a setter of the same name.
 ///
 /// ```
 /// use corewheel::ConnLimits;
@@ -39,17 +39,68 @@ pub struct ConnLimits {
     /// The time from the beginning of the connection to its end, whatever the connection does:
     /// [`DeadlineKind::MaxAge`].
     pub max_age: Duration,
+    /// The longest time by which the end is later than [`max_age`](Self::max_age) says, so that
+    /// connections that began together do not end together. Each connection has a random part of
+    /// this time, from none up to and including all of it, evenly distributed. The part is chosen
+    /// when the connection begins, and stays: other limits multiply it by another jitter.
+    ///
+    /// The part follows from the time of the beginning, in nanoseconds, and from a count of the
+    /// connections of a shard or a thread. So a test by a
+    /// [manual clock](crate::clock::ManualClock) that is run again has the same parts. Of the
+    /// connections that begin in one nanosecond, up to 256 have different parts.
+    pub max_age_jitter: Duration,
+    /// The least rate of a
+    /// [measured read](crate::ConnTimers::begin_measured_read): [`DeadlineKind::ReadRate`].
+    pub min_read_rate: DataRate,
+    /// The least rate of a
+    /// [measured write](crate::ConnTimers::begin_measured_write): [`DeadlineKind::WriteRate`].
+    pub min_write_rate: DataRate,
+}
+
+/// A least data rate: [`ConnLimits::min_read_rate`] and [`ConnLimits::min_write_rate`].
+///
+/// A transfer of which `bytes` are done is too slow when `bytes / bytes_per_second` seconds have
+/// passed since its beginning, and the grace period has. So bytes that come earlier than the rate
+/// demands give more time to those that follow, and a transfer that keeps exactly the rate is too
+/// slow as soon as its next byte is due.
+///
+/// ```
+/// use corewheel::ConnLimits;
+/// use corewheel::conn::DataRate;
+/// use std::time::Duration;
+///
+/// // A peer that sends a body must send 240 bytes a second, after the first five seconds.
+/// let rate = DataRate::new(240, Duration::from_secs(5));
+/// let limits = ConnLimits::default().min_read_rate(rate);
+/// assert_eq!(limits.min_write_rate, DataRate::OFF);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct DataRate {
+    /// The least number of bytes in a second; zero is off.
+    pub bytes_per_second: u64,
+    /// The time from the beginning of a transfer in which it may be slower.
+    pub grace: Duration,
+}
+
+impl DataRate {
+    /// No least rate.
+    pub const OFF: Self = Self::new(0, Duration::ZERO);
+
+    /// A least rate after a grace period.
+    pub const fn new(bytes_per_second: u64, grace: Duration) -> Self {
+        Self { bytes_per_second, grace }
+    }
 }
 
 /// A setter for each limit.
 macro_rules! setters {
-    ($($name:ident)*) => {
+    ($($name:ident: $type:ty),*) => {
         /// Each setter returns the limits with one of them changed.
         impl ConnLimits {
             $(
                 #[doc = concat!("Sets `", stringify!($name), "`.")]
                 #[must_use]
-                pub const fn $name(mut self, $name: Duration) -> Self {
+                pub const fn $name(mut self, $name: $type) -> Self {
                     self.$name = $name;
                     self
                 }
@@ -57,7 +108,11 @@ macro_rules! setters {
         }
     };
 }
-setters! { read_idle write_idle all_idle heartbeat write_timeout handshake max_age }
+setters! {
+    read_idle: Duration, write_idle: Duration, all_idle: Duration, heartbeat: Duration,
+    write_timeout: Duration, handshake: Duration, max_age: Duration, max_age_jitter: Duration,
+    min_read_rate: DataRate, min_write_rate: DataRate
+}
 
 /// A kind of deadline. Events that come in one turn are delivered in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -73,6 +128,12 @@ pub enum DeadlineKind {
     /// A write was not done in time. The event comes once for each write. Writes whose time is up
     /// in the same turn share one event, and so do writes whose event was not taken yet.
     WriteTimeout,
+    /// A measured read was slower than [`ConnLimits::min_read_rate`]. The event comes once for each
+    /// measured read.
+    ReadRate,
+    /// A measured write was slower than [`ConnLimits::min_write_rate`]. The event comes once for
+    /// each measured write.
+    WriteRate,
     /// Nothing was read for too long. The event comes again after each further
     /// such time.
     ReadIdle,
@@ -94,6 +155,7 @@ impl DeadlineKind {
     /// The number of [custom](Self::Custom) deadlines of a connection.
     pub const CUSTOM_COUNT: u8 = 8;
 
+    pub(super) const NAMED_COUNT: usize = NAMED.len();
     pub(super) const COUNT: usize = NAMED.len() + Self::CUSTOM_COUNT as usize;
 
     /// The kind's position in the order, which is stated here and in `NAMED`; `None` for a custom
@@ -104,10 +166,12 @@ impl DeadlineKind {
             Self::Handshake => 1,
             Self::Request => 2,
             Self::WriteTimeout => 3,
-            Self::ReadIdle => 4,
-            Self::WriteIdle => 5,
-            Self::AllIdle => 6,
-            Self::Heartbeat => 7,
+            Self::ReadRate => 4,
+            Self::WriteRate => 5,
+            Self::ReadIdle => 6,
+            Self::WriteIdle => 7,
+            Self::AllIdle => 8,
+            Self::Heartbeat => 9,
             Self::Custom(number) if number < Self::CUSTOM_COUNT => NAMED.len() + number as usize,
             Self::Custom(_) => return None,
         })
@@ -128,11 +192,13 @@ impl DeadlineKind {
 }
 
 /// The kinds that are not custom, in order.
-const NAMED: [DeadlineKind; 8] = [
+const NAMED: [DeadlineKind; 10] = [
     DeadlineKind::MaxAge,
     DeadlineKind::Handshake,
     DeadlineKind::Request,
     DeadlineKind::WriteTimeout,
+    DeadlineKind::ReadRate,
+    DeadlineKind::WriteRate,
     DeadlineKind::ReadIdle,
     DeadlineKind::WriteIdle,
     DeadlineKind::AllIdle,
@@ -146,6 +212,8 @@ impl fmt::Display for DeadlineKind {
             Self::Handshake => "handshake",
             Self::Request => "request",
             Self::WriteTimeout => "write timeout",
+            Self::ReadRate => "read rate",
+            Self::WriteRate => "write rate",
             Self::ReadIdle => "read idle",
             Self::WriteIdle => "write idle",
             Self::AllIdle => "all idle",

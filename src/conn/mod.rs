@@ -1,4 +1,5 @@
-//! The deadlines of a connection: idle times, heartbeat, handshake, request, age, the user's own.
+//! The deadlines of a connection: idle times, heartbeat, least data rates, handshake, request, age,
+//! the user's own.
 //!
 //! [`ConnTimers`] holds all deadlines of one connection in one timer of its shard. The server
 //! stamps each read and each write, which is one store, and receives a [`ConnEvent`] for what the
@@ -53,6 +54,14 @@
 //! a cache miss on the timer, and a connection would have five timers. Here a packet costs one
 //! store, and the timer's expiry finds out from the stamps which deadline is due, if any.
 //!
+//! # Peers that are slow, but not idle
+//!
+//! A peer that sends one byte in each idle time is never idle. A
+//! [measured read](ConnTimers::begin_measured_read) must make progress at the
+//! [least rate](DataRate) that the limits say, after a grace period, and so must a
+//! [measured write](ConnTimers::begin_measured_write). Adding bytes costs as little as a touch: the
+//! timer's expiry finds out from their count when the deadline really is.
+//!
 //! # Which of the two
 //!
 //! [`ConnTimers`] is for a connection whose task stays on the thread of a shard: on the shards of
@@ -64,21 +73,24 @@
 //! Its events are the same. A touch reads the thread's clock, which costs some ten times as much as
 //! a touch of the other, and still takes no lock and sends nothing.
 //!
-//! The semantics are those of Netty's `IdleStateHandler` and of its read and write timeouts. Cost:
-//! see [`ConnTimers`] and [`SharedConnTimers`].
+//! The semantics are those of Netty's `IdleStateHandler` and of its read and write timeouts, and of
+//! Kestrel's least data rates. Cost: see [`ConnTimers`] and [`SharedConnTimers`].
 
 mod activity;
 mod in_progress;
 mod limits;
 mod marks;
+mod measured;
 mod part;
 mod record;
 mod rules;
 mod shared;
 mod table;
 mod timers;
+mod transfer;
 
 pub use self::in_progress::InProgress;
-pub use self::limits::{ArmError, ConnEvent, ConnLimits, DeadlineKind};
-pub use self::shared::{SharedConnTimers, SharedInProgress};
+pub use self::limits::{ArmError, ConnEvent, ConnLimits, DataRate, DeadlineKind};
+pub use self::shared::{SharedConnTimers, SharedInProgress, SharedTransfer};
 pub use self::timers::{ConnTimers, PackedConn, Raced};
+pub use self::transfer::Transfer;

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
@@ -9,8 +10,9 @@ use corewheel_shard::Tick;
 
 use super::activity::Activity;
 use super::limits::{ConnEvent, ConnLimits, DeadlineKind};
+use super::measured::{ByteCount, Direction};
 use super::record::{Record, RecordRef};
-use super::rules;
+use super::rules::{self, RATES};
 use super::table::{OnEvent, Packed, Table};
 use super::timers::ConnTimers;
 use crate::clock::Timeline;
@@ -33,6 +35,8 @@ pub(super) struct Connections {
     table: RefCell<Table>,
     /// How many connections have a handle.
     count: Cell<usize>,
+    /// The salt of the next connection.
+    next_salt: Cell<u8>,
 }
 
 impl Connections {
@@ -48,6 +52,7 @@ impl Connections {
                 activity: Activity::new(),
                 table: RefCell::default(),
                 count: Cell::new(0),
+                next_salt: Cell::new(0),
             }
         });
         let _itself = connections.itself.get_or_init(|| Rc::downgrade(&connections));
@@ -99,6 +104,11 @@ impl Connections {
         if keep { stamp } else { self.activity.exact(at) }
     }
 
+    /// The salt of a connection that begins.
+    pub(super) fn next_salt(&self) -> u8 {
+        self.next_salt.replace(self.next_salt.get().wrapping_add(1))
+    }
+
     /// Opens a connection, with its entry in the wheel.
     pub(super) fn open(self: Rc<Self>, packed: &Packed) -> Result<ConnTimers, RefusedKind> {
         let shard = Rc::clone(&self.shard);
@@ -125,7 +135,7 @@ impl Connections {
     /// Cancels all deadlines of a connection. False if the connection is closed already.
     pub(super) fn close(&self, index: u32, record: &Record) -> bool {
         let Some(key) = record.key.take() else { return false };
-        record.pending.set(0);
+        record.clear_pending();
         self.shard.cancel_part(key);
         let (waker, on_event) = {
             let mut table = self.table.borrow_mut();
@@ -188,6 +198,52 @@ impl Connections {
         self.table.borrow_mut().end_write(index, write)
     }
 
+    pub(super) fn begin_transfer(
+        &self,
+        index: u32,
+        direction: Direction,
+    ) -> Option<Arc<ByteCount>> {
+        let count = {
+            let (mut table, now) = (self.table.borrow_mut(), self.shard.nanos_near());
+            rules::begin_transfer(&mut table.facts_mut(index, &self.activity), direction, now)
+        };
+        if count.is_some() {
+            self.file_earlier(index);
+        }
+        count
+    }
+
+    pub(super) fn pause_transfer(&self, index: u32, direction: Direction, count: &Arc<ByteCount>) {
+        // The near clock may be ahead, and would count too little time as a pause.
+        let (mut table, now) = (self.table.borrow_mut(), self.shard.nanos());
+        let mut facts = table.facts_mut(index, &self.activity);
+        if let Some(transfer) = rules::transfer_mut(&mut facts, direction, count) {
+            transfer.pause(now);
+        }
+    }
+
+    pub(super) fn resume_transfer(&self, index: u32, direction: Direction, count: &Arc<ByteCount>) {
+        {
+            let (mut table, now) = (self.table.borrow_mut(), self.shard.nanos_near());
+            let mut facts = table.facts_mut(index, &self.activity);
+            if let Some(transfer) = rules::transfer_mut(&mut facts, direction, count) {
+                transfer.resume(now);
+            }
+        }
+        self.file_earlier(index);
+    }
+
+    /// False if the transfer's time was up before, or another has taken its place.
+    pub(super) fn end_transfer(
+        &self,
+        index: u32,
+        direction: Direction,
+        count: &Arc<ByteCount>,
+    ) -> bool {
+        let mut table = self.table.borrow_mut();
+        rules::end_transfer(&mut table.facts_mut(index, &self.activity), direction, count)
+    }
+
     /// When a deadline is due, in nanoseconds since the epoch.
     pub(super) fn due(&self, index: u32, kind: usize) -> u64 {
         rules::due(&self.table.borrow().facts(index, &self.activity), kind)
@@ -219,7 +275,11 @@ impl Connections {
         if !record.is_open() {
             return Poll::Ready(None);
         }
+        let may_withdraw = record.flags.get().pending() & RATES != 0;
         let event = rules::next_event(&self.table.borrow().facts(index, &self.activity), wanted);
+        if may_withdraw {
+            self.file_earlier(index);
+        }
         if event.is_some() {
             return Poll::Ready(event);
         }
@@ -276,6 +336,7 @@ impl Connections {
             return waker.into_iter().for_each(Waker::wake);
         };
         let block = self.table.borrow().block(index);
+        let may_withdraw = block.record(index).flags.get().pending() & RATES != 0;
         ConnTimers::lend(RecordRef::new(itself, block, index), |conn| {
             loop {
                 let event = {
@@ -289,6 +350,9 @@ impl Connections {
                 self.shard.contain(|| on_event(conn, event));
             }
             let left = self.table.borrow_mut().put_back(index, on_event);
+            if may_withdraw {
+                self.file_earlier(index);
+            }
             self.shard.drop_each(left);
         });
     }

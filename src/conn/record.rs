@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use corewheel_shard::TimerKey;
 
-use super::marks::Marks;
+use super::marks::Flags;
 use super::part::Connections;
 
 const BLOCK_BITS: u32 = 6;
@@ -40,15 +40,18 @@ pub(super) struct Record {
     pub(super) extra: Cell<u32>,
     /// In the table of wakers; `NONE` if no task waits.
     pub(super) waker: Cell<u32>,
-    /// The kinds of the events that have come and were not delivered, as bits.
-    pub(super) pending: Cell<u16>,
-    pub(super) marks: Cell<Marks>,
+    pub(super) flags: Cell<Flags>,
 }
 const _: () = assert!(size_of::<Record>() == 48);
 
 impl Record {
     pub(super) fn is_open(&self) -> bool {
         self.key.get().is_some()
+    }
+
+    /// Forgets the events that were not delivered.
+    pub(super) fn clear_pending(&self) {
+        self.flags.set(self.flags.get().with_pending(0));
     }
 
     /// Without an extra, no idle event has come.

@@ -11,21 +11,32 @@
 //! Cost: a deadline that is set by the limits costs a load and an addition.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::limits::{ArmError, ConnEvent, ConnLimits, DeadlineKind};
-use super::marks::{HANDSHAKE, Marks, READ_IDLE};
+use super::marks::{Flags, HANDSHAKE, KindBits, Marks, READ_IDLE};
+use super::measured::{ByteCount, Direction, Measured, READ_RATE, Transfers, WRITE_RATE};
 use crate::clock::saturating_nanos;
 
 /// The due time of a deadline that is off.
 pub(super) const NEVER: u64 = u64::MAX;
 
 pub(super) const WRITE_TIMEOUT: usize = DeadlineKind::WriteTimeout.named_index();
+const MAX_AGE: usize = DeadlineKind::MaxAge.named_index();
 const WRITE_IDLE: usize = DeadlineKind::WriteIdle.named_index();
 const ALL_IDLE: usize = DeadlineKind::AllIdle.named_index();
 const HEARTBEAT: usize = DeadlineKind::Heartbeat.named_index();
+/// A golden section of 2⁶⁴.
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+const REQUEST: usize = DeadlineKind::Request.named_index();
+const NAMED: usize = DeadlineKind::NAMED_COUNT;
 const KINDS: usize = DeadlineKind::COUNT;
-const _: () = assert!(KINDS == u16::BITS as usize);
+/// The deadlines that can be armed: max age, handshake, request and the custom ones.
+const ARMED: usize = REQUEST + 1 + KINDS - NAMED;
+
+/// The kinds of the least rates. An event of theirs that is withdrawn leaves a deadline.
+pub(super) const RATES: KindBits = 1 << READ_RATE | 1 << WRITE_RATE;
 
 /// What the rules know of a connection.
 pub(super) trait Facts {
@@ -42,13 +53,29 @@ pub(super) trait Facts {
     fn in_progress(&self) -> InProgressCounts;
     /// The limit of a kind that is not custom, as [`span_of`] gives it.
     fn span(&self, kind: usize) -> u64;
-    fn marks(&self) -> Marks;
-    fn set_marks(&self, marks: Marks);
-    /// The kinds of the events that have come and were not delivered, as bits.
-    fn pending(&self) -> u16;
-    fn set_pending(&self, kinds: u16);
+    /// The limits that have no span.
+    fn limits(&self) -> &ConnLimits;
+    fn flags(&self) -> Flags;
+    fn set_flags(&self, flags: Flags);
     /// `None` if the connection has needed none.
     fn rare(&self) -> Option<&Rare>;
+
+    fn marks(&self) -> Marks {
+        self.flags().marks()
+    }
+
+    fn set_marks(&self, marks: Marks) {
+        self.set_flags(self.flags().with_marks(marks));
+    }
+
+    /// The kinds of the events that have come and were not delivered.
+    fn pending(&self) -> KindBits {
+        self.flags().pending()
+    }
+
+    fn set_pending(&self, kinds: KindBits) {
+        self.set_flags(self.flags().with_pending(kinds));
+    }
 }
 
 /// Facts that the rules change.
@@ -81,23 +108,57 @@ impl InProgressCounts {
 pub(super) struct Rare {
     /// When the last idle event of each kind came; 0 if none has come.
     pub(super) event_at: [u64; 4],
-    /// The deadlines that were armed: max age, handshake, request and the custom ones.
-    pub(super) armed: [u64; KINDS],
+    /// The deadlines that were armed.
+    pub(super) armed: Armed,
+    transfers: Transfers,
     /// The numbers of the writes in progress, with their deadlines.
     writes: VecDeque<(u32, u64)>,
     next_write: u32,
 }
 
+const _: () = assert!(size_of::<Rare>() <= 176);
+
 impl Rare {
     pub(super) const NO_EVENT: [u64; 4] = [0; 4];
-    pub(super) const NOT_ARMED: [u64; KINDS] = [NEVER; KINDS];
 
     pub(super) fn new() -> Self {
         Self {
             event_at: Self::NO_EVENT,
-            armed: Self::NOT_ARMED,
+            armed: Armed::default(),
+            transfers: Transfers::default(),
             writes: VecDeque::new(),
             next_write: 0,
+        }
+    }
+}
+
+/// The deadlines that were armed, in the order of their kinds; `NEVER` where none is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Armed([u64; ARMED]);
+
+impl Default for Armed {
+    fn default() -> Self {
+        Self([NEVER; ARMED])
+    }
+}
+
+impl Armed {
+    /// The place of a kind that can be armed.
+    fn place(kind: usize) -> Option<usize> {
+        match kind {
+            0..=REQUEST => Some(kind),
+            NAMED.. => Some(kind - NAMED + REQUEST + 1),
+            _ => None,
+        }
+    }
+
+    fn due(&self, kind: usize) -> u64 {
+        Self::place(kind).map_or(NEVER, |place| self.0[place])
+    }
+
+    fn set(&mut self, kind: usize, due: u64) {
+        if let Some(place) = Self::place(kind) {
+            self.0[place] = due;
         }
     }
 }
@@ -105,17 +166,21 @@ impl Rare {
 /// The deadlines of a connection that are due, as bits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Events {
-    kinds: u16,
-    first: u16,
+    kinds: KindBits,
+    first: KindBits,
 }
 
 /// When a deadline is due.
 pub(super) fn due(conn: &impl Facts, kind: usize) -> u64 {
     let rare = conn.rare();
-    let armed = rare.map_or(NEVER, |rare| rare.armed[kind]);
+    let armed = rare.map_or(NEVER, |rare| rare.armed.due(kind));
     if kind == WRITE_TIMEOUT {
         let writes = rare.into_iter().flat_map(|rare| &rare.writes);
         return writes.map(|(_, due)| *due).min().unwrap_or(NEVER);
+    }
+    if let Some(direction) = Direction::of(kind) {
+        let transfer = rare.and_then(|rare| rare.transfers.at(direction));
+        return transfer.map_or(NEVER, Measured::due);
     }
     if !(kind <= HANDSHAKE || (READ_IDLE..=HEARTBEAT).contains(&kind)) {
         return armed;
@@ -124,11 +189,26 @@ pub(super) fn due(conn: &impl Facts, kind: usize) -> u64 {
     if kind <= HANDSHAKE {
         let is_over = conn.marks().is_over(kind);
         let due = if is_over { NEVER } else { conn.opened().saturating_add(span) };
-        return armed.min(due);
+        let jitter = if kind == MAX_AGE { age_jitter(conn) } else { 0 };
+        return armed.min(due.saturating_add(jitter));
     }
     let idle_at = idle_at(conn, kind);
     let event_at = rare.map_or(0, |rare| rare.event_at[kind - READ_IDLE]);
     if idle_at > event_at { idle_at } else { event_at.saturating_add(span) }
+}
+
+/// By how much the end of the connection's greatest age is later.
+///
+/// A connection's part of the longest jitter follows from the time at which the connection began,
+/// and from its salt, so it takes no room of its own.
+fn age_jitter(conn: &impl Facts) -> u64 {
+    let longest = saturating_nanos(conn.limits().max_age_jitter);
+    if longest == 0 {
+        return 0;
+    }
+    let seed = conn.opened() ^ u64::from(conn.flags().salt()).wrapping_mul(GOLDEN);
+    let part = fastrand::Rng::with_seed(seed).u64(..);
+    ((u128::from(part) * (u128::from(longest) + 1)) >> u64::BITS) as u64
 }
 
 /// When the connection has been idle for long enough, unless it is active before.
@@ -187,10 +267,12 @@ pub(super) fn take_due(conn: &mut impl FactsMut) -> Events {
                 *event_at = now;
             }
             WRITE_TIMEOUT => conn.rare_mut().writes.retain(|(_, due)| *due > now),
+            READ_RATE => conn.rare_mut().transfers.take(Direction::Read, now),
+            WRITE_RATE => conn.rare_mut().transfers.take(Direction::Write, now),
             _ => {
                 conn.set_marks(conn.marks().set_over(kind));
                 if let Some(rare) = conn.known_rare_mut() {
-                    rare.armed[kind] = NEVER;
+                    rare.armed.set(kind, NEVER);
                 }
             }
         }
@@ -222,6 +304,12 @@ pub(super) fn next_event(
         if (READ_IDLE..=HEARTBEAT).contains(&kind) && !is_idle(conn, kind) {
             continue;
         }
+        if let Some(direction) = Direction::of(kind) {
+            let transfer = conn.rare().and_then(|rare| rare.transfers.at(direction));
+            if !transfer.is_some_and(Measured::keep_event) {
+                continue;
+            }
+        }
         let first = conn.marks().first() & bit != 0;
         return Some(ConnEvent { kind: DeadlineKind::at(kind), first });
     }
@@ -241,7 +329,7 @@ pub(super) fn arm(conn: &mut impl FactsMut, kind: usize, due_at: u64) -> bool {
     conn.set_pending(pending & !(1 << kind));
     conn.set_marks(conn.marks().set_over(kind));
     if due_at != NEVER || conn.rare().is_some() {
-        conn.rare_mut().armed[kind] = due_at;
+        conn.rare_mut().armed.set(kind, due_at);
     }
     was_armed || pending & 1 << kind != 0
 }
@@ -266,14 +354,57 @@ pub(super) fn end_write(rare: Option<&mut Rare>, write: u32) -> bool {
     position.and_then(|position| rare.writes.remove(position)).is_some()
 }
 
+/// A measured transfer begins at `now`. It takes the place of the transfer before. `None` if there
+/// is no least rate.
+pub(super) fn begin_transfer(
+    conn: &mut impl FactsMut,
+    direction: Direction,
+    now: u64,
+) -> Option<Arc<ByteCount>> {
+    withdraw(conn, direction);
+    let rate = match direction {
+        Direction::Read => conn.limits().min_read_rate,
+        Direction::Write => conn.limits().min_write_rate,
+    };
+    if rate.bytes_per_second > 0 {
+        return Some(conn.rare_mut().transfers.begin(direction, rate, now));
+    }
+    if let Some(rare) = conn.known_rare_mut() {
+        rare.transfers.end(direction);
+    }
+    None
+}
+
+/// The transfer with this count, unless it has ended.
+pub(super) fn transfer_mut<'a>(
+    conn: &'a mut impl FactsMut,
+    direction: Direction,
+    count: &Arc<ByteCount>,
+) -> Option<&'a mut Measured> {
+    conn.known_rare_mut()?.transfers.of_count_mut(direction, count)
+}
+
+/// Ends a transfer. Its event, if it was not taken, is withdrawn. False if the time of the transfer
+/// was up before, or if another transfer has taken its place.
+pub(super) fn end_transfer(
+    conn: &mut impl FactsMut,
+    direction: Direction,
+    count: &Arc<ByteCount>,
+) -> bool {
+    let Some(transfer) = transfer_mut(conn, direction, count) else { return false };
+    let is_in_time = !transfer.end();
+    withdraw(conn, direction);
+    is_in_time
+}
+
+fn withdraw(conn: &impl Facts, direction: Direction) {
+    conn.set_pending(conn.pending() & !(1 << direction.kind()));
+}
+
 /// The position of a kind that [`arm`] takes.
 pub(super) fn armed_kind(kind: DeadlineKind) -> Result<usize, ArmError> {
-    use DeadlineKind::{AllIdle, Heartbeat, ReadIdle, WriteIdle, WriteTimeout};
     let index = kind.index().ok_or(ArmError::NoSuchDeadline(kind))?;
-    if matches!(kind, ReadIdle | WriteIdle | AllIdle | Heartbeat | WriteTimeout) {
-        return Err(ArmError::SetByLimits(kind));
-    }
-    Ok(index)
+    Armed::place(index).map(|_| index).ok_or(ArmError::SetByLimits(kind))
 }
 
 /// The limit of a kind that is not custom, in nanoseconds; `NEVER` if it is off. Of the deadlines
@@ -287,7 +418,10 @@ pub(super) fn span_of(limits: &ConnLimits, kind: usize) -> u64 {
         DeadlineKind::WriteIdle => limits.write_idle,
         DeadlineKind::AllIdle => limits.all_idle,
         DeadlineKind::Heartbeat => limits.heartbeat,
-        DeadlineKind::Request | DeadlineKind::Custom(_) => Duration::ZERO,
+        DeadlineKind::Request
+        | DeadlineKind::ReadRate
+        | DeadlineKind::WriteRate
+        | DeadlineKind::Custom(_) => Duration::ZERO,
     };
     if limit.is_zero() { NEVER } else { saturating_nanos(limit) }
 }

@@ -22,9 +22,9 @@ use slab::Slab;
 
 use super::activity::Activity;
 use super::limits::{ConnEvent, ConnLimits, DeadlineKind};
-use super::marks::Marks;
+use super::marks::Flags;
 use super::record::{BLOCK, Block, NONE, Record, Records, Usage, block_of};
-use super::rules::{self, Facts, FactsMut, InProgressCounts, Rare};
+use super::rules::{self, Armed, Facts, FactsMut, InProgressCounts, Rare};
 use super::timers::ConnTimers;
 use crate::values::class::ClassId;
 
@@ -44,7 +44,7 @@ pub(super) struct Spans {
     limits: ConnLimits,
     users: u32,
     /// By kind. Of the deadlines that come once, only those that the limits arm.
-    by_kind: [u64; 8],
+    by_kind: [u64; DeadlineKind::NAMED_COUNT],
 }
 
 /// The connections of a shard.
@@ -68,14 +68,13 @@ pub(super) struct Packed {
     written: u64,
     request_ended: u64,
     opened: u64,
-    pending: u16,
-    marks: Marks,
+    flags: Flags,
     event_at: [u64; 4],
-    armed: [u64; DeadlineKind::COUNT],
+    armed: Armed,
 }
 
 impl Packed {
-    pub(super) fn new(limits: ConnLimits, class: ClassId, now: u64) -> Self {
+    pub(super) fn new(limits: ConnLimits, class: ClassId, now: u64, salt: u8) -> Self {
         Self {
             limits,
             class,
@@ -83,10 +82,9 @@ impl Packed {
             written: now,
             request_ended: 0,
             opened: now,
-            pending: 0,
-            marks: Marks::default(),
+            flags: Flags::new(salt),
             event_at: Rare::NO_EVENT,
-            armed: Rare::NOT_ARMED,
+            armed: Armed::default(),
         }
     }
 }
@@ -126,11 +124,10 @@ impl Table {
         record.limits.set(limits);
         record.extra.set(NONE);
         record.waker.set(NONE);
-        record.pending.set(packed.pending);
-        record.marks.set(packed.marks);
+        record.flags.set(packed.flags);
         usage.reads.set(0);
         usage.requests.set(0);
-        if packed.event_at != Rare::NO_EVENT || packed.armed != Rare::NOT_ARMED {
+        if packed.event_at != Rare::NO_EVENT || packed.armed != Armed::default() {
             let rare = &mut self.extra_mut(index).rare;
             (rare.event_at, rare.armed) = (packed.event_at, packed.armed);
         }
@@ -143,7 +140,7 @@ impl Table {
         let waker = self.take_waker(index);
         let record = self.record(index);
         let (extra, limits) = (record.extra.replace(NONE), record.limits.get());
-        record.pending.set(0);
+        record.clear_pending();
         self.drop_limits(limits);
         let extra = self.extras.try_remove(extra as usize);
         self.vacant.push(index);
@@ -198,7 +195,8 @@ impl Table {
     /// What a connection takes along to another shard. Reads and requests in progress end here.
     pub(super) fn pack(&self, index: u32, class: ClassId, activity: &Activity) -> Packed {
         let (record, usage, extra) = (self.record(index), self.usage(index), self.extra(index));
-        let now = activity.now();
+        // The events of transfers are withdrawn with them.
+        let (now, flags) = (activity.now(), record.flags.get());
         // The other shard does not know the gaps of this shard. Its own gaps concern other stamps.
         let settle = |stamp: u64, in_progress: u32| {
             if in_progress > 0 { now } else { activity.resolve(stamp).min(now) }
@@ -210,10 +208,9 @@ impl Table {
             written: settle(record.written.get(), 0),
             request_ended: settle(usage.request_ended.get(), usage.requests.get()),
             opened: record.opened.get(),
-            pending: record.pending.get(),
-            marks: record.marks.get(),
+            flags: flags.with_pending(flags.pending() & !rules::RATES),
             event_at: extra.map_or(Rare::NO_EVENT, |extra| extra.rare.event_at),
-            armed: extra.map_or(Rare::NOT_ARMED, |extra| extra.rare.armed),
+            armed: extra.map_or(Armed::default(), |extra| extra.rare.armed),
         }
     }
 
@@ -313,20 +310,16 @@ impl<E: Deref<Target = Slab<Extra>>> Facts for Known<'_, E> {
         self.limits[self.record.limits.get() as usize].by_kind[kind]
     }
 
-    fn marks(&self) -> Marks {
-        self.record.marks.get()
+    fn limits(&self) -> &ConnLimits {
+        &self.limits[self.record.limits.get() as usize].limits
     }
 
-    fn set_marks(&self, marks: Marks) {
-        self.record.marks.set(marks);
+    fn flags(&self) -> Flags {
+        self.record.flags.get()
     }
 
-    fn pending(&self) -> u16 {
-        self.record.pending.get()
-    }
-
-    fn set_pending(&self, kinds: u16) {
-        self.record.pending.set(kinds);
+    fn set_flags(&self, flags: Flags) {
+        self.record.flags.set(flags);
     }
 
     fn rare(&self) -> Option<&Rare> {
@@ -358,7 +351,7 @@ fn made_extra<'a>(extras: &'a mut Slab<Extra>, record: &Record) -> &'a mut Extra
 /// Callbacks and wakers, to which the events go.
 impl Table {
     pub(super) fn has_events(&self, index: u32) -> bool {
-        self.record(index).pending.get() != 0
+        self.record(index).flags.get().pending() != 0
     }
 
     /// Whether there is a callback, and an event that it has not been called for.

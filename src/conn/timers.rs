@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -10,10 +11,12 @@ use futures_core::Stream;
 
 use super::in_progress::InProgress;
 use super::limits::{ArmError, ConnEvent, ConnLimits, DeadlineKind};
+use super::measured::Direction;
 use super::part::Connections;
 use super::record::{RecordRef, add_one, take_one};
 use super::rules::{self, NEVER};
 use super::table::Packed;
+use super::transfer::Transfer;
 use crate::clock::when::When;
 use crate::face::timers::Timers;
 use crate::values::refused::{Refused, RefusedKind};
@@ -99,7 +102,10 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// `Full` if the shard has no room for another timer, `Closed` if it is shut down.
     pub fn connection(&self, limits: ConnLimits) -> Result<ConnTimers, RefusedKind> {
-        self.open(&Packed::new(limits, self.class(), self.core().nanos_near()))
+        self.open(|connections| {
+            let (now, salt) = (self.core().nanos_near(), connections.next_salt());
+            connections.open(&Packed::new(limits, self.class(), now, salt))
+        })
     }
 
     /// Takes in the deadlines of a connection that comes from another shard of this service. They
@@ -109,14 +115,18 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// `Full` or `Closed`, with the packed connection.
     pub fn adopt(&self, connection: PackedConn) -> Result<ConnTimers, Refused<PackedConn>> {
-        self.open(&connection.0).map_err(|kind| kind.of(connection))
+        let opened = self.open(|connections| connections.open(&connection.0));
+        opened.map_err(|kind| kind.of(connection))
     }
 
-    fn open(&self, packed: &Packed) -> Result<ConnTimers, RefusedKind> {
+    fn open(
+        &self,
+        open: impl FnOnce(Rc<Connections>) -> Result<ConnTimers, RefusedKind>,
+    ) -> Result<ConnTimers, RefusedKind> {
         if self.core().is_closed() {
             return Err(RefusedKind::Closed);
         }
-        Connections::of(self).open(packed)
+        open(Connections::of(self))
     }
 }
 
@@ -242,6 +252,65 @@ impl ConnTimers {
     }
 }
 
+/// Least data rates.
+impl ConnTimers {
+    /// A read whose rate is measured, until the returned guard is dropped: the peer must send at
+    /// [`ConnLimits::min_read_rate`]. Each read [adds](Transfer::add) its bytes, and counts as a
+    /// read. [`ReadRate`](DeadlineKind::ReadRate) comes when the bytes so far would have been
+    /// transferred at that rate, counted from the beginning, and the grace period has passed.
+    ///
+    /// Time for which the server itself [does not read](Transfer::pause) does not count. No event
+    /// comes meanwhile.
+    ///
+    /// The event comes once. An event that was not taken is withdrawn when the transfer ends, and
+    /// also when bytes are added that give the transfer more time: then it may come again.
+    ///
+    /// There is one measured read at a time. Another one takes its place, and the guard before has
+    /// no effect on a deadline any more. A transfer keeps the rate that the limits had at its
+    /// beginning; if they had none, it has no deadline.
+    ///
+    /// O(1). The first transfer of each direction allocates, and the next ones do not.
+    ///
+    /// ```
+    /// # use corewheel::clock::ManualClock;
+    /// # use corewheel::{ConnLimits, DeadlineKind, Fired, TimerService, Timers};
+    /// # use corewheel::conn::DataRate;
+    /// # use std::time::Duration;
+    /// # let clock = ManualClock::new();
+    /// # let builder = TimerService::builder().shards(1).clock(&clock);
+    /// # let service: TimerService<u64> = builder.start_attached()?;
+    /// # let shard = service.attach(service.shards().next().unwrap())?;
+    /// # let shard = shard.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
+    /// let rate = DataRate::new(240, Duration::from_secs(5));
+    /// let conn = shard.timers().connection(ConnLimits::default().min_read_rate(rate))?;
+    /// let due_in = || conn.deadline(DeadlineKind::ReadRate).map(|due| due - clock.now());
+    ///
+    /// // The body of a request begins.
+    /// let body = conn.begin_measured_read();
+    /// body.add(500);
+    /// assert_eq!(due_in(), Some(Duration::from_secs(5)));
+    /// body.add(1_900);
+    /// assert_eq!(due_in(), Some(Duration::from_secs(10)));
+    /// // The server stores what it has read, and does not read for a while.
+    /// body.pause();
+    /// clock.advance(Duration::from_mins(1));
+    /// assert_eq!(due_in(), None);
+    /// body.resume();
+    /// assert_eq!(due_in(), Some(Duration::from_secs(10)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn begin_measured_read(&self) -> Transfer {
+        Transfer::begin(&self.conn, Direction::Read)
+    }
+
+    /// A write whose rate is measured, until the returned guard is dropped: the peer must take the
+    /// bytes at [`ConnLimits::min_write_rate`], or else [`WriteRate`](DeadlineKind::WriteRate)
+    /// comes. The rules are those of [`begin_measured_read`](Self::begin_measured_read).
+    pub fn begin_measured_write(&self) -> Transfer {
+        Transfer::begin(&self.conn, Direction::Write)
+    }
+}
+
 /// Deadlines.
 impl ConnTimers {
     /// Arms a deadline that comes once: max age, handshake, request or a custom one. A deadline
@@ -281,7 +350,8 @@ impl ConnTimers {
     }
 
     /// Changes the limits. Idle times count from the connection's last activity, and its age from
-    /// its beginning. What was armed or disarmed stays so, and writes in progress keep their limit.
+    /// its beginning. What was armed or disarmed stays so, and writes in progress and measured
+    /// transfers keep their limit.
     pub fn set_limits(&self, limits: ConnLimits) {
         self.conn.connections().set_limits(self.conn.index(), limits);
     }
@@ -313,7 +383,8 @@ impl ConnTimers {
     /// before.
     ///
     /// Events that have come and were not taken go along. The callback stays behind, and so do
-    /// reads, writes and requests in progress: they end here, and have no effect there.
+    /// reads, writes and requests in progress and measured transfers: they end here, and have no
+    /// effect there.
     pub fn pack(self) -> Option<PackedConn> {
         if self.is_closed() {
             return None;

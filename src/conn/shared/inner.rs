@@ -21,8 +21,10 @@ use atomic_waker::AtomicWaker;
 use corewheel_shard::Tick;
 
 use super::super::limits::{ArmError, ConnEvent, ConnLimits, DeadlineKind};
-use super::super::marks::Marks;
-use super::super::rules::{self, Facts, FactsMut, InProgressCounts, NEVER, Rare};
+use super::super::marks::Flags;
+use super::super::measured::{ByteCount, Direction};
+use super::super::rules::{self, Facts, FactsMut, InProgressCounts, NEVER, RATES, Rare};
+use super::limits::share;
 use super::stamp::Stamp;
 use crate::clock::Timeline;
 use crate::clock::when::When;
@@ -51,10 +53,12 @@ pub(super) struct Inner {
     state: Mutex<State>,
 }
 
+#[cfg(not(corewheel_loom))]
+const _: () = assert!(size_of::<Inner>() <= 264);
+
 struct State {
-    limits: ConnLimits,
-    marks: Cell<Marks>,
-    pending: Cell<u16>,
+    limits: Arc<ConnLimits>,
+    flags: Cell<Flags>,
     in_progress: InProgressCounts,
     /// When a request last ended; 0 if none has ended.
     request_ended: u64,
@@ -82,9 +86,8 @@ impl Inner {
     pub(super) fn new(handle: Handle, limits: ConnLimits) -> Arc<Self> {
         let (now, time) = (handle.nanos(), handle.time());
         let state = State {
-            limits,
-            marks: Cell::default(),
-            pending: Cell::new(0),
+            limits: share(limits),
+            flags: Cell::new(Flags::new(handle.next_salt())),
             in_progress: InProgressCounts::default(),
             request_ended: 0,
             rare: None,
@@ -129,7 +132,7 @@ impl Inner {
     pub(super) fn close(&self) -> bool {
         let sleep = {
             let mut state = self.lock();
-            state.pending.set(0);
+            state.flags.set(state.flags.get().with_pending(0));
             state.sleep.take()
         };
         let is_open = sleep.is_some();
@@ -201,13 +204,49 @@ impl Inner {
     }
 }
 
+/// Least rates.
+impl Inner {
+    /// The count of a transfer that begins; `None` if there is no least rate.
+    pub(super) fn begin_transfer(&self, direction: Direction) -> Option<Arc<ByteCount>> {
+        let now = self.now();
+        self.change(|known| rules::begin_transfer(known, direction, now))
+    }
+
+    pub(super) fn pause_transfer(&self, direction: Direction, count: &Arc<ByteCount>) {
+        // The near clock may be ahead, and would count too little time as a pause.
+        let Some(now) = self.time.as_ref().map(Timeline::nanos) else { return };
+        let mut state = self.lock();
+        let mut known = self.known(&mut state, now);
+        if let Some(transfer) = rules::transfer_mut(&mut known, direction, count) {
+            transfer.pause(now);
+        }
+    }
+
+    pub(super) fn resume_transfer(&self, direction: Direction, count: &Arc<ByteCount>) {
+        let now = self.now();
+        self.change(|known| {
+            if let Some(transfer) = rules::transfer_mut(known, direction, count) {
+                transfer.resume(now);
+            }
+        });
+    }
+
+    /// False if the transfer's time was up before, or another has taken its place.
+    pub(super) fn end_transfer(&self, direction: Direction, count: &Arc<ByteCount>) -> bool {
+        let mut state = self.lock();
+        let present = state.looked;
+        rules::end_transfer(&mut self.known(&mut state, present), direction, count)
+    }
+}
+
 /// Deadlines.
 impl Inner {
     pub(super) fn limits(&self) -> ConnLimits {
-        self.lock().limits
+        *self.lock().limits
     }
 
     pub(super) fn set_limits(&self, limits: ConnLimits) {
+        let limits = share(limits);
         self.change(|known| known.state.limits = limits);
     }
 
@@ -343,11 +382,19 @@ impl Inner {
         state: &mut State,
         wanted: impl Fn(DeadlineKind) -> bool,
     ) -> Option<ConnEvent> {
-        if state.pending.get() == 0 {
+        let pending = state.flags.get().pending();
+        if pending == 0 {
             return None;
         }
         let present = state.looked;
-        rules::next_event(&self.known(state, present), wanted)
+        let known = self.known(state, present);
+        let event = rules::next_event(&known, wanted);
+        if pending & RATES != 0 {
+            let first =
+                self.time.as_ref().map_or(Tick::NEVER, |time| time.ceil(rules::first_due(&known)));
+            state.filed = state.filed.min(first);
+        }
+        event
     }
 }
 
@@ -409,20 +456,16 @@ impl Facts for Known<'_> {
         rules::span_of(&self.state.limits, kind)
     }
 
-    fn marks(&self) -> Marks {
-        self.state.marks.get()
+    fn limits(&self) -> &ConnLimits {
+        &self.state.limits
     }
 
-    fn set_marks(&self, marks: Marks) {
-        self.state.marks.set(marks);
+    fn flags(&self) -> Flags {
+        self.state.flags.get()
     }
 
-    fn pending(&self) -> u16 {
-        self.state.pending.get()
-    }
-
-    fn set_pending(&self, kinds: u16) {
-        self.state.pending.set(kinds);
+    fn set_flags(&self, flags: Flags) {
+        self.state.flags.set(flags);
     }
 
     fn rare(&self) -> Option<&Rare> {

@@ -13,7 +13,9 @@
 
 mod in_progress;
 mod inner;
+mod limits;
 mod stamp;
+mod transfer;
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -26,7 +28,9 @@ use futures_core::Stream;
 
 pub use self::in_progress::SharedInProgress;
 use self::inner::{Inner, Owner};
+pub use self::transfer::SharedTransfer;
 use super::limits::{ArmError, ConnEvent, ConnLimits, DeadlineKind};
+use super::measured::Direction;
 use super::rules::{self, NEVER};
 use super::timers::Raced;
 use crate::clock::when::When;
@@ -80,7 +84,7 @@ use crate::values::refused::RefusedKind;
 /// lock that only the connection's own tasks take. A poll for events takes it, too, reads the near
 /// clock, and sends a message to the shard when the first deadline has become earlier than the
 /// timer. A timer that expires while the connection was active is put off by another message, once
-/// for each time that the limit takes. A connection takes some 400 bytes and a timer; a connection
+/// for each time that the limit takes. A connection takes some 280 bytes and a timer; a connection
 /// whose idle events come, or that uses deadlines beside those that its limits arm, takes some 200
 /// bytes more. A handle is 8 bytes.
 ///
@@ -240,6 +244,37 @@ impl SharedConnTimers {
     }
 }
 
+/// Least data rates.
+impl SharedConnTimers {
+    /// A read whose rate is measured, until the returned guard is dropped: the peer must send at
+    /// [`ConnLimits::min_read_rate`]. Each read [adds](SharedTransfer::add) its bytes, and counts
+    /// as a read. [`ReadRate`](DeadlineKind::ReadRate) comes when the bytes so far would have been
+    /// transferred at that rate, counted from the beginning, and the grace period has passed.
+    ///
+    /// Time for which the server itself [does not read](SharedTransfer::pause) does not count. No
+    /// event comes meanwhile.
+    ///
+    /// The event comes once. An event that was not taken is withdrawn when the transfer ends, and
+    /// also when bytes are added that give the transfer more time: then it may come again.
+    ///
+    /// There is one measured read at a time. Another one takes its place, and the guard before has
+    /// no effect on a deadline any more. A transfer keeps the rate that the limits had at its
+    /// beginning; if they had none, it has no deadline.
+    ///
+    /// Takes the connection's lock. O(1). The first transfer of each direction allocates, and the
+    /// next ones do not.
+    pub fn begin_measured_read(&self) -> SharedTransfer {
+        SharedTransfer::begin(self.conn(), Direction::Read)
+    }
+
+    /// A write whose rate is measured, until the returned guard is dropped: the peer must take the
+    /// bytes at [`ConnLimits::min_write_rate`], or else [`WriteRate`](DeadlineKind::WriteRate)
+    /// comes. The rules are those of [`begin_measured_read`](Self::begin_measured_read).
+    pub fn begin_measured_write(&self) -> SharedTransfer {
+        SharedTransfer::begin(self.conn(), Direction::Write)
+    }
+}
+
 /// Deadlines. A change that makes the first deadline earlier wakes the task that waits, on
 /// whichever thread the change is made.
 impl SharedConnTimers {
@@ -270,7 +305,8 @@ impl SharedConnTimers {
     }
 
     /// Changes the limits. Idle times count from the connection's last activity, and its age from
-    /// its beginning. What was armed or disarmed stays so, and writes in progress keep their limit.
+    /// its beginning. What was armed or disarmed stays so, and writes in progress and measured
+    /// transfers keep their limit.
     pub fn set_limits(&self, limits: ConnLimits) {
         self.conn().set_limits(limits);
     }
@@ -368,4 +404,5 @@ const _: () = {
     const fn is_shared<T: Send + Sync + 'static>() {}
     is_shared::<SharedConnTimers>();
     is_shared::<SharedInProgress>();
+    is_shared::<SharedTransfer>();
 };

@@ -187,6 +187,7 @@ pub(crate) struct Reach {
     /// The client of this thread, and the shard for timers that may be on any. Empty until the
     /// thread first needs them.
     client: OnceCell<(Rc<dyn ThreadClient>, ShardId)>,
+    next_salt: Cell<u8>,
 }
 
 impl Reach {
@@ -214,6 +215,7 @@ impl Reach {
             shards: RefCell::default(),
             drives_any: Cell::new(false),
             client: OnceCell::new(),
+            next_salt: Cell::new(0),
         });
         // Services that have ended leave the table when another one enters it.
         let gone: Vec<_> = TABLE
@@ -249,6 +251,11 @@ impl Reach {
     #[inline]
     pub(crate) fn nanos(&self) -> u64 {
         self.clock.nanos()
+    }
+
+    /// A number that differs from those before, among 256.
+    pub(crate) fn next_salt(&self) -> u8 {
+        self.next_salt.replace(self.next_salt.get().wrapping_add(1))
     }
 
     /// A shard that this thread drives: the shard `id`, or any if `id` is `None`.

@@ -158,6 +158,12 @@ impl Handle {
         self.reach().map_or(u64::MAX, |reach| reach.nanos())
     }
 
+    /// A number that differs from those that this thread was given before, among 256; 0 if the
+    /// service has ended.
+    pub(crate) fn next_salt(&self) -> u8 {
+        self.reach().map_or(0, |reach| reach.next_salt())
+    }
+
     /// The tick at which something is due.
     #[inline]
     fn tick_of(&self, when: impl When) -> Tick {

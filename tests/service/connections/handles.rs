@@ -35,12 +35,16 @@ fn close_cancels_all_deadlines_once() {
         write_timeout: ms(10),
         handshake: ms(10),
         max_age: ms(10),
+        max_age_jitter: ms(10),
+        min_read_rate: DataRate::new(1, ms(10)),
+        min_write_rate: DataRate::new(1, ms(10)),
     };
     let conn = lab.timers().connection(limits).unwrap();
     for number in 0..DeadlineKind::CUSTOM_COUNT {
         conn.arm(Custom(number), ms(10)).unwrap();
     }
     let write = conn.begin_write();
+    let _transfers = [conn.begin_measured_read(), conn.begin_measured_write()];
     assert_eq!(lab.timers().len(), 1, "all of them are one entry");
     lab.advance(ms(10));
     let (alarm, waker) = Alarm::new();

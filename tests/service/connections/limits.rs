@@ -45,10 +45,14 @@ fn huge_limit_means_never() {
         write_timeout: huge,
         handshake: huge,
         max_age: huge,
+        max_age_jitter: huge,
+        min_read_rate: DataRate::new(1, huge),
+        min_write_rate: DataRate::new(1, huge),
     };
     let conn = lab.timers().connection(limits).unwrap();
     conn.touch();
     let write = conn.begin_write();
+    let _transfers = [conn.begin_measured_read(), conn.begin_measured_write()];
     conn.arm(Request, huge).unwrap();
     lab.advance(Duration::from_hours(24 * 365 * 500));
     assert_eq!(poll(&conn), Poll::Pending);
@@ -84,7 +88,7 @@ fn oneshot_deadline_is_armed_reset_and_disarmed() {
 fn arm_of_unfit_kind_is_refused_by_name() {
     let lab = lab();
     let conn = lab.timers().connection(NONE).unwrap();
-    for kind in [ReadIdle, WriteIdle, AllIdle, Heartbeat, WriteTimeout] {
+    for kind in [ReadIdle, WriteIdle, AllIdle, Heartbeat, WriteTimeout, ReadRate, WriteRate] {
         assert_eq!(conn.arm(kind, ms(1)), Err(ArmError::SetByLimits(kind)));
     }
     let error = conn.disarm(Custom(8)).unwrap_err();

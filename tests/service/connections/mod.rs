@@ -5,9 +5,11 @@ mod handles;
 mod hosts;
 mod idle;
 mod in_progress;
+mod jitter;
 mod limits;
 mod model;
 mod packing;
+mod rates;
 mod shared;
 mod shared_histories;
 mod shared_refusals;
@@ -18,9 +20,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use corewheel::DeadlineKind::{
-    AllIdle, Custom, Handshake, Heartbeat, MaxAge, ReadIdle, Request, WriteIdle, WriteTimeout,
+    AllIdle, Custom, Handshake, Heartbeat, MaxAge, ReadIdle, ReadRate, Request, WriteIdle,
+    WriteRate, WriteTimeout,
 };
 use corewheel::attach::Turn;
+use corewheel::conn::DataRate;
 use corewheel::{ConnEvent, ConnLimits, ConnTimers, DeadlineKind, RefusedKind};
 
 use crate::support::{Lab, builder, ms, ticks_of};
@@ -33,15 +37,20 @@ const NONE: ConnLimits = ConnLimits {
     write_timeout: Duration::ZERO,
     handshake: Duration::ZERO,
     max_age: Duration::ZERO,
+    max_age_jitter: Duration::ZERO,
+    min_read_rate: DataRate::OFF,
+    min_write_rate: DataRate::OFF,
 };
 const READ_IDLE: ConnLimits = NONE.read_idle(ms(100));
 
 /// All kinds of deadlines, in the order in which events of one turn are delivered.
-const KINDS: [DeadlineKind; 16] = [
+const KINDS: [DeadlineKind; 18] = [
     MaxAge,
     Handshake,
     Request,
     WriteTimeout,
+    ReadRate,
+    WriteRate,
     ReadIdle,
     WriteIdle,
     AllIdle,
@@ -55,6 +64,8 @@ const KINDS: [DeadlineKind; 16] = [
     Custom(6),
     Custom(7),
 ];
+/// Kinds of deadlines that are armed.
+const ARMED: [DeadlineKind; 6] = [MaxAge, Handshake, Request, Custom(0), Custom(1), Custom(7)];
 
 fn lab() -> Lab<u8> {
     Lab::new(builder(1))

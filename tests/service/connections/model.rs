@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use corewheel::attach::Turn;
 use corewheel::clock::ManualClock;
+use corewheel::conn::Transfer;
 use corewheel::settings::WheelKind;
 use corewheel::{TimerService, Timers};
 use fastrand::Rng;
@@ -20,9 +21,10 @@ use crate::support::check_law;
 
 const NEVER: u64 = u64::MAX;
 const WRITES: usize = 3;
+const RATES: [usize; 2] = [4, 5];
 
 fn is_idle_kind(kind: usize) -> bool {
-    (4..8).contains(&kind)
+    (6..10).contains(&kind)
 }
 
 struct Conn {
@@ -30,21 +32,55 @@ struct Conn {
     serial: u32,
     real: ConnTimers,
     shard: usize,
-    spans: [u64; 8],
+    limits: ConnLimits,
+    spans: [u64; 10],
+    /// The part of the jitter of its age, in 2⁻⁶⁴.
+    age_part: u64,
     read: Stamp,
     written: Stamp,
     request_ended: Stamp,
     opened: u64,
     over: [bool; 2],
-    armed: [u64; 16],
-    event_at: [u64; 16],
-    pending: u16,
-    first: u16,
+    armed: [u64; 18],
+    event_at: [u64; 18],
+    pending: u32,
+    first: u32,
     writes: Vec<(u32, u64)>,
     reads: u32,
     requests: u32,
+    /// A measured read and a measured write.
+    transfers: [Option<Measured>; 2],
+    /// The guards that were not dropped, with their numbers.
+    guards: Vec<(u32, usize, Transfer)>,
     filed: u64,
     is_called: bool,
+}
+
+/// A transfer that has not ended and has a rate.
+struct Measured {
+    number: u32,
+    rate: DataRate,
+    /// Since when it runs, or ran before its pause.
+    from: u64,
+    /// For how long it ran before.
+    ran: u64,
+    is_paused: bool,
+    bytes: u64,
+    event_at: u64,
+}
+
+impl Measured {
+    /// When it is too slow, unless it is paused before.
+    fn slow_at(&self) -> u64 {
+        let nanos = u128::from(self.bytes) * 1_000_000_000;
+        let takes = nanos.div_ceil(u128::from(self.rate.bytes_per_second));
+        let slow_at = u128::from(self.from) + takes.max(self.rate.grace.as_nanos());
+        u64::try_from(slow_at - u128::from(self.ran)).unwrap_or(NEVER)
+    }
+
+    fn due(&self) -> u64 {
+        if self.is_paused || self.event_at > 0 { NEVER } else { self.slow_at() }
+    }
 }
 
 struct Model {
@@ -76,7 +112,7 @@ impl Model {
             0 => Duration::ZERO,
             _ => Duration::from_nanos(rng.u64(1..unit * 60)),
         };
-        ConnLimits {
+        let limits = ConnLimits {
             read_idle: limit(),
             write_idle: limit(),
             all_idle: limit(),
@@ -84,31 +120,48 @@ impl Model {
             write_timeout: limit(),
             handshake: limit() * 3,
             max_age: limit() * 10,
-        }
+            max_age_jitter: limit() * 5,
+            ..NONE
+        };
+        let mut rate = || match rng.u32(..4) {
+            0 => DataRate::OFF,
+            _ => DataRate::new(rng.u64(1..3_000), Duration::from_nanos(rng.u64(..unit * 40))),
+        };
+        limits.min_read_rate(rate()).min_write_rate(rate())
     }
 
     fn open(&mut self, id: usize, shard: usize, timers: &Timers<u8>) {
         let (now, limits) = (self.now(), self.random_limits());
         let stamp = Stamp { bound: now, looks: None, at: now };
-        let real = timers.connection(limits).unwrap();
+        // The longest jitter that there is shows the connection's part.
+        let longest = NONE.max_age(Duration::from_nanos(1)).max_age_jitter(Duration::MAX);
+        let real = timers.connection(longest).unwrap();
+        let age_part = real
+            .deadline(MaxAge)
+            .map_or(NEVER, |due| (due - self.clock.now()).as_nanos() as u64 - 1);
+        real.set_limits(limits);
         self.next_serial += 1;
         self.conns[id] = Some(Conn {
             serial: self.next_serial,
             real,
             shard,
+            limits,
             spans: spans_of(limits),
+            age_part,
             read: stamp,
             written: stamp,
             request_ended: Stamp::default(),
             opened: now,
             over: [false; 2],
-            armed: [NEVER; 16],
-            event_at: [0; 16],
+            armed: [NEVER; 18],
+            event_at: [0; 18],
             pending: 0,
             first: 0,
             writes: Vec::new(),
             reads: 0,
             requests: 0,
+            transfers: [None, None],
+            guards: Vec::new(),
             filed: NEVER,
             is_called: false,
         });
@@ -135,8 +188,11 @@ impl Model {
     fn due(&self, conn: &Conn, kind: usize) -> u64 {
         match kind {
             0 | 1 if !conn.over[kind] => {
-                conn.armed[kind].min(conn.opened.saturating_add(conn.spans[kind]))
+                let due = conn.opened.saturating_add(conn.spans[kind]);
+                let jitter = if kind == 0 { jitter_of(conn) } else { 0 };
+                conn.armed[kind].min(due.saturating_add(jitter))
             }
+            4 | 5 => conn.transfers[kind - RATES[0]].as_ref().map_or(NEVER, Measured::due),
             WRITES => conn.writes.iter().map(|(_, due)| *due).min().unwrap_or(NEVER),
             _ if is_idle_kind(kind) => {
                 let idle_at = self.idle_at(conn, kind);
@@ -148,7 +204,7 @@ impl Model {
     }
 
     fn first_due(&self, conn: &Conn) -> u64 {
-        (0..16).map(|kind| self.due(conn, kind)).min().unwrap()
+        (0..18).map(|kind| self.due(conn, kind)).min().unwrap()
     }
 
     fn ceil(&self, nanos: u64) -> u64 {
@@ -187,7 +243,7 @@ impl Model {
     }
 
     fn take(&self, conn: &mut Conn, now: u64) {
-        let (mut kinds, mut first) = (0_u16, 0_u16);
+        let (mut kinds, mut first) = (0_u32, 0_u32);
         for (kind, name) in KINDS.into_iter().enumerate() {
             if self.due(conn, kind) > now {
                 continue;
@@ -208,6 +264,10 @@ impl Model {
                 conn.event_at[kind] = now;
             } else if kind == WRITES {
                 conn.writes.retain(|(_, due)| *due > now);
+            } else if RATES.contains(&kind) {
+                let transfer = conn.transfers[kind - RATES[0]].as_mut().unwrap();
+                assert!(!transfer.is_paused && transfer.slow_at() <= now, "{name} is early");
+                transfer.event_at = now;
             } else {
                 conn.armed[kind] = NEVER;
                 if kind < 2 {
@@ -233,9 +293,21 @@ impl Model {
             let is_asked = name != Heartbeat && conn.requests > 0;
             let is_active =
                 || is_read || is_asked || self.idle_at(conn, kind) > conn.event_at[kind];
-            let is_withdrawn = is_idle_kind(kind) && is_active();
+            let mut is_withdrawn = is_idle_kind(kind) && is_active();
             let conn = self.conn(id);
             conn.pending &= !bit;
+            if RATES.contains(&kind) {
+                let transfer = conn.transfers[kind - RATES[0]].as_mut().expect("it has not ended");
+                is_withdrawn = transfer.slow_at() > transfer.event_at;
+                if is_withdrawn {
+                    transfer.event_at = 0;
+                    // Not before the other events of the turn are delivered.
+                    let due = self.ceil(self.first_due(self.conns[id].as_ref()?));
+                    let conn = self.conn(id);
+                    conn.filed = conn.filed.min(due);
+                }
+            }
+            let conn = self.conn(id);
             if !is_withdrawn {
                 let first = conn.first & bit != 0;
                 self.events += 1;
@@ -280,7 +352,8 @@ impl Model {
     }
 
     fn arm(&mut self, id: usize) {
-        let kind = [0, 1, 2, 8, 9, 15][self.rng.usize(..6)];
+        let name = ARMED[self.rng.usize(..6)];
+        let kind = KINDS.iter().position(|kind| *kind == name).unwrap();
         let delay = self.rng.u64(..self.tick.max(MS) * 30);
         let due = if self.rng.u32(..3) == 0 { NEVER } else { self.now() + delay };
         let was_armed = self.due(self.conns[id].as_ref().unwrap(), kind) != NEVER;
@@ -302,8 +375,84 @@ impl Model {
     fn set_limits(&mut self, id: usize) {
         let limits = self.random_limits();
         let conn = self.conn(id);
-        conn.spans = spans_of(limits);
+        (conn.limits, conn.spans) = (limits, spans_of(limits));
         conn.real.set_limits(limits);
+        self.file(id);
+    }
+
+    /// A measured transfer begins, goes on or ends.
+    fn transfer(&mut self, id: usize) {
+        let (now, what) = (self.now(), self.rng.u32(..8));
+        let guards = self.conn(id).guards.len();
+        if what == 0 || guards == 0 {
+            let (number, which) = (self.next_write, self.rng.usize(..2));
+            self.next_write += 1;
+            let conn = self.conn(id);
+            let rate = [conn.limits.min_read_rate, conn.limits.min_write_rate][which];
+            conn.transfers[which] = (rate != DataRate::OFF).then_some(Measured {
+                number,
+                rate,
+                from: now,
+                ran: 0,
+                is_paused: false,
+                bytes: 0,
+                event_at: 0,
+            });
+            conn.pending &= !(1 << RATES[which]);
+            let guard = match which {
+                0 => conn.real.begin_measured_read(),
+                _ => conn.real.begin_measured_write(),
+            };
+            conn.guards.push((number, which, guard));
+            self.file(id);
+            return;
+        }
+        let guard = self.rng.usize(..guards);
+        let bytes = self.rng.u64(..100);
+        let which = self.conn(id).guards[guard].1;
+        if what < 5 {
+            let stamp = self.stamp(self.conns[id].as_ref().unwrap().shard);
+            let conn = self.conn(id);
+            *(if which == 0 { &mut conn.read } else { &mut conn.written }) = stamp;
+        }
+        let conn = self.conn(id);
+        let number = conn.guards[guard].0;
+        let transfer = conn.transfers[which].as_mut().filter(|one| one.number == number);
+        match what {
+            1..5 => {
+                conn.guards[guard].2.add(bytes);
+                if let Some(transfer) = transfer {
+                    transfer.bytes += bytes;
+                }
+            }
+            5 => {
+                conn.guards[guard].2.pause();
+                if let Some(transfer) = transfer.filter(|one| !one.is_paused) {
+                    transfer.is_paused = true;
+                    transfer.ran += now - transfer.from;
+                    transfer.from = now;
+                }
+            }
+            6 => {
+                conn.guards[guard].2.resume();
+                if let Some(transfer) = transfer.filter(|one| one.is_paused) {
+                    transfer.is_paused = false;
+                    transfer.from = now;
+                }
+            }
+            _ => {
+                let (.., real) = conn.guards.swap_remove(guard);
+                let (is_in_time, is_live) =
+                    transfer.map_or((true, false), |one| (one.event_at == 0, true));
+                if is_live {
+                    conn.transfers[which] = None;
+                    conn.pending &= !(1 << RATES[which]);
+                    assert_eq!(real.finish(), is_in_time);
+                } else {
+                    drop(real);
+                }
+            }
+        }
         self.file(id);
     }
 
@@ -318,11 +467,18 @@ impl Model {
     }
 }
 
-fn spans_of(limits: ConnLimits) -> [u64; 8] {
+fn jitter_of(conn: &Conn) -> u64 {
+    let longest = conn.limits.max_age_jitter.as_nanos();
+    ((u128::from(conn.age_part) * (longest + 1)) >> 64) as u64
+}
+
+fn spans_of(limits: ConnLimits) -> [u64; 10] {
     let ConnLimits { max_age, handshake, write_timeout, read_idle, .. } = limits;
     let ConnLimits { write_idle, all_idle, heartbeat, .. } = limits;
     let off = Duration::ZERO;
-    [max_age, handshake, off, write_timeout, read_idle, write_idle, all_idle, heartbeat]
+    let rates = [off; 2];
+    let idle = [read_idle, write_idle, all_idle, heartbeat];
+    [max_age, handshake, off, write_timeout, rates[0], rates[1], idle[0], idle[1], idle[2], idle[3]]
         .map(|span| if span.is_zero() { NEVER } else { span.as_nanos() as u64 })
 }
 
@@ -332,11 +488,12 @@ fn called(model: &Weak<RefCell<Model>>, id: usize, conn: &ConnTimers, event: Con
     let model = &mut *model.borrow_mut();
     assert_eq!(model.next_event(id), Some((event.kind, event.first)), "connection {id}");
     model.calling = Some(id);
-    match model.rng.u32(..12) {
+    match model.rng.u32(..14) {
         0 | 1 => model.touch(id, true),
         2 | 3 => model.touch(id, false),
         4 => model.arm(id),
         5 => model.set_limits(id),
+        9 | 10 => model.transfer(id),
         // It takes long.
         6 => model.clock.advance(Duration::from_micros(model.rng.u64(..50_000))),
         7 => {
@@ -420,7 +577,7 @@ impl World {
         let model = Rc::clone(&self.model);
         let (what, id) = {
             let rng = &mut model.borrow_mut().rng;
-            (rng.u32(..24), rng.usize(..8))
+            (rng.u32(..28), rng.usize(..8))
         };
         if model.borrow().conns[id].is_none() {
             let shard = model.borrow_mut().rng.usize(..2);
@@ -453,6 +610,7 @@ impl World {
                 assert_eq!(taken, model.borrow_mut().next_event(id), "connection {id}");
             }
             16 => model.borrow_mut().check(id),
+            17..21 => model.borrow_mut().transfer(id),
             // Time passes, and the shards may not get to run.
             _ => {
                 let model = &mut *model.borrow_mut();
@@ -465,7 +623,7 @@ impl World {
                 model.clock.advance(Duration::from_nanos(by));
             }
         }
-        if what > 16 && self.model.borrow_mut().rng.u32(..3) > 0 {
+        if what > 20 && self.model.borrow_mut().rng.u32(..3) > 0 {
             self.settle();
         }
     }
@@ -554,6 +712,10 @@ impl World {
         let request_ended = settle(conn.request_ended, conn.requests);
         let packed = conn.real.clone().pack().unwrap();
         assert!(conn.real.is_closed());
+        for (.., guard) in &conn.guards {
+            guard.pause();
+            guard.resume();
+        }
         model.clock.advance(Duration::from_micros(model.rng.u64(..20_000)));
         model.next_serial += 1;
         model.conns[id] = Some(Conn {
@@ -566,6 +728,9 @@ impl World {
             writes: Vec::new(),
             reads: 0,
             requests: 0,
+            transfers: [None, None],
+            guards: Vec::new(),
+            pending: conn.pending & !RATES.map(|kind| 1 << kind).iter().sum::<u32>(),
             filed: NEVER,
             is_called: false,
             ..conn

@@ -3,7 +3,7 @@
 
 use corewheel::SharedConnTimers;
 use corewheel::TimerService;
-use corewheel::conn::{InProgress, SharedInProgress};
+use corewheel::conn::{InProgress, SharedInProgress, SharedTransfer, Transfer};
 use fastrand::Rng;
 
 use super::*;
@@ -19,6 +19,10 @@ struct Pair {
     /// shard is later than the activity.
     held: Vec<(InProgress, SharedInProgress)>,
     writes: Vec<(InProgress, SharedInProgress)>,
+    /// Bytes are activity, and their stamp on a shard is later than they are. So there are rates
+    /// only where no deadline follows from activity.
+    has_rates: bool,
+    transfers: Vec<(Transfer, SharedTransfer)>,
     events: usize,
 }
 
@@ -28,15 +32,27 @@ impl Pair {
         let tick = Duration::from_micros([100, 1_000, 7_000, 1_000_000][rng.usize(..4)]);
         let lab = Lab::new(TimerService::builder().shards(1).capacity(256).tick(tick));
         lab.clock.advance(Duration::from_nanos(137));
-        let limits = random_limits(&mut rng, tick);
+        let has_rates = rng.bool();
+        let limits = random_limits(&mut rng, tick, has_rates);
         let here = lab.timers().connection(limits).unwrap();
         let shared = shared::connect(&lab, limits);
-        Self { lab, rng, tick, here, shared, held: Vec::new(), writes: Vec::new(), events: 0 }
+        Self {
+            lab,
+            rng,
+            tick,
+            here,
+            shared,
+            held: Vec::new(),
+            writes: Vec::new(),
+            has_rates,
+            transfers: Vec::new(),
+            events: 0,
+        }
     }
 
     fn step(&mut self) {
         let now = self.lab.clock.now();
-        match self.rng.u32(..20) {
+        match self.rng.u32(..26) {
             0..3 => {
                 let at = self.recent();
                 self.here.touch_read_at(at);
@@ -48,16 +64,16 @@ impl Pair {
                 self.shared.touch_write_at(at);
             }
             6..8 => {
-                let kind = KINDS[[0, 1, 2, 8, 9, 15][self.rng.usize(..6)]];
+                let kind = ARMED[self.rng.usize(..6)];
                 let at = now + self.tick.mul_f64(self.rng.f64() * 30.0);
                 assert_eq!(self.here.arm(kind, at), self.shared.arm(kind, at));
             }
             8 => {
-                let kind = KINDS[self.rng.usize(..16)];
+                let kind = KINDS[self.rng.usize(..KINDS.len())];
                 assert_eq!(self.here.disarm(kind), self.shared.disarm(kind), "{kind}");
             }
             9 => {
-                let limits = random_limits(&mut self.rng, self.tick);
+                let limits = random_limits(&mut self.rng, self.tick, self.has_rates);
                 self.here.set_limits(limits);
                 self.shared.set_limits(limits);
             }
@@ -71,6 +87,7 @@ impl Pair {
                 let request = (self.here.begin_request(), self.shared.begin_request());
                 self.held.push(request);
             }
+            14..20 => self.transfer(),
             _ => {
                 let most = [0.3, 3.0, 40.0][self.rng.usize(..3)];
                 self.lab.clock.advance(self.tick.mul_f64(self.rng.f64() * most));
@@ -78,6 +95,41 @@ impl Pair {
                     self.poll();
                 }
             }
+        }
+    }
+
+    /// A measured transfer begins, goes on or ends.
+    fn transfer(&mut self) {
+        let (what, count) = (self.rng.u32(..8), self.transfers.len());
+        if what == 0 || count == 0 {
+            self.transfers.push(if self.rng.bool() {
+                (self.here.begin_measured_read(), self.shared.begin_measured_read())
+            } else {
+                (self.here.begin_measured_write(), self.shared.begin_measured_write())
+            });
+            return;
+        }
+        let at = self.rng.usize(..count);
+        let (here, shared) = &self.transfers[at];
+        match what {
+            1..5 if self.has_rates => {
+                let bytes = self.rng.u64(..200);
+                here.add(bytes);
+                shared.add(bytes);
+            }
+            5 => {
+                here.pause();
+                shared.pause();
+            }
+            6 => {
+                here.resume();
+                shared.resume();
+            }
+            7 => {
+                let (here, shared) = self.transfers.swap_remove(at);
+                assert_eq!(here.finish(), shared.finish());
+            }
+            _ => {}
         }
     }
 
@@ -109,9 +161,16 @@ impl Pair {
 
     /// The shard takes its turns, and the task polls. Both have the same events.
     fn poll(&mut self) {
-        self.lab.settle();
         loop {
-            let (here, shared) = (event(&self.here), shared::event(&self.shared));
+            // A poll for events of a shared connection looks at the deadlines, and so does a turn.
+            self.lab.settle();
+            let mut here = event(&self.here);
+            if here.is_none() {
+                // An event may have been withdrawn, and another one of its kind be due.
+                self.lab.settle();
+                here = event(&self.here);
+            }
+            let shared = shared::event(&self.shared);
             assert_eq!(here, shared, "at {}", nanos_of(self.lab.timers()));
             if here.is_none() {
                 break;
@@ -128,12 +187,12 @@ impl Pair {
     }
 }
 
-fn random_limits(rng: &mut Rng, tick: Duration) -> ConnLimits {
+fn random_limits(rng: &mut Rng, tick: Duration, has_rates: bool) -> ConnLimits {
     let mut limit = |most: f64| match rng.u32(..3) {
         0 => Duration::ZERO,
         _ => tick.mul_f64(rng.f64() * most) + Duration::from_nanos(1),
     };
-    ConnLimits {
+    let limits = ConnLimits {
         read_idle: limit(60.0),
         write_idle: limit(60.0),
         all_idle: limit(60.0),
@@ -141,7 +200,22 @@ fn random_limits(rng: &mut Rng, tick: Duration) -> ConnLimits {
         write_timeout: limit(60.0),
         handshake: limit(180.0),
         max_age: limit(600.0),
+        max_age_jitter: limit(300.0),
+        ..NONE
+    };
+    if !has_rates {
+        return limits;
     }
+    let bytes_max = 10_000_000_000 / tick.as_nanos() as u64;
+    let mut rate = || {
+        if rng.u32(..4) == 0 {
+            return DataRate::OFF;
+        }
+        DataRate::new(rng.u64(1..=bytes_max), tick.mul_f64(rng.f64() * 40.0))
+    };
+    let off = Duration::ZERO;
+    let limits = limits.min_read_rate(rate()).min_write_rate(rate());
+    limits.read_idle(off).write_idle(off).all_idle(off).heartbeat(off)
 }
 
 /// One history. Returns the number of events.
