@@ -70,6 +70,7 @@
 //! | one deadline | [`schedule`](Timers::schedule), [`reset`](Timers::reset) |
 //! | many timers with one deadline | [`deadline`](Timers::deadline), computed once |
 //! | idle times, heartbeat, data rates, handshake and age of a connection | [`conn`] |
+//! | a stream that ends when its peer is too slow | `stream`, with the feature `tokio` or `hyper` |
 //! | a callback that runs again and again | [`repeat`] |
 //! | ticks for a future | [`interval`] |
 //! | a callback later, and its result | [`schedule_task`](Timers::schedule_task) |

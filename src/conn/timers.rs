@@ -470,6 +470,33 @@ impl ConnTimers {
     }
 }
 
+/// For a stream, whose reads and writes look at their own deadlines only.
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+impl ConnTimers {
+    /// Polls for the next event of the wanted kinds. The waker is woken for events of other kinds
+    /// too: they stay, and another poll takes them.
+    pub(crate) fn poll_kinds(
+        &self,
+        cx: &mut Context<'_>,
+        wanted: impl Fn(DeadlineKind) -> bool,
+    ) -> Poll<Option<ConnEvent>> {
+        self.conn.connections().poll(self.conn.index(), self.conn.record(), cx, wanted)
+    }
+
+    /// Begins a poll for a result, `is_first` if it is the first for that result. Pending if the
+    /// task must return to its executor first; its waker has been woken then.
+    #[inline]
+    pub(crate) fn begin_poll(&self, is_first: bool, cx: &Context<'_>) -> Poll<()> {
+        self.conn.connections().shard().begin_poll(is_first, cx)
+    }
+
+    /// A poll for a result has ended.
+    #[inline]
+    pub(crate) fn note_ready(&self, is_first: bool, is_ready: bool) {
+        self.conn.connections().shard().note_ready(is_first, is_ready);
+    }
+}
+
 impl Stream for ConnTimers {
     type Item = ConnEvent;
 

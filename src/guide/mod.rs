@@ -14,6 +14,11 @@ pub mod quinn {
     #![doc = include_str!("quinn.md")]
 }
 
+#[cfg(feature = "tokio")]
+pub mod stream {
+    #![doc = include_str!("stream.md")]
+}
+
 #[cfg(feature = "tower")]
 pub mod tower {
     #![doc = include_str!("tower.md")]

@@ -1,1 +1,223 @@
 //! A stream with its timeouts.
+//!
+//! [`TimedIo`] wraps a stream and keeps all its limits by one timer of the connection: until the
+//! first byte, for the head of a message, for a read or a write that waits, while nothing happens,
+//! and for the whole connection. It implements tokio's traits where the stream does, with the
+//! feature `tokio`, and hyper's, with the feature `hyper`. So whatever reads and writes the stream,
+//! a codec, a TLS library or hyper, finds a peer that is too slow as an [`io::Error`] of kind
+//! [`TimedOut`](io::ErrorKind::TimedOut).
+//!
+//! Why not a timeout around each read and each write: each costs a timer, the code that reads has
+//! to know of it, and a peer that sends one byte before each deadline is never found.
+//!
+//! Invariants: a read, write, flush or shutdown that waits has a timer, or returns an error.
+//!
+//! Cost: see [`TimedIo`].
+
+mod control;
+mod deadlines;
+#[cfg(feature = "hyper")]
+mod hyper_io;
+mod limits;
+mod timers;
+#[cfg(feature = "tokio")]
+mod tokio_io;
+
+use std::fmt;
+#[cfg(doc)]
+use std::io;
+use std::pin::Pin;
+
+use pin_project_lite::pin_project;
+
+pub use self::control::StreamControl;
+use self::deadlines::Deadlines;
+pub use self::limits::{StreamLimits, StreamTimeout};
+pub use self::timers::StreamTimers;
+use crate::conn::{ConnTimers, SharedConnTimers};
+use crate::face::handle::Handle;
+use crate::face::timers::Timers;
+use crate::values::refused::Refused;
+
+pin_project! {
+    /// A stream with its timeouts.
+    ///
+    /// It reads and writes as the stream `S` does, until one of its [`StreamLimits`] is reached.
+    /// `M` is the kind of its timers:
+    ///
+    /// - [`SharedConnTimers`], made by [`new`](Self::new): it is `Send` and `Sync` if the stream
+    ///   is, for tasks of a multi-thread runtime.
+    /// - [`ConnTimers`], made by [`on_shard`](Self::on_shard): it stays on the thread of a shard,
+    ///   and a touch costs a tenth.
+    ///
+    /// [`control`](Self::control) is for what the owner says and learns after the stream was given
+    /// away: where heads end, which requests are in flight, and when to write a heartbeat.
+    ///
+    /// # What comes first
+    ///
+    /// What the stream can do at once is done, whatever the time is: data that has come before it
+    /// is read is in time, and so is a write that is accepted. Only a read, write or flush that
+    /// must wait is ended by a limit. [`max_age`](StreamLimits::max_age) alone ends a stream that
+    /// is always ready, with its first read, write or flush after the timer has expired.
+    ///
+    /// The limits of a read end a read that waits, and the limit of a write ends a write, a flush
+    /// or a shutdown that waits. [`idle`](StreamLimits::idle) ends a read, and a write if no read
+    /// waits. A read that was dropped while it waited counts as waiting until the next read, and so
+    /// does a write.
+    ///
+    /// A limit that is reached ends the stream. The read or write that waits returns an error of
+    /// kind [`TimedOut`](io::ErrorKind::TimedOut), whose inner error is a [`StreamTimeout`]; so
+    /// does every later read, write and flush. A shutdown is tried nevertheless, and returns the
+    /// error only if it must wait for too long itself.
+    ///
+    /// # When there is no timer
+    ///
+    /// The deadlines need one timer of a shard. Where there is none, what the stream can do at once
+    /// is done, and what would wait returns an error whose inner error is a
+    /// [`RefusedKind`](crate::RefusedKind):
+    ///
+    /// - `Full`, `Reserved` or `Busy`, of kind [`ResourceBusy`](io::ErrorKind::ResourceBusy): the
+    ///   shard has no room for the timer. The next read or write tries again. A server closes the
+    ///   connection, or pauses and goes on.
+    /// - `Closed`, of kind [`Other`](io::ErrorKind::Other): the service has ended, or the
+    ///   [timers](Self::timers) were closed. The error stays.
+    ///
+    /// # Two tasks
+    ///
+    /// One task may read and another write, with halves as `tokio::io::split` makes them: a limit
+    /// that is reached wakes both, and both receive the error. One task reads at a time, and one
+    /// writes, as with every stream.
+    ///
+    /// # How late
+    ///
+    /// An error never comes early. It comes as late as the events of the timers: see
+    /// [`SharedConnTimers`] and [`ConnTimers`]. With [`ConnTimers`], after 8 reads or writes in a
+    /// row that were ready at once, of all connections of a shard together, the task returns to its
+    /// executor, as in [`ConnTimers::race`].
+    ///
+    /// # Cost
+    ///
+    /// A read or a write that is ready costs a touch of the timers and a few branches, sends
+    /// nothing and allocates nothing. A read that must wait polls the timers, which takes the
+    /// connection's lock if they are shared. A write that must wait, and its end, take that lock
+    /// twice more, and the first of them allocates some 200 bytes for the connection. A stream
+    /// takes what its timers take, and some 300 bytes.
+    ///
+    /// ```
+    /// # #[cfg(feature = "tokio")] {
+    /// use corewheel::TimerService;
+    /// use corewheel::stream::{StreamLimits, StreamTimeout, TimedIo};
+    /// use std::time::Duration;
+    /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    ///
+    /// # let runtime = tokio::runtime::Builder::new_multi_thread().enable_io().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let service = TimerService::beside_runtime().start().unwrap();
+    /// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    /// let address = listener.local_addr().unwrap();
+    /// let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
+    ///
+    /// let (stream, _) = listener.accept().await.unwrap();
+    /// let limits = StreamLimits::default().read_idle(Duration::from_millis(20));
+    /// let mut stream = TimedIo::new(stream, service.handle(), limits);
+    /// client.write_all(b"hello").await.unwrap();
+    /// let mut received = Vec::new();
+    /// // The client sends nothing more, and does not close the connection.
+    /// let error = stream.read_to_end(&mut received).await.unwrap_err();
+    /// assert_eq!((&received[..], error.kind()), (&b"hello"[..], std::io::ErrorKind::TimedOut));
+    /// let timeout = error.get_ref().unwrap().downcast_ref::<StreamTimeout>();
+    /// assert_eq!(timeout, Some(&StreamTimeout::ReadIdle(Duration::from_millis(20))));
+    /// # });
+    /// # }
+    /// ```
+    pub struct TimedIo<S, M = SharedConnTimers>
+    where
+        M: StreamTimers,
+    {
+        #[pin]
+        io: S,
+        deadlines: Deadlines<M>,
+    }
+}
+
+impl<S> TimedIo<S> {
+    /// A stream with its timeouts, for tasks on any thread. Its connection begins now.
+    ///
+    /// Nothing is sent to the service before the first read or write, and that is where a
+    /// [refusal](Self#when-there-is-no-timer) shows.
+    pub fn new(stream: S, handle: Handle, limits: StreamLimits) -> Self {
+        let timers = handle.connection(limits.of_conn());
+        Self { io: stream, deadlines: Deadlines::new(timers, limits) }
+    }
+}
+
+impl<S> TimedIo<S, ConnTimers> {
+    /// A stream with its timeouts, for a task on the thread of a shard. Its connection begins now.
+    ///
+    /// # Errors
+    ///
+    /// `Full` if the shard has no room for another timer, `Closed` if it is shut down, with the
+    /// stream.
+    pub fn on_shard<T: Send + 'static>(
+        stream: S,
+        timers: &Timers<T>,
+        limits: StreamLimits,
+    ) -> Result<Self, Refused<S>> {
+        match timers.connection(limits.of_conn()) {
+            Ok(timers) => Ok(Self { io: stream, deadlines: Deadlines::new(timers, limits) }),
+            Err(refused) => Err(refused.of(stream)),
+        }
+    }
+}
+
+impl<S, M: StreamTimers> TimedIo<S, M> {
+    /// What the owner says and learns after it has given the stream away.
+    pub fn control(&self) -> StreamControl<M> {
+        self.deadlines.control()
+    }
+
+    /// The timers of the connection. Its other deadlines may be armed, and its limits changed:
+    /// every event except a heartbeat ends the stream. Closing them ends it as well, from any task:
+    /// what waits returns an error.
+    ///
+    /// The stream takes the events. No other task may poll for them.
+    pub fn timers(&self) -> &M {
+        self.deadlines.timers()
+    }
+
+    /// The stream. What is read or written past this type counts as nothing.
+    pub fn get_ref(&self) -> &S {
+        &self.io
+    }
+
+    /// The stream; see [`get_ref`](Self::get_ref).
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.io
+    }
+
+    /// The stream, pinned; see [`get_ref`](Self::get_ref).
+    pub fn get_pin_mut(self: Pin<&mut Self>) -> Pin<&mut S> {
+        self.project().io
+    }
+
+    /// The stream without its timeouts. Its timers are closed.
+    pub fn into_inner(self) -> S {
+        self.io
+    }
+}
+
+impl<S: fmt::Debug, M: StreamTimers> fmt::Debug for TimedIo<S, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimedIo")
+            .field("stream", &self.io)
+            .field("control", &self.control())
+            .finish_non_exhaustive()
+    }
+}
+
+/// With shared timers it goes from thread to thread.
+const _: () = {
+    const fn is_shared<T: Send + Sync + Unpin + 'static>() {}
+    is_shared::<TimedIo<()>>();
+    is_shared::<StreamControl>();
+};

@@ -8,4 +8,5 @@ mod hyper;
 mod hyper_clients;
 mod hyper_sockets;
 mod quinn;
+mod stream;
 mod tower;

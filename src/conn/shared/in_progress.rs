@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::inner::Inner;
+use super::inner::{Inner, Wakes};
 
 /// A read, a write or a request that is in progress; it ends when this is dropped. Made by
 /// [`SharedConnTimers::begin_read`](super::SharedConnTimers::begin_read),
@@ -34,8 +34,8 @@ impl SharedInProgress {
         Self { conn: Arc::clone(conn), kind: Kind::Read }
     }
 
-    pub(super) fn write(conn: &Arc<Inner>) -> Self {
-        Self { conn: Arc::clone(conn), kind: Kind::Write(conn.begin_write()) }
+    pub(super) fn write(conn: &Arc<Inner>, wakes: Wakes) -> Self {
+        Self { conn: Arc::clone(conn), kind: Kind::Write(conn.begin_write(wakes)) }
     }
 
     pub(super) fn request(conn: &Arc<Inner>) -> Self {

@@ -38,6 +38,15 @@ const TRIES: u32 = 3;
 /// What comes of a poll: an event, `None` if the connection is closed, or why there is no timer.
 pub(super) type Polled = Poll<Result<Option<ConnEvent>, RefusedKind>>;
 
+/// Whether a change that makes the first deadline earlier wakes the task that waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wakes {
+    Task,
+    /// The caller polls for events before it waits.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    Nothing,
+}
+
 pub(super) struct Inner {
     handle: Handle,
     /// `None` if the service had ended when the connection began.
@@ -164,7 +173,7 @@ impl Inner {
         // A time before the last idle event may make the next one earlier. Where another thread
         // takes that event at this moment, the next one may count from it instead, and is later.
         if at < self.event_at.get() {
-            self.change(|_| {});
+            self.change(Wakes::Task, |_| {});
         }
     }
 
@@ -193,9 +202,9 @@ impl Inner {
     }
 
     /// The number of a write that begins; `None` if there is no limit for writes.
-    pub(super) fn begin_write(&self) -> Option<u32> {
+    pub(super) fn begin_write(&self, wakes: Wakes) -> Option<u32> {
         let now = self.now();
-        self.change(|known| rules::begin_write(known, now))
+        self.change(wakes, |known| rules::begin_write(known, now))
     }
 
     /// False if the write's time was up before.
@@ -209,7 +218,7 @@ impl Inner {
     /// The count of a transfer that begins; `None` if there is no least rate.
     pub(super) fn begin_transfer(&self, direction: Direction) -> Option<Arc<ByteCount>> {
         let now = self.now();
-        self.change(|known| rules::begin_transfer(known, direction, now))
+        self.change(Wakes::Task, |known| rules::begin_transfer(known, direction, now))
     }
 
     pub(super) fn pause_transfer(&self, direction: Direction, count: &Arc<ByteCount>) {
@@ -222,9 +231,14 @@ impl Inner {
         }
     }
 
-    pub(super) fn resume_transfer(&self, direction: Direction, count: &Arc<ByteCount>) {
+    pub(super) fn resume_transfer(
+        &self,
+        direction: Direction,
+        count: &Arc<ByteCount>,
+        wakes: Wakes,
+    ) {
         let now = self.now();
-        self.change(|known| {
+        self.change(wakes, |known| {
             if let Some(transfer) = rules::transfer_mut(known, direction, count) {
                 transfer.resume(now);
             }
@@ -247,7 +261,7 @@ impl Inner {
 
     pub(super) fn set_limits(&self, limits: ConnLimits) {
         let limits = share(limits);
-        self.change(|known| known.state.limits = limits);
+        self.change(Wakes::Task, |known| known.state.limits = limits);
     }
 
     pub(super) fn deadline(&self, kind: usize) -> Option<Instant> {
@@ -265,8 +279,8 @@ impl Inner {
     }
 
     /// Arms a deadline that comes once, or disarms it with `NEVER`.
-    pub(super) fn arm(&self, kind: usize, due: u64) -> Result<bool, ArmError> {
-        self.change(|known| {
+    pub(super) fn arm(&self, kind: usize, due: u64, wakes: Wakes) -> Result<bool, ArmError> {
+        self.change(wakes, |known| {
             let is_open = known.state.sleep.is_some();
             if is_open { Ok(rules::arm(known, kind, due)) } else { Err(ArmError::Closed) }
         })
@@ -274,7 +288,7 @@ impl Inner {
 
     /// Changes deadlines. The task that waits is woken if the first of them is earlier now: its
     /// poll resets the timer.
-    fn change<R>(&self, change: impl FnOnce(&mut Known<'_>) -> R) -> R {
+    fn change<R>(&self, wakes: Wakes, change: impl FnOnce(&mut Known<'_>) -> R) -> R {
         let mut state = self.lock();
         let present = state.looked;
         let mut known = self.known(&mut state, present);
@@ -286,7 +300,7 @@ impl Inner {
             state.filed = first;
         }
         drop(state);
-        if is_earlier {
+        if is_earlier && wakes == Wakes::Task {
             self.task.wake();
         }
         result
@@ -305,10 +319,22 @@ impl Inner {
 
     /// Takes the next event that has come. Otherwise the task waits.
     pub(super) fn poll(self: &Arc<Self>, cx: &mut Context<'_>) -> Polled {
+        self.poll_kinds(cx, |_| true).0
+    }
+
+    /// Takes the next event that has come and is wanted. Otherwise the task waits. True if this
+    /// poll has found other events too, which wait for another poll.
+    pub(super) fn poll_kinds(
+        self: &Arc<Self>,
+        cx: &mut Context<'_>,
+        wanted: impl Fn(DeadlineKind) -> bool,
+    ) -> (Polled, bool) {
         // First of all, so that no event and no change comes in between.
         self.task.register(cx.waker());
         let mut state = self.lock();
-        let polled = self.poll_locked(&mut state);
+        let before = state.flags.get().pending();
+        let polled = self.poll_locked(&mut state, wanted);
+        let is_other_found = state.flags.get().pending() & !before != 0;
         let ended = if matches!(polled, Some(Poll::Ready(Err(RefusedKind::Closed)))) {
             state.sleep.take()
         } else {
@@ -316,19 +342,30 @@ impl Inner {
         };
         drop(state);
         drop(ended);
-        polled.unwrap_or_else(|| {
+        let polled = polled.unwrap_or_else(|| {
             cx.waker().wake_by_ref();
             Poll::Pending
-        })
+        });
+        (polled, is_other_found)
+    }
+
+    /// Wakes the task that waits.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    pub(super) fn wake_task(&self) {
+        self.task.wake();
     }
 
     /// `None` if the near clock shows the time of the deadlines, and the clock does not show it.
-    fn poll_locked(self: &Arc<Self>, state: &mut State) -> Option<Polled> {
+    fn poll_locked(
+        self: &Arc<Self>,
+        state: &mut State,
+        wanted: impl Fn(DeadlineKind) -> bool,
+    ) -> Option<Polled> {
         for _ in 0..TRIES {
             if state.sleep.is_some() {
                 self.look(state);
             }
-            if let Some(event) = self.next_event(state, |_| true) {
+            if let Some(event) = self.next_event(state, &wanted) {
                 return Some(Poll::Ready(Ok(Some(event))));
             }
             let filed = state.filed;

@@ -27,7 +27,7 @@ use std::time::Instant;
 use futures_core::Stream;
 
 pub use self::in_progress::SharedInProgress;
-use self::inner::{Inner, Owner};
+use self::inner::{Inner, Owner, Wakes};
 pub use self::transfer::SharedTransfer;
 use super::limits::{ArmError, ConnEvent, ConnLimits, DeadlineKind};
 use super::measured::Direction;
@@ -222,7 +222,7 @@ impl SharedConnTimers {
     /// Takes the connection's lock. O(1); where there is such a limit, the end of a write is
     /// O(writes in progress).
     pub fn begin_write(&self) -> SharedInProgress {
-        SharedInProgress::write(self.conn())
+        SharedInProgress::write(self.conn(), Wakes::Task)
     }
 
     /// A request is in flight until the returned guard is dropped: the server works, and the peer
@@ -286,7 +286,8 @@ impl SharedConnTimers {
     /// Deadlines of this kind are set by the limits, there is no such deadline, or the connection
     /// is closed.
     pub fn arm<W: When>(&self, kind: DeadlineKind, when: W) -> Result<(), ArmError> {
-        self.conn().arm(rules::armed_kind(kind)?, self.conn().nanos_of(when)).map(drop)
+        let due = self.conn().nanos_of(when);
+        self.conn().arm(rules::armed_kind(kind)?, due, Wakes::Task).map(drop)
     }
 
     /// Disarms a deadline that comes once. Its event does not come afterwards. Returns true if it
@@ -296,7 +297,7 @@ impl SharedConnTimers {
     ///
     /// The errors of [`arm`](Self::arm).
     pub fn disarm(&self, kind: DeadlineKind) -> Result<bool, ArmError> {
-        self.conn().arm(rules::armed_kind(kind)?, NEVER)
+        self.conn().arm(rules::armed_kind(kind)?, NEVER, Wakes::Task)
     }
 
     /// The connection's limits.
@@ -379,6 +380,37 @@ impl SharedConnTimers {
             event.map(|event| event.map(|event| event.map_or(Raced::Closed, Raced::Event)))
         })
         .await
+    }
+}
+
+/// For a stream, whose reads and writes look at their own deadlines only.
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+impl SharedConnTimers {
+    /// Polls for the next event of the wanted kinds. The waker is woken for events of other kinds
+    /// too: they stay, and another poll takes them.
+    pub(crate) fn poll_kinds(
+        &self,
+        cx: &mut Context<'_>,
+        wanted: impl Fn(DeadlineKind) -> bool,
+    ) -> Poll<Result<Option<ConnEvent>, RefusedKind>> {
+        let (polled, is_other_found) = self.conn().poll_kinds(cx, wanted);
+        if is_other_found {
+            self.conn().wake_task();
+        }
+        polled
+    }
+
+    /// Does what [`arm`](Self::arm) does, and wakes no task: the caller polls for events before it
+    /// waits.
+    pub(crate) fn arm_unwoken<W: When>(&self, kind: DeadlineKind, when: W) -> Result<(), ArmError> {
+        let due = self.conn().nanos_of(when);
+        self.conn().arm(rules::armed_kind(kind)?, due, Wakes::Nothing).map(drop)
+    }
+
+    /// Does what [`begin_write`](Self::begin_write) does, and wakes no task: the caller polls for
+    /// events before it waits.
+    pub(crate) fn begin_write_unwoken(&self) -> SharedInProgress {
+        SharedInProgress::write(self.conn(), Wakes::Nothing)
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::super::measured::{ByteCount, Direction};
-use super::inner::Inner;
+use super::inner::{Inner, Wakes};
 
 /// A read or a write whose rate is measured; it ends when this is dropped. Made by
 /// [`SharedConnTimers::begin_measured_read`](super::SharedConnTimers::begin_measured_read) and
@@ -59,7 +59,16 @@ impl SharedTransfer {
     /// Takes the connection's lock.
     pub fn resume(&self) {
         if let Some(count) = &self.count {
-            self.conn.resume_transfer(self.direction, count);
+            self.conn.resume_transfer(self.direction, count, Wakes::Task);
+        }
+    }
+
+    /// Does what [`resume`](Self::resume) does, and wakes no task: the caller polls for events
+    /// before it waits.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    pub(crate) fn resume_unwoken(&self) {
+        if let Some(count) = &self.count {
+            self.conn.resume_transfer(self.direction, count, Wakes::Nothing);
         }
     }
 

@@ -1,0 +1,193 @@
+//! What a stream and its owner share, after the stream was given away.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use atomic_waker::AtomicWaker;
+
+use super::limits::{StreamTimeout, no_timer};
+use super::timers::StreamTimers;
+use crate::conn::{DeadlineKind, SharedConnTimers};
+
+/// The next byte is the first of the connection.
+pub(super) const CONNECTION: u8 = 1;
+/// The next byte is the first of a message.
+pub(super) const MESSAGE: u8 = 2;
+/// The next byte is the first of a message that is measured.
+pub(super) const MEASURED: u8 = 4;
+/// The message that is measured has ended.
+pub(super) const ENDED: u8 = 8;
+
+/// The tasks that wait for a stream, and what its owner has said. It is the waker of the
+/// connection's timer, and refers to no timer itself.
+pub(super) struct Shared {
+    pub(super) reader: AtomicWaker,
+    pub(super) writer: AtomicWaker,
+    heartbeat: AtomicWaker,
+    /// A deadline may have come, so the next read or write looks.
+    pub(super) is_woken: AtomicBool,
+    /// What the next read takes note of, as bits; 0 if there is nothing.
+    pub(super) notes: AtomicU8,
+    /// The limit for the head of a message; zero if it is off.
+    pub(super) head: Duration,
+    /// The limit that has ended the stream.
+    pub(super) timeout: OnceLock<StreamTimeout>,
+}
+
+impl Shared {
+    pub(super) fn new(head: Duration) -> Self {
+        Self {
+            reader: AtomicWaker::new(),
+            writer: AtomicWaker::new(),
+            heartbeat: AtomicWaker::new(),
+            is_woken: AtomicBool::new(true),
+            notes: AtomicU8::new(CONNECTION | MESSAGE),
+            head,
+            timeout: OnceLock::new(),
+        }
+    }
+}
+
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Relaxed: the flag carries no data. A read or a write that must wait looks whether it sees
+        // the flag or not.
+        self.is_woken.store(true, Ordering::Relaxed);
+        self.reader.wake();
+        self.writer.wake();
+        self.heartbeat.wake();
+    }
+}
+
+/// What the owner of a [`TimedIo`](super::TimedIo) says and learns after it has given the stream
+/// away, for instance to hyper; made by [`TimedIo::control`](super::TimedIo::control).
+///
+/// A clone is another control of the same stream, and costs two counts of references. With
+/// [`SharedConnTimers`] it is `Send` and `Sync`, so the function that serves a request may hold
+/// one. It does not keep the stream, and the drop of the stream ends its deadlines.
+///
+/// # Messages
+///
+/// The limit for a [head](super::StreamLimits::head) and the least rate of
+/// [reads](super::StreamLimits::min_read_rate) need to know where messages begin and end, and only
+/// the owner knows.
+///
+/// - The first byte of the connection begins a message. It has the deadline of a head, and is not
+///   measured unless the owner has called [`begin_message`](Self::begin_message) before it: an
+///   owner that does not say where it ends would lose a peer that only waits for an answer.
+/// - [`head_complete`](Self::head_complete) disarms the deadline of the head.
+/// - [`message_complete`](Self::message_complete) ends the measurement.
+/// - [`begin_message`](Self::begin_message) lets the next byte begin a message. Of an owner that
+///   never says so, only the first head has a deadline.
+pub struct StreamControl<M = SharedConnTimers> {
+    timers: M,
+    shared: Arc<Shared>,
+}
+
+impl<M: StreamTimers> StreamControl<M> {
+    pub(super) fn new(timers: M, shared: Arc<Shared>) -> Self {
+        Self { timers, shared }
+    }
+
+    /// The head of the present message is complete, so its deadline does not come. Without a
+    /// message, or for the second time, it changes nothing.
+    ///
+    /// Takes the lock of the connection's timers, where they are shared.
+    pub fn head_complete(&self) {
+        self.shared.notes.fetch_and(!MESSAGE, Ordering::Relaxed);
+        self.timers.disarm(DeadlineKind::Request);
+    }
+
+    /// The present message has been read to its end: its head is complete, and its rate is not
+    /// measured any more. Without a message, or for the second time, it changes nothing.
+    ///
+    /// Takes the lock of the connection's timers, where they are shared.
+    pub fn message_complete(&self) {
+        // One exchange, so that no read sees one change without the other.
+        let ended = |notes: u8| Some(notes & !(MESSAGE | MEASURED) | ENDED);
+        let _ = self.shared.notes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, ended);
+        self.timers.disarm(DeadlineKind::Request);
+    }
+
+    /// The next byte that is read begins a message: the deadline of its head counts from there, and
+    /// its rate is measured from there. A message before has ended.
+    ///
+    /// Call it when the message before has been read to its end, and not in a protocol in which the
+    /// peer may send other bytes than messages, such as HTTP/2.
+    pub fn begin_message(&self) {
+        self.shared.notes.fetch_or(MESSAGE | MEASURED | ENDED, Ordering::Relaxed);
+    }
+
+    /// A request is in flight until the returned guard is dropped: the server works, and the peer
+    /// waits. Meanwhile neither [`read_idle`](super::StreamLimits::read_idle) nor
+    /// [`idle`](super::StreamLimits::idle) ends the stream.
+    pub fn begin_request(&self) -> M::InProgress {
+        self.timers.begin_request()
+    }
+
+    /// Waits until it is time to write a heartbeat: nothing was written for
+    /// [`StreamLimits::heartbeat`](super::StreamLimits::heartbeat). It is time again after each
+    /// further such time without a write. Where there is no such limit, it waits until the stream
+    /// ends.
+    ///
+    /// May be dropped and called again. One task waits for a stream's heartbeat at a time, the last
+    /// that has called this on any control; other tasks may read and write meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The stream has reached a limit or is dropped, or there is no timer: see
+    /// [`TimedIo`](super::TimedIo#when-there-is-no-timer).
+    pub async fn heartbeat(&self) -> io::Result<()> {
+        poll_fn(|cx| self.poll_heartbeat(cx)).await
+    }
+
+    /// Polls for a heartbeat, as [`heartbeat`](Self::heartbeat) does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`heartbeat`](Self::heartbeat).
+    pub fn poll_heartbeat(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shared.heartbeat.register(cx.waker());
+        if let Some(timeout) = self.timeout() {
+            return Poll::Ready(Err(timeout.into()));
+        }
+        let waker = Waker::from(Arc::clone(&self.shared));
+        let is_heartbeat = |kind| kind == DeadlineKind::Heartbeat;
+        let event = self.timers.poll_kinds(&mut Context::from_waker(&waker), is_heartbeat);
+        event.map(|event| event.map(drop).map_err(no_timer))
+    }
+
+    /// The limit that has ended the stream; `None` if it has reached none.
+    pub fn timeout(&self) -> Option<StreamTimeout> {
+        self.shared.timeout.get().copied()
+    }
+
+    /// The timers of the stream; see [`TimedIo::timers`](super::TimedIo::timers).
+    pub fn timers(&self) -> &M {
+        &self.timers
+    }
+}
+
+impl<M: Clone> Clone for StreamControl<M> {
+    fn clone(&self) -> Self {
+        Self { timers: self.timers.clone(), shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<M: fmt::Debug> fmt::Debug for StreamControl<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamControl")
+            .field("timers", &self.timers)
+            .field("timeout", &self.shared.timeout.get())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,353 @@
+//! The deadlines of one stream: what each read and each write tells its timers, and when it ends.
+//!
+//! A read or a write first tries the stream, and only one that must wait looks at the deadlines. So
+//! data that has come is in time. Only the greatest age is looked at before, when the timer has
+//! woken the stream.
+//!
+//! Why not one event for both directions: where two tasks have a half of the stream each, the task
+//! that writes would take the deadline of a read, whose data may lie in the socket. A poll takes
+//! the events of its own direction; the others stay in the timers, which withdraw them if the
+//! stream is active meanwhile.
+//!
+//! Invariants: nothing waits without a timer. No event is kept here.
+//!
+//! Cost: a read or a write that is ready costs a touch and a few branches. A poll that must wait
+//! costs a poll of the timers.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+
+use super::control::{CONNECTION, ENDED, MEASURED, MESSAGE, Shared, StreamControl};
+use super::limits::{StreamLimits, StreamTimeout, no_timer};
+use super::timers::{Measured, StreamTimers};
+use crate::conn::DeadlineKind;
+
+/// A direction in which a stream waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Read,
+    Write,
+}
+
+pub(super) struct Deadlines<M: StreamTimers> {
+    timers: M,
+    shared: Arc<Shared>,
+    /// Of `shared`.
+    waker: Waker,
+    /// Whether a read waits.
+    reads: bool,
+    /// Whether a write waits.
+    writes: bool,
+    /// The write, flush or shutdown that waits; `None` if none does.
+    stall: Option<M::InProgress>,
+    /// The message that is measured. It is paused unless a read waits.
+    read: Option<M::Transfer>,
+    /// The writes that had to wait. They are paused unless a write waits; `None` if none has waited
+    /// yet.
+    written: Option<M::Transfer>,
+}
+
+impl<M: StreamTimers> Deadlines<M> {
+    pub(super) fn new(timers: M, limits: StreamLimits) -> Self {
+        let shared = Arc::new(Shared::new(limits.head));
+        let waker = Waker::from(Arc::clone(&shared));
+        Self {
+            timers,
+            shared,
+            waker,
+            reads: false,
+            writes: false,
+            stall: None,
+            read: None,
+            written: None,
+        }
+    }
+
+    pub(super) fn timers(&self) -> &M {
+        &self.timers
+    }
+
+    pub(super) fn control(&self) -> StreamControl<M> {
+        StreamControl::new(self.timers.clone(), Arc::clone(&self.shared))
+    }
+}
+
+/// Reads.
+impl<M: StreamTimers> Deadlines<M> {
+    /// Reads by `read`, which says how many bytes it has read.
+    #[inline]
+    pub(super) fn read<V>(
+        &mut self,
+        cx: &mut Context<'_>,
+        read: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<(V, usize)>>,
+    ) -> Poll<io::Result<V>> {
+        if let Err(error) = self.check() {
+            return Poll::Ready(Err(error));
+        }
+        let is_first = !self.reads;
+        if self.timers.begin_poll(is_first, cx).is_pending() {
+            return Poll::Pending;
+        }
+        let polled = read(cx);
+        self.timers.note_ready(is_first, polled.is_ready());
+        let Poll::Ready(read) = polled else {
+            return self.read_waits(cx).map(Err);
+        };
+        let has_waited = std::mem::replace(&mut self.reads, false);
+        if let Ok((_, count)) = read
+            && count > 0
+        {
+            self.was_read(count);
+        }
+        if let Some(transfer) = &self.read
+            && has_waited
+        {
+            transfer.pause();
+        }
+        Poll::Ready(read.map(|(value, _)| value))
+    }
+
+    #[inline]
+    fn was_read(&mut self, count: usize) {
+        if self.shared.notes.load(Ordering::Relaxed) != 0 {
+            self.take_notes();
+        }
+        match &self.read {
+            Some(transfer) => transfer.add(count),
+            None => self.timers.touch_read(),
+        }
+    }
+
+    /// Something was read that begins the connection, or a message, or is no part of the message
+    /// before.
+    #[cold]
+    fn take_notes(&mut self) {
+        let notes = self.shared.notes.swap(0, Ordering::Relaxed);
+        if notes & ENDED != 0 {
+            self.read = None;
+        }
+        if notes & CONNECTION != 0 {
+            self.timers.disarm(DeadlineKind::Handshake);
+        }
+        if notes & MESSAGE != 0 && !self.shared.head.is_zero() {
+            self.timers.arm_request(self.shared.head);
+        }
+        if notes & MEASURED != 0 {
+            let transfer = self.timers.begin_measured_read();
+            transfer.pause();
+            self.read = Some(transfer);
+        }
+    }
+
+    /// Whether the next bytes that are read are counted.
+    pub(super) fn is_read_measured(&self) -> bool {
+        self.read.is_some() || self.shared.notes.load(Ordering::Relaxed) & MEASURED != 0
+    }
+
+    fn read_waits(&mut self, cx: &Context<'_>) -> Poll<io::Error> {
+        self.shared.reader.register(cx.waker());
+        if !self.reads {
+            self.reads = true;
+            // The time for which the owner did not read does not count.
+            self.timers.touch_read();
+            if let Some(transfer) = &self.read {
+                transfer.resume();
+            }
+        }
+        self.poll(Direction::Read)
+    }
+}
+
+/// Writes.
+impl<M: StreamTimers> Deadlines<M> {
+    /// Writes by `write`, which says how many bytes were accepted.
+    #[inline]
+    pub(super) fn write(
+        &mut self,
+        cx: &mut Context<'_>,
+        write: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if let Err(error) = self.check() {
+            return Poll::Ready(Err(error));
+        }
+        let is_first = !self.writes;
+        if self.timers.begin_poll(is_first, cx).is_pending() {
+            return Poll::Pending;
+        }
+        let polled = write(cx);
+        self.timers.note_ready(is_first, polled.is_ready());
+        let Poll::Ready(written) = polled else {
+            if !self.writes {
+                self.writes = true;
+                self.measure_write();
+            }
+            return self.write_waits(cx).map(Err);
+        };
+        let has_waited = std::mem::replace(&mut self.writes, false);
+        let count = *written.as_ref().unwrap_or(&0);
+        if count > 0 {
+            self.timers.touch_write();
+            if self.stall.is_some() {
+                self.stall_ends();
+            }
+        }
+        if let Some(transfer) = &self.written
+            && has_waited
+        {
+            transfer.add(count);
+            transfer.pause();
+        }
+        Poll::Ready(written)
+    }
+
+    /// A write begins to wait.
+    fn measure_write(&mut self) {
+        match &self.written {
+            Some(transfer) => transfer.resume(),
+            None => self.written = Some(self.timers.begin_measured_write()),
+        }
+    }
+
+    /// Flushes by `flush`.
+    pub(super) fn flush(
+        &mut self,
+        cx: &mut Context<'_>,
+        flush: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        if let Err(error) = self.check() {
+            return Poll::Ready(Err(error));
+        }
+        self.flush_unchecked(cx, flush)
+    }
+
+    /// Shuts down by `shutdown`, also after a limit was reached.
+    pub(super) fn shutdown(
+        &mut self,
+        cx: &mut Context<'_>,
+        shutdown: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        self.flush_unchecked(cx, shutdown)
+    }
+
+    fn flush_unchecked(
+        &mut self,
+        cx: &mut Context<'_>,
+        flush: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        let Poll::Ready(flushed) = flush(cx) else {
+            return self.write_waits(cx).map(Err);
+        };
+        // A flush may be done while a write waits.
+        if self.stall.is_some() && !self.writes {
+            self.stall_ends();
+        }
+        Poll::Ready(flushed)
+    }
+
+    fn write_waits(&mut self, cx: &Context<'_>) -> Poll<io::Error> {
+        self.shared.writer.register(cx.waker());
+        if self.stall.is_none() {
+            self.stall = Some(self.timers.begin_write());
+        }
+        self.poll(Direction::Write)
+    }
+
+    /// A byte was accepted, or a flush is done.
+    #[cold]
+    fn stall_ends(&mut self) {
+        let Some(stall) = self.stall.take() else { return };
+        if !self.timers.end_write(stall) {
+            // The event has come, and the write was done before a poll has taken it.
+            let is_stall = |kind| kind == DeadlineKind::WriteTimeout;
+            let _ = self.timers.poll_kinds(&mut Context::from_waker(&self.waker), is_stall);
+        }
+    }
+}
+
+/// Deadlines.
+impl<M: StreamTimers> Deadlines<M> {
+    /// An error if the stream has ended.
+    #[inline]
+    fn check(&mut self) -> io::Result<()> {
+        if self.shared.is_woken.load(Ordering::Relaxed) { self.look() } else { Ok(()) }
+    }
+
+    /// Looks whether the stream has ended or is too old.
+    #[cold]
+    fn look(&mut self) -> io::Result<()> {
+        if let Some(timeout) = self.shared.timeout.get() {
+            return Err((*timeout).into());
+        }
+        // The flag is set again if the timer wakes the stream during this poll.
+        self.shared.is_woken.store(false, Ordering::Relaxed);
+        let is_age = |kind| kind == DeadlineKind::MaxAge;
+        match self.timers.poll_kinds(&mut Context::from_waker(&self.waker), is_age) {
+            Poll::Ready(Ok(event)) => Err(self.end(event.kind)),
+            Poll::Ready(Err(_)) => {
+                // What is ready needs no timer.
+                self.shared.is_woken.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    /// Polls for what ends the wait in a direction.
+    fn poll(&mut self, direction: Direction) -> Poll<io::Error> {
+        loop {
+            // The owner may say at any moment that the message has ended.
+            if self.shared.notes.load(Ordering::Relaxed) & ENDED != 0 {
+                self.shared.notes.fetch_and(!ENDED, Ordering::Relaxed);
+                self.read = None;
+            }
+            let is_wanted = |kind| self.is_wanted(direction, kind);
+            let cx = &mut Context::from_waker(&self.waker);
+            let Poll::Ready(event) = self.timers.poll_kinds(cx, is_wanted) else {
+                return Poll::Pending;
+            };
+            let is_ended = self.shared.notes.load(Ordering::Relaxed) & ENDED != 0;
+            match event {
+                Ok(event) if event.kind == DeadlineKind::ReadRate && is_ended => {}
+                Ok(event) => return Poll::Ready(self.end(event.kind)),
+                Err(refused) => return Poll::Ready(no_timer(refused)),
+            }
+        }
+    }
+
+    /// Whether a deadline ends a wait in a direction. A read is asked first, as its data may have
+    /// come in time.
+    fn is_wanted(&self, direction: Direction, kind: DeadlineKind) -> bool {
+        use DeadlineKind::{
+            AllIdle, Handshake, Heartbeat, ReadIdle, ReadRate, Request, WriteRate, WriteTimeout,
+        };
+        let reads = direction == Direction::Read;
+        match kind {
+            Heartbeat => false,
+            Handshake | Request | ReadIdle | ReadRate => reads,
+            WriteTimeout | WriteRate => !reads,
+            AllIdle => reads || !self.reads,
+            _ => true,
+        }
+    }
+
+    /// A limit is reached: the stream has ended, in both directions.
+    #[cold]
+    fn end(&mut self, kind: DeadlineKind) -> io::Error {
+        let timeout = StreamTimeout::new(kind, &self.timers.limits(), self.shared.head);
+        let timeout = *self.shared.timeout.get_or_init(|| timeout);
+        // A shutdown that waits afterwards has a time of its own.
+        (self.stall, self.read, self.written) = (None, None, None);
+        self.waker.wake_by_ref();
+        timeout.into()
+    }
+}
+
+impl<M: StreamTimers> Drop for Deadlines<M> {
+    fn drop(&mut self) {
+        self.timers.close();
+        // The shared part may outlive the stream, and must not hold the wakers of its tasks.
+        self.waker.wake_by_ref();
+    }
+}

@@ -1,0 +1,86 @@
+//! hyper's traits.
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
+
+use super::TimedIo;
+use super::timers::StreamTimers;
+
+impl<S: Read, M: StreamTimers> Read for TimedIo<S, M> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.project();
+        let io = this.io;
+        if this.deadlines.is_read_measured() {
+            return this.deadlines.read(cx, |cx| read_counted(io, cx, buf));
+        }
+        this.deadlines.read(cx, |cx| {
+            // The stream keeps the cursor, so the end of the data counts as a byte, too. No byte is
+            // read after it.
+            let count = usize::from(buf.remaining() > 0);
+            io.poll_read(cx, buf).map_ok(|()| ((), count))
+        })
+    }
+}
+
+/// How many bytes a read that is counted reads at most.
+const PART: usize = 8 * 1024;
+
+/// Reads through a buffer of its own, as a cursor that was given away says no number of bytes.
+fn read_counted<S: Read>(
+    io: Pin<&mut S>,
+    cx: &mut Context<'_>,
+    mut buf: ReadBufCursor<'_>,
+) -> Poll<io::Result<((), usize)>> {
+    let mut part = [const { MaybeUninit::uninit() }; PART];
+    let mut part = ReadBuf::uninit(&mut part[..buf.remaining().min(PART)]);
+    io.poll_read(cx, part.unfilled()).map_ok(|()| {
+        buf.put_slice(part.filled());
+        ((), part.filled().len())
+    })
+}
+
+impl<S: Write, M: StreamTimers> Write for TimedIo<S, M> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.project();
+        let io = this.io;
+        this.deadlines.write(cx, |cx| io.poll_write(cx, buf))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.project();
+        let io = this.io;
+        this.deadlines.flush(cx, |cx| io.poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.project();
+        let io = this.io;
+        this.deadlines.shutdown(cx, |cx| io.poll_shutdown(cx))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.get_ref().is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.project();
+        let io = this.io;
+        this.deadlines.write(cx, |cx| io.poll_write_vectored(cx, bufs))
+    }
+}

@@ -1,0 +1,194 @@
+//! What the owner of a stream learns and says by its control: heartbeats, and the end.
+
+use std::future::Future;
+use std::pin::pin;
+use std::thread;
+
+use corewheel::RefusedKind;
+use corewheel::stream::StreamControl;
+use corewheel::stream::StreamTimeout::{Idle, ReadIdle};
+
+use super::*;
+
+fn beat<M: StreamTimers>(control: &StreamControl<M>) -> Polled<()> {
+    control.poll_heartbeat(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Lets a number of ticks pass. Returns those in which a heartbeat was due.
+fn beats<M: StreamTimers>(lab: &mut Lab, control: &StreamControl<M>, ticks: u64) -> Vec<u64> {
+    let mut due = Vec::new();
+    for tick in 1..=ticks {
+        lab.advance(1);
+        while let Poll::Ready(beat) = beat(control) {
+            beat.unwrap();
+            due.push(tick);
+        }
+    }
+    due
+}
+
+fn check_heartbeat<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, _peer) = duplex::<K>(&lab, NONE.heartbeat(ms(LIMIT)));
+    let control = stream.control().clone();
+    assert!(beat(&control).is_pending());
+    // Nothing is read or written.
+    assert_eq!(beats(&mut lab, &control, 250), [100, 200]);
+    ready(write(&mut stream, b"PING"));
+    let due = beats(&mut lab, &control, 100 + K::LATE);
+    assert!(matches!(due[..], [tick] if (100..=100 + K::LATE).contains(&tick)), "{due:?}");
+    assert_eq!(control.timeout(), None);
+    assert!(read(&mut stream).is_pending(), "a heartbeat ends nothing");
+}
+
+#[test]
+fn heartbeat_is_due_after_each_time_without_a_write() {
+    both!(check_heartbeat);
+}
+
+fn check_heartbeat_with_read<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.heartbeat(ms(LIMIT)).max_age(ms(5_000)));
+    let control = stream.control();
+    let (alarm, waker) = Alarm::new();
+    let mut heartbeat = Box::pin(control.heartbeat());
+    let mut poll = |waker: &Waker| heartbeat.as_mut().poll(&mut Context::from_waker(waker));
+    assert!(poll(&waker).is_pending());
+    let (reads, reads_waker) = Alarm::new();
+    assert!(read_with(&mut stream, &reads_waker).is_pending());
+    alarm.rang();
+    lab.clock.advance(ms(LIMIT));
+    // The reading task finds the heartbeat, and leaves it to the other task.
+    assert!(read_with(&mut stream, &reads_waker).is_pending());
+    if !K::FINDS_IN_POLLS {
+        lab.settle();
+    }
+    assert!(alarm.rang(), "the task of the heartbeat is woken");
+    lab.settle();
+    ready(poll(&waker));
+    // The reading task does not go round in circles meanwhile.
+    reads.rang();
+    assert!(read_with(&mut stream, &reads_waker).is_pending());
+    assert!(!reads.rang());
+    ready(write(&mut peer, b"a"));
+    assert_eq!(ready(read(&mut stream)), b"a");
+}
+
+#[test]
+fn heartbeat_that_a_reading_task_finds_wakes_its_own_task() {
+    both!(check_heartbeat_with_read);
+}
+
+fn check_nobody_listens<K: Kind>() {
+    let mut lab = Lab::new();
+    let limits = NONE.heartbeat(ms(10)).read_idle(ms(LIMIT));
+    let (mut stream, _peer) = duplex::<K>(&lab, limits);
+    check_ends::<K, _>(&mut lab, LIMIT, ReadIdle(ms(LIMIT)), || read(&mut stream));
+}
+
+#[test]
+fn heartbeat_that_no_task_awaits_holds_nothing_up() {
+    both!(check_nobody_listens);
+}
+
+fn check_found_by_heartbeat<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, _peer) = duplex::<K>(&lab, NONE.heartbeat(ms(LIMIT)).idle(ms(LIMIT)));
+    let control = stream.control();
+    let (reads, reads_waker) = Alarm::new();
+    assert!(read_with(&mut stream, &reads_waker).is_pending());
+    assert!(beat(&control).is_pending());
+    lab.advance(20);
+    reads.rang();
+    lab.clock.advance(ms(LIMIT + K::LATE - 20));
+    // The task of the heartbeat finds both events, and takes its own.
+    let due = beat(&control);
+    if !K::FINDS_IN_POLLS {
+        lab.settle();
+    }
+    assert!(reads.rang(), "the reading task is woken");
+    lab.settle();
+    ready(if due.is_ready() { due } else { beat(&control) });
+    assert_eq!(timeout(read_with(&mut stream, &reads_waker)), Some(Idle(ms(LIMIT))));
+}
+
+#[test]
+fn limit_that_the_task_of_the_heartbeat_finds_ends_the_read() {
+    both!(check_found_by_heartbeat);
+}
+
+fn check_end<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, _peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)));
+    let control = stream.control();
+    let (alarm, waker) = Alarm::new();
+    let mut heartbeat = pin!(control.heartbeat());
+    let cx = &mut Context::from_waker(&waker);
+    assert!(heartbeat.as_mut().poll(cx).is_pending());
+    let (_, expected) = ends(&mut lab, || read(&mut stream));
+    assert!(alarm.rang(), "the end of the stream wakes the task");
+    assert_eq!(timeout(heartbeat.as_mut().poll(cx)), Some(expected));
+    assert_eq!(control.timeout(), Some(expected));
+}
+
+#[test]
+fn heartbeat_ends_with_the_limit_that_ends_the_stream() {
+    both!(check_end);
+}
+
+/// The kind of an error, and why there is no timer.
+#[track_caller]
+pub(super) fn refusal<V: Debug>(polled: Polled<V>) -> (io::ErrorKind, RefusedKind) {
+    let Poll::Ready(result) = polled else { panic!("it waits") };
+    let error = result.unwrap_err();
+    (error.kind(), *error.get_ref().unwrap().downcast_ref().unwrap())
+}
+
+fn check_drop<K: Kind>() {
+    let mut lab = Lab::new();
+    for into_inner in [false, true] {
+        let (stream, mut peer) = duplex::<K>(&lab, NONE.heartbeat(ms(LIMIT)));
+        let control = stream.control();
+        let (alarm, waker) = Alarm::new();
+        assert!(control.poll_heartbeat(&mut Context::from_waker(&waker)).is_pending());
+        alarm.rang();
+        if into_inner {
+            let mut stream = stream.into_inner();
+            ready(write(&mut peer, b"a"));
+            assert_eq!(ready(read(&mut stream)), b"a");
+        } else {
+            drop(stream);
+        }
+        assert!(alarm.rang());
+        drop(waker);
+        assert_eq!(Arc::strong_count(&alarm), 1, "the control keeps no waker");
+        let closed = (io::ErrorKind::Other, RefusedKind::Closed);
+        assert_eq!(refusal(beat(&control)), closed);
+        lab.advance(2 * LIMIT);
+        assert_eq!(refusal(beat(&control)), closed);
+    }
+}
+
+#[test]
+fn stream_that_is_dropped_ends_the_heartbeat_and_its_deadlines() {
+    both!(check_drop);
+}
+
+#[test]
+fn control_of_a_stream_works_on_another_thread() {
+    let mut lab = Lab::new();
+    let limits = NONE.head(ms(LIMIT)).idle(ms(LIMIT));
+    let (mut stream, mut peer) = duplex::<Shared>(&lab, limits);
+    ready(write(&mut peer, b"head"));
+    assert_eq!(ready(read(&mut stream)), b"head");
+    let control = stream.control();
+    let request = thread::spawn(move || {
+        control.head_complete();
+        control.begin_request()
+    });
+    let request = request.join().unwrap();
+    lab.advance(5 * LIMIT);
+    assert!(read(&mut stream).is_pending());
+    thread::spawn(move || drop(request)).join().unwrap();
+    check_ends::<Shared, _>(&mut lab, LIMIT, Idle(ms(LIMIT)), || read(&mut stream));
+}

@@ -1,0 +1,249 @@
+//! Streams with their timeouts: each limit by a manual clock, for both kinds of timers, and servers
+//! over real sockets.
+
+mod control;
+mod http;
+mod hyper_traits;
+mod limits;
+mod rates;
+mod refusals;
+mod servers;
+mod waits;
+
+use std::fmt::Debug;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use corewheel::attach::{ShardLoop, Turn};
+use corewheel::clock::ManualClock;
+use corewheel::conn::DataRate;
+use corewheel::stream::{StreamLimits, StreamTimeout, StreamTimers, TimedIo};
+use corewheel::{
+    ConnTimers, DeadlineKind, Fired, SharedConnTimers, TimerService, TimerServiceBuilder, Timers,
+};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+const NONE: StreamLimits = StreamLimits {
+    first_byte: Duration::ZERO,
+    head: Duration::ZERO,
+    read_idle: Duration::ZERO,
+    write_stall: Duration::ZERO,
+    idle: Duration::ZERO,
+    max_age: Duration::ZERO,
+    max_age_jitter: Duration::ZERO,
+    min_read_rate: DataRate::OFF,
+    min_write_rate: DataRate::OFF,
+    heartbeat: Duration::ZERO,
+};
+/// The limit of most tests, in ticks.
+const LIMIT: u64 = 100;
+/// How many bytes the peer's side of a stream holds.
+const ROOM: usize = 16;
+
+/// The handler of timers with values, of which there are none.
+type Ignore = fn(Fired<u64>, &Timers<u64>);
+
+/// A service with one shard, which the test drives with a manual clock. A tick is a millisecond.
+struct Lab {
+    clock: ManualClock,
+    service: TimerService<u64>,
+    shard: ShardLoop<u64, Ignore>,
+}
+
+impl Lab {
+    fn new() -> Self {
+        Self::with(TimerService::builder().shards(1))
+    }
+
+    fn with(builder: TimerServiceBuilder) -> Self {
+        let clock = ManualClock::new();
+        let service = builder.clock(&clock).start_attached::<u64>().unwrap();
+        let attachment = service.attach(service.shard_for(0)).unwrap();
+        let handler: Ignore = |_, _| {};
+        Self { clock, shard: attachment.into_loop(handler).unwrap(), service }
+    }
+
+    fn settle(&mut self) {
+        while self.shard.turn() == Turn::More {}
+    }
+
+    /// Lets some milliseconds pass, one at a time.
+    fn advance(&mut self, milliseconds: u64) {
+        for _ in 0..milliseconds {
+            self.clock.advance(ms(1));
+            self.settle();
+        }
+    }
+}
+
+/// A kind of timers.
+trait Kind {
+    type Timers: StreamTimers;
+    /// How many ticks a deadline that activity has put off may be late.
+    const LATE: u64;
+    /// Whether a poll finds the deadlines that have come, or a turn of the shard.
+    const FINDS_IN_POLLS: bool;
+
+    fn open<S>(lab: &Lab, stream: S, limits: StreamLimits) -> TimedIo<S, Self::Timers>;
+    fn arm(timers: &Self::Timers, kind: DeadlineKind, after: Duration);
+    fn close(timers: &Self::Timers) -> bool;
+}
+
+struct Shared;
+struct OnShard;
+
+impl Kind for Shared {
+    type Timers = SharedConnTimers;
+    const LATE: u64 = 0;
+    const FINDS_IN_POLLS: bool = true;
+
+    fn open<S>(lab: &Lab, stream: S, limits: StreamLimits) -> TimedIo<S> {
+        TimedIo::new(stream, lab.service.handle(), limits)
+    }
+
+    fn arm(timers: &SharedConnTimers, kind: DeadlineKind, after: Duration) {
+        timers.arm(kind, after).unwrap();
+    }
+
+    fn close(timers: &SharedConnTimers) -> bool {
+        timers.close()
+    }
+}
+
+impl Kind for OnShard {
+    type Timers = ConnTimers;
+    const LATE: u64 = 11;
+    const FINDS_IN_POLLS: bool = false;
+
+    fn open<S>(lab: &Lab, stream: S, limits: StreamLimits) -> TimedIo<S, ConnTimers> {
+        TimedIo::on_shard(stream, lab.shard.timers(), limits).unwrap()
+    }
+
+    fn arm(timers: &ConnTimers, kind: DeadlineKind, after: Duration) {
+        timers.arm(kind, after).unwrap();
+    }
+
+    fn close(timers: &ConnTimers) -> bool {
+        timers.close()
+    }
+}
+
+/// Runs a test with both kinds of timers.
+macro_rules! both {
+    ($test:ident) => {
+        $test::<Shared>();
+        $test::<OnShard>();
+    };
+}
+use both;
+
+type Duplex<K> = TimedIo<DuplexStream, <K as Kind>::Timers>;
+
+/// A stream with its peer's side.
+fn duplex<K: Kind>(lab: &Lab, limits: StreamLimits) -> (Duplex<K>, DuplexStream) {
+    let (stream, peer) = tokio::io::duplex(ROOM);
+    (K::open(lab, stream, limits), peer)
+}
+
+/// A waker that counts how often it is woken.
+#[derive(Default)]
+struct Alarm(AtomicUsize);
+
+impl Alarm {
+    fn new() -> (Arc<Self>, Waker) {
+        let alarm = Arc::new(Self::default());
+        (Arc::clone(&alarm), Waker::from(alarm))
+    }
+
+    /// Whether it was woken since the last call.
+    fn rang(&self) -> bool {
+        self.0.swap(0, Ordering::SeqCst) > 0
+    }
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+type Polled<V> = Poll<io::Result<V>>;
+
+/// Polls a read of up to 4 bytes. Returns the bytes.
+fn read_with<S: AsyncRead + Unpin>(stream: &mut S, waker: &Waker) -> Polled<Vec<u8>> {
+    let mut bytes = [0; 4];
+    let mut buf = ReadBuf::new(&mut bytes);
+    let polled = Pin::new(stream).poll_read(&mut Context::from_waker(waker), &mut buf);
+    polled.map_ok(|()| buf.filled().to_vec())
+}
+
+fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Polled<Vec<u8>> {
+    read_with(stream, Waker::noop())
+}
+
+fn write_with<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8], waker: &Waker) -> Polled<usize> {
+    Pin::new(stream).poll_write(&mut Context::from_waker(waker), bytes)
+}
+
+fn write<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> Polled<usize> {
+    write_with(stream, bytes, Waker::noop())
+}
+
+fn flush<S: AsyncWrite + Unpin>(stream: &mut S) -> Polled<()> {
+    Pin::new(stream).poll_flush(&mut Context::from_waker(Waker::noop()))
+}
+
+fn shutdown<S: AsyncWrite + Unpin>(stream: &mut S) -> Polled<()> {
+    Pin::new(stream).poll_shutdown(&mut Context::from_waker(Waker::noop()))
+}
+
+/// The value of something that is ready.
+#[track_caller]
+fn ready<V: Debug>(polled: Polled<V>) -> V {
+    match polled {
+        Poll::Ready(value) => value.unwrap(),
+        Poll::Pending => panic!("it must wait"),
+    }
+}
+
+/// The limit that something has ended with; `None` if it waits.
+#[track_caller]
+fn timeout<V: Debug>(polled: Polled<V>) -> Option<StreamTimeout> {
+    let Poll::Ready(result) = polled else { return None };
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+    Some(*error.get_ref().unwrap().downcast_ref().unwrap())
+}
+
+/// Polls until it ends, once in each tick. Returns after how many ticks that was, and the limit.
+#[track_caller]
+fn ends<V: Debug>(lab: &mut Lab, mut poll: impl FnMut() -> Polled<V>) -> (u64, StreamTimeout) {
+    for ticks in 0..10_000 {
+        if let Some(timeout) = timeout(poll()) {
+            return (ticks, timeout);
+        }
+        lab.advance(1);
+    }
+    panic!("no limit was reached");
+}
+
+/// Checks that a wait ends a number of ticks from now, and not before.
+#[track_caller]
+fn check_ends<K: Kind, V: Debug>(
+    lab: &mut Lab,
+    after: u64,
+    expected: StreamTimeout,
+    poll: impl FnMut() -> Polled<V>,
+) {
+    let (ticks, timeout) = ends(lab, poll);
+    assert_eq!(timeout, expected);
+    assert!((after..=after + K::LATE).contains(&ticks), "{timeout} after {ticks} ticks");
+}

@@ -1,0 +1,216 @@
+//! Least data rates: which bytes and which time count.
+
+use corewheel::stream::StreamTimeout::{ReadRate, WriteRate};
+
+use super::*;
+
+/// One byte in 10 ms, after a grace period of 100 ms.
+const RATE: DataRate = DataRate::new(100, ms(LIMIT));
+
+/// Lets a message begin with some bytes.
+fn begin<K: Kind>(stream: &mut Duplex<K>, peer: &mut DuplexStream, bytes: &[u8]) {
+    stream.control().begin_message();
+    receive(stream, peer, bytes);
+}
+
+fn receive<M: StreamTimers>(
+    stream: &mut TimedIo<DuplexStream, M>,
+    peer: &mut DuplexStream,
+    bytes: &[u8],
+) {
+    ready(write(peer, bytes));
+    assert_eq!(ready(read(stream)), bytes);
+    assert!(read(stream).is_pending());
+}
+
+fn check_read_grace<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_read_rate(RATE));
+    begin::<K>(&mut stream, &mut peer, b"abcd");
+    check_ends::<K, _>(&mut lab, LIMIT, ReadRate(RATE), || read(&mut stream));
+}
+
+#[test]
+fn message_that_stops_ends_the_stream_after_the_grace_period() {
+    both!(check_read_grace);
+}
+
+fn check_slow_read<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_read_rate(RATE));
+    begin::<K>(&mut stream, &mut peer, b"a");
+    // At the rate: 40 bytes in 400 ms.
+    for _ in 0..40 {
+        lab.advance(9);
+        receive(&mut stream, &mut peer, b"a");
+        lab.advance(1);
+        assert!(read(&mut stream).is_pending());
+    }
+    // Of 41 bytes, the last is due after 410 ms.
+    check_ends::<K, _>(&mut lab, 10, ReadRate(RATE), || read(&mut stream));
+}
+
+#[test]
+fn message_at_the_least_rate_goes_on_and_a_slower_one_ends_the_stream() {
+    both!(check_slow_read);
+}
+
+fn check_paused_read<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_read_rate(RATE));
+    begin::<K>(&mut stream, &mut peer, b"a");
+    lab.advance(LIMIT / 2);
+    assert!(read(&mut stream).is_pending());
+    ready(write(&mut peer, b"b"));
+    assert_eq!(ready(read(&mut stream)), b"b");
+    // The owner works, and does not read.
+    lab.advance(20 * LIMIT);
+    check_ends::<K, _>(&mut lab, LIMIT / 2, ReadRate(RATE), || read(&mut stream));
+}
+
+#[test]
+fn time_in_which_the_owner_does_not_read_does_not_count() {
+    both!(check_paused_read);
+}
+
+fn check_unmeasured_read<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_read_rate(RATE));
+    let control = stream.control();
+    // The owner has not said that a message begins.
+    receive(&mut stream, &mut peer, b"a");
+    lab.advance(5 * LIMIT);
+    assert!(read(&mut stream).is_pending());
+    // No byte has come.
+    control.begin_message();
+    lab.advance(5 * LIMIT);
+    assert!(read(&mut stream).is_pending());
+    receive(&mut stream, &mut peer, b"a");
+    lab.advance(LIMIT - 1);
+    assert!(read(&mut stream).is_pending());
+    // The read that waits learns that the message has ended.
+    control.message_complete();
+    lab.advance(5 * LIMIT);
+    assert!(read(&mut stream).is_pending());
+    // Bytes of no message, and a message that has ended before it began.
+    receive(&mut stream, &mut peer, b"a");
+    control.begin_message();
+    control.message_complete();
+    receive(&mut stream, &mut peer, b"a");
+    lab.advance(5 * LIMIT);
+    assert!(read(&mut stream).is_pending());
+    // The next message has the whole time.
+    begin::<K>(&mut stream, &mut peer, b"a");
+    check_ends::<K, _>(&mut lab, LIMIT, ReadRate(RATE), || read(&mut stream));
+}
+
+#[test]
+fn bytes_are_measured_between_begin_and_end_of_a_message_only() {
+    both!(check_unmeasured_read);
+}
+
+fn check_end_after_deadline<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_read_rate(RATE));
+    begin::<K>(&mut stream, &mut peer, b"a");
+    // The event has come, and the owner says that the message has ended before a read looks.
+    lab.advance(5 * LIMIT);
+    stream.control().message_complete();
+    assert!(read(&mut stream).is_pending());
+    lab.advance(5 * LIMIT);
+    assert!(read(&mut stream).is_pending());
+}
+
+#[test]
+fn message_that_has_ended_does_not_end_the_stream() {
+    both!(check_end_after_deadline);
+}
+
+fn check_written<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_write_rate(RATE));
+    // The room of the peer's side gives no credit.
+    assert_eq!(ready(write(&mut stream, &[7; ROOM])), ROOM);
+    lab.advance(5 * LIMIT);
+    assert!(write(&mut stream, b"aaaa").is_pending());
+    assert_eq!(ready(read(&mut peer)).len(), 4);
+    assert_eq!(ready(write(&mut stream, b"aaaa")), 4);
+    assert!(write(&mut stream, b"aaaa").is_pending());
+    for _ in 0..20 {
+        // The peer takes 4 bytes in 40 ms.
+        lab.advance(39);
+        assert!(write(&mut stream, b"aaaa").is_pending());
+        assert_eq!(ready(read(&mut peer)).len(), 4);
+        assert_eq!(ready(write(&mut stream, b"aaaa")), 4);
+        // The owner does not write for a while.
+        lab.advance(3 * LIMIT);
+        assert!(write(&mut stream, b"aaaa").is_pending());
+        lab.advance(1);
+        assert!(write(&mut stream, b"aaaa").is_pending());
+    }
+    // 84 bytes were accepted in 800 ms of waiting.
+    check_ends::<K, _>(&mut lab, 40, WriteRate(RATE), || write(&mut stream, b"a"));
+}
+
+#[test]
+fn write_at_the_least_rate_goes_on_and_a_slower_one_ends_the_stream() {
+    both!(check_written);
+}
+
+fn check_write_grace<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_write_rate(RATE));
+    assert_eq!(ready(write(&mut stream, &[7; ROOM])), ROOM);
+    assert!(write(&mut stream, b"a").is_pending());
+    lab.advance(LIMIT / 2);
+    assert_eq!(ready(read(&mut peer)).len(), 4);
+    assert_eq!(ready(write(&mut stream, b"aaaa")), 4);
+    // Without a write that waits, no time counts, and no byte.
+    lab.advance(20 * LIMIT);
+    while read(&mut peer).is_ready() {}
+    assert_eq!(ready(write(&mut stream, &[7; ROOM])), ROOM);
+    check_ends::<K, _>(&mut lab, LIMIT / 2, WriteRate(RATE), || write(&mut stream, b"a"));
+}
+
+#[test]
+fn time_in_which_no_write_waits_does_not_count() {
+    both!(check_write_grace);
+}
+
+fn check_accepted_after_event<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_write_rate(RATE));
+    assert_eq!(ready(write(&mut stream, &[7; ROOM])), ROOM);
+    assert!(write(&mut stream, b"a").is_pending());
+    lab.advance(LIMIT + 10);
+    // The event has come, and the peer has read before the write looks.
+    for _ in 0..4 {
+        assert_eq!(ready(read(&mut peer)).len(), 4);
+    }
+    assert_eq!(ready(write(&mut stream, &[7; ROOM])), ROOM);
+    assert!(write(&mut stream, b"a").is_pending(), "16 bytes give 160 ms");
+    check_ends::<K, _>(&mut lab, 50, WriteRate(RATE), || write(&mut stream, b"a"));
+}
+
+#[test]
+fn bytes_that_are_accepted_late_withdraw_the_event() {
+    both!(check_accepted_after_event);
+}
+
+fn check_rate_halves<K: Kind>() {
+    let mut lab = Lab::new();
+    let limits = NONE.min_read_rate(RATE).min_write_rate(RATE);
+    let (mut stream, mut peer) = duplex::<K>(&lab, limits);
+    begin::<K>(&mut stream, &mut peer, b"a");
+    ready(write(&mut stream, &[7; ROOM]));
+    assert!(write(&mut stream, b"a").is_pending());
+    lab.advance(LIMIT);
+    // Each direction takes its own event.
+    assert_eq!(timeout(write(&mut stream, b"a")), Some(WriteRate(RATE)));
+    assert_eq!(timeout(read(&mut stream)), Some(WriteRate(RATE)));
+}
+
+#[test]
+fn write_ends_by_its_own_rate_and_not_by_the_rate_of_a_read() {
+    both!(check_rate_halves);
+}

@@ -1,0 +1,119 @@
+//! Streams without a timer: a shard that is full, a service that has ended, timers that are closed.
+
+use corewheel::{RefusedKind, ShutdownPolicy};
+
+use super::control::refusal;
+use super::*;
+
+const FULL: (io::ErrorKind, RefusedKind) = (io::ErrorKind::ResourceBusy, RefusedKind::Full);
+const CLOSED: (io::ErrorKind, RefusedKind) = (io::ErrorKind::Other, RefusedKind::Closed);
+
+#[test]
+fn full_shard_fails_what_would_wait_and_passes_on_what_is_ready() {
+    let mut lab = Lab::with(TimerService::builder().shards(1).capacity(1));
+    let timer = lab.shard.timers().schedule(ms(60_000), 7).unwrap();
+    let (mut stream, mut peer) = duplex::<Shared>(&lab, NONE.read_idle(ms(LIMIT)));
+    let control = stream.control();
+    assert_eq!(refusal(read(&mut stream)), FULL);
+    let cx = &mut Context::from_waker(Waker::noop());
+    assert_eq!(refusal(control.poll_heartbeat(cx)), FULL);
+    ready(write(&mut peer, b"a"));
+    assert_eq!(ready(read(&mut stream)), b"a");
+    assert_eq!(ready(write(&mut stream, &[7; ROOM])), ROOM);
+    assert_eq!(refusal(write(&mut stream, b"a")), FULL);
+    // When there is room, the stream goes on.
+    let _ = lab.shard.timers().cancel(timer);
+    lab.settle();
+    let expected = StreamTimeout::ReadIdle(ms(LIMIT));
+    check_ends::<Shared, _>(&mut lab, LIMIT, expected, || read(&mut stream));
+}
+
+#[test]
+fn full_shard_gives_the_stream_back_and_so_does_one_that_has_ended() {
+    let mut lab = Lab::with(TimerService::builder().shards(1).capacity(1));
+    let timer = lab.shard.timers().schedule(ms(60_000), 7).unwrap();
+    let open = |lab: &Lab| {
+        let refused = TimedIo::on_shard("stream", lab.shard.timers(), NONE).unwrap_err();
+        (refused.kind(), refused.into_value())
+    };
+    assert_eq!(open(&lab), (RefusedKind::Full, "stream"));
+    let _ = lab.shard.timers().cancel(timer);
+    let _ended = lab.service.begin_shutdown(ShutdownPolicy::Drop).unwrap();
+    while lab.shard.turn() != Turn::Closed {}
+    assert_eq!(open(&lab), (RefusedKind::Closed, "stream"));
+}
+
+#[test]
+fn full_shard_does_not_keep_a_stream_beyond_its_greatest_age() {
+    let mut lab = Lab::with(TimerService::builder().shards(1).capacity(1));
+    let _timer = lab.shard.timers().schedule(ms(60_000), 7).unwrap();
+    let (mut stream, mut peer) = duplex::<Shared>(&lab, NONE.max_age(ms(LIMIT)));
+    for _ in 0..LIMIT {
+        ready(write(&mut peer, b"a"));
+        assert_eq!(ready(read(&mut stream)), b"a");
+        lab.advance(1);
+    }
+    ready(write(&mut peer, b"a"));
+    assert_eq!(timeout(read(&mut stream)), Some(StreamTimeout::MaxAge(ms(LIMIT))));
+}
+
+fn check_ended<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.read_idle(ms(LIMIT)));
+    let (alarm, waker) = Alarm::new();
+    assert!(read_with(&mut stream, &waker).is_pending());
+    alarm.rang();
+    let _ended = lab.service.begin_shutdown(ShutdownPolicy::Drop).unwrap();
+    while lab.shard.turn() != Turn::Closed {}
+    assert!(alarm.rang(), "the task is woken");
+    ready(write(&mut peer, b"abcde"));
+    assert_eq!(ready(read_with(&mut stream, &waker)), b"abcd");
+    assert_eq!(ready(write(&mut stream, &[7; ROOM])), ROOM);
+    for _ in 0..3 {
+        assert_eq!(refusal(write(&mut stream, b"a")), CLOSED);
+    }
+    assert_eq!(ready(read_with(&mut stream, &waker)), b"e");
+    for _ in 0..3 {
+        assert_eq!(refusal(read_with(&mut stream, &waker)), CLOSED);
+    }
+    ready(shutdown(&mut stream));
+}
+
+#[test]
+fn ended_service_wakes_and_fails_what_waits_and_passes_on_what_is_ready() {
+    both!(check_ended);
+}
+
+#[test]
+fn stream_that_begins_after_the_end_of_its_service_never_waits() {
+    let mut lab = Lab::new();
+    let handle = lab.service.handle();
+    let _ended = lab.service.begin_shutdown(ShutdownPolicy::Drop).unwrap();
+    while lab.shard.turn() != Turn::Closed {}
+    drop(lab);
+    let (stream, mut peer) = tokio::io::duplex(ROOM);
+    let mut stream = TimedIo::new(stream, handle, NONE);
+    assert_eq!(refusal(read(&mut stream)), CLOSED);
+    ready(write(&mut peer, b"a"));
+    assert_eq!(ready(read(&mut stream)), b"a");
+    assert_eq!(refusal(read(&mut stream)), CLOSED);
+}
+
+fn check_closed<K: Kind>() {
+    let lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE);
+    let (alarm, waker) = Alarm::new();
+    assert!(read_with(&mut stream, &waker).is_pending());
+    let control = stream.control();
+    assert!(K::close(control.timers()));
+    assert!(alarm.rang(), "the task is woken");
+    assert_eq!(refusal(read_with(&mut stream, &waker)), CLOSED);
+    ready(write(&mut peer, b"a"));
+    assert_eq!(ready(read(&mut stream)), b"a");
+    ready(shutdown(&mut stream));
+}
+
+#[test]
+fn timers_that_are_closed_from_elsewhere_end_the_read_that_waits() {
+    both!(check_closed);
+}

@@ -1,0 +1,256 @@
+//! Servers over real sockets, on a multi-thread runtime and on the core of a shard: slow clients
+//! are cut, never early by their own clocks, and honest ones are not.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream as Client};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::Instant;
+
+use corewheel::Runtime;
+use corewheel::stream::StreamTimeout::{self, FirstByte, Head, Idle, ReadRate, WriteStall};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::task::LocalSet;
+
+use super::*;
+
+/// How long a test waits for an expected event before it fails.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The limits of the servers are this much longer than the pauses of honest clients.
+const SLOW: Duration = ms(2_000);
+const PAUSE: Duration = ms(60);
+/// One byte in 100 ms.
+const RATE: DataRate = DataRate::new(10, SLOW);
+/// The length of the body that a client sends after its head, a line.
+const BODY: usize = 24;
+/// What the server sends to a client that has sent its body: more than the buffers hold.
+const ANSWER: usize = 4 << 20;
+
+fn limits() -> StreamLimits {
+    let limits = StreamLimits::default().first_byte(SLOW).head(SLOW).write_stall(SLOW);
+    limits.idle(2 * SLOW).min_read_rate(RATE)
+}
+
+/// Serves one client. The error is what has ended the connection.
+async fn serve<M: StreamTimers>(mut stream: TimedIo<TcpStream, M>) -> io::Result<()> {
+    let control = stream.control();
+    control.begin_message();
+    while stream.read_u8().await? != b'\n' {}
+    control.head_complete();
+    let mut body = [0; BODY];
+    stream.read_exact(&mut body).await?;
+    control.message_complete();
+    stream.write_all(&vec![b'x'; ANSWER]).await?;
+    // Another message, or the end.
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).await?;
+    Ok(())
+}
+
+/// A server, and the outcomes of its connections by the addresses of its clients.
+struct Server {
+    address: SocketAddr,
+    outcomes: Receiver<Outcome>,
+}
+
+/// The client, when its connection ended, and how.
+type Outcome = (SocketAddr, Instant, io::Result<()>);
+
+async fn outcome<M: StreamTimers>(peer: SocketAddr, stream: TimedIo<TcpStream, M>) -> Outcome {
+    let result = serve(stream).await;
+    (peer, Instant::now(), result)
+}
+
+fn listen() -> io::Result<TcpListener> {
+    let socket = TcpSocket::new_v4()?;
+    // Connections inherit it: a client that does not read stops the server soon.
+    socket.set_send_buffer_size(64 << 10)?;
+    socket.bind("127.0.0.1:0".parse().unwrap())?;
+    socket.listen(64)
+}
+
+/// Begins a server on a multi-thread runtime, beside a service.
+fn start_multi_thread() -> (Server, impl Sized) {
+    let service = TimerService::builder().shards(1).runtime(Runtime::Thread).start().unwrap();
+    let timers = service.handle();
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(2).enable_io().build().unwrap();
+    let listener = runtime.block_on(async { listen() }).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (ended, outcomes) = mpsc::channel();
+    runtime.spawn(async move {
+        loop {
+            let (stream, peer) = listener.accept().await.unwrap();
+            let stream = TimedIo::new(stream, timers, limits());
+            let ended = ended.clone();
+            tokio::spawn(async move {
+                let _ = ended.send(outcome(peer, stream).await);
+            });
+        }
+    });
+    (Server { address, outcomes }, (runtime, service))
+}
+
+async fn accept_on_shard(listener: TcpListener, timers: Timers<u64>, ended: Sender<Outcome>) {
+    loop {
+        let (stream, peer) = listener.accept().await.unwrap();
+        let stream = TimedIo::on_shard(stream, &timers, limits()).unwrap();
+        let ended = ended.clone();
+        tokio::task::spawn_local(async move {
+            let _ = ended.send(outcome(peer, stream).await);
+        });
+    }
+}
+
+/// Begins a server on the core of a shard, which runs in the server's own executor.
+fn start_attached() -> (Server, impl Sized) {
+    let service = TimerService::builder().shards(1).start_attached::<u64>().unwrap();
+    let attachment = service.attach(service.shard_for(0)).unwrap();
+    let (ended, outcomes) = mpsc::channel();
+    let (ready, address) = mpsc::channel();
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        LocalSet::new().block_on(&runtime, async move {
+            let timers = attachment.attach_tokio(|_: Fired<u64>, _: &Timers<u64>| {}).unwrap();
+            let listener = listen().unwrap();
+            ready.send(listener.local_addr().unwrap()).unwrap();
+            accept_on_shard(listener, timers, ended).await;
+        });
+    });
+    (Server { address: address.recv().unwrap(), outcomes }, service)
+}
+
+/// Begins a server on a shard that runs on a tokio runtime of its own.
+fn start_on_shard() -> (Server, impl Sized) {
+    let builder = TimerService::builder().shards(1).runtime(Runtime::Tokio);
+    let service = builder.start_with(|_| |_: Fired<u64>, _: &Timers<u64>| {}).unwrap();
+    let (ended, outcomes) = mpsc::channel();
+    let (ready, address) = mpsc::channel();
+    let serving = service.spawn_on(service.shard_for(0), move |timers| async move {
+        let listener = listen().unwrap();
+        ready.send(listener.local_addr().unwrap()).unwrap();
+        accept_on_shard(listener, timers, ended).await;
+    });
+    (Server { address: address.recv().unwrap(), outcomes }, (serving, service))
+}
+
+/// A client's part, which returns when it was last active, and the earliest time after that at
+/// which it may be cut, with the limit. `None` for a client that the server must not cut.
+type Part = fn(&mut Client) -> Option<(Instant, Duration, StreamTimeout)>;
+
+fn send(client: &mut Client, bytes: &[u8]) {
+    client.write_all(bytes).unwrap();
+}
+
+fn send_slowly(client: &mut Client, bytes: &[u8]) {
+    for byte in bytes {
+        send(client, &[*byte]);
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Sends bytes until the server has closed the connection.
+fn send_until_cut(client: &mut Client, pause: Duration) {
+    while client.write_all(b"a").is_ok() {
+        thread::sleep(pause);
+    }
+}
+
+const PARTS: [(&str, Part); 6] = [
+    ("silent", |_| Some((Instant::now(), SLOW, FirstByte(SLOW)))),
+    ("slow head", |client| {
+        let begin = Instant::now();
+        send_until_cut(client, PAUSE);
+        Some((begin, SLOW, Head(SLOW)))
+    }),
+    ("slow body", |client| {
+        let begin = Instant::now();
+        send(client, b"head\n");
+        // Bytes of the body come, and too few.
+        send_until_cut(client, 5 * PAUSE);
+        Some((begin, SLOW, ReadRate(RATE)))
+    }),
+    ("no reader", |client| {
+        let begin = Instant::now();
+        send(client, b"head\n");
+        send(client, &[b'b'; BODY]);
+        Some((begin, SLOW, WriteStall(SLOW)))
+    }),
+    ("idle", |client| {
+        send(client, b"head\n");
+        // The server reads and writes after this time.
+        let active = Instant::now();
+        send(client, &[b'b'; BODY]);
+        client.read_exact(&mut vec![0; ANSWER]).unwrap();
+        Some((active, 2 * SLOW, Idle(2 * SLOW)))
+    }),
+    ("honest", |client| {
+        thread::sleep(PAUSE);
+        send_slowly(client, b"header\n");
+        send_slowly(client, &[b'b'; BODY]);
+        let mut answer = vec![0; ANSWER];
+        for part in answer.chunks_mut(ANSWER / 16) {
+            client.read_exact(part).unwrap();
+            thread::sleep(PAUSE);
+        }
+        client.shutdown(Shutdown::Both).unwrap();
+        None
+    }),
+];
+
+fn check_server(server: Server) {
+    let Server { address, outcomes } = server;
+    let clients = PARTS.map(|(name, part)| {
+        thread::spawn(move || {
+            let mut client = Client::connect(address).unwrap();
+            client.set_nodelay(true).unwrap();
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            let own = client.local_addr().unwrap();
+            let expected = part(&mut client);
+            // A client that does not read does not learn when it was cut.
+            if let Some((since, least, _)) = expected
+                && name != "no reader"
+            {
+                // An error says that the server has closed the connection with bytes unread.
+                let _ = client.read(&mut [0]);
+                let elapsed = since.elapsed();
+                assert!(elapsed >= least, "{name}: cut after {elapsed:?}");
+            }
+            (name, own, expected, client)
+        })
+    });
+    let mut clients: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
+    while !clients.is_empty() {
+        let (peer, ended_at, outcome) = outcomes.recv_timeout(PATIENCE).unwrap();
+        let at = clients.iter().position(|(_, own, _, _)| *own == peer).unwrap();
+        let (name, _, expected, _client) = clients.swap_remove(at);
+        let timeout = outcome.err().map(|error| {
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{name}: {error}");
+            *error.get_ref().unwrap().downcast_ref::<StreamTimeout>().unwrap()
+        });
+        assert_eq!(timeout, expected.map(|(_, _, timeout)| timeout), "{name}");
+        if let Some((since, least, _)) = expected {
+            let elapsed = ended_at - since;
+            assert!(elapsed >= least, "{name}: cut after {elapsed:?}");
+        }
+    }
+}
+
+#[test]
+fn multi_thread_server_cuts_slow_clients_not_early_and_keeps_honest_ones() {
+    let (server, _service) = start_multi_thread();
+    check_server(server);
+}
+
+#[test]
+fn server_with_an_attached_shard_cuts_slow_clients_not_early_and_keeps_honest_ones() {
+    let (server, _service) = start_attached();
+    check_server(server);
+}
+
+#[test]
+fn server_on_a_shard_cuts_slow_clients_not_early_and_keeps_honest_ones() {
+    let (server, _service) = start_on_shard();
+    check_server(server);
+}

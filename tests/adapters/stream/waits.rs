@@ -1,0 +1,394 @@
+//! What comes first where a stream is ready at its deadline, and streams of which two tasks have a
+//! half each.
+
+use std::io::IoSlice;
+use std::marker::PhantomPinned;
+use std::pin::pin;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+
+use corewheel::stream::StreamTimeout::{Idle, MaxAge, ReadIdle, WriteStall};
+
+use super::*;
+
+fn check_data_in_time<K: Kind>() {
+    let limits = NONE.read_idle(ms(LIMIT)).idle(ms(LIMIT)).first_byte(ms(LIMIT));
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, limits);
+    assert!(read(&mut stream).is_pending());
+    lab.advance(LIMIT - 1);
+    ready(write(&mut peer, b"a"));
+    // The task runs much too late. Its timers have expired.
+    lab.advance(5 * LIMIT);
+    assert_eq!(ready(read(&mut stream)), b"a");
+    check_ends::<K, _>(&mut lab, LIMIT, ReadIdle(ms(LIMIT)), || read(&mut stream));
+}
+
+#[test]
+fn data_that_has_come_before_it_is_read_is_in_time() {
+    both!(check_data_in_time);
+}
+
+fn check_age_first<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.max_age(ms(LIMIT)));
+    assert!(read(&mut stream).is_pending());
+    ready(write(&mut peer, b"a"));
+    lab.advance(LIMIT - 1);
+    assert_eq!(ready(read(&mut stream)), b"a");
+    ready(write(&mut peer, b"a"));
+    lab.advance(1);
+    assert_eq!(timeout(read(&mut stream)), Some(MaxAge(ms(LIMIT))));
+}
+
+#[test]
+fn greatest_age_comes_before_data_that_is_ready() {
+    both!(check_age_first);
+}
+
+fn check_accepted_in_time<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.write_stall(ms(LIMIT)));
+    ready(write(&mut stream, &[7; ROOM]));
+    assert!(write(&mut stream, b"a").is_pending());
+    lab.advance(5 * LIMIT);
+    // The event has come. The reading half looks at it first, and leaves it to the writing half.
+    assert!(read(&mut stream).is_pending());
+    assert_eq!(ready(read(&mut peer)).len(), 4);
+    assert_eq!(ready(write(&mut stream, b"aaaa")), 4);
+    // Nothing is left of the event for the next write that waits.
+    check_ends::<K, _>(&mut lab, LIMIT, WriteStall(ms(LIMIT)), || write(&mut stream, b"a"));
+}
+
+#[test]
+fn write_that_is_accepted_after_its_deadline_is_in_time() {
+    both!(check_accepted_in_time);
+}
+
+fn check_halves<K: Kind>(limits: StreamLimits, expected: StreamTimeout, reader_first: bool) {
+    let mut lab = Lab::new();
+    let (stream, _peer) = duplex::<K>(&lab, limits);
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let (read_alarm, read_waker) = Alarm::new();
+    let (write_alarm, write_waker) = Alarm::new();
+    ready(write(&mut writer, &[7; ROOM]));
+    // The order in which tasks are polled decides nothing.
+    assert!(read_with(&mut reader, &read_waker).is_pending());
+    assert!(write_with(&mut writer, b"a", &write_waker).is_pending());
+    if reader_first {
+        assert!(read_with(&mut reader, &read_waker).is_pending());
+    }
+    let (mut read_ended, mut write_ended) = (None, None);
+    for tick in 0..=LIMIT + K::LATE {
+        // Only a task that is woken polls, and again as long as it is woken.
+        loop {
+            let (is_read_woken, is_write_woken) = (read_alarm.rang(), write_alarm.rang());
+            if is_read_woken && read_ended.is_none() {
+                read_ended = timeout(read_with(&mut reader, &read_waker));
+            }
+            if is_write_woken && write_ended.is_none() {
+                write_ended = timeout(write_with(&mut writer, b"a", &write_waker));
+            }
+            if !is_read_woken && !is_write_woken {
+                break;
+            }
+        }
+        if tick < LIMIT {
+            assert_eq!((read_ended, write_ended), (None, None), "after {tick} ticks");
+        }
+        lab.advance(1);
+    }
+    assert_eq!((read_ended, write_ended), (Some(expected), Some(expected)));
+}
+
+fn check_all_halves<K: Kind>() {
+    let limit = ms(LIMIT);
+    for reader_first in [false, true] {
+        check_halves::<K>(NONE.read_idle(limit), ReadIdle(limit), reader_first);
+        check_halves::<K>(NONE.write_stall(limit), WriteStall(limit), reader_first);
+        check_halves::<K>(NONE.idle(limit), Idle(limit), reader_first);
+        check_halves::<K>(NONE.max_age(limit), MaxAge(limit), reader_first);
+        let with_others = NONE.write_stall(limit).heartbeat(ms(7)).read_idle(2 * limit);
+        check_halves::<K>(with_others, WriteStall(limit), reader_first);
+    }
+}
+
+#[test]
+fn both_halves_of_a_split_stream_are_woken_and_receive_the_error() {
+    both!(check_all_halves);
+}
+
+fn check_half_in_time<K: Kind>() {
+    let mut lab = Lab::new();
+    let (stream, mut peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)).read_idle(ms(LIMIT)));
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let (alarm, waker) = Alarm::new();
+    ready(write(&mut writer, &[7; ROOM]));
+    assert!(read_with(&mut reader, &waker).is_pending());
+    assert!(write(&mut writer, b"a").is_pending());
+    ready(write(&mut peer, b"a"));
+    lab.advance(5 * LIMIT);
+    alarm.rang();
+    // The writing half is polled first. It does not end a read whose data has come.
+    assert!(write(&mut writer, b"a").is_pending());
+    assert_eq!(ready(read_with(&mut reader, &waker)), b"a");
+    assert!(write(&mut writer, b"a").is_pending());
+    assert!(read_with(&mut reader, &waker).is_pending());
+}
+
+#[test]
+fn writing_half_does_not_end_a_read_whose_data_has_come() {
+    both!(check_half_in_time);
+}
+
+/// Both deadlines come in one tick, and one task finds them before the timer wakes the other.
+fn check_found_by_other<K: Kind>() {
+    let mut lab = Lab::new();
+    let limits = NONE.read_idle(ms(LIMIT)).write_stall(ms(LIMIT));
+    let (stream, _peer) = duplex::<K>(&lab, limits);
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let (reads, reads_waker) = Alarm::new();
+    ready(write(&mut writer, &[7; ROOM]));
+    assert!(read_with(&mut reader, &reads_waker).is_pending());
+    assert!(write(&mut writer, b"a").is_pending());
+    // The clock has passed the deadline, and the shard takes no turn, so its timer wakes no task.
+    lab.advance(20);
+    lab.clock.advance(ms(LIMIT + K::LATE - 20));
+    reads.rang();
+    // The flush is done at once and looks at nothing, the write finds both events.
+    ready(flush(&mut writer));
+    let written = timeout(write(&mut writer, b"a"));
+    if !K::FINDS_IN_POLLS {
+        lab.settle();
+    }
+    assert!(reads.rang(), "the reading half is woken");
+    lab.settle();
+    assert_eq!(written.or(timeout(write(&mut writer, b"a"))), Some(WriteStall(ms(LIMIT))));
+    assert!(timeout(read_with(&mut reader, &reads_waker)).is_some());
+}
+
+#[test]
+fn half_that_finds_both_deadlines_wakes_the_other_half() {
+    both!(check_found_by_other);
+}
+
+fn check_quiet_waits<K: Kind>() {
+    let mut lab = Lab::new();
+    // The first write that waits, a head, and a message that goes on after a long pause: each has
+    // an earlier deadline than there was before.
+    let rate = DataRate::new(1, ms(LIMIT));
+    let limits = NONE.idle(ms(90 * LIMIT)).min_read_rate(rate);
+    let (mut stream, mut peer) = duplex::<K>(&lab, limits.write_stall(ms(80 * LIMIT)));
+    let (alarm, waker) = Alarm::new();
+    assert!(read_with(&mut stream, &waker).is_pending());
+    ready(write(&mut stream, &[7; ROOM]));
+    alarm.rang();
+    assert!(write_with(&mut stream, b"a", &waker).is_pending());
+    assert!(!alarm.rang(), "a write that begins to wait wakes its own task");
+
+    stream.control().begin_message();
+    ready(write(&mut peer, b"a"));
+    assert_eq!(ready(read(&mut stream)), b"a");
+    lab.advance(10 * LIMIT);
+    assert!(write_with(&mut stream, b"a", &waker).is_pending());
+    lab.settle();
+    alarm.rang();
+    assert!(read_with(&mut stream, &waker).is_pending());
+    assert!(!alarm.rang(), "a message that goes on wakes its own task");
+
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.idle(ms(90 * LIMIT)).head(ms(LIMIT)));
+    assert!(read_with(&mut stream, &waker).is_pending());
+    ready(write(&mut peer, b"a"));
+    alarm.rang();
+    assert_eq!(ready(read_with(&mut stream, &waker)), b"a");
+    assert!(read_with(&mut stream, &waker).is_pending());
+    assert!(!alarm.rang(), "a head that begins wakes its own task");
+}
+
+#[test]
+fn wait_that_begins_does_not_wake_its_own_task() {
+    both!(check_quiet_waits);
+}
+
+#[test]
+fn stream_on_a_shard_returns_to_its_executor_after_eight_ready_results() {
+    let lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<OnShard>(&lab, NONE);
+    let (alarm, waker) = Alarm::new();
+    for _ in 0..3 {
+        for _ in 0..4 {
+            ready(write(&mut peer, b"a"));
+            assert_eq!(ready(read_with(&mut stream, &waker)), b"a");
+            assert_eq!(ready(write_with(&mut stream, b"b", &waker)), 1);
+            assert_eq!(ready(read(&mut peer)), b"b");
+        }
+        ready(write(&mut peer, b"a"));
+        assert!(!alarm.rang());
+        assert!(read_with(&mut stream, &waker).is_pending());
+        assert!(alarm.rang(), "the task goes on when other tasks have run");
+        // The read that goes on counts for the next time.
+        assert_eq!(ready(read_with(&mut stream, &waker)), b"a");
+        assert_eq!(ready(write_with(&mut stream, b"b", &waker)), 1);
+        assert_eq!(ready(read(&mut peer)), b"b");
+        // A read that must wait begins the count again.
+        assert!(read_with(&mut stream, &waker).is_pending());
+        ready(write(&mut peer, b"a"));
+        assert!(alarm.rang());
+        assert_eq!(ready(read_with(&mut stream, &waker)), b"a");
+    }
+}
+
+/// A stream that the test lets go on.
+#[derive(Default)]
+struct Gate {
+    accepts: Arc<AtomicBool>,
+    calls: Arc<Mutex<Vec<&'static str>>>,
+    _pinned: PhantomPinned,
+}
+
+impl Gate {
+    fn poll(&self, call: &'static str) -> Polled<()> {
+        self.calls.lock().unwrap().push(call);
+        if self.accepts.load(Ordering::SeqCst) { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+}
+
+impl AsyncRead for Gate {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Polled<()> {
+        self.poll("read")
+    }
+}
+
+impl AsyncWrite for Gate {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Polled<usize> {
+        self.poll("write").map_ok(|()| bytes.len())
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Polled<usize> {
+        self.poll("write vectored").map_ok(|()| bufs.iter().map(|buf| buf.len()).sum())
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Polled<()> {
+        self.poll("flush")
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Polled<()> {
+        self.poll("shutdown")
+    }
+}
+
+fn check_gate<K: Kind>() {
+    let cx = &mut Context::from_waker(Waker::noop());
+    let stall = WriteStall(ms(LIMIT));
+    // A stream that must not be moved.
+    for operation in ["write", "write vectored", "flush", "shutdown"] {
+        let mut lab = Lab::new();
+        let limits = NONE.write_stall(ms(LIMIT));
+        let mut stream = pin!(K::open(&lab, Gate::default(), limits));
+        let calls = Arc::clone(&stream.as_ref().get_ref().get_ref().calls);
+        assert!(stream.is_write_vectored());
+        let mut poll = |cx: &mut Context<'_>| match operation {
+            "write" => stream.as_mut().poll_write(cx, b"abc").map_ok(|count| assert_eq!(count, 3)),
+            "write vectored" => {
+                let bufs = [IoSlice::new(b"ab"), IoSlice::new(b"cd")];
+                let written = stream.as_mut().poll_write_vectored(cx, &bufs);
+                written.map_ok(|count| assert_eq!(count, 4))
+            }
+            "flush" => stream.as_mut().poll_flush(cx),
+            _ => stream.as_mut().poll_shutdown(cx),
+        };
+        assert!(poll(cx).is_pending(), "{operation}");
+        assert_eq!(*calls.lock().unwrap(), [operation]);
+        check_ends::<K, _>(&mut lab, LIMIT, stall, || poll(cx));
+        // A shutdown is tried again, and has the same time again.
+        calls.lock().unwrap().clear();
+        let (ticks, again) = ends(&mut lab, || stream.as_mut().poll_shutdown(cx));
+        assert_eq!((ticks, again), (LIMIT, stall), "{operation}");
+        assert!(calls.lock().unwrap().iter().all(|call| *call == "shutdown"));
+    }
+}
+
+#[test]
+fn each_operation_of_a_write_is_passed_on_and_ends_when_it_stalls() {
+    both!(check_gate);
+}
+
+fn check_end_of_data<K: Kind>() {
+    let mut lab = Lab::new();
+    let mut stream = pin!(K::open(&lab, Gate::default(), NONE.idle(ms(LIMIT))));
+    let cx = &mut Context::from_waker(Waker::noop());
+    let accepts = Arc::clone(&stream.as_ref().get_ref().get_ref().accepts);
+    check_ends::<K, _>(&mut lab, LIMIT, Idle(ms(LIMIT)), || {
+        accepts.store(true, Ordering::SeqCst);
+        let mut bytes = [0; 4];
+        let mut buf = ReadBuf::new(&mut bytes);
+        // A task with a budget returns to its executor now and then.
+        let read = stream.as_mut().poll_read(cx, &mut buf);
+        if let Poll::Ready(Err(error)) = read {
+            return Poll::Ready(Err(error));
+        }
+        assert_eq!(buf.filled(), b"");
+        accepts.store(false, Ordering::SeqCst);
+        stream.as_mut().poll_write(cx, b"a")
+    });
+}
+
+#[test]
+fn read_without_a_byte_is_no_activity() {
+    both!(check_end_of_data);
+}
+
+fn check_flush<K: Kind>() {
+    let mut lab = Lab::new();
+    let mut stream = pin!(K::open(&lab, Gate::default(), NONE.write_stall(ms(LIMIT))));
+    let cx = &mut Context::from_waker(Waker::noop());
+    let accepts = Arc::clone(&stream.as_ref().get_ref().get_ref().accepts);
+    let mut poll = |cx: &mut Context<'_>| stream.as_mut().poll_flush(cx);
+    for _ in 0..3 {
+        assert!(poll(cx).is_pending());
+        lab.advance(LIMIT - 1);
+        assert!(poll(cx).is_pending());
+        accepts.store(true, Ordering::SeqCst);
+        ready(poll(cx));
+        accepts.store(false, Ordering::SeqCst);
+        lab.advance(LIMIT);
+    }
+    check_ends::<K, _>(&mut lab, LIMIT, WriteStall(ms(LIMIT)), || poll(cx));
+}
+
+#[test]
+fn flush_that_has_waited_gives_the_next_one_its_whole_time() {
+    both!(check_flush);
+}
+
+fn check_open_gate<K: Kind>() {
+    let cx = &mut Context::from_waker(Waker::noop());
+    let lab = Lab::new();
+    let gate = Gate { accepts: Arc::new(AtomicBool::new(true)), ..Gate::default() };
+    let mut stream = pin!(K::open(&lab, gate, NONE.write_stall(ms(LIMIT))));
+    let bufs = [IoSlice::new(b"ab"), IoSlice::new(b"cd")];
+    assert_eq!(ready(stream.as_mut().poll_write_vectored(cx, &bufs)), 4);
+    assert_eq!(ready(stream.as_mut().poll_write(cx, b"abc")), 3);
+    ready(stream.as_mut().poll_flush(cx));
+    ready(stream.as_mut().poll_shutdown(cx));
+}
+
+#[test]
+fn operations_that_are_ready_return_their_results() {
+    both!(check_open_gate);
+}
+
+#[test]
+fn stream_with_shared_timers_is_send_sync_and_static() {
+    fn check<V: Send + Sync + 'static>() {}
+    check::<Duplex<Shared>>();
+    check::<corewheel::stream::StreamControl>();
+}
