@@ -103,9 +103,9 @@ fn stream_allocates_nothing_for_a_read_or_a_write() {
     let attachment = service.attach(service.shard_for(0)).unwrap();
     let handler: fn(Fired<u64>, &Timers<u64>) = |_, _| {};
     let mut shard = attachment.into_loop(handler).unwrap();
-    let rate = DataRate::new(1, Duration::from_secs(3_600));
+    let rate = DataRate::new(1, Duration::from_hours(1));
     let limit = Duration::from_millis(20);
-    let limits = StreamLimits::default().first_byte(limit).head(Duration::from_secs(60));
+    let limits = StreamLimits::default().first_byte(limit).head(Duration::from_mins(1));
     let limits = limits.read_idle(limit).write_stall(limit).idle(limit).heartbeat(limit / 4);
     let limits = limits.min_read_rate(rate).min_write_rate(rate);
     let mut stream = TimedIo::new(Gate { waits: false }, service.handle(), limits);

@@ -411,7 +411,7 @@ fn only_the_service_uses_the_endpoint() {
 }
 
 #[test]
-fn only_endpoint_streams_and_adapters_use_hyper() {
+fn only_the_endpoint_the_stream_and_the_adapters_use_hyper() {
     let sources: Vec<_> = sources(&[SERVICE])
         .into_iter()
         .filter(|source| {
@@ -420,7 +420,7 @@ fn only_endpoint_streams_and_adapters_use_hyper() {
         })
         .collect();
     check(
-        "only the endpoint, streams and the adapters use hyper",
+        "only the endpoint, the stream and the adapters use hyper",
         // A condition on the feature is no use of the crate.
         code_with(&sources, |line| line.replace("\"hyper\"", "").contains("hyper")),
     );

@@ -44,9 +44,10 @@ pub struct ConnLimits {
     /// this time, from none up to and including all of it, evenly distributed. The part is chosen
     /// when the connection begins, and stays: other limits multiply it by another jitter.
     ///
-    /// The part follows from the time of the beginning and from the order of beginnings, so a
-    /// [simulation](crate::clock::ManualClock) that is run again has the same parts. Connections
-    /// that begin in the same nanosecond have 256 different parts.
+    /// The part follows from the time of the beginning, in nanoseconds, and from a count of the
+    /// connections of a shard or a thread. So a test by a
+    /// [manual clock](crate::clock::ManualClock) that is run again has the same parts. Of the
+    /// connections that begin in one nanosecond, up to 256 have different parts.
     pub max_age_jitter: Duration,
     /// The least rate of a
     /// [measured read](crate::ConnTimers::begin_measured_read): [`DeadlineKind::ReadRate`].

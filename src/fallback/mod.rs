@@ -1,7 +1,7 @@
 //! Sleeps that return no error: where the service has no timer, a thread keeps the deadline.
 //!
-//! The interfaces of tokio and hyper have sleeps whose output is `()`. Such a sleep must neither be
-//! done early nor be forgotten when a shard is full or has ended.
+//! The interfaces of tokio, hyper and quinn have sleeps whose output is `()`. Such a sleep must
+//! neither be done early nor be forgotten when a shard is full or has ended.
 //!
 //! Invariants: a sleep is done when its deadline has come by the clock of the service, and not
 //! before. A sleep that is pending is known to a shard, or to the fallback thread, or its task is

@@ -142,6 +142,7 @@ impl<M: StreamTimers> Deadlines<M> {
     }
 
     /// Whether the next bytes that are read are counted.
+    #[cfg(feature = "hyper")]
     pub(super) fn is_read_measured(&self) -> bool {
         self.read.is_some() || self.shared.notes.load(Ordering::Relaxed) & MEASURED != 0
     }

@@ -198,7 +198,11 @@ fn shard_beside_a_half_full_lane_does_not_fall_asleep() {
     lab.settle();
     let (alarm, waker) = Alarm::new();
     let turn = lab.turn();
-    let send = |count| (0..count).for_each(|_| drop(client.shard(SHARD).schedule(FAR, 1).unwrap()));
+    let send = |count| {
+        for n in 0..count {
+            client.shard(SHARD).schedule(FAR, n).unwrap();
+        }
+    };
     send(15);
     assert!(matches!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::Next(_)));
     let turn = lab.turn();

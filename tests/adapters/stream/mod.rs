@@ -48,11 +48,14 @@ const LIMIT: u64 = 100;
 /// How many bytes the peer's side of a stream holds.
 const ROOM: usize = 16;
 
+/// The handler of timers with values, of which there are none.
+type Ignore = fn(Fired<u64>, &Timers<u64>);
+
 /// A service with one shard, which the test drives with a manual clock. A tick is a millisecond.
 struct Lab {
     clock: ManualClock,
     service: TimerService<u64>,
-    shard: ShardLoop<u64, fn(Fired<u64>, &Timers<u64>)>,
+    shard: ShardLoop<u64, Ignore>,
 }
 
 impl Lab {
@@ -64,7 +67,7 @@ impl Lab {
         let clock = ManualClock::new();
         let service = builder.clock(&clock).start_attached::<u64>().unwrap();
         let attachment = service.attach(service.shard_for(0)).unwrap();
-        let handler: fn(Fired<u64>, &Timers<u64>) = |_, _| {};
+        let handler: Ignore = |_, _| {};
         Self { clock, shard: attachment.into_loop(handler).unwrap(), service }
     }
 

@@ -69,27 +69,27 @@ fn check_halves<K: Kind>(limits: StreamLimits, expected: StreamTimeout, reader_f
     let mut lab = Lab::new();
     let (stream, _peer) = duplex::<K>(&lab, limits);
     let (mut reader, mut writer) = tokio::io::split(stream);
-    let (reads, reads_waker) = Alarm::new();
-    let (writes, writes_waker) = Alarm::new();
+    let (read_alarm, read_waker) = Alarm::new();
+    let (write_alarm, write_waker) = Alarm::new();
     ready(write(&mut writer, &[7; ROOM]));
     // The order in which tasks are polled decides nothing.
-    assert!(read_with(&mut reader, &reads_waker).is_pending());
-    assert!(write_with(&mut writer, b"a", &writes_waker).is_pending());
+    assert!(read_with(&mut reader, &read_waker).is_pending());
+    assert!(write_with(&mut writer, b"a", &write_waker).is_pending());
     if reader_first {
-        assert!(read_with(&mut reader, &reads_waker).is_pending());
+        assert!(read_with(&mut reader, &read_waker).is_pending());
     }
     let (mut read_ended, mut write_ended) = (None, None);
     for tick in 0..=LIMIT + K::LATE {
         // Only a task that is woken polls, and again as long as it is woken.
         loop {
-            let (reads, writes) = (reads.rang(), writes.rang());
-            if reads && read_ended.is_none() {
-                read_ended = timeout(read_with(&mut reader, &reads_waker));
+            let (is_read_woken, is_write_woken) = (read_alarm.rang(), write_alarm.rang());
+            if is_read_woken && read_ended.is_none() {
+                read_ended = timeout(read_with(&mut reader, &read_waker));
             }
-            if writes && write_ended.is_none() {
-                write_ended = timeout(write_with(&mut writer, b"a", &writes_waker));
+            if is_write_woken && write_ended.is_none() {
+                write_ended = timeout(write_with(&mut writer, b"a", &write_waker));
             }
-            if !reads && !writes {
+            if !is_read_woken && !is_write_woken {
                 break;
             }
         }

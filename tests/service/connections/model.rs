@@ -301,7 +301,10 @@ impl Model {
                 is_withdrawn = transfer.slow_at() > transfer.event_at;
                 if is_withdrawn {
                     transfer.event_at = 0;
-                    self.file(id);
+                    // Not before the other events of the turn are delivered.
+                    let due = self.ceil(self.first_due(self.conns[id].as_ref()?));
+                    let conn = self.conn(id);
+                    conn.filed = conn.filed.min(due);
                 }
             }
             let conn = self.conn(id);

@@ -382,6 +382,7 @@ fn time_that_does_not_fit_means_never() {
     let never = [DataRate::new(1, Duration::ZERO), DataRate::new(u64::MAX, Duration::MAX)];
     for rate in never {
         for mut rig in rigs(NONE.min_write_rate(rate)) {
+            assert_eq!(rig.run(1), []);
             let transfer = rig.conn.begin(WriteRate);
             transfer.add(u64::MAX);
             transfer.add(2);

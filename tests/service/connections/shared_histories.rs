@@ -161,11 +161,12 @@ impl Pair {
 
     /// The shard takes its turns, and the task polls. Both have the same events.
     fn poll(&mut self) {
-        self.lab.settle();
         loop {
+            // A poll for events of a shared connection looks at the deadlines, and so does a turn.
+            self.lab.settle();
             let mut here = event(&self.here);
             if here.is_none() {
-                // After an event that was withdrawn, the next one of a shard comes in a turn.
+                // An event may have been withdrawn, and another one of its kind be due.
                 self.lab.settle();
                 here = event(&self.here);
             }
@@ -205,12 +206,12 @@ fn random_limits(rng: &mut Rng, tick: Duration, has_rates: bool) -> ConnLimits {
     if !has_rates {
         return limits;
     }
-    let mut rate = || match rng.u32(..4) {
-        0 => DataRate::OFF,
-        _ => {
-            let bytes = rng.f64() * 10.0 / tick.as_secs_f64();
-            DataRate::new(bytes as u64 + 1, tick.mul_f64(rng.f64() * 40.0))
+    let bytes_max = 10_000_000_000 / tick.as_nanos() as u64;
+    let mut rate = || {
+        if rng.u32(..4) == 0 {
+            return DataRate::OFF;
         }
+        DataRate::new(rng.u64(1..=bytes_max), tick.mul_f64(rng.f64() * 40.0))
     };
     let off = Duration::ZERO;
     let limits = limits.min_read_rate(rate()).min_write_rate(rate());
