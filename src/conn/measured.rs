@@ -205,3 +205,23 @@ fn time_of(bytes: u64, bytes_per_second: u64) -> u64 {
     let nanos = (u128::from(bytes) * u128::from(SECOND)).div_ceil(u128::from(bytes_per_second));
     u64::try_from(nanos).unwrap_or(NEVER)
 }
+
+#[cfg(all(test, corewheel_loom))]
+mod loom_tests {
+    use loom::thread;
+
+    use super::{Arc, ByteCount};
+    use crate::link::loom_tests::check;
+
+    #[test]
+    fn bytes_that_two_threads_add_are_both_counted() {
+        check(|| {
+            let count = Arc::new(ByteCount::default());
+            let other = Arc::clone(&count);
+            let thread = thread::spawn(move || other.add(7));
+            count.add(5);
+            thread.join().unwrap();
+            assert_eq!(count.get(), 12);
+        });
+    }
+}

@@ -17,6 +17,10 @@ pub(crate) use {
     std::thread::yield_now,
 };
 
+#[cfg(not(corewheel_loom))]
+#[allow(unused_imports, reason = "the room that uses it comes with some features only")]
+pub(crate) use atomic_waker::AtomicWaker as MaybeWaker;
+
 #[cfg(corewheel_loom)]
 pub(crate) use {
     loom::{
@@ -26,7 +30,7 @@ pub(crate) use {
         sync::{Mutex, MutexGuard},
         thread::yield_now,
     },
-    modelled::{AtomicU64, AtomicWaker, Backoff},
+    modelled::{AtomicU64, AtomicWaker, Backoff, MaybeWaker},
     ring::{Consumer, Producer, RingBuffer, any_of},
 };
 
@@ -128,6 +132,25 @@ mod modelled {
         pub(crate) fn wake(&self) {
             assert!(self.registered.load(Ordering::Relaxed), "a sender that wakes finds the waker");
             self.waker.wake();
+        }
+    }
+
+    /// A waker cell that may be empty when it is woken.
+    #[derive(Debug)]
+    pub(crate) struct MaybeWaker(loom::future::AtomicWaker);
+
+    #[allow(dead_code, reason = "the room that uses it comes with some features only")]
+    impl MaybeWaker {
+        pub(crate) fn new() -> Self {
+            Self(loom::future::AtomicWaker::new())
+        }
+
+        pub(crate) fn register(&self, waker: &Waker) {
+            self.0.register_by_ref(waker);
+        }
+
+        pub(crate) fn wake(&self) {
+            self.0.wake();
         }
     }
 }

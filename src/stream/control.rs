@@ -3,36 +3,26 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use atomic_waker::AtomicWaker;
-
 use super::limits::{StreamTimeout, no_timer};
+use super::notes::{CONNECTION, ENDED, MEASURED, MESSAGE, Notes};
 use super::timers::StreamTimers;
 use crate::conn::{DeadlineKind, SharedConnTimers};
-
-/// The next byte is the first of the connection.
-pub(super) const CONNECTION: u8 = 1;
-/// The next byte is the first of a message.
-pub(super) const MESSAGE: u8 = 2;
-/// The next byte is the first of a message that is measured.
-pub(super) const MEASURED: u8 = 4;
-/// The message that is measured has ended.
-pub(super) const ENDED: u8 = 8;
+use crate::link::sync::{AtomicBool, MaybeWaker, Ordering};
 
 /// The tasks that wait for a stream, and what its owner has said. It is the waker of the
 /// connection's timer, and refers to no timer itself.
 pub(super) struct Shared {
-    pub(super) reader: AtomicWaker,
-    pub(super) writer: AtomicWaker,
-    heartbeat: AtomicWaker,
+    pub(super) reader: MaybeWaker,
+    pub(super) writer: MaybeWaker,
+    heartbeat: MaybeWaker,
     /// A deadline may have come, so the next read or write looks.
-    pub(super) is_woken: AtomicBool,
-    /// What the next read takes note of, as bits; 0 if there is nothing.
-    pub(super) notes: AtomicU8,
+    is_woken: AtomicBool,
+    /// What the next read takes note of.
+    pub(super) notes: Notes,
     /// The limit for the head of a message; zero if it is off.
     pub(super) head: Duration,
     /// The limit that has ended the stream.
@@ -42,14 +32,28 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(head: Duration) -> Self {
         Self {
-            reader: AtomicWaker::new(),
-            writer: AtomicWaker::new(),
-            heartbeat: AtomicWaker::new(),
+            reader: MaybeWaker::new(),
+            writer: MaybeWaker::new(),
+            heartbeat: MaybeWaker::new(),
             is_woken: AtomicBool::new(true),
-            notes: AtomicU8::new(CONNECTION | MESSAGE),
+            notes: Notes::new(CONNECTION | MESSAGE),
             head,
             timeout: OnceLock::new(),
         }
+    }
+}
+
+impl Shared {
+    #[inline]
+    pub(super) fn is_woken(&self) -> bool {
+        // Relaxed: the flag carries no data. A read that waits has registered its waker before, so
+        // it sees the flag, or is woken.
+        self.is_woken.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_woken(&self, is_woken: bool) {
+        // Relaxed: see `is_woken`.
+        self.is_woken.store(is_woken, Ordering::Relaxed);
     }
 }
 
@@ -59,9 +63,7 @@ impl Wake for Shared {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Relaxed: the flag carries no data. A read or a write that must wait looks whether it sees
-        // the flag or not.
-        self.is_woken.store(true, Ordering::Relaxed);
+        self.set_woken(true);
         self.reader.wake();
         self.writer.wake();
         self.heartbeat.wake();
@@ -103,7 +105,7 @@ impl<M: StreamTimers> StreamControl<M> {
     ///
     /// Takes the lock of the connection's timers, where they are shared.
     pub fn head_complete(&self) {
-        self.shared.notes.fetch_and(!MESSAGE, Ordering::Relaxed);
+        self.shared.notes.change(MESSAGE, 0);
         self.timers.disarm(DeadlineKind::Request);
     }
 
@@ -112,9 +114,7 @@ impl<M: StreamTimers> StreamControl<M> {
     ///
     /// Takes the lock of the connection's timers, where they are shared.
     pub fn message_complete(&self) {
-        // One exchange, so that no read sees one change without the other.
-        let ended = |notes: u8| Some(notes & !(MESSAGE | MEASURED) | ENDED);
-        let _ = self.shared.notes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, ended);
+        self.shared.notes.change(MESSAGE | MEASURED, ENDED);
         self.timers.disarm(DeadlineKind::Request);
     }
 
@@ -124,7 +124,7 @@ impl<M: StreamTimers> StreamControl<M> {
     /// Call it when the message before has been read to its end, and not in a protocol in which the
     /// peer may send other bytes than messages, such as HTTP/2.
     pub fn begin_message(&self) {
-        self.shared.notes.fetch_or(MESSAGE | MEASURED | ENDED, Ordering::Relaxed);
+        self.shared.notes.change(0, MESSAGE | MEASURED | ENDED);
     }
 
     /// A request is in flight until the returned guard is dropped: the server works, and the peer
@@ -189,5 +189,36 @@ impl<M: fmt::Debug> fmt::Debug for StreamControl<M> {
             .field("timers", &self.timers)
             .field("timeout", &self.shared.timeout.get())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, corewheel_loom))]
+mod loom_tests {
+    use loom::thread;
+
+    use super::*;
+    use crate::link::loom_tests::check;
+
+    struct Alarm(OnceLock<()>);
+
+    impl Wake for Alarm {
+        fn wake(self: Arc<Self>) {
+            let _ = self.0.set(());
+        }
+    }
+
+    #[test]
+    fn read_that_waits_sees_that_the_timer_has_expired_or_is_woken() {
+        check(|| {
+            let shared = Arc::new(Shared::new(Duration::ZERO));
+            shared.set_woken(false);
+            let timer = Arc::clone(&shared);
+            let thread = thread::spawn(move || timer.wake_by_ref());
+            let alarm = Arc::new(Alarm(OnceLock::new()));
+            shared.reader.register(&Waker::from(Arc::clone(&alarm)));
+            let is_seen = shared.is_woken();
+            thread.join().unwrap();
+            assert!(is_seen || alarm.0.get().is_some(), "the read waits for ever");
+        });
     }
 }

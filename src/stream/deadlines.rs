@@ -11,24 +11,25 @@
 //!
 //! Invariants: nothing waits without a timer. No event is kept here.
 //!
-//! Cost: a read or a write that is ready costs a touch and a few branches. A poll that must wait
-//! costs a poll of the timers.
+//! Cost: a read or a write that is ready costs a touch and a few branches. A read that must wait
+//! costs another touch, and the first one a poll of the timers. The timers wake the stream when a
+//! deadline has come, so that a later poll finds nothing before.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
-use super::control::{CONNECTION, ENDED, MEASURED, MESSAGE, Shared, StreamControl};
+use super::control::{Shared, StreamControl};
 use super::limits::{StreamLimits, StreamTimeout, no_timer};
+use super::notes::{CONNECTION, ENDED, MEASURED, MESSAGE};
 use super::timers::{Measured, StreamTimers};
 use crate::conn::DeadlineKind;
 
 /// A direction in which a stream waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
-    Read,
-    Write,
+    Read = 0,
+    Write = 1,
 }
 
 pub(super) struct Deadlines<M: StreamTimers> {
@@ -47,6 +48,9 @@ pub(super) struct Deadlines<M: StreamTimers> {
     /// The writes that had to wait. They are paused unless a write waits; `None` if none has waited
     /// yet.
     written: Option<M::Transfer>,
+    /// For each direction, whether the timers were polled for what ends its wait, and the stream
+    /// has armed nothing since. Then they wake the stream when such a deadline has come.
+    watched: [bool; 2],
 }
 
 impl<M: StreamTimers> Deadlines<M> {
@@ -62,6 +66,7 @@ impl<M: StreamTimers> Deadlines<M> {
             stall: None,
             read: None,
             written: None,
+            watched: [false; 2],
         }
     }
 
@@ -111,7 +116,7 @@ impl<M: StreamTimers> Deadlines<M> {
 
     #[inline]
     fn was_read(&mut self, count: usize) {
-        if self.shared.notes.load(Ordering::Relaxed) != 0 {
+        if self.shared.notes.get() != 0 {
             self.take_notes();
         }
         match &self.read {
@@ -124,7 +129,7 @@ impl<M: StreamTimers> Deadlines<M> {
     /// before.
     #[cold]
     fn take_notes(&mut self) {
-        let notes = self.shared.notes.swap(0, Ordering::Relaxed);
+        let notes = self.shared.notes.take();
         if notes & ENDED != 0 {
             self.read = None;
         }
@@ -133,18 +138,20 @@ impl<M: StreamTimers> Deadlines<M> {
         }
         if notes & MESSAGE != 0 && !self.shared.head.is_zero() {
             self.timers.arm_request(self.shared.head);
+            self.watched = [false; 2];
         }
         if notes & MEASURED != 0 {
             let transfer = self.timers.begin_measured_read();
             transfer.pause();
             self.read = Some(transfer);
+            self.watched = [false; 2];
         }
     }
 
     /// Whether the next bytes that are read are counted.
     #[cfg(feature = "hyper")]
     pub(super) fn is_read_measured(&self) -> bool {
-        self.read.is_some() || self.shared.notes.load(Ordering::Relaxed) & MEASURED != 0
+        self.read.is_some() || self.shared.notes.get() & MEASURED != 0
     }
 
     fn read_waits(&mut self, cx: &Context<'_>) -> Poll<io::Error> {
@@ -155,6 +162,7 @@ impl<M: StreamTimers> Deadlines<M> {
             self.timers.touch_read();
             if let Some(transfer) = &self.read {
                 transfer.resume();
+                self.watched = [false; 2];
             }
         }
         self.poll(Direction::Read)
@@ -205,6 +213,7 @@ impl<M: StreamTimers> Deadlines<M> {
 
     /// A write begins to wait.
     fn measure_write(&mut self) {
+        self.watched = [false; 2];
         match &self.written {
             Some(transfer) => transfer.resume(),
             None => self.written = Some(self.timers.begin_measured_write()),
@@ -251,6 +260,7 @@ impl<M: StreamTimers> Deadlines<M> {
         self.shared.writer.register(cx.waker());
         if self.stall.is_none() {
             self.stall = Some(self.timers.begin_write());
+            self.watched = [false; 2];
         }
         self.poll(Direction::Write)
     }
@@ -272,7 +282,7 @@ impl<M: StreamTimers> Deadlines<M> {
     /// An error if the stream has ended.
     #[inline]
     fn check(&mut self) -> io::Result<()> {
-        if self.shared.is_woken.load(Ordering::Relaxed) { self.look() } else { Ok(()) }
+        if self.shared.is_woken() { self.look() } else { Ok(()) }
     }
 
     /// Looks whether the stream has ended or is too old.
@@ -282,13 +292,14 @@ impl<M: StreamTimers> Deadlines<M> {
             return Err((*timeout).into());
         }
         // The flag is set again if the timer wakes the stream during this poll.
-        self.shared.is_woken.store(false, Ordering::Relaxed);
+        self.shared.set_woken(false);
+        self.watched = [false; 2];
         let is_age = |kind| kind == DeadlineKind::MaxAge;
         match self.timers.poll_kinds(&mut Context::from_waker(&self.waker), is_age) {
             Poll::Ready(Ok(event)) => Err(self.end(event.kind)),
             Poll::Ready(Err(_)) => {
                 // What is ready needs no timer.
-                self.shared.is_woken.store(true, Ordering::Relaxed);
+                self.shared.set_woken(true);
                 Ok(())
             }
             Poll::Pending => Ok(()),
@@ -296,19 +307,29 @@ impl<M: StreamTimers> Deadlines<M> {
     }
 
     /// Polls for what ends the wait in a direction.
+    #[inline]
     fn poll(&mut self, direction: Direction) -> Poll<io::Error> {
+        // The task has registered its waker before, so it sees the flag, or the timers wake it.
+        if self.watched[direction as usize] && !self.shared.is_woken() {
+            return Poll::Pending;
+        }
+        self.poll_timers(direction)
+    }
+
+    fn poll_timers(&mut self, direction: Direction) -> Poll<io::Error> {
         loop {
             // The owner may say at any moment that the message has ended.
-            if self.shared.notes.load(Ordering::Relaxed) & ENDED != 0 {
-                self.shared.notes.fetch_and(!ENDED, Ordering::Relaxed);
+            if self.shared.notes.get() & ENDED != 0 {
+                self.shared.notes.change(ENDED, 0);
                 self.read = None;
             }
             let is_wanted = |kind| self.is_wanted(direction, kind);
             let cx = &mut Context::from_waker(&self.waker);
             let Poll::Ready(event) = self.timers.poll_kinds(cx, is_wanted) else {
+                self.watched[direction as usize] = true;
                 return Poll::Pending;
             };
-            let is_ended = self.shared.notes.load(Ordering::Relaxed) & ENDED != 0;
+            let is_ended = self.shared.notes.get() & ENDED != 0;
             match event {
                 Ok(event) if event.kind == DeadlineKind::ReadRate && is_ended => {}
                 Ok(event) => return Poll::Ready(self.end(event.kind)),

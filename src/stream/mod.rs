@@ -19,6 +19,7 @@ mod deadlines;
 #[cfg(feature = "hyper")]
 mod hyper_io;
 mod limits;
+mod notes;
 mod timers;
 #[cfg(feature = "tokio")]
 mod tokio_io;
@@ -98,10 +99,11 @@ pin_project! {
     /// # Cost
     ///
     /// A read or a write that is ready costs a touch of the timers and a few branches, sends
-    /// nothing and allocates nothing. A read that must wait polls the timers, which takes the
-    /// connection's lock if they are shared. A write that must wait, and its end, take that lock
-    /// twice more, and the first of them allocates some 200 bytes for the connection. A stream
-    /// takes what its timers take, and some 300 bytes.
+    /// nothing and allocates nothing. The first read that must wait polls the timers, which takes
+    /// the connection's lock if they are shared, and so does the first one after the timer has
+    /// expired; a read that must wait costs a touch otherwise. A write that must wait, and its end,
+    /// take that lock twice more, and the first of them allocates some 200 bytes for the
+    /// connection. A stream takes what its timers take, and some 300 bytes.
     ///
     /// ```
     /// # #[cfg(feature = "tokio")] {
