@@ -123,7 +123,8 @@ impl TimerService {
     /// that runs there, while one that is not pinned goes to another cpu. One shard serves many
     /// workers, since most of its work is done in bulk. Most timeouts end soon after they begin:
     /// with long lanes, most of them end before the shard has received them, and so cost it little.
-    /// A lane takes up to 1 MB if its thread uses all of it.
+    /// A lane takes 256 KiB of address space at first, for keys, of which the system gives the
+    /// process what it uses, and up to 4 MiB for requests if its thread uses all of it.
     /// [`guide::multi_thread_tokio`](crate::guide::multi_thread_tokio) shows such a server.
     ///
     /// ```
