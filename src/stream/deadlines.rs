@@ -144,7 +144,6 @@ impl<M: StreamTimers> Deadlines<M> {
             let transfer = self.timers.begin_measured_read();
             transfer.pause();
             self.read = Some(transfer);
-            self.watched = [false; 2];
         }
     }
 

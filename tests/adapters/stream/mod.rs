@@ -23,7 +23,8 @@ use corewheel::clock::ManualClock;
 use corewheel::conn::DataRate;
 use corewheel::stream::{StreamLimits, StreamTimeout, StreamTimers, TimedIo};
 use corewheel::{
-    ConnTimers, DeadlineKind, Fired, SharedConnTimers, TimerService, TimerServiceBuilder, Timers,
+    ConnLimits, ConnTimers, DeadlineKind, Fired, SharedConnTimers, TimerService,
+    TimerServiceBuilder, Timers,
 };
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
@@ -95,6 +96,7 @@ trait Kind {
     fn open<S>(lab: &Lab, stream: S, limits: StreamLimits) -> TimedIo<S, Self::Timers>;
     fn arm(timers: &Self::Timers, kind: DeadlineKind, after: Duration);
     fn close(timers: &Self::Timers) -> bool;
+    fn set_limits(timers: &Self::Timers, limits: ConnLimits);
 }
 
 struct Shared;
@@ -116,6 +118,10 @@ impl Kind for Shared {
     fn close(timers: &SharedConnTimers) -> bool {
         timers.close()
     }
+
+    fn set_limits(timers: &SharedConnTimers, limits: ConnLimits) {
+        timers.set_limits(limits);
+    }
 }
 
 impl Kind for OnShard {
@@ -133,6 +139,10 @@ impl Kind for OnShard {
 
     fn close(timers: &ConnTimers) -> bool {
         timers.close()
+    }
+
+    fn set_limits(timers: &ConnTimers, limits: ConnLimits) {
+        timers.set_limits(limits);
     }
 }
 

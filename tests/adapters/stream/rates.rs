@@ -35,6 +35,20 @@ fn message_that_stops_ends_the_stream_after_the_grace_period() {
     both!(check_read_grace);
 }
 
+fn check_rate_of_a_reader_that_waits<K: Kind>() {
+    let mut lab = Lab::new();
+    let limits = NONE.read_idle(ms(10 * LIMIT)).min_read_rate(RATE);
+    let (mut stream, mut peer) = duplex::<K>(&lab, limits);
+    assert!(read(&mut stream).is_pending());
+    begin::<K>(&mut stream, &mut peer, b"abcd");
+    check_ends::<K, _>(&mut lab, LIMIT, ReadRate(RATE), || read(&mut stream));
+}
+
+#[test]
+fn message_that_begins_while_a_read_waits_ends_the_stream_at_its_rate() {
+    both!(check_rate_of_a_reader_that_waits);
+}
+
 fn check_slow_read<K: Kind>() {
     let mut lab = Lab::new();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_read_rate(RATE));

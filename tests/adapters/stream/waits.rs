@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-use corewheel::stream::StreamTimeout::{Idle, MaxAge, ReadIdle, WriteStall};
+use corewheel::stream::StreamTimeout::{Idle, MaxAge, ReadIdle, WriteRate, WriteStall};
 
 use super::*;
 
@@ -366,6 +366,38 @@ fn check_flush<K: Kind>() {
 #[test]
 fn flush_that_has_waited_gives_the_next_one_its_whole_time() {
     both!(check_flush);
+}
+
+fn check_rate_after_flush<K: Kind>() {
+    let mut lab = Lab::new();
+    let rate = DataRate::new(100, ms(LIMIT));
+    let limits = NONE.write_stall(ms(10 * LIMIT)).min_write_rate(rate);
+    let mut stream = pin!(K::open(&lab, Gate::default(), limits));
+    let cx = &mut Context::from_waker(Waker::noop());
+    assert!(stream.as_mut().poll_flush(cx).is_pending());
+    check_ends::<K, _>(&mut lab, LIMIT, WriteRate(rate), || stream.as_mut().poll_write(cx, b"a"));
+}
+
+#[test]
+fn write_that_waits_after_a_flush_ends_at_its_least_rate() {
+    both!(check_rate_after_flush);
+}
+
+fn check_shorter_stall<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.write_stall(ms(10 * LIMIT)));
+    ready(write(&mut stream, &[7; ROOM]));
+    assert!(write(&mut stream, b"a").is_pending());
+    assert_eq!(ready(read(&mut peer)), [7; 4]);
+    ready(write(&mut stream, &[7; 4]));
+    K::set_limits(stream.timers(), ConnLimits::default().write_timeout(ms(LIMIT)));
+    lab.settle();
+    check_ends::<K, _>(&mut lab, LIMIT, WriteStall(ms(LIMIT)), || write(&mut stream, b"a"));
+}
+
+#[test]
+fn write_that_waits_after_its_limit_was_shortened_ends_at_the_new_limit() {
+    both!(check_shorter_stall);
 }
 
 fn check_open_gate<K: Kind>() {
