@@ -147,8 +147,9 @@ const PARTS: [(&str, Part); 4] = [
         (begin, Some(Head(SLOW)))
     }),
     ("slow body", |client| {
-        client.write_all(HEAD).unwrap();
+        // The message is measured from the first byte of its head.
         let begin = Instant::now();
+        client.write_all(HEAD).unwrap();
         send_until_cut(client, b"b", ms(500));
         (begin, Some(ReadRate(RATE)))
     }),

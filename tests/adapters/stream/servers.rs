@@ -135,9 +135,10 @@ fn start_on_shard() -> (Server, impl Sized) {
     (Server { address: address.recv().unwrap(), outcomes }, (serving, service))
 }
 
-/// A client's part, which returns when it was last active, and the earliest time after that at
-/// which it may be cut, with the limit. `None` for a client that the server must not cut.
-type Part = fn(&mut Client) -> Option<(Instant, Duration, StreamTimeout)>;
+/// A client's part. It is given when the client began to connect, and returns when the client was
+/// last active, and the earliest time after that at which it may be cut, with the limit. `None` for
+/// a client that the server must not cut.
+type Part = fn(&mut Client, Instant) -> Option<(Instant, Duration, StreamTimeout)>;
 
 fn send(client: &mut Client, bytes: &[u8]) {
     client.write_all(bytes).unwrap();
@@ -158,26 +159,27 @@ fn send_until_cut(client: &mut Client, pause: Duration) {
 }
 
 const PARTS: [(&str, Part); 6] = [
-    ("silent", |_| Some((Instant::now(), SLOW, FirstByte(SLOW)))),
-    ("slow head", |client| {
+    // The server may have accepted the connection before the client goes on.
+    ("silent", |_, connecting| Some((connecting, SLOW, FirstByte(SLOW)))),
+    ("slow head", |client, _| {
         let begin = Instant::now();
         send_until_cut(client, PAUSE);
         Some((begin, SLOW, Head(SLOW)))
     }),
-    ("slow body", |client| {
+    ("slow body", |client, _| {
         let begin = Instant::now();
         send(client, b"head\n");
         // Bytes of the body come, and too few.
         send_until_cut(client, 5 * PAUSE);
         Some((begin, SLOW, ReadRate(RATE)))
     }),
-    ("no reader", |client| {
+    ("no reader", |client, _| {
         let begin = Instant::now();
         send(client, b"head\n");
         send(client, &[b'b'; BODY]);
         Some((begin, SLOW, WriteStall(SLOW)))
     }),
-    ("idle", |client| {
+    ("idle", |client, _| {
         send(client, b"head\n");
         // The server reads and writes after this time.
         let active = Instant::now();
@@ -185,7 +187,7 @@ const PARTS: [(&str, Part); 6] = [
         client.read_exact(&mut vec![0; ANSWER]).unwrap();
         Some((active, 2 * SLOW, Idle(2 * SLOW)))
     }),
-    ("honest", |client| {
+    ("honest", |client, _| {
         thread::sleep(PAUSE);
         send_slowly(client, b"header\n");
         send_slowly(client, &[b'b'; BODY]);
@@ -203,11 +205,12 @@ fn check_server(server: Server) {
     let Server { address, outcomes } = server;
     let clients = PARTS.map(|(name, part)| {
         thread::spawn(move || {
+            let connecting = Instant::now();
             let mut client = Client::connect(address).unwrap();
             client.set_nodelay(true).unwrap();
             client.set_read_timeout(Some(PATIENCE)).unwrap();
             let own = client.local_addr().unwrap();
-            let expected = part(&mut client);
+            let expected = part(&mut client, connecting);
             // A client that does not read does not learn when it was cut.
             if let Some((since, least, _)) = expected
                 && name != "no reader"
