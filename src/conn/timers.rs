@@ -321,9 +321,13 @@ impl ConnTimers {
     /// Deadlines of this kind are set by the limits, there is no such deadline, or the connection
     /// is closed.
     pub fn arm<W: When>(&self, kind: DeadlineKind, when: W) -> Result<(), ArmError> {
+        self.set(kind, self.nanos_of(when)).map(drop)
+    }
+
+    /// When a time is, in nanoseconds since the clock's epoch.
+    pub(crate) fn nanos_of<W: When>(&self, when: W) -> u64 {
         let connections = self.conn.connections();
-        let due = connections.time().nanos_of(when, || connections.shard().nanos_near());
-        self.set(kind, due).map(drop)
+        connections.time().nanos_of(when, || connections.shard().nanos_near())
     }
 
     /// Disarms a deadline that comes once. Its event does not come afterwards. Returns true if it
@@ -481,6 +485,11 @@ impl ConnTimers {
         wanted: impl Fn(DeadlineKind) -> bool,
     ) -> Poll<Option<ConnEvent>> {
         self.conn.connections().poll(self.conn.index(), self.conn.record(), cx, wanted)
+    }
+
+    /// Does what [`arm`](Self::arm) does, for a time in nanoseconds since the clock's epoch.
+    pub(crate) fn arm_at(&self, kind: DeadlineKind, due: u64) -> Result<(), ArmError> {
+        self.set(kind, due).map(drop)
     }
 
     /// Begins a poll for a result, `is_first` if it is the first for that result. Pending if the

@@ -1,17 +1,22 @@
 //! What a stream and its owner share, after the stream was given away.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use super::limits::{StreamTimeout, no_timer};
-use super::notes::{CONNECTION, ENDED, MEASURED, MESSAGE, Notes};
+use super::notes::{CONNECTION, MESSAGE, Notes};
+use super::timeout::{Slot, Timeout};
 use super::timers::StreamTimers;
+use crate::clock::when::When;
 use crate::conn::{DeadlineKind, SharedConnTimers};
+use crate::face::handle::Handle;
 use crate::link::sync::{AtomicBool, MaybeWaker, Ordering};
+use crate::values::error::{Elapsed, TimeoutError};
 
 /// The tasks that wait for a stream, and what its owner has said. It is the waker of the
 /// connection's timer, and refers to no timer itself.
@@ -19,6 +24,9 @@ pub(super) struct Shared {
     pub(super) reader: MaybeWaker,
     pub(super) writer: MaybeWaker,
     heartbeat: MaybeWaker,
+    pub(super) timeout_slot: Slot,
+    /// For timers beside that of the connection.
+    pub(super) handle: Handle,
     /// A deadline may have come, so the next read or write looks.
     is_woken: AtomicBool,
     /// What the next read takes note of.
@@ -30,11 +38,13 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(head: Duration) -> Self {
+    pub(super) fn new(handle: Handle, head: Duration) -> Self {
         Self {
             reader: MaybeWaker::new(),
             writer: MaybeWaker::new(),
             heartbeat: MaybeWaker::new(),
+            timeout_slot: Slot::new(),
+            handle,
             is_woken: AtomicBool::new(true),
             notes: Notes::new(CONNECTION | MESSAGE),
             head,
@@ -67,6 +77,7 @@ impl Wake for Shared {
         self.reader.wake();
         self.writer.wake();
         self.heartbeat.wake();
+        self.timeout_slot.wake();
     }
 }
 
@@ -103,28 +114,36 @@ impl<M: StreamTimers> StreamControl<M> {
     /// The head of the present message is complete, so its deadline does not come. Without a
     /// message, or for the second time, it changes nothing.
     ///
-    /// Takes the lock of the connection's timers, where they are shared.
+    /// One compare-and-exchange. If a read has waited for the head, it takes the lock of the
+    /// connection's timers, where they are shared.
     pub fn head_complete(&self) {
-        self.shared.notes.change(MESSAGE, 0);
-        self.timers.disarm(DeadlineKind::Request);
+        let is_armed = self.shared.notes.complete_head();
+        self.disarm_head(is_armed);
     }
 
     /// The present message has been read to its end: its head is complete, and its rate is not
     /// measured any more. Without a message, or for the second time, it changes nothing.
     ///
-    /// Takes the lock of the connection's timers, where they are shared.
+    /// The cost is that of [`head_complete`](Self::head_complete).
     pub fn message_complete(&self) {
-        self.shared.notes.change(MESSAGE | MEASURED, ENDED);
-        self.timers.disarm(DeadlineKind::Request);
+        let is_armed = self.shared.notes.complete_message();
+        self.disarm_head(is_armed);
     }
 
     /// The next byte that is read begins a message: the deadline of its head counts from there, and
-    /// its rate is measured from there. A message before has ended.
+    /// its rate is measured from there. A message before has ended, and its head, too.
     ///
     /// Call it when the message before has been read to its end, and not in a protocol in which the
     /// peer may send other bytes than messages, such as HTTP/2.
     pub fn begin_message(&self) {
-        self.shared.notes.change(0, MESSAGE | MEASURED | ENDED);
+        let is_armed = self.shared.notes.begin_message();
+        self.disarm_head(is_armed);
+    }
+
+    fn disarm_head(&self, is_armed: bool) {
+        if is_armed {
+            self.timers.disarm(DeadlineKind::Request);
+        }
     }
 
     /// A request is in flight until the returned guard is dropped: the server works, and the peer
@@ -132,6 +151,64 @@ impl<M: StreamTimers> StreamControl<M> {
     /// [`idle`](super::StreamLimits::idle) ends the stream.
     pub fn begin_request(&self) -> M::InProgress {
         self.timers.begin_request()
+    }
+
+    /// Gives a future time until something is due, such as the answer to a request, by the timer
+    /// that the connection has already. A delay counts from this call. A value that is ready at
+    /// the same time as the deadline wins. The end of the time does not end the stream.
+    ///
+    /// One timeout at a time uses the connection's timer. Others that wait at the same time, as
+    /// where a connection has several requests at once, take a timer of the shard each, as
+    /// [`Handle::timeout`] does.
+    ///
+    /// Cost: a reading of the clock and some ten atomic operations, as long as timeouts have the
+    /// same limit. Where they do not, one that is due earlier than those before costs what a poll
+    /// for events does, and may send a message to the shard.
+    ///
+    /// ```
+    /// # #[cfg(feature = "tokio")] {
+    /// use corewheel::TimerService;
+    /// use corewheel::stream::{StreamLimits, TimedIo};
+    /// use std::time::Duration;
+    ///
+    /// # let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let service = TimerService::beside_runtime().start().unwrap();
+    /// let (stream, _peer) = tokio::io::duplex(64);
+    /// let limits = StreamLimits::default().idle(Duration::from_secs(60));
+    /// let stream = TimedIo::new(stream, service.handle(), limits);
+    /// let control = stream.control();
+    /// let answer = std::future::pending::<()>();
+    /// let late = control.timeout(Duration::from_millis(20), answer).await;
+    /// assert!(late.unwrap_err().is_elapsed());
+    /// assert_eq!(control.limit_reached(), None);
+    /// # });
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The future returns `Elapsed` if the time was up, and otherwise why there is no timer:
+    /// `Closed` also if the stream was dropped.
+    pub fn timeout<W: When, F: Future>(
+        &self,
+        when: W,
+        future: F,
+    ) -> impl Future<Output = Result<F::Output, TimeoutError>> {
+        let mut timeout = Timeout::new(&self.timers, &self.shared, when);
+        async move {
+            let mut future = pin!(future);
+            poll_fn(|cx| {
+                if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                    return Poll::Ready(Ok(output));
+                }
+                timeout.poll(cx).map(|over| match over {
+                    Ok(()) => Err(TimeoutError::Elapsed(Elapsed)),
+                    Err(refused) => Err(refused.into()),
+                })
+            })
+            .await
+        }
     }
 
     /// Waits until it is time to write a heartbeat: nothing was written for
@@ -157,7 +234,7 @@ impl<M: StreamTimers> StreamControl<M> {
     /// The errors of [`heartbeat`](Self::heartbeat).
     pub fn poll_heartbeat(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.shared.heartbeat.register(cx.waker());
-        if let Some(timeout) = self.timeout() {
+        if let Some(timeout) = self.limit_reached() {
             return Poll::Ready(Err(timeout.into()));
         }
         let waker = Waker::from(Arc::clone(&self.shared));
@@ -167,7 +244,7 @@ impl<M: StreamTimers> StreamControl<M> {
     }
 
     /// The limit that has ended the stream; `None` if it has reached none.
-    pub fn timeout(&self) -> Option<StreamTimeout> {
+    pub fn limit_reached(&self) -> Option<StreamTimeout> {
         self.shared.timeout.get().copied()
     }
 
@@ -198,6 +275,7 @@ mod loom_tests {
 
     use super::*;
     use crate::link::loom_tests::check;
+    use crate::values::handle::ServiceId;
 
     struct Alarm(OnceLock<()>);
 
@@ -210,7 +288,7 @@ mod loom_tests {
     #[test]
     fn read_that_waits_sees_that_the_timer_has_expired_or_is_woken() {
         check(|| {
-            let shared = Arc::new(Shared::new(Duration::ZERO));
+            let shared = Arc::new(Shared::new(Handle::new(ServiceId::next()), Duration::ZERO));
             shared.set_woken(false);
             let timer = Arc::clone(&shared);
             let thread = thread::spawn(move || timer.wake_by_ref());

@@ -11,8 +11,12 @@
 //!
 //! Invariants: nothing waits without a timer. No event is kept here.
 //!
-//! Cost: a read or a write that is ready costs a touch and a few branches. A read that must wait
-//! costs another touch, and the first one a poll of the timers. The timers wake the stream when a
+//! The deadlines of a message begin with its first byte, and are armed when a read first waits for
+//! more of it. So a message that has come as a whole arms nothing.
+//!
+//! Cost: a read or a write that is ready costs a touch and a few branches; the first byte of a
+//! message, a reading of the clock and a compare-and-exchange besides. A read that must wait costs
+//! another touch, and the first one a poll of the timers. The timers wake the stream when a
 //! deadline has come, so that a later poll finds nothing before.
 
 use std::io;
@@ -22,14 +26,27 @@ use std::task::{Context, Poll, Waker};
 use super::control::{Shared, StreamControl};
 use super::limits::{StreamLimits, StreamTimeout, no_timer};
 use super::notes::{CONNECTION, ENDED, MEASURED, MESSAGE};
+use super::timeout::TIMEOUT;
 use super::timers::{Measured, StreamTimers};
+use crate::clock::saturating_nanos;
 use crate::conn::DeadlineKind;
+use crate::face::handle::Handle;
 
 /// A direction in which a stream waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
     Read = 0,
     Write = 1,
+}
+
+/// The message whose read is measured.
+enum MeasuredMessage<T> {
+    /// None is.
+    None,
+    /// No read has waited for a part of it. The number of bytes that were read.
+    Ready(usize),
+    /// A read has waited. The transfer is paused unless a read waits.
+    Waited(T),
 }
 
 pub(super) struct Deadlines<M: StreamTimers> {
@@ -43,8 +60,9 @@ pub(super) struct Deadlines<M: StreamTimers> {
     writes: bool,
     /// The write, flush or shutdown that waits; `None` if none does.
     stall: Option<M::InProgress>,
-    /// The message that is measured. It is paused unless a read waits.
-    read: Option<M::Transfer>,
+    /// When the head that has begun must be complete.
+    head_due: u64,
+    measured: MeasuredMessage<M::Transfer>,
     /// The writes that had to wait. They are paused unless a write waits; `None` if none has waited
     /// yet.
     written: Option<M::Transfer>,
@@ -54,8 +72,9 @@ pub(super) struct Deadlines<M: StreamTimers> {
 }
 
 impl<M: StreamTimers> Deadlines<M> {
-    pub(super) fn new(timers: M, limits: StreamLimits) -> Self {
-        let shared = Arc::new(Shared::new(limits.head));
+    /// `handle` is for timers beside that of the connection.
+    pub(super) fn new(timers: M, handle: Handle, limits: StreamLimits) -> Self {
+        let shared = Arc::new(Shared::new(handle, limits.head));
         let waker = Waker::from(Arc::clone(&shared));
         Self {
             timers,
@@ -64,7 +83,8 @@ impl<M: StreamTimers> Deadlines<M> {
             reads: false,
             writes: false,
             stall: None,
-            read: None,
+            head_due: 0,
+            measured: MeasuredMessage::None,
             written: None,
             watched: [false; 2],
         }
@@ -106,7 +126,7 @@ impl<M: StreamTimers> Deadlines<M> {
         {
             self.was_read(count);
         }
-        if let Some(transfer) = &self.read
+        if let MeasuredMessage::Waited(transfer) = &self.measured
             && has_waited
         {
             transfer.pause();
@@ -116,41 +136,44 @@ impl<M: StreamTimers> Deadlines<M> {
 
     #[inline]
     fn was_read(&mut self, count: usize) {
-        if self.shared.notes.get() != 0 {
-            self.take_notes();
+        let is_touched = self.shared.notes.has_any_for_read() && self.take_notes();
+        match &mut self.measured {
+            MeasuredMessage::Waited(transfer) => return transfer.add(count),
+            MeasuredMessage::Ready(bytes) => *bytes = bytes.saturating_add(count),
+            MeasuredMessage::None => {}
         }
-        match &self.read {
-            Some(transfer) => transfer.add(count),
-            None => self.timers.touch_read(),
+        if !is_touched {
+            self.timers.touch_read();
         }
     }
 
     /// Something was read that begins the connection, or a message, or is no part of the message
-    /// before.
-    #[cold]
-    fn take_notes(&mut self) {
-        let notes = self.shared.notes.take();
+    /// before. True if this has touched the timers.
+    fn take_notes(&mut self) -> bool {
+        let has_deadline = !self.shared.head.is_zero();
+        let notes = self.shared.notes.take(has_deadline);
         if notes & ENDED != 0 {
-            self.read = None;
+            self.measured = MeasuredMessage::None;
         }
         if notes & CONNECTION != 0 {
             self.timers.disarm(DeadlineKind::Handshake);
         }
-        if notes & MESSAGE != 0 && !self.shared.head.is_zero() {
-            self.timers.arm_request(self.shared.head);
-            self.watched = [false; 2];
-        }
         if notes & MEASURED != 0 {
-            let transfer = self.timers.begin_measured_read();
-            transfer.pause();
-            self.read = Some(transfer);
+            self.measured = MeasuredMessage::Ready(0);
         }
+        let is_head = notes & MESSAGE != 0 && has_deadline;
+        if is_head {
+            let now = self.timers.touch_read_now();
+            self.head_due = now.saturating_add(saturating_nanos(self.shared.head));
+        }
+        is_head
     }
 
     /// Whether the next bytes that are read are counted.
     #[cfg(feature = "hyper")]
     pub(super) fn is_read_measured(&self) -> bool {
-        self.read.is_some() || self.shared.notes.get() & MEASURED != 0
+        let is_measured = !matches!(self.measured, MeasuredMessage::None);
+        is_measured || self.shared.notes.has(MEASURED)
     }
 
     fn read_waits(&mut self, cx: &Context<'_>) -> Poll<io::Error> {
@@ -159,12 +182,40 @@ impl<M: StreamTimers> Deadlines<M> {
             self.reads = true;
             // The time for which the owner did not read does not count.
             self.timers.touch_read();
-            if let Some(transfer) = &self.read {
-                transfer.resume();
-                self.watched = [false; 2];
-            }
+            self.arm_message();
         }
         self.poll(Direction::Read)
+    }
+
+    /// A read begins to wait for more of a message, if there is one.
+    fn arm_message(&mut self) {
+        self.forget_ended();
+        let (timers, due, watched) = (&self.timers, self.head_due, &mut self.watched);
+        let arm = || {
+            timers.arm(DeadlineKind::Request, due);
+            *watched = [false; 2];
+        };
+        if self.shared.notes.arm_head(arm) {
+            self.timers.disarm(DeadlineKind::Request);
+        }
+        match &self.measured {
+            MeasuredMessage::None => return,
+            MeasuredMessage::Ready(bytes) => {
+                let transfer = self.timers.begin_measured_read();
+                transfer.add(*bytes);
+                self.measured = MeasuredMessage::Waited(transfer);
+            }
+            MeasuredMessage::Waited(transfer) => transfer.resume(),
+        }
+        self.watched = [false; 2];
+    }
+
+    /// Forgets the message that is measured, if the owner has said that it has ended.
+    fn forget_ended(&mut self) {
+        if self.shared.notes.has(ENDED) {
+            self.shared.notes.forget_end();
+            self.measured = MeasuredMessage::None;
+        }
     }
 }
 
@@ -318,17 +369,14 @@ impl<M: StreamTimers> Deadlines<M> {
     fn poll_timers(&mut self, direction: Direction) -> Poll<io::Error> {
         loop {
             // The owner may say at any moment that the message has ended.
-            if self.shared.notes.get() & ENDED != 0 {
-                self.shared.notes.change(ENDED, 0);
-                self.read = None;
-            }
+            self.forget_ended();
             let is_wanted = |kind| self.is_wanted(direction, kind);
             let cx = &mut Context::from_waker(&self.waker);
             let Poll::Ready(event) = self.timers.poll_kinds(cx, is_wanted) else {
                 self.watched[direction as usize] = true;
                 return Poll::Pending;
             };
-            let is_ended = self.shared.notes.get() & ENDED != 0;
+            let is_ended = self.shared.notes.has(ENDED);
             match event {
                 Ok(event) if event.kind == DeadlineKind::ReadRate && is_ended => {}
                 Ok(event) => return Poll::Ready(self.end(event.kind)),
@@ -345,7 +393,7 @@ impl<M: StreamTimers> Deadlines<M> {
         };
         let reads = direction == Direction::Read;
         match kind {
-            Heartbeat => false,
+            Heartbeat | TIMEOUT => false,
             Handshake | Request | ReadIdle | ReadRate => reads,
             WriteTimeout | WriteRate => !reads,
             AllIdle => reads || !self.reads,
@@ -359,7 +407,8 @@ impl<M: StreamTimers> Deadlines<M> {
         let timeout = StreamTimeout::new(kind, &self.timers.limits(), self.shared.head);
         let timeout = *self.shared.timeout.get_or_init(|| timeout);
         // A shutdown that waits afterwards has a time of its own.
-        (self.stall, self.read, self.written) = (None, None, None);
+        (self.stall, self.written) = (None, None);
+        self.measured = MeasuredMessage::None;
         self.waker.wake_by_ref();
         timeout.into()
     }

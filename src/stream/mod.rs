@@ -20,6 +20,7 @@ mod deadlines;
 mod hyper_io;
 mod limits;
 mod notes;
+mod timeout;
 mod timers;
 #[cfg(feature = "tokio")]
 mod tokio_io;
@@ -103,7 +104,7 @@ pin_project! {
     /// the connection's lock if they are shared, and so does the first one after the timer has
     /// expired; a read that must wait costs a touch otherwise. A write that must wait, and its end,
     /// take that lock twice more, and the first of them allocates some 200 bytes for the
-    /// connection. A stream takes what its timers take, and some 300 bytes.
+    /// connection. A stream takes what its timers take, and some 320 bytes.
     ///
     /// ```
     /// # #[cfg(feature = "tokio")] {
@@ -149,7 +150,7 @@ impl<S> TimedIo<S> {
     /// [refusal](Self#when-there-is-no-timer) shows.
     pub fn new(stream: S, handle: Handle, limits: StreamLimits) -> Self {
         let timers = handle.connection(limits.of_conn());
-        Self { io: stream, deadlines: Deadlines::new(timers, limits) }
+        Self { io: stream, deadlines: Deadlines::new(timers, handle, limits) }
     }
 }
 
@@ -166,7 +167,12 @@ impl<S> TimedIo<S, ConnTimers> {
         limits: StreamLimits,
     ) -> Result<Self, Refused<S>> {
         match timers.connection(limits.of_conn()) {
-            Ok(timers) => Ok(Self { io: stream, deadlines: Deadlines::new(timers, limits) }),
+            Ok(conn) => {
+                let (service, shard) = (timers.core().directory().service, timers.core().id());
+                let handle = Handle::new(service).shard(shard).with_class(timers.class());
+                let deadlines = Deadlines::new(conn, handle, limits);
+                Ok(Self { io: stream, deadlines })
+            }
             Err(refused) => Err(refused.of(stream)),
         }
     }
@@ -180,7 +186,7 @@ impl<S, M: StreamTimers> TimedIo<S, M> {
 
     /// The timers of the connection. Its other deadlines may be armed, and its limits changed:
     /// every event except a heartbeat ends the stream. Closing them ends it as well, from any task:
-    /// what waits returns an error.
+    /// what waits returns an error. The deadlines `Request` and `Custom(7)` are the stream's own.
     ///
     /// The stream takes the events. No other task may poll for them.
     pub fn timers(&self) -> &M {

@@ -10,6 +10,13 @@ pub(super) const MESSAGE: u64 = 2;
 pub(super) const MEASURED: u64 = 4;
 /// The message that is measured has ended.
 pub(super) const ENDED: u64 = 8;
+/// A head with a deadline has begun, and is not complete.
+const HEAD: u64 = 16;
+/// The deadline of that head is armed.
+const ARMED: u64 = 32;
+
+/// What the next byte takes.
+const TAKEN: u64 = CONNECTION | MESSAGE | MEASURED | ENDED;
 
 /// Notes as bits. The owner adds and withdraws them on any thread, and a read takes them.
 pub(super) struct Notes(AtomicU64);
@@ -20,23 +27,23 @@ impl Notes {
     }
 
     #[inline]
-    pub(super) fn get(&self) -> u64 {
+    fn get(&self) -> u64 {
         // Relaxed: the word carries no other data.
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Withdraws notes and adds others, in one exchange, so that no read sees one change without
-    /// the other.
-    pub(super) fn change(&self, withdrawn: u64, added: u64) {
-        self.exchange(|notes| notes & !withdrawn | added);
+    #[inline]
+    pub(super) fn has(&self, note: u64) -> bool {
+        self.get() & note != 0
     }
 
-    /// Takes all notes.
-    pub(super) fn take(&self) -> u64 {
-        self.exchange(|_| 0)
+    /// The message that is measured has ended, and the stream has taken note of that.
+    pub(super) fn forget_end(&self) {
+        self.exchange(|notes| notes & !ENDED);
     }
 
-    /// The notes before the exchange.
+    /// Changes notes in one exchange, so that no read sees one change without the other. Returns
+    /// the notes before.
     fn exchange(&self, next: impl Fn(u64) -> u64) -> u64 {
         let mut notes = self.get();
         loop {
@@ -50,6 +57,57 @@ impl Notes {
     }
 }
 
+/// What a read does.
+impl Notes {
+    /// Whether the next byte has something to take.
+    #[inline]
+    pub(super) fn has_any_for_read(&self) -> bool {
+        self.has(TAKEN)
+    }
+
+    /// Takes all notes for a byte that was read. The first byte of a message begins a head, if
+    /// heads have a deadline. Where there is something to take, no other head has begun: who says
+    /// so has ended it.
+    pub(super) fn take(&self, heads_have_deadline: bool) -> u64 {
+        let is_head = |notes| notes & MESSAGE != 0 && heads_have_deadline;
+        self.exchange(|notes| if is_head(notes) { HEAD } else { 0 })
+    }
+
+    /// Arms the deadline of a head by `arm`, if a head has begun whose deadline is not armed. True
+    /// if the head became complete meanwhile: then the deadline is to be disarmed.
+    pub(super) fn arm_head(&self, arm: impl FnOnce()) -> bool {
+        if self.get() & (HEAD | ARMED) != HEAD {
+            return false;
+        }
+        // Before the exchange: who completes the head and sees the note disarms after this.
+        arm();
+        let armed = |notes| if notes & HEAD != 0 { notes | ARMED } else { notes };
+        self.exchange(armed) & HEAD == 0
+    }
+}
+
+/// What the owner says. Each is true if the deadline of a head is to be disarmed.
+impl Notes {
+    /// The head of the present message is complete.
+    pub(super) fn complete_head(&self) -> bool {
+        // A head that has begun before this call has its note already.
+        let of_head = MESSAGE | HEAD | ARMED;
+        self.has(of_head) && self.exchange(|notes| notes & !of_head) & ARMED != 0
+    }
+
+    /// The present message is complete.
+    pub(super) fn complete_message(&self) -> bool {
+        let withdrawn = MESSAGE | MEASURED | HEAD | ARMED;
+        self.exchange(|notes| notes & !withdrawn | ENDED) & ARMED != 0
+    }
+
+    /// The next byte begins a message.
+    pub(super) fn begin_message(&self) -> bool {
+        let added = MESSAGE | MEASURED | ENDED;
+        self.exchange(|notes| notes & !(HEAD | ARMED) | added) & ARMED != 0
+    }
+}
+
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests {
     use loom::sync::Arc;
@@ -57,18 +115,40 @@ mod loom_tests {
 
     use super::{CONNECTION, ENDED, MEASURED, MESSAGE, Notes};
     use crate::link::loom_tests::check;
+    use crate::link::sync::Mutex;
 
     #[test]
     fn notes_added_while_a_read_takes_them_are_taken_once() {
         check(|| {
             let notes = Arc::new(Notes::new(CONNECTION));
             let owner = Arc::clone(&notes);
-            let thread = thread::spawn(move || owner.change(0, MESSAGE | MEASURED | ENDED));
-            let first = notes.take();
+            let thread = thread::spawn(move || owner.begin_message());
+            let first = notes.take(false);
             thread.join().unwrap();
-            let second = notes.take();
+            let second = notes.take(false);
             assert_eq!(first & second, 0, "no note is taken twice");
             assert_eq!(first | second, CONNECTION | MESSAGE | MEASURED | ENDED);
+        });
+    }
+
+    #[test]
+    fn head_that_becomes_complete_while_a_read_waits_leaves_no_deadline() {
+        check(|| {
+            let shared = Arc::new((Notes::new(MESSAGE), Mutex::new(false)));
+            let (notes, is_armed) = &*shared;
+            notes.take(true);
+            let owner = Arc::clone(&shared);
+            let thread = thread::spawn(move || {
+                let (notes, is_armed) = &*owner;
+                if notes.complete_head() {
+                    *is_armed.lock().unwrap() = false;
+                }
+            });
+            if notes.arm_head(|| *is_armed.lock().unwrap() = true) {
+                *is_armed.lock().unwrap() = false;
+            }
+            thread.join().unwrap();
+            assert!(!*is_armed.lock().unwrap(), "a complete head has a deadline");
         });
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::clock::when::When;
 use crate::conn::{
     ConnEvent, ConnLimits, ConnTimers, DeadlineKind, InProgress, SharedConnTimers,
     SharedInProgress, SharedTransfer, Transfer,
@@ -27,6 +28,8 @@ pub trait Sealed: Clone + fmt::Debug + 'static {
     type Transfer: Measured;
 
     fn touch_read(&self);
+    /// Touches, and returns the present in nanoseconds since the clock's epoch, or a little later.
+    fn touch_read_now(&self) -> u64;
     fn touch_write(&self);
     fn begin_request(&self) -> Self::InProgress;
     fn limits(&self) -> ConnLimits;
@@ -34,11 +37,15 @@ pub trait Sealed: Clone + fmt::Debug + 'static {
     /// Disarms a deadline that comes once.
     fn disarm(&self, kind: DeadlineKind);
 
-    /// Arms the deadline of a request. The caller polls for events before it waits.
-    fn arm_request(&self, limit: Duration);
+    /// When a time is, in nanoseconds since the clock's epoch.
+    fn nanos_of(&self, when: impl When) -> u64;
+    /// Arms a deadline that comes once. The caller polls for events before it waits.
+    fn arm(&self, kind: DeadlineKind, due: u64);
     /// A write waits. The caller polls for events before it waits.
     fn begin_write(&self) -> Self::InProgress;
+    /// A read waits that is measured. The caller polls for events before it waits.
     fn begin_measured_read(&self) -> Self::Transfer;
+    /// A write waits that is measured. The caller polls for events before it waits.
     fn begin_measured_write(&self) -> Self::Transfer;
     /// False if the time of the write was up before.
     fn end_write(&self, write: Self::InProgress) -> bool;
@@ -100,6 +107,11 @@ impl Sealed for SharedConnTimers {
     }
 
     #[inline]
+    fn touch_read_now(&self) -> u64 {
+        self.touch_read_now()
+    }
+
+    #[inline]
     fn touch_write(&self) {
         self.touch_write();
     }
@@ -121,9 +133,13 @@ impl Sealed for SharedConnTimers {
         let _ = self.disarm(kind);
     }
 
-    fn arm_request(&self, limit: Duration) {
+    fn nanos_of(&self, when: impl When) -> u64 {
+        self.nanos_of(when)
+    }
+
+    fn arm(&self, kind: DeadlineKind, due: u64) {
         // An error says that the connection is closed, which the next poll finds out.
-        let _ = self.arm_unwoken(DeadlineKind::Request, limit);
+        let _ = self.arm_unwoken(kind, due);
     }
 
     fn begin_write(&self) -> SharedInProgress {
@@ -131,11 +147,11 @@ impl Sealed for SharedConnTimers {
     }
 
     fn begin_measured_read(&self) -> SharedTransfer {
-        self.begin_measured_read()
+        self.begin_measured_read_unwoken()
     }
 
     fn begin_measured_write(&self) -> SharedTransfer {
-        self.begin_measured_write()
+        self.begin_measured_write_unwoken()
     }
 
     fn end_write(&self, write: SharedInProgress) -> bool {
@@ -170,6 +186,12 @@ impl Sealed for ConnTimers {
     }
 
     #[inline]
+    fn touch_read_now(&self) -> u64 {
+        self.touch_read();
+        self.nanos_of(Duration::ZERO)
+    }
+
+    #[inline]
     fn touch_write(&self) {
         self.touch_write();
     }
@@ -190,8 +212,12 @@ impl Sealed for ConnTimers {
         let _ = self.disarm(kind);
     }
 
-    fn arm_request(&self, limit: Duration) {
-        let _ = self.arm(DeadlineKind::Request, limit);
+    fn nanos_of(&self, when: impl When) -> u64 {
+        self.nanos_of(when)
+    }
+
+    fn arm(&self, kind: DeadlineKind, due: u64) {
+        let _ = self.arm_at(kind, due);
     }
 
     fn begin_write(&self) -> InProgress {

@@ -216,9 +216,13 @@ impl Inner {
 /// Least rates.
 impl Inner {
     /// The count of a transfer that begins; `None` if there is no least rate.
-    pub(super) fn begin_transfer(&self, direction: Direction) -> Option<Arc<ByteCount>> {
+    pub(super) fn begin_transfer(
+        &self,
+        direction: Direction,
+        wakes: Wakes,
+    ) -> Option<Arc<ByteCount>> {
         let now = self.now();
-        self.change(Wakes::Task, |known| rules::begin_transfer(known, direction, now))
+        self.change(wakes, |known| rules::begin_transfer(known, direction, now))
     }
 
     pub(super) fn pause_transfer(&self, direction: Direction, count: &Arc<ByteCount>) {

@@ -264,14 +264,14 @@ impl SharedConnTimers {
     /// Takes the connection's lock. O(1). The first transfer of each direction allocates, and the
     /// next ones do not.
     pub fn begin_measured_read(&self) -> SharedTransfer {
-        SharedTransfer::begin(self.conn(), Direction::Read)
+        SharedTransfer::begin(self.conn(), Direction::Read, Wakes::Task)
     }
 
     /// A write whose rate is measured, until the returned guard is dropped: the peer must take the
     /// bytes at [`ConnLimits::min_write_rate`], or else [`WriteRate`](DeadlineKind::WriteRate)
     /// comes. The rules are those of [`begin_measured_read`](Self::begin_measured_read).
     pub fn begin_measured_write(&self) -> SharedTransfer {
-        SharedTransfer::begin(self.conn(), Direction::Write)
+        SharedTransfer::begin(self.conn(), Direction::Write, Wakes::Task)
     }
 }
 
@@ -400,10 +400,23 @@ impl SharedConnTimers {
         polled
     }
 
-    /// Does what [`arm`](Self::arm) does, and wakes no task: the caller polls for events before it
-    /// waits.
-    pub(crate) fn arm_unwoken<W: When>(&self, kind: DeadlineKind, when: W) -> Result<(), ArmError> {
-        let due = self.conn().nanos_of(when);
+    /// Does what [`touch_read`](Self::touch_read) does, and returns the time that it has stamped,
+    /// in nanoseconds since the clock's epoch.
+    #[inline]
+    pub(crate) fn touch_read_now(&self) -> u64 {
+        let now = self.conn().now();
+        self.conn().read.set(now);
+        now
+    }
+
+    /// When a time is, in nanoseconds since the clock's epoch.
+    pub(crate) fn nanos_of<W: When>(&self, when: W) -> u64 {
+        self.conn().nanos_of(when)
+    }
+
+    /// Does what [`arm`](Self::arm) does, for a time in nanoseconds since the clock's epoch, and
+    /// wakes no task: the caller polls for events before it waits.
+    pub(crate) fn arm_unwoken(&self, kind: DeadlineKind, due: u64) -> Result<(), ArmError> {
         self.conn().arm(rules::armed_kind(kind)?, due, Wakes::Nothing).map(drop)
     }
 
@@ -411,6 +424,18 @@ impl SharedConnTimers {
     /// events before it waits.
     pub(crate) fn begin_write_unwoken(&self) -> SharedInProgress {
         SharedInProgress::write(self.conn(), Wakes::Nothing)
+    }
+
+    /// Does what [`begin_measured_read`](Self::begin_measured_read) does, and wakes no task: the
+    /// caller polls for events before it waits.
+    pub(crate) fn begin_measured_read_unwoken(&self) -> SharedTransfer {
+        SharedTransfer::begin(self.conn(), Direction::Read, Wakes::Nothing)
+    }
+
+    /// Does what [`begin_measured_write`](Self::begin_measured_write) does, and wakes no task: the
+    /// caller polls for events before it waits.
+    pub(crate) fn begin_measured_write_unwoken(&self) -> SharedTransfer {
+        SharedTransfer::begin(self.conn(), Direction::Write, Wakes::Nothing)
     }
 }
 

@@ -23,8 +23,8 @@ pub struct SharedTransfer {
 }
 
 impl SharedTransfer {
-    pub(super) fn begin(conn: &Arc<Inner>, direction: Direction) -> Self {
-        let count = conn.begin_transfer(direction);
+    pub(super) fn begin(conn: &Arc<Inner>, direction: Direction, wakes: Wakes) -> Self {
+        let count = conn.begin_transfer(direction, wakes);
         Self { conn: Arc::clone(conn), direction, count }
     }
 

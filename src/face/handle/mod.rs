@@ -94,7 +94,11 @@ impl Handle {
     pub fn of_class(self, class: TimerClass) -> Result<Self, UnknownClass> {
         let service = registry::find(self.service);
         let class = service.ok_or(UnknownClass { class })?.find_class(class)?;
-        Ok(Self { class, ..self })
+        Ok(self.with_class(class))
+    }
+
+    pub(crate) fn with_class(self, class: ClassId) -> Self {
+        Self { class, ..self }
     }
 
     /// Waits until something is due. A delay counts from this call. The timer is scheduled when the

@@ -37,7 +37,7 @@ fn check_heartbeat<K: Kind>() {
     ready(write(&mut stream, b"PING"));
     let due = beats(&mut lab, &control, 100 + K::LATE);
     assert!(matches!(due[..], [tick] if (100..=100 + K::LATE).contains(&tick)), "{due:?}");
-    assert_eq!(control.timeout(), None);
+    assert_eq!(control.limit_reached(), None);
     assert!(read(&mut stream).is_pending(), "a heartbeat ends nothing");
 }
 
@@ -128,7 +128,7 @@ fn check_end<K: Kind>() {
     let (_, expected) = ends(&mut lab, || read(&mut stream));
     assert!(alarm.rang(), "the end of the stream wakes the task");
     assert_eq!(timeout(heartbeat.as_mut().poll(cx)), Some(expected));
-    assert_eq!(control.timeout(), Some(expected));
+    assert_eq!(control.limit_reached(), Some(expected));
 }
 
 #[test]

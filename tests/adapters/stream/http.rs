@@ -59,11 +59,11 @@ where
     while let Some(error) = source {
         if let Some(error) = error.downcast_ref::<io::Error>() {
             let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-            assert_eq!(inner.copied(), control.timeout());
+            assert_eq!(inner.copied(), control.limit_reached());
         }
         source = error.source();
     }
-    control.timeout()
+    control.limit_reached()
 }
 
 /// Which family of traits hyper's server uses.

@@ -37,7 +37,7 @@ fn check_fresh<K: Kind>(limits: StreamLimits, expected: StreamTimeout, writes: b
     assert_eq!(timeout(read(&mut stream)), Some(expected));
     assert_eq!(timeout(write(&mut stream, b"7")), Some(expected));
     assert_eq!(timeout(flush(&mut stream)), Some(expected));
-    assert_eq!(stream.control().timeout(), Some(expected));
+    assert_eq!(stream.control().limit_reached(), Some(expected));
     ready(shutdown(&mut stream));
 }
 
@@ -160,6 +160,53 @@ fn check_head_complete_before<K: Kind>() {
 #[test]
 fn head_that_is_complete_before_its_first_byte_has_no_deadline() {
     both!(check_head_complete_before);
+}
+
+fn check_head_with_busy_owner<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.head(ms(LIMIT)));
+    ready(write(&mut peer, b"h"));
+    assert_eq!(ready(read(&mut stream)), b"h");
+    // The owner is busy, and reads then.
+    lab.advance(60);
+    check_ends::<K, _>(&mut lab, LIMIT - 60, Head(ms(LIMIT)), || read(&mut stream));
+}
+
+#[test]
+fn deadline_of_a_head_counts_from_its_first_byte_whenever_a_read_waits() {
+    both!(check_head_with_busy_owner);
+}
+
+fn check_head_at_once<K: Kind>() {
+    let says: [fn(&StreamControl<K::Timers>); 3] = [
+        StreamControl::head_complete,
+        StreamControl::message_complete,
+        StreamControl::begin_message,
+    ];
+    for say in says {
+        let mut lab = Lab::new();
+        let (mut stream, mut peer) = duplex::<K>(&lab, NONE.head(ms(LIMIT)));
+        let control = stream.control();
+        for is_waited_for in [false, true] {
+            control.begin_message();
+            ready(write(&mut peer, b"head"));
+            assert_eq!(ready(read(&mut stream)), b"head");
+            if is_waited_for {
+                assert!(read(&mut stream).is_pending());
+            }
+            let is_armed = || K::is_armed(stream.timers(), DeadlineKind::Request);
+            assert_eq!(is_armed(), is_waited_for);
+            say(&control);
+            assert!(!is_armed());
+            lab.advance(3 * LIMIT);
+            assert!(read(&mut stream).is_pending());
+        }
+    }
+}
+
+#[test]
+fn head_that_comes_at_once_or_is_complete_in_time_leaves_no_deadline() {
+    both!(check_head_at_once);
 }
 
 fn check_read_idle<K: Kind>() {

@@ -8,6 +8,7 @@ mod limits;
 mod rates;
 mod refusals;
 mod servers;
+mod timeouts;
 mod waits;
 
 use std::fmt::Debug;
@@ -95,6 +96,7 @@ trait Kind {
 
     fn open<S>(lab: &Lab, stream: S, limits: StreamLimits) -> TimedIo<S, Self::Timers>;
     fn arm(timers: &Self::Timers, kind: DeadlineKind, after: Duration);
+    fn is_armed(timers: &Self::Timers, kind: DeadlineKind) -> bool;
     fn close(timers: &Self::Timers) -> bool;
     fn set_limits(timers: &Self::Timers, limits: ConnLimits);
 }
@@ -113,6 +115,10 @@ impl Kind for Shared {
 
     fn arm(timers: &SharedConnTimers, kind: DeadlineKind, after: Duration) {
         timers.arm(kind, after).unwrap();
+    }
+
+    fn is_armed(timers: &SharedConnTimers, kind: DeadlineKind) -> bool {
+        timers.deadline(kind).is_some()
     }
 
     fn close(timers: &SharedConnTimers) -> bool {
@@ -135,6 +141,10 @@ impl Kind for OnShard {
 
     fn arm(timers: &ConnTimers, kind: DeadlineKind, after: Duration) {
         timers.arm(kind, after).unwrap();
+    }
+
+    fn is_armed(timers: &ConnTimers, kind: DeadlineKind) -> bool {
+        timers.deadline(kind).is_some()
     }
 
     fn close(timers: &ConnTimers) -> bool {

@@ -49,6 +49,25 @@ fn message_that_begins_while_a_read_waits_ends_the_stream_at_its_rate() {
     both!(check_rate_of_a_reader_that_waits);
 }
 
+fn check_bytes_before_a_wait<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_read_rate(RATE));
+    stream.control().begin_message();
+    // 16 bytes, of which each read finds 4 at once.
+    ready(write(&mut peer, &[7; ROOM]));
+    for _ in 0..ROOM / 4 {
+        assert_eq!(ready(read(&mut stream)), [7; 4]);
+    }
+    // The owner is busy, and reads then.
+    lab.advance(5 * LIMIT);
+    check_ends::<K, _>(&mut lab, 160, ReadRate(RATE), || read(&mut stream));
+}
+
+#[test]
+fn bytes_of_a_message_before_the_first_wait_give_it_their_time() {
+    both!(check_bytes_before_a_wait);
+}
+
 fn check_slow_read<K: Kind>() {
     let mut lab = Lab::new();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_read_rate(RATE));

@@ -1,0 +1,248 @@
+//! Timeouts of the owner's futures, by the timer that the connection has already.
+//!
+//! Most timeouts do not come. So the deadline of one that was dropped stays armed, and the next
+//! one, which is due later, arms nothing: it is told when the old deadline comes, and arms its own
+//! then. With one limit for all requests of a connection, a deadline is armed once in each such
+//! time.
+//!
+//! Why not a timer for each: it is a request to the shard and a cancel, for each request of a
+//! client, beside a timer of the same connection that fires no earlier.
+//!
+//! Invariants: one timeout at a time has the slot, and a deadline of the connection is armed that
+//! is not later than that timeout. A timeout is over only by its own deadline.
+//!
+//! Cost: a timeout that does not come is a reading of the clock and some ten atomic operations, and
+//! takes no lock.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use super::control::Shared;
+use super::timers::StreamTimers;
+use crate::clock::when::When;
+use crate::conn::DeadlineKind;
+use crate::face::handle::Handle;
+use crate::face::handle::sleep::SharedSleep;
+use crate::link::sync::{AtomicBool, AtomicU64, MaybeWaker, Ordering};
+use crate::values::refused::RefusedKind;
+
+/// The deadline of the connection that stands for its timeout.
+pub(super) const TIMEOUT: DeadlineKind = DeadlineKind::Custom(DeadlineKind::CUSTOM_COUNT - 1);
+
+/// The due time of what is never due, and of a deadline that is not armed.
+const NEVER: u64 = u64::MAX;
+
+/// The place of the one timeout that uses the connection's timer.
+pub(super) struct Slot {
+    is_taken: AtomicBool,
+    /// When the connection's deadline was last armed for; `NEVER` if its event was taken since.
+    armed: AtomicU64,
+    /// The task of the timeout that has the slot.
+    task: MaybeWaker,
+    /// The connection's timer may have expired since the timeout last looked.
+    is_woken: AtomicBool,
+}
+
+impl Slot {
+    pub(super) fn new() -> Self {
+        Self {
+            is_taken: AtomicBool::new(false),
+            armed: AtomicU64::new(NEVER),
+            task: MaybeWaker::new(),
+            // The connection may be closed from the beginning.
+            is_woken: AtomicBool::new(true),
+        }
+    }
+
+    /// The connection's timer has expired, or the stream has ended.
+    pub(super) fn wake(&self) {
+        // Relaxed: the flag carries no data. A timeout registers its task before it looks, so it
+        // sees the flag, or is woken.
+        self.is_woken.store(true, Ordering::Relaxed);
+        self.task.wake();
+    }
+
+    /// False if another timeout has the slot.
+    fn take(&self) -> bool {
+        // Acquire: pairs with the store in `release`, so that what the timeout before has armed is
+        // known.
+        !self.is_taken.swap(true, Ordering::Acquire)
+    }
+
+    fn release(&self) {
+        // Release: pairs with the swap in `take`.
+        self.is_taken.store(false, Ordering::Release);
+    }
+
+    /// Registers the task of the timeout that has the slot. True if the timer may have expired.
+    fn register(&self, waker: &Waker) -> bool {
+        self.task.register(waker);
+        // Relaxed: see `wake`. The timeout looks after this, so that a store between these two is
+        // not lost.
+        let is_woken = self.is_woken.load(Ordering::Relaxed);
+        if is_woken {
+            self.is_woken.store(false, Ordering::Relaxed);
+        }
+        is_woken
+    }
+
+    fn armed(&self) -> u64 {
+        // Relaxed: only who has the slot uses it.
+        self.armed.load(Ordering::Relaxed)
+    }
+
+    fn set_armed(&self, due: u64) {
+        // Relaxed: see `armed`.
+        self.armed.store(due, Ordering::Relaxed);
+    }
+}
+
+/// A timeout that waits.
+pub(super) struct Timeout<'a, M> {
+    timers: &'a M,
+    shared: &'a Arc<Shared>,
+    due: u64,
+    by: By,
+}
+
+/// What tells a timeout that it is over.
+enum By {
+    /// It has not waited yet.
+    Nothing,
+    Connection,
+    /// A timer of its own, as another timeout has the connection's.
+    Sleep(SharedSleep),
+}
+
+impl<'a, M: StreamTimers> Timeout<'a, M> {
+    /// A timeout whose time begins now.
+    pub(super) fn new(timers: &'a M, shared: &'a Arc<Shared>, when: impl When) -> Self {
+        Self { timers, shared, due: timers.nanos_of(when), by: By::Nothing }
+    }
+
+    /// Ready when the time is up, or when there is no timer.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RefusedKind>> {
+        if let By::Nothing = self.by {
+            self.by = if self.shared.timeout_slot.take() {
+                By::Connection
+            } else {
+                match own_sleep(self.shared.handle, self.due) {
+                    Some(sleep) => By::Sleep(sleep),
+                    None => return Poll::Ready(Err(RefusedKind::Closed)),
+                }
+            };
+        }
+        match &mut self.by {
+            By::Sleep(sleep) => Pin::new(sleep).poll(cx),
+            By::Nothing | By::Connection => self.poll_slot(cx),
+        }
+    }
+
+    #[inline]
+    fn poll_slot(&self, cx: &Context<'_>) -> Poll<Result<(), RefusedKind>> {
+        let slot = &self.shared.timeout_slot;
+        let may_have_come = slot.register(cx.waker());
+        let is_earlier = self.due < slot.armed();
+        if is_earlier {
+            self.arm();
+        }
+        if may_have_come || is_earlier { self.look() } else { Poll::Pending }
+    }
+
+    fn arm(&self) {
+        self.timers.arm(TIMEOUT, self.due);
+        self.shared.timeout_slot.set_armed(self.due);
+    }
+
+    /// Takes the event of the armed deadline, if it has come.
+    fn look(&self) -> Poll<Result<(), RefusedKind>> {
+        let slot = &self.shared.timeout_slot;
+        let waker = Waker::from(Arc::clone(self.shared));
+        let cx = &mut Context::from_waker(&waker);
+        loop {
+            match self.timers.poll_kinds(cx, |kind| kind == TIMEOUT) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(_)) if self.due <= slot.armed() => {
+                    slot.set_armed(NEVER);
+                    return Poll::Ready(Ok(()));
+                }
+                // The deadline of a timeout before, which has ended.
+                Poll::Ready(Ok(_)) => self.arm(),
+                Poll::Ready(Err(refused)) => {
+                    // The next timeout looks whether there is a timer then.
+                    slot.is_woken.store(true, Ordering::Relaxed);
+                    return Poll::Ready(Err(refused));
+                }
+            }
+        }
+    }
+}
+
+/// `None` if the service has ended.
+fn own_sleep(handle: Handle, due: u64) -> Option<SharedSleep> {
+    let time = handle.time()?;
+    Some(SharedSleep::new(handle, time.ceil(due)))
+}
+
+impl<M> Drop for Timeout<'_, M> {
+    fn drop(&mut self) {
+        if let By::Connection = self.by {
+            self.shared.timeout_slot.release();
+        }
+    }
+}
+
+#[cfg(all(test, corewheel_loom))]
+mod loom_tests {
+    use std::sync::OnceLock;
+    use std::task::Wake;
+
+    use loom::thread;
+
+    use super::*;
+    use crate::link::loom_tests::check;
+
+    struct Alarm(OnceLock<()>);
+
+    impl Wake for Alarm {
+        fn wake(self: Arc<Self>) {
+            let _ = self.0.set(());
+        }
+    }
+
+    #[test]
+    fn timeout_that_waits_sees_that_the_timer_has_expired_or_is_woken() {
+        check(|| {
+            let slot = Arc::new(Slot::new());
+            assert!(slot.take());
+            slot.is_woken.store(false, Ordering::Relaxed);
+            let timer = Arc::clone(&slot);
+            let thread = thread::spawn(move || timer.wake());
+            let alarm = Arc::new(Alarm(OnceLock::new()));
+            let is_seen = slot.register(&Waker::from(Arc::clone(&alarm)));
+            thread.join().unwrap();
+            assert!(is_seen || alarm.0.get().is_some(), "the timeout waits for ever");
+        });
+    }
+
+    #[test]
+    fn timeout_that_takes_the_slot_knows_what_the_one_before_has_armed() {
+        check(|| {
+            let slot = Arc::new(Slot::new());
+            // Each timeout arms an earlier deadline than the one before.
+            let use_slot = |slot: &Slot| {
+                let is_free = slot.take();
+                if is_free {
+                    slot.set_armed(slot.armed() - 1);
+                    slot.release();
+                }
+                u64::from(is_free)
+            };
+            let other = Arc::clone(&slot);
+            let thread = thread::spawn(move || use_slot(&other));
+            let count = use_slot(&slot) + thread.join().unwrap();
+            assert_eq!(slot.armed(), NEVER - count);
+        });
+    }
+}

@@ -1,0 +1,299 @@
+//! Timeouts by the timer of a connection: when they are over, and what they leave to the stream.
+
+use std::future::{Future, pending, poll_fn};
+
+use corewheel::stream::StreamControl;
+use corewheel::{RefusedKind, ShutdownPolicy, TimeoutError};
+
+use super::*;
+
+type Timed<'a, V> = Pin<Box<dyn Future<Output = Result<V, TimeoutError>> + 'a>>;
+
+/// A timeout of something that never comes.
+fn begin<M: StreamTimers>(control: &StreamControl<M>, milliseconds: u64) -> Timed<'_, ()> {
+    Box::pin(control.timeout(ms(milliseconds), pending()))
+}
+
+fn poll_with<V>(timed: &mut Timed<'_, V>, waker: &Waker) -> Poll<Result<V, TimeoutError>> {
+    timed.as_mut().poll(&mut Context::from_waker(waker))
+}
+
+fn poll<V>(timed: &mut Timed<'_, V>) -> Poll<Result<V, TimeoutError>> {
+    poll_with(timed, Waker::noop())
+}
+
+#[track_caller]
+fn is_over(timed: &mut Timed<'_, ()>) -> bool {
+    match poll(timed) {
+        Poll::Pending => false,
+        Poll::Ready(result) => {
+            assert!(result.unwrap_err().is_elapsed());
+            true
+        }
+    }
+}
+
+/// Checks that a timeout is over a number of ticks from now, and not before.
+#[track_caller]
+fn check_over(lab: &mut Lab, after: u64, mut timed: Timed<'_, ()>) {
+    for tick in 0..after {
+        assert!(!is_over(&mut timed), "over after {tick} ticks instead of {after}");
+        lab.advance(1);
+    }
+    assert!(is_over(&mut timed), "not over after {after} ticks");
+}
+
+fn check_end<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)).read_idle(ms(LIMIT)));
+    let control = stream.control();
+    for _ in 0..3 {
+        check_over(&mut lab, LIMIT - 20, begin(&control, LIMIT - 20));
+        // The stream goes on.
+        assert_eq!(control.limit_reached(), None);
+        ready(write(&mut peer, b"a"));
+        assert_eq!(ready(read(&mut stream)), b"a");
+        assert!(read(&mut stream).is_pending());
+    }
+    let mut never = begin(&control, u64::MAX);
+    let (_, reached) = ends(&mut lab, || read(&mut stream));
+    assert!(!is_over(&mut never));
+    assert_eq!(control.limit_reached(), Some(reached));
+    // A stream that has ended has its timer until it is dropped.
+    check_over(&mut lab, LIMIT, begin(&control, LIMIT));
+}
+
+#[test]
+fn timeout_is_over_at_its_deadline_and_the_stream_goes_on() {
+    both!(check_end);
+}
+
+fn check_read_finds<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.idle(ms(10 * LIMIT)));
+    let control = stream.control();
+    let (alarm, waker) = Alarm::new();
+    let mut timed = begin(&control, LIMIT);
+    assert!(poll_with(&mut timed, &waker).is_pending());
+    alarm.rang();
+    lab.clock.advance(ms(LIMIT));
+    // A read that waits for the first time looks at all deadlines.
+    assert!(read(&mut stream).is_pending());
+    if !K::FINDS_IN_POLLS {
+        lab.settle();
+    }
+    assert!(alarm.rang());
+    assert!(read(&mut stream).is_pending(), "the deadline is not the stream's");
+    assert!(is_over(&mut timed));
+    ready(write(&mut peer, b"a"));
+    assert_eq!(ready(read(&mut stream)), b"a");
+}
+
+#[test]
+fn timeout_that_a_reading_task_finds_is_left_to_its_own_task() {
+    both!(check_read_finds);
+}
+
+fn check_after_others<K: Kind>() {
+    let mut lab = Lab::new();
+    let (stream, _peer) = duplex::<K>(&lab, NONE);
+    let control = stream.control();
+    // Each begins while the deadline of the one before is armed, and is due later.
+    for _ in 0..5 {
+        let mut timed = begin(&control, LIMIT);
+        assert!(!is_over(&mut timed));
+        lab.advance(30);
+    }
+    check_over(&mut lab, LIMIT, begin(&control, LIMIT));
+    // The deadline of a timeout comes when there is none.
+    assert!(!is_over(&mut begin(&control, LIMIT)));
+    lab.advance(3 * LIMIT);
+    check_over(&mut lab, LIMIT, begin(&control, LIMIT));
+    // One that is due earlier than the one before.
+    assert!(!is_over(&mut begin(&control, 10 * LIMIT)));
+    check_over(&mut lab, LIMIT, begin(&control, LIMIT));
+    check_over(&mut lab, LIMIT / 2, begin(&control, LIMIT / 2));
+}
+
+#[test]
+fn timeout_after_others_that_were_dropped_is_over_at_its_own_deadline() {
+    both!(check_after_others);
+}
+
+fn check_wakes<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, _peer) = duplex::<K>(&lab, NONE.idle(ms(10 * LIMIT)));
+    let control = stream.control();
+    // The deadline of another one comes before.
+    assert!(!is_over(&mut begin(&control, LIMIT - 10)));
+    let (first, first_waker) = Alarm::new();
+    let (second, second_waker) = Alarm::new();
+    let mut timed = begin(&control, LIMIT);
+    assert!(poll_with(&mut timed, &first_waker).is_pending());
+    assert!(poll_with(&mut timed, &second_waker).is_pending());
+    first.rang();
+    for tick in 1..=LIMIT {
+        if second.rang() {
+            assert!(poll_with(&mut timed, &second_waker).is_pending(), "over after {tick} ticks");
+        }
+        lab.advance(1);
+    }
+    assert!(second.rang(), "the task is woken at the deadline");
+    assert!(!first.rang(), "the task that polled before is not woken");
+    assert!(is_over(&mut timed));
+    // A task that waits for something else finds the deadline, and wakes that of the timeout.
+    let mut timed = begin(&control, LIMIT);
+    assert!(read(&mut stream).is_pending());
+    assert!(poll_with(&mut timed, &first_waker).is_pending());
+    first.rang();
+    lab.clock.advance(ms(LIMIT));
+    let mut heartbeat = pin_heartbeat(&control);
+    assert!(heartbeat.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    if !K::FINDS_IN_POLLS {
+        lab.settle();
+    }
+    assert!(first.rang());
+    assert!(is_over(&mut timed));
+}
+
+fn pin_heartbeat<M: StreamTimers>(
+    control: &StreamControl<M>,
+) -> Pin<Box<dyn Future<Output = io::Result<()>> + '_>> {
+    Box::pin(control.heartbeat())
+}
+
+#[test]
+fn task_of_a_timeout_is_woken_at_the_deadline() {
+    both!(check_wakes);
+}
+
+fn check_several<K: Kind>() {
+    let mut lab = Lab::new();
+    let (stream, _peer) = duplex::<K>(&lab, NONE);
+    let control = stream.control();
+    let limits = [50, 90, 20, 50];
+    let mut timed: Vec<_> = limits.map(|limit| begin(&control, limit)).into();
+    for tick in 0..LIMIT {
+        for (timed, limit) in timed.iter_mut().zip(limits) {
+            if tick <= limit {
+                assert_eq!(is_over(timed), tick == limit, "{limit} after {tick} ticks");
+            }
+        }
+        lab.advance(1);
+        // The timer of the connection, and those of the timeouts beside the first.
+        let pending = lab.service.stats().shards[0].counts.pending;
+        assert!(tick > 0 || pending == 4, "{pending}");
+    }
+    drop(timed);
+    // The next one has the connection's timer.
+    let mut next = begin(&control, LIMIT);
+    assert!(!is_over(&mut next));
+    lab.advance(1);
+    assert_eq!(lab.service.stats().shards[0].counts.pending, 1);
+    check_over(&mut lab, LIMIT - 1, next);
+}
+
+#[test]
+fn timeouts_at_the_same_time_are_over_at_their_own_deadlines() {
+    both!(check_several);
+}
+
+fn check_ready<K: Kind>() {
+    let mut lab = Lab::new();
+    let (stream, _peer) = duplex::<K>(&lab, NONE);
+    let control = stream.control();
+    let mut is_done = false;
+    assert!(poll(&mut (Box::pin(control.timeout(ms(0), async { 7 })) as Timed<'_, _>)).is_ready());
+    let clock = lab.clock.clone();
+    let due = clock.now() + ms(LIMIT);
+    let value = poll_fn(|_| {
+        is_done = clock.now() >= due;
+        if is_done { Poll::Ready(7) } else { Poll::Pending }
+    });
+    let mut timed: Timed<'_, _> = Box::pin(control.timeout(ms(LIMIT), value));
+    assert!(poll(&mut timed).is_pending());
+    lab.advance(LIMIT);
+    assert_eq!(poll(&mut timed), Poll::Ready(Ok(7)));
+}
+
+#[test]
+fn value_that_is_ready_at_the_deadline_wins() {
+    both!(check_ready);
+}
+
+#[test]
+fn timeout_on_a_full_shard_is_refused_until_there_is_room() {
+    let mut lab = Lab::with(TimerService::builder().shards(1).capacity(1));
+    let timer = lab.shard.timers().schedule(ms(60_000), 7).unwrap();
+    let (stream, _peer) = duplex::<Shared>(&lab, NONE);
+    let control = stream.control();
+    let full = Poll::Ready(Err(TimeoutError::NoTimer(RefusedKind::Full)));
+    for _ in 0..3 {
+        assert_eq!(poll(&mut begin(&control, LIMIT)), full);
+    }
+    let _ = lab.shard.timers().cancel(timer);
+    lab.settle();
+    check_over(&mut lab, LIMIT, begin(&control, LIMIT));
+}
+
+fn check_dropped<K: Kind>() {
+    let closed = Poll::Ready(Err(TimeoutError::NoTimer(RefusedKind::Closed)));
+    for ends_service in [false, true] {
+        let mut lab = Lab::new();
+        let (stream, _peer) = duplex::<K>(&lab, NONE);
+        let control = stream.control();
+        let (alarm, waker) = Alarm::new();
+        let mut timed = begin(&control, LIMIT);
+        assert!(poll_with(&mut timed, &waker).is_pending());
+        alarm.rang();
+        if ends_service {
+            let _ended = lab.service.begin_shutdown(ShutdownPolicy::Drop).unwrap();
+            while lab.shard.turn() != Turn::Closed {}
+        } else {
+            drop(stream);
+        }
+        assert!(alarm.rang(), "the task is woken");
+        assert_eq!(poll(&mut timed), closed);
+        assert_eq!(poll(&mut begin(&control, LIMIT)), closed);
+    }
+}
+
+#[test]
+fn timeout_ends_with_the_stream_and_with_the_service() {
+    both!(check_dropped);
+}
+
+#[test]
+fn timeout_on_a_service_that_has_ended_is_refused_whatever_its_time_is() {
+    let mut lab = Lab::new();
+    let _ended = lab.service.begin_shutdown(ShutdownPolicy::Drop).unwrap();
+    while lab.shard.turn() != Turn::Closed {}
+    let handle = lab.service.handle();
+    let check = move || {
+        for milliseconds in [LIMIT, u64::MAX] {
+            let stream = TimedIo::new((), handle, NONE);
+            let control = stream.control();
+            let closed = Poll::Ready(Err(TimeoutError::NoTimer(RefusedKind::Closed)));
+            assert_eq!(poll(&mut begin(&control, milliseconds)), closed);
+        }
+    };
+    check();
+    // A thread that has not used the service before its end.
+    std::thread::spawn(check).join().unwrap();
+}
+
+#[test]
+fn timeout_of_a_shared_control_goes_from_thread_to_thread() {
+    let lab = Lab::new();
+    let (stream, _peer) = duplex::<Shared>(&lab, NONE);
+    let control = stream.control();
+    let timed = control.timeout(ms(LIMIT), async { 7 });
+    let value = std::thread::scope(|scope| {
+        let poll = scope.spawn(|| {
+            let mut timed = Box::pin(timed);
+            timed.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+        });
+        poll.join().unwrap()
+    });
+    assert_eq!(value, Poll::Ready(Ok(7)));
+}
