@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use corewheel::stream::TimedIo;
 use hyper::body::Incoming;
 use hyper::rt::{Read, Write};
 use hyper::server::conn::http1;
@@ -15,7 +16,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::forward::Answer;
+use crate::forward::{Answer, RequestState};
 use crate::server::{Http, Server, Shutdown};
 use crate::timers::{Control, Stream};
 
@@ -34,14 +35,21 @@ pub(crate) async fn serve(
 ) {
     // The client may have left already, which the first read finds.
     let _ = stream.set_nodelay(true);
-    let ended = match server.timers.stream(stream, &server.limits) {
+    let is_http1 = matches!(server.http, Http::One(_));
+    let ended = match server.timers.stream(stream, &server.limits, is_http1) {
         Stream::Timed(stream) => {
-            let control = Control(Some(stream.control()));
-            serve_on(&server, TokioIo::new(stream), client, &control, &mut shutdown).await
+            let control = Control(Some(Arc::new(stream.control())));
+            if is_http1 {
+                control.begin_message();
+            }
+            let socket = |stream: TokioIo<TimedIo<TcpStream>>| stream.into_inner().into_inner();
+            let stream = TokioIo::new(stream);
+            serve_on(&server, stream, socket, client, &control, &mut shutdown).await
         }
         Stream::Plain(stream) => {
-            let control = Control(None);
-            serve_on(&server, TokioIo::new(stream), client, &control, &mut shutdown).await
+            let (control, stream) = (Control(None), TokioIo::new(stream));
+            let socket = TokioIo::into_inner;
+            serve_on(&server, stream, socket, client, &control, &mut shutdown).await
         }
     };
     if let Err(error) = ended {
@@ -51,9 +59,11 @@ pub(crate) async fn serve(
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
+/// `socket` takes a stream without its deadlines, which would not let an answer through.
 async fn serve_on<S>(
     server: &Arc<Server>,
     stream: S,
+    socket: impl FnOnce(S) -> TcpStream,
     client: IpAddr,
     control: &Control,
     shutdown: &mut Shutdown,
@@ -62,9 +72,11 @@ where
     S: Read + Write + Unpin + Send + 'static,
 {
     let service = service_fn(|request: Request<Incoming>| {
-        let (server, control) = (Arc::clone(server), control.clone());
+        // Here and not in the future: hyper waits for more bytes before it polls that.
+        let state = RequestState::new(&request, control.clone());
+        let server = Arc::clone(server);
         async move {
-            let answer = server.forwarder.forward(request, client, control).await;
+            let answer = server.forwarder.forward(request, client, state).await;
             Ok::<Response<Answer>, Infallible>(answer)
         }
     });
@@ -80,9 +92,10 @@ where
                 }
             };
             if let Err(error) = &ended
-                && error.is_timeout()
+                && (error.is_timeout() || control.is_read_late())
             {
-                let write = answer_408(connection.into_parts());
+                let http1::Parts { io, read_buf, .. } = connection.into_parts();
+                let write = answer_408(socket(io), &read_buf);
                 // A client that does not take the answer has less than it asked for.
                 let _ = server.timers.timeout(LAST_WORDS_TIME, write).await;
             }
@@ -103,16 +116,12 @@ where
 }
 
 /// Tells a client that has sent a part of a request's head that the time for the rest is over.
-async fn answer_408<S, F>(connection: http1::Parts<S, F>)
-where
-    S: Read + Write + Unpin,
-{
-    if connection.read_buf.is_empty() {
+async fn answer_408(mut socket: TcpStream, part: &[u8]) {
+    if part.is_empty() {
         return;
     }
-    let mut stream = TokioIo::new(connection.io);
     // It fails if the client has left.
-    if stream.write_all(HEAD_TOO_SLOW).await.is_ok() {
-        let _ = stream.shutdown().await;
+    if socket.write_all(HEAD_TOO_SLOW).await.is_ok() {
+        let _ = socket.shutdown().await;
     }
 }

@@ -78,14 +78,14 @@ impl Forwarder {
         &self,
         request: Request<Incoming>,
         client: IpAddr,
-        control: Control,
+        state: RequestState,
     ) -> Response<Answer> {
         if request.method() == Method::CONNECT {
             return refusal(StatusCode::NOT_IMPLEMENTED);
         }
-        let state = RequestState::new(&request, control);
         let request = self.for_upstream(request, client, &state);
-        match self.timers.timeout(self.response, self.client.request(request)).await {
+        let answer = self.client.request(request);
+        match state.control.timeout(self.timers, self.response, answer).await {
             Ok(Ok(mut response)) => {
                 remove_of_one_connection(response.headers_mut());
                 *response.version_mut() = Version::HTTP_11;
@@ -140,7 +140,7 @@ impl Forwarder {
         if let Ok(client) = HeaderValue::from_str(&client.to_string()) {
             head.headers.append(FORWARDED_FOR, client);
         }
-        let receiving = state.receiving();
+        let receiving = state.receiving.clone();
         Request::from_parts(head, RequestBody { body, receiving })
     }
 }
@@ -206,20 +206,22 @@ impl fmt::Display for Chain<'_> {
 }
 
 /// How far the client is with a request. Until it has sent the body, its reads have their limits;
-/// after that it waits for the answer.
+/// after that it waits for the answer. It is dropped when the answer has ended.
 #[derive(Debug)]
-enum RequestState {
-    /// The request has no body. Its guard is held until the answer has ended.
-    Complete { _in_flight: Option<SharedInProgress> },
-    /// The request has a body.
-    Receiving(Arc<Receiving>),
+pub(crate) struct RequestState {
+    control: Control,
+    is_http1: bool,
+    /// `None` if the request has no body.
+    receiving: Option<Arc<Receiving>>,
+    /// Of a request without a body.
+    _in_flight: Option<SharedInProgress>,
 }
 
 /// The state of a request with a body.
 #[derive(Debug)]
 struct Receiving {
     control: Control,
-    is_measured: bool,
+    is_http1: bool,
     /// Set when the body has ended.
     in_flight: OnceLock<Option<SharedInProgress>>,
 }
@@ -228,8 +230,8 @@ impl Receiving {
     /// The body has ended. It may be called again.
     fn end(&self) {
         self.in_flight.get_or_init(|| {
-            if self.is_measured {
-                self.control.end_body();
+            if self.is_http1 {
+                self.control.message_complete();
             }
             self.control.begin_request()
         });
@@ -237,32 +239,36 @@ impl Receiving {
 }
 
 impl RequestState {
-    fn new(request: &Request<Incoming>, control: Control) -> Self {
+    /// The head of a request has come.
+    pub(crate) fn new(request: &Request<Incoming>, control: Control) -> Self {
+        let is_http1 = request.version() < Version::HTTP_2;
         if request.body().is_end_stream() {
-            return Self::Complete { _in_flight: control.begin_request() };
+            if is_http1 {
+                control.message_complete();
+            }
+            let in_flight = control.begin_request();
+            return Self { control, is_http1, receiving: None, _in_flight: in_flight };
         }
-        // The bytes of an HTTP/2 connection are those of several requests.
-        let is_measured = request.version() < Version::HTTP_2;
-        if is_measured {
-            control.begin_body();
+        if is_http1 {
+            control.head_complete();
         }
         let in_flight = OnceLock::new();
-        Self::Receiving(Arc::new(Receiving { control, is_measured, in_flight }))
+        let receiving = Receiving { control: control.clone(), is_http1, in_flight };
+        let receiving = Some(Arc::new(receiving));
+        Self { control, is_http1, receiving, _in_flight: None }
     }
 
     /// Whether the client has sent all of the request.
     fn has_ended(&self) -> bool {
-        match self {
-            Self::Complete { .. } => true,
-            Self::Receiving(receiving) => receiving.in_flight.get().is_some(),
-        }
+        let receiving = self.receiving.as_ref();
+        receiving.is_none_or(|receiving| receiving.in_flight.get().is_some())
     }
+}
 
-    /// `None` if there is no body.
-    fn receiving(&self) -> Option<Arc<Receiving>> {
-        match self {
-            Self::Complete { .. } => None,
-            Self::Receiving(receiving) => Some(Arc::clone(receiving)),
+impl Drop for RequestState {
+    fn drop(&mut self) {
+        if self.is_http1 {
+            self.control.begin_message();
         }
     }
 }

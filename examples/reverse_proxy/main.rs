@@ -2,9 +2,9 @@
 //!
 //! | timeout | by |
 //! |---|---|
-//! | the head of a request, or the wait for the next one | hyper's timer |
-//! | first byte, idle reads, stalled writes, idle connections, age, least rates | `TimedIo` |
-//! | to connect to the upstream server, and its response | `Handle::timeout` |
+//! | first byte, head, idle reads, stalled writes, idle connections, age, least rates | `TimedIo` |
+//! | the response of the upstream server | `StreamControl::timeout`, by the connection's timer |
+//! | to connect to the upstream server | `Handle::timeout` |
 //! | connections to the upstream server that no request uses | the timer of hyper's pool |
 //!
 //! A client that is too slow gets 408 where an answer is still possible, and a client of an

@@ -61,7 +61,8 @@ pub(crate) struct Options {
 /// The timeouts. Zero turns one off.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// A request's head must be complete this long after the connection or the previous response.
+    /// A request's head must be complete this long after its first byte. With tokio's timers or
+    /// `--h2c`, hyper counts this time from the connection or the previous response.
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) header: Duration,
 
@@ -77,8 +78,7 @@ pub(crate) struct Limits {
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) write_stall: Duration,
 
-    /// The longest wait for the next request of a connection [corewheel]. Where it is longer than
-    /// the time for the head, that ends the wait.
+    /// The longest wait for the next request of a connection [corewheel].
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) keep_alive: Duration,
 

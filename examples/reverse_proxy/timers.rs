@@ -3,12 +3,13 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use corewheel::adapters::hyper::HyperTimer;
 use corewheel::class::TimerClass;
 use corewheel::conn::{DataRate, SharedInProgress};
-use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
+use corewheel::stream::{StreamControl, StreamLimits, StreamTimeout, TimedIo};
 use corewheel::{Handle, RefusedKind, TimeoutError};
 use hyper::server::conn::http1;
 use hyper_util::client::legacy;
@@ -19,11 +20,11 @@ use tokio::net::TcpStream;
 use crate::options::{Limits, TimerKind};
 use crate::spawn::Spawner;
 
-/// Times for the heads of requests.
+/// Times for the heads of requests, where hyper keeps them.
 pub(crate) const HEAD: TimerClass = TimerClass::new("head");
 /// The deadlines of connections.
 pub(crate) const CONNECTION: TimerClass = TimerClass::new("connection");
-/// Times for the upstream server: to connect, to answer, and of unused connections.
+/// Times for the upstream server: to connect, and of unused connections.
 pub(crate) const UPSTREAM: TimerClass = TimerClass::new("upstream");
 
 /// The most bytes that a connection buffers in each direction. With hyper's 400 KiB, some thousands
@@ -46,20 +47,29 @@ pub(crate) enum Stream {
 
 /// What a request says about the connection that it came on. While a request is in flight, the
 /// client waits, and a connection without reads is not idle. Without deadlines it says nothing.
+///
+/// Heads have a deadline and messages a least rate on connections of HTTP/1 only: the bytes of an
+/// HTTP/2 connection are those of several requests.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Control(pub(crate) Option<StreamControl>);
+pub(crate) struct Control(pub(crate) Option<Arc<StreamControl>>);
 
 impl Control {
-    /// The bytes that come next are those of a body, and have a least rate. Bytes that came with
-    /// the head are not counted.
-    pub(crate) fn begin_body(&self) {
+    /// The next byte begins a request.
+    pub(crate) fn begin_message(&self) {
         if let Some(control) = &self.0 {
             control.begin_message();
         }
     }
 
-    /// The body has ended.
-    pub(crate) fn end_body(&self) {
+    /// The head has come, and a body follows.
+    pub(crate) fn head_complete(&self) {
+        if let Some(control) = &self.0 {
+            control.head_complete();
+        }
+    }
+
+    /// The whole request has come.
+    pub(crate) fn message_complete(&self) {
         if let Some(control) = &self.0 {
             control.message_complete();
         }
@@ -67,7 +77,29 @@ impl Control {
 
     /// A request is in flight until the returned guard is dropped.
     pub(crate) fn begin_request(&self) -> Option<SharedInProgress> {
-        self.0.as_ref().map(StreamControl::begin_request)
+        self.0.as_ref().map(|control| control.begin_request())
+    }
+
+    /// Whether a limit for what the client sends has ended the connection.
+    pub(crate) fn is_read_late(&self) -> bool {
+        use StreamTimeout::{FirstByte, Head, Idle, ReadIdle, ReadRate};
+        let reached = self.0.as_ref().and_then(|control| control.limit_reached());
+        matches!(reached, Some(FirstByte(_) | Head(_) | Idle(_) | ReadIdle(_) | ReadRate(_)))
+    }
+
+    /// Gives a future time, by the connection's own timer if it has one; zero stands for ever.
+    pub(crate) async fn timeout<F: Future>(
+        &self,
+        timers: Timers,
+        time: Duration,
+        future: F,
+    ) -> Result<F::Output, Late> {
+        match &self.0 {
+            Some(control) if !time.is_zero() => {
+                control.timeout(time, future).await.map_err(Late::from)
+            }
+            _ => timers.timeout(time, future).await,
+        }
     }
 }
 
@@ -91,6 +123,15 @@ impl fmt::Display for Late {
 
 impl std::error::Error for Late {}
 
+impl From<TimeoutError> for Late {
+    fn from(error: TimeoutError) -> Self {
+        match error {
+            TimeoutError::Elapsed(_) => Self::TimeUp,
+            TimeoutError::NoTimer(refused) => Self::NoTimer(refused),
+        }
+    }
+}
+
 /// `None` for a timeout that is turned off.
 fn unless_off(time: Duration) -> Option<Duration> {
     (!time.is_zero()).then_some(time)
@@ -111,20 +152,21 @@ impl Timers {
         }
     }
 
-    /// Settings of HTTP/1.1 connections.
+    /// Settings of HTTP/1.1 connections. The stream of a connection has the deadlines of heads,
+    /// unless the timers are tokio's.
     pub(crate) fn http1(self, limits: &Limits) -> http1::Builder {
         let mut builder = http1::Builder::new();
         builder.max_buf_size(BUFFER_BYTES);
-        match self {
-            Self::Corewheel { head, .. } => builder.timer(HyperTimer::new(head)),
-            Self::Tokio => builder.timer(TokioTimer::new()),
-            Self::None => return builder,
-        };
-        builder.header_read_timeout(unless_off(limits.header));
+        if let Self::Tokio = self {
+            builder.timer(TokioTimer::new()).header_read_timeout(unless_off(limits.header));
+        } else {
+            builder.header_read_timeout(None);
+        }
         builder
     }
 
-    /// Settings of connections that begin with HTTP/1.1 or HTTP/2.
+    /// Settings of connections that begin with HTTP/1.1 or HTTP/2. hyper has the deadlines of
+    /// heads, as only it knows which of the two a connection is.
     pub(crate) fn http1_or_2(self, limits: &Limits, spawner: Spawner) -> auto::Builder<Spawner> {
         let mut builder = auto::Builder::new(spawner);
         builder.http1().max_buf_size(BUFFER_BYTES);
@@ -163,10 +205,14 @@ impl Timers {
     }
 
     /// A client's connection, with its deadlines if the timers are this crate's.
-    pub(crate) fn stream(self, stream: TcpStream, limits: &Limits) -> Stream {
+    pub(crate) fn stream(self, stream: TcpStream, limits: &Limits, is_http1: bool) -> Stream {
         match self {
             Self::Corewheel { connection, .. } => {
-                Stream::Timed(TimedIo::new(stream, connection, limits.of_stream()))
+                let mut of_stream = limits.of_stream();
+                if is_http1 {
+                    of_stream.head = limits.header;
+                }
+                Stream::Timed(TimedIo::new(stream, connection, of_stream))
             }
             Self::Tokio | Self::None => Stream::Plain(stream),
         }
@@ -180,10 +226,7 @@ impl Timers {
     ) -> Result<F::Output, Late> {
         match self {
             Self::Corewheel { upstream, .. } if !time.is_zero() => {
-                upstream.timeout(time, future).await.map_err(|error| match error {
-                    TimeoutError::Elapsed(_) => Late::TimeUp,
-                    TimeoutError::NoTimer(refused) => Late::NoTimer(refused),
-                })
+                upstream.timeout(time, future).await.map_err(Late::from)
             }
             Self::Tokio if !time.is_zero() => {
                 tokio::time::timeout(time, future).await.map_err(|_elapsed| Late::TimeUp)
