@@ -2,13 +2,14 @@
 //! it. Its own small upstream server answers.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 
 use crate::server::{Kill, command_of, is_closed, read_to_end};
 use crate::{ANYWHERE, PATIENCE, World, ms};
@@ -210,10 +211,12 @@ fn slow_upstream_answer_becomes_504() {
 
 #[test]
 fn absent_upstream_server_becomes_502() {
-    // A port that was free a moment ago, and has no listener.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // The socket does not listen, so connects are refused, and no other socket takes its port.
+    let upstream = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    upstream.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+    let address = upstream.local_addr().unwrap().as_socket().unwrap();
     let mut command = command_of(ANYWHERE, "reverse_proxy");
-    command.args(["--upstream", &port.to_string()]);
+    command.args(["--upstream", &address.to_string()]);
     let proxy = Proxy::start_by(command, "no upstream server".to_owned());
     assert_eq!(get(&mut proxy.connect(), "/").0, 502);
     proxy.signal(Signal::TERM);
