@@ -18,11 +18,11 @@ const MODES: [&str; 2] = ["multi-thread", "per-core"];
 
 /// A running proxy.
 #[derive(Debug)]
-struct Proxy {
+pub(super) struct Proxy {
     process: Kill,
     stdout: BufReader<ChildStdout>,
-    name: String,
-    address: SocketAddr,
+    pub(super) name: String,
+    pub(super) address: SocketAddr,
     stats: SocketAddr,
 }
 
@@ -57,7 +57,7 @@ impl Proxy {
         Self { process, stdout, name, address, stats }
     }
 
-    fn connect(&self) -> TcpStream {
+    pub(super) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
@@ -96,13 +96,13 @@ impl Proxy {
         }
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(super) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process.0), signal).unwrap();
     }
 
     /// Waits for the end of a proxy that was sent a signal, and checks that each timer of each
     /// shard has ended.
-    fn wait(mut self) {
+    pub(super) fn wait(mut self) {
         let mut said = String::new();
         self.stdout.read_to_string(&mut said).unwrap();
         let status = self.process.0.wait().unwrap();
@@ -118,7 +118,7 @@ impl Proxy {
 }
 
 /// Sends a request without a body, and returns the status and the body of the answer.
-fn get(stream: &mut TcpStream, path: &str) -> (u16, Vec<u8>) {
+pub(super) fn get(stream: &mut TcpStream, path: &str) -> (u16, Vec<u8>) {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: proxy\r\n\r\n").unwrap();
     read_answer(stream)
 }
@@ -140,7 +140,7 @@ fn read_answer(stream: &mut TcpStream) -> (u16, Vec<u8>) {
 }
 
 /// Whether the server has closed the connection of a client that has read everything.
-fn is_cut(stream: &mut TcpStream) -> bool {
+pub(super) fn is_cut(stream: &mut TcpStream) -> bool {
     match stream.read(&mut [0]) {
         Ok(length) => length == 0,
         Err(error) => is_closed(&error),
@@ -148,7 +148,7 @@ fn is_cut(stream: &mut TcpStream) -> bool {
 }
 
 /// Runs a check for each mode and each of the timers, at the same time.
-fn check(timers: &[&str], options: &[&str], check: impl Fn(&Proxy) + Sync) {
+pub(super) fn check(timers: &[&str], options: &[&str], check: impl Fn(&Proxy) + Sync) {
     check_to_its_end(timers, options, |proxy| {
         check(&proxy);
         proxy.signal(Signal::TERM);
@@ -157,7 +157,7 @@ fn check(timers: &[&str], options: &[&str], check: impl Fn(&Proxy) + Sync) {
 }
 
 /// Runs a check, which ends the proxy, for each mode and each of the timers, at the same time.
-fn check_to_its_end(timers: &[&str], options: &[&str], check: impl Fn(Proxy) + Sync) {
+pub(super) fn check_to_its_end(timers: &[&str], options: &[&str], check: impl Fn(Proxy) + Sync) {
     thread::scope(|scope| {
         for mode in MODES {
             for timer in timers {
