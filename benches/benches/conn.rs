@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use corewheel::attach::ShardLoop;
 use corewheel::{ConnLimits, ConnTimers, Fired, ResetOutcome, TimerHandle, TimerService, Timers};
-use corewheel_bench::{Payload, pin_to_one_core};
+use corewheel_bench::{Payload, pin_to_one_core, random_order};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 const CONNECTIONS: [usize; 2] = [1_000, 100_000];
@@ -54,17 +54,6 @@ fn connections(home: &Home, count: usize) -> Vec<ConnTimers> {
     (0..count).map(|_| timers.connection(limits()).expect("there is room")).collect()
 }
 
-/// The number of the next connection, in an order that is too long for a predictor to learn.
-fn order(count: usize) -> impl FnMut() -> usize {
-    let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0010);
-    let order: Vec<u32> = (0..1 << 18).map(|_| rng.u32(..count as u32)).collect();
-    let mut at = 0;
-    move || {
-        at = (at + 1) % order.len();
-        order[at] as usize
-    }
-}
-
 /// A record of a connection that contains only a time.
 #[derive(Default, Clone)]
 #[repr(C)]
@@ -96,7 +85,7 @@ fn touch(criterion: &mut Criterion) {
         // reference to a record.
         let bare = vec![Bare::default(); count];
         let handles: Vec<&Bare> = bare.iter().collect();
-        let mut next = order(count);
+        let mut next = random_order(count);
         let mut now = 1;
         group.bench_function(BenchmarkId::new("a bare store", count), |bencher| {
             bencher.iter(|| {
@@ -110,7 +99,7 @@ fn touch(criterion: &mut Criterion) {
         let mut home = home();
         let connections = connections(&home, count);
         for (name, turns) in [("touch_read", true), ("touch_read, no turns", false)] {
-            let mut next = order(count);
+            let mut next = random_order(count);
             group.bench_function(BenchmarkId::new(name, count), |bencher| {
                 bencher.iter(|| {
                     for _ in 0..TOUCHES {
@@ -122,7 +111,7 @@ fn touch(criterion: &mut Criterion) {
                 });
             });
         }
-        let mut next = order(count);
+        let mut next = random_order(count);
         let cx = &mut Context::from_waker(Waker::noop());
         group.bench_function(BenchmarkId::new("race that waits", count), |bencher| {
             bencher.iter(|| {
@@ -134,7 +123,7 @@ fn touch(criterion: &mut Criterion) {
                 let _ = black_box(home.shard.turn());
             });
         });
-        let mut next = order(count);
+        let mut next = random_order(count);
         group.bench_function(BenchmarkId::new("touch_read_at", count), |bencher| {
             bencher.iter(|| {
                 let now = home.shard.timers().now();
@@ -150,7 +139,7 @@ fn touch(criterion: &mut Criterion) {
         let idle = Duration::from_mins(30);
         let schedule = |_| timers.schedule(idle, Payload::MIN).expect("there is room");
         let handles: Vec<TimerHandle> = (0..count).map(schedule).collect();
-        let mut next = order(count);
+        let mut next = random_order(count);
         group.bench_function(BenchmarkId::new("reset of a timer", count), |bencher| {
             bencher.iter(|| {
                 for _ in 0..TOUCHES {
@@ -160,7 +149,7 @@ fn touch(criterion: &mut Criterion) {
                 let _ = black_box(home.shard.turn());
             });
         });
-        let mut next = order(count);
+        let mut next = random_order(count);
         group.bench_function(
             BenchmarkId::new("reset of a timer to a known deadline", count),
             |bencher| {

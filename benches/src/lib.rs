@@ -109,6 +109,17 @@ pub fn pin_to_one_core() -> bool {
     last.is_some_and(core_affinity::set_for_current)
 }
 
+/// The numbers below `count`, in an order that is too long for a predictor to learn.
+pub fn random_order(count: usize) -> impl FnMut() -> usize {
+    let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0010);
+    let order: Vec<u32> = (0..1 << 18).map(|_| rng.u32(..count as u32)).collect();
+    let mut at = 0;
+    move || {
+        at = (at + 1) % order.len();
+        order[at] as usize
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

@@ -16,6 +16,7 @@ mod idle;
 mod many_clients;
 mod multi_thread;
 mod proxy;
+mod proxy_h2c;
 mod requests_and_overload;
 mod restart;
 mod server;

@@ -2,13 +2,14 @@
 //! it. Its own small upstream server answers.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 
 use crate::server::{Kill, command_of, is_closed, read_to_end};
 use crate::{ANYWHERE, PATIENCE, World, ms};
@@ -17,11 +18,11 @@ const MODES: [&str; 2] = ["multi-thread", "per-core"];
 
 /// A running proxy.
 #[derive(Debug)]
-struct Proxy {
+pub(super) struct Proxy {
     process: Kill,
     stdout: BufReader<ChildStdout>,
-    name: String,
-    address: SocketAddr,
+    pub(super) name: String,
+    pub(super) address: SocketAddr,
     stats: SocketAddr,
 }
 
@@ -56,7 +57,7 @@ impl Proxy {
         Self { process, stdout, name, address, stats }
     }
 
-    fn connect(&self) -> TcpStream {
+    pub(super) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
@@ -95,13 +96,13 @@ impl Proxy {
         }
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(super) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process.0), signal).unwrap();
     }
 
     /// Waits for the end of a proxy that was sent a signal, and checks that each timer of each
     /// shard has ended.
-    fn wait(mut self) {
+    pub(super) fn wait(mut self) {
         let mut said = String::new();
         self.stdout.read_to_string(&mut said).unwrap();
         let status = self.process.0.wait().unwrap();
@@ -117,7 +118,7 @@ impl Proxy {
 }
 
 /// Sends a request without a body, and returns the status and the body of the answer.
-fn get(stream: &mut TcpStream, path: &str) -> (u16, Vec<u8>) {
+pub(super) fn get(stream: &mut TcpStream, path: &str) -> (u16, Vec<u8>) {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: proxy\r\n\r\n").unwrap();
     read_answer(stream)
 }
@@ -139,7 +140,7 @@ fn read_answer(stream: &mut TcpStream) -> (u16, Vec<u8>) {
 }
 
 /// Whether the server has closed the connection of a client that has read everything.
-fn is_cut(stream: &mut TcpStream) -> bool {
+pub(super) fn is_cut(stream: &mut TcpStream) -> bool {
     match stream.read(&mut [0]) {
         Ok(length) => length == 0,
         Err(error) => is_closed(&error),
@@ -147,7 +148,7 @@ fn is_cut(stream: &mut TcpStream) -> bool {
 }
 
 /// Runs a check for each mode and each of the timers, at the same time.
-fn check(timers: &[&str], options: &[&str], check: impl Fn(&Proxy) + Sync) {
+pub(super) fn check(timers: &[&str], options: &[&str], check: impl Fn(&Proxy) + Sync) {
     check_to_its_end(timers, options, |proxy| {
         check(&proxy);
         proxy.signal(Signal::TERM);
@@ -156,7 +157,7 @@ fn check(timers: &[&str], options: &[&str], check: impl Fn(&Proxy) + Sync) {
 }
 
 /// Runs a check, which ends the proxy, for each mode and each of the timers, at the same time.
-fn check_to_its_end(timers: &[&str], options: &[&str], check: impl Fn(Proxy) + Sync) {
+pub(super) fn check_to_its_end(timers: &[&str], options: &[&str], check: impl Fn(Proxy) + Sync) {
     thread::scope(|scope| {
         for mode in MODES {
             for timer in timers {
@@ -210,10 +211,12 @@ fn slow_upstream_answer_becomes_504() {
 
 #[test]
 fn absent_upstream_server_becomes_502() {
-    // A port that was free a moment ago, and has no listener.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // The socket does not listen, so connects are refused, and no other socket takes its port.
+    let upstream = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    upstream.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+    let address = upstream.local_addr().unwrap().as_socket().unwrap();
     let mut command = command_of(ANYWHERE, "reverse_proxy");
-    command.args(["--upstream", &port.to_string()]);
+    command.args(["--upstream", &address.to_string()]);
     let proxy = Proxy::start_by(command, "no upstream server".to_owned());
     assert_eq!(get(&mut proxy.connect(), "/").0, 502);
     proxy.signal(Signal::TERM);

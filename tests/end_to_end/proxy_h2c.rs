@@ -1,0 +1,194 @@
+//! The example `reverse_proxy` with `--h2c`, as clients of HTTP/2 and of HTTP/1.1 find it. The
+//! HTTP/2 client is hyper's; it begins without an upgrade, and its requests share a connection.
+
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use futures_lite::future::poll_once;
+use futures_lite::stream;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty, StreamBody};
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper::{Method, Request, Response, Version};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustix::process::Signal;
+use tokio::net::TcpStream;
+use tokio::runtime::Builder;
+use tokio::sync::oneshot::{self, error::RecvError};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::PATIENCE;
+use crate::proxy::{Proxy, check, check_to_its_end, get, is_cut};
+
+type RequestBody = UnsyncBoxBody<Bytes, RecvError>;
+
+/// A client with one connection to the proxy.
+struct Client {
+    sender: SendRequest<RequestBody>,
+    /// Ends with the connection.
+    connection: JoinHandle<hyper::Result<()>>,
+}
+
+impl Client {
+    async fn connect(proxy: &Proxy) -> Self {
+        let stream = TcpStream::connect(proxy.address).await.unwrap();
+        let stream = TokioIo::new(stream);
+        let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+        Self { sender, connection: tokio::spawn(connection) }
+    }
+
+    /// Begins a request, before the returned future is polled.
+    fn send(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: RequestBody,
+    ) -> impl Future<Output = hyper::Result<Response<Incoming>>> + use<> {
+        let request = Request::builder().method(method).uri(format!("http://proxy{path}"));
+        self.sender.send_request(request.body(body).unwrap())
+    }
+
+    /// Begins a request without a body, and returns the status and the body of the answer.
+    fn get(&mut self, path: &str) -> impl Future<Output = (u16, Bytes)> + use<> {
+        let answer = self.send(Method::GET, path, no_body());
+        async { read(answer.await.unwrap()).await }
+    }
+
+    /// Begins a request whose body is sent later.
+    fn post(
+        &mut self,
+        path: &str,
+    ) -> (oneshot::Sender<Bytes>, impl Future<Output = (u16, Bytes)> + use<>) {
+        let (body, later) = oneshot::channel();
+        let later = stream::once_future(async { later.await.map(Frame::data) });
+        let answer = self.send(Method::POST, path, StreamBody::new(later).boxed_unsync());
+        (body, async { read(answer.await.unwrap()).await })
+    }
+}
+
+fn no_body() -> RequestBody {
+    Empty::new().map_err(|never| match never {}).boxed_unsync()
+}
+
+/// The status and the body of an answer of HTTP/2.
+async fn read(answer: Response<Incoming>) -> (u16, Bytes) {
+    assert_eq!(answer.version(), Version::HTTP_2);
+    let status = answer.status().as_u16();
+    (status, answer.into_body().collect().await.unwrap().to_bytes())
+}
+
+/// The answer to a request with a body of so many bytes.
+fn received(bytes: usize) -> (u16, Bytes) {
+    (200, format!("the body of the request had {bytes} bytes\n").into())
+}
+
+/// Runs a client on a runtime of the calling thread.
+fn run(proxy: &Proxy, client: impl AsyncFnOnce(Client)) {
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let run = async { client(Client::connect(proxy).await).await };
+    let ended = runtime.block_on(async { timeout(PATIENCE, run).await });
+    assert!(ended.is_ok(), "{}: the client waits in vain", proxy.name);
+}
+
+/// Runs a client, for each mode and each of the timers.
+fn check_client(timers: &[&str], options: &[&str], client: impl AsyncFn(Client, &str) + Sync) {
+    let options = [&["--h2c"], options].concat();
+    check(timers, &options, |proxy| run(proxy, async |it| client(it, &proxy.name).await));
+}
+
+#[test]
+fn http2_get_is_forwarded_in_each_mode_with_each_timer() {
+    check_client(&["corewheel", "tokio", "none"], &[], async |mut client, name| {
+        assert_eq!(client.get("/").await, received(0), "{name}");
+        let (status, body) = client.get("/big?bytes=3000000").await;
+        assert_eq!((status, body.len()), (200, 3_000_000), "{name}");
+    });
+}
+
+#[test]
+fn http2_post_is_forwarded_with_its_body() {
+    check_client(&["corewheel", "tokio", "none"], &[], async |mut client, name| {
+        let (body, answer) = client.post("/");
+        // The client sends more than 65,535 bytes only after the proxy has asked for more.
+        body.send(vec![b'x'; 300_000].into()).unwrap();
+        assert_eq!(answer.await, received(300_000), "{name}");
+    });
+}
+
+#[test]
+fn http2_requests_of_one_connection_are_answered_in_any_order() {
+    check_client(&["corewheel", "tokio"], &["--response", "1h"], async |mut client, name| {
+        let mut waiting: Vec<_> = (0..20).map(|_| client.post("/")).collect();
+        // The request that began last is complete first.
+        while let Some((body, answer)) = waiting.pop() {
+            let length = 1 + waiting.len();
+            body.send(vec![b'x'; length].into()).unwrap();
+            assert_eq!(answer.await, received(length), "{name}");
+        }
+    });
+}
+
+#[test]
+fn slow_answer_to_one_http2_request_becomes_504_while_another_is_answered() {
+    // The other request has as much time, so this is far longer than an answer takes.
+    const RESPONSE: Duration = Duration::from_secs(2);
+    check_client(&["corewheel", "tokio"], &["--response", "2s"], async |mut client, name| {
+        let start = Instant::now();
+        let mut slow = pin!(client.get("/slow?ms=60000"));
+        assert_eq!(client.get("/").await, received(0), "{name}");
+        let ended = poll_once(slow.as_mut()).await;
+        assert_eq!(ended, None, "{name}: the other request has waited for this one");
+        assert_eq!(slow.await.0, 504, "{name}");
+        assert!(start.elapsed() >= RESPONSE, "{name}: {:?}", start.elapsed());
+        // The connection is as good as before.
+        assert_eq!(client.get("/").await, received(0), "{name}");
+    });
+}
+
+#[test]
+fn http1_client_is_served_beside_http2_clients() {
+    check(&["corewheel", "tokio", "none"], &["--h2c"], |proxy| {
+        run(proxy, async |mut client| {
+            assert_eq!(client.get("/").await, received(0), "{}", proxy.name);
+            let mut http1 = proxy.connect();
+            for _ in 0..2 {
+                let (status, body) = get(&mut http1, "/");
+                assert_eq!((status, body.into()), received(0), "{}", proxy.name);
+            }
+            assert_eq!(client.get("/").await, received(0), "{}", proxy.name);
+        });
+    });
+}
+
+#[test]
+fn http2_client_is_cut_without_the_option_h2c() {
+    check(&["corewheel"], &[], |proxy| {
+        run(proxy, async |mut client| {
+            let answer = client.send(Method::GET, "/", no_body());
+            assert!(answer.await.is_err(), "{}", proxy.name);
+        });
+    });
+}
+
+#[test]
+fn proxy_on_sigterm_answers_the_http2_request_in_progress_and_ends() {
+    let options = ["--h2c", "--drain", "50s"];
+    check_to_its_end(&["corewheel", "tokio", "none"], &options, |proxy| {
+        let mut idle = proxy.connect();
+        assert_eq!(get(&mut idle, "/").0, 200, "{}", proxy.name);
+        run(&proxy, async |mut client| {
+            let (body, busy) = client.post("/");
+            // When the proxy answers this request, it has read the head of the one before.
+            assert_eq!(client.get("/").await, received(0), "{}", proxy.name);
+            proxy.signal(Signal::TERM);
+            assert!(is_cut(&mut idle), "{}", proxy.name);
+            body.send("abc".into()).unwrap();
+            assert_eq!(busy.await, received(3), "{}", proxy.name);
+            // The proxy closes the connection, although the client holds it.
+            client.connection.await.unwrap().unwrap();
+        });
+        proxy.wait();
+    });
+}
