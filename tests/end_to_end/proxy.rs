@@ -197,8 +197,8 @@ fn proxy_runs_where_io_uring_is_forbidden() {
 
 #[test]
 fn slow_upstream_answer_becomes_504() {
-    const RESPONSE: Duration = ms(200);
-    check(&["corewheel", "tokio"], &["--response", "200ms"], |proxy| {
+    const RESPONSE: Duration = ms(1_000);
+    check(&["corewheel", "tokio"], &["--response", "1s"], |proxy| {
         let mut client = proxy.connect();
         let start = Instant::now();
         let (status, _) = get(&mut client, "/slow?ms=60000");
@@ -272,9 +272,9 @@ fn client_with_slow_head_is_not_cut_without_timers() {
 
 #[test]
 fn idle_connection_of_a_client_is_closed_without_an_answer() {
-    const IDLE: Duration = ms(300);
+    const IDLE: Duration = ms(1_000);
     // With tokio's timers, the time for the head ends the wait for it.
-    let options = ["--header", "300ms", "--keep-alive", "300ms"];
+    let options = ["--header", "1s", "--keep-alive", "1s"];
     check(&["corewheel", "tokio"], &options, |proxy| {
         let mut client = proxy.connect();
         let start = Instant::now();
@@ -415,7 +415,7 @@ fn request_in_flight_is_not_cut_as_idle() {
 #[test]
 fn request_with_body_is_not_measured_while_it_is_answered() {
     let options = ["--read-idle", "1h", "--keep-alive", "1h", "--response", "1h"];
-    let options = [&options[..], &["--rate-grace", "300ms", "--read-rate", "1000"]].concat();
+    let options = [&options[..], &["--rate-grace", "1s", "--read-rate", "1000"]].concat();
     check(&["corewheel"], &options, |proxy| {
         let mut client = proxy.connect();
         begin_body(&mut client, "/slow?ms=1500");
