@@ -4,15 +4,15 @@
 //! data that has come is in time. Only the greatest age is looked at before, when the timer has
 //! woken the stream.
 //!
+//! The deadlines of a message begin with its first byte, and are armed when a read first waits for
+//! more of it. So a message that has come as a whole arms nothing.
+//!
 //! Why not one event for both directions: where two tasks have a half of the stream each, the task
 //! that writes would take the deadline of a read, whose data may lie in the socket. A poll takes
 //! the events of its own direction; the others stay in the timers, which withdraw them if the
 //! stream is active meanwhile.
 //!
 //! Invariants: nothing waits without a timer. No event is kept here.
-//!
-//! The deadlines of a message begin with its first byte, and are armed when a read first waits for
-//! more of it. So a message that has come as a whole arms nothing.
 //!
 //! Cost: a read or a write that is ready costs a touch and a few branches; the first byte of a
 //! message, a reading of the clock and a compare-and-exchange besides. A read that must wait costs
