@@ -72,7 +72,8 @@ where
     S: Read + Write + Unpin + Send + 'static,
 {
     let service = service_fn(|request: Request<Incoming>| {
-        // Here and not in the future: hyper waits for more bytes before it polls that.
+        // The state says that the head is complete. That is too late in the future of the answer,
+        // since hyper waits for more bytes before it polls that.
         let state = RequestState::new(&request, control.clone());
         let server = Arc::clone(server);
         async move {

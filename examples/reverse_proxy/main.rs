@@ -3,6 +3,7 @@
 //! | timeout | by |
 //! |---|---|
 //! | first byte, head, idle reads, stalled writes, idle connections, age, least rates | `TimedIo` |
+//! | head, with `--h2c` | hyper's timer |
 //! | the response of the upstream server | `StreamControl::timeout`, by the connection's timer |
 //! | to connect to the upstream server | `Handle::timeout` |
 //! | connections to the upstream server that no request uses | the timer of hyper's pool |

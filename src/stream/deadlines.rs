@@ -41,7 +41,7 @@ enum Direction {
 
 /// The message whose read is measured.
 enum MeasuredMessage<T> {
-    /// None is.
+    /// No message is measured.
     None,
     /// No read has waited for a part of it. The number of bytes that were read.
     Ready(usize),

@@ -66,8 +66,8 @@ impl Notes {
     }
 
     /// Takes all notes for a byte that was read. The first byte of a message begins a head, if
-    /// heads have a deadline. Where there is something to take, no other head has begun: who says
-    /// so has ended it.
+    /// heads have a deadline. No other head has begun then, since each call that adds such notes
+    /// ends the head before.
     pub(super) fn take(&self, heads_have_deadline: bool) -> u64 {
         let is_head = |notes| notes & MESSAGE != 0 && heads_have_deadline;
         self.exchange(|notes| if is_head(notes) { HEAD } else { 0 })
@@ -79,7 +79,7 @@ impl Notes {
         if self.get() & (HEAD | ARMED) != HEAD {
             return false;
         }
-        // Before the exchange: who completes the head and sees the note disarms after this.
+        // Before the exchange, so that an owner who sees the note disarms the deadline after this.
         arm();
         let armed = |notes| if notes & HEAD != 0 { notes | ARMED } else { notes };
         self.exchange(armed) & HEAD == 0
