@@ -197,8 +197,9 @@ fn proxy_runs_where_io_uring_is_forbidden() {
 
 #[test]
 fn slow_upstream_answer_becomes_504() {
-    const RESPONSE: Duration = ms(1_000);
-    check(&["corewheel", "tokio"], &["--response", "1s"], |proxy| {
+    // The request after the slow one has as much time, so this is far longer than an answer takes.
+    const RESPONSE: Duration = ms(4_000);
+    check(&["corewheel", "tokio"], &["--response", "4s"], |proxy| {
         let mut client = proxy.connect();
         let start = Instant::now();
         let (status, _) = get(&mut client, "/slow?ms=60000");
@@ -272,9 +273,9 @@ fn client_with_slow_head_is_not_cut_without_timers() {
 
 #[test]
 fn idle_connection_of_a_client_is_closed_without_an_answer() {
-    const IDLE: Duration = ms(1_000);
+    const IDLE: Duration = ms(3_000);
     // With tokio's timers, the time for the head ends the wait for it.
-    let options = ["--header", "1s", "--keep-alive", "1s"];
+    let options = ["--header", "3s", "--keep-alive", "3s"];
     check(&["corewheel", "tokio"], &options, |proxy| {
         let mut client = proxy.connect();
         let start = Instant::now();
@@ -400,13 +401,13 @@ fn client_that_does_not_read_is_cut() {
 
 #[test]
 fn request_in_flight_is_not_cut_as_idle() {
-    let options = ["--read-idle", "300ms", "--keep-alive", "300ms", "--response", "1h"];
+    let options = ["--read-idle", "3s", "--keep-alive", "3s", "--response", "1h"];
     check(&["corewheel"], &options, |proxy| {
         let mut client = proxy.connect();
-        let (status, _) = get(&mut client, "/slow?ms=1500");
+        let (status, _) = get(&mut client, "/slow?ms=5000");
         assert_eq!(status, 200, "{}", proxy.name);
         let mut client = proxy.connect();
-        let head = "POST /slow?ms=1500 HTTP/1.1\r\nHost: proxy\r\nContent-Length: 3\r\n\r\n";
+        let head = "POST /slow?ms=5000 HTTP/1.1\r\nHost: proxy\r\nContent-Length: 3\r\n\r\n";
         client.write_all(format!("{head}abc").as_bytes()).unwrap();
         assert_eq!(read_answer(&mut client).0, 200, "{}", proxy.name);
     });
@@ -415,10 +416,10 @@ fn request_in_flight_is_not_cut_as_idle() {
 #[test]
 fn request_with_body_is_not_measured_while_it_is_answered() {
     let options = ["--read-idle", "1h", "--keep-alive", "1h", "--response", "1h"];
-    let options = [&options[..], &["--rate-grace", "1s", "--read-rate", "1000"]].concat();
+    let options = [&options[..], &["--rate-grace", "3s", "--read-rate", "1000"]].concat();
     check(&["corewheel"], &options, |proxy| {
         let mut client = proxy.connect();
-        begin_body(&mut client, "/slow?ms=1500");
+        begin_body(&mut client, "/slow?ms=5000");
         client.write_all(b"abc").unwrap();
         assert_eq!(read_answer(&mut client).0, 200, "{}", proxy.name);
     });

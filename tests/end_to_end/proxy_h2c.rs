@@ -133,8 +133,8 @@ fn http2_requests_of_one_connection_are_answered_in_any_order() {
 #[test]
 fn slow_answer_to_one_http2_request_becomes_504_while_another_is_answered() {
     // The other request has as much time, so this is far longer than an answer takes.
-    const RESPONSE: Duration = Duration::from_secs(2);
-    check_client(&["corewheel", "tokio"], &["--response", "2s"], async |mut client, name| {
+    const RESPONSE: Duration = Duration::from_secs(4);
+    check_client(&["corewheel", "tokio"], &["--response", "4s"], async |mut client, name| {
         let start = Instant::now();
         let mut slow = pin!(client.get("/slow?ms=60000"));
         assert_eq!(client.get("/").await, received(0), "{name}");
