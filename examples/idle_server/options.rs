@@ -65,9 +65,13 @@ fn parse_from(mut arguments: lexopt::Parser) -> Result<Option<Options>, Box<dyn 
     let mut max_age = Duration::ZERO;
     while let Some(argument) = arguments.next()? {
         let name = match argument {
-            Short('h') | Long("help") => return print(HELP),
+            Short('h') | Long("help") => {
+                print(HELP);
+                return Ok(None);
+            }
             Short('V') | Long("version") => {
-                return print(concat!("idle_server ", env!("CARGO_PKG_VERSION"), "\n"));
+                print(concat!("idle_server ", env!("CARGO_PKG_VERSION"), "\n"));
+                return Ok(None);
             }
             Long(name) => name.to_owned(),
             other => return Err(other.unexpected().into()),
@@ -109,10 +113,9 @@ fn runtime(name: &str) -> Result<corewheel::Runtime, &'static str> {
     }
 }
 
-fn print(text: &str) -> Result<Option<Options>, Box<dyn Error>> {
+fn print(text: &str) {
     // A closed standard output is no error.
     let _ = write!(io::stdout(), "{text}");
-    Ok(None)
 }
 
 /// The message with a space in place of each line break that a value has brought.
