@@ -120,21 +120,30 @@
 //! # Features
 //!
 //! None is on by default. The default build runs shards on plain threads or in loops of the
-//! caller's own, and needs no C compiler, no runtime and no HTTP server. Futures of [`Timers`] need
-//! a shard on glommio or tokio, and so one of these features; values, callbacks and the futures of
-//! a [`Handle`] need none.
+//! caller's own, and needs no runtime and no HTTP server. Futures of [`Timers`] need a shard on
+//! glommio or tokio, and so one of these features; values, callbacks and the futures of a
+//! [`Handle`] need none. No feature compiles C.
 //!
 //! | feature | brings | costs |
 //! |---|---|---|
-//! | `glommio` | shards on glommio executors, on Linux | glommio, a C compiler, `pinning` |
+//! | `glommio` | shards on glommio executors, on Linux | `glommio-ng`, `pinning` |
 //! | `tokio` | shards on current-thread tokio runtimes; `time`, for `tokio::time` | tokio |
 //! | `endpoint` | `StatsEndpoint`: the statistics over HTTP | hyper, tokio, `serde` and others |
 //! | `hyper` | `adapters::hyper`: the timer of hyper's servers and clients | hyper |
 //! | `tower` | `adapters::tower`: a layer that gives each request a time | tower's two traits |
 //! | `quinn` | `adapters::quinn`: the runtime of QUIC endpoints | quinn, `tokio` |
-//! | `pinning` | the service's own threads are pinned: see [`settings`] | `core_affinity` |
+//! | `pinning` | the service's own threads are pinned: see [`settings`] | on Linux nothing |
 //! | `serde` | the statistics implement `Serialize` | serde and its procedural macro |
 //! | `sim` | a simulation of the service, for tests | nothing |
+//!
+//! The feature `glommio` uses the crate `glommio-ng`, the release that glommio's community
+//! maintains: glommio 0.9.0, of 2024, compiles neither with the kernel headers nor with the C
+//! library of 2026. Types of the two crates do not unify. A program that calls `attach_glommio` in
+//! an executor of its own takes that executor from the same crate:
+//!
+//! ```toml
+//! glommio = { package = "glommio-ng", version = "0.12" }
+//! ```
 //!
 //! # The map
 //!

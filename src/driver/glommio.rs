@@ -1,9 +1,10 @@
 //! A shard on a glommio executor.
 //!
 //! Properties of glommio, all read from its source, shape this driver: a queue that is not of
-//! `Latency::Matters` may wait behind all others, so the driver has one that is; each of its timers
-//! costs a B-tree and a hash map, so there is one, re-armed only when it must be earlier; a
-//! duration that does not fit into an instant panics, so the alarm is clamped.
+//! `Latency::Matters` may wait behind all others, so the driver has one that is; a look at its
+//! timers takes time in proportion to their number, and each poll of a timer adds to them, so there
+//! is one, re-armed only when it must be earlier, and polled twice; a duration that does not fit
+//! into an instant panics, so the alarm is clamped.
 //!
 //! An executor that always has a task to run reads its rings and its timers when a connection or a
 //! wake from another thread comes in, else only once in each period of its preempt timer; it has no
@@ -25,7 +26,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use glommio::net::UnixDatagram;
 use glommio::timer::Timer;
@@ -36,12 +37,13 @@ use rustix::process::{Resource, getrlimit};
 use super::Driven;
 use super::executor::{Host, drive};
 use super::limits::Needs;
+use crate::clock::now;
 use crate::face::host::Values;
 use crate::face::stored::LocalFuture;
 use crate::values::settings::Settings;
 
 pub(crate) struct GlommioHost {
-    alarm: Option<Timer>,
+    alarm: Option<Alarm>,
     /// `None` where there are no descriptors for it.
     request: Option<PollRequest>,
     /// Where futures go that are spawned from outside.
@@ -57,15 +59,22 @@ impl GlommioHost {
 
 impl Host for GlommioHost {
     fn arm(&mut self, after: Duration) {
+        // The time is read before the timer reads it, so that the timer is not due before.
+        let due = now() + after;
         match &mut self.alarm {
-            Some(alarm) => alarm.reset(after),
-            None => self.alarm = Some(Timer::new(after)),
+            Some(alarm) => {
+                alarm.timer.reset(after);
+                (alarm.due, alarm.is_registered) = (due, false);
+            }
+            None => {
+                self.alarm = Some(Alarm { timer: Timer::new(after), due, is_registered: false });
+            }
         }
     }
 
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(alarm) = &mut self.alarm else { return Poll::Pending };
-        let poll = Pin::new(alarm).poll(cx).map(drop);
+        let poll = alarm.poll(cx);
         if poll.is_ready() {
             self.alarm = None;
         }
@@ -110,6 +119,29 @@ impl Host for GlommioHost {
             Ok(task) => drop(task.detach()),
             Err(error) => tracing::error!(%error, "the executor's task queue is gone"),
         }
+    }
+}
+
+/// A timer that is polled once when it is armed and once when it is due.
+///
+/// Each poll of a glommio timer that is not due yet adds an entry with the waker to the executor's
+/// list, and only the last entry is removed by a reset or a drop. A driver is polled for each
+/// wake-up, so with an alarm in an hour the list would grow with each wake-up of that hour.
+struct Alarm {
+    timer: Timer,
+    /// Not after the timer's own time.
+    due: Instant,
+    /// The timer has been polled since it was armed. The driver has one waker: its task's.
+    is_registered: bool,
+}
+
+impl Alarm {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.is_registered && now() < self.due {
+            return Poll::Pending;
+        }
+        self.is_registered = true;
+        Pin::new(&mut self.timer).poll(cx).map(drop)
     }
 }
 

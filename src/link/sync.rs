@@ -3,10 +3,10 @@
 //!
 //! An atomic outside of this module that the model checker is to see is imported from here.
 
-#[cfg(corewheel_loom)]
+#[cfg(all(test, corewheel_loom))]
 mod ring;
 
-#[cfg(not(corewheel_loom))]
+#[cfg(not(all(test, corewheel_loom)))]
 pub(crate) use {
     atomic_waker::AtomicWaker,
     core::sync::atomic::{AtomicBool, AtomicU64, AtomicU64 as AtomicWord, Ordering, fence},
@@ -17,11 +17,11 @@ pub(crate) use {
     std::thread::yield_now,
 };
 
-#[cfg(not(corewheel_loom))]
+#[cfg(not(all(test, corewheel_loom)))]
 #[allow(unused_imports, reason = "the room that uses it comes with some features only")]
 pub(crate) use atomic_waker::AtomicWaker as MaybeWaker;
 
-#[cfg(corewheel_loom)]
+#[cfg(all(test, corewheel_loom))]
 pub(crate) use {
     loom::{
         // A word whose plain store stays one: a store comes after all accesses of the value that it
@@ -34,7 +34,7 @@ pub(crate) use {
     ring::{Consumer, Producer, RingBuffer, any_of},
 };
 
-#[cfg(not(corewheel_loom))]
+#[cfg(not(all(test, corewheel_loom)))]
 mod real {
     use rtrb::chunks::ReadChunk;
 
@@ -45,7 +45,7 @@ mod real {
     }
 }
 
-#[cfg(corewheel_loom)]
+#[cfg(all(test, corewheel_loom))]
 mod modelled {
     use core::task::Waker;
 

@@ -288,7 +288,7 @@ mod on_glommio {
         loop {
             let read = async { stream.read(&mut buffer).await.map_err(GlommioError::from) };
             let read: Result<usize, GlommioError<()>> = if with == With::OwnTimers {
-                glommio::timer::timeout(IDLE, read).await
+                glommio::timer::try_timeout(IDLE, read).await
             } else {
                 read.await
             };

@@ -153,13 +153,13 @@ impl<T: Send + 'static> ThreadShard for Core<T> {
     }
 }
 
-#[cfg(corewheel_loom)]
+#[cfg(all(test, corewheel_loom))]
 loom::thread_local! {
     static TABLE: RefCell<Vec<Rc<Reach>>> = RefCell::new(Vec::new());
 }
 
 thread_local! {
-    #[cfg(not(corewheel_loom))]
+    #[cfg(not(all(test, corewheel_loom)))]
     static TABLE: RefCell<Vec<Rc<Reach>>> = const { RefCell::new(Vec::new()) };
     /// The number of the simulated thread that runs; 0 outside of a simulation.
     #[cfg(feature = "sim")]

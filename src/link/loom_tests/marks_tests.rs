@@ -48,15 +48,15 @@ fn check_agreement(room: Room, count: u32) {
             }
             (marks, sender)
         });
-        let mut received = Vec::new();
-        receive(&mut receiver, &mut received);
-        while received.len() < count as usize {
+        let mut arrived = Vec::new();
+        receive(&mut receiver, &mut arrived);
+        while arrived.len() < count as usize {
             thread::yield_now();
-            receive(&mut receiver, &mut received);
+            receive(&mut receiver, &mut arrived);
         }
         let (cancelled, _sender) = client.join().unwrap();
         let expected: Vec<_> = (1..).zip(cancelled).collect();
-        assert_eq!(received, expected, "exactly one of the two has each request");
+        assert_eq!(arrived, expected, "exactly one of the two has each request");
     });
 }
 
@@ -92,17 +92,17 @@ fn mark_of_another_thread_cancels_its_own_request_or_none() {
                 sender
             })
         };
-        let (mut owner, mut received) = (Owner::new(&doorbell), Vec::new());
+        let (mut owner, mut arrived) = (Owner::new(&doorbell), Vec::new());
         loop {
-            receive(&mut receiver, &mut received);
-            if received.len() == 2 {
+            receive(&mut receiver, &mut arrived);
+            if arrived.len() == 2 {
                 break;
             }
             owner.sleep(Tick::NEVER, || receiver.has_news());
         }
         let is_cancelled = other.join().unwrap();
         client.join().unwrap();
-        assert_eq!(received, [(1, is_cancelled), (2, false)]);
+        assert_eq!(arrived, [(1, is_cancelled), (2, false)]);
     });
 }
 
@@ -121,19 +121,19 @@ fn mark_of_a_closing_lane_agrees_with_what_the_owner_receives_last() {
                 let sent = sender.send_always(Cancel(8), &doorbell);
                 (cancelled, sent.is_ok(), sender)
             });
-            let mut received = Vec::new();
-            receive(&mut receiver, &mut received);
+            let mut arrived = Vec::new();
+            receive(&mut receiver, &mut arrived);
             receiver.close();
             receiver.receive_rest(|request, arrival, _| {
                 if let Schedule(number) = request {
-                    received.push((number, arrival.is_cancelled));
+                    arrived.push((number, arrival.is_cancelled));
                 }
                 None
             });
             receiver.hand_back();
             let (cancelled, _, _sender) = client.join().unwrap();
             let accepted = (1..).zip(cancelled).filter_map(|(number, is)| Some((number, is?)));
-            assert_eq!(received, accepted.collect::<Vec<_>>());
+            assert_eq!(arrived, accepted.collect::<Vec<_>>());
         });
     }
 }
