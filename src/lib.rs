@@ -132,7 +132,7 @@
 //! | `hyper` | `adapters::hyper`: the timer of hyper's servers and clients | hyper |
 //! | `tower` | `adapters::tower`: a layer that gives each request a time | tower's two traits |
 //! | `quinn` | `adapters::quinn`: the runtime of QUIC endpoints | quinn, `tokio` |
-//! | `pinning` | the service's own threads are pinned: see [`settings`] | on Linux nothing |
+//! | `pinning` | the service's own threads are pinned: see [`settings`] | `core_affinity` |
 //! | `serde` | the statistics implement `Serialize` | serde and its procedural macro |
 //! | `sim` | a simulation of the service, for tests | nothing |
 //!

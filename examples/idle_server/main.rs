@@ -21,7 +21,6 @@ mod on_tokio;
 mod options;
 mod ports;
 
-use std::env;
 use std::fmt;
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -34,14 +33,12 @@ use std::thread;
 use corewheel::endpoint::StatsEndpoint;
 use corewheel::stats::ShardCounts;
 use corewheel::{Reply, ShardId, ShutdownPolicy, StartError, TimerService, Timers};
+use env_logger::Env;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use tokio::sync::watch;
-use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
 
 use acceptor::Acceptor;
 use options::Options;
@@ -256,10 +253,8 @@ fn say(line: impl fmt::Display) {
 
 /// Logs warnings, or what `RUST_LOG` asks for: a level, or a list like `warn,corewheel=debug`.
 fn log_to_stderr() {
-    let asked = env::var("RUST_LOG").ok().and_then(|filter| filter.parse::<Targets>().ok());
-    let filter = asked.unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));
-    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
-    tracing_subscriber::registry().with(lines).with(filter).init();
+    let filter = Env::default().default_filter_or("warn");
+    env_logger::Builder::from_env(filter).init();
 }
 
 /// The returned iterator gives the first SIGINT or SIGTERM. A second signal ends the process at
