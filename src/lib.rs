@@ -205,7 +205,7 @@ pub use crate::face::report as shutdown;
 pub use crate::face::sleep::Sleep;
 pub use crate::face::timers::Timers;
 pub use crate::kit::{
-    delay_queue as queue, group, herd, interval, keyed, purgatory, repeat, scaled, sink,
+    delay_queue as queue, group, herd, interval, kept, keyed, purgatory, repeat, scaled, sink,
 };
 pub use crate::service::TimerService;
 pub use crate::service::builder::TimerServiceBuilder;

@@ -57,6 +57,11 @@ impl<P: Payload> Core<P> {
         std::mem::take(&mut self.state.borrow_mut().jobs)
     }
 
+    /// Takes the callbacks of the mail.
+    pub(super) fn take_calls(&self) -> Vec<P::Call> {
+        std::mem::take(&mut self.state.borrow_mut().calls)
+    }
+
     pub(super) fn take_shutdown_order(&self) -> Option<ShutdownOrder<P>> {
         self.state.borrow_mut().shutdown.take()
     }

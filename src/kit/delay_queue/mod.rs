@@ -209,6 +209,12 @@ impl<V> DelayQueue<V> {
     pub fn poll_expired(&self, cx: &mut Context<'_>) -> Poll<Option<Expired<V>>> {
         self.inner.poll(self.place, false, cx).map(Waited::into_due)
     }
+
+    /// Polls for what [`recv`](Self::recv) waits for, also while the queue is empty. The task that
+    /// has polled last, by this method or by [`poll_expired`](Self::poll_expired), is woken.
+    pub fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Option<Expired<V>>> {
+        self.inner.poll(self.place, true, cx).map(Waited::into_due)
+    }
 }
 
 /// Queries.
