@@ -40,8 +40,9 @@ pub(crate) fn turn<P: Payload>(core: &Core<P>, host: &mut impl Host<P>) -> Next 
     let budget = core.directory().settings.budget;
     let now = core.nanos();
     core.parts.for_each(|part| part.turn_begins(now));
-    core.take_mail(now);
-    run_calls(core, host);
+    if core.take_mail(now) {
+        run_calls(core, host);
+    }
     let more_requests = core.receive(now, budget.requests_max);
     if let Some(order) = core.take_shutdown_order() {
         let report = shut_down(core, host, order.policy);
