@@ -1,8 +1,8 @@
-//! A delayed job queue beside a multi-thread tokio runtime: jobs that are put in, put off, taken
+//! A delayed job queue beside a multi-thread tokio runtime: jobs that are put in, hurried, taken
 //! back and run when they are due, by any task on any thread.
 //!
-//! The jobs lie in keyed timers on one shard. The connections of a server and the workers reach them
-//! by clones of one handle. The exit status says whether each job ended as it should.
+//! The jobs lie in keyed timers on one shard, which the connections of a server reach by clones of
+//! one handle. The exit status says whether each job ended as it should.
 //!
 //! ```text
 //! cargo run --example jobs

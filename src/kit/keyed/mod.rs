@@ -36,91 +36,13 @@
 //! keys to handles beside the timers: the map would have to follow each timer that fires, and a
 //! timer that is scheduled again while the old one is due would fire for the new one.
 //!
-//! # From other threads
-//!
-//! [`keep_on`](crate::TimerService::keep_on) makes keyed timers that any thread reaches by a
-//! [`Kept`](crate::kept::Kept); the [guide](crate::guide::delayed_jobs) has a whole server.
-//!
-//! ```
-//! use corewheel::{TimerService, Timers};
-//! use std::time::Duration;
-//!
-//! let service = TimerService::builder().shards(1).start()?;
-//! let make = |timers: &Timers| {
-//!     timers.keyed::<u64, String>(|lease, _| println!("{} has expired", lease.value))
-//! };
-//! let leases = service.keep_on(service.shard_for(0), make)?.wait()?;
-//! let minute = Duration::from_secs(60);
-//! let put = leases.try_run(move |leases| leases.insert(7, "a".to_owned(), minute).is_ok())?;
-//! let cancelled = leases.try_run(|leases| leases.remove(&7).map(|lease| lease.value))?;
-//! assert_eq!((put.wait()?, cancelled.wait()?), (true, Some("a".to_owned())));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
-//!
-//! Or the values of a service are commands, and its handler owns the keyed timers:
-//!
-//! ```
-//! use corewheel::keyed::KeyedTimers;
-//! use corewheel::{Fired, TimerService, Timers};
-//! use std::sync::mpsc;
-//! use std::time::Duration;
-//!
-//! enum Command {
-//!     Put(u64, &'static str, Duration),
-//!     Reset(u64, Duration),
-//!     Cancel(u64),
-//! }
-//!
-//! let (sender, expired) = mpsc::channel();
-//! let service = TimerService::builder().shards(1).start_with(move |_shard| {
-//!     let sender = sender.clone();
-//!     let mut leases: Option<KeyedTimers<u64, &str>> = None;
-//!     move |fired: Fired<Command>, timers: &Timers<Command>| {
-//!         let leases = leases.get_or_insert_with(|| {
-//!             let sender = sender.clone();
-//!             timers.keyed(move |lease, _| {
-//!                 let _gone = sender.send(lease.value);
-//!             })
-//!         });
-//!         match fired.payload {
-//!             Command::Put(key, value, ttl) => {
-//!                 if let Err(refused) = leases.insert(key, value, ttl) {
-//!                     eprintln!("lease {key}: {refused}");
-//!                 }
-//!             }
-//!             Command::Reset(key, ttl) => {
-//!                 leases.reset(&key, ttl);
-//!             }
-//!             Command::Cancel(key) => {
-//!                 leases.remove(&key);
-//!             }
-//!         }
-//!     }
-//! })?;
-//! let client = service.client();
-//! let shard = client.shard(service.shard_for(0));
-//! let minute = Duration::from_secs(60);
-//! let commands = [
-//!     Command::Put(7, "a", minute),
-//!     Command::Put(8, "b", minute),
-//!     Command::Cancel(7),
-//!     Command::Reset(8, Duration::ZERO),
-//! ];
-//! for command in commands {
-//!     shard.schedule(Duration::ZERO, command).map_err(|refused| refused.kind())?;
-//! }
-//! assert_eq!(expired.recv()?, "b");
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
-//!
-//! A callback of another thread reaches none: it is `Send`, and what it makes is dropped when it
-//! returns.
-//!
 //! # Cost
 //!
 //! A timer of the shard, and about 30 bytes beside the key and the value, 5.7 of them for the
 //! hash table at its fullest; 24 bytes more for a key in a group. Each method is O(1), except the
 //! methods that end or visit several timers, which are O(those).
+#![doc = ""]
+#![doc = include_str!("other_threads.md")]
 
 // Invariants: a key has at most one timer, and it is free again before the handler is called for
 // it. Nothing is borrowed while the handler or a `Drop` of the user runs; the table is borrowed
