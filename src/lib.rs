@@ -61,9 +61,10 @@
 //!
 //! # What to build with
 //!
-//! The types that hold many timers or values live on one shard and are `!Send`. Another thread
-//! reaches them by a callback that it sends to that shard, with
-//! [`schedule_fn`](RemoteTimers::schedule_fn).
+//! The types that hold many timers or values live on one shard and are `!Send`. Any thread reaches
+//! one that [`keep_on`](TimerService::keep_on) has made on its shard, by a [`kept::Kept`]: a handle
+//! that sends closures to it. A guide is about a
+//! [delayed job queue beside tokio](guide::delayed_jobs).
 //!
 //! | need | module or method |
 //! |---|---|
@@ -75,6 +76,7 @@
 //! | ticks for a future | [`interval`] |
 //! | a callback later, and its result | [`schedule_task`](Timers::schedule_task) |
 //! | values that are taken out when they are due | [`queue`] |
+//! | a container that any thread uses | [`kept`] |
 //! | timers and values by keys of your own, alone or in groups | [`keyed`] |
 //! | an operation that an event completes, or its deadline | [`purgatory`] |
 //! | timeouts that shrink under pressure, all at once | [`scaled`] |
@@ -214,7 +216,7 @@ pub use crate::face::report as shutdown;
 pub use crate::face::sleep::Sleep;
 pub use crate::face::timers::Timers;
 pub use crate::kit::{
-    delay_queue as queue, group, herd, interval, keyed, purgatory, repeat, scaled, sink,
+    delay_queue as queue, group, herd, interval, kept, keyed, purgatory, repeat, scaled, sink,
 };
 pub use crate::service::TimerService;
 pub use crate::service::builder::TimerServiceBuilder;

@@ -4,6 +4,10 @@
     allow(rustdoc::broken_intra_doc_links, reason = "a page links to items of other features")
 )]
 
+pub mod delayed_jobs {
+    #![doc = include_str!("delayed_jobs.md")]
+}
+
 #[cfg(feature = "hyper")]
 pub mod hyper_and_axum {
     #![doc = include_str!("hyper_and_axum.md")]

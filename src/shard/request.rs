@@ -15,6 +15,7 @@ use std::vec::IntoIter;
 use corewheel_shard::{Tick, TimerKey};
 use oneshot::SendError;
 
+use super::hooks::Message;
 use super::payload::Payload;
 use super::shutdown::Report;
 use crate::link::lane;
@@ -125,6 +126,8 @@ pub(crate) enum Bulk<P: Payload> {
         into: Box<[ShardId]>,
         reply: MigrateAllReply,
     },
+    /// A message to a part of the shard. It concerns no timer.
+    Message(Box<dyn Message>),
 }
 
 pub(crate) struct BulkCancel<P: Payload> {
@@ -211,7 +214,10 @@ impl<P: Payload> lane::Request for Request<P> {
             Self::Cancel { key, .. } | Self::Reset { key, .. } | Self::Earlier { key, .. } => {
                 Some(About::One(*key))
             }
-            Self::Bulk(_) => Some(About::Many),
+            Self::Bulk(bulk) => match &**bulk {
+                Bulk::Message(_) => None,
+                _ => Some(About::Many),
+            },
             Self::Schedule { .. } | Self::Call { .. } | Self::Wake { .. } => None,
         }
     }
@@ -226,7 +232,8 @@ impl<P: Payload> lane::Request for Request<P> {
             | Bulk::Waker { .. }
             | Bulk::WakeWaiting
             | Bulk::Migrate { .. }
-            | Bulk::MigrateAll { .. } => 1,
+            | Bulk::MigrateAll { .. }
+            | Bulk::Message(_) => 1,
         }
     }
 
@@ -259,6 +266,8 @@ impl<P: Payload> lane::Request for Request<P> {
 pub(crate) enum Control<P: Payload> {
     /// A message for the driver.
     Job(P::Job),
+    /// A callback that the next turn runs, without a timer.
+    Call(P::Call),
     Shutdown(ShutdownOrder<P>),
 }
 

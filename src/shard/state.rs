@@ -48,6 +48,8 @@ pub(crate) struct State<P: Payload> {
     pub(super) has_received_wakers: bool,
     /// Messages for the driver.
     pub(super) jobs: Vec<P::Job>,
+    /// The callbacks of the mail, which the turn that takes them runs.
+    pub(super) calls: Vec<P::Call>,
     pub(super) shutdown: Option<ShutdownOrder<P>>,
     /// The replies of cancels that came before their timers, by the keys of the timers. The callers
     /// still wait.
@@ -91,6 +93,7 @@ impl<P: Payload> State<P> {
             looks_again_at: Tick::NEVER,
             has_received_wakers: false,
             jobs: Vec::new(),
+            calls: Vec::new(),
             shutdown: None,
             overtaken: HashMap::new(),
             early_wakers: HashMap::new(),
@@ -206,6 +209,7 @@ impl<P: Payload> State<P> {
         for message in control {
             match message {
                 Control::Job(job) => self.jobs.push(job),
+                Control::Call(call) => self.calls.push(call),
                 Control::Shutdown(order) => self.shutdown = Some(order),
             }
         }
@@ -412,13 +416,17 @@ impl<P: Payload> State<P> {
                 self.wakes_waiting = true;
                 return None;
             }
-            Bulk::Remaining { .. } | Bulk::Migrate { .. } | Bulk::MigrateAll { .. } => {
-                // These send requests or replies themselves, so they wait until nothing is
-                // borrowed.
+            Bulk::Remaining { .. }
+            | Bulk::Migrate { .. }
+            | Bulk::MigrateAll { .. }
+            | Bulk::Message(_) => {
+                // These send requests or replies themselves, or run code of a part, so they wait
+                // until nothing is borrowed.
                 self.effects.push(match *bulk {
                     Bulk::Remaining { key, reply } => Effect::Remaining(key, reply),
                     Bulk::Migrate { key, to, reply } => Effect::Migrate(key, to, reply),
                     Bulk::MigrateAll { into, reply } => Effect::MigrateAll(into, reply),
+                    Bulk::Message(message) => Effect::Message(message),
                     Bulk::Cancel(_)
                     | Bulk::Schedule(_)
                     | Bulk::Waker { .. }

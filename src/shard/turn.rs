@@ -27,9 +27,9 @@ pub(crate) enum Next {
     Never,
 }
 
-/// Takes a turn: begin, take mail, receive requests and migrate timers of a `migrate_all`, shut
-/// down if a shutdown order has come, advance the wheel, deliver, publish, say when the next turn
-/// is due. The order never changes, and each step keeps to its budget.
+/// Takes a turn: begin, take mail and run its callbacks, receive requests and migrate timers of a
+/// `migrate_all`, shut down if a shutdown order has come, advance the wheel, deliver, publish, say
+/// when the next turn is due. The order never changes, and each step keeps to its budget.
 ///
 /// Expired timers are delivered with nothing borrowed, one at a time, so every callback sees the
 /// shard as it is.
@@ -40,7 +40,9 @@ pub(crate) fn turn<P: Payload>(core: &Core<P>, host: &mut impl Host<P>) -> Next 
     let budget = core.directory().settings.budget;
     let now = core.nanos();
     core.parts.for_each(|part| part.turn_begins(now));
-    core.take_mail(now);
+    if core.take_mail(now) {
+        run_calls(core, host);
+    }
     let more_requests = core.receive(now, budget.requests_max);
     if let Some(order) = core.take_shutdown_order() {
         let report = shut_down(core, host, order.policy);
@@ -57,6 +59,13 @@ pub(crate) fn turn<P: Payload>(core: &Core<P>, host: &mut impl Host<P>) -> Next 
         _ if more => Next::Now,
         Some(tick) => Next::At(tick),
         None => Next::WhenWoken,
+    }
+}
+
+/// Runs the callbacks of the mail. Mail is rare, so they have no budget.
+fn run_calls<P: Payload>(core: &Core<P>, host: &mut impl Host<P>) {
+    for call in core.take_calls() {
+        core.contain(|| host.run(call));
     }
 }
 

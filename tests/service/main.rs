@@ -18,6 +18,7 @@ mod handles;
 mod herd;
 mod histories;
 mod interval;
+mod kept;
 mod keyed;
 mod keys;
 mod lanes;

@@ -9,6 +9,7 @@
 mod commands;
 mod containers;
 mod history;
+mod kept;
 mod ledger;
 mod operations;
 mod requests;

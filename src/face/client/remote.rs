@@ -154,6 +154,9 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
 
     /// Schedules a callback, which is run on that shard when it is due. It is boxed.
     ///
+    /// A container that the callback makes is dropped when it returns. Keep one on the shard with
+    /// [`keep`](Self::keep).
+    ///
     /// # Errors
     ///
     /// `Full`, `Reserved`, `Busy`, `Closed` or `NoSuchShard`, with the callback.

@@ -21,6 +21,7 @@ use crate::face::client::Client;
 use crate::face::stored::Stored;
 use crate::face::{Core, Post};
 use crate::link::lane::Mark;
+use crate::shard::hooks::Message;
 use crate::shard::receive::WAKER_KEPT_MAX;
 use crate::shard::request::{Bulk, NumberedWaker, Request};
 use crate::values::class::ClassId;
@@ -51,6 +52,12 @@ pub(crate) trait ThreadClient {
     /// Replaces the waker of a timer, if the given one is newer. If the timer is not pending any
     /// more, the waker is woken.
     fn replace_waker(&self, timer: TimerHandle, waker: NumberedWaker);
+    /// Sends a message to a part of a shard. `Err` with the message if the shard is closed.
+    fn send_message(
+        &self,
+        shard: ShardId,
+        message: Box<dyn Message>,
+    ) -> Result<(), Box<dyn Message>>;
     /// Whether a shard has ended.
     fn has_ended(&self, shard: ShardId) -> bool;
 }
@@ -90,6 +97,14 @@ impl<T: Send + 'static> ThreadClient for Client<T> {
         self.send(timer.shard(), Request::Bulk(Box::new(bulk)));
     }
 
+    fn send_message(
+        &self,
+        shard: ShardId,
+        message: Box<dyn Message>,
+    ) -> Result<(), Box<dyn Message>> {
+        self.send_message(shard, message)
+    }
+
     fn has_ended(&self, shard: ShardId) -> bool {
         self.directory().post(shard).is_none_or(Post::has_ended)
     }
@@ -111,6 +126,8 @@ pub(crate) trait ThreadShard {
     /// Makes a timer due earlier.
     fn reset_to_earlier(&self, key: TimerKey, deadline: Tick);
     fn replace_waker(&self, key: TimerKey, waker: NumberedWaker);
+    /// Gives a message to a part of the shard, and wakes the driver for it.
+    fn receive(&self, message: Box<dyn Message>);
 }
 
 impl<T: Send + 'static> ThreadShard for Core<T> {
@@ -150,6 +167,11 @@ impl<T: Send + 'static> ThreadShard for Core<T> {
 
     fn replace_waker(&self, key: TimerKey, waker: NumberedWaker) {
         self.replace_waker(key, waker);
+    }
+
+    fn receive(&self, message: Box<dyn Message>) {
+        message.receive(self.parts());
+        self.note_deadline(Tick::ZERO);
     }
 }
 
@@ -302,6 +324,29 @@ pub(crate) fn find(service: ServiceId) -> Option<Rc<Reach>> {
 pub(crate) fn client_for_once(service: ServiceId) -> Option<Rc<dyn ThreadClient>> {
     let is_gone = TABLE.try_with(|_| ()).is_err();
     if is_gone { Some(registry::find(service)?.client()) } else { None }
+}
+
+/// Sends a message to a part of a shard, from any thread. `Err` with the message if the shard is
+/// closed or the service has ended.
+pub(crate) fn send_message(
+    service: ServiceId,
+    shard: ShardId,
+    message: Box<dyn Message>,
+) -> Result<(), Box<dyn Message>> {
+    let Some(reach) = find(service) else {
+        return match client_for_once(service) {
+            Some(client) => client.send_message(shard, message),
+            None => Err(message),
+        };
+    };
+    if let Some(here) = reach.shard(Some(shard)) {
+        here.receive(message);
+        return Ok(());
+    }
+    match reach.client() {
+        Some((client, _)) => client.send_message(shard, message),
+        None => Err(message),
+    }
 }
 
 /// The shard is found on this thread, until the returned value is dropped.

@@ -88,7 +88,8 @@ pub use crate::values::scale::Scale;
 /// [`Scale`]; made by [`Timers::scaled`]. See the [module](self).
 ///
 /// `V` is the type of the values, such as a connection; the handler is given the value when its
-/// timeout ends. It is `!Send`; a clone shares the timeouts.
+/// timeout ends. It is `!Send`; a clone shares the timeouts, and other threads use them by a
+/// [`Kept`](crate::kept::Kept).
 ///
 /// The scale belongs to the shard, and applies to all of its `ScaledTimeouts`. It is set with
 /// [`Timers::set_scale`] on the shard, and with
