@@ -135,6 +135,7 @@
 //! | `pinning` | the service's own threads are pinned: see [`settings`] | `core_affinity` |
 //! | `serde` | the statistics implement `Serialize` | serde and its procedural macro |
 //! | `sim` | a simulation of the service, for tests | nothing |
+//! | `test-util` | `time` follows tokio's paused clock, for tests | `tokio`, with its `test-util` |
 //!
 //! # The map
 //!

@@ -18,9 +18,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! This is the only module that reads a clock. Inside the service, time is nanoseconds since the
-//! service's epoch, and deadlines are ticks. At the edge it is [`Duration`] and [`Instant`]. The
-//! clock is monotonic; the wall clock is not used anywhere.
+//! This is the only module that reads the system's clock. Inside the service, time is nanoseconds
+//! since the service's epoch, and deadlines are ticks. At the edge it is [`Duration`] and
+//! [`Instant`]. The clock is monotonic; the wall clock is not used anywhere.
 //!
 //! A command on a timer takes a fraction of what asking the system for the time takes, so commands
 //! go by a `NearClock`, which counts on from the last time that was asked for. A turn asks.
