@@ -107,8 +107,13 @@
 //!
 //! # Tests
 //!
-//! With a [`ManualClock`](clock::ManualClock) and shards in a loop of the test's own
-//! ([`attach`]) time passes only when the test says so. The examples on these pages do it that way.
+//! - With a [`ManualClock`](clock::ManualClock) and shards in a loop of the test's own ([`attach`])
+//!   time passes only when the test says so. The examples on these pages do it that way.
+//!   [`run_until_idle`](clock::ManualClock::run_until_idle) goes from deadline to deadline, with
+//!   the tasks of the test.
+//! - The module `sim`, with the feature of that name, runs a whole multi-thread server on simulated
+//!   threads, for many seeds.
+//! - With the feature `test-util`, `time` follows tokio's clock where a test has paused it.
 //!
 //! # Cost
 //!
