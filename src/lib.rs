@@ -109,8 +109,13 @@
 //!
 //! # Tests
 //!
-//! With a [`ManualClock`](clock::ManualClock) and shards in a loop of the test's own
-//! ([`attach`]) time passes only when the test says so. The examples on these pages do it that way.
+//! - With a [`ManualClock`](clock::ManualClock) and shards in a loop of the test's own ([`attach`])
+//!   time passes only when the test says so. The examples on these pages do it that way.
+//!   [`run_until_idle`](clock::ManualClock::run_until_idle) goes from deadline to deadline, with
+//!   the tasks of the test.
+//! - The module `sim`, with the feature of that name, runs a whole multi-thread server on simulated
+//!   threads, for many seeds.
+//! - With the feature `test-util`, `time` follows tokio's clock where a test has paused it.
 //!
 //! # Cost
 //!
@@ -137,6 +142,7 @@
 //! | `pinning` | the service's own threads are pinned: see [`settings`] | `core_affinity` |
 //! | `serde` | the statistics implement `Serialize` | serde and its procedural macro |
 //! | `sim` | a simulation of the service, for tests | nothing |
+//! | `test-util` | `time` follows tokio's paused clock, for tests | `tokio`, with its `test-util` |
 //!
 //! The feature `glommio` uses the crate `glommio-ng`, the release that glommio's community
 //! maintains: glommio 0.9.0, of 2024, compiles neither with the kernel headers nor with the C

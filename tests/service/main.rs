@@ -23,6 +23,7 @@ mod keyed;
 mod keys;
 mod lanes;
 mod limits;
+mod manual_clock;
 mod many;
 mod marked;
 mod migrate;

@@ -15,6 +15,7 @@ mod operations;
 mod requests;
 mod scaled;
 mod shared;
+mod spawned;
 mod world;
 
 use std::cell::Cell;

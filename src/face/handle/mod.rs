@@ -39,6 +39,12 @@ use crate::values::handle::{ServiceId, ShardId};
 /// The shard reserves up to 16 slots for a thread when it first schedules, and more with use, so
 /// that a thread that lives for a few timers costs little.
 ///
+/// # Time
+///
+/// Futures go by the clock of the service, and not by that of a tokio runtime, also while a test
+/// has paused it. Tests of tasks that use a handle have a
+/// [`ManualClock`](crate::clock::ManualClock), or run them in a simulation, the module `sim`.
+///
 /// # Room
 ///
 /// A shard that holds as many timers as its capacity is full, and futures return `Full`. Where a
