@@ -366,6 +366,7 @@ fn check_late_body<K: Kind>() {
     let mut body = conn.body();
     assert_eq!(frame(&mut body), None);
     drop(called);
+    assert_eq!(frame(&mut body), None);
     feed.push(b"part");
     assert_eq!(frame(&mut body).unwrap(), b"part");
     conn.check_ends(Idle(ms(LIMIT)));
