@@ -127,14 +127,15 @@ impl<L: Listener> Connected<IncomingStream<'_, TimedListener<L>>> for StreamCont
 ///
 /// # Heads
 ///
-/// hyper reads on before it polls the service. So a connection on which a request has come, and
-/// nothing else, arms the deadline of the head, and disarms it in the same turn of its task. A head
-/// that was complete after its limit is cut.
+/// hyper reads on before it polls the service, so a read may wait before the service can say that
+/// the head is complete. Such a read arms the deadline of the head, and the service disarms it in
+/// the same poll of the connection. A head that became complete after its limit is cut there, also
+/// where the server was held up meanwhile.
 ///
 /// # Cost
 ///
-/// That of a [`TimedService`], and an allocation for each of the two bodies, as axum's bodies are
-/// boxed.
+/// That of a [`TimedService`], an allocation for each of the two bodies, as axum's bodies are boxed,
+/// and the deadline of each head.
 #[derive(Clone, Copy, Debug)]
 pub struct TimedMakeService<M> {
     inner: M,

@@ -92,7 +92,7 @@ impl Wake for Shared {
 ///
 /// The limit for a [head](super::StreamLimits::head) and the least rate of
 /// [reads](super::StreamLimits::min_read_rate) need to know where messages begin and end, and only
-/// the owner knows.
+/// the owner knows. Under hyper and in `axum::serve`, `adapters::hyper::TimedService` says it all.
 ///
 /// - The first byte of the connection begins a message. It has the deadline of a head, and is not
 ///   measured unless the owner has called [`begin_message`](Self::begin_message) before it: an

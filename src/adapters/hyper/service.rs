@@ -65,8 +65,7 @@ use crate::stream::{StreamControl, StreamTimers};
 /// async fn answer(request: Request<RequestBody<Incoming>>) -> hyper::Result<Response<Full<Bytes>>> {
 ///     let body = request.into_body().collect().await?.to_bytes();
 ///     // Longer than the idle limit.
-///     # let service = corewheel::time::sleep(Duration::from_millis(60));
-///     # service.await;
+///     # corewheel::time::sleep(Duration::from_millis(60)).await;
 ///     Ok(Response::new(Full::new(body)))
 /// }
 ///

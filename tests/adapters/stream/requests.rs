@@ -484,6 +484,39 @@ fn message_is_measured_until_the_body_of_its_request_has_ended() {
     both!(check_rate);
 }
 
+fn check_pipelined_body<K: Kind>() {
+    let mut conn = Conn::<K>::new(NONE.min_read_rate(RATE));
+    // These bytes have the first request, and the head of the second.
+    conn.receive();
+    drop(conn.get());
+    drop(conn.body());
+    let _called = conn.call(Feed::default());
+    let mut body = conn.body();
+    assert_eq!(frame(&mut body), None);
+    conn.check_ends(ReadRate(RATE));
+}
+
+#[test]
+fn body_that_does_not_follow_a_pipelined_head_is_measured() {
+    both!(check_pipelined_body);
+}
+
+fn check_pipelined_requests<K: Kind>() {
+    let mut conn = Conn::<K>::new(NONE.min_read_rate(RATE));
+    conn.receive();
+    for _ in 0..3 {
+        let _called = conn.get();
+        conn.check_open();
+    }
+    // The next request may take its time.
+    conn.check_open();
+}
+
+#[test]
+fn pipelined_requests_without_bodies_are_not_measured() {
+    both!(check_pipelined_requests);
+}
+
 fn check_dropped_body<K: Kind>() {
     let mut conn = Conn::<K>::new(NONE.min_read_rate(RATE));
     conn.receive();
