@@ -1,5 +1,6 @@
-//! One connection: an echo with a read-idle limit, a heartbeat and a greatest age. To make a server of
-//! it, replace [`answer`]: while that works, the connection is not idle, and its client gets PINGs.
+//! One connection: an echo with a read-idle limit, a heartbeat and a greatest age. To make a server
+//! of it, replace [`answer`]: while that works, the connection is not idle, and its client gets
+//! PINGs.
 //!
 //! The deadlines are the [`ConnTimers`] of the shard that accepted the connection. Each read and
 //! each write is one store; the three deadlines are one timer of the shard. When the connection
@@ -74,8 +75,8 @@ async fn echo(stream: &mut impl Stream, conn: &ConnTimers) -> Result<Infallible,
             Some(0) => return Err(End::ClientLeft),
             Some(length) => {
                 conn.touch_read();
-                // The client waits for the server, and not the server for the client. It ends before
-                // the write, so that a client that does not read what it is sent is found.
+                // The client waits for the server. During the write the server waits for the client,
+                // so the guard is dropped before: a client that does not read must be found.
                 let in_flight = conn.begin_request();
                 let mut work = pin!(answer(&buffer[..length]));
                 let reply = loop {

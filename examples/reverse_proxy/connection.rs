@@ -64,7 +64,7 @@ type Failed = Box<dyn std::error::Error + Send + Sync>;
 /// The answer to a request.
 type Answering = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
 
-/// A service that answers the requests of a client. `body` makes a body for the upstream server of theirs.
+/// A service that answers the requests of a client. `body` wraps the body of each request.
 fn answers<B>(
     server: &Arc<Server>,
     client: IpAddr,

@@ -2,8 +2,8 @@
 //!
 //! `axum::serve` builds hyper's server itself, so a server cannot give it a timer. It takes the
 //! listener and the service of each connection from its caller, and these two have all that the
-//! timeouts need: [`TimedListener`] accepts streams with limits, and [`TimedMakeService`] tells each
-//! stream about its requests.
+//! timeouts need: [`TimedListener`] accepts streams with limits, and [`TimedMakeService`] tells
+//! each stream about its requests.
 //!
 //! Why not a middleware on the router: it would have to find the control of its connection in each
 //! request, and would run behind other layers that may wait.
@@ -121,9 +121,10 @@ impl<L: Listener> Connected<IncomingStream<'_, TimedListener<L>>> for StreamCont
 /// `into_make_service_with_connect_info`: the service tells the [`TimedIo`] of its connection about
 /// each request. [`TimedListener`] has an example.
 ///
-/// What it tells is what a [`TimedService`] says: no limit ends a connection while its server works
-/// on a request, and the limits of heads and of rates know where the messages of HTTP/1 begin and
-/// end.
+/// What it tells is what a [`TimedService`] says: no idle limit ends a connection while its server
+/// works on a request, and the limits of heads and of rates know where the messages of HTTP/1 begin
+/// and end. A server sets [`write_stall`](StreamLimits::write_stall), too, since an idle limit does
+/// not find a client that does not read its response.
 ///
 /// # Heads
 ///
@@ -134,8 +135,8 @@ impl<L: Listener> Connected<IncomingStream<'_, TimedListener<L>>> for StreamCont
 ///
 /// # Cost
 ///
-/// That of a [`TimedService`], an allocation for each of the two bodies, as axum's bodies are boxed,
-/// and the deadline of each head.
+/// That of a [`TimedService`], an allocation for each of the two bodies, as axum's bodies are
+/// boxed, and the deadline of each head.
 #[derive(Clone, Copy, Debug)]
 pub struct TimedMakeService<M> {
     inner: M,

@@ -23,9 +23,9 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ConnLimits {
-    /// The time without a read until [`DeadlineKind::ReadIdle`]. A server that may work on a request
-    /// for longer calls [`begin_request`](crate::ConnTimers::begin_request): else the connection
-    /// counts as idle meanwhile.
+    /// The time without a read until [`DeadlineKind::ReadIdle`]. A server that may work on a
+    /// request for longer calls [`begin_request`](crate::ConnTimers::begin_request): else the
+    /// connection counts as idle meanwhile.
     pub read_idle: Duration,
     /// The time without a write until [`DeadlineKind::WriteIdle`].
     /// [`begin_request`](crate::ConnTimers::begin_request) holds it back, too.
@@ -146,8 +146,8 @@ pub enum DeadlineKind {
     /// Nothing was written for too long, and no request was in flight. The event comes again after
     /// each further such time.
     WriteIdle,
-    /// Nothing was read or written for too long, and no request was in flight. The event comes again
-    /// after each further such time.
+    /// Nothing was read or written for too long, and no request was in flight. The event comes
+    /// again after each further such time.
     AllIdle,
     /// It is time to write something, so that the peer sees that the server is there. The event
     /// comes again after each further such time.

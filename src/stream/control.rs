@@ -152,7 +152,8 @@ impl<M: StreamTimers> StreamControl<M> {
     /// request has ended.
     ///
     /// A server that sends its answer while it holds the guard sets
-    /// [`write_stall`](super::StreamLimits::write_stall), or a peer that does not read stays for ever.
+    /// [`write_stall`](super::StreamLimits::write_stall), or a peer that does not read stays for
+    /// ever.
     ///
     /// ```
     /// # #[cfg(feature = "tokio")] {

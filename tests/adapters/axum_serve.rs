@@ -1,5 +1,6 @@
-//! `axum::serve` with `TimedListener` and `TimedMakeService`, over real sockets: idle connections and
-//! slow clients are cut, and no request that the server works on is, nor in a graceful shutdown.
+//! `axum::serve` with `TimedListener` and `TimedMakeService`, over real sockets: idle connections
+//! and slow clients are cut, and no request that the server works on is, nor in a graceful
+//! shutdown.
 
 use std::io::Write;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! `TimedService` in servers of hyper, with real sockets, HTTP/1 and HTTP/2: no limit of a connection
-//! ends a request that the server works on, and every limit comes when it has ended.
+//! `TimedService` in servers of hyper, with real sockets, HTTP/1 and HTTP/2: no limit of a
+//! connection ends a request that the server works on, and every limit comes when it has ended.
 
 use std::convert::Infallible;
 use std::io::Write;
@@ -14,7 +14,7 @@ use corewheel::stream::StreamTimeout::{self, Head, Idle, ReadRate};
 use corewheel::stream::{StreamLimits, TimedIo};
 use corewheel::{Handle, TimerService};
 use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Collected, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -43,7 +43,7 @@ async fn answer(request: Request<RequestBody<Incoming>>, timers: Handle) -> Answ
         "/panic" => panic!("a handler panics"),
         _ => {}
     }
-    let body = request.into_body().collect().await.map_or(Bytes::new(), |body| body.to_bytes());
+    let body = request.into_body().collect().await.map(Collected::to_bytes).unwrap_or_default();
     Ok(Response::new(Full::new(body).boxed()))
 }
 
@@ -118,7 +118,7 @@ impl Server {
 }
 
 #[test]
-fn http1_handler_that_takes_longer_than_the_idle_limit_answers_and_then_idle_ends_it() {
+fn http1_handler_that_takes_longer_than_the_idle_limit_answers() {
     let server = Server::start(StreamLimits::default().idle(LIMIT).read_idle(LIMIT).head(LIMIT));
     let mut client = connect(server.address);
     let begin = Instant::now();

@@ -20,18 +20,25 @@ use crate::stream::{StreamControl, StreamTimers};
 ///
 /// It wraps the service of one connection. For each request:
 ///
-/// - It says that the head is complete, in [`call`](Service::call): a handler would say so too late.
+/// - It says that the head is complete, in [`call`](Service::call): a handler would say so too
+///   late.
 /// - The request is [in flight](StreamControl::begin_request) from the call until the body of the
 ///   response has ended or was dropped. Meanwhile neither
 ///   [`idle`](crate::stream::StreamLimits::idle) nor
 ///   [`read_idle`](crate::stream::StreamLimits::read_idle) ends the connection, however long the
-///   handler takes. While the server waits for more of the body of the request, both count: a client
-///   that stops sending is idle. Of several requests at once, each holds the idle times back.
+///   handler takes. While the server waits for more of the body of the request, both count: a
+///   client that stops sending is idle. Of several requests at once, each holds the idle times
+///   back.
 /// - A message of HTTP/1 is measured against
 ///   [`min_read_rate`](crate::stream::StreamLimits::min_read_rate) from its first byte until the
 ///   body of the request has ended or was dropped.
 /// - The next message of HTTP/1 begins when both bodies have ended. After a response that hands the
 ///   connection to another protocol, `101` or a success to `CONNECT`, no message begins.
+///
+/// A client that does not read its response is found by
+/// [`write_stall`](crate::stream::StreamLimits::write_stall) or
+/// [`min_write_rate`](crate::stream::StreamLimits::min_write_rate) alone, so a server sets one of
+/// them.
 ///
 /// A future of a response that is dropped, because the client has left or the handler has panicked,
 /// ends its request, too.
@@ -62,7 +69,9 @@ use crate::stream::{StreamControl, StreamTimers};
 /// use hyper_util::rt::TokioIo;
 /// use std::time::Duration;
 ///
-/// async fn answer(request: Request<RequestBody<Incoming>>) -> hyper::Result<Response<Full<Bytes>>> {
+/// type Answer = hyper::Result<Response<Full<Bytes>>>;
+///
+/// async fn answer(request: Request<RequestBody<Incoming>>) -> Answer {
 ///     let body = request.into_body().collect().await?.to_bytes();
 ///     // Longer than the idle limit.
 ///     # corewheel::time::sleep(Duration::from_millis(60)).await;
@@ -77,12 +86,14 @@ use crate::stream::{StreamControl, StreamTimers};
 /// # let (socket, mut client) = tokio::io::duplex(4096);
 /// let limits = StreamLimits::default()
 ///     .head(Duration::from_secs(10))
+///     .write_stall(Duration::from_secs(30))
 ///     .idle(Duration::from_millis(20));
 /// let stream = TimedIo::new(socket, timers, limits);
 /// let service = TimedService::new(service_fn(answer), stream.control());
 /// let serving = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
 /// # let serving = tokio::spawn(serving);
-/// # client.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello").await.unwrap();
+/// # let request = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello";
+/// # client.write_all(request).await.unwrap();
 /// # let mut received = String::new();
 /// # client.read_to_string(&mut received).await.unwrap();
 /// # assert!(received.ends_with("hello"), "{received}");

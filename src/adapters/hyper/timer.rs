@@ -42,8 +42,8 @@ use crate::fallback::{SleepOrKept, present};
 ///
 /// hyper's sleeps return no error. Where a shard is full, or the service has ended, the *fallback
 /// thread* of the process keeps the deadline, in an ordered map behind a lock, and
-/// [`fallback_count`](crate::adapters::fallback_count) counts it. A sleep that hyper resets tries the shard
-/// again.
+/// [`fallback_count`](crate::adapters::fallback_count) counts it. A sleep that hyper resets tries
+/// the shard again.
 ///
 /// # The time
 ///
