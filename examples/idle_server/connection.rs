@@ -75,8 +75,8 @@ async fn echo(stream: &mut impl Stream, conn: &ConnTimers) -> Result<Infallible,
             Some(0) => return Err(End::ClientLeft),
             Some(length) => {
                 conn.touch_read();
-                // The client waits for the server. During the write the server waits for the client,
-                // so the guard is dropped before: a client that does not read must be found.
+                // The client waits for the server. During the write the server waits for the
+                // client, so the guard is dropped before: a client that does not read is found.
                 let in_flight = conn.begin_request();
                 let mut work = pin!(answer(&buffer[..length]));
                 let reply = loop {
