@@ -88,6 +88,7 @@
 //! | a shard in an executor or a loop that is there already | [`attach`] |
 //! | timers of a program that uses `tokio::time` | `time`, with the feature `tokio` |
 //! | timeouts of hyper's servers, clients and pools | `adapters::hyper`, with the feature `hyper` |
+//! | `axum::serve` with timeouts | `adapters::axum`, with the feature `axum` |
 //! | a time for each request of a tower service | `adapters::tower`, with the feature `tower` |
 //! | timers of QUIC endpoints and connections | `adapters::quinn`, with the feature `quinn` |
 //!
@@ -136,7 +137,8 @@
 //! | `glommio` | shards on glommio executors, on Linux | `glommio-ng`, `pinning` |
 //! | `tokio` | shards on current-thread tokio runtimes; `time`, for `tokio::time` | tokio |
 //! | `endpoint` | `StatsEndpoint`: the statistics over HTTP | hyper, tokio, `serde` and others |
-//! | `hyper` | `adapters::hyper`: the timer of hyper's servers and clients | hyper |
+//! | `hyper` | `adapters::hyper`: hyper's timer, and the requests of a stream under hyper | hyper |
+//! | `axum` | `adapters::axum`: `axum::serve` with timeouts | axum, `hyper`, `tokio` |
 //! | `tower` | `adapters::tower`: a layer that gives each request a time | tower's two traits |
 //! | `quinn` | `adapters::quinn`: the runtime of QUIC endpoints | quinn, `tokio` |
 //! | `pinning` | the service's own threads are pinned: see [`settings`] | `core_affinity` |
@@ -175,7 +177,7 @@
 //! | `fallback` | sleeps that return no error, and the thread behind them |
 //! | `time` | the drop-in for `tokio::time` |
 //! | `stream` | a stream with its timeouts |
-//! | `adapters` | what hyper, tower and quinn take their timers from |
+//! | `adapters` | what hyper, axum, tower and quinn take their timers from |
 //! | `sim` | the service on simulated threads, for tests |
 //! | `guide` | pages of documentation, and no code |
 //!

@@ -14,6 +14,7 @@ use std::time::Duration;
 /// use std::time::Duration;
 ///
 /// let limits = ConnLimits::default()
+///     // Held back by `begin_request` while the server works on a request.
 ///     .read_idle(Duration::from_secs(60))
 ///     .heartbeat(Duration::from_secs(20))
 ///     .handshake(Duration::from_secs(5));
@@ -22,11 +23,15 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ConnLimits {
-    /// The time without a read until [`DeadlineKind::ReadIdle`].
+    /// The time without a read until [`DeadlineKind::ReadIdle`]. A server that may work on a
+    /// request for longer calls [`begin_request`](crate::ConnTimers::begin_request): else the
+    /// connection counts as idle meanwhile.
     pub read_idle: Duration,
     /// The time without a write until [`DeadlineKind::WriteIdle`].
+    /// [`begin_request`](crate::ConnTimers::begin_request) holds it back, too.
     pub write_idle: Duration,
     /// The time without a read and without a write until [`DeadlineKind::AllIdle`].
+    /// [`begin_request`](crate::ConnTimers::begin_request) holds it back, too.
     pub all_idle: Duration,
     /// The time without a write until the server is to write a heartbeat:
     /// [`DeadlineKind::Heartbeat`].
@@ -134,14 +139,15 @@ pub enum DeadlineKind {
     /// A measured write was slower than [`ConnLimits::min_write_rate`]. The event comes once for
     /// each measured write.
     WriteRate,
-    /// Nothing was read for too long. The event comes again after each further
-    /// such time.
+    /// Nothing was read for too long, and no request was
+    /// [in flight](crate::ConnTimers::begin_request). The event comes again after each further such
+    /// time.
     ReadIdle,
-    /// Nothing was written for too long. The event comes again after each further
-    /// such time.
+    /// Nothing was written for too long, and no request was in flight. The event comes again after
+    /// each further such time.
     WriteIdle,
-    /// Nothing was read or written for too long. The event comes again after each further
-    /// such time.
+    /// Nothing was read or written for too long, and no request was in flight. The event comes
+    /// again after each further such time.
     AllIdle,
     /// It is time to write something, so that the peer sees that the server is there. The event
     /// comes again after each further such time.

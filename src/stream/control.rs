@@ -92,7 +92,7 @@ impl Wake for Shared {
 ///
 /// The limit for a [head](super::StreamLimits::head) and the least rate of
 /// [reads](super::StreamLimits::min_read_rate) need to know where messages begin and end, and only
-/// the owner knows.
+/// the owner knows. Under hyper and in `axum::serve`, `adapters::hyper::TimedService` says it all.
 ///
 /// - The first byte of the connection begins a message. It has the deadline of a head, and is not
 ///   measured unless the owner has called [`begin_message`](Self::begin_message) before it: an
@@ -148,7 +148,43 @@ impl<M: StreamTimers> StreamControl<M> {
 
     /// A request is in flight until the returned guard is dropped: the server works, and the peer
     /// waits. Meanwhile neither [`read_idle`](super::StreamLimits::read_idle) nor
-    /// [`idle`](super::StreamLimits::idle) ends the stream.
+    /// [`idle`](super::StreamLimits::idle) ends the stream. Idle times begin again when the last
+    /// request has ended.
+    ///
+    /// A server that sends its answer while it holds the guard sets
+    /// [`write_stall`](super::StreamLimits::write_stall), or a peer that does not read stays for
+    /// ever.
+    ///
+    /// ```
+    /// # #[cfg(feature = "tokio")] {
+    /// use corewheel::TimerService;
+    /// use corewheel::stream::{StreamLimits, TimedIo};
+    /// use std::time::Duration;
+    /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    ///
+    /// # let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let service = TimerService::beside_runtime().start().unwrap();
+    /// let timers = service.handle();
+    /// let (stream, mut peer) = tokio::io::duplex(64);
+    /// let limits = StreamLimits::default().idle(Duration::from_millis(20));
+    /// let mut stream = TimedIo::new(stream, timers, limits);
+    /// let control = stream.control();
+    /// peer.write_all(b"7").await.unwrap();
+    /// let request = stream.read_u8().await.unwrap();
+    /// let in_flight = control.begin_request();
+    /// // The work takes longer than the idle limit, and a read waits for the next request.
+    /// let work = timers.sleep(Duration::from_millis(60));
+    /// tokio::select! {
+    ///     worked = work => worked.unwrap(),
+    ///     end = stream.read_u8() => panic!("{end:?}"),
+    /// }
+    /// drop(in_flight);
+    /// stream.write_u8(request).await.unwrap();
+    /// assert_eq!(peer.read_u8().await.unwrap(), b'7');
+    /// # });
+    /// # }
+    /// ```
     pub fn begin_request(&self) -> M::InProgress {
         self.timers.begin_request()
     }

@@ -198,6 +198,9 @@ impl<M: StreamTimers> Deadlines<M> {
         if self.shared.notes.arm_head(arm) {
             self.timers.disarm(DeadlineKind::Request);
         }
+        if self.shared.notes.take_measured_rest() {
+            self.measured = MeasuredMessage::Ready(0);
+        }
         match &self.measured {
             MeasuredMessage::None => return,
             MeasuredMessage::Ready(bytes) => {

@@ -20,6 +20,7 @@ use crate::values::refused::RefusedKind;
 /// let limits = StreamLimits::default()
 ///     .first_byte(Duration::from_secs(10))
 ///     .write_stall(Duration::from_secs(30))
+///     // Held back by `begin_request` while the server works on a request.
 ///     .idle(Duration::from_secs(120));
 /// assert_eq!(limits.idle, Duration::from_secs(120));
 /// assert_eq!(limits.max_age, Duration::ZERO);
@@ -32,12 +33,18 @@ pub struct StreamLimits {
     /// is complete: [`StreamControl::head_complete`](super::StreamControl::head_complete). An owner
     /// that sets this limit must say so for each message.
     pub head: Duration,
-    /// The time for which a read waits without a byte.
+    /// The time for which a read waits without a byte. It ends a stream whose server works on a
+    /// request for longer and says nothing: see [`idle`](Self::idle).
     pub read_idle: Duration,
     /// The time for which a write, a flush or a shutdown waits and not one byte is accepted.
     pub write_stall: Duration,
     /// The time in which nothing is read and nothing is written. It counts again from the moment at
     /// which a read begins to wait.
+    ///
+    /// A server that may work on a request for longer than this, while a read waits, calls
+    /// [`StreamControl::begin_request`](super::StreamControl::begin_request), or its stream ends
+    /// meanwhile. Under hyper, whose reads always wait, `adapters::hyper::TimedService` does that,
+    /// and in `axum::serve` `adapters::axum::TimedMakeService`.
     pub idle: Duration,
     /// The time from the beginning of the connection to its end, whatever the connection does.
     pub max_age: Duration,

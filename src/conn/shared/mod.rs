@@ -97,8 +97,13 @@ use crate::values::refused::RefusedKind;
 ///
 /// type Served = Result<&'static str, Box<dyn std::error::Error + Send + Sync>>;
 ///
-/// /// Sends back what comes, and a PING to a peer that is quiet.
-/// async fn echo(mut stream: TcpStream, conn: SharedConnTimers) -> Served {
+/// /// Makes the answer to a request, which may take longer than the idle limit.
+/// async fn work(request: &[u8]) -> Vec<u8> {
+///     request.to_vec()
+/// }
+///
+/// /// Answers what comes, and sends a PING to a peer that is quiet.
+/// async fn serve(mut stream: TcpStream, conn: SharedConnTimers) -> Served {
 ///     let mut buffer = [0; 1024];
 ///     loop {
 ///         match conn.race(stream.read(&mut buffer)).await? {
@@ -108,7 +113,11 @@ use crate::values::refused::RefusedKind;
 ///                     return Ok("closed by the peer");
 ///                 }
 ///                 conn.touch_read();
-///                 stream.write_all(&buffer[..count]).await?;
+///                 // The connection is not idle while the server works.
+///                 let in_flight = conn.begin_request();
+///                 let answer = work(&buffer[..count]).await;
+///                 drop(in_flight);
+///                 stream.write_all(&answer).await?;
 ///                 conn.touch_write();
 ///             }
 ///             Raced::Event(event) if event.kind == DeadlineKind::Heartbeat => {
@@ -131,7 +140,7 @@ use crate::values::refused::RefusedKind;
 ///     let limits = ConnLimits::default()
 ///         .heartbeat(Duration::from_millis(20))
 ///         .read_idle(Duration::from_millis(50));
-///     let served = tokio::spawn(echo(stream, timers.connection(limits)));
+///     let served = tokio::spawn(serve(stream, timers.connection(limits)));
 ///     client.write_all(b"hello").await?;
 ///     // This client sends nothing more.
 ///     let mut received = Vec::new();

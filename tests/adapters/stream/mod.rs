@@ -7,6 +7,7 @@ mod hyper_traits;
 mod limits;
 mod rates;
 mod refusals;
+mod requests;
 mod servers;
 mod timeouts;
 mod waits;

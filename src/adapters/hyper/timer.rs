@@ -1,4 +1,4 @@
-//! The timer of hyper's servers and clients, and of hyper-util's pools, on the shards of a service.
+//! hyper's timer.
 //!
 //! hyper asks a [`Timer`] for boxed futures and for the time. A sleep of this timer is reset in its
 //! box, with the timer that it has on its shard.
@@ -42,8 +42,8 @@ use crate::fallback::{SleepOrKept, present};
 ///
 /// hyper's sleeps return no error. Where a shard is full, or the service has ended, the *fallback
 /// thread* of the process keeps the deadline, in an ordered map behind a lock, and
-/// [`fallback_count`](super::fallback_count) counts it. A sleep that hyper resets tries the shard
-/// again.
+/// [`fallback_count`](crate::adapters::fallback_count) counts it. A sleep that hyper resets tries
+/// the shard again.
 ///
 /// # The time
 ///
