@@ -26,9 +26,9 @@ use crate::stream::{StreamControl, StreamTimers};
 ///   response has ended or was dropped. Meanwhile neither
 ///   [`idle`](crate::stream::StreamLimits::idle) nor
 ///   [`read_idle`](crate::stream::StreamLimits::read_idle) ends the connection, however long the
-///   handler takes. While the server waits for more of the body of the request, both count: a
-///   client that stops sending is idle. Of several requests at once, each holds the idle times
-///   back.
+///   handler takes. While a read of the body of the request waits for the client, both count,
+///   also where the handler does something else meanwhile: a client that stops sending is idle. Of
+///   several requests at once, each holds the idle times back.
 /// - A message of HTTP/1 is measured against
 ///   [`min_read_rate`](crate::stream::StreamLimits::min_read_rate) from its first byte until the
 ///   body of the request has ended or was dropped.
