@@ -87,33 +87,43 @@ fn closure_that_wakes_itself_is_polled_again_and_leaves_time_for_timers() {
 }
 
 #[test]
-fn closure_whose_reply_is_dropped_takes_nothing() {
+fn closure_that_waits_takes_room_until_it_is_ready() {
     let mut lab = Lab::new(builder(1).lane_capacity(1));
     let queue = kept(&mut lab, Timers::delay_queue::<u32>);
     let (guard, dropped) = Guard::new();
-    let timers = lab.timers().clone();
-    let waiting = queue.poll_fn(move |queue, cx| {
+    let empty = queue.poll_fn(move |queue, cx| {
         let _captured = &guard;
         queue.poll_expired(cx)
     });
-    let refused = queue.try_run(DelayQueue::len);
-    assert!(matches!(refused, Err(Refused::Busy(_))), "a closure that waits takes room");
+    assert!(matches!(queue.try_run(DelayQueue::len), Err(Refused::Busy(_))));
     lab.settle();
-    // The queue was empty, so it was ready with nothing.
-    assert!(look(&mut waiting.unwrap()).unwrap().unwrap().is_none());
+    assert!(look(&mut empty.unwrap()).unwrap().unwrap().is_none(), "the queue is empty");
     assert_eq!(count(&dropped), 1);
+    let waiting = next(&queue);
+    lab.settle();
+    assert!(queue.try_run(DelayQueue::len).is_err(), "the closure is not ready");
+    drop((waiting, queue));
+    lab.settle();
+    check_law(&lab.counts());
+}
 
+#[test]
+fn closure_whose_reply_is_dropped_takes_nothing() {
+    let mut lab = Lab::new(builder(1));
+    let queue = kept(&mut lab, Timers::delay_queue::<u32>);
     let waiting = next(&queue);
     lab.settle();
     drop(waiting);
-    let own = timers.keep(()).unwrap();
-    let insert = queue.clone();
-    drop(own.try_run(move |()| insert.try_run(|queue| queue.insert(7, ms(1)).is_ok())).unwrap());
+    let insert = queue.try_run(|queue| queue.insert(7, ms(1)).is_ok()).unwrap();
     lab.settle();
-    assert!(queue.try_run(|_| ()).is_err(), "it waits, and does not know that its caller is gone");
-    drop((queue, own));
+    lab.advance(ms(1));
+    let mut left = queue.try_run(DelayQueue::len).unwrap();
     lab.settle();
-    check_law(&lab.counts());
+    assert_eq!(look(&mut left), Some(Ok(1)), "the value was taken for a caller that has gone");
+    let mut reader = next(&queue);
+    lab.settle();
+    assert_eq!(look(&mut reader), Some(Ok(7)));
+    drop(insert);
 }
 
 #[test]
