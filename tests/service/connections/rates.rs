@@ -130,6 +130,24 @@ fn transfer_without_bytes_has_one_event_at_the_end_of_its_grace() {
 }
 
 #[test]
+fn transfer_without_grace_at_the_first_nanosecond_has_one_event() {
+    let rate = DataRate::new(1_000, Duration::ZERO);
+    for kind in BOTH {
+        for mut rig in rigs(NONE.min_read_rate(rate).min_write_rate(rate)) {
+            let transfer = rig.conn.begin(kind);
+            let mut events = Vec::new();
+            for _ in 0..4 {
+                let _ = rig.lab.turn();
+                events.extend(rig.conn.event());
+            }
+            assert_eq!(events, [(kind, true)]);
+            assert_eq!((rig.conn.deadline(kind), rig.run(500)), (None, vec![]));
+            assert!(!transfer.finish());
+        }
+    }
+}
+
+#[test]
 fn bytes_give_the_transfer_the_time_that_they_take_at_the_rate() {
     for kind in BOTH {
         for mut rig in rigs(RATES) {
