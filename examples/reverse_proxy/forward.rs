@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use corewheel::conn::SharedInProgress;
+use corewheel::conn::{AnyThread, InProgress};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -214,7 +214,7 @@ pub(crate) struct RequestState {
     /// `None` if the request has no body.
     receiving: Option<Arc<Receiving>>,
     /// Of a request without a body.
-    _in_flight: Option<SharedInProgress>,
+    _in_flight: Option<InProgress<AnyThread>>,
 }
 
 /// The state of a request with a body.
@@ -223,7 +223,7 @@ struct Receiving {
     control: Control,
     is_http1: bool,
     /// Set when the body has ended.
-    in_flight: OnceLock<Option<SharedInProgress>>,
+    in_flight: OnceLock<Option<InProgress<AnyThread>>>,
 }
 
 impl Receiving {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use corewheel::adapters::hyper::HyperTimer;
 use corewheel::class::TimerClass;
-use corewheel::conn::{DataRate, SharedInProgress};
+use corewheel::conn::{AnyThread, DataRate, InProgress};
 use corewheel::stream::{StreamControl, StreamLimits, StreamTimeout, TimedIo};
 use corewheel::{Handle, RefusedKind, TimeoutError};
 use hyper::server::conn::http1;
@@ -76,7 +76,7 @@ impl Control {
     }
 
     /// A request is in flight until the returned guard is dropped.
-    pub(crate) fn begin_request(&self) -> Option<SharedInProgress> {
+    pub(crate) fn begin_request(&self) -> Option<InProgress<AnyThread>> {
         self.0.as_ref().map(|control| control.begin_request())
     }
 

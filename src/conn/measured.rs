@@ -24,7 +24,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Whether a transfer is a read or a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Direction {
+pub(crate) enum Direction {
     Read,
     Write,
 }

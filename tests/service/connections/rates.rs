@@ -3,8 +3,8 @@
 use std::thread;
 use std::time::Instant;
 
-use corewheel::SharedConnTimers;
-use corewheel::conn::{SharedTransfer, Transfer};
+use corewheel::AnyThread;
+use corewheel::conn::{OnShard, Side, Transfer};
 
 use super::*;
 use crate::support::Alarm;
@@ -27,8 +27,8 @@ trait Guard {
 }
 
 macro_rules! either {
-    ($conn:ty, $guard:ty, $event:path) => {
-        impl Conn for $conn {
+    ($side:ty, $event:path) => {
+        impl Conn for ConnTimers<$side> {
             fn event(&self) -> Option<(DeadlineKind, bool)> {
                 $event(self)
             }
@@ -49,25 +49,25 @@ macro_rules! either {
                 self.close();
             }
         }
-
-        impl Guard for $guard {
-            fn add(&self, bytes: u64) {
-                self.add(bytes);
-            }
-            fn pause(&self) {
-                self.pause();
-            }
-            fn resume(&self) {
-                self.resume();
-            }
-            fn finish(self: Box<Self>) -> bool {
-                (*self).finish()
-            }
-        }
     };
 }
-either!(ConnTimers, Transfer, event);
-either!(SharedConnTimers, SharedTransfer, shared::event);
+either!(OnShard, event);
+either!(AnyThread, shared::event);
+
+impl<S: Side> Guard for Transfer<S> {
+    fn add(&self, bytes: u64) {
+        self.add(bytes);
+    }
+    fn pause(&self) {
+        self.pause();
+    }
+    fn resume(&self) {
+        self.resume();
+    }
+    fn finish(self: Box<Self>) -> bool {
+        (*self).finish()
+    }
+}
 
 /// One connection, by a clock that shows whole milliseconds.
 struct Rig {
@@ -500,7 +500,7 @@ fn packed_connection_leaves_its_transfers_behind() {
 #[test]
 fn bytes_of_other_threads_count_and_wake_no_task() {
     fn check<V: Send + Sync + 'static>() {}
-    check::<SharedTransfer>();
+    check::<Transfer<AnyThread>>();
     let mut lab = lab();
     let conn = shared::connect(&lab, RATES);
     let transfer = conn.begin_measured_read();
