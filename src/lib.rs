@@ -212,7 +212,7 @@ mod values;
 
 pub use crate::clock::when::{Deadline, When};
 #[doc(no_inline)]
-pub use crate::conn::{ConnEvent, ConnLimits, ConnTimers, DeadlineKind, SharedConnTimers};
+pub use crate::conn::{AnyThread, ConnEvent, ConnLimits, ConnTimers, DeadlineKind};
 pub use crate::driver::attach;
 pub use crate::face::callback::{Fired, Handler, LocalCall, Payload, SendCall};
 pub use crate::face::client::remote::RemoteTimers;

@@ -62,35 +62,40 @@
 //! [measured write](ConnTimers::begin_measured_write). Adding bytes costs as little as a touch: the
 //! timer's expiry finds out from their count when the deadline really is.
 //!
-//! # Which of the two
+//! # On a shard, or on any thread
 //!
-//! [`ConnTimers`] is for a connection whose task stays on the thread of a shard: on the shards of
-//! the service, and on a server's own executors that shards are [attached](crate::attach) to. A
-//! touch reads no clock, and there are callbacks. It is `!Send`.
+//! [`ConnTimers`] alone, on the side [`OnShard`], is for a connection whose task stays on the
+//! thread of a shard: on the shards of the service, and on a server's own executors that shards are
+//! [attached](crate::attach) to. A touch reads no clock, and there are callbacks. It is `!Send`.
 //!
-//! [`SharedConnTimers`] is for a connection whose task goes from thread to thread, as on a
+//! `ConnTimers<AnyThread>` is for a connection whose task goes from thread to thread, as on a
 //! multi-thread tokio runtime, and for several tasks on several threads that serve one connection.
 //! Its events are the same. A touch reads the thread's clock, which costs some ten times as much as
 //! a touch of the other, and still takes no lock and sends nothing.
 //!
 //! The semantics are those of Netty's `IdleStateHandler` and of its read and write timeouts, and of
-//! Kestrel's least data rates. Cost: see [`ConnTimers`] and [`SharedConnTimers`].
+//! Kestrel's least data rates. Cost: see [`ConnTimers`].
 
-mod activity;
+mod any_thread;
+mod events;
 mod in_progress;
 mod limits;
 mod marks;
 mod measured;
-mod part;
-mod record;
+mod on_shard;
 mod rules;
-mod shared;
-mod table;
+mod side;
 mod timers;
 mod transfer;
 
+pub use self::events::Raced;
 pub use self::in_progress::InProgress;
 pub use self::limits::{ArmError, ConnEvent, ConnLimits, DataRate, DeadlineKind};
-pub use self::shared::{SharedConnTimers, SharedInProgress, SharedTransfer};
-pub use self::timers::{ConnTimers, PackedConn, Raced};
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+pub(crate) use self::measured::Direction;
+pub use self::on_shard::PackedConn;
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+pub(crate) use self::side::Wakes;
+pub use self::side::{AnyThread, OnShard, Side};
+pub use self::timers::ConnTimers;
 pub use self::transfer::Transfer;

@@ -38,8 +38,9 @@ const ARMED: usize = REQUEST + 1 + KINDS - NAMED;
 /// The kinds of the least rates. An event of theirs that is withdrawn leaves a deadline.
 pub(super) const RATES: KindBits = 1 << READ_RATE | 1 << WRITE_RATE;
 
-/// What the rules know of a connection.
+/// What the rules know of a connection, and change.
 pub(super) trait Facts {
+    fn is_open(&self) -> bool;
     /// The time by which the rules decide.
     fn present(&self) -> u64;
     /// When the connection began.
@@ -55,10 +56,14 @@ pub(super) trait Facts {
     fn span(&self, kind: usize) -> u64;
     /// The limits that have no span.
     fn limits(&self) -> &ConnLimits;
+    fn set_limits(&mut self, limits: ConnLimits);
     fn flags(&self) -> Flags;
     fn set_flags(&self, flags: Flags);
     /// `None` if the connection has needed none.
     fn rare(&self) -> Option<&Rare>;
+    fn known_rare_mut(&mut self) -> Option<&mut Rare>;
+    /// Made if there is none yet.
+    fn rare_mut(&mut self) -> &mut Rare;
 
     fn marks(&self) -> Marks {
         self.flags().marks()
@@ -78,11 +83,11 @@ pub(super) trait Facts {
     }
 }
 
-/// Facts that the rules change.
-pub(super) trait FactsMut: Facts {
-    fn known_rare_mut(&mut self) -> Option<&mut Rare>;
-    /// Made if there is none yet.
-    fn rare_mut(&mut self) -> &mut Rare;
+/// What is in progress and holds idle deadlines back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Held {
+    Read,
+    Request,
 }
 
 /// How many reads and requests of a connection are in progress.
@@ -93,6 +98,13 @@ pub(super) struct InProgressCounts {
 }
 
 impl InProgressCounts {
+    pub(super) fn of_mut(&mut self, held: Held) -> &mut u32 {
+        match held {
+            Held::Read => &mut self.reads,
+            Held::Request => &mut self.requests,
+        }
+    }
+
     /// Whether something in progress holds back the idle deadline of a kind.
     fn hold_back(self, kind: usize) -> bool {
         match kind {
@@ -197,6 +209,11 @@ pub(super) fn due(conn: &impl Facts, kind: usize) -> u64 {
     if idle_at > event_at { idle_at } else { event_at.saturating_add(span) }
 }
 
+/// When a deadline is due, if the connection is open.
+pub(super) fn open_due(conn: &impl Facts, kind: usize) -> u64 {
+    if conn.is_open() { due(conn, kind) } else { NEVER }
+}
+
 /// By how much the end of the connection's greatest age is later.
 ///
 /// A connection's part of the longest jitter follows from the time at which the connection began,
@@ -248,7 +265,7 @@ pub(super) fn first_due(conn: &impl Facts) -> u64 {
 }
 
 /// Takes the deadlines that are due, and arms those again that come again.
-pub(super) fn take_due(conn: &mut impl FactsMut) -> Events {
+pub(super) fn take_due(conn: &mut impl Facts) -> Events {
     let now = conn.present();
     let mut events = Events { kinds: 0, first: 0 };
     for kind in 0..KINDS {
@@ -323,7 +340,7 @@ pub(super) fn is_before_event(rare: &Rare, at: u64) -> bool {
 
 /// Arms a deadline that comes once, or disarms it with `NEVER`. True if the deadline was armed, or
 /// had come and its event was not taken.
-pub(super) fn arm(conn: &mut impl FactsMut, kind: usize, due_at: u64) -> bool {
+pub(super) fn arm(conn: &mut impl Facts, kind: usize, due_at: u64) -> bool {
     let was_armed = due(conn, kind) != NEVER;
     let pending = conn.pending();
     conn.set_pending(pending & !(1 << kind));
@@ -335,7 +352,7 @@ pub(super) fn arm(conn: &mut impl FactsMut, kind: usize, due_at: u64) -> bool {
 }
 
 /// The number of a write that begins at `now`; `None` if there is no limit for writes.
-pub(super) fn begin_write(conn: &mut impl FactsMut, now: u64) -> Option<u32> {
+pub(super) fn begin_write(conn: &mut impl Facts, now: u64) -> Option<u32> {
     let span = conn.span(WRITE_TIMEOUT);
     if span == NEVER {
         return None;
@@ -348,8 +365,8 @@ pub(super) fn begin_write(conn: &mut impl FactsMut, now: u64) -> Option<u32> {
 }
 
 /// False if the write's time was up before.
-pub(super) fn end_write(rare: Option<&mut Rare>, write: u32) -> bool {
-    let Some(rare) = rare else { return false };
+pub(super) fn end_write(conn: &mut impl Facts, write: u32) -> bool {
+    let Some(rare) = conn.known_rare_mut() else { return false };
     let position = rare.writes.iter().position(|(known, _)| *known == write);
     position.and_then(|position| rare.writes.remove(position)).is_some()
 }
@@ -357,7 +374,7 @@ pub(super) fn end_write(rare: Option<&mut Rare>, write: u32) -> bool {
 /// A measured transfer begins at `now`. It takes the place of the transfer before. `None` if there
 /// is no least rate.
 pub(super) fn begin_transfer(
-    conn: &mut impl FactsMut,
+    conn: &mut impl Facts,
     direction: Direction,
     now: u64,
 ) -> Option<Arc<ByteCount>> {
@@ -377,7 +394,7 @@ pub(super) fn begin_transfer(
 
 /// The transfer with this count, unless it has ended.
 pub(super) fn transfer_mut<'a>(
-    conn: &'a mut impl FactsMut,
+    conn: &'a mut impl Facts,
     direction: Direction,
     count: &Arc<ByteCount>,
 ) -> Option<&'a mut Measured> {
@@ -387,7 +404,7 @@ pub(super) fn transfer_mut<'a>(
 /// Ends a transfer. Its event, if it was not taken, is withdrawn. False if the time of the transfer
 /// was up before, or if another transfer has taken its place.
 pub(super) fn end_transfer(
-    conn: &mut impl FactsMut,
+    conn: &mut impl Facts,
     direction: Direction,
     count: &Arc<ByteCount>,
 ) -> bool {

@@ -11,9 +11,8 @@ use std::time::Duration;
 use super::limits::{StreamTimeout, no_timer};
 use super::notes::{CONNECTION, MESSAGE, Notes};
 use super::timeout::{Slot, Timeout};
-use super::timers::StreamTimers;
 use crate::clock::when::When;
-use crate::conn::{DeadlineKind, SharedConnTimers};
+use crate::conn::{AnyThread, ConnTimers, DeadlineKind, InProgress, Side};
 use crate::face::handle::Handle;
 use crate::link::sync::{AtomicBool, MaybeWaker, Ordering};
 use crate::values::error::{Elapsed, TimeoutError};
@@ -84,8 +83,8 @@ impl Wake for Shared {
 /// What the owner of a [`TimedIo`](super::TimedIo) says and learns after it has given the stream
 /// away, for instance to hyper; made by [`TimedIo::control`](super::TimedIo::control).
 ///
-/// A clone is another control of the same stream, and costs two counts of references. With
-/// [`SharedConnTimers`] it is `Send` and `Sync`, so the function that serves a request may hold
+/// A clone is another control of the same stream, and costs a few counts of references. On the
+/// side [`AnyThread`] it is `Send` and `Sync`, so the function that serves a request may hold
 /// one. It does not keep the stream, and the drop of the stream ends its deadlines.
 ///
 /// # Messages
@@ -101,13 +100,13 @@ impl Wake for Shared {
 /// - [`message_complete`](Self::message_complete) ends the measurement.
 /// - [`begin_message`](Self::begin_message) lets the next byte begin a message. Of an owner that
 ///   never says so, only the first head has a deadline.
-pub struct StreamControl<M = SharedConnTimers> {
-    timers: M,
+pub struct StreamControl<M: Side = AnyThread> {
+    timers: ConnTimers<M>,
     shared: Arc<Shared>,
 }
 
-impl<M: StreamTimers> StreamControl<M> {
-    pub(super) fn new(timers: M, shared: Arc<Shared>) -> Self {
+impl<M: Side> StreamControl<M> {
+    pub(super) fn new(timers: ConnTimers<M>, shared: Arc<Shared>) -> Self {
         Self { timers, shared }
     }
 
@@ -115,7 +114,7 @@ impl<M: StreamTimers> StreamControl<M> {
     /// message, or for the second time, it changes nothing.
     ///
     /// One compare-and-exchange. If a read has waited for the head, it takes the lock of the
-    /// connection's timers, where they are shared.
+    /// connection's timers on any thread.
     pub fn head_complete(&self) {
         let is_armed = self.shared.notes.complete_head();
         self.disarm_head(is_armed);
@@ -142,7 +141,8 @@ impl<M: StreamTimers> StreamControl<M> {
 
     fn disarm_head(&self, is_armed: bool) {
         if is_armed {
-            self.timers.disarm(DeadlineKind::Request);
+            // An error says that the connection is closed, so nothing is armed.
+            let _ = self.timers.disarm(DeadlineKind::Request);
         }
     }
 
@@ -185,7 +185,7 @@ impl<M: StreamTimers> StreamControl<M> {
     /// # });
     /// # }
     /// ```
-    pub fn begin_request(&self) -> M::InProgress {
+    pub fn begin_request(&self) -> InProgress<M> {
         self.timers.begin_request()
     }
 
@@ -285,18 +285,18 @@ impl<M: StreamTimers> StreamControl<M> {
     }
 
     /// The timers of the stream; see [`TimedIo::timers`](super::TimedIo::timers).
-    pub fn timers(&self) -> &M {
+    pub fn timers(&self) -> &ConnTimers<M> {
         &self.timers
     }
 }
 
-impl<M: Clone> Clone for StreamControl<M> {
+impl<M: Side> Clone for StreamControl<M> {
     fn clone(&self) -> Self {
         Self { timers: self.timers.clone(), shared: Arc::clone(&self.shared) }
     }
 }
 
-impl<M: fmt::Debug> fmt::Debug for StreamControl<M> {
+impl<M: Side> fmt::Debug for StreamControl<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StreamControl")
             .field("timers", &self.timers)

@@ -8,9 +8,9 @@ use std::task::{Context, Poll};
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 
 use super::TimedIo;
-use super::timers::StreamTimers;
+use crate::conn::Side;
 
-impl<S: Read, M: StreamTimers> Read for TimedIo<S, M> {
+impl<S: Read, M: Side> Read for TimedIo<S, M> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -47,7 +47,7 @@ fn read_counted<S: Read>(
     })
 }
 
-impl<S: Write, M: StreamTimers> Write for TimedIo<S, M> {
+impl<S: Write, M: Side> Write for TimedIo<S, M> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -21,7 +21,6 @@ mod hyper_io;
 mod limits;
 mod notes;
 mod timeout;
-mod timers;
 #[cfg(feature = "tokio")]
 mod tokio_io;
 
@@ -35,8 +34,7 @@ use pin_project_lite::pin_project;
 pub use self::control::StreamControl;
 use self::deadlines::Deadlines;
 pub use self::limits::{StreamLimits, StreamTimeout};
-pub use self::timers::StreamTimers;
-use crate::conn::{ConnTimers, SharedConnTimers};
+use crate::conn::{AnyThread, ConnTimers, OnShard, Side};
 use crate::face::handle::Handle;
 use crate::face::timers::Timers;
 use crate::values::refused::Refused;
@@ -45,12 +43,12 @@ pin_project! {
     /// A stream with its timeouts.
     ///
     /// It reads and writes as the stream `S` does, until one of its [`StreamLimits`] is reached.
-    /// `M` is the kind of its timers:
+    /// `M` is the side of its [`ConnTimers`]:
     ///
-    /// - [`SharedConnTimers`], made by [`new`](Self::new): it is `Send` and `Sync` if the stream
-    ///   is, for tasks of a multi-thread runtime.
-    /// - [`ConnTimers`], made by [`on_shard`](Self::on_shard): it stays on the thread of a shard,
-    ///   and a touch costs a tenth.
+    /// - [`AnyThread`], made by [`new`](Self::new): it is `Send` and `Sync` if the stream is, for
+    ///   tasks of a multi-thread runtime.
+    /// - [`OnShard`], made by [`on_shard`](Self::on_shard): it stays on the thread of a shard, and
+    ///   a touch costs a tenth.
     ///
     /// [`control`](Self::control) is for what the owner says and learns after the stream was given
     /// away: where heads end, which requests are in flight, and when to write a heartbeat.
@@ -92,16 +90,15 @@ pin_project! {
     ///
     /// # How late
     ///
-    /// An error never comes early. It comes as late as the events of the timers: see
-    /// [`SharedConnTimers`] and [`ConnTimers`]. With [`ConnTimers`], after 8 reads or writes in a
-    /// row that were ready at once, of all connections of a shard together, the task returns to its
-    /// executor, as in [`ConnTimers::race`].
+    /// An error never comes early. It comes as late as the events of the [timers](ConnTimers). On a
+    /// shard, after 8 reads or writes in a row that were ready at once, of all connections of the
+    /// shard together, the task returns to its executor, as in [`ConnTimers::race`].
     ///
     /// # Cost
     ///
     /// A read or a write that is ready costs a touch of the timers and a few branches, sends
     /// nothing and allocates nothing. The first read that must wait polls the timers, which takes
-    /// the connection's lock if they are shared, and so does the first one after the timer has
+    /// the connection's lock on any thread, and so does the first one after the timer has
     /// expired; a read that must wait costs a touch otherwise. A write that must wait, and its end,
     /// take that lock twice more, and the first of them allocates some 200 bytes for the
     /// connection. A stream takes what its timers take, and some 320 bytes.
@@ -133,9 +130,9 @@ pin_project! {
     /// # });
     /// # }
     /// ```
-    pub struct TimedIo<S, M = SharedConnTimers>
+    pub struct TimedIo<S, M = AnyThread>
     where
-        M: StreamTimers,
+        M: Side,
     {
         #[pin]
         io: S,
@@ -154,7 +151,7 @@ impl<S> TimedIo<S> {
     }
 }
 
-impl<S> TimedIo<S, ConnTimers> {
+impl<S> TimedIo<S, OnShard> {
     /// A stream with its timeouts, for a task on the thread of a shard. Its connection begins now.
     ///
     /// # Errors
@@ -178,7 +175,7 @@ impl<S> TimedIo<S, ConnTimers> {
     }
 }
 
-impl<S, M: StreamTimers> TimedIo<S, M> {
+impl<S, M: Side> TimedIo<S, M> {
     /// What the owner says and learns after it has given the stream away.
     pub fn control(&self) -> StreamControl<M> {
         self.deadlines.control()
@@ -189,7 +186,7 @@ impl<S, M: StreamTimers> TimedIo<S, M> {
     /// what waits returns an error. The deadlines `Request` and `Custom(7)` are the stream's own.
     ///
     /// The stream takes the events. No other task may poll for them.
-    pub fn timers(&self) -> &M {
+    pub fn timers(&self) -> &ConnTimers<M> {
         self.deadlines.timers()
     }
 
@@ -214,7 +211,7 @@ impl<S, M: StreamTimers> TimedIo<S, M> {
     }
 }
 
-impl<S: fmt::Debug, M: StreamTimers> fmt::Debug for TimedIo<S, M> {
+impl<S: fmt::Debug, M: Side> fmt::Debug for TimedIo<S, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TimedIo")
             .field("stream", &self.io)
@@ -223,7 +220,7 @@ impl<S: fmt::Debug, M: StreamTimers> fmt::Debug for TimedIo<S, M> {
     }
 }
 
-/// With shared timers it goes from thread to thread.
+/// On any thread it goes from thread to thread.
 const _: () = {
     const fn is_shared<T: Send + Sync + Unpin + 'static>() {}
     is_shared::<TimedIo<()>>();

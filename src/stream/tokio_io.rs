@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::TimedIo;
-use super::timers::StreamTimers;
+use crate::conn::Side;
 
-impl<S: AsyncRead, M: StreamTimers> AsyncRead for TimedIo<S, M> {
+impl<S: AsyncRead, M: Side> AsyncRead for TimedIo<S, M> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -25,7 +25,7 @@ impl<S: AsyncRead, M: StreamTimers> AsyncRead for TimedIo<S, M> {
     }
 }
 
-impl<S: AsyncWrite, M: StreamTimers> AsyncWrite for TimedIo<S, M> {
+impl<S: AsyncWrite, M: Side> AsyncWrite for TimedIo<S, M> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

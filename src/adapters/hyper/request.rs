@@ -20,8 +20,8 @@ use hyper::body::{Body, Frame, SizeHint};
 use hyper::{Method, Request, Response, StatusCode, Version};
 use pin_project_lite::pin_project;
 
-use crate::conn::SharedConnTimers;
-use crate::stream::{StreamControl, StreamTimers};
+use crate::conn::{AnyThread, InProgress, Side};
+use crate::stream::StreamControl;
 
 /// Whether a request holds back the idle times of its connection.
 enum Hold<G> {
@@ -34,12 +34,12 @@ enum Hold<G> {
 }
 
 /// A request of a connection, until both its bodies have ended.
-pub(super) struct InFlight<M: StreamTimers> {
+pub(super) struct InFlight<M: Side> {
     control: StreamControl<M>,
     /// Of an HTTP/2 connection, no byte is known to belong to a certain request.
     is_http1: bool,
     is_connect: bool,
-    state: Mutex<State<M::InProgress>>,
+    state: Mutex<State<InProgress<M>>>,
 }
 
 struct State<G> {
@@ -48,7 +48,7 @@ struct State<G> {
     is_tunnel: bool,
 }
 
-impl<M: StreamTimers> InFlight<M> {
+impl<M: Side> InFlight<M> {
     /// The head of a request has come.
     pub(super) fn new<B: Body>(request: &Request<B>, control: &StreamControl<M>) -> Arc<Self> {
         let is_http1 = request.version() < Version::HTTP_2;
@@ -68,13 +68,13 @@ impl<M: StreamTimers> InFlight<M> {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<M::InProgress>> {
+    fn lock(&self) -> MutexGuard<'_, State<InProgress<M>>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Replaces the hold, unless the response has ended. The guard that is returned is to be
     /// dropped without the lock, as its drop may wake a task.
-    fn set_hold(&self, hold: Hold<M::InProgress>) -> Hold<M::InProgress> {
+    fn set_hold(&self, hold: Hold<InProgress<M>>) -> Hold<InProgress<M>> {
         let mut state = self.lock();
         match state.hold {
             Hold::Ended => hold,
@@ -116,7 +116,7 @@ impl<M: StreamTimers> InFlight<M> {
     }
 }
 
-impl<M: StreamTimers> Drop for InFlight<M> {
+impl<M: Side> Drop for InFlight<M> {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         match (self.is_http1, state.is_tunnel) {
@@ -129,18 +129,18 @@ impl<M: StreamTimers> Drop for InFlight<M> {
 
 /// The part of a request that ends with its response, or with the future of the response if there
 /// is none.
-pub(super) struct ResponsePart<M: StreamTimers>(pub(super) Arc<InFlight<M>>);
+pub(super) struct ResponsePart<M: Side>(pub(super) Arc<InFlight<M>>);
 
-impl<M: StreamTimers> Drop for ResponsePart<M> {
+impl<M: Side> Drop for ResponsePart<M> {
     fn drop(&mut self) {
         self.0.response_ended();
     }
 }
 
 /// The part of a request that ends with its body.
-pub(super) struct RequestPart<M: StreamTimers>(pub(super) Arc<InFlight<M>>);
+pub(super) struct RequestPart<M: Side>(pub(super) Arc<InFlight<M>>);
 
-impl<M: StreamTimers> Drop for RequestPart<M> {
+impl<M: Side> Drop for RequestPart<M> {
     fn drop(&mut self) {
         self.0.body_ended();
     }
@@ -157,9 +157,9 @@ pin_project! {
     /// It has the frames and the errors of the body `B`. Its end, or its drop, ends the measurement
     /// of the message. While a poll of it waits for the peer, its request does not hold back the
     /// idle times of the connection.
-    pub struct RequestBody<B, M = SharedConnTimers>
+    pub struct RequestBody<B, M = AnyThread>
     where
-        M: StreamTimers,
+        M: Side,
     {
         #[pin]
         body: B,
@@ -168,14 +168,14 @@ pin_project! {
     }
 }
 
-impl<B: Body, M: StreamTimers> RequestBody<B, M> {
+impl<B: Body, M: Side> RequestBody<B, M> {
     pub(super) fn new(body: B, in_flight: &Arc<InFlight<M>>) -> Self {
         let part = (!body.is_end_stream()).then(|| RequestPart(Arc::clone(in_flight)));
         Self { body, part }
     }
 }
 
-impl<B: Body, M: StreamTimers> Body for RequestBody<B, M> {
+impl<B: Body, M: Side> Body for RequestBody<B, M> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -204,7 +204,7 @@ impl<B: Body, M: StreamTimers> Body for RequestBody<B, M> {
     }
 }
 
-impl<B: fmt::Debug, M: StreamTimers> fmt::Debug for RequestBody<B, M> {
+impl<B: fmt::Debug, M: Side> fmt::Debug for RequestBody<B, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RequestBody").field("body", &self.body).finish_non_exhaustive()
     }
@@ -215,9 +215,9 @@ pin_project! {
     ///
     /// It has the frames and the errors of the body `B`. Its request is in flight until it has
     /// ended or is dropped.
-    pub struct ResponseBody<B, M = SharedConnTimers>
+    pub struct ResponseBody<B, M = AnyThread>
     where
-        M: StreamTimers,
+        M: Side,
     {
         #[pin]
         body: B,
@@ -226,13 +226,13 @@ pin_project! {
     }
 }
 
-impl<B, M: StreamTimers> ResponseBody<B, M> {
+impl<B, M: Side> ResponseBody<B, M> {
     pub(super) fn new(body: B, part: Option<ResponsePart<M>>) -> Self {
         Self { body, part }
     }
 }
 
-impl<B: Body, M: StreamTimers> Body for ResponseBody<B, M> {
+impl<B: Body, M: Side> Body for ResponseBody<B, M> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -259,7 +259,7 @@ impl<B: Body, M: StreamTimers> Body for ResponseBody<B, M> {
     }
 }
 
-impl<B: fmt::Debug, M: StreamTimers> fmt::Debug for ResponseBody<B, M> {
+impl<B: fmt::Debug, M: Side> fmt::Debug for ResponseBody<B, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseBody").field("body", &self.body).finish_non_exhaustive()
     }

@@ -12,8 +12,8 @@ use hyper::{Request, Response};
 use pin_project_lite::pin_project;
 
 use super::request::{InFlight, RequestBody, ResponseBody, ResponsePart};
-use crate::conn::SharedConnTimers;
-use crate::stream::{StreamControl, StreamTimers};
+use crate::conn::{AnyThread, Side};
+use crate::stream::StreamControl;
 
 /// A service of hyper that tells the [`TimedIo`](crate::stream::TimedIo) of its connection about
 /// each request, so that no limit of the stream ends a request that the server works on.
@@ -101,15 +101,15 @@ use crate::stream::{StreamControl, StreamTimers};
 /// # });
 /// # }
 /// ```
-pub struct TimedService<S, M = SharedConnTimers>
+pub struct TimedService<S, M = AnyThread>
 where
-    M: StreamTimers,
+    M: Side,
 {
     inner: S,
     control: StreamControl<M>,
 }
 
-impl<S, M: StreamTimers> TimedService<S, M> {
+impl<S, M: Side> TimedService<S, M> {
     /// The service of one connection, whose stream has this control. Its first message begins with
     /// the next byte, so this is called before the connection is served.
     pub fn new(inner: S, control: StreamControl<M>) -> Self {
@@ -154,7 +154,7 @@ impl<S, M: StreamTimers> TimedService<S, M> {
 impl<S, M, B, R> Service<Request<B>> for TimedService<S, M>
 where
     S: Service<Request<RequestBody<B, M>>, Response = Response<R>>,
-    M: StreamTimers,
+    M: Side,
     B: Body,
 {
     type Response = Response<ResponseBody<R, M>>;
@@ -166,13 +166,13 @@ where
     }
 }
 
-impl<S: Clone, M: StreamTimers> Clone for TimedService<S, M> {
+impl<S: Clone, M: Side> Clone for TimedService<S, M> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), control: self.control.clone() }
     }
 }
 
-impl<S: fmt::Debug, M: StreamTimers> fmt::Debug for TimedService<S, M> {
+impl<S: fmt::Debug, M: Side> fmt::Debug for TimedService<S, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TimedService")
             .field("inner", &self.inner)
@@ -183,9 +183,9 @@ impl<S: fmt::Debug, M: StreamTimers> fmt::Debug for TimedService<S, M> {
 
 pin_project! {
     /// The response of a [`TimedService`] to a request.
-    pub struct ResponseFuture<F, M = SharedConnTimers>
+    pub struct ResponseFuture<F, M = AnyThread>
     where
-        M: StreamTimers,
+        M: Side,
     {
         #[pin]
         future: F,
@@ -197,7 +197,7 @@ pin_project! {
 impl<F, M, R, E> Future for ResponseFuture<F, M>
 where
     F: Future<Output = Result<Response<R>, E>>,
-    M: StreamTimers,
+    M: Side,
 {
     type Output = Result<Response<ResponseBody<R, M>>, E>;
 
@@ -215,7 +215,7 @@ where
     }
 }
 
-impl<F: fmt::Debug, M: StreamTimers> fmt::Debug for ResponseFuture<F, M> {
+impl<F: fmt::Debug, M: Side> fmt::Debug for ResponseFuture<F, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").field("future", &self.future).finish_non_exhaustive()
     }

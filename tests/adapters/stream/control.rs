@@ -10,12 +10,12 @@ use corewheel::stream::StreamTimeout::{Idle, ReadIdle};
 
 use super::*;
 
-fn beat<M: StreamTimers>(control: &StreamControl<M>) -> Polled<()> {
+fn beat<M: Side>(control: &StreamControl<M>) -> Polled<()> {
     control.poll_heartbeat(&mut Context::from_waker(Waker::noop()))
 }
 
 /// Lets a number of ticks pass. Returns those in which a heartbeat was due.
-fn beats<M: StreamTimers>(lab: &mut Lab, control: &StreamControl<M>, ticks: u64) -> Vec<u64> {
+fn beats<M: Side>(lab: &mut Lab, control: &StreamControl<M>, ticks: u64) -> Vec<u64> {
     let mut due = Vec::new();
     for tick in 1..=ticks {
         lab.advance(1);
@@ -178,7 +178,7 @@ fn stream_that_is_dropped_ends_the_heartbeat_and_its_deadlines() {
 fn control_of_a_stream_works_on_another_thread() {
     let mut lab = Lab::new();
     let limits = NONE.head(ms(LIMIT)).idle(ms(LIMIT));
-    let (mut stream, mut peer) = duplex::<Shared>(&lab, limits);
+    let (mut stream, mut peer) = duplex::<AnyThread>(&lab, limits);
     ready(write(&mut peer, b"head"));
     assert_eq!(ready(read(&mut stream)), b"head");
     let control = stream.control();
@@ -190,5 +190,5 @@ fn control_of_a_stream_works_on_another_thread() {
     lab.advance(5 * LIMIT);
     assert!(read(&mut stream).is_pending());
     thread::spawn(move || drop(request)).join().unwrap();
-    check_ends::<Shared, _>(&mut lab, LIMIT, Idle(ms(LIMIT)), || read(&mut stream));
+    check_ends::<AnyThread, _>(&mut lab, LIMIT, Idle(ms(LIMIT)), || read(&mut stream));
 }

@@ -30,7 +30,7 @@ fn limits() -> StreamLimits {
 }
 
 /// Answers with the length of the body. It works for longer than a connection may be idle.
-async fn answer<M: StreamTimers>(
+async fn answer<M: Side>(
     request: Request<Incoming>,
     control: StreamControl<M>,
     work: Duration,
@@ -49,7 +49,7 @@ async fn answer<M: StreamTimers>(
 async fn serve<I, M>(io: I, control: StreamControl<M>) -> Option<StreamTimeout>
 where
     I: HyperRead + HyperWrite + Unpin,
-    M: StreamTimers,
+    M: Side,
 {
     control.begin_message();
     let service = service_fn(|request| answer(request, control.clone(), SLOW + SLOW / 4));

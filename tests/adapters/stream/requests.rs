@@ -60,7 +60,7 @@ enum Answer {
 }
 
 /// A service whose test takes the bodies of its requests and gives the answers.
-struct Scripted<M: StreamTimers> {
+struct Scripted<M: Side> {
     bodies: Queue<RequestBody<Feed, M>>,
     answers: Queue<Answer>,
 }
@@ -83,7 +83,7 @@ impl Future for Answering {
     }
 }
 
-impl<M: StreamTimers> Service<Request<RequestBody<Feed, M>>> for Scripted<M> {
+impl<M: Side> Service<Request<RequestBody<Feed, M>>> for Scripted<M> {
     type Response = Response<Feed>;
     type Error = &'static str;
     type Future = Answering;
@@ -94,16 +94,16 @@ impl<M: StreamTimers> Service<Request<RequestBody<Feed, M>>> for Scripted<M> {
     }
 }
 
-type Called<K> = Pin<Box<ResponseFuture<Answering, <K as Kind>::Timers>>>;
-type Answered<K> = Pin<Box<ResponseBody<Feed, <K as Kind>::Timers>>>;
+type Called<K> = Pin<Box<ResponseFuture<Answering, K>>>;
+type Answered<K> = Pin<Box<ResponseBody<Feed, K>>>;
 
 /// A connection with its service.
 struct Conn<K: Kind> {
     lab: Lab,
     stream: Duplex<K>,
     peer: DuplexStream,
-    service: TimedService<Scripted<K::Timers>, K::Timers>,
-    bodies: Queue<RequestBody<Feed, K::Timers>>,
+    service: TimedService<Scripted<K>, K>,
+    bodies: Queue<RequestBody<Feed, K>>,
     answers: Queue<Answer>,
 }
 
@@ -135,7 +135,7 @@ impl<K: Kind> Conn<K> {
     }
 
     /// The body of the last request.
-    fn body(&self) -> Pin<Box<RequestBody<Feed, K::Timers>>> {
+    fn body(&self) -> Pin<Box<RequestBody<Feed, K>>> {
         Box::pin(self.bodies.borrow_mut().pop_back().unwrap())
     }
 

@@ -33,7 +33,7 @@ fn limits() -> StreamLimits {
 }
 
 /// Serves one client. The error is what has ended the connection.
-async fn serve<M: StreamTimers>(mut stream: TimedIo<TcpStream, M>) -> io::Result<()> {
+async fn serve<M: Side>(mut stream: TimedIo<TcpStream, M>) -> io::Result<()> {
     let control = stream.control();
     control.begin_message();
     while stream.read_u8().await? != b'\n' {}
@@ -57,7 +57,7 @@ struct Server {
 /// The client, when its connection ended, and how.
 type Outcome = (SocketAddr, Instant, io::Result<()>);
 
-async fn outcome<M: StreamTimers>(peer: SocketAddr, stream: TimedIo<TcpStream, M>) -> Outcome {
+async fn outcome<M: Side>(peer: SocketAddr, stream: TimedIo<TcpStream, M>) -> Outcome {
     let result = serve(stream).await;
     (peer, Instant::now(), result)
 }

@@ -1,9 +1,9 @@
 //! The same random history of a connection on its shard and of one whose tasks run on any thread:
 //! both get the same events in the same polls.
 
-use corewheel::SharedConnTimers;
+use corewheel::AnyThread;
 use corewheel::TimerService;
-use corewheel::conn::{InProgress, SharedInProgress, SharedTransfer, Transfer};
+use corewheel::conn::{InProgress, Transfer};
 use fastrand::Rng;
 
 use super::*;
@@ -14,15 +14,15 @@ struct Pair {
     rng: Rng,
     tick: Duration,
     here: ConnTimers,
-    shared: SharedConnTimers,
+    shared: ConnTimers<AnyThread>,
     /// What is in progress to the end of the history: the end of it would be a stamp, which on a
     /// shard is later than the activity.
-    held: Vec<(InProgress, SharedInProgress)>,
-    writes: Vec<(InProgress, SharedInProgress)>,
+    held: Vec<(InProgress, InProgress<AnyThread>)>,
+    writes: Vec<(InProgress, InProgress<AnyThread>)>,
     /// Bytes are activity, and their stamp on a shard is later than they are. So there are rates
     /// only where no deadline follows from activity.
     has_rates: bool,
-    transfers: Vec<(Transfer, SharedTransfer)>,
+    transfers: Vec<(Transfer, Transfer<AnyThread>)>,
     events: usize,
 }
 

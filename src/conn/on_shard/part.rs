@@ -1,20 +1,21 @@
 //! The connections' part in the turns of their shard.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::convert::Infallible;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use corewheel_shard::Tick;
 
+use super::super::limits::{ConnEvent, DeadlineKind};
+use super::super::measured::{ByteCount, Direction};
+use super::super::rules::{self, Facts, Held, RATES};
+use super::super::side::{Connection, Wakes};
+use super::super::timers::ConnTimers;
 use super::activity::Activity;
-use super::limits::{ConnEvent, ConnLimits, DeadlineKind};
-use super::measured::{ByteCount, Direction};
-use super::record::{Record, RecordRef};
-use super::rules::{self, RATES};
-use super::table::{OnEvent, Packed, Table};
-use super::timers::ConnTimers;
+use super::record::{RecordRef, add_one, take_one};
+use super::table::{Known, OnEvent, Packed, Table};
 use crate::clock::Timeline;
 use crate::face::local::LocalShard;
 use crate::face::timers::Timers;
@@ -59,17 +60,9 @@ impl Connections {
         connections
     }
 
-    pub(super) fn shard(&self) -> &dyn LocalShard {
-        &*self.shard
-    }
-
-    pub(super) fn time(&self) -> &Timeline {
-        &self.time
-    }
-
     /// The activity stamp of what happens now.
     #[inline]
-    pub(super) fn stamp(&self) -> u64 {
+    fn stamp(&self) -> u64 {
         self.activity.bound().unwrap_or_else(|| self.open_activity())
     }
 
@@ -80,22 +73,6 @@ impl Connections {
             self.shard.note_deadline(expires);
         }
         bound
-    }
-
-    /// Stamps a connection with a known time, unless its stamp is later. A stamp made since the
-    /// shard last read the clock may stand for a later time than it says.
-    #[inline]
-    pub(super) fn stamp_at(&self, index: u32, record: &Record, stamp: &Cell<u64>, now: Instant) {
-        let at = self.time.nanos_at(now);
-        if self.activity.is_plainly_next(at, stamp.get()) {
-            stamp.set(at);
-        } else {
-            stamp.set(self.later_stamp(stamp.get(), at));
-        }
-        // A time before the last idle event may make the next one earlier.
-        if record.has_extra() && self.table.borrow().is_before_event(index, at) {
-            self.file_earlier(index);
-        }
     }
 
     #[inline(never)]
@@ -118,7 +95,8 @@ impl Connections {
         let (index, block, due) = {
             let mut table = self.table.borrow_mut();
             let index = table.open(packed, &self.activity);
-            (index, table.block(index), rules::first_due(&table.facts(index, &self.activity)))
+            let block = table.block(index);
+            (index, block, rules::first_due(&table.facts(index, &self.activity)))
         };
         // The driver is woken when the connection is complete.
         let _compound = shard.compound();
@@ -130,23 +108,6 @@ impl Connections {
         }
         block.record(index).key.set(key);
         Ok(ConnTimers::new(RecordRef::new(self, block, index)))
-    }
-
-    /// Cancels all deadlines of a connection. False if the connection is closed already.
-    pub(super) fn close(&self, index: u32, record: &Record) -> bool {
-        let Some(key) = record.key.take() else { return false };
-        record.clear_pending();
-        self.shard.cancel_part(key);
-        let (waker, on_event) = {
-            let mut table = self.table.borrow_mut();
-            (table.take_waker(index), table.set_on_event(index, None))
-        };
-        // A panic must not keep the record from being vacated.
-        if let Some(waker) = waker {
-            self.shard.contain(|| waker.wake());
-        }
-        self.shard.drop_each(on_event);
-        true
     }
 
     /// Lets another connection have the record of one that is closed.
@@ -165,90 +126,6 @@ impl Connections {
         table.pack(index, class.unwrap_or_default(), &self.activity)
     }
 
-    pub(super) fn limits(&self, index: u32) -> ConnLimits {
-        self.table.borrow().limits(index)
-    }
-
-    pub(super) fn set_limits(&self, index: u32, limits: ConnLimits) {
-        self.table.borrow_mut().set_limits(index, limits);
-        self.file_earlier(index);
-    }
-
-    /// Arms a deadline that comes once, or disarms it with `NEVER`. True if the deadline was armed,
-    /// or had come and its event was not taken.
-    pub(super) fn arm(&self, index: u32, kind: usize, due: u64) -> bool {
-        let was_armed =
-            rules::arm(&mut self.table.borrow_mut().facts_mut(index, &self.activity), kind, due);
-        self.file_earlier(index);
-        was_armed
-    }
-
-    pub(super) fn begin_write(&self, index: u32) -> Option<u32> {
-        let write = {
-            let mut table = self.table.borrow_mut();
-            rules::begin_write(&mut table.facts_mut(index, &self.activity), self.shard.nanos_near())
-        };
-        if write.is_some() {
-            self.file_earlier(index);
-        }
-        write
-    }
-
-    pub(super) fn end_write(&self, index: u32, write: u32) -> bool {
-        self.table.borrow_mut().end_write(index, write)
-    }
-
-    pub(super) fn begin_transfer(
-        &self,
-        index: u32,
-        direction: Direction,
-    ) -> Option<Arc<ByteCount>> {
-        let count = {
-            let (mut table, now) = (self.table.borrow_mut(), self.shard.nanos_near());
-            rules::begin_transfer(&mut table.facts_mut(index, &self.activity), direction, now)
-        };
-        if count.is_some() {
-            self.file_earlier(index);
-        }
-        count
-    }
-
-    pub(super) fn pause_transfer(&self, index: u32, direction: Direction, count: &Arc<ByteCount>) {
-        // The near clock may be ahead, and would count too little time as a pause.
-        let (mut table, now) = (self.table.borrow_mut(), self.shard.nanos());
-        let mut facts = table.facts_mut(index, &self.activity);
-        if let Some(transfer) = rules::transfer_mut(&mut facts, direction, count) {
-            transfer.pause(now);
-        }
-    }
-
-    pub(super) fn resume_transfer(&self, index: u32, direction: Direction, count: &Arc<ByteCount>) {
-        {
-            let (mut table, now) = (self.table.borrow_mut(), self.shard.nanos_near());
-            let mut facts = table.facts_mut(index, &self.activity);
-            if let Some(transfer) = rules::transfer_mut(&mut facts, direction, count) {
-                transfer.resume(now);
-            }
-        }
-        self.file_earlier(index);
-    }
-
-    /// False if the transfer's time was up before, or another has taken its place.
-    pub(super) fn end_transfer(
-        &self,
-        index: u32,
-        direction: Direction,
-        count: &Arc<ByteCount>,
-    ) -> bool {
-        let mut table = self.table.borrow_mut();
-        rules::end_transfer(&mut table.facts_mut(index, &self.activity), direction, count)
-    }
-
-    /// When a deadline is due, in nanoseconds since the epoch.
-    pub(super) fn due(&self, index: u32, kind: usize) -> u64 {
-        rules::due(&self.table.borrow().facts(index, &self.activity), kind)
-    }
-
     pub(super) fn set_on_event(&self, index: u32, on_event: Option<OnEvent>) {
         let (before, waker) = {
             let mut table = self.table.borrow_mut();
@@ -264,40 +141,8 @@ impl Connections {
         }
     }
 
-    /// The next wanted event that has come. Otherwise, stores the waker.
-    pub(super) fn poll(
-        &self,
-        index: u32,
-        record: &Record,
-        cx: &mut Context<'_>,
-        wanted: impl Fn(DeadlineKind) -> bool,
-    ) -> Poll<Option<ConnEvent>> {
-        if !record.is_open() {
-            return Poll::Ready(None);
-        }
-        let may_withdraw = record.flags.get().pending() & RATES != 0;
-        let event = rules::next_event(&self.table.borrow().facts(index, &self.activity), wanted);
-        if may_withdraw {
-            self.file_earlier(index);
-        }
-        if event.is_some() {
-            return Poll::Ready(event);
-        }
-        if !self.table.borrow().keeps_waker(record, cx.waker()) {
-            // Cloning and dropping a waker run code of the user, which may close the connection.
-            // Nothing is borrowed meanwhile.
-            let waker = cx.waker().clone();
-            if !record.is_open() {
-                return Poll::Ready(None);
-            }
-            let old = self.table.borrow_mut().keep_waker(record, waker);
-            drop(old);
-        }
-        Poll::Pending
-    }
-
     /// A connection has got its first handle, or has lost its last one.
-    pub(super) fn count_handled(&self, change: isize) {
+    fn count_handled(&self, change: isize) {
         self.count.set(self.count.get().wrapping_add_signed(change));
         let count = self.count.get() as u64;
         self.shard.publish_gauge(|counts| counts.connections = count);
@@ -306,7 +151,7 @@ impl Connections {
     /// Resets the entry of a connection to its first deadline, if that is earlier now, or to the
     /// next turn, if there is a callback for an event that has come.
     fn file_earlier(&self, index: u32) {
-        let table = self.table.borrow();
+        let mut table = self.table.borrow_mut();
         let Some(key) = table.record(index).key.get() else { return };
         let due = if table.owes_callback(index) {
             self.time.floor(self.shard.nanos_near())
@@ -337,15 +182,12 @@ impl Connections {
         };
         let block = self.table.borrow().block(index);
         let may_withdraw = block.record(index).flags.get().pending() & RATES != 0;
-        ConnTimers::lend(RecordRef::new(itself, block, index), |conn| {
+        ConnTimers::lend(RecordRef::new(itself, block, index), |conn: &ConnTimers| {
             loop {
-                let event = {
-                    let table = self.table.borrow();
-                    if !table.is_called(index) {
-                        break;
-                    }
-                    rules::next_event(&table.facts(index, &self.activity), |_| true)
-                };
+                if !self.table.borrow().is_called(index) {
+                    break;
+                }
+                let event = conn.conn().look(|facts| rules::next_event(facts, |_| true));
                 let Some(event) = event else { break };
                 self.shard.contain(|| on_event(conn, event));
             }
@@ -355,6 +197,154 @@ impl Connections {
             }
             self.shard.drop_each(left);
         });
+    }
+}
+
+impl Connection for RecordRef {
+    type Facts<'a> = Known<'a>;
+    type Error = Infallible;
+
+    fn add_owner(&self) {
+        let owners = &self.usage().owners;
+        add_one(owners);
+        if owners.get() == 1 {
+            self.connections().count_handled(1);
+        }
+    }
+
+    fn drop_owner(&self) {
+        let owners = &self.usage().owners;
+        take_one(owners);
+        if owners.get() == 0 {
+            self.close();
+            self.connections().count_handled(-1);
+        }
+    }
+
+    fn close(&self) -> bool {
+        let (all, index, record) = (self.connections(), self.index(), self.record());
+        let Some(key) = record.key.take() else { return false };
+        record.clear_pending();
+        all.shard.cancel_part(key);
+        let (waker, on_event) = {
+            let mut table = all.table.borrow_mut();
+            (table.take_waker(index), table.set_on_event(index, None))
+        };
+        // A panic must not keep the record from being vacated.
+        if let Some(waker) = waker {
+            all.shard.contain(|| waker.wake());
+        }
+        all.shard.drop_each(on_event);
+        true
+    }
+
+    fn time(&self) -> Option<&Timeline> {
+        Some(&self.connections().time)
+    }
+
+    fn now(&self) -> u64 {
+        self.connections().shard.nanos_near()
+    }
+
+    #[inline]
+    fn stamp_now(&self) -> u64 {
+        self.connections().stamp()
+    }
+
+    #[inline]
+    fn stamp(&self, direction: Direction, stamp: u64) {
+        self.record().stamp(direction).set(stamp);
+    }
+
+    /// A stamp made since the shard last read the clock may stand for a later time than it says.
+    #[inline]
+    fn stamp_at(&self, direction: Direction, at: Instant) {
+        let (all, record) = (self.connections(), self.record());
+        let (stamp, at) = (record.stamp(direction), all.time.nanos_at(at));
+        if all.activity.is_plainly_next(at, stamp.get()) {
+            stamp.set(at);
+        } else {
+            stamp.set(all.later_stamp(stamp.get(), at));
+        }
+        // A time before the last idle event may make the next one earlier.
+        if record.has_extra() && all.table.borrow().is_before_event(self.index(), at) {
+            all.file_earlier(self.index());
+        }
+    }
+
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    fn time_of_now(&self, _: u64) -> u64 {
+        self.now()
+    }
+
+    fn begin(&self, held: Held) {
+        add_one(self.usage().held(held));
+    }
+
+    fn end(&self, held: Held) {
+        let usage = self.usage();
+        take_one(usage.held(held));
+        let stamp = match held {
+            Held::Read => &self.record().read,
+            Held::Request => &usage.request_ended,
+        };
+        stamp.set(self.stamp_now());
+    }
+
+    #[inline]
+    fn add(count: &ByteCount, bytes: u64) {
+        count.add_here(bytes);
+    }
+
+    fn look<R>(&self, look: impl FnOnce(&mut Known<'_>) -> R) -> R {
+        let all = self.connections();
+        look(&mut all.table.borrow_mut().facts(self.index(), &all.activity))
+    }
+
+    fn change<R>(&self, _: Wakes, change: impl FnOnce(&mut Known<'_>) -> (R, bool)) -> R {
+        let (result, may_be_earlier) = self.look(change);
+        if may_be_earlier {
+            self.connections().file_earlier(self.index());
+        }
+        result
+    }
+
+    fn take(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Option<ConnEvent> {
+        self.change(Wakes::Task, |facts| {
+            // An event of a rate that is withdrawn leaves a deadline.
+            let may_withdraw = facts.pending() & RATES != 0;
+            (rules::next_event(facts, wanted), may_withdraw)
+        })
+    }
+
+    fn poll(
+        &self,
+        cx: &mut Context<'_>,
+        wanted: impl Fn(DeadlineKind) -> bool,
+    ) -> Poll<Result<Option<ConnEvent>, Infallible>> {
+        let (table, record) = (&self.connections().table, self.record());
+        if !record.is_open() {
+            return Poll::Ready(Ok(None));
+        }
+        if let Some(event) = self.take(wanted) {
+            return Poll::Ready(Ok(Some(event)));
+        }
+        if !table.borrow().keeps_waker(record, cx.waker()) {
+            // Cloning and dropping a waker run code of the user, which may close the connection.
+            // Nothing is borrowed meanwhile.
+            let waker = cx.waker().clone();
+            if !record.is_open() {
+                return Poll::Ready(Ok(None));
+            }
+            let old = table.borrow_mut().keep_waker(record, waker);
+            drop(old);
+        }
+        Poll::Pending
+    }
+
+    #[inline]
+    fn budget(&self) -> Option<&dyn LocalShard> {
+        Some(&*self.connections().shard)
     }
 }
 
@@ -369,7 +359,7 @@ impl Part for Connections {
 
     /// Until when the entry of a connection is put off; `None` if a deadline is due.
     fn postpone(&self, index: u32) -> Option<Tick> {
-        let table = self.table.borrow();
+        let mut table = self.table.borrow_mut();
         if table.owes_callback(index) {
             return None;
         }
@@ -386,7 +376,7 @@ impl Part for Connections {
         }
         let due = {
             let mut table = self.table.borrow_mut();
-            let mut facts = table.facts_mut(index, &self.activity);
+            let mut facts = table.facts(index, &self.activity);
             let events = rules::take_due(&mut facts);
             rules::add_events(&facts, events);
             self.time.ceil(rules::first_due(&facts))

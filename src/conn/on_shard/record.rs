@@ -14,7 +14,9 @@ use std::rc::Rc;
 
 use corewheel_shard::TimerKey;
 
-use super::marks::Flags;
+use super::super::marks::Flags;
+use super::super::measured::Direction;
+use super::super::rules::Held;
 use super::part::Connections;
 
 const BLOCK_BITS: u32 = 6;
@@ -49,6 +51,14 @@ impl Record {
         self.key.get().is_some()
     }
 
+    #[inline]
+    pub(super) fn stamp(&self, direction: Direction) -> &Cell<u64> {
+        match direction {
+            Direction::Read => &self.read,
+            Direction::Write => &self.written,
+        }
+    }
+
     /// Forgets the events that were not delivered.
     pub(super) fn clear_pending(&self) {
         self.flags.set(self.flags.get().with_pending(0));
@@ -73,6 +83,16 @@ pub(super) struct Usage {
     refs: Cell<u32>,
 }
 const _: () = assert!(size_of::<Usage>() == 24);
+
+impl Usage {
+    /// How many of a kind are in progress.
+    pub(super) fn held(&self, held: Held) -> &Cell<u32> {
+        match held {
+            Held::Read => &self.reads,
+            Held::Request => &self.requests,
+        }
+    }
+}
 
 /// Adds one to a count of handles or guards.
 ///
@@ -131,7 +151,7 @@ pub(super) fn block_of(index: u32) -> usize {
 }
 
 /// A counted reference to a connection's record.
-pub(super) struct RecordRef {
+pub(in crate::conn) struct RecordRef {
     connections: Rc<Connections>,
     block: Block,
     index: u32,

@@ -9,23 +9,23 @@
 //! What few connections need lies in a table of its own, and so do the wakers.
 //!
 //! Invariants: an open connection has an entry, not later than its first deadline. The table says
-//! what is known of a connection; which deadline is due follows from the [rules](super::rules).
+//! what is known of a connection; which deadline is due follows from the
+//! [rules](super::super::rules).
 //!
 //! Cost: a deadline that is set by the limits costs a load and an addition when the entry expires,
 //! and nothing before. Limits that many connections share are stored once.
 
-use std::ops::{Deref, DerefMut};
 use std::task::Waker;
 
 use hashbrown::HashMap;
 use slab::Slab;
 
+use super::super::limits::{ConnEvent, ConnLimits, DeadlineKind};
+use super::super::marks::Flags;
+use super::super::rules::{self, Armed, Facts, InProgressCounts, Rare};
+use super::super::timers::ConnTimers;
 use super::activity::Activity;
-use super::limits::{ConnEvent, ConnLimits, DeadlineKind};
-use super::marks::Flags;
 use super::record::{BLOCK, Block, NONE, Record, Records, Usage, block_of};
-use super::rules::{self, Armed, Facts, FactsMut, InProgressCounts, Rare};
-use super::timers::ConnTimers;
 use crate::values::class::ClassId;
 
 /// Called for each event of a connection.
@@ -47,13 +47,46 @@ pub(super) struct Spans {
     by_kind: [u64; DeadlineKind::NAMED_COUNT],
 }
 
+/// The limits of all connections of a shard, each stored once.
+#[derive(Default)]
+struct Limits {
+    spans: Slab<Spans>,
+    known: HashMap<ConnLimits, u32>,
+}
+
+impl Limits {
+    fn of(&self, record: &Record) -> &Spans {
+        &self.spans[record.limits.get() as usize]
+    }
+
+    fn take(&mut self, limits: ConnLimits) -> u32 {
+        let number = *self.known.entry(limits).or_insert_with(|| {
+            self.spans.insert(Spans {
+                limits,
+                users: 0,
+                by_kind: std::array::from_fn(|kind| rules::span_of(&limits, kind)),
+            }) as u32
+        });
+        self.spans[number as usize].users += 1;
+        number
+    }
+
+    fn give_back(&mut self, number: u32) {
+        let spans = &mut self.spans[number as usize];
+        spans.users -= 1;
+        if spans.users == 0 {
+            let spans = self.spans.remove(number as usize);
+            self.known.remove(&spans.limits);
+        }
+    }
+}
+
 /// The connections of a shard.
 #[derive(Default)]
 pub(super) struct Table {
     blocks: Vec<Block>,
     vacant: Vec<u32>,
-    limits: Slab<Spans>,
-    known: HashMap<ConnLimits, u32>,
+    limits: Limits,
     extras: Slab<Extra>,
     wakers: Slab<Waker>,
 }
@@ -115,7 +148,7 @@ impl Table {
             self.vacant.extend((first..first + BLOCK as u32).rev());
         }
         let index = self.vacant.pop().expect("there is a block with room");
-        let limits = self.use_limits(packed.limits);
+        let limits = self.limits.take(packed.limits);
         let (record, usage) = (self.record(index), self.usage(index));
         record.read.set(activity.exact(packed.read));
         record.written.set(activity.exact(packed.written));
@@ -141,41 +174,10 @@ impl Table {
         let record = self.record(index);
         let (extra, limits) = (record.extra.replace(NONE), record.limits.get());
         record.clear_pending();
-        self.drop_limits(limits);
+        self.limits.give_back(limits);
         let extra = self.extras.try_remove(extra as usize);
         self.vacant.push(index);
         (extra, waker)
-    }
-
-    pub(super) fn limits(&self, index: u32) -> ConnLimits {
-        self.limits[self.record(index).limits.get() as usize].limits
-    }
-
-    pub(super) fn set_limits(&mut self, index: u32, limits: ConnLimits) {
-        let number = self.use_limits(limits);
-        let before = self.record(index).limits.replace(number);
-        self.drop_limits(before);
-    }
-
-    fn use_limits(&mut self, limits: ConnLimits) -> u32 {
-        let number = *self.known.entry(limits).or_insert_with(|| {
-            self.limits.insert(Spans {
-                limits,
-                users: 0,
-                by_kind: std::array::from_fn(|kind| rules::span_of(&limits, kind)),
-            }) as u32
-        });
-        self.limits[number as usize].users += 1;
-        number
-    }
-
-    fn drop_limits(&mut self, number: u32) {
-        let spans = &mut self.limits[number as usize];
-        spans.users -= 1;
-        if spans.users == 0 {
-            let spans = self.limits.remove(number as usize);
-            self.known.remove(&spans.limits);
-        }
     }
 
     /// The extra of a connection, made if there is none yet.
@@ -202,7 +204,7 @@ impl Table {
             if in_progress > 0 { now } else { activity.resolve(stamp).min(now) }
         };
         Packed {
-            limits: self.limits(index),
+            limits: self.limits.of(record).limits,
             class,
             read: settle(record.read.get(), usage.reads.get()),
             written: settle(record.written.get(), 0),
@@ -231,31 +233,12 @@ impl Table {
 
 /// What is known of a connection.
 impl Table {
-    pub(super) fn facts<'a>(
-        &'a self,
-        index: u32,
-        activity: &'a Activity,
-    ) -> Known<'a, &'a Slab<Extra>> {
+    pub(super) fn facts<'a>(&'a mut self, index: u32, activity: &'a Activity) -> Known<'a> {
         let block = &self.blocks[block_of(index)];
         Known {
             record: block.record(index),
             usage: block.usage(index),
-            limits: &self.limits,
-            extras: &self.extras,
-            activity,
-        }
-    }
-
-    pub(super) fn facts_mut<'a>(
-        &'a mut self,
-        index: u32,
-        activity: &'a Activity,
-    ) -> Known<'a, &'a mut Slab<Extra>> {
-        let block = &self.blocks[block_of(index)];
-        Known {
-            record: block.record(index),
-            usage: block.usage(index),
-            limits: &self.limits,
+            limits: &mut self.limits,
             extras: &mut self.extras,
             activity,
         }
@@ -265,23 +248,22 @@ impl Table {
     pub(super) fn is_before_event(&self, index: u32, at: u64) -> bool {
         self.extra(index).is_some_and(|extra| rules::is_before_event(&extra.rare, at))
     }
-
-    /// False if the write's time was up before.
-    pub(super) fn end_write(&mut self, index: u32, write: u32) -> bool {
-        rules::end_write(self.known_extra_mut(index).map(|extra| &mut extra.rare), write)
-    }
 }
 
 /// What a shard knows of a connection.
-pub(super) struct Known<'a, E> {
+pub(in crate::conn) struct Known<'a> {
     record: &'a Record,
     usage: &'a Usage,
-    limits: &'a Slab<Spans>,
-    extras: E,
+    limits: &'a mut Limits,
+    extras: &'a mut Slab<Extra>,
     activity: &'a Activity,
 }
 
-impl<E: Deref<Target = Slab<Extra>>> Facts for Known<'_, E> {
+impl Facts for Known<'_> {
+    fn is_open(&self) -> bool {
+        self.record.is_open()
+    }
+
     fn present(&self) -> u64 {
         self.activity.now()
     }
@@ -307,11 +289,17 @@ impl<E: Deref<Target = Slab<Extra>>> Facts for Known<'_, E> {
     }
 
     fn span(&self, kind: usize) -> u64 {
-        self.limits[self.record.limits.get() as usize].by_kind[kind]
+        self.limits.of(self.record).by_kind[kind]
     }
 
     fn limits(&self) -> &ConnLimits {
-        &self.limits[self.record.limits.get() as usize].limits
+        &self.limits.of(self.record).limits
+    }
+
+    fn set_limits(&mut self, limits: ConnLimits) {
+        let number = self.limits.take(limits);
+        let before = self.record.limits.replace(number);
+        self.limits.give_back(before);
     }
 
     fn flags(&self) -> Flags {
@@ -325,15 +313,13 @@ impl<E: Deref<Target = Slab<Extra>>> Facts for Known<'_, E> {
     fn rare(&self) -> Option<&Rare> {
         self.extras.get(self.record.extra.get() as usize).map(|extra| &extra.rare)
     }
-}
 
-impl<E: DerefMut<Target = Slab<Extra>>> FactsMut for Known<'_, E> {
     fn known_rare_mut(&mut self) -> Option<&mut Rare> {
         self.extras.get_mut(self.record.extra.get() as usize).map(|extra| &mut extra.rare)
     }
 
     fn rare_mut(&mut self) -> &mut Rare {
-        &mut made_extra(&mut self.extras, self.record).rare
+        &mut made_extra(self.extras, self.record).rare
     }
 }
 

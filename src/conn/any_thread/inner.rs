@@ -13,6 +13,7 @@
 
 use std::cell::Cell;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
@@ -20,16 +21,17 @@ use std::time::Instant;
 use atomic_waker::AtomicWaker;
 use corewheel_shard::Tick;
 
-use super::super::limits::{ArmError, ConnEvent, ConnLimits, DeadlineKind};
+use super::super::limits::{ConnEvent, ConnLimits, DeadlineKind};
 use super::super::marks::Flags;
 use super::super::measured::{ByteCount, Direction};
-use super::super::rules::{self, Facts, FactsMut, InProgressCounts, NEVER, RATES, Rare};
-use super::limits::share;
+use super::super::rules::{self, Facts, Held, InProgressCounts, RATES, Rare};
+use super::super::side::{Connection, Wakes};
+use super::share::share;
 use super::stamp::Stamp;
 use crate::clock::Timeline;
-use crate::clock::when::When;
 use crate::face::handle::Handle;
 use crate::face::handle::sleep::SharedSleep;
+
 use crate::values::refused::RefusedKind;
 
 /// How often one poll puts its timer off before it lets the task return to its executor.
@@ -38,23 +40,17 @@ const TRIES: u32 = 3;
 /// What comes of a poll: an event, `None` if the connection is closed, or why there is no timer.
 pub(super) type Polled = Poll<Result<Option<ConnEvent>, RefusedKind>>;
 
-/// Whether a change that makes the first deadline earlier wakes the task that waits.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wakes {
-    Task,
-    /// The caller polls for events before it waits.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
-    Nothing,
-}
-
-pub(super) struct Inner {
+/// What the handles and guards of one connection share.
+pub(in crate::conn) struct Inner {
     handle: Handle,
+    /// How many handles keep the connection open.
+    owners: AtomicU32,
     /// `None` if the service had ended when the connection began.
     time: Option<Timeline>,
     opened: u64,
     /// When something was last read, and when something was last written.
-    pub(super) read: Stamp,
-    pub(super) written: Stamp,
+    read: Stamp,
+    written: Stamp,
     /// When the last idle event came; 0 if none has come.
     event_at: Stamp,
     /// The task that waits for events.
@@ -83,7 +79,7 @@ struct State {
 }
 
 /// What is known of a connection at a time.
-struct Known<'a> {
+pub(in crate::conn) struct Known<'a> {
     present: u64,
     opened: u64,
     read: u64,
@@ -107,6 +103,7 @@ impl Inner {
         };
         let inner = Self {
             handle,
+            owners: AtomicU32::new(0),
             time,
             opened: now,
             read: Stamp::new(now),
@@ -136,199 +133,33 @@ impl Inner {
             state,
         }
     }
-
-    /// False if the connection was closed before.
-    pub(super) fn close(&self) -> bool {
-        let sleep = {
-            let mut state = self.lock();
-            state.flags.set(state.flags.get().with_pending(0));
-            state.sleep.take()
-        };
-        let is_open = sleep.is_some();
-        drop(sleep);
-        if is_open {
-            self.task.wake();
-        }
-        is_open
-    }
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.lock().sleep.is_none()
-    }
 }
 
-/// Activity.
+/// Deadlines and events.
 impl Inner {
-    /// The present, or a little later.
     #[inline]
-    pub(super) fn now(&self) -> u64 {
-        self.handle.nanos()
-    }
-
-    /// Stamps a connection with a time that the caller knows.
-    pub(super) fn stamp_at(&self, stamp: &Stamp, now: Instant) {
-        let Some(time) = &self.time else { return };
-        let at = time.nanos_at(now);
-        stamp.set(at);
-        // A time before the last idle event may make the next one earlier. Where another thread
-        // takes that event at this moment, the next one may count from it instead, and is later.
-        if at < self.event_at.get() {
-            self.change(Wakes::Task, |_| {});
+    fn stamp_of(&self, direction: Direction) -> &Stamp {
+        match direction {
+            Direction::Read => &self.read,
+            Direction::Write => &self.written,
         }
     }
 
-    /// A read has begun.
-    pub(super) fn begin_read(&self) {
-        add_one(&mut self.lock().in_progress.reads);
-    }
-
-    /// A read has ended, at `now`.
-    pub(super) fn end_read(&self, now: u64) {
-        let mut state = self.lock();
-        self.read.set(now);
-        state.in_progress.reads -= 1;
-    }
-
-    /// A request has begun.
-    pub(super) fn begin_request(&self) {
-        add_one(&mut self.lock().in_progress.requests);
-    }
-
-    /// A request has ended, at `now`.
-    pub(super) fn end_request(&self, now: u64) {
-        let mut state = self.lock();
-        state.request_ended = state.request_ended.max(now);
-        state.in_progress.requests -= 1;
-    }
-
-    /// The number of a write that begins; `None` if there is no limit for writes.
-    pub(super) fn begin_write(&self, wakes: Wakes) -> Option<u32> {
-        let now = self.now();
-        self.change(wakes, |known| rules::begin_write(known, now))
-    }
-
-    /// False if the write's time was up before.
-    pub(super) fn end_write(&self, write: u32) -> bool {
-        rules::end_write(self.lock().rare.as_deref_mut(), write)
-    }
-}
-
-/// Least rates.
-impl Inner {
-    /// The count of a transfer that begins; `None` if there is no least rate.
-    pub(super) fn begin_transfer(
-        &self,
-        direction: Direction,
-        wakes: Wakes,
-    ) -> Option<Arc<ByteCount>> {
-        let now = self.now();
-        self.change(wakes, |known| rules::begin_transfer(known, direction, now))
-    }
-
-    pub(super) fn pause_transfer(&self, direction: Direction, count: &Arc<ByteCount>) {
-        // The near clock may be ahead, and would count too little time as a pause.
-        let Some(now) = self.time.as_ref().map(Timeline::nanos) else { return };
-        let mut state = self.lock();
-        let mut known = self.known(&mut state, now);
-        if let Some(transfer) = rules::transfer_mut(&mut known, direction, count) {
-            transfer.pause(now);
-        }
-    }
-
-    pub(super) fn resume_transfer(
-        &self,
-        direction: Direction,
-        count: &Arc<ByteCount>,
-        wakes: Wakes,
-    ) {
-        let now = self.now();
-        self.change(wakes, |known| {
-            if let Some(transfer) = rules::transfer_mut(known, direction, count) {
-                transfer.resume(now);
-            }
-        });
-    }
-
-    /// False if the transfer's time was up before, or another has taken its place.
-    pub(super) fn end_transfer(&self, direction: Direction, count: &Arc<ByteCount>) -> bool {
-        let mut state = self.lock();
+    /// True if the first deadline of an open connection has become earlier.
+    fn file_earlier(&self, state: &mut State) -> bool {
+        let Some(time) = &self.time else { return false };
         let present = state.looked;
-        rules::end_transfer(&mut self.known(&mut state, present), direction, count)
-    }
-}
-
-/// Deadlines.
-impl Inner {
-    pub(super) fn limits(&self) -> ConnLimits {
-        *self.lock().limits
-    }
-
-    pub(super) fn set_limits(&self, limits: ConnLimits) {
-        let limits = share(limits);
-        self.change(Wakes::Task, |known| known.state.limits = limits);
-    }
-
-    pub(super) fn deadline(&self, kind: usize) -> Option<Instant> {
-        let time = self.time.as_ref()?;
-        let now = self.now();
-        let mut state = self.lock();
-        state.sleep.as_ref()?;
-        let due = rules::due(&self.known(&mut state, now), kind);
-        (due < NEVER).then(|| time.instant_of(due))
-    }
-
-    /// When a time is, in nanoseconds since the epoch.
-    pub(super) fn nanos_of(&self, when: impl When) -> u64 {
-        self.time.as_ref().map_or(NEVER, |time| time.nanos_of(when, || self.now()))
-    }
-
-    /// Arms a deadline that comes once, or disarms it with `NEVER`.
-    pub(super) fn arm(&self, kind: usize, due: u64, wakes: Wakes) -> Result<bool, ArmError> {
-        self.change(wakes, |known| {
-            let is_open = known.state.sleep.is_some();
-            if is_open { Ok(rules::arm(known, kind, due)) } else { Err(ArmError::Closed) }
-        })
-    }
-
-    /// Changes deadlines. The task that waits is woken if the first of them is earlier now: its
-    /// poll resets the timer.
-    fn change<R>(&self, wakes: Wakes, change: impl FnOnce(&mut Known<'_>) -> R) -> R {
-        let mut state = self.lock();
-        let present = state.looked;
-        let mut known = self.known(&mut state, present);
-        let result = change(&mut known);
-        let first_due = rules::first_due(&known);
-        let first = self.time.as_ref().map_or(Tick::NEVER, |time| time.ceil(first_due));
+        let first = time.ceil(rules::first_due(&self.known(state, present)));
         let is_earlier = state.sleep.is_some() && first < state.filed;
         if is_earlier {
             state.filed = first;
         }
-        drop(state);
-        if is_earlier && wakes == Wakes::Task {
-            self.task.wake();
-        }
-        result
-    }
-}
-
-/// Events.
-impl Inner {
-    /// Takes an event of greatest age, if it has come.
-    pub(super) fn take_max_age(&self) -> Option<ConnEvent> {
-        let mut state = self.lock();
-        state.sleep.as_ref()?;
-        self.look(&mut state);
-        self.next_event(&mut state, |kind| kind == DeadlineKind::MaxAge)
-    }
-
-    /// Takes the next event that has come. Otherwise the task waits.
-    pub(super) fn poll(self: &Arc<Self>, cx: &mut Context<'_>) -> Polled {
-        self.poll_kinds(cx, |_| true).0
+        is_earlier
     }
 
     /// Takes the next event that has come and is wanted. Otherwise the task waits. True if this
     /// poll has found other events too, which wait for another poll.
-    pub(super) fn poll_kinds(
+    fn poll_found(
         self: &Arc<Self>,
         cx: &mut Context<'_>,
         wanted: impl Fn(DeadlineKind) -> bool,
@@ -353,12 +184,6 @@ impl Inner {
         (polled, is_other_found)
     }
 
-    /// Wakes the task that waits.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
-    pub(super) fn wake_task(&self) {
-        self.task.wake();
-    }
-
     /// `None` if the near clock shows the time of the deadlines, and the clock does not show it.
     fn poll_locked(
         self: &Arc<Self>,
@@ -367,7 +192,7 @@ impl Inner {
     ) -> Option<Polled> {
         for _ in 0..TRIES {
             if state.sleep.is_some() {
-                self.look(state);
+                self.take_due(state);
             }
             if let Some(event) = self.next_event(state, &wanted) {
                 return Some(Poll::Ready(Ok(Some(event))));
@@ -394,9 +219,9 @@ impl Inner {
     }
 
     /// Takes the deadlines that are due, if the tick has begun for which the connection is filed.
-    fn look(&self, state: &mut State) {
+    fn take_due(&self, state: &mut State) {
         let Some(time) = &self.time else { return };
-        let near = self.now();
+        let near = self.handle.nanos();
         state.looked = near;
         if time.floor(near) < state.filed {
             return;
@@ -428,32 +253,148 @@ impl Inner {
             return None;
         }
         let present = state.looked;
-        let known = self.known(state, present);
-        let event = rules::next_event(&known, wanted);
+        let event = rules::next_event(&self.known(state, present), wanted);
         if pending & RATES != 0 {
-            let first =
-                self.time.as_ref().map_or(Tick::NEVER, |time| time.ceil(rules::first_due(&known)));
-            state.filed = state.filed.min(first);
+            self.file_earlier(state);
         }
         event
     }
 }
 
-/// Adds one to a count of guards.
-///
-/// # Panics
-///
-/// There are 2³² of them, of which nearly all were forgotten.
-fn add_one(count: &mut u32) {
-    *count = count.checked_add(1).expect("fewer than 2^32 guards");
-}
+impl Connection for Arc<Inner> {
+    type Facts<'a> = Known<'a>;
+    type Error = RefusedKind;
 
-/// Keeps a connection open. The handles of the connection share it.
-pub(super) struct Owner(pub(super) Arc<Inner>);
+    fn add_owner(&self) {
+        // Relaxed: the count carries no other data.
+        let before = self.owners.fetch_add(1, Ordering::Relaxed);
+        assert!(before < u32::MAX / 2, "a connection has fewer than 2^31 handles");
+    }
 
-impl Drop for Owner {
-    fn drop(&mut self) {
-        self.0.close();
+    fn drop_owner(&self) {
+        // Relaxed: the last handle takes the lock.
+        if self.owners.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.close();
+        }
+    }
+
+    fn close(&self) -> bool {
+        let sleep = {
+            let mut state = self.lock();
+            state.flags.set(state.flags.get().with_pending(0));
+            state.sleep.take()
+        };
+        let is_open = sleep.is_some();
+        drop(sleep);
+        if is_open {
+            self.task.wake();
+        }
+        is_open
+    }
+
+    fn time(&self) -> Option<&Timeline> {
+        self.time.as_ref()
+    }
+
+    #[inline]
+    fn now(&self) -> u64 {
+        self.handle.nanos()
+    }
+
+    #[inline]
+    fn stamp_now(&self) -> u64 {
+        self.now()
+    }
+
+    #[inline]
+    fn stamp(&self, direction: Direction, stamp: u64) {
+        self.stamp_of(direction).set(stamp);
+    }
+
+    fn stamp_at(&self, direction: Direction, at: Instant) {
+        let Some(time) = &self.time else { return };
+        let at = time.nanos_at(at);
+        self.stamp(direction, at);
+        // A time before the last idle event may make the next one earlier. Where another thread
+        // takes that event at this moment, the next one may count from it instead, and is later.
+        if at < self.event_at.get() {
+            self.change(Wakes::Task, |_| ((), true));
+        }
+    }
+
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    #[inline]
+    fn time_of_now(&self, stamp: u64) -> u64 {
+        stamp
+    }
+
+    fn begin(&self, held: Held) {
+        let mut state = self.lock();
+        let count = state.in_progress.of_mut(held);
+        *count = count.checked_add(1).expect("fewer than 2^32 guards");
+    }
+
+    /// The stamp is stored under the lock, so that a poll sees it or what was in progress.
+    fn end(&self, held: Held) {
+        let now = self.now();
+        let mut state = self.lock();
+        match held {
+            Held::Read => self.read.set(now),
+            Held::Request => state.request_ended = state.request_ended.max(now),
+        }
+        *state.in_progress.of_mut(held) -= 1;
+    }
+
+    #[inline]
+    fn add(count: &ByteCount, bytes: u64) {
+        count.add(bytes);
+    }
+
+    /// Looks at the facts as of the last poll.
+    fn look<R>(&self, look: impl FnOnce(&mut Known<'_>) -> R) -> R {
+        let mut state = self.lock();
+        let present = state.looked;
+        look(&mut self.known(&mut state, present))
+    }
+
+    /// The task that waits is woken if the first deadline is earlier now: its poll resets the
+    /// timer.
+    fn change<R>(&self, wakes: Wakes, change: impl FnOnce(&mut Known<'_>) -> (R, bool)) -> R {
+        let mut state = self.lock();
+        let present = state.looked;
+        let (result, may_be_earlier) = change(&mut self.known(&mut state, present));
+        let is_earlier = may_be_earlier && self.file_earlier(&mut state);
+        drop(state);
+        if is_earlier && wakes == Wakes::Task {
+            self.task.wake();
+        }
+        result
+    }
+
+    /// When the deadline is due as of now.
+    fn due(&self, kind: usize) -> u64 {
+        let now = self.now();
+        rules::open_due(&self.known(&mut self.lock(), now), kind)
+    }
+
+    fn take(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Option<ConnEvent> {
+        let mut state = self.lock();
+        state.sleep.as_ref()?;
+        self.take_due(&mut state);
+        self.next_event(&mut state, wanted)
+    }
+
+    fn poll(&self, cx: &mut Context<'_>, wanted: impl Fn(DeadlineKind) -> bool) -> Polled {
+        self.poll_found(cx, wanted).0
+    }
+
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    fn poll_some(&self, cx: &mut Context<'_>, wanted: impl Fn(DeadlineKind) -> bool) -> Polled {
+        let (polled, is_other_found) = self.poll_found(cx, wanted);
+        if is_other_found {
+            self.task.wake();
+        }
+        polled
     }
 }
 
@@ -469,6 +410,10 @@ impl Wake for Inner {
 }
 
 impl Facts for Known<'_> {
+    fn is_open(&self) -> bool {
+        self.state.sleep.is_some()
+    }
+
     fn present(&self) -> u64 {
         self.present
     }
@@ -501,6 +446,10 @@ impl Facts for Known<'_> {
         &self.state.limits
     }
 
+    fn set_limits(&mut self, limits: ConnLimits) {
+        self.state.limits = share(limits);
+    }
+
     fn flags(&self) -> Flags {
         self.state.flags.get()
     }
@@ -512,9 +461,7 @@ impl Facts for Known<'_> {
     fn rare(&self) -> Option<&Rare> {
         self.state.rare.as_deref()
     }
-}
 
-impl FactsMut for Known<'_> {
     fn known_rare_mut(&mut self) -> Option<&mut Rare> {
         self.state.rare.as_deref_mut()
     }
