@@ -105,6 +105,22 @@
 //! - A **shutdown** gives every accepted timer an outcome, by a [`ShutdownPolicy`]:
 //!   [`TimerService::shutdown`].
 //!
+//! # Calls that block
+//!
+//! Each of these may be called in a task, as in `#[tokio::main]`, but blocks the worker that runs
+//! the task:
+//!
+//! - [`start`](TimerServiceBuilder::start) and [`start_with`](TimerServiceBuilder::start_with),
+//!   until the shards run: milliseconds. A server calls them before it accepts connections.
+//! - [`shutdown`](TimerService::shutdown), and the drop of a service that was not shut down, until
+//!   the callbacks of the shards are done. A task awaits
+//!   [`begin_shutdown`](TimerService::begin_shutdown), or calls `shutdown` in `spawn_blocking`.
+//! - [`Reply::wait`], until the shard has replied. A task awaits the reply.
+//! - `start` and `stop` of a `StatsEndpoint`, until its thread has begun or ended.
+//!
+//! On a thread that drives a shard, `shutdown` and `wait` could last for ever: there they return an
+//! error that says so, and a drop does not wait.
+//!
 //! # Tests
 //!
 //! With a [`ManualClock`](clock::ManualClock) and shards in a loop of the test's own

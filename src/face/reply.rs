@@ -70,6 +70,10 @@ impl<O> Reply<O> {
 
     /// Blocks this thread until the value is there.
     ///
+    /// A task awaits the reply instead: a thread of its runtime that blocks here runs no other task
+    /// meanwhile. The shard runs on another thread and needs nothing of that runtime, so the wait
+    /// ends, unless a handler or callback on the shard waits for a task of the blocked thread.
+    ///
     /// # Errors
     ///
     /// `OnShard` on a thread that drives a shard of any service, where the wait could last for

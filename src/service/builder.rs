@@ -163,6 +163,9 @@ impl TimerServiceBuilder {
     ///
     /// Either all shards run when this returns, or none does.
     ///
+    /// It blocks the calling thread until then, for milliseconds, and may be called in a task, as in
+    /// `#[tokio::main]`.
+    ///
     /// # Errors
     ///
     /// `Config` for a setting that is out of its limits; else why the shards cannot run.
@@ -175,6 +178,9 @@ impl TimerServiceBuilder {
     ///
     /// Either all shards run when this returns, or none does. No handler is made on a runtime that
     /// does not get what it needs of the host.
+    ///
+    /// It blocks the calling thread until then, for milliseconds, and may be called in a task, as in
+    /// `#[tokio::main]`.
     ///
     /// # Errors
     ///

@@ -45,7 +45,10 @@ use crate::values::shutdown::ShutdownPolicy;
 /// one, timers carry callbacks and futures only.
 ///
 /// Dropped without a [`shutdown`](Self::shutdown), it ends its shards and logs how many timers were
-/// lost.
+/// lost. Such a drop blocks as a shutdown does, but not on a thread that drives a shard, and not
+/// where the shards are [attached](crate::attach). A task awaits
+/// [`begin_shutdown`](Self::begin_shutdown) before it drops the service; the drop then blocks no
+/// longer.
 ///
 /// ```
 /// use std::sync::mpsc;
@@ -309,6 +312,12 @@ impl<T: Send + 'static> TimerService<T> {
     /// Closes the service and blocks until every shard has ended. Every timer that was accepted
     /// has then fired, been cancelled, or goes the way of the policy.
     ///
+    /// A task awaits [`begin_shutdown`](Self::begin_shutdown) instead: a thread of its runtime that
+    /// blocks here runs no other task until the shards' callbacks and drops are done. Where the
+    /// threads of the shards must be joined too, a task calls this in tokio's `spawn_blocking`. It
+    /// would wait for ever if a handler or callback of a shard waited for a task of the blocked
+    /// thread.
+    ///
     /// Futures that were spawned on the shards are [dropped](Self::spawn_on). Executors that shards
     /// are attached to go on, without the shards; they must be running for this to return.
     ///
@@ -326,7 +335,22 @@ impl<T: Send + 'static> TimerService<T> {
     }
 
     /// Closes the service and returns a future that waits until every shard has ended, for callers
-    /// that cannot block: from inside a callback, or on a shard's own executor.
+    /// that cannot block: in a task, inside a callback, or on a shard's own executor. The service
+    /// is closed when this returns; a future that is dropped loses the report only.
+    ///
+    /// ```
+    /// use corewheel::{ShutdownPolicy, TimerService};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let service = TimerService::builder().shards(1).start()?;
+    /// service.handle().sleep(Duration::from_millis(2)).await?;
+    /// let report = service.begin_shutdown(ShutdownPolicy::Drop)?.await;
+    /// assert!(report.dead.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

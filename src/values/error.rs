@@ -208,8 +208,8 @@ impl fmt::Display for ShutdownError {
         f.write_str(match self {
             Self::AlreadyShutDown => "the service is shut down already",
             Self::OnShard => {
-                "a shard's own thread cannot block for the shutdown; call it from another thread, \
-                 or begin it here and await it"
+                "a shard's own thread cannot block for the shutdown; await begin_shutdown here, or \
+                 call shutdown on another thread"
             }
         })
     }

@@ -17,6 +17,7 @@ mod foreign_and_forgotten;
 mod handles;
 mod herd;
 mod histories;
+mod in_tokio;
 mod interval;
 mod keyed;
 mod keys;

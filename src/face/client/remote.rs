@@ -103,7 +103,7 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
     /// takes no turn meanwhile.
     ///
     /// ```
-    /// use corewheel::{Runtime, ShardId, TimerService};
+    /// use corewheel::{Runtime, ShardId, ShutdownPolicy, TimerService};
     /// use std::time::Duration;
     ///
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
@@ -115,6 +115,7 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
     ///     let shard = client.shard(ShardId::new(0));
     ///     shard.schedule_when_room(Duration::from_secs(60), value).await?;
     /// }
+    /// service.begin_shutdown(ShutdownPolicy::Drop)?.await;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -217,7 +218,7 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
     /// at the same time as the deadline wins.
     ///
     /// ```
-    /// use corewheel::{Runtime, ShardId, TimerService};
+    /// use corewheel::{Runtime, ShardId, ShutdownPolicy, TimerService};
     /// use std::time::Duration;
     ///
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
@@ -229,6 +230,7 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
     /// let never = std::future::pending::<()>();
     /// let late = shard.timeout(Duration::from_millis(2), never).await;
     /// assert!(late.is_err_and(|error| error.is_elapsed()));
+    /// service.begin_shutdown(ShutdownPolicy::Drop)?.await;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
