@@ -137,7 +137,7 @@ fn encode_classes(encoder: &mut DescriptorEncoder<'_>, shards: &[ShardStats]) ->
     let mut columns: Vec<_> = rows.iter().map(|(_, class)| class.iter()).collect();
     let names = ClassStats::default();
     for ((name, _), help) in names.iter().zip(ClassStats::descriptions()) {
-        let is_gauge = name == "live";
+        let is_gauge = name == "pending";
         let kind = if is_gauge { MetricType::Gauge } else { MetricType::Counter };
         let help = help.trim().trim_end_matches('.');
         let name = format!("class_{name}");

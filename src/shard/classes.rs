@@ -37,7 +37,7 @@ pub(super) struct ClassTable {
 struct Class {
     counts: ClassStats,
     /// The pending timers of the class, oldest first.
-    live: List,
+    pending: List,
 }
 
 impl ClassStats {
@@ -77,9 +77,9 @@ impl ClassTable {
         let links = &mut self.links;
         let Some(entry) = class.index().and_then(|at| self.classes.get_mut(at)) else { return };
         entry.counts.scheduled += 1;
-        entry.counts.live += 1;
+        entry.counts.pending += 1;
         links.set_mark(index, since << 8 | u64::from(class.bits()));
-        entry.live.append(links, index);
+        entry.pending.append(links, index);
         self.note_change(class);
     }
 
@@ -97,9 +97,9 @@ impl ClassTable {
     fn end_of(&mut self, class: ClassId, index: u32, how: Ended) {
         let links = &mut self.links;
         let Some(entry) = class.index().and_then(|at| self.classes.get_mut(at)) else { return };
-        entry.live.remove(links, index);
+        entry.pending.remove(links, index);
         links.set_mark(index, 0);
-        entry.counts.live -= 1;
+        entry.counts.pending -= 1;
         entry.counts.end(how);
         self.note_change(class);
     }
@@ -140,8 +140,8 @@ impl ClassTable {
         while self.changed != 0 {
             let index = self.changed.trailing_zeros() as usize;
             self.changed &= self.changed - 1;
-            let Class { counts, live } = &self.classes[index];
-            let since = live.first().map(|first| self.links.mark(first) >> 8);
+            let Class { counts, pending } = &self.classes[index];
+            let since = pending.first().map(|first| self.links.mark(first) >> 8);
             published.store_class(index, counts, since);
         }
     }
@@ -174,7 +174,7 @@ impl<P: Payload> Core<P> {
         state.lateness.record(late);
         state.counts.late += is_late;
         state.classes.count(class, |counts| {
-            counts.live -= 1;
+            counts.pending -= 1;
             counts.fired += 1;
             counts.late += is_late;
         });

@@ -12,9 +12,9 @@ use super::counts::counts;
 
 counts! {
     /// The timers of one class at one moment, on one shard or on all shards of a service. All
-    /// counts but `live` only grow.
+    /// counts but `pending` only grow.
     ///
-    /// In every reading `live = scheduled − fired − cancelled − returned − dropped`.
+    /// In every reading `pending = scheduled − fired − cancelled − returned − dropped`.
     struct ClassStats, published in PublishedCounts:
     {
         /// The name of the class.
@@ -26,7 +26,7 @@ counts! {
     }
 
     /// Timers and scaled timeouts pending now, without timers on the way from another thread.
-    live,
+    pending,
     /// Timers scheduled, on the shard's own core and from other threads.
     scheduled,
     /// Timers delivered.
@@ -50,7 +50,7 @@ impl ClassStats {
     fn add(&mut self, other: &Self) {
         // None is less than any.
         self.oldest = self.oldest.max(other.oldest);
-        self.live += other.live;
+        self.pending += other.pending;
         self.scheduled += other.scheduled;
         self.fired += other.fired;
         self.cancelled += other.cancelled;

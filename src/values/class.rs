@@ -69,7 +69,7 @@ use crate::values::error::ConfigError;
 /// let _ = shard.turn();
 ///
 /// let stats = &service.stats().shards[0].classes[0];
-/// assert_eq!((stats.class, stats.fired, stats.live), ("idle", 1, 1));
+/// assert_eq!((stats.class, stats.fired, stats.pending), ("idle", 1, 1));
 /// assert_eq!(stats.oldest, Some(Duration::from_millis(6)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

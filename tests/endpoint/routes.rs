@@ -244,7 +244,7 @@ fn counts_of_classes_are_shown_separately_in_every_format() {
     });
     let json = stats(endpoint.local_addr());
     assert_eq!(class(&json, 1, 0)["class"], "read idle");
-    assert_eq!(class(&json, 1, 0)["live"], 1);
+    assert_eq!(class(&json, 1, 0)["pending"], 1);
     assert!(class(&json, 1, 0)["oldest"]["secs"].is_u64());
     assert!(class(&json, 0, 0)["oldest"].is_null());
     let scrape = scrape(endpoint.local_addr());
@@ -254,14 +254,14 @@ fn counts_of_classes_are_shown_separately_in_every_format() {
             let labels = [("shard", number.as_str()), ("class", class.class)];
             for (name, value) in class.iter() {
                 let family = format!("corewheel_class_{name}");
-                let suffix = if name == "live" { "" } else { "_total" };
+                let suffix = if name == "pending" { "" } else { "_total" };
                 let scraped = scrape.value_with(&family, suffix, &labels);
                 assert!((scraped - value as f64).abs() < 0.5, "{family} {scraped} {value}");
             }
             let oldest = scrape.value_with("corewheel_class_oldest_seconds", "", &labels);
             let now = class.oldest.unwrap_or_default().as_secs_f64();
             assert!((0.0..=now).contains(&oldest), "{oldest} {now}");
-            assert_eq!(oldest > 0.0, class.live > 0);
+            assert_eq!(oldest > 0.0, class.pending > 0);
         }
     }
     // The page reads all counts of a class.

@@ -113,7 +113,7 @@ fn retried_value_keeps_its_class() {
     bench.shard.timers().schedule(ms(1), 2).unwrap();
     assert_eq!(bench.advance(1), [0]);
     let class = bench.service.stats().classes()[0];
-    assert_eq!((class.scheduled, class.fired, class.live), (3, 2, 1), "{class:?}");
+    assert_eq!((class.scheduled, class.fired, class.pending), (3, 2, 1), "{class:?}");
     assert_eq!(bench.counts().pending, 2);
 }
 
@@ -571,7 +571,7 @@ mod on_task_queues {
                 let shard = client.shard(SHARD).of_class(class).unwrap();
                 shard.schedule(ms(5), value).unwrap();
             }
-            let live = || running.service.stats().classes().iter().map(|c| c.live).collect();
+            let live = || running.service.stats().classes().iter().map(|c| c.pending).collect();
             let fired = || running.service.stats().shards[0].counts.fired;
             wait_until("they are tried again", || {
                 fired() == 3 && running.service.stats().shards[0].counts.pending == 3

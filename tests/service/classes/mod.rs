@@ -51,9 +51,9 @@ fn check_classes(classes: &[ClassStats]) {
         let ClassStats { class, oldest, .. } = counts;
         let ended = counts.fired + counts.cancelled + counts.returned + counts.dropped;
         let live = counts.scheduled.checked_sub(ended);
-        assert_eq!(Some(counts.live), live, "{class}: {counts:?}");
+        assert_eq!(Some(counts.pending), live, "{class}: {counts:?}");
         assert!(counts.late <= counts.fired, "{class}: {counts:?}");
-        assert_eq!(oldest.is_some(), counts.live > 0, "{class}: {counts:?}");
+        assert_eq!(oldest.is_some(), counts.pending > 0, "{class}: {counts:?}");
     }
 }
 
@@ -80,7 +80,7 @@ fn timers_of_class_are_counted_apart_from_all_others() {
     lab.advance(ms(10));
     assert_eq!(lab.fired().len(), 3);
     check(counts(&lab, IDLE), &[("scheduled", 3), ("fired", 2), ("cancelled", 1)]);
-    check(counts(&lab, REQUEST), &[("scheduled", 1), ("live", 1)]);
+    check(counts(&lab, REQUEST), &[("scheduled", 1), ("pending", 1)]);
     check(counts(&lab, LEASE), &[]);
     let report = lab.end(ShutdownPolicy::Return);
     check(of(&report.classes, REQUEST), &[("scheduled", 1), ("returned", 1)]);
@@ -103,7 +103,7 @@ fn schedule_task_counts_for_class_of_its_view() {
     assert!(timers.cancel(never).won());
     drop((there, later));
     lab.settle();
-    let expected = [("scheduled", 4), ("live", 1), ("fired", 2), ("cancelled", 1)];
+    let expected = [("scheduled", 4), ("pending", 1), ("fired", 2), ("cancelled", 1)];
     check(counts(&lab, LEASE), &expected);
 }
 
@@ -127,14 +127,14 @@ fn callbacks_and_futures_count_for_class_of_their_view() {
         assert!(within_at.as_mut().poll(&mut context).is_pending());
         check(counts(&lab, LEASE), &[]);
         lab.settle();
-        check(counts(&lab, LEASE), &[("scheduled", 6), ("live", 6)]);
+        check(counts(&lab, LEASE), &[("scheduled", 6), ("pending", 6)]);
         drop(dropped);
         lab.advance(ms(5));
         assert!(slept.as_mut().poll(&mut context).is_ready());
         assert!(within.as_mut().poll(&mut context).is_ready());
     }
     lab.settle();
-    let expected = [("scheduled", 6), ("fired", 3), ("cancelled", 2), ("live", 1)];
+    let expected = [("scheduled", 6), ("fired", 3), ("cancelled", 2), ("pending", 1)];
     check(counts(&lab, LEASE), &expected);
 }
 
@@ -156,14 +156,14 @@ fn ticks_and_shared_deadlines_count_for_class_of_their_view() {
         assert!(plan.as_mut().poll(&mut context).is_pending());
         lab.settle();
     }
-    check(counts(&lab, LEASE), &[("scheduled", 4), ("live", 4)]);
+    check(counts(&lab, LEASE), &[("scheduled", 4), ("pending", 4)]);
     lab.advance(ms(10));
     assert!(interval.poll_tick(&mut context).is_ready());
     assert!(interval.poll_tick(&mut context).is_pending());
     assert!(delayed.poll_tick(&mut context).is_ready());
     assert!(plan.as_mut().poll(&mut context).is_ready());
     lab.settle();
-    check(counts(&lab, LEASE), &[("scheduled", 5), ("fired", 4), ("live", 1)]);
+    check(counts(&lab, LEASE), &[("scheduled", 5), ("fired", 4), ("pending", 1)]);
     drop(interval);
     lab.settle();
     check(counts(&lab, LEASE), &[("scheduled", 5), ("fired", 4), ("cancelled", 1)]);
@@ -182,7 +182,7 @@ fn timer_of_client_counts_for_class_of_its_view() {
     let sleep = request.sleep(FAR);
     client.shard(SHARD).schedule(FAR, 3).unwrap();
     lab.settle();
-    check(counts(&lab, REQUEST), &[("scheduled", 5), ("live", 5)]);
+    check(counts(&lab, REQUEST), &[("scheduled", 5), ("pending", 5)]);
     client.cancel_detached(cancelled);
     drop(sleep);
     let mut batch = client.shard(SHARD).batch();
@@ -194,7 +194,7 @@ fn timer_of_client_counts_for_class_of_its_view() {
     batch.send().unwrap();
     lab.advance(ms(5));
     check(counts(&lab, REQUEST), &[("scheduled", 5), ("fired", 3), ("cancelled", 2)]);
-    check(counts(&lab, LEASE), &[("scheduled", 2), ("fired", 1), ("live", 1)]);
+    check(counts(&lab, LEASE), &[("scheduled", 2), ("fired", 1), ("pending", 1)]);
     check(counts(&lab, IDLE), &[]);
 }
 
@@ -268,7 +268,7 @@ fn refusal_counts_for_its_class() {
     assert!(batch.schedule(FAR, 1).is_err());
     drop(batch);
     lab.settle();
-    let expected = [("scheduled", accepted), ("live", accepted), ("refused", 12 - accepted)];
+    let expected = [("scheduled", accepted), ("pending", accepted), ("refused", 12 - accepted)];
     check(counts(&lab, IDLE), &expected);
     check(counts(&lab, REQUEST), &[("refused", 1)]);
     check(counts(&lab, LEASE), &[("refused", 1)]);
@@ -434,7 +434,7 @@ fn timer_fired_while_it_is_scheduled_counts_for_its_class() {
     timers.of_class(REQUEST).unwrap().schedule(FAR, 3).unwrap();
     lab.settle();
     check(counts(&lab, IDLE), &[("scheduled", 1), ("fired", 1)]);
-    check(counts(&lab, REQUEST), &[("scheduled", 1), ("live", 1)]);
+    check(counts(&lab, REQUEST), &[("scheduled", 1), ("pending", 1)]);
 }
 
 #[test]
@@ -448,9 +448,9 @@ fn commands_of_sleeping_shard_are_published_for_their_class() {
     let turn = lab.turn();
     let _ = lab.shards[0].prepare_to_sleep(turn, Waker::noop());
     timers.of_class(IDLE).unwrap().schedule(FAR + FAR, 2).unwrap();
-    check(counts(&lab, IDLE), &[("scheduled", 2), ("live", 2)]);
+    check(counts(&lab, IDLE), &[("scheduled", 2), ("pending", 2)]);
     assert!(timers.cancel(timer).won());
-    check(counts(&lab, IDLE), &[("scheduled", 2), ("live", 1), ("cancelled", 1)]);
+    check(counts(&lab, IDLE), &[("scheduled", 2), ("pending", 1), ("cancelled", 1)]);
     check_classes(&lab.service.stats().classes());
 }
 
