@@ -28,7 +28,7 @@
 //! // One shard, in a loop of our own, by a clock that we move; `start_with` starts threads.
 //! let clock = ManualClock::new();
 //! let builder = TimerService::builder().shards(1).clock(&clock);
-//! let service = builder.start_attached::<u64>()?;
+//! let service = builder.start_attached_with::<u64>()?;
 //! let attachment = service.attach(service.shard_for(0))?;
 //! let mut shard = attachment.into_loop(|fired, _timers| {
 //!     println!("request {} has timed out", fired.payload);

@@ -68,7 +68,7 @@ use crate::values::refused::{Refused, RefusedKind};
 ///
 /// # let clock = ManualClock::new();
 /// # let builder = TimerService::builder().shards(1).clock(&clock);
-/// # let service: TimerService<u64> = builder.start_attached()?;
+/// # let service: TimerService<u64> = builder.start_attached_with()?;
 /// # let shard = service.attach(service.shards().next().unwrap())?;
 /// # let mut shard = shard.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
 /// let seconds = Duration::from_secs;
@@ -230,7 +230,7 @@ impl ConnTimers {
     /// # use std::time::Duration;
     /// # let clock = ManualClock::new();
     /// # let builder = TimerService::builder().shards(1).clock(&clock);
-    /// # let service: TimerService<u64> = builder.start_attached()?;
+    /// # let service: TimerService<u64> = builder.start_attached_with()?;
     /// # let shard = service.attach(service.shards().next().unwrap())?;
     /// # let mut shard = shard.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
     /// let limits = ConnLimits::default().all_idle(Duration::from_secs(30));
@@ -278,7 +278,7 @@ impl ConnTimers {
     /// # use std::time::Duration;
     /// # let clock = ManualClock::new();
     /// # let builder = TimerService::builder().shards(1).clock(&clock);
-    /// # let service: TimerService<u64> = builder.start_attached()?;
+    /// # let service: TimerService<u64> = builder.start_attached_with()?;
     /// # let shard = service.attach(service.shards().next().unwrap())?;
     /// # let shard = shard.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
     /// let rate = DataRate::new(240, Duration::from_secs(5));

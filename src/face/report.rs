@@ -6,7 +6,7 @@
 //! use std::time::Duration;
 //!
 //! let clock = ManualClock::new();
-//! let service = TimerService::builder().shards(1).clock(&clock).start_attached()?;
+//! let service = TimerService::builder().shards(1).clock(&clock).start_attached_with()?;
 //! let attachment = service.attach(service.shard_for(0))?;
 //! let mut shard = attachment.into_loop(|fired, _| println!("{} has fired", fired.payload))?;
 //! shard.timers().schedule(Duration::from_millis(5), "a short timer")?;

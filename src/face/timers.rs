@@ -45,7 +45,7 @@ use crate::values::scale::Scale;
 ///
 /// let clock = ManualClock::new();
 /// let builder = TimerService::builder().shards(1).clock(&clock);
-/// let service = builder.start_attached::<&str>()?;
+/// let service = builder.start_attached_with::<&str>()?;
 /// let shard = service.attach(service.shards().next().unwrap())?;
 /// // The handler is given the timers too: here, a timer that fires schedules the next one.
 /// let mut shard = shard.into_loop(|fired, timers| {
@@ -205,7 +205,7 @@ impl<T: Send + 'static> Timers<T> {
     /// ```
     /// # use corewheel::TimerService;
     /// # use std::time::Duration;
-    /// # let service = TimerService::builder().shards(1).start_attached::<u64>()?;
+    /// # let service = TimerService::builder().shards(1).start_attached_with::<u64>()?;
     /// # let shard = service.attach(service.shards().next().unwrap())?.into_loop(|_, _| {})?;
     /// # let timers = shard.timers();
     /// # let begin = |n| timers.schedule(Duration::from_secs(1), n).unwrap();

@@ -66,7 +66,7 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// let clock = ManualClock::new();
     /// let builder = TimerService::builder().shards(1).clock(&clock);
-    /// let service = builder.start_attached::<()>()?;
+    /// let service = builder.start_attached_with::<()>()?;
     /// let shard = service.attach(service.shards().next().unwrap())?;
     /// let mut shard = shard.into_loop(|_: Fired<()>, _: &_| {})?;
     ///

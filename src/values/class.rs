@@ -10,7 +10,7 @@
 //!
 //! let clock = ManualClock::new();
 //! let builder = TimerService::builder().shards(1).clock(&clock).class(REQUEST);
-//! let service = builder.start_attached::<u64>()?;
+//! let service = builder.start_attached_with::<u64>()?;
 //! let mut shard = service.attach(service.shard_for(0))?.into_loop(|_, _| {})?;
 //!
 //! // Everything that is scheduled with this view is of the class.
@@ -58,7 +58,7 @@ use crate::values::error::ConfigError;
 ///
 /// let clock = ManualClock::new();
 /// let builder = TimerService::builder().shards(1).clock(&clock).class(IDLE);
-/// let service = builder.start_attached::<u64>()?;
+/// let service = builder.start_attached_with::<u64>()?;
 /// let attachment = service.attach(ShardId::new(0))?;
 /// let mut shard = attachment.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
 ///

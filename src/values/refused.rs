@@ -13,7 +13,7 @@ use std::fmt;
 /// # use corewheel::{Refused, RefusedKind, TimerService};
 /// # use std::time::Duration;
 /// let builder = TimerService::builder().shards(1).capacity(1);
-/// # let service = builder.start_attached::<&str>()?;
+/// # let service = builder.start_attached_with::<&str>()?;
 /// # let shard = service.attach(service.shards().next().unwrap())?.into_loop(|_, _| {})?;
 /// # let timers = shard.timers();
 /// timers.schedule(Duration::from_secs(1), "first").map_err(|refused| refused.kind())?;

@@ -258,7 +258,7 @@ impl Sleep for Foreign {}
 #[test]
 fn reset_of_a_foreign_sleep_makes_a_sleep_of_the_service() {
     let mut lab = Lab::new();
-    let other = TimerService::builder().shards(1).start_attached::<()>().unwrap();
+    let other = TimerService::builder().shards(1).start_attached_with::<()>().unwrap();
     let timer = timer(&lab);
     let foreign = [Box::pin(Foreign) as _, HyperTimer::new(other.handle()).sleep(Duration::ZERO)];
     for mut sleep in foreign {

@@ -119,7 +119,7 @@ fn json_counts_obey_the_law_before_and_after_shutdown() {
 fn timers_dropped_by_shutdown_are_shown_in_every_format() {
     const LEASE: TimerClass = TimerClass::new("lease");
     let builder = TimerService::builder().shards(1).class(LEASE).placement(Placement::Unpinned);
-    let service = builder.start_attached::<u8>().unwrap();
+    let service = builder.start_attached_with::<u8>().unwrap();
     let shard = service.attach(ShardId::new(0)).unwrap().into_loop(|_, _| {}).unwrap();
     let endpoint = StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0");
     let endpoint = endpoint.start().unwrap();

@@ -110,7 +110,7 @@ fn death_of_an_attached_executor_fails_its_callers() {
         if !Host::all().any(|works| works == host) {
             continue;
         }
-        let service = builder(2).start_attached::<u32>().unwrap();
+        let service = builder(2).start_attached_with::<u32>().unwrap();
         let attachment = service.attach(SHARD).unwrap();
         let other = service.attach(OTHER).unwrap();
         let (ready, attached) = mpsc::channel();
@@ -162,7 +162,7 @@ fn death_of_an_attached_executor_fails_its_callers() {
 #[test]
 fn executor_that_ends_before_the_driver_has_run_leaves_a_dead_shard() {
     for host in [Host::TokioAttached, Host::LocalRuntimeAttached] {
-        let service = builder(1).start_attached::<u32>().unwrap();
+        let service = builder(1).start_attached_with::<u32>().unwrap();
         let attachment = service.attach(SHARD).unwrap();
         thread::spawn(move || {
             block_on_tokio(host, async move {
@@ -211,7 +211,7 @@ type Huge = [u8; 1 << 18];
 
 #[test]
 fn capacity_that_cannot_be_reserved_fails_the_attachment() {
-    let service = builder(1).capacity(1 << 30).start_attached::<Huge>().unwrap();
+    let service = builder(1).capacity(1 << 30).start_attached_with::<Huge>().unwrap();
     let refused = service.attach(SHARD).unwrap().into_loop(|_: Fired<Huge>, _: &Timers<Huge>| {});
     let error = refused.map(drop).unwrap_err();
     assert!(matches!(error, StartError::Shard { shard: SHARD, .. }), "{error}");

@@ -93,7 +93,7 @@ fn reply_is_waited_for_on_a_worker() {
 
 #[test]
 fn shutdown_on_the_thread_of_an_attached_shard_is_refused_before_its_first_turn() {
-    let service = builder(1).start_attached::<u8>().unwrap();
+    let service = builder(1).start_attached_with::<u8>().unwrap();
     let attachment = service.attach(SHARD).unwrap();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, async {

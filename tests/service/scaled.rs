@@ -467,7 +467,7 @@ fn last_scale_set_applies_wherever_it_comes_from() {
 
 #[test]
 fn shard_starts_with_the_scale_that_was_set_before() {
-    let service: TimerService<()> = builder(1).start_attached().unwrap();
+    let service: TimerService<()> = builder(1).start_attached_with().unwrap();
     service.client().shard(SHARD).set_scale(scale(0.25)).unwrap();
     let deliver = |_: Fired<()>, _: &Timers<()>| {};
     let shard = service.attach(SHARD).unwrap().into_loop(deliver).unwrap();

@@ -256,7 +256,8 @@ fn reply_is_awaited_on_every_executor_and_wait_there_is_refused() {
 #[test]
 fn reply_of_a_remote_callback_is_send() {
     fn check<S: Send>(_: &S) {}
-    let service: TimerService<u8> = TimerService::builder().shards(1).start_attached().unwrap();
+    let service: TimerService<u8> =
+        TimerService::builder().shards(1).start_attached_with().unwrap();
     let scheduled = service.client().shard(SHARD).schedule_task(FAR, |_| 1);
     if let Ok((_, reply)) = scheduled {
         check(&reply);

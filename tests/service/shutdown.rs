@@ -318,7 +318,7 @@ fn dropped_service_ends_its_shards() {
 }
 
 fn attached() -> TimerService<u8> {
-    builder(2).start_attached().unwrap()
+    builder(2).start_attached_with().unwrap()
 }
 
 #[test]

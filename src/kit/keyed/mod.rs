@@ -8,7 +8,7 @@
 //!
 //! // A shard in a loop of our own, on a clock that we move; a server starts its service instead.
 //! let clock = ManualClock::new();
-//! let service = TimerService::builder().shards(1).clock(&clock).start_attached()?;
+//! let service = TimerService::builder().shards(1).clock(&clock).start_attached_with()?;
 //! let attachment = service.attach(service.shards().next().unwrap())?;
 //! let mut shard = attachment.into_loop(|_: Fired<()>, _: &Timers<()>| {})?;
 //!
@@ -135,7 +135,7 @@ impl<T: Send + 'static> Timers<T> {
     /// ```
     /// # use corewheel::{Fired, TimerService, Timers};
     /// # use std::time::Duration;
-    /// # let service = TimerService::builder().shards(1).start_attached()?;
+    /// # let service = TimerService::builder().shards(1).start_attached_with()?;
     /// # let shard = service.attach(service.shards().next().unwrap())?;
     /// # let shard = shard.into_loop(|_: Fired<()>, _: &Timers<()>| {})?;
     /// # let timers = shard.timers();

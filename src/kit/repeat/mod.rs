@@ -10,7 +10,7 @@
 //! // One shard in a loop of our own, with a clock that the example moves.
 //! let clock = ManualClock::new();
 //! let builder = TimerService::builder().shards(1).clock(&clock);
-//! let service = builder.start_attached::<()>()?;
+//! let service = builder.start_attached_with::<()>()?;
 //! let shard = service.attach(service.shards().next().unwrap())?;
 //! let mut shard = shard.into_loop(|_: Fired<()>, _: &_| {})?;
 //!
@@ -127,7 +127,7 @@ impl<T: Send + 'static> Timers<T> {
     /// ```
     /// # use corewheel::{Fired, TimerService};
     /// # use std::time::{Duration, Instant};
-    /// # let service = TimerService::builder().shards(1).start_attached::<()>()?;
+    /// # let service = TimerService::builder().shards(1).start_attached_with::<()>()?;
     /// # let shard = service.attach(service.shards().next().unwrap())?;
     /// # let shard = shard.into_loop(|_: Fired<()>, _: &_| {})?;
     /// # let timers = shard.timers();

@@ -204,7 +204,7 @@ mod tests {
         fn new() -> Self {
             let clock = ManualClock::new();
             let builder = TimerService::builder().shards(1).capacity(16).clock(&clock);
-            let service: TimerService<u8> = builder.start_attached().unwrap();
+            let service: TimerService<u8> = builder.start_attached_with().unwrap();
             let attachment = service.attach(ShardId::new(0)).unwrap();
             let shard = attachment.into_loop((|_, _| {}) as NoValues).unwrap();
             Self { clock, service, shard }

@@ -363,19 +363,19 @@ fn unknown_class_is_refused_by_name() {
 fn bad_class_name_is_refused_by_name() {
     let long: &'static str = "x".repeat(TimerClass::NAME_LEN_MAX + 1).leak();
     for bad in ["", long, "two\nlines", "quo\"te", "back\\slash"] {
-        let started = builder(1).class(TimerClass::new(bad)).start_attached::<u32>();
+        let started = builder(1).class(TimerClass::new(bad)).start_attached_with::<u32>();
         let Err(StartError::Config(error)) = started else { panic!("{bad:?} is accepted") };
         assert_eq!(error.field(), "class");
         assert!(error.to_string().contains(&format!("{bad:?}")), "{error}");
     }
-    let twice = builder(1).class(IDLE).class(REQUEST).class(IDLE).start_attached::<u32>();
+    let twice = builder(1).class(IDLE).class(REQUEST).class(IDLE).start_attached_with::<u32>();
     let Err(error) = twice else { panic!("a name may be there once") };
     assert!(error.to_string().contains("\"idle\""), "{error}");
     let many = (0..=TimerClass::COUNT_MAX).map(|n| TimerClass::new(n.to_string().leak()));
     let many: Vec<_> = many.collect();
-    assert!(builder(1).classes(many.clone()).start_attached::<u32>().is_err());
+    assert!(builder(1).classes(many.clone()).start_attached_with::<u32>().is_err());
     let most = many[..TimerClass::COUNT_MAX].iter().copied();
-    assert!(builder(1).classes(most).start_attached::<u32>().is_ok());
+    assert!(builder(1).classes(most).start_attached_with::<u32>().is_ok());
 }
 
 /// What a history knows of a class.
@@ -456,7 +456,7 @@ fn commands_of_sleeping_shard_are_published_for_their_class() {
 
 #[test]
 fn service_without_classes_has_no_class_counts() {
-    let service = TimerService::builder().shards(1).start_attached::<u32>().unwrap();
+    let service = TimerService::builder().shards(1).start_attached_with::<u32>().unwrap();
     assert!(service.stats().classes().is_empty());
     assert!(service.client().shard(SHARD).of_class(IDLE).is_err());
     let report = service.shutdown(ShutdownPolicy::Drop).unwrap();
