@@ -122,7 +122,7 @@ fn drive(
             // Something was read from it.
             let _moved = timers.reset(timer, silence + Duration::from_millis(5));
         });
-        insist(connect, |connect| shard.schedule_fn(Duration::ZERO, connect))?;
+        insist(connect, |connect| Ok(shard.schedule_fn(Duration::ZERO, connect)?))?;
     }
     Ok(())
 }

@@ -96,7 +96,8 @@
 //!
 //! - A **refusal returns the value**: [`Refused`] is `Full(value)` where there is no room,
 //!   `Busy(value)` where the lane is full for a moment, `Closed(value)` after the end. Its
-//!   [`kind`](Refused::kind) is an error without the value.
+//!   [`kind`](Refused::kind) is an error without the value. A callback comes back in a
+//!   [`RefusedCall`], which `?` converts into every boxed error.
 //! - An **outcome tells the truth**: [`CancelOutcome`], [`ResetOutcome`]. After `Cancelled` the
 //!   timer has not fired and will not. A handle whose timer is gone is harmless, and its outcome is
 //!   stale.
@@ -230,7 +231,7 @@ pub use crate::values::error::{
 };
 pub use crate::values::handle::{ShardId, TimerHandle};
 pub use crate::values::outcome::{CancelOutcome, ResetOutcome};
-pub use crate::values::refused::{Refused, RefusedKind};
+pub use crate::values::refused::{Refused, RefusedCall, RefusedKind};
 pub use crate::values::settings::Runtime;
 pub use crate::values::shutdown::ShutdownPolicy;
 pub use crate::values::{class, migration as migrate, settings};

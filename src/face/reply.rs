@@ -93,6 +93,24 @@ impl<O> Reply<O> {
         }
     }
 
+    /// Drops the reply. The command is carried out, and a future or a callback goes on; only the
+    /// value is lost. It says in code what a drop does.
+    ///
+    /// ```
+    /// use corewheel::{Runtime, ShutdownPolicy, TimerService};
+    /// use std::time::Duration;
+    ///
+    /// let service = TimerService::builder().shards(1).runtime(Runtime::Thread).start()?;
+    /// let client = service.client();
+    /// let far = Duration::from_secs(60);
+    /// let timer = client.shard(service.shard_for(0)).schedule_fn(far, |_| {})?;
+    /// client.cancel(timer).detach();
+    /// let report = service.shutdown(ShutdownPolicy::Return)?;
+    /// assert_eq!(report.shards[0].counts.cancelled, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn detach(self) {}
+
     /// The value, or why there is none, if that is known already; `None` also after it was taken.
     /// Does not wait, on any thread, and does not disturb a task that has polled the reply before.
     pub fn try_take(&mut self) -> Option<Result<O, ReplyError>> {

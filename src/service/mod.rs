@@ -289,7 +289,7 @@ impl<T: Send + 'static> TimerService<T> {
     /// shard of a service that was built with
     /// [`start_attached`](TimerServiceBuilder::start_attached). It can be called once for each
     /// shard, from any thread; until then each timer that is sent to the shard is refused as
-    /// `Busy`.
+    /// [`NotAttached`](crate::Refused::NotAttached), and futures of a handle wait.
     ///
     /// # Errors
     ///
@@ -328,7 +328,7 @@ impl<T: Send + 'static> TimerService<T> {
         if is_shard_thread() {
             return Err(ShutdownError::OnShard);
         }
-        let reports = self.order_shutdown(policy)?;
+        let reports = self.order_shutdown(policy, false)?;
         let report = wait_for_reports(&self.directory, reports);
         self.join();
         Ok(report)
@@ -359,7 +359,7 @@ impl<T: Send + 'static> TimerService<T> {
         &self,
         policy: ShutdownPolicy,
     ) -> Result<impl Future<Output = ShutdownReport<T>> + Send + use<T>, ShutdownError> {
-        let reports = self.order_shutdown(policy)?;
+        let reports = self.order_shutdown(policy, false)?;
         let directory = Arc::clone(&self.directory);
         Ok(async move {
             // Until all are there, the payloads in each are dropped one at a time.
@@ -382,12 +382,15 @@ impl<T: Send + 'static> TimerService<T> {
     fn order_shutdown(
         &self,
         policy: ShutdownPolicy,
+        is_drop: bool,
     ) -> Result<Vec<(ShardId, PendingReport<T>)>, ShutdownError> {
         // Relaxed: only one caller gets `false`, and no other data is read by it.
         if self.directory.shut_down.swap(true, Ordering::Relaxed) {
             return Err(ShutdownError::AlreadyShutDown);
         }
-        registry::leave(self.directory.service);
+        // Relaxed: a thread that reads it has found a shard closed, which happens after this.
+        self.directory.dropped.store(is_drop, Ordering::Relaxed);
+        registry::leave(self.directory.service, is_drop);
         let mut reports = Vec::new();
         for shard in self.directory.shards() {
             let Some(post) = self.directory.post(shard) else { continue };
@@ -453,7 +456,7 @@ fn shutdown_report<T: 'static>(
 impl<T: Send + 'static> Drop for TimerService<T> {
     fn drop(&mut self) {
         ALIVE.fetch_sub(1, Ordering::Relaxed);
-        let Ok(reports) = self.order_shutdown(ShutdownPolicy::Drop) else { return };
+        let Ok(reports) = self.order_shutdown(ShutdownPolicy::Drop, true) else { return };
         let name = &self.directory.settings.name;
         if is_shard_thread() || self.directory.runtime.is_none() {
             // It cannot be waited for here. The shards see the order in their next turn.

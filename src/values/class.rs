@@ -40,6 +40,7 @@
 use std::fmt;
 
 use crate::values::error::ConfigError;
+use crate::values::refused::RefusedKind;
 
 /// The purpose of a timer, such as `idle`, `handshake` or `request`.
 ///
@@ -165,7 +166,7 @@ impl Classes {
         let position = position.or_else(|| self.0.iter().position(|known| *known == class));
         match position {
             Some(position) => Ok(ClassId(position as u8 + 1)),
-            None => Err(UnknownClass { class }),
+            None => Err(UnknownClass { class, closed: None }),
         }
     }
 
@@ -204,16 +205,21 @@ pub(crate) fn label_limit(name: &str) -> Option<String> {
     })
 }
 
-/// The service does not know the class.
+/// The service does not know the class, or has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownClass {
     /// The unknown class.
     pub class: TimerClass,
+    /// How the service has ended, for a [`Handle`](crate::Handle) whose service is gone.
+    pub closed: Option<RefusedKind>,
 }
 
 impl fmt::Display for UnknownClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.class.0;
+        if let Some(closed) = self.closed {
+            return write!(f, "class is {name:?}, but its service is gone: {closed}");
+        }
         write!(
             f,
             "class is {name:?}, but the service has no such class; name it with the builder's \

@@ -7,6 +7,8 @@ mod http;
 mod hyper;
 mod hyper_clients;
 mod hyper_sockets;
+#[path = "../service/log.rs"]
+mod log;
 mod quinn;
 mod stream;
 mod tower;

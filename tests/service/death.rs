@@ -22,7 +22,10 @@ fn check_dead(service: &TimerService<u32>, dead: TimerHandle) {
         service.stats().shards[0].state == ShardState::Dead
     });
     assert!(matches!(client.shard(SHARD).schedule(FAR, 7), Err(Refused::Closed(7))));
-    assert!(matches!(client.shard(SHARD).schedule_fn(FAR, |_| {}), Err(Refused::Closed(_))));
+    assert!(matches!(
+        client.shard(SHARD).schedule_fn(FAR, |_| {}).map_err(Refused::from),
+        Err(Refused::Closed(_))
+    ));
     let alive = client.shard(OTHER).schedule(FAR, 8).unwrap();
     assert_eq!(client.cancel(dead).wait().map(drop), Err(ReplyError::Closed));
     assert_eq!(client.reset(dead, FAR).wait(), Err(ReplyError::Closed));

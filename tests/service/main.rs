@@ -3,6 +3,7 @@
 
 mod batches;
 mod callbacks;
+mod causes;
 mod classes;
 mod config_errors;
 mod connections;
@@ -23,6 +24,7 @@ mod keyed;
 mod keys;
 mod lanes;
 mod limits;
+mod log;
 mod many;
 mod marked;
 mod migrate;

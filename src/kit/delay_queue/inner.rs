@@ -111,7 +111,7 @@ impl<V> Inner<V> {
 
     pub(super) fn insert(&self, value: V, deadline: Tick) -> Result<DelayKey, Refused<V>> {
         if self.shard.is_closed() {
-            return Err(Refused::Closed(value));
+            return Err(self.shard.why_closed().of(value));
         }
         // The first value needs the alarm, which the shard may refuse. The driver is woken when the
         // value is in the queue.

@@ -412,7 +412,7 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
     ) -> Result<Option<Expired<V, K>>, NotInserted<K, V, G>> {
         let shard = &*self.0.shard;
         if shard.is_closed() {
-            return Err(Refused::Closed((group, key, value)));
+            return Err(shard.why_closed().of((group, key, value)));
         }
         // The driver is woken when the entry is complete.
         let _compound = shard.compound();

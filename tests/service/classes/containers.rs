@@ -96,6 +96,9 @@ fn keyed_timers_and_operations_count_for_class_of_their_view() {
     lab.advance(ms(10));
     check(counts(&lab, REQUEST), &[("scheduled", 2), ("fired", 1), ("cancelled", 1)]);
     let unknown = TimerClass::new("unknown");
-    assert_eq!(timers.of_class(unknown).map(drop), Err(UnknownClass { class: unknown }));
+    assert_eq!(
+        timers.of_class(unknown).map(drop),
+        Err(UnknownClass { class: unknown, closed: None })
+    );
     check_classes(&lab.service.stats().shards[0].classes);
 }

@@ -5,10 +5,9 @@ mod histories;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io::Write;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Wake, Waker};
 
 use corewheel::class::{TimerClass, UnknownClass};
@@ -21,6 +20,7 @@ use corewheel::{
 };
 use fastrand::Rng;
 
+use crate::log::logged;
 use crate::support::{
     FAR, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, ms, wait_until,
 };
@@ -257,7 +257,7 @@ fn refusal_counts_for_its_class() {
     let timers = lab.timers().clone();
     let idle = timers.of_class(IDLE).unwrap();
     let accepted = (0..10).filter(|n| idle.schedule(FAR, *n).is_ok()).count() as u64;
-    assert!(matches!(idle.schedule_fn(FAR, |_| {}), Err(Refused::Full(_))));
+    assert!(matches!(idle.schedule_fn(FAR, |_| {}).map_err(Refused::from), Err(Refused::Full(_))));
     let mut context = Context::from_waker(Waker::noop());
     assert!(pin!(idle.sleep(FAR)).poll(&mut context).is_ready(), "there is no timer for it");
     let client = lab.client();
@@ -304,20 +304,6 @@ fn overrun_counts_for_its_class() {
     }
 }
 
-/// What is logged, as text.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(text)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn overrun_is_logged_with_class_at_powers_of_two() {
     let mut lab = Lab::<u32>::new(classed(1).overrun(ms(2)));
@@ -330,14 +316,9 @@ fn overrun_is_logged_with_class_at_powers_of_two() {
     }
     let other = clock.clone();
     timers.schedule_fn(ms(1), move |_| other.advance(ms(5))).unwrap();
-    let log = Log::default();
-    let written = log.clone();
-    let writer = move || written.clone();
-    let logger = tracing_subscriber::fmt().with_writer(writer).with_ansi(false).finish();
-    tracing::subscriber::with_default(logger, || lab.advance(FAR));
+    let log = logged(|| lab.advance(FAR));
     assert_eq!(counts(&lab, LEASE).overrun, 20);
     assert_eq!(lab.counts().overrun, 21);
-    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     let lines: Vec<_> = log.lines().filter(|line| line.contains("took too long")).collect();
     for (line, overrun) in lines.iter().zip([1, 2, 4, 8, 16]) {
         assert!(line.contains("class=\"lease\"") && line.contains("took=5"), "{line}");
