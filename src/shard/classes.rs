@@ -16,7 +16,11 @@ use crate::values::list::List;
 /// The way in which a timer has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ended {
-    Fired { late: bool },
+    /// So many nanoseconds late, which is later than the service's bound or not.
+    Fired {
+        late: u64,
+        is_late: bool,
+    },
     Cancelled,
     Returned,
     Dropped,
@@ -43,9 +47,10 @@ struct Class {
 impl ClassStats {
     fn end(&mut self, how: Ended) {
         match how {
-            Ended::Fired { late } => {
+            Ended::Fired { late, is_late } => {
                 self.fired += 1;
-                self.late += u64::from(late);
+                self.late += u64::from(is_late);
+                self.lateness.record(late);
             }
             Ended::Cancelled => self.cancelled += 1,
             Ended::Returned => self.returned += 1,
@@ -169,14 +174,13 @@ impl<P: Payload> Core<P> {
     /// that has fired, and its handler runs for its class.
     pub(crate) fn begin_delivery(&self, class: ClassId, late: u64) {
         let bound = self.directory.settings.lateness_bound.as_nanos();
-        let is_late = u64::from(u128::from(late) > bound);
+        let is_late = u128::from(late) > bound;
         let state = &mut *self.state.borrow_mut();
         state.lateness.record(late);
-        state.counts.late += is_late;
+        state.counts.late += u64::from(is_late);
         state.classes.count(class, |counts| {
             counts.pending -= 1;
-            counts.fired += 1;
-            counts.late += is_late;
+            counts.end(Ended::Fired { late, is_late });
         });
         state.delivering = class;
     }

@@ -42,7 +42,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::class::ClassStats;
+pub use self::class::{ClassLateness, ClassStats};
 pub use self::counts::ShardCounts;
 pub use self::times::{Bucket, Times};
 use crate::values::handle::ShardId;

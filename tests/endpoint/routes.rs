@@ -262,6 +262,18 @@ fn counts_of_classes_are_shown_separately_in_every_format() {
             let now = class.oldest.unwrap_or_default().as_secs_f64();
             assert!((0.0..=now).contains(&oldest), "{oldest} {now}");
             assert_eq!(oldest > 0.0, class.pending > 0);
+            let family = "corewheel_class_lateness_seconds";
+            let lateness = class.lateness;
+            assert!(lateness.count == class.fired && lateness.max_ns <= lateness.sum_ns);
+            let expected = [
+                (family, "_count", lateness.count as f64),
+                (family, "_sum", lateness.sum_ns as f64 / 1e9),
+                ("corewheel_class_lateness_max_seconds", "", lateness.max_ns as f64 / 1e9),
+            ];
+            for (family, suffix, value) in expected {
+                let scraped = scrape.value_with(family, suffix, &labels);
+                assert!((scraped - value).abs() < 1e-9, "{family} {scraped} {value}");
+            }
         }
     }
     // The page reads all counts of a class.
@@ -269,6 +281,10 @@ fn counts_of_classes_are_shown_separately_in_every_format() {
     for (name, _) in ClassStats::default().iter() {
         assert!(page.contains(&format!("c.{name}")), "{name}");
     }
+    assert!(page.contains("c.lateness"), "the page shows no lateness of a class");
+    let lateness = &class(&json, 1, 0)["lateness"];
+    assert_eq!(lateness["count"], 3);
+    assert!(lateness["sum_ns"].is_u64() && lateness["max_ns"].is_u64(), "{lateness}");
 }
 
 #[test]

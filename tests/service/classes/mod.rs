@@ -2,6 +2,7 @@
 
 mod containers;
 mod histories;
+mod lateness;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
