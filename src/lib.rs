@@ -28,7 +28,7 @@
 //! // One shard, in a loop of our own, by a clock that we move; `start_with` starts threads.
 //! let clock = ManualClock::new();
 //! let builder = TimerService::builder().shards(1).clock(&clock);
-//! let service = builder.start_attached::<u64>()?;
+//! let service = builder.start_attached_with::<u64>()?;
 //! let attachment = service.attach(service.shard_for(0))?;
 //! let mut shard = attachment.into_loop(|fired, _timers| {
 //!     println!("request {} has timed out", fired.payload);
@@ -99,7 +99,8 @@
 //!
 //! - A **refusal returns the value**: [`Refused`] is `Full(value)` where there is no room,
 //!   `Busy(value)` where the lane is full for a moment, `Closed(value)` after the end. Its
-//!   [`kind`](Refused::kind) is an error without the value.
+//!   [`kind`](Refused::kind) is an error without the value. A callback comes back in a
+//!   [`RefusedCall`], which `?` converts into every boxed error.
 //! - An **outcome tells the truth**: [`CancelOutcome`], [`ResetOutcome`]. After `Cancelled` the
 //!   timer has not fired and will not. A handle whose timer is gone is harmless, and its outcome is
 //!   stale.
@@ -107,6 +108,22 @@
 //!   the limit and the remedy. A delay that does not fit means never; none panics.
 //! - A **shutdown** gives every accepted timer an outcome, by a [`ShutdownPolicy`]:
 //!   [`TimerService::shutdown`].
+//!
+//! # Calls that block
+//!
+//! Each of these may be called in a task, as in `#[tokio::main]`, but blocks the worker that runs
+//! the task:
+//!
+//! - [`start`](TimerServiceBuilder::start) and [`start_with`](TimerServiceBuilder::start_with),
+//!   until the shards run: milliseconds. A server calls them before it accepts connections.
+//! - [`shutdown`](TimerService::shutdown), and the drop of a service that was not shut down, until
+//!   the callbacks of the shards are done. A task awaits
+//!   [`begin_shutdown`](TimerService::begin_shutdown), or calls `shutdown` in `spawn_blocking`.
+//! - [`Reply::wait`], until the shard has replied. A task awaits the reply.
+//! - `start` and `stop` of a `StatsEndpoint`, until its thread has begun or ended.
+//!
+//! On a thread that drives a shard, `shutdown` and `wait` could last for ever: there they return an
+//! error that says so, and a drop does not wait.
 //!
 //! # Tests
 //!
@@ -233,7 +250,7 @@ pub use crate::values::error::{
 };
 pub use crate::values::handle::{ShardId, TimerHandle};
 pub use crate::values::outcome::{CancelOutcome, ResetOutcome};
-pub use crate::values::refused::{Refused, RefusedKind};
+pub use crate::values::refused::{Refused, RefusedCall, RefusedKind};
 pub use crate::values::settings::Runtime;
 pub use crate::values::shutdown::ShutdownPolicy;
 pub use crate::values::{class, migration as migrate, settings};

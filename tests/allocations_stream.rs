@@ -100,7 +100,7 @@ fn check<M: Side>(clock: &ManualClock, shard: &mut Shard, stream: &mut TimedIo<G
 fn stream_allocates_nothing_for_a_read_or_a_write() {
     let clock = ManualClock::new();
     let builder = TimerService::builder().shards(1).clock(&clock);
-    let service = builder.start_attached::<u64>().unwrap();
+    let service = builder.start_attached_with::<u64>().unwrap();
     let attachment = service.attach(service.shard_for(0)).unwrap();
     let handler: fn(Fired<u64>, &Timers<u64>) = |_, _| {};
     let mut shard = attachment.into_loop(handler).unwrap();

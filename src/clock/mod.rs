@@ -7,7 +7,7 @@
 //! use std::time::Duration;
 //!
 //! let clock = ManualClock::new();
-//! let service = TimerService::builder().shards(1).clock(&clock).start_attached::<&str>()?;
+//! let service = TimerService::builder().shards(1).clock(&clock).start_attached_with::<&str>()?;
 //! let shard = service.attach(service.shards().next().unwrap())?;
 //! let mut shard = shard.into_loop(|fired, _timers| {
 //!     assert_eq!((fired.payload, fired.lateness), ("lease", Duration::from_secs(2)));

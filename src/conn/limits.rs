@@ -235,9 +235,15 @@ impl fmt::Display for DeadlineKind {
 pub struct ConnEvent {
     /// The deadline's kind.
     pub kind: DeadlineKind,
-    /// Whether this is the first event of its kind since the connection was last active, or since
-    /// [`set_limits`](crate::ConnTimers::set_limits) gave the connection more time than it had been
-    /// idle for at its last event. Always true for a deadline that comes once.
+    /// Whether this is the first event of its [`kind`](Self::kind) in one stretch of silence. An
+    /// idle deadline and a heartbeat come again and again while the connection is silent: the first
+    /// of these events has `true`, the later ones `false`, until activity ends the silence. What
+    /// counts as activity is what the kind measures: reads for
+    /// [`ReadIdle`](DeadlineKind::ReadIdle), writes for [`WriteIdle`](DeadlineKind::WriteIdle) and
+    /// [`Heartbeat`](DeadlineKind::Heartbeat), both for [`AllIdle`](DeadlineKind::AllIdle). A
+    /// [`set_limits`](crate::ConnTimers::set_limits) that gives the connection more time than it
+    /// had been silent for at its last event begins a new stretch. Always `true` for a deadline
+    /// that comes once, such as the handshake or the age.
     pub first: bool,
 }
 

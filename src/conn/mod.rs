@@ -13,7 +13,7 @@
 //! // One shard in this loop, by a clock that the example moves.
 //! let clock = ManualClock::new();
 //! let builder = TimerService::builder().shards(1).clock(&clock);
-//! let service: TimerService<u64> = builder.start_attached()?;
+//! let service: TimerService<u64> = builder.start_attached_with()?;
 //! let attachment = service.attach(service.shards().next().unwrap())?;
 //! let mut shard = attachment.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
 //!

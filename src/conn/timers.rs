@@ -98,7 +98,7 @@ use crate::clock::when::When;
 ///
 /// # let clock = ManualClock::new();
 /// # let builder = TimerService::builder().shards(1).clock(&clock);
-/// # let service: TimerService<u64> = builder.start_attached()?;
+/// # let service: TimerService<u64> = builder.start_attached_with()?;
 /// # let shard = service.attach(service.shards().next().unwrap())?;
 /// # let mut shard = shard.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
 /// let seconds = Duration::from_secs;
@@ -298,7 +298,7 @@ impl<S: Side> ConnTimers<S> {
     /// # use std::time::Duration;
     /// # let clock = ManualClock::new();
     /// # let builder = TimerService::builder().shards(1).clock(&clock);
-    /// # let service: TimerService<u64> = builder.start_attached()?;
+    /// # let service: TimerService<u64> = builder.start_attached_with()?;
     /// # let shard = service.attach(service.shards().next().unwrap())?;
     /// # let mut shard = shard.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
     /// let limits = ConnLimits::default().all_idle(Duration::from_secs(30));
@@ -347,7 +347,7 @@ impl<S: Side> ConnTimers<S> {
     /// # use std::time::Duration;
     /// # let clock = ManualClock::new();
     /// # let builder = TimerService::builder().shards(1).clock(&clock);
-    /// # let service: TimerService<u64> = builder.start_attached()?;
+    /// # let service: TimerService<u64> = builder.start_attached_with()?;
     /// # let shard = service.attach(service.shards().next().unwrap())?;
     /// # let shard = shard.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
     /// let rate = DataRate::new(240, Duration::from_secs(5));

@@ -16,6 +16,7 @@ use crate::stats::publish::{Published, Reading};
 use crate::values::class::{ClassId, TimerClass};
 use crate::values::handle::ShardId;
 use crate::values::migration::NewHandles;
+use crate::values::refused::RefusedKind;
 use crate::values::scale::Scale;
 use crate::values::state::ShardState;
 
@@ -38,6 +39,8 @@ struct Notes {
     state: ShardState,
     /// The factor of the shard's scaled timeouts.
     scale: Scale,
+    /// Whether it was logged that a future waits for the shard to be attached.
+    is_wait_logged: bool,
     /// The new handles of timers that have migrated from the shard. `None` while the shard is open,
     /// or if no timer has migrated.
     migrated: Option<Arc<NewHandles>>,
@@ -48,7 +51,12 @@ const _: () = assert!(align_of::<Doorbell>() >= align_of::<CachePadded<u8>>());
 
 impl<R: Request, C> Post<R, C> {
     pub(super) fn new(classes: usize) -> Self {
-        let notes = Notes { state: ShardState::Waiting, scale: Scale::ONE, migrated: None };
+        let notes = Notes {
+            state: ShardState::Waiting,
+            scale: Scale::ONE,
+            is_wait_logged: false,
+            migrated: None,
+        };
         Self {
             doorbell: Doorbell::new(),
             published: Published::new(classes),
@@ -100,6 +108,28 @@ impl<R: Request, C> Post<R, C> {
             self.has_ended.store(true, Ordering::Relaxed);
         }
         was_unowned
+    }
+
+    /// The refusal of a command for which the lane has no room: where no thread has driven the
+    /// shard yet, nothing makes room.
+    #[cold]
+    pub(crate) fn refusal(&self, kind: RefusedKind) -> RefusedKind {
+        let waits = kind == RefusedKind::Busy && self.notes().state == ShardState::Waiting;
+        if waits { RefusedKind::NotAttached } else { kind }
+    }
+
+    /// Logs, once, that a future waits for a shard that no thread drives yet.
+    #[cold]
+    pub(crate) fn note_waiting(&self, shard: ShardId) {
+        let is_first = {
+            let mut notes = self.notes();
+            notes.state == ShardState::Waiting
+                && !std::mem::replace(&mut notes.is_wait_logged, true)
+        };
+        if is_first {
+            let shard = shard.number();
+            tracing::warn!(shard, "a future waits for a shard that is not attached to any thread");
+        }
     }
 
     /// Whether futures can be spawned on the shard.

@@ -4,7 +4,7 @@
 //! use corewheel::{ShutdownPolicy, TimerService};
 //! use std::time::Duration;
 //!
-//! let service = TimerService::builder().shards(1).start_attached::<&str>()?;
+//! let service = TimerService::builder().shards(1).start_attached_with::<&str>()?;
 //! let attachment = service.attach(service.shards().next().unwrap())?;
 //! let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
 //! tokio::task::LocalSet::new().block_on(&runtime, async {
@@ -96,7 +96,7 @@ impl<T: Send + 'static> Attachment<T> {
     /// use corewheel::{ShutdownPolicy, TimerService};
     /// use std::time::Duration;
     ///
-    /// let service = TimerService::builder().shards(1).start_attached::<&str>()?;
+    /// let service = TimerService::builder().shards(1).start_attached_with::<&str>()?;
     /// let attachment = service.attach(service.shards().next().unwrap())?;
     /// // Tokio has this runtime from version 1.51 on.
     /// tokio::runtime::LocalRuntime::new()?.block_on(async {

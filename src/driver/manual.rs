@@ -81,7 +81,7 @@ impl ManualClock {
     /// use std::time::Duration;
     ///
     /// let clock = ManualClock::new();
-    /// let service = TimerService::builder().shards(1).clock(&clock).start_attached::<u32>()?;
+    /// let service = TimerService::builder().shards(1).clock(&clock).start_attached_with::<u32>()?;
     /// let attachment = service.attach(service.shard_for(0))?;
     /// // Ten tries, each after twice the time of the one before.
     /// let shard = attachment.into_loop(|fired, timers| {

@@ -18,10 +18,18 @@ use crate::values::class::{ClassId, TimerClass, UnknownClass};
 use crate::values::error::TimeoutError;
 use crate::values::handle::{ShardId, TimerHandle};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
-use crate::values::refused::Refused;
+use crate::values::refused::{Refused, RefusedCall};
 use crate::values::scale::Scale;
 
-/// One shard, on its own core: `!Send`, and as cheap to clone as an [`Rc`].
+/// One shard, on its own core: `!Send`, so a task of `tokio::spawn` uses a [`Handle`] instead.
+///
+/// It is as cheap to clone as an [`Rc`], and no future that holds it can go to another thread. A
+/// [`Handle`] is `Send` and `Copy`, and makes sleeps, timeouts and connections for such tasks; for
+/// timers with values and callbacks the task has a [`Client`] of its own. A task of `spawn_local`
+/// on the shard's own thread may hold `Timers`.
+///
+/// [`Handle`]: crate::Handle
+/// [`Client`]: crate::Client
 ///
 /// A shard gives its `Timers` to handlers and callbacks;
 /// [`spawn_on`](crate::TimerService::spawn_on) gives them to the future that it starts, and
@@ -45,7 +53,7 @@ use crate::values::scale::Scale;
 ///
 /// let clock = ManualClock::new();
 /// let builder = TimerService::builder().shards(1).clock(&clock);
-/// let service = builder.start_attached::<&str>()?;
+/// let service = builder.start_attached_with::<&str>()?;
 /// let shard = service.attach(service.shards().next().unwrap())?;
 /// // The handler is given the timers too: here, a timer that fires schedules the next one.
 /// let mut shard = shard.into_loop(|fired, timers| {
@@ -144,8 +152,9 @@ impl<T: Send + 'static> Timers<T> {
         &self,
         when: W,
         call: impl FnOnce(&Self) + 'static,
-    ) -> Result<TimerHandle, Refused<LocalCall<T>>> {
-        self.core.schedule_call(self.class, self.core.tick_of(when), Box::new(call))
+    ) -> Result<TimerHandle, RefusedCall<LocalCall<T>>> {
+        let deadline = self.core.tick_of(when);
+        self.core.schedule_call(self.class, deadline, Box::new(call)).map_err(RefusedCall::from)
     }
 
     /// Cancels a timer of this shard, and returns its payload. A timer that is due but not
@@ -205,7 +214,7 @@ impl<T: Send + 'static> Timers<T> {
     /// ```
     /// # use corewheel::TimerService;
     /// # use std::time::Duration;
-    /// # let service = TimerService::builder().shards(1).start_attached::<u64>()?;
+    /// # let service = TimerService::builder().shards(1).start_attached_with::<u64>()?;
     /// # let shard = service.attach(service.shards().next().unwrap())?.into_loop(|_, _| {})?;
     /// # let timers = shard.timers();
     /// # let begin = |n| timers.schedule(Duration::from_secs(1), n).unwrap();

@@ -46,7 +46,7 @@ fn service_of<const N: usize>(
     clock: &ManualClock,
 ) -> (Arc<TimerService<u32>>, ShardLoop<u32, Handler>) {
     let builder = TimerService::builder().shards(1).capacity(capacity).classes(classes);
-    let service = builder.clock(clock).start_attached().unwrap();
+    let service = builder.clock(clock).start_attached_with().unwrap();
     let attachment = service.attach(shard_id()).unwrap();
     (Arc::new(service), attachment.into_loop((|_, _| {}) as Handler).unwrap())
 }

@@ -24,7 +24,7 @@ impl<P: Payload> Core<P> {
         value: P::Value,
     ) -> Result<TimerHandle, Refused<P::Value>> {
         if self.is_closed() {
-            return Err(Refused::Closed(value));
+            return Err(self.why_closed().of(value));
         }
         match self.schedule(class, deadline, P::of_value(value)) {
             Ok(key) => Ok(self.handle_of(key)),
@@ -78,7 +78,7 @@ impl<P: Payload> Core<P> {
         deadline_of: impl Fn(D) -> Tick,
     ) -> Result<Vec<TimerHandle>, RefusedTimers<D, P::Value>> {
         if self.is_closed() {
-            return Err(Refused::Closed(timers));
+            return Err(self.why_closed().of(timers));
         }
         let now = if class.is_some() { self.nanos_near() } else { 0 };
         let mut earliest = Tick::NEVER;

@@ -144,7 +144,8 @@ impl<P: Payload> Core<P> {
         let lateness = Duration::from_nanos(late);
         let is_late = lateness > self.directory.settings.lateness_bound;
         state.counts.late += u64::from(is_late);
-        state.delivering = state.classes.end(expired.key.index(), Ended::Fired { late: is_late });
+        let how = Ended::Fired { late, is_late };
+        state.delivering = state.classes.end(expired.key.index(), how);
         if let Some((part, index)) = expired.payload.part() {
             return Some(Popped::Part(part, index));
         }

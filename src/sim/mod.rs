@@ -309,7 +309,7 @@ impl<T: Send + 'static> Simulation<T> {
         make_handler: impl Fn(ShardId) -> H,
     ) -> Result<Self, StartError> {
         let clock = ManualClock::new();
-        let service = Rc::new(builder.clock(&clock).start_attached::<T>()?);
+        let service = Rc::new(builder.clock(&clock).start_attached_with::<T>()?);
         let executor = Executor::new(clock, Rng::with_seed(seed));
         let violation = Rc::new(Cell::new(None));
         let mut shards = Vec::new();

@@ -207,9 +207,9 @@ impl<M: Side> StreamControl<M> {
     /// use corewheel::stream::{StreamLimits, TimedIo};
     /// use std::time::Duration;
     ///
+    /// let service = TimerService::beside_runtime().start().unwrap();
     /// # let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
     /// # runtime.block_on(async {
-    /// let service = TimerService::beside_runtime().start().unwrap();
     /// let (stream, _peer) = tokio::io::duplex(64);
     /// let limits = StreamLimits::default().idle(Duration::from_secs(60));
     /// let stream = TimedIo::new(stream, service.handle(), limits);

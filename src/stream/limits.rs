@@ -198,7 +198,9 @@ impl From<StreamTimeout> for io::Error {
 /// The error of what would wait without a timer.
 pub(super) fn no_timer(refused: RefusedKind) -> io::Error {
     let kind = match refused {
-        RefusedKind::Closed | RefusedKind::NoSuchShard => io::ErrorKind::Other,
+        RefusedKind::Closed | RefusedKind::Dropped | RefusedKind::NoSuchShard => {
+            io::ErrorKind::Other
+        }
         _ => io::ErrorKind::ResourceBusy,
     };
     io::Error::new(kind, refused)

@@ -110,9 +110,9 @@ pin_project! {
     /// use std::time::Duration;
     /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
     ///
+    /// let service = TimerService::beside_runtime().start().unwrap();
     /// # let runtime = tokio::runtime::Builder::new_multi_thread().enable_io().build().unwrap();
     /// # runtime.block_on(async {
-    /// let service = TimerService::beside_runtime().start().unwrap();
     /// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     /// let address = listener.local_addr().unwrap();
     /// let mut client = tokio::net::TcpStream::connect(address).await.unwrap();

@@ -47,7 +47,8 @@
 //! A sleep of tokio returns no error, so there is none where a shard is full or a service that was
 //! set has ended. The sleep still waits for its deadline and is never done before: a *fallback
 //! thread*, which starts when it is first needed, keeps it in an ordered map behind a lock, and
-//! [`fallback_count`] counts it. A sleep that is reset tries the service again at its next poll.
+//! [`fallback_count`] counts it. A service that is gone is logged once, as
+//! a warning. A sleep that is reset tries the service again at its next poll.
 //! If the system refuses that thread too, the task of the sleep is polled again and again until the
 //! service has room or the deadline comes.
 //!

@@ -8,6 +8,8 @@ mod http;
 mod hyper;
 mod hyper_clients;
 mod hyper_sockets;
+#[path = "../service/log.rs"]
+mod log;
 mod quinn;
 mod requests_over_sockets;
 mod stream;

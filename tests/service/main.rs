@@ -3,6 +3,7 @@
 
 mod batches;
 mod callbacks;
+mod causes;
 mod classes;
 mod config_errors;
 mod connections;
@@ -17,6 +18,7 @@ mod foreign_and_forgotten;
 mod handles;
 mod herd;
 mod histories;
+mod in_tokio;
 mod interval;
 mod kept;
 mod keyed;
@@ -24,6 +26,7 @@ mod keys;
 mod lanes;
 mod limits;
 mod manual_clock;
+mod log;
 mod many;
 mod marked;
 mod migrate;

@@ -111,7 +111,7 @@ impl<T: Send + 'static> Running<T> {
             let service = builder.runtime(runtime).start_with(make_handler);
             return Self::of(service.unwrap_or_else(|error| panic!("{host:?}: {error}")));
         }
-        let mut running = Self::of(builder.start_attached().unwrap());
+        let mut running = Self::of(builder.start_attached_with().unwrap());
         for shard in running.service.shards() {
             let attachment = running.service.attach(shard).unwrap();
             let make_handler = make_handler.clone();
@@ -329,7 +329,7 @@ impl<T: Send + 'static> Lab<T> {
     {
         let clock = ManualClock::new();
         EPOCH.set(Some(clock.now()));
-        let service: TimerService<T> = builder.clock(&clock).start_attached().unwrap();
+        let service: TimerService<T> = builder.clock(&clock).start_attached_with().unwrap();
         let drive = |shard| {
             let handler: BoxedHandler<T> = Box::new(make_handler(shard));
             service.attach(shard).unwrap().into_loop(handler).unwrap()

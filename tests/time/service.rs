@@ -53,7 +53,7 @@ fn default_service_starts_its_threads_at_first_use() {
 fn service_that_is_set_before_the_first_use_is_used() {
     in_own_process("service::service_that_is_set_before_the_first_use_is_used", || {
         let manual = TimerService::builder().shards(1).clock(&ManualClock::new());
-        let manual = manual.start_attached::<()>().unwrap();
+        let manual = manual.start_attached_with::<()>().unwrap();
         assert_eq!(time::set_service(&manual), Err(SetServiceError::ManualClock));
 
         // A service with values of its own.

@@ -169,7 +169,7 @@ impl Drop for Watch {
 /// A service with one shard, to be attached to the executor that serves.
 fn service(with: With) -> Option<TimerService<Payload>> {
     (with == With::Corewheel)
-        .then(|| TimerService::builder().shards(1).start_attached().expect("it starts"))
+        .then(|| TimerService::builder().shards(1).start_attached_with().expect("it starts"))
 }
 
 fn deliver(_: Fired<Payload>, _: &Timers<Payload>) {

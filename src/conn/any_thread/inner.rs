@@ -170,7 +170,7 @@ impl Inner {
         let before = state.flags.get().pending();
         let polled = self.poll_locked(&mut state, wanted);
         let is_other_found = state.flags.get().pending() & !before != 0;
-        let ended = if matches!(polled, Some(Poll::Ready(Err(RefusedKind::Closed)))) {
+        let ended = if matches!(polled, Some(Poll::Ready(Err(refused))) if refused.is_closed()) {
             state.sleep.take()
         } else {
             None
@@ -200,7 +200,7 @@ impl Inner {
             let filed = state.filed;
             let Some(sleep) = &mut state.sleep else {
                 let is_owed = std::mem::take(&mut state.owes_closed);
-                let closed = if is_owed { Err(RefusedKind::Closed) } else { Ok(None) };
+                let closed = if is_owed { Err(self.handle.why_closed()) } else { Ok(None) };
                 return Some(Poll::Ready(closed));
             };
             if sleep.deadline_tick() != filed {

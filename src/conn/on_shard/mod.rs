@@ -51,7 +51,7 @@ impl<T: Send + 'static> Timers<T> {
         open: impl FnOnce(Rc<Connections>) -> Result<ConnTimers, RefusedKind>,
     ) -> Result<ConnTimers, RefusedKind> {
         if self.core().is_closed() {
-            return Err(RefusedKind::Closed);
+            return Err(self.core().why_closed());
         }
         open(Connections::of(self))
     }

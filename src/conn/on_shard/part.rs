@@ -90,7 +90,7 @@ impl Connections {
     pub(super) fn open(self: Rc<Self>, packed: &Packed) -> Result<ConnTimers, RefusedKind> {
         let shard = Rc::clone(&self.shard);
         if shard.is_closed() {
-            return Err(RefusedKind::Closed);
+            return Err(shard.why_closed());
         }
         let (index, block, due) = {
             let mut table = self.table.borrow_mut();

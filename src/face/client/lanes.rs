@@ -80,7 +80,7 @@ impl<T: 'static> Client<T> {
                 Err(Refusal::Closed) => Some(request),
                 Err(refusal) => {
                     post.note_refused(request.class());
-                    return Err(refusal.kind().of(request));
+                    return Err(post.refusal(refusal.kind()).of(request));
                 }
             }
         };
@@ -250,6 +250,7 @@ impl<T: 'static> Client<T> {
         let LeftOver { missed, unused } = {
             let mut lanes = self.lanes.borrow_mut();
             let (lane, post) = self.lane(&mut lanes, shard)?;
+            post.note_waiting(shard);
             lane.wait_for_room(waker, &post.doorbell)
         };
         drop(unused);

@@ -18,6 +18,7 @@ use crate::clock::when::{Deadline, When};
 use crate::clock::{Clock, Timeline};
 use crate::values::class::{ClassId, TimerClass, UnknownClass};
 use crate::values::handle::{ServiceId, ShardId};
+use crate::values::refused::RefusedKind;
 
 /// A service as any thread reaches it, for tasks that migrate between threads; made by
 /// [`TimerService::handle`](crate::TimerService::handle).
@@ -26,7 +27,8 @@ use crate::values::handle::{ServiceId, ShardId};
 /// futures, but for `Copy`: [`sleep`](Self::sleep), [`timeout`](Self::timeout) and
 /// [`interval`](Self::interval) may be polled and dropped on any thread. A handle may be kept in a
 /// static and used in every task of a multi-thread runtime. It does not keep the service alive:
-/// when the service has ended, futures return `Closed`.
+/// when the service has ended, futures return `Closed`, or `Dropped` if it was dropped without a
+/// shutdown.
 ///
 /// # How a thread reaches the service
 ///
@@ -99,8 +101,20 @@ impl Handle {
     /// The service has no such class, or has ended.
     pub fn of_class(self, class: TimerClass) -> Result<Self, UnknownClass> {
         let service = registry::find(self.service);
-        let class = service.ok_or(UnknownClass { class })?.find_class(class)?;
+        let gone = || UnknownClass { class, closed: Some(self.why_closed()) };
+        let class = service.ok_or_else(gone)?.find_class(class)?;
         Ok(self.with_class(class))
+    }
+
+    /// Why the service, which has ended, takes no timer; or the shard of a timer, which has ended.
+    #[cold]
+    pub(crate) fn why_closed(self) -> RefusedKind {
+        registry::why_closed(self.service)
+    }
+
+    #[cfg(any(feature = "hyper", feature = "tokio", feature = "tower"))]
+    pub(crate) fn service(self) -> ServiceId {
+        self.service
     }
 
     pub(crate) fn with_class(self, class: ClassId) -> Self {

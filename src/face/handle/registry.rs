@@ -8,6 +8,7 @@
 //!
 //! Cost: a thread looks here when it uses a service for the first time.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -16,10 +17,12 @@ use hashbrown::HashMap;
 
 use super::here::ThreadClient;
 use crate::clock::Timeline;
+use crate::directory::closed_kind;
 use crate::face::Directory;
 use crate::face::client::Client;
 use crate::values::class::{ClassId, TimerClass, UnknownClass};
 use crate::values::handle::{ServiceId, ShardId};
+use crate::values::refused::RefusedKind;
 
 /// The most keys with which the client of a thread begins. The shard takes back one by one the keys
 /// that a thread has not used when it ends, and a thread may live for one request.
@@ -64,6 +67,11 @@ impl<T: Send + 'static> Service for Entry<T> {
 
 static SERVICES: RwLock<Option<HashMap<ServiceId, Arc<dyn Service>>>> = RwLock::new(None);
 
+/// The services that had handles when they were dropped without a shutdown: the last
+/// [`DROPPED_MAX`] of them.
+static DROPPED: Mutex<BTreeSet<ServiceId>> = Mutex::new(BTreeSet::new());
+const DROPPED_MAX: usize = 1_024;
+
 /// Enters a service, unless it is entered already or has been shut down.
 pub(crate) fn enter<T: Send + 'static>(directory: &Arc<Directory<T>>) {
     let mut services = SERVICES.write().unwrap_or_else(PoisonError::into_inner);
@@ -77,12 +85,26 @@ pub(crate) fn enter<T: Send + 'static>(directory: &Arc<Directory<T>>) {
     });
 }
 
-/// Removes a service that is shut down. Its handles find it closed.
-pub(crate) fn leave(service: ServiceId) {
+/// Removes a service that is shut down. Its handles find it closed, or dropped.
+pub(crate) fn leave(service: ServiceId, is_dropped: bool) {
     let mut services = SERVICES.write().unwrap_or_else(PoisonError::into_inner);
     let left = services.as_mut().and_then(|services| services.remove(&service));
     drop(services);
+    if is_dropped && left.is_some() {
+        let mut dropped = DROPPED.lock().unwrap_or_else(PoisonError::into_inner);
+        dropped.insert(service);
+        if dropped.len() > DROPPED_MAX {
+            dropped.pop_first();
+        }
+    }
     drop(left);
+}
+
+/// Why a service that is not in the table takes no timer.
+#[cold]
+pub(crate) fn why_closed(service: ServiceId) -> RefusedKind {
+    let dropped = DROPPED.lock().unwrap_or_else(PoisonError::into_inner);
+    closed_kind(dropped.contains(&service))
 }
 
 /// A service by its number; `None` if it has no handle or is shut down.

@@ -245,7 +245,7 @@ impl SharedSleep {
             scheduled.map(|timer| (timer, None)).map_err(|_unused| RefusedKind::Full)
         } else {
             let Some((client, of_thread)) = reach.client() else {
-                return Poll::Ready(Err(RefusedKind::Closed));
+                return Poll::Ready(Err(self.handle.why_closed()));
             };
             let shard = shard.unwrap_or(of_thread);
             match client.schedule_waker(class, shard, self.deadline, waker.clone(), nanos) {
@@ -314,7 +314,7 @@ impl SharedSleep {
         let has_ended = |client: &dyn ThreadClient| client.has_ended(timer.shard());
         if own.is_none() && client.is_none_or(has_ended) {
             self.phase = Phase::Unarmed;
-            return Some(Poll::Ready(Err(RefusedKind::Closed)));
+            return Some(Poll::Ready(Err(self.handle.why_closed())));
         }
         if waker == armed.waker {
             return Some(Poll::Pending);
@@ -343,7 +343,7 @@ impl Future for SharedSleep {
         }
         let Some(reach) = self.handle.reach() else {
             self.phase = Phase::Unarmed;
-            return Poll::Ready(Err(RefusedKind::Closed));
+            return Poll::Ready(Err(self.handle.why_closed()));
         };
         let (time, nanos) = (reach.time(), reach.nanos());
         if self.is_over(time, nanos) {

@@ -8,7 +8,7 @@
 //!
 //! // A shard in a loop of our own, on a clock that we move; a server starts its service instead.
 //! let clock = ManualClock::new();
-//! let service = TimerService::builder().shards(1).clock(&clock).start_attached()?;
+//! let service = TimerService::builder().shards(1).clock(&clock).start_attached_with()?;
 //! let attachment = service.attach(service.shards().next().unwrap())?;
 //! let shard = attachment.into_loop(|_: Fired<()>, _: &Timers<()>| {})?;
 //!

@@ -255,7 +255,7 @@ impl<T: Send + 'static> Timers<T> {
     /// use corewheel::{Fired, TimerService, Timers};
     /// use std::time::Duration;
     ///
-    /// let service = TimerService::builder().shards(1).start_attached::<()>()?;
+    /// let service = TimerService::builder().shards(1).start_attached_with::<()>()?;
     /// let attachment = service.attach(service.shard_for(0))?;
     /// let mut shard = attachment.into_loop(|_: Fired<()>, _: &Timers<()>| {})?;
     ///

@@ -8,7 +8,7 @@
 //!
 //! // A shard in a loop of our own, on a clock that we move; a server starts its service instead.
 //! let clock = ManualClock::new();
-//! let service = TimerService::builder().shards(1).clock(&clock).start_attached()?;
+//! let service = TimerService::builder().shards(1).clock(&clock).start_attached_with()?;
 //! let attachment = service.attach(service.shards().next().unwrap())?;
 //! let mut shard = attachment.into_loop(|_: Fired<()>, _: &Timers<()>| {})?;
 //!
@@ -140,7 +140,7 @@ impl<T: Send + 'static> Timers<T> {
     /// ```
     /// # use corewheel::{Fired, TimerService, Timers};
     /// # use std::time::Duration;
-    /// # let service = TimerService::builder().shards(1).start_attached()?;
+    /// # let service = TimerService::builder().shards(1).start_attached_with()?;
     /// # let shard = service.attach(service.shards().next().unwrap())?;
     /// # let shard = shard.into_loop(|_: Fired<()>, _: &Timers<()>| {})?;
     /// # let timers = shard.timers();
@@ -417,7 +417,7 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
     ) -> Result<Option<Expired<V, K>>, NotInserted<K, V, G>> {
         let shard = &*self.0.shard;
         if shard.is_closed() {
-            return Err(Refused::Closed((group, key, value)));
+            return Err(shard.why_closed().of((group, key, value)));
         }
         // The driver is woken when the entry is complete.
         let _compound = shard.compound();

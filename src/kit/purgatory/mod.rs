@@ -25,7 +25,7 @@
 //!
 //! let clock = ManualClock::new();
 //! let builder = TimerService::builder().shards(1).clock(&clock);
-//! let service = builder.start_attached::<()>()?;
+//! let service = builder.start_attached_with::<()>()?;
 //! let shard = service.shards().next().unwrap();
 //! let mut shard = service.attach(shard)?.into_loop(|_: Fired<()>, _: &_| {})?;
 //!

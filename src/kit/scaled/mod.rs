@@ -10,7 +10,7 @@
 //!
 //! let clock = ManualClock::new();
 //! let builder = TimerService::builder().shards(1).clock(&clock);
-//! let service = builder.start_attached::<()>()?;
+//! let service = builder.start_attached_with::<()>()?;
 //! let shard = service.shards().next().unwrap();
 //! let mut shard = service.attach(shard)?.into_loop(|_: Fired<()>, _: &_| {})?;
 //! let timers = shard.timers().clone();
@@ -63,7 +63,7 @@
 //! [`ShardCounts`](crate::stats::ShardCounts) shows how many scaled timeouts are pending on a shard
 //! and how many were delivered, and the histogram of lateness includes them. If the [`Timers`] that
 //! the timeouts were made with have a class, each timeout counts for it as a timer does: scheduled,
-//! fired, cancelled (drained and dropped ones included), refused, late, overrun and live. Resets
+//! fired, cancelled (drained and dropped ones included), refused, late, overrun and pending. Resets
 //! are not counted, and [`ClassStats::oldest`](crate::stats::ClassStats::oldest) ignores scaled
 //! timeouts.
 

@@ -65,7 +65,7 @@ impl Lab {
 
     fn with(builder: TimerServiceBuilder) -> Self {
         let clock = ManualClock::new();
-        let service = builder.clock(&clock).start_attached::<u64>().unwrap();
+        let service = builder.clock(&clock).start_attached_with::<u64>().unwrap();
         let attachment = service.attach(service.shard_for(0)).unwrap();
         let handler: Ignore = |_, _| {};
         Self { clock, shard: attachment.into_loop(handler).unwrap(), service }

@@ -104,8 +104,8 @@ async fn accept_on_shard(listener: TcpListener, timers: Timers<u64>, ended: Send
 }
 
 /// Begins a server on the core of a shard, which runs in the server's own executor.
-fn start_attached() -> (Server, impl Sized) {
-    let service = TimerService::builder().shards(1).start_attached::<u64>().unwrap();
+fn start_attached_with() -> (Server, impl Sized) {
+    let service = TimerService::builder().shards(1).start_attached_with::<u64>().unwrap();
     let attachment = service.attach(service.shard_for(0)).unwrap();
     let (ended, outcomes) = mpsc::channel();
     let (ready, address) = mpsc::channel();
@@ -248,7 +248,7 @@ fn multi_thread_server_cuts_slow_clients_not_early_and_keeps_honest_ones() {
 
 #[test]
 fn server_with_an_attached_shard_cuts_slow_clients_not_early_and_keeps_honest_ones() {
-    let (server, _service) = start_attached();
+    let (server, _service) = start_attached_with();
     check_server(server);
 }
 

@@ -310,7 +310,7 @@ fn keep_on_names_what_is_wrong() {
 
 #[test]
 fn keep_on_a_shard_that_is_not_attached_waits_for_it() {
-    let service = builder(2).start_attached::<u32>().unwrap();
+    let service = builder(2).start_attached_with::<u32>().unwrap();
     let mut made = service.keep_on(SHARD, |_| 7).unwrap();
     let mut never = service.keep_on(OTHER, |_| 8).unwrap();
     assert!(look(&mut made).is_none());
