@@ -6,7 +6,8 @@ use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
 
-use super::limits::{ConnEvent, DeadlineKind};
+use super::kinds::DeadlineKind;
+use super::limits::ConnEvent;
 #[cfg(any(feature = "hyper", feature = "tokio"))]
 use super::measured::Direction;
 use super::side::{Connection, Side};
@@ -138,7 +139,7 @@ impl<S: Side> ConnTimers<S> {
         wanted: impl Fn(DeadlineKind) -> bool,
     ) -> Poll<Result<ConnEvent, RefusedKind>> {
         let event = self.conn().poll_some(cx, wanted);
-        event.map(|event| event.map_err(S::refused)?.ok_or(RefusedKind::Closed))
+        event.map(|event| event.map_err(Into::into)?.ok_or(RefusedKind::Closed))
     }
 
     /// Does what [`touch_read`](Self::touch_read) does. Returns the present in nanoseconds since

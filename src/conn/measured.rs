@@ -12,13 +12,9 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::limits::{DataRate, DeadlineKind};
-use super::rules::NEVER;
+use super::limits::{DataRate, NEVER};
 use crate::clock::saturating_nanos;
 use crate::link::sync::{AtomicU64, Ordering};
-
-pub(super) const READ_RATE: usize = DeadlineKind::ReadRate.named_index();
-pub(super) const WRITE_RATE: usize = DeadlineKind::WriteRate.named_index();
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -27,24 +23,6 @@ const SECOND: u64 = 1_000_000_000;
 pub(crate) enum Direction {
     Read,
     Write,
-}
-
-impl Direction {
-    /// The direction of a kind; `None` for a kind that is no rate.
-    pub(super) fn of(kind: usize) -> Option<Self> {
-        match kind {
-            READ_RATE => Some(Self::Read),
-            WRITE_RATE => Some(Self::Write),
-            _ => None,
-        }
-    }
-
-    pub(super) fn kind(self) -> usize {
-        match self {
-            Self::Read => READ_RATE,
-            Self::Write => WRITE_RATE,
-        }
-    }
 }
 
 /// The bytes of one transfer. Its guard adds to it, and the timer reads it.

@@ -79,6 +79,7 @@
 mod any_thread;
 mod events;
 mod in_progress;
+mod kinds;
 mod limits;
 mod marks;
 mod measured;
@@ -90,7 +91,10 @@ mod transfer;
 
 pub use self::events::Raced;
 pub use self::in_progress::InProgress;
-pub use self::limits::{ArmError, ConnEvent, ConnLimits, DataRate, DeadlineKind};
+pub use self::kinds::DeadlineKind;
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+pub(crate) use self::kinds::{Ends, deadline_kinds, limits_struct};
+pub use self::limits::{ArmError, ConnEvent, ConnLimits, DataRate};
 #[cfg(any(feature = "hyper", feature = "tokio"))]
 pub(crate) use self::measured::Direction;
 pub use self::on_shard::PackedConn;

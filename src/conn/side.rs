@@ -11,9 +11,10 @@
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use super::limits::{ConnEvent, DeadlineKind};
+use super::kinds::DeadlineKind;
+use super::limits::{ConnEvent, ConnLimits};
 use super::measured::{ByteCount, Direction};
-use super::rules::{self, Facts, Held};
+use super::rules::{self, Facts, Held, Place};
 use crate::clock::Timeline;
 use crate::face::local::LocalShard;
 use crate::values::refused::RefusedKind;
@@ -52,18 +53,16 @@ pub(crate) enum Wakes {
 pub(super) trait Sealed: Sized + 'static {
     type Conn: Connection<Error = Self::Error>;
     /// Why a poll has no timer to wait for.
-    type Error;
+    type Error: Into<RefusedKind>;
 
     fn polled<V>(result: Result<V, Self::Error>) -> Self::Polled<V>
     where
         Self: Side;
-    fn refused(error: Self::Error) -> RefusedKind;
 }
 
 /// Refers to the facts of one connection. It does not keep the connection open.
 pub(super) trait Connection: Clone + 'static {
-    /// The facts, while they are looked at or changed.
-    type Facts<'a>: Facts;
+    type Place<'a>: Place;
     type Error;
 
     /// Counts a handle among those that keep the connection open.
@@ -93,9 +92,14 @@ pub(super) trait Connection: Clone + 'static {
     fn end(&self, held: Held);
     fn add(count: &ByteCount, bytes: u64);
 
-    fn look<R>(&self, look: impl FnOnce(&mut Self::Facts<'_>) -> R) -> R;
+    fn look<R>(&self, look: impl FnOnce(&mut Facts<'_, Self::Place<'_>>) -> R) -> R;
     /// Changes deadlines. The change returns whether the first of them may be earlier now.
-    fn change<R>(&self, wakes: Wakes, change: impl FnOnce(&mut Self::Facts<'_>) -> (R, bool)) -> R;
+    fn change<R>(
+        &self,
+        wakes: Wakes,
+        change: impl FnOnce(&mut Facts<'_, Self::Place<'_>>) -> (R, bool),
+    ) -> R;
+    fn set_limits(&self, limits: ConnLimits);
     /// When a deadline of an open connection is due.
     fn due(&self, kind: usize) -> u64 {
         self.look(|facts| rules::open_due(facts, kind))

@@ -4,9 +4,10 @@ use std::fmt;
 use std::time::Instant;
 
 use super::in_progress::InProgress;
-use super::limits::{ArmError, ConnLimits, DeadlineKind};
+use super::kinds::DeadlineKind;
+use super::limits::{ArmError, ConnLimits, NEVER};
 use super::measured::Direction;
-use super::rules::{self, Facts, Held, NEVER};
+use super::rules::{self, Held};
 use super::side::{Connection, OnShard, Side, Wakes};
 use super::transfer::Transfer;
 use crate::clock::Timeline;
@@ -406,14 +407,14 @@ impl<S: Side> ConnTimers<S> {
 
     /// The connection's limits.
     pub fn limits(&self) -> ConnLimits {
-        self.conn.look(|facts| *facts.limits())
+        self.conn.look(|facts| facts.spans.limits)
     }
 
     /// Changes the limits. Idle times count from the connection's last activity, and its age from
     /// its beginning. What was armed or disarmed stays so, and writes in progress and measured
     /// transfers keep their limit.
     pub fn set_limits(&self, limits: ConnLimits) {
-        self.conn.change(Wakes::Task, |facts| (facts.set_limits(limits), true));
+        self.conn.set_limits(limits);
     }
 
     /// When a deadline is due; `None` if it is off. Activity makes an idle deadline later.
@@ -438,7 +439,7 @@ impl<S: Side> ConnTimers<S> {
     /// [`pack`](ConnTimers::pack) or with the shard; on any thread by a poll that has found the
     /// service ended.
     pub fn is_closed(&self) -> bool {
-        !self.conn.look(|facts| facts.is_open())
+        !self.conn.look(|facts| facts.is_open)
     }
 }
 
@@ -459,7 +460,7 @@ impl<S: Side> ConnTimers<S> {
     ) -> Result<bool, ArmError> {
         let kind = rules::armed_kind(kind)?;
         self.conn.change(wakes, |facts| {
-            if !facts.is_open() {
+            if !facts.is_open {
                 return (Err(ArmError::Closed), false);
             }
             (Ok(rules::arm(facts, kind, due)), true)

@@ -24,11 +24,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::control::{Shared, StreamControl};
-use super::limits::{StreamLimits, StreamTimeout, no_timer};
+use super::limits::{StreamLimits, StreamTimeout, ends, no_timer};
 use super::notes::{CONNECTION, ENDED, MEASURED, MESSAGE};
 use super::timeout::TIMEOUT;
 use crate::clock::saturating_nanos;
-use crate::conn::{ConnTimers, DeadlineKind, Direction, InProgress, Side, Transfer, Wakes};
+use crate::conn::{ConnTimers, DeadlineKind, Direction, Ends, InProgress, Side, Transfer, Wakes};
 use crate::face::handle::Handle;
 
 /// The message whose read is measured.
@@ -389,16 +389,14 @@ impl<M: Side> Deadlines<M> {
     /// Whether a deadline ends a wait in a direction. A read is asked first, as its data may have
     /// come in time.
     fn is_wanted(&self, direction: Direction, kind: DeadlineKind) -> bool {
-        use DeadlineKind::{
-            AllIdle, Handshake, Heartbeat, ReadIdle, ReadRate, Request, WriteRate, WriteTimeout,
-        };
         let reads = direction == Direction::Read;
-        match kind {
-            Heartbeat | TIMEOUT => false,
-            Handshake | Request | ReadIdle | ReadRate => reads,
-            WriteTimeout | WriteRate => !reads,
-            AllIdle => reads || !self.reads,
-            _ => true,
+        match ends(kind) {
+            Ends::Nothing => false,
+            _ if kind == TIMEOUT => false,
+            Ends::Reads => reads,
+            Ends::Writes => !reads,
+            Ends::Either => reads || !self.reads,
+            Ends::All => true,
         }
     }
 

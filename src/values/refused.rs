@@ -1,5 +1,6 @@
 //! What a shard or a container gives back when it does not accept a value, and why.
 
+use std::convert::Infallible;
 use std::error::Error;
 use std::fmt;
 
@@ -245,6 +246,13 @@ impl<V> Refused<V> {
 impl<V> From<Refused<V>> for RefusedKind {
     fn from(refused: Refused<V>) -> Self {
         refused.kind()
+    }
+}
+
+/// For the wait on a connection's own shard, which cannot fail.
+impl From<Infallible> for RefusedKind {
+    fn from(never: Infallible) -> Self {
+        match never {}
     }
 }
 

@@ -21,10 +21,11 @@ use std::time::Instant;
 use atomic_waker::AtomicWaker;
 use corewheel_shard::Tick;
 
-use super::super::limits::{ConnEvent, ConnLimits, DeadlineKind};
+use super::super::kinds::DeadlineKind;
+use super::super::limits::{ConnEvent, ConnLimits, Spans};
 use super::super::marks::Flags;
 use super::super::measured::{ByteCount, Direction};
-use super::super::rules::{self, Facts, Held, InProgressCounts, RATES, Rare};
+use super::super::rules::{self, Facts, Held, InProgressCounts, Place, RATES, Rare};
 use super::super::side::{Connection, Wakes};
 use super::share::share;
 use super::stamp::Stamp;
@@ -62,7 +63,7 @@ pub(in crate::conn) struct Inner {
 const _: () = assert!(size_of::<Inner>() <= 264);
 
 struct State {
-    limits: Arc<ConnLimits>,
+    limits: Arc<Spans>,
     flags: Cell<Flags>,
     in_progress: InProgressCounts,
     /// When a request last ended; 0 if none has ended.
@@ -76,15 +77,6 @@ struct State {
     sleep: Option<SharedSleep>,
     /// Whether the connection began after the end of the service, and no task was told.
     owes_closed: bool,
-}
-
-/// What is known of a connection at a time.
-pub(in crate::conn) struct Known<'a> {
-    present: u64,
-    opened: u64,
-    read: u64,
-    written: u64,
-    state: &'a mut State,
 }
 
 impl Inner {
@@ -114,7 +106,7 @@ impl Inner {
         };
         if let Some(time) = &inner.time {
             let mut state = inner.lock();
-            state.filed = time.ceil(rules::first_due(&inner.known(&mut state, now)));
+            state.filed = time.ceil(rules::first_due(&inner.facts(&mut state, now)));
             state.sleep = Some(SharedSleep::new(handle, state.filed));
         }
         Arc::new(inner)
@@ -124,13 +116,22 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn known<'a>(&self, state: &'a mut State, present: u64) -> Known<'a> {
-        Known {
+    fn facts<'a>(
+        &self,
+        state: &'a mut State,
+        present: u64,
+    ) -> Facts<'a, &'a mut Option<Box<Rare>>> {
+        Facts {
+            is_open: state.sleep.is_some(),
             present,
             opened: self.opened,
             read: self.read.get(),
             written: self.written.get(),
-            state,
+            request_ended: state.request_ended,
+            in_progress: state.in_progress,
+            spans: &state.limits,
+            flags: &state.flags,
+            place: &mut state.rare,
         }
     }
 }
@@ -149,7 +150,7 @@ impl Inner {
     fn file_earlier(&self, state: &mut State) -> bool {
         let Some(time) = &self.time else { return false };
         let present = state.looked;
-        let first = time.ceil(rules::first_due(&self.known(state, present)));
+        let first = time.ceil(rules::first_due(&self.facts(state, present)));
         let is_earlier = state.sleep.is_some() && first < state.filed;
         if is_earlier {
             state.filed = first;
@@ -232,14 +233,13 @@ impl Inner {
             return;
         }
         state.looked = now;
-        let mut known = self.known(state, now);
-        if rules::first_due(&known) <= now {
-            let events = rules::take_due(&mut known);
-            rules::add_events(&known, events);
+        let mut facts = self.facts(state, now);
+        if rules::first_due(&facts) <= now {
+            rules::take_due(&mut facts);
             self.event_at.set(now);
-            known = self.known(state, now);
+            facts = self.facts(state, now);
         }
-        let first_due = rules::first_due(&known);
+        let first_due = rules::first_due(&facts);
         state.filed = time.ceil(first_due);
     }
 
@@ -253,7 +253,7 @@ impl Inner {
             return None;
         }
         let present = state.looked;
-        let event = rules::next_event(&self.known(state, present), wanted);
+        let event = rules::next_event(&self.facts(state, present), wanted);
         if pending & RATES != 0 {
             self.file_earlier(state);
         }
@@ -262,7 +262,7 @@ impl Inner {
 }
 
 impl Connection for Arc<Inner> {
-    type Facts<'a> = Known<'a>;
+    type Place<'a> = &'a mut Option<Box<Rare>>;
     type Error = RefusedKind;
 
     fn add_owner(&self) {
@@ -351,18 +351,22 @@ impl Connection for Arc<Inner> {
     }
 
     /// Looks at the facts as of the last poll.
-    fn look<R>(&self, look: impl FnOnce(&mut Known<'_>) -> R) -> R {
+    fn look<R>(&self, look: impl FnOnce(&mut Facts<'_, Self::Place<'_>>) -> R) -> R {
         let mut state = self.lock();
         let present = state.looked;
-        look(&mut self.known(&mut state, present))
+        look(&mut self.facts(&mut state, present))
     }
 
     /// The task that waits is woken if the first deadline is earlier now: its poll resets the
     /// timer.
-    fn change<R>(&self, wakes: Wakes, change: impl FnOnce(&mut Known<'_>) -> (R, bool)) -> R {
+    fn change<R>(
+        &self,
+        wakes: Wakes,
+        change: impl FnOnce(&mut Facts<'_, Self::Place<'_>>) -> (R, bool),
+    ) -> R {
         let mut state = self.lock();
         let present = state.looked;
-        let (result, may_be_earlier) = change(&mut self.known(&mut state, present));
+        let (result, may_be_earlier) = change(&mut self.facts(&mut state, present));
         let is_earlier = may_be_earlier && self.file_earlier(&mut state);
         drop(state);
         if is_earlier && wakes == Wakes::Task {
@@ -371,10 +375,15 @@ impl Connection for Arc<Inner> {
         result
     }
 
+    fn set_limits(&self, limits: ConnLimits) {
+        self.lock().limits = share(limits);
+        self.change(Wakes::Task, |_| ((), true));
+    }
+
     /// When the deadline is due as of now.
     fn due(&self, kind: usize) -> u64 {
         let now = self.now();
-        rules::open_due(&self.known(&mut self.lock(), now), kind)
+        rules::open_due(&self.facts(&mut self.lock(), now), kind)
     }
 
     fn take(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Option<ConnEvent> {
@@ -409,64 +418,16 @@ impl Wake for Inner {
     }
 }
 
-impl Facts for Known<'_> {
-    fn is_open(&self) -> bool {
-        self.state.sleep.is_some()
-    }
-
-    fn present(&self) -> u64 {
-        self.present
-    }
-
-    fn opened(&self) -> u64 {
-        self.opened
-    }
-
-    fn read(&self) -> u64 {
-        self.read
-    }
-
-    fn written(&self) -> u64 {
-        self.written
-    }
-
-    fn request_ended(&self) -> u64 {
-        self.state.request_ended
-    }
-
-    fn in_progress(&self) -> InProgressCounts {
-        self.state.in_progress
-    }
-
-    fn span(&self, kind: usize) -> u64 {
-        rules::span_of(&self.state.limits, kind)
-    }
-
-    fn limits(&self) -> &ConnLimits {
-        &self.state.limits
-    }
-
-    fn set_limits(&mut self, limits: ConnLimits) {
-        self.state.limits = share(limits);
-    }
-
-    fn flags(&self) -> Flags {
-        self.state.flags.get()
-    }
-
-    fn set_flags(&self, flags: Flags) {
-        self.state.flags.set(flags);
-    }
-
+impl Place for &mut Option<Box<Rare>> {
     fn rare(&self) -> Option<&Rare> {
-        self.state.rare.as_deref()
+        self.as_deref()
     }
 
     fn known_rare_mut(&mut self) -> Option<&mut Rare> {
-        self.state.rare.as_deref_mut()
+        self.as_deref_mut()
     }
 
     fn rare_mut(&mut self) -> &mut Rare {
-        self.state.rare.get_or_insert_with(|| Box::new(Rare::new()))
+        self.get_or_insert_with(|| Box::new(Rare::new()))
     }
 }

@@ -42,10 +42,6 @@ impl Sealed for AnyThread {
     fn polled<V>(result: Result<V, RefusedKind>) -> Result<V, RefusedKind> {
         result
     }
-
-    fn refused(error: RefusedKind) -> RefusedKind {
-        error
-    }
 }
 
 /// Its handles and guards go from thread to thread.

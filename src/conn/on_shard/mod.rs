@@ -124,8 +124,4 @@ impl Sealed for OnShard {
             Ok(value) => value,
         }
     }
-
-    fn refused(error: Infallible) -> RefusedKind {
-        match error {}
-    }
 }

@@ -8,14 +8,15 @@ use std::time::Instant;
 
 use corewheel_shard::Tick;
 
-use super::super::limits::{ConnEvent, DeadlineKind};
+use super::super::kinds::DeadlineKind;
+use super::super::limits::{ConnEvent, ConnLimits};
 use super::super::measured::{ByteCount, Direction};
 use super::super::rules::{self, Facts, Held, RATES};
 use super::super::side::{Connection, Wakes};
 use super::super::timers::ConnTimers;
 use super::activity::Activity;
 use super::record::{RecordRef, add_one, take_one};
-use super::table::{Known, OnEvent, Packed, Table};
+use super::table::{Extras, OnEvent, Packed, Table};
 use crate::clock::Timeline;
 use crate::face::local::LocalShard;
 use crate::face::timers::Timers;
@@ -201,7 +202,7 @@ impl Connections {
 }
 
 impl Connection for RecordRef {
-    type Facts<'a> = Known<'a>;
+    type Place<'a> = Extras<'a>;
     type Error = Infallible;
 
     fn add_owner(&self) {
@@ -296,17 +297,26 @@ impl Connection for RecordRef {
         count.add_here(bytes);
     }
 
-    fn look<R>(&self, look: impl FnOnce(&mut Known<'_>) -> R) -> R {
+    fn look<R>(&self, look: impl FnOnce(&mut Facts<'_, Extras<'_>>) -> R) -> R {
         let all = self.connections();
         look(&mut all.table.borrow_mut().facts(self.index(), &all.activity))
     }
 
-    fn change<R>(&self, _: Wakes, change: impl FnOnce(&mut Known<'_>) -> (R, bool)) -> R {
+    fn change<R>(
+        &self,
+        _: Wakes,
+        change: impl FnOnce(&mut Facts<'_, Extras<'_>>) -> (R, bool),
+    ) -> R {
         let (result, may_be_earlier) = self.look(change);
         if may_be_earlier {
             self.connections().file_earlier(self.index());
         }
         result
+    }
+
+    fn set_limits(&self, limits: ConnLimits) {
+        self.connections().table.borrow_mut().set_limits(self.index(), limits);
+        self.connections().file_earlier(self.index());
     }
 
     fn take(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Option<ConnEvent> {
@@ -377,8 +387,7 @@ impl Part for Connections {
         let due = {
             let mut table = self.table.borrow_mut();
             let mut facts = table.facts(index, &self.activity);
-            let events = rules::take_due(&mut facts);
-            rules::add_events(&facts, events);
+            rules::take_due(&mut facts);
             self.time.ceil(rules::first_due(&facts))
         };
         let key = self.shard.schedule_part(self.shard.class_delivered(), due, self.id, index);

@@ -20,9 +20,9 @@ use std::task::Waker;
 use hashbrown::HashMap;
 use slab::Slab;
 
-use super::super::limits::{ConnEvent, ConnLimits, DeadlineKind};
-use super::super::marks::Flags;
-use super::super::rules::{self, Armed, Facts, InProgressCounts, Rare};
+use super::super::limits::{ConnEvent, ConnLimits, Spans};
+use super::super::marks::{Flags, KindBits};
+use super::super::rules::{self, Armed, Facts, InProgressCounts, Place, Rare};
 use super::super::timers::ConnTimers;
 use super::activity::Activity;
 use super::record::{BLOCK, Block, NONE, Record, Records, Usage, block_of};
@@ -39,44 +39,32 @@ pub(super) struct Extra {
     is_called: bool,
 }
 
-/// Limits that some connections share.
-pub(super) struct Spans {
-    limits: ConnLimits,
-    users: u32,
-    /// By kind. Of the deadlines that come once, only those that the limits arm.
-    by_kind: [u64; DeadlineKind::NAMED_COUNT],
-}
-
 /// The limits of all connections of a shard, each stored once.
 #[derive(Default)]
 struct Limits {
-    spans: Slab<Spans>,
+    /// With how many connections use them.
+    spans: Slab<(Spans, u32)>,
     known: HashMap<ConnLimits, u32>,
 }
 
 impl Limits {
     fn of(&self, record: &Record) -> &Spans {
-        &self.spans[record.limits.get() as usize]
+        &self.spans[record.limits.get() as usize].0
     }
 
     fn take(&mut self, limits: ConnLimits) -> u32 {
-        let number = *self.known.entry(limits).or_insert_with(|| {
-            self.spans.insert(Spans {
-                limits,
-                users: 0,
-                by_kind: std::array::from_fn(|kind| rules::span_of(&limits, kind)),
-            }) as u32
-        });
-        self.spans[number as usize].users += 1;
+        let insert = || self.spans.insert((Spans::new(limits), 0)) as u32;
+        let number = *self.known.entry(limits).or_insert_with(insert);
+        self.spans[number as usize].1 += 1;
         number
     }
 
     fn give_back(&mut self, number: u32) {
-        let spans = &mut self.spans[number as usize];
-        spans.users -= 1;
-        if spans.users == 0 {
-            let spans = self.spans.remove(number as usize);
+        let (spans, users) = &mut self.spans[number as usize];
+        *users -= 1;
+        if *users == 0 {
             self.known.remove(&spans.limits);
+            self.spans.remove(number as usize);
         }
     }
 }
@@ -102,7 +90,8 @@ pub(super) struct Packed {
     request_ended: u64,
     opened: u64,
     flags: Flags,
-    event_at: [u64; 4],
+    event_at: [u64; Rare::NO_EVENT.len()],
+    first: KindBits,
     armed: Armed,
 }
 
@@ -117,6 +106,7 @@ impl Packed {
             opened: now,
             flags: Flags::new(salt),
             event_at: Rare::NO_EVENT,
+            first: 0,
             armed: Armed::default(),
         }
     }
@@ -162,7 +152,7 @@ impl Table {
         usage.requests.set(0);
         if packed.event_at != Rare::NO_EVENT || packed.armed != Armed::default() {
             let rare = &mut self.extra_mut(index).rare;
-            (rare.event_at, rare.armed) = (packed.event_at, packed.armed);
+            (rare.event_at, rare.first, rare.armed) = (packed.event_at, packed.first, packed.armed);
         }
         index
     }
@@ -212,6 +202,7 @@ impl Table {
             opened: record.opened.get(),
             flags: flags.with_pending(flags.pending() & !rules::RATES),
             event_at: extra.map_or(Rare::NO_EVENT, |extra| extra.rare.event_at),
+            first: extra.map_or(0, |extra| extra.rare.first),
             armed: extra.map_or(Armed::default(), |extra| extra.rare.armed),
         }
     }
@@ -233,15 +224,34 @@ impl Table {
 
 /// What is known of a connection.
 impl Table {
-    pub(super) fn facts<'a>(&'a mut self, index: u32, activity: &'a Activity) -> Known<'a> {
+    pub(super) fn facts<'a>(
+        &'a mut self,
+        index: u32,
+        activity: &Activity,
+    ) -> Facts<'a, Extras<'a>> {
         let block = &self.blocks[block_of(index)];
-        Known {
-            record: block.record(index),
-            usage: block.usage(index),
-            limits: &mut self.limits,
-            extras: &mut self.extras,
-            activity,
+        let (record, usage) = (block.record(index), block.usage(index));
+        Facts {
+            is_open: record.is_open(),
+            present: activity.now(),
+            opened: record.opened.get(),
+            read: activity.resolve(record.read.get()),
+            written: activity.resolve(record.written.get()),
+            request_ended: activity.resolve(usage.request_ended.get()),
+            in_progress: InProgressCounts {
+                reads: usage.reads.get(),
+                requests: usage.requests.get(),
+            },
+            spans: self.limits.of(record),
+            flags: &record.flags,
+            place: Extras { extras: &mut self.extras, record },
         }
+    }
+
+    pub(super) fn set_limits(&mut self, index: u32, limits: ConnLimits) {
+        let number = self.limits.take(limits);
+        let before = self.record(index).limits.replace(number);
+        self.limits.give_back(before);
     }
 
     /// Whether an idle event has come after a time.
@@ -250,66 +260,13 @@ impl Table {
     }
 }
 
-/// What a shard knows of a connection.
-pub(in crate::conn) struct Known<'a> {
-    record: &'a Record,
-    usage: &'a Usage,
-    limits: &'a mut Limits,
+/// The table in which a connection has its extra.
+pub(in crate::conn) struct Extras<'a> {
     extras: &'a mut Slab<Extra>,
-    activity: &'a Activity,
+    record: &'a Record,
 }
 
-impl Facts for Known<'_> {
-    fn is_open(&self) -> bool {
-        self.record.is_open()
-    }
-
-    fn present(&self) -> u64 {
-        self.activity.now()
-    }
-
-    fn opened(&self) -> u64 {
-        self.record.opened.get()
-    }
-
-    fn read(&self) -> u64 {
-        self.activity.resolve(self.record.read.get())
-    }
-
-    fn written(&self) -> u64 {
-        self.activity.resolve(self.record.written.get())
-    }
-
-    fn request_ended(&self) -> u64 {
-        self.activity.resolve(self.usage.request_ended.get())
-    }
-
-    fn in_progress(&self) -> InProgressCounts {
-        InProgressCounts { reads: self.usage.reads.get(), requests: self.usage.requests.get() }
-    }
-
-    fn span(&self, kind: usize) -> u64 {
-        self.limits.of(self.record).by_kind[kind]
-    }
-
-    fn limits(&self) -> &ConnLimits {
-        &self.limits.of(self.record).limits
-    }
-
-    fn set_limits(&mut self, limits: ConnLimits) {
-        let number = self.limits.take(limits);
-        let before = self.record.limits.replace(number);
-        self.limits.give_back(before);
-    }
-
-    fn flags(&self) -> Flags {
-        self.record.flags.get()
-    }
-
-    fn set_flags(&self, flags: Flags) {
-        self.record.flags.set(flags);
-    }
-
+impl Place for Extras<'_> {
     fn rare(&self) -> Option<&Rare> {
         self.extras.get(self.record.extra.get() as usize).map(|extra| &extra.rare)
     }
