@@ -63,6 +63,7 @@ fn parse_from(mut arguments: lexopt::Parser) -> Result<Option<Options>, Box<dyn 
     let mut read_idle = Duration::from_secs(30);
     let mut heartbeat = Duration::from_secs(10);
     let mut max_age = Duration::ZERO;
+    let mut given = Vec::new();
     while let Some(argument) = arguments.next()? {
         let name = match argument {
             Short('h') | Long("help") => {
@@ -76,6 +77,9 @@ fn parse_from(mut arguments: lexopt::Parser) -> Result<Option<Options>, Box<dyn 
             Long(name) => name.to_owned(),
             other => return Err(other.unexpected().into()),
         };
+        if given.contains(&name) {
+            return Err(format!("'--{name}' is given twice; give it once").into());
+        }
         let mut value = || arguments.value();
         match name.as_str() {
             "listen" => options.listen = parsed(&name, value()?, str::parse)?,
@@ -88,6 +92,7 @@ fn parse_from(mut arguments: lexopt::Parser) -> Result<Option<Options>, Box<dyn 
             "runtime" => options.runtime = parsed(&name, value()?, runtime)?,
             _ => return Err(Long(&name).unexpected().into()),
         }
+        given.push(name);
     }
     options.limits = options.limits.read_idle(read_idle).heartbeat(heartbeat).max_age(max_age);
     Ok(Some(options))

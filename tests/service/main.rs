@@ -15,6 +15,7 @@ mod delay_queue;
 mod drop_panics;
 mod errors;
 mod foreign_and_forgotten;
+mod glommio_attached;
 mod handles;
 mod herd;
 mod histories;
