@@ -92,6 +92,39 @@ impl<T> Shard<T> {
         best.or(late.map(|(entry, _)| entry)).map(|entry| self.slab.key(entry))
     }
 
+    /// A pending timer that is due soon and whose payload is accepted, for a caller that gives up
+    /// timers for want of room. `None` if the search finds none.
+    ///
+    /// The search looks at up to `entries_max` entries of each slot, from the nearest occupied slot
+    /// on, and ends with the first slot in which a timer is accepted. Of the accepted timers it
+    /// names the one with the earliest deadline. So the timer is the soonest of all unless its slot
+    /// has more entries; [`peek`](Self::peek) always names the soonest, and looks at all of them.
+    ///
+    /// O(occupied slots × `entries_max`); mostly O(levels + `entries_max`). Timers that have been
+    /// cancelled, or reset to a later deadline, leave entries that count too.
+    pub fn soonest(&self, entries_max: usize, accept: impl Fn(&T) -> bool) -> Option<TimerKey> {
+        let mut best = None;
+        let mut look = |entries: &mut dyn Iterator<Item = Entry>| {
+            for entry in entries.take(entries_max) {
+                let accepted = self.slab.payload(entry.index).is_some_and(&accept);
+                if let Some(deadline) = self.slab.live_deadline(entry).filter(|_| accepted)
+                    && best.is_none_or(|(earliest, _)| deadline < earliest)
+                {
+                    best = Some((deadline, entry));
+                }
+            }
+            best.is_none()
+        };
+        let late = self.slots.late_entries().map(|(entry, _)| entry);
+        let goes_on = look(&mut self.batch.iter().map(|(entry, _)| entry))
+            && look(&mut self.slots.entries_of(self.slots.side(Side::Due)))
+            && look(&mut late.chain(self.slots.entries_of(self.slots.side(Side::Deferred))));
+        if goes_on {
+            self.wheel.visit_slots(&self.slots, |slot, _| look(&mut self.slots.entries_of(slot)));
+        }
+        best.map(|(_, entry)| self.slab.key(entry))
+    }
+
     /// The first pending timer in a range of slab slots, for a caller that walks over all timers in
     /// slices. The slot of a timer is the index of its key, less than
     /// [`capacity`](Self::capacity). O(slots).
