@@ -71,9 +71,9 @@ impl Config {
     ) -> Vec<(&'static str, String)> {
         let mut settings = self.all().to_vec();
         settings.retain(|(name, _)| {
-            patterns.clone().any(|pattern| {
-                glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes())
-            })
+            patterns
+                .clone()
+                .any(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
         });
         settings
     }
@@ -82,7 +82,9 @@ impl Config {
     pub(crate) fn set(&self, name: &[u8], value: &[u8]) -> Result<(), String> {
         let name = String::from_utf8_lossy(name).to_lowercase();
         let failed = |problem: &str| {
-            Err(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {problem}"))
+            Err(format!(
+                "ERR CONFIG SET failed (possibly related to argument '{name}') - {problem}"
+            ))
         };
         let number = |setting: &AtomicU64, value: Option<u64>| match value {
             Some(value) => {

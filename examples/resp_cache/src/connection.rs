@@ -361,12 +361,7 @@ impl Client {
     }
 
     /// Executes a command on the core of a key, here or there.
-    async fn on_key(
-        &mut self,
-        run: commands::Run,
-        args: Args<'_>,
-        key: &[u8],
-    ) -> Result<(), End> {
+    async fn on_key(&mut self, run: commands::Run, args: Args<'_>, key: &[u8]) -> Result<(), End> {
         let core = &self.session.core;
         let hash = core.hash(key);
         let owner = core.shared.owner(hash);

@@ -179,7 +179,13 @@ impl Keyspace {
         ttl: Ttl,
     ) -> Result<(), WriteError> {
         let found = self.find(timers, hash, key);
-        self.make_room(timers, value.len(), found)?;
+        let is_timed = match ttl {
+            Ttl::Set(_) => true,
+            Ttl::Remove => false,
+            Ttl::Keep => found.is_some_and(|index| self.entries[index].timer.is_some()),
+        };
+        let timer = if is_timed { TIMER_BYTES } else { 0 };
+        self.make_room(timers, key.len() + value.len() + ENTRY_BYTES + timer, found)?;
         // An eviction may have removed it.
         let found = found.and_then(|_| self.find(timers, hash, key));
         let index = match found {
@@ -221,7 +227,8 @@ impl Keyspace {
         tail: &[u8],
     ) -> Result<Option<usize>, WriteError> {
         let found = self.find(timers, hash, key);
-        self.make_room(timers, tail.len(), found)?;
+        let before = found.map_or(0, |index| self.entries[index].bytes());
+        self.make_room(timers, before + tail.len(), found)?;
         let Some(index) = found.and_then(|_| self.find(timers, hash, key)) else {
             return Ok(None);
         };
@@ -334,9 +341,8 @@ impl Keyspace {
     #[inline]
     fn find(&mut self, timers: &Timers<u32>, hash: u64, key: &[u8]) -> Option<usize> {
         let hash = hash as u32;
-        let is_it = |place: &Place| {
-            place.hash == hash && self.entries[place.index as usize].key() == key
-        };
+        let is_it =
+            |place: &Place| place.hash == hash && self.entries[place.index as usize].key() == key;
         let index = self.table.find(spread(hash), is_it)?.index as usize;
         if self.entries[index].deadline != Deadline::NEVER && self.is_over(timers, index) {
             self.expire_at(timers, index);
@@ -423,7 +429,7 @@ impl Keyspace {
         }
     }
 
-    /// Evicts keys until `bytes` more fit.
+    /// Evicts keys until an entry of `bytes` fits, in place of the one that was found.
     fn make_room(
         &mut self,
         timers: &Timers<u32>,
@@ -434,7 +440,7 @@ impl Keyspace {
             return Ok(());
         }
         let replaced = found.map_or(0, |index| self.entries[index].bytes());
-        let wanted = (bytes + ENTRY_BYTES + TIMER_BYTES).saturating_sub(replaced);
+        let wanted = bytes.saturating_sub(replaced);
         for _ in 0..EVICTIONS_MAX {
             if self.memory + wanted <= self.memory_max {
                 return Ok(());

@@ -54,9 +54,8 @@ impl Flags {
 
     pub(crate) fn letters(self) -> String {
         let has_all = self.0 & ALL == ALL;
-        let shown = LETTERS.iter().filter(|(_, bit)| {
-            self.0 & bit != 0 && !(has_all && bit & ALL != 0)
-        });
+        let shown =
+            LETTERS.iter().filter(|(_, bit)| self.0 & bit != 0 && !(has_all && bit & ALL != 0));
         let letters = shown.map(|(letter, _)| char::from(*letter));
         has_all.then_some('A').into_iter().chain(letters).collect()
     }
@@ -67,9 +66,8 @@ impl Flags {
     }
 
     pub(crate) fn push_events(self, name: &'static str, key: &[u8], events: &mut Vec<Event>) {
-        let channel = |kind: &str, of: &[u8]| {
-            Bytes::from([b"__key", kind.as_bytes(), b"@0__:", of].concat())
-        };
+        let channel =
+            |kind: &str, of: &[u8]| Bytes::from([b"__key", kind.as_bytes(), b"@0__:", of].concat());
         if self.0 & KEYSPACE != 0 {
             let message = Bytes::from_static(name.as_bytes());
             events.push(Event { channel: channel("space", key), message });

@@ -59,9 +59,8 @@ impl Session {
     /// Whether the client may run a command. In RESP2, messages to a subscriber could be taken for
     /// replies.
     pub(crate) fn admits(&self, name: &str) -> bool {
-        let is_admitted = || {
-            ["ping", "quit", "reset"].contains(&name) || name.ends_with("subscribe")
-        };
+        let is_admitted =
+            || ["ping", "quit", "reset"].contains(&name) || name.ends_with("subscribe");
         self.proto == Proto::Resp3 || !self.is_subscribed() || is_admitted()
     }
 
@@ -140,9 +139,7 @@ impl Session {
             Some(Some(3)) => Proto::Resp3,
             Some(Some(_)) => return Err(Refusal::new("NOPROTO unsupported protocol version")),
             Some(None) => {
-                return Err(Refusal::new(
-                    "ERR Protocol version is not an integer or out of range",
-                ));
+                return Err(Refusal::new("ERR Protocol version is not an integer or out of range"));
             }
         };
         match args.len() {
@@ -269,9 +266,9 @@ impl Session {
     }
 
     fn subscribe(&mut self, kind: Kind, args: Args<'_>, out: &mut BytesMut) {
-        let subscriber = self.subscriber.get_or_insert_with(|| {
-            Subscriber::new(self.core.shared.options.output_max)
-        });
+        let subscriber = self
+            .subscriber
+            .get_or_insert_with(|| Subscriber::new(self.core.shared.options.output_max));
         subscriber.proto.set(self.proto);
         for name in args.iter().skip(1) {
             self.core.registry.borrow_mut().subscribe(subscriber, kind, name);

@@ -37,7 +37,8 @@ impl WallClock {
     }
 }
 
-/// Monotonic time in microseconds from `epoch`, and the way from it to wall time.
+/// Monotonic time in microseconds, and the way from it to wall time. It is 1 at `epoch`, so that a
+/// deadline in the past has a value, and the value is not 0.
 #[derive(Debug)]
 pub(crate) struct Time {
     epoch: Instant,
@@ -55,11 +56,12 @@ impl Time {
     }
 
     pub(crate) fn micros(&self, now: Instant) -> u64 {
-        now.saturating_duration_since(self.epoch).as_micros() as u64
+        now.saturating_duration_since(self.epoch).as_micros() as u64 + 1
     }
 
+    /// `micros` is at least 1.
     pub(crate) fn instant(&self, micros: u64) -> Option<Instant> {
-        self.epoch.checked_add(Duration::from_micros(micros))
+        self.epoch.checked_add(Duration::from_micros(micros - 1))
     }
 
     /// The wall time of a monotonic time, in microseconds since 1970.

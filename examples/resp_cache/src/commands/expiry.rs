@@ -109,9 +109,7 @@ impl Condition {
             ));
         }
         if is.only_later && is.only_earlier {
-            return Err(Refusal::new(
-                "ERR GT and LT options at the same time are not compatible",
-            ));
+            return Err(Refusal::new("ERR GT and LT options at the same time are not compatible"));
         }
         Ok(is)
     }

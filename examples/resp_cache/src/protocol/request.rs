@@ -198,10 +198,7 @@ pub(crate) fn integer(digits: &[u8]) -> Option<i64> {
 }
 
 /// Appends a request of these strings.
-pub(crate) fn encode_request<'a>(
-    out: &mut Vec<u8>,
-    args: impl Iterator<Item = &'a [u8]> + Clone,
-) {
+pub(crate) fn encode_request<'a>(out: &mut Vec<u8>, args: impl Iterator<Item = &'a [u8]> + Clone) {
     let push_header = |out: &mut Vec<u8>, kind, count: usize| {
         out.push(kind);
         out.extend_from_slice(count.to_string().as_bytes());
