@@ -13,7 +13,7 @@ import tempfile
 import time
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
-OURS = os.path.join(ROOT, "target", "release", "resp_cache")
+OURS = os.environ.get("RESP_CACHE", os.path.join(ROOT, "target", "release", "resp_cache"))
 TUNED = ["--hz", "500", "--active-expire-effort", "10"]
 
 

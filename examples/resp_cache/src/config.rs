@@ -48,7 +48,7 @@ impl Config {
     }
 
     /// All settings, by the names that redis has for them.
-    fn all(&self) -> [(&'static str, String); 10] {
+    fn all(&self) -> [(&'static str, String); 9] {
         let read = |setting: &AtomicU64| setting.load(Ordering::Relaxed).to_string();
         [
             ("appendonly", "no".to_owned()),
@@ -60,7 +60,6 @@ impl Config {
             ("proto-max-bulk-len", self.request_max.to_string()),
             ("save", String::new()),
             ("timeout", read(&self.idle)),
-            ("port", "0".to_owned()),
         ]
     }
 

@@ -370,10 +370,10 @@ impl Client {
             core.run(&mut core.keys(), &self.timers, run, hash, args, reply);
             return Ok(());
         }
-        self.to_core(owner, args.iter()).await
+        self.send_to(owner, args.iter()).await
     }
 
-    async fn to_core<'a>(
+    async fn send_to<'a>(
         &mut self,
         owner: usize,
         args: impl Iterator<Item = &'a [u8]> + Clone,
@@ -389,7 +389,7 @@ impl Client {
         let hash = core.hash(key);
         let owner = core.shared.owner(hash);
         if owner != core.index {
-            return self.to_core(owner, [b"GET", key].into_iter()).await;
+            return self.send_to(owner, [b"GET", key].into_iter()).await;
         }
         let mut keys = core.keys();
         let mut reply = Reply { out: &mut self.out, proto: self.session.proto };

@@ -38,7 +38,6 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) options: Options,
     pub(crate) gauges: Vec<Arc<Gauges>>,
-    /// The address at which the server listens.
     pub(crate) started: Instant,
     pub(crate) clients: AtomicU64,
     pub(crate) next_client: AtomicU64,
@@ -77,7 +76,7 @@ impl Shared {
 
     /// The core of a key. The table of a core uses the lower half of the hash.
     pub(crate) fn owner(&self, hash: u64) -> usize {
-        ((hash >> 32) * self.cores() as u64 >> 32) as usize
+        (((hash >> 32) * self.cores() as u64) >> 32) as usize
     }
 
     /// Takes one of the places for clients; false if there is none.
@@ -135,8 +134,8 @@ thread_local! {
 
 impl Core {
     /// Makes the core of this thread.
-    pub(crate) fn open(shard: ShardId, shared: &Arc<Shared>) -> Rc<Self> {
-        let index = usize::from(shard.number());
+    pub(crate) fn open(id: ShardId, shared: &Arc<Shared>) -> Rc<Self> {
+        let index = usize::from(id.number());
         let gauges = Arc::clone(&shared.gauges[index]);
         let hasher = shared.hasher.clone();
         let keys = Keyspace::new(hasher, WallClock::system(), gauges, Instant::now);

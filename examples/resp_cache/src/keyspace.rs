@@ -218,22 +218,22 @@ impl Keyspace {
         Ok(())
     }
 
-    /// Appends to a value that is there, and returns its new length.
+    /// Appends to a value; false if there is none.
     pub(crate) fn append(
         &mut self,
         timers: &Timers<u32>,
         hash: u64,
         key: &[u8],
         tail: &[u8],
-    ) -> Result<Option<usize>, WriteError> {
+    ) -> Result<bool, WriteError> {
         let found = self.find(timers, hash, key);
         let before = found.map_or(0, |index| self.entries[index].bytes());
         self.make_room(timers, before + tail.len(), found)?;
         let Some(index) = found.and_then(|_| self.find(timers, hash, key)) else {
-            return Ok(None);
+            return Ok(false);
         };
         self.change_value(index, |data, _| data.extend_from_slice(tail));
-        Ok(Some(self.entries[index].value().len()))
+        Ok(true)
     }
 
     /// Removes a key. False if there is none.
@@ -392,7 +392,7 @@ impl Keyspace {
         let entry = self.entries.remove(index);
         let hash = self.hash(entry.key()) as u32;
         let found = self.table.find_entry(spread(hash), |place| place.index as usize == index);
-        let _ = found.map(|found| found.remove()).expect("the table has a place for each entry");
+        let _place = found.expect("the table has a place for each entry").remove();
         self.memory -= entry.bytes();
         self.publish_gauges();
     }
@@ -452,8 +452,14 @@ impl Keyspace {
         Err(WriteError::Memory)
     }
 
-    /// Evicts keys until the limit is kept, as far as one step may.
+    /// Evicts keys until the limit is kept, as far as one step may, and gives up room that is not
+    /// used.
     pub(crate) fn shrink(&mut self, timers: &Timers<u32>) {
+        if self.entries.is_empty() {
+            (self.table, self.entries) = (HashTable::new(), Slab::new());
+        } else if self.table.len() < self.table.capacity() / 8 {
+            self.table.shrink_to(2 * self.table.len(), |place| spread(place.hash));
+        }
         let mut left = EVICTIONS_MAX;
         while self.memory_max > 0 && self.memory > self.memory_max && left > 0 {
             left = if self.evict(timers) { left - 1 } else { 0 };

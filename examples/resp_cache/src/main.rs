@@ -27,7 +27,6 @@ mod notify;
 mod on_glommio;
 mod on_tokio;
 mod options;
-mod ports;
 mod protocol;
 mod pubsub;
 mod remote;
@@ -36,17 +35,19 @@ mod wall;
 
 use std::fmt;
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 
 use corewheel::endpoint::StatsEndpoint;
+use corewheel::settings::TurnBudget;
 use corewheel::{Fired, Reply, Runtime, ShutdownPolicy, StartError, TimerService, Timers};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
@@ -54,6 +55,14 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::acceptor::Acceptor;
 use crate::core::{Core, Inboxes, Shared};
 use crate::options::{Failure, Options};
+
+/// It gives memory back when keys have expired, and takes no header for each value.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// The keys that one turn of a shard removes. Many may be due at one instant, and their events are
+/// sent when the turn has ended.
+const EXPIRED_MAX: u32 = 1 << 10;
 
 fn main() -> ExitCode {
     match options::parse().and_then(|options| options.map_or(Ok(()), run)) {
@@ -90,12 +99,14 @@ struct Running {
 }
 
 fn start(options: Options) -> Result<Running, Failure> {
-    let port = ports::reserve(options.listen).map_err(|e| busy("--listen", options.listen, &e))?;
-    ports::check(options.stats).map_err(|e| busy("--stats", options.stats, &e))?;
-    let (address, stats) = (port.address(), options.stats);
+    let listen = options.listen;
+    let (address, _reserved) = reserve(listen).map_err(|e| busy("--listen", listen, &e))?;
+    let stats = options.stats;
     let mut builder = TimerService::builder()
         .name("resp_cache")
         .runtime(options.runtime.into())
+        .tick(options.tick)
+        .budget(TurnBudget { expired_max: EXPIRED_MAX, ..TurnBudget::default() })
         .capacity(options.timers_max);
     let cores = match options.cores {
         Some(cores) => cores,
@@ -120,15 +131,23 @@ fn start(options: Options) -> Result<Running, Failure> {
 }
 
 fn refused(error: StartError) -> Failure {
-    match error {
-        StartError::Config(error) if error.field() == "shards" => {
-            Failure::usage(format!("--cores: {error}"))
-        }
-        StartError::Config(error) if error.field() == "capacity" => {
-            Failure::usage(format!("--timers-max: {error}"))
-        }
-        error => Failure::host(error),
-    }
+    let StartError::Config(error) = error else { return Failure::host(error) };
+    let option = match error.field() {
+        "shards" => "cores",
+        "capacity" => "timers-max",
+        field => field,
+    };
+    Failure::usage(format!("--{option}: {error}"))
+}
+
+/// A port that no other server listens on, and that the cores' listeners can share.
+fn reserve(address: SocketAddr) -> io::Result<(SocketAddr, Socket)> {
+    // A listener with SO_REUSEPORT would silently share the clients with another such server.
+    let address = TcpListener::bind(address)?.local_addr()?;
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&address.into())?;
+    Ok((address, socket))
 }
 
 /// Starts an acceptor on each core, and waits until all of them listen.

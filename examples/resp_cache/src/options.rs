@@ -33,6 +33,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "COUNT")]
     pub(crate) cores: Option<usize>,
 
+    /// The length of a tick of the timers: keys are removed late by up to one more.
+    #[arg(long, default_value = "250us", value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) tick: Duration,
+
     /// The most clients; 0 is no limit.
     #[arg(long, default_value_t = 10_000, value_name = "COUNT")]
     pub(crate) clients_max: u64,
@@ -71,7 +75,7 @@ pub(crate) struct Options {
 pub(crate) enum RuntimeChoice {
     /// Current-thread tokio runtimes.
     Tokio,
-    /// Glommio executors, which need io_uring.
+    /// Glommio executors, which need `io_uring`.
     Glommio,
 }
 

@@ -325,13 +325,13 @@ fn confirm(mut reply: Reply<'_>, verb: &str, name: Option<&[u8]>, count: usize) 
         Some(name) => reply.bulk(name),
         None => reply.null(),
     }
-    reply.integer(count as i64);
+    reply.count(count);
 }
 
 /// `COMMAND`: the names, arities and keys of all commands.
 fn command(args: Args<'_>, reply: &mut Reply<'_>) -> Result<(), Refusal> {
     if args.is(1, "count") && args.len() == 2 {
-        reply.integer(COMMANDS.len() as i64);
+        reply.count(COMMANDS.len());
         return Ok(());
     }
     if args.is(1, "docs") {

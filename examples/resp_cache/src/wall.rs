@@ -70,7 +70,7 @@ impl Time {
     }
 
     /// The monotonic time of a wall time; before the epoch it is negative.
-    pub(crate) fn from_wall(&self, wall_micros: i64) -> i64 {
+    pub(crate) fn monotonic_of(&self, wall_micros: i64) -> i64 {
         wall_micros.saturating_sub(self.offset)
     }
 

@@ -40,7 +40,7 @@ pub(super) fn deadline_of(
     let now = call.keys.now(call.timers).cast_signed();
     let at = if unit.is_wall {
         let (_, time) = call.keys.wall(call.timers);
-        time.from_wall(micros)
+        time.monotonic_of(micros)
     } else {
         let (wall, _) = call.keys.wall(call.timers);
         // A point in time that has no name in milliseconds is refused.
@@ -63,24 +63,9 @@ pub(super) fn positive(
     deadline_of(call, command, unit, value)
 }
 
-pub(super) fn expire(call: &mut Call<'_>) -> Result<(), Refusal> {
-    change(call, "expire", Unit::EX)
-}
-
-pub(super) fn pexpire(call: &mut Call<'_>) -> Result<(), Refusal> {
-    change(call, "pexpire", Unit::PX)
-}
-
-pub(super) fn expireat(call: &mut Call<'_>) -> Result<(), Refusal> {
-    change(call, "expireat", Unit::EXAT)
-}
-
-pub(super) fn pexpireat(call: &mut Call<'_>) -> Result<(), Refusal> {
-    change(call, "pexpireat", Unit::PXAT)
-}
-
 /// The condition under which a deadline is changed.
 #[derive(Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a word of the command")]
 struct Condition {
     only_without: bool,
     only_with: bool,
@@ -127,7 +112,7 @@ impl Condition {
     }
 }
 
-fn change(call: &mut Call<'_>, command: &str, unit: Unit) -> Result<(), Refusal> {
+pub(super) fn change(call: &mut Call<'_>, command: &str, unit: Unit) -> Result<(), Refusal> {
     let value = call.integer(2)?;
     let condition = Condition::parse(call)?;
     let deadline = deadline_of(call, command, unit, value)?;
@@ -172,46 +157,34 @@ pub(super) fn make_persistent(call: &mut Call<'_>) -> Result<bool, Refusal> {
 }
 
 /// Replies with a time of the key: -2 without the key, -1 without a deadline.
-fn reply_time(call: &mut Call<'_>, time: impl FnOnce(&mut Call<'_>, u64) -> i64) {
+pub(super) fn reply_time(
+    call: &mut Call<'_>,
+    time: fn(&mut Call<'_>, u64) -> i64,
+) -> Result<(), Refusal> {
     let key = call.key();
     let reply = match call.keys.deadline(call.timers, call.hash, key) {
         None => -2,
         Some(deadline) => deadline.micros().map_or(-1, |micros| time(call, micros)),
     };
     call.reply.integer(reply);
+    Ok(())
 }
 
-fn remaining_millis(call: &mut Call<'_>, deadline: u64) -> i64 {
+pub(super) fn remaining_millis(call: &mut Call<'_>, deadline: u64) -> i64 {
     deadline.saturating_sub(call.keys.now(call.timers)).div_ceil(1_000).cast_signed()
 }
 
-fn wall_millis(call: &mut Call<'_>, deadline: u64) -> i64 {
+pub(super) fn remaining_seconds(call: &mut Call<'_>, deadline: u64) -> i64 {
+    remaining_millis(call, deadline).saturating_add(500) / 1_000
+}
+
+pub(super) fn wall_millis(call: &mut Call<'_>, deadline: u64) -> i64 {
     let (_, time) = call.keys.wall(call.timers);
     time.to_wall(deadline).saturating_add(500).div_euclid(1_000)
 }
 
-fn to_seconds(millis: i64) -> i64 {
-    millis.saturating_add(500) / 1_000
-}
-
-pub(super) fn ttl(call: &mut Call<'_>) -> Result<(), Refusal> {
-    reply_time(call, |call, deadline| to_seconds(remaining_millis(call, deadline)));
-    Ok(())
-}
-
-pub(super) fn pttl(call: &mut Call<'_>) -> Result<(), Refusal> {
-    reply_time(call, remaining_millis);
-    Ok(())
-}
-
-pub(super) fn expiretime(call: &mut Call<'_>) -> Result<(), Refusal> {
-    reply_time(call, |call, deadline| to_seconds(wall_millis(call, deadline)));
-    Ok(())
-}
-
-pub(super) fn pexpiretime(call: &mut Call<'_>) -> Result<(), Refusal> {
-    reply_time(call, wall_millis);
-    Ok(())
+pub(super) fn wall_seconds(call: &mut Call<'_>, deadline: u64) -> i64 {
+    wall_millis(call, deadline).saturating_add(500) / 1_000
 }
 
 /// The value of the word after a unit's name.

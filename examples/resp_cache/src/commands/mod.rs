@@ -4,6 +4,7 @@
 //! `EXISTS` and `TOUCH` run on each core that has one of their keys, and are atomic only among the
 //! keys of one core. `KEYS`, `DBSIZE`, `FLUSHDB` and `FLUSHALL` run on all cores, one after the
 //! other.
+#![allow(clippy::unnecessary_wraps, reason = "all commands have the signature of the table")]
 
 mod expiry;
 mod keys;
@@ -13,6 +14,7 @@ use std::borrow::Cow;
 
 use corewheel::Timers;
 
+use self::expiry::Unit;
 use crate::keyspace::{Keyspace, WriteError};
 use crate::protocol::{Args, Reply, integer};
 
@@ -134,14 +136,14 @@ pub(crate) static COMMANDS: [Command; 50] = [
     command("command", -1, Route::Session),
     command("config", -2, Route::Session),
     command("dbsize", 1, Route::Session),
-    command("decr", 2, Route::Key(strings::decr)),
+    command("decr", 2, Route::Key(|call| strings::add(call, -1))),
     command("decrby", 3, Route::Key(strings::decrby)),
     command("del", -2, Route::Sum(keys::del)),
     command("echo", 2, Route::Session),
     command("exists", -2, Route::Sum(keys::exists)),
-    command("expire", -3, Route::Key(expiry::expire)),
-    command("expireat", -3, Route::Key(expiry::expireat)),
-    command("expiretime", 2, Route::Key(expiry::expiretime)),
+    command("expire", -3, Route::Key(|call| expiry::change(call, "expire", Unit::EX))),
+    command("expireat", -3, Route::Key(|call| expiry::change(call, "expireat", Unit::EXAT))),
+    command("expiretime", 2, Route::Key(|call| expiry::reply_time(call, expiry::wall_seconds))),
     command("flushall", -1, Route::All(keys::flush)),
     command("flushdb", -1, Route::All(keys::flush)),
     command("function", -2, Route::Session),
@@ -149,33 +151,33 @@ pub(crate) static COMMANDS: [Command; 50] = [
     command("getdel", 2, Route::Key(strings::getdel)),
     command("getex", -2, Route::Key(strings::getex)),
     command("hello", -1, Route::Session),
-    command("incr", 2, Route::Key(strings::incr)),
+    command("incr", 2, Route::Key(|call| strings::add(call, 1))),
     command("incrby", 3, Route::Key(strings::incrby)),
     command("info", -1, Route::Session),
     command("keys", 2, Route::Join(keys::keys)),
     command("mget", -2, Route::Each),
     command("mset", -3, Route::Pairs(strings::mset)),
     command("persist", 2, Route::Key(expiry::persist)),
-    command("pexpire", -3, Route::Key(expiry::pexpire)),
-    command("pexpireat", -3, Route::Key(expiry::pexpireat)),
-    command("pexpiretime", 2, Route::Key(expiry::pexpiretime)),
+    command("pexpire", -3, Route::Key(|call| expiry::change(call, "pexpire", Unit::PX))),
+    command("pexpireat", -3, Route::Key(|call| expiry::change(call, "pexpireat", Unit::PXAT))),
+    command("pexpiretime", 2, Route::Key(|call| expiry::reply_time(call, expiry::wall_millis))),
     command("ping", -1, Route::Session),
-    command("psetex", 4, Route::Key(strings::psetex)),
+    command("psetex", 4, Route::Key(|call| strings::set_with_time(call, "psetex", Unit::PX))),
     command("psubscribe", -2, Route::Session),
-    command("pttl", 2, Route::Key(expiry::pttl)),
+    command("pttl", 2, Route::Key(|call| expiry::reply_time(call, expiry::remaining_millis))),
     command("publish", 3, Route::Publish),
     command("punsubscribe", -1, Route::Session),
     command("quit", -1, Route::Session),
     command("reset", 1, Route::Session),
     command("select", 2, Route::Session),
     command("set", -3, Route::Key(strings::set)),
-    command("setex", 4, Route::Key(strings::setex)),
+    command("setex", 4, Route::Key(|call| strings::set_with_time(call, "setex", Unit::EX))),
     command("setnx", 3, Route::Key(strings::setnx)),
     command("strlen", 2, Route::Key(strings::strlen)),
     command("subscribe", -2, Route::Session),
     command("time", 1, Route::Session),
     command("touch", -2, Route::Sum(keys::exists)),
-    command("ttl", 2, Route::Key(expiry::ttl)),
+    command("ttl", 2, Route::Key(|call| expiry::reply_time(call, expiry::remaining_seconds))),
     command("type", 2, Route::Key(keys::kind)),
     command("unlink", -2, Route::Sum(keys::del)),
     command("unsubscribe", -1, Route::Session),
@@ -193,19 +195,16 @@ pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
 
 /// The refusal of a command that there is not.
 pub(crate) fn unknown(args: &Args<'_>) -> Refusal {
-    const SHOWN_MAX: usize = 128;
+    const SHOWN_MAX: usize = 64;
+    const ARGS_SHOWN: usize = 4;
     let show = |arg: &[u8]| {
         let arg = &arg[..arg.len().min(SHOWN_MAX)];
         String::from_utf8_lossy(arg).into_owned()
     };
     let name = args.get(0).map(show).unwrap_or_default();
-    let mut shown = String::new();
-    for arg in args.iter().skip(1).map(show) {
-        if shown.len() + arg.len() > SHOWN_MAX {
-            break;
-        }
-        shown += &format!("'{arg}' ");
-    }
+    let rest = args.iter().skip(1).take(ARGS_SHOWN);
+    let shown: Vec<_> = rest.map(|arg| format!("'{}'", show(arg))).collect();
+    let shown = shown.join(" ");
     Refusal::new(format!("ERR unknown command '{name}', with args beginning with: {shown}"))
 }
 

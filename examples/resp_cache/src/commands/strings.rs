@@ -15,6 +15,7 @@ pub(super) fn get(call: &mut Call<'_>) -> Result<(), Refusal> {
 
 /// The options of `SET`.
 #[derive(Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a word of the command")]
 struct Options {
     unit: Option<(Unit, i64)>,
     keeps_ttl: bool,
@@ -123,15 +124,7 @@ pub(super) fn setnx(call: &mut Call<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-pub(super) fn setex(call: &mut Call<'_>) -> Result<(), Refusal> {
-    set_with_time(call, "setex", Unit::EX)
-}
-
-pub(super) fn psetex(call: &mut Call<'_>) -> Result<(), Refusal> {
-    set_with_time(call, "psetex", Unit::PX)
-}
-
-fn set_with_time(call: &mut Call<'_>, command: &str, unit: Unit) -> Result<(), Refusal> {
+pub(super) fn set_with_time(call: &mut Call<'_>, command: &str, unit: Unit) -> Result<(), Refusal> {
     let time = call.integer(2)?;
     let deadline = expiry::positive(call, command, unit, time)?.ok_or(NOT_AN_INTEGER)?;
     let (key, value) = (call.key(), call.args.get(3).expect("the command's arity is checked"));
@@ -196,7 +189,7 @@ pub(super) fn getex(call: &mut Call<'_>) -> Result<(), Refusal> {
 
 pub(super) fn strlen(call: &mut Call<'_>) -> Result<(), Refusal> {
     let length = call.keys.get(call.timers, call.hash, call.key()).map_or(0, <[u8]>::len);
-    call.reply.integer(length as i64);
+    call.reply.count(length);
     Ok(())
 }
 
@@ -209,24 +202,12 @@ pub(super) fn append(call: &mut Call<'_>) -> Result<(), Refusal> {
             call.value_max
         )));
     }
-    let length = match call.keys.append(call.timers, call.hash, key, tail)? {
-        Some(length) => length,
-        None => {
-            call.keys.set(call.timers, call.hash, key, tail, Ttl::Remove)?;
-            tail.len()
-        }
-    };
+    if !call.keys.append(call.timers, call.hash, key, tail)? {
+        call.keys.set(call.timers, call.hash, key, tail, Ttl::Remove)?;
+    }
     call.keys.event(Class::STRING, "append", key);
-    call.reply.integer(length as i64);
+    call.reply.count(before + tail.len());
     Ok(())
-}
-
-pub(super) fn incr(call: &mut Call<'_>) -> Result<(), Refusal> {
-    add(call, 1)
-}
-
-pub(super) fn decr(call: &mut Call<'_>) -> Result<(), Refusal> {
-    add(call, -1)
 }
 
 pub(super) fn incrby(call: &mut Call<'_>) -> Result<(), Refusal> {
@@ -240,7 +221,7 @@ pub(super) fn decrby(call: &mut Call<'_>) -> Result<(), Refusal> {
     add(call, more)
 }
 
-fn add(call: &mut Call<'_>, more: i64) -> Result<(), Refusal> {
+pub(super) fn add(call: &mut Call<'_>, more: i64) -> Result<(), Refusal> {
     let key = call.key();
     let before = match call.keys.get(call.timers, call.hash, key) {
         Some(value) => integer(value).ok_or(NOT_AN_INTEGER)?,

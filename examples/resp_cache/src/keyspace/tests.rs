@@ -43,7 +43,7 @@ impl Fixture {
             let (clock, steps, epoch) = (clock.clone(), Arc::clone(&steps), clock.now());
             WallClock::new(move || {
                 let micros = 1_000_000_000_000 + steps.load(Ordering::Relaxed);
-                UNIX_EPOCH + Duration::from_micros(micros as u64) + (clock.now() - epoch)
+                UNIX_EPOCH + Duration::from_micros(micros.cast_unsigned()) + (clock.now() - epoch)
             })
         };
         let now = || timers.now();
@@ -192,7 +192,7 @@ fn wall_time_of_a_deadline_is_exact_to_the_microsecond() {
     let mut of = Fixture::new(1_000);
     let (wall, time) = of.keys.wall(&of.timers);
     let later = wall + 123_456_789;
-    let micros = time.from_wall(later);
+    let micros = time.monotonic_of(later);
     assert_eq!(time.to_wall(micros.cast_unsigned()), later);
 }
 

@@ -36,6 +36,10 @@ impl Reply<'_> {
         self.frame(&BorrowedFrame::Integer(value));
     }
 
+    pub(crate) fn count(&mut self, count: usize) {
+        self.integer(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
     pub(crate) fn simple(&mut self, text: &str) {
         self.frame(&BorrowedFrame::SimpleString(text.as_bytes()));
     }

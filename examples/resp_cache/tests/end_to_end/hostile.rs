@@ -1,5 +1,6 @@
 //! Clients that break the protocol, do not read, or are too many.
 
+use std::io::{ErrorKind, Write};
 use std::time::{Duration, Instant};
 
 use crate::server::{PATIENCE, Server};
@@ -83,13 +84,11 @@ fn client_that_does_not_read_its_replies_is_disconnected() {
         // It is never read on; the server stops to read it, too, and ends it.
         socket.0.set_nonblocking(true).unwrap();
         let begin = Instant::now();
+        let requests = b"GET k\r\n".repeat(100);
         let is_ended = || {
-            use std::io::Write;
-            let mut stream = &socket.0;
-            match stream.write(&b"GET k\r\n".repeat(100)) {
-                Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
-                Ok(_) => false,
-            }
+            // A part of the requests may be sent before the socket is full.
+            let sent = (&socket.0).write_all(&requests);
+            sent.is_err_and(|error| error.kind() != ErrorKind::WouldBlock)
         };
         while !is_ended() {
             assert!(begin.elapsed() < PATIENCE, "{runtime}: it is still connected");
