@@ -309,13 +309,13 @@ impl<T: Send + 'static> Timers<T> {
     /// timers for want of room. `None` if the search finds none.
     ///
     /// The search looks at up to `entries_max` entries of each slot of the wheel, from the nearest
-    /// occupied slot on, and ends with the first slot that holds a value's timer. It names the
-    /// soonest of those that it has seen, which is the soonest of all unless the slot has more
-    /// entries: a slot of the hierarchical wheel spans a tick for timers within 256 ticks, 256
-    /// ticks for those within 65,536, and so on. A cancelled timer may leave an entry for a time,
-    /// so the search may see no value's timer although there is one.
+    /// occupied slot on, and ends with the first slot that begins after the deadline of the soonest
+    /// timer that it has found. If no slot has more entries, this is the soonest of all timers with
+    /// values. A slot of the hierarchical wheel spans a tick for timers within 256 ticks, 256 ticks
+    /// for those within 65,536, and so on. A timer that was cancelled, or reset to later, may leave
+    /// an entry for a time, so the search may find no timer although there is one.
     ///
-    /// Cost: mostly O(`entries_max`), and at most O(occupied slots × `entries_max`).
+    /// Cost: O(slots × `entries_max`), where the slots are the occupied ones up to that deadline.
     ///
     /// ```
     /// # use corewheel::TimerService;

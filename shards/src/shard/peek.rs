@@ -96,12 +96,11 @@ impl<T> Shard<T> {
     /// timers for want of room. `None` if the search finds none.
     ///
     /// The search looks at up to `entries_max` entries of each slot, from the nearest occupied slot
-    /// on, and ends with the first slot in which a timer is accepted. Of the accepted timers it
-    /// names the one with the earliest deadline. So the timer is the soonest of all unless its slot
-    /// has more entries; [`peek`](Self::peek) always names the soonest, and looks at all of them.
+    /// on, and ends with the first slot that begins after the deadline of the soonest timer that it
+    /// has found. If no slot has more entries, this timer is the soonest of all that are accepted.
     ///
-    /// O(occupied slots × `entries_max`); mostly O(levels + `entries_max`). Timers that have been
-    /// cancelled, or reset to a later deadline, leave entries that count too.
+    /// O(levels + slots × `entries_max`), where the slots are the occupied ones up to that deadline.
+    /// Timers that have been cancelled, or reset to a later deadline, leave entries that count too.
     pub fn soonest(&self, entries_max: usize, accept: impl Fn(&T) -> bool) -> Option<TimerKey> {
         let mut best = None;
         let mut look = |entries: &mut dyn Iterator<Item = Entry>| {
@@ -113,15 +112,22 @@ impl<T> Shard<T> {
                     best = Some((deadline, entry));
                 }
             }
-            best.is_none()
+            best.map_or(u64::MAX, |(earliest, _)| earliest)
         };
-        let late = self.slots.late_entries().map(|(entry, _)| entry);
-        let goes_on = look(&mut self.batch.iter().map(|(entry, _)| entry))
-            && look(&mut self.slots.entries_of(self.slots.side(Side::Due)))
-            && look(&mut late.chain(self.slots.entries_of(self.slots.side(Side::Deferred))));
-        if goes_on {
-            self.wheel.visit_slots(&self.slots, |slot, _| look(&mut self.slots.entries_of(slot)));
+        look(&mut self.batch.iter().map(|(entry, _)| entry));
+        look(&mut self.slots.late_entries().map(|(entry, _)| entry));
+        let sides = [Side::Due, Side::Deferred, Side::LaterRound];
+        let mut earliest = u64::MAX;
+        for side in sides {
+            earliest = look(&mut self.slots.entries_of(self.slots.side(side)));
         }
+        self.wheel.visit_slots(&self.slots, |slot, start| {
+            let may_be_sooner = start <= earliest;
+            if may_be_sooner {
+                earliest = look(&mut self.slots.entries_of(slot));
+            }
+            may_be_sooner
+        });
         best.map(|(_, entry)| self.slab.key(entry))
     }
 
