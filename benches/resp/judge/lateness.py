@@ -2,6 +2,7 @@
 """How late the events of 1,000 keys come that are due at one instant, beside other keys.
 
     lateness.py [--valkey PATH] [--only NAME] [--others N ...] [--wait SECONDS] [--runtime NAME]
+                [--tick TIME]
 """
 
 import argparse
@@ -50,12 +51,15 @@ def main():
     parser.add_argument("--others", type=int, nargs="+", default=[0, 10_000, 100_000, 1_000_000])
     parser.add_argument("--wait", type=float, default=60)
     parser.add_argument("--runtime", default="tokio")
+    parser.add_argument("--tick", help="of ours, in place of its default")
     options = parser.parse_args()
     print("| server | other keys with a time to live | events | p50 | p99 | max |")
     print("|---|--:|--:|--:|--:|--:|")
     for name, command in commands(options.valkey, options.runtime).items():
         if options.only and name != options.only:
             continue
+        if name == "ours" and options.tick:
+            command = command + ["--tick", options.tick]
         for count in options.others:
             late = measure(command, count, options.wait)
             parts = [percentile(late, 0.5), percentile(late, 0.99), max(late, default=0)]

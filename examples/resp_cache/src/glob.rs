@@ -1,8 +1,8 @@
 //! Patterns of names, as `KEYS` and `PSUBSCRIBE` take them.
 //!
-//! `?` stands for a byte, `*` for any bytes, `[a-c]` and `[^a-c]` for a byte of a set, and `\` makes
-//! the next byte stand for itself. No library is used: those for paths give `/`, `**` and braces
-//! meanings that these patterns do not have.
+//! `?` stands for a byte, `*` for any bytes, `[a-c]` and `[^a-c]` for a byte of a set, and `\`
+//! makes the next byte stand for itself. No library is used: those for paths give `/`, `**` and
+//! braces meanings that these patterns do not have.
 //!
 //! Cost: O(pattern × name) at most, as only the last star is tried again.
 

@@ -99,7 +99,8 @@ impl<T> Shard<T> {
     /// on, and ends with the first slot that begins after the deadline of the soonest timer that it
     /// has found. If no slot has more entries, this timer is the soonest of all that are accepted.
     ///
-    /// O(levels + slots × `entries_max`), where the slots are the occupied ones up to that deadline.
+    /// O(levels + slots × `entries_max`), where the slots are the occupied ones up to that
+    /// deadline.
     /// Timers that have been cancelled, or reset to a later deadline, leave entries that count too.
     pub fn soonest(&self, entries_max: usize, accept: impl Fn(&T) -> bool) -> Option<TimerKey> {
         let mut best = None;
