@@ -34,15 +34,16 @@ mod session;
 mod wall;
 
 use std::fmt;
-use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::io::{self, ErrorKind, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use corewheel::endpoint::StatsEndpoint;
 use corewheel::settings::TurnBudget;
-use corewheel::{Fired, Reply, Runtime, ShutdownPolicy, StartError, TimerService, Timers};
+use corewheel::{Fired, Reply, ShutdownPolicy, StartError, TimerService, Timers};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -142,11 +143,15 @@ fn refused(error: StartError) -> Failure {
 
 /// A port that no other server listens on, and that the cores' listeners can share.
 fn reserve(address: SocketAddr) -> io::Result<(SocketAddr, Socket)> {
-    // A listener with SO_REUSEPORT would silently share the clients with another such server.
-    let address = TcpListener::bind(address)?.local_addr()?;
+    const ANSWER_MAX: Duration = Duration::from_secs(1);
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_port(true)?;
     socket.bind(&address.into())?;
+    let address = socket.local_addr()?.as_socket().unwrap_or(address);
+    // Another server of the same user would silently share the clients. Its listener answers.
+    if TcpStream::connect_timeout(&address, ANSWER_MAX).is_ok() {
+        return Err(ErrorKind::AddrInUse.into());
+    }
     Ok((address, socket))
 }
 
@@ -164,7 +169,7 @@ fn start_acceptors(
         let acceptor = Acceptor { address, inbox, ready, stopped };
         let spawned = match service.runtime() {
             #[cfg(all(feature = "glommio", target_os = "linux"))]
-            Some(Runtime::Glommio) => {
+            Some(corewheel::Runtime::Glommio) => {
                 service.spawn_on(shard, |timers| acceptor.run::<glommio::net::TcpListener>(timers))
             }
             _ => service.spawn_on(shard, |timers| acceptor.run::<tokio::net::TcpListener>(timers)),

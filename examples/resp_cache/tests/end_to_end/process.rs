@@ -45,3 +45,22 @@ fn bad_option_is_refused_in_one_line_that_names_it() {
         assert!(text.contains(named), "{text}");
     }
 }
+
+#[test]
+fn second_server_on_an_address_is_refused_and_a_later_one_starts() {
+    let mut server = Server::start(&[]);
+    let address = server.address.to_string();
+    // The server closes this connection first, so the kernel keeps its address for a minute.
+    let mut client = server.socket();
+    client.expect(b"PING\r\nQUIT\r\n", b"+PONG\r\n+OK\r\n");
+    assert_eq!(client.rest(), "");
+    let output = Command::new(env!("CARGO_BIN_EXE_resp_cache"))
+        .args(["--listen", &address, "--stats", "127.0.0.1:0"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--listen"));
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0));
+    Server::at(&address, &[]).socket().expect(b"PING\r\n", b"+PONG\r\n");
+}

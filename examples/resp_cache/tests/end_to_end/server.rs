@@ -37,8 +37,12 @@ impl Server {
     }
 
     fn try_start(arguments: &[&str]) -> Result<Self, String> {
+        Self::start_at("127.0.0.1:0", arguments)
+    }
+
+    fn start_at(address: &str, arguments: &[&str]) -> Result<Self, String> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_resp_cache"))
-            .args(["--listen", "127.0.0.1:0", "--stats", "127.0.0.1:0", "--cores", "2"])
+            .args(["--listen", address, "--stats", "127.0.0.1:0", "--cores", "2"])
             .args(["--timers-max", "100000"])
             .args(arguments)
             .stdout(Stdio::piped())
@@ -59,6 +63,18 @@ impl Server {
         }
         let word = lines[0].split_whitespace().nth(2).expect("the first line has the address");
         Ok(Self { child, address: word.parse().unwrap(), _stdout: stdout })
+    }
+
+    /// A server at an address that was used before. A killed server's listeners may still answer
+    /// for a moment.
+    pub(crate) fn at(address: &str, arguments: &[&str]) -> Self {
+        let begin = Instant::now();
+        loop {
+            match Self::start_at(address, arguments) {
+                Ok(server) => return server,
+                Err(line) => assert!(begin.elapsed() < PATIENCE, "{line}"),
+            }
+        }
     }
 
     pub(crate) fn client(&self) -> redis::Connection {
