@@ -14,6 +14,7 @@ use crate::face::callback::{LocalCall, Payload};
 use crate::face::client::Client;
 use crate::face::local::LocalShard;
 use crate::face::sleep::{Sleep, within_here};
+use crate::face::stored::Stored;
 use crate::values::class::{ClassId, TimerClass, UnknownClass};
 use crate::values::error::TimeoutError;
 use crate::values::handle::{ShardId, TimerHandle};
@@ -311,6 +312,36 @@ impl<T: Send + 'static> Timers<T> {
     pub fn remaining(&self, timer: TimerHandle) -> Option<Duration> {
         let deadline = self.pending(timer)?;
         Some(self.core.time().remaining(deadline, self.core.nanos_near()))
+    }
+
+    /// A timer of this shard that carries a value and is due soon, for a caller that gives up
+    /// timers for want of room. `None` if the search finds none.
+    ///
+    /// The search looks at up to `entries_max` entries of each slot of the wheel, from the nearest
+    /// occupied slot on, and ends with the first slot that begins after the deadline of the soonest
+    /// timer that it has found. If no slot has more entries, this is the soonest of all timers with
+    /// values. A slot of the hierarchical wheel spans a tick for timers within 256 ticks, 256 ticks
+    /// for those within 65,536, and so on. A timer that was cancelled, or reset to later, may leave
+    /// an entry for a time, so the search may find no timer although there is one.
+    ///
+    /// Cost: O(slots × `entries_max`), where the slots are the occupied ones up to that deadline.
+    ///
+    /// ```
+    /// # use corewheel::TimerService;
+    /// # use std::time::Duration;
+    /// # let service = TimerService::builder().shards(1).start_attached::<&str>()?;
+    /// # let shard = service.attach(service.shards().next().unwrap())?.into_loop(|_, _| {})?;
+    /// # let timers = shard.timers();
+    /// timers.schedule(Duration::from_millis(200), "later")?;
+    /// timers.schedule(Duration::from_millis(100), "soon")?;
+    /// let soonest = timers.soonest_value(64).unwrap();
+    /// let outcome = timers.cancel(soonest);
+    /// # let corewheel::CancelOutcome::Cancelled { payload, .. } = outcome else { panic!() };
+    /// assert_eq!(payload.into_value(), Some("soon"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn soonest_value(&self, entries_max: usize) -> Option<TimerHandle> {
+        self.core.soonest(entries_max, |payload| matches!(payload, Stored::Value(_)))
     }
 
     fn pending(&self, timer: TimerHandle) -> Option<Tick> {

@@ -193,6 +193,18 @@ impl<P: Payload> Core<P> {
         self.state.borrow().wheel.deadline(key)
     }
 
+    /// A timer that is due soon and whose payload is accepted: see [`Shard::soonest`].
+    ///
+    /// [`Shard::soonest`]: corewheel_shard::Shard::soonest
+    pub(crate) fn soonest(
+        &self,
+        entries_max: usize,
+        accept: impl Fn(&P) -> bool,
+    ) -> Option<TimerHandle> {
+        let key = self.state.borrow().wheel.soonest(entries_max, accept)?;
+        Some(self.handle_of(key))
+    }
+
     /// The number of timers that are pending here.
     pub(crate) fn pending(&self) -> usize {
         self.state.borrow().wheel.len()
