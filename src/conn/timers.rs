@@ -375,8 +375,8 @@ impl<S: Side> ConnTimers<S> {
 /// Deadlines. On any thread, a change that makes the first deadline earlier wakes the task that
 /// waits, on whichever thread the change is made.
 impl<S: Side> ConnTimers<S> {
-    /// Arms a deadline that comes once: max age, handshake, request or a custom one. A deadline
-    /// that is armed already is reset.
+    /// Arms a deadline that comes once: max age, its grace, handshake, request or a custom one. A
+    /// deadline that is armed already is reset.
     ///
     /// # Errors
     ///
