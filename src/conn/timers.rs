@@ -258,6 +258,21 @@ impl<S: Side> ConnTimers<S> {
         InProgress::begin(&self.conn, Held::Read)
     }
 
+    /// The server does not read until the returned guard is dropped, because it is busy or its
+    /// buffers are full: it cannot see whether the peer is silent. Meanwhile neither
+    /// [`ReadIdle`](DeadlineKind::ReadIdle) nor [`AllIdle`](DeadlineKind::AllIdle) comes, and both
+    /// idle times begin again at the end.
+    ///
+    /// Any number may be held at a time. A measured read is paused by its own
+    /// [`pause`](Transfer::pause).
+    ///
+    /// # Panics
+    ///
+    /// There are 2³² guards, of which nearly all were forgotten.
+    pub fn pause_reads(&self) -> InProgress<S> {
+        InProgress::begin(&self.conn, Held::Read)
+    }
+
     /// A write is in progress until the returned guard is dropped. It must end within
     /// [`ConnLimits::write_timeout`]; its end counts as a write. It holds back no idle deadline: a
     /// write that makes progress calls [`touch_write`](Self::touch_write).

@@ -166,6 +166,14 @@ impl<M: Side> StreamControl<M> {
         self.timers.begin_request()
     }
 
+    /// The owner does not read until the returned guard is dropped, because it is busy or its
+    /// buffers are full. Meanwhile neither [`read_idle`](super::StreamLimits::read_idle) nor
+    /// [`idle`](super::StreamLimits::idle) ends the stream, also while a write waits, and both
+    /// times begin again at the end.
+    pub fn pause_reads(&self) -> InProgress<M> {
+        self.timers.pause_reads()
+    }
+
     /// Gives a future time until something is due, such as the answer to a request, by the timer
     /// that the connection has already. A delay counts from this call. A value that is ready at
     /// the same time as the deadline wins. The end of the time does not end the stream.

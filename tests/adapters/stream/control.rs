@@ -267,3 +267,27 @@ fn check_no_grace<K: Kind>() {
 fn owner_that_waits_for_a_greatest_age_without_grace_learns_of_the_end() {
     both!(check_no_grace);
 }
+
+fn check_paused<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)).read_idle(ms(LIMIT)));
+    let control = stream.control();
+    ready(write(&mut stream, &[7; ROOM]));
+    let paused = control.pause_reads();
+    // A write waits for the peer, and no read does.
+    for _ in 0..3 * LIMIT {
+        assert!(write(&mut stream, b"a").is_pending());
+        lab.advance(1);
+    }
+    while read(&mut peer).is_ready() {}
+    ready(write(&mut stream, b"a"));
+    drop(paused);
+    assert!(read(&mut stream).is_pending());
+    let ended = ends(&mut lab, || read(&mut stream)).0;
+    assert!((LIMIT..=LIMIT + K::LATE).contains(&ended), "after {ended}");
+}
+
+#[test]
+fn stream_whose_owner_does_not_read_is_not_idle() {
+    both!(check_paused);
+}

@@ -14,6 +14,7 @@ mod rates;
 mod shared;
 mod shared_histories;
 mod shared_refusals;
+mod silence;
 mod stamps;
 mod waits;
 
