@@ -46,8 +46,9 @@ impl<S: Side> ConnTimers<S> {
     /// Waits for a future, such as a read or a write, or for the next event.
     ///
     /// A value that is ready at the same time as a deadline wins, also where there is no timer.
-    /// Only [`MaxAge`](DeadlineKind::MaxAge) comes before it, as otherwise a connection that never
-    /// pauses would never reach its greatest age. The future is dropped if an event comes first.
+    /// Only [`MaxAge`](DeadlineKind::MaxAge) and [`AgeGrace`](DeadlineKind::AgeGrace) come before
+    /// it, as otherwise a connection that never pauses would never end. The future is dropped if an
+    /// event comes first.
     ///
     /// On a shard, after 8 values in a row that were ready at once, of all connections of the shard
     /// together, the task returns to its executor and goes on when the other tasks have run, so
@@ -63,7 +64,7 @@ impl<S: Side> ConnTimers<S> {
         poll_fn(|cx| {
             let at_once = std::mem::replace(&mut is_first, false);
             ready!(self.begin_poll(at_once, cx));
-            if let Some(age) = self.conn().take(|kind| kind == DeadlineKind::MaxAge) {
+            if let Some(age) = self.conn().take(DeadlineKind::is_of_age) {
                 return Poll::Ready(S::polled(Ok(Raced::Event(age))));
             }
             let value = future.as_mut().poll(cx);

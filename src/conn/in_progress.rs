@@ -8,6 +8,7 @@ use super::side::{Connection, OnShard, Side, Wakes};
 
 /// A read, a write or a request that is in progress; it ends when this is dropped. Made by
 /// [`ConnTimers::begin_read`](super::ConnTimers::begin_read),
+/// [`pause_reads`](super::ConnTimers::pause_reads),
 /// [`begin_write`](super::ConnTimers::begin_write) and
 /// [`begin_request`](super::ConnTimers::begin_request), where the effect of each is described.
 ///

@@ -18,6 +18,8 @@ use super::measured::Direction;
 pub(super) enum Rule {
     /// The time from the beginning of the connection; with a jitter, if it has one.
     Opened { has_jitter: bool },
+    /// The time since the deadline of the row before has come.
+    After,
     /// It is due when the caller says.
     Armed,
     /// The time of each write in progress.
@@ -74,6 +76,25 @@ macro_rules! deadline_kinds {
                 max_age_jitter: Duration = max_age_jitter,
             }
             ends {All, MaxAge(max_age: Duration), "the connection is older than {}"}
+
+            /// The connection has gone on for too long after its greatest age. The event comes once
+            /// after each event of a greatest age.
+            AgeGrace, "age grace", After;
+            limits {
+                /// The time from the event of the greatest age, at which the server tells the peer
+                /// to end the connection, until the server cuts it: [`DeadlineKind::AgeGrace`].
+                max_age_grace: Duration,
+            }
+            stream {
+                /// The time for which the stream goes on after its greatest age. With this limit,
+                /// the greatest age ends nothing, and the owner learns of it by
+                /// [`StreamControl::max_age_reached`](super::StreamControl::max_age_reached).
+                max_age_grace: Duration = max_age_grace,
+            }
+            ends {
+                All, AgeGrace(max_age_grace: Duration),
+                "the connection went on for {} after its greatest age"
+            }
 
             /// The handshake was not done in time. The event comes once.
             Handshake, "handshake", Opened { has_jitter: false };
@@ -288,7 +309,7 @@ macro_rules! kinds {
         /// The kinds that are not custom, in order.
         const NAMED: &[DeadlineKind] = &[$(DeadlineKind::$kind),*];
         const RULES: [Rule; NAMED.len()] = {
-            use Rule::{Armed, Idle, Opened, Rate, Writes};
+            use Rule::{After, Armed, Idle, Opened, Rate, Writes};
             [$($rule),*]
         };
         const TEXTS: [&str; NAMED.len()] = [$($text),*];
@@ -316,6 +337,12 @@ impl DeadlineKind {
 
     pub(super) const NAMED_COUNT: usize = NAMED.len();
     pub(super) const COUNT: usize = NAMED.len() + Self::CUSTOM_COUNT as usize;
+
+    /// Whether it comes before what is ready, as otherwise a connection that never pauses would
+    /// never end.
+    pub(crate) fn is_of_age(self) -> bool {
+        matches!(self, Self::MaxAge | Self::AgeGrace)
+    }
 
     pub(super) fn at(index: usize) -> Self {
         let custom = || Self::Custom((index - NAMED.len()) as u8);
@@ -356,8 +383,8 @@ macro_rules! end_of_run {
     }};
 }
 pub(super) const WRITES: usize = Position::WriteTimeout as usize;
-/// The kinds below are armed by limits when the connection begins, and come once.
-pub(super) const OPENED_END: usize = end_of_run!(0, Rule::Opened { .. });
+/// The kinds below are armed by limits, and come once.
+pub(super) const OPENED_END: usize = end_of_run!(0, Rule::Opened { .. } | Rule::After);
 /// The kinds below can be armed.
 pub(super) const ARMED_END: usize = end_of_run!(OPENED_END, Rule::Armed);
 /// The idle kinds.
@@ -368,7 +395,7 @@ const _: () = {
     let mut kind = 0;
     while kind < RULES.len() {
         let is_placed = match RULES[kind] {
-            Rule::Opened { .. } => kind < OPENED_END,
+            Rule::Opened { .. } | Rule::After => kind < OPENED_END,
             Rule::Armed => kind < ARMED_END,
             Rule::Idle { .. } => IDLE.start <= kind && kind < IDLE.end,
             Rule::Writes | Rule::Rate(_) => true,

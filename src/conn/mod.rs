@@ -54,6 +54,34 @@
 //! a cache miss on the timer, and a connection would have five timers. Here a packet costs one
 //! store, and the timer's expiry finds out from the stamps which deadline is due, if any.
 //!
+//! # What counts as idle
+//!
+//! An idle deadline is for the silence of the peer, and not for that of the server:
+//!
+//! | case | read idle | write idle | all idle | heartbeat |
+//! |---|---|---|---|---|
+//! | a byte is read: [`touch_read`] | begins again | goes on | begins again | goes on |
+//! | a write is accepted: [`touch_write`] | goes on | begins again | begins again | begins again |
+//! | a read takes long: [`begin_read`] | held back | goes on | held back | goes on |
+//! | the server does not read: [`pause_reads`] | held back | goes on | held back | goes on |
+//! | a request is served: [`begin_request`] | held back | held back | held back | goes on |
+//! | a write waits for the peer: [`begin_write`] | goes on | goes on | goes on | goes on |
+//!
+//! A deadline that is held back does not come, and its time begins again when nothing holds it back
+//! any more.
+//!
+//! In a protocol in which the peer must send a message in each idle time, such as MQTT's keep
+//! alive, a byte is not enough: a peer could send a message byte by byte and never end it. There
+//! the server calls [`touch_read`](ConnTimers::touch_read) after each complete message, and not
+//! after each read.
+//!
+//! [`touch_read`]: ConnTimers::touch_read
+//! [`touch_write`]: ConnTimers::touch_write
+//! [`begin_read`]: ConnTimers::begin_read
+//! [`pause_reads`]: ConnTimers::pause_reads
+//! [`begin_request`]: ConnTimers::begin_request
+//! [`begin_write`]: ConnTimers::begin_write
+//!
 //! # Peers that are slow, but not idle
 //!
 //! A peer that sends one byte in each idle time is never idle. A

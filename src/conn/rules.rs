@@ -11,7 +11,6 @@
 //! Cost: a deadline that is set by the limits costs a load and an addition.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::kinds::{ARMED_END, DeadlineKind, IDLE, Rule, WRITES, rate, rule};
@@ -117,7 +116,7 @@ pub(super) struct Rare {
     pub(super) armed: Armed,
     transfers: Transfers,
     /// The numbers of the writes in progress, with their deadlines.
-    writes: VecDeque<(u32, u64)>,
+    writes: Vec<(u32, u64)>,
     next_write: u32,
 }
 
@@ -132,7 +131,7 @@ impl Rare {
             first: 0,
             armed: Armed::default(),
             transfers: Transfers::default(),
-            writes: VecDeque::new(),
+            writes: Vec::new(),
             next_write: 0,
         }
     }
@@ -180,7 +179,7 @@ pub(super) fn due(conn: &Facts<'_, impl Place>, kind: usize) -> u64 {
             let jitter = if has_jitter { age_jitter(conn) } else { 0 };
             armed().min(due.saturating_add(jitter))
         }
-        Rule::Armed => armed(),
+        Rule::Armed | Rule::After => armed(),
         Rule::Writes => {
             let writes = rare.into_iter().flat_map(|rare| &rare.writes);
             writes.map(|(_, due)| *due).min().unwrap_or(NEVER)
@@ -284,10 +283,15 @@ pub(super) fn take_due(conn: &mut Facts<'_, impl Place>) {
             }
             Rule::Writes => conn.place.rare_mut().writes.retain(|(_, due)| *due > now),
             Rule::Rate(direction) => conn.place.rare_mut().transfers.take(direction, now),
-            Rule::Opened { .. } | Rule::Armed => {
+            Rule::Opened { .. } | Rule::Armed | Rule::After => {
                 conn.set_over(kind);
                 if let Some(rare) = conn.place.known_rare_mut() {
                     rare.armed.set(kind, NEVER);
+                }
+                let next = kind + 1;
+                if rule(next) == Rule::After && conn.span(next) != NEVER {
+                    let due = now.saturating_add(conn.span(next));
+                    conn.place.rare_mut().armed.set(next, due);
                 }
             }
         }
@@ -318,7 +322,7 @@ pub(super) fn next_event(
                 let transfer = conn.rare().and_then(|rare| rare.transfers.at(direction));
                 transfer.is_some_and(Measured::keep_event)
             }
-            Rule::Opened { .. } | Rule::Armed | Rule::Writes => true,
+            Rule::Opened { .. } | Rule::After | Rule::Armed | Rule::Writes => true,
         };
         if is_true {
             // An event of a kind that is not idle is always the first.
@@ -356,7 +360,7 @@ pub(super) fn begin_write(conn: &mut Facts<'_, impl Place>, now: u64) -> Option<
     let rare = conn.place.rare_mut();
     let write = rare.next_write;
     rare.next_write = write.wrapping_add(1);
-    rare.writes.push_back((write, now.saturating_add(span)));
+    rare.writes.push((write, now.saturating_add(span)));
     Some(write)
 }
 
@@ -364,7 +368,7 @@ pub(super) fn begin_write(conn: &mut Facts<'_, impl Place>, now: u64) -> Option<
 pub(super) fn end_write(conn: &mut Facts<'_, impl Place>, write: u32) -> bool {
     let Some(rare) = conn.place.known_rare_mut() else { return false };
     let position = rare.writes.iter().position(|(known, _)| *known == write);
-    position.and_then(|position| rare.writes.remove(position)).is_some()
+    position.map(|position| rare.writes.remove(position)).is_some()
 }
 
 /// A measured transfer begins at `now`. It takes the place of the transfer before. `None` if there

@@ -267,6 +267,21 @@ impl<S: Side> ConnTimers<S> {
         InProgress::begin(&self.conn, Held::Read)
     }
 
+    /// The server does not read until the returned guard is dropped, because it is busy or its
+    /// buffers are full: it cannot see whether the peer is silent. Meanwhile neither
+    /// [`ReadIdle`](DeadlineKind::ReadIdle) nor [`AllIdle`](DeadlineKind::AllIdle) comes, and both
+    /// idle times begin again at the end.
+    ///
+    /// Any number may be held at a time. A measured read is paused by its own
+    /// [`pause`](Transfer::pause).
+    ///
+    /// # Panics
+    ///
+    /// There are 2³² guards, of which nearly all were forgotten.
+    pub fn pause_reads(&self) -> InProgress<S> {
+        InProgress::begin(&self.conn, Held::Read)
+    }
+
     /// A write is in progress until the returned guard is dropped. It must end within
     /// [`ConnLimits::write_timeout`]; its end counts as a write. It holds back no idle deadline: a
     /// write that makes progress calls [`touch_write`](Self::touch_write).
@@ -384,8 +399,8 @@ impl<S: Side> ConnTimers<S> {
 /// Deadlines. On any thread, a change that makes the first deadline earlier wakes the task that
 /// waits, on whichever thread the change is made.
 impl<S: Side> ConnTimers<S> {
-    /// Arms a deadline that comes once: max age, handshake, request or a custom one. A deadline
-    /// that is armed already is reset.
+    /// Arms a deadline that comes once: max age, its grace, handshake, request or a custom one. A
+    /// deadline that is armed already is reset.
     ///
     /// # Errors
     ///

@@ -329,7 +329,7 @@ impl<T: Send + 'static> Timers<T> {
     /// ```
     /// # use corewheel::TimerService;
     /// # use std::time::Duration;
-    /// # let service = TimerService::builder().shards(1).start_attached::<&str>()?;
+    /// # let service = TimerService::builder().shards(1).start_attached_with::<&str>()?;
     /// # let shard = service.attach(service.shards().next().unwrap())?.into_loop(|_, _| {})?;
     /// # let timers = shard.timers();
     /// timers.schedule(Duration::from_millis(200), "later")?;

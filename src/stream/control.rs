@@ -23,6 +23,9 @@ pub(super) struct Shared {
     pub(super) reader: MaybeWaker,
     pub(super) writer: MaybeWaker,
     heartbeat: MaybeWaker,
+    aged: MaybeWaker,
+    /// The connection has reached its greatest age, and has a grace.
+    is_aged: AtomicBool,
     pub(super) timeout_slot: Slot,
     /// For timers beside that of the connection.
     pub(super) handle: Handle,
@@ -42,6 +45,8 @@ impl Shared {
             reader: MaybeWaker::new(),
             writer: MaybeWaker::new(),
             heartbeat: MaybeWaker::new(),
+            aged: MaybeWaker::new(),
+            is_aged: AtomicBool::new(false),
             timeout_slot: Slot::new(),
             handle,
             is_woken: AtomicBool::new(true),
@@ -64,6 +69,13 @@ impl Shared {
         // Relaxed: see `is_woken`.
         self.is_woken.store(is_woken, Ordering::Relaxed);
     }
+
+    /// The connection has reached its greatest age: the owner is told.
+    pub(super) fn set_aged(&self) {
+        // Relaxed: the flag carries no data. The owner's task registers its waker before it looks.
+        self.is_aged.store(true, Ordering::Relaxed);
+        self.aged.wake();
+    }
 }
 
 impl Wake for Shared {
@@ -76,6 +88,7 @@ impl Wake for Shared {
         self.reader.wake();
         self.writer.wake();
         self.heartbeat.wake();
+        self.aged.wake();
         self.timeout_slot.wake();
     }
 }
@@ -189,6 +202,14 @@ impl<M: Side> StreamControl<M> {
         self.timers.begin_request()
     }
 
+    /// The owner does not read until the returned guard is dropped, because it is busy or its
+    /// buffers are full. Meanwhile neither [`read_idle`](super::StreamLimits::read_idle) nor
+    /// [`idle`](super::StreamLimits::idle) ends the stream, also while a write waits, and both
+    /// times begin again at the end.
+    pub fn pause_reads(&self) -> InProgress<M> {
+        self.timers.pause_reads()
+    }
+
     /// Gives a future time until something is due, such as the answer to a request, by the timer
     /// that the connection has already. A delay counts from this call. A value that is ready at
     /// the same time as the deadline wins. The end of the time does not end the stream.
@@ -270,12 +291,51 @@ impl<M: Side> StreamControl<M> {
     /// The errors of [`heartbeat`](Self::heartbeat).
     pub fn poll_heartbeat(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.shared.heartbeat.register(cx.waker());
+        self.poll_event(|kind| kind == DeadlineKind::Heartbeat)
+    }
+
+    /// Waits until the connection has reached its greatest age,
+    /// [`StreamLimits::max_age`](super::StreamLimits::max_age), and returns at once afterwards. The
+    /// owner then tells the peer, as by a GOAWAY or `Connection: close`, and ends what is in
+    /// progress: the stream ends after
+    /// [`StreamLimits::max_age_grace`](super::StreamLimits::max_age_grace). Where there is no such
+    /// limit, the greatest age itself ends the stream, and this waits until then.
+    ///
+    /// May be dropped and called again. One task waits for a stream's greatest age at a time, the
+    /// last that has called this on any control; other tasks may read and write meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`heartbeat`](Self::heartbeat).
+    pub async fn max_age_reached(&self) -> io::Result<()> {
+        poll_fn(|cx| self.poll_max_age_reached(cx)).await
+    }
+
+    /// Polls for the greatest age, as [`max_age_reached`](Self::max_age_reached) does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`heartbeat`](Self::heartbeat).
+    pub fn poll_max_age_reached(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shared.aged.register(cx.waker());
+        if self.limit_reached().is_none() && self.shared.is_aged.load(Ordering::Relaxed) {
+            return Poll::Ready(Ok(()));
+        }
+        let has_grace = !self.timers.limits().max_age_grace.is_zero();
+        let told = self.poll_event(|kind| has_grace && kind == DeadlineKind::MaxAge);
+        if let Poll::Ready(Ok(())) = told {
+            self.shared.set_aged();
+        }
+        told
+    }
+
+    /// Polls for an event that the owner is told of. The caller has registered its task.
+    fn poll_event(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Poll<io::Result<()>> {
         if let Some(timeout) = self.limit_reached() {
             return Poll::Ready(Err(timeout.into()));
         }
         let waker = Waker::from(Arc::clone(&self.shared));
-        let is_heartbeat = |kind| kind == DeadlineKind::Heartbeat;
-        let event = self.timers.poll_kinds(&mut Context::from_waker(&waker), is_heartbeat);
+        let event = self.timers.poll_kinds(&mut Context::from_waker(&waker), wanted);
         event.map(|event| event.map(drop).map_err(no_timer))
     }
 

@@ -345,15 +345,17 @@ impl<M: Side> Deadlines<M> {
         // The flag is set again if the timer wakes the stream during this poll.
         self.shared.set_woken(false);
         self.watched = [false; 2];
-        let is_age = |kind| kind == DeadlineKind::MaxAge;
-        match self.timers.poll_kinds(&mut Context::from_waker(&self.waker), is_age) {
-            Poll::Ready(Ok(event)) => Err(self.end(event.kind)),
-            Poll::Ready(Err(_)) => {
-                // What is ready needs no timer.
-                self.shared.set_woken(true);
-                Ok(())
+        loop {
+            let cx = &mut Context::from_waker(&self.waker);
+            match self.timers.poll_kinds(cx, DeadlineKind::is_of_age) {
+                Poll::Ready(Ok(event)) => self.tell_or_end(event.kind)?,
+                Poll::Ready(Err(_)) => {
+                    // What is ready needs no timer.
+                    self.shared.set_woken(true);
+                    return Ok(());
+                }
+                Poll::Pending => return Ok(()),
             }
-            Poll::Pending => Ok(()),
         }
     }
 
@@ -380,7 +382,11 @@ impl<M: Side> Deadlines<M> {
             let is_ended = self.shared.notes.has(ENDED);
             match event {
                 Ok(event) if event.kind == DeadlineKind::ReadRate && is_ended => {}
-                Ok(event) => return Poll::Ready(self.end(event.kind)),
+                Ok(event) => {
+                    if let Err(error) = self.tell_or_end(event.kind) {
+                        return Poll::Ready(error);
+                    }
+                }
                 Err(refused) => return Poll::Ready(no_timer(refused)),
             }
         }
@@ -398,6 +404,16 @@ impl<M: Side> Deadlines<M> {
             Ends::Either => reads || !self.reads,
             Ends::All => true,
         }
+    }
+
+    /// A limit is reached: the stream has ended, unless only the owner is to be told.
+    #[cold]
+    fn tell_or_end(&mut self, kind: DeadlineKind) -> io::Result<()> {
+        if kind == DeadlineKind::MaxAge && !self.timers.limits().max_age_grace.is_zero() {
+            self.shared.set_aged();
+            return Ok(());
+        }
+        Err(self.end(kind))
     }
 
     /// A limit is reached: the stream has ended, in both directions.

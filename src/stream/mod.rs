@@ -99,8 +99,9 @@ pin_project! {
     ///
     /// What the stream can do at once is done, whatever the time is: data that has come before it
     /// is read is in time, and so is a write that is accepted. Only a read, write or flush that
-    /// must wait is ended by a limit. [`max_age`](StreamLimits::max_age) alone ends a stream that
-    /// is always ready, with its first read, write or flush after the timer has expired.
+    /// must wait is ended by a limit. [`max_age`](StreamLimits::max_age) and
+    /// [`max_age_grace`](StreamLimits::max_age_grace) alone end a stream that is always ready, with
+    /// its first read, write or flush after the timer has expired.
     ///
     /// The limits of a read end a read that waits, and the limit of a write ends a write, a flush
     /// or a shutdown that waits. [`idle`](StreamLimits::idle) ends a read, and a write if no read

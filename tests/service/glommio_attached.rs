@@ -23,7 +23,7 @@ fn sleeps_end_when_glommio_wakes_the_driver_early() {
     }
     let (ended, end) = mpsc::channel();
     let sleeper = thread::spawn(move || {
-        let service = builder(1).start_attached::<u8>().unwrap();
+        let service = builder(1).start_attached_with::<u8>().unwrap();
         let attachment = service.attach(SHARD).unwrap();
         LocalExecutorBuilder::default().make().unwrap().run(async move {
             let timers = attachment.attach_glommio(|_, _| {}).unwrap();

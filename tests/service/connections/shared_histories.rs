@@ -64,7 +64,7 @@ impl Pair {
                 self.shared.touch_write_at(at);
             }
             6..8 => {
-                let kind = ARMED[self.rng.usize(..6)];
+                let kind = ARMED[self.rng.usize(..ARMED.len())];
                 let at = now + self.tick.mul_f64(self.rng.f64() * 30.0);
                 assert_eq!(self.here.arm(kind, at), self.shared.arm(kind, at));
             }
@@ -201,6 +201,7 @@ fn random_limits(rng: &mut Rng, tick: Duration, has_rates: bool) -> ConnLimits {
         handshake: limit(180.0),
         max_age: limit(600.0),
         max_age_jitter: limit(300.0),
+        max_age_grace: limit(60.0),
         ..NONE
     };
     if !has_rates {
