@@ -40,6 +40,7 @@ const OFF: StreamLimits = StreamLimits {
     idle: Duration::ZERO,
     max_age: Duration::ZERO,
     max_age_jitter: Duration::ZERO,
+    max_age_grace: Duration::ZERO,
     min_read_rate: DataRate::OFF,
     min_write_rate: DataRate::OFF,
     heartbeat: Duration::ZERO,
