@@ -9,13 +9,13 @@
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use super::own_loop::{ShardLoop, Turn};
 use crate::clock::ManualClock;
 use crate::face::callback::Handler;
+use crate::link::woken::WokenFlag;
 
 /// The most turns of a shard, and the most polls of the tasks, while the clock stands still. More
 /// of them mean that timers or tasks cause each other for ever.
@@ -28,27 +28,22 @@ struct Tasks<'a, F> {
     woken: Arc<Woken>,
 }
 
-struct Woken(AtomicBool);
+struct Woken(WokenFlag);
 
 impl Wake for Woken {
     fn wake(self: Arc<Self>) {
-        // Released to the `Acquire` of `Tasks::are_woken`, so that the poll sees what came before.
-        self.0.store(true, Ordering::Release);
+        self.0.set();
     }
 }
 
 impl<F: Future<Output = ()>> Tasks<'_, F> {
     fn are_woken(&self) -> bool {
-        self.future.is_some() && self.woken.0.load(Ordering::Acquire)
+        self.future.is_some() && self.woken.0.is_set()
     }
 
     /// Polls the tasks if they were woken.
     fn poll(&mut self) {
-        let Some(future) =
-            self.future.as_mut().filter(|_| self.woken.0.swap(false, Ordering::Acquire))
-        else {
-            return;
-        };
+        let Some(future) = self.future.as_mut().filter(|_| self.woken.0.take()) else { return };
         let waker = Waker::from(Arc::clone(&self.woken));
         if future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
             self.future = None;
@@ -180,7 +175,7 @@ impl ManualClock {
             assert!(clock.is_moved_by(self), "shard {id} goes by another clock than this one");
         }
         let future = Some(pin!(tasks));
-        let mut tasks = Tasks { future, woken: Arc::new(Woken(AtomicBool::new(true))) };
+        let mut tasks = Tasks { future, woken: Arc::new(Woken(WokenFlag::new(true))) };
         let mut left = within;
         let mut rounds = 0;
         loop {

@@ -9,7 +9,9 @@ mod ring;
 #[cfg(not(all(test, corewheel_loom)))]
 pub(crate) use {
     atomic_waker::AtomicWaker,
-    core::sync::atomic::{AtomicBool, AtomicU64, AtomicU64 as AtomicWord, Ordering, fence},
+    core::sync::atomic::{
+        AtomicBool, AtomicU32, AtomicU64, AtomicU64 as AtomicWord, Ordering, fence,
+    },
     crossbeam_utils::Backoff,
     real::any_of,
     rtrb::{Consumer, Producer, RingBuffer},
@@ -26,7 +28,7 @@ pub(crate) use {
     loom::{
         // A word whose plain store stays one: a store comes after all accesses of the value that it
         // replaces, by the rings of a lane.
-        sync::atomic::{AtomicBool, AtomicU64 as AtomicWord, Ordering, fence},
+        sync::atomic::{AtomicBool, AtomicU32, AtomicU64 as AtomicWord, Ordering, fence},
         sync::{Mutex, MutexGuard},
         thread::yield_now,
     },

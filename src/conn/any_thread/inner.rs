@@ -13,7 +13,6 @@
 
 use std::cell::Cell;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
@@ -32,7 +31,7 @@ use super::stamp::Stamp;
 use crate::clock::Timeline;
 use crate::face::handle::Handle;
 use crate::face::handle::sleep::SharedSleep;
-
+use crate::link::owners::OwnerCount;
 use crate::values::refused::RefusedKind;
 
 /// How often one poll puts its timer off before it lets the task return to its executor.
@@ -45,7 +44,7 @@ pub(super) type Polled = Poll<Result<Option<ConnEvent>, RefusedKind>>;
 pub(in crate::conn) struct Inner {
     handle: Handle,
     /// How many handles keep the connection open.
-    owners: AtomicU32,
+    owners: OwnerCount,
     /// `None` if the service had ended when the connection began.
     time: Option<Timeline>,
     opened: u64,
@@ -95,7 +94,7 @@ impl Inner {
         };
         let inner = Self {
             handle,
-            owners: AtomicU32::new(0),
+            owners: OwnerCount::default(),
             time,
             opened: now,
             read: Stamp::new(now),
@@ -266,14 +265,11 @@ impl Connection for Arc<Inner> {
     type Error = RefusedKind;
 
     fn add_owner(&self) {
-        // Relaxed: the count carries no other data.
-        let before = self.owners.fetch_add(1, Ordering::Relaxed);
-        assert!(before < u32::MAX / 2, "a connection has fewer than 2^31 handles");
+        self.owners.add();
     }
 
     fn drop_owner(&self) {
-        // Relaxed: the last handle takes the lock.
-        if self.owners.fetch_sub(1, Ordering::Relaxed) == 1 {
+        if self.owners.remove() {
             self.close();
         }
     }

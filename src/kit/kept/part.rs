@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use corewheel_shard::Tick;
@@ -17,6 +16,7 @@ use super::room::Permit;
 use crate::face::handle::here;
 use crate::face::local::LocalShard;
 use crate::kit::scheduled::ResultSender;
+use crate::link::woken::WokenFlag;
 use crate::shard::hooks::{Message, Part, Parts};
 use crate::values::error::ReplyError;
 use crate::values::handle::{ServiceId, ShardId};
@@ -97,10 +97,8 @@ impl KeptPart {
                 }
             }
             Received::Woken(waker) => {
-                // Cleared first: a wake-up while the closure is polled sends another message.
-                // Acquire: with the swap in `wake`, so that the closure finds the event that has
-                // woken it.
-                waker.is_sent.swap(false, Ordering::Acquire);
+                // Taken first: a wake-up while the closure is polled sends another message.
+                waker.is_sent.take();
                 if let Some(place) = self.place(waker.place) {
                     self.poll(&place, &waker);
                 }
@@ -213,7 +211,7 @@ where
         let polled: Box<dyn Polled> =
             Box::new(Polls { poll, sender: Some((sender, permit)), value });
         let number = place.polls.borrow_mut().insert(Some(polled));
-        let is_sent = AtomicBool::new(false);
+        let is_sent = WokenFlag::new(false);
         let Shared { service, shard, place: index, .. } = *to;
         let waker = PollWaker { service, shard, place: index, number, is_sent };
         part.poll(place, &Arc::new(waker));
@@ -261,13 +259,12 @@ struct PollWaker {
     place: usize,
     number: usize,
     /// Whether a message with this waker is on its way.
-    is_sent: AtomicBool,
+    is_sent: WokenFlag,
 }
 
 impl Wake for PollWaker {
     fn wake(self: Arc<Self>) {
-        // Release: with the swap in `run_next`.
-        if !self.is_sent.swap(true, Ordering::Release) {
+        if self.is_sent.set() {
             let (service, shard) = (self.service, self.shard);
             // A shard that is closed has dropped the closure.
             drop(here::send_message(service, shard, Box::new(Woken(self))));
