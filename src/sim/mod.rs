@@ -358,7 +358,8 @@ impl<T: Send + 'static> Simulation<T> {
 
 /// Running.
 impl<T: Send + 'static> Simulation<T> {
-    /// Starts a future on a simulated thread of its own. It runs in the steps that follow.
+    /// Starts a future on a simulated thread of its own, which ends with the future. It runs in the
+    /// steps that follow.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
         let thread = self.executor.add_thread();
         self.executor.spawn(thread, Box::pin(future));
@@ -476,8 +477,6 @@ impl<T: Send + 'static> Simulation<T> {
                 "shard {} keeps {calls} callbacks for {timers} timers",
                 core.id()
             );
-            let wakers = state.tables.wakers();
-            assert!(wakers <= timers, "shard {} keeps {wakers} wakers", core.id());
         }
         if !self.executor.is_woken(shard.thread) && !self.executor.is_stalled(shard.thread) {
             core.check_asleep();

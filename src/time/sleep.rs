@@ -28,7 +28,7 @@ pub(super) fn at_most_max(delay: Duration) -> Duration {
 ///
 /// [The default service](super#the-service) cannot start. No runtime is needed.
 pub fn sleep(duration: Duration) -> Sleep {
-    sleep_until(present() + at_most_max(duration))
+    Sleep::after(at_most_max(duration))
 }
 
 /// Waits until a deadline, as `tokio::time::sleep_until` does.
@@ -62,6 +62,12 @@ pub struct Sleep {
 }
 
 impl Sleep {
+    /// A sleep that is done when `delay` has passed from now.
+    #[inline]
+    pub(super) fn after(delay: Duration) -> Self {
+        Self { sleep: SleepOrKept::after(service::handle(), delay), has_begun: false }
+    }
+
     /// The deadline.
     pub fn deadline(&self) -> Instant {
         self.sleep.deadline().into()

@@ -8,30 +8,34 @@
 //!
 //! Cost: a thread looks here when it uses a service for the first time.
 
-use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::task::Waker;
 
+use corewheel_shard::Tick;
 use hashbrown::HashMap;
 
-use super::here::ThreadClient;
 use crate::clock::Timeline;
-use crate::face::Directory;
-use crate::face::client::Client;
+use crate::face::{Directory, Post};
+use crate::link::nursery::Table;
 use crate::values::class::{ClassId, TimerClass, UnknownClass};
 use crate::values::handle::{ServiceId, ShardId};
-
-/// The most keys with which the client of a thread begins. The shard takes back one by one the keys
-/// that a thread has not used when it ends, and a thread may live for one request.
-const KEYS_FIRST: usize = 16;
 
 /// A service, for code that does not name the type of its values.
 pub(crate) trait Service: Send + Sync {
     fn time(&self) -> Timeline;
     /// The shard for the next thread that drives none. Threads get the shards in turn.
     fn next_shard(&self) -> ShardId;
-    /// A client for the calling thread.
-    fn client(&self) -> Rc<dyn ThreadClient>;
+    /// The nurseries of a shard; `None` if the service has no such shard.
+    fn nurseries(&self, shard: ShardId) -> Option<&Table<Waker>>;
+    /// How many classes of timers the service has.
+    fn classes(&self) -> usize;
+    /// Wakes a shard if it sleeps past the look that a nursery wants.
+    fn ring(&self, shard: ShardId, look_by: Tick);
+    /// Counts a timer that a nursery has refused.
+    fn note_refused(&self, shard: ShardId, class: ClassId);
+    /// Whether a shard has ended, or the service has no such shard.
+    fn has_ended(&self, shard: ShardId) -> bool;
     fn find_class(&self, class: TimerClass) -> Result<ClassId, UnknownClass>;
 }
 
@@ -53,8 +57,29 @@ impl<T: Send + 'static> Service for Entry<T> {
         shard
     }
 
-    fn client(&self) -> Rc<dyn ThreadClient> {
-        Rc::new(Client::beginning_with(Arc::clone(&self.directory), KEYS_FIRST))
+    fn nurseries(&self, shard: ShardId) -> Option<&Table<Waker>> {
+        Some(&self.directory.post(shard)?.nurseries)
+    }
+
+    fn classes(&self) -> usize {
+        self.directory.settings.classes.len()
+    }
+
+    fn ring(&self, shard: ShardId, look_by: Tick) {
+        if let Some(post) = self.directory.post(shard) {
+            post.nurseries.ring(look_by, &post.doorbell);
+        }
+    }
+
+    fn note_refused(&self, shard: ShardId, class: ClassId) {
+        if let Some(post) = self.directory.post(shard) {
+            post.nurseries.note_refused();
+            post.note_refused(class);
+        }
+    }
+
+    fn has_ended(&self, shard: ShardId) -> bool {
+        self.directory.post(shard).is_none_or(Post::has_ended)
     }
 
     fn find_class(&self, class: TimerClass) -> Result<ClassId, UnknownClass> {

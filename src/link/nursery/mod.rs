@@ -97,6 +97,16 @@ pub(crate) struct Arming<W> {
     pub(crate) carried: W,
 }
 
+/// A timer that was armed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Armed {
+    pub(crate) slot: u32,
+    /// Whether the owner looks at it twice before its deadline, if it is on time. Otherwise the
+    /// deadline may have passed.
+    pub(crate) has_time: bool,
+    pub(crate) ring: Ring,
+}
+
 /// What a nursery has counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counts {
@@ -104,6 +114,13 @@ pub(crate) struct Counts {
     pub(crate) armed: u64,
     /// Timers that have ended while they were young.
     pub(crate) ended: u64,
+}
+
+impl Counts {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.armed += other.armed;
+        self.ended += other.ended;
+    }
 }
 
 /// What has become of the two sides of a nursery.
@@ -189,15 +206,16 @@ impl<W> Nursery<W> {
         &self,
         arming: Arming<W>,
         now: impl Fn() -> Tick,
-    ) -> Result<(u32, Ring), (ArmRefusal, W)> {
+    ) -> Result<Armed, (ArmRefusal, W)> {
         let mut young = self.lock();
         if young.credit == 0
             && let Err(refusal) = self.borrow(&mut young)
         {
             return Err((refusal, arming.carried));
         }
-        let (slot, is_earlier) = young.arm(arming, || now().index());
-        Ok((slot, self.publish(&young, is_earlier)))
+        let (slot, has_time, is_earlier) = young.arm(arming, || now().index());
+        let ring = self.publish(&young, is_earlier);
+        Ok(Armed { slot, has_time, ring })
     }
 
     /// Borrows credit from the owner's room.
@@ -321,6 +339,12 @@ impl<W> Nursery<W> {
         }
     }
 
+    /// What the owner does not know yet: the timers that were armed, and those that have ended, of
+    /// each class and of all. For any thread.
+    pub(crate) fn unseen(&self, of_class: impl FnMut(u8, Counts)) -> Counts {
+        self.lock().unseen(of_class)
+    }
+
     /// The thread has ended. Its credit goes back at once. The owner removes the nursery in a turn
     /// after the last timer has ended, and is not woken for it.
     pub(crate) fn leave(&self) {
@@ -380,6 +404,11 @@ impl<W> Nursery<W> {
         (young.take_counts(of_class), young.is_over())
     }
 
+    /// How many timers are young.
+    pub(crate) fn young(&self) -> u32 {
+        self.lock().young
+    }
+
     /// Takes all credit back that is not used, and returns how much.
     pub(crate) fn take_credit(&self) -> u32 {
         let mut young = self.lock();
@@ -396,14 +425,13 @@ impl<W> Nursery<W> {
                 Due::NotBefore(Tick::new(slot.deadline))
             }
             Use::Old | Use::Changed => {
-                if slot.used_for == Use::Old {
-                    slot.used_for = Use::Fired;
-                }
+                let is_listed = slot.used_for == Use::Changed;
+                slot.used_for = if is_listed { Use::FiredListed } else { Use::Fired };
                 slot.carried.take().map_or(Due::Nothing, Due::Fires)
             }
             // The owner is about to see that it has ended.
             Use::Ended => Due::NotBefore(Tick::NEVER),
-            Use::Free | Use::Young | Use::Fired => Due::Nothing,
+            _ => Due::Nothing,
         }
     }
 
@@ -426,6 +454,26 @@ impl<W> Nursery<W> {
         false
     }
 
+    /// Refuses all further timers, for an owner that has never been there. Returns what all timers
+    /// have carried, and whether there are more.
+    fn close_unowned(&self) -> Vec<W> {
+        struct Nobody(Vec<u32>);
+        impl Owner for Nobody {
+            fn take_over(&mut self, slot: u32, _: Tick, _: u8) -> u64 {
+                self.0.push(slot);
+                0
+            }
+            fn cancel(&mut self, _: u64) {}
+            fn reset(&mut self, _: u64, _: Tick) {}
+        }
+        let (mut owner, mut carried) = (Nobody(Vec::new()), Vec::new());
+        while self.close(&mut owner, &mut carried) {}
+        for slot in owner.0 {
+            carried.extend(self.lock().slots.get_mut(slot).carried.take());
+        }
+        carried
+    }
+
     /// Checks what holds between calls.
     ///
     /// # Panics
@@ -440,7 +488,7 @@ impl<W> Nursery<W> {
     }
 
     /// How many timers are young, and how many slots are used.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(test)]
     pub(crate) fn used(&self) -> (u32, u32) {
         let young = self.lock();
         (young.young, young.slots.used())

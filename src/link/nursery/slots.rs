@@ -27,6 +27,10 @@ pub(super) enum Use {
     Ended,
     /// The owner had the timer, which has fired.
     Fired,
+    /// The timer has fired, and the slot is on the list of changed ones.
+    FiredListed,
+    /// The timer has fired and has ended, and the slot is on the list of changed ones.
+    EndedListed,
 }
 
 /// A timer of a nursery.

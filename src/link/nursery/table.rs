@@ -6,7 +6,10 @@
 
 use std::sync::{Arc, PoisonError};
 
+use corewheel_shard::Tick;
+
 use super::super::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use super::super::wake_up::{Doorbell, WakeUp};
 use super::Nursery;
 
 /// The most nurseries of one owner.
@@ -52,6 +55,11 @@ impl Room {
         }
     }
 
+    /// How many slots are left.
+    pub(crate) fn free(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn give(&self, slots: u32) {
         if slots > 0 {
             self.0.fetch_add(u64::from(slots), Ordering::Relaxed);
@@ -82,6 +90,15 @@ pub(crate) struct Table<W> {
     /// and so rings the owner, whose fence orders it.
     version: AtomicU64,
     room: Arc<Room>,
+    wake_ups: WakeUps,
+}
+
+/// How often threads have rung the owner for a look, and how many timers were refused.
+#[derive(Debug, Default)]
+struct WakeUps {
+    made: AtomicU64,
+    saved: AtomicU64,
+    refused: AtomicU64,
 }
 
 impl<W> Table<W> {
@@ -92,6 +109,7 @@ impl<W> Table<W> {
             places: Mutex::new(places),
             version: AtomicU64::new(0),
             room: Arc::new(Room::new(slots)),
+            wake_ups: WakeUps::default(),
         }
     }
 
@@ -133,6 +151,28 @@ impl<W> Table<W> {
         place.nursery.clone().filter(|_| place.generation == id.generation)
     }
 
+    /// Wakes the owner if it sleeps past the look that a nursery wants.
+    #[cold]
+    pub(crate) fn ring(&self, look_by: Tick, doorbell: &Doorbell) {
+        // Relaxed: the counts order nothing.
+        match doorbell.wake_for(look_by) {
+            WakeUp::Made => self.wake_ups.made.fetch_add(1, Ordering::Relaxed),
+            WakeUp::Saved => self.wake_ups.saved.fetch_add(1, Ordering::Relaxed),
+        };
+    }
+
+    /// Counts a timer that was refused.
+    #[cold]
+    pub(crate) fn note_refused(&self) {
+        self.wake_ups.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The wake-ups that were made and saved, and the timers that were refused.
+    pub(crate) fn counts(&self) -> [u64; 3] {
+        let WakeUps { made, saved, refused } = &self.wake_ups;
+        [made, saved, refused].map(|count| count.load(Ordering::Relaxed))
+    }
+
     /// Called under the lock.
     fn note_change(&self) {
         let version = self.version.load(Ordering::Relaxed);
@@ -163,6 +203,12 @@ impl<W> Table<W> {
             places.places[usize::from(index)].nursery.take()
         };
         drop(removed);
+    }
+
+    /// Refuses all further timers, for an owner that has never been there. Returns what all timers
+    /// have carried.
+    pub(crate) fn close_unowned(&self) -> Vec<W> {
+        self.close().into_iter().flatten().flat_map(|nursery| nursery.close_unowned()).collect()
     }
 
     /// Refuses all further nurseries, and returns those that there are.

@@ -71,8 +71,8 @@ impl Pair {
         let (now, deadline) = (self.now, self.now + after);
         let class = (self.next % 3) as u8;
         let arming = Arming { deadline: Tick::new(deadline), class, carried: self.next };
-        let (slot, _) = self.nursery.arm(arming, || Tick::new(now)).map_err(|refused| refused.0)?;
-        self.pending.insert(self.next, (slot, deadline));
+        let armed = self.nursery.arm(arming, || Tick::new(now)).map_err(|refused| refused.0)?;
+        self.pending.insert(self.next, (armed.slot, deadline));
         self.armed += 1;
         Ok(self.next)
     }

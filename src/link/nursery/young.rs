@@ -3,6 +3,8 @@
 //! Each method is a few instructions, or as long as its `max` says. None of them calls code of a
 //! user: what a timer carries is moved in and out, and neither cloned nor dropped here.
 
+use corewheel_shard::Tick;
+
 use super::slots::{NIL, Slots, Use};
 use super::{Arming, Counts, Fate, Owner};
 
@@ -65,6 +67,9 @@ pub(super) struct Young<W> {
     /// What was counted since the owner last took it: of all classes, and of each.
     counts: Counts,
     by_class: Box<[Counts]>,
+    /// How many ended timers the owner has not seen: of all classes, and of each.
+    unseen: u64,
+    unseen_by_class: Box<[u64]>,
     pub(super) fate: Fate,
 }
 
@@ -84,6 +89,8 @@ impl<W> Young<W> {
             young: 0,
             counts: Counts::default(),
             by_class: vec![Counts::default(); classes].into(),
+            unseen: 0,
+            unseen_by_class: vec![0; classes].into(),
             fate: Fate::Used,
         }
     }
@@ -118,9 +125,10 @@ impl<W> Young<W> {
         0
     }
 
-    /// Arms a timer, for which there is credit. Whether the owner must be told of an earlier look.
+    /// Arms a timer, for which there is credit. Whether it is in a list with looks of its own, and
+    /// whether the owner must be told of an earlier look.
     #[inline]
-    pub(super) fn arm(&mut self, arming: Arming<W>, now: impl Fn() -> u64) -> (u32, bool) {
+    pub(super) fn arm(&mut self, arming: Arming<W>, now: impl Fn() -> u64) -> (u32, bool, bool) {
         let Arming { deadline, class, carried } = arming;
         let deadline = deadline.index();
         let list = self.list_for(deadline, now);
@@ -130,7 +138,7 @@ impl<W> Young<W> {
         self.credit -= 1;
         self.young += 1;
         self.count(class, |counts| counts.armed += 1);
-        (at, self.ask(next_look))
+        (at, list > 0, self.ask(next_look))
     }
 
     /// Makes a slot the last of a list. Its `prev` is the list's tail already.
@@ -190,6 +198,10 @@ impl<W> Young<W> {
                 self.slots.free(at);
                 (carried, false)
             }
+            Use::FiredListed => {
+                slot.used_for = Use::EndedListed;
+                (carried, false)
+            }
             // Once the owner is gone it has no timers.
             Use::Old | Use::Changed if self.fate == Fate::Closed => {
                 self.slots.free(at);
@@ -197,19 +209,44 @@ impl<W> Young<W> {
             }
             Use::Old => {
                 slot.used_for = Use::Ended;
+                let class = slot.class;
+                self.note_unseen(class, 1);
                 let by = || now().saturating_add(self.periods.ended_for);
                 let by = if self.changed_by == NEVER { by() } else { NEVER };
                 (carried, self.change(at, by))
             }
             Use::Changed => {
                 slot.used_for = Use::Ended;
+                let class = slot.class;
+                self.note_unseen(class, 1);
                 (carried, false)
             }
-            Use::Free | Use::Ended => {
+            Use::Free | Use::Ended | Use::EndedListed => {
                 debug_assert!(false, "slot {at} has no timer that could end");
                 (carried, false)
             }
         }
+    }
+
+    /// Adds one to the ended timers that the owner has not seen, or takes one off.
+    fn note_unseen(&mut self, class: u8, one: u64) {
+        self.unseen = self.unseen.wrapping_add(one);
+        if class > 0
+            && let Some(unseen) = self.unseen_by_class.get_mut(usize::from(class) - 1)
+        {
+            *unseen = unseen.wrapping_add(one);
+        }
+    }
+
+    /// What the owner does not know yet: the timers that were armed, and those that have ended, of
+    /// each class and of all.
+    pub(super) fn unseen(&self, mut of_class: impl FnMut(u8, Counts)) -> Counts {
+        let with = |counts: &Counts, unseen| Counts { ended: counts.ended + unseen, ..*counts };
+        let classes = self.by_class.iter().zip(&self.unseen_by_class);
+        for (index, (counts, unseen)) in classes.enumerate() {
+            of_class(index as u8 + 1, with(counts, *unseen));
+        }
+        with(&self.counts, self.unseen)
     }
 
     /// Puts a slot on the list of changed ones, which the owner must see at `by`.
@@ -249,7 +286,7 @@ impl<W> Young<W> {
             }
             // The owner reads the deadline when the timer is due.
             Use::Old | Use::Changed => Some(false),
-            Use::Free | Use::Ended | Use::Fired => None,
+            _ => None,
         }
     }
 
@@ -303,14 +340,20 @@ impl<W> Young<W> {
             let slot = self.slots.get_mut(at);
             self.changed = slot.born;
             let key = slot.key();
-            if slot.used_for == Use::Ended {
-                owner.cancel(key);
-                self.slots.free(at);
-            } else if slot.carried.is_some() {
-                slot.used_for = Use::Old;
-                owner.reset(key, corewheel_shard::Tick::new(slot.deadline));
-            } else {
-                slot.used_for = Use::Fired;
+            match slot.used_for {
+                Use::Ended => {
+                    let class = slot.class;
+                    owner.cancel(key);
+                    self.slots.free(at);
+                    self.note_unseen(class, u64::MAX);
+                }
+                Use::FiredListed => slot.used_for = Use::Fired,
+                Use::EndedListed => self.slots.free(at),
+                _ => {
+                    debug_assert_eq!(slot.used_for, Use::Changed, "slot {at} is listed");
+                    slot.used_for = Use::Old;
+                    owner.reset(key, Tick::new(slot.deadline));
+                }
             }
             done += 1;
         }
@@ -323,7 +366,7 @@ impl<W> Young<W> {
     fn take_over(&mut self, at: u32, owner: &mut impl Owner) {
         self.unlink(at);
         let slot = self.slots.get_mut(at);
-        let deadline = corewheel_shard::Tick::new(slot.deadline);
+        let deadline = Tick::new(slot.deadline);
         let key = owner.take_over(at, deadline, slot.class);
         slot.set_key(key);
         slot.used_for = Use::Old;
@@ -395,17 +438,18 @@ impl<W> Young<W> {
         let used = self.slots.iter().count();
         assert_eq!(used, self.slots.used() as usize, "the count of used slots is wrong");
         assert!(self.look_by <= self.changed_by.min(self.ended_by), "no look at changes");
+        let is_listed = |slot: &super::slots::Slot<W>| {
+            matches!(slot.used_for, Use::Changed | Use::Ended | Use::FiredListed | Use::EndedListed)
+        };
         let mut changed = 0;
         let mut at = self.changed;
         while at != NIL {
             let slot = self.slots.get(at);
-            assert!(matches!(slot.used_for, Use::Changed | Use::Ended), "slot {at} is listed");
+            assert!(is_listed(slot), "slot {at} is listed");
             changed += 1;
             at = slot.born;
         }
-        let marked =
-            |slot: &super::slots::Slot<W>| matches!(slot.used_for, Use::Changed | Use::Ended);
-        let marked = self.slots.iter().filter(|(_, slot)| marked(slot)).count();
+        let marked = self.slots.iter().filter(|(_, slot)| is_listed(slot)).count();
         assert_eq!(changed, marked, "changed timers and their list differ");
     }
 }
