@@ -157,7 +157,7 @@ impl<R: Request, C> Post<R, C> {
             let all = nursery.unseen(|class, counts| {
                 unseen[usize::from(class) - 1].add(counts);
             });
-            add_unseen(&mut counts, all);
+            add_unseen(&mut counts, all, nursery.is_local());
         }
         let mut of_classes = Vec::with_capacity(classes.len());
         let read = classes.iter().zip(read).zip(&self.refused).zip(unseen);
@@ -180,9 +180,11 @@ impl<R: Request, C> Post<R, C> {
 
 /// Adds what a nursery has counted and its shard does not know yet. A turn that takes the counts
 /// over may not have published them, so that more timers have ended than are pending.
-fn add_unseen(counts: &mut ShardCounts, unseen: nursery::Counts) {
+fn add_unseen(counts: &mut ShardCounts, unseen: nursery::Counts, is_local: bool) {
     let ended = unseen.ended.min(counts.pending + unseen.armed);
-    counts.scheduled_remote += unseen.armed;
+    let scheduled =
+        if is_local { &mut counts.scheduled_local } else { &mut counts.scheduled_remote };
+    *scheduled += unseen.armed;
     counts.cancelled += ended;
     counts.pending = counts.pending + unseen.armed - ended;
     counts.pending_max = counts.pending_max.max(counts.pending);

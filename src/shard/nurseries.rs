@@ -31,8 +31,10 @@ pub(super) struct Nurseries {
     first: usize,
     /// The slots that are lent: to the room, as credit, and to young timers.
     lent: u64,
-    /// Timers that were armed, ended while they were young, and were taken over.
+    /// Timers that were armed, those of them that were armed by the shard's own thread, and timers
+    /// that ended while they were young, and that were taken over.
     armed: u64,
+    armed_here: u64,
     ended: u64,
     taken_over: u64,
     /// The most timers that were pending at once, young ones included.
@@ -48,6 +50,7 @@ impl Nurseries {
             first: 0,
             lent: u64::from(capacity),
             armed: 0,
+            armed_here: 0,
             ended: 0,
             taken_over: 0,
             pending_max: 0,
@@ -64,7 +67,8 @@ impl Nurseries {
         let mut counters = *wheel;
         // The wheel counts a timer that it takes over as its own.
         counters.scheduled_local -= self.taken_over;
-        counters.scheduled_remote += self.armed;
+        counters.scheduled_local += self.armed_here;
+        counters.scheduled_remote += self.armed - self.armed_here;
         counters.cancelled += self.ended;
         counters.pending_max = counters.pending_max.max(self.pending_max);
         counters
@@ -194,6 +198,22 @@ impl<P: Payload> Core<P> {
         self.post().nurseries.version() != nurseries.version || nurseries.look_by() < until
     }
 
+    /// Lends one more slot, for a future on the shard's own thread: it has the slots that are
+    /// reserved for clients, too. False if there is none.
+    pub(crate) fn lend_one(&self) -> bool {
+        let has_slot = {
+            let state = &mut *self.state.borrow_mut();
+            let has_slot = state.has_own_slot() || state.take_credit_back() || state.free_slot();
+            if has_slot {
+                state.nurseries.lent += 1;
+                self.post().nurseries.room().give(1);
+            }
+            has_slot
+        };
+        self.wake_for_effects();
+        has_slot
+    }
+
     /// How many timers are young. Takes the lock of each nursery.
     pub(super) fn young(&self) -> usize {
         let state = &mut *self.state.borrow_mut();
@@ -280,6 +300,7 @@ impl<P: Payload> State<P> {
             });
         });
         nurseries.armed += counts.armed;
+        nurseries.armed_here += if nursery.is_local() { counts.armed } else { 0 };
         nurseries.ended += counts.ended;
         let pending = nurseries.young() + wheel.counters().pending();
         nurseries.pending_max = nurseries.pending_max.max(pending);

@@ -33,6 +33,8 @@ use crate::values::refused::RefusedKind;
 pub(crate) trait ThreadShard {
     fn id(&self) -> ShardId;
     fn is_closed(&self) -> bool;
+    /// Lends one more slot to the nurseries. False if there is none.
+    fn lend_one(&self) -> bool;
 }
 
 impl<T: Send + 'static> ThreadShard for Core<T> {
@@ -42,6 +44,10 @@ impl<T: Send + 'static> ThreadShard for Core<T> {
 
     fn is_closed(&self) -> bool {
         self.is_closed()
+    }
+
+    fn lend_one(&self) -> bool {
+        self.lend_one()
     }
 }
 
@@ -219,9 +225,9 @@ impl Reach {
     #[inline]
     fn shard(&self) -> Option<ShardId> {
         if self.drives_any.get()
-            && let Some(shard) = self.driven()
+            && let Some(shard) = self.driven(None)
         {
-            return Some(shard);
+            return Some(shard.id());
         }
         match self.given.get() {
             Some(shard) => Some(*shard),
@@ -229,11 +235,12 @@ impl Reach {
         }
     }
 
+    /// A shard that this thread drives: the shard `id`, or any if `id` is `None`.
     #[cold]
-    fn driven(&self) -> Option<ShardId> {
+    fn driven(&self, id: Option<ShardId>) -> Option<Rc<dyn ThreadShard>> {
         let shards = self.shards.borrow();
         let mut open = shards.iter().filter_map(Weak::upgrade).filter(|shard| !shard.is_closed());
-        open.next().map(|shard| shard.id())
+        open.find(|shard| id.is_none_or(|id| shard.id() == id))
     }
 
     #[cold]
@@ -294,6 +301,10 @@ impl Reach {
             // Dropping the waker runs code of the user, so nothing is borrowed meanwhile.
             Err((refusal, waker)) => {
                 drop(own);
+                let is_full = refusal == ArmRefusal::Full;
+                if is_full && self.driven(Some(shard)).is_some_and(|shard| shard.lend_one()) {
+                    return self.arm(Some(shard), class, deadline, waker);
+                }
                 drop(waker);
                 Err(self.refused(shard, class, refusal))
             }
@@ -319,7 +330,9 @@ impl Reach {
         let service = self.service().ok_or(RefusedKind::Closed)?;
         let table = service.nurseries(shard).ok_or(RefusedKind::NoSuchShard)?;
         let periods = Periods::new(self.time.tick().nanos());
-        let nursery = Nursery::new(periods, service.classes(), Arc::clone(table.room()));
+        let is_local = self.driven(Some(shard)).is_some();
+        let room = Arc::clone(table.room());
+        let nursery = Nursery::new(periods, service.classes(), room, is_local);
         match table.enter(nursery) {
             Ok((id, nursery)) => {
                 self.own.borrow_mut().push(Own { shard, id, nursery });

@@ -35,7 +35,7 @@ impl TakesOver for Wheel {
 }
 
 fn nursery(table: &Table<u32>) -> Nursery<u32> {
-    Nursery::new(Periods::new(1_000_000), 0, Arc::clone(table.room()))
+    Nursery::new(Periods::new(1_000_000), 0, Arc::clone(table.room()), false)
 }
 
 /// Arms a timer that carries `carried`, and rings.

@@ -67,6 +67,8 @@ pub(crate) struct Nursery<W> {
     look_by: CachePadded<AtomicU64>,
     ended: CachePadded<Ended>,
     room: Arc<Room>,
+    /// Whether its thread is the owner.
+    is_local: bool,
 }
 
 /// The slots of timers that have ended on other threads.
@@ -172,7 +174,8 @@ pub(crate) enum Due<W> {
 
 /// For the threads.
 impl<W> Nursery<W> {
-    pub(crate) fn new(periods: Periods, classes: usize, room: Arc<Room>) -> Self {
+    /// A nursery for a thread, which is the owner if `is_local`.
+    pub(crate) fn new(periods: Periods, classes: usize, room: Arc<Room>, is_local: bool) -> Self {
         Self {
             young: CachePadded::new(Mutex::new(Young::new(periods, classes))),
             look_by: CachePadded::new(AtomicU64::new(NEVER)),
@@ -181,7 +184,13 @@ impl<W> Nursery<W> {
                 len: AtomicU64::new(0),
             }),
             room,
+            is_local,
         }
+    }
+
+    /// Whether its thread is the owner.
+    pub(crate) fn is_local(&self) -> bool {
+        self.is_local
     }
 
     #[inline]

@@ -54,7 +54,7 @@ impl Pair {
     fn new(room: u64) -> Self {
         let room = Arc::new(Room::new(room));
         Self {
-            nursery: Nursery::new(Periods::new(TICK_NS), 2, Arc::clone(&room)),
+            nursery: Nursery::new(Periods::new(TICK_NS), 2, Arc::clone(&room), false),
             room,
             wheel: Wheel::default(),
             now: 1_000,
@@ -323,7 +323,7 @@ fn closing_nursery_gives_every_timer_to_its_owner_and_refuses_others() {
 #[test]
 fn place_of_a_nursery_is_used_again_under_another_name() {
     let table = Table::<u64>::new(100);
-    let nursery = || Nursery::new(Periods::new(TICK_NS), 0, Arc::clone(table.room()));
+    let nursery = || Nursery::new(Periods::new(TICK_NS), 0, Arc::clone(table.room()), false);
     let (first, _) = table.enter(nursery()).unwrap();
     let (second, _) = table.enter(nursery()).unwrap();
     let version = table.version();
