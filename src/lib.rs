@@ -181,7 +181,7 @@
 //! |---|---|
 //! | `values` | names of shards and timers, errors, outcomes, settings |
 //! | `clock` | the one place that reads a clock; ticks to instants and back |
-//! | `link` | how threads meet: lane, wake-up, mailbox; knows no timer |
+//! | `link` | how threads meet: lane, wake-up, mailbox, nursery; knows no payload |
 //! | `stats` | counters, histograms, classes, publishing |
 //! | `directory` | which shards there are, how each is reached, which run on this thread |
 //! | `shard` | what one shard's thread runs: state, turn, requests, migration, shutdown |

@@ -67,7 +67,8 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
         runtime: Option<Runtime>,
         runtime_reason: String,
     ) -> Self {
-        let posts = (0..settings.shards).map(|_| Post::new(settings.classes.len())).collect();
+        let new = |_| Post::new(settings.classes.len(), settings.shard.capacity);
+        let posts = (0..settings.shards).map(new).collect();
         Self {
             service: ServiceId::next(),
             time: Timeline::new(clock, settings.tick),

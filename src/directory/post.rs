@@ -2,18 +2,22 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
 use crate::link::lane::Request;
 use crate::link::mailbox::Mailbox;
+use crate::link::nursery;
+use crate::link::nursery::Table;
 use crate::link::sync::AtomicU64;
 use crate::link::wake_up::Doorbell;
 use crate::stats::ClassStats;
-use crate::stats::ShardStats;
 use crate::stats::publish::{Published, Reading};
+use crate::stats::{ShardCounts, ShardStats};
 use crate::values::class::{ClassId, TimerClass};
+use crate::values::contain::each;
 use crate::values::handle::ShardId;
 use crate::values::migration::NewHandles;
 use crate::values::refused::RefusedKind;
@@ -25,6 +29,8 @@ pub(crate) struct Post<R: Request, C> {
     pub(crate) doorbell: Doorbell,
     pub(crate) published: Published,
     pub(crate) mailbox: Mailbox<R, C>,
+    /// The nurseries of the threads whose futures wait for timers of this shard.
+    pub(crate) nurseries: Table<Waker>,
     /// Whether the shard runs in an executor, so that futures can be spawned on it.
     has_executor: AtomicBool,
     /// Whether the shard has ended.
@@ -50,7 +56,7 @@ struct Notes {
 const _: () = assert!(align_of::<Doorbell>() >= align_of::<CachePadded<u8>>());
 
 impl<R: Request, C> Post<R, C> {
-    pub(super) fn new(classes: usize) -> Self {
+    pub(super) fn new(classes: usize, capacity: u32) -> Self {
         let notes = Notes {
             state: ShardState::Waiting,
             scale: Scale::ONE,
@@ -61,6 +67,7 @@ impl<R: Request, C> Post<R, C> {
             doorbell: Doorbell::new(),
             published: Published::new(classes),
             mailbox: Mailbox::new(),
+            nurseries: Table::new(u64::from(capacity)),
             has_executor: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
             notes: Mutex::new(notes),
@@ -106,6 +113,7 @@ impl<R: Request, C> Post<R, C> {
         if was_unowned {
             self.notes().state = ShardState::Closed;
             self.has_ended.store(true, Ordering::Relaxed);
+            each(self.nurseries.close_unowned(), Waker::wake);
         }
         was_unowned
     }
@@ -170,11 +178,24 @@ impl<R: Request, C> Post<R, C> {
             (notes.state, notes.scale)
         };
         let Reading { mut counts, classes: read, lateness, ring_delay } = self.published.load();
-        counts.refused += lanes.refused;
-        counts.wakeups_made = lanes.wakeups_made;
-        counts.wakeups_saved = lanes.wakeups_saved;
+        let [made, saved, refused] = self.nurseries.counts();
+        counts.refused += lanes.refused + refused;
+        counts.wakeups_made = lanes.wakeups_made + made;
+        counts.wakeups_saved = lanes.wakeups_saved + saved;
+        let mut unseen = vec![nursery::Counts::default(); classes.len()];
+        for nursery in self.nurseries.all().0.into_iter().flatten() {
+            let all = nursery.unseen(|class, counts| {
+                unseen[usize::from(class) - 1].add(counts);
+            });
+            add_unseen(&mut counts, all, nursery.is_local());
+        }
         let mut of_classes = Vec::with_capacity(classes.len());
-        for ((class, (counts, since)), refused) in classes.iter().zip(read).zip(&self.refused) {
+        let read = classes.iter().zip(read).zip(&self.refused).zip(unseen);
+        for (((class, (mut counts, since)), refused), unseen) in read {
+            let ended = unseen.ended.min(counts.pending + unseen.armed);
+            counts.scheduled += unseen.armed;
+            counts.cancelled += ended;
+            counts.pending = counts.pending + unseen.armed - ended;
             let age = |since: u64| Duration::from_micros((now / 1_000).saturating_sub(since));
             of_classes.push(ClassStats {
                 class: class.name(),
@@ -185,4 +206,16 @@ impl<R: Request, C> Post<R, C> {
         }
         ShardStats { shard, state, scale, counts, classes: of_classes, lateness, ring_delay }
     }
+}
+
+/// Adds what a nursery has counted and its shard does not know yet. A turn that takes the counts
+/// over may not have published them, so that more timers have ended than are pending.
+fn add_unseen(counts: &mut ShardCounts, unseen: nursery::Counts, is_local: bool) {
+    let ended = unseen.ended.min(counts.pending + unseen.armed);
+    let scheduled =
+        if is_local { &mut counts.scheduled_local } else { &mut counts.scheduled_remote };
+    *scheduled += unseen.armed;
+    counts.cancelled += ended;
+    counts.pending = counts.pending + unseen.armed - ended;
+    counts.pending_max = counts.pending_max.max(counts.pending);
 }

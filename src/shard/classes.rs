@@ -74,15 +74,22 @@ impl ClassTable {
         ClassId::from_bits(self.links.mark(index) as u8)
     }
 
-    /// Enters a timer of a class that was just scheduled. The first timer of any class makes the
-    /// table.
+    /// Counts and enters a timer of a class that was just scheduled.
     pub(super) fn begin(&mut self, class: ClassId, index: u32, now: u64) {
+        self.count(class, |counts| {
+            counts.scheduled += 1;
+            counts.pending += 1;
+        });
+        self.enter(class, index, now);
+    }
+
+    /// Enters a timer of a class that is counted already. Its age counts from `now`. The first
+    /// timer of any class makes the table.
+    pub(super) fn enter(&mut self, class: ClassId, index: u32, now: u64) {
         self.links.reserve(self.capacity);
         let since = (now / 1_000).min(MICROS_MAX);
         let links = &mut self.links;
         let Some(entry) = class.index().and_then(|at| self.classes.get_mut(at)) else { return };
-        entry.counts.scheduled += 1;
-        entry.counts.pending += 1;
         links.set_mark(index, since << 8 | u64::from(class.bits()));
         entry.pending.append(links, index);
         self.note_change(class);

@@ -215,7 +215,7 @@ impl<P: Payload> Core<P> {
             let request = back.unwrap_or_else(|| {
                 let request = state.pack(key, now);
                 // A slot stays reserved until the other shard has accepted the timer.
-                spare = state.wheel.grant();
+                spare = state.grant_key();
                 state.counts.migrated_out += 1;
                 request
             });
@@ -396,6 +396,8 @@ impl<P: Payload> Core<P> {
                 if end < capacity {
                     break true;
                 }
+                // The others are in the wheel.
+                all.report.sleeps += self.young() as u64;
                 contain(self.id, || drop(all.reply.send(Ok(all.report))));
                 return false;
             };

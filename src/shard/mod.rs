@@ -20,6 +20,7 @@ pub(crate) mod guard;
 pub(crate) mod hooks;
 mod keys;
 mod migrate;
+mod nurseries;
 mod park;
 pub(crate) mod payload;
 mod poll_budget;

@@ -14,10 +14,10 @@ use super::Directory;
 use super::classes::{ClassTable, Ended};
 use super::effect::Effect;
 use super::migrate::{MigrateAll, Migrated};
+use super::nurseries::Nurseries;
 use super::payload::Payload;
 use super::request::{
-    Bulk, BulkCancel, BulkReply, BulkSchedule, CancelReply, Control, NumberedWaker, Request,
-    ShutdownOrder,
+    Bulk, BulkCancel, BulkReply, BulkSchedule, CancelReply, Control, Request, ShutdownOrder,
 };
 use crate::directory::Post;
 use crate::link::lane::{Arrival, LaneReceiver};
@@ -35,17 +35,12 @@ pub(crate) struct State<P: Payload> {
     pub(crate) wheel: Shard<P>,
     pub(crate) tables: P::Tables,
     pub(super) lanes: Vec<LaneReceiver<Request<P>>>,
+    pub(super) nurseries: Nurseries,
     /// When a turn looks again for keys for the futures that lanes hold; `None` if no lane holds
     /// any.
     pub(super) keys_retry_at: Option<Tick>,
-    /// Whether this turn wakes all futures that wait for room.
-    pub(super) wakes_waiting: bool,
     /// When the shard last looked for idle lanes.
     pub(super) lanes_checked: Tick,
-    /// When the shard looks for requests of futures again; [`Tick::NEVER`] if none came of late.
-    pub(super) looks_again_at: Tick,
-    /// Whether this turn has received a waker of a future.
-    pub(super) has_received_wakers: bool,
     /// Messages for the driver.
     pub(super) jobs: Vec<P::Job>,
     /// The callbacks of the mail, which the turn that takes them runs.
@@ -54,15 +49,13 @@ pub(crate) struct State<P: Payload> {
     /// The replies of cancels that came before their timers, by the keys of the timers. The callers
     /// still wait.
     pub(super) overtaken: HashMap<TimerKey, CancelReply<P>>,
-    /// The wakers that came before the timers whose wakers they replace, by the keys of the timers.
-    pub(super) early_wakers: HashMap<TimerKey, NumberedWaker>,
     /// The new handles of timers that have migrated.
     pub(super) migrated: Migrated,
     /// The `migrate_all` that is not finished; `None` if there is none.
     pub(super) migrating_all: Option<MigrateAll>,
     pub(super) effects: Vec<Effect<P>>,
-    /// The wakers of futures that wait no more, or by other wakers. Dropped with the effects; apart
-    /// from them, as there are many.
+    /// The wakers of futures that have ended on other threads than they have begun. Dropped with the
+    /// effects; apart from them, as there may be many.
     pub(super) unused_wakers: Vec<Waker>,
     pub(crate) counts: ShardCounts,
     pub(super) lateness: Recorder,
@@ -87,16 +80,13 @@ impl<P: Payload> State<P> {
             wheel,
             tables: P::Tables::default(),
             lanes: Vec::new(),
+            nurseries: Nurseries::new(config.capacity),
             keys_retry_at: None,
-            wakes_waiting: false,
             lanes_checked: Tick::ZERO,
-            looks_again_at: Tick::NEVER,
-            has_received_wakers: false,
             jobs: Vec::new(),
             calls: Vec::new(),
             shutdown: None,
             overtaken: HashMap::new(),
-            early_wakers: HashMap::new(),
             migrated: Migrated::new(directory.service.home(id), config.capacity as usize),
             migrating_all: None,
             effects: Vec::new(),
@@ -123,17 +113,18 @@ impl<P: Payload> State<P> {
     /// Schedules a payload. `Err` with the payload if the shard is full.
     #[inline(always)]
     pub(super) fn schedule(&mut self, deadline: Tick, payload: P) -> Result<TimerKey, P> {
-        match self.wheel.schedule(deadline, payload) {
-            Ok(key) => Ok(key),
-            Err(full) => self.schedule_in_reserve(deadline, full.0),
+        if !self.has_own_slot() {
+            return self.schedule_in_reserve(deadline, payload);
         }
+        self.wheel.schedule(deadline, payload).map_err(|full| full.0)
     }
 
-    /// Schedules in a slot that is reserved for clients, the last reserve of a full shard.
+    /// Schedules in a slot that is lent to nurseries or reserved for clients, the last reserve of a
+    /// full shard.
     #[cold]
     fn schedule_in_reserve(&mut self, deadline: Tick, payload: P) -> Result<TimerKey, P> {
         let mut payload = payload;
-        if self.free_slot() {
+        if self.take_credit_back() || self.free_slot() {
             match self.wheel.schedule(deadline, payload) {
                 Ok(key) => return Ok(key),
                 Err(full) => payload = full.0,
@@ -190,9 +181,10 @@ impl<P: Payload> State<P> {
     /// Takes the mail, and fills the key pool.
     pub(super) fn take_mail(&mut self, tick: Tick) {
         let window = self.directory.settings.grant_window;
-        let Self { wheel, directory, id, .. } = self;
+        let Self { wheel, nurseries, directory, id, .. } = self;
         let post = directory.post(*id).expect("a state is made for a shard of the service");
-        let Taken { lanes, control, .. } = post.mailbox.take(window, || wheel.grant());
+        let grant = || nurseries.grant_key(wheel, post.nurseries.room());
+        let Taken { lanes, control, .. } = post.mailbox.take(window, grant);
         self.accept(lanes, control, tick);
     }
 
@@ -249,13 +241,6 @@ impl<P: Payload> State<P> {
                 let payload = P::of_call(call, &mut self.tables);
                 self.arm(key, class, deadline, payload, now);
             }
-            Request::Wake { deadline, sent_us, class, waker } => {
-                self.note_ring_delay(sent_us, now);
-                self.has_received_wakers = true;
-                let waker = self.newest_waker(key, waker);
-                let payload = P::of_waker(waker, &mut self.tables);
-                self.arm(key, class, deadline, payload, now);
-            }
             Request::Cancel { key, reply } => self.apply_cancel(key, reply, now),
             Request::Reset { key, deadline, reply } => {
                 let outcome = self.wheel.reset(key, deadline).into();
@@ -266,49 +251,24 @@ impl<P: Payload> State<P> {
                 }
                 self.effects.extend(reply.map(|reply| Effect::Reset(reply, outcome)));
             }
-            Request::Earlier { key, deadline } => {
-                let _outcome = self.wheel.reset_to_earlier(key, deadline);
-            }
             Request::Bulk(_) => unreachable!("a bulk request is applied command by command"),
         }
     }
 
     /// Drops a timer that was cancelled in its lane.
-    #[inline]
     fn pass(&mut self, request: Request<P>, key: Option<TimerKey>, now: u64) {
         let key = key.expect("a request for a timer comes with the key that it uses up");
-        let is_alone = self.overtaken.is_empty() && self.early_wakers.is_empty();
-        match request {
-            // Nearly all are such.
-            Request::Wake { waker, class, .. } if is_alone => {
-                self.has_received_wakers = true;
-                self.pass_key(key, class);
-                self.unused_wakers.push(waker);
-            }
-            request => self.pass_slow(request, key, now),
-        }
-    }
-
-    #[inline(never)]
-    fn pass_slow(&mut self, request: Request<P>, key: TimerKey, now: u64) {
         if self.overtaken.contains_key(&key) {
             // A caller waits for the outcome of a cancel that came before, and gets the payload.
             return self.apply(request, Some(key), now);
         }
         self.pass_key(key, request.class());
-        let early = self.early_wakers.remove(&key);
-        self.unused_wakers.extend(early.map(|early| early.waker));
         let payload = match request {
-            Request::Wake { waker, .. } => {
-                self.has_received_wakers = true;
-                return self.unused_wakers.push(waker);
-            }
             Request::Schedule { value, .. } => P::of_value(value),
             Request::Call { call, .. } => P::of_call(call, &mut self.tables),
-            Request::Cancel { .. }
-            | Request::Reset { .. }
-            | Request::Earlier { .. }
-            | Request::Bulk(_) => unreachable!("only a timer is cancelled in its lane"),
+            Request::Cancel { .. } | Request::Reset { .. } | Request::Bulk(_) => {
+                unreachable!("only a timer is cancelled in its lane")
+            }
         };
         let taken = self.take(payload);
         self.effects.push(Effect::Drop(taken));
@@ -364,42 +324,12 @@ impl<P: Payload> State<P> {
         }
     }
 
-    /// The waker for a timer that comes now: the given one, or one that came before the timer.
-    #[inline]
-    fn newest_waker(&mut self, key: Option<TimerKey>, waker: Waker) -> NumberedWaker {
-        let mut waker = NumberedWaker::first(waker);
-        if !self.early_wakers.is_empty()
-            && let Some(early) = key.and_then(|key| self.early_wakers.remove(&key))
-        {
-            let older = waker.keep_newer(early);
-            self.unused_wakers.push(older.waker);
-        }
-        waker
-    }
-
-    /// Replaces the waker of a timer, if the given one is newer. A waker whose timer has fired or
-    /// was cancelled is woken, so that its future looks at the time.
-    pub(super) fn replace_waker(&mut self, key: TimerKey, waker: NumberedWaker) {
-        let Self { wheel, tables, early_wakers, .. } = self;
-        if let Some(payload) = wheel.payload(key) {
-            self.unused_wakers.push(payload.replace_waker(waker, tables).waker);
-        } else if !wheel.is_granted(key) {
-            self.effects.push(Effect::Wake(waker.waker));
-        } else if let Some(early) = early_wakers.get_mut(&key) {
-            self.unused_wakers.push(early.keep_newer(waker).waker);
-        } else {
-            early_wakers.insert(key, waker);
-        }
-    }
-
     /// Takes a granted key back that no timer will use.
     pub(super) fn revoke(&mut self, key: TimerKey) {
         self.wheel.revoke(key);
         if let Some(reply) = self.overtaken.remove(&key) {
             self.effects.push(Effect::Cancelled(reply, CancelOutcome::Stale));
         }
-        let early = self.early_wakers.remove(&key);
-        self.effects.extend(early.map(|early| Effect::Wake(early.waker)));
     }
 
     #[inline(never)]
@@ -407,15 +337,6 @@ impl<P: Payload> State<P> {
         let is_done = match &mut *bulk {
             Bulk::Cancel(many) => self.cancel_some(many, max, now),
             Bulk::Schedule(many) => self.arm_some(many, max, now),
-            Bulk::Waker { .. } => {
-                let Bulk::Waker { key, waker } = *bulk else { unreachable!("matched above") };
-                self.replace_waker(key, waker);
-                return None;
-            }
-            Bulk::WakeWaiting => {
-                self.wakes_waiting = true;
-                return None;
-            }
             Bulk::Remaining { .. }
             | Bulk::Migrate { .. }
             | Bulk::MigrateAll { .. }
@@ -427,10 +348,7 @@ impl<P: Payload> State<P> {
                     Bulk::Migrate { key, to, reply } => Effect::Migrate(key, to, reply),
                     Bulk::MigrateAll { into, reply } => Effect::MigrateAll(into, reply),
                     Bulk::Message(message) => Effect::Message(message),
-                    Bulk::Cancel(_)
-                    | Bulk::Schedule(_)
-                    | Bulk::Waker { .. }
-                    | Bulk::WakeWaiting => unreachable!("matched above"),
+                    Bulk::Cancel(_) | Bulk::Schedule(_) => unreachable!("matched above"),
                 });
                 return None;
             }

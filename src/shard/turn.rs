@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use corewheel_shard::{Budget, Tick};
 
-use super::Core;
 use super::classes::Ended;
 use super::hooks::PartId;
-use super::payload::{Delivery, Host, Payload};
+use super::payload::{Delivery, Host, Payload, Place};
 use super::shutdown::shut_down;
+use super::{Core, State};
 use crate::clock::nanos_after;
+use crate::link::nursery::Due;
 use crate::values::class::ClassId;
 use crate::values::contain::contain;
 
@@ -27,9 +28,10 @@ pub(crate) enum Next {
     Never,
 }
 
-/// Takes a turn: begin, take mail and run its callbacks, receive requests and migrate timers of a
-/// `migrate_all`, shut down if a shutdown order has come, advance the wheel, deliver, publish, say
-/// when the next turn is due. The order never changes, and each step keeps to its budget.
+/// Takes a turn: begin, take mail and run its callbacks, receive requests, look at nurseries and
+/// migrate timers of a `migrate_all`, shut down if a shutdown order has come, advance the wheel,
+/// deliver, publish, say when the next turn is due. The order never changes, and each step keeps to
+/// its budget.
 ///
 /// Expired timers are delivered with nothing borrowed, one at a time, so every callback sees the
 /// shard as it is.
@@ -134,9 +136,22 @@ impl<P: Payload> Core<P> {
     fn pop(&self, now: u64) -> Option<Popped<P>> {
         let is_closed = self.is_closed();
         let state = &mut *self.state.borrow_mut();
-        let expired = state.wheel.pop_expired_unless(|payload| match payload.part() {
-            Some((part, index)) if !is_closed => self.parts.postpone(part, index),
-            _ => None,
+        let State { wheel, nurseries, .. } = state;
+        // A shutdown fires all timers, early ones too.
+        let tick = if is_closed { Tick::NEVER } else { self.time().floor(now) };
+        let mut fires = None;
+        let expired = wheel.pop_expired_unless(|payload| match payload.place() {
+            Place::Table => None,
+            Place::Part(part, index) if !is_closed => self.parts.postpone(part, index),
+            Place::Part(..) => None,
+            Place::Slot(nursery, slot) => match nurseries.fire(nursery, slot, tick) {
+                Due::Fires(waker) => {
+                    fires = Some(waker);
+                    None
+                }
+                Due::NotBefore(later) if !is_closed => Some(later),
+                Due::NotBefore(_) | Due::Nothing => None,
+            },
         })?;
         let deadline = self.time().start_of(expired.deadline);
         let late = now.saturating_sub(deadline);
@@ -146,10 +161,15 @@ impl<P: Payload> Core<P> {
         state.counts.late += u64::from(is_late);
         let how = Ended::Fired { late, is_late };
         state.delivering = state.classes.end(expired.key.index(), how);
-        if let Some((part, index)) = expired.payload.part() {
-            return Some(Popped::Part(part, index));
-        }
         let handle = self.handle_of(expired.key);
+        match expired.payload.place() {
+            Place::Table => {}
+            Place::Part(part, index) => return Some(Popped::Part(part, index)),
+            Place::Slot(..) => {
+                let payload = P::due_to_wake(fires);
+                return Some(Popped::Timer(Delivery { handle, deadline, lateness, payload }));
+            }
+        }
         // A shutdown that fires all timers must not report a future's timeout as elapsed early.
         let payload = expired.payload.expire(&mut state.tables, now < deadline);
         Some(Popped::Timer(Delivery { handle, deadline, lateness, payload }))
@@ -192,6 +212,7 @@ impl<P: Payload> Core<P> {
     fn end_turn(&self, is_exhausted: bool) {
         let state = &mut *self.state.borrow_mut();
         state.delivering = ClassId::NONE;
+        state.lend();
         state.counts.turns += 1;
         state.counts.turns_exhausted += u64::from(is_exhausted);
     }
@@ -206,8 +227,9 @@ impl<P: Payload> Core<P> {
             let state = self.state.borrow();
             let next = state.wheel.next_deadline().unwrap_or(Tick::NEVER);
             let retries = [state.migrate_all_retries_at(), self.keys_retry_at()];
-            retries.into_iter().flatten().fold(next, Tick::min).min(state.looks_again_at)
+            retries.into_iter().flatten().fold(next, Tick::min)
         };
+        let next = next.min(self.next_look());
         let next = self.parts.fold(next, |next, part| next.min(part.next_turn()));
         Some(next).filter(|next| *next < Tick::NEVER)
     }

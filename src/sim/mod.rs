@@ -450,7 +450,8 @@ impl<T: Send + 'static> Simulation<T> {
 
 /// Running.
 impl<T: Send + 'static> Simulation<T> {
-    /// Starts a future on a simulated thread of its own. It runs in the steps that follow.
+    /// Starts a future on a simulated thread of its own, which ends with the future. It runs in the
+    /// steps that follow.
     ///
     /// Returns a future of its output: see [`JoinHandle`]. Cost: two allocations.
     pub fn spawn<F: Future + 'static>(&self, future: F) -> JoinHandle<F::Output> {

@@ -12,7 +12,6 @@
 //! lock is held. A connection that is closed has no timer.
 
 use std::cell::Cell;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
@@ -207,7 +206,7 @@ impl Inner {
                 sleep.reset_to(filed);
             }
             let waker = Waker::from(Arc::clone(self));
-            let slept = Pin::new(&mut *sleep).poll(&mut Context::from_waker(&waker));
+            let slept = sleep.poll_borrowed(&Context::from_waker(&waker));
             let Poll::Ready(slept) = slept else { return Some(Poll::Pending) };
             // The next poll, here or in another call, needs a timer again.
             sleep.reset_to(filed);
