@@ -230,7 +230,8 @@ impl<W> Slots<W> {
         }
     }
 
-    /// The numbers of all slots with a timer.
+    /// The slots with a timer, and their numbers.
+    #[cfg(any(test, feature = "sim"))]
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Slot<W>)> {
         let chunks = self.chunks.iter().enumerate();
         let slots = chunks.flat_map(|(number, chunk)| {
