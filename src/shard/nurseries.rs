@@ -185,7 +185,7 @@ impl<P: Payload> Core<P> {
             if state.nurseries.look_by() > tick {
                 return false;
             }
-            state.look(&self.post().nurseries, tick, now, max)
+            state.look(&self.post().nurseries, tick, now, max, |nursery| nursery.look_by() <= tick)
         };
         self.run_effects();
         more
@@ -199,8 +199,18 @@ impl<P: Payload> Core<P> {
     }
 
     /// Lends one more slot, for a future on the shard's own thread: it has the slots that are
-    /// reserved for clients, too. False if there is none.
-    pub(crate) fn lend_one(&self) -> bool {
+    /// reserved for clients, too, and those of timers that have ended if the caller has borrowed
+    /// nothing. False if there is none.
+    pub(crate) fn lend_one(&self, is_borrowed: bool) -> bool {
+        if !is_borrowed {
+            {
+                let state = &mut *self.state.borrow_mut();
+                state.nurseries.refresh(&self.post().nurseries);
+                state.look(&self.post().nurseries, Tick::ZERO, 0, TAKEN_MAX as usize, |_| true);
+            }
+            self.publish();
+            self.run_effects();
+        }
         let has_slot = {
             let state = &mut *self.state.borrow_mut();
             let has_slot = state.has_own_slot() || state.take_credit_back() || state.free_slot();
@@ -249,17 +259,25 @@ impl<P: Payload> Core<P> {
 }
 
 impl<P: Payload> State<P> {
-    fn look(&mut self, table: &Table<Waker>, tick: Tick, now: u64, max: usize) -> bool {
+    /// Looks at the nurseries that are `wanted`, and takes over up to `max` timers. True if more
+    /// are left to do.
+    fn look(
+        &mut self,
+        table: &Table<Waker>,
+        tick: Tick,
+        now: u64,
+        max: usize,
+        wanted: impl Fn(&Nursery<Waker>) -> bool,
+    ) -> bool {
         let count = self.nurseries.known.len();
-        let is_due = |nursery: &&Arc<Nursery<Waker>>| nursery.look_by() <= tick;
-        let due = self.nurseries.known.iter().flatten().filter(is_due).count();
+        let due = self.nurseries.known.iter().flatten().filter(|nursery| wanted(nursery)).count();
         // Each has an equal share, so that the timers of one thread do not hold up the others'.
         let share = (max / due.max(1)).max(TAKEN_MAX as usize);
         let (mut left, mut more) = (max, false);
         for place in 0..count {
             let index = (self.nurseries.first + place) % count;
             let Some(nursery) = self.nurseries.known[index].clone() else { continue };
-            if nursery.look_by() > tick {
+            if !wanted(&nursery) {
                 continue;
             }
             if left == 0 {

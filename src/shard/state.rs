@@ -54,8 +54,8 @@ pub(crate) struct State<P: Payload> {
     /// The `migrate_all` that is not finished; `None` if there is none.
     pub(super) migrating_all: Option<MigrateAll>,
     pub(super) effects: Vec<Effect<P>>,
-    /// The wakers of futures that have ended on other threads than they have begun. Dropped with the
-    /// effects; apart from them, as there may be many.
+    /// The wakers of futures that have ended on other threads than they have begun. Dropped with
+    /// the effects; apart from them, as there may be many.
     pub(super) unused_wakers: Vec<Waker>,
     pub(crate) counts: ShardCounts,
     pub(super) lateness: Recorder,

@@ -57,7 +57,7 @@ pub(crate) trait ThreadShard {
     fn id(&self) -> ShardId;
     fn is_closed(&self) -> bool;
     /// Lends one more slot to the nurseries. False if there is none.
-    fn lend_one(&self) -> bool;
+    fn lend_one(&self, is_borrowed: bool) -> bool;
     /// Gives a message to a part of the shard, and wakes the driver for it.
     fn receive(&self, message: Box<dyn Message>);
 }
@@ -71,8 +71,8 @@ impl<T: Send + 'static> ThreadShard for Core<T> {
         self.is_closed()
     }
 
-    fn lend_one(&self) -> bool {
-        self.lend_one()
+    fn lend_one(&self, is_borrowed: bool) -> bool {
+        self.lend_one(is_borrowed)
     }
 
     fn receive(&self, message: Box<dyn Message>) {
@@ -311,7 +311,8 @@ impl Reach {
     }
 
     /// Arms a timer in the nursery of this thread for a shard, or for any if `shard` is `None`.
-    /// Also returns whether the timer has time: otherwise its deadline may have passed.
+    /// Also returns whether the timer has time: otherwise its deadline may have passed. Runs code
+    /// of the user only if nothing `is_borrowed`.
     #[inline]
     pub(crate) fn arm(
         &self,
@@ -319,6 +320,7 @@ impl Reach {
         class: ClassId,
         deadline: Tick,
         waker: Waker,
+        is_borrowed: bool,
     ) -> Result<(Place, bool), RefusedKind> {
         let Some(shard) = shard.or_else(|| self.shard()) else { return Err(self.why_closed()) };
         let arming = Arming { deadline, class: class.bits(), carried: waker };
@@ -343,10 +345,14 @@ impl Reach {
             Err((refusal, waker)) => {
                 drop(own);
                 let is_full = refusal == ArmRefusal::Full;
-                if is_full && self.driven(Some(shard)).is_some_and(|shard| shard.lend_one()) {
-                    return self.arm(Some(shard), class, deadline, waker);
+                let driven = if is_full { self.driven(Some(shard)) } else { None };
+                if driven.is_some_and(|shard| shard.lend_one(is_borrowed)) {
+                    return self.arm(Some(shard), class, deadline, waker, is_borrowed);
                 }
                 drop(waker);
+                if is_full {
+                    self.hurry(shard);
+                }
                 Err(self.refused(shard, class, refusal))
             }
         }
@@ -356,6 +362,17 @@ impl Reach {
     #[cold]
     pub(crate) fn why_closed(&self) -> RefusedKind {
         registry::why_closed(self.service)
+    }
+
+    /// Has a full shard see soon which timers of this thread have ended.
+    #[cold]
+    fn hurry(&self, shard: ShardId) {
+        let ring = {
+            let own = self.own.borrow();
+            let own = own.iter().find(|own| own.shard == shard);
+            own.and_then(|own| own.nursery.hurry())
+        };
+        self.ring(shard, ring);
     }
 
     #[cold]
@@ -600,6 +617,8 @@ impl OnThread {
         let shard: Weak<dyn ThreadShard> = Rc::downgrade(core) as _;
         let service = core.directory().service;
         let reach = Reach::known(service).or_else(|| Reach::make(service, core.time().clone()))?;
+        // A service without a handle has timers of its shards' own threads.
+        let _known = reach.reached.set(registry::of_directory(core.directory()));
         reach.shards.borrow_mut().push(Weak::clone(&shard));
         reach.drives_any.set(true);
         Some(Self { reach, shard })

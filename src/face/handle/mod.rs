@@ -40,11 +40,12 @@ use crate::values::refused::RefusedKind;
 /// statistics count young timers from the next look on.
 ///
 /// Timers of a thread belong to the shard that the thread drives, or to one that it is given when
-/// it first needs one; threads are given the shards in turn. [`shard`](Self::shard) chooses a shard.
+/// it first needs one; threads are given the shards in turn. [`shard`](Self::shard) chooses a
+/// shard.
 ///
 /// A thread that arms or ends a timer waits while the shard takes over up to 64 timers of that
-/// thread, which is some microseconds; if the shard's thread loses its processor meanwhile, until it
-/// has one again.
+/// thread, which is some microseconds; if the shard's thread loses its processor meanwhile, until
+/// it has one again.
 ///
 /// # Time
 ///

@@ -109,6 +109,11 @@ impl<T: Send + 'static> Service for Entry<T> {
     }
 }
 
+/// A service that may have no handle, for a thread that drives a shard of it.
+pub(crate) fn of_directory<T: Send + 'static>(directory: &Arc<Directory<T>>) -> Arc<dyn Service> {
+    Arc::new(Entry { directory: Arc::clone(directory), threads: Mutex::new(0) })
+}
+
 static SERVICES: RwLock<Option<HashMap<ServiceId, Arc<dyn Service>>>> = RwLock::new(None);
 
 /// The services that had handles when they were dropped without a shutdown: the last
@@ -123,10 +128,8 @@ pub(crate) fn enter<T: Send + 'static>(directory: &Arc<Directory<T>>) {
     if directory.shut_down.load(Ordering::Relaxed) {
         return;
     }
-    services.get_or_insert_default().entry(directory.service).or_insert_with(|| {
-        let directory = Arc::clone(directory);
-        Arc::new(Entry { directory, threads: Mutex::new(0) })
-    });
+    let services = services.get_or_insert_default();
+    services.entry(directory.service).or_insert_with(|| of_directory(directory));
 }
 
 /// Removes a service that is shut down. Its handles find it closed, or dropped.

@@ -150,11 +150,16 @@ impl SharedSleep {
             return Poll::Ready(Ok(()));
         }
         let Some(reach) = self.reach() else { return Poll::Ready(Err(self.handle().why_closed())) };
-        self.poll_at(&reach, cx)
+        self.poll_at(&reach, cx, true)
     }
 
     #[inline]
-    fn poll_at(&mut self, reach: &Reach, cx: &Context<'_>) -> Poll<Result<(), RefusedKind>> {
+    fn poll_at(
+        &mut self,
+        reach: &Reach,
+        cx: &Context<'_>,
+        is_borrowed: bool,
+    ) -> Poll<Result<(), RefusedKind>> {
         if self.phase == Phase::Armed {
             if self.end_if_over(reach) {
                 return Poll::Ready(Ok(()));
@@ -170,7 +175,8 @@ impl SharedSleep {
         if read_before.is_none() && self.end_if_over(reach) {
             return Poll::Ready(Ok(()));
         }
-        match reach.arm(self.shard, self.class, self.deadline, cx.waker().clone()) {
+        let waker = cx.waker().clone();
+        match reach.arm(self.shard, self.class, self.deadline, waker, is_borrowed) {
             Ok((place, has_time)) => {
                 (self.place, self.phase) = (place, Phase::Armed);
                 if !has_time && self.end_if_over(reach) {
@@ -244,7 +250,7 @@ impl Future for SharedSleep {
             return Poll::Ready(Ok(()));
         }
         let Some(reach) = self.reach() else { return Poll::Ready(Err(self.handle().why_closed())) };
-        let polled = self.poll_at(&reach, cx);
+        let polled = self.poll_at(&reach, cx, false);
         reach.end_many();
         polled
     }

@@ -23,8 +23,9 @@
 //!
 //! A request that waits beside the ring has no word, and cannot be cancelled there.
 //!
-//! Relaxed throughout. The push of the request publishes the word. The word orders nothing else: the owner has the request from the ring, and a
-//! read-modify-write sees the latest value of its word.
+//! Relaxed throughout. The push of the request publishes the word. The word orders nothing else:
+//! the owner has the request from the ring, and a read-modify-write sees the latest value of its
+//! word.
 //!
 //! Why not a flag in the request itself: safe code cannot reach an element of a ring, and a shared
 //! flag for each request would be an allocation.

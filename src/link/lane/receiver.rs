@@ -98,8 +98,8 @@ impl<R: Request> LaneReceiver<R> {
     /// Whether the lane holds news that cannot wait until the tick `until`. An owner that falls
     /// asleep until then looks here after its fence: what cannot be seen yet wakes it.
     ///
-    /// A client wakes only an owner that sleeps when it has used half of its keys, or many, or fills
-    /// its ring, so a lane half as full as that is news as well.
+    /// A client wakes only an owner that sleeps when it has used half of its keys, or many, or
+    /// fills its ring, so a lane half as full as that is news as well.
     pub(crate) fn has_news_before(&mut self, until: Tick) -> bool {
         if !self.has_news() {
             return false;

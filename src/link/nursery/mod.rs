@@ -348,6 +348,14 @@ impl<W> Nursery<W> {
         }
     }
 
+    /// Asks the owner to see the timers that have ended, for their slots, after a refusal.
+    #[cold]
+    pub(crate) fn hurry(&self) -> Ring {
+        let mut young = self.lock();
+        let has_ended = young.hurry();
+        self.publish(&young, has_ended)
+    }
+
     /// What the owner does not know yet: the timers that were armed, and those that have ended, of
     /// each class and of all. For any thread.
     pub(crate) fn unseen(&self, of_class: impl FnMut(u8, Counts)) -> Counts {

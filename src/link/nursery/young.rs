@@ -249,6 +249,15 @@ impl<W> Young<W> {
         with(&self.counts, self.unseen)
     }
 
+    /// Asks for a look at once if the owner has timers that have ended. Whether it must be told.
+    pub(super) fn hurry(&mut self) -> bool {
+        if self.unseen == 0 && self.ended_by == NEVER {
+            return false;
+        }
+        self.changed_by = 0;
+        self.ask(0)
+    }
+
     /// Puts a slot on the list of changed ones, which the owner must see at `by`.
     fn change(&mut self, at: u32, by: u64) -> bool {
         let next = std::mem::replace(&mut self.changed, at);
