@@ -15,9 +15,9 @@ use super::Timeline;
 /// | `Instant` | at that time, rounded up to a tick | no |
 /// | [`Deadline`] | at that tick | no, and nothing is converted |
 ///
-/// With the feature `tokio`, the `Instant` of the module `time` and that of tokio are the same as an
-/// `Instant`. One of tokio's that was taken while a test had paused tokio's clock names the moment
-/// that the paused clock showed; the service goes by the system's clock.
+/// With the feature `tokio`, the `Instant` of the module `time` and that of tokio are the same as
+/// an `Instant`. One of tokio's that was taken while a test had paused tokio's clock names the
+/// moment that the paused clock showed; the service goes by the system's clock.
 ///
 /// A duration of zero, and a time that has passed, are due in the next turn.
 ///
@@ -32,8 +32,6 @@ pub trait When: Copy + Send + Sync + 'static + Sealed {}
 impl When for Duration {}
 impl When for Instant {}
 impl When for Deadline {}
-#[cfg(feature = "tokio")]
-impl When for tokio::time::Instant {}
 
 /// A deadline, computed once for all timers that share it. [`Timers::deadline`] makes it. It has no
 /// meaning in another service.
@@ -92,19 +90,6 @@ impl Sealed for Instant {
     #[inline]
     fn tick(self, to_tick: impl ToTick) -> Tick {
         to_tick.at(self)
-    }
-}
-
-#[cfg(feature = "tokio")]
-impl Sealed for tokio::time::Instant {
-    #[inline]
-    fn due(self) -> Due {
-        Due::At(self.into_std())
-    }
-
-    #[inline]
-    fn tick(self, to_tick: impl ToTick) -> Tick {
-        to_tick.at(self.into_std())
     }
 }
 

@@ -140,8 +140,8 @@ pub struct StatsEndpointBuilder {
 }
 
 impl StatsEndpointBuilder {
-    /// Where to listen: 127.0.0.1:9920 by default. A name is resolved here, which blocks the calling
-    /// thread while the system asks its name servers; a task passes an address. Of several
+    /// Where to listen: 127.0.0.1:9920 by default. A name is resolved here, which blocks the
+    /// calling thread while the system asks its name servers; a task passes an address. Of several
     /// addresses the first that works is taken. Port 0 lets the system choose.
     ///
     /// Every client that can reach the address can read the statistics; an address that is not

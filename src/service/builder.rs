@@ -164,8 +164,8 @@ impl TimerServiceBuilder {
     ///
     /// Either all shards run when this returns, or none does.
     ///
-    /// It blocks the calling thread until then, for milliseconds, and may be called in a task, as in
-    /// `#[tokio::main]`.
+    /// It blocks the calling thread until then, for milliseconds, and may be called in a task, as
+    /// in `#[tokio::main]`.
     ///
     /// # Errors
     ///
@@ -180,8 +180,8 @@ impl TimerServiceBuilder {
     /// Either all shards run when this returns, or none does. No handler is made on a runtime that
     /// does not get what it needs of the host.
     ///
-    /// It blocks the calling thread until then, for milliseconds, and may be called in a task, as in
-    /// `#[tokio::main]`.
+    /// It blocks the calling thread until then, for milliseconds, and may be called in a task, as
+    /// in `#[tokio::main]`.
     ///
     /// # Errors
     ///

@@ -166,6 +166,20 @@ impl Sealed for Instant {
     }
 }
 
+impl When for tokio::time::Instant {}
+
+impl Sealed for tokio::time::Instant {
+    #[inline]
+    fn due(self) -> Due {
+        Due::At(self.into_std())
+    }
+
+    #[inline]
+    fn tick(self, to_tick: impl ToTick) -> corewheel_shard::Tick {
+        to_tick.at(self.into_std())
+    }
+}
+
 impl fmt::Debug for Instant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.std.fmt(f)

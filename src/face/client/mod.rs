@@ -28,13 +28,13 @@ use crate::values::handle::{ServiceId, ShardId, TimerHandle};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 use crate::values::refused::Refused;
 
-/// Schedules, cancels and resets timers of any shard from any thread: `Send` but not `Sync`, so each
-/// task has a clone of its own instead of an `Arc` of one, and tasks that share use a [`Handle`].
+/// Schedules, cancels and resets timers of any shard from any thread: `Send` but not `Sync`, so
+/// each task has a clone instead of an `Arc` of one, and tasks that share use a [`Handle`].
 ///
 /// Its thread drives another shard or none: it is a plain thread, or one of a runtime. A client in
 /// an `Arc` does not compile in a spawned task, and neither does a reference to one across an
-/// `await`. Clients are made by [`TimerService::client`](crate::TimerService::client) or by cloning,
-/// and many tasks may share one in a `Mutex`. A [`Handle`] is `Copy`, `Send` and `Sync`, and makes
+/// `await`. [`TimerService::client`](crate::TimerService::client) and a clone make clients, and
+/// many tasks may share one in a `Mutex`. A [`Handle`] is `Copy`, `Send` and `Sync`, and makes
 /// sleeps, timeouts and connections.
 ///
 /// A client may be dropped at any time; its timers go on. It opens a lane to a shard when it first

@@ -81,7 +81,7 @@ use crate::values::refused::RefusedKind;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle {
-    service: ServiceId,
+    pub(crate) service: ServiceId,
     shard: Option<ShardId>,
     class: ClassId,
 }
@@ -114,11 +114,6 @@ impl Handle {
     #[cold]
     pub(crate) fn why_closed(self) -> RefusedKind {
         registry::why_closed(self.service)
-    }
-
-    #[cfg(any(feature = "hyper", feature = "tokio", feature = "tower"))]
-    pub(crate) fn service(self) -> ServiceId {
-        self.service
     }
 
     pub(crate) fn with_class(self, class: ClassId) -> Self {

@@ -71,8 +71,11 @@ fn each_case_of_silence_has_its_effect_on_each_idle_time() {
     let none = Effect::None;
     rows! {
         "nothing": [none; 4], |_| Box::new(());
-        "a byte is read": [Begins, none, Begins, none], |conn| Box::new(conn.touch_read());
-        "a write is accepted": [none, Begins, Begins, Begins], |conn| Box::new(conn.touch_write());
+        "a byte is read": [Begins, none, Begins, none], |conn| { conn.touch_read(); Box::new(()) };
+        "a write is accepted": [none, Begins, Begins, Begins], |conn| {
+            conn.touch_write();
+            Box::new(())
+        };
         "a read takes long": [Held, none, Held, none], |conn| Box::new(conn.begin_read());
         "the server does not read": [Held, none, Held, none], |conn| Box::new(conn.pause_reads());
         "a request is served": [Held, Held, Held, none], |conn| Box::new(conn.begin_request());
