@@ -141,9 +141,8 @@ impl<P: Payload> Core<P> {
         let tick = if is_closed { Tick::NEVER } else { self.time().floor(now) };
         let mut fires = None;
         let expired = wheel.pop_expired_unless(|payload| match payload.place() {
-            Place::Table => None,
             Place::Part(part, index) if !is_closed => self.parts.postpone(part, index),
-            Place::Part(..) => None,
+            Place::Table | Place::Part(..) => None,
             Place::Slot(nursery, slot) => match nurseries.fire(nursery, slot, tick) {
                 Due::Fires(waker) => {
                     fires = Some(waker);

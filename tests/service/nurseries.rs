@@ -262,7 +262,7 @@ fn each_policy_of_a_shutdown_gives_each_timer_one_outcome() {
             let pending = match policy {
                 ShutdownPolicy::Return => counts.returned,
                 ShutdownPolicy::Fire => counts.fired,
-                _ => counts.dropped,
+                ShutdownPolicy::Drop => counts.dropped,
             };
             assert_eq!((pending, report.unfired + counts.fired), (300, 300), "{policy:?}");
             assert_eq!((alarm.count(), kept(&alarm)), (300, 0), "{policy:?}: all are woken");

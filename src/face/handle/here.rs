@@ -325,14 +325,13 @@ impl Reach {
         let Some(shard) = shard.or_else(|| self.shard()) else { return Err(self.why_closed()) };
         let arming = Arming { deadline, class: class.bits(), carried: waker };
         let mut own = self.own.borrow();
-        let nursery = match own.iter().position(|own| own.shard == shard) {
-            Some(at) => &own[at],
-            None => {
-                drop(own);
-                self.enter(shard)?;
-                own = self.own.borrow();
-                own.last().expect("it was just entered")
-            }
+        let nursery = if let Some(at) = own.iter().position(|own| own.shard == shard) {
+            &own[at]
+        } else {
+            drop(own);
+            self.enter(shard)?;
+            own = self.own.borrow();
+            own.last().expect("it was just entered")
         };
         match nursery.nursery.arm(arming, || self.tick()) {
             Ok(Armed { slot, has_time, ring }) => {

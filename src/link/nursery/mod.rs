@@ -414,7 +414,7 @@ impl<W> Nursery<W> {
     /// have.
     pub(crate) fn settle(&self, of_class: impl FnMut(u8, Counts)) -> (Counts, bool) {
         let mut young = self.lock();
-        let kept = if young.fate == Fate::Used { young.young.max(LENT_MAX) } else { 0 };
+        let kept = if young.fate == Fate::Used { young.live.max(LENT_MAX) } else { 0 };
         let unused = young.credit.saturating_sub(kept);
         young.credit -= unused;
         self.room.give(unused);
@@ -423,7 +423,7 @@ impl<W> Nursery<W> {
 
     /// How many timers are young.
     pub(crate) fn young(&self) -> u32 {
-        self.lock().young
+        self.lock().live
     }
 
     /// Takes all credit back that is not used, and returns how much.
@@ -508,6 +508,6 @@ impl<W> Nursery<W> {
     #[cfg(test)]
     pub(crate) fn used(&self) -> (u32, u32) {
         let young = self.lock();
-        (young.young, young.slots.used())
+        (young.live, young.slots.used())
     }
 }

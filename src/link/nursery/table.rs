@@ -47,8 +47,9 @@ impl Room {
         let mut free = self.0.load(Ordering::Relaxed);
         loop {
             let taken = share(free);
-            let (now, relaxed) = (free - taken, Ordering::Relaxed);
-            match self.0.compare_exchange(free, now, relaxed, relaxed) {
+            let left = free - taken;
+            let taking = self.0.compare_exchange(free, left, Ordering::Relaxed, Ordering::Relaxed);
+            match taking {
                 Ok(_) => return taken as u32,
                 Err(changed) => free = changed,
             }
@@ -76,7 +77,7 @@ struct Place<W> {
 
 #[derive(Debug)]
 struct Places<W> {
-    places: Vec<Place<W>>,
+    all: Vec<Place<W>>,
     /// The places whose nursery has been removed.
     free: Vec<u16>,
     is_closed: bool,
@@ -104,7 +105,7 @@ struct WakeUps {
 impl<W> Table<W> {
     /// A table for an owner that lends so many slots.
     pub(crate) fn new(slots: u64) -> Self {
-        let places = Places { places: Vec::new(), free: Vec::new(), is_closed: false };
+        let places = Places { all: Vec::new(), free: Vec::new(), is_closed: false };
         Self {
             places: Mutex::new(places),
             version: AtomicU64::new(0),
@@ -129,14 +130,14 @@ impl<W> Table<W> {
         }
         let index = match places.free.pop() {
             Some(index) => index,
-            None if places.places.len() == NURSERIES_MAX => return Err(false),
+            None if places.all.len() == NURSERIES_MAX => return Err(false),
             None => {
-                places.places.push(Place { generation: 0, nursery: None });
-                (places.places.len() - 1) as u16
+                places.all.push(Place { generation: 0, nursery: None });
+                (places.all.len() - 1) as u16
             }
         };
         let nursery = Arc::new(nursery);
-        let place = &mut places.places[usize::from(index)];
+        let place = &mut places.all[usize::from(index)];
         place.generation = place.generation.wrapping_add(1);
         place.nursery = Some(Arc::clone(&nursery));
         let id = NurseryId { index, generation: place.generation };
@@ -147,7 +148,7 @@ impl<W> Table<W> {
     /// A nursery; `None` if it has been removed.
     pub(crate) fn find(&self, id: NurseryId) -> Option<Arc<Nursery<W>>> {
         let places = self.lock();
-        let place = places.places.get(usize::from(id.index))?;
+        let place = places.all.get(usize::from(id.index))?;
         place.nursery.clone().filter(|_| place.generation == id.generation)
     }
 
@@ -190,7 +191,7 @@ impl<W> Table<W> {
     /// All nurseries, by their indices, and the version.
     pub(crate) fn all(&self) -> (Vec<Option<Arc<Nursery<W>>>>, u64) {
         let places = self.lock();
-        let all = places.places.iter().map(|place| place.nursery.clone()).collect();
+        let all = places.all.iter().map(|place| place.nursery.clone()).collect();
         (all, self.version())
     }
 
@@ -200,7 +201,7 @@ impl<W> Table<W> {
             let mut places = self.lock();
             self.note_change();
             places.free.push(index);
-            places.places[usize::from(index)].nursery.take()
+            places.all[usize::from(index)].nursery.take()
         };
         drop(removed);
     }

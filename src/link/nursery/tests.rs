@@ -165,7 +165,9 @@ fn nursery_and_its_twin_agree_after_every_step_of_random_histories() {
                 (6, Some(id)) => pair.reset(id, after + 1),
                 (7, _) => {
                     let fired: Vec<_> = pair.fired.keys().copied().collect();
-                    fired.into_iter().for_each(|id| pair.end(id));
+                    for id in fired {
+                        pair.end(id);
+                    }
                 }
                 // The owner is late by some of these.
                 (8, _) => {
@@ -278,7 +280,9 @@ fn chunks_of_slots_are_freed_when_they_are_empty() {
     assert!(allocated(&pair) >= 100_000);
     let mut ids = ids;
     fastrand::Rng::with_seed(1).shuffle(&mut ids);
-    ids.into_iter().for_each(|id| pair.end(id));
+    for id in ids {
+        pair.end(id);
+    }
     assert!(allocated(&pair) <= 256, "{} slots are kept", allocated(&pair));
     pair.nursery.check_invariants();
 }

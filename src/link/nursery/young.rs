@@ -63,7 +63,7 @@ pub(super) struct Young<W> {
     /// How many timers the owner last lent at once.
     pub(super) lent: u32,
     /// How many timers are young.
-    pub(super) young: u32,
+    pub(super) live: u32,
     /// What was counted since the owner last took it: of all classes, and of each.
     counts: Counts,
     by_class: Box<[Counts]>,
@@ -86,7 +86,7 @@ impl<W> Young<W> {
             changed_by: NEVER,
             credit: 0,
             lent: 0,
-            young: 0,
+            live: 0,
             counts: Counts::default(),
             by_class: vec![Counts::default(); classes].into(),
             unseen: 0,
@@ -136,7 +136,7 @@ impl<W> Young<W> {
         let at = self.slots.insert(deadline, carried, (tail, looks), (list as u8, class));
         self.append(list, at);
         self.credit -= 1;
-        self.young += 1;
+        self.live += 1;
         self.count(class, |counts| counts.armed += 1);
         (at, list > 0, self.ask(next_look))
     }
@@ -190,7 +190,7 @@ impl<W> Young<W> {
                 self.slots.free(at);
                 // A nursery that is closing arms no timer any more.
                 self.credit += u32::from(self.fate != Fate::Closing);
-                self.young -= 1;
+                self.live -= 1;
                 self.count(class, |counts| counts.ended += 1);
                 (carried, false)
             }
@@ -379,7 +379,7 @@ impl<W> Young<W> {
         let key = owner.take_over(at, deadline, slot.class);
         slot.set_key(key);
         slot.used_for = Use::Old;
-        self.young -= 1;
+        self.live -= 1;
     }
 
     /// Takes over up to `max` young timers, whatever their age. Returns whether there are more.
@@ -443,7 +443,7 @@ impl<W> Young<W> {
             assert!(self.look_by <= list.next_look, "no look at list {number}");
         }
         let young = self.slots.iter().filter(|(_, slot)| slot.used_for == Use::Young).count();
-        assert_eq!((listed, listed), (young, self.young as usize), "young timers and lists differ");
+        assert_eq!((listed, listed), (young, self.live as usize), "young timers and lists differ");
         let used = self.slots.iter().count();
         assert_eq!(used, self.slots.used() as usize, "the count of used slots is wrong");
         assert!(self.look_by <= self.changed_by.min(self.ended_by), "no look at changes");
