@@ -184,6 +184,7 @@ impl<R: Request, C> Post<R, C> {
         counts.wakeups_saved = lanes.wakeups_saved + saved;
         let mut unseen = vec![nursery::Counts::default(); classes.len()];
         for nursery in self.nurseries.all().0.into_iter().flatten() {
+            counts.nurseries += 1;
             let all = nursery.unseen(|class, counts| {
                 unseen[usize::from(class) - 1].add(counts);
             });

@@ -25,12 +25,13 @@ use crate::stats::{
 use crate::values::state::ShardState;
 
 /// The gauges: counts that may also decrease, and a maximum. Each other count only increases.
-const GAUGES: [&str; 8] = [
+const GAUGES: [&str; 9] = [
     "pending",
     "pending_max",
     "granted",
     "capacity",
     "lanes",
+    "nurseries",
     "lane_depth",
     "scaled_pending",
     "connections",

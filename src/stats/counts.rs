@@ -132,6 +132,9 @@ counts! {
     /// Lanes open when the last turn was over. A shard that sleeps sees new lanes and clients that
     /// are gone in its next turn.
     lanes,
+    /// Threads that have a nursery for timers of this shard now: threads that have waited by a
+    /// handle, until they have ended and the last of their timers has.
+    nurseries,
     /// Requests that waited in lanes when the last turn was over.
     lane_depth,
     /// Wake-ups of the shard by clients.

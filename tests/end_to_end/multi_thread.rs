@@ -42,7 +42,7 @@ impl Lab {
         let handle = service.handle();
         let mut lab = Self { service, handle, begin: ShardCounts::default() };
         lab.use_keys();
-        lab.begin = lab.wait_until("one lane", |counts| counts.lanes == 1 && counts.pending == 0);
+        lab.begin = lab.wait_until("one nursery", |counts| counts.nurseries == 1 && counts.pending == 0);
         lab
     }
 
@@ -89,7 +89,7 @@ impl Lab {
     fn wait_until_no_client(&self) {
         let Self { begin, .. } = self;
         self.wait_until("as at the begin", |counts| {
-            (counts.pending, counts.lanes) == (0, begin.lanes) && counts.granted == begin.granted
+            (counts.pending, counts.nurseries) == (0, begin.nurseries) && counts.granted == begin.granted
         });
     }
 }
@@ -138,7 +138,7 @@ fn burst_of_timeouts_from_one_worker_arms_all() {
         check_burst_of_timeouts(&lab, &runtime, 100_000, true);
         check_burst_of_timeouts(&lab, &runtime, 20_000, false);
         drop(runtime);
-        lab.wait_until("one lane", |counts| counts.lanes == 1);
+        lab.wait_until("one nursery", |counts| counts.nurseries == 1);
     }
 }
 
@@ -223,8 +223,8 @@ fn check_threads_at_once(builder: TimerServiceBuilder, count: usize) -> io::Resu
             assert!(begin.elapsed() < PATIENCE, "{have_slept:?} sleeps have fired");
             thread::sleep(ms(10));
         }
-        let all_lanes = lab.begin.lanes + count as u64;
-        let counts = lab.wait_until("all clients", |counts| counts.lanes == all_lanes);
+        let all_nurseries = lab.begin.nurseries + count as u64;
+        let counts = lab.wait_until("all clients", |counts| counts.nurseries == all_nurseries);
         let (with_threads, with_clients) = (idle - before, memory_kib() - idle);
         println!("{count} threads: {with_threads} KiB, and {with_clients} KiB with clients");
         println!("capacity {}, granted {}", counts.capacity, counts.granted);
@@ -281,7 +281,7 @@ fn check_burst_of_threads(capacity: u32, count: usize) -> io::Result<()> {
     let refused: Vec<_> = ends.filter(|end| *end != Ok(Ok(()))).collect();
     assert!(refused.is_empty(), "{} of {count} at {capacity}: {:?}", refused.len(), refused[0]);
     // The shard has taken back the keys of the test's own thread, too, which is given fewer then.
-    lab.wait_until("no client is left", |counts| (counts.pending, counts.lanes) == (0, 1));
+    lab.wait_until("no client is left", |counts| (counts.pending, counts.nurseries) == (0, 1));
     Ok(())
 }
 
@@ -295,7 +295,7 @@ fn burst_of_2000_threads_at_a_capacity_of_2050_arms_all() {
 }
 
 #[test]
-fn short_lived_threads_leave_no_lane() {
+fn short_lived_threads_leave_no_nursery() {
     const WAVE: usize = 100;
     // A shard of the default capacity grants and takes back a thousand keys for each thread.
     for (capacity, waves) in [(1 << 20, 5), (1 << 11, 200)] {
@@ -437,7 +437,7 @@ fn tasks_that_migrate_between_workers_keep_their_deadlines() {
     wait_for(&runtime, all_of(tasks));
     lab.wait_until_no_timer();
     drop(runtime);
-    lab.wait_until("one lane", |counts| counts.lanes == 1);
+    lab.wait_until("one nursery", |counts| counts.nurseries == 1);
 }
 
 /// Computes for a few milliseconds between two awaits, until it is told to stop.
