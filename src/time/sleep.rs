@@ -28,7 +28,7 @@ pub(super) fn at_most_max(delay: Duration) -> Duration {
 ///
 /// [The default service](super#the-service) cannot start. No runtime is needed.
 pub fn sleep(duration: Duration) -> Sleep {
-    Sleep::after(at_most_max(duration))
+    sleep_until(present() + at_most_max(duration))
 }
 
 /// Waits until a deadline, as `tokio::time::sleep_until` does.
@@ -62,7 +62,8 @@ pub struct Sleep {
 }
 
 impl Sleep {
-    /// A sleep that is done when `delay` has passed from now.
+    /// A sleep that is done when `delay` has passed from now. Its deadline is by the near clock,
+    /// and so up to some microseconds later, which only [`Self::deadline`] shows.
     #[inline]
     pub(super) fn after(delay: Duration) -> Self {
         Self { sleep: SleepOrKept::after(service::handle(), delay), has_begun: false }

@@ -73,7 +73,7 @@ impl<T: Send + 'static> Service for Entry<T> {
 
     fn note_refused(&self, shard: ShardId, class: ClassId) {
         if let Some(post) = self.directory.post(shard) {
-            post.nurseries.note_refused();
+            post.nurseries.note_refused(&post.doorbell);
             post.note_refused(class);
         }
     }
