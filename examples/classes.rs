@@ -122,7 +122,7 @@ fn drive(
             // Something was read from it.
             let _moved = timers.reset(timer, silence + Duration::from_millis(5));
         });
-        insist(connect, |connect| shard.schedule_fn(Duration::ZERO, connect))?;
+        insist(connect, |connect| Ok(shard.schedule_fn(Duration::ZERO, connect)?))?;
     }
     Ok(())
 }
@@ -237,8 +237,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     worker.join().map_err(|_| "the worker has panicked")??;
     wait_for(&service, |stats| {
         let [request, idle, lease] = stats.classes()[..] else { return false };
-        let opened = idle.scheduled == count && idle.live == staying;
-        opened && request.live + lease.live == 0
+        let opened = idle.scheduled == count && idle.pending == staying;
+        opened && request.pending + lease.pending == 0
     })?;
     let oldest = service.stats().classes()[1].oldest;
     println!("the oldest connection has been there for {:.1?}", oldest.unwrap_or_default());
@@ -248,8 +248,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     for class in report.shards.iter().flat_map(|shard| &shard.classes).chain(&all) {
         let ended = class.fired + class.cancelled + class.returned + class.dropped;
-        check(class.class, class.live + ended, class.scheduled)?;
-        check("live after the end", class.live, 0)?;
+        check(class.class, class.pending + ended, class.scheduled)?;
+        check("pending after the end", class.pending, 0)?;
     }
     let [request, idle, lease] = &all[..] else { return Err("there are three classes".into()) };
     let sum = |count: fn(&ShardCounts) -> u64| -> u64 {

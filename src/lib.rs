@@ -28,7 +28,7 @@
 //! // One shard, in a loop of our own, by a clock that we move; `start_with` starts threads.
 //! let clock = ManualClock::new();
 //! let builder = TimerService::builder().shards(1).clock(&clock);
-//! let service = builder.start_attached::<u64>()?;
+//! let service = builder.start_attached_with::<u64>()?;
 //! let attachment = service.attach(service.shard_for(0))?;
 //! let mut shard = attachment.into_loop(|fired, _timers| {
 //!     println!("request {} has timed out", fired.payload);
@@ -61,9 +61,10 @@
 //!
 //! # What to build with
 //!
-//! The types that hold many timers or values live on one shard and are `!Send`. Another thread
-//! reaches them by a callback that it sends to that shard, with
-//! [`schedule_fn`](RemoteTimers::schedule_fn).
+//! The types that hold many timers or values live on one shard and are `!Send`. Any thread reaches
+//! one that [`keep_on`](TimerService::keep_on) has made on its shard, by a [`kept::Kept`]: a handle
+//! that sends closures to it. A guide is about a
+//! [delayed job queue beside tokio](guide::delayed_jobs).
 //!
 //! | need | module or method |
 //! |---|---|
@@ -75,6 +76,7 @@
 //! | ticks for a future | [`interval`] |
 //! | a callback later, and its result | [`schedule_task`](Timers::schedule_task) |
 //! | values that are taken out when they are due | [`queue`] |
+//! | a container that any thread uses | [`kept`] |
 //! | timers and values by keys of your own, alone or in groups | [`keyed`] |
 //! | an operation that an event completes, or its deadline | [`purgatory`] |
 //! | timeouts that shrink under pressure, all at once | [`scaled`] |
@@ -86,6 +88,7 @@
 //! | a shard in an executor or a loop that is there already | [`attach`] |
 //! | timers of a program that uses `tokio::time` | `time`, with the feature `tokio` |
 //! | timeouts of hyper's servers, clients and pools | `adapters::hyper`, with the feature `hyper` |
+//! | `axum::serve` with timeouts | `adapters::axum`, with the feature `axum` |
 //! | a time for each request of a tower service | `adapters::tower`, with the feature `tower` |
 //! | timers of QUIC endpoints and connections | `adapters::quinn`, with the feature `quinn` |
 //!
@@ -96,7 +99,8 @@
 //!
 //! - A **refusal returns the value**: [`Refused`] is `Full(value)` where there is no room,
 //!   `Busy(value)` where the lane is full for a moment, `Closed(value)` after the end. Its
-//!   [`kind`](Refused::kind) is an error without the value.
+//!   [`kind`](Refused::kind) is an error without the value. A callback comes back in a
+//!   [`RefusedCall`], which `?` converts into every boxed error.
 //! - An **outcome tells the truth**: [`CancelOutcome`], [`ResetOutcome`]. After `Cancelled` the
 //!   timer has not fired and will not. A handle whose timer is gone is harmless, and its outcome is
 //!   stale.
@@ -105,10 +109,31 @@
 //! - A **shutdown** gives every accepted timer an outcome, by a [`ShutdownPolicy`]:
 //!   [`TimerService::shutdown`].
 //!
+//! # Calls that block
+//!
+//! Each of these may be called in a task, as in `#[tokio::main]`, but blocks the worker that runs
+//! the task:
+//!
+//! - [`start`](TimerServiceBuilder::start) and [`start_with`](TimerServiceBuilder::start_with),
+//!   until the shards run: milliseconds. A server calls them before it accepts connections.
+//! - [`shutdown`](TimerService::shutdown), and the drop of a service that was not shut down, until
+//!   the callbacks of the shards are done. A task awaits
+//!   [`begin_shutdown`](TimerService::begin_shutdown), or calls `shutdown` in `spawn_blocking`.
+//! - [`Reply::wait`], until the shard has replied. A task awaits the reply.
+//! - `start` and `stop` of a `StatsEndpoint`, until its thread has begun or ended.
+//!
+//! On a thread that drives a shard, `shutdown` and `wait` could last for ever: there they return an
+//! error that says so, and a drop does not wait.
+//!
 //! # Tests
 //!
-//! With a [`ManualClock`](clock::ManualClock) and shards in a loop of the test's own
-//! ([`attach`]) time passes only when the test says so. The examples on these pages do it that way.
+//! - With a [`ManualClock`](clock::ManualClock) and shards in a loop of the test's own ([`attach`])
+//!   time passes only when the test says so. The examples on these pages do it that way.
+//!   [`run_until_idle`](clock::ManualClock::run_until_idle) goes from deadline to deadline, with
+//!   the tasks of the test.
+//! - The module `sim`, with the feature of that name, runs a whole multi-thread server on simulated
+//!   threads, for many seeds.
+//! - With the feature `test-util`, `time` follows tokio's clock where a test has paused it.
 //!
 //! # Cost
 //!
@@ -120,21 +145,32 @@
 //! # Features
 //!
 //! None is on by default. The default build runs shards on plain threads or in loops of the
-//! caller's own, and needs no C compiler, no runtime and no HTTP server. Futures of [`Timers`] need
-//! a shard on glommio or tokio, and so one of these features; values, callbacks and the futures of
-//! a [`Handle`] need none.
+//! caller's own, and needs no runtime and no HTTP server. Futures of [`Timers`] need a shard on
+//! glommio or tokio, and so one of these features; values, callbacks and the futures of a
+//! [`Handle`] need none. No feature compiles C.
 //!
 //! | feature | brings | costs |
 //! |---|---|---|
-//! | `glommio` | shards on glommio executors, on Linux | glommio, a C compiler, `pinning` |
+//! | `glommio` | shards on glommio executors, on Linux | `glommio-ng`, `pinning` |
 //! | `tokio` | shards on current-thread tokio runtimes; `time`, for `tokio::time` | tokio |
 //! | `endpoint` | `StatsEndpoint`: the statistics over HTTP | hyper, tokio, `serde` and others |
-//! | `hyper` | `adapters::hyper`: the timer of hyper's servers and clients | hyper |
+//! | `hyper` | `adapters::hyper`: hyper's timer, and the requests of a stream under hyper | hyper |
+//! | `axum` | `adapters::axum`: `axum::serve` with timeouts | axum, `hyper`, `tokio` |
 //! | `tower` | `adapters::tower`: a layer that gives each request a time | tower's two traits |
 //! | `quinn` | `adapters::quinn`: the runtime of QUIC endpoints | quinn, `tokio` |
 //! | `pinning` | the service's own threads are pinned: see [`settings`] | `core_affinity` |
 //! | `serde` | the statistics implement `Serialize` | serde and its procedural macro |
 //! | `sim` | a simulation of the service, for tests | nothing |
+//! | `test-util` | `time` follows tokio's paused clock, for tests | `tokio`, with its `test-util` |
+//!
+//! The feature `glommio` uses the crate `glommio-ng`, the release that glommio's community
+//! maintains: glommio 0.9.0, of 2024, compiles neither with the kernel headers nor with the C
+//! library of 2026. Types of the two crates do not unify. A program that calls `attach_glommio` in
+//! an executor of its own takes that executor from the same crate:
+//!
+//! ```toml
+//! glommio = { package = "glommio-ng", version = "0.12" }
+//! ```
 //!
 //! # The map
 //!
@@ -158,7 +194,7 @@
 //! | `fallback` | sleeps that return no error, and the thread behind them |
 //! | `time` | the drop-in for `tokio::time` |
 //! | `stream` | a stream with its timeouts |
-//! | `adapters` | what hyper, tower and quinn take their timers from |
+//! | `adapters` | what hyper, axum, tower and quinn take their timers from |
 //! | `sim` | the service on simulated threads, for tests |
 //! | `guide` | pages of documentation, and no code |
 //!
@@ -193,7 +229,7 @@ mod values;
 
 pub use crate::clock::when::{Deadline, When};
 #[doc(no_inline)]
-pub use crate::conn::{ConnEvent, ConnLimits, ConnTimers, DeadlineKind, SharedConnTimers};
+pub use crate::conn::{AnyThread, ConnEvent, ConnLimits, ConnTimers, DeadlineKind};
 pub use crate::driver::attach;
 pub use crate::face::callback::{Fired, Handler, LocalCall, Payload, SendCall};
 pub use crate::face::client::remote::RemoteTimers;
@@ -205,7 +241,7 @@ pub use crate::face::report as shutdown;
 pub use crate::face::sleep::Sleep;
 pub use crate::face::timers::Timers;
 pub use crate::kit::{
-    delay_queue as queue, group, herd, interval, keyed, purgatory, repeat, scaled, sink,
+    delay_queue as queue, group, herd, interval, kept, keyed, purgatory, repeat, scaled, sink,
 };
 pub use crate::service::TimerService;
 pub use crate::service::builder::TimerServiceBuilder;
@@ -214,7 +250,7 @@ pub use crate::values::error::{
 };
 pub use crate::values::handle::{ShardId, TimerHandle};
 pub use crate::values::outcome::{CancelOutcome, ResetOutcome};
-pub use crate::values::refused::{Refused, RefusedKind};
+pub use crate::values::refused::{Refused, RefusedCall, RefusedKind};
 pub use crate::values::settings::Runtime;
 pub use crate::values::shutdown::ShutdownPolicy;
 pub use crate::values::{class, migration as migrate, settings};

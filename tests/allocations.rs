@@ -32,7 +32,7 @@ fn steady_load_of_timers_and_requests_allocates_nothing() {
         .shards(1)
         .capacity(4 * PENDING as u32)
         .clock(&clock)
-        .start_attached()
+        .start_attached_with()
         .unwrap();
     let attachment = service.attach(SHARD).unwrap();
     let again = |fired: Fired<NonZeroU64>, timers: &Timers<NonZeroU64>| {

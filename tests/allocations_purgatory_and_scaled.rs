@@ -42,7 +42,7 @@ impl Operation for Fetch {
 fn steady_load_of_operations_and_scaled_timeouts_allocates_nothing() {
     let clock = ManualClock::new();
     let builder = TimerService::builder().shards(1).capacity(1 << 16).clock(&clock).class(CLASS);
-    let service: TimerService<()> = builder.start_attached().unwrap();
+    let service: TimerService<()> = builder.start_attached_with().unwrap();
     let attachment = service.attach(ShardId::new(0)).unwrap();
     let mut shard_loop = attachment.into_loop(|_: Fired<()>, _: &Timers<()>| {}).unwrap();
     let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0032);

@@ -15,7 +15,8 @@ use std::time::Duration;
 use corewheel::attach::{ShardLoop, Turn};
 use corewheel::clock::ManualClock;
 use corewheel::conn::DataRate;
-use corewheel::stream::{StreamLimits, StreamTimers, TimedIo};
+use corewheel::conn::Side;
+use corewheel::stream::{StreamLimits, TimedIo};
 use corewheel::{Fired, TimerService, Timers};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -59,7 +60,7 @@ impl AsyncWrite for Gate {
 }
 
 /// Reads and writes. A task with a budget returns to its executor now and then, and polls again.
-fn transfer<M: StreamTimers>(stream: &mut TimedIo<Gate, M>) -> bool {
+fn transfer<M: Side>(stream: &mut TimedIo<Gate, M>) -> bool {
     let cx = &mut Context::from_waker(Waker::noop());
     let mut bytes = [0; 8];
     let polls = if stream.get_ref().waits { 1 } else { 2 };
@@ -77,7 +78,7 @@ fn transfer<M: StreamTimers>(stream: &mut TimedIo<Gate, M>) -> bool {
 
 type Shard = ShardLoop<u64, fn(Fired<u64>, &Timers<u64>)>;
 
-fn check<M: StreamTimers>(clock: &ManualClock, shard: &mut Shard, stream: &mut TimedIo<Gate, M>) {
+fn check<M: Side>(clock: &ManualClock, shard: &mut Shard, stream: &mut TimedIo<Gate, M>) {
     stream.control().begin_message();
     let mut round = |milliseconds| {
         assert!(transfer(stream));
@@ -99,7 +100,7 @@ fn check<M: StreamTimers>(clock: &ManualClock, shard: &mut Shard, stream: &mut T
 fn stream_allocates_nothing_for_a_read_or_a_write() {
     let clock = ManualClock::new();
     let builder = TimerService::builder().shards(1).clock(&clock);
-    let service = builder.start_attached::<u64>().unwrap();
+    let service = builder.start_attached_with::<u64>().unwrap();
     let attachment = service.attach(service.shard_for(0)).unwrap();
     let handler: fn(Fired<u64>, &Timers<u64>) = |_, _| {};
     let mut shard = attachment.into_loop(handler).unwrap();

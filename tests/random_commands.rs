@@ -282,7 +282,7 @@ impl Worker {
         let (shard, id) = (ShardId::new(self.rng.u16(..SHARDS)), job.id);
         let call = move |timers: &Timers<Job>| job.fire(timers.now());
         let scheduled = self.client.shard(shard).schedule_fn(delay, call);
-        self.note(scheduled.map_err(|error| end_refused(error, drop)), id);
+        self.note(scheduled.map_err(|error| end_refused(error.into(), drop)), id);
     }
 
     fn batch(&mut self, delay: Duration, at: Instant) -> u64 {

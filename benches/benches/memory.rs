@@ -81,7 +81,7 @@ fn measure(name: &str, state: &str) -> f64 {
 fn measure_on_a_shard(name: &str) -> f64 {
     let (_, fill) = ON_A_SHARD.into_iter().find(|(known, _)| *known == name).expect("a kind");
     let builder = TimerService::builder().shards(1).capacity(count() as u32 + 1);
-    let service: TimerService<Payload> = builder.start_attached().expect("it starts");
+    let service: TimerService<Payload> = builder.start_attached_with().expect("it starts");
     let shard = service.shards().next().expect("it has one");
     let deliver = |_: Fired<Payload>, _: &Timers<Payload>| unreachable!("nothing is due");
     let attachment = service.attach(shard).expect("it is free");

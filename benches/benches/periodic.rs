@@ -38,7 +38,7 @@ impl Home {
             TurnBudget { expired_max: 1 << 16, work_max: 1 << 16, ..TurnBudget::default() };
         let builder = TimerService::builder().shards(1).capacity(1 << 14).budget(everything);
         let service: TimerService<Payload> =
-            builder.clock(&clock).start_attached().expect("it starts");
+            builder.clock(&clock).start_attached_with().expect("it starts");
         let shard = service.shards().next().expect("it has one");
         let again: Again = |fired, timers| {
             timers.schedule(fired.deadline + PERIOD, fired.payload).expect("there is room");

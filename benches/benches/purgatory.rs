@@ -30,7 +30,7 @@ struct Home {
 
 fn home() -> Home {
     let builder = TimerService::builder().shards(1).capacity(1 << 18);
-    let service: TimerService<Payload> = builder.start_attached().expect("it starts");
+    let service: TimerService<Payload> = builder.start_attached_with().expect("it starts");
     let shard = service.shards().next().expect("it has one");
     let deliver = |_: Fired<Payload>, _: &Timers<Payload>| unreachable!("nothing is due");
     let attachment = service.attach(shard).expect("it is free");

@@ -18,9 +18,9 @@ use std::thread;
 use std::time::Duration;
 
 use corewheel::attach::ShardLoop;
-use corewheel::conn::DataRate;
-use corewheel::stream::{StreamLimits, StreamTimers, TimedIo};
-use corewheel::{ConnLimits, ConnTimers, Fired, SharedConnTimers, TimerService, Timers};
+use corewheel::conn::{DataRate, Side};
+use corewheel::stream::{StreamLimits, TimedIo};
+use corewheel::{ConnLimits, ConnTimers, Fired, TimerService, Timers};
 use corewheel_bench::{Payload, pin_to_one_core, random_order};
 use criterion::criterion_main;
 use criterion::measurement::WallTime;
@@ -41,7 +41,7 @@ struct Home {
 
 fn home() -> Home {
     let builder = TimerService::builder().shards(1).capacity(1 << 18);
-    let service: TimerService<Payload> = builder.start_attached().expect("it starts");
+    let service: TimerService<Payload> = builder.start_attached_with().expect("it starts");
     let shard = service.shards().next().expect("it has one");
     let deliver: Deliver = |_, _| unreachable!("nothing is due");
     let attachment = service.attach(shard).expect("it is free");
@@ -145,7 +145,7 @@ impl Wire for Memory {
     }
 }
 
-impl<M: StreamTimers> Wire for TimedIo<Memory, M> {
+impl<M: Side> Wire for TimedIo<Memory, M> {
     fn memory(&mut self) -> &mut Memory {
         self.get_mut()
     }
@@ -262,8 +262,8 @@ fn bytes(criterion: &mut Criterion) {
 
         let shared: Vec<_> = (0..count).map(|_| handle.connection(limits_of_conn())).collect();
         row(&mut group, "touch_read, shared", count, |n| shared[n].touch_read(), || {});
-        let transfers: Vec<_> = shared.iter().map(SharedConnTimers::begin_measured_read).collect();
-        row(&mut group, "SharedTransfer::add", count, |n| transfers[n].add(1), || {});
+        let transfers: Vec<_> = shared.iter().map(ConnTimers::begin_measured_read).collect();
+        row(&mut group, "Transfer::add, shared", count, |n| transfers[n].add(1), || {});
 
         let mut home = home();
         let timers = home.shard.timers().clone();

@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use corewheel::{ConnLimits, Timers};
+use futures_lite::future::or;
 use tokio::sync::watch;
 
 use crate::connection::{self, Stream};
@@ -52,11 +53,12 @@ impl Acceptor {
         drop(self.ready.send(Ok(())));
         let mut trouble = Trouble::default();
         loop {
-            let accepted = tokio::select! {
-                biased;
-                _ = self.stopped.changed() => return,
-                accepted = listener.accept() => accepted,
+            let stopped = async {
+                let _sender_is_gone = self.stopped.changed().await.is_err();
+                None
             };
+            let accepted = or(stopped, async { Some(listener.accept().await) });
+            let Some(accepted) = accepted.await else { return };
             match accepted {
                 Ok(stream) => {
                     trouble.end(&timers);

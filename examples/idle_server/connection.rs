@@ -1,4 +1,6 @@
-//! One connection: an echo with a read-idle limit, a heartbeat and a greatest age.
+//! One connection: an echo with a read-idle limit, a heartbeat and a greatest age. To make a server
+//! of it, replace [`answer`]: while that works, the connection is not idle, and its client gets
+//! PINGs.
 //!
 //! The deadlines are the [`ConnTimers`] of the shard that accepted the connection. Each read and
 //! each write is one store; the three deadlines are one timer of the shard. When the connection
@@ -9,8 +11,9 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::io;
+use std::pin::pin;
 
 use corewheel::conn::Raced;
 use corewheel::{ConnLimits, ConnTimers, DeadlineKind, RefusedKind, Timers};
@@ -50,6 +53,7 @@ impl fmt::Display for End {
 }
 
 const BUFFER_BYTES: usize = 4_096;
+const PING: &[u8] = b"PING\n";
 
 /// Serves one client until it leaves or a deadline ends the connection.
 pub(crate) async fn serve(mut stream: impl Stream, timers: &Timers, limits: ConnLimits) -> End {
@@ -71,11 +75,27 @@ async fn echo(stream: &mut impl Stream, conn: &ConnTimers) -> Result<Infallible,
             Some(0) => return Err(End::ClientLeft),
             Some(length) => {
                 conn.touch_read();
-                write_all(stream, &buffer[..length], conn).await?;
+                // The client waits for the server. During the write the server waits for the
+                // client, so the guard is dropped before: a client that does not read is found.
+                let in_flight = conn.begin_request();
+                let mut work = pin!(answer(&buffer[..length]));
+                let reply = loop {
+                    match race(conn, &mut work).await? {
+                        Some(reply) => break reply,
+                        None => write_all(stream, PING, conn).await?,
+                    }
+                };
+                drop(in_flight);
+                write_all(stream, reply, conn).await?;
             }
-            None => write_all(stream, b"PING\n", conn).await?,
+            None => write_all(stream, PING, conn).await?,
         }
     }
+}
+
+/// Works on what has come, for as long as it takes. An echo needs no time.
+fn answer(request: &[u8]) -> impl Future<Output = io::Result<&[u8]>> {
+    ready(Ok(request))
 }
 
 async fn write_all(

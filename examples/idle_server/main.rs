@@ -6,7 +6,7 @@
 //! deadlines are one timer of the shard on its core, and each read or write is one store.
 //!
 //! ```text
-//! cargo run --release --example idle_server -- --read-idle 5s --heartbeat 1s
+//! cargo run --release -p idle_server -- --read-idle 5s --heartbeat 1s
 //! nc 127.0.0.1 7070
 //! ```
 //!
@@ -33,13 +33,12 @@ use std::thread;
 use corewheel::endpoint::StatsEndpoint;
 use corewheel::stats::ShardCounts;
 use corewheel::{Reply, ShardId, ShutdownPolicy, StartError, TimerService, Timers};
+use env_logger::Env;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use tokio::sync::watch;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
 
 use acceptor::Acceptor;
 use options::Options;
@@ -181,10 +180,8 @@ impl Running {
 }
 
 fn start_service(options: &Options) -> Result<TimerService, Failure> {
-    let mut builder = TimerService::builder()
-        .name("idle_server")
-        .runtime(options.runtime.into())
-        .tick(options.tick);
+    let mut builder =
+        TimerService::builder().name("idle_server").runtime(options.runtime).tick(options.tick);
     if let Some(shards) = options.shards {
         builder = builder.shards(shards);
     }
@@ -204,7 +201,7 @@ fn start_acceptors(
     let (ready, listening) = mpsc::channel();
     let mut acceptors = Vec::new();
     for shard in service.shards() {
-        let limits = options.limits();
+        let limits = options.limits;
         let (ready, stopped) = (ready.clone(), stopped.clone());
         let acceptor = Acceptor { address, limits, ready, stopped };
         let spawned = match service.runtime() {
@@ -254,13 +251,10 @@ fn say(line: impl fmt::Display) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Logs warnings, or what `RUST_LOG` asks for.
+/// Logs warnings, or what `RUST_LOG` asks for: a level, or a list like `warn,corewheel=debug`.
 fn log_to_stderr() {
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter.from_env_lossy())
-        .with_writer(io::stderr)
-        .init();
+    let filter = Env::default().default_filter_or("warn");
+    env_logger::Builder::from_env(filter).init();
 }
 
 /// The returned iterator gives the first SIGINT or SIGTERM. A second signal ends the process at

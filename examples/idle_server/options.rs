@@ -1,98 +1,129 @@
 //! The server's command line.
 
+use std::error::Error;
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use clap::error::ErrorKind;
-use clap::{Parser, ValueEnum};
 use corewheel::ConnLimits;
 use humantime::parse_duration;
+use lexopt::prelude::{Long, Short};
 
 use crate::Failure;
 
-/// A TCP echo server, one listener for each core, that closes idle and old connections.
-#[derive(Parser, Debug)]
-#[command(name = "idle_server", version)]
+const HELP: &str = "\
+A TCP echo server, one listener for each core, that closes idle and old connections
+
+Usage: idle_server [OPTIONS]
+
+Options:
+      --listen <ADDRESS>  The address for clients; port 0 takes a free port
+                          [default: 127.0.0.1:7070]
+      --stats <ADDRESS>   The address of the statistics, over HTTP [default: 127.0.0.1:9920]
+      --read-idle <TIME>  Close a connection from which nothing was received for this long; 0 for
+                          never [default: 30s]
+      --heartbeat <TIME>  Send PING to a connection to which nothing was written for this long; 0
+                          for never [default: 10s]
+      --max-age <TIME>    Close a connection at this age, whatever it does; 0 for never
+                          [default: 0]
+      --shards <COUNT>    How many shards [default: one for each cpu that the process may use]
+      --tick <TIME>       The length of a tick, 100us to 1s [default: 1ms]
+      --runtime <NAME>    The runtime of the shards: glommio, tokio, or auto for glommio where
+                          io_uring works, else tokio [default: auto]
+  -h, --help              Print this help
+  -V, --version           Print the version
+";
+
+#[derive(Debug)]
 pub(crate) struct Options {
-    /// The address for clients; port 0 takes a free port.
-    #[arg(long, default_value = "127.0.0.1:7070", value_name = "ADDRESS")]
     pub(crate) listen: SocketAddr,
-
-    /// The address of the statistics, over HTTP.
-    #[arg(long, default_value = "127.0.0.1:9920", value_name = "ADDRESS")]
     pub(crate) stats: SocketAddr,
-
-    /// Close a connection from which nothing was received for this long; 0 for never.
-    #[arg(long, default_value = "30s", value_name = "TIME", value_parser = parse_duration)]
-    read_idle: Duration,
-
-    /// Send PING to a connection to which nothing was written for this long; 0 for never.
-    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
-    heartbeat: Duration,
-
-    /// Close a connection at this age, whatever it does; 0 for never.
-    #[arg(long, default_value = "0", value_name = "TIME", value_parser = parse_duration)]
-    max_age: Duration,
-
-    /// How many shards [default: one for each cpu that the process may use].
-    #[arg(long, value_name = "COUNT")]
+    pub(crate) limits: ConnLimits,
+    /// One for each cpu that the process may use if this is `None`.
     pub(crate) shards: Option<usize>,
-
-    /// The length of a tick, 100us to 1s.
-    #[arg(long, default_value = "1ms", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) tick: Duration,
-
-    /// The runtime of the shards.
-    #[arg(long, default_value = "auto")]
-    pub(crate) runtime: Runtime,
-}
-
-#[derive(Clone, Copy, ValueEnum, Debug)]
-pub(crate) enum Runtime {
-    /// Glommio where `io_uring` works, else tokio.
-    Auto,
-    Glommio,
-    Tokio,
-}
-
-impl From<Runtime> for corewheel::Runtime {
-    fn from(runtime: Runtime) -> Self {
-        match runtime {
-            Runtime::Auto => Self::GlommioOrTokio,
-            Runtime::Glommio => Self::Glommio,
-            Runtime::Tokio => Self::Tokio,
-        }
-    }
-}
-
-impl Options {
-    pub(crate) fn limits(&self) -> ConnLimits {
-        let limits = ConnLimits::default().read_idle(self.read_idle);
-        limits.heartbeat(self.heartbeat).max_age(self.max_age)
-    }
+    pub(crate) runtime: corewheel::Runtime,
 }
 
 /// The options of this process; `None` if the command line asks for help only.
 pub(crate) fn parse() -> Result<Option<Options>, Failure> {
-    match Options::try_parse() {
-        Ok(options) => Ok(Some(options)),
-        Err(error) => match error.kind() {
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-                // A closed standard output is no error.
-                let _ = write!(io::stdout(), "{error}");
-                Ok(None)
+    parse_from(lexopt::Parser::from_env()).map_err(|error| Failure::usage(one_line(&*error)))
+}
+
+fn parse_from(mut arguments: lexopt::Parser) -> Result<Option<Options>, Box<dyn Error>> {
+    let mut options = Options {
+        listen: SocketAddr::from(([127, 0, 0, 1], 7_070)),
+        stats: SocketAddr::from(([127, 0, 0, 1], 9_920)),
+        limits: ConnLimits::default(),
+        shards: None,
+        tick: Duration::from_millis(1),
+        runtime: corewheel::Runtime::GlommioOrTokio,
+    };
+    let mut read_idle = Duration::from_secs(30);
+    let mut heartbeat = Duration::from_secs(10);
+    let mut max_age = Duration::ZERO;
+    let mut given = Vec::new();
+    while let Some(argument) = arguments.next()? {
+        let name = match argument {
+            Short('h') | Long("help") => {
+                print(HELP);
+                return Ok(None);
             }
-            _ => Err(Failure::usage(one_line(&error.to_string()))),
-        },
+            Short('V') | Long("version") => {
+                print(concat!("idle_server ", env!("CARGO_PKG_VERSION"), "\n"));
+                return Ok(None);
+            }
+            Long(name) => name.to_owned(),
+            other => return Err(other.unexpected().into()),
+        };
+        if given.contains(&name) {
+            return Err(format!("'--{name}' is given twice; give it once").into());
+        }
+        let mut value = || arguments.value();
+        match name.as_str() {
+            "listen" => options.listen = parsed(&name, value()?, str::parse)?,
+            "stats" => options.stats = parsed(&name, value()?, str::parse)?,
+            "read-idle" => read_idle = parsed(&name, value()?, parse_duration)?,
+            "heartbeat" => heartbeat = parsed(&name, value()?, parse_duration)?,
+            "max-age" => max_age = parsed(&name, value()?, parse_duration)?,
+            "shards" => options.shards = Some(parsed(&name, value()?, str::parse)?),
+            "tick" => options.tick = parsed(&name, value()?, parse_duration)?,
+            "runtime" => options.runtime = parsed(&name, value()?, runtime)?,
+            _ => return Err(Long(&name).unexpected().into()),
+        }
+        given.push(name);
+    }
+    options.limits = options.limits.read_idle(read_idle).heartbeat(heartbeat).max_age(max_age);
+    Ok(Some(options))
+}
+
+/// The value of an option. An error names the option and the value.
+fn parsed<T, E: ToString>(
+    option: &str,
+    value: OsString,
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<T, String> {
+    let value = value.to_string_lossy();
+    parse(&value)
+        .map_err(|error| format!("invalid value '{value}' for '--{option}': {}", error.to_string()))
+}
+
+fn runtime(name: &str) -> Result<corewheel::Runtime, &'static str> {
+    match name {
+        "auto" => Ok(corewheel::Runtime::GlommioOrTokio),
+        "glommio" => Ok(corewheel::Runtime::Glommio),
+        "tokio" => Ok(corewheel::Runtime::Tokio),
+        _ => Err("possible values: auto, glommio, tokio"),
     }
 }
 
-/// The first line of clap's message, which names the option, without the general advice after it.
-fn one_line(message: &str) -> String {
-    let mut message = message.trim_start_matches("error: ");
-    for advice in ["\n\nUsage:", "\n\nFor more information"] {
-        message = message.split(advice).next().unwrap_or_default();
-    }
-    message.split_whitespace().collect::<Vec<_>>().join(" ")
+fn print(text: &str) {
+    // A closed standard output is no error.
+    let _ = write!(io::stdout(), "{text}");
+}
+
+/// The message with a space in place of each line break that a value has brought.
+fn one_line(error: &dyn Error) -> String {
+    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }

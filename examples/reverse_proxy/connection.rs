@@ -1,22 +1,24 @@
 //! One connection of a client.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use corewheel::adapters::hyper::TimedService;
 use corewheel::stream::TimedIo;
-use hyper::body::Incoming;
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::rt::{Read, Write};
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
+use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::forward::{Answer, RequestState};
+use crate::forward::{Answer, ClientBody};
 use crate::server::{Http, Server, Shutdown};
 use crate::timers::{Control, Stream};
 
@@ -39,17 +41,18 @@ pub(crate) async fn serve(
     let ended = match server.timers.stream(stream, &server.limits, is_http1) {
         Stream::Timed(stream) => {
             let control = Control(Some(Arc::new(stream.control())));
-            if is_http1 {
-                control.begin_message();
-            }
+            let answer = answers(&server, client, &control, ClientBody::Left);
+            // The deadlines of the stream end no request on which the proxy works.
+            let service = TimedService::new(answer, stream.control());
             let socket = |stream: TokioIo<TimedIo<TcpStream>>| stream.into_inner().into_inner();
             let stream = TokioIo::new(stream);
-            serve_on(&server, stream, socket, client, &control, &mut shutdown).await
+            serve_on(&server, stream, socket, service, &control, &mut shutdown).await
         }
         Stream::Plain(stream) => {
             let (control, stream) = (Control(None), TokioIo::new(stream));
+            let service = answers(&server, client, &control, ClientBody::Right);
             let socket = TokioIo::into_inner;
-            serve_on(&server, stream, socket, client, &control, &mut shutdown).await
+            serve_on(&server, stream, socket, service, &control, &mut shutdown).await
         }
     };
     if let Err(error) = ended {
@@ -58,29 +61,43 @@ pub(crate) async fn serve(
 }
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
+/// The answer to a request.
+type Answering = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
+
+/// A service that answers the requests of a client. `body` wraps the body of each request.
+fn answers<B>(
+    server: &Arc<Server>,
+    client: IpAddr,
+    control: &Control,
+    body: fn(B) -> ClientBody,
+) -> impl Service<Request<B>, Response = Response<Answer>, Error = Infallible, Future = Answering>
+where
+    B: Body + Send + 'static,
+{
+    let (server, control) = (Arc::clone(server), control.clone());
+    service_fn(move |request: Request<B>| {
+        let (server, control) = (Arc::clone(&server), control.clone());
+        let answer =
+            async move { Ok(server.forwarder.forward(request.map(body), client, &control).await) };
+        Box::pin(answer) as Answering
+    })
+}
 
 /// `socket` takes a stream without its deadlines, which would not let an answer through.
-async fn serve_on<S>(
+async fn serve_on<S, V, B>(
     server: &Arc<Server>,
     stream: S,
     socket: impl FnOnce(S) -> TcpStream,
-    client: IpAddr,
+    service: V,
     control: &Control,
     shutdown: &mut Shutdown,
 ) -> Result<(), Failed>
 where
     S: Read + Write + Unpin + Send + 'static,
+    V: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    V::Future: Send + 'static,
+    B: Body<Data = Bytes, Error: Into<Failed>> + Send + 'static,
 {
-    let service = service_fn(|request: Request<Incoming>| {
-        // The state says that the head is complete. That is too late in the future of the answer,
-        // since hyper waits for more bytes before it polls that.
-        let state = RequestState::new(&request, control.clone());
-        let server = Arc::clone(server);
-        async move {
-            let answer = server.forwarder.forward(request, client, state).await;
-            Ok::<Response<Answer>, Infallible>(answer)
-        }
-    });
     match &server.http {
         Http::One(settings) => {
             let mut connection = settings.serve_connection(stream, service);

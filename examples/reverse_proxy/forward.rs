@@ -14,11 +14,12 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use corewheel::conn::SharedInProgress;
+use corewheel::adapters::hyper::RequestBody as TimedBody;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -32,7 +33,9 @@ use crate::spawn::Spawner;
 use crate::timers::{Control, Late, Timers};
 
 /// The body of an answer: that of the upstream server, or a line about an error.
-pub(crate) type Answer = Either<ResponseBody, Full<Bytes>>;
+pub(crate) type Answer = Either<Incoming, Full<Bytes>>;
+/// The body that a client sends, with the deadlines of its connection or without.
+pub(crate) type ClientBody = Either<TimedBody<Incoming>, Incoming>;
 
 /// Header fields that are about one connection, and not forwarded.
 const OF_ONE_CONNECTION: [HeaderName; 8] = [
@@ -76,27 +79,28 @@ impl Forwarder {
     /// The answer to a request.
     pub(crate) async fn forward(
         &self,
-        request: Request<Incoming>,
+        request: Request<ClientBody>,
         client: IpAddr,
-        state: RequestState,
+        control: &Control,
     ) -> Response<Answer> {
         if request.method() == Method::CONNECT {
             return refusal(StatusCode::NOT_IMPLEMENTED);
         }
-        let request = self.for_upstream(request, client, &state);
+        let has_ended = Arc::new(AtomicBool::new(request.body().is_end_stream()));
+        let request = self.for_upstream(request, client, &has_ended);
         let answer = self.client.request(request);
-        match state.control.timeout(self.timers, self.response, answer).await {
+        match control.timeout(self.timers, self.response, answer).await {
             Ok(Ok(mut response)) => {
                 remove_of_one_connection(response.headers_mut());
                 *response.version_mut() = Version::HTTP_11;
-                response.map(|body| Either::Left(ResponseBody { body, _state: state }))
+                response.map(Either::Left)
             }
             Ok(Err(error)) => {
                 let status = status_of(&error);
                 tracing::debug!(%client, %status, error = %Chain(&error), "a request failed");
                 refusal(status)
             }
-            Err(Late::TimeUp) if !state.has_ended() => {
+            Err(Late::TimeUp) if !has_ended.load(Ordering::Relaxed) => {
                 tracing::debug!(%client, "the body of a request came too slowly");
                 refusal(StatusCode::REQUEST_TIMEOUT)
             }
@@ -114,9 +118,9 @@ impl Forwarder {
     /// The request as the upstream server gets it.
     fn for_upstream(
         &self,
-        request: Request<Incoming>,
+        request: Request<ClientBody>,
         client: IpAddr,
-        state: &RequestState,
+        has_ended: &Arc<AtomicBool>,
     ) -> Request<RequestBody> {
         let (mut head, body) = request.into_parts();
         let mut uri = Uri::default().into_parts();
@@ -140,8 +144,7 @@ impl Forwarder {
         if let Ok(client) = HeaderValue::from_str(&client.to_string()) {
             head.headers.append(FORWARDED_FOR, client);
         }
-        let receiving = state.receiving.clone();
-        Request::from_parts(head, RequestBody { body, receiving })
+        Request::from_parts(head, RequestBody { body, has_ended: Arc::clone(has_ended) })
     }
 }
 
@@ -205,113 +208,18 @@ impl fmt::Display for Chain<'_> {
     }
 }
 
-/// How far the client is with a request. Until it has sent the body, its reads have their limits;
-/// after that it waits for the answer. It is dropped when the answer has ended.
-#[derive(Debug)]
-pub(crate) struct RequestState {
-    control: Control,
-    is_http1: bool,
-    /// `None` if the request has no body.
-    receiving: Option<Arc<Receiving>>,
-    /// Of a request without a body.
-    _in_flight: Option<SharedInProgress>,
-}
-
-/// The state of a request with a body.
-#[derive(Debug)]
-struct Receiving {
-    control: Control,
-    is_http1: bool,
-    /// Set when the body has ended.
-    in_flight: OnceLock<Option<SharedInProgress>>,
-}
-
-impl Receiving {
-    /// The body has ended. It may be called again.
-    fn end(&self) {
-        self.in_flight.get_or_init(|| {
-            if self.is_http1 {
-                self.control.message_complete();
-            }
-            self.control.begin_request()
-        });
-    }
-}
-
-impl RequestState {
-    /// The head of a request has come.
-    pub(crate) fn new(request: &Request<Incoming>, control: Control) -> Self {
-        let is_http1 = request.version() < Version::HTTP_2;
-        if request.body().is_end_stream() {
-            if is_http1 {
-                control.message_complete();
-            }
-            let in_flight = control.begin_request();
-            return Self { control, is_http1, receiving: None, _in_flight: in_flight };
-        }
-        if is_http1 {
-            control.head_complete();
-        }
-        let in_flight = OnceLock::new();
-        let receiving = Receiving { control: control.clone(), is_http1, in_flight };
-        let receiving = Some(Arc::new(receiving));
-        Self { control, is_http1, receiving, _in_flight: None }
-    }
-
-    /// Whether the client has sent all of the request.
-    fn has_ended(&self) -> bool {
-        let receiving = self.receiving.as_ref();
-        receiving.is_none_or(|receiving| receiving.in_flight.get().is_some())
-    }
-}
-
-impl Drop for RequestState {
-    fn drop(&mut self) {
-        if self.is_http1 {
-            self.control.begin_message();
-        }
-    }
-}
-
-/// The body of a response on its way to the client. Its request is in flight until it has ended.
-#[derive(Debug)]
-pub(crate) struct ResponseBody {
-    body: Incoming,
-    _state: RequestState,
-}
-
-impl Body for ResponseBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
 /// The body of a request on its way to the upstream server. Its errors are told from errors of the
 /// upstream server.
 #[derive(Debug)]
 pub(crate) struct RequestBody {
-    body: Incoming,
-    /// `None` if there is no body.
-    receiving: Option<Arc<Receiving>>,
+    body: ClientBody,
+    /// Set when the client has sent all of the body.
+    has_ended: Arc<AtomicBool>,
 }
 
 /// The client has failed to send its body.
 #[derive(Debug)]
-pub(crate) struct RequestBodyError(hyper::Error);
+pub(crate) struct RequestBodyError(Box<dyn Error + Send + Sync>);
 
 impl fmt::Display for RequestBodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -339,8 +247,9 @@ impl Body for RequestBody {
             Poll::Ready(Some(Ok(_))) => self.body.is_end_stream(),
             _ => false,
         };
-        if is_last && let Some(receiving) = &self.receiving {
-            receiving.end();
+        if is_last {
+            // Relaxed: the flag carries no other data.
+            self.has_ended.store(true, Ordering::Relaxed);
         }
         polled.map(|frame| frame.map(|frame| frame.map_err(RequestBodyError)))
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use corewheel::adapters::hyper::HyperTimer;
 use corewheel::class::TimerClass;
-use corewheel::conn::{DataRate, SharedInProgress};
+use corewheel::conn::DataRate;
 use corewheel::stream::{StreamControl, StreamLimits, StreamTimeout, TimedIo};
 use corewheel::{Handle, RefusedKind, TimeoutError};
 use hyper::server::conn::http1;
@@ -45,41 +45,11 @@ pub(crate) enum Stream {
     Plain(TcpStream),
 }
 
-/// What a request says about the connection that it came on. While a request is in flight, the
-/// client waits, and a connection without reads is not idle. Without deadlines it says nothing.
-///
-/// Heads have a deadline and messages a least rate on connections of HTTP/1 only: the bytes of an
-/// HTTP/2 connection are those of several requests.
+/// The control of a client's connection; `None` if it has no deadlines.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Control(pub(crate) Option<Arc<StreamControl>>);
 
 impl Control {
-    /// The next byte begins a request.
-    pub(crate) fn begin_message(&self) {
-        if let Some(control) = &self.0 {
-            control.begin_message();
-        }
-    }
-
-    /// The head has come, and a body follows.
-    pub(crate) fn head_complete(&self) {
-        if let Some(control) = &self.0 {
-            control.head_complete();
-        }
-    }
-
-    /// The whole request has come.
-    pub(crate) fn message_complete(&self) {
-        if let Some(control) = &self.0 {
-            control.message_complete();
-        }
-    }
-
-    /// A request is in flight until the returned guard is dropped.
-    pub(crate) fn begin_request(&self) -> Option<SharedInProgress> {
-        self.0.as_ref().map(|control| control.begin_request())
-    }
-
     /// Whether a limit for what the client sends has ended the connection.
     pub(crate) fn is_read_late(&self) -> bool {
         use StreamTimeout::{FirstByte, Head, Idle, ReadIdle, ReadRate};

@@ -1,9 +1,12 @@
-//! What hyper, tower and quinn take their timers from.
+//! What hyper, axum, tower and quinn take their timers from.
 //!
 //! Each adapter is made of a [`Handle`](crate::Handle), so it works on every runtime that its
 //! framework has, and on the threads of shards. Where the interface of a framework has no error for
-//! a timer that a shard refuses, a thread of the process keeps the deadline.
+//! a timer that a shard refuses, a thread of the process keeps the deadline. The services of
+//! `hyper` and `axum` need no timer: they tell a `stream::TimedIo` about the requests on it.
 
+#[cfg(feature = "axum")]
+pub mod axum;
 #[cfg(feature = "hyper")]
 pub mod hyper;
 #[cfg(feature = "quinn")]

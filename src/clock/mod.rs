@@ -7,7 +7,7 @@
 //! use std::time::Duration;
 //!
 //! let clock = ManualClock::new();
-//! let service = TimerService::builder().shards(1).clock(&clock).start_attached::<&str>()?;
+//! let service = TimerService::builder().shards(1).clock(&clock).start_attached_with::<&str>()?;
 //! let shard = service.attach(service.shards().next().unwrap())?;
 //! let mut shard = shard.into_loop(|fired, _timers| {
 //!     assert_eq!((fired.payload, fired.lateness), ("lease", Duration::from_secs(2)));
@@ -18,9 +18,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! This is the only module that reads a clock. Inside the service, time is nanoseconds since the
-//! service's epoch, and deadlines are ticks. At the edge it is [`Duration`] and [`Instant`]. The
-//! clock is monotonic; the wall clock is not used anywhere.
+//! This is the only module that reads the system's clock. Inside the service, time is nanoseconds
+//! since the service's epoch, and deadlines are ticks. At the edge it is [`Duration`] and
+//! [`Instant`]. The clock is monotonic; the wall clock is not used anywhere.
 //!
 //! A command on a timer takes a fraction of what asking the system for the time takes, so commands
 //! go by a `NearClock`, which counts on from the last time that was asked for. A turn asks.
@@ -95,6 +95,11 @@ impl Clock {
     pub(crate) fn is_manual(&self) -> bool {
         matches!(self.source, Source::Manual(_))
     }
+
+    /// Whether this is the clock that `manual` and its clones move.
+    pub(crate) fn is_moved_by(&self, manual: &ManualClock) -> bool {
+        matches!(&self.source, Source::Manual(nanos) if Arc::ptr_eq(nanos, &manual.nanos))
+    }
 }
 
 impl fmt::Debug for Clock {
@@ -108,11 +113,12 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// A clock that moves only when [`advance`](Self::advance) is called, for tests.
+/// A clock that moves only when a test says so, for instance by [`advance`](Self::advance).
 ///
 /// It is used with shards that the test drives itself in
 /// [`Attachment::into_loop`](crate::attach::Attachment::into_loop). Clones show the same time. See
-/// the [module](self) for an example.
+/// the [module](self) for an example. [`run_until_idle`](Self::run_until_idle) takes the turns of
+/// such shards and moves the clock from deadline to deadline.
 #[derive(Clone, Debug)]
 pub struct ManualClock {
     clock: Clock,

@@ -7,7 +7,7 @@ use corewheel_shard::Tick;
 use super::Timeline;
 
 /// The time when a timer is due: a [`Duration`] from now, an [`Instant`], or a [`Deadline`] that
-/// was computed before. Every method that takes a time accepts all three types.
+/// was computed before. Every method that takes a time accepts all of these types.
 ///
 /// | type | due | reads a clock |
 /// |---|---|---|
@@ -15,11 +15,18 @@ use super::Timeline;
 /// | `Instant` | at that time, rounded up to a tick | no |
 /// | [`Deadline`] | at that tick | no, and nothing is converted |
 ///
-/// With the feature `tokio`, the `Instant` of the module `time` is the same as an `Instant`.
+/// With the feature `tokio`, the `Instant` of the module `time` and that of tokio are the same as
+/// an `Instant`. One of tokio's that was taken while a test had paused tokio's clock names the
+/// moment that the paused clock showed; the service goes by the system's clock.
 ///
 /// A duration of zero, and a time that has passed, are due in the next turn.
 ///
 /// A duration that does not fit (584 years) means never. The trait is sealed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no time at which a timer can be due",
+    label = "expected a `Duration` from now, an `Instant` or a `Deadline`",
+    note = "a number has no unit: `Duration::from_millis(5)` has one"
+)]
 pub trait When: Copy + Send + Sync + 'static + Sealed {}
 
 impl When for Duration {}

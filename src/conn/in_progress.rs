@@ -2,84 +2,77 @@
 
 use std::fmt;
 
-use super::record::{RecordRef, add_one, take_one};
+use super::measured::Direction;
+use super::rules::{self, Held};
+use super::side::{Connection, OnShard, Side, Wakes};
 
 /// A read, a write or a request that is in progress; it ends when this is dropped. Made by
 /// [`ConnTimers::begin_read`](super::ConnTimers::begin_read),
+/// [`pause_reads`](super::ConnTimers::pause_reads),
 /// [`begin_write`](super::ConnTimers::begin_write) and
 /// [`begin_request`](super::ConnTimers::begin_request), where the effect of each is described.
 ///
-/// It is `'static`, so it can be moved into the task that does the work. It does not keep the
-/// connection open: it has no effect on a connection that is closed. A panic of the task drops it.
+/// It is `'static`, so it can be moved into the task that does the work; on the side
+/// [`AnyThread`](super::AnyThread) it is `Send` and `Sync`. It does not keep the connection open:
+/// it has no effect on a connection that is closed. A panic of the task drops it.
 #[must_use = "what is in progress ends when this is dropped"]
-pub struct InProgress {
-    conn: RecordRef,
+pub struct InProgress<S: Side = OnShard> {
+    conn: S::Conn,
     kind: Kind,
 }
 
 #[derive(Clone, Copy)]
 enum Kind {
-    Read,
+    Held(Held),
     /// With its number, if its time is limited and it has not ended yet.
     Write(Option<u32>),
-    Request,
 }
 
-impl InProgress {
-    pub(super) fn read(conn: &RecordRef) -> Self {
-        add_one(&conn.usage().reads);
-        Self { conn: conn.clone(), kind: Kind::Read }
+impl<S: Side> InProgress<S> {
+    pub(super) fn begin(conn: &S::Conn, held: Held) -> Self {
+        conn.begin(held);
+        Self { conn: conn.clone(), kind: Kind::Held(held) }
     }
 
-    pub(super) fn write(conn: &RecordRef) -> Self {
-        let write = conn.connections().begin_write(conn.index());
+    pub(super) fn write(conn: &S::Conn, wakes: Wakes) -> Self {
+        let now = conn.now();
+        let write = conn.change(wakes, |facts| {
+            let write = rules::begin_write(facts, now);
+            (write, write.is_some())
+        });
         Self { conn: conn.clone(), kind: Kind::Write(write) }
     }
 
-    pub(super) fn request(conn: &RecordRef) -> Self {
-        add_one(&conn.usage().requests);
-        Self { conn: conn.clone(), kind: Kind::Request }
-    }
-
-    /// Ends what is in progress. False for a write whose time was up before, as of the last turn: a
-    /// write that is overdue is still in time if no turn has found it so, and then there is no
-    /// event.
+    /// Ends what is in progress. False for a write whose time was up before, as of the shard's last
+    /// turn or, on any thread, the last poll for events: a write that is overdue is still in time
+    /// if none has found it so, and then there is no event.
     pub fn finish(mut self) -> bool {
         self.end_write()
     }
 
     fn end_write(&mut self) -> bool {
         let Kind::Write(write) = &mut self.kind else { return true };
-        let (connections, index) = (self.conn.connections(), self.conn.index());
-        write.take().is_none_or(|write| connections.end_write(index, write))
+        let end = |write| self.conn.look(|facts| rules::end_write(facts, write));
+        write.take().is_none_or(end)
     }
 }
 
-impl Drop for InProgress {
+impl<S: Side> Drop for InProgress<S> {
     fn drop(&mut self) {
         self.end_write();
-        let (record, usage) = (self.conn.record(), self.conn.usage());
-        let stamp = match self.kind {
-            Kind::Read => {
-                take_one(&usage.reads);
-                &record.read
-            }
-            Kind::Write(_) => &record.written,
-            Kind::Request => {
-                take_one(&usage.requests);
-                &usage.request_ended
-            }
-        };
-        stamp.set(self.conn.connections().stamp());
+        match self.kind {
+            Kind::Held(held) => self.conn.end(held),
+            Kind::Write(_) => self.conn.stamp(Direction::Write, self.conn.stamp_now()),
+        }
     }
 }
 
-impl fmt::Debug for InProgress {
+impl<S: Side> fmt::Debug for InProgress<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
-            Kind::Read => "InProgress(read)",
+            Kind::Held(Held::Read) => "InProgress(read)",
+            Kind::Held(Held::Request) => "InProgress(request)",
             Kind::Write(_) => "InProgress(write)",
-            Kind::Request => "InProgress(request)",
         })
     }
 }

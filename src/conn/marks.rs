@@ -1,31 +1,32 @@
 //! Flags of a connection, as bits.
+//!
+//! A word of 32 bits has room for a few kinds more. A word of 64 bits would cost each connection of
+//! a shard 8 bytes, a tenth of what it takes.
 
-use super::limits::DeadlineKind;
-
-pub(super) const HANDSHAKE: usize = DeadlineKind::Handshake.named_index();
-pub(super) const READ_IDLE: usize = DeadlineKind::ReadIdle.named_index();
+use super::kinds::{DeadlineKind, OPENED_END};
 
 /// Kinds of deadlines, as bits; the bit of a kind is its position.
 pub(super) type KindBits = u32;
 
 /// What is known of a connection beside its times, in 32 bits. From the lowest bit: the kinds of
-/// the events that have come and were not delivered (18), the marks (6), and the salt (8).
+/// the events that have come and were not delivered, the kinds that come once and are over of those
+/// that the limits arm, and in the highest 8 bits the salt.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Flags(u32);
 
 const KINDS: u32 = DeadlineKind::COUNT as u32;
-const MARKS: u32 = 6;
-const _: () = assert!(KINDS + MARKS + u8::BITS == u32::BITS);
+const SALT: u32 = u32::BITS - u8::BITS;
+const _: () = assert!(KINDS as usize + OPENED_END <= SALT as usize);
 
 impl Flags {
     /// Of a connection that begins.
     pub(super) fn new(salt: u8) -> Self {
-        Self(u32::from(salt) << (KINDS + MARKS))
+        Self(u32::from(salt) << SALT)
     }
 
     /// Differs between connections that begin at one time, as long as there are few of them.
     pub(super) fn salt(self) -> u8 {
-        (self.0 >> (KINDS + MARKS)) as u8
+        (self.0 >> SALT) as u8
     }
 
     /// The kinds of the events that have come and were not delivered.
@@ -38,41 +39,13 @@ impl Flags {
         Self(self.0 & !((1 << KINDS) - 1) | kinds)
     }
 
-    pub(super) fn marks(self) -> Marks {
-        Marks((self.0 >> KINDS) as u8 & ((1 << MARKS) - 1))
-    }
-
-    pub(super) fn with_marks(self, marks: Marks) -> Self {
-        Self(self.0 & !(((1 << MARKS) - 1) << KINDS) | u32::from(marks.0) << KINDS)
-    }
-}
-
-/// From the lowest bit: which of the idle events that have come are the first of their kind (4),
-/// and which of the deadlines that come once and are armed by the limits are over (2).
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Marks(u8);
-
-impl Marks {
-    const OVER: u32 = 4;
-
+    /// Whether a deadline that the limits arm has come, or was armed or disarmed since.
     pub(super) fn is_over(self, kind: usize) -> bool {
-        self.0 >> Self::OVER & 1 << kind != 0
+        self.0 >> KINDS & 1 << kind != 0
     }
 
     /// With a deadline over. A deadline that the limits do not arm has no bit, and changes nothing.
-    pub(super) fn set_over(self, kind: usize) -> Self {
-        if kind > HANDSHAKE { self } else { Self(self.0 | 1 << Self::OVER << kind) }
-    }
-
-    /// The kinds whose event is the first, as bits. Deadlines that come once are always the first.
-    pub(super) fn first(self) -> KindBits {
-        !IDLE_KINDS | (KindBits::from(self.0) << READ_IDLE & IDLE_KINDS)
-    }
-
-    pub(super) fn with_first(self, kinds: KindBits) -> Self {
-        let idle = (IDLE_KINDS >> READ_IDLE) as u8;
-        Self(self.0 & !idle | (kinds >> READ_IDLE) as u8 & idle)
+    pub(super) fn with_over(self, kind: usize) -> Self {
+        if kind < OPENED_END { Self(self.0 | 1 << kind << KINDS) } else { self }
     }
 }
-
-const IDLE_KINDS: KindBits = 0b1111 << READ_IDLE;

@@ -12,39 +12,17 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::limits::{DataRate, DeadlineKind};
-use super::rules::NEVER;
+use super::limits::{DataRate, NEVER};
 use crate::clock::saturating_nanos;
 use crate::link::sync::{AtomicU64, Ordering};
-
-pub(super) const READ_RATE: usize = DeadlineKind::ReadRate.named_index();
-pub(super) const WRITE_RATE: usize = DeadlineKind::WriteRate.named_index();
 
 const SECOND: u64 = 1_000_000_000;
 
 /// Whether a transfer is a read or a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Direction {
+pub(crate) enum Direction {
     Read,
     Write,
-}
-
-impl Direction {
-    /// The direction of a kind; `None` for a kind that is no rate.
-    pub(super) fn of(kind: usize) -> Option<Self> {
-        match kind {
-            READ_RATE => Some(Self::Read),
-            WRITE_RATE => Some(Self::Write),
-            _ => None,
-        }
-    }
-
-    pub(super) fn kind(self) -> usize {
-        match self {
-            Self::Read => READ_RATE,
-            Self::Write => WRITE_RATE,
-        }
-    }
 }
 
 /// The bytes of one transfer. Its guard adds to it, and the timer reads it.
@@ -84,7 +62,7 @@ pub(super) struct Measured {
     start: u64,
     /// Since when it is paused; `NEVER` if it is not.
     paused_at: u64,
-    /// When its event came; 0 if none has come.
+    /// When its event came; `NEVER` if none has come.
     event_at: Cell<u64>,
     /// Whether it has begun, and its guard has not ended it.
     is_live: bool,
@@ -100,7 +78,7 @@ impl Measured {
 
     /// When the transfer is too slow; `NEVER` after its event.
     pub(super) fn due(&self) -> u64 {
-        let is_off = !self.is_live || self.paused_at != NEVER || self.event_at.get() != 0;
+        let is_off = !self.is_live || self.paused_at != NEVER || self.event_at.get() != NEVER;
         if is_off { NEVER } else { self.due_running() }
     }
 
@@ -112,7 +90,7 @@ impl Measured {
         }
         let is_true = self.due_running() <= self.event_at.get();
         if !is_true {
-            self.event_at.set(0);
+            self.event_at.set(NEVER);
         }
         is_true
     }
@@ -134,7 +112,7 @@ impl Measured {
     /// True if its event has come.
     pub(super) fn end(&mut self) -> bool {
         self.is_live = false;
-        self.event_at.get() != 0
+        self.event_at.get() != NEVER
     }
 }
 
@@ -175,7 +153,7 @@ impl Transfers {
         transfer.grace = saturating_nanos(rate.grace);
         transfer.start = now;
         transfer.paused_at = NEVER;
-        transfer.event_at.set(0);
+        transfer.event_at.set(NEVER);
         transfer.is_live = true;
         Arc::clone(&transfer.count)
     }

@@ -13,7 +13,7 @@
 //! // One shard in this loop, by a clock that the example moves.
 //! let clock = ManualClock::new();
 //! let builder = TimerService::builder().shards(1).clock(&clock);
-//! let service: TimerService<u64> = builder.start_attached()?;
+//! let service: TimerService<u64> = builder.start_attached_with()?;
 //! let attachment = service.attach(service.shards().next().unwrap())?;
 //! let mut shard = attachment.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
 //!
@@ -54,6 +54,34 @@
 //! a cache miss on the timer, and a connection would have five timers. Here a packet costs one
 //! store, and the timer's expiry finds out from the stamps which deadline is due, if any.
 //!
+//! # What counts as idle
+//!
+//! An idle deadline is for the silence of the peer, and not for that of the server:
+//!
+//! | case | read idle | write idle | all idle | heartbeat |
+//! |---|---|---|---|---|
+//! | a byte is read: [`touch_read`] | begins again | goes on | begins again | goes on |
+//! | a write is accepted: [`touch_write`] | goes on | begins again | begins again | begins again |
+//! | a read takes long: [`begin_read`] | held back | goes on | held back | goes on |
+//! | the server does not read: [`pause_reads`] | held back | goes on | held back | goes on |
+//! | a request is served: [`begin_request`] | held back | held back | held back | goes on |
+//! | a write waits for the peer: [`begin_write`] | goes on | goes on | goes on | goes on |
+//!
+//! A deadline that is held back does not come, and its time begins again when nothing holds it back
+//! any more.
+//!
+//! In a protocol in which the peer must send a message in each idle time, such as MQTT's keep
+//! alive, a byte is not enough: a peer could send a message byte by byte and never end it. There
+//! the server calls [`touch_read`](ConnTimers::touch_read) after each complete message, and not
+//! after each read.
+//!
+//! [`touch_read`]: ConnTimers::touch_read
+//! [`touch_write`]: ConnTimers::touch_write
+//! [`begin_read`]: ConnTimers::begin_read
+//! [`pause_reads`]: ConnTimers::pause_reads
+//! [`begin_request`]: ConnTimers::begin_request
+//! [`begin_write`]: ConnTimers::begin_write
+//!
 //! # Peers that are slow, but not idle
 //!
 //! A peer that sends one byte in each idle time is never idle. A
@@ -62,35 +90,44 @@
 //! [measured write](ConnTimers::begin_measured_write). Adding bytes costs as little as a touch: the
 //! timer's expiry finds out from their count when the deadline really is.
 //!
-//! # Which of the two
+//! # On a shard, or on any thread
 //!
-//! [`ConnTimers`] is for a connection whose task stays on the thread of a shard: on the shards of
-//! the service, and on a server's own executors that shards are [attached](crate::attach) to. A
-//! touch reads no clock, and there are callbacks. It is `!Send`.
+//! [`ConnTimers`] alone, on the side [`OnShard`], is for a connection whose task stays on the
+//! thread of a shard: on the shards of the service, and on a server's own executors that shards are
+//! [attached](crate::attach) to. A touch reads no clock, and there are callbacks. It is `!Send`.
 //!
-//! [`SharedConnTimers`] is for a connection whose task goes from thread to thread, as on a
+//! `ConnTimers<AnyThread>` is for a connection whose task goes from thread to thread, as on a
 //! multi-thread tokio runtime, and for several tasks on several threads that serve one connection.
 //! Its events are the same. A touch reads the thread's clock, which costs some ten times as much as
 //! a touch of the other, and still takes no lock and sends nothing.
 //!
 //! The semantics are those of Netty's `IdleStateHandler` and of its read and write timeouts, and of
-//! Kestrel's least data rates. Cost: see [`ConnTimers`] and [`SharedConnTimers`].
+//! Kestrel's least data rates. Cost: see [`ConnTimers`].
 
-mod activity;
+mod any_thread;
+mod events;
 mod in_progress;
+mod kinds;
 mod limits;
 mod marks;
 mod measured;
-mod part;
-mod record;
+mod on_shard;
 mod rules;
-mod shared;
-mod table;
+mod side;
 mod timers;
 mod transfer;
 
+pub use self::events::Raced;
 pub use self::in_progress::InProgress;
-pub use self::limits::{ArmError, ConnEvent, ConnLimits, DataRate, DeadlineKind};
-pub use self::shared::{SharedConnTimers, SharedInProgress, SharedTransfer};
-pub use self::timers::{ConnTimers, PackedConn, Raced};
+pub use self::kinds::DeadlineKind;
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+pub(crate) use self::kinds::{Ends, deadline_kinds, limits_struct};
+pub use self::limits::{ArmError, ConnEvent, ConnLimits, DataRate};
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+pub(crate) use self::measured::Direction;
+pub use self::on_shard::PackedConn;
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+pub(crate) use self::side::Wakes;
+pub use self::side::{AnyThread, OnShard, Side};
+pub use self::timers::ConnTimers;
 pub use self::transfer::Transfer;

@@ -10,79 +10,83 @@
 //!
 //! Cost: a deadline that is set by the limits costs a load and an addition.
 
-use std::collections::VecDeque;
+use std::cell::Cell;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::limits::{ArmError, ConnEvent, ConnLimits, DeadlineKind};
-use super::marks::{Flags, HANDSHAKE, KindBits, Marks, READ_IDLE};
-use super::measured::{ByteCount, Direction, Measured, READ_RATE, Transfers, WRITE_RATE};
+use super::kinds::{ARMED_END, DeadlineKind, IDLE, Rule, WRITES, rate, rule};
+use super::limits::{ArmError, ConnEvent, NEVER, Spans};
+use super::marks::{Flags, KindBits};
+use super::measured::{ByteCount, Direction, Measured, Transfers};
 use crate::clock::saturating_nanos;
 
-/// The due time of a deadline that is off.
-pub(super) const NEVER: u64 = u64::MAX;
-
-pub(super) const WRITE_TIMEOUT: usize = DeadlineKind::WriteTimeout.named_index();
-const MAX_AGE: usize = DeadlineKind::MaxAge.named_index();
-const WRITE_IDLE: usize = DeadlineKind::WriteIdle.named_index();
-const ALL_IDLE: usize = DeadlineKind::AllIdle.named_index();
-const HEARTBEAT: usize = DeadlineKind::Heartbeat.named_index();
 /// A golden section of 2⁶⁴.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-const REQUEST: usize = DeadlineKind::Request.named_index();
 const NAMED: usize = DeadlineKind::NAMED_COUNT;
 const KINDS: usize = DeadlineKind::COUNT;
-/// The deadlines that can be armed: max age, handshake, request and the custom ones.
-const ARMED: usize = REQUEST + 1 + KINDS - NAMED;
+/// The deadlines that can be armed: those of the table, and the custom ones.
+const ARMED: usize = ARMED_END + KINDS - NAMED;
+const IDLE_KINDS: KindBits = (1 << IDLE.end) - (1 << IDLE.start);
 
 /// The kinds of the least rates. An event of theirs that is withdrawn leaves a deadline.
-pub(super) const RATES: KindBits = 1 << READ_RATE | 1 << WRITE_RATE;
+pub(super) const RATES: KindBits = 1 << rate(Direction::Read) | 1 << rate(Direction::Write);
 
-/// What the rules know of a connection.
-pub(super) trait Facts {
+/// What the rules know of a connection, and change.
+pub(super) struct Facts<'a, P> {
+    pub(super) is_open: bool,
     /// The time by which the rules decide.
-    fn present(&self) -> u64;
+    pub(super) present: u64,
     /// When the connection began.
-    fn opened(&self) -> u64;
+    pub(super) opened: u64,
     /// The times of the last read, of the last write and of the last end of a request. None is
     /// before the activity.
-    fn read(&self) -> u64;
-    fn written(&self) -> u64;
-    fn request_ended(&self) -> u64;
+    pub(super) read: u64,
+    pub(super) written: u64,
+    pub(super) request_ended: u64,
     /// How many reads and requests are in progress.
-    fn in_progress(&self) -> InProgressCounts;
-    /// The limit of a kind that is not custom, as [`span_of`] gives it.
-    fn span(&self, kind: usize) -> u64;
-    /// The limits that have no span.
-    fn limits(&self) -> &ConnLimits;
-    fn flags(&self) -> Flags;
-    fn set_flags(&self, flags: Flags);
-    /// `None` if the connection has needed none.
-    fn rare(&self) -> Option<&Rare>;
-
-    fn marks(&self) -> Marks {
-        self.flags().marks()
-    }
-
-    fn set_marks(&self, marks: Marks) {
-        self.set_flags(self.flags().with_marks(marks));
-    }
-
-    /// The kinds of the events that have come and were not delivered.
-    fn pending(&self) -> KindBits {
-        self.flags().pending()
-    }
-
-    fn set_pending(&self, kinds: KindBits) {
-        self.set_flags(self.flags().with_pending(kinds));
-    }
+    pub(super) in_progress: InProgressCounts,
+    pub(super) spans: &'a Spans,
+    pub(super) flags: &'a Cell<Flags>,
+    pub(super) place: P,
 }
 
-/// Facts that the rules change.
-pub(super) trait FactsMut: Facts {
+/// Where a connection has what few connections need.
+pub(super) trait Place {
+    /// `None` if the connection has needed none.
+    fn rare(&self) -> Option<&Rare>;
     fn known_rare_mut(&mut self) -> Option<&mut Rare>;
     /// Made if there is none yet.
     fn rare_mut(&mut self) -> &mut Rare;
+}
+
+impl<P: Place> Facts<'_, P> {
+    /// The limit of a kind that is not custom.
+    fn span(&self, kind: usize) -> u64 {
+        self.spans.by_kind[kind]
+    }
+
+    fn rare(&self) -> Option<&Rare> {
+        self.place.rare()
+    }
+
+    /// The kinds of the events that have come and were not delivered.
+    pub(super) fn pending(&self) -> KindBits {
+        self.flags.get().pending()
+    }
+
+    fn set_pending(&self, kinds: KindBits) {
+        self.flags.set(self.flags.get().with_pending(kinds));
+    }
+
+    fn set_over(&self, kind: usize) {
+        self.flags.set(self.flags.get().with_over(kind));
+    }
+}
+
+/// What is in progress and holds idle deadlines back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Held {
+    Read,
+    Request,
 }
 
 /// How many reads and requests of a connection are in progress.
@@ -93,12 +97,10 @@ pub(super) struct InProgressCounts {
 }
 
 impl InProgressCounts {
-    /// Whether something in progress holds back the idle deadline of a kind.
-    fn hold_back(self, kind: usize) -> bool {
-        match kind {
-            READ_IDLE | ALL_IDLE => self.reads > 0 || self.requests > 0,
-            WRITE_IDLE => self.requests > 0,
-            _ => false,
+    pub(super) fn of_mut(&mut self, held: Held) -> &mut u32 {
+        match held {
+            Held::Read => &mut self.reads,
+            Held::Request => &mut self.requests,
         }
     }
 }
@@ -107,26 +109,29 @@ impl InProgressCounts {
 #[derive(Debug)]
 pub(super) struct Rare {
     /// When the last idle event of each kind came; 0 if none has come.
-    pub(super) event_at: [u64; 4],
+    pub(super) event_at: [u64; IDLE.end - IDLE.start],
+    /// The kinds whose event that was not delivered is the first, as bits.
+    pub(super) first: KindBits,
     /// The deadlines that were armed.
     pub(super) armed: Armed,
     transfers: Transfers,
     /// The numbers of the writes in progress, with their deadlines.
-    writes: VecDeque<(u32, u64)>,
+    writes: Vec<(u32, u64)>,
     next_write: u32,
 }
 
 const _: () = assert!(size_of::<Rare>() <= 176);
 
 impl Rare {
-    pub(super) const NO_EVENT: [u64; 4] = [0; 4];
+    pub(super) const NO_EVENT: [u64; IDLE.end - IDLE.start] = [0; IDLE.end - IDLE.start];
 
     pub(super) fn new() -> Self {
         Self {
             event_at: Self::NO_EVENT,
+            first: 0,
             armed: Armed::default(),
             transfers: Transfers::default(),
-            writes: VecDeque::new(),
+            writes: Vec::new(),
             next_write: 0,
         }
     }
@@ -146,8 +151,8 @@ impl Armed {
     /// The place of a kind that can be armed.
     fn place(kind: usize) -> Option<usize> {
         match kind {
-            0..=REQUEST => Some(kind),
-            NAMED.. => Some(kind - NAMED + REQUEST + 1),
+            0..ARMED_END => Some(kind),
+            NAMED.. => Some(kind - NAMED + ARMED_END),
             _ => None,
         }
     }
@@ -163,136 +168,146 @@ impl Armed {
     }
 }
 
-/// The deadlines of a connection that are due, as bits.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Events {
-    kinds: KindBits,
-    first: KindBits,
+/// When a deadline is due.
+pub(super) fn due(conn: &Facts<'_, impl Place>, kind: usize) -> u64 {
+    let rare = conn.rare();
+    let armed = || rare.map_or(NEVER, |rare| rare.armed.due(kind));
+    match rule(kind) {
+        Rule::Opened { has_jitter } => {
+            let is_over = conn.flags.get().is_over(kind);
+            let due = if is_over { NEVER } else { conn.opened.saturating_add(conn.span(kind)) };
+            let jitter = if has_jitter { age_jitter(conn) } else { 0 };
+            armed().min(due.saturating_add(jitter))
+        }
+        Rule::Armed | Rule::After => armed(),
+        Rule::Writes => {
+            let writes = rare.into_iter().flat_map(|rare| &rare.writes);
+            writes.map(|(_, due)| *due).min().unwrap_or(NEVER)
+        }
+        Rule::Rate(direction) => {
+            let transfer = rare.and_then(|rare| rare.transfers.at(direction));
+            transfer.map_or(NEVER, Measured::due)
+        }
+        Rule::Idle { .. } => {
+            let (idle_at, event_at) = (idle_at(conn, kind), event_at(conn, kind));
+            if idle_at > event_at { idle_at } else { event_at.saturating_add(conn.span(kind)) }
+        }
+    }
 }
 
-/// When a deadline is due.
-pub(super) fn due(conn: &impl Facts, kind: usize) -> u64 {
-    let rare = conn.rare();
-    let armed = rare.map_or(NEVER, |rare| rare.armed.due(kind));
-    if kind == WRITE_TIMEOUT {
-        let writes = rare.into_iter().flat_map(|rare| &rare.writes);
-        return writes.map(|(_, due)| *due).min().unwrap_or(NEVER);
-    }
-    if let Some(direction) = Direction::of(kind) {
-        let transfer = rare.and_then(|rare| rare.transfers.at(direction));
-        return transfer.map_or(NEVER, Measured::due);
-    }
-    if !(kind <= HANDSHAKE || (READ_IDLE..=HEARTBEAT).contains(&kind)) {
-        return armed;
-    }
-    let span = conn.span(kind);
-    if kind <= HANDSHAKE {
-        let is_over = conn.marks().is_over(kind);
-        let due = if is_over { NEVER } else { conn.opened().saturating_add(span) };
-        let jitter = if kind == MAX_AGE { age_jitter(conn) } else { 0 };
-        return armed.min(due.saturating_add(jitter));
-    }
-    let idle_at = idle_at(conn, kind);
-    let event_at = rare.map_or(0, |rare| rare.event_at[kind - READ_IDLE]);
-    if idle_at > event_at { idle_at } else { event_at.saturating_add(span) }
+/// When a deadline is due, if the connection is open.
+pub(super) fn open_due(conn: &Facts<'_, impl Place>, kind: usize) -> u64 {
+    if conn.is_open { due(conn, kind) } else { NEVER }
 }
 
 /// By how much the end of the connection's greatest age is later.
 ///
 /// A connection's part of the longest jitter follows from the time at which the connection began,
 /// and from its salt, so it takes no room of its own.
-fn age_jitter(conn: &impl Facts) -> u64 {
-    let longest = saturating_nanos(conn.limits().max_age_jitter);
+fn age_jitter(conn: &Facts<'_, impl Place>) -> u64 {
+    let longest = saturating_nanos(conn.spans.limits.max_age_jitter);
     if longest == 0 {
         return 0;
     }
-    let seed = conn.opened() ^ u64::from(conn.flags().salt()).wrapping_mul(GOLDEN);
+    let seed = conn.opened ^ u64::from(conn.flags.get().salt()).wrapping_mul(GOLDEN);
     let part = fastrand::Rng::with_seed(seed).u64(..);
     ((u128::from(part) * (u128::from(longest) + 1)) >> u64::BITS) as u64
 }
 
+/// Whether something in progress holds back the idle deadline of a kind.
+fn is_held_back(conn: &Facts<'_, impl Place>, kind: usize) -> bool {
+    let InProgressCounts { reads, requests } = conn.in_progress;
+    let Rule::Idle { read, request, .. } = rule(kind) else { return false };
+    (read && reads > 0) || (request && requests > 0)
+}
+
 /// When the connection has been idle for long enough, unless it is active before.
-fn idle_at(conn: &impl Facts, kind: usize) -> u64 {
+fn idle_at(conn: &Facts<'_, impl Place>, kind: usize) -> u64 {
     let span = conn.span(kind);
+    let Rule::Idle { read, written, request } = rule(kind) else { return NEVER };
     if span == NEVER {
         return NEVER;
     }
-    let active = match kind {
-        READ_IDLE => conn.read().max(conn.request_ended()),
-        WRITE_IDLE => conn.written().max(conn.request_ended()),
-        ALL_IDLE => conn.read().max(conn.written()).max(conn.request_ended()),
-        _ => conn.written(),
-    };
+    let mut active = 0;
+    if read {
+        active = conn.read;
+    }
+    if written {
+        active = active.max(conn.written);
+    }
+    if request {
+        active = active.max(conn.request_ended);
+    }
     // What is in progress counts as activity whenever the time is asked for. A stamp may be later
     // than the present, and a read or a request that begins makes no deadline earlier.
-    let holds_back = conn.in_progress().hold_back(kind);
-    let active = if holds_back { active.max(conn.present()) } else { active };
+    if is_held_back(conn, kind) {
+        active = active.max(conn.present);
+    }
     active.saturating_add(span)
 }
 
+/// When the last event of an idle kind came; 0 if none has come.
+fn event_at(conn: &Facts<'_, impl Place>, kind: usize) -> u64 {
+    conn.rare().map_or(0, |rare| rare.event_at[kind - IDLE.start])
+}
+
 /// Whether an idle event that has come is still true: the connection has not been active since.
-fn is_idle(conn: &impl Facts, kind: usize) -> bool {
+fn is_idle(conn: &Facts<'_, impl Place>, kind: usize) -> bool {
     // After an event that came on another shard, this shard may not have read the clock yet.
-    if conn.in_progress().hold_back(kind) {
-        return false;
-    }
-    let event_at = conn.rare().map_or(0, |rare| rare.event_at[kind - READ_IDLE]);
-    idle_at(conn, kind) <= event_at
+    !is_held_back(conn, kind) && idle_at(conn, kind) <= event_at(conn, kind)
 }
 
 /// When the first deadline of a connection is due.
-pub(super) fn first_due(conn: &impl Facts) -> u64 {
+pub(super) fn first_due(conn: &Facts<'_, impl Place>) -> u64 {
     // Otherwise, only the deadlines that the limits set are armed.
-    let kinds = if conn.rare().is_some() { KINDS } else { HEARTBEAT + 1 };
+    let kinds = if conn.rare().is_some() { KINDS } else { NAMED };
     (0..kinds).map(|kind| due(conn, kind)).min().unwrap_or(NEVER)
 }
 
-/// Takes the deadlines that are due, and arms those again that come again.
-pub(super) fn take_due(conn: &mut impl FactsMut) -> Events {
-    let now = conn.present();
-    let mut events = Events { kinds: 0, first: 0 };
+/// Takes the deadlines that are due, arms those again that come again, and keeps their events until
+/// they are delivered.
+pub(super) fn take_due(conn: &mut Facts<'_, impl Place>) {
+    let now = conn.present;
+    let (mut kinds, mut first) = (0, 0);
     for kind in 0..KINDS {
         if due(conn, kind) > now {
             continue;
         }
-        events.kinds |= 1 << kind;
-        events.first |= 1 << kind;
-        match kind {
-            READ_IDLE..=HEARTBEAT => {
-                let idle_at = idle_at(conn, kind);
-                let event_at = &mut conn.rare_mut().event_at[kind - READ_IDLE];
-                if idle_at <= *event_at {
-                    events.first &= !(1 << kind);
+        kinds |= 1 << kind;
+        match rule(kind) {
+            Rule::Idle { .. } => {
+                if idle_at(conn, kind) > event_at(conn, kind) {
+                    first |= 1 << kind;
                 }
-                *event_at = now;
+                conn.place.rare_mut().event_at[kind - IDLE.start] = now;
             }
-            WRITE_TIMEOUT => conn.rare_mut().writes.retain(|(_, due)| *due > now),
-            READ_RATE => conn.rare_mut().transfers.take(Direction::Read, now),
-            WRITE_RATE => conn.rare_mut().transfers.take(Direction::Write, now),
-            _ => {
-                conn.set_marks(conn.marks().set_over(kind));
-                if let Some(rare) = conn.known_rare_mut() {
+            Rule::Writes => conn.place.rare_mut().writes.retain(|(_, due)| *due > now),
+            Rule::Rate(direction) => conn.place.rare_mut().transfers.take(direction, now),
+            Rule::Opened { .. } | Rule::Armed | Rule::After => {
+                conn.set_over(kind);
+                if let Some(rare) = conn.place.known_rare_mut() {
                     rare.armed.set(kind, NEVER);
+                }
+                let next = kind + 1;
+                if rule(next) == Rule::After && conn.span(next) != NEVER {
+                    let due = now.saturating_add(conn.span(next));
+                    conn.place.rare_mut().armed.set(next, due);
                 }
             }
         }
     }
-    events
-}
-
-/// Keeps events until they are delivered.
-pub(super) fn add_events(conn: &impl Facts, events: Events) {
     let before = conn.pending();
+    conn.set_pending(before | kinds);
     // An event that was the first and was not taken stays the first. If the new event of its kind
     // is the first again, the old one is withdrawn.
-    let first = (conn.marks().first() & before) | events.first;
-    conn.set_marks(conn.marks().with_first(first));
-    conn.set_pending(before | events.kinds);
+    if let Some(rare) = conn.place.known_rare_mut() {
+        rare.first = (rare.first & before) | first;
+    }
 }
 
 /// Takes the next event that has come and is still true.
 pub(super) fn next_event(
-    conn: &impl Facts,
+    conn: &Facts<'_, impl Place>,
     wanted: impl Fn(DeadlineKind) -> bool,
 ) -> Option<ConnEvent> {
     for kind in 0..KINDS {
@@ -301,17 +316,19 @@ pub(super) fn next_event(
             continue;
         }
         conn.set_pending(pending & !bit);
-        if (READ_IDLE..=HEARTBEAT).contains(&kind) && !is_idle(conn, kind) {
-            continue;
-        }
-        if let Some(direction) = Direction::of(kind) {
-            let transfer = conn.rare().and_then(|rare| rare.transfers.at(direction));
-            if !transfer.is_some_and(Measured::keep_event) {
-                continue;
+        let is_true = match rule(kind) {
+            Rule::Idle { .. } => is_idle(conn, kind),
+            Rule::Rate(direction) => {
+                let transfer = conn.rare().and_then(|rare| rare.transfers.at(direction));
+                transfer.is_some_and(Measured::keep_event)
             }
+            Rule::Opened { .. } | Rule::After | Rule::Armed | Rule::Writes => true,
+        };
+        if is_true {
+            // An event of a kind that is not idle is always the first.
+            let first = conn.rare().map_or(0, |rare| rare.first) | !IDLE_KINDS;
+            return Some(ConnEvent { kind: DeadlineKind::at(kind), first: first & bit != 0 });
         }
-        let first = conn.marks().first() & bit != 0;
-        return Some(ConnEvent { kind: DeadlineKind::at(kind), first });
     }
     None
 }
@@ -323,53 +340,53 @@ pub(super) fn is_before_event(rare: &Rare, at: u64) -> bool {
 
 /// Arms a deadline that comes once, or disarms it with `NEVER`. True if the deadline was armed, or
 /// had come and its event was not taken.
-pub(super) fn arm(conn: &mut impl FactsMut, kind: usize, due_at: u64) -> bool {
+pub(super) fn arm(conn: &mut Facts<'_, impl Place>, kind: usize, due_at: u64) -> bool {
     let was_armed = due(conn, kind) != NEVER;
     let pending = conn.pending();
     conn.set_pending(pending & !(1 << kind));
-    conn.set_marks(conn.marks().set_over(kind));
+    conn.set_over(kind);
     if due_at != NEVER || conn.rare().is_some() {
-        conn.rare_mut().armed.set(kind, due_at);
+        conn.place.rare_mut().armed.set(kind, due_at);
     }
     was_armed || pending & 1 << kind != 0
 }
 
 /// The number of a write that begins at `now`; `None` if there is no limit for writes.
-pub(super) fn begin_write(conn: &mut impl FactsMut, now: u64) -> Option<u32> {
-    let span = conn.span(WRITE_TIMEOUT);
+pub(super) fn begin_write(conn: &mut Facts<'_, impl Place>, now: u64) -> Option<u32> {
+    let span = conn.span(WRITES);
     if span == NEVER {
         return None;
     }
-    let rare = conn.rare_mut();
+    let rare = conn.place.rare_mut();
     let write = rare.next_write;
     rare.next_write = write.wrapping_add(1);
-    rare.writes.push_back((write, now.saturating_add(span)));
+    rare.writes.push((write, now.saturating_add(span)));
     Some(write)
 }
 
 /// False if the write's time was up before.
-pub(super) fn end_write(rare: Option<&mut Rare>, write: u32) -> bool {
-    let Some(rare) = rare else { return false };
+pub(super) fn end_write(conn: &mut Facts<'_, impl Place>, write: u32) -> bool {
+    let Some(rare) = conn.place.known_rare_mut() else { return false };
     let position = rare.writes.iter().position(|(known, _)| *known == write);
-    position.and_then(|position| rare.writes.remove(position)).is_some()
+    position.map(|position| rare.writes.remove(position)).is_some()
 }
 
 /// A measured transfer begins at `now`. It takes the place of the transfer before. `None` if there
 /// is no least rate.
 pub(super) fn begin_transfer(
-    conn: &mut impl FactsMut,
+    conn: &mut Facts<'_, impl Place>,
     direction: Direction,
     now: u64,
 ) -> Option<Arc<ByteCount>> {
     withdraw(conn, direction);
     let rate = match direction {
-        Direction::Read => conn.limits().min_read_rate,
-        Direction::Write => conn.limits().min_write_rate,
+        Direction::Read => conn.spans.limits.min_read_rate,
+        Direction::Write => conn.spans.limits.min_write_rate,
     };
     if rate.bytes_per_second > 0 {
-        return Some(conn.rare_mut().transfers.begin(direction, rate, now));
+        return Some(conn.place.rare_mut().transfers.begin(direction, rate, now));
     }
-    if let Some(rare) = conn.known_rare_mut() {
+    if let Some(rare) = conn.place.known_rare_mut() {
         rare.transfers.end(direction);
     }
     None
@@ -377,17 +394,17 @@ pub(super) fn begin_transfer(
 
 /// The transfer with this count, unless it has ended.
 pub(super) fn transfer_mut<'a>(
-    conn: &'a mut impl FactsMut,
+    conn: &'a mut Facts<'_, impl Place>,
     direction: Direction,
     count: &Arc<ByteCount>,
 ) -> Option<&'a mut Measured> {
-    conn.known_rare_mut()?.transfers.of_count_mut(direction, count)
+    conn.place.known_rare_mut()?.transfers.of_count_mut(direction, count)
 }
 
 /// Ends a transfer. Its event, if it was not taken, is withdrawn. False if the time of the transfer
 /// was up before, or if another transfer has taken its place.
 pub(super) fn end_transfer(
-    conn: &mut impl FactsMut,
+    conn: &mut Facts<'_, impl Place>,
     direction: Direction,
     count: &Arc<ByteCount>,
 ) -> bool {
@@ -397,31 +414,12 @@ pub(super) fn end_transfer(
     is_in_time
 }
 
-fn withdraw(conn: &impl Facts, direction: Direction) {
-    conn.set_pending(conn.pending() & !(1 << direction.kind()));
+fn withdraw(conn: &Facts<'_, impl Place>, direction: Direction) {
+    conn.set_pending(conn.pending() & !(1 << rate(direction)));
 }
 
 /// The position of a kind that [`arm`] takes.
 pub(super) fn armed_kind(kind: DeadlineKind) -> Result<usize, ArmError> {
     let index = kind.index().ok_or(ArmError::NoSuchDeadline(kind))?;
     Armed::place(index).map(|_| index).ok_or(ArmError::SetByLimits(kind))
-}
-
-/// The limit of a kind that is not custom, in nanoseconds; `NEVER` if it is off. Of the deadlines
-/// that come once, only those that the limits arm have one.
-pub(super) fn span_of(limits: &ConnLimits, kind: usize) -> u64 {
-    let limit = match DeadlineKind::at(kind) {
-        DeadlineKind::MaxAge => limits.max_age,
-        DeadlineKind::Handshake => limits.handshake,
-        DeadlineKind::WriteTimeout => limits.write_timeout,
-        DeadlineKind::ReadIdle => limits.read_idle,
-        DeadlineKind::WriteIdle => limits.write_idle,
-        DeadlineKind::AllIdle => limits.all_idle,
-        DeadlineKind::Heartbeat => limits.heartbeat,
-        DeadlineKind::Request
-        | DeadlineKind::ReadRate
-        | DeadlineKind::WriteRate
-        | DeadlineKind::Custom(_) => Duration::ZERO,
-    };
-    if limit.is_zero() { NEVER } else { saturating_nanos(limit) }
 }

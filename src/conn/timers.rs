@@ -1,28 +1,26 @@
 //! The handle of a connection's deadlines.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
-use std::rc::Rc;
-use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use futures_core::Stream;
-
 use super::in_progress::InProgress;
-use super::limits::{ArmError, ConnEvent, ConnLimits, DeadlineKind};
+use super::kinds::DeadlineKind;
+use super::limits::{ArmError, ConnLimits, NEVER};
 use super::measured::Direction;
-use super::part::Connections;
-use super::record::{RecordRef, add_one, take_one};
-use super::rules::{self, NEVER};
-use super::table::Packed;
+use super::rules::{self, Held};
+use super::side::{Connection, OnShard, Side, Wakes};
 use super::transfer::Transfer;
+use crate::clock::Timeline;
 use crate::clock::when::When;
-use crate::face::timers::Timers;
-use crate::values::refused::{Refused, RefusedKind};
 
-/// The deadlines of one connection, on the shard where the connection lives; made by
-/// [`Timers::connection`]. The [module](super) has an example.
+/// The deadlines of one connection. The [module](super) has an example.
+///
+/// [`Timers::connection`](crate::Timers::connection) makes those of a connection that lives on a
+/// shard, whose tasks stay on the shard's thread. [`Handle::connection`](crate::Handle::connection)
+/// makes a `ConnTimers<AnyThread>`, for tasks that go from thread to thread: it is `Send` and
+/// `Sync`. The side, [`OnShard`] or [`AnyThread`](super::AnyThread), decides where the deadlines
+/// lie and what a wait returns, [`Side::Polled`]. The kinds of deadlines and their events are the
+/// same.
 ///
 /// [`touch_read`](Self::touch_read) and [`touch_write`](Self::touch_write) stamp what the
 /// connection does. A deadline that comes is an event: a task awaits it with [`next`](Self::next),
@@ -34,9 +32,18 @@ use crate::values::refused::{Refused, RefusedKind};
 /// connection is closed: all its deadlines are cancelled, in O(1). [`close`](Self::close) does that
 /// at once, and so does the end of the shard.
 ///
+/// # On any thread: when there is no timer
+///
+/// On any thread, the deadlines need one timer of a shard, which the first poll for events takes.
+/// Where there is none, `next` and `race` say so with an error, and no deadline is lost in silence:
+///
+/// - `Full` and `Busy`: the shard has no room, or takes no request at present. The deadlines stay,
+///   and the next poll tries again. A server closes the connection, or pauses and goes on.
+/// - `Closed`: the service has ended. The connection is closed, and the error comes once.
+///
 /// # How late
 ///
-/// An event never comes early. It comes late by at most the sum of
+/// An event never comes early. On a shard, it comes late by at most the sum of
 ///
 /// - the lateness of every timer of the shard: a tick, and the time for which the thread is held
 ///   up;
@@ -50,7 +57,16 @@ use crate::values::refused::{Refused, RefusedKind};
 /// lets the executor read its sockets, and the tasks of the shard's queue run, before it delivers
 /// anything. In a loop of your own the order is yours, see [`ShardLoop`](crate::attach::ShardLoop).
 ///
-/// # Cost
+/// On any thread, an event comes late by at most the lateness of every timer of the shard, a tick
+/// and the time for which the thread is held up, and by the time until the task is polled. A stamp
+/// adds nothing: it is a reading of the calling thread's clock, which is at most some microseconds
+/// ahead. The deadlines are looked at in polls for events only. A task that works for longer than a
+/// limit finds one event of each kind that is due, at its next poll, and idle times are counted on
+/// from there. After the whole process was stopped until after a deadline, the runtime decides
+/// which of its tasks runs first, so the event may come before the runtime has found the data in a
+/// socket.
+///
+/// # Cost on a shard
 ///
 /// A touch is a load, a comparison and a store; one touch in 8 ms, of all connections of a shard
 /// together, reads the clock. A touch with a known time also reads the stamp before, so that a time
@@ -60,6 +76,21 @@ use crate::values::refused::{Refused, RefusedKind};
 /// every 8 ms, and none when they are quiet. A turn that comes too late reads the stamps of one
 /// connection in 256.
 ///
+/// # Cost on any thread
+///
+/// A touch is a reading of the thread's near clock and one atomic maximum of 8 bytes; it takes no
+/// lock, sends nothing and wakes no task. The beginning and the end of a read or a request take a
+/// lock that only the connection's own tasks take. A poll for events takes it, too, reads the near
+/// clock, and sends a message to the shard when the first deadline has become earlier than the
+/// timer. A timer that expires while the connection was active is put off by another message, once
+/// for each time that the limit takes. A connection takes some 280 bytes and a timer; a connection
+/// whose idle events come, or that uses deadlines beside those that its limits arm, takes some 200
+/// bytes more. A handle is 8 bytes.
+///
+/// # Examples
+///
+/// On a shard:
+///
 /// ```
 /// use std::task::{Context, Poll, Waker};
 /// use std::time::Duration;
@@ -68,7 +99,7 @@ use crate::values::refused::{Refused, RefusedKind};
 ///
 /// # let clock = ManualClock::new();
 /// # let builder = TimerService::builder().shards(1).clock(&clock);
-/// # let service: TimerService<u64> = builder.start_attached()?;
+/// # let service: TimerService<u64> = builder.start_attached_with()?;
 /// # let shard = service.attach(service.shards().next().unwrap())?;
 /// # let mut shard = shard.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
 /// let seconds = Duration::from_secs;
@@ -91,106 +122,136 @@ use crate::values::refused::{Refused, RefusedKind};
 /// assert_eq!(events[2..4], [(30, Heartbeat, false), (39, ReadIdle, true)]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct ConnTimers {
-    conn: RecordRef,
+///
+/// On any thread:
+///
+/// ```
+/// use corewheel::conn::Raced;
+/// use corewheel::{AnyThread, ConnLimits, ConnTimers, DeadlineKind, TimerService};
+/// use std::time::Duration;
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+/// use tokio::net::{TcpListener, TcpStream};
+///
+/// type Served = Result<&'static str, Box<dyn std::error::Error + Send + Sync>>;
+///
+/// /// Makes the answer to a request, which may take longer than the idle limit.
+/// async fn work(request: &[u8]) -> Vec<u8> {
+///     request.to_vec()
+/// }
+///
+/// /// Answers what comes, and sends a PING to a peer that is quiet.
+/// async fn serve(mut stream: TcpStream, conn: ConnTimers<AnyThread>) -> Served {
+///     let mut buffer = [0; 1024];
+///     loop {
+///         match conn.race(stream.read(&mut buffer)).await? {
+///             Raced::Done(count) => {
+///                 let count = count?;
+///                 if count == 0 {
+///                     return Ok("closed by the peer");
+///                 }
+///                 conn.touch_read();
+///                 // The connection is not idle while the server works.
+///                 let in_flight = conn.begin_request();
+///                 let answer = work(&buffer[..count]).await;
+///                 drop(in_flight);
+///                 stream.write_all(&answer).await?;
+///                 conn.touch_write();
+///             }
+///             Raced::Event(event) if event.kind == DeadlineKind::Heartbeat => {
+///                 stream.write_all(b"PING").await?;
+///                 conn.touch_write();
+///             }
+///             Raced::Event(_) => return Ok("idle"),
+///             Raced::Closed => return Ok("closed here"),
+///         }
+///     }
+/// }
+///
+/// let service = TimerService::builder().shards(1).start()?;
+/// let timers = service.handle();
+/// let runtime = tokio::runtime::Builder::new_multi_thread().enable_io().build()?;
+/// let (ended, received) = runtime.block_on(async move {
+///     let listener = TcpListener::bind("127.0.0.1:0").await?;
+///     let mut client = TcpStream::connect(listener.local_addr()?).await?;
+///     let (stream, _) = listener.accept().await?;
+///     let limits = ConnLimits::default()
+///         .heartbeat(Duration::from_millis(20))
+///         .read_idle(Duration::from_millis(50));
+///     let served = tokio::spawn(serve(stream, timers.connection(limits)));
+///     client.write_all(b"hello").await?;
+///     // This client sends nothing more.
+///     let mut received = Vec::new();
+///     client.read_to_end(&mut received).await?;
+///     Ok::<_, std::io::Error>((served.await, received))
+/// })?;
+/// assert_eq!(ended?.unwrap(), "idle");
+/// assert!(received.starts_with(b"hello"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "the connection is closed when its last handle is dropped"]
+pub struct ConnTimers<S: Side = OnShard> {
+    conn: S::Conn,
 }
 
-impl<T: Send + 'static> Timers<T> {
-    /// The deadlines of a connection that begins now. Its timer is of this view's class.
-    ///
-    /// # Errors
-    ///
-    /// `Full` if the shard has no room for another timer, `Closed` if it is shut down.
-    pub fn connection(&self, limits: ConnLimits) -> Result<ConnTimers, RefusedKind> {
-        self.open(|connections| {
-            let (now, salt) = (self.core().nanos_near(), connections.next_salt());
-            connections.open(&Packed::new(limits, self.class(), now, salt))
-        })
-    }
-
-    /// Takes in the deadlines of a connection that comes from another shard of this service. They
-    /// are due when they were due there, and keep their class.
-    ///
-    /// # Errors
-    ///
-    /// `Full` or `Closed`, with the packed connection.
-    pub fn adopt(&self, connection: PackedConn) -> Result<ConnTimers, Refused<PackedConn>> {
-        let opened = self.open(|connections| connections.open(&connection.0));
-        opened.map_err(|kind| kind.of(connection))
-    }
-
-    fn open(
-        &self,
-        open: impl FnOnce(Rc<Connections>) -> Result<ConnTimers, RefusedKind>,
-    ) -> Result<ConnTimers, RefusedKind> {
-        if self.core().is_closed() {
-            return Err(RefusedKind::Closed);
-        }
-        open(Connections::of(self))
-    }
-}
-
-impl ConnTimers {
+impl<S: Side> ConnTimers<S> {
     /// The first handle of a connection.
-    pub(super) fn new(conn: RecordRef) -> Self {
-        let handle = Self { conn };
-        handle.count();
-        handle
+    pub(super) fn new(conn: S::Conn) -> Self {
+        conn.add_owner();
+        Self { conn }
     }
 
     /// Calls `call` with a handle that does not keep the connection open. A clone of it does.
-    pub(super) fn lend(conn: RecordRef, call: impl FnOnce(&Self)) {
+    pub(super) fn lend(conn: S::Conn, call: impl FnOnce(&Self)) {
         let handle = Self { conn };
         call(&handle);
         // Its drop counts it.
-        handle.count();
+        handle.conn.add_owner();
     }
 
-    /// Counts this handle among those that keep the connection open.
-    fn count(&self) {
-        let owners = &self.conn.usage().owners;
-        add_one(owners);
-        if owners.get() == 1 {
-            self.conn.connections().count_handled(1);
-        }
+    #[inline]
+    pub(super) fn conn(&self) -> &S::Conn {
+        &self.conn
     }
 }
 
-/// Activity.
-impl ConnTimers {
-    /// Something was read. One store.
+/// Activity. On any thread a stamp never goes back, whatever the order in which threads store
+/// theirs.
+impl<S: Side> ConnTimers<S> {
+    /// Something was read.
     #[inline]
     pub fn touch_read(&self) {
-        self.conn.record().read.set(self.conn.connections().stamp());
+        self.conn.stamp(Direction::Read, self.conn.stamp_now());
     }
 
-    /// Something was written, or a long write has made progress. One store.
+    /// Something was written, or a long write has made progress.
     #[inline]
     pub fn touch_write(&self) {
-        self.conn.record().written.set(self.conn.connections().stamp());
+        self.conn.stamp(Direction::Write, self.conn.stamp_now());
     }
 
     /// Something happened that counts as a read and as a write: all idle times begin again.
     #[inline]
     pub fn touch(&self) {
-        let stamp = self.conn.connections().stamp();
-        self.conn.record().read.set(stamp);
-        self.conn.record().written.set(stamp);
+        let stamp = self.conn.stamp_now();
+        self.conn.stamp(Direction::Read, stamp);
+        self.conn.stamp(Direction::Write, stamp);
     }
 
     /// Something was read at a known time, such as a loop's present time. The time must not be
-    /// before the read, nor in the future. A time before the present stamp changes nothing.
+    /// before the read, nor in the future. A time before the present stamp changes nothing. Reads
+    /// no clock.
+    ///
+    /// A time before the last idle event can make the next one earlier. Only then, on any thread,
+    /// this takes the connection's lock and wakes the task that waits.
     #[inline]
     pub fn touch_read_at(&self, now: Instant) {
-        let (conn, record) = (&self.conn, self.conn.record());
-        conn.connections().stamp_at(conn.index(), record, &record.read, now);
+        self.conn.stamp_at(Direction::Read, now);
     }
 
     /// Something was written at a known time; see [`touch_read_at`](Self::touch_read_at).
     #[inline]
     pub fn touch_write_at(&self, now: Instant) {
-        let (conn, record) = (&self.conn, self.conn.record());
-        conn.connections().stamp_at(conn.index(), record, &record.written, now);
+        self.conn.stamp_at(Direction::Write, now);
     }
 
     /// A read is in progress until the returned guard is dropped. Meanwhile neither
@@ -198,8 +259,27 @@ impl ConnTimers {
     /// long the read takes. Its end counts as a read.
     ///
     /// Any number may be in progress at a time.
-    pub fn begin_read(&self) -> InProgress {
-        InProgress::read(&self.conn)
+    ///
+    /// # Panics
+    ///
+    /// There are 2³² guards, of which nearly all were forgotten.
+    pub fn begin_read(&self) -> InProgress<S> {
+        InProgress::begin(&self.conn, Held::Read)
+    }
+
+    /// The server does not read until the returned guard is dropped, because it is busy or its
+    /// buffers are full: it cannot see whether the peer is silent. Meanwhile neither
+    /// [`ReadIdle`](DeadlineKind::ReadIdle) nor [`AllIdle`](DeadlineKind::AllIdle) comes, and both
+    /// idle times begin again at the end.
+    ///
+    /// Any number may be held at a time. A measured read is paused by its own
+    /// [`pause`](Transfer::pause).
+    ///
+    /// # Panics
+    ///
+    /// There are 2³² guards, of which nearly all were forgotten.
+    pub fn pause_reads(&self) -> InProgress<S> {
+        InProgress::begin(&self.conn, Held::Read)
     }
 
     /// A write is in progress until the returned guard is dropped. It must end within
@@ -207,8 +287,8 @@ impl ConnTimers {
     /// write that makes progress calls [`touch_write`](Self::touch_write).
     ///
     /// O(1); where there is such a limit, the end of a write is O(writes in progress).
-    pub fn begin_write(&self) -> InProgress {
-        InProgress::write(&self.conn)
+    pub fn begin_write(&self) -> InProgress<S> {
+        self.begin_write_and(Wakes::Task)
     }
 
     /// A request is in flight until the returned guard is dropped: the server works, and the peer
@@ -224,13 +304,17 @@ impl ConnTimers {
     /// Any number may be in flight at a time. A deadline of a request's own is a timer, or
     /// [`DeadlineKind::Request`] where requests come one by one.
     ///
+    /// # Panics
+    ///
+    /// There are 2³² guards, of which nearly all were forgotten.
+    ///
     /// ```
     /// # use corewheel::clock::ManualClock;
     /// # use corewheel::{ConnLimits, DeadlineKind, Fired, TimerService, Timers};
     /// # use std::time::Duration;
     /// # let clock = ManualClock::new();
     /// # let builder = TimerService::builder().shards(1).clock(&clock);
-    /// # let service: TimerService<u64> = builder.start_attached()?;
+    /// # let service: TimerService<u64> = builder.start_attached_with()?;
     /// # let shard = service.attach(service.shards().next().unwrap())?;
     /// # let mut shard = shard.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
     /// let limits = ConnLimits::default().all_idle(Duration::from_secs(30));
@@ -247,13 +331,13 @@ impl ConnTimers {
     /// # drop(answer);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn begin_request(&self) -> InProgress {
-        InProgress::request(&self.conn)
+    pub fn begin_request(&self) -> InProgress<S> {
+        InProgress::begin(&self.conn, Held::Request)
     }
 }
 
 /// Least data rates.
-impl ConnTimers {
+impl<S: Side> ConnTimers<S> {
     /// A read whose rate is measured, until the returned guard is dropped: the peer must send at
     /// [`ConnLimits::min_read_rate`]. Each read [adds](Transfer::add) its bytes, and counts as a
     /// read. [`ReadRate`](DeadlineKind::ReadRate) comes when the bytes so far would have been
@@ -269,7 +353,8 @@ impl ConnTimers {
     /// no effect on a deadline any more. A transfer keeps the rate that the limits had at its
     /// beginning; if they had none, it has no deadline.
     ///
-    /// O(1). The first transfer of each direction allocates, and the next ones do not.
+    /// On any thread, takes the connection's lock. O(1). The first transfer of each direction
+    /// allocates, and the next ones do not.
     ///
     /// ```
     /// # use corewheel::clock::ManualClock;
@@ -278,7 +363,7 @@ impl ConnTimers {
     /// # use std::time::Duration;
     /// # let clock = ManualClock::new();
     /// # let builder = TimerService::builder().shards(1).clock(&clock);
-    /// # let service: TimerService<u64> = builder.start_attached()?;
+    /// # let service: TimerService<u64> = builder.start_attached_with()?;
     /// # let shard = service.attach(service.shards().next().unwrap())?;
     /// # let shard = shard.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
     /// let rate = DataRate::new(240, Duration::from_secs(5));
@@ -299,35 +384,30 @@ impl ConnTimers {
     /// assert_eq!(due_in(), Some(Duration::from_secs(10)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn begin_measured_read(&self) -> Transfer {
-        Transfer::begin(&self.conn, Direction::Read)
+    pub fn begin_measured_read(&self) -> Transfer<S> {
+        self.measure(Direction::Read, Wakes::Task)
     }
 
     /// A write whose rate is measured, until the returned guard is dropped: the peer must take the
     /// bytes at [`ConnLimits::min_write_rate`], or else [`WriteRate`](DeadlineKind::WriteRate)
     /// comes. The rules are those of [`begin_measured_read`](Self::begin_measured_read).
-    pub fn begin_measured_write(&self) -> Transfer {
-        Transfer::begin(&self.conn, Direction::Write)
+    pub fn begin_measured_write(&self) -> Transfer<S> {
+        self.measure(Direction::Write, Wakes::Task)
     }
 }
 
-/// Deadlines.
-impl ConnTimers {
-    /// Arms a deadline that comes once: max age, handshake, request or a custom one. A deadline
-    /// that is armed already is reset.
+/// Deadlines. On any thread, a change that makes the first deadline earlier wakes the task that
+/// waits, on whichever thread the change is made.
+impl<S: Side> ConnTimers<S> {
+    /// Arms a deadline that comes once: max age, its grace, handshake, request or a custom one. A
+    /// deadline that is armed already is reset.
     ///
     /// # Errors
     ///
     /// Deadlines of this kind are set by the limits, there is no such deadline, or the connection
     /// is closed.
     pub fn arm<W: When>(&self, kind: DeadlineKind, when: W) -> Result<(), ArmError> {
-        self.set(kind, self.nanos_of(when)).map(drop)
-    }
-
-    /// When a time is, in nanoseconds since the clock's epoch.
-    pub(crate) fn nanos_of<W: When>(&self, when: W) -> u64 {
-        let connections = self.conn.connections();
-        connections.time().nanos_of(when, || connections.shard().nanos_near())
+        self.arm_at(kind, self.nanos_of(when), Wakes::Task).map(drop)
     }
 
     /// Disarms a deadline that comes once. Its event does not come afterwards. Returns true if it
@@ -337,231 +417,97 @@ impl ConnTimers {
     ///
     /// The errors of [`arm`](Self::arm).
     pub fn disarm(&self, kind: DeadlineKind) -> Result<bool, ArmError> {
-        self.set(kind, NEVER)
-    }
-
-    fn set(&self, kind: DeadlineKind, due: u64) -> Result<bool, ArmError> {
-        let kind_index = rules::armed_kind(kind)?;
-        if self.is_closed() {
-            return Err(ArmError::Closed);
-        }
-        Ok(self.conn.connections().arm(self.conn.index(), kind_index, due))
+        self.arm_at(kind, NEVER, Wakes::Task)
     }
 
     /// The connection's limits.
     pub fn limits(&self) -> ConnLimits {
-        self.conn.connections().limits(self.conn.index())
+        self.conn.look(|facts| facts.spans.limits)
     }
 
     /// Changes the limits. Idle times count from the connection's last activity, and its age from
     /// its beginning. What was armed or disarmed stays so, and writes in progress and measured
     /// transfers keep their limit.
     pub fn set_limits(&self, limits: ConnLimits) {
-        self.conn.connections().set_limits(self.conn.index(), limits);
+        self.conn.set_limits(limits);
     }
 
     /// When a deadline is due; `None` if it is off. Activity makes an idle deadline later.
     ///
-    /// The answer is as of the shard's last turn: while a read or a request is in progress, or when
-    /// the thread was held up, the next turn makes an idle deadline later, never earlier.
+    /// On a shard, the answer is as of the shard's last turn: while a read or a request is in
+    /// progress, or when the thread was held up, the next turn makes an idle deadline later, never
+    /// earlier. On any thread, a deadline that something in progress holds back counts from this
+    /// call.
     pub fn deadline(&self, kind: DeadlineKind) -> Option<Instant> {
-        let connections = self.conn.connections();
-        let due = connections.due(self.conn.index(), kind.index()?);
-        (due < NEVER && !self.is_closed()).then(|| connections.time().instant_of(due))
+        let due = self.conn.due(kind.index()?);
+        let time = self.conn.time()?;
+        (due < NEVER).then(|| time.instant_of(due))
     }
 
     /// Closes the connection for all its handles: cancels all deadlines, drops the callback, and
-    /// wakes a task that waits, which receives `None`. False if the connection is closed already.
+    /// wakes the task that waits, which receives `None`. False if the connection is closed already.
     pub fn close(&self) -> bool {
-        self.conn.connections().close(self.conn.index(), self.conn.record())
+        self.conn.close()
     }
 
-    /// Whether the connection is closed, by [`close`](Self::close), by [`pack`](Self::pack) or with
-    /// its shard.
+    /// Whether the connection is closed: by [`close`](Self::close); on a shard by
+    /// [`pack`](ConnTimers::pack) or with the shard; on any thread by a poll that has found the
+    /// service ended.
     pub fn is_closed(&self) -> bool {
-        !self.conn.record().is_open()
-    }
-
-    /// Takes the deadlines off this shard, to go with their connection to another, where
-    /// [`Timers::adopt`] takes them in. Here the connection is closed. `None` if it was closed
-    /// before.
-    ///
-    /// Events that have come and were not taken go along. The callback stays behind, and so do
-    /// reads, writes and requests in progress and measured transfers: they end here, and have no
-    /// effect there.
-    pub fn pack(self) -> Option<PackedConn> {
-        if self.is_closed() {
-            return None;
-        }
-        let packed = self.conn.connections().pack(self.conn.index());
-        self.close();
-        Some(PackedConn(Box::new(packed)))
+        !self.conn.look(|facts| facts.is_open)
     }
 }
 
-/// Events. There are five ways to them, and an event goes to the first that takes it. `next` is for
-/// a task that only waits, `race` for a task that reads or writes meanwhile, `poll_next` for a
-/// future of the caller's own, the `Stream` for its combinators, and `on_event` for a loop without
-/// tasks.
-impl ConnTimers {
-    /// Waits for the next event; `None` when the connection is closed.
-    ///
-    /// May be dropped and called again, and no event is lost. One task waits for a connection at a
-    /// time: the last that has called this on any of the handles.
-    pub async fn next(&self) -> Option<ConnEvent> {
-        poll_fn(|cx| self.poll_next(cx)).await
+/// What the caller does about wake-ups is a parameter: the public methods wake the task that waits,
+/// and a stream polls its timers before it waits.
+impl<S: Side> ConnTimers<S> {
+    /// When a time is, in nanoseconds since the clock's epoch.
+    pub(crate) fn nanos_of<W: When>(&self, when: W) -> u64 {
+        let nanos = |time: &Timeline| time.nanos_of(when, || self.conn.now());
+        self.conn.time().map_or(NEVER, nanos)
     }
 
-    /// Polls for the next event, as [`next`](Self::next) does.
-    pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<ConnEvent>> {
-        let connections = self.conn.connections();
-        connections.shard().count_poll();
-        connections.poll(self.conn.index(), self.conn.record(), cx, |_| true)
-    }
-
-    /// Waits for a future, such as a read or a write, or for the next event.
-    ///
-    /// A value that is ready at the same time as a deadline wins. Only
-    /// [`MaxAge`](DeadlineKind::MaxAge) comes before it, as otherwise a connection that never
-    /// pauses would never reach its greatest age. The future is dropped if an event comes first.
-    ///
-    /// After 8 values in a row that were ready at once, of all connections of a shard together, the
-    /// task returns to its executor and goes on when the other tasks have run, so that a peer that
-    /// sends without a pause delays neither timers nor other connections. One call in 16 reads the
-    /// clock, and wakes the shard's driver if its time has come.
-    pub async fn race<F: Future>(&self, future: F) -> Raced<F::Output> {
-        let (connections, shard) = (self.conn.connections(), self.conn.connections().shard());
-        let (index, record) = (self.conn.index(), self.conn.record());
-        let mut future = pin!(future);
-        let mut is_first = true;
-        poll_fn(|cx| {
-            let at_once = std::mem::replace(&mut is_first, false);
-            ready!(shard.begin_poll(at_once, cx));
-            let is_age = |kind| kind == DeadlineKind::MaxAge;
-            if let Poll::Ready(Some(age)) = connections.poll(index, record, cx, is_age) {
-                return Poll::Ready(Raced::Event(age));
-            }
-            let value = future.as_mut().poll(cx);
-            shard.note_ready(at_once, value.is_ready());
-            if let Poll::Ready(value) = value {
-                return Poll::Ready(Raced::Done(value));
-            }
-            let event = connections.poll(index, record, cx, |_| true);
-            event.map(|event| event.map_or(Raced::Closed, Raced::Event))
-        })
-        .await
-    }
-
-    /// Sets a callback that the shard calls for each event, in the turn in which it comes, instead
-    /// of waking a task. It replaces the callback before. Events that have come and were not taken
-    /// are delivered in the next turn.
-    ///
-    /// The callback is given the connection, so it need not hold a handle. A callback that holds
-    /// one keeps its connection open, until [`close`](Self::close) or
-    /// [`clear_on_event`](Self::clear_on_event) drops the callback.
-    ///
-    /// Nothing is borrowed while the callback runs: it may close the connection, drop its handles,
-    /// arm and schedule. A panic of it is counted, and the next event calls it again.
-    pub fn on_event(&self, call: impl FnMut(&ConnTimers, ConnEvent) + 'static) {
-        if !self.is_closed() {
-            self.conn.connections().set_on_event(self.conn.index(), Some(Box::new(call)));
-        }
-    }
-
-    /// Drops the callback. Events go to a task again, also those that have come and were not taken.
-    pub fn clear_on_event(&self) {
-        self.conn.connections().set_on_event(self.conn.index(), None);
-    }
-}
-
-/// For a stream, whose reads and writes look at their own deadlines only.
-#[cfg(any(feature = "hyper", feature = "tokio"))]
-impl ConnTimers {
-    /// Polls for the next event of the wanted kinds. The waker is woken for events of other kinds
-    /// too: they stay, and another poll takes them.
-    pub(crate) fn poll_kinds(
+    pub(crate) fn arm_at(
         &self,
-        cx: &mut Context<'_>,
-        wanted: impl Fn(DeadlineKind) -> bool,
-    ) -> Poll<Option<ConnEvent>> {
-        self.conn.connections().poll(self.conn.index(), self.conn.record(), cx, wanted)
+        kind: DeadlineKind,
+        due: u64,
+        wakes: Wakes,
+    ) -> Result<bool, ArmError> {
+        let kind = rules::armed_kind(kind)?;
+        self.conn.change(wakes, |facts| {
+            if !facts.is_open {
+                return (Err(ArmError::Closed), false);
+            }
+            (Ok(rules::arm(facts, kind, due)), true)
+        })
     }
 
-    /// Does what [`arm`](Self::arm) does, for a time in nanoseconds since the clock's epoch.
-    pub(crate) fn arm_at(&self, kind: DeadlineKind, due: u64) -> Result<(), ArmError> {
-        self.set(kind, due).map(drop)
+    pub(crate) fn begin_write_and(&self, wakes: Wakes) -> InProgress<S> {
+        InProgress::write(&self.conn, wakes)
     }
 
-    /// Begins a poll for a result, `is_first` if it is the first for that result. Pending if the
-    /// task must return to its executor first; its waker has been woken then.
-    #[inline]
-    pub(crate) fn begin_poll(&self, is_first: bool, cx: &Context<'_>) -> Poll<()> {
-        self.conn.connections().shard().begin_poll(is_first, cx)
-    }
-
-    /// A poll for a result has ended.
-    #[inline]
-    pub(crate) fn note_ready(&self, is_first: bool, is_ready: bool) {
-        self.conn.connections().shard().note_ready(is_first, is_ready);
+    pub(crate) fn measure(&self, direction: Direction, wakes: Wakes) -> Transfer<S> {
+        Transfer::begin(&self.conn, direction, wakes)
     }
 }
 
-impl Stream for ConnTimers {
-    type Item = ConnEvent;
-
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ConnEvent>> {
-        ConnTimers::poll_next(&self, cx)
-    }
-}
-
-impl Clone for ConnTimers {
+impl<S: Side> Clone for ConnTimers<S> {
     fn clone(&self) -> Self {
         Self::new(self.conn.clone())
     }
 }
 
-impl Drop for ConnTimers {
+impl<S: Side> Drop for ConnTimers<S> {
     fn drop(&mut self) {
-        let (connections, owners) = (self.conn.connections(), &self.conn.usage().owners);
-        take_one(owners);
-        if owners.get() == 0 {
-            connections.close(self.conn.index(), self.conn.record());
-            connections.count_handled(-1);
-        }
+        self.conn.drop_owner();
     }
 }
 
-impl fmt::Debug for ConnTimers {
+impl<S: Side> fmt::Debug for ConnTimers<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConnTimers")
-            .field("shard", &self.conn.connections().shard().id())
             .field("limits", &self.limits())
             .field("closed", &self.is_closed())
             .finish_non_exhaustive()
-    }
-}
-
-/// What came first; see [`ConnTimers::race`].
-#[must_use = "it says whether the future is done"]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Raced<V> {
-    /// The future is done.
-    Done(V),
-    /// A deadline has come, and the future was dropped.
-    Event(ConnEvent),
-    /// The connection is closed, and the future was dropped.
-    Closed,
-}
-
-/// The deadlines of a connection on their way to another shard; made by [`ConnTimers::pack`].
-///
-/// It is `Send`, and takes some 300 bytes in a box. When it is dropped, the connection has no
-/// deadlines any more.
-#[must_use = "the connection has no deadlines until a shard adopts them"]
-pub struct PackedConn(Box<Packed>);
-
-impl fmt::Debug for PackedConn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PackedConn").field("limits", &self.0.limits).finish_non_exhaustive()
     }
 }

@@ -20,6 +20,7 @@
 pub(crate) mod here;
 mod post;
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use corewheel_shard::TimerKey;
@@ -37,6 +38,11 @@ use crate::values::settings::{Runtime, Settings};
 /// The name of the runtime of a service that starts no threads.
 const ATTACHED: &str = "attached";
 
+/// Why a closed service takes no timer.
+pub(crate) fn closed_kind(is_dropped: bool) -> RefusedKind {
+    if is_dropped { RefusedKind::Dropped } else { RefusedKind::Closed }
+}
+
 /// The data that all threads of a service share. Its lanes carry `R`, its mailboxes `C`.
 pub(crate) struct Directory<R: Request, C> {
     /// The number of the service in the process.
@@ -49,6 +55,8 @@ pub(crate) struct Directory<R: Request, C> {
     pub(crate) runtime_reason: String,
     /// Whether a shutdown has begun. A second one is refused.
     pub(crate) shut_down: AtomicBool,
+    /// Whether the shutdown was the drop of the service. Set before the first shard closes.
+    pub(crate) dropped: AtomicBool,
     posts: Box<[Post<R, C>]>,
 }
 
@@ -68,6 +76,7 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
             runtime,
             runtime_reason,
             shut_down: AtomicBool::new(false),
+            dropped: AtomicBool::new(false),
             posts,
         }
     }
@@ -92,6 +101,14 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
         ShardId::new((hash % self.settings.shards as u64) as u16)
     }
 
+    /// Why a shard that is closed takes no timer.
+    #[cold]
+    pub(crate) fn why_closed(&self) -> RefusedKind {
+        // Relaxed: a thread that finds the shard closed has learned so from its mailbox, or from
+        // the shard, which has received the order.
+        closed_kind(self.dropped.load(Ordering::Relaxed))
+    }
+
     /// A lane to a shard, with keys if the shard's key pool has any, and with `keys_first` at most.
     pub(crate) fn connect(
         &self,
@@ -103,7 +120,7 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
         let room = Room::new(lane_capacity);
         let (mailbox, doorbell) = (&post.mailbox, &post.doorbell);
         let lane = mailbox.connect(room, grant_share, keys_first, grant_window, doorbell);
-        lane.ok_or(RefusedKind::Closed)
+        lane.ok_or_else(|| self.why_closed())
     }
 
     /// The handle of a timer on a shard that is open; `None` if the timer's last shard is closed.
@@ -122,7 +139,7 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
     pub(crate) fn set_scale(&self, shard: ShardId, scale: Scale) -> Result<(), RefusedKind> {
         let post = self.post(shard).ok_or(RefusedKind::NoSuchShard)?;
         if post.mailbox.is_closed() {
-            return Err(RefusedKind::Closed);
+            return Err(self.why_closed());
         }
         if post.replace_scale(scale) != scale {
             post.mailbox.notify(&post.doorbell);

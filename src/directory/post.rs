@@ -20,6 +20,7 @@ use crate::values::class::{ClassId, TimerClass};
 use crate::values::contain::each;
 use crate::values::handle::ShardId;
 use crate::values::migration::NewHandles;
+use crate::values::refused::RefusedKind;
 use crate::values::scale::Scale;
 use crate::values::state::ShardState;
 
@@ -44,6 +45,8 @@ struct Notes {
     state: ShardState,
     /// The factor of the shard's scaled timeouts.
     scale: Scale,
+    /// Whether it was logged that a future waits for the shard to be attached.
+    is_wait_logged: bool,
     /// The new handles of timers that have migrated from the shard. `None` while the shard is open,
     /// or if no timer has migrated.
     migrated: Option<Arc<NewHandles>>,
@@ -54,7 +57,12 @@ const _: () = assert!(align_of::<Doorbell>() >= align_of::<CachePadded<u8>>());
 
 impl<R: Request, C> Post<R, C> {
     pub(super) fn new(classes: usize, capacity: u32) -> Self {
-        let notes = Notes { state: ShardState::Waiting, scale: Scale::ONE, migrated: None };
+        let notes = Notes {
+            state: ShardState::Waiting,
+            scale: Scale::ONE,
+            is_wait_logged: false,
+            migrated: None,
+        };
         Self {
             doorbell: Doorbell::new(),
             published: Published::new(classes),
@@ -110,6 +118,28 @@ impl<R: Request, C> Post<R, C> {
         was_unowned
     }
 
+    /// The refusal of a command for which the lane has no room: where no thread has driven the
+    /// shard yet, nothing makes room.
+    #[cold]
+    pub(crate) fn refusal(&self, kind: RefusedKind) -> RefusedKind {
+        let waits = kind == RefusedKind::Busy && self.notes().state == ShardState::Waiting;
+        if waits { RefusedKind::NotAttached } else { kind }
+    }
+
+    /// Logs, once, that a future waits for a shard that no thread drives yet.
+    #[cold]
+    pub(crate) fn note_waiting(&self, shard: ShardId) {
+        let is_first = {
+            let mut notes = self.notes();
+            notes.state == ShardState::Waiting
+                && !std::mem::replace(&mut notes.is_wait_logged, true)
+        };
+        if is_first {
+            let shard = shard.number();
+            tracing::warn!(shard, "a future waits for a shard that is not attached to any thread");
+        }
+    }
+
     /// Whether futures can be spawned on the shard.
     pub(crate) fn has_executor(&self) -> bool {
         self.has_executor.load(Ordering::Relaxed)
@@ -162,10 +192,10 @@ impl<R: Request, C> Post<R, C> {
         let mut of_classes = Vec::with_capacity(classes.len());
         let read = classes.iter().zip(read).zip(&self.refused).zip(unseen);
         for (((class, (mut counts, since)), refused), unseen) in read {
-            let ended = unseen.ended.min(counts.live + unseen.armed);
+            let ended = unseen.ended.min(counts.pending + unseen.armed);
             counts.scheduled += unseen.armed;
             counts.cancelled += ended;
-            counts.live = counts.live + unseen.armed - ended;
+            counts.pending = counts.pending + unseen.armed - ended;
             let age = |since: u64| Duration::from_micros((now / 1_000).saturating_sub(since));
             of_classes.push(ClassStats {
                 class: class.name(),

@@ -4,7 +4,7 @@
 //! use corewheel::{ShutdownPolicy, TimerService};
 //! use std::time::Duration;
 //!
-//! let service = TimerService::builder().shards(1).start_attached::<&str>()?;
+//! let service = TimerService::builder().shards(1).start_attached_with::<&str>()?;
 //! let attachment = service.attach(service.shards().next().unwrap())?;
 //! let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
 //! tokio::task::LocalSet::new().block_on(&runtime, async {
@@ -69,7 +69,7 @@ impl<T: Send + 'static> Attachment<T> {
     /// [`Timers::consume_budget`](crate::Timers::consume_budget) for each packet, or delays all
     /// timers of the shard by 100 ms and multiples.
     ///
-    /// Leave the preempt timer at 100 ms: the shorter it is, the more often glommio 0.9 goes to
+    /// Leave the preempt timer at 100 ms: the shorter it is, the more often glommio goes to
     /// sleep with tasks that are ready to run, on a busy machine, until something else happens.
     ///
     /// Call it in the task queue that the connections run in, so that after a stall they read the
@@ -96,7 +96,7 @@ impl<T: Send + 'static> Attachment<T> {
     /// use corewheel::{ShutdownPolicy, TimerService};
     /// use std::time::Duration;
     ///
-    /// let service = TimerService::builder().shards(1).start_attached::<&str>()?;
+    /// let service = TimerService::builder().shards(1).start_attached_with::<&str>()?;
     /// let attachment = service.attach(service.shards().next().unwrap())?;
     /// // Tokio has this runtime from version 1.51 on.
     /// tokio::runtime::LocalRuntime::new()?.block_on(async {

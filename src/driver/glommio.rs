@@ -1,9 +1,10 @@
 //! A shard on a glommio executor.
 //!
 //! Properties of glommio, all read from its source, shape this driver: a queue that is not of
-//! `Latency::Matters` may wait behind all others, so the driver has one that is; each of its timers
-//! costs a B-tree and a hash map, so there is one, re-armed only when it must be earlier; a
-//! duration that does not fit into an instant panics, so the alarm is clamped.
+//! `Latency::Matters` may wait behind all others, so the driver has one that is; a look at its
+//! timers takes time in proportion to their number, and each poll of a timer adds to them, so there
+//! is one, re-armed only when it must be earlier, and polled twice, see [`Registered`]; a duration
+//! that does not fit into an instant panics, so the alarm is clamped.
 //!
 //! An executor that always has a task to run reads its rings and its timers when a connection or a
 //! wake from another thread comes in, else only once in each period of its preempt timer; it has no
@@ -24,7 +25,8 @@ use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use glommio::net::UnixDatagram;
@@ -41,7 +43,7 @@ use crate::face::stored::LocalFuture;
 use crate::values::settings::Settings;
 
 pub(crate) struct GlommioHost {
-    alarm: Option<Timer>,
+    alarm: Option<Registered<Timer>>,
     /// `None` where there are no descriptors for it.
     request: Option<PollRequest>,
     /// Where futures go that are spawned from outside.
@@ -58,18 +60,21 @@ impl GlommioHost {
 impl Host for GlommioHost {
     fn arm(&mut self, after: Duration) {
         match &mut self.alarm {
-            Some(alarm) => alarm.reset(after),
-            None => self.alarm = Some(Timer::new(after)),
+            Some(alarm) => {
+                alarm.future.reset(after);
+                alarm.entry = None;
+            }
+            None => self.alarm = Some(Registered::new(Timer::new(after))),
         }
     }
 
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(alarm) = &mut self.alarm else { return Poll::Pending };
-        let poll = Pin::new(alarm).poll(cx).map(drop);
+        let poll = alarm.poll(cx);
         if poll.is_ready() {
             self.alarm = None;
         }
-        poll
+        poll.map(drop)
     }
 
     async fn step_aside(&mut self) {
@@ -113,6 +118,48 @@ impl Host for GlommioHost {
     }
 }
 
+/// A future of glommio that is polled once, and again only after glommio has woken it.
+///
+/// Each poll of a pending timer or read adds an entry with the waker to a list of the executor, and
+/// the earlier entries stay until the timer is due or the read is ready. A driver polls its alarm
+/// and its reads for each wake-up, so with an alarm in an hour the lists would grow with each
+/// wake-up of that hour.
+///
+/// The clock does not tell whether a timer's entry is still in the list: an executor that has once
+/// had more than 256 entries keeps them by whole milliseconds, and wakes them up to a millisecond
+/// early. So the entry has a waker of its own, which glommio drops with the entry.
+struct Registered<F> {
+    future: F,
+    /// `None` if the future has not been polled since it was made or reset. Glommio has a clone of
+    /// it while it has the entry.
+    entry: Option<Arc<Entry>>,
+}
+
+/// The waker of an entry: wakes the driver.
+struct Entry(Waker);
+
+impl Wake for Entry {
+    fn wake(self: Arc<Self>) {
+        self.0.wake_by_ref();
+    }
+}
+
+impl<F: Future + Unpin> Registered<F> {
+    fn new(future: F) -> Self {
+        Self { future, entry: None }
+    }
+
+    fn poll(&mut self, cx: &Context<'_>) -> Poll<F::Output> {
+        // The driver has one waker, its task's, so an entry need not be replaced.
+        if self.entry.as_ref().is_some_and(|entry| Arc::strong_count(entry) > 1) {
+            return Poll::Pending;
+        }
+        let entry = self.entry.insert(Arc::new(Entry(cx.waker().clone())));
+        let waker = Waker::from(Arc::clone(entry));
+        Pin::new(&mut self.future).poll(&mut Context::from_waker(&waker))
+    }
+}
+
 /// A pair of sockets by which a driver makes its executor look at the rings, while it has tasks
 /// that are ready to run.
 ///
@@ -123,7 +170,7 @@ impl Host for GlommioHost {
 struct PollRequest {
     sender: UnixDatagram,
     receiver: Rc<UnixDatagram>,
-    receives: [Option<Receive>; 2],
+    receives: [Option<Registered<Receive>>; 2],
     /// A byte is on its way.
     is_sent: bool,
 }
@@ -155,9 +202,9 @@ impl PollRequest {
             loop {
                 let waits = receive.get_or_insert_with(|| {
                     let receiver = Rc::clone(&self.receiver);
-                    Box::pin(async move { receiver.recv(&mut [0]).await })
+                    Registered::new(Box::pin(async move { receiver.recv(&mut [0]).await }))
                 });
-                let Poll::Ready(received) = waits.as_mut().poll(cx) else { break };
+                let Poll::Ready(received) = waits.poll(cx) else { break };
                 *receive = None;
                 self.is_sent = false;
                 received?;
@@ -285,8 +332,8 @@ pub(crate) fn needs(executors: usize, memory_each: usize) -> Needs {
     }
 }
 
-/// Whether glommio can work here, found out without it: where `io_uring` is forbidden its first use
-/// panics, and every later one too.
+/// Whether glommio can work here, found out without an executor, which starts a thread: before any
+/// shard starts, so that another runtime can be chosen, and with the remedy in the error.
 pub(crate) fn probe() -> Result<(), String> {
     let memlock = getrlimit(Resource::Memlock).current;
     if let Some(limit) = memlock.filter(|limit| *limit < MEMLOCK_MIN) {

@@ -11,6 +11,7 @@ pub(crate) mod executor;
 #[cfg(all(feature = "glommio", target_os = "linux"))]
 pub(crate) mod glommio;
 pub(crate) mod limits;
+mod manual;
 pub(crate) mod own_loop;
 pub(crate) mod spawn;
 pub(crate) mod thread;

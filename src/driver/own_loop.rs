@@ -67,7 +67,7 @@ use crate::values::shutdown::ShutdownPolicy;
 ///     }
 /// }
 ///
-/// let service = TimerService::builder().shards(1).start_attached::<u64>()?;
+/// let service = TimerService::builder().shards(1).start_attached_with::<u64>()?;
 /// let attachment = service.attach(service.shards().next().unwrap())?;
 /// let mut shard = attachment.into_loop(|fired, timers| {
 ///     if fired.payload < 3 {
@@ -154,7 +154,7 @@ impl<T: Send + 'static, H> ShardLoop<T, H> {
     ///
     /// let clock = ManualClock::new();
     /// let builder = TimerService::builder().shards(1).clock(&clock);
-    /// let service = builder.start_attached::<u64>()?;
+    /// let service = builder.start_attached_with::<u64>()?;
     /// let attachment = service.attach(service.shards().next().unwrap())?;
     /// let mut shard = attachment.into_loop(|_, _| unreachable!("each turn brings a handler"))?;
     /// shard.timers().schedule(Duration::from_millis(5), 7)?;

@@ -19,7 +19,9 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::stats::{ClassStats, ServiceStats, ShardCounts, ShardStats, StatsSource, Times};
+use crate::stats::{
+    ClassLateness, ClassStats, ServiceStats, ShardCounts, ShardStats, StatsSource, Times,
+};
 use crate::values::state::ShardState;
 
 /// The gauges: counts that may also decrease, and a maximum. Each other count only increases.
@@ -137,7 +139,7 @@ fn encode_classes(encoder: &mut DescriptorEncoder<'_>, shards: &[ShardStats]) ->
     let mut columns: Vec<_> = rows.iter().map(|(_, class)| class.iter()).collect();
     let names = ClassStats::default();
     for ((name, _), help) in names.iter().zip(ClassStats::descriptions()) {
-        let is_gauge = name == "live";
+        let is_gauge = name == "pending";
         let kind = if is_gauge { MetricType::Gauge } else { MetricType::Counter };
         let help = help.trim().trim_end_matches('.');
         let name = format!("class_{name}");
@@ -158,6 +160,23 @@ fn encode_classes(encoder: &mut DescriptorEncoder<'_>, shards: &[ShardStats]) ->
     for (labels, class) in &rows {
         let oldest = class.oldest.unwrap_or_default().as_secs_f64();
         ConstGauge::new(oldest).encode(family.encode_family(labels)?)?;
+    }
+    // A histogram of one bucket: its sum over its count is the mean.
+    let help = "How long after their deadline timers of the class were delivered";
+    let kind = MetricType::Histogram;
+    let mut family = encoder.encode_descriptor("class_lateness", help, unit, kind)?;
+    for (labels, class) in &rows {
+        let ClassLateness { count, sum_ns, .. } = class.lateness;
+        let buckets = [(f64::INFINITY, count)];
+        let metric = &mut family.encode_family(labels)?;
+        metric.encode_histogram::<NoLabelSet>(seconds(sum_ns), count, &buckets, None)?;
+    }
+    let help = "The greatest lateness of a timer of the class";
+    let kind = MetricType::Gauge;
+    let mut family = encoder.encode_descriptor("class_lateness_max", help, unit, kind)?;
+    for (labels, class) in &rows {
+        let greatest = seconds(class.lateness.max_ns);
+        ConstGauge::new(greatest).encode(family.encode_family(labels)?)?;
     }
     Ok(())
 }

@@ -103,7 +103,7 @@ impl StatsEndpoint {
 
     /// Stops listening, cuts off every connection, and returns when the thread has ended. Dropping
     /// the endpoint does the same. Takes as long as the answer that is being made up, if any; it
-    /// waits for no client.
+    /// waits for no client. So a task may call it, too: it blocks its worker for that long.
     pub fn stop(self) {}
 
     /// Where it listens: with the port that the system chose, if it was asked to.
@@ -140,7 +140,8 @@ pub struct StatsEndpointBuilder {
 }
 
 impl StatsEndpointBuilder {
-    /// Where to listen: 127.0.0.1:9920 by default. A name is resolved here, and of several
+    /// Where to listen: 127.0.0.1:9920 by default. A name is resolved here, which blocks the
+    /// calling thread while the system asks its name servers; a task passes an address. Of several
     /// addresses the first that works is taken. Port 0 lets the system choose.
     ///
     /// Every client that can reach the address can read the statistics; an address that is not
@@ -191,7 +192,8 @@ impl StatsEndpointBuilder {
         self
     }
 
-    /// Binds the address and starts the thread. The endpoint answers when this returns.
+    /// Binds the address and starts the thread. The endpoint answers when this returns. It blocks
+    /// the calling thread until the thread runs, and may be called in a task.
     ///
     /// # Errors
     ///

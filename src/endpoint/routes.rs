@@ -5,8 +5,7 @@
 //!
 //! Order of judgement: the body, the method, the host, the path.
 
-use http_body_util::Full;
-use hyper::body::{Body, Bytes};
+use hyper::body::Body;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use prometheus_client::registry::Registry;
@@ -37,7 +36,7 @@ const FOREIGN_HOST: &str = "this endpoint does not answer for the host that was 
                             localhost or by an IP address, or allow the name with the builder's \
                             `allow_host`";
 
-pub(super) type Answer = Response<Full<Bytes>>;
+pub(super) type Answer = Response<String>;
 
 /// Makes the answer to a request.
 #[derive(Debug)]
@@ -84,7 +83,7 @@ impl Routes {
     }
 
     fn json(&self) -> Answer {
-        match serde_json::to_vec(&self.source.read()) {
+        match serde_json::to_string(&self.source.read()) {
             Ok(json) => answer(StatusCode::OK, JSON, json),
             Err(error) => failed(&error),
         }
@@ -138,8 +137,8 @@ fn failed(error: &dyn std::error::Error) -> Answer {
     refuse(StatusCode::INTERNAL_SERVER_ERROR, "the statistics cannot be written")
 }
 
-fn answer(status: StatusCode, kind: &'static str, content: impl Into<Bytes>) -> Answer {
-    let mut answer = Response::new(Full::new(content.into()));
+fn answer(status: StatusCode, kind: &'static str, content: impl Into<String>) -> Answer {
+    let mut answer = Response::new(content.into());
     *answer.status_mut() = status;
     let headers = [
         (header::CONTENT_TYPE, kind),

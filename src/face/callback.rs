@@ -128,7 +128,7 @@ pub struct Fired<T> {
 /// use std::time::Duration;
 ///
 /// let clock = ManualClock::new();
-/// let service = TimerService::builder().shards(1).clock(&clock).start_attached()?;
+/// let service = TimerService::builder().shards(1).clock(&clock).start_attached_with()?;
 /// let attachment = service.attach(service.shards().next().unwrap())?;
 /// // Gives a request up after three attempts.
 /// let mut given_up = 0;

@@ -99,7 +99,7 @@ impl<T: Send + 'static> Core<T> {
         call: LocalCall<T>,
     ) -> Result<TimerHandle, Refused<LocalCall<T>>> {
         if self.is_closed() {
-            return Err(Refused::Closed(call));
+            return Err(self.why_closed().of(call));
         }
         let index = self.state().tables.calls.insert(Call::Local(call)) as u32;
         match self.schedule(class, deadline, Stored::Call(index)) {

@@ -1,7 +1,7 @@
 //! Delivers the payloads of a shard's expired timers: values to the handler, callbacks by calling
 //! them, futures by waking them.
 
-use super::callback::{Fired, Handler};
+use super::callback::{Fired, Handler, SendCall};
 use super::stored::{Due, Stored};
 use super::timers::Timers;
 use crate::shard::payload::{Delivery, Host};
@@ -66,6 +66,10 @@ impl<T: Send + 'static, V: Values<T>> Host<Stored<T>> for Deliveries<'_, T, V> {
             Due::Call(call) => call.run(timers),
             Due::Wake(waker) => waker.into_iter().for_each(std::task::Waker::wake),
         }
+    }
+
+    fn run(&mut self, call: SendCall<T>) {
+        call(self.timers);
     }
 
     fn closing(&mut self) {

@@ -25,6 +25,7 @@ use crate::stats::class::ClassStats;
 use crate::values::class::ClassId;
 use crate::values::handle::ShardId;
 use crate::values::outcome::ResetOutcome;
+use crate::values::refused::RefusedKind;
 use crate::values::scale::Scale;
 
 /// One shard on its own thread. The methods are those of [`Core`], which documents them.
@@ -35,6 +36,8 @@ pub(crate) trait LocalShard {
     fn nanos(&self) -> u64;
     fn nanos_near(&self) -> u64;
     fn is_closed(&self) -> bool;
+    /// Why the shard, which is closed, takes no timer.
+    fn why_closed(&self) -> RefusedKind;
     fn parts(&self) -> &Parts;
     fn scale(&self) -> Scale;
 
@@ -165,6 +168,10 @@ impl<T: Send + 'static> LocalShard for Core<T> {
 
     fn is_closed(&self) -> bool {
         self.is_closed()
+    }
+
+    fn why_closed(&self) -> RefusedKind {
+        self.why_closed()
     }
 
     fn parts(&self) -> &Parts {

@@ -56,7 +56,7 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// let clock = ManualClock::new();
     /// let builder = TimerService::builder().shards(2).clock(&clock);
-    /// let service = builder.start_attached::<&str>()?;
+    /// let service = builder.start_attached_with::<&str>()?;
     /// let mut shards = Vec::new();
     /// for shard in service.shards() {
     ///     let print = |fired: Fired<&str>, timers: &Timers<&str>| {

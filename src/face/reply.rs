@@ -70,6 +70,10 @@ impl<O> Reply<O> {
 
     /// Blocks this thread until the value is there.
     ///
+    /// A task awaits the reply instead: a thread of its runtime that blocks here runs no other task
+    /// meanwhile. The shard runs on another thread and needs nothing of that runtime, so the wait
+    /// ends, unless a handler or callback on the shard waits for a task of the blocked thread.
+    ///
     /// # Errors
     ///
     /// `OnShard` on a thread that drives a shard of any service, where the wait could last for
@@ -88,6 +92,24 @@ impl<O> Reply<O> {
             }
         }
     }
+
+    /// Drops the reply. The command is carried out, and a future or a callback goes on; only the
+    /// value is lost. It says in code what a drop does.
+    ///
+    /// ```
+    /// use corewheel::{Runtime, ShutdownPolicy, TimerService};
+    /// use std::time::Duration;
+    ///
+    /// let service = TimerService::builder().shards(1).runtime(Runtime::Thread).start()?;
+    /// let client = service.client();
+    /// let far = Duration::from_secs(60);
+    /// let timer = client.shard(service.shard_for(0)).schedule_fn(far, |_| {})?;
+    /// client.cancel(timer).detach();
+    /// let report = service.shutdown(ShutdownPolicy::Return)?;
+    /// assert_eq!(report.shards[0].counts.cancelled, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn detach(self) {}
 
     /// The value, or why there is none, if that is known already; `None` also after it was taken.
     /// Does not wait, on any thread, and does not disturb a task that has polled the reply before.

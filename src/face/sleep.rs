@@ -108,7 +108,7 @@ impl Future for Sleep {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let core = &self.shard;
         match self.phase {
-            Phase::Unpolled if core.is_closed() => Poll::Ready(Err(RefusedKind::Closed)),
+            Phase::Unpolled if core.is_closed() => Poll::Ready(Err(core.why_closed())),
             Phase::Unpolled => {
                 match core.schedule_sleep(self.class, self.deadline, cx.waker().clone()) {
                     Some((key, sleeper)) => {
@@ -122,7 +122,7 @@ impl Future for Sleep {
                 let output = match core.poll_sleeper(sleeper, cx.waker()) {
                     Slept::NotYet => return Poll::Pending,
                     Slept::Fired => Ok(()),
-                    Slept::Closed => Err(RefusedKind::Closed),
+                    Slept::Closed => Err(core.why_closed()),
                 };
                 core.release_sleeper(sleeper);
                 self.phase = Phase::Done;
@@ -186,7 +186,7 @@ impl<T: Send + 'static> Future for RemoteSleep<'_, T> {
             RemotePhase::Done(output) => return Poll::Ready(*output),
             RemotePhase::Waiting { slept, .. } => ready!(Pin::new(slept).poll(cx)),
         };
-        let output = output.map_err(|_| RefusedKind::Closed);
+        let output = output.map_err(|_| self.client.directory().why_closed());
         self.phase = RemotePhase::Done(output);
         Poll::Ready(output)
     }

@@ -14,14 +14,23 @@ use crate::face::callback::{LocalCall, Payload};
 use crate::face::client::Client;
 use crate::face::local::LocalShard;
 use crate::face::sleep::{Sleep, within_here};
+use crate::face::stored::Stored;
 use crate::values::class::{ClassId, TimerClass, UnknownClass};
 use crate::values::error::TimeoutError;
 use crate::values::handle::{ShardId, TimerHandle};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
-use crate::values::refused::Refused;
+use crate::values::refused::{Refused, RefusedCall};
 use crate::values::scale::Scale;
 
-/// One shard, on its own core: `!Send`, and as cheap to clone as an [`Rc`].
+/// One shard, on its own core: `!Send`, so a task of `tokio::spawn` uses a [`Handle`] instead.
+///
+/// It is as cheap to clone as an [`Rc`], and no future that holds it can go to another thread. A
+/// [`Handle`] is `Send` and `Copy`, and makes sleeps, timeouts and connections for such tasks; for
+/// timers with values and callbacks the task has a [`Client`] of its own. A task of `spawn_local`
+/// on the shard's own thread may hold `Timers`.
+///
+/// [`Handle`]: crate::Handle
+/// [`Client`]: crate::Client
 ///
 /// A shard gives its `Timers` to handlers and callbacks;
 /// [`spawn_on`](crate::TimerService::spawn_on) gives them to the future that it starts, and
@@ -45,7 +54,7 @@ use crate::values::scale::Scale;
 ///
 /// let clock = ManualClock::new();
 /// let builder = TimerService::builder().shards(1).clock(&clock);
-/// let service = builder.start_attached::<&str>()?;
+/// let service = builder.start_attached_with::<&str>()?;
 /// let shard = service.attach(service.shards().next().unwrap())?;
 /// // The handler is given the timers too: here, a timer that fires schedules the next one.
 /// let mut shard = shard.into_loop(|fired, timers| {
@@ -144,8 +153,9 @@ impl<T: Send + 'static> Timers<T> {
         &self,
         when: W,
         call: impl FnOnce(&Self) + 'static,
-    ) -> Result<TimerHandle, Refused<LocalCall<T>>> {
-        self.core.schedule_call(self.class, self.core.tick_of(when), Box::new(call))
+    ) -> Result<TimerHandle, RefusedCall<LocalCall<T>>> {
+        let deadline = self.core.tick_of(when);
+        self.core.schedule_call(self.class, deadline, Box::new(call)).map_err(RefusedCall::from)
     }
 
     /// Cancels a timer of this shard, and returns its payload. A timer that is due but not
@@ -205,7 +215,7 @@ impl<T: Send + 'static> Timers<T> {
     /// ```
     /// # use corewheel::TimerService;
     /// # use std::time::Duration;
-    /// # let service = TimerService::builder().shards(1).start_attached::<u64>()?;
+    /// # let service = TimerService::builder().shards(1).start_attached_with::<u64>()?;
     /// # let shard = service.attach(service.shards().next().unwrap())?.into_loop(|_, _| {})?;
     /// # let timers = shard.timers();
     /// # let begin = |n| timers.schedule(Duration::from_secs(1), n).unwrap();
@@ -302,6 +312,36 @@ impl<T: Send + 'static> Timers<T> {
     pub fn remaining(&self, timer: TimerHandle) -> Option<Duration> {
         let deadline = self.pending(timer)?;
         Some(self.core.time().remaining(deadline, self.core.nanos_near()))
+    }
+
+    /// A timer of this shard that carries a value and is due soon, for a caller that gives up
+    /// timers for want of room. `None` if the search finds none.
+    ///
+    /// The search looks at up to `entries_max` entries of each slot of the wheel, from the nearest
+    /// occupied slot on, and ends with the first slot that begins after the deadline of the soonest
+    /// timer that it has found. If no slot has more entries, this is the soonest of all timers with
+    /// values. A slot of the hierarchical wheel spans a tick for timers within 256 ticks, 256 ticks
+    /// for those within 65,536, and so on. A timer that was cancelled, or reset to later, may leave
+    /// an entry for a time, so the search may find no timer although there is one.
+    ///
+    /// Cost: O(slots × `entries_max`), where the slots are the occupied ones up to that deadline.
+    ///
+    /// ```
+    /// # use corewheel::TimerService;
+    /// # use std::time::Duration;
+    /// # let service = TimerService::builder().shards(1).start_attached_with::<&str>()?;
+    /// # let shard = service.attach(service.shards().next().unwrap())?.into_loop(|_, _| {})?;
+    /// # let timers = shard.timers();
+    /// timers.schedule(Duration::from_millis(200), "later")?;
+    /// timers.schedule(Duration::from_millis(100), "soon")?;
+    /// let soonest = timers.soonest_value(64).unwrap();
+    /// let outcome = timers.cancel(soonest);
+    /// # let corewheel::CancelOutcome::Cancelled { payload, .. } = outcome else { panic!() };
+    /// assert_eq!(payload.into_value(), Some("soon"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn soonest_value(&self, entries_max: usize) -> Option<TimerHandle> {
+        self.core.soonest(entries_max, |payload| matches!(payload, Stored::Value(_)))
     }
 
     fn pending(&self, timer: TimerHandle) -> Option<Tick> {

@@ -157,7 +157,8 @@ impl SleepOrKept {
             kept.is_reset = false;
             return Poll::Pending;
         }
-        match Kept::new(self.wake_at(), waker.clone(), refused) {
+        let service = self.shared.handle().service;
+        match Kept::new(self.wake_at(), waker.clone(), service, refused) {
             Ok(kept) => self.kept = Some(Box::new(kept)),
             // The next poll tries again.
             Err(waker) => waker.wake(),

@@ -11,13 +11,14 @@
 //! Cost: O(log n) and a lock for each sleep that is kept; no thread before the first of them, and a
 //! thread that sleeps from then on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::thread;
 use std::time::Instant;
 
 use crate::values::contain;
+use crate::values::handle::ServiceId;
 use crate::values::refused::RefusedKind;
 
 /// The deadline of a kept sleep, and its number.
@@ -28,7 +29,11 @@ struct State {
     /// How many sleeps were kept so far; the number of the next.
     count: u64,
     thread: Thread,
+    /// The services for which it was logged that they are gone: the last [`GONE_MAX`] of them.
+    gone: BTreeSet<ServiceId>,
 }
+
+const GONE_MAX: usize = 1_024;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Thread {
@@ -38,8 +43,12 @@ enum Thread {
     Runs,
 }
 
-static STATE: Mutex<State> =
-    Mutex::new(State { wakers: BTreeMap::new(), count: 0, thread: Thread::NotStarted });
+static STATE: Mutex<State> = Mutex::new(State {
+    wakers: BTreeMap::new(),
+    count: 0,
+    thread: Thread::NotStarted,
+    gone: BTreeSet::new(),
+});
 /// The first deadline of the map has become earlier.
 static IS_EARLIER: Condvar = Condvar::new();
 
@@ -54,6 +63,15 @@ impl State {
             IS_EARLIER.notify_one();
         }
         self.wakers.insert(key, waker);
+    }
+
+    /// Whether a service is gone, and that was not logged before.
+    fn note_gone(&mut self, service: ServiceId, refused: RefusedKind) -> bool {
+        let is_new = refused.is_closed() && self.gone.insert(service);
+        if self.gone.len() > GONE_MAX {
+            self.gone.pop_first();
+        }
+        is_new
     }
 }
 
@@ -72,11 +90,12 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Keeps a deadline, at which the waker is woken. `Err` with the waker if the system refuses
-    /// the thread.
+    /// Keeps a deadline that a service has refused, and wakes the waker then. `Err` with the waker
+    /// if the system refuses the thread.
     pub(super) fn new(
         deadline: Instant,
         waker: Waker,
+        service: ServiceId,
         refused: RefusedKind,
     ) -> Result<Self, Waker> {
         let mut state = lock();
@@ -86,6 +105,7 @@ impl Kept {
             state.thread = if spawned.is_ok() { Thread::Runs } else { Thread::Refused };
         }
         let after = state.thread;
+        let is_gone = state.note_gone(service, refused);
         let kept = if after == Thread::Runs {
             let key = (deadline, state.count);
             state.count += 1;
@@ -95,7 +115,11 @@ impl Kept {
             Err(waker)
         };
         drop(state);
-        if before != after {
+        if is_gone {
+            log_gone(refused);
+        }
+        // One line for both is enough.
+        if before != after && !(is_gone && after == Thread::Runs) {
             log(after, refused);
         }
         kept
@@ -129,6 +153,14 @@ impl Drop for Kept {
         // The map is not locked any more.
         drop(unused);
     }
+}
+
+#[cold]
+fn log_gone(refused: RefusedKind) {
+    tracing::warn!(
+        %refused,
+        "the timer service of a sleep is gone; a thread keeps the deadlines of all its sleeps"
+    );
 }
 
 #[cold]

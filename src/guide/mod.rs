@@ -1,8 +1,18 @@
 //! Guides: how a kind of server uses this crate, from start to end. They hold no code of their own.
 #![cfg_attr(
-    not(all(feature = "hyper", feature = "tokio", feature = "tower")),
+    not(all(
+        feature = "axum",
+        feature = "hyper",
+        feature = "sim",
+        feature = "tokio",
+        feature = "tower"
+    )),
     allow(rustdoc::broken_intra_doc_links, reason = "a page links to items of other features")
 )]
+
+pub mod delayed_jobs {
+    #![doc = include_str!("delayed_jobs.md")]
+}
 
 #[cfg(feature = "hyper")]
 pub mod hyper_and_axum {

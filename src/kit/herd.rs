@@ -10,7 +10,7 @@
 //! // One shard in a loop of our own, with a clock that the example moves.
 //! let clock = ManualClock::new();
 //! let builder = TimerService::builder().shards(1).capacity(4_096).clock(&clock);
-//! let service = builder.start_attached::<u32>()?;
+//! let service = builder.start_attached_with::<u32>()?;
 //! let shard = service.attach(service.shards().next().unwrap())?;
 //! let mut shard = shard.into_loop(|_: Fired<u32>, _: &_| {})?;
 //! let timers = shard.timers().clone();
@@ -150,7 +150,7 @@ impl<T: Send + 'static> Timers<T> {
     /// ```
     /// # use corewheel::{Fired, TimerService};
     /// # use std::time::Duration;
-    /// # let service = TimerService::builder().shards(1).start_attached::<u64>()?;
+    /// # let service = TimerService::builder().shards(1).start_attached_with::<u64>()?;
     /// # let shard = service.attach(service.shards().next().unwrap())?;
     /// # let shard = shard.into_loop(|_: Fired<u64>, _: &_| {})?;
     /// # let timers = shard.timers();

@@ -15,7 +15,7 @@
 //! // One shard in a loop of our own, with a clock that the example moves.
 //! let clock = ManualClock::new();
 //! let builder = TimerService::builder().shards(1).clock(&clock);
-//! let service = builder.start_attached::<()>()?;
+//! let service = builder.start_attached_with::<()>()?;
 //! let shard = service.attach(service.shards().next().unwrap())?;
 //! let mut shard = shard.into_loop(|_: Fired<()>, _: &_| {})?;
 //!

@@ -4,6 +4,7 @@ pub mod delay_queue;
 pub mod group;
 pub mod herd;
 pub mod interval;
+pub mod kept;
 pub mod keyed;
 pub mod purgatory;
 pub mod repeat;

@@ -9,18 +9,18 @@
 //! Cost: a timer with a boxed callback, and a channel for the result.
 
 use crate::clock::when::When;
-use crate::face::Core;
 use crate::face::callback::{LocalCall, SendCall};
 use crate::face::client::remote::RemoteTimers;
+use crate::face::local::LocalShard;
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
 use crate::values::contain::each;
 use crate::values::error::ReplyError;
 use crate::values::handle::TimerHandle;
-use crate::values::refused::Refused;
+use crate::values::refused::RefusedCall;
 
 /// Sends the result of a callback, or says why there is none when it is dropped before it has run.
-struct ResultSender<R, S: Fn() -> bool> {
+pub(super) struct ResultSender<R, S: Fn() -> bool> {
     sender: Option<oneshot::Sender<Result<R, ReplyError>>>,
     /// Whether the shard has ended. It is called when the callback is dropped, and not when the
     /// caller takes the reply: by then the shard may have ended since.
@@ -28,14 +28,28 @@ struct ResultSender<R, S: Fn() -> bool> {
 }
 
 impl<R, S: Fn() -> bool> ResultSender<R, S> {
-    fn run<T: Send + 'static>(mut self, core: &Core<T>, call: impl FnOnce() -> R) {
+    pub(super) fn new(sender: oneshot::Sender<Result<R, ReplyError>>, is_closed: S) -> Self {
+        Self { sender: Some(sender), is_closed }
+    }
+
+    /// Whether the caller has dropped the reply.
+    pub(super) fn is_dropped(&self) -> bool {
+        self.sender.as_ref().is_none_or(oneshot::Sender::is_closed)
+    }
+
+    /// Calls `call` and sends its result.
+    pub(super) fn run(self, shard: &dyn LocalShard, call: impl FnOnce() -> Result<R, ReplyError>) {
         let mut result = Err(ReplyError::Panicked);
         // A panic is caught here and not in the turn, so that the caller that waits is woken when
         // no panic unwinds the stack.
-        core.contain(|| result = Ok(call()));
+        shard.contain(|| result = call());
+        self.send(shard, result);
+    }
+
+    pub(super) fn send(mut self, shard: &dyn LocalShard, result: Result<R, ReplyError>) {
         if let Some(sender) = self.sender.take() {
             // Runs the waker of the caller that waits, or drops the result if no caller waits.
-            core.contain(|| drop(sender.send(result)));
+            shard.contain(|| drop(sender.send(result)));
         }
     }
 }
@@ -66,7 +80,7 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// let clock = ManualClock::new();
     /// let builder = TimerService::builder().shards(1).clock(&clock);
-    /// let service = builder.start_attached::<()>()?;
+    /// let service = builder.start_attached_with::<()>()?;
     /// let shard = service.attach(service.shards().next().unwrap())?;
     /// let mut shard = shard.into_loop(|_: Fired<()>, _: &_| {})?;
     ///
@@ -88,13 +102,13 @@ impl<T: Send + 'static> Timers<T> {
         &self,
         when: W,
         task: impl FnOnce(&Self) -> R + 'static,
-    ) -> Result<(TimerHandle, Reply<R>), Refused<LocalCall<T>>> {
+    ) -> Result<(TimerHandle, Reply<R>), RefusedCall<LocalCall<T>>> {
         let (sender, reply) = Reply::of_result();
         // Weakly: the shard holds the callback.
         let core = self.downgrade();
         let is_closed = move || core.upgrade().is_none_or(|core| core.is_closed());
-        let sender = ResultSender { sender: Some(sender), is_closed };
-        let call = move |timers: &Self| sender.run(timers.core(), || task(timers));
+        let sender = ResultSender::new(sender, is_closed);
+        let call = move |timers: &Self| sender.run(&**timers.core(), || Ok(task(timers)));
         Ok((self.schedule_fn(when, call)?, reply))
     }
 }
@@ -131,13 +145,13 @@ impl<T: Send + 'static> RemoteTimers<'_, T> {
         &self,
         when: W,
         task: impl FnOnce(&Timers<T>) -> R + Send + 'static,
-    ) -> Result<(TimerHandle, Reply<R>), Refused<SendCall<T>>> {
+    ) -> Result<(TimerHandle, Reply<R>), RefusedCall<SendCall<T>>> {
         let (sender, reply) = Reply::of_result();
         let directory = std::sync::Arc::clone(self.client().directory());
         let shard = self.shard_id();
         let is_closed = move || directory.post(shard).is_none_or(|post| post.mailbox.is_closed());
-        let sender = ResultSender { sender: Some(sender), is_closed };
-        let call = move |timers: &Timers<T>| sender.run(timers.core(), || task(timers));
+        let sender = ResultSender::new(sender, is_closed);
+        let call = move |timers: &Timers<T>| sender.run(&**timers.core(), || Ok(task(timers)));
         Ok((self.schedule_fn(when, call)?, reply))
     }
 }

@@ -3,13 +3,15 @@
 //!
 //! An atomic outside of this module that the model checker is to see is imported from here.
 
-#[cfg(corewheel_loom)]
+#[cfg(all(test, corewheel_loom))]
 mod ring;
 
-#[cfg(not(corewheel_loom))]
+#[cfg(not(all(test, corewheel_loom)))]
 pub(crate) use {
     atomic_waker::AtomicWaker,
-    core::sync::atomic::{AtomicBool, AtomicU64, AtomicU64 as AtomicWord, Ordering, fence},
+    core::sync::atomic::{
+        AtomicBool, AtomicU32, AtomicU64, AtomicU64 as AtomicWord, Ordering, fence,
+    },
     crossbeam_utils::Backoff,
     real::any_of,
     rtrb::{Consumer, Producer, RingBuffer},
@@ -17,16 +19,16 @@ pub(crate) use {
     std::thread::yield_now,
 };
 
-#[cfg(not(corewheel_loom))]
+#[cfg(not(all(test, corewheel_loom)))]
 #[allow(unused_imports, reason = "the room that uses it comes with some features only")]
 pub(crate) use atomic_waker::AtomicWaker as MaybeWaker;
 
-#[cfg(corewheel_loom)]
+#[cfg(all(test, corewheel_loom))]
 pub(crate) use {
     loom::{
         // A word whose plain store stays one: a store comes after all accesses of the value that it
         // replaces, by the rings of a lane.
-        sync::atomic::{AtomicBool, AtomicU64 as AtomicWord, Ordering, fence},
+        sync::atomic::{AtomicBool, AtomicU32, AtomicU64 as AtomicWord, Ordering, fence},
         sync::{Mutex, MutexGuard},
         thread::yield_now,
     },
@@ -34,7 +36,7 @@ pub(crate) use {
     ring::{Consumer, Producer, RingBuffer, any_of},
 };
 
-#[cfg(not(corewheel_loom))]
+#[cfg(not(all(test, corewheel_loom)))]
 mod real {
     use rtrb::chunks::ReadChunk;
 
@@ -45,7 +47,7 @@ mod real {
     }
 }
 
-#[cfg(corewheel_loom)]
+#[cfg(all(test, corewheel_loom))]
 mod modelled {
     use core::task::Waker;
 

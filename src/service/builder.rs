@@ -153,7 +153,8 @@ impl TimerServiceBuilder {
     }
 
     /// A clock that a test moves, in place of the monotonic clock of the system. It is refused
-    /// unless the service is made with [`start_attached`](Self::start_attached).
+    /// unless the service is made with [`start_attached`](Self::start_attached) or
+    /// [`start_attached_with`](Self::start_attached_with).
     pub fn clock(mut self, clock: &ManualClock) -> Self {
         self.options.clock = clock.clock();
         self
@@ -162,6 +163,9 @@ impl TimerServiceBuilder {
     /// Starts a service whose timers hold callbacks and futures.
     ///
     /// Either all shards run when this returns, or none does.
+    ///
+    /// It blocks the calling thread until then, for milliseconds, and may be called in a task, as
+    /// in `#[tokio::main]`.
     ///
     /// # Errors
     ///
@@ -175,6 +179,9 @@ impl TimerServiceBuilder {
     ///
     /// Either all shards run when this returns, or none does. No handler is made on a runtime that
     /// does not get what it needs of the host.
+    ///
+    /// It blocks the calling thread until then, for milliseconds, and may be called in a task, as
+    /// in `#[tokio::main]`.
     ///
     /// # Errors
     ///
@@ -191,13 +198,41 @@ impl TimerServiceBuilder {
         start::start(&settings, &self.options.clock, self.options.runtime, make_handler)
     }
 
-    /// Makes a service whose shards are driven by executors or loops that are there already: see
-    /// [`TimerService::attach`].
+    /// Makes a service whose timers hold callbacks and futures, and whose shards are driven by
+    /// executors or loops that are there already: see [`TimerService::attach`].
+    ///
+    /// ```
+    /// use corewheel::TimerService;
+    /// use corewheel::clock::ManualClock;
+    /// use std::time::Duration;
+    ///
+    /// let clock = ManualClock::new();
+    /// let service = TimerService::builder().shards(1).clock(&clock).start_attached()?;
+    /// let attachment = service.attach(service.shard_for(0))?;
+    /// // Without values, no handler is called.
+    /// let mut shard = attachment.into_loop(|fired, _| match fired.payload {})?;
+    /// shard.timers().schedule_fn(Duration::from_millis(1), |_| println!("a millisecond later"))?;
+    /// clock.advance(Duration::from_millis(1));
+    /// let _next = shard.turn();
+    /// assert_eq!(service.stats().shards[0].counts.fired, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
     /// A setting that is out of its limits.
-    pub fn start_attached<T: Send + 'static>(self) -> Result<TimerService<T>, StartError> {
+    pub fn start_attached(self) -> Result<TimerService, StartError> {
+        self.start_attached_with()
+    }
+
+    /// Makes a service with typed timers, whose shards are driven by executors or loops that are
+    /// there already: see [`TimerService::attach`]. The handler that gets the values of a shard's
+    /// timers is given when the shard is attached.
+    ///
+    /// # Errors
+    ///
+    /// A setting that is out of its limits.
+    pub fn start_attached_with<T: Send + 'static>(self) -> Result<TimerService<T>, StartError> {
         let settings: Settings = self.options.check(true)?;
         let unattached = vec![true; settings.shards];
         let reason = start::ATTACHED_REASON.to_owned();

@@ -46,7 +46,7 @@ fn service_of<const N: usize>(
     clock: &ManualClock,
 ) -> (Arc<TimerService<u32>>, ShardLoop<u32, Handler>) {
     let builder = TimerService::builder().shards(1).capacity(capacity).classes(classes);
-    let service = builder.clock(clock).start_attached().unwrap();
+    let service = builder.clock(clock).start_attached_with().unwrap();
     let attachment = service.attach(shard_id()).unwrap();
     (Arc::new(service), attachment.into_loop((|_, _| {}) as Handler).unwrap())
 }
@@ -158,8 +158,9 @@ fn two_shutdowns_at_once_are_accepted_once() {
         let first = service.begin_shutdown(ShutdownPolicy::Return);
         drive(&mut shard);
         let (accepted, refused) = match (first, second.join().unwrap()) {
-            (Ok(report), Err(error)) => (returned(block_on(report)), error),
-            (Err(error), Ok(report)) => (returned(block_on(report)), error),
+            (Ok(report), Err(error)) | (Err(error), Ok(report)) => {
+                (returned(block_on(report)), error)
+            }
             (first, second) => panic!("{} and {} are both so", first.is_ok(), second.is_ok()),
         };
         assert_eq!((accepted, refused), (vec![7], ShutdownError::AlreadyShutDown));

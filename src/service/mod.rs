@@ -28,6 +28,8 @@ use crate::face::reply::Reply;
 use crate::face::report::{ShardReport, ShutdownReport};
 use crate::face::stored::{Job, LocalFuture, Stored};
 use crate::face::timers::Timers;
+use crate::kit::kept;
+use crate::kit::kept::Kept;
 use crate::service::builder::TimerServiceBuilder;
 use crate::shard::request::{Control, ShutdownOrder};
 use crate::shard::shutdown::Report;
@@ -45,7 +47,10 @@ use crate::values::shutdown::ShutdownPolicy;
 /// one, timers carry callbacks and futures only.
 ///
 /// Dropped without a [`shutdown`](Self::shutdown), it ends its shards and logs how many timers were
-/// lost.
+/// lost. Such a drop blocks as a shutdown does, but not on a thread that drives a shard, and not
+/// where the shards are [attached](crate::attach). A task awaits
+/// [`begin_shutdown`](Self::begin_shutdown) before it drops the service; the drop then blocks no
+/// longer.
 ///
 /// ```
 /// use std::sync::mpsc;
@@ -282,11 +287,32 @@ impl<T: Send + 'static> TimerService<T> {
         Ok(output)
     }
 
+    /// Makes a value on a shard and keeps it there, such as a container: `make` is called on the
+    /// shard's thread with the shard's timers. The reply is a [`Kept`], by which any thread runs
+    /// closures on the value. See [`kept`](crate::kept) for an example.
+    ///
+    /// Each runtime takes it. A shard that is not attached yet calls `make` when it is. The reply
+    /// is [`ReplyError::Panicked`] if `make` panics, and [`ReplyError::Closed`] if the shard ends
+    /// before. A value whose reply is dropped unread is dropped on its shard.
+    ///
+    /// Cost: a box, a channel and a lock of the shard's mailbox.
+    ///
+    /// # Errors
+    ///
+    /// `NoSuchShard`; `Closed` after the end.
+    pub fn keep_on<C: 'static>(
+        &self,
+        shard: ShardId,
+        make: impl FnOnce(&Timers<T>) -> C + Send + 'static,
+    ) -> Result<Reply<Kept<C>>, ShardError> {
+        kept::keep_on(&self.directory, shard, make)
+    }
+
     /// Returns the [`Attachment`] with which an executor or a loop that is there already drives one
     /// shard of a service that was built with
     /// [`start_attached`](TimerServiceBuilder::start_attached). It can be called once for each
     /// shard, from any thread; until then each timer that is sent to the shard is refused as
-    /// `Busy`.
+    /// [`NotAttached`](crate::Refused::NotAttached), and futures of a handle wait.
     ///
     /// # Errors
     ///
@@ -309,6 +335,12 @@ impl<T: Send + 'static> TimerService<T> {
     /// Closes the service and blocks until every shard has ended. Every timer that was accepted
     /// has then fired, been cancelled, or goes the way of the policy.
     ///
+    /// A task awaits [`begin_shutdown`](Self::begin_shutdown) instead: a thread of its runtime that
+    /// blocks here runs no other task until the shards' callbacks and drops are done. Where the
+    /// threads of the shards must be joined too, a task calls this in tokio's `spawn_blocking`. It
+    /// would wait for ever if a handler or callback of a shard waited for a task of the blocked
+    /// thread.
+    ///
     /// Futures that were spawned on the shards are [dropped](Self::spawn_on). Executors that shards
     /// are attached to go on, without the shards; they must be running for this to return.
     ///
@@ -319,14 +351,29 @@ impl<T: Send + 'static> TimerService<T> {
         if is_shard_thread() {
             return Err(ShutdownError::OnShard);
         }
-        let reports = self.order_shutdown(policy)?;
+        let reports = self.order_shutdown(policy, false)?;
         let report = wait_for_reports(&self.directory, reports);
         self.join();
         Ok(report)
     }
 
     /// Closes the service and returns a future that waits until every shard has ended, for callers
-    /// that cannot block: from inside a callback, or on a shard's own executor.
+    /// that cannot block: in a task, inside a callback, or on a shard's own executor. The service
+    /// is closed when this returns; a future that is dropped loses the report only.
+    ///
+    /// ```
+    /// use corewheel::{ShutdownPolicy, TimerService};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let service = TimerService::builder().shards(1).start()?;
+    /// service.handle().sleep(Duration::from_millis(2)).await?;
+    /// let report = service.begin_shutdown(ShutdownPolicy::Drop)?.await;
+    /// assert!(report.dead.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -335,7 +382,7 @@ impl<T: Send + 'static> TimerService<T> {
         &self,
         policy: ShutdownPolicy,
     ) -> Result<impl Future<Output = ShutdownReport<T>> + Send + use<T>, ShutdownError> {
-        let reports = self.order_shutdown(policy)?;
+        let reports = self.order_shutdown(policy, false)?;
         let directory = Arc::clone(&self.directory);
         Ok(async move {
             // Until all are there, the payloads in each are dropped one at a time.
@@ -358,12 +405,15 @@ impl<T: Send + 'static> TimerService<T> {
     fn order_shutdown(
         &self,
         policy: ShutdownPolicy,
+        is_drop: bool,
     ) -> Result<Vec<(ShardId, PendingReport<T>)>, ShutdownError> {
         // Relaxed: only one caller gets `false`, and no other data is read by it.
         if self.directory.shut_down.swap(true, Ordering::Relaxed) {
             return Err(ShutdownError::AlreadyShutDown);
         }
-        registry::leave(self.directory.service);
+        // Relaxed: a thread that reads it has found a shard closed, which happens after this.
+        self.directory.dropped.store(is_drop, Ordering::Relaxed);
+        registry::leave(self.directory.service, is_drop);
         let mut reports = Vec::new();
         for shard in self.directory.shards() {
             let Some(post) = self.directory.post(shard) else { continue };
@@ -429,7 +479,7 @@ fn shutdown_report<T: 'static>(
 impl<T: Send + 'static> Drop for TimerService<T> {
     fn drop(&mut self) {
         ALIVE.fetch_sub(1, Ordering::Relaxed);
-        let Ok(reports) = self.order_shutdown(ShutdownPolicy::Drop) else { return };
+        let Ok(reports) = self.order_shutdown(ShutdownPolicy::Drop, true) else { return };
         let name = &self.directory.settings.name;
         if is_shard_thread() || self.directory.runtime.is_none() {
             // It cannot be waited for here. The shards see the order in their next turn.

@@ -62,7 +62,12 @@ impl Engine {
             Self::Tokio => {
                 driver::tokio::needs(shards, HEADROOM).try_out()?;
                 attempt(driver::tokio::runtime).and_then(|made| match made {
-                    Ok(_) => Ok(()),
+                    Ok(runtime) => {
+                        // The caller may be a task of another runtime. There a drop, which waits
+                        // for the threads of the runtime, panics. This runtime has no threads yet.
+                        runtime.shutdown_background();
+                        Ok(())
+                    }
                     Err(error) => Err(driver::tokio::no_runtime(&error)),
                 })
             }

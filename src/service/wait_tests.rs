@@ -21,7 +21,7 @@ const SHARD: ShardId = ShardId::new(0);
 
 fn service(capacity: u32) -> (TimerService<u32>, ShardLoop<u32, Handler>) {
     let builder = TimerService::builder().shards(1).capacity(capacity);
-    let service = builder.start_attached().unwrap();
+    let service = builder.start_attached_with().unwrap();
     let shard = service.attach(SHARD).unwrap().into_loop((|_, _| {}) as Handler).unwrap();
     (service, shard)
 }
@@ -84,7 +84,7 @@ fn futures_beside_a_full_shard_are_all_woken_to_be_refused() {
 fn futures_of_a_lane_that_is_closed_are_woken() {
     for is_driven in [false, true] {
         let builder = TimerService::builder().shards(1).capacity(64);
-        let service = builder.start_attached::<u32>().unwrap();
+        let service = builder.start_attached_with::<u32>().unwrap();
         let client = service.client();
         let alarms = wait(&client, 5);
         let shard = service.attach(SHARD).unwrap();

@@ -16,7 +16,11 @@ use crate::values::list::List;
 /// The way in which a timer has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ended {
-    Fired { late: bool },
+    /// So many nanoseconds late, which is later than the service's bound or not.
+    Fired {
+        late: u64,
+        is_late: bool,
+    },
     Cancelled,
     Returned,
     Dropped,
@@ -37,15 +41,16 @@ pub(super) struct ClassTable {
 struct Class {
     counts: ClassStats,
     /// The pending timers of the class, oldest first.
-    live: List,
+    pending: List,
 }
 
 impl ClassStats {
     fn end(&mut self, how: Ended) {
         match how {
-            Ended::Fired { late } => {
+            Ended::Fired { late, is_late } => {
                 self.fired += 1;
-                self.late += u64::from(late);
+                self.late += u64::from(is_late);
+                self.lateness.record(late);
             }
             Ended::Cancelled => self.cancelled += 1,
             Ended::Returned => self.returned += 1,
@@ -73,7 +78,7 @@ impl ClassTable {
     pub(super) fn begin(&mut self, class: ClassId, index: u32, now: u64) {
         self.count(class, |counts| {
             counts.scheduled += 1;
-            counts.live += 1;
+            counts.pending += 1;
         });
         self.enter(class, index, now);
     }
@@ -86,7 +91,7 @@ impl ClassTable {
         let links = &mut self.links;
         let Some(entry) = class.index().and_then(|at| self.classes.get_mut(at)) else { return };
         links.set_mark(index, since << 8 | u64::from(class.bits()));
-        entry.live.append(links, index);
+        entry.pending.append(links, index);
         self.note_change(class);
     }
 
@@ -104,9 +109,9 @@ impl ClassTable {
     fn end_of(&mut self, class: ClassId, index: u32, how: Ended) {
         let links = &mut self.links;
         let Some(entry) = class.index().and_then(|at| self.classes.get_mut(at)) else { return };
-        entry.live.remove(links, index);
+        entry.pending.remove(links, index);
         links.set_mark(index, 0);
-        entry.counts.live -= 1;
+        entry.counts.pending -= 1;
         entry.counts.end(how);
         self.note_change(class);
     }
@@ -147,8 +152,8 @@ impl ClassTable {
         while self.changed != 0 {
             let index = self.changed.trailing_zeros() as usize;
             self.changed &= self.changed - 1;
-            let Class { counts, live } = &self.classes[index];
-            let since = live.first().map(|first| self.links.mark(first) >> 8);
+            let Class { counts, pending } = &self.classes[index];
+            let since = pending.first().map(|first| self.links.mark(first) >> 8);
             published.store_class(index, counts, since);
         }
     }
@@ -176,14 +181,13 @@ impl<P: Payload> Core<P> {
     /// that has fired, and its handler runs for its class.
     pub(crate) fn begin_delivery(&self, class: ClassId, late: u64) {
         let bound = self.directory.settings.lateness_bound.as_nanos();
-        let is_late = u64::from(u128::from(late) > bound);
+        let is_late = u128::from(late) > bound;
         let state = &mut *self.state.borrow_mut();
         state.lateness.record(late);
-        state.counts.late += is_late;
+        state.counts.late += u64::from(is_late);
         state.classes.count(class, |counts| {
-            counts.live -= 1;
-            counts.fired += 1;
-            counts.late += is_late;
+            counts.pending -= 1;
+            counts.end(Ended::Fired { late, is_late });
         });
         state.delivering = class;
     }

@@ -23,7 +23,7 @@ impl<P: Payload> Core<P> {
         value: P::Value,
     ) -> Result<TimerHandle, Refused<P::Value>> {
         if self.is_closed() {
-            return Err(Refused::Closed(value));
+            return Err(self.why_closed().of(value));
         }
         match self.schedule(class, deadline, P::of_value(value)) {
             Ok(key) => Ok(self.handle_of(key)),
@@ -77,7 +77,7 @@ impl<P: Payload> Core<P> {
         deadline_of: impl Fn(D) -> Tick,
     ) -> Result<Vec<TimerHandle>, RefusedTimers<D, P::Value>> {
         if self.is_closed() {
-            return Err(Refused::Closed(timers));
+            return Err(self.why_closed().of(timers));
         }
         let now = if class.is_some() { self.nanos_near() } else { 0 };
         let mut earliest = Tick::NEVER;
@@ -174,6 +174,18 @@ impl<P: Payload> Core<P> {
     /// The deadline of a timer; `None` if it is not pending here.
     pub(crate) fn deadline_of(&self, key: TimerKey) -> Option<Tick> {
         self.state.borrow().wheel.deadline(key)
+    }
+
+    /// A timer that is due soon and whose payload is accepted: see [`Shard::soonest`].
+    ///
+    /// [`Shard::soonest`]: corewheel_shard::Shard::soonest
+    pub(crate) fn soonest(
+        &self,
+        entries_max: usize,
+        accept: impl Fn(&P) -> bool,
+    ) -> Option<TimerHandle> {
+        let key = self.state.borrow().wheel.soonest(entries_max, accept)?;
+        Some(self.handle_of(key))
     }
 
     /// The number of timers that are pending here, young ones included.

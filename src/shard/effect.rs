@@ -5,6 +5,7 @@ use std::task::Waker;
 
 use corewheel_shard::TimerKey;
 
+use super::hooks::Message;
 use super::payload::{Outbox, Payload};
 use super::request::{
     CancelReplies, CancelReply, MigrateAllReply, MigrateReply, RemainingReply, Request,
@@ -26,6 +27,7 @@ pub(super) enum Effect<P: Payload> {
     Remaining(TimerKey, RemainingReply),
     Migrate(TimerKey, ShardId, MigrateReply),
     MigrateAll(Box<[ShardId]>, MigrateAllReply),
+    Message(Box<dyn Message>),
 }
 
 impl<P: Payload> Effect<P> {
@@ -46,6 +48,7 @@ impl<P: Payload> Effect<P> {
             Self::Remaining(key, reply) => core.reply_remaining(key, reply),
             Self::Migrate(key, to, reply) => core.migrate_and_reply(key, to, reply),
             Self::MigrateAll(into, reply) => core.begin_migrate_all(into, reply),
+            Self::Message(message) => message.receive(core.parts()),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The hooks by which types that are built from timers take part in the turns of a shard. The shard
 //! names none of these types.
 //!
-//! A [`Part`] is registered once for a shard and belongs to it until the shard ends. A
-//! [`CloseListener`] is called only when the shard ends.
+//! A [`Part`] is registered once for a shard and belongs to it until the shard ends. A [`Message`]
+//! comes from another thread for a part. A [`CloseListener`] is called only when the shard ends.
 //!
 //! Cost: one dynamic call for each part in each step of a turn; nothing without parts.
 
@@ -158,6 +158,16 @@ impl Parts {
         self.ended.set(true);
         self.registered.take().into_iter().map(|known| known.part).collect()
     }
+}
+
+/// A message from another thread to a part of a shard. It travels as a request on a lane.
+pub(crate) trait Message: Send {
+    /// Gives the message to its part, on the shard's thread and with nothing borrowed. A message
+    /// whose part is not there is dropped.
+    fn receive(self: Box<Self>, parts: &Parts);
+
+    /// The message, for a sender that must return its contents as the shard is closed.
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
 
 /// A type that must know when its shard ends, but has no timer that would return then.

@@ -49,6 +49,7 @@ use crate::stats::ShardCounts;
 use crate::values::contain::contain;
 use crate::values::error::StartError;
 use crate::values::handle::{Home, ShardId, TimerHandle};
+use crate::values::refused::RefusedKind;
 use crate::values::scale::Scale;
 
 /// The directory of a service whose timers carry `P`.
@@ -173,6 +174,11 @@ impl<P: Payload> Core<P> {
     #[inline]
     pub(crate) fn nanos_near(&self) -> u64 {
         self.clock.nanos()
+    }
+
+    /// Why the shard, which is closed, takes no timer.
+    pub(crate) fn why_closed(&self) -> RefusedKind {
+        self.directory.why_closed()
     }
 
     #[inline]

@@ -319,7 +319,7 @@ impl<P: Payload> State<P> {
             classes.count(ClassId::from_bits(class), |stats| {
                 stats.scheduled += counts.armed;
                 stats.cancelled += counts.ended;
-                stats.live = (stats.live + counts.armed).saturating_sub(counts.ended);
+                stats.pending = (stats.pending + counts.armed).saturating_sub(counts.ended);
             });
         });
         nurseries.armed += counts.armed;

@@ -17,7 +17,7 @@ use crate::values::migration::MigrateError;
 pub(crate) trait Payload: Sized + 'static {
     /// A payload of the user's type, stored in the slot.
     type Value: 'static;
-    /// A payload that is stored in the tables and may travel between threads.
+    /// A callback: a payload that is stored in the tables and may travel between threads.
     type Call: 'static;
     /// The side tables, for payloads that do not fit into a slot.
     type Tables: Default + 'static;
@@ -89,6 +89,8 @@ pub(crate) struct Delivery<P: Payload> {
 /// Delivers the expired timers of a turn. It runs code of the user, with nothing borrowed.
 pub(crate) trait Host<P: Payload> {
     fn deliver(&mut self, delivery: Delivery<P>);
+    /// Runs a callback of the mail, which has no timer.
+    fn run(&mut self, call: P::Call);
     /// Called during a shutdown, after the last timer was delivered.
     fn closing(&mut self);
 }

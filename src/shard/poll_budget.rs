@@ -6,7 +6,7 @@
 //! [`POLLS_PER_CLOCK_READ`] results, and wake the driver if its time has come. And a task returns
 //! to its executor after [`READY_MAX`] results in a row for which it did not have to wait.
 //!
-//! Why not a shorter preempt timer: glommio 0.9 may then park although tasks are ready to run.
+//! Why not a shorter preempt timer: glommio may then park although tasks are ready to run.
 //!
 //! Cost: the first poll for a result adds 1 to a count, and every 16th of these polls reads the
 //! near clock.

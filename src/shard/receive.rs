@@ -17,12 +17,14 @@ use crate::stats::ShardCounts;
 const LANE_IDLE: Duration = Duration::from_mins(1);
 
 impl<P: Payload> Core<P> {
-    /// Takes the mail if any has come.
-    pub(super) fn take_mail(&self, now: u64) {
-        if self.post().mailbox.take_flag() {
+    /// Takes the mail if any has come. False if none has.
+    pub(super) fn take_mail(&self, now: u64) -> bool {
+        let has_mail = self.post().mailbox.take_flag();
+        if has_mail {
             self.state.borrow_mut().take_mail(self.time().floor(now));
             self.take_scale();
         }
+        has_mail
     }
 
     /// Receives requests from the lanes, looks at the nurseries and migrates timers of a
@@ -50,6 +52,11 @@ impl<P: Payload> Core<P> {
     /// Takes the jobs that have come for the driver.
     pub(crate) fn take_jobs(&self) -> Vec<P::Job> {
         std::mem::take(&mut self.state.borrow_mut().jobs)
+    }
+
+    /// Takes the callbacks of the mail.
+    pub(super) fn take_calls(&self) -> Vec<P::Call> {
+        std::mem::take(&mut self.state.borrow_mut().calls)
     }
 
     pub(super) fn take_shutdown_order(&self) -> Option<ShutdownOrder<P>> {

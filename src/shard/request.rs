@@ -14,6 +14,7 @@ use std::vec::IntoIter;
 use corewheel_shard::{Tick, TimerKey};
 use oneshot::SendError;
 
+use super::hooks::Message;
 use super::payload::Payload;
 use super::shutdown::Report;
 use crate::link::lane;
@@ -83,6 +84,8 @@ pub(crate) enum Bulk<P: Payload> {
         into: Box<[ShardId]>,
         reply: MigrateAllReply,
     },
+    /// A message to a part of the shard. It concerns no timer.
+    Message(Box<dyn Message>),
 }
 
 pub(crate) struct BulkCancel<P: Payload> {
@@ -163,7 +166,10 @@ impl<P: Payload> lane::Request for Request<P> {
     fn about(&self) -> Option<About<TimerKey>> {
         match self {
             Self::Cancel { key, .. } | Self::Reset { key, .. } => Some(About::One(*key)),
-            Self::Bulk(_) => Some(About::Many),
+            Self::Bulk(bulk) => match &**bulk {
+                Bulk::Message(_) => None,
+                _ => Some(About::Many),
+            },
             Self::Schedule { .. } | Self::Call { .. } => None,
         }
     }
@@ -174,7 +180,10 @@ impl<P: Payload> lane::Request for Request<P> {
         match &**bulk {
             Bulk::Schedule(bulk) => bulk.timers.len().max(1),
             Bulk::Cancel(bulk) => bulk.keys.len().max(1),
-            Bulk::Remaining { .. } | Bulk::Migrate { .. } | Bulk::MigrateAll { .. } => 1,
+            Bulk::Remaining { .. }
+            | Bulk::Migrate { .. }
+            | Bulk::MigrateAll { .. }
+            | Bulk::Message(_) => 1,
         }
     }
 
@@ -200,6 +209,8 @@ impl<P: Payload> lane::Request for Request<P> {
 pub(crate) enum Control<P: Payload> {
     /// A message for the driver.
     Job(P::Job),
+    /// A callback that the next turn runs, without a timer.
+    Call(P::Call),
     Shutdown(ShutdownOrder<P>),
 }
 

@@ -74,8 +74,10 @@ impl<P: Payload> Core<P> {
             state.accept(taken.lanes, taken.control, Tick::ZERO);
             (state.shutdown.take(), state.migrating_all.take(), std::mem::take(&mut state.lanes))
         };
-        // Each of these drops may run code of the user: the captures of a job, a waker.
+        // Each of these drops may run code of the user: the captures of a job or of a callback, a
+        // waker.
         self.drop_each(self.take_jobs());
+        self.drop_each(self.take_calls());
         self.drop_each(order);
         self.drop_each(migrating_all);
         for lane in lanes {

@@ -43,6 +43,8 @@ pub(crate) struct State<P: Payload> {
     pub(super) lanes_checked: Tick,
     /// Messages for the driver.
     pub(super) jobs: Vec<P::Job>,
+    /// The callbacks of the mail, which the turn that takes them runs.
+    pub(super) calls: Vec<P::Call>,
     pub(super) shutdown: Option<ShutdownOrder<P>>,
     /// The replies of cancels that came before their timers, by the keys of the timers. The callers
     /// still wait.
@@ -82,6 +84,7 @@ impl<P: Payload> State<P> {
             keys_retry_at: None,
             lanes_checked: Tick::ZERO,
             jobs: Vec::new(),
+            calls: Vec::new(),
             shutdown: None,
             overtaken: HashMap::new(),
             migrated: Migrated::new(directory.service.home(id), config.capacity as usize),
@@ -198,6 +201,7 @@ impl<P: Payload> State<P> {
         for message in control {
             match message {
                 Control::Job(job) => self.jobs.push(job),
+                Control::Call(call) => self.calls.push(call),
                 Control::Shutdown(order) => self.shutdown = Some(order),
             }
         }
@@ -333,13 +337,17 @@ impl<P: Payload> State<P> {
         let is_done = match &mut *bulk {
             Bulk::Cancel(many) => self.cancel_some(many, max, now),
             Bulk::Schedule(many) => self.arm_some(many, max, now),
-            Bulk::Remaining { .. } | Bulk::Migrate { .. } | Bulk::MigrateAll { .. } => {
-                // These send requests or replies themselves, so they wait until nothing is
-                // borrowed.
+            Bulk::Remaining { .. }
+            | Bulk::Migrate { .. }
+            | Bulk::MigrateAll { .. }
+            | Bulk::Message(_) => {
+                // These send requests or replies themselves, or run code of a part, so they wait
+                // until nothing is borrowed.
                 self.effects.push(match *bulk {
                     Bulk::Remaining { key, reply } => Effect::Remaining(key, reply),
                     Bulk::Migrate { key, to, reply } => Effect::Migrate(key, to, reply),
                     Bulk::MigrateAll { into, reply } => Effect::MigrateAll(into, reply),
+                    Bulk::Message(message) => Effect::Message(message),
                     Bulk::Cancel(_) | Bulk::Schedule(_) => unreachable!("matched above"),
                 });
                 return None;

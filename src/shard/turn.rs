@@ -28,7 +28,8 @@ pub(crate) enum Next {
     Never,
 }
 
-/// Takes a turn: begin, take mail, receive requests, look at nurseries and migrate timers of a
+/// Takes a turn: begin, take mail and run its callbacks, receive requests, look at nurseries and
+/// migrate timers of a
 /// `migrate_all`, shut down if a shutdown order has come, advance the wheel, deliver, publish, say
 /// when the next turn is due. The order never changes, and each step keeps to its budget.
 ///
@@ -41,7 +42,9 @@ pub(crate) fn turn<P: Payload>(core: &Core<P>, host: &mut impl Host<P>) -> Next 
     let budget = core.directory().settings.budget;
     let now = core.nanos();
     core.parts.for_each(|part| part.turn_begins(now));
-    core.take_mail(now);
+    if core.take_mail(now) {
+        run_calls(core, host);
+    }
     let more_requests = core.receive(now, budget.requests_max);
     if let Some(order) = core.take_shutdown_order() {
         let report = shut_down(core, host, order.policy);
@@ -58,6 +61,13 @@ pub(crate) fn turn<P: Payload>(core: &Core<P>, host: &mut impl Host<P>) -> Next 
         _ if more => Next::Now,
         Some(tick) => Next::At(tick),
         None => Next::WhenWoken,
+    }
+}
+
+/// Runs the callbacks of the mail. Mail is rare, so they have no budget.
+fn run_calls<P: Payload>(core: &Core<P>, host: &mut impl Host<P>) {
+    for call in core.take_calls() {
+        core.contain(|| host.run(call));
     }
 }
 
@@ -148,7 +158,8 @@ impl<P: Payload> Core<P> {
         let lateness = Duration::from_nanos(late);
         let is_late = lateness > self.directory.settings.lateness_bound;
         state.counts.late += u64::from(is_late);
-        state.delivering = state.classes.end(expired.key.index(), Ended::Fired { late: is_late });
+        let how = Ended::Fired { late, is_late };
+        state.delivering = state.classes.end(expired.key.index(), how);
         let handle = self.handle_of(expired.key);
         match expired.payload.place() {
             Place::Table => {}

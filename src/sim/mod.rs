@@ -7,6 +7,94 @@
 //! can run, and then moves to the next moment at which one can, up to a century after the start. So
 //! an hour of timeouts takes microseconds, and the same seed gives the same history, byte for byte.
 //!
+//! # A multi-thread server
+//!
+//! The tasks of a multi-thread server use the service by a [`Handle`](crate::Handle), which needs
+//! no runtime. So [`spawn`](Simulation::spawn) runs the tasks of a whole server as they are, each
+//! on a simulated thread of its own, and `tokio::io::duplex` takes the place of the sockets:
+//!
+//! ```
+//! use corewheel::conn::Raced;
+//! use corewheel::sim::Simulation;
+//! use corewheel::{ConnLimits, Handle, RefusedKind, TimerService};
+//! use std::time::Duration;
+//! use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, duplex};
+//!
+//! #[derive(PartialEq, Debug)]
+//! enum End {
+//!     Idle,
+//!     ByPeer,
+//! }
+//!
+//! /// Echoes until the peer closes the connection or is silent for 30 s. On a server, each
+//! /// connection is `tokio::spawn(echo(timers, stream))`.
+//! async fn echo<S>(timers: Handle, mut stream: S) -> Result<End, RefusedKind>
+//! where
+//!     S: AsyncRead + AsyncWrite + Unpin,
+//! {
+//!     let limits = ConnLimits::default().read_idle(Duration::from_secs(30));
+//!     let conn = timers.connection(limits);
+//!     let mut buffer = [0; 1024];
+//!     loop {
+//!         let read = conn.race(stream.read(&mut buffer)).await?;
+//!         // The connection is not idle while its request is answered.
+//!         let _request = conn.begin_request();
+//!         match read {
+//!             Raced::Done(Ok(count)) if count > 0 => {
+//!                 conn.touch_read();
+//!                 if stream.write_all(&buffer[..count]).await.is_err() {
+//!                     return Ok(End::ByPeer);
+//!                 }
+//!             }
+//!             Raced::Done(_) => return Ok(End::ByPeer),
+//!             Raced::Event(_) | Raced::Closed => return Ok(End::Idle),
+//!         }
+//!     }
+//! }
+//!
+//! for seed in 0..50 {
+//!     let builder = TimerService::beside_runtime().shards(2).capacity(1_000);
+//!     let mut sim: Simulation = Simulation::start(seed, builder, |_| |_, _| ())?;
+//!     let timers = sim.service().handle();
+//!     let connections: Vec<_> = (0..20)
+//!         .map(|client| {
+//!             let (mut stream, accepted) = duplex(64);
+//!             let served = sim.spawn(echo(timers, accepted));
+//!             let (time, mut rng) = (sim.time(), sim.rng());
+//!             let talked = sim.spawn(async move {
+//!                 let mut answer = [0; 4];
+//!                 for _ in 0..5 {
+//!                     time.sleep(Duration::from_millis(rng.u64(..29_990))).await;
+//!                     stream.write_all(b"ping").await?;
+//!                     stream.read_exact(&mut answer).await?;
+//!                 }
+//!                 let last = time.now();
+//!                 // Every second client hangs up. The others are silent until the server does.
+//!                 if client % 2 == 1 {
+//!                     stream.read(&mut answer).await?;
+//!                 }
+//!                 Ok::<_, std::io::Error>(time.now() - last)
+//!             });
+//!             (client, served, talked)
+//!         })
+//!         .collect();
+//!     for (client, served, talked) in connections {
+//!         let is_silent = client % 2 == 1;
+//!         let expected = if is_silent { End::Idle } else { End::ByPeer };
+//!         assert_eq!(sim.run(served)?, expected, "seed {seed}, client {client}");
+//!         let silent = sim.run(talked)?;
+//!         assert_eq!(silent >= Duration::from_secs(30), is_silent);
+//!         assert!(silent < Duration::from_millis(30_020));
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # A service with its clients
+//!
+//! A [`Client`] sends to a shard over its lanes, and futures that
+//! [`spawn_on`](TimerService::spawn_on) starts run on the thread of their shard:
+//!
 //! ```
 //! use corewheel::TimerService;
 //! use corewheel::sim::Simulation;
@@ -142,21 +230,25 @@
 //! [`Reply::wait`](crate::Reply::wait) returns an error, since it would block the thread that runs
 //! the shards.
 
+mod check;
 mod executor;
 mod explore;
+mod join;
+mod time;
 
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::fmt;
-use std::fmt::Write as _;
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use self::executor::{Alarm, Executor, SimulatedHost, Stepped, ThreadId};
+use self::executor::{Executor, SimulatedHost, Stepped, ThreadId};
 pub use self::explore::explore;
+pub use self::join::JoinHandle;
+pub use self::time::{SimulatedSleep, Time};
 use crate::clock::{ManualClock, saturating_nanos};
 use crate::face::callback::{Fired, Handler};
 use crate::face::client::Client;
@@ -217,7 +309,7 @@ impl<T: Send + 'static> Simulation<T> {
         make_handler: impl Fn(ShardId) -> H,
     ) -> Result<Self, StartError> {
         let clock = ManualClock::new();
-        let service = Rc::new(builder.clock(&clock).start_attached::<T>()?);
+        let service = Rc::new(builder.clock(&clock).start_attached_with::<T>()?);
         let executor = Executor::new(clock, Rng::with_seed(seed));
         let violation = Rc::new(Cell::new(None));
         let mut shards = Vec::new();
@@ -360,9 +452,19 @@ impl<T: Send + 'static> Simulation<T> {
 impl<T: Send + 'static> Simulation<T> {
     /// Starts a future on a simulated thread of its own, which ends with the future. It runs in the
     /// steps that follow.
-    pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
+    ///
+    /// Returns a future of its output: see [`JoinHandle`]. Cost: two allocations.
+    pub fn spawn<F: Future + 'static>(&self, future: F) -> JoinHandle<F::Output> {
+        let (sender, receiver) = oneshot::async_channel();
         let thread = self.executor.add_thread();
-        self.executor.spawn(thread, Box::pin(future));
+        self.executor.spawn(
+            thread,
+            Box::pin(async move {
+                // If no handle waits for the output, it is dropped here.
+                drop(sender.send(future.await));
+            }),
+        );
+        JoinHandle(receiver)
     }
 
     /// Runs one task that can run, picked by the seed, until it waits. If no task can run, moves
@@ -455,61 +557,6 @@ impl<T: Send + 'static> Simulation<T> {
     }
 }
 
-/// Checks, and the record of a run.
-impl<T: Send + 'static> Simulation<T> {
-    /// Checks all shards: see the [module](self).
-    ///
-    /// # Panics
-    ///
-    /// If a check fails, with a sentence and the values.
-    pub fn check(&self) {
-        self.shards.iter().for_each(|shard| self.check_shard(shard));
-    }
-
-    fn check_shard(&self, shard: &Shard<T>) {
-        let core = shard.timers.core();
-        core.check_invariants();
-        {
-            let state = core.state();
-            let (calls, timers) = (state.tables.calls(), state.wheel.len());
-            assert!(
-                calls <= timers,
-                "shard {} keeps {calls} callbacks for {timers} timers",
-                core.id()
-            );
-        }
-        if !self.executor.is_woken(shard.thread) && !self.executor.is_stalled(shard.thread) {
-            core.check_asleep();
-        }
-    }
-
-    /// Records from now on which task runs when, and what the shards have counted.
-    pub fn record(&mut self) {
-        self.trace.get_or_insert_default();
-    }
-
-    /// The record since [`record`](Self::record), a line for each step. Two runs of one seed have
-    /// the same record.
-    pub fn recorded(&self) -> &str {
-        self.trace.as_deref().unwrap_or_default()
-    }
-
-    fn note(&mut self, stepped: Stepped) {
-        let Some(trace) = &mut self.trace else { return };
-        let now = self.executor.nanos();
-        let written = match stepped {
-            Stepped::Ran(task, thread) => {
-                let counts = self.shards.iter().find(|shard| shard.thread == thread);
-                let counts = counts.map(|shard| shard.timers.core().describe());
-                writeln!(trace, "{now} task {task}{}", counts.unwrap_or_default())
-            }
-            Stepped::Waited => writeln!(trace, "{now}"),
-            Stepped::Resting => Ok(()),
-        };
-        written.expect("a string takes every text");
-    }
-}
-
 impl<T: Send + 'static> Drop for Simulation<T> {
     fn drop(&mut self) {
         self.executor.kill_all();
@@ -522,52 +569,5 @@ impl<T: Send + 'static> fmt::Debug for Simulation<T> {
             .field("seed", &self.seed)
             .field("now", &Duration::from_nanos(self.executor.nanos()))
             .finish_non_exhaustive()
-    }
-}
-
-/// The clock of a simulation, for its tasks; made by [`Simulation::time`].
-#[derive(Clone)]
-pub struct Time(Executor);
-
-impl Time {
-    /// The simulated present.
-    pub fn now(&self) -> Instant {
-        self.0.clock().now()
-    }
-
-    /// How many times a task has run since the start. A turn of a shard takes one of these steps,
-    /// so all that happens in it happens at one number.
-    pub fn steps(&self) -> u64 {
-        self.0.steps()
-    }
-
-    /// Waits for this much simulated time, without a timer of the service. It is never early.
-    pub fn sleep(&self, time: Duration) -> SimulatedSleep {
-        let at = self.0.nanos().saturating_add(saturating_nanos(time));
-        SimulatedSleep(Alarm::new(&self.0, at))
-    }
-}
-
-impl fmt::Debug for Time {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Time").field(&Duration::from_nanos(self.0.nanos())).finish()
-    }
-}
-
-/// A wait for simulated time; made by [`Time::sleep`].
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct SimulatedSleep(Alarm);
-
-impl Future for SimulatedSleep {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.poll(cx)
-    }
-}
-
-impl fmt::Debug for SimulatedSleep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SimulatedSleep")
     }
 }

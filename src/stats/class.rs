@@ -12,9 +12,9 @@ use super::counts::counts;
 
 counts! {
     /// The timers of one class at one moment, on one shard or on all shards of a service. All
-    /// counts but `live` only grow.
+    /// counts but `pending` only grow.
     ///
-    /// In every reading `live = scheduled − fired − cancelled − returned − dropped`.
+    /// In every reading `pending = scheduled − fired − cancelled − returned − dropped`.
     struct ClassStats, published in PublishedCounts:
     {
         /// The name of the class.
@@ -23,10 +23,14 @@ counts! {
         /// it is from another thread, since it came to the shard. Exact to the microsecond. A reset
         /// does not change it. `None` if no timer is pending.
         oldest: Option<Duration>,
+        /// How late the timers and scaled timeouts of the class were delivered. Values of a
+        /// [`DelayQueue`](crate::queue::DelayQueue) are not measured, as their taker decides when
+        /// they come out.
+        lateness: ClassLateness,
     }
 
     /// Timers and scaled timeouts pending now, without timers on the way from another thread.
-    live,
+    pending,
     /// Timers scheduled, on the shard's own core and from other threads.
     scheduled,
     /// Timers delivered.
@@ -45,12 +49,45 @@ counts! {
     overrun,
 }
 
+/// The lateness of the deliveries of one class: from the deadline, rounded up to a tick, to the
+/// delivery. The [histogram](crate::stats::ShardStats::lateness) of the shard has the quantiles of
+/// all its timers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct ClassLateness {
+    /// The number of deliveries that were measured.
+    pub count: u64,
+    /// The sum of their lateness, in nanoseconds.
+    pub sum_ns: u64,
+    /// The greatest lateness, in nanoseconds.
+    pub max_ns: u64,
+}
+
+impl ClassLateness {
+    /// The mean lateness; zero if no delivery was measured.
+    pub fn mean(&self) -> Duration {
+        Duration::from_nanos(self.sum_ns.checked_div(self.count).unwrap_or(0))
+    }
+
+    pub(crate) fn record(&mut self, nanos: u64) {
+        self.add(&Self { count: 1, sum_ns: nanos, max_ns: nanos });
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+}
+
 impl ClassStats {
     /// Adds the counts of the class on another shard.
     fn add(&mut self, other: &Self) {
         // None is less than any.
         self.oldest = self.oldest.max(other.oldest);
-        self.live += other.live;
+        self.lateness.add(&other.lateness);
+        self.pending += other.pending;
         self.scheduled += other.scheduled;
         self.fired += other.fired;
         self.cancelled += other.cancelled;
@@ -83,6 +120,7 @@ pub(crate) struct PublishedClass {
     counts: PublishedCounts,
     /// When its oldest timer was scheduled, in microseconds and one; 0 if there is none.
     since: AtomicU64,
+    lateness: [AtomicU64; 3],
 }
 
 impl PublishedClass {
@@ -96,9 +134,17 @@ impl PublishedClass {
         self.counts.store(counts);
         // Relaxed, as all of them.
         self.since.store(since.map_or(0, |since| since + 1), Ordering::Relaxed);
+        let ClassLateness { count, sum_ns, max_ns } = counts.lateness;
+        for (published, value) in self.lateness.iter().zip([count, sum_ns, max_ns]) {
+            published.store(value, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn load(&self) -> (ClassStats, Option<u64>) {
-        (self.counts.load(), self.since.load(Ordering::Relaxed).checked_sub(1))
+        let since = self.since.load(Ordering::Relaxed).checked_sub(1);
+        let [count, sum_ns, max_ns] =
+            self.lateness.each_ref().map(|value| value.load(Ordering::Relaxed));
+        let lateness = ClassLateness { count, sum_ns, max_ns };
+        (ClassStats { lateness, ..self.counts.load() }, since)
     }
 }

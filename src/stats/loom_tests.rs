@@ -27,7 +27,7 @@ counts! {
     /// The counts of a modelled class.
     struct OfClass, published in PublishedOfClass:
     /// Timers of the class pending now.
-    live,
+    pending,
 }
 
 struct Published {
@@ -40,7 +40,7 @@ struct Published {
 fn store(published: &Published, pending: u64, scheduled: u64) {
     published.version.store(|| {
         published.counts.store(&OfShard { pending, scheduled });
-        published.class.store(&OfClass { live: pending });
+        published.class.store(&OfClass { pending });
     });
 }
 
@@ -64,7 +64,7 @@ fn published_counts_are_of_one_moment() {
         let load = || {
             let load = || (published.class.load(), published.counts.load());
             let (class, counts) = published.version.load(load);
-            assert_eq!(class.live, counts.pending, "the counts are of two moments");
+            assert_eq!(class.pending, counts.pending, "the counts are of two moments");
             assert_eq!(counts.pending, counts.scheduled.min(1), "the counts are of two moments");
             counts.scheduled
         };

@@ -6,7 +6,7 @@
 //! use std::time::Duration;
 //!
 //! let clock = ManualClock::new();
-//! let service = TimerService::builder().shards(1).clock(&clock).start_attached::<u64>()?;
+//! let service = TimerService::builder().shards(1).clock(&clock).start_attached_with::<u64>()?;
 //! let attachment = service.attach(service.shards().next().unwrap())?;
 //! let mut shard = attachment.into_loop(|_, _| {})?;
 //! shard.timers().schedule(Duration::from_millis(5), 1)?;
@@ -42,7 +42,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::class::ClassStats;
+pub use self::class::{ClassLateness, ClassStats};
 pub use self::counts::ShardCounts;
 pub use self::times::{Bucket, Times};
 use crate::values::handle::ShardId;

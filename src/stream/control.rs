@@ -11,9 +11,8 @@ use std::time::Duration;
 use super::limits::{StreamTimeout, no_timer};
 use super::notes::{CONNECTION, MESSAGE, Notes};
 use super::timeout::{Slot, Timeout};
-use super::timers::StreamTimers;
 use crate::clock::when::When;
-use crate::conn::{DeadlineKind, SharedConnTimers};
+use crate::conn::{AnyThread, ConnTimers, DeadlineKind, InProgress, Side};
 use crate::face::handle::Handle;
 use crate::link::sync::{AtomicBool, MaybeWaker, Ordering};
 use crate::values::error::{Elapsed, TimeoutError};
@@ -24,6 +23,9 @@ pub(super) struct Shared {
     pub(super) reader: MaybeWaker,
     pub(super) writer: MaybeWaker,
     heartbeat: MaybeWaker,
+    aged: MaybeWaker,
+    /// The connection has reached its greatest age, and has a grace.
+    is_aged: AtomicBool,
     pub(super) timeout_slot: Slot,
     /// For timers beside that of the connection.
     pub(super) handle: Handle,
@@ -43,6 +45,8 @@ impl Shared {
             reader: MaybeWaker::new(),
             writer: MaybeWaker::new(),
             heartbeat: MaybeWaker::new(),
+            aged: MaybeWaker::new(),
+            is_aged: AtomicBool::new(false),
             timeout_slot: Slot::new(),
             handle,
             is_woken: AtomicBool::new(true),
@@ -65,6 +69,13 @@ impl Shared {
         // Relaxed: see `is_woken`.
         self.is_woken.store(is_woken, Ordering::Relaxed);
     }
+
+    /// The connection has reached its greatest age: the owner is told.
+    pub(super) fn set_aged(&self) {
+        // Relaxed: the flag carries no data. The owner's task registers its waker before it looks.
+        self.is_aged.store(true, Ordering::Relaxed);
+        self.aged.wake();
+    }
 }
 
 impl Wake for Shared {
@@ -77,6 +88,7 @@ impl Wake for Shared {
         self.reader.wake();
         self.writer.wake();
         self.heartbeat.wake();
+        self.aged.wake();
         self.timeout_slot.wake();
     }
 }
@@ -84,15 +96,15 @@ impl Wake for Shared {
 /// What the owner of a [`TimedIo`](super::TimedIo) says and learns after it has given the stream
 /// away, for instance to hyper; made by [`TimedIo::control`](super::TimedIo::control).
 ///
-/// A clone is another control of the same stream, and costs two counts of references. With
-/// [`SharedConnTimers`] it is `Send` and `Sync`, so the function that serves a request may hold
+/// A clone is another control of the same stream, and costs a few counts of references. On the
+/// side [`AnyThread`] it is `Send` and `Sync`, so the function that serves a request may hold
 /// one. It does not keep the stream, and the drop of the stream ends its deadlines.
 ///
 /// # Messages
 ///
 /// The limit for a [head](super::StreamLimits::head) and the least rate of
 /// [reads](super::StreamLimits::min_read_rate) need to know where messages begin and end, and only
-/// the owner knows.
+/// the owner knows. Under hyper and in `axum::serve`, `adapters::hyper::TimedService` says it all.
 ///
 /// - The first byte of the connection begins a message. It has the deadline of a head, and is not
 ///   measured unless the owner has called [`begin_message`](Self::begin_message) before it: an
@@ -101,13 +113,13 @@ impl Wake for Shared {
 /// - [`message_complete`](Self::message_complete) ends the measurement.
 /// - [`begin_message`](Self::begin_message) lets the next byte begin a message. Of an owner that
 ///   never says so, only the first head has a deadline.
-pub struct StreamControl<M = SharedConnTimers> {
-    timers: M,
+pub struct StreamControl<M: Side = AnyThread> {
+    timers: ConnTimers<M>,
     shared: Arc<Shared>,
 }
 
-impl<M: StreamTimers> StreamControl<M> {
-    pub(super) fn new(timers: M, shared: Arc<Shared>) -> Self {
+impl<M: Side> StreamControl<M> {
+    pub(super) fn new(timers: ConnTimers<M>, shared: Arc<Shared>) -> Self {
         Self { timers, shared }
     }
 
@@ -115,7 +127,7 @@ impl<M: StreamTimers> StreamControl<M> {
     /// message, or for the second time, it changes nothing.
     ///
     /// One compare-and-exchange. If a read has waited for the head, it takes the lock of the
-    /// connection's timers, where they are shared.
+    /// connection's timers on any thread.
     pub fn head_complete(&self) {
         let is_armed = self.shared.notes.complete_head();
         self.disarm_head(is_armed);
@@ -142,15 +154,60 @@ impl<M: StreamTimers> StreamControl<M> {
 
     fn disarm_head(&self, is_armed: bool) {
         if is_armed {
-            self.timers.disarm(DeadlineKind::Request);
+            // An error says that the connection is closed, so nothing is armed.
+            let _ = self.timers.disarm(DeadlineKind::Request);
         }
     }
 
     /// A request is in flight until the returned guard is dropped: the server works, and the peer
     /// waits. Meanwhile neither [`read_idle`](super::StreamLimits::read_idle) nor
-    /// [`idle`](super::StreamLimits::idle) ends the stream.
-    pub fn begin_request(&self) -> M::InProgress {
+    /// [`idle`](super::StreamLimits::idle) ends the stream. Idle times begin again when the last
+    /// request has ended.
+    ///
+    /// A server that sends its answer while it holds the guard sets
+    /// [`write_stall`](super::StreamLimits::write_stall), or a peer that does not read stays for
+    /// ever.
+    ///
+    /// ```
+    /// # #[cfg(feature = "tokio")] {
+    /// use corewheel::TimerService;
+    /// use corewheel::stream::{StreamLimits, TimedIo};
+    /// use std::time::Duration;
+    /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    ///
+    /// # let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let service = TimerService::beside_runtime().start().unwrap();
+    /// let timers = service.handle();
+    /// let (stream, mut peer) = tokio::io::duplex(64);
+    /// let limits = StreamLimits::default().idle(Duration::from_millis(20));
+    /// let mut stream = TimedIo::new(stream, timers, limits);
+    /// let control = stream.control();
+    /// peer.write_all(b"7").await.unwrap();
+    /// let request = stream.read_u8().await.unwrap();
+    /// let in_flight = control.begin_request();
+    /// // The work takes longer than the idle limit, and a read waits for the next request.
+    /// let work = timers.sleep(Duration::from_millis(60));
+    /// tokio::select! {
+    ///     worked = work => worked.unwrap(),
+    ///     end = stream.read_u8() => panic!("{end:?}"),
+    /// }
+    /// drop(in_flight);
+    /// stream.write_u8(request).await.unwrap();
+    /// assert_eq!(peer.read_u8().await.unwrap(), b'7');
+    /// # });
+    /// # }
+    /// ```
+    pub fn begin_request(&self) -> InProgress<M> {
         self.timers.begin_request()
+    }
+
+    /// The owner does not read until the returned guard is dropped, because it is busy or its
+    /// buffers are full. Meanwhile neither [`read_idle`](super::StreamLimits::read_idle) nor
+    /// [`idle`](super::StreamLimits::idle) ends the stream, also while a write waits, and both
+    /// times begin again at the end.
+    pub fn pause_reads(&self) -> InProgress<M> {
+        self.timers.pause_reads()
     }
 
     /// Gives a future time until something is due, such as the answer to a request, by the timer
@@ -171,9 +228,9 @@ impl<M: StreamTimers> StreamControl<M> {
     /// use corewheel::stream::{StreamLimits, TimedIo};
     /// use std::time::Duration;
     ///
+    /// let service = TimerService::beside_runtime().start().unwrap();
     /// # let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
     /// # runtime.block_on(async {
-    /// let service = TimerService::beside_runtime().start().unwrap();
     /// let (stream, _peer) = tokio::io::duplex(64);
     /// let limits = StreamLimits::default().idle(Duration::from_secs(60));
     /// let stream = TimedIo::new(stream, service.handle(), limits);
@@ -234,12 +291,51 @@ impl<M: StreamTimers> StreamControl<M> {
     /// The errors of [`heartbeat`](Self::heartbeat).
     pub fn poll_heartbeat(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.shared.heartbeat.register(cx.waker());
+        self.poll_event(|kind| kind == DeadlineKind::Heartbeat)
+    }
+
+    /// Waits until the connection has reached its greatest age,
+    /// [`StreamLimits::max_age`](super::StreamLimits::max_age), and returns at once afterwards. The
+    /// owner then tells the peer, as by a GOAWAY or `Connection: close`, and ends what is in
+    /// progress: the stream ends after
+    /// [`StreamLimits::max_age_grace`](super::StreamLimits::max_age_grace). Where there is no such
+    /// limit, the greatest age itself ends the stream, and this waits until then.
+    ///
+    /// May be dropped and called again. One task waits for a stream's greatest age at a time, the
+    /// last that has called this on any control; other tasks may read and write meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`heartbeat`](Self::heartbeat).
+    pub async fn max_age_reached(&self) -> io::Result<()> {
+        poll_fn(|cx| self.poll_max_age_reached(cx)).await
+    }
+
+    /// Polls for the greatest age, as [`max_age_reached`](Self::max_age_reached) does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`heartbeat`](Self::heartbeat).
+    pub fn poll_max_age_reached(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shared.aged.register(cx.waker());
+        if self.limit_reached().is_none() && self.shared.is_aged.load(Ordering::Relaxed) {
+            return Poll::Ready(Ok(()));
+        }
+        let has_grace = !self.timers.limits().max_age_grace.is_zero();
+        let told = self.poll_event(|kind| has_grace && kind == DeadlineKind::MaxAge);
+        if let Poll::Ready(Ok(())) = told {
+            self.shared.set_aged();
+        }
+        told
+    }
+
+    /// Polls for an event that the owner is told of. The caller has registered its task.
+    fn poll_event(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Poll<io::Result<()>> {
         if let Some(timeout) = self.limit_reached() {
             return Poll::Ready(Err(timeout.into()));
         }
         let waker = Waker::from(Arc::clone(&self.shared));
-        let is_heartbeat = |kind| kind == DeadlineKind::Heartbeat;
-        let event = self.timers.poll_kinds(&mut Context::from_waker(&waker), is_heartbeat);
+        let event = self.timers.poll_kinds(&mut Context::from_waker(&waker), wanted);
         event.map(|event| event.map(drop).map_err(no_timer))
     }
 
@@ -249,18 +345,18 @@ impl<M: StreamTimers> StreamControl<M> {
     }
 
     /// The timers of the stream; see [`TimedIo::timers`](super::TimedIo::timers).
-    pub fn timers(&self) -> &M {
+    pub fn timers(&self) -> &ConnTimers<M> {
         &self.timers
     }
 }
 
-impl<M: Clone> Clone for StreamControl<M> {
+impl<M: Side> Clone for StreamControl<M> {
     fn clone(&self) -> Self {
         Self { timers: self.timers.clone(), shared: Arc::clone(&self.shared) }
     }
 }
 
-impl<M: fmt::Debug> fmt::Debug for StreamControl<M> {
+impl<M: Side> fmt::Debug for StreamControl<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StreamControl")
             .field("timers", &self.timers)

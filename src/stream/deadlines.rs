@@ -24,33 +24,25 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::control::{Shared, StreamControl};
-use super::limits::{StreamLimits, StreamTimeout, no_timer};
+use super::limits::{StreamLimits, StreamTimeout, ends, no_timer};
 use super::notes::{CONNECTION, ENDED, MEASURED, MESSAGE};
 use super::timeout::TIMEOUT;
-use super::timers::{Measured, StreamTimers};
 use crate::clock::saturating_nanos;
-use crate::conn::DeadlineKind;
+use crate::conn::{ConnTimers, DeadlineKind, Direction, Ends, InProgress, Side, Transfer, Wakes};
 use crate::face::handle::Handle;
 
-/// A direction in which a stream waits.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    Read = 0,
-    Write = 1,
-}
-
 /// The message whose read is measured.
-enum MeasuredMessage<T> {
+enum MeasuredMessage<M: Side> {
     /// No message is measured.
     None,
     /// No read has waited for a part of it. The number of bytes that were read.
     Ready(usize),
     /// A read has waited. The transfer is paused unless a read waits.
-    Waited(T),
+    Waited(Transfer<M>),
 }
 
-pub(super) struct Deadlines<M: StreamTimers> {
-    timers: M,
+pub(super) struct Deadlines<M: Side> {
+    timers: ConnTimers<M>,
     shared: Arc<Shared>,
     /// Of `shared`.
     waker: Waker,
@@ -59,21 +51,21 @@ pub(super) struct Deadlines<M: StreamTimers> {
     /// Whether a write waits.
     writes: bool,
     /// The write, flush or shutdown that waits; `None` if none does.
-    stall: Option<M::InProgress>,
+    stall: Option<InProgress<M>>,
     /// When the head that has begun must be complete.
     head_due: u64,
-    measured: MeasuredMessage<M::Transfer>,
+    measured: MeasuredMessage<M>,
     /// The writes that had to wait. They are paused unless a write waits; `None` if none has waited
     /// yet.
-    written: Option<M::Transfer>,
+    written: Option<Transfer<M>>,
     /// For each direction, whether the timers were polled for what ends its wait, and the stream
     /// has armed nothing since. Then they wake the stream when such a deadline has come.
     watched: [bool; 2],
 }
 
-impl<M: StreamTimers> Deadlines<M> {
+impl<M: Side> Deadlines<M> {
     /// `handle` is for timers beside that of the connection.
-    pub(super) fn new(timers: M, handle: Handle, limits: StreamLimits) -> Self {
+    pub(super) fn new(timers: ConnTimers<M>, handle: Handle, limits: StreamLimits) -> Self {
         let shared = Arc::new(Shared::new(handle, limits.head));
         let waker = Waker::from(Arc::clone(&shared));
         Self {
@@ -90,7 +82,7 @@ impl<M: StreamTimers> Deadlines<M> {
         }
     }
 
-    pub(super) fn timers(&self) -> &M {
+    pub(super) fn timers(&self) -> &ConnTimers<M> {
         &self.timers
     }
 
@@ -100,7 +92,7 @@ impl<M: StreamTimers> Deadlines<M> {
 }
 
 /// Reads.
-impl<M: StreamTimers> Deadlines<M> {
+impl<M: Side> Deadlines<M> {
     /// Reads by `read`, which says how many bytes it has read.
     #[inline]
     pub(super) fn read<V>(
@@ -138,7 +130,7 @@ impl<M: StreamTimers> Deadlines<M> {
     fn was_read(&mut self, count: usize) {
         let is_touched = self.shared.notes.has_any_for_read() && self.take_notes();
         match &mut self.measured {
-            MeasuredMessage::Waited(transfer) => return transfer.add(count),
+            MeasuredMessage::Waited(transfer) => return transfer.add(count as u64),
             MeasuredMessage::Ready(bytes) => *bytes = bytes.saturating_add(count),
             MeasuredMessage::None => {}
         }
@@ -156,7 +148,7 @@ impl<M: StreamTimers> Deadlines<M> {
             self.measured = MeasuredMessage::None;
         }
         if notes & CONNECTION != 0 {
-            self.timers.disarm(DeadlineKind::Handshake);
+            self.disarm(DeadlineKind::Handshake);
         }
         if notes & MEASURED != 0 {
             self.measured = MeasuredMessage::Ready(0);
@@ -192,22 +184,31 @@ impl<M: StreamTimers> Deadlines<M> {
         self.forget_ended();
         let (timers, due, watched) = (&self.timers, self.head_due, &mut self.watched);
         let arm = || {
-            timers.arm(DeadlineKind::Request, due);
+            // An error says that the connection is closed, which the next poll finds out.
+            let _ = timers.arm_at(DeadlineKind::Request, due, Wakes::Nothing);
             *watched = [false; 2];
         };
         if self.shared.notes.arm_head(arm) {
-            self.timers.disarm(DeadlineKind::Request);
+            self.disarm(DeadlineKind::Request);
+        }
+        if self.shared.notes.take_measured_rest() {
+            self.measured = MeasuredMessage::Ready(0);
         }
         match &self.measured {
             MeasuredMessage::None => return,
             MeasuredMessage::Ready(bytes) => {
-                let transfer = self.timers.begin_measured_read();
-                transfer.add(*bytes);
+                let transfer = self.timers.measure(Direction::Read, Wakes::Nothing);
+                transfer.add(*bytes as u64);
                 self.measured = MeasuredMessage::Waited(transfer);
             }
-            MeasuredMessage::Waited(transfer) => transfer.resume(),
+            MeasuredMessage::Waited(transfer) => transfer.resume_and(Wakes::Nothing),
         }
         self.watched = [false; 2];
+    }
+
+    fn disarm(&self, kind: DeadlineKind) {
+        // An error says that the connection is closed, so nothing is armed.
+        let _ = self.timers.disarm(kind);
     }
 
     /// Forgets the message that is measured, if the owner has said that it has ended.
@@ -220,7 +221,7 @@ impl<M: StreamTimers> Deadlines<M> {
 }
 
 /// Writes.
-impl<M: StreamTimers> Deadlines<M> {
+impl<M: Side> Deadlines<M> {
     /// Writes by `write`, which says how many bytes were accepted.
     #[inline]
     pub(super) fn write(
@@ -255,7 +256,7 @@ impl<M: StreamTimers> Deadlines<M> {
         if let Some(transfer) = &self.written
             && has_waited
         {
-            transfer.add(count);
+            transfer.add(count as u64);
             transfer.pause();
         }
         Poll::Ready(written)
@@ -265,8 +266,8 @@ impl<M: StreamTimers> Deadlines<M> {
     fn measure_write(&mut self) {
         self.watched = [false; 2];
         match &self.written {
-            Some(transfer) => transfer.resume(),
-            None => self.written = Some(self.timers.begin_measured_write()),
+            Some(transfer) => transfer.resume_and(Wakes::Nothing),
+            None => self.written = Some(self.timers.measure(Direction::Write, Wakes::Nothing)),
         }
     }
 
@@ -309,7 +310,7 @@ impl<M: StreamTimers> Deadlines<M> {
     fn write_waits(&mut self, cx: &Context<'_>) -> Poll<io::Error> {
         self.shared.writer.register(cx.waker());
         if self.stall.is_none() {
-            self.stall = Some(self.timers.begin_write());
+            self.stall = Some(self.timers.begin_write_and(Wakes::Nothing));
             self.watched = [false; 2];
         }
         self.poll(Direction::Write)
@@ -319,7 +320,7 @@ impl<M: StreamTimers> Deadlines<M> {
     #[cold]
     fn stall_ends(&mut self) {
         let Some(stall) = self.stall.take() else { return };
-        if !self.timers.end_write(stall) {
+        if !stall.finish() {
             // The event has come, and the write was done before a poll has taken it.
             let is_stall = |kind| kind == DeadlineKind::WriteTimeout;
             let _ = self.timers.poll_kinds(&mut Context::from_waker(&self.waker), is_stall);
@@ -328,7 +329,7 @@ impl<M: StreamTimers> Deadlines<M> {
 }
 
 /// Deadlines.
-impl<M: StreamTimers> Deadlines<M> {
+impl<M: Side> Deadlines<M> {
     /// An error if the stream has ended.
     #[inline]
     fn check(&mut self) -> io::Result<()> {
@@ -344,15 +345,17 @@ impl<M: StreamTimers> Deadlines<M> {
         // The flag is set again if the timer wakes the stream during this poll.
         self.shared.set_woken(false);
         self.watched = [false; 2];
-        let is_age = |kind| kind == DeadlineKind::MaxAge;
-        match self.timers.poll_kinds(&mut Context::from_waker(&self.waker), is_age) {
-            Poll::Ready(Ok(event)) => Err(self.end(event.kind)),
-            Poll::Ready(Err(_)) => {
-                // What is ready needs no timer.
-                self.shared.set_woken(true);
-                Ok(())
+        loop {
+            let cx = &mut Context::from_waker(&self.waker);
+            match self.timers.poll_kinds(cx, DeadlineKind::is_of_age) {
+                Poll::Ready(Ok(event)) => self.tell_or_end(event.kind)?,
+                Poll::Ready(Err(_)) => {
+                    // What is ready needs no timer.
+                    self.shared.set_woken(true);
+                    return Ok(());
+                }
+                Poll::Pending => return Ok(()),
             }
-            Poll::Pending => Ok(()),
         }
     }
 
@@ -379,7 +382,11 @@ impl<M: StreamTimers> Deadlines<M> {
             let is_ended = self.shared.notes.has(ENDED);
             match event {
                 Ok(event) if event.kind == DeadlineKind::ReadRate && is_ended => {}
-                Ok(event) => return Poll::Ready(self.end(event.kind)),
+                Ok(event) => {
+                    if let Err(error) = self.tell_or_end(event.kind) {
+                        return Poll::Ready(error);
+                    }
+                }
                 Err(refused) => return Poll::Ready(no_timer(refused)),
             }
         }
@@ -388,17 +395,25 @@ impl<M: StreamTimers> Deadlines<M> {
     /// Whether a deadline ends a wait in a direction. A read is asked first, as its data may have
     /// come in time.
     fn is_wanted(&self, direction: Direction, kind: DeadlineKind) -> bool {
-        use DeadlineKind::{
-            AllIdle, Handshake, Heartbeat, ReadIdle, ReadRate, Request, WriteRate, WriteTimeout,
-        };
         let reads = direction == Direction::Read;
-        match kind {
-            Heartbeat | TIMEOUT => false,
-            Handshake | Request | ReadIdle | ReadRate => reads,
-            WriteTimeout | WriteRate => !reads,
-            AllIdle => reads || !self.reads,
-            _ => true,
+        match ends(kind) {
+            Ends::Nothing => false,
+            _ if kind == TIMEOUT => false,
+            Ends::Reads => reads,
+            Ends::Writes => !reads,
+            Ends::Either => reads || !self.reads,
+            Ends::All => true,
         }
+    }
+
+    /// A limit is reached: the stream has ended, unless only the owner is to be told.
+    #[cold]
+    fn tell_or_end(&mut self, kind: DeadlineKind) -> io::Result<()> {
+        if kind == DeadlineKind::MaxAge && !self.timers.limits().max_age_grace.is_zero() {
+            self.shared.set_aged();
+            return Ok(());
+        }
+        Err(self.end(kind))
     }
 
     /// A limit is reached: the stream has ended, in both directions.
@@ -414,7 +429,7 @@ impl<M: StreamTimers> Deadlines<M> {
     }
 }
 
-impl<M: StreamTimers> Drop for Deadlines<M> {
+impl<M: Side> Drop for Deadlines<M> {
     fn drop(&mut self) {
         self.timers.close();
         // The shared part may outlive the stream, and must not hold the wakers of its tasks.

@@ -8,9 +8,9 @@ use std::task::{Context, Poll};
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 
 use super::TimedIo;
-use super::timers::StreamTimers;
+use crate::conn::Side;
 
-impl<S: Read, M: StreamTimers> Read for TimedIo<S, M> {
+impl<S: Read, M: Side> Read for TimedIo<S, M> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -47,40 +47,4 @@ fn read_counted<S: Read>(
     })
 }
 
-impl<S: Write, M: StreamTimers> Write for TimedIo<S, M> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.project();
-        let io = this.io;
-        this.deadlines.write(cx, |cx| io.poll_write(cx, buf))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.project();
-        let io = this.io;
-        this.deadlines.flush(cx, |cx| io.poll_flush(cx))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.project();
-        let io = this.io;
-        this.deadlines.shutdown(cx, |cx| io.poll_shutdown(cx))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.get_ref().is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.project();
-        let io = this.io;
-        this.deadlines.write(cx, |cx| io.poll_write_vectored(cx, bufs))
-    }
-}
+timed_writes!(Write);

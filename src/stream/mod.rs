@@ -14,6 +14,48 @@
 //!
 //! Cost: see [`TimedIo`].
 
+/// The methods for writing, which tokio's trait and hyper's have in common.
+macro_rules! timed_writes {
+    ($write:ident) => {
+        impl<S: $write, M: Side> $write for TimedIo<S, M> {
+            fn poll_write(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                buf: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                let this = self.project();
+                let io = this.io;
+                this.deadlines.write(cx, |cx| io.poll_write(cx, buf))
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                let this = self.project();
+                let io = this.io;
+                this.deadlines.flush(cx, |cx| io.poll_flush(cx))
+            }
+
+            fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                let this = self.project();
+                let io = this.io;
+                this.deadlines.shutdown(cx, |cx| io.poll_shutdown(cx))
+            }
+
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                bufs: &[IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                let this = self.project();
+                let io = this.io;
+                this.deadlines.write(cx, |cx| io.poll_write_vectored(cx, bufs))
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                self.get_ref().is_write_vectored()
+            }
+        }
+    };
+}
 mod control;
 mod deadlines;
 #[cfg(feature = "hyper")]
@@ -21,7 +63,6 @@ mod hyper_io;
 mod limits;
 mod notes;
 mod timeout;
-mod timers;
 #[cfg(feature = "tokio")]
 mod tokio_io;
 
@@ -35,8 +76,7 @@ use pin_project_lite::pin_project;
 pub use self::control::StreamControl;
 use self::deadlines::Deadlines;
 pub use self::limits::{StreamLimits, StreamTimeout};
-pub use self::timers::StreamTimers;
-use crate::conn::{ConnTimers, SharedConnTimers};
+use crate::conn::{AnyThread, ConnTimers, OnShard, Side};
 use crate::face::handle::Handle;
 use crate::face::timers::Timers;
 use crate::values::refused::Refused;
@@ -45,12 +85,12 @@ pin_project! {
     /// A stream with its timeouts.
     ///
     /// It reads and writes as the stream `S` does, until one of its [`StreamLimits`] is reached.
-    /// `M` is the kind of its timers:
+    /// `M` is the side of its [`ConnTimers`]:
     ///
-    /// - [`SharedConnTimers`], made by [`new`](Self::new): it is `Send` and `Sync` if the stream
-    ///   is, for tasks of a multi-thread runtime.
-    /// - [`ConnTimers`], made by [`on_shard`](Self::on_shard): it stays on the thread of a shard,
-    ///   and a touch costs a tenth.
+    /// - [`AnyThread`], made by [`new`](Self::new): it is `Send` and `Sync` if the stream is, for
+    ///   tasks of a multi-thread runtime.
+    /// - [`OnShard`], made by [`on_shard`](Self::on_shard): it stays on the thread of a shard, and
+    ///   a touch costs a tenth.
     ///
     /// [`control`](Self::control) is for what the owner says and learns after the stream was given
     /// away: where heads end, which requests are in flight, and when to write a heartbeat.
@@ -59,8 +99,9 @@ pin_project! {
     ///
     /// What the stream can do at once is done, whatever the time is: data that has come before it
     /// is read is in time, and so is a write that is accepted. Only a read, write or flush that
-    /// must wait is ended by a limit. [`max_age`](StreamLimits::max_age) alone ends a stream that
-    /// is always ready, with its first read, write or flush after the timer has expired.
+    /// must wait is ended by a limit. [`max_age`](StreamLimits::max_age) and
+    /// [`max_age_grace`](StreamLimits::max_age_grace) alone end a stream that is always ready, with
+    /// its first read, write or flush after the timer has expired.
     ///
     /// The limits of a read end a read that waits, and the limit of a write ends a write, a flush
     /// or a shutdown that waits. [`idle`](StreamLimits::idle) ends a read, and a write if no read
@@ -92,16 +133,15 @@ pin_project! {
     ///
     /// # How late
     ///
-    /// An error never comes early. It comes as late as the events of the timers: see
-    /// [`SharedConnTimers`] and [`ConnTimers`]. With [`ConnTimers`], after 8 reads or writes in a
-    /// row that were ready at once, of all connections of a shard together, the task returns to its
-    /// executor, as in [`ConnTimers::race`].
+    /// An error never comes early. It comes as late as the events of the [timers](ConnTimers). On a
+    /// shard, after 8 reads or writes in a row that were ready at once, of all connections of the
+    /// shard together, the task returns to its executor, as in [`ConnTimers::race`].
     ///
     /// # Cost
     ///
     /// A read or a write that is ready costs a touch of the timers and a few branches, sends
     /// nothing and allocates nothing. The first read that must wait polls the timers, which takes
-    /// the connection's lock if they are shared, and so does the first one after the timer has
+    /// the connection's lock on any thread, and so does the first one after the timer has
     /// expired; a read that must wait costs a touch otherwise. A write that must wait, and its end,
     /// take that lock twice more, and the first of them allocates some 200 bytes for the
     /// connection. A stream takes what its timers take, and some 320 bytes.
@@ -113,9 +153,9 @@ pin_project! {
     /// use std::time::Duration;
     /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
     ///
+    /// let service = TimerService::beside_runtime().start().unwrap();
     /// # let runtime = tokio::runtime::Builder::new_multi_thread().enable_io().build().unwrap();
     /// # runtime.block_on(async {
-    /// let service = TimerService::beside_runtime().start().unwrap();
     /// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     /// let address = listener.local_addr().unwrap();
     /// let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
@@ -133,9 +173,9 @@ pin_project! {
     /// # });
     /// # }
     /// ```
-    pub struct TimedIo<S, M = SharedConnTimers>
+    pub struct TimedIo<S, M = AnyThread>
     where
-        M: StreamTimers,
+        M: Side,
     {
         #[pin]
         io: S,
@@ -154,7 +194,7 @@ impl<S> TimedIo<S> {
     }
 }
 
-impl<S> TimedIo<S, ConnTimers> {
+impl<S> TimedIo<S, OnShard> {
     /// A stream with its timeouts, for a task on the thread of a shard. Its connection begins now.
     ///
     /// # Errors
@@ -178,7 +218,7 @@ impl<S> TimedIo<S, ConnTimers> {
     }
 }
 
-impl<S, M: StreamTimers> TimedIo<S, M> {
+impl<S, M: Side> TimedIo<S, M> {
     /// What the owner says and learns after it has given the stream away.
     pub fn control(&self) -> StreamControl<M> {
         self.deadlines.control()
@@ -189,7 +229,7 @@ impl<S, M: StreamTimers> TimedIo<S, M> {
     /// what waits returns an error. The deadlines `Request` and `Custom(7)` are the stream's own.
     ///
     /// The stream takes the events. No other task may poll for them.
-    pub fn timers(&self) -> &M {
+    pub fn timers(&self) -> &ConnTimers<M> {
         self.deadlines.timers()
     }
 
@@ -214,7 +254,7 @@ impl<S, M: StreamTimers> TimedIo<S, M> {
     }
 }
 
-impl<S: fmt::Debug, M: StreamTimers> fmt::Debug for TimedIo<S, M> {
+impl<S: fmt::Debug, M: Side> fmt::Debug for TimedIo<S, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TimedIo")
             .field("stream", &self.io)
@@ -223,7 +263,7 @@ impl<S: fmt::Debug, M: StreamTimers> fmt::Debug for TimedIo<S, M> {
     }
 }
 
-/// With shared timers it goes from thread to thread.
+/// On any thread it goes from thread to thread.
 const _: () = {
     const fn is_shared<T: Send + Sync + Unpin + 'static>() {}
     is_shared::<TimedIo<()>>();

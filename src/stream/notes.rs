@@ -73,6 +73,14 @@ impl Notes {
         self.exchange(|notes| if is_head(notes) { HEAD } else { 0 })
     }
 
+    /// Takes the note that a message is measured, if its head is complete and came with the bytes
+    /// of the message before. True if it was there: no byte that is read begins that message.
+    pub(super) fn take_measured_rest(&self) -> bool {
+        let is_rest = |notes| notes & (MESSAGE | MEASURED) == MEASURED;
+        let withdrawn = |notes| if is_rest(notes) { notes & !MEASURED } else { notes };
+        is_rest(self.get()) && is_rest(self.exchange(withdrawn))
+    }
+
     /// Arms the deadline of a head by `arm`, if a head has begun whose deadline is not armed. True
     /// if the head became complete meanwhile: then the deadline is to be disarmed.
     pub(super) fn arm_head(&self, arm: impl FnOnce()) -> bool {

@@ -19,9 +19,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::control::Shared;
-use super::timers::StreamTimers;
 use crate::clock::when::When;
-use crate::conn::DeadlineKind;
+use crate::conn::{ConnTimers, DeadlineKind, Side, Wakes};
 use crate::face::handle::Handle;
 use crate::face::handle::sleep::SharedSleep;
 use crate::link::sync::{AtomicBool, AtomicU64, MaybeWaker, Ordering};
@@ -99,8 +98,8 @@ impl Slot {
 }
 
 /// A timeout that waits.
-pub(super) struct Timeout<'a, M> {
-    timers: &'a M,
+pub(super) struct Timeout<'a, M: Side> {
+    timers: &'a ConnTimers<M>,
     shared: &'a Arc<Shared>,
     due: u64,
     by: By,
@@ -115,9 +114,9 @@ enum By {
     Sleep(SharedSleep),
 }
 
-impl<'a, M: StreamTimers> Timeout<'a, M> {
+impl<'a, M: Side> Timeout<'a, M> {
     /// A timeout whose time begins now.
-    pub(super) fn new(timers: &'a M, shared: &'a Arc<Shared>, when: impl When) -> Self {
+    pub(super) fn new(timers: &'a ConnTimers<M>, shared: &'a Arc<Shared>, when: impl When) -> Self {
         Self { timers, shared, due: timers.nanos_of(when), by: By::Nothing }
     }
 
@@ -151,7 +150,8 @@ impl<'a, M: StreamTimers> Timeout<'a, M> {
     }
 
     fn arm(&self) {
-        self.timers.arm(TIMEOUT, self.due);
+        // An error says that the connection is closed, which the poll finds out that follows.
+        let _ = self.timers.arm_at(TIMEOUT, self.due, Wakes::Nothing);
         self.shared.timeout_slot.set_armed(self.due);
     }
 
@@ -185,7 +185,7 @@ fn own_sleep(handle: Handle, due: u64) -> Option<SharedSleep> {
     Some(SharedSleep::new(handle, time.ceil(due)))
 }
 
-impl<M> Drop for Timeout<'_, M> {
+impl<M: Side> Drop for Timeout<'_, M> {
     fn drop(&mut self) {
         if let By::Connection = self.by {
             self.shared.timeout_slot.release();

@@ -1,8 +1,8 @@
 //! The instants of the drop-in for `tokio::time`.
 //!
-//! Why not tokio's `Instant`: its `now` goes by the clock of tokio, which a test may pause, and the
-//! service does not go by that clock. Why not that of `std`: a program that calls `into_std` or
-//! `from_std` would not compile.
+//! Why not tokio's `Instant`: where another package turns on tokio's feature `test-util`, its `now`
+//! may show a paused clock, which sleeps follow only with this crate's feature `test-util`. Why not
+//! that of `std`: a program that calls `into_std` or `from_std` would not compile.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
@@ -21,11 +21,17 @@ pub struct Instant {
 
 /// The present moment.
 pub(super) fn present() -> Instant {
-    Instant::from_std(crate::clock::now())
+    #[cfg(feature = "test-util")]
+    let now = super::tokio_clock::now();
+    #[cfg(not(feature = "test-util"))]
+    let now = crate::clock::now();
+    Instant::from_std(now)
 }
 
 impl Instant {
-    /// The present moment, also while a test has paused tokio's clock.
+    /// The present moment, by the system's clock. With the feature `test-util`, by the clock of the
+    /// tokio runtime that the calling thread is in, which [a test may
+    /// pause](super#tests-with-paused-time).
     #[must_use]
     pub fn now() -> Self {
         present()
@@ -157,6 +163,20 @@ impl Sealed for Instant {
     #[inline]
     fn tick(self, to_tick: impl ToTick) -> corewheel_shard::Tick {
         to_tick.at(self.std)
+    }
+}
+
+impl When for tokio::time::Instant {}
+
+impl Sealed for tokio::time::Instant {
+    #[inline]
+    fn due(self) -> Due {
+        Due::At(self.into_std())
+    }
+
+    #[inline]
+    fn tick(self, to_tick: impl ToTick) -> corewheel_shard::Tick {
+        to_tick.at(self.into_std())
     }
 }
 

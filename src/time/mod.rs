@@ -47,15 +47,69 @@
 //! A sleep of tokio returns no error, so there is none where a shard is full or a service that was
 //! set has ended. The sleep still waits for its deadline and is never done before: a *fallback
 //! thread*, which starts when it is first needed, keeps it in an ordered map behind a lock, and
-//! [`fallback_count`] counts it. A sleep that is reset tries the service again at its next poll.
+//! [`fallback_count`] counts it. A service that is gone is logged once, as
+//! a warning. A sleep that is reset tries the service again at its next poll.
 //! If the system refuses that thread too, the task of the sleep is polled again and again until the
 //! service has room or the deadline comes.
 //!
+//! # Tests with paused time
+//!
+//! With the feature `test-util`, which is for development dependencies, this module follows tokio's
+//! clock in every current-thread runtime, and so in that of `#[tokio::test]`. It turns on tokio's
+//! feature of that name.
+//!
+//! ```toml
+//! [dev-dependencies]
+//! corewheel = { version = "0.1", features = ["test-util"] }
+//! ```
+//!
+//! Then tokio's functions `pause`, `advance` and `resume` are exported here too. A paused clock
+//! moves on when no task can run, to the earliest timer, of this module or of tokio's. So a test
+//! that mixes the two modules has one time, and an hour passes at once:
+//!
+//! ```
+//! use corewheel::time::{self, Duration, Instant};
+//!
+//! // In a test: #[tokio::test(start_paused = true)]
+//! #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! async fn main() {
+//!     let begin = Instant::now();
+//!     let slow = tokio::time::sleep(Duration::from_secs(3_600));
+//!     assert!(time::timeout(Duration::from_millis(100), slow).await.is_err());
+//!     let slow = time::sleep(Duration::from_secs(3_600));
+//!     assert!(tokio::time::timeout(Duration::from_millis(100), slow).await.is_err());
+//!     assert_eq!(begin.elapsed(), Duration::from_millis(200));
+//!
+//!     let task = tokio::spawn(time::sleep(Duration::from_secs(58)));
+//!     tokio::task::yield_now().await;
+//!     time::advance(Duration::from_secs(58)).await;
+//!     task.await.unwrap();
+//!     assert_eq!(tokio::time::Instant::now(), Instant::now().into());
+//! }
+//! ```
+//!
+//! - [`Instant::now`] reads the clock of the runtime that the calling thread is in. The type stays
+//!   this module's, with the feature and without it, and converts to and from tokio's.
+//! - Until a runtime's clock is first paused, the service has a timer for each sleep, as in
+//!   production, and tokio has another one. So tests in real time still test the service. From
+//!   then on only tokio has a timer.
+//! - In a runtime without timers, sleeps go by the service as without the feature; tokio prints a
+//!   panic that this module catches, once for each such runtime. If the clock of such a runtime
+//!   was paused, a sleep panics as that of tokio does.
+//! - On multi-thread runtimes, whose clock cannot be paused, and without a runtime, time is the
+//!   system's.
+//!
+//! Everything else goes by the clock of its service, also in a runtime whose clock is paused: the
+//! futures of [`handle`] and of every other [`Handle`](crate::Handle), and with them connections,
+//! streams and adapters, and a [`Deadline`](crate::Deadline). Tests of those have a
+//! [`ManualClock`](crate::clock::ManualClock) or the simulation, the module `sim`.
+//!
+//! A build without the feature contains none of this.
+//!
 //! # What differs from `tokio::time`
 //!
-//! - `pause`, `advance` and `resume` are absent, and those of tokio have no effect on this module.
-//!   Tests with a clock of their own use a [`ManualClock`](crate::clock::ManualClock) and a
-//!   [`Handle`](crate::Handle), or the simulation.
+//! - Without the feature `test-util`, `pause`, `advance` and `resume` are absent, and those of
+//!   tokio have no effect on this module.
 //! - The types are this module's. An [`Instant`] converts by `into()` to and from tokio's. A
 //!   function that takes a `tokio::time::Sleep`, or `tokio-stream`'s `IntervalStream`, needs
 //!   tokio's own.
@@ -72,6 +126,8 @@ mod interval;
 mod service;
 mod sleep;
 mod timeout;
+#[cfg(feature = "test-util")]
+mod tokio_clock;
 
 #[doc(no_inline)]
 pub use std::time::Duration;
@@ -83,3 +139,6 @@ pub use self::sleep::{Sleep, sleep, sleep_until};
 pub use self::timeout::{FutureExt, Timeout, timeout, timeout_at};
 pub use crate::fallback::fallback_count;
 pub use crate::kit::interval::MissedTickBehavior;
+#[cfg(feature = "test-util")]
+#[doc(no_inline)]
+pub use tokio::time::{advance, pause, resume};

@@ -10,6 +10,8 @@ use tokio::task::coop;
 
 use super::instant::{Instant, present};
 use super::service;
+#[cfg(feature = "test-util")]
+use super::tokio_clock::Follower;
 use crate::fallback::SleepOrKept;
 
 /// The longest delay that is added to the present: about 30 years, as tokio has it. Not every
@@ -37,8 +39,12 @@ pub fn sleep(duration: Duration) -> Sleep {
 ///
 /// [The default service](super#the-service) cannot start. No runtime is needed.
 pub fn sleep_until(deadline: Instant) -> Sleep {
-    let sleep = SleepOrKept::new(service::handle(), deadline.into_std());
-    Sleep { sleep, has_begun: false }
+    Sleep {
+        timer: SleepOrKept::new(service::handle(), deadline.into_std()),
+        has_begun: false,
+        #[cfg(feature = "test-util")]
+        follower: Follower::default(),
+    }
 }
 
 /// Waits for a deadline; made by [`sleep`] and [`sleep_until`], with the methods of
@@ -53,12 +59,15 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 ///
 /// # Cost
 ///
-/// At most 120 bytes, and what a [`SharedSleep`](crate::SharedSleep) costs.
+/// At most 120 bytes, and what a [`SharedSleep`](crate::SharedSleep) costs. With the feature
+/// `test-util`, also a timer of tokio in a current-thread runtime.
 #[must_use = "futures do nothing unless you `.await` or poll them"]
 pub struct Sleep {
-    sleep: SleepOrKept,
+    timer: SleepOrKept,
     /// Whether it was polled or reset.
     has_begun: bool,
+    #[cfg(feature = "test-util")]
+    follower: Follower,
 }
 
 impl Sleep {
@@ -71,31 +80,44 @@ impl Sleep {
 
     /// The deadline.
     pub fn deadline(&self) -> Instant {
-        self.sleep.deadline().into()
+        self.timer.deadline().into()
     }
 
     /// Whether the deadline has come. As with tokio's, it is `false` before the sleep is polled or
     /// reset for the first time.
     pub fn is_elapsed(&self) -> bool {
-        self.has_begun && present() >= self.sleep.done_at().into()
+        let is_elapsed = || present() >= self.timer.done_at().into();
+        #[cfg(feature = "test-util")]
+        let is_elapsed = || self.follower.is_elapsed(is_elapsed);
+        self.has_begun && is_elapsed()
     }
 
     /// Waits until another deadline instead, also after it was done. The task that has polled it
     /// is woken at the new deadline.
     pub fn reset(mut self: Pin<&mut Self>, deadline: Instant) {
         self.has_begun = true;
-        self.reset_unbegun(deadline);
+        self.timer.reset(deadline.into_std());
+        #[cfg(feature = "test-util")]
+        self.follower.reset(deadline.into_std());
     }
 
     /// Sets the deadline, and leaves whether the sleep has begun as it is.
     pub(super) fn reset_unbegun(&mut self, deadline: Instant) {
-        self.sleep.reset(deadline.into_std());
+        self.timer.reset(deadline.into_std());
+        #[cfg(feature = "test-util")]
+        {
+            // Until the next poll there is no timer to which a paused clock advances.
+            self.follower = Follower::default();
+        }
     }
 
     /// Polls the sleep without a look at the budget of the tokio task.
     pub(super) fn poll_unbudgeted(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.has_begun = true;
-        self.sleep.poll(cx)
+        #[cfg(feature = "test-util")]
+        return self.follower.poll(self.timer.deadline(), cx, |cx| self.timer.poll(cx));
+        #[cfg(not(feature = "test-util"))]
+        self.timer.poll(cx)
     }
 }
 
@@ -114,7 +136,7 @@ impl fmt::Debug for Sleep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sleep")
             .field("deadline", &self.deadline())
-            .field("is_kept", &self.sleep.is_kept())
+            .field("is_kept", &self.timer.is_kept())
             .finish_non_exhaustive()
     }
 }
@@ -122,5 +144,6 @@ impl fmt::Debug for Sleep {
 const _: () = {
     const fn is_any_threads<X: Send + Sync + Unpin + 'static>() {}
     is_any_threads::<Sleep>();
+    #[cfg(not(feature = "test-util"))]
     assert!(size_of::<Sleep>() <= 120);
 };

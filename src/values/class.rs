@@ -10,7 +10,7 @@
 //!
 //! let clock = ManualClock::new();
 //! let builder = TimerService::builder().shards(1).clock(&clock).class(REQUEST);
-//! let service = builder.start_attached::<u64>()?;
+//! let service = builder.start_attached_with::<u64>()?;
 //! let mut shard = service.attach(service.shard_for(0))?.into_loop(|_, _| {})?;
 //!
 //! // Everything that is scheduled with this view is of the class.
@@ -40,6 +40,7 @@
 use std::fmt;
 
 use crate::values::error::ConfigError;
+use crate::values::refused::RefusedKind;
 
 /// The purpose of a timer, such as `idle`, `handshake` or `request`.
 ///
@@ -58,7 +59,7 @@ use crate::values::error::ConfigError;
 ///
 /// let clock = ManualClock::new();
 /// let builder = TimerService::builder().shards(1).clock(&clock).class(IDLE);
-/// let service = builder.start_attached::<u64>()?;
+/// let service = builder.start_attached_with::<u64>()?;
 /// let attachment = service.attach(ShardId::new(0))?;
 /// let mut shard = attachment.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
 ///
@@ -69,7 +70,7 @@ use crate::values::error::ConfigError;
 /// let _ = shard.turn();
 ///
 /// let stats = &service.stats().shards[0].classes[0];
-/// assert_eq!((stats.class, stats.fired, stats.live), ("idle", 1, 1));
+/// assert_eq!((stats.class, stats.fired, stats.pending), ("idle", 1, 1));
 /// assert_eq!(stats.oldest, Some(Duration::from_millis(6)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -165,7 +166,7 @@ impl Classes {
         let position = position.or_else(|| self.0.iter().position(|known| *known == class));
         match position {
             Some(position) => Ok(ClassId(position as u8 + 1)),
-            None => Err(UnknownClass { class }),
+            None => Err(UnknownClass { class, closed: None }),
         }
     }
 
@@ -204,16 +205,21 @@ pub(crate) fn label_limit(name: &str) -> Option<String> {
     })
 }
 
-/// The service does not know the class.
+/// The service does not know the class, or has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownClass {
     /// The unknown class.
     pub class: TimerClass,
+    /// How the service has ended, for a [`Handle`](crate::Handle) whose service is gone.
+    pub closed: Option<RefusedKind>,
 }
 
 impl fmt::Display for UnknownClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.class.0;
+        if let Some(closed) = self.closed {
+            return write!(f, "class is {name:?}, but its service is gone: {closed}");
+        }
         write!(
             f,
             "class is {name:?}, but the service has no such class; name it with the builder's \

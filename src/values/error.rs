@@ -71,7 +71,7 @@ impl From<TimeoutError> for io::Error {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ReplyError {
-    /// The service was shut down, or the shard has ended, before it replied.
+    /// The service was shut down or dropped, or the shard has ended, before it replied.
     Closed,
     /// The future or the callback whose result was awaited has panicked.
     Panicked,
@@ -85,7 +85,7 @@ pub enum ReplyError {
 impl fmt::Display for ReplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Closed => CLOSED,
+            Self::Closed => "the service was shut down or dropped, or the shard has ended",
             Self::Panicked => "the future or the callback panicked",
             Self::Cancelled => "the callback was cancelled before it ran",
             Self::OnShard => "a shard's own thread cannot block for a reply; await it instead",
@@ -208,8 +208,8 @@ impl fmt::Display for ShutdownError {
         f.write_str(match self {
             Self::AlreadyShutDown => "the service is shut down already",
             Self::OnShard => {
-                "a shard's own thread cannot block for the shutdown; call it from another thread, \
-                 or begin it here and await it"
+                "a shard's own thread cannot block for the shutdown; await begin_shutdown here, or \
+                 call shutdown on another thread"
             }
         })
     }

@@ -6,7 +6,7 @@
 //! use std::time::Duration;
 //!
 //! let clock = ManualClock::new();
-//! let service = TimerService::builder().shards(2).clock(&clock).start_attached::<&str>()?;
+//! let service = TimerService::builder().shards(2).clock(&clock).start_attached_with::<&str>()?;
 //! let mut shards = Vec::new();
 //! for shard in service.shards() {
 //!     let print = |fired: corewheel::Fired<&str>, timers: &corewheel::Timers<&str>| {

@@ -13,7 +13,7 @@ use super::handle::ShardId;
 /// # use corewheel::{CancelOutcome, Fired, TimerService, Timers};
 /// # let clock = ManualClock::new();
 /// # let service: TimerService<u64> =
-/// #     TimerService::builder().shards(1).clock(&clock).start_attached()?;
+/// #     TimerService::builder().shards(1).clock(&clock).start_attached_with()?;
 /// # let shard = service.attach(service.shards().next().unwrap())?;
 /// # let mut shard = shard.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
 /// # let timers = shard.timers().clone();

@@ -2,6 +2,8 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::io::{ErrorKind, Read};
+use std::net::{SocketAddr, TcpStream as Client};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,8 +14,10 @@ use corewheel::attach::{ShardLoop, Turn};
 use corewheel::clock::ManualClock;
 use corewheel::stats::ShardCounts;
 use corewheel::{Handle, TimerService, TimerServiceBuilder};
-use hyper::body::Incoming;
-use hyper::{Request, Response};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::{Method, Request, Response, Version, client};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
@@ -28,7 +32,7 @@ pub(crate) const fn ms(ms: u64) -> Duration {
 }
 
 /// The body of each answer.
-pub(crate) type Body = http_body_util::Full<hyper::body::Bytes>;
+pub(crate) type Body = http_body_util::Full<Bytes>;
 
 /// Answers each request at once.
 pub(crate) async fn answer(_request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
@@ -208,3 +212,86 @@ pub(crate) fn is_timeout(error: &(dyn std::error::Error + 'static)) -> bool {
 
 /// An error that a task returns.
 pub(crate) type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+/// A body whose parts come slowly.
+pub(crate) struct Slow {
+    timers: Handle,
+    left: u32,
+    pause: Duration,
+    pausing: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
+}
+
+impl Slow {
+    /// A body of so many parts, with a pause before each.
+    pub(crate) fn new(timers: Handle, left: u32, pause: Duration) -> Self {
+        let pausing = Box::pin(async move { timers.sleep(pause).await.unwrap() });
+        Self { timers, left, pause, pausing }
+    }
+}
+
+impl hyper::body::Body for Slow {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        self.pausing.as_mut().poll(cx).map(|()| {
+            *self = Self::new(self.timers, self.left - 1, self.pause);
+            Some(Ok(Frame::data(Bytes::from_static(b"part"))))
+        })
+    }
+}
+
+/// Connects to a server. A read that takes too long fails the test.
+pub(crate) fn connect(server: SocketAddr) -> Client {
+    let client = Client::connect(server).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_nodelay(true).unwrap();
+    client
+}
+
+/// A request by HTTP/1.1.
+pub(crate) fn get(path: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n").into_bytes()
+}
+
+/// Reads until what was read ends with some bytes, or to the end. Returns all of it.
+pub(crate) fn read_until(client: &mut Client, end: &[u8]) -> String {
+    let mut read = Vec::new();
+    let mut byte = [0];
+    while !read.ends_with(end) {
+        match client.read(&mut byte) {
+            Ok(1) => read.push(byte[0]),
+            Ok(_) => break,
+            // The server had not read all.
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
+            Err(error) => panic!("the connection is not closed: {error}"),
+        }
+    }
+    String::from_utf8(read).unwrap()
+}
+
+pub(crate) type Http2 = client::conn::http2::SendRequest<Empty<Bytes>>;
+
+/// Connects by HTTP/2.
+pub(crate) async fn connect_http2(address: SocketAddr) -> Http2 {
+    let socket = tokio::net::TcpStream::connect(address).await.unwrap();
+    let executor = TokioExecutor::new();
+    let (client, connection) =
+        client::conn::http2::handshake(executor, TokioIo::new(socket)).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// Asks by HTTP/2, and reads the response to its end.
+pub(crate) async fn ask(mut client: Http2, path: &str) -> hyper::Result<Bytes> {
+    let uri = format!("http://test{path}");
+    let request = Request::builder().version(Version::HTTP_2).method(Method::GET).uri(uri);
+    let response = client.send_request(request.body(Empty::new()).unwrap()).await?;
+    Ok(response.into_body().collect().await?.to_bytes())
+}

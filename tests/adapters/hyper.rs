@@ -20,6 +20,7 @@ use crate::http::{
     Alarm, FAR, Failed, Lab, PING, Peer, answer, frames, is_timeout, ms, poll_with, pong, preface,
     wait_until,
 };
+use crate::log::logged;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: test\r\n\r\n";
 const HALF_A_HEAD: &[u8] = b"GET / HTTP/1.1\r\nhost: te";
@@ -258,7 +259,7 @@ impl Sleep for Foreign {}
 #[test]
 fn reset_of_a_foreign_sleep_makes_a_sleep_of_the_service() {
     let mut lab = Lab::new();
-    let other = TimerService::builder().shards(1).start_attached::<()>().unwrap();
+    let other = TimerService::builder().shards(1).start_attached_with::<()>().unwrap();
     let timer = timer(&lab);
     let foreign = [Box::pin(Foreign) as _, HyperTimer::new(other.handle()).sleep(Duration::ZERO)];
     for mut sleep in foreign {
@@ -323,4 +324,24 @@ fn sleep_of_a_service_that_has_ended_is_done_by_the_systems_clock_and_not_early(
         }
     };
     std::thread::spawn(check).join().unwrap();
+}
+
+#[test]
+fn service_that_is_gone_is_named_in_one_warning() {
+    // Each service is named once, whatever a test before has logged.
+    for _ in 0..2 {
+        let service = TimerService::builder().shards(1).start().unwrap();
+        let timer = HyperTimer::new(service.handle());
+        drop(service);
+        let before = fallback_count();
+        let log = logged(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            for _ in 0..3 {
+                runtime.block_on(timer.sleep(ms(2)));
+            }
+        });
+        assert!(fallback_count() >= before + 3);
+        assert_eq!(log.matches("WARN").count(), 1, "{log}");
+        assert!(log.contains("is gone") && log.contains("dropped"), "{log}");
+    }
 }

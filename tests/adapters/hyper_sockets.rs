@@ -22,7 +22,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 
-use crate::http::{PATIENCE, PING, frames, ms, preface};
+use crate::http::{PATIENCE, PING, connect, frames, ms, preface};
 
 const HEAD: Duration = ms(150);
 const INTERVAL: Duration = ms(100);
@@ -51,13 +51,6 @@ async fn serve(handle: Handle, listener: TcpListener) -> Infallible {
         let (server, app) = (server.clone(), TowerToHyperService::new(app.clone()));
         tokio::spawn(async move { server.serve_connection(TokioIo::new(stream), app).await });
     }
-}
-
-fn connect(server: SocketAddr) -> Client {
-    let client = Client::connect(server).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
-    client.set_nodelay(true).unwrap();
-    client
 }
 
 /// Reads until the server closes the connection.

@@ -3,10 +3,14 @@
 
 #![cfg(all(target_os = "linux", not(corewheel_loom)))]
 
+mod axum_serve;
 mod http;
 mod hyper;
 mod hyper_clients;
 mod hyper_sockets;
+#[path = "../service/log.rs"]
+mod log;
 mod quinn;
+mod requests_over_sockets;
 mod stream;
 mod tower;

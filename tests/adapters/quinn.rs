@@ -189,7 +189,7 @@ impl Lab {
     fn new(capacity: u32) -> Self {
         let clock = ManualClock::new();
         let builder = TimerService::builder().shards(1).capacity(capacity).clock(&clock);
-        let service = builder.start_attached().unwrap();
+        let service = builder.start_attached_with().unwrap();
         let handler: fn(Fired<Infallible>, &Timers) = |_, _| {};
         let shard = service.attach(SHARD).unwrap().into_loop(handler).unwrap();
         let runtime = QuinnRuntime::new(service.handle());

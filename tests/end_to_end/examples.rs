@@ -32,6 +32,11 @@ fn delay_queue_example_retries_requests_with_a_back_off() {
 }
 
 #[test]
+fn jobs_example_runs_each_job_once_or_takes_it_back() {
+    check("jobs", "", "all of them came to their end\n");
+}
+
+#[test]
 fn keyed_example_expires_sessions_alone_and_cancels_them_as_a_group() {
     check("keyed", "", "all of them came to their end\n");
 }

@@ -112,6 +112,20 @@ fn invalid_values_are_refused_by_name() {
 }
 
 #[test]
+fn option_given_twice_is_refused_by_name() {
+    for (option, first, second) in
+        [("--shards", "1", "2"), ("--tick", "1ms", "1ms"), ("--listen", "127.0.0.1:0", "soon")]
+    {
+        let mut command = Command::new(command(ANYWHERE).get_program());
+        fails(
+            command.args([option, first, option, second]),
+            2,
+            &format!("{option}' is given twice"),
+        );
+    }
+}
+
+#[test]
 fn help_option_succeeds_and_lists_all_options() {
     let Output { status, stdout, stderr } = run_to_its_end(command(ANYWHERE).arg("--help"));
     assert_eq!(status.code(), Some(0));

@@ -101,7 +101,7 @@ fn samples(text: &str) -> BTreeSet<&str> {
 fn classic_metrics_have_the_samples_of_open_metrics_and_the_names_of_the_old_format() {
     let classes = [TimerClass::new("read idle"), TimerClass::new("request")];
     let service: TimerService =
-        TimerService::builder().shards(3).classes(classes).start_attached().unwrap();
+        TimerService::builder().shards(3).classes(classes).start_attached_with().unwrap();
     let endpoint = endpoint(&service);
     let classic = scrape(endpoint.local_addr(), &["text/plain"]).body;
     let open = scrape(endpoint.local_addr(), &["application/openmetrics-text"]).body;

@@ -39,7 +39,7 @@ fn service(shards: usize) -> TimerService {
 /// A service of so many shards that its statistics do not fit the buffers of a connection. No
 /// thread drives the shards.
 fn huge_service() -> TimerService {
-    TimerService::builder().shards(1_024).capacity(64).start_attached().unwrap()
+    TimerService::builder().shards(1_024).capacity(64).start_attached_with().unwrap()
 }
 
 fn builder(service: &TimerService) -> StatsEndpointBuilder {

@@ -119,7 +119,7 @@ fn json_counts_obey_the_law_before_and_after_shutdown() {
 fn timers_dropped_by_shutdown_are_shown_in_every_format() {
     const LEASE: TimerClass = TimerClass::new("lease");
     let builder = TimerService::builder().shards(1).class(LEASE).placement(Placement::Unpinned);
-    let service = builder.start_attached::<u8>().unwrap();
+    let service = builder.start_attached_with::<u8>().unwrap();
     let shard = service.attach(ShardId::new(0)).unwrap().into_loop(|_, _| {}).unwrap();
     let endpoint = StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0");
     let endpoint = endpoint.start().unwrap();
@@ -244,7 +244,7 @@ fn counts_of_classes_are_shown_separately_in_every_format() {
     });
     let json = stats(endpoint.local_addr());
     assert_eq!(class(&json, 1, 0)["class"], "read idle");
-    assert_eq!(class(&json, 1, 0)["live"], 1);
+    assert_eq!(class(&json, 1, 0)["pending"], 1);
     assert!(class(&json, 1, 0)["oldest"]["secs"].is_u64());
     assert!(class(&json, 0, 0)["oldest"].is_null());
     let scrape = scrape(endpoint.local_addr());
@@ -254,14 +254,26 @@ fn counts_of_classes_are_shown_separately_in_every_format() {
             let labels = [("shard", number.as_str()), ("class", class.class)];
             for (name, value) in class.iter() {
                 let family = format!("corewheel_class_{name}");
-                let suffix = if name == "live" { "" } else { "_total" };
+                let suffix = if name == "pending" { "" } else { "_total" };
                 let scraped = scrape.value_with(&family, suffix, &labels);
                 assert!((scraped - value as f64).abs() < 0.5, "{family} {scraped} {value}");
             }
             let oldest = scrape.value_with("corewheel_class_oldest_seconds", "", &labels);
             let now = class.oldest.unwrap_or_default().as_secs_f64();
             assert!((0.0..=now).contains(&oldest), "{oldest} {now}");
-            assert_eq!(oldest > 0.0, class.live > 0);
+            assert_eq!(oldest > 0.0, class.pending > 0);
+            let family = "corewheel_class_lateness_seconds";
+            let lateness = class.lateness;
+            assert!(lateness.count == class.fired && lateness.max_ns <= lateness.sum_ns);
+            let expected = [
+                (family, "_count", lateness.count as f64),
+                (family, "_sum", lateness.sum_ns as f64 / 1e9),
+                ("corewheel_class_lateness_max_seconds", "", lateness.max_ns as f64 / 1e9),
+            ];
+            for (family, suffix, value) in expected {
+                let scraped = scrape.value_with(family, suffix, &labels);
+                assert!((scraped - value).abs() < 1e-9, "{family} {scraped} {value}");
+            }
         }
     }
     // The page reads all counts of a class.
@@ -269,6 +281,10 @@ fn counts_of_classes_are_shown_separately_in_every_format() {
     for (name, _) in ClassStats::default().iter() {
         assert!(page.contains(&format!("c.{name}")), "{name}");
     }
+    assert!(page.contains("c.lateness"), "the page shows no lateness of a class");
+    let lateness = &class(&json, 1, 0)["lateness"];
+    assert_eq!(lateness["count"], 3);
+    assert!(lateness["sum_ns"].is_u64() && lateness["max_ns"].is_u64(), "{lateness}");
 }
 
 #[test]

@@ -312,7 +312,7 @@ fn refused_callback_comes_back_and_can_be_run() {
     lab.timers().schedule(FAR, 0).unwrap();
     let ran = Rc::new(Cell::new(false));
     let noted = Rc::clone(&ran);
-    match lab.timers().schedule_fn(FAR, move |_| noted.set(true)) {
+    match lab.timers().schedule_fn(FAR, move |_| noted.set(true)).map_err(Refused::from) {
         Err(Refused::Full(call)) => call(lab.timers()),
         other => panic!("{:?}", other.map(drop)),
     }

@@ -66,7 +66,7 @@ fn builder_refuses_settings_out_of_range_and_accepts_extreme_ones() {
     fn start(
         change: impl FnOnce(TimerServiceBuilder) -> TimerServiceBuilder,
     ) -> Option<ConfigError> {
-        let started = change(TimerService::builder().shards(1)).start_attached::<()>();
+        let started = change(TimerService::builder().shards(1)).start_attached_with::<()>();
         started.err().map(|error| match error {
             corewheel::StartError::Config(error) => error,
             other => panic!("{other}"),

@@ -242,9 +242,9 @@ fn sleeping_shard_and_waiting_thread_wake_each_other() {
 
 #[test]
 fn client_of_a_shard_not_yet_driven_is_refused_and_served_later() {
-    let service = builder(1).start_attached::<u8>().unwrap();
+    let service = builder(1).start_attached_with::<u8>().unwrap();
     let client = service.client();
-    assert!(matches!(client.shard(SHARD).schedule(ms(1), 7), Err(Refused::Busy(7))));
+    assert!(matches!(client.shard(SHARD).schedule(ms(1), 7), Err(Refused::NotAttached(7))));
     let mut reply = client.migrate_all(SHARD, &[]).into_future();
     assert!(look(&mut reply).is_none());
     let mut shard = service.attach(SHARD).unwrap().into_loop(|_: Fired<u8>, _: &_| {}).unwrap();

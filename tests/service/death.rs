@@ -22,7 +22,10 @@ fn check_dead(service: &TimerService<u32>, dead: TimerHandle) {
         service.stats().shards[0].state == ShardState::Dead
     });
     assert!(matches!(client.shard(SHARD).schedule(FAR, 7), Err(Refused::Closed(7))));
-    assert!(matches!(client.shard(SHARD).schedule_fn(FAR, |_| {}), Err(Refused::Closed(_))));
+    assert!(matches!(
+        client.shard(SHARD).schedule_fn(FAR, |_| {}).map_err(Refused::from),
+        Err(Refused::Closed(_))
+    ));
     let alive = client.shard(OTHER).schedule(FAR, 8).unwrap();
     assert_eq!(client.cancel(dead).wait().map(drop), Err(ReplyError::Closed));
     assert_eq!(client.reset(dead, FAR).wait(), Err(ReplyError::Closed));
@@ -110,7 +113,7 @@ fn death_of_an_attached_executor_fails_its_callers() {
         if !Host::all().any(|works| works == host) {
             continue;
         }
-        let service = builder(2).start_attached::<u32>().unwrap();
+        let service = builder(2).start_attached_with::<u32>().unwrap();
         let attachment = service.attach(SHARD).unwrap();
         let other = service.attach(OTHER).unwrap();
         let (ready, attached) = mpsc::channel();
@@ -162,7 +165,7 @@ fn death_of_an_attached_executor_fails_its_callers() {
 #[test]
 fn executor_that_ends_before_the_driver_has_run_leaves_a_dead_shard() {
     for host in [Host::TokioAttached, Host::LocalRuntimeAttached] {
-        let service = builder(1).start_attached::<u32>().unwrap();
+        let service = builder(1).start_attached_with::<u32>().unwrap();
         let attachment = service.attach(SHARD).unwrap();
         thread::spawn(move || {
             block_on_tokio(host, async move {
@@ -211,7 +214,7 @@ type Huge = [u8; 1 << 18];
 
 #[test]
 fn capacity_that_cannot_be_reserved_fails_the_attachment() {
-    let service = builder(1).capacity(1 << 30).start_attached::<Huge>().unwrap();
+    let service = builder(1).capacity(1 << 30).start_attached_with::<Huge>().unwrap();
     let refused = service.attach(SHARD).unwrap().into_loop(|_: Fired<Huge>, _: &Timers<Huge>| {});
     let error = refused.map(drop).unwrap_err();
     assert!(matches!(error, StartError::Shard { shard: SHARD, .. }), "{error}");

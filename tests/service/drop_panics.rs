@@ -426,7 +426,7 @@ fn handler_that_panics_when_dropped_does_not_disturb_a_shutdown() {
 
 #[test]
 fn sink_and_its_policy_are_dropped_one_at_a_time() {
-    let service = builder(1).start_attached::<PanicsOnDrop>().unwrap();
+    let service = builder(1).start_attached_with::<PanicsOnDrop>().unwrap();
     let (sink, policy) = (PanicsOnDrop(0), PanicsOnDrop(1));
     let sink = move |value: PanicsOnDrop| {
         let _sink = &sink;
@@ -471,7 +471,7 @@ fn task_queue_drops_its_handler_and_queued_payloads_one_at_a_time() {
 
 #[test]
 fn attachments_that_are_never_used_drop_their_requests_one_at_a_time() {
-    let service = builder(1).start_attached::<PanicsOnDrop>().unwrap();
+    let service = builder(1).start_attached_with::<PanicsOnDrop>().unwrap();
     let client = service.client();
     let replies = [client.migrate_all(SHARD, &[OTHER]), client.migrate_all(SHARD, &[OTHER])];
     drop(service);

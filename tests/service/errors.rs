@@ -5,7 +5,10 @@ use std::error::Error;
 use std::io;
 use std::rc::Rc;
 
-use corewheel::{Elapsed, Refused, RefusedKind, ReplyError, TimeoutError};
+use corewheel::repeat::Repeat;
+use corewheel::{
+    Elapsed, Refused, RefusedKind, RemoteTimers, ReplyError, TimeoutError, TimerHandle, Timers,
+};
 
 use crate::support::{FAR, Lab, SHARD, builder, ms};
 
@@ -28,7 +31,9 @@ fn refusal_of_any_value_converts_by_its_kind_with_a_question_mark() {
         (Refused::Full(Opaque::default()), "there is no room"),
         (Refused::Reserved { value: Opaque::default(), keys: 9, clients: 3 }, "9 are reserved"),
         (Refused::Busy(Opaque::default()), "full for a moment"),
+        (Refused::NotAttached(Opaque::default()), "TimerService::attach"),
         (Refused::Closed(Opaque::default()), "shut down"),
+        (Refused::Dropped(Opaque::default()), "dropped"),
         (Refused::NoSuchShard(Opaque::default()), "no such shard"),
         (Refused::TooMany(Opaque::default()), "schedule_many_max"),
     ] {
@@ -54,7 +59,9 @@ fn refusal_of_a_schedule_converts_whole_with_a_question_mark() {
     assert!(matches!(error.downcast_ref(), Some(Refused::Full(4_u32))), "{error}");
     // The value of a callback's refusal runs when it is called.
     let refused = lab.timers().schedule_fn(ms(1), |timers| assert_eq!(timers.len(), 4));
-    let Err(Refused::Full(call)) = refused else { panic!("the shard is full") };
+    let Err(Refused::Full(call)) = refused.map_err(Refused::from) else {
+        panic!("the shard is full")
+    };
     call(lab.timers());
     let sent = lab.client().shard(SHARD).schedule_fn(ms(1), |_| {}).unwrap_err();
     let error: AnyError = sent.kind().into();
@@ -82,4 +89,32 @@ fn timeout_error_converts_into_an_io_error_of_a_fitting_kind() {
         let source = converted.get_ref().and_then(|inner| inner.downcast_ref::<TimeoutError>());
         assert_eq!(source, Some(&error));
     }
+}
+
+#[test]
+fn refusal_of_a_callback_converts_into_every_box_with_a_question_mark() {
+    fn here(timers: &Timers<u8>) -> Result<TimerHandle, AnyError> {
+        let local = Rc::new(());
+        Ok(timers.schedule_fn(FAR, move |_| drop(local))?)
+    }
+    fn there(timers: RemoteTimers<'_, u8>) -> Result<TimerHandle, AnyError> {
+        let sent = Cell::new(1);
+        Ok(timers.schedule_fn(FAR, move |_| sent.set(2))?)
+    }
+    fn not_sent(timers: &Timers<u8>) -> Result<TimerHandle, Box<dyn Error>> {
+        let (timer, _reply) = timers.schedule_task(FAR, |_| 7)?;
+        timers.repeat(Repeat::at_fixed_rate(ms(1))?, |_| {})?;
+        Ok(timer)
+    }
+    let lab = Lab::<u8>::new(builder(1).capacity(2));
+    let client = lab.client();
+    for n in 0..2 {
+        lab.timers().schedule(FAR, n).unwrap();
+    }
+    for error in [here(lab.timers()), not_sent(lab.timers()).map_err(|e| e.to_string().into())] {
+        let error = error.unwrap_err();
+        assert!(error.to_string().starts_with("there is no room"), "{error}");
+    }
+    let error = there(client.shard(SHARD)).unwrap_err();
+    assert_eq!(error.downcast_ref(), Some(&RefusedKind::Busy), "{error}");
 }

@@ -3,6 +3,7 @@
 
 mod batches;
 mod callbacks;
+mod causes;
 mod classes;
 mod config_errors;
 mod connections;
@@ -14,14 +15,19 @@ mod delay_queue;
 mod drop_panics;
 mod errors;
 mod foreign_and_forgotten;
+mod glommio_attached;
 mod handles;
 mod herd;
 mod histories;
+mod in_tokio;
 mod interval;
+mod kept;
 mod keyed;
 mod keys;
 mod lanes;
 mod limits;
+mod log;
+mod manual_clock;
 mod many;
 mod marked;
 mod migrate;

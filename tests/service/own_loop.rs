@@ -11,7 +11,7 @@ use crate::support::{FAR, SHARD, builder, check_law, ms};
 
 /// A loop whose own handler panics, since no test calls it.
 fn bare_loop(clock: &ManualClock) -> (TimerService<u8>, ShardLoop<u8, impl Handler<u8>>) {
-    let service = builder(1).clock(clock).start_attached().unwrap();
+    let service = builder(1).clock(clock).start_attached_with().unwrap();
     let attachment = service.attach(SHARD).unwrap();
     let shard = attachment.into_loop(|_, _| panic!("the loop's own handler")).unwrap();
     (service, shard)

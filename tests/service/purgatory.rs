@@ -488,8 +488,8 @@ fn timers_of_operations_count_for_the_class_of_the_view() {
     assert_eq!(purgatory.cancel_for_key("l").len(), 1);
     lab.advance(ms(5));
     let class = lab.service.stats().shards[0].classes[0];
-    let ClassStats { live, scheduled, fired, cancelled, refused, .. } = class;
-    assert_eq!((live, scheduled, fired, cancelled, refused), (1, 3, 1, 1, 1));
+    let ClassStats { pending, scheduled, fired, cancelled, refused, .. } = class;
+    assert_eq!((pending, scheduled, fired, cancelled, refused), (1, 3, 1, 1, 1));
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn service_on_a_chosen_runtime_names_that_runtime() {
 
 #[test]
 fn service_of_attached_shards_has_no_runtime() {
-    let service = builder(1).start_attached::<()>().unwrap();
+    let service = builder(1).start_attached_with::<()>().unwrap();
     assert_eq!((service.runtime(), service.stats().runtime), (None, "attached"));
 }
 
@@ -72,7 +72,7 @@ fn spawn_on_an_unknown_shard_is_refused_with_its_number() {
         assert_eq!(spawned, Err(ShardError::NoSuchShard(NOWHERE)), "{host:?}");
         running.end(ShutdownPolicy::Drop);
     }
-    let service = builder(2).start_attached::<()>().unwrap();
+    let service = builder(2).start_attached_with::<()>().unwrap();
     assert!(matches!(service.attach(NOWHERE), Err(ShardError::NoSuchShard(NOWHERE))));
     drop(service.attach(OTHER).unwrap());
 }
@@ -100,7 +100,7 @@ fn panic_of_a_future_is_reported_in_its_reply_and_counted() {
 
 #[test]
 fn hash_names_the_same_shard_for_the_service_and_its_clients() {
-    let service: TimerService<()> = builder(3).start_attached().unwrap();
+    let service: TimerService<()> = builder(3).start_attached_with().unwrap();
     let client = service.client();
     assert_eq!((service.shard_count(), client.shard_count()), (3, 3));
     for hash in [0, 1, 2, 3, 1_000, u64::MAX] {

@@ -57,9 +57,9 @@ pub(crate) fn class_counts(lab: &Lab<()>) -> ClassStats {
     let stats = lab.service.stats();
     let shard = &stats.shards[0];
     let counts = shard.classes[0];
-    let ClassStats { live, scheduled, fired, cancelled, .. } = counts;
-    assert_eq!(scheduled, live + fired + cancelled, "{counts:?}");
-    assert_eq!((live, fired), (shard.counts.scaled_pending, shard.counts.scaled_fired));
+    let ClassStats { pending, scheduled, fired, cancelled, .. } = counts;
+    assert_eq!(scheduled, pending + fired + cancelled, "{counts:?}");
+    assert_eq!((pending, fired), (shard.counts.scaled_pending, shard.counts.scaled_fired));
     counts
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn check_empty<V>(lab: &mut Lab<()>, timeouts: &ScaledTimeouts<V>) {
     assert_eq!(lab.turn(), Turn::Idle);
     let counts = lab.counts();
     check_law(&counts);
-    assert_eq!(class_counts(lab).live, 0);
+    assert_eq!(class_counts(lab).pending, 0);
 }
 
 #[test]
@@ -411,7 +411,8 @@ fn timeouts_count_for_the_class_of_their_view_and_others_for_none() {
     lab.settle();
     let stats = lab.service.stats();
     let [class, other] = [0, 1].map(|index| stats.shards[0].classes[index]);
-    let expected = [("live", 0), ("scheduled", 6), ("fired", 3), ("cancelled", 3), ("overrun", 3)];
+    let expected =
+        [("pending", 0), ("scheduled", 6), ("fired", 3), ("cancelled", 3), ("overrun", 3)];
     for (name, value) in class.iter() {
         let expected = expected.iter().find(|(known, _)| *known == name).map_or(0, |(_, n)| *n);
         assert_eq!(value, expected, "{name} of {class:?}");
@@ -435,7 +436,7 @@ fn start_and_cancel_are_published_while_the_shard_sleeps() {
     let _ = lab.shards[0].prepare_to_sleep(turn, &waker);
     timeouts.cancel(a);
     let counts = class_counts(&lab);
-    assert_eq!((counts.live, counts.scheduled, counts.cancelled), (1, 2, 1));
+    assert_eq!((counts.pending, counts.scheduled, counts.cancelled), (1, 2, 1));
 }
 
 #[test]
@@ -466,7 +467,7 @@ fn last_scale_set_applies_wherever_it_comes_from() {
 
 #[test]
 fn shard_starts_with_the_scale_that_was_set_before() {
-    let service: TimerService<()> = builder(1).start_attached().unwrap();
+    let service: TimerService<()> = builder(1).start_attached_with().unwrap();
     service.client().shard(SHARD).set_scale(scale(0.25)).unwrap();
     let deliver = |_: Fired<()>, _: &Timers<()>| {};
     let shard = service.attach(SHARD).unwrap().into_loop(deliver).unwrap();
@@ -499,9 +500,9 @@ fn shutdown_ends_or_keeps_timeouts_by_its_policy() {
             assert!(ended.iter().chain(&rest).copied().eq(0..1_000), "{policy:?}");
             assert_eq!(rest.is_empty(), policy == ShutdownPolicy::Fire, "{policy:?}");
             // After the end, too.
-            let ClassStats { live, fired, cancelled, .. } = class_counts(&lab);
+            let ClassStats { pending, fired, cancelled, .. } = class_counts(&lab);
             let expected = (0, ended.len() as u64, rest.len() as u64);
-            assert_eq!((live, fired, cancelled), expected, "{policy:?}");
+            assert_eq!((pending, fired, cancelled), expected, "{policy:?}");
         }
     }
 }
@@ -581,7 +582,7 @@ fn random_history_of_timeouts_equals_that_of_lists() {
             let held = all.iter().filter(|(timeouts, _)| !timeouts.is_empty()).count();
             assert_eq!(lab.timers().len(), held, "seed {seed}: one timer for each range");
             let pending: usize = twins.iter().map(Vec::len).sum();
-            assert_eq!(class_counts(&lab).live, pending as u64);
+            assert_eq!(class_counts(&lab).pending, pending as u64);
         }
         check_law(&lab.counts());
     }

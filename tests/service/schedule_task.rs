@@ -177,7 +177,7 @@ fn shutdown_replies_closed_or_runs_the_callback() {
             assert_eq!(look(&mut remote), Some(Err(ReplyError::Closed)));
         }
         let refused = client.shard(SHARD).schedule_task(FAR, |_| 2);
-        assert!(matches!(refused, Err(Refused::Closed(_))));
+        assert!(matches!(refused.map_err(Refused::from), Err(Refused::Closed(_))));
     }
 }
 
@@ -200,7 +200,7 @@ fn refused_callback_comes_back_and_can_be_run() {
     lab.timers().schedule(FAR, 0).unwrap();
     let ran = Rc::new(Cell::new(false));
     let noted = Rc::clone(&ran);
-    match lab.timers().schedule_task(ms(1), move |_| noted.set(true)) {
+    match lab.timers().schedule_task(ms(1), move |_| noted.set(true)).map_err(Refused::from) {
         Err(Refused::Full(call)) => call(lab.timers()),
         other => panic!("{:?}", other.map(drop)),
     }
@@ -256,7 +256,8 @@ fn reply_is_awaited_on_every_executor_and_wait_there_is_refused() {
 #[test]
 fn reply_of_a_remote_callback_is_send() {
     fn check<S: Send>(_: &S) {}
-    let service: TimerService<u8> = TimerService::builder().shards(1).start_attached().unwrap();
+    let service: TimerService<u8> =
+        TimerService::builder().shards(1).start_attached_with().unwrap();
     let scheduled = service.client().shard(SHARD).schedule_task(FAR, |_| 1);
     if let Ok((_, reply)) = scheduled {
         check(&reply);

@@ -10,7 +10,9 @@ use std::time::Duration;
 use corewheel::attach::Turn;
 use corewheel::shutdown::{ShutdownError, ShutdownReport};
 use corewheel::stats::ShardState;
-use corewheel::{Fired, Refused, RefusedKind, ShardError, ShutdownPolicy, TimerService, Timers};
+use corewheel::{
+    Fired, Refused, RefusedKind, Runtime, ShardError, ShutdownPolicy, TimerService, Timers,
+};
 
 use crate::support::{
     FAR, Guard, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms,
@@ -241,7 +243,7 @@ fn command_after_shutdown_is_refused_with_its_value() {
         {
             assert!(matches!(client.shard(SHARD).schedule(FAR, 7), Err(Refused::Closed(7))));
             let call = client.shard(SHARD).schedule_fn(FAR, |_| {});
-            assert!(matches!(call, Err(Refused::Closed(_))));
+            assert!(matches!(call.map_err(Refused::from), Err(Refused::Closed(_))));
             assert!(client.cancel(timer).wait().is_err());
             assert!(client.reset(timer, FAR).wait().is_err());
             client.cancel_detached(timer);
@@ -318,7 +320,7 @@ fn dropped_service_ends_its_shards() {
 }
 
 fn attached() -> TimerService<u8> {
-    builder(2).start_attached().unwrap()
+    builder(2).start_attached_with().unwrap()
 }
 
 #[test]
@@ -330,10 +332,40 @@ fn attachment_dropped_unused_closes_its_shard() {
     drop(service.attach(SHARD).unwrap());
     assert!(look(&mut waiting).unwrap().is_err(), "whoever waits is told");
     assert!(matches!(client.shard(SHARD).schedule(FAR, 1), Err(Refused::Closed(1))));
-    assert!(matches!(client.shard(OTHER).schedule(FAR, 1), Err(Refused::Busy(1))));
+    assert!(matches!(client.shard(OTHER).schedule(FAR, 1), Err(Refused::NotAttached(1))));
     assert!(matches!(service.attach(SHARD), Err(ShardError::Closed)));
     let ShutdownReport { shards, dead, .. } = service.shutdown(ShutdownPolicy::Return).unwrap();
     assert_eq!((shards.len(), dead), (1, vec![SHARD]));
+}
+
+#[test]
+fn report_of_a_shutdown_shows_the_ends_of_its_timers_in_one_line() {
+    let mut lab = Lab::<u8>::new(builder(1));
+    let timers = lab.timers().clone();
+    for n in [1, 2, 3, 60] {
+        timers.schedule(ms(n), n as u8).unwrap();
+    }
+    let fourth = timers.schedule(ms(4), 4).unwrap();
+    assert!(timers.cancel(fourth).won());
+    lab.advance(ms(3));
+    let report = lab.end(ShutdownPolicy::Return);
+    let expected = "shard 0: 3 timers fired, 1 cancelled, 1 returned, 0 dropped";
+    assert_eq!(report.to_string(), expected);
+
+    let service: TimerService<u8> =
+        builder(2).runtime(Runtime::Thread).start_with(|_| |_, _: &_| {}).unwrap();
+    let client = service.client();
+    client.shard(SHARD).schedule(FAR, 1).unwrap();
+    client.shard(OTHER).schedule(FAR, 2).unwrap();
+    let report = service.shutdown(ShutdownPolicy::Drop).unwrap();
+    let expected = "2 shards ended: 0 timers fired, 0 cancelled, 0 returned, 2 dropped";
+    assert_eq!(report.to_string(), expected);
+
+    let service = attached();
+    drop(service.attach(SHARD).unwrap());
+    let report = service.shutdown(ShutdownPolicy::Return).unwrap();
+    let ends = "0 timers fired, 0 cancelled, 0 returned, 0 dropped";
+    assert_eq!(report.to_string(), format!("1 shard ended: {ends}; no report of shard 0"));
 }
 
 #[test]

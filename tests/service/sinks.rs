@@ -35,7 +35,7 @@ impl Bench {
     fn new(room: usize, capacity: u32, policy: SinkPolicy<u32>) -> Self {
         let clock = corewheel::clock::ManualClock::new();
         let builder = TimerService::builder().shards(1).capacity(capacity).class(LEASE);
-        let service = builder.clock(&clock).start_attached().unwrap();
+        let service = builder.clock(&clock).start_attached_with().unwrap();
         let (sender, taken) = sync_channel(room);
         let handler: BoxedHandler = Box::new(to_channel(sender, policy));
         let shard = service.attach(SHARD).unwrap().into_loop(handler).unwrap();
@@ -113,7 +113,7 @@ fn retried_value_keeps_its_class() {
     bench.shard.timers().schedule(ms(1), 2).unwrap();
     assert_eq!(bench.advance(1), [0]);
     let class = bench.service.stats().classes()[0];
-    assert_eq!((class.scheduled, class.fired, class.live), (3, 2, 1), "{class:?}");
+    assert_eq!((class.scheduled, class.fired, class.pending), (3, 2, 1), "{class:?}");
     assert_eq!(bench.counts().pending, 2);
 }
 
@@ -171,7 +171,7 @@ fn closure_as_sink_keeps_what_it_accepts() {
         Ok(())
     };
     let clock = corewheel::clock::ManualClock::new();
-    let service = builder(1).clock(&clock).start_attached().unwrap();
+    let service = builder(1).clock(&clock).start_attached_with().unwrap();
     let handler = to_sink(sink, SinkPolicy::Drop);
     let mut shard = service.attach(SHARD).unwrap().into_loop(handler).unwrap();
     shard.timers().schedule(ms(1), guard.clone()).unwrap();
@@ -191,7 +191,7 @@ fn panic_of_sink_harms_no_other_value() {
         Ok(())
     };
     let clock = corewheel::clock::ManualClock::new();
-    let service = builder(1).clock(&clock).start_attached().unwrap();
+    let service = builder(1).clock(&clock).start_attached_with().unwrap();
     let handler = to_sink(sink, SinkPolicy::Drop);
     let mut shard = service.attach(SHARD).unwrap().into_loop(handler).unwrap();
     for value in 0..3 {
@@ -249,7 +249,7 @@ impl Drop for Kept {
 #[test]
 fn handler_can_send_some_of_its_values_only() {
     let clock = corewheel::clock::ManualClock::new();
-    let service = builder(1).clock(&clock).start_attached().unwrap();
+    let service = builder(1).clock(&clock).start_attached_with().unwrap();
     let (sender, taken) = sync_channel(8);
     let mut kept = Kept(0);
     let mut odd = to_channel(sender, SinkPolicy::Drop);
@@ -571,7 +571,7 @@ mod on_task_queues {
                 let shard = client.shard(SHARD).of_class(class).unwrap();
                 shard.schedule(ms(5), value).unwrap();
             }
-            let live = || running.service.stats().classes().iter().map(|c| c.live).collect();
+            let live = || running.service.stats().classes().iter().map(|c| c.pending).collect();
             let fired = || running.service.stats().shards[0].counts.fired;
             wait_until("they are tried again", || {
                 fired() == 3 && running.service.stats().shards[0].counts.pending == 3
@@ -664,7 +664,7 @@ mod on_task_queues {
         if !glommio_works() {
             return;
         }
-        let service = builder(2).start_attached::<u32>().unwrap();
+        let service = builder(2).start_attached_with::<u32>().unwrap();
         let [first, second] = [SHARD, OTHER].map(|shard| service.attach(shard).unwrap());
         let executor = glommio::LocalExecutorBuilder::default().make().unwrap();
         let timers = executor

@@ -50,7 +50,7 @@ fn statistics_serialize_to_json_with_all_counts() {
 #[test]
 fn statistics_read_during_turns_are_consistent() {
     const READINGS: usize = 50_000;
-    let service = builder(1).start_attached::<()>().unwrap();
+    let service = builder(1).start_attached_with::<()>().unwrap();
     let attachment = service.attach(SHARD).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -105,16 +105,25 @@ impl<T: Send + 'static> Running<T> {
     pub(crate) fn start<H: Handler<T>>(
         host: Host,
         builder: TimerServiceBuilder,
-        make_handler: impl Fn(ShardId) -> H + Send + Sync + Clone + 'static,
+        make_handler: impl Fn(ShardId) -> H + Send + Sync + 'static,
+    ) -> Self {
+        Self::start_boxed(host, builder, Arc::new(move |shard| Box::new(make_handler(shard))))
+    }
+
+    /// Compiled once for all handlers of a type of timers: each host is a driver to compile.
+    fn start_boxed(
+        host: Host,
+        builder: TimerServiceBuilder,
+        make_handler: Arc<dyn Fn(ShardId) -> BoxedHandler<T> + Send + Sync>,
     ) -> Self {
         if let Host::Own(runtime) = host {
-            let service = builder.runtime(runtime).start_with(make_handler);
+            let service = builder.runtime(runtime).start_with(move |shard| make_handler(shard));
             return Self::of(service.unwrap_or_else(|error| panic!("{host:?}: {error}")));
         }
-        let mut running = Self::of(builder.start_attached().unwrap());
+        let mut running = Self::of(builder.start_attached_with().unwrap());
         for shard in running.service.shards() {
             let attachment = running.service.attach(shard).unwrap();
-            let make_handler = make_handler.clone();
+            let make_handler = Arc::clone(&make_handler);
             let (stop, stopped) = oneshot::async_channel();
             let (ready, attached) = oneshot::channel();
             let ready = move || ready.send(()).unwrap();
@@ -329,7 +338,7 @@ impl<T: Send + 'static> Lab<T> {
     {
         let clock = ManualClock::new();
         EPOCH.set(Some(clock.now()));
-        let service: TimerService<T> = builder.clock(&clock).start_attached().unwrap();
+        let service: TimerService<T> = builder.clock(&clock).start_attached_with().unwrap();
         let drive = |shard| {
             let handler: BoxedHandler<T> = Box::new(make_handler(shard));
             service.attach(shard).unwrap().into_loop(handler).unwrap()

@@ -24,7 +24,7 @@ fn ignore(_: corewheel::Fired<u32>, _: &Timers<u32>) {}
 #[test]
 fn shard_is_used_directly_by_tasks_of_its_runtime() {
     for host in HOSTS {
-        let service = builder(1).start_attached::<u32>().unwrap();
+        let service = builder(1).start_attached_with::<u32>().unwrap();
         let attachment = service.attach(SHARD).unwrap();
         block_on_tokio(host, async {
             let timers = attachment.attach_tokio(ignore).unwrap();
@@ -47,7 +47,7 @@ fn shard_is_used_directly_by_tasks_of_its_runtime() {
 
 #[test]
 fn attach_outside_of_both_runtimes_panics_and_leaves_a_dead_shard() {
-    let service = builder(1).start_attached::<u32>().unwrap();
+    let service = builder(1).start_attached_with::<u32>().unwrap();
     let attachment = service.attach(SHARD).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let attached = catch_unwind(AssertUnwindSafe(|| {
@@ -103,7 +103,7 @@ async fn read_after_a_stall(service: &TimerService<u32>) -> Option<usize> {
 fn stalled_runtime_reads_its_sockets_before_it_delivers_idle_events() {
     for host in HOSTS {
         let in_time = (0..10).find_map(|_| {
-            let service = builder(1).start_attached().unwrap();
+            let service = builder(1).start_attached_with().unwrap();
             block_on_tokio(host, read_after_a_stall(&service))
         });
         let read = in_time.expect("this machine is too busy to write in time");

@@ -107,7 +107,7 @@ impl History {
             spawned: Rc::new(()),
         });
         WORLD.set(Some(Rc::clone(&world)));
-        let other = TimerService::builder().shards(1).capacity(10).start_attached().unwrap();
+        let other = TimerService::builder().shards(1).capacity(10).start_attached_with().unwrap();
         let attachment = other.attach(ShardId::new(0)).unwrap();
         let foreign = attachment.into_loop((|_, _| ()) as fn(Fired<u32>, &Timers<u32>)).unwrap();
         let handle = foreign.timers().schedule(Duration::MAX, 1).unwrap();

@@ -9,11 +9,13 @@
 mod commands;
 mod containers;
 mod history;
+mod kept;
 mod ledger;
 mod operations;
 mod requests;
 mod scaled;
 mod shared;
+mod spawned;
 mod world;
 
 use std::cell::Cell;

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use corewheel::shutdown::ShutdownReport;
 use corewheel::sim::Time;
 use corewheel::{
-    Client, Refused, ShardId, ShutdownPolicy, Sleep, TimerHandle, TimerService, Timers, When,
+    Client, Refused, RefusedCall, RefusedKind, ShardId, ShutdownPolicy, Sleep, TimerHandle,
+    TimerService, Timers, When,
 };
 use fastrand::Rng;
 
@@ -240,11 +241,11 @@ impl World {
         }
     }
 
-    pub(crate) fn note_call<C>(&self, id: Id, scheduled: Result<TimerHandle, Refused<C>>) {
+    pub(crate) fn note_call<C>(&self, id: Id, scheduled: Result<TimerHandle, RefusedCall<C>>) {
         match scheduled {
             Ok(handle) => self.ledger.scheduled(id, handle),
             Err(refused) => {
-                self.ledger.refused(id, matches!(refused, Refused::Closed(_)));
+                self.ledger.refused(id, refused.kind() == RefusedKind::Closed);
                 drop_contained(refused);
             }
         }

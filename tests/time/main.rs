@@ -1,9 +1,9 @@
 //! Tests of `corewheel::time`, the drop-in for `tokio::time`.
 //!
-//! The tests of `same` are compiled twice from one source: for `tokio::time` and for
-//! `corewheel::time`. Tests that choose the service of the process, or take from it what a service
-//! needs, run in a process of their own. The tests assert that no deadline is early and that each
-//! comes, but not how soon it comes.
+//! The tests of `same` and of `paused_same` are compiled twice from one source: for `tokio::time`
+//! and for `corewheel::time`. Tests that choose the service of the process, or take from it what a
+//! service needs, run in a process of their own. The tests in real time assert that no deadline is
+//! early and that each comes, but not how soon it comes.
 
 #![cfg(not(corewheel_loom))]
 #![allow(clippy::duplicate_mod, reason = "one source is compiled for two modules")]
@@ -15,6 +15,7 @@ mod on_corewheel;
 mod on_tokio;
 #[cfg(target_os = "linux")]
 mod own_process;
+mod paused;
 #[cfg(target_os = "linux")]
 mod service;
 

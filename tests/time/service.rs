@@ -9,6 +9,7 @@ use corewheel::time::error::SetServiceError;
 use corewheel::time::{self, Instant};
 use corewheel::{Fired, Runtime, ShutdownPolicy, TimerService, Timers};
 use seccompiler::SeccompAction;
+use tokio::runtime::Builder;
 
 use crate::own_process::{filter, in_own_process, refuse_threads};
 use crate::{block_on, ms, wait_until};
@@ -52,7 +53,7 @@ fn default_service_starts_its_threads_at_first_use() {
 fn service_that_is_set_before_the_first_use_is_used() {
     in_own_process("service::service_that_is_set_before_the_first_use_is_used", || {
         let manual = TimerService::builder().shards(1).clock(&ManualClock::new());
-        let manual = manual.start_attached::<()>().unwrap();
+        let manual = manual.start_attached_with::<()>().unwrap();
         assert_eq!(time::set_service(&manual), Err(SetServiceError::ManualClock));
 
         // A service with values of its own.
@@ -117,5 +118,38 @@ fn default_service_that_cannot_start_panics_and_starts_later() {
         other.join().unwrap();
         // A thread that can start none uses the service that has started.
         check_sleep();
+    });
+}
+
+#[test]
+fn sleeps_of_a_runtime_in_real_time_have_timers_of_the_service() {
+    in_own_process("service::sleeps_of_a_runtime_in_real_time_have_timers_of_the_service", || {
+        let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+        // The first sleep may end before its service has started.
+        wait_until(|| {
+            runtime.block_on(time::sleep(ms(3)));
+            let shards = time::stats_source().read().shards;
+            shards.iter().map(|shard| shard.counts.scheduled_remote).sum::<u64>() > 0
+        });
+    });
+}
+
+#[test]
+fn sleeps_by_a_paused_clock_take_no_timer_of_the_service() {
+    in_own_process("service::sleeps_by_a_paused_clock_take_no_timer_of_the_service", || {
+        let service = TimerService::beside_runtime().shards(1).start().unwrap();
+        time::set_service(&service).unwrap();
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+        runtime.unwrap().block_on(async {
+            time::sleep(ms(5)).await;
+            let mut ticks = time::interval(ms(5));
+            for _ in 0..100 {
+                ticks.tick().await;
+            }
+            time::resume();
+            time::sleep(ms(5)).await;
+        });
+        let report = service.shutdown(ShutdownPolicy::Drop).unwrap();
+        assert_eq!(report.shards[0].counts.scheduled_remote, 0);
     });
 }

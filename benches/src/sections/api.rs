@@ -68,7 +68,7 @@ impl Ours {
     /// A shard with room for `count` timers, and with as many pending timers.
     fn with(count: usize, pending: usize) -> Self {
         let builder = TimerService::builder().shards(1).capacity(count as u32 + 1_024);
-        let service: TimerService<Payload> = builder.start_attached().expect("it starts");
+        let service: TimerService<Payload> = builder.start_attached_with().expect("it starts");
         let shard = service.shards().next().expect("it has one");
         let attachment = service.attach(shard).expect("it is free");
         let deliver = |_: Fired<Payload>, _: &Timers<Payload>| unreachable!("nothing is due");

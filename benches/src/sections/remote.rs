@@ -203,7 +203,7 @@ pub fn clients(cores: &[CoreId]) -> Vec<Entrant> {
 /// The cost of a refused schedule for its caller. The shard receives nothing meanwhile.
 pub fn refusal() -> Vec<Entrant> {
     let service: TimerService<Payload> =
-        TimerService::builder().shards(1).start_attached().expect("it starts");
+        TimerService::builder().shards(1).start_attached_with().expect("it starts");
     let attachment = service.attach(SHARD).expect("it is free");
     let handler = |_: Fired<Payload>, _: &Timers<Payload>| unreachable!("nothing is due");
     let home = attachment.into_loop(handler).expect("there is memory");

@@ -44,7 +44,7 @@ pub fn local(cores: &[CoreId]) -> Vec<Entrant> {
 fn run(cores: &[CoreId]) -> f64 {
     let capacity = 2 * PENDING as u32;
     let builder = TimerService::builder().shards(cores.len()).capacity(capacity);
-    let service: TimerService<Payload> = builder.start_attached().expect("it starts");
+    let service: TimerService<Payload> = builder.start_attached_with().expect("it starts");
     let ready = Arc::new(Barrier::new(cores.len()));
     let work = |(shard, core): (corewheel::ShardId, CoreId)| {
         let attachment = service.attach(shard).expect("it is free");

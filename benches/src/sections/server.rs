@@ -169,7 +169,7 @@ impl Drop for Watch {
 /// A service with one shard, to be attached to the executor that serves.
 fn service(with: With) -> Option<TimerService<Payload>> {
     (with == With::Corewheel)
-        .then(|| TimerService::builder().shards(1).start_attached().expect("it starts"))
+        .then(|| TimerService::builder().shards(1).start_attached_with().expect("it starts"))
 }
 
 fn deliver(_: Fired<Payload>, _: &Timers<Payload>) {
@@ -288,7 +288,7 @@ mod on_glommio {
         loop {
             let read = async { stream.read(&mut buffer).await.map_err(GlommioError::from) };
             let read: Result<usize, GlommioError<()>> = if with == With::OwnTimers {
-                glommio::timer::timeout(IDLE, read).await
+                glommio::timer::try_timeout(IDLE, read).await
             } else {
                 read.await
             };

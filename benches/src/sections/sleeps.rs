@@ -33,7 +33,7 @@ fn on_a_thread(run: impl FnOnce() -> f64 + Send) -> f64 {
 fn ours(tasks: usize) -> f64 {
     let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
     let service: TimerService<Payload> =
-        TimerService::builder().shards(1).start_attached().expect("it starts");
+        TimerService::builder().shards(1).start_attached_with().expect("it starts");
     let service = Rc::new(service);
     LocalSet::new().block_on(&runtime, async {
         let shard = service.shards().next().expect("it has one");

@@ -49,7 +49,7 @@ fn bench(capacity: usize, budget: TurnBudget) -> Bench<impl corewheel::Handler<P
     let clock = ManualClock::new();
     let builder = TimerService::builder().shards(1).capacity(capacity as u32);
     let service: TimerService<Payload> =
-        builder.budget(budget).clock(&clock).start_attached().expect("it starts");
+        builder.budget(budget).clock(&clock).start_attached_with().expect("it starts");
     let fired = Rc::new(Cell::new(0));
     let count = Rc::clone(&fired);
     let handler =

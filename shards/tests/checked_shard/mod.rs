@@ -358,6 +358,7 @@ impl CheckedShard {
             len == 0,
             "there is a next deadline exactly if a timer is pending"
         );
+        self.check_soonest();
         let peeked = self.shard.peek();
         assert_eq!(peeked.is_none(), len == 0, "peek names a timer exactly if one is pending");
         if let Some(first) = peeked {
@@ -371,6 +372,24 @@ impl CheckedShard {
         if let (Some(next), Some(earliest)) = (next, earliest) {
             let bound = earliest.max(self.now);
             assert!(next <= bound, "the next deadline is {next}, but a timer is due at {bound}");
+        }
+    }
+}
+
+/// The search for a timer that is due soon.
+impl CheckedShard {
+    fn check_soonest(&self) {
+        let found = self.shard.soonest(usize::MAX, |_| true);
+        let deadline = found.and_then(|key| self.shard.deadline(key));
+        assert_eq!(deadline, self.shard.earliest_deadline(), "an unbounded search is exact");
+        let is_odd = |payload: &u64| payload % 2 == 1;
+        let odd = self.pending.iter().filter(|(_, timer)| is_odd(&timer.payload));
+        let earliest = odd.filter_map(|(key, _)| self.shard.deadline(*key)).min();
+        let found = self.shard.soonest(usize::MAX, is_odd);
+        let deadline = found.and_then(|key| self.shard.deadline(key));
+        assert_eq!(deadline, earliest, "the search names accepted timers only");
+        if let Some(key) = self.shard.soonest(1, |_| true) {
+            assert!(self.shard.deadline(key).is_some(), "a bounded search names pending timers");
         }
     }
 }

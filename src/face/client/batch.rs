@@ -147,7 +147,7 @@ impl<T: Send + 'static> Batch<'_, T> {
         if refused.is_empty() {
             Ok(())
         } else if post.is_none_or(|post| post.mailbox.is_closed()) {
-            Err(Refused::Closed(refused))
+            Err(self.client.directory.why_closed().of(refused))
         } else {
             Err(Refused::Busy(refused))
         }
@@ -200,7 +200,11 @@ impl<T: Send + 'static> Batch<'_, T> {
                     self.flush();
                     gathered = self.gather();
                 }
-                Ok(Err(refusal)) => return Err(refusal.kind().of(payload)),
+                Ok(Err(refusal)) => {
+                    let post = self.client.directory.post(self.shard);
+                    let kind = refusal.kind();
+                    return Err(post.map_or(kind, |post| post.refusal(kind)).of(payload));
+                }
                 Err(kind) => return Err(kind.of(payload)),
             }
         }

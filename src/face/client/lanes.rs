@@ -14,6 +14,7 @@ use crate::clock::NearClock;
 use crate::face::stored::Stored;
 use crate::face::{Directory, Post, Request};
 use crate::link::lane::{LaneSender, LeftOver, Refusal};
+use crate::shard::hooks::Message;
 use crate::shard::payload::Outbox;
 use crate::shard::request::{Bulk, BulkCancel, BulkReply, Replies};
 use crate::values::class::ClassId;
@@ -79,7 +80,7 @@ impl<T: 'static> Client<T> {
                 Err(Refusal::Closed) => Some(request),
                 Err(refusal) => {
                     post.note_refused(request.class());
-                    return Err(refusal.kind().of(request));
+                    return Err(post.refusal(refusal.kind()).of(request));
                 }
             }
         };
@@ -157,14 +158,41 @@ impl<T: 'static> Client<T> {
     /// Sends cancels and resets.
     #[cold]
     pub(super) fn send_commands(&self, shard: ShardId, mut unsent: Vec<Request<T>>) {
-        let sent = self.on_lane(shard, |lane, post| {
-            let send = |request| lane.send_always(request, &post.doorbell).err();
-            unsent = unsent.drain(..).filter_map(send).flatten().collect();
-            if unsent.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-        if sent.is_err() {
+        if self.send_all(shard, &mut unsent).is_err() {
             self.send_after(shard, unsent);
         }
+    }
+
+    /// Sends requests that need no key. `Err` if the shard is closed or there is no such shard; the
+    /// requests that it has not accepted are left, oldest first.
+    fn send_all(&self, shard: ShardId, unsent: &mut Vec<Request<T>>) -> Result<(), RefusedKind> {
+        self.on_lane(shard, |lane, post| {
+            let send = |request| lane.send_always(request, &post.doorbell).err();
+            *unsent = unsent.drain(..).filter_map(send).flatten().collect();
+            if unsent.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+    }
+
+    /// Sends a message to a part of a shard. `Err` with the message if the shard is closed.
+    pub(crate) fn send_message(
+        &self,
+        shard: ShardId,
+        message: Box<dyn Message>,
+    ) -> Result<(), Box<dyn Message>> {
+        self.send_gathered();
+        let mut unsent = vec![Request::Bulk(Box::new(Bulk::Message(message)))];
+        if self.send_all(shard, &mut unsent).is_ok() {
+            return Ok(());
+        }
+        let message = match unsent.pop() {
+            Some(Request::Bulk(bulk)) => match *bulk {
+                Bulk::Message(message) => message,
+                _ => unreachable!("the request that was sent last comes back last"),
+            },
+            _ => unreachable!("the request that was sent last comes back last"),
+        };
+        self.send_after(shard, unsent);
+        Err(message)
     }
 
     /// Has the waker of a future woken when this client may send to a shard again, after a refusal
@@ -174,6 +202,7 @@ impl<T: 'static> Client<T> {
         let LeftOver { missed, unused } = {
             let mut lanes = self.lanes.borrow_mut();
             let (lane, post) = self.lane(&mut lanes, shard)?;
+            post.note_waiting(shard);
             lane.wait_for_room(waker, &post.doorbell)
         };
         drop(unused);
@@ -247,8 +276,9 @@ impl<T: 'static> Client<T> {
                         }
                     }
                     Bulk::Cancel(many) => self.cancel_many_after(many, current),
-                    // A shard that ends wakes the futures that wait for room.
-                    Bulk::Schedule(_) | Bulk::MigrateAll { .. } => {}
+                    // A shard that ends wakes the futures that wait for room, and a message that is
+                    // dropped replies to its caller.
+                    Bulk::Schedule(_) | Bulk::MigrateAll { .. } | Bulk::Message(_) => {}
                 },
                 Request::Schedule { .. } | Request::Call { .. } => {}
             }

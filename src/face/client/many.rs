@@ -118,7 +118,7 @@ impl<T: Send + 'static> Client<T> {
                 Err(Refusal::Closed) => return ControlFlow::Continue(()),
                 Err(refusal) => {
                     post.note_refused(class);
-                    return ControlFlow::Break(Err(refusal.kind()));
+                    return ControlFlow::Break(Err(post.refusal(refusal.kind())));
                 }
             };
             let handles: Vec<_> = keys.iter().map(|key| home.handle(*key)).collect();

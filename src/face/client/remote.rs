@@ -15,7 +15,7 @@ use crate::face::timers::Timers;
 use crate::values::class::{ClassId, TimerClass, UnknownClass};
 use crate::values::error::TimeoutError;
 use crate::values::handle::{ShardId, TimerHandle};
-use crate::values::refused::{Refused, RefusedKind};
+use crate::values::refused::{Refused, RefusedCall, RefusedKind};
 use crate::values::scale::Scale;
 
 /// One shard as a client reaches it; made by [`Client::shard`]. It is `Copy`: a reference and two
@@ -92,7 +92,8 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
     }
 
     /// Schedules a timer that carries a value, as [`schedule`](Self::schedule) does, and waits
-    /// while the lane is [`Busy`](Refused::Busy).
+    /// while the lane is [`Busy`](Refused::Busy), or the shard
+    /// [`NotAttached`](Refused::NotAttached), which is logged once for the shard.
     ///
     /// The first poll that finds room schedules the timer. The deadline counts from this call; a
     /// timer whose deadline passes meanwhile fires as soon as it is scheduled. If the future is
@@ -103,7 +104,7 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
     /// takes no turn meanwhile.
     ///
     /// ```
-    /// use corewheel::{Runtime, ShardId, TimerService};
+    /// use corewheel::{Runtime, ShardId, ShutdownPolicy, TimerService};
     /// use std::time::Duration;
     ///
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
@@ -115,6 +116,7 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
     ///     let shard = client.shard(ShardId::new(0));
     ///     shard.schedule_when_room(Duration::from_secs(60), value).await?;
     /// }
+    /// service.begin_shutdown(ShutdownPolicy::Drop)?.await;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -141,7 +143,9 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
         poll_fn(move |cx| {
             let payload = unsent.take().expect("a future that is done is not polled");
             let sent = client.schedule_value(class, shard, deadline, client.nanos(), payload);
-            let Err(Refused::Busy(payload)) = sent else { return Poll::Ready(sent) };
+            let Err(Refused::Busy(payload) | Refused::NotAttached(payload)) = sent else {
+                return Poll::Ready(sent);
+            };
             match client.wait_for_room(shard, cx.waker().clone()) {
                 Ok(()) => {
                     unsent = Some(payload);
@@ -154,6 +158,9 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
 
     /// Schedules a callback, which is run on that shard when it is due. It is boxed.
     ///
+    /// A container that the callback makes is dropped when it returns. Keep one on the shard with
+    /// [`keep`](Self::keep).
+    ///
     /// # Errors
     ///
     /// `Full`, `Reserved`, `Busy`, `Closed` or `NoSuchShard`, with the callback.
@@ -161,7 +168,7 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
         &self,
         when: W,
         call: impl FnOnce(&Timers<T>) + Send + 'static,
-    ) -> Result<TimerHandle, Refused<SendCall<T>>> {
+    ) -> Result<TimerHandle, RefusedCall<SendCall<T>>> {
         self.schedule_boxed(when, Box::new(call))
     }
 
@@ -169,9 +176,10 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
         &self,
         when: W,
         call: SendCall<T>,
-    ) -> Result<TimerHandle, Refused<SendCall<T>>> {
+    ) -> Result<TimerHandle, RefusedCall<SendCall<T>>> {
         let (deadline, now) = self.deadline(when);
-        self.client.schedule_call(self.class, self.shard, deadline, now, call)
+        let sent = self.client.schedule_call(self.class, self.shard, deadline, now, call);
+        sent.map_err(RefusedCall::from)
     }
 
     /// Schedules timers that carry values, all of them with one message, or none. The handles come
@@ -217,7 +225,7 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
     /// at the same time as the deadline wins.
     ///
     /// ```
-    /// use corewheel::{Runtime, ShardId, TimerService};
+    /// use corewheel::{Runtime, ShardId, ShutdownPolicy, TimerService};
     /// use std::time::Duration;
     ///
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
@@ -229,6 +237,7 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
     /// let never = std::future::pending::<()>();
     /// let late = shard.timeout(Duration::from_millis(2), never).await;
     /// assert!(late.is_err_and(|error| error.is_elapsed()));
+    /// service.begin_shutdown(ShutdownPolicy::Drop)?.await;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -23,11 +23,33 @@ use super::registry;
 use super::registry::Service;
 use crate::clock::{NearClock, Timeline};
 use crate::face::Core;
+use crate::face::client::Client;
 use crate::link::nursery::{ArmRefusal, Armed, Arming, Nursery, NurseryId, Periods, Ring};
+use crate::shard::hooks::Message;
 use crate::values::class::ClassId;
 use crate::values::contain::drop_each;
 use crate::values::handle::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
+
+/// A client of the calling thread, for messages to parts of shards. Implemented by [`Client`].
+pub(crate) trait ThreadClient {
+    /// Sends a message to a part of a shard. `Err` with the message if the shard is closed.
+    fn send_message(
+        &self,
+        shard: ShardId,
+        message: Box<dyn Message>,
+    ) -> Result<(), Box<dyn Message>>;
+}
+
+impl<T: Send + 'static> ThreadClient for Client<T> {
+    fn send_message(
+        &self,
+        shard: ShardId,
+        message: Box<dyn Message>,
+    ) -> Result<(), Box<dyn Message>> {
+        self.send_message(shard, message)
+    }
+}
 
 /// A shard that the calling thread drives. Implemented by [`Core`].
 pub(crate) trait ThreadShard {
@@ -35,6 +57,8 @@ pub(crate) trait ThreadShard {
     fn is_closed(&self) -> bool;
     /// Lends one more slot to the nurseries. False if there is none.
     fn lend_one(&self, is_borrowed: bool) -> bool;
+    /// Gives a message to a part of the shard, and wakes the driver for it.
+    fn receive(&self, message: Box<dyn Message>);
 }
 
 impl<T: Send + 'static> ThreadShard for Core<T> {
@@ -48,6 +72,11 @@ impl<T: Send + 'static> ThreadShard for Core<T> {
 
     fn lend_one(&self, is_borrowed: bool) -> bool {
         self.lend_one(is_borrowed)
+    }
+
+    fn receive(&self, message: Box<dyn Message>) {
+        message.receive(self.parts());
+        self.note_deadline(Tick::ZERO);
     }
 }
 
@@ -100,13 +129,13 @@ impl Drop for Own {
 /// their own.
 type Others = Vec<Vec<Option<(u32, Arc<Nursery<Waker>>)>>>;
 
-#[cfg(corewheel_loom)]
+#[cfg(all(test, corewheel_loom))]
 loom::thread_local! {
     static TABLE: RefCell<Vec<Rc<Reach>>> = RefCell::new(Vec::new());
 }
 
 thread_local! {
-    #[cfg(not(corewheel_loom))]
+    #[cfg(not(all(test, corewheel_loom)))]
     static TABLE: RefCell<Vec<Rc<Reach>>> = const { RefCell::new(Vec::new()) };
     /// The number of the simulated thread that runs; 0 outside of a simulation.
     #[cfg(feature = "sim")]
@@ -134,6 +163,8 @@ pub(crate) struct Reach {
     reached: OnceCell<Arc<dyn Service>>,
     /// The shard for timers that may be on any, if this thread drives none.
     given: OnceCell<ShardId>,
+    /// For messages to parts of shards. Empty until the thread first sends one.
+    client: OnceCell<Rc<dyn ThreadClient>>,
     own: RefCell<Vec<Own>>,
     others: RefCell<Others>,
     next_salt: Cell<u8>,
@@ -165,6 +196,7 @@ impl Reach {
             drives_any: Cell::new(false),
             reached: OnceCell::new(),
             given: OnceCell::new(),
+            client: OnceCell::new(),
             own: RefCell::default(),
             others: RefCell::default(),
             next_salt: Cell::new(0),
@@ -218,6 +250,21 @@ impl Reach {
             drop(self.reached.set(service));
         }
         self.reached.get()
+    }
+
+    /// A client for messages; `None` if the service has ended.
+    fn client(&self) -> Option<&Rc<dyn ThreadClient>> {
+        if self.client.get().is_none() {
+            let client = registry::find(self.service)?.client();
+            drop(self.client.set(client));
+        }
+        self.client.get()
+    }
+
+    /// Why the service takes no timer.
+    #[cold]
+    fn why_closed(&self) -> RefusedKind {
+        registry::why_closed(self.service)
     }
 
     /// The shard for timers that may be on any: one that this thread drives, or else one that it is
@@ -281,7 +328,7 @@ impl Reach {
         waker: Waker,
         is_borrowed: bool,
     ) -> Result<(Place, bool), RefusedKind> {
-        let Some(shard) = shard.or_else(|| self.shard()) else { return Err(RefusedKind::Closed) };
+        let Some(shard) = shard.or_else(|| self.shard()) else { return Err(self.why_closed()) };
         let arming = Arming { deadline, class: class.bits(), carried: waker };
         let mut own = self.own.borrow();
         let nursery = if let Some(at) = own.iter().position(|own| own.shard == shard) {
@@ -330,7 +377,7 @@ impl Reach {
     #[cold]
     fn refused(&self, shard: ShardId, class: ClassId, refusal: ArmRefusal) -> RefusedKind {
         match refusal {
-            ArmRefusal::Closed => RefusedKind::Closed,
+            ArmRefusal::Closed => self.why_closed(),
             ArmRefusal::Full => {
                 if let Some(service) = self.service() {
                     service.note_refused(shard, class);
@@ -343,7 +390,7 @@ impl Reach {
     /// Makes the nursery of this thread for a shard.
     #[cold]
     fn enter(&self, shard: ShardId) -> Result<(), RefusedKind> {
-        let service = self.service().ok_or(RefusedKind::Closed)?;
+        let service = self.service().ok_or_else(|| self.why_closed())?;
         let table = service.nurseries(shard).ok_or(RefusedKind::NoSuchShard)?;
         let periods = Periods::new(self.time.tick().nanos());
         let is_local = self.driven(Some(shard)).is_some();
@@ -351,10 +398,12 @@ impl Reach {
         let nursery = Nursery::new(periods, service.classes(), room, is_local);
         match table.enter(nursery) {
             Ok((id, nursery)) => {
+                service.note_waiting(shard);
                 self.own.borrow_mut().push(Own { shard, id, nursery });
                 Ok(())
             }
-            Err(is_closed) => Err(if is_closed { RefusedKind::Closed } else { RefusedKind::Full }),
+            Err(true) => Err(self.why_closed()),
+            Err(false) => Err(RefusedKind::Full),
         }
     }
 
@@ -530,6 +579,31 @@ pub(crate) fn end_thread(number: u32) {
         table.extract_if(.., |reach| reach.thread == number).collect::<Vec<_>>()
     });
     drop(ended);
+}
+
+/// Sends a message to a part of a shard, from any thread. `Err` with the message if the shard is
+/// closed or the service has ended.
+pub(crate) fn send_message(
+    service: ServiceId,
+    shard: ShardId,
+    message: Box<dyn Message>,
+) -> Result<(), Box<dyn Message>> {
+    let Some(reach) = find(service) else {
+        let is_gone = TABLE.try_with(|_| ()).is_err();
+        let found = if is_gone { registry::find(service) } else { None };
+        return match found {
+            Some(service) => service.client().send_message(shard, message),
+            None => Err(message),
+        };
+    };
+    if let Some(here) = reach.driven(Some(shard)) {
+        here.receive(message);
+        return Ok(());
+    }
+    match reach.client() {
+        Some(client) => client.send_message(shard, message),
+        None => Err(message),
+    }
 }
 
 /// The shard is found on this thread, until the returned value is dropped.

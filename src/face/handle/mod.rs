@@ -18,6 +18,7 @@ use crate::clock::when::{Deadline, When};
 use crate::clock::{Clock, Timeline};
 use crate::values::class::{ClassId, TimerClass, UnknownClass};
 use crate::values::handle::{ServiceId, ShardId};
+use crate::values::refused::RefusedKind;
 
 /// A service as any thread reaches it, for tasks that migrate between threads; made by
 /// [`TimerService::handle`](crate::TimerService::handle).
@@ -26,7 +27,8 @@ use crate::values::handle::{ServiceId, ShardId};
 /// futures, but for `Copy`: [`sleep`](Self::sleep), [`timeout`](Self::timeout) and
 /// [`interval`](Self::interval) may be polled and dropped on any thread. A handle may be kept in a
 /// static and used in every task of a multi-thread runtime. It does not keep the service alive:
-/// when the service has ended, futures return `Closed`.
+/// when the service has ended, futures return `Closed`, or `Dropped` if it was dropped without a
+/// shutdown.
 ///
 /// # How a thread reaches the service
 ///
@@ -44,6 +46,12 @@ use crate::values::handle::{ServiceId, ShardId};
 /// A thread that arms or ends a timer waits while the shard takes over up to 64 timers of that
 /// thread, which is some microseconds; if the shard's thread loses its processor meanwhile, until
 /// it has one again.
+///
+/// # Time
+///
+/// Futures go by the clock of the service, and not by that of a tokio runtime, also while a test
+/// has paused it. Tests of tasks that use a handle have a
+/// [`ManualClock`](crate::clock::ManualClock), or run them in a simulation, the module `sim`.
 ///
 /// # Room
 ///
@@ -73,7 +81,7 @@ use crate::values::handle::{ServiceId, ShardId};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle {
-    service: ServiceId,
+    pub(crate) service: ServiceId,
     shard: Option<ShardId>,
     class: ClassId,
 }
@@ -97,8 +105,15 @@ impl Handle {
     /// The service has no such class, or has ended.
     pub fn of_class(self, class: TimerClass) -> Result<Self, UnknownClass> {
         let service = registry::find(self.service);
-        let class = service.ok_or(UnknownClass { class })?.find_class(class)?;
+        let gone = || UnknownClass { class, closed: Some(self.why_closed()) };
+        let class = service.ok_or_else(gone)?.find_class(class)?;
         Ok(self.with_class(class))
+    }
+
+    /// Why the service, which has ended, takes no timer; or the shard of a timer, which has ended.
+    #[cold]
+    pub(crate) fn why_closed(self) -> RefusedKind {
+        registry::why_closed(self.service)
     }
 
     pub(crate) fn with_class(self, class: ClassId) -> Self {

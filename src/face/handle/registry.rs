@@ -8,6 +8,8 @@
 //!
 //! Cost: a thread looks here when it uses a service for the first time.
 
+use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::Waker;
@@ -15,11 +17,15 @@ use std::task::Waker;
 use corewheel_shard::Tick;
 use hashbrown::HashMap;
 
+use super::here::ThreadClient;
 use crate::clock::Timeline;
+use crate::directory::closed_kind;
+use crate::face::client::Client;
 use crate::face::{Directory, Post};
 use crate::link::nursery::Table;
 use crate::values::class::{ClassId, TimerClass, UnknownClass};
 use crate::values::handle::{ServiceId, ShardId};
+use crate::values::refused::RefusedKind;
 
 /// A service, for code that does not name the type of its values.
 pub(crate) trait Service: Send + Sync {
@@ -28,6 +34,10 @@ pub(crate) trait Service: Send + Sync {
     fn next_shard(&self) -> ShardId;
     /// The nurseries of a shard; `None` if the service has no such shard.
     fn nurseries(&self, shard: ShardId) -> Option<&Table<Waker>>;
+    /// A client for messages of the calling thread.
+    fn client(&self) -> Rc<dyn ThreadClient>;
+    /// Logs, once for each shard, that a future waits for a shard that no thread drives yet.
+    fn note_waiting(&self, shard: ShardId);
     /// How many classes of timers the service has.
     fn classes(&self) -> usize;
     /// Wakes a shard if it sleeps past the look that a nursery wants.
@@ -59,6 +69,16 @@ impl<T: Send + 'static> Service for Entry<T> {
 
     fn nurseries(&self, shard: ShardId) -> Option<&Table<Waker>> {
         Some(&self.directory.post(shard)?.nurseries)
+    }
+
+    fn client(&self) -> Rc<dyn ThreadClient> {
+        Rc::new(Client::beginning_with(Arc::clone(&self.directory), 1))
+    }
+
+    fn note_waiting(&self, shard: ShardId) {
+        if let Some(post) = self.directory.post(shard) {
+            post.note_waiting(shard);
+        }
     }
 
     fn classes(&self) -> usize {
@@ -94,6 +114,11 @@ pub(crate) fn of_directory<T: Send + 'static>(directory: &Arc<Directory<T>>) -> 
 
 static SERVICES: RwLock<Option<HashMap<ServiceId, Arc<dyn Service>>>> = RwLock::new(None);
 
+/// The services that had handles when they were dropped without a shutdown: the last
+/// [`DROPPED_MAX`] of them.
+static DROPPED: Mutex<BTreeSet<ServiceId>> = Mutex::new(BTreeSet::new());
+const DROPPED_MAX: usize = 1_024;
+
 /// Enters a service, unless it is entered already or has been shut down.
 pub(crate) fn enter<T: Send + 'static>(directory: &Arc<Directory<T>>) {
     let mut services = SERVICES.write().unwrap_or_else(PoisonError::into_inner);
@@ -105,12 +130,26 @@ pub(crate) fn enter<T: Send + 'static>(directory: &Arc<Directory<T>>) {
     services.entry(directory.service).or_insert_with(|| of_directory(directory));
 }
 
-/// Removes a service that is shut down. Its handles find it closed.
-pub(crate) fn leave(service: ServiceId) {
+/// Removes a service that is shut down. Its handles find it closed, or dropped.
+pub(crate) fn leave(service: ServiceId, is_dropped: bool) {
     let mut services = SERVICES.write().unwrap_or_else(PoisonError::into_inner);
     let left = services.as_mut().and_then(|services| services.remove(&service));
     drop(services);
+    if is_dropped && left.is_some() {
+        let mut dropped = DROPPED.lock().unwrap_or_else(PoisonError::into_inner);
+        dropped.insert(service);
+        if dropped.len() > DROPPED_MAX {
+            dropped.pop_first();
+        }
+    }
     drop(left);
+}
+
+/// Why a service that is not in the table takes no timer.
+#[cold]
+pub(crate) fn why_closed(service: ServiceId) -> RefusedKind {
+    let dropped = DROPPED.lock().unwrap_or_else(PoisonError::into_inner);
+    closed_kind(dropped.contains(&service))
 }
 
 /// A service by its number; `None` if it has no handle or is shut down.

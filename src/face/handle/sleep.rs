@@ -149,7 +149,7 @@ impl SharedSleep {
         if self.phase == Phase::Done {
             return Poll::Ready(Ok(()));
         }
-        let Some(reach) = self.reach() else { return Poll::Ready(Err(RefusedKind::Closed)) };
+        let Some(reach) = self.reach() else { return Poll::Ready(Err(self.handle().why_closed())) };
         self.poll_at(&reach, cx, true)
     }
 
@@ -223,7 +223,7 @@ impl SharedSleep {
             Some(Progress::Fired) => {}
             Some(Progress::Closed) | None => {
                 self.end(reach);
-                return Some(Poll::Ready(Err(RefusedKind::Closed)));
+                return Some(Poll::Ready(Err(self.handle().why_closed())));
             }
         }
         // It has fired, perhaps since this poll began.
@@ -249,7 +249,7 @@ impl Future for SharedSleep {
         if self.phase == Phase::Done {
             return Poll::Ready(Ok(()));
         }
-        let Some(reach) = self.reach() else { return Poll::Ready(Err(RefusedKind::Closed)) };
+        let Some(reach) = self.reach() else { return Poll::Ready(Err(self.handle().why_closed())) };
         let polled = self.poll_at(&reach, cx, false);
         reach.end_many();
         polled

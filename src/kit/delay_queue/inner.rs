@@ -111,7 +111,7 @@ impl<V> Inner<V> {
 
     pub(super) fn insert(&self, value: V, deadline: Tick) -> Result<DelayKey, Refused<V>> {
         if self.shard.is_closed() {
-            return Err(Refused::Closed(value));
+            return Err(self.shard.why_closed().of(value));
         }
         // The first value needs the alarm, which the shard may refuse. The driver is woken when the
         // value is in the queue.
@@ -131,7 +131,7 @@ impl<V> Inner<V> {
         };
         self.count(|counts| {
             counts.scheduled += 1;
-            counts.live += 1;
+            counts.pending += 1;
         });
         self.aim_or_wake(deadline);
         Ok(key)
@@ -184,7 +184,7 @@ impl<V> Inner<V> {
         let next = self.pop();
         if let Next::Due(_) = next {
             self.count(|counts| {
-                counts.live -= 1;
+                counts.pending -= 1;
                 counts.fired += 1;
             });
         }
@@ -335,7 +335,7 @@ impl<V> Inner<V> {
 
     fn count_removed(&self, removed: usize) {
         self.count(|counts| {
-            counts.live -= removed as u64;
+            counts.pending -= removed as u64;
             counts.cancelled += removed as u64;
         });
     }
@@ -355,7 +355,7 @@ impl<V> CloseListener for Inner<V> {
         self.alarm.set(None);
         let left = self.values.borrow().len() as u64;
         self.count(|counts| {
-            counts.live -= left;
+            counts.pending -= left;
             counts.returned += left;
         });
         self.class.set(ClassId::NONE);

@@ -8,7 +8,7 @@
 //!
 //! // A shard in a loop of our own, on a clock that we move; a server starts its service instead.
 //! let clock = ManualClock::new();
-//! let service = TimerService::builder().shards(1).clock(&clock).start_attached()?;
+//! let service = TimerService::builder().shards(1).clock(&clock).start_attached_with()?;
 //! let attachment = service.attach(service.shards().next().unwrap())?;
 //! let shard = attachment.into_loop(|_: Fired<()>, _: &Timers<()>| {})?;
 //!
@@ -40,7 +40,102 @@
 //!
 //! The names are those of tokio-util's `DelayQueue`.
 //!
-//! Cost: 33 bytes for an 8-byte value, 14 KiB for each queue. Inserting, taking, removing and
+//! # From other threads
+//!
+//! [`keep_on`](crate::TimerService::keep_on) makes a queue that any thread reaches by a
+//! [`Kept`](crate::kept::Kept); [`poll_fn`](crate::kept::Kept::poll_fn) waits for its next value.
+//!
+//! ```
+//! use corewheel::{TimerService, Timers};
+//! use std::time::Duration;
+//!
+//! let service = TimerService::builder().shards(1).start()?;
+//! let make = |timers: &Timers| timers.delay_queue::<&str>();
+//! let retries = service.keep_on(service.shard_for(0), make)?.wait()?;
+//! let delay = Duration::from_millis(2);
+//! let first = retries.try_run(move |retries| retries.insert("GET /a", delay))?.wait()??;
+//! let second = retries.try_run(move |retries| retries.insert("GET /b", delay))?.wait()??;
+//! let removed = retries.try_run(move |retries| retries.remove(first).is_some())?;
+//! let reset = retries.try_run(move |retries| retries.reset(second, Duration::ZERO))?;
+//! println!("removed: {}, reset: {}", removed.wait()?, reset.wait()?);
+//! let next = retries.poll_fn(|retries, cx| retries.poll_recv(cx)).map_err(|r| r.kind())?;
+//! assert!(next.wait()?.is_some_and(|retry| retry.value.starts_with("GET")));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Or the values of a service are commands, and its handler owns the queue:
+//!
+//! ```
+//! use corewheel::queue::{DelayKey, DelayQueue};
+//! use corewheel::{Fired, TimerService, Timers};
+//! use std::collections::HashMap;
+//! use std::sync::mpsc;
+//! use std::time::Duration;
+//!
+//! enum Command {
+//!     Put(u64, Duration),
+//!     Reset(u64, Duration),
+//!     Cancel(u64),
+//!     /// Sends the requests that are due.
+//!     Take(mpsc::Sender<u64>),
+//! }
+//!
+//! let service = TimerService::builder().shards(1).start_with(|_shard| {
+//!     let mut queue: Option<DelayQueue<u64>> = None;
+//!     let mut keys: HashMap<u64, DelayKey> = HashMap::new();
+//!     move |fired: Fired<Command>, timers: &Timers<Command>| {
+//!         let queue = queue.get_or_insert_with(|| timers.delay_queue());
+//!         match fired.payload {
+//!             Command::Put(request, delay) => match queue.insert(request, delay) {
+//!                 Ok(key) => {
+//!                     keys.insert(request, key);
+//!                 }
+//!                 Err(refused) => eprintln!("request {request}: {refused}"),
+//!             },
+//!             Command::Reset(request, delay) => {
+//!                 if let Some(key) = keys.get(&request) {
+//!                     queue.reset(*key, delay);
+//!                 }
+//!             }
+//!             Command::Cancel(request) => {
+//!                 if let Some(key) = keys.remove(&request) {
+//!                     queue.remove(key);
+//!                 }
+//!             }
+//!             Command::Take(due) => {
+//!                 while let Some(next) = queue.try_next() {
+//!                     keys.remove(&next.value);
+//!                     let _gone = due.send(next.value);
+//!                 }
+//!             }
+//!         }
+//!     }
+//! })?;
+//! let client = service.client();
+//! let shard = client.shard(service.shard_for(0));
+//! let (sender, due) = mpsc::channel();
+//! let minute = Duration::from_secs(60);
+//! let commands = [
+//!     Command::Put(7, minute),
+//!     Command::Put(8, Duration::ZERO),
+//!     Command::Put(9, minute),
+//!     Command::Cancel(8),
+//!     Command::Reset(9, Duration::ZERO),
+//! ];
+//! for command in commands {
+//!     shard.schedule(Duration::ZERO, command).map_err(|refused| refused.kind())?;
+//! }
+//! shard.schedule(Duration::from_millis(5), Command::Take(sender)).map_err(|r| r.kind())?;
+//! assert_eq!(due.iter().collect::<Vec<_>>(), [9]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A callback of another thread reaches none: it is `Send`, and a queue that it makes is dropped
+//! when it returns.
+//!
+//! # Cost
+//!
+//! 33 bytes for an 8-byte value, 14 KiB for each queue. Inserting, taking, removing and
 //! resetting are O(1) and do not allocate.
 
 mod inner;
@@ -68,7 +163,7 @@ use crate::values::refused::Refused;
 /// [module](self) for an example.
 ///
 /// `!Send`. All methods take `&self`, so the tasks and callbacks of a core share a queue through an
-/// [`Rc`].
+/// [`Rc`], and other threads use it by a [`Kept`](crate::kept::Kept).
 ///
 /// **Order.** Values come in the order of their deadlines; values of one tick come in the order in
 /// which they were inserted. A value that is reset to a later tick takes any place among the values
@@ -208,6 +303,12 @@ impl<V> DelayQueue<V> {
     /// Polls for what [`next`](Self::next) waits for. The task that has polled last is woken.
     pub fn poll_expired(&self, cx: &mut Context<'_>) -> Poll<Option<Expired<V>>> {
         self.inner.poll(self.place, false, cx).map(Waited::into_due)
+    }
+
+    /// Polls for what [`recv`](Self::recv) waits for, also while the queue is empty. The task that
+    /// has polled last, by this method or by [`poll_expired`](Self::poll_expired), is woken.
+    pub fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Option<Expired<V>>> {
+        self.inner.poll(self.place, true, cx).map(Waited::into_due)
     }
 }
 

@@ -39,7 +39,7 @@ use crate::values::outcome::{CancelOutcome, ResetOutcome};
 ///
 /// let clock = ManualClock::new();
 /// let builder = TimerService::builder().shards(1).clock(&clock);
-/// let service = builder.start_attached::<&str>()?;
+/// let service = builder.start_attached_with::<&str>()?;
 /// let shard = service.attach(service.shards().next().unwrap())?;
 /// let mut shard = shard.into_loop(|_: Fired<&str>, _: &_| panic!("it is cancelled"))?;
 /// let timers = shard.timers().clone();

@@ -9,7 +9,7 @@
 //! // One shard in a loop of our own, with a clock that the example moves.
 //! let clock = ManualClock::new();
 //! let builder = TimerService::builder().shards(1).clock(&clock);
-//! let service = builder.start_attached::<&str>()?;
+//! let service = builder.start_attached_with::<&str>()?;
 //! let shard = service.attach(service.shards().next().unwrap())?;
 //! let mut shard = shard.into_loop(|_: Fired<&str>, _: &_| panic!("all are cancelled"))?;
 //! let timers = shard.timers().clone();

@@ -8,7 +8,7 @@
 //!
 //! // A shard in a loop of our own, on a clock that we move; a server starts its service instead.
 //! let clock = ManualClock::new();
-//! let service = TimerService::builder().shards(1).clock(&clock).start_attached()?;
+//! let service = TimerService::builder().shards(1).clock(&clock).start_attached_with()?;
 //! let attachment = service.attach(service.shards().next().unwrap())?;
 //! let mut shard = attachment.into_loop(|_: Fired<()>, _: &Timers<()>| {})?;
 //!
@@ -36,9 +36,13 @@
 //! keys to handles beside the timers: the map would have to follow each timer that fires, and a
 //! timer that is scheduled again while the old one is due would fire for the new one.
 //!
-//! Cost: a timer of the shard, and about 30 bytes beside the key and the value, 5.7 of them for the
+//! # Cost
+//!
+//! A timer of the shard, and about 30 bytes beside the key and the value, 5.7 of them for the
 //! hash table at its fullest; 24 bytes more for a key in a group. Each method is O(1), except the
 //! methods that end or visit several timers, which are O(those).
+#![doc = ""]
+#![doc = include_str!("other_threads.md")]
 
 // Invariants: a key has at most one timer, and it is free again before the handler is called for
 // it. Nothing is borrowed while the handler or a `Drop` of the user runs; the table is borrowed
@@ -74,7 +78,8 @@ use crate::values::refused::Refused;
 /// The timers of one shard that are known by keys, one timer for each key; made by
 /// [`Timers::keyed`]. See the [module](self) for an example.
 ///
-/// `!Send`, and as cheap to clone as an [`Rc`]: all clones are the same timers. `K` is the key, `V`
+/// `!Send`, and as cheap to clone as an [`Rc`]: all clones are the same timers. Other threads use
+/// them by a [`Kept`](crate::kept::Kept). `K` is the key, `V`
 /// is what a timer holds, `G` is the name of a group. A key is looked up by any type that it can be
 /// borrowed as: a `String` by a `&str`.
 ///
@@ -135,7 +140,7 @@ impl<T: Send + 'static> Timers<T> {
     /// ```
     /// # use corewheel::{Fired, TimerService, Timers};
     /// # use std::time::Duration;
-    /// # let service = TimerService::builder().shards(1).start_attached()?;
+    /// # let service = TimerService::builder().shards(1).start_attached_with()?;
     /// # let shard = service.attach(service.shards().next().unwrap())?;
     /// # let shard = shard.into_loop(|_: Fired<()>, _: &Timers<()>| {})?;
     /// # let timers = shard.timers();
@@ -412,7 +417,7 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
     ) -> Result<Option<Expired<V, K>>, NotInserted<K, V, G>> {
         let shard = &*self.0.shard;
         if shard.is_closed() {
-            return Err(Refused::Closed((group, key, value)));
+            return Err(shard.why_closed().of((group, key, value)));
         }
         // The driver is woken when the entry is complete.
         let _compound = shard.compound();

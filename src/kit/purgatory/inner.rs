@@ -18,7 +18,7 @@ use crate::face::local::LocalShard;
 use crate::values::class::ClassId;
 use crate::values::contain::Each;
 use crate::values::error::ConfigError;
-use crate::values::refused::Refused;
+use crate::values::refused::{Refused, RefusedKind};
 
 /// How often an operation is tried again because its `try_complete` has checked one of its keys.
 const TRIES_MAX: usize = 64;
@@ -123,7 +123,8 @@ where
             Err(how)
         };
         if self.shard.is_closed() {
-            return refuse(Refused::Closed);
+            let is_dropped = self.shard.why_closed() == RefusedKind::Dropped;
+            return refuse(if is_dropped { Refused::Dropped } else { Refused::Closed });
         }
         let (index, serial) = {
             let mut lists = self.lists.borrow_mut();

@@ -25,7 +25,7 @@
 //!
 //! let clock = ManualClock::new();
 //! let builder = TimerService::builder().shards(1).clock(&clock);
-//! let service = builder.start_attached::<()>()?;
+//! let service = builder.start_attached_with::<()>()?;
 //! let shard = service.shards().next().unwrap();
 //! let mut shard = service.attach(shard)?.into_loop(|_: Fired<()>, _: &_| {})?;
 //!
@@ -58,6 +58,110 @@
 //! The idea and the names are those of Kafka's purgatory. Why a list for each key, and not a future
 //! for each operation: one event may concern many operations, and a check tries each of them once.
 //!
+//! # From other threads
+//!
+//! [`keep_on`](crate::TimerService::keep_on) makes a purgatory that any thread reaches by a
+//! [`Kept`](crate::kept::Kept). Operations that are not `Send` are made within the closures.
+//!
+//! ```
+//! use corewheel::purgatory::{Operation, Purgatory};
+//! use corewheel::{TimerService, Timers};
+//! use std::sync::mpsc;
+//! use std::time::Duration;
+//!
+//! /// Waits until its key is checked.
+//! struct Request(bool, mpsc::Sender<&'static str>);
+//!
+//! impl Operation for Request {
+//!     fn try_complete(&mut self) -> bool {
+//!         std::mem::replace(&mut self.0, true)
+//!     }
+//!     fn completed(self) {
+//!         let _gone = self.1.send("answered");
+//!     }
+//!     fn expired(self) {
+//!         let _gone = self.1.send("too late");
+//!     }
+//! }
+//!
+//! let service = TimerService::builder().shards(1).start()?;
+//! let make = |timers: &Timers| timers.purgatory::<u32, Request>();
+//! let requests = service.keep_on(service.shard_for(0), make)?.wait()?;
+//! let (sender, ended) = mpsc::channel();
+//! let watch = move |requests: &Purgatory<u32, Request>| {
+//!     let wait = Duration::from_secs(60);
+//!     requests.try_complete_else_watch(Request(false, sender), wait, [7]).is_ok()
+//! };
+//! assert!(requests.try_run(watch).map_err(|refused| refused.kind())?.wait()?);
+//! assert_eq!(requests.try_run(|requests| requests.check_and_complete(&7))?.wait()?, 1);
+//! assert_eq!(ended.recv()?, "answered");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Or the values of a service are commands, and its handler owns the purgatory:
+//!
+//! ```
+//! # use corewheel::purgatory::{Operation, Purgatory};
+//! # use corewheel::{Fired, TimerService, Timers};
+//! # use std::sync::mpsc;
+//! # use std::time::Duration;
+//! # struct Request(bool, mpsc::Sender<&'static str>);
+//! # impl Operation for Request {
+//! #     fn try_complete(&mut self) -> bool {
+//! #         std::mem::replace(&mut self.0, true)
+//! #     }
+//! #     fn completed(self) {
+//! #         let _gone = self.1.send("answered");
+//! #     }
+//! #     fn expired(self) {
+//! #         let _gone = self.1.send("too late");
+//! #     }
+//! # }
+//! enum Command {
+//!     Watch(u32, Request, Duration),
+//!     Check(u32),
+//!     Cancel(u32),
+//! }
+//!
+//! let service = TimerService::builder().shards(1).start_with(|_shard| {
+//!     let mut requests: Option<Purgatory<u32, Request>> = None;
+//!     move |fired: Fired<Command>, timers: &Timers<Command>| {
+//!         let requests = requests.get_or_insert_with(|| timers.purgatory());
+//!         match fired.payload {
+//!             Command::Watch(key, request, wait) => {
+//!                 if let Err(refused) = requests.try_complete_else_watch(request, wait, [key]) {
+//!                     refused.into_value().expired();
+//!                 }
+//!             }
+//!             Command::Check(key) => {
+//!                 requests.check_and_complete(&key);
+//!             }
+//!             Command::Cancel(key) => {
+//!                 requests.cancel_for_key(&key);
+//!             }
+//!         }
+//!     }
+//! })?;
+//! let client = service.client();
+//! let shard = client.shard(service.shard_for(0));
+//! let (sender, ended) = mpsc::channel();
+//! let minute = Duration::from_secs(60);
+//! let commands = [
+//!     Command::Watch(7, Request(false, sender.clone()), minute),
+//!     Command::Watch(8, Request(false, sender), minute),
+//!     Command::Cancel(7),
+//!     Command::Check(8),
+//! ];
+//! for command in commands {
+//!     shard.schedule(Duration::ZERO, command).map_err(|refused| refused.kind())?;
+//! }
+//! assert_eq!(ended.iter().collect::<Vec<_>>(), ["answered"]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A callback of another thread reaches none: it is `Send`, and a purgatory that it makes is
+//! dropped when it returns.
+//!
 //! # Cost
 //!
 //! An operation that waits takes a timer of the shard, its place in a slab and 24 bytes for each of
@@ -89,7 +193,8 @@ use crate::values::refused::Refused;
 /// [`Timers::purgatory`]. See the [module](self).
 ///
 /// `K` is the type of the keys, `Op` that of the operations. `Hash` and `Eq` of `K` must not use
-/// the purgatory. It is `!Send`; a clone shares the operations.
+/// the purgatory. It is `!Send`; a clone shares the operations, and other threads use it by a
+/// [`Kept`](crate::kept::Kept).
 ///
 /// An operation expires in the turn in which its timer fires: never early, and late by no more than
 /// any timer. Its timer counts for the class of the [`Timers`] that the purgatory was made with.

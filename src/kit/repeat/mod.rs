@@ -10,7 +10,7 @@
 //! // One shard in a loop of our own, with a clock that the example moves.
 //! let clock = ManualClock::new();
 //! let builder = TimerService::builder().shards(1).clock(&clock);
-//! let service = builder.start_attached::<()>()?;
+//! let service = builder.start_attached_with::<()>()?;
 //! let shard = service.attach(service.shards().next().unwrap())?;
 //! let mut shard = shard.into_loop(|_: Fired<()>, _: &_| {})?;
 //!
@@ -60,7 +60,7 @@ use self::repeating::{HasState, Phase, Repeating, State, deadline};
 use crate::clock::when::When;
 use crate::face::local::LocalShard;
 use crate::face::timers::Timers;
-use crate::values::refused::Refused;
+use crate::values::refused::{RefusedCall, RefusedKind};
 
 /// The outcome of stopping a periodic callback.
 #[must_use = "it says whether the callback is still running"]
@@ -109,7 +109,7 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// `Full` or `Closed`, with the callback. After its first run was accepted, no later run is
     /// refused.
-    pub fn repeat<F>(&self, repeat: Repeat, call: F) -> Result<Periodic, Refused<F>>
+    pub fn repeat<F>(&self, repeat: Repeat, call: F) -> Result<Periodic, RefusedCall<F>>
     where
         F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
     {
@@ -127,7 +127,7 @@ impl<T: Send + 'static> Timers<T> {
     /// ```
     /// # use corewheel::{Fired, TimerService};
     /// # use std::time::{Duration, Instant};
-    /// # let service = TimerService::builder().shards(1).start_attached::<()>()?;
+    /// # let service = TimerService::builder().shards(1).start_attached_with::<()>()?;
     /// # let shard = service.attach(service.shards().next().unwrap())?;
     /// # let shard = shard.into_loop(|_: Fired<()>, _: &_| {})?;
     /// # let timers = shard.timers();
@@ -155,7 +155,7 @@ impl<T: Send + 'static> Timers<T> {
         first: W,
         next: N,
         call: F,
-    ) -> Result<Periodic, Refused<F>>
+    ) -> Result<Periodic, RefusedCall<F>>
     where
         F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
         N: FnMut(Instant) -> Option<Instant> + 'static,
@@ -163,7 +163,7 @@ impl<T: Send + 'static> Timers<T> {
         self.begin(self.core().time().instant_due(first), Body::planned(next, call))
     }
 
-    fn begin<F, N>(&self, due: Instant, mut body: Body<F, N>) -> Result<Periodic, Refused<F>>
+    fn begin<F, N>(&self, due: Instant, mut body: Body<F, N>) -> Result<Periodic, RefusedCall<F>>
     where
         F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
         N: FnMut(Instant) -> Option<Instant> + 'static,
@@ -176,11 +176,9 @@ impl<T: Send + 'static> Timers<T> {
         }
         let body = repeating.take_body().expect("the callback has not run");
         drop(call);
-        Err(if self.core().is_closed() {
-            Refused::Closed(body.call)
-        } else {
-            Refused::Full(body.call)
-        })
+        let core = self.core();
+        let kind = if core.is_closed() { core.why_closed() } else { RefusedKind::Full };
+        Err(kind.of(body.call).into())
     }
 }
 

@@ -16,7 +16,7 @@ use crate::face::timers::Timers;
 use crate::kit::herd::slacken;
 use crate::link::stop_flag::{Stop, StopFlag};
 use crate::values::handle::TimerHandle;
-use crate::values::refused::Refused;
+use crate::values::refused::RefusedCall;
 
 /// A callback that runs periodically on a shard, for other threads; made by
 /// [`RemoteTimers::repeat`] and [`RemoteTimers::repeat_by_plan`].
@@ -112,7 +112,11 @@ impl<T: Send + 'static> RemoteTimers<'_, T> {
     ///
     /// `Full`, `Busy`, `Closed` or `NoSuchShard`, with a callback that begins the runs, the first
     /// of them at once, where it is run. After its first run was accepted, no later run is refused.
-    pub fn repeat<F>(&self, repeat: Repeat, call: F) -> Result<RemotePeriodic, Refused<SendCall<T>>>
+    pub fn repeat<F>(
+        &self,
+        repeat: Repeat,
+        call: F,
+    ) -> Result<RemotePeriodic, RefusedCall<SendCall<T>>>
     where
         F: FnMut(&mut PeriodicRun<'_, T>) + Send + 'static,
     {
@@ -130,7 +134,7 @@ impl<T: Send + 'static> RemoteTimers<'_, T> {
         first: W,
         next: N,
         call: F,
-    ) -> Result<RemotePeriodic, Refused<SendCall<T>>>
+    ) -> Result<RemotePeriodic, RefusedCall<SendCall<T>>>
     where
         F: FnMut(&mut PeriodicRun<'_, T>) + Send + 'static,
         N: FnMut(Instant) -> Option<Instant> + Send + 'static,
@@ -143,7 +147,7 @@ impl<T: Send + 'static> RemoteTimers<'_, T> {
         &self,
         due: Instant,
         mut body: Body<F, N>,
-    ) -> Result<RemotePeriodic, Refused<SendCall<T>>>
+    ) -> Result<RemotePeriodic, RefusedCall<SendCall<T>>>
     where
         F: FnMut(&mut PeriodicRun<'_, T>) + Send + 'static,
         N: FnMut(Instant) -> Option<Instant> + Send + 'static,
@@ -204,7 +208,7 @@ mod tests {
         fn new() -> Self {
             let clock = ManualClock::new();
             let builder = TimerService::builder().shards(1).capacity(16).clock(&clock);
-            let service: TimerService<u8> = builder.start_attached().unwrap();
+            let service: TimerService<u8> = builder.start_attached_with().unwrap();
             let attachment = service.attach(ShardId::new(0)).unwrap();
             let shard = attachment.into_loop((|_, _| {}) as NoValues).unwrap();
             Self { clock, service, shard }

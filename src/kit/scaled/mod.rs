@@ -10,7 +10,7 @@
 //!
 //! let clock = ManualClock::new();
 //! let builder = TimerService::builder().shards(1).clock(&clock);
-//! let service = builder.start_attached::<()>()?;
+//! let service = builder.start_attached_with::<()>()?;
 //! let shard = service.shards().next().unwrap();
 //! let mut shard = service.attach(shard)?.into_loop(|_: Fired<()>, _: &_| {})?;
 //! let timers = shard.timers().clone();
@@ -63,7 +63,7 @@
 //! [`ShardCounts`](crate::stats::ShardCounts) shows how many scaled timeouts are pending on a shard
 //! and how many were delivered, and the histogram of lateness includes them. If the [`Timers`] that
 //! the timeouts were made with have a class, each timeout counts for it as a timer does: scheduled,
-//! fired, cancelled (drained and dropped ones included), refused, late, overrun and live. Resets
+//! fired, cancelled (drained and dropped ones included), refused, late, overrun and pending. Resets
 //! are not counted, and [`ClassStats::oldest`](crate::stats::ClassStats::oldest) ignores scaled
 //! timeouts.
 
@@ -88,7 +88,8 @@ pub use crate::values::scale::Scale;
 /// [`Scale`]; made by [`Timers::scaled`]. See the [module](self).
 ///
 /// `V` is the type of the values, such as a connection; the handler is given the value when its
-/// timeout ends. It is `!Send`; a clone shares the timeouts.
+/// timeout ends. It is `!Send`; a clone shares the timeouts, and other threads use them by a
+/// [`Kept`](crate::kept::Kept).
 ///
 /// The scale belongs to the shard, and applies to all of its `ScaledTimeouts`. It is set with
 /// [`Timers::set_scale`] on the shard, and with

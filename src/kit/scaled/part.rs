@@ -87,7 +87,7 @@ impl ScaledPart {
         self.set_pending(self.pending.get() + 1);
         self.shard.count_class(class, |counts| {
             counts.scheduled += 1;
-            counts.live += 1;
+            counts.pending += 1;
         });
     }
 
@@ -103,7 +103,7 @@ impl ScaledPart {
         self.set_pending(self.pending.get() - count);
         self.shard.count_class(class, |counts| {
             counts.cancelled += count;
-            counts.live -= count;
+            counts.pending -= count;
         });
     }
 

@@ -86,7 +86,7 @@ impl<V: 'static> Inner<V> {
     /// Starts a timeout. Returns its index and serial.
     pub(super) fn start(&self, value: V) -> Result<(u32, u64), Refused<V>> {
         if self.shard.is_closed() {
-            return Err(Refused::Closed(value));
+            return Err(self.shard.why_closed().of(value));
         }
         let now = self.shard.nanos_near();
         let (index, serial) = {

@@ -8,7 +8,7 @@
 //! use corewheel::{ShardId, TimerService};
 //!
 //! let clock = ManualClock::new();
-//! let service = TimerService::builder().shards(1).clock(&clock).start_attached()?;
+//! let service = TimerService::builder().shards(1).clock(&clock).start_attached_with()?;
 //! // The channel has room for two values; the others are sent again after 10 ms.
 //! let (sender, expired) = sync_channel::<u32>(2);
 //! let policy = SinkPolicy::Retry(Duration::from_millis(10));

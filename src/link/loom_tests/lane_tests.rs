@@ -398,10 +398,10 @@ fn check_drop(room: Room, requests: &'static [Message], preemptions_max: usize) 
                 break;
             }
         }
-        let received = receiver.accepted.len();
-        assert_eq!(received, requests.len(), "a request is lost");
+        let arrived = receiver.accepted.len();
+        assert_eq!(arrived, requests.len(), "a request is lost");
         let (accepted, keys) = receiver.close();
-        assert_eq!(accepted.len(), received);
+        assert_eq!(accepted.len(), arrived);
         let used = accepted.iter().filter_map(|(_, key)| *key);
         assert_eq!(used.chain(keys).collect::<Vec<_>>(), [1, 2], "no key is lost");
     });

@@ -47,15 +47,15 @@ fn check_agreement(room: Room, count: u32) {
             }
             (cancelled, sender)
         });
-        let mut received = Vec::new();
-        receive(&mut receiver, &mut received);
-        while received.len() < count as usize {
+        let mut arrived = Vec::new();
+        receive(&mut receiver, &mut arrived);
+        while arrived.len() < count as usize {
             thread::yield_now();
-            receive(&mut receiver, &mut received);
+            receive(&mut receiver, &mut arrived);
         }
         let (cancelled, _sender) = client.join().unwrap();
         let expected: Vec<_> = (1..).zip(cancelled).collect();
-        assert_eq!(received, expected, "exactly one of the two has each request");
+        assert_eq!(arrived, expected, "exactly one of the two has each request");
     });
 }
 
@@ -89,19 +89,19 @@ fn cancel_in_a_closing_lane_agrees_with_what_the_owner_receives_last() {
                 let sent = sender.send_always(Cancel(8), &doorbell);
                 (cancelled, sent.is_ok(), sender)
             });
-            let mut received = Vec::new();
-            receive(&mut receiver, &mut received);
+            let mut arrived = Vec::new();
+            receive(&mut receiver, &mut arrived);
             receiver.close();
             receiver.receive_rest(|request, arrival, _| {
                 if let Schedule(number) = request {
-                    received.push((number, arrival.is_cancelled));
+                    arrived.push((number, arrival.is_cancelled));
                 }
                 None
             });
             receiver.hand_back();
             let (cancelled, _, _sender) = client.join().unwrap();
             let accepted = (1..).zip(cancelled).filter_map(|(number, is)| Some((number, is?)));
-            assert_eq!(received, accepted.collect::<Vec<_>>());
+            assert_eq!(arrived, accepted.collect::<Vec<_>>());
         });
     }
 }

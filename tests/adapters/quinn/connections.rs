@@ -54,7 +54,7 @@ impl Host {
         test: impl AsyncFn(Self, &TimerService, &QuinnRuntime),
     ) {
         let service: TimerService =
-            TimerService::builder().shards(1).capacity(capacity).start_attached().unwrap();
+            TimerService::builder().shards(1).capacity(capacity).start_attached_with().unwrap();
         let timers = service.attach(SHARD).unwrap().attach_tokio(|_, _| {}).unwrap();
         test(self, &service, &QuinnRuntime::new(service.handle())).await;
         drop(timers);

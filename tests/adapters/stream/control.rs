@@ -6,16 +6,16 @@ use std::thread;
 
 use corewheel::RefusedKind;
 use corewheel::stream::StreamControl;
-use corewheel::stream::StreamTimeout::{Idle, ReadIdle};
+use corewheel::stream::StreamTimeout::{AgeGrace, Idle, MaxAge, ReadIdle};
 
 use super::*;
 
-fn beat<M: StreamTimers>(control: &StreamControl<M>) -> Polled<()> {
+fn beat<M: Side>(control: &StreamControl<M>) -> Polled<()> {
     control.poll_heartbeat(&mut Context::from_waker(Waker::noop()))
 }
 
 /// Lets a number of ticks pass. Returns those in which a heartbeat was due.
-fn beats<M: StreamTimers>(lab: &mut Lab, control: &StreamControl<M>, ticks: u64) -> Vec<u64> {
+fn beats<M: Side>(lab: &mut Lab, control: &StreamControl<M>, ticks: u64) -> Vec<u64> {
     let mut due = Vec::new();
     for tick in 1..=ticks {
         lab.advance(1);
@@ -178,7 +178,7 @@ fn stream_that_is_dropped_ends_the_heartbeat_and_its_deadlines() {
 fn control_of_a_stream_works_on_another_thread() {
     let mut lab = Lab::new();
     let limits = NONE.head(ms(LIMIT)).idle(ms(LIMIT));
-    let (mut stream, mut peer) = duplex::<Shared>(&lab, limits);
+    let (mut stream, mut peer) = duplex::<AnyThread>(&lab, limits);
     ready(write(&mut peer, b"head"));
     assert_eq!(ready(read(&mut stream)), b"head");
     let control = stream.control();
@@ -190,5 +190,104 @@ fn control_of_a_stream_works_on_another_thread() {
     lab.advance(5 * LIMIT);
     assert!(read(&mut stream).is_pending());
     thread::spawn(move || drop(request)).join().unwrap();
-    check_ends::<Shared, _>(&mut lab, LIMIT, Idle(ms(LIMIT)), || read(&mut stream));
+    check_ends::<AnyThread, _>(&mut lab, LIMIT, Idle(ms(LIMIT)), || read(&mut stream));
+}
+
+fn told<M: Side>(control: &StreamControl<M>, waker: &Waker) -> Polled<()> {
+    control.poll_max_age_reached(&mut Context::from_waker(waker))
+}
+
+fn check_grace<K: Kind>() {
+    let mut lab = Lab::new();
+    let limits = NONE.max_age(ms(LIMIT)).max_age_grace(ms(50));
+    let (mut stream, mut peer) = duplex::<K>(&lab, limits);
+    let control = stream.control();
+    let (alarm, waker) = Alarm::new();
+    assert!(told(&control, &waker).is_pending());
+    lab.advance(LIMIT - 1);
+    assert!(read(&mut stream).is_pending());
+    assert!(!alarm.rang() && told(&control, &waker).is_pending());
+    lab.advance(1);
+    assert!(alarm.rang(), "the owner is woken");
+    // The task that reads may find it first.
+    assert!(read(&mut stream).is_pending(), "the stream goes on");
+    ready(told(&control, &waker));
+    ready(told(&control, &waker));
+    assert_eq!(ready(write(&mut stream, b"last")), 4);
+    assert_eq!(ready(read(&mut peer)), b"last");
+    lab.advance(49);
+    assert!(read(&mut stream).is_pending());
+    assert!(write(&mut peer, b"next").is_ready());
+    lab.advance(1);
+    // It is cut though it is ready.
+    assert_eq!(timeout(read(&mut stream)), Some(AgeGrace(ms(50))));
+    assert_eq!(timeout(write(&mut stream, b"more")), Some(AgeGrace(ms(50))));
+    assert_eq!(timeout(told(&control, &waker)), Some(AgeGrace(ms(50))));
+}
+
+#[test]
+fn owner_is_told_of_the_greatest_age_and_the_stream_is_cut_after_the_grace() {
+    both!(check_grace);
+}
+
+fn check_told_alone<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, _peer) = duplex::<K>(&lab, NONE.max_age(ms(LIMIT)).max_age_grace(ms(50)));
+    let control = stream.control();
+    assert!(told(&control, Waker::noop()).is_pending());
+    // Nothing reads or writes.
+    lab.advance(LIMIT);
+    ready(told(&control, Waker::noop()));
+    lab.advance(50);
+    assert_eq!(timeout(read(&mut stream)), Some(AgeGrace(ms(50))));
+}
+
+#[test]
+fn owner_is_told_of_the_greatest_age_where_no_task_reads() {
+    both!(check_told_alone);
+}
+
+fn check_no_grace<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, _peer) = duplex::<K>(&lab, NONE.max_age(ms(LIMIT)));
+    let control = stream.control();
+    let (alarm, waker) = Alarm::new();
+    assert!(told(&control, &waker).is_pending());
+    lab.advance(LIMIT);
+    // A task that is woken polls again.
+    while alarm.rang() {
+        assert!(told(&control, &waker).is_pending(), "the stream has not ended");
+    }
+    assert_eq!(timeout(read(&mut stream)), Some(MaxAge(ms(LIMIT))));
+    assert!(alarm.rang(), "the owner learns of the end");
+    assert_eq!(timeout(told(&control, &waker)), Some(MaxAge(ms(LIMIT))));
+}
+
+#[test]
+fn owner_that_waits_for_a_greatest_age_without_grace_learns_of_the_end() {
+    both!(check_no_grace);
+}
+
+fn check_paused<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)).read_idle(ms(LIMIT)));
+    let control = stream.control();
+    ready(write(&mut stream, &[7; ROOM]));
+    let paused = control.pause_reads();
+    // A write waits for the peer, and no read does.
+    for _ in 0..3 * LIMIT {
+        assert!(write(&mut stream, b"a").is_pending());
+        lab.advance(1);
+    }
+    while read(&mut peer).is_ready() {}
+    ready(write(&mut stream, b"a"));
+    drop(paused);
+    assert!(read(&mut stream).is_pending());
+    let ended = ends(&mut lab, || read(&mut stream)).0;
+    assert!((LIMIT..=LIMIT + K::LATE).contains(&ended), "after {ended}");
+}
+
+#[test]
+fn stream_whose_owner_does_not_read_is_not_idle() {
+    both!(check_paused);
 }

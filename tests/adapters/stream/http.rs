@@ -2,13 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream as Client};
+use std::pin::pin;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Instant;
 
 use corewheel::Runtime;
 use corewheel::stream::StreamControl;
-use corewheel::stream::StreamTimeout::{Head, Idle, ReadRate};
+use corewheel::stream::StreamTimeout::{AgeGrace, Head, Idle, ReadRate};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::rt::{Read as HyperRead, Write as HyperWrite};
@@ -30,7 +31,7 @@ fn limits() -> StreamLimits {
 }
 
 /// Answers with the length of the body. It works for longer than a connection may be idle.
-async fn answer<M: StreamTimers>(
+async fn answer<M: Side>(
     request: Request<Incoming>,
     control: StreamControl<M>,
     work: Duration,
@@ -49,7 +50,7 @@ async fn answer<M: StreamTimers>(
 async fn serve<I, M>(io: I, control: StreamControl<M>) -> Option<StreamTimeout>
 where
     I: HyperRead + HyperWrite + Unpin,
-    M: StreamTimers,
+    M: Side,
 {
     control.begin_message();
     let service = service_fn(|request| answer(request, control.clone(), SLOW + SLOW / 4));
@@ -209,4 +210,58 @@ fn http_server_over_tokio_traits_cuts_slow_clients_and_serves_honest_ones() {
 #[test]
 fn http_server_over_hyper_traits_cuts_slow_clients_and_serves_honest_ones() {
     check_server(Family::Hyper);
+}
+
+/// Serves one connection, and tells the peer at its greatest age.
+async fn serve_until_old(
+    stream: TcpStream,
+    timers: corewheel::Handle,
+    limits: StreamLimits,
+    work: Duration,
+) -> Option<StreamTimeout> {
+    let stream = TimedIo::new(stream, timers, limits);
+    let control = stream.control();
+    let service = service_fn(|request| answer(request, control.clone(), work));
+    let mut conn = pin!(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+    tokio::select! {
+        _ = conn.as_mut() => return control.limit_reached(),
+        told = control.max_age_reached() => told.unwrap(),
+    }
+    conn.as_mut().graceful_shutdown();
+    let _ = conn.await;
+    control.limit_reached()
+}
+
+/// What a client receives whose request is in flight at the greatest age, and how it ends.
+fn request_at_the_greatest_age(grace: Duration, work: Duration) -> (String, Option<StreamTimeout>) {
+    let service = TimerService::builder().shards(1).runtime(Runtime::Thread).start().unwrap();
+    let timers = service.handle();
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(2).enable_all().build().unwrap();
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let mut client = Client::connect(listener.local_addr().unwrap()).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let limits = StreamLimits::default().max_age(ms(500)).max_age_grace(grace);
+    let served = runtime.spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        serve_until_old(stream, timers, limits, work).await
+    });
+    client.write_all(&[HEAD, &[b'x'; 24]].concat()).unwrap();
+    let mut received = String::new();
+    let _ = client.read_to_string(&mut received);
+    (received, runtime.block_on(served).unwrap())
+}
+
+#[test]
+fn request_in_flight_at_the_greatest_age_is_answered_within_the_grace() {
+    let (received, ended) = request_at_the_greatest_age(PATIENCE, ms(1_500));
+    assert!(received.ends_with("\r\n\r\n24"), "{received}");
+    assert!(received.contains("connection: close"), "{received}");
+    assert_eq!(ended, None);
+}
+
+#[test]
+fn request_that_takes_longer_than_the_grace_is_cut() {
+    let (received, ended) = request_at_the_greatest_age(ms(500), PATIENCE);
+    assert_eq!((received.as_str(), ended), ("", Some(AgeGrace(ms(500)))));
 }

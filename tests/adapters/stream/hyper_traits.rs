@@ -6,7 +6,7 @@ use hyper_util::rt::TokioIo;
 
 use super::*;
 
-type Stream<K> = TimedIo<TokioIo<DuplexStream>, <K as Kind>::Timers>;
+type Stream<K> = TimedIo<TokioIo<DuplexStream>, K>;
 
 fn open<K: Kind>(lab: &Lab, limits: StreamLimits, room: usize) -> (Stream<K>, DuplexStream) {
     let (stream, peer) = tokio::io::duplex(room);

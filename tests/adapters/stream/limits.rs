@@ -143,7 +143,7 @@ fn head_of_each_message_has_its_deadline_from_its_first_byte() {
 }
 
 fn check_head_complete_before<K: Kind>() {
-    let says: [fn(&StreamControl<K::Timers>); 2] =
+    let says: [fn(&StreamControl<K>); 2] =
         [StreamControl::head_complete, StreamControl::message_complete];
     for say in says {
         let mut lab = Lab::new();
@@ -178,7 +178,7 @@ fn deadline_of_a_head_counts_from_its_first_byte_whenever_a_read_waits() {
 }
 
 fn check_head_at_once<K: Kind>() {
-    let says: [fn(&StreamControl<K::Timers>); 3] = [
+    let says: [fn(&StreamControl<K>); 3] = [
         StreamControl::head_complete,
         StreamControl::message_complete,
         StreamControl::begin_message,
@@ -194,7 +194,7 @@ fn check_head_at_once<K: Kind>() {
             if is_waited_for {
                 assert!(read(&mut stream).is_pending());
             }
-            let is_armed = || K::is_armed(stream.timers(), DeadlineKind::Request);
+            let is_armed = || stream.timers().deadline(DeadlineKind::Request).is_some();
             assert_eq!(is_armed(), is_waited_for);
             say(&control);
             assert!(!is_armed());
@@ -345,7 +345,7 @@ fn jitter_spreads_the_ends_of_streams_that_began_together() {
 fn check_own_deadline<K: Kind>() {
     let mut lab = Lab::new();
     let (mut stream, _peer) = duplex::<K>(&lab, NONE);
-    K::arm(stream.timers(), DeadlineKind::Custom(3), ms(LIMIT));
+    stream.timers().arm(DeadlineKind::Custom(3), ms(LIMIT)).unwrap();
     let expected = Other(DeadlineKind::Custom(3));
     check_ends::<K, _>(&mut lab, LIMIT, expected, || read(&mut stream));
 }

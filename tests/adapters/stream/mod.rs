@@ -7,6 +7,7 @@ mod hyper_traits;
 mod limits;
 mod rates;
 mod refusals;
+mod requests;
 mod servers;
 mod timeouts;
 mod waits;
@@ -21,12 +22,9 @@ use std::time::Duration;
 
 use corewheel::attach::{ShardLoop, Turn};
 use corewheel::clock::ManualClock;
-use corewheel::conn::DataRate;
-use corewheel::stream::{StreamLimits, StreamTimeout, StreamTimers, TimedIo};
-use corewheel::{
-    ConnLimits, ConnTimers, DeadlineKind, Fired, SharedConnTimers, TimerService,
-    TimerServiceBuilder, Timers,
-};
+use corewheel::conn::{AnyThread, DataRate, OnShard, Side};
+use corewheel::stream::{StreamLimits, StreamTimeout, TimedIo};
+use corewheel::{ConnLimits, DeadlineKind, Fired, TimerService, TimerServiceBuilder, Timers};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
 const fn ms(ms: u64) -> Duration {
@@ -41,6 +39,7 @@ const NONE: StreamLimits = StreamLimits {
     idle: Duration::ZERO,
     max_age: Duration::ZERO,
     max_age_jitter: Duration::ZERO,
+    max_age_grace: Duration::ZERO,
     min_read_rate: DataRate::OFF,
     min_write_rate: DataRate::OFF,
     heartbeat: Duration::ZERO,
@@ -67,7 +66,7 @@ impl Lab {
 
     fn with(builder: TimerServiceBuilder) -> Self {
         let clock = ManualClock::new();
-        let service = builder.clock(&clock).start_attached::<u64>().unwrap();
+        let service = builder.clock(&clock).start_attached_with::<u64>().unwrap();
         let attachment = service.attach(service.shard_for(0)).unwrap();
         let handler: Ignore = |_, _| {};
         Self { clock, shard: attachment.into_loop(handler).unwrap(), service }
@@ -86,86 +85,44 @@ impl Lab {
     }
 }
 
-/// A kind of timers.
-trait Kind {
-    type Timers: StreamTimers;
+/// A side of a connection's timers.
+trait Kind: Side + Sized {
     /// How many ticks a deadline that activity has put off may be late.
     const LATE: u64;
     /// Whether a poll finds the deadlines that have come, or a turn of the shard.
     const FINDS_IN_POLLS: bool;
 
-    fn open<S>(lab: &Lab, stream: S, limits: StreamLimits) -> TimedIo<S, Self::Timers>;
-    fn arm(timers: &Self::Timers, kind: DeadlineKind, after: Duration);
-    fn is_armed(timers: &Self::Timers, kind: DeadlineKind) -> bool;
-    fn close(timers: &Self::Timers) -> bool;
-    fn set_limits(timers: &Self::Timers, limits: ConnLimits);
+    fn open<S>(lab: &Lab, stream: S, limits: StreamLimits) -> TimedIo<S, Self>;
 }
 
-struct Shared;
-struct OnShard;
-
-impl Kind for Shared {
-    type Timers = SharedConnTimers;
+impl Kind for AnyThread {
     const LATE: u64 = 0;
     const FINDS_IN_POLLS: bool = true;
 
     fn open<S>(lab: &Lab, stream: S, limits: StreamLimits) -> TimedIo<S> {
         TimedIo::new(stream, lab.service.handle(), limits)
     }
-
-    fn arm(timers: &SharedConnTimers, kind: DeadlineKind, after: Duration) {
-        timers.arm(kind, after).unwrap();
-    }
-
-    fn is_armed(timers: &SharedConnTimers, kind: DeadlineKind) -> bool {
-        timers.deadline(kind).is_some()
-    }
-
-    fn close(timers: &SharedConnTimers) -> bool {
-        timers.close()
-    }
-
-    fn set_limits(timers: &SharedConnTimers, limits: ConnLimits) {
-        timers.set_limits(limits);
-    }
 }
 
 impl Kind for OnShard {
-    type Timers = ConnTimers;
     const LATE: u64 = 11;
     const FINDS_IN_POLLS: bool = false;
 
-    fn open<S>(lab: &Lab, stream: S, limits: StreamLimits) -> TimedIo<S, ConnTimers> {
+    fn open<S>(lab: &Lab, stream: S, limits: StreamLimits) -> TimedIo<S, OnShard> {
         TimedIo::on_shard(stream, lab.shard.timers(), limits).unwrap()
-    }
-
-    fn arm(timers: &ConnTimers, kind: DeadlineKind, after: Duration) {
-        timers.arm(kind, after).unwrap();
-    }
-
-    fn is_armed(timers: &ConnTimers, kind: DeadlineKind) -> bool {
-        timers.deadline(kind).is_some()
-    }
-
-    fn close(timers: &ConnTimers) -> bool {
-        timers.close()
-    }
-
-    fn set_limits(timers: &ConnTimers, limits: ConnLimits) {
-        timers.set_limits(limits);
     }
 }
 
 /// Runs a test with both kinds of timers.
 macro_rules! both {
     ($test:ident) => {
-        $test::<Shared>();
+        $test::<AnyThread>();
         $test::<OnShard>();
     };
 }
 use both;
 
-type Duplex<K> = TimedIo<DuplexStream, <K as Kind>::Timers>;
+type Duplex<K> = TimedIo<DuplexStream, K>;
 
 /// A stream with its peer's side.
 fn duplex<K: Kind>(lab: &Lab, limits: StreamLimits) -> (Duplex<K>, DuplexStream) {

@@ -13,11 +13,7 @@ fn begin<K: Kind>(stream: &mut Duplex<K>, peer: &mut DuplexStream, bytes: &[u8])
     receive(stream, peer, bytes);
 }
 
-fn receive<M: StreamTimers>(
-    stream: &mut TimedIo<DuplexStream, M>,
-    peer: &mut DuplexStream,
-    bytes: &[u8],
-) {
+fn receive<M: Side>(stream: &mut TimedIo<DuplexStream, M>, peer: &mut DuplexStream, bytes: &[u8]) {
     ready(write(peer, bytes));
     assert_eq!(ready(read(stream)), bytes);
     assert!(read(stream).is_pending());

@@ -33,7 +33,7 @@ fn limits() -> StreamLimits {
 }
 
 /// Serves one client. The error is what has ended the connection.
-async fn serve<M: StreamTimers>(mut stream: TimedIo<TcpStream, M>) -> io::Result<()> {
+async fn serve<M: Side>(mut stream: TimedIo<TcpStream, M>) -> io::Result<()> {
     let control = stream.control();
     control.begin_message();
     while stream.read_u8().await? != b'\n' {}
@@ -57,7 +57,7 @@ struct Server {
 /// The client, when its connection ended, and how.
 type Outcome = (SocketAddr, Instant, io::Result<()>);
 
-async fn outcome<M: StreamTimers>(peer: SocketAddr, stream: TimedIo<TcpStream, M>) -> Outcome {
+async fn outcome<M: Side>(peer: SocketAddr, stream: TimedIo<TcpStream, M>) -> Outcome {
     let result = serve(stream).await;
     (peer, Instant::now(), result)
 }
@@ -104,8 +104,8 @@ async fn accept_on_shard(listener: TcpListener, timers: Timers<u64>, ended: Send
 }
 
 /// Begins a server on the core of a shard, which runs in the server's own executor.
-fn start_attached() -> (Server, impl Sized) {
-    let service = TimerService::builder().shards(1).start_attached::<u64>().unwrap();
+fn start_attached_with() -> (Server, impl Sized) {
+    let service = TimerService::builder().shards(1).start_attached_with::<u64>().unwrap();
     let attachment = service.attach(service.shard_for(0)).unwrap();
     let (ended, outcomes) = mpsc::channel();
     let (ready, address) = mpsc::channel();
@@ -248,7 +248,7 @@ fn multi_thread_server_cuts_slow_clients_not_early_and_keeps_honest_ones() {
 
 #[test]
 fn server_with_an_attached_shard_cuts_slow_clients_not_early_and_keeps_honest_ones() {
-    let (server, _service) = start_attached();
+    let (server, _service) = start_attached_with();
     check_server(server);
 }
 

@@ -10,7 +10,7 @@ use super::*;
 type Timed<'a, V> = Pin<Box<dyn Future<Output = Result<V, TimeoutError>> + 'a>>;
 
 /// A timeout of something that never comes.
-fn begin<M: StreamTimers>(control: &StreamControl<M>, milliseconds: u64) -> Timed<'_, ()> {
+fn begin<M: Side>(control: &StreamControl<M>, milliseconds: u64) -> Timed<'_, ()> {
     Box::pin(control.timeout(ms(milliseconds), pending()))
 }
 
@@ -157,7 +157,7 @@ fn check_wakes<K: Kind>() {
     assert!(is_over(&mut timed));
 }
 
-fn pin_heartbeat<M: StreamTimers>(
+fn pin_heartbeat<M: Side>(
     control: &StreamControl<M>,
 ) -> Pin<Box<dyn Future<Output = io::Result<()>> + '_>> {
     Box::pin(control.heartbeat())
@@ -226,7 +226,7 @@ fn value_that_is_ready_at_the_deadline_wins() {
 fn timeout_on_a_full_shard_is_refused_until_there_is_room() {
     let mut lab = Lab::with(TimerService::builder().shards(1).capacity(1));
     let timer = lab.shard.timers().schedule(ms(60_000), 7).unwrap();
-    let (stream, _peer) = duplex::<Shared>(&lab, NONE);
+    let (stream, _peer) = duplex::<AnyThread>(&lab, NONE);
     let control = stream.control();
     let full = Poll::Ready(Err(TimeoutError::NoTimer(RefusedKind::Full)));
     for _ in 0..3 {
@@ -286,7 +286,7 @@ fn timeout_on_a_service_that_has_ended_is_refused_whatever_its_time_is() {
 #[test]
 fn timeout_of_a_shared_control_goes_from_thread_to_thread() {
     let lab = Lab::new();
-    let (stream, _peer) = duplex::<Shared>(&lab, NONE);
+    let (stream, _peer) = duplex::<AnyThread>(&lab, NONE);
     let control = stream.control();
     let timed = control.timeout(ms(LIMIT), async { 7 });
     let value = std::thread::scope(|scope| {

@@ -390,7 +390,7 @@ fn check_shorter_stall<K: Kind>() {
     assert!(write(&mut stream, b"a").is_pending());
     assert_eq!(ready(read(&mut peer)), [7; 4]);
     ready(write(&mut stream, &[7; 4]));
-    K::set_limits(stream.timers(), ConnLimits::default().write_timeout(ms(LIMIT)));
+    stream.timers().set_limits(ConnLimits::default().write_timeout(ms(LIMIT)));
     lab.settle();
     check_ends::<K, _>(&mut lab, LIMIT, WriteStall(ms(LIMIT)), || write(&mut stream, b"a"));
 }
@@ -420,6 +420,6 @@ fn operations_that_are_ready_return_their_results() {
 #[test]
 fn stream_with_shared_timers_is_send_sync_and_static() {
     fn check<V: Send + Sync + 'static>() {}
-    check::<Duplex<Shared>>();
+    check::<Duplex<AnyThread>>();
     check::<corewheel::stream::StreamControl>();
 }

@@ -9,17 +9,17 @@ fn connections_and_periodic_callbacks_count_for_class_of_their_view() {
     let limits = ConnLimits { read_idle: ms(100), ..ConnLimits::default() };
     let conn = here.of_class(IDLE).unwrap().connection(limits).unwrap();
     lab.advance(ms(0));
-    check(counts(&lab, IDLE), &[("scheduled", 1), ("live", 1)]);
+    check(counts(&lab, IDLE), &[("scheduled", 1), ("pending", 1)]);
     for _ in 0..3 {
         lab.advance(ms(100));
     }
     // Each time it is told it has a timer again already.
-    check(counts(&lab, IDLE), &[("scheduled", 4), ("fired", 3), ("live", 1)]);
+    check(counts(&lab, IDLE), &[("scheduled", 4), ("fired", 3), ("pending", 1)]);
     let conn = there.adopt(conn.pack().expect("it is open")).unwrap();
     lab.advance(ms(0));
     let of_there = |lab: &Lab<u32>| of(&lab.service.stats().shards[1].classes, IDLE);
     check(counts(&lab, IDLE), &[("scheduled", 4), ("fired", 3), ("cancelled", 1)]);
-    check(of_there(&lab), &[("scheduled", 1), ("live", 1)]);
+    check(of_there(&lab), &[("scheduled", 1), ("pending", 1)]);
     assert!(conn.close());
     lab.advance(ms(0));
     check(of_there(&lab), &[("scheduled", 1), ("cancelled", 1)]);
@@ -28,7 +28,7 @@ fn connections_and_periodic_callbacks_count_for_class_of_their_view() {
     let every = Repeat::at_fixed_rate(ms(10)).unwrap();
     let runs = request.repeat(every.clone(), |_| {}).unwrap();
     (0..3).for_each(|_| lab.advance(ms(10)));
-    check(counts(&lab, REQUEST), &[("scheduled", 4), ("fired", 3), ("live", 1)]);
+    check(counts(&lab, REQUEST), &[("scheduled", 4), ("fired", 3), ("pending", 1)]);
     assert_eq!(runs.stop(), StopOutcome::Stopped);
     lab.advance(ms(0));
     check(counts(&lab, REQUEST), &[("scheduled", 4), ("fired", 3), ("cancelled", 1)]);
@@ -38,7 +38,7 @@ fn connections_and_periodic_callbacks_count_for_class_of_their_view() {
     let moments = [(here.now() + ms(10), 3)];
     assert_eq!((many.len(), request.schedule_many(moments).unwrap().len()), (2, 1));
     lab.advance(ms(10));
-    let expected = [("scheduled", 7), ("fired", 5), ("cancelled", 1), ("live", 1)];
+    let expected = [("scheduled", 7), ("fired", 5), ("cancelled", 1), ("pending", 1)];
     check(counts(&lab, REQUEST), &expected);
     let client = lab.service.client();
     let request = client.shard(SHARD).of_class(REQUEST).unwrap();
@@ -49,16 +49,16 @@ fn connections_and_periodic_callbacks_count_for_class_of_their_view() {
     request.schedule_many([(client.now() + ms(10), 3)]).unwrap();
     lab.advance(ms(20));
     let of_request = counts(&lab, REQUEST);
-    assert_eq!((of_request.fired, of_request.live), (9, 0), "{of_request:?}");
+    assert_eq!((of_request.fired, of_request.pending), (9, 0), "{of_request:?}");
 
     let lease = client.shard(SHARD).of_class(LEASE).unwrap();
     let remote = lease.repeat(every, |_| {});
     (0..3).for_each(|_| lab.advance(ms(10)));
     let of_lease = counts(&lab, LEASE);
-    assert_eq!((of_lease.fired, of_lease.live), (3, 1), "{of_lease:?}");
+    assert_eq!((of_lease.fired, of_lease.pending), (3, 1), "{of_lease:?}");
     assert_eq!(remote.unwrap().stop(&client), StopOutcome::Stopped);
     lab.advance(ms(10));
-    assert_eq!(counts(&lab, LEASE).live, 0);
+    assert_eq!(counts(&lab, LEASE).pending, 0);
     for shard in lab.service.stats().shards {
         check_classes(&shard.classes);
         check_law(&shard.counts);
@@ -96,6 +96,9 @@ fn keyed_timers_and_operations_count_for_class_of_their_view() {
     lab.advance(ms(10));
     check(counts(&lab, REQUEST), &[("scheduled", 2), ("fired", 1), ("cancelled", 1)]);
     let unknown = TimerClass::new("unknown");
-    assert_eq!(timers.of_class(unknown).map(drop), Err(UnknownClass { class: unknown }));
+    assert_eq!(
+        timers.of_class(unknown).map(drop),
+        Err(UnknownClass { class: unknown, closed: None })
+    );
     check_classes(&lab.service.stats().shards[0].classes);
 }

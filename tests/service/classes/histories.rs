@@ -77,7 +77,7 @@ fn random_history(seed: u64, policy: ShutdownPolicy) {
             for (shard, expected) in stats.shards.iter().zip(&expected) {
                 check_law(&shard.counts);
                 check_classes(&shard.classes);
-                let live: u64 = shard.classes.iter().map(|class| class.live).sum();
+                let live: u64 = shard.classes.iter().map(|class| class.pending).sum();
                 assert!(live <= shard.counts.pending, "seed {seed}, step {step}");
                 for (class, expected) in shard.classes.iter().zip(expected) {
                     let counts = class;
@@ -99,12 +99,12 @@ fn random_history(seed: u64, policy: ShutdownPolicy) {
             reports.iter().map(|report| count(&of(&report.classes, *name))).sum()
         };
         let scheduled: u64 = expected.iter().map(|shard| shard[class].scheduled).sum();
-        assert_eq!(sum(|counts| counts.live), 0, "seed {seed}");
+        assert_eq!(sum(|counts| counts.pending), 0, "seed {seed}");
         assert_eq!(sum(|counts| counts.scheduled), scheduled, "seed {seed}");
         let ended =
             sum(|counts| counts.fired + counts.cancelled + counts.returned + counts.dropped);
         assert_eq!(ended, scheduled, "seed {seed}");
-        let unfired = if policy == ShutdownPolicy::Fire { 0 } else { before.live };
+        let unfired = if policy == ShutdownPolicy::Fire { 0 } else { before.pending };
         assert_eq!(sum(|counts| counts.returned + counts.dropped), unfired, "seed {seed}");
     }
 }
@@ -158,7 +158,7 @@ fn class_counts_add_up_on_every_runtime() {
         assert_eq!(sum(|counts| counts.fired), 40, "{host:?}");
         assert_eq!(of(&classes, LEASE).cancelled, 1, "{host:?}");
         assert_eq!(of(&classes, IDLE).dropped, 1, "{host:?}");
-        assert_eq!(sum(|counts| counts.live), 0, "{host:?}");
+        assert_eq!(sum(|counts| counts.pending), 0, "{host:?}");
     }
 }
 
@@ -253,7 +253,7 @@ fn timers_accepted_during_shutdown_add_up_for_each_class() {
         check_classes(&classes);
         for (class, stats) in classes.iter().enumerate() {
             let counts = stats;
-            assert_eq!(counts.live, 0, "{host:?}, {policy:?}");
+            assert_eq!(counts.pending, 0, "{host:?}, {policy:?}");
             assert_eq!(counts.scheduled, accepted[class], "{host:?}, {policy:?}: {counts:?}");
             assert_eq!(counts.refused, refused[class], "{host:?}, {policy:?}: {counts:?}");
         }

@@ -2,13 +2,13 @@
 
 mod containers;
 mod histories;
+mod lateness;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io::Write;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Wake, Waker};
 
 use corewheel::class::{TimerClass, UnknownClass};
@@ -21,6 +21,7 @@ use corewheel::{
 };
 use fastrand::Rng;
 
+use crate::log::logged;
 use crate::support::{
     FAR, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, ms, wait_until,
 };
@@ -51,9 +52,9 @@ fn check_classes(classes: &[ClassStats]) {
         let ClassStats { class, oldest, .. } = counts;
         let ended = counts.fired + counts.cancelled + counts.returned + counts.dropped;
         let live = counts.scheduled.checked_sub(ended);
-        assert_eq!(Some(counts.live), live, "{class}: {counts:?}");
+        assert_eq!(Some(counts.pending), live, "{class}: {counts:?}");
         assert!(counts.late <= counts.fired, "{class}: {counts:?}");
-        assert_eq!(oldest.is_some(), counts.live > 0, "{class}: {counts:?}");
+        assert_eq!(oldest.is_some(), counts.pending > 0, "{class}: {counts:?}");
     }
 }
 
@@ -80,7 +81,7 @@ fn timers_of_class_are_counted_apart_from_all_others() {
     lab.advance(ms(10));
     assert_eq!(lab.fired().len(), 3);
     check(counts(&lab, IDLE), &[("scheduled", 3), ("fired", 2), ("cancelled", 1)]);
-    check(counts(&lab, REQUEST), &[("scheduled", 1), ("live", 1)]);
+    check(counts(&lab, REQUEST), &[("scheduled", 1), ("pending", 1)]);
     check(counts(&lab, LEASE), &[]);
     let report = lab.end(ShutdownPolicy::Return);
     check(of(&report.classes, REQUEST), &[("scheduled", 1), ("returned", 1)]);
@@ -103,7 +104,7 @@ fn schedule_task_counts_for_class_of_its_view() {
     assert!(timers.cancel(never).won());
     drop((there, later));
     lab.settle();
-    let expected = [("scheduled", 4), ("live", 1), ("fired", 2), ("cancelled", 1)];
+    let expected = [("scheduled", 4), ("pending", 1), ("fired", 2), ("cancelled", 1)];
     check(counts(&lab, LEASE), &expected);
 }
 
@@ -127,14 +128,14 @@ fn callbacks_and_futures_count_for_class_of_their_view() {
         assert!(within_at.as_mut().poll(&mut context).is_pending());
         check(counts(&lab, LEASE), &[]);
         lab.settle();
-        check(counts(&lab, LEASE), &[("scheduled", 6), ("live", 6)]);
+        check(counts(&lab, LEASE), &[("scheduled", 6), ("pending", 6)]);
         drop(dropped);
         lab.advance(ms(5));
         assert!(slept.as_mut().poll(&mut context).is_ready());
         assert!(within.as_mut().poll(&mut context).is_ready());
     }
     lab.settle();
-    let expected = [("scheduled", 6), ("fired", 3), ("cancelled", 2), ("live", 1)];
+    let expected = [("scheduled", 6), ("fired", 3), ("cancelled", 2), ("pending", 1)];
     check(counts(&lab, LEASE), &expected);
 }
 
@@ -156,14 +157,14 @@ fn ticks_and_shared_deadlines_count_for_class_of_their_view() {
         assert!(plan.as_mut().poll(&mut context).is_pending());
         lab.settle();
     }
-    check(counts(&lab, LEASE), &[("scheduled", 4), ("live", 4)]);
+    check(counts(&lab, LEASE), &[("scheduled", 4), ("pending", 4)]);
     lab.advance(ms(10));
     assert!(interval.poll_tick(&mut context).is_ready());
     assert!(interval.poll_tick(&mut context).is_pending());
     assert!(delayed.poll_tick(&mut context).is_ready());
     assert!(plan.as_mut().poll(&mut context).is_ready());
     lab.settle();
-    check(counts(&lab, LEASE), &[("scheduled", 5), ("fired", 4), ("live", 1)]);
+    check(counts(&lab, LEASE), &[("scheduled", 5), ("fired", 4), ("pending", 1)]);
     drop(interval);
     lab.settle();
     check(counts(&lab, LEASE), &[("scheduled", 5), ("fired", 4), ("cancelled", 1)]);
@@ -182,7 +183,7 @@ fn timer_of_client_counts_for_class_of_its_view() {
     let sleep = request.sleep(FAR);
     client.shard(SHARD).schedule(FAR, 3).unwrap();
     lab.settle();
-    check(counts(&lab, REQUEST), &[("scheduled", 5), ("live", 5)]);
+    check(counts(&lab, REQUEST), &[("scheduled", 5), ("pending", 5)]);
     client.cancel_detached(cancelled);
     drop(sleep);
     let mut batch = client.shard(SHARD).batch();
@@ -194,7 +195,7 @@ fn timer_of_client_counts_for_class_of_its_view() {
     batch.send().unwrap();
     lab.advance(ms(5));
     check(counts(&lab, REQUEST), &[("scheduled", 5), ("fired", 3), ("cancelled", 2)]);
-    check(counts(&lab, LEASE), &[("scheduled", 2), ("fired", 1), ("live", 1)]);
+    check(counts(&lab, LEASE), &[("scheduled", 2), ("fired", 1), ("pending", 1)]);
     check(counts(&lab, IDLE), &[]);
 }
 
@@ -257,7 +258,7 @@ fn refusal_counts_for_its_class() {
     let timers = lab.timers().clone();
     let idle = timers.of_class(IDLE).unwrap();
     let accepted = (0..10).filter(|n| idle.schedule(FAR, *n).is_ok()).count() as u64;
-    assert!(matches!(idle.schedule_fn(FAR, |_| {}), Err(Refused::Full(_))));
+    assert!(matches!(idle.schedule_fn(FAR, |_| {}).map_err(Refused::from), Err(Refused::Full(_))));
     let mut context = Context::from_waker(Waker::noop());
     assert!(pin!(idle.sleep(FAR)).poll(&mut context).is_ready(), "there is no timer for it");
     let client = lab.client();
@@ -268,7 +269,7 @@ fn refusal_counts_for_its_class() {
     assert!(batch.schedule(FAR, 1).is_err());
     drop(batch);
     lab.settle();
-    let expected = [("scheduled", accepted), ("live", accepted), ("refused", 12 - accepted)];
+    let expected = [("scheduled", accepted), ("pending", accepted), ("refused", 12 - accepted)];
     check(counts(&lab, IDLE), &expected);
     check(counts(&lab, REQUEST), &[("refused", 1)]);
     check(counts(&lab, LEASE), &[("refused", 1)]);
@@ -304,20 +305,6 @@ fn overrun_counts_for_its_class() {
     }
 }
 
-/// What is logged, as text.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(text)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn overrun_is_logged_with_class_at_powers_of_two() {
     let mut lab = Lab::<u32>::new(classed(1).overrun(ms(2)));
@@ -330,14 +317,9 @@ fn overrun_is_logged_with_class_at_powers_of_two() {
     }
     let other = clock.clone();
     timers.schedule_fn(ms(1), move |_| other.advance(ms(5))).unwrap();
-    let log = Log::default();
-    let written = log.clone();
-    let writer = move || written.clone();
-    let logger = tracing_subscriber::fmt().with_writer(writer).with_ansi(false).finish();
-    tracing::subscriber::with_default(logger, || lab.advance(FAR));
+    let log = logged(|| lab.advance(FAR));
     assert_eq!(counts(&lab, LEASE).overrun, 20);
     assert_eq!(lab.counts().overrun, 21);
-    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     let lines: Vec<_> = log.lines().filter(|line| line.contains("took too long")).collect();
     for (line, overrun) in lines.iter().zip([1, 2, 4, 8, 16]) {
         assert!(line.contains("class=\"lease\"") && line.contains("took=5"), "{line}");
@@ -363,19 +345,19 @@ fn unknown_class_is_refused_by_name() {
 fn bad_class_name_is_refused_by_name() {
     let long: &'static str = "x".repeat(TimerClass::NAME_LEN_MAX + 1).leak();
     for bad in ["", long, "two\nlines", "quo\"te", "back\\slash"] {
-        let started = builder(1).class(TimerClass::new(bad)).start_attached::<u32>();
+        let started = builder(1).class(TimerClass::new(bad)).start_attached_with::<u32>();
         let Err(StartError::Config(error)) = started else { panic!("{bad:?} is accepted") };
         assert_eq!(error.field(), "class");
         assert!(error.to_string().contains(&format!("{bad:?}")), "{error}");
     }
-    let twice = builder(1).class(IDLE).class(REQUEST).class(IDLE).start_attached::<u32>();
+    let twice = builder(1).class(IDLE).class(REQUEST).class(IDLE).start_attached_with::<u32>();
     let Err(error) = twice else { panic!("a name may be there once") };
     assert!(error.to_string().contains("\"idle\""), "{error}");
     let many = (0..=TimerClass::COUNT_MAX).map(|n| TimerClass::new(n.to_string().leak()));
     let many: Vec<_> = many.collect();
-    assert!(builder(1).classes(many.clone()).start_attached::<u32>().is_err());
+    assert!(builder(1).classes(many.clone()).start_attached_with::<u32>().is_err());
     let most = many[..TimerClass::COUNT_MAX].iter().copied();
-    assert!(builder(1).classes(most).start_attached::<u32>().is_ok());
+    assert!(builder(1).classes(most).start_attached_with::<u32>().is_ok());
 }
 
 /// What a history knows of a class.
@@ -434,7 +416,7 @@ fn timer_fired_while_it_is_scheduled_counts_for_its_class() {
     timers.of_class(REQUEST).unwrap().schedule(FAR, 3).unwrap();
     lab.settle();
     check(counts(&lab, IDLE), &[("scheduled", 1), ("fired", 1)]);
-    check(counts(&lab, REQUEST), &[("scheduled", 1), ("live", 1)]);
+    check(counts(&lab, REQUEST), &[("scheduled", 1), ("pending", 1)]);
 }
 
 #[test]
@@ -448,15 +430,15 @@ fn commands_of_sleeping_shard_are_published_for_their_class() {
     let turn = lab.turn();
     let _ = lab.shards[0].prepare_to_sleep(turn, Waker::noop());
     timers.of_class(IDLE).unwrap().schedule(FAR + FAR, 2).unwrap();
-    check(counts(&lab, IDLE), &[("scheduled", 2), ("live", 2)]);
+    check(counts(&lab, IDLE), &[("scheduled", 2), ("pending", 2)]);
     assert!(timers.cancel(timer).won());
-    check(counts(&lab, IDLE), &[("scheduled", 2), ("live", 1), ("cancelled", 1)]);
+    check(counts(&lab, IDLE), &[("scheduled", 2), ("pending", 1), ("cancelled", 1)]);
     check_classes(&lab.service.stats().classes());
 }
 
 #[test]
 fn service_without_classes_has_no_class_counts() {
-    let service = TimerService::builder().shards(1).start_attached::<u32>().unwrap();
+    let service = TimerService::builder().shards(1).start_attached_with::<u32>().unwrap();
     assert!(service.stats().classes().is_empty());
     assert!(service.client().shard(SHARD).of_class(IDLE).is_err());
     let report = service.shutdown(ShutdownPolicy::Drop).unwrap();

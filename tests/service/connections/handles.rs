@@ -36,6 +36,7 @@ fn close_cancels_all_deadlines_once() {
         handshake: ms(10),
         max_age: ms(10),
         max_age_jitter: ms(10),
+        max_age_grace: ms(10),
         min_read_rate: DataRate::new(1, ms(10)),
         min_write_rate: DataRate::new(1, ms(10)),
     };

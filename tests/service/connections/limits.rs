@@ -46,6 +46,7 @@ fn huge_limit_means_never() {
         handshake: huge,
         max_age: huge,
         max_age_jitter: huge,
+        max_age_grace: huge,
         min_read_rate: DataRate::new(1, huge),
         min_write_rate: DataRate::new(1, huge),
     };

@@ -1,6 +1,7 @@
 //! Connection timers: the events that each connection gets, and when.
 
 mod callbacks;
+mod grace;
 mod handles;
 mod hosts;
 mod idle;
@@ -13,6 +14,7 @@ mod rates;
 mod shared;
 mod shared_histories;
 mod shared_refusals;
+mod silence;
 mod stamps;
 mod waits;
 
@@ -20,8 +22,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use corewheel::DeadlineKind::{
-    AllIdle, Custom, Handshake, Heartbeat, MaxAge, ReadIdle, ReadRate, Request, WriteIdle,
-    WriteRate, WriteTimeout,
+    AgeGrace, AllIdle, Custom, Handshake, Heartbeat, MaxAge, ReadIdle, ReadRate, Request,
+    WriteIdle, WriteRate, WriteTimeout,
 };
 use corewheel::attach::Turn;
 use corewheel::conn::DataRate;
@@ -38,14 +40,16 @@ const NONE: ConnLimits = ConnLimits {
     handshake: Duration::ZERO,
     max_age: Duration::ZERO,
     max_age_jitter: Duration::ZERO,
+    max_age_grace: Duration::ZERO,
     min_read_rate: DataRate::OFF,
     min_write_rate: DataRate::OFF,
 };
 const READ_IDLE: ConnLimits = NONE.read_idle(ms(100));
 
 /// All kinds of deadlines, in the order in which events of one turn are delivered.
-const KINDS: [DeadlineKind; 18] = [
+const KINDS: [DeadlineKind; 19] = [
     MaxAge,
+    AgeGrace,
     Handshake,
     Request,
     WriteTimeout,
@@ -65,7 +69,8 @@ const KINDS: [DeadlineKind; 18] = [
     Custom(7),
 ];
 /// Kinds of deadlines that are armed.
-const ARMED: [DeadlineKind; 6] = [MaxAge, Handshake, Request, Custom(0), Custom(1), Custom(7)];
+const ARMED: [DeadlineKind; 7] =
+    [MaxAge, AgeGrace, Handshake, Request, Custom(0), Custom(1), Custom(7)];
 
 fn lab() -> Lab<u8> {
     Lab::new(builder(1))

@@ -20,11 +20,11 @@ use super::*;
 use crate::support::check_law;
 
 const NEVER: u64 = u64::MAX;
-const WRITES: usize = 3;
-const RATES: [usize; 2] = [4, 5];
+const WRITES: usize = 4;
+const RATES: [usize; 2] = [5, 6];
 
 fn is_idle_kind(kind: usize) -> bool {
-    (6..10).contains(&kind)
+    (7..11).contains(&kind)
 }
 
 struct Conn {
@@ -33,16 +33,16 @@ struct Conn {
     real: ConnTimers,
     shard: usize,
     limits: ConnLimits,
-    spans: [u64; 10],
+    spans: [u64; 11],
     /// The part of the jitter of its age, in 2⁻⁶⁴.
     age_part: u64,
     read: Stamp,
     written: Stamp,
     request_ended: Stamp,
     opened: u64,
-    over: [bool; 2],
-    armed: [u64; 18],
-    event_at: [u64; 18],
+    over: [bool; 3],
+    armed: [u64; KINDS.len()],
+    event_at: [u64; KINDS.len()],
     pending: u32,
     first: u32,
     writes: Vec<(u32, u64)>,
@@ -121,6 +121,7 @@ impl Model {
             handshake: limit() * 3,
             max_age: limit() * 10,
             max_age_jitter: limit() * 5,
+            max_age_grace: limit(),
             ..NONE
         };
         let mut rate = || match rng.u32(..4) {
@@ -152,9 +153,9 @@ impl Model {
             written: stamp,
             request_ended: Stamp::default(),
             opened: now,
-            over: [false; 2],
-            armed: [NEVER; 18],
-            event_at: [0; 18],
+            over: [false; 3],
+            armed: [NEVER; KINDS.len()],
+            event_at: [0; KINDS.len()],
             pending: 0,
             first: 0,
             writes: Vec::new(),
@@ -187,12 +188,12 @@ impl Model {
 
     fn due(&self, conn: &Conn, kind: usize) -> u64 {
         match kind {
-            0 | 1 if !conn.over[kind] => {
+            0 | 2 if !conn.over[kind] => {
                 let due = conn.opened.saturating_add(conn.spans[kind]);
                 let jitter = if kind == 0 { jitter_of(conn) } else { 0 };
                 conn.armed[kind].min(due.saturating_add(jitter))
             }
-            4 | 5 => conn.transfers[kind - RATES[0]].as_ref().map_or(NEVER, Measured::due),
+            5 | 6 => conn.transfers[kind - RATES[0]].as_ref().map_or(NEVER, Measured::due),
             WRITES => conn.writes.iter().map(|(_, due)| *due).min().unwrap_or(NEVER),
             _ if is_idle_kind(kind) => {
                 let idle_at = self.idle_at(conn, kind);
@@ -204,7 +205,7 @@ impl Model {
     }
 
     fn first_due(&self, conn: &Conn) -> u64 {
-        (0..18).map(|kind| self.due(conn, kind)).min().unwrap()
+        (0..KINDS.len()).map(|kind| self.due(conn, kind)).min().unwrap()
     }
 
     fn ceil(&self, nanos: u64) -> u64 {
@@ -270,8 +271,11 @@ impl Model {
                 transfer.event_at = now;
             } else {
                 conn.armed[kind] = NEVER;
-                if kind < 2 {
+                if kind < 3 {
                     conn.over[kind] = true;
+                }
+                if name == MaxAge && conn.spans[1] != NEVER {
+                    conn.armed[1] = now + conn.spans[1];
                 }
             }
         }
@@ -352,7 +356,7 @@ impl Model {
     }
 
     fn arm(&mut self, id: usize) {
-        let name = ARMED[self.rng.usize(..6)];
+        let name = ARMED[self.rng.usize(..ARMED.len())];
         let kind = KINDS.iter().position(|kind| *kind == name).unwrap();
         let delay = self.rng.u64(..self.tick.max(MS) * 30);
         let due = if self.rng.u32(..3) == 0 { NEVER } else { self.now() + delay };
@@ -361,7 +365,7 @@ impl Model {
         let was_pending = conn.pending & 1 << kind != 0;
         conn.pending &= !(1 << kind);
         conn.armed[kind] = due;
-        if kind < 2 {
+        if kind < 3 {
             conn.over[kind] = true;
         }
         if due == NEVER {
@@ -472,14 +476,16 @@ fn jitter_of(conn: &Conn) -> u64 {
     ((u128::from(conn.age_part) * (longest + 1)) >> 64) as u64
 }
 
-fn spans_of(limits: ConnLimits) -> [u64; 10] {
+fn spans_of(limits: ConnLimits) -> [u64; 11] {
     let ConnLimits { max_age, handshake, write_timeout, read_idle, .. } = limits;
-    let ConnLimits { write_idle, all_idle, heartbeat, .. } = limits;
+    let ConnLimits { write_idle, all_idle, heartbeat, max_age_grace: grace, .. } = limits;
     let off = Duration::ZERO;
     let rates = [off; 2];
     let idle = [read_idle, write_idle, all_idle, heartbeat];
-    [max_age, handshake, off, write_timeout, rates[0], rates[1], idle[0], idle[1], idle[2], idle[3]]
-        .map(|span| if span.is_zero() { NEVER } else { span.as_nanos() as u64 })
+    let armed = [max_age, grace, handshake, off, write_timeout];
+    let all = [&armed[..], &rates, &idle].concat();
+    let all: [Duration; 11] = all.try_into().unwrap();
+    all.map(|span| if span.is_zero() { NEVER } else { span.as_nanos() as u64 })
 }
 
 /// The callback of a connection: it gets the events of the model, and does something at random.

@@ -3,8 +3,8 @@
 use std::thread;
 use std::time::Instant;
 
-use corewheel::SharedConnTimers;
-use corewheel::conn::{SharedTransfer, Transfer};
+use corewheel::AnyThread;
+use corewheel::conn::{OnShard, Side, Transfer};
 
 use super::*;
 use crate::support::Alarm;
@@ -27,8 +27,8 @@ trait Guard {
 }
 
 macro_rules! either {
-    ($conn:ty, $guard:ty, $event:path) => {
-        impl Conn for $conn {
+    ($side:ty, $event:path) => {
+        impl Conn for ConnTimers<$side> {
             fn event(&self) -> Option<(DeadlineKind, bool)> {
                 $event(self)
             }
@@ -49,25 +49,25 @@ macro_rules! either {
                 self.close();
             }
         }
-
-        impl Guard for $guard {
-            fn add(&self, bytes: u64) {
-                self.add(bytes);
-            }
-            fn pause(&self) {
-                self.pause();
-            }
-            fn resume(&self) {
-                self.resume();
-            }
-            fn finish(self: Box<Self>) -> bool {
-                (*self).finish()
-            }
-        }
     };
 }
-either!(ConnTimers, Transfer, event);
-either!(SharedConnTimers, SharedTransfer, shared::event);
+either!(OnShard, event);
+either!(AnyThread, shared::event);
+
+impl<S: Side> Guard for Transfer<S> {
+    fn add(&self, bytes: u64) {
+        self.add(bytes);
+    }
+    fn pause(&self) {
+        self.pause();
+    }
+    fn resume(&self) {
+        self.resume();
+    }
+    fn finish(self: Box<Self>) -> bool {
+        (*self).finish()
+    }
+}
 
 /// One connection, by a clock that shows whole milliseconds.
 struct Rig {
@@ -124,6 +124,24 @@ fn transfer_without_bytes_has_one_event_at_the_end_of_its_grace() {
             assert_eq!(rig.conn.deadline(kind), None);
             transfer.add(150);
             assert_eq!(rig.run(500), [], "{kind} comes once");
+            assert!(!transfer.finish());
+        }
+    }
+}
+
+#[test]
+fn transfer_without_grace_at_the_first_nanosecond_has_one_event() {
+    let rate = DataRate::new(1_000, Duration::ZERO);
+    for kind in BOTH {
+        for mut rig in rigs(NONE.min_read_rate(rate).min_write_rate(rate)) {
+            let transfer = rig.conn.begin(kind);
+            let mut events = Vec::new();
+            for _ in 0..4 {
+                let _ = rig.lab.turn();
+                events.extend(rig.conn.event());
+            }
+            assert_eq!(events, [(kind, true)]);
+            assert_eq!((rig.conn.deadline(kind), rig.run(500)), (None, vec![]));
             assert!(!transfer.finish());
         }
     }
@@ -482,7 +500,7 @@ fn packed_connection_leaves_its_transfers_behind() {
 #[test]
 fn bytes_of_other_threads_count_and_wake_no_task() {
     fn check<V: Send + Sync + 'static>() {}
-    check::<SharedTransfer>();
+    check::<Transfer<AnyThread>>();
     let mut lab = lab();
     let conn = shared::connect(&lab, RATES);
     let transfer = conn.begin_measured_read();

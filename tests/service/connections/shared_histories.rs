@@ -1,9 +1,9 @@
 //! The same random history of a connection on its shard and of one whose tasks run on any thread:
 //! both get the same events in the same polls.
 
-use corewheel::SharedConnTimers;
+use corewheel::AnyThread;
 use corewheel::TimerService;
-use corewheel::conn::{InProgress, SharedInProgress, SharedTransfer, Transfer};
+use corewheel::conn::{InProgress, Transfer};
 use fastrand::Rng;
 
 use super::*;
@@ -14,15 +14,15 @@ struct Pair {
     rng: Rng,
     tick: Duration,
     here: ConnTimers,
-    shared: SharedConnTimers,
+    shared: ConnTimers<AnyThread>,
     /// What is in progress to the end of the history: the end of it would be a stamp, which on a
     /// shard is later than the activity.
-    held: Vec<(InProgress, SharedInProgress)>,
-    writes: Vec<(InProgress, SharedInProgress)>,
+    held: Vec<(InProgress, InProgress<AnyThread>)>,
+    writes: Vec<(InProgress, InProgress<AnyThread>)>,
     /// Bytes are activity, and their stamp on a shard is later than they are. So there are rates
     /// only where no deadline follows from activity.
     has_rates: bool,
-    transfers: Vec<(Transfer, SharedTransfer)>,
+    transfers: Vec<(Transfer, Transfer<AnyThread>)>,
     events: usize,
 }
 
@@ -64,7 +64,7 @@ impl Pair {
                 self.shared.touch_write_at(at);
             }
             6..8 => {
-                let kind = ARMED[self.rng.usize(..6)];
+                let kind = ARMED[self.rng.usize(..ARMED.len())];
                 let at = now + self.tick.mul_f64(self.rng.f64() * 30.0);
                 assert_eq!(self.here.arm(kind, at), self.shared.arm(kind, at));
             }
@@ -201,6 +201,7 @@ fn random_limits(rng: &mut Rng, tick: Duration, has_rates: bool) -> ConnLimits {
         handshake: limit(180.0),
         max_age: limit(600.0),
         max_age_jitter: limit(300.0),
+        max_age_grace: limit(60.0),
         ..NONE
     };
     if !has_rates {

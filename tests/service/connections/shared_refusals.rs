@@ -1,6 +1,6 @@
 //! Connections of tasks that run on any thread, where a shard has no room or the service has ended.
 
-use corewheel::SharedConnTimers;
+use corewheel::AnyThread;
 use corewheel::conn::Raced;
 use corewheel::{ShutdownPolicy, TimerHandle};
 
@@ -11,7 +11,7 @@ use crate::support::Alarm;
 type Polled = Poll<Result<Option<ConnEvent>, RefusedKind>>;
 
 /// Polls until the shard has answered, which takes some turns at most.
-fn settled_poll(lab: &mut Lab<u8>, conn: &SharedConnTimers, waker: &Waker) -> Polled {
+fn settled_poll(lab: &mut Lab<u8>, conn: &ConnTimers<AnyThread>, waker: &Waker) -> Polled {
     for _ in 0..20 {
         let polled = conn.poll_next(&mut Context::from_waker(waker));
         if polled.is_ready() {
@@ -83,7 +83,7 @@ fn connection_that_begins_after_the_end_says_so_at_its_first_poll() {
     let conn = handle.connection(READ_IDLE);
     conn.touch();
     let cx = &mut Context::from_waker(Waker::noop());
-    assert_eq!(conn.poll_next(cx), Poll::Ready(Err(RefusedKind::Closed)));
+    assert_eq!(conn.poll_next(cx), Poll::Ready(Err(RefusedKind::Dropped)));
     assert_eq!(conn.poll_next(cx), Poll::Ready(Ok(None)));
     assert!(conn.is_closed());
 }

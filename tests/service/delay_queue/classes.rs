@@ -31,8 +31,8 @@ fn stats(lab: &Lab<()>) -> ClassStats {
 /// Scheduled, fired, cancelled, returned, refused. Checks the law of a class.
 #[track_caller]
 fn counted(counts: ClassStats) -> [u64; 5] {
-    let ClassStats { live, scheduled, fired, cancelled, returned, refused, .. } = counts;
-    assert_eq!(live, scheduled - fired - cancelled - returned, "{counts:?}");
+    let ClassStats { pending, scheduled, fired, cancelled, returned, refused, .. } = counts;
+    assert_eq!(pending, scheduled - fired - cancelled - returned, "{counts:?}");
     [scheduled, fired, cancelled, returned, refused]
 }
 

@@ -24,11 +24,11 @@ fn keys_count_for_the_class_of_the_view() {
     assert!(leases.insert(3, (), ms(4)).is_ok(), "an insert of a known key is a reset");
     assert!(leases.remove(&1).is_some());
     lab.advance(ms(2));
-    let ClassStats { live, scheduled, fired, cancelled, refused, oldest, .. } = stats(&lab);
-    assert_eq!([live, scheduled, fired, cancelled, refused], [1, 3, 1, 1, 1]);
+    let ClassStats { pending, scheduled, fired, cancelled, refused, oldest, .. } = stats(&lab);
+    assert_eq!([pending, scheduled, fired, cancelled, refused], [1, 3, 1, 1, 1]);
     assert_eq!(oldest, Some(ms(2)));
     drop(leases);
     lab.settle();
-    assert_eq!((stats(&lab).live, stats(&lab).cancelled), (0, 2));
+    assert_eq!((stats(&lab).pending, stats(&lab).cancelled), (0, 2));
     check_law(&lab.counts());
 }

@@ -260,7 +260,7 @@ fn full_shard_keeps_room_for_the_next_run() {
             lab.advance(ms(1));
         }
         assert_eq!((periodic.runs(), timers.len()), (10, 4));
-        match timers.repeat(rate(ms(1)), |_| {}) {
+        match timers.repeat(rate(ms(1)), |_| {}).map_err(Refused::from) {
             Err(Refused::Full(mut call)) => {
                 // It is the callback that was handed over.
                 let _: &mut dyn FnMut(&mut Run<'_>) = &mut call;
@@ -279,7 +279,7 @@ fn refused_callback_comes_back_undropped() {
     for closed in [false, true] {
         let (guard, dropped) = Guard::new();
         let call = move |_: &mut Run<'_>| drop(guard.clone());
-        match (closed, timers.repeat(rate(ms(1)), call)) {
+        match (closed, timers.repeat(rate(ms(1)), call).map_err(Refused::from)) {
             (false, Err(Refused::Full(call))) | (true, Err(Refused::Closed(call))) => {
                 assert_eq!(dropped.load(Ordering::SeqCst), 0);
                 drop(call);

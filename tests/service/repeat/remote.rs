@@ -129,7 +129,7 @@ fn shutdown_ends_remote_callbacks() {
         let fires = usize::from(policy == ShutdownPolicy::Fire);
         assert_eq!(dropped.load(Ordering::SeqCst), 3 + 2 * fires, "{policy:?}");
         let refused = client.shard(SHARD).repeat(rate(ms(10)), |_| {});
-        assert!(matches!(refused, Err(Refused::Closed(_))));
+        assert!(matches!(refused.map_err(Refused::from), Err(Refused::Closed(_))));
     }
 }
 

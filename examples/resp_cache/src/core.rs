@@ -1,0 +1,315 @@
+//! One core: its keys, the subscribers of its clients, and what it sends to other cores.
+//!
+//! A core is single-threaded state behind `RefCell`s that are never borrowed across an `await`.
+//! Other cores reach it by its inbox, a bounded channel. The task that reads the inbox waits for no
+//! other core, so two cores that fill each other's inboxes cannot wait for each other.
+
+use std::cell::{OnceCell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use corewheel::{Fired, ShardId, Timers};
+use hashbrown::DefaultHashBuilder;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::commands::{self, Call};
+use crate::config::Config;
+use crate::gauges::Gauges;
+use crate::keyspace::Keyspace;
+use crate::notify::Event;
+use crate::options::Options;
+use crate::protocol::{Args, Decoder, Proto, Reply};
+use crate::pubsub::Registry;
+use crate::wall::WallClock;
+
+/// The most messages that wait in an inbox.
+const INBOX_MESSAGES: usize = 1 << 10;
+/// The most messages for subscribers on one other core that wait to be sent there.
+const OUTGOING_MAX: usize = 1 << 20;
+/// How often the wall clock and the limit of memory are looked at without a request.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+
+/// What all cores share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) options: Options,
+    pub(crate) gauges: Vec<Arc<Gauges>>,
+    pub(crate) started: Instant,
+    pub(crate) clients: AtomicU64,
+    pub(crate) next_client: AtomicU64,
+    inboxes: Vec<mpsc::Sender<Message>>,
+    hasher: DefaultHashBuilder,
+}
+
+/// The inboxes of all cores, each to be taken by its core.
+pub(crate) type Inboxes = Vec<mpsc::Receiver<Message>>;
+
+impl Shared {
+    pub(crate) fn new(options: Options, cores: usize) -> (Self, Inboxes) {
+        let channels = (0..cores).map(|_| mpsc::channel(INBOX_MESSAGES));
+        let (inboxes, receivers) = channels.unzip();
+        let shared = Self {
+            config: Config::new(&options),
+            options,
+            gauges: (0..cores).map(|_| Arc::default()).collect(),
+            started: Instant::now(),
+            clients: AtomicU64::new(0),
+            next_client: AtomicU64::new(1),
+            inboxes,
+            hasher: DefaultHashBuilder::default(),
+        };
+        (shared, receivers)
+    }
+
+    /// A gauge of all cores together.
+    pub(crate) fn total(&self, gauge: impl Fn(&Gauges) -> u64) -> u64 {
+        self.gauges.iter().map(|gauges| gauge(gauges)).sum()
+    }
+
+    pub(crate) fn cores(&self) -> usize {
+        self.gauges.len()
+    }
+
+    /// The core of a key. The table of a core uses the lower half of the hash.
+    pub(crate) fn owner(&self, hash: u64) -> usize {
+        (((hash >> 32) * self.cores() as u64) >> 32) as usize
+    }
+
+    /// Takes one of the places for clients; false if there is none.
+    pub(crate) fn enter_client(&self) -> bool {
+        let max = self.config.clients_max();
+        // Relaxed: a count.
+        let before = self.clients.fetch_add(1, Ordering::Relaxed);
+        if max > 0 && before >= max {
+            self.leave_client();
+            return false;
+        }
+        true
+    }
+
+    pub(crate) fn leave_client(&self) {
+        self.clients.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A message from one core to another.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// Requests for keys of the receiver, encoded one after the other.
+    Requests { requests: Vec<u8>, proto: Proto, reply: oneshot::Sender<Replies> },
+    /// A message of `PUBLISH`; the reply is the number of subscribers.
+    Publish { event: Event, reply: oneshot::Sender<i64> },
+    /// Keyspace events.
+    Events(Vec<Event>),
+}
+
+/// The replies to several requests, and the end of each.
+#[derive(Debug, Default)]
+pub(crate) struct Replies {
+    pub(crate) bytes: BytesMut,
+    pub(crate) ends: Vec<usize>,
+}
+
+/// The state of one core.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) index: usize,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) registry: RefCell<Registry>,
+    keys: RefCell<Keyspace>,
+    /// Events for the subscribers of other cores, by core.
+    outgoing: RefCell<Vec<Vec<Event>>>,
+    has_outgoing: Notify,
+}
+
+thread_local! {
+    /// The core of this thread. The service makes the handler of a shard and the tasks of the shard
+    /// in separate calls, both on the shard's thread.
+    static CORE: OnceCell<Rc<Core>> = const { OnceCell::new() };
+}
+
+impl Core {
+    /// Makes the core of this thread.
+    pub(crate) fn open(id: ShardId, shared: &Arc<Shared>) -> Rc<Self> {
+        let index = usize::from(id.number());
+        let gauges = Arc::clone(&shared.gauges[index]);
+        let hasher = shared.hasher.clone();
+        let keys = Keyspace::new(hasher, WallClock::system(), gauges, Instant::now);
+        let core = Rc::new(Self {
+            index,
+            shared: Arc::clone(shared),
+            registry: RefCell::default(),
+            keys: RefCell::new(keys),
+            outgoing: RefCell::new(vec![Vec::new(); shared.cores()]),
+            has_outgoing: Notify::new(),
+        });
+        let kept = Rc::clone(&core);
+        CORE.with(|cell| cell.set(kept).expect("a thread drives one shard"));
+        core
+    }
+
+    /// The core of this thread.
+    pub(crate) fn here() -> Rc<Self> {
+        CORE.with(|cell| Rc::clone(cell.get().expect("the shard's handler made it")))
+    }
+
+    /// The timer of a key has fired.
+    pub(crate) fn fired(&self, timers: &Timers<u32>, fired: &Fired<u32>) {
+        {
+            let mut keys = self.keys.borrow_mut();
+            keys.flags = self.shared.config.flags();
+            keys.fired(timers, fired);
+        }
+        self.publish_events();
+    }
+
+    /// The keys, by the present settings. Events are published when the returned guard has been
+    /// dropped and [`publish_events`](Self::publish_events) is called.
+    pub(crate) fn keys(&self) -> std::cell::RefMut<'_, Keyspace> {
+        let mut keys = self.keys.borrow_mut();
+        keys.flags = self.shared.config.flags();
+        let memory_max = self.shared.config.memory_max();
+        keys.set_memory_max(memory_max.div_ceil(self.shared.cores() as u64) as usize);
+        keys
+    }
+
+    pub(crate) fn hash(&self, key: &[u8]) -> u64 {
+        self.keys.borrow().hash(key)
+    }
+
+    /// Executes a command on keys of this core.
+    pub(crate) fn run(
+        &self,
+        keys: &mut Keyspace,
+        timers: &Timers<u32>,
+        run: commands::Run,
+        hash: u64,
+        args: Args<'_>,
+        reply: Reply<'_>,
+    ) {
+        let value_max = self.shared.options.request_max;
+        let mut call = Call { keys, timers, args, reply, hash, value_max };
+        if let Err(refusal) = run(&mut call) {
+            call.reply.error(&refusal.0);
+        }
+    }
+
+    /// Executes requests that were encoded by another core or by this one.
+    pub(crate) fn run_all(&self, timers: &Timers<u32>, proto: Proto, requests: &[u8]) -> Replies {
+        let mut replies = Replies::default();
+        let mut decoder = Decoder::new(usize::MAX);
+        let mut at = 0;
+        {
+            let mut keys = self.keys();
+            while let Some(length) = decoder.decode(&requests[at..]).unwrap_or_default() {
+                let args = decoder.args(&requests[at..]);
+                let command = commands::find(&args[0]);
+                let run = command.and_then(commands::Command::run);
+                let run = run.expect("cores send each other commands on keys");
+                let hash = args.get(1).map_or(0, |key| keys.hash(key));
+                let reply = Reply { out: &mut replies.bytes, proto };
+                self.run(&mut keys, timers, run, hash, args, reply);
+                replies.ends.push(replies.bytes.len());
+                at += length;
+            }
+        }
+        self.count_commands(replies.ends.len());
+        self.publish_events();
+        replies
+    }
+
+    pub(crate) fn count_commands(&self, count: usize) {
+        self.gauges().commands.add(count as u64);
+    }
+
+    pub(crate) fn gauges(&self) -> &Gauges {
+        &self.shared.gauges[self.index]
+    }
+
+    /// Sends a message to a core, and waits while its inbox is full. False if the core has ended.
+    pub(crate) async fn send(&self, core: usize, message: Message) -> bool {
+        self.shared.inboxes[core].send(message).await.is_ok()
+    }
+
+    /// Publishes the events that commands and timers have noted, on all cores.
+    pub(crate) fn publish_events(&self) {
+        let mut events = {
+            let mut keys = self.keys.borrow_mut();
+            if keys.events.is_empty() {
+                return;
+            }
+            std::mem::take(&mut keys.events)
+        };
+        let registry = self.registry.borrow();
+        for event in &events {
+            registry.publish(event);
+        }
+        let mut outgoing = self.outgoing.borrow_mut();
+        for (core, waiting) in outgoing.iter_mut().enumerate() {
+            if core == self.index || self.shared.gauges[core].subscribers.get() == 0 {
+                continue;
+            }
+            let room = OUTGOING_MAX.saturating_sub(waiting.len());
+            self.gauges().dropped.add(events.len().saturating_sub(room) as u64);
+            waiting.extend(events.iter().take(room).cloned());
+            self.has_outgoing.notify_one();
+        }
+        events.clear();
+        self.keys.borrow_mut().events = events;
+    }
+
+    /// Sends events to the other cores, until they end.
+    pub(crate) async fn send_outgoing(self: Rc<Self>) {
+        loop {
+            self.has_outgoing.notified().await;
+            for core in 0..self.shared.cores() {
+                let events = std::mem::take(&mut self.outgoing.borrow_mut()[core]);
+                if !events.is_empty() && !self.send(core, Message::Events(events)).await {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Executes what other cores send.
+    pub(crate) async fn serve_inbox(
+        self: Rc<Self>,
+        timers: Timers<u32>,
+        mut inbox: mpsc::Receiver<Message>,
+    ) {
+        while let Some(message) = inbox.recv().await {
+            // The sender of a reply may have lost its client, and want it no more.
+            match message {
+                Message::Requests { requests, proto, reply } => {
+                    let _ = reply.send(self.run_all(&timers, proto, &requests));
+                }
+                Message::Publish { event, reply } => {
+                    let _ = reply.send(self.registry.borrow().publish(&event));
+                }
+                Message::Events(events) => {
+                    let registry = self.registry.borrow();
+                    for event in &events {
+                        registry.publish(event);
+                    }
+                }
+            }
+            timers.consume_budget().await;
+        }
+    }
+
+    /// Looks at the wall clock and at the limit of memory from time to time, until the shard ends.
+    pub(crate) async fn keep_house(self: Rc<Self>, timers: Timers<u32>) {
+        while timers.sleep(HOUSEKEEPING).await.is_ok() {
+            {
+                let mut keys = self.keys();
+                keys.follow_wall(&timers);
+                keys.shrink(&timers);
+            }
+            self.publish_events();
+        }
+    }
+}

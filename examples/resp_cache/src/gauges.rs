@@ -1,0 +1,42 @@
+//! Numbers that one core writes and any thread reads.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number with one writer, so that a change needs no atomic addition.
+#[derive(Debug, Default)]
+pub(crate) struct Gauge(AtomicU64);
+
+// Relaxed: no other data is read by these numbers.
+impl Gauge {
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add(&self, more: u64) {
+        self.set(self.get().wrapping_add(more));
+    }
+
+    pub(crate) fn subtract(&self, less: u64) {
+        self.set(self.get().wrapping_sub(less));
+    }
+}
+
+/// The numbers of one core. On lines of their own, so that no two cores write to one line.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Gauges {
+    pub(crate) keys: Gauge,
+    pub(crate) with_deadline: Gauge,
+    pub(crate) memory: Gauge,
+    pub(crate) expired: Gauge,
+    pub(crate) evicted: Gauge,
+    pub(crate) commands: Gauge,
+    /// Clients of this core that have subscribed to something.
+    pub(crate) subscribers: Gauge,
+    /// Messages for other cores that were dropped, as too many waited.
+    pub(crate) dropped: Gauge,
+}

@@ -1,0 +1,502 @@
+//! The keys of one core: a table of places in a slab of entries, each of which may have a timer.
+//!
+//! An entry is one allocation for key and value. Its timer's payload is the entry's place in the
+//! slab, so a time to live costs a timer of the wheel and no allocation. A key whose deadline has
+//! passed is never answered: each access compares the deadline with the clock, and removes the key
+//! if the wheel has not come to it yet.
+//!
+//! Cost: O(1) for each command on a key; a clock reading for each access to a key with a deadline,
+//! and a reading of the wall clock too if the deadline is a point in wall time.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use corewheel::{CancelOutcome, Fired, ResetOutcome, TimerHandle, Timers};
+use hashbrown::{DefaultHashBuilder, HashTable};
+use slab::Slab;
+
+use crate::gauges::Gauges;
+use crate::notify::{Class, Event, Flags};
+use crate::wall::{Time, WallClock};
+
+/// What an entry takes beside its key and value: its place in the slab, in the table and the
+/// allocator's own bytes.
+const ENTRY_BYTES: usize = size_of::<Entry>() + 18 + 16;
+/// What a timer takes.
+const TIMER_BYTES: usize = 40;
+/// The entries of a slot that an eviction looks at.
+const EVICTION_ENTRIES: usize = 64;
+/// The keys that an eviction compares when the slots that it looked at named none.
+const EVICTION_SAMPLE: usize = 16;
+/// The most keys that one write evicts.
+const EVICTIONS_MAX: usize = 1 << 10;
+/// The latest deadline that can be kept, in microseconds.
+const MICROS_MAX: u64 = u64::MAX >> 2;
+
+/// When a key expires, in microseconds of monotonic time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Deadline(u64);
+
+impl Deadline {
+    const NEVER: Self = Self(0);
+
+    /// A deadline that follows the wall clock if `is_wall`.
+    pub(crate) fn new(micros: u64, is_wall: bool) -> Self {
+        Self(micros.clamp(1, MICROS_MAX) << 1 | u64::from(is_wall))
+    }
+
+    pub(crate) fn micros(self) -> Option<u64> {
+        (self != Self::NEVER).then_some(self.0 >> 1)
+    }
+
+    fn is_wall(self) -> bool {
+        self.0 & 1 == 1
+    }
+}
+
+/// What a write does with a key's time to live.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ttl {
+    Remove,
+    Keep,
+    Set(Deadline),
+}
+
+/// Why a write did not take place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WriteError {
+    Memory,
+    Timers,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// The key, and the value behind it.
+    data: Vec<u8>,
+    key_length: u32,
+    /// `None` if the key has no deadline.
+    timer: Option<TimerHandle>,
+    deadline: Deadline,
+}
+
+impl Entry {
+    fn key(&self) -> &[u8] {
+        &self.data[..self.key_length as usize]
+    }
+
+    fn value(&self) -> &[u8] {
+        &self.data[self.key_length as usize..]
+    }
+
+    fn bytes(&self) -> usize {
+        self.data.capacity() + ENTRY_BYTES + if self.timer.is_some() { TIMER_BYTES } else { 0 }
+    }
+}
+
+/// Where an entry is. A part of the key's hash is beside it, so a table that grows reads no entry.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    index: u32,
+    hash: u32,
+}
+
+/// The table takes bits of both ends of a hash.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+#[derive(Debug)]
+pub(crate) struct Keyspace {
+    table: HashTable<Place>,
+    entries: Slab<Entry>,
+    hasher: DefaultHashBuilder,
+    time: Time,
+    /// The bytes of all entries.
+    memory: usize,
+    /// The greatest number of those bytes; zero is no limit.
+    memory_max: usize,
+    /// The entry at which the next sample begins.
+    sample_at: usize,
+    /// What is to be published: filled while `flags` ask for it.
+    pub(crate) events: Vec<Event>,
+    pub(crate) flags: Flags,
+    gauges: Arc<Gauges>,
+}
+
+impl Keyspace {
+    pub(crate) fn new(
+        hasher: DefaultHashBuilder,
+        wall: WallClock,
+        gauges: Arc<Gauges>,
+        now: impl Fn() -> std::time::Instant,
+    ) -> Self {
+        Self {
+            table: HashTable::new(),
+            entries: Slab::new(),
+            hasher,
+            time: Time::new(wall, now),
+            memory: 0,
+            memory_max: 0,
+            sample_at: 0,
+            events: Vec::new(),
+            flags: Flags::default(),
+            gauges,
+        }
+    }
+
+    pub(crate) fn set_memory_max(&mut self, bytes: usize) {
+        self.memory_max = bytes;
+    }
+
+    /// The value of a key, unless its time is over.
+    pub(crate) fn get(&mut self, timers: &Timers<u32>, hash: u64, key: &[u8]) -> Option<&[u8]> {
+        let index = self.find(timers, hash, key)?;
+        Some(self.entries[index].value())
+    }
+
+    pub(crate) fn contains(&mut self, timers: &Timers<u32>, hash: u64, key: &[u8]) -> bool {
+        self.find(timers, hash, key).is_some()
+    }
+
+    /// When a key expires: `None` if there is no such key.
+    pub(crate) fn deadline(
+        &mut self,
+        timers: &Timers<u32>,
+        hash: u64,
+        key: &[u8],
+    ) -> Option<Deadline> {
+        let index = self.find(timers, hash, key)?;
+        Some(self.entries[index].deadline)
+    }
+
+    /// Writes a value. Nothing has changed if it fails, apart from evictions.
+    pub(crate) fn set(
+        &mut self,
+        timers: &Timers<u32>,
+        hash: u64,
+        key: &[u8],
+        value: &[u8],
+        ttl: Ttl,
+    ) -> Result<(), WriteError> {
+        let found = self.find(timers, hash, key);
+        let is_timed = match ttl {
+            Ttl::Set(_) => true,
+            Ttl::Remove => false,
+            Ttl::Keep => found.is_some_and(|index| self.entries[index].timer.is_some()),
+        };
+        let timer = if is_timed { TIMER_BYTES } else { 0 };
+        self.make_room(timers, key.len() + value.len() + ENTRY_BYTES + timer, found)?;
+        // An eviction may have removed it.
+        let found = found.and_then(|_| self.find(timers, hash, key));
+        let index = match found {
+            Some(index) => index,
+            None => self.insert(hash, key, value.len()),
+        };
+        let armed = match ttl {
+            Ttl::Keep => Ok(()),
+            Ttl::Remove => {
+                self.disarm(timers, index);
+                Ok(())
+            }
+            Ttl::Set(deadline) => self.arm(timers, index, deadline),
+        };
+        if armed.is_err() && found.is_none() {
+            self.remove_at(timers, index);
+        }
+        armed?;
+        if found.is_none() {
+            self.note(Class::NEW, "new", index);
+        }
+        self.change_value(index, |data, begin| {
+            data.truncate(begin);
+            data.extend_from_slice(value);
+            // A short value does not hold the room of a long one before it.
+            if data.capacity() > 2 * data.len() + 64 {
+                data.shrink_to_fit();
+            }
+        });
+        Ok(())
+    }
+
+    /// Appends to a value; false if there is none.
+    pub(crate) fn append(
+        &mut self,
+        timers: &Timers<u32>,
+        hash: u64,
+        key: &[u8],
+        tail: &[u8],
+    ) -> Result<bool, WriteError> {
+        let found = self.find(timers, hash, key);
+        let before = found.map_or(0, |index| self.entries[index].bytes());
+        self.make_room(timers, before + tail.len(), found)?;
+        let Some(index) = found.and_then(|_| self.find(timers, hash, key)) else {
+            return Ok(false);
+        };
+        self.change_value(index, |data, _| data.extend_from_slice(tail));
+        Ok(true)
+    }
+
+    /// Removes a key. False if there is none.
+    pub(crate) fn remove(&mut self, timers: &Timers<u32>, hash: u64, key: &[u8]) -> bool {
+        let Some(index) = self.find(timers, hash, key) else { return false };
+        self.note(Class::GENERIC, "del", index);
+        self.remove_at(timers, index);
+        true
+    }
+
+    /// Gives a key that is there another deadline, or none.
+    pub(crate) fn expire(
+        &mut self,
+        timers: &Timers<u32>,
+        hash: u64,
+        key: &[u8],
+        deadline: Option<Deadline>,
+    ) -> Result<(), WriteError> {
+        let Some(index) = self.find(timers, hash, key) else { return Ok(()) };
+        match deadline {
+            Some(deadline) => self.arm(timers, index, deadline)?,
+            None => self.disarm(timers, index),
+        }
+        Ok(())
+    }
+
+    /// Removes all keys.
+    pub(crate) fn clear(&mut self, timers: &Timers<u32>) {
+        for (_, entry) in &self.entries {
+            let _ = entry.timer.map(|timer| timers.cancel(timer));
+        }
+        (self.table, self.entries, self.memory) = (HashTable::new(), Slab::new(), 0);
+        self.gauges.with_deadline.set(0);
+        self.publish_gauges();
+    }
+
+    /// Calls a function with each key whose time is not over.
+    pub(crate) fn for_each_key(&mut self, timers: &Timers<u32>, mut call: impl FnMut(&[u8])) {
+        self.follow_wall(timers);
+        let now = self.now(timers);
+        for (_, entry) in &self.entries {
+            if entry.deadline.micros().is_none_or(|deadline| deadline > now) {
+                call(entry.key());
+            }
+        }
+    }
+
+    /// The timer of a key has fired.
+    pub(crate) fn fired(&mut self, timers: &Timers<u32>, fired: &Fired<u32>) {
+        let index = fired.payload as usize;
+        let timer = self.entries.get(index).and_then(|entry| entry.timer);
+        if timer == Some(fired.handle) {
+            self.expire_at(timers, index);
+        }
+    }
+
+    /// Moves the deadlines that are points in wall time if the wall clock has stepped. O(keys) if
+    /// it has, else two clock readings.
+    pub(crate) fn follow_wall(&mut self, timers: &Timers<u32>) {
+        let Some(step) = self.time.take_step(|| timers.now()) else { return };
+        tracing::warn!(step_micros = step, "the wall clock has stepped");
+        for (_, entry) in &mut self.entries {
+            let Some(deadline) = entry.deadline.micros().filter(|_| entry.deadline.is_wall())
+            else {
+                continue;
+            };
+            // A deadline that has passed becomes the least deadline, and so the timer is due.
+            let moved = deadline.cast_signed().saturating_sub(step).max(1).cast_unsigned();
+            entry.deadline = Deadline::new(moved, true);
+            if let (Some(timer), Some(at)) = (entry.timer, self.time.instant(moved)) {
+                let _is_pending = timers.reset(timer, at);
+            }
+        }
+    }
+
+    /// Monotonic time, in microseconds.
+    pub(crate) fn now(&self, timers: &Timers<u32>) -> u64 {
+        self.time.micros(timers.now())
+    }
+
+    /// The present wall time, and the way to and from wall time.
+    pub(crate) fn wall(&mut self, timers: &Timers<u32>) -> (i64, &Time) {
+        self.follow_wall(timers);
+        (self.time.to_wall(self.now(timers)), &self.time)
+    }
+
+    pub(crate) fn hash(&self, key: &[u8]) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    /// Notes an event of a key, if a client may wait for it.
+    pub(crate) fn event(&mut self, class: Class, name: &'static str, key: &[u8]) {
+        if self.flags.ask_for(class) {
+            self.flags.push_events(name, key, &mut self.events);
+        }
+    }
+
+    fn note(&mut self, class: Class, name: &'static str, index: usize) {
+        if self.flags.ask_for(class) {
+            self.flags.push_events(name, self.entries[index].key(), &mut self.events);
+        }
+    }
+
+    /// The entry of a key, unless its time is over. Then the entry is removed.
+    #[inline]
+    fn find(&mut self, timers: &Timers<u32>, hash: u64, key: &[u8]) -> Option<usize> {
+        let hash = hash as u32;
+        let is_it =
+            |place: &Place| place.hash == hash && self.entries[place.index as usize].key() == key;
+        let index = self.table.find(spread(hash), is_it)?.index as usize;
+        if self.entries[index].deadline != Deadline::NEVER && self.is_over(timers, index) {
+            self.expire_at(timers, index);
+            return None;
+        }
+        Some(index)
+    }
+
+    fn is_over(&mut self, timers: &Timers<u32>, index: usize) -> bool {
+        if self.entries[index].deadline.is_wall() {
+            self.follow_wall(timers);
+        }
+        let deadline = self.entries[index].deadline.micros();
+        deadline.is_some_and(|deadline| deadline <= self.now(timers))
+    }
+
+    fn expire_at(&mut self, timers: &Timers<u32>, index: usize) {
+        self.note(Class::EXPIRED, "expired", index);
+        self.gauges.expired.add(1);
+        self.remove_at(timers, index);
+    }
+
+    fn insert(&mut self, hash: u64, key: &[u8], value_length: usize) -> usize {
+        let mut data = Vec::with_capacity(key.len() + value_length);
+        data.extend_from_slice(key);
+        let key_length = key.len() as u32;
+        let entry = Entry { data, key_length, timer: None, deadline: Deadline::NEVER };
+        self.memory += entry.bytes();
+        let index = self.entries.insert(entry);
+        let place = Place { index: index as u32, hash: hash as u32 };
+        self.table.insert_unique(spread(place.hash), place, |place| spread(place.hash));
+        self.publish_gauges();
+        index
+    }
+
+    fn change_value(&mut self, index: usize, change: impl FnOnce(&mut Vec<u8>, usize)) {
+        let entry = &mut self.entries[index];
+        self.memory -= entry.data.capacity();
+        let begin = entry.key_length as usize;
+        change(&mut entry.data, begin);
+        self.memory += entry.data.capacity();
+        self.gauges.memory.set(self.memory as u64);
+    }
+
+    fn remove_at(&mut self, timers: &Timers<u32>, index: usize) {
+        self.disarm(timers, index);
+        let entry = self.entries.remove(index);
+        let hash = self.hash(entry.key()) as u32;
+        let found = self.table.find_entry(spread(hash), |place| place.index as usize == index);
+        let _place = found.expect("the table has a place for each entry").remove();
+        self.memory -= entry.bytes();
+        self.publish_gauges();
+    }
+
+    fn arm(
+        &mut self,
+        timers: &Timers<u32>,
+        index: usize,
+        deadline: Deadline,
+    ) -> Result<(), WriteError> {
+        let micros = deadline.micros().unwrap_or(MICROS_MAX);
+        let at = timers.deadline(self.time.instant(micros).expect("it is within MICROS_MAX"));
+        let entry = &mut self.entries[index];
+        let is_reset =
+            entry.timer.is_some_and(|timer| timers.reset(timer, at) == ResetOutcome::Reset);
+        if !is_reset {
+            let timer = timers.schedule(at, index as u32).map_err(|_| WriteError::Timers)?;
+            if entry.timer.replace(timer).is_none() {
+                self.memory += TIMER_BYTES;
+                self.gauges.with_deadline.add(1);
+            }
+        }
+        entry.deadline = deadline;
+        Ok(())
+    }
+
+    fn disarm(&mut self, timers: &Timers<u32>, index: usize) {
+        let entry = &mut self.entries[index];
+        entry.deadline = Deadline::NEVER;
+        if let Some(timer) = entry.timer.take() {
+            let _outcome = timers.cancel(timer);
+            self.memory -= TIMER_BYTES;
+            self.gauges.with_deadline.subtract(1);
+        }
+    }
+
+    /// Evicts keys until an entry of `bytes` fits, in place of the one that was found.
+    fn make_room(
+        &mut self,
+        timers: &Timers<u32>,
+        bytes: usize,
+        found: Option<usize>,
+    ) -> Result<(), WriteError> {
+        if self.memory_max == 0 {
+            return Ok(());
+        }
+        let replaced = found.map_or(0, |index| self.entries[index].bytes());
+        let wanted = bytes.saturating_sub(replaced);
+        for _ in 0..EVICTIONS_MAX {
+            if self.memory + wanted <= self.memory_max {
+                return Ok(());
+            }
+            if !self.evict(timers) {
+                return Err(WriteError::Memory);
+            }
+        }
+        Err(WriteError::Memory)
+    }
+
+    /// Evicts keys until the limit is kept, as far as one step may, and gives up room that is not
+    /// used.
+    pub(crate) fn shrink(&mut self, timers: &Timers<u32>) {
+        if self.entries.is_empty() {
+            (self.table, self.entries) = (HashTable::new(), Slab::new());
+        } else if self.table.len() < self.table.capacity() / 8 {
+            self.table.shrink_to(2 * self.table.len(), |place| spread(place.hash));
+        }
+        let mut left = EVICTIONS_MAX;
+        while self.memory_max > 0 && self.memory > self.memory_max && left > 0 {
+            left = if self.evict(timers) { left - 1 } else { 0 };
+        }
+    }
+
+    /// Evicts a key with a short time to live; false if there is none.
+    fn evict(&mut self, timers: &Timers<u32>) -> bool {
+        let near = timers.soonest_value(EVICTION_ENTRIES).and_then(|timer| {
+            let CancelOutcome::Cancelled { payload, .. } = timers.cancel(timer) else {
+                return None;
+            };
+            payload.into_value().map(|index| index as usize)
+        });
+        let Some(index) = near.or_else(|| self.soonest_of_sample()) else { return false };
+        self.note(Class::EVICTED, "evicted", index);
+        self.gauges.evicted.add(1);
+        self.remove_at(timers, index);
+        true
+    }
+
+    /// The key with the earliest deadline among the next keys of the slab that have one.
+    fn soonest_of_sample(&mut self) -> Option<usize> {
+        let from = self.sample_at;
+        let behind = self.entries.iter().skip_while(|(index, _)| *index < from);
+        let around = behind.chain(self.entries.iter());
+        let keys = around.filter_map(|(index, entry)| Some((entry.deadline.micros()?, index)));
+        let sample: Vec<_> = keys.take(EVICTION_SAMPLE).collect();
+        self.sample_at = sample.last().map_or(0, |(_, index)| index + 1);
+        sample.into_iter().min().map(|(_, index)| index)
+    }
+
+    fn publish_gauges(&self) {
+        self.gauges.keys.set(self.entries.len() as u64);
+        self.gauges.memory.set(self.memory as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests;

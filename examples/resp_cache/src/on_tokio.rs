@@ -1,0 +1,47 @@
+//! Connections on tokio's current-thread runtimes.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use crate::acceptor::{BACKLOG, Listener};
+use crate::connection::Stream;
+
+impl Listener for TcpListener {
+    type Stream = TcpStream;
+
+    fn bind(address: SocketAddr) -> io::Result<Self> {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseport(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    }
+
+    async fn accept(&self) -> io::Result<TcpStream> {
+        let (stream, _) = self.accept().await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    fn spawn(task: impl Future<Output = ()> + 'static) {
+        tokio::task::spawn_local(task);
+    }
+}
+
+impl Stream for TcpStream {
+    async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        AsyncReadExt::read(self, buffer).await
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        AsyncWriteExt::write(self, bytes).await
+    }
+
+    async fn close(mut self) {
+        // It fails if the client has closed the connection first.
+        let _ = self.shutdown().await;
+    }
+}

@@ -1,0 +1,282 @@
+//! Requests: arrays of bulk strings, and inline commands, which are lines of words.
+
+use std::fmt;
+use std::ops::Index;
+
+use memchr::memchr;
+use redis_protocol::resp2::decode::decode_range;
+use redis_protocol::resp2::types::RangeFrame;
+
+/// The most strings of one request.
+const ARGS_MAX: i64 = 1 << 20;
+/// The most bytes of a line that states a count or a length.
+const HEADER_MAX: usize = 32;
+/// The most bytes of an inline command.
+const INLINE_MAX: usize = 1 << 16;
+/// A decoder keeps room for this many strings between requests.
+const ARGS_KEPT: usize = 1 << 10;
+
+/// A request that breaks the protocol. The connection ends, as nothing after it can be understood.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Malformed(String);
+
+impl Malformed {
+    fn new(problem: impl Into<String>) -> Self {
+        Self(problem.into())
+    }
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ERR Protocol error: {}", self.0)
+    }
+}
+
+/// The strings of one request, which lie in the buffer of its connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Args<'a> {
+    bytes: &'a [u8],
+    /// Begin and end of each string in `bytes`.
+    ranges: &'a [(u32, u32)],
+}
+
+impl<'a> Args<'a> {
+    pub(crate) fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
+        let bytes = self.bytes;
+        self.ranges.iter().map(move |(begin, end)| &bytes[*begin as usize..*end as usize])
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<&'a [u8]> {
+        let (begin, end) = self.ranges.get(index)?;
+        Some(&self.bytes[*begin as usize..*end as usize])
+    }
+
+    /// Whether a string is this word, in any case.
+    pub(crate) fn is(&self, index: usize, word: &str) -> bool {
+        self.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
+    }
+}
+
+impl Index<usize> for Args<'_> {
+    type Output = [u8];
+
+    fn index(&self, index: usize) -> &[u8] {
+        self.get(index).expect("the command's arity is checked")
+    }
+}
+
+/// Finds the requests in the bytes of one connection.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    /// The strings of the present request that have come.
+    ranges: Vec<(u32, u32)>,
+    /// How many strings of the present request have not come; `None` before its header.
+    missing: Option<usize>,
+    /// The bytes of the present request that are decoded.
+    at: usize,
+    /// The most bytes of a request.
+    request_max: usize,
+}
+
+impl Decoder {
+    pub(crate) fn new(request_max: usize) -> Self {
+        Self { ranges: Vec::new(), missing: None, at: 0, request_max }
+    }
+
+    /// Decodes the request at the beginning of `input`, and returns its length; `None` if its end
+    /// has not come. After `None`, the next call must be given the same bytes and those after them.
+    pub(crate) fn decode(&mut self, input: &[u8]) -> Result<Option<usize>, Malformed> {
+        let mut missing = if let Some(missing) = self.missing {
+            missing
+        } else {
+            self.ranges.clear();
+            self.ranges.shrink_to(ARGS_KEPT);
+            match input.first() {
+                None => return Ok(None),
+                Some(b'*') => {}
+                Some(_) => return self.decode_inline(input),
+            }
+            let Some(end) = header_end(input)? else { return Ok(None) };
+            self.at = end + 2;
+            let count = integer(&input[1..end]).filter(|count| *count <= ARGS_MAX);
+            let count = count.ok_or_else(|| Malformed::new("invalid multibulk length"))?;
+            usize::try_from(count).unwrap_or(0)
+        };
+        while missing > 0 {
+            self.missing = Some(missing);
+            if !self.decode_string(input)? {
+                return Ok(None);
+            }
+            missing -= 1;
+        }
+        self.missing = None;
+        Ok(Some(self.at))
+    }
+
+    /// The strings of the request that was decoded last.
+    pub(crate) fn args<'a>(&'a self, request: &'a [u8]) -> Args<'a> {
+        Args { bytes: request, ranges: &self.ranges }
+    }
+
+    /// Decodes the next string; false if its end has not come.
+    fn decode_string(&mut self, input: &[u8]) -> Result<bool, Malformed> {
+        let rest = &input[self.at..];
+        let Some(first) = rest.first() else { return Ok(false) };
+        // The library would accept values of other kinds, and arrays in arrays without a limit.
+        if *first != b'$' {
+            let found = first.escape_ascii();
+            return Err(Malformed::new(format!("expected '$', got '{found}'")));
+        }
+        let Some(end) = header_end(rest)? else { return Ok(false) };
+        let decoded = decode_range(rest).map_err(|_| Malformed::new("invalid bulk length"))?;
+        let Some((frame, length)) = decoded else {
+            // It is refused before its bytes are kept.
+            let stated = integer(&rest[1..end]).and_then(|stated| usize::try_from(stated).ok());
+            let stated = stated.unwrap_or(usize::MAX);
+            if self.at.saturating_add(stated) > self.request_max {
+                return Err(Malformed::new("invalid bulk length"));
+            }
+            return Ok(false);
+        };
+        let RangeFrame::BulkString((from, to)) = frame else {
+            return Err(Malformed::new("invalid bulk length"));
+        };
+        if &rest[to..to + 2] != b"\r\n" {
+            return Err(Malformed::new("a bulk string does not end where it says"));
+        }
+        if self.at + length > self.request_max {
+            return Err(Malformed::new("the request is too large"));
+        }
+        self.ranges.push(((self.at + from) as u32, (self.at + to) as u32));
+        self.at += length;
+        Ok(true)
+    }
+
+    /// Decodes a line of words, without quotes.
+    fn decode_inline(&mut self, input: &[u8]) -> Result<Option<usize>, Malformed> {
+        let Some(end) = memchr(b'\n', &input[..input.len().min(INLINE_MAX)]) else {
+            let is_long = input.len() >= INLINE_MAX;
+            return if is_long { Err(Malformed::new("too big inline request")) } else { Ok(None) };
+        };
+        let line = &input[..end];
+        for word in line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()) {
+            let begin = word.as_ptr().addr() - line.as_ptr().addr();
+            self.ranges.push((begin as u32, (begin + word.len()) as u32));
+        }
+        Ok(Some(end + 1))
+    }
+}
+
+/// The length of a header line without its end; `None` if its end has not come.
+fn header_end(input: &[u8]) -> Result<Option<usize>, Malformed> {
+    let head = &input[..input.len().min(HEADER_MAX)];
+    match memchr(b'\r', head) {
+        Some(end) if end + 1 == input.len() => Ok(None),
+        Some(end) if input[end + 1] == b'\n' => Ok(Some(end)),
+        None if head.len() < HEADER_MAX => Ok(None),
+        _ => Err(Malformed::new("a count or a length is too long or has no end")),
+    }
+}
+
+/// The value of a number as it is written without leading zeros or a plus sign.
+pub(crate) fn integer(digits: &[u8]) -> Option<i64> {
+    let unsigned = digits.strip_prefix(b"-").unwrap_or(digits);
+    let is_written_so = match unsigned {
+        [b'0'] => unsigned.len() == digits.len(),
+        [b'1'..=b'9', ..] => true,
+        _ => false,
+    };
+    if !is_written_so {
+        return None;
+    }
+    str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// Appends a request of these strings.
+pub(crate) fn encode_request<'a>(out: &mut Vec<u8>, args: impl Iterator<Item = &'a [u8]> + Clone) {
+    let push_header = |out: &mut Vec<u8>, kind, count: usize| {
+        out.push(kind);
+        out.extend_from_slice(count.to_string().as_bytes());
+        out.extend_from_slice(b"\r\n");
+    };
+    push_header(out, b'*', args.clone().count());
+    for arg in args {
+        push_header(out, b'$', arg.len());
+        out.extend_from_slice(arg);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode_all(input: &[u8]) -> Result<Vec<Vec<String>>, Malformed> {
+        let mut decoder = Decoder::new(1 << 20);
+        let (mut requests, mut at) = (Vec::new(), 0);
+        while let Some(length) = decoder.decode(&input[at..])? {
+            let args = decoder.args(&input[at..]);
+            requests.push(args.iter().map(|arg| String::from_utf8_lossy(arg).into()).collect());
+            at += length;
+        }
+        Ok(requests)
+    }
+
+    #[test]
+    fn request_is_decoded_alike_however_its_bytes_are_cut() {
+        let input = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n*1\r\n$4\r\nPING\r\nPING  you\r\n\r\n*0\r\n";
+        let whole = decode_all(input).unwrap();
+        assert_eq!(whole[..3], [vec!["GET", "k"], vec!["PING"], vec!["PING", "you"]]);
+        assert_eq!(whole.len(), 5, "an empty line and an empty array are requests of no words");
+        let mut decoder = Decoder::new(1 << 20);
+        let (mut begin, mut requests) = (0, 0);
+        for end in 0..=input.len() {
+            while let Some(length) = decoder.decode(&input[begin..end]).unwrap() {
+                let words = decoder.args(&input[begin..end]);
+                assert_eq!(words.len(), whole[requests].len());
+                requests += 1;
+                begin += length;
+            }
+        }
+        assert_eq!((requests, begin), (5, input.len()));
+    }
+
+    #[test]
+    fn malformed_request_is_refused() {
+        let long_header = [b"*".as_slice(), &[b'1'; 40]].concat();
+        let inputs: [&[u8]; 11] = [
+            b"*1\r\n*1\r\n$4\r\nPING\r\n",
+            b"*x\r\n",
+            b"*01\r\n",
+            b"*1048577\r\n",
+            b"*1\r\n$-1\r\n",
+            b"*1\r\n$4\r\nPINGxx",
+            b"*1\r\n$x\r\n",
+            b"*1\r\n:1\r\n",
+            b"*1\r\n$99999999999\r\n",
+            b"*1\rx",
+            &long_header,
+        ];
+        for input in inputs {
+            let shown = input.escape_ascii();
+            assert!(decode_all(input).is_err(), "{shown}");
+        }
+        assert!(decode_all(&vec![b'x'; INLINE_MAX]).is_err());
+    }
+
+    #[test]
+    fn integer_is_taken_only_as_it_would_be_written() {
+        let taken: [(&[u8], i64); 3] =
+            [(b"0", 0), (b"-12", -12), (b"9223372036854775807", i64::MAX)];
+        for (digits, value) in taken {
+            assert_eq!(integer(digits), Some(value));
+        }
+        for digits in ["", "-", "-0", "01", "+1", " 1", "1 ", "1.0", "9223372036854775808"] {
+            assert_eq!(integer(digits.as_bytes()), None, "{digits:?}");
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! `axum::serve` over streams with their timeouts.
+//!
+//! `axum::serve` builds hyper's server itself, so a server cannot give it a timer. It takes the
+//! listener and the service of each connection from its caller, and these two have all that the
+//! timeouts need: [`TimedListener`] accepts streams with limits, and [`TimedMakeService`] tells
+//! each stream about its requests.
+//!
+//! Why not a middleware on the router: it would have to find the control of its connection in each
+//! request, and would run behind other layers that may wait.
+//!
+//! Cost: see [`TimedMakeService`].
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::extract::connect_info::Connected;
+use axum::response::Response;
+use axum::serve::{IncomingStream, Listener};
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use super::hyper::{ResponseFuture, TimedService};
+use crate::face::handle::Handle;
+use crate::stream::{StreamControl, StreamLimits, TimedIo};
+
+/// A listener for `axum::serve` whose connections have timeouts: each is a [`TimedIo`].
+///
+/// The service goes into a [`TimedMakeService`]. Without that, the connection of a handler that
+/// takes longer than the idle limit is closed, and so is each connection after the
+/// [`head`](StreamLimits::head) limit, as nothing says that a head is complete.
+///
+/// ```
+/// use axum::Router;
+/// use axum::routing::get;
+/// use corewheel::TimerService;
+/// use corewheel::adapters::axum::{TimedListener, TimedMakeService};
+/// use corewheel::stream::StreamLimits;
+/// use std::time::Duration;
+/// use tokio::net::TcpListener;
+///
+/// # let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+/// # runtime.block_on(async {
+/// let service = TimerService::beside_runtime().start()?;
+/// let limits = StreamLimits::default()
+///     .first_byte(Duration::from_secs(10))
+///     .head(Duration::from_secs(10))
+///     .write_stall(Duration::from_secs(30))
+///     .idle(Duration::from_secs(60));
+///
+/// let app = Router::new().route("/", get(|| async { "hello" }));
+/// let listener = TcpListener::bind("127.0.0.1:0").await?;
+/// let listener = TimedListener::new(listener, service.handle(), limits);
+/// # let stop = async {};
+/// axum::serve(listener, TimedMakeService::new(app)).with_graceful_shutdown(stop).await?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # When there is no timer
+///
+/// A connection for whose timer its shard has no room serves what is ready at once, and is closed
+/// where it would wait: see [`TimedIo`](TimedIo#when-there-is-no-timer).
+#[derive(Clone, Copy, Debug)]
+pub struct TimedListener<L> {
+    listener: L,
+    handle: Handle,
+    limits: StreamLimits,
+}
+
+impl<L> TimedListener<L> {
+    /// The connections of a listener, with limits. Their timers are on the shards of `handle`; with
+    /// [`Handle::of_class`] the statistics count them for a class.
+    pub fn new(listener: L, handle: Handle, limits: StreamLimits) -> Self {
+        Self { listener, handle, limits }
+    }
+
+    /// The listener.
+    pub fn get_ref(&self) -> &L {
+        &self.listener
+    }
+
+    /// The listener.
+    pub fn get_mut(&mut self) -> &mut L {
+        &mut self.listener
+    }
+
+    /// The listener, without limits.
+    pub fn into_inner(self) -> L {
+        self.listener
+    }
+}
+
+impl<L: Listener> Listener for TimedListener<L> {
+    type Io = TimedIo<L::Io>;
+    type Addr = L::Addr;
+
+    async fn accept(&mut self) -> (TimedIo<L::Io>, L::Addr) {
+        let (stream, address) = self.listener.accept().await;
+        (TimedIo::new(stream, self.handle, self.limits), address)
+    }
+
+    fn local_addr(&self) -> io::Result<L::Addr> {
+        self.listener.local_addr()
+    }
+}
+
+/// Lets a handler have the control of its connection: `ConnectInfo<StreamControl>` is an extractor
+/// behind `into_make_service_with_connect_info::<StreamControl>()`.
+impl<L: Listener> Connected<IncomingStream<'_, TimedListener<L>>> for StreamControl {
+    fn connect_info(stream: IncomingStream<'_, TimedListener<L>>) -> Self {
+        stream.io().control()
+    }
+}
+
+/// Wraps what makes the service of each connection for `axum::serve`, such as a `Router` or its
+/// `into_make_service_with_connect_info`: the service tells the [`TimedIo`] of its connection about
+/// each request. [`TimedListener`] has an example.
+///
+/// What it tells is what a [`TimedService`] says: no idle limit ends a connection while its server
+/// works on a request, and the limits of heads and of rates know where the messages of HTTP/1 begin
+/// and end. A server sets [`write_stall`](StreamLimits::write_stall), too, since an idle limit does
+/// not find a client that does not read its response.
+///
+/// # Heads
+///
+/// hyper reads on before it polls the service, so a read may wait before the service can say that
+/// the head is complete. Such a read arms the deadline of the head, and the service disarms it in
+/// the same poll of the connection. A head that became complete after its limit is cut there, also
+/// where the server was held up meanwhile.
+///
+/// # Cost
+///
+/// That of a [`TimedService`], an allocation for each of the two bodies, as axum's bodies are
+/// boxed, and the deadline of each head.
+#[derive(Clone, Copy, Debug)]
+pub struct TimedMakeService<M> {
+    inner: M,
+}
+
+impl<M> TimedMakeService<M> {
+    /// Wraps what makes a service for each connection.
+    pub fn new(inner: M) -> Self {
+        Self { inner }
+    }
+
+    /// What makes the services.
+    pub fn get_ref(&self) -> &M {
+        &self.inner
+    }
+
+    /// What makes the services, without streams.
+    pub fn into_inner(self) -> M {
+        self.inner
+    }
+}
+
+impl<'a, L, S, M> Service<IncomingStream<'a, L>> for TimedMakeService<M>
+where
+    L: Listener<Io = TimedIo<S>>,
+    M: Service<IncomingStream<'a, L>>,
+{
+    type Response = TimedService<M::Response>;
+    type Error = M::Error;
+    type Future = MakeFuture<M::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), M::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, stream: IncomingStream<'a, L>) -> Self::Future {
+        let control = stream.io().control();
+        MakeFuture { future: self.inner.call(stream), control: Some(control) }
+    }
+}
+
+pin_project! {
+    /// The service that a [`TimedMakeService`] makes for a connection.
+    #[derive(Debug)]
+    pub struct MakeFuture<F> {
+        #[pin]
+        future: F,
+        // `None` when the service is made.
+        control: Option<StreamControl>,
+    }
+}
+
+impl<F, S, E> Future for MakeFuture<F>
+where
+    F: Future<Output = Result<S, E>>,
+{
+    type Output = Result<TimedService<S>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        this.future.poll(cx).map_ok(|service| {
+            let control = this.control.take().expect("the future is not polled after its end");
+            TimedService::new(service, control)
+        })
+    }
+}
+
+/// As `axum::serve` calls it. In other servers of hyper, the service of tower goes into
+/// hyper-util's `TowerToHyperService` before.
+impl<S> Service<Request> for TimedService<S>
+where
+    S: Service<Request, Response = Response>,
+{
+    type Response = Response;
+    type Error = S::Error;
+    type Future = RouteFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.get_mut().poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let control = self.control().clone();
+        let future = Self::call_with(&control, request, |request| {
+            self.get_mut().call(request.map(Body::new))
+        });
+        RouteFuture { future }
+    }
+}
+
+pin_project! {
+    /// The response of a [`TimedService`] in `axum::serve`.
+    #[derive(Debug)]
+    pub struct RouteFuture<F> {
+        #[pin]
+        future: ResponseFuture<F>,
+    }
+}
+
+impl<F, E> Future for RouteFuture<F>
+where
+    F: Future<Output = Result<Response, E>>,
+{
+    type Output = Result<Response, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.project().future.poll(cx).map_ok(|response| response.map(Body::new))
+    }
+}

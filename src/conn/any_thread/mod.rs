@@ -1,0 +1,53 @@
+//! Connection timers for tasks that go from thread to thread.
+//!
+//! All deadlines of a connection lie on the caller's side, beside its stamps, and one sleep of a
+//! shard serves them all. So nothing of the connection is bound to a thread.
+//!
+//! Why not connection timers on a shard, reached by messages: a message for each packet costs more
+//! than all that a deadline does, and a task would learn of a deadline by another message.
+//!
+//! Invariants: a touch takes no lock and wakes no task.
+
+mod inner;
+mod share;
+mod stamp;
+
+use std::sync::Arc;
+
+use self::inner::Inner;
+use super::in_progress::InProgress;
+use super::limits::ConnLimits;
+use super::side::{AnyThread, Sealed, Side};
+use super::timers::ConnTimers;
+use super::transfer::Transfer;
+use crate::face::handle::Handle;
+use crate::values::refused::RefusedKind;
+
+impl Handle {
+    /// The deadlines of a connection that begins now, for tasks on any thread. Nothing is sent
+    /// before the first poll for events, and that is where a refusal shows.
+    pub fn connection(self, limits: ConnLimits) -> ConnTimers<AnyThread> {
+        ConnTimers::new(Inner::new(self, limits))
+    }
+}
+
+impl Side for AnyThread {
+    type Polled<V> = Result<V, RefusedKind>;
+}
+
+impl Sealed for AnyThread {
+    type Conn = Arc<Inner>;
+    type Error = RefusedKind;
+
+    fn polled<V>(result: Result<V, RefusedKind>) -> Result<V, RefusedKind> {
+        result
+    }
+}
+
+/// Its handles and guards go from thread to thread.
+const _: () = {
+    const fn is_shared<T: Send + Sync + 'static>() {}
+    is_shared::<ConnTimers<AnyThread>>();
+    is_shared::<InProgress<AnyThread>>();
+    is_shared::<Transfer<AnyThread>>();
+};

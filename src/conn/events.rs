@@ -1,0 +1,154 @@
+//! The events of a connection, and the ways to wait for them.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream;
+
+use super::kinds::DeadlineKind;
+use super::limits::ConnEvent;
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+use super::measured::Direction;
+use super::side::{Connection, Side};
+use super::timers::ConnTimers;
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+use crate::values::refused::RefusedKind;
+
+/// Events. There are five ways to them, and an event goes to the first that takes it. `next` is for
+/// a task that only waits, `race` for a task that reads or writes meanwhile, `poll_next` for a
+/// future of the caller's own, the `Stream` for its combinators, and on a shard `on_event` for a
+/// loop without tasks.
+impl<S: Side> ConnTimers<S> {
+    /// Waits for the next event; `None` when the connection is closed.
+    ///
+    /// May be dropped and called again, on any thread if the side allows it, and no event is lost.
+    /// One task waits for a connection at a time: the last that has called this on any of the
+    /// handles.
+    ///
+    /// # Errors
+    ///
+    /// On any thread: `Full` or `Busy` if the shard has no room for the connection's timer,
+    /// `Closed` if the service has ended; see [above](Self#on-any-thread-when-there-is-no-timer).
+    pub async fn next(&self) -> S::Polled<Option<ConnEvent>> {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// Polls for the next event, as [`next`](Self::next) does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`next`](Self::next).
+    pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<S::Polled<Option<ConnEvent>>> {
+        self.poll_any(cx).map(S::polled)
+    }
+
+    /// Waits for a future, such as a read or a write, or for the next event.
+    ///
+    /// A value that is ready at the same time as a deadline wins, also where there is no timer.
+    /// Only [`MaxAge`](DeadlineKind::MaxAge) and [`AgeGrace`](DeadlineKind::AgeGrace) come before
+    /// it, as otherwise a connection that never pauses would never end. The future is dropped if an
+    /// event comes first.
+    ///
+    /// On a shard, after 8 values in a row that were ready at once, of all connections of the shard
+    /// together, the task returns to its executor and goes on when the other tasks have run, so
+    /// that a peer that sends without a pause delays neither timers nor other connections. One call
+    /// in 16 reads the clock, and wakes the shard's driver if its time has come.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`next`](Self::next). The future is dropped.
+    pub async fn race<F: Future>(&self, future: F) -> S::Polled<Raced<F::Output>> {
+        let mut future = pin!(future);
+        let mut is_first = true;
+        poll_fn(|cx| {
+            let at_once = std::mem::replace(&mut is_first, false);
+            ready!(self.begin_poll(at_once, cx));
+            if let Some(age) = self.conn().take(DeadlineKind::is_of_age) {
+                return Poll::Ready(S::polled(Ok(Raced::Event(age))));
+            }
+            let value = future.as_mut().poll(cx);
+            self.note_ready(at_once, value.is_ready());
+            if let Poll::Ready(value) = value {
+                return Poll::Ready(S::polled(Ok(Raced::Done(value))));
+            }
+            let event = self.conn().poll(cx, |_| true);
+            event.map(|event| {
+                S::polled(event.map(|event| event.map_or(Raced::Closed, Raced::Event)))
+            })
+        })
+        .await
+    }
+}
+
+/// What came first; see [`ConnTimers::race`].
+#[must_use = "it says whether the future is done"]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Raced<V> {
+    /// The future is done.
+    Done(V),
+    /// A deadline has come, and the future was dropped.
+    Event(ConnEvent),
+    /// The connection is closed, and the future was dropped.
+    Closed,
+}
+
+impl<S: Side> Stream for ConnTimers<S> {
+    type Item = S::Polled<ConnEvent>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_any(cx).map(|event| event.transpose().map(S::polled))
+    }
+}
+
+/// The budget of polls of a shard.
+impl<S: Side> ConnTimers<S> {
+    fn poll_any(
+        &self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<ConnEvent>, <S::Conn as Connection>::Error>> {
+        if let Some(shard) = self.conn().budget() {
+            shard.count_poll();
+        }
+        self.conn().poll(cx, |_| true)
+    }
+
+    /// Begins a poll for a result, `is_first` if it is the first for that result. Pending if the
+    /// task must return to its executor first; its waker has been woken then.
+    #[inline]
+    pub(crate) fn begin_poll(&self, is_first: bool, cx: &Context<'_>) -> Poll<()> {
+        self.conn().budget().map_or(Poll::Ready(()), |shard| shard.begin_poll(is_first, cx))
+    }
+
+    /// A poll for a result has ended.
+    #[inline]
+    pub(crate) fn note_ready(&self, is_first: bool, is_ready: bool) {
+        if let Some(shard) = self.conn().budget() {
+            shard.note_ready(is_first, is_ready);
+        }
+    }
+}
+
+/// For a stream, whose reads and writes look at their own deadlines only.
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+impl<S: Side> ConnTimers<S> {
+    /// Polls for the next event of the wanted kinds; `Closed` if the connection is closed. The
+    /// waker is woken for events of other kinds too: they stay, and another poll takes them.
+    pub(crate) fn poll_kinds(
+        &self,
+        cx: &mut Context<'_>,
+        wanted: impl Fn(DeadlineKind) -> bool,
+    ) -> Poll<Result<ConnEvent, RefusedKind>> {
+        let event = self.conn().poll_some(cx, wanted);
+        event.map(|event| event.map_err(Into::into)?.ok_or(RefusedKind::Closed))
+    }
+
+    /// Does what [`touch_read`](Self::touch_read) does. Returns the present in nanoseconds since
+    /// the clock's epoch, or a little later.
+    #[inline]
+    pub(crate) fn touch_read_now(&self) -> u64 {
+        let stamp = self.conn().stamp_now();
+        self.conn().stamp(Direction::Read, stamp);
+        self.conn().time_of_now(stamp)
+    }
+}

@@ -1,0 +1,127 @@
+//! Connection timers on the thread of a shard.
+//!
+//! A touch is one store, and a turn of the shard finds the deadlines that are due.
+//!
+//! Invariants: no code of the user runs while the table of connections is borrowed.
+
+mod activity;
+mod part;
+mod record;
+mod table;
+
+use std::convert::Infallible;
+use std::fmt;
+use std::rc::Rc;
+
+use self::part::Connections;
+use self::record::RecordRef;
+use self::table::Packed;
+use super::limits::{ConnEvent, ConnLimits};
+use super::side::{OnShard, Sealed, Side};
+use super::timers::ConnTimers;
+use crate::face::timers::Timers;
+use crate::values::refused::{Refused, RefusedKind};
+
+impl<T: Send + 'static> Timers<T> {
+    /// The deadlines of a connection that begins now. Its timer is of this view's class.
+    ///
+    /// # Errors
+    ///
+    /// `Full` if the shard has no room for another timer, `Closed` if it is shut down.
+    pub fn connection(&self, limits: ConnLimits) -> Result<ConnTimers, RefusedKind> {
+        self.open(|connections| {
+            let (now, salt) = (self.core().nanos_near(), connections.next_salt());
+            connections.open(&Packed::new(limits, self.class(), now, salt))
+        })
+    }
+
+    /// Takes in the deadlines of a connection that comes from another shard of this service. They
+    /// are due when they were due there, and keep their class.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the packed connection.
+    pub fn adopt(&self, connection: PackedConn) -> Result<ConnTimers, Refused<PackedConn>> {
+        let opened = self.open(|connections| connections.open(&connection.0));
+        opened.map_err(|kind| kind.of(connection))
+    }
+
+    fn open(
+        &self,
+        open: impl FnOnce(Rc<Connections>) -> Result<ConnTimers, RefusedKind>,
+    ) -> Result<ConnTimers, RefusedKind> {
+        if self.core().is_closed() {
+            return Err(self.core().why_closed());
+        }
+        open(Connections::of(self))
+    }
+}
+
+/// What only a connection on a shard has: a callback runs on the shard's thread, and a connection
+/// that is on no shard need not go to another.
+impl ConnTimers {
+    /// Takes the deadlines off this shard, to go with their connection to another, where
+    /// [`Timers::adopt`] takes them in. Here the connection is closed. `None` if it was closed
+    /// before.
+    ///
+    /// Events that have come and were not taken go along. The callback stays behind, and so do
+    /// reads, writes and requests in progress and measured transfers: they end here, and have no
+    /// effect there.
+    pub fn pack(self) -> Option<PackedConn> {
+        if self.is_closed() {
+            return None;
+        }
+        let packed = self.conn().connections().pack(self.conn().index());
+        self.close();
+        Some(PackedConn(Box::new(packed)))
+    }
+
+    /// Sets a callback that the shard calls for each event, in the turn in which it comes, instead
+    /// of waking a task. It replaces the callback before. Events that have come and were not taken
+    /// are delivered in the next turn.
+    ///
+    /// The callback is given the connection, so it need not hold a handle. A callback that holds
+    /// one keeps its connection open, until [`close`](Self::close) or
+    /// [`clear_on_event`](Self::clear_on_event) drops the callback.
+    ///
+    /// Nothing is borrowed while the callback runs: it may close the connection, drop its handles,
+    /// arm and schedule. A panic of it is counted, and the next event calls it again.
+    pub fn on_event(&self, call: impl FnMut(&ConnTimers, ConnEvent) + 'static) {
+        if !self.is_closed() {
+            self.conn().connections().set_on_event(self.conn().index(), Some(Box::new(call)));
+        }
+    }
+
+    /// Drops the callback. Events go to a task again, also those that have come and were not taken.
+    pub fn clear_on_event(&self) {
+        self.conn().connections().set_on_event(self.conn().index(), None);
+    }
+}
+
+/// The deadlines of a connection on their way to another shard; made by [`ConnTimers::pack`].
+///
+/// It is `Send`, and takes some 300 bytes in a box. When it is dropped, the connection has no
+/// deadlines any more.
+#[must_use = "the connection has no deadlines until a shard adopts them"]
+pub struct PackedConn(Box<Packed>);
+
+impl fmt::Debug for PackedConn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PackedConn").field("limits", &self.0.limits).finish_non_exhaustive()
+    }
+}
+
+impl Side for OnShard {
+    type Polled<V> = V;
+}
+
+impl Sealed for OnShard {
+    type Conn = RecordRef;
+    type Error = Infallible;
+
+    fn polled<V>(result: Result<V, Infallible>) -> V {
+        match result {
+            Ok(value) => value,
+        }
+    }
+}

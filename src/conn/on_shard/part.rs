@@ -1,0 +1,418 @@
+//! The connections' part in the turns of their shard.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::convert::Infallible;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use corewheel_shard::Tick;
+
+use super::super::kinds::DeadlineKind;
+use super::super::limits::{ConnEvent, ConnLimits};
+use super::super::measured::{ByteCount, Direction};
+use super::super::rules::{self, Facts, Held, RATES};
+use super::super::side::{Connection, Wakes};
+use super::super::timers::ConnTimers;
+use super::activity::Activity;
+use super::record::{RecordRef, add_one, take_one};
+use super::table::{Extras, OnEvent, Packed, Table};
+use crate::clock::Timeline;
+use crate::face::local::LocalShard;
+use crate::face::timers::Timers;
+use crate::shard::hooks::{Part, PartId};
+use crate::stats::ShardCounts;
+use crate::values::contain::contain;
+use crate::values::refused::RefusedKind;
+
+/// All connections of a shard. Registered with the shard when the first connection is opened. Holds
+/// the shard until the shard ends and drops its parts.
+pub(super) struct Connections {
+    id: PartId,
+    /// For the handle that a callback is given; set when the part is registered.
+    itself: OnceCell<Weak<Self>>,
+    shard: Rc<dyn LocalShard>,
+    time: Timeline,
+    activity: Activity,
+    table: RefCell<Table>,
+    /// How many connections have a handle.
+    count: Cell<usize>,
+    /// The salt of the next connection.
+    next_salt: Cell<u8>,
+}
+
+impl Connections {
+    /// The connections of the shard of these timers.
+    pub(super) fn of<T: Send + 'static>(timers: &Timers<T>) -> Rc<Self> {
+        let connections = timers.core().parts().get_or_register(|id| {
+            let shard = timers.local();
+            Self {
+                id,
+                itself: OnceCell::new(),
+                time: shard.time().clone(),
+                shard,
+                activity: Activity::new(),
+                table: RefCell::default(),
+                count: Cell::new(0),
+                next_salt: Cell::new(0),
+            }
+        });
+        let _itself = connections.itself.get_or_init(|| Rc::downgrade(&connections));
+        connections
+    }
+
+    /// The activity stamp of what happens now.
+    #[inline]
+    fn stamp(&self) -> u64 {
+        self.activity.bound().unwrap_or_else(|| self.open_activity())
+    }
+
+    #[cold]
+    fn open_activity(&self) -> u64 {
+        let (bound, expires) = self.activity.open(self.shard.nanos_near(), self.time.tick());
+        if !self.shard.is_closed() {
+            self.shard.note_deadline(expires);
+        }
+        bound
+    }
+
+    #[inline(never)]
+    fn later_stamp(&self, stamp: u64, at: u64) -> u64 {
+        let keep = self.activity.bound() == Some(stamp) || self.activity.resolve(stamp) >= at;
+        if keep { stamp } else { self.activity.exact(at) }
+    }
+
+    /// The salt of a connection that begins.
+    pub(super) fn next_salt(&self) -> u8 {
+        self.next_salt.replace(self.next_salt.get().wrapping_add(1))
+    }
+
+    /// Opens a connection, with its entry in the wheel.
+    pub(super) fn open(self: Rc<Self>, packed: &Packed) -> Result<ConnTimers, RefusedKind> {
+        let shard = Rc::clone(&self.shard);
+        if shard.is_closed() {
+            return Err(shard.why_closed());
+        }
+        let (index, block, due) = {
+            let mut table = self.table.borrow_mut();
+            let index = table.open(packed, &self.activity);
+            let block = table.block(index);
+            (index, block, rules::first_due(&table.facts(index, &self.activity)))
+        };
+        // The driver is woken when the connection is complete.
+        let _compound = shard.compound();
+        let deadline = self.time.ceil(due);
+        let key = shard.schedule_part(packed.class, deadline, self.id, index);
+        if key.is_none() {
+            self.vacate(index);
+            return Err(RefusedKind::Full);
+        }
+        block.record(index).key.set(key);
+        Ok(ConnTimers::new(RecordRef::new(self, block, index)))
+    }
+
+    /// Lets another connection have the record of one that is closed.
+    pub(super) fn vacate(&self, index: u32) {
+        let (extra, waker) = self.table.borrow_mut().vacate(index);
+        self.shard.drop_each(extra);
+        self.shard.drop_each(waker);
+    }
+
+    /// What a connection takes along to another shard.
+    pub(super) fn pack(&self, index: u32) -> Packed {
+        // A stamp that was just made counts from the next reading of the clock on.
+        self.advance(self.shard.nanos());
+        let table = self.table.borrow();
+        let class = table.record(index).key.get().map(|key| self.shard.class_of(key));
+        table.pack(index, class.unwrap_or_default(), &self.activity)
+    }
+
+    pub(super) fn set_on_event(&self, index: u32, on_event: Option<OnEvent>) {
+        let (before, waker) = {
+            let mut table = self.table.borrow_mut();
+            let is_cleared = on_event.is_none() && table.has_events(index);
+            let before = table.set_on_event(index, on_event);
+            (before, if is_cleared { table.take_waker(index) } else { None })
+        };
+        // The next turn calls the callback for an event that has come already.
+        self.file_earlier(index);
+        self.shard.drop_each(before);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// A connection has got its first handle, or has lost its last one.
+    fn count_handled(&self, change: isize) {
+        self.count.set(self.count.get().wrapping_add_signed(change));
+        let count = self.count.get() as u64;
+        self.shard.publish_gauge(|counts| counts.connections = count);
+    }
+
+    /// Resets the entry of a connection to its first deadline, if that is earlier now, or to the
+    /// next turn, if there is a callback for an event that has come.
+    fn file_earlier(&self, index: u32) {
+        let mut table = self.table.borrow_mut();
+        let Some(key) = table.record(index).key.get() else { return };
+        let due = if table.owes_callback(index) {
+            self.time.floor(self.shard.nanos_near())
+        } else {
+            self.time.ceil(rules::first_due(&table.facts(index, &self.activity)))
+        };
+        drop(table);
+        if self.shard.deadline_of(key).is_some_and(|filed| due < filed) {
+            // The entry is pending, as its deadline is known.
+            let _ = self.shard.reset(key, due);
+        }
+    }
+
+    /// The shard has read the clock.
+    fn advance(&self, now: u64) {
+        if self.activity.advance(now, self.time.tick()) {
+            self.activity.settle(self.table.borrow().blocks());
+        }
+    }
+
+    /// Delivers the events of a connection to its callback, or wakes the task that waits for them.
+    fn deliver(&self, index: u32) {
+        let on_event = self.table.borrow_mut().take_on_event(index);
+        let itself = self.itself.get().and_then(Weak::upgrade);
+        let (Some(mut on_event), Some(itself)) = (on_event, itself) else {
+            let waker = self.table.borrow_mut().take_waker(index);
+            return waker.into_iter().for_each(Waker::wake);
+        };
+        let block = self.table.borrow().block(index);
+        let may_withdraw = block.record(index).flags.get().pending() & RATES != 0;
+        ConnTimers::lend(RecordRef::new(itself, block, index), |conn: &ConnTimers| {
+            loop {
+                if !self.table.borrow().is_called(index) {
+                    break;
+                }
+                let event = conn.conn().look(|facts| rules::next_event(facts, |_| true));
+                let Some(event) = event else { break };
+                self.shard.contain(|| on_event(conn, event));
+            }
+            let left = self.table.borrow_mut().put_back(index, on_event);
+            if may_withdraw {
+                self.file_earlier(index);
+            }
+            self.shard.drop_each(left);
+        });
+    }
+}
+
+impl Connection for RecordRef {
+    type Place<'a> = Extras<'a>;
+    type Error = Infallible;
+
+    fn add_owner(&self) {
+        let owners = &self.usage().owners;
+        add_one(owners);
+        if owners.get() == 1 {
+            self.connections().count_handled(1);
+        }
+    }
+
+    fn drop_owner(&self) {
+        let owners = &self.usage().owners;
+        take_one(owners);
+        if owners.get() == 0 {
+            self.close();
+            self.connections().count_handled(-1);
+        }
+    }
+
+    fn close(&self) -> bool {
+        let (all, index, record) = (self.connections(), self.index(), self.record());
+        let Some(key) = record.key.take() else { return false };
+        record.clear_pending();
+        all.shard.cancel_part(key);
+        let (waker, on_event) = {
+            let mut table = all.table.borrow_mut();
+            (table.take_waker(index), table.set_on_event(index, None))
+        };
+        // A panic must not keep the record from being vacated.
+        if let Some(waker) = waker {
+            all.shard.contain(|| waker.wake());
+        }
+        all.shard.drop_each(on_event);
+        true
+    }
+
+    fn time(&self) -> Option<&Timeline> {
+        Some(&self.connections().time)
+    }
+
+    fn now(&self) -> u64 {
+        self.connections().shard.nanos_near()
+    }
+
+    #[inline]
+    fn stamp_now(&self) -> u64 {
+        self.connections().stamp()
+    }
+
+    #[inline]
+    fn stamp(&self, direction: Direction, stamp: u64) {
+        self.record().stamp(direction).set(stamp);
+    }
+
+    /// A stamp made since the shard last read the clock may stand for a later time than it says.
+    #[inline]
+    fn stamp_at(&self, direction: Direction, at: Instant) {
+        let (all, record) = (self.connections(), self.record());
+        let (stamp, at) = (record.stamp(direction), all.time.nanos_at(at));
+        if all.activity.is_plainly_next(at, stamp.get()) {
+            stamp.set(at);
+        } else {
+            stamp.set(all.later_stamp(stamp.get(), at));
+        }
+        // A time before the last idle event may make the next one earlier.
+        if record.has_extra() && all.table.borrow().is_before_event(self.index(), at) {
+            all.file_earlier(self.index());
+        }
+    }
+
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    fn time_of_now(&self, _: u64) -> u64 {
+        self.now()
+    }
+
+    fn begin(&self, held: Held) {
+        add_one(self.usage().held(held));
+    }
+
+    fn end(&self, held: Held) {
+        let usage = self.usage();
+        take_one(usage.held(held));
+        let stamp = match held {
+            Held::Read => &self.record().read,
+            Held::Request => &usage.request_ended,
+        };
+        stamp.set(self.stamp_now());
+    }
+
+    #[inline]
+    fn add(count: &ByteCount, bytes: u64) {
+        count.add_here(bytes);
+    }
+
+    fn look<R>(&self, look: impl FnOnce(&mut Facts<'_, Extras<'_>>) -> R) -> R {
+        let all = self.connections();
+        look(&mut all.table.borrow_mut().facts(self.index(), &all.activity))
+    }
+
+    fn change<R>(
+        &self,
+        _: Wakes,
+        change: impl FnOnce(&mut Facts<'_, Extras<'_>>) -> (R, bool),
+    ) -> R {
+        let (result, may_be_earlier) = self.look(change);
+        if may_be_earlier {
+            self.connections().file_earlier(self.index());
+        }
+        result
+    }
+
+    fn set_limits(&self, limits: ConnLimits) {
+        self.connections().table.borrow_mut().set_limits(self.index(), limits);
+        self.connections().file_earlier(self.index());
+    }
+
+    fn take(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Option<ConnEvent> {
+        self.change(Wakes::Task, |facts| {
+            // An event of a rate that is withdrawn leaves a deadline.
+            let may_withdraw = facts.pending() & RATES != 0;
+            (rules::next_event(facts, wanted), may_withdraw)
+        })
+    }
+
+    fn poll(
+        &self,
+        cx: &mut Context<'_>,
+        wanted: impl Fn(DeadlineKind) -> bool,
+    ) -> Poll<Result<Option<ConnEvent>, Infallible>> {
+        let (table, record) = (&self.connections().table, self.record());
+        if !record.is_open() {
+            return Poll::Ready(Ok(None));
+        }
+        if let Some(event) = self.take(wanted) {
+            return Poll::Ready(Ok(Some(event)));
+        }
+        if !table.borrow().keeps_waker(record, cx.waker()) {
+            // Cloning and dropping a waker run code of the user, which may close the connection.
+            // Nothing is borrowed meanwhile.
+            let waker = cx.waker().clone();
+            if !record.is_open() {
+                return Poll::Ready(Ok(None));
+            }
+            let old = table.borrow_mut().keep_waker(record, waker);
+            drop(old);
+        }
+        Poll::Pending
+    }
+
+    #[inline]
+    fn budget(&self) -> Option<&dyn LocalShard> {
+        Some(&*self.connections().shard)
+    }
+}
+
+impl Part for Connections {
+    fn turn_begins(&self, now: u64) {
+        self.advance(now);
+    }
+
+    fn next_turn(&self) -> Tick {
+        self.activity.expires()
+    }
+
+    /// Until when the entry of a connection is put off; `None` if a deadline is due.
+    fn postpone(&self, index: u32) -> Option<Tick> {
+        let mut table = self.table.borrow_mut();
+        if table.owes_callback(index) {
+            return None;
+        }
+        let due = rules::first_due(&table.facts(index, &self.activity));
+        (due > self.activity.now()).then(|| self.time.ceil(due))
+    }
+
+    /// The entry of a connection has expired. The connection gets another entry before its events
+    /// are delivered.
+    fn expired(&self, index: u32) {
+        if self.shard.is_closed() {
+            // The end of the shard closes all connections.
+            return;
+        }
+        let due = {
+            let mut table = self.table.borrow_mut();
+            let mut facts = table.facts(index, &self.activity);
+            rules::take_due(&mut facts);
+            self.time.ceil(rules::first_due(&facts))
+        };
+        let key = self.shard.schedule_part(self.shard.class_delivered(), due, self.id, index);
+        if key.is_none() {
+            // The slot of the expired entry is retired, after more timers than any service has run,
+            // and all others are taken.
+            let shard = self.shard.id().number();
+            tracing::error!(shard, "a connection has lost its deadlines");
+        }
+        self.table.borrow().record(index).key.set(key);
+        self.deliver(index);
+    }
+
+    fn publish(&self, counts: &mut ShardCounts) {
+        counts.connections = self.count.get() as u64;
+    }
+
+    /// Closes all connections, and wakes the tasks that wait for events.
+    fn closed(&self, _is_dead: bool) {
+        let (wakers, callbacks) = self.table.borrow_mut().close_all();
+        for waker in wakers {
+            contain(self.shard.id(), || waker.wake());
+        }
+        for callback in callbacks {
+            contain(self.shard.id(), || drop(callback));
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The two sides of a connection's timers: a shard's own thread, and any thread.
+//!
+//! A side says where the facts of a connection lie, how a change of them wakes, and what a wait can
+//! fail with. All else is written once, over the side: the handle, its guards and its transfers.
+//!
+//! Why not a side in each call, as a value: a touch would branch, and a handle on a shard could not
+//! be smaller than one that goes from thread to thread.
+//!
+//! Invariants: both sides have the same events, by the same [rules](super::rules).
+
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use super::kinds::DeadlineKind;
+use super::limits::{ConnEvent, ConnLimits};
+use super::measured::{ByteCount, Direction};
+use super::rules::{self, Facts, Held, Place};
+use crate::clock::Timeline;
+use crate::face::local::LocalShard;
+use crate::values::refused::RefusedKind;
+
+/// Where the tasks of a connection run: on the thread of a shard, [`OnShard`], or on any thread,
+/// [`AnyThread`]. No other type can implement it.
+#[allow(private_bounds, reason = "what a side does is internal, and names internal types")]
+pub trait Side: Sealed {
+    /// What a wait returns: on a shard `V` itself; on any thread a `Result`, as there may be no
+    /// timer to wait for.
+    type Polled<V>;
+}
+
+/// The tasks of a connection stay on the thread of a shard: the side of
+/// [`ConnTimers`](super::ConnTimers) by default.
+#[derive(Debug)]
+pub enum OnShard {}
+
+/// The tasks of a connection go from thread to thread, as on a multi-thread tokio runtime.
+///
+/// Its timers, guards and transfers are `Send` and `Sync`.
+#[derive(Debug)]
+pub enum AnyThread {}
+
+/// Whether a change that makes the first deadline earlier wakes the task that waits. On a shard,
+/// the turn that finds the deadline wakes it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wakes {
+    Task,
+    /// The caller polls for events before it waits.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    Nothing,
+}
+
+/// What a side does.
+pub(super) trait Sealed: Sized + 'static {
+    type Conn: Connection<Error = Self::Error>;
+    /// Why a poll has no timer to wait for.
+    type Error: Into<RefusedKind>;
+
+    fn polled<V>(result: Result<V, Self::Error>) -> Self::Polled<V>
+    where
+        Self: Side;
+}
+
+/// Refers to the facts of one connection. It does not keep the connection open.
+pub(super) trait Connection: Clone + 'static {
+    type Place<'a>: Place;
+    type Error;
+
+    /// Counts a handle among those that keep the connection open.
+    fn add_owner(&self);
+    /// A handle was dropped. The last one closes the connection.
+    fn drop_owner(&self);
+    /// False if the connection was closed before.
+    fn close(&self) -> bool;
+
+    /// `None` if the service had ended when the connection began.
+    fn time(&self) -> Option<&Timeline>;
+    /// The present in nanoseconds since the clock's epoch, or a little later.
+    fn now(&self) -> u64;
+
+    /// The activity stamp of what happens now.
+    fn stamp_now(&self) -> u64;
+    /// Stamps the connection with what [`stamp_now`](Self::stamp_now) has returned.
+    fn stamp(&self, direction: Direction, stamp: u64);
+    /// Stamps the connection with a known time, unless its stamp is later.
+    fn stamp_at(&self, direction: Direction, at: Instant);
+    /// The present by a stamp of now, in nanoseconds since the clock's epoch, or a little later.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    fn time_of_now(&self, stamp: u64) -> u64;
+    /// Something has begun that holds idle deadlines back.
+    fn begin(&self, held: Held);
+    /// Something has ended that held idle deadlines back.
+    fn end(&self, held: Held);
+    fn add(count: &ByteCount, bytes: u64);
+
+    fn look<R>(&self, look: impl FnOnce(&mut Facts<'_, Self::Place<'_>>) -> R) -> R;
+    /// Changes deadlines. The change returns whether the first of them may be earlier now.
+    fn change<R>(
+        &self,
+        wakes: Wakes,
+        change: impl FnOnce(&mut Facts<'_, Self::Place<'_>>) -> (R, bool),
+    ) -> R;
+    fn set_limits(&self, limits: ConnLimits);
+    /// When a deadline of an open connection is due.
+    fn due(&self, kind: usize) -> u64 {
+        self.look(|facts| rules::open_due(facts, kind))
+    }
+
+    /// Takes the next event that has come and is wanted.
+    fn take(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Option<ConnEvent>;
+    /// Takes the next event that has come and is wanted; `None` if the connection is closed.
+    /// Otherwise the task waits, for events of all kinds.
+    fn poll(
+        &self,
+        cx: &mut Context<'_>,
+        wanted: impl Fn(DeadlineKind) -> bool,
+    ) -> Poll<Result<Option<ConnEvent>, Self::Error>>;
+    /// Does what [`poll`](Self::poll) does, for one of several tasks that wait for events of other
+    /// kinds through one waker.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    fn poll_some(
+        &self,
+        cx: &mut Context<'_>,
+        wanted: impl Fn(DeadlineKind) -> bool,
+    ) -> Poll<Result<Option<ConnEvent>, Self::Error>> {
+        self.poll(cx, wanted)
+    }
+
+    /// The budget of polls, if the side has one; on any thread, the task's runtime has its own.
+    #[inline]
+    fn budget(&self) -> Option<&dyn LocalShard> {
+        None
+    }
+}

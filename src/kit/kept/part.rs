@@ -1,0 +1,328 @@
+//! The values that are kept on one shard, and the commands that have come for them.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use corewheel_shard::Tick;
+use slab::Slab;
+
+use super::Shared;
+use super::room::Permit;
+use crate::face::handle::here;
+use crate::face::local::LocalShard;
+use crate::kit::scheduled::ResultSender;
+use crate::link::woken::WokenFlag;
+use crate::shard::hooks::{Message, Part, Parts};
+use crate::values::error::ReplyError;
+use crate::values::handle::{ServiceId, ShardId};
+
+/// A sender for the result of a command. The command is dropped before it has run only if its shard
+/// has ended or its value is gone.
+pub(super) type Sender<R> = ResultSender<R, fn() -> bool>;
+
+/// The values of a shard. The part holds the shard until the shard ends and drops its parts.
+pub(super) struct KeptPart {
+    shard: Rc<dyn LocalShard>,
+    places: RefCell<Slab<Rc<Place>>>,
+    /// What has come and has not run, oldest first.
+    received: RefCell<VecDeque<Received>>,
+}
+
+/// A value and the closures that wait for it.
+pub(super) struct Place {
+    value: Box<dyn Any>,
+    /// `None` while the closure is polled.
+    polls: RefCell<Slab<Option<Box<dyn Polled>>>>,
+}
+
+enum Received {
+    Command(Box<dyn Command>),
+    /// The waker of a closure was woken. The place or the closure may be gone.
+    Woken(Arc<PollWaker>),
+    /// No handle is left for the value in this place.
+    Released(usize),
+}
+
+/// A command to a value.
+trait Command {
+    /// The place of its value.
+    fn place(&self) -> usize;
+    fn run(self: Box<Self>, part: &KeptPart, place: &Rc<Place>);
+}
+
+/// A closure that is polled until it is ready.
+trait Polled {
+    /// True if the closure is done.
+    fn poll(&mut self, shard: &dyn LocalShard, value: &dyn Any, cx: &mut Context<'_>) -> bool;
+}
+
+impl KeptPart {
+    /// The values of a shard.
+    pub(super) fn of(shard: &Rc<dyn LocalShard>) -> Rc<Self> {
+        shard.parts().get_or_register(|_| Self {
+            shard: Rc::clone(shard),
+            places: RefCell::default(),
+            received: RefCell::default(),
+        })
+    }
+
+    /// Keeps a value, and returns its place.
+    pub(super) fn keep(&self, value: Box<dyn Any>) -> usize {
+        let place = Rc::new(Place { value, polls: RefCell::default() });
+        self.places.borrow_mut().insert(place)
+    }
+
+    fn push(parts: &Parts, received: Received) {
+        if let Some(part) = parts.get::<Self>() {
+            part.received.borrow_mut().push_back(received);
+        }
+    }
+
+    fn place(&self, index: usize) -> Option<Rc<Place>> {
+        self.places.borrow().get(index).map(Rc::clone)
+    }
+
+    /// Runs the oldest command. False if there is none.
+    fn run_next(&self) -> bool {
+        let Some(next) = self.received.borrow_mut().pop_front() else { return false };
+        match next {
+            Received::Command(command) => {
+                if let Some(place) = self.place(command.place()) {
+                    command.run(self, &place);
+                }
+            }
+            Received::Woken(waker) => {
+                // Taken first: a wake-up while the closure is polled sends another message.
+                waker.is_sent.take();
+                if let Some(place) = self.place(waker.place) {
+                    self.poll(&place, &waker);
+                }
+            }
+            Received::Released(index) => {
+                let place = self.places.borrow_mut().try_remove(index);
+                if let Some(place) = place {
+                    self.drop_place(place);
+                }
+            }
+        }
+        true
+    }
+
+    fn poll(&self, place: &Place, waker: &Arc<PollWaker>) {
+        let number = waker.number;
+        let polled = place.polls.borrow_mut().get_mut(number).and_then(Option::take);
+        let Some(mut polled) = polled else { return };
+        let task = Waker::from(Arc::clone(waker));
+        let mut cx = Context::from_waker(&task);
+        let mut is_done = true;
+        self.shard.contain(|| is_done = polled.poll(&*self.shard, &*place.value, &mut cx));
+        if is_done {
+            place.polls.borrow_mut().try_remove(number);
+            self.shard.drop_each([polled]);
+        } else if let Some(known) = place.polls.borrow_mut().get_mut(number) {
+            *known = Some(polled);
+        }
+    }
+
+    fn drop_place(&self, place: Rc<Place>) {
+        // The callers of closures that wait are told that the value is gone.
+        self.shard.drop_each(place.polls.take().into_iter().map(|(_, polled)| polled));
+        self.shard.drop_each([place]);
+    }
+}
+
+impl Part for KeptPart {
+    fn has_work(&self) -> bool {
+        !self.received.borrow().is_empty()
+    }
+
+    fn deliver(&self, _now: u64, _tick: Tick) -> bool {
+        self.run_next()
+    }
+
+    /// Commands that were accepted run before the timers are taken out. No more come, since the
+    /// shard is closed.
+    fn closing(&self) {
+        while self.run_next() {}
+    }
+
+    fn closed(&self, _is_dead: bool) {
+        // Dropping a command replies to its caller, and dropping a value runs code of the user.
+        self.shard.drop_each(self.received.take());
+        for (_, place) in self.places.take() {
+            self.drop_place(place);
+        }
+    }
+}
+
+/// A command that calls a closure once.
+pub(super) struct Run<C, F, R> {
+    /// Keeps the value until the command has run.
+    pub(super) to: Arc<Shared>,
+    pub(super) permit: Permit,
+    pub(super) call: F,
+    pub(super) sender: Sender<R>,
+    pub(super) value: PhantomData<fn(&C)>,
+}
+
+impl<C: 'static, R: 'static, F: FnOnce(&C) -> R> Command for Run<C, F, R> {
+    fn place(&self) -> usize {
+        self.to.place
+    }
+
+    fn run(self: Box<Self>, part: &KeptPart, place: &Rc<Place>) {
+        let Self { to: _to, permit, call, sender, .. } = *self;
+        sender.run(&*part.shard, || {
+            let result = call(value_of(&*place.value));
+            // A caller that has the result finds the room free.
+            drop(permit);
+            Ok(result)
+        });
+    }
+}
+
+/// A command that polls a closure until it is ready.
+pub(super) struct PollUntilReady<C, F, R> {
+    /// Keeps the value until the command has come.
+    pub(super) to: Arc<Shared>,
+    pub(super) permit: Permit,
+    pub(super) poll: F,
+    pub(super) sender: Sender<R>,
+    pub(super) value: PhantomData<fn(&C)>,
+}
+
+impl<C, R, F> Command for PollUntilReady<C, F, R>
+where
+    C: 'static,
+    R: 'static,
+    F: FnMut(&C, &mut Context<'_>) -> Poll<R> + 'static,
+{
+    fn place(&self) -> usize {
+        self.to.place
+    }
+
+    fn run(self: Box<Self>, part: &KeptPart, place: &Rc<Place>) {
+        let Self { to, permit, poll, sender, value } = *self;
+        let polled: Box<dyn Polled> =
+            Box::new(Polls { poll, sender: Some((sender, permit)), value });
+        let number = place.polls.borrow_mut().insert(Some(polled));
+        let is_sent = WokenFlag::new(false);
+        let Shared { service, shard, place: index, .. } = *to;
+        let waker = PollWaker { service, shard, place: index, number, is_sent };
+        part.poll(place, &Arc::new(waker));
+    }
+}
+
+/// A closure that is not ready yet.
+struct Polls<C, F, R> {
+    poll: F,
+    /// `None` when it is done.
+    sender: Option<(Sender<R>, Permit)>,
+    value: PhantomData<fn(&C)>,
+}
+
+impl<C, R, F> Polled for Polls<C, F, R>
+where
+    C: 'static,
+    R: 'static,
+    F: FnMut(&C, &mut Context<'_>) -> Poll<R> + 'static,
+{
+    fn poll(&mut self, shard: &dyn LocalShard, value: &dyn Any, cx: &mut Context<'_>) -> bool {
+        // A closure whose caller has gone must take nothing from the value.
+        if self.sender.as_ref().is_none_or(|(sender, _)| sender.is_dropped()) {
+            return true;
+        }
+        let mut polled = Poll::Ready(Err(ReplyError::Panicked));
+        shard.contain(|| polled = (self.poll)(value_of(value), cx).map(Ok));
+        let Poll::Ready(result) = polled else { return false };
+        if let Some((sender, permit)) = self.sender.take() {
+            drop(permit);
+            sender.send(shard, result);
+        }
+        true
+    }
+}
+
+fn value_of<C: 'static>(value: &dyn Any) -> &C {
+    value.downcast_ref().expect("the handles of a value name its type")
+}
+
+/// The waker of a closure that is polled on a shard. It may be woken on any thread.
+struct PollWaker {
+    service: ServiceId,
+    shard: ShardId,
+    place: usize,
+    number: usize,
+    /// Whether a message with this waker is on its way.
+    is_sent: WokenFlag,
+}
+
+impl Wake for PollWaker {
+    fn wake(self: Arc<Self>) {
+        if self.is_sent.set() {
+            let (service, shard) = (self.service, self.shard);
+            // A shard that is closed has dropped the closure.
+            drop(here::send_message(service, shard, Box::new(Woken(self))));
+        }
+    }
+}
+
+struct Woken(Arc<PollWaker>);
+
+/// No handle is left for the value in this place.
+pub(super) struct Released(pub(super) usize);
+
+impl Message for Woken {
+    fn receive(self: Box<Self>, parts: &Parts) {
+        KeptPart::push(parts, Received::Woken(self.0));
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+impl Message for Released {
+    fn receive(self: Box<Self>, parts: &Parts) {
+        KeptPart::push(parts, Received::Released(self.0));
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+impl<C, R, F> Message for Run<C, F, R>
+where
+    C: 'static,
+    R: Send + 'static,
+    F: FnOnce(&C) -> R + Send + 'static,
+{
+    fn receive(self: Box<Self>, parts: &Parts) {
+        KeptPart::push(parts, Received::Command(self));
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+impl<C, R, F> Message for PollUntilReady<C, F, R>
+where
+    C: 'static,
+    R: Send + 'static,
+    F: FnMut(&C, &mut Context<'_>) -> Poll<R> + Send + 'static,
+{
+    fn receive(self: Box<Self>, parts: &Parts) {
+        KeptPart::push(parts, Received::Command(self));
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}

@@ -1,0 +1,57 @@
+//! The clock of a simulation, as its tasks see it.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use super::executor::{Alarm, Executor};
+use crate::clock::saturating_nanos;
+
+/// The clock of a simulation, for its tasks; made by [`Simulation::time`](super::Simulation::time).
+#[derive(Clone)]
+pub struct Time(pub(super) Executor);
+
+impl Time {
+    /// The simulated present.
+    pub fn now(&self) -> Instant {
+        self.0.clock().now()
+    }
+
+    /// How many times a task has run since the start. A turn of a shard takes one of these steps,
+    /// so all that happens in it happens at one number.
+    pub fn steps(&self) -> u64 {
+        self.0.steps()
+    }
+
+    /// Waits for this much simulated time, without a timer of the service. It is never early.
+    pub fn sleep(&self, time: Duration) -> SimulatedSleep {
+        let at = self.0.nanos().saturating_add(saturating_nanos(time));
+        SimulatedSleep(Alarm::new(&self.0, at))
+    }
+}
+
+impl fmt::Debug for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Time").field(&Duration::from_nanos(self.0.nanos())).finish()
+    }
+}
+
+/// A wait for simulated time; made by [`Time::sleep`].
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct SimulatedSleep(Alarm);
+
+impl Future for SimulatedSleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.poll(cx)
+    }
+}
+
+impl fmt::Debug for SimulatedSleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SimulatedSleep")
+    }
+}

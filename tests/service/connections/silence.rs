@@ -1,0 +1,84 @@
+//! What counts as idle: each row of the table in the documentation, on a shard and on any thread.
+
+use corewheel::conn::Side;
+
+use super::*;
+
+const LIMITS: ConnLimits =
+    NONE.read_idle(ms(100)).write_idle(ms(100)).all_idle(ms(100)).heartbeat(ms(100));
+const IDLE: [DeadlineKind; 4] = [ReadIdle, WriteIdle, AllIdle, Heartbeat];
+
+/// Which idle times a case makes begin again, which it holds back, and which go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Effect {
+    Begins,
+    Held,
+    None,
+}
+use Effect::{Begins, Held};
+
+/// Something that goes on for 250 ms from 50 ms after the beginning of the connection; its end.
+trait Case<S: Side>: Fn(&ConnTimers<S>) -> Box<dyn std::any::Any> {}
+impl<S: Side, F: Fn(&ConnTimers<S>) -> Box<dyn std::any::Any>> Case<S> for F {}
+
+fn check<S: Side>(
+    case: &str,
+    effects: [Effect; 4],
+    begin: impl Case<S>,
+    open: impl Fn(&Lab<u8>, ConnLimits) -> ConnTimers<S>,
+    next: impl Fn(&ConnTimers<S>) -> Option<(DeadlineKind, bool)>,
+) {
+    let mut lab = lab();
+    let conn = open(&lab, LIMITS);
+    let mut first = [None; 4];
+    let mut run = |lab: &mut Lab<u8>, milliseconds: u64| {
+        for _ in 0..milliseconds {
+            lab.advance(ms(1));
+            while let Some((kind, _)) = next(&conn) {
+                let kind = IDLE.iter().position(|idle| *idle == kind).unwrap();
+                first[kind].get_or_insert(ticks_of(lab.timers()));
+            }
+        }
+    };
+    assert_eq!(next(&conn), None);
+    run(&mut lab, 50);
+    let guard = begin(&conn);
+    run(&mut lab, 250);
+    drop(guard);
+    run(&mut lab, 200);
+    for ((kind, effect), first) in IDLE.into_iter().zip(effects).zip(first) {
+        // On a shard, a stamp is up to 11 ms later than the activity.
+        let expected = match effect {
+            Effect::None => 100..=100,
+            Begins => 150..=161,
+            Held => 400..=411,
+        };
+        let first = first.expect("each idle time comes in the end");
+        assert!(expected.contains(&first), "{case}, {kind}: at {first}, not {effect:?}");
+    }
+}
+
+macro_rules! rows {
+    ($($case:literal: $effects:expr, $begin:expr;)*) => {$(
+        let open = |lab: &Lab<u8>, limits| lab.timers().connection(limits).unwrap();
+        check($case, $effects, $begin, open, event);
+        check($case, $effects, $begin, shared::connect, shared::event);
+    )*};
+}
+
+#[test]
+fn each_case_of_silence_has_its_effect_on_each_idle_time() {
+    let none = Effect::None;
+    rows! {
+        "nothing": [none; 4], |_| Box::new(());
+        "a byte is read": [Begins, none, Begins, none], |conn| { conn.touch_read(); Box::new(()) };
+        "a write is accepted": [none, Begins, Begins, Begins], |conn| {
+            conn.touch_write();
+            Box::new(())
+        };
+        "a read takes long": [Held, none, Held, none], |conn| Box::new(conn.begin_read());
+        "the server does not read": [Held, none, Held, none], |conn| Box::new(conn.pause_reads());
+        "a request is served": [Held, Held, Held, none], |conn| Box::new(conn.begin_request());
+        "a write waits": [none; 4], |conn| Box::new(conn.begin_write());
+    }
+}

@@ -1,0 +1,114 @@
+//! Services that are started, waited for and shut down inside a tokio runtime, as in
+//! `#[tokio::main]`.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use corewheel::shutdown::ShutdownError;
+use corewheel::{Reply, ReplyError, Runtime, ShutdownPolicy, TimerService};
+use tokio::runtime::Builder;
+use tokio::task::{LocalSet, spawn_blocking};
+
+use crate::support::{FAR, OTHER, SHARD, builder, glommio_works, ms};
+
+/// Every setting of a service's runtime that works on this machine.
+fn settings() -> impl Iterator<Item = Runtime> {
+    let all =
+        [Runtime::Auto, Runtime::Glommio, Runtime::Tokio, Runtime::GlommioOrTokio, Runtime::Thread];
+    all.into_iter().filter(|runtime| *runtime != Runtime::Glommio || glommio_works())
+}
+
+/// Runs a future within `block_on` of both flavours of a runtime, and as a task of each.
+fn in_each_flavour<F>(future: impl Fn() -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    for mut flavour in [Builder::new_current_thread(), Builder::new_multi_thread()] {
+        let runtime = flavour.worker_threads(1).enable_all().build().unwrap();
+        runtime.block_on(future());
+        runtime.block_on(runtime.spawn(future())).unwrap();
+    }
+}
+
+/// A service with two shards, one timer that has fired and one that is pending.
+async fn started(runtime: Runtime) -> TimerService {
+    let service = builder(2).runtime(runtime).start().unwrap();
+    let (_, fired): (_, Reply<u8>) = {
+        let client = service.client();
+        client.shard(SHARD).schedule_fn(FAR, |_| ()).unwrap();
+        client.shard(OTHER).schedule_task(ms(1), |_| 7).unwrap()
+    };
+    assert_eq!(fired.await, Ok(7), "{runtime:?}");
+    service
+}
+
+#[test]
+fn service_starts_and_shuts_down_inside_block_on_of_both_flavours() {
+    for runtime in settings() {
+        in_each_flavour(move || async move {
+            let service = started(runtime).await;
+            let report = service.shutdown(ShutdownPolicy::Return).unwrap();
+            assert_eq!(report.into_returned().count(), 1, "{runtime:?}");
+        });
+    }
+}
+
+#[test]
+fn service_is_dropped_inside_block_on_of_both_flavours() {
+    for runtime in settings() {
+        in_each_flavour(move || async move { drop(started(runtime).await) });
+    }
+}
+
+#[test]
+fn shutdown_that_blocks_no_worker_ends_every_shard() {
+    for runtime in settings() {
+        in_each_flavour(move || async move {
+            let service = started(runtime).await;
+            let report = service.begin_shutdown(ShutdownPolicy::Return).unwrap().await;
+            assert_eq!((report.shards.len(), report.dead.len()), (2, 0), "{runtime:?}");
+            assert_eq!(report.into_returned().count(), 1, "{runtime:?}");
+
+            let service = Arc::new(started(runtime).await);
+            let blocking = spawn_blocking({
+                let service = Arc::clone(&service);
+                move || service.shutdown(ShutdownPolicy::Drop).unwrap().shards.len()
+            });
+            assert_eq!(blocking.await.unwrap(), 2, "{runtime:?}");
+        });
+    }
+}
+
+#[test]
+fn reply_is_waited_for_on_a_worker() {
+    for runtime in settings() {
+        in_each_flavour(move || async move {
+            let service = started(runtime).await;
+            let (client, shard) = (service.client(), service.shard_for(0));
+            let timer = client.shard(shard).schedule_fn(FAR, |_| ()).unwrap();
+            assert!(client.cancel(timer).wait().unwrap().won(), "{runtime:?}");
+        });
+    }
+}
+
+#[test]
+fn shutdown_on_the_thread_of_an_attached_shard_is_refused_before_its_first_turn() {
+    let service = builder(1).start_attached_with::<u8>().unwrap();
+    let attachment = service.attach(SHARD).unwrap();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    LocalSet::new().block_on(&runtime, async {
+        let timers = attachment.attach_tokio(|_, _| {}).unwrap();
+        timers.schedule(FAR, 1).unwrap();
+        let refused = service.shutdown(ShutdownPolicy::Return).unwrap_err();
+        assert_eq!(refused, ShutdownError::OnShard);
+        assert!(refused.to_string().contains("begin_shutdown"), "{refused}");
+        let client = service.client();
+        let client = std::thread::scope(|scope| scope.spawn(move || client).join().unwrap());
+        let reply = client.remaining(timers.schedule(FAR, 2).unwrap());
+        let refused = reply.wait().unwrap_err();
+        assert_eq!(refused, ReplyError::OnShard);
+        assert!(refused.to_string().contains("await"), "{refused}");
+        let report = service.begin_shutdown(ShutdownPolicy::Return).unwrap().await;
+        assert_eq!(report.into_returned().count(), 2);
+    });
+}

@@ -1,0 +1,138 @@
+//! Kept values whose shard ends.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use corewheel::keyed::KeyedTimers;
+use corewheel::{Fired, Refused, ReplyError, ShutdownPolicy, Timers};
+
+use super::{count, jobs, kept};
+use crate::support::{
+    FAR, Guard, Host, Lab, Running, SHARD, block_on, builder, check_law, look, wait_until,
+};
+
+const POLICIES: [ShutdownPolicy; 3] =
+    [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];
+
+#[test]
+fn accepted_commands_run_at_a_shutdown_while_the_container_has_its_values() {
+    for policy in POLICIES {
+        let mut lab = Lab::new(builder(1));
+        let kept = kept(&mut lab, jobs);
+        drop(kept.try_run(|jobs| jobs.insert(1, 10, FAR).is_ok()).unwrap());
+        lab.settle();
+        // None of these is received before the shutdown.
+        let mut inserted = kept.try_run(|jobs| jobs.insert(2, 20, FAR)).unwrap();
+        let mut removed = kept.try_run(|jobs| jobs.remove(&1)).unwrap();
+        let (guard, dropped) = Guard::new();
+        let mut made = lab.service.keep_on(SHARD, move |_| guard).unwrap();
+        let report = lab.end(policy);
+        let inserted = look(&mut inserted).unwrap().unwrap();
+        assert!(matches!(inserted, Err(Refused::Closed((2, 20)))), "{policy:?}: the value is back");
+        let removed = look(&mut removed).unwrap().unwrap();
+        assert_eq!(removed.map(|job| job.value), Some(10), "{policy:?}");
+        assert_eq!(look(&mut made).unwrap().unwrap_err(), ReplyError::Closed, "{policy:?}");
+        assert_eq!(count(&dropped), 1, "{policy:?}: the closure that makes it is dropped");
+        check_law(&report.counts);
+    }
+}
+
+#[test]
+fn command_after_the_end_is_refused_with_its_closure() {
+    let mut lab = Lab::<u32>::new(builder(1));
+    let (guard, dropped) = Guard::new();
+    let kept = kept(&mut lab, move |_| guard);
+    lab.end(ShutdownPolicy::Drop);
+    assert_eq!(count(&dropped), 1, "the value is dropped with its shard");
+    let (guard, dropped) = Guard::new();
+    let refused = kept.try_run(move |_| drop(guard));
+    let Err(Refused::Closed(call)) = refused else { panic!("the shard has ended") };
+    assert_eq!(count(&dropped), 0);
+    drop(call);
+    assert_eq!(look(&mut Box::pin(kept.run(|_| ()))), Some(Err(ReplyError::Closed)));
+    // Another thread, which has never used the service.
+    let other = kept.clone();
+    let refused = thread::spawn(move || other.try_run(|_| ()).err().map(|r| r.kind())).join();
+    assert_eq!(refused.unwrap(), Some(corewheel::RefusedKind::Closed));
+}
+
+#[test]
+fn future_that_waits_for_room_is_told_that_the_shard_has_ended() {
+    let mut lab = Lab::<u32>::new(builder(1).lane_capacity(1));
+    let kept = kept(&mut lab, |_| ());
+    let mut first = Box::pin(kept.run(|()| ()));
+    let mut second = Box::pin(kept.run(|()| ()));
+    assert!(look(&mut first).is_none() && look(&mut second).is_none());
+    drop(lab.shards.remove(0));
+    assert_eq!(look(&mut first), Some(Err(ReplyError::Closed)), "a dead shard runs no command");
+    assert_eq!(look(&mut second), Some(Err(ReplyError::Closed)));
+}
+
+#[test]
+fn commands_of_a_dead_shard_are_dropped_and_their_replies_say_so() {
+    let mut lab = Lab::<u32>::new(builder(1));
+    let kept = kept(&mut lab, jobs);
+    let (guard, dropped) = Guard::new();
+    let mut reply = kept.try_run(move |_| drop(guard)).unwrap();
+    drop(lab.shards.remove(0));
+    assert_eq!(look(&mut reply), Some(Err(ReplyError::Closed)));
+    assert_eq!(count(&dropped), 1);
+    assert!(matches!(kept.try_run(KeyedTimers::len), Err(Refused::Closed(_))));
+    check_law(&lab.counts());
+}
+
+/// Counts the calls of a closure that are accepted, and those that have run.
+#[derive(Default)]
+struct Calls {
+    accepted: AtomicUsize,
+    refused: AtomicUsize,
+    ran: AtomicUsize,
+}
+
+#[test]
+fn flood_that_races_with_a_shutdown_runs_each_accepted_command_once() {
+    for (host, policy) in Host::all().flat_map(|host| POLICIES.map(|policy| (host, policy))) {
+        let builder = builder(2).lane_capacity(256);
+        let running = Running::start(host, builder, |_| |_: Fired<u32>, _: &Timers<u32>| {});
+        let kept = block_on(running.service.keep_on(SHARD, |_| Cell::new(0)).unwrap()).unwrap();
+        let calls = Arc::new(Calls::default());
+        let flood = || {
+            let (kept, calls) = (kept.clone(), Arc::clone(&calls));
+            move || {
+                let mut replies = Vec::new();
+                loop {
+                    let ran = Arc::clone(&calls);
+                    let command = move |value: &Cell<usize>| {
+                        value.set(value.get() + 1);
+                        ran.ran.fetch_add(1, Ordering::SeqCst);
+                    };
+                    match kept.try_run(command) {
+                        Ok(reply) => {
+                            calls.accepted.fetch_add(1, Ordering::SeqCst);
+                            replies.push(reply);
+                        }
+                        Err(Refused::Busy(_)) => {
+                            calls.refused.fetch_add(1, Ordering::SeqCst);
+                            thread::yield_now();
+                        }
+                        Err(Refused::Closed(_)) => break,
+                        Err(other) => panic!("{other:?}"),
+                    }
+                }
+                replies.into_iter().map(block_on).filter(|ran| *ran != Ok(())).count()
+            }
+        };
+        let threads: Vec<_> = (0..3).map(|_| thread::spawn(flood())).collect();
+        wait_until("the flood has begun", || count(&calls.accepted) > 500);
+        let report = running.service.shutdown(policy).unwrap();
+        for thread in threads {
+            assert_eq!(thread.join().unwrap(), 0, "{host:?}, {policy:?}: replies without a result");
+        }
+        let (accepted, ran) = (count(&calls.accepted), count(&calls.ran));
+        assert_eq!(accepted, ran, "{host:?}, {policy:?}");
+        report.shards.iter().for_each(|shard| check_law(&shard.counts));
+        running.stop();
+    }
+}

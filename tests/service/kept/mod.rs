@@ -1,0 +1,365 @@
+//! Values that are kept on a shard, on a clock that the test moves: order, room, wake-ups, and the
+//! life of a value.
+
+mod ends;
+mod hosts;
+mod polls;
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::Context;
+use std::thread;
+
+use corewheel::attach::Turn;
+use corewheel::kept::Kept;
+use corewheel::keyed::KeyedTimers;
+use corewheel::{Refused, Reply, ReplyError, ShardError, ShardId, ShutdownPolicy, Timers};
+
+use crate::support::{Alarm, FAR, Guard, Lab, OTHER, SHARD, builder, check_law, look, ms};
+
+type Jobs = KeyedTimers<u32, u32>;
+
+/// A lab with a value that is kept on its first shard.
+fn kept<C: 'static>(
+    lab: &mut Lab<u32>,
+    make: impl FnOnce(&Timers<u32>) -> C + Send + 'static,
+) -> Kept<C> {
+    let mut reply = lab.service.keep_on(SHARD, make).unwrap();
+    lab.settle();
+    look(&mut reply).unwrap().unwrap()
+}
+
+fn jobs(timers: &Timers<u32>) -> Jobs {
+    timers.keyed(|_, _| {})
+}
+
+fn count(counter: &AtomicUsize) -> usize {
+    counter.load(Ordering::SeqCst)
+}
+
+#[test]
+fn commands_of_a_thread_run_in_their_order_and_once() {
+    let mut lab = Lab::new(builder(1));
+    let kept = kept(&mut lab, |_| RefCell::new(Vec::new()));
+    let sender = kept.clone();
+    let send = move || {
+        for number in 0..500_u32 {
+            let pushed = sender.try_run(move |list| list.borrow_mut().push(number)).unwrap();
+            drop(pushed);
+        }
+    };
+    thread::spawn(send).join().unwrap();
+    lab.settle();
+    let mut list = kept.try_run(|list| list.borrow().clone()).unwrap();
+    lab.settle();
+    let ran = look(&mut list).unwrap().unwrap();
+    assert!(ran.into_iter().eq(0..500), "the commands of one thread keep their order");
+    check_law(&lab.counts());
+}
+
+#[test]
+fn command_on_a_full_shard_removes_a_timer() {
+    let mut lab = Lab::new(builder(1).capacity(4));
+    let kept = kept(&mut lab, jobs);
+    let filled = kept.try_run(|jobs| (0..9).filter(|n| jobs.insert(*n, 0, FAR).is_ok()).count());
+    let mut filled = filled.unwrap();
+    lab.settle();
+    assert_eq!(look(&mut filled), Some(Ok(4)), "the shard is full");
+    let mut removed = kept.try_run(|jobs| jobs.remove(&0).is_some()).unwrap();
+    lab.settle();
+    assert_eq!(look(&mut removed), Some(Ok(true)));
+    check_law(&lab.counts());
+}
+
+#[test]
+fn command_wakes_a_shard_that_sleeps() {
+    let mut lab = Lab::new(builder(1));
+    let kept = kept(&mut lab, |_| Cell::new(0));
+    let (alarm, waker) = Alarm::new();
+    assert_eq!(lab.fall_asleep(&waker), Turn::Idle);
+    let mut reply = kept.try_run(|value| value.replace(7)).unwrap();
+    assert_eq!(alarm.count(), 1, "the shard sleeps on");
+    let _next = lab.turn();
+    assert_eq!(look(&mut reply), Some(Ok(0)));
+    // The same from the shard's own thread, with no client between.
+    let timers = lab.timers().clone();
+    let own = timers.keep(Cell::new(5)).unwrap();
+    assert_eq!(lab.fall_asleep(&waker), Turn::Idle);
+    let mut reply = own.try_run(Cell::get).unwrap();
+    assert!(look(&mut reply).is_none(), "it runs within the call");
+    assert_eq!(alarm.count(), 2);
+    let _next = lab.turn();
+    assert_eq!(look(&mut reply), Some(Ok(5)));
+}
+
+#[test]
+fn command_of_a_command_runs_after_it_and_not_within() {
+    let mut lab = Lab::new(builder(1));
+    let kept = kept(&mut lab, |_| RefCell::new(Vec::new()));
+    let again = kept.clone();
+    let mut outer = kept
+        .try_run(move |list| {
+            let mut list = list.borrow_mut();
+            let inner = again.try_run(|list| list.borrow_mut().push("inner")).unwrap();
+            list.push("outer");
+            inner
+        })
+        .unwrap();
+    lab.settle();
+    let mut inner = look(&mut outer).unwrap().unwrap();
+    assert_eq!(look(&mut inner), Some(Ok(())));
+    let mut list = kept.try_run(RefCell::take).unwrap();
+    lab.settle();
+    assert_eq!(look(&mut list), Some(Ok(vec!["outer", "inner"])));
+}
+
+#[test]
+fn command_without_room_is_refused_with_its_closure() {
+    let mut lab = Lab::new(builder(1).lane_capacity(4));
+    let kept = kept(&mut lab, |_| Cell::new(0));
+    let add = |value: &Cell<u32>| value.set(value.get() + 1);
+    let mut replies: Vec<_> = (0..4).map(|_| kept.try_run(add).unwrap()).collect();
+    let (guard, dropped) = Guard::new();
+    let refused = kept.try_run(move |_| drop(guard));
+    let Err(Refused::Busy(call)) = refused else { panic!("the room is taken") };
+    assert_eq!(count(&dropped), 0, "the closure comes back");
+    lab.settle();
+    assert!(replies.iter_mut().all(|reply| look(reply) == Some(Ok(()))));
+    assert!(kept.try_run(call).is_ok(), "there is room again");
+    lab.settle();
+    assert_eq!(count(&dropped), 1);
+    // Another value has room of its own.
+    let mut other = lab.service.keep_on(SHARD, |_| ()).unwrap();
+    lab.settle();
+    let other = look(&mut other).unwrap().unwrap();
+    assert!((0..4).all(|_| kept.try_run(add).is_ok()) && kept.try_run(add).is_err());
+    assert!(other.try_run(|()| ()).is_ok());
+}
+
+#[test]
+fn futures_that_wait_for_room_are_woken_and_each_runs_once() {
+    const FUTURES: usize = 1_000;
+    let mut lab = Lab::new(builder(1).lane_capacity(8));
+    let kept = kept(&mut lab, |_| Cell::new(0));
+    let futures = (0..FUTURES).map(|_| {
+        let run = kept.run(|value| value.set(value.get() + 1));
+        (Box::pin(run), Alarm::new(), 0)
+    });
+    let mut waiting: Vec<_> = futures.collect();
+    let (mut polls, mut rounds) = (0, 0);
+    while !waiting.is_empty() {
+        waiting.retain_mut(|(run, (alarm, waker), seen)| {
+            if rounds > 0 && alarm.count() == *seen {
+                return true;
+            }
+            *seen = alarm.count();
+            polls += 1;
+            // A tenth of them is dropped while it waits, which must not lose a wake-up.
+            let is_pending = run.as_mut().poll(&mut Context::from_waker(waker)).is_pending();
+            is_pending && (rounds != 1 || polls % 10 > 0)
+        });
+        lab.settle();
+        rounds += 1;
+        assert!(rounds < FUTURES, "{} wait for ever", waiting.len());
+    }
+    let mut ran = kept.try_run(Cell::get).unwrap();
+    lab.settle();
+    let ran = look(&mut ran).unwrap().unwrap();
+    assert!((FUTURES * 9 / 10..=FUTURES).contains(&ran), "{ran}");
+}
+
+/// Each command sends another one, so that the shard has always work.
+fn flood(kept: Kept<Cell<u32>>) {
+    let again = kept.clone();
+    let sent = kept.try_run(move |value| {
+        value.set(value.get() + 1);
+        flood(again);
+    });
+    drop(sent);
+}
+
+#[test]
+fn commands_of_a_flooded_value_do_not_hold_back_timers() {
+    let mut lab = Lab::<u32>::new(builder(1));
+    let kept = kept(&mut lab, |_| Cell::new(0_u32));
+    flood(kept.clone());
+    lab.timers().schedule(ms(5), 1).unwrap();
+    lab.clock.advance(ms(5));
+    for _ in 0..3 {
+        assert_eq!(lab.turn(), Turn::More, "the flood goes on");
+    }
+    assert_eq!(lab.fired(), [(1, 5)]);
+    assert_eq!(lab.counts().fired, 1, "commands are no timers");
+}
+
+#[test]
+fn value_is_dropped_on_its_shard_after_the_last_handle_and_the_last_command() {
+    struct OnThread(mpsc::Sender<(thread::ThreadId, usize)>, Cell<usize>);
+    impl Drop for OnThread {
+        fn drop(&mut self) {
+            let _gone = self.0.send((thread::current().id(), self.1.get()));
+        }
+    }
+    let mut lab = Lab::new(builder(1));
+    let (sender, dropped) = mpsc::channel();
+    let kept = kept(&mut lab, move |_| OnThread(sender, Cell::new(0)));
+    let clone = kept.clone();
+    drop(kept);
+    lab.settle();
+    assert!(dropped.try_recv().is_err(), "a handle is left");
+    let last = move || {
+        for _ in 0..100 {
+            drop(clone.try_run(|value| value.1.set(value.1.get() + 1)).unwrap());
+        }
+    };
+    thread::spawn(last).join().unwrap();
+    assert!(dropped.try_recv().is_err(), "no turn was taken");
+    lab.settle();
+    assert_eq!(dropped.try_recv(), Ok((thread::current().id(), 100)));
+}
+
+#[test]
+fn last_handle_dropped_by_a_thread_that_ends_releases_the_value() {
+    thread_local! {
+        static HELD: RefCell<Option<Kept<Guard>>> = const { RefCell::new(None) };
+    }
+    let mut lab = Lab::new(builder(1));
+    let (guard, dropped) = Guard::new();
+    let kept = kept(&mut lab, move |_| guard);
+    // The destructor of the thread-local runs after the thread's table of services is gone, or
+    // before; the value must be released either way.
+    thread::spawn(move || HELD.set(Some(kept))).join().unwrap();
+    lab.settle();
+    assert_eq!(count(&dropped), 1);
+}
+
+#[test]
+fn reply_of_keep_on_dropped_unread_drops_the_value() {
+    let mut lab = Lab::<u32>::new(builder(1));
+    let (guard, dropped) = Guard::new();
+    let (early, late) = (guard.clone(), guard);
+    drop(lab.service.keep_on(SHARD, move |_| early).unwrap());
+    lab.settle();
+    assert_eq!(count(&dropped), 1, "dropped before the value was made");
+    let reply = lab.client().shard(SHARD).keep(move |_| late).unwrap();
+    lab.settle();
+    assert_eq!(count(&dropped), 1);
+    drop(reply);
+    lab.settle();
+    assert_eq!(count(&dropped), 2, "dropped after the value was made");
+}
+
+#[test]
+fn panics_of_make_command_and_drop_are_contained_and_counted() {
+    struct PanicsOnDrop;
+    impl Drop for PanicsOnDrop {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+    let mut lab = Lab::<u32>::new(builder(1));
+    let mut made = lab.service.keep_on::<u8>(SHARD, |_| panic!("on purpose")).unwrap();
+    lab.settle();
+    assert_eq!(look(&mut made).unwrap().unwrap_err(), ReplyError::Panicked);
+    assert_eq!(lab.counts().panicked, 1);
+    let kept = kept(&mut lab, |_| (Cell::new(1), PanicsOnDrop));
+    let mut reply: Reply<()> = kept
+        .try_run(|(value, _)| {
+            value.set(2);
+            panic!("on purpose")
+        })
+        .unwrap();
+    let mut after = kept.try_run(|(value, _)| value.get()).unwrap();
+    lab.settle();
+    assert_eq!(look(&mut reply), Some(Err(ReplyError::Panicked)));
+    assert_eq!(look(&mut after), Some(Ok(2)), "the value stays as the closure has left it");
+    drop(kept);
+    lab.settle();
+    assert_eq!(lab.counts().panicked, 3);
+    check_law(&lab.counts());
+}
+
+#[test]
+fn panicking_commands_give_their_room_back() {
+    let mut lab = Lab::<u32>::new(builder(1).lane_capacity(2));
+    let kept = kept(&mut lab, |_| ());
+    for _ in 0..10 {
+        let mut reply: Reply<()> = kept.try_run(|()| panic!("on purpose")).unwrap();
+        lab.settle();
+        assert_eq!(look(&mut reply), Some(Err(ReplyError::Panicked)));
+    }
+}
+
+#[test]
+fn keep_on_names_what_is_wrong() {
+    let mut lab = Lab::<u32>::new(builder(1));
+    let unknown = ShardId::new(7);
+    let refused = lab.service.keep_on(unknown, |_| ());
+    assert_eq!(refused.unwrap_err(), ShardError::NoSuchShard(unknown));
+    let timers = lab.timers().clone();
+    lab.end(ShutdownPolicy::Drop);
+    assert_eq!(lab.service.keep_on(SHARD, |_| ()).unwrap_err(), ShardError::Closed);
+    let refused = lab.client().shard(SHARD).keep(|_| ());
+    assert_eq!(refused.unwrap_err(), ShardError::Closed);
+    assert!(matches!(timers.keep(7), Err(Refused::Closed(7))));
+}
+
+#[test]
+fn keep_on_a_shard_that_is_not_attached_waits_for_it() {
+    let service = builder(2).start_attached_with::<u32>().unwrap();
+    let mut made = service.keep_on(SHARD, |_| 7).unwrap();
+    let mut never = service.keep_on(OTHER, |_| 8).unwrap();
+    assert!(look(&mut made).is_none());
+    let mut shard = service.attach(SHARD).unwrap().into_loop(|_, _| {}).unwrap();
+    let _next = shard.turn();
+    assert!(look(&mut made).unwrap().is_ok());
+    drop(service.attach(OTHER).unwrap());
+    assert_eq!(look(&mut never).unwrap().unwrap_err(), ReplyError::Closed);
+}
+
+#[test]
+fn kept_container_stays_when_the_timers_of_its_shard_migrate() {
+    let mut lab = Lab::new(builder(2));
+    let (sender, due) = mpsc::channel();
+    let kept = kept(&mut lab, move |timers| {
+        timers.keyed::<u32, u32>(move |job, _| sender.send(job.value).unwrap())
+    });
+    assert_eq!(kept.shard_id(), SHARD);
+    drop(kept.try_run(|jobs| jobs.insert(1, 10, ms(5)).is_ok()).unwrap());
+    lab.settle();
+    let client = lab.client();
+    client.shard(SHARD).schedule(ms(5), 3).unwrap();
+    drop(kept.try_run(|jobs| jobs.insert(2, 20, ms(5)).is_ok()).unwrap());
+    let mut report = client.migrate_all(SHARD, &[OTHER]);
+    drop(kept.try_run(|jobs| jobs.insert(3, 30, ms(5)).is_ok()).unwrap());
+    lab.settle();
+    assert_eq!(look(&mut report).unwrap().unwrap().unwrap().migrated, 1);
+    lab.advance(ms(5));
+    assert_eq!(due.try_iter().collect::<Vec<_>>(), [10, 20, 30]);
+    assert_eq!(lab.fired(), [(3, 5)]);
+}
+
+fn is_shared<X: Send + Sync + Clone + 'static>(_: &X) {}
+
+fn is_send<F: Future + Send + 'static>(future: F) -> Pin<Box<F>> {
+    Box::pin(future)
+}
+
+#[test]
+fn handle_of_a_value_that_is_not_send_is_send_and_sync() {
+    let mut lab = Lab::new(builder(1));
+    let kept = kept(&mut lab, |_| Rc::new(Cell::new(1)));
+    is_shared(&kept);
+    let run = kept.run(|value| value.get());
+    let mut run = is_send(run);
+    assert!(look(&mut run).is_none());
+    lab.settle();
+    assert_eq!(look(&mut run), Some(Ok(1)));
+    let held = Arc::new(Mutex::new(kept));
+    drop(held.lock().unwrap().try_run(|value| value.set(2)).unwrap());
+    assert!(format!("{:?}", held.lock().unwrap()).starts_with("Kept { shard:"));
+}

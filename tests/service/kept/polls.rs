@@ -1,0 +1,157 @@
+//! Closures that wait for an event of a kept value.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use corewheel::queue::DelayQueue;
+use corewheel::{Refused, Reply, ReplyError, ShutdownPolicy, Timers};
+
+use super::{count, kept};
+use crate::support::{Guard, Lab, builder, check_law, look, ms};
+
+/// Waits for the next value of a queue.
+fn next(queue: &corewheel::kept::Kept<DelayQueue<u32>>) -> Reply<u32> {
+    let next = |queue: &DelayQueue<u32>, cx: &mut Context<'_>| {
+        queue.poll_recv(cx).map(|due| due.expect("the shard is open").value)
+    };
+    queue.poll_fn(next).unwrap()
+}
+
+#[test]
+fn closure_is_polled_when_its_queue_has_a_value_and_not_between() {
+    let mut lab = Lab::new(builder(1));
+    let queue = kept(&mut lab, Timers::delay_queue::<u32>);
+    let mut first = next(&queue);
+    lab.settle();
+    drop(queue.try_run(|queue| queue.insert(7, ms(5)).is_ok()).unwrap());
+    lab.settle();
+    lab.advance(ms(4));
+    assert!(look(&mut first).is_none(), "the value is not due");
+    lab.advance(ms(1));
+    assert_eq!(look(&mut first), Some(Ok(7)));
+    // A value that is due already is taken at once.
+    drop(queue.try_run(|queue| queue.insert(8, ms(0)).is_ok()).unwrap());
+    let mut second = next(&queue);
+    lab.settle();
+    assert_eq!(look(&mut second), Some(Ok(8)));
+    check_law(&lab.counts());
+}
+
+#[test]
+fn closure_is_woken_by_another_thread_and_once_for_many_wake_ups() {
+    let mut lab = Lab::new(builder(1));
+    let kept = kept(&mut lab, |_| RefCell::new(None::<Waker>));
+    let polls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&polls);
+    let mut reply = kept
+        .poll_fn(move |known, cx| {
+            *known.borrow_mut() = Some(cx.waker().clone());
+            let polled = counted.fetch_add(1, Ordering::SeqCst);
+            if polled == 2 { Poll::Ready("third poll") } else { Poll::Pending }
+        })
+        .unwrap();
+    lab.settle();
+    for round in 1..=2 {
+        assert_eq!(count(&polls), round);
+        let mut waker = kept.try_run(|known| known.borrow().clone()).unwrap();
+        lab.settle();
+        let waker = look(&mut waker).unwrap().unwrap().unwrap();
+        let wake = move || (0..100).for_each(|_| waker.wake_by_ref());
+        std::thread::spawn(wake).join().unwrap();
+        lab.settle();
+    }
+    assert_eq!(count(&polls), 3);
+    assert_eq!(look(&mut reply), Some(Ok("third poll")));
+}
+
+#[test]
+fn closure_that_wakes_itself_is_polled_again_and_leaves_time_for_timers() {
+    let mut lab = Lab::new(builder(1));
+    let kept = kept(&mut lab, |_| ());
+    let mut reply: Reply<()> = kept
+        .poll_fn(|(), cx| {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .unwrap();
+    lab.timers().schedule(ms(1), 1).unwrap();
+    lab.clock.advance(ms(1));
+    let _more = [lab.turn(), lab.turn()];
+    assert_eq!(lab.fired(), [(1, 1)]);
+    assert!(look(&mut reply).is_none());
+    drop(kept);
+    lab.settle();
+    assert_eq!(look(&mut reply), Some(Err(ReplyError::Closed)), "the value is gone");
+}
+
+#[test]
+fn closure_that_waits_takes_room_until_it_is_ready() {
+    let mut lab = Lab::new(builder(1).lane_capacity(1));
+    let queue = kept(&mut lab, Timers::delay_queue::<u32>);
+    let (guard, dropped) = Guard::new();
+    let empty = queue.poll_fn(move |queue, cx| {
+        let _captured = &guard;
+        queue.poll_expired(cx)
+    });
+    assert!(matches!(queue.try_run(DelayQueue::len), Err(Refused::Busy(_))));
+    lab.settle();
+    assert!(look(&mut empty.unwrap()).unwrap().unwrap().is_none(), "the queue is empty");
+    assert_eq!(count(&dropped), 1);
+    let waiting = next(&queue);
+    lab.settle();
+    assert!(queue.try_run(DelayQueue::len).is_err(), "the closure is not ready");
+    drop((waiting, queue));
+    lab.settle();
+    check_law(&lab.counts());
+}
+
+#[test]
+fn closure_whose_reply_is_dropped_takes_nothing() {
+    let mut lab = Lab::new(builder(1));
+    let queue = kept(&mut lab, Timers::delay_queue::<u32>);
+    let waiting = next(&queue);
+    lab.settle();
+    drop(waiting);
+    let insert = queue.try_run(|queue| queue.insert(7, ms(1)).is_ok()).unwrap();
+    lab.settle();
+    lab.advance(ms(1));
+    let mut left = queue.try_run(DelayQueue::len).unwrap();
+    lab.settle();
+    assert_eq!(look(&mut left), Some(Ok(1)), "the value was taken for a caller that has gone");
+    let mut reader = next(&queue);
+    lab.settle();
+    assert_eq!(look(&mut reader), Some(Ok(7)));
+    drop(insert);
+}
+
+#[test]
+fn panicking_closure_replies_and_is_dropped() {
+    let mut lab = Lab::new(builder(1));
+    let kept = kept(&mut lab, |_| ());
+    let (guard, dropped) = Guard::new();
+    let mut reply: Reply<()> = kept
+        .poll_fn(move |(), _| {
+            let _captured = &guard;
+            panic!("on purpose")
+        })
+        .unwrap();
+    lab.settle();
+    assert_eq!(look(&mut reply), Some(Err(ReplyError::Panicked)));
+    assert_eq!((count(&dropped), lab.counts().panicked), (1, 1));
+}
+
+#[test]
+fn waiting_closure_is_closed_with_its_shard() {
+    for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
+        let mut lab = Lab::new(builder(1));
+        let queue = kept(&mut lab, Timers::delay_queue::<u32>);
+        let mut waiting = next(&queue);
+        lab.settle();
+        lab.end(policy);
+        assert_eq!(look(&mut waiting), Some(Err(ReplyError::Closed)), "{policy:?}");
+        let refused = queue.poll_fn(DelayQueue::poll_expired);
+        assert!(matches!(refused, Err(Refused::Closed(_))));
+    }
+}

@@ -1,0 +1,82 @@
+//! The outputs of futures that a test spawns.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::time::Duration;
+
+use corewheel::TimerService;
+use corewheel::sim::Simulation;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn start(seed: u64) -> Simulation {
+    let builder = TimerService::builder().shards(2).capacity(100);
+    Simulation::start(seed, builder, |_| |_, _| ()).unwrap()
+}
+
+#[test]
+fn spawned_future_gives_its_output_to_the_test_and_to_other_futures() {
+    for seed in 0..20 {
+        let mut sim = start(seed);
+        let timers = sim.service().handle();
+        let numbers: Vec<_> = (0..10_u32)
+            .map(|number| {
+                sim.spawn(async move {
+                    timers.sleep(SECOND * number).await.unwrap();
+                    // Not `Send`, as the futures of a simulation need not be.
+                    Rc::new(number)
+                })
+            })
+            .collect();
+        let sum = sim.spawn(async move {
+            let mut sum = 0;
+            for number in numbers {
+                sum += *number.await;
+            }
+            sum
+        });
+        sim.run_for(SECOND / 2);
+        assert!(!sum.is_finished());
+        assert_eq!(sim.run(sum), 45);
+        assert!(sim.elapsed() >= 9 * SECOND);
+    }
+}
+
+#[test]
+fn spawned_future_runs_to_its_end_after_its_handle_was_dropped() {
+    let mut sim = start(1);
+    let (time, has_ended) = (sim.time(), Rc::new(Cell::new(false)));
+    let ended = Rc::clone(&has_ended);
+    drop(sim.spawn(async move {
+        time.sleep(SECOND).await;
+        ended.set(true);
+    }));
+    sim.run_for(2 * SECOND);
+    assert!(has_ended.get());
+}
+
+#[test]
+fn handle_of_a_future_is_finished_when_its_output_is_there() {
+    let mut sim = start(1);
+    let time = sim.time();
+    let task = sim.spawn(async move { time.sleep(SECOND).await });
+    sim.run_for(SECOND / 2);
+    assert!(!task.is_finished());
+    assert_eq!(format!("{task:?}"), "JoinHandle { finished: false }");
+    sim.run_for(SECOND);
+    assert!(task.is_finished());
+    sim.run(task);
+}
+
+#[test]
+fn output_that_never_comes_is_a_panic_that_says_so() {
+    let sim = start(1);
+    let task = sim.spawn(std::future::pending::<u8>());
+    drop(sim);
+    assert!(task.is_finished());
+    let mut other = start(2);
+    let panic = catch_unwind(AssertUnwindSafe(|| other.run(task))).unwrap_err();
+    let message = panic.downcast_ref::<String>().unwrap();
+    assert!(message.contains("the simulation runs until the future is done"), "{message}");
+}
