@@ -138,8 +138,7 @@ impl Doorbell {
 /// lock before it sets the flag, and the owner takes the mail under that lock after it has cleared
 /// the flag. If the owner clears a flag that a sender has just set again, the sender has had the
 /// lock before, and the owner takes that mail too. Both change the flag by a swap, which sees the
-/// latest value: with plain stores, the model of a sleep that ends with its shard finds an owner
-/// that sleeps beside the mail of the second of two senders. Mail is rare.
+/// latest value. Mail is rare.
 #[derive(Debug)]
 pub(crate) struct MailFlag(CachePadded<AtomicBool>);
 

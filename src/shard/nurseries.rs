@@ -181,9 +181,13 @@ impl<P: Payload> Core<P> {
             let mut state = self.state.borrow_mut();
             state.nurseries.refresh(&self.post().nurseries);
             let tick = self.time().floor(now);
+            let is_short = self.post().nurseries.is_short();
             // Nearly all turns.
-            if state.nurseries.look_by() > tick {
+            if state.nurseries.look_by() > tick && !is_short {
                 return false;
+            }
+            if is_short {
+                state.serve_refused();
             }
             state.look(&self.post().nurseries, tick, now, max, |nursery| nursery.look_by() <= tick)
         };
@@ -195,7 +199,8 @@ impl<P: Payload> Core<P> {
     /// wake-up protocol.
     pub(crate) fn has_look_before(&self, until: Tick) -> bool {
         let nurseries = &self.state.borrow().nurseries;
-        self.post().nurseries.version() != nurseries.version || nurseries.look_by() < until
+        let table = &self.post().nurseries;
+        table.version() != nurseries.version || table.is_short() || nurseries.look_by() < until
     }
 
     /// Lends one more slot, for a future on the shard's own thread: it has the slots that are
@@ -365,6 +370,20 @@ impl<P: Payload> State<P> {
         let credit: u64 = known.map(|nursery| u64::from(nursery.take_credit())).sum();
         self.nurseries.lent -= credit;
         credit > 0
+    }
+
+    /// Lends a slot that is reserved for clients, after a timer was refused. The next one that is
+    /// armed has it.
+    #[cold]
+    fn serve_refused(&mut self) {
+        let post =
+            self.directory.post(self.id).expect("a state is made for a shard of the service");
+        post.nurseries.set_served();
+        let room = Arc::clone(post.nurseries.room());
+        if room.free() == 0 && (self.has_own_slot() || self.free_slot()) {
+            self.nurseries.lent += 1;
+            room.give(1);
+        }
     }
 
     /// Lends the slots that the shard does not need. Called at the end of a turn.

@@ -31,8 +31,7 @@ use crate::values::contain::drop_each;
 use crate::values::handle::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
 
-/// Messages to the parts of shards, for a thread that does not drive the shard. Implemented by
-/// [`Client`].
+/// A client of the calling thread, for messages to parts of shards. Implemented by [`Client`].
 pub(crate) trait ThreadClient {
     /// Sends a message to a part of a shard. `Err` with the message if the shard is closed.
     fn send_message(
@@ -166,6 +165,8 @@ pub(crate) struct Reach {
     client: OnceCell<Rc<dyn ThreadClient>>,
     /// The shard for timers that may be on any, if this thread drives none.
     given: OnceCell<ShardId>,
+    /// For messages to parts of shards. Empty until the thread first sends one.
+    client: OnceCell<Rc<dyn ThreadClient>>,
     own: RefCell<Vec<Own>>,
     others: RefCell<Others>,
     next_salt: Cell<u8>,
@@ -198,6 +199,7 @@ impl Reach {
             reached: OnceCell::new(),
             client: OnceCell::new(),
             given: OnceCell::new(),
+            client: OnceCell::new(),
             own: RefCell::default(),
             others: RefCell::default(),
             next_salt: Cell::new(0),
@@ -253,12 +255,19 @@ impl Reach {
         self.reached.get()
     }
 
-    /// The client of this thread; `None` if the service has ended and this thread has none.
+    /// A client for messages; `None` if the service has ended.
     fn client(&self) -> Option<&Rc<dyn ThreadClient>> {
         if self.client.get().is_none() {
-            drop(self.client.set(self.service()?.client()));
+            let client = registry::find(self.service)?.client();
+            drop(self.client.set(client));
         }
         self.client.get()
+    }
+
+    /// Why the service takes no timer.
+    #[cold]
+    fn why_closed(&self) -> RefusedKind {
+        registry::why_closed(self.service)
     }
 
     /// The shard for timers that may be on any: one that this thread drives, or else one that it is
@@ -399,10 +408,12 @@ impl Reach {
         let nursery = Nursery::new(periods, service.classes(), room, is_local);
         match table.enter(nursery) {
             Ok((id, nursery)) => {
+                service.note_waiting(shard);
                 self.own.borrow_mut().push(Own { shard, id, nursery });
                 Ok(())
             }
-            Err(is_closed) => Err(if is_closed { self.why_closed() } else { RefusedKind::Full }),
+            Err(true) => Err(self.why_closed()),
+            Err(false) => Err(RefusedKind::Full),
         }
     }
 
@@ -588,8 +599,9 @@ pub(crate) fn send_message(
     message: Box<dyn Message>,
 ) -> Result<(), Box<dyn Message>> {
     let Some(reach) = find(service) else {
-        // The table of a thread that ends is gone.
-        return match registry::find(service) {
+        let is_gone = TABLE.try_with(|_| ()).is_err();
+        let found = if is_gone { registry::find(service) } else { None };
+        return match found {
             Some(service) => service.client().send_message(shard, message),
             None => Err(message),
         };

@@ -55,7 +55,7 @@ use crate::values::refused::RefusedKind;
 ///
 /// # Room
 ///
-/// A thread borrows slots of its shard, 16 at first and more with use, and gives back what it does
+/// A thread borrows slots of its shard, one at first and more with use, and gives back what it does
 /// not use. Where the shard has none left to lend, futures return `Full` at once.
 /// [`guide::multi_thread_tokio`](crate::guide::multi_thread_tokio) is about the shards
 /// that such a server should have.

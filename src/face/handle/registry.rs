@@ -34,6 +34,10 @@ pub(crate) trait Service: Send + Sync {
     fn next_shard(&self) -> ShardId;
     /// The nurseries of a shard; `None` if the service has no such shard.
     fn nurseries(&self, shard: ShardId) -> Option<&Table<Waker>>;
+    /// A client for messages of the calling thread.
+    fn client(&self) -> Rc<dyn ThreadClient>;
+    /// Logs, once for each shard, that a future waits for a shard that no thread drives yet.
+    fn note_waiting(&self, shard: ShardId);
     /// How many classes of timers the service has.
     fn classes(&self) -> usize;
     /// Wakes a shard if it sleeps past the look that a nursery wants.
@@ -71,6 +75,16 @@ impl<T: Send + 'static> Service for Entry<T> {
         Some(&self.directory.post(shard)?.nurseries)
     }
 
+    fn client(&self) -> Rc<dyn ThreadClient> {
+        Rc::new(Client::beginning_with(Arc::clone(&self.directory), 1))
+    }
+
+    fn note_waiting(&self, shard: ShardId) {
+        if let Some(post) = self.directory.post(shard) {
+            post.note_waiting(shard);
+        }
+    }
+
     fn classes(&self) -> usize {
         self.directory.settings.classes.len()
     }
@@ -83,7 +97,7 @@ impl<T: Send + 'static> Service for Entry<T> {
 
     fn note_refused(&self, shard: ShardId, class: ClassId) {
         if let Some(post) = self.directory.post(shard) {
-            post.nurseries.note_refused();
+            post.nurseries.note_refused(&post.doorbell);
             post.note_refused(class);
         }
     }

@@ -223,7 +223,7 @@ impl SharedSleep {
             Some(Progress::Fired) => {}
             Some(Progress::Closed) | None => {
                 self.end(reach);
-                return Some(Poll::Ready(Err(reach.why_closed())));
+                return Some(Poll::Ready(Err(self.handle().why_closed())));
             }
         }
         // It has fired, perhaps since this poll began.

@@ -311,3 +311,44 @@ fn nursery_of_a_thread_that_has_ended_is_over() {
         assert_eq!(table.room().free() + taken_over, 8, "its credit is back");
     });
 }
+
+#[test]
+fn room_that_two_threads_take_from_and_give_to_loses_no_slot() {
+    check(|| {
+        let table = Arc::new(Table::<u32>::new(3));
+        let use_room = |table: &Table<u32>| {
+            let taken = table.room().take_all(2);
+            table.room().give(taken);
+            table.note_refused(&Doorbell::new());
+            taken
+        };
+        let other = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || use_room(&table))
+        };
+        let taken = use_room(&table);
+        let of_other = other.join().unwrap();
+        assert!((1..=2).contains(&taken) && (1..=2).contains(&of_other), "{taken} and {of_other}");
+        assert_eq!(table.room().free(), 3, "a slot is lost, or lent twice");
+        assert_eq!(table.counts()[2], 2, "a refusal is not counted");
+    });
+}
+
+#[test]
+fn rings_of_two_threads_are_all_counted() {
+    check(|| {
+        let (doorbell, table) =
+            (loom::sync::Arc::new(Doorbell::new()), Arc::new(Table::<u32>::new(8)));
+        let mut owner = Owner::new(&doorbell);
+        let threads = [(); 2].map(|()| {
+            let (doorbell, table) = (loom::sync::Arc::clone(&doorbell), Arc::clone(&table));
+            thread::spawn(move || table.ring(Tick::new(5), &doorbell))
+        });
+        for _ in 0..2 {
+            owner.sleep_until_alarm(Tick::new(9));
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        let [made, saved, _] = table.counts();
+        assert_eq!(made + saved, 2, "{made} made and {saved} saved");
+    });
+}

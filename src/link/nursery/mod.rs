@@ -55,8 +55,8 @@ use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 pub(crate) const TAKEN_MAX: u32 = 64;
 /// The timers that may have ended on other threads before the nursery's thread ends them.
 const ENDED_MAX: u64 = 256;
-/// The credit of a nursery that is just made, and the most that it is lent at once.
-const LENT_FIRST: u32 = 16;
+/// The most slots that a nursery is lent at once. It begins with one, so that thousands of threads
+/// with a timer each take as many slots, and is lent twice as many each time.
 const LENT_MAX: u32 = 1_024;
 
 /// A nursery for timers that carry `W`.
@@ -233,7 +233,7 @@ impl<W> Nursery<W> {
         if matches!(young.fate, Fate::Closing | Fate::Closed) {
             return Err(ArmRefusal::Closed);
         }
-        young.lent = (young.lent * 2).clamp(LENT_FIRST, LENT_MAX);
+        young.lent = (young.lent * 2).clamp(1, LENT_MAX);
         young.credit = self.room.take(young.lent);
         if young.credit == 0 { Err(ArmRefusal::Full) } else { Ok(()) }
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 
 use corewheel_shard::Tick;
 
-use super::super::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use super::super::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use super::super::wake_up::{Doorbell, WakeUp};
 use super::Nursery;
 
@@ -92,6 +92,8 @@ pub(crate) struct Table<W> {
     version: AtomicU64,
     room: Arc<Room>,
     wake_ups: WakeUps,
+    /// Whether a timer was refused for want of room since the owner last looked.
+    is_short: AtomicBool,
 }
 
 /// How often threads have rung the owner for a look, and how many timers were refused.
@@ -111,6 +113,7 @@ impl<W> Table<W> {
             version: AtomicU64::new(0),
             room: Arc::new(Room::new(slots)),
             wake_ups: WakeUps::default(),
+            is_short: AtomicBool::new(false),
         }
     }
 
@@ -162,10 +165,27 @@ impl<W> Table<W> {
         };
     }
 
-    /// Counts a timer that was refused.
+    /// Counts a timer that was refused for want of room. The first one wakes the owner, which may
+    /// have slots that are reserved for others.
     #[cold]
-    pub(crate) fn note_refused(&self) {
+    pub(crate) fn note_refused(&self, doorbell: &Doorbell) {
         self.wake_ups.refused.fetch_add(1, Ordering::Relaxed);
+        if !self.is_short() {
+            // Relaxed: the fence of the doorbell orders it.
+            self.is_short.store(true, Ordering::Relaxed);
+            self.ring(Tick::ZERO, doorbell);
+        }
+    }
+
+    /// Whether a timer was refused for want of room since the owner last looked.
+    #[inline]
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::Relaxed)
+    }
+
+    /// The owner looks for slots next.
+    pub(crate) fn set_served(&self) {
+        self.is_short.store(false, Ordering::Relaxed);
     }
 
     /// The wake-ups that were made and saved, and the timers that were refused.
