@@ -77,7 +77,8 @@ impl Lab {
     fn wait_until_no_client(&self) {
         let Self { begin, .. } = self;
         self.wait_until("as at the begin", |counts| {
-            (counts.pending, counts.nurseries) == (0, begin.nurseries) && counts.granted == begin.granted
+            (counts.pending, counts.nurseries) == (0, begin.nurseries)
+                && counts.granted == begin.granted
         });
     }
 }
