@@ -172,35 +172,10 @@
 //! glommio = { package = "glommio-ng", version = "0.12" }
 //! ```
 //!
-//! # The map
-//!
-//! The rooms of the sources, from the bottom up: a room uses rooms that are listed before it, and
-//! none that is listed after it.
-//!
-//! | room | owns |
-//! |---|---|
-//! | `values` | names of shards and timers, errors, outcomes, settings |
-//! | `clock` | the one place that reads a clock; ticks to instants and back |
-//! | `link` | how threads meet: lane, wake-up, mailbox; knows no timer |
-//! | `stats` | counters, histograms, classes, publishing |
-//! | `directory` | which shards there are, how each is reached, which run on this thread |
-//! | `shard` | what one shard's thread runs: state, turn, requests, migration, shutdown |
-//! | `face` | `Timers`, `Client`, `Handle`, their futures and the types of callbacks |
-//! | `driver` | takes the turns: glommio, tokio, thread, the user's own loop |
-//! | `conn` | connection timers |
-//! | `kit` | what else is built from timers |
-//! | `service` | builder, start, shutdown |
-//! | `endpoint` | statistics over HTTP |
-//! | `fallback` | sleeps that return no error, and the thread behind them |
-//! | `time` | the drop-in for `tokio::time` |
-//! | `stream` | a stream with its timeouts |
-//! | `adapters` | what hyper, axum, tower and quinn take their timers from |
-//! | `sim` | the service on simulated threads, for tests |
-//! | `guide` | pages of documentation, and no code |
-//!
 //! What one core owns, wheel and slab and counters, is [`corewheel_shard`], which knows no thread,
 //! no clock and no atomic.
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(any(feature = "hyper", feature = "quinn", feature = "tower"))]
 pub mod adapters;
@@ -245,6 +220,7 @@ pub use crate::kit::{
 };
 pub use crate::service::TimerService;
 pub use crate::service::builder::TimerServiceBuilder;
+pub use crate::service::watchdog;
 pub use crate::values::error::{
     ConfigError, Elapsed, ReplyError, ShardError, StartError, TimeoutError,
 };

@@ -8,6 +8,8 @@ const FILE_MAX: usize = 600;
 /// A test file is shorter than this many lines.
 const TEST_FILE_MAX: usize = 800;
 const NAME_MAX: usize = 80;
+/// The most words of a sentence.
+const SENTENCE_MAX: usize = 32;
 
 /// The crate of a shard, and the crate of the service.
 const SHARD: &str = "shards/src";
@@ -16,10 +18,31 @@ const SERVICE: &str = "src";
 const ALL: [&str; 6] = [SERVICE, SHARD, "shards/tests", "tests", "benches", "examples"];
 
 /// The folders and files whose comments and test names follow the rules for words.
-const PLAIN: [&str; 7] =
-    [SERVICE, SHARD, "shards/tests", "tests", "benches", "examples", "README.md"];
+const PLAIN: [&str; 10] = [
+    SERVICE,
+    SHARD,
+    "shards/tests",
+    "tests",
+    "benches",
+    "examples",
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+];
 /// Files below [`PLAIN`] whose test names do not follow the rules yet.
 const OLD_TEST_NAMES: [&str; 0] = [];
+/// Files and folders below [`PLAIN`] with sentences that are too long.
+const OLD_SENTENCES: [&str; 8] = [
+    "README.md",
+    "src/adapters",
+    "src/conn",
+    "src/endpoint",
+    "src/face/handle",
+    "src/shard",
+    "src/stats",
+    "src/stream",
+];
 /// Test files that are too long.
 const LONG_TESTS: [&str; 0] = [];
 
@@ -228,12 +251,12 @@ fn turn_code_names_no_runtime_and_no_endpoint() {
     );
 }
 
-/// The rooms of the service in the order of the table in `lib.rs`.
+/// The rooms of the service in the order of the table in `ARCHITECTURE.md`.
 fn rooms() -> Vec<String> {
-    let root = sources(&[SERVICE]).into_iter().find(|source| source.path == "src/lib.rs");
-    let root = root.expect("the service has a `lib.rs`");
-    let map = root.text.lines().skip_while(|line| *line != "//! # The map");
-    let rows = map.filter_map(|line| line.strip_prefix("//! | `"));
+    let page = sources(&["ARCHITECTURE.md"]).remove(0);
+    let map = page.text.lines().skip_while(|line| *line != "## The map").skip(1);
+    let map = map.take_while(|line| !line.starts_with('#'));
+    let rows = map.filter_map(|line| line.strip_prefix("| `"));
     rows.filter_map(|row| row.split_once('`')).map(|(room, _)| room.to_owned()).collect()
 }
 
@@ -308,7 +331,7 @@ fn arrows_up(sources: &[Source], rooms: &[String]) -> Vec<(String, usize)> {
 #[test]
 fn no_two_rooms_use_each_other() {
     // A room uses only rooms that are listed before it, so no room uses itself through others.
-    check("a room uses only rooms that `lib.rs` lists before it", {
+    check("a room uses only rooms that `ARCHITECTURE.md` lists before it", {
         arrows_up(&sources(&[SERVICE]), &rooms())
     });
 }
@@ -388,14 +411,14 @@ fn every_module_is_on_the_map() {
     let roots: Vec<_> =
         sources(&[SERVICE]).into_iter().filter(|source| source.path == "src/lib.rs").collect();
     let text = &roots[0].text;
-    let map: String = text.lines().filter(|line| line.starts_with("//!")).collect();
+    let listed = rooms();
     let missing = (1..).zip(text.lines()).filter(|(_, line)| {
         let line = line.strip_prefix("pub ").unwrap_or(line);
         let module = line.strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';'));
-        module.is_some_and(|module| !map.contains(&format!("`{module}`")))
+        module.is_some_and(|module| !listed.iter().any(|room| room == module))
     });
     let places = missing.map(|(number, _)| ("src/lib.rs".to_owned(), number));
-    check("the map in the crate's documentation lists each module", places);
+    check("the map in `ARCHITECTURE.md` lists each module", places);
 }
 
 #[test]
@@ -554,6 +577,71 @@ fn banned_words_are_found_in_comments_and_across_lines() {
         let text = text.replace('#', "//");
         let found: Vec<_> = banned_words(&[source(path, &text)]).iter().map(|at| at.1).collect();
         assert_eq!(found, expected, "{text}");
+    }
+}
+
+/// The first lines of the sentences of comments that have more than [`SENTENCE_MAX`] words. A list
+/// item, a row of a table, a heading and an empty line end a sentence, and code has none. The first
+/// semicolon or colon of a sentence ends it, too; those after it do not.
+fn long_sentences(source: &Source) -> Vec<usize> {
+    let mut long = Vec::new();
+    let (mut words, mut begin, mut is_split, mut is_code, mut before) = (0, 0, false, false, 0);
+    for (number, comment) in source.comments() {
+        let is_fence = comment.starts_with("```");
+        is_code ^= is_fence;
+        let is_block = comment.is_empty() || comment.starts_with(['#', '|', '-', '*', '>', '<']);
+        let is_numbered = comment.split_once(". ").is_some_and(|(at, _)| at.parse::<u8>().is_ok());
+        if is_fence || is_code || is_block || is_numbered || number != before + 1 {
+            (words, is_split) = (0, false);
+        }
+        before = number;
+        if is_fence || is_code || comment.starts_with(['#', '|', '<']) {
+            continue;
+        }
+        let text = comment.split_whitespace().filter(|word| word.contains(char::is_alphanumeric));
+        for word in text {
+            begin = if words == 0 { number } else { begin };
+            words += 1;
+            if words == SENTENCE_MAX + 1 {
+                long.push(begin);
+            }
+            let word = word.trim_end_matches([')', '`', '"', '*', '_', ']']);
+            let is_first_break = word.ends_with([';', ':']) && !is_split;
+            if word.ends_with(['.', '!', '?']) || is_first_break {
+                (words, is_split) = (0, is_first_break);
+            }
+        }
+    }
+    long
+}
+
+#[test]
+fn sentences_of_comments_have_at_most_32_words() {
+    let sources = sources(&PLAIN);
+    let places = sources.iter().filter(|source| !source.is_any_of(&OLD_SENTENCES));
+    let places = places.flat_map(|source| {
+        let lines = long_sentences(source).into_iter();
+        lines.map(|line| (source.path.clone(), line)).collect::<Vec<_>>()
+    });
+    check("a sentence has at most 32 words", places);
+}
+
+#[test]
+fn long_sentence_is_found_across_lines_and_after_one_semicolon() {
+    let words = |count: usize| "word ".repeat(count).trim_end().to_owned();
+    let cases = [
+        (format!("{}.\n", words(32)), 0),
+        (format!("{}.\n", words(33)), 1),
+        (format!("{}\n{}.\n", words(16), words(17)), 1),
+        (format!("{};\n{}.\n", words(20), words(20)), 0),
+        (format!("{};\n{}; {}.\n", words(20), words(20), words(20)), 1),
+        (format!("{}\n\n{}.\n", words(20), words(20)), 0),
+        (format!("- {}\n- {}.\n", words(20), words(20)), 0),
+        (format!("```\n{}\n```\n", words(40)), 0),
+    ];
+    for (text, expected) in cases {
+        let source = Source { path: "x.md".to_owned(), text: text.clone() };
+        assert_eq!(long_sentences(&source).len(), expected, "{text}");
     }
 }
 

@@ -1,9 +1,10 @@
 //! What does it cost to touch a connection, and to open and close it?
 //!
 //! The other rows are a bare store into a record of the same size, and resets of a timer by a delay
-//! and to a known deadline, which a server without connection timers would use. Connections are
-//! touched in random order, with the real clock. The shard takes a turn for every thousand touches,
-//! so that it reads the clock as a server's shard does; a row without turns shows what they add.
+//! and to a known deadline. A server without connection timers would use these resets. Connections
+//! are touched in random order, with the real clock. The shard takes a turn for every thousand
+//! touches, so that it reads the clock as a server's shard does; a row without turns shows what
+//! they add.
 #![allow(missing_docs, reason = "the macros of Criterion make a public function without one")]
 
 use std::cell::Cell;

@@ -8,7 +8,11 @@
 //!
 //! Reads and writes are raced against the deadlines alike, so a client that does not read what it
 //! is sent cannot hold its connection open.
+//!
+//! When the service drains, the connection is told by the event of its greatest age. It ends when
+//! it has answered the request that it works on, or is cut at the end of the drain.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::{Future, ready};
@@ -17,16 +21,10 @@ use std::pin::pin;
 
 use corewheel::conn::Raced;
 use corewheel::{ConnLimits, ConnTimers, DeadlineKind, RefusedKind, Timers};
+use futures_lite::future::{or, yield_now};
+use tokio::sync::watch;
 
-/// A connection's socket on either runtime.
-///
-/// A future that is dropped before it is done has neither read nor written anything.
-pub(crate) trait Stream {
-    async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
-    async fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
-    /// Ends the connection in both directions.
-    async fn close(self);
-}
+use crate::host::network::Stream;
 
 /// Why a connection ended.
 #[derive(Debug)]
@@ -34,10 +32,18 @@ pub(crate) enum End {
     ClientLeft,
     ReadIdle,
     MaxAge,
+    /// The service drains, and no request was in progress.
+    Drained,
+    /// The drain is over, and a request was in progress.
+    Cut(Cut),
     Failed(io::Error),
     NoTimer(RefusedKind),
     ShutDown,
 }
+
+/// A request was cut.
+#[derive(Debug)]
+pub(crate) struct Cut;
 
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -45,6 +51,8 @@ impl fmt::Display for End {
             Self::ClientLeft => f.write_str("the client left"),
             Self::ReadIdle => f.write_str("nothing was received for too long"),
             Self::MaxAge => f.write_str("the connection has reached its greatest age"),
+            Self::Drained => f.write_str("the server drains"),
+            Self::Cut(Cut) => f.write_str("a request was cut at the end of the drain"),
             Self::Failed(error) => error.fmt(f),
             Self::NoTimer(error) => error.fmt(f),
             Self::ShutDown => f.write_str("the server is shut down"),
@@ -54,11 +62,20 @@ impl fmt::Display for End {
 
 const BUFFER_BYTES: usize = 4_096;
 const PING: &[u8] = b"PING\n";
+/// How often other tasks run before a read finds what has come. Glommio's sockets take some turns.
+const LOOKS_MAX: usize = 16;
 
-/// Serves one client until it leaves or a deadline ends the connection.
-pub(crate) async fn serve(mut stream: impl Stream, timers: &Timers, limits: ConnLimits) -> End {
+/// Serves one client until it leaves, a deadline ends the connection, or the server stops and
+/// drains.
+pub(crate) async fn serve(
+    mut stream: impl Stream,
+    timers: &Timers,
+    limits: ConnLimits,
+    stopped: &watch::Receiver<()>,
+) -> End {
     let end = match timers.connection(limits) {
-        Ok(conn) => {
+        Ok(timers) => {
+            let conn = Conn { timers, stopped, is_told: Cell::new(false) };
             let Err(end) = echo(&mut stream, &conn).await;
             end
         }
@@ -68,16 +85,25 @@ pub(crate) async fn serve(mut stream: impl Stream, timers: &Timers, limits: Conn
     end
 }
 
-async fn echo(stream: &mut impl Stream, conn: &ConnTimers) -> Result<Infallible, End> {
+/// The deadlines of one connection, and whether it is to end.
+struct Conn<'a> {
+    timers: ConnTimers,
+    /// Has lost its sender when the server stops.
+    stopped: &'a watch::Receiver<()>,
+    /// Whether the connection ends when no request is in progress.
+    is_told: Cell<bool>,
+}
+
+async fn echo(stream: &mut impl Stream, conn: &Conn<'_>) -> Result<Infallible, End> {
     let mut buffer = [0; BUFFER_BYTES];
     loop {
-        match race(conn, stream.read(&mut buffer)).await? {
+        match read(stream, &mut buffer, conn).await? {
             Some(0) => return Err(End::ClientLeft),
             Some(length) => {
-                conn.touch_read();
+                conn.timers.touch_read();
                 // The client waits for the server. During the write the server waits for the
                 // client, so the guard is dropped before: a client that does not read is found.
-                let in_flight = conn.begin_request();
+                let in_flight = conn.timers.begin_request();
                 let mut work = pin!(answer(&buffer[..length]));
                 let reply = loop {
                     match race(conn, &mut work).await? {
@@ -98,17 +124,36 @@ fn answer(request: &[u8]) -> impl Future<Output = io::Result<&[u8]>> {
     ready(Ok(request))
 }
 
-async fn write_all(
+/// Waits for the next request. A connection that is to end takes what has come already, and waits
+/// for no more.
+async fn read(
     stream: &mut impl Stream,
-    mut bytes: &[u8],
-    conn: &ConnTimers,
-) -> Result<(), End> {
+    buffer: &mut [u8],
+    conn: &Conn<'_>,
+) -> Result<Option<usize>, End> {
+    if !conn.is_told.get() {
+        let read = race(conn, stream.read(buffer)).await;
+        if !conn.is_told.get() {
+            return read;
+        }
+    }
+    let nothing_comes = async {
+        for _ in 0..LOOKS_MAX {
+            yield_now().await;
+        }
+        Err(End::Drained)
+    };
+    let read = async { stream.read(buffer).await.map(Some).map_err(End::Failed) };
+    or(read, nothing_comes).await
+}
+
+async fn write_all(stream: &mut impl Stream, mut bytes: &[u8], conn: &Conn<'_>) -> Result<(), End> {
     while !bytes.is_empty() {
         match race(conn, stream.write(bytes)).await? {
             Some(0) => return Err(End::ClientLeft),
             Some(length) => {
                 bytes = &bytes[length..];
-                conn.touch_write();
+                conn.timers.touch_write();
             }
             // The client has not read what it was sent before; a PING could not reach it either.
             None => {}
@@ -117,17 +162,23 @@ async fn write_all(
     Ok(())
 }
 
-/// Waits for a read or a write, or for a deadline; `None` when a heartbeat is due.
+/// Waits for a read or a write, or for a deadline; `None` when a heartbeat is due, or when the
+/// connection was told to end.
 async fn race<T>(
-    conn: &ConnTimers,
+    conn: &Conn<'_>,
     io: impl Future<Output = io::Result<T>>,
 ) -> Result<Option<T>, End> {
-    match conn.race(io).await {
+    match conn.timers.race(io).await {
         Raced::Done(done) => done.map(Some).map_err(End::Failed),
         Raced::Closed => Err(End::ShutDown),
         Raced::Event(event) => match event.kind {
             DeadlineKind::Heartbeat => Ok(None),
+            DeadlineKind::MaxAge if conn.stopped.has_changed().is_err() => {
+                conn.is_told.set(true);
+                Ok(None)
+            }
             DeadlineKind::MaxAge => Err(End::MaxAge),
+            DeadlineKind::AgeGrace => Err(End::Cut(Cut)),
             _ => Err(End::ReadIdle),
         },
     }

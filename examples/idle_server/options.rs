@@ -10,7 +10,7 @@ use corewheel::ConnLimits;
 use humantime::parse_duration;
 use lexopt::prelude::{Long, Short};
 
-use crate::Failure;
+use crate::host::process::Failure;
 
 const HELP: &str = "\
 A TCP echo server, one listener for each core, that closes idle and old connections
@@ -27,6 +27,8 @@ Options:
                           for never [default: 10s]
       --max-age <TIME>    Close a connection at this age, whatever it does; 0 for never
                           [default: 0]
+      --drain <TIME>      At SIGTERM or SIGINT, end the connections one after another over this
+                          long; those that still work on a request are cut then [default: 1s]
       --shards <COUNT>    How many shards [default: one for each cpu that the process may use]
       --tick <TIME>       The length of a tick, 100us to 1s [default: 1ms]
       --runtime <NAME>    The runtime of the shards: glommio, tokio, or auto for glommio where
@@ -40,6 +42,8 @@ pub(crate) struct Options {
     pub(crate) listen: SocketAddr,
     pub(crate) stats: SocketAddr,
     pub(crate) limits: ConnLimits,
+    /// The window in which the connections end when the server does.
+    pub(crate) drain: Duration,
     /// One for each cpu that the process may use if this is `None`.
     pub(crate) shards: Option<usize>,
     pub(crate) tick: Duration,
@@ -56,6 +60,7 @@ fn parse_from(mut arguments: lexopt::Parser) -> Result<Option<Options>, Box<dyn 
         listen: SocketAddr::from(([127, 0, 0, 1], 7_070)),
         stats: SocketAddr::from(([127, 0, 0, 1], 9_920)),
         limits: ConnLimits::default(),
+        drain: Duration::from_secs(1),
         shards: None,
         tick: Duration::from_millis(1),
         runtime: corewheel::Runtime::GlommioOrTokio,
@@ -87,6 +92,7 @@ fn parse_from(mut arguments: lexopt::Parser) -> Result<Option<Options>, Box<dyn 
             "read-idle" => read_idle = parsed(&name, value()?, parse_duration)?,
             "heartbeat" => heartbeat = parsed(&name, value()?, parse_duration)?,
             "max-age" => max_age = parsed(&name, value()?, parse_duration)?,
+            "drain" => options.drain = parsed(&name, value()?, parse_duration)?,
             "shards" => options.shards = Some(parsed(&name, value()?, str::parse)?),
             "tick" => options.tick = parsed(&name, value()?, parse_duration)?,
             "runtime" => options.runtime = parsed(&name, value()?, runtime)?,

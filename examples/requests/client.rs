@@ -15,7 +15,8 @@ use corewheel::Timers;
 use corewheel::purgatory::{Operation, Purgatory, PurgatoryStats};
 use tokio::sync::Notify;
 
-use crate::connection::{self, Network, Outbox};
+use crate::connection::{self, Outbox};
+use crate::network::Network;
 
 /// How long an attempt waits for its answer.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(50);

@@ -1,32 +1,11 @@
 //! A connection over which numbers go both ways, eight bytes each.
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
 
 use tokio::sync::Notify;
 
-/// The sockets of a runtime.
-pub(crate) trait Network: 'static {
-    type Listener;
-    type Stream: Stream + 'static;
-
-    /// Listens on a free port of this machine.
-    fn listen() -> io::Result<(Self::Listener, SocketAddr)>;
-    async fn accept(listener: &Self::Listener) -> io::Result<Self::Stream>;
-    async fn connect(address: SocketAddr) -> io::Result<Self::Stream>;
-    /// Starts a task on this core.
-    fn spawn(task: impl Future<Output = ()> + 'static);
-}
-
-/// A `read` or `write` that is dropped before it is done has neither read nor written a byte.
-pub(crate) trait Stream {
-    async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
-    async fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
-    /// Ends the connection in both directions.
-    async fn close(self);
-}
+use crate::network::Stream;
 
 const FRAME_BYTES: usize = 8;
 const BUFFER_BYTES: usize = 512 * FRAME_BYTES;

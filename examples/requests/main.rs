@@ -17,9 +17,8 @@
 
 mod client;
 mod connection;
-#[cfg(target_os = "linux")]
-mod on_glommio;
-mod on_tokio;
+#[path = "../host/network/mod.rs"]
+mod network;
 mod server;
 
 use std::error::Error;
@@ -76,8 +75,8 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     println!("runtime: {} ({})", service.stats().runtime, service.runtime_reason());
     let (client, server) = match service.runtime() {
         #[cfg(target_os = "linux")]
-        Some(Runtime::Glommio) => talk::<on_glommio::Glommio>(&service, options.requests)?,
-        _ => talk::<on_tokio::Tokio>(&service, options.requests)?,
+        Some(Runtime::Glommio) => talk::<network::on_glommio::Glommio>(&service, options.requests)?,
+        _ => talk::<network::on_tokio::Tokio>(&service, options.requests)?,
     };
     let report = service.shutdown(ShutdownPolicy::Return)?;
     let unfired: usize = report.shards.iter().map(|shard| shard.unfired as usize).sum();
@@ -88,7 +87,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
 }
 
 /// Runs a server and a client until both have ended.
-fn talk<N: connection::Network>(
+fn talk<N: network::Network>(
     service: &TimerService,
     requests: u32,
 ) -> Result<(client::Counts, server::Counts), Box<dyn Error>> {

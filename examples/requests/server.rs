@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use fastrand::Rng;
 use tokio::sync::Notify;
 
 use crate::client::{BYE, TIMEOUT};
-use crate::connection::{self, Network, Outbox};
+use crate::connection::{self, Outbox};
+use crate::network::Network;
 
 /// The server answers one in so many requests too late, and as many never.
 const UNLUCKY: u32 = 8;
@@ -52,8 +53,10 @@ pub(crate) async fn serve<N: Network>(
     connections: usize,
     ready: &mpsc::Sender<io::Result<SocketAddr>>,
 ) -> io::Result<Counts> {
-    let listener = match N::listen() {
-        Ok((listener, address)) => {
+    let bound = N::bind((Ipv4Addr::LOCALHOST, 0).into())
+        .and_then(|listener| Ok((N::address(&listener)?, listener)));
+    let listener = match bound {
+        Ok((address, listener)) => {
             drop(ready.send(Ok(address)));
             listener
         }

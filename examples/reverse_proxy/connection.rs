@@ -1,96 +1,273 @@
 //! One connection of a client.
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewheel::adapters::hyper::TimedService;
+use corewheel::adapters::hyper::{Exchange, RequestBody, TimedBody, TimedExchanges, TimedService};
 use corewheel::stream::TimedIo;
+use http_body_util::Either;
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::rt::{Read, Write};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use tokio::io::AsyncWriteExt;
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 
-use crate::forward::{Answer, ClientBody};
-use crate::server::{Http, Server, Shutdown};
-use crate::timers::{Control, Stream};
+use crate::forward::{Answer, Asked};
+use crate::preface::{self, Rewound};
+use crate::server::{Server, Shutdown};
+use crate::timers::{Control, LAST_WORDS_TIME, Stream, Timers};
 
 /// What a client gets whose request does not become complete in time.
 const HEAD_TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\
     content-type: text/plain\r\ncontent-length: 20\r\n\r\n408 Request Timeout\n";
-/// How long a client has to take that.
-const LAST_WORDS_TIME: Duration = Duration::from_secs(1);
+
+/// What ends a connection before its client does.
+#[derive(Debug)]
+struct Ends {
+    control: Control,
+    shutdown: Shutdown,
+    /// A client of HTTP/2 does not take a response.
+    stalled: Arc<Notify>,
+}
+
+impl Ends {
+    /// Waits until the connection is to end, after the requests in progress.
+    async fn begun(&mut self) {
+        tokio::select! {
+            () = self.shutdown.begun() => {}
+            () = self.control.is_over() => {}
+            () = self.stalled.notified() => {}
+        }
+    }
+}
 
 /// Serves a client until it leaves, a deadline ends the connection, or the proxy is shut down.
 pub(crate) async fn serve(
     server: Arc<Server>,
     stream: TcpStream,
     client: IpAddr,
-    mut shutdown: Shutdown,
+    shutdown: Shutdown,
 ) {
     // The client may have left already, which the first read finds.
     let _ = stream.set_nodelay(true);
-    let is_http1 = matches!(server.http, Http::One(_));
-    let ended = match server.timers.stream(stream, &server.limits, is_http1) {
-        Stream::Timed(stream) => {
-            let control = Control(Some(Arc::new(stream.control())));
-            let answer = answers(&server, client, &control, ClientBody::Left);
-            // The deadlines of the stream end no request on which the proxy works.
-            let service = TimedService::new(answer, stream.control());
-            let socket = |stream: TokioIo<TimedIo<TcpStream>>| stream.into_inner().into_inner();
-            let stream = TokioIo::new(stream);
-            serve_on(&server, stream, socket, service, &control, &mut shutdown).await
-        }
-        Stream::Plain(stream) => {
-            let (control, stream) = (Control(None), TokioIo::new(stream));
-            let service = answers(&server, client, &control, ClientBody::Right);
-            let socket = TokioIo::into_inner;
-            serve_on(&server, stream, socket, service, &control, &mut shutdown).await
-        }
-    };
-    if let Err(error) = ended {
+    if let Err(error) = serve_version(&server, stream, client, shutdown).await {
         tracing::debug!(%client, error = &*error, "a connection was cut off");
     }
 }
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+async fn serve_version(
+    server: &Arc<Server>,
+    stream: TcpStream,
+    client: IpAddr,
+    shutdown: Shutdown,
+) -> Result<(), Failed> {
+    let stalled = Arc::<Notify>::default();
+    let limits = &server.limits;
+    match server.timers.stream(stream, limits) {
+        Stream::Timed(mut stream, bodies) => {
+            let control = Control(Some(Arc::new(stream.control())));
+            let requests = Requests::new(server, client, &control, &stalled);
+            // The deadlines of the stream end no request on which the proxy works, and a body that
+            // has reached a limit is none.
+            let service = TimedService::new(requests.answers(), stream.control());
+            let service = TimedExchanges::new(service.bodies_have_limits(), bodies)
+                .request_limits(limits.of_request());
+            let (read, is_http2) = server.version(&mut stream).await?;
+            if is_http2 {
+                limits.set_http2(&stream.control());
+            }
+            let service = service.response_limits(limits.of_response(is_http2));
+            let stream = Rewound::new(read, TokioIo::new(stream));
+            let ends = Ends { control, shutdown, stalled };
+            if is_http2 {
+                return serve_http2(server, stream, service, ends).await;
+            }
+            let socket = |stream: Rewound<TokioIo<TimedIo<TcpStream>>>| {
+                stream.into_inner().into_inner().into_inner()
+            };
+            serve_http1(server, stream, socket, service, ends).await
+        }
+        Stream::Plain(mut stream) => {
+            let control = Control(None);
+            let requests = Requests::new(server, client, &control, &stalled);
+            let service = requests.answers();
+            let version = server.timers.timeout(limits.header, server.version(&mut stream));
+            let (read, is_http2) = version.await??;
+            let stream = Rewound::new(read, TokioIo::new(stream));
+            let ends = Ends { control, shutdown, stalled };
+            if is_http2 {
+                return serve_http2(server, stream, service, ends).await;
+            }
+            let socket = |stream: Rewound<TokioIo<TcpStream>>| stream.into_inner().into_inner();
+            serve_http1(server, stream, socket, service, ends).await
+        }
+    }
+}
+
+impl Server {
+    /// What was read to find out whether the client uses HTTP/2, and whether it does.
+    async fn version<S: AsyncReadExt + Unpin>(
+        &self,
+        stream: &mut S,
+    ) -> std::io::Result<(Bytes, bool)> {
+        if self.http.two.is_none() {
+            return Ok((Bytes::new(), false));
+        }
+        preface::read(stream).await
+    }
+}
+
 /// The answer to a request.
 type Answering = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
 
-/// A service that answers the requests of a client. `body` wraps the body of each request.
-fn answers<B>(
-    server: &Arc<Server>,
-    client: IpAddr,
-    control: &Control,
-    body: fn(B) -> ClientBody,
-) -> impl Service<Request<B>, Response = Response<Answer>, Error = Infallible, Future = Answering>
-where
-    B: Body + Send + 'static,
+/// The body of a request, as a client sends it.
+trait ClientBody: Body + Send + 'static {
+    /// The exchange of the request; `None` without deadlines.
+    fn asked(self) -> (Asked, Option<Exchange>);
+}
+
+impl ClientBody for RequestBody<TimedBody<Incoming>> {
+    fn asked(self) -> (Asked, Option<Exchange>) {
+        let exchange = self.get_ref().exchange().clone();
+        (Either::Left(self), Some(exchange))
+    }
+}
+
+impl ClientBody for Incoming {
+    fn asked(self) -> (Asked, Option<Exchange>) {
+        (Either::Right(self), None)
+    }
+}
+
+/// A service that answers the requests of a client.
+trait Answers<B>:
+    Service<Request<B>, Response = Response<Answer>, Error = Infallible, Future = Answering>
 {
-    let (server, control) = (Arc::clone(server), control.clone());
-    service_fn(move |request: Request<B>| {
-        let (server, control) = (Arc::clone(&server), control.clone());
-        let answer =
-            async move { Ok(server.forwarder.forward(request.map(body), client, &control).await) };
-        Box::pin(answer) as Answering
-    })
+}
+
+impl<B, S> Answers<B> for S where
+    S: Service<Request<B>, Response = Response<Answer>, Error = Infallible, Future = Answering>
+{
+}
+
+/// What the requests of a connection share.
+#[derive(Clone)]
+struct Requests {
+    server: Arc<Server>,
+    client: IpAddr,
+    control: Control,
+    stalled: Arc<Notify>,
+}
+
+impl Requests {
+    fn new(server: &Arc<Server>, client: IpAddr, control: &Control, stalled: &Arc<Notify>) -> Self {
+        let (server, control) = (Arc::clone(server), control.clone());
+        Self { server, client, control, stalled: Arc::clone(stalled) }
+    }
+
+    /// A service that answers the requests of a client.
+    fn answers<B>(self) -> impl Answers<B>
+    where
+        B: ClientBody,
+    {
+        service_fn(move |request: Request<B>| Box::pin(self.clone().answer(request)) as Answering)
+    }
+
+    async fn answer<B: ClientBody>(
+        self,
+        request: Request<B>,
+    ) -> Result<Response<Answer>, Infallible> {
+        let (head, body) = request.into_parts();
+        let (body, exchange) = body.asked();
+        if let Some(exchange) = &exchange
+            && head.version == hyper::Version::HTTP_2
+        {
+            let (stalled, ended) = (self.stalled, exchange.clone());
+            exchange.on_end(move || {
+                use corewheel::adapters::hyper::BodySide::Response;
+                use corewheel::adapters::hyper::BodyTimeout::{NextPoll, PollRate};
+                let reached = ended.limit_reached();
+                if let Some((Response, NextPoll(_) | PollRate(_))) = reached {
+                    stalled.notify_one();
+                }
+            });
+        }
+        let request = Request::from_parts(head, body);
+        let forwarder = &self.server.forwarder;
+        Ok(forwarder.forward(request, self.client, exchange.as_ref(), &self.control).await)
+    }
 }
 
 /// `socket` takes a stream without its deadlines, which would not let an answer through.
-async fn serve_on<S, V, B>(
-    server: &Arc<Server>,
+async fn serve_http1<S, V, B>(
+    server: &Server,
     stream: S,
     socket: impl FnOnce(S) -> TcpStream,
     service: V,
-    control: &Control,
-    shutdown: &mut Shutdown,
+    mut ends: Ends,
+) -> Result<(), Failed>
+where
+    S: Read + Write + Unpin + Send + 'static,
+    V: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Unpin,
+    V::Future: Send + Unpin + 'static,
+    B: Body<Data = Bytes, Error: Into<Failed>> + Send + 'static,
+{
+    let mut connection = server.http.one.serve_connection(stream, service);
+    let ended = tokio::select! {
+        biased;
+        ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended,
+        () = ends.begun() => {
+            Pin::new(&mut connection).graceful_shutdown();
+            poll_fn(|cx| connection.poll_without_shutdown(cx)).await
+        }
+    };
+    let http1::Parts { io, read_buf, .. } = connection.into_parts();
+    let mut socket = socket(io);
+    let is_late = match &ended {
+        Ok(()) => false,
+        Err(error) => error.is_timeout() || ends.control.is_head_late(),
+    };
+    if ends.control.is_write_late() {
+        // The client does not read: a reset leaves nothing for it in the kernel.
+        let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+        return Ok(ended?);
+    }
+    let last_words: &[u8] = if is_late && !read_buf.is_empty() { HEAD_TOO_SLOW } else { b"" };
+    if matches!(server.timers, Timers::None) {
+        // Without a time, the client could hold the socket for ever.
+        return Ok(ended?);
+    }
+    // A client that does not take the answer has less than it asked for.
+    let _ = server.timers.timeout(LAST_WORDS_TIME, part(&mut socket, last_words)).await;
+    Ok(ended?)
+}
+
+/// Sends a last answer, and takes what the client still sends: a socket that is closed before is
+/// reset, and the client may lose the answer.
+async fn part(socket: &mut TcpStream, last_words: &[u8]) -> std::io::Result<()> {
+    socket.write_all(last_words).await?;
+    socket.shutdown().await?;
+    let mut rest = vec![0; 1 << 12];
+    while socket.read(&mut rest).await? > 0 {}
+    Ok(())
+}
+
+async fn serve_http2<S, V, B>(
+    server: &Server,
+    stream: S,
+    service: V,
+    mut ends: Ends,
 ) -> Result<(), Failed>
 where
     S: Read + Write + Unpin + Send + 'static,
@@ -98,48 +275,19 @@ where
     V::Future: Send + 'static,
     B: Body<Data = Bytes, Error: Into<Failed>> + Send + 'static,
 {
-    match &server.http {
-        Http::One(settings) => {
-            let mut connection = settings.serve_connection(stream, service);
-            let ended = tokio::select! {
-                biased;
-                ended = &mut connection => ended,
-                () = shutdown.begun() => {
-                    Pin::new(&mut connection).graceful_shutdown();
-                    (&mut connection).await
-                }
-            };
-            if let Err(error) = &ended
-                && (error.is_timeout() || control.is_read_late())
-            {
-                let http1::Parts { io, read_buf, .. } = connection.into_parts();
-                let write = answer_408(socket(io), &read_buf);
-                // A client that does not take the answer has less than it asked for.
-                let _ = server.timers.timeout(LAST_WORDS_TIME, write).await;
-            }
-            Ok(ended?)
-        }
-        Http::OneOrTwo(settings) => {
-            let mut connection = pin!(settings.serve_connection(stream, service));
-            tokio::select! {
-                biased;
-                ended = connection.as_mut() => ended,
-                () = shutdown.begun() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            }
-        }
+    let Some(settings) = &server.http.two else { return Ok(()) };
+    let mut connection = pin!(settings.serve_connection(stream, service));
+    tokio::select! {
+        biased;
+        ended = connection.as_mut() => return Ok(ended?),
+        () = ends.begun() => {}
     }
-}
-
-/// Tells a client that has sent a part of a request's head that the time for the rest is over.
-async fn answer_408(mut socket: TcpStream, part: &[u8]) {
-    if part.is_empty() {
-        return;
-    }
-    // It fails if the client has left.
-    if socket.write_all(HEAD_TOO_SLOW).await.is_ok() {
-        let _ = socket.shutdown().await;
+    // The client is told by a GOAWAY. It need not close the connection, and need not take the
+    // responses that have reached a limit.
+    connection.as_mut().graceful_shutdown();
+    tokio::select! {
+        biased;
+        ended = connection.as_mut() => Ok(ended?),
+        () = ends.control.is_unused() => Ok(()),
     }
 }

@@ -2,40 +2,44 @@
 //!
 //! | answer | when |
 //! |---|---|
-//! | 400 | the body of the request was malformed, or ended too soon |
+//! | 400 | the body of the request was malformed, or ended too soon; there is not one `Host` |
 //! | 408 | the body of the request came too slowly |
-//! | 501 | the request asks for a tunnel |
+//! | 501 | the request asks for a tunnel, or has another transfer coding than `chunked` |
 //! | 502 | the upstream server refused the connection, or its answer was malformed |
 //! | 503 | the timer service is full |
-//! | 504 | the upstream server did not accept the connection or answer in time |
+//! | 504 | the upstream server did not accept the connection, take the request or answer in time |
 
 use std::error::Error;
 use std::fmt;
+use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use corewheel::adapters::hyper::RequestBody as TimedBody;
+use corewheel::adapters::hyper::{
+    BodySide, BodyTimeout, Exchange, RequestBody as ServedBody, TimedBody,
+};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::http::Extensions;
 use hyper::http::uri::{Authority, InvalidUri, PathAndQuery, Scheme};
 use hyper::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
 
-use crate::connect::Connector;
+use crate::connect::{Connector, Cut};
 use crate::options::Limits;
 use crate::spawn::Spawner;
 use crate::timers::{Control, Late, Timers};
 
 /// The body of an answer: that of the upstream server, or a line about an error.
 pub(crate) type Answer = Either<Incoming, Full<Bytes>>;
-/// The body that a client sends, with the deadlines of its connection or without.
-pub(crate) type ClientBody = Either<TimedBody<Incoming>, Incoming>;
+/// The body that a client sends, with deadlines or without.
+pub(crate) type Asked = Either<ServedBody<TimedBody<Incoming>>, Incoming>;
 
 /// Header fields that are about one connection, and not forwarded.
 const OF_ONE_CONNECTION: [HeaderName; 8] = [
@@ -56,7 +60,7 @@ pub(crate) struct Forwarder {
     client: Client<Connector, RequestBody>,
     upstream: Authority,
     timers: Timers,
-    /// From the head of a request to the head of its response.
+    /// From the end of a request to the head of its response.
     response: Duration,
 }
 
@@ -65,11 +69,12 @@ impl Forwarder {
         upstream: SocketAddr,
         timers: Timers,
         limits: &Limits,
+        has_http2: bool,
         spawner: Spawner,
     ) -> Result<Self, InvalidUri> {
         let connector = Connector { upstream, timers, time: limits.connect };
         Ok(Self {
-            client: timers.client(limits, spawner).build(connector),
+            client: timers.client(limits, has_http2, spawner).build(connector),
             upstream: upstream.to_string().parse()?,
             timers,
             response: limits.response,
@@ -79,38 +84,91 @@ impl Forwarder {
     /// The answer to a request.
     pub(crate) async fn forward(
         &self,
-        request: Request<ClientBody>,
+        request: Request<Asked>,
         client: IpAddr,
+        exchange: Option<&Exchange>,
         control: &Control,
     ) -> Response<Answer> {
-        if request.method() == Method::CONNECT {
-            return refusal(StatusCode::NOT_IMPLEMENTED);
+        if let Some(status) = status_of_refusal(&request) {
+            return refusal(status);
         }
-        let has_ended = Arc::new(AtomicBool::new(request.body().is_end_stream()));
-        let request = self.for_upstream(request, client, &has_ended);
+        let ended = RequestEnd::of(request.body());
+        let mut request = self.for_upstream(request, client, &ended);
+        if let (Some(exchange), None) = (exchange, ended.at()) {
+            let connection = capture_connection(&mut request);
+            exchange.on_end(move || cut(&connection));
+        }
         let answer = self.client.request(request);
-        match control.timeout(self.timers, self.response, answer).await {
-            Ok(Ok(mut response)) => {
-                remove_of_one_connection(response.headers_mut());
-                *response.version_mut() = Version::HTTP_11;
-                response.map(Either::Left)
+        let answered = match exchange {
+            Some(exchange) => {
+                tokio::select! {
+                    biased;
+                    answered = self.in_time(answer, &ended, control) => answered,
+                    () = exchange.ended() => Err(Late::TimeUp),
+                }
             }
+            None => self.timers.timeout(self.response, answer).await,
+        };
+        let late = match answered {
+            Ok(Ok(response)) => return returned(response),
+            Ok(Err(_)) if exchange.is_some_and(|it| it.limit_reached().is_some()) => Late::TimeUp,
             Ok(Err(error)) => {
                 let status = status_of(&error);
                 tracing::debug!(%client, %status, error = %Chain(&error), "a request failed");
-                refusal(status)
+                return refusal(status);
             }
-            Err(Late::TimeUp) if !has_ended.load(Ordering::Relaxed) => {
+            Err(late) => late,
+        };
+        let by_client = match exchange.and_then(Exchange::limit_reached) {
+            Some((BodySide::Request, timeout)) => is_of_producer(timeout),
+            _ => exchange.is_none() && ended.at().is_none(),
+        };
+        match late {
+            Late::TimeUp if by_client => {
                 tracing::debug!(%client, "the body of a request came too slowly");
                 refusal(StatusCode::REQUEST_TIMEOUT)
             }
-            Err(late @ Late::TimeUp) => {
+            Late::TimeUp => {
                 tracing::debug!(%client, error = %late, "the upstream server did not answer");
-                refusal(StatusCode::GATEWAY_TIMEOUT)
+                let mut answer = refusal(StatusCode::GATEWAY_TIMEOUT);
+                if ended.at().is_none() {
+                    close(&mut answer);
+                }
+                answer
             }
-            Err(late @ Late::NoTimer(_)) => {
+            Late::Closed => {
+                tracing::debug!(%client, "the connection has ended before the answer");
+                refusal(StatusCode::SERVICE_UNAVAILABLE)
+            }
+            Late::NoTimer(_) => {
                 tracing::warn!(%client, error = %late, "a request was refused");
                 refusal(StatusCode::SERVICE_UNAVAILABLE)
+            }
+        }
+    }
+
+    /// Waits for an answer, which has a time from the end of the request on. A body that does not
+    /// end has limits of its own.
+    async fn in_time<F: Future>(
+        &self,
+        answer: F,
+        ended: &RequestEnd,
+        control: &Control,
+    ) -> Result<F::Output, Late> {
+        let mut answer = pin!(answer);
+        let mut left = self.response;
+        loop {
+            match control.timeout(self.timers, left, answer.as_mut()).await {
+                Err(Late::TimeUp) => {}
+                answered => return answered,
+            }
+            // A body that has ended meanwhile has left the rest of the time to the answer.
+            left = match ended.at() {
+                Some(at) => self.response.saturating_sub(at.elapsed()),
+                None => self.response,
+            };
+            if left.is_zero() {
+                return Err(Late::TimeUp);
             }
         }
     }
@@ -118,9 +176,9 @@ impl Forwarder {
     /// The request as the upstream server gets it.
     fn for_upstream(
         &self,
-        request: Request<ClientBody>,
+        request: Request<Asked>,
         client: IpAddr,
-        has_ended: &Arc<AtomicBool>,
+        ended: &RequestEnd,
     ) -> Request<RequestBody> {
         let (mut head, body) = request.into_parts();
         let mut uri = Uri::default().into_parts();
@@ -144,7 +202,39 @@ impl Forwarder {
         if let Ok(client) = HeaderValue::from_str(&client.to_string()) {
             head.headers.append(FORWARDED_FOR, client);
         }
-        Request::from_parts(head, RequestBody { body, has_ended: Arc::clone(has_ended) })
+        Request::from_parts(head, RequestBody { body, ended: ended.clone() })
+    }
+}
+
+/// When the client has sent all of a request.
+#[derive(Clone, Debug)]
+enum RequestEnd {
+    /// With its head, at the beginning of the time for its answer.
+    WithHead(Instant),
+    /// Not set before the end.
+    WithBody(Arc<OnceLock<Instant>>),
+}
+
+impl RequestEnd {
+    fn of<B: Body>(body: &B) -> Self {
+        if body.is_end_stream() {
+            return Self::WithHead(Instant::now());
+        }
+        Self::WithBody(Arc::default())
+    }
+
+    /// `None` if a part of the request is missing.
+    fn at(&self) -> Option<Instant> {
+        match self {
+            Self::WithHead(at) => Some(*at),
+            Self::WithBody(at) => at.get().copied(),
+        }
+    }
+
+    fn is_now(&self) {
+        if let Self::WithBody(at) = self {
+            let _ = at.set(Instant::now());
+        }
     }
 }
 
@@ -171,11 +261,58 @@ fn refusal(status: StatusCode) -> Response<Answer> {
     let line = Bytes::from(format!("{status}\n"));
     let mut response = Response::new(Either::Right(Full::new(line)));
     *response.status_mut() = status;
-    if matches!(status, StatusCode::BAD_REQUEST | StatusCode::REQUEST_TIMEOUT) {
-        // The rest of the request may still come.
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    if status.is_client_error() || status == StatusCode::NOT_IMPLEMENTED {
+        close(&mut response);
     }
     response
+}
+
+/// Ends the connection with an answer, as the rest of the request may still come.
+fn close(response: &mut Response<Answer>) {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+}
+
+/// The status of a request that is not forwarded.
+fn status_of_refusal<B>(request: &Request<B>) -> Option<StatusCode> {
+    if request.method() == Method::CONNECT || !is_coding_known(request.headers()) {
+        return Some(StatusCode::NOT_IMPLEMENTED);
+    }
+    // An HTTP/2 client names the host in the URI, and one of HTTP/1.0 nowhere.
+    let hosts = request.headers().get_all(header::HOST).iter().count();
+    let is_named = hosts == 1 || request.version() != Version::HTTP_11;
+    (hosts > 1 || !is_named).then_some(StatusCode::BAD_REQUEST)
+}
+
+/// Whether a message has no other transfer coding than `chunked`, which hyper has taken off.
+fn is_coding_known(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    codings.all(|coding| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked"))
+}
+
+/// The response of the upstream server as the client gets it.
+fn returned(mut response: Response<Incoming>) -> Response<Answer> {
+    if !is_coding_known(response.headers()) {
+        return refusal(StatusCode::BAD_GATEWAY);
+    }
+    remove_of_one_connection(response.headers_mut());
+    *response.version_mut() = Version::HTTP_11;
+    response.map(Either::Left)
+}
+
+/// Cuts the connection over which a part of a request has gone.
+fn cut(connection: &CaptureConnection) {
+    if let Some(connected) = &*connection.connection_metadata() {
+        let mut extras = Extensions::new();
+        connected.get_extras(&mut extras);
+        if let Some(cut) = extras.get::<Cut>() {
+            cut.cut();
+        }
+    }
+}
+
+/// Whether a limit of the body of a request is that of the client, which sends it.
+fn is_of_producer(timeout: BodyTimeout) -> bool {
+    matches!(timeout, BodyTimeout::NextFrame(_) | BodyTimeout::FrameRate(_))
 }
 
 /// The status that says why there is no answer of the upstream server.
@@ -212,9 +349,8 @@ impl fmt::Display for Chain<'_> {
 /// upstream server.
 #[derive(Debug)]
 pub(crate) struct RequestBody {
-    body: ClientBody,
-    /// Set when the client has sent all of the body.
-    has_ended: Arc<AtomicBool>,
+    body: Asked,
+    ended: RequestEnd,
 }
 
 /// The client has failed to send its body.
@@ -248,8 +384,7 @@ impl Body for RequestBody {
             _ => false,
         };
         if is_last {
-            // Relaxed: the flag carries no other data.
-            self.has_ended.store(true, Ordering::Relaxed);
+            self.ended.is_now();
         }
         polled.map(|frame| frame.map(|frame| frame.map_err(RequestBodyError)))
     }

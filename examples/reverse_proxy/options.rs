@@ -61,8 +61,9 @@ pub(crate) struct Options {
 /// The timeouts. Zero turns one off.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// A request's head must be complete this long after its first byte. With tokio's timers or
-    /// `--h2c`, hyper counts this time from the connection or the previous response.
+    /// A request's head must be complete this long after its first byte, and so must the preface
+    /// of HTTP/2. With tokio's timers, hyper counts this time from the connection or the previous
+    /// response.
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) header: Duration,
 
@@ -70,7 +71,7 @@ pub(crate) struct Limits {
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) first_byte: Duration,
 
-    /// The longest wait for the next bytes of a request [corewheel].
+    /// The longest wait for the next bytes of the body of a request [corewheel].
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) read_idle: Duration,
 
@@ -78,7 +79,8 @@ pub(crate) struct Limits {
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) write_stall: Duration,
 
-    /// The longest wait for the next request of a connection [corewheel].
+    /// The longest wait for the next request of a connection, whatever an HTTP/2 client sends
+    /// meanwhile [corewheel].
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) keep_alive: Duration,
 
@@ -89,6 +91,10 @@ pub(crate) struct Limits {
     /// Up to this much is added to each connection's greatest age, at random [corewheel].
     #[arg(long, default_value = "5m", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) max_age_jitter: Duration,
+
+    /// How long the requests in progress have at the greatest age of their connection [corewheel].
+    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) max_age_grace: Duration,
 
     /// The least bytes in a second of the body of a request, while the proxy waits for it
     /// [corewheel].
@@ -107,9 +113,15 @@ pub(crate) struct Limits {
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) connect: Duration,
 
-    /// The time from a request's head to the head of the response, the request's body included.
+    /// The time from the end of a request to the head of its response. With tokio's timers, it
+    /// counts from the head of the request.
     #[arg(long, default_value = "20s", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) response: Duration,
+
+    /// The longest wait for the upstream server to take the next bytes of a request, or to send the
+    /// next bytes of a response [corewheel].
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) upstream_stall: Duration,
 
     /// How long an unused connection to the upstream server is kept.
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = parse_duration)]

@@ -8,8 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use hyper::http::uri::InvalidUri;
-use hyper::server::conn::http1;
-use hyper_util::server::conn::auto;
+use hyper::server::conn::{http1, http2};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -36,11 +35,12 @@ pub(crate) struct Server {
     spawner: Spawner,
 }
 
-/// The versions of HTTP that a client may use.
+/// How the versions of HTTP that a client may use are served.
 #[derive(Debug)]
-pub(crate) enum Http {
-    One(http1::Builder),
-    OneOrTwo(auto::Builder<Spawner>),
+pub(crate) struct Http {
+    pub(crate) one: http1::Builder,
+    /// `None` if clients may use HTTP/1.1 only.
+    pub(crate) two: Option<http2::Builder<Spawner>>,
 }
 
 /// Says when a connection is to end. Each connection holds one until it has ended.
@@ -68,12 +68,10 @@ impl Server {
         spawner: Spawner,
     ) -> Result<Self, InvalidUri> {
         let limits = &options.limits;
-        let http = if options.h2c {
-            Http::OneOrTwo(timers.http1_or_2(limits, spawner))
-        } else {
-            Http::One(timers.http1(limits))
-        };
-        let forwarder = Forwarder::new(upstream, timers, limits, spawner)?;
+        let one = timers.http1(limits);
+        let two = options.h2c.then(|| Timers::http2(spawner));
+        let http = Http { one, two };
+        let forwarder = Forwarder::new(upstream, timers, limits, options.h2c, spawner)?;
         Ok(Self { forwarder, http, timers, limits: options.limits, spawner })
     }
 

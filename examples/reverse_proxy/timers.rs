@@ -6,34 +6,40 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewheel::adapters::hyper::HyperTimer;
+use corewheel::adapters::hyper::{BodyLimits, BodyTimers, HyperTimer};
 use corewheel::class::TimerClass;
 use corewheel::conn::DataRate;
 use corewheel::stream::{StreamControl, StreamLimits, StreamTimeout, TimedIo};
 use corewheel::{Handle, RefusedKind, TimeoutError};
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper_util::client::legacy;
 use hyper_util::rt::TokioTimer;
-use hyper_util::server::conn::auto;
 use tokio::net::TcpStream;
 
 use crate::options::{Limits, TimerKind};
 use crate::spawn::Spawner;
 
-/// Times for the heads of requests, where hyper keeps them.
-pub(crate) const HEAD: TimerClass = TimerClass::new("head");
 /// The deadlines of connections.
 pub(crate) const CONNECTION: TimerClass = TimerClass::new("connection");
+/// The deadlines of bodies.
+pub(crate) const BODY: TimerClass = TimerClass::new("body");
 /// Times for the upstream server: to connect, and of unused connections.
 pub(crate) const UPSTREAM: TimerClass = TimerClass::new("upstream");
+
+/// How long a client has for the last that the proxy sends.
+pub(crate) const LAST_WORDS_TIME: Duration = Duration::from_secs(1);
 
 /// The most bytes that a connection buffers in each direction. With hyper's 400 KiB, some thousands
 /// of clients that do not read take gigabytes before a deadline comes.
 const BUFFER_BYTES: usize = 64 << 10;
 
+/// The most bytes of a frame for HTTP/2 clients. A client without a window holds one for each
+/// response, and takes it in the time for a stalled write.
+const FRAME_BYTES: usize = 16 << 10;
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Timers {
-    Corewheel { head: Handle, connection: Handle, upstream: Handle },
+    Corewheel { connection: Handle, body: Handle, upstream: Handle },
     Tokio,
     None,
 }
@@ -41,7 +47,7 @@ pub(crate) enum Timers {
 /// A client's connection.
 #[derive(Debug)]
 pub(crate) enum Stream {
-    Timed(TimedIo<TcpStream>),
+    Timed(TimedIo<TcpStream>, BodyTimers),
     Plain(TcpStream),
 }
 
@@ -50,11 +56,41 @@ pub(crate) enum Stream {
 pub(crate) struct Control(pub(crate) Option<Arc<StreamControl>>);
 
 impl Control {
-    /// Whether a limit for what the client sends has ended the connection.
-    pub(crate) fn is_read_late(&self) -> bool {
-        use StreamTimeout::{FirstByte, Head, Idle, ReadIdle, ReadRate};
-        let reached = self.0.as_ref().and_then(|control| control.limit_reached());
-        matches!(reached, Some(FirstByte(_) | Head(_) | Idle(_) | ReadIdle(_) | ReadRate(_)))
+    /// Whether a limit for the head of a request has ended the connection.
+    pub(crate) fn is_head_late(&self) -> bool {
+        use StreamTimeout::{FirstByte, Head, Idle};
+        matches!(self.limit_reached(), Some(FirstByte(_) | Head(_) | Idle(_)))
+    }
+
+    /// Whether a limit for what the client takes has ended the connection.
+    pub(crate) fn is_write_late(&self) -> bool {
+        use StreamTimeout::{WriteRate, WriteStall};
+        matches!(self.limit_reached(), Some(WriteStall(_) | WriteRate(_)))
+    }
+
+    fn limit_reached(&self) -> Option<StreamTimeout> {
+        self.0.as_ref().and_then(|control| control.limit_reached())
+    }
+
+    /// Waits until the connection is to end, because it is too old or no client uses it.
+    pub(crate) async fn is_over(&self) {
+        let Some(control) = &self.0 else { return std::future::pending().await };
+        // Each returns an error if the stream has ended, which the connection finds out itself.
+        tokio::select! {
+            Ok(()) = control.max_age_reached() => {}
+            Ok(()) = control.request_idle() => {}
+            else => std::future::pending().await,
+        }
+    }
+
+    /// Waits until no request of a connection that is to end is in progress, and then for a time.
+    pub(crate) async fn is_unused(&self) {
+        let Some(control) = &self.0 else { return std::future::pending().await };
+        let limits = control.timers().limits();
+        control.timers().set_limits(limits.request_idle(LAST_WORDS_TIME));
+        if control.request_idle().await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 
     /// Gives a future time, by the connection's own timer if it has one; zero stands for ever.
@@ -78,7 +114,9 @@ impl Control {
 pub(crate) enum Late {
     /// The time was up.
     TimeUp,
-    /// The timer service is full or has ended.
+    /// The connection, or the timer service, has ended.
+    Closed,
+    /// The timer service is full.
     NoTimer(RefusedKind),
 }
 
@@ -86,6 +124,7 @@ impl fmt::Display for Late {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TimeUp => f.write_str("the time was up"),
+            Self::Closed => f.write_str("the connection has ended"),
             Self::NoTimer(refused) => refused.fmt(f),
         }
     }
@@ -97,6 +136,7 @@ impl From<TimeoutError> for Late {
     fn from(error: TimeoutError) -> Self {
         match error {
             TimeoutError::Elapsed(_) => Self::TimeUp,
+            TimeoutError::NoTimer(RefusedKind::Closed) => Self::Closed,
             TimeoutError::NoTimer(refused) => Self::NoTimer(refused),
         }
     }
@@ -113,8 +153,8 @@ impl Timers {
         let of_class = |class| handle.of_class(class).expect("the service has the class");
         match kind {
             TimerKind::Corewheel => Self::Corewheel {
-                head: of_class(HEAD),
                 connection: of_class(CONNECTION),
+                body: of_class(BODY),
                 upstream: of_class(UPSTREAM),
             },
             TimerKind::Tokio => Self::Tokio,
@@ -135,30 +175,25 @@ impl Timers {
         builder
     }
 
-    /// Settings of connections that begin with HTTP/1.1 or HTTP/2. hyper has the deadlines of
-    /// heads, as only it knows which of the two a connection is.
-    pub(crate) fn http1_or_2(self, limits: &Limits, spawner: Spawner) -> auto::Builder<Spawner> {
-        let mut builder = auto::Builder::new(spawner);
-        builder.http1().max_buf_size(BUFFER_BYTES);
-        match self {
-            Self::Corewheel { head, .. } => {
-                builder.http1().timer(HyperTimer::new(head));
-                builder.http2().timer(HyperTimer::new(head));
-            }
-            Self::Tokio => {
-                builder.http1().timer(TokioTimer::new());
-                builder.http2().timer(TokioTimer::new());
-            }
-            Self::None => return builder,
-        }
-        builder.http1().header_read_timeout(unless_off(limits.header));
+    /// Settings of HTTP/2 connections.
+    pub(crate) fn http2(spawner: Spawner) -> http2::Builder<Spawner> {
+        let mut builder = http2::Builder::new(spawner);
+        builder.max_send_buf_size(BUFFER_BYTES);
         builder
     }
 
     /// Settings of the client that keeps connections to the upstream server.
-    pub(crate) fn client(self, limits: &Limits, spawner: Spawner) -> legacy::Builder {
+    pub(crate) fn client(
+        self,
+        limits: &Limits,
+        has_http2: bool,
+        spawner: Spawner,
+    ) -> legacy::Builder {
         let mut builder = legacy::Client::builder(spawner);
         builder.http1_max_buf_size(BUFFER_BYTES);
+        if has_http2 {
+            builder.http1_read_buf_exact_size(FRAME_BYTES);
+        }
         let idle = match self {
             Self::Corewheel { upstream, .. } => {
                 builder.pool_timer(HyperTimer::new(upstream));
@@ -175,14 +210,11 @@ impl Timers {
     }
 
     /// A client's connection, with its deadlines if the timers are this crate's.
-    pub(crate) fn stream(self, stream: TcpStream, limits: &Limits, is_http1: bool) -> Stream {
+    pub(crate) fn stream(self, stream: TcpStream, limits: &Limits) -> Stream {
         match self {
-            Self::Corewheel { connection, .. } => {
-                let mut of_stream = limits.of_stream();
-                if is_http1 {
-                    of_stream.head = limits.header;
-                }
-                Stream::Timed(TimedIo::new(stream, connection, of_stream))
+            Self::Corewheel { connection, body, .. } => {
+                let stream = TimedIo::new(stream, connection, limits.of_stream());
+                Stream::Timed(stream, BodyTimers::new(body))
             }
             Self::Tokio | Self::None => Stream::Plain(stream),
         }
@@ -207,15 +239,45 @@ impl Timers {
 }
 
 impl Limits {
+    /// The limits of a connection, until it is known to be one of HTTP/2. Each body has limits of
+    /// its own, so that its client gets an answer.
     fn of_stream(&self) -> StreamLimits {
         StreamLimits::default()
             .first_byte(self.first_byte)
-            .read_idle(self.read_idle)
+            .head(self.header)
             .write_stall(self.write_stall)
             .idle(self.keep_alive)
             .max_age(self.max_age)
             .max_age_jitter(self.max_age_jitter)
-            .min_read_rate(DataRate::new(self.read_rate, self.rate_grace))
+            .max_age_grace(self.max_age_grace)
             .min_write_rate(DataRate::new(self.write_rate, self.rate_grace))
+    }
+
+    /// The connection is one of HTTP/2, whose client may send without a request.
+    pub(crate) fn set_http2(&self, control: &StreamControl) {
+        // The preface has come, and no request is due before the time for unused connections.
+        control.message_complete();
+        let limits = control.timers().limits();
+        let limits = limits.all_idle(Duration::ZERO).request_idle(self.keep_alive);
+        control.timers().set_limits(limits);
+    }
+
+    /// The limits of the body of a request: the client sends it, and the upstream server takes it.
+    pub(crate) fn of_request(&self) -> BodyLimits {
+        BodyLimits::default()
+            .next_frame(self.read_idle)
+            .min_frame_rate(DataRate::new(self.read_rate, self.rate_grace))
+            .next_poll(self.upstream_stall)
+    }
+
+    /// The limits of the body of a response: the upstream server sends it. The socket of an HTTP/1
+    /// client has the limits for what the client takes, and an HTTP/2 stream has none.
+    pub(crate) fn of_response(&self, is_http2: bool) -> BodyLimits {
+        let limits = BodyLimits::default().next_frame(self.upstream_stall);
+        if !is_http2 {
+            return limits;
+        }
+        let rate = DataRate::new(self.write_rate, self.rate_grace);
+        limits.next_poll(self.write_stall).min_poll_rate(rate)
     }
 }

@@ -31,5 +31,5 @@ pub use config::{ConfigError, ShardConfig, WheelKind};
 pub use counters::Counters;
 pub use key::TimerKey;
 pub use outcome::{ArmOutcome, Budget, CancelOutcome, Expired, Full, ResetOutcome};
-pub use shard::{Drain, Shard};
+pub use shard::{Drain, Occupancy, Shard};
 pub use tick::{Tick, TickLength};

@@ -102,8 +102,8 @@ pub struct Budget {
     pub expired_max: u32,
     /// The most entries to look at, whether they expire, cascade or are stale.
     ///
-    /// A turn may exceed it by less than a chunk of 15 entries, and also looks at the entries that
-    /// an earlier turn with a larger budget took off the wheel and did not hand out, at most 64.
+    /// A turn may exceed it by less than a chunk of 15 entries. It also looks at up to 64 entries
+    /// that an earlier turn with a larger budget took off the wheel and did not hand out.
     /// The sweep of stale entries is not counted: while there are many stale entries, every fourth
     /// operation that hands out a timer, cancels it or resets it to an earlier deadline also looks
     /// at about 60 entries for the sweep.

@@ -1,9 +1,9 @@
 //! The timers of one core: a wheel, a slab of timers and the entries that are due.
 //!
 //! Why not call callbacks from here: a callback would find the shard borrowed. A shard hands
-//! expired timers out one by one and is not borrowed in between, so that the code that runs for one
-//! of them may schedule, cancel and reset, and a timer that is due but not handed out can still be
-//! cancelled.
+//! expired timers out one by one and is not borrowed in between. So the code that runs for one of
+//! them may schedule, cancel and reset, and can still cancel a timer that is due but not handed
+//! out.
 //!
 //! Invariants: every pending timer has exactly one live entry; the shard hands a timer out when the
 //! wheel has reached its deadline; the wheel never passes the tick of the last `advance`. Absent by
@@ -11,9 +11,11 @@
 
 mod check;
 mod drain;
+mod occupancy;
 mod peek;
 
 pub use self::drain::Drain;
+pub use self::occupancy::Occupancy;
 use crate::config::{ConfigError, ShardConfig, WheelKind};
 use crate::counters::Counters;
 use crate::key::TimerKey;
@@ -193,17 +195,6 @@ impl<T> Shard<T> {
                 ResetOutcome::Stale
             }
         }
-    }
-
-    /// Makes a timer due at `deadline`, unless it is due by then already. So the order of several
-    /// such commands does not matter.
-    ///
-    /// O(1).
-    pub fn reset_to_earlier(&mut self, key: TimerKey, deadline: Tick) -> ResetOutcome {
-        if self.slab.is_due_by(key, deadline.index()) {
-            return ResetOutcome::Reset;
-        }
-        self.reset(key, deadline)
     }
 
     /// Takes all pending timers out, in no particular order, and counts them as returned.

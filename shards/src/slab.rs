@@ -239,14 +239,6 @@ impl<T> Slab<T> {
     }
 
     /// Stores a deadline in a granted slot; it replaces the one with which the timer arrives.
-    /// Whether a timer is due by `deadline`, or will be when it comes, by a reset that overtook it.
-    pub(crate) fn is_due_by(&self, key: TimerKey, deadline: u64) -> bool {
-        let node = self.nodes.get(key.index() as usize);
-        node.is_some_and(|node| {
-            node.generation == key.generation().get() && node.deadline <= deadline
-        })
-    }
-
     pub(crate) fn reset_grant(&mut self, key: TimerKey, deadline: u64) {
         self.nodes[key.index() as usize].deadline = deadline;
     }
@@ -361,6 +353,11 @@ impl<T> Slab<T> {
         } else {
             State::Stale
         }
+    }
+
+    /// The bytes of the slots that have been occupied at least once.
+    pub(crate) fn memory(&self) -> usize {
+        self.nodes.len() * size_of::<Node<T>>()
     }
 
     /// The deadline of the timer of `entry`, or `None` if the entry is stale.

@@ -1,8 +1,8 @@
 //! `Shard::pop_expired_unless`: timers that their owner postpones, against a list of deadlines.
 //!
 //! The owner stores a later deadline without a call of the shard. Each timer must expire in the
-//! first turn at or after the deadline that its owner has stored, whatever the shard has filed, and
-//! whether or not the predicate has panicked for it before.
+//! first turn at or after the deadline that its owner has stored. This holds whatever the shard has
+//! filed, and whether or not the predicate has panicked for it before.
 //! `COREWHEEL_SEED` runs the history of that seed again.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -220,7 +220,7 @@ where
 
     fn call(&mut self, request: Request) -> Self::Future {
         let control = self.control().clone();
-        let future = Self::call_with(&control, request, |request| {
+        let future = Self::call_with(&control, false, request, |request| {
             self.get_mut().call(request.map(Body::new))
         });
         RouteFuture { future }

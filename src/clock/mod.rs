@@ -22,7 +22,7 @@
 //! since the service's epoch, and deadlines are ticks. At the edge it is [`Duration`] and
 //! [`Instant`]. The clock is monotonic; the wall clock is not used anywhere.
 //!
-//! A command on a timer takes a fraction of what asking the system for the time takes, so commands
+//! A command on a timer takes a fraction of what asking the system for the time takes. So commands
 //! go by a `NearClock`, which counts on from the last time that was asked for. A turn asks.
 
 mod near;

@@ -104,6 +104,13 @@ impl NearClock {
         self.anchor.get().1
     }
 
+    /// The latest time that [`nanos`](Self::nanos) has returned, without a reading. `None` where a
+    /// reading may have moved without this thread's knowledge: of a manual clock.
+    #[inline]
+    pub(crate) fn latest(&self) -> Option<u64> {
+        self.counter.as_ref().map(|_| self.latest.get())
+    }
+
     /// The time of the system's clock, or a little more. It never goes back.
     #[inline]
     pub(crate) fn nanos(&self) -> u64 {

@@ -8,12 +8,8 @@ use futures_core::Stream;
 
 use super::kinds::DeadlineKind;
 use super::limits::ConnEvent;
-#[cfg(any(feature = "hyper", feature = "tokio"))]
-use super::measured::Direction;
 use super::side::{Connection, Side};
 use super::timers::ConnTimers;
-#[cfg(any(feature = "hyper", feature = "tokio"))]
-use crate::values::refused::RefusedKind;
 
 /// Events. There are five ways to them, and an event goes to the first that takes it. `next` is for
 /// a task that only waits, `race` for a task that reads or writes meanwhile, `poll_next` for a
@@ -126,29 +122,5 @@ impl<S: Side> ConnTimers<S> {
         if let Some(shard) = self.conn().budget() {
             shard.note_ready(is_first, is_ready);
         }
-    }
-}
-
-/// For a stream, whose reads and writes look at their own deadlines only.
-#[cfg(any(feature = "hyper", feature = "tokio"))]
-impl<S: Side> ConnTimers<S> {
-    /// Polls for the next event of the wanted kinds; `Closed` if the connection is closed. The
-    /// waker is woken for events of other kinds too: they stay, and another poll takes them.
-    pub(crate) fn poll_kinds(
-        &self,
-        cx: &mut Context<'_>,
-        wanted: impl Fn(DeadlineKind) -> bool,
-    ) -> Poll<Result<ConnEvent, RefusedKind>> {
-        let event = self.conn().poll_some(cx, wanted);
-        event.map(|event| event.map_err(Into::into)?.ok_or(RefusedKind::Closed))
-    }
-
-    /// Does what [`touch_read`](Self::touch_read) does. Returns the present in nanoseconds since
-    /// the clock's epoch, or a little later.
-    #[inline]
-    pub(crate) fn touch_read_now(&self) -> u64 {
-        let stamp = self.conn().stamp_now();
-        self.conn().stamp(Direction::Read, stamp);
-        self.conn().time_of_now(stamp)
     }
 }

@@ -1,8 +1,10 @@
 //! Reads, writes and requests that are in progress.
 
 use std::fmt;
+use std::sync::Arc;
 
-use super::measured::Direction;
+use super::kinds::WRITES;
+use super::measured::{Direction, Progress};
 use super::rules::{self, Held};
 use super::side::{Connection, OnShard, Side, Wakes};
 
@@ -21,11 +23,10 @@ pub struct InProgress<S: Side = OnShard> {
     kind: Kind,
 }
 
-#[derive(Clone, Copy)]
 enum Kind {
     Held(Held),
-    /// With its number, if its time is limited and it has not ended yet.
-    Write(Option<u32>),
+    /// `None` if its time is not limited, or if it has ended.
+    Write(Option<Arc<Progress>>),
 }
 
 impl<S: Side> InProgress<S> {
@@ -34,12 +35,9 @@ impl<S: Side> InProgress<S> {
         Self { conn: conn.clone(), kind: Kind::Held(held) }
     }
 
-    pub(super) fn write(conn: &S::Conn, wakes: Wakes) -> Self {
+    pub(super) fn write(conn: &S::Conn) -> Self {
         let now = conn.now();
-        let write = conn.change(wakes, |facts| {
-            let write = rules::begin_write(facts, now);
-            (write, write.is_some())
-        });
+        let write = conn.change(Wakes::Task, |facts| rules::begin(facts, WRITES, now));
         Self { conn: conn.clone(), kind: Kind::Write(write) }
     }
 
@@ -52,7 +50,7 @@ impl<S: Side> InProgress<S> {
 
     fn end_write(&mut self) -> bool {
         let Kind::Write(write) = &mut self.kind else { return true };
-        let end = |write| self.conn.look(|facts| rules::end_write(facts, write));
+        let end = |write| self.conn.look(|facts| rules::end(facts, &write, false));
         write.take().is_none_or(end)
     }
 }

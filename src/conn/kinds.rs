@@ -12,6 +12,7 @@
 use std::fmt;
 
 use super::measured::Direction;
+use crate::stats::tally::Tally;
 
 /// What a deadline measures.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,12 +44,15 @@ pub(crate) enum Ends {
 }
 
 /// Calls a macro with the rows. A row is the kind with its text and its [`Rule`]; the limits of a
-/// connection that belong to it, the first of which sets its span; those of a stream, each with the
-/// limit of the connection that it sets; which waits of a stream it [ends](Ends), with the error.
+/// connection that belong to it, the first of which sets its span; the least span under pressure;
+/// the limits of a stream, each with the limit of the connection that it sets; which waits of a
+/// stream it [ends](Ends), with the error.
 macro_rules! deadline_kinds {
     ($then:ident) => {
         $then! {
-            /// The connection has reached its greatest age. The event comes once.
+            /// The connection is to end: it has reached its greatest age, its shard
+            /// [drains](crate::TimerService::drain), or it is one of the
+            /// [idlest](crate::TimerService::close_idlest). The event comes once.
             MaxAge, "max age", Opened { has_jitter: true };
             limits {
                 /// The time from the beginning of the connection to its end, whatever the
@@ -66,6 +70,12 @@ macro_rules! deadline_kinds {
                 /// Of the connections that begin in one nanosecond, up to 256 have different parts.
                 max_age_jitter: Duration,
             }
+            least {
+                /// The least [`max_age`](Self::max_age) under pressure, at which
+                /// [`Scale::ZERO`](crate::scaled::Scale::ZERO) is in effect. Zero if pressure does
+                /// not shorten it.
+                max_age_least: Duration,
+            }
             stream {
                 /// The time from the beginning of the connection to its end, whatever the
                 /// connection does.
@@ -74,17 +84,21 @@ macro_rules! deadline_kinds {
                 /// each connection has a random part of it, so that connections that began together
                 /// do not end together.
                 max_age_jitter: Duration = max_age_jitter,
+                /// The least [`max_age`](Self::max_age) under pressure; zero if pressure does not
+                /// shorten it.
+                max_age_least: Duration = max_age_least,
             }
             ends {All, MaxAge(max_age: Duration), "the connection is older than {}"}
 
-            /// The connection has gone on for too long after its greatest age. The event comes once
-            /// after each event of a greatest age.
+            /// The connection has gone on for too long after its greatest age, or the drain of its
+            /// shard is over. The event comes once after each event of a greatest age.
             AgeGrace, "age grace", After;
             limits {
                 /// The time from the event of the greatest age, at which the server tells the peer
                 /// to end the connection, until the server cuts it: [`DeadlineKind::AgeGrace`].
                 max_age_grace: Duration,
             }
+            least {}
             stream {
                 /// The time for which the stream goes on after its greatest age. With this limit,
                 /// the greatest age ends nothing, and the owner learns of it by
@@ -103,9 +117,17 @@ macro_rules! deadline_kinds {
                 /// [`DeadlineKind::Handshake`].
                 handshake: Duration,
             }
+            least {
+                /// The least [`handshake`](Self::handshake) under pressure; zero if pressure does
+                /// not shorten it.
+                handshake_least: Duration,
+            }
             stream {
                 /// The time from the beginning of the connection until the first byte is read.
                 first_byte: Duration = handshake,
+                /// The least [`first_byte`](Self::first_byte) under pressure; zero if pressure does
+                /// not shorten it.
+                first_byte_least: Duration = handshake_least,
             }
             ends {Reads, FirstByte(first_byte: Duration), "no byte was read within {}"}
 
@@ -113,6 +135,7 @@ macro_rules! deadline_kinds {
             /// deadline is armed.
             Request, "request", Armed;
             limits {}
+            least {}
             stream {
                 /// The time from the first byte of a message until the owner says that the head of
                 /// the message is complete:
@@ -131,6 +154,7 @@ macro_rules! deadline_kinds {
                 /// [`DeadlineKind::WriteTimeout`].
                 write_timeout: Duration,
             }
+            least {}
             stream {
                 /// The time for which a write, a flush or a shutdown waits and not one byte is
                 /// accepted.
@@ -148,6 +172,7 @@ macro_rules! deadline_kinds {
                 /// [`DeadlineKind::ReadRate`].
                 min_read_rate: DataRate,
             }
+            least {}
             stream {
                 /// The least rate at which a message is read, from its first byte on. Only time for
                 /// which a read waits counts. A message is measured if the owner says where it
@@ -168,6 +193,7 @@ macro_rules! deadline_kinds {
                 /// [`DeadlineKind::WriteRate`].
                 min_write_rate: DataRate,
             }
+            least {}
             stream {
                 /// The least rate at which writes that must wait are accepted, over the whole
                 /// connection. Only time for which a write waits counts, and only bytes that are
@@ -194,10 +220,20 @@ macro_rules! deadline_kinds {
                 /// as idle meanwhile.
                 read_idle: Duration,
             }
+            least {
+                /// The least [`read_idle`](Self::read_idle) under pressure; zero if pressure does
+                /// not shorten it.
+                read_idle_least: Duration,
+            }
             stream {
-                /// The time for which a read waits without a byte. It ends a stream whose server
-                /// works on a request for longer and says nothing: see [`idle`](Self::idle).
+                /// The time for which a read waits without a byte. A write or a flush that had to
+                /// wait and goes on counts as a byte: the peer has taken what was sent. It ends a
+                /// stream whose server works on a request for longer and says nothing: see
+                /// [`idle`](Self::idle).
                 read_idle: Duration = read_idle,
+                /// The least [`read_idle`](Self::read_idle) under pressure; zero if pressure does
+                /// not shorten it.
+                read_idle_least: Duration = read_idle_least,
             }
             ends {Reads, ReadIdle(read_idle: Duration), "no byte was read for {}"}
 
@@ -208,6 +244,11 @@ macro_rules! deadline_kinds {
                 /// The time without a write until [`DeadlineKind::WriteIdle`].
                 /// [`begin_request`](crate::ConnTimers::begin_request) holds it back, too.
                 write_idle: Duration,
+            }
+            least {
+                /// The least [`write_idle`](Self::write_idle) under pressure; zero if pressure does
+                /// not shorten it.
+                write_idle_least: Duration,
             }
             stream {}
             ends {All}
@@ -220,6 +261,11 @@ macro_rules! deadline_kinds {
                 /// [`begin_request`](crate::ConnTimers::begin_request) holds it back, too.
                 all_idle: Duration,
             }
+            least {
+                /// The least [`all_idle`](Self::all_idle) under pressure; zero if pressure does not
+                /// shorten it.
+                all_idle_least: Duration,
+            }
             stream {
                 /// The time in which nothing is read and nothing is written. It counts again from
                 /// the moment at which a read begins to wait.
@@ -230,8 +276,30 @@ macro_rules! deadline_kinds {
                 /// `adapters::hyper::TimedService` does that, and in `axum::serve`
                 /// `adapters::axum::TimedMakeService`.
                 idle: Duration = all_idle,
+                /// The least [`idle`](Self::idle) under pressure; zero if pressure does not shorten
+                /// it.
+                idle_least: Duration = all_idle_least,
             }
             ends {Either, Idle(idle: Duration), "nothing was read or written for {}"}
+
+            /// No request was in flight for too long, whatever was read or written. The event comes
+            /// again after each further such time.
+            RequestIdle, "request idle", Idle { read: false, written: false, request: true };
+            limits {
+                /// The time without a [request](crate::ConnTimers::begin_request) until
+                /// [`DeadlineKind::RequestIdle`]. It counts from the beginning of the connection
+                /// and from the end of the last request.
+                request_idle: Duration,
+            }
+            least {}
+            stream {
+                /// The time without a request in flight until the owner is told:
+                /// [`StreamControl::request_idle`](super::StreamControl::request_idle). It ends
+                /// nothing by itself. It is for a protocol whose peer can send without a request,
+                /// such as the PINGs of HTTP/2.
+                request_idle: Duration = request_idle,
+            }
+            ends {Nothing}
 
             /// It is time to write something, so that the peer sees that the server is there. The
             /// event comes again after each further such time.
@@ -240,11 +308,26 @@ macro_rules! deadline_kinds {
                 /// The time without a write until the server is to write a heartbeat:
                 /// [`DeadlineKind::Heartbeat`].
                 heartbeat: Duration,
+                /// Whether the first heartbeat comes at a random moment within the first
+                /// [`heartbeat`](Self::heartbeat) time of the connection, whatever the server
+                /// writes before. So connections that began together, as after a restart, do not
+                /// beat together: the later heartbeats keep that distance as long as nothing is
+                /// written to all of the connections at once. Where that moment has passed when
+                /// this limit is set, the first heartbeat comes at once.
+                ///
+                /// The moment follows from the time of the beginning and from a count, as that of
+                /// [`max_age_jitter`](Self::max_age_jitter) does.
+                heartbeat_phase: bool,
             }
+            least {}
             stream {
                 /// The time without a write until the owner is to write a heartbeat:
                 /// [`StreamControl::heartbeat`](super::StreamControl::heartbeat). It ends nothing.
                 heartbeat: Duration = heartbeat,
+                /// Whether the first heartbeat comes at a random moment within the first
+                /// [`heartbeat`](Self::heartbeat) time, so that connections that began together do
+                /// not beat together.
+                heartbeat_phase: bool = heartbeat_phase,
             }
             ends {Nothing}
         }
@@ -284,6 +367,7 @@ macro_rules! kinds {
         $(#[$doc:meta])*
         $kind:ident, $text:literal, $rule:expr;
         limits { $($(#[$_limit_doc:meta])* $limit:ident: $type:ty,)* }
+        least { $($(#[$_least_doc:meta])* $least:ident: $least_type:ty,)* }
         stream { $($(#[$_stream_doc:meta])* $stream:ident: $stream_type:ty $(= $conn:ident)?,)* }
         ends $ends:tt
     )*) => {
@@ -293,7 +377,8 @@ macro_rules! kinds {
         /// |---|---|---|---|
         $(#[doc = concat!(
             "| [`", stringify!($kind), "`](Self::", stringify!($kind), ") | ", $text, " |",
-            $(" `", stringify!($limit), "`",)* " |", $(" `", stringify!($stream), "`",)* " |",
+            $(" `", stringify!($limit), "`",)* $(" `", stringify!($least), "`",)* " |",
+            $(" `", stringify!($stream), "`",)* " |",
         )])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
         #[non_exhaustive]
@@ -312,7 +397,8 @@ macro_rules! kinds {
             use Rule::{After, Armed, Idle, Opened, Rate, Writes};
             [$($rule),*]
         };
-        const TEXTS: [&str; NAMED.len()] = [$($text),*];
+        /// The names of the kinds in order, and that of all custom kinds.
+        const NAMES: [&str; NAMED.len() + 1] = [$($text,)* "custom deadline"];
 
         impl DeadlineKind {
             /// The kind's position in the order; `None` for a custom deadline whose number is too
@@ -344,6 +430,12 @@ impl DeadlineKind {
         matches!(self, Self::MaxAge | Self::AgeGrace)
     }
 
+    /// Counts a deadline of this kind that has come.
+    pub(super) fn count_in(self, tally: &Tally) {
+        let custom = NAMED.len();
+        tally.count(&NAMES, self.index().map_or(custom, |index| index.min(custom)));
+    }
+
     pub(super) fn at(index: usize) -> Self {
         let custom = || Self::Custom((index - NAMED.len()) as u8);
         NAMED.get(index).copied().unwrap_or_else(custom)
@@ -353,8 +445,8 @@ impl DeadlineKind {
 impl fmt::Display for DeadlineKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self, self.index()) {
-            (Self::Custom(number), _) => write!(f, "custom deadline {number}"),
-            (_, index) => f.write_str(index.map_or("", |index| TEXTS[index])),
+            (Self::Custom(number), _) => write!(f, "{} {number}", NAMES[NAMED.len()]),
+            (_, index) => f.write_str(index.map_or("", |index| NAMES[index])),
         }
     }
 }
@@ -382,6 +474,10 @@ macro_rules! end_of_run {
         end
     }};
 }
+pub(super) const MAX_AGE: usize = Position::MaxAge as usize;
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+pub(super) const AGE_GRACE: usize = Position::AgeGrace as usize;
+pub(super) const HEARTBEAT: usize = Position::Heartbeat as usize;
 pub(super) const WRITES: usize = Position::WriteTimeout as usize;
 /// The kinds below are armed by limits, and come once.
 pub(super) const OPENED_END: usize = end_of_run!(0, Rule::Opened { .. } | Rule::After);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::kinds::{DeadlineKind, deadline_kinds, limits_struct};
 use crate::clock::saturating_nanos;
+use crate::values::scale::Scale;
 
 /// The due time of a deadline that is off.
 pub(super) const NEVER: u64 = u64::MAX;
@@ -14,6 +15,7 @@ macro_rules! conn_limits {
         $(#[$_about:meta])*
         $kind:ident, $text:literal, $rule:expr;
         limits { $($(#[$doc:meta])* $field:ident: $type:ty,)* }
+        least { $($(#[$least_doc:meta])* $least:ident: $least_type:ty,)* }
         stream $stream:tt
         ends $ends:tt
     )*) => {
@@ -36,12 +38,18 @@ macro_rules! conn_limits {
             /// assert_eq!(limits.heartbeat, Duration::from_secs(20));
             /// assert_eq!(limits.max_age, Duration::ZERO);
             /// ```
-            ConnLimits { $($($(#[$doc])* $field: $type,)*)* }
+            ConnLimits {
+                $($($(#[$doc])* $field: $type,)* $($(#[$least_doc])* $least: $least_type,)*)*
+            }
         }
 
         impl Spans {
             pub(super) fn new(limits: ConnLimits) -> Self {
-                Self { by_kind: [$([$(limits.$field.span(),)* NEVER][0]),*], limits }
+                Self {
+                    by_kind: [$([$(limits.$field.span(),)* NEVER][0]),*],
+                    least: [$([$(limits.$least.span(),)* NEVER][0]),*],
+                    limits,
+                }
             }
         }
     };
@@ -53,8 +61,23 @@ deadline_kinds!(conn_limits);
 pub(super) struct Spans {
     /// In nanoseconds; `NEVER` if the limit is off, or if the kind's deadlines do not follow from a
     /// time.
-    pub(super) by_kind: [u64; DeadlineKind::NAMED_COUNT],
+    by_kind: [u64; DeadlineKind::NAMED_COUNT],
+    /// The least times under pressure; `NEVER` if pressure does not shorten the time.
+    least: [u64; DeadlineKind::NAMED_COUNT],
     pub(super) limits: ConnLimits,
+}
+
+impl Spans {
+    /// The time of a kind that is not custom, at a scale.
+    #[inline]
+    pub(super) fn at(&self, kind: usize, scale: Scale) -> u64 {
+        let (span, least) = (self.by_kind[kind], self.least[kind]);
+        if least >= span || scale == Scale::ONE {
+            return span;
+        }
+        // A time that means never is off, and stays off.
+        if span == NEVER { NEVER } else { least + scale.of(span - least) }
+    }
 }
 
 /// A limit, as the deadline of a connection measures it.
@@ -65,6 +88,12 @@ trait Span {
 impl Span for Duration {
     fn span(self) -> u64 {
         if self.is_zero() { NEVER } else { saturating_nanos(self) }
+    }
+}
+
+impl Span for bool {
+    fn span(self) -> u64 {
+        NEVER
     }
 }
 

@@ -1,7 +1,7 @@
 //! Flags of a connection, as bits.
 //!
-//! A word of 32 bits has room for a few kinds more. A word of 64 bits would cost each connection of
-//! a shard 8 bytes, a tenth of what it takes.
+//! A word of 32 bits has one bit left, and a kind needs one or two. A word of 64 bits would cost
+//! each connection of a shard 8 bytes, a tenth of what it takes.
 
 use super::kinds::{DeadlineKind, OPENED_END};
 
@@ -10,13 +10,15 @@ pub(super) type KindBits = u32;
 
 /// What is known of a connection beside its times, in 32 bits. From the lowest bit: the kinds of
 /// the events that have come and were not delivered, the kinds that come once and are over of those
-/// that the limits arm, and in the highest 8 bits the salt.
+/// that the limits arm, whether the connection was told to end, and in the highest 8 bits the salt.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Flags(u32);
 
 const KINDS: u32 = DeadlineKind::COUNT as u32;
 const SALT: u32 = u32::BITS - u8::BITS;
-const _: () = assert!(KINDS as usize + OPENED_END <= SALT as usize);
+/// The bit of a connection that was told to end.
+const TOLD: u32 = KINDS + OPENED_END as u32;
+const _: () = assert!(TOLD < SALT);
 
 impl Flags {
     /// Of a connection that begins.
@@ -41,7 +43,21 @@ impl Flags {
 
     /// Whether a deadline that the limits arm has come, or was armed or disarmed since.
     pub(super) fn is_over(self, kind: usize) -> bool {
-        self.0 >> KINDS & 1 << kind != 0
+        kind < OPENED_END && self.0 >> KINDS & 1 << kind != 0
+    }
+
+    /// Whether the connection was told to end.
+    pub(super) fn is_told(self) -> bool {
+        self.0 >> TOLD & 1 != 0
+    }
+
+    pub(super) fn with_told(self, is_told: bool) -> Self {
+        Self(self.0 & !(1 << TOLD) | u32::from(is_told) << TOLD)
+    }
+
+    /// With a deadline that is not over any more.
+    pub(super) fn without_over(self, kind: usize) -> Self {
+        if kind < OPENED_END { Self(self.0 & !(1 << kind << KINDS)) } else { self }
     }
 
     /// With a deadline over. A deadline that the limits do not arm has no bit, and changes nothing.

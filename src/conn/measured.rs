@@ -1,13 +1,23 @@
 //! Measured transfers: how many bytes were read or written since when, and by when more must be.
+//! A write whose time is limited is one of them, without bytes.
 //!
-//! The party that moves bytes only adds to a count. When the connection's timer expires, the count
-//! says when the deadline really is, and the timer is put off to it.
+//! The party that moves bytes only adds to a count, and says when it waits. When the connection's
+//! timer expires, the count says when the deadline really is, and the timer is put off to it.
+//!
+//! A transfer that goes on after a pause is due no earlier than before the pause, so the timer that
+//! was filed for it is early enough, and nothing has to be filed. Only a timer that expires during
+//! the pause is put off without regard to the transfer. It leaves the mark [`UNWATCHED`] then, and
+//! who resumes the transfer files it again.
+//!
+//! Why not a timer that expires again and again during a pause, as for idle times that are held
+//! back: a transfer that is paused a moment before its deadline would have one in each tick.
 //!
 //! Invariants: adding bytes makes a deadline later or leaves it, and so does a pause. A deadline is
-//! rounded up to a nanosecond.
+//! rounded up to a nanosecond. A transfer without the mark is due no earlier than the timer is
+//! filed for, if it were resumed now.
 //!
-//! Cost: adding is one relaxed addition. A connection with a transfer takes some 100 bytes more for
-//! each direction, which the next transfer uses again.
+//! Cost: adding is one relaxed addition; a pause and its end are a compare-and-exchange each. A
+//! connection takes some 100 bytes more for each transfer at a time, which the next one uses again.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -18,6 +28,14 @@ use crate::link::sync::{AtomicU64, Ordering};
 
 const SECOND: u64 = 1_000_000_000;
 
+/// Up to so many transfers are kept for the next ones.
+const KEPT: usize = 4;
+
+/// In place of the time of a pause: the transfer is not paused.
+const RUNNING: u64 = NEVER >> 1;
+/// The timer does not regard the transfer. The next change of it is to be filed.
+const UNWATCHED: u64 = !RUNNING;
+
 /// Whether a transfer is a read or a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
@@ -25,150 +43,206 @@ pub(crate) enum Direction {
     Write,
 }
 
-/// The bytes of one transfer. Its guard adds to it, and the timer reads it.
+/// How far a transfer is. Its guard changes it, and the timer reads it.
 #[derive(Debug, Default)]
-pub(super) struct ByteCount(AtomicU64);
+pub(super) struct Progress {
+    bytes: AtomicU64,
+    /// When the transfer began, and later by the time for which it was paused.
+    start: AtomicU64,
+    /// Since when it is paused, or [`RUNNING`]; beside it the mark [`UNWATCHED`].
+    state: AtomicU64,
+}
 
-impl ByteCount {
+impl Progress {
     /// Adds bytes, from any thread.
     #[inline]
     pub(super) fn add(&self, bytes: u64) {
         // Relaxed: the count carries no other data.
-        let before = self.0.fetch_add(bytes, Ordering::Relaxed);
+        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         if before.checked_add(bytes).is_none() {
-            self.0.store(u64::MAX, Ordering::Relaxed);
+            self.bytes.store(u64::MAX, Ordering::Relaxed);
         }
     }
 
     /// Adds bytes, where only one thread does.
     #[inline]
     pub(super) fn add_here(&self, bytes: u64) {
-        self.0.store(self.get().saturating_add(bytes), Ordering::Relaxed);
+        let before = self.bytes.load(Ordering::Relaxed);
+        self.bytes.store(before.saturating_add(bytes), Ordering::Relaxed);
     }
 
+    /// Nothing is demanded from `now` on. The time must not be later than the call. True if the
+    /// timer does not regard the transfer, for instance because its event has come.
     #[inline]
-    pub(super) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+    pub(super) fn pause(&self, now: u64) -> bool {
+        let now = now.min(RUNNING - 1);
+        let paused =
+            |state| if state & RUNNING == RUNNING { now | state & UNWATCHED } else { state };
+        self.exchange(paused) & UNWATCHED != 0
+    }
+
+    /// The transfer goes on at `now`. The time must not be earlier than the call. True if the timer
+    /// is to be filed for it.
+    #[inline]
+    pub(super) fn resume(&self, now: u64) -> bool {
+        // Relaxed: only the party that moves bytes pauses and resumes.
+        let paused_at = self.state.load(Ordering::Relaxed) & RUNNING;
+        let start = self.start.load(Ordering::Relaxed);
+        let paused = now.saturating_sub(paused_at);
+        paused_at != RUNNING && self.restart(start.saturating_add(paused))
+    }
+
+    /// The transfer goes on as one that has begun at `start`, not earlier than before. True if the
+    /// timer is to be filed for it.
+    #[inline]
+    pub(super) fn restart(&self, start: u64) -> bool {
+        // The exchange after this makes it known to the timer that reads the state.
+        self.start.store(start, Ordering::Relaxed);
+        self.exchange(|_| RUNNING) & UNWATCHED != 0
+    }
+
+    /// Changes the state. Returns the one before.
+    #[inline]
+    fn exchange(&self, next: impl Fn(u64) -> u64) -> u64 {
+        let mut state = self.state.load(Ordering::Relaxed);
+        loop {
+            let new = next(state);
+            // Release: pairs with the load in `is_running`, for the start that was stored before.
+            match self.state.compare_exchange(state, new, Ordering::Release, Ordering::Relaxed) {
+                Ok(before) => return before,
+                Err(present) => state = present,
+            }
+        }
+    }
+
+    fn is_running(&self) -> bool {
+        // Acquire: pairs with the exchange of `restart`.
+        self.state.load(Ordering::Acquire) & RUNNING == RUNNING
     }
 }
 
 /// A transfer of a connection.
-#[derive(Debug, Default)]
-pub(super) struct Measured {
-    /// Above zero, if the transfer is live.
+#[derive(Debug)]
+struct Measured {
+    /// The kind of its deadline.
+    kind: usize,
+    /// Above zero.
     bytes_per_second: u64,
     grace: u64,
-    /// When the transfer began, and later by the time for which it was paused.
-    start: u64,
-    /// Since when it is paused; `NEVER` if it is not.
-    paused_at: u64,
     /// When its event came; `NEVER` if none has come.
     event_at: Cell<u64>,
-    /// Whether it has begun, and its guard has not ended it.
+    /// Whether its guard has not ended it.
     is_live: bool,
-    count: Arc<ByteCount>,
+    progress: Arc<Progress>,
 }
 
 impl Measured {
     /// When more bytes must have been transferred, if the transfer is not paused.
     fn due_running(&self) -> u64 {
-        let needed = time_of(self.count.get(), self.bytes_per_second);
-        self.start.saturating_add(needed.max(self.grace))
+        let needed = time_of(self.progress.bytes.load(Ordering::Relaxed), self.bytes_per_second);
+        self.progress.start.load(Ordering::Relaxed).saturating_add(needed.max(self.grace))
     }
 
     /// When the transfer is too slow; `NEVER` after its event.
-    pub(super) fn due(&self) -> u64 {
-        let is_off = !self.is_live || self.paused_at != NEVER || self.event_at.get() != NEVER;
-        if is_off { NEVER } else { self.due_running() }
+    fn due(&self) -> u64 {
+        let is_on = self.event_at.get() == NEVER && self.progress.is_running();
+        if is_on { self.due_running() } else { NEVER }
     }
 
     /// Whether its event that was not taken is still true. Otherwise the event is withdrawn, and
     /// comes again if the transfer is too slow again.
-    pub(super) fn keep_event(&self) -> bool {
-        if !self.is_live {
-            return false;
-        }
-        let is_true = self.due_running() <= self.event_at.get();
+    fn keep_event(&self) -> bool {
+        let event_at = self.event_at.get();
+        let is_true = event_at != NEVER && self.due_running() <= event_at;
         if !is_true {
             self.event_at.set(NEVER);
         }
         is_true
     }
-
-    /// Nothing is demanded from `now` on. The time must not be later than the call.
-    pub(super) fn pause(&mut self, now: u64) {
-        self.paused_at = self.paused_at.min(now);
-    }
-
-    /// The transfer goes on at `now`. The time must not be earlier than the call.
-    pub(super) fn resume(&mut self, now: u64) {
-        if self.paused_at != NEVER {
-            let paused = now.saturating_sub(self.paused_at);
-            self.start = self.start.saturating_add(paused);
-            self.paused_at = NEVER;
-        }
-    }
-
-    /// True if its event has come.
-    pub(super) fn end(&mut self) -> bool {
-        self.is_live = false;
-        self.event_at.get() != NEVER
-    }
 }
 
-/// The transfers of a connection: one of each direction.
+/// The transfers of a connection.
 #[derive(Debug, Default)]
-pub(super) struct Transfers([Option<Box<Measured>>; 2]);
+pub(super) struct Transfers(Vec<Measured>);
 
 impl Transfers {
-    pub(super) fn at(&self, direction: Direction) -> Option<&Measured> {
-        self.0[direction as usize].as_deref()
+    fn of(&self, kind: usize) -> impl Iterator<Item = &Measured> {
+        self.0.iter().filter(move |transfer| transfer.is_live && transfer.kind == kind)
     }
 
-    /// The transfer with this count, unless it has ended.
-    pub(super) fn of_count_mut(
-        &mut self,
-        direction: Direction,
-        count: &Arc<ByteCount>,
-    ) -> Option<&mut Measured> {
-        let transfer = self.0[direction as usize].as_deref_mut();
-        transfer.filter(|transfer| transfer.is_live && Arc::ptr_eq(&transfer.count, count))
+    /// When the first transfer of a kind is too slow.
+    pub(super) fn due(&self, kind: usize) -> u64 {
+        self.of(kind).map(Measured::due).min().unwrap_or(NEVER)
     }
 
-    /// Begins a transfer, which takes the place of the one before.
-    pub(super) fn begin(
-        &mut self,
-        direction: Direction,
-        rate: DataRate,
-        now: u64,
-    ) -> Arc<ByteCount> {
-        let place = &mut self.0[direction as usize];
-        let transfer = place.get_or_insert_with(Box::default);
-        // The count of a guard that was not dropped is still that guard's.
-        match Arc::get_mut(&mut transfer.count) {
-            Some(count) => count.0 = AtomicU64::new(0),
-            None => transfer.count = Arc::default(),
+    /// Begins a transfer.
+    pub(super) fn begin(&mut self, kind: usize, rate: DataRate, now: u64) -> Arc<Progress> {
+        let ended = self.0.iter().position(|transfer| !transfer.is_live);
+        let mut progress =
+            ended.map_or_else(Arc::default, |ended| self.0.swap_remove(ended).progress);
+        // What a guard that was not dropped refers to is still that guard's.
+        if Arc::get_mut(&mut progress).is_none() {
+            progress = Arc::default();
         }
-        transfer.bytes_per_second = rate.bytes_per_second;
-        transfer.grace = saturating_nanos(rate.grace);
-        transfer.start = now;
-        transfer.paused_at = NEVER;
-        transfer.event_at.set(NEVER);
-        transfer.is_live = true;
-        Arc::clone(&transfer.count)
+        progress.bytes.store(0, Ordering::Relaxed);
+        progress.restart(now);
+        self.0.reserve_exact(1);
+        self.0.push(Measured {
+            kind,
+            bytes_per_second: rate.bytes_per_second,
+            grace: saturating_nanos(rate.grace),
+            event_at: Cell::new(NEVER),
+            is_live: true,
+            progress: Arc::clone(&progress),
+        });
+        progress
     }
 
-    /// Ends the transfer that there is.
-    pub(super) fn end(&mut self, direction: Direction) {
-        if let Some(transfer) = &mut self.0[direction as usize] {
-            transfer.is_live = false;
+    /// Ends a transfer. Returns its kind, and whether it was in time; `None` if it has ended.
+    pub(super) fn end(&mut self, progress: &Arc<Progress>) -> Option<(usize, bool)> {
+        let is_it =
+            |transfer: &Measured| transfer.is_live && Arc::ptr_eq(&transfer.progress, progress);
+        let at = self.0.iter().position(is_it)?;
+        let ended = (self.0[at].kind, self.0[at].event_at.get() == NEVER);
+        self.0[at].is_live = false;
+        if self.0.len() > KEPT {
+            self.0.swap_remove(at);
+        }
+        Some(ended)
+    }
+
+    /// Ends all transfers of a kind.
+    pub(super) fn end_all(&mut self, kind: usize) {
+        for transfer in &mut self.0 {
+            transfer.is_live &= transfer.kind != kind;
         }
     }
 
-    /// The deadline of a transfer has come, at `now`.
-    pub(super) fn take(&mut self, direction: Direction, now: u64) {
-        if let Some(transfer) = &mut self.0[direction as usize] {
-            transfer.event_at.set(now);
+    /// Takes the deadlines of a kind that are due. False if none is.
+    pub(super) fn take_due(&self, kind: usize, now: u64) -> bool {
+        let mut is_any = false;
+        for transfer in self.of(kind).filter(|transfer| transfer.due() <= now) {
+            // The guard sees the mark, unless it has changed the transfer before.
+            transfer.progress.exchange(|state| state | UNWATCHED);
+            if transfer.due() <= now {
+                transfer.event_at.set(now);
+                is_any = true;
+            }
+        }
+        is_any
+    }
+
+    /// Whether an event of a kind that was not taken is still true.
+    pub(super) fn keep_event(&self, kind: usize) -> bool {
+        self.of(kind).any(Measured::keep_event)
+    }
+
+    /// The timer does not regard the transfers that are paused, or any if `all` is set.
+    pub(super) fn unwatch(&self, all: bool) {
+        let is_paused = |state| state & RUNNING != RUNNING;
+        let marked = |state| if all || is_paused(state) { state | UNWATCHED } else { state };
+        for transfer in &self.0 {
+            transfer.progress.exchange(marked);
         }
     }
 }
@@ -186,20 +260,38 @@ fn time_of(bytes: u64, bytes_per_second: u64) -> u64 {
 
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests {
+    use std::time::Duration;
+
     use loom::thread;
 
-    use super::{Arc, ByteCount};
+    use super::{Arc, DataRate, NEVER, SECOND, Transfers};
     use crate::link::loom_tests::check;
 
     #[test]
     fn bytes_that_two_threads_add_are_both_counted() {
         check(|| {
-            let count = Arc::new(ByteCount::default());
+            let mut transfers = Transfers::default();
+            let count = transfers.begin(0, DataRate::new(1, Duration::ZERO), 0);
             let other = Arc::clone(&count);
             let thread = thread::spawn(move || other.add(7));
             count.add(5);
             thread.join().unwrap();
-            assert_eq!(count.get(), 12);
+            assert_eq!(transfers.due(0), 12 * SECOND);
+        });
+    }
+
+    #[test]
+    fn transfer_that_is_resumed_while_the_timer_expires_is_regarded_or_filed() {
+        check(|| {
+            let mut transfers = Transfers::default();
+            let progress = transfers.begin(0, DataRate::new(1, Duration::ZERO), 0);
+            progress.pause(1);
+            let thread = thread::spawn(move || progress.resume(100));
+            transfers.unwatch(false);
+            let due = transfers.due(0);
+            let is_filed = thread.join().unwrap();
+            assert!(due == NEVER || due == 99, "the pause does not count at {due}");
+            assert!(is_filed || due == 99, "the deadline does not come");
         });
     }
 }

@@ -58,23 +58,32 @@
 //!
 //! An idle deadline is for the silence of the peer, and not for that of the server:
 //!
-//! | case | read idle | write idle | all idle | heartbeat |
-//! |---|---|---|---|---|
-//! | a byte is read: [`touch_read`] | begins again | goes on | begins again | goes on |
-//! | a write is accepted: [`touch_write`] | goes on | begins again | begins again | begins again |
-//! | a read takes long: [`begin_read`] | held back | goes on | held back | goes on |
-//! | the server does not read: [`pause_reads`] | held back | goes on | held back | goes on |
-//! | a request is served: [`begin_request`] | held back | held back | held back | goes on |
-//! | a write waits for the peer: [`begin_write`] | goes on | goes on | goes on | goes on |
+//! | case | read idle | write idle | all idle | request idle | heartbeat |
+//! |---|---|---|---|---|---|
+//! | a byte is read: [`touch_read`] | restarts | goes on | restarts | goes on | goes on |
+//! | a write is accepted: [`touch_write`] | goes on | restarts | restarts | goes on | restarts |
+//! | a read takes long: [`begin_read`] | held back | goes on | held back | goes on | goes on |
+//! | the server pauses: [`pause_reads`] | held back | goes on | held back | goes on | goes on |
+//! | a request: [`begin_request`] | held back | held back | held back | held back | goes on |
+//! | a write waits: [`begin_write`] | goes on | goes on | goes on | goes on | goes on |
+//! | a write that waited goes on: [`touch`] | restarts | restarts | restarts | goes on | restarts |
 //!
 //! A deadline that is held back does not come, and its time begins again when nothing holds it back
 //! any more.
+//!
+//! A write that is accepted at once says nothing of the peer: the bytes lie in the socket's buffer.
+//! A write that had to wait, as the buffer was full, goes on only when the peer has taken some of
+//! what is in it. So that is activity of the peer. A stream, `TimedIo`, sees it and begins the idle
+//! times again; a server without one calls [`touch`] after such a write. A peer that takes a byte
+//! now and then is not idle: for that there are [`ConnLimits::write_timeout`] and the
+//! [least rates](#peers-that-are-slow-but-not-idle).
 //!
 //! In a protocol in which the peer must send a message in each idle time, such as MQTT's keep
 //! alive, a byte is not enough: a peer could send a message byte by byte and never end it. There
 //! the server calls [`touch_read`](ConnTimers::touch_read) after each complete message, and not
 //! after each read.
 //!
+//! [`touch`]: ConnTimers::touch
 //! [`touch_read`]: ConnTimers::touch_read
 //! [`touch_write`]: ConnTimers::touch_write
 //! [`begin_read`]: ConnTimers::begin_read
@@ -111,6 +120,8 @@ mod kinds;
 mod limits;
 mod marks;
 mod measured;
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+mod of_stream;
 mod on_shard;
 mod rules;
 mod side;
@@ -126,6 +137,8 @@ pub use self::limits::{ArmError, ConnEvent, ConnLimits, DataRate};
 #[cfg(any(feature = "hyper", feature = "tokio"))]
 pub(crate) use self::measured::Direction;
 pub use self::on_shard::PackedConn;
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+pub(crate) use self::rules::Order;
 #[cfg(any(feature = "hyper", feature = "tokio"))]
 pub(crate) use self::side::Wakes;
 pub use self::side::{AnyThread, OnShard, Side};

@@ -13,11 +13,15 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::kinds::{ARMED_END, DeadlineKind, IDLE, Rule, WRITES, rate, rule};
-use super::limits::{ArmError, ConnEvent, NEVER, Spans};
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+use super::kinds::AGE_GRACE;
+use super::kinds::{ARMED_END, DeadlineKind, HEARTBEAT, IDLE, MAX_AGE, Rule, rate, rule};
+use super::limits::{ArmError, ConnEvent, DataRate, NEVER, Spans};
 use super::marks::{Flags, KindBits};
-use super::measured::{ByteCount, Direction, Measured, Transfers};
+use super::measured::{Direction, Progress, Transfers};
 use crate::clock::saturating_nanos;
+use crate::directory::orders::Terms;
+use crate::values::random;
 
 /// A golden section of 2⁶⁴.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -27,7 +31,7 @@ const KINDS: usize = DeadlineKind::COUNT;
 const ARMED: usize = ARMED_END + KINDS - NAMED;
 const IDLE_KINDS: KindBits = (1 << IDLE.end) - (1 << IDLE.start);
 
-/// The kinds of the least rates. An event of theirs that is withdrawn leaves a deadline.
+/// The kinds of the least rates.
 pub(super) const RATES: KindBits = 1 << rate(Direction::Read) | 1 << rate(Direction::Write);
 
 /// What the rules know of a connection, and change.
@@ -37,14 +41,11 @@ pub(super) struct Facts<'a, P> {
     pub(super) present: u64,
     /// When the connection began.
     pub(super) opened: u64,
-    /// The times of the last read, of the last write and of the last end of a request. None is
-    /// before the activity.
-    pub(super) read: u64,
-    pub(super) written: u64,
-    pub(super) request_ended: u64,
-    /// How many reads and requests are in progress.
+    pub(super) stamps: Stamps,
     pub(super) in_progress: InProgressCounts,
     pub(super) spans: &'a Spans,
+    /// The orders of the connection's shard.
+    pub(super) terms: Terms,
     pub(super) flags: &'a Cell<Flags>,
     pub(super) place: P,
 }
@@ -61,7 +62,7 @@ pub(super) trait Place {
 impl<P: Place> Facts<'_, P> {
     /// The limit of a kind that is not custom.
     fn span(&self, kind: usize) -> u64 {
-        self.spans.by_kind[kind]
+        self.spans.at(kind, self.terms.scale)
     }
 
     fn rare(&self) -> Option<&Rare> {
@@ -77,6 +78,16 @@ impl<P: Place> Facts<'_, P> {
         self.flags.set(self.flags.get().with_pending(kinds));
     }
 
+    /// Whether the connection goes on for a while after it was told to end.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    pub(super) fn has_grace(&self) -> bool {
+        self.span(AGE_GRACE) != NEVER || self.terms.is_draining()
+    }
+
+    fn set_told(&self, is_told: bool) {
+        self.flags.set(self.flags.get().with_told(is_told));
+    }
+
     fn set_over(&self, kind: usize) {
         self.flags.set(self.flags.get().with_over(kind));
     }
@@ -89,57 +100,46 @@ pub(super) enum Held {
     Request,
 }
 
-/// How many reads and requests of a connection are in progress.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct InProgressCounts {
-    pub(super) reads: u32,
-    pub(super) requests: u32,
-}
-
-impl InProgressCounts {
-    pub(super) fn of_mut(&mut self, held: Held) -> &mut u32 {
-        match held {
-            Held::Read => &mut self.reads,
-            Held::Request => &mut self.requests,
+impl Held {
+    /// The place of the stamp that its end sets.
+    pub(super) const fn stamp(self) -> usize {
+        match self {
+            Self::Read => 0,
+            Self::Request => 2,
         }
     }
 }
 
+/// The times of the last read, of the last write and of the last end of a request, in the order of
+/// [`Direction`]; 0 if no request has ended. None is before the activity.
+pub(super) type Stamps = [u64; 3];
+/// How many reads and requests are in progress, in the order of [`Held`].
+pub(super) type InProgressCounts = [u32; 2];
+
 /// What few connections need. Without it, no idle event has come.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Rare {
     /// When the last idle event of each kind came; 0 if none has come.
-    pub(super) event_at: [u64; IDLE.end - IDLE.start],
+    event_at: [u64; IDLE.end - IDLE.start],
     /// The kinds whose event that was not delivered is the first, as bits.
-    pub(super) first: KindBits,
-    /// The deadlines that were armed.
-    pub(super) armed: Armed,
+    first: KindBits,
+    armed: Armed,
     transfers: Transfers,
-    /// The numbers of the writes in progress, with their deadlines.
-    writes: Vec<(u32, u64)>,
-    next_write: u32,
 }
 
-const _: () = assert!(size_of::<Rare>() <= 176);
+const _: () = assert!(size_of::<Rare>() <= 184);
 
 impl Rare {
-    pub(super) const NO_EVENT: [u64; IDLE.end - IDLE.start] = [0; IDLE.end - IDLE.start];
-
-    pub(super) fn new() -> Self {
-        Self {
-            event_at: Self::NO_EVENT,
-            first: 0,
-            armed: Armed::default(),
-            transfers: Transfers::default(),
-            writes: Vec::new(),
-            next_write: 0,
-        }
+    /// What a connection takes along to another shard.
+    pub(super) fn without_transfers(&self) -> Self {
+        let Self { event_at, first, armed, .. } = *self;
+        Self { event_at, first, armed, transfers: Transfers::default() }
     }
 }
 
 /// The deadlines that were armed, in the order of their kinds; `NEVER` where none is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Armed([u64; ARMED]);
+#[derive(Clone, Copy, Debug)]
+struct Armed([u64; ARMED]);
 
 impl Default for Armed {
     fn default() -> Self {
@@ -179,15 +179,14 @@ pub(super) fn due(conn: &Facts<'_, impl Place>, kind: usize) -> u64 {
             let jitter = if has_jitter { age_jitter(conn) } else { 0 };
             armed().min(due.saturating_add(jitter))
         }
-        Rule::Armed | Rule::After => armed(),
-        Rule::Writes => {
-            let writes = rare.into_iter().flat_map(|rare| &rare.writes);
-            writes.map(|(_, due)| *due).min().unwrap_or(NEVER)
+        Rule::Armed => armed(),
+        Rule::After => {
+            // A drain cuts the connections that it has told.
+            let flags = conn.flags.get();
+            let is_drained = flags.is_told() && !flags.is_over(kind);
+            armed().min(if is_drained { conn.terms.drain_until } else { NEVER })
         }
-        Rule::Rate(direction) => {
-            let transfer = rare.and_then(|rare| rare.transfers.at(direction));
-            transfer.map_or(NEVER, Measured::due)
-        }
+        Rule::Writes | Rule::Rate(_) => rare.map_or(NEVER, |rare| rare.transfers.due(kind)),
         Rule::Idle { .. } => {
             let (idle_at, event_at) = (idle_at(conn, kind), event_at(conn, kind));
             if idle_at > event_at { idle_at } else { event_at.saturating_add(conn.span(kind)) }
@@ -206,17 +205,25 @@ pub(super) fn open_due(conn: &Facts<'_, impl Place>, kind: usize) -> u64 {
 /// and from its salt, so it takes no room of its own.
 fn age_jitter(conn: &Facts<'_, impl Place>) -> u64 {
     let longest = saturating_nanos(conn.spans.limits.max_age_jitter);
-    if longest == 0 {
-        return 0;
-    }
-    let seed = conn.opened ^ u64::from(conn.flags.get().salt()).wrapping_mul(GOLDEN);
-    let part = fastrand::Rng::with_seed(seed).u64(..);
-    ((u128::from(part) * (u128::from(longest) + 1)) >> u64::BITS) as u64
+    if longest == 0 { 0 } else { part_of(conn, longest) }
+}
+
+/// A random part of a time, from none up to and including all of it, which a connection keeps.
+fn part_of(conn: &Facts<'_, impl Place>, longest: u64) -> u64 {
+    let salt = u64::from(conn.flags.get().salt());
+    random::part_of(longest, conn.opened ^ salt.wrapping_mul(GOLDEN))
+}
+
+/// When the first heartbeat comes, whatever was written before; `None` if nothing but the last
+/// write says when.
+fn first_beat(conn: &Facts<'_, impl Place>, kind: usize) -> Option<u64> {
+    let has_phase = kind == HEARTBEAT && conn.spans.limits.heartbeat_phase;
+    has_phase.then(|| conn.opened.saturating_add(part_of(conn, conn.span(kind))))
 }
 
 /// Whether something in progress holds back the idle deadline of a kind.
 fn is_held_back(conn: &Facts<'_, impl Place>, kind: usize) -> bool {
-    let InProgressCounts { reads, requests } = conn.in_progress;
+    let [reads, requests] = conn.in_progress;
     let Rule::Idle { read, request, .. } = rule(kind) else { return false };
     (read && reads > 0) || (request && requests > 0)
 }
@@ -228,16 +235,15 @@ fn idle_at(conn: &Facts<'_, impl Place>, kind: usize) -> u64 {
     if span == NEVER {
         return NEVER;
     }
-    let mut active = 0;
-    if read {
-        active = conn.read;
+    // A stamp may be later than what was written before the first beat.
+    if let Some(first) = first_beat(conn, kind)
+        && (event_at(conn, kind) < first || conn.stamps[Direction::Write as usize] <= first)
+    {
+        return first;
     }
-    if written {
-        active = active.max(conn.written);
-    }
-    if request {
-        active = active.max(conn.request_ended);
-    }
+    let stamps = conn.stamps.into_iter().zip([read, written, request]);
+    let counted = stamps.map(|(stamp, counts)| if counts { stamp } else { 0 });
+    let mut active = counted.max().unwrap_or(0);
     // What is in progress counts as activity whenever the time is asked for. A stamp may be later
     // than the present, and a read or a request that begins makes no deadline earlier.
     if is_held_back(conn, kind) {
@@ -253,6 +259,11 @@ fn event_at(conn: &Facts<'_, impl Place>, kind: usize) -> u64 {
 
 /// Whether an idle event that has come is still true: the connection has not been active since.
 fn is_idle(conn: &Facts<'_, impl Place>, kind: usize) -> bool {
+    if let Some(first) = first_beat(conn, kind)
+        && event_at(conn, kind) < first.saturating_add(conn.span(kind))
+    {
+        return true;
+    }
     // After an event that came on another shard, this shard may not have read the clock yet.
     !is_held_back(conn, kind) && idle_at(conn, kind) <= event_at(conn, kind)
 }
@@ -273,7 +284,6 @@ pub(super) fn take_due(conn: &mut Facts<'_, impl Place>) {
         if due(conn, kind) > now {
             continue;
         }
-        kinds |= 1 << kind;
         match rule(kind) {
             Rule::Idle { .. } => {
                 if idle_at(conn, kind) > event_at(conn, kind) {
@@ -281,20 +291,15 @@ pub(super) fn take_due(conn: &mut Facts<'_, impl Place>) {
                 }
                 conn.place.rare_mut().event_at[kind - IDLE.start] = now;
             }
-            Rule::Writes => conn.place.rare_mut().writes.retain(|(_, due)| *due > now),
-            Rule::Rate(direction) => conn.place.rare_mut().transfers.take(direction, now),
-            Rule::Opened { .. } | Rule::Armed | Rule::After => {
-                conn.set_over(kind);
-                if let Some(rare) = conn.place.known_rare_mut() {
-                    rare.armed.set(kind, NEVER);
-                }
-                let next = kind + 1;
-                if rule(next) == Rule::After && conn.span(next) != NEVER {
-                    let due = now.saturating_add(conn.span(next));
-                    conn.place.rare_mut().armed.set(next, due);
+            Rule::Writes | Rule::Rate(_) => {
+                // Another thread may have changed the transfer since.
+                if !conn.place.rare_mut().transfers.take_due(kind, now) {
+                    continue;
                 }
             }
+            Rule::Opened { .. } | Rule::Armed | Rule::After => come_once(conn, kind, now),
         }
+        kinds |= 1 << kind;
     }
     let before = conn.pending();
     conn.set_pending(before | kinds);
@@ -305,37 +310,100 @@ pub(super) fn take_due(conn: &mut Facts<'_, impl Place>) {
     }
 }
 
-/// Takes the next event that has come and is still true.
+/// A deadline that comes once has come.
+fn come_once(conn: &mut Facts<'_, impl Place>, kind: usize, now: u64) {
+    conn.set_over(kind);
+    if kind == MAX_AGE {
+        conn.set_told(true);
+    }
+    if let Some(rare) = conn.place.known_rare_mut() {
+        rare.armed.set(kind, NEVER);
+    }
+    let next = kind + 1;
+    if rule(next) != Rule::After {
+        return;
+    }
+    conn.flags.set(conn.flags.get().without_over(next));
+    // The end of a drain takes the place of the grace: what ends in time is not cut.
+    if conn.span(next) != NEVER && !conn.terms.is_draining() {
+        let due = now.saturating_add(conn.span(next));
+        conn.place.rare_mut().armed.set(next, due);
+    }
+}
+
+/// Tells a connection to end, as its greatest age does. False if it was told before, or is closed.
+///
+/// Deadlines that are due come first: else the grace that begins now would replace one that is over
+/// and whose timer the turn has not reached, or whose task was not polled.
+pub(super) fn tell(conn: &mut Facts<'_, impl Place>) -> bool {
+    let tells = conn.is_open && !conn.flags.get().is_told();
+    if tells {
+        take_due(conn);
+    }
+    if tells && !conn.flags.get().is_told() {
+        come_once(conn, MAX_AGE, conn.present);
+        conn.set_pending(conn.pending() | 1 << MAX_AGE);
+    }
+    tells
+}
+
+/// Why an event has come that follows from no limit.
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+pub(crate) enum Order {
+    /// The drain of the connection's shard is over.
+    Drain,
+    /// The connection was told to end before its greatest age.
+    End,
+}
+
+/// Why an event has come that follows from no limit; `None` if it follows from one.
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+pub(super) fn order_of(conn: &Facts<'_, impl Place>, kind: usize) -> Option<Order> {
+    let age = conn.opened.saturating_add(conn.span(MAX_AGE)).saturating_add(age_jitter(conn));
+    match kind {
+        MAX_AGE if conn.present < age => Some(Order::End),
+        AGE_GRACE if conn.terms.drain_until <= conn.present => Some(Order::Drain),
+        _ => None,
+    }
+}
+
+/// Since when a connection has been idle; `None` if a read or a request is in progress, or if the
+/// connection was told to end or is closed.
+pub(super) fn idle_since(conn: &Facts<'_, impl Place>) -> Option<u64> {
+    let is_idle = conn.in_progress == [0, 0] && conn.is_open && !conn.flags.get().is_told();
+    is_idle.then(|| conn.stamps.into_iter().max().unwrap_or(0))
+}
+
+/// Takes the next event that has come and is still true. Beside it, whether the first deadline may
+/// be earlier now.
 pub(super) fn next_event(
     conn: &Facts<'_, impl Place>,
     wanted: impl Fn(DeadlineKind) -> bool,
-) -> Option<ConnEvent> {
-    for kind in 0..KINDS {
-        let (pending, bit) = (conn.pending(), 1 << kind);
-        if pending & bit == 0 || !wanted(DeadlineKind::at(kind)) {
-            continue;
+) -> (Option<ConnEvent>, bool) {
+    let pending = conn.pending();
+    let is_next = |kind: &usize| {
+        if pending & 1 << kind == 0 || !wanted(DeadlineKind::at(*kind)) {
+            return false;
         }
-        conn.set_pending(pending & !bit);
-        let is_true = match rule(kind) {
-            Rule::Idle { .. } => is_idle(conn, kind),
-            Rule::Rate(direction) => {
-                let transfer = conn.rare().and_then(|rare| rare.transfers.at(direction));
-                transfer.is_some_and(Measured::keep_event)
-            }
+        conn.set_pending(conn.pending() & !(1 << kind));
+        match rule(*kind) {
+            Rule::Idle { .. } => is_idle(conn, *kind),
+            Rule::Rate(_) => conn.rare().is_some_and(|rare| rare.transfers.keep_event(*kind)),
             Rule::Opened { .. } | Rule::After | Rule::Armed | Rule::Writes => true,
-        };
-        if is_true {
-            // An event of a kind that is not idle is always the first.
-            let first = conn.rare().map_or(0, |rare| rare.first) | !IDLE_KINDS;
-            return Some(ConnEvent { kind: DeadlineKind::at(kind), first: first & bit != 0 });
         }
-    }
-    None
+    };
+    let event = (0..KINDS).find(is_next).map(|kind| {
+        // An event of a kind that is not idle is always the first.
+        let first = conn.rare().map_or(0, |rare| rare.first) | !IDLE_KINDS;
+        ConnEvent { kind: DeadlineKind::at(kind), first: first & 1 << kind != 0 }
+    });
+    // An event of a rate that is withdrawn leaves a deadline.
+    (event, pending & RATES != 0)
 }
 
-/// Whether an idle event has come after a time.
-pub(super) fn is_before_event(rare: &Rare, at: u64) -> bool {
-    rare.event_at.iter().any(|event_at| at < *event_at)
+/// When the last idle event came; 0 if none has come.
+pub(super) fn last_idle_event(rare: &Rare) -> u64 {
+    rare.event_at.into_iter().max().unwrap_or(0)
 }
 
 /// Arms a deadline that comes once, or disarms it with `NEVER`. True if the deadline was armed, or
@@ -345,77 +413,74 @@ pub(super) fn arm(conn: &mut Facts<'_, impl Place>, kind: usize, due_at: u64) ->
     let pending = conn.pending();
     conn.set_pending(pending & !(1 << kind));
     conn.set_over(kind);
+    if kind == MAX_AGE && due_at != NEVER && !conn.terms.is_draining() {
+        // The connection begins another age.
+        conn.set_told(false);
+    }
     if due_at != NEVER || conn.rare().is_some() {
         conn.place.rare_mut().armed.set(kind, due_at);
     }
     was_armed || pending & 1 << kind != 0
 }
 
-/// The number of a write that begins at `now`; `None` if there is no limit for writes.
-pub(super) fn begin_write(conn: &mut Facts<'_, impl Place>, now: u64) -> Option<u32> {
-    let span = conn.span(WRITES);
-    if span == NEVER {
-        return None;
-    }
-    let rare = conn.place.rare_mut();
-    let write = rare.next_write;
-    rare.next_write = write.wrapping_add(1);
-    rare.writes.push((write, now.saturating_add(span)));
-    Some(write)
-}
-
-/// False if the write's time was up before.
-pub(super) fn end_write(conn: &mut Facts<'_, impl Place>, write: u32) -> bool {
-    let Some(rare) = conn.place.known_rare_mut() else { return false };
-    let position = rare.writes.iter().position(|(known, _)| *known == write);
-    position.map(|position| rare.writes.remove(position)).is_some()
-}
-
-/// A measured transfer begins at `now`. It takes the place of the transfer before. `None` if there
-/// is no least rate.
-pub(super) fn begin_transfer(
+/// A write whose time is limited, or a measured transfer, begins at `now`. `None` if the limits say
+/// nothing of it. Beside it, whether the first deadline may be earlier now.
+pub(super) fn begin(
     conn: &mut Facts<'_, impl Place>,
-    direction: Direction,
+    kind: usize,
     now: u64,
-) -> Option<Arc<ByteCount>> {
-    withdraw(conn, direction);
-    let rate = match direction {
-        Direction::Read => conn.spans.limits.min_read_rate,
-        Direction::Write => conn.spans.limits.min_write_rate,
+) -> (Option<Arc<Progress>>, bool) {
+    let limits = conn.spans.limits;
+    let rate = match rule(kind) {
+        Rule::Rate(Direction::Read) => limits.min_read_rate,
+        Rule::Rate(Direction::Write) => limits.min_write_rate,
+        // A byte, in the end.
+        _ => DataRate::new(u64::from(!limits.write_timeout.is_zero()), limits.write_timeout),
     };
-    if rate.bytes_per_second > 0 {
-        return Some(conn.place.rare_mut().transfers.begin(direction, rate, now));
-    }
+    let is_limited = rate.bytes_per_second > 0;
+    let begin = || conn.place.rare_mut().transfers.begin(kind, rate, now);
+    (is_limited.then(begin), is_limited)
+}
+
+/// Ends all transfers of a kind, and withdraws their event.
+pub(super) fn end_all(conn: &mut Facts<'_, impl Place>, kind: usize) {
+    conn.set_pending(conn.pending() & !(1 << kind));
     if let Some(rare) = conn.place.known_rare_mut() {
-        rare.transfers.end(direction);
+        rare.transfers.end_all(kind);
     }
-    None
 }
 
-/// The transfer with this count, unless it has ended.
-pub(super) fn transfer_mut<'a>(
-    conn: &'a mut Facts<'_, impl Place>,
-    direction: Direction,
-    count: &Arc<ByteCount>,
-) -> Option<&'a mut Measured> {
-    conn.place.known_rare_mut()?.transfers.of_count_mut(direction, count)
-}
-
-/// Ends a transfer. Its event, if it was not taken, is withdrawn. False if the time of the transfer
-/// was up before, or if another transfer has taken its place.
-pub(super) fn end_transfer(
+/// Ends a write or a transfer. An event of a transfer, if it was not taken, is withdrawn. False if
+/// its time was up before, or if another transfer has taken its place.
+pub(super) fn end(
     conn: &mut Facts<'_, impl Place>,
-    direction: Direction,
-    count: &Arc<ByteCount>,
+    progress: &Arc<Progress>,
+    withdraws: bool,
 ) -> bool {
-    let Some(transfer) = transfer_mut(conn, direction, count) else { return false };
-    let is_in_time = !transfer.end();
-    withdraw(conn, direction);
+    let rare = conn.place.known_rare_mut();
+    let Some((kind, is_in_time)) = rare.and_then(|rare| rare.transfers.end(progress)) else {
+        return false;
+    };
+    if withdraws {
+        conn.set_pending(conn.pending() & !(1 << kind));
+    }
     is_in_time
 }
 
-fn withdraw(conn: &Facts<'_, impl Place>, direction: Direction) {
-    conn.set_pending(conn.pending() & !(1 << rate(direction)));
+/// When the timer that has expired, or was looked at, is to expire next. Transfers that are paused
+/// are not regarded before they go on.
+pub(super) fn next_look(conn: &Facts<'_, impl Place>) -> u64 {
+    if let Some(rare) = conn.rare() {
+        rare.transfers.unwatch(false);
+    }
+    first_due(conn)
+}
+
+/// The limits have changed. A transfer that begins again takes note of them.
+pub(super) fn limits_changed(conn: &Facts<'_, impl Place>) {
+    if let Some(rare) = conn.rare() {
+        rare.transfers.unwatch(true);
+    }
 }
 
 /// The position of a kind that [`arm`] takes.

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use super::kinds::DeadlineKind;
 use super::limits::{ConnEvent, ConnLimits};
-use super::measured::{ByteCount, Direction};
+use super::measured::{Direction, Progress};
 use super::rules::{self, Facts, Held, Place};
 use crate::clock::Timeline;
 use crate::face::local::LocalShard;
@@ -83,14 +83,11 @@ pub(super) trait Connection: Clone + 'static {
     fn stamp(&self, direction: Direction, stamp: u64);
     /// Stamps the connection with a known time, unless its stamp is later.
     fn stamp_at(&self, direction: Direction, at: Instant);
-    /// The present by a stamp of now, in nanoseconds since the clock's epoch, or a little later.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
-    fn time_of_now(&self, stamp: u64) -> u64;
     /// Something has begun that holds idle deadlines back.
     fn begin(&self, held: Held);
     /// Something has ended that held idle deadlines back.
     fn end(&self, held: Held);
-    fn add(count: &ByteCount, bytes: u64);
+    fn add(progress: &Progress, bytes: u64);
 
     fn look<R>(&self, look: impl FnOnce(&mut Facts<'_, Self::Place<'_>>) -> R) -> R;
     /// Changes deadlines. The change returns whether the first of them may be earlier now.
@@ -108,22 +105,13 @@ pub(super) trait Connection: Clone + 'static {
     /// Takes the next event that has come and is wanted.
     fn take(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Option<ConnEvent>;
     /// Takes the next event that has come and is wanted; `None` if the connection is closed.
-    /// Otherwise the task waits, for events of all kinds.
+    /// Otherwise the task waits, for events of all kinds, and so it may be several tasks that wait
+    /// for different kinds through one waker.
     fn poll(
         &self,
         cx: &mut Context<'_>,
         wanted: impl Fn(DeadlineKind) -> bool,
     ) -> Poll<Result<Option<ConnEvent>, Self::Error>>;
-    /// Does what [`poll`](Self::poll) does, for one of several tasks that wait for events of other
-    /// kinds through one waker.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
-    fn poll_some(
-        &self,
-        cx: &mut Context<'_>,
-        wanted: impl Fn(DeadlineKind) -> bool,
-    ) -> Poll<Result<Option<ConnEvent>, Self::Error>> {
-        self.poll(cx, wanted)
-    }
 
     /// The budget of polls, if the side has one; on any thread, the task's runtime has its own.
     #[inline]

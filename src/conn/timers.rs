@@ -4,9 +4,11 @@ use std::fmt;
 use std::time::Instant;
 
 use super::in_progress::InProgress;
-use super::kinds::DeadlineKind;
+use super::kinds::{self, DeadlineKind};
 use super::limits::{ArmError, ConnLimits, NEVER};
 use super::measured::Direction;
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+use super::rules::Order;
 use super::rules::{self, Held};
 use super::side::{Connection, OnShard, Side, Wakes};
 use super::transfer::Transfer;
@@ -229,7 +231,9 @@ impl<S: Side> ConnTimers<S> {
         self.conn.stamp(Direction::Write, self.conn.stamp_now());
     }
 
-    /// Something happened that counts as a read and as a write: all idle times begin again.
+    /// Something happened that counts as a read and as a write: all idle times begin again. A write
+    /// that had to wait for the peer and goes on is one, see
+    /// [what counts as idle](super#what-counts-as-idle).
     #[inline]
     pub fn touch(&self) {
         let stamp = self.conn.stamp_now();
@@ -286,9 +290,10 @@ impl<S: Side> ConnTimers<S> {
     /// [`ConnLimits::write_timeout`]; its end counts as a write. It holds back no idle deadline: a
     /// write that makes progress calls [`touch_write`](Self::touch_write).
     ///
-    /// O(1); where there is such a limit, the end of a write is O(writes in progress).
+    /// O(1); where there is such a limit, O(writes in progress), and the first write of a
+    /// connection allocates.
     pub fn begin_write(&self) -> InProgress<S> {
-        self.begin_write_and(Wakes::Task)
+        InProgress::write(&self.conn)
     }
 
     /// A request is in flight until the returned guard is dropped: the server works, and the peer
@@ -354,7 +359,8 @@ impl<S: Side> ConnTimers<S> {
     /// beginning; if they had none, it has no deadline.
     ///
     /// On any thread, takes the connection's lock. O(1). The first transfer of each direction
-    /// allocates, and the next ones do not.
+    /// allocates, and the next ones do not. A pause and its end take no lock as long as the timer
+    /// does not expire meanwhile.
     ///
     /// ```
     /// # use corewheel::clock::ManualClock;
@@ -385,14 +391,14 @@ impl<S: Side> ConnTimers<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn begin_measured_read(&self) -> Transfer<S> {
-        self.measure(Direction::Read, Wakes::Task)
+        Transfer::begin(&self.conn, kinds::rate(Direction::Read), self.conn.now(), Wakes::Task)
     }
 
     /// A write whose rate is measured, until the returned guard is dropped: the peer must take the
     /// bytes at [`ConnLimits::min_write_rate`], or else [`WriteRate`](DeadlineKind::WriteRate)
     /// comes. The rules are those of [`begin_measured_read`](Self::begin_measured_read).
     pub fn begin_measured_write(&self) -> Transfer<S> {
-        self.measure(Direction::Write, Wakes::Task)
+        Transfer::begin(&self.conn, kinds::rate(Direction::Write), self.conn.now(), Wakes::Task)
     }
 }
 
@@ -482,12 +488,17 @@ impl<S: Side> ConnTimers<S> {
         })
     }
 
-    pub(crate) fn begin_write_and(&self, wakes: Wakes) -> InProgress<S> {
-        InProgress::write(&self.conn, wakes)
+    /// Whether the connection goes on for a while after its greatest age.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    pub(crate) fn has_grace(&self) -> bool {
+        self.conn.look(|facts| facts.has_grace())
     }
 
-    pub(crate) fn measure(&self, direction: Direction, wakes: Wakes) -> Transfer<S> {
-        Transfer::begin(&self.conn, direction, wakes)
+    /// Why an event has come that follows from no limit; `None` if it follows from one.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    pub(crate) fn order_of(&self, kind: DeadlineKind) -> Option<Order> {
+        let kind = kind.index()?;
+        self.conn.look(|facts| rules::order_of(facts, kind))
     }
 }
 

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::measured::{ByteCount, Direction};
+use super::kinds::{self, DeadlineKind};
+use super::measured::{Direction, Progress};
 use super::rules;
 use super::side::{Connection, OnShard, Side, Wakes};
 use crate::clock::Timeline;
@@ -20,20 +21,29 @@ use crate::clock::Timeline;
 #[must_use = "the transfer ends when this is dropped"]
 pub struct Transfer<S: Side = OnShard> {
     conn: S::Conn,
-    direction: Direction,
-    /// `None` if there is no least rate.
-    count: Option<Arc<ByteCount>>,
+    /// The kind of its deadline.
+    kind: usize,
+    /// `None` if there is no limit.
+    pub(super) progress: Option<Arc<Progress>>,
 }
 
 impl<S: Side> Transfer<S> {
-    pub(super) fn begin(conn: &S::Conn, direction: Direction, wakes: Wakes) -> Self {
-        let now = conn.now();
-        let count = conn.change(wakes, |facts| {
-            let count = rules::begin_transfer(facts, direction, now);
-            let is_limited = count.is_some();
-            (count, is_limited)
+    /// Begins at `now`, and takes the place of the transfer before.
+    pub(super) fn begin(conn: &S::Conn, kind: usize, now: u64, wakes: Wakes) -> Self {
+        let mut transfer = Self { conn: conn.clone(), kind, progress: None };
+        transfer.begin_again(now, wakes);
+        transfer
+    }
+
+    pub(super) fn begin_again(&mut self, now: u64, wakes: Wakes) {
+        self.progress = self.conn.change(wakes, |facts| {
+            rules::end_all(facts, self.kind);
+            rules::begin(facts, self.kind, now)
         });
-        Self { conn: conn.clone(), direction, count }
+    }
+
+    fn direction(&self) -> Direction {
+        if self.kind == kinds::rate(Direction::Read) { Direction::Read } else { Direction::Write }
     }
 
     /// Some bytes were transferred. Counts as a read or a write, as
@@ -42,46 +52,41 @@ impl<S: Side> Transfer<S> {
     /// which is atomic on any thread; takes no lock.
     #[inline]
     pub fn add(&self, bytes: u64) {
-        if let Some(count) = &self.count {
-            S::Conn::add(count, bytes);
+        if let Some(progress) = &self.progress {
+            S::Conn::add(progress, bytes);
         }
-        self.conn.stamp(self.direction, self.conn.stamp_now());
+        self.conn.stamp(self.direction(), self.conn.stamp_now());
     }
 
     /// The server does not read or write for a while, because it is busy or its buffers are full.
     /// The time until [`resume`](Self::resume) does not count. A transfer that is paused stays so.
     ///
-    /// Reads the clock and, on any thread, takes the connection's lock.
+    /// Reads the clock, and takes no lock. One task at a time pauses and resumes a transfer.
     pub fn pause(&self) {
-        // The near clock may be ahead, and would count too little time as a pause.
-        let now = || self.conn.time().map(Timeline::nanos);
-        if let Some(count) = &self.count
-            && let Some(now) = now()
+        if let Some(progress) = &self.progress
+            // The near clock may be ahead, and would count too little time as a pause.
+            && let Some(now) = self.conn.time().map(Timeline::nanos)
         {
-            self.conn.look(|facts| {
-                if let Some(transfer) = rules::transfer_mut(facts, self.direction, count) {
-                    transfer.pause(now);
-                }
-            });
+            progress.pause(now);
         }
     }
 
     /// The server reads or writes again. A transfer that is not paused goes on.
     ///
-    /// On any thread, takes the connection's lock.
+    /// On any thread, takes the connection's lock only where the timer has expired since the
+    /// transfer was last resumed.
     pub fn resume(&self) {
-        self.resume_and(Wakes::Task);
+        self.resume_at(self.conn.now(), Wakes::Task);
     }
 
-    pub(crate) fn resume_and(&self, wakes: Wakes) {
-        let Some(count) = &self.count else { return };
-        let now = self.conn.now();
-        self.conn.change(wakes, |facts| {
-            if let Some(transfer) = rules::transfer_mut(facts, self.direction, count) {
-                transfer.resume(now);
-            }
-            ((), true)
-        });
+    /// True if the timer had to be filed.
+    #[inline]
+    pub(crate) fn resume_at(&self, now: u64, wakes: Wakes) -> bool {
+        let is_to_file = self.progress.as_ref().is_some_and(|progress| progress.resume(now));
+        if is_to_file {
+            self.conn.change(wakes, |_| ((), true));
+        }
+        is_to_file
     }
 
     /// Ends the transfer. False if its time was up before, as of the shard's last turn or, on any
@@ -91,9 +96,9 @@ impl<S: Side> Transfer<S> {
     }
 
     fn end(&mut self) -> bool {
-        self.count.take().is_none_or(|count| {
-            self.conn.look(|facts| rules::end_transfer(facts, self.direction, &count))
-        })
+        self.progress
+            .take()
+            .is_none_or(|progress| self.conn.look(|facts| rules::end(facts, &progress, true)))
     }
 }
 
@@ -105,9 +110,6 @@ impl<S: Side> Drop for Transfer<S> {
 
 impl<S: Side> fmt::Debug for Transfer<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.direction {
-            Direction::Read => "Transfer(read)",
-            Direction::Write => "Transfer(write)",
-        })
+        write!(f, "Transfer({})", DeadlineKind::at(self.kind))
     }
 }

@@ -15,24 +15,31 @@
 //!   overflow beside them.
 //!
 //! The posts of two shards share no cache line. The fields of the [`Directory`] itself do not
-//! change until the service ends.
+//! change until the service ends, but for the counts of deadlines of connections that have come,
+//! which have cache lines of their own.
 
 pub(crate) mod here;
+pub(crate) mod orders;
 mod post;
 
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use corewheel_shard::TimerKey;
+use crossbeam_utils::CachePadded;
 
+use self::orders::Orders;
 pub(crate) use self::post::Post;
 use crate::clock::{Clock, Timeline, saturating_nanos};
 use crate::link::lane::{LaneSender, Request, Room};
 use crate::link::sync::AtomicBool;
-use crate::stats::{ServiceStats, ShardStats};
+use crate::stats::host::cores;
+use crate::stats::monitor::{self, Monitor};
+use crate::stats::tally::Tally;
+use crate::stats::{SCHEMA, ServiceStats, ShardStats, Warning};
 use crate::values::handle::{ServiceId, ShardId, TimerHandle};
 use crate::values::refused::RefusedKind;
-use crate::values::scale::Scale;
 use crate::values::settings::{Runtime, Settings};
 
 /// The name of the runtime of a service that starts no threads.
@@ -58,6 +65,10 @@ pub(crate) struct Directory<R: Request, C> {
     /// Whether the shutdown was the drop of the service. Set before the first shard closes.
     pub(crate) dropped: AtomicBool,
     posts: Box<[Post<R, C>]>,
+    /// Finds the warnings in the readings.
+    monitor: Mutex<Monitor>,
+    /// The deadlines of connections that have come.
+    pub(crate) tally: CachePadded<Tally>,
 }
 
 impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
@@ -67,8 +78,16 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
         runtime: Option<Runtime>,
         runtime_reason: String,
     ) -> Self {
-        let posts = (0..settings.shards).map(|_| Post::new(settings.classes.len())).collect();
+        let new = |_| Post::new(settings.classes.len(), settings.shard.capacity);
+        let posts = (0..settings.shards).map(new).collect();
+        let monitor = Mutex::new(Monitor::new(monitor::Limits {
+            warnings: settings.warnings,
+            overrun: settings.overrun,
+            lane_capacity: settings.lane_capacity,
+            class_ages: settings.class_ages.clone(),
+        }));
         Self {
+            monitor,
             service: ServiceId::next(),
             time: Timeline::new(clock, settings.tick),
             settings,
@@ -77,6 +96,7 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
             shut_down: AtomicBool::new(false),
             dropped: AtomicBool::new(false),
             posts,
+            tally: CachePadded::default(),
         }
     }
 
@@ -134,30 +154,78 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
         }
     }
 
-    /// Sets the factor of a shard's scaled timeouts, from the shard's next turn on.
-    pub(crate) fn set_scale(&self, shard: ShardId, scale: Scale) -> Result<(), RefusedKind> {
+    /// Gives an order to a shard, which takes it over in its next turn. `order` returns whether it
+    /// has changed anything.
+    pub(crate) fn order(
+        &self,
+        shard: ShardId,
+        order: impl FnOnce(&Orders) -> bool,
+    ) -> Result<(), RefusedKind> {
         let post = self.post(shard).ok_or(RefusedKind::NoSuchShard)?;
         if post.mailbox.is_closed() {
             return Err(self.why_closed());
         }
-        if post.replace_scale(scale) != scale {
+        if order(post.orders()) {
             post.mailbox.notify(&post.doorbell);
         }
         Ok(())
     }
 
+    /// Gives an order to each shard that has not ended.
+    pub(crate) fn order_all(&self, order: impl Fn(&Orders) -> bool) {
+        for shard in self.shards() {
+            let _closed = self.order(shard, &order);
+        }
+    }
+
+    /// Reads the statistics, finds the warnings in them and logs those that are new.
     pub(crate) fn stats(&self) -> ServiceStats {
+        let mut stats = self.read();
+        let now = self.time.nanos();
+        let events = {
+            let mut monitor = self.monitor.lock().unwrap_or_else(PoisonError::into_inner);
+            monitor.observe(&mut stats, now)
+        };
+        for Warning { kind, shard, class, count, text, .. } in events {
+            let (id, shard) = (kind.id(), shard.number());
+            tracing::warn!(target: "corewheel::warning", id, shard, class, count, "{text}");
+        }
+        stats
+    }
+
+    fn read(&self) -> ServiceStats {
+        let Settings { budget, lane_capacity, warnings, overrun, .. } = self.settings;
         ServiceStats {
+            schema: SCHEMA,
+            version: env!("CARGO_PKG_VERSION"),
             name: self.settings.name.clone(),
+            cores: cores(),
+            overrun_ns: saturating_nanos(overrun),
+            lane_capacity,
+            budget,
+            warning_limits: warnings,
+            warnings: Vec::new(),
             runtime: self.runtime.map_or(ATTACHED, Runtime::name),
             tick_ns: self.time.tick().nanos(),
             lateness_bound_ns: saturating_nanos(self.settings.lateness_bound),
             uptime: Duration::from_nanos(self.time.nanos()),
             shards: self.shards().filter_map(|shard| self.shard_stats(shard)).collect(),
+            deadlines: self.tally.read(),
         }
     }
 
     pub(crate) fn shard_stats(&self, shard: ShardId) -> Option<ShardStats> {
-        Some(self.post(shard)?.stats(shard, self.settings.classes.list(), self.time.nanos()))
+        Some(self.post(shard)?.stats(shard, &self.settings.classes, self.time.nanos()))
+    }
+
+    /// Asks each shard for a forecast, and wakes those that sleep.
+    pub(crate) fn ask_forecast(&self) {
+        let now = self.time.nanos();
+        for post in &self.posts {
+            let is_due = post.published.forecast.is_due(now) && !post.has_ended();
+            if is_due && post.published.live.ask_forecast() {
+                post.mailbox.notify(&post.doorbell);
+            }
+        }
     }
 }

@@ -2,22 +2,27 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
+use super::orders::Orders;
 use crate::link::lane::Request;
 use crate::link::mailbox::Mailbox;
+use crate::link::nursery;
+use crate::link::nursery::Table;
 use crate::link::sync::AtomicU64;
 use crate::link::wake_up::Doorbell;
 use crate::stats::ClassStats;
 use crate::stats::ShardStats;
+use crate::stats::host::times_of;
 use crate::stats::publish::{Published, Reading};
-use crate::values::class::{ClassId, TimerClass};
+use crate::values::class::{ClassId, Classes};
+use crate::values::contain::each;
 use crate::values::handle::ShardId;
 use crate::values::migration::NewHandles;
 use crate::values::refused::RefusedKind;
-use crate::values::scale::Scale;
 use crate::values::state::ShardState;
 
 /// The post of one shard.
@@ -25,11 +30,14 @@ pub(crate) struct Post<R: Request, C> {
     pub(crate) doorbell: Doorbell,
     pub(crate) published: Published,
     pub(crate) mailbox: Mailbox<R, C>,
+    /// The nurseries of the threads whose futures wait for timers of this shard.
+    pub(crate) nurseries: Table<Waker>,
     /// Whether the shard runs in an executor, so that futures can be spawned on it.
     has_executor: AtomicBool,
     /// Whether the shard has ended.
     has_ended: AtomicBool,
     notes: Mutex<Notes>,
+    orders: Arc<Orders>,
     /// For each class, how many timers clients could not send. Clients write it.
     refused: Box<[AtomicU64]>,
 }
@@ -37,8 +45,6 @@ pub(crate) struct Post<R: Request, C> {
 /// Data that is rarely written and that any thread reads.
 struct Notes {
     state: ShardState,
-    /// The factor of the shard's scaled timeouts.
-    scale: Scale,
     /// Whether it was logged that a future waits for the shard to be attached.
     is_wait_logged: bool,
     /// The new handles of timers that have migrated from the shard. `None` while the shard is open,
@@ -50,20 +56,17 @@ struct Notes {
 const _: () = assert!(align_of::<Doorbell>() >= align_of::<CachePadded<u8>>());
 
 impl<R: Request, C> Post<R, C> {
-    pub(super) fn new(classes: usize) -> Self {
-        let notes = Notes {
-            state: ShardState::Waiting,
-            scale: Scale::ONE,
-            is_wait_logged: false,
-            migrated: None,
-        };
+    pub(super) fn new(classes: usize, capacity: u32) -> Self {
+        let notes = Notes { state: ShardState::Waiting, is_wait_logged: false, migrated: None };
         Self {
             doorbell: Doorbell::new(),
             published: Published::new(classes),
             mailbox: Mailbox::new(),
+            nurseries: Table::new(u64::from(capacity)),
             has_executor: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
             notes: Mutex::new(notes),
+            orders: Arc::new(Orders::new()),
             refused: (0..classes).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -106,6 +109,7 @@ impl<R: Request, C> Post<R, C> {
         if was_unowned {
             self.notes().state = ShardState::Closed;
             self.has_ended.store(true, Ordering::Relaxed);
+            each(self.nurseries.close_unowned(), Waker::wake);
         }
         was_unowned
     }
@@ -143,14 +147,9 @@ impl<R: Request, C> Post<R, C> {
         self.notes().migrated.clone()
     }
 
-    /// The factor of the shard's scaled timeouts.
-    pub(crate) fn scale(&self) -> Scale {
-        self.notes().scale
-    }
-
-    /// Sets the scale and returns the one before.
-    pub(crate) fn replace_scale(&self, scale: Scale) -> Scale {
-        std::mem::replace(&mut self.notes().scale, scale)
+    /// What the shard and its connections are told.
+    pub(crate) fn orders(&self) -> &Arc<Orders> {
+        &self.orders
     }
 
     /// Counts a timer of a class that a client could not send, if it has a class.
@@ -163,18 +162,43 @@ impl<R: Request, C> Post<R, C> {
     }
 
     /// The statistics of the shard. The age of timers is counted at `now`, in nanoseconds.
-    pub(super) fn stats(&self, shard: ShardId, classes: &[TimerClass], now: u64) -> ShardStats {
+    pub(super) fn stats(&self, shard: ShardId, classes: &Classes, now: u64) -> ShardStats {
         let lanes = self.mailbox.lane_counts();
-        let (state, scale) = {
-            let notes = self.notes();
-            (notes.state, notes.scale)
-        };
-        let Reading { mut counts, classes: read, lateness, ring_delay } = self.published.load();
-        counts.refused += lanes.refused;
-        counts.wakeups_made = lanes.wakeups_made;
-        counts.wakeups_saved = lanes.wakeups_saved;
-        let mut of_classes = Vec::with_capacity(classes.len());
-        for ((class, (counts, since)), refused) in classes.iter().zip(read).zip(&self.refused) {
+        let (state, scale) = (self.notes().state, self.orders.scale());
+        let nurseries = self.nurseries.all().0;
+        let class_count = classes.list().len();
+        let (reading, (unseen, unseen_of)) = self.published.load_with(|| {
+            let mut unseen_of = vec![nursery::Counts::default(); class_count];
+            let mut unseen = [nursery::Counts::default(); 2];
+            for nursery in nurseries.iter().flatten() {
+                let all = nursery.unseen(|class, counts| {
+                    unseen_of[usize::from(class) - 1].add(counts);
+                });
+                unseen[usize::from(nursery.is_local())].add(all);
+            }
+            (unseen, unseen_of)
+        });
+        let Published { live, forecast, .. } = &self.published;
+        let Reading { mut counts, classes: read, lateness, ring_delay, turn_time, parts, late } =
+            reading;
+        let [made, saved, refused] = self.nurseries.counts();
+        counts.refused += lanes.refused + refused;
+        counts.wakeups_made = lanes.wakeups_made + made;
+        counts.wakeups_saved = lanes.wakeups_saved + saved;
+        counts.nurseries = nurseries.iter().flatten().count() as u64;
+        let [remote, local] = unseen;
+        counts.scheduled_local += local.armed;
+        counts.scheduled_remote += remote.armed;
+        counts.cancelled += local.ended + remote.ended;
+        counts.pending += local.armed + remote.armed;
+        counts.pending -= local.ended + remote.ended;
+        counts.pending_max = counts.pending_max.max(counts.pending);
+        let mut of_classes = Vec::with_capacity(class_count);
+        let read = classes.list().iter().zip(read).zip(&self.refused).zip(unseen_of);
+        for (((class, (mut counts, since)), refused), unseen) in read {
+            counts.scheduled += unseen.armed;
+            counts.cancelled += unseen.ended;
+            counts.pending = counts.pending + unseen.armed - unseen.ended;
             let age = |since: u64| Duration::from_micros((now / 1_000).saturating_sub(since));
             of_classes.push(ClassStats {
                 class: class.name(),
@@ -183,6 +207,25 @@ impl<R: Request, C> Post<R, C> {
                 ..counts
             });
         }
-        ShardStats { shard, state, scale, counts, classes: of_classes, lateness, ring_delay }
+        let is_running = state == ShardState::Running;
+        let turn_ns = live.turn_since().filter(|_| is_running);
+        ShardStats {
+            shard,
+            state,
+            scale,
+            counts,
+            classes: of_classes,
+            lateness,
+            ring_delay,
+            turn_time,
+            late_parts: parts,
+            late_deliveries: late.iter().map(|record| record.named(classes)).collect(),
+            overdue_ns: if is_running { now.saturating_sub(live.next_due()) } else { 0 },
+            turn_ns: turn_ns.map(|since| now.saturating_sub(since)),
+            delivering: turn_ns.and_then(|_| classes.name(live.delivering())),
+            thread: live.thread().filter(|_| is_running).and_then(times_of),
+            forecast: forecast.load(),
+            memory_bytes: live.memory(),
+        }
     }
 }

@@ -59,9 +59,9 @@ impl<T: Send + 'static> Attachment<T> {
 
     /// Drives the shard in the glommio executor that this is called in, in a task queue of its own.
     ///
-    /// Glommio reads its timers and sockets once in the period of the executor's preempt timer, 100
-    /// ms by default, while tasks are ready to run, and it has no budget that makes a task return
-    /// whose socket is always ready. [`ConnTimers::race`](crate::ConnTimers::race) and
+    /// While tasks are ready to run, glommio reads its timers and sockets once in the period of the
+    /// executor's preempt timer, 100 ms by default. It has no budget that makes a task return whose
+    /// socket is always ready. [`ConnTimers::race`](crate::ConnTimers::race) and
     /// [`Timers::timeout`](crate::Timers::timeout) return after 8 results in a row and wake the
     /// driver when its time has come; a future that was started by
     /// [`spawn_on`](crate::TimerService::spawn_on) wakes it whenever it returns. The driver then
@@ -110,6 +110,11 @@ impl<T: Send + 'static> Attachment<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// On Linux the shard sleeps by a timer of the kernel, if the runtime has I/O enabled, and
+    /// takes one descriptor for it. By tokio's timers, which it uses otherwise, each event is up to
+    /// two milliseconds later. In a runtime without I/O, the attempt has tokio panic once: the
+    /// driver catches that, but a panic hook sees it.
+    ///
     /// A shard that runs more than 10 ms late has the runtime read its sockets before it delivers
     /// anything, up to 1,024 events at a time, the default of tokio's builder. A
     /// runtime that takes fewer may close connections as idle, after a stall, whose data came in
@@ -121,10 +126,11 @@ impl<T: Send + 'static> Attachment<T> {
     ///
     /// # Panics
     ///
-    /// Outside of a `LocalSet` and a `LocalRuntime`, or in a runtime without time enabled.
+    /// Outside of a `LocalSet` and a `LocalRuntime`. The shard dies in a runtime without time
+    /// enabled where it cannot use a timer of the kernel.
     #[cfg(feature = "tokio")]
     pub fn attach_tokio(self, handler: impl Handler<T>) -> Result<crate::Timers<T>, StartError> {
-        let (timers, driver) = self.on_host(handler, super::tokio::TokioHost::default())?;
+        let (timers, driver) = self.on_host(handler, super::tokio::TokioHost::attached())?;
         tokio::task::spawn_local(driver);
         Ok(timers)
     }

@@ -1,24 +1,25 @@
 //! A shard on a glommio executor.
 //!
-//! Properties of glommio, all read from its source, shape this driver: a queue that is not of
-//! `Latency::Matters` may wait behind all others, so the driver has one that is; a look at its
-//! timers takes time in proportion to their number, and each poll of a timer adds to them, so there
-//! is one, re-armed only when it must be earlier, and polled twice, see [`Registered`]; a duration
+//! Properties of glommio, all read from its source, shape this driver. A queue that is not of
+//! `Latency::Matters` may wait behind all others, so the driver has one that is. A look at its
+//! timers takes time in proportion to their number, and each poll of a timer adds to them. So there
+//! is one, re-armed only when it must be earlier, and polled twice, see [`Registered`]. A duration
 //! that does not fit into an instant panics, so the alarm is clamped.
 //!
 //! An executor that always has a task to run reads its rings and its timers when a connection or a
-//! wake from another thread comes in, else only once in each period of its preempt timer; it has no
-//! budget for a task whose socket is always ready; and a queue that becomes active while the rings
-//! are read runs after the queue that was interrupted. So tasks that use the shard return after
-//! some results in a row and wake the driver when its time has come (`shard::poll_budget`), the
-//! executor is told to run the driver's queue next, and a driver that a task had to wake asks for a
-//! look at the rings by a byte that it sends to itself, see [`PollRequest`].
+//! wake from another thread comes in. Otherwise it reads them only once in each period of its
+//! preempt timer. It has no budget for a task whose socket is always ready. A queue that becomes
+//! active while the rings are read runs after the queue that was interrupted. So tasks that use the
+//! shard return after some results in a row and wake the driver when its time has come
+//! (`shard::poll_budget`). The executor is told to run the driver's queue next. If a task had to
+//! wake the driver, the driver writes a byte to its own socket, which makes glommio poll its rings,
+//! see [`PollRequest`].
 //!
 //! The period of the preempt timer seems to ask to be a tick. It must not be short, though: a
 //! preempt timer that goes off between glommio's look at its rings and its first task makes it go
-//! to sleep with tasks that are ready to run, until something else happens, if anything does. All
-//! that takes is that the thread loses its cpu there for the length of the period, and the system
-//! call that starts the timer is where threads lose it. See [`PREEMPT`].
+//! to sleep with tasks that are ready to run. It sleeps until something else happens, if anything
+//! does. All that takes is that the thread loses its cpu there for the length of the period. The
+//! system call that starts the timer is where threads lose it. See [`PREEMPT`].
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -120,8 +121,8 @@ impl Host for GlommioHost {
 
 /// A future of glommio that is polled once, and again only after glommio has woken it.
 ///
-/// Each poll of a pending timer or read adds an entry with the waker to a list of the executor, and
-/// the earlier entries stay until the timer is due or the read is ready. A driver polls its alarm
+/// Each poll of a pending timer or read adds an entry with the waker to a list of the executor. The
+/// earlier entries stay until the timer is due or the read is ready. A driver polls its alarm
 /// and its reads for each wake-up, so with an alarm in an hour the lists would grow with each
 /// wake-up of that hour.
 ///
@@ -227,7 +228,7 @@ fn prefer_driver() {
 /// The period of the preempt timer, and so how late a timer can be behind tasks that have always
 /// something to compute.
 ///
-/// Sixty servers that were started and stopped together on two cpus hung in 16 of 900 cases with a
+/// Sixty servers were started and stopped together on two cpus. They hung in 16 of 900 cases with a
 /// period of 1 ms, in 2 with 10 ms, and in none with glommio's own 100 ms.
 const PREEMPT: Duration = Duration::from_millis(100);
 /// A queue's latency counts as a preempt timer's period while it has something to run.

@@ -192,6 +192,12 @@ impl ManualClock {
             match next.fold(Turn::Closed, earlier) {
                 _ if tasks.are_woken() => {}
                 Turn::More => {}
+                // A turn is planned for timers that have ended since.
+                Turn::Next(_)
+                    if shards.iter().all(|shard| shard.timers().core().pending() == 0) =>
+                {
+                    return Turn::Idle;
+                }
                 Turn::Next(at) => {
                     let wait = at.saturating_duration_since(self.now());
                     if wait > left {

@@ -27,9 +27,9 @@ use crate::values::shutdown::ShutdownPolicy;
 ///
 /// A server reads its sockets before each turn. After a stall both deadlines have passed and data
 /// lies in the sockets; a turn that came first would time out connections whose data came in time.
-/// So a loop around `poll` or `epoll` goes: wait; if the wait has timed out, or has returned as
-/// many events as fit, look once more with a timeout of zero; read, and reset or touch the timers;
-/// take the turn; prepare to sleep.
+/// So a loop around `poll` or `epoll` has these steps. It waits. If the wait has timed out, or has
+/// returned as many events as fit, it looks once more with a timeout of zero. It reads, and resets
+/// or touches the timers. It takes the turn, and prepares to sleep.
 ///
 /// # The handler
 ///

@@ -64,7 +64,7 @@ fn spin<T: Send + 'static>(timers: &Timers<T>, until: Tick) -> bool {
     let end = core.nanos().saturating_add(saturating_nanos(spin));
     loop {
         let now = core.nanos();
-        if core.has_news() || now >= due {
+        if core.has_news() || core.has_look_before(until) || now >= due {
             return true;
         }
         if now >= end {

@@ -3,8 +3,11 @@
 //! Both have the scheduler of the current-thread runtime, and `spawn_local` works in both, so the
 //! driver does not know which of the two it runs in.
 //!
-//! Tokio's timers count in milliseconds and round up, so a tick shorter than one costs up to a
-//! millisecond of lateness here.
+//! On Linux the driver sleeps by a timer of the kernel (`timerfd`). Why not by tokio's timers: they
+//! count in milliseconds and round up, and `epoll_wait` does so again, which makes each timer up to
+//! two milliseconds late. A sleep by a kernel timer costs one system call more than a sleep by
+//! tokio's. The driver falls back to tokio's timers where the runtime's I/O driver is not enabled
+//! and where the kernel refuses a timer.
 //!
 //! A stopped `epoll_wait` returns `EINTR`, and tokio then looks at its timers without having looked
 //! at its sockets; and it takes no more than [`EVENTS_MAX`] events from `epoll` at a time. So a
@@ -21,6 +24,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
 use tokio::time::Sleep;
 
+#[cfg(target_os = "linux")]
+use self::kernel::KernelTimer;
 use super::Driven;
 use super::executor::{Host, drive};
 use super::limits::{self, Needs};
@@ -30,23 +35,74 @@ use crate::face::stored::LocalFuture;
 /// How many events tokio takes from `epoll` at a time by default.
 const EVENTS_MAX: usize = 1_024;
 
-/// One tokio timer, used over and over.
-#[derive(Default)]
+/// One timer, used over and over.
 pub(crate) struct TokioHost {
-    alarm: Option<Pin<Box<Sleep>>>,
+    alarm: Alarm,
+    /// Whether the driver may try to use a timer of the kernel.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+    tries_kernel: bool,
+}
+
+enum Alarm {
+    /// It has not been set yet.
+    Unset,
+    #[cfg(target_os = "linux")]
+    Kernel(KernelTimer),
+    Tokio(Pin<Box<Sleep>>),
+}
+
+impl TokioHost {
+    /// In a runtime of [`runtime()`]. The descriptor of its timer is opened now, so that a shard
+    /// holds as many while it waits as when it is in use.
+    fn own(runtime: &Runtime) -> Self {
+        let _entered = runtime.enter();
+        #[cfg(target_os = "linux")]
+        if let Some(timer) = KernelTimer::new() {
+            return Self { alarm: Alarm::Kernel(timer), tries_kernel: true };
+        }
+        Self { alarm: Alarm::Unset, tries_kernel: false }
+    }
+
+    /// In a runtime of the caller, which may be without I/O. Only a panic tells that, so a build
+    /// whose panics abort has tokio's timers there.
+    pub(crate) fn attached() -> Self {
+        Self { alarm: Alarm::Unset, tries_kernel: cfg!(panic = "unwind") }
+    }
+
+    /// Sets the first alarm.
+    fn first(&self, after: Duration) -> Alarm {
+        #[cfg(target_os = "linux")]
+        if self.tries_kernel
+            && let Some(timer) = KernelTimer::new()
+            && timer.set(after).is_ok()
+        {
+            return Alarm::Kernel(timer);
+        }
+        Alarm::Tokio(Box::pin(tokio::time::sleep(after)))
+    }
 }
 
 impl Host for TokioHost {
     fn arm(&mut self, after: Duration) {
-        let at = tokio::time::sleep(after);
         match &mut self.alarm {
-            Some(alarm) => alarm.as_mut().reset(at.deadline()),
-            None => self.alarm = Some(Box::pin(at)),
+            Alarm::Unset => self.alarm = self.first(after),
+            #[cfg(target_os = "linux")]
+            Alarm::Kernel(timer) => {
+                if timer.set(after).is_err() {
+                    self.alarm = Alarm::Tokio(Box::pin(tokio::time::sleep(after)));
+                }
+            }
+            Alarm::Tokio(sleep) => sleep.as_mut().reset(tokio::time::sleep(after).deadline()),
         }
     }
 
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.alarm.as_mut().map_or(Poll::Pending, |alarm| alarm.as_mut().poll(cx))
+        match &mut self.alarm {
+            Alarm::Unset => Poll::Pending,
+            #[cfg(target_os = "linux")]
+            Alarm::Kernel(timer) => timer.poll(cx),
+            Alarm::Tokio(sleep) => sleep.as_mut().poll(cx),
+        }
     }
 
     async fn step_aside(&mut self) {
@@ -73,8 +129,8 @@ pub(crate) fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
-/// Open files of a runtime.
-const FILES: usize = 4;
+/// Open files of a runtime, and of the kernel's timer.
+const FILES: usize = 5;
 /// Open files that are needed once: for signals, where the process uses them, and two to spare.
 const FILES_ONCE: usize = 4;
 
@@ -95,5 +151,66 @@ where
     T: Send + 'static,
     V: Values<T>,
 {
-    LocalSet::new().block_on(runtime, drive(driven, values, TokioHost::default()));
+    LocalSet::new().block_on(runtime, drive(driven, values, TokioHost::own(runtime)));
+}
+
+#[cfg(target_os = "linux")]
+mod kernel {
+    use std::io;
+    use std::os::fd::OwnedFd;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::task::{Context, Poll, ready};
+    use std::time::Duration;
+
+    use rustix::time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+        timerfd_settime,
+    };
+    use tokio::io::Interest;
+    use tokio::io::unix::AsyncFd;
+
+    /// A timer of the kernel, which tokio's I/O driver waits for.
+    ///
+    /// Nothing reads the descriptor: to set the timer anew makes it unreadable, and the driver is
+    /// told of the next change to readable.
+    pub(super) struct KernelTimer(AsyncFd<OwnedFd>);
+
+    impl KernelTimer {
+        /// A timer that is not set; `None` without a descriptor, or without I/O in this runtime.
+        #[allow(
+            deprecated,
+            reason = "the new function is unsafe, for types that do not own their descriptor"
+        )]
+        pub(super) fn new() -> Option<Self> {
+            let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+            let timer = timerfd_create(TimerfdClockId::Monotonic, flags).ok()?;
+            let register = || AsyncFd::with_interest(timer, Interest::READABLE);
+            // Only a panic of tokio says that a runtime has no I/O driver.
+            let registered = catch_unwind(AssertUnwindSafe(register)).ok()?;
+            registered.ok().map(Self)
+        }
+
+        /// Sets the timer, in place of what it was set for.
+        pub(super) fn set(&self, after: Duration) -> io::Result<()> {
+            // A timer that is set to zero never expires.
+            let after = after.max(Duration::from_nanos(1));
+            let it_value = Timespec::try_from(after).map_err(io::Error::other)?;
+            let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let times = Itimerspec { it_interval, it_value };
+            timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::empty(), &times)?;
+            Ok(())
+        }
+
+        /// Whether the timer has expired since the last poll that was ready.
+        pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+            match ready!(self.0.poll_read_ready(cx)) {
+                Ok(mut readable) => {
+                    readable.clear_ready();
+                    Poll::Ready(())
+                }
+                // The runtime shuts down, and drops the driver.
+                Err(_) => Poll::Pending,
+            }
+        }
+    }
 }

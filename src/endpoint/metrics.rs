@@ -2,7 +2,8 @@
 //!
 //! A collector that reads the service at each scrape, not a registry of live metrics: the shards
 //! publish their counts already, and a second set of counters would be a second truth. The families
-//! come from [`ShardCounts::iter`], so that a new count appears here by itself.
+//! come from [`ShardCounts::iter`], so that a new count appears here by itself; counts that differ
+//! in one respect are one family with a label.
 //!
 //! The histograms have fixed bounds, the powers of two of nanoseconds from a microsecond to a
 //! minute, so that they add up over shards and over time. They are bounds of the shards' own
@@ -13,59 +14,206 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric, MetricEncoder,
+    NoLabelSet,
+};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::sum::sum_of;
 use crate::stats::{
-    ClassLateness, ClassStats, ServiceStats, ShardCounts, ShardStats, StatsSource, Times,
+    ClassLateness, ClassStats, DeadlineStats, ServiceStats, ShardCounts, ShardStats, StatsSource,
+    Times, WarningKind,
 };
 use crate::values::state::ShardState;
 
-/// The gauges: counts that may also decrease, and a maximum. Each other count only increases.
-const GAUGES: [&str; 8] = [
+/// The gauges: counts that may also decrease, and maxima. Each other count only increases.
+pub(super) const GAUGES: [&str; 13] = [
     "pending",
     "pending_max",
     "granted",
     "capacity",
     "lanes",
+    "nurseries",
     "lane_depth",
+    "lane_depth_max",
+    "exhausted_row",
+    "stall_last_ns",
+    "overrun_last_ns",
     "scaled_pending",
     "connections",
+];
+
+/// A family that several counts share, told apart by a label.
+struct Shared {
+    family: &'static str,
+    help: &'static str,
+    label: &'static str,
+    /// The names of the counts, with the values of the label.
+    counts: &'static [(&'static str, &'static str)],
+}
+
+const SHARED: [Shared; 4] = [
+    Shared {
+        family: "scheduled",
+        help: "Timers scheduled, on the shard's own core or received from other threads",
+        label: "origin",
+        counts: &[("scheduled_local", "local"), ("scheduled_remote", "remote")],
+    },
+    Shared {
+        family: "resets",
+        help: "Resets to a later deadline, by one store, or to an earlier one, by a new entry",
+        label: "kind",
+        counts: &[("reset_lazy", "later"), ("reset_relinked", "earlier")],
+    },
+    Shared {
+        family: "wakeups",
+        help: "Sends of clients that woke the shard, or that needed no wake-up",
+        label: "outcome",
+        counts: &[("wakeups_made", "made"), ("wakeups_saved", "saved")],
+    },
+    Shared {
+        family: "sink_values",
+        help: "Values of timers that went to a sink, and what became of those that it refused",
+        label: "outcome",
+        counts: &[
+            ("sink_sent", "sent"),
+            ("sink_refused", "refused"),
+            ("sink_retried", "retried"),
+            ("sink_dropped", "dropped"),
+        ],
+    },
 ];
 
 /// The powers of two that bound the histograms, in nanoseconds: 1 µs to 69 s.
 const BOUNDS: RangeInclusive<u32> = 10..=36;
 
-/// A registry that reads the service whenever it is encoded.
-pub(super) fn registry(source: StatsSource) -> Registry {
-    let mut registry = Registry::with_prefix("corewheel");
-    registry.register_collector(Box::new(ServiceCollector(source)));
+/// A registry that reads the service whenever it is encoded. With `by_shard`, each shard has its
+/// own samples.
+pub(super) fn registry(source: StatsSource, by_shard: bool) -> Registry {
+    let service = ("service".into(), source.read().name.into());
+    let mut registry = Registry::with_prefix_and_labels("corewheel", [service].into_iter());
+    registry.register_collector(Box::new(ServiceCollector { source, by_shard }));
     registry
 }
 
 #[derive(Debug)]
-struct ServiceCollector(StatsSource);
+struct ServiceCollector {
+    source: StatsSource,
+    by_shard: bool,
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+/// The statistics of a shard, or of all shards together, with their labels.
+struct Row<'a> {
+    labels: Labels,
+    stats: &'a ShardStats,
+}
+
+impl Row<'_> {
+    fn with(&self, label: &'static str, value: impl ToString) -> Labels {
+        let mut labels = self.labels.clone();
+        labels.push((label, value.to_string()));
+        labels
+    }
+}
 
 impl Collector for ServiceCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let stats = self.0.read();
-        encode_service(&mut encoder, &stats)?;
-        encode_states(&mut encoder, &stats.shards)?;
-        encode_scales(&mut encoder, &stats.shards)?;
-        encode_counts(&mut encoder, &stats.shards)?;
-        encode_classes(&mut encoder, &stats.shards)?;
-        let lateness = "How long after their deadline timers were delivered";
-        encode_times(&mut encoder, "lateness", lateness, &stats.shards, |shard| &shard.lateness)?;
-        let delay = "How long timers from other threads were under way to the shard";
-        encode_times(&mut encoder, "ring_delay", delay, &stats.shards, |shard| &shard.ring_delay)
+        let stats = self.source.read();
+        let sum = if self.by_shard { None } else { sum_of(&stats.shards) };
+        let label = |shard: &ShardStats| vec![("shard", shard.shard.to_string())];
+        let rows: Vec<Row<'_>> = if let Some(stats) = &sum {
+            vec![Row { labels: Vec::new(), stats }]
+        } else {
+            stats.shards.iter().map(|stats| Row { labels: label(stats), stats }).collect()
+        };
+        let encoder = &mut encoder;
+        encode_service(encoder, &stats)?;
+        encode_state(encoder, &stats, &rows)?;
+        encode_warnings(encoder, &stats, &rows, self.by_shard)?;
+        encode_counts(encoder, &rows)?;
+        encode_classes(encoder, &rows)?;
+        encode_deadlines(encoder, &stats.deadlines)?;
+        encode_histograms(encoder, &rows)
+    }
+}
+
+/// A value of a sample.
+enum Value {
+    Count(u64),
+    CountedSeconds(f64),
+    Gauge(u64),
+    Ratio(f64),
+}
+
+impl Value {
+    fn encode(self, metric: MetricEncoder<'_>) -> fmt::Result {
+        fn counter(value: impl EncodeCounterValue, metric: MetricEncoder<'_>) -> fmt::Result {
+            ConstCounter::new(value).encode(metric)
+        }
+        fn gauge(value: impl EncodeGaugeValue, metric: MetricEncoder<'_>) -> fmt::Result {
+            ConstGauge::new(value).encode(metric)
+        }
+        match self {
+            Self::Count(value) => counter(value, metric),
+            Self::CountedSeconds(value) => counter(value, metric),
+            Self::Gauge(value) => gauge(value, metric),
+            Self::Ratio(value) => gauge(value, metric),
+        }
+    }
+}
+
+/// The name and the meaning of a family. One whose unit is seconds has its name end with them.
+struct Family<'a> {
+    name: &'a str,
+    help: &'a str,
+    in_seconds: bool,
+    kind: MetricType,
+}
+
+impl<'a> Family<'a> {
+    fn gauge(name: &'a str, help: &'a str) -> Self {
+        Self { name, help, in_seconds: false, kind: MetricType::Gauge }
+    }
+
+    fn counter(name: &'a str, help: &'a str) -> Self {
+        Self { kind: MetricType::Counter, ..Self::gauge(name, help) }
+    }
+
+    fn in_seconds(self) -> Self {
+        Self { in_seconds: true, ..self }
+    }
+
+    /// Writes the family, if it has any sample.
+    fn encode(
+        self,
+        encoder: &mut DescriptorEncoder<'_>,
+        samples: impl IntoIterator<Item = (Labels, Value)>,
+    ) -> fmt::Result {
+        let mut samples = samples.into_iter().peekable();
+        if samples.peek().is_none() {
+            return Ok(());
+        }
+        let unit = self.in_seconds.then_some(&Unit::Seconds);
+        let mut family = encoder.encode_descriptor(self.name, self.help, unit, self.kind)?;
+        for (labels, value) in samples {
+            if labels.is_empty() {
+                // The labels of the registry are written by themselves.
+                return value.encode(family);
+            }
+            value.encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
     }
 }
 
 fn encode_service(encoder: &mut DescriptorEncoder<'_>, stats: &ServiceStats) -> fmt::Result {
-    let labels = [("name", stats.name.as_str()), ("runtime", stats.runtime)];
+    let labels = [("runtime", stats.runtime), ("version", stats.version)];
     encoder
         .encode_descriptor("service", "What the service is", None, MetricType::Info)?
         .encode_info(&labels)?;
@@ -79,91 +227,167 @@ fn encode_service(encoder: &mut DescriptorEncoder<'_>, stats: &ServiceStats) -> 
         ),
     ];
     for (name, help, value) in gauges {
-        let unit = Some(&Unit::Seconds);
-        let metric = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
-        ConstGauge::new(value).encode(metric)?;
+        Family::gauge(name, help).in_seconds().encode(encoder, [(vec![], Value::Ratio(value))])?;
     }
-    Ok(())
+    let cores = Value::Gauge(stats.cores as u64);
+    Family::gauge("cores", "The processors that the process may use")
+        .encode(encoder, [(vec![], cores)])
 }
 
-fn encode_states(encoder: &mut DescriptorEncoder<'_>, shards: &[ShardStats]) -> fmt::Result {
-    let help = "Whether the shard runs";
-    let mut family = encoder.encode_descriptor("running", help, None, MetricType::Gauge)?;
-    for shard in shards {
-        let running = u64::from(shard.state == ShardState::Running);
-        ConstGauge::new(running).encode(family.encode_family(&label(shard))?)?;
-    }
-    Ok(())
-}
-
-fn encode_scales(encoder: &mut DescriptorEncoder<'_>, shards: &[ShardStats]) -> fmt::Result {
+/// What a shard is and does at the moment.
+fn encode_state(
+    encoder: &mut DescriptorEncoder<'_>,
+    stats: &ServiceStats,
+    rows: &[Row<'_>],
+) -> fmt::Result {
+    let mut gauge = |family: Family<'_>, value: &dyn Fn(&ShardStats) -> Value| {
+        family.encode(encoder, rows.iter().map(|row| (row.labels.clone(), value(row.stats))))
+    };
+    let of_rows = |row: &ShardStats| match rows {
+        // The sum of all shards runs as many of them as run.
+        [only] if only.labels.is_empty() => {
+            stats.shards.iter().filter(|shard| shard.state == ShardState::Running).count() as u64
+        }
+        _ => u64::from(row.state == ShardState::Running),
+    };
+    gauge(Family::gauge("running", "Shards that run: 0 or 1 of a shard"), &|shard| {
+        Value::Gauge(of_rows(shard))
+    })?;
     let help = "By what scaled timeouts are scaled, 0 for their minimum to 1 for their maximum";
-    let mut family = encoder.encode_descriptor("scale", help, None, MetricType::Gauge)?;
-    for shard in shards {
-        ConstGauge::new(shard.scale.get()).encode(family.encode_family(&label(shard))?)?;
-    }
-    Ok(())
+    gauge(Family::gauge("scale", help), &|shard| Value::Ratio(shard.scale.get()))?;
+    let help = "How long a turn has been due and has not ended";
+    gauge(Family::gauge("overdue", help).in_seconds(), &|shard| {
+        Value::Ratio(seconds(shard.overdue_ns))
+    })?;
+    let help = "How long the turn that runs now has been running";
+    gauge(Family::gauge("turn_running", help).in_seconds(), &|shard| {
+        Value::Ratio(seconds(shard.turn_ns.unwrap_or(0)))
+    })?;
+    let help = "The memory that the shard's timers have touched, in bytes";
+    gauge(Family::gauge("memory_bytes", help), &|shard| Value::Gauge(shard.memory_bytes))?;
+    let threads = || rows.iter().filter_map(|row| Some((row, row.stats.thread?)));
+    let times = |ns| Value::CountedSeconds(seconds(ns));
+    Family::counter("thread_ran", "How long the shard's thread has run").in_seconds().encode(
+        encoder,
+        threads().map(|(row, thread)| (row.labels.clone(), times(thread.ran_ns))),
+    )?;
+    Family::counter("thread_waited", "How long the shard's thread was ready and waited")
+        .in_seconds()
+        .encode(
+            encoder,
+            threads().map(|(row, thread)| (row.labels.clone(), times(thread.waited_ns))),
+        )
 }
 
-fn encode_counts(encoder: &mut DescriptorEncoder<'_>, shards: &[ShardStats]) -> fmt::Result {
-    // One family needs the same count of every shard, so the iterators advance together.
-    let mut columns: Vec<_> = shards.iter().map(|shard| shard.counts.iter()).collect();
-    let names = ShardCounts::default();
-    for ((name, _), help) in names.iter().zip(ShardCounts::descriptions()) {
+/// The count of each warning of the closed list, and whether it is active.
+fn encode_warnings(
+    encoder: &mut DescriptorEncoder<'_>,
+    stats: &ServiceStats,
+    rows: &[Row<'_>],
+    by_shard: bool,
+) -> fmt::Result {
+    let of = |row: &Row<'_>, kind: WarningKind| {
+        let is_of = |shard| !by_shard || shard == row.stats.shard;
+        let found = stats.warnings.iter().filter(|one| one.kind == kind && is_of(one.shard));
+        found.fold((0, false), |(sum, any), one| (sum + one.count, any || one.is_active))
+    };
+    let all = || rows.iter().flat_map(|row| WarningKind::ALL.map(|kind| (row, kind)));
+    Family::counter("warnings", "How often each warning has occurred").encode(
+        encoder,
+        all().map(|(row, kind)| (row.with("id", kind), Value::Count(of(row, kind).0))),
+    )?;
+    Family::gauge("warning_active", "Whether the warning is active").encode(
+        encoder,
+        all().map(|(row, kind)| (row.with("id", kind), Value::Gauge(u64::from(of(row, kind).1)))),
+    )
+}
+
+/// The sample of a count that has a family of its own, or shares one.
+fn value_of(name: &str, value: u64) -> Value {
+    match (GAUGES.contains(&name), name.ends_with("_ns")) {
+        (true, true) => Value::Ratio(seconds(value)),
+        (true, false) => Value::Gauge(value),
+        (false, true) => Value::CountedSeconds(seconds(value)),
+        (false, false) => Value::Count(value),
+    }
+}
+
+fn encode_counts(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::Result {
+    let count_of = |row: &Row<'_>, name: &str| {
+        row.stats.counts.iter().find(|(known, _)| *known == name).map_or(0, |(_, value)| value)
+    };
+    let mut done: Vec<&str> = Vec::new();
+    for ((name, _), help) in ShardCounts::default().iter().zip(ShardCounts::descriptions()) {
+        let shared = SHARED.iter().find(|one| one.counts.iter().any(|(count, _)| *count == name));
+        if let Some(Shared { family, help, label, counts }) = shared {
+            if !done.contains(family) {
+                done.push(family);
+                let samples = rows.iter().flat_map(|row| {
+                    counts.iter().map(move |(name, value)| {
+                        (row.with(label, value), value_of(name, count_of(row, name)))
+                    })
+                });
+                Family::counter(family, help).encode(encoder, samples)?;
+            }
+            continue;
+        }
+        let help = help.trim().trim_end_matches('.').replace(", in nanoseconds", "");
+        let (stem, in_seconds) = match name.strip_suffix("_ns") {
+            Some(stem) => (stem, true),
+            None => (name, false),
+        };
         let is_gauge = GAUGES.contains(&name);
         let kind = if is_gauge { MetricType::Gauge } else { MetricType::Counter };
-        let help = help.trim().trim_end_matches('.');
-        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-        for (shard, column) in shards.iter().zip(&mut columns) {
-            let value = column.next().map_or(0, |(_, value)| value);
-            let labels = label(shard);
-            let metric = family.encode_family(&labels)?;
-            if is_gauge {
-                ConstGauge::new(value).encode(metric)?;
-            } else {
-                ConstCounter::new(value).encode(metric)?;
-            }
-        }
+        let samples =
+            rows.iter().map(|row| (row.labels.clone(), value_of(name, count_of(row, name))));
+        Family { name: stem, help: &help, in_seconds, kind }.encode(encoder, samples)?;
     }
     Ok(())
 }
 
 /// The counts of each class as families of their own, `class_fired` beside `fired`; none of them
 /// where the service has no classes.
-fn encode_classes(encoder: &mut DescriptorEncoder<'_>, shards: &[ShardStats]) -> fmt::Result {
-    let of_shard = |shard| move |class| (class_label(shard, class), class);
-    let rows: Vec<_> = shards.iter().flat_map(|s| s.classes.iter().map(of_shard(s))).collect();
+fn encode_classes(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::Result {
+    let of_row = |row| move |class| (Row::with(row, "class", class_name(class)), class);
+    let rows: Vec<(Labels, &ClassStats)> =
+        rows.iter().flat_map(|row| row.stats.classes.iter().map(of_row(row))).collect();
+    let count_of = |class: &ClassStats, name: &str| {
+        class.iter().find(|(known, _)| *known == name).map_or(0, |(_, value)| value)
+    };
+    for ((name, _), help) in ClassStats::default().iter().zip(ClassStats::descriptions()) {
+        let is_gauge = name == "pending";
+        let help = help.trim().trim_end_matches('.');
+        let family = format!("class_{name}");
+        let family =
+            if is_gauge { Family::gauge(&family, help) } else { Family::counter(&family, help) };
+        let sample = |value| if is_gauge { Value::Gauge(value) } else { Value::Count(value) };
+        family.encode(
+            encoder,
+            rows.iter().map(|(labels, class)| (labels.clone(), sample(count_of(class, name)))),
+        )?;
+    }
+    let help = "Cancels by how many whole tenths of the delay were left";
+    let samples = rows.iter().flat_map(|(labels, class)| {
+        class.cancelled_at.iter().enumerate().map(|(tenths, count)| {
+            let mut labels = labels.clone();
+            labels.push(("tenths_left", tenths.to_string()));
+            (labels, Value::Count(*count))
+        })
+    });
+    Family::counter("class_cancelled_at", help).encode(encoder, samples)?;
+    let help = "The age of the oldest timer of the class that is pending; 0 if there is none";
+    Family::gauge("class_oldest", help).in_seconds().encode(
+        encoder,
+        rows.iter().map(|(labels, class)| {
+            (labels.clone(), Value::Ratio(class.oldest.unwrap_or_default().as_secs_f64()))
+        }),
+    )?;
     if rows.is_empty() {
         return Ok(());
     }
-    let mut columns: Vec<_> = rows.iter().map(|(_, class)| class.iter()).collect();
-    let names = ClassStats::default();
-    for ((name, _), help) in names.iter().zip(ClassStats::descriptions()) {
-        let is_gauge = name == "pending";
-        let kind = if is_gauge { MetricType::Gauge } else { MetricType::Counter };
-        let help = help.trim().trim_end_matches('.');
-        let name = format!("class_{name}");
-        let mut family = encoder.encode_descriptor(&name, help, None, kind)?;
-        for ((labels, _), column) in rows.iter().zip(&mut columns) {
-            let value = column.next().map_or(0, |(_, value)| value);
-            let metric = family.encode_family(labels)?;
-            if is_gauge {
-                ConstGauge::new(value).encode(metric)?;
-            } else {
-                ConstCounter::new(value).encode(metric)?;
-            }
-        }
-    }
-    let help = "The age of the oldest timer of the class that is pending; 0 if there is none";
-    let unit = Some(&Unit::Seconds);
-    let mut family = encoder.encode_descriptor("class_oldest", help, unit, MetricType::Gauge)?;
-    for (labels, class) in &rows {
-        let oldest = class.oldest.unwrap_or_default().as_secs_f64();
-        ConstGauge::new(oldest).encode(family.encode_family(labels)?)?;
-    }
     // A histogram of one bucket: its sum over its count is the mean.
     let help = "How long after their deadline timers of the class were delivered";
-    let kind = MetricType::Histogram;
+    let (kind, unit) = (MetricType::Histogram, Some(&Unit::Seconds));
     let mut family = encoder.encode_descriptor("class_lateness", help, unit, kind)?;
     for (labels, class) in &rows {
         let ClassLateness { count, sum_ns, .. } = class.lateness;
@@ -172,32 +396,55 @@ fn encode_classes(encoder: &mut DescriptorEncoder<'_>, shards: &[ShardStats]) ->
         metric.encode_histogram::<NoLabelSet>(seconds(sum_ns), count, &buckets, None)?;
     }
     let help = "The greatest lateness of a timer of the class";
-    let kind = MetricType::Gauge;
-    let mut family = encoder.encode_descriptor("class_lateness_max", help, unit, kind)?;
-    for (labels, class) in &rows {
-        let greatest = seconds(class.lateness.max_ns);
-        ConstGauge::new(greatest).encode(family.encode_family(labels)?)?;
-    }
-    Ok(())
+    Family::gauge("class_lateness_max", help).in_seconds().encode(
+        encoder,
+        rows.iter()
+            .map(|(labels, class)| (labels.clone(), Value::Ratio(seconds(class.lateness.max_ns)))),
+    )
 }
 
-fn encode_times(
+/// The deadlines of connections; none of them before the first has come.
+fn encode_deadlines(encoder: &mut DescriptorEncoder<'_>, kinds: &[DeadlineStats]) -> fmt::Result {
+    let help = "Deadlines of connections that have come, by their kind";
+    let sample = |kind: &DeadlineStats| {
+        let labels = vec![("kind", kind.kind.to_string())];
+        (labels, Value::Count(kind.count))
+    };
+    Family::counter("connection_deadlines", help).encode(encoder, kinds.iter().map(sample))
+}
+
+fn encode_histograms(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::Result {
+    let mut one = |name, help, times: &dyn Fn(&ShardStats) -> &Times| {
+        let samples = rows.iter().map(|row| (row.labels.clone(), times(row.stats)));
+        encode_times(encoder, name, help, samples)
+    };
+    let help = "How long after their deadline timers were delivered";
+    one("lateness", help, &|shard| &shard.lateness)?;
+    let help = "How long timers from other threads were under way to the shard";
+    one("ring_delay", help, &|shard| &shard.ring_delay)?;
+    one("turn", "How long turns took", &|shard| &shard.turn_time)?;
+    let help = "The parts of the lateness of timers that were delivered beyond the bound";
+    let samples = rows.iter().flat_map(|row| {
+        row.stats.late_parts.iter().map(move |(part, times)| (row.with("part", part), times))
+    });
+    encode_times(encoder, "late", help, samples)
+}
+
+fn encode_times<'a>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
-    shards: &[ShardStats],
-    times: impl Fn(&ShardStats) -> &Times,
+    samples: impl Iterator<Item = (Labels, &'a Times)>,
 ) -> fmt::Result {
     let unit = Some(&Unit::Seconds);
     let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Histogram)?;
-    for shard in shards {
-        let times = times(shard);
-        family.encode_family(&label(shard))?.encode_histogram::<NoLabelSet>(
-            seconds(times.sum_ns),
-            times.count,
-            &buckets(times),
-            None,
-        )?;
+    for (labels, times) in samples {
+        let (sum, count, buckets) = (seconds(times.sum_ns), times.count, buckets(times));
+        if labels.is_empty() {
+            return family.encode_histogram::<NoLabelSet>(sum, count, &buckets, None);
+        }
+        let mut metric = family.encode_family(&labels)?;
+        metric.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
     }
     Ok(())
 }
@@ -218,12 +465,8 @@ fn buckets(times: &Times) -> Vec<(f64, u64)> {
     buckets
 }
 
-fn label(shard: &ShardStats) -> [(&'static str, u64); 1] {
-    [("shard", u64::from(shard.shard.number()))]
-}
-
-fn class_label(shard: &ShardStats, class: &ClassStats) -> [(&'static str, String); 2] {
-    [("shard", shard.shard.to_string()), ("class", class.class.to_owned())]
+fn class_name(class: &ClassStats) -> &'static str {
+    class.class
 }
 
 fn seconds(nanos: u64) -> f64 {
@@ -253,9 +496,10 @@ mod tests {
     }
 
     #[test]
-    fn each_gauge_is_a_count() {
-        for gauge in GAUGES {
-            assert!(ShardCounts::default().iter().any(|(name, _)| name == gauge), "{gauge}");
+    fn each_gauge_and_each_count_of_a_shared_family_is_a_count() {
+        let shared = SHARED.iter().flat_map(|one| one.counts.iter().map(|(name, _)| *name));
+        for known in GAUGES.into_iter().chain(shared) {
+            assert!(ShardCounts::default().iter().any(|(name, _)| name == known), "{known}");
         }
     }
 }

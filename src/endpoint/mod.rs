@@ -17,7 +17,7 @@
 //! given another address, and has no password, no encryption and no route that changes anything. A
 //! page of another site cannot read it through a browser: requests must name an allowed host.
 //!
-//! Absent by design: a file system, any other route than the four of [`StatsEndpoint`], a second
+//! Absent by design: a file system, any other route than the six of [`StatsEndpoint`], a second
 //! request on a connection, a body that is read.
 //!
 //! Cost: one thread that sleeps until a client connects; an answer costs a reading of all shards.
@@ -30,6 +30,7 @@ mod metrics;
 mod places;
 mod routes;
 mod server;
+mod sum;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
@@ -62,6 +63,8 @@ const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 /// | `/stats.json` | [`ServiceStats`](crate::stats::ServiceStats) as JSON |
 /// | `/metrics` | every count of each shard and class, and its histograms, for Prometheus |
 /// | `/healthz` | 200 while every shard runs, else 503 with the shards that do not |
+/// | `/ready` | 200 while every shard runs and none is stuck, else 503; one sentence |
+/// | `/live` | 200 while the process answers |
 ///
 /// The methods are `GET` and `HEAD`; other methods get 405, other paths 404. A head that is too
 /// large gets 431, a body of more than a kilobyte or of a length that is not stated 413 or 400, and
@@ -70,6 +73,11 @@ const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 /// `/metrics` is `OpenMetrics` 1.0.0 for a client whose `Accept` header prefers
 /// `application/openmetrics-text`, and the classic text format of Prometheus, version 0.0.4, for
 /// every other client.
+///
+/// Each sample has a label `service`, so that services share a Prometheus server, and most have a
+/// label `shard`, unless [`metrics_by_shard`](StatsEndpointBuilder::metrics_by_shard) leaves it
+/// out: then S below is 1. A service of S shards and C classes has 5 + S × (282 + 24 × C) series.
+/// Of these, 2 × S are those of the shards' threads, where the system tells their times.
 ///
 /// A request must name, in its `Host` header, `localhost`, a name that ends in `.localhost`, an IP
 /// address, or a name that [`allow_host`](StatsEndpointBuilder::allow_host) was given; other names
@@ -98,7 +106,7 @@ impl StatsEndpoint {
             header_timeout: Duration::from_secs(5),
             response_timeout: Duration::from_secs(10),
         };
-        StatsEndpointBuilder { source, listen, hosts: Hosts::default(), limits }
+        StatsEndpointBuilder { source, listen, hosts: Hosts::default(), limits, by_shard: true }
     }
 
     /// Stops listening, cuts off every connection, and returns when the thread has ended. Dropping
@@ -137,6 +145,7 @@ pub struct StatsEndpointBuilder {
     listen: Result<Vec<SocketAddr>, String>,
     hosts: Hosts,
     limits: Limits,
+    by_shard: bool,
 }
 
 impl StatsEndpointBuilder {
@@ -156,6 +165,13 @@ impl StatsEndpointBuilder {
     /// for each name. Allow only names of which no stranger decides where they point to.
     pub fn allow_host(mut self, name: impl AsRef<str>) -> Self {
         self.hosts.push(name.as_ref());
+        self
+    }
+
+    /// Whether the samples of `/metrics` have a label `shard`; true by default. Without it the
+    /// shards are added up, and a service has as many series as one shard has.
+    pub fn metrics_by_shard(mut self, by_shard: bool) -> Self {
+        self.by_shard = by_shard;
         self
     }
 
@@ -207,7 +223,7 @@ impl StatsEndpointBuilder {
         let (running, stop) = oneshot::channel();
         let (ready, started) = mpsc::channel();
         let name = format!("{}-http", self.source.read().name);
-        let routes = Arc::new(Routes::new(self.source, self.hosts));
+        let routes = Arc::new(Routes::new(self.source, self.hosts, self.by_shard));
         let run = move || server::run(listener, routes, limits, stop, &ready);
         let thread = thread::Builder::new().name(name).spawn(run).map_err(EndpointError::Thread)?;
         // From here on, dropping the endpoint joins the thread.

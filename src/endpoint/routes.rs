@@ -28,6 +28,8 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; \
                            style-src 'unsafe-inline'; img-src data:; connect-src 'self'; \
                            base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
+const NOT_FOUND: &str = "there are /, /stats.json, /metrics, /healthz, /ready and /live";
+
 const TEXT: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json";
@@ -47,8 +49,8 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    pub(super) fn new(source: StatsSource, hosts: Hosts) -> Self {
-        let registry = metrics::registry(source.clone());
+    pub(super) fn new(source: StatsSource, hosts: Hosts, by_shard: bool) -> Self {
+        let registry = metrics::registry(source.clone(), by_shard);
         Self { source, registry, hosts }
     }
 
@@ -78,11 +80,15 @@ impl Routes {
             "/stats.json" => self.json(),
             "/metrics" => self.metrics(accept::preferred(request.headers())),
             "/healthz" => health(&self.source.read()),
-            _ => refuse(StatusCode::NOT_FOUND, "there are /, /stats.json, /metrics and /healthz"),
+            "/ready" => ready(&self.source.read()),
+            "/live" => answer(StatusCode::OK, TEXT, "the process answers\n"),
+            _ => refuse(StatusCode::NOT_FOUND, NOT_FOUND),
         }
     }
 
     fn json(&self) -> Answer {
+        // The forecast comes with a later answer: this one waits for no shard.
+        self.source.ask_forecast();
         match serde_json::to_string(&self.source.read()) {
             Ok(json) => answer(StatusCode::OK, JSON, json),
             Err(error) => failed(&error),
@@ -110,16 +116,39 @@ fn page() -> Answer {
     page
 }
 
-fn health(stats: &ServiceStats) -> Answer {
+/// Why a shard does not run; `None` if it does.
+fn trouble(shard: &ShardStats) -> Option<&'static str> {
+    match shard.state {
+        ShardState::Running => None,
+        ShardState::Waiting => Some("not attached yet"),
+        ShardState::Closed => Some("closed"),
+        ShardState::Dead => Some("dead"),
+    }
+}
+
+/// Whether every shard runs and none is stuck, in a sentence.
+fn ready(stats: &ServiceStats) -> Answer {
+    let stuck_after = stats.warning_limits.stuck;
     let complain = |shard: &ShardStats| {
-        let trouble = match shard.state {
-            ShardState::Running => return None,
-            ShardState::Waiting => "not attached yet",
-            ShardState::Closed => "closed",
-            ShardState::Dead => "dead",
-        };
-        Some(format!("{:?} is {trouble}\n", shard.shard))
+        let stuck_for = shard.stuck_for();
+        let stuck = || format!("stuck for {stuck_for:.1?}");
+        let stuck = (stuck_for > stuck_after).then(stuck);
+        Some((shard.shard, trouble(shard).map(str::to_owned).or(stuck)?))
     };
+    let mut troubles = stats.shards.iter().filter_map(complain);
+    let Some((shard, trouble)) = troubles.next() else {
+        return answer(StatusCode::OK, TEXT, "every shard runs\n");
+    };
+    let others = match troubles.count() {
+        0 => String::new(),
+        1 => ", and another shard does not run either".to_owned(),
+        others => format!(", and {others} other shards do not run either"),
+    };
+    answer(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{shard:?} is {trouble}{others}\n"))
+}
+
+fn health(stats: &ServiceStats) -> Answer {
+    let complain = |shard: &ShardStats| Some(format!("{:?} is {}\n", shard.shard, trouble(shard)?));
     let troubles: String = stats.shards.iter().filter_map(complain).collect();
     if troubles.is_empty() {
         answer(StatusCode::OK, TEXT, "ok")

@@ -115,7 +115,7 @@ pub struct Fired<T> {
 /// only that delivery.
 ///
 /// The state of a handler is captured by its closure. When the shard is shut down, the handler is
-/// dropped on the shard's thread after the last timer, so the `Drop` of a captured value is the
+/// dropped on the shard's thread after the last timer. So the `Drop` of a captured value is the
 /// place for what must happen at the end. (A closure captures a value as a whole when it calls a
 /// method on it; a closure that only copies a field out of the value does not capture the value.)
 ///

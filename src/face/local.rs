@@ -8,6 +8,7 @@
 //!
 //! Cost: a dynamic call for each use, about a nanosecond.
 
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use corewheel_shard::{Tick, TimerKey};
@@ -19,9 +20,11 @@ use super::sleepers::Slept;
 use super::stored::Stored;
 use crate::clock::Timeline;
 use crate::clock::when::When;
+use crate::directory::orders::Orders;
 use crate::shard::hooks::{PartId, Parts};
 use crate::stats::ShardCounts;
 use crate::stats::class::ClassStats;
+use crate::stats::tally::Tally;
 use crate::values::class::ClassId;
 use crate::values::handle::ShardId;
 use crate::values::outcome::ResetOutcome;
@@ -40,6 +43,9 @@ pub(crate) trait LocalShard {
     fn why_closed(&self) -> RefusedKind;
     fn parts(&self) -> &Parts;
     fn scale(&self) -> Scale;
+    /// The deadlines of connections that have come.
+    fn tally(&self) -> &Tally;
+    fn orders(&self) -> &Arc<Orders>;
 
     fn reset(&self, key: TimerKey, deadline: Tick) -> ResetOutcome;
     fn deadline_of(&self, key: TimerKey) -> Option<Tick>;
@@ -158,6 +164,10 @@ impl<T: Send + 'static> LocalShard for Core<T> {
         self.time()
     }
 
+    fn tally(&self) -> &Tally {
+        &self.directory().tally
+    }
+
     fn nanos(&self) -> u64 {
         self.nanos()
     }
@@ -180,6 +190,10 @@ impl<T: Send + 'static> LocalShard for Core<T> {
 
     fn scale(&self) -> Scale {
         self.scale()
+    }
+
+    fn orders(&self) -> &Arc<Orders> {
+        self.post().orders()
     }
 
     fn reset(&self, key: TimerKey, deadline: Tick) -> ResetOutcome {

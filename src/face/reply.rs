@@ -2,8 +2,8 @@
 //! spawned on a shard, the result of a callback.
 //!
 //! Why not the channel itself: a shard's own thread must not block for a reply, since it would wait
-//! for itself or for a shard that waits for it; and a reply to many commands is put together from
-//! the replies of several shards.
+//! for itself or for a shard that waits for it. A reply to many commands is put together from the
+//! replies of several shards.
 //!
 //! Cost: one allocation for each reply, made when the command is sent.
 

@@ -17,8 +17,7 @@ use super::calls::Owners;
 use super::client::Client;
 use super::timers::Timers;
 use crate::shard::hooks::PartId;
-use crate::shard::payload::{Packed, Payload};
-use crate::shard::request::NumberedWaker;
+use crate::shard::payload::{Packed, Payload, Place};
 use crate::values::migration::MigrateError;
 
 /// A payload, as the slot of its timer holds it.
@@ -31,8 +30,8 @@ pub(crate) enum Stored<T> {
     Shared(u16, u32),
     /// An index into the table of sleepers.
     Sleeper(u32),
-    /// An index into the table of wakers.
-    Waker(u32),
+    /// The numbers of a nursery and of its slot, where the waker of a future lies.
+    Slot(u16, u32),
     /// A part of the shard, and an index there.
     Part(PartId, u32),
 }
@@ -47,18 +46,11 @@ pub(crate) struct Tables<T: 'static> {
     pub(super) owners: Owners,
     /// Futures of this core.
     pub(super) sleepers: Slab<Sleeper>,
-    /// Wakers of futures that any thread may poll. A waker is here while its timer is pending.
-    pub(super) wakers: Slab<NumberedWaker>,
 }
 
 impl<T> Default for Tables<T> {
     fn default() -> Self {
-        Self {
-            calls: Slab::new(),
-            owners: Owners::new(),
-            sleepers: Slab::new(),
-            wakers: Slab::new(),
-        }
+        Self { calls: Slab::new(), owners: Owners::new(), sleepers: Slab::new() }
     }
 }
 
@@ -74,12 +66,6 @@ impl<T> Tables<T> {
     #[cfg(feature = "sim")]
     pub(crate) fn calls(&self) -> usize {
         self.calls.len()
-    }
-
-    /// How many wakers of futures that any thread may poll are kept.
-    #[cfg(feature = "sim")]
-    pub(crate) fn wakers(&self) -> usize {
-        self.wakers.len()
     }
 
     /// Ends a sleep as `end` says. Returns the waker, if the future was still waiting.
@@ -127,15 +113,13 @@ impl<T: 'static> Payload for Stored<T> {
     }
 
     #[inline]
-    fn of_waker(waker: NumberedWaker, tables: &mut Tables<T>) -> Self {
-        Self::Waker(tables.wakers.insert(waker) as u32)
+    fn of_slot(nursery: u16, slot: u32) -> Self {
+        Self::Slot(nursery, slot)
     }
 
-    fn replace_waker(&self, waker: NumberedWaker, tables: &mut Tables<T>) -> NumberedWaker {
-        match self {
-            Self::Waker(index) => tables.wakers[*index as usize].keep_newer(waker),
-            _ => waker,
-        }
+    #[inline]
+    fn due_to_wake(waker: Option<Waker>) -> Due<T> {
+        Due::Wake(waker)
     }
 
     #[inline]
@@ -147,10 +131,11 @@ impl<T: 'static> Payload for Stored<T> {
     }
 
     #[inline]
-    fn part(&self) -> Option<(PartId, u32)> {
+    fn place(&self) -> Place {
         match self {
-            Self::Part(part, index) => Some((*part, *index)),
-            _ => None,
+            Self::Part(part, index) => Place::Part(*part, *index),
+            Self::Slot(nursery, slot) => Place::Slot(*nursery, *slot),
+            _ => Place::Table,
         }
     }
 
@@ -177,12 +162,8 @@ impl<T: 'static> Payload for Stored<T> {
                 }
                 Carried::Local
             }
-            Self::Waker(index) => {
-                wake(tables.wakers.remove(index as usize).waker);
-                Carried::Local
-            }
-            // The part tells its users itself.
-            Self::Part(..) => Carried::Local,
+            // The shard wakes the future, and the part tells its users itself.
+            Self::Slot(..) | Self::Part(..) => Carried::Local,
         }
     }
 
@@ -199,8 +180,7 @@ impl<T: 'static> Payload for Stored<T> {
                 let end = if is_early { Sleeper::Closed } else { Sleeper::Fired };
                 Due::Wake(tables.end_sleep(index, end))
             }
-            Self::Waker(index) => Due::Wake(Some(tables.wakers.remove(index as usize).waker)),
-            Self::Part(..) => Due::Wake(None),
+            Self::Slot(..) | Self::Part(..) => Due::Wake(None),
         }
     }
 
@@ -212,7 +192,7 @@ impl<T: 'static> Payload for Stored<T> {
                 _ => Err(MigrateError::LocalCallback),
             },
             Self::Shared(..) => Err(MigrateError::LocalCallback),
-            Self::Sleeper(_) | Self::Waker(_) => Err(MigrateError::Sleep),
+            Self::Sleeper(_) | Self::Slot(..) => Err(MigrateError::Sleep),
             // The only part whose entries lie in the wheel is that of connections.
             Self::Part(..) => Err(MigrateError::Connection),
         }
@@ -225,7 +205,7 @@ impl<T: 'static> Payload for Stored<T> {
                 Call::Send(call) => Packed::Call(call),
                 _ => unreachable!("a callback that cannot travel is not packed"),
             },
-            Self::Shared(..) | Self::Sleeper(_) | Self::Waker(_) | Self::Part(..) => {
+            Self::Shared(..) | Self::Sleeper(_) | Self::Slot(..) | Self::Part(..) => {
                 unreachable!("a payload that cannot travel is not packed")
             }
         }

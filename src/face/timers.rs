@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use corewheel_shard::Tick;
 
 use crate::clock::when::{Deadline, When};
+use crate::directory::orders::Drain;
 use crate::face::Core;
 use crate::face::callback::{LocalCall, Payload};
 use crate::face::client::Client;
@@ -277,13 +278,29 @@ impl<T: Send + 'static> Timers<T> {
         self.core.outbox()
     }
 
-    /// Sets the scale of this shard's [`ScaledTimeouts`](crate::scaled::ScaledTimeouts), at once.
-    /// Timeouts that the change makes due are delivered from the next turn on. O(ranges).
+    /// Sets the scale of this shard's [`ScaledTimeouts`](crate::scaled::ScaledTimeouts) and of the
+    /// limits of its connections, at once. Timeouts that the change makes due are delivered from
+    /// the next turn on. O(ranges); see [`TimerService::set_scale`](crate::TimerService::set_scale)
+    /// for connections.
     pub fn set_scale(&self, scale: Scale) {
-        self.core.set_scale(scale);
+        self.core.order(|orders| orders.set_scale(scale));
     }
 
-    /// The scale of this shard's [`ScaledTimeouts`](crate::scaled::ScaledTimeouts).
+    /// Drains this shard's connections, from now on, as
+    /// [`TimerService::drain`](crate::TimerService::drain) does for all shards.
+    pub fn drain(&self, window: Duration) {
+        let drain = Drain::beginning(self.core.nanos(), window);
+        self.core.order(|orders| orders.set_drain(drain));
+    }
+
+    /// Tells the `n` connections of this shard to end that have been idle for longest, as
+    /// [`TimerService::close_idlest`](crate::TimerService::close_idlest) does on each shard.
+    pub fn close_idlest(&self, n: usize) {
+        self.core.order(|orders| orders.add_idlest(n));
+    }
+
+    /// The scale of this shard's [`ScaledTimeouts`](crate::scaled::ScaledTimeouts) and of the
+    /// limits of its connections.
     pub fn scale(&self) -> Scale {
         self.core.scale()
     }
@@ -318,7 +335,7 @@ impl<T: Send + 'static> Timers<T> {
     /// timers for want of room. `None` if the search finds none.
     ///
     /// The search looks at up to `entries_max` entries of each slot of the wheel, from the nearest
-    /// occupied slot on, and ends with the first slot that begins after the deadline of the soonest
+    /// occupied slot on. It ends with the first slot that begins after the deadline of the soonest
     /// timer that it has found. If no slot has more entries, this is the soonest of all timers with
     /// values. A slot of the hierarchical wheel spans a tick for timers within 256 ticks, 256 ticks
     /// for those within 65,536, and so on. A timer that was cancelled, or reset to later, may leave

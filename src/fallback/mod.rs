@@ -31,7 +31,7 @@ const MANUAL_PERIOD: Duration = Duration::from_millis(1);
 /// The present by the clock of a handle's service, or a little later: a reading of the near clock
 /// of the calling thread. The system's time if the service has ended and this thread has not used
 /// it before.
-#[cfg(any(feature = "hyper", feature = "tower"))]
+#[cfg(feature = "hyper")]
 #[inline]
 pub(crate) fn present(handle: Handle) -> Instant {
     let reach = handle.reach();
@@ -53,13 +53,24 @@ impl SleepOrKept {
         Self { deadline, shared: handle.sleep(deadline), kept: None }
     }
 
-    /// A sleep that is done when `delay` has passed from now.
-    #[cfg(any(feature = "hyper", feature = "tower"))]
+    /// A sleep that is done when `delay` has passed from now. A delay that does not fit never has.
+    #[cfg(any(
+        feature = "hyper",
+        feature = "tower",
+        all(feature = "tokio", not(feature = "test-util"))
+    ))]
     #[inline]
     pub(crate) fn after(handle: Handle, delay: Duration) -> Self {
-        let now = present(handle);
-        let deadline = now.checked_add(delay).unwrap_or_else(|| handle.clock().after(now, delay));
-        Self::new(handle, deadline)
+        let Some(reach) = handle.reach() else {
+            let now = crate::clock::now();
+            let deadline = now.checked_add(delay);
+            let deadline = deadline.unwrap_or_else(|| handle.clock().after(now, delay));
+            return Self::new(handle, deadline);
+        };
+        // One reading of the near clock, for both forms of the deadline.
+        let (time, due) = (reach.time(), crate::clock::nanos_after(reach.nanos(), delay));
+        let shared = SharedSleep::new(handle, time.ceil(due));
+        Self { deadline: time.instant_of(due), shared, kept: None }
     }
 
     #[cfg(feature = "hyper")]

@@ -15,12 +15,21 @@ pub mod delayed_jobs {
 }
 
 #[cfg(feature = "hyper")]
+pub mod http_limits {
+    #![doc = include_str!("http_limits.md")]
+}
+
+#[cfg(feature = "hyper")]
 pub mod hyper_and_axum {
     #![doc = include_str!("hyper_and_axum.md")]
 }
 
 pub mod multi_thread_tokio {
     #![doc = include_str!("multi_thread_tokio.md")]
+}
+
+pub mod overload_and_restarts {
+    #![doc = include_str!("overload_and_restarts.md")]
 }
 
 #[cfg(feature = "quinn")]

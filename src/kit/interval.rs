@@ -68,13 +68,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use crate::clock::Clock;
 use crate::clock::when::When;
+use crate::clock::{Clock, saturating_nanos};
 use crate::face::handle::Handle;
 use crate::face::handle::sleep::SharedSleep;
 use crate::face::sleep::Sleep;
 use crate::face::timers::Timers;
 use crate::values::error::ConfigError;
+use crate::values::random;
 use crate::values::refused::RefusedKind;
 
 /// What happens to ticks, or to runs of a periodic callback, whose time passed before they could
@@ -173,6 +174,28 @@ impl<S: WaitsUntil> Interval<S> {
             }
         }
         Poll::Ready(Ok(due))
+    }
+
+    /// Makes the next tick due at a random moment within a period from now, and the later ones a
+    /// period after one another. Intervals that begin together then do not tick together. With a
+    /// fixed delay, the distance lasts as long as the work at each tick takes equally long.
+    ///
+    /// The moment is from now up to and including the end of the period. Equal seeds make equal
+    /// moments, so each interval takes a seed of its own, such as the number of its connection.
+    ///
+    /// ```
+    /// # use corewheel::{RefusedKind, Timers};
+    /// # use std::time::Duration;
+    /// # async fn run(timers: Timers<()>, session: u64) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut heartbeat = timers.interval(Duration::from_secs(30))?.phase(session);
+    /// let _first = heartbeat.tick().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn phase(mut self, seed: u64) -> Self {
+        let after = random::part_of(saturating_nanos(self.period), seed);
+        self.reset_to(self.after_now(Duration::from_nanos(after)));
+        self
     }
 
     /// Makes the next tick due a period from now, and the later ones a period after one another.

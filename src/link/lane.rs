@@ -63,9 +63,8 @@ use std::sync::atomic::AtomicU64;
 use corewheel_shard::Tick;
 use crossbeam_utils::CachePadded;
 
-pub(crate) use self::marks::Mark;
 pub(crate) use self::receiver::{Arrival, LaneReceiver};
-use self::ring::{Held, RingReceiver};
+use self::ring::RingReceiver;
 pub(crate) use self::sender::{LaneSender, LeftOver};
 pub(crate) use self::window::Window;
 use super::gate::Gate;
@@ -92,8 +91,6 @@ pub(crate) trait Request {
     /// The latest tick at which the owner must have received it. [`Tick::NEVER`] for a request that
     /// may wait for ever and wakes no owner.
     fn needed_by(&self) -> Tick;
-    /// Whether it keeps the waker of a future, which may have been cancelled.
-    fn keeps_waker(&self) -> bool;
 }
 
 /// Which granted keys a request uses up.
@@ -183,7 +180,7 @@ pub(crate) struct LaneShared<R: Request> {
 
 /// What both ends read for each request or turn, and seldom write.
 struct Beside<R> {
-    overflow: Overflow<Held<R>, RingReceiver<R>>,
+    overflow: Overflow<R, RingReceiver<R>>,
     waiters: Waiters,
     /// The lane's window. Only the owner writes it. It orders nothing, as `keys_needed`.
     window: AtomicU64,

@@ -11,6 +11,7 @@
 mod lane_tests;
 mod mailbox_tests;
 mod marks_tests;
+mod nursery_tests;
 mod owners_tests;
 mod stop_flag_tests;
 mod woken_tests;

@@ -8,6 +8,7 @@ pub(crate) mod lane;
 #[cfg(all(test, corewheel_loom))]
 pub(crate) mod loom_tests;
 pub(crate) mod mailbox;
+pub(crate) mod nursery;
 pub(crate) mod overflow;
 pub(crate) mod owners;
 pub(crate) mod stop_flag;

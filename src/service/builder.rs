@@ -13,10 +13,11 @@ use crate::face::callback::{Fired, Handler};
 use crate::face::timers::Timers;
 use crate::service::TimerService;
 use crate::service::start;
+use crate::service::watchdog::Watchdog;
 use crate::values::class::TimerClass;
 use crate::values::error::StartError;
 use crate::values::handle::ShardId;
-use crate::values::settings::{Placement, Runtime, Settings, TurnBudget};
+use crate::values::settings::{Placement, Runtime, Settings, TurnBudget, WarningLimits};
 
 /// Collects the settings of a service; made by [`TimerService::builder`].
 ///
@@ -114,6 +115,26 @@ impl TimerServiceBuilder {
         self
     }
 
+    /// From when on the service [warns](crate::stats::WarningKind).
+    pub fn warning_limits(mut self, limits: WarningLimits) -> Self {
+        self.options.warnings = limits;
+        self
+    }
+
+    /// How old a timer of a class may become before the service warns that the class leaks; 24
+    /// hours by default, by [`WarningLimits::class_age`]. The class must be named with
+    /// [`class`](Self::class) too.
+    pub fn class_age(mut self, class: TimerClass, age: Duration) -> Self {
+        self.options.class_ages.push((class, age));
+        self
+    }
+
+    /// A thread that watches the shards; there is none by default.
+    pub fn watchdog(mut self, watchdog: Watchdog) -> Self {
+        self.options.watchdog = Some(watchdog);
+        self
+    }
+
     /// The runtime of the shards, [`Runtime::Auto`] by default; futures need another one. See
     /// [`Runtime`] for the memory and descriptors that each takes.
     pub fn runtime(mut self, runtime: Runtime) -> Self {
@@ -195,7 +216,8 @@ impl TimerServiceBuilder {
         H: Handler<T>,
     {
         let settings = self.options.check(false)?;
-        start::start(&settings, &self.options.clock, self.options.runtime, make_handler)
+        let Options { clock, runtime, watchdog, .. } = self.options;
+        start::start(&settings, &clock, runtime, make_handler)?.watched_by(watchdog)
     }
 
     /// Makes a service whose timers hold callbacks and futures, and whose shards are driven by
@@ -237,6 +259,7 @@ impl TimerServiceBuilder {
         let unattached = vec![true; settings.shards];
         let reason = start::ATTACHED_REASON.to_owned();
         let directory = Directory::new(settings, self.options.clock, None, reason);
-        Ok(TimerService::new(Arc::new(directory), Vec::new(), unattached))
+        TimerService::new(Arc::new(directory), Vec::new(), unattached)
+            .watched_by(self.options.watchdog)
     }
 }

@@ -356,3 +356,26 @@ fn sleep_of_a_handle_polled_by_another_thread_is_woken_at_the_end() {
         assert_eq!(std::sync::Arc::strong_count(&unheard), 1, "the waker is kept");
     });
 }
+
+/// A client opens its lane and waits for a key, while another thread orders the shutdown: the shard
+/// that sleeps takes the mail of both.
+#[test]
+fn lane_opened_while_the_service_ends_is_closed_or_used() {
+    check_within(2, || {
+        let (service, mut shard) = service();
+        let client = service.client();
+        let sender = thread::spawn(move || {
+            let sent = block_on(client.shard(shard_id()).schedule_when_room(LATER, 7));
+            assert!(
+                sent.is_ok() || sent.is_err_and(|refused| refused.kind() == RefusedKind::Closed)
+            );
+        });
+        let ender = {
+            let service = Arc::clone(&service);
+            thread::spawn(move || service.begin_shutdown(ShutdownPolicy::Return).unwrap())
+        };
+        drive(&mut shard);
+        sender.join().unwrap();
+        drop(block_on(ender.join().unwrap()));
+    });
+}

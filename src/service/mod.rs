@@ -8,6 +8,7 @@ mod options;
 pub(crate) mod start;
 #[cfg(all(test, not(corewheel_loom)))]
 mod wait_tests;
+pub mod watchdog;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -17,9 +18,10 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::directory::here::is_shard_thread;
+use crate::directory::orders::Drain;
 use crate::driver::attach::Attachment;
 use crate::face::Directory;
 use crate::face::client::Client;
@@ -31,10 +33,11 @@ use crate::face::timers::Timers;
 use crate::kit::kept;
 use crate::kit::kept::Kept;
 use crate::service::builder::TimerServiceBuilder;
+use crate::service::watchdog::{Watchdog, Watching};
 use crate::shard::request::{Control, ShutdownOrder};
 use crate::shard::shutdown::Report;
 use crate::stats::{ServiceStats, StatsSource};
-use crate::values::error::{ReplyError, ShardError, ShutdownError};
+use crate::values::error::{ReplyError, ShardError, ShutdownError, StartError};
 use crate::values::handle::ShardId;
 use crate::values::scale::Scale;
 use crate::values::settings::{Placement, Runtime};
@@ -72,7 +75,8 @@ pub struct TimerService<T: Send + 'static = Infallible> {
     directory: Arc<Directory<T>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// For each shard, whether it is still to be attached; empty if the service runs them itself.
-    unattached: Mutex<Vec<bool>>,
+    unattached: Mutex<Box<[bool]>>,
+    watching: Option<Box<Watching>>,
 }
 
 /// Replies for a spawned future. A panic of the future goes on to the shard, which counts it.
@@ -128,8 +132,8 @@ impl TimerService {
     /// that runs there, while one that is not pinned goes to another cpu. One shard serves many
     /// workers, since most of its work is done in bulk. Most timeouts end soon after they begin:
     /// with long lanes, most of them end before the shard has received them, and so cost it little.
-    /// A lane takes 256 KiB of address space at first, for keys, of which the system gives the
-    /// process what it uses, and up to 4 MiB for requests if its thread uses all of it.
+    /// A lane takes 256 KiB of address space at first, for keys. The system gives the process what
+    /// it uses of this. Requests take up to 4 MiB if its thread uses all of it.
     /// [`guide::multi_thread_tokio`](crate::guide::multi_thread_tokio) shows such a server.
     ///
     /// ```
@@ -160,7 +164,19 @@ impl<T: Send + 'static> TimerService<T> {
                 "many timer services live in this process; one is made to serve all of it"
             );
         }
-        Self { directory, threads: Mutex::new(threads), unattached: Mutex::new(unattached) }
+        let (threads, unattached) = (Mutex::new(threads), Mutex::new(unattached.into()));
+        Self { directory, threads, unattached, watching: None }
+    }
+
+    /// Starts a watchdog, if there is to be one.
+    pub(crate) fn watched_by(mut self, watchdog: Option<Watchdog>) -> Result<Self, StartError> {
+        if let Some(watchdog) = watchdog {
+            let watching = Watching::start(watchdog, &self.directory).map_err(|error| {
+                StartError::Runtime { runtime: "watchdog's", reason: error.to_string() }
+            })?;
+            self.watching = Some(Box::new(watching));
+        }
+        Ok(self)
     }
 
     /// A client, for any thread. The number of clients is not limited.
@@ -201,16 +217,90 @@ impl<T: Send + 'static> TimerService<T> {
     /// A source of statistics that outlives this service handle, for an endpoint.
     pub fn stats_source(&self) -> StatsSource {
         let directory = Arc::clone(&self.directory);
-        StatsSource::new(move || directory.stats())
+        let asked = Arc::clone(&directory);
+        StatsSource::new(move || directory.stats(), move || asked.ask_forecast())
     }
 
-    /// Sets the scale of all [`ScaledTimeouts`](crate::scaled::ScaledTimeouts) of all shards, as
-    /// [`RemoteTimers::set_scale`](crate::RemoteTimers::set_scale) does for one. Shards that have
-    /// ended are skipped.
+    /// Sets the scale of all [`ScaledTimeouts`](crate::scaled::ScaledTimeouts) of all shards, and
+    /// of the limits of all connections, as
+    /// [`RemoteTimers::set_scale`](crate::RemoteTimers::set_scale) does for one shard. Shards that
+    /// have ended are skipped.
+    ///
+    /// A limit of a connection for which [`ConnLimits`](crate::ConnLimits) names a least time, such
+    /// as [`read_idle_least`](crate::ConnLimits::read_idle_least), lasts for
+    /// `least + (limit - least) × scale`, by the present scale. A connection applies it when it
+    /// next looks at its deadlines. When the scale shrinks, the shard visits all connections, at
+    /// most 256 in each turn, so that their timers come in time; other timers are delivered in
+    /// between. A visit wakes no task.
+    ///
+    /// See [`guide::overload_and_restarts`](crate::guide::overload_and_restarts).
     pub fn set_scale(&self, scale: Scale) {
-        for shard in self.directory.shards() {
-            let _closed = self.directory.set_scale(shard, scale);
-        }
+        self.directory.order_all(|orders| orders.set_scale(scale));
+    }
+
+    /// Drains all connections of all shards: each is told once to end, by
+    /// [`DeadlineKind::MaxAge`](crate::DeadlineKind::MaxAge) as at its greatest age, so that the
+    /// server sends its GOAWAY or `Connection: close`. The connections of a shard are told one
+    /// after another, evenly spread over the window; a connection that was told before is not told
+    /// again. At the end of the window each that is still open is cut, by
+    /// [`DeadlineKind::AgeGrace`](crate::DeadlineKind::AgeGrace), whatever its
+    /// [`max_age_grace`](crate::ConnLimits::max_age_grace). A connection that begins later is told
+    /// at once. Shards that have ended are skipped, and a shard that is not attached yet drains
+    /// when it is.
+    ///
+    /// The connections of a service are those of [`Timers::connection`] on its shards, and those of
+    /// [`Handle::connection`]. Each of these belongs to the shard of its handle, or else to that of
+    /// the thread on which it began. A drain does not end: a service that drains serves no new
+    /// connection for longer than the window. Another drain replaces it, with a window of its own.
+    ///
+    /// Cost: nothing for a touch. The shard visits its connections as the window passes, at most
+    /// 256 in each turn, between its other timers; where that does not suffice, some are told
+    /// later. Each task on any thread is woken once when it is told, and sends one message for its
+    /// cut. A connection on any thread takes 28 bytes for its place among the connections of its
+    /// shard.
+    ///
+    /// See [`guide::overload_and_restarts`](crate::guide::overload_and_restarts).
+    ///
+    /// ```
+    /// use corewheel::clock::ManualClock;
+    /// use corewheel::{ConnLimits, DeadlineKind, Fired, TimerService, Timers};
+    /// use std::time::Duration;
+    ///
+    /// let clock = ManualClock::new();
+    /// let builder = TimerService::builder().shards(1).clock(&clock);
+    /// let service: TimerService<u64> = builder.start_attached_with()?;
+    /// let shard = service.attach(service.shards().next().unwrap())?;
+    /// let mut shard = shard.into_loop(|_: Fired<u64>, _: &Timers<u64>| {})?;
+    /// let conn = shard.timers().connection(ConnLimits::default())?;
+    /// conn.on_event(|conn, event| match event.kind {
+    ///     DeadlineKind::MaxAge => println!("GOAWAY"),
+    ///     _ => drop(conn.close()),
+    /// });
+    /// service.drain(Duration::from_secs(10));
+    /// let _ = shard.turn();
+    /// // The connection ends its last request within the window, or else it is cut.
+    /// clock.advance(Duration::from_secs(10));
+    /// let _ = shard.turn();
+    /// assert!(conn.is_closed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn drain(&self, window: Duration) {
+        let drain = Drain::beginning(self.directory.time.nanos(), window);
+        self.directory.order_all(|orders| orders.set_drain(drain));
+    }
+
+    /// Tells the `n` connections of each shard to end that have been idle for longest: those whose
+    /// last read, write and end of a request are the longest ago, and in which no read and no
+    /// request is in progress. They are told by
+    /// [`DeadlineKind::MaxAge`](crate::DeadlineKind::MaxAge), as at their greatest age, and have
+    /// their [`max_age_grace`](crate::ConnLimits::max_age_grace). Connections that were told before
+    /// do not count, and one that becomes active before its turn comes is left out.
+    ///
+    /// Cost: each shard visits all its connections once, at most 256 in each turn, between its
+    /// other timers, and keeps the `n` idlest in a heap of 24 bytes each: O(connections × log n).
+    /// Nothing is kept in the order of activity, as each touch would have to change it.
+    pub fn close_idlest(&self, n: usize) {
+        self.directory.order_all(|orders| orders.add_idlest(n));
     }
 
     /// The runtime of the shards: [`Glommio`](Runtime::Glommio), [`Tokio`](Runtime::Tokio) or
@@ -479,6 +569,7 @@ fn shutdown_report<T: 'static>(
 impl<T: Send + 'static> Drop for TimerService<T> {
     fn drop(&mut self) {
         ALIVE.fetch_sub(1, Ordering::Relaxed);
+        drop(self.watching.take());
         let Ok(reports) = self.order_shutdown(ShutdownPolicy::Drop, true) else { return };
         let name = &self.directory.settings.name;
         if is_shard_thread() || self.directory.runtime.is_none() {

@@ -7,11 +7,12 @@ use corewheel_shard::{ShardConfig, Tick, TickLength, WheelKind};
 
 use crate::clock::{Clock, saturating_nanos};
 use crate::service::cpus;
+use crate::service::watchdog::Watchdog;
 use crate::values::capacity::no_memory;
-use crate::values::class::{Classes, label_limit};
+use crate::values::class::{Classes, TimerClass, label_limit};
 use crate::values::error::ConfigError;
 use crate::values::handle::ShardId;
-use crate::values::settings::{Placement, Runtime, Settings, TurnBudget};
+use crate::values::settings::{Placement, Runtime, Settings, TurnBudget, WarningLimits};
 
 /// The options that a builder collects.
 #[derive(Clone, Debug)]
@@ -25,6 +26,9 @@ pub(crate) struct Options {
     pub(crate) budget: TurnBudget,
     pub(crate) lateness_bound: Option<Duration>,
     pub(crate) overrun: Duration,
+    pub(crate) warnings: WarningLimits,
+    pub(crate) class_ages: Vec<(TimerClass, Duration)>,
+    pub(crate) watchdog: Option<Watchdog>,
     pub(crate) runtime: Runtime,
     pub(crate) placement: Placement,
     pub(crate) name: String,
@@ -46,6 +50,9 @@ impl Default for Options {
             budget: TurnBudget::default(),
             lateness_bound: None,
             overrun: Duration::from_millis(1),
+            warnings: WarningLimits::default(),
+            class_ages: Vec::new(),
+            watchdog: None,
             runtime: Runtime::default(),
             placement: Placement::default(),
             name: "corewheel".to_owned(),
@@ -68,6 +75,8 @@ impl Options {
         let shards = self.check_shards(&allowed)?;
         self.check_range()?;
         self.classes.check()?;
+        self.warnings.check()?;
+        self.watchdog.as_ref().map_or(Ok(()), Watchdog::check)?;
         let shard = ShardConfig {
             capacity: self.capacity,
             wheel: self.wheel,
@@ -96,6 +105,9 @@ impl Options {
             budget: self.budget,
             lateness_bound: self.lateness_bound.unwrap_or(self.tick * 10),
             overrun: self.overrun,
+            warnings: self.warnings,
+            class_ages: self.check_class_ages()?,
+            lane_flood: self.lane_capacity as u64 * u64::from(self.warnings.lane_percent) / 100,
             name: self.name.clone(),
             spin: self.spin,
             is_runtime_chosen: attached || self.runtime != Runtime::Auto,
@@ -106,6 +118,24 @@ impl Options {
                 self.check_placement(shards, &allowed, cpus::CAN_PIN)?
             },
         })
+    }
+
+    /// The greatest age of each class.
+    fn check_class_ages(&self) -> Result<Vec<Duration>, ConfigError> {
+        let mut ages = vec![self.warnings.class_age; self.classes.len()];
+        for (class, age) in &self.class_ages {
+            let refuse = |value: &dyn std::fmt::Debug, limit, remedy| {
+                Err(ConfigError::new("class_age", value, limit, remedy))
+            };
+            let Some(index) = self.classes.list().iter().position(|known| known == class) else {
+                return refuse(class, "the service has no such class", "name it with `class` too");
+            };
+            if age.is_zero() {
+                return refuse(age, "a limit of zero warns always", "use 1min or more");
+            }
+            ages[index] = *age;
+        }
+        Ok(ages)
     }
 
     fn check_shards(&self, allowed: &[usize]) -> Result<usize, ConfigError> {
@@ -248,6 +278,11 @@ mod tests {
         check(|o| o.lateness_bound = Some(Duration::from_micros(5)), "lateness_bound");
         check(|o| o.overrun = Duration::ZERO, "overrun");
         check(|o| o.name = String::new(), "name");
+        check(|o| o.warnings.lane_percent = 0, "warning_limits.lane_percent");
+        check(|o| o.warnings.capacity_percent = 101, "warning_limits.capacity_percent");
+        check(|o| o.warnings.stuck = Duration::ZERO, "warning_limits.stuck");
+        check(|o| o.warnings.exhausted_turns = 0, "warning_limits.exhausted_turns");
+        check(|o| o.class_ages.push((TimerClass::new("x"), Duration::MAX)), "class_age");
         check(|o| o.placement = Placement::Cpus(vec![]), "placement");
         let far = |o: &mut Options| {
             o.shards = Some(1);

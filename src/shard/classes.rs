@@ -9,6 +9,7 @@ use super::Core;
 use super::payload::Payload;
 use super::slots::SlotLinks;
 use crate::stats::ClassStats;
+use crate::stats::class::TENTHS;
 use crate::stats::publish::Published;
 use crate::values::class::{ClassId, TimerClass};
 use crate::values::list::List;
@@ -21,7 +22,12 @@ pub(super) enum Ended {
         late: u64,
         is_late: bool,
     },
-    Cancelled,
+    /// With so many whole tenths of its delay left.
+    Cancelled {
+        tenths: usize,
+    },
+    /// To another shard, which counts as a cancel here.
+    Migrated,
     Returned,
     Dropped,
 }
@@ -52,7 +58,11 @@ impl ClassStats {
                 self.late += u64::from(is_late);
                 self.lateness.record(late);
             }
-            Ended::Cancelled => self.cancelled += 1,
+            Ended::Cancelled { tenths } => {
+                self.cancelled += 1;
+                self.cancelled_at[tenths] += 1;
+            }
+            Ended::Migrated => self.cancelled += 1,
             Ended::Returned => self.returned += 1,
             Ended::Dropped => self.dropped += 1,
         }
@@ -74,15 +84,22 @@ impl ClassTable {
         ClassId::from_bits(self.links.mark(index) as u8)
     }
 
-    /// Enters a timer of a class that was just scheduled. The first timer of any class makes the
-    /// table.
+    /// Counts and enters a timer of a class that was just scheduled.
     pub(super) fn begin(&mut self, class: ClassId, index: u32, now: u64) {
+        self.count(class, |counts| {
+            counts.scheduled += 1;
+            counts.pending += 1;
+        });
+        self.enter(class, index, now);
+    }
+
+    /// Enters a timer of a class that is counted already. Its age counts from `now`. The first
+    /// timer of any class makes the table.
+    pub(super) fn enter(&mut self, class: ClassId, index: u32, now: u64) {
         self.links.reserve(self.capacity);
         let since = (now / 1_000).min(MICROS_MAX);
         let links = &mut self.links;
         let Some(entry) = class.index().and_then(|at| self.classes.get_mut(at)) else { return };
-        entry.counts.scheduled += 1;
-        entry.counts.pending += 1;
         links.set_mark(index, since << 8 | u64::from(class.bits()));
         entry.pending.append(links, index);
         self.note_change(class);
@@ -109,24 +126,30 @@ impl ClassTable {
         self.note_change(class);
     }
 
-    /// Changes the counts of a class and returns them; `None` if `class` is no class.
-    pub(super) fn count(
-        &mut self,
-        class: ClassId,
-        count: impl FnOnce(&mut ClassStats),
-    ) -> Option<ClassStats> {
-        let account = self.classes.get_mut(class.index()?)?;
-        count(&mut account.counts);
-        let counts = account.counts;
-        self.note_change(class);
-        Some(counts)
+    /// Removes a timer that was cancelled at `now` and was due at `deadline`, in nanoseconds.
+    #[inline(never)]
+    pub(super) fn cancel(&mut self, class: ClassId, index: u32, deadline: u64, now: u64) {
+        let since = (self.links.mark(index) >> 8) * 1_000;
+        self.end_of(class, index, Ended::Cancelled { tenths: tenths_left(since, deadline, now) });
     }
 
-    /// Counts a timer of a class that was cancelled before it came to the shard.
-    pub(super) fn pass(&mut self, class: ClassId, how: Ended) {
+    /// Changes the counts of a class and returns a number of them; `None` if `class` is no class.
+    pub(super) fn count<N>(
+        &mut self,
+        class: ClassId,
+        count: impl FnOnce(&mut ClassStats) -> N,
+    ) -> Option<N> {
+        let number = count(&mut self.classes.get_mut(class.index()?)?.counts);
+        self.note_change(class);
+        Some(number)
+    }
+
+    /// Counts a timer of a class that was cancelled at `now`, before it came to the shard. It was
+    /// scheduled at `since` and was due at `deadline`, in nanoseconds.
+    pub(super) fn pass_cancelled(&mut self, class: ClassId, since: u64, deadline: u64, now: u64) {
         self.count(class, |counts| {
             counts.scheduled += 1;
-            counts.end(how);
+            counts.end(Ended::Cancelled { tenths: tenths_left(since, deadline, now) });
         });
     }
 
@@ -158,6 +181,14 @@ impl ClassTable {
     }
 }
 
+/// How many whole tenths of its delay are left at `now`, at most 9, to a timer that was scheduled
+/// at `since` and is due at `deadline`.
+fn tenths_left(since: u64, deadline: u64, now: u64) -> usize {
+    let delay = deadline.saturating_sub(since);
+    let left = deadline.saturating_sub(now).min(delay);
+    (left.saturating_mul(TENTHS as u64) / delay.max(1)).min(TENTHS as u64 - 1) as usize
+}
+
 const _: () = assert!(TimerClass::COUNT_MAX <= u64::BITS as usize);
 
 impl<P: Payload> Core<P> {
@@ -177,23 +208,29 @@ impl<P: Payload> Core<P> {
         let is_late = u128::from(late) > bound;
         let state = &mut *self.state.borrow_mut();
         state.lateness.record(late);
-        state.counts.late += u64::from(is_late);
         state.classes.count(class, |counts| {
             counts.pending -= 1;
             counts.end(Ended::Fired { late, is_late });
         });
-        state.delivering = class;
+        state.live.deliver(class);
+        if is_late {
+            self.note_late(state, None, self.nanos_near(), late);
+        }
     }
 
     /// Counts a delivery that took too long for the class of its timer, and logs it: the first one
     /// and each that makes twice as many as were logged before.
     #[cold]
     pub(super) fn note_overrun(&self, took: u64) {
-        let counts = {
+        let overrun = {
             let state = &mut *self.state.borrow_mut();
-            state.classes.count(state.delivering, |counts| counts.overrun += 1)
+            state.counts.overrun_last_ns = took;
+            state.classes.count(state.live.delivering(), |counts| {
+                counts.overrun += 1;
+                counts.overrun
+            })
         };
-        let Some(ClassStats { overrun, .. }) = counts else { return };
+        let Some(overrun) = overrun else { return };
         if overrun.is_power_of_two()
             && let Some(class) = self.directory.settings.classes.name(self.class_delivered())
         {

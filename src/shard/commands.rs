@@ -3,7 +3,6 @@
 use corewheel_shard::{CancelOutcome as ShardCancel, ResetOutcome as ShardReset, Tick, TimerKey};
 
 use super::payload::Payload;
-use super::request::NumberedWaker;
 use super::{Core, State};
 use crate::clock::when::When;
 use crate::values::class::ClassId;
@@ -113,7 +112,7 @@ impl<P: Payload> Core<P> {
     /// Cancels a timer. The time until its deadline is counted from `now`.
     #[inline]
     pub(crate) fn cancel(&self, key: TimerKey, now: u64) -> CancelOutcome<P::Taken> {
-        let outcome = self.state.borrow_mut().cancel(key);
+        let outcome = self.state.borrow_mut().cancel(key, || now);
         self.publish_command();
         match outcome {
             ShardCancel::Cancelled { deadline, payload } => match payload.take_plain() {
@@ -160,32 +159,16 @@ impl<P: Payload> Core<P> {
         ResetOutcome::Overtook
     }
 
-    /// Makes a timer due at `deadline`, unless it is due by then already.
-    pub(crate) fn reset_to_earlier(&self, key: TimerKey, deadline: Tick) {
-        let outcome = self.state.borrow_mut().wheel.reset_to_earlier(key, deadline);
-        // A timer that has not come is in a lane, from which a turn must receive by the deadline.
-        if matches!(outcome, ShardReset::Reset | ShardReset::Overtook) {
-            self.note_deadline(deadline);
-        }
-    }
-
-    /// Cancels a timer without reading a clock. Returns its payload if it was pending; the caller
-    /// must take that out of the tables.
+    /// Cancels a timer, without reading a clock unless the timer has a class. Returns its payload
+    /// if it was pending; the caller must take that out of the tables.
     #[inline]
     pub(crate) fn cancel_unread(&self, key: TimerKey) -> Option<P> {
-        let outcome = self.state.borrow_mut().cancel(key);
+        let outcome = self.state.borrow_mut().cancel(key, || self.nanos_near());
         self.publish_command();
         match outcome {
             ShardCancel::Cancelled { payload, .. } => Some(payload),
             _ => None,
         }
-    }
-
-    /// Replaces the waker of a timer that wakes a future, if the given one is newer. If the timer
-    /// is not pending, the waker is woken.
-    pub(crate) fn replace_waker(&self, key: TimerKey, waker: NumberedWaker) {
-        self.state.borrow_mut().replace_waker(key, waker);
-        self.run_effects();
     }
 
     /// The deadline of a timer; `None` if it is not pending here.
@@ -205,9 +188,10 @@ impl<P: Payload> Core<P> {
         Some(self.handle_of(key))
     }
 
-    /// The number of timers that are pending here.
+    /// The number of timers that are pending here, young ones included.
     pub(crate) fn pending(&self) -> usize {
-        self.state.borrow().wheel.len()
+        let young = self.young();
+        self.state.borrow().wheel.len() + young
     }
 
     /// The handle of a timer of this shard.
@@ -223,12 +207,12 @@ impl<P: Payload> Core<P> {
 
     /// The class of the timer that is being delivered; [`ClassId::NONE`] if it has no class.
     pub(crate) fn class_delivered(&self) -> ClassId {
-        self.state.borrow().delivering
+        self.state.borrow().live.delivering()
     }
 
     /// Sets the class for which the present delivery counts.
     pub(crate) fn deliver_as(&self, class: ClassId) {
-        self.state.borrow_mut().delivering = class;
+        self.state.borrow().live.deliver(class);
     }
 
     /// The tick at which something is due.

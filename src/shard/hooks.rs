@@ -31,8 +31,9 @@ pub(crate) trait Part: 'static {
         false
     }
 
-    /// Makes one delivery that is due by `tick`. False if none is due; then `has_work` must be
-    /// false until a delivery is due again.
+    /// Makes one delivery that is due by `tick`. False if none is due: then `has_work` must be
+    /// false until a delivery is due again. False also if the part has done enough in this turn:
+    /// then `has_work` stays true, and the next turn follows at once.
     fn deliver(&self, _now: u64, _tick: Tick) -> bool {
         false
     }

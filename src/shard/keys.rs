@@ -40,7 +40,7 @@ impl<P: Payload> State<P> {
     ) -> usize {
         for granted in 0..wanted {
             // If the wheel has no free slot, a client with a lane gets a key of the pool.
-            let Some(key) = self.wheel.grant().or_else(|| self.take_pool_key()) else {
+            let Some(key) = self.grant_key().or_else(|| self.take_pool_key()) else {
                 return granted;
             };
             lane.grant(key);
@@ -58,7 +58,14 @@ impl<P: Payload> State<P> {
         now: u64,
     ) {
         let short = lanes.iter().filter(|lane| lane.is_short());
-        let lacking = short.map(LaneReceiver::lacks_keys).sum();
+        let lacking: usize = short.map(LaneReceiver::lacks_keys).sum();
+        if lacking > 0 && self.take_credit_back() {
+            for lane in lanes.iter_mut().filter(|lane| lane.is_short()) {
+                self.grant_some(lane, lane.lacks_keys());
+            }
+        }
+        let short = lanes.iter().filter(|lane| lane.is_short());
+        let lacking: usize = short.map(LaneReceiver::lacks_keys).sum();
         if lacking > 0 {
             let idle = idle_lanes(lanes, tick);
             self.close_idle(lanes, idle, lacking, now);
@@ -94,14 +101,12 @@ impl<P: Payload> State<P> {
 
     /// Makes sure that `count` slots are free, if those of idle lanes suffice with the free ones.
     pub(super) fn make_room(&mut self, count: usize) -> bool {
+        if self.take_back(count) {
+            return true;
+        }
+        self.take_credit_back();
         let lacking = count.saturating_sub(self.free_slots());
-        lacking == 0 || (self.reclaim(lacking) && self.free_slots() >= count)
-    }
-
-    /// How many slots are free, without those that are reserved for clients.
-    fn free_slots(&self) -> usize {
-        let wheel = &self.wheel;
-        wheel.capacity() - wheel.len() - wheel.granted() - wheel.retired()
+        (lacking == 0 || self.reclaim(lacking)) && self.take_back(count)
     }
 
     /// Closes idle lanes for `count` keys. Closes none and returns false if they hold fewer.

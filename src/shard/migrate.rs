@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use corewheel_shard::{CancelOutcome as ShardCancel, Tick, TimerKey};
 
+use super::classes::Ended;
 use super::effect::Effect;
 use super::payload::{Outbox, Packed, Payload};
 use super::request::{Bulk, MigrateAllReply, MigrateReply, RemainingReply, Request};
@@ -152,10 +153,10 @@ impl<P: Payload> State<P> {
 
     /// Takes a timer out that can migrate, as a request to another shard.
     fn pack(&mut self, key: TimerKey, now: u64) -> Request<P> {
-        let class = self.classes.class_of(key.index());
-        let ShardCancel::Cancelled { deadline, payload } = self.cancel(key) else {
+        let ShardCancel::Cancelled { deadline, payload } = self.wheel.cancel(key) else {
             unreachable!("a timer is checked before it migrates")
         };
+        let class = self.classes.end(key.index(), Ended::Migrated);
         let sent_us = (now / 1_000) as u32;
         match payload.pack(&mut self.tables) {
             Packed::Value(value) => Request::Schedule { deadline, sent_us, class, value },
@@ -215,7 +216,7 @@ impl<P: Payload> Core<P> {
             let request = back.unwrap_or_else(|| {
                 let request = state.pack(key, now);
                 // A slot stays reserved until the other shard has accepted the timer.
-                spare = state.wheel.grant();
+                spare = state.grant_key();
                 state.counts.migrated_out += 1;
                 request
             });
@@ -396,6 +397,8 @@ impl<P: Payload> Core<P> {
                 if end < capacity {
                     break true;
                 }
+                // The others are in the wheel.
+                all.report.sleeps += self.young() as u64;
                 contain(self.id, || drop(all.reply.send(Ok(all.report))));
                 return false;
             };

@@ -19,7 +19,9 @@ mod effect;
 pub(crate) mod guard;
 pub(crate) mod hooks;
 mod keys;
+mod lateness;
 mod migrate;
+mod nurseries;
 mod park;
 pub(crate) mod payload;
 mod poll_budget;
@@ -30,6 +32,7 @@ pub(crate) mod shutdown;
 mod simulated;
 mod slots;
 mod state;
+pub(crate) mod sweep;
 pub(crate) mod turn;
 
 use std::cell::{Cell, RefCell, RefMut};
@@ -44,7 +47,9 @@ use self::request::{Control, Request};
 pub(crate) use self::state::State;
 use crate::clock::{NearClock, Timeline};
 use crate::directory;
+use crate::directory::orders::Orders;
 use crate::stats::ShardCounts;
+use crate::stats::host::this_thread;
 use crate::values::contain::contain;
 use crate::values::error::StartError;
 use crate::values::handle::{Home, ShardId, TimerHandle};
@@ -71,6 +76,8 @@ pub(crate) struct Core<P: Payload> {
     compound: Cell<u32>,
     /// Whether the outermost compound command must wake the driver when it ends.
     wake_due: Cell<bool>,
+    /// When a command woke the driver; `u64::MAX` if none did since the last turn.
+    woken_at: Cell<u64>,
     closed: Cell<bool>,
     /// The factor of the shard's scaled timeouts.
     scale: Cell<Scale>,
@@ -97,6 +104,7 @@ impl<P: Payload> Core<P> {
             asleep_until: Cell::new(Tick::ZERO),
             compound: Cell::new(0),
             wake_due: Cell::new(false),
+            woken_at: Cell::new(u64::MAX),
             closed: Cell::new(false),
             scale: Cell::default(),
             budget: PollBudget::new(),
@@ -110,7 +118,10 @@ impl<P: Payload> Core<P> {
             // The service was shut down before the shard was driven.
             core.closed.set(true);
         }
-        core.scale.set(core.post().scale());
+        core.take_orders();
+        if !core.time().clock().is_manual() {
+            core.post().published.live.set_thread(this_thread());
+        }
         core.publish();
         Ok(core)
     }
@@ -213,18 +224,10 @@ impl<P: Payload> Core<P> {
         self.scale.get()
     }
 
-    /// Sets the scale from this core, at once. It replaces a scale that another thread has set and
+    /// Gives an order from this core, at once. A scale replaces one that another thread has set and
     /// that no turn has taken over yet.
-    pub(crate) fn set_scale(&self, scale: Scale) {
-        self.post().replace_scale(scale);
-        self.take_scale();
-    }
-
-    /// Takes the scale of the shard's post over, and calls the parts if it has changed.
-    fn take_scale(&self) {
-        let scale = self.post().scale();
-        if self.scale.replace(scale) != scale {
-            self.parts.for_each(|part| part.scale_changed(scale));
-        }
+    pub(crate) fn order<R>(&self, order: impl FnOnce(&Orders) -> R) {
+        order(self.post().orders());
+        self.take_orders();
     }
 }

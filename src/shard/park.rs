@@ -6,7 +6,6 @@ use std::task::Waker;
 use corewheel_shard::Tick;
 
 use super::payload::Payload;
-use super::receive::WAKER_KEPT_MAX;
 use super::{Core, State};
 use crate::link::lane::LaneReceiver;
 use crate::stats::ShardCounts;
@@ -74,6 +73,9 @@ impl<P: Payload> Core<P> {
         if self.asleep_until.replace(Tick::ZERO) == Tick::ZERO {
             return;
         }
+        let now = self.nanos_near();
+        self.woken_at.set(now);
+        self.post().published.live.note_due(now);
         if self.compound.get() > 0 {
             self.wake_due.set(true);
         } else {
@@ -91,7 +93,7 @@ impl<P: Payload> Core<P> {
         self.asleep_until.set(until);
         let has_news = if self.wakes_for_any_request() {
             post.doorbell.fall_asleep_until_any_request(waker);
-            self.has_news()
+            self.has_news() || self.has_look_before(until)
         } else {
             post.doorbell.fall_asleep(until, waker);
             self.has_news_before(until)
@@ -122,16 +124,15 @@ impl<P: Payload> Core<P> {
     /// that are due later may wait: otherwise a shard to which clients send all the time would
     /// never sleep, and receive timers that are about to be cancelled.
     fn has_news_before(&self, until: Tick) -> bool {
-        if self.post().mailbox.has_mail() {
+        if self.post().mailbox.has_mail() || self.has_look_before(until) {
             return true;
         }
         #[cfg(feature = "sim")]
         if self.holds_lanes() {
             return false;
         }
-        let wakers_until = self.time().deadline_after(self.nanos_near(), WAKER_KEPT_MAX);
         let lanes = &mut self.state.borrow_mut().lanes;
-        lanes.iter_mut().any(|lane| lane.has_news_before(until, wakers_until))
+        lanes.iter_mut().any(|lane| lane.has_news_before(until))
     }
 
     /// Publishes the counts after a command while the driver sleeps. Otherwise the statistics would
@@ -152,9 +153,11 @@ impl<P: Payload> Core<P> {
 
     #[cold]
     fn publish_asleep(&self) {
-        let State { wheel, classes, .. } = &mut *self.state.borrow_mut();
+        let state = &mut *self.state.borrow_mut();
+        let counters = state.counters();
+        let State { classes, .. } = state;
         let published = &self.post().published;
-        published.store_commands(wheel.counters(), |published| classes.publish(published));
+        published.store_commands(&counters, |published| classes.publish(published));
     }
 
     /// Writes a gauge of a part and publishes it, if the driver sleeps or the shard is closed.

@@ -9,7 +9,7 @@ use corewheel_shard::TimerKey;
 
 use super::Directory;
 use super::hooks::PartId;
-use super::request::{NumberedWaker, Request};
+use super::request::Request;
 use crate::values::handle::{ShardId, TimerHandle};
 use crate::values::migration::MigrateError;
 
@@ -35,16 +35,14 @@ pub(crate) trait Payload: Sized + 'static {
 
     fn of_value(value: Self::Value) -> Self;
     fn of_call(call: Self::Call, tables: &mut Self::Tables) -> Self;
-    /// A payload that wakes a future of another thread.
-    fn of_waker(waker: NumberedWaker, tables: &mut Self::Tables) -> Self;
-    /// Replaces the waker of a payload that wakes a future of another thread, if `waker` is newer.
-    /// Returns the waker that is not used: the older one, or `waker` if this payload has none.
-    fn replace_waker(&self, waker: NumberedWaker, tables: &mut Self::Tables) -> NumberedWaker;
+    /// The payload of a timer whose waker lies in a slot of a nursery.
+    fn of_slot(nursery: u16, slot: u32) -> Self;
+    /// The payload of an expired timer that wakes a future, to be delivered.
+    fn due_to_wake(waker: Option<Waker>) -> Self::Due;
     /// The value; `None` if the payload is in the tables.
     fn into_value(self) -> Option<Self::Value>;
-    /// The part and its index for the timer; `None` if the payload belongs to no
-    /// [part](super::hooks::Part).
-    fn part(&self) -> Option<(PartId, u32)>;
+    /// Where the rest of the payload lies.
+    fn place(&self) -> Place;
     /// Takes a payload that uses no table. `Err` with any other payload.
     fn take_plain(self) -> Result<Self::Taken, Self>;
     /// Takes the payload of a timer that will not fire out of the tables. Calls `wake` with the
@@ -60,6 +58,17 @@ pub(crate) trait Payload: Sized + 'static {
     /// Makes a payload ready for another thread. Also returns the part of it that must be dropped
     /// on this thread.
     fn into_remote(taken: Self::Taken) -> (Self::Remote, Option<Self::Taken>);
+}
+
+/// Where a payload lies that a slot of the wheel stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// In the slot, or in the tables.
+    Table,
+    /// In a [part](super::hooks::Part), by its index there.
+    Part(PartId, u32),
+    /// In a slot of a nursery, by the numbers of both.
+    Slot(u16, u32),
 }
 
 /// A payload that migrates to another shard.

@@ -10,17 +10,12 @@ use super::request::{Request, ShutdownOrder};
 use super::{Core, State};
 use crate::link::lane::LaneReceiver;
 use crate::stats::ShardCounts;
+use crate::stats::publish::Measured;
 
 /// The shard closes a lane on which no request came for this long. Otherwise the keys of a leaked
 /// client (`std::mem::forget`, a reference cycle) would stay reserved as long as the service lives.
 /// A client that still lives opens another lane when it next sends.
 const LANE_IDLE: Duration = Duration::from_mins(1);
-
-/// The longest time for which a lane keeps the waker of a future, which keeps the memory of its
-/// task, though the future is cancelled: a client wakes a shard that would sleep longer, and a
-/// shard that has received such a request sleeps no longer before it looks again. So a shard is
-/// woken for the first of them, and not for those that follow.
-pub(crate) const WAKER_KEPT_MAX: Duration = Duration::from_secs(1);
 
 impl<P: Payload> Core<P> {
     /// Takes the mail if any has come. False if none has.
@@ -28,20 +23,19 @@ impl<P: Payload> Core<P> {
         let has_mail = self.post().mailbox.take_flag();
         if has_mail {
             self.state.borrow_mut().take_mail(self.time().floor(now));
-            self.take_scale();
+            self.take_orders();
         }
         has_mail
     }
 
-    /// Receives requests from the lanes and migrates timers of a `migrate_all`, `requests_max` of
-    /// both together. True if more is left to do.
+    /// Receives requests from the lanes, looks at the nurseries and migrates timers of a
+    /// `migrate_all`, `requests_max` of all together. True if more is left to do.
     pub(super) fn receive(&self, now: u64, requests_max: u32) -> bool {
         let tick = self.time().floor(now);
         #[cfg(feature = "sim")]
         if self.holds_lanes() {
-            self.state.borrow_mut().look(tick);
-            self.run_effects();
-            return self.migrate_some(now, requests_max as usize);
+            let more = self.look_at_nurseries(now, requests_max as usize);
+            return self.migrate_some(now, requests_max as usize) || more;
         }
         let (more, left) = {
             let mut state = self.state.borrow_mut();
@@ -50,8 +44,10 @@ impl<P: Payload> Core<P> {
             received
         };
         self.run_effects();
+        // At least half of the budget, so that a flooded lane does not hold up young timers.
+        let more_young = self.look_at_nurseries(now, left.max(requests_max as usize / 2).max(1));
         let more_to_migrate = self.migrate_some(now, left);
-        more || more_to_migrate
+        more || more_young || more_to_migrate
     }
 
     /// Takes the jobs that have come for the driver.
@@ -76,32 +72,47 @@ impl<P: Payload> Core<P> {
     /// Stores the counts where every thread can read them.
     pub(crate) fn publish(&self) {
         let state = &mut *self.state.borrow_mut();
+        let counters = state.counters();
         let counts = &mut state.counts;
-        counts.take_over(state.wheel.counters());
+        counts.take_over(&counters);
         counts.granted = state.wheel.granted() as u64;
         counts.lanes = state.lanes.len() as u64;
-        counts.lane_depth = state.lanes.iter().map(|lane| lane.depth() as u64).sum();
+        let depths = state.lanes.iter().map(|lane| lane.depth() as u64);
+        let (sum, deepest) = depths.fold((0, 0), |(sum, max), one| (sum + one, one.max(max)));
+        (counts.lane_depth, counts.lane_depth_max) = (sum, deepest);
+        counts.lanes_flooded += u64::from(deepest > self.directory.settings.lane_flood);
         self.set_gauges(counts);
+        state.live.set_memory(state.wheel.memory() as u64);
+        let times = Measured {
+            lateness: &mut state.lateness,
+            ring_delay: &mut state.ring_delay,
+            turn_time: &mut state.times.taken,
+            late: &mut state.times.late,
+        };
         let classes = &mut state.classes;
-        let (lateness, ring_delay) = (&mut state.lateness, &mut state.ring_delay);
-        self.post().published.store(counts, lateness, ring_delay, |published| {
-            classes.publish(published);
-        });
+        let published = &self.post().published;
+        published.store(counts, times, |published| classes.publish(published));
+        if state.live.wants_forecast() {
+            self.make_forecast(state);
+        }
+    }
+
+    /// Makes the forecast that a reader has asked for, unless the last one is newer than a second.
+    #[cold]
+    fn make_forecast(&self, state: &State<P>) {
+        let now = self.nanos();
+        let forecast = &self.post().published.forecast;
+        if forecast.is_due(now) {
+            forecast.make(&state.wheel, now, |at| self.time().floor(at), || self.nanos());
+            state.live.forecast_made();
+        }
     }
 }
 
 impl<P: Payload> State<P> {
-    /// The shard looks for requests, and has to look again only if it finds some.
-    fn look(&mut self, tick: Tick) {
-        if tick >= self.looks_again_at {
-            self.looks_again_at = Tick::NEVER;
-        }
-    }
-
     /// Receives up to `max` requests from the lanes, at least one from each. Returns whether more
     /// are left, and how many timers of a `migrate_all` may migrate, which is at least 1.
     fn receive(&mut self, tick: Tick, now: u64, max: usize) -> (bool, usize) {
-        self.look(tick);
         let held_waiters = self.keys_retry_at.take().is_some();
         if self.lanes.is_empty() {
             return (false, max);
@@ -129,10 +140,6 @@ impl<P: Payload> State<P> {
         if is_short {
             self.grant_reclaimed(&mut lanes, tick, now);
         }
-        if std::mem::take(&mut self.wakes_waiting) {
-            let woken = lanes.iter_mut().flat_map(|lane| lane.take_all_waiters());
-            self.effects.extend(woken.map(Effect::Wake));
-        }
         if has_waiters || held_waiters {
             let woken = lanes.iter_mut().flat_map(|lane| lane.take_waiters(tick));
             self.effects.extend(woken.map(Effect::Wake));
@@ -140,9 +147,6 @@ impl<P: Payload> State<P> {
             self.keys_retry_at = holds_waiters.then(|| tick.saturating_add(1));
         }
         self.lanes = lanes;
-        if std::mem::take(&mut self.has_received_wakers) {
-            self.looks_again_at = self.directory.time.deadline_after(now, WAKER_KEPT_MAX);
-        }
         (more, max.saturating_sub(spent).max(1))
     }
 

@@ -8,7 +8,6 @@
 //!
 //! Cost: the sender allocates twice for a bulk request, the shard never.
 
-use std::task::Waker;
 use std::time::Duration;
 use std::vec::IntoIter;
 
@@ -44,13 +43,6 @@ pub(crate) enum Request<P: Payload> {
         class: ClassId,
         call: P::Call,
     },
-    /// A timer that wakes a future of another thread, for the next granted key.
-    Wake {
-        deadline: Tick,
-        sent_us: u32,
-        class: ClassId,
-        waker: Waker,
-    },
     Cancel {
         key: TimerKey,
         /// `None` if no caller waits for the outcome.
@@ -60,12 +52,6 @@ pub(crate) enum Request<P: Payload> {
         key: TimerKey,
         deadline: Tick,
         reply: Option<oneshot::Sender<ResetOutcome>>,
-    },
-    /// Makes a timer that wakes a future due earlier, unless it is due by then already: the
-    /// requests of several threads for one timer may come in any order.
-    Earlier {
-        key: TimerKey,
-        deadline: Tick,
     },
     /// Many commands, or a rare command. Boxed, so that it does not enlarge the other requests.
     Bulk(Box<Bulk<P>>),
@@ -78,27 +64,6 @@ pub(crate) type RemainingReply = oneshot::Sender<Option<Duration>>;
 pub(crate) type MigrateReply = oneshot::Sender<Result<TimerHandle, MigrateError>>;
 pub(crate) type MigrateAllReply = oneshot::Sender<Result<MigrateReport, MigrateError>>;
 
-/// A waker of a future, with the number of wakers that the future had before for the same timer.
-/// The requests of several threads for one timer may come in any order, and the waker with the
-/// greatest number is the newest.
-#[derive(Debug)]
-pub(crate) struct NumberedWaker {
-    pub(crate) waker: Waker,
-    pub(crate) number: u32,
-}
-
-impl NumberedWaker {
-    /// The waker that a timer is scheduled with.
-    pub(crate) fn first(waker: Waker) -> Self {
-        Self { waker, number: 0 }
-    }
-
-    /// Keeps the newer of two wakers, and returns the other.
-    pub(crate) fn keep_newer(&mut self, other: Self) -> Self {
-        if other.number > self.number { std::mem::replace(self, other) } else { other }
-    }
-}
-
 /// Many commands, or a rare command.
 pub(crate) enum Bulk<P: Payload> {
     Cancel(BulkCancel<P>),
@@ -108,13 +73,6 @@ pub(crate) enum Bulk<P: Payload> {
         key: TimerKey,
         reply: RemainingReply,
     },
-    /// Replaces the waker of a timer that wakes a future.
-    Waker {
-        key: TimerKey,
-        waker: NumberedWaker,
-    },
-    /// Wakes the futures that wait for room, as the deadline of one of them has become earlier.
-    WakeWaiting,
     /// Migrates a timer to another shard.
     Migrate {
         key: TimerKey,
@@ -178,12 +136,21 @@ impl<P: Payload> Request<P> {
     /// The class of the timer, if the request schedules one.
     pub(crate) fn class(&self) -> ClassId {
         match self {
-            Self::Schedule { class, .. } | Self::Call { class, .. } | Self::Wake { class, .. } => {
-                *class
+            Self::Schedule { class, .. } | Self::Call { class, .. } => *class,
+            Self::Cancel { .. } | Self::Reset { .. } | Self::Bulk(_) => ClassId::NONE,
+        }
+    }
+}
+
+impl<P: Payload> Request<P> {
+    /// The deadline of the timer and when it was sent, in microseconds, if the request schedules
+    /// one timer.
+    pub(crate) fn times(&self) -> Option<(Tick, u32)> {
+        match self {
+            Self::Schedule { deadline, sent_us, .. } | Self::Call { deadline, sent_us, .. } => {
+                Some((*deadline, *sent_us))
             }
-            Self::Cancel { .. } | Self::Reset { .. } | Self::Earlier { .. } | Self::Bulk(_) => {
-                ClassId::NONE
-            }
+            Self::Cancel { .. } | Self::Reset { .. } | Self::Bulk(_) => None,
         }
     }
 }
@@ -199,8 +166,8 @@ impl<P: Payload> lane::Request for Request<P> {
     #[inline]
     fn keys(&self) -> Keys {
         match self {
-            Self::Schedule { .. } | Self::Call { .. } | Self::Wake { .. } => Keys::Next,
-            Self::Cancel { .. } | Self::Reset { .. } | Self::Earlier { .. } => Keys::None,
+            Self::Schedule { .. } | Self::Call { .. } => Keys::Next,
+            Self::Cancel { .. } | Self::Reset { .. } => Keys::None,
             Self::Bulk(bulk) => match &**bulk {
                 Bulk::Schedule(bulk) => Keys::Named(bulk.timers.len()),
                 _ => Keys::None,
@@ -211,14 +178,12 @@ impl<P: Payload> lane::Request for Request<P> {
     #[inline]
     fn about(&self) -> Option<About<TimerKey>> {
         match self {
-            Self::Cancel { key, .. } | Self::Reset { key, .. } | Self::Earlier { key, .. } => {
-                Some(About::One(*key))
-            }
+            Self::Cancel { key, .. } | Self::Reset { key, .. } => Some(About::One(*key)),
             Self::Bulk(bulk) => match &**bulk {
                 Bulk::Message(_) => None,
                 _ => Some(About::Many),
             },
-            Self::Schedule { .. } | Self::Call { .. } | Self::Wake { .. } => None,
+            Self::Schedule { .. } | Self::Call { .. } => None,
         }
     }
 
@@ -229,17 +194,10 @@ impl<P: Payload> lane::Request for Request<P> {
             Bulk::Schedule(bulk) => bulk.timers.len().max(1),
             Bulk::Cancel(bulk) => bulk.keys.len().max(1),
             Bulk::Remaining { .. }
-            | Bulk::Waker { .. }
-            | Bulk::WakeWaiting
             | Bulk::Migrate { .. }
             | Bulk::MigrateAll { .. }
             | Bulk::Message(_) => 1,
         }
-    }
-
-    #[inline]
-    fn keeps_waker(&self) -> bool {
-        matches!(self, Self::Wake { .. })
     }
 
     /// A cancel whose outcome no caller waits for may wait for ever, and wakes no shard.
@@ -248,8 +206,6 @@ impl<P: Payload> lane::Request for Request<P> {
         match self {
             Self::Schedule { deadline, .. }
             | Self::Call { deadline, .. }
-            | Self::Wake { deadline, .. }
-            | Self::Earlier { deadline, .. }
             | Self::Reset { reply: None, deadline, .. } => *deadline,
             Self::Cancel { reply: None, .. } => Tick::NEVER,
             Self::Cancel { reply: Some(_), .. } | Self::Reset { reply: Some(_), .. } => Tick::ZERO,

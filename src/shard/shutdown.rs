@@ -8,8 +8,9 @@ use corewheel_shard::Tick;
 use super::Core;
 use super::classes::Ended;
 use super::effect::Effect;
-use super::payload::{Host, Payload};
+use super::payload::{Host, Payload, Place};
 use super::turn::deliver;
+use crate::link::nursery::Due;
 use crate::stats::{ClassStats, ShardCounts};
 use crate::values::contain::Each;
 use crate::values::handle::{ShardId, TimerHandle};
@@ -82,6 +83,7 @@ impl<P: Payload> Core<P> {
         for lane in lanes {
             self.state.borrow_mut().close_lane(lane, now);
         }
+        self.close_nurseries(now);
         self.run_effects();
         true
     }
@@ -97,6 +99,12 @@ impl<P: Payload> Core<P> {
             let ended = if is_returned { Ended::Returned } else { Ended::Dropped };
             for expired in state.wheel.drain().collect::<Vec<_>>() {
                 state.classes.end(expired.key.index(), ended);
+                if let Place::Slot(nursery, slot) = expired.payload.place()
+                    && let Due::Fires(waker) = state.nurseries.fire(nursery, slot, Tick::NEVER)
+                {
+                    // Its future finds the shard closed.
+                    state.effects.push(Effect::Wake(waker));
+                }
                 let taken = state.take_at_end(expired.payload);
                 if is_returned {
                     taken_out.push((expired.key, expired.deadline, taken));

@@ -38,8 +38,7 @@ impl<P: Payload> Core<P> {
         let granted = state.wheel.granted();
         let overtaken = state.overtaken.len();
         assert!(overtaken <= granted, "shard {shard} keeps {overtaken} replies for {granted} keys");
-        let early = state.early_wakers.len();
-        assert!(early <= granted, "shard {shard} keeps {early} early wakers for {granted} keys");
+        state.check_nurseries();
         let is_closed = self.is_closed();
         assert!(
             !is_closed || state.wheel.is_empty(),
@@ -51,7 +50,7 @@ impl<P: Payload> Core<P> {
     /// What the shard has counted, as text that depends only on the history.
     pub(crate) fn describe(&self) -> String {
         let state = self.state.borrow();
-        let (counters, granted) = (state.wheel.counters(), state.wheel.granted());
+        let (counters, granted) = (state.counters(), state.wheel.granted());
         let next = state.wheel.next_deadline().map(Tick::index);
         format!(" {}: {counters:?} granted {granted} next {next:?}", self.id)
     }
@@ -69,6 +68,15 @@ impl<P: Payload> Core<P> {
         let until = self.asleep_until.get();
         assert!(until > Tick::ZERO, "shard {shard} is neither awake nor asleep");
         assert!(!self.post().mailbox.has_mail(), "shard {shard} sleeps beside mail");
+        for nursery in self.post().nurseries.all().0.into_iter().flatten() {
+            let look_by = nursery.look_by();
+            // A nursery that is over waits for any turn, with a look at tick 0.
+            let is_over = look_by == Tick::ZERO;
+            assert!(
+                is_over || look_by >= until,
+                "shard {shard} sleeps until {until:?}, past a look at {look_by:?}"
+            );
+        }
         if !self.holds_lanes() {
             let lanes = &mut self.state.borrow_mut().lanes;
             let mut waiting = lanes.iter().filter(|lane| lane.has_waiters());

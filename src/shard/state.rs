@@ -8,21 +8,24 @@ use std::task::Waker;
 use corewheel_shard::{
     ArmOutcome, CancelOutcome as ShardCancel, Shard, ShardConfig, Tick, TimerKey,
 };
+use crossbeam_utils::CachePadded;
 use hashbrown::HashMap;
 
 use super::Directory;
-use super::classes::{ClassTable, Ended};
+use super::classes::ClassTable;
 use super::effect::Effect;
+use super::lateness::TurnTimes;
 use super::migrate::{MigrateAll, Migrated};
+use super::nurseries::Nurseries;
 use super::payload::Payload;
 use super::request::{
-    Bulk, BulkCancel, BulkReply, BulkSchedule, CancelReply, Control, NumberedWaker, Request,
-    ShutdownOrder,
+    Bulk, BulkCancel, BulkReply, BulkSchedule, CancelReply, Control, Request, ShutdownOrder,
 };
 use crate::directory::Post;
 use crate::link::lane::{Arrival, LaneReceiver};
 use crate::link::mailbox::Taken;
 use crate::stats::ShardCounts;
+use crate::stats::live::Live;
 use crate::stats::times::Recorder;
 use crate::values::class::ClassId;
 use crate::values::error::StartError;
@@ -35,17 +38,12 @@ pub(crate) struct State<P: Payload> {
     pub(crate) wheel: Shard<P>,
     pub(crate) tables: P::Tables,
     pub(super) lanes: Vec<LaneReceiver<Request<P>>>,
+    pub(super) nurseries: Nurseries,
     /// When a turn looks again for keys for the futures that lanes hold; `None` if no lane holds
     /// any.
     pub(super) keys_retry_at: Option<Tick>,
-    /// Whether this turn wakes all futures that wait for room.
-    pub(super) wakes_waiting: bool,
     /// When the shard last looked for idle lanes.
     pub(super) lanes_checked: Tick,
-    /// When the shard looks for requests of futures again; [`Tick::NEVER`] if none came of late.
-    pub(super) looks_again_at: Tick,
-    /// Whether this turn has received a waker of a future.
-    pub(super) has_received_wakers: bool,
     /// Messages for the driver.
     pub(super) jobs: Vec<P::Job>,
     /// The callbacks of the mail, which the turn that takes them runs.
@@ -54,22 +52,22 @@ pub(crate) struct State<P: Payload> {
     /// The replies of cancels that came before their timers, by the keys of the timers. The callers
     /// still wait.
     pub(super) overtaken: HashMap<TimerKey, CancelReply<P>>,
-    /// The wakers that came before the timers whose wakers they replace, by the keys of the timers.
-    pub(super) early_wakers: HashMap<TimerKey, NumberedWaker>,
     /// The new handles of timers that have migrated.
     pub(super) migrated: Migrated,
     /// The `migrate_all` that is not finished; `None` if there is none.
     pub(super) migrating_all: Option<MigrateAll>,
     pub(super) effects: Vec<Effect<P>>,
-    /// The wakers of futures that wait no more, or by other wakers. Dropped with the effects; apart
-    /// from them, as there are many.
+    /// The wakers of futures that have ended on other threads than they have begun. Dropped with
+    /// the effects; apart from them, as there may be many.
     pub(super) unused_wakers: Vec<Waker>,
     pub(crate) counts: ShardCounts,
     pub(super) lateness: Recorder,
     pub(super) ring_delay: Recorder,
     pub(super) classes: ClassTable,
-    /// The class of the timer that is being delivered; [`ClassId::NONE`] between turns.
-    pub(super) delivering: ClassId,
+    /// What other threads see of the present turn, with the class of the timer that is being
+    /// delivered.
+    pub(super) live: Arc<CachePadded<Live>>,
+    pub(super) times: TurnTimes,
     /// Whether the last delivery was the work of a part, so that a timer is next.
     pub(super) part_was_last: bool,
 }
@@ -87,16 +85,13 @@ impl<P: Payload> State<P> {
             wheel,
             tables: P::Tables::default(),
             lanes: Vec::new(),
+            nurseries: Nurseries::new(config.capacity),
             keys_retry_at: None,
-            wakes_waiting: false,
             lanes_checked: Tick::ZERO,
-            looks_again_at: Tick::NEVER,
-            has_received_wakers: false,
             jobs: Vec::new(),
             calls: Vec::new(),
             shutdown: None,
             overtaken: HashMap::new(),
-            early_wakers: HashMap::new(),
             migrated: Migrated::new(directory.service.home(id), config.capacity as usize),
             migrating_all: None,
             effects: Vec::new(),
@@ -105,7 +100,14 @@ impl<P: Payload> State<P> {
             lateness: Recorder::new(),
             ring_delay: Recorder::new(),
             classes: ClassTable::new(directory.settings.classes.len(), config.capacity),
-            delivering: ClassId::NONE,
+            live: Arc::clone(
+                &directory
+                    .post(id)
+                    .expect("a state is made for a shard of the service")
+                    .published
+                    .live,
+            ),
+            times: TurnTimes::new(),
             part_was_last: false,
             directory,
         })
@@ -123,17 +125,18 @@ impl<P: Payload> State<P> {
     /// Schedules a payload. `Err` with the payload if the shard is full.
     #[inline(always)]
     pub(super) fn schedule(&mut self, deadline: Tick, payload: P) -> Result<TimerKey, P> {
-        match self.wheel.schedule(deadline, payload) {
-            Ok(key) => Ok(key),
-            Err(full) => self.schedule_in_reserve(deadline, full.0),
+        if !self.has_own_slot() {
+            return self.schedule_in_reserve(deadline, payload);
         }
+        self.wheel.schedule(deadline, payload).map_err(|full| full.0)
     }
 
-    /// Schedules in a slot that is reserved for clients, the last reserve of a full shard.
+    /// Schedules in a slot that is lent to nurseries or reserved for clients, the last reserve of a
+    /// full shard.
     #[cold]
     fn schedule_in_reserve(&mut self, deadline: Tick, payload: P) -> Result<TimerKey, P> {
         let mut payload = payload;
-        if self.free_slot() {
+        if self.take_credit_back() || self.free_slot() {
             match self.wheel.schedule(deadline, payload) {
                 Ok(key) => return Ok(key),
                 Err(full) => payload = full.0,
@@ -143,12 +146,17 @@ impl<P: Payload> State<P> {
         Err(payload)
     }
 
-    /// Cancels a timer in the wheel, and counts it for its class.
+    /// Cancels a timer in the wheel, and counts it for its class. `now` gives the present in
+    /// nanoseconds.
     #[inline(always)]
-    pub(super) fn cancel(&mut self, key: TimerKey) -> ShardCancel<P> {
+    pub(super) fn cancel(&mut self, key: TimerKey, now: impl FnOnce() -> u64) -> ShardCancel<P> {
         let outcome = self.wheel.cancel(key);
-        if let ShardCancel::Cancelled { .. } = outcome {
-            self.classes.end(key.index(), Ended::Cancelled);
+        if let ShardCancel::Cancelled { deadline, .. } = outcome {
+            let class = self.classes.class_of(key.index());
+            if class.is_some() {
+                let deadline = self.directory.time.start_of(deadline);
+                self.classes.cancel(class, key.index(), deadline, now());
+            }
         }
         outcome
     }
@@ -190,9 +198,10 @@ impl<P: Payload> State<P> {
     /// Takes the mail, and fills the key pool.
     pub(super) fn take_mail(&mut self, tick: Tick) {
         let window = self.directory.settings.grant_window;
-        let Self { wheel, directory, id, .. } = self;
+        let Self { wheel, nurseries, directory, id, .. } = self;
         let post = directory.post(*id).expect("a state is made for a shard of the service");
-        let Taken { lanes, control, .. } = post.mailbox.take(window, || wheel.grant());
+        let grant = || nurseries.grant_key(wheel, post.nurseries.room());
+        let Taken { lanes, control, .. } = post.mailbox.take(window, grant);
         self.accept(lanes, control, tick);
     }
 
@@ -241,20 +250,11 @@ impl<P: Payload> State<P> {
     pub(super) fn apply(&mut self, request: Request<P>, key: Option<TimerKey>, now: u64) {
         match request {
             Request::Schedule { deadline, sent_us, class, value } => {
-                self.note_ring_delay(sent_us, now);
-                self.arm(key, class, deadline, P::of_value(value), now);
+                self.arm(key, class, (deadline, sent_us), P::of_value(value), now);
             }
             Request::Call { deadline, sent_us, class, call } => {
-                self.note_ring_delay(sent_us, now);
                 let payload = P::of_call(call, &mut self.tables);
-                self.arm(key, class, deadline, payload, now);
-            }
-            Request::Wake { deadline, sent_us, class, waker } => {
-                self.note_ring_delay(sent_us, now);
-                self.has_received_wakers = true;
-                let waker = self.newest_waker(key, waker);
-                let payload = P::of_waker(waker, &mut self.tables);
-                self.arm(key, class, deadline, payload, now);
+                self.arm(key, class, (deadline, sent_us), payload, now);
             }
             Request::Cancel { key, reply } => self.apply_cancel(key, reply, now),
             Request::Reset { key, deadline, reply } => {
@@ -266,66 +266,45 @@ impl<P: Payload> State<P> {
                 }
                 self.effects.extend(reply.map(|reply| Effect::Reset(reply, outcome)));
             }
-            Request::Earlier { key, deadline } => {
-                let _outcome = self.wheel.reset_to_earlier(key, deadline);
-            }
             Request::Bulk(_) => unreachable!("a bulk request is applied command by command"),
         }
     }
 
     /// Drops a timer that was cancelled in its lane.
-    #[inline]
     fn pass(&mut self, request: Request<P>, key: Option<TimerKey>, now: u64) {
         let key = key.expect("a request for a timer comes with the key that it uses up");
-        let is_alone = self.overtaken.is_empty() && self.early_wakers.is_empty();
-        match request {
-            // Nearly all are such.
-            Request::Wake { waker, class, .. } if is_alone => {
-                self.has_received_wakers = true;
-                self.pass_key(key, class);
-                self.unused_wakers.push(waker);
-            }
-            request => self.pass_slow(request, key, now),
-        }
-    }
-
-    #[inline(never)]
-    fn pass_slow(&mut self, request: Request<P>, key: TimerKey, now: u64) {
         if self.overtaken.contains_key(&key) {
             // A caller waits for the outcome of a cancel that came before, and gets the payload.
             return self.apply(request, Some(key), now);
         }
-        self.pass_key(key, request.class());
-        let early = self.early_wakers.remove(&key);
-        self.unused_wakers.extend(early.map(|early| early.waker));
+        let times = request.times().expect("only a timer is cancelled in its lane");
+        self.pass_key(key, request.class(), times, now);
         let payload = match request {
-            Request::Wake { waker, .. } => {
-                self.has_received_wakers = true;
-                return self.unused_wakers.push(waker);
-            }
             Request::Schedule { value, .. } => P::of_value(value),
             Request::Call { call, .. } => P::of_call(call, &mut self.tables),
-            Request::Cancel { .. }
-            | Request::Reset { .. }
-            | Request::Earlier { .. }
-            | Request::Bulk(_) => unreachable!("only a timer is cancelled in its lane"),
+            Request::Cancel { .. } | Request::Reset { .. } | Request::Bulk(_) => {
+                unreachable!("only a timer is cancelled in its lane")
+            }
         };
         let taken = self.take(payload);
         self.effects.push(Effect::Drop(taken));
     }
 
     #[inline]
-    fn pass_key(&mut self, key: TimerKey, class: ClassId) {
+    fn pass_key(&mut self, key: TimerKey, class: ClassId, times: (Tick, u32), now: u64) {
         let is_granted = self.wheel.pass(key);
         debug_assert!(is_granted, "the queue of a lane holds granted keys");
         if class.is_some() {
-            self.classes.pass(class, Ended::Cancelled);
+            let (deadline, sent_us) = times;
+            let delay = delay_of(sent_us, now);
+            let deadline = self.directory.time.start_of(deadline);
+            self.classes.pass_cancelled(class, now.saturating_sub(delay), deadline, now);
         }
     }
 
     #[inline]
     fn apply_cancel(&mut self, key: TimerKey, reply: Option<CancelReply<P>>, now: u64) {
-        let outcome = self.cancel(key);
+        let outcome = self.cancel(key, || now);
         if matches!(outcome, ShardCancel::Stale)
             && let Some((shard, key)) = self.trace(key)
         {
@@ -344,13 +323,27 @@ impl<P: Payload> State<P> {
     }
 
     /// Schedules a timer of a client in the slot of a granted key.
-    fn arm(&mut self, key: Option<TimerKey>, class: ClassId, deadline: Tick, payload: P, now: u64) {
+    fn arm(
+        &mut self,
+        key: Option<TimerKey>,
+        class: ClassId,
+        (deadline, sent_us): (Tick, u32),
+        payload: P,
+        now: u64,
+    ) {
         let key = key.expect("a request for a timer comes with the key that it uses up");
+        let delay = delay_of(sent_us, now);
+        self.ring_delay.record(delay);
+        if self.times.is_beyond_bound(deadline) {
+            let deadline = self.directory.time.start_of(deadline);
+            self.times.note_came(key, deadline, now.saturating_sub(delay));
+        }
         match self.wheel.arm(key, deadline, payload) {
             ArmOutcome::Armed if class.is_some() => self.classes.begin(class, key.index(), now),
             ArmOutcome::Armed => {}
             ArmOutcome::Overtaken(payload) => {
-                self.classes.pass(class, Ended::Cancelled);
+                let due = self.directory.time.start_of(deadline);
+                self.classes.pass_cancelled(class, now.saturating_sub(delay), due, now);
                 let payload = self.take(payload);
                 self.effects.push(match self.overtaken.remove(&key) {
                     Some(reply) => {
@@ -364,42 +357,12 @@ impl<P: Payload> State<P> {
         }
     }
 
-    /// The waker for a timer that comes now: the given one, or one that came before the timer.
-    #[inline]
-    fn newest_waker(&mut self, key: Option<TimerKey>, waker: Waker) -> NumberedWaker {
-        let mut waker = NumberedWaker::first(waker);
-        if !self.early_wakers.is_empty()
-            && let Some(early) = key.and_then(|key| self.early_wakers.remove(&key))
-        {
-            let older = waker.keep_newer(early);
-            self.unused_wakers.push(older.waker);
-        }
-        waker
-    }
-
-    /// Replaces the waker of a timer, if the given one is newer. A waker whose timer has fired or
-    /// was cancelled is woken, so that its future looks at the time.
-    pub(super) fn replace_waker(&mut self, key: TimerKey, waker: NumberedWaker) {
-        let Self { wheel, tables, early_wakers, .. } = self;
-        if let Some(payload) = wheel.payload(key) {
-            self.unused_wakers.push(payload.replace_waker(waker, tables).waker);
-        } else if !wheel.is_granted(key) {
-            self.effects.push(Effect::Wake(waker.waker));
-        } else if let Some(early) = early_wakers.get_mut(&key) {
-            self.unused_wakers.push(early.keep_newer(waker).waker);
-        } else {
-            early_wakers.insert(key, waker);
-        }
-    }
-
     /// Takes a granted key back that no timer will use.
     pub(super) fn revoke(&mut self, key: TimerKey) {
         self.wheel.revoke(key);
         if let Some(reply) = self.overtaken.remove(&key) {
             self.effects.push(Effect::Cancelled(reply, CancelOutcome::Stale));
         }
-        let early = self.early_wakers.remove(&key);
-        self.effects.extend(early.map(|early| Effect::Wake(early.waker)));
     }
 
     #[inline(never)]
@@ -407,15 +370,6 @@ impl<P: Payload> State<P> {
         let is_done = match &mut *bulk {
             Bulk::Cancel(many) => self.cancel_some(many, max, now),
             Bulk::Schedule(many) => self.arm_some(many, max, now),
-            Bulk::Waker { .. } => {
-                let Bulk::Waker { key, waker } = *bulk else { unreachable!("matched above") };
-                self.replace_waker(key, waker);
-                return None;
-            }
-            Bulk::WakeWaiting => {
-                self.wakes_waiting = true;
-                return None;
-            }
             Bulk::Remaining { .. }
             | Bulk::Migrate { .. }
             | Bulk::MigrateAll { .. }
@@ -427,10 +381,7 @@ impl<P: Payload> State<P> {
                     Bulk::Migrate { key, to, reply } => Effect::Migrate(key, to, reply),
                     Bulk::MigrateAll { into, reply } => Effect::MigrateAll(into, reply),
                     Bulk::Message(message) => Effect::Message(message),
-                    Bulk::Cancel(_)
-                    | Bulk::Schedule(_)
-                    | Bulk::Waker { .. }
-                    | Bulk::WakeWaiting => unreachable!("matched above"),
+                    Bulk::Cancel(_) | Bulk::Schedule(_) => unreachable!("matched above"),
                 });
                 return None;
             }
@@ -441,7 +392,7 @@ impl<P: Payload> State<P> {
     /// Cancels up to `max` timers of a bulk request. True if none is left.
     fn cancel_some(&mut self, many: &mut BulkCancel<P>, max: usize, now: u64) -> bool {
         for key in many.keys.by_ref().take(max) {
-            let mut outcome = self.cancel(key);
+            let mut outcome = self.cancel(key, || now);
             if matches!(outcome, ShardCancel::Stale)
                 && let Some((shard, key)) = self.trace(key)
             {
@@ -453,7 +404,7 @@ impl<P: Payload> State<P> {
                     }
                     continue;
                 }
-                outcome = self.cancel(key);
+                outcome = self.cancel(key, || now);
             }
             let outcome = self.finish_cancel(outcome, now);
             let Some(replies) = &mut many.replies else {
@@ -475,19 +426,20 @@ impl<P: Payload> State<P> {
     /// Schedules up to `max` timers of a bulk request. True if none is left.
     fn arm_some(&mut self, many: &mut BulkSchedule<P>, max: usize, now: u64) -> bool {
         for (key, deadline, value) in many.timers.by_ref().take(max) {
-            self.note_ring_delay(many.sent_us, now);
-            self.arm(Some(key), many.class, deadline, P::of_value(value), now);
+            let times = (deadline, many.sent_us);
+            self.arm(Some(key), many.class, times, P::of_value(value), now);
         }
         many.timers.len() == 0
     }
+}
 
-    #[inline]
-    fn note_ring_delay(&mut self, sent_us: u32, now: u64) {
-        let delay_us = ((now / 1_000) as u32).wrapping_sub(sent_us);
-        // A sender's clock reading can be a moment later than this turn's.
-        let delay_us = if delay_us > u32::MAX / 2 { 0 } else { delay_us };
-        self.ring_delay.record(u64::from(delay_us) * 1_000);
-    }
+/// How long a request was on the way, in nanoseconds.
+#[inline]
+fn delay_of(sent_us: u32, now: u64) -> u64 {
+    let delay_us = ((now / 1_000) as u32).wrapping_sub(sent_us);
+    // A sender's clock reading can be a moment later than this turn's.
+    let delay_us = if delay_us > u32::MAX / 2 { 0 } else { delay_us };
+    u64::from(delay_us) * 1_000
 }
 
 /// Makes an outcome ready for another thread. Also returns the part of the payload that must be

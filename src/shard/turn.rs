@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use corewheel_shard::{Budget, Tick};
 
-use super::Core;
 use super::classes::Ended;
 use super::hooks::PartId;
-use super::payload::{Delivery, Host, Payload};
+use super::lateness::TurnEnd;
+use super::payload::{Delivery, Host, Payload, Place};
 use super::shutdown::shut_down;
+use super::{Core, State};
 use crate::clock::nanos_after;
+use crate::link::nursery::Due;
 use crate::values::class::ClassId;
 use crate::values::contain::contain;
 
@@ -27,9 +29,10 @@ pub(crate) enum Next {
     Never,
 }
 
-/// Takes a turn: begin, take mail and run its callbacks, receive requests and migrate timers of a
-/// `migrate_all`, shut down if a shutdown order has come, advance the wheel, deliver, publish, say
-/// when the next turn is due. The order never changes, and each step keeps to its budget.
+/// Takes a turn: begin, take mail and run its callbacks, receive requests, look at nurseries and
+/// migrate timers of a `migrate_all`, shut down if a shutdown order has come, advance the wheel,
+/// deliver, publish, say when the next turn is due. The order never changes, and each step keeps to
+/// its budget.
 ///
 /// Expired timers are delivered with nothing borrowed, one at a time, so every callback sees the
 /// shard as it is.
@@ -39,6 +42,7 @@ pub(crate) fn turn<P: Payload>(core: &Core<P>, host: &mut impl Host<P>) -> Next 
     }
     let budget = core.directory().settings.budget;
     let now = core.nanos();
+    core.begin_turn(now);
     core.parts.for_each(|part| part.turn_begins(now));
     if core.take_mail(now) {
         run_calls(core, host);
@@ -53,9 +57,10 @@ pub(crate) fn turn<P: Payload>(core: &Core<P>, host: &mut impl Host<P>) -> Next 
     core.advance(now, budget.of_wheel());
     deliver(core, host, budget.time_max, budget.expired_max as usize);
     let more = more_requests || core.is_behind();
-    core.end_turn(more);
+    let next = core.next_deadline();
+    core.end_turn(&TurnEnd { left_requests: more_requests, is_more: more, next });
     core.publish();
-    match core.next_deadline() {
+    match next {
         _ if more => Next::Now,
         Some(tick) => Next::At(tick),
         None => Next::WhenWoken,
@@ -80,7 +85,11 @@ pub(super) fn deliver<P: Payload>(
     let tick = core.time().floor(now);
     let end = nanos_after(now, time_max.unwrap_or(Duration::MAX));
     let mut left = max;
-    let mut part_was_last = core.state().part_was_last;
+    let mut part_was_last = {
+        let mut state = core.state();
+        state.times.deliver_from(now);
+        state.part_was_last
+    };
     // Timers and the work of parts are delivered alternately, so that neither delays the other.
     let mut parts_are_done = false;
     while left > 0 {
@@ -106,10 +115,13 @@ pub(super) fn deliver<P: Payload>(
         core.note_delivery(is_ok, after.saturating_sub(now));
         now = after;
         if now >= end {
-            break;
+            left = 0;
         }
     }
-    core.state().part_was_last = part_was_last;
+    let mut state = core.state();
+    state.part_was_last = part_was_last;
+    let is_used_up = left == 0 || state.wheel.is_budget_used_up();
+    state.times.uses_budget_up = is_used_up;
 }
 
 /// An expired timer that a turn delivers.
@@ -134,22 +146,42 @@ impl<P: Payload> Core<P> {
     fn pop(&self, now: u64) -> Option<Popped<P>> {
         let is_closed = self.is_closed();
         let state = &mut *self.state.borrow_mut();
-        let expired = state.wheel.pop_expired_unless(|payload| match payload.part() {
-            Some((part, index)) if !is_closed => self.parts.postpone(part, index),
-            _ => None,
+        let State { wheel, nurseries, .. } = state;
+        // A shutdown fires all timers, early ones too.
+        let tick = if is_closed { Tick::NEVER } else { self.time().floor(now) };
+        let mut fires = None;
+        let expired = wheel.pop_expired_unless(|payload| match payload.place() {
+            Place::Part(part, index) if !is_closed => self.parts.postpone(part, index),
+            Place::Table | Place::Part(..) => None,
+            Place::Slot(nursery, slot) => match nurseries.fire(nursery, slot, tick) {
+                Due::Fires(waker) => {
+                    fires = Some(waker);
+                    None
+                }
+                Due::NotBefore(later) if !is_closed => Some(later),
+                Due::NotBefore(_) | Due::Nothing => None,
+            },
         })?;
         let deadline = self.time().start_of(expired.deadline);
         let late = now.saturating_sub(deadline);
         state.lateness.record(late);
         let lateness = Duration::from_nanos(late);
         let is_late = lateness > self.directory.settings.lateness_bound;
-        state.counts.late += u64::from(is_late);
         let how = Ended::Fired { late, is_late };
-        state.delivering = state.classes.end(expired.key.index(), how);
-        if let Some((part, index)) = expired.payload.part() {
-            return Some(Popped::Part(part, index));
+        let class = state.classes.end(expired.key.index(), how);
+        state.live.deliver(class);
+        if is_late {
+            self.note_late(state, Some(expired.key), now, late);
         }
         let handle = self.handle_of(expired.key);
+        match expired.payload.place() {
+            Place::Table => {}
+            Place::Part(part, index) => return Some(Popped::Part(part, index)),
+            Place::Slot(..) => {
+                let payload = P::due_to_wake(fires);
+                return Some(Popped::Timer(Delivery { handle, deadline, lateness, payload }));
+            }
+        }
         // A shutdown that fires all timers must not report a future's timeout as elapsed early.
         let payload = expired.payload.expire(&mut state.tables, now < deadline);
         Some(Popped::Timer(Delivery { handle, deadline, lateness, payload }))
@@ -189,13 +221,6 @@ impl<P: Payload> Core<P> {
         }
     }
 
-    fn end_turn(&self, is_exhausted: bool) {
-        let state = &mut *self.state.borrow_mut();
-        state.delivering = ClassId::NONE;
-        state.counts.turns += 1;
-        state.counts.turns_exhausted += u64::from(is_exhausted);
-    }
-
     fn is_behind(&self) -> bool {
         self.state.borrow().wheel.is_behind() || self.parts_have_work()
     }
@@ -206,8 +231,9 @@ impl<P: Payload> Core<P> {
             let state = self.state.borrow();
             let next = state.wheel.next_deadline().unwrap_or(Tick::NEVER);
             let retries = [state.migrate_all_retries_at(), self.keys_retry_at()];
-            retries.into_iter().flatten().fold(next, Tick::min).min(state.looks_again_at)
+            retries.into_iter().flatten().fold(next, Tick::min)
         };
+        let next = next.min(self.next_look());
         let next = self.parts.fold(next, |next, part| next.min(part.next_turn()));
         Some(next).filter(|next| *next < Tick::NEVER)
     }

@@ -27,8 +27,6 @@ impl<T: Send + 'static> Simulation<T> {
                 "shard {} keeps {calls} callbacks for {timers} timers",
                 core.id()
             );
-            let wakers = state.tables.wakers();
-            assert!(wakers <= timers, "shard {} keeps {wakers} wakers", core.id());
         }
         if !self.executor.is_woken(shard.thread) && !self.executor.is_stalled(shard.thread) {
             core.check_asleep();

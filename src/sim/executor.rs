@@ -19,7 +19,7 @@ use fastrand::Rng;
 
 use crate::clock::{ManualClock, saturating_nanos};
 use crate::driver::executor::Host;
-use crate::face::handle::here::as_thread;
+use crate::face::handle::here::{as_thread, end_thread};
 use crate::face::stored::LocalFuture;
 
 /// The end of time, in nanoseconds: a century after the start. What is due later never is.
@@ -32,7 +32,12 @@ pub(super) struct ThreadId(usize);
 impl ThreadId {
     /// Runs code as this thread: handles find the shard that it drives, or its client.
     pub(super) fn run<O>(self, run: impl FnOnce() -> O) -> O {
-        as_thread(self.0 as u32 + 1, run)
+        as_thread(self.number(), run)
+    }
+
+    /// The number by which handles tell threads apart.
+    fn number(self) -> u32 {
+        self.0 as u32 + 1
     }
 }
 
@@ -146,6 +151,7 @@ impl Executor {
             tasks.extract_if(.., |_, task| task.waker.thread == thread).collect()
         };
         thread.run(|| drop(killed));
+        thread.run(|| end_thread(thread.number()));
     }
 
     /// Lets no task of a thread run for this long.
@@ -260,6 +266,17 @@ impl Executor {
             }
         }
         thread.run(|| drop(ended));
+        if !is_pending {
+            self.end_if_idle(thread);
+        }
+    }
+
+    /// Ends a thread that has no task any more, as the end of its last task does.
+    fn end_if_idle(&self, thread: ThreadId) {
+        let has_tasks = self.0.tasks.borrow().values().any(|task| task.waker.thread == thread);
+        if !has_tasks {
+            thread.run(|| end_thread(thread.number()));
+        }
     }
 
     fn ring_alarms(&self) {

@@ -129,9 +129,9 @@
 //!
 //! After each step of a task the simulation checks the shard that has run: the invariants of its
 //! wheel, that `pending = scheduled − fired − cancelled − returned − dropped`, that no timer fires
-//! early, that its tables are bounded, and, if its driver sleeps, that no request, mail or timer
-//! waits for an earlier turn. [`check`](Simulation::check) does it for all shards. A violation is a
-//! panic. What the timers mean is for the test to check.
+//! early, and that its tables are bounded. If its driver sleeps, it checks that no request, mail or
+//! timer waits for an earlier turn. [`check`](Simulation::check) does it for all shards. A
+//! violation is a panic. What the timers mean is for the test to check.
 //!
 //! # Many seeds
 //!
@@ -222,10 +222,10 @@
 //!
 //! # What it cannot find
 //!
-//! Tasks are interleaved where they wait, and a push, a fence or a wake-up is one step: what two
-//! threads do to each other inside of these is for a model checker, and the protocols between the
-//! threads of this crate are checked by one: `src/link/loom_tests` has the models, and
-//! `weakenings.md` there lists which of them fails for each atomic and each fence that is weakened.
+//! Tasks are interleaved where they wait, and a push, a fence or a wake-up is one step. What two
+//! threads do to each other inside of these is for a model checker, which checks the protocols
+//! between the threads of this crate. `src/link/loom_tests` has the models, and `weakenings.md`
+//! there lists which of them fails for each atomic and each fence that is weakened.
 //! Sockets, files and blocking calls are not simulated; in a simulation
 //! [`Reply::wait`](crate::Reply::wait) returns an error, since it would block the thread that runs
 //! the shards.
@@ -450,7 +450,8 @@ impl<T: Send + 'static> Simulation<T> {
 
 /// Running.
 impl<T: Send + 'static> Simulation<T> {
-    /// Starts a future on a simulated thread of its own. It runs in the steps that follow.
+    /// Starts a future on a simulated thread of its own, which ends with the future. It runs in the
+    /// steps that follow.
     ///
     /// Returns a future of its output: see [`JoinHandle`]. Cost: two allocations.
     pub fn spawn<F: Future + 'static>(&self, future: F) -> JoinHandle<F::Output> {

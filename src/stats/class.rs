@@ -10,6 +10,9 @@ use crossbeam_utils::CachePadded;
 
 use super::counts::counts;
 
+/// The parts of a delay that are told apart at a cancel.
+pub(crate) const TENTHS: usize = 10;
+
 counts! {
     /// The timers of one class at one moment, on one shard or on all shards of a service. All
     /// counts but `pending` only grow.
@@ -27,6 +30,12 @@ counts! {
         /// [`DelayQueue`](crate::queue::DelayQueue) are not measured, as their taker decides when
         /// they come out.
         lateness: ClassLateness,
+        /// Cancelled timers by the part of their delay that was left, in tenths: the first number
+        /// counts cancels with less than a tenth left. Many of these mean that the delay is too
+        /// short. The delay counts to the deadline at the cancel, resets included, and for a timer
+        /// from another thread from when it came to the shard. Futures of handles that ended young,
+        /// scaled timeouts and values of queues are not measured.
+        cancelled_at: [u64; TENTHS],
     }
 
     /// Timers and scaled timeouts pending now, without timers on the way from another thread.
@@ -82,11 +91,20 @@ impl ClassLateness {
 }
 
 impl ClassStats {
+    /// The part of the ended timers that were cancelled, 0 to 1; `None` if none has ended.
+    pub fn cancel_ratio(&self) -> Option<f64> {
+        let ended = self.cancelled + self.fired + self.returned + self.dropped;
+        (ended > 0).then(|| self.cancelled as f64 / ended as f64)
+    }
+
     /// Adds the counts of the class on another shard.
     fn add(&mut self, other: &Self) {
         // None is less than any.
         self.oldest = self.oldest.max(other.oldest);
         self.lateness.add(&other.lateness);
+        for (sum, count) in self.cancelled_at.iter_mut().zip(other.cancelled_at) {
+            *sum += count;
+        }
         self.pending += other.pending;
         self.scheduled += other.scheduled;
         self.fired += other.fired;
@@ -121,6 +139,7 @@ pub(crate) struct PublishedClass {
     /// When its oldest timer was scheduled, in microseconds and one; 0 if there is none.
     since: AtomicU64,
     lateness: [AtomicU64; 3],
+    cancelled_at: [AtomicU64; TENTHS],
 }
 
 impl PublishedClass {
@@ -131,8 +150,13 @@ impl PublishedClass {
 
     /// With the time in microseconds at which its oldest timer was scheduled.
     pub(crate) fn store(&self, counts: &ClassStats, since: Option<u64>) {
-        self.counts.store(counts);
         // Relaxed, as all of them.
+        if counts.cancelled != self.counts.cancelled.load(Ordering::Relaxed) {
+            for (published, value) in self.cancelled_at.iter().zip(counts.cancelled_at) {
+                published.store(value, Ordering::Relaxed);
+            }
+        }
+        self.counts.store(counts);
         self.since.store(since.map_or(0, |since| since + 1), Ordering::Relaxed);
         let ClassLateness { count, sum_ns, max_ns } = counts.lateness;
         for (published, value) in self.lateness.iter().zip([count, sum_ns, max_ns]) {
@@ -145,6 +169,7 @@ impl PublishedClass {
         let [count, sum_ns, max_ns] =
             self.lateness.each_ref().map(|value| value.load(Ordering::Relaxed));
         let lateness = ClassLateness { count, sum_ns, max_ns };
-        (ClassStats { lateness, ..self.counts.load() }, since)
+        let cancelled_at = self.cancelled_at.each_ref().map(|count| count.load(Ordering::Relaxed));
+        (ClassStats { lateness, cancelled_at, ..self.counts.load() }, since)
     }
 }

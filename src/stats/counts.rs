@@ -49,6 +49,13 @@ macro_rules! counts {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
 
+            /// Every count, in the same order.
+            #[cfg(feature = "endpoint")]
+            #[allow(dead_code, reason = "counts of a class are added up by name")]
+            pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut u64> {
+                [$(&mut self.$name,)*].into_iter()
+            }
+
             /// The documentation of each count, in the same order.
             #[cfg(feature = "endpoint")]
             pub(crate) fn descriptions() -> impl Iterator<Item = &'static str> {
@@ -62,8 +69,9 @@ pub(super) use counts;
 
 counts! {
     /// The counts of one shard. The gauges (`pending`, `granted`, `capacity`, `lanes`,
-    /// `lane_depth`, `scaled_pending`, `connections`) go up and down, and `pending_max` is a
-    /// maximum. All others are sums, which only grow.
+    /// `lane_depth`, `lane_depth_max`, `exhausted_row`, `stall_last_ns`, `overrun_last_ns`,
+    /// `scaled_pending`, `connections`) go up and down, and `pending_max` is a maximum. All others
+    /// are sums, which only grow.
     ///
     /// In every reading `pending = scheduled_local + scheduled_remote − fired − cancelled −
     /// returned − dropped`.
@@ -113,6 +121,8 @@ counts! {
     panicked,
     /// Callbacks and handlers that took longer than the service's `overrun` limit.
     overrun,
+    /// How long the last of them took, in nanoseconds.
+    overrun_last_ns,
     /// Timers delivered later than the service's lateness bound.
     late,
     /// Values of timers handed to a sink or to another task queue.
@@ -127,13 +137,32 @@ counts! {
     turns,
     /// Turns that left work behind because their budget was used up.
     turns_exhausted,
+    /// The last turns in a row whose budget for expired timers was used up.
+    exhausted_row,
+    /// Rows of such turns that grew as long as the service's limits warn of.
+    exhausted_rows,
+    /// The time that turns took, in nanoseconds.
+    busy_ns,
+    /// Turns that began later than they were due, by more than the service's limits warn of.
+    stalls,
+    /// By how much such turns began too late, in nanoseconds.
+    stalled_ns,
+    /// By how much the last of them began too late, in nanoseconds.
+    stall_last_ns,
     /// Requests received from lanes.
     requests,
     /// Lanes open when the last turn was over. A shard that sleeps sees new lanes and clients that
     /// are gone in its next turn.
     lanes,
+    /// Threads that have a nursery for timers of this shard now: threads that have waited by a
+    /// handle, until they have ended and the last of their timers has.
+    nurseries,
     /// Requests that waited in lanes when the last turn was over.
     lane_depth,
+    /// Requests that waited in the lane that held most of them when the last turn was over.
+    lane_depth_max,
+    /// Turns that left more requests in a lane than the service's limits warn of.
+    lanes_flooded,
     /// Wake-ups of the shard by clients.
     wakeups_made,
     /// Sends of clients without a wake-up, as the shard was awake or would be awake in time.

@@ -29,14 +29,37 @@
 //! A reader takes no lock that the shard's turn takes and sends it nothing. The counts of one
 //! reading were stored together: a reader that comes while the shard stores them reads again.
 //!
-//! Cost: publishing is some fifty stores a turn, and a few hundred where a timer fired since.
+//! # What is measured
+//!
+//! [`ShardStats::lateness`] has all deliveries. Of a delivery beyond the service's bound the shard
+//! tells in four [parts](LatenessParts) where its lateness arose, and keeps the last 64. A
+//! [`Forecast`] tells what is due soon. [`ServiceStats::warnings`] says in sentences what needs
+//! attention; [`WarningKind`] lists them.
+//!
+//! # As JSON
+//!
+//! With the feature `serde` a [`ServiceStats`] is JSON, and `/stats.json` of the endpoint serves
+//! it. Its fields are those of the types here, in their order: a struct is an object, a list an
+//! array, an enum without fields a string, and a `Duration` an object of `secs` and `nanos`. The
+//! counts of a shard and of a class are fields of their object, so `shards[0].fired` is a count.
+//! Fields that end in `_ns` are nanoseconds; those named `at_ns`, `since_ns` and `last_ns` count
+//! from the start of the service, as `uptime` does. `schema` is the version of this form.
+//!
+//! Cost: publishing is some eighty stores a turn.
 
 pub(crate) mod class;
 pub(crate) mod counts;
+pub(crate) mod forecast;
+pub(crate) mod host;
+pub(crate) mod late;
+pub(crate) mod live;
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests;
+pub(crate) mod monitor;
 pub(crate) mod publish;
+pub(crate) mod tally;
 pub(crate) mod times;
+mod warnings;
 
 use std::fmt;
 use std::sync::Arc;
@@ -44,9 +67,16 @@ use std::time::Duration;
 
 pub use self::class::{ClassLateness, ClassStats};
 pub use self::counts::ShardCounts;
+pub use self::forecast::{Forecast, ForecastSpan};
+pub use self::host::ThreadTimes;
+pub use self::late::{LateDelivery, LatenessParts};
+pub use self::tally::DeadlineStats;
 pub use self::times::{Bucket, Times};
+use self::warnings::brief;
+pub use self::warnings::{Warning, WarningKind};
 use crate::values::handle::ShardId;
 use crate::values::scale::Scale;
+use crate::values::settings::{TurnBudget, WarningLimits};
 pub use crate::values::state::ShardState;
 
 /// One shard at one moment.
@@ -71,25 +101,92 @@ pub struct ShardStats {
     pub lateness: Times,
     /// How long timers from other threads were on the way to the shard.
     pub ring_delay: Times,
+    /// How long turns took.
+    pub turn_time: Times,
+    /// The lateness of the deliveries beyond the service's bound, in the four parts of which each
+    /// is the sum.
+    pub late_parts: LatenessParts<Times>,
+    /// The last 64 deliveries beyond the service's bound, the latest first.
+    pub late_deliveries: Vec<LateDelivery>,
+    /// For how long a turn has been due and has not ended, in nanoseconds; 0 if none is due. The
+    /// earliest timer that is due has waited for as long, or for less if the turn is due for the
+    /// wheel's own work. It is computed by the reader, so it grows while the shard is stuck.
+    pub overdue_ns: u64,
+    /// For how long the turn that runs now has been running, in nanoseconds; `None` between turns.
+    pub turn_ns: Option<u64>,
+    /// The class of the timer that is delivered now; `None` if it has none, and between turns.
+    pub delivering: Option<&'static str>,
+    /// What the system says about the shard's thread; `None` where it says nothing, and for a shard
+    /// that does not run or has a clock that a test moves.
+    pub thread: Option<ThreadTimes>,
+    /// How many timers are due soon, by the last forecast; `None` if there is none. A shard makes
+    /// one when [`StatsSource::ask_forecast`] has asked for it.
+    pub forecast: Option<Forecast>,
+    /// The bytes that the shard's timers have touched: slots and entries, without the side tables.
+    pub memory_bytes: u64,
 }
+
+impl ShardStats {
+    /// For how long a turn has been due or has been running, whichever is longer.
+    pub fn stuck_for(&self) -> Duration {
+        Duration::from_nanos(self.overdue_ns.max(self.turn_ns.unwrap_or(0)))
+    }
+
+    /// What keeps the shard, for a sentence.
+    fn stuck_text(&self) -> String {
+        match (self.turn_ns, self.delivering) {
+            (Some(turn), Some(class)) => {
+                format!("a turn has been running for {}, now for class {class}", brief(turn))
+            }
+            (Some(turn), None) => format!("a turn has been running for {}", brief(turn)),
+            (None, _) => format!(
+                "a turn has been due for {}, and its thread has not begun it",
+                brief(self.overdue_ns)
+            ),
+        }
+    }
+}
+
+/// The version of the form that a [`ServiceStats`] has as JSON. It grows when a field changes its
+/// meaning or goes; new fields do not change it.
+pub const SCHEMA: u32 = 1;
 
 /// A service at one moment: a plain value. See the [module](self) for an example.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ServiceStats {
+    /// The version of this form, [`SCHEMA`].
+    pub schema: u32,
+    /// The version of this crate.
+    pub version: &'static str,
     /// The service's name.
     pub name: String,
     /// The runtime of its shards: `glommio`, `tokio`, `thread` or `attached`.
     pub runtime: &'static str,
+    /// How many processors the process may use.
+    pub cores: usize,
     /// The length of a tick in nanoseconds.
     pub tick_ns: u64,
     /// The bound beyond which a delivery counts as late, in nanoseconds.
     pub lateness_bound_ns: u64,
+    /// How long a callback may take before it counts as overrun, in nanoseconds.
+    pub overrun_ns: u64,
+    /// The most requests that wait in one lane.
+    pub lane_capacity: usize,
+    /// How much one turn may do.
+    pub budget: TurnBudget,
+    /// The thresholds of the warnings.
+    pub warning_limits: WarningLimits,
     /// How long the service has been up.
     pub uptime: Duration,
+    /// The warnings that have occurred, by shard and in the order of [`WarningKind::ALL`].
+    pub warnings: Vec<Warning>,
     /// Its shards, in order.
     pub shards: Vec<ShardStats>,
+    /// The deadlines of connections that have come: what has ended connections, and heartbeats. In
+    /// the order of [`DeadlineKind`](crate::DeadlineKind); empty before the first of them.
+    pub deadlines: Vec<DeadlineStats>,
 }
 
 impl ServiceStats {
@@ -104,16 +201,31 @@ impl ServiceStats {
 /// [`TimerService`](crate::TimerService) is dropped; made by
 /// [`TimerService::stats_source`](crate::TimerService::stats_source).
 #[derive(Clone)]
-pub struct StatsSource(Arc<dyn Fn() -> ServiceStats + Send + Sync>);
+pub struct StatsSource {
+    read: Arc<dyn Fn() -> ServiceStats + Send + Sync>,
+    ask_forecast: Arc<dyn Fn() + Send + Sync>,
+}
 
 impl StatsSource {
-    pub(crate) fn new(read: impl Fn() -> ServiceStats + Send + Sync + 'static) -> Self {
-        Self(Arc::new(read))
+    pub(crate) fn new(
+        read: impl Fn() -> ServiceStats + Send + Sync + 'static,
+        ask_forecast: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        Self { read: Arc::new(read), ask_forecast: Arc::new(ask_forecast) }
     }
 
     /// The statistics at this moment.
     pub fn read(&self) -> ServiceStats {
-        (self.0)()
+        (self.read)()
+    }
+
+    /// Asks each shard for a forecast of the timers that are due soon, which a later
+    /// [`read`](Self::read) returns. A shard that sleeps is woken for it, and no shard makes more
+    /// than one a second, so a reader that asks more often costs no more.
+    ///
+    /// [`Forecast::took_ns`] says what a forecast has cost its shard.
+    pub fn ask_forecast(&self) {
+        (self.ask_forecast)();
     }
 }
 

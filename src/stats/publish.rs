@@ -1,5 +1,6 @@
 //! Where a shard publishes its counts, for readers on any thread.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use corewheel_shard::Counters;
@@ -7,6 +8,9 @@ use crossbeam_utils::CachePadded;
 
 use super::class::{ClassStats, PublishedClass};
 use super::counts::{PublishedCounts, ShardCounts};
+use super::forecast::PublishedForecast;
+use super::late::{LateLog, LateRecord, LatenessParts, PublishedLate};
+use super::live::Live;
 use super::times::{PublishedTimes, Recorder, Times};
 use crate::link::version::Version;
 
@@ -18,6 +22,19 @@ pub(crate) struct Published {
     classes: Box<[CachePadded<PublishedClass>]>,
     lateness: PublishedTimes,
     ring_delay: PublishedTimes,
+    turn_time: PublishedTimes,
+    late: PublishedLate,
+    pub(crate) forecast: PublishedForecast,
+    /// On a line of its own, as the shard writes it at each delivery.
+    pub(crate) live: Arc<CachePadded<Live>>,
+}
+
+/// The times that a shard has measured since it last published.
+pub(crate) struct Measured<'a> {
+    pub(crate) lateness: &'a mut Recorder,
+    pub(crate) ring_delay: &'a mut Recorder,
+    pub(crate) turn_time: &'a mut Recorder,
+    pub(crate) late: &'a mut LateLog,
 }
 
 impl Published {
@@ -28,6 +45,10 @@ impl Published {
             classes: PublishedClass::row(classes),
             lateness: PublishedTimes::new(),
             ring_delay: PublishedTimes::new(),
+            turn_time: PublishedTimes::new(),
+            late: PublishedLate::new(),
+            forecast: PublishedForecast::new(),
+            live: Arc::new(CachePadded::new(Live::new())),
         }
     }
 
@@ -37,16 +58,17 @@ impl Published {
     pub(crate) fn store(
         &self,
         counts: &ShardCounts,
-        lateness: &mut Recorder,
-        ring_delay: &mut Recorder,
+        measured: Measured<'_>,
         classes: impl FnOnce(&Self),
     ) {
         self.store_counts(|published| {
             published.store(counts);
             classes(self);
         });
-        self.lateness.store(lateness);
-        self.ring_delay.store(ring_delay);
+        self.lateness.store(measured.lateness);
+        self.ring_delay.store(measured.ring_delay);
+        self.turn_time.store(measured.turn_time);
+        self.late.store(measured.late);
     }
 
     /// Stores the counts that commands of the shard's own core change, between turns.
@@ -63,6 +85,21 @@ impl Published {
             store(&published.reset_lazy, counters.reset_lazy);
             store(&published.reset_relinked, counters.reset_relinked);
             classes(self);
+        });
+    }
+
+    /// Stores what `take` takes over from nurseries. A reader that reads the nurseries in
+    /// [`load_with`](Self::load_with) finds each timer there or here.
+    pub(crate) fn store_taken(&self, take: impl FnOnce(&Self) -> Counters) {
+        self.store_counts(|published| {
+            let counters = take(self);
+            // Relaxed, as in a turn.
+            let store = |count: &AtomicU64, value| count.store(value, Ordering::Relaxed);
+            store(&published.pending, counters.pending());
+            store(&published.pending_max, counters.pending_max);
+            store(&published.scheduled_local, counters.scheduled_local);
+            store(&published.scheduled_remote, counters.scheduled_remote);
+            store(&published.cancelled, counters.cancelled);
         });
     }
 
@@ -88,20 +125,26 @@ impl Published {
         self.version.store(|| store(&self.counts));
     }
 
-    pub(crate) fn load(&self) -> Reading {
-        let (counts, classes) = self.load_counts();
-        let (lateness, ring_delay) = (self.lateness.load(), self.ring_delay.load());
-        Reading { counts, classes, lateness, ring_delay }
-    }
-
-    fn load_counts(&self) -> (ShardCounts, Vec<ClassReading>) {
+    /// Loads everything, and what `beside` loads at the same time as the counts. `beside` is called
+    /// again if the shard stores meanwhile.
+    pub(crate) fn load_with<V>(&self, mut beside: impl FnMut() -> V) -> (Reading, V) {
         let mut classes = Vec::with_capacity(self.classes.len());
-        let counts = self.version.load(|| {
+        let (counts, beside) = self.version.load(|| {
             classes.clear();
             classes.extend(self.classes.iter().map(|class| class.load()));
-            self.counts.load()
+            (self.counts.load(), beside())
         });
-        (counts, classes)
+        let (parts, late) = self.late.load();
+        let reading = Reading {
+            counts,
+            classes,
+            lateness: self.lateness.load(),
+            ring_delay: self.ring_delay.load(),
+            turn_time: self.turn_time.load(),
+            parts,
+            late,
+        };
+        (reading, beside)
     }
 }
 
@@ -114,6 +157,9 @@ pub(crate) struct Reading {
     pub(crate) classes: Vec<ClassReading>,
     pub(crate) lateness: Times,
     pub(crate) ring_delay: Times,
+    pub(crate) turn_time: Times,
+    pub(crate) parts: LatenessParts<Times>,
+    pub(crate) late: Vec<LateRecord>,
 }
 
 #[cfg(test)]
@@ -129,10 +175,17 @@ mod tests {
         for nanos in [0, 5, 1_000, 1_000_000, u64::MAX] {
             lateness.record(nanos);
         }
-        published.store(&counts, &mut lateness, &mut ring_delay, |published| {
+        let measured = Measured {
+            lateness: &mut lateness,
+            ring_delay: &mut ring_delay,
+            turn_time: &mut Recorder::new(),
+            late: &mut LateLog::new(),
+        };
+        published.store(&counts, measured, |published| {
             published.store_class(1, &of_class, Some(0));
         });
-        let Reading { counts: read, classes, lateness: late, ring_delay: delay } = published.load();
+        let (reading, ()) = published.load_with(|| ());
+        let Reading { counts: read, classes, lateness: late, ring_delay: delay, .. } = reading;
         assert_eq!(read, counts);
         assert_eq!(classes, [(ClassStats::default(), None), (of_class, Some(0))]);
         assert_eq!(late.count, 5);

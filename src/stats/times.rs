@@ -8,59 +8,119 @@ use histogram::Histogram;
 /// that long.
 const GROUPING_POWER: u8 = 2;
 const MAX_VALUE_POWER: u8 = 40;
+const BUCKETS: usize = bucket_of((1 << MAX_VALUE_POWER) - 1) + 1;
+const WORDS: usize = BUCKETS.div_ceil(u64::BITS as usize);
+
+/// The bucket of a time that is not longer than the longest, as `histogram` numbers them: a test
+/// compares the two.
+#[inline]
+const fn bucket_of(nanos: u64) -> usize {
+    // The highest bit, and the two bits that follow it.
+    let power = (nanos | (1 << GROUPING_POWER)).ilog2();
+    ((power as usize) << GROUPING_POWER) + (nanos >> (power - GROUPING_POWER as u32)) as usize
+        - (GROUPING_POWER as usize * (1 << GROUPING_POWER))
+}
 
 /// Times measured by one shard.
+///
+/// Why not a `Histogram`: it does not tell which buckets have changed, so a shard would store all
+/// of them in each turn. And the timers of a turn mostly have one lateness, so a time that falls
+/// into the bucket of the time before costs a comparison and two additions.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    histogram: Histogram,
+    buckets: Box<[u64; BUCKETS]>,
     sum: u64,
-    dirty: bool,
+    /// The shortest time of the last time's bucket, and how many times fall into the bucket; 0 of
+    /// them if there was no time since the buckets were published.
+    first: u64,
+    width: u64,
+    /// Times of that bucket that are not in `buckets` yet.
+    run: u64,
+    /// One bit for each bucket, set if it has changed since it was published.
+    changed: [u64; WORDS],
 }
 
 impl Recorder {
     pub(crate) fn new() -> Self {
-        let histogram = Histogram::new(GROUPING_POWER, MAX_VALUE_POWER);
-        Self { histogram: histogram.expect("the powers are in range"), sum: 0, dirty: false }
+        Self {
+            buckets: Box::new([0; BUCKETS]),
+            sum: 0,
+            first: 0,
+            width: 0,
+            run: 0,
+            changed: [0; WORDS],
+        }
     }
 
     #[inline]
     pub(crate) fn record(&mut self, nanos: u64) {
+        if nanos.wrapping_sub(self.first) < self.width {
+            self.run += 1;
+            self.sum = self.sum.saturating_add(nanos);
+        } else {
+            self.record_other(nanos);
+        }
+    }
+
+    /// Records a time of another bucket than the time before.
+    #[inline(never)]
+    fn record_other(&mut self, nanos: u64) {
+        self.end_run();
         let nanos = nanos.min((1 << MAX_VALUE_POWER) - 1);
-        // Every value up to the maximum has a bucket.
-        let _ = self.histogram.increment(nanos);
+        let power = (nanos | (1 << GROUPING_POWER)).ilog2() - u32::from(GROUPING_POWER);
+        (self.first, self.width) = (nanos >> power << power, 1 << power);
+        self.run = 1;
         self.sum = self.sum.saturating_add(nanos);
-        self.dirty = true;
+        let bucket = bucket_of(nanos);
+        self.changed[bucket / u64::BITS as usize] |= 1 << (bucket % u64::BITS as usize);
+    }
+
+    /// Adds the times of the last bucket to it.
+    fn end_run(&mut self) {
+        if self.run > 0 {
+            self.buckets[bucket_of(self.first)] += std::mem::take(&mut self.run);
+        }
+        self.width = 0;
     }
 }
 
 #[derive(Debug)]
 pub(super) struct PublishedTimes {
-    buckets: Box<[AtomicU64]>,
+    buckets: Box<[AtomicU64; BUCKETS]>,
     sum: AtomicU64,
 }
 
 impl PublishedTimes {
     pub(super) fn new() -> Self {
-        let recorder = Recorder::new();
-        let buckets = recorder.histogram.as_slice().iter().map(|_| AtomicU64::new(0)).collect();
+        let buckets = Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
         Self { buckets, sum: AtomicU64::new(0) }
     }
 
+    /// Stores the buckets that have changed.
+    #[inline]
     pub(super) fn store(&self, recorder: &mut Recorder) {
-        if !std::mem::take(&mut recorder.dirty) {
-            return;
+        if recorder.changed != [0; WORDS] {
+            self.store_changed(recorder);
         }
-        for (published, count) in self.buckets.iter().zip(recorder.histogram.as_slice()) {
-            published.store(*count, Ordering::Relaxed);
+    }
+
+    #[inline(never)]
+    fn store_changed(&self, recorder: &mut Recorder) {
+        recorder.end_run();
+        for (word, changed) in recorder.changed.iter_mut().enumerate() {
+            while *changed != 0 {
+                let bucket = word * u64::BITS as usize + changed.trailing_zeros() as usize;
+                *changed &= *changed - 1;
+                let published = &self.buckets[bucket];
+                published.store(recorder.buckets[bucket], Ordering::Relaxed);
+            }
         }
         self.sum.store(recorder.sum, Ordering::Relaxed);
     }
 
     pub(super) fn load(&self) -> Times {
         let buckets = self.buckets.iter().map(|count| count.load(Ordering::Relaxed)).collect();
-        let histogram = Histogram::from_buckets(GROUPING_POWER, MAX_VALUE_POWER, buckets)
-            .expect("the buckets are those of the same configuration");
-        Times::new(&histogram, self.sum.load(Ordering::Relaxed))
+        Times::new(buckets, self.sum.load(Ordering::Relaxed))
     }
 }
 
@@ -102,7 +162,9 @@ pub struct Bucket {
 }
 
 impl Times {
-    fn new(histogram: &Histogram, sum_ns: u64) -> Self {
+    fn new(buckets: Vec<u64>, sum_ns: u64) -> Self {
+        let histogram = Histogram::from_buckets(GROUPING_POWER, MAX_VALUE_POWER, buckets)
+            .expect("the buckets are those of this configuration");
         let buckets: Vec<Bucket> = histogram
             .iter()
             .filter(|bucket| bucket.count() > 0)
@@ -130,12 +192,41 @@ mod tests {
     use super::*;
 
     #[test]
+    fn bucket_of_each_time_is_that_of_the_histogram() {
+        let mut histogram = Histogram::new(GROUPING_POWER, MAX_VALUE_POWER).unwrap();
+        let mut recorder = Recorder::new();
+        assert_eq!(histogram.as_slice().len(), BUCKETS);
+        for power in 0..MAX_VALUE_POWER {
+            for step in 0..16 {
+                let nanos = (1 << power) + (step << power) / 16;
+                histogram.increment(nanos - 1).unwrap();
+                recorder.record(nanos - 1);
+            }
+        }
+        recorder.end_run();
+        assert_eq!(histogram.as_slice(), &*recorder.buckets);
+    }
+
+    #[test]
+    fn times_of_several_turns_are_all_published() {
+        let (published, mut recorder) = (PublishedTimes::new(), Recorder::new());
+        for nanos in [0, 7, 7, 1_000, 1 << 39, u64::MAX] {
+            recorder.record(nanos);
+            published.store(&mut recorder);
+        }
+        let times = published.load();
+        assert_eq!(times, Times::new(recorder.buckets.to_vec(), recorder.sum));
+        assert_eq!(times.count, 6);
+    }
+
+    #[test]
     fn quantile_is_never_too_short() {
         let mut recorder = Recorder::new();
         for nanos in 0..10_000 {
             recorder.record(nanos);
         }
-        let times = Times::new(&recorder.histogram, recorder.sum);
+        recorder.end_run();
+        let times = Times::new(recorder.buckets.to_vec(), recorder.sum);
         assert!((5_000..=6_250).contains(&times.p50_ns), "{}", times.p50_ns);
         assert!((9_900..=12_500).contains(&times.p99_ns), "{}", times.p99_ns);
         assert_eq!(times.count, 10_000);

@@ -11,8 +11,9 @@ use std::time::Duration;
 use super::limits::{StreamTimeout, no_timer};
 use super::notes::{CONNECTION, MESSAGE, Notes};
 use super::timeout::{Slot, Timeout};
+use super::waiter::Waiter;
 use crate::clock::when::When;
-use crate::conn::{AnyThread, ConnTimers, DeadlineKind, InProgress, Side};
+use crate::conn::{AnyThread, ConnTimers, DeadlineKind, Direction, InProgress, Side};
 use crate::face::handle::Handle;
 use crate::link::sync::{AtomicBool, MaybeWaker, Ordering};
 use crate::values::error::{Elapsed, TimeoutError};
@@ -20,10 +21,11 @@ use crate::values::error::{Elapsed, TimeoutError};
 /// The tasks that wait for a stream, and what its owner has said. It is the waker of the
 /// connection's timer, and refers to no timer itself.
 pub(super) struct Shared {
-    pub(super) reader: MaybeWaker,
-    pub(super) writer: MaybeWaker,
-    heartbeat: MaybeWaker,
-    aged: MaybeWaker,
+    /// For a read, and for a write, a flush or a shutdown.
+    waiting: [MaybeWaker; 2],
+    heartbeat: Waiter,
+    request_idle: Waiter,
+    aged: Waiter,
     /// The connection has reached its greatest age, and has a grace.
     is_aged: AtomicBool,
     pub(super) timeout_slot: Slot,
@@ -42,10 +44,10 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(handle: Handle, head: Duration) -> Self {
         Self {
-            reader: MaybeWaker::new(),
-            writer: MaybeWaker::new(),
-            heartbeat: MaybeWaker::new(),
-            aged: MaybeWaker::new(),
+            waiting: [MaybeWaker::new(), MaybeWaker::new()],
+            heartbeat: Waiter::new(),
+            request_idle: Waiter::new(),
+            aged: Waiter::new(),
             is_aged: AtomicBool::new(false),
             timeout_slot: Slot::new(),
             handle,
@@ -70,6 +72,12 @@ impl Shared {
         self.is_woken.store(is_woken, Ordering::Relaxed);
     }
 
+    /// The task that waits for a read, or for a write, a flush or a shutdown.
+    #[inline]
+    pub(super) fn waiting(&self, direction: Direction) -> &MaybeWaker {
+        &self.waiting[direction as usize]
+    }
+
     /// The connection has reached its greatest age: the owner is told.
     pub(super) fn set_aged(&self) {
         // Relaxed: the flag carries no data. The owner's task registers its waker before it looks.
@@ -85,11 +93,11 @@ impl Wake for Shared {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.set_woken(true);
-        self.reader.wake();
-        self.writer.wake();
+        self.waiting.iter().for_each(MaybeWaker::wake);
         self.heartbeat.wake();
+        self.request_idle.wake();
         self.aged.wake();
-        self.timeout_slot.wake();
+        self.timeout_slot.waiter.wake();
     }
 }
 
@@ -290,8 +298,24 @@ impl<M: Side> StreamControl<M> {
     ///
     /// The errors of [`heartbeat`](Self::heartbeat).
     pub fn poll_heartbeat(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.shared.heartbeat.register(cx.waker());
-        self.poll_event(|kind| kind == DeadlineKind::Heartbeat)
+        self.shared.heartbeat.look_again();
+        self.poll_event(cx, &self.shared.heartbeat, DeadlineKind::Heartbeat)
+    }
+
+    /// Waits until no request was in flight for
+    /// [`StreamLimits::request_idle`](super::StreamLimits::request_idle), whatever the peer has
+    /// sent meanwhile, and again after each further such time. The owner then ends the connection,
+    /// as by a GOAWAY. Where there is no such limit, it waits until the stream ends.
+    ///
+    /// May be dropped and called again. One task waits for it at a time, the last that has called
+    /// this on any control; other tasks may read and write meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`heartbeat`](Self::heartbeat).
+    pub async fn request_idle(&self) -> io::Result<()> {
+        poll_fn(|cx| self.poll_event(cx, &self.shared.request_idle, DeadlineKind::RequestIdle))
+            .await
     }
 
     /// Waits until the connection has reached its greatest age,
@@ -317,26 +341,40 @@ impl<M: Side> StreamControl<M> {
     ///
     /// The errors of [`heartbeat`](Self::heartbeat).
     pub fn poll_max_age_reached(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.shared.aged.register(cx.waker());
-        if self.limit_reached().is_none() && self.shared.is_aged.load(Ordering::Relaxed) {
-            return Poll::Ready(Ok(()));
-        }
-        let has_grace = !self.timers.limits().max_age_grace.is_zero();
-        let told = self.poll_event(|kind| has_grace && kind == DeadlineKind::MaxAge);
+        let told = self.poll_event(cx, &self.shared.aged, DeadlineKind::MaxAge);
         if let Poll::Ready(Ok(())) = told {
             self.shared.set_aged();
+        }
+        if told.is_pending() && self.shared.is_aged.load(Ordering::Relaxed) {
+            return Poll::Ready(Ok(()));
         }
         told
     }
 
-    /// Polls for an event that the owner is told of. The caller has registered its task.
-    fn poll_event(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Poll<io::Result<()>> {
-        if let Some(timeout) = self.limit_reached() {
-            return Poll::Ready(Err(timeout.into()));
+    /// Polls for an event that the owner is told of, if one may have come since the last poll.
+    fn poll_event(
+        &self,
+        cx: &Context<'_>,
+        waiter: &Waiter,
+        wanted: DeadlineKind,
+    ) -> Poll<io::Result<()>> {
+        if !waiter.register(cx.waker()) {
+            return Poll::Pending;
         }
-        let waker = Waker::from(Arc::clone(&self.shared));
-        let event = self.timers.poll_kinds(&mut Context::from_waker(&waker), wanted);
-        event.map(|event| event.map(drop).map_err(no_timer))
+        let event = if let Some(timeout) = self.limit_reached() {
+            Poll::Ready(Err(timeout.into()))
+        } else {
+            // Without a grace, the greatest age ends the stream.
+            let is_told = wanted != DeadlineKind::MaxAge || self.timers.has_grace();
+            let waker = Waker::from(Arc::clone(&self.shared));
+            let cx = &mut Context::from_waker(&waker);
+            let event = self.timers.poll_kinds(cx, |kind| is_told && kind == wanted);
+            event.map(|event| event.map(drop).map_err(no_timer))
+        };
+        if event.is_ready() {
+            waiter.look_again();
+        }
+        event
     }
 
     /// The limit that has ended the stream; `None` if it has reached none.
@@ -389,7 +427,7 @@ mod loom_tests {
             let timer = Arc::clone(&shared);
             let thread = thread::spawn(move || timer.wake_by_ref());
             let alarm = Arc::new(Alarm(OnceLock::new()));
-            shared.reader.register(&Waker::from(Arc::clone(&alarm)));
+            shared.waiting(Direction::Read).register(&Waker::from(Arc::clone(&alarm)));
             let is_seen = shared.is_woken();
             thread.join().unwrap();
             assert!(is_seen || alarm.0.get().is_some(), "the read waits for ever");

@@ -16,29 +16,32 @@
 //!
 //! Cost: a read or a write that is ready costs a touch and a few branches; the first byte of a
 //! message, a reading of the clock and a compare-and-exchange besides. A read that must wait costs
-//! another touch, and the first one a poll of the timers. The timers wake the stream when a
-//! deadline has come, so that a later poll finds nothing before.
+//! another touch, and two readings of the clock and compare-and-exchanges if it is measured; a
+//! write that must wait costs as much. The first one polls the timers, and so does the first one
+//! after the timer has expired. The timers wake the stream when a deadline has come, so that a
+//! later poll finds nothing before.
 
 use std::io;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use super::control::{Shared, StreamControl};
 use super::limits::{StreamLimits, StreamTimeout, ends, no_timer};
 use super::notes::{CONNECTION, ENDED, MEASURED, MESSAGE};
 use super::timeout::TIMEOUT;
-use crate::clock::saturating_nanos;
-use crate::conn::{ConnTimers, DeadlineKind, Direction, Ends, InProgress, Side, Transfer, Wakes};
+use crate::conn::{ConnTimers, DeadlineKind, Direction, Ends, Order, Side, Transfer, Wakes};
 use crate::face::handle::Handle;
 
-/// The message whose read is measured.
-enum MeasuredMessage<M: Side> {
-    /// No message is measured.
-    None,
-    /// No read has waited for a part of it. The number of bytes that were read.
-    Ready(usize),
-    /// A read has waited. The transfer is paused unless a read waits.
-    Waited(Transfer<M>),
+/// What there is of a direction.
+struct Way<M: Side> {
+    /// Whether a read or a write waits.
+    waits: bool,
+    /// The bytes that are measured. The transfer is paused unless a read or a write waits; `None`
+    /// if none has waited for such bytes.
+    transfer: Option<Transfer<M>>,
+    /// Whether the timers were polled for what ends a wait, and no deadline was armed since that
+    /// may be earlier. Then they wake the stream when such a deadline has come.
+    is_watched: bool,
 }
 
 pub(super) struct Deadlines<M: Side> {
@@ -46,21 +49,18 @@ pub(super) struct Deadlines<M: Side> {
     shared: Arc<Shared>,
     /// Of `shared`.
     waker: Waker,
-    /// Whether a read waits.
-    reads: bool,
-    /// Whether a write waits.
-    writes: bool,
-    /// The write, flush or shutdown that waits; `None` if none does.
-    stall: Option<InProgress<M>>,
+    reads: Way<M>,
+    writes: Way<M>,
+    /// Whether a write, flush or shutdown waits.
+    is_stalled: bool,
+    /// For the time of such a wait. It is stopped unless one waits; `None` if none has waited yet,
+    /// or if the event of the last may have come.
+    stall: Option<Transfer<M>>,
     /// When the head that has begun must be complete.
     head_due: u64,
-    measured: MeasuredMessage<M>,
-    /// The writes that had to wait. They are paused unless a write waits; `None` if none has waited
-    /// yet.
-    written: Option<Transfer<M>>,
-    /// For each direction, whether the timers were polled for what ends its wait, and the stream
-    /// has armed nothing since. Then they wake the stream when such a deadline has come.
-    watched: [bool; 2],
+    /// The bytes of the message that is measured, before a read waited for a part of it; `None` if
+    /// no message is measured.
+    message: Option<u64>,
 }
 
 impl<M: Side> Deadlines<M> {
@@ -68,17 +68,17 @@ impl<M: Side> Deadlines<M> {
     pub(super) fn new(timers: ConnTimers<M>, handle: Handle, limits: StreamLimits) -> Self {
         let shared = Arc::new(Shared::new(handle, limits.head));
         let waker = Waker::from(Arc::clone(&shared));
+        let way = || Way { waits: false, transfer: None, is_watched: false };
         Self {
             timers,
             shared,
             waker,
-            reads: false,
-            writes: false,
+            reads: way(),
+            writes: way(),
+            is_stalled: false,
             stall: None,
             head_due: 0,
-            measured: MeasuredMessage::None,
-            written: None,
-            watched: [false; 2],
+            message: None,
         }
     }
 
@@ -89,121 +89,126 @@ impl<M: Side> Deadlines<M> {
     pub(super) fn control(&self) -> StreamControl<M> {
         StreamControl::new(self.timers.clone(), Arc::clone(&self.shared))
     }
+
+    fn way(&mut self, direction: Direction) -> &mut Way<M> {
+        match direction {
+            Direction::Read => &mut self.reads,
+            Direction::Write => &mut self.writes,
+        }
+    }
 }
 
-/// Reads.
+/// Reads and writes.
 impl<M: Side> Deadlines<M> {
-    /// Reads by `read`, which says how many bytes it has read.
+    /// Reads or writes by `call`, which says how many bytes it has transferred.
     #[inline]
-    pub(super) fn read<V>(
+    pub(super) fn transfer(
         &mut self,
+        direction: Direction,
         cx: &mut Context<'_>,
-        read: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<(V, usize)>>,
-    ) -> Poll<io::Result<V>> {
-        if let Err(error) = self.check() {
-            return Poll::Ready(Err(error));
-        }
-        let is_first = !self.reads;
-        if self.timers.begin_poll(is_first, cx).is_pending() {
-            return Poll::Pending;
-        }
-        let polled = read(cx);
+        call: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        self.check()?;
+        let is_first = !self.way(direction).waits;
+        ready!(self.timers.begin_poll(is_first, cx));
+        let polled = call(cx);
         self.timers.note_ready(is_first, polled.is_ready());
-        let Poll::Ready(read) = polled else {
-            return self.read_waits(cx).map(Err);
+        let Poll::Ready(result) = polled else {
+            return self.wait(direction, cx).map(Err);
         };
-        let has_waited = std::mem::replace(&mut self.reads, false);
-        if let Ok((_, count)) = read
-            && count > 0
-        {
-            self.was_read(count);
+        let has_waited = std::mem::replace(&mut self.way(direction).waits, false);
+        if let Ok(count @ 1..) = result {
+            match direction {
+                Direction::Read => self.was_read(count as u64),
+                Direction::Write => self.was_written(count as u64, has_waited),
+            }
         }
-        if let MeasuredMessage::Waited(transfer) = &self.measured
-            && has_waited
-        {
+        if has_waited && let Some(transfer) = &self.way(direction).transfer {
             transfer.pause();
         }
-        Poll::Ready(read.map(|(value, _)| value))
+        Poll::Ready(result)
+    }
+
+    fn wait(&mut self, direction: Direction, cx: &Context<'_>) -> Poll<io::Error> {
+        self.shared.waiting(direction).register(cx.waker());
+        if !std::mem::replace(&mut self.way(direction).waits, true) {
+            match direction {
+                Direction::Read => self.read_waits(),
+                Direction::Write => self.write_waits(),
+            }
+        }
+        self.poll(direction)
     }
 
     #[inline]
-    fn was_read(&mut self, count: usize) {
-        let is_touched = self.shared.notes.has_any_for_read() && self.take_notes();
-        match &mut self.measured {
-            MeasuredMessage::Waited(transfer) => return transfer.add(count as u64),
-            MeasuredMessage::Ready(bytes) => *bytes = bytes.saturating_add(count),
-            MeasuredMessage::None => {}
+    fn was_read(&mut self, count: u64) {
+        if self.shared.notes.has_any_for_read() {
+            self.take_notes();
         }
-        if !is_touched {
-            self.timers.touch_read();
+        if let Some(transfer) = &self.reads.transfer {
+            transfer.count(count);
+        } else if let Some(bytes) = &mut self.message {
+            *bytes = bytes.saturating_add(count);
         }
+        self.timers.touch_read();
     }
 
     /// Something was read that begins the connection, or a message, or is no part of the message
-    /// before. True if this has touched the timers.
-    fn take_notes(&mut self) -> bool {
+    /// before.
+    fn take_notes(&mut self) {
         let has_deadline = !self.shared.head.is_zero();
         let notes = self.shared.notes.take(has_deadline);
         if notes & ENDED != 0 {
-            self.measured = MeasuredMessage::None;
+            self.forget_message();
         }
         if notes & CONNECTION != 0 {
             self.disarm(DeadlineKind::Handshake);
         }
         if notes & MEASURED != 0 {
-            self.measured = MeasuredMessage::Ready(0);
+            self.message = Some(0);
         }
-        let is_head = notes & MESSAGE != 0 && has_deadline;
-        if is_head {
-            let now = self.timers.touch_read_now();
-            self.head_due = now.saturating_add(saturating_nanos(self.shared.head));
+        if notes & MESSAGE != 0 && has_deadline {
+            self.head_due = self.timers.nanos_of(self.shared.head);
         }
-        is_head
     }
 
     /// Whether the next bytes that are read are counted.
     #[cfg(feature = "hyper")]
     pub(super) fn is_read_measured(&self) -> bool {
-        let is_measured = !matches!(self.measured, MeasuredMessage::None);
-        is_measured || self.shared.notes.has(MEASURED)
+        self.message.is_some() || self.shared.notes.has(MEASURED)
     }
 
-    fn read_waits(&mut self, cx: &Context<'_>) -> Poll<io::Error> {
-        self.shared.reader.register(cx.waker());
-        if !self.reads {
-            self.reads = true;
-            // The time for which the owner did not read does not count.
-            self.timers.touch_read();
-            self.arm_message();
-        }
-        self.poll(Direction::Read)
-    }
-
-    /// A read begins to wait for more of a message, if there is one.
-    fn arm_message(&mut self) {
+    /// A read begins to wait, perhaps for more of a message.
+    fn read_waits(&mut self) {
+        // The time for which the owner did not read does not count.
+        self.timers.touch_read();
         self.forget_ended();
-        let (timers, due, watched) = (&self.timers, self.head_due, &mut self.watched);
+        let mut is_filed = false;
         let arm = || {
             // An error says that the connection is closed, which the next poll finds out.
-            let _ = timers.arm_at(DeadlineKind::Request, due, Wakes::Nothing);
-            *watched = [false; 2];
+            let _ = self.timers.arm_at(DeadlineKind::Request, self.head_due, Wakes::Nothing);
+            is_filed = true;
         };
         if self.shared.notes.arm_head(arm) {
             self.disarm(DeadlineKind::Request);
         }
         if self.shared.notes.take_measured_rest() {
-            self.measured = MeasuredMessage::Ready(0);
+            self.message = Some(0);
         }
-        match &self.measured {
-            MeasuredMessage::None => return,
-            MeasuredMessage::Ready(bytes) => {
-                let transfer = self.timers.measure(Direction::Read, Wakes::Nothing);
-                transfer.add(*bytes as u64);
-                self.measured = MeasuredMessage::Waited(transfer);
+        if let Some(bytes) = self.message {
+            let now = self.timers.now();
+            if let Some(transfer) = &self.reads.transfer {
+                is_filed |= transfer.resume_at(now, Wakes::Nothing);
+            } else {
+                let transfer = self.timers.measure(DeadlineKind::ReadRate, now);
+                transfer.count(bytes);
+                self.reads.transfer = Some(transfer);
+                is_filed = true;
             }
-            MeasuredMessage::Waited(transfer) => transfer.resume_and(Wakes::Nothing),
         }
-        self.watched = [false; 2];
+        if is_filed {
+            self.unwatch();
+        }
     }
 
     fn disarm(&self, kind: DeadlineKind) {
@@ -215,60 +220,42 @@ impl<M: Side> Deadlines<M> {
     fn forget_ended(&mut self) {
         if self.shared.notes.has(ENDED) {
             self.shared.notes.forget_end();
-            self.measured = MeasuredMessage::None;
+            self.forget_message();
         }
     }
-}
 
-/// Writes.
-impl<M: Side> Deadlines<M> {
-    /// Writes by `write`, which says how many bytes were accepted.
+    fn forget_message(&mut self) {
+        (self.message, self.reads.transfer) = (None, None);
+    }
+
     #[inline]
-    pub(super) fn write(
-        &mut self,
-        cx: &mut Context<'_>,
-        write: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
-        if let Err(error) = self.check() {
-            return Poll::Ready(Err(error));
+    fn was_written(&mut self, count: u64, has_waited: bool) {
+        if self.is_stalled {
+            self.stall_ends();
         }
-        let is_first = !self.writes;
-        if self.timers.begin_poll(is_first, cx).is_pending() {
-            return Poll::Pending;
+        if !has_waited {
+            return self.timers.touch_write();
         }
-        let polled = write(cx);
-        self.timers.note_ready(is_first, polled.is_ready());
-        let Poll::Ready(written) = polled else {
-            if !self.writes {
-                self.writes = true;
-                self.measure_write();
-            }
-            return self.write_waits(cx).map(Err);
-        };
-        let has_waited = std::mem::replace(&mut self.writes, false);
-        let count = *written.as_ref().unwrap_or(&0);
-        if count > 0 {
-            self.timers.touch_write();
-            if self.stall.is_some() {
-                self.stall_ends();
-            }
+        // The peer has taken what was in the way.
+        self.timers.touch();
+        if let Some(transfer) = &self.writes.transfer {
+            transfer.count(count);
         }
-        if let Some(transfer) = &self.written
-            && has_waited
-        {
-            transfer.add(count as u64);
-            transfer.pause();
-        }
-        Poll::Ready(written)
     }
 
     /// A write begins to wait.
-    fn measure_write(&mut self) {
-        self.watched = [false; 2];
-        match &self.written {
-            Some(transfer) => transfer.resume_and(Wakes::Nothing),
-            None => self.written = Some(self.timers.measure(Direction::Write, Wakes::Nothing)),
+    fn write_waits(&mut self) {
+        let now = self.timers.now();
+        let is_filed = if let Some(transfer) = &self.writes.transfer {
+            transfer.resume_at(now, Wakes::Nothing)
+        } else {
+            self.writes.transfer = Some(self.timers.measure(DeadlineKind::WriteRate, now));
+            true
+        };
+        if is_filed {
+            self.unwatch();
         }
+        self.stall(now);
     }
 
     /// Flushes by `flush`.
@@ -277,10 +264,8 @@ impl<M: Side> Deadlines<M> {
         cx: &mut Context<'_>,
         flush: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
-        if let Err(error) = self.check() {
-            return Poll::Ready(Err(error));
-        }
-        self.flush_unchecked(cx, flush)
+        self.check()?;
+        self.shutdown(cx, flush)
     }
 
     /// Shuts down by `shutdown`, also after a limit was reached.
@@ -289,41 +274,40 @@ impl<M: Side> Deadlines<M> {
         cx: &mut Context<'_>,
         shutdown: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
-        self.flush_unchecked(cx, shutdown)
-    }
-
-    fn flush_unchecked(
-        &mut self,
-        cx: &mut Context<'_>,
-        flush: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<()>>,
-    ) -> Poll<io::Result<()>> {
-        let Poll::Ready(flushed) = flush(cx) else {
-            return self.write_waits(cx).map(Err);
+        let Poll::Ready(done) = shutdown(cx) else {
+            self.shared.waiting(Direction::Write).register(cx.waker());
+            if !self.is_stalled {
+                self.stall(self.timers.now());
+            }
+            return self.poll(Direction::Write).map(Err);
         };
         // A flush may be done while a write waits.
-        if self.stall.is_some() && !self.writes {
+        if self.is_stalled && !self.writes.waits {
             self.stall_ends();
+            self.timers.touch();
         }
-        Poll::Ready(flushed)
+        Poll::Ready(done)
     }
 
-    fn write_waits(&mut self, cx: &Context<'_>) -> Poll<io::Error> {
-        self.shared.writer.register(cx.waker());
-        if self.stall.is_none() {
-            self.stall = Some(self.timers.begin_write_and(Wakes::Nothing));
-            self.watched = [false; 2];
+    /// A write, flush or shutdown begins to wait.
+    fn stall(&mut self, now: u64) {
+        self.is_stalled = true;
+        let is_filed = if let Some(stall) = &mut self.stall {
+            stall.restart(now)
+        } else {
+            self.stall = Some(self.timers.measure(DeadlineKind::WriteTimeout, now));
+            true
+        };
+        if is_filed {
+            self.unwatch();
         }
-        self.poll(Direction::Write)
     }
 
     /// A byte was accepted, or a flush is done.
-    #[cold]
     fn stall_ends(&mut self) {
-        let Some(stall) = self.stall.take() else { return };
-        if !stall.finish() {
-            // The event has come, and the write was done before a poll has taken it.
-            let is_stall = |kind| kind == DeadlineKind::WriteTimeout;
-            let _ = self.timers.poll_kinds(&mut Context::from_waker(&self.waker), is_stall);
+        self.is_stalled = false;
+        if self.stall.as_ref().is_some_and(Transfer::stop) {
+            self.stall = None;
         }
     }
 }
@@ -344,7 +328,7 @@ impl<M: Side> Deadlines<M> {
         }
         // The flag is set again if the timer wakes the stream during this poll.
         self.shared.set_woken(false);
-        self.watched = [false; 2];
+        self.unwatch();
         loop {
             let cx = &mut Context::from_waker(&self.waker);
             match self.timers.poll_kinds(cx, DeadlineKind::is_of_age) {
@@ -359,11 +343,16 @@ impl<M: Side> Deadlines<M> {
         }
     }
 
+    /// The timers are to be polled before a read or a write waits.
+    fn unwatch(&mut self) {
+        (self.reads.is_watched, self.writes.is_watched) = (false, false);
+    }
+
     /// Polls for what ends the wait in a direction.
     #[inline]
     fn poll(&mut self, direction: Direction) -> Poll<io::Error> {
         // The task has registered its waker before, so it sees the flag, or the timers wake it.
-        if self.watched[direction as usize] && !self.shared.is_woken() {
+        if self.way(direction).is_watched && !self.shared.is_woken() {
             return Poll::Pending;
         }
         self.poll_timers(direction)
@@ -376,7 +365,7 @@ impl<M: Side> Deadlines<M> {
             let is_wanted = |kind| self.is_wanted(direction, kind);
             let cx = &mut Context::from_waker(&self.waker);
             let Poll::Ready(event) = self.timers.poll_kinds(cx, is_wanted) else {
-                self.watched[direction as usize] = true;
+                self.way(direction).is_watched = true;
                 return Poll::Pending;
             };
             let is_ended = self.shared.notes.has(ENDED);
@@ -401,7 +390,7 @@ impl<M: Side> Deadlines<M> {
             _ if kind == TIMEOUT => false,
             Ends::Reads => reads,
             Ends::Writes => !reads,
-            Ends::Either => reads || !self.reads,
+            Ends::Either => reads || !self.reads.waits,
             Ends::All => true,
         }
     }
@@ -409,7 +398,7 @@ impl<M: Side> Deadlines<M> {
     /// A limit is reached: the stream has ended, unless only the owner is to be told.
     #[cold]
     fn tell_or_end(&mut self, kind: DeadlineKind) -> io::Result<()> {
-        if kind == DeadlineKind::MaxAge && !self.timers.limits().max_age_grace.is_zero() {
+        if kind == DeadlineKind::MaxAge && self.timers.has_grace() {
             self.shared.set_aged();
             return Ok(());
         }
@@ -419,11 +408,15 @@ impl<M: Side> Deadlines<M> {
     /// A limit is reached: the stream has ended, in both directions.
     #[cold]
     fn end(&mut self, kind: DeadlineKind) -> io::Error {
-        let timeout = StreamTimeout::new(kind, &self.timers.limits(), self.shared.head);
+        let timeout = match self.timers.order_of(kind) {
+            Some(Order::Drain) => StreamTimeout::Drained,
+            Some(Order::End) => StreamTimeout::Told,
+            None => StreamTimeout::new(kind, &self.timers.limits(), self.shared.head),
+        };
         let timeout = *self.shared.timeout.get_or_init(|| timeout);
         // A shutdown that waits afterwards has a time of its own.
-        (self.stall, self.written) = (None, None);
-        self.measured = MeasuredMessage::None;
+        (self.stall, self.is_stalled, self.writes.transfer) = (None, false, None);
+        self.forget_message();
         self.waker.wake_by_ref();
         timeout.into()
     }

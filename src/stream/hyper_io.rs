@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 
 use super::TimedIo;
-use crate::conn::Side;
+use crate::conn::{Direction, Side};
 
 impl<S: Read, M: Side> Read for TimedIo<S, M> {
     fn poll_read(
@@ -18,15 +18,17 @@ impl<S: Read, M: Side> Read for TimedIo<S, M> {
     ) -> Poll<io::Result<()>> {
         let this = self.project();
         let io = this.io;
-        if this.deadlines.is_read_measured() {
-            return this.deadlines.read(cx, |cx| read_counted(io, cx, buf));
-        }
-        this.deadlines.read(cx, |cx| {
+        let is_measured = this.deadlines.is_read_measured();
+        let read = this.deadlines.transfer(Direction::Read, cx, |cx| {
+            if is_measured {
+                return read_counted(io, cx, buf);
+            }
             // The stream keeps the cursor, so the end of the data counts as a byte, too. No byte is
             // read after it.
             let count = usize::from(buf.remaining() > 0);
-            io.poll_read(cx, buf).map_ok(|()| ((), count))
-        })
+            io.poll_read(cx, buf).map_ok(|()| count)
+        });
+        read.map_ok(|_| ())
     }
 }
 
@@ -38,12 +40,12 @@ fn read_counted<S: Read>(
     io: Pin<&mut S>,
     cx: &mut Context<'_>,
     mut buf: ReadBufCursor<'_>,
-) -> Poll<io::Result<((), usize)>> {
+) -> Poll<io::Result<usize>> {
     let mut part = [const { MaybeUninit::uninit() }; PART];
     let mut part = ReadBuf::uninit(&mut part[..buf.remaining().min(PART)]);
     io.poll_read(cx, part.unfilled()).map_ok(|()| {
         buf.put_slice(part.filled());
-        ((), part.filled().len())
+        part.filled().len()
     })
 }
 

@@ -12,6 +12,7 @@ macro_rules! stream_limits {
         $(#[$_about:meta])*
         $kind:ident, $text:literal, $rule:expr;
         limits $limits:tt
+        least $least:tt
         stream { $($(#[$doc:meta])* $field:ident: $type:ty $(= $conn:ident)?,)* }
         ends {
             $ends:ident $(, $error:ident($limit:ident: $limit_type:ty), $says:literal)?
@@ -72,6 +73,12 @@ macro_rules! stream_limits {
                 #[doc = concat!("[`StreamLimits::", stringify!($limit), "`]: `", $says, "`.")]
                 $error($limit_type),
             )?)*
+            /// The stream was open at the end of a [drain](crate::TimerService::drain).
+            Drained,
+            /// The stream was told to end before its greatest age, and has no grace: it was one of
+            /// the [idlest](crate::TimerService::close_idlest), or its owner has armed
+            /// [`DeadlineKind::MaxAge`].
+            Told,
             /// A deadline has come that the owner has set by the stream's
             /// [`timers`](super::TimedIo::timers).
             Other(DeadlineKind),
@@ -92,6 +99,8 @@ macro_rules! stream_limits {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self {
                     $($(Self::$error(limit) => write!(f, $says, Shown(*limit)),)?)*
+                    Self::Drained => f.write_str("the drain of the connections is over"),
+                    Self::Told => f.write_str("the connection was told to end"),
                     Self::Other(kind) => write!(f, "the connection's {kind} has come"),
                 }
             }

@@ -25,7 +25,7 @@ macro_rules! timed_writes {
             ) -> Poll<io::Result<usize>> {
                 let this = self.project();
                 let io = this.io;
-                this.deadlines.write(cx, |cx| io.poll_write(cx, buf))
+                this.deadlines.transfer(Direction::Write, cx, |cx| io.poll_write(cx, buf))
             }
 
             fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -47,7 +47,8 @@ macro_rules! timed_writes {
             ) -> Poll<io::Result<usize>> {
                 let this = self.project();
                 let io = this.io;
-                this.deadlines.write(cx, |cx| io.poll_write_vectored(cx, bufs))
+                let write = |cx: &mut Context<'_>| io.poll_write_vectored(cx, bufs);
+                this.deadlines.transfer(Direction::Write, cx, write)
             }
 
             fn is_write_vectored(&self) -> bool {
@@ -65,6 +66,7 @@ mod notes;
 mod timeout;
 #[cfg(feature = "tokio")]
 mod tokio_io;
+mod waiter;
 
 use std::fmt;
 #[cfg(doc)]
@@ -108,6 +110,10 @@ pin_project! {
     /// waits. A read that was dropped while it waited counts as waiting until the next read, and so
     /// does a write.
     ///
+    /// [`read_idle`](StreamLimits::read_idle) begins again with each byte that is read, and when a
+    /// write that had to wait goes on: the peer has taken bytes. Bytes that are accepted at once
+    /// say nothing of the peer.
+    ///
     /// A limit that is reached ends the stream. The read or write that waits returns an error of
     /// kind [`TimedOut`](io::ErrorKind::TimedOut), whose inner error is a [`StreamTimeout`]; so
     /// does every later read, write and flush. A shutdown is tried nevertheless, and returns the
@@ -142,9 +148,10 @@ pin_project! {
     /// A read or a write that is ready costs a touch of the timers and a few branches, sends
     /// nothing and allocates nothing. The first read that must wait polls the timers, which takes
     /// the connection's lock on any thread, and so does the first one after the timer has
-    /// expired; a read that must wait costs a touch otherwise. A write that must wait, and its end,
-    /// take that lock twice more, and the first of them allocates some 200 bytes for the
-    /// connection. A stream takes what its timers take, and some 320 bytes.
+    /// expired; a read that must wait costs a touch otherwise, and one that is measured two
+    /// readings of the clock more. A write that must wait costs as much as such a read, and the
+    /// first allocates some 300 bytes for the connection. A stream takes what its timers take, and
+    /// some 320 bytes.
     ///
     /// ```
     /// # #[cfg(feature = "tokio")] {
@@ -262,10 +269,3 @@ impl<S: fmt::Debug, M: Side> fmt::Debug for TimedIo<S, M> {
             .finish_non_exhaustive()
     }
 }
-
-/// On any thread it goes from thread to thread.
-const _: () = {
-    const fn is_shared<T: Send + Sync + Unpin + 'static>() {}
-    is_shared::<TimedIo<()>>();
-    is_shared::<StreamControl>();
-};

@@ -19,11 +19,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::control::Shared;
+use super::waiter::Waiter;
 use crate::clock::when::When;
 use crate::conn::{ConnTimers, DeadlineKind, Side, Wakes};
 use crate::face::handle::Handle;
 use crate::face::handle::sleep::SharedSleep;
-use crate::link::sync::{AtomicBool, AtomicU64, MaybeWaker, Ordering};
+use crate::link::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::values::refused::RefusedKind;
 
 /// The deadline of the connection that stands for its timeout.
@@ -38,9 +39,7 @@ pub(super) struct Slot {
     /// When the connection's deadline was last armed for; `NEVER` if its event was taken since.
     armed: AtomicU64,
     /// The task of the timeout that has the slot.
-    task: MaybeWaker,
-    /// The connection's timer may have expired since the timeout last looked.
-    is_woken: AtomicBool,
+    pub(super) waiter: Waiter,
 }
 
 impl Slot {
@@ -48,18 +47,8 @@ impl Slot {
         Self {
             is_taken: AtomicBool::new(false),
             armed: AtomicU64::new(NEVER),
-            task: MaybeWaker::new(),
-            // The connection may be closed from the beginning.
-            is_woken: AtomicBool::new(true),
+            waiter: Waiter::new(),
         }
-    }
-
-    /// The connection's timer has expired, or the stream has ended.
-    pub(super) fn wake(&self) {
-        // Relaxed: the flag carries no data. A timeout registers its task before it looks, so it
-        // sees the flag, or is woken.
-        self.is_woken.store(true, Ordering::Relaxed);
-        self.task.wake();
     }
 
     /// False if another timeout has the slot.
@@ -72,18 +61,6 @@ impl Slot {
     fn release(&self) {
         // Release: pairs with the swap in `take`.
         self.is_taken.store(false, Ordering::Release);
-    }
-
-    /// Registers the task of the timeout that has the slot. True if the timer may have expired.
-    fn register(&self, waker: &Waker) -> bool {
-        self.task.register(waker);
-        // Relaxed: see `wake`. The timeout looks after this, so that a store between these two is
-        // not lost.
-        let is_woken = self.is_woken.load(Ordering::Relaxed);
-        if is_woken {
-            self.is_woken.store(false, Ordering::Relaxed);
-        }
-        is_woken
     }
 
     fn armed(&self) -> u64 {
@@ -141,7 +118,7 @@ impl<'a, M: Side> Timeout<'a, M> {
     #[inline]
     fn poll_slot(&self, cx: &Context<'_>) -> Poll<Result<(), RefusedKind>> {
         let slot = &self.shared.timeout_slot;
-        let may_have_come = slot.register(cx.waker());
+        let may_have_come = slot.waiter.register(cx.waker());
         let is_earlier = self.due < slot.armed();
         if is_earlier {
             self.arm();
@@ -171,7 +148,7 @@ impl<'a, M: Side> Timeout<'a, M> {
                 Poll::Ready(Ok(_)) => self.arm(),
                 Poll::Ready(Err(refused)) => {
                     // The next timeout looks whether there is a timer then.
-                    slot.is_woken.store(true, Ordering::Relaxed);
+                    slot.waiter.look_again();
                     return Poll::Ready(Err(refused));
                 }
             }
@@ -195,37 +172,10 @@ impl<M: Side> Drop for Timeout<'_, M> {
 
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests {
-    use std::sync::OnceLock;
-    use std::task::Wake;
-
     use loom::thread;
 
     use super::*;
     use crate::link::loom_tests::check;
-
-    struct Alarm(OnceLock<()>);
-
-    impl Wake for Alarm {
-        fn wake(self: Arc<Self>) {
-            let _ = self.0.set(());
-        }
-    }
-
-    #[test]
-    fn timeout_that_waits_sees_that_the_timer_has_expired_or_is_woken() {
-        check(|| {
-            let slot = Arc::new(Slot::new());
-            assert!(slot.take());
-            // The connection may be closed from the beginning; it is not.
-            assert!(slot.register(Waker::noop()));
-            let timer = Arc::clone(&slot);
-            let thread = thread::spawn(move || timer.wake());
-            let alarm = Arc::new(Alarm(OnceLock::new()));
-            let is_seen = slot.register(&Waker::from(Arc::clone(&alarm)));
-            thread.join().unwrap();
-            assert!(is_seen || alarm.0.get().is_some(), "the timeout waits for ever");
-        });
-    }
 
     #[test]
     fn timeout_that_takes_the_slot_knows_what_the_one_before_has_armed() {

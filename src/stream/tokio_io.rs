@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::TimedIo;
-use crate::conn::Side;
+use crate::conn::{Direction, Side};
 
 impl<S: AsyncRead, M: Side> AsyncRead for TimedIo<S, M> {
     fn poll_read(
@@ -17,11 +17,11 @@ impl<S: AsyncRead, M: Side> AsyncRead for TimedIo<S, M> {
     ) -> Poll<io::Result<()>> {
         let this = self.project();
         let io = this.io;
-        this.deadlines.read(cx, |cx| {
+        let read = this.deadlines.transfer(Direction::Read, cx, |cx| {
             let before = buf.filled().len();
-            let read = io.poll_read(cx, buf);
-            read.map_ok(|()| ((), buf.filled().len() - before))
-        })
+            io.poll_read(cx, buf).map_ok(|()| buf.filled().len() - before)
+        });
+        read.map_ok(|_| ())
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) fn at_most_max(delay: Duration) -> Duration {
 ///
 /// [The default service](super#the-service) cannot start. No runtime is needed.
 pub fn sleep(duration: Duration) -> Sleep {
-    sleep_until(present() + at_most_max(duration))
+    Sleep::after(at_most_max(duration))
 }
 
 /// Waits until a deadline, as `tokio::time::sleep_until` does.
@@ -71,6 +71,17 @@ pub struct Sleep {
 }
 
 impl Sleep {
+    /// A sleep that is done when `delay` has passed from now. Its deadline is by the near clock,
+    /// and so up to some microseconds later, which only [`Self::deadline`] shows.
+    #[inline]
+    pub(super) fn after(delay: Duration) -> Self {
+        // A clock that may be paused says what the time is.
+        #[cfg(feature = "test-util")]
+        return sleep_until(present() + delay);
+        #[cfg(not(feature = "test-util"))]
+        Self { timer: SleepOrKept::after(service::handle(), delay), has_begun: false }
+    }
+
     /// The deadline.
     pub fn deadline(&self) -> Instant {
         self.timer.deadline().into()

@@ -9,10 +9,13 @@ use pin_project_lite::pin_project;
 use tokio::task::coop;
 
 use super::error::Elapsed;
-use super::instant::{Instant, present};
+use super::instant::Instant;
 use super::service;
 use super::sleep::{Sleep, sleep_until};
 use crate::clock::when::{Due, When};
+
+/// The longest timeout, of 136 years. A longer one never ends.
+const TIMEOUT_MAX: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// Gives a future a time, as `tokio::time::timeout` does. The time counts from this call. The
 /// future is polled before the time is looked at, so a value that is ready wins.
@@ -25,8 +28,8 @@ use crate::clock::when::{Due, When};
 ///
 /// [The default service](super#the-service) cannot start. No runtime is needed.
 pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoFuture> {
-    // An instant that does not fit never comes.
-    let delay = present().checked_add(duration).map(sleep_until);
+    // Not every system can represent instants that are further away, and they never come.
+    let delay = (duration <= TIMEOUT_MAX).then(|| Sleep::after(duration));
     Timeout { value: future.into_future(), delay }
 }
 

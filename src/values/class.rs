@@ -34,7 +34,7 @@
 //! bounds the lines that a scraper gets.
 //!
 //! Cost: a timer of a class writes 16 bytes of that table and those of its two neighbours in the
-//! order of scheduling; a timer without a class reads 16 bytes of it when it ends, once the table
+//! order of scheduling. A timer without a class reads 16 bytes of it when it ends, once the table
 //! exists, and costs two instructions until then.
 
 use std::fmt;

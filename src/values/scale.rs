@@ -51,6 +51,15 @@ impl Scale {
         self.0
     }
 
+    pub(crate) fn to_bits(self) -> u64 {
+        self.0.to_bits()
+    }
+
+    /// The scale that [`to_bits`](Self::to_bits) has been given.
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        Self(f64::from_bits(bits))
+    }
+
     /// This part of `whole`, rounded to the nearest integer. Exact for 0 and 1, and monotonic.
     pub(crate) fn of(self, whole: u64) -> u64 {
         // The bits of precision of an `f64`.

@@ -26,10 +26,11 @@ pub use corewheel_shard::WheelKind;
 use corewheel_shard::{Budget, ShardConfig, TickLength};
 
 use super::class::Classes;
+pub use super::warning_limits::WarningLimits;
 
 /// The runtime of the shards of a service.
 ///
-/// A shard takes seven open files, two threads and 6 MiB of address space on glommio, four open
+/// A shard takes seven open files, two threads and 6 MiB of address space on glommio, five open
 /// files and a thread on tokio, and a thread without an executor. `Auto` and `GlommioOrTokio` try
 /// the next runtime where a limit of the process or the container does not leave as much for all
 /// shards. They decide once, at the start, and log the runtime with the reason.
@@ -99,6 +100,7 @@ pub enum Placement {
 
 /// How much one turn of a shard may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct TurnBudget {
     /// The most requests that are received from lanes, at least one of each lane. The timers that a
     /// drain migrates count as requests; a drain migrates one at least.
@@ -143,6 +145,11 @@ pub(crate) struct Settings {
     pub(crate) budget: TurnBudget,
     pub(crate) lateness_bound: Duration,
     pub(crate) overrun: Duration,
+    pub(crate) warnings: WarningLimits,
+    /// For each class, from which age on a timer of it counts as leaked.
+    pub(crate) class_ages: Vec<Duration>,
+    /// With how many requests a lane counts as flooded.
+    pub(crate) lane_flood: u64,
     pub(crate) name: String,
     pub(crate) spin: Duration,
     /// Not left to the host, so futures know what they run on.

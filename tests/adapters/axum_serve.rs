@@ -41,9 +41,15 @@ const OFF: StreamLimits = StreamLimits {
     max_age: Duration::ZERO,
     max_age_jitter: Duration::ZERO,
     max_age_grace: Duration::ZERO,
+    max_age_least: Duration::ZERO,
+    first_byte_least: Duration::ZERO,
+    read_idle_least: Duration::ZERO,
+    idle_least: Duration::ZERO,
+    heartbeat_phase: false,
     min_read_rate: DataRate::OFF,
     min_write_rate: DataRate::OFF,
     heartbeat: Duration::ZERO,
+    request_idle: Duration::ZERO,
 };
 const ALL: StreamLimits =
     OFF.first_byte(LIMIT).head(LIMIT).idle(LIMIT).read_idle(LIMIT).min_read_rate(RATE);

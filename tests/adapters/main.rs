@@ -4,6 +4,8 @@
 #![cfg(all(target_os = "linux", not(corewheel_loom)))]
 
 mod axum_serve;
+mod exchanges;
+mod exchanges_over_sockets;
 mod http;
 mod hyper;
 mod hyper_clients;

@@ -1,11 +1,12 @@
 //! The start and the end of the echo server, and starts that are refused.
 
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output};
 
 use rustix::process::Signal;
 
-use crate::server::{Server, command, echo, own_address, run_to_its_end};
+use crate::server::{Server, command, echo, own_address, read_to_end, run_to_its_end};
 use crate::{ANYWHERE, World, in_every_world, worlds};
 
 /// Checks that the server fails at once, with this exit code and one line that contains `says`.
@@ -39,10 +40,30 @@ fn signal_ends_the_server_with_a_line_for_each_shard() {
             let address = server.address;
             let ended = server.stop(signal);
             assert_eq!(ended.sum(|shard| shard.scheduled), 10, "{world:?}");
-            assert_eq!(ended.sum(|shard| shard.cancelled), 3, "{world:?}");
-            assert_eq!(ended.sum(|shard| shard.returned), 7, "{world:?}");
+            // The drain has ended the connections.
+            assert_eq!(ended.sum(|shard| shard.cancelled), 10, "{world:?}");
+            for stream in &mut streams {
+                assert_eq!(read_to_end(stream), b"", "{world:?}");
+            }
             assert!(TcpStream::connect(address).is_err(), "{world:?}: the server still listens");
         }
+    });
+}
+
+#[test]
+fn drain_that_cuts_a_request_is_told_by_the_exit_code() {
+    in_every_world(|world| {
+        let server = Server::start(world, &["--drain", "300ms"]);
+        let (mut idle, mut greedy) = (server.connect(), server.connect());
+        echo(&mut idle, "hello\n").unwrap();
+        // This client reads nothing, so the server's answer waits at last, and so does the client.
+        greedy.set_write_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
+        while greedy.write_all(&[b'x'; 1 << 14]).is_ok() {}
+        server.signal(Signal::TERM);
+        assert_eq!(read_to_end(&mut idle), b"", "{world:?}");
+        let ended = server.wait();
+        assert_eq!(ended.code, Some(3), "{world:?}");
+        assert_eq!(ended.shards.len(), 2, "{world:?}");
     });
 }
 

@@ -1,12 +1,16 @@
 //! The response of each route.
 
 use std::net::SocketAddr;
+use std::task::{Context, Waker};
+use std::time::Duration;
 
 use corewheel::class::TimerClass;
+use corewheel::clock::ManualClock;
 use corewheel::endpoint::StatsEndpoint;
 use corewheel::settings::Placement;
-use corewheel::stats::{ClassStats, ShardCounts};
-use corewheel::{CancelOutcome, Runtime, ShardId, ShutdownPolicy, StartError, TimerService};
+use corewheel::stats::ClassStats;
+use corewheel::{CancelOutcome, ConnLimits, DeadlineKind, Runtime, ShardId};
+use corewheel::{ShutdownPolicy, StartError, TimerService};
 use serde_json::Value;
 
 use crate::client::{Connection, Reply, ask, get, request};
@@ -83,7 +87,7 @@ fn json_counts_obey_the_law_before_and_after_shutdown() {
     fire(&service, 1, 20);
     for _ in 0..10 {
         let schedule = || {
-            let delay = std::time::Duration::from_hours(1);
+            let delay = Duration::from_hours(1);
             client.shard(ShardId::new(0)).schedule_fn(delay, |_| {}).unwrap()
         };
         schedule();
@@ -123,7 +127,7 @@ fn timers_dropped_by_shutdown_are_shown_in_every_format() {
     let shard = service.attach(ShardId::new(0)).unwrap().into_loop(|_, _| {}).unwrap();
     let endpoint = StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0");
     let endpoint = endpoint.start().unwrap();
-    let hour = std::time::Duration::from_hours(1);
+    let hour = Duration::from_hours(1);
     shard.timers().schedule(hour, 1).unwrap();
     shard.timers().of_class(LEASE).unwrap().schedule(hour, 2).unwrap();
     let report = shard.shutdown(ShutdownPolicy::Drop);
@@ -155,6 +159,47 @@ fn json_counts_rise_while_timers_fire() {
     }
 }
 
+/// The counts that are gauges.
+const GAUGES: [&str; 13] = [
+    "pending",
+    "pending_max",
+    "granted",
+    "capacity",
+    "lanes",
+    "nurseries",
+    "lane_depth",
+    "lane_depth_max",
+    "exhausted_row",
+    "stall_last_ns",
+    "overrun_last_ns",
+    "scaled_pending",
+    "connections",
+];
+
+/// The family of a count, its label in that family, and its value in the family's unit.
+fn family_of(name: &str, value: u64) -> (String, Option<(&'static str, &'static str)>, f64) {
+    let shared = |family: &str, label, is| (format!("corewheel_{family}"), Some((label, is)));
+    let (family, label) = match name {
+        "scheduled_local" => shared("scheduled", "origin", "local"),
+        "scheduled_remote" => shared("scheduled", "origin", "remote"),
+        "reset_lazy" => shared("resets", "kind", "later"),
+        "reset_relinked" => shared("resets", "kind", "earlier"),
+        "wakeups_made" => shared("wakeups", "outcome", "made"),
+        "wakeups_saved" => shared("wakeups", "outcome", "saved"),
+        "sink_sent" => shared("sink_values", "outcome", "sent"),
+        "sink_refused" => shared("sink_values", "outcome", "refused"),
+        "sink_retried" => shared("sink_values", "outcome", "retried"),
+        "sink_dropped" => shared("sink_values", "outcome", "dropped"),
+        name => {
+            let Some(stem) = name.strip_suffix("_ns") else {
+                return (format!("corewheel_{name}"), None, value as f64);
+            };
+            return (format!("corewheel_{stem}_seconds"), None, value as f64 / 1e9);
+        }
+    };
+    (family, label, value as f64)
+}
+
 #[test]
 fn metrics_contain_every_count_of_every_shard() {
     let service = service(3);
@@ -162,16 +207,6 @@ fn metrics_contain_every_count_of_every_shard() {
     fire(&service, 0, 10);
     fire(&service, 2, 30);
     service.set_scale(corewheel::scaled::Scale::new(0.75).unwrap());
-    let gauges = [
-        "pending",
-        "pending_max",
-        "granted",
-        "capacity",
-        "lanes",
-        "lane_depth",
-        "scaled_pending",
-        "connections",
-    ];
     wait_until("no count changes during a scrape", || {
         let before = service.stats();
         let scrape = scrape(endpoint.local_addr());
@@ -183,18 +218,20 @@ fn metrics_contain_every_count_of_every_shard() {
             let number = shard.shard.number().to_string();
             let label = Some(("shard", number.as_str()));
             for (name, value) in shard.counts.iter() {
-                let family = format!("corewheel_{name}");
-                let is_gauge = gauges.contains(&name);
+                let (family, shared, value) = family_of(name, value);
+                let is_gauge = GAUGES.contains(&name);
                 let (kind, suffix) = if is_gauge { ("gauge", "") } else { ("counter", "_total") };
                 assert_eq!(scrape.kind(&family), Some(kind), "{family}");
-                let scraped = scrape.value(&family, suffix, label);
-                assert!((scraped - value as f64).abs() < 0.5, "{family} {scraped} {value}");
+                let labels: Vec<_> = label.into_iter().chain(shared).collect();
+                let scraped = scrape.value_with(&family, suffix, &labels);
+                assert!((scraped - value).abs() < 1e-6, "{family} {scraped} {value}");
             }
             assert!(scrape.value("corewheel_running", "", label) > 0.5);
             assert!((scrape.value("corewheel_scale", "", label) - 0.75).abs() < 1e-9);
             for (family, times) in [
                 ("corewheel_lateness_seconds", &shard.lateness),
                 ("corewheel_ring_delay_seconds", &shard.ring_delay),
+                ("corewheel_turn_seconds", &shard.turn_time),
             ] {
                 assert_eq!(scrape.kind(family), Some("histogram"));
                 let count = scrape.value(family, "_count", label);
@@ -209,14 +246,158 @@ fn metrics_contain_every_count_of_every_shard() {
 }
 
 #[test]
-fn metrics_have_one_family_for_each_count_and_at_most_ten_more() {
+fn metrics_have_the_documented_number_of_series_and_each_names_the_service() {
+    let count = |shards, classes: &[TimerClass], by_shard| {
+        let builder = TimerService::builder().shards(shards).classes(classes.iter().copied());
+        let service: TimerService = builder.capacity(64).name("one").start_attached().unwrap();
+        let endpoint = crate::builder(&service).metrics_by_shard(by_shard).start().unwrap();
+        let body = get(endpoint.local_addr(), "/metrics").body;
+        let scrape = Scrape::read(&body);
+        assert!(scrape.names().all(|name| name.starts_with("corewheel_")));
+        assert!((scrape.value("corewheel_tick_seconds", "", None) - 1e-3).abs() < 1e-9);
+        let samples = body.lines().filter(|line| !line.starts_with('#'));
+        assert!(samples.clone().all(|sample| sample.contains("{service=\"one\"")), "{body}");
+        assert!(body.contains("shard=\"") == by_shard, "{body}");
+        samples.count()
+    };
+    let classes = ["a", "b", "c"].map(TimerClass::new);
+    // No thread drives the shards, so the two series of a thread are not there.
+    let documented = |shards: usize, classes: usize| 5 + shards * (280 + 24 * classes);
+    for (shards, of) in [(1, 0), (3, 0), (1, 1), (3, 2), (2, 3)] {
+        assert_eq!(count(shards, &classes[..of], true), documented(shards, of), "{shards} {of}");
+        assert_eq!(count(shards, &classes[..of], false), documented(1, of), "{shards} {of}");
+    }
+}
+
+#[test]
+fn metrics_without_shards_are_the_sums_of_those_with_them() {
+    let service = service(3);
+    let by_shard = endpoint(&service);
+    let together = crate::builder(&service).metrics_by_shard(false).start().unwrap();
+    fire(&service, 0, 10);
+    fire(&service, 2, 30);
+    wait_until("the sums agree", || {
+        let (parts, sums) = (scrape(by_shard.local_addr()), scrape(together.local_addr()));
+        let sum_of = |family: &str, suffix| -> f64 {
+            ["0", "1", "2"]
+                .map(|shard| parts.value(family, suffix, Some(("shard", shard))))
+                .iter()
+                .sum()
+        };
+        let agree = |family: &str, suffix| {
+            (sum_of(family, suffix) - sums.value(family, suffix, None)).abs() < 1e-6
+        };
+        let fired = sums.value("corewheel_fired", "_total", None);
+        let is_all = (fired - 40.0).abs() < 0.5;
+        is_all
+            && agree("corewheel_fired", "_total")
+            && agree("corewheel_capacity", "")
+            && agree("corewheel_running", "")
+            && agree("corewheel_lateness_seconds", "_count")
+            && agree("corewheel_lateness_seconds", "_sum")
+            && agree("corewheel_turn_seconds", "_count")
+    });
+}
+
+#[test]
+fn warnings_are_shown_in_every_format_and_end_readiness_while_a_shard_is_stuck() {
+    let clock = ManualClock::new();
+    let builder = TimerService::builder().shards(2).clock(&clock).placement(Placement::Unpinned);
+    let service = builder.start_attached_with::<u8>().unwrap();
+    let attach = |shard| service.attach(ShardId::new(shard)).unwrap().into_loop(|_, _| {});
+    let (mut first, mut second) = (attach(0).unwrap(), attach(1).unwrap());
+    let endpoint = StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0");
+    let endpoint = endpoint.start().unwrap();
+    let address = endpoint.local_addr();
+    let ready = || get(address, "/ready");
+    second.timers().schedule(Duration::from_millis(5), 1).unwrap();
+    let (_, _) = (first.turn(), second.turn());
+    assert_eq!((ready().status, &*ready().body), (200, "every shard runs\n"));
+    clock.advance(Duration::from_millis(2_505));
+    assert_eq!((ready().status, &*ready().body), (503, "shard 1 is stuck for 2.5s\n"));
+    assert_eq!(get(address, "/live").status, 200);
+    let json = stats(address);
+    let warning = &json["warnings"][0];
+    assert_eq!((&warning["id"], &warning["shard"]), (&"shard-stuck".into(), &1.into()));
+    assert_eq!((&warning["count"], &warning["is_active"]), (&1.into(), &true.into()));
+    assert_eq!(json["warnings"].as_array().unwrap().len(), 1);
+    let of = |id| [("shard", "1"), ("id", id)];
+    let metrics = scrape(address);
+    assert!(metrics.value_with("corewheel_warnings", "_total", &of("shard-stuck")) > 0.5);
+    assert!(metrics.value_with("corewheel_warning_active", "", &of("shard-stuck")) > 0.5);
+    assert!(metrics.value_with("corewheel_warnings", "_total", &of("shard-dead")) < 0.5);
+    let _ = second.turn();
+    assert_eq!(ready().status, 200);
+    drop((first, second));
+    let expected = "shard 0 is dead, and another shard does not run either\n";
+    assert_eq!((ready().status, &*ready().body), (503, expected));
+}
+
+#[test]
+fn json_asks_for_the_forecast_that_a_later_answer_has() {
     let service = service(1);
     let endpoint = endpoint(&service);
-    let scrape = scrape(endpoint.local_addr());
-    let counts = ShardCounts::default().iter().count();
-    assert!((counts + 1..=counts + 10).contains(&scrape.names().count()));
-    assert!(scrape.names().all(|name| name.starts_with("corewheel_")));
-    assert!((scrape.value("corewheel_tick_seconds", "", None) - 1e-3).abs() < 1e-9);
+    let far = Duration::from_hours(2);
+    service.client().shard(ShardId::new(0)).schedule_fn(far, |_| {}).unwrap();
+    wait_until("the shard has made a forecast", || {
+        let json = stats(endpoint.local_addr());
+        let forecast = &json["shards"][0]["forecast"];
+        forecast["counted"] == 1 && forecast["spans"].as_array().unwrap().len() == 8
+    });
+}
+
+/// The fields of the documented form, in their order.
+const FIELDS: [&str; 16] = [
+    "schema",
+    "version",
+    "name",
+    "runtime",
+    "cores",
+    "tick_ns",
+    "lateness_bound_ns",
+    "overrun_ns",
+    "lane_capacity",
+    "budget",
+    "warning_limits",
+    "uptime",
+    "warnings",
+    "shards",
+    "shard",
+    "state",
+];
+
+#[test]
+fn json_fields_are_in_the_documented_order_and_have_its_version() {
+    let service = service(1);
+    let endpoint = endpoint(&service);
+    let body = get(endpoint.local_addr(), "/stats.json").body;
+    assert!(body.starts_with(&format!("{{\"schema\":{}", corewheel::stats::SCHEMA)), "{body}");
+    let places = FIELDS.map(|field| body.find(&format!("\"{field}\":")).expect(field));
+    assert!(places.is_sorted(), "{body}");
+    let shard = &body[places[15]..];
+    let of_shard = [
+        "scale",
+        "pending",
+        "connections",
+        "classes",
+        "lateness",
+        "ring_delay",
+        "turn_time",
+        "late_parts",
+        "arrival",
+        "poll_delay",
+        "handlers",
+        "backlog",
+        "late_deliveries",
+        "overdue_ns",
+        "turn_ns",
+        "delivering",
+        "thread",
+        "forecast",
+        "memory_bytes",
+    ];
+    let places = of_shard.map(|field| shard.find(&format!("\"{field}\":")).expect(field));
+    assert!(places.is_sorted(), "{body}");
 }
 
 #[test]
@@ -225,11 +406,11 @@ fn counts_of_classes_are_shown_separately_in_every_format() {
     let builder = TimerService::builder().shards(2).placement(Placement::Unpinned);
     let service = builder.runtime(Runtime::Thread).classes([idle, request]).start().unwrap();
     let endpoint = endpoint(&service);
-    let far = std::time::Duration::from_hours(1);
+    let far = Duration::from_hours(1);
     let client = service.client();
     for _ in 0..3 {
         let timers = client.shard(ShardId::new(1)).of_class(idle).unwrap();
-        timers.schedule_fn(std::time::Duration::ZERO, |_| {}).unwrap();
+        timers.schedule_fn(Duration::ZERO, |_| {}).unwrap();
     }
     let shard = client.shard(ShardId::new(1));
     shard.of_class(idle).unwrap().schedule_fn(far, |_| {}).unwrap();
@@ -288,6 +469,44 @@ fn counts_of_classes_are_shown_separately_in_every_format() {
 }
 
 #[test]
+fn deadlines_of_connections_are_counted_by_kind_in_every_format() {
+    let clock = ManualClock::new();
+    let service = TimerService::builder().shards(1).clock(&clock).start_attached().unwrap();
+    let endpoint = endpoint(&service);
+    assert_eq!(stats(endpoint.local_addr())["deadlines"], Value::Array(vec![]));
+    let attachment = service.attach(service.shard_for(0)).unwrap();
+    let mut shard = attachment.into_loop(|_, _| {}).unwrap();
+    let ms = Duration::from_millis;
+    let limits = ConnLimits::default().read_idle(ms(100)).heartbeat(ms(10));
+    let on_shard = shard.timers().connection(limits).unwrap();
+    let any_thread = service.handle().connection(limits.heartbeat(Duration::ZERO));
+    let called = shard.timers().connection(ConnLimits::default()).unwrap();
+    called.arm(DeadlineKind::Custom(3), ms(5)).unwrap();
+    called.on_event(|_, _| {});
+    let cx = &mut Context::from_waker(Waker::noop());
+    for _ in 0..100 {
+        while on_shard.poll_next(cx).is_ready() || any_thread.poll_next(cx).is_ready() {}
+        clock.advance(ms(1));
+        let _ = shard.turn();
+    }
+    assert!(any_thread.poll_next(cx).is_ready());
+    // The event of the other idle connection is withdrawn.
+    on_shard.touch_read();
+    while on_shard.poll_next(cx).is_ready() {}
+    let json = stats(endpoint.local_addr());
+    let scrape = scrape(endpoint.local_addr());
+    let expected = [("max age", 0), ("read idle", 1), ("heartbeat", 10), ("custom deadline", 1)];
+    for (kind, count) in expected {
+        let found = json["deadlines"].as_array().unwrap().iter().find(|one| one["kind"] == kind);
+        assert_eq!(found.unwrap()["count"], count, "{kind}");
+        let scraped =
+            scrape.value("corewheel_connection_deadlines", "_total", Some(("kind", kind)));
+        assert!((scraped - f64::from(count)).abs() < 0.5, "{kind}: {scraped}");
+    }
+    assert!(get(endpoint.local_addr(), "/").body.contains("stats.deadlines"));
+}
+
+#[test]
 fn service_name_with_quote_backslash_or_control_character_is_refused() {
     let longest = "n".repeat(TimerClass::NAME_LEN_MAX);
     let too_long = "n".repeat(TimerClass::NAME_LEN_MAX + 1);
@@ -311,7 +530,7 @@ fn service_name_with_spaces_and_braces_is_shown_unchanged() {
     let service = builder.runtime(Runtime::Thread).start().unwrap();
     let endpoint = endpoint(&service);
     let scrape = scrape(endpoint.local_addr());
-    scrape.value("corewheel_service", "_info", Some(("name", name)));
+    scrape.value("corewheel_service", "_info", Some(("service", name)));
     scrape.value("corewheel_service", "_info", Some(("runtime", "thread")));
     assert_eq!(stats(endpoint.local_addr())["name"], name);
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use corewheel::conn::Raced;
 use corewheel::stats::ShardState;
-use corewheel::{ConnLimits, ShutdownPolicy, TimerService, Timers};
+use corewheel::{CancelOutcome, ConnLimits, ShutdownPolicy, TimerService, Timers};
 use tokio::io::AsyncReadExt;
 
 use crate::support::{FAR, Host, SHARD, block_on_tokio, builder, ms};
@@ -56,6 +56,39 @@ fn attach_outside_of_both_runtimes_panics_and_leaves_a_dead_shard() {
     assert!(attached.is_err());
     assert_eq!(service.stats().shards[0].state, ShardState::Dead);
     assert!(service.client().shard(SHARD).schedule(FAR, 7).is_err());
+}
+
+/// Sleeps by a shard on a runtime of this builder.
+fn sleep_on(builder_of_runtime: &mut tokio::runtime::Builder) {
+    let service = builder(1).start_attached_with::<u32>().unwrap();
+    let attachment = service.attach(SHARD).unwrap();
+    let runtime = builder_of_runtime.build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let timers = attachment.attach_tokio(ignore).unwrap();
+        for delay in [ms(5), ms(1), ms(2)] {
+            let long = timers.schedule(FAR, 1).unwrap();
+            timers.sleep(delay).await.unwrap();
+            assert!(matches!(timers.cancel(long), CancelOutcome::Cancelled { .. }));
+        }
+        let report = service.begin_shutdown(ShutdownPolicy::Return).unwrap().await;
+        assert_eq!(report.shards[0].counts.fired, 3);
+    });
+}
+
+#[test]
+fn shard_sleeps_on_a_runtime_without_io() {
+    sleep_on(tokio::runtime::Builder::new_current_thread().enable_time());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn shard_sleeps_on_a_runtime_without_time() {
+    sleep_on(tokio::runtime::Builder::new_current_thread().enable_io());
+}
+
+#[test]
+fn shard_sleeps_on_a_runtime_whose_clock_is_paused() {
+    sleep_on(tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true));
 }
 
 /// Blocks the thread of a shard past the idle time of its connections, whose data has come before.

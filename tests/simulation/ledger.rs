@@ -228,11 +228,6 @@ impl Ledger {
         }
     }
 
-    /// How many ticks have begun since a time.
-    pub(crate) fn ticks_since(&self, nanos: u64) -> u64 {
-        self.now() / self.tick - nanos / self.tick
-    }
-
     /// The start of the tick at which a timer fires that is due at `nanos`.
     fn tick_of(&self, nanos: u64) -> u64 {
         nanos.checked_next_multiple_of(self.tick).unwrap_or(u64::MAX)

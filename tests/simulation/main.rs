@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, reason = "a run says what it has run")]
 
 mod commands;
+mod connections;
 mod containers;
 mod history;
 mod kept;
@@ -45,6 +46,20 @@ fn random_histories_of_a_service_agree_with_the_model() {
     });
     let (seeds, operations, steps) = (seeds.get(), operations.get(), steps.get());
     println!("{seeds} seeds, {operations} operations, {steps} steps in {seconds} s");
+}
+
+#[test]
+fn random_histories_of_connections_agree_with_their_model() {
+    let seconds = variable("COREWHEEL_SIM_SECONDS").unwrap_or(20);
+    let first = variable("COREWHEEL_SIM_SEED").unwrap_or(1);
+    let (end, seeds) = (Instant::now() + Duration::from_secs(seconds / 2), Cell::new(0));
+    println!("the first seed is {first}");
+    let all = (first..).take_while(|_| seeds.get() == 0 || Instant::now() < end);
+    explore(all, connections::plan, |seed, list| {
+        connections::run(seed, list);
+        seeds.set(seeds.get() + 1);
+    });
+    println!("{} seeds in {} s", seeds.get(), seconds / 2);
 }
 
 #[test]

@@ -21,8 +21,6 @@ use crate::world::{World, world};
 
 /// How often a task does something with its sleep, before it only waits.
 const ACTIONS_MAX: u32 = 12;
-/// In how many ticks a sleep is refused for keys of other clients before it returns that.
-const RESERVED_TICKS: u64 = 4;
 
 /// What becomes of a sleep of a handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,14 +89,12 @@ struct Expected {
     timeout: usize,
     shard: Option<usize>,
     due: u64,
-    /// When the sleep was made, or last returned something.
-    since: u64,
 }
 
 impl Expected {
     fn new(ledger: &Rc<Ledger>, shard: Option<usize>, works_on: Option<usize>, due: u64) -> Self {
         let timeout = ledger.timeout_on(works_on, due);
-        Self { ledger: Rc::clone(ledger), timeout, shard, due, since: ledger.now() }
+        Self { ledger: Rc::clone(ledger), timeout, shard, due }
     }
 
     fn reset(&mut self, due: u64) {
@@ -108,7 +104,6 @@ impl Expected {
 
     /// The sleep need not end until it is polled again.
     fn rest(&mut self) {
-        self.since = self.ledger.now();
         self.ledger.timeout_reset(self.timeout, u64::MAX);
     }
 
@@ -123,10 +118,6 @@ impl Expected {
     fn check_refused(&self, kind: RefusedKind) {
         let is_true = match kind {
             RefusedKind::Full => true,
-            RefusedKind::Reserved { keys, clients } => {
-                let has_waited = self.ledger.ticks_since(self.since) + 1 >= RESERVED_TICKS;
-                keys > 0 && clients > 0 && has_waited
-            }
             RefusedKind::Closed => self.ledger.may_be_closed(self.shard),
             _ => false,
         };
@@ -299,9 +290,7 @@ impl Sleeper {
                 Event::Slept(Ok(())) if action < ACTIONS_MAX && self.rng.bool() => {
                     self.reset(false);
                 }
-                Event::Slept(Err(RefusedKind::Full | RefusedKind::Reserved { .. }))
-                    if action < ACTIONS_MAX && self.rng.bool() =>
-                {
+                Event::Slept(Err(RefusedKind::Full)) if action < ACTIONS_MAX && self.rng.bool() => {
                     self.relay = None;
                     let pause = self.pause();
                     self.world.time.sleep(pause).await;

@@ -31,7 +31,7 @@ fn on_a_thread(run: impl FnOnce() -> f64 + Send) -> f64 {
 }
 
 fn ours(tasks: usize) -> f64 {
-    let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     let service: TimerService<Payload> =
         TimerService::builder().shards(1).start_attached_with().expect("it starts");
     let service = Rc::new(service);
@@ -59,7 +59,7 @@ fn ours(tasks: usize) -> f64 {
 }
 
 fn theirs(tasks: usize) -> f64 {
-    let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     LocalSet::new().block_on(&runtime, async {
         let start = processor_time();
         let task = |task| {

@@ -8,117 +8,195 @@
 //! Why in one process: the passes that are subtracted from each other are as close in time as
 //! possible. Why the system is started late: what its threads do of themselves counts as its cost.
 
-use std::future::{pending, poll_fn, ready};
+use std::future::{pending, poll_fn};
 use std::hint::black_box;
-use std::mem;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
-use std::thread;
+use std::ops::Range;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
+use std::{mem, thread};
 
 use tokio::runtime::Runtime;
 
+use crate::arm::times_to_arm;
 use crate::process::{processor_time, resident_bytes};
-use crate::systems::{Corewheel, Pingora, Timeouts, Tokio, Without, runtime};
+use crate::systems::{Corewheel, Pingora, Resets, Timeouts, Tokio, Without, runtime};
 use crate::{Cell, Measured, Row, System, quantity};
 
-/// A timeout that is cancelled.
+/// A timeout of which the time is never up.
 const LONG: Duration = Duration::from_secs(30);
+/// A timeout that is due soon.
+const SHORT: Duration = Duration::from_millis(5);
+/// After which time the events of the row [`Row::Lives`] happen.
+const LIVES_FOR: Duration = Duration::from_millis(5);
+/// A timeout that grows old, and after which time its event happens.
+const OLD: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(40));
+/// After which time each pending timer of corewheel lies on its shard.
+const OLD_AFTER: Duration = Duration::from_secs(13);
+/// How many timeouts a thread sends to another one at once, and how often it may do so before the
+/// other has received them.
+const SENT_AT_ONCE: usize = 64;
+const SENT_MAX: usize = 8;
 /// The delays of timeouts that fire, in microseconds.
-const SHORT_US: std::ops::Range<u64> = 1_000..20_000;
+const FIRED_US: Range<u64> = 5_000..24_000;
 /// The delays of the other timeouts, in milliseconds. Pingora leaves delays of more than 15 minutes
 /// to tokio's timers.
-const OTHERS_MS: std::ops::Range<u64> = 300_000..600_000;
+const OTHERS_MS: Range<u64> = 300_000..600_000;
 /// How many of the other timeouts a task holds: fewer than what tokio lets a task poll at once.
-const HELD_BY_TASK: usize = 64;
-/// How often timeouts that are ready or cancelled are measured. Those that fire are measured once.
+pub(crate) const HELD_BY_TASK: usize = 64;
+/// How many passes are measured.
 const PASSES: usize = 3;
-const SEED: u64 = 0x0C0D_E5EE_D000_000D;
+pub(crate) const SEED: u64 = 0x0C0D_E5EE_D000_000D;
 
-/// Measures a cell.
+/// What a pass of a row does, with `each` timeouts a task.
+type Pass<T> = fn(T, Row, &Runtime, usize);
+
+/// Measures a cell. `allocated` returns how many bytes are allocated, if the process counts them.
 ///
 /// # Errors
 ///
-/// The runtime cannot be started, or this build has no such system.
+/// The runtime cannot be started, this build has no such system, or the system cannot do what the
+/// row asks for.
 ///
 /// # Panics
 ///
 /// A timeout's result is not the expected one, or the system refused a timer.
-pub fn measure(cell: Cell) -> Result<Vec<Measured>, &'static str> {
+pub fn measure(
+    cell: Cell,
+    allocated: Option<fn() -> usize>,
+) -> Result<Vec<Measured>, &'static str> {
     let runtime = runtime(cell.workers, cell.system == System::TokioAlternative)?;
-    Ok(match cell.system {
-        System::Tokio | System::TokioAlternative => measure_on::<Tokio>(cell, &runtime),
-        System::Pingora => measure_on::<Pingora>(cell, &runtime),
-        System::Corewheel => measure_on::<Corewheel>(cell, &runtime),
+    Ok(match (cell.system, cell.row) {
+        (System::Tokio | System::TokioAlternative, Row::Reset) => {
+            compare::<Tokio>(cell, &runtime, reset::<Without>, reset::<Tokio>)
+        }
+        (System::Corewheel, Row::Reset) => {
+            compare::<Corewheel>(cell, &runtime, reset::<Without>, reset::<Corewheel>)
+        }
+        (System::Pingora, Row::Reset) => return Err("pingora-timeout has no reset"),
+        (System::Tokio | System::TokioAlternative, _) => {
+            measure_on::<Tokio>(cell, &runtime, allocated)
+        }
+        (System::Pingora, _) => measure_on::<Pingora>(cell, &runtime, allocated),
+        (System::Corewheel, _) => measure_on::<Corewheel>(cell, &runtime, allocated),
     })
 }
 
-fn measure_on<T: Timeouts>(cell: Cell, runtime: &Runtime) -> Vec<Measured> {
+fn measure_on<T: Timeouts>(
+    cell: Cell,
+    runtime: &Runtime,
+    allocated: Option<fn() -> usize>,
+) -> Vec<Measured> {
     match cell.row {
-        Row::Memory => memory::<T>(cell, runtime),
-        Row::Fired => fired::<T>(cell, runtime),
-        Row::Ready | Row::CancelledFew | Row::CancelledMany => net::<T>(cell, runtime),
+        Row::Memory => memory::<T>(cell, runtime, allocated),
+        Row::TimeToArm => time_to_arm::<T>(cell, runtime),
+        Row::FiredFew | Row::FiredMany => fired::<T>(cell, runtime),
+        Row::Moved => compare::<T>(cell, runtime, moved::<Without>, moved::<T>),
+        Row::Lives | Row::Old => compare::<T>(cell, runtime, waits::<Without>, waits::<T>),
+        Row::AtOnceFew | Row::AtOnceMany | Row::Short | Row::Reset => {
+            compare::<T>(cell, runtime, at_once::<Without>, at_once::<T>)
+        }
     }
 }
 
-/// The cost of timeouts that do not fire, net of the same without timeouts.
-fn net<T: Timeouts>(cell: Cell, runtime: &Runtime) -> Vec<Measured> {
-    let each = cell.timeouts.div_ceil(cell.row.tasks());
-    let without = Spent::least_of(cell.row, PASSES, each, |each| {
-        run(runtime, cell.row.tasks(), |_| task(Without, cell.row, each));
-    });
+/// The cost of timeouts that do not fire, and of the same without timeouts.
+fn compare<T: Timeouts>(
+    cell: Cell,
+    runtime: &Runtime,
+    without: Pass<Without>,
+    with: Pass<T>,
+) -> Vec<Measured> {
+    let Cell { row, pending, timeouts, .. } = cell;
+    let each = row.each(timeouts);
+    let without = least_of(row, each, |each| without(Without, row, runtime, each));
     let system = T::start();
-    arm(runtime, cell.pending, move |delay| system.timeout(delay, Never([0; 8])));
+    arm(runtime, pending, move |delay| system.timeout(delay, Never([0; 8])));
     let before = system.counts();
-    let with = Spent::least_of(cell.row, PASSES, each, |each| {
-        run(runtime, cell.row.tasks(), |_| task(system, cell.row, each));
-    });
-    let all = cell.row.tasks() * (PASSES * each + warm_up(each));
+    let with = least_of(row, each, |each| with(system, row, runtime, each));
+    let all = row.tasks() * (PASSES * each + warm_up(each));
     let mut measured = counters(&before, &system.counts(), all);
+    let subtracted = if row.is_gross() { 0.0 } else { without };
     measured.extend([
-        value(quantity::PROCESSOR, with.processor_ns - without.processor_ns),
-        value(quantity::PROCESSOR_WITHOUT, without.processor_ns),
-        value(quantity::WALL, with.wall_ns),
-        value(quantity::WALL_WITHOUT, without.wall_ns),
+        value(quantity::PROCESSOR, with - subtracted),
+        value(quantity::PROCESSOR_WITHOUT, without),
     ]);
     measured
 }
 
 /// The cost and the lateness of timeouts that fire.
 fn fired<T: Timeouts>(cell: Cell, runtime: &Runtime) -> Vec<Measured> {
-    let each = (cell.timeouts / 10).div_ceil(cell.row.tasks());
+    let each = cell.row.each(cell.timeouts);
     let system = T::start();
-    arm(runtime, cell.pending, move |delay| system.timeout(delay, Never([0; 8])));
     let before = system.counts();
     let mut late_us = Vec::new();
-    let spent = Spent::least_of(cell.row, 1, each, |each| {
+    let spent = least_of(cell.row, each, |each| {
         late_us = run(runtime, cell.row.tasks(), |task| fire(system, task, each)).concat();
     });
-    let all = cell.row.tasks() * (each + warm_up(each));
+    let all = cell.row.tasks() * (PASSES * each + warm_up(each));
     let mut measured = counters(&before, &system.counts(), all);
     late_us.sort_by(f64::total_cmp);
-    let at = |of_100: usize| late_us[(late_us.len() - 1) * of_100 / 100];
     measured.extend([
-        value(quantity::PROCESSOR, spent.processor_ns),
-        value(quantity::WALL, spent.wall_ns),
-        value(quantity::LATE_MIN, at(0)),
-        value(quantity::LATE_P50, at(50)),
-        value(quantity::LATE_P99, at(99)),
+        value(quantity::PROCESSOR, spent),
+        value(quantity::LATE_MIN, late_us[0]),
+        value(quantity::LATE_P50, at_most(&late_us, 500)),
+        value(quantity::LATE_P99, at_most(&late_us, 990)),
     ]);
     measured
 }
 
-/// The growth of the resident set by pending timeouts, net of that by their futures.
-fn memory<T: Timeouts>(cell: Cell, runtime: &Runtime) -> Vec<Measured> {
+/// How long workers take to arm a timeout.
+fn time_to_arm<T: Timeouts>(cell: Cell, runtime: &Runtime) -> Vec<Measured> {
+    let tasks = cell.row.tasks();
+    let each = cell.row.each(cell.timeouts);
+    let without = times_to_arm(Without, runtime, tasks, each);
+    let with = times_to_arm(T::start(), runtime, tasks, each);
+    let of = |names: [&str; 4], sorted_us: &[f64]| {
+        let at = [500, 990, 999, 1_000].map(|of_1000| at_most(sorted_us, of_1000));
+        names.into_iter().zip(at).map(|(name, at)| value(name, at)).collect::<Vec<_>>()
+    };
+    [of(quantity::ARM_WITHOUT, &without), of(quantity::ARM, &with)].concat()
+}
+
+/// What pending timeouts take, net of what their futures take without timeouts.
+fn memory<T: Timeouts>(
+    cell: Cell,
+    runtime: &Runtime,
+    allocated: Option<fn() -> usize>,
+) -> Vec<Measured> {
     let system = T::start();
-    let empty = resident_bytes();
+    let taken = || (resident_bytes() as f64, allocated.map_or(0.0, |allocated| allocated() as f64));
+    let empty = taken();
     arm(runtime, cell.pending, |_| Never([0; 8]));
-    let without = resident_bytes();
-    arm(runtime, cell.pending, move |delay| system.timeout(delay, Never([0; 8])));
-    let grown = (resident_bytes() - without) as f64 - (without - empty) as f64;
-    vec![value(quantity::BYTES, grown / cell.pending as f64)]
+    let without = taken();
+    let timeout = move |delay| system.timeout(delay, Never([0; 8]));
+    arm(runtime, cell.pending, timeout);
+    // A young timer takes less than one that corewheel's shard has taken over.
+    thread::sleep(OLD_AFTER);
+    wait_until_idle();
+    let with = taken();
+    let net = |with: f64, without: f64, empty: f64| {
+        ((with - without) - (without - empty)) / cell.pending as f64
+    };
+    let mut measured = vec![
+        value(quantity::RESIDENT, net(with.0, without.0, empty.0)),
+        value(quantity::IN_FUTURE, (size_of_returned(&timeout) - size_of::<Never>()) as f64),
+    ];
+    if allocated.is_some() {
+        measured.push(value(quantity::ALLOCATED, net(with.1, without.1, empty.1)));
+    }
+    measured
+}
+
+/// The size of the futures that a closure makes.
+fn size_of_returned<F>(_: &impl Fn(Duration) -> F) -> usize {
+    size_of::<F>()
+}
+
+/// The value that so many of a thousand do not exceed.
+fn at_most(sorted: &[f64], of_1000: usize) -> f64 {
+    sorted[(sorted.len() - 1) * of_1000 / 1_000]
 }
 
 fn value(quantity: &str, value: f64) -> Measured {
@@ -137,30 +215,17 @@ fn counters(
     grown.filter(|counter| counter.value > 0.0).collect()
 }
 
-/// What a pass took for each of its timeouts.
-#[derive(Clone, Copy)]
-struct Spent {
-    processor_ns: f64,
-    wall_ns: f64,
-}
-
-impl Spent {
-    /// Runs a shorter pass to warm up, and then `passes` with `each` timeouts a task.
-    fn least_of(row: Row, passes: usize, each: usize, mut pass: impl FnMut(usize)) -> Self {
-        pass(warm_up(each));
-        let timeouts = (row.tasks() * each) as f64;
-        let measured = (0..passes).map(|_| {
-            let (start, before) = (Instant::now(), processor_time());
-            pass(each);
-            let processor = processor_time().saturating_sub(before);
-            Self {
-                processor_ns: processor.as_nanos() as f64 / timeouts,
-                wall_ns: start.elapsed().as_nanos() as f64 / timeouts,
-            }
-        });
-        let least = measured.min_by(|a, b| a.processor_ns.total_cmp(&b.processor_ns));
-        least.expect("there is a pass at least")
-    }
+/// Runs a shorter pass to warm up, and then some with `each` timeouts a task. Returns the processor
+/// time of the least of them for each timeout, in nanoseconds.
+fn least_of(row: Row, each: usize, mut pass: impl FnMut(usize)) -> f64 {
+    pass(warm_up(each));
+    let timeouts = (row.tasks() * each) as f64;
+    let measured = (0..PASSES).map(|_| {
+        let before = processor_time();
+        pass(each);
+        processor_time().saturating_sub(before).as_nanos() as f64 / timeouts
+    });
+    measured.min_by(f64::total_cmp).expect("there is a pass at least")
 }
 
 /// How many timeouts each task of the first pass has, which is not measured.
@@ -169,7 +234,7 @@ fn warm_up(each: usize) -> usize {
 }
 
 /// Spawns tasks and waits until all have ended.
-fn run<F>(runtime: &Runtime, tasks: usize, task: impl Fn(usize) -> F) -> Vec<F::Output>
+pub(crate) fn run<F>(runtime: &Runtime, tasks: usize, task: impl Fn(usize) -> F) -> Vec<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {
@@ -183,16 +248,17 @@ where
     })
 }
 
-/// A task whose timeouts do not fire.
-async fn task<T: Timeouts>(system: T, row: Row, each: usize) {
-    for number in 0..each {
-        let returned = if row == Row::Ready {
-            system.timeout(LONG, ready(black_box(number))).await
-        } else {
-            system.timeout(LONG, ready_at_second_poll(number)).await
-        };
-        assert_eq!(returned.expect("the future is ready in time"), number);
-    }
+/// Timeouts around futures that are ready at their second poll.
+fn at_once<T: Timeouts>(system: T, row: Row, runtime: &Runtime, each: usize) {
+    let delay = if row == Row::Short { SHORT } else { LONG };
+    run(runtime, row.tasks(), |_| async move {
+        for number in 0..each {
+            match system.timeout(delay, ready_at_second_poll(number)).await {
+                Ok(returned) => assert_eq!(returned, number),
+                Err(error) => assert!(row == Row::Short && T::is_elapsed(&error), "{error:?}"),
+            }
+        }
+    });
 }
 
 async fn ready_at_second_poll(output: usize) -> usize {
@@ -207,12 +273,116 @@ async fn ready_at_second_poll(output: usize) -> usize {
     .await
 }
 
+/// Tasks that reset a sleep at each of many polls.
+fn reset<T: Resets>(system: T, row: Row, runtime: &Runtime, each: usize) {
+    run(runtime, row.tasks(), |_| async move {
+        let mut sleep = pin!(system.sleep(LONG));
+        let mut left = each;
+        poll_fn(|cx| {
+            if left == 0 {
+                return Poll::Ready(());
+            }
+            left -= 1;
+            T::reset(sleep.as_mut(), LONG);
+            assert!(sleep.as_mut().poll(cx).is_pending(), "a timer is had, and not due");
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    });
+}
+
+/// Timeouts around events, which a thread makes happen again and again.
+fn waits<T: Timeouts>(system: T, row: Row, runtime: &Runtime, each: usize) {
+    let (delay, happens_after) = if row == Row::Old { OLD } else { (LONG, LIVES_FOR) };
+    let events: Arc<[Event]> = (0..row.tasks()).map(|_| Event::default()).collect();
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                thread::sleep(happens_after);
+                events.iter().for_each(Event::happen);
+            }
+        });
+        run(runtime, row.tasks(), |task| {
+            let events = Arc::clone(&events);
+            async move {
+                for _ in 0..each {
+                    if let Err(error) = system.timeout(delay, events[task].wait()).await {
+                        // On a busy machine the event may happen late.
+                        assert!(row == Row::Old && T::is_elapsed(&error), "{error:?}");
+                    }
+                }
+            }
+        });
+        is_done.store(true, Ordering::Relaxed);
+    });
+}
+
+/// What a task waits for, again and again.
+#[derive(Default)]
+struct Event(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    waker: Option<Waker>,
+    has_happened: bool,
+}
+
+impl Event {
+    /// Wakes the task, if it waits.
+    fn happen(&self) {
+        let waker = {
+            let mut waiting = self.0.lock().expect("no thread panics meanwhile");
+            let waker = waiting.waker.take();
+            waiting.has_happened |= waker.is_some();
+            waker
+        };
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    async fn wait(&self) {
+        poll_fn(|cx| {
+            let mut waiting = self.0.lock().expect("no thread panics meanwhile");
+            if mem::take(&mut waiting.has_happened) {
+                return Poll::Ready(());
+            }
+            waiting.waker = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// Timeouts that this thread arms and another thread drops.
+fn moved<T: Timeouts>(system: T, _: Row, runtime: &Runtime, each: usize) {
+    let (sender, receiver) = mpsc::sync_channel::<Vec<_>>(SENT_MAX);
+    thread::scope(|scope| {
+        scope.spawn(|| receiver.into_iter().for_each(drop));
+        let _entered = runtime.enter();
+        for from in (0..each).step_by(SENT_AT_ONCE) {
+            let chunk = (from..each.min(from + SENT_AT_ONCE)).map(|_| {
+                let mut timeout = Box::pin(system.timeout(LONG, Never([0; 8])));
+                assert!(poll_once(timeout.as_mut()).is_pending(), "a timer is had, and not due");
+                timeout
+            });
+            sender.send(chunk.collect()).expect("the other thread receives until the end");
+        }
+        drop(sender);
+    });
+}
+
+/// Polls a future of which nothing is to be woken.
+pub(crate) fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
 /// A task whose timeouts fire. Returns how late each was at the task, in microseconds.
 async fn fire<T: Timeouts>(system: T, task: usize, each: usize) -> Vec<f64> {
     let mut rng = fastrand::Rng::with_seed(SEED + task as u64);
     let mut late_us = Vec::with_capacity(each);
     for _ in 0..each {
-        let delay = Duration::from_micros(rng.u64(SHORT_US));
+        let delay = Duration::from_micros(rng.u64(FIRED_US));
         let start = Instant::now();
         let returned = system.timeout(delay, pending::<()>()).await;
         let took = start.elapsed();
@@ -223,7 +393,7 @@ async fn fire<T: Timeouts>(system: T, task: usize, each: usize) -> Vec<f64> {
 }
 
 /// A future of some bytes, as the code of a connection has, which is never ready.
-struct Never([u64; 8]);
+pub(crate) struct Never(pub(crate) [u64; 8]);
 
 impl Future for Never {
     type Output = ();

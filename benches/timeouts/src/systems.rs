@@ -3,10 +3,13 @@
 
 use std::convert::Infallible;
 use std::fmt::Debug;
+use std::future::{Pending, pending};
+use std::pin::Pin;
 use std::time::Duration;
 
-use corewheel::{Handle, TimeoutError, TimerService};
+use corewheel::{Handle, SharedSleep, TimeoutError, TimerService};
 use tokio::runtime::{Builder, Runtime};
+use tokio::time::{Instant, Sleep};
 
 /// The most timers of a shard: a million others, those of the tasks, and those whose cancels the
 /// shard has not received yet.
@@ -36,6 +39,18 @@ pub(crate) trait Timeouts: Copy + Send + Sync + 'static {
     }
 }
 
+/// A system whose sleeps can be reset.
+pub(crate) trait Resets: Timeouts {
+    /// A future that waits.
+    type Sleep: Future + Send;
+
+    /// Waits for a delay.
+    fn sleep(self, delay: Duration) -> Self::Sleep;
+
+    /// Makes a sleep wait for a delay from now.
+    fn reset(sleep: Pin<&mut Self::Sleep>, delay: Duration);
+}
+
 /// No timeout.
 #[derive(Clone, Copy)]
 pub(crate) struct Without;
@@ -60,6 +75,16 @@ impl Timeouts for Without {
     }
 }
 
+impl Resets for Without {
+    type Sleep = Pending<()>;
+
+    fn sleep(self, _: Duration) -> Pending<()> {
+        pending()
+    }
+
+    fn reset(_: Pin<&mut Pending<()>>, _: Duration) {}
+}
+
 /// Tokio's timers. Which of the two implementations it is depends on the runtime.
 #[derive(Clone, Copy)]
 pub(crate) struct Tokio;
@@ -81,6 +106,18 @@ impl Timeouts for Tokio {
 
     fn is_elapsed(_: &Self::Error) -> bool {
         true
+    }
+}
+
+impl Resets for Tokio {
+    type Sleep = Sleep;
+
+    fn sleep(self, delay: Duration) -> Sleep {
+        tokio::time::sleep(delay)
+    }
+
+    fn reset(sleep: Pin<&mut Sleep>, delay: Duration) {
+        sleep.reset(Instant::now() + delay);
     }
 }
 
@@ -138,12 +175,13 @@ impl Timeouts for Corewheel {
     }
 
     fn counts(self) -> Vec<(&'static str, u64)> {
-        const GAUGES: [&str; 8] = [
+        const GAUGES: [&str; 9] = [
             "pending",
             "pending_max",
             "granted",
             "capacity",
             "lanes",
+            "nurseries",
             "lane_depth",
             "scaled_pending",
             "connections",
@@ -158,6 +196,18 @@ impl Timeouts for Corewheel {
             }
         }
         sums
+    }
+}
+
+impl Resets for Corewheel {
+    type Sleep = SharedSleep;
+
+    fn sleep(self, delay: Duration) -> SharedSleep {
+        self.handle.sleep(delay)
+    }
+
+    fn reset(mut sleep: Pin<&mut SharedSleep>, delay: Duration) {
+        sleep.as_mut().get_mut().reset(delay);
     }
 }
 

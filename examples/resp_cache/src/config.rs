@@ -1,117 +1,115 @@
 //! The settings that `CONFIG` reads and changes while the server runs.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
+use crate::gauges::Gauge;
 use crate::glob;
 use crate::notify::Flags;
 use crate::options::Options;
 use crate::protocol::integer;
 
+/// How redis encodes hashes, lists, sets and streams, with its defaults. The cache has only
+/// strings, so these settings are kept for the clients that set and read them, and change nothing.
+const ENCODINGS: [(&str, i64); 16] = [
+    ("hash-max-listpack-entries", 128),
+    ("hash-max-listpack-value", 64),
+    ("hash-max-ziplist-entries", 128),
+    ("hash-max-ziplist-value", 64),
+    ("list-compress-depth", 0),
+    ("list-max-listpack-size", -2),
+    ("list-max-ziplist-size", -2),
+    ("set-max-intset-entries", 512),
+    ("set-max-listpack-entries", 128),
+    ("set-max-listpack-value", 64),
+    ("stream-node-max-bytes", 4096),
+    ("stream-node-max-entries", 100),
+    ("zset-max-listpack-entries", 128),
+    ("zset-max-listpack-value", 64),
+    ("zset-max-ziplist-entries", 128),
+    ("zset-max-ziplist-value", 64),
+];
+
 /// The settings. Each core reads them before it executes requests.
 #[derive(Debug)]
 pub(crate) struct Config {
-    notify: AtomicU32,
-    memory_max: AtomicU64,
-    clients_max: AtomicU64,
-    /// Seconds; zero is never.
-    idle: AtomicU64,
+    /// The bits of [`Flags`].
+    pub(crate) notify: Gauge,
+    pub(crate) memory_max: Gauge,
+    pub(crate) clients_max: Gauge,
+    /// After how many seconds of silence a client is disconnected; zero is never.
+    pub(crate) idle: Gauge,
     request_max: usize,
+    encodings: [(&'static str, Gauge); ENCODINGS.len()],
 }
 
-// Relaxed: each setting stands alone.
 impl Config {
     pub(crate) fn new(options: &Options) -> Self {
         Self {
-            notify: AtomicU32::new(options.notify_keyspace_events.0),
-            memory_max: AtomicU64::new(options.memory_max),
-            clients_max: AtomicU64::new(options.clients_max),
-            idle: AtomicU64::new(options.idle.as_secs()),
+            notify: Gauge::new(options.notify_keyspace_events.0),
+            memory_max: Gauge::new(options.memory_max),
+            clients_max: Gauge::new(options.clients_max),
+            idle: Gauge::new(options.idle.as_secs()),
             request_max: options.request_max,
+            encodings: ENCODINGS.map(|(name, value)| (name, Gauge::new(value.cast_unsigned()))),
         }
     }
 
-    pub(crate) fn flags(&self) -> Flags {
-        Flags(self.notify.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn memory_max(&self) -> u64 {
-        self.memory_max.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn clients_max(&self) -> u64 {
-        self.clients_max.load(Ordering::Relaxed)
-    }
-
-    /// After how many seconds of silence a client is disconnected; zero is never.
-    pub(crate) fn idle(&self) -> u64 {
-        self.idle.load(Ordering::Relaxed)
-    }
-
     /// All settings, by the names that redis has for them.
-    fn all(&self) -> [(&'static str, String); 9] {
-        let read = |setting: &AtomicU64| setting.load(Ordering::Relaxed).to_string();
-        [
+    fn all(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let others = [
             ("appendonly", "no".to_owned()),
             ("databases", "1".to_owned()),
-            ("maxclients", read(&self.clients_max)),
-            ("maxmemory", read(&self.memory_max)),
+            ("maxclients", self.clients_max.get().to_string()),
+            ("maxmemory", self.memory_max.get().to_string()),
             ("maxmemory-policy", "volatile-ttl".to_owned()),
-            ("notify-keyspace-events", self.flags().letters()),
+            ("notify-keyspace-events", Flags(self.notify.get()).letters()),
             ("proto-max-bulk-len", self.request_max.to_string()),
             ("save", String::new()),
-            ("timeout", read(&self.idle)),
-        ]
+            ("timeout", self.idle.get().to_string()),
+        ];
+        let encodings = self.encodings.iter();
+        others
+            .into_iter()
+            .chain(encodings.map(|(name, value)| (*name, value.get().cast_signed().to_string())))
     }
 
     /// The settings whose names match one of the patterns.
-    pub(crate) fn matching<'a>(
-        &self,
-        patterns: impl Iterator<Item = &'a [u8]> + Clone,
-    ) -> Vec<(&'static str, String)> {
-        let mut settings = self.all().to_vec();
-        settings.retain(|(name, _)| {
-            patterns
-                .clone()
-                .any(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
-        });
-        settings
+    pub(crate) fn matching(&self, patterns: &[&[u8]]) -> Vec<(&'static str, String)> {
+        let patterns: Vec<_> =
+            patterns.iter().map(|pattern| pattern.to_ascii_lowercase()).collect();
+        let is_asked_for =
+            |name: &str| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes()));
+        self.all().filter(|(name, _)| is_asked_for(name)).collect()
     }
 
     /// Changes a setting. The error is the reply's text.
     pub(crate) fn set(&self, name: &[u8], value: &[u8]) -> Result<(), String> {
         let name = String::from_utf8_lossy(name).to_lowercase();
-        let failed = |problem: &str| {
-            Err(format!(
-                "ERR CONFIG SET failed (possibly related to argument '{name}') - {problem}"
-            ))
-        };
-        let number = |setting: &AtomicU64, value: Option<u64>| match value {
-            Some(value) => {
-                setting.store(value, Ordering::Relaxed);
-                Ok(())
-            }
-            None => failed("argument must be a number that is not negative"),
-        };
         let plain = integer(value).and_then(|value| u64::try_from(value).ok());
-        match name.as_str() {
-            "maxmemory" => number(&self.memory_max, bytes_of(value)),
-            "maxclients" => number(&self.clients_max, plain),
-            "timeout" => number(&self.idle, plain),
-            "notify-keyspace-events" => match Flags::parse(value) {
-                Some(flags) => {
-                    self.notify.store(flags.0, Ordering::Relaxed);
-                    Ok(())
+        let number = "argument must be a number that is not negative";
+        let letters = "Invalid event class character. Use 'Ag$lshzxeKEtmdno'.";
+        let encoding = self.encodings.iter().find(|(known, _)| *known == name);
+        let (setting, value, problem) = match (name.as_str(), encoding) {
+            ("maxmemory", _) => (&self.memory_max, bytes_of(value), number),
+            ("maxclients", _) => (&self.clients_max, plain, number),
+            ("timeout", _) => (&self.idle, plain, number),
+            ("notify-keyspace-events", _) => {
+                (&self.notify, Flags::parse(value).map(|flags| flags.0), letters)
+            }
+            (_, Some((_, setting))) => {
+                (setting, integer(value).map(i64::cast_unsigned), "argument must be a number")
+            }
+            _ => match self.all().find(|(known, _)| *known == name) {
+                Some((_, fixed)) if fixed.as_bytes() == value => return Ok(()),
+                Some(_) => (&self.notify, None, "can't set immutable config"),
+                None => {
+                    let unknown = "ERR Unknown option or number of arguments for CONFIG SET";
+                    return Err(format!("{unknown} - '{name}'"));
                 }
-                None => failed("Invalid event class character. Use 'Ag$lshzxeKEtmdno'."),
             },
-            _ => match self.all().iter().find(|(known, _)| *known == name) {
-                Some((_, fixed)) if fixed.as_bytes() == value => Ok(()),
-                Some(_) => failed("can't set immutable config"),
-                None => Err(format!(
-                    "ERR Unknown option or number of arguments for CONFIG SET - '{name}'"
-                )),
-            },
-        }
+        };
+        let failed = "ERR CONFIG SET failed (possibly related to argument";
+        let value = value.ok_or_else(|| format!("{failed} '{name}') - {problem}"))?;
+        setting.set(value);
+        Ok(())
     }
 }
 

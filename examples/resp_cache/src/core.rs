@@ -4,26 +4,24 @@
 //! Other cores reach it by its inbox, a bounded channel. The task that reads the inbox waits for no
 //! other core, so two cores that fill each other's inboxes cannot wait for each other.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{OnceCell, RefCell, RefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::BytesMut;
-use corewheel::{Fired, ShardId, Timers};
-use hashbrown::DefaultHashBuilder;
+use corewheel::{Fired, Timers};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::commands::{self, Call};
 use crate::config::Config;
 use crate::gauges::Gauges;
-use crate::keyspace::Keyspace;
-use crate::notify::Event;
+use crate::keyspace::{Key, Keyspace};
+use crate::notify::{Event, Flags};
 use crate::options::Options;
 use crate::protocol::{Args, Decoder, Proto, Reply};
 use crate::pubsub::Registry;
-use crate::wall::WallClock;
 
 /// The most messages that wait in an inbox.
 const INBOX_MESSAGES: usize = 1 << 10;
@@ -42,7 +40,6 @@ pub(crate) struct Shared {
     pub(crate) clients: AtomicU64,
     pub(crate) next_client: AtomicU64,
     inboxes: Vec<mpsc::Sender<Message>>,
-    hasher: DefaultHashBuilder,
 }
 
 /// The inboxes of all cores, each to be taken by its core.
@@ -60,7 +57,6 @@ impl Shared {
             clients: AtomicU64::new(0),
             next_client: AtomicU64::new(1),
             inboxes,
-            hasher: DefaultHashBuilder::default(),
         };
         (shared, receivers)
     }
@@ -75,13 +71,13 @@ impl Shared {
     }
 
     /// The core of a key. The table of a core uses the lower half of the hash.
-    pub(crate) fn owner(&self, hash: u64) -> usize {
-        (((hash >> 32) * self.cores() as u64) >> 32) as usize
+    pub(crate) fn owner(&self, key: Key<'_>) -> usize {
+        (((key.hash >> 32) * self.cores() as u64) >> 32) as usize
     }
 
     /// Takes one of the places for clients; false if there is none.
     pub(crate) fn enter_client(&self) -> bool {
-        let max = self.config.clients_max();
+        let max = self.config.clients_max.get();
         // Relaxed: a count.
         let before = self.clients.fetch_add(1, Ordering::Relaxed);
         if max > 0 && before >= max {
@@ -107,6 +103,13 @@ pub(crate) enum Message {
     Events(Vec<Event>),
 }
 
+/// A core has ended, as the server is shut down.
+#[derive(Debug)]
+pub(crate) struct CoreEnded;
+
+/// What a core was asked for, unless a core has ended.
+pub(crate) type Asked<T = ()> = Result<T, CoreEnded>;
+
 /// The replies to several requests, and the end of each.
 #[derive(Debug, Default)]
 pub(crate) struct Replies {
@@ -115,10 +118,10 @@ pub(crate) struct Replies {
 }
 
 /// The state of one core.
-#[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) index: usize,
     pub(crate) shared: Arc<Shared>,
+    pub(crate) timers: Timers<u32>,
     pub(crate) registry: RefCell<Registry>,
     keys: RefCell<Keyspace>,
     /// Events for the subscribers of other cores, by core.
@@ -127,79 +130,68 @@ pub(crate) struct Core {
 }
 
 thread_local! {
-    /// The core of this thread. The service makes the handler of a shard and the tasks of the shard
-    /// in separate calls, both on the shard's thread.
+    /// The core of this thread, for the handler of its shard.
     static CORE: OnceCell<Rc<Core>> = const { OnceCell::new() };
+}
+
+/// The timer of a key of this thread's core has fired.
+pub(crate) fn fired(fired: &Fired<u32>) {
+    CORE.with(|core| {
+        let core = core.get().expect("a core has set the timer");
+        core.keys().fired(fired);
+        core.publish_events();
+    });
 }
 
 impl Core {
     /// Makes the core of this thread.
-    pub(crate) fn open(id: ShardId, shared: &Arc<Shared>) -> Rc<Self> {
-        let index = usize::from(id.number());
+    pub(crate) fn open(timers: Timers<u32>, shared: Arc<Shared>) -> Rc<Self> {
+        let index = usize::from(timers.shard_id().number());
         let gauges = Arc::clone(&shared.gauges[index]);
-        let hasher = shared.hasher.clone();
-        let keys = Keyspace::new(hasher, WallClock::system(), gauges, Instant::now);
         let core = Rc::new(Self {
             index,
-            shared: Arc::clone(shared),
             registry: RefCell::default(),
-            keys: RefCell::new(keys),
+            keys: RefCell::new(Keyspace::new(timers.clone(), Box::new(SystemTime::now), gauges)),
+            timers,
             outgoing: RefCell::new(vec![Vec::new(); shared.cores()]),
             has_outgoing: Notify::new(),
+            shared,
         });
         let kept = Rc::clone(&core);
-        CORE.with(|cell| cell.set(kept).expect("a thread drives one shard"));
+        CORE.with(|cell| assert!(cell.set(kept).is_ok(), "a thread drives one shard"));
         core
-    }
-
-    /// The core of this thread.
-    pub(crate) fn here() -> Rc<Self> {
-        CORE.with(|cell| Rc::clone(cell.get().expect("the shard's handler made it")))
-    }
-
-    /// The timer of a key has fired.
-    pub(crate) fn fired(&self, timers: &Timers<u32>, fired: &Fired<u32>) {
-        {
-            let mut keys = self.keys.borrow_mut();
-            keys.flags = self.shared.config.flags();
-            keys.fired(timers, fired);
-        }
-        self.publish_events();
     }
 
     /// The keys, by the present settings. Events are published when the returned guard has been
     /// dropped and [`publish_events`](Self::publish_events) is called.
-    pub(crate) fn keys(&self) -> std::cell::RefMut<'_, Keyspace> {
+    pub(crate) fn keys(&self) -> RefMut<'_, Keyspace> {
         let mut keys = self.keys.borrow_mut();
-        keys.flags = self.shared.config.flags();
-        let memory_max = self.shared.config.memory_max();
-        keys.set_memory_max(memory_max.div_ceil(self.shared.cores() as u64) as usize);
+        keys.flags = Flags(self.shared.config.notify.get());
+        let memory_max = self.shared.config.memory_max.get();
+        keys.memory_max = memory_max.div_ceil(self.shared.cores() as u64) as usize;
         keys
-    }
-
-    pub(crate) fn hash(&self, key: &[u8]) -> u64 {
-        self.keys.borrow().hash(key)
     }
 
     /// Executes a command on keys of this core.
     pub(crate) fn run(
         &self,
         keys: &mut Keyspace,
-        timers: &Timers<u32>,
         run: commands::Run,
-        hash: u64,
+        key: Key<'_>,
         args: Args<'_>,
         reply: Reply<'_>,
     ) {
+        let begin = reply.out.len();
         let value_max = self.shared.options.request_max;
-        let mut call = Call { keys, timers, args, reply, hash, value_max };
+        let mut call = Call { keys, key, args, reply, value_max };
         if let Err(refusal) = run(&mut call) {
+            call.reply.out.truncate(begin);
             call.reply.error(&refusal.0);
         }
     }
 
-    /// Executes requests that were encoded by another core or by this one.
-    pub(crate) fn run_all(&self, timers: &Timers<u32>, proto: Proto, requests: &[u8]) -> Replies {
+    /// Executes requests that a core has encoded.
+    fn run_all(&self, proto: Proto, requests: &[u8]) -> Replies {
         let mut replies = Replies::default();
         let mut decoder = Decoder::new(usize::MAX);
         let mut at = 0;
@@ -207,12 +199,11 @@ impl Core {
             let mut keys = self.keys();
             while let Some(length) = decoder.decode(&requests[at..]).unwrap_or_default() {
                 let args = decoder.args(&requests[at..]);
-                let command = commands::find(&args[0]);
-                let run = command.and_then(commands::Command::run);
+                let run = commands::find(args[0]).and_then(commands::Command::run);
                 let run = run.expect("cores send each other commands on keys");
-                let hash = args.get(1).map_or(0, |key| keys.hash(key));
+                let key = Key::new(args.get(1).copied().unwrap_or_default());
                 let reply = Reply { out: &mut replies.bytes, proto };
-                self.run(&mut keys, timers, run, hash, args, reply);
+                self.run(&mut keys, run, key, &args, reply);
                 replies.ends.push(replies.bytes.len());
                 at += length;
             }
@@ -230,9 +221,9 @@ impl Core {
         &self.shared.gauges[self.index]
     }
 
-    /// Sends a message to a core, and waits while its inbox is full. False if the core has ended.
-    pub(crate) async fn send(&self, core: usize, message: Message) -> bool {
-        self.shared.inboxes[core].send(message).await.is_ok()
+    /// Sends a message to a core, and waits while its inbox is full.
+    pub(crate) async fn send(&self, core: usize, message: Message) -> Asked {
+        self.shared.inboxes[core].send(message).await.map_err(|_| CoreEnded)
     }
 
     /// Publishes the events that commands and timers have noted, on all cores.
@@ -268,46 +259,39 @@ impl Core {
             self.has_outgoing.notified().await;
             for core in 0..self.shared.cores() {
                 let events = std::mem::take(&mut self.outgoing.borrow_mut()[core]);
-                if !events.is_empty() && !self.send(core, Message::Events(events)).await {
+                if !events.is_empty() && self.send(core, Message::Events(events)).await.is_err() {
                     return;
                 }
             }
         }
     }
 
-    /// Executes what other cores send.
-    pub(crate) async fn serve_inbox(
-        self: Rc<Self>,
-        timers: Timers<u32>,
-        mut inbox: mpsc::Receiver<Message>,
-    ) {
+    /// Executes what cores send, this one too.
+    pub(crate) async fn serve_inbox(self: Rc<Self>, mut inbox: mpsc::Receiver<Message>) {
         while let Some(message) = inbox.recv().await {
             // The sender of a reply may have lost its client, and want it no more.
             match message {
                 Message::Requests { requests, proto, reply } => {
-                    let _ = reply.send(self.run_all(&timers, proto, &requests));
+                    let _ = reply.send(self.run_all(proto, &requests));
                 }
                 Message::Publish { event, reply } => {
                     let _ = reply.send(self.registry.borrow().publish(&event));
                 }
-                Message::Events(events) => {
-                    let registry = self.registry.borrow();
-                    for event in &events {
-                        registry.publish(event);
-                    }
-                }
+                Message::Events(events) => events.iter().for_each(|event| {
+                    self.registry.borrow().publish(event);
+                }),
             }
-            timers.consume_budget().await;
+            self.timers.consume_budget().await;
         }
     }
 
     /// Looks at the wall clock and at the limit of memory from time to time, until the shard ends.
-    pub(crate) async fn keep_house(self: Rc<Self>, timers: Timers<u32>) {
-        while timers.sleep(HOUSEKEEPING).await.is_ok() {
+    pub(crate) async fn keep_house(self: Rc<Self>) {
+        while self.timers.sleep(HOUSEKEEPING).await.is_ok() {
             {
                 let mut keys = self.keys();
-                keys.follow_wall(&timers);
-                keys.shrink(&timers);
+                keys.follow_wall();
+                keys.shrink();
             }
             self.publish_events();
         }

@@ -2,12 +2,16 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number with one writer, so that a change needs no atomic addition.
+/// A number. A change of it needs no atomic addition, as only one thread makes changes.
 #[derive(Debug, Default)]
 pub(crate) struct Gauge(AtomicU64);
 
 // Relaxed: no other data is read by these numbers.
 impl Gauge {
+    pub(crate) fn new(value: u64) -> Self {
+        Self(value.into())
+    }
+
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

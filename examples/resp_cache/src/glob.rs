@@ -6,14 +6,21 @@
 //!
 //! Cost: O(pattern × name) at most, as only the last star is tried again.
 
+/// A pattern with more stars matches nothing, as in redis.
+const STARS_MAX: usize = 1_000;
+
 /// Whether a pattern matches all of a name.
 pub(crate) fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     // Where to go on after the last star: in the pattern, and in the name.
-    let mut retry = None;
+    let (mut retry, mut stars) = (None, 0);
     loop {
         if pattern.get(p) == Some(&b'*') {
             p += 1;
+            stars += 1;
+            if stars > STARS_MAX {
+                return false;
+            }
             retry = Some((p, n));
             continue;
         }
@@ -105,5 +112,8 @@ mod tests {
     fn pattern_of_many_stars_takes_no_exponential_time() {
         let pattern = "a*".repeat(64) + "b";
         assert!(!matches(pattern.as_bytes(), &[b'a'; 4_096]));
+        for (stars, is_match) in [(1_000, true), (1_001, false)] {
+            assert_eq!(matches("*?".repeat(stars).as_bytes(), &[b'a'; 4_096]), is_match);
+        }
     }
 }

@@ -5,11 +5,11 @@
 //! passed is never answered: each access compares the deadline with the clock, and removes the key
 //! if the wheel has not come to it yet.
 //!
-//! Cost: O(1) for each command on a key; a clock reading for each access to a key with a deadline,
-//! and a reading of the wall clock too if the deadline is a point in wall time.
+//! Cost: O(1) for each command on a key. An access to a key with a deadline reads the clock, and
+//! the wall clock too if the deadline is a point in wall time.
 
 use std::hash::BuildHasher;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use corewheel::{CancelOutcome, Fired, ResetOutcome, TimerHandle, Timers};
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -54,6 +54,21 @@ impl Deadline {
     }
 }
 
+/// A key and its hash.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Key<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) hash: u64,
+}
+
+impl<'a> Key<'a> {
+    pub(crate) fn new(name: &'a [u8]) -> Self {
+        /// All cores hash a key alike, as the hash says which core has the key.
+        static HASHER: LazyLock<DefaultHashBuilder> = LazyLock::new(DefaultHashBuilder::default);
+        Self { name, hash: HASHER.hash_one(name) }
+    }
+}
+
 /// What a write does with a key's time to live.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ttl {
@@ -62,12 +77,13 @@ pub(crate) enum Ttl {
     Set(Deadline),
 }
 
-/// Why a write did not take place.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum WriteError {
-    Memory,
-    Timers,
-}
+/// Why a write did not take place, as the client is told.
+pub(crate) type WriteError = &'static str;
+pub(crate) type Written<T = ()> = Result<T, WriteError>;
+
+const NO_MEMORY: WriteError = "OOM command not allowed when used memory > 'maxmemory'.";
+const NO_TIMER: WriteError =
+    "OOM this core has no timer left for a time to live; start with more --timers-max";
 
 #[derive(Debug)]
 struct Entry {
@@ -105,16 +121,15 @@ fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-#[derive(Debug)]
 pub(crate) struct Keyspace {
     table: HashTable<Place>,
     entries: Slab<Entry>,
-    hasher: DefaultHashBuilder,
+    timers: Timers<u32>,
     time: Time,
     /// The bytes of all entries.
     memory: usize,
     /// The greatest number of those bytes; zero is no limit.
-    memory_max: usize,
+    pub(crate) memory_max: usize,
     /// The entry at which the next sample begins.
     sample_at: usize,
     /// What is to be published: filled while `flags` ask for it.
@@ -124,17 +139,12 @@ pub(crate) struct Keyspace {
 }
 
 impl Keyspace {
-    pub(crate) fn new(
-        hasher: DefaultHashBuilder,
-        wall: WallClock,
-        gauges: Arc<Gauges>,
-        now: impl Fn() -> std::time::Instant,
-    ) -> Self {
+    pub(crate) fn new(timers: Timers<u32>, wall: WallClock, gauges: Arc<Gauges>) -> Self {
         Self {
             table: HashTable::new(),
             entries: Slab::new(),
-            hasher,
-            time: Time::new(wall, now),
+            time: Time::new(wall, || timers.now()),
+            timers,
             memory: 0,
             memory_max: 0,
             sample_at: 0,
@@ -144,64 +154,48 @@ impl Keyspace {
         }
     }
 
-    pub(crate) fn set_memory_max(&mut self, bytes: usize) {
-        self.memory_max = bytes;
-    }
-
     /// The value of a key, unless its time is over.
-    pub(crate) fn get(&mut self, timers: &Timers<u32>, hash: u64, key: &[u8]) -> Option<&[u8]> {
-        let index = self.find(timers, hash, key)?;
+    pub(crate) fn get(&mut self, key: Key<'_>) -> Option<&[u8]> {
+        let index = self.find(key)?;
         Some(self.entries[index].value())
     }
 
-    pub(crate) fn contains(&mut self, timers: &Timers<u32>, hash: u64, key: &[u8]) -> bool {
-        self.find(timers, hash, key).is_some()
+    pub(crate) fn contains(&mut self, key: Key<'_>) -> bool {
+        self.find(key).is_some()
     }
 
     /// When a key expires: `None` if there is no such key.
-    pub(crate) fn deadline(
-        &mut self,
-        timers: &Timers<u32>,
-        hash: u64,
-        key: &[u8],
-    ) -> Option<Deadline> {
-        let index = self.find(timers, hash, key)?;
+    pub(crate) fn deadline(&mut self, key: Key<'_>) -> Option<Deadline> {
+        let index = self.find(key)?;
         Some(self.entries[index].deadline)
     }
 
     /// Writes a value. Nothing has changed if it fails, apart from evictions.
-    pub(crate) fn set(
-        &mut self,
-        timers: &Timers<u32>,
-        hash: u64,
-        key: &[u8],
-        value: &[u8],
-        ttl: Ttl,
-    ) -> Result<(), WriteError> {
-        let found = self.find(timers, hash, key);
+    pub(crate) fn set(&mut self, key: Key<'_>, value: &[u8], ttl: Ttl) -> Written {
+        let found = self.find(key);
         let is_timed = match ttl {
             Ttl::Set(_) => true,
             Ttl::Remove => false,
             Ttl::Keep => found.is_some_and(|index| self.entries[index].timer.is_some()),
         };
         let timer = if is_timed { TIMER_BYTES } else { 0 };
-        self.make_room(timers, key.len() + value.len() + ENTRY_BYTES + timer, found)?;
+        self.make_room(key.name.len() + value.len() + ENTRY_BYTES + timer, found)?;
         // An eviction may have removed it.
-        let found = found.and_then(|_| self.find(timers, hash, key));
+        let found = found.and_then(|_| self.find(key));
         let index = match found {
             Some(index) => index,
-            None => self.insert(hash, key, value.len()),
+            None => self.insert(key, value.len()),
         };
         let armed = match ttl {
             Ttl::Keep => Ok(()),
             Ttl::Remove => {
-                self.disarm(timers, index);
+                self.disarm(index);
                 Ok(())
             }
-            Ttl::Set(deadline) => self.arm(timers, index, deadline),
+            Ttl::Set(deadline) => self.arm(index, deadline),
         };
         if armed.is_err() && found.is_none() {
-            self.remove_at(timers, index);
+            self.remove_at(index);
         }
         armed?;
         if found.is_none() {
@@ -219,17 +213,11 @@ impl Keyspace {
     }
 
     /// Appends to a value; false if there is none.
-    pub(crate) fn append(
-        &mut self,
-        timers: &Timers<u32>,
-        hash: u64,
-        key: &[u8],
-        tail: &[u8],
-    ) -> Result<bool, WriteError> {
-        let found = self.find(timers, hash, key);
+    pub(crate) fn append(&mut self, key: Key<'_>, tail: &[u8]) -> Written<bool> {
+        let found = self.find(key);
         let before = found.map_or(0, |index| self.entries[index].bytes());
-        self.make_room(timers, before + tail.len(), found)?;
-        let Some(index) = found.and_then(|_| self.find(timers, hash, key)) else {
+        self.make_room(before + tail.len(), found)?;
+        let Some(index) = found.and_then(|_| self.find(key)) else {
             return Ok(false);
         };
         self.change_value(index, |data, _| data.extend_from_slice(tail));
@@ -237,33 +225,27 @@ impl Keyspace {
     }
 
     /// Removes a key. False if there is none.
-    pub(crate) fn remove(&mut self, timers: &Timers<u32>, hash: u64, key: &[u8]) -> bool {
-        let Some(index) = self.find(timers, hash, key) else { return false };
+    pub(crate) fn remove(&mut self, key: Key<'_>) -> bool {
+        let Some(index) = self.find(key) else { return false };
         self.note(Class::GENERIC, "del", index);
-        self.remove_at(timers, index);
+        self.remove_at(index);
         true
     }
 
     /// Gives a key that is there another deadline, or none.
-    pub(crate) fn expire(
-        &mut self,
-        timers: &Timers<u32>,
-        hash: u64,
-        key: &[u8],
-        deadline: Option<Deadline>,
-    ) -> Result<(), WriteError> {
-        let Some(index) = self.find(timers, hash, key) else { return Ok(()) };
+    pub(crate) fn expire(&mut self, key: Key<'_>, deadline: Option<Deadline>) -> Written {
+        let Some(index) = self.find(key) else { return Ok(()) };
         match deadline {
-            Some(deadline) => self.arm(timers, index, deadline)?,
-            None => self.disarm(timers, index),
+            Some(deadline) => self.arm(index, deadline)?,
+            None => self.disarm(index),
         }
         Ok(())
     }
 
     /// Removes all keys.
-    pub(crate) fn clear(&mut self, timers: &Timers<u32>) {
+    pub(crate) fn clear(&mut self) {
         for (_, entry) in &self.entries {
-            let _ = entry.timer.map(|timer| timers.cancel(timer));
+            let _ = entry.timer.map(|timer| self.timers.cancel(timer));
         }
         (self.table, self.entries, self.memory) = (HashTable::new(), Slab::new(), 0);
         self.gauges.with_deadline.set(0);
@@ -271,9 +253,9 @@ impl Keyspace {
     }
 
     /// Calls a function with each key whose time is not over.
-    pub(crate) fn for_each_key(&mut self, timers: &Timers<u32>, mut call: impl FnMut(&[u8])) {
-        self.follow_wall(timers);
-        let now = self.now(timers);
+    pub(crate) fn for_each_key(&mut self, mut call: impl FnMut(&[u8])) {
+        self.follow_wall();
+        let now = self.now();
         for (_, entry) in &self.entries {
             if entry.deadline.micros().is_none_or(|deadline| deadline > now) {
                 call(entry.key());
@@ -282,18 +264,18 @@ impl Keyspace {
     }
 
     /// The timer of a key has fired.
-    pub(crate) fn fired(&mut self, timers: &Timers<u32>, fired: &Fired<u32>) {
+    pub(crate) fn fired(&mut self, fired: &Fired<u32>) {
         let index = fired.payload as usize;
         let timer = self.entries.get(index).and_then(|entry| entry.timer);
         if timer == Some(fired.handle) {
-            self.expire_at(timers, index);
+            self.expire_at(index);
         }
     }
 
     /// Moves the deadlines that are points in wall time if the wall clock has stepped. O(keys) if
     /// it has, else two clock readings.
-    pub(crate) fn follow_wall(&mut self, timers: &Timers<u32>) {
-        let Some(step) = self.time.take_step(|| timers.now()) else { return };
+    pub(crate) fn follow_wall(&mut self) {
+        let Some(step) = self.time.take_step(|| self.timers.now()) else { return };
         tracing::warn!(step_micros = step, "the wall clock has stepped");
         for (_, entry) in &mut self.entries {
             let Some(deadline) = entry.deadline.micros().filter(|_| entry.deadline.is_wall())
@@ -304,75 +286,68 @@ impl Keyspace {
             let moved = deadline.cast_signed().saturating_sub(step).max(1).cast_unsigned();
             entry.deadline = Deadline::new(moved, true);
             if let (Some(timer), Some(at)) = (entry.timer, self.time.instant(moved)) {
-                let _is_pending = timers.reset(timer, at);
+                let _is_pending = self.timers.reset(timer, at);
             }
         }
     }
 
     /// Monotonic time, in microseconds.
-    pub(crate) fn now(&self, timers: &Timers<u32>) -> u64 {
-        self.time.micros(timers.now())
+    pub(crate) fn now(&self) -> u64 {
+        self.time.micros(self.timers.now())
     }
 
     /// The present wall time, and the way to and from wall time.
-    pub(crate) fn wall(&mut self, timers: &Timers<u32>) -> (i64, &Time) {
-        self.follow_wall(timers);
-        (self.time.to_wall(self.now(timers)), &self.time)
-    }
-
-    pub(crate) fn hash(&self, key: &[u8]) -> u64 {
-        self.hasher.hash_one(key)
+    pub(crate) fn wall(&mut self) -> (i64, &Time) {
+        self.follow_wall();
+        (self.time.to_wall(self.now()), &self.time)
     }
 
     /// Notes an event of a key, if a client may wait for it.
-    pub(crate) fn event(&mut self, class: Class, name: &'static str, key: &[u8]) {
-        if self.flags.ask_for(class) {
-            self.flags.push_events(name, key, &mut self.events);
-        }
+    pub(crate) fn event(&mut self, class: Class, name: &'static str, key: Key<'_>) {
+        self.flags.push_events(class, name, key.name, &mut self.events);
     }
 
     fn note(&mut self, class: Class, name: &'static str, index: usize) {
-        if self.flags.ask_for(class) {
-            self.flags.push_events(name, self.entries[index].key(), &mut self.events);
-        }
+        self.flags.push_events(class, name, self.entries[index].key(), &mut self.events);
     }
 
     /// The entry of a key, unless its time is over. Then the entry is removed.
     #[inline]
-    fn find(&mut self, timers: &Timers<u32>, hash: u64, key: &[u8]) -> Option<usize> {
-        let hash = hash as u32;
+    fn find(&mut self, key: Key<'_>) -> Option<usize> {
+        let hash = key.hash as u32;
+        let entries = &self.entries;
         let is_it =
-            |place: &Place| place.hash == hash && self.entries[place.index as usize].key() == key;
+            |place: &Place| place.hash == hash && entries[place.index as usize].key() == key.name;
         let index = self.table.find(spread(hash), is_it)?.index as usize;
-        if self.entries[index].deadline != Deadline::NEVER && self.is_over(timers, index) {
-            self.expire_at(timers, index);
+        if self.entries[index].deadline != Deadline::NEVER && self.is_over(index) {
+            self.expire_at(index);
             return None;
         }
         Some(index)
     }
 
-    fn is_over(&mut self, timers: &Timers<u32>, index: usize) -> bool {
+    fn is_over(&mut self, index: usize) -> bool {
         if self.entries[index].deadline.is_wall() {
-            self.follow_wall(timers);
+            self.follow_wall();
         }
         let deadline = self.entries[index].deadline.micros();
-        deadline.is_some_and(|deadline| deadline <= self.now(timers))
+        deadline.is_some_and(|deadline| deadline <= self.now())
     }
 
-    fn expire_at(&mut self, timers: &Timers<u32>, index: usize) {
+    fn expire_at(&mut self, index: usize) {
         self.note(Class::EXPIRED, "expired", index);
         self.gauges.expired.add(1);
-        self.remove_at(timers, index);
+        self.remove_at(index);
     }
 
-    fn insert(&mut self, hash: u64, key: &[u8], value_length: usize) -> usize {
-        let mut data = Vec::with_capacity(key.len() + value_length);
-        data.extend_from_slice(key);
-        let key_length = key.len() as u32;
+    fn insert(&mut self, key: Key<'_>, value_length: usize) -> usize {
+        let mut data = Vec::with_capacity(key.name.len() + value_length);
+        data.extend_from_slice(key.name);
+        let key_length = key.name.len() as u32;
         let entry = Entry { data, key_length, timer: None, deadline: Deadline::NEVER };
         self.memory += entry.bytes();
         let index = self.entries.insert(entry);
-        let place = Place { index: index as u32, hash: hash as u32 };
+        let place = Place { index: index as u32, hash: key.hash as u32 };
         self.table.insert_unique(spread(place.hash), place, |place| spread(place.hash));
         self.publish_gauges();
         index
@@ -387,29 +362,24 @@ impl Keyspace {
         self.gauges.memory.set(self.memory as u64);
     }
 
-    fn remove_at(&mut self, timers: &Timers<u32>, index: usize) {
-        self.disarm(timers, index);
+    fn remove_at(&mut self, index: usize) {
+        self.disarm(index);
         let entry = self.entries.remove(index);
-        let hash = self.hash(entry.key()) as u32;
+        let hash = Key::new(entry.key()).hash as u32;
         let found = self.table.find_entry(spread(hash), |place| place.index as usize == index);
         let _place = found.expect("the table has a place for each entry").remove();
         self.memory -= entry.bytes();
         self.publish_gauges();
     }
 
-    fn arm(
-        &mut self,
-        timers: &Timers<u32>,
-        index: usize,
-        deadline: Deadline,
-    ) -> Result<(), WriteError> {
+    fn arm(&mut self, index: usize, deadline: Deadline) -> Written {
         let micros = deadline.micros().unwrap_or(MICROS_MAX);
-        let at = timers.deadline(self.time.instant(micros).expect("it is within MICROS_MAX"));
+        let at = self.timers.deadline(self.time.instant(micros).expect("it is within MICROS_MAX"));
         let entry = &mut self.entries[index];
         let is_reset =
-            entry.timer.is_some_and(|timer| timers.reset(timer, at) == ResetOutcome::Reset);
+            entry.timer.is_some_and(|timer| self.timers.reset(timer, at) == ResetOutcome::Reset);
         if !is_reset {
-            let timer = timers.schedule(at, index as u32).map_err(|_| WriteError::Timers)?;
+            let timer = self.timers.schedule(at, index as u32).map_err(|_| NO_TIMER)?;
             if entry.timer.replace(timer).is_none() {
                 self.memory += TIMER_BYTES;
                 self.gauges.with_deadline.add(1);
@@ -419,23 +389,18 @@ impl Keyspace {
         Ok(())
     }
 
-    fn disarm(&mut self, timers: &Timers<u32>, index: usize) {
+    fn disarm(&mut self, index: usize) {
         let entry = &mut self.entries[index];
         entry.deadline = Deadline::NEVER;
         if let Some(timer) = entry.timer.take() {
-            let _outcome = timers.cancel(timer);
+            let _outcome = self.timers.cancel(timer);
             self.memory -= TIMER_BYTES;
             self.gauges.with_deadline.subtract(1);
         }
     }
 
     /// Evicts keys until an entry of `bytes` fits, in place of the one that was found.
-    fn make_room(
-        &mut self,
-        timers: &Timers<u32>,
-        bytes: usize,
-        found: Option<usize>,
-    ) -> Result<(), WriteError> {
+    fn make_room(&mut self, bytes: usize, found: Option<usize>) -> Written {
         if self.memory_max == 0 {
             return Ok(());
         }
@@ -445,16 +410,16 @@ impl Keyspace {
             if self.memory + wanted <= self.memory_max {
                 return Ok(());
             }
-            if !self.evict(timers) {
-                return Err(WriteError::Memory);
+            if !self.evict() {
+                break;
             }
         }
-        Err(WriteError::Memory)
+        Err(NO_MEMORY)
     }
 
     /// Evicts keys until the limit is kept, as far as one step may, and gives up room that is not
     /// used.
-    pub(crate) fn shrink(&mut self, timers: &Timers<u32>) {
+    pub(crate) fn shrink(&mut self) {
         if self.entries.is_empty() {
             (self.table, self.entries) = (HashTable::new(), Slab::new());
         } else if self.table.len() < self.table.capacity() / 8 {
@@ -462,14 +427,14 @@ impl Keyspace {
         }
         let mut left = EVICTIONS_MAX;
         while self.memory_max > 0 && self.memory > self.memory_max && left > 0 {
-            left = if self.evict(timers) { left - 1 } else { 0 };
+            left = if self.evict() { left - 1 } else { 0 };
         }
     }
 
     /// Evicts a key with a short time to live; false if there is none.
-    fn evict(&mut self, timers: &Timers<u32>) -> bool {
-        let near = timers.soonest_value(EVICTION_ENTRIES).and_then(|timer| {
-            let CancelOutcome::Cancelled { payload, .. } = timers.cancel(timer) else {
+    fn evict(&mut self) -> bool {
+        let near = self.timers.soonest_value(EVICTION_ENTRIES).and_then(|timer| {
+            let CancelOutcome::Cancelled { payload, .. } = self.timers.cancel(timer) else {
                 return None;
             };
             payload.into_value().map(|index| index as usize)
@@ -477,7 +442,7 @@ impl Keyspace {
         let Some(index) = near.or_else(|| self.soonest_of_sample()) else { return false };
         self.note(Class::EVICTED, "evicted", index);
         self.gauges.evicted.add(1);
-        self.remove_at(timers, index);
+        self.remove_at(index);
         true
     }
 

@@ -12,20 +12,18 @@
 //! and is no replacement for redis.
 //!
 //! From the bottom up: [`protocol`], [`keyspace`], [`commands`], [`core`], [`session`],
-//! [`connection`], [`acceptor`], and this.
+//! [`connection`], and this; [`host`] is shared with other examples.
 
-mod acceptor;
 mod commands;
 mod config;
 mod connection;
 mod core;
 mod gauges;
 mod glob;
+#[path = "../../host/mod.rs"]
+mod host;
 mod keyspace;
 mod notify;
-#[cfg(all(feature = "glommio", target_os = "linux"))]
-mod on_glommio;
-mod on_tokio;
 mod options;
 mod protocol;
 mod pubsub;
@@ -33,29 +31,22 @@ mod remote;
 mod session;
 mod wall;
 
-use std::fmt;
-use std::io::{self, ErrorKind, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, mpsc};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use corewheel::endpoint::StatsEndpoint;
 use corewheel::settings::TurnBudget;
-use corewheel::{Fired, Reply, ShutdownPolicy, StartError, TimerService, Timers};
-use rustix::process::{Resource, getrlimit, setrlimit};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
-use signal_hook::iterator::Signals;
-use socket2::{Domain, Protocol, Socket, Type};
+use corewheel::{Fired, Runtime, ShutdownPolicy, StartError, TimerService, Timers};
+use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
 
-use crate::acceptor::Acceptor;
-use crate::core::{Core, Inboxes, Shared};
-use crate::options::{Failure, Options};
+use crate::core::{Core, Message, Shared};
+use crate::host::acceptor::Site;
+use crate::host::network::{Network, Stream};
+use crate::host::process::{self, Failure};
+use crate::host::server::{Addresses, Running};
+use crate::options::Options;
 
 /// It gives memory back when keys have expired, and takes no header for each value.
 #[global_allocator]
@@ -64,71 +55,37 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// The keys that one turn of a shard removes. Many may be due at one instant, and their events are
 /// sent when the turn has ended.
 const EXPIRED_MAX: u32 = 1 << 10;
+/// How long a client may take for the refusal of its connection.
+const REFUSAL_MAX: Duration = Duration::from_millis(100);
 
 fn main() -> ExitCode {
-    match options::parse().and_then(|options| options.map_or(Ok(()), run)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            // A closed standard error leaves the exit code.
-            let _ = writeln!(io::stderr(), "resp_cache: {}", failure.line);
-            ExitCode::from(failure.code)
-        }
-    }
+    process::exit("resp_cache", options::parse().and_then(|options| options.map_or(Ok(()), run)))
 }
 
 fn run(options: Options) -> Result<(), Failure> {
-    log_to_stderr();
-    let mut signals = listen_to_signals()
-        .map_err(|error| Failure::host(format!("signals cannot be handled: {error}")))?;
-    raise_file_limit();
-    let running = start(options)?;
-    running.introduce();
-    let signal = signals.forever().next();
-    tracing::info!(signal, "shutting down");
-    running.shut_down()
+    let running = process::run(move || start(options), Running::introduce)?;
+    running.map_or(Ok(()), |running| running.shut_down(ShutdownPolicy::Drop, |_| {}, |_| {}))
 }
 
-/// A server that accepts clients.
-#[derive(Debug)]
-struct Running {
-    service: TimerService<u32>,
-    acceptors: Vec<Reply<()>>,
-    endpoint: StatsEndpoint,
-    address: SocketAddr,
-    /// Its drop ends the acceptors, which close their listeners.
-    stop: watch::Sender<()>,
-}
-
-fn start(options: Options) -> Result<Running, Failure> {
-    let listen = options.listen;
-    let (address, _reserved) = reserve(listen).map_err(|e| busy("--listen", listen, &e))?;
-    let stats = options.stats;
-    let mut builder = TimerService::builder()
-        .name("resp_cache")
-        .runtime(options.runtime.into())
-        .tick(options.tick)
-        .budget(TurnBudget { expired_max: EXPIRED_MAX, ..TurnBudget::default() })
-        .capacity(options.timers_max);
+fn start(options: Options) -> Result<Running<u32>, Failure> {
+    let addresses = Addresses::reserve(options.listen, options.stats)?;
     let cores = match options.cores {
         Some(cores) => cores,
         None => std::thread::available_parallelism().map_err(Failure::host)?.get(),
     };
-    builder = builder.shards(cores);
+    let service = TimerService::builder()
+        .name("resp_cache")
+        .runtime(if options.runtime == "tokio" { Runtime::Tokio } else { Runtime::Glommio })
+        .shards(cores)
+        .tick(options.tick)
+        .budget(TurnBudget { expired_max: EXPIRED_MAX, ..TurnBudget::default() })
+        .capacity(options.timers_max)
+        .start_with(|_| |fired: Fired<u32>, _: &Timers<u32>| core::fired(&fired))
+        .map_err(refused)?;
     let (shared, inboxes) = Shared::new(options, cores);
     let shared = Arc::new(shared);
-    let service = builder
-        .start_with(move |shard| {
-            let core = Core::open(shard, &shared);
-            move |fired: Fired<u32>, timers: &Timers<u32>| core.fired(timers, &fired)
-        })
-        .map_err(refused)?;
-    let (stop, stopped) = watch::channel(());
-    let acceptors = start_acceptors(&service, inboxes, address, &stopped)?;
-    let endpoint = StatsEndpoint::builder(service.stats_source())
-        .listen(stats)
-        .start()
-        .map_err(|error| Failure::host(format!("--stats: {error}")))?;
-    Ok(Running { service, acceptors, endpoint, address, stop })
+    let sites = inboxes.into_iter().map(|inbox| Cache { inbox, shared: Arc::clone(&shared) });
+    Running::start(service, addresses, sites)
 }
 
 fn refused(error: StartError) -> Failure {
@@ -141,112 +98,33 @@ fn refused(error: StartError) -> Failure {
     Failure::usage(format!("--{option}: {error}"))
 }
 
-/// A port that no other server listens on, and that the cores' listeners can share.
-fn reserve(address: SocketAddr) -> io::Result<(SocketAddr, Socket)> {
-    const ANSWER_MAX: Duration = Duration::from_secs(1);
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_port(true)?;
-    socket.bind(&address.into())?;
-    let address = socket.local_addr()?.as_socket().unwrap_or(address);
-    // Another server of the same user would silently share the clients. Its listener answers.
-    if TcpStream::connect_timeout(&address, ANSWER_MAX).is_ok() {
-        return Err(ErrorKind::AddrInUse.into());
-    }
-    Ok((address, socket))
+/// A core before it runs.
+struct Cache {
+    inbox: Receiver<Message>,
+    shared: Arc<Shared>,
 }
 
-/// Starts an acceptor on each core, and waits until all of them listen.
-fn start_acceptors(
-    service: &TimerService<u32>,
-    inboxes: Inboxes,
-    address: SocketAddr,
-    stopped: &watch::Receiver<()>,
-) -> Result<Vec<Reply<()>>, Failure> {
-    let (ready, listening) = mpsc::channel();
-    let mut acceptors = Vec::new();
-    for (shard, inbox) in service.shards().zip(inboxes) {
-        let (ready, stopped) = (ready.clone(), stopped.clone());
-        let acceptor = Acceptor { address, inbox, ready, stopped };
-        let spawned = match service.runtime() {
-            #[cfg(all(feature = "glommio", target_os = "linux"))]
-            Some(corewheel::Runtime::Glommio) => {
-                service.spawn_on(shard, |timers| acceptor.run::<glommio::net::TcpListener>(timers))
-            }
-            _ => service.spawn_on(shard, |timers| acceptor.run::<tokio::net::TcpListener>(timers)),
-        };
-        acceptors.push(spawned.map_err(Failure::host)?);
-    }
-    drop(ready);
-    for _ in &acceptors {
-        match listening.recv() {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Err(busy("--listen", address, &error)),
-            Err(_) => return Err(Failure::host("a core ended before it could listen")),
-        }
-    }
-    Ok(acceptors)
-}
-
-impl Running {
-    /// Prints the addresses of the server.
-    fn introduce(&self) {
-        let cores = self.acceptors.len();
-        say(format_args!("listening on {} (cores: {cores})", self.address));
-        say(format_args!("runtime: {}", self.service.stats().runtime));
-        say(format_args!("statistics: http://{}/", self.endpoint.local_addr()));
-    }
-
-    fn shut_down(self) -> Result<(), Failure> {
-        drop(self.stop);
-        for acceptor in self.acceptors {
-            // An acceptor whose shard has died has stopped too; the report below names the shard.
-            let _ = acceptor.wait();
-        }
-        let report = self.service.shutdown(ShutdownPolicy::Drop).map_err(Failure::host)?;
-        self.endpoint.stop();
-        match report.dead.as_slice() {
-            [] => Ok(()),
-            dead => Err(Failure::host(format!("these shards had died before: {dead:?}"))),
-        }
+impl Site<u32> for Cache {
+    fn open<N: Network>(
+        self,
+        timers: Timers<u32>,
+        _: watch::Receiver<()>,
+    ) -> impl FnMut(N::Stream) {
+        let core = Core::open(timers, self.shared);
+        N::spawn(Rc::clone(&core).serve_inbox(self.inbox));
+        N::spawn(Rc::clone(&core).send_outgoing());
+        N::spawn(Rc::clone(&core).keep_house());
+        move |stream| N::spawn(serve(stream, Rc::clone(&core)))
     }
 }
 
-fn busy(option: &str, address: SocketAddr, error: &io::Error) -> Failure {
-    Failure::host(format!("{option} {address}: {error}"))
-}
-
-/// Prints a line.
-fn say(line: impl fmt::Display) {
-    // A closed standard output must not end the server.
-    let _ = writeln!(io::stdout(), "{line}");
-}
-
-/// Logs warnings, or what `RUST_LOG` asks for.
-fn log_to_stderr() {
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter.from_env_lossy())
-        .with_writer(io::stderr)
-        .init();
-}
-
-/// The returned iterator gives the first SIGINT or SIGTERM. A second signal ends the process at
-/// once, with the exit code that shells give to a process that the signal killed.
-fn listen_to_signals() -> io::Result<Signals> {
-    let again = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // The signal's handler runs these two in this order.
-        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&again))?;
-        flag::register(signal, Arc::clone(&again))?;
+async fn serve(mut stream: impl Stream, core: Rc<Core>) {
+    if !core.shared.enter_client() {
+        let refusal = stream.write(b"-ERR max number of clients reached\r\n");
+        let _ = core.timers.timeout(REFUSAL_MAX, refusal).await;
+        return stream.close().await;
     }
-    Signals::new([SIGINT, SIGTERM])
-}
-
-/// Raises the limit of open files, and so of clients, to the greatest that the host allows.
-fn raise_file_limit() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "the limit of open files stays as it is");
-    }
+    let end = connection::serve(stream, Rc::clone(&core)).await;
+    core.shared.leave_client();
+    tracing::debug!(core = core.index, %end, "a connection ended");
 }

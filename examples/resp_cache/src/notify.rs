@@ -2,33 +2,17 @@
 
 use bytes::Bytes;
 
-/// The kinds of events, each with its letter in `notify-keyspace-events`, in the order in which
-/// they are written. Kinds of values that the cache does not have are kept and mean nothing.
-const LETTERS: [(u8, u32); 15] = [
-    (b'g', 1),
-    (b'$', 1 << 1),
-    (b'l', 1 << 2),
-    (b's', 1 << 3),
-    (b'h', 1 << 4),
-    (b'z', 1 << 5),
-    (b'x', 1 << 6),
-    (b'e', 1 << 7),
-    (b't', 1 << 8),
-    (b'd', 1 << 9),
-    (b'n', 1 << 10),
-    (b'K', KEYSPACE),
-    (b'E', KEYEVENT),
-    (b'm', 1 << 13),
-    (b'o', 1 << 14),
-];
-const KEYSPACE: u32 = 1 << 11;
-const KEYEVENT: u32 = 1 << 12;
+/// The kinds of events, each by its letter in `notify-keyspace-events`, in the order in which they
+/// are written and of their bits. Kinds of values that the cache does not have mean nothing.
+const LETTERS: &[u8; 15] = b"g$lshzxetdnKEmo";
+const KEYSPACE: u64 = 1 << 11;
+const KEYEVENT: u64 = 1 << 12;
 /// What the letter `A` stands for.
-const ALL: u32 = (1 << 10) - 1;
+const ALL: u64 = (1 << 10) - 1;
 
 /// A kind of event.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Class(u32);
+pub(crate) struct Class(u64);
 
 impl Class {
     pub(crate) const GENERIC: Self = Self(1);
@@ -40,32 +24,38 @@ impl Class {
 
 /// Which events are published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Flags(pub(crate) u32);
+pub(crate) struct Flags(pub(crate) u64);
 
 impl Flags {
     /// `None` if a letter names no kind.
     pub(crate) fn parse(letters: &[u8]) -> Option<Self> {
         let bit_of = |letter: &u8| match letter {
             b'A' => Some(ALL),
-            letter => LETTERS.iter().find(|(known, _)| known == letter).map(|(_, bit)| *bit),
+            letter => LETTERS.iter().position(|known| known == letter).map(|bit| 1 << bit),
         };
         letters.iter().try_fold(0, |bits, letter| Some(bits | bit_of(letter)?)).map(Self)
     }
 
     pub(crate) fn letters(self) -> String {
         let has_all = self.0 & ALL == ALL;
-        let shown =
-            LETTERS.iter().filter(|(_, bit)| self.0 & bit != 0 && !(has_all && bit & ALL != 0));
-        let letters = shown.map(|(letter, _)| char::from(*letter));
+        let hidden = if has_all { ALL } else { 0 };
+        let shown = (0..LETTERS.len()).filter(|bit| self.0 & !hidden & 1 << bit != 0);
+        let letters = shown.map(|bit| char::from(LETTERS[bit]));
         has_all.then_some('A').into_iter().chain(letters).collect()
     }
 
+    /// Adds the events of a key, if a client may wait for them.
     #[inline]
-    pub(crate) fn ask_for(self, class: Class) -> bool {
-        self.0 & class.0 != 0 && self.0 & (KEYSPACE | KEYEVENT) != 0
-    }
-
-    pub(crate) fn push_events(self, name: &'static str, key: &[u8], events: &mut Vec<Event>) {
+    pub(crate) fn push_events(
+        self,
+        class: Class,
+        name: &'static str,
+        key: &[u8],
+        events: &mut Vec<Event>,
+    ) {
+        if self.0 & class.0 == 0 {
+            return;
+        }
         let channel =
             |kind: &str, of: &[u8]| Bytes::from([b"__key", kind.as_bytes(), b"@0__:", of].concat());
         if self.0 & KEYSPACE != 0 {

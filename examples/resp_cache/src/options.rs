@@ -1,15 +1,14 @@
 //! The command line.
 
-use std::fmt;
-use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use clap::error::ErrorKind;
-use clap::{Parser, ValueEnum};
-use corewheel::Runtime;
+use clap::Parser;
+use clap::builder::RangedU64ValueParser;
 use humantime::parse_duration;
 
+use crate::host::process::Failure;
 use crate::notify::Flags;
 
 /// A cache that speaks RESP2 and RESP3, with one thread for each core. Each key expires at its
@@ -25,9 +24,10 @@ pub(crate) struct Options {
     #[arg(long, default_value = "127.0.0.1:9920", value_name = "ADDRESS")]
     pub(crate) stats: SocketAddr,
 
-    /// What the cores run on.
-    #[arg(long, default_value = "tokio")]
-    pub(crate) runtime: RuntimeChoice,
+    /// What the cores run on: current-thread tokio runtimes, or glommio executors, which need
+    /// `io_uring`.
+    #[arg(long, default_value = "tokio", value_parser = ["tokio", "glommio"])]
+    pub(crate) runtime: String,
 
     /// How many cores [default: all that the process may use].
     #[arg(long, value_name = "COUNT")]
@@ -55,6 +55,7 @@ pub(crate) struct Options {
 
     /// The most bytes of one request, and of one value.
     #[arg(long, default_value_t = 64 << 20, value_name = "BYTES")]
+    #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(REQUEST_BYTES))]
     pub(crate) request_max: usize,
 
     /// The most bytes of keys, values and timers, divided among the cores; 0 is no limit. Beyond
@@ -71,70 +72,21 @@ pub(crate) struct Options {
     pub(crate) notify_keyspace_events: Flags,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
-pub(crate) enum RuntimeChoice {
-    /// Current-thread tokio runtimes.
-    Tokio,
-    /// Glommio executors, which need `io_uring`.
-    Glommio,
-}
-
-impl From<RuntimeChoice> for Runtime {
-    fn from(choice: RuntimeChoice) -> Self {
-        match choice {
-            RuntimeChoice::Tokio => Self::Tokio,
-            RuntimeChoice::Glommio => Self::Glommio,
-        }
-    }
-}
-
-/// Why the server did not run: one line, and the exit code.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) code: u8,
-    pub(crate) line: String,
-}
-
-impl Failure {
-    /// An option is wrong.
-    pub(crate) fn usage(line: impl Into<String>) -> Self {
-        Self { code: 2, line: line.into() }
-    }
-
-    /// The host does not allow what the options ask for.
-    pub(crate) fn host(line: impl fmt::Display) -> Self {
-        Self { code: 1, line: line.to_string() }
-    }
-}
-
-const REQUEST_MIN: usize = 1 << 10;
-const REQUEST_MAX: usize = 512 << 20;
+/// A number of bytes of a request that the server can be told.
+const REQUEST_BYTES: RangeInclusive<u64> = 1 << 10..=512 << 20;
 
 /// The options of this process; `None` if the command line asks for help only.
 pub(crate) fn parse() -> Result<Option<Options>, Failure> {
-    let options = match Options::try_parse() {
-        Ok(options) => options,
-        Err(error) => {
-            if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-                // A closed standard output is no error.
-                let _ = write!(io::stdout(), "{error}");
-                return Ok(None);
-            }
-            let text = error.to_string();
-            let line = text.lines().next().unwrap_or_default();
-            return Err(Failure::usage(line.trim_start_matches("error: ")));
+    Options::try_parse().map(Some).or_else(|error| {
+        if !error.use_stderr() {
+            // A closed standard output is no error.
+            let _ = error.print();
+            return Ok(None);
         }
-    };
-    if !(REQUEST_MIN..=REQUEST_MAX).contains(&options.request_max) {
-        return Err(Failure::usage(format!(
-            "--request-max {}: it must be between {REQUEST_MIN} and {REQUEST_MAX}",
-            options.request_max
-        )));
-    }
-    if options.runtime == RuntimeChoice::Glommio && !cfg!(feature = "glommio") {
-        return Err(Failure::usage("--runtime glommio: this build lacks the feature `glommio`"));
-    }
-    Ok(Some(options))
+        let text = error.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        Err(Failure::usage(line.trim_start_matches("error: ")))
+    })
 }
 
 fn parse_flags(letters: &str) -> Result<Flags, String> {

@@ -22,7 +22,8 @@ pub(crate) struct Subscriber {
     outbox_max: usize,
     /// Whether the outbox was full, so that messages are lost and the connection must end.
     overflowed: Cell<bool>,
-    ready: Notify,
+    /// Whether it has messages.
+    pub(crate) ready: Notify,
     names: RefCell<[BTreeSet<Bytes>; 2]>,
 }
 
@@ -33,9 +34,12 @@ pub(crate) enum Kind {
     Pattern,
 }
 
-/// A client has not read its messages, and some are lost.
-#[derive(Debug)]
-pub(crate) struct Overflowed;
+impl Kind {
+    /// The kind of what a command of this name subscribes to.
+    pub(crate) fn of(command: &str) -> Self {
+        if command.starts_with('p') { Self::Pattern } else { Self::Channel }
+    }
+}
 
 impl Subscriber {
     pub(crate) fn new(outbox_max: usize) -> Rc<Self> {
@@ -58,16 +62,9 @@ impl Subscriber {
         self.names.borrow()[kind as usize].iter().cloned().collect()
     }
 
-    /// Waits until it has messages.
-    pub(crate) async fn ready(&self) {
-        self.ready.notified().await;
-    }
-
-    /// Moves the messages behind `out`.
-    pub(crate) fn take(&self, out: &mut BytesMut) -> Result<(), Overflowed> {
-        if self.overflowed.get() {
-            return Err(Overflowed);
-        }
+    /// Moves the messages behind `out`. False if the client has not read its messages, and some are
+    /// lost.
+    pub(crate) fn take(&self, out: &mut BytesMut) -> bool {
         let mut outbox = self.outbox.borrow_mut();
         if out.is_empty() {
             std::mem::swap(out, &mut outbox);
@@ -75,7 +72,7 @@ impl Subscriber {
             out.extend_from_slice(&outbox);
             outbox.clear();
         }
-        Ok(())
+        !self.overflowed.get()
     }
 
     fn send(&self, kind: &[u8], pattern: Option<&[u8]>, event: &Event) {
@@ -101,14 +98,10 @@ impl Subscriber {
 pub(crate) struct Registry {
     by_name: [BTreeMap<Bytes, Vec<Rc<Subscriber>>>; 2],
     /// How many clients have subscriptions.
-    subscribers: u64,
+    pub(crate) subscribers: u64,
 }
 
 impl Registry {
-    pub(crate) fn subscribers(&self) -> u64 {
-        self.subscribers
-    }
-
     pub(crate) fn subscribe(&mut self, subscriber: &Rc<Subscriber>, kind: Kind, name: &[u8]) {
         let name = Bytes::copy_from_slice(name);
         let is_first = subscriber.count() == 0;

@@ -1,22 +1,17 @@
 //! Requests for keys of other cores.
 
 use bytes::{Bytes, BytesMut};
-use corewheel::Timers;
 use tokio::sync::oneshot;
 
-use crate::core::{Core, Message, Replies};
+use crate::core::{Asked, Core, CoreEnded, Message, Replies};
 use crate::notify::Event;
-use crate::protocol::{Proto, Reply, encode_request, integer_of, split_array};
+use crate::protocol::{Args, Proto, Reply, encode_request, integer_of, split_array};
 use crate::session::Session;
 
 /// The most requests of one connection that wait for other cores.
 const WINDOW_MAX: usize = 1 << 10;
 /// After replies of more bytes than these, fewer requests are sent at a time.
 const REPLIES_MAX: usize = 1 << 20;
-
-/// The core that has a key has ended, as the server is shut down.
-#[derive(Debug)]
-pub(crate) struct CoreEnded;
 
 /// The requests of one connection that wait to be sent to other cores.
 #[derive(Debug)]
@@ -36,43 +31,20 @@ impl Remote {
     }
 
     /// Adds a request whose reply belongs at `at`. True if the requests are to be sent now.
-    pub(crate) fn push<'a>(
-        &mut self,
-        core: usize,
-        args: impl Iterator<Item = &'a [u8]> + Clone,
-        at: usize,
-    ) -> bool {
+    pub(crate) fn push(&mut self, core: usize, args: Args<'_>, at: usize) -> bool {
         encode_request(&mut self.requests[core], args);
         self.places.push((at, core));
         self.places.len() >= self.window
     }
 
     /// Sends the requests, waits for the replies, and puts them in their places.
-    pub(crate) async fn resolve(
-        &mut self,
-        session: &Session,
-        out: &mut BytesMut,
-    ) -> Result<(), CoreEnded> {
+    pub(crate) async fn resolve(&mut self, session: &Session, out: &mut BytesMut) -> Asked {
         if self.places.is_empty() {
             return Ok(());
         }
-        let core = &session.core;
-        core.publish_events();
-        let mut waiting = Vec::with_capacity(self.requests.len());
-        for (to, requests) in self.requests.iter_mut().enumerate() {
-            waiting.push(if requests.is_empty() {
-                None
-            } else {
-                Some(send(core, to, std::mem::take(requests), session.proto).await?)
-            });
-        }
-        let mut replies = Vec::with_capacity(waiting.len());
-        for reply in waiting {
-            replies.push(match reply {
-                Some(reply) => reply.await.map_err(|_| CoreEnded)?,
-                None => Replies::default(),
-            });
-        }
+        session.core.publish_events();
+        let requests = self.requests.iter_mut().map(std::mem::take);
+        let replies = exchange(&session.core, session.proto, requests).await?;
         let total: usize = replies.iter().map(|replies| replies.bytes.len()).sum();
         let mut spliced = BytesMut::with_capacity(out.len() + total);
         let (mut copied, mut next) = (0, vec![0_usize; replies.len()]);
@@ -92,43 +64,45 @@ impl Remote {
     }
 }
 
-async fn send(
+/// Has each core execute its requests, and returns the replies of each.
+async fn exchange(
     core: &Core,
-    to: usize,
-    requests: Vec<u8>,
     proto: Proto,
-) -> Result<oneshot::Receiver<Replies>, CoreEnded> {
-    let (reply, replies) = oneshot::channel();
-    let is_sent = core.send(to, Message::Requests { requests, proto, reply }).await;
-    if is_sent { Ok(replies) } else { Err(CoreEnded) }
+    requests: impl Iterator<Item = Vec<u8>>,
+) -> Asked<Vec<Replies>> {
+    let mut waiting = Vec::new();
+    for (to, requests) in requests.enumerate() {
+        let (reply, replies) = oneshot::channel();
+        if requests.is_empty() {
+            let _ = reply.send(Replies::default());
+        } else {
+            core.send(to, Message::Requests { requests, proto, reply }).await?;
+        }
+        waiting.push(replies);
+    }
+    let mut all = Vec::with_capacity(waiting.len());
+    for replies in waiting {
+        all.push(replies.await.map_err(|_| CoreEnded)?);
+    }
+    Ok(all)
 }
 
-/// Executes a request on each core, and returns the replies of those whose request has words.
-pub(crate) async fn gather(
-    core: &Core,
-    timers: &Timers<u32>,
-    proto: Proto,
-    parts: &[Vec<&[u8]>],
-) -> Result<Vec<BytesMut>, CoreEnded> {
-    let mut waiting = Vec::with_capacity(parts.len());
-    let mut replies = Vec::with_capacity(parts.len());
-    for (to, words) in parts.iter().enumerate().filter(|(_, words)| !words.is_empty()) {
+/// Has each core execute a request, and returns the replies of those whose request has words.
+pub(crate) async fn gather(core: &Core, parts: &[Vec<&[u8]>]) -> Asked<Vec<BytesMut>> {
+    let requests = parts.iter().map(|words| {
         let mut request = Vec::new();
-        encode_request(&mut request, words.iter().copied());
-        if to == core.index {
-            replies.push(core.run_all(timers, proto, &request).bytes);
-        } else {
-            waiting.push(send(core, to, request, proto).await?);
+        if !words.is_empty() {
+            encode_request(&mut request, words);
         }
-    }
-    for reply in waiting {
-        replies.push(reply.await.map_err(|_| CoreEnded)?.bytes);
-    }
-    Ok(replies)
+        request
+    });
+    // The cores reply in the same way to all, so that the replies can be combined.
+    let replies = exchange(core, Proto::Resp2, requests).await?;
+    Ok(replies.into_iter().map(|of| of.bytes).filter(|bytes| !bytes.is_empty()).collect())
 }
 
 /// Publishes a message on all cores, and returns how many subscribers it has reached.
-pub(crate) async fn publish(core: &Core, channel: &[u8], message: &[u8]) -> Result<i64, CoreEnded> {
+pub(crate) async fn publish(core: &Core, channel: &[u8], message: &[u8]) -> Asked<i64> {
     let channel = Bytes::copy_from_slice(channel);
     let event = Event { channel, message: Bytes::copy_from_slice(message) };
     let mut count = core.registry.borrow().publish(&event);
@@ -137,9 +111,7 @@ pub(crate) async fn publish(core: &Core, channel: &[u8], message: &[u8]) -> Resu
             continue;
         }
         let (reply, reached) = oneshot::channel();
-        if !core.send(to, Message::Publish { event: event.clone(), reply }).await {
-            return Err(CoreEnded);
-        }
+        core.send(to, Message::Publish { event: event.clone(), reply }).await?;
         count += reached.await.map_err(|_| CoreEnded)?;
     }
     Ok(count)

@@ -4,11 +4,14 @@ use std::fmt::Write;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 
-use crate::commands::{COMMANDS, Refusal, Route, SYNTAX, unknown, wrong_arity};
+use crate::commands::{
+    COMMANDS, Done, Refusal, Route, SYNTAX, unknown, unknown_subcommand, wrong_arity,
+};
 use crate::core::Core;
-use crate::protocol::{Args, Proto, Reply, integer};
+use crate::gauges::Gauges;
+use crate::protocol::{Args, Proto, Reply, integer, is};
 use crate::pubsub::{Kind, Subscriber};
 
 /// The version of redis whose replies these commands give.
@@ -25,7 +28,6 @@ pub(crate) enum Replying {
     Skip,
 }
 
-#[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) core: Rc<Core>,
     pub(crate) proto: Proto,
@@ -65,18 +67,13 @@ impl Session {
     }
 
     /// Executes a command that runs on no key.
-    pub(crate) fn run(
-        &mut self,
-        name: &'static str,
-        args: Args<'_>,
-        out: &mut BytesMut,
-    ) -> Result<(), Refusal> {
+    pub(crate) fn run(&mut self, name: &str, args: Args<'_>, out: &mut BytesMut) -> Done {
         let mut reply = Reply { out, proto: self.proto };
         match name {
             "ping" => self.ping(args, &mut reply)?,
-            "echo" => reply.bulk(&args[1]),
+            "echo" => reply.bulk(args[1]),
             "hello" => self.hello(args, out)?,
-            "select" => match integer(&args[1]) {
+            "select" => match integer(args[1]) {
                 Some(0) => reply.ok(),
                 Some(_) => return Err(Refusal::new("ERR DB index is out of range")),
                 None => return Err(Refusal::new("ERR invalid DB index")),
@@ -88,7 +85,7 @@ impl Session {
                 let keys = self.core.shared.total(|core| core.keys.get());
                 reply.integer(keys.cast_signed());
             }
-            "function" if args.is(1, "flush") => reply.ok(),
+            "function" if is(args, 1, "flush") => reply.ok(),
             "info" => reply.bulk(self.info().as_bytes()),
             "time" => {
                 let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
@@ -106,20 +103,18 @@ impl Session {
                 self.name.clear();
                 reply.simple("RESET");
             }
-            "subscribe" => self.subscribe(Kind::Channel, args, out),
-            "psubscribe" => self.subscribe(Kind::Pattern, args, out),
-            "unsubscribe" => self.unsubscribe(Kind::Channel, args, out),
-            "punsubscribe" => self.unsubscribe(Kind::Pattern, args, out),
-            _ => return Err(unknown(&args)),
+            "subscribe" | "psubscribe" => self.subscribe(name, args, &mut reply),
+            "unsubscribe" | "punsubscribe" => self.unsubscribe(name, args, &mut reply),
+            _ => return Err(unknown(args)),
         }
         Ok(())
     }
 
-    fn ping(&self, args: Args<'_>, reply: &mut Reply<'_>) -> Result<(), Refusal> {
+    fn ping(&self, args: Args<'_>, reply: &mut Reply<'_>) -> Done {
         if args.len() > 2 {
             return Err(wrong_arity("ping"));
         }
-        let text = args.get(1);
+        let text = args.get(1).copied();
         if self.proto == Proto::Resp2 && self.is_subscribed() {
             reply.array(2);
             reply.bulk(b"pong");
@@ -132,8 +127,8 @@ impl Session {
         Ok(())
     }
 
-    fn hello(&mut self, args: Args<'_>, out: &mut BytesMut) -> Result<(), Refusal> {
-        let proto = match args.get(1).map(integer) {
+    fn hello(&mut self, args: Args<'_>, out: &mut BytesMut) -> Done {
+        let proto = match args.get(1).map(|version| integer(version)) {
             None => self.proto,
             Some(Some(2)) => Proto::Resp2,
             Some(Some(3)) => Proto::Resp3,
@@ -144,7 +139,7 @@ impl Session {
         };
         match args.len() {
             0..=2 => {}
-            4 if args.is(2, "setname") => self.name = args[3].to_vec(),
+            4 if is(args, 2, "setname") => self.name = args[3].to_vec(),
             _ => return Err(Refusal::new("ERR Syntax error in HELLO: this server has no users")),
         }
         self.proto = proto;
@@ -153,24 +148,20 @@ impl Session {
         }
         let mut reply = Reply { out, proto };
         reply.map(7);
-        for (name, value) in [("server", "resp_cache"), ("version", LEVEL)] {
-            reply.bulk(name.as_bytes());
-            reply.bulk(value.as_bytes());
-        }
+        reply.pair("server", "resp_cache");
+        reply.pair("version", LEVEL);
         reply.bulk(b"proto");
         reply.integer(if proto == Proto::Resp3 { 3 } else { 2 });
         reply.bulk(b"id");
         reply.integer(self.id.cast_signed());
-        for (name, value) in [("mode", "standalone"), ("role", "master")] {
-            reply.bulk(name.as_bytes());
-            reply.bulk(value.as_bytes());
-        }
+        reply.pair("mode", "standalone");
+        reply.pair("role", "master");
         reply.bulk(b"modules");
         reply.array(0);
         Ok(())
     }
 
-    fn client(&mut self, args: Args<'_>, reply: &mut Reply<'_>) -> Result<(), Refusal> {
+    fn client(&mut self, args: Args<'_>, reply: &mut Reply<'_>) -> Done {
         match (args[1].to_ascii_lowercase().as_slice(), args.len()) {
             (b"id", 2) => reply.integer(self.id.cast_signed()),
             (b"getname", 2) if self.name.is_empty() => reply.null(),
@@ -194,107 +185,93 @@ impl Session {
                 }
             }
             _ => {
-                let name = String::from_utf8_lossy(&args[1]).into_owned();
-                return Err(Refusal::new(format!(
-                    "ERR unknown subcommand or wrong number of arguments for '{name}'. Known: ID, \
-                     GETNAME, SETNAME, SETINFO, REPLY."
-                )));
+                let name = String::from_utf8_lossy(args[1]);
+                return Err(unknown_subcommand(&name, "ID, GETNAME, SETNAME, SETINFO, REPLY"));
             }
         }
         Ok(())
     }
 
-    fn config(&self, args: Args<'_>, reply: &mut Reply<'_>) -> Result<(), Refusal> {
+    fn config(&self, args: Args<'_>, reply: &mut Reply<'_>) -> Done {
         let config = &self.core.shared.config;
-        if args.is(1, "get") && args.len() > 2 {
-            let found = config.matching((2..args.len()).map(|at| &args[at]));
+        if is(args, 1, "get") && args.len() > 2 {
+            let found = config.matching(&args[2..]);
             reply.map(found.len());
             for (name, value) in found {
-                reply.bulk(name.as_bytes());
-                reply.bulk(value.as_bytes());
+                reply.pair(name, &value);
             }
-        } else if args.is(1, "set") && args.len() > 3 && args.len().is_multiple_of(2) {
-            for at in (2..args.len()).step_by(2) {
-                config.set(&args[at], &args[at + 1]).map_err(Refusal::new)?;
+        } else if is(args, 1, "set") && args.len() > 3 && args.len().is_multiple_of(2) {
+            for pair in args[2..].chunks_exact(2) {
+                config.set(pair[0], pair[1]).map_err(Refusal::new)?;
             }
             reply.ok();
-        } else if args.is(1, "resetstat") && args.len() == 2 {
+        } else if is(args, 1, "resetstat") && args.len() == 2 {
             reply.ok();
         } else {
-            return Err(Refusal::new(
-                "ERR unknown subcommand or wrong number of arguments for 'config'. Known: GET, \
-                 SET, RESETSTAT.",
-            ));
+            return Err(unknown_subcommand("config", "GET, SET, RESETSTAT"));
         }
         Ok(())
     }
 
     fn info(&self) -> String {
         let shared = &self.core.shared;
-        let mut text = format!(
-            "# Server\r\nserver_name:resp_cache\r\nredis_version:{LEVEL}\r\n\
-             process_id:{}\r\nuptime_in_seconds:{}\r\ncores:{}\r\n\r\n",
-            std::process::id(),
-            shared.started.elapsed().as_secs(),
-            shared.cores()
-        );
-        let clients = shared.clients.load(Ordering::Relaxed);
-        let total = |gauge: fn(&crate::gauges::Gauges) -> u64| shared.total(gauge);
-        let keys = total(|core| core.keys.get());
+        let total = |gauge: fn(&Gauges) -> u64| shared.total(gauge);
+        let (keys, expires) =
+            (total(|core| core.keys.get()), total(|core| core.with_deadline.get()));
+        let numbers = [
+            ("process_id", std::process::id().into()),
+            ("uptime_in_seconds", shared.started.elapsed().as_secs()),
+            ("cores", shared.cores() as u64),
+            ("\r\n# Clients\r\nconnected_clients", shared.clients.load(Ordering::Relaxed)),
+            ("maxclients", shared.config.clients_max.get()),
+            ("pubsub_clients", total(|core| core.subscribers.get())),
+            ("\r\n# Memory\r\nused_memory", total(|core| core.memory.get())),
+            ("maxmemory_policy:volatile-ttl\r\nmaxmemory", shared.config.memory_max.get()),
+            ("\r\n# Stats\r\ntotal_commands_processed", total(|core| core.commands.get())),
+            ("expired_keys", total(|core| core.expired.get())),
+            ("evicted_keys", total(|core| core.evicted.get())),
+            ("events_dropped", total(|core| core.dropped.get())),
+        ];
+        let mut text = format!("# Server\r\nserver_name:resp_cache\r\nredis_version:{LEVEL}\r\n");
         // Writing to a string cannot fail.
-        let _ = write!(
-            text,
-            "# Clients\r\nconnected_clients:{clients}\r\nmaxclients:{}\r\n\
-             pubsub_clients:{}\r\n\r\n\
-             # Memory\r\nused_memory:{}\r\nmaxmemory:{}\r\nmaxmemory_policy:volatile-ttl\r\n\r\n\
-             # Stats\r\ntotal_commands_processed:{}\r\nexpired_keys:{}\r\nevicted_keys:{}\r\n\
-             events_dropped:{}\r\n\r\n# Keyspace\r\n",
-            shared.config.clients_max(),
-            total(|core| core.subscribers.get()),
-            total(|core| core.memory.get()),
-            shared.config.memory_max(),
-            total(|core| core.commands.get()),
-            total(|core| core.expired.get()),
-            total(|core| core.evicted.get()),
-            total(|core| core.dropped.get()),
-        );
+        for (name, number) in numbers {
+            let _ = write!(text, "{name}:{number}\r\n");
+        }
+        text.push_str("\r\n# Keyspace\r\n");
         if keys > 0 {
-            let expires = total(|core| core.with_deadline.get());
             let _ = write!(text, "db0:keys={keys},expires={expires},avg_ttl=0\r\n");
         }
         text
     }
 
-    fn subscribe(&mut self, kind: Kind, args: Args<'_>, out: &mut BytesMut) {
-        let subscriber = self
-            .subscriber
-            .get_or_insert_with(|| Subscriber::new(self.core.shared.options.output_max));
+    fn subscriber(&mut self) -> Rc<Subscriber> {
+        let max = self.core.shared.options.output_max;
+        let subscriber = self.subscriber.get_or_insert_with(|| Subscriber::new(max));
         subscriber.proto.set(self.proto);
-        for name in args.iter().skip(1) {
-            self.core.registry.borrow_mut().subscribe(subscriber, kind, name);
-            let verb = if kind == Kind::Pattern { "psubscribe" } else { "subscribe" };
-            confirm(Reply { out, proto: self.proto }, verb, Some(name), subscriber.count());
+        Rc::clone(subscriber)
+    }
+
+    fn subscribe(&mut self, verb: &str, args: Args<'_>, reply: &mut Reply<'_>) {
+        let subscriber = self.subscriber();
+        for name in &args[1..] {
+            self.core.registry.borrow_mut().subscribe(&subscriber, Kind::of(verb), name);
+            confirm(reply, verb, Some(name), subscriber.count());
         }
         self.publish_subscribers();
     }
 
-    fn unsubscribe(&mut self, kind: Kind, args: Args<'_>, out: &mut BytesMut) {
-        let verb = if kind == Kind::Pattern { "punsubscribe" } else { "unsubscribe" };
-        let all = self.subscriber.as_ref().map(|subscriber| subscriber.names(kind));
-        let all = all.unwrap_or_default();
-        let named: Vec<&[u8]> = match args.len() {
-            1 => all.iter().map(|name| &name[..]).collect(),
-            _ => args.iter().skip(1).collect(),
-        };
-        let count = || self.subscriber.as_ref().map_or(0, |subscriber| subscriber.count());
-        if named.is_empty() {
-            confirm(Reply { out, proto: self.proto }, verb, None, count());
+    fn unsubscribe(&mut self, verb: &str, args: Args<'_>, reply: &mut Reply<'_>) {
+        let (subscriber, kind) = (self.subscriber(), Kind::of(verb));
+        let mut names: Vec<_> = args[1..].iter().map(|name| Bytes::copy_from_slice(name)).collect();
+        if names.is_empty() {
+            names = subscriber.names(kind);
         }
-        for name in named {
-            if let Some(subscriber) = &self.subscriber {
-                self.core.registry.borrow_mut().unsubscribe(subscriber, kind, name);
-            }
-            confirm(Reply { out, proto: self.proto }, verb, Some(name), count());
+        if names.is_empty() {
+            confirm(reply, verb, None, subscriber.count());
+        }
+        for name in names {
+            self.core.registry.borrow_mut().unsubscribe(&subscriber, kind, &name);
+            confirm(reply, verb, Some(&name), subscriber.count());
         }
         self.publish_subscribers();
     }
@@ -307,7 +284,7 @@ impl Session {
     }
 
     fn publish_subscribers(&self) {
-        self.core.gauges().subscribers.set(self.core.registry.borrow().subscribers());
+        self.core.gauges().subscribers.set(self.core.registry.borrow().subscribers);
     }
 }
 
@@ -318,7 +295,7 @@ impl Drop for Session {
 }
 
 /// Confirms a change of a subscription, with the number that the client has now.
-fn confirm(mut reply: Reply<'_>, verb: &str, name: Option<&[u8]>, count: usize) {
+fn confirm(reply: &mut Reply<'_>, verb: &str, name: Option<&[u8]>, count: usize) {
     reply.push(3);
     reply.bulk(verb.as_bytes());
     match name {
@@ -329,12 +306,12 @@ fn confirm(mut reply: Reply<'_>, verb: &str, name: Option<&[u8]>, count: usize) 
 }
 
 /// `COMMAND`: the names, arities and keys of all commands.
-fn command(args: Args<'_>, reply: &mut Reply<'_>) -> Result<(), Refusal> {
-    if args.is(1, "count") && args.len() == 2 {
+fn command(args: Args<'_>, reply: &mut Reply<'_>) -> Done {
+    if is(args, 1, "count") && args.len() == 2 {
         reply.count(COMMANDS.len());
         return Ok(());
     }
-    if args.is(1, "docs") {
+    if is(args, 1, "docs") {
         reply.map(0);
         return Ok(());
     }
@@ -345,8 +322,8 @@ fn command(args: Args<'_>, reply: &mut Reply<'_>) -> Result<(), Refusal> {
     for command in &COMMANDS {
         let (first, last, step) = match command.route {
             Route::Key(_) => (1, 1, 1),
-            Route::Each | Route::Sum(_) => (1, -1, 1),
-            Route::Pairs(_) => (1, -1, 2),
+            Route::Each(..) => (1, -1, 1),
+            Route::Keys(_, step, _) => (1, -1, i64::from(step)),
             _ => (0, 0, 0),
         };
         reply.array(6);

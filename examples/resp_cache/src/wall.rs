@@ -5,8 +5,6 @@
 //! (`EXAT`, `PXAT`, `EXPIREAT`) is wall time, so its deadline moves by as much as the wall clock
 //! steps. Both clocks are slewed alike, so the distance between them changes only by a step.
 
-use std::fmt;
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A change of the distance between the clocks that is less than this is noise of the two readings,
@@ -18,28 +16,10 @@ const READING_MAX: Duration = Duration::from_micros(100);
 const ATTEMPTS: usize = 8;
 
 /// A source of wall time: the system's, or a test's.
-#[derive(Clone)]
-pub(crate) struct WallClock(Arc<dyn Fn() -> SystemTime + Send + Sync>);
-
-impl fmt::Debug for WallClock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WallClock(..)")
-    }
-}
-
-impl WallClock {
-    pub(crate) fn new(read: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
-        Self(Arc::new(read))
-    }
-
-    pub(crate) fn system() -> Self {
-        Self::new(SystemTime::now)
-    }
-}
+pub(crate) type WallClock = Box<dyn Fn() -> SystemTime>;
 
 /// Monotonic time in microseconds, and the way from it to wall time. It is 1 at `epoch`, so that a
 /// deadline in the past has a value, and the value is not 0.
-#[derive(Debug)]
 pub(crate) struct Time {
     epoch: Instant,
     wall: WallClock,
@@ -88,14 +68,14 @@ impl Time {
     fn read_offset(&self, now: impl Fn() -> Instant) -> i64 {
         let mut before = now();
         for _ in 1..ATTEMPTS {
-            let wall = (self.wall.0)();
+            let wall = (self.wall)();
             let after = now();
             if after.saturating_duration_since(before) < READING_MAX {
                 return self.distance(wall, before);
             }
             before = after;
         }
-        self.distance((self.wall.0)(), before)
+        self.distance((self.wall)(), before)
     }
 
     fn distance(&self, wall: SystemTime, now: Instant) -> i64 {

@@ -44,10 +44,10 @@ impl<T> Shard<T> {
     /// future turns.
     ///
     /// `peek` does not change the wheel, so it looks at all timers that share a slot with the first
-    /// one. With 256 slots a level, it takes O(levels), and in addition looks at all timers within
-    /// 256 ticks of each other if the first one is more than 256 ticks away, within 65,536 ticks if
-    /// it is more than that away, and so on. On the hashed wheel it looks at all timers that are
-    /// rounds away. Timers that are due add no such cost.
+    /// one. With 256 slots a level, it takes O(levels). If the first one is more than 256 ticks
+    /// away, it also looks at all timers within 256 ticks of each other. If it is more than 65,536
+    /// ticks away, it looks at those within 65,536 ticks, and so on. On the hashed wheel it looks
+    /// at all timers that are rounds away. Timers that are due add no such cost.
     pub fn peek(&self) -> Option<TimerKey> {
         if self.is_empty() {
             return None;
@@ -96,7 +96,7 @@ impl<T> Shard<T> {
     /// timers for want of room. `None` if the search finds none.
     ///
     /// The search looks at up to `entries_max` entries of each slot, from the nearest occupied slot
-    /// on, and ends with the first slot that begins after the deadline of the soonest timer that it
+    /// on. It ends with the first slot that begins after the deadline of the soonest timer that it
     /// has found. If no slot has more entries, this timer is the soonest of all that are accepted.
     ///
     /// O(levels + slots × `entries_max`), where the slots are the occupied ones up to that

@@ -139,8 +139,8 @@ impl HashedWheel {
         assert!(comes_up <= deadline, "deadline {deadline} comes up too late, at {comes_up}");
     }
 
-    /// Moves the entries of a slot that are due at its tick to [`Side::Due`], those for a later
-    /// round to [`Side::LaterRound`], and those of timers that were reset to the slots for their
+    /// Moves the entries of a slot that are due at its tick to [`Side::Due`], and those for a later
+    /// round to [`Side::LaterRound`]. Entries of timers that were reset go to the slots for their
     /// deadlines. False if the budget ran out before the end of the slot.
     fn walk<T>(
         &mut self,

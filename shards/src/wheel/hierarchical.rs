@@ -10,8 +10,8 @@
 //!
 //! Invariants: on level 0 no entry lies before the digit of `now`, on the other levels none at or
 //! before it, so a search never wraps around. All 64 bits have a level, so no deadline is clamped.
-//! `now` stays on the tick before a window until the cascade of that window is done, so that a
-//! timer that is filed for the window meanwhile lies behind the entries of the cascade.
+//! `now` stays on the tick before a window until the cascade of that window is done. So a timer
+//! that is filed for the window meanwhile lies behind the entries of the cascade.
 //!
 //! Cost: filing O(1); a step O(levels), and each entry cascades at most once a level. 16 bytes
 //! a slot, 2,048 slots by default.
@@ -170,6 +170,12 @@ impl HierarchicalWheel {
         }
     }
 
+    /// The last tick of the slot whose first tick is `start`, or in which an interrupted cascade
+    /// has reached `start`.
+    pub(crate) fn last_tick(&self, slot: usize, start: u64) -> u64 {
+        start | ((1 << self.level_of(slot).shift) - 1)
+    }
+
     pub(crate) fn is_slot_for(&self, slot: usize, deadline: u64) -> bool {
         // An interrupted cascade files relative to the first tick of its window.
         let now = if self.cascading.is_some() { self.now + 1 } else { self.now };
@@ -256,10 +262,15 @@ impl HierarchicalWheel {
     }
 
     fn start_of(&self, slot: usize, now: u64) -> u64 {
+        let level = self.level_of(slot);
+        level.start(slot - level.base, now)
+    }
+
+    /// The level of a slot.
+    fn level_of(&self, slot: usize) -> Level {
         let first = 1 << self.first_bits;
         let number = if slot < first { 0 } else { 1 + ((slot - first) >> self.level_bits) as u32 };
-        let level = self.level(number);
-        level.start(slot - level.base, now)
+        self.level(number)
     }
 }
 

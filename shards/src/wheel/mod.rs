@@ -107,6 +107,15 @@ impl Wheel {
         }
     }
 
+    /// The last tick for which an entry of a slot can be, whose entries come up from `start` on.
+    pub(crate) fn last_tick(&self, slot: usize, start: u64) -> u64 {
+        match self {
+            Self::Hierarchical(wheel) => wheel.last_tick(slot, start),
+            // The slot holds entries of later rounds too.
+            Self::Hashed(_) => u64::MAX,
+        }
+    }
+
     /// Whether an entry with this deadline would be filed in `slot` now.
     pub(crate) fn is_slot_for(&self, slot: usize, deadline: u64) -> bool {
         match self {

@@ -12,8 +12,8 @@ const BUDGETS: [Budget; 5] = [
     Budget::UNLIMITED,
 ];
 
-/// Schedules timers with these deadlines and checks that they fire in the order of their deadlines,
-/// and those of one tick in the order of scheduling, with several budgets and lengths of turns.
+/// Schedules timers with these deadlines, with several budgets and lengths of turns. Checks that
+/// they fire in the order of their deadlines, and those of one tick in the order of scheduling.
 fn check_order(deadlines: &[u64]) {
     let mut expected: Vec<u32> = (0..deadlines.len() as u32).collect();
     expected.sort_by_key(|payload| deadlines[*payload as usize]);

@@ -36,6 +36,8 @@ enum Hold<G> {
 /// A request of a connection, until both its bodies have ended.
 pub(super) struct InFlight<M: Side> {
     control: StreamControl<M>,
+    /// A wait for the body of the request has a limit of its own.
+    has_body_limits: bool,
     /// Of an HTTP/2 connection, no byte is known to belong to a certain request.
     is_http1: bool,
     is_connect: bool,
@@ -50,7 +52,11 @@ struct State<G> {
 
 impl<M: Side> InFlight<M> {
     /// The head of a request has come.
-    pub(super) fn new<B: Body>(request: &Request<B>, control: &StreamControl<M>) -> Arc<Self> {
+    pub(super) fn new<B: Body>(
+        request: &Request<B>,
+        control: &StreamControl<M>,
+        has_body_limits: bool,
+    ) -> Arc<Self> {
         let is_http1 = request.version() < Version::HTTP_2;
         // No later than here: hyper reads on before it polls the future of the response, and such a
         // read would arm the deadline of the head.
@@ -62,6 +68,7 @@ impl<M: Side> InFlight<M> {
         let hold = Hold::Held(control.begin_request());
         Arc::new(Self {
             control: control.clone(),
+            has_body_limits,
             is_http1,
             is_connect: request.method() == Method::CONNECT,
             state: Mutex::new(State { hold, is_tunnel: false }),
@@ -84,7 +91,9 @@ impl<M: Side> InFlight<M> {
 
     /// A read of the request's body begins to wait, or waits on.
     fn body_waits(&self) {
-        drop(self.set_hold(Hold::Waits));
+        if !self.has_body_limits {
+            drop(self.set_hold(Hold::Waits));
+        }
     }
 
     /// A read of the request's body waits no longer.
@@ -116,6 +125,12 @@ impl<M: Side> InFlight<M> {
     }
 }
 
+impl<M: Side> fmt::Debug for InFlight<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InFlight").field("control", &self.control).finish_non_exhaustive()
+    }
+}
+
 impl<M: Side> Drop for InFlight<M> {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -129,7 +144,8 @@ impl<M: Side> Drop for InFlight<M> {
 
 /// The part of a request that ends with its response, or with the future of the response if there
 /// is none.
-pub(super) struct ResponsePart<M: Side>(pub(super) Arc<InFlight<M>>);
+#[derive(Debug)]
+pub struct ResponsePart<M: Side>(pub(super) Arc<InFlight<M>>);
 
 impl<M: Side> Drop for ResponsePart<M> {
     fn drop(&mut self) {
@@ -138,7 +154,8 @@ impl<M: Side> Drop for ResponsePart<M> {
 }
 
 /// The part of a request that ends with its body.
-pub(super) struct RequestPart<M: Side>(pub(super) Arc<InFlight<M>>);
+#[derive(Debug)]
+pub struct RequestPart<M: Side>(pub(super) Arc<InFlight<M>>);
 
 impl<M: Side> Drop for RequestPart<M> {
     fn drop(&mut self) {
@@ -146,36 +163,76 @@ impl<M: Side> Drop for RequestPart<M> {
     }
 }
 
-/// Whether no frame follows what a poll has returned.
-fn is_last<B: Body>(body: &B, frame: Option<&Result<Frame<B::Data>, B::Error>>) -> bool {
-    !matches!(frame, Some(Ok(_))) || body.is_end_stream()
+/// The part of a request that belongs to a body, and ends with it.
+pub trait Part {
+    /// A poll of the body waits.
+    fn waits(&self);
+    /// A poll of the body has returned a frame that is not the last.
+    fn came(&self);
+    /// Whether the part ends with the last frame, and not with the end that follows it.
+    fn ends_with_last_frame(&self) -> bool;
 }
 
+impl<M: Side> Part for RequestPart<M> {
+    fn waits(&self) {
+        self.0.body_waits();
+    }
+
+    fn came(&self) {
+        self.0.body_came();
+    }
+
+    fn ends_with_last_frame(&self) -> bool {
+        true
+    }
+}
+
+impl<M: Side> Part for ResponsePart<M> {
+    fn waits(&self) {}
+
+    fn came(&self) {}
+
+    /// hyper keeps the last frame of an HTTP/2 response until the client has a window for it.
+    fn ends_with_last_frame(&self) -> bool {
+        self.0.is_http1
+    }
+}
+
+/// The body of a request that a [`TimedService`](super::TimedService) gives to its service.
+///
+/// Its end, or its drop, ends the measurement of the message. While a poll of it waits for the
+/// peer, its request does not hold back the idle times of the connection.
+pub type RequestBody<B, M = AnyThread> = TrackedBody<B, RequestPart<M>>;
+
+/// The body of a response of a [`TimedService`](super::TimedService). Its request is in flight
+/// until it has ended or is dropped.
+pub type ResponseBody<B, M = AnyThread> = TrackedBody<B, ResponsePart<M>>;
+
 pin_project! {
-    /// The body of a request that a [`TimedService`](super::TimedService) gives to its service.
+    /// The body of a request or of a response of a [`TimedService`](super::TimedService): a
+    /// [`RequestBody`] or a [`ResponseBody`].
     ///
-    /// It has the frames and the errors of the body `B`. Its end, or its drop, ends the measurement
-    /// of the message. While a poll of it waits for the peer, its request does not hold back the
-    /// idle times of the connection.
-    pub struct RequestBody<B, M = AnyThread>
-    where
-        M: Side,
-    {
+    /// It has the frames and the errors of the body `B`.
+    pub struct TrackedBody<B, P> {
         #[pin]
         body: B,
         // `None` when the body has ended.
-        part: Option<RequestPart<M>>,
+        part: Option<P>,
     }
 }
 
-impl<B: Body, M: Side> RequestBody<B, M> {
-    pub(super) fn new(body: B, in_flight: &Arc<InFlight<M>>) -> Self {
-        let part = (!body.is_end_stream()).then(|| RequestPart(Arc::clone(in_flight)));
+impl<B, P> TrackedBody<B, P> {
+    pub(super) fn new(body: B, part: Option<P>) -> Self {
         Self { body, part }
     }
+
+    /// The body within.
+    pub fn get_ref(&self) -> &B {
+        &self.body
+    }
 }
 
-impl<B: Body, M: Side> Body for RequestBody<B, M> {
+impl<B: Body, P: Part> Body for TrackedBody<B, P> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -187,9 +244,13 @@ impl<B: Body, M: Side> Body for RequestBody<B, M> {
         let polled = this.body.as_mut().poll_frame(cx);
         if let Some(part) = &this.part {
             match &polled {
-                Poll::Pending => part.0.body_waits(),
-                Poll::Ready(frame) if is_last(&*this.body, frame.as_ref()) => *this.part = None,
-                Poll::Ready(_) => part.0.body_came(),
+                Poll::Pending => part.waits(),
+                Poll::Ready(Some(Ok(_)))
+                    if !part.ends_with_last_frame() || !this.body.is_end_stream() =>
+                {
+                    part.came();
+                }
+                Poll::Ready(_) => *this.part = None,
             }
         }
         polled
@@ -204,63 +265,8 @@ impl<B: Body, M: Side> Body for RequestBody<B, M> {
     }
 }
 
-impl<B: fmt::Debug, M: Side> fmt::Debug for RequestBody<B, M> {
+impl<B: fmt::Debug, P> fmt::Debug for TrackedBody<B, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RequestBody").field("body", &self.body).finish_non_exhaustive()
-    }
-}
-
-pin_project! {
-    /// The body of a response of a [`TimedService`](super::TimedService).
-    ///
-    /// It has the frames and the errors of the body `B`. Its request is in flight until it has
-    /// ended or is dropped.
-    pub struct ResponseBody<B, M = AnyThread>
-    where
-        M: Side,
-    {
-        #[pin]
-        body: B,
-        // `None` when the body has ended.
-        part: Option<ResponsePart<M>>,
-    }
-}
-
-impl<B, M: Side> ResponseBody<B, M> {
-    pub(super) fn new(body: B, part: Option<ResponsePart<M>>) -> Self {
-        Self { body, part }
-    }
-}
-
-impl<B: Body, M: Side> Body for ResponseBody<B, M> {
-    type Data = B::Data;
-    type Error = B::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let mut this = self.project();
-        let polled = this.body.as_mut().poll_frame(cx);
-        if let Poll::Ready(frame) = &polled
-            && is_last(&*this.body, frame.as_ref())
-        {
-            *this.part = None;
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl<B: fmt::Debug, M: Side> fmt::Debug for ResponseBody<B, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseBody").field("body", &self.body).finish_non_exhaustive()
+        f.debug_struct("TrackedBody").field("body", &self.body).finish_non_exhaustive()
     }
 }

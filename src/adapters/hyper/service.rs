@@ -11,7 +11,7 @@ use hyper::service::Service;
 use hyper::{Request, Response};
 use pin_project_lite::pin_project;
 
-use super::request::{InFlight, RequestBody, ResponseBody, ResponsePart};
+use super::request::{InFlight, RequestBody, RequestPart, ResponseBody, ResponsePart};
 use crate::conn::{AnyThread, Side};
 use crate::stream::StreamControl;
 
@@ -107,6 +107,7 @@ where
 {
     inner: S,
     control: StreamControl<M>,
+    has_body_limits: bool,
 }
 
 impl<S, M: Side> TimedService<S, M> {
@@ -114,7 +115,16 @@ impl<S, M: Side> TimedService<S, M> {
     /// the next byte, so this is called before the connection is served.
     pub fn new(inner: S, control: StreamControl<M>) -> Self {
         control.begin_message();
-        Self { inner, control }
+        Self { inner, control, has_body_limits: false }
+    }
+
+    /// A wait for the body of a request has a limit of its own, as in a
+    /// [`TimedExchanges`](super::TimedExchanges), so it holds the idle times back like all else
+    /// that a request does. Without this, the connection ends as idle where the limit of the body
+    /// is greater, and its handler cannot answer.
+    #[must_use]
+    pub fn bodies_have_limits(self) -> Self {
+        Self { has_body_limits: true, ..self }
     }
 
     /// The control of the connection's stream.
@@ -140,13 +150,17 @@ impl<S, M: Side> TimedService<S, M> {
     /// Calls the service by `call`.
     pub(in crate::adapters) fn call_with<B: Body, F>(
         control: &StreamControl<M>,
+        has_body_limits: bool,
         request: Request<B>,
         call: impl FnOnce(Request<RequestBody<B, M>>) -> F,
     ) -> ResponseFuture<F, M> {
-        let in_flight = InFlight::new(&request, control);
+        let in_flight = InFlight::new(&request, control, has_body_limits);
         // Before the call, whose panic ends the request.
         let part = ResponsePart(Arc::clone(&in_flight));
-        let future = call(request.map(|body| RequestBody::new(body, &in_flight)));
+        let future = call(request.map(|body| {
+            let part = (!body.is_end_stream()).then_some(RequestPart(in_flight));
+            RequestBody::new(body, part)
+        }));
         ResponseFuture { future, part: Some(part) }
     }
 }
@@ -162,13 +176,15 @@ where
     type Future = ResponseFuture<S::Future, M>;
 
     fn call(&self, request: Request<B>) -> Self::Future {
-        Self::call_with(&self.control, request, |request| self.inner.call(request))
+        let call = |request| self.inner.call(request);
+        Self::call_with(&self.control, self.has_body_limits, request, call)
     }
 }
 
 impl<S: Clone, M: Side> Clone for TimedService<S, M> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), control: self.control.clone() }
+        let (inner, control) = (self.inner.clone(), self.control.clone());
+        Self { inner, control, has_body_limits: self.has_body_limits }
     }
 }
 
@@ -177,7 +193,7 @@ impl<S: fmt::Debug, M: Side> fmt::Debug for TimedService<S, M> {
         f.debug_struct("TimedService")
             .field("inner", &self.inner)
             .field("control", &self.control)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

@@ -12,8 +12,8 @@
 //! lock is held. A connection that is closed has no timer.
 
 use std::cell::Cell;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
@@ -23,14 +23,15 @@ use corewheel_shard::Tick;
 use super::super::kinds::DeadlineKind;
 use super::super::limits::{ConnEvent, ConnLimits, Spans};
 use super::super::marks::Flags;
-use super::super::measured::{ByteCount, Direction};
-use super::super::rules::{self, Facts, Held, InProgressCounts, Place, RATES, Rare};
+use super::super::measured::{Direction, Progress};
+use super::super::rules::{self, Facts, Held, InProgressCounts, Place, Rare};
 use super::super::side::{Connection, Wakes};
 use super::share::share;
 use super::stamp::Stamp;
 use crate::clock::Timeline;
-use crate::face::handle::Handle;
+use crate::directory::orders::{Member, Orders, Terms};
 use crate::face::handle::sleep::SharedSleep;
+use crate::face::handle::{Handle, registry};
 use crate::link::owners::OwnerCount;
 use crate::values::refused::RefusedKind;
 
@@ -48,27 +49,28 @@ pub(in crate::conn) struct Inner {
     /// `None` if the service had ended when the connection began.
     time: Option<Timeline>,
     opened: u64,
-    /// When something was last read, and when something was last written.
-    read: Stamp,
-    written: Stamp,
+    stamps: [Stamp; 3],
     /// When the last idle event came; 0 if none has come.
     event_at: Stamp,
     /// The task that waits for events.
     task: AtomicWaker,
+    /// What the connections of its shard are told; `None` if the service had ended, or has no such
+    /// shard.
+    orders: Option<Arc<Orders>>,
+    /// The place among the members of the orders.
+    place: AtomicU32,
     state: Mutex<State>,
 }
 
 #[cfg(not(all(test, corewheel_loom)))]
-const _: () = assert!(size_of::<Inner>() <= 264);
+const _: () = assert!(size_of::<Inner>() <= 280);
 
 struct State {
     limits: Arc<Spans>,
     flags: Cell<Flags>,
     in_progress: InProgressCounts,
-    /// When a request last ended; 0 if none has ended.
-    request_ended: u64,
     rare: Option<Box<Rare>>,
-    /// When a poll last looked at the clock.
+    /// When the clock was last looked at. The rules decide by it.
     looked: u64,
     /// The tick in which a poll looks at the deadlines.
     filed: Tick,
@@ -85,7 +87,6 @@ impl Inner {
             limits: share(limits),
             flags: Cell::new(Flags::new(handle.next_salt())),
             in_progress: InProgressCounts::default(),
-            request_ended: 0,
             rare: None,
             looked: now,
             filed: Tick::NEVER,
@@ -97,38 +98,53 @@ impl Inner {
             owners: OwnerCount::default(),
             time,
             opened: now,
-            read: Stamp::new(now),
-            written: Stamp::new(now),
+            stamps: [now, now, 0].map(Stamp::new),
             event_at: Stamp::new(0),
             task: AtomicWaker::new(),
+            orders: handle.orders(),
+            place: AtomicU32::new(0),
             state: Mutex::new(state),
         };
         if let Some(time) = &inner.time {
             let mut state = inner.lock();
-            state.filed = time.ceil(rules::first_due(&inner.facts(&mut state, now)));
+            state.filed = time.ceil(rules::first_due(&inner.facts(&mut state)));
             state.sleep = Some(SharedSleep::new(handle, state.filed));
         }
-        Arc::new(inner)
+        let inner = Arc::new(inner);
+        if let Some(orders) = &inner.orders {
+            let member: Weak<Self> = Arc::downgrade(&inner);
+            let (place, is_draining) = orders.enter(member);
+            // Relaxed: only the drop of the last handle reads it.
+            inner.place.store(place, Ordering::Relaxed);
+            if is_draining {
+                inner.tell();
+            }
+        }
+        inner
+    }
+
+    fn terms(&self) -> Terms {
+        self.orders.as_ref().map_or(Terms::default(), |orders| orders.terms())
+    }
+
+    #[inline]
+    fn now(&self) -> u64 {
+        self.handle.nanos()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn facts<'a>(
-        &self,
-        state: &'a mut State,
-        present: u64,
-    ) -> Facts<'a, &'a mut Option<Box<Rare>>> {
+    fn facts<'a>(&self, state: &'a mut State) -> Facts<'a, &'a mut Option<Box<Rare>>> {
         Facts {
             is_open: state.sleep.is_some(),
-            present,
+            present: state.looked,
             opened: self.opened,
-            read: self.read.get(),
-            written: self.written.get(),
-            request_ended: state.request_ended,
+            stamps: self.stamps.each_ref().map(Stamp::get),
             in_progress: state.in_progress,
             spans: &state.limits,
+            terms: self.terms(),
             flags: &state.flags,
             place: &mut state.rare,
         }
@@ -137,19 +153,10 @@ impl Inner {
 
 /// Deadlines and events.
 impl Inner {
-    #[inline]
-    fn stamp_of(&self, direction: Direction) -> &Stamp {
-        match direction {
-            Direction::Read => &self.read,
-            Direction::Write => &self.written,
-        }
-    }
-
     /// True if the first deadline of an open connection has become earlier.
     fn file_earlier(&self, state: &mut State) -> bool {
         let Some(time) = &self.time else { return false };
-        let present = state.looked;
-        let first = time.ceil(rules::first_due(&self.facts(state, present)));
+        let first = time.ceil(rules::first_due(&self.facts(state)));
         let is_earlier = state.sleep.is_some() && first < state.filed;
         if is_earlier {
             state.filed = first;
@@ -157,31 +164,14 @@ impl Inner {
         is_earlier
     }
 
-    /// Takes the next event that has come and is wanted. Otherwise the task waits. True if this
-    /// poll has found other events too, which wait for another poll.
-    fn poll_found(
-        self: &Arc<Self>,
-        cx: &mut Context<'_>,
-        wanted: impl Fn(DeadlineKind) -> bool,
-    ) -> (Polled, bool) {
-        // First of all, so that no event and no change comes in between.
-        self.task.register(cx.waker());
-        let mut state = self.lock();
-        let before = state.flags.get().pending();
-        let polled = self.poll_locked(&mut state, wanted);
-        let is_other_found = state.flags.get().pending() & !before != 0;
-        let ended = if matches!(polled, Some(Poll::Ready(Err(refused))) if refused.is_closed()) {
-            state.sleep.take()
-        } else {
-            None
-        };
-        drop(state);
-        drop(ended);
-        let polled = polled.unwrap_or_else(|| {
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        });
-        (polled, is_other_found)
+    /// Resets the timer, if the first deadline has become earlier.
+    fn reset_earlier(&self, state: &mut State) {
+        if self.file_earlier(state) {
+            let filed = state.filed;
+            if let Some(sleep) = &mut state.sleep {
+                sleep.reset_to(filed);
+            }
+        }
     }
 
     /// `None` if the near clock shows the time of the deadlines, and the clock does not show it.
@@ -207,7 +197,7 @@ impl Inner {
                 sleep.reset_to(filed);
             }
             let waker = Waker::from(Arc::clone(self));
-            let slept = Pin::new(&mut *sleep).poll(&mut Context::from_waker(&waker));
+            let slept = sleep.poll_borrowed(&Context::from_waker(&waker));
             let Poll::Ready(slept) = slept else { return Some(Poll::Pending) };
             // The next poll, here or in another call, needs a timer again.
             sleep.reset_to(filed);
@@ -232,14 +222,18 @@ impl Inner {
             return;
         }
         state.looked = now;
-        let mut facts = self.facts(state, now);
+        let mut facts = self.facts(state);
         if rules::first_due(&facts) <= now {
             rules::take_due(&mut facts);
-            self.event_at.set(now);
-            facts = self.facts(state, now);
         }
-        let first_due = rules::first_due(&facts);
-        state.filed = time.ceil(first_due);
+        self.file_next(time, state);
+    }
+
+    /// What was due was taken. Files the connection for what is due next.
+    fn file_next(&self, time: &Timeline, state: &mut State) {
+        let facts = self.facts(state);
+        self.event_at.set(facts.place.rare().map_or(0, rules::last_idle_event));
+        state.filed = time.ceil(rules::next_look(&facts));
     }
 
     fn next_event(
@@ -247,16 +241,15 @@ impl Inner {
         state: &mut State,
         wanted: impl Fn(DeadlineKind) -> bool,
     ) -> Option<ConnEvent> {
-        let pending = state.flags.get().pending();
-        if pending == 0 {
-            return None;
-        }
-        let present = state.looked;
-        let event = rules::next_event(&self.facts(state, present), wanted);
-        if pending & RATES != 0 {
+        let (event, may_be_earlier) = rules::next_event(&self.facts(state), wanted);
+        if may_be_earlier {
             self.file_earlier(state);
         }
-        event
+        event.inspect(|event| {
+            if let Some(service) = registry::find(self.handle.service) {
+                event.kind.count_in(service.tally());
+            }
+        })
     }
 }
 
@@ -294,7 +287,7 @@ impl Connection for Arc<Inner> {
 
     #[inline]
     fn now(&self) -> u64 {
-        self.handle.nanos()
+        Inner::now(self)
     }
 
     #[inline]
@@ -304,7 +297,7 @@ impl Connection for Arc<Inner> {
 
     #[inline]
     fn stamp(&self, direction: Direction, stamp: u64) {
-        self.stamp_of(direction).set(stamp);
+        self.stamps[direction as usize].set(stamp);
     }
 
     fn stamp_at(&self, direction: Direction, at: Instant) {
@@ -318,15 +311,8 @@ impl Connection for Arc<Inner> {
         }
     }
 
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
-    #[inline]
-    fn time_of_now(&self, stamp: u64) -> u64 {
-        stamp
-    }
-
     fn begin(&self, held: Held) {
-        let mut state = self.lock();
-        let count = state.in_progress.of_mut(held);
+        let count = &mut self.lock().in_progress[held as usize];
         *count = count.checked_add(1).expect("fewer than 2^32 guards");
     }
 
@@ -334,23 +320,18 @@ impl Connection for Arc<Inner> {
     fn end(&self, held: Held) {
         let now = self.now();
         let mut state = self.lock();
-        match held {
-            Held::Read => self.read.set(now),
-            Held::Request => state.request_ended = state.request_ended.max(now),
-        }
-        *state.in_progress.of_mut(held) -= 1;
+        self.stamps[held.stamp()].set(now);
+        state.in_progress[held as usize] -= 1;
     }
 
     #[inline]
-    fn add(count: &ByteCount, bytes: u64) {
-        count.add(bytes);
+    fn add(progress: &Progress, bytes: u64) {
+        progress.add(bytes);
     }
 
     /// Looks at the facts as of the last poll.
     fn look<R>(&self, look: impl FnOnce(&mut Facts<'_, Self::Place<'_>>) -> R) -> R {
-        let mut state = self.lock();
-        let present = state.looked;
-        look(&mut self.facts(&mut state, present))
+        look(&mut self.facts(&mut self.lock()))
     }
 
     /// The task that waits is woken if the first deadline is earlier now: its poll resets the
@@ -361,8 +342,7 @@ impl Connection for Arc<Inner> {
         change: impl FnOnce(&mut Facts<'_, Self::Place<'_>>) -> (R, bool),
     ) -> R {
         let mut state = self.lock();
-        let present = state.looked;
-        let (result, may_be_earlier) = change(&mut self.facts(&mut state, present));
+        let (result, may_be_earlier) = change(&mut self.facts(&mut state));
         let is_earlier = may_be_earlier && self.file_earlier(&mut state);
         drop(state);
         if is_earlier && wakes == Wakes::Task {
@@ -373,13 +353,14 @@ impl Connection for Arc<Inner> {
 
     fn set_limits(&self, limits: ConnLimits) {
         self.lock().limits = share(limits);
-        self.change(Wakes::Task, |_| ((), true));
+        self.change(Wakes::Task, |facts| (rules::limits_changed(facts), true));
     }
 
     /// When the deadline is due as of now.
     fn due(&self, kind: usize) -> u64 {
-        let now = self.now();
-        rules::open_due(&self.facts(&mut self.lock(), now), kind)
+        let mut state = self.lock();
+        state.looked = self.now();
+        rules::open_due(&self.facts(&mut state), kind)
     }
 
     fn take(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Option<ConnEvent> {
@@ -390,26 +371,78 @@ impl Connection for Arc<Inner> {
     }
 
     fn poll(&self, cx: &mut Context<'_>, wanted: impl Fn(DeadlineKind) -> bool) -> Polled {
-        self.poll_found(cx, wanted).0
-    }
-
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
-    fn poll_some(&self, cx: &mut Context<'_>, wanted: impl Fn(DeadlineKind) -> bool) -> Polled {
-        let (polled, is_other_found) = self.poll_found(cx, wanted);
-        if is_other_found {
+        // First of all, so that no event and no change comes in between.
+        self.task.register(cx.waker());
+        let mut state = self.lock();
+        let before = state.flags.get().pending();
+        let polled = self.poll_locked(&mut state, wanted);
+        let is_left = state.flags.get().pending() & !before != 0;
+        let ended = if matches!(polled, Some(Poll::Ready(Err(refused))) if refused.is_closed()) {
+            state.sleep.take()
+        } else {
+            None
+        };
+        drop(state);
+        drop(ended);
+        if is_left {
+            // This poll has found events that it does not take, for which another task may wait.
             self.task.wake();
         }
-        polled
+        polled.unwrap_or_else(|| {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+    }
+}
+
+/// As the shard visits it. The timer is reset here, so that the task need not be woken for that.
+impl Member for Inner {
+    fn look_again(&self) {
+        let mut state = self.lock();
+        // What is in progress holds deadlines back until now, and not only until the last poll.
+        state.looked = self.now();
+        self.reset_earlier(&mut state);
+    }
+
+    fn tell(&self) -> bool {
+        let Some(time) = &self.time else { return false };
+        let mut state = self.lock();
+        // The near clock may be ahead. An event never comes early.
+        state.looked = time.nanos();
+        let is_told = rules::tell(&mut self.facts(&mut state));
+        if is_told {
+            self.file_next(time, &mut state);
+            let filed = state.filed;
+            if let Some(sleep) = &mut state.sleep {
+                sleep.reset_to(filed);
+            }
+        } else {
+            self.reset_earlier(&mut state);
+        }
+        drop(state);
+        if is_told {
+            self.task.wake();
+        }
+        is_told
+    }
+
+    fn idle_since(&self) -> Option<u64> {
+        rules::idle_since(&self.facts(&mut self.lock()))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(orders) = &self.orders {
+            // Relaxed: see `new`.
+            orders.leave(self.place.load(Ordering::Relaxed));
+        }
     }
 }
 
 /// The timer wakes the task that waits.
 impl Wake for Inner {
     fn wake(self: Arc<Self>) {
-        self.task.wake();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
         self.task.wake();
     }
 }
@@ -424,6 +457,6 @@ impl Place for &mut Option<Box<Rare>> {
     }
 
     fn rare_mut(&mut self) -> &mut Rare {
-        self.get_or_insert_with(|| Box::new(Rare::new()))
+        self.get_or_insert_default()
     }
 }

@@ -15,11 +15,9 @@ mod stamp;
 use std::sync::Arc;
 
 use self::inner::Inner;
-use super::in_progress::InProgress;
 use super::limits::ConnLimits;
 use super::side::{AnyThread, Sealed, Side};
 use super::timers::ConnTimers;
-use super::transfer::Transfer;
 use crate::face::handle::Handle;
 use crate::values::refused::RefusedKind;
 
@@ -43,11 +41,3 @@ impl Sealed for AnyThread {
         result
     }
 }
-
-/// Its handles and guards go from thread to thread.
-const _: () = {
-    const fn is_shared<T: Send + Sync + 'static>() {}
-    is_shared::<ConnTimers<AnyThread>>();
-    is_shared::<InProgress<AnyThread>>();
-    is_shared::<Transfer<AnyThread>>();
-};

@@ -1,4 +1,4 @@
-//! Limits that connections share, so that each connection holds 8 bytes and not 256 for them.
+//! Limits that connections share, so that each connection holds 8 bytes and not 456 for them.
 //!
 //! Connections that begin one after another on a thread mostly have equal limits. So each thread
 //! keeps the last limits that it was given, and a connection with equal ones shares them.

@@ -257,7 +257,7 @@ mod tests {
                 now = rng.u64(now..until);
                 let block = rng.usize(..blocks.len());
                 let bound = activity.bound().unwrap_or_else(|| activity.open(now, tick()).0);
-                blocks[block].record(block as u32).read.set(bound);
+                blocks[block].record(block as u32).stamps[0].set(bound);
                 read[block] = (now, until);
             }
             now = until;
@@ -267,7 +267,7 @@ mod tests {
             let kept = activity.gaps.borrow().known.len();
             assert!(kept <= 2 * GAPS + 2, "seed {seed}: {kept} gaps are kept");
             for (block, (at, most)) in read.iter().enumerate() {
-                let resolved = activity.resolve(blocks[block].record(block as u32).read.get());
+                let resolved = activity.resolve(blocks[block].record(block as u32).stamps[0].get());
                 let fits = (*at..=*most.max(&(at + 11 * MS))).contains(&resolved);
                 assert!(fits, "seed {seed}, {round}: {at} counts as {resolved}, not {most}");
             }

@@ -9,6 +9,7 @@ mod part;
 mod record;
 mod table;
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::fmt;
 use std::rc::Rc;
@@ -88,7 +89,9 @@ impl ConnTimers {
     /// arm and schedule. A panic of it is counted, and the next event calls it again.
     pub fn on_event(&self, call: impl FnMut(&ConnTimers, ConnEvent) + 'static) {
         if !self.is_closed() {
-            self.conn().connections().set_on_event(self.conn().index(), Some(Box::new(call)));
+            self.conn()
+                .connections()
+                .set_on_event(self.conn().index(), Some(Rc::new(RefCell::new(call))));
         }
     }
 
@@ -100,7 +103,7 @@ impl ConnTimers {
 
 /// The deadlines of a connection on their way to another shard; made by [`ConnTimers::pack`].
 ///
-/// It is `Send`, and takes some 300 bytes in a box. When it is dropped, the connection has no
+/// It is `Send`, and takes some 400 bytes in a box. When it is dropped, the connection has no
 /// deadlines any more.
 #[must_use = "the connection has no deadlines until a shard adopts them"]
 pub struct PackedConn(Box<Packed>);

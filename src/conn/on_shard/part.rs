@@ -3,6 +3,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::convert::Infallible;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
@@ -10,17 +11,19 @@ use corewheel_shard::Tick;
 
 use super::super::kinds::DeadlineKind;
 use super::super::limits::{ConnEvent, ConnLimits};
-use super::super::measured::{ByteCount, Direction};
-use super::super::rules::{self, Facts, Held, RATES};
+use super::super::measured::{Direction, Progress};
+use super::super::rules::{self, Facts, Held};
 use super::super::side::{Connection, Wakes};
 use super::super::timers::ConnTimers;
 use super::activity::Activity;
 use super::record::{RecordRef, add_one, take_one};
 use super::table::{Extras, OnEvent, Packed, Table};
 use crate::clock::Timeline;
+use crate::directory::orders::Orders;
 use crate::face::local::LocalShard;
 use crate::face::timers::Timers;
 use crate::shard::hooks::{Part, PartId};
+use crate::shard::sweep::{Population, Sweep};
 use crate::stats::ShardCounts;
 use crate::values::contain::contain;
 use crate::values::refused::RefusedKind;
@@ -32,6 +35,8 @@ pub(super) struct Connections {
     /// For the handle that a callback is given; set when the part is registered.
     itself: OnceCell<Weak<Self>>,
     shard: Rc<dyn LocalShard>,
+    /// What all connections of the shard are told.
+    orders: Arc<Orders>,
     time: Timeline,
     activity: Activity,
     table: RefCell<Table>,
@@ -50,6 +55,7 @@ impl Connections {
                 id,
                 itself: OnceCell::new(),
                 time: shard.time().clone(),
+                orders: Arc::clone(shard.orders()),
                 shard,
                 activity: Activity::new(),
                 table: RefCell::default(),
@@ -57,8 +63,17 @@ impl Connections {
                 next_salt: Cell::new(0),
             }
         });
-        let _itself = connections.itself.get_or_init(|| Rc::downgrade(&connections));
+        connections.itself.get_or_init(|| {
+            let (shard, orders) = (&connections.shard, &connections.orders);
+            let population = Rc::clone(&connections) as Rc<dyn Population>;
+            Sweep::of(shard.parts(), orders, &connections.time).add(population);
+            Rc::downgrade(&connections)
+        });
         connections
+    }
+
+    fn facts<'a>(&self, table: &'a mut Table, index: u32) -> Facts<'a, Extras<'a>> {
+        table.facts(index, &self.activity, self.orders.terms())
     }
 
     /// The activity stamp of what happens now.
@@ -97,7 +112,7 @@ impl Connections {
             let mut table = self.table.borrow_mut();
             let index = table.open(packed, &self.activity);
             let block = table.block(index);
-            (index, block, rules::first_due(&table.facts(index, &self.activity)))
+            (index, block, rules::first_due(&self.facts(&mut table, index)))
         };
         // The driver is woken when the connection is complete.
         let _compound = shard.compound();
@@ -108,6 +123,9 @@ impl Connections {
             return Err(RefusedKind::Full);
         }
         block.record(index).key.set(key);
+        if self.orders.terms().is_draining() {
+            self.tell(index);
+        }
         Ok(ConnTimers::new(RecordRef::new(self, block, index)))
     }
 
@@ -157,7 +175,7 @@ impl Connections {
         let due = if table.owes_callback(index) {
             self.time.floor(self.shard.nanos_near())
         } else {
-            self.time.ceil(rules::first_due(&table.facts(index, &self.activity)))
+            self.time.ceil(rules::first_due(&self.facts(&mut table, index)))
         };
         drop(table);
         if self.shard.deadline_of(key).is_some_and(|filed| due < filed) {
@@ -175,29 +193,21 @@ impl Connections {
 
     /// Delivers the events of a connection to its callback, or wakes the task that waits for them.
     fn deliver(&self, index: u32) {
-        let on_event = self.table.borrow_mut().take_on_event(index);
+        let on_event = self.table.borrow().on_event(index).map(Rc::clone);
         let itself = self.itself.get().and_then(Weak::upgrade);
-        let (Some(mut on_event), Some(itself)) = (on_event, itself) else {
+        let (Some(on_event), Some(itself)) = (on_event, itself) else {
             let waker = self.table.borrow_mut().take_waker(index);
             return waker.into_iter().for_each(Waker::wake);
         };
         let block = self.table.borrow().block(index);
-        let may_withdraw = block.record(index).flags.get().pending() & RATES != 0;
         ConnTimers::lend(RecordRef::new(itself, block, index), |conn: &ConnTimers| {
-            loop {
-                if !self.table.borrow().is_called(index) {
-                    break;
-                }
-                let event = conn.conn().look(|facts| rules::next_event(facts, |_| true));
-                let Some(event) = event else { break };
-                self.shard.contain(|| on_event(conn, event));
+            let mut call = on_event.borrow_mut();
+            while self.table.borrow().calls(index, &on_event) {
+                let Some(event) = conn.conn().take(|_| true) else { break };
+                self.shard.contain(|| call(conn, event));
             }
-            let left = self.table.borrow_mut().put_back(index, on_event);
-            if may_withdraw {
-                self.file_earlier(index);
-            }
-            self.shard.drop_each(left);
         });
+        self.shard.drop_each(Some(on_event));
     }
 }
 
@@ -254,14 +264,14 @@ impl Connection for RecordRef {
 
     #[inline]
     fn stamp(&self, direction: Direction, stamp: u64) {
-        self.record().stamp(direction).set(stamp);
+        self.record().stamps[direction as usize].set(stamp);
     }
 
     /// A stamp made since the shard last read the clock may stand for a later time than it says.
     #[inline]
     fn stamp_at(&self, direction: Direction, at: Instant) {
         let (all, record) = (self.connections(), self.record());
-        let (stamp, at) = (record.stamp(direction), all.time.nanos_at(at));
+        let (stamp, at) = (&record.stamps[direction as usize], all.time.nanos_at(at));
         if all.activity.is_plainly_next(at, stamp.get()) {
             stamp.set(at);
         } else {
@@ -273,33 +283,23 @@ impl Connection for RecordRef {
         }
     }
 
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
-    fn time_of_now(&self, _: u64) -> u64 {
-        self.now()
-    }
-
     fn begin(&self, held: Held) {
-        add_one(self.usage().held(held));
+        add_one(&self.usage().in_progress[held as usize]);
     }
 
     fn end(&self, held: Held) {
-        let usage = self.usage();
-        take_one(usage.held(held));
-        let stamp = match held {
-            Held::Read => &self.record().read,
-            Held::Request => &usage.request_ended,
-        };
-        stamp.set(self.stamp_now());
+        take_one(&self.usage().in_progress[held as usize]);
+        self.stamps()[held.stamp()].set(self.stamp_now());
     }
 
     #[inline]
-    fn add(count: &ByteCount, bytes: u64) {
-        count.add_here(bytes);
+    fn add(progress: &Progress, bytes: u64) {
+        progress.add_here(bytes);
     }
 
     fn look<R>(&self, look: impl FnOnce(&mut Facts<'_, Extras<'_>>) -> R) -> R {
         let all = self.connections();
-        look(&mut all.table.borrow_mut().facts(self.index(), &all.activity))
+        look(&mut all.facts(&mut all.table.borrow_mut(), self.index()))
     }
 
     fn change<R>(
@@ -316,15 +316,12 @@ impl Connection for RecordRef {
 
     fn set_limits(&self, limits: ConnLimits) {
         self.connections().table.borrow_mut().set_limits(self.index(), limits);
-        self.connections().file_earlier(self.index());
+        self.change(Wakes::Task, |facts| (rules::limits_changed(facts), true));
     }
 
     fn take(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Option<ConnEvent> {
-        self.change(Wakes::Task, |facts| {
-            // An event of a rate that is withdrawn leaves a deadline.
-            let may_withdraw = facts.pending() & RATES != 0;
-            (rules::next_event(facts, wanted), may_withdraw)
-        })
+        let event = self.change(Wakes::Task, |facts| rules::next_event(facts, wanted));
+        event.inspect(|event| event.kind.count_in(self.connections().shard.tally()))
     }
 
     fn poll(
@@ -358,6 +355,46 @@ impl Connection for RecordRef {
     }
 }
 
+impl Population for Connections {
+    fn count(&self) -> usize {
+        self.count.get()
+    }
+
+    fn places(&self) -> u32 {
+        self.table.borrow().places()
+    }
+
+    fn look_again(&self, place: u32) {
+        self.file_earlier(place);
+    }
+
+    fn tell(&self, place: u32) -> bool {
+        let due = {
+            let mut table = self.table.borrow_mut();
+            if !table.record(place).is_open() {
+                return false;
+            }
+            let mut facts = self.facts(&mut table, place);
+            rules::tell(&mut facts).then(|| self.time.ceil(rules::next_look(&facts)))
+        };
+        let Some(due) = due else {
+            self.file_earlier(place);
+            return false;
+        };
+        let key = self.table.borrow().record(place).key.get();
+        // What was due has come. The entry, if its turn has not reached it, is due later.
+        let _reset = key.map(|key| self.shard.reset(key, due));
+        self.deliver(place);
+        true
+    }
+
+    fn idle_since(&self, place: u32) -> Option<u64> {
+        let mut table = self.table.borrow_mut();
+        let is_open = table.record(place).is_open();
+        is_open.then(|| rules::idle_since(&self.facts(&mut table, place))).flatten()
+    }
+}
+
 impl Part for Connections {
     fn turn_begins(&self, now: u64) {
         self.advance(now);
@@ -373,7 +410,7 @@ impl Part for Connections {
         if table.owes_callback(index) {
             return None;
         }
-        let due = rules::first_due(&table.facts(index, &self.activity));
+        let due = rules::next_look(&self.facts(&mut table, index));
         (due > self.activity.now()).then(|| self.time.ceil(due))
     }
 
@@ -386,9 +423,9 @@ impl Part for Connections {
         }
         let due = {
             let mut table = self.table.borrow_mut();
-            let mut facts = table.facts(index, &self.activity);
+            let mut facts = self.facts(&mut table, index);
             rules::take_due(&mut facts);
-            self.time.ceil(rules::first_due(&facts))
+            self.time.ceil(rules::next_look(&facts))
         };
         let key = self.shard.schedule_part(self.shard.class_delivered(), due, self.id, index);
         if key.is_none() {

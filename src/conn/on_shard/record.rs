@@ -15,8 +15,6 @@ use std::rc::Rc;
 use corewheel_shard::TimerKey;
 
 use super::super::marks::Flags;
-use super::super::measured::Direction;
-use super::super::rules::Held;
 use super::part::Connections;
 
 const BLOCK_BITS: u32 = 6;
@@ -30,8 +28,7 @@ pub(super) const NONE: u32 = u32::MAX;
 #[repr(C)]
 pub(super) struct Record {
     /// The activity stamps of the last read and the last write.
-    pub(super) read: Cell<u64>,
-    pub(super) written: Cell<u64>,
+    pub(super) stamps: [Cell<u64>; 2],
     /// When the connection began.
     pub(super) opened: Cell<u64>,
     /// The key of the connection's entry in the wheel; `None` if the connection is closed.
@@ -51,14 +48,6 @@ impl Record {
         self.key.get().is_some()
     }
 
-    #[inline]
-    pub(super) fn stamp(&self, direction: Direction) -> &Cell<u64> {
-        match direction {
-            Direction::Read => &self.read,
-            Direction::Write => &self.written,
-        }
-    }
-
     /// Forgets the events that were not delivered.
     pub(super) fn clear_pending(&self) {
         self.flags.set(self.flags.get().with_pending(0));
@@ -74,25 +63,15 @@ impl Record {
 #[derive(Default)]
 pub(super) struct Usage {
     /// The activity stamp of the last end of a request; 0 if no request has ended.
-    pub(super) request_ended: Cell<u64>,
-    pub(super) reads: Cell<u32>,
-    pub(super) requests: Cell<u32>,
+    request_ended: Cell<u64>,
+    /// How many reads and requests are in progress.
+    pub(super) in_progress: [Cell<u32>; 2],
     /// How many handles keep the connection open.
     pub(super) owners: Cell<u32>,
     /// How many [`RecordRef`]s there are, in handles and in guards.
     refs: Cell<u32>,
 }
 const _: () = assert!(size_of::<Usage>() == 24);
-
-impl Usage {
-    /// How many of a kind are in progress.
-    pub(super) fn held(&self, held: Held) -> &Cell<u32> {
-        match held {
-            Held::Read => &self.reads,
-            Held::Request => &self.requests,
-        }
-    }
-}
 
 /// Adds one to a count of handles or guards.
 ///
@@ -138,10 +117,15 @@ impl Records {
         self.records.iter()
     }
 
+    /// The activity stamps of a connection.
+    pub(super) fn stamps_of(&self, index: u32) -> [&Cell<u64>; 3] {
+        let [read, written] = &self.record(index).stamps;
+        [read, written, &self.usage(index).request_ended]
+    }
+
     /// All activity stamps.
     pub(super) fn stamps(&self) -> impl Iterator<Item = &Cell<u64>> {
-        let of_records = self.records.iter().flat_map(|record| [&record.read, &record.written]);
-        of_records.chain(self.usages.iter().map(|usage| &usage.request_ended))
+        (0..BLOCK as u32).flat_map(|index| self.stamps_of(index))
     }
 }
 
@@ -171,6 +155,10 @@ impl RecordRef {
     #[inline]
     pub(super) fn usage(&self) -> &Usage {
         self.block.usage(self.index)
+    }
+
+    pub(super) fn stamps(&self) -> [&Cell<u64>; 3] {
+        self.block.stamps_of(self.index)
     }
 
     #[inline]

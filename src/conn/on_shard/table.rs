@@ -15,28 +15,30 @@
 //! Cost: a deadline that is set by the limits costs a load and an addition when the entry expires,
 //! and nothing before. Limits that many connections share are stored once.
 
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::task::Waker;
 
 use hashbrown::HashMap;
 use slab::Slab;
 
 use super::super::limits::{ConnEvent, ConnLimits, Spans};
-use super::super::marks::{Flags, KindBits};
-use super::super::rules::{self, Armed, Facts, InProgressCounts, Place, Rare};
+use super::super::marks::Flags;
+use super::super::rules::{self, Facts, Held, Place, Rare, Stamps};
 use super::super::timers::ConnTimers;
 use super::activity::Activity;
-use super::record::{BLOCK, Block, NONE, Record, Records, Usage, block_of};
+use super::record::{BLOCK, Block, NONE, Record, Records, block_of};
+use crate::directory::orders::Terms;
 use crate::values::class::ClassId;
 
 /// Called for each event of a connection.
-pub(super) type OnEvent = Box<dyn FnMut(&ConnTimers, ConnEvent)>;
+pub(super) type OnEvent = Rc<RefCell<dyn FnMut(&ConnTimers, ConnEvent)>>;
 
 /// What few connections need.
+#[derive(Default)]
 pub(super) struct Extra {
     rare: Rare,
     on_event: Option<OnEvent>,
-    /// The callback is running, and is put back afterwards.
-    is_called: bool,
 }
 
 /// The limits of all connections of a shard, each stored once.
@@ -80,35 +82,21 @@ pub(super) struct Table {
 }
 
 /// What a connection takes along to another shard.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Packed {
     pub(super) limits: ConnLimits,
     /// The class of the connection's entry.
     pub(super) class: ClassId,
-    read: u64,
-    written: u64,
-    request_ended: u64,
+    stamps: Stamps,
     opened: u64,
     flags: Flags,
-    event_at: [u64; Rare::NO_EVENT.len()],
-    first: KindBits,
-    armed: Armed,
+    rare: Option<Rare>,
 }
 
 impl Packed {
     pub(super) fn new(limits: ConnLimits, class: ClassId, now: u64, salt: u8) -> Self {
-        Self {
-            limits,
-            class,
-            read: now,
-            written: now,
-            request_ended: 0,
-            opened: now,
-            flags: Flags::new(salt),
-            event_at: Rare::NO_EVENT,
-            first: 0,
-            armed: Armed::default(),
-        }
+        let (stamps, flags) = ([now, now, 0], Flags::new(salt));
+        Self { limits, class, stamps, opened: now, flags, rare: None }
     }
 }
 
@@ -118,12 +106,13 @@ impl Table {
         self.blocks[block_of(index)].record(index)
     }
 
-    fn usage(&self, index: u32) -> &Usage {
-        self.blocks[block_of(index)].usage(index)
-    }
-
     pub(super) fn block(&self, index: u32) -> Block {
         Block::clone(&self.blocks[block_of(index)])
+    }
+
+    /// More than the last index of a record.
+    pub(super) fn places(&self) -> u32 {
+        (self.blocks.len() * BLOCK) as u32
     }
 
     pub(super) fn blocks(&self) -> &[Block] {
@@ -139,20 +128,19 @@ impl Table {
         }
         let index = self.vacant.pop().expect("there is a block with room");
         let limits = self.limits.take(packed.limits);
-        let (record, usage) = (self.record(index), self.usage(index));
-        record.read.set(activity.exact(packed.read));
-        record.written.set(activity.exact(packed.written));
-        usage.request_ended.set(activity.exact(packed.request_ended));
+        let block = &self.blocks[block_of(index)];
+        for (stamp, at) in block.stamps_of(index).into_iter().zip(packed.stamps) {
+            stamp.set(activity.exact(at));
+        }
+        block.usage(index).in_progress.iter().for_each(|count| count.set(0));
+        let record = block.record(index);
         record.opened.set(packed.opened);
         record.limits.set(limits);
         record.extra.set(NONE);
         record.waker.set(NONE);
         record.flags.set(packed.flags);
-        usage.reads.set(0);
-        usage.requests.set(0);
-        if packed.event_at != Rare::NO_EVENT || packed.armed != Armed::default() {
-            let rare = &mut self.extra_mut(index).rare;
-            (rare.event_at, rare.first, rare.armed) = (packed.event_at, packed.first, packed.armed);
+        if let Some(rare) = &packed.rare {
+            self.extra_mut(index).rare = rare.without_transfers();
         }
         index
     }
@@ -180,30 +168,25 @@ impl Table {
         self.extras.get(self.record(index).extra.get() as usize)
     }
 
-    fn known_extra_mut(&mut self, index: u32) -> Option<&mut Extra> {
-        self.extras.get_mut(self.record(index).extra.get() as usize)
-    }
-
     /// What a connection takes along to another shard. Reads and requests in progress end here.
     pub(super) fn pack(&self, index: u32, class: ClassId, activity: &Activity) -> Packed {
-        let (record, usage, extra) = (self.record(index), self.usage(index), self.extra(index));
-        // The events of transfers are withdrawn with them.
+        let (block, record) = (&self.blocks[block_of(index)], self.record(index));
         let (now, flags) = (activity.now(), record.flags.get());
         // The other shard does not know the gaps of this shard. Its own gaps concern other stamps.
-        let settle = |stamp: u64, in_progress: u32| {
-            if in_progress > 0 { now } else { activity.resolve(stamp).min(now) }
-        };
+        let mut stamps = block.stamps_of(index).map(|at| activity.resolve(at.get()).min(now));
+        for held in [Held::Read, Held::Request] {
+            if block.usage(index).in_progress[held as usize].get() > 0 {
+                stamps[held.stamp()] = now;
+            }
+        }
         Packed {
             limits: self.limits.of(record).limits,
             class,
-            read: settle(record.read.get(), usage.reads.get()),
-            written: settle(record.written.get(), 0),
-            request_ended: settle(usage.request_ended.get(), usage.requests.get()),
+            stamps,
             opened: record.opened.get(),
+            // The events of transfers are withdrawn with them.
             flags: flags.with_pending(flags.pending() & !rules::RATES),
-            event_at: extra.map_or(Rare::NO_EVENT, |extra| extra.rare.event_at),
-            first: extra.map_or(0, |extra| extra.rare.first),
-            armed: extra.map_or(Armed::default(), |extra| extra.rare.armed),
+            rare: self.extra(index).map(|extra| extra.rare.without_transfers()),
         }
     }
 
@@ -213,10 +196,7 @@ impl Table {
             record.key.set(None);
             record.waker.set(NONE);
         }
-        let callbacks = self.extras.iter_mut().filter_map(|(_, extra)| {
-            extra.is_called = false;
-            extra.on_event.take()
-        });
+        let callbacks = self.extras.iter_mut().filter_map(|(_, extra)| extra.on_event.take());
         let callbacks = callbacks.collect();
         (self.wakers.drain().collect(), callbacks)
     }
@@ -228,21 +208,18 @@ impl Table {
         &'a mut self,
         index: u32,
         activity: &Activity,
+        terms: Terms,
     ) -> Facts<'a, Extras<'a>> {
         let block = &self.blocks[block_of(index)];
-        let (record, usage) = (block.record(index), block.usage(index));
+        let record = block.record(index);
         Facts {
             is_open: record.is_open(),
             present: activity.now(),
             opened: record.opened.get(),
-            read: activity.resolve(record.read.get()),
-            written: activity.resolve(record.written.get()),
-            request_ended: activity.resolve(usage.request_ended.get()),
-            in_progress: InProgressCounts {
-                reads: usage.reads.get(),
-                requests: usage.requests.get(),
-            },
+            stamps: block.stamps_of(index).map(|stamp| activity.resolve(stamp.get())),
+            in_progress: block.usage(index).in_progress.each_ref().map(Cell::get),
             spans: self.limits.of(record),
+            terms,
             flags: &record.flags,
             place: Extras { extras: &mut self.extras, record },
         }
@@ -256,7 +233,7 @@ impl Table {
 
     /// Whether an idle event has come after a time.
     pub(super) fn is_before_event(&self, index: u32, at: u64) -> bool {
-        self.extra(index).is_some_and(|extra| rules::is_before_event(&extra.rare, at))
+        self.extra(index).is_some_and(|extra| at < rules::last_idle_event(&extra.rare))
     }
 }
 
@@ -284,8 +261,7 @@ impl Place for Extras<'_> {
 fn made_extra<'a>(extras: &'a mut Slab<Extra>, record: &Record) -> &'a mut Extra {
     let mut extra = record.extra.get();
     if extra == NONE {
-        let made = Extra { rare: Rare::new(), on_event: None, is_called: false };
-        extra = extras.insert(made) as u32;
+        extra = extras.insert(Extra::default()) as u32;
         record.extra.set(extra);
     }
     &mut extras[extra as usize]
@@ -297,9 +273,10 @@ impl Table {
         self.record(index).flags.get().pending() != 0
     }
 
-    /// Whether there is a callback, and an event that it has not been called for.
+    /// Whether there is a callback that does not run, and an event that it has not been called for.
     pub(super) fn owes_callback(&self, index: u32) -> bool {
-        self.has_events(index) && self.extra(index).is_some_and(|extra| extra.on_event.is_some())
+        let is_at_rest = |on_event: &OnEvent| on_event.try_borrow().is_ok();
+        self.has_events(index) && self.on_event(index).is_some_and(is_at_rest)
     }
 
     /// Sets the callback. Returns the one before.
@@ -311,35 +288,17 @@ impl Table {
         if on_event.is_none() && self.extra(index).is_none() {
             return None;
         }
-        let extra = self.extra_mut(index);
-        extra.is_called = false;
-        std::mem::replace(&mut extra.on_event, on_event)
+        std::mem::replace(&mut self.extra_mut(index).on_event, on_event)
     }
 
-    /// Takes the callback out while it is called.
-    pub(super) fn take_on_event(&mut self, index: u32) -> Option<OnEvent> {
-        let extra = self.known_extra_mut(index)?;
-        let on_event = extra.on_event.take()?;
-        extra.is_called = true;
-        Some(on_event)
+    pub(super) fn on_event(&self, index: u32) -> Option<&OnEvent> {
+        self.extra(index)?.on_event.as_ref()
     }
 
-    /// Puts the callback back, unless it was cleared or replaced meanwhile. Returns one that is not
-    /// needed any more.
-    pub(super) fn put_back(&mut self, index: u32, on_event: OnEvent) -> Option<OnEvent> {
-        match self.known_extra_mut(index) {
-            Some(extra) if extra.is_called => {
-                extra.is_called = false;
-                extra.on_event = Some(on_event);
-                None
-            }
-            _ => Some(on_event),
-        }
-    }
-
-    /// Whether the callback that was taken out is still the callback of an open connection.
-    pub(super) fn is_called(&self, index: u32) -> bool {
-        self.record(index).is_open() && self.extra(index).is_some_and(|extra| extra.is_called)
+    /// Whether a callback is still that of an open connection.
+    pub(super) fn calls(&self, index: u32, on_event: &OnEvent) -> bool {
+        let is_same = |now| Rc::ptr_eq(now, on_event);
+        self.record(index).is_open() && self.on_event(index).is_some_and(is_same)
     }
 
     /// Whether a waker is equivalent to the one that is stored.

@@ -6,14 +6,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
 
-use corewheel_shard::{Tick, TimerKey};
+use corewheel_shard::TimerKey;
 
 use super::Client;
 use super::batch::Gathered;
 use crate::clock::NearClock;
 use crate::face::stored::Stored;
 use crate::face::{Directory, Post, Request};
-use crate::link::lane::{LaneSender, LeftOver, Mark, Refusal};
+use crate::link::lane::{LaneSender, LeftOver, Refusal};
 use crate::shard::hooks::Message;
 use crate::shard::payload::Outbox;
 use crate::shard::request::{Bulk, BulkCancel, BulkReply, Replies};
@@ -88,54 +88,6 @@ impl<T: 'static> Client<T> {
             lane.send(Some(key), request, &post.doorbell)
         };
         self.schedule_again(shard, unsent, push).map(|(timer, ())| timer)
-    }
-
-    /// Schedules a timer that wakes a future and that any thread may cancel in the lane, by the
-    /// mark. The shard is woken if it sleeps past `needed_by`. The time of sending is `sent_us`
-    /// microseconds. `Err` with the waker.
-    #[inline]
-    pub(crate) fn schedule_marked(
-        &self,
-        class: ClassId,
-        shard: ShardId,
-        deadline: Tick,
-        waker: Waker,
-        sent_us: u32,
-        needed_by: Tick,
-    ) -> Result<(TimerHandle, Mark), (RefusedKind, Waker)> {
-        self.send_gathered();
-        let unsent = {
-            let mut lanes = self.lanes.borrow_mut();
-            let (lane, post) = match self.lane(&mut lanes, shard) {
-                Ok(reached) => reached,
-                Err(kind) => return Err((kind, waker)),
-            };
-            // The request is made where it is pushed, as it would be copied on the way.
-            match lane.take_key(&post.doorbell, 0) {
-                Ok(key) => {
-                    let request = Request::Wake { deadline, sent_us, class, waker };
-                    match lane.send_marked(request, needed_by, &post.doorbell) {
-                        Ok(mark) => return Ok((self.service.home(shard).handle(key), mark)),
-                        Err(mut back) => back.pop(),
-                    }
-                }
-                Err(Refusal::Closed) => Some(Request::Wake { deadline, sent_us, class, waker }),
-                Err(refusal) => {
-                    post.note_refused(class);
-                    return Err((refusal.kind(), waker));
-                }
-            }
-        };
-        let push = |lane: &mut Lane<T>, _, request, post: &Post<T>| {
-            lane.send_marked(request, needed_by, &post.doorbell)
-        };
-        self.schedule_again(shard, unsent, push).map_err(|refused| {
-            let kind = refused.kind();
-            match refused.into_value() {
-                Request::Wake { waker, .. } => (kind, waker),
-                _ => unreachable!("a refusal returns what was given"),
-            }
-        })
     }
 
     /// Sends a timer that a closed lane has not accepted, by `push`.
@@ -317,8 +269,6 @@ impl<T: 'static> Client<T> {
                             self.send_now(timer.shard(), Request::Bulk(Box::new(bulk)));
                         }
                     }
-                    // The future that waits finds the shard closed.
-                    Bulk::Waker { waker, .. } => waker.waker.wake(),
                     Bulk::Migrate { key, to, reply } => {
                         if let Some(timer) = current(key) {
                             let bulk = Bulk::Migrate { key: timer.key(), to, reply };
@@ -328,15 +278,9 @@ impl<T: 'static> Client<T> {
                     Bulk::Cancel(many) => self.cancel_many_after(many, current),
                     // A shard that ends wakes the futures that wait for room, and a message that is
                     // dropped replies to its caller.
-                    Bulk::Schedule(_)
-                    | Bulk::MigrateAll { .. }
-                    | Bulk::WakeWaiting
-                    | Bulk::Message(_) => {}
+                    Bulk::Schedule(_) | Bulk::MigrateAll { .. } | Bulk::Message(_) => {}
                 },
-                Request::Schedule { .. }
-                | Request::Call { .. }
-                | Request::Wake { .. }
-                | Request::Earlier { .. } => {}
+                Request::Schedule { .. } | Request::Call { .. } => {}
             }
         }
     }

@@ -3,12 +3,14 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::task::Poll;
+use std::time::Duration;
 
 use corewheel_shard::Tick;
 
 use super::Client;
 use super::batch::Batch;
 use crate::clock::when::When;
+use crate::directory::orders::Drain;
 use crate::face::callback::SendCall;
 use crate::face::sleep::{RemoteSleep, within};
 use crate::face::timers::Timers;
@@ -200,7 +202,7 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
     }
 
     /// The most timers that one [`schedule_many`](Self::schedule_many) takes: one more than half of
-    /// the keys that a shard grants a client in advance, which are a 32nd of its capacity and at
+    /// the keys that a shard grants a client in advance. These are a 32nd of its capacity, and at
     /// most as many as a lane has room for.
     pub fn schedule_many_max(&self) -> usize {
         self.client.schedule_many_max()
@@ -260,16 +262,37 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
         Batch::new(self.client, self.shard, self.class)
     }
 
-    /// Sets the scale of the shard's [`ScaledTimeouts`](crate::scaled::ScaledTimeouts). It takes
-    /// effect in the shard's next turn, for which the shard is woken; if several scales are set
-    /// before, the last one applies. Costs a lock that turns do not take, and nothing more if the
-    /// scale does not change.
+    /// Sets the scale of the shard's [`ScaledTimeouts`](crate::scaled::ScaledTimeouts) and of the
+    /// limits of its connections. It takes effect in the shard's next turn, for which the shard is
+    /// woken; if several scales are set before, the last one applies. Costs a lock that turns do
+    /// not take, and nothing more if the scale does not change.
     ///
     /// # Errors
     ///
     /// `Closed` or `NoSuchShard`.
     pub fn set_scale(&self, scale: Scale) -> Result<(), RefusedKind> {
-        self.client.directory.set_scale(self.shard, scale)
+        self.client.directory.order(self.shard, |orders| orders.set_scale(scale))
+    }
+
+    /// Drains the shard's connections, as [`TimerService::drain`](crate::TimerService::drain) does
+    /// for all shards.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` or `NoSuchShard`.
+    pub fn drain(&self, window: Duration) -> Result<(), RefusedKind> {
+        let drain = Drain::beginning(self.client.directory.time.nanos(), window);
+        self.client.directory.order(self.shard, |orders| orders.set_drain(drain))
+    }
+
+    /// Tells the `n` connections of the shard to end that have been idle for longest, as
+    /// [`TimerService::close_idlest`](crate::TimerService::close_idlest) does on each shard.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` or `NoSuchShard`.
+    pub fn close_idlest(&self, n: usize) -> Result<(), RefusedKind> {
+        self.client.directory.order(self.shard, |orders| orders.add_idlest(n))
     }
 
     /// The tick at which something is due, and the present in nanoseconds.

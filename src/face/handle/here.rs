@@ -1,179 +1,54 @@
-//! How the calling thread reaches a service: by a shard that it drives, or else by a client of its
-//! own, as the thread's [`Reach`] of the service says.
+//! How the calling thread reaches a service: by its nursery for the shard that it drives, or else
+//! for one that it is given, as the thread's [`Reach`] of the service says.
 //!
-//! Each thread has a table of the services that it uses. A client is made when the thread first
-//! needs it, and is dropped when the thread ends. Why not one client for all threads: the ring of a
-//! lane has one producer.
+//! Each thread has a table of the services that it uses. A nursery is made when the thread first
+//! arms a timer, and is left when the thread ends. Why not one nursery for all threads: its lock
+//! would travel between their caches.
 //!
-//! Invariants: no code of the user runs while the table is borrowed.
+//! A timer that was armed on another thread is found by the name of its nursery. A thread remembers
+//! the nurseries of other threads that it has met.
+//!
+//! Invariants: no code of the user runs while the table, or what it holds, is borrowed.
 //!
 //! Cost: a search in a table with an entry for each service that the thread uses.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::task::Waker;
 
-use corewheel_shard::{Tick, TimerKey};
+use corewheel_shard::Tick;
 
+use super::place::{NurseryName, Place};
 use super::registry;
+use super::registry::Service;
+use super::threads::{ThreadClient, ThreadShard};
 use crate::clock::{NearClock, Timeline};
-use crate::face::client::Client;
-use crate::face::stored::Stored;
-use crate::face::{Core, Post};
-use crate::link::lane::Mark;
+use crate::directory::orders::Orders;
+use crate::face::Core;
+use crate::link::nursery::{ArmRefusal, Armed, Arming, Nursery, NurseryId, Periods, Ring};
 use crate::shard::hooks::Message;
-use crate::shard::receive::WAKER_KEPT_MAX;
-use crate::shard::request::{Bulk, NumberedWaker, Request};
 use crate::values::class::ClassId;
-use crate::values::handle::{ServiceId, ShardId, TimerHandle};
+use crate::values::contain::drop_each;
+use crate::values::handle::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
 
-/// Commands on timers that wake futures, for a thread that does not drive the timers' shard.
-/// Implemented by [`Client`].
-pub(crate) trait ThreadClient {
-    /// A timer that wakes a future, and the mark that cancels it in its lane. `Err` with the waker.
-    /// It is `now` nanoseconds.
-    fn schedule_waker(
-        &self,
-        class: ClassId,
-        shard: ShardId,
-        deadline: Tick,
-        waker: Waker,
-        now: u64,
-    ) -> Result<(TimerHandle, Mark), (RefusedKind, Waker)>;
-    /// Wakes a waker when the lane to a shard has room, or is closed, or else in the next tick if
-    /// other clients hold the last keys. `Err` if the shard is closed.
-    fn wait_for_room(&self, shard: ShardId, waker: Waker) -> Result<(), RefusedKind>;
-    /// Wakes the futures of all clients that wait for room on a shard.
-    fn wake_waiting(&self, shard: ShardId);
-    fn cancel(&self, timer: TimerHandle);
-    /// Makes a timer due earlier.
-    fn reset_to_earlier(&self, timer: TimerHandle, deadline: Tick);
-    /// Replaces the waker of a timer, if the given one is newer. If the timer is not pending any
-    /// more, the waker is woken.
-    fn replace_waker(&self, timer: TimerHandle, waker: NumberedWaker);
-    /// Sends a message to a part of a shard. `Err` with the message if the shard is closed.
-    fn send_message(
-        &self,
-        shard: ShardId,
-        message: Box<dyn Message>,
-    ) -> Result<(), Box<dyn Message>>;
-    /// Whether a shard has ended.
-    fn has_ended(&self, shard: ShardId) -> bool;
+/// The nursery of this thread for one shard.
+struct Own {
+    shard: ShardId,
+    name: NurseryName,
+    nursery: Arc<Nursery<Waker>>,
 }
 
-impl<T: Send + 'static> ThreadClient for Client<T> {
-    fn schedule_waker(
-        &self,
-        class: ClassId,
-        shard: ShardId,
-        deadline: Tick,
-        waker: Waker,
-        now: u64,
-    ) -> Result<(TimerHandle, Mark), (RefusedKind, Waker)> {
-        let needed_by = self.directory().time.deadline_after(now, WAKER_KEPT_MAX);
-        let sent_us = (now / 1_000) as u32;
-        self.schedule_marked(class, shard, deadline, waker, sent_us, deadline.min(needed_by))
-    }
-
-    fn wait_for_room(&self, shard: ShardId, waker: Waker) -> Result<(), RefusedKind> {
-        self.wait_for_room(shard, waker)
-    }
-
-    fn wake_waiting(&self, shard: ShardId) {
-        self.send(shard, Request::Bulk(Box::new(Bulk::WakeWaiting)));
-    }
-
-    fn cancel(&self, timer: TimerHandle) {
-        self.cancel_detached(timer);
-    }
-
-    fn reset_to_earlier(&self, timer: TimerHandle, deadline: Tick) {
-        self.send(timer.shard(), Request::Earlier { key: timer.key(), deadline });
-    }
-
-    fn replace_waker(&self, timer: TimerHandle, waker: NumberedWaker) {
-        let bulk = Bulk::<Stored<T>>::Waker { key: timer.key(), waker };
-        self.send(timer.shard(), Request::Bulk(Box::new(bulk)));
-    }
-
-    fn send_message(
-        &self,
-        shard: ShardId,
-        message: Box<dyn Message>,
-    ) -> Result<(), Box<dyn Message>> {
-        self.send_message(shard, message)
-    }
-
-    fn has_ended(&self, shard: ShardId) -> bool {
-        self.directory().post(shard).is_none_or(Post::has_ended)
+impl Drop for Own {
+    fn drop(&mut self) {
+        self.nursery.leave();
     }
 }
 
-/// Commands on timers that wake futures, for the thread that drives their shard. Implemented by
-/// [`Core`].
-pub(crate) trait ThreadShard {
-    fn id(&self) -> ShardId;
-    fn is_closed(&self) -> bool;
-    /// A timer that wakes a future. `Err` with the waker if the shard is full.
-    fn schedule_waker(
-        &self,
-        class: ClassId,
-        deadline: Tick,
-        waker: Waker,
-    ) -> Result<TimerHandle, Waker>;
-    fn cancel(&self, key: TimerKey);
-    /// Makes a timer due earlier.
-    fn reset_to_earlier(&self, key: TimerKey, deadline: Tick);
-    fn replace_waker(&self, key: TimerKey, waker: NumberedWaker);
-    /// Gives a message to a part of the shard, and wakes the driver for it.
-    fn receive(&self, message: Box<dyn Message>);
-}
-
-impl<T: Send + 'static> ThreadShard for Core<T> {
-    fn id(&self) -> ShardId {
-        self.id()
-    }
-
-    fn is_closed(&self) -> bool {
-        self.is_closed()
-    }
-
-    fn schedule_waker(
-        &self,
-        class: ClassId,
-        deadline: Tick,
-        waker: Waker,
-    ) -> Result<TimerHandle, Waker> {
-        let waker = NumberedWaker::first(waker);
-        let index = self.state().tables.wakers.insert(waker);
-        match self.schedule(class, deadline, Stored::Waker(index as u32)) {
-            Ok(key) => Ok(self.handle_of(key)),
-            Err(_) => Err(self.state().tables.wakers.remove(index).waker),
-        }
-    }
-
-    fn cancel(&self, key: TimerKey) {
-        if let Some(Stored::Waker(index)) = self.cancel_unread(key) {
-            let waker = self.state().tables.wakers.try_remove(index as usize);
-            // Dropping a waker runs code of the user, so nothing is borrowed meanwhile.
-            drop(waker);
-        }
-    }
-
-    fn reset_to_earlier(&self, key: TimerKey, deadline: Tick) {
-        self.reset_to_earlier(key, deadline);
-    }
-
-    fn replace_waker(&self, key: TimerKey, waker: NumberedWaker) {
-        self.replace_waker(key, waker);
-    }
-
-    fn receive(&self, message: Box<dyn Message>) {
-        message.receive(self.parts());
-        self.note_deadline(Tick::ZERO);
-    }
-}
+/// The nurseries of other threads that this thread has met, by the numbers of their shards and
+/// their own.
+type Others = Vec<Vec<Option<(u32, Arc<Nursery<Waker>>)>>>;
 
 #[cfg(all(test, corewheel_loom))]
 loom::thread_local! {
@@ -206,9 +81,13 @@ pub(crate) struct Reach {
     shards: RefCell<Vec<Weak<dyn ThreadShard>>>,
     /// Whether `shards` has an element.
     drives_any: Cell<bool>,
-    /// The client of this thread, and the shard for timers that may be on any. Empty until the
-    /// thread first needs them.
-    client: OnceCell<(Rc<dyn ThreadClient>, ShardId)>,
+    reached: OnceCell<Arc<dyn Service>>,
+    /// The shard for timers that may be on any, if this thread drives none.
+    given: OnceCell<ShardId>,
+    /// For messages to parts of shards. Empty until the thread first sends one.
+    client: OnceCell<Rc<dyn ThreadClient>>,
+    own: RefCell<Vec<Own>>,
+    others: RefCell<Others>,
     next_salt: Cell<u8>,
 }
 
@@ -236,7 +115,11 @@ impl Reach {
             time,
             shards: RefCell::default(),
             drives_any: Cell::new(false),
+            reached: OnceCell::new(),
+            given: OnceCell::new(),
             client: OnceCell::new(),
+            own: RefCell::default(),
+            others: RefCell::default(),
             next_salt: Cell::new(0),
         });
         // Services that have ended leave the table when another one enters it.
@@ -280,35 +163,311 @@ impl Reach {
         self.next_salt.replace(self.next_salt.get().wrapping_add(1))
     }
 
-    /// A shard that this thread drives: the shard `id`, or any if `id` is `None`.
-    #[inline]
-    pub(crate) fn shard(&self, id: Option<ShardId>) -> Option<Rc<dyn ThreadShard>> {
-        if self.drives_any.get() { self.find_shard(id) } else { None }
+    /// The orders of a shard; of the shard of this thread's timers, if `shard` is `None`.
+    pub(crate) fn orders(&self, shard: Option<ShardId>) -> Option<Arc<Orders>> {
+        let shard = shard.or_else(|| self.shard())?;
+        self.service()?.orders(shard)
     }
 
+    /// The service; `None` if it has ended and this thread has armed no timer before.
+    #[inline]
+    fn service(&self) -> Option<&Arc<dyn Service>> {
+        if self.reached.get().is_none() {
+            let service = registry::find(self.service)?;
+            drop(self.reached.set(service));
+        }
+        self.reached.get()
+    }
+
+    /// A client for messages; `None` if the service has ended.
+    fn client(&self) -> Option<&Rc<dyn ThreadClient>> {
+        if self.client.get().is_none() {
+            let client = registry::find(self.service)?.client();
+            drop(self.client.set(client));
+        }
+        self.client.get()
+    }
+
+    /// The shard for timers that may be on any: one that this thread drives, or else one that it is
+    /// given.
+    #[inline]
+    fn shard(&self) -> Option<ShardId> {
+        if self.drives_any.get()
+            && let Some(shard) = self.driven(None)
+        {
+            return Some(shard.id());
+        }
+        match self.given.get() {
+            Some(shard) => Some(*shard),
+            None => self.ask_for_shard(),
+        }
+    }
+
+    /// A shard that this thread drives: the shard `id`, or any if `id` is `None`.
     #[cold]
-    fn find_shard(&self, id: Option<ShardId>) -> Option<Rc<dyn ThreadShard>> {
+    fn driven(&self, id: Option<ShardId>) -> Option<Rc<dyn ThreadShard>> {
         let shards = self.shards.borrow();
         let mut open = shards.iter().filter_map(Weak::upgrade).filter(|shard| !shard.is_closed());
         open.find(|shard| id.is_none_or(|id| shard.id() == id))
     }
 
-    /// The client of this thread, and the shard for timers that may be on any; made if there is
-    /// none. `None` if the service has ended.
+    #[cold]
+    fn ask_for_shard(&self) -> Option<ShardId> {
+        // A service that has ended gives none.
+        let shard = registry::find(self.service)?.next_shard();
+        let _ = self.given.set(shard);
+        Some(shard)
+    }
+
+    /// Whether the shard of a handle has ended, as far as this thread knows.
+    pub(crate) fn is_shard_closed(&self, shard: Option<ShardId>) -> bool {
+        let shard = shard.or_else(|| self.shard());
+        let (Some(shard), Some(service)) = (shard, self.service()) else { return true };
+        service.has_ended(shard)
+    }
+
+    /// The tick that has begun.
+    fn tick(&self) -> Tick {
+        self.time.floor(self.clock.nanos())
+    }
+
+    /// The latest reading of the near clock. `None` if it must be read.
     #[inline]
-    pub(crate) fn client(&self) -> Option<(&dyn ThreadClient, ShardId)> {
-        if self.client.get().is_none() {
-            self.make_client()?;
+    pub(crate) fn latest(&self) -> Option<u64> {
+        self.clock.latest()
+    }
+
+    /// Arms a timer in the nursery of this thread for a shard, or for any if `shard` is `None`.
+    /// Also returns whether the timer has time: otherwise its deadline may have passed. Runs code
+    /// of the user only if nothing `is_borrowed`.
+    #[inline]
+    pub(crate) fn arm(
+        &self,
+        shard: Option<ShardId>,
+        class: ClassId,
+        deadline: Tick,
+        waker: Waker,
+        is_borrowed: bool,
+    ) -> Result<(Place, bool), RefusedKind> {
+        let Some(shard) = shard.or_else(|| self.shard()) else { return Err(self.why_closed()) };
+        let arming = Arming { deadline, class: class.bits(), carried: waker };
+        let mut own = self.own.borrow();
+        let nursery = if let Some(at) = own.iter().position(|own| own.shard == shard) {
+            &own[at]
+        } else {
+            drop(own);
+            self.enter(shard)?;
+            own = self.own.borrow();
+            own.last().expect("it was just entered")
+        };
+        match nursery.nursery.arm(arming, || self.tick()) {
+            Ok(Armed { slot, has_time, ring }) => {
+                let place = Place { nursery: nursery.name, slot };
+                let has_many_ended = nursery.nursery.has_many_ended();
+                drop(own);
+                self.ring(shard, ring);
+                if has_many_ended && !is_borrowed {
+                    self.end_ended();
+                }
+                Ok((place, has_time))
+            }
+            // Dropping the waker runs code of the user, so nothing is borrowed meanwhile.
+            Err((refusal, waker)) => {
+                drop(own);
+                let is_full = refusal == ArmRefusal::Full;
+                let driven = if is_full { self.driven(Some(shard)) } else { None };
+                if driven.is_some_and(|shard| shard.lend_one(is_borrowed)) {
+                    return self.arm(Some(shard), class, deadline, waker, is_borrowed);
+                }
+                drop(waker);
+                if is_full {
+                    self.hurry(shard);
+                }
+                Err(self.refused(shard, class, refusal))
+            }
         }
-        self.client.get().map(|(client, shard)| (&**client, *shard))
+    }
+
+    /// Why the service, or a shard of it, takes no timer.
+    #[cold]
+    pub(crate) fn why_closed(&self) -> RefusedKind {
+        registry::why_closed(self.service)
+    }
+
+    /// Has a full shard see soon which timers of this thread have ended.
+    #[cold]
+    fn hurry(&self, shard: ShardId) {
+        let ring = {
+            let own = self.own.borrow();
+            let own = own.iter().find(|own| own.shard == shard);
+            own.and_then(|own| own.nursery.hurry())
+        };
+        self.ring(shard, ring);
     }
 
     #[cold]
-    fn make_client(&self) -> Option<()> {
-        let service = registry::find(self.service)?;
-        let made = (service.client(), service.next_shard());
-        drop(self.client.set(made));
-        Some(())
+    fn refused(&self, shard: ShardId, class: ClassId, refusal: ArmRefusal) -> RefusedKind {
+        match refusal {
+            ArmRefusal::Closed => self.why_closed(),
+            ArmRefusal::Full => {
+                if let Some(service) = self.service() {
+                    service.note_refused(shard, class);
+                }
+                RefusedKind::Full
+            }
+        }
+    }
+
+    /// Makes the nursery of this thread for a shard.
+    #[cold]
+    fn enter(&self, shard: ShardId) -> Result<(), RefusedKind> {
+        let service = self.service().ok_or_else(|| self.why_closed())?;
+        let table = service.nurseries(shard).ok_or(RefusedKind::NoSuchShard)?;
+        service.note_waiting(shard);
+        let periods = Periods::new(self.time.tick().nanos());
+        let is_local = self.driven(Some(shard)).is_some();
+        let room = Arc::clone(table.room());
+        let nursery = Nursery::new(periods, service.classes(), room, is_local);
+        match table.enter(nursery) {
+            Ok((id, nursery)) => {
+                service.note_waiting(shard);
+                let name = NurseryName::new(shard, id);
+                self.own.borrow_mut().push(Own { shard, name, nursery });
+                Ok(())
+            }
+            Err(true) => Err(self.why_closed()),
+            Err(false) => Err(RefusedKind::Full),
+        }
+    }
+
+    /// Rings a shard, if that is asked for.
+    #[inline]
+    fn ring(&self, shard: ShardId, ring: Ring) {
+        if let Some(look_by) = ring
+            && let Some(service) = self.service()
+        {
+            service.ring(shard, look_by);
+        }
+    }
+
+    /// Runs code with the nursery of a timer, which runs no code of the user, and then rings the
+    /// shard as that says. `None` if the nursery is gone.
+    pub(crate) fn with<R>(
+        &self,
+        place: Place,
+        run: impl FnOnce(&Nursery<Waker>, u32) -> (R, Ring),
+    ) -> Option<R> {
+        let found = {
+            let own = self.own.borrow();
+            match own.iter().find(|own| own.name == place.nursery) {
+                Some(own) => Some(run(&own.nursery, place.slot)),
+                None => self.with_other(place, |nursery| run(nursery, place.slot)),
+            }
+        };
+        let (result, ring) = found?;
+        self.ring(place.nursery.shard(), ring);
+        Some(result)
+    }
+
+    /// Runs code with the nursery of another thread.
+    fn with_other<R>(&self, place: Place, run: impl FnOnce(&Nursery<Waker>) -> R) -> Option<R> {
+        let NurseryId { index, generation } = place.nursery.id();
+        let (shard, index) = (place.nursery.shard().index(), usize::from(index));
+        let is_known = {
+            let others = self.others.borrow();
+            let known = others.get(shard).and_then(|others| others.get(index)?.as_ref());
+            known.is_some_and(|(known, _)| *known == generation)
+        };
+        let forgotten = if is_known { None } else { self.meet(place)? };
+        let result = {
+            let others = self.others.borrow();
+            let (_, nursery) = others[shard][index].as_ref().expect("it is known");
+            run(nursery)
+        };
+        // The last reference to a nursery that is gone, which carries nothing any more.
+        drop(forgotten);
+        Some(result)
+    }
+
+    /// Remembers the nursery of another thread. Returns the one that had its place before, if there
+    /// was one; `None` if the nursery is gone.
+    #[cold]
+    #[allow(clippy::option_option, reason = "the outer one is for the question mark")]
+    fn meet(&self, place: Place) -> Option<Option<(u32, Arc<Nursery<Waker>>)>> {
+        let nursery = self.service()?.nurseries(place.nursery.shard())?.find(place.nursery.id())?;
+        let NurseryId { index, generation } = place.nursery.id();
+        let (shard, index) = (place.nursery.shard().index(), usize::from(index));
+        let mut others = self.others.borrow_mut();
+        if others.len() <= shard {
+            others.resize_with(shard + 1, Vec::new);
+        }
+        let others = &mut others[shard];
+        if others.len() <= index {
+            others.resize_with(index + 1, || None);
+        }
+        Some(others[index].replace((generation, nursery)))
+    }
+
+    /// Gives a timer another deadline. False if it has fired, or if its nursery is gone.
+    pub(crate) fn reset(&self, place: Place, deadline: Tick) -> bool {
+        let reset =
+            |nursery: &Nursery<Waker>, slot| match nursery.reset(slot, deadline, || self.tick()) {
+                Some(ring) => (true, ring),
+                None => (false, None),
+            };
+        self.with(place, reset).unwrap_or(false)
+    }
+
+    /// Ends a timer, and drops its waker if it was armed on this thread.
+    pub(crate) fn end(&self, place: Place) {
+        let own = {
+            let own = self.own.borrow();
+            let own = own.iter().find(|own| own.name == place.nursery);
+            own.map(|own| own.nursery.end(place.slot, || self.tick()))
+        };
+        if let Some((waker, ring)) = own {
+            self.ring(place.nursery.shard(), ring);
+            // Dropping a waker runs code of the user, so nothing is borrowed meanwhile.
+            drop(waker);
+            return;
+        }
+        let end = |nursery: &Nursery<Waker>| nursery.end_elsewhere(place.slot, || self.tick());
+        match self.with_other(place, end) {
+            Some(Ok(ring)) => self.ring(place.nursery.shard(), ring),
+            Some(Err(())) => self.end_all(place),
+            None => {}
+        }
+    }
+
+    /// Ends the timers of a nursery whose shard has ended.
+    #[cold]
+    fn end_all(&self, place: Place) {
+        let mut wakers = Vec::new();
+        while self.with_other(place, |nursery| nursery.end_some(|| Tick::ZERO, &mut wakers).0)
+            == Some(true)
+        {
+            drop_each(wakers.drain(..));
+        }
+        drop_each(wakers);
+    }
+
+    /// Ends the timers of this thread that have ended on other threads. Runs code of the user.
+    #[cold]
+    fn end_ended(&self) {
+        let mut at = 0;
+        loop {
+            let mut wakers = Vec::new();
+            let ended = {
+                let own = self.own.borrow();
+                let Some(own) = own.get(at) else { return };
+                let (more, ring) = own.nursery.end_some(|| self.tick(), &mut wakers);
+                (own.shard, more, ring)
+            };
+            let (shard, more, ring) = ended;
+            self.ring(shard, ring);
+            drop_each(wakers);
+            at += usize::from(!more);
+        }
     }
 }
 
@@ -319,11 +478,34 @@ pub(crate) fn find(service: ServiceId) -> Option<Rc<Reach>> {
     Reach::known(service).or_else(|| Reach::of_open(service))
 }
 
-/// A client for one command of a thread whose table is gone; `None` if the service has ended.
+/// Ends a timer on a thread whose table is gone.
 #[cold]
-pub(crate) fn client_for_once(service: ServiceId) -> Option<Rc<dyn ThreadClient>> {
-    let is_gone = TABLE.try_with(|_| ()).is_err();
-    if is_gone { Some(registry::find(service)?.client()) } else { None }
+pub(crate) fn end_without_table(service: ServiceId, place: Place) {
+    // Where the service has ended, no nursery of it carries anything.
+    let Some(service) = registry::find(service) else { return };
+    let Place { nursery: name, slot } = place;
+    let nursery = service.nurseries(name.shard()).and_then(|table| table.find(name.id()));
+    let Some(nursery) = nursery else { return };
+    let time = service.time();
+    match nursery.end_elsewhere(slot, || time.floor(time.nanos())) {
+        Ok(Some(look_by)) => service.ring(name.shard(), look_by),
+        Ok(None) => {}
+        Err(()) => {
+            let mut wakers = Vec::new();
+            while nursery.end_some(|| Tick::ZERO, &mut wakers).0 {}
+            drop_each(wakers);
+        }
+    }
+}
+
+/// Ends a simulated thread, as the end of a thread does.
+#[cfg(feature = "sim")]
+pub(crate) fn end_thread(number: u32) {
+    let ended = TABLE.try_with(|table| {
+        let mut table = table.borrow_mut();
+        table.extract_if(.., |reach| reach.thread == number).collect::<Vec<_>>()
+    });
+    drop(ended);
 }
 
 /// Sends a message to a part of a shard, from any thread. `Err` with the message if the shard is
@@ -334,17 +516,19 @@ pub(crate) fn send_message(
     message: Box<dyn Message>,
 ) -> Result<(), Box<dyn Message>> {
     let Some(reach) = find(service) else {
-        return match client_for_once(service) {
-            Some(client) => client.send_message(shard, message),
+        let is_gone = TABLE.try_with(|_| ()).is_err();
+        let found = if is_gone { registry::find(service) } else { None };
+        return match found {
+            Some(service) => service.client().send_message(shard, message),
             None => Err(message),
         };
     };
-    if let Some(here) = reach.shard(Some(shard)) {
+    if let Some(here) = reach.driven(Some(shard)) {
         here.receive(message);
         return Ok(());
     }
     match reach.client() {
-        Some((client, _)) => client.send_message(shard, message),
+        Some(client) => client.send_message(shard, message),
         None => Err(message),
     }
 }
@@ -361,6 +545,8 @@ impl OnThread {
         let shard: Weak<dyn ThreadShard> = Rc::downgrade(core) as _;
         let service = core.directory().service;
         let reach = Reach::known(service).or_else(|| Reach::make(service, core.time().clone()))?;
+        // A service without a handle has timers of its shards' own threads.
+        let _known = reach.reached.set(registry::of_directory(core.directory()));
         reach.shards.borrow_mut().push(Weak::clone(&shard));
         reach.drives_any.set(true);
         Some(Self { reach, shard })

@@ -2,12 +2,15 @@
 //! futures, which are `Send` and `Sync`.
 
 pub(crate) mod here;
+mod place;
 pub(crate) mod registry;
 pub(crate) mod sleep;
+mod threads;
 
 use std::fmt;
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use corewheel_shard::Tick;
@@ -16,6 +19,7 @@ use self::here::Reach;
 use self::sleep::{SharedSleep, SharedTimeout};
 use crate::clock::when::{Deadline, When};
 use crate::clock::{Clock, Timeline};
+use crate::directory::orders::Orders;
 use crate::values::class::{ClassId, TimerClass, UnknownClass};
 use crate::values::handle::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
@@ -32,14 +36,20 @@ use crate::values::refused::RefusedKind;
 ///
 /// # How a thread reaches the service
 ///
-/// On a thread that drives a shard, futures use the shard directly. Any other thread has a
-/// [`Client`](crate::Client) of its own, which is made when the thread first needs one and dropped
-/// when the thread ends. Timers of a thread go to the shard that the thread drives, or to one that
-/// it is given when it first needs one; threads are given the shards in turn.
-/// [`shard`](Self::shard) chooses a shard.
+/// Each thread keeps the timers of its futures to itself while they are young, in a nursery, which
+/// is made when the thread first arms a timer. Most timers end young, and cost their shard nothing.
+/// The shard looks at the nursery from time to time and takes the others over: a timer with a
+/// delay of 18 ms or more after a tenth to two thirds of its delay, and after 12 s at the latest; a
+/// shorter one when it or another short one is due. A timer of a thread that has ended goes on. The
+/// statistics count young timers from the next look on.
 ///
-/// The shard reserves up to 16 slots for a thread when it first schedules, and more with use, so
-/// that a thread that lives for a few timers costs little.
+/// Timers of a thread belong to the shard that the thread drives, or to one that it is given when
+/// it first needs one; threads are given the shards in turn. [`shard`](Self::shard) chooses a
+/// shard.
+///
+/// A thread that arms or ends a timer waits while the shard takes over up to 64 timers of that
+/// thread, which is some microseconds; if the shard's thread loses its processor meanwhile, until
+/// it has one again.
 ///
 /// # Time
 ///
@@ -49,10 +59,8 @@ use crate::values::refused::RefusedKind;
 ///
 /// # Room
 ///
-/// A shard that holds as many timers as its capacity is full, and futures return `Full`. Where a
-/// lane is full for a moment, they wait until it has room, so any number of futures may be polled
-/// at once. Where the last slots are keys of other threads, they wait until the shard has taken
-/// back keys that are not used, and return `Reserved` only if the keys stay in use for 4 ticks.
+/// A thread borrows slots of its shard, one at first and more with use, and gives back what it does
+/// not use. Where the shard has none left to lend, futures return `Full` at once.
 /// [`guide::multi_thread_tokio`](crate::guide::multi_thread_tokio) is about the shards
 /// that such a server should have.
 ///
@@ -121,7 +129,7 @@ impl Handle {
     ///
     /// # Errors
     ///
-    /// The future returns why there is no timer: `Full`, `Reserved`, `Closed` or `NoSuchShard`. It
+    /// The future returns why there is no timer: `Full`, `Closed` or `NoSuchShard`. It
     /// never returns `Ok` early.
     #[inline]
     pub fn sleep<W: When>(&self, when: W) -> SharedSleep {
@@ -175,6 +183,12 @@ impl Handle {
     #[inline]
     pub(crate) fn nanos(&self) -> u64 {
         self.reach().map_or(u64::MAX, |reach| reach.nanos())
+    }
+
+    /// The orders of the shard on which the handle's timers are: of this thread's shard, where it
+    /// names none. `None` if the service has ended, or has no such shard.
+    pub(crate) fn orders(&self) -> Option<Arc<Orders>> {
+        self.reach()?.orders(self.shard)
     }
 
     /// A number that differs from those that this thread was given before, among 256; 0 if the

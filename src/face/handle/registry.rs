@@ -12,30 +12,47 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::task::Waker;
 
+use corewheel_shard::Tick;
 use hashbrown::HashMap;
 
-use super::here::ThreadClient;
+use super::threads::ThreadClient;
 use crate::clock::Timeline;
 use crate::directory::closed_kind;
-use crate::face::Directory;
+use crate::directory::orders::Orders;
 use crate::face::client::Client;
+use crate::face::{Directory, Post};
+use crate::link::nursery::Table;
+use crate::stats::tally::Tally;
 use crate::values::class::{ClassId, TimerClass, UnknownClass};
 use crate::values::handle::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
-
-/// The most keys with which the client of a thread begins. The shard takes back one by one the keys
-/// that a thread has not used when it ends, and a thread may live for one request.
-const KEYS_FIRST: usize = 16;
 
 /// A service, for code that does not name the type of its values.
 pub(crate) trait Service: Send + Sync {
     fn time(&self) -> Timeline;
     /// The shard for the next thread that drives none. Threads get the shards in turn.
     fn next_shard(&self) -> ShardId;
+    /// The nurseries of a shard; `None` if the service has no such shard.
+    fn nurseries(&self, shard: ShardId) -> Option<&Table<Waker>>;
+    /// How many classes of timers the service has.
+    fn classes(&self) -> usize;
+    /// Wakes a shard if it sleeps past the look that a nursery wants.
+    fn ring(&self, shard: ShardId, look_by: Tick);
+    /// Counts a timer that a nursery has refused.
+    fn note_refused(&self, shard: ShardId, class: ClassId);
+    /// Whether a shard has ended, or the service has no such shard.
+    fn has_ended(&self, shard: ShardId) -> bool;
+    fn find_class(&self, class: TimerClass) -> Result<ClassId, UnknownClass>;
+    /// Logs, once, that a future waits for a shard that no thread drives yet, if that is so.
+    fn note_waiting(&self, shard: ShardId);
     /// A client for the calling thread.
     fn client(&self) -> Rc<dyn ThreadClient>;
-    fn find_class(&self, class: TimerClass) -> Result<ClassId, UnknownClass>;
+    /// The deadlines of connections that have come.
+    fn tally(&self) -> &Tally;
+    /// The orders of a shard; `None` if the service has no such shard.
+    fn orders(&self, shard: ShardId) -> Option<Arc<Orders>>;
 }
 
 struct Entry<T: Send + 'static> {
@@ -56,13 +73,59 @@ impl<T: Send + 'static> Service for Entry<T> {
         shard
     }
 
-    fn client(&self) -> Rc<dyn ThreadClient> {
-        Rc::new(Client::beginning_with(Arc::clone(&self.directory), KEYS_FIRST))
+    fn nurseries(&self, shard: ShardId) -> Option<&Table<Waker>> {
+        Some(&self.directory.post(shard)?.nurseries)
+    }
+
+    fn classes(&self) -> usize {
+        self.directory.settings.classes.len()
+    }
+
+    fn ring(&self, shard: ShardId, look_by: Tick) {
+        if let Some(post) = self.directory.post(shard) {
+            post.nurseries.ring(look_by, &post.doorbell);
+        }
+    }
+
+    fn note_refused(&self, shard: ShardId, class: ClassId) {
+        if let Some(post) = self.directory.post(shard) {
+            post.nurseries.note_refused(&post.doorbell);
+            post.note_refused(class);
+        }
+    }
+
+    fn has_ended(&self, shard: ShardId) -> bool {
+        self.directory.post(shard).is_none_or(Post::has_ended)
     }
 
     fn find_class(&self, class: TimerClass) -> Result<ClassId, UnknownClass> {
         self.directory.settings.classes.find(class)
     }
+
+    fn note_waiting(&self, shard: ShardId) {
+        if let Some(post) = self.directory.post(shard) {
+            post.note_waiting(shard);
+        }
+    }
+
+    fn client(&self) -> Rc<dyn ThreadClient> {
+        // The client lies in a table of its thread. The shard takes back one by one the keys that a
+        // thread has not used when it ends, and a client that only sends messages uses none.
+        Rc::new(Client::beginning_with(Arc::clone(&self.directory), 0))
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.directory.tally
+    }
+
+    fn orders(&self, shard: ShardId) -> Option<Arc<Orders>> {
+        Some(Arc::clone(self.directory.post(shard)?.orders()))
+    }
+}
+
+/// A service that may have no handle, for a thread that drives a shard of it.
+pub(crate) fn of_directory<T: Send + 'static>(directory: &Arc<Directory<T>>) -> Arc<dyn Service> {
+    Arc::new(Entry { directory: Arc::clone(directory), threads: Mutex::new(0) })
 }
 
 static SERVICES: RwLock<Option<HashMap<ServiceId, Arc<dyn Service>>>> = RwLock::new(None);
@@ -79,10 +142,8 @@ pub(crate) fn enter<T: Send + 'static>(directory: &Arc<Directory<T>>) {
     if directory.shut_down.load(Ordering::Relaxed) {
         return;
     }
-    services.get_or_insert_default().entry(directory.service).or_insert_with(|| {
-        let directory = Arc::clone(directory);
-        Arc::new(Entry { directory, threads: Mutex::new(0) })
-    });
+    let services = services.get_or_insert_default();
+    services.entry(directory.service).or_insert_with(|| of_directory(directory));
 }
 
 /// Removes a service that is shut down. Its handles find it closed, or dropped.

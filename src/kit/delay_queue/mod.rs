@@ -176,11 +176,11 @@ use crate::values::refused::Refused;
 /// core.
 ///
 /// **Class.** The values of a queue that is made with a view [of a class](Timers::of_class) count
-/// for the class: an inserted value as `scheduled`, a value that is taken because it is due as
-/// `fired`, a value that is removed, drained, cleared or dropped with the queue as `cancelled`, and
-/// a value that is still in the queue when the shard ends as `returned`. How late a value is taken
-/// depends on its consumer, so `late` and `overrun` leave values out, and so does the age of the
-/// oldest timer.
+/// for the class: an inserted value as `scheduled`, and a value that is taken because it is due as
+/// `fired`. A value that is removed, drained, cleared or dropped with the queue counts as
+/// `cancelled`, and a value that is still in the queue when the shard ends as `returned`. How late
+/// a value is taken depends on its consumer, so `late` and `overrun` leave values out, and so does
+/// the age of the oldest timer.
 ///
 /// **Shutdown.** When the shard is shut down, values that are due can still be taken. The other
 /// values stay in the queue, to be [removed](Self::remove) or [drained](Self::drain).
@@ -317,8 +317,8 @@ impl<V> DelayQueue<V> {
     /// The key of the next value, due or not: of the values with the earliest deadline, the one
     /// that was inserted first. `None` if the queue is empty.
     ///
-    /// Cost: it looks at the values that are filed in the slot of the next value, which are those
-    /// of one tick if it is due within 256 ticks, else those of 256 ticks, of 16,384, and so on.
+    /// Cost: it looks at the values that are filed in the slot of the next value. They are those of
+    /// one tick if it is due within 256 ticks, else those of 256 ticks, of 16,384, and so on.
     pub fn peek(&self) -> Option<DelayKey> {
         self.inner.values.borrow().peek().map(DelayKey)
     }

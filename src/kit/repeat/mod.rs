@@ -34,11 +34,11 @@
 //! ```
 //!
 //! Why not a callback that schedules itself anew: it drifts by its own lateness, its box is made
-//! again for each period, a full shard ends it, one panic ends it, and a caller that wants to stop
+//! again for each period, a full shard ends it, and one panic ends it. A caller that wants to stop
 //! it holds a handle that is stale after the first run.
 //!
 //! Invariants: while a callback waits or runs it has one timer, which is scheduled before it runs,
-//! so that there is room for it whatever the callback does; it never runs within itself; once it is
+//! so that there is room for it whatever the callback does. It never runs within itself. Once it is
 //! stopped, or has ended for another reason, it has no timer and is dropped. The shard borrows
 //! nothing of its own while it runs. Absent by design: a task or a thread for each.
 //!

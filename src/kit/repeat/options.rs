@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use crate::clock::when::{Due, When};
-use crate::clock::{Clock, Timeline};
+use crate::clock::{Clock, Timeline, saturating_nanos};
 use crate::kit::herd::Jitter;
 use crate::kit::interval::{MissedTickBehavior, check};
 use crate::values::contain::Contained;
 use crate::values::error::ConfigError;
+use crate::values::random;
 
 /// When a periodic callback runs: at a fixed rate or with a fixed delay, from when on, and how
 /// exactly.
@@ -121,6 +122,20 @@ impl Repeat {
     #[must_use]
     pub fn first<W: When>(mut self, when: W) -> Self {
         self.first = Some(when.due());
+        self
+    }
+
+    /// Makes the first run due at a random moment within a period, or within a delay, from when the
+    /// callback is handed over. The later runs keep that distance, so callbacks that begin together
+    /// do not run together. It takes the place of [`first`](Self::first).
+    ///
+    /// Equal seeds make equal moments, so each callback takes a seed of its own.
+    #[must_use]
+    pub fn phase(mut self, seed: u64) -> Self {
+        if let Pattern::Rate { period: time, .. } | Pattern::Delay(time) = self.pattern {
+            let after = random::part_of(saturating_nanos(time), seed);
+            self.first = Some(Due::After(Duration::from_nanos(after)));
+        }
         self
     }
 

@@ -43,7 +43,7 @@
 //! ```
 //!
 //! A server that runs short of memory or of file descriptors closes idle connections sooner. Its
-//! timeouts have a minimum and a maximum, the shard has a [`Scale`], and a timeout lasts for
+//! timeouts have a minimum and a maximum, and the shard has a [`Scale`]. A timeout lasts for
 //! `min + (max - min) × scale` from its start or its last reset, by the present scale and not by
 //! that at its start. The idea is that of Envoy's overload manager, where a timer looks at the
 //! scale when its minimum is over; here, a change of the scale changes pending timeouts, too.

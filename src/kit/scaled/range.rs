@@ -153,8 +153,8 @@ impl<V: 'static> Inner<V> {
             return self.set_due();
         }
         let is_due = deadline <= self.shard.time().floor(self.shard.nanos_near());
-        // The slot of the timer that has just fired is free, and the range takes it at once, so
-        // that the timeouts that wait have a timer even when the shard is full.
+        // The slot of the timer that has just fired is free, and the range takes it at once. So the
+        // timeouts that wait have a timer even when the shard is full.
         self.timer.set(self.schedule(if is_due { Tick::NEVER } else { deadline }));
         debug_assert!(self.timer.get().is_some(), "a slot is free, and nothing has run since");
         if is_due || self.timer.get().is_none() {

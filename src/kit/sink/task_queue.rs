@@ -245,9 +245,9 @@ impl<T: Send + 'static> Timers<T> {
     /// Schedules a callback that runs in a task queue of this glommio executor when it is due. It
     /// costs a box now, and a task when it is due.
     ///
-    /// Until it is due it can be cancelled like any timer. The shard itself runs the callback where
-    /// the queue has been removed, where the shard is being shut down, and where as many callbacks
-    /// wait in queues already as the shard can have timers.
+    /// Until it is due it can be cancelled like any timer. The shard itself runs the callback
+    /// if the queue has been removed or the shard is being shut down. It also does if as many
+    /// callbacks wait in queues as the shard can have timers.
     ///
     /// # Errors
     ///

@@ -4,34 +4,34 @@
 //! the ring's first request, and what became of the request:
 //!
 //! ```text
-//! client                        holder of the mark            owner
-//! ------                        ------------------            -----
-//! the ring has room?            word: ARMED -> CANCELLED      take the request out
-//! word := ARMED                   (compare and exchange)      word := TAKEN (swap)
-//! push the request              lost? send a cancel           was it CANCELLED?
-//!                                                               drop the request
-//!                                                             release the slot
+//! client                            owner
+//! ------                            -----
+//! the ring has room?                take the request out
+//! word := ARMED                     word := TAKEN (swap)
+//! push the request                  was it CANCELLED?
+//! to cancel it:                       drop the request
+//!   word: ARMED -> CANCELLED        release the slot
+//!     (compare and exchange)
+//!   lost? send a cancel
 //! ```
 //!
 //! The word decides: either the compare-and-exchange comes before the swap, and the owner drops the
 //! request, or it fails, and the timer is the owner's. The client stores a word only where the
 //! ring has room for its request, so after the owner has released the slot of the request before,
-//! which is after the swap. A mark that outlives its request finds another position in the word, as
-//! positions do not come twice.
+//! which is after the swap. A cancel that comes after its request is gone finds another position in
+//! the word, as positions do not come twice.
 //!
-//! A request that waits beside the ring has a word of its own.
+//! A request that waits beside the ring has no word, and cannot be cancelled there.
 //!
-//! Relaxed throughout. The push of the request publishes the word, and a mark is made after the
-//! push. The word orders nothing else: the owner has the request from the ring, and a
-//! read-modify-write sees the latest value of its word.
+//! Relaxed throughout. The push of the request publishes the word. The word orders nothing else:
+//! the owner has the request from the ring, and a read-modify-write sees the latest value of its
+//! word.
 //!
 //! Why not a flag in the request itself: safe code cannot reach an element of a ring, and a shared
 //! flag for each request would be an allocation.
 //!
-//! Cost: a store for the client and a swap for the owner; 8 bytes for each slot of the ring. A mark
-//! is a reference that is counted.
+//! Cost: a store for the client and a swap for the owner; 8 bytes for each slot of the ring.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::super::sync::{AtomicWord, Ordering};
@@ -76,7 +76,7 @@ impl Words {
         was == word(position, CANCELLED)
     }
 
-    /// The column of the mark's holder. False if the owner has the request.
+    /// The client's column, to cancel. False if the owner has the request, or had it.
     #[inline]
     pub(super) fn cancel(&self, position: u64) -> bool {
         let (armed, cancelled) = (word(position, ARMED), word(position, CANCELLED));
@@ -85,43 +85,17 @@ impl Words {
     }
 }
 
-/// Cancels a request that lies in a lane, from any thread.
-pub(crate) struct Mark {
-    words: Arc<Words>,
-    position: u64,
-}
-
-impl Mark {
-    pub(super) fn new(words: &Arc<Words>, position: u64) -> Self {
-        Self { words: Arc::clone(words), position }
-    }
-
-    /// Cancels the request. The owner drops it when it next receives. False if the owner has the
-    /// request, or had it.
-    #[inline]
-    pub(crate) fn cancel(self) -> bool {
-        self.words.cancel(self.position)
-    }
-}
-
-impl fmt::Debug for Mark {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mark").field("position", &self.position).finish_non_exhaustive()
-    }
-}
-
 #[cfg(all(test, not(corewheel_loom)))]
 mod tests {
     use super::*;
 
     #[test]
-    fn mark_of_an_earlier_round_changes_no_later_request() {
+    fn cancel_of_an_earlier_round_changes_no_later_request() {
         let words = Words::new(3);
         words.arm(0);
-        let mark = Mark::new(&words, 0);
         assert!(!words.take(0));
         words.arm(4);
-        assert!(!mark.cancel(), "position 4 has the same word");
+        assert!(!words.cancel(0), "position 4 has the same word");
         assert!(!words.take(4));
     }
 
@@ -129,11 +103,10 @@ mod tests {
     fn request_is_cancelled_or_taken_and_never_both() {
         let words = Words::new(1);
         words.arm(7);
-        let [first, second] = [(); 2].map(|()| Mark::new(&words, 7));
-        assert!(first.cancel());
-        assert!(!second.cancel());
+        assert!(words.cancel(7));
+        assert!(!words.cancel(7));
         assert!(words.take(7));
-        assert!(!Mark::new(&words, 7).cancel());
+        assert!(!words.cancel(7));
     }
 
     #[test]

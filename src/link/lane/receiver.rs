@@ -9,7 +9,7 @@ use corewheel_shard::Tick;
 
 use super::super::overflow::Waiting;
 use super::super::sync::{Ordering, Producer};
-use super::ring::{Held, RingReceiver};
+use super::ring::RingReceiver;
 use super::{Exhausted, Keys, LaneShared, Request, Window};
 use crate::values::contain::{drop_each, each};
 
@@ -40,7 +40,7 @@ pub(crate) struct LaneReceiver<R: Request> {
     /// The rest of a bulk request that is applied in part. It is older than all others.
     rest: Option<R>,
     /// Requests taken from the overflow. They are older than those in the ring.
-    overflowed: VecDeque<Held<R>>,
+    overflowed: VecDeque<R>,
     window: Window,
     /// How many keys the client held before the last turn.
     keys_before: usize,
@@ -98,10 +98,9 @@ impl<R: Request> LaneReceiver<R> {
     /// Whether the lane holds news that cannot wait until the tick `until`. An owner that falls
     /// asleep until then looks here after its fence: what cannot be seen yet wakes it.
     ///
-    /// Requests that keep wakers must not wait longer than until `wakers_until`. A client wakes
-    /// only an owner that sleeps when it has used half of its keys, or many, or fills its ring, so
-    /// a lane half as full as that is news as well.
-    pub(crate) fn has_news_before(&mut self, until: Tick, wakers_until: Tick) -> bool {
+    /// When a client has used half of its keys, or many, or fills its ring, it wakes only an owner
+    /// that sleeps. So a lane half as full as that is news as well.
+    pub(crate) fn has_news_before(&mut self, until: Tick) -> bool {
         if !self.has_news() {
             return false;
         }
@@ -113,14 +112,12 @@ impl<R: Request> LaneReceiver<R> {
             || waiting > LOOKED_AT_MAX
             || self.has_requests_beside()
             || self.requests.is_abandoned()
-            || self.is_needed_before(until, wakers_until)
+            || self.is_needed_before(until)
     }
 
     /// Whether the ring holds a request that cannot wait until the tick `until`.
-    fn is_needed_before(&mut self, until: Tick, wakers_until: Tick) -> bool {
-        self.requests.holds_any(|request| {
-            request.needed_by() < until || (request.keeps_waker() && wakers_until < until)
-        })
+    fn is_needed_before(&mut self, until: Tick) -> bool {
+        self.requests.holds_any(|request| request.needed_by() < until)
     }
 
     /// Whether futures wait for room in the lane.
@@ -405,9 +402,9 @@ impl<R: Request> LaneReceiver<R> {
     ) -> usize {
         let mut left = max;
         while left > 0
-            && let Some(held) = self.overflowed.pop_front()
+            && let Some(request) = self.overflowed.pop_front()
         {
-            let (request, is_cancelled) = held.take();
+            let is_cancelled = false;
             let key = next_key(&mut self.granted, &request);
             let weight = request.weight();
             if let Some(rest) = apply(request, Arrival { key, is_cancelled }, left) {
@@ -433,7 +430,7 @@ impl<R: Request> LaneReceiver<R> {
     /// Whether the lane holds a request that its owner must receive before the tick `until`.
     #[cfg(feature = "sim")]
     pub(crate) fn is_late_at(&mut self, until: Tick) -> bool {
-        self.has_requests_beside() || self.is_needed_before(until, Tick::NEVER)
+        self.has_requests_beside() || self.is_needed_before(until)
     }
 }
 

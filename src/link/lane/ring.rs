@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::super::sync::{Consumer, Producer, RingBuffer, any_of};
-use super::marks::{Mark, Words};
+use super::marks::Words;
 use super::{Keys, Request};
 
 /// Makes a ring with `slots` slots.
@@ -126,32 +126,5 @@ impl<R: Request> RingReceiver<R> {
         let len = self.requests.slots();
         // The chunk is not committed, so the requests stay in the ring.
         self.requests.read_chunk(len).is_ok_and(|chunk| any_of(&chunk, is_so))
-    }
-}
-
-/// A request beside the ring, with a word of its own if it can be cancelled there.
-pub(crate) struct Held<R> {
-    request: R,
-    words: Option<Arc<Words>>,
-}
-
-impl<R> Held<R> {
-    pub(super) fn new(request: R) -> Self {
-        Self { request, words: None }
-    }
-
-    /// A request that can be cancelled by the mark.
-    pub(super) fn with_mark(request: R) -> (Self, Mark) {
-        let words = Words::new(1);
-        words.arm(0);
-        let mark = Mark::new(&words, 0);
-        (Self { request, words: Some(words) }, mark)
-    }
-
-    /// The request, and whether it is cancelled.
-    #[inline]
-    pub(super) fn take(self) -> (R, bool) {
-        let is_cancelled = self.words.is_some_and(|words| words.take(0));
-        (self.request, is_cancelled)
     }
 }

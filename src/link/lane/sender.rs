@@ -10,9 +10,8 @@ use corewheel_shard::Tick;
 use super::super::overflow::Waiting;
 use super::super::sync::{Backoff, Consumer, Ordering, yield_now};
 use super::super::wake_up::{Doorbell, WakeUp};
-use super::marks::Mark;
 use super::recent::Recent;
-use super::ring::{Held, RingSender, ring};
+use super::ring::{RingSender, ring};
 use super::{Exhausted, Keys, LaneShared, Refusal, Request, Room};
 
 /// The client's end.
@@ -107,7 +106,7 @@ impl<R: Request> LaneSender<R> {
         doorbell: &Doorbell,
     ) -> Result<(), Vec<R>> {
         let (needed_by, position) = (request.needed_by(), self.requests.position());
-        self.push::<false>(request, needed_by, doorbell)?;
+        self.push(request, needed_by, doorbell)?;
         // Unless it lies beside the ring.
         if self.requests.position() > position
             && let Some(key) = key
@@ -122,21 +121,6 @@ impl<R: Request> LaneSender<R> {
     pub(crate) fn cancel(&mut self, key: R::Key) -> bool {
         let position = self.recent.take(key);
         position.is_some_and(|position| self.requests.words().cancel(position))
-    }
-
-    /// Like [`send`](Self::send), for a request that any thread may cancel where it lies, by the
-    /// returned mark. The owner is woken if it sleeps past `needed_by`.
-    // Out of line, the request is copied twice.
-    #[inline(always)]
-    pub(crate) fn send_marked(
-        &mut self,
-        request: R,
-        needed_by: Tick,
-        doorbell: &Doorbell,
-    ) -> Result<Mark, Vec<R>> {
-        debug_assert!(request.keys() == Keys::Next, "other requests have no state word");
-        let mark = self.push::<true>(request, needed_by, doorbell)?;
-        Ok(mark.expect("a request that is to have a mark has one"))
     }
 
     /// Sends all requests of `staged`, in chunks and with at most one wake-up. `keys` are those
@@ -154,7 +138,7 @@ impl<R: Request> LaneSender<R> {
         self.note_all(staged, keys, room);
         self.requests.push_all(staged.drain(..room));
         if !staged.is_empty() {
-            self.overflow(staged.drain(..).map(Held::new));
+            self.overflow(staged.drain(..));
             needed_by = Tick::ZERO;
         }
         self.wake_owner(needed_by, doorbell);
@@ -190,7 +174,7 @@ impl<R: Request> LaneSender<R> {
             self.recent.forget(timers, self.requests.position());
         }
         let needed_by = request.needed_by();
-        self.push::<false>(request, needed_by, doorbell).map(drop)
+        self.push(request, needed_by, doorbell)
     }
 
     /// Registers the waker of a future whose request was refused as busy or reserved, and wakes the
@@ -231,7 +215,7 @@ impl<R: Request> LaneSender<R> {
         };
         let mut back = Vec::new();
         let mut push = |request, is_cancelled: bool| {
-            debug_assert!(!is_cancelled, "no mark is made of a request that is not accepted");
+            debug_assert!(!is_cancelled, "a request that is not accepted cannot be cancelled");
             back.push(request);
         };
         consumer.take(usize::MAX, |request, is_cancelled| {
@@ -239,9 +223,8 @@ impl<R: Request> LaneSender<R> {
             ControlFlow::Continue(())
         });
         let Waiting { requests, ring } = self.shared.beside.overflow.take();
-        for held in requests {
-            let (request, is_cancelled) = held.take();
-            push(request, is_cancelled);
+        for request in requests {
+            push(request, false);
         }
         // The next call takes the end of this client's ring again, and finds the ring empty.
         self.shared.gate.hand_back(ring.unwrap_or(consumer));
@@ -249,52 +232,31 @@ impl<R: Request> LaneSender<R> {
     }
 
     /// Pushes a request onto the ring or appends it to the overflow, and wakes the owner if it
-    /// sleeps past `needed_by` or need be. Returns a mark if there is to be one. `Err` with the
-    /// request if the lane is closed and has not accepted it.
+    /// sleeps past `needed_by` or need be. `Err` with the request if the lane is closed and has not
+    /// accepted it.
     #[inline(always)]
-    fn push<const MARKED: bool>(
-        &mut self,
-        request: R,
-        mut needed_by: Tick,
-        doorbell: &Doorbell,
-    ) -> Result<Option<Mark>, Vec<R>> {
-        let position = self.requests.position();
+    fn push(&mut self, request: R, mut needed_by: Tick, doorbell: &Doorbell) -> Result<(), Vec<R>> {
         let unsent = if self.shared.beside.overflow.is_empty() {
             self.requests.push(request).err()
         } else {
             Some(request)
         };
-        let mark = if let Some(request) = unsent {
+        if let Some(request) = unsent {
             // There is no room in the ring before the owner has received requests.
             needed_by = Tick::ZERO;
-            self.overflow_one(request, MARKED)
-        } else {
-            MARKED.then(|| Mark::new(self.requests.words(), position))
-        };
+            self.overflow(std::iter::once(request));
+        }
         self.wake_owner(needed_by, doorbell);
         if self.is_closed() {
             self.take_back()?;
         }
-        Ok(mark)
-    }
-
-    /// Appends a request to the overflow.
-    #[cold]
-    fn overflow_one(&mut self, request: R, is_marked: bool) -> Option<Mark> {
-        let (held, mark) = if is_marked {
-            let (held, mark) = Held::with_mark(request);
-            (held, Some(mark))
-        } else {
-            (Held::new(request), None)
-        };
-        self.overflow(std::iter::once(held));
-        mark
+        Ok(())
     }
 
     /// Appends requests to the overflow. If they are the first there, the ring is replaced by a
     /// larger one, unless it is as large as it may be.
     #[cold]
-    fn overflow(&mut self, requests: impl ExactSizeIterator<Item = Held<R>>) {
+    fn overflow(&mut self, requests: impl ExactSizeIterator<Item = R>) {
         let count = requests.len();
         let overflow = &self.shared.beside.overflow;
         if !overflow.is_empty() {

@@ -1,8 +1,9 @@
 //! How many keys an owner grants to one client in advance.
 //!
-//! A window begins with the client's fair share of the keys, doubles when the client has used all
-//! of them at once or was refused for want of keys, and halves while the client uses few. So many
-//! clients that use little hold little together, and a client that uses much has what it needs.
+//! A window begins with the client's fair share of the keys. It doubles when the client has used
+//! all of them at once or was refused for want of keys, and halves while the client uses few. So
+//! many clients that use little hold little together, and a client that uses much has what it
+//! needs.
 //!
 //! The window of a client that may be short-lived begins smaller, and also doubles each time that
 //! the client has used half of it, until it is the fair share. So a client that uses a few keys is

@@ -46,10 +46,6 @@ impl Request for Message {
         1
     }
 
-    fn keeps_waker(&self) -> bool {
-        false
-    }
-
     fn needed_by(&self) -> Tick {
         Tick::new(5)
     }
@@ -507,13 +503,11 @@ fn owner_that_falls_asleep_beside_a_request_wakes_for_its_deadline() {
         };
         let (mut receiver, mut owner) = (Receiver::new(receiver), Owner::new(&doorbell));
         owner.sleep_until_alarm(Tick::new(3));
-        assert!(!receiver.lane.has_news_before(Tick::new(3), Tick::NEVER), "they may wait");
+        assert!(!receiver.lane.has_news_before(Tick::new(3)), "they may wait");
         while receiver.accepted.len() < 2 {
             receiver.receive(8);
             if receiver.accepted.len() < 2 {
-                owner.sleep(Tick::new(9), || {
-                    receiver.lane.has_news_before(Tick::new(9), Tick::NEVER)
-                });
+                owner.sleep(Tick::new(9), || receiver.lane.has_news_before(Tick::new(9)));
             }
         }
         client.join().unwrap();

@@ -29,10 +29,6 @@ impl Request for u32 {
         1
     }
 
-    fn keeps_waker(&self) -> bool {
-        false
-    }
-
     fn needed_by(&self) -> Tick {
         Tick::NEVER
     }

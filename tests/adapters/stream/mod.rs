@@ -2,9 +2,11 @@
 //! over real sockets.
 
 mod control;
+mod drained;
 mod http;
 mod hyper_traits;
 mod limits;
+mod orders;
 mod rates;
 mod refusals;
 mod requests;
@@ -40,9 +42,15 @@ const NONE: StreamLimits = StreamLimits {
     max_age: Duration::ZERO,
     max_age_jitter: Duration::ZERO,
     max_age_grace: Duration::ZERO,
+    max_age_least: Duration::ZERO,
+    first_byte_least: Duration::ZERO,
+    read_idle_least: Duration::ZERO,
+    idle_least: Duration::ZERO,
+    heartbeat_phase: false,
     min_read_rate: DataRate::OFF,
     min_write_rate: DataRate::OFF,
     heartbeat: Duration::ZERO,
+    request_idle: Duration::ZERO,
 };
 /// The limit of most tests, in ticks.
 const LIMIT: u64 = 100;

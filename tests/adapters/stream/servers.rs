@@ -62,7 +62,7 @@ async fn outcome<M: Side>(peer: SocketAddr, stream: TimedIo<TcpStream, M>) -> Ou
     (peer, Instant::now(), result)
 }
 
-fn listen() -> io::Result<TcpListener> {
+pub(super) fn listen() -> io::Result<TcpListener> {
     let socket = TcpSocket::new_v4()?;
     // Connections inherit it: a client that does not read stops the server soon.
     socket.set_send_buffer_size(64 << 10)?;

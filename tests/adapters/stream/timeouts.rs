@@ -27,7 +27,8 @@ fn is_over(timed: &mut Timed<'_, ()>) -> bool {
     match poll(timed) {
         Poll::Pending => false,
         Poll::Ready(result) => {
-            assert!(result.unwrap_err().is_elapsed());
+            let error = result.unwrap_err();
+            assert!(error.is_elapsed(), "{error:?}");
             true
         }
     }

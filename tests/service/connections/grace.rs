@@ -30,15 +30,22 @@ impl Both {
         let mut events = Vec::new();
         for _ in 0..milliseconds {
             self.lab.advance(ms(1));
-            loop {
-                let found = event(&self.here);
-                assert_eq!(shared::event(&self.shared), found);
-                let Some((kind, first)) = found else { break };
-                assert!(first, "{kind}");
-                events.push((ticks_of(self.lab.timers()), kind));
-            }
+            events.extend(self.found());
         }
         events
+    }
+
+    /// The events that have come, which both sides have.
+    fn found(&mut self) -> Vec<(u64, DeadlineKind)> {
+        let mut events = Vec::new();
+        self.lab.settle();
+        loop {
+            let found = event(&self.here);
+            assert_eq!(shared::event(&self.shared), found);
+            let Some((kind, first)) = found else { return events };
+            assert!(first, "{kind}");
+            events.push((ticks_of(self.lab.timers()), kind));
+        }
     }
 
     fn arm(&self, kind: DeadlineKind, after: Duration) -> Result<(), ArmError> {
@@ -126,4 +133,36 @@ fn grace_goes_along_to_another_shard() {
     let packed = both.here.clone().pack().unwrap();
     both.here = both.lab.timers().adopt(packed).unwrap();
     assert_eq!(both.run(1_000), [(150, AgeGrace)]);
+}
+
+/// The thread is held up, and an order comes before the shard has found what is due.
+#[test]
+fn grace_that_is_over_before_the_connection_is_told_cuts_it() {
+    // With other timers that expire before, the shard tells the connection before its own timer.
+    for others in [0, 20] {
+        let mut both = Both::new(NONE.max_age_grace(ms(50)));
+        for _ in 0..others {
+            both.lab.timers().schedule(ms(5), 0).unwrap();
+        }
+        both.arm(AgeGrace, ms(10)).unwrap();
+        both.lab.clock.advance(ms(29));
+        both.lab.service.close_idlest(2);
+        let events = both.run(1_000);
+        assert_eq!(events, [(30, MaxAge), (30, AgeGrace), (80, AgeGrace)], "{others} timers");
+    }
+}
+
+#[test]
+fn drain_without_a_window_cuts_in_the_next_tick_whatever_else_is_due() {
+    for others in [0, 1, 20] {
+        let mut both = Both::new(NONE);
+        for _ in 0..others {
+            both.lab.timers().schedule(ms(5), 0).unwrap();
+        }
+        both.arm(Custom(0), ms(10)).unwrap();
+        both.lab.clock.advance(Duration::from_micros(29_500));
+        both.lab.service.drain(Duration::ZERO);
+        assert_eq!(both.found(), [(29, MaxAge), (29, Custom(0))], "{others} timers");
+        assert_eq!(both.run(10), [(30, AgeGrace)], "{others} timers");
+    }
 }

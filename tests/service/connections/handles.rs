@@ -30,6 +30,7 @@ fn close_cancels_all_deadlines_once() {
     let limits = ConnLimits {
         read_idle: ms(10),
         write_idle: ms(10),
+        request_idle: ms(10),
         all_idle: ms(10),
         heartbeat: ms(10),
         write_timeout: ms(10),
@@ -39,6 +40,7 @@ fn close_cancels_all_deadlines_once() {
         max_age_grace: ms(10),
         min_read_rate: DataRate::new(1, ms(10)),
         min_write_rate: DataRate::new(1, ms(10)),
+        ..NONE
     };
     let conn = lab.timers().connection(limits).unwrap();
     for number in 0..DeadlineKind::CUSTOM_COUNT {

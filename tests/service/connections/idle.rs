@@ -21,6 +21,7 @@ fn idle_connection_gets_first_event_and_then_further_events() {
         (ReadIdle, ConnLimits { read_idle: ms(100), ..NONE }),
         (WriteIdle, ConnLimits { write_idle: ms(100), ..NONE }),
         (AllIdle, ConnLimits { all_idle: ms(100), ..NONE }),
+        (RequestIdle, ConnLimits { request_idle: ms(100), ..NONE }),
         (Heartbeat, ConnLimits { heartbeat: ms(100), ..NONE }),
     ] {
         let mut lab = lab();

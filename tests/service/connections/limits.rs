@@ -42,6 +42,7 @@ fn huge_limit_means_never() {
         write_idle: huge,
         all_idle: huge,
         heartbeat: huge,
+        request_idle: huge,
         write_timeout: huge,
         handshake: huge,
         max_age: huge,
@@ -49,6 +50,7 @@ fn huge_limit_means_never() {
         max_age_grace: huge,
         min_read_rate: DataRate::new(1, huge),
         min_write_rate: DataRate::new(1, huge),
+        ..NONE
     };
     let conn = lab.timers().connection(limits).unwrap();
     conn.touch();
@@ -89,7 +91,9 @@ fn oneshot_deadline_is_armed_reset_and_disarmed() {
 fn arm_of_unfit_kind_is_refused_by_name() {
     let lab = lab();
     let conn = lab.timers().connection(NONE).unwrap();
-    for kind in [ReadIdle, WriteIdle, AllIdle, Heartbeat, WriteTimeout, ReadRate, WriteRate] {
+    for kind in
+        [ReadIdle, WriteIdle, AllIdle, RequestIdle, Heartbeat, WriteTimeout, ReadRate, WriteRate]
+    {
         assert_eq!(conn.arm(kind, ms(1)), Err(ArmError::SetByLimits(kind)));
     }
     let error = conn.disarm(Custom(8)).unwrap_err();

@@ -1,6 +1,7 @@
 //! Connection timers: the events that each connection gets, and when.
 
 mod callbacks;
+mod drain;
 mod grace;
 mod handles;
 mod hosts;
@@ -10,6 +11,8 @@ mod jitter;
 mod limits;
 mod model;
 mod packing;
+mod phase;
+mod pressure;
 mod rates;
 mod shared;
 mod shared_histories;
@@ -23,7 +26,7 @@ use std::time::Duration;
 
 use corewheel::DeadlineKind::{
     AgeGrace, AllIdle, Custom, Handshake, Heartbeat, MaxAge, ReadIdle, ReadRate, Request,
-    WriteIdle, WriteRate, WriteTimeout,
+    RequestIdle, WriteIdle, WriteRate, WriteTimeout,
 };
 use corewheel::attach::Turn;
 use corewheel::conn::DataRate;
@@ -36,18 +39,25 @@ const NONE: ConnLimits = ConnLimits {
     write_idle: Duration::ZERO,
     all_idle: Duration::ZERO,
     heartbeat: Duration::ZERO,
+    request_idle: Duration::ZERO,
     write_timeout: Duration::ZERO,
     handshake: Duration::ZERO,
     max_age: Duration::ZERO,
     max_age_jitter: Duration::ZERO,
     max_age_grace: Duration::ZERO,
+    max_age_least: Duration::ZERO,
+    handshake_least: Duration::ZERO,
+    read_idle_least: Duration::ZERO,
+    write_idle_least: Duration::ZERO,
+    all_idle_least: Duration::ZERO,
+    heartbeat_phase: false,
     min_read_rate: DataRate::OFF,
     min_write_rate: DataRate::OFF,
 };
 const READ_IDLE: ConnLimits = NONE.read_idle(ms(100));
 
 /// All kinds of deadlines, in the order in which events of one turn are delivered.
-const KINDS: [DeadlineKind; 19] = [
+const KINDS: [DeadlineKind; 20] = [
     MaxAge,
     AgeGrace,
     Handshake,
@@ -58,6 +68,7 @@ const KINDS: [DeadlineKind; 19] = [
     ReadIdle,
     WriteIdle,
     AllIdle,
+    RequestIdle,
     Heartbeat,
     Custom(0),
     Custom(1),

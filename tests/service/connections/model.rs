@@ -24,7 +24,7 @@ const WRITES: usize = 4;
 const RATES: [usize; 2] = [5, 6];
 
 fn is_idle_kind(kind: usize) -> bool {
-    (7..11).contains(&kind)
+    (7..12).contains(&kind)
 }
 
 struct Conn {
@@ -33,7 +33,7 @@ struct Conn {
     real: ConnTimers,
     shard: usize,
     limits: ConnLimits,
-    spans: [u64; 11],
+    spans: [u64; 12],
     /// The part of the jitter of its age, in 2⁻⁶⁴.
     age_part: u64,
     read: Stamp,
@@ -53,6 +53,8 @@ struct Conn {
     /// The guards that were not dropped, with their numbers.
     guards: Vec<(u32, usize, Transfer)>,
     filed: u64,
+    /// An event of a rate was withdrawn, and the entry was not filed since.
+    is_withdrawn: bool,
     is_called: bool,
 }
 
@@ -117,6 +119,7 @@ impl Model {
             write_idle: limit(),
             all_idle: limit(),
             heartbeat: limit(),
+            request_idle: limit(),
             write_timeout: limit(),
             handshake: limit() * 3,
             max_age: limit() * 10,
@@ -164,6 +167,7 @@ impl Model {
             transfers: [None, None],
             guards: Vec::new(),
             filed: NEVER,
+            is_withdrawn: false,
             is_called: false,
         });
         self.file(id);
@@ -181,6 +185,7 @@ impl Model {
             ReadIdle => read.max(reading).max(request),
             WriteIdle => written.max(request),
             AllIdle => read.max(written).max(reading).max(request),
+            RequestIdle => request,
             _ => written,
         };
         since.saturating_add(conn.spans[kind])
@@ -222,6 +227,15 @@ impl Model {
         conn.filed = conn.filed.min(tick);
     }
 
+    /// A deadline of a rate whose event was withdrawn makes the entry earlier: after a poll, or
+    /// when the callback has got all events of the turn. Until then the callback may change it.
+    fn file_withdrawn(&mut self, id: usize) {
+        let conn = self.conns[id].as_mut();
+        if conn.is_some_and(|conn| std::mem::take(&mut conn.is_withdrawn)) {
+            self.file(id);
+        }
+    }
+
     /// One turn of a shard.
     fn turn(&mut self, shard: usize) {
         let now = self.now();
@@ -256,6 +270,7 @@ impl Model {
                     ReadIdle => conn.read.at.max(conn.request_ended.at),
                     WriteIdle => conn.written.at.max(conn.request_ended.at),
                     AllIdle => conn.read.at.max(conn.written.at).max(conn.request_ended.at),
+                    RequestIdle => conn.request_ended.at,
                     _ => conn.written.at,
                 };
                 assert!(now - quiet_since >= conn.spans[kind], "{name} is early");
@@ -305,10 +320,7 @@ impl Model {
                 is_withdrawn = transfer.slow_at() > transfer.event_at;
                 if is_withdrawn {
                     transfer.event_at = 0;
-                    // Not before the other events of the turn are delivered.
-                    let due = self.ceil(self.first_due(self.conns[id].as_ref()?));
-                    let conn = self.conn(id);
-                    conn.filed = conn.filed.min(due);
+                    conn.is_withdrawn = true;
                 }
             }
             let conn = self.conn(id);
@@ -476,15 +488,16 @@ fn jitter_of(conn: &Conn) -> u64 {
     ((u128::from(conn.age_part) * (longest + 1)) >> 64) as u64
 }
 
-fn spans_of(limits: ConnLimits) -> [u64; 11] {
+fn spans_of(limits: ConnLimits) -> [u64; 12] {
     let ConnLimits { max_age, handshake, write_timeout, read_idle, .. } = limits;
-    let ConnLimits { write_idle, all_idle, heartbeat, max_age_grace: grace, .. } = limits;
+    let ConnLimits { write_idle, all_idle, heartbeat, request_idle, .. } = limits;
+    let grace = limits.max_age_grace;
     let off = Duration::ZERO;
     let rates = [off; 2];
-    let idle = [read_idle, write_idle, all_idle, heartbeat];
+    let idle = [read_idle, write_idle, all_idle, request_idle, heartbeat];
     let armed = [max_age, grace, handshake, off, write_timeout];
     let all = [&armed[..], &rates, &idle].concat();
-    let all: [Duration; 11] = all.try_into().unwrap();
+    let all: [Duration; 12] = all.try_into().unwrap();
     all.map(|span| if span.is_zero() { NEVER } else { span.as_nanos() as u64 })
 }
 
@@ -571,6 +584,7 @@ impl World {
                     if is_called && model.conn(id).shard == shard {
                         assert_eq!(model.next_event(id), None, "{id} missed an event");
                     }
+                    model.file_withdrawn(id);
                 }
                 if turn != Turn::More {
                     break;
@@ -613,7 +627,9 @@ impl World {
             14 | 15 => {
                 let real = model.borrow_mut().conn(id).real.clone();
                 let taken = event(&real);
-                assert_eq!(taken, model.borrow_mut().next_event(id), "connection {id}");
+                let model = &mut *model.borrow_mut();
+                assert_eq!(taken, model.next_event(id), "connection {id}");
+                model.file_withdrawn(id);
             }
             16 => model.borrow_mut().check(id),
             17..21 => model.borrow_mut().transfer(id),

@@ -70,6 +70,7 @@ fn each_limit_gives_its_event_at_the_deadline_and_not_a_tick_before() {
         (ReadIdle, NONE.read_idle(ms(100)), true),
         (WriteIdle, NONE.write_idle(ms(100)), true),
         (AllIdle, NONE.all_idle(ms(100)), true),
+        (RequestIdle, NONE.request_idle(ms(100)), true),
         (Heartbeat, NONE.heartbeat(ms(100)), true),
         (WriteTimeout, NONE.write_timeout(ms(100)), false),
         (Handshake, NONE.handshake(ms(100)), false),

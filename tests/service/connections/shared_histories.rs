@@ -4,6 +4,7 @@
 use corewheel::AnyThread;
 use corewheel::TimerService;
 use corewheel::conn::{InProgress, Transfer};
+use corewheel::scaled::Scale;
 use fastrand::Rng;
 
 use super::*;
@@ -52,7 +53,7 @@ impl Pair {
 
     fn step(&mut self) {
         let now = self.lab.clock.now();
-        match self.rng.u32(..26) {
+        match self.rng.u32(..28) {
             0..3 => {
                 let at = self.recent();
                 self.here.touch_read_at(at);
@@ -88,6 +89,20 @@ impl Pair {
                 self.held.push(request);
             }
             14..20 => self.transfer(),
+            20 => {
+                let factor = f64::from(self.rng.u32(..5)) / 4.0;
+                self.lab.service.set_scale(Scale::new(factor).unwrap());
+                self.poll();
+            }
+            // Both are told at the beginning of the window, as there is no other connection.
+            21 if self.rng.u32(..40) == 0 => {
+                self.lab.service.drain(Duration::ZERO);
+                self.poll();
+            }
+            22 if self.rng.u32(..40) == 0 => {
+                self.lab.service.close_idlest(2);
+                self.poll();
+            }
             _ => {
                 let most = [0.3, 3.0, 40.0][self.rng.usize(..3)];
                 self.lab.clock.advance(self.tick.mul_f64(self.rng.f64() * most));
@@ -197,11 +212,17 @@ fn random_limits(rng: &mut Rng, tick: Duration, has_rates: bool) -> ConnLimits {
         write_idle: limit(60.0),
         all_idle: limit(60.0),
         heartbeat: limit(60.0),
+        request_idle: limit(60.0),
         write_timeout: limit(60.0),
         handshake: limit(180.0),
         max_age: limit(600.0),
         max_age_jitter: limit(300.0),
         max_age_grace: limit(60.0),
+        max_age_least: limit(400.0),
+        handshake_least: limit(100.0),
+        read_idle_least: limit(40.0),
+        write_idle_least: limit(40.0),
+        all_idle_least: limit(40.0),
         ..NONE
     };
     if !has_rates {
@@ -216,7 +237,7 @@ fn random_limits(rng: &mut Rng, tick: Duration, has_rates: bool) -> ConnLimits {
     };
     let off = Duration::ZERO;
     let limits = limits.min_read_rate(rate()).min_write_rate(rate());
-    limits.read_idle(off).write_idle(off).all_idle(off).heartbeat(off)
+    limits.read_idle(off).write_idle(off).all_idle(off).request_idle(off).heartbeat(off)
 }
 
 /// One history. Returns the number of events.

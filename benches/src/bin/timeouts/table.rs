@@ -12,23 +12,23 @@ type Column<'a> = (&'a str, Box<dyn Fn(Place) -> Option<String> + 'a>);
 
 /// Writes all tables.
 pub(crate) fn write_markdown(text: &mut String, results: &Results) -> fmt::Result {
-    let mut columns = vec![without(results, quantity::PROCESSOR_WITHOUT)];
+    let mut columns = vec![without(results)];
     columns.extend(each_system(results, quantity::PROCESSOR));
-    let title = "processor time a timeout, all threads, net of no timeout, ns";
+    let title = "processor time a timeout, all threads, ns";
     write(text, title, &results.places(quantity::PROCESSOR), &columns)?;
-
-    let mut columns = vec![without(results, quantity::WALL_WITHOUT)];
-    columns.extend(each_system(results, quantity::WALL));
-    let title = "wall-clock time a timeout, all workers together, gross, ns";
-    write(text, title, &results.places(quantity::WALL), &columns)?;
 
     let columns: Vec<_> = System::ALL.map(|system| lateness(results, system)).into();
     let title = "lateness at the task, p50 / p99 (least), µs";
     write(text, title, &results.places(quantity::LATE_P50), &columns)?;
 
-    let columns = each_system(results, quantity::BYTES);
-    let title = "resident bytes a timeout, net of its future";
-    write(text, title, &results.places(quantity::BYTES), &columns)?;
+    let mut columns = vec![time_without(results)];
+    columns.extend(System::ALL.map(|system| time_to_arm(results, system)));
+    let title = "p50 / p99 / p99.9 / greatest, µs";
+    write(text, title, &results.places(quantity::ARM[0]), &columns)?;
+
+    let columns: Vec<_> = System::ALL.map(|system| bytes(results, system)).into();
+    let title = "bytes a timeout: in its future + beside it = allocated (resident)";
+    write(text, title, &results.places(quantity::ALLOCATED), &columns)?;
 
     counters(text, results)
 }
@@ -47,18 +47,58 @@ fn cell(values: &Values) -> String {
 }
 
 /// A column with what the processes of all systems measured without timeouts.
-fn without<'a>(results: &'a Results, quantity: &'a str) -> Column<'a> {
-    let show = move |place| {
-        let of_system = |system| results.find(place, quantity, system);
-        let measured: Vec<_> = System::ALL.into_iter().filter_map(of_system).collect();
-        let mut medians = Values::default();
-        for values in &measured {
-            medians.push(values.median());
-        }
-        let least = measured.iter().map(|values| values.min()).min_by(f64::total_cmp)?;
-        Some(format!("{:.0} ({least:.0})", medians.median()))
+fn without(results: &Results) -> Column<'_> {
+    let show = |place| {
+        let (median, least) = all_without(results, place, quantity::PROCESSOR_WITHOUT)?;
+        Some(format!("{median:.0} ({least:.0})"))
     };
     ("no timeout", Box::new(show))
+}
+
+/// The median and the least of what the processes of all systems measured without timeouts.
+pub(crate) fn all_without(results: &Results, place: Place, quantity: &str) -> Option<(f64, f64)> {
+    let of_system = |system| results.find(place, quantity, system);
+    let measured: Vec<_> = System::ALL.into_iter().filter_map(of_system).collect();
+    let mut medians = Values::default();
+    for values in &measured {
+        medians.push(values.median());
+    }
+    let least = measured.iter().map(|values| values.min()).min_by(f64::total_cmp)?;
+    Some((medians.median(), least))
+}
+
+/// A column with the times that the processes of all systems measured without timeouts.
+fn time_without(results: &Results) -> Column<'_> {
+    let show = |place| {
+        let medians = quantity::ARM_WITHOUT.map(|name| all_without(results, place, name));
+        let [p50, p99, p999, max] = medians;
+        Some(times([p50?.0, p99?.0, p999?.0, max?.0]))
+    };
+    ("no timeout", Box::new(show))
+}
+
+fn time_to_arm(results: &Results, system: System) -> Column<'_> {
+    let show = move |place| {
+        let [p50, p99, p999, max] = quantity::ARM.map(|name| results.median(place, name, system));
+        Some(times([p50?, p99?, p999?, max?]))
+    };
+    (system.name(), Box::new(show))
+}
+
+fn times([p50, p99, p999, max]: [f64; 4]) -> String {
+    format!("{p50:.2} / {p99:.2} / {p999:.1} / {max:.0}")
+}
+
+/// What a pending timeout takes.
+fn bytes(results: &Results, system: System) -> Column<'_> {
+    let show = move |place| {
+        let allocated = results.median(place, quantity::ALLOCATED, system)?;
+        let in_future = results.median(place, quantity::IN_FUTURE, system)?;
+        let resident = results.median(place, quantity::RESIDENT, system)?;
+        let beside = allocated - in_future;
+        Some(format!("{in_future:.0} + {beside:.0} = {allocated:.0} ({resident:.0})"))
+    };
+    (system.name(), Box::new(show))
 }
 
 fn lateness(results: &Results, system: System) -> Column<'_> {

@@ -2,43 +2,30 @@
 
 use bytes::BytesMut;
 
-use super::{Call, Refusal, SYNTAX};
+use super::{Call, Done, SYNTAX};
 use crate::glob;
-use crate::protocol::Reply;
+use crate::keyspace::Key;
+use crate::protocol::{Reply, is};
 
-pub(super) fn del(call: &mut Call<'_>) -> Result<(), Refusal> {
-    let mut removed = 0;
-    for key in call.args.iter().skip(1) {
-        let hash = call.keys.hash(key);
-        removed += i64::from(call.keys.remove(call.timers, hash, key));
-    }
-    call.reply.integer(removed);
+/// Replies with the number of keys for which a function is true.
+pub(super) fn count(call: &mut Call<'_>, is_it: fn(&mut Call<'_>, Key<'_>) -> bool) -> Done {
+    let count = call.args[1..].iter().filter(|key| is_it(call, Key::new(key))).count();
+    call.reply.count(count);
     Ok(())
 }
 
-pub(super) fn exists(call: &mut Call<'_>) -> Result<(), Refusal> {
-    let mut found = 0;
-    for key in call.args.iter().skip(1) {
-        let hash = call.keys.hash(key);
-        found += i64::from(call.keys.contains(call.timers, hash, key));
-    }
-    call.reply.integer(found);
-    Ok(())
-}
-
-pub(super) fn kind(call: &mut Call<'_>) -> Result<(), Refusal> {
-    let is_there = call.keys.contains(call.timers, call.hash, call.key());
+pub(super) fn kind(call: &mut Call<'_>) -> Done {
+    let is_there = call.keys.contains(call.key);
     call.reply.simple(if is_there { "string" } else { "none" });
     Ok(())
 }
 
-pub(super) fn keys(call: &mut Call<'_>) -> Result<(), Refusal> {
-    let pattern = call.key();
+pub(super) fn keys(call: &mut Call<'_>) -> Done {
     let mut count = 0;
     let mut names = BytesMut::new();
     let mut list = Reply { out: &mut names, proto: call.reply.proto };
-    call.keys.for_each_key(call.timers, |key| {
-        if glob::matches(pattern, key) {
+    call.keys.for_each_key(|key| {
+        if glob::matches(call.key.name, key) {
             list.bulk(key);
             count += 1;
         }
@@ -48,12 +35,12 @@ pub(super) fn keys(call: &mut Call<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-pub(super) fn flush(call: &mut Call<'_>) -> Result<(), Refusal> {
-    let is_known = call.args.is(1, "sync") || call.args.is(1, "async");
+pub(super) fn flush(call: &mut Call<'_>) -> Done {
+    let is_known = is(call.args, 1, "sync") || is(call.args, 1, "async");
     if call.args.len() > 2 || (call.args.len() == 2 && !is_known) {
         return Err(SYNTAX);
     }
-    call.keys.clear(call.timers);
+    call.keys.clear();
     call.reply.ok();
     Ok(())
 }

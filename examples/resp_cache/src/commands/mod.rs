@@ -12,11 +12,10 @@ mod strings;
 
 use std::borrow::Cow;
 
-use corewheel::Timers;
-
 use self::expiry::Unit;
-use crate::keyspace::{Keyspace, WriteError};
+use crate::keyspace::{Key, Keyspace, WriteError};
 use crate::protocol::{Args, Reply, integer};
+use crate::remote::Combine;
 
 /// Why a command was refused, as the client is told.
 #[derive(Debug)]
@@ -34,47 +33,30 @@ impl Refusal {
 
 impl From<WriteError> for Refusal {
     fn from(error: WriteError) -> Self {
-        Self::new(match error {
-            WriteError::Memory => "OOM command not allowed when used memory > 'maxmemory'.",
-            WriteError::Timers => {
-                "OOM this core has no timer left for a time to live; start with more --timers-max"
-            }
-        })
+        Self::new(error)
     }
 }
 
 /// A command as it runs on one core.
-#[derive(Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) keys: &'a mut Keyspace,
-    pub(crate) timers: &'a Timers<u32>,
+    /// The first key; empty for a command without words.
+    pub(crate) key: Key<'a>,
     pub(crate) args: Args<'a>,
     pub(crate) reply: Reply<'a>,
-    /// The hash of the first key.
-    pub(crate) hash: u64,
     /// The most bytes of a value.
     pub(crate) value_max: usize,
 }
 
-impl<'a> Call<'a> {
-    /// The first key.
-    fn key(&self) -> &'a [u8] {
-        self.args.get(1).expect("the command's arity is checked")
-    }
-
+impl Call<'_> {
     fn integer(&self, index: usize) -> Result<i64, Refusal> {
-        self.args.get(index).and_then(integer).ok_or(NOT_AN_INTEGER)
-    }
-
-    fn bulk_or_null(&mut self, key: &[u8]) {
-        match self.keys.get(self.timers, self.hash, key) {
-            Some(value) => self.reply.bulk(value),
-            None => self.reply.null(),
-        }
+        self.args.get(index).and_then(|arg| integer(arg)).ok_or(NOT_AN_INTEGER)
     }
 }
 
-pub(crate) type Run = fn(&mut Call<'_>) -> Result<(), Refusal>;
+/// The outcome of a command. What it has replied is dropped if it is refused.
+pub(crate) type Done = Result<(), Refusal>;
+pub(crate) type Run = fn(&mut Call<'_>) -> Done;
 
 /// Where a command runs.
 #[derive(Clone, Copy, Debug)]
@@ -83,16 +65,12 @@ pub(crate) enum Route {
     Session,
     /// On the core of its first argument.
     Key(Run),
-    /// `MGET`: a `GET` on the core of each key.
-    Each,
-    /// On each core that has one of its keys. The integers that they reply are added.
-    Sum(Run),
-    /// On each core that has one of its pairs of key and value.
-    Pairs(Run),
-    /// On all cores; the first refusal, or OK, is the reply.
-    All(Run),
-    /// On all cores; the arrays that they reply are joined.
-    Join(Run),
+    /// As this command on the core of each key; the reply is an array.
+    Each(&'static str, Run),
+    /// On each core that has one of its keys, which are so many words apart.
+    Keys(Run, u8, Combine),
+    /// On all cores.
+    All(Run, Combine),
     /// `PUBLISH`: to the subscribers of all cores.
     Publish,
 }
@@ -109,18 +87,18 @@ pub(crate) struct Command {
 impl Command {
     pub(crate) fn accepts(&self, words: usize) -> bool {
         let arity = usize::from(self.arity.unsigned_abs());
-        if self.arity < 0 { words >= arity } else { words == arity }
+        match self.route {
+            Route::Keys(_, step, _) if !(words - 1).is_multiple_of(step.into()) => false,
+            _ if self.arity < 0 => words >= arity,
+            _ => words == arity,
+        }
     }
 
     /// What runs on the core of a key.
     pub(crate) fn run(&self) -> Option<Run> {
         match self.route {
-            Route::Key(run)
-            | Route::Sum(run)
-            | Route::Pairs(run)
-            | Route::All(run)
-            | Route::Join(run) => Some(run),
-            Route::Session | Route::Each | Route::Publish => None,
+            Route::Key(run) | Route::Keys(run, ..) | Route::All(run, _) => Some(run),
+            Route::Session | Route::Each(..) | Route::Publish => None,
         }
     }
 }
@@ -128,6 +106,15 @@ impl Command {
 const fn command(name: &'static str, arity: i8, route: Route) -> Command {
     Command { name, arity, route }
 }
+
+const DEL: Run = |call| keys::count(call, |call, key| call.keys.remove(key));
+const EXISTS: Run = |call| keys::count(call, |call, key| call.keys.contains(key));
+const INCRBY: Run = |call| strings::add(call, call.integer(2)?);
+const PERSIST: Run = |call| {
+    let is_changed = expiry::make_persistent(call)?;
+    call.reply.integer(i64::from(is_changed));
+    Ok(())
+};
 
 /// All commands, by their names.
 pub(crate) static COMMANDS: [Command; 50] = [
@@ -138,48 +125,48 @@ pub(crate) static COMMANDS: [Command; 50] = [
     command("dbsize", 1, Route::Session),
     command("decr", 2, Route::Key(|call| strings::add(call, -1))),
     command("decrby", 3, Route::Key(strings::decrby)),
-    command("del", -2, Route::Sum(keys::del)),
+    command("del", -2, Route::Keys(DEL, 1, Combine::Sum)),
     command("echo", 2, Route::Session),
-    command("exists", -2, Route::Sum(keys::exists)),
-    command("expire", -3, Route::Key(|call| expiry::change(call, "expire", Unit::EX))),
-    command("expireat", -3, Route::Key(|call| expiry::change(call, "expireat", Unit::EXAT))),
-    command("expiretime", 2, Route::Key(|call| expiry::reply_time(call, expiry::wall_seconds))),
-    command("flushall", -1, Route::All(keys::flush)),
-    command("flushdb", -1, Route::All(keys::flush)),
+    command("exists", -2, Route::Keys(EXISTS, 1, Combine::Sum)),
+    command("expire", -3, Route::Key(|call| expiry::change(call, Unit::EX))),
+    command("expireat", -3, Route::Key(|call| expiry::change(call, Unit::EXAT))),
+    command("expiretime", 2, Route::Key(|call| expiry::reply_time(call, Unit::EXAT))),
+    command("flushall", -1, Route::All(keys::flush, Combine::Ok)),
+    command("flushdb", -1, Route::All(keys::flush, Combine::Ok)),
     command("function", -2, Route::Session),
     command("get", 2, Route::Key(strings::get)),
     command("getdel", 2, Route::Key(strings::getdel)),
     command("getex", -2, Route::Key(strings::getex)),
     command("hello", -1, Route::Session),
     command("incr", 2, Route::Key(|call| strings::add(call, 1))),
-    command("incrby", 3, Route::Key(strings::incrby)),
+    command("incrby", 3, Route::Key(INCRBY)),
     command("info", -1, Route::Session),
-    command("keys", 2, Route::Join(keys::keys)),
-    command("mget", -2, Route::Each),
-    command("mset", -3, Route::Pairs(strings::mset)),
-    command("persist", 2, Route::Key(expiry::persist)),
-    command("pexpire", -3, Route::Key(|call| expiry::change(call, "pexpire", Unit::PX))),
-    command("pexpireat", -3, Route::Key(|call| expiry::change(call, "pexpireat", Unit::PXAT))),
-    command("pexpiretime", 2, Route::Key(|call| expiry::reply_time(call, expiry::wall_millis))),
+    command("keys", 2, Route::All(keys::keys, Combine::Join)),
+    command("mget", -2, Route::Each("get", strings::get)),
+    command("mset", -3, Route::Keys(strings::mset, 2, Combine::Ok)),
+    command("persist", 2, Route::Key(PERSIST)),
+    command("pexpire", -3, Route::Key(|call| expiry::change(call, Unit::PX))),
+    command("pexpireat", -3, Route::Key(|call| expiry::change(call, Unit::PXAT))),
+    command("pexpiretime", 2, Route::Key(|call| expiry::reply_time(call, Unit::PXAT))),
     command("ping", -1, Route::Session),
-    command("psetex", 4, Route::Key(|call| strings::set_with_time(call, "psetex", Unit::PX))),
+    command("psetex", 4, Route::Key(|call| strings::set_with_time(call, Unit::PX))),
     command("psubscribe", -2, Route::Session),
-    command("pttl", 2, Route::Key(|call| expiry::reply_time(call, expiry::remaining_millis))),
+    command("pttl", 2, Route::Key(|call| expiry::reply_time(call, Unit::PX))),
     command("publish", 3, Route::Publish),
     command("punsubscribe", -1, Route::Session),
     command("quit", -1, Route::Session),
     command("reset", 1, Route::Session),
     command("select", 2, Route::Session),
     command("set", -3, Route::Key(strings::set)),
-    command("setex", 4, Route::Key(|call| strings::set_with_time(call, "setex", Unit::EX))),
+    command("setex", 4, Route::Key(|call| strings::set_with_time(call, Unit::EX))),
     command("setnx", 3, Route::Key(strings::setnx)),
     command("strlen", 2, Route::Key(strings::strlen)),
     command("subscribe", -2, Route::Session),
     command("time", 1, Route::Session),
-    command("touch", -2, Route::Sum(keys::exists)),
-    command("ttl", 2, Route::Key(|call| expiry::reply_time(call, expiry::remaining_seconds))),
+    command("touch", -2, Route::Keys(EXISTS, 1, Combine::Sum)),
+    command("ttl", 2, Route::Key(|call| expiry::reply_time(call, Unit::EX))),
     command("type", 2, Route::Key(keys::kind)),
-    command("unlink", -2, Route::Sum(keys::del)),
+    command("unlink", -2, Route::Keys(DEL, 1, Combine::Sum)),
     command("unsubscribe", -1, Route::Session),
 ];
 
@@ -193,15 +180,21 @@ pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
     Some(&COMMANDS[at])
 }
 
+/// The refusal of a subcommand.
+pub(crate) fn unknown_subcommand(of: &str, known: &str) -> Refusal {
+    let problem = "unknown subcommand or wrong number of arguments for";
+    Refusal::new(format!("ERR {problem} '{of}'. Known: {known}."))
+}
+
 /// The refusal of a command that there is not.
-pub(crate) fn unknown(args: &Args<'_>) -> Refusal {
+pub(crate) fn unknown(args: Args<'_>) -> Refusal {
     const SHOWN_MAX: usize = 64;
     const ARGS_SHOWN: usize = 4;
     let show = |arg: &[u8]| {
         let arg = &arg[..arg.len().min(SHOWN_MAX)];
         String::from_utf8_lossy(arg).into_owned()
     };
-    let name = args.get(0).map(show).unwrap_or_default();
+    let name = args.first().map(|name| show(name)).unwrap_or_default();
     let rest = args.iter().skip(1).take(ARGS_SHOWN);
     let shown: Vec<_> = rest.map(|arg| format!("'{}'", show(arg))).collect();
     let shown = shown.join(" ");

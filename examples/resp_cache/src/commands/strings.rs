@@ -1,242 +1,146 @@
 //! Commands on values, which are strings.
 
-use std::io::Write;
-
 use super::expiry::{self, Unit};
-use super::{Call, NOT_AN_INTEGER, Refusal, SYNTAX, wrong_arity};
-use crate::keyspace::Ttl;
+use super::{Call, Done, NOT_AN_INTEGER, Refusal, SYNTAX};
+use crate::keyspace::{Key, Ttl};
 use crate::notify::Class;
-use crate::protocol::integer;
+use crate::protocol::{integer, is};
 
-pub(super) fn get(call: &mut Call<'_>) -> Result<(), Refusal> {
-    call.bulk_or_null(call.key());
+pub(super) fn get(call: &mut Call<'_>) -> Done {
+    match call.keys.get(call.key) {
+        Some(value) => call.reply.bulk(value),
+        None => call.reply.null(),
+    }
     Ok(())
 }
 
-/// The options of `SET`.
-#[derive(Default)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a word of the command")]
-struct Options {
-    unit: Option<(Unit, i64)>,
-    keeps_ttl: bool,
-    only_new: bool,
-    only_known: bool,
-    replies_old: bool,
-}
-
-impl Options {
-    fn parse(call: &Call<'_>) -> Result<Self, Refusal> {
-        let mut options = Self::default();
-        let mut at = 3;
-        while let Some(word) = call.args.get(at) {
-            if let Some(unit) = Unit::named(word) {
-                if options.unit.is_some() || options.keeps_ttl {
-                    return Err(SYNTAX);
-                }
-                options.unit = Some((unit, expiry::stated(call, at + 1)?));
-                at += 1;
-            } else {
-                match word.to_ascii_lowercase().as_slice() {
-                    b"nx" if !options.only_known => options.only_new = true,
-                    b"xx" if !options.only_new => options.only_known = true,
-                    b"keepttl" if options.unit.is_none() => options.keeps_ttl = true,
-                    b"get" => options.replies_old = true,
-                    _ => return Err(SYNTAX),
-                }
-            }
-            at += 1;
+pub(super) fn set(call: &mut Call<'_>) -> Done {
+    let (mut stated, mut keeps_ttl, mut replies_old) = (None, false, false);
+    let (mut only_new, mut only_known) = (false, false);
+    let args = call.args;
+    let mut words = args[3..].iter();
+    while let Some(word) = words.next() {
+        match word.to_ascii_lowercase().as_slice() {
+            b"nx" if !only_known => only_new = true,
+            b"xx" if !only_new => only_known = true,
+            b"keepttl" if stated.is_none() => keeps_ttl = true,
+            b"get" => replies_old = true,
+            _ if stated.is_some() || keeps_ttl => return Err(SYNTAX),
+            _ => stated = Some((Unit::named(word).ok_or(SYNTAX)?, expiry::stated(words.next())?)),
         }
-        Ok(options)
     }
-}
-
-pub(super) fn set(call: &mut Call<'_>) -> Result<(), Refusal> {
-    let key = call.key();
-    if call.args.len() == 3 {
-        write(call, key, Written::Ttl(Ttl::Remove))?;
-        call.reply.ok();
-        return Ok(());
-    }
-    let options = Options::parse(call)?;
-    let written = match options.unit {
-        None if options.keeps_ttl => Written::Ttl(Ttl::Keep),
-        None => Written::Ttl(Ttl::Remove),
-        Some((unit, value)) => match expiry::positive(call, "set", unit, value)? {
-            Some(deadline) => Written::Ttl(Ttl::Set(deadline)),
-            None => Written::Over,
-        },
+    let ttl = match stated {
+        Some((unit, value)) => expiry::positive(call, unit, value)?.map(Ttl::Set),
+        None => Some(if keeps_ttl { Ttl::Keep } else { Ttl::Remove }),
     };
-    let is_known = call.keys.contains(call.timers, call.hash, key);
-    let is_refused = options.only_new && is_known || options.only_known && !is_known;
-    let reply_at = call.reply.out.len();
-    if options.replies_old {
-        call.bulk_or_null(key);
-    }
-    if is_refused {
-        if !options.replies_old {
-            call.reply.null();
-        }
-        return Ok(());
-    }
-    if let Err(refusal) = write(call, key, written) {
-        call.reply.out.truncate(reply_at);
-        return Err(refusal);
-    }
-    if !options.replies_old {
+    let is_refused = (only_new || only_known) && call.keys.contains(call.key) == only_new;
+    if replies_old {
+        get(call)?;
+    } else if is_refused {
+        call.reply.null();
+    } else {
         call.reply.ok();
     }
-    Ok(())
+    if is_refused { Ok(()) } else { write(call, call.key, args[2], ttl) }
 }
 
-/// What becomes of a written value.
-#[derive(Clone, Copy)]
-enum Written {
-    Ttl(Ttl),
-    /// Its deadline has passed: the key is gone at once.
-    Over,
-}
-
-/// Writes the value behind the key, and notes the events.
-fn write(call: &mut Call<'_>, key: &[u8], written: Written) -> Result<(), Refusal> {
-    let value = call.args.get(2).expect("the command's arity is checked");
-    match written {
-        Written::Over => {
-            call.keys.remove(call.timers, call.hash, key);
-        }
-        Written::Ttl(ttl) => {
-            call.keys.set(call.timers, call.hash, key, value, ttl)?;
-            call.keys.event(Class::STRING, "set", key);
-            if let Ttl::Set(_) = ttl {
-                call.keys.event(Class::GENERIC, "expire", key);
-            }
-        }
+/// Writes a value, and notes the events. Without a time to live, the key is gone at once.
+fn write(call: &mut Call<'_>, key: Key<'_>, value: &[u8], ttl: Option<Ttl>) -> Done {
+    let Some(ttl) = ttl else {
+        call.keys.remove(key);
+        return Ok(());
+    };
+    call.keys.set(key, value, ttl)?;
+    call.keys.event(Class::STRING, "set", key);
+    if let Ttl::Set(_) = ttl {
+        call.keys.event(Class::GENERIC, "expire", key);
     }
     Ok(())
 }
 
-pub(super) fn setnx(call: &mut Call<'_>) -> Result<(), Refusal> {
-    let key = call.key();
-    let is_new = !call.keys.contains(call.timers, call.hash, key);
+pub(super) fn setnx(call: &mut Call<'_>) -> Done {
+    let is_new = !call.keys.contains(call.key);
     if is_new {
-        write(call, key, Written::Ttl(Ttl::Remove))?;
+        let args = call.args;
+        write(call, call.key, args[2], Some(Ttl::Remove))?;
     }
     call.reply.integer(i64::from(is_new));
     Ok(())
 }
 
-pub(super) fn set_with_time(call: &mut Call<'_>, command: &str, unit: Unit) -> Result<(), Refusal> {
-    let time = call.integer(2)?;
-    let deadline = expiry::positive(call, command, unit, time)?.ok_or(NOT_AN_INTEGER)?;
-    let (key, value) = (call.key(), call.args.get(3).expect("the command's arity is checked"));
-    call.keys.set(call.timers, call.hash, key, value, Ttl::Set(deadline))?;
-    call.keys.event(Class::STRING, "set", key);
-    call.keys.event(Class::GENERIC, "expire", key);
+pub(super) fn set_with_time(call: &mut Call<'_>, unit: Unit) -> Done {
+    let (args, time) = (call.args, call.integer(2)?);
+    let ttl = expiry::positive(call, unit, time)?.map(Ttl::Set);
+    write(call, call.key, args[3], ttl)?;
     call.reply.ok();
     Ok(())
 }
 
-pub(super) fn mset(call: &mut Call<'_>) -> Result<(), Refusal> {
-    if call.args.len().is_multiple_of(2) {
-        return Err(wrong_arity("mset"));
-    }
-    let mut args = call.args.iter().skip(1);
-    while let (Some(key), Some(value)) = (args.next(), args.next()) {
-        let hash = call.keys.hash(key);
-        call.keys.set(call.timers, hash, key, value, Ttl::Remove)?;
-        call.keys.event(Class::STRING, "set", key);
+pub(super) fn mset(call: &mut Call<'_>) -> Done {
+    for pair in call.args[1..].chunks_exact(2) {
+        write(call, Key::new(pair[0]), pair[1], Some(Ttl::Remove))?;
     }
     call.reply.ok();
     Ok(())
 }
 
-pub(super) fn getdel(call: &mut Call<'_>) -> Result<(), Refusal> {
-    let key = call.key();
-    call.bulk_or_null(key);
-    call.keys.remove(call.timers, call.hash, key);
+pub(super) fn getdel(call: &mut Call<'_>) -> Done {
+    get(call)?;
+    call.keys.remove(call.key);
     Ok(())
 }
 
-pub(super) fn getex(call: &mut Call<'_>) -> Result<(), Refusal> {
-    let key = call.key();
-    let option = match call.args.len() {
+pub(super) fn getex(call: &mut Call<'_>) -> Done {
+    let args = call.args;
+    let deadline = match args.len() {
         2 => None,
-        3 if call.args.is(2, "persist") => None,
-        4 => Some(Unit::named(&call.args[2]).ok_or(SYNTAX)?),
+        3 if is(args, 2, "persist") => None,
+        4 => {
+            let unit = Unit::named(args[2]).ok_or(SYNTAX)?;
+            expiry::positive(call, unit, expiry::stated(args.get(3))?)?
+        }
         _ => return Err(SYNTAX),
     };
-    let deadline = match option {
-        Some(unit) => {
-            let value = expiry::stated(call, 3)?;
-            expiry::positive(call, "getex", unit, value)?
-        }
-        None => None,
-    };
-    let reply_at = call.reply.out.len();
-    call.bulk_or_null(key);
-    if !call.keys.contains(call.timers, call.hash, key) {
-        return Ok(());
+    get(call)?;
+    match args.len() {
+        3 => expiry::make_persistent(call).map(drop),
+        4 if call.keys.contains(call.key) => expiry::apply(call, deadline),
+        _ => Ok(()),
     }
-    let changed = match call.args.len() {
-        2 => Ok(()),
-        3 => expiry::make_persistent(call).map(|_| ()),
-        _ => expiry::apply(call, deadline),
-    };
-    if changed.is_err() {
-        call.reply.out.truncate(reply_at);
-    }
-    changed
 }
 
-pub(super) fn strlen(call: &mut Call<'_>) -> Result<(), Refusal> {
-    let length = call.keys.get(call.timers, call.hash, call.key()).map_or(0, <[u8]>::len);
+pub(super) fn strlen(call: &mut Call<'_>) -> Done {
+    let length = call.keys.get(call.key).map_or(0, <[u8]>::len);
     call.reply.count(length);
     Ok(())
 }
 
-pub(super) fn append(call: &mut Call<'_>) -> Result<(), Refusal> {
-    let (key, tail) = (call.key(), call.args.get(2).expect("the command's arity is checked"));
-    let before = call.keys.get(call.timers, call.hash, key).map_or(0, <[u8]>::len);
-    if before + tail.len() > call.value_max {
-        return Err(Refusal::new(format!(
-            "ERR string exceeds maximum allowed size ({} bytes)",
-            call.value_max
-        )));
+pub(super) fn append(call: &mut Call<'_>) -> Done {
+    let (key, args, max) = (call.key, call.args, call.value_max);
+    let length = call.keys.get(key).map_or(0, <[u8]>::len) + args[2].len();
+    if length > max {
+        let problem = format!("ERR string exceeds maximum allowed size ({max} bytes)");
+        return Err(Refusal::new(problem));
     }
-    if !call.keys.append(call.timers, call.hash, key, tail)? {
-        call.keys.set(call.timers, call.hash, key, tail, Ttl::Remove)?;
+    if !call.keys.append(key, args[2])? {
+        call.keys.set(key, args[2], Ttl::Remove)?;
     }
     call.keys.event(Class::STRING, "append", key);
-    call.reply.count(before + tail.len());
+    call.reply.count(length);
     Ok(())
 }
 
-pub(super) fn incrby(call: &mut Call<'_>) -> Result<(), Refusal> {
-    let more = call.integer(2)?;
-    add(call, more)
-}
-
-pub(super) fn decrby(call: &mut Call<'_>) -> Result<(), Refusal> {
+pub(super) fn decrby(call: &mut Call<'_>) -> Done {
     let less = call.integer(2)?;
-    let more = less.checked_neg().ok_or(Refusal::new("ERR decrement would overflow"))?;
-    add(call, more)
+    add(call, less.checked_neg().ok_or(Refusal::new("ERR decrement would overflow"))?)
 }
 
-pub(super) fn add(call: &mut Call<'_>, more: i64) -> Result<(), Refusal> {
-    let key = call.key();
-    let before = match call.keys.get(call.timers, call.hash, key) {
-        Some(value) => integer(value).ok_or(NOT_AN_INTEGER)?,
-        None => 0,
-    };
-    let sum = before
-        .checked_add(more)
-        .ok_or(Refusal::new("ERR increment or decrement would overflow"))?;
-    let mut digits = [0; 20];
-    let room = digits.len();
-    let mut rest = &mut digits[..];
-    write!(rest, "{sum}").expect("an integer has at most 20 characters");
-    let length = room - rest.len();
-    call.keys.set(call.timers, call.hash, key, &digits[..length], Ttl::Keep)?;
-    call.keys.event(Class::STRING, "incrby", key);
+pub(super) fn add(call: &mut Call<'_>, more: i64) -> Done {
+    let before = call.keys.get(call.key).map_or(Some(0), integer).ok_or(NOT_AN_INTEGER)?;
+    let overflow = Refusal::new("ERR increment or decrement would overflow");
+    let sum = before.checked_add(more).ok_or(overflow)?;
+    call.keys.set(call.key, sum.to_string().as_bytes(), Ttl::Keep)?;
+    call.keys.event(Class::STRING, "incrby", call.key);
     call.reply.integer(sum);
     Ok(())
 }

@@ -41,37 +41,33 @@ impl Fixture {
         // The wall clock goes as the monotonic one does, and is stepped beside it.
         let wall = {
             let (clock, steps, epoch) = (clock.clone(), Arc::clone(&steps), clock.now());
-            WallClock::new(move || {
+            Box::new(move || {
                 let micros = 1_000_000_000_000 + steps.load(Ordering::Relaxed);
                 UNIX_EPOCH + Duration::from_micros(micros.cast_unsigned()) + (clock.now() - epoch)
             })
         };
-        let now = || timers.now();
-        let mut keys = Keyspace::new(DefaultHashBuilder::default(), wall, Arc::default(), now);
+        let mut keys = Keyspace::new(timers.clone(), wall, Arc::default());
         keys.flags = Flags::parse(b"KEAn").unwrap();
         Self { clock, steps, timers, keys, turn }
     }
 
     fn set(&mut self, key: &str, ttl: Ttl) -> Result<(), WriteError> {
-        let hash = self.keys.hash(key.as_bytes());
-        self.keys.set(&self.timers, hash, key.as_bytes(), b"value", ttl)
+        self.keys.set(Key::new(key.as_bytes()), b"value", ttl)
     }
 
     /// A deadline that many milliseconds from now.
     fn after(&self, millis: u64, is_wall: bool) -> Ttl {
-        let now = self.keys.now(&self.timers);
+        let now = self.keys.now();
         Ttl::Set(Deadline::new(now + millis * MILLIS, is_wall))
     }
 
     fn has(&mut self, key: &str) -> bool {
-        let hash = self.keys.hash(key.as_bytes());
-        self.keys.contains(&self.timers, hash, key.as_bytes())
+        self.keys.contains(Key::new(key.as_bytes()))
     }
 
     fn remaining(&mut self, key: &str) -> Option<u64> {
-        let hash = self.keys.hash(key.as_bytes());
-        let deadline = self.keys.deadline(&self.timers, hash, key.as_bytes())?.micros()?;
-        Some((deadline - self.keys.now(&self.timers)) / MILLIS)
+        let deadline = self.keys.deadline(Key::new(key.as_bytes()))?.micros()?;
+        Some((deadline - self.keys.now()) / MILLIS)
     }
 
     fn advance(&mut self, millis: u64) {
@@ -82,7 +78,7 @@ impl Fixture {
     fn turn(&mut self) -> usize {
         let before = self.keys.entries.len();
         for fired in (self.turn)() {
-            self.keys.fired(&self.timers, &fired);
+            self.keys.fired(&fired);
         }
         before - self.keys.entries.len()
     }
@@ -177,7 +173,7 @@ fn wall_clock_that_steps_back_prolongs_points_in_time_and_no_lengths() {
     of.set("point", point).unwrap();
     of.set("length", length).unwrap();
     of.step_wall(-5_000);
-    of.keys.follow_wall(&of.timers);
+    of.keys.follow_wall();
     assert_eq!(of.remaining("point"), Some(6_000));
     assert_eq!(of.remaining("length"), Some(1_000));
     of.advance(1_000);
@@ -190,7 +186,7 @@ fn wall_clock_that_steps_back_prolongs_points_in_time_and_no_lengths() {
 #[test]
 fn wall_time_of_a_deadline_is_exact_to_the_microsecond() {
     let mut of = Fixture::new(1_000);
-    let (wall, time) = of.keys.wall(&of.timers);
+    let (wall, time) = of.keys.wall();
     let later = wall + 123_456_789;
     let micros = time.monotonic_of(later);
     assert_eq!(time.to_wall(micros.cast_unsigned()), later);
@@ -204,7 +200,7 @@ fn full_memory_evicts_the_keys_with_the_shortest_time_to_live() {
         of.set(&format!("k{number}"), ttl).unwrap();
     }
     of.set("stays", Ttl::Remove).unwrap();
-    of.keys.set_memory_max(of.keys.memory);
+    of.keys.memory_max = of.keys.memory;
     let _ = of.events();
     for number in 0..10 {
         let ttl = of.after(600_000, false);
@@ -221,8 +217,8 @@ fn full_memory_evicts_the_keys_with_the_shortest_time_to_live() {
 fn full_memory_without_a_time_to_live_refuses_the_write_and_keeps_the_keys() {
     let mut of = Fixture::new(1_000);
     of.set("a", Ttl::Remove).unwrap();
-    of.keys.set_memory_max(of.keys.memory);
-    assert_eq!(of.set("b", Ttl::Remove), Err(WriteError::Memory));
+    of.keys.memory_max = of.keys.memory;
+    assert_eq!(of.set("b", Ttl::Remove), Err(NO_MEMORY));
     assert_eq!(of.set("a", Ttl::Remove), Ok(()), "a value of the same size needs no room");
     assert!(of.has("a"));
     assert!(!of.has("b"));
@@ -239,13 +235,13 @@ fn eviction_of_far_keys_finds_a_key_whatever_was_cancelled() {
     for number in 0..1_000 {
         of.set(&format!("k{number}"), Ttl::Remove).unwrap();
     }
-    of.keys.set_memory_max(1);
+    of.keys.memory_max = 1;
     let with_deadline = of.timers.len();
     for evicted in 1..=1_000 {
-        assert!(of.keys.evict(&of.timers), "{evicted}");
+        assert!(of.keys.evict(), "{evicted}");
         assert_eq!(of.timers.len(), with_deadline - evicted);
     }
-    assert!(!of.keys.evict(&of.timers));
+    assert!(!of.keys.evict());
     of.check_memory();
 }
 
@@ -258,9 +254,9 @@ fn write_without_a_free_timer_is_refused_and_changes_nothing() {
     }
     of.set("plain", Ttl::Remove).unwrap();
     let ttl = of.after(1_000, false);
-    assert_eq!(of.set("c", ttl), Err(WriteError::Timers));
+    assert_eq!(of.set("c", ttl), Err(NO_TIMER));
     assert!(!of.has("c"));
-    assert_eq!(of.set("plain", ttl), Err(WriteError::Timers));
+    assert_eq!(of.set("plain", ttl), Err(NO_TIMER));
     assert!(of.has("plain"));
     assert_eq!(of.set("a", ttl), Ok(()), "a reset needs no timer");
     of.check_memory();
@@ -292,8 +288,7 @@ fn random_writes_expire_as_a_map_of_deadlines_says() {
                 model.insert(key, None);
             }
             3 => {
-                let hash = of.keys.hash(key.as_bytes());
-                let is_removed = of.keys.remove(&of.timers, hash, key.as_bytes());
+                let is_removed = of.keys.remove(Key::new(key.as_bytes()));
                 let known = model.remove(&key);
                 assert_eq!(is_removed, known.is_some_and(|at| at.is_none_or(|at| at > now)));
             }

@@ -32,6 +32,12 @@ impl Reply<'_> {
         self.frame(&BorrowedFrame::BulkString(bytes));
     }
 
+    /// An entry of a map.
+    pub(crate) fn pair(&mut self, name: &str, value: &str) {
+        self.bulk(name.as_bytes());
+        self.bulk(value.as_bytes());
+    }
+
     pub(crate) fn integer(&mut self, value: i64) {
         self.frame(&BorrowedFrame::Integer(value));
     }

@@ -1,11 +1,12 @@
 //! Requests: arrays of bulk strings, and inline commands, which are lines of words.
 
-use std::fmt;
-use std::ops::Index;
+use std::borrow::Cow;
+use std::io::Write;
 
 use memchr::memchr;
 use redis_protocol::resp2::decode::decode_range;
 use redis_protocol::resp2::types::RangeFrame;
+use smallvec::SmallVec;
 
 /// The most strings of one request.
 const ARGS_MAX: i64 = 1 << 20;
@@ -15,58 +16,19 @@ const HEADER_MAX: usize = 32;
 const INLINE_MAX: usize = 1 << 16;
 /// A decoder keeps room for this many strings between requests.
 const ARGS_KEPT: usize = 1 << 10;
+/// The strings of a request that need no allocation.
+const ARGS_INLINE: usize = 8;
 
-/// A request that breaks the protocol. The connection ends, as nothing after it can be understood.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Malformed(String);
-
-impl Malformed {
-    fn new(problem: impl Into<String>) -> Self {
-        Self(problem.into())
-    }
-}
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ERR Protocol error: {}", self.0)
-    }
-}
+/// The reply to a request that breaks the protocol. The connection ends, as nothing after it can be
+/// understood.
+pub(crate) type Malformed = Cow<'static, str>;
 
 /// The strings of one request, which lie in the buffer of its connection.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Args<'a> {
-    bytes: &'a [u8],
-    /// Begin and end of each string in `bytes`.
-    ranges: &'a [(u32, u32)],
-}
+pub(crate) type Args<'a> = &'a [&'a [u8]];
 
-impl<'a> Args<'a> {
-    pub(crate) fn len(&self) -> usize {
-        self.ranges.len()
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
-        let bytes = self.bytes;
-        self.ranges.iter().map(move |(begin, end)| &bytes[*begin as usize..*end as usize])
-    }
-
-    pub(crate) fn get(&self, index: usize) -> Option<&'a [u8]> {
-        let (begin, end) = self.ranges.get(index)?;
-        Some(&self.bytes[*begin as usize..*end as usize])
-    }
-
-    /// Whether a string is this word, in any case.
-    pub(crate) fn is(&self, index: usize, word: &str) -> bool {
-        self.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
-    }
-}
-
-impl Index<usize> for Args<'_> {
-    type Output = [u8];
-
-    fn index(&self, index: usize) -> &[u8] {
-        self.get(index).expect("the command's arity is checked")
-    }
+/// Whether a string of a request is this word, in any case.
+pub(crate) fn is(args: Args<'_>, index: usize, word: &str) -> bool {
+    args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
 }
 
 /// Finds the requests in the bytes of one connection.
@@ -103,7 +65,7 @@ impl Decoder {
             let Some(end) = header_end(input)? else { return Ok(None) };
             self.at = end + 2;
             let count = integer(&input[1..end]).filter(|count| *count <= ARGS_MAX);
-            let count = count.ok_or_else(|| Malformed::new("invalid multibulk length"))?;
+            let count = count.ok_or_else(|| malformed("invalid multibulk length"))?;
             usize::try_from(count).unwrap_or(0)
         };
         while missing > 0 {
@@ -118,8 +80,8 @@ impl Decoder {
     }
 
     /// The strings of the request that was decoded last.
-    pub(crate) fn args<'a>(&'a self, request: &'a [u8]) -> Args<'a> {
-        Args { bytes: request, ranges: &self.ranges }
+    pub(crate) fn args<'a>(&self, request: &'a [u8]) -> SmallVec<[&'a [u8]; ARGS_INLINE]> {
+        self.ranges.iter().map(|(begin, end)| &request[*begin as usize..*end as usize]).collect()
     }
 
     /// Decodes the next string; false if its end has not come.
@@ -128,28 +90,27 @@ impl Decoder {
         let Some(first) = rest.first() else { return Ok(false) };
         // The library would accept values of other kinds, and arrays in arrays without a limit.
         if *first != b'$' {
-            let found = first.escape_ascii();
-            return Err(Malformed::new(format!("expected '$', got '{found}'")));
+            return Err(malformed(&format!("expected '$', got '{}'", first.escape_ascii())));
         }
         let Some(end) = header_end(rest)? else { return Ok(false) };
-        let decoded = decode_range(rest).map_err(|_| Malformed::new("invalid bulk length"))?;
+        let decoded = decode_range(rest).map_err(|_| malformed("invalid bulk length"))?;
         let Some((frame, length)) = decoded else {
             // It is refused before its bytes are kept.
             let stated = integer(&rest[1..end]).and_then(|stated| usize::try_from(stated).ok());
             let stated = stated.unwrap_or(usize::MAX);
             if self.at.saturating_add(stated) > self.request_max {
-                return Err(Malformed::new("invalid bulk length"));
+                return Err(malformed("invalid bulk length"));
             }
             return Ok(false);
         };
         let RangeFrame::BulkString((from, to)) = frame else {
-            return Err(Malformed::new("invalid bulk length"));
+            return Err(malformed("invalid bulk length"));
         };
         if &rest[to..to + 2] != b"\r\n" {
-            return Err(Malformed::new("a bulk string does not end where it says"));
+            return Err(malformed("a bulk string does not end where it says"));
         }
         if self.at + length > self.request_max {
-            return Err(Malformed::new("the request is too large"));
+            return Err(malformed("the request is too large"));
         }
         self.ranges.push(((self.at + from) as u32, (self.at + to) as u32));
         self.at += length;
@@ -160,7 +121,7 @@ impl Decoder {
     fn decode_inline(&mut self, input: &[u8]) -> Result<Option<usize>, Malformed> {
         let Some(end) = memchr(b'\n', &input[..input.len().min(INLINE_MAX)]) else {
             let is_long = input.len() >= INLINE_MAX;
-            return if is_long { Err(Malformed::new("too big inline request")) } else { Ok(None) };
+            return if is_long { Err(malformed("too big inline request")) } else { Ok(None) };
         };
         let line = &input[..end];
         for word in line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()) {
@@ -171,6 +132,10 @@ impl Decoder {
     }
 }
 
+fn malformed(problem: &str) -> Malformed {
+    format!("ERR Protocol error: {problem}").into()
+}
+
 /// The length of a header line without its end; `None` if its end has not come.
 fn header_end(input: &[u8]) -> Result<Option<usize>, Malformed> {
     let head = &input[..input.len().min(HEADER_MAX)];
@@ -178,34 +143,22 @@ fn header_end(input: &[u8]) -> Result<Option<usize>, Malformed> {
         Some(end) if end + 1 == input.len() => Ok(None),
         Some(end) if input[end + 1] == b'\n' => Ok(Some(end)),
         None if head.len() < HEADER_MAX => Ok(None),
-        _ => Err(Malformed::new("a count or a length is too long or has no end")),
+        _ => Err(malformed("a count or a length is too long or has no end")),
     }
 }
 
 /// The value of a number as it is written without leading zeros or a plus sign.
 pub(crate) fn integer(digits: &[u8]) -> Option<i64> {
-    let unsigned = digits.strip_prefix(b"-").unwrap_or(digits);
-    let is_written_so = match unsigned {
-        [b'0'] => unsigned.len() == digits.len(),
-        [b'1'..=b'9', ..] => true,
-        _ => false,
-    };
-    if !is_written_so {
-        return None;
-    }
-    str::from_utf8(digits).ok()?.parse().ok()
+    let value: i64 = str::from_utf8(digits).ok()?.parse().ok()?;
+    (itoa::Buffer::new().format(value).as_bytes() == digits).then_some(value)
 }
 
 /// Appends a request of these strings.
-pub(crate) fn encode_request<'a>(out: &mut Vec<u8>, args: impl Iterator<Item = &'a [u8]> + Clone) {
-    let push_header = |out: &mut Vec<u8>, kind, count: usize| {
-        out.push(kind);
-        out.extend_from_slice(count.to_string().as_bytes());
-        out.extend_from_slice(b"\r\n");
-    };
-    push_header(out, b'*', args.clone().count());
+pub(crate) fn encode_request(out: &mut Vec<u8>, args: Args<'_>) {
+    // Writing to a vector cannot fail.
+    let _ = write!(out, "*{}\r\n", args.len());
     for arg in args {
-        push_header(out, b'$', arg.len());
+        let _ = write!(out, "${}\r\n", arg.len());
         out.extend_from_slice(arg);
         out.extend_from_slice(b"\r\n");
     }

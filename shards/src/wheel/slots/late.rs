@@ -9,7 +9,7 @@
 //! one, and the entries of a group follow each other.
 //!
 //! Invariants: the entries of [`Side::Late`] are those of the groups, in order; the ticks of the
-//! groups increase; the first group has entries; the old entries of the slot are those that the
+//! groups increase. The first group has entries. The old entries of the slot are those that the
 //! groups count as old, so no group before [`LateGroups::first_new`] has new entries.
 //!
 //! Cost: 16 bytes a group; groups are allocated when a shard is behind by more turns than ever

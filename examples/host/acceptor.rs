@@ -1,54 +1,55 @@
-//! The tasks of each shard: a listener, and a task for each connection that it accepts.
+//! The first task of each shard: a listener that accepts clients.
 
-use std::future::Future;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use corewheel::{ConnLimits, Timers};
+use corewheel::Timers;
 use futures_lite::future::or;
 use tokio::sync::watch;
 
-use crate::connection::{self, Stream};
+use super::network::Network;
 
 /// How long the acceptor waits after a failed attempt. Most likely all file descriptors are in use,
 /// and some connection must end first.
 const BACK_OFF: Duration = Duration::from_millis(100);
 /// The trouble is over when no attempt has failed for this long.
 const CALM: Duration = Duration::from_secs(1);
-/// The most connections that wait to be accepted.
-pub(crate) const BACKLOG: u32 = 1_024;
 
-/// A listener on either runtime.
-pub(crate) trait Listener: Sized + 'static {
-    type Stream: Stream + 'static;
-
-    /// Listens with `SO_REUSEPORT`, so that every shard can.
-    fn bind(address: SocketAddr) -> io::Result<Self>;
-    async fn accept(&self) -> io::Result<Self::Stream>;
-    /// Starts a task on this core.
-    fn spawn(task: impl Future<Output = ()> + 'static);
+/// What a server does with its clients on one shard.
+pub(crate) trait Site<T: Send + 'static>: Send + 'static {
+    /// Called on the shard's thread when the listener is bound. The returned function is called
+    /// with each client that is accepted. `stopped` loses its sender when the server stops.
+    fn open<N: Network>(
+        self,
+        timers: Timers<T>,
+        stopped: watch::Receiver<()>,
+    ) -> impl FnMut(N::Stream);
 }
 
 /// Accepts clients on one shard.
 #[derive(Debug)]
-pub(crate) struct Acceptor {
+pub(crate) struct Acceptor<S> {
     pub(crate) address: SocketAddr,
-    pub(crate) limits: ConnLimits,
+    pub(crate) site: S,
     /// Receives the outcome of the bind.
     pub(crate) ready: mpsc::Sender<io::Result<()>>,
     /// Changes, or loses its sender, when it is to stop.
     pub(crate) stopped: watch::Receiver<()>,
 }
 
-impl Acceptor {
+impl<S> Acceptor<S> {
     /// Accepts until it is stopped; the connections go on.
-    pub(crate) async fn run<L: Listener>(mut self, timers: Timers) {
-        let listener = match L::bind(self.address) {
+    pub(crate) async fn run<N: Network, T: Send + 'static>(mut self, timers: Timers<T>)
+    where
+        S: Site<T>,
+    {
+        let listener = match N::bind(self.address) {
             Ok(listener) => listener,
             Err(error) => return drop(self.ready.send(Err(error))),
         };
+        let mut serve = self.site.open::<N>(timers.clone(), self.stopped.clone());
         // If the receiver is gone, the server has failed to start, and this is stopped too.
         drop(self.ready.send(Ok(())));
         let mut trouble = Trouble::default();
@@ -57,16 +58,12 @@ impl Acceptor {
                 let _sender_is_gone = self.stopped.changed().await.is_err();
                 None
             };
-            let accepted = or(stopped, async { Some(listener.accept().await) });
+            let accepted = or(stopped, async { Some(N::accept(&listener).await) });
             let Some(accepted) = accepted.await else { return };
             match accepted {
                 Ok(stream) => {
                     trouble.end(&timers);
-                    let timers = timers.clone();
-                    L::spawn(async move {
-                        let end = connection::serve(stream, &timers, self.limits).await;
-                        tracing::debug!(shard = %timers.shard_id(), %end, "a connection ended");
-                    });
+                    serve(stream);
                 }
                 // The client has left before it was accepted.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
@@ -92,7 +89,7 @@ struct Trouble {
 }
 
 impl Trouble {
-    fn note(&mut self, timers: &Timers, error: &io::Error) {
+    fn note<T: Send + 'static>(&mut self, timers: &Timers<T>, error: &io::Error) {
         if self.failed == 0 {
             let (shard, again) = (timers.shard_id(), BACK_OFF);
             tracing::warn!(%shard, %error, ?again, "connections cannot be accepted");
@@ -103,7 +100,7 @@ impl Trouble {
 
     /// Ends the trouble after a connection was accepted, unless an attempt has just failed: where
     /// each connection that ends makes room for another, attempts fail and succeed by turns.
-    fn end(&mut self, timers: &Timers) {
+    fn end<T: Send + 'static>(&mut self, timers: &Timers<T>) {
         if self.latest.is_some_and(|latest| latest.elapsed() >= CALM) {
             let (shard, failed) = (timers.shard_id(), self.failed);
             tracing::warn!(%shard, failed, "connections are accepted again");

@@ -7,21 +7,35 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-use crate::acceptor::{BACKLOG, Listener};
-use crate::connection::Stream;
+use super::{BACKLOG, Network, Stream};
 
-impl Listener for TcpListener {
+/// Tokio's sockets.
+#[derive(Debug)]
+pub(crate) struct Tokio;
+
+impl Network for Tokio {
+    type Listener = TcpListener;
     type Stream = TcpStream;
 
-    fn bind(address: SocketAddr) -> io::Result<Self> {
+    fn bind(address: SocketAddr) -> io::Result<TcpListener> {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.set_reuseport(true)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)
     }
 
-    async fn accept(&self) -> io::Result<TcpStream> {
-        let (stream, _) = self.accept().await?;
+    fn address(listener: &TcpListener) -> io::Result<SocketAddr> {
+        listener.local_addr()
+    }
+
+    async fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(stream)
     }
@@ -41,7 +55,7 @@ impl Stream for TcpStream {
     }
 
     async fn close(mut self) {
-        // It fails if the client has closed the connection first.
+        // It fails if the peer has closed the connection first.
         let _ = self.shutdown().await;
     }
 }

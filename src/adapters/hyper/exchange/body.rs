@@ -1,0 +1,339 @@
+//! A body whose waits have limits.
+//!
+//! The body lies where its consumer and the alarm of its connection both reach it. The alarm takes
+//! it out and drops it when a limit is reached, and wakes the consumer, whose next poll returns the
+//! error.
+//!
+//! Invariants: no lock is held while the body within is polled or dropped: a poll takes it out and
+//! puts it back.
+//!
+//! Cost: see [`TimedBody`].
+
+use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+
+use hyper::body::{Body, Buf, Frame, SizeHint};
+
+use super::alarm::Watched;
+use super::limits::{Awaited, BodyLimits, BodyTimeout, NEVER};
+use super::{BodySide, Exchange, Member};
+
+/// Where the body within is.
+enum Place<B> {
+    /// It waits for its consumer, or its consumer waits for a frame.
+    Here(B, Awaited),
+    /// Its consumer polls it.
+    Polled,
+    /// It was dropped, and the consumer does not know yet.
+    Cut,
+    Done,
+}
+
+struct State<B> {
+    place: Place<B>,
+    /// When the present wait began, if it has a limit.
+    since: u64,
+    /// How long the consumer has waited for frames before, and how long it was waited for.
+    waited: [u64; 2],
+    bytes: u64,
+    /// The consumer has the last frame.
+    has_last: bool,
+    /// Of the consumer; `None` unless it waits for a frame.
+    waker: Option<Waker>,
+    /// The body's number in its alarm; `None` if it has no limits, or is over.
+    key: Option<usize>,
+}
+
+struct Shared<B> {
+    exchange: Exchange,
+    side: BodySide,
+    limits: BodyLimits,
+    /// When the present wait is over.
+    due: AtomicU64,
+    state: Mutex<State<B>>,
+}
+
+impl<B> Shared<B> {
+    fn lock(&self) -> MutexGuard<'_, State<B>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A wait begins now, or at its first poll.
+    fn begin_wait(&self, state: &mut State<B>, awaited: Awaited) {
+        let due = if self.limits.has(awaited) {
+            state.since = self.exchange.alarm().now();
+            self.due_of(state, awaited).0
+        } else {
+            NEVER
+        };
+        self.due.store(due, Ordering::SeqCst);
+    }
+
+    fn due_of(&self, state: &State<B>, awaited: Awaited) -> (u64, BodyTimeout) {
+        self.limits.due(awaited, state.since, state.waited[awaited as usize], state.bytes)
+    }
+
+    /// The present wait has ended, or goes on with a poll.
+    fn count_wait(&self, state: &mut State<B>, awaited: Awaited) {
+        let (rate, waited) = match awaited {
+            Awaited::Frame => (self.limits.min_frame_rate, &mut state.waited[0]),
+            Awaited::Poll => (self.limits.min_poll_rate, &mut state.waited[1]),
+        };
+        if rate.bytes_per_second > 0 {
+            let now = self.exchange.alarm().now();
+            *waited = waited.saturating_add(now.saturating_sub(state.since));
+        }
+    }
+
+    /// The body is over, one way or another. Returns what is to be dropped without the lock.
+    fn finish(&self, state: &mut State<B>, place: Place<B>) -> (Place<B>, Option<Waker>) {
+        self.due.store(NEVER, Ordering::SeqCst);
+        if let Some(key) = state.key.take() {
+            self.exchange.alarm().remove(key);
+        }
+        (std::mem::replace(&mut state.place, place), state.waker.take())
+    }
+
+    /// The consumer has all of the body, or an error, or has dropped it.
+    fn over(&self, is_complete: bool) {
+        let mut state = self.lock();
+        if matches!(state.place, Place::Done) {
+            return;
+        }
+        let (was_cut, has_last) = (matches!(state.place, Place::Cut), state.has_last);
+        let dropped = self.finish(&mut state, Place::Done);
+        drop(state);
+        drop(dropped);
+        if !was_cut {
+            self.exchange.body_over(self.side, is_complete || has_last);
+        }
+    }
+}
+
+impl<B: Send> Watched for Shared<B> {
+    fn due(&self) -> u64 {
+        self.due.load(Ordering::SeqCst)
+    }
+
+    fn expire(&self, now: u64) {
+        let state = self.lock();
+        let Place::Here(_, awaited) = state.place else { return };
+        let (due, timeout) = self.due_of(&state, awaited);
+        drop(state);
+        if self.due() <= now && due <= now {
+            self.exchange.reach(self.side, timeout);
+        }
+    }
+}
+
+impl<B: Send> Member for Shared<B> {
+    fn cut(&self) {
+        let mut state = self.lock();
+        if matches!(state.place, Place::Done | Place::Cut) {
+            return;
+        }
+        let (place, waker) = self.finish(&mut state, Place::Cut);
+        drop(state);
+        drop(place);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// A body whose waits have limits, of a request or of a response; made by [`Exchange::request`]
+/// and [`Exchange::response`].
+///
+/// It has the frames of the body `B`, until a limit is reached or its exchange ends. Then the body
+/// within is dropped at once, whether a task polls this one or not, and the next poll returns an
+/// error, once.
+///
+/// With a limit for its consumer, the body of a response says that it has ended only when the
+/// consumer has asked for more than the last frame: hyper asks for the frames of an HTTP/2 stream
+/// before the client has a window for them.
+///
+/// # Errors
+///
+/// Those of the body `B`, and [`BodyError`](super::BodyError), each in a
+/// `Box<dyn Error + Send + Sync>`.
+///
+/// # Cost
+///
+/// A body that has not ended when it is wrapped costs an allocation of some 200 bytes and the
+/// size of `B`. A poll takes a lock twice, which only the alarm of the connection takes besides,
+/// and reads the system's clock where a wait begins that has a limit.
+pub struct TimedBody<B> {
+    exchange: Exchange,
+    body: Inner<B>,
+}
+
+enum Inner<B> {
+    /// It had ended before.
+    Ended(B),
+    Watched(Arc<Shared<B>>),
+}
+
+impl<B> TimedBody<B>
+where
+    B: Body + Send + Unpin + 'static,
+{
+    pub(super) fn new(exchange: Exchange, side: BodySide, body: B, limits: BodyLimits) -> Self {
+        if body.is_end_stream() {
+            exchange.body_over(side, true);
+            return Self { exchange, body: Inner::Ended(body) };
+        }
+        let has_limits = limits.has(Awaited::Frame) || limits.has(Awaited::Poll);
+        let place = Place::Here(body, Awaited::Poll);
+        let (since, waited, bytes, has_last) = (0, [0; 2], 0, false);
+        let (waker, key) = (None, None);
+        let state = State { place, since, waited, bytes, has_last, waker, key };
+        let (due, state) = (AtomicU64::new(NEVER), Mutex::new(state));
+        let shared = Arc::new(Shared { exchange: exchange.clone(), side, limits, due, state });
+        let member = Arc::downgrade(&shared);
+        if !exchange.add(side, member) {
+            shared.cut();
+        } else if has_limits {
+            let watched: Weak<Shared<B>> = Arc::downgrade(&shared);
+            let mut state = shared.lock();
+            state.key = Some(exchange.alarm().add(watched));
+            shared.begin_wait(&mut state, Awaited::Poll);
+            drop(state);
+            exchange.alarm().ensure(shared.due());
+        }
+        Self { exchange, body: Inner::Watched(shared) }
+    }
+}
+
+impl<B> TimedBody<B> {
+    /// The exchange to which the body belongs.
+    pub fn exchange(&self) -> &Exchange {
+        &self.exchange
+    }
+}
+
+type BoxError = Box<dyn Error + Send + Sync>;
+type PolledFrame<B> = Poll<Option<Result<Frame<<B as Body>::Data>, BoxError>>>;
+
+impl<B> Shared<B>
+where
+    B: Body<Error: Into<BoxError>> + Send + Unpin,
+{
+    /// Whether the consumer asks for the end, which shows that it has taken the last frame.
+    fn shows_end(&self) -> bool {
+        self.side == BodySide::Response && self.limits.has(Awaited::Poll)
+    }
+
+    fn poll_frame(&self, cx: &mut Context<'_>) -> PolledFrame<B> {
+        let mut state = self.lock();
+        let (mut body, awaited) = match std::mem::replace(&mut state.place, Place::Polled) {
+            Place::Here(body, awaited) => (body, awaited),
+            Place::Cut => {
+                state.place = Place::Done;
+                return Poll::Ready(Some(Err(self.exchange.error_of(self.side).into())));
+            }
+            other => {
+                state.place = other;
+                return Poll::Ready(None);
+            }
+        };
+        if awaited == Awaited::Poll {
+            self.count_wait(&mut state, awaited);
+        }
+        drop(state);
+        let polled = Pin::new(&mut body).poll_frame(cx);
+        let mut state = self.lock();
+        if !matches!(state.place, Place::Polled) {
+            // The exchange has ended meanwhile.
+            state.place = Place::Done;
+            drop(state);
+            drop(body);
+            return Poll::Ready(Some(Err(self.exchange.error_of(self.side).into())));
+        }
+        let Poll::Ready(frame) = polled else {
+            state.place = Place::Here(body, Awaited::Frame);
+            if awaited == Awaited::Poll {
+                self.begin_wait(&mut state, Awaited::Frame);
+            }
+            state.waker = Some(cx.waker().clone());
+            drop(state);
+            self.exchange.alarm().ensure(self.due());
+            return Poll::Pending;
+        };
+        if awaited == Awaited::Frame {
+            self.count_wait(&mut state, awaited);
+        }
+        state.waker = None;
+        match &frame {
+            Some(Ok(frame)) if self.shows_end() || !body.is_end_stream() => {
+                state.has_last = body.is_end_stream();
+                let length = frame.data_ref().map_or(0, Buf::remaining);
+                state.bytes = state.bytes.saturating_add(length as u64);
+                state.place = Place::Here(body, Awaited::Poll);
+                self.begin_wait(&mut state, Awaited::Poll);
+                drop(state);
+                self.exchange.alarm().ensure(self.due());
+            }
+            _ => {
+                let is_complete = !matches!(frame, Some(Err(_)));
+                drop(state);
+                drop(body);
+                self.over(is_complete);
+            }
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+    }
+}
+
+impl<B> Body for TimedBody<B>
+where
+    B: Body<Error: Into<BoxError>> + Send + Unpin,
+{
+    type Data = B::Data;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame<B> {
+        match &mut self.get_mut().body {
+            Inner::Ended(body) => {
+                let polled = Pin::new(body).poll_frame(cx);
+                polled.map(|frame| frame.map(|frame| frame.map_err(Into::into)))
+            }
+            Inner::Watched(shared) => shared.poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.body {
+            Inner::Ended(_) => true,
+            Inner::Watched(shared) => matches!(shared.lock().place, Place::Done),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.body {
+            Inner::Ended(body) => body.size_hint(),
+            Inner::Watched(shared) => match &shared.lock().place {
+                Place::Here(body, _) => body.size_hint(),
+                Place::Done => SizeHint::with_exact(0),
+                Place::Polled | Place::Cut => SizeHint::default(),
+            },
+        }
+    }
+}
+
+impl<B> Drop for TimedBody<B> {
+    fn drop(&mut self) {
+        if let Inner::Watched(shared) = &self.body {
+            shared.over(false);
+        }
+    }
+}
+
+impl<B> fmt::Debug for TimedBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimedBody").field("exchange", &self.exchange).finish_non_exhaustive()
+    }
+}

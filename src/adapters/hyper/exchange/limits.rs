@@ -1,0 +1,149 @@
+//! The limits of a body, and the errors that say which of them was reached.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use crate::clock::saturating_nanos;
+use crate::conn::{DataRate, limits_struct};
+
+/// The due time of a limit that is off.
+pub(super) const NEVER: u64 = u64::MAX;
+
+limits_struct! {
+    /// How long a body may take. A limit of zero is off, and all are off by default.
+    ///
+    /// The producer of a request's body is the client and its consumer is the handler. The producer
+    /// of a response's body is the handler and its consumer is the client.
+    ///
+    /// Each limit is a field, and has a setter of the same name.
+    ///
+    /// ```
+    /// use corewheel::adapters::hyper::BodyLimits;
+    /// use corewheel::conn::DataRate;
+    /// use std::time::Duration;
+    ///
+    /// let upload = BodyLimits::default()
+    ///     .next_frame(Duration::from_secs(10))
+    ///     .min_frame_rate(DataRate::new(240, Duration::from_secs(5)));
+    /// assert!(upload.next_poll.is_zero());
+    /// ```
+    BodyLimits {
+        /// The longest wait of the consumer for the next frame from the producer.
+        next_frame: Duration,
+        /// The least rate of the producer. Only the time for which the consumer waits counts.
+        min_frame_rate: DataRate,
+        /// The longest wait for the consumer to ask for the next frame, or for the end. It counts
+        /// from the beginning of the body, and again from each frame.
+        next_poll: Duration,
+        /// The least rate of the consumer. Only the time for which it does not ask for a frame
+        /// counts. A frame counts when it is given to the consumer.
+        min_poll_rate: DataRate,
+    }
+}
+
+/// The limit that a body has reached.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum BodyTimeout {
+    /// [`BodyLimits::next_frame`].
+    NextFrame(Duration),
+    /// [`BodyLimits::min_frame_rate`].
+    FrameRate(DataRate),
+    /// [`BodyLimits::next_poll`].
+    NextPoll(Duration),
+    /// [`BodyLimits::min_poll_rate`].
+    PollRate(DataRate),
+}
+
+impl fmt::Display for BodyTimeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NextFrame(time) => write!(f, "no frame of the body came for {time:?}"),
+            Self::FrameRate(rate) => {
+                write!(f, "the body came at less than {} bytes a second", rate.bytes_per_second)
+            }
+            Self::NextPoll(time) => write!(f, "no frame of the body was asked for in {time:?}"),
+            Self::PollRate(rate) => {
+                let rate = rate.bytes_per_second;
+                write!(f, "the body was asked for at less than {rate} bytes a second")
+            }
+        }
+    }
+}
+
+impl Error for BodyTimeout {}
+
+/// Why a [`TimedBody`](super::TimedBody) has ended before the body within: the inner error of the
+/// error that its poll returns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum BodyError {
+    /// The body has reached a limit.
+    Timeout(BodyTimeout),
+    /// The exchange has ended for another reason; see [`Exchange`](super::Exchange).
+    Ended,
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Timeout(timeout) => timeout.fmt(f),
+            Self::Ended => f.write_str("the exchange has ended"),
+        }
+    }
+}
+
+impl Error for BodyError {}
+
+/// For what a body waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Awaited {
+    Frame,
+    Poll,
+}
+
+/// What the limits of a body say about one of the two waits.
+impl BodyLimits {
+    fn of(&self, awaited: Awaited) -> (Duration, DataRate) {
+        match awaited {
+            Awaited::Frame => (self.next_frame, self.min_frame_rate),
+            Awaited::Poll => (self.next_poll, self.min_poll_rate),
+        }
+    }
+
+    /// Whether a wait has a limit.
+    pub(super) fn has(&self, awaited: Awaited) -> bool {
+        let (longest, rate) = self.of(awaited);
+        !longest.is_zero() || rate.bytes_per_second > 0
+    }
+
+    /// When a wait is over that began at `since`, and by which limit. Waits of its kind have taken
+    /// `waited` nanoseconds before, for so many bytes.
+    pub(super) fn due(
+        &self,
+        awaited: Awaited,
+        since: u64,
+        waited: u64,
+        bytes: u64,
+    ) -> (u64, BodyTimeout) {
+        let (longest, rate) = self.of(awaited);
+        let by_wait = if longest.is_zero() { NEVER } else { saturating_nanos(longest) };
+        let by_rate = allowance(rate, bytes).map_or(NEVER, |all| all.saturating_sub(waited));
+        let timeout = match (awaited, by_rate < by_wait) {
+            (Awaited::Frame, false) => BodyTimeout::NextFrame(longest),
+            (Awaited::Frame, true) => BodyTimeout::FrameRate(rate),
+            (Awaited::Poll, false) => BodyTimeout::NextPoll(longest),
+            (Awaited::Poll, true) => BodyTimeout::PollRate(rate),
+        };
+        (since.saturating_add(by_wait.min(by_rate)), timeout)
+    }
+}
+
+/// How many nanoseconds so many bytes may take at a least rate; `None` if it is off.
+fn allowance(rate: DataRate, bytes: u64) -> Option<u64> {
+    let per_second = rate.bytes_per_second;
+    let at_rate = (u128::from(bytes) * 1_000_000_000).checked_div(u128::from(per_second))?;
+    let at_rate = u64::try_from(at_rate).unwrap_or(NEVER);
+    Some(at_rate.max(saturating_nanos(rate.grace)))
+}

@@ -1,0 +1,53 @@
+//! The statistics of all shards together, for metrics without a label of the shard.
+//!
+//! Counts and histograms add up. Of the gauges that do not add up, such as the deepest lane, the
+//! sum has the greatest.
+
+use std::collections::BTreeMap;
+
+use crate::stats::{Bucket, ClassStats, ShardStats, ThreadTimes, Times};
+
+/// The counts of which the greatest is kept.
+const MAXIMA: [&str; 4] = ["lane_depth_max", "exhausted_row", "stall_last_ns", "overrun_last_ns"];
+
+/// The sum of the shards; `None` if there are none.
+pub(super) fn sum_of(shards: &[ShardStats]) -> Option<ShardStats> {
+    let (first, others) = shards.split_first()?;
+    let mut sum = first.clone();
+    for shard in others {
+        let names = shard.counts.iter().map(|(name, _)| name);
+        for ((total, (_, value)), name) in sum.counts.iter_mut().zip(shard.counts.iter()).zip(names)
+        {
+            *total = if MAXIMA.contains(&name) { value.max(*total) } else { *total + value };
+        }
+        add(&mut sum.lateness, &shard.lateness);
+        add(&mut sum.ring_delay, &shard.ring_delay);
+        add(&mut sum.turn_time, &shard.turn_time);
+        add(&mut sum.late_parts.arrival, &shard.late_parts.arrival);
+        add(&mut sum.late_parts.poll_delay, &shard.late_parts.poll_delay);
+        add(&mut sum.late_parts.handlers, &shard.late_parts.handlers);
+        add(&mut sum.late_parts.backlog, &shard.late_parts.backlog);
+        sum.overdue_ns = sum.overdue_ns.max(shard.overdue_ns);
+        sum.turn_ns = sum.turn_ns.max(shard.turn_ns);
+        sum.memory_bytes += shard.memory_bytes;
+        if let Some(ThreadTimes { ran_ns, waited_ns, .. }) = shard.thread {
+            let thread = sum.thread.get_or_insert(ThreadTimes { ran_ns: 0, waited_ns: 0 });
+            thread.ran_ns += ran_ns;
+            thread.waited_ns += waited_ns;
+        }
+    }
+    sum.classes = ClassStats::sum(shards.iter().map(|shard| &*shard.classes));
+    Some(sum)
+}
+
+/// Adds the count, the sum and the buckets, which are all that a histogram of the metrics has.
+fn add(sum: &mut Times, other: &Times) {
+    sum.count += other.count;
+    sum.sum_ns = sum.sum_ns.saturating_add(other.sum_ns);
+    let mut buckets = BTreeMap::new();
+    for bucket in sum.buckets.iter().chain(&other.buckets) {
+        *buckets.entry(bucket.up_to_ns).or_insert(0) += bucket.count;
+    }
+    let bucket = |(up_to_ns, count)| Bucket { up_to_ns, count };
+    sum.buckets = buckets.into_iter().map(bucket).collect();
+}

@@ -1,0 +1,513 @@
+//! A nursery holds the timers that one thread has armed for one shard while they are young.
+//!
+//! Most timers end long before their time. While a timer is young, its thread arms, resets and
+//! cancels it in its slot, under a lock that the owner (the shard's thread) takes only to look. The
+//! lock stays in the cache of its thread, and the owner knows nothing of the timer. Why not a
+//! message to the owner for each timer: it costs both threads more than all of that, and the owner
+//! drops what the timer carries, which belongs to a task of the other thread.
+//!
+//! Young timers lie in lists by the time that they have left. A list is looked at three times in
+//! its least time, and a look takes over the timers that were armed before the look before it. So a
+//! timer is taken over after a third to two thirds of that time, and before it is due if the owner
+//! is on time; one that ends before never leaves its thread. Timers with less than 18 ms have no
+//! age: a look when the first of them is due takes all of them over. The owner has a timer that is
+//! taken over by its slot's number, and what the timer carries stays in the slot.
+//!
+//! A timer that has been taken over and ends, or is due earlier, is put on a list of changed slots
+//! for the owner. Later is one store, which the owner reads when the timer is due. A timer that
+//! ends on another thread is put on a list of its own, so that the lock stays in the cache of its
+//! thread, which ends those timers in chunks; the owner does a second later.
+//!
+//! The wake-up protocol is that of [`super::wake_up`], with `look_by` as the push:
+//!
+//! ```text
+//! thread                                owner, about to sleep
+//! ------                                ---------------------
+//! lock, arm, look_by := earlier         sleeps_until := t
+//! fence(SeqCst)                    ╲ ╱  fence(SeqCst)
+//! read sleeps_until                ╱ ╲  read look_by of all nurseries
+//! later? wake the owner                 earlier? another turn
+//! ```
+//!
+//! Invariants: no code of a user runs under a lock. A lock is held for 64 timers at most. A timer
+//! has credit from its owner, so taking over cannot fail. A slot is freed by its end alone.
+//!
+//! Cost: arming and ending take a lock each, without a fence of their own; 40 bytes a timer.
+
+mod slots;
+mod table;
+#[cfg(all(test, not(corewheel_loom)))]
+mod tests;
+mod young;
+
+use std::sync::{Arc, PoisonError};
+
+use corewheel_shard::Tick;
+use crossbeam_utils::CachePadded;
+
+use self::slots::Use;
+pub(crate) use self::table::{NurseryId, Room, Table};
+pub(crate) use self::young::Periods;
+use self::young::{NEVER, Young};
+use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+
+/// The most timers for which a lock is held.
+pub(crate) const TAKEN_MAX: u32 = 64;
+/// The timers that may have ended on other threads before the nursery's thread ends them.
+const ENDED_MAX: u64 = 256;
+/// The most slots that a nursery is lent at once. It begins with one, so that thousands of threads
+/// with a timer each take as many slots, and is lent twice as many each time.
+const LENT_MAX: u32 = 1_024;
+
+/// A nursery for timers that carry `W`.
+#[derive(Debug)]
+pub(crate) struct Nursery<W> {
+    young: CachePadded<Mutex<Young<W>>>,
+    /// A copy of `Young::look_by`, written under the lock, on a cache line that changes rarely.
+    look_by: CachePadded<AtomicU64>,
+    ended: CachePadded<Ended>,
+    room: Arc<Room>,
+    /// Whether its thread is the owner.
+    is_local: bool,
+}
+
+/// The slots of timers that have ended on other threads.
+#[derive(Debug)]
+struct Ended {
+    /// In chunks, so that no push copies many of them.
+    slots: Mutex<Vec<Vec<u32>>>,
+    /// How many these are, or were a moment ago. Relaxed: it orders nothing.
+    len: AtomicU64,
+}
+
+/// The thread that has taken timers over: a shard.
+pub(crate) trait Owner {
+    /// Takes a timer over. Returns the owner's key of it.
+    fn take_over(&mut self, slot: u32, deadline: Tick, class: u8) -> u64;
+    /// The timer with this key has ended.
+    fn cancel(&mut self, key: u64);
+    /// The timer with this key is due earlier.
+    fn reset(&mut self, key: u64, deadline: Tick);
+}
+
+/// A timer to be armed.
+#[derive(Debug)]
+pub(crate) struct Arming<W> {
+    pub(crate) deadline: Tick,
+    /// The number of its class, from 1; 0 for none.
+    pub(crate) class: u8,
+    pub(crate) carried: W,
+}
+
+/// A timer that was armed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Armed {
+    pub(crate) slot: u32,
+    /// Whether the owner looks at it twice before its deadline, if it is on time. Otherwise the
+    /// deadline may have passed.
+    pub(crate) has_time: bool,
+    pub(crate) ring: Ring,
+}
+
+/// What a nursery has counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Counts {
+    /// Timers that were armed.
+    pub(crate) armed: u64,
+    /// Timers that have ended while they were young.
+    pub(crate) ended: u64,
+}
+
+impl Counts {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.armed += other.armed;
+        self.ended += other.ended;
+    }
+}
+
+/// What has become of the two sides of a nursery.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    Used,
+    /// The thread has ended, and arms no timer any more.
+    Left,
+    /// The owner is ending: it takes all timers over, and no timer is armed any more.
+    Closing,
+    /// The owner has ended, and has no timers any more.
+    Closed,
+}
+
+/// Why a timer cannot be armed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ArmRefusal {
+    Full,
+    Closed,
+}
+
+/// The tick until which the owner must not sleep, if that has become earlier. The caller rings the
+/// owner's doorbell for it.
+pub(crate) type Ring = Option<Tick>;
+
+/// What a timer has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Progress {
+    /// It is pending, and carries what the caller asks for.
+    Same,
+    /// It is pending, and carries something else.
+    Other,
+    /// It has fired.
+    Fired,
+    /// The owner has ended before.
+    Closed,
+}
+
+/// What an owner finds when a timer is due in its wheel.
+#[derive(Debug)]
+pub(crate) enum Due<W> {
+    /// The timer fires.
+    Fires(W),
+    /// It has a later deadline, or has ended.
+    NotBefore(Tick),
+    /// It has fired already.
+    Nothing,
+}
+
+/// For the threads.
+impl<W> Nursery<W> {
+    /// A nursery for a thread, which is the owner if `is_local`.
+    pub(crate) fn new(periods: Periods, classes: usize, room: Arc<Room>, is_local: bool) -> Self {
+        Self {
+            young: CachePadded::new(Mutex::new(Young::new(periods, classes))),
+            look_by: CachePadded::new(AtomicU64::new(NEVER)),
+            ended: CachePadded::new(Ended {
+                slots: Mutex::new(Vec::new()),
+                len: AtomicU64::new(0),
+            }),
+            room,
+            is_local,
+        }
+    }
+
+    /// Whether its thread is the owner.
+    pub(crate) fn is_local(&self) -> bool {
+        self.is_local
+    }
+
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, Young<W>> {
+        self.young.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Publishes an earlier look, under the lock.
+    #[inline]
+    fn publish(&self, young: &Young<W>, is_earlier: bool) -> Ring {
+        if !is_earlier {
+            return None;
+        }
+        // Relaxed: the fence of the doorbell orders it, which the caller rings next.
+        self.look_by.store(young.look_by, Ordering::Relaxed);
+        Some(Tick::new(young.look_by))
+    }
+
+    /// Arms a timer. `now` returns the present tick. `Err` with what the timer carries.
+    #[inline]
+    pub(crate) fn arm(
+        &self,
+        arming: Arming<W>,
+        now: impl Fn() -> Tick,
+    ) -> Result<Armed, (ArmRefusal, W)> {
+        let mut young = self.lock();
+        if young.credit == 0
+            && let Err(refusal) = self.borrow(&mut young)
+        {
+            return Err((refusal, arming.carried));
+        }
+        let (slot, has_time, is_earlier) = young.arm(arming, || now().index());
+        let ring = self.publish(&young, is_earlier);
+        Ok(Armed { slot, has_time, ring })
+    }
+
+    /// Borrows credit from the owner's room.
+    #[cold]
+    fn borrow(&self, young: &mut Young<W>) -> Result<(), ArmRefusal> {
+        if matches!(young.fate, Fate::Closing | Fate::Closed) {
+            return Err(ArmRefusal::Closed);
+        }
+        young.lent = (young.lent * 2).clamp(1, LENT_MAX);
+        young.credit = self.room.take(young.lent);
+        if young.credit == 0 { Err(ArmRefusal::Full) } else { Ok(()) }
+    }
+
+    /// Ends a timer, for the nursery's thread. The caller drops what it has carried.
+    #[inline]
+    pub(crate) fn end(&self, slot: u32, now: impl Fn() -> Tick) -> (Option<W>, Ring) {
+        let mut young = self.lock();
+        let (carried, is_earlier) = young.end(slot, || now().index());
+        (carried, self.publish(&young, is_earlier))
+    }
+
+    /// Ends a timer, for another thread than the nursery's. The nursery's thread or the owner drops
+    /// what it has carried. `Err` if the owner is gone: the caller calls
+    /// [`end_some`](Self::end_some) then.
+    pub(crate) fn end_elsewhere(&self, slot: u32, now: impl Fn() -> Tick) -> Result<Ring, ()> {
+        let is_first = {
+            let mut ended = self.ended.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_first = ended.is_empty();
+            match ended.last_mut() {
+                Some(chunk) if chunk.len() < chunk.capacity() => chunk.push(slot),
+                _ => {
+                    let mut chunk = Vec::with_capacity(TAKEN_MAX as usize);
+                    chunk.push(slot);
+                    ended.push(chunk);
+                }
+            }
+            let full = (ended.len() as u64 - 1) * u64::from(TAKEN_MAX);
+            let last = ended.last().map_or(0, Vec::len) as u64;
+            self.ended.len.store(full + last, Ordering::Relaxed);
+            is_first
+        };
+        if !is_first {
+            return Ok(None);
+        }
+        let mut young = self.lock();
+        if young.fate == Fate::Closed {
+            return Err(());
+        }
+        let is_earlier = young.ask_to_end(now().index());
+        Ok(self.publish(&young, is_earlier))
+    }
+
+    /// Whether so many timers have ended on other threads that the nursery's thread ends them.
+    #[inline]
+    pub(crate) fn has_many_ended(&self) -> bool {
+        self.ended.len.load(Ordering::Relaxed) >= ENDED_MAX
+    }
+
+    /// Ends up to 64 of the timers that have ended on other threads. The caller drops what they
+    /// have carried. Whether there are more.
+    #[cold]
+    pub(crate) fn end_some(&self, now: impl Fn() -> Tick, carried: &mut Vec<W>) -> (bool, Ring) {
+        let mut young = self.lock();
+        let (_, is_last, is_earlier) = self.end_chunk(&mut young, now, carried);
+        (!is_last, self.publish(&young, is_earlier))
+    }
+
+    /// Ends a chunk of the timers that have ended on other threads. Returns how many, whether there
+    /// are no more, and whether the owner must be told of an earlier look.
+    fn end_chunk(
+        &self,
+        young: &mut Young<W>,
+        now: impl Fn() -> Tick,
+        carried: &mut Vec<W>,
+    ) -> (u32, bool, bool) {
+        let (chunk, left) = {
+            let mut ended = self.ended.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            let chunk = ended.pop().unwrap_or_default();
+            // All chunks but the last are full.
+            let left = ended.len() as u64 * u64::from(TAKEN_MAX);
+            self.ended.len.store(left, Ordering::Relaxed);
+            (chunk, left)
+        };
+        let mut is_earlier = false;
+        for slot in &chunk {
+            let (ended, asks) = young.end(*slot, || now().index());
+            carried.extend(ended);
+            is_earlier |= asks;
+        }
+        if left == 0 {
+            young.note_all_ended();
+        }
+        (chunk.len() as u32, left == 0, is_earlier)
+    }
+
+    /// Gives a timer another deadline. `None` if it has fired.
+    pub(crate) fn reset(&self, slot: u32, deadline: Tick, now: impl Fn() -> Tick) -> Option<Ring> {
+        let mut young = self.lock();
+        let is_earlier = young.reset(slot, deadline.index(), || now().index())?;
+        Some(self.publish(&young, is_earlier))
+    }
+
+    /// What a timer has come to. `is_same` must call no code of the user.
+    #[inline]
+    pub(crate) fn look_at(&self, slot: u32, is_same: impl FnOnce(&W) -> bool) -> Progress {
+        let young = self.lock();
+        match &young.slots.get(slot).carried {
+            _ if young.fate == Fate::Closed => Progress::Closed,
+            None => Progress::Fired,
+            Some(carried) if is_same(carried) => Progress::Same,
+            Some(_) => Progress::Other,
+        }
+    }
+
+    /// Makes a timer carry something else, and returns what it has carried. `Err` if the timer has
+    /// fired.
+    pub(crate) fn replace(&self, slot: u32, carried: W) -> Result<W, W> {
+        match &mut self.lock().slots.get_mut(slot).carried {
+            None => Err(carried),
+            Some(known) => Ok(std::mem::replace(known, carried)),
+        }
+    }
+
+    /// Asks the owner to see the timers that have ended, for their slots, after a refusal.
+    #[cold]
+    pub(crate) fn hurry(&self) -> Ring {
+        let mut young = self.lock();
+        let has_ended = young.hurry();
+        self.publish(&young, has_ended)
+    }
+
+    /// What the owner does not know yet: the timers that were armed, and those that have ended, of
+    /// each class and of all. For any thread.
+    pub(crate) fn unseen(&self, of_class: impl FnMut(u8, Counts)) -> Counts {
+        self.lock().unseen(of_class)
+    }
+
+    /// The thread has ended. Its credit goes back at once. The owner removes the nursery in a turn
+    /// after the last timer has ended, and is not woken for it.
+    pub(crate) fn leave(&self) {
+        let mut young = self.lock();
+        if young.fate != Fate::Used {
+            return;
+        }
+        young.fate = Fate::Left;
+        self.room.give(std::mem::take(&mut young.credit));
+        if young.is_over() {
+            young.look_by = 0;
+            self.look_by.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// For the owner.
+impl<W> Nursery<W> {
+    /// When the owner looks at the latest.
+    #[inline]
+    pub(crate) fn look_by(&self) -> Tick {
+        // Relaxed: the owner reads it after its fence before it sleeps.
+        Tick::new(self.look_by.load(Ordering::Relaxed))
+    }
+
+    /// Ends the timers that have ended on other threads, sees the timers that have changed and
+    /// takes over the young timers whose time has come, up to 64 of them. The caller drops what is
+    /// in `carried`. Returns how many timers that were, and whether there are more.
+    pub(crate) fn look(
+        &self,
+        now: Tick,
+        max: u32,
+        owner: &mut impl Owner,
+        carried: &mut Vec<W>,
+    ) -> (u32, bool) {
+        let mut young = self.lock();
+        // A thread that has asked for the end of a timer has put it on the list before.
+        if self.ended.len.load(Ordering::Relaxed) > 0 {
+            let (done, ..) = self.end_chunk(&mut young, || now, carried);
+            return (done.max(1), true);
+        }
+        young.note_all_ended();
+        let (done, more) = young.look(now.index(), max.min(TAKEN_MAX), owner);
+        self.look_by.store(young.look_by, Ordering::Relaxed);
+        (done, more)
+    }
+
+    /// Takes what was counted since the last call, for all classes and for each, and gives credit
+    /// back that is not used. Whether the nursery is over: its thread has ended, and its timers
+    /// have.
+    pub(crate) fn settle(&self, of_class: impl FnMut(u8, Counts)) -> (Counts, bool) {
+        let mut young = self.lock();
+        let kept = if young.fate == Fate::Used { young.live.max(LENT_MAX) } else { 0 };
+        let unused = young.credit.saturating_sub(kept);
+        young.credit -= unused;
+        self.room.give(unused);
+        (young.take_counts(of_class), young.is_over())
+    }
+
+    /// How many timers are young.
+    pub(crate) fn young(&self) -> u32 {
+        self.lock().live
+    }
+
+    /// Takes all credit back that is not used, and returns how much.
+    pub(crate) fn take_credit(&self) -> u32 {
+        let mut young = self.lock();
+        young.lent = 0;
+        std::mem::take(&mut young.credit)
+    }
+
+    /// A timer is due at `now` in the owner's wheel.
+    pub(crate) fn fire(&self, slot: u32, now: Tick) -> Due<W> {
+        let mut young = self.lock();
+        let slot = young.slots.get_mut(slot);
+        match slot.used_for {
+            Use::Old | Use::Changed if slot.deadline > now.index() => {
+                Due::NotBefore(Tick::new(slot.deadline))
+            }
+            Use::Old | Use::Changed => {
+                let is_listed = slot.used_for == Use::Changed;
+                slot.used_for = if is_listed { Use::FiredListed } else { Use::Fired };
+                slot.carried.take().map_or(Due::Nothing, Due::Fires)
+            }
+            // The owner is about to see that it has ended.
+            Use::Ended => Due::NotBefore(Tick::NEVER),
+            _ => Due::Nothing,
+        }
+    }
+
+    /// Takes over up to 64 timers of all ages, for an owner that ends. The timers that are armed
+    /// from then on are refused. Whether there are more.
+    pub(crate) fn close(&self, owner: &mut impl Owner, carried: &mut Vec<W>) -> bool {
+        let mut young = self.lock();
+        young.fate = Fate::Closing;
+        self.room.give(std::mem::take(&mut young.credit));
+        if self.ended.len.load(Ordering::Relaxed) > 0 {
+            self.end_chunk(&mut young, || Tick::ZERO, carried);
+            return true;
+        }
+        if young.look_at_all(TAKEN_MAX, owner) {
+            return true;
+        }
+        young.fate = Fate::Closed;
+        young.look_by = NEVER;
+        self.look_by.store(NEVER, Ordering::Relaxed);
+        false
+    }
+
+    /// Refuses all further timers, for an owner that has never been there. Returns what all timers
+    /// have carried, and whether there are more.
+    fn close_unowned(&self) -> Vec<W> {
+        struct Nobody(Vec<u32>);
+        impl Owner for Nobody {
+            fn take_over(&mut self, slot: u32, _: Tick, _: u8) -> u64 {
+                self.0.push(slot);
+                0
+            }
+            fn cancel(&mut self, _: u64) {}
+            fn reset(&mut self, _: u64, _: Tick) {}
+        }
+        let (mut owner, mut carried) = (Nobody(Vec::new()), Vec::new());
+        while self.close(&mut owner, &mut carried) {}
+        for slot in owner.0 {
+            carried.extend(self.lock().slots.get_mut(slot).carried.take());
+        }
+        carried
+    }
+
+    /// Checks what holds between calls.
+    ///
+    /// # Panics
+    ///
+    /// If an invariant does not hold, with a sentence and the values.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn check_invariants(&self) {
+        let young = self.lock();
+        young.check_invariants();
+        let look_by = self.look_by.load(Ordering::Relaxed);
+        assert_eq!(look_by, young.look_by, "the published look differs");
+    }
+
+    /// How many timers are young, and how many slots are used.
+    #[cfg(test)]
+    pub(crate) fn used(&self) -> (u32, u32) {
+        let young = self.lock();
+        (young.live, young.slots.used())
+    }
+}

@@ -1,0 +1,243 @@
+//! The slots of a nursery, in chunks that are freed when they are empty.
+//!
+//! Why not one `Vec`: one that doubles copies megabytes while the nursery is locked, and it is as
+//! long as the nursery ever was.
+//!
+//! Cost: 40 bytes for a slot that carries a waker, and 40 for each chunk of 128 slots. One empty
+//! chunk stays.
+
+pub(super) const NIL: u32 = u32::MAX;
+/// The bits of a slot's number that are its place in its chunk.
+const CHUNK_BITS: u32 = 7;
+const CHUNK: u32 = 1 << CHUNK_BITS;
+
+/// What a slot is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Use {
+    /// The slot has no timer.
+    Free,
+    /// The timer is in a list, which is `Slot::list`.
+    Young,
+    /// The owner has the timer.
+    Old,
+    /// The owner has the timer, and the slot is on the list of changed ones.
+    Changed,
+    /// The timer has ended, and the slot is on the list of changed ones, as the owner has the timer
+    /// still.
+    Ended,
+    /// The owner had the timer, which has fired.
+    Fired,
+    /// The timer has fired, and the slot is on the list of changed ones.
+    FiredListed,
+    /// The timer has fired and has ended, and the slot is on the list of changed ones.
+    EndedListed,
+}
+
+/// A timer of a nursery.
+#[derive(Debug)]
+pub(super) struct Slot<W> {
+    pub(super) deadline: u64,
+    /// `None` where the timer has ended or has fired.
+    pub(super) carried: Option<W>,
+    /// Young: the slots before and after it in its list. Old: the owner's key. Free: the next free
+    /// place of the chunk.
+    link: [u32; 2],
+    /// Young: the number of the look at its list before which the timer was armed. On the list of
+    /// changed slots: the next of them.
+    pub(super) born: u32,
+    pub(super) list: u8,
+    pub(super) class: u8,
+    pub(super) used_for: Use,
+}
+
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Slot<core::task::Waker>>() == 40);
+
+impl<W> Slot<W> {
+    pub(super) fn prev(&self) -> u32 {
+        self.link[0]
+    }
+
+    pub(super) fn next(&self) -> u32 {
+        self.link[1]
+    }
+
+    pub(super) fn set_prev(&mut self, prev: u32) {
+        self.link[0] = prev;
+    }
+
+    pub(super) fn set_next(&mut self, next: u32) {
+        self.link[1] = next;
+    }
+
+    /// The owner's key of a timer that is not young.
+    pub(super) fn key(&self) -> u64 {
+        u64::from(self.link[0]) << 32 | u64::from(self.link[1])
+    }
+
+    pub(super) fn set_key(&mut self, key: u64) {
+        self.link = [(key >> 32) as u32, key as u32];
+    }
+}
+
+#[derive(Debug)]
+struct Chunk<W> {
+    slots: Vec<Slot<W>>,
+    /// The first free place; `NIL` if there is none but behind the slots.
+    free: u32,
+    used: u32,
+    /// The chunks before and after it in the list of chunks with room.
+    prev: u32,
+    next: u32,
+}
+
+/// The slots of a nursery, by their numbers.
+#[derive(Debug)]
+pub(super) struct Slots<W> {
+    /// `None` for a chunk that is freed.
+    chunks: Vec<Option<Chunk<W>>>,
+    /// The first chunk with room.
+    roomy: u32,
+    /// The numbers of chunks that are freed.
+    gone: Vec<u32>,
+    used: u32,
+}
+
+impl<W> Slots<W> {
+    pub(super) fn new() -> Self {
+        Self { chunks: Vec::new(), roomy: NIL, gone: Vec::new(), used: 0 }
+    }
+
+    /// How many slots have a timer.
+    pub(super) fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// How many slots there is memory for.
+    #[cfg(all(test, not(corewheel_loom)))]
+    pub(super) fn allocated(&self) -> usize {
+        self.chunks.iter().flatten().count() * CHUNK as usize
+    }
+
+    #[inline]
+    pub(super) fn get(&self, at: u32) -> &Slot<W> {
+        let chunk = self.chunks[(at >> CHUNK_BITS) as usize].as_ref();
+        &chunk.expect("the chunk of a timer is there").slots[(at % CHUNK) as usize]
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, at: u32) -> &mut Slot<W> {
+        let chunk = self.chunks[(at >> CHUNK_BITS) as usize].as_mut();
+        &mut chunk.expect("the chunk of a timer is there").slots[(at % CHUNK) as usize]
+    }
+
+    /// Fills a free slot, and returns its number.
+    #[inline]
+    pub(super) fn insert(
+        &mut self,
+        deadline: u64,
+        carried: W,
+        (prev, born): (u32, u32),
+        (list, class): (u8, u8),
+    ) -> u32 {
+        if self.roomy == NIL {
+            self.add_chunk();
+        }
+        let number = self.roomy;
+        let chunk = self.chunks[number as usize].as_mut().expect("a chunk with room is there");
+        let carried = Some(carried);
+        let link = [prev, NIL];
+        let slot = Slot { deadline, carried, link, born, list, class, used_for: Use::Young };
+        let place = chunk.free;
+        let place = if place == NIL {
+            chunk.slots.push(slot);
+            chunk.slots.len() as u32 - 1
+        } else {
+            let free = &mut chunk.slots[place as usize];
+            chunk.free = free.next();
+            *free = slot;
+            place
+        };
+        chunk.used += 1;
+        self.used += 1;
+        if chunk.used == CHUNK {
+            self.unlink(number);
+        }
+        number << CHUNK_BITS | place
+    }
+
+    /// Frees a slot. What it has carried is taken out already.
+    #[inline]
+    pub(super) fn free(&mut self, at: u32) {
+        let (number, place) = (at >> CHUNK_BITS, at % CHUNK);
+        let chunk = self.chunks[number as usize].as_mut().expect("the chunk of a timer is there");
+        let slot = &mut chunk.slots[place as usize];
+        debug_assert!(slot.carried.is_none(), "slot {at} is freed with what it carries");
+        slot.used_for = Use::Free;
+        slot.set_next(chunk.free);
+        chunk.free = place;
+        chunk.used -= 1;
+        self.used -= 1;
+        if chunk.used == CHUNK - 1 {
+            self.link(number);
+        } else if chunk.used == 0 && (chunk.prev != NIL || chunk.next != NIL) {
+            // Another chunk has room, so timers that come and go keep it busy and not this one.
+            self.unlink(number);
+            self.chunks[number as usize] = None;
+            self.gone.push(number);
+        }
+    }
+
+    #[cold]
+    fn add_chunk(&mut self) {
+        let slots = Vec::with_capacity(CHUNK as usize);
+        let chunk = Chunk { slots, free: NIL, used: 0, prev: NIL, next: NIL };
+        let number = if let Some(number) = self.gone.pop() {
+            self.chunks[number as usize] = Some(chunk);
+            number
+        } else {
+            self.chunks.push(Some(chunk));
+            self.chunks.len() as u32 - 1
+        };
+        self.link(number);
+    }
+
+    fn chunk_mut(&mut self, number: u32) -> &mut Chunk<W> {
+        self.chunks[number as usize].as_mut().expect("a chunk with room is there")
+    }
+
+    /// Puts a chunk at the head of those with room.
+    fn link(&mut self, number: u32) {
+        let first = std::mem::replace(&mut self.roomy, number);
+        let chunk = self.chunk_mut(number);
+        (chunk.prev, chunk.next) = (NIL, first);
+        if first != NIL {
+            self.chunk_mut(first).prev = number;
+        }
+    }
+
+    fn unlink(&mut self, number: u32) {
+        let chunk = self.chunk_mut(number);
+        let (prev, next) = (chunk.prev, chunk.next);
+        (chunk.prev, chunk.next) = (NIL, NIL);
+        if prev == NIL {
+            self.roomy = next;
+        } else {
+            self.chunk_mut(prev).next = next;
+        }
+        if next != NIL {
+            self.chunk_mut(next).prev = prev;
+        }
+    }
+
+    /// The slots with a timer, and their numbers.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Slot<W>)> {
+        let chunks = self.chunks.iter().enumerate();
+        let slots = chunks.flat_map(|(number, chunk)| {
+            let slots = chunk.iter().flat_map(|chunk| chunk.slots.iter().enumerate());
+            slots.map(move |(place, slot)| ((number as u32) << CHUNK_BITS | place as u32, slot))
+        });
+        slots.filter(|(_, slot)| slot.used_for != Use::Free)
+    }
+}

@@ -1,0 +1,240 @@
+//! The nurseries of one owner, and the room that it lends to them.
+//!
+//! A thread enters its nursery when it first arms a timer. The owner copies the list when its
+//! version has changed, and removes a nursery whose thread has ended when its slots are free. The
+//! place of a nursery is used again with another generation.
+
+use std::sync::{Arc, PoisonError};
+
+use corewheel_shard::Tick;
+
+use super::super::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
+use super::super::wake_up::{Doorbell, WakeUp};
+use super::Nursery;
+
+/// The most nurseries of one owner.
+const NURSERIES_MAX: usize = 1 << 16;
+
+/// Names a nursery among those of its owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct NurseryId {
+    pub(crate) index: u16,
+    pub(crate) generation: u32,
+}
+
+/// How many more timers the nurseries of an owner may borrow.
+#[derive(Debug)]
+pub(crate) struct Room(AtomicU64);
+
+impl Room {
+    pub(crate) fn new(slots: u64) -> Self {
+        Self(AtomicU64::new(slots))
+    }
+
+    /// Takes up to `max` slots, and leaves most of the room to others: an eighth at a time, and at
+    /// least one slot if there is one.
+    pub(crate) fn take(&self, max: u32) -> u32 {
+        self.take_some(|free| free.min(u64::from(max)).min((free / 8).max(1)))
+    }
+
+    /// Takes up to `max` slots.
+    pub(crate) fn take_all(&self, max: u32) -> u32 {
+        self.take_some(|free| free.min(u64::from(max)))
+    }
+
+    fn take_some(&self, share: impl Fn(u64) -> u64) -> u32 {
+        // Relaxed throughout: the number orders nothing.
+        let mut free = self.0.load(Ordering::Relaxed);
+        loop {
+            let taken = share(free);
+            let left = free - taken;
+            let taking = self.0.compare_exchange(free, left, Ordering::Relaxed, Ordering::Relaxed);
+            match taking {
+                Ok(_) => return taken as u32,
+                Err(changed) => free = changed,
+            }
+        }
+    }
+
+    /// How many slots are left.
+    pub(crate) fn free(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn give(&self, slots: u32) {
+        if slots > 0 {
+            self.0.fetch_add(u64::from(slots), Ordering::Relaxed);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Place<W> {
+    generation: u32,
+    /// `None` if the nursery has been removed.
+    nursery: Option<Arc<Nursery<W>>>,
+}
+
+#[derive(Debug)]
+struct Places<W> {
+    all: Vec<Place<W>>,
+    /// The places whose nursery has been removed.
+    free: Vec<u16>,
+    is_closed: bool,
+}
+
+/// The nurseries of one owner.
+#[derive(Debug)]
+pub(crate) struct Table<W> {
+    places: Mutex<Places<W>>,
+    /// How often `places` has changed. Relaxed: a thread that enters a nursery arms a timer next,
+    /// and so rings the owner, whose fence orders it.
+    version: AtomicU64,
+    room: Arc<Room>,
+    wake_ups: WakeUps,
+    /// Whether a timer was refused for want of room since the owner last looked.
+    is_short: AtomicBool,
+}
+
+/// How often threads have rung the owner for a look, and how many timers were refused.
+#[derive(Debug, Default)]
+struct WakeUps {
+    made: AtomicU64,
+    saved: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl<W> Table<W> {
+    /// A table for an owner that lends so many slots.
+    pub(crate) fn new(slots: u64) -> Self {
+        let places = Places { all: Vec::new(), free: Vec::new(), is_closed: false };
+        Self {
+            places: Mutex::new(places),
+            version: AtomicU64::new(0),
+            room: Arc::new(Room::new(slots)),
+            wake_ups: WakeUps::default(),
+            is_short: AtomicBool::new(false),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Places<W>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn room(&self) -> &Arc<Room> {
+        &self.room
+    }
+
+    /// Enters a nursery. `Err(true)` if the owner has ended, `Err(false)` if there are too many.
+    pub(crate) fn enter(&self, nursery: Nursery<W>) -> Result<(NurseryId, Arc<Nursery<W>>), bool> {
+        let mut places = self.lock();
+        if places.is_closed {
+            return Err(true);
+        }
+        let index = match places.free.pop() {
+            Some(index) => index,
+            None if places.all.len() == NURSERIES_MAX => return Err(false),
+            None => {
+                places.all.push(Place { generation: 0, nursery: None });
+                (places.all.len() - 1) as u16
+            }
+        };
+        let nursery = Arc::new(nursery);
+        let place = &mut places.all[usize::from(index)];
+        place.generation = place.generation.wrapping_add(1);
+        place.nursery = Some(Arc::clone(&nursery));
+        let id = NurseryId { index, generation: place.generation };
+        self.note_change();
+        Ok((id, nursery))
+    }
+
+    /// A nursery; `None` if it has been removed.
+    pub(crate) fn find(&self, id: NurseryId) -> Option<Arc<Nursery<W>>> {
+        let places = self.lock();
+        let place = places.all.get(usize::from(id.index))?;
+        place.nursery.clone().filter(|_| place.generation == id.generation)
+    }
+
+    /// Wakes the owner if it sleeps past the look that a nursery wants.
+    #[cold]
+    pub(crate) fn ring(&self, look_by: Tick, doorbell: &Doorbell) {
+        // Relaxed: the counts order nothing.
+        match doorbell.wake_for(look_by) {
+            WakeUp::Made => self.wake_ups.made.fetch_add(1, Ordering::Relaxed),
+            WakeUp::Saved => self.wake_ups.saved.fetch_add(1, Ordering::Relaxed),
+        };
+    }
+
+    /// Counts a timer that was refused for want of room. The first one wakes the owner, which may
+    /// have slots that are reserved for others.
+    #[cold]
+    pub(crate) fn note_refused(&self, doorbell: &Doorbell) {
+        self.wake_ups.refused.fetch_add(1, Ordering::Relaxed);
+        if !self.is_short() {
+            // Relaxed: the fence of the doorbell orders it.
+            self.is_short.store(true, Ordering::Relaxed);
+            self.ring(Tick::ZERO, doorbell);
+        }
+    }
+
+    /// Whether a timer was refused for want of room since the owner last looked.
+    #[inline]
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::Relaxed)
+    }
+
+    /// The owner looks for slots next.
+    pub(crate) fn set_served(&self) {
+        self.is_short.store(false, Ordering::Relaxed);
+    }
+
+    /// The wake-ups that were made and saved, and the timers that were refused.
+    pub(crate) fn counts(&self) -> [u64; 3] {
+        let WakeUps { made, saved, refused } = &self.wake_ups;
+        [made, saved, refused].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// Called under the lock.
+    fn note_change(&self) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version + 1, Ordering::Relaxed);
+    }
+}
+
+/// For the owner.
+impl<W> Table<W> {
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// All nurseries, by their indices, and the version.
+    pub(crate) fn all(&self) -> (Vec<Option<Arc<Nursery<W>>>>, u64) {
+        let places = self.lock();
+        let all = places.all.iter().map(|place| place.nursery.clone()).collect();
+        (all, self.version())
+    }
+
+    /// Removes a nursery whose thread has ended and whose slots are free.
+    pub(crate) fn remove(&self, index: u16) {
+        let removed = {
+            let mut places = self.lock();
+            self.note_change();
+            places.free.push(index);
+            places.all[usize::from(index)].nursery.take()
+        };
+        drop(removed);
+    }
+
+    /// Refuses all further timers, for an owner that has never been there. Returns what all timers
+    /// have carried.
+    pub(crate) fn close_unowned(&self) -> Vec<W> {
+        self.close().into_iter().flatten().flat_map(|nursery| nursery.close_unowned()).collect()
+    }
+
+    /// Refuses all further nurseries, and returns those that there are.
+    pub(crate) fn close(&self) -> Vec<Option<Arc<Nursery<W>>>> {
+        self.lock().is_closed = true;
+        self.all().0
+    }
+}

@@ -1,0 +1,418 @@
+//! A nursery beside an obvious twin: a map of deadlines, and an owner whose wheel is a map.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use corewheel_shard::Tick;
+
+use super::{ArmRefusal, Arming, Due, Nursery, Owner, Periods, Progress, Room, TAKEN_MAX, Table};
+
+const TICK_NS: u64 = 1_000_000;
+
+/// A shard as simple as can be: the timers that it has taken over, by their keys.
+#[derive(Default)]
+struct Wheel {
+    timers: BTreeMap<u64, (u32, u64)>,
+    next_key: u64,
+    cancelled: usize,
+    resets: usize,
+}
+
+impl Owner for Wheel {
+    fn take_over(&mut self, slot: u32, deadline: Tick, _class: u8) -> u64 {
+        self.next_key += 1;
+        self.timers.insert(self.next_key, (slot, deadline.index()));
+        self.next_key
+    }
+
+    fn cancel(&mut self, key: u64) {
+        self.cancelled += usize::from(self.timers.remove(&key).is_some());
+    }
+
+    fn reset(&mut self, key: u64, deadline: Tick) {
+        self.timers.get_mut(&key).expect("it has the timer").1 = deadline.index();
+        self.resets += 1;
+    }
+}
+
+/// A nursery, its owner, and the deadlines that its timers must have.
+struct Pair {
+    nursery: Nursery<u64>,
+    room: Arc<Room>,
+    wheel: Wheel,
+    now: u64,
+    next: u64,
+    /// By what each timer carries: the slot and the deadline.
+    pending: BTreeMap<u64, (u32, u64)>,
+    fired: BTreeMap<u64, u32>,
+    /// The timers that have ended on other threads and are not freed.
+    ended_elsewhere: Vec<u64>,
+    armed: u64,
+}
+
+impl Pair {
+    fn new(room: u64) -> Self {
+        let room = Arc::new(Room::new(room));
+        Self {
+            nursery: Nursery::new(Periods::new(TICK_NS), 2, Arc::clone(&room), false),
+            room,
+            wheel: Wheel::default(),
+            now: 1_000,
+            next: 0,
+            pending: BTreeMap::new(),
+            fired: BTreeMap::new(),
+            ended_elsewhere: Vec::new(),
+            armed: 0,
+        }
+    }
+
+    fn arm(&mut self, after: u64) -> Result<u64, ArmRefusal> {
+        self.next += 1;
+        let (now, deadline) = (self.now, self.now + after);
+        let class = (self.next % 3) as u8;
+        let arming = Arming { deadline: Tick::new(deadline), class, carried: self.next };
+        let armed = self.nursery.arm(arming, || Tick::new(now)).map_err(|refused| refused.0)?;
+        self.pending.insert(self.next, (armed.slot, deadline));
+        self.armed += 1;
+        Ok(self.next)
+    }
+
+    fn end(&mut self, id: u64) {
+        let now = self.now;
+        if let Some((slot, _)) = self.pending.remove(&id) {
+            let (carried, _) = self.nursery.end(slot, || Tick::new(now));
+            assert_eq!(carried, Some(id), "a slot has two timers");
+        } else if let Some(slot) = self.fired.remove(&id) {
+            assert_eq!(self.nursery.end(slot, || Tick::new(now)).0, None);
+        }
+    }
+
+    fn end_elsewhere(&mut self, id: u64) {
+        let now = self.now;
+        let Some((slot, _)) = self.pending.remove(&id) else { return };
+        self.nursery.end_elsewhere(slot, || Tick::new(now)).expect("the owner lives");
+        self.ended_elsewhere.push(id);
+    }
+
+    fn reset(&mut self, id: u64, after: u64) {
+        let (now, deadline) = (self.now, self.now + after);
+        let Some((slot, known)) = self.pending.get_mut(&id) else { return };
+        let reset = self.nursery.reset(*slot, Tick::new(deadline), || Tick::new(now));
+        assert!(reset.is_some(), "a pending timer has fired");
+        *known = deadline;
+    }
+
+    /// A turn: looks if the time has come, and fires what is due.
+    fn turn(&mut self) {
+        let now = Tick::new(self.now);
+        let mut carried = Vec::new();
+        while self.nursery.look_by() <= now {
+            let (done, more) = self.nursery.look(now, TAKEN_MAX, &mut self.wheel, &mut carried);
+            assert!(done <= TAKEN_MAX, "{done} timers under one lock");
+            self.nursery.check_invariants();
+            if !more {
+                break;
+            }
+        }
+        for id in carried {
+            let at = self.ended_elsewhere.iter().position(|ended| *ended == id);
+            self.ended_elsewhere.swap_remove(at.expect("it has ended elsewhere"));
+        }
+        let due: Vec<_> =
+            self.wheel.timers.iter().filter(|(_, timer)| timer.1 <= self.now).collect();
+        let due: Vec<_> = due.into_iter().map(|(key, (slot, _))| (*key, *slot)).collect();
+        for (key, slot) in due {
+            match self.nursery.fire(slot, now) {
+                Due::NotBefore(tick) => {
+                    self.wheel.timers.get_mut(&key).expect("it is there").1 = tick.index();
+                }
+                Due::Fires(id) => {
+                    self.wheel.timers.remove(&key);
+                    if let Some((slot, deadline)) = self.pending.remove(&id) {
+                        assert!(deadline <= self.now, "{id} of {deadline} fires at {}", self.now);
+                        self.fired.insert(id, slot);
+                    } else {
+                        let ended = self.ended_elsewhere.iter().position(|ended| *ended == id);
+                        assert!(ended.is_some(), "{id} fires after its end");
+                        self.ended_elsewhere.swap_remove(ended.unwrap());
+                    }
+                }
+                Due::Nothing => panic!("a timer of the wheel has fired before"),
+            }
+        }
+        for (id, (slot, deadline)) in &self.pending {
+            assert!(*deadline > self.now, "{id} of {deadline} is late at {}", self.now);
+            assert_eq!(self.nursery.look_at(*slot, |carried| carried == id), Progress::Same);
+        }
+    }
+}
+
+#[test]
+fn nursery_and_its_twin_agree_after_every_step_of_random_histories() {
+    for seed in 0..60 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut pair = Pair::new(1 << 20);
+        let spans = [1, 5, 15, 40, 100, 400, 3_000, 30_000];
+        for _ in 0..2_000 {
+            let span = spans[rng.usize(..spans.len())];
+            let after = rng.u64(0..=span);
+            let known: Vec<_> = pair.pending.keys().copied().collect();
+            let pick = (!known.is_empty()).then(|| known[rng.usize(..known.len())]);
+            match (rng.u8(..10), pick) {
+                (0..4, _) | (_, None) => drop(pair.arm(after + 1)),
+                (4, Some(id)) => pair.end(id),
+                (5, Some(id)) => pair.end_elsewhere(id),
+                (6, Some(id)) => pair.reset(id, after + 1),
+                (7, _) => {
+                    let fired: Vec<_> = pair.fired.keys().copied().collect();
+                    for id in fired {
+                        pair.end(id);
+                    }
+                }
+                // The owner is late by some of these.
+                (8, _) => {
+                    let late = [3, 30, 3_000][rng.usize(..3)];
+                    pair.now += rng.u64(1..=late);
+                }
+                _ => pair.now += 1,
+            }
+            pair.nursery.check_invariants();
+            pair.turn();
+        }
+        for id in pair.pending.keys().copied().collect::<Vec<_>>() {
+            pair.end(id);
+        }
+        for id in pair.fired.keys().copied().collect::<Vec<_>>() {
+            pair.end(id);
+        }
+        pair.now += 1_001;
+        pair.turn();
+        assert_eq!(pair.nursery.used(), (0, 0), "seed {seed}: a slot is left");
+        assert!(pair.wheel.timers.is_empty(), "seed {seed}: the wheel keeps ended timers");
+        let mut of_classes = 0;
+        let (counts, is_over) = pair.nursery.settle(|_, counts| of_classes += counts.armed);
+        assert!(!is_over, "its thread has not ended");
+        assert_eq!(counts.armed, pair.armed);
+        assert!(of_classes > 0 && of_classes < counts.armed, "{of_classes} timers have a class");
+    }
+}
+
+#[test]
+fn timer_that_ends_before_a_third_of_its_lists_least_time_is_never_taken_over() {
+    let mut pair = Pair::new(1 << 20);
+    for _ in 0..20_000 {
+        let id = pair.arm(30_000).unwrap();
+        let short = pair.arm(100).unwrap();
+        for _ in 0..5 {
+            pair.now += 1;
+            pair.turn();
+        }
+        pair.end(id);
+        pair.end(short);
+    }
+    assert_eq!(pair.wheel.next_key, 0, "a timer was taken over");
+}
+
+#[test]
+fn late_look_makes_no_timer_late() {
+    for late in [5, 20, 100] {
+        for delay in 1..300 {
+            let mut pair = Pair::new(1 << 20);
+            for after in [delay, 7, 40, 90] {
+                pair.arm(after).unwrap();
+            }
+            // The owner is late each time that it looks, but for the deadline itself.
+            let end = pair.now + 400;
+            while pair.now < end {
+                let look_by = pair.nursery.look_by().index();
+                let due = pair.pending.values().map(|timer| timer.1).min().unwrap_or(end);
+                pair.now =
+                    (look_by.saturating_add(late)).clamp(pair.now + 1, due.max(pair.now + 1));
+                pair.turn();
+            }
+            assert!(pair.pending.is_empty());
+        }
+    }
+}
+
+#[test]
+fn reset_that_is_repeated_keeps_a_timer_young() {
+    let mut pair = Pair::new(1 << 20);
+    let id = pair.arm(30_000).unwrap();
+    for _ in 0..100_000 {
+        pair.now += 1;
+        pair.reset(id, 30_000);
+        pair.turn();
+    }
+    assert_eq!(pair.wheel.next_key, 0, "it was taken over");
+}
+
+#[test]
+fn old_timer_that_is_reset_to_later_changes_only_its_slot() {
+    let mut pair = Pair::new(1 << 20);
+    let id = pair.arm(15).unwrap();
+    let short = pair.arm(1).unwrap();
+    pair.now += 1;
+    pair.turn();
+    assert_eq!(pair.wheel.next_key, 2, "the look at the shorter one takes both over");
+    pair.end(short);
+    for _ in 0..1_000 {
+        pair.now += 1;
+        pair.reset(id, 15);
+        pair.turn();
+    }
+    assert_eq!(pair.wheel.resets, 0, "the owner is told of a later deadline");
+    pair.reset(id, 3);
+    pair.now += 3;
+    pair.turn();
+    assert_eq!(
+        (pair.wheel.resets, pair.fired.len()),
+        (1, 1),
+        "the owner is told of an earlier one"
+    );
+}
+
+#[test]
+fn chunks_of_slots_are_freed_when_they_are_empty() {
+    let mut pair = Pair::new(1 << 20);
+    let ids: Vec<_> = (0..100_000).map(|_| pair.arm(30_000).unwrap()).collect();
+    let allocated = |pair: &Pair| pair.nursery.lock().slots.allocated();
+    assert!(allocated(&pair) >= 100_000);
+    let mut ids = ids;
+    fastrand::Rng::with_seed(1).shuffle(&mut ids);
+    for id in ids {
+        pair.end(id);
+    }
+    assert!(allocated(&pair) <= 256, "{} slots are kept", allocated(&pair));
+    pair.nursery.check_invariants();
+}
+
+#[test]
+fn nursery_without_credit_refuses_at_once_and_gives_back_what_it_does_not_use() {
+    let mut pair = Pair::new(100);
+    let armed: Vec<_> = (0..100).map(|_| pair.arm(30_000).unwrap()).collect();
+    assert_eq!(pair.arm(30_000), Err(ArmRefusal::Full));
+    pair.end(armed[0]);
+    assert!(pair.arm(30_000).is_ok(), "a timer that ends leaves its credit");
+    for id in &armed[1..] {
+        pair.end(*id);
+    }
+    pair.nursery.leave();
+    assert_eq!(pair.room.take_all(1_000), 99, "a thread that ends gives its credit back at once");
+    let (_, is_over) = pair.nursery.settle(|_, _| {});
+    assert!(!is_over, "a timer is pending");
+    assert_eq!(pair.room.take_all(1_000), 0);
+}
+
+#[test]
+fn credit_beyond_what_a_nursery_keeps_goes_back_when_it_is_settled() {
+    let mut pair = Pair::new(1 << 20);
+    let armed: Vec<_> = (0..10_000).map(|_| pair.arm(30_000).unwrap()).collect();
+    for id in armed {
+        pair.end(id);
+    }
+    pair.nursery.settle(|_, _| {});
+    assert_eq!(pair.room.free(), (1 << 20) - 1_024);
+}
+
+#[test]
+fn owner_that_has_seen_what_has_changed_is_not_asked_to_look_again() {
+    let mut pair = Pair::new(1 << 20);
+    let [id, reset, _] = [15, 15, 1].map(|delay| pair.arm(delay).unwrap());
+    pair.now += 1;
+    pair.turn();
+    pair.end(id);
+    pair.reset(reset, 5);
+    assert_ne!(pair.nursery.look_by(), Tick::NEVER);
+    pair.now += 1_000;
+    pair.turn();
+    assert_eq!(pair.nursery.look_by(), Tick::NEVER, "nothing is left to look at");
+}
+
+#[test]
+fn owner_that_is_hurried_sees_the_timers_that_have_ended_at_once() {
+    let mut pair = Pair::new(1 << 20);
+    let [id, _] = [15, 1].map(|delay| pair.arm(delay).unwrap());
+    pair.now += 1;
+    pair.turn();
+    assert_eq!(pair.nursery.hurry(), None, "no timer has ended");
+    pair.end(id);
+    assert!(pair.nursery.look_by() > Tick::new(pair.now));
+    assert_eq!(pair.nursery.hurry(), Some(Tick::ZERO));
+    pair.turn();
+    assert_eq!(pair.wheel.cancelled, 1);
+}
+
+#[test]
+fn slot_whose_timer_fires_while_it_is_listed_is_used_again_after_the_next_look() {
+    for ends_before_the_look in [true, false] {
+        let mut pair = Pair::new(1 << 20);
+        let id = pair.arm(15).unwrap();
+        let slot = pair.pending[&id].0;
+        let (end, mut carried) = (Tick::new(pair.now + 15), Vec::new());
+        pair.nursery.look(end, TAKEN_MAX, &mut pair.wheel, &mut carried);
+        // The thread resets it after the look of the turn that fires it.
+        assert!(pair.nursery.reset(slot, Tick::new(pair.now + 14), || end).is_some());
+        assert!(matches!(pair.nursery.fire(slot, end), Due::Fires(_)));
+        pair.wheel.timers.clear();
+        if ends_before_the_look {
+            assert_eq!(pair.nursery.end(slot, || end).0, None);
+            pair.nursery.check_invariants();
+            assert_eq!(pair.nursery.used(), (0, 1), "the slot is listed");
+        }
+        pair.nursery.look(end, TAKEN_MAX, &mut pair.wheel, &mut carried);
+        if !ends_before_the_look {
+            assert_eq!(pair.nursery.end(slot, || end).0, None);
+        }
+        pair.nursery.check_invariants();
+        assert_eq!(pair.nursery.used(), (0, 0));
+    }
+}
+
+#[test]
+fn closing_nursery_gives_every_timer_to_its_owner_and_refuses_others() {
+    let mut pair = Pair::new(1 << 20);
+    let ids: Vec<_> = (0..1_000).map(|n| pair.arm(20 + n * 30).unwrap()).collect();
+    pair.end(ids[0]);
+    pair.end_elsewhere(ids[1]);
+    let mut carried = Vec::new();
+    while pair.nursery.close(&mut pair.wheel, &mut carried) {
+        // A timer that ends meanwhile makes no room for another one.
+        let (young, _) = pair.nursery.used();
+        if young == 700 {
+            pair.end(*ids.last().unwrap());
+        }
+        assert_eq!(pair.arm(50), Err(ArmRefusal::Closed), "while {young} timers are young");
+    }
+    assert_eq!(carried, [ids[1]], "what has ended elsewhere is dropped");
+    assert_eq!(pair.wheel.timers.len(), 998);
+    assert_eq!(pair.arm(50), Err(ArmRefusal::Closed));
+    let slot = pair.pending[&ids[2]].0;
+    assert_eq!(pair.nursery.look_at(slot, |_| true), Progress::Closed);
+    // Timers end after their owner, here and elsewhere.
+    let used = pair.nursery.used().1;
+    assert_eq!(pair.nursery.end(slot, || Tick::ZERO).0, Some(ids[2]));
+    assert_eq!(pair.nursery.used(), (0, used - 1), "its slot is free at once");
+    let slot = pair.pending[&ids[3]].0;
+    assert_eq!(pair.nursery.end_elsewhere(slot, || Tick::ZERO), Err(()));
+    while pair.nursery.end_some(|| Tick::ZERO, &mut carried).0 {}
+    assert_eq!(carried, [ids[1], ids[3]]);
+}
+
+#[test]
+fn place_of_a_nursery_is_used_again_under_another_name() {
+    let table = Table::<u64>::new(100);
+    let nursery = || Nursery::new(Periods::new(TICK_NS), 0, Arc::clone(table.room()), false);
+    let (first, _) = table.enter(nursery()).unwrap();
+    let (second, _) = table.enter(nursery()).unwrap();
+    let version = table.version();
+    table.remove(first.index);
+    assert_ne!(version, table.version(), "the owner sees the change");
+    assert!(table.find(first).is_none());
+    let (third, _) = table.enter(nursery()).unwrap();
+    assert_eq!(third.index, first.index);
+    assert!(table.find(first).is_none() && table.find(third).is_some());
+    assert!(table.find(second).is_some());
+    table.close();
+    assert!(table.enter(nursery()).is_err_and(|is_closed| is_closed));
+}

@@ -1,0 +1,484 @@
+//! What lies behind the lock of a nursery: the timers, the lists of the young ones, and the looks.
+//!
+//! Each method is a few instructions, or as long as its `max` says. None of them calls code of a
+//! user: what a timer carries is moved in and out, and neither cloned nor dropped here.
+
+use corewheel_shard::Tick;
+
+use super::slots::{NIL, Slots, Use};
+use super::{Arming, Counts, Fate, Owner};
+
+/// How many lists of young timers there are.
+const LISTS: usize = 8;
+/// Milliseconds between two looks at a list. The first list has no looks of its own: it is looked
+/// at when the first of its timers is due.
+const EVERY_MS: [u64; LISTS] = [0, 6, 19, 60, 190, 600, 1_900, 6_000];
+/// The end of time.
+pub(super) const NEVER: u64 = u64::MAX;
+/// How long the owner may leave an ended timer that it has taken over, in milliseconds. The timers
+/// that end on other threads are left as long.
+const ENDED_FOR_MS: u64 = 1_000;
+
+#[derive(Clone, Copy, Debug)]
+struct List {
+    head: u32,
+    tail: u32,
+    /// How many looks there were.
+    looks: u32,
+    /// The next look; [`NEVER`] while the list is empty.
+    next_look: u64,
+}
+
+/// The ticks between two looks at each list, and those for which ended timers are left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Periods {
+    every: [u64; LISTS],
+    ended_for: u64,
+}
+
+impl Periods {
+    /// The periods for ticks of this many nanoseconds.
+    pub(crate) fn new(tick_ns: u64) -> Self {
+        let ticks = |ms: u64| (ms * 1_000_000 / tick_ns.max(1)).max(1);
+        Self { every: EVERY_MS.map(ticks), ended_for: ticks(ENDED_FOR_MS) }
+    }
+}
+
+/// The timers of a nursery.
+#[derive(Debug)]
+pub(super) struct Young<W> {
+    pub(super) slots: Slots<W>,
+    lists: [List; LISTS],
+    periods: Periods,
+    /// The latest time at which a timer was armed whose list was empty.
+    passed: u64,
+    /// When the owner looks at the latest.
+    pub(super) look_by: u64,
+    /// When the owner ends the timers that have ended on other threads.
+    ended_by: u64,
+    /// The first of the slots that the owner must see: timers that it has and that have ended, or
+    /// are due earlier. And when it must see them.
+    changed: u32,
+    changed_by: u64,
+    /// How many more timers may be armed.
+    pub(super) credit: u32,
+    /// How many timers the owner last lent at once.
+    pub(super) lent: u32,
+    /// How many timers are young.
+    pub(super) live: u32,
+    /// What was counted since the owner last took it: of all classes, and of each.
+    counts: Tally,
+    by_class: Box<[Tally]>,
+    pub(super) fate: Fate,
+}
+
+/// What a nursery counts between two looks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Tally {
+    /// Timers that were armed, and that have ended while they were young.
+    armed: u64,
+    ended: u64,
+    /// Timers that have ended after they were taken over, and those of them that the owner has
+    /// seen.
+    ended_old: u64,
+    seen: u64,
+}
+
+impl Tally {
+    /// What the owner does not know yet, or has not taken yet.
+    fn unseen(&self) -> Counts {
+        Counts { armed: self.armed, ended: self.ended + self.ended_old }
+    }
+
+    /// Takes what the owner does not count itself.
+    fn take(&mut self) -> Counts {
+        let Self { armed, ended, ended_old, seen } = *self;
+        *self = Self { ended_old: ended_old - seen, ..Self::default() };
+        Counts { armed, ended }
+    }
+}
+
+impl<W> Young<W> {
+    pub(super) fn new(periods: Periods, classes: usize) -> Self {
+        let list = List { head: NIL, tail: NIL, looks: 0, next_look: NEVER };
+        Self {
+            slots: Slots::new(),
+            lists: [list; LISTS],
+            periods,
+            passed: 0,
+            look_by: NEVER,
+            ended_by: NEVER,
+            changed: NIL,
+            changed_by: NEVER,
+            credit: 0,
+            lent: 0,
+            live: 0,
+            counts: Tally::default(),
+            by_class: vec![Tally::default(); classes].into(),
+            fate: Fate::Used,
+        }
+    }
+
+    /// Asks for a look at `by` at the latest. Whether that is earlier than before.
+    #[inline]
+    fn ask(&mut self, by: u64) -> bool {
+        let is_earlier = by < self.look_by;
+        self.look_by = self.look_by.min(by);
+        is_earlier
+    }
+
+    /// The list for a timer: the one with the rarest looks of which the second is in time.
+    #[inline]
+    fn list_for(&mut self, deadline: u64, now: impl Fn() -> u64) -> usize {
+        let mut is_read = false;
+        for list in (1..LISTS).rev() {
+            let (every, next_look) = (self.periods.every[list], self.lists[list].next_look);
+            if next_look != NEVER {
+                if next_look.saturating_add(every) <= deadline {
+                    return list;
+                }
+                continue;
+            }
+            // A time that has passed shows of most lists that they are looked at too rarely. So the
+            // clock is read once at most, and not for each timer with little time.
+            if self.passed.saturating_add(3 * every) > deadline {
+                continue;
+            }
+            if !is_read {
+                (self.passed, is_read) = (self.passed.max(now()), true);
+            }
+            if self.passed.saturating_add(3 * every) <= deadline {
+                self.lists[list].next_look = self.passed + every;
+                return list;
+            }
+        }
+        let next_look = &mut self.lists[0].next_look;
+        *next_look = deadline.min(*next_look);
+        0
+    }
+
+    /// Arms a timer, for which there is credit. Whether it is in a list with looks of its own, and
+    /// whether the owner must be told of an earlier look.
+    #[inline]
+    pub(super) fn arm(&mut self, arming: Arming<W>, now: impl Fn() -> u64) -> (u32, bool, bool) {
+        let Arming { deadline, class, carried } = arming;
+        let deadline = deadline.index();
+        let list = self.list_for(deadline, now);
+        let List { tail, looks, next_look, .. } = self.lists[list];
+        let at = self.slots.insert(deadline, carried, (tail, looks), (list as u8, class));
+        self.append(list, at);
+        self.credit -= 1;
+        self.live += 1;
+        self.count(class, |counts| counts.armed += 1);
+        (at, list > 0, self.ask(next_look))
+    }
+
+    /// Makes a slot the last of a list. Its `prev` is the list's tail already.
+    #[inline]
+    fn append(&mut self, list: usize, at: u32) {
+        let tail = std::mem::replace(&mut self.lists[list].tail, at);
+        if tail == NIL {
+            self.lists[list].head = at;
+        } else {
+            self.slots.get_mut(tail).set_next(at);
+        }
+    }
+
+    #[inline]
+    fn unlink(&mut self, at: u32) {
+        let slot = self.slots.get(at);
+        let (prev, next, list) = (slot.prev(), slot.next(), usize::from(slot.list));
+        if prev == NIL {
+            self.lists[list].head = next;
+        } else {
+            self.slots.get_mut(prev).set_next(next);
+        }
+        if next == NIL {
+            self.lists[list].tail = prev;
+        } else {
+            self.slots.get_mut(next).set_prev(prev);
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, class: u8, count: impl Fn(&mut Tally)) {
+        count(&mut self.counts);
+        if class > 0
+            && let Some(counts) = self.by_class.get_mut(usize::from(class) - 1)
+        {
+            count(counts);
+        }
+    }
+
+    /// Ends a timer and takes what it carries. Whether the owner must be told of an earlier look.
+    #[inline]
+    pub(super) fn end(&mut self, at: u32, now: impl Fn() -> u64) -> (Option<W>, bool) {
+        let slot = self.slots.get_mut(at);
+        let carried = slot.carried.take();
+        match slot.used_for {
+            Use::Young => {
+                let class = slot.class;
+                self.unlink(at);
+                self.slots.free(at);
+                // A nursery that is closing arms no timer any more.
+                self.credit += u32::from(self.fate != Fate::Closing);
+                self.live -= 1;
+                self.count(class, |counts| counts.ended += 1);
+                (carried, false)
+            }
+            Use::Fired => {
+                self.slots.free(at);
+                (carried, false)
+            }
+            Use::FiredListed => {
+                slot.used_for = Use::EndedListed;
+                (carried, false)
+            }
+            // Once the owner is gone it has no timers.
+            Use::Old | Use::Changed if self.fate == Fate::Closed => {
+                self.slots.free(at);
+                (carried, false)
+            }
+            Use::Old => {
+                slot.used_for = Use::Ended;
+                let class = slot.class;
+                self.count(class, |counts| counts.ended_old += 1);
+                let by = || now().saturating_add(self.periods.ended_for);
+                let by = if self.changed_by == NEVER { by() } else { NEVER };
+                (carried, self.change(at, by))
+            }
+            Use::Changed => {
+                slot.used_for = Use::Ended;
+                let class = slot.class;
+                self.count(class, |counts| counts.ended_old += 1);
+                (carried, false)
+            }
+            Use::Free | Use::Ended | Use::EndedListed => {
+                debug_assert!(false, "slot {at} has no timer that could end");
+                (carried, false)
+            }
+        }
+    }
+
+    /// What the owner does not know yet: the timers that were armed, and those that have ended, of
+    /// each class and of all.
+    pub(super) fn unseen(&self, mut of_class: impl FnMut(u8, Counts)) -> Counts {
+        for (index, counts) in self.by_class.iter().enumerate() {
+            of_class(index as u8 + 1, counts.unseen());
+        }
+        self.counts.unseen()
+    }
+
+    /// Asks for a look at once if the owner has timers that have ended. Whether it must be told.
+    pub(super) fn hurry(&mut self) -> bool {
+        if self.counts.ended_old == self.counts.seen && self.ended_by == NEVER {
+            return false;
+        }
+        self.changed_by = 0;
+        self.ask(0)
+    }
+
+    /// Puts a slot on the list of changed ones, which the owner must see at `by`.
+    fn change(&mut self, at: u32, by: u64) -> bool {
+        let next = std::mem::replace(&mut self.changed, at);
+        self.slots.get_mut(at).born = next;
+        self.changed_by = self.changed_by.min(by);
+        self.ask(by)
+    }
+
+    /// Gives a timer another deadline. `None` if it has fired, else whether the owner must be told
+    /// of an earlier look.
+    pub(super) fn reset(&mut self, at: u32, deadline: u64, now: impl Fn() -> u64) -> Option<bool> {
+        let slot = self.slots.get_mut(at);
+        slot.carried.as_ref()?;
+        let is_earlier = deadline < slot.deadline;
+        slot.deadline = deadline;
+        match slot.used_for {
+            Use::Young => {
+                self.unlink(at);
+                let list = self.list_for(deadline, now);
+                let List { tail, looks, next_look, .. } = self.lists[list];
+                let slot = self.slots.get_mut(at);
+                (slot.born, slot.list) = (looks, list as u8);
+                slot.set_prev(tail);
+                slot.set_next(NIL);
+                self.append(list, at);
+                Some(self.ask(next_look))
+            }
+            Use::Old if is_earlier => {
+                slot.used_for = Use::Changed;
+                Some(self.change(at, deadline))
+            }
+            Use::Changed if is_earlier => {
+                self.changed_by = self.changed_by.min(deadline);
+                Some(self.ask(deadline))
+            }
+            // The owner reads the deadline when the timer is due.
+            Use::Old | Use::Changed => Some(false),
+            _ => None,
+        }
+    }
+
+    /// Asks the owner to end the timers that have ended on other threads, in a while.
+    pub(super) fn ask_to_end(&mut self, now: u64) -> bool {
+        self.ended_by = self.ended_by.min(now.saturating_add(self.periods.ended_for));
+        self.ask(self.ended_by)
+    }
+
+    /// No timer that has ended on another thread is left.
+    pub(super) fn note_all_ended(&mut self) {
+        self.ended_by = NEVER;
+    }
+
+    /// Takes over up to `max` timers whose time has come to be looked at, after as many changes of
+    /// others. Returns how many, and whether there are more.
+    pub(super) fn look(&mut self, now: u64, max: u32, owner: &mut impl Owner) -> (u32, bool) {
+        let mut done = self.see_changes(max, owner);
+        if done == max {
+            return (done, true);
+        }
+        for list in 0..LISTS {
+            while self.lists[list].next_look <= now {
+                let List { head, looks, .. } = self.lists[list];
+                let is_old = |at| at != NIL && (list == 0 || self.slots.get(at).born != looks);
+                if is_old(head) {
+                    if done == max {
+                        return (done, true);
+                    }
+                    self.take_over(head, owner);
+                    done += 1;
+                    continue;
+                }
+                let every = self.periods.every[list];
+                let list_ = &mut self.lists[list];
+                list_.looks = looks.wrapping_add(1);
+                // Planned from when it should have been, so that a late look makes no timer late.
+                let planned = list_.next_look.saturating_add(every);
+                list_.next_look = if head == NIL { NEVER } else { planned };
+            }
+        }
+        let lists = self.lists.iter().map(|list| list.next_look);
+        self.look_by = lists.fold(self.ended_by.min(self.changed_by), u64::min);
+        (done, false)
+    }
+
+    fn see_changes(&mut self, max: u32, owner: &mut impl Owner) -> u32 {
+        let mut done = 0;
+        while self.changed != NIL && done < max {
+            let at = self.changed;
+            let slot = self.slots.get_mut(at);
+            self.changed = slot.born;
+            let key = slot.key();
+            match slot.used_for {
+                Use::Ended => {
+                    let class = slot.class;
+                    owner.cancel(key);
+                    self.slots.free(at);
+                    self.count(class, |counts| counts.seen += 1);
+                }
+                Use::FiredListed => slot.used_for = Use::Fired,
+                Use::EndedListed => self.slots.free(at),
+                _ => {
+                    debug_assert_eq!(slot.used_for, Use::Changed, "slot {at} is listed");
+                    slot.used_for = Use::Old;
+                    owner.reset(key, Tick::new(slot.deadline));
+                }
+            }
+            done += 1;
+        }
+        if self.changed == NIL {
+            self.changed_by = NEVER;
+        }
+        done
+    }
+
+    fn take_over(&mut self, at: u32, owner: &mut impl Owner) {
+        self.unlink(at);
+        let slot = self.slots.get_mut(at);
+        let deadline = Tick::new(slot.deadline);
+        let key = owner.take_over(at, deadline, slot.class);
+        slot.set_key(key);
+        slot.used_for = Use::Old;
+        self.live -= 1;
+    }
+
+    /// Takes over up to `max` young timers, whatever their age. Returns whether there are more.
+    pub(super) fn look_at_all(&mut self, max: u32, owner: &mut impl Owner) -> bool {
+        let mut done = self.see_changes(max, owner);
+        for list in 0..LISTS {
+            while self.lists[list].head != NIL {
+                if done == max {
+                    return true;
+                }
+                self.take_over(self.lists[list].head, owner);
+                done += 1;
+            }
+            self.lists[list].next_look = NEVER;
+        }
+        done == max
+    }
+
+    /// What was counted since the last call: of all classes, and of each class with its number.
+    pub(super) fn take_counts(&mut self, mut of_class: impl FnMut(u8, Counts)) -> Counts {
+        for (index, counts) in self.by_class.iter_mut().enumerate() {
+            if *counts != Tally::default() {
+                of_class(index as u8 + 1, counts.take());
+            }
+        }
+        self.counts.take()
+    }
+
+    /// Whether the thread is gone, and all timers have ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.fate == Fate::Left && self.slots.used() == 0
+    }
+
+    /// Checks what holds between calls.
+    ///
+    /// # Panics
+    ///
+    /// If an invariant does not hold, with a sentence and the values.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn check_invariants(&self) {
+        let mut listed = 0;
+        for (number, list) in self.lists.iter().enumerate() {
+            let (mut at, mut prev) = (list.head, NIL);
+            while at != NIL {
+                let slot = self.slots.get(at);
+                assert_eq!(slot.used_for, Use::Young, "slot {at} of list {number} is not young");
+                assert_eq!((slot.list as usize, slot.prev()), (number, prev), "slot {at}");
+                assert!(slot.carried.is_some(), "the young slot {at} carries nothing");
+                let looked_at = if number == 0 {
+                    list.next_look
+                } else {
+                    let is_new = slot.born == list.looks;
+                    list.next_look + if is_new { self.periods.every[number] } else { 0 }
+                };
+                let deadline = slot.deadline;
+                assert!(looked_at <= deadline, "{deadline} in list {number}, until {looked_at}");
+                (prev, at) = (at, slot.next());
+                listed += 1;
+            }
+            assert_eq!(list.tail, prev, "the tail of list {number}");
+            assert!(self.look_by <= list.next_look, "no look at list {number}");
+        }
+        let young = self.slots.iter().filter(|(_, slot)| slot.used_for == Use::Young).count();
+        assert_eq!((listed, listed), (young, self.live as usize), "young timers and lists differ");
+        let used = self.slots.iter().count();
+        assert_eq!(used, self.slots.used() as usize, "the count of used slots is wrong");
+        assert!(self.look_by <= self.changed_by.min(self.ended_by), "no look at changes");
+        let is_listed = |slot: &super::slots::Slot<W>| {
+            matches!(slot.used_for, Use::Changed | Use::Ended | Use::FiredListed | Use::EndedListed)
+        };
+        let mut changed = 0;
+        let mut at = self.changed;
+        while at != NIL {
+            let slot = self.slots.get(at);
+            assert!(is_listed(slot), "slot {at} is listed");
+            changed += 1;
+            at = slot.born;
+        }
+        let marked = self.slots.iter().filter(|(_, slot)| is_listed(slot)).count();
+        assert_eq!(changed, marked, "changed timers and their list differ");
+    }
+}

@@ -1,0 +1,398 @@
+//! A thread that sees a stuck shard from outside it.
+//!
+//! It compares what each shard publishes, the next deadline and the turn that runs, with the clock.
+//! So it costs a shard nothing, and it sees a shard whose thread does not run at all.
+//!
+//! Why a thread of its own: a stuck shard cannot tell that it is stuck, and a reader of the
+//! statistics may not come. Why not a signal: the shard's thread may wait for the system, or may
+//! belong to the user.
+//!
+//! Cost: a reading of the statistics at each look.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::clock::{now, saturating_nanos};
+use crate::face::Directory;
+use crate::stats::host::{self, ThreadTimes};
+use crate::stats::{ServiceStats, ShardStats};
+use crate::values::contain::attempt;
+use crate::values::error::ConfigError;
+use crate::values::handle::ShardId;
+
+/// Watches the shards of a service, by a thread of its own:
+/// [`TimerServiceBuilder::watchdog`](crate::TimerServiceBuilder::watchdog).
+///
+/// A shard is stuck when a turn has been due, or has been running, for longer than
+/// [`WarningLimits::stuck`](crate::settings::WarningLimits::stuck). Then the watchdog calls the
+/// hook with [`StuckLevel::Stuck`], and after [`hung_after`](Self::hung_after) once more with
+/// [`StuckLevel::Hung`]. Each look is a reading of the statistics, so the
+/// [warnings](crate::stats::WarningKind) are logged as they occur.
+///
+/// ```
+/// use corewheel::TimerService;
+/// use corewheel::watchdog::{StuckLevel, Watchdog};
+/// use std::time::Duration;
+///
+/// let watchdog = Watchdog::new().hung_after(Duration::from_secs(30)).on_stuck(|stuck| {
+///     if stuck.level == StuckLevel::Hung {
+///         // A core dump shows what the shard's thread does.
+///         std::process::abort();
+///     }
+/// });
+/// let service = TimerService::builder().shards(1).watchdog(watchdog).start()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a watchdog watches a service that is started with it"]
+#[derive(Clone)]
+pub struct Watchdog {
+    look_every: Duration,
+    hung_after: Duration,
+    hook: Option<Hook>,
+}
+
+type Hook = Arc<dyn Fn(&Stuck) + Send + Sync>;
+
+impl Watchdog {
+    /// A watchdog that looks every 100 ms, calls a shard hung after 10 s, and has no hook.
+    pub fn new() -> Self {
+        let (look_every, hung_after) = (Duration::from_millis(100), Duration::from_secs(10));
+        Self { look_every, hung_after, hook: None }
+    }
+
+    /// How often the watchdog looks, 1 ms to 1 h; every 100 ms by default.
+    pub fn look_every(mut self, interval: Duration) -> Self {
+        self.look_every = interval;
+        self
+    }
+
+    /// After how long a shard that is stuck is called hung; 10 s by default.
+    pub fn hung_after(mut self, limit: Duration) -> Self {
+        self.hung_after = limit;
+        self
+    }
+
+    /// A function that is called on the watchdog's thread when a shard becomes stuck, and again
+    /// when it becomes hung. It may write a backtrace, or abort the process. While it runs the
+    /// watchdog does not look. A panic of it is caught and logged.
+    pub fn on_stuck(mut self, hook: impl Fn(&Stuck) + Send + Sync + 'static) -> Self {
+        self.hook = Some(Arc::new(hook));
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let (min, max) = (Duration::from_millis(1), Duration::from_hours(1));
+        if !(min..=max).contains(&self.look_every) {
+            let limit = format!("it must be between {min:?} and {max:?}");
+            return Err(ConfigError::new(
+                "watchdog.look_every",
+                self.look_every,
+                limit,
+                "100ms suits most servers",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Default for Watchdog {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Watchdog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { look_every, hung_after, hook } = self;
+        f.debug_struct("Watchdog")
+            .field("look_every", look_every)
+            .field("hung_after", hung_after)
+            .field("has_hook", &hook.is_some())
+            .finish()
+    }
+}
+
+/// Which of the two thresholds a stuck shard has passed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum StuckLevel {
+    /// That of the warning `shard-stuck`.
+    Stuck,
+    /// [`Watchdog::hung_after`].
+    Hung,
+}
+
+/// What the thread of a stuck shard has done since the look before, as far as the system tells.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum ThreadState {
+    /// It has run: a handler or a task does not return.
+    Runs,
+    /// It was ready, and waited for a processor: the host gives it too little time.
+    Starves,
+    /// It was stopped, by a signal or a debugger.
+    Stopped,
+    /// It has waited for something else: a lock, a file, a sleep.
+    Blocked,
+    /// The system does not say it.
+    Unknown,
+}
+
+impl ThreadState {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Runs => "runs",
+            Self::Starves => "starves",
+            Self::Stopped => "stopped",
+            Self::Blocked => "blocked",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for ThreadState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A shard that is stuck, for the hook of a [`Watchdog`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Stuck {
+    /// The shard.
+    pub shard: ShardId,
+    /// The threshold that it has passed.
+    pub level: StuckLevel,
+    /// For how long a turn has been due or running.
+    pub since: Duration,
+    /// Whether a turn runs: then a handler or a callback keeps the shard. Else another task of the
+    /// executor does, or the thread does not run.
+    pub is_in_turn: bool,
+    /// The class of the timer that is delivered, if a turn runs and the timer has one.
+    pub class: Option<&'static str>,
+    /// What the shard's thread does.
+    pub thread: ThreadState,
+}
+
+/// What the watchdog knows of a shard from the look before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Last {
+    level: Option<StuckLevel>,
+    thread: Option<ThreadTimes>,
+}
+
+/// The looks of a watchdog.
+struct Looks {
+    watchdog: Watchdog,
+    stuck_after: Duration,
+    shards: Vec<Last>,
+}
+
+impl Looks {
+    /// Finds the shards that have passed a threshold since the look before, which was `elapsed`
+    /// ago. `is_stopped` tells whether the thread of a shard is stopped.
+    fn look(
+        &mut self,
+        stats: &ServiceStats,
+        elapsed: Duration,
+        is_stopped: impl Fn(ShardId) -> bool,
+    ) -> Vec<Stuck> {
+        self.shards.resize(stats.shards.len(), Last::default());
+        let mut stuck = Vec::new();
+        for (last, shard) in self.shards.iter_mut().zip(&stats.shards) {
+            let since = shard.stuck_for();
+            let level = match since {
+                since if since > self.watchdog.hung_after => Some(StuckLevel::Hung),
+                since if since > self.stuck_after => Some(StuckLevel::Stuck),
+                _ => None,
+            };
+            let before = std::mem::replace(&mut last.thread, shard.thread);
+            if let Some(level) = level.filter(|level| Some(*level) > last.level) {
+                let thread = thread_state(before, shard, elapsed, &is_stopped);
+                stuck.push(Stuck {
+                    shard: shard.shard,
+                    level,
+                    since,
+                    is_in_turn: shard.turn_ns.is_some(),
+                    class: shard.delivering,
+                    thread,
+                });
+            }
+            last.level = level;
+        }
+        stuck
+    }
+}
+
+fn thread_state(
+    before: Option<ThreadTimes>,
+    shard: &ShardStats,
+    elapsed: Duration,
+    is_stopped: impl Fn(ShardId) -> bool,
+) -> ThreadState {
+    let (Some(before), Some(now)) = (before, shard.thread) else { return ThreadState::Unknown };
+    let half = saturating_nanos(elapsed) / 2;
+    if now.waited_ns.saturating_sub(before.waited_ns) > half {
+        ThreadState::Starves
+    } else if now.ran_ns.saturating_sub(before.ran_ns) > half / 2 {
+        // It runs, if a little less than it could.
+        ThreadState::Runs
+    } else if is_stopped(shard.shard) {
+        ThreadState::Stopped
+    } else {
+        ThreadState::Blocked
+    }
+}
+
+/// The thread of a watchdog, which ends when this is dropped.
+pub(crate) struct Watching {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watching {
+    pub(crate) fn start<T: Send + 'static>(
+        watchdog: Watchdog,
+        directory: &Arc<Directory<T>>,
+    ) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let name = format!("{}-watchdog", directory.settings.name);
+        let (stopped, directory) = (Arc::clone(&stop), Arc::downgrade(directory));
+        let thread = thread::Builder::new()
+            .name(name)
+            .spawn(move || watch(watchdog, &directory, &stopped))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        // Relaxed: the flag orders nothing. The unpark below makes the thread look at it.
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // The hook may drop the service, on the watchdog's own thread.
+            if thread.thread().id() != thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+fn watch<T: Send + 'static>(
+    watchdog: Watchdog,
+    directory: &Weak<Directory<T>>,
+    stopped: &AtomicBool,
+) {
+    let (interval, hook) = (watchdog.look_every, watchdog.hook.clone());
+    let Some(stuck_after) = directory.upgrade().map(|known| known.settings.warnings.stuck) else {
+        return;
+    };
+    let mut looks = Looks { watchdog, stuck_after, shards: Vec::new() };
+    let mut last = now();
+    loop {
+        thread::park_timeout(interval);
+        let Some(directory) = directory.upgrade().filter(|_| !stopped.load(Ordering::Relaxed))
+        else {
+            return;
+        };
+        let elapsed = now().saturating_duration_since(std::mem::replace(&mut last, now()));
+        if elapsed > interval.saturating_add(stuck_after) {
+            // This thread did not run either: the process was stopped, or the whole host stood
+            // still. The shards get the time until the next look.
+            tracing::warn!(
+                target: "corewheel::watchdog",
+                ?elapsed,
+                "the process was stopped, or got no processor"
+            );
+            continue;
+        }
+        let stats = directory.stats();
+        let thread = |shard| directory.post(shard)?.published.live.thread();
+        let is_stopped = |shard| thread(shard).is_some_and(host::is_stopped);
+        for stuck in looks.look(&stats, elapsed, is_stopped) {
+            let Stuck { shard, level, since, is_in_turn, class, thread } = stuck;
+            let (shard, thread) = (shard.number(), thread.name());
+            tracing::error!(
+                target: "corewheel::watchdog",
+                shard,
+                ?level,
+                ?since,
+                is_in_turn,
+                class,
+                thread,
+                "a shard is stuck"
+            );
+            if let Some(hook) = &hook
+                && let Err(reason) = attempt(|| hook(&stuck))
+            {
+                tracing::error!(target: "corewheel::watchdog", reason, "the hook panicked");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::builder::TimerServiceBuilder;
+
+    const LOOK: Duration = Duration::from_millis(100);
+
+    /// Looks at a shard for which a turn has been due for so many milliseconds at each look.
+    fn levels(overdue: &[u64]) -> Vec<Option<StuckLevel>> {
+        let builder = TimerServiceBuilder::new().shards(1).capacity(64);
+        let service = builder.start_attached().expect("an attached service starts");
+        let mut stats = service.stats();
+        let watchdog = Watchdog::new().hung_after(Duration::from_secs(5));
+        let mut looks = Looks { watchdog, stuck_after: Duration::from_secs(1), shards: vec![] };
+        let look = |overdue: &u64| {
+            stats.shards[0].overdue_ns = overdue * 1_000_000;
+            let stuck = looks.look(&stats, LOOK, |_| false);
+            stuck.first().map(|stuck| stuck.level)
+        };
+        overdue.iter().map(look).collect()
+    }
+
+    #[test]
+    fn stuck_shard_is_told_once_at_each_of_the_two_thresholds() {
+        use StuckLevel::{Hung, Stuck};
+        let found = levels(&[0, 900, 1_000, 1_100, 1_200, 4_900, 5_100, 5_200, 0, 2_000, 6_000]);
+        let expected = [None, None, None, Some(Stuck), None, None, Some(Hung), None, None];
+        assert_eq!(found[..9], expected);
+        assert_eq!(found[9..], [Some(Stuck), Some(Hung)], "it is told again after it has run");
+    }
+
+    #[test]
+    fn thread_of_a_stuck_shard_is_told_by_the_times_of_the_system() {
+        let builder = TimerServiceBuilder::new().shards(1).capacity(64);
+        let service = builder.start_attached().expect("an attached service starts");
+        let mut shard = service.stats().shards.swap_remove(0);
+        let times = |ran: u64, waited: u64| {
+            let ms = 1_000_000;
+            Some(ThreadTimes { ran_ns: ran * ms, waited_ns: waited * ms })
+        };
+        let mut check = |ran: u64, waited: u64, is_stopped, expected| {
+            shard.thread = times(500 + ran, 700 + waited);
+            let state = thread_state(times(500, 700), &shard, LOOK, |_| is_stopped);
+            assert_eq!(state, expected, "{ran} {waited}");
+        };
+        check(99, 0, false, ThreadState::Runs);
+        check(40, 50, false, ThreadState::Runs);
+        check(10, 90, false, ThreadState::Starves);
+        check(0, 0, true, ThreadState::Stopped);
+        check(1, 2, false, ThreadState::Blocked);
+        assert_eq!(thread_state(None, &shard, LOOK, |_| true), ThreadState::Unknown);
+    }
+
+    #[test]
+    fn bad_interval_is_refused() {
+        for interval in [Duration::ZERO, Duration::MAX] {
+            let error = Watchdog::new().look_every(interval).check().unwrap_err();
+            assert_eq!(error.field(), "watchdog.look_every");
+        }
+    }
+}

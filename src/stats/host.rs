@@ -1,0 +1,80 @@
+//! What the system says about the thread of a shard, read by the reader.
+//!
+//! On Linux `/proc/self/task/TID/schedstat` has the time for which a thread ran and the time for
+//! which it was ready and waited for a processor. Elsewhere, and in a kernel without these
+//! statistics, nothing is known.
+//!
+//! Cost: a file opened and read for each thread and reading.
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::sync::OnceLock;
+
+/// How long a shard's thread has run and waited, by the system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct ThreadTimes {
+    /// For how long the thread has run, in nanoseconds.
+    pub ran_ns: u64,
+    /// For how long it was ready to run and waited for a processor, in nanoseconds.
+    pub waited_ns: u64,
+}
+
+/// How many processors the process may use.
+pub(crate) fn cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZeroUsize::get))
+}
+
+/// The number of the calling thread; `None` if the system does not say it.
+pub(crate) fn this_thread() -> Option<u32> {
+    let path = fs::read_link("/proc/thread-self").ok()?;
+    path.file_name()?.to_str()?.parse().ok()
+}
+
+/// The times of a thread of this process; `None` if the system does not say them.
+pub(crate) fn times_of(thread: u32) -> Option<ThreadTimes> {
+    parse(&fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?)
+}
+
+/// Whether a thread of this process was stopped, by a signal or a debugger.
+pub(crate) fn is_stopped(thread: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    // The name of the thread stands in parentheses and may contain any character.
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    matches!(state, Some('T' | 't'))
+}
+
+fn parse(schedstat: &str) -> Option<ThreadTimes> {
+    let mut fields = schedstat.split_ascii_whitespace().map(str::parse);
+    let (ran_ns, waited_ns) = (fields.next()?.ok()?, fields.next()?.ok()?);
+    Some(ThreadTimes { ran_ns, waited_ns })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schedstat_gives_the_first_two_fields() {
+        let times = parse("8314 77 12\n").unwrap();
+        assert_eq!((times.ran_ns, times.waited_ns), (8_314, 77));
+        for malformed in ["", "5", "x 7 1", "5 x 1"] {
+            assert_eq!(parse(malformed), None, "{malformed:?}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn thread_that_computes_has_run() {
+        let Some(thread) = this_thread() else { return };
+        let Some(before) = times_of(thread) else { return };
+        let mut state = 1_u64;
+        // The kernel updates the time at its own ticks.
+        while times_of(thread).is_some_and(|now| now.ran_ns == before.ran_ns) {
+            state = std::hint::black_box(state.wrapping_mul(3));
+        }
+        assert!(!is_stopped(thread));
+    }
+}

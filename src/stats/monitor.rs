@@ -1,0 +1,539 @@
+//! Finds the warnings in the readings of a service.
+//!
+//! A warning is either an occurrence, which a shard counts, or a state, which a reading shows. What
+//! needs a rate is computed between two readings. So a warning is as fresh as the readings are
+//! frequent: each reading of the statistics is one, and the watchdog takes one at its interval.
+//!
+//! Cost: a few comparisons for each shard and class of a reading.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::class::{ClassStats, TENTHS};
+use super::host::ThreadTimes;
+use super::warnings::{Warning, WarningKind, brief};
+use super::{ServiceStats, ShardStats};
+use crate::clock::saturating_nanos;
+use crate::values::state::ShardState;
+use crate::values::warning_limits::WarningLimits;
+
+/// For how long after an occurrence its warning is active, and the shortest time between two events
+/// of one warning, in nanoseconds.
+const ACTIVE: u64 = 10_000_000_000;
+/// The shortest time over which the wait for a processor is measured, in nanoseconds.
+const HOST_WINDOW: u64 = 1_000_000_000;
+/// The fewest cancels of a class that are judged.
+const CANCELS_MIN: u64 = 100;
+
+/// The limits of the warnings, with those that are other settings.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    pub(crate) warnings: WarningLimits,
+    pub(crate) overrun: Duration,
+    pub(crate) lane_capacity: usize,
+    /// The greatest age of each class.
+    pub(crate) class_ages: Vec<Duration>,
+}
+
+/// Something that a reading shows.
+struct Found {
+    kind: WarningKind,
+    /// The class that it is about; empty if it is about none.
+    class: &'static str,
+    /// How often it has occurred since the reading before; `None` for a state.
+    occurred: Option<u64>,
+    text: String,
+}
+
+/// The last values that were read of a shard.
+#[derive(Clone, Debug, Default)]
+struct Base {
+    stalls: u64,
+    stalled_ns: u64,
+    overrun: u64,
+    exhausted_rows: u64,
+    lanes_flooded: u64,
+    waited_ns: u64,
+    /// When the measurement of the wait for a processor began, and the wait until then.
+    window: Option<(u64, ThreadTimes)>,
+    /// The wait for a processor in the last window, if it was beyond the limit.
+    waits: Option<String>,
+    classes: Vec<ClassBase>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct ClassBase {
+    overrun: u64,
+    cancelled_at: [u64; TENTHS],
+    /// What the last cancels that were judged show, if it was beyond the limit.
+    tight: Option<String>,
+}
+
+/// The increase of a count since it was read before.
+fn increase(before: &mut u64, now: u64) -> u64 {
+    now.saturating_sub(std::mem::replace(before, now))
+}
+
+impl Base {
+    fn find(&mut self, shard: &ShardStats, now: u64, limits: &Limits) -> Vec<Found> {
+        let mut found = Vec::new();
+        self.find_occurrences(shard, limits, &mut found);
+        self.find_host(shard, now, limits, &mut found);
+        Self::find_states(shard, limits, &mut found);
+        self.classes.resize(shard.classes.len(), ClassBase::default());
+        for ((base, class), age) in
+            self.classes.iter_mut().zip(&shard.classes).zip(&limits.class_ages)
+        {
+            base.find(shard, class, *age, limits, &mut found);
+        }
+        found
+    }
+
+    /// What the shard has counted.
+    fn find_occurrences(&mut self, shard: &ShardStats, limits: &Limits, found: &mut Vec<Found>) {
+        let counts = &shard.counts;
+        let mut add = |kind, occurred: u64, text: &dyn Fn() -> String| {
+            if occurred > 0 {
+                let text = format!("shard {}: {}", shard.shard.number(), text());
+                found.push(Found { kind, class: "", occurred: Some(occurred), text });
+            }
+        };
+        let late = counts.late;
+        let stalls = increase(&mut self.stalls, counts.stalls);
+        let stalled = increase(&mut self.stalled_ns, counts.stalled_ns);
+        let waited = shard.thread.map(|thread| increase(&mut self.waited_ns, thread.waited_ns));
+        // A turn that began late while its thread waited for a processor is the host's.
+        let by_host = waited.is_some_and(|waited| waited >= stalled / 5 * 4);
+        let last = brief(counts.stall_last_ns);
+        if by_host {
+            add(WarningKind::HostOvercommitted, stalls, &|| {
+                format!(
+                    "its thread waited for a processor and a turn began {last} late; {late} \
+                         timers were late so far"
+                )
+            });
+        } else {
+            add(WarningKind::ExecutorStalled, stalls, &|| {
+                format!("the executor was stalled for {last}; {late} timers were late so far")
+            });
+        }
+        let overruns = increase(&mut self.overrun, counts.overrun);
+        let slowest = shard.classes.iter().enumerate().map(|(index, class)| {
+            let before = self.classes.get(index).map_or(0, |base| base.overrun);
+            (class.overrun - before, class.class)
+        });
+        let slowest = slowest.max_by_key(|(overruns, _)| *overruns);
+        add(WarningKind::HandlerSlow, overruns, &|| {
+            let (total, limit) = (counts.overrun, limits.overrun);
+            let last = brief(counts.overrun_last_ns);
+            let class = slowest.filter(|(overruns, _)| *overruns > 0);
+            let class = class.map_or(String::new(), |(_, name)| format!("; class {name}"));
+            format!("{total} handlers took longer than {limit:?}, the last {last}{class}")
+        });
+        let rows = increase(&mut self.exhausted_rows, counts.exhausted_rows);
+        add(WarningKind::BudgetExhausted, rows, &|| {
+            let row = counts.exhausted_row.max(limits.warnings.exhausted_turns.into());
+            format!("{row} turns in a row used up their budget; {late} timers were late so far")
+        });
+        let floods = increase(&mut self.lanes_flooded, counts.lanes_flooded);
+        add(WarningKind::LaneFlooded, floods, &|| {
+            let (total, depth) = (counts.lanes_flooded, counts.lane_depth_max);
+            let (percent, capacity) = (limits.warnings.lane_percent, limits.lane_capacity);
+            format!(
+                "{total} turns left a lane filled by more than {percent} % of its {capacity} \
+                     requests; the deepest holds {depth} now"
+            )
+        });
+    }
+
+    /// What the system says about the shard's thread.
+    fn find_host(&mut self, shard: &ShardStats, now: u64, limits: &Limits, found: &mut Vec<Found>) {
+        if let Some(times) = shard.thread {
+            let (begin, before) = *self.window.get_or_insert((now, times));
+            let span = now.saturating_sub(begin);
+            if span >= HOST_WINDOW {
+                let waited = times.waited_ns.saturating_sub(before.waited_ns);
+                let percent = waited.saturating_mul(100) / span;
+                let is_beyond = percent > limits.warnings.host_wait_percent.into();
+                self.waits = is_beyond.then(|| {
+                    let (waited, span) = (brief(waited), brief(span));
+                    format!(
+                        "shard {}: its thread waited for a processor for {waited} of {span}, \
+                         {percent} %",
+                        shard.shard.number()
+                    )
+                });
+                self.window = Some((now, times));
+            }
+        }
+        let kind = WarningKind::HostOvercommitted;
+        let waits = self.waits.clone();
+        found.extend(waits.map(|text| Found { kind, class: "", occurred: None, text }));
+    }
+
+    /// What state the shard is in.
+    fn find_states(shard: &ShardStats, limits: &Limits, found: &mut Vec<Found>) {
+        let number = shard.shard.number();
+        let mut add = |kind, text: String| {
+            let text = format!("shard {number}: {text}");
+            found.push(Found { kind, class: "", occurred: None, text });
+        };
+        if shard.stuck_for() > limits.warnings.stuck {
+            add(WarningKind::ShardStuck, shard.stuck_text());
+        }
+        let counts = &shard.counts;
+        let percent = u128::from(counts.pending) * 100 / u128::from(counts.capacity.max(1));
+        let is_open = shard.state == ShardState::Running;
+        if is_open && percent > limits.warnings.capacity_percent.into() {
+            let (pending, capacity) = (counts.pending, counts.capacity);
+            let text = format!("{pending} timers are pending, {percent} % of {capacity}");
+            add(WarningKind::ShardNearCapacity, text);
+        }
+        if shard.state == ShardState::Dead {
+            let dropped = counts.dropped;
+            let text =
+                format!("its driver ended without a shutdown; {dropped} timers were dropped");
+            add(WarningKind::ShardDead, text);
+        }
+    }
+}
+
+impl ClassBase {
+    fn find(
+        &mut self,
+        shard: &ShardStats,
+        class: &ClassStats,
+        age_max: Duration,
+        limits: &Limits,
+        found: &mut Vec<Found>,
+    ) {
+        self.overrun = class.overrun;
+        let (number, name) = (shard.shard.number(), class.class);
+        let mut add = |kind, text: String| {
+            let text = format!("shard {number}: class {name}: {text}");
+            found.push(Found { kind, class: name, occurred: None, text });
+        };
+        if let Some(oldest) = class.oldest.filter(|oldest| *oldest > age_max) {
+            let (oldest, pending) = (brief(saturating_nanos(oldest)), class.pending);
+            let text =
+                format!("the oldest of {pending} timers is {oldest} old, beyond {age_max:?}");
+            add(WarningKind::ClassLeaks, text);
+        }
+        let cancels = |at: &[u64; TENTHS]| at.iter().sum::<u64>();
+        let judged = cancels(&class.cancelled_at) - cancels(&self.cancelled_at);
+        if judged >= CANCELS_MIN {
+            let tight = class.cancelled_at[0] - self.cancelled_at[0];
+            let percent = tight.saturating_mul(100) / judged;
+            let is_beyond = percent > limits.warnings.tight_percent.into();
+            self.tight = is_beyond.then(|| {
+                format!(
+                    "{percent} % of the last {judged} cancels had less than a tenth of their \
+                         delay left"
+                )
+            });
+            self.cancelled_at = class.cancelled_at;
+        }
+        if let Some(text) = &self.tight {
+            add(WarningKind::LimitTooTight, text.clone());
+        }
+    }
+}
+
+/// A warning that has occurred. Times are in nanoseconds since the service's epoch.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    count: u64,
+    /// Whether the state that it is about is there.
+    holds: bool,
+    /// When it last occurred; `None` if only its state was seen.
+    occurred: Option<u64>,
+    since: u64,
+    last: u64,
+    text: String,
+    /// When it was last an event, and its count then.
+    told: Option<(u64, u64)>,
+}
+
+impl Seen {
+    fn is_active(&self, now: u64) -> bool {
+        self.holds || self.occurred.is_some_and(|at| now.saturating_sub(at) < ACTIVE)
+    }
+
+    fn note(&mut self, found: Found, now: u64) {
+        if !self.is_active(now) {
+            self.since = now;
+        }
+        match found.occurred {
+            Some(times) => {
+                self.count += times;
+                self.occurred = Some(now);
+            }
+            None if !self.holds => {
+                self.count += 1;
+                self.holds = true;
+            }
+            None => {}
+        }
+        self.last = now;
+        self.text = found.text;
+    }
+}
+
+/// The warnings of a service that have occurred.
+#[derive(Debug)]
+pub(crate) struct Monitor {
+    limits: Limits,
+    shards: Vec<Base>,
+    /// By shard, warning and, if it is one about a class, the name of the class.
+    seen: BTreeMap<(usize, WarningKind, &'static str), Seen>,
+}
+
+impl Monitor {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self { limits, shards: Vec::new(), seen: BTreeMap::new() }
+    }
+
+    /// Finds the warnings of a reading that was taken at `now`, and puts all that have occurred
+    /// into it. Returns those that are to be events; the caller logs them when it has released the
+    /// monitor.
+    pub(crate) fn observe(&mut self, stats: &mut ServiceStats, now: u64) -> Vec<Warning> {
+        self.shards.resize(stats.shards.len(), Base::default());
+        for (index, (base, shard)) in self.shards.iter_mut().zip(&stats.shards).enumerate() {
+            let found = base.find(shard, now, &self.limits);
+            let first = WarningKind::ALL[0];
+            let of_shard = (index, first, "")..(index + 1, first, "");
+            for ((_, kind, class), seen) in self.seen.range_mut(of_shard) {
+                let is_state = |found: &Found| {
+                    found.occurred.is_none() && (found.kind, found.class) == (*kind, *class)
+                };
+                seen.holds &= found.iter().any(is_state);
+            }
+            for found in found {
+                self.seen.entry((index, found.kind, found.class)).or_default().note(found, now);
+            }
+        }
+        let mut events = Vec::new();
+        stats.warnings.clear();
+        for ((index, kind, class), seen) in &mut self.seen {
+            let warning = Warning {
+                kind: *kind,
+                shard: stats.shards[*index].shard,
+                class: Some(*class).filter(|class| !class.is_empty()),
+                count: seen.count,
+                is_active: seen.is_active(now),
+                since_ns: seen.since,
+                last_ns: seen.last,
+                text: seen.text.clone(),
+            };
+            let is_new = |(at, count)| count < seen.count && now.saturating_sub(at) >= ACTIVE;
+            let is_due = seen.told.is_none_or(is_new);
+            if is_due {
+                seen.told = Some((now, seen.count));
+                events.push(warning.clone());
+            }
+            stats.warnings.push(warning);
+        }
+        events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::{LatenessParts, SCHEMA, ShardCounts, Times};
+    use crate::values::handle::ShardId;
+    use crate::values::scale::Scale;
+    use crate::values::settings::TurnBudget;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn reading() -> ServiceStats {
+        let shard = ShardStats {
+            shard: ShardId::new(0),
+            state: ShardState::Running,
+            scale: Scale::ONE,
+            counts: ShardCounts { capacity: 100, ..ShardCounts::default() },
+            classes: vec![ClassStats { class: "request", ..ClassStats::default() }],
+            lateness: Times::default(),
+            ring_delay: Times::default(),
+            turn_time: Times::default(),
+            late_parts: LatenessParts::default(),
+            late_deliveries: Vec::new(),
+            overdue_ns: 0,
+            turn_ns: None,
+            delivering: None,
+            thread: Some(ThreadTimes { ran_ns: 0, waited_ns: 0 }),
+            forecast: None,
+            memory_bytes: 0,
+        };
+        ServiceStats {
+            schema: SCHEMA,
+            version: "",
+            name: String::new(),
+            runtime: "",
+            cores: 1,
+            tick_ns: 1,
+            lateness_bound_ns: 1,
+            overrun_ns: 1,
+            lane_capacity: 8,
+            budget: TurnBudget::default(),
+            warning_limits: WarningLimits::default(),
+            uptime: Duration::ZERO,
+            warnings: Vec::new(),
+            deadlines: Vec::new(),
+            shards: vec![shard],
+        }
+    }
+
+    struct Bench {
+        monitor: Monitor,
+        stats: ServiceStats,
+        now: u64,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let monitor = Monitor::new(Limits {
+                warnings: WarningLimits::default(),
+                overrun: Duration::from_millis(1),
+                lane_capacity: 8,
+                class_ages: vec![Duration::from_mins(1)],
+            });
+            Self { monitor, stats: reading(), now: 0 }
+        }
+
+        fn shard(&mut self) -> &mut ShardStats {
+            &mut self.stats.shards[0]
+        }
+
+        /// Takes a reading a second after the one before. Returns how many events it has.
+        fn read(&mut self) -> usize {
+            self.now += SECOND;
+            self.monitor.observe(&mut self.stats, self.now).len()
+        }
+
+        /// The ids of the warnings that have occurred, with their counts.
+        fn seen(&self) -> Vec<(&'static str, u64, bool)> {
+            let seen = |one: &Warning| (one.kind.id(), one.count, one.is_active);
+            self.stats.warnings.iter().map(seen).collect()
+        }
+    }
+
+    #[test]
+    fn quiet_shard_has_no_warning() {
+        let mut bench = Bench::new();
+        bench.shard().counts.pending = 90;
+        bench.shard().classes[0].oldest = Some(Duration::from_mins(1));
+        for _ in 0..20 {
+            assert_eq!(bench.read(), 0);
+        }
+        assert_eq!(bench.seen(), []);
+    }
+
+    #[test]
+    fn stall_is_of_the_executor_unless_the_thread_waited_for_a_processor() {
+        let mut bench = Bench::new();
+        bench.read();
+        let stall = |shard: &mut ShardStats, waited: u64| {
+            shard.counts.stalls += 1;
+            shard.counts.stalled_ns += 200_000_000;
+            shard.counts.stall_last_ns = 200_000_000;
+            let thread = shard.thread.as_mut().unwrap();
+            thread.waited_ns += waited;
+        };
+        stall(bench.shard(), 10_000_000);
+        assert_eq!(bench.read(), 1);
+        assert_eq!(bench.seen(), [("executor-stalled", 1, true)]);
+        let text = &bench.stats.warnings[0].text;
+        assert!(text.starts_with("shard 0: the executor was stalled for 200ms"), "{text}");
+        let mut bench = Bench::new();
+        bench.read();
+        stall(bench.shard(), 190_000_000);
+        bench.read();
+        assert_eq!(bench.seen(), [("host-overcommitted", 1, true)]);
+        let mut bench = Bench::new();
+        bench.shard().thread = None;
+        bench.shard().counts.stalls = 1;
+        bench.read();
+        assert_eq!(bench.seen(), [("executor-stalled", 1, true)], "the system says nothing");
+    }
+
+    #[test]
+    fn thread_that_waits_for_a_processor_for_long_is_warned_of() {
+        let mut bench = Bench::new();
+        for (waited, expected) in
+            [(200_000_000, vec![]), (210_000_000, vec![true]), (0, vec![false])]
+        {
+            bench.read();
+            bench.shard().thread.as_mut().unwrap().waited_ns += waited;
+            bench.read();
+            let active: Vec<_> = bench.seen().iter().map(|(_, _, is_active)| *is_active).collect();
+            assert_eq!(active, expected, "{:?}", bench.stats.warnings);
+        }
+        assert_eq!(bench.seen(), [("host-overcommitted", 1, false)]);
+    }
+
+    #[test]
+    fn state_counts_once_until_it_ends() {
+        let mut bench = Bench::new();
+        let mut check = |change: &dyn Fn(&mut ShardStats), expected: (&'static str, u64, bool)| {
+            change(bench.shard());
+            bench.read();
+            bench.read();
+            let seen = bench.seen();
+            assert!(seen.contains(&expected), "{expected:?} {seen:?}");
+        };
+        check(&|shard| shard.counts.pending = 91, ("shard-near-capacity", 1, true));
+        check(&|shard| shard.counts.pending = 50, ("shard-near-capacity", 1, false));
+        check(&|shard| shard.counts.pending = 100, ("shard-near-capacity", 2, true));
+        check(&|shard| shard.overdue_ns = SECOND, ("shard-near-capacity", 2, true));
+        check(&|shard| shard.overdue_ns = 2 * SECOND, ("shard-stuck", 1, true));
+        check(&|shard| shard.overdue_ns = 0, ("shard-stuck", 1, false));
+        check(&|shard| shard.turn_ns = Some(3 * SECOND), ("shard-stuck", 2, true));
+        let minute = |more: u64| Some(Duration::from_secs(60 + more));
+        check(&|shard| shard.classes[0].oldest = minute(1), ("class-leaks", 1, true));
+        check(&|shard| shard.classes[0].oldest = None, ("class-leaks", 1, false));
+        check(&|shard| shard.state = ShardState::Dead, ("shard-dead", 1, true));
+    }
+
+    #[test]
+    fn cancels_just_before_the_deadline_are_warned_of_when_there_are_enough() {
+        let mut bench = Bench::new();
+        let mut cancel = |tight: u64, early: u64| {
+            let at = &mut bench.shard().classes[0].cancelled_at;
+            (at[0], at[9]) = (at[0] + tight, at[9] + early);
+            bench.read();
+            bench.seen()
+        };
+        assert_eq!(cancel(99, 0), [], "these are too few");
+        assert_eq!(cancel(0, 297), [], "a quarter is not more than a quarter");
+        assert_eq!(cancel(30, 70), [("limit-too-tight", 1, true)]);
+        assert_eq!(cancel(0, 50), [("limit-too-tight", 1, true)]);
+        assert_eq!(cancel(0, 50), [("limit-too-tight", 1, false)]);
+        let text = &bench.stats.warnings[0].text;
+        assert!(text.starts_with("shard 0: class request: 30 % of the last 100 cancels"), "{text}");
+        assert_eq!(bench.stats.warnings[0].class, Some("request"));
+    }
+
+    #[test]
+    fn occurrence_is_active_for_ten_seconds_and_its_events_are_as_far_apart() {
+        let mut bench = Bench::new();
+        let mut events = Vec::new();
+        for overrun in 1..=25 {
+            bench.shard().counts.overrun = overrun;
+            if bench.read() > 0 {
+                events.push(overrun);
+            }
+        }
+        assert_eq!(events, [1, 11, 21]);
+        assert_eq!(bench.seen(), [("handler-slow", 25, true)]);
+        assert_eq!(bench.stats.warnings[0].since_ns, SECOND);
+        for _ in 0..9 {
+            bench.read();
+        }
+        assert_eq!(bench.seen(), [("handler-slow", 25, true)]);
+        bench.read();
+        assert_eq!(bench.seen(), [("handler-slow", 25, false)]);
+        assert_eq!(bench.stats.warnings[0].last_ns, 25 * SECOND);
+    }
+}

@@ -1,0 +1,55 @@
+//! The deadlines of connections that have come, by their kind, on all threads of a service.
+//!
+//! Why not counts of a shard: the deadlines of a connection whose tasks go from thread to thread
+//! come on the thread of its task, and no shard takes part.
+//!
+//! Invariants: the names are those of the table of kinds, which lies above this room and comes with
+//! each count.
+//!
+//! Cost: one relaxed addition for each deadline that has come. Nothing else counts here.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The deadlines of connections of one kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct DeadlineStats {
+    /// The text of the [kind](crate::DeadlineKind). All custom deadlines are one.
+    pub kind: &'static str,
+    /// How many events of this kind a task or a callback has taken. An event that was withdrawn, as
+    /// the connection was active meanwhile, is not one of them.
+    pub count: u64,
+}
+
+/// At most so many kinds are counted: kinds are bits of 32 elsewhere.
+const KINDS_MAX: usize = 32;
+
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Set by the first count.
+    names: OnceLock<&'static [&'static str]>,
+    counts: [AtomicU64; KINDS_MAX],
+}
+
+impl Tally {
+    /// Counts a deadline whose kind is the one at `kind` of `names`, which are always the same.
+    pub(crate) fn count(&self, names: &'static [&'static str], kind: usize) {
+        self.names.get_or_init(|| names);
+        if let Some(count) = self.counts.get(kind) {
+            // Relaxed: each count stands for itself.
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The kinds in order; none before the first count.
+    pub(crate) fn read(&self) -> Vec<DeadlineStats> {
+        let names = self.names.get().copied().unwrap_or_default();
+        let of_name = |(kind, count): (&&'static str, &AtomicU64)| DeadlineStats {
+            kind,
+            count: count.load(Ordering::Relaxed),
+        };
+        names.iter().zip(&self.counts).map(of_name).collect()
+    }
+}

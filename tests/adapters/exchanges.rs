@@ -1,0 +1,419 @@
+//! The bodies of an exchange: each limit by a manual clock, and when an exchange ends.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::{Future, pending};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use corewheel::TimerService;
+use corewheel::adapters::hyper::{
+    BodyError, BodyLimits, BodySide, BodyTimeout, BodyTimers, Exchange, TimedBody, TimedExchanges,
+};
+use corewheel::conn::DataRate;
+use http_body_util::Full;
+use hyper::body::{Body, Bytes, Frame};
+use hyper::service::{Service, service_fn};
+use hyper::{Request, Response};
+
+use crate::http::{Alarm, Lab, ms};
+
+const LIMIT: Duration = ms(100);
+const RATE: DataRate = DataRate::new(100, LIMIT);
+
+/// What a test and its body share.
+#[derive(Default)]
+struct Shared {
+    /// `None` is the end.
+    frames: VecDeque<Option<&'static [u8]>>,
+    is_dropped: bool,
+}
+
+/// A body whose frames come from the test. A poll that finds none waits.
+struct Feed(Arc<Mutex<Shared>>);
+
+impl Feed {
+    fn new() -> (Self, Arc<Mutex<Shared>>) {
+        let shared = Arc::<Mutex<Shared>>::default();
+        (Self(Arc::clone(&shared)), shared)
+    }
+}
+
+impl Body for Feed {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.0.lock().unwrap().frames.pop_front() {
+            Some(bytes) => Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes.into())))),
+            None => Poll::Pending,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.lock().unwrap().frames.front() == Some(&None)
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().is_dropped = true;
+    }
+}
+
+/// A body with limits, and the test's side of it.
+struct Timed {
+    body: TimedBody<Feed>,
+    shared: Arc<Mutex<Shared>>,
+}
+
+/// What a poll has returned.
+#[derive(PartialEq, Debug)]
+enum Polled {
+    Waits,
+    Frame(Vec<u8>),
+    Failed(BodyError),
+    End,
+}
+
+impl Timed {
+    fn request(exchange: &Exchange, limits: BodyLimits) -> Self {
+        let (feed, shared) = Feed::new();
+        Self { body: exchange.request(feed, limits), shared }
+    }
+
+    fn response(exchange: &Exchange, limits: BodyLimits) -> Self {
+        let (feed, shared) = Feed::new();
+        Self { body: exchange.response(feed, limits), shared }
+    }
+
+    fn push(&self, frame: Option<&'static [u8]>) {
+        self.shared.lock().unwrap().frames.push_back(frame);
+    }
+
+    fn is_dropped(&self) -> bool {
+        self.shared.lock().unwrap().is_dropped
+    }
+
+    fn poll(&mut self) -> Polled {
+        self.poll_with(Waker::noop())
+    }
+
+    fn poll_with(&mut self, waker: &Waker) -> Polled {
+        match Pin::new(&mut self.body).poll_frame(&mut Context::from_waker(waker)) {
+            Poll::Pending => Polled::Waits,
+            Poll::Ready(None) => Polled::End,
+            Poll::Ready(Some(Err(error))) => Polled::Failed(*error.downcast().unwrap()),
+            Poll::Ready(Some(Ok(frame))) => Polled::Frame(frame.into_data().unwrap().to_vec()),
+        }
+    }
+}
+
+/// The bodies of a connection.
+fn timers(lab: &Lab) -> BodyTimers {
+    BodyTimers::new(lab.handle())
+}
+
+/// Counts the calls of a function that an exchange calls at its end.
+fn count_ends(exchange: &Exchange) -> Arc<AtomicUsize> {
+    let count = Arc::<AtomicUsize>::default();
+    let counted = Arc::clone(&count);
+    exchange.on_end(move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+    });
+    count
+}
+
+#[test]
+fn body_whose_producer_stops_fails_at_its_limit_and_wakes_the_consumer() {
+    let mut lab = Lab::new();
+    let exchange = timers(&lab).exchange();
+    let mut body = Timed::request(&exchange, BodyLimits::default().next_frame(LIMIT));
+    let (alarm, waker) = Alarm::new();
+    // The time before the first poll is that of the consumer.
+    lab.advance(10 * LIMIT);
+    body.push(Some(b"one"));
+    assert_eq!(body.poll_with(&waker), Polled::Frame(b"one".to_vec()));
+    assert_eq!(body.poll_with(&waker), Polled::Waits);
+    lab.advance(LIMIT.saturating_sub(ms(1)));
+    assert_eq!((alarm.count(), body.is_dropped()), (0, false));
+    // A poll that waits on does not begin the wait again.
+    assert_eq!(body.poll_with(&waker), Polled::Waits);
+    lab.advance(ms(1));
+    assert_eq!((alarm.count(), body.is_dropped()), (1, true));
+    let reached = BodyTimeout::NextFrame(LIMIT);
+    assert_eq!(exchange.limit_reached(), Some((BodySide::Request, reached)));
+    assert_eq!(body.poll(), Polled::Failed(BodyError::Timeout(reached)));
+    assert_eq!(body.poll(), Polled::End);
+}
+
+#[test]
+fn each_frame_begins_the_wait_for_the_next_one_again() {
+    let mut lab = Lab::new();
+    let exchange = timers(&lab).exchange();
+    let limits = BodyLimits::default().next_frame(LIMIT).next_poll(LIMIT);
+    let mut body = Timed::response(&exchange, limits);
+    for _ in 0..5 {
+        lab.advance(LIMIT.saturating_sub(ms(1)));
+        assert_eq!(body.poll(), Polled::Waits);
+        lab.advance(LIMIT.saturating_sub(ms(1)));
+        body.push(Some(b"frame"));
+        assert_eq!(body.poll(), Polled::Frame(b"frame".to_vec()));
+    }
+    body.push(None);
+    assert_eq!(body.poll(), Polled::End);
+    lab.advance(10 * LIMIT);
+    assert_eq!(exchange.limit_reached(), None);
+}
+
+#[test]
+fn body_that_no_task_polls_is_dropped_at_its_limit() {
+    let mut lab = Lab::new();
+    let exchange = timers(&lab).exchange();
+    let ends = count_ends(&exchange);
+    let limits = BodyLimits::default().next_poll(LIMIT);
+    let request = Timed::request(&exchange, BodyLimits::default());
+    let mut response = Timed::response(&exchange, limits);
+    lab.advance(LIMIT.saturating_sub(ms(1)));
+    assert!(!response.is_dropped());
+    lab.advance(ms(1));
+    // Without a poll, of both bodies.
+    assert!(response.is_dropped() && request.is_dropped());
+    assert_eq!(ends.load(Ordering::SeqCst), 1);
+    let reached = BodyTimeout::NextPoll(LIMIT);
+    assert_eq!(exchange.limit_reached(), Some((BodySide::Response, reached)));
+    assert_eq!(response.poll(), Polled::Failed(BodyError::Timeout(reached)));
+}
+
+#[test]
+fn body_of_an_exchange_that_another_body_has_ended_says_so() {
+    let mut lab = Lab::new();
+    let exchange = timers(&lab).exchange();
+    let mut request = Timed::request(&exchange, BodyLimits::default());
+    let (alarm, waker) = Alarm::new();
+    assert_eq!(request.poll_with(&waker), Polled::Waits);
+    let response = Timed::response(&exchange, BodyLimits::default().next_poll(LIMIT));
+    lab.advance(LIMIT);
+    assert_eq!((alarm.count(), response.is_dropped()), (1, true));
+    assert_eq!(request.poll(), Polled::Failed(BodyError::Ended));
+    // A body that comes later has ended from its beginning.
+    let mut late = Timed::request(&exchange, BodyLimits::default());
+    assert!(late.is_dropped());
+    assert_eq!(late.poll(), Polled::Failed(BodyError::Ended));
+}
+
+#[test]
+fn slow_producer_is_found_by_its_rate_which_counts_only_waits_for_it() {
+    let mut lab = Lab::new();
+    let exchange = timers(&lab).exchange();
+    let mut body = Timed::request(&exchange, BodyLimits::default().min_frame_rate(RATE));
+    let mut waited = Duration::ZERO;
+    let reached = loop {
+        // The consumer takes its time.
+        lab.advance(10 * LIMIT);
+        assert_eq!(exchange.limit_reached(), None, "after {waited:?}");
+        assert_eq!(body.poll(), Polled::Waits);
+        lab.advance(ms(50));
+        waited += ms(50);
+        if let Some(reached) = exchange.limit_reached() {
+            break reached;
+        }
+        body.push(Some(b"xy"));
+        assert_eq!(body.poll(), Polled::Frame(b"xy".to_vec()));
+    };
+    // Two bytes in 50 ms are 40 a second: 100 ms have passed with 2 or 4 bytes.
+    assert_eq!(reached, (BodySide::Request, BodyTimeout::FrameRate(RATE)));
+    assert_eq!(waited, LIMIT);
+}
+
+#[test]
+fn slow_consumer_is_found_by_its_rate() {
+    let mut lab = Lab::new();
+    let exchange = timers(&lab).exchange();
+    let mut body = Timed::response(&exchange, BodyLimits::default().min_poll_rate(RATE));
+    body.push(Some(&[b'x'; 50]));
+    assert!(matches!(body.poll(), Polled::Frame(_)));
+    // 50 bytes at 100 a second.
+    lab.advance(ms(499));
+    assert_eq!(exchange.limit_reached(), None);
+    lab.advance(ms(1));
+    let reached = Some((BodySide::Response, BodyTimeout::PollRate(RATE)));
+    assert_eq!(exchange.limit_reached(), reached);
+}
+
+#[test]
+fn bodies_of_a_connection_share_one_timer() {
+    let mut lab = Lab::new();
+    let timers = timers(&lab);
+    let limits = BodyLimits::default().next_frame(LIMIT).next_poll(LIMIT);
+    for _ in 0..50 {
+        let exchange = timers.exchange();
+        let mut body = Timed::response(&exchange, limits);
+        assert_eq!(body.poll(), Polled::Waits);
+        body.push(None);
+        assert_eq!(body.poll(), Polled::End);
+        lab.advance(ms(1));
+    }
+    let counts = lab.counts();
+    assert_eq!(counts.scheduled_local + counts.scheduled_remote, 1);
+    // The timer holds nothing of a connection that has ended.
+    drop(timers);
+    lab.advance(LIMIT);
+    assert_eq!(lab.counts().fired, 0);
+}
+
+#[test]
+fn many_bodies_end_each_at_its_own_time() {
+    let mut lab = Lab::new();
+    let timers = timers(&lab);
+    let mut bodies = Vec::new();
+    for index in 0..20_u64 {
+        let limits = BodyLimits::default().next_poll(ms(200 - 5 * index));
+        bodies.push(Timed::response(&timers.exchange(), limits));
+    }
+    for milliseconds in 1..=200 {
+        lab.advance(ms(1));
+        for (index, body) in (0..).zip(&bodies) {
+            assert_eq!(body.is_dropped(), milliseconds >= 200 - 5 * index, "body {index}");
+        }
+    }
+}
+
+#[test]
+fn exchange_whose_bodies_are_complete_calls_no_function() {
+    let lab = Lab::new();
+    let exchange = timers(&lab).exchange();
+    let ends = count_ends(&exchange);
+    let mut request = Timed::request(&exchange, BodyLimits::default());
+    request.push(None);
+    assert!(!exchange.is_request_complete());
+    assert_eq!(request.poll(), Polled::End);
+    assert!(exchange.is_request_complete());
+    let mut response = Timed::response(&exchange, BodyLimits::default());
+    response.push(Some(b"all"));
+    response.push(None);
+    assert_eq!(response.poll(), Polled::Frame(b"all".to_vec()));
+    drop((request, response));
+    exchange.end();
+    let late = count_ends(&exchange);
+    assert_eq!((ends.load(Ordering::SeqCst), late.load(Ordering::SeqCst)), (0, 0));
+}
+
+#[test]
+fn response_that_is_dropped_or_complete_first_ends_the_request() {
+    for is_complete in [false, true] {
+        let lab = Lab::new();
+        let exchange = timers(&lab).exchange();
+        let ends = count_ends(&exchange);
+        let mut request = Timed::request(&exchange, BodyLimits::default());
+        let mut response = Timed::response(&exchange, BodyLimits::default());
+        if is_complete {
+            response.push(None);
+            assert_eq!(response.poll(), Polled::End);
+        }
+        drop(response);
+        assert!(request.is_dropped());
+        assert_eq!(ends.load(Ordering::SeqCst), 1);
+        assert_eq!(request.poll(), Polled::Failed(BodyError::Ended));
+        // A function that comes later is called at once.
+        assert_eq!(count_ends(&exchange).load(Ordering::SeqCst), 1);
+    }
+}
+
+#[test]
+fn response_future_that_is_dropped_ends_the_exchange() {
+    let lab = Lab::new();
+    let found = Arc::<Mutex<Option<Exchange>>>::default();
+    let handler = Arc::clone(&found);
+    let service = service_fn(move |request: Request<TimedBody<Feed>>| {
+        *handler.lock().unwrap() = Some(request.body().exchange().clone());
+        async move {
+            let _request = request;
+            pending::<Result<Response<Full<Bytes>>, Infallible>>().await
+        }
+    });
+    let service = TimedExchanges::new(service, timers(&lab));
+    let (feed, shared) = Feed::new();
+    let mut future = Box::pin(service.call(Request::new(feed)));
+    let polled = pin!(&mut future).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending());
+    let ends = count_ends(found.lock().unwrap().as_ref().unwrap());
+    drop(future);
+    assert!(shared.lock().unwrap().is_dropped);
+    assert_eq!(ends.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn body_limits_hold_where_the_shard_is_full() {
+    // The only slot is that of another timer.
+    let mut lab = Lab::with(TimerService::builder().capacity(1));
+    let mut other = pin!(lab.handle().sleep(Duration::from_hours(1)));
+    let cx = &mut Context::from_waker(Waker::noop());
+    assert!(other.as_mut().poll(cx).is_pending());
+    lab.settle();
+    let exchange = timers(&lab).exchange();
+    let body = Timed::response(&exchange, BodyLimits::default().next_poll(LIMIT));
+    lab.advance(LIMIT);
+    // The thread of the fallback looks once in each millisecond.
+    crate::http::wait_until(|| body.is_dropped());
+}
+
+#[test]
+fn handler_learns_of_the_end_and_may_still_answer() {
+    let mut lab = Lab::new();
+    let service = service_fn(|request: Request<TimedBody<Feed>>| async move {
+        let exchange = request.body().exchange().clone();
+        exchange.ended().await;
+        let line = format!("{:?}", exchange.limit_reached().unwrap());
+        Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(line))))
+    });
+    let service = TimedExchanges::new(service, timers(&lab))
+        .request_limits(BodyLimits::default().next_poll(LIMIT));
+    let (feed, _shared) = Feed::new();
+    let answer = lab.spawn(service.call(Request::new(feed)));
+    lab.advance(LIMIT);
+    let mut body = lab.output(answer).unwrap().into_body();
+    let polled = Pin::new(&mut body).poll_frame(&mut Context::from_waker(Waker::noop()));
+    let Poll::Ready(Some(Ok(frame))) = polled else { panic!("the answer is cut") };
+    assert_eq!(frame.into_data().unwrap(), "(Request, NextPoll(100ms))");
+}
+
+#[test]
+fn response_with_a_limit_for_its_client_is_complete_with_its_last_frame() {
+    let lab = Lab::new();
+    for asks_for_end in [true, false] {
+        let exchange = timers(&lab).exchange();
+        let ends = count_ends(&exchange);
+        let mut body = Timed::response(&exchange, BodyLimits::default().next_poll(LIMIT));
+        body.push(Some(b"all"));
+        body.push(None);
+        assert_eq!(body.poll(), Polled::Frame(b"all".to_vec()));
+        // The client may still wait for a window.
+        assert!(!body.body.is_end_stream() && !exchange.has_ended());
+        if asks_for_end {
+            assert_eq!(body.poll(), Polled::End);
+        }
+        drop(body);
+        assert!(exchange.has_ended());
+        assert_eq!(ends.load(Ordering::SeqCst), 0);
+    }
+}
+
+#[test]
+fn request_whose_consumer_has_the_last_frame_is_complete_and_has_no_limit() {
+    let mut lab = Lab::new();
+    let exchange = timers(&lab).exchange();
+    let mut body = Timed::request(&exchange, BodyLimits::default().next_poll(LIMIT));
+    body.push(Some(b"all"));
+    body.push(None);
+    assert_eq!(body.poll(), Polled::Frame(b"all".to_vec()));
+    assert!(exchange.is_request_complete());
+    lab.advance(10 * LIMIT);
+    assert_eq!(exchange.limit_reached(), None);
+}

@@ -1,0 +1,339 @@
+//! Where the lateness of a delivery arose, and what the statistics tell about the shard's turns.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::Duration;
+
+use corewheel::class::TimerClass;
+use corewheel::settings::TurnBudget;
+use corewheel::stats::{LateDelivery, ShardStats};
+use corewheel::{Fired, Timers};
+
+use crate::support::{FAR, Lab, SHARD, builder, look, ms};
+
+const REQUEST: TimerClass = TimerClass::new("request");
+
+fn shard<T: Send + 'static>(lab: &Lab<T>) -> ShardStats {
+    lab.service.stats().shards.swap_remove(0)
+}
+
+/// Checks the parts of a delivery, in milliseconds: arrival, poll delay, handlers, backlog.
+#[track_caller]
+fn check(delivery: &LateDelivery, expected: [u64; 4]) {
+    let parts = delivery.parts_ns;
+    let found = [parts.arrival, parts.poll_delay, parts.handlers, parts.backlog];
+    assert_eq!(found, expected.map(|ms| ms * 1_000_000), "{delivery:?}");
+    assert_eq!(delivery.lateness_ns, parts.sum(), "{delivery:?}");
+}
+
+/// A lab whose handler takes as long as the payload says, in milliseconds.
+fn slow_lab(budget: TurnBudget) -> Lab<u64> {
+    let clock = Rc::new(Cell::new(None::<corewheel::clock::ManualClock>));
+    let shared = Rc::clone(&clock);
+    let lab = Lab::with_handler(builder(1).budget(budget).class(REQUEST), move |_| {
+        let clock = Rc::clone(&shared);
+        move |fired: Fired<u64>, _: &Timers<u64>| {
+            let moved = clock.take().expect("the clock is set");
+            moved.advance(ms(fired.payload));
+            clock.set(Some(moved));
+        }
+    });
+    clock.set(Some(lab.clock.clone()));
+    lab
+}
+
+#[test]
+fn turn_that_begins_late_is_a_poll_delay() {
+    let mut lab = Lab::new(builder(1).class(REQUEST));
+    lab.timers().of_class(REQUEST).unwrap().schedule(ms(5), 1).unwrap();
+    lab.timers().schedule(ms(40), 2).unwrap();
+    lab.settle();
+    lab.advance(ms(45));
+    let stats = shard(&lab);
+    // The second one is late by less than the bound of 10 ms.
+    assert_eq!((stats.counts.late, stats.late_deliveries.len()), (1, 1));
+    let delivery = stats.late_deliveries[0];
+    check(&delivery, [0, 40, 0, 0]);
+    assert_eq!((delivery.class, delivery.at_ns), (Some("request"), 45_000_000));
+    assert!(!delivery.after_budget);
+    for (part, times) in stats.late_parts.iter() {
+        let expected = if part == "poll_delay" { 40_000_000 } else { 0 };
+        assert_eq!((times.count, times.sum_ns), (1, expected), "{part}");
+    }
+}
+
+#[test]
+fn deliveries_before_it_in_the_turn_are_the_part_of_handlers() {
+    let mut lab = slow_lab(TurnBudget::default());
+    lab.timers().schedule(ms(5), 30).unwrap();
+    lab.timers().schedule(ms(5), 0).unwrap();
+    lab.settle();
+    lab.advance(ms(6));
+    let stats = shard(&lab);
+    assert_eq!(stats.late_deliveries.len(), 1);
+    check(&stats.late_deliveries[0], [0, 1, 30, 0]);
+    assert_eq!((stats.turn_time.count, stats.counts.busy_ns), (stats.counts.turns, 30_000_000));
+}
+
+#[test]
+fn turns_without_budget_are_the_backlog_and_are_marked() {
+    let mut lab = slow_lab(TurnBudget { expired_max: 1, ..TurnBudget::default() });
+    for took in [20, 20, 0] {
+        lab.timers().schedule(ms(5), took).unwrap();
+    }
+    lab.settle();
+    lab.clock.advance(ms(5));
+    let _ = lab.turn();
+    lab.clock.advance(ms(3));
+    let _ = lab.turn();
+    let _ = lab.turn();
+    let stats = shard(&lab);
+    let [third, second] = &stats.late_deliveries[..] else { panic!("{stats:?}") };
+    // The first turn took 20 ms, and the next one began 3 ms later.
+    check(second, [0, 3, 0, 20]);
+    // Of the two turns before the third, only the last delay is known apart.
+    check(third, [0, 0, 0, 43]);
+    assert!(second.after_budget && third.after_budget);
+}
+
+#[test]
+fn timer_that_is_due_while_a_turn_runs_waits_in_the_backlog() {
+    let mut lab = slow_lab(TurnBudget::default());
+    lab.timers().schedule(ms(5), 40).unwrap();
+    lab.timers().schedule(ms(10), 0).unwrap();
+    lab.settle();
+    lab.advance(ms(5));
+    lab.settle();
+    let stats = shard(&lab);
+    check(&stats.late_deliveries[0], [0, 0, 0, 35]);
+    assert!(!stats.late_deliveries[0].after_budget);
+}
+
+#[test]
+fn request_that_is_sent_after_its_deadline_is_a_late_arrival() {
+    let mut lab = Lab::new(builder(1));
+    let client = lab.client();
+    let deadline = lab.clock.now() + ms(5);
+    let _ = lab.fall_asleep(Waker::noop());
+    lab.clock.advance(ms(30));
+    client.shard(SHARD).schedule(deadline, 1).unwrap();
+    lab.clock.advance(ms(4));
+    lab.settle();
+    check(&shard(&lab).late_deliveries[0], [25, 4, 0, 0]);
+}
+
+#[test]
+fn request_that_waits_for_a_stalled_shard_is_a_poll_delay() {
+    let mut lab = Lab::new(builder(1));
+    let client = lab.client();
+    lab.timers().schedule(FAR, 0).unwrap();
+    let _ = lab.fall_asleep(Waker::noop());
+    lab.clock.advance(ms(10));
+    client.shard(SHARD).schedule(ms(5), 1).unwrap();
+    lab.clock.advance(ms(90));
+    lab.settle();
+    let stats = shard(&lab);
+    check(&stats.late_deliveries[0], [0, 85, 0, 0]);
+    assert_eq!((stats.counts.stalls, stats.counts.stall_last_ns), (1, 85_000_000));
+}
+
+#[test]
+fn request_that_waits_behind_others_in_its_lane_is_a_late_arrival() {
+    let mut lab = Lab::new(builder(1).budget(TurnBudget { requests_max: 2, ..<_>::default() }));
+    let client = lab.client();
+    for payload in 0..4 {
+        client.shard(SHARD).schedule(ms(5), payload).unwrap();
+    }
+    let _ = lab.turn();
+    lab.clock.advance(ms(30));
+    let _ = lab.turn();
+    let stats = shard(&lab);
+    assert_eq!(stats.late_deliveries.len(), 4);
+    // The latest first: the last two came with the second turn.
+    check(&stats.late_deliveries[0], [25, 0, 0, 0]);
+    check(&stats.late_deliveries[3], [0, 25, 0, 0]);
+}
+
+#[test]
+fn timer_scheduled_on_the_core_after_its_deadline_is_a_late_arrival() {
+    let mut lab = Lab::new(builder(1));
+    let deadline = lab.clock.now() + ms(5);
+    let _ = lab.fall_asleep(Waker::noop());
+    lab.clock.advance(ms(30));
+    lab.timers().schedule(deadline, 1).unwrap();
+    lab.clock.advance(ms(2));
+    lab.settle();
+    check(&shard(&lab).late_deliveries[0], [25, 2, 0, 0]);
+    // In the loop, between two turns that the driver does not sleep between.
+    lab.timers().schedule(deadline, 2).unwrap();
+    lab.settle();
+    check(&shard(&lab).late_deliveries[0], [27, 0, 0, 0]);
+}
+
+#[test]
+fn scaled_timeouts_are_told_in_parts_too() {
+    let mut lab = Lab::<u64>::new(builder(1).class(REQUEST));
+    let timers = lab.timers().of_class(REQUEST).unwrap();
+    let timeouts = timers.scaled(ms(20), ms(20), |(): (), _: &_| {}).unwrap();
+    let _timeout = timeouts.start(()).unwrap();
+    lab.settle();
+    lab.advance(ms(60));
+    let stats = shard(&lab);
+    let of_class: Vec<_> =
+        stats.late_deliveries.iter().filter(|one| one.class == Some("request")).collect();
+    check(of_class[0], [0, 40, 0, 0]);
+    assert_eq!(stats.counts.late, stats.late_deliveries.len() as u64);
+}
+
+#[test]
+fn last_64_late_deliveries_are_kept_and_each_is_the_sum_of_its_parts() {
+    let mut lab = slow_lab(TurnBudget { expired_max: 7, ..TurnBudget::default() });
+    for payload in 0..200 {
+        lab.timers().schedule(ms(5 + payload % 13), payload % 3).unwrap();
+    }
+    lab.settle();
+    lab.advance(ms(40));
+    let stats = shard(&lab);
+    assert_eq!((stats.counts.late, stats.late_deliveries.len()), (200, 64));
+    assert!(stats.late_deliveries.iter().all(|one| one.lateness_ns == one.parts_ns.sum()));
+    assert!(stats.late_deliveries.is_sorted_by_key(|one| std::cmp::Reverse(one.at_ns)));
+    let parts: u64 = stats.late_parts.iter().map(|(_, times)| times.sum_ns).sum();
+    assert_eq!(parts, stats.lateness.sum_ns, "all were late");
+}
+
+#[test]
+fn reader_sees_a_shard_that_is_stuck_between_turns_and_in_a_handler() {
+    let seen = Rc::new(Cell::new((0, None, None)));
+    let noted = Rc::clone(&seen);
+    let source = Rc::new(Cell::new(None::<(corewheel::stats::StatsSource, _)>));
+    let shared = Rc::clone(&source);
+    let mut lab = Lab::with_handler(builder(1).class(REQUEST), move |_| {
+        let (noted, shared) = (Rc::clone(&noted), Rc::clone(&shared));
+        move |_: Fired<()>, _: &Timers<()>| {
+            let (source, clock): (_, corewheel::clock::ManualClock) = shared.take().unwrap();
+            clock.advance(ms(50));
+            let stats = source.read().shards.swap_remove(0);
+            noted.set((stats.overdue_ns, stats.turn_ns, stats.delivering));
+        }
+    });
+    source.set(Some((lab.service.stats_source(), lab.clock.clone())));
+    lab.timers().of_class(REQUEST).unwrap().schedule(ms(5), ()).unwrap();
+    assert_eq!(shard(&lab).overdue_ns, 0, "no turn has seen it");
+    lab.settle();
+    lab.clock.advance(ms(25));
+    let stats = shard(&lab);
+    assert_eq!((stats.overdue_ns, stats.turn_ns), (20_000_000, None));
+    assert_eq!(stats.stuck_for(), ms(20));
+    lab.settle();
+    assert_eq!(seen.get(), (70_000_000, Some(50_000_000), Some("request")));
+    let stats = shard(&lab);
+    assert_eq!((stats.overdue_ns, stats.turn_ns, stats.delivering), (0, None, None));
+}
+
+#[test]
+fn command_that_wakes_a_sleeping_driver_is_overdue_at_once() {
+    let mut lab = Lab::new(builder(1));
+    lab.timers().schedule(FAR, 0).unwrap();
+    let _ = lab.fall_asleep(Waker::noop());
+    lab.timers().schedule(ms(5), 1).unwrap();
+    lab.clock.advance(ms(25));
+    assert_eq!(shard(&lab).overdue_ns, 25_000_000, "the driver has to set its alarm");
+    lab.settle();
+    assert_eq!(shard(&lab).overdue_ns, 0);
+}
+
+#[test]
+fn forecast_is_made_when_it_is_asked_for_and_once_a_second_at_most() {
+    let mut lab = Lab::new(builder(1));
+    let delays = [5, 50, 500, 5_000, 30_000, 300_000, 3_000_000, 30_000_000];
+    for delay in delays {
+        lab.timers().schedule(ms(delay), 0).unwrap();
+    }
+    lab.settle();
+    assert_eq!(shard(&lab).forecast, None, "no reader has asked");
+    let source = lab.service.stats_source();
+    source.ask_forecast();
+    lab.settle();
+    let forecast = shard(&lab).forecast.expect("the turn has made one");
+    assert_eq!((forecast.counted, forecast.not_counted, forecast.stale), (8, 0, 0));
+    let ends = forecast.spans.iter().map(|span| span.within_ns);
+    let ms_of = |ms: u64| Some(ms * 1_000_000);
+    let expected = [10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000].map(ms_of);
+    assert!(ends.eq(expected.into_iter().chain([None])));
+    // A timer counts in its own span, or before it and as uncertain.
+    for (index, end) in forecast.spans.iter().enumerate() {
+        let due = delays[..=index].len() as u64;
+        let counted: u64 = forecast.spans[..=index].iter().map(|span| span.timers).sum();
+        let uncertain: u64 = forecast.spans[..=index].iter().map(|span| span.uncertain).sum();
+        assert!((due..=due + uncertain).contains(&counted), "{end:?} {forecast:?}");
+    }
+    // Within 256 ticks the wheel is exact.
+    assert!(forecast.spans[..2].iter().all(|span| (span.timers, span.uncertain) == (1, 0)));
+    let at = |lab: &Lab<u64>| shard(lab).forecast.unwrap().at_ns;
+    source.ask_forecast();
+    lab.advance(ms(999));
+    assert_eq!(at(&lab), 0, "the last one is newer than a second");
+    lab.advance(ms(2));
+    assert_eq!(at(&lab), 0, "it was not asked for again");
+    source.ask_forecast();
+    lab.settle();
+    assert_eq!(at(&lab), 1_001_000_000);
+}
+
+#[test]
+fn request_for_a_forecast_wakes_a_shard_that_sleeps() {
+    let mut lab = Lab::new(builder(1));
+    lab.timers().schedule(FAR, 0).unwrap();
+    let (alarm, waker) = crate::support::Alarm::new();
+    let _ = lab.fall_asleep(&waker);
+    let _ = lab.service.stats();
+    assert_eq!(alarm.count(), 0, "a reading alone wakes no shard");
+    lab.service.stats_source().ask_forecast();
+    assert_eq!(alarm.count(), 1);
+    lab.settle();
+    assert!(shard(&lab).forecast.is_some());
+}
+
+#[test]
+fn cancels_are_counted_by_the_part_of_the_delay_that_was_left() {
+    let mut lab = Lab::new(builder(1).class(REQUEST));
+    let client = lab.client();
+    let timers = lab.timers().of_class(REQUEST).unwrap();
+    let tight = timers.schedule(ms(100), 0).unwrap();
+    let half = timers.schedule(ms(100), 0).unwrap();
+    let early = timers.schedule(ms(100), 0).unwrap();
+    let _ = timers.schedule(ms(100), 0).unwrap();
+    assert!(timers.cancel(early).won());
+    lab.advance(ms(45));
+    assert!(timers.cancel(half).won());
+    lab.advance(ms(50));
+    assert!(timers.cancel(tight).won());
+    // One that its client cancels in the lane.
+    let mut sleep = client.shard(SHARD).of_class(REQUEST).unwrap().sleep(ms(100));
+    assert!(look(&mut sleep).is_none());
+    lab.clock.advance(ms(25));
+    drop(sleep);
+    lab.settle();
+    let class = shard(&lab).classes[0];
+    assert_eq!(class.cancelled_at, [1, 0, 0, 0, 0, 1, 0, 1, 0, 1]);
+    assert_eq!((class.cancelled, class.fired), (4, 1));
+    assert_eq!(class.cancel_ratio(), Some(0.8));
+}
+
+#[test]
+fn statistics_tell_the_settings_the_version_and_the_memory() {
+    let mut lab = Lab::new(builder(1).lane_capacity(77).overrun(ms(3)));
+    lab.settle();
+    let stats = lab.service.stats();
+    assert_eq!((stats.schema, stats.version), (1, env!("CARGO_PKG_VERSION")));
+    assert_eq!((stats.lane_capacity, stats.overrun_ns), (77, 3_000_000));
+    assert_eq!(stats.budget, TurnBudget::default());
+    assert!(stats.cores >= 1 && stats.warnings.is_empty());
+    assert_eq!(stats.shards[0].thread, None, "the clock is manual");
+    for _ in 0..1_000 {
+        lab.timers().schedule(Duration::from_secs(9), 0).unwrap();
+    }
+    lab.settle();
+    assert!(shard(&lab).memory_bytes >= stats.shards[0].memory_bytes + 24_000);
+}

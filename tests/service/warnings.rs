@@ -1,0 +1,295 @@
+//! The warnings: each occurs in its scenario, and no other does.
+
+use std::sync::mpsc;
+use std::task::Waker;
+use std::time::Duration;
+
+use corewheel::class::TimerClass;
+use corewheel::settings::{Placement, TurnBudget, WarningLimits};
+use corewheel::stats::{Warning, WarningKind};
+use corewheel::watchdog::{Stuck, StuckLevel, ThreadState, Watchdog};
+use corewheel::{Fired, Runtime, TimerService, TimerServiceBuilder, Timers};
+
+use crate::support::{FAR, Lab, PATIENCE, SHARD, builder, ms, wait_until};
+
+const REQUEST: TimerClass = TimerClass::new("request");
+
+/// Checks that a lab has this warning alone, and returns it.
+#[track_caller]
+fn only<T: Send + 'static>(lab: &Lab<T>, kind: WarningKind, count: u64) -> Warning {
+    let warnings = lab.service.stats().warnings;
+    let found: Vec<_> = warnings.iter().map(|warning| (warning.kind, warning.count)).collect();
+    assert_eq!(found, [(kind, count)], "{warnings:?}");
+    assert!(warnings[0].is_active && warnings[0].shard == SHARD, "{warnings:?}");
+    warnings.into_iter().next().unwrap()
+}
+
+fn limited(limits: WarningLimits) -> TimerServiceBuilder {
+    builder(1).class(REQUEST).warning_limits(limits)
+}
+
+/// A lab whose handler takes as long as the payload says, in milliseconds.
+fn slow_lab(builder: TimerServiceBuilder) -> Lab<u64> {
+    let (sender, receiver) = mpsc::channel::<corewheel::clock::ManualClock>();
+    let mut clock = None;
+    let mut receiver = Some(receiver);
+    let handler = std::cell::RefCell::new(Some(move |fired: Fired<u64>, _: &Timers<u64>| {
+        let clock = clock.get_or_insert_with(|| receiver.take().unwrap().recv().unwrap());
+        clock.advance(ms(fired.payload));
+    }));
+    let lab = Lab::with_handler(builder, move |_| handler.take().expect("there is one shard"));
+    sender.send(lab.clock.clone()).unwrap();
+    lab
+}
+
+#[test]
+fn busy_shard_that_keeps_up_has_no_warning() {
+    let mut lab = Lab::new(limited(WarningLimits::default()));
+    let client = lab.client();
+    for round in 0..200 {
+        let timers = lab.timers().of_class(REQUEST).unwrap();
+        let cancelled = timers.schedule(ms(40), round).unwrap();
+        for _ in 0..20 {
+            timers.schedule(ms(3), round).unwrap();
+            client.shard(SHARD).schedule(ms(3), round).unwrap();
+        }
+        lab.advance(ms(1));
+        assert!(lab.timers().cancel(cancelled).won());
+        assert_eq!(lab.service.stats().warnings, []);
+    }
+}
+
+#[test]
+fn turn_that_begins_long_after_it_was_due_warns_of_the_executor() {
+    let mut lab = Lab::new(limited(WarningLimits::default()));
+    for _ in 0..3 {
+        lab.timers().schedule(ms(5), 1).unwrap();
+    }
+    lab.settle();
+    lab.advance(ms(5 + 50));
+    assert_eq!(lab.service.stats().warnings, [], "the limit is not passed");
+    lab.timers().schedule(ms(5), 1).unwrap();
+    lab.settle();
+    lab.advance(ms(5 + 214));
+    let warning = only(&lab, WarningKind::ExecutorStalled, 1);
+    let text = "shard 0: the executor was stalled for 214ms; 4 timers were late so far";
+    assert_eq!(warning.text, text);
+    lab.advance(Duration::from_secs(10));
+    let warnings = lab.service.stats().warnings;
+    assert!(!warnings[0].is_active && warnings[0].count == 1, "{warnings:?}");
+}
+
+#[test]
+fn sleep_without_timers_is_no_stall() {
+    let mut lab = Lab::<u64>::new(limited(WarningLimits::default()));
+    let client = lab.client();
+    let _ = lab.fall_asleep(Waker::noop());
+    lab.clock.advance(FAR);
+    client.shard(SHARD).schedule(ms(5), 1).unwrap();
+    lab.settle();
+    lab.advance(ms(5));
+    assert_eq!((lab.fired().len(), lab.service.stats().warnings), (1, vec![]));
+}
+
+#[test]
+fn slow_handler_is_warned_of_with_its_class() {
+    let mut lab = slow_lab(limited(WarningLimits::default()));
+    lab.timers().of_class(REQUEST).unwrap().schedule(ms(5), 12).unwrap();
+    lab.timers().schedule(ms(5), 1).unwrap();
+    lab.settle();
+    lab.advance(ms(5));
+    let warning = only(&lab, WarningKind::HandlerSlow, 1);
+    let text = "shard 0: 1 handlers took longer than 1ms, the last 12ms; class request";
+    assert_eq!(warning.text, text);
+}
+
+#[test]
+fn turns_in_a_row_without_budget_are_warned_of() {
+    let budget = TurnBudget { expired_max: 2, ..TurnBudget::default() };
+    let mut lab = Lab::new(limited(WarningLimits::default()).budget(budget));
+    for _ in 0..19 {
+        lab.timers().schedule(ms(5), 1).unwrap();
+    }
+    lab.settle();
+    lab.advance(ms(5));
+    assert_eq!(lab.service.stats().warnings, [], "nine turns used their budget up");
+    for _ in 0..21 {
+        lab.timers().schedule(ms(5), 1).unwrap();
+    }
+    lab.settle();
+    lab.advance(ms(5));
+    only(&lab, WarningKind::BudgetExhausted, 1);
+}
+
+#[test]
+fn lane_that_stays_full_is_warned_of() {
+    let budget = TurnBudget { requests_max: 1, ..TurnBudget::default() };
+    let turn_with = |requests| {
+        let mut lab = Lab::new(limited(WarningLimits::default()).budget(budget).lane_capacity(8));
+        let client = lab.client();
+        let timer = lab.timers().schedule(FAR, 1).unwrap();
+        for _ in 0..requests {
+            drop(client.reset(timer, FAR));
+        }
+        let _ = lab.turn();
+        lab
+    };
+    let lab = turn_with(5);
+    assert_eq!(lab.service.stats().warnings, [], "four of eight are not more than a half");
+    let warning = only(&turn_with(6), WarningKind::LaneFlooded, 1);
+    assert!(warning.text.ends_with("the deepest holds 5 now"), "{}", warning.text);
+}
+
+#[test]
+fn shard_that_takes_no_turn_is_stuck_until_it_does() {
+    let limits = WarningLimits { executor_stall: FAR, ..WarningLimits::default() };
+    let mut lab = Lab::new(limited(limits));
+    lab.timers().schedule(ms(5), 1).unwrap();
+    lab.settle();
+    lab.clock.advance(ms(5 + 1_000));
+    assert_eq!(lab.service.stats().warnings, [], "the limit is not passed");
+    lab.clock.advance(ms(1));
+    let warning = only(&lab, WarningKind::ShardStuck, 1);
+    let text = "shard 0: a turn has been due for 1s, and its thread has not begun it";
+    assert_eq!(warning.text, text);
+    lab.settle();
+    assert!(!lab.service.stats().warnings[0].is_active);
+}
+
+#[test]
+fn shard_that_is_nearly_full_is_warned_of() {
+    let mut lab = Lab::new(limited(WarningLimits::default()).capacity(100));
+    for _ in 0..90 {
+        lab.timers().schedule(FAR, 1).unwrap();
+    }
+    lab.settle();
+    assert_eq!(lab.service.stats().warnings, [], "the limit is not passed");
+    lab.timers().schedule(FAR, 1).unwrap();
+    lab.settle();
+    let warning = only(&lab, WarningKind::ShardNearCapacity, 1);
+    assert_eq!(warning.text, "shard 0: 91 timers are pending, 91 % of 100");
+}
+
+#[test]
+fn class_whose_oldest_timer_is_too_old_is_warned_of() {
+    let limits = WarningLimits { class_age: ms(100), ..WarningLimits::default() };
+    let lease = TimerClass::new("lease");
+    let builder = limited(limits).class(lease).class_age(lease, FAR);
+    let mut lab = Lab::new(builder);
+    for class in [REQUEST, lease] {
+        lab.timers().of_class(class).unwrap().schedule(FAR, 1).unwrap();
+    }
+    lab.settle();
+    lab.advance(ms(100));
+    assert_eq!(lab.service.stats().warnings, [], "the limit is not passed");
+    lab.advance(ms(1));
+    let warning = only(&lab, WarningKind::ClassLeaks, 1);
+    assert_eq!(warning.class, Some("request"));
+}
+
+#[test]
+fn class_that_is_cancelled_just_before_its_deadline_is_warned_of() {
+    let mut lab = Lab::new(limited(WarningLimits::default()));
+    let mut cancel_after = |delay: u64| {
+        let timers = lab.timers().of_class(REQUEST).unwrap();
+        let handles: Vec<_> = (0..100).map(|_| timers.schedule(ms(50), 1).unwrap()).collect();
+        lab.advance(ms(delay));
+        assert!(handles.into_iter().all(|handle| lab.timers().cancel(handle).won()));
+        lab.settle();
+    };
+    cancel_after(25);
+    cancel_after(48);
+    let warning = {
+        let stats = lab.service.stats();
+        assert_eq!(stats.shards[0].classes[0].cancelled_at, [100, 0, 0, 0, 0, 100, 0, 0, 0, 0]);
+        only(&lab, WarningKind::LimitTooTight, 1)
+    };
+    assert!(warning.text.contains("class request: 50 % of the last 200"), "{}", warning.text);
+}
+
+#[test]
+fn shard_whose_loop_was_dropped_is_dead() {
+    let mut lab = Lab::<u64>::new(limited(WarningLimits::default()));
+    lab.timers().schedule(FAR, 1).unwrap();
+    lab.shards.clear();
+    let warning = only(&lab, WarningKind::ShardDead, 1);
+    assert!(warning.text.contains("1 timers were dropped"), "{}", warning.text);
+}
+
+/// A service on a plain thread whose handler blocks until it is released, with a watchdog.
+fn watched(
+    stuck: Duration,
+    hung: Duration,
+) -> (TimerService<u64>, mpsc::Receiver<Stuck>, mpsc::Sender<()>) {
+    let (sender, seen) = mpsc::channel();
+    let watchdog = Watchdog::new().look_every(ms(5)).hung_after(hung).on_stuck(move |stuck| {
+        // The test may have ended.
+        let _ = sender.send(*stuck);
+    });
+    let (release, released) = mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(Some(released));
+    let limits = WarningLimits { stuck, ..WarningLimits::default() };
+    let builder = TimerService::builder().shards(1).class(REQUEST).warning_limits(limits);
+    let builder = builder.runtime(Runtime::Thread).placement(Placement::Unpinned);
+    let service = builder
+        .watchdog(watchdog)
+        .start_with(move |_| {
+            let released = released.lock().unwrap().take().expect("there is one shard");
+            move |fired: Fired<u64>, _: &Timers<u64>| {
+                if fired.payload > 0 {
+                    let _ = released.recv();
+                }
+            }
+        })
+        .unwrap();
+    (service, seen, release)
+}
+
+#[test]
+fn watchdog_calls_its_hook_for_a_handler_that_does_not_return() {
+    let (service, seen, release) = watched(ms(100), ms(400));
+    let timers = service.client();
+    timers.shard(SHARD).of_class(REQUEST).unwrap().schedule(ms(1), 1).unwrap();
+    let first = seen.recv_timeout(PATIENCE).unwrap();
+    let second = seen.recv_timeout(PATIENCE).unwrap();
+    assert_eq!((first.level, second.level), (StuckLevel::Stuck, StuckLevel::Hung));
+    assert!(first.since > ms(100) && second.since > ms(400), "{first:?} {second:?}");
+    for stuck in [first, second] {
+        assert!(stuck.is_in_turn && stuck.class == Some("request"), "{stuck:?}");
+        let expected = [ThreadState::Blocked, ThreadState::Unknown];
+        assert!(expected.contains(&stuck.thread), "{stuck:?}");
+    }
+    let warnings = service.stats().warnings;
+    let stuck = warnings.iter().find(|one| one.kind == WarningKind::ShardStuck).unwrap();
+    assert!(stuck.is_active && stuck.text.contains("now for class request"), "{stuck:?}");
+    release.send(()).unwrap();
+    wait_until("the shard runs again", || {
+        let warnings = service.stats().warnings;
+        !warnings.iter().any(|one| one.kind == WarningKind::ShardStuck && one.is_active)
+    });
+    assert_eq!(service.stats().shards[0].counts.fired, 1);
+}
+
+#[test]
+fn watchdog_ends_with_its_service_and_survives_a_hook_that_panics() {
+    let (sender, seen) = mpsc::channel();
+    let watchdog = Watchdog::new().look_every(ms(1)).hung_after(ms(50));
+    let watchdog = watchdog.on_stuck(move |stuck| {
+        let _ = sender.send(stuck.level);
+        panic!("the hook panics");
+    });
+    let limits = WarningLimits { stuck: ms(10), ..WarningLimits::default() };
+    let service = TimerService::builder()
+        .shards(1)
+        .warning_limits(limits)
+        .watchdog(watchdog)
+        .start_attached_with::<u64>()
+        .unwrap();
+    let mut shard = service.attach(SHARD).unwrap().into_loop(|_, _| {}).unwrap();
+    shard.timers().schedule(ms(1), 1).unwrap();
+    let _ = shard.turn();
+    assert_eq!(seen.recv_timeout(PATIENCE), Ok(StuckLevel::Stuck));
+    assert_eq!(seen.recv_timeout(PATIENCE), Ok(StuckLevel::Hung));
+    drop(service);
+    assert_eq!(seen.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
+}

@@ -1,0 +1,491 @@
+//! Random histories of connections on shards and on any thread: drains, pressure and orders to the
+//! idlest, while shards are held up and clocks leap. A model says which connections are told, and
+//! when each event may come.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use corewheel::conn::InProgress;
+use corewheel::scaled::Scale;
+use corewheel::sim::{Simulation, Time};
+use corewheel::{
+    AnyThread, ConnEvent, ConnLimits, ConnTimers, DeadlineKind, Fired, RefusedKind, ShardId,
+    ShutdownPolicy, TimerService, Timers,
+};
+use fastrand::Rng;
+
+use crate::history::settings;
+
+/// The limit of idle times, without pressure and with all of it. A quarter of the difference is
+/// a number of nanoseconds.
+const LIMIT: Duration = Duration::from_secs(4);
+const LEAST: Duration = Duration::from_millis(400);
+/// How much later than the activity a stamp on a shard may be, apart from ticks.
+const STAMP: Duration = Duration::from_millis(12);
+
+/// A command. Numbers of shards and connections are taken modulo how many there are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Command {
+    Open {
+        shard: u8,
+        is_shared: bool,
+    },
+    Touch(u8),
+    BeginRequest(u8),
+    EndRequest(u8),
+    Close(u8),
+    /// Of one shard, from its thread or from another, or of the service.
+    Drain {
+        shard: u8,
+        whom: Whom,
+        window: Duration,
+    },
+    CloseIdlest {
+        shard: u8,
+        whom: Whom,
+        count: u8,
+    },
+    SetScale {
+        quarters: u8,
+    },
+    Run(Duration),
+    Stall {
+        shard: u8,
+        stall: Duration,
+    },
+    Leap(Duration),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Whom {
+    Here,
+    Remote,
+    Service,
+}
+
+/// The commands of a seed's history.
+pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
+    let may_drain = rng.u8(..3) > 0;
+    let most = rng.u64(10..6_000);
+    let count = rng.usize(10..150);
+    let mut commands = Vec::new();
+    while commands.len() < count {
+        let time = Duration::from_micros(rng.u64(..most * 1_000));
+        let (shard, conn) = (rng.u8(..), rng.u8(..));
+        let whom = [Whom::Here, Whom::Remote, Whom::Service][rng.usize(..3)];
+        commands.push(match rng.u8(..20) {
+            0..5 => Command::Open { shard, is_shared: rng.bool() },
+            5..8 => Command::Touch(conn),
+            8 => Command::BeginRequest(conn),
+            9 => Command::EndRequest(conn),
+            10 => Command::Close(conn),
+            11 if may_drain => Command::Drain { shard, whom, window: time },
+            12 | 13 => Command::CloseIdlest { shard, whom, count: rng.u8(..6) },
+            14 => Command::SetScale { quarters: rng.u8(..5) },
+            15 => Command::Stall { shard, stall: time / 10 },
+            16 => Command::Leap(time / 10),
+            _ => Command::Run(time),
+        });
+    }
+    commands
+}
+
+enum Timer {
+    Here(ConnTimers),
+    Shared(ConnTimers<AnyThread>),
+}
+
+enum Request {
+    Here(#[expect(dead_code, reason = "its drop ends the request")] InProgress),
+    Shared(#[expect(dead_code, reason = "its drop ends the request")] InProgress<AnyThread>),
+}
+
+/// What the model knows of one connection.
+struct Known {
+    shard: usize,
+    is_shared: bool,
+    opened: Duration,
+    /// The last activity, and the least scale since, in quarters.
+    active: Cell<Duration>,
+    least: Cell<u8>,
+    /// How many turns the shard had taken at the last activity.
+    turns: Cell<u64>,
+    /// The latest time as which the last activity may count.
+    counts_as: Cell<Duration>,
+    is_asked: Cell<bool>,
+    told: Cell<Option<Duration>>,
+    cut: Cell<bool>,
+    /// Whether it was idle since the last activity.
+    is_idle: Cell<bool>,
+}
+
+struct Conn {
+    timers: Timer,
+    request: Option<Request>,
+    known: Rc<Known>,
+}
+
+/// What the shards were ordered.
+struct Orders {
+    time: Time,
+    start: std::time::Instant,
+    quarters: Cell<u8>,
+    /// For each shard, when its first drain began, and the earliest and the last end of a drain.
+    drains: RefCell<Vec<Option<(Duration, Duration, Duration)>>>,
+    /// Whether the idlest of a shard were ordered to end.
+    has_idlest: RefCell<Vec<bool>>,
+}
+
+impl Orders {
+    fn now(&self) -> Duration {
+        self.time.now() - self.start
+    }
+
+    /// An event has come. Panics if it may not come now.
+    fn note(&self, known: &Known, event: ConnEvent) {
+        let (now, drain) = (self.now(), self.drains.borrow()[known.shard]);
+        match event.kind {
+            DeadlineKind::MaxAge => {
+                assert_eq!(known.told.replace(Some(now)), None, "it is told twice");
+                let is_ordered = drain.is_some() || self.has_idlest.borrow()[known.shard];
+                assert!(is_ordered, "it is told without an order");
+            }
+            DeadlineKind::AgeGrace => {
+                assert!(known.told.get().is_some(), "it is cut before it is told");
+                assert!(!known.cut.replace(true), "it is cut twice");
+                let (_, until, _) = drain.expect("only a drain cuts");
+                assert!(now >= until, "it is cut at {now:?}, before {until:?}");
+            }
+            DeadlineKind::ReadIdle => {
+                let after = now.saturating_sub(known.active.get());
+                assert!(after >= span(known.least.get()), "it is idle after {after:?}");
+                assert!(!known.is_asked.get(), "it is idle during a request");
+                known.is_idle.set(true);
+            }
+            kind => panic!("{kind} has no limit"),
+        }
+    }
+}
+
+fn span(quarters: u8) -> Duration {
+    LEAST + LIMIT.saturating_sub(LEAST) / 4 * u32::from(quarters)
+}
+
+type Handler = fn(Fired<u8>, &Timers<u8>);
+
+struct History {
+    sim: Simulation<u8>,
+    tick: Duration,
+    conns: Vec<Conn>,
+    /// For each shard, how many turns it had taken when it was last held up, and until when it was.
+    held_up: Vec<(u64, Duration)>,
+    orders: Rc<Orders>,
+}
+
+/// Runs the history of a seed.
+pub(crate) fn run(seed: u64, commands: &[Command]) {
+    let mut rng = Rng::with_seed(!seed);
+    let (builder, tick) = settings(&mut rng);
+    let builder = builder.capacity(1_000).lane_capacity(64);
+    let sim = Simulation::start(seed, builder, |_| (|_, _| {}) as Handler);
+    let sim = sim.expect("the settings are in range");
+    let count = sim.service().shard_count();
+    let orders = Rc::new(Orders {
+        time: sim.time(),
+        start: sim.now(),
+        quarters: Cell::new(4),
+        drains: RefCell::new(vec![None; count]),
+        has_idlest: RefCell::new(vec![false; count]),
+    });
+    let held_up = vec![(0, Duration::ZERO); count];
+    let mut history = History { sim, tick, conns: Vec::new(), held_up, orders };
+    for command in commands {
+        history.execute(command);
+    }
+    history.finish();
+}
+
+impl History {
+    fn service(&self) -> Rc<TimerService<u8>> {
+        Rc::clone(self.sim.service())
+    }
+
+    fn shards(&self) -> usize {
+        self.service().shard_count()
+    }
+
+    fn conn(&mut self, number: u8) -> Option<&mut Conn> {
+        let count = self.conns.len().max(1);
+        self.conns.get_mut(usize::from(number) % count)
+    }
+
+    fn execute(&mut self, command: &Command) {
+        let now = self.orders.now();
+        let quarters = self.orders.quarters.get();
+        match *command {
+            Command::Open { shard, is_shared } => {
+                self.open(usize::from(shard) % self.shards(), is_shared);
+            }
+            Command::Touch(number) => {
+                let Some(conn) = self.conn(number) else { return };
+                conn.known.is_active(now, quarters);
+                match &conn.timers {
+                    Timer::Here(timers) => timers.touch(),
+                    Timer::Shared(timers) => timers.touch(),
+                }
+                let known = Rc::clone(&conn.known);
+                self.note_stamp(&known);
+            }
+            Command::BeginRequest(number) => {
+                let Some(conn) = self.conn(number) else { return };
+                conn.known.is_asked.set(true);
+                conn.known.is_active(now, quarters);
+                conn.request = Some(match &conn.timers {
+                    Timer::Here(timers) => Request::Here(timers.begin_request()),
+                    Timer::Shared(timers) => Request::Shared(timers.begin_request()),
+                });
+                let known = Rc::clone(&conn.known);
+                self.note_stamp(&known);
+            }
+            Command::EndRequest(number) => {
+                let Some(conn) = self.conn(number) else { return };
+                if conn.request.take().is_some() {
+                    conn.known.is_asked.set(false);
+                    conn.known.is_active(now, quarters);
+                    let known = Rc::clone(&conn.known);
+                    self.note_stamp(&known);
+                }
+            }
+            Command::Close(number) => {
+                let count = self.conns.len().max(1);
+                if usize::from(number) % count < self.conns.len() {
+                    let closed = self.conns.swap_remove(usize::from(number) % count);
+                    match closed.timers {
+                        Timer::Here(timers) => timers.close(),
+                        Timer::Shared(timers) => timers.close(),
+                    };
+                }
+            }
+            Command::Drain { shard, whom, window } => self.drain(shard, whom, window),
+            Command::CloseIdlest { shard, whom, count } => self.close_idlest(shard, whom, count),
+            Command::SetScale { quarters } => {
+                self.orders.quarters.set(quarters);
+                for conn in &self.conns {
+                    conn.known.least.set(conn.known.least.get().min(quarters));
+                }
+                let factor = f64::from(quarters) / 4.0;
+                self.service().set_scale(Scale::new(factor).expect("there are four quarters"));
+            }
+            Command::Run(time) => self.sim.run_for(time),
+            Command::Stall { shard, stall } => {
+                let shard = usize::from(shard) % self.shards();
+                self.sim.stall(ShardId::new(shard as u16), stall);
+                self.hold_up(shard);
+            }
+            Command::Leap(by) => {
+                self.sim.leap(by);
+                for shard in 0..self.shards() {
+                    self.hold_up(shard);
+                }
+            }
+        }
+    }
+
+    /// How many turns a shard has taken. Each turn begins with a reading of the clock.
+    fn turns(&self, shard: usize) -> u64 {
+        self.service().stats().shards[shard].counts.turns
+    }
+
+    /// The last activity of a connection has its stamp.
+    fn note_stamp(&self, known: &Known) {
+        let turns = self.turns(known.shard);
+        known.turns.set(turns);
+        known.counts_as.set(known.active.get() + STAMP + 2 * self.tick);
+        let (held_turns, until) = self.held_up[known.shard];
+        if held_turns == turns {
+            known.is_stamped_before_reading_at(until);
+        }
+    }
+
+    /// A shard reads the clock no earlier than now, or than the end of its stall. Until then, the
+    /// stamps that were made since its last turn may count as the time of that reading.
+    fn hold_up(&mut self, shard: usize) {
+        let turns = self.turns(shard);
+        let stall_end = self.sim.stall_end(ShardId::new(shard as u16)).unwrap_or_default();
+        let until = self.orders.now().max(stall_end);
+        self.held_up[shard] = (turns, until);
+        for conn in &self.conns {
+            if conn.known.shard == shard && conn.known.turns.get() == turns {
+                conn.known.is_stamped_before_reading_at(until);
+            }
+        }
+    }
+
+    fn open(&mut self, shard: usize, is_shared: bool) {
+        let id = ShardId::new(shard as u16);
+        let limits = ConnLimits::default().read_idle(LIMIT).read_idle_least(LEAST);
+        let known = Rc::new(Known {
+            shard,
+            is_shared,
+            opened: self.orders.now(),
+            active: Cell::new(self.orders.now()),
+            least: Cell::new(self.orders.quarters.get()),
+            turns: Cell::new(0),
+            counts_as: Cell::default(),
+            is_asked: Cell::new(false),
+            told: Cell::new(None),
+            cut: Cell::new(false),
+            is_idle: Cell::new(false),
+        });
+        self.note_stamp(&known);
+        let (orders, noted) = (Rc::clone(&self.orders), Rc::clone(&known));
+        let timers = if is_shared {
+            let timers = self.service().handle().shard(id).connection(limits);
+            let waiting = timers.clone();
+            drop(self.sim.spawn(async move {
+                loop {
+                    match waiting.next().await {
+                        Ok(Some(event)) => orders.note(&noted, event),
+                        Ok(None) | Err(RefusedKind::Closed) => return,
+                        Err(refused) => panic!("there is room: {refused}"),
+                    }
+                }
+            }));
+            Timer::Shared(timers)
+        } else {
+            let timers = self.sim.timers(id).connection(limits).expect("there is room");
+            timers.on_event(move |_, event| orders.note(&noted, event));
+            Timer::Here(timers)
+        };
+        self.conns.push(Conn { timers, request: None, known });
+    }
+
+    /// Gives an order to one shard or to all. Returns these shards.
+    fn order(
+        &self,
+        shard: u8,
+        whom: Whom,
+        (here, remote, all): (impl Fn(&Timers<u8>), impl Fn(ShardId), impl Fn()),
+    ) -> Vec<usize> {
+        let shard = usize::from(shard) % self.shards();
+        let id = ShardId::new(shard as u16);
+        match whom {
+            // A shard that is held up runs nothing.
+            Whom::Here if !self.sim.is_stalled(id) => here(self.sim.timers(id)),
+            Whom::Here | Whom::Remote => remote(id),
+            Whom::Service => {
+                all();
+                return (0..self.shards()).collect();
+            }
+        }
+        vec![shard]
+    }
+
+    fn drain(&mut self, shard: u8, whom: Whom, window: Duration) {
+        let (now, service) = (self.orders.now(), self.service());
+        let remote = |id| service.client().shard(id).drain(window).expect("the shard is open");
+        let order = (|timers: &Timers<u8>| timers.drain(window), remote, || service.drain(window));
+        let until = now + window;
+        for shard in self.order(shard, whom, order) {
+            let drain = &mut self.orders.drains.borrow_mut()[shard];
+            let (from, first, _) = drain.unwrap_or((now, until, until));
+            *drain = Some((from, first.min(until), until));
+        }
+    }
+
+    fn close_idlest(&mut self, shard: u8, whom: Whom, count: u8) {
+        // Earlier orders are carried out, unless a shard is held up.
+        self.sim.settle();
+        let before: Vec<_> = self.conns.iter().map(|conn| conn.known.told.get()).collect();
+        let service = self.service();
+        let count = usize::from(count);
+        let remote = |id| service.client().shard(id).close_idlest(count).expect("it is open");
+        let here = |timers: &Timers<u8>| timers.close_idlest(count);
+        let shards = self.order(shard, whom, (here, remote, || service.close_idlest(count)));
+        if count > 0 {
+            for shard in &shards {
+                self.orders.has_idlest.borrow_mut()[*shard] = true;
+            }
+        }
+        self.sim.settle();
+        for shard in shards {
+            let is_held_up = self.sim.is_stalled(ShardId::new(shard as u16));
+            if !is_held_up && self.orders.drains.borrow()[shard].is_none() {
+                self.check_idlest(shard, count, &before);
+            }
+        }
+    }
+
+    /// Checks that the idlest connections of a shard were told, and no others.
+    fn check_idlest(&self, shard: usize, count: usize, before: &[Option<Duration>]) {
+        let mut told = Vec::new();
+        let mut left = Vec::new();
+        for (conn, before) in self.conns.iter().zip(before) {
+            let known = &conn.known;
+            if known.shard != shard || before.is_some() {
+                continue;
+            }
+            let is_told = known.told.get().is_some();
+            assert!(!(is_told && known.is_asked.get()), "it is told during a request");
+            if is_told {
+                told.push(known.active.get());
+            } else if !known.is_asked.get() {
+                left.push(known.counts_as.get());
+            }
+        }
+        assert!(told.len() == count || (told.len() < count && left.is_empty()), "{told:?}");
+        if let (Some(last), Some(first)) = (told.iter().max(), left.iter().min()) {
+            assert!(last <= first, "told {last:?}, and not a connection active until {first:?}");
+        }
+    }
+
+    /// Lets all shards run, and checks that each order was carried out.
+    fn finish(mut self) {
+        for conn in &mut self.conns {
+            if conn.request.take().is_some() {
+                conn.known.is_asked.set(false);
+                conn.known.is_active(self.orders.now(), self.orders.quarters.get());
+            }
+        }
+        let stalled =
+            (0..self.shards()).filter_map(|shard| self.sim.stall_end(ShardId::new(shard as u16)));
+        let stalls = stalled.max().unwrap_or_default().saturating_sub(self.sim.elapsed());
+        let slack = 2 * STAMP + 4 * self.tick;
+        self.sim.run_for(stalls + slack);
+        self.sim.run_for(span(self.orders.quarters.get()) + slack);
+        let ends = self.orders.drains.borrow().iter().flatten().map(|drain| drain.2).max();
+        let left = ends.unwrap_or_default().saturating_sub(self.orders.now());
+        self.sim.run_for(left + slack);
+        for conn in &self.conns {
+            let known = &conn.known;
+            assert!(known.is_idle.get(), "it was idle since {:?}", known.active.get());
+            if self.orders.drains.borrow()[known.shard].is_some() {
+                let opened = known.opened;
+                assert!(known.told.get().is_some(), "opened at {opened:?}, and not told");
+                assert!(known.cut.get(), "opened at {opened:?}, and not cut");
+            }
+        }
+        let service = self.service();
+        drop(service.begin_shutdown(ShutdownPolicy::Drop));
+        service.drain(Duration::ZERO);
+        service.close_idlest(1);
+        self.sim.settle();
+    }
+}
+
+impl Known {
+    fn is_active(&self, now: Duration, quarters: u8) {
+        self.active.set(now);
+        self.least.set(quarters);
+        self.is_idle.set(false);
+    }
+
+    /// The shard reads the clock at this time, and has not read it since the last activity. The
+    /// stamps of connections on any thread are exact.
+    fn is_stamped_before_reading_at(&self, reading: Duration) {
+        if !self.is_shared {
+            self.counts_as.set(self.counts_as.get().max(reading));
+        }
+    }
+}
