@@ -26,7 +26,7 @@ use corewheel::shutdown::ShutdownReport;
 use corewheel::sink::{SinkPolicy, to_sink};
 use corewheel::stats::{ClassStats, ServiceStats, ShardCounts};
 use corewheel::{
-    Client, Fired, Handler, Refused, Runtime, SendCall, ShutdownPolicy, TimerHandle, TimerService,
+    Client, Fired, Handler, Refused, Runtime, SendCall, ShutdownPolicy, TimerId, TimerService,
     Timers,
 };
 
@@ -84,8 +84,8 @@ fn handler(seen: Arc<Seen>, mut leases: impl Handler<Job>) -> impl Handler<Job> 
 /// Schedules until the shard has taken it in.
 fn insist<K>(
     mut task: K,
-    mut schedule: impl FnMut(K) -> Result<TimerHandle, Refused<K>>,
-) -> Result<TimerHandle, Box<dyn Error>> {
+    mut schedule: impl FnMut(K) -> Result<TimerId, Refused<K>>,
+) -> Result<TimerId, Box<dyn Error>> {
     let give_up = Instant::now() + PATIENCE;
     loop {
         task = match schedule(task) {

@@ -12,7 +12,7 @@
 //! - [`Client`] reaches every shard from any thread, by messages over single-producer
 //!   single-consumer rings. It is `Send`; each thread has its own.
 //!   [`client.shard(id)`](Client::shard) has the methods of [`Timers`]. A timer has its
-//!   [`TimerHandle`] at once; the outcome of a cancel is a [`Reply`], a future that can also be
+//!   [`TimerId`] at once; the outcome of a cancel is a [`Reply`], a future that can also be
 //!   waited for.
 //! - [`Handle`] is for tasks that migrate between threads, as those of multi-thread tokio do:
 //!   `Copy + Send + Sync`, without a type parameter. It makes futures: [`sleep`](Handle::sleep),
@@ -224,7 +224,7 @@ pub use crate::service::watchdog;
 pub use crate::values::error::{
     ConfigError, Elapsed, ReplyError, ShardError, StartError, TimeoutError,
 };
-pub use crate::values::handle::{ShardId, TimerHandle};
+pub use crate::values::handle::{ShardId, TimerId};
 pub use crate::values::outcome::{CancelOutcome, ResetOutcome};
 pub use crate::values::refused::{Refused, RefusedCall, RefusedKind};
 pub use crate::values::settings::Runtime;

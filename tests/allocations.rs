@@ -14,7 +14,7 @@ use std::time::Duration;
 use corewheel::attach::Turn;
 use corewheel::clock::ManualClock;
 use corewheel::repeat::{PeriodicRun, Repeat};
-use corewheel::{Fired, ShardId, TimerHandle, TimerService, Timers};
+use corewheel::{Fired, ShardId, TimerId, TimerService, Timers};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -44,9 +44,9 @@ fn steady_load_of_timers_and_requests_allocates_nothing() {
     let client = service.client();
     let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0021);
     let delay = |rng: &mut fastrand::Rng| TICK * rng.u32(1..10_000);
-    let mut handles: Vec<TimerHandle> =
+    let mut handles: Vec<TimerId> =
         (0..PENDING).map(|_| timers.schedule(delay(&mut rng), PAYLOAD).unwrap()).collect();
-    let mut remote: Vec<TimerHandle> = Vec::with_capacity(64);
+    let mut remote: Vec<TimerId> = Vec::with_capacity(64);
     // Periodic callbacks at a fixed rate, with a fixed delay and by a plan, scheduled by the shard
     // and by a client.
     let runs = Arc::new(AtomicU64::new(0));

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use corewheel::{
     CancelOutcome, Client, Fired, Payload, Refused, Runtime, ShardId, ShutdownPolicy, StartError,
-    TimerHandle, TimerService, Timers,
+    TimerId, TimerService, Timers,
 };
 use fastrand::Rng;
 
@@ -45,11 +45,11 @@ struct Ledger {
     /// Shards whose operations are not all executed.
     shards_at_work: AtomicUsize,
     /// Handles that any thread may cancel or reset.
-    shared: Mutex<Vec<TimerHandle>>,
+    shared: Mutex<Vec<TimerId>>,
 }
 
 impl Ledger {
-    fn swap_shared(&self, rng: &mut Rng, handle: TimerHandle) -> TimerHandle {
+    fn swap_shared(&self, rng: &mut Rng, handle: TimerId) -> TimerId {
         let mut shared = self.shared.lock().unwrap();
         if shared.len() < SHARED_MAX {
             shared.push(handle);
@@ -90,7 +90,7 @@ impl Drop for Job {
 
 /// A timer that its scheduler may cancel and reset.
 struct Mine {
-    handle: TimerHandle,
+    handle: TimerId,
     not_before: Arc<Mutex<Instant>>,
 }
 

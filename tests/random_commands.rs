@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use corewheel::shutdown::ShutdownReport;
 use corewheel::{
     CancelOutcome, Client, Fired, Payload, Refused, RefusedKind, Reply, ReplyError, SendCall,
-    ShardId, ShutdownPolicy, TimerHandle, Timers,
+    ShardId, ShutdownPolicy, TimerId, Timers,
 };
 use fastrand::Rng;
 
@@ -55,7 +55,7 @@ struct Ledger {
     /// The earliest deadline that a schedule or a reset has set, in nanoseconds from `base`.
     earliest: Vec<AtomicU64>,
     /// Handles that any thread may cancel and reset, with their ids.
-    shared: Vec<Mutex<Option<(TimerHandle, u32)>>>,
+    shared: Vec<Mutex<Option<(TimerId, u32)>>>,
     seed: u64,
 }
 
@@ -124,11 +124,11 @@ impl Ledger {
         Some(Job { id, ledger: Arc::clone(self), ended: false })
     }
 
-    fn share(&self, rng: &mut Rng, handle: TimerHandle, id: u32) {
+    fn share(&self, rng: &mut Rng, handle: TimerId, id: u32) {
         *self.shared[rng.usize(..SHARED_MAX)].lock().unwrap() = Some((handle, id));
     }
 
-    fn pick(&self, rng: &mut Rng) -> Option<(TimerHandle, u32)> {
+    fn pick(&self, rng: &mut Rng) -> Option<(TimerId, u32)> {
         *self.shared[rng.usize(..SHARED_MAX)].lock().unwrap()
     }
 }
@@ -322,7 +322,7 @@ impl Worker {
         count
     }
 
-    fn note(&mut self, scheduled: Result<TimerHandle, RefusedKind>, id: u32) {
+    fn note(&mut self, scheduled: Result<TimerId, RefusedKind>, id: u32) {
         match scheduled {
             Ok(handle) => {
                 self.outcomes.accepted += 1;

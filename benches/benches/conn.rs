@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use corewheel::attach::ShardLoop;
-use corewheel::{ConnLimits, ConnTimers, Fired, ResetOutcome, TimerHandle, TimerService, Timers};
+use corewheel::{ConnLimits, ConnTimers, Fired, ResetOutcome, TimerId, TimerService, Timers};
 use corewheel_bench::{Payload, pin_to_one_core, random_order};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
@@ -139,7 +139,7 @@ fn touch(criterion: &mut Criterion) {
         let timers = home.shard.timers().clone();
         let idle = Duration::from_mins(30);
         let schedule = |_| timers.schedule(idle, Payload::MIN).expect("there is room");
-        let handles: Vec<TimerHandle> = (0..count).map(schedule).collect();
+        let handles: Vec<TimerId> = (0..count).map(schedule).collect();
         let mut next = random_order(count);
         group.bench_function(BenchmarkId::new("reset of a timer", count), |bencher| {
             bencher.iter(|| {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
 use corewheel::settings::Placement;
-use corewheel::{Fired, Runtime, ShardId, ShutdownPolicy, TimerHandle, TimerService};
+use corewheel::{Fired, Runtime, ShardId, ShutdownPolicy, TimerId, TimerService};
 use corewheel_shard::{Shard, ShardConfig, Tick};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
@@ -100,7 +100,7 @@ fn pairs(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("corewheel in batches", pending), |bencher| {
             bencher.iter_custom(|pairs| {
                 let done = cancelled(&service);
-                let mut timers: Vec<TimerHandle> = Vec::with_capacity(CHUNK);
+                let mut timers: Vec<TimerId> = Vec::with_capacity(CHUNK);
                 let start = Instant::now();
                 let mut sent = 0;
                 while sent < pairs {
@@ -162,7 +162,7 @@ fn cancels(criterion: &mut Criterion) {
             Err(_) => std::hint::spin_loop(),
         }
     };
-    let refill = |timers: &mut Vec<TimerHandle>| {
+    let refill = |timers: &mut Vec<TimerId>| {
         timers.clear();
         timers.extend(std::iter::repeat_with(schedule).take(CHUNK));
         // When this request has arrived, the earlier requests have arrived too.
@@ -170,7 +170,7 @@ fn cancels(criterion: &mut Criterion) {
         assert!(last.won(), "it is an hour away");
     };
     let mut timers = Vec::with_capacity(CHUNK);
-    let mut measure = |name: &str, cancel: &dyn Fn(&[TimerHandle])| {
+    let mut measure = |name: &str, cancel: &dyn Fn(&[TimerId])| {
         group.bench_function(name, |bencher| {
             bencher.iter_custom(|rounds| {
                 let mut took = Duration::ZERO;

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use corewheel::{ConnLimits, Fired, TimerHandle, TimerService, Timers};
+use corewheel::{ConnLimits, Fired, TimerId, TimerService, Timers};
 use corewheel_bench::{Contender, Held, Payload, contenders, only_tested, resident_bytes};
 
 /// Fills a shard with [`count`] timers or connections. Returns how many bytes their handles take.
@@ -121,7 +121,7 @@ fn hold<H>(make: impl FnMut(usize) -> H) -> usize {
 }
 
 fn with_timers(timers: &Timers<Payload>) -> usize {
-    hold(|n| -> TimerHandle { timers.schedule(delay(n), Payload::MIN).expect("there is room") })
+    hold(|n| -> TimerId { timers.schedule(delay(n), Payload::MIN).expect("there is room") })
 }
 
 fn with_sleeps(timers: &Timers<Payload>) -> usize {

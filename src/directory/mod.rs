@@ -38,7 +38,7 @@ use crate::stats::host::cores;
 use crate::stats::monitor::{self, Monitor};
 use crate::stats::tally::Tally;
 use crate::stats::{SCHEMA, ServiceStats, ShardStats, Warning};
-use crate::values::handle::{ServiceId, ShardId, TimerHandle};
+use crate::values::handle::{ServiceId, ShardId, TimerId};
 use crate::values::refused::RefusedKind;
 use crate::values::settings::{Runtime, Settings};
 
@@ -143,7 +143,7 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
     }
 
     /// The handle of a timer on a shard that is open; `None` if the timer's last shard is closed.
-    pub(crate) fn current_handle(&self, mut timer: TimerHandle) -> Option<TimerHandle> {
+    pub(crate) fn current_handle(&self, mut timer: TimerId) -> Option<TimerId> {
         loop {
             let post = self.post(timer.shard())?;
             if !post.mailbox.is_closed() {

@@ -18,7 +18,7 @@ use super::Core;
 use super::callback::{Call, LocalCall, RepeatedCall, SharedCall};
 use super::stored::Stored;
 use crate::values::class::ClassId;
-use crate::values::handle::TimerHandle;
+use crate::values::handle::TimerId;
 use crate::values::refused::Refused;
 
 /// An owner of many timers that share a callback; made by [`Core::enter_owner`], and given back to
@@ -97,7 +97,7 @@ impl<T: Send + 'static> Core<T> {
         class: ClassId,
         deadline: Tick,
         call: LocalCall<T>,
-    ) -> Result<TimerHandle, Refused<LocalCall<T>>> {
+    ) -> Result<TimerId, Refused<LocalCall<T>>> {
         if self.is_closed() {
             return Err(self.why_closed().of(call));
         }

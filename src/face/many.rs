@@ -3,7 +3,7 @@
 use crate::clock::when::When;
 use crate::face::callback::Payload;
 use crate::face::timers::Timers;
-use crate::values::handle::{ShardId, TimerHandle};
+use crate::values::handle::{ShardId, TimerId};
 use crate::values::migration::MigrateError;
 use crate::values::outcome::CancelOutcome;
 use crate::values::refused::Refused;
@@ -16,9 +16,9 @@ impl<T: Send + 'static> Timers<T> {
     /// another shard is `Elsewhere`. For timers of several shards there is
     /// [`Client::cancel_many`](crate::Client::cancel_many), or a
     /// [`TimerGroup`](crate::group::TimerGroup).
-    pub fn cancel_many(&self, timers: &[TimerHandle]) -> Vec<CancelOutcome<Payload<T>>> {
+    pub fn cancel_many(&self, timers: &[TimerId]) -> Vec<CancelOutcome<Payload<T>>> {
         let now = self.core().nanos_near();
-        let cancel = |timer: &TimerHandle| {
+        let cancel = |timer: &TimerId| {
             if timer.home() != self.core().home() {
                 return self.cancel_not_here(*timer);
             }
@@ -39,7 +39,7 @@ impl<T: Send + 'static> Timers<T> {
     pub fn schedule_many<W: When>(
         &self,
         timers: impl IntoIterator<Item = (W, T)>,
-    ) -> Result<Vec<TimerHandle>, Refused<Vec<(W, T)>>> {
+    ) -> Result<Vec<TimerId>, Refused<Vec<(W, T)>>> {
         let timers = timers.into_iter().collect();
         let now = self.core().nanos_near();
         let tick_of = |when| self.core().time().tick_of(when, || now);
@@ -81,7 +81,7 @@ impl<T: Send + 'static> Timers<T> {
     /// # Errors
     ///
     /// The reason why the timer stays on this shard.
-    pub fn migrate(&self, timer: TimerHandle, shard: ShardId) -> Result<TimerHandle, MigrateError> {
+    pub fn migrate(&self, timer: TimerId, shard: ShardId) -> Result<TimerId, MigrateError> {
         if timer.home() != self.core().home() {
             let foreign = self.core().is_foreign(timer);
             let elsewhere = MigrateError::Elsewhere(timer.shard());
@@ -92,7 +92,7 @@ impl<T: Send + 'static> Timers<T> {
 
     /// The new handle of a timer that has migrated from this shard, for as long as the shard
     /// remembers it. The timer may have migrated further since.
-    pub fn migrated_to(&self, timer: TimerHandle) -> Option<TimerHandle> {
+    pub fn migrated_to(&self, timer: TimerId) -> Option<TimerId> {
         if timer.home() != self.core().home() {
             return None;
         }

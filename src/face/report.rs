@@ -37,14 +37,14 @@ use crate::clock::Timeline;
 use crate::shard::shutdown::Report;
 use crate::stats::{ClassStats, ShardCounts};
 pub use crate::values::error::ShutdownError;
-use crate::values::handle::{ShardId, TimerHandle};
+use crate::values::handle::{ShardId, TimerId};
 
 /// A timer that a shutdown returns.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Returned<T: 'static> {
     /// The timer's handle, which is stale now.
-    pub handle: TimerHandle,
+    pub handle: TimerId,
     /// The deadline of the timer.
     pub deadline: Instant,
     /// The payload. A callback or future of the shard's own core is [`Payload::Local`].

@@ -18,7 +18,7 @@ use crate::face::local::LocalShard;
 use crate::face::timers::Timers;
 use crate::values::class::ClassId;
 use crate::values::error::{Elapsed, TimeoutError};
-use crate::values::handle::TimerHandle;
+use crate::values::handle::TimerId;
 use crate::values::outcome::ResetOutcome;
 use crate::values::refused::RefusedKind;
 
@@ -156,7 +156,7 @@ pub(crate) struct RemoteSleep<'a, T: Send + 'static> {
 }
 
 enum RemotePhase {
-    Waiting { timer: TimerHandle, slept: oneshot::AsyncReceiver<()> },
+    Waiting { timer: TimerId, slept: oneshot::AsyncReceiver<()> },
     Done(Result<(), RefusedKind>),
 }
 

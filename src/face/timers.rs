@@ -18,7 +18,7 @@ use crate::face::sleep::{Sleep, within_here};
 use crate::face::stored::Stored;
 use crate::values::class::{ClassId, TimerClass, UnknownClass};
 use crate::values::error::TimeoutError;
-use crate::values::handle::{ShardId, TimerHandle};
+use crate::values::handle::{ShardId, TimerId};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 use crate::values::refused::{Refused, RefusedCall};
 use crate::values::scale::Scale;
@@ -141,7 +141,7 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// `Full` or `Closed`, with the value.
     #[inline]
-    pub fn schedule<W: When>(&self, when: W, payload: T) -> Result<TimerHandle, Refused<T>> {
+    pub fn schedule<W: When>(&self, when: W, payload: T) -> Result<TimerId, Refused<T>> {
         self.core.schedule_value(self.class, self.core.tick_of(when), payload)
     }
 
@@ -154,7 +154,7 @@ impl<T: Send + 'static> Timers<T> {
         &self,
         when: W,
         call: impl FnOnce(&Self) + 'static,
-    ) -> Result<TimerHandle, RefusedCall<LocalCall<T>>> {
+    ) -> Result<TimerId, RefusedCall<LocalCall<T>>> {
         let deadline = self.core.tick_of(when);
         self.core.schedule_call(self.class, deadline, Box::new(call)).map_err(RefusedCall::from)
     }
@@ -162,7 +162,7 @@ impl<T: Send + 'static> Timers<T> {
     /// Cancels a timer of this shard, and returns its payload. A timer that is due but not
     /// delivered yet can still be cancelled; after `Cancelled` it has not fired and will not.
     #[inline]
-    pub fn cancel(&self, timer: TimerHandle) -> CancelOutcome<Payload<T>> {
+    pub fn cancel(&self, timer: TimerId) -> CancelOutcome<Payload<T>> {
         if timer.home() != self.core.home() {
             return self.cancel_not_here(timer);
         }
@@ -172,7 +172,7 @@ impl<T: Send + 'static> Timers<T> {
     /// Cancels a timer as [`cancel`](Self::cancel) does, for a caller that knows the time: no clock
     /// is read, and the remaining time in the outcome is counted from `now`.
     #[inline]
-    pub fn cancel_at(&self, timer: TimerHandle, now: Instant) -> CancelOutcome<Payload<T>> {
+    pub fn cancel_at(&self, timer: TimerId, now: Instant) -> CancelOutcome<Payload<T>> {
         if timer.home() != self.core.home() {
             return self.cancel_not_here(timer);
         }
@@ -181,7 +181,7 @@ impl<T: Send + 'static> Timers<T> {
 
     /// The outcome of a cancel of a timer of another shard or another service.
     #[cold]
-    pub(crate) fn cancel_not_here(&self, timer: TimerHandle) -> CancelOutcome<Payload<T>> {
+    pub(crate) fn cancel_not_here(&self, timer: TimerId) -> CancelOutcome<Payload<T>> {
         if self.core.is_foreign(timer) {
             return CancelOutcome::Foreign;
         }
@@ -190,7 +190,7 @@ impl<T: Send + 'static> Timers<T> {
 
     /// The outcome of a reset of a timer of another shard or another service.
     #[cold]
-    fn reset_not_here(&self, timer: TimerHandle) -> ResetOutcome {
+    fn reset_not_here(&self, timer: TimerId) -> ResetOutcome {
         if self.core.is_foreign(timer) {
             return ResetOutcome::Foreign;
         }
@@ -199,7 +199,7 @@ impl<T: Send + 'static> Timers<T> {
 
     /// Changes the deadline of a timer of this shard. Later is one store.
     #[inline]
-    pub fn reset<W: When>(&self, timer: TimerHandle, when: W) -> ResetOutcome {
+    pub fn reset<W: When>(&self, timer: TimerId, when: W) -> ResetOutcome {
         if timer.home() != self.core.home() {
             return self.reset_not_here(timer);
         }
@@ -319,14 +319,14 @@ impl<T: Send + 'static> Timers<T> {
     /// When a timer of this shard is due: its deadline, rounded up to a tick. `None` if the timer
     /// is not pending here: it has fired, was cancelled, has migrated, or is of another shard or
     /// another service.
-    pub fn due(&self, timer: TimerHandle) -> Option<Instant> {
+    pub fn due(&self, timer: TimerId) -> Option<Instant> {
         let deadline = self.pending(timer)?;
         Some(self.core.time().instant(deadline))
     }
 
     /// How long a timer of this shard still has; zero if it is due. `None` if it is not pending
     /// here, as for [`due`](Self::due).
-    pub fn remaining(&self, timer: TimerHandle) -> Option<Duration> {
+    pub fn remaining(&self, timer: TimerId) -> Option<Duration> {
         let deadline = self.pending(timer)?;
         Some(self.core.time().remaining(deadline, self.core.nanos_near()))
     }
@@ -357,11 +357,11 @@ impl<T: Send + 'static> Timers<T> {
     /// assert_eq!(payload.into_value(), Some("soon"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn soonest_value(&self, entries_max: usize) -> Option<TimerHandle> {
+    pub fn soonest_value(&self, entries_max: usize) -> Option<TimerId> {
         self.core.soonest(entries_max, |payload| matches!(payload, Stored::Value(_)))
     }
 
-    fn pending(&self, timer: TimerHandle) -> Option<Tick> {
+    fn pending(&self, timer: TimerId) -> Option<Tick> {
         if timer.home() != self.core.home() {
             return None;
         }

@@ -16,7 +16,7 @@ use crate::face::reply::Reply;
 use crate::face::timers::Timers;
 use crate::values::contain::each;
 use crate::values::error::ReplyError;
-use crate::values::handle::TimerHandle;
+use crate::values::handle::TimerId;
 use crate::values::refused::RefusedCall;
 
 /// Sends the result of a callback, or says why there is none when it is dropped before it has run.
@@ -102,7 +102,7 @@ impl<T: Send + 'static> Timers<T> {
         &self,
         when: W,
         task: impl FnOnce(&Self) -> R + 'static,
-    ) -> Result<(TimerHandle, Reply<R>), RefusedCall<LocalCall<T>>> {
+    ) -> Result<(TimerId, Reply<R>), RefusedCall<LocalCall<T>>> {
         let (sender, reply) = Reply::of_result();
         // Weakly: the shard holds the callback.
         let core = self.downgrade();
@@ -145,7 +145,7 @@ impl<T: Send + 'static> RemoteTimers<'_, T> {
         &self,
         when: W,
         task: impl FnOnce(&Timers<T>) -> R + Send + 'static,
-    ) -> Result<(TimerHandle, Reply<R>), RefusedCall<SendCall<T>>> {
+    ) -> Result<(TimerId, Reply<R>), RefusedCall<SendCall<T>>> {
         let (sender, reply) = Reply::of_result();
         let directory = std::sync::Arc::clone(self.client().directory());
         let shard = self.shard_id();

@@ -22,8 +22,8 @@ use crate::values::class::TimerClass;
 use crate::values::error::ShutdownError;
 use crate::values::refused::RefusedKind;
 use crate::{
-    Client, Fired, Handle, Payload, ResetOutcome, ShardId, SharedSleep, ShutdownPolicy,
-    TimerHandle, TimerService, Timers,
+    Client, Fired, Handle, Payload, ResetOutcome, ShardId, SharedSleep, ShutdownPolicy, TimerId,
+    TimerService, Timers,
 };
 
 type Handler = fn(Fired<u32>, &Timers<u32>);
@@ -76,7 +76,7 @@ fn drive(shard: &mut ShardLoop<u32, Handler>) {
     }
 }
 
-fn schedule(client: &Client<u32>, value: u32) -> Result<TimerHandle, (RefusedKind, u32)> {
+fn schedule(client: &Client<u32>, value: u32) -> Result<TimerId, (RefusedKind, u32)> {
     let sent = client.shard(shard_id()).schedule(LATER, value);
     sent.map_err(|refused| (refused.kind(), refused.into_value()))
 }

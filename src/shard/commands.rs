@@ -6,7 +6,7 @@ use super::payload::Payload;
 use super::{Core, State};
 use crate::clock::when::When;
 use crate::values::class::ClassId;
-use crate::values::handle::TimerHandle;
+use crate::values::handle::TimerId;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 use crate::values::refused::Refused;
 
@@ -21,7 +21,7 @@ impl<P: Payload> Core<P> {
         class: ClassId,
         deadline: Tick,
         value: P::Value,
-    ) -> Result<TimerHandle, Refused<P::Value>> {
+    ) -> Result<TimerId, Refused<P::Value>> {
         if self.is_closed() {
             return Err(self.why_closed().of(value));
         }
@@ -75,7 +75,7 @@ impl<P: Payload> Core<P> {
         class: ClassId,
         timers: Vec<(D, P::Value)>,
         deadline_of: impl Fn(D) -> Tick,
-    ) -> Result<Vec<TimerHandle>, RefusedTimers<D, P::Value>> {
+    ) -> Result<Vec<TimerId>, RefusedTimers<D, P::Value>> {
         if self.is_closed() {
             return Err(self.why_closed().of(timers));
         }
@@ -183,7 +183,7 @@ impl<P: Payload> Core<P> {
         &self,
         entries_max: usize,
         accept: impl Fn(&P) -> bool,
-    ) -> Option<TimerHandle> {
+    ) -> Option<TimerId> {
         let key = self.state.borrow().wheel.soonest(entries_max, accept)?;
         Some(self.handle_of(key))
     }
@@ -196,7 +196,7 @@ impl<P: Payload> Core<P> {
 
     /// The handle of a timer of this shard.
     #[inline]
-    pub(crate) fn handle_of(&self, key: TimerKey) -> TimerHandle {
+    pub(crate) fn handle_of(&self, key: TimerKey) -> TimerId {
         self.home.handle(key)
     }
 

@@ -30,7 +30,7 @@ use super::request::{Bulk, MigrateAllReply, MigrateReply, RemainingReply, Reques
 use super::{Core, State};
 use crate::values::class::ClassId;
 use crate::values::contain::contain;
-use crate::values::handle::{Home, ShardId, TimerHandle};
+use crate::values::handle::{Home, ShardId, TimerId};
 use crate::values::migration::{MigrateError, MigrateReport, NewHandles};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 
@@ -56,7 +56,7 @@ pub(super) struct Migrated {
 pub(super) enum Place {
     /// The other shard was closed, so the timer came back and has this key now.
     Here(TimerKey),
-    There(TimerHandle),
+    There(TimerId),
 }
 
 impl Migrated {
@@ -78,7 +78,7 @@ impl Migrated {
     }
 
     /// Remembers the new handle of a timer. If `max` handles are known, the oldest is forgotten.
-    fn remember(&mut self, key: TimerKey, timer: TimerHandle) {
+    fn remember(&mut self, key: TimerKey, timer: TimerId) {
         let handles = Arc::make_mut(&mut self.handles);
         if handles.insert(key, timer).is_some() {
             return;
@@ -186,11 +186,7 @@ impl<P: Payload> State<P> {
 /// The migration of one timer.
 impl<P: Payload> Core<P> {
     /// Migrates a timer of this shard to another shard. Returns its new handle.
-    pub(crate) fn migrate_to(
-        &self,
-        key: TimerKey,
-        to: ShardId,
-    ) -> Result<TimerHandle, MigrateError> {
+    pub(crate) fn migrate_to(&self, key: TimerKey, to: ShardId) -> Result<TimerId, MigrateError> {
         if self.is_closed() {
             return Err(MigrateError::Closed(self.id));
         }
@@ -250,7 +246,7 @@ impl<P: Payload> Core<P> {
     }
 
     /// The new handle of a timer of this shard that has migrated; `None` if it has not.
-    pub(crate) fn migrated_to(&self, key: TimerKey) -> Option<TimerHandle> {
+    pub(crate) fn migrated_to(&self, key: TimerKey) -> Option<TimerId> {
         let (shard, key) = self.state.borrow().trace(key)?;
         Some(self.directory.service.home(shard).handle(key))
     }

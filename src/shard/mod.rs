@@ -52,7 +52,7 @@ use crate::stats::ShardCounts;
 use crate::stats::host::this_thread;
 use crate::values::contain::contain;
 use crate::values::error::StartError;
-use crate::values::handle::{Home, ShardId, TimerHandle};
+use crate::values::handle::{Home, ShardId, TimerId};
 use crate::values::refused::RefusedKind;
 use crate::values::scale::Scale;
 
@@ -139,7 +139,7 @@ impl<P: Payload> Core<P> {
 
     /// Whether a timer belongs to another service.
     #[cold]
-    pub(crate) fn is_foreign(&self, timer: TimerHandle) -> bool {
+    pub(crate) fn is_foreign(&self, timer: TimerId) -> bool {
         !timer.is_of(self.directory.service)
     }
 

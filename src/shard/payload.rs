@@ -10,7 +10,7 @@ use corewheel_shard::TimerKey;
 use super::Directory;
 use super::hooks::PartId;
 use super::request::Request;
-use crate::values::handle::{ShardId, TimerHandle};
+use crate::values::handle::{ShardId, TimerId};
 use crate::values::migration::MigrateError;
 
 /// The payload in a slot of the wheel: a value, or an index into the side tables.
@@ -79,7 +79,7 @@ pub(crate) enum Packed<P: Payload> {
 
 /// An expired timer.
 pub(crate) struct Delivery<P: Payload> {
-    pub(crate) handle: TimerHandle,
+    pub(crate) handle: TimerId,
     /// The deadline, rounded up to a tick, in nanoseconds.
     pub(crate) deadline: u64,
     pub(crate) lateness: Duration,

@@ -21,7 +21,7 @@ use crate::link::lane;
 use crate::link::lane::{About, Keys};
 use crate::values::class::ClassId;
 use crate::values::contain::Each;
-use crate::values::handle::{ShardId, TimerHandle};
+use crate::values::handle::{ShardId, TimerId};
 use crate::values::migration::{MigrateError, MigrateReport};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 use crate::values::shutdown::ShutdownPolicy;
@@ -61,7 +61,7 @@ pub(crate) type CancelReply<P> = oneshot::Sender<CancelOutcome<<P as Payload>::R
 pub(crate) type CancelReplies<P> = Replies<CancelOutcome<<P as Payload>::Remote>>;
 /// The reply is `None` if the timer is not pending.
 pub(crate) type RemainingReply = oneshot::Sender<Option<Duration>>;
-pub(crate) type MigrateReply = oneshot::Sender<Result<TimerHandle, MigrateError>>;
+pub(crate) type MigrateReply = oneshot::Sender<Result<TimerId, MigrateError>>;
 pub(crate) type MigrateAllReply = oneshot::Sender<Result<MigrateReport, MigrateError>>;
 
 /// Many commands, or a rare command.

@@ -13,7 +13,7 @@ use super::turn::deliver;
 use crate::link::nursery::Due;
 use crate::stats::{ClassStats, ShardCounts};
 use crate::values::contain::Each;
-use crate::values::handle::{ShardId, TimerHandle};
+use crate::values::handle::{ShardId, TimerId};
 use crate::values::outcome::CancelOutcome;
 use crate::values::shutdown::ShutdownPolicy;
 use crate::values::state::ShardState;
@@ -30,7 +30,7 @@ pub(crate) struct Report<P: Payload> {
 
 /// A timer that is returned to the caller of the shutdown.
 pub(crate) struct Returned<P: Payload> {
-    pub(crate) handle: TimerHandle,
+    pub(crate) handle: TimerId,
     pub(crate) deadline: Tick,
     pub(crate) payload: P::Remote,
 }

@@ -89,8 +89,8 @@ impl Home {
 
     /// The handle of the timer that has this key on this shard.
     #[inline]
-    pub(crate) const fn handle(self, key: TimerKey) -> TimerHandle {
-        TimerHandle { home: self, key }
+    pub(crate) const fn handle(self, key: TimerKey) -> TimerId {
+        TimerId { home: self, key }
     }
 }
 
@@ -100,7 +100,7 @@ impl Home {
 /// A handle belongs to the service that made it. Other services of the process return `Foreign` for
 /// it and do nothing. Only a service makes handles.
 ///
-/// A handle has 12 bytes, and so has `Option<TimerHandle>`. A handle whose timer has fired or was
+/// A handle has 12 bytes, and so has `Option<TimerId>`. A handle whose timer has fired or was
 /// cancelled is stale for ever: commands with it do nothing and say so. A slot of a shard that has
 /// held 2³¹ timers is retired, so that no handle ever names another timer.
 ///
@@ -108,12 +108,12 @@ impl Home {
 /// the number of the first service again. It takes handles of the first service for its own, and
 /// reports them as stale unless a timer of its own has the same shard, slot and generation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TimerHandle {
+pub struct TimerId {
     home: Home,
     key: TimerKey,
 }
 
-impl TimerHandle {
+impl TimerId {
     /// The shard that owns the timer.
     #[inline]
     pub const fn shard(self) -> ShardId {
@@ -137,13 +137,13 @@ impl TimerHandle {
     }
 }
 
-impl fmt::Debug for TimerHandle {
+impl fmt::Debug for TimerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{:?}", self.shard(), self.key)
     }
 }
 
-const _: () = assert!(size_of::<TimerHandle>() == 12 && size_of::<Option<TimerHandle>>() == 12);
+const _: () = assert!(size_of::<TimerId>() == 12 && size_of::<Option<TimerId>>() == 12);
 
 #[cfg(test)]
 mod tests {

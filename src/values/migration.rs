@@ -36,11 +36,11 @@ use std::fmt;
 
 use corewheel_shard::TimerKey;
 
-use super::handle::{ShardId, TimerHandle};
+use super::handle::{ShardId, TimerId};
 
 /// The handles of timers that have left a shard, by their keys there. A map that grows without ever
 /// being copied.
-pub(crate) type NewHandles = BTreeMap<TimerKey, TimerHandle>;
+pub(crate) type NewHandles = BTreeMap<TimerKey, TimerId>;
 
 /// Why a timer does not migrate, or a shard's timers do not. Each timer stays where it is, with its
 /// deadline and its handle.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use corewheel::attach::Turn;
 use corewheel::settings::TurnBudget;
 use corewheel::{
-    CancelOutcome, Fired, Refused, ResetOutcome, ShutdownPolicy, TimerHandle, TimerService, Timers,
+    CancelOutcome, Fired, Refused, ResetOutcome, ShutdownPolicy, TimerId, TimerService, Timers,
 };
 
 use crate::support::{
@@ -160,7 +160,7 @@ fn handler_that_reschedules_from_its_deadline_keeps_the_period() {
 fn callback_cancels_timers_due_in_the_same_turn() {
     // The first, the middle and the last timer of the same tick, a timer of a later tick, and all.
     for victims in [vec![1], vec![4], vec![7], vec![8], vec![1, 2, 3, 4, 5, 6, 7, 8]] {
-        let timers: Rc<RefCell<Vec<TimerHandle>>> = Rc::default();
+        let timers: Rc<RefCell<Vec<TimerId>>> = Rc::default();
         let mut lab = Lab::new(builder(1));
         let (known, to_cancel) = (Rc::clone(&timers), victims.clone());
         let canceller = move |timers: &Timers<usize>| {
@@ -189,7 +189,7 @@ fn callback_cancels_timers_due_in_the_same_turn() {
 #[test]
 fn callback_resets_a_timer_due_in_the_same_turn() {
     let mut lab = Lab::new(builder(1));
-    let later: Rc<Cell<Option<TimerHandle>>> = Rc::default();
+    let later: Rc<Cell<Option<TimerId>>> = Rc::default();
     let known = Rc::clone(&later);
     let resetter = move |timers: &Timers<()>| {
         assert_eq!(timers.reset(known.get().unwrap(), ms(5)), ResetOutcome::Reset);

@@ -6,7 +6,7 @@ use std::thread;
 
 use corewheel::stats::ShardState;
 use corewheel::{
-    CancelOutcome, Fired, Refused, ReplyError, ShardError, ShutdownPolicy, StartError, TimerHandle,
+    CancelOutcome, Fired, Refused, ReplyError, ShardError, ShutdownPolicy, StartError, TimerId,
     TimerService, Timers,
 };
 
@@ -16,7 +16,7 @@ use crate::support::{
 };
 
 /// Checks each command on a dead shard, and that the other shard works on.
-fn check_dead(service: &TimerService<u32>, dead: TimerHandle) {
+fn check_dead(service: &TimerService<u32>, dead: TimerId) {
     let client = service.client();
     wait_until("the state of the shard is dead", || {
         service.stats().shards[0].state == ShardState::Dead

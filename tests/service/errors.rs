@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use corewheel::repeat::Repeat;
 use corewheel::{
-    Elapsed, Refused, RefusedKind, RemoteTimers, ReplyError, TimeoutError, TimerHandle, Timers,
+    Elapsed, Refused, RefusedKind, RemoteTimers, ReplyError, TimeoutError, TimerId, Timers,
 };
 
 use crate::support::{FAR, Lab, SHARD, builder, ms};
@@ -93,15 +93,15 @@ fn timeout_error_converts_into_an_io_error_of_a_fitting_kind() {
 
 #[test]
 fn refusal_of_a_callback_converts_into_every_box_with_a_question_mark() {
-    fn here(timers: &Timers<u8>) -> Result<TimerHandle, AnyError> {
+    fn here(timers: &Timers<u8>) -> Result<TimerId, AnyError> {
         let local = Rc::new(());
         Ok(timers.schedule_fn(FAR, move |_| drop(local))?)
     }
-    fn there(timers: RemoteTimers<'_, u8>) -> Result<TimerHandle, AnyError> {
+    fn there(timers: RemoteTimers<'_, u8>) -> Result<TimerId, AnyError> {
         let sent = Cell::new(1);
         Ok(timers.schedule_fn(FAR, move |_| sent.set(2))?)
     }
-    fn not_sent(timers: &Timers<u8>) -> Result<TimerHandle, Box<dyn Error>> {
+    fn not_sent(timers: &Timers<u8>) -> Result<TimerId, Box<dyn Error>> {
         let (timer, _reply) = timers.schedule_task(FAR, |_| 7)?;
         timers.repeat(Repeat::at_fixed_rate(ms(1))?, |_| {})?;
         Ok(timer)

@@ -12,7 +12,7 @@ use corewheel::group::TimerGroup;
 use corewheel::migrate::MigrateError;
 use corewheel::{
     CancelOutcome, Client, ConnLimits, Fired, Payload, ResetOutcome, Runtime, ShutdownPolicy,
-    TimerHandle, Timers,
+    TimerId, Timers,
 };
 
 use crate::support::{
@@ -20,7 +20,7 @@ use crate::support::{
 };
 
 /// Two services, and a timer of each with the same shard and key.
-fn two_labs() -> [(Lab<u64>, TimerHandle); 2] {
+fn two_labs() -> [(Lab<u64>, TimerId); 2] {
     let labs = [(); 2].map(|()| {
         let lab = Lab::new(builder(2));
         let timer = lab.timers().schedule(ms(5), 7).unwrap();
@@ -93,7 +93,7 @@ fn handle_of_another_service_given_to_a_client_is_foreign_without_a_turn() {
 }
 
 /// Schedules timers by a client.
-fn schedule_by(client: &Client<u64>, count: u64) -> Vec<TimerHandle> {
+fn schedule_by(client: &Client<u64>, count: u64) -> Vec<TimerId> {
     (0..count).map(|n| client.shard(SHARD).schedule(ms(5), n).unwrap()).collect()
 }
 
@@ -112,7 +112,7 @@ fn handles_of_another_service_cancel_no_timer_whose_key_is_granted_in_advance() 
         labs[1].settle();
     }
     let own = schedule_by(&clients[1], 8);
-    let keys = |handles: &[TimerHandle]| handles.iter().map(|one| key_of(*one)).collect::<Vec<_>>();
+    let keys = |handles: &[TimerId]| handles.iter().map(|one| key_of(*one)).collect::<Vec<_>>();
     assert_eq!(keys(&own), keys(&guessed), "both services granted the same keys");
     assert_eq!(keys(&handles[0]), keys(&handles[1]));
     labs[1].settle();
@@ -136,7 +136,7 @@ fn cancel_of_a_handle_of_a_dropped_service_is_foreign() {
 
 #[test]
 fn forgotten_batch_does_not_change_later_handles_of_its_client() {
-    type Act = fn(&mut Client<u64>) -> Vec<(TimerHandle, u64)>;
+    type Act = fn(&mut Client<u64>) -> Vec<(TimerId, u64)>;
     let acts: [Act; 4] = [
         |client| (10..13).map(|n| (client.shard(SHARD).schedule(FAR, n).unwrap(), n)).collect(),
         |client| {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use corewheel::{Client, Refused, RefusedKind, TimerHandle};
+use corewheel::{Client, Refused, RefusedKind, TimerId};
 
 use crate::support::{FAR, Lab, SHARD, builder, check_law, ms};
 
@@ -145,7 +145,7 @@ fn window_grows_with_use_up_to_the_largest_burst() {
     schedule_by_each(&mut lab, &others);
     let client = lab.client();
     let burst = |lab: &mut Lab<u32>| {
-        let mut timers: Vec<TimerHandle> = Vec::new();
+        let mut timers: Vec<TimerId> = Vec::new();
         while let Ok(timer) = client.shard(SHARD).schedule(FAR, 0) {
             timers.push(timer);
         }

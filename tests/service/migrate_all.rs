@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use corewheel::{
     CancelOutcome, Client, Fired, Payload, Refused, ReplyError, SendCall, ShardId, ShutdownPolicy,
-    TimerHandle, TimerService, Timers,
+    TimerId, TimerService, Timers,
 };
 use fastrand::Rng;
 
@@ -75,7 +75,7 @@ impl Drop for Job {
 
 /// A timer that only its own thread cancels and resets.
 struct Mine {
-    handle: TimerHandle,
+    handle: TimerId,
     known: Arc<Known>,
 }
 

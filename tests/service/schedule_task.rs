@@ -9,7 +9,7 @@ use std::task::{Poll, Wake, Waker};
 use std::time::Duration;
 
 use corewheel::{
-    CancelOutcome, Fired, Payload, Refused, ReplyError, ShutdownPolicy, TimerHandle, TimerService,
+    CancelOutcome, Fired, Payload, Refused, ReplyError, ShutdownPolicy, TimerId, TimerService,
     Timers,
 };
 
@@ -99,7 +99,7 @@ fn cancelled_callback_that_is_run_by_hand_replies_its_result() {
 #[test]
 fn cancel_by_a_running_callback_of_itself_is_too_late() {
     let mut lab = lab();
-    let own: Rc<Cell<Option<TimerHandle>>> = Rc::default();
+    let own: Rc<Cell<Option<TimerId>>> = Rc::default();
     let known = Rc::clone(&own);
     let call = move |timers: &Timers<u8>| {
         let outcome = timers.cancel(known.take().unwrap());
@@ -267,7 +267,7 @@ fn reply_of_a_remote_callback_is_send() {
 #[test]
 fn waker_that_cancels_the_callback_when_dropped_loses_no_wake_up() {
     thread_local! {
-        static TIMERS: RefCell<Option<(Timers<u8>, TimerHandle)>> = const { RefCell::new(None) };
+        static TIMERS: RefCell<Option<(Timers<u8>, TimerId)>> = const { RefCell::new(None) };
     }
     struct Cancels;
     impl Wake for Cancels {

@@ -17,8 +17,8 @@ use corewheel::clock::ManualClock;
 use corewheel::shutdown::{ShardReport, ShutdownReport};
 use corewheel::stats::ShardCounts;
 use corewheel::{
-    Client, Fired, Handler, Runtime, ShardId, ShutdownPolicy, StartError, TimerHandle,
-    TimerService, TimerServiceBuilder, Timers,
+    Client, Fired, Handler, Runtime, ShardId, ShutdownPolicy, StartError, TimerId, TimerService,
+    TimerServiceBuilder, Timers,
 };
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::LocalSet;
@@ -472,12 +472,12 @@ pub(crate) fn next(ticks: u64) -> Turn {
 }
 
 /// The shard, the slot and the generation that a handle names, in whichever service.
-pub(crate) fn key_of(timer: TimerHandle) -> String {
+pub(crate) fn key_of(timer: TimerId) -> String {
     format!("{timer:?}")
 }
 
 /// The shard and the slot that a handle names.
-pub(crate) fn slot_of(timer: TimerHandle) -> String {
+pub(crate) fn slot_of(timer: TimerId) -> String {
     let key = key_of(timer);
     let (slot, _generation) = key.split_once('v').expect("a key ends with its generation");
     slot.to_owned()

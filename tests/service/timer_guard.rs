@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 
 use corewheel::group::TimerGuard;
-use corewheel::{Fired, ReplyError, ResetOutcome, ShutdownPolicy, TimerHandle, Timers};
+use corewheel::{Fired, ReplyError, ResetOutcome, ShutdownPolicy, TimerId, Timers};
 
 use crate::support::{
     FAR, Guard, Host, Lab, OTHER, PATIENCE, Running, SHARD, builder, check_law, ms,
@@ -271,7 +271,7 @@ fn guard_of_a_shard_does_not_name_the_type_of_the_values() {
     struct Connection {
         guards: RefCell<Vec<TimerGuard<'static>>>,
     }
-    fn keep<T: Send + 'static>(connection: &Connection, timers: &Timers<T>, timer: TimerHandle) {
+    fn keep<T: Send + 'static>(connection: &Connection, timers: &Timers<T>, timer: TimerId) {
         connection.guards.borrow_mut().push(timers.guard(timer));
     }
     let (bytes, words) = (lab(), Lab::<String>::new(builder(1)));

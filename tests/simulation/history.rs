@@ -9,7 +9,7 @@ use corewheel::settings::{TurnBudget, WheelKind};
 use corewheel::sim::{Simulation, Step};
 use corewheel::stats::ShardCounts;
 use corewheel::{
-    Fired, ShardId, ShutdownPolicy, TimerHandle, TimerService, TimerServiceBuilder, Timers,
+    Fired, ShardId, ShutdownPolicy, TimerId, TimerService, TimerServiceBuilder, Timers,
 };
 use fastrand::Rng;
 
@@ -29,7 +29,7 @@ pub(crate) struct History {
     pub(crate) world: Rc<World>,
     pub(crate) held: Vec<bool>,
     /// Another service, with a timer of it.
-    pub(crate) other: (TimerService<u32>, ShardLoop<u32>, TimerHandle),
+    pub(crate) other: (TimerService<u32>, ShardLoop<u32>, TimerId),
 }
 
 pub(crate) fn settings(rng: &mut Rng) -> (TimerServiceBuilder, Duration) {

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use corewheel::sim::Time;
-use corewheel::{CancelOutcome, Payload, ResetOutcome, TimerHandle};
+use corewheel::{CancelOutcome, Payload, ResetOutcome, TimerId};
 
 use crate::commands::{Due, Temper};
 
@@ -32,9 +32,9 @@ pub(crate) enum State {
 pub(crate) struct Timer {
     pub(crate) state: State,
     /// `None` until it is scheduled.
-    pub(crate) handle: Option<TimerHandle>,
+    pub(crate) handle: Option<TimerId>,
     /// The handle before it last migrated; `None` if it has not, or if no reply has told.
-    pub(crate) handle_before: Option<TimerHandle>,
+    pub(crate) handle_before: Option<TimerId>,
     /// The shard that it is on, or on its way to. `None` while it may be on several.
     pub(crate) shard: Option<usize>,
     /// The earliest and the latest deadline that it may have, in nanoseconds from the start. They
@@ -362,7 +362,7 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn scheduled(&self, id: Id, handle: TimerHandle) {
+    pub(crate) fn scheduled(&self, id: Id, handle: TimerId) {
         self.edit(id, |timer| timer.handle = Some(handle));
     }
 
@@ -576,7 +576,7 @@ impl Ledger {
         self.migrations.set(self.migrations.get() + 1);
     }
 
-    pub(crate) fn migrated(&self, id: Id, handle: Option<TimerHandle>) {
+    pub(crate) fn migrated(&self, id: Id, handle: Option<TimerId>) {
         self.edit(id, |timer| {
             if let Some(handle) = handle {
                 timer.handle_before = timer.handle.replace(handle);

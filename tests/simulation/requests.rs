@@ -5,8 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corewheel::{
-    CancelOutcome, Payload, ResetOutcome, ShardId, ShutdownPolicy, TimeoutError, TimerHandle,
-    Timers,
+    CancelOutcome, Payload, ResetOutcome, ShardId, ShutdownPolicy, TimeoutError, TimerId, Timers,
 };
 
 use crate::commands::{Due, Mode, Work};
@@ -29,7 +28,7 @@ impl History {
         });
     }
 
-    pub(crate) fn cancel(&self, sender: &Rc<Sender>, id: Id, handle: TimerHandle, mode: Mode) {
+    pub(crate) fn cancel(&self, sender: &Rc<Sender>, id: Id, handle: TimerId, mode: Mode) {
         let ledger = Rc::clone(&self.world.ledger);
         ledger.send_cancel(id);
         let number = sender.next();
@@ -52,14 +51,7 @@ impl History {
         }
     }
 
-    pub(crate) fn reset(
-        &self,
-        sender: &Rc<Sender>,
-        id: Id,
-        handle: TimerHandle,
-        due: Due,
-        mode: Mode,
-    ) {
+    pub(crate) fn reset(&self, sender: &Rc<Sender>, id: Id, handle: TimerId, due: Due, mode: Mode) {
         let ledger = Rc::clone(&self.world.ledger);
         let (client, number) = (sender.number, sender.next());
         let shard = usize::from(handle.shard().number());
@@ -90,12 +82,7 @@ impl History {
         }
     }
 
-    pub(crate) fn cancel_many(
-        &self,
-        sender: &Rc<Sender>,
-        timers: &[(Id, TimerHandle)],
-        mode: Mode,
-    ) {
+    pub(crate) fn cancel_many(&self, sender: &Rc<Sender>, timers: &[(Id, TimerId)], mode: Mode) {
         let ledger = Rc::clone(&self.world.ledger);
         let (ids, handles): (Vec<_>, Vec<_>) = timers.iter().copied().unzip();
         for id in &ids {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use corewheel::shutdown::ShutdownReport;
 use corewheel::sim::Time;
 use corewheel::{
-    Client, Refused, RefusedCall, RefusedKind, ShardId, ShutdownPolicy, Sleep, TimerHandle,
+    Client, Refused, RefusedCall, RefusedKind, ShardId, ShutdownPolicy, Sleep, TimerId,
     TimerService, Timers, When,
 };
 use fastrand::Rng;
@@ -163,7 +163,7 @@ impl World {
     }
 
     /// One of the timers that have a handle, mostly one of the last. The handle may be an old one.
-    pub(crate) fn timer(&self, number: u16) -> Option<(Id, TimerHandle)> {
+    pub(crate) fn timer(&self, number: u16) -> Option<(Id, TimerId)> {
         let len = self.ledger.len();
         let id = len.checked_sub(1 + usize::from(number) % len.clamp(1, 60))?;
         let timer = self.ledger.get(id);
@@ -171,7 +171,7 @@ impl World {
         before.or(timer.handle).map(|handle| (id, handle))
     }
 
-    pub(crate) fn some_timers(&self, number: u16, count: u8) -> Vec<(Id, TimerHandle)> {
+    pub(crate) fn some_timers(&self, number: u16, count: u8) -> Vec<(Id, TimerId)> {
         (0..u16::from(count)).filter_map(|n| self.timer(number.wrapping_add(n))).collect()
     }
 
@@ -231,7 +231,7 @@ impl World {
         }
     }
 
-    pub(crate) fn note_value(&self, id: Id, scheduled: Result<TimerHandle, Refused<Job>>) {
+    pub(crate) fn note_value(&self, id: Id, scheduled: Result<TimerId, Refused<Job>>) {
         match scheduled {
             Ok(handle) => self.ledger.scheduled(id, handle),
             Err(refused) => {
@@ -241,7 +241,7 @@ impl World {
         }
     }
 
-    pub(crate) fn note_call<C>(&self, id: Id, scheduled: Result<TimerHandle, RefusedCall<C>>) {
+    pub(crate) fn note_call<C>(&self, id: Id, scheduled: Result<TimerId, RefusedCall<C>>) {
         match scheduled {
             Ok(handle) => self.ledger.scheduled(id, handle),
             Err(refused) => {
@@ -315,7 +315,7 @@ impl World {
     pub(crate) fn note_many<W: When>(
         &self,
         ids: &[Id],
-        scheduled: Result<Vec<TimerHandle>, Refused<Vec<(W, Job)>>>,
+        scheduled: Result<Vec<TimerId>, Refused<Vec<(W, Job)>>>,
     ) {
         match scheduled {
             Ok(handles) => {
@@ -366,12 +366,12 @@ impl World {
         self.note_many(&ids, timers.schedule_many(jobs));
     }
 
-    pub(crate) fn cancel_here(&self, timers: &Timers<Job>, (id, handle): (Id, TimerHandle)) {
+    pub(crate) fn cancel_here(&self, timers: &Timers<Job>, (id, handle): (Id, TimerId)) {
         let shard = usize::from(timers.shard_id().number());
         self.ledger.cancelled_here(id, timers.cancel(handle), shard);
     }
 
-    pub(crate) fn cancel_many_here(&self, timers: &Timers<Job>, picked: &[(Id, TimerHandle)]) {
+    pub(crate) fn cancel_many_here(&self, timers: &Timers<Job>, picked: &[(Id, TimerId)]) {
         let handles: Vec<_> = picked.iter().map(|(_, handle)| *handle).collect();
         let shard = usize::from(timers.shard_id().number());
         for ((id, _), outcome) in picked.iter().zip(timers.cancel_many(&handles)) {
@@ -379,12 +379,7 @@ impl World {
         }
     }
 
-    pub(crate) fn reset_here(
-        &self,
-        timers: &Timers<Job>,
-        (id, handle): (Id, TimerHandle),
-        due: Due,
-    ) {
+    pub(crate) fn reset_here(&self, timers: &Timers<Job>, (id, handle): (Id, TimerId), due: Due) {
         let shard = usize::from(timers.shard_id().number());
         let outcome = match self.when(due) {
             Ok(delay) => timers.reset(handle, delay),

@@ -14,7 +14,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use corewheel::attach::ShardLoop;
-use corewheel::{Fired, ResetOutcome, TimerHandle, TimerService, Timers};
+use corewheel::{Fired, ResetOutcome, TimerId, TimerService, Timers};
 use corewheel_shard::{Shard, ShardConfig, Tick, TimerKey};
 use glommio::timer::Timer;
 use glommio::{LocalExecutor, LocalExecutorBuilder};
@@ -54,7 +54,7 @@ fn time<S>(steps: &[S], run: impl FnOnce(&[S])) -> f64 {
 /// A shard in a loop that takes no turn meanwhile: no timer is due.
 struct Ours {
     timers: Timers<Payload>,
-    handles: Vec<TimerHandle>,
+    handles: Vec<TimerId>,
     /// Kept so that the shard lives. A closure that names only the other fields does not capture
     /// this one: the shard ends and every timer is stale. So each closure borrows all of `Ours`.
     _home: Box<dyn std::any::Any>,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
 use corewheel::settings::Placement;
-use corewheel::{Client, Fired, Runtime, ShardId, TimerHandle, TimerService, Timers};
+use corewheel::{Client, Fired, Runtime, ShardId, TimerId, TimerService, Timers};
 
 use super::HOUR;
 use crate::Payload;
@@ -113,7 +113,7 @@ impl Remote {
 
 /// Pairs of schedules and cancels, 64 of each at a time.
 fn batched(client: Client<Payload>, pairs: u64) {
-    let mut timers: Vec<TimerHandle> = Vec::with_capacity(CHUNK);
+    let mut timers: Vec<TimerId> = Vec::with_capacity(CHUNK);
     let mut sent = 0;
     while sent < pairs {
         let mut batch = client.shard(SHARD).batch();

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
-use corewheel::{Fired, TimerHandle, TimerService, Timers};
+use corewheel::{Fired, TimerId, TimerService, Timers};
 
 use crate::Payload;
 use crate::figure::Figure;
@@ -132,9 +132,9 @@ fn load(address: SocketAddr, connections: usize) -> Duration {
 /// The timers of a connection, in a server that does not use `ConnTimers`.
 struct Watch {
     timers: Timers<Payload>,
-    read_idle: TimerHandle,
-    write_idle: TimerHandle,
-    heartbeat: TimerHandle,
+    read_idle: TimerId,
+    write_idle: TimerId,
+    heartbeat: TimerId,
 }
 
 impl Watch {

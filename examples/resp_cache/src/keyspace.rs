@@ -11,7 +11,7 @@
 use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock};
 
-use corewheel::{CancelOutcome, Fired, ResetOutcome, TimerHandle, Timers};
+use corewheel::{CancelOutcome, Fired, ResetOutcome, TimerId, Timers};
 use hashbrown::{DefaultHashBuilder, HashTable};
 use slab::Slab;
 
@@ -91,7 +91,7 @@ struct Entry {
     data: Vec<u8>,
     key_length: u32,
     /// `None` if the key has no deadline.
-    timer: Option<TimerHandle>,
+    timer: Option<TimerId>,
     deadline: Deadline,
 }
 

@@ -11,7 +11,7 @@ use crate::clock::when::When;
 use crate::link::lane::Refusal;
 use crate::values::class::ClassId;
 use crate::values::contain::drop_each;
-use crate::values::handle::{ShardId, TimerHandle};
+use crate::values::handle::{ShardId, TimerId};
 use crate::values::refused::Refused;
 
 /// Requests that a [`Batch`] sends together.
@@ -112,7 +112,7 @@ impl<T: Send + 'static> Batch<'_, T> {
     /// `Full`, `Busy`, `Closed` or `NoSuchShard`, with the value. The requests that were added
     /// before stay.
     #[inline]
-    pub fn schedule<W: When>(&mut self, when: W, payload: T) -> Result<TimerHandle, Refused<T>> {
+    pub fn schedule<W: When>(&mut self, when: W, payload: T) -> Result<TimerId, Refused<T>> {
         let now = self.client.clock.nanos();
         let deadline = self.client.directory.time.tick_of(when, || now);
         self.schedule_tick(deadline, now, payload)
@@ -121,14 +121,14 @@ impl<T: Send + 'static> Batch<'_, T> {
     /// Adds a cancel that asks for no reply. A timer of another shard is cancelled at once
     /// instead; a timer of another service is left as it is.
     #[inline]
-    pub fn cancel_detached(&mut self, timer: TimerHandle) {
+    pub fn cancel_detached(&mut self, timer: TimerId) {
         self.stage(timer, Request::Cancel { key: timer.key(), reply: None });
     }
 
     /// Adds a reset that asks for no reply. A timer of another shard is reset at once instead;
     /// a timer of another service is left as it is.
     #[inline]
-    pub fn reset_detached<W: When>(&mut self, timer: TimerHandle, when: W) {
+    pub fn reset_detached<W: When>(&mut self, timer: TimerId, when: W) {
         let deadline = self.client.tick_of(when);
         self.stage(timer, Request::Reset { key: timer.key(), deadline, reply: None });
     }
@@ -159,7 +159,7 @@ impl<T: Send + 'static> Batch<'_, T> {
         deadline: Tick,
         now: u64,
         payload: T,
-    ) -> Result<TimerHandle, Refused<T>> {
+    ) -> Result<TimerId, Refused<T>> {
         let mut gathered = self.gather();
         loop {
             let client = self.client;
@@ -211,7 +211,7 @@ impl<T: Send + 'static> Batch<'_, T> {
     }
 
     #[inline]
-    fn stage(&mut self, timer: TimerHandle, request: Request<T>) {
+    fn stage(&mut self, timer: TimerId, request: Request<T>) {
         let service = self.client.service;
         if !timer.is_of(service) {
             return;

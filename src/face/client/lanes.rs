@@ -19,7 +19,7 @@ use crate::shard::payload::Outbox;
 use crate::shard::request::{Bulk, BulkCancel, BulkReply, Replies};
 use crate::values::class::ClassId;
 use crate::values::contain::each;
-use crate::values::handle::{ShardId, TimerHandle};
+use crate::values::handle::{ShardId, TimerId};
 use crate::values::migration::MigrateError;
 use crate::values::refused::{Refused, RefusedKind};
 
@@ -62,7 +62,7 @@ impl<T: 'static> Client<T> {
         &self,
         shard: ShardId,
         request: Request<T>,
-    ) -> Result<TimerHandle, Refused<Request<T>>> {
+    ) -> Result<TimerId, Refused<Request<T>>> {
         self.send_gathered();
         let unsent = {
             let mut lanes = self.lanes.borrow_mut();
@@ -97,7 +97,7 @@ impl<T: 'static> Client<T> {
         shard: ShardId,
         mut unsent: Option<Request<T>>,
         push: impl Fn(&mut Lane<T>, TimerKey, Request<T>, &Post<T>) -> Result<A, Vec<Request<T>>>,
-    ) -> Result<(TimerHandle, A), Refused<Request<T>>> {
+    ) -> Result<(TimerId, A), Refused<Request<T>>> {
         let class = unsent.as_ref().map_or(ClassId::NONE, Request::class);
         let sent = self.on_lane(shard, |lane, post| match lane.take_key(&post.doorbell, 0) {
             Ok(key) => {
@@ -125,7 +125,7 @@ impl<T: 'static> Client<T> {
 
     /// Cancels a timer that this client has sent, if it can be cancelled where it lies in its lane.
     #[inline]
-    pub(super) fn cancel_in_lane(&self, timer: TimerHandle) -> bool {
+    pub(super) fn cancel_in_lane(&self, timer: TimerId) -> bool {
         let mut lanes = self.lanes.borrow_mut();
         let lane = lanes.get_mut(timer.shard().index()).and_then(Option::as_mut);
         lane.is_some_and(|lane| lane.cancel(timer.key()))
@@ -288,7 +288,7 @@ impl<T: 'static> Client<T> {
     fn cancel_many_after(
         &self,
         mut many: BulkCancel<Stored<T>>,
-        current: impl Fn(TimerKey) -> Option<TimerHandle>,
+        current: impl Fn(TimerKey) -> Option<TimerId>,
     ) {
         for key in many.keys {
             let timer = current(key);

@@ -15,7 +15,7 @@ use crate::shard::request::{Bulk, BulkCancel, BulkReply, BulkSchedule, Replies};
 use crate::values::class::ClassId;
 use crate::values::contain::Each;
 use crate::values::error::ReplyError;
-use crate::values::handle::{ServiceId, ShardId, TimerHandle};
+use crate::values::handle::{ServiceId, ShardId, TimerId};
 use crate::values::outcome::CancelOutcome;
 use crate::values::refused::Refused;
 
@@ -61,7 +61,7 @@ impl<T: Send + 'static> Client<T> {
     /// assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(done) if done.won())));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn cancel_many(&self, timers: &[TimerHandle]) -> Reply<Outcomes<T>> {
+    pub fn cancel_many(&self, timers: &[TimerId]) -> Reply<Outcomes<T>> {
         let (parts, foreign) = parts(timers, self.service);
         let mut replies = BulkReplies::new(timers.len());
         for place in foreign {
@@ -81,7 +81,7 @@ impl<T: Send + 'static> Client<T> {
     /// of them before. Timers of other services are left as they are.
     ///
     /// Cost: two allocations for each shard and a key for each timer.
-    pub fn cancel_many_detached(&self, timers: &[TimerHandle]) {
+    pub fn cancel_many_detached(&self, timers: &[TimerId]) {
         for Part { shard, keys, .. } in parts(timers, self.service).0 {
             let many = BulkCancel { keys: keys.into_iter(), replies: None };
             self.send(shard, Request::Bulk(Box::new(Bulk::Cancel(many))));
@@ -101,7 +101,7 @@ impl<T: Send + 'static> Client<T> {
         timers: Vec<(D, T)>,
         now: u64,
         tick: impl Fn(D) -> Tick,
-    ) -> Result<Vec<TimerHandle>, Refused<Vec<(D, T)>>> {
+    ) -> Result<Vec<TimerId>, Refused<Vec<(D, T)>>> {
         let max = self.schedule_many_max();
         if timers.len() > max {
             return Err(Refused::TooMany(timers));
@@ -154,7 +154,7 @@ impl<T: Send + 'static> Client<T> {
 
 /// Sorts timers by their shards, in the order in which the shards first occur. Returns also the
 /// indices of the timers of other services.
-fn parts(timers: &[TimerHandle], service: ServiceId) -> (Vec<Part>, Vec<u32>) {
+fn parts(timers: &[TimerId], service: ServiceId) -> (Vec<Part>, Vec<u32>) {
     // Counted first, so that the allocations do not depend on how the shards are mixed.
     let mut counts: Vec<u32> = Vec::new();
     for timer in timers.iter().filter(|timer| timer.is_of(service)) {

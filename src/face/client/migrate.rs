@@ -3,7 +3,7 @@
 use super::{Client, Request};
 use crate::face::reply::Reply;
 use crate::shard::request::Bulk;
-use crate::values::handle::{ShardId, TimerHandle};
+use crate::values::handle::{ShardId, TimerId};
 use crate::values::migration::{MigrateError, MigrateReport};
 
 impl<T: Send + 'static> Client<T> {
@@ -28,11 +28,7 @@ impl<T: Send + 'static> Client<T> {
     ///
     /// Cost: a cancel on the old shard, a timer from elsewhere on the new one, and some 40 bytes
     /// that are remembered.
-    pub fn migrate(
-        &self,
-        timer: TimerHandle,
-        to: ShardId,
-    ) -> Reply<Result<TimerHandle, MigrateError>> {
+    pub fn migrate(&self, timer: TimerId, to: ShardId) -> Reply<Result<TimerId, MigrateError>> {
         if !timer.is_of(self.service) {
             return Reply::ready(Err(MigrateError::Foreign));
         }

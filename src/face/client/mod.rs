@@ -24,7 +24,7 @@ use crate::clock::when::When;
 use crate::link::lane::LaneSender;
 use crate::shard::request::Bulk;
 use crate::values::class::ClassId;
-use crate::values::handle::{ServiceId, ShardId, TimerHandle};
+use crate::values::handle::{ServiceId, ShardId, TimerId};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 use crate::values::refused::Refused;
 
@@ -120,7 +120,7 @@ impl<T: Send + 'static> Client<T> {
     ///
     /// A cancel cannot be refused. It may arrive before the timer does that another client has
     /// sent. The reply for a timer of another service is `Foreign`, at once.
-    pub fn cancel(&self, timer: TimerHandle) -> Reply<CancelOutcome<Payload<T, SendCall<T>>>> {
+    pub fn cancel(&self, timer: TimerId) -> Reply<CancelOutcome<Payload<T, SendCall<T>>>> {
         if !timer.is_of(self.service) {
             return Reply::ready(CancelOutcome::Foreign);
         }
@@ -137,7 +137,7 @@ impl<T: Send + 'static> Client<T> {
     /// is marked as cancelled where it lies in the lane. That costs less than the message which it
     /// takes otherwise.
     #[inline]
-    pub fn cancel_detached(&self, timer: TimerHandle) {
+    pub fn cancel_detached(&self, timer: TimerId) {
         if !timer.is_of(self.service) {
             return;
         }
@@ -151,7 +151,7 @@ impl<T: Send + 'static> Client<T> {
     ///
     /// A reset cannot be refused. It may arrive before the timer does that another client has sent.
     /// The reply for a timer of another service is `Foreign`, at once.
-    pub fn reset<W: When>(&self, timer: TimerHandle, when: W) -> Reply<ResetOutcome> {
+    pub fn reset<W: When>(&self, timer: TimerId, when: W) -> Reply<ResetOutcome> {
         if !timer.is_of(self.service) {
             return Reply::ready(ResetOutcome::Foreign);
         }
@@ -165,7 +165,7 @@ impl<T: Send + 'static> Client<T> {
     /// Changes the deadline of a timer and asks for no reply. A timer of another service is left as
     /// it is.
     #[inline]
-    pub fn reset_detached<W: When>(&self, timer: TimerHandle, when: W) {
+    pub fn reset_detached<W: When>(&self, timer: TimerId, when: W) {
         if !timer.is_of(self.service) {
             return;
         }
@@ -175,7 +175,7 @@ impl<T: Send + 'static> Client<T> {
 
     /// How long a timer still has: zero if it is due, `None` if it is not pending, has not arrived
     /// yet, or is of another service.
-    pub fn remaining(&self, timer: TimerHandle) -> Reply<Option<Duration>> {
+    pub fn remaining(&self, timer: TimerId) -> Reply<Option<Duration>> {
         if !timer.is_of(self.service) {
             return Reply::ready(None);
         }
@@ -231,7 +231,7 @@ impl<T: Send + 'static> Client<T> {
         deadline: Tick,
         now: u64,
         payload: T,
-    ) -> Result<TimerHandle, Refused<T>> {
+    ) -> Result<TimerId, Refused<T>> {
         let sent_us = (now / 1_000) as u32;
         let request = Request::Schedule { deadline, sent_us, class, value: payload };
         self.schedule_request(shard, request).map_err(|refused| {
@@ -249,7 +249,7 @@ impl<T: Send + 'static> Client<T> {
         deadline: Tick,
         now: u64,
         call: SendCall<T>,
-    ) -> Result<TimerHandle, Refused<SendCall<T>>> {
+    ) -> Result<TimerId, Refused<SendCall<T>>> {
         let sent_us = (now / 1_000) as u32;
         let request = Request::Call { deadline, sent_us, class, call };
         self.schedule_request(shard, request).map_err(|refused| {

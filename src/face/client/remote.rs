@@ -16,7 +16,7 @@ use crate::face::sleep::{RemoteSleep, within};
 use crate::face::timers::Timers;
 use crate::values::class::{ClassId, TimerClass, UnknownClass};
 use crate::values::error::TimeoutError;
-use crate::values::handle::{ShardId, TimerHandle};
+use crate::values::handle::{ShardId, TimerId};
 use crate::values::refused::{Refused, RefusedCall, RefusedKind};
 use crate::values::scale::Scale;
 
@@ -88,7 +88,7 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
     /// `Full`, `Reserved`, `Busy`, `Closed` or `NoSuchShard`, with the value. The first schedule of
     /// a client is often `Busy`: see [`Client`].
     #[inline]
-    pub fn schedule<W: When>(&self, when: W, payload: T) -> Result<TimerHandle, Refused<T>> {
+    pub fn schedule<W: When>(&self, when: W, payload: T) -> Result<TimerId, Refused<T>> {
         let (deadline, now) = self.deadline(when);
         self.client.schedule_value(self.class, self.shard, deadline, now, payload)
     }
@@ -138,7 +138,7 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
         &self,
         when: W,
         payload: T,
-    ) -> impl Future<Output = Result<TimerHandle, Refused<T>>> + use<'a, W, T> {
+    ) -> impl Future<Output = Result<TimerId, Refused<T>>> + use<'a, W, T> {
         let Self { client, shard, class } = *self;
         let (deadline, _) = self.deadline(when);
         let mut unsent = Some(payload);
@@ -170,7 +170,7 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
         &self,
         when: W,
         call: impl FnOnce(&Timers<T>) + Send + 'static,
-    ) -> Result<TimerHandle, RefusedCall<SendCall<T>>> {
+    ) -> Result<TimerId, RefusedCall<SendCall<T>>> {
         self.schedule_boxed(when, Box::new(call))
     }
 
@@ -178,7 +178,7 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
         &self,
         when: W,
         call: SendCall<T>,
-    ) -> Result<TimerHandle, RefusedCall<SendCall<T>>> {
+    ) -> Result<TimerId, RefusedCall<SendCall<T>>> {
         let (deadline, now) = self.deadline(when);
         let sent = self.client.schedule_call(self.class, self.shard, deadline, now, call);
         sent.map_err(RefusedCall::from)
@@ -195,7 +195,7 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
     pub fn schedule_many<W: When>(
         &self,
         timers: impl IntoIterator<Item = (W, T)>,
-    ) -> Result<Vec<TimerHandle>, Refused<Vec<(W, T)>>> {
+    ) -> Result<Vec<TimerId>, Refused<Vec<(W, T)>>> {
         let now = self.client.nanos();
         let tick_of = |when| self.client.directory.time.tick_of(when, || now);
         self.client.schedule_all(self.class, self.shard, timers.into_iter().collect(), now, tick_of)

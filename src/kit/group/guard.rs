@@ -8,7 +8,7 @@ use crate::face::Core;
 use crate::face::client::Client;
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
-use crate::values::handle::TimerHandle;
+use crate::values::handle::TimerId;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 
 /// A timer that is cancelled when this guard is dropped; made by [`Timers::guard`] on a shard's own
@@ -54,7 +54,7 @@ use crate::values::outcome::{CancelOutcome, ResetOutcome};
 /// ```
 #[must_use = "a guard that is not kept cancels its timer at once"]
 pub struct TimerGuard<'a> {
-    timer: TimerHandle,
+    timer: TimerId,
     by: By<'a>,
 }
 
@@ -69,12 +69,12 @@ enum By<'a> {
 /// The commands of a guard. As a trait, so that a guard does not name the type of the values.
 trait Commands {
     /// Cancels the timer and drops its payload.
-    fn cancel(&self, timer: TimerHandle);
-    fn reset(&self, timer: TimerHandle, due: Due) -> Reply<ResetOutcome>;
+    fn cancel(&self, timer: TimerId);
+    fn reset(&self, timer: TimerId, due: Due) -> Reply<ResetOutcome>;
 }
 
 impl<T: Send + 'static> Commands for Core<T> {
-    fn cancel(&self, timer: TimerHandle) {
+    fn cancel(&self, timer: TimerId) {
         if timer.home() == self.home() {
             // How much time was left is not asked for, so no clock is read.
             match self.cancel(timer.key(), 0) {
@@ -86,7 +86,7 @@ impl<T: Send + 'static> Commands for Core<T> {
         self.outbox().cancel_detached(timer);
     }
 
-    fn reset(&self, timer: TimerHandle, due: Due) -> Reply<ResetOutcome> {
+    fn reset(&self, timer: TimerId, due: Due) -> Reply<ResetOutcome> {
         let deadline = self.time().tick_of_due(due, || self.nanos_near());
         if timer.home() == self.home() {
             match self.reset(timer.key(), deadline) {
@@ -99,11 +99,11 @@ impl<T: Send + 'static> Commands for Core<T> {
 }
 
 impl<T: Send + 'static> Commands for Client<T> {
-    fn cancel(&self, timer: TimerHandle) {
+    fn cancel(&self, timer: TimerId) {
         self.cancel_detached(timer);
     }
 
-    fn reset(&self, timer: TimerHandle, due: Due) -> Reply<ResetOutcome> {
+    fn reset(&self, timer: TimerId, due: Due) -> Reply<ResetOutcome> {
         let deadline = self.directory().time.tick_of_due(due, || self.nanos());
         self.reset(timer, Deadline(deadline))
     }
@@ -121,12 +121,12 @@ impl TimerGuard<'_> {
     }
 
     /// The timer's handle.
-    pub fn handle(&self) -> TimerHandle {
+    pub fn handle(&self) -> TimerId {
         self.timer
     }
 
     /// Leaves the timer running, and returns its handle.
-    pub fn into_handle(mut self) -> TimerHandle {
+    pub fn into_handle(mut self) -> TimerId {
         self.by = By::None;
         self.timer
     }
@@ -152,7 +152,7 @@ impl fmt::Debug for TimerGuard<'_> {
 impl<T: Send + 'static> Timers<T> {
     /// Makes a guard that cancels a timer when it is dropped. A timer of another shard of the
     /// service is cancelled by a message. See [`TimerGuard`].
-    pub fn guard(&self, timer: TimerHandle) -> TimerGuard<'static> {
+    pub fn guard(&self, timer: TimerId) -> TimerGuard<'static> {
         let core = Rc::clone(self.core());
         TimerGuard { timer, by: By::Core(core) }
     }
@@ -162,7 +162,7 @@ impl<T: Send + 'static> Timers<T> {
 impl<T: Send + 'static> Client<T> {
     /// Makes a guard that cancels a timer when it is dropped. The guard borrows this client. See
     /// [`TimerGuard`].
-    pub fn guard(&self, timer: TimerHandle) -> TimerGuard<'_> {
+    pub fn guard(&self, timer: TimerId) -> TimerGuard<'_> {
         TimerGuard { timer, by: By::Client(self) }
     }
 }

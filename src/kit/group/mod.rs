@@ -28,7 +28,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Why not a handle that cancels when it is dropped: a [`TimerHandle`] is `Copy`, goes to other
+//! Why not a handle that cancels when it is dropped: a [`TimerId`] is `Copy`, goes to other
 //! threads and into tables, and outlives its timer without harm. A [`TimerGuard`] is for the one
 //! owner that wants the timer to end with it.
 //!
@@ -46,7 +46,7 @@ use crate::face::client::Client;
 use crate::face::client::many::Outcomes;
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
-use crate::values::handle::TimerHandle;
+use crate::values::handle::TimerId;
 use crate::values::outcome::CancelOutcome;
 
 /// Timers, of any shards, that one call cancels: all those of a connection, of a listener, of a
@@ -64,9 +64,9 @@ use crate::values::outcome::CancelOutcome;
 #[derive(Clone, Default)]
 pub struct TimerGroup {
     /// In the order of insertion, until a removal puts the last of them in a gap.
-    timers: Vec<TimerHandle>,
+    timers: Vec<TimerId>,
     /// The index of each in `timers`.
-    places: HashMap<TimerHandle, u32>,
+    places: HashMap<TimerId, u32>,
 }
 
 impl TimerGroup {
@@ -76,7 +76,7 @@ impl TimerGroup {
     }
 
     /// Adds a timer. False if it is in the group already.
-    pub fn insert(&mut self, timer: TimerHandle) -> bool {
+    pub fn insert(&mut self, timer: TimerId) -> bool {
         let place = self.timers.len() as u32;
         if self.places.try_insert(timer, place).is_err() {
             return false;
@@ -86,7 +86,7 @@ impl TimerGroup {
     }
 
     /// Takes a timer out and leaves it running. False if it is not in the group.
-    pub fn remove(&mut self, timer: TimerHandle) -> bool {
+    pub fn remove(&mut self, timer: TimerId) -> bool {
         let Some(place) = self.places.remove(&timer) else { return false };
         self.timers.swap_remove(place as usize);
         if let Some(moved) = self.timers.get(place as usize) {
@@ -96,7 +96,7 @@ impl TimerGroup {
     }
 
     /// Whether a timer is in the group.
-    pub fn contains(&self, timer: TimerHandle) -> bool {
+    pub fn contains(&self, timer: TimerId) -> bool {
         self.places.contains_key(&timer)
     }
 
@@ -111,7 +111,7 @@ impl TimerGroup {
     }
 
     /// The timers, in an order that depends only on the calls of `insert` and `remove`.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = TimerHandle> + '_ {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = TimerId> + '_ {
         self.timers.iter().copied()
     }
 
@@ -137,7 +137,7 @@ impl TimerGroup {
     pub fn cancel_here<T: Send + 'static>(
         &mut self,
         timers: &Timers<T>,
-    ) -> Vec<(TimerHandle, CancelOutcome<Payload<T>>)> {
+    ) -> Vec<(TimerId, CancelOutcome<Payload<T>>)> {
         let outcomes = timers.cancel_many(&self.timers);
         let mut cancelled = Vec::with_capacity(outcomes.len());
         let mut elsewhere = Vec::new();
@@ -161,16 +161,16 @@ impl TimerGroup {
     }
 }
 
-impl Extend<TimerHandle> for TimerGroup {
-    fn extend<I: IntoIterator<Item = TimerHandle>>(&mut self, timers: I) {
+impl Extend<TimerId> for TimerGroup {
+    fn extend<I: IntoIterator<Item = TimerId>>(&mut self, timers: I) {
         for timer in timers {
             self.insert(timer);
         }
     }
 }
 
-impl FromIterator<TimerHandle> for TimerGroup {
-    fn from_iter<I: IntoIterator<Item = TimerHandle>>(timers: I) -> Self {
+impl FromIterator<TimerId> for TimerGroup {
+    fn from_iter<I: IntoIterator<Item = TimerId>>(timers: I) -> Self {
         let mut group = Self::new();
         group.extend(timers);
         group

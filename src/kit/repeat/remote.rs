@@ -15,7 +15,7 @@ use crate::face::client::remote::RemoteTimers;
 use crate::face::timers::Timers;
 use crate::kit::herd::slacken;
 use crate::link::stop_flag::{Stop, StopFlag};
-use crate::values::handle::TimerHandle;
+use crate::values::handle::TimerId;
 use crate::values::refused::RefusedCall;
 
 /// A callback that runs periodically on a shard, for other threads; made by
@@ -25,7 +25,7 @@ use crate::values::refused::RefusedCall;
 /// callback goes on.
 #[derive(Clone, Debug)]
 pub struct RemotePeriodic {
-    first: TimerHandle,
+    first: TimerId,
     stop_flag: Arc<StopFlag>,
 }
 

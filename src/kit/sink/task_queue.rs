@@ -35,7 +35,7 @@ use crate::values::capacity::check;
 use crate::values::class::ClassId;
 use crate::values::contain::drop_each;
 use crate::values::error::ConfigError;
-use crate::values::handle::TimerHandle;
+use crate::values::handle::TimerId;
 use crate::values::refused::{Refused, RefusedCall};
 
 /// A [`Handler`] that runs another handler in a task queue of the shard's glommio executor.
@@ -257,7 +257,7 @@ impl<T: Send + 'static> Timers<T> {
         queue: TaskQueueHandle,
         when: W,
         call: impl FnOnce(&Self) + 'static,
-    ) -> Result<TimerHandle, RefusedCall<LocalCall<T>>> {
+    ) -> Result<TimerId, RefusedCall<LocalCall<T>>> {
         let deadline = self.core().tick_of(when);
         let scheduled = self.core().schedule_call(self.class(), deadline, in_queue(queue, call));
         scheduled.map_err(RefusedCall::from)

@@ -13,7 +13,7 @@ fn random_history(seed: u64, policy: ShutdownPolicy) {
     // By the class's place, the last of all being none.
     let mut expected = [[Expected::default(); 4]; 2];
     let mut fired_of = [0; 4];
-    let mut live: HashMap<TimerHandle, usize> = HashMap::new();
+    let mut live: HashMap<TimerId, usize> = HashMap::new();
     for step in 0..2_000 {
         let home = rng.usize(..2);
         let shard = [SHARD, OTHER][home];

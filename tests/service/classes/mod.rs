@@ -16,8 +16,8 @@ use corewheel::purgatory::Operation;
 use corewheel::repeat::{Repeat, StopOutcome};
 use corewheel::stats::ClassStats;
 use corewheel::{
-    CancelOutcome, ConnLimits, Fired, Refused, RefusedKind, ShutdownPolicy, StartError,
-    TimerHandle, TimerService, TimerServiceBuilder, Timers,
+    CancelOutcome, ConnLimits, Fired, Refused, RefusedKind, ShutdownPolicy, StartError, TimerId,
+    TimerService, TimerServiceBuilder, Timers,
 };
 use fastrand::Rng;
 

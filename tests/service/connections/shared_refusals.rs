@@ -2,7 +2,7 @@
 
 use corewheel::AnyThread;
 use corewheel::conn::Raced;
-use corewheel::{ShutdownPolicy, TimerHandle};
+use corewheel::{ShutdownPolicy, TimerId};
 
 use super::shared::{connect, event};
 use super::*;
@@ -23,7 +23,7 @@ fn settled_poll(lab: &mut Lab<u8>, conn: &ConnTimers<AnyThread>, waker: &Waker) 
 }
 
 /// Fills a shard with timers of its own.
-fn fill(lab: &Lab<u8>) -> Vec<TimerHandle> {
+fn fill(lab: &Lab<u8>) -> Vec<TimerId> {
     std::iter::from_fn(|| lab.timers().schedule(Duration::from_hours(1), 0).ok()).collect()
 }
 
