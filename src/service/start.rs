@@ -313,12 +313,12 @@ fn run_shard<T, H>(
         }
         #[cfg(feature = "tokio")]
         Engine::Tokio => {
-            let made = attempt(driver::tokio::runtime);
+            let made = attempt(driver::tokio::executor);
             match made.and_then(|made| made.map_err(|e| driver::tokio::no_runtime(&e))) {
                 Err(reason) => report.finish(Err(of_shard(shard, reason))),
-                Ok(runtime) if report.executor(may_go) => {
+                Ok((runtime, host)) if report.executor(may_go) => {
                     with_shard(open(), report, |driven, handler| {
-                        driver::tokio::run(&runtime, driven, handler);
+                        driver::tokio::run(&runtime, host, driven, handler);
                     });
                 }
                 Ok(_) => {}

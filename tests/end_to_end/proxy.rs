@@ -110,6 +110,16 @@ impl Proxy {
         fs::read_dir(format!("/proc/{}/fd", self.id())).unwrap().count()
     }
 
+    /// What the descriptors of the proxy are, and the TCP sockets of the host: the inode of a socket
+    /// tells which are the proxy's.
+    pub(super) fn files(&self) -> Vec<String> {
+        let files = fs::read_dir(format!("/proc/{}/fd", self.id())).unwrap();
+        let targets = files.filter_map(|file| fs::read_link(file.unwrap().path()).ok());
+        let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
+        let sockets = sockets.lines().map(str::to_owned);
+        targets.map(|target| target.display().to_string()).chain(sockets).collect()
+    }
+
     /// What the proxy has logged, until it ends, where standard error is piped.
     pub(super) fn log(&mut self) -> String {
         let mut log = String::new();

@@ -149,7 +149,8 @@ fn check(options: &[&str], check: impl Fn(&Proxy, &Upstream) + Sync) {
 fn wait_for_descriptors(proxy: &Proxy, before: usize) {
     let start = Instant::now();
     while proxy.descriptors() > before {
-        assert!(start.elapsed() < PATIENCE, "{}: descriptors stay", proxy.name);
+        let late = start.elapsed() >= PATIENCE;
+        assert!(!late, "{}: more than {before} descriptors stay: {:#?}", proxy.name, proxy.files());
         thread::sleep(ms(20));
     }
 }
