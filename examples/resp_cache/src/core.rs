@@ -77,7 +77,7 @@ impl Shared {
 
     /// Takes one of the places for clients; false if there is none.
     pub(crate) fn enter_client(&self) -> bool {
-        let max = self.config.clients_max.get();
+        let max = self.config.clients_max.load();
         // Relaxed: a count.
         let before = self.clients.fetch_add(1, Ordering::Relaxed);
         if max > 0 && before >= max {
@@ -97,8 +97,6 @@ impl Shared {
 pub(crate) enum Message {
     /// Requests for keys of the receiver, encoded one after the other.
     Requests { requests: Vec<u8>, proto: Proto, reply: oneshot::Sender<Replies> },
-    /// A message of `PUBLISH`; the reply is the number of subscribers.
-    Publish { event: Event, reply: oneshot::Sender<i64> },
     /// Keyspace events.
     Events(Vec<Event>),
 }
@@ -166,8 +164,8 @@ impl Core {
     /// dropped and [`publish_events`](Self::publish_events) is called.
     pub(crate) fn keys(&self) -> RefMut<'_, Keyspace> {
         let mut keys = self.keys.borrow_mut();
-        keys.flags = Flags(self.shared.config.notify.get());
-        let memory_max = self.shared.config.memory_max.get();
+        keys.flags = Flags(self.shared.config.notify.load());
+        let memory_max = self.shared.config.memory_max.load();
         keys.memory_max = memory_max.div_ceil(self.shared.cores() as u64) as usize;
         keys
     }
@@ -183,7 +181,8 @@ impl Core {
     ) {
         let begin = reply.out.len();
         let value_max = self.shared.options.request_max;
-        let mut call = Call { keys, key, args, reply, value_max };
+        let registry = &self.registry;
+        let mut call = Call { keys, registry, key, args, reply, value_max };
         if let Err(refusal) = run(&mut call) {
             call.reply.out.truncate(begin);
             call.reply.error(&refusal.0);
@@ -208,13 +207,9 @@ impl Core {
                 at += length;
             }
         }
-        self.count_commands(replies.ends.len());
+        self.gauges().commands.fetch_add(replies.ends.len() as u64);
         self.publish_events();
         replies
-    }
-
-    pub(crate) fn count_commands(&self, count: usize) {
-        self.gauges().commands.add(count as u64);
     }
 
     pub(crate) fn gauges(&self) -> &Gauges {
@@ -241,11 +236,11 @@ impl Core {
         }
         let mut outgoing = self.outgoing.borrow_mut();
         for (core, waiting) in outgoing.iter_mut().enumerate() {
-            if core == self.index || self.shared.gauges[core].subscribers.get() == 0 {
+            if core == self.index || self.shared.gauges[core].subscribers.load() == 0 {
                 continue;
             }
             let room = OUTGOING_MAX.saturating_sub(waiting.len());
-            self.gauges().dropped.add(events.len().saturating_sub(room) as u64);
+            self.gauges().dropped.fetch_add(events.len().saturating_sub(room) as u64);
             waiting.extend(events.iter().take(room).cloned());
             self.has_outgoing.notify_one();
         }
@@ -273,9 +268,6 @@ impl Core {
             match message {
                 Message::Requests { requests, proto, reply } => {
                     let _ = reply.send(self.run_all(proto, &requests));
-                }
-                Message::Publish { event, reply } => {
-                    let _ = reply.send(self.registry.borrow().publish(&event));
                 }
                 Message::Events(events) => events.iter().for_each(|event| {
                     self.registry.borrow().publish(event);

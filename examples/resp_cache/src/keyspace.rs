@@ -16,7 +16,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use slab::Slab;
 
 use crate::gauges::Gauges;
-use crate::notify::{Class, Event, Flags};
+use crate::notify::{Class, EVICTED, EXPIRED, Event, Flags, GENERIC, NEW};
 use crate::wall::{Time, WallClock};
 
 /// What an entry takes beside its key and value: its place in the slab, in the table and the
@@ -199,7 +199,7 @@ impl Keyspace {
         }
         armed?;
         if found.is_none() {
-            self.note(Class::NEW, "new", index);
+            self.note(NEW, "new", index);
         }
         self.change_value(index, |data, begin| {
             data.truncate(begin);
@@ -227,7 +227,7 @@ impl Keyspace {
     /// Removes a key. False if there is none.
     pub(crate) fn remove(&mut self, key: Key<'_>) -> bool {
         let Some(index) = self.find(key) else { return false };
-        self.note(Class::GENERIC, "del", index);
+        self.note(GENERIC, "del", index);
         self.remove_at(index);
         true
     }
@@ -248,7 +248,7 @@ impl Keyspace {
             let _ = entry.timer.map(|timer| self.timers.cancel(timer));
         }
         (self.table, self.entries, self.memory) = (HashTable::new(), Slab::new(), 0);
-        self.gauges.with_deadline.set(0);
+        self.gauges.with_deadline.store(0);
         self.publish_gauges();
     }
 
@@ -335,8 +335,8 @@ impl Keyspace {
     }
 
     fn expire_at(&mut self, index: usize) {
-        self.note(Class::EXPIRED, "expired", index);
-        self.gauges.expired.add(1);
+        self.note(EXPIRED, "expired", index);
+        self.gauges.expired.fetch_add(1);
         self.remove_at(index);
     }
 
@@ -359,7 +359,7 @@ impl Keyspace {
         let begin = entry.key_length as usize;
         change(&mut entry.data, begin);
         self.memory += entry.data.capacity();
-        self.gauges.memory.set(self.memory as u64);
+        self.gauges.memory.store(self.memory as u64);
     }
 
     fn remove_at(&mut self, index: usize) {
@@ -382,7 +382,7 @@ impl Keyspace {
             let timer = self.timers.schedule(at, index as u32).map_err(|_| NO_TIMER)?;
             if entry.timer.replace(timer).is_none() {
                 self.memory += TIMER_BYTES;
-                self.gauges.with_deadline.add(1);
+                self.gauges.with_deadline.fetch_add(1);
             }
         }
         entry.deadline = deadline;
@@ -395,7 +395,7 @@ impl Keyspace {
         if let Some(timer) = entry.timer.take() {
             let _outcome = self.timers.cancel(timer);
             self.memory -= TIMER_BYTES;
-            self.gauges.with_deadline.subtract(1);
+            self.gauges.with_deadline.fetch_sub(1);
         }
     }
 
@@ -440,8 +440,8 @@ impl Keyspace {
             payload.into_value().map(|index| index as usize)
         });
         let Some(index) = near.or_else(|| self.soonest_of_sample()) else { return false };
-        self.note(Class::EVICTED, "evicted", index);
-        self.gauges.evicted.add(1);
+        self.note(EVICTED, "evicted", index);
+        self.gauges.evicted.fetch_add(1);
         self.remove_at(index);
         true
     }
@@ -458,8 +458,8 @@ impl Keyspace {
     }
 
     fn publish_gauges(&self) {
-        self.gauges.keys.set(self.entries.len() as u64);
-        self.gauges.memory.set(self.memory as u64);
+        self.gauges.keys.store(self.entries.len() as u64);
+        self.gauges.memory.store(self.memory as u64);
     }
 }
 

@@ -65,13 +65,7 @@ impl Subscriber {
     /// Moves the messages behind `out`. False if the client has not read its messages, and some are
     /// lost.
     pub(crate) fn take(&self, out: &mut BytesMut) -> bool {
-        let mut outbox = self.outbox.borrow_mut();
-        if out.is_empty() {
-            std::mem::swap(out, &mut outbox);
-        } else {
-            out.extend_from_slice(&outbox);
-            outbox.clear();
-        }
+        out.unsplit(self.outbox.borrow_mut().split());
         !self.overflowed.get()
     }
 

@@ -17,21 +17,11 @@ use crate::pubsub::{Kind, Subscriber};
 /// The version of redis whose replies these commands give.
 const LEVEL: &str = "7.2.0";
 
-/// Which replies the client is sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Replying {
-    On,
-    Off,
-    /// All but the next, after this one.
-    SkipNext,
-    /// All but this one.
-    Skip,
-}
-
 pub(crate) struct Session {
     pub(crate) core: Rc<Core>,
     pub(crate) proto: Proto,
-    pub(crate) replying: Replying,
+    /// Whether the client is sent no replies.
+    pub(crate) is_silent: bool,
     /// `None` until the client first subscribes.
     pub(crate) subscriber: Option<Rc<Subscriber>>,
     /// Whether the connection ends when its replies are written.
@@ -46,7 +36,7 @@ impl Session {
         Self {
             core,
             proto: Proto::Resp2,
-            replying: Replying::On,
+            is_silent: false,
             subscriber: None,
             is_closing: false,
             id,
@@ -82,7 +72,7 @@ impl Session {
             "command" => command(args, &mut reply)?,
             "config" => self.config(args, &mut reply)?,
             "dbsize" => {
-                let keys = self.core.shared.total(|core| core.keys.get());
+                let keys = self.core.shared.total(|core| core.keys.load());
                 reply.integer(keys.cast_signed());
             }
             "function" if is(args, 1, "flush") => reply.ok(),
@@ -99,7 +89,7 @@ impl Session {
             }
             "reset" => {
                 self.unsubscribe_all();
-                (self.proto, self.replying) = (Proto::Resp2, Replying::On);
+                (self.proto, self.is_silent) = (Proto::Resp2, false);
                 self.name.clear();
                 reply.simple("RESET");
             }
@@ -173,14 +163,11 @@ impl Session {
             // The name and the version of the client's library, which nothing here asks for.
             (b"setinfo", 4) => reply.ok(),
             (b"reply", 3) => {
-                self.replying = match args[2].to_ascii_lowercase().as_slice() {
-                    b"on" => Replying::On,
-                    b"off" => Replying::Off,
-                    b"skip" if self.replying == Replying::Off => Replying::Off,
-                    b"skip" => Replying::SkipNext,
-                    _ => return Err(SYNTAX),
-                };
-                if self.replying == Replying::On {
+                self.is_silent = is(args, 2, "off");
+                if !self.is_silent && !is(args, 2, "on") {
+                    return Err(SYNTAX);
+                }
+                if !self.is_silent {
                     reply.ok();
                 }
             }
@@ -217,20 +204,20 @@ impl Session {
         let shared = &self.core.shared;
         let total = |gauge: fn(&Gauges) -> u64| shared.total(gauge);
         let (keys, expires) =
-            (total(|core| core.keys.get()), total(|core| core.with_deadline.get()));
+            (total(|core| core.keys.load()), total(|core| core.with_deadline.load()));
         let numbers = [
             ("process_id", std::process::id().into()),
             ("uptime_in_seconds", shared.started.elapsed().as_secs()),
             ("cores", shared.cores() as u64),
             ("\r\n# Clients\r\nconnected_clients", shared.clients.load(Ordering::Relaxed)),
-            ("maxclients", shared.config.clients_max.get()),
-            ("pubsub_clients", total(|core| core.subscribers.get())),
-            ("\r\n# Memory\r\nused_memory", total(|core| core.memory.get())),
-            ("maxmemory_policy:volatile-ttl\r\nmaxmemory", shared.config.memory_max.get()),
-            ("\r\n# Stats\r\ntotal_commands_processed", total(|core| core.commands.get())),
-            ("expired_keys", total(|core| core.expired.get())),
-            ("evicted_keys", total(|core| core.evicted.get())),
-            ("events_dropped", total(|core| core.dropped.get())),
+            ("maxclients", shared.config.clients_max.load()),
+            ("pubsub_clients", total(|core| core.subscribers.load())),
+            ("\r\n# Memory\r\nused_memory", total(|core| core.memory.load())),
+            ("maxmemory_policy:volatile-ttl\r\nmaxmemory", shared.config.memory_max.load()),
+            ("\r\n# Stats\r\ntotal_commands_processed", total(|core| core.commands.load())),
+            ("expired_keys", total(|core| core.expired.load())),
+            ("evicted_keys", total(|core| core.evicted.load())),
+            ("events_dropped", total(|core| core.dropped.load())),
         ];
         let mut text = format!("# Server\r\nserver_name:resp_cache\r\nredis_version:{LEVEL}\r\n");
         // Writing to a string cannot fail.
@@ -284,7 +271,7 @@ impl Session {
     }
 
     fn publish_subscribers(&self) {
-        self.core.gauges().subscribers.set(self.core.registry.borrow().subscribers);
+        self.core.gauges().subscribers.store(self.core.registry.borrow().subscribers);
     }
 }
 
@@ -307,16 +294,15 @@ fn confirm(reply: &mut Reply<'_>, verb: &str, name: Option<&[u8]>, count: usize)
 
 /// `COMMAND`: the names, arities and keys of all commands.
 fn command(args: Args<'_>, reply: &mut Reply<'_>) -> Done {
-    if is(args, 1, "count") && args.len() == 2 {
-        reply.count(COMMANDS.len());
-        return Ok(());
-    }
-    if is(args, 1, "docs") {
-        reply.map(0);
-        return Ok(());
-    }
     if args.len() > 1 {
-        return Err(Refusal::new("ERR unknown subcommand of 'command'. Known: COUNT, DOCS."));
+        if is(args, 1, "count") {
+            reply.count(COMMANDS.len());
+        } else if is(args, 1, "docs") {
+            reply.map(0);
+        } else {
+            return Err(unknown_subcommand("command", "COUNT, DOCS"));
+        }
+        return Ok(());
     }
     reply.array(COMMANDS.len());
     for command in &COMMANDS {

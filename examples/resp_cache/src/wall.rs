@@ -79,10 +79,8 @@ impl Time {
     }
 
     fn distance(&self, wall: SystemTime, now: Instant) -> i64 {
-        let wall = match wall.duration_since(UNIX_EPOCH) {
-            Ok(after) => after.as_micros() as i64,
-            Err(before) => -(before.duration().as_micros() as i64),
-        };
+        // A wall clock before 1970 counts as one at 1970.
+        let wall = wall.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as i64;
         wall - self.micros(now).cast_signed()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Call, Done, NOT_AN_INTEGER, Refusal, SYNTAX};
 use crate::keyspace::Deadline;
-use crate::notify::Class;
+use crate::notify::GENERIC;
 use crate::protocol::integer;
 
 /// How a command states a time.
@@ -100,7 +100,7 @@ pub(super) fn apply(call: &mut Call<'_>, deadline: Option<Deadline>) -> Done {
         return Ok(());
     }
     call.keys.expire(call.key, deadline)?;
-    call.keys.event(Class::GENERIC, "expire", call.key);
+    call.keys.event(GENERIC, "expire", call.key);
     Ok(())
 }
 
@@ -110,7 +110,7 @@ pub(super) fn make_persistent(call: &mut Call<'_>) -> Result<bool, Refusal> {
         return Ok(false);
     }
     call.keys.expire(call.key, None)?;
-    call.keys.event(Class::GENERIC, "persist", call.key);
+    call.keys.event(GENERIC, "persist", call.key);
     Ok(true)
 }
 

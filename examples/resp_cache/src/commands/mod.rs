@@ -11,10 +11,12 @@ mod keys;
 mod strings;
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 
 use self::expiry::Unit;
 use crate::keyspace::{Key, Keyspace, WriteError};
 use crate::protocol::{Args, Reply, integer};
+use crate::pubsub::Registry;
 use crate::remote::Combine;
 
 /// Why a command was refused, as the client is told.
@@ -40,6 +42,7 @@ impl From<WriteError> for Refusal {
 /// A command as it runs on one core.
 pub(crate) struct Call<'a> {
     pub(crate) keys: &'a mut Keyspace,
+    pub(crate) registry: &'a RefCell<Registry>,
     /// The first key; empty for a command without words.
     pub(crate) key: Key<'a>,
     pub(crate) args: Args<'a>,
@@ -71,8 +74,8 @@ pub(crate) enum Route {
     Keys(Run, u8, Combine),
     /// On all cores.
     All(Run, Combine),
-    /// `PUBLISH`: to the subscribers of all cores.
-    Publish,
+    /// On all cores with subscribers; the reply is the sum of theirs.
+    Publish(Run),
 }
 
 #[derive(Debug)]
@@ -97,8 +100,10 @@ impl Command {
     /// What runs on the core of a key.
     pub(crate) fn run(&self) -> Option<Run> {
         match self.route {
-            Route::Key(run) | Route::Keys(run, ..) | Route::All(run, _) => Some(run),
-            Route::Session | Route::Each(..) | Route::Publish => None,
+            Route::Key(run) | Route::Keys(run, ..) | Route::All(run, _) | Route::Publish(run) => {
+                Some(run)
+            }
+            Route::Session | Route::Each(..) => None,
         }
     }
 }
@@ -152,7 +157,7 @@ pub(crate) static COMMANDS: [Command; 50] = [
     command("psetex", 4, Route::Key(|call| strings::set_with_time(call, Unit::PX))),
     command("psubscribe", -2, Route::Session),
     command("pttl", 2, Route::Key(|call| expiry::reply_time(call, Unit::PX))),
-    command("publish", 3, Route::Publish),
+    command("publish", 3, Route::Publish(keys::publish)),
     command("punsubscribe", -1, Route::Session),
     command("quit", -1, Route::Session),
     command("reset", 1, Route::Session),
@@ -189,16 +194,8 @@ pub(crate) fn unknown_subcommand(of: &str, known: &str) -> Refusal {
 /// The refusal of a command that there is not.
 pub(crate) fn unknown(args: Args<'_>) -> Refusal {
     const SHOWN_MAX: usize = 64;
-    const ARGS_SHOWN: usize = 4;
-    let show = |arg: &[u8]| {
-        let arg = &arg[..arg.len().min(SHOWN_MAX)];
-        String::from_utf8_lossy(arg).into_owned()
-    };
-    let name = args.first().map(|name| show(name)).unwrap_or_default();
-    let rest = args.iter().skip(1).take(ARGS_SHOWN);
-    let shown: Vec<_> = rest.map(|arg| format!("'{}'", show(arg))).collect();
-    let shown = shown.join(" ");
-    Refusal::new(format!("ERR unknown command '{name}', with args beginning with: {shown}"))
+    let name = &args[0][..args[0].len().min(SHOWN_MAX)];
+    Refusal::new(format!("ERR unknown command '{}'", String::from_utf8_lossy(name)))
 }
 
 pub(crate) fn wrong_arity(name: &str) -> Refusal {

@@ -3,7 +3,7 @@
 use super::expiry::{self, Unit};
 use super::{Call, Done, NOT_AN_INTEGER, Refusal, SYNTAX};
 use crate::keyspace::{Key, Ttl};
-use crate::notify::Class;
+use crate::notify::{GENERIC, STRING};
 use crate::protocol::{integer, is};
 
 pub(super) fn get(call: &mut Call<'_>) -> Done {
@@ -51,9 +51,9 @@ fn write(call: &mut Call<'_>, key: Key<'_>, value: &[u8], ttl: Option<Ttl>) -> D
         return Ok(());
     };
     call.keys.set(key, value, ttl)?;
-    call.keys.event(Class::STRING, "set", key);
+    call.keys.event(STRING, "set", key);
     if let Ttl::Set(_) = ttl {
-        call.keys.event(Class::GENERIC, "expire", key);
+        call.keys.event(GENERIC, "expire", key);
     }
     Ok(())
 }
@@ -125,7 +125,7 @@ pub(super) fn append(call: &mut Call<'_>) -> Done {
     if !call.keys.append(key, args[2])? {
         call.keys.set(key, args[2], Ttl::Remove)?;
     }
-    call.keys.event(Class::STRING, "append", key);
+    call.keys.event(STRING, "append", key);
     call.reply.count(length);
     Ok(())
 }
@@ -140,7 +140,7 @@ pub(super) fn add(call: &mut Call<'_>, more: i64) -> Done {
     let overflow = Refusal::new("ERR increment or decrement would overflow");
     let sum = before.checked_add(more).ok_or(overflow)?;
     call.keys.set(call.key, sum.to_string().as_bytes(), Ttl::Keep)?;
-    call.keys.event(Class::STRING, "incrby", call.key);
+    call.keys.event(STRING, "incrby", call.key);
     call.reply.integer(sum);
     Ok(())
 }
