@@ -12,6 +12,7 @@
 pub mod figure;
 mod memory;
 pub mod peers;
+pub mod plot;
 pub mod sections;
 pub mod verdict;
 mod verify;

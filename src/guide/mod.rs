@@ -1,4 +1,18 @@
 //! Guides: how a kind of server uses this crate, from start to end. They hold no code of their own.
+//!
+//! In the order in which most readers need them:
+//!
+//! 1. [`choosing`]: which type for which need, and the words.
+//! 2. [`multi_thread_tokio`]: timeouts, sleeps and connections on a multi-thread runtime.
+//! 3. `per_core`: a shard on each core, on tokio or glommio; [`own_loop`]: around `epoll` or mio;
+//!    [`bare_wheel`]: the wheel alone.
+//! 4. `stream`: any socket, TLS or codec with its limits; `hyper_and_axum`, `tower`, `quinn`:
+//!    servers of these libraries; `http_limits`: each state of an HTTP connection.
+//! 5. [`overload_and_restarts`]: clients that are sent away, limits that shrink, clients in step.
+//! 6. [`delayed_jobs`]: work that comes later, from any thread.
+//! 7. [`testing`]: a manual clock, a paused runtime, and the simulation.
+//! 8. [`coming_from`]: `tokio::time`, `DelayQueue`, Netty, Kafka and Go.
+//! 9. [`guarantees`]: what is guaranteed, how it is checked, and what this crate does not do.
 #![cfg_attr(
     not(all(
         feature = "axum",
@@ -10,8 +24,24 @@
     allow(rustdoc::broken_intra_doc_links, reason = "a page links to items of other features")
 )]
 
+pub mod bare_wheel {
+    #![doc = include_str!("bare_wheel.md")]
+}
+
+pub mod choosing {
+    #![doc = include_str!("choosing.md")]
+}
+
+pub mod coming_from {
+    #![doc = include_str!("coming_from.md")]
+}
+
 pub mod delayed_jobs {
     #![doc = include_str!("delayed_jobs.md")]
+}
+
+pub mod guarantees {
+    #![doc = include_str!("guarantees.md")]
 }
 
 #[cfg(feature = "hyper")]
@@ -32,6 +62,15 @@ pub mod overload_and_restarts {
     #![doc = include_str!("overload_and_restarts.md")]
 }
 
+pub mod own_loop {
+    #![doc = include_str!("own_loop.md")]
+}
+
+#[cfg(feature = "tokio")]
+pub mod per_core {
+    #![doc = include_str!("per_core.md")]
+}
+
 #[cfg(feature = "quinn")]
 pub mod quinn {
     #![doc = include_str!("quinn.md")]
@@ -40,6 +79,10 @@ pub mod quinn {
 #[cfg(feature = "tokio")]
 pub mod stream {
     #![doc = include_str!("stream.md")]
+}
+
+pub mod testing {
+    #![doc = include_str!("testing.md")]
 }
 
 #[cfg(feature = "tower")]

@@ -110,8 +110,8 @@ impl Proxy {
         fs::read_dir(format!("/proc/{}/fd", self.id())).unwrap().count()
     }
 
-    /// What the descriptors of the proxy are, and the TCP sockets of the host: the inode of a socket
-    /// tells which are the proxy's.
+    /// What the descriptors of the proxy are, and the TCP sockets of the host: the inode of a
+    /// socket tells which are the proxy's.
     pub(super) fn files(&self) -> Vec<String> {
         let files = fs::read_dir(format!("/proc/{}/fd", self.id())).unwrap();
         let targets = files.filter_map(|file| fs::read_link(file.unwrap().path()).ok());

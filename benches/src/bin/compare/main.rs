@@ -8,7 +8,6 @@
 //! go to `target/comparison` unless another folder is named.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "printing is what it is for")]
 
-mod plot;
 mod targets;
 
 use std::error::Error;
@@ -18,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, thread};
 
 use corewheel_bench::figure::{Entrant, Figure, interleave};
+use corewheel_bench::plot;
 use corewheel_bench::sections::turns::{self, Turns};
 use corewheel_bench::sections::{api, glommio_works, remote, scaling, server, sleeps};
 use corewheel_bench::verdict::{self, Verdict};
@@ -269,7 +269,11 @@ fn plots(out: &Path, figures: &[Figure]) -> Result<(), Box<dyn Error>> {
             continue;
         }
         let letters = row.chars().map(|c| if c.is_alphanumeric() { c } else { '-' });
-        plot::draw(&out.join(format!("{}.svg", letters.collect::<String>())), &of_row)?;
+        plot::draw(
+            &out.join(format!("{}.svg", letters.collect::<String>())),
+            "timers pending",
+            &of_row,
+        )?;
     }
     Ok(())
 }

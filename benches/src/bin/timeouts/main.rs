@@ -85,6 +85,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     readme::write_markdown(&mut text, &results)?;
     println!("The README's table:\n\n{text}");
     fs::write(options.out.join("readme.md"), &text)?;
+    readme::draw(&options.out.join("timeouts.svg"), &results)?;
     let report = json!({
         "versions": plain.versions,
         "cpus": cpus,
@@ -94,7 +95,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "targets": verdicts.iter().map(Verdict::to_json).collect::<Vec<_>>(),
     });
     fs::write(options.out.join("table.json"), serde_json::to_string_pretty(&report)?)?;
-    eprintln!("table.md, readme.md and table.json are in {}", options.out.display());
+    eprintln!("table.md, readme.md, timeouts.svg and table.json are in {}", options.out.display());
     Ok(())
 }
 

@@ -1,7 +1,11 @@
-//! The table of the README: a part of the results.
+//! The table and the plot of the README: a part of the results.
 
+use std::error::Error;
 use std::fmt::{self, Write as _};
+use std::path::Path;
 
+use corewheel_bench::figure::Figure;
+use corewheel_bench::plot;
 use corewheel_timeouts::{Row, System, quantity};
 
 use crate::results::{Place, Results};
@@ -68,6 +72,26 @@ pub(crate) fn write_markdown(text: &mut String, results: &Results) -> fmt::Resul
         )?;
     }
     Ok(())
+}
+
+/// Draws the processor time of a timeout that ends young over the number of workers.
+pub(crate) fn draw(path: &Path, results: &Results) -> Result<(), Box<dyn Error>> {
+    let places = || results.places(quantity::PROCESSOR).into_iter();
+    let mut figures = Vec::new();
+    for system in System::ALL.into_iter().rev() {
+        for place @ (row, pending, workers) in places() {
+            if (row, pending) != (Row::AtOnceMany, 0) {
+                continue;
+            }
+            let title = "A timeout of 30 s that ends at its second poll: net processor time";
+            let mut figure = Figure::new(title, workers, system.name(), "ns");
+            if let Some(median) = results.median(place, quantity::PROCESSOR, system) {
+                figure.push(median);
+                figures.push(figure);
+            }
+        }
+    }
+    plot::draw(path, "worker threads", &figures.iter().collect::<Vec<_>>())
 }
 
 fn line(

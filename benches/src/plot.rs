@@ -1,9 +1,9 @@
-//! A plot for each row: the cost of an operation over the number of timers, both logarithmic.
+//! A plot for a row: the cost of an operation over a count, both logarithmic.
 
 use std::error::Error;
 use std::path::Path;
 
-use corewheel_bench::figure::Figure;
+use crate::figure::Figure;
 use plotters::prelude::*;
 use plotters::style::full_palette::{BLUEGREY, BROWN, CYAN, ORANGE, PINK, PURPLE, TEAL};
 
@@ -11,12 +11,13 @@ const SIZE: (u32, u32) = (900, 560);
 /// The colours of the contenders. The first is corewheel's.
 const COLOURS: [RGBColor; 9] = [RED, BLUE, ORANGE, TEAL, PURPLE, BROWN, PINK, BLUEGREY, CYAN];
 
-/// Draws one row of the table: a line for each contender through its medians.
+/// Draws one row of the table: a line for each contender through its medians. `counted` says what
+/// the counts of the figures are.
 ///
 /// # Errors
 ///
 /// If the file cannot be written.
-pub(crate) fn draw(path: &Path, figures: &[&Figure]) -> Result<(), Box<dyn Error>> {
+pub fn draw(path: &Path, counted: &str, figures: &[&Figure]) -> Result<(), Box<dyn Error>> {
     let Some(first) = figures.first() else { return Ok(()) };
     let counts = figures.iter().map(|figure| figure.count as f64);
     let (from, to) = (counts.clone().fold(f64::MAX, f64::min), counts.fold(1.0, f64::max));
@@ -35,7 +36,7 @@ pub(crate) fn draw(path: &Path, figures: &[&Figure]) -> Result<(), Box<dyn Error
         )?;
     chart
         .configure_mesh()
-        .x_desc("timers pending")
+        .x_desc(counted)
         .y_desc(format!("{} an operation", first.unit))
         .x_label_formatter(&|count| format!("{count:.0}"))
         .light_line_style(BLACK.mix(0.05))
