@@ -145,13 +145,26 @@ pub(crate) fn no_runtime(error: &io::Error) -> String {
     format!("a runtime cannot be made ({error}); {}", limits::of_files())
 }
 
-/// Runs a shard on this thread until it is shut down.
-pub(crate) fn run<T, V>(runtime: &Runtime, driven: Driven<T>, values: V)
-where
-    T: Send + 'static,
-    V: Values<T>,
-{
-    LocalSet::new().block_on(runtime, drive(driven, values, TokioHost::own(runtime)));
+/// A runtime of a shard's own, with all descriptors that the shard holds.
+pub(crate) struct Own {
+    host: TokioHost,
+    runtime: Runtime,
+}
+
+impl Own {
+    pub(crate) fn new() -> io::Result<Self> {
+        let runtime = runtime()?;
+        Ok(Self { host: TokioHost::own(&runtime), runtime })
+    }
+
+    /// Runs a shard on this thread until it is shut down.
+    pub(crate) fn run<T, V>(self, driven: Driven<T>, values: V)
+    where
+        T: Send + 'static,
+        V: Values<T>,
+    {
+        LocalSet::new().block_on(&self.runtime, drive(driven, values, self.host));
+    }
 }
 
 #[cfg(target_os = "linux")]
