@@ -252,12 +252,16 @@ fn head(stream: u8, path: &str, has_body: bool) -> Vec<u8> {
 
 /// An HTTP/2 client that does only what a test says. `window` is that of each response.
 fn http2(proxy: &Proxy, window: u32) -> TcpStream {
+    http2_with(proxy, window, &[])
+}
+
+/// Such a client that sends frames with its preface, so that no limit comes between.
+fn http2_with(proxy: &Proxy, window: u32, frames: &[u8]) -> TcpStream {
     let mut client = proxy.connect();
     let mut settings = vec![0, 4];
     settings.extend(window.to_be_bytes());
-    client.write_all(PREFACE).unwrap();
-    client.write_all(&frame(SETTINGS, 0, 0, &settings)).unwrap();
-    client.write_all(&frame(SETTINGS, 1, 0, &[])).unwrap();
+    let (settings, acknowledged) = (frame(SETTINGS, 0, 0, &settings), frame(SETTINGS, 1, 0, &[]));
+    client.write_all(&[PREFACE, &settings, &acknowledged, frames].concat()).unwrap();
     client
 }
 
@@ -333,9 +337,9 @@ fn http2_responses_without_a_window_are_cut_with_their_upstream_connections() {
         for is_trickled in [false, true] {
             let mut client = http2(proxy, 0);
             let streams = (1..40).step_by(2);
-            for stream in streams.clone() {
-                client.write_all(&head(stream, "/big", false)).unwrap();
-            }
+            // All at once: the first may not reach its limit before the last has come.
+            let heads = streams.clone().flat_map(|stream| head(stream, "/big", false));
+            client.write_all(&heads.collect::<Vec<_>>()).unwrap();
             let window = |stream| frame(WINDOW_UPDATE, 0, stream, &[0, 0, 0, 1]);
             let counts = if is_trickled {
                 read_while_sending(&mut client, streams.flat_map(window).collect())
@@ -365,9 +369,9 @@ fn http2_client_that_sends_control_frames_and_no_request_gets_goaway_and_is_cut(
         for has_asked in [false, true] {
             for control in &control {
                 let start = Instant::now();
-                let mut client = http2(proxy, 1 << 16);
+                let asked = if has_asked { head(1, "/", false) } else { Vec::new() };
+                let mut client = http2_with(proxy, 1 << 16, &asked);
                 if has_asked {
-                    client.write_all(&head(1, "/", false)).unwrap();
                     read_frames(&mut client, Some(DATA));
                 }
                 let counts = read_while_sending(&mut client, control.clone());
@@ -648,9 +652,8 @@ fn memory_of_cut_clients_is_given_back() {
         };
         let hold = || {
             let mut client = http2(proxy, 0);
-            for stream in (1..200).step_by(2) {
-                client.write_all(&head(stream, "/big", false)).unwrap();
-            }
+            let heads = (1..200).step_by(2).flat_map(|stream| head(stream, "/big", false));
+            client.write_all(&heads.collect::<Vec<_>>()).unwrap();
             read_frames(&mut client, None);
             upstream.wait_for_ends(100);
         };

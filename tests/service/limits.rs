@@ -123,7 +123,10 @@ fn child_with_low_limits_starts_a_service() {
             service.client().shard(SHARD).schedule_fn(ms(1), call).unwrap();
             fired.recv_timeout(Duration::from_secs(20)).unwrap();
             let is_tokio = service.runtime() == Some(Runtime::Tokio);
-            assert!(!is_tokio || opened.is_none() || descriptors() <= opened, "the start returned too early");
+            assert!(
+                !is_tokio || opened.is_none() || descriptors() <= opened,
+                "the start returned too early"
+            );
             println!("END started {}: {}", service.runtime().unwrap(), service.runtime_reason());
             service.shutdown(ShutdownPolicy::Drop).unwrap();
         }
