@@ -13,6 +13,7 @@ import time
 
 PATIENCE_S = 30
 CHUNK = b"x" * 1024
+UPLOADED = b"x" * 8192
 
 # --- the upstream server ------------------------------------------------------------------------
 
@@ -52,6 +53,8 @@ class Upstream:
             head += received
         head, _, body = head.partition(b"\r\n\r\n")
         path = head.split(b" ")[1]
+        if path == b"/late":
+            time.sleep(1)
         if path == b"/unread":
             return self.wait_for_end(connection, reads=False)
         stalls = {
@@ -221,6 +224,15 @@ def pipelined_head(port):
     return client.wait()
 
 
+def head_ahead(port):
+    """A part of a second head comes while the upstream server works on the first."""
+    client = Client(port)
+    client.send(head_of("GET", "/late"))
+    client.look(0.3)
+    client.send(b"GET / HTTP/1.1\r\n")
+    return client.wait()
+
+
 def silent(port):
     """Nothing is sent."""
     return Client(port).wait()
@@ -327,6 +339,41 @@ def http2_upload(path, period):
     return attack
 
 
+def http2_unread_upload(port):
+    """An upload to an upstream server that does not read, as fast as the windows allow."""
+    client = http2(port)
+    client.send(http2_head(1, "/unread", has_body=True))
+    # Of the connection, and of the stream.
+    windows, seen = [65_535, 65_535], b""
+    client.socket.setblocking(True)
+    client.socket.settimeout(PATIENCE_S)
+    with contextlib.suppress(OSError):
+        while client.has_time():
+            if min(windows) >= len(UPLOADED):
+                client.socket.sendall(frame(DATA, 1, UPLOADED))
+                windows = [window - len(UPLOADED) for window in windows]
+                continue
+            received = client.socket.recv(65536)
+            if not received:
+                break
+            client.received += received
+            seen += received
+            while len(seen) >= 9 and len(seen) >= 9 + int.from_bytes(seen[:3], "big"):
+                length, kind = int.from_bytes(seen[:3], "big"), seen[3]
+                stream, payload = int.from_bytes(seen[5:9], "big"), seen[9:9 + length]
+                seen = seen[9 + length:]
+                if kind == WINDOW_UPDATE:
+                    windows[0 if stream == 0 else 1] += int.from_bytes(payload, "big")
+                for setting in range(0, length if kind == SETTINGS else 0, 6):
+                    number, value = struct.unpack(">HI", payload[setting:setting + 6])
+                    if number == 4:
+                        windows[1] += value - 65_535
+            if "RST_STREAM" in client.said() or "GOAWAY" in client.said():
+                break
+    client.socket.setblocking(False)
+    return client
+
+
 def http2_stalled(path):
     def attack(port):
         client = http2(port)
@@ -346,6 +393,7 @@ HTTP1 = {
     "body that stops": slow_body,
     "body, a byte each 0.5 s": trickled_body,
     "pipelined part of a head": pipelined_head,
+    "part of a head during the response": head_ahead,
     "upload that the upstream server does not read": unread_upload,
     "response that the client does not read": unread_response,
     "upstream server stalls in the head": stalled_response("/stall-head", False),
@@ -363,6 +411,7 @@ HTTP2 = {
     "window of a byte a second": trickled_window,
     "HTTP/2 body that stops": http2_upload("/", False),
     "HTTP/2 body, a byte each 0.2 s": http2_upload("/", True),
+    "HTTP/2 upload that the upstream server does not read": http2_unread_upload,
     "HTTP/2, upstream server stalls": http2_stalled("/stall-body"),
 }
 ATTACKS = {**HTTP1, **HTTP2}

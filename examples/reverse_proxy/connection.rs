@@ -40,10 +40,12 @@ struct Ends {
 }
 
 impl Ends {
-    /// Waits until the connection is to end, after the requests in progress.
+    /// Waits until the connection is to end, after the requests in progress. The drain of the
+    /// service tells each connection that has deadlines in its turn.
     async fn begun(&mut self) {
+        let is_told = self.control.0.is_some();
         tokio::select! {
-            () = self.shutdown.begun() => {}
+            () = self.shutdown.begun(), if !is_told => {}
             () = self.control.is_over() => {}
             () = self.stalled.notified() => {}
         }
@@ -77,19 +79,21 @@ async fn serve_version(
     match server.timers.stream(stream, limits) {
         Stream::Timed(mut stream, bodies) => {
             let control = Control(Some(Arc::new(stream.control())));
-            let requests = Requests::new(server, client, &control, &stalled);
+            let mut ends = Ends { control, shutdown, stalled };
+            let requests = Requests::new(server, client, &ends);
             // The deadlines of the stream end no request on which the proxy works, and a body that
             // has reached a limit is none.
             let service = TimedService::new(requests.answers(), stream.control());
             let service = TimedExchanges::new(service.bodies_have_limits(), bodies)
                 .request_limits(limits.of_request());
-            let (read, is_http2) = server.version(&mut stream).await?;
+            let Some((read, is_http2)) = server.version(&mut stream, &mut ends).await? else {
+                return Ok(());
+            };
             if is_http2 {
                 limits.set_http2(&stream.control());
             }
             let service = service.response_limits(limits.of_response(is_http2));
             let stream = Rewound::new(read, TokioIo::new(stream));
-            let ends = Ends { control, shutdown, stalled };
             if is_http2 {
                 return serve_http2(server, stream, service, ends).await;
             }
@@ -99,13 +103,12 @@ async fn serve_version(
             serve_http1(server, stream, socket, service, ends).await
         }
         Stream::Plain(mut stream) => {
-            let control = Control(None);
-            let requests = Requests::new(server, client, &control, &stalled);
-            let service = requests.answers();
-            let version = server.timers.timeout(limits.header, server.version(&mut stream));
-            let (read, is_http2) = version.await??;
+            let mut ends = Ends { control: Control(None), shutdown, stalled };
+            let service = Requests::new(server, client, &ends).answers();
+            let version = server.version(&mut stream, &mut ends);
+            let version = server.timers.timeout(limits.header, version);
+            let Some((read, is_http2)) = version.await?? else { return Ok(()) };
             let stream = Rewound::new(read, TokioIo::new(stream));
-            let ends = Ends { control, shutdown, stalled };
             if is_http2 {
                 return serve_http2(server, stream, service, ends).await;
             }
@@ -116,15 +119,21 @@ async fn serve_version(
 }
 
 impl Server {
-    /// What was read to find out whether the client uses HTTP/2, and whether it does.
+    /// What was read to find out whether the client uses HTTP/2, and whether it does; `None` if the
+    /// connection is to end before that is known.
     async fn version<S: AsyncReadExt + Unpin>(
         &self,
         stream: &mut S,
-    ) -> std::io::Result<(Bytes, bool)> {
+        ends: &mut Ends,
+    ) -> std::io::Result<Option<(Bytes, bool)>> {
         if self.http.two.is_none() {
-            return Ok((Bytes::new(), false));
+            return Ok(Some((Bytes::new(), false)));
         }
-        preface::read(stream).await
+        tokio::select! {
+            biased;
+            read = preface::read(stream) => read.map(Some),
+            () = ends.begun() => Ok(None),
+        }
     }
 }
 
@@ -168,12 +177,14 @@ struct Requests {
     client: IpAddr,
     control: Control,
     stalled: Arc<Notify>,
+    shutdown: Shutdown,
 }
 
 impl Requests {
-    fn new(server: &Arc<Server>, client: IpAddr, control: &Control, stalled: &Arc<Notify>) -> Self {
-        let (server, control) = (Arc::clone(server), control.clone());
-        Self { server, client, control, stalled: Arc::clone(stalled) }
+    fn new(server: &Arc<Server>, client: IpAddr, ends: &Ends) -> Self {
+        let (server, control) = (Arc::clone(server), ends.control.clone());
+        let (stalled, shutdown) = (Arc::clone(&ends.stalled), ends.shutdown.clone());
+        Self { server, client, control, stalled, shutdown }
     }
 
     /// A service that answers the requests of a client.
@@ -194,7 +205,11 @@ impl Requests {
             && head.version == hyper::Version::HTTP_2
         {
             let (stalled, ended) = (self.stalled, exchange.clone());
+            let (control, shutdown) = (self.control.clone(), self.shutdown);
             exchange.on_end(move || {
+                if control.is_cut_by_drain() {
+                    shutdown.has_cut();
+                }
                 use corewheel::adapters::hyper::BodySide::Response;
                 use corewheel::adapters::hyper::BodyTimeout::{NextPoll, PollRate};
                 let reached = ended.limit_reached();
@@ -234,6 +249,10 @@ where
     };
     let http1::Parts { io, read_buf, .. } = connection.into_parts();
     let mut socket = socket(io);
+    if ends.control.is_cut_by_drain() {
+        // A connection without a request has ended when it was told.
+        ends.shutdown.has_cut();
+    }
     let is_late = match &ended {
         Ok(()) => false,
         Err(error) => error.is_timeout() || ends.control.is_head_late(),

@@ -29,12 +29,12 @@ mod spawn;
 mod timers;
 mod upstream;
 
-use std::convert::Infallible;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 use std::{fmt, thread};
 
 use corewheel::endpoint::StatsEndpoint;
@@ -48,10 +48,13 @@ use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use options::{Mode, Options};
-use server::{Server, Shutdown};
+use options::{Mode, Options, TimerKind};
+use server::{CutRequest, Server, Shutdown};
 use spawn::Spawner;
 use timers::Timers;
+
+/// How long the connections take to close their sockets after the drain.
+const CLOSING_MAX: Duration = Duration::from_secs(5);
 
 /// Why the proxy did not run: one line, and the exit code.
 #[derive(Debug)]
@@ -116,8 +119,9 @@ struct Proxy {
     upstream: SocketAddr,
     /// Its drop begins the shutdown.
     begin_shutdown: watch::Sender<()>,
-    /// Has lost all senders when no connection and no acceptor is left.
-    open: mpsc::Receiver<Infallible>,
+    /// Tells each request that is cut, and has lost all senders when no connection and no acceptor
+    /// is left.
+    open: mpsc::Receiver<CutRequest>,
 }
 
 impl Proxy {
@@ -147,7 +151,7 @@ impl Proxy {
             .map_err(|error| Failure::host(format!("--stats: {error}")))?;
         let (begin_shutdown, begun) = watch::channel(());
         let (opened, open) = mpsc::channel();
-        let shutdown = Shutdown { begun, _open: opened };
+        let shutdown = Shutdown { begun, open: opened };
         let timers = Timers::new(options.timer, service.handle());
         let server = |spawner| {
             Server::new(options, upstream, timers, spawner)
@@ -182,12 +186,24 @@ impl Proxy {
         say(format_args!("try it: curl http://{}/", self.address));
     }
 
-    /// Lets the requests in progress end, cuts off the connections that are left, and then ends the
-    /// timers.
+    /// Drains the connections, cuts off those that are left, and then ends the timers. An error
+    /// with a code of its own if a request was cut.
     fn shut_down(self, options: &Options) -> Result<(), Failure> {
         drop(self.begin_shutdown);
-        // Nothing is sent: it ends when the last connection has ended, or after this time.
-        if self.open.recv_timeout(options.drain) == Err(mpsc::RecvTimeoutError::Timeout) {
+        self.service.drain(options.drain);
+        // The drain of the service cuts no connection of other timers.
+        let closing =
+            if options.timer == TimerKind::Corewheel { CLOSING_MAX } else { Duration::ZERO };
+        let end = Instant::now() + options.drain + closing;
+        let mut cut = 0;
+        let is_open = loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.open.recv_timeout(left) {
+                Ok(CutRequest) => cut += 1,
+                Err(error) => break error == mpsc::RecvTimeoutError::Timeout,
+            }
+        };
+        if is_open {
             tracing::warn!(after = ?options.drain, "connections that are still open are cut off");
         }
         drop(self.runtime);
@@ -200,6 +216,14 @@ impl Proxy {
         }
         self.endpoint.stop();
         match report.dead.as_slice() {
+            [] if cut > 0 => {
+                let line = format!("requests that were cut at the end of the drain: {cut}");
+                Err(Failure { code: 3, line })
+            }
+            [] if is_open => {
+                let line = "connections were open at the end of the drain, and cut off".to_owned();
+                Err(Failure { code: 3, line })
+            }
             [] => Ok(()),
             dead => Err(Failure::host(format!("these shards had died before: {dead:?}"))),
         }

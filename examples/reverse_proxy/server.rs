@@ -1,6 +1,5 @@
 //! A listener and the connections that it accepts: one for the whole proxy, or one for each core.
 
-use std::convert::Infallible;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -43,13 +42,17 @@ pub(crate) struct Http {
     pub(crate) two: Option<http2::Builder<Spawner>>,
 }
 
+/// The end of the drain has cut a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CutRequest;
+
 /// Says when a connection is to end. Each connection holds one until it has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Shutdown {
     /// Loses its sender when the shutdown begins.
     pub(crate) begun: watch::Receiver<()>,
-    /// Shows the main thread that a connection is open.
-    pub(crate) _open: mpsc::Sender<Infallible>,
+    /// Shows the main thread that a connection is open, and each request that is cut.
+    pub(crate) open: mpsc::Sender<CutRequest>,
 }
 
 impl Shutdown {
@@ -57,6 +60,12 @@ impl Shutdown {
     pub(crate) async fn begun(&mut self) {
         // Nothing is sent, so this is the end of the sender.
         let _ = self.begun.changed().await;
+    }
+
+    /// The end of the drain has cut a request of the connection.
+    pub(crate) fn has_cut(&self) {
+        // The receiver is gone when the process is about to end.
+        let _ = self.open.send(CutRequest);
     }
 }
 

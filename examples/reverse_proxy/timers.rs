@@ -68,11 +68,17 @@ impl Control {
         matches!(self.limit_reached(), Some(WriteStall(_) | WriteRate(_)))
     }
 
+    /// Whether the end of the drain has ended the connection.
+    pub(crate) fn is_cut_by_drain(&self) -> bool {
+        matches!(self.limit_reached(), Some(StreamTimeout::Drained))
+    }
+
     fn limit_reached(&self) -> Option<StreamTimeout> {
         self.0.as_ref().and_then(|control| control.limit_reached())
     }
 
-    /// Waits until the connection is to end, because it is too old or no client uses it.
+    /// Waits until the connection is to end, because it is too old, no client uses it, or the drain
+    /// has come to it.
     pub(crate) async fn is_over(&self) {
         let Some(control) = &self.0 else { return std::future::pending().await };
         // Each returns an error if the stream has ended, which the connection finds out itself.

@@ -53,7 +53,7 @@ enum Alarm {
 
 impl TokioHost {
     /// In a runtime of [`runtime()`]. The descriptor of its timer is opened now, so that a shard
-    /// that has started opens no other descriptor.
+    /// holds as many while it waits as when it is in use.
     fn own(runtime: &Runtime) -> Self {
         let _entered = runtime.enter();
         #[cfg(target_os = "linux")]
@@ -145,20 +145,26 @@ pub(crate) fn no_runtime(error: &io::Error) -> String {
     format!("a runtime cannot be made ({error}); {}", limits::of_files())
 }
 
-/// A runtime for a shard and its host, which have opened all the descriptors that they will need.
-pub(crate) fn executor() -> io::Result<(Runtime, TokioHost)> {
-    let runtime = runtime()?;
-    let host = TokioHost::own(&runtime);
-    Ok((runtime, host))
+/// A runtime of a shard's own, with all descriptors that the shard holds.
+pub(crate) struct Own {
+    host: TokioHost,
+    runtime: Runtime,
 }
 
-/// Runs a shard on this thread until it is shut down.
-pub(crate) fn run<T, V>(runtime: &Runtime, host: TokioHost, driven: Driven<T>, values: V)
-where
-    T: Send + 'static,
-    V: Values<T>,
-{
-    LocalSet::new().block_on(runtime, drive(driven, values, host));
+impl Own {
+    pub(crate) fn new() -> io::Result<Self> {
+        let runtime = runtime()?;
+        Ok(Self { host: TokioHost::own(&runtime), runtime })
+    }
+
+    /// Runs a shard on this thread until it is shut down.
+    pub(crate) fn run<T, V>(self, driven: Driven<T>, values: V)
+    where
+        T: Send + 'static,
+        V: Values<T>,
+    {
+        LocalSet::new().block_on(&self.runtime, drive(driven, values, self.host));
+    }
 }
 
 #[cfg(target_os = "linux")]

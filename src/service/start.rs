@@ -313,13 +313,11 @@ fn run_shard<T, H>(
         }
         #[cfg(feature = "tokio")]
         Engine::Tokio => {
-            let made = attempt(driver::tokio::executor);
+            let made = attempt(driver::tokio::Own::new);
             match made.and_then(|made| made.map_err(|e| driver::tokio::no_runtime(&e))) {
                 Err(reason) => report.finish(Err(of_shard(shard, reason))),
-                Ok((runtime, host)) if report.executor(may_go) => {
-                    with_shard(open(), report, |driven, handler| {
-                        driver::tokio::run(&runtime, host, driven, handler);
-                    });
+                Ok(own) if report.executor(may_go) => {
+                    with_shard(open(), report, |driven, handler| own.run(driven, handler));
                 }
                 Ok(_) => {}
             }

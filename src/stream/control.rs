@@ -153,11 +153,20 @@ impl<M: Side> StreamControl<M> {
     /// The next byte that is read begins a message: the deadline of its head counts from there, and
     /// its rate is measured from there. A message before has ended, and its head, too.
     ///
+    /// Bytes that were read after [`message_complete`](Self::message_complete) belong to the next
+    /// message, which then begins with this call, as a pipelined request does. Bytes that came with
+    /// the end of the message before, in one read, are not told from it: until more is read, only
+    /// the idle times end a peer that sends no more of such a head.
+    ///
     /// Call it when the message before has been read to its end, and not in a protocol in which the
     /// peer may send other bytes than messages, such as HTTP/2.
     pub fn begin_message(&self) {
-        let is_armed = self.shared.notes.begin_message();
+        let is_armed = self.shared.notes.begin_message(!self.shared.head.is_zero());
         self.disarm_head(is_armed);
+        if self.shared.notes.is_untimed() {
+            // A read that waits already arms the deadline of the head that came ahead.
+            self.shared.waiting(Direction::Read).wake();
+        }
     }
 
     fn disarm_head(&self, is_armed: bool) {

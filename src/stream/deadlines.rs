@@ -136,6 +136,9 @@ impl<M: Side> Deadlines<M> {
                 Direction::Read => self.read_waits(),
                 Direction::Write => self.write_waits(),
             }
+        } else if direction == Direction::Read && self.shared.notes.is_untimed() && self.arm_head()
+        {
+            self.unwatch();
         }
         self.poll(direction)
     }
@@ -183,15 +186,7 @@ impl<M: Side> Deadlines<M> {
         // The time for which the owner did not read does not count.
         self.timers.touch_read();
         self.forget_ended();
-        let mut is_filed = false;
-        let arm = || {
-            // An error says that the connection is closed, which the next poll finds out.
-            let _ = self.timers.arm_at(DeadlineKind::Request, self.head_due, Wakes::Nothing);
-            is_filed = true;
-        };
-        if self.shared.notes.arm_head(arm) {
-            self.disarm(DeadlineKind::Request);
-        }
+        let mut is_filed = self.arm_head();
         if self.shared.notes.take_measured_rest() {
             self.message = Some(0);
         }
@@ -209,6 +204,23 @@ impl<M: Side> Deadlines<M> {
         if is_filed {
             self.unwatch();
         }
+    }
+
+    /// Arms the deadline of a head that has begun, unless it is armed. True if it was armed now.
+    fn arm_head(&mut self) -> bool {
+        if self.shared.notes.take_untimed() {
+            self.head_due = self.timers.nanos_of(self.shared.head);
+        }
+        let mut is_filed = false;
+        let arm = || {
+            // An error says that the connection is closed, which the next poll finds out.
+            let _ = self.timers.arm_at(DeadlineKind::Request, self.head_due, Wakes::Nothing);
+            is_filed = true;
+        };
+        if self.shared.notes.arm_head(arm) {
+            self.disarm(DeadlineKind::Request);
+        }
+        is_filed
     }
 
     fn disarm(&self, kind: DeadlineKind) {

@@ -15,8 +15,15 @@ const HEAD: u64 = 16;
 /// The deadline of that head is armed.
 const ARMED: u64 = 32;
 
+/// The message has ended, and the owner has not said that the next one may begin.
+const BETWEEN: u64 = 64;
+/// A byte has come in that time, which is the first of the next message.
+const AHEAD: u64 = 128;
+/// The head that has begun came ahead: its time begins when a read waits for the rest of it.
+const UNTIMED: u64 = 256;
+
 /// What the next byte takes.
-const TAKEN: u64 = CONNECTION | MESSAGE | MEASURED | ENDED;
+const TAKEN: u64 = CONNECTION | MESSAGE | MEASURED | ENDED | BETWEEN;
 
 /// Notes as bits. The owner adds and withdraws them on any thread, and a read takes them.
 pub(super) struct Notes(AtomicU64);
@@ -69,8 +76,26 @@ impl Notes {
     /// heads have a deadline. No other head has begun then, since each call that adds such notes
     /// ends the head before.
     pub(super) fn take(&self, heads_have_deadline: bool) -> u64 {
-        let is_head = |notes| notes & MESSAGE != 0 && heads_have_deadline;
-        self.exchange(|notes| if is_head(notes) { HEAD } else { 0 })
+        self.exchange(|notes| {
+            if notes & MESSAGE != 0 {
+                if heads_have_deadline { HEAD } else { 0 }
+            } else {
+                // Bytes may go on to come ahead, or of a head that has begun so.
+                let is_ahead = notes & (BETWEEN | AHEAD) != 0;
+                let kept = notes & (HEAD | ARMED | UNTIMED);
+                kept | if is_ahead { AHEAD } else { 0 }
+            }
+        })
+    }
+
+    /// Whether a head has begun whose time is to begin.
+    pub(super) fn is_untimed(&self) -> bool {
+        self.has(UNTIMED)
+    }
+
+    /// Whether a head has begun whose time begins now. True once for each such head.
+    pub(super) fn take_untimed(&self) -> bool {
+        self.is_untimed() && self.exchange(|notes| notes & !UNTIMED) & UNTIMED != 0
     }
 
     /// Takes the note that a message is measured, if its head is complete and came with the bytes
@@ -99,20 +124,27 @@ impl Notes {
     /// The head of the present message is complete.
     pub(super) fn complete_head(&self) -> bool {
         // A head that has begun before this call has its note already.
-        let of_head = MESSAGE | HEAD | ARMED;
+        let of_head = MESSAGE | HEAD | ARMED | UNTIMED;
         self.has(of_head) && self.exchange(|notes| notes & !of_head) & ARMED != 0
     }
 
     /// The present message is complete.
     pub(super) fn complete_message(&self) -> bool {
-        let withdrawn = MESSAGE | MEASURED | HEAD | ARMED;
-        self.exchange(|notes| notes & !withdrawn | ENDED) & ARMED != 0
+        let withdrawn = MESSAGE | MEASURED | HEAD | ARMED | UNTIMED;
+        self.exchange(|notes| notes & !withdrawn | ENDED | BETWEEN) & ARMED != 0
     }
 
-    /// The next byte begins a message.
-    pub(super) fn begin_message(&self) -> bool {
-        let added = MESSAGE | MEASURED | ENDED;
-        self.exchange(|notes| notes & !(HEAD | ARMED) | added) & ARMED != 0
+    /// The next byte begins a message, unless one has come ahead that has begun it already.
+    pub(super) fn begin_message(&self, heads_have_deadline: bool) -> bool {
+        let next = |notes| {
+            let begun = match (notes & AHEAD != 0, heads_have_deadline) {
+                (true, true) => HEAD | UNTIMED,
+                (true, false) => 0,
+                (false, _) => MESSAGE,
+            };
+            notes & !(HEAD | ARMED | UNTIMED | BETWEEN | AHEAD) | begun | MEASURED | ENDED
+        };
+        self.exchange(next) & ARMED != 0
     }
 }
 
@@ -130,7 +162,7 @@ mod loom_tests {
         check(|| {
             let notes = Arc::new(Notes::new(CONNECTION));
             let owner = Arc::clone(&notes);
-            let thread = thread::spawn(move || owner.begin_message());
+            let thread = thread::spawn(move || owner.begin_message(false));
             let first = notes.take(false);
             thread.join().unwrap();
             let second = notes.take(false);

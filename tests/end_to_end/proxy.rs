@@ -1,9 +1,11 @@
 //! The example `reverse_proxy`, in both modes and with each timer, as honest and slow clients find
 //! it. Its own small upstream server answers.
 
-use std::fs;
+use std::collections::BTreeMap;
+use std::fs::{self, DirEntry};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::process::{ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -105,19 +107,47 @@ impl Proxy {
         self.process.0.id()
     }
 
-    /// How many descriptors the proxy has.
-    pub(super) fn descriptors(&self) -> usize {
-        fs::read_dir(format!("/proc/{}/fd", self.id())).unwrap().count()
+    /// The descriptors of the proxy by their numbers, each with what it is open to. A proxy has
+    /// printed its addresses after it has opened all that it has without a client.
+    pub(super) fn descriptors(&self) -> BTreeMap<String, PathBuf> {
+        let entries = fs::read_dir(format!("/proc/{}/fd", self.id())).unwrap();
+        let entries = entries.map(|entry| entry.unwrap());
+        // One that is closed meanwhile is none.
+        let open_to =
+            |entry: DirEntry| Some((entry.file_name(), fs::read_link(entry.path()).ok()?));
+        let named = entries.filter_map(open_to);
+        named.map(|(number, file)| (number.into_string().unwrap(), file)).collect()
     }
 
-    /// What the descriptors of the proxy are, and the TCP sockets of the host: the inode of a
-    /// socket tells which are the proxy's.
-    pub(super) fn files(&self) -> Vec<String> {
-        let files = fs::read_dir(format!("/proc/{}/fd", self.id())).unwrap();
-        let targets = files.filter_map(|file| fs::read_link(file.unwrap().path()).ok());
-        let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
-        let sockets = sockets.lines().map(str::to_owned);
-        targets.map(|target| target.display().to_string()).chain(sockets).collect()
+    /// Waits until the proxy has no descriptors but those of before.
+    #[track_caller]
+    pub(super) fn wait_for_descriptors(&self, before: &BTreeMap<String, PathBuf>) {
+        let start = Instant::now();
+        loop {
+            let mut stay = self.descriptors();
+            stay.retain(|number, file| before.get(number) != Some(file));
+            if stay.is_empty() {
+                return;
+            }
+            let is_late = start.elapsed() >= PATIENCE;
+            assert!(!is_late, "{}: descriptors stay:\n{}", self.name, self.describe(&stay));
+            thread::sleep(ms(20));
+        }
+    }
+
+    /// Descriptors, one on a line, each socket with its line of the system's table.
+    fn describe(&self, descriptors: &BTreeMap<String, PathBuf>) -> String {
+        let table = |name| fs::read_to_string(format!("/proc/{}/net/{name}", self.id()));
+        let tables = ["tcp", "tcp6", "unix"].map(|name| table(name).unwrap_or_default());
+        let lines = || tables.iter().flat_map(|table| table.lines());
+        let describe = |(number, file): (&String, &PathBuf)| {
+            let file = file.display().to_string();
+            let inode = file.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));
+            let is_of = |line: &&str| line.split_whitespace().any(|word| Some(word) == inode);
+            let line = lines().find(is_of).unwrap_or_default();
+            format!("{number}: {file} {line}\n")
+        };
+        descriptors.iter().map(describe).collect()
     }
 
     /// What the proxy has logged, until it ends, where standard error is piped.
@@ -127,13 +157,18 @@ impl Proxy {
         log
     }
 
-    /// Waits for the end of a proxy that was sent a signal, and checks that each timer of each
-    /// shard has ended.
-    pub(super) fn wait(mut self) {
+    /// Waits for the end of a proxy that was sent a signal, and checks that it has cut no request
+    /// and that each timer of each shard has ended.
+    pub(super) fn wait(self) {
+        self.wait_for_code(0);
+    }
+
+    /// As [`wait`](Self::wait), for another exit code.
+    pub(super) fn wait_for_code(mut self, code: i32) {
         let mut said = String::new();
         self.stdout.read_to_string(&mut said).unwrap();
         let status = self.process.0.wait().unwrap();
-        assert_eq!(status.code(), Some(0), "{}: {said}", self.name);
+        assert_eq!(status.code(), Some(code), "{}: {said}", self.name);
         assert!(said.contains("shard 0: "), "{}: {said}", self.name);
         for line in said.lines() {
             let words: Vec<_> = line.split([' ', ':', ',']).collect();

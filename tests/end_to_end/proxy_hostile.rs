@@ -118,6 +118,17 @@ fn answer(stream: &mut TcpStream, tell: &Sender<Told>) -> bool {
 /// Runs a check in each mode, with one limit. Each proxy has an upstream server of its own, and as
 /// many descriptors in the end as in the beginning.
 fn check(options: &[&str], check: impl Fn(&Proxy, &Upstream) + Sync) {
+    check_to_its_end(options, |mut proxy, upstream| {
+        check(&proxy, upstream);
+        proxy.signal(Signal::TERM);
+        let log = proxy.log();
+        assert!(!log.contains("has ended"), "{}: {log}", proxy.name);
+        proxy.wait();
+    });
+}
+
+/// Runs a check that ends the proxy, in each mode, with one limit.
+fn check_to_its_end(options: &[&str], check: impl Fn(Proxy, &Upstream) + Sync) {
     let far = ["--header", "--first-byte", "--read-idle", "--write-stall", "--keep-alive"];
     let more = ["--max-age", "--response", "--upstream-stall", "--upstream-idle", "--rate-grace"];
     // The last value of an option would be refused as a second one.
@@ -133,26 +144,10 @@ fn check(options: &[&str], check: impl Fn(&Proxy, &Upstream) + Sync) {
                 command.args(["--upstream", &upstream.address.to_string(), "--threads", "2"]);
                 command.args(["--mode", mode, "--timer", "corewheel"]).args(all);
                 command.stderr(Stdio::piped());
-                let mut proxy = Proxy::start_by(command, mode.to_owned());
-                check(&proxy, &upstream);
-                proxy.signal(Signal::TERM);
-                let log = proxy.log();
-                assert!(!log.contains("has ended"), "{mode}: {log}");
-                proxy.wait();
+                check(Proxy::start_by(command, mode.to_owned()), &upstream);
             });
         }
     });
-}
-
-/// Waits until the proxy has no more descriptors than before.
-#[track_caller]
-fn wait_for_descriptors(proxy: &Proxy, before: usize) {
-    let start = Instant::now();
-    while proxy.descriptors() > before {
-        let late = start.elapsed() >= PATIENCE;
-        assert!(!late, "{}: more than {before} descriptors stay: {:#?}", proxy.name, proxy.files());
-        thread::sleep(ms(20));
-    }
 }
 
 /// Sends the same again and again, until the proxy ends the connection or has said something.
@@ -190,7 +185,7 @@ fn upload_that_the_upstream_server_does_not_read_ends_on_both_sides() {
         assert!(said.starts_with("HTTP/1.1 504 "), "{}: {said}", proxy.name);
         // The client has not closed its side yet.
         upstream.wait_for_ends(1);
-        wait_for_descriptors(proxy, before);
+        proxy.wait_for_descriptors(&before);
     });
 }
 
@@ -205,7 +200,7 @@ fn upload_whose_client_leaves_ends_at_the_upstream_server() {
         upstream.request();
         drop(client);
         upstream.wait_for_ends(1);
-        wait_for_descriptors(proxy, before);
+        proxy.wait_for_descriptors(&before);
     });
 }
 
@@ -225,7 +220,7 @@ fn upstream_server_that_stalls_in_a_response_ends_it_also_for_pipelining_clients
                 upstream.wait_for_ends(1);
             }
         }
-        wait_for_descriptors(proxy, before);
+        proxy.wait_for_descriptors(&before);
     });
 }
 
@@ -257,25 +252,66 @@ fn head(stream: u8, path: &str, has_body: bool) -> Vec<u8> {
 
 /// An HTTP/2 client that does only what a test says. `window` is that of each response.
 fn http2(proxy: &Proxy, window: u32) -> TcpStream {
+    http2_with(proxy, window, &[])
+}
+
+/// Such a client that sends frames with its preface, so that no limit comes between.
+fn http2_with(proxy: &Proxy, window: u32, frames: &[u8]) -> TcpStream {
     let mut client = proxy.connect();
     let mut settings = vec![0, 4];
     settings.extend(window.to_be_bytes());
-    client.write_all(PREFACE).unwrap();
-    client.write_all(&frame(SETTINGS, 0, 0, &settings)).unwrap();
-    client.write_all(&frame(SETTINGS, 1, 0, &[])).unwrap();
+    let (settings, acknowledged) = (frame(SETTINGS, 0, 0, &settings), frame(SETTINGS, 1, 0, &[]));
+    client.write_all(&[PREFACE, &settings, &acknowledged, frames].concat()).unwrap();
     client
+}
+
+/// The type of a frame, its stream and its payload; `None` at the end.
+fn read_frame(client: &mut TcpStream) -> Option<(u8, u8, Vec<u8>)> {
+    let mut head = [0; 9];
+    client.read_exact(&mut head).ok()?;
+    let length = usize::from(head[1]) << 8 | usize::from(head[2]);
+    let mut payload = vec![0; length];
+    client.read_exact(&mut payload).unwrap();
+    Some((head[3], head[8], payload))
+}
+
+/// Sends the body of a request, as fast as the windows allow, until the proxy ends the stream or
+/// the connection. Returns how often each type of frame has come.
+fn upload(client: &mut TcpStream, stream: u8) -> HashMap<u8, u32> {
+    const PART: i64 = 1 << 14;
+    const INITIAL: i64 = 65_535;
+    // Of the connection, and of the stream.
+    let mut windows = [INITIAL; 2];
+    let mut counts = HashMap::new();
+    loop {
+        if windows.iter().all(|&window| window >= PART) {
+            // A connection that has ended shows in the next read.
+            let _ = client.write_all(&frame(DATA, 0, stream, &[b'x'; PART as usize]));
+            windows = windows.map(|window| window - PART);
+            continue;
+        }
+        let Some((kind, of, payload)) = read_frame(client) else { return counts };
+        *counts.entry(kind).or_default() += 1;
+        let number = |bytes: &[u8]| i64::from(u32::from_be_bytes(bytes.try_into().unwrap()));
+        match kind {
+            SETTINGS => {
+                let sets = payload.chunks(6).filter(|setting| setting[..2] == [0, 4]);
+                windows[1] += sets.map(|set| number(&set[2..]) - INITIAL).sum::<i64>();
+            }
+            WINDOW_UPDATE => windows[usize::from(of == stream)] += number(&payload),
+            RST_STREAM | GOAWAY => return counts,
+            _ => {}
+        }
+    }
 }
 
 /// Reads frames until one of a type has come, or to the end. Returns how often each has come.
 #[track_caller]
 fn read_frames(client: &mut TcpStream, until: Option<u8>) -> HashMap<u8, u32> {
     let mut counts = HashMap::new();
-    let mut head = [0; 9];
-    while client.read_exact(&mut head).is_ok() {
-        let length = usize::from(head[1]) << 8 | usize::from(head[2]);
-        client.read_exact(&mut vec![0; length]).unwrap();
-        *counts.entry(head[3]).or_default() += 1;
-        if until == Some(head[3]) {
+    while let Some((kind, _, _)) = read_frame(client) {
+        *counts.entry(kind).or_default() += 1;
+        if until == Some(kind) {
             return counts;
         }
     }
@@ -301,9 +337,9 @@ fn http2_responses_without_a_window_are_cut_with_their_upstream_connections() {
         for is_trickled in [false, true] {
             let mut client = http2(proxy, 0);
             let streams = (1..40).step_by(2);
-            for stream in streams.clone() {
-                client.write_all(&head(stream, "/big", false)).unwrap();
-            }
+            // All at once: the first may not reach its limit before the last has come.
+            let heads = streams.clone().flat_map(|stream| head(stream, "/big", false));
+            client.write_all(&heads.collect::<Vec<_>>()).unwrap();
             let window = |stream| frame(WINDOW_UPDATE, 0, stream, &[0, 0, 0, 1]);
             let counts = if is_trickled {
                 read_while_sending(&mut client, streams.flat_map(window).collect())
@@ -313,7 +349,7 @@ fn http2_responses_without_a_window_are_cut_with_their_upstream_connections() {
             assert!(counts.contains_key(&GOAWAY), "{}: {counts:?}", proxy.name);
             upstream.wait_for_ends(20);
         }
-        wait_for_descriptors(proxy, before);
+        proxy.wait_for_descriptors(&before);
         // hyper has all of a small response at once.
         let mut client = http2(proxy, 0);
         client.write_all(&head(1, "/", false)).unwrap();
@@ -333,9 +369,9 @@ fn http2_client_that_sends_control_frames_and_no_request_gets_goaway_and_is_cut(
         for has_asked in [false, true] {
             for control in &control {
                 let start = Instant::now();
-                let mut client = http2(proxy, 1 << 16);
+                let asked = if has_asked { head(1, "/", false) } else { Vec::new() };
+                let mut client = http2_with(proxy, 1 << 16, &asked);
                 if has_asked {
-                    client.write_all(&head(1, "/", false)).unwrap();
                     read_frames(&mut client, Some(DATA));
                 }
                 let counts = read_while_sending(&mut client, control.clone());
@@ -373,6 +409,100 @@ fn http2_upload_that_stalls_is_answered_and_reset_while_the_connection_goes_on()
             upstream.wait_for_ends(1);
             client.write_all(&head(3, "/", false)).unwrap();
             read_frames(&mut client, Some(DATA));
+        });
+    }
+}
+
+#[test]
+fn http2_upload_that_the_upstream_server_does_not_read_ends_on_both_sides() {
+    check(&["--h2c", "--upstream-stall", "500ms"], |proxy, upstream| {
+        let before = proxy.descriptors();
+        let mut client = http2(proxy, 1 << 16);
+        client.write_all(&head(1, "/unread", true)).unwrap();
+        let counts = upload(&mut client, 1);
+        let is_told = counts.contains_key(&RST_STREAM) || counts.contains_key(&GOAWAY);
+        assert!(is_told && counts.contains_key(&HEADERS), "{}: {counts:?}", proxy.name);
+        // The client has not closed its side yet.
+        upstream.wait_for_ends(1);
+        drop(client);
+        proxy.wait_for_descriptors(&before);
+    });
+}
+
+#[test]
+fn pipelined_head_that_begins_before_the_response_has_the_time_of_a_head() {
+    check(&["--header", "500ms"], |proxy, upstream| {
+        let mut client = proxy.connect();
+        client.write_all(b"GET /late HTTP/1.1\r\nHost: proxy\r\n\r\n").unwrap();
+        upstream.request();
+        // Nothing of this head comes after the response.
+        client.write_all(b"GET / HTTP/1.1\r\nHost: pr").unwrap();
+        let said = said(&mut client);
+        assert!(said.starts_with("HTTP/1.1 200 "), "{}: {said}", proxy.name);
+        assert!(said.contains("HTTP/1.1 408 "), "{}: {said}", proxy.name);
+    });
+}
+
+#[test]
+fn drain_tells_idle_clients_one_after_another_and_cuts_no_request_within_it() {
+    for h2c in [&[][..], &["--h2c"]] {
+        check_to_its_end(&[h2c, &["--drain", "10s"]].concat(), |proxy, upstream| {
+            let mut idle: Vec<_> = (0..8).map(|_| proxy.connect()).collect();
+            for client in &mut idle {
+                assert_eq!(get(client, "/").0, 200, "{}", proxy.name);
+            }
+            let mut busy = if h2c.is_empty() {
+                let mut client = proxy.connect();
+                client.write_all(b"GET /late HTTP/1.1\r\nHost: proxy\r\n\r\n").unwrap();
+                client
+            } else {
+                let mut client = http2(&proxy, 1 << 16);
+                client.write_all(&head(1, "/late", false)).unwrap();
+                client
+            };
+            while !upstream.request().starts_with("get /late ") {}
+            let start = Instant::now();
+            proxy.signal(Signal::TERM);
+            if h2c.is_empty() {
+                let said = said(&mut busy);
+                assert!(said.starts_with("HTTP/1.1 200 "), "{}: {said}", proxy.name);
+            } else {
+                let counts = read_frames(&mut busy, None);
+                assert!(counts.contains_key(&GOAWAY), "{}: {counts:?}", proxy.name);
+                assert!(counts.contains_key(&DATA), "{}: {counts:?}", proxy.name);
+            }
+            for client in &mut idle {
+                assert!(is_cut(client), "{}", proxy.name);
+            }
+            // At least four clients are those of one shard.
+            assert!(start.elapsed() >= Duration::from_secs(5), "{}", proxy.name);
+            proxy.wait();
+        });
+    }
+}
+
+#[test]
+fn drain_that_cuts_a_request_is_told_by_the_exit_code() {
+    for h2c in [&[][..], &["--h2c"]] {
+        check_to_its_end(&[h2c, &["--drain", "500ms"]].concat(), |mut proxy, upstream| {
+            let start = Instant::now();
+            let mut client = if h2c.is_empty() {
+                let mut client = proxy.connect();
+                client.write_all(b"GET /sink HTTP/1.1\r\nHost: proxy\r\n\r\n").unwrap();
+                client
+            } else {
+                let mut client = http2(&proxy, 1 << 16);
+                client.write_all(&head(1, "/sink", false)).unwrap();
+                client
+            };
+            upstream.request();
+            proxy.signal(Signal::TERM);
+            read_to_end(&mut client);
+            assert!(start.elapsed() >= LIMIT, "{}", proxy.name);
+            upstream.wait_for_ends(1);
+            let log = proxy.log();
+            assert!(log.contains("cut at the end of the drain: 1"), "{}: {log}", proxy.name);
+            proxy.wait_for_code(3);
         });
     }
 }
@@ -508,7 +638,7 @@ fn http2_client_that_leaves_during_a_request_leaves_nothing() {
         drop(client);
         // The log that each check reads says nothing about it.
         upstream.wait_for_ends(1);
-        wait_for_descriptors(proxy, before);
+        proxy.wait_for_descriptors(&before);
     });
 }
 
@@ -522,9 +652,8 @@ fn memory_of_cut_clients_is_given_back() {
         };
         let hold = || {
             let mut client = http2(proxy, 0);
-            for stream in (1..200).step_by(2) {
-                client.write_all(&head(stream, "/big", false)).unwrap();
-            }
+            let heads = (1..200).step_by(2).flat_map(|stream| head(stream, "/big", false));
+            client.write_all(&heads.collect::<Vec<_>>()).unwrap();
             read_frames(&mut client, None);
             upstream.wait_for_ends(100);
         };

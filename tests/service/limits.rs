@@ -117,10 +117,16 @@ fn child_with_low_limits_starts_a_service() {
     match builder.runtime(runtime).start() {
         Err(error) => println!("END refused {error}"),
         Ok(service) => {
+            let opened = descriptors();
             let (sender, fired) = mpsc::channel();
             let call = move |_: &_| sender.send(()).unwrap();
             service.client().shard(SHARD).schedule_fn(ms(1), call).unwrap();
             fired.recv_timeout(Duration::from_secs(20)).unwrap();
+            let is_tokio = service.runtime() == Some(Runtime::Tokio);
+            assert!(
+                !is_tokio || opened.is_none() || descriptors() <= opened,
+                "the start returned too early"
+            );
             println!("END started {}: {}", service.runtime().unwrap(), service.runtime_reason());
             service.shutdown(ShutdownPolicy::Drop).unwrap();
         }
@@ -128,6 +134,11 @@ fn child_with_low_limits_starts_a_service() {
     // The threads of a refused start have ended, or end soon.
     let threads = || fs::read_dir("/proc/self/task").map_or(2, Iterator::count);
     crate::support::wait_until("the service has no thread", || threads() <= 2);
+}
+
+/// How many descriptors this process has; `None` if there is none left to count them.
+fn descriptors() -> Option<usize> {
+    fs::read_dir("/proc/self/fd").ok().map(Iterator::count)
 }
 
 /// The address space of this process, in bytes.

@@ -404,6 +404,36 @@ fn head_has_a_deadline_from_its_first_byte_to_the_call_in_each_message() {
     both!(check_heads);
 }
 
+fn check_head_ahead<K: Kind>() {
+    // Whether another read waits before the response has ended.
+    for reads_on in [false, true] {
+        let mut conn = Conn::<K>::new(NONE.head(ms(LIMIT)));
+        conn.receive();
+        let called = conn.get();
+        conn.check_open();
+        // The next head begins.
+        conn.receive();
+        if reads_on {
+            conn.check_open();
+        }
+        drop(called);
+        conn.check_ends(Head(ms(LIMIT)));
+    }
+    // All of the next head came ahead, and nothing of the one after it.
+    let mut conn = Conn::<K>::new(NONE.head(ms(LIMIT)));
+    conn.receive();
+    let called = conn.get();
+    conn.receive();
+    drop(called);
+    drop(conn.get());
+    conn.check_open();
+}
+
+#[test]
+fn head_that_begins_before_the_response_has_ended_has_a_deadline_from_that_end() {
+    both!(check_head_ahead);
+}
+
 fn check_tunnel<K: Kind>() {
     let cases = [
         (Method::GET, StatusCode::SWITCHING_PROTOCOLS, true),
