@@ -3,14 +3,45 @@
 
 use std::task::{Context, Poll};
 
-use super::kinds::DeadlineKind;
-use super::limits::ConnEvent;
-use super::side::{Connection, Side, Wakes};
+use super::kinds::{AGE_GRACE, DeadlineKind, MAX_AGE};
+pub(crate) use super::kinds::{Ends, deadline_kinds, limits_struct};
+use super::limits::{ConnEvent, NEVER};
+pub(crate) use super::measured::Direction;
+use super::rules;
+pub(crate) use super::side::Wakes;
+use super::side::{Connection, Side};
 use super::timers::ConnTimers;
 use super::transfer::Transfer;
 use crate::values::refused::RefusedKind;
 
+/// Why an event has come that follows from no limit.
+pub(crate) enum Order {
+    /// The drain of the connection's shard is over.
+    Drain,
+    /// The connection was told to end before its greatest age.
+    End,
+}
+
 impl<S: Side> ConnTimers<S> {
+    /// Whether the connection goes on for a while after it was told to end.
+    pub(crate) fn has_grace(&self) -> bool {
+        self.conn().look(|facts| facts.span(AGE_GRACE) != NEVER || facts.terms.is_draining())
+    }
+
+    /// Whether the connection was told to end, has begun no other age since, and goes on.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.conn().look(|facts| facts.flags.get().is_told()) && self.has_grace()
+    }
+
+    /// Why an event has come that follows from no limit; `None` if it follows from one.
+    pub(crate) fn order_of(&self, kind: DeadlineKind) -> Option<Order> {
+        self.conn().look(|facts| match kind.index()? {
+            MAX_AGE if facts.present < rules::opened_due(facts, MAX_AGE, true) => Some(Order::End),
+            AGE_GRACE if facts.terms.drain_until <= facts.present => Some(Order::Drain),
+            _ => None,
+        })
+    }
+
     /// Polls for the next event of the wanted kinds; `Closed` if the connection is closed. The
     /// waker is woken for events of other kinds too: they stay, and another poll takes them.
     pub(crate) fn poll_kinds(
@@ -36,14 +67,6 @@ impl<S: Side> ConnTimers<S> {
 }
 
 impl<S: Side> Transfer<S> {
-    /// Some bytes were transferred, which does not count as a read or a write.
-    #[inline]
-    pub(crate) fn count(&self, bytes: u64) {
-        if let Some(progress) = &self.progress {
-            S::Conn::add(progress, bytes);
-        }
-    }
-
     /// Begins again at `now`, after [`stop`](Self::stop), with the limits of now. True if the
     /// caller is to poll for events.
     #[inline]

@@ -7,8 +7,6 @@ use super::in_progress::InProgress;
 use super::kinds::{self, DeadlineKind};
 use super::limits::{ArmError, ConnLimits, NEVER};
 use super::measured::Direction;
-#[cfg(any(feature = "hyper", feature = "tokio"))]
-use super::rules::Order;
 use super::rules::{self, Held};
 use super::side::{Connection, OnShard, Side, Wakes};
 use super::transfer::Transfer;
@@ -435,7 +433,8 @@ impl<S: Side> ConnTimers<S> {
     /// its beginning. What was armed or disarmed stays so, and writes in progress and measured
     /// transfers keep their limit.
     pub fn set_limits(&self, limits: ConnLimits) {
-        self.conn.set_limits(limits);
+        self.conn.store_limits(limits);
+        self.conn.change(Wakes::Task, |facts| (rules::limits_changed(facts), true));
     }
 
     /// When a deadline is due; `None` if it is off. Activity makes an idle deadline later.
@@ -486,19 +485,6 @@ impl<S: Side> ConnTimers<S> {
             }
             (Ok(rules::arm(facts, kind, due)), true)
         })
-    }
-
-    /// Whether the connection goes on for a while after its greatest age.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
-    pub(crate) fn has_grace(&self) -> bool {
-        self.conn.look(|facts| facts.has_grace())
-    }
-
-    /// Why an event has come that follows from no limit; `None` if it follows from one.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
-    pub(crate) fn order_of(&self, kind: DeadlineKind) -> Option<Order> {
-        let kind = kind.index()?;
-        self.conn.look(|facts| rules::order_of(facts, kind))
     }
 }
 

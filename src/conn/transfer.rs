@@ -52,10 +52,16 @@ impl<S: Side> Transfer<S> {
     /// which is atomic on any thread; takes no lock.
     #[inline]
     pub fn add(&self, bytes: u64) {
+        self.count(bytes);
+        self.conn.stamp(self.direction(), self.conn.stamp_now());
+    }
+
+    /// Some bytes were transferred, which does not count as a read or a write.
+    #[inline]
+    pub(crate) fn count(&self, bytes: u64) {
         if let Some(progress) = &self.progress {
             S::Conn::add(progress, bytes);
         }
-        self.conn.stamp(self.direction(), self.conn.stamp_now());
     }
 
     /// The server does not read or write for a while, because it is busy or its buffers are full.

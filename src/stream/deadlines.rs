@@ -44,6 +44,25 @@ struct Way<M: Side> {
     is_watched: bool,
 }
 
+impl<M: Side> Way<M> {
+    /// The transfer goes on at `now`, or begins with the bytes before. True if its deadline was
+    /// filed.
+    fn resume(
+        &mut self,
+        timers: &ConnTimers<M>,
+        kind: DeadlineKind,
+        before: u64,
+        now: u64,
+    ) -> bool {
+        if let Some(transfer) = &self.transfer {
+            return transfer.resume_at(now, Wakes::Nothing);
+        }
+        let transfer = self.transfer.insert(timers.measure(kind, now));
+        transfer.count(before);
+        true
+    }
+}
+
 pub(super) struct Deadlines<M: Side> {
     timers: ConnTimers<M>,
     shared: Arc<Shared>,
@@ -197,18 +216,9 @@ impl<M: Side> Deadlines<M> {
         }
         if let Some(bytes) = self.message {
             let now = self.timers.now();
-            if let Some(transfer) = &self.reads.transfer {
-                is_filed |= transfer.resume_at(now, Wakes::Nothing);
-            } else {
-                let transfer = self.timers.measure(DeadlineKind::ReadRate, now);
-                transfer.count(bytes);
-                self.reads.transfer = Some(transfer);
-                is_filed = true;
-            }
+            is_filed |= self.reads.resume(&self.timers, DeadlineKind::ReadRate, bytes, now);
         }
-        if is_filed {
-            self.unwatch();
-        }
+        self.unwatch(is_filed);
     }
 
     fn disarm(&self, kind: DeadlineKind) {
@@ -246,15 +256,8 @@ impl<M: Side> Deadlines<M> {
     /// A write begins to wait.
     fn write_waits(&mut self) {
         let now = self.timers.now();
-        let is_filed = if let Some(transfer) = &self.writes.transfer {
-            transfer.resume_at(now, Wakes::Nothing)
-        } else {
-            self.writes.transfer = Some(self.timers.measure(DeadlineKind::WriteRate, now));
-            true
-        };
-        if is_filed {
-            self.unwatch();
-        }
+        let is_filed = self.writes.resume(&self.timers, DeadlineKind::WriteRate, 0, now);
+        self.unwatch(is_filed);
         self.stall(now);
     }
 
@@ -298,9 +301,7 @@ impl<M: Side> Deadlines<M> {
             self.stall = Some(self.timers.measure(DeadlineKind::WriteTimeout, now));
             true
         };
-        if is_filed {
-            self.unwatch();
-        }
+        self.unwatch(is_filed);
     }
 
     /// A byte was accepted, or a flush is done.
@@ -328,7 +329,7 @@ impl<M: Side> Deadlines<M> {
         }
         // The flag is set again if the timer wakes the stream during this poll.
         self.shared.set_woken(false);
-        self.unwatch();
+        self.unwatch(true);
         loop {
             let cx = &mut Context::from_waker(&self.waker);
             match self.timers.poll_kinds(cx, DeadlineKind::is_of_age) {
@@ -343,9 +344,10 @@ impl<M: Side> Deadlines<M> {
         }
     }
 
-    /// The timers are to be polled before a read or a write waits.
-    fn unwatch(&mut self) {
-        (self.reads.is_watched, self.writes.is_watched) = (false, false);
+    /// The timers are to be polled before a read or a write waits, if a deadline was filed.
+    fn unwatch(&mut self, is_filed: bool) {
+        self.reads.is_watched &= !is_filed;
+        self.writes.is_watched &= !is_filed;
     }
 
     /// Polls for what ends the wait in a direction.
@@ -399,7 +401,7 @@ impl<M: Side> Deadlines<M> {
     #[cold]
     fn tell_or_end(&mut self, kind: DeadlineKind) -> io::Result<()> {
         if kind == DeadlineKind::MaxAge && self.timers.has_grace() {
-            self.shared.set_aged();
+            self.shared.aged.wake();
             return Ok(());
         }
         Err(self.end(kind))
