@@ -133,7 +133,7 @@ pub use self::in_progress::InProgress;
 pub use self::kinds::DeadlineKind;
 pub use self::limits::{ArmError, ConnEvent, ConnLimits, DataRate};
 #[cfg(any(feature = "hyper", feature = "tokio"))]
-pub(crate) use self::of_stream::{Direction, Ends, Order, Wakes, deadline_kinds, limits_struct};
+pub(crate) use self::of_stream::{Direction, Ends, Wakes, deadline_kinds, limits_struct};
 pub use self::on_shard::PackedConn;
 pub use self::side::{AnyThread, OnShard, Side};
 pub use self::timers::ConnTimers;

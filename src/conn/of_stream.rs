@@ -14,14 +14,6 @@ use super::timers::ConnTimers;
 use super::transfer::Transfer;
 use crate::values::refused::RefusedKind;
 
-/// Why an event has come that follows from no limit.
-pub(crate) enum Order {
-    /// The drain of the connection's shard is over.
-    Drain,
-    /// The connection was told to end before its greatest age.
-    End,
-}
-
 impl<S: Side> ConnTimers<S> {
     /// Whether the connection goes on for a while after it was told to end.
     pub(crate) fn has_grace(&self) -> bool {
@@ -33,12 +25,13 @@ impl<S: Side> ConnTimers<S> {
         self.conn().look(|facts| facts.flags.get().is_told()) && self.has_grace()
     }
 
-    /// Why an event has come that follows from no limit; `None` if it follows from one.
-    pub(crate) fn order_of(&self, kind: DeadlineKind) -> Option<Order> {
-        self.conn().look(|facts| match kind.index()? {
-            MAX_AGE if facts.present < rules::opened_due(facts, MAX_AGE, true) => Some(Order::End),
-            AGE_GRACE if facts.terms.drain_until <= facts.present => Some(Order::Drain),
-            _ => None,
+    /// Whether an event that has come follows from no limit: the connection was told to end before
+    /// its greatest age, or the drain of its shard is over.
+    pub(crate) fn is_ordered(&self, kind: DeadlineKind) -> bool {
+        self.conn().look(|facts| match kind.index() {
+            Some(MAX_AGE) => facts.present < rules::opened_due(facts, MAX_AGE, true),
+            Some(AGE_GRACE) => facts.terms.drain_until <= facts.present,
+            _ => false,
         })
     }
 
@@ -62,7 +55,7 @@ impl<S: Side> ConnTimers<S> {
     /// Begins a transfer that is measured by the deadline of a kind.
     pub(crate) fn measure(&self, kind: DeadlineKind, now: u64) -> Transfer<S> {
         let kind = kind.index().expect("the kind is one of the table");
-        Transfer::begin(self.conn(), kind, now, Wakes::Nothing)
+        Transfer::begin(self.conn(), (kind, true), now, Wakes::Nothing)
     }
 }
 

@@ -398,13 +398,19 @@ pub(super) fn arm(conn: &mut Facts<'_, impl Place>, kind: usize, due_at: u64) ->
     was_armed || pending & 1 << kind != 0
 }
 
-/// A write whose time is limited, or a measured transfer, begins at `now`. `None` if the limits say
-/// nothing of it. Beside it, whether the first deadline may be earlier now.
+/// A write whose time is limited, or a measured transfer, begins at `now`. If it is the only one of
+/// its kind, the others end, and their event is withdrawn. `None` if the limits say nothing of it.
+/// Beside it, whether the first deadline may be earlier now.
 pub(super) fn begin(
     conn: &mut Facts<'_, impl Place>,
     kind: usize,
+    is_only: bool,
     now: u64,
 ) -> (Option<Arc<Progress>>, bool) {
+    if is_only && conn.rare().is_some() {
+        conn.withdraw(kind);
+        conn.place.rare_mut().transfers.end_all(kind);
+    }
     let limits = conn.spans.limits;
     let rate = match rule(kind) {
         Rule::Rate(Direction::Read) => limits.min_read_rate,
@@ -415,14 +421,6 @@ pub(super) fn begin(
     let is_limited = rate.bytes_per_second > 0;
     let begin = || conn.place.rare_mut().transfers.begin(kind, rate, now);
     (is_limited.then(begin), is_limited)
-}
-
-/// Ends all transfers of a kind, and withdraws their event.
-pub(super) fn end_all(conn: &mut Facts<'_, impl Place>, kind: usize) {
-    conn.withdraw(kind);
-    if conn.rare().is_some() {
-        conn.place.rare_mut().transfers.end_all(kind);
-    }
 }
 
 /// Ends a write or a transfer. An event of a transfer, if it was not taken, is withdrawn. False if

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Instant;
 
 use super::in_progress::InProgress;
-use super::kinds::{self, DeadlineKind};
+use super::kinds::{DeadlineKind, rate};
 use super::limits::{ArmError, ConnLimits, NEVER};
 use super::measured::Direction;
 use super::rules::{self, Held};
@@ -389,14 +389,14 @@ impl<S: Side> ConnTimers<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn begin_measured_read(&self) -> Transfer<S> {
-        Transfer::begin(&self.conn, kinds::rate(Direction::Read), self.conn.now(), Wakes::Task)
+        Transfer::begin(&self.conn, (rate(Direction::Read), true), self.conn.now(), Wakes::Task)
     }
 
     /// A write whose rate is measured, until the returned guard is dropped: the peer must take the
     /// bytes at [`ConnLimits::min_write_rate`], or else [`WriteRate`](DeadlineKind::WriteRate)
     /// comes. The rules are those of [`begin_measured_read`](Self::begin_measured_read).
     pub fn begin_measured_write(&self) -> Transfer<S> {
-        Transfer::begin(&self.conn, kinds::rate(Direction::Write), self.conn.now(), Wakes::Task)
+        Transfer::begin(&self.conn, (rate(Direction::Write), true), self.conn.now(), Wakes::Task)
     }
 }
 

@@ -29,8 +29,9 @@ use super::control::{Shared, StreamControl};
 use super::limits::{StreamLimits, StreamTimeout, ends, no_timer};
 use super::notes::{CONNECTION, ENDED, MEASURED, MESSAGE};
 use super::timeout::TIMEOUT;
-use crate::conn::{ConnTimers, DeadlineKind, Direction, Ends, Order, Side, Transfer, Wakes};
+use crate::conn::{ConnTimers, DeadlineKind, Direction, Ends, Side, Transfer, Wakes};
 use crate::face::handle::Handle;
+use crate::values::refused::RefusedKind;
 
 /// What there is of a direction.
 struct Way<M: Side> {
@@ -330,18 +331,13 @@ impl<M: Side> Deadlines<M> {
         // The flag is set again if the timer wakes the stream during this poll.
         self.shared.set_woken(false);
         self.unwatch(true);
-        loop {
-            let cx = &mut Context::from_waker(&self.waker);
-            match self.timers.poll_kinds(cx, DeadlineKind::is_of_age) {
-                Poll::Ready(Ok(event)) => self.tell_or_end(event.kind)?,
-                Poll::Ready(Err(_)) => {
-                    // What is ready needs no timer.
-                    self.shared.set_woken(true);
-                    return Ok(());
-                }
-                Poll::Pending => return Ok(()),
-            }
+        match self.take_events(|_, kind| kind.is_of_age()) {
+            Poll::Ready(Ok(error)) => return Err(error),
+            // What is ready needs no timer.
+            Poll::Ready(Err(_)) => self.shared.set_woken(true),
+            Poll::Pending => {}
         }
+        Ok(())
     }
 
     /// The timers are to be polled before a read or a write waits, if a deadline was filed.
@@ -361,24 +357,30 @@ impl<M: Side> Deadlines<M> {
     }
 
     fn poll_timers(&mut self, direction: Direction) -> Poll<io::Error> {
+        let ended = self.take_events(|this, kind| this.is_wanted(direction, kind));
+        self.way(direction).is_watched |= ended.is_pending();
+        ended.map(|error| error.unwrap_or_else(no_timer))
+    }
+
+    /// Takes the wanted events that have come, until one ends the stream, or none is left.
+    fn take_events(
+        &mut self,
+        is_wanted: impl Fn(&Self, DeadlineKind) -> bool,
+    ) -> Poll<Result<io::Error, RefusedKind>> {
         loop {
             // The owner may say at any moment that the message has ended.
             self.forget_ended();
-            let is_wanted = |kind| self.is_wanted(direction, kind);
             let cx = &mut Context::from_waker(&self.waker);
-            let Poll::Ready(event) = self.timers.poll_kinds(cx, is_wanted) else {
-                self.way(direction).is_watched = true;
-                return Poll::Pending;
+            let event = ready!(self.timers.poll_kinds(cx, |kind| is_wanted(self, kind)));
+            let kind = match event {
+                Ok(event) => event.kind,
+                Err(refused) => return Poll::Ready(Err(refused)),
             };
-            let is_ended = self.shared.notes.has(ENDED);
-            match event {
-                Ok(event) if event.kind == DeadlineKind::ReadRate && is_ended => {}
-                Ok(event) => {
-                    if let Err(error) = self.tell_or_end(event.kind) {
-                        return Poll::Ready(error);
-                    }
-                }
-                Err(refused) => return Poll::Ready(no_timer(refused)),
+            if kind == DeadlineKind::MaxAge && self.timers.has_grace() {
+                // Only the owner is told.
+                self.shared.aged.wake();
+            } else if kind != DeadlineKind::ReadRate || !self.shared.notes.has(ENDED) {
+                return Poll::Ready(Ok(self.end(kind)));
             }
         }
     }
@@ -397,23 +399,13 @@ impl<M: Side> Deadlines<M> {
         }
     }
 
-    /// A limit is reached: the stream has ended, unless only the owner is to be told.
-    #[cold]
-    fn tell_or_end(&mut self, kind: DeadlineKind) -> io::Result<()> {
-        if kind == DeadlineKind::MaxAge && self.timers.has_grace() {
-            self.shared.aged.wake();
-            return Ok(());
-        }
-        Err(self.end(kind))
-    }
-
     /// A limit is reached: the stream has ended, in both directions.
     #[cold]
     fn end(&mut self, kind: DeadlineKind) -> io::Error {
-        let timeout = match self.timers.order_of(kind) {
-            Some(Order::Drain) => StreamTimeout::Drained,
-            Some(Order::End) => StreamTimeout::Told,
-            None => StreamTimeout::new(kind, &self.timers.limits(), self.shared.head),
+        let timeout = match kind {
+            DeadlineKind::MaxAge if self.timers.is_ordered(kind) => StreamTimeout::Told,
+            DeadlineKind::AgeGrace if self.timers.is_ordered(kind) => StreamTimeout::Drained,
+            _ => StreamTimeout::new(kind, &self.timers.limits(), self.shared.head),
         };
         let timeout = *self.shared.timeout.get_or_init(|| timeout);
         // A shutdown that waits afterwards has a time of its own.

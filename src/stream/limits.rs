@@ -51,11 +51,6 @@ macro_rules! stream_limits {
                 $($($(conn.$conn = self.$field;)? $(conn.$conn_least = self.$least;)?)*)*
                 conn
             }
-
-            /// The limits that the connection's timers have.
-            fn of_stream(conn: &ConnLimits, head: Duration) -> Self {
-                Self { $($($($field: conn.$conn,)? $($least: conn.$conn_least,)?)*)* head }
-            }
         }
 
         /// The limit that a stream has reached: the inner error of the [`io::Error`] of kind
@@ -91,8 +86,11 @@ macro_rules! stream_limits {
 
         impl StreamTimeout {
             /// The limit of a kind, as the connection's timers have it now.
-            pub(super) fn new(kind: DeadlineKind, limits: &ConnLimits, head: Duration) -> Self {
-                let limits = StreamLimits::of_stream(limits, head);
+            pub(super) fn new(kind: DeadlineKind, conn: &ConnLimits, head: Duration) -> Self {
+                let limits = StreamLimits {
+                    $($($($field: conn.$conn,)? $($least: conn.$conn_least,)?)*)*
+                    head,
+                };
                 match kind {
                     $($(DeadlineKind::$kind => Self::$error(limits.$limit),)?)*
                     other => Self::Other(other),

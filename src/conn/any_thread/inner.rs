@@ -211,10 +211,7 @@ impl Inner {
             return;
         }
         state.looked = now;
-        let mut facts = self.facts(state);
-        if rules::first_due(&facts) <= now {
-            rules::take_due(&mut facts);
-        }
+        rules::take_due(&mut self.facts(state));
         self.file(state, true);
     }
 
@@ -358,11 +355,8 @@ impl Connection for Arc<Inner> {
         let before = state.flags.get().pending();
         let polled = self.poll_locked(&mut state, wanted);
         let is_left = state.flags.get().pending() & !before != 0;
-        let ended = if matches!(polled, Some(Poll::Ready(Err(refused))) if refused.is_closed()) {
-            state.sleep.take()
-        } else {
-            None
-        };
+        let is_ended = matches!(polled, Some(Poll::Ready(Err(refused))) if refused.is_closed());
+        let ended = is_ended.then(|| state.sleep.take());
         drop(state);
         drop(ended);
         if is_left {

@@ -143,17 +143,13 @@ impl Connections {
     }
 
     pub(super) fn set_on_event(&self, index: u32, on_event: Option<OnEvent>) {
-        let (before, waker) = {
-            let mut table = self.table.borrow_mut();
-            let is_cleared = on_event.is_none() && table.has_events(index);
-            let before = table.set_on_event(index, on_event);
-            (before, if is_cleared { table.take_waker(index) } else { None })
-        };
+        let is_cleared = on_event.is_none() && self.table.borrow().has_events(index);
+        let before = self.table.borrow_mut().set_on_event(index, on_event);
         // The next turn calls the callback for an event that has come already.
         self.file(index, false);
         self.shard.drop_each(before);
-        if let Some(waker) = waker {
-            waker.wake();
+        if is_cleared {
+            self.deliver(index);
         }
     }
 
