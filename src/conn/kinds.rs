@@ -308,9 +308,10 @@ macro_rules! limits_struct {
                 $(
                     #[doc = concat!(
                         "The least [`", stringify!($field), "`](Self::", stringify!($field), ") \
-                         under pressure, at which [`Scale::ZERO`](crate::scaled::Scale::ZERO) is \
-                         in effect. Zero if pressure does not shorten it."
+                         under pressure. Zero if pressure does not shorten it."
                     )]
+                    ///
+                    /// It is in effect at [`Scale::ZERO`](crate::scaled::Scale::ZERO).
                     pub $least: $type,
                 )?
             )*
