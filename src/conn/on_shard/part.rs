@@ -360,13 +360,15 @@ impl Population for Connections {
     }
 
     fn visit(&self, place: u32, visit: Visit) -> Option<u64> {
-        let found = {
+        let mut found = None;
+        // The filing looks at the facts, too.
+        if visit != Visit::LookAgain {
             let mut table = self.table.borrow_mut();
             if !table.record(place).is_open() {
                 return None;
             }
-            rules::visit(&mut self.facts(&mut table, place), visit)
-        };
+            found = rules::visit(&mut self.facts(&mut table, place), visit);
+        }
         let is_told = visit == Visit::Tell && found.is_some();
         if visit != Visit::FindIdle {
             self.file(place, is_told);
