@@ -1,10 +1,11 @@
-//! What does it cost to touch a connection, and to open and close it?
+//! What does it cost to touch a connection, to open and close it, and to visit it when the pressure
+//! rises?
 //!
 //! The other rows are a bare store into a record of the same size, and resets of a timer by a delay
 //! and to a known deadline. A server without connection timers would use these resets. Connections
 //! are touched in random order, with the real clock. The shard takes a turn for every thousand
 //! touches, so that it reads the clock as a server's shard does; a row without turns shows what
-//! they add.
+//! they add. The connections are of a shard, and in the rows that say so, of any thread.
 #![allow(missing_docs, reason = "the macros of Criterion make a public function without one")]
 
 use std::cell::Cell;
@@ -14,7 +15,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use corewheel::attach::ShardLoop;
-use corewheel::{ConnLimits, ConnTimers, Fired, ResetOutcome, TimerId, TimerService, Timers};
+use corewheel::attach::Turn;
+use corewheel::scaled::Scale;
+use corewheel::{AnyThread, ConnLimits, ConnTimers, Fired, ResetOutcome};
+use corewheel::{TimerId, TimerService, Timers};
 use corewheel_bench::{Payload, pin_to_one_core, random_order};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
@@ -27,7 +31,7 @@ type Deliver = fn(Fired<Payload>, &Timers<Payload>);
 struct Home {
     shard: ShardLoop<Payload, Deliver>,
     // The drop of the service closes the shard.
-    _service: TimerService<Payload>,
+    service: TimerService<Payload>,
 }
 
 fn home() -> Home {
@@ -36,7 +40,7 @@ fn home() -> Home {
     let shard = service.shards().next().expect("it has one");
     let deliver: Deliver = |_, _| unreachable!("nothing is due");
     let attachment = service.attach(shard).expect("it is free");
-    Home { shard: attachment.into_loop(deliver).expect("there is memory"), _service: service }
+    Home { shard: attachment.into_loop(deliver).expect("there is memory"), service }
 }
 
 fn limits() -> ConnLimits {
@@ -46,6 +50,7 @@ fn limits() -> ConnLimits {
         all_idle: Duration::from_mins(40),
         heartbeat: Duration::from_mins(15),
         max_age: Duration::from_hours(12),
+        read_idle_least: Duration::from_mins(10),
         ..ConnLimits::default()
     }
 }
@@ -53,6 +58,18 @@ fn limits() -> ConnLimits {
 fn connections(home: &Home, count: usize) -> Vec<ConnTimers> {
     let timers = home.shard.timers();
     (0..count).map(|_| timers.connection(limits()).expect("there is room")).collect()
+}
+
+/// Connections whose tasks wait.
+fn connections_of_any_thread(home: &Home, count: usize) -> Vec<ConnTimers<AnyThread>> {
+    let handle = home.service.handle();
+    let open = |_| {
+        let conn = handle.connection(limits());
+        let poll = conn.poll_next(&mut Context::from_waker(Waker::noop()));
+        assert!(poll.is_pending(), "no deadline has come");
+        conn
+    };
+    (0..count).map(open).collect()
 }
 
 /// A record of a connection that contains only a time.
@@ -112,6 +129,26 @@ fn touch(criterion: &mut Criterion) {
                 });
             });
         }
+        let mut next = random_order(count);
+        group.bench_function(BenchmarkId::new("touch", count), |bencher| {
+            bencher.iter(|| {
+                for _ in 0..TOUCHES {
+                    black_box(&connections[next()]).touch();
+                }
+                let _ = black_box(home.shard.turn());
+            });
+        });
+        let others = connections_of_any_thread(&home, count);
+        let mut next = random_order(count);
+        group.bench_function(BenchmarkId::new("touch_read on any thread", count), |bencher| {
+            bencher.iter(|| {
+                for _ in 0..TOUCHES {
+                    black_box(&others[next()]).touch_read();
+                }
+                let _ = black_box(home.shard.turn());
+            });
+        });
+        drop(others);
         let mut next = random_order(count);
         let cx = &mut Context::from_waker(Waker::noop());
         group.bench_function(BenchmarkId::new("race that waits", count), |bencher| {
@@ -195,5 +232,31 @@ fn open(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, touch, open);
+/// The pressure ends and rises again. The shard visits each connection, whose deadline is early
+/// enough after the first time.
+fn visit(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("pressure that rises, for each connection");
+    group.sample_size(10).warm_up_time(Duration::from_millis(300));
+    for count in CONNECTIONS {
+        group.throughput(Throughput::Elements(count as u64));
+        for any_thread in [false, true] {
+            let mut home = home();
+            let on_shard = connections(&home, if any_thread { 0 } else { count });
+            let others = connections_of_any_thread(&home, if any_thread { count } else { 0 });
+            let name = if any_thread { "on any thread" } else { "on a shard" };
+            group.bench_function(BenchmarkId::new(name, count), |bencher| {
+                bencher.iter(|| {
+                    for scale in [Scale::ONE, Scale::ZERO] {
+                        home.service.set_scale(scale);
+                        while home.shard.turn() == Turn::More {}
+                    }
+                });
+            });
+            drop((on_shard, others));
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, touch, open, visit);
 criterion_main!(benches);

@@ -1,12 +1,11 @@
 //! Reads, writes and requests that are in progress.
 
 use std::fmt;
-use std::sync::Arc;
 
 use super::kinds::WRITES;
-use super::measured::{Direction, Progress};
-use super::rules::{self, Held};
+use super::rules::Held;
 use super::side::{Connection, OnShard, Side, Wakes};
+use super::transfer::Transfer;
 
 /// A read, a write or a request that is in progress; it ends when this is dropped. Made by
 /// [`ConnTimers::begin_read`](super::ConnTimers::begin_read),
@@ -19,48 +18,41 @@ use super::side::{Connection, OnShard, Side, Wakes};
 /// it has no effect on a connection that is closed. A panic of the task drops it.
 #[must_use = "what is in progress ends when this is dropped"]
 pub struct InProgress<S: Side = OnShard> {
-    conn: S::Conn,
-    kind: Kind,
+    kind: Kind<S>,
 }
 
-enum Kind {
-    Held(Held),
-    /// `None` if its time is not limited, or if it has ended.
-    Write(Option<Arc<Progress>>),
+enum Kind<S: Side> {
+    Held(S::Conn, Held),
+    Write(Transfer<S>),
 }
 
 impl<S: Side> InProgress<S> {
     pub(super) fn begin(conn: &S::Conn, held: Held) -> Self {
         conn.begin(held);
-        Self { conn: conn.clone(), kind: Kind::Held(held) }
+        Self { kind: Kind::Held(conn.clone(), held) }
     }
 
     pub(super) fn write(conn: &S::Conn) -> Self {
-        let now = conn.now();
-        let write = conn.change(Wakes::Task, |facts| rules::begin(facts, WRITES, now));
-        Self { conn: conn.clone(), kind: Kind::Write(write) }
+        let write = Transfer::begin(conn, (WRITES, false), conn.now(), Wakes::Task);
+        Self { kind: Kind::Write(write) }
     }
 
     /// Ends what is in progress. False for a write whose time was up before, as of the shard's last
     /// turn or, on any thread, the last poll for events: a write that is overdue is still in time
     /// if none has found it so, and then there is no event.
     pub fn finish(mut self) -> bool {
-        self.end_write()
-    }
-
-    fn end_write(&mut self) -> bool {
-        let Kind::Write(write) = &mut self.kind else { return true };
-        let end = |write| self.conn.look(|facts| rules::end(facts, &write, false));
-        write.take().is_none_or(end)
+        match &mut self.kind {
+            Kind::Held(..) => true,
+            Kind::Write(write) => write.end(),
+        }
     }
 }
 
 impl<S: Side> Drop for InProgress<S> {
     fn drop(&mut self) {
-        self.end_write();
-        match self.kind {
-            Kind::Held(held) => self.conn.end(held),
-            Kind::Write(_) => self.conn.stamp(Direction::Write, self.conn.stamp_now()),
+        match &self.kind {
+            Kind::Held(conn, held) => conn.end(*held),
+            Kind::Write(write) => write.touch(),
         }
     }
 }
@@ -68,8 +60,8 @@ impl<S: Side> Drop for InProgress<S> {
 impl<S: Side> fmt::Debug for InProgress<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
-            Kind::Held(Held::Read) => "InProgress(read)",
-            Kind::Held(Held::Request) => "InProgress(request)",
+            Kind::Held(_, Held::Read) => "InProgress(read)",
+            Kind::Held(_, Held::Request) => "InProgress(request)",
             Kind::Write(_) => "InProgress(write)",
         })
     }

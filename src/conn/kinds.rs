@@ -43,10 +43,10 @@ pub(crate) enum Ends {
     Nothing,
 }
 
-/// Calls a macro with the rows. A row is the kind with its text and its [`Rule`]; the limits of a
-/// connection that belong to it, the first of which sets its span; the least span under pressure;
-/// the limits of a stream, each with the limit of the connection that it sets; which waits of a
-/// stream it [ends](Ends), with the error.
+/// Calls a macro with the rows. A row is the kind with its text and its [`Rule`]; the limit of a
+/// connection that is its span, with the name of the least span under pressure; other limits of a
+/// connection that belong to it; the limits of a stream, each with the limit of the connection that
+/// it sets; which waits of a stream it [ends](Ends), with the error.
 macro_rules! deadline_kinds {
     ($then:ident) => {
         $then! {
@@ -54,10 +54,12 @@ macro_rules! deadline_kinds {
             /// [drains](crate::TimerService::drain), or it is one of the
             /// [idlest](crate::TimerService::close_idlest). The event comes once.
             MaxAge, "max age", Opened { has_jitter: true };
-            limits {
+            span {
                 /// The time from the beginning of the connection to its end, whatever the
                 /// connection does: [`DeadlineKind::MaxAge`].
-                max_age: Duration,
+                max_age | max_age_least
+            }
+            limits {
                 /// The longest time by which the end is later than [`max_age`](Self::max_age) says,
                 /// so that connections that began together do not end together. Each connection has
                 /// a random part of this time, from none up to and including all of it, evenly
@@ -70,35 +72,25 @@ macro_rules! deadline_kinds {
                 /// Of the connections that begin in one nanosecond, up to 256 have different parts.
                 max_age_jitter: Duration,
             }
-            least {
-                /// The least [`max_age`](Self::max_age) under pressure, at which
-                /// [`Scale::ZERO`](crate::scaled::Scale::ZERO) is in effect. Zero if pressure does
-                /// not shorten it.
-                max_age_least: Duration,
-            }
             stream {
                 /// The time from the beginning of the connection to its end, whatever the
                 /// connection does.
-                max_age: Duration = max_age,
+                max_age: Duration = max_age | max_age_least = max_age_least,
                 /// The longest time by which the end is later than [`max_age`](Self::max_age) says:
                 /// each connection has a random part of it, so that connections that began together
                 /// do not end together.
                 max_age_jitter: Duration = max_age_jitter,
-                /// The least [`max_age`](Self::max_age) under pressure; zero if pressure does not
-                /// shorten it.
-                max_age_least: Duration = max_age_least,
             }
             ends {All, MaxAge(max_age: Duration), "the connection is older than {}"}
 
             /// The connection has gone on for too long after its greatest age, or the drain of its
             /// shard is over. The event comes once after each event of a greatest age.
             AgeGrace, "age grace", After;
-            limits {
+            span {
                 /// The time from the event of the greatest age, at which the server tells the peer
                 /// to end the connection, until the server cuts it: [`DeadlineKind::AgeGrace`].
-                max_age_grace: Duration,
+                max_age_grace
             }
-            least {}
             stream {
                 /// The time for which the stream goes on after its greatest age. With this limit,
                 /// the greatest age ends nothing, and the owner learns of it by
@@ -112,30 +104,20 @@ macro_rules! deadline_kinds {
 
             /// The handshake was not done in time. The event comes once.
             Handshake, "handshake", Opened { has_jitter: false };
-            limits {
+            span {
                 /// The time from the beginning of the connection until the handshake is disarmed:
                 /// [`DeadlineKind::Handshake`].
-                handshake: Duration,
-            }
-            least {
-                /// The least [`handshake`](Self::handshake) under pressure; zero if pressure does
-                /// not shorten it.
-                handshake_least: Duration,
+                handshake | handshake_least
             }
             stream {
                 /// The time from the beginning of the connection until the first byte is read.
-                first_byte: Duration = handshake,
-                /// The least [`first_byte`](Self::first_byte) under pressure; zero if pressure does
-                /// not shorten it.
-                first_byte_least: Duration = handshake_least,
+                first_byte: Duration = handshake | first_byte_least = handshake_least,
             }
             ends {Reads, FirstByte(first_byte: Duration), "no byte was read within {}"}
 
             /// The present request was not done in time. The event comes once, each time that the
             /// deadline is armed.
             Request, "request", Armed;
-            limits {}
-            least {}
             stream {
                 /// The time from the first byte of a message until the owner says that the head of
                 /// the message is complete:
@@ -149,12 +131,11 @@ macro_rules! deadline_kinds {
             /// is up in the same turn share one event, and so do writes whose event was not taken
             /// yet.
             WriteTimeout, "write timeout", Writes;
-            limits {
+            span {
                 /// The time from the beginning of a write to its end:
                 /// [`DeadlineKind::WriteTimeout`].
-                write_timeout: Duration,
+                write_timeout
             }
-            least {}
             stream {
                 /// The time for which a write, a flush or a shutdown waits and not one byte is
                 /// accepted.
@@ -172,7 +153,6 @@ macro_rules! deadline_kinds {
                 /// [`DeadlineKind::ReadRate`].
                 min_read_rate: DataRate,
             }
-            least {}
             stream {
                 /// The least rate at which a message is read, from its first byte on. Only time for
                 /// which a read waits counts. A message is measured if the owner says where it
@@ -193,7 +173,6 @@ macro_rules! deadline_kinds {
                 /// [`DeadlineKind::WriteRate`].
                 min_write_rate: DataRate,
             }
-            least {}
             stream {
                 /// The least rate at which writes that must wait are accepted, over the whole
                 /// connection. Only time for which a write waits counts, and only bytes that are
@@ -213,42 +192,29 @@ macro_rules! deadline_kinds {
             /// [in flight](crate::ConnTimers::begin_request). The event comes again after each
             /// further such time.
             ReadIdle, "read idle", Idle { read: true, written: false, request: true };
-            limits {
+            span {
                 /// The time without a read until [`DeadlineKind::ReadIdle`]. A server that may work
                 /// on a request for longer calls
                 /// [`begin_request`](crate::ConnTimers::begin_request): else the connection counts
                 /// as idle meanwhile.
-                read_idle: Duration,
-            }
-            least {
-                /// The least [`read_idle`](Self::read_idle) under pressure; zero if pressure does
-                /// not shorten it.
-                read_idle_least: Duration,
+                read_idle | read_idle_least
             }
             stream {
                 /// The time for which a read waits without a byte. A write or a flush that had to
                 /// wait and goes on counts as a byte: the peer has taken what was sent. It ends a
                 /// stream whose server works on a request for longer and says nothing: see
                 /// [`idle`](Self::idle).
-                read_idle: Duration = read_idle,
-                /// The least [`read_idle`](Self::read_idle) under pressure; zero if pressure does
-                /// not shorten it.
-                read_idle_least: Duration = read_idle_least,
+                read_idle: Duration = read_idle | read_idle_least = read_idle_least,
             }
             ends {Reads, ReadIdle(read_idle: Duration), "no byte was read for {}"}
 
             /// Nothing was written for too long, and no request was in flight. The event comes
             /// again after each further such time.
             WriteIdle, "write idle", Idle { read: false, written: true, request: true };
-            limits {
+            span {
                 /// The time without a write until [`DeadlineKind::WriteIdle`].
                 /// [`begin_request`](crate::ConnTimers::begin_request) holds it back, too.
-                write_idle: Duration,
-            }
-            least {
-                /// The least [`write_idle`](Self::write_idle) under pressure; zero if pressure does
-                /// not shorten it.
-                write_idle_least: Duration,
+                write_idle | write_idle_least
             }
             stream {}
             ends {All}
@@ -256,15 +222,10 @@ macro_rules! deadline_kinds {
             /// Nothing was read or written for too long, and no request was in flight. The event
             /// comes again after each further such time.
             AllIdle, "all idle", Idle { read: true, written: true, request: true };
-            limits {
+            span {
                 /// The time without a read and without a write until [`DeadlineKind::AllIdle`].
                 /// [`begin_request`](crate::ConnTimers::begin_request) holds it back, too.
-                all_idle: Duration,
-            }
-            least {
-                /// The least [`all_idle`](Self::all_idle) under pressure; zero if pressure does not
-                /// shorten it.
-                all_idle_least: Duration,
+                all_idle | all_idle_least
             }
             stream {
                 /// The time in which nothing is read and nothing is written. It counts again from
@@ -275,23 +236,19 @@ macro_rules! deadline_kinds {
                 /// its stream ends meanwhile. Under hyper, whose reads always wait,
                 /// `adapters::hyper::TimedService` does that, and in `axum::serve`
                 /// `adapters::axum::TimedMakeService`.
-                idle: Duration = all_idle,
-                /// The least [`idle`](Self::idle) under pressure; zero if pressure does not shorten
-                /// it.
-                idle_least: Duration = all_idle_least,
+                idle: Duration = all_idle | idle_least = all_idle_least,
             }
             ends {Either, Idle(idle: Duration), "nothing was read or written for {}"}
 
             /// No request was in flight for too long, whatever was read or written. The event comes
             /// again after each further such time.
             RequestIdle, "request idle", Idle { read: false, written: false, request: true };
-            limits {
+            span {
                 /// The time without a [request](crate::ConnTimers::begin_request) until
                 /// [`DeadlineKind::RequestIdle`]. It counts from the beginning of the connection
                 /// and from the end of the last request.
-                request_idle: Duration,
+                request_idle
             }
-            least {}
             stream {
                 /// The time without a request in flight until the owner is told:
                 /// [`StreamControl::request_idle`](super::StreamControl::request_idle). It ends
@@ -304,10 +261,12 @@ macro_rules! deadline_kinds {
             /// It is time to write something, so that the peer sees that the server is there. The
             /// event comes again after each further such time.
             Heartbeat, "heartbeat", Idle { read: false, written: true, request: false };
-            limits {
+            span {
                 /// The time without a write until the server is to write a heartbeat:
                 /// [`DeadlineKind::Heartbeat`].
-                heartbeat: Duration,
+                heartbeat
+            }
+            limits {
                 /// Whether the first heartbeat comes at a random moment within the first
                 /// [`heartbeat`](Self::heartbeat) time of the connection, whatever the server
                 /// writes before. So connections that began together, as after a restart, do not
@@ -319,7 +278,6 @@ macro_rules! deadline_kinds {
                 /// [`max_age_jitter`](Self::max_age_jitter) does.
                 heartbeat_phase: bool,
             }
-            least {}
             stream {
                 /// The time without a write until the owner is to write a heartbeat:
                 /// [`StreamControl::heartbeat`](super::StreamControl::heartbeat). It ends nothing.
@@ -335,28 +293,41 @@ macro_rules! deadline_kinds {
 }
 pub(crate) use deadline_kinds;
 
-/// A struct of limits, with a setter for each.
+/// A struct of limits, some with the least limit under pressure, and a setter for each.
 macro_rules! limits_struct {
     (
         $(#[$about:meta])*
-        $name:ident { $($(#[$doc:meta])* $field:ident: $type:ty,)* }
+        $name:ident { $($(#[$doc:meta])* $field:ident: $type:ty $(| $least:ident)?,)* }
     ) => {
         $(#[$about])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
         pub struct $name {
-            $($(#[$doc])* pub $field: $type,)*
+            $(
+                $(#[$doc])*
+                pub $field: $type,
+                $(
+                    #[doc = concat!(
+                        "The least [`", stringify!($field), "`](Self::", stringify!($field), ") \
+                         under pressure. Zero if pressure does not shorten it."
+                    )]
+                    ///
+                    /// It is in effect at [`Scale::ZERO`](crate::scaled::Scale::ZERO).
+                    pub $least: $type,
+                )?
+            )*
         }
 
         /// Each setter returns the limits with one of them changed.
         impl $name {
-            $(
-                #[doc = concat!("Sets `", stringify!($field), "`.")]
-                #[must_use]
-                pub const fn $field(mut self, $field: $type) -> Self {
-                    self.$field = $field;
-                    self
-                }
-            )*
+            $(limits_struct!(@setter $field $type); $(limits_struct!(@setter $least $type);)?)*
+        }
+    };
+    (@setter $field:ident $type:ty) => {
+        #[doc = concat!("Sets `", stringify!($field), "`.")]
+        #[must_use]
+        pub const fn $field(mut self, $field: $type) -> Self {
+            self.$field = $field;
+            self
         }
     };
 }
@@ -366,9 +337,12 @@ macro_rules! kinds {
     ($(
         $(#[$doc:meta])*
         $kind:ident, $text:literal, $rule:expr;
-        limits { $($(#[$_limit_doc:meta])* $limit:ident: $type:ty,)* }
-        least { $($(#[$_least_doc:meta])* $least:ident: $least_type:ty,)* }
-        stream { $($(#[$_stream_doc:meta])* $stream:ident: $stream_type:ty $(= $conn:ident)?,)* }
+        $(span { $(#[$_span_doc:meta])* $span:ident $(| $least:ident)? })?
+        $(limits { $($(#[$_limit_doc:meta])* $limit:ident: $_limit_type:ty,)* })?
+        stream { $(
+            $(#[$_stream_doc:meta])*
+            $stream:ident: $_type:ty $(= $_conn:ident)? $(| $stream_least:ident = $_least:ident)?,
+        )* }
         ends $ends:tt
     )*) => {
         /// A kind of deadline. Events that come in one turn are delivered in this order.
@@ -377,8 +351,9 @@ macro_rules! kinds {
         /// |---|---|---|---|
         $(#[doc = concat!(
             "| [`", stringify!($kind), "`](Self::", stringify!($kind), ") | ", $text, " |",
-            $(" `", stringify!($limit), "`",)* $(" `", stringify!($least), "`",)* " |",
-            $(" `", stringify!($stream), "`",)* " |",
+            $(" `", stringify!($span), "`", $(" `", stringify!($least), "`",)?)?
+            $($(" `", stringify!($limit), "`",)*)? " |",
+            $(" `", stringify!($stream), "`", $(" `", stringify!($stream_least), "`",)?)* " |",
         )])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
         #[non_exhaustive]
@@ -464,37 +439,26 @@ pub(super) const fn rate(direction: Direction) -> usize {
     }
 }
 
-/// From which kind on the rules of kinds are not of a sort any more.
-macro_rules! end_of_run {
-    ($first:expr, $sort:pat) => {{
-        let mut end = $first;
-        while end < RULES.len() && matches!(RULES[end], $sort) {
-            end += 1;
-        }
-        end
-    }};
-}
 pub(super) const MAX_AGE: usize = Position::MaxAge as usize;
 #[cfg(any(feature = "hyper", feature = "tokio"))]
 pub(super) const AGE_GRACE: usize = Position::AgeGrace as usize;
 pub(super) const HEARTBEAT: usize = Position::Heartbeat as usize;
 pub(super) const WRITES: usize = Position::WriteTimeout as usize;
 /// The kinds below are armed by limits, and come once.
-pub(super) const OPENED_END: usize = end_of_run!(0, Rule::Opened { .. } | Rule::After);
+pub(super) const OPENED_END: usize = Position::Request as usize;
 /// The kinds below can be armed.
-pub(super) const ARMED_END: usize = end_of_run!(OPENED_END, Rule::Armed);
+pub(super) const ARMED_END: usize = Position::WriteTimeout as usize;
 /// The idle kinds.
-pub(super) const IDLE: std::ops::Range<usize> =
-    Position::ReadIdle as usize..end_of_run!(Position::ReadIdle as usize, Rule::Idle { .. });
+pub(super) const IDLE: std::ops::Range<usize> = Position::ReadIdle as usize..NAMED.len();
 
 const _: () = {
     let mut kind = 0;
     while kind < RULES.len() {
         let is_placed = match RULES[kind] {
             Rule::Opened { .. } | Rule::After => kind < OPENED_END,
-            Rule::Armed => kind < ARMED_END,
-            Rule::Idle { .. } => IDLE.start <= kind && kind < IDLE.end,
-            Rule::Writes | Rule::Rate(_) => true,
+            Rule::Armed => OPENED_END <= kind && kind < ARMED_END,
+            Rule::Writes | Rule::Rate(_) => ARMED_END <= kind && kind < IDLE.start,
+            Rule::Idle { .. } => IDLE.start <= kind,
         };
         assert!(is_placed, "kinds with one sort of rule lie side by side");
         kind += 1;

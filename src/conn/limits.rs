@@ -14,8 +14,8 @@ macro_rules! conn_limits {
     ($(
         $(#[$_about:meta])*
         $kind:ident, $text:literal, $rule:expr;
-        limits { $($(#[$doc:meta])* $field:ident: $type:ty,)* }
-        least { $($(#[$least_doc:meta])* $least:ident: $least_type:ty,)* }
+        $(span { $(#[$span_doc:meta])* $span:ident $(| $least:ident)? })?
+        $(limits { $($(#[$doc:meta])* $field:ident: $type:ty,)* })?
         stream $stream:tt
         ends $ends:tt
     )*) => {
@@ -39,15 +39,18 @@ macro_rules! conn_limits {
             /// assert_eq!(limits.max_age, Duration::ZERO);
             /// ```
             ConnLimits {
-                $($($(#[$doc])* $field: $type,)* $($(#[$least_doc])* $least: $least_type,)*)*
+                $(
+                    $($(#[$span_doc])* $span: Duration $(| $least)?,)?
+                    $($($(#[$doc])* $field: $type,)*)?
+                )*
             }
         }
 
         impl Spans {
             pub(super) fn new(limits: ConnLimits) -> Self {
                 Self {
-                    by_kind: [$([$(limits.$field.span(),)* NEVER][0]),*],
-                    least: [$([$(limits.$least.span(),)* NEVER][0]),*],
+                    by_kind: [$([$(span_of(limits.$span),)? NEVER][0]),*],
+                    least: [$([$($(span_of(limits.$least),)?)? NEVER][0]),*],
                     limits,
                 }
             }
@@ -80,27 +83,9 @@ impl Spans {
     }
 }
 
-/// A limit, as the deadline of a connection measures it.
-trait Span {
-    fn span(self) -> u64;
-}
-
-impl Span for Duration {
-    fn span(self) -> u64 {
-        if self.is_zero() { NEVER } else { saturating_nanos(self) }
-    }
-}
-
-impl Span for bool {
-    fn span(self) -> u64 {
-        NEVER
-    }
-}
-
-impl Span for DataRate {
-    fn span(self) -> u64 {
-        NEVER
-    }
+/// A limit in nanoseconds; `NEVER` if it is off.
+fn span_of(limit: Duration) -> u64 {
+    if limit.is_zero() { NEVER } else { saturating_nanos(limit) }
 }
 
 /// A least data rate: [`ConnLimits::min_read_rate`] and [`ConnLimits::min_write_rate`].

@@ -55,13 +55,13 @@ impl Flags {
         Self(self.0 & !(1 << TOLD) | u32::from(is_told) << TOLD)
     }
 
-    /// With a deadline that is not over any more.
-    pub(super) fn without_over(self, kind: usize) -> Self {
-        if kind < OPENED_END { Self(self.0 & !(1 << kind << KINDS)) } else { self }
-    }
-
-    /// With a deadline over. A deadline that the limits do not arm has no bit, and changes nothing.
-    pub(super) fn with_over(self, kind: usize) -> Self {
-        if kind < OPENED_END { Self(self.0 | 1 << kind << KINDS) } else { self }
+    /// With a deadline that is over, or is not. A deadline that the limits do not arm has no bit,
+    /// and changes nothing.
+    pub(super) fn with_over(self, kind: usize, is_over: bool) -> Self {
+        if kind >= OPENED_END {
+            return self;
+        }
+        let bit = KINDS + kind as u32;
+        Self(self.0 & !(1 << bit) | u32::from(is_over) << bit)
     }
 }

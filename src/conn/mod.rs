@@ -131,16 +131,10 @@ mod transfer;
 pub use self::events::Raced;
 pub use self::in_progress::InProgress;
 pub use self::kinds::DeadlineKind;
-#[cfg(any(feature = "hyper", feature = "tokio"))]
-pub(crate) use self::kinds::{Ends, deadline_kinds, limits_struct};
 pub use self::limits::{ArmError, ConnEvent, ConnLimits, DataRate};
 #[cfg(any(feature = "hyper", feature = "tokio"))]
-pub(crate) use self::measured::Direction;
+pub(crate) use self::of_stream::{Direction, Ends, Wakes, deadline_kinds, limits_struct};
 pub use self::on_shard::PackedConn;
-#[cfg(any(feature = "hyper", feature = "tokio"))]
-pub(crate) use self::rules::Order;
-#[cfg(any(feature = "hyper", feature = "tokio"))]
-pub(crate) use self::side::Wakes;
 pub use self::side::{AnyThread, OnShard, Side};
 pub use self::timers::ConnTimers;
 pub use self::transfer::Transfer;

@@ -3,14 +3,38 @@
 
 use std::task::{Context, Poll};
 
-use super::kinds::DeadlineKind;
-use super::limits::ConnEvent;
-use super::side::{Connection, Side, Wakes};
+use super::kinds::{AGE_GRACE, DeadlineKind, MAX_AGE};
+pub(crate) use super::kinds::{Ends, deadline_kinds, limits_struct};
+use super::limits::{ConnEvent, NEVER};
+pub(crate) use super::measured::Direction;
+use super::rules;
+pub(crate) use super::side::Wakes;
+use super::side::{Connection, Side};
 use super::timers::ConnTimers;
 use super::transfer::Transfer;
 use crate::values::refused::RefusedKind;
 
 impl<S: Side> ConnTimers<S> {
+    /// Whether the connection goes on for a while after it was told to end.
+    pub(crate) fn has_grace(&self) -> bool {
+        self.conn().look(|facts| facts.span(AGE_GRACE) != NEVER || facts.terms.is_draining())
+    }
+
+    /// Whether the connection was told to end, has begun no other age since, and goes on.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.conn().look(|facts| facts.flags.get().is_told()) && self.has_grace()
+    }
+
+    /// Whether an event that has come follows from no limit: the connection was told to end before
+    /// its greatest age, or the drain of its shard is over.
+    pub(crate) fn is_ordered(&self, kind: DeadlineKind) -> bool {
+        self.conn().look(|facts| match kind.index() {
+            Some(MAX_AGE) => facts.present < rules::opened_due(facts, MAX_AGE, true),
+            Some(AGE_GRACE) => facts.terms.drain_until <= facts.present,
+            _ => false,
+        })
+    }
+
     /// Polls for the next event of the wanted kinds; `Closed` if the connection is closed. The
     /// waker is woken for events of other kinds too: they stay, and another poll takes them.
     pub(crate) fn poll_kinds(
@@ -31,19 +55,11 @@ impl<S: Side> ConnTimers<S> {
     /// Begins a transfer that is measured by the deadline of a kind.
     pub(crate) fn measure(&self, kind: DeadlineKind, now: u64) -> Transfer<S> {
         let kind = kind.index().expect("the kind is one of the table");
-        Transfer::begin(self.conn(), kind, now, Wakes::Nothing)
+        Transfer::begin(self.conn(), (kind, true), now, Wakes::Nothing)
     }
 }
 
 impl<S: Side> Transfer<S> {
-    /// Some bytes were transferred, which does not count as a read or a write.
-    #[inline]
-    pub(crate) fn count(&self, bytes: u64) {
-        if let Some(progress) = &self.progress {
-            S::Conn::add(progress, bytes);
-        }
-    }
-
     /// Begins again at `now`, after [`stop`](Self::stop), with the limits of now. True if the
     /// caller is to poll for events.
     #[inline]

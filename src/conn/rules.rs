@@ -13,14 +13,12 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-#[cfg(any(feature = "hyper", feature = "tokio"))]
-use super::kinds::AGE_GRACE;
 use super::kinds::{ARMED_END, DeadlineKind, HEARTBEAT, IDLE, MAX_AGE, Rule, rate, rule};
 use super::limits::{ArmError, ConnEvent, DataRate, NEVER, Spans};
 use super::marks::{Flags, KindBits};
 use super::measured::{Direction, Progress, Transfers};
 use crate::clock::saturating_nanos;
-use crate::directory::orders::Terms;
+use crate::directory::orders::{Terms, Visit};
 use crate::values::random;
 
 /// A golden section of 2⁶⁴.
@@ -54,14 +52,13 @@ pub(super) struct Facts<'a, P> {
 pub(super) trait Place {
     /// `None` if the connection has needed none.
     fn rare(&self) -> Option<&Rare>;
-    fn known_rare_mut(&mut self) -> Option<&mut Rare>;
     /// Made if there is none yet.
     fn rare_mut(&mut self) -> &mut Rare;
 }
 
 impl<P: Place> Facts<'_, P> {
     /// The limit of a kind that is not custom.
-    fn span(&self, kind: usize) -> u64 {
+    pub(super) fn span(&self, kind: usize) -> u64 {
         self.spans.at(kind, self.terms.scale)
     }
 
@@ -74,22 +71,13 @@ impl<P: Place> Facts<'_, P> {
         self.flags.get().pending()
     }
 
-    fn set_pending(&self, kinds: KindBits) {
-        self.flags.set(self.flags.get().with_pending(kinds));
+    fn mark(&self, change: impl FnOnce(Flags) -> Flags) {
+        self.flags.set(change(self.flags.get()));
     }
 
-    /// Whether the connection goes on for a while after it was told to end.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
-    pub(super) fn has_grace(&self) -> bool {
-        self.span(AGE_GRACE) != NEVER || self.terms.is_draining()
-    }
-
-    fn set_told(&self, is_told: bool) {
-        self.flags.set(self.flags.get().with_told(is_told));
-    }
-
-    fn set_over(&self, kind: usize) {
-        self.flags.set(self.flags.get().with_over(kind));
+    /// An event that has come is not to be delivered any more.
+    fn withdraw(&self, kind: usize) {
+        self.mark(|flags| flags.with_pending(flags.pending() & !(1 << kind)));
     }
 }
 
@@ -175,9 +163,7 @@ pub(super) fn due(conn: &Facts<'_, impl Place>, kind: usize) -> u64 {
     match rule(kind) {
         Rule::Opened { has_jitter } => {
             let is_over = conn.flags.get().is_over(kind);
-            let due = if is_over { NEVER } else { conn.opened.saturating_add(conn.span(kind)) };
-            let jitter = if has_jitter { age_jitter(conn) } else { 0 };
-            armed().min(due.saturating_add(jitter))
+            armed().min(if is_over { NEVER } else { opened_due(conn, kind, has_jitter) })
         }
         Rule::Armed => armed(),
         Rule::After => {
@@ -194,18 +180,19 @@ pub(super) fn due(conn: &Facts<'_, impl Place>, kind: usize) -> u64 {
     }
 }
 
-/// When a deadline is due, if the connection is open.
-pub(super) fn open_due(conn: &Facts<'_, impl Place>, kind: usize) -> u64 {
-    if conn.is_open { due(conn, kind) } else { NEVER }
-}
-
-/// By how much the end of the connection's greatest age is later.
+/// When a deadline is due that counts from the beginning of the connection.
 ///
 /// A connection's part of the longest jitter follows from the time at which the connection began,
 /// and from its salt, so it takes no room of its own.
-fn age_jitter(conn: &Facts<'_, impl Place>) -> u64 {
+pub(super) fn opened_due(conn: &Facts<'_, impl Place>, kind: usize, has_jitter: bool) -> u64 {
     let longest = saturating_nanos(conn.spans.limits.max_age_jitter);
-    if longest == 0 { 0 } else { part_of(conn, longest) }
+    let jitter = if has_jitter && longest > 0 { part_of(conn, longest) } else { 0 };
+    conn.opened.saturating_add(conn.span(kind)).saturating_add(jitter)
+}
+
+/// When a deadline is due, if the connection is open.
+pub(super) fn open_due(conn: &Facts<'_, impl Place>, kind: usize) -> u64 {
+    if conn.is_open { due(conn, kind) } else { NEVER }
 }
 
 /// A random part of a time, from none up to and including all of it, which a connection keeps.
@@ -302,32 +289,34 @@ pub(super) fn take_due(conn: &mut Facts<'_, impl Place>) {
         kinds |= 1 << kind;
     }
     let before = conn.pending();
-    conn.set_pending(before | kinds);
+    conn.mark(|flags| flags.with_pending(before | kinds));
     // An event that was the first and was not taken stays the first. If the new event of its kind
     // is the first again, the old one is withdrawn.
-    if let Some(rare) = conn.place.known_rare_mut() {
+    if conn.rare().is_some() {
+        let rare = conn.place.rare_mut();
         rare.first = (rare.first & before) | first;
     }
 }
 
 /// A deadline that comes once has come.
 fn come_once(conn: &mut Facts<'_, impl Place>, kind: usize, now: u64) {
-    conn.set_over(kind);
-    if kind == MAX_AGE {
-        conn.set_told(true);
-    }
-    if let Some(rare) = conn.place.known_rare_mut() {
-        rare.armed.set(kind, NEVER);
-    }
+    let is_told = kind == MAX_AGE || conn.flags.get().is_told();
+    conn.mark(|flags| flags.with_over(kind, true).with_told(is_told));
+    set_armed(conn, kind, NEVER);
     let next = kind + 1;
     if rule(next) != Rule::After {
         return;
     }
-    conn.flags.set(conn.flags.get().without_over(next));
+    conn.mark(|flags| flags.with_over(next, false));
     // The end of a drain takes the place of the grace: what ends in time is not cut.
     if conn.span(next) != NEVER && !conn.terms.is_draining() {
-        let due = now.saturating_add(conn.span(next));
-        conn.place.rare_mut().armed.set(next, due);
+        set_armed(conn, next, now.saturating_add(conn.span(next)));
+    }
+}
+
+fn set_armed(conn: &mut Facts<'_, impl Place>, kind: usize, due: u64) {
+    if due != NEVER || conn.rare().is_some() {
+        conn.place.rare_mut().armed.set(kind, due);
     }
 }
 
@@ -335,41 +324,31 @@ fn come_once(conn: &mut Facts<'_, impl Place>, kind: usize, now: u64) {
 ///
 /// Deadlines that are due come first: else the grace that begins now would replace one that is over
 /// and whose timer the turn has not reached, or whose task was not polled.
-pub(super) fn tell(conn: &mut Facts<'_, impl Place>) -> bool {
+fn tell(conn: &mut Facts<'_, impl Place>) -> bool {
     let tells = conn.is_open && !conn.flags.get().is_told();
     if tells {
         take_due(conn);
     }
     if tells && !conn.flags.get().is_told() {
         come_once(conn, MAX_AGE, conn.present);
-        conn.set_pending(conn.pending() | 1 << MAX_AGE);
+        conn.mark(|flags| flags.with_pending(flags.pending() | 1 << MAX_AGE));
     }
     tells
 }
 
-/// Why an event has come that follows from no limit.
-#[cfg(any(feature = "hyper", feature = "tokio"))]
-pub(crate) enum Order {
-    /// The drain of the connection's shard is over.
-    Drain,
-    /// The connection was told to end before its greatest age.
-    End,
-}
-
-/// Why an event has come that follows from no limit; `None` if it follows from one.
-#[cfg(any(feature = "hyper", feature = "tokio"))]
-pub(super) fn order_of(conn: &Facts<'_, impl Place>, kind: usize) -> Option<Order> {
-    let age = conn.opened.saturating_add(conn.span(MAX_AGE)).saturating_add(age_jitter(conn));
-    match kind {
-        MAX_AGE if conn.present < age => Some(Order::End),
-        AGE_GRACE if conn.terms.drain_until <= conn.present => Some(Order::Drain),
-        _ => None,
+/// What a visit of a connection returns. After all visits but those that look for idle
+/// connections, the timer is to be filed: anew if the connection was told.
+pub(super) fn visit(conn: &mut Facts<'_, impl Place>, visit: Visit) -> Option<u64> {
+    match visit {
+        Visit::LookAgain => None,
+        Visit::Tell => tell(conn).then_some(conn.present),
+        Visit::FindIdle => idle_since(conn),
     }
 }
 
 /// Since when a connection has been idle; `None` if a read or a request is in progress, or if the
 /// connection was told to end or is closed.
-pub(super) fn idle_since(conn: &Facts<'_, impl Place>) -> Option<u64> {
+fn idle_since(conn: &Facts<'_, impl Place>) -> Option<u64> {
     let is_idle = conn.in_progress == [0, 0] && conn.is_open && !conn.flags.get().is_told();
     is_idle.then(|| conn.stamps.into_iter().max().unwrap_or(0))
 }
@@ -385,7 +364,7 @@ pub(super) fn next_event(
         if pending & 1 << kind == 0 || !wanted(DeadlineKind::at(*kind)) {
             return false;
         }
-        conn.set_pending(conn.pending() & !(1 << kind));
+        conn.withdraw(*kind);
         match rule(*kind) {
             Rule::Idle { .. } => is_idle(conn, *kind),
             Rule::Rate(_) => conn.rare().is_some_and(|rare| rare.transfers.keep_event(*kind)),
@@ -411,25 +390,27 @@ pub(super) fn last_idle_event(rare: &Rare) -> u64 {
 pub(super) fn arm(conn: &mut Facts<'_, impl Place>, kind: usize, due_at: u64) -> bool {
     let was_armed = due(conn, kind) != NEVER;
     let pending = conn.pending();
-    conn.set_pending(pending & !(1 << kind));
-    conn.set_over(kind);
-    if kind == MAX_AGE && due_at != NEVER && !conn.terms.is_draining() {
-        // The connection begins another age.
-        conn.set_told(false);
-    }
-    if due_at != NEVER || conn.rare().is_some() {
-        conn.place.rare_mut().armed.set(kind, due_at);
-    }
+    conn.withdraw(kind);
+    // The connection begins another age, unless it is drained.
+    let is_new = kind == MAX_AGE && due_at != NEVER && !conn.terms.is_draining();
+    conn.mark(|flags| flags.with_over(kind, true).with_told(flags.is_told() && !is_new));
+    set_armed(conn, kind, due_at);
     was_armed || pending & 1 << kind != 0
 }
 
-/// A write whose time is limited, or a measured transfer, begins at `now`. `None` if the limits say
-/// nothing of it. Beside it, whether the first deadline may be earlier now.
+/// A write whose time is limited, or a measured transfer, begins at `now`. If it is the only one of
+/// its kind, the others end, and their event is withdrawn. `None` if the limits say nothing of it.
+/// Beside it, whether the first deadline may be earlier now.
 pub(super) fn begin(
     conn: &mut Facts<'_, impl Place>,
     kind: usize,
+    is_only: bool,
     now: u64,
 ) -> (Option<Arc<Progress>>, bool) {
+    if is_only && conn.rare().is_some() {
+        conn.withdraw(kind);
+        conn.place.rare_mut().transfers.end_all(kind);
+    }
     let limits = conn.spans.limits;
     let rate = match rule(kind) {
         Rule::Rate(Direction::Read) => limits.min_read_rate,
@@ -442,14 +423,6 @@ pub(super) fn begin(
     (is_limited.then(begin), is_limited)
 }
 
-/// Ends all transfers of a kind, and withdraws their event.
-pub(super) fn end_all(conn: &mut Facts<'_, impl Place>, kind: usize) {
-    conn.set_pending(conn.pending() & !(1 << kind));
-    if let Some(rare) = conn.place.known_rare_mut() {
-        rare.transfers.end_all(kind);
-    }
-}
-
 /// Ends a write or a transfer. An event of a transfer, if it was not taken, is withdrawn. False if
 /// its time was up before, or if another transfer has taken its place.
 pub(super) fn end(
@@ -457,12 +430,11 @@ pub(super) fn end(
     progress: &Arc<Progress>,
     withdraws: bool,
 ) -> bool {
-    let rare = conn.place.known_rare_mut();
-    let Some((kind, is_in_time)) = rare.and_then(|rare| rare.transfers.end(progress)) else {
-        return false;
-    };
+    // A connection that has had a transfer keeps its place, unless it is closed.
+    let ended = conn.rare().is_some().then(|| conn.place.rare_mut().transfers.end(progress));
+    let Some((kind, is_in_time)) = ended.flatten() else { return false };
     if withdraws {
-        conn.set_pending(conn.pending() & !(1 << kind));
+        conn.withdraw(kind);
     }
     is_in_time
 }

@@ -96,7 +96,7 @@ pub(super) trait Connection: Clone + 'static {
         wakes: Wakes,
         change: impl FnOnce(&mut Facts<'_, Self::Place<'_>>) -> (R, bool),
     ) -> R;
-    fn set_limits(&self, limits: ConnLimits);
+    fn store_limits(&self, limits: ConnLimits);
     /// When a deadline of an open connection is due.
     fn due(&self, kind: usize) -> u64 {
         self.look(|facts| rules::open_due(facts, kind))

@@ -4,11 +4,9 @@ use std::fmt;
 use std::time::Instant;
 
 use super::in_progress::InProgress;
-use super::kinds::{self, DeadlineKind};
+use super::kinds::{DeadlineKind, rate};
 use super::limits::{ArmError, ConnLimits, NEVER};
 use super::measured::Direction;
-#[cfg(any(feature = "hyper", feature = "tokio"))]
-use super::rules::Order;
 use super::rules::{self, Held};
 use super::side::{Connection, OnShard, Side, Wakes};
 use super::transfer::Transfer;
@@ -391,14 +389,14 @@ impl<S: Side> ConnTimers<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn begin_measured_read(&self) -> Transfer<S> {
-        Transfer::begin(&self.conn, kinds::rate(Direction::Read), self.conn.now(), Wakes::Task)
+        Transfer::begin(&self.conn, (rate(Direction::Read), true), self.conn.now(), Wakes::Task)
     }
 
     /// A write whose rate is measured, until the returned guard is dropped: the peer must take the
     /// bytes at [`ConnLimits::min_write_rate`], or else [`WriteRate`](DeadlineKind::WriteRate)
     /// comes. The rules are those of [`begin_measured_read`](Self::begin_measured_read).
     pub fn begin_measured_write(&self) -> Transfer<S> {
-        Transfer::begin(&self.conn, kinds::rate(Direction::Write), self.conn.now(), Wakes::Task)
+        Transfer::begin(&self.conn, (rate(Direction::Write), true), self.conn.now(), Wakes::Task)
     }
 }
 
@@ -435,7 +433,8 @@ impl<S: Side> ConnTimers<S> {
     /// its beginning. What was armed or disarmed stays so, and writes in progress and measured
     /// transfers keep their limit.
     pub fn set_limits(&self, limits: ConnLimits) {
-        self.conn.set_limits(limits);
+        self.conn.store_limits(limits);
+        self.conn.change(Wakes::Task, |facts| (rules::limits_changed(facts), true));
     }
 
     /// When a deadline is due; `None` if it is off. Activity makes an idle deadline later.
@@ -486,19 +485,6 @@ impl<S: Side> ConnTimers<S> {
             }
             (Ok(rules::arm(facts, kind, due)), true)
         })
-    }
-
-    /// Whether the connection goes on for a while after its greatest age.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
-    pub(crate) fn has_grace(&self) -> bool {
-        self.conn.look(|facts| facts.has_grace())
-    }
-
-    /// Why an event has come that follows from no limit; `None` if it follows from one.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
-    pub(crate) fn order_of(&self, kind: DeadlineKind) -> Option<Order> {
-        let kind = kind.index()?;
-        self.conn.look(|facts| rules::order_of(facts, kind))
     }
 }
 

@@ -23,27 +23,36 @@ pub struct Transfer<S: Side = OnShard> {
     conn: S::Conn,
     /// The kind of its deadline.
     kind: usize,
+    /// Whether it is the only one of its kind, whose event is withdrawn when it ends.
+    is_only: bool,
     /// `None` if there is no limit.
     pub(super) progress: Option<Arc<Progress>>,
 }
 
 impl<S: Side> Transfer<S> {
-    /// Begins at `now`, and takes the place of the transfer before.
-    pub(super) fn begin(conn: &S::Conn, kind: usize, now: u64, wakes: Wakes) -> Self {
-        let mut transfer = Self { conn: conn.clone(), kind, progress: None };
+    /// Begins at `now`: beside others of its kind, or in the place of the one before, as the only
+    /// one.
+    pub(super) fn begin(
+        conn: &S::Conn,
+        (kind, is_only): (usize, bool),
+        now: u64,
+        wakes: Wakes,
+    ) -> Self {
+        let mut transfer = Self { conn: conn.clone(), kind, is_only, progress: None };
         transfer.begin_again(now, wakes);
         transfer
     }
 
     pub(super) fn begin_again(&mut self, now: u64, wakes: Wakes) {
-        self.progress = self.conn.change(wakes, |facts| {
-            rules::end_all(facts, self.kind);
-            rules::begin(facts, self.kind, now)
-        });
+        let (kind, is_only) = (self.kind, self.is_only);
+        self.progress = self.conn.change(wakes, |facts| rules::begin(facts, kind, is_only, now));
     }
 
-    fn direction(&self) -> Direction {
-        if self.kind == kinds::rate(Direction::Read) { Direction::Read } else { Direction::Write }
+    /// Counts as a read or a write.
+    pub(super) fn touch(&self) {
+        let is_read = self.kind == kinds::rate(Direction::Read);
+        let direction = if is_read { Direction::Read } else { Direction::Write };
+        self.conn.stamp(direction, self.conn.stamp_now());
     }
 
     /// Some bytes were transferred. Counts as a read or a write, as
@@ -52,10 +61,16 @@ impl<S: Side> Transfer<S> {
     /// which is atomic on any thread; takes no lock.
     #[inline]
     pub fn add(&self, bytes: u64) {
+        self.count(bytes);
+        self.touch();
+    }
+
+    /// Some bytes were transferred, which does not count as a read or a write.
+    #[inline]
+    pub(crate) fn count(&self, bytes: u64) {
         if let Some(progress) = &self.progress {
             S::Conn::add(progress, bytes);
         }
-        self.conn.stamp(self.direction(), self.conn.stamp_now());
     }
 
     /// The server does not read or write for a while, because it is busy or its buffers are full.
@@ -95,10 +110,9 @@ impl<S: Side> Transfer<S> {
         self.end()
     }
 
-    fn end(&mut self) -> bool {
-        self.progress
-            .take()
-            .is_none_or(|progress| self.conn.look(|facts| rules::end(facts, &progress, true)))
+    pub(super) fn end(&mut self) -> bool {
+        let end = |progress| self.conn.look(|facts| rules::end(facts, &progress, self.is_only));
+        self.progress.take().is_none_or(end)
     }
 }
 

@@ -30,14 +30,22 @@ use crate::values::scale::Scale;
 /// No drain has an end.
 const NEVER: u64 = u64::MAX;
 
+/// Why a shard visits a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Visit {
+    /// Its deadlines may be earlier now. The visit returns `None`.
+    LookAgain,
+    /// It is to end. The visit returns the present time, or `None` if the connection was told
+    /// before.
+    Tell,
+    /// The visit returns since when the connection has been idle, in nanoseconds; `None` if it is
+    /// not idle, or was told to end.
+    FindIdle,
+}
+
 /// A connection whose tasks run on any thread, as its shard finds it.
 pub(crate) trait Member: Send + Sync {
-    /// Its deadlines may be earlier now.
-    fn look_again(&self);
-    /// Tells it to end. False if it was told before.
-    fn tell(&self) -> bool;
-    /// Since when it has been idle, in nanoseconds; `None` if it is not, or was told to end.
-    fn idle_since(&self) -> Option<u64>;
+    fn visit(&self, visit: Visit) -> Option<u64>;
 }
 
 /// The orders by which a connection computes its deadlines.

@@ -26,7 +26,7 @@ use super::Core;
 use super::hooks::{Part, Parts};
 use super::payload::Payload;
 use crate::clock::Timeline;
-use crate::directory::orders::{Drain, News, Orders};
+use crate::directory::orders::{Drain, News, Orders, Visit};
 
 /// The most places that a turn visits.
 const TURN_MAX: u32 = 256;
@@ -40,13 +40,8 @@ pub(crate) trait Population {
     fn count(&self) -> usize;
     /// More than the last place.
     fn places(&self) -> u32;
-    /// The deadlines of the connection at a place may be earlier now.
-    fn look_again(&self, place: u32);
-    /// Tells the connection at a place to end. False if there is none, or if it was told before.
-    fn tell(&self, place: u32) -> bool;
-    /// Since when the connection at a place has been idle; `None` if there is none, if it is not
-    /// idle, or if it was told to end.
-    fn idle_since(&self, place: u32) -> Option<u64>;
+    /// Visits the connection at a place. `None` if there is none, or if the visit returns nothing.
+    fn visit(&self, place: u32, visit: Visit) -> Option<u64>;
 }
 
 /// The members of a shard's orders.
@@ -61,18 +56,8 @@ impl Population for Members {
         self.0.places()
     }
 
-    fn look_again(&self, place: u32) {
-        if let Some(member) = self.0.member(place) {
-            member.look_again();
-        }
-    }
-
-    fn tell(&self, place: u32) -> bool {
-        self.0.member(place).is_some_and(|member| member.tell())
-    }
-
-    fn idle_since(&self, place: u32) -> Option<u64> {
-        self.0.member(place)?.idle_since()
+    fn visit(&self, place: u32, visit: Visit) -> Option<u64> {
+        self.0.member(place)?.visit(visit)
     }
 }
 
@@ -89,7 +74,6 @@ struct Draining {
     /// How many connections there were at the beginning, and how many were told since.
     count: u64,
     told: u64,
-    next: Place,
 }
 
 impl Draining {
@@ -116,7 +100,6 @@ impl Draining {
 /// Finds the idlest connections, and tells them to end.
 struct Idlest {
     max: usize,
-    next: Place,
     /// The idlest so far, the least idle of them first.
     found: BinaryHeap<(u64, Place)>,
 }
@@ -126,10 +109,15 @@ pub(crate) struct Sweep {
     time: Timeline,
     populations: RefCell<Vec<Rc<dyn Population>>>,
     draining: RefCell<Option<Draining>>,
+    /// The next place that a drain visits.
+    to_drain: Cell<Place>,
     /// The next place whose deadlines are looked at again, and how many are left.
-    again: Cell<(Place, u64)>,
+    again: Cell<Place>,
+    again_left: Cell<u64>,
     /// Those that wait for the one before.
     idlest: RefCell<VecDeque<Idlest>>,
+    /// The next place that the first of them visits.
+    to_compare: Cell<Place>,
     /// The idlest, found, from the least idle to the idlest.
     to_tell: RefCell<Vec<(u64, Place)>>,
     /// The time at the beginning of the turn, and the places that it has visited.
@@ -144,8 +132,11 @@ impl Sweep {
             time,
             populations: RefCell::new(vec![members]),
             draining: RefCell::default(),
+            to_drain: Cell::default(),
             again: Cell::default(),
+            again_left: Cell::default(),
             idlest: RefCell::default(),
+            to_compare: Cell::default(),
             to_tell: RefCell::default(),
             now: Cell::new(0),
             visited: Cell::new(0),
@@ -172,28 +163,29 @@ impl Sweep {
             // and again do not keep it from the last places.
             let places: u64 = populations.iter().map(|known| u64::from(known.places())).sum();
             // One more for the step from the last place to the first.
-            self.again.set((self.again.get().0, places + 1));
+            self.again_left.set(places + 1);
         }
         if let Some(drain) = news.drain {
             let count = populations.iter().map(|known| known.count() as u64).sum();
-            let next = Place::default();
-            *self.draining.borrow_mut() = Some(Draining { drain, count, told: 0, next });
+            self.to_drain.take();
+            *self.draining.borrow_mut() = Some(Draining { drain, count, told: 0 });
         }
         if news.idlest > 0 {
-            let (next, found) = (Place::default(), BinaryHeap::new());
-            let idlest = Idlest { max: news.idlest, next, found };
+            let idlest = Idlest { max: news.idlest, found: BinaryHeap::new() };
             self.idlest.borrow_mut().push_back(idlest);
         }
     }
 
-    /// The population of a place, and the place after it; `None` after the last.
-    fn at(&self, mut place: Place) -> Option<(Rc<dyn Population>, Place, Place)> {
+    /// The next place of a walk, with its population; `None` after the last, and then the walk
+    /// begins again. The walk goes on before the visit, whose panic must not repeat it.
+    fn next_of(&self, walk: &Cell<Place>) -> Option<(Rc<dyn Population>, Place)> {
         let populations = self.populations.borrow();
+        let mut place = walk.take();
         loop {
             let population = populations.get(place.population as usize)?;
             if place.index < population.places() {
-                let next = Place { index: place.index + 1, ..place };
-                return Some((Rc::clone(population), place, next));
+                walk.set(Place { index: place.index + 1, ..place });
+                return Some((Rc::clone(population), place));
             }
             place = Place { population: place.population + 1, index: 0 };
         }
@@ -213,18 +205,11 @@ impl Sweep {
     fn drain(&self) {
         let (mut step, mut told) = (0, 0);
         while told < TOLD_MAX && self.is_drain_due() && self.may_visit(&mut step) {
-            let Some(next) = self.draining.borrow().as_ref().map(|draining| draining.next) else {
-                return;
-            };
-            let Some((population, place, next)) = self.at(next) else {
+            let Some((population, place)) = self.next_of(&self.to_drain) else {
                 *self.draining.borrow_mut() = None;
                 return;
             };
-            // Before the visit, whose panic must not repeat it.
-            if let Some(draining) = &mut *self.draining.borrow_mut() {
-                draining.next = next;
-            }
-            if population.tell(place.index) {
+            if population.visit(place.index, Visit::Tell).is_some() {
                 told += 1;
                 if let Some(draining) = &mut *self.draining.borrow_mut() {
                     draining.told += 1;
@@ -241,15 +226,12 @@ impl Sweep {
     /// Looks again at the deadlines of the next connections.
     fn look_again(&self) {
         let mut step = 0;
-        while self.again.get().1 > 0 && self.may_visit(&mut step) {
-            let (place, left) = self.again.get();
-            let Some((population, place, next)) = self.at(place) else {
-                // From the beginning, up to where the visit began.
-                self.again.set((Place::default(), left - 1));
-                continue;
-            };
-            self.again.set((next, left - 1));
-            population.look_again(place.index);
+        while self.again_left.get() > 0 && self.may_visit(&mut step) {
+            self.again_left.set(self.again_left.get() - 1);
+            // After the last place, from the beginning, up to where the visit began.
+            if let Some((population, place)) = self.next_of(&self.again) {
+                population.visit(place.index, Visit::LookAgain);
+            }
         }
     }
 
@@ -257,19 +239,16 @@ impl Sweep {
     fn find_idlest(&self) {
         let mut step = 0;
         while self.may_visit(&mut step) {
-            let next = self.idlest.borrow().front().map(|known| self.at(known.next));
-            let Some(next) = next else { return };
-            let Some((population, place, next)) = next else {
+            let Some((population, place)) = self.next_of(&self.to_compare) else {
                 let found = self.idlest.borrow_mut().pop_front();
                 let mut found = found.map_or_else(Vec::new, |known| known.found.into_vec());
                 found.sort_unstable_by(|a, b| b.cmp(a));
                 *self.to_tell.borrow_mut() = found;
                 return;
             };
-            let since = population.idle_since(place.index);
+            let since = population.visit(place.index, Visit::FindIdle);
             let mut idlest = self.idlest.borrow_mut();
             let Some(known) = idlest.front_mut() else { return };
-            known.next = next;
             let Some(since) = since else { continue };
             known.found.push((since, place));
             if known.found.len() > known.max {
@@ -283,9 +262,11 @@ impl Sweep {
         let (mut step, mut told) = (0, 0);
         while told < TOLD_MAX && !self.to_tell.borrow().is_empty() && self.may_visit(&mut step) {
             let Some((since, place)) = self.to_tell.borrow_mut().pop() else { return };
-            let Some((population, found, _)) = self.at(place) else { continue };
-            if found == place && population.idle_since(place.index) == Some(since) {
-                told += u32::from(population.tell(place.index));
+            let population = self.populations.borrow().get(place.population as usize).cloned();
+            let Some(population) = population else { return };
+            let visit = |visit| population.visit(place.index, visit);
+            if visit(Visit::FindIdle) == Some(since) {
+                told += u32::from(visit(Visit::Tell).is_some());
             }
         }
     }
@@ -304,7 +285,7 @@ impl Part for Sweep {
 
     fn has_work(&self) -> bool {
         self.is_drain_due()
-            || self.again.get().1 > 0
+            || self.again_left.get() > 0
             || !self.to_tell.borrow().is_empty()
             || !self.idlest.borrow().is_empty()
     }

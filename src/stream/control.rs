@@ -25,9 +25,7 @@ pub(super) struct Shared {
     waiting: [MaybeWaker; 2],
     heartbeat: Waiter,
     request_idle: Waiter,
-    aged: Waiter,
-    /// The connection has reached its greatest age, and has a grace.
-    is_aged: AtomicBool,
+    pub(super) aged: Waiter,
     pub(super) timeout_slot: Slot,
     /// For timers beside that of the connection.
     pub(super) handle: Handle,
@@ -48,7 +46,6 @@ impl Shared {
             heartbeat: Waiter::new(),
             request_idle: Waiter::new(),
             aged: Waiter::new(),
-            is_aged: AtomicBool::new(false),
             timeout_slot: Slot::new(),
             handle,
             is_woken: AtomicBool::new(true),
@@ -76,13 +73,6 @@ impl Shared {
     #[inline]
     pub(super) fn waiting(&self, direction: Direction) -> &MaybeWaker {
         &self.waiting[direction as usize]
-    }
-
-    /// The connection has reached its greatest age: the owner is told.
-    pub(super) fn set_aged(&self) {
-        // Relaxed: the flag carries no data. The owner's task registers its waker before it looks.
-        self.is_aged.store(true, Ordering::Relaxed);
-        self.aged.wake();
     }
 }
 
@@ -350,14 +340,7 @@ impl<M: Side> StreamControl<M> {
     ///
     /// The errors of [`heartbeat`](Self::heartbeat).
     pub fn poll_max_age_reached(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let told = self.poll_event(cx, &self.shared.aged, DeadlineKind::MaxAge);
-        if let Poll::Ready(Ok(())) = told {
-            self.shared.set_aged();
-        }
-        if told.is_pending() && self.shared.is_aged.load(Ordering::Relaxed) {
-            return Poll::Ready(Ok(()));
-        }
-        told
+        self.poll_event(cx, &self.shared.aged, DeadlineKind::MaxAge)
     }
 
     /// Polls for an event that the owner is told of, if one may have come since the last poll.
@@ -373,12 +356,14 @@ impl<M: Side> StreamControl<M> {
         let event = if let Some(timeout) = self.limit_reached() {
             Poll::Ready(Err(timeout.into()))
         } else {
-            // Without a grace, the greatest age ends the stream.
-            let is_told = wanted != DeadlineKind::MaxAge || self.timers.has_grace();
             let waker = Waker::from(Arc::clone(&self.shared));
             let cx = &mut Context::from_waker(&waker);
-            let event = self.timers.poll_kinds(cx, |kind| is_told && kind == wanted);
-            event.map(|event| event.map(drop).map_err(no_timer))
+            // The stream takes the event of the greatest age, which ends it if there is no grace.
+            let is_age = wanted == DeadlineKind::MaxAge;
+            match self.timers.poll_kinds(cx, |kind| !is_age && kind == wanted) {
+                Poll::Pending if is_age && self.timers.goes_on() => Poll::Ready(Ok(())),
+                event => event.map(|event| event.map(drop).map_err(no_timer)),
+            }
         };
         if event.is_ready() {
             waiter.look_again();

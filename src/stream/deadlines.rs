@@ -29,8 +29,9 @@ use super::control::{Shared, StreamControl};
 use super::limits::{StreamLimits, StreamTimeout, ends, no_timer};
 use super::notes::{CONNECTION, ENDED, MEASURED, MESSAGE};
 use super::timeout::TIMEOUT;
-use crate::conn::{ConnTimers, DeadlineKind, Direction, Ends, Order, Side, Transfer, Wakes};
+use crate::conn::{ConnTimers, DeadlineKind, Direction, Ends, Side, Transfer, Wakes};
 use crate::face::handle::Handle;
+use crate::values::refused::RefusedKind;
 
 /// What there is of a direction.
 struct Way<M: Side> {
@@ -42,6 +43,25 @@ struct Way<M: Side> {
     /// Whether the timers were polled for what ends a wait, and no deadline was armed since that
     /// may be earlier. Then they wake the stream when such a deadline has come.
     is_watched: bool,
+}
+
+impl<M: Side> Way<M> {
+    /// The transfer goes on at `now`, or begins with the bytes before. True if its deadline was
+    /// filed.
+    fn resume(
+        &mut self,
+        timers: &ConnTimers<M>,
+        kind: DeadlineKind,
+        before: u64,
+        now: u64,
+    ) -> bool {
+        if let Some(transfer) = &self.transfer {
+            return transfer.resume_at(now, Wakes::Nothing);
+        }
+        let transfer = self.transfer.insert(timers.measure(kind, now));
+        transfer.count(before);
+        true
+    }
 }
 
 pub(super) struct Deadlines<M: Side> {
@@ -192,18 +212,9 @@ impl<M: Side> Deadlines<M> {
         }
         if let Some(bytes) = self.message {
             let now = self.timers.now();
-            if let Some(transfer) = &self.reads.transfer {
-                is_filed |= transfer.resume_at(now, Wakes::Nothing);
-            } else {
-                let transfer = self.timers.measure(DeadlineKind::ReadRate, now);
-                transfer.count(bytes);
-                self.reads.transfer = Some(transfer);
-                is_filed = true;
-            }
+            is_filed |= self.reads.resume(&self.timers, DeadlineKind::ReadRate, bytes, now);
         }
-        if is_filed {
-            self.unwatch();
-        }
+        self.unwatch(is_filed);
     }
 
     /// Arms the deadline of a head that has begun, unless it is armed. True if it was armed now.
@@ -258,15 +269,8 @@ impl<M: Side> Deadlines<M> {
     /// A write begins to wait.
     fn write_waits(&mut self) {
         let now = self.timers.now();
-        let is_filed = if let Some(transfer) = &self.writes.transfer {
-            transfer.resume_at(now, Wakes::Nothing)
-        } else {
-            self.writes.transfer = Some(self.timers.measure(DeadlineKind::WriteRate, now));
-            true
-        };
-        if is_filed {
-            self.unwatch();
-        }
+        let is_filed = self.writes.resume(&self.timers, DeadlineKind::WriteRate, 0, now);
+        self.unwatch(is_filed);
         self.stall(now);
     }
 
@@ -310,9 +314,7 @@ impl<M: Side> Deadlines<M> {
             self.stall = Some(self.timers.measure(DeadlineKind::WriteTimeout, now));
             true
         };
-        if is_filed {
-            self.unwatch();
-        }
+        self.unwatch(is_filed);
     }
 
     /// A byte was accepted, or a flush is done.
@@ -340,24 +342,20 @@ impl<M: Side> Deadlines<M> {
         }
         // The flag is set again if the timer wakes the stream during this poll.
         self.shared.set_woken(false);
-        self.unwatch();
-        loop {
-            let cx = &mut Context::from_waker(&self.waker);
-            match self.timers.poll_kinds(cx, DeadlineKind::is_of_age) {
-                Poll::Ready(Ok(event)) => self.tell_or_end(event.kind)?,
-                Poll::Ready(Err(_)) => {
-                    // What is ready needs no timer.
-                    self.shared.set_woken(true);
-                    return Ok(());
-                }
-                Poll::Pending => return Ok(()),
-            }
+        self.unwatch(true);
+        match self.take_events(|_, kind| kind.is_of_age()) {
+            Poll::Ready(Ok(error)) => return Err(error),
+            // What is ready needs no timer.
+            Poll::Ready(Err(_)) => self.shared.set_woken(true),
+            Poll::Pending => {}
         }
+        Ok(())
     }
 
-    /// The timers are to be polled before a read or a write waits.
-    fn unwatch(&mut self) {
-        (self.reads.is_watched, self.writes.is_watched) = (false, false);
+    /// The timers are to be polled before a read or a write waits, if a deadline was filed.
+    fn unwatch(&mut self, is_filed: bool) {
+        self.reads.is_watched &= !is_filed;
+        self.writes.is_watched &= !is_filed;
     }
 
     /// Polls for what ends the wait in a direction.
@@ -371,24 +369,30 @@ impl<M: Side> Deadlines<M> {
     }
 
     fn poll_timers(&mut self, direction: Direction) -> Poll<io::Error> {
+        let ended = self.take_events(|this, kind| this.is_wanted(direction, kind));
+        self.way(direction).is_watched |= ended.is_pending();
+        ended.map(|error| error.unwrap_or_else(no_timer))
+    }
+
+    /// Takes the wanted events that have come, until one ends the stream, or none is left.
+    fn take_events(
+        &mut self,
+        is_wanted: impl Fn(&Self, DeadlineKind) -> bool,
+    ) -> Poll<Result<io::Error, RefusedKind>> {
         loop {
             // The owner may say at any moment that the message has ended.
             self.forget_ended();
-            let is_wanted = |kind| self.is_wanted(direction, kind);
             let cx = &mut Context::from_waker(&self.waker);
-            let Poll::Ready(event) = self.timers.poll_kinds(cx, is_wanted) else {
-                self.way(direction).is_watched = true;
-                return Poll::Pending;
+            let event = ready!(self.timers.poll_kinds(cx, |kind| is_wanted(self, kind)));
+            let kind = match event {
+                Ok(event) => event.kind,
+                Err(refused) => return Poll::Ready(Err(refused)),
             };
-            let is_ended = self.shared.notes.has(ENDED);
-            match event {
-                Ok(event) if event.kind == DeadlineKind::ReadRate && is_ended => {}
-                Ok(event) => {
-                    if let Err(error) = self.tell_or_end(event.kind) {
-                        return Poll::Ready(error);
-                    }
-                }
-                Err(refused) => return Poll::Ready(no_timer(refused)),
+            if kind == DeadlineKind::MaxAge && self.timers.has_grace() {
+                // Only the owner is told.
+                self.shared.aged.wake();
+            } else if kind != DeadlineKind::ReadRate || !self.shared.notes.has(ENDED) {
+                return Poll::Ready(Ok(self.end(kind)));
             }
         }
     }
@@ -407,23 +411,13 @@ impl<M: Side> Deadlines<M> {
         }
     }
 
-    /// A limit is reached: the stream has ended, unless only the owner is to be told.
-    #[cold]
-    fn tell_or_end(&mut self, kind: DeadlineKind) -> io::Result<()> {
-        if kind == DeadlineKind::MaxAge && self.timers.has_grace() {
-            self.shared.set_aged();
-            return Ok(());
-        }
-        Err(self.end(kind))
-    }
-
     /// A limit is reached: the stream has ended, in both directions.
     #[cold]
     fn end(&mut self, kind: DeadlineKind) -> io::Error {
-        let timeout = match self.timers.order_of(kind) {
-            Some(Order::Drain) => StreamTimeout::Drained,
-            Some(Order::End) => StreamTimeout::Told,
-            None => StreamTimeout::new(kind, &self.timers.limits(), self.shared.head),
+        let timeout = match kind {
+            DeadlineKind::MaxAge if self.timers.is_ordered(kind) => StreamTimeout::Told,
+            DeadlineKind::AgeGrace if self.timers.is_ordered(kind) => StreamTimeout::Drained,
+            _ => StreamTimeout::new(kind, &self.timers.limits(), self.shared.head),
         };
         let timeout = *self.shared.timeout.get_or_init(|| timeout);
         // A shutdown that waits afterwards has a time of its own.

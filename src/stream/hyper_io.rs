@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 
-use super::TimedIo;
+use super::{Projected, TimedIo};
 use crate::conn::{Direction, Side};
 
 impl<S: Read, M: Side> Read for TimedIo<S, M> {
@@ -16,10 +16,9 @@ impl<S: Read, M: Side> Read for TimedIo<S, M> {
         cx: &mut Context<'_>,
         buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = self.project();
-        let io = this.io;
-        let is_measured = this.deadlines.is_read_measured();
-        let read = this.deadlines.transfer(Direction::Read, cx, |cx| {
+        let Projected { io, deadlines } = self.project();
+        let is_measured = deadlines.is_read_measured();
+        let read = deadlines.transfer(Direction::Read, cx, |cx| {
             if is_measured {
                 return read_counted(io, cx, buf);
             }

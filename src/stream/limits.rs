@@ -11,9 +11,12 @@ macro_rules! stream_limits {
     ($(
         $(#[$_about:meta])*
         $kind:ident, $text:literal, $rule:expr;
-        limits $limits:tt
-        least $least:tt
-        stream { $($(#[$doc:meta])* $field:ident: $type:ty $(= $conn:ident)?,)* }
+        $(span $span:tt)?
+        $(limits $limits:tt)?
+        stream { $(
+            $(#[$doc:meta])*
+            $field:ident: $type:ty $(= $conn:ident)? $(| $least:ident = $conn_least:ident)?,
+        )* }
         ends {
             $ends:ident $(, $error:ident($limit:ident: $limit_type:ty), $says:literal)?
         }
@@ -37,19 +40,16 @@ macro_rules! stream_limits {
             /// assert_eq!(limits.idle, Duration::from_secs(120));
             /// assert_eq!(limits.max_age, Duration::ZERO);
             /// ```
-            StreamLimits { $($($(#[$doc])* $field: $type,)*)* }
+            StreamLimits { $($($(#[$doc])* $field: $type $(| $least)?,)*)* }
         }
 
         impl StreamLimits {
             /// The limits of the connection's timers. The deadline of a head is armed by the
             /// stream.
             pub(super) fn of_conn(self) -> ConnLimits {
-                ConnLimits { $($($($conn: self.$field,)?)*)* ..ConnLimits::default() }
-            }
-
-            /// The limits that the connection's timers have.
-            fn of_stream(conn: &ConnLimits, head: Duration) -> Self {
-                Self { $($($($field: conn.$conn,)?)*)* head }
+                let mut conn = ConnLimits::default();
+                $($($(conn.$conn = self.$field;)? $(conn.$conn_least = self.$least;)?)*)*
+                conn
             }
         }
 
@@ -86,8 +86,11 @@ macro_rules! stream_limits {
 
         impl StreamTimeout {
             /// The limit of a kind, as the connection's timers have it now.
-            pub(super) fn new(kind: DeadlineKind, limits: &ConnLimits, head: Duration) -> Self {
-                let limits = StreamLimits::of_stream(limits, head);
+            pub(super) fn new(kind: DeadlineKind, conn: &ConnLimits, head: Duration) -> Self {
+                let limits = StreamLimits {
+                    $($($($field: conn.$conn,)? $($least: conn.$conn_least,)?)*)*
+                    head,
+                };
                 match kind {
                     $($(DeadlineKind::$kind => Self::$error(limits.$limit),)?)*
                     other => Self::Other(other),

@@ -23,21 +23,18 @@ macro_rules! timed_writes {
                 cx: &mut Context<'_>,
                 buf: &[u8],
             ) -> Poll<io::Result<usize>> {
-                let this = self.project();
-                let io = this.io;
-                this.deadlines.transfer(Direction::Write, cx, |cx| io.poll_write(cx, buf))
+                let Projected { io, deadlines } = self.project();
+                deadlines.transfer(Direction::Write, cx, |cx| io.poll_write(cx, buf))
             }
 
             fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                let this = self.project();
-                let io = this.io;
-                this.deadlines.flush(cx, |cx| io.poll_flush(cx))
+                let Projected { io, deadlines } = self.project();
+                deadlines.flush(cx, |cx| io.poll_flush(cx))
             }
 
             fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                let this = self.project();
-                let io = this.io;
-                this.deadlines.shutdown(cx, |cx| io.poll_shutdown(cx))
+                let Projected { io, deadlines } = self.project();
+                deadlines.shutdown(cx, |cx| io.poll_shutdown(cx))
             }
 
             fn poll_write_vectored(
@@ -45,10 +42,9 @@ macro_rules! timed_writes {
                 cx: &mut Context<'_>,
                 bufs: &[IoSlice<'_>],
             ) -> Poll<io::Result<usize>> {
-                let this = self.project();
-                let io = this.io;
+                let Projected { io, deadlines } = self.project();
                 let write = |cx: &mut Context<'_>| io.poll_write_vectored(cx, bufs);
-                this.deadlines.transfer(Direction::Write, cx, write)
+                deadlines.transfer(Direction::Write, cx, write)
             }
 
             fn is_write_vectored(&self) -> bool {
@@ -180,6 +176,7 @@ pin_project! {
     /// # });
     /// # }
     /// ```
+    #[project = Projected]
     pub struct TimedIo<S, M = AnyThread>
     where
         M: Side,

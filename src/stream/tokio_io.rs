@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::TimedIo;
+use super::{Projected, TimedIo};
 use crate::conn::{Direction, Side};
 
 impl<S: AsyncRead, M: Side> AsyncRead for TimedIo<S, M> {
@@ -15,9 +15,8 @@ impl<S: AsyncRead, M: Side> AsyncRead for TimedIo<S, M> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = self.project();
-        let io = this.io;
-        let read = this.deadlines.transfer(Direction::Read, cx, |cx| {
+        let Projected { io, deadlines } = self.project();
+        let read = deadlines.transfer(Direction::Read, cx, |cx| {
             let before = buf.filled().len();
             io.poll_read(cx, buf).map_ok(|()| buf.filled().len() - before)
         });

@@ -33,6 +33,8 @@ mod many;
 mod marked;
 mod migrate;
 mod migrate_all;
+#[path = "../../examples/host/network/mod.rs"]
+mod network;
 mod nurseries;
 mod own_loop;
 mod poll_budget;

@@ -29,7 +29,7 @@ use super::super::side::{Connection, Wakes};
 use super::share::share;
 use super::stamp::Stamp;
 use crate::clock::Timeline;
-use crate::directory::orders::{Member, Orders, Terms};
+use crate::directory::orders::{Member, Orders, Terms, Visit};
 use crate::face::handle::sleep::SharedSleep;
 use crate::face::handle::{Handle, registry};
 use crate::link::owners::OwnerCount;
@@ -117,19 +117,10 @@ impl Inner {
             // Relaxed: only the drop of the last handle reads it.
             inner.place.store(place, Ordering::Relaxed);
             if is_draining {
-                inner.tell();
+                inner.visit(Visit::Tell);
             }
         }
         inner
-    }
-
-    fn terms(&self) -> Terms {
-        self.orders.as_ref().map_or(Terms::default(), |orders| orders.terms())
-    }
-
-    #[inline]
-    fn now(&self) -> u64 {
-        self.handle.nanos()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -144,7 +135,7 @@ impl Inner {
             stamps: self.stamps.each_ref().map(Stamp::get),
             in_progress: state.in_progress,
             spans: &state.limits,
-            terms: self.terms(),
+            terms: self.orders.as_ref().map_or(Terms::default(), |orders| orders.terms()),
             flags: &state.flags,
             place: &mut state.rare,
         }
@@ -153,25 +144,23 @@ impl Inner {
 
 /// Deadlines and events.
 impl Inner {
-    /// True if the first deadline of an open connection has become earlier.
-    fn file_earlier(&self, state: &mut State) -> bool {
-        let Some(time) = &self.time else { return false };
-        let first = time.ceil(rules::first_due(&self.facts(state)));
-        let is_earlier = state.sleep.is_some() && first < state.filed;
-        if is_earlier {
-            state.filed = first;
+    /// Files an open connection for its first deadline: if that is earlier now, or `anew`, after
+    /// what was due was taken. True if it is filed for another tick.
+    fn file(&self, state: &mut State, anew: bool) -> bool {
+        let (Some(time), true) = (&self.time, state.sleep.is_some()) else { return false };
+        let facts = self.facts(state);
+        let first = if anew {
+            self.event_at.set(facts.place.rare().map_or(0, rules::last_idle_event));
+            rules::next_look(&facts)
+        } else {
+            rules::first_due(&facts)
+        };
+        let filed = time.ceil(first);
+        let is_changed = anew || filed < state.filed;
+        if is_changed {
+            state.filed = filed;
         }
-        is_earlier
-    }
-
-    /// Resets the timer, if the first deadline has become earlier.
-    fn reset_earlier(&self, state: &mut State) {
-        if self.file_earlier(state) {
-            let filed = state.filed;
-            if let Some(sleep) = &mut state.sleep {
-                sleep.reset_to(filed);
-            }
-        }
+        is_changed
     }
 
     /// `None` if the near clock shows the time of the deadlines, and the clock does not show it.
@@ -222,18 +211,8 @@ impl Inner {
             return;
         }
         state.looked = now;
-        let mut facts = self.facts(state);
-        if rules::first_due(&facts) <= now {
-            rules::take_due(&mut facts);
-        }
-        self.file_next(time, state);
-    }
-
-    /// What was due was taken. Files the connection for what is due next.
-    fn file_next(&self, time: &Timeline, state: &mut State) {
-        let facts = self.facts(state);
-        self.event_at.set(facts.place.rare().map_or(0, rules::last_idle_event));
-        state.filed = time.ceil(rules::next_look(&facts));
+        rules::take_due(&mut self.facts(state));
+        self.file(state, true);
     }
 
     fn next_event(
@@ -243,7 +222,7 @@ impl Inner {
     ) -> Option<ConnEvent> {
         let (event, may_be_earlier) = rules::next_event(&self.facts(state), wanted);
         if may_be_earlier {
-            self.file_earlier(state);
+            self.file(state, false);
         }
         event.inspect(|event| {
             if let Some(service) = registry::find(self.handle.service) {
@@ -287,7 +266,7 @@ impl Connection for Arc<Inner> {
 
     #[inline]
     fn now(&self) -> u64 {
-        Inner::now(self)
+        self.handle.nanos()
     }
 
     #[inline]
@@ -343,7 +322,7 @@ impl Connection for Arc<Inner> {
     ) -> R {
         let mut state = self.lock();
         let (result, may_be_earlier) = change(&mut self.facts(&mut state));
-        let is_earlier = may_be_earlier && self.file_earlier(&mut state);
+        let is_earlier = may_be_earlier && self.file(&mut state, false);
         drop(state);
         if is_earlier && wakes == Wakes::Task {
             self.task.wake();
@@ -351,9 +330,8 @@ impl Connection for Arc<Inner> {
         result
     }
 
-    fn set_limits(&self, limits: ConnLimits) {
+    fn store_limits(&self, limits: ConnLimits) {
         self.lock().limits = share(limits);
-        self.change(Wakes::Task, |facts| (rules::limits_changed(facts), true));
     }
 
     /// When the deadline is due as of now.
@@ -377,11 +355,8 @@ impl Connection for Arc<Inner> {
         let before = state.flags.get().pending();
         let polled = self.poll_locked(&mut state, wanted);
         let is_left = state.flags.get().pending() & !before != 0;
-        let ended = if matches!(polled, Some(Poll::Ready(Err(refused))) if refused.is_closed()) {
-            state.sleep.take()
-        } else {
-            None
-        };
+        let is_ended = matches!(polled, Some(Poll::Ready(Err(refused))) if refused.is_closed());
+        let ended = is_ended.then(|| state.sleep.take());
         drop(state);
         drop(ended);
         if is_left {
@@ -397,37 +372,23 @@ impl Connection for Arc<Inner> {
 
 /// As the shard visits it. The timer is reset here, so that the task need not be woken for that.
 impl Member for Inner {
-    fn look_again(&self) {
+    fn visit(&self, visit: Visit) -> Option<u64> {
+        let time = self.time.as_ref()?;
         let mut state = self.lock();
-        // What is in progress holds deadlines back until now, and not only until the last poll.
-        state.looked = self.now();
-        self.reset_earlier(&mut state);
-    }
-
-    fn tell(&self) -> bool {
-        let Some(time) = &self.time else { return false };
-        let mut state = self.lock();
-        // The near clock may be ahead. An event never comes early.
+        // What is in progress holds deadlines back until now, and not only until the last poll. The
+        // near clock may be ahead, and an event never comes early.
         state.looked = time.nanos();
-        let is_told = rules::tell(&mut self.facts(&mut state));
-        if is_told {
-            self.file_next(time, &mut state);
+        let found = rules::visit(&mut self.facts(&mut state), visit);
+        let is_told = visit == Visit::Tell && found.is_some();
+        if visit != Visit::FindIdle && self.file(&mut state, is_told) {
             let filed = state.filed;
-            if let Some(sleep) = &mut state.sleep {
-                sleep.reset_to(filed);
-            }
-        } else {
-            self.reset_earlier(&mut state);
+            state.sleep.as_mut().expect("it is open").reset_to(filed);
         }
         drop(state);
         if is_told {
             self.task.wake();
         }
-        is_told
-    }
-
-    fn idle_since(&self) -> Option<u64> {
-        rules::idle_since(&self.facts(&mut self.lock()))
+        found
     }
 }
 
@@ -450,10 +411,6 @@ impl Wake for Inner {
 impl Place for &mut Option<Box<Rare>> {
     fn rare(&self) -> Option<&Rare> {
         self.as_deref()
-    }
-
-    fn known_rare_mut(&mut self) -> Option<&mut Rare> {
-        self.as_deref_mut()
     }
 
     fn rare_mut(&mut self) -> &mut Rare {

@@ -72,7 +72,7 @@ impl ConnTimers {
         if self.is_closed() {
             return None;
         }
-        let packed = self.conn().connections().pack(self.conn().index());
+        let packed = self.conn().connections.pack(self.conn().index);
         self.close();
         Some(PackedConn(Box::new(packed)))
     }
@@ -89,15 +89,14 @@ impl ConnTimers {
     /// arm and schedule. A panic of it is counted, and the next event calls it again.
     pub fn on_event(&self, call: impl FnMut(&ConnTimers, ConnEvent) + 'static) {
         if !self.is_closed() {
-            self.conn()
-                .connections()
-                .set_on_event(self.conn().index(), Some(Rc::new(RefCell::new(call))));
+            let conn = self.conn();
+            conn.connections.set_on_event(conn.index, Some(Rc::new(RefCell::new(call))));
         }
     }
 
     /// Drops the callback. Events go to a task again, also those that have come and were not taken.
     pub fn clear_on_event(&self) {
-        self.conn().connections().set_on_event(self.conn().index(), None);
+        self.conn().connections.set_on_event(self.conn().index, None);
     }
 }
 

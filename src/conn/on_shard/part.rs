@@ -19,7 +19,7 @@ use super::activity::Activity;
 use super::record::{RecordRef, add_one, take_one};
 use super::table::{Extras, OnEvent, Packed, Table};
 use crate::clock::Timeline;
-use crate::directory::orders::Orders;
+use crate::directory::orders::{Orders, Visit};
 use crate::face::local::LocalShard;
 use crate::face::timers::Timers;
 use crate::shard::hooks::{Part, PartId};
@@ -105,9 +105,6 @@ impl Connections {
     /// Opens a connection, with its entry in the wheel.
     pub(super) fn open(self: Rc<Self>, packed: &Packed) -> Result<ConnTimers, RefusedKind> {
         let shard = Rc::clone(&self.shard);
-        if shard.is_closed() {
-            return Err(shard.why_closed());
-        }
         let (index, block, due) = {
             let mut table = self.table.borrow_mut();
             let index = table.open(packed, &self.activity);
@@ -124,7 +121,7 @@ impl Connections {
         }
         block.record(index).key.set(key);
         if self.orders.terms().is_draining() {
-            self.tell(index);
+            self.visit(index, Visit::Tell);
         }
         Ok(ConnTimers::new(RecordRef::new(self, block, index)))
     }
@@ -146,17 +143,13 @@ impl Connections {
     }
 
     pub(super) fn set_on_event(&self, index: u32, on_event: Option<OnEvent>) {
-        let (before, waker) = {
-            let mut table = self.table.borrow_mut();
-            let is_cleared = on_event.is_none() && table.has_events(index);
-            let before = table.set_on_event(index, on_event);
-            (before, if is_cleared { table.take_waker(index) } else { None })
-        };
+        let is_cleared = on_event.is_none() && self.table.borrow().has_events(index);
+        let before = self.table.borrow_mut().set_on_event(index, on_event);
         // The next turn calls the callback for an event that has come already.
-        self.file_earlier(index);
+        self.file(index, false);
         self.shard.drop_each(before);
-        if let Some(waker) = waker {
-            waker.wake();
+        if is_cleared {
+            self.deliver(index);
         }
     }
 
@@ -167,19 +160,22 @@ impl Connections {
         self.shard.publish_gauge(|counts| counts.connections = count);
     }
 
-    /// Resets the entry of a connection to its first deadline, if that is earlier now, or to the
-    /// next turn, if there is a callback for an event that has come.
-    fn file_earlier(&self, index: u32) {
+    /// Resets the entry of a connection to its first deadline: if that is earlier now, or `anew`,
+    /// after what was due was taken. The first deadline is the next turn, if there is a callback
+    /// for an event that has come.
+    fn file(&self, index: u32, anew: bool) {
         let mut table = self.table.borrow_mut();
         let Some(key) = table.record(index).key.get() else { return };
-        let due = if table.owes_callback(index) {
+        let due = if anew {
+            self.time.ceil(rules::next_look(&self.facts(&mut table, index)))
+        } else if table.owes_callback(index) {
             self.time.floor(self.shard.nanos_near())
         } else {
             self.time.ceil(rules::first_due(&self.facts(&mut table, index)))
         };
         drop(table);
-        if self.shard.deadline_of(key).is_some_and(|filed| due < filed) {
-            // The entry is pending, as its deadline is known.
+        if anew || self.shard.deadline_of(key).is_some_and(|filed| due < filed) {
+            // The entry is pending: its deadline is known, or its turn has not reached it.
             let _ = self.shard.reset(key, due);
         }
     }
@@ -219,7 +215,7 @@ impl Connection for RecordRef {
         let owners = &self.usage().owners;
         add_one(owners);
         if owners.get() == 1 {
-            self.connections().count_handled(1);
+            self.connections.count_handled(1);
         }
     }
 
@@ -228,12 +224,12 @@ impl Connection for RecordRef {
         take_one(owners);
         if owners.get() == 0 {
             self.close();
-            self.connections().count_handled(-1);
+            self.connections.count_handled(-1);
         }
     }
 
     fn close(&self) -> bool {
-        let (all, index, record) = (self.connections(), self.index(), self.record());
+        let (all, index, record) = (&self.connections, self.index, self.record());
         let Some(key) = record.key.take() else { return false };
         record.clear_pending();
         all.shard.cancel_part(key);
@@ -250,16 +246,16 @@ impl Connection for RecordRef {
     }
 
     fn time(&self) -> Option<&Timeline> {
-        Some(&self.connections().time)
+        Some(&self.connections.time)
     }
 
     fn now(&self) -> u64 {
-        self.connections().shard.nanos_near()
+        self.connections.shard.nanos_near()
     }
 
     #[inline]
     fn stamp_now(&self) -> u64 {
-        self.connections().stamp()
+        self.connections.stamp()
     }
 
     #[inline]
@@ -270,7 +266,7 @@ impl Connection for RecordRef {
     /// A stamp made since the shard last read the clock may stand for a later time than it says.
     #[inline]
     fn stamp_at(&self, direction: Direction, at: Instant) {
-        let (all, record) = (self.connections(), self.record());
+        let (all, record) = (&self.connections, self.record());
         let (stamp, at) = (&record.stamps[direction as usize], all.time.nanos_at(at));
         if all.activity.is_plainly_next(at, stamp.get()) {
             stamp.set(at);
@@ -278,8 +274,8 @@ impl Connection for RecordRef {
             stamp.set(all.later_stamp(stamp.get(), at));
         }
         // A time before the last idle event may make the next one earlier.
-        if record.has_extra() && all.table.borrow().is_before_event(self.index(), at) {
-            all.file_earlier(self.index());
+        if record.has_extra() && all.table.borrow().is_before_event(self.index, at) {
+            all.file(self.index, false);
         }
     }
 
@@ -298,8 +294,8 @@ impl Connection for RecordRef {
     }
 
     fn look<R>(&self, look: impl FnOnce(&mut Facts<'_, Extras<'_>>) -> R) -> R {
-        let all = self.connections();
-        look(&mut all.facts(&mut all.table.borrow_mut(), self.index()))
+        let all = &self.connections;
+        look(&mut all.facts(&mut all.table.borrow_mut(), self.index))
     }
 
     fn change<R>(
@@ -309,19 +305,18 @@ impl Connection for RecordRef {
     ) -> R {
         let (result, may_be_earlier) = self.look(change);
         if may_be_earlier {
-            self.connections().file_earlier(self.index());
+            self.connections.file(self.index, false);
         }
         result
     }
 
-    fn set_limits(&self, limits: ConnLimits) {
-        self.connections().table.borrow_mut().set_limits(self.index(), limits);
-        self.change(Wakes::Task, |facts| (rules::limits_changed(facts), true));
+    fn store_limits(&self, limits: ConnLimits) {
+        self.connections.table.borrow_mut().set_limits(self.index, limits);
     }
 
     fn take(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Option<ConnEvent> {
         let event = self.change(Wakes::Task, |facts| rules::next_event(facts, wanted));
-        event.inspect(|event| event.kind.count_in(self.connections().shard.tally()))
+        event.inspect(|event| event.kind.count_in(self.connections.shard.tally()))
     }
 
     fn poll(
@@ -329,7 +324,7 @@ impl Connection for RecordRef {
         cx: &mut Context<'_>,
         wanted: impl Fn(DeadlineKind) -> bool,
     ) -> Poll<Result<Option<ConnEvent>, Infallible>> {
-        let (table, record) = (&self.connections().table, self.record());
+        let (table, record) = (&self.connections.table, self.record());
         if !record.is_open() {
             return Poll::Ready(Ok(None));
         }
@@ -351,7 +346,7 @@ impl Connection for RecordRef {
 
     #[inline]
     fn budget(&self) -> Option<&dyn LocalShard> {
-        Some(&*self.connections().shard)
+        Some(&*self.connections.shard)
     }
 }
 
@@ -364,34 +359,24 @@ impl Population for Connections {
         self.table.borrow().places()
     }
 
-    fn look_again(&self, place: u32) {
-        self.file_earlier(place);
-    }
-
-    fn tell(&self, place: u32) -> bool {
-        let due = {
+    fn visit(&self, place: u32, visit: Visit) -> Option<u64> {
+        let mut found = None;
+        // The filing looks at the facts, too.
+        if visit != Visit::LookAgain {
             let mut table = self.table.borrow_mut();
             if !table.record(place).is_open() {
-                return false;
+                return None;
             }
-            let mut facts = self.facts(&mut table, place);
-            rules::tell(&mut facts).then(|| self.time.ceil(rules::next_look(&facts)))
-        };
-        let Some(due) = due else {
-            self.file_earlier(place);
-            return false;
-        };
-        let key = self.table.borrow().record(place).key.get();
-        // What was due has come. The entry, if its turn has not reached it, is due later.
-        let _reset = key.map(|key| self.shard.reset(key, due));
-        self.deliver(place);
-        true
-    }
-
-    fn idle_since(&self, place: u32) -> Option<u64> {
-        let mut table = self.table.borrow_mut();
-        let is_open = table.record(place).is_open();
-        is_open.then(|| rules::idle_since(&self.facts(&mut table, place))).flatten()
+            found = rules::visit(&mut self.facts(&mut table, place), visit);
+        }
+        let is_told = visit == Visit::Tell && found.is_some();
+        if visit != Visit::FindIdle {
+            self.file(place, is_told);
+        }
+        if is_told {
+            self.deliver(place);
+        }
+        found
     }
 }
 

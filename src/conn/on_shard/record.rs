@@ -136,9 +136,9 @@ pub(super) fn block_of(index: u32) -> usize {
 
 /// A counted reference to a connection's record.
 pub(in crate::conn) struct RecordRef {
-    connections: Rc<Connections>,
+    pub(super) connections: Rc<Connections>,
     block: Block,
-    index: u32,
+    pub(super) index: u32,
 }
 
 impl RecordRef {
@@ -159,16 +159,6 @@ impl RecordRef {
 
     pub(super) fn stamps(&self) -> [&Cell<u64>; 3] {
         self.block.stamps_of(self.index)
-    }
-
-    #[inline]
-    pub(super) fn connections(&self) -> &Connections {
-        &self.connections
-    }
-
-    #[inline]
-    pub(super) fn index(&self) -> u32 {
-        self.index
     }
 }
 

@@ -248,10 +248,6 @@ impl Place for Extras<'_> {
         self.extras.get(self.record.extra.get() as usize).map(|extra| &extra.rare)
     }
 
-    fn known_rare_mut(&mut self) -> Option<&mut Rare> {
-        self.extras.get_mut(self.record.extra.get() as usize).map(|extra| &mut extra.rare)
-    }
-
     fn rare_mut(&mut self) -> &mut Rare {
         &mut made_extra(self.extras, self.record).rare
     }

@@ -18,6 +18,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
 use super::*;
 
@@ -34,13 +35,13 @@ fn limits() -> StreamLimits {
 async fn answer<M: Side>(
     request: Request<Incoming>,
     control: StreamControl<M>,
-    work: Duration,
+    work: impl Future<Output = ()>,
 ) -> Result<Response<Full<Bytes>>, hyper::Error> {
     control.head_complete();
     let in_flight = control.begin_request();
     let body = request.into_body().collect().await?.to_bytes();
     control.message_complete();
-    tokio::time::sleep(work).await;
+    work.await;
     drop(in_flight);
     control.begin_message();
     Ok(Response::new(Full::new(Bytes::from(body.len().to_string()))))
@@ -53,7 +54,8 @@ where
     M: Side,
 {
     control.begin_message();
-    let service = service_fn(|request| answer(request, control.clone(), SLOW + SLOW / 4));
+    let work = || tokio::time::sleep(SLOW + SLOW / 4);
+    let service = service_fn(|request| answer(request, control.clone(), work()));
     let error = http1::Builder::new().serve_connection(io, service).await.err()?;
     // The error of a body that is cut is the service's.
     let mut source: Option<&dyn std::error::Error> = Some(&error);
@@ -212,28 +214,39 @@ fn http_server_over_hyper_traits_cuts_slow_clients_and_serves_honest_ones() {
     check_server(Family::Hyper);
 }
 
-/// Serves one connection, and tells the peer at its greatest age.
+/// Serves one connection, and tells the peer at its greatest age. A request takes some time, or
+/// until then, if that is `None`.
 async fn serve_until_old(
     stream: TcpStream,
     timers: corewheel::Handle,
     limits: StreamLimits,
-    work: Duration,
+    work: Option<Duration>,
 ) -> Option<StreamTimeout> {
     let stream = TimedIo::new(stream, timers, limits);
-    let control = stream.control();
-    let service = service_fn(|request| answer(request, control.clone(), work));
+    let (control, is_told) = (stream.control(), Notify::new());
+    let work = || async {
+        match work {
+            Some(work) => tokio::time::sleep(work).await,
+            None => is_told.notified().await,
+        }
+    };
+    let service = service_fn(|request| answer(request, control.clone(), work()));
     let mut conn = pin!(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
     tokio::select! {
         _ = conn.as_mut() => return control.limit_reached(),
         told = control.max_age_reached() => told.unwrap(),
     }
     conn.as_mut().graceful_shutdown();
+    is_told.notify_one();
     let _ = conn.await;
     control.limit_reached()
 }
 
 /// What a client receives whose request is in flight at the greatest age, and how it ends.
-fn request_at_the_greatest_age(grace: Duration, work: Duration) -> (String, Option<StreamTimeout>) {
+fn request_at_the_greatest_age(
+    grace: Duration,
+    work: Option<Duration>,
+) -> (String, Option<StreamTimeout>) {
     let service = TimerService::builder().shards(1).runtime(Runtime::Thread).start().unwrap();
     let timers = service.handle();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -254,7 +267,7 @@ fn request_at_the_greatest_age(grace: Duration, work: Duration) -> (String, Opti
 
 #[test]
 fn request_in_flight_at_the_greatest_age_is_answered_within_the_grace() {
-    let (received, ended) = request_at_the_greatest_age(PATIENCE, ms(1_500));
+    let (received, ended) = request_at_the_greatest_age(PATIENCE, None);
     assert!(received.ends_with("\r\n\r\n24"), "{received}");
     assert!(received.contains("connection: close"), "{received}");
     assert_eq!(ended, None);
@@ -262,6 +275,6 @@ fn request_in_flight_at_the_greatest_age_is_answered_within_the_grace() {
 
 #[test]
 fn request_that_takes_longer_than_the_grace_is_cut() {
-    let (received, ended) = request_at_the_greatest_age(ms(500), PATIENCE);
+    let (received, ended) = request_at_the_greatest_age(ms(500), Some(PATIENCE));
     assert_eq!((received.as_str(), ended), ("", Some(AgeGrace(ms(500)))));
 }

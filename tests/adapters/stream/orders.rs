@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream as Client};
 use std::pin::pin;
+use std::sync::mpsc::{self, Sender};
 use std::time::Instant;
 
 use corewheel::Runtime;
@@ -18,6 +19,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::*;
@@ -105,12 +107,24 @@ fn idle_limit_of_a_stream_shrinks_under_pressure() {
     both!(check_pressure);
 }
 
-/// Serves one connection until its client leaves, or until it is told and has answered.
-async fn serve(socket: TcpStream, timers: corewheel::Handle, work: Duration) -> (u64, bool) {
+/// Serves one connection until its client leaves, or until it is told and has answered. A request
+/// is reported when it begins. It takes some time, or until the connection is told, if that is
+/// `None`.
+async fn serve(
+    socket: TcpStream,
+    timers: corewheel::Handle,
+    work: Option<Duration>,
+    began: Sender<()>,
+) -> (u64, bool) {
     let stream = TimedIo::new(socket, timers, StreamLimits::default().idle(PATIENCE));
     let control = stream.control();
-    let answer = |_: Request<_>| async move {
-        tokio::time::sleep(work).await;
+    let is_told = Notify::new();
+    let answer = |_: Request<_>| async {
+        began.send(()).unwrap();
+        match work {
+            Some(work) => tokio::time::sleep(work).await,
+            None => is_told.notified().await,
+        }
         Ok::<_, hyper::Error>(Response::new(Full::new(Bytes::from("done"))))
     };
     let service = TimedService::new(service_fn(answer), control.clone());
@@ -122,6 +136,7 @@ async fn serve(socket: TcpStream, timers: corewheel::Handle, work: Duration) -> 
             told.unwrap();
             times_told += 1;
             conn.as_mut().graceful_shutdown();
+            is_told.notify_one();
             let _ = conn.await;
         }
     }
@@ -129,8 +144,14 @@ async fn serve(socket: TcpStream, timers: corewheel::Handle, work: Duration) -> 
 }
 
 /// What each of some clients receives that has a request in flight, or none, when a server drains;
-/// and how often its connections were told and cut.
-fn drain_server(window: Duration, work: Duration, asks: &[bool]) -> (Vec<String>, u64, usize) {
+/// and how often its connections were told and cut. The request of the first is not answered before
+/// its connection is told, if `first_waits`.
+fn drain_server(
+    window: Duration,
+    work: Duration,
+    first_waits: bool,
+    asks: &[bool],
+) -> (Vec<String>, u64, usize) {
     let service = TimerService::builder().shards(2).runtime(Runtime::Thread).start().unwrap();
     let timers = service.handle();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -139,12 +160,14 @@ fn drain_server(window: Duration, work: Duration, asks: &[bool]) -> (Vec<String>
     let address: SocketAddr = listener.local_addr().unwrap();
     let mut clients: Vec<_> = asks.iter().map(|_| Client::connect(address).unwrap()).collect();
     let count = clients.len();
-    let (accepted, all) = std::sync::mpsc::channel();
+    let (accepted, all) = mpsc::channel();
+    let (began, requests) = mpsc::channel();
     let served = runtime.spawn(async move {
         let mut serving = JoinSet::new();
-        for _ in 0..count {
+        for number in 0..count {
             let (socket, _) = listener.accept().await.unwrap();
-            serving.spawn(serve(socket, timers, work));
+            let work = (!first_waits || number > 0).then_some(work);
+            serving.spawn(serve(socket, timers, work, began.clone()));
         }
         accepted.send(()).unwrap();
         serving.join_all().await
@@ -153,9 +176,8 @@ fn drain_server(window: Duration, work: Duration, asks: &[bool]) -> (Vec<String>
     for (client, _) in clients.iter_mut().zip(asks).filter(|(_, asks)| **asks) {
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+        requests.recv_timeout(PATIENCE).unwrap();
     }
-    // The server has the requests by then; if it has not, they are not answered, and a test fails.
-    std::thread::sleep(ms(200));
     let start = Instant::now();
     service.drain(window);
     let received = clients.iter_mut().map(|client| {
@@ -173,7 +195,7 @@ fn drain_server(window: Duration, work: Duration, asks: &[bool]) -> (Vec<String>
 #[test]
 fn drained_server_answers_requests_in_flight_and_closes_each_connection_once_told() {
     let asks: Vec<_> = (0..20).map(|number| number % 2 == 0).collect();
-    let (received, told, cut) = drain_server(ms(3_000), ms(600), &asks);
+    let (received, told, cut) = drain_server(ms(3_000), ms(600), true, &asks);
     for (received, asked) in received.iter().zip(&asks) {
         assert_eq!(received.ends_with("done"), *asked, "{received}");
     }
@@ -185,6 +207,6 @@ fn drained_server_answers_requests_in_flight_and_closes_each_connection_once_tol
 
 #[test]
 fn request_that_takes_longer_than_the_drain_is_cut() {
-    let (received, told, cut) = drain_server(ms(300), PATIENCE, &[true, false]);
+    let (received, told, cut) = drain_server(ms(300), PATIENCE, false, &[true, false]);
     assert_eq!((received, told, cut), (vec![String::new(); 2], 2, 1));
 }

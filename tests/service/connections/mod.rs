@@ -18,6 +18,7 @@ mod shared;
 mod shared_histories;
 mod shared_refusals;
 mod silence;
+mod sockets;
 mod stamps;
 mod waits;
 

@@ -1,9 +1,14 @@
 //! Limits that shrink under pressure, on a shard and on any thread.
 
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Instant;
+
 use corewheel::scaled::Scale;
 
 use super::drain::{Conn, pass};
 use super::*;
+use crate::support::Alarm;
 
 const HOUR: Duration = Duration::from_hours(1);
 
@@ -107,5 +112,61 @@ fn scale_that_shrinks_again_before_the_next_turn_reaches_the_connections() {
         lab.service.set_scale(scale(0.5));
         pass(&mut lab, &mut conns, 100);
         assert_eq!(conns[0].seen().first(), Some(&(60, ReadIdle)), "side {side}");
+    }
+}
+
+/// A turn visits at most this many connections, as `shard::sweep` says.
+const VISITS_MAX: usize = 256;
+
+/// Each connection is overdue when it is visited, so that its event counts the visit, or the timer
+/// that wakes its task. `COREWHEEL_CONNECTIONS` is how many connections there are.
+#[test]
+fn pressure_visits_few_of_many_connections_in_each_turn_and_delays_no_timer() {
+    let count = std::env::var("COREWHEEL_CONNECTIONS").ok().map(|text| text.parse().unwrap());
+    let count = count.unwrap_or(20_000);
+    for side in 0..2 {
+        let mut lab = Lab::<u8>::new(builder(1).capacity(count as u32 * 2));
+        let limits = NONE.read_idle(HOUR).read_idle_least(ms(1));
+        let (visits, (alarm, waker)) = (Rc::new(Cell::new(0)), Alarm::new());
+        let (mut on_shard, mut any_thread) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            if side == 0 {
+                let (conn, visits) = (lab.timers().connection(limits).unwrap(), Rc::clone(&visits));
+                conn.on_event(move |conn, _| {
+                    visits.set(visits.get() + 1);
+                    conn.close();
+                });
+                on_shard.push(conn);
+            } else {
+                let conn = lab.service.handle().connection(limits);
+                assert!(conn.poll_next(&mut Context::from_waker(&waker)).is_pending());
+                any_thread.push(conn);
+            }
+        }
+        lab.advance(ms(5));
+        // One other timer comes in each of the turns, which are a millisecond apart. A place of the
+        // list may be vacant, which costs a visit.
+        let turns_max = count * 2 / VISITS_MAX + 2;
+        let start = ticks_of(lab.timers());
+        for turn in 1..=turns_max as u64 {
+            lab.timers().schedule(ms(turn), 7).unwrap();
+        }
+        lab.service.set_scale(Scale::ZERO);
+        let seen = || visits.get() + alarm.count();
+        let (mut most, mut turns, mut longest) = (0, 0, Duration::ZERO);
+        for turn in 1..=turns_max as u64 {
+            let before = seen();
+            lab.clock.advance(ms(1));
+            let begin = Instant::now();
+            let _ = lab.turn();
+            longest = longest.max(begin.elapsed());
+            let visited = seen() - before;
+            most = visited.max(most);
+            turns += u64::from(visited > 0);
+            assert!(visited <= VISITS_MAX, "side {side}, turn {turn}: {visited} visits");
+            assert_eq!(lab.fired(), [(7, start + turn)], "side {side}: another timer is late");
+        }
+        assert_eq!(seen(), count, "side {side}, after {turns_max} turns");
+        println!("side {side}: {turns} turns, at most {most} visits and {longest:?} in one");
     }
 }
