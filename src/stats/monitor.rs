@@ -152,7 +152,8 @@ impl Base {
             let (begin, before) = *self.window.get_or_insert((now, times));
             let span = now.saturating_sub(begin);
             if span >= HOST_WINDOW {
-                let waited = times.waited_ns.saturating_sub(before.waited_ns);
+                // The system counts a wait when it is over, so it may have begun before.
+                let waited = times.waited_ns.saturating_sub(before.waited_ns).min(span);
                 let percent = waited.saturating_mul(100) / span;
                 let is_beyond = percent > limits.warnings.host_wait_percent.into();
                 self.waits = is_beyond.then(|| {

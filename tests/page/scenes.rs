@@ -156,7 +156,7 @@ fn provoke(kind: WarningKind) -> Stage {
             stage.shards.truncate(1);
             stage
         }
-        other => panic!("no scenario provokes {other}"),
+        WarningKind::HostOvercommitted => panic!("no scenario provokes it"),
     }
 }
 

@@ -46,16 +46,18 @@ fn fire(service: &TimerService, class: TimerClass, stop: &AtomicBool) {
     }
 }
 
+/// Stops the thread also when a check panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Runs a check while timers fire.
 fn while_firing(service: &TimerService, class: TimerClass, check: impl FnOnce()) {
     let stop = AtomicBool::new(false);
-    // A check that panics stops the thread as well.
-    struct Stop<'a>(&'a AtomicBool);
-    impl Drop for Stop<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
     thread::scope(|scope| {
         let _stop = Stop(&stop);
         scope.spawn(|| fire(service, class, &stop));

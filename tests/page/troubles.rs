@@ -1,4 +1,4 @@
-//! The troubles of the example `stats_trouble`, on real clocks: the first sentence of the page names
+//! The troubles of the example `stats_trouble`, on real clocks. The first sentence of the page names
 //! each of them, and JSON, metrics and watchdog agree.
 //!
 //! With `COREWHEEL_PICTURES=DIRECTORY` in the environment the test writes a picture of each page
@@ -212,9 +212,9 @@ fn first_sentence_of_the_page_names_each_trouble() {
 /// The beginning of the report.
 const REPORT: &str = "# Six servers in which one thing is wrong
 
-The example `stats_trouble` makes each trouble, and `tests/page/troubles.rs` writes this file and its
+The example `stats_trouble` makes each trouble. `tests/page/troubles.rs` writes this file and its
 pictures, with `COREWHEEL_PICTURES` set to this directory. A trouble is always on shard 1, unless
-the host is in trouble. The page is asked first. The test waits until its first sentence has the id
-of the warning, which the heading gives, and so fails where the page names another cause. The other
-views are read a moment later.
+the host is in trouble. The test waits until the first sentence of the page has the id of the
+warning that the heading gives, and so fails where the page names another cause. The other views
+are read a moment later.
 ";
