@@ -39,7 +39,7 @@ pub(crate) fn times_of(thread: u32) -> Option<ThreadTimes> {
 }
 
 /// What a thread of this process does, by the system: the letter of its state; `None` if the system
-/// does not say it. A thread that is ready and waits for a processor has the letter of one that runs.
+/// does not say it. A thread that waits for a processor has the letter of a thread that runs.
 pub(crate) fn state_of(thread: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
     // The name of the thread stands in parentheses and may contain any character.

@@ -475,6 +475,16 @@ mod tests {
     }
 
     #[test]
+    fn wait_for_a_processor_is_at_most_the_time_in_which_it_was_counted() {
+        let mut bench = Bench::new();
+        bench.read();
+        bench.shard().thread.as_mut().unwrap().waited_ns += 5 * SECOND;
+        bench.read();
+        let text = &bench.stats.warnings[0].text;
+        assert!(text.ends_with("waited for a processor for 1s of 1s, 100 %"), "{text}");
+    }
+
+    #[test]
     fn state_counts_once_until_it_ends() {
         let mut bench = Bench::new();
         let mut check = |change: &dyn Fn(&mut ShardStats), expected: (&'static str, u64, bool)| {

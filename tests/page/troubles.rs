@@ -1,5 +1,6 @@
-//! The troubles of the example `stats_trouble`, on real clocks. The first sentence of the page names
-//! each of them, and JSON, metrics and watchdog agree.
+//! The troubles of the example `stats_trouble`, on real clocks.
+//!
+//! The first sentence of the page names each of them, and JSON, metrics and watchdog agree.
 //!
 //! With `COREWHEEL_PICTURES=DIRECTORY` in the environment the test writes a picture of each page
 //! and the file `troubles.md`, which says what every view has shown.
