@@ -59,7 +59,7 @@ const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 ///
 /// | route | answer |
 /// |---|---|
-/// | `/` | a page to look at, which reads `/stats.json` every second |
+/// | `/` | a page that says what needs attention, and shows ten minutes of `/stats.json` |
 /// | `/stats.json` | [`ServiceStats`](crate::stats::ServiceStats) as JSON |
 /// | `/metrics` | every count of each shard and class, and its histograms, for Prometheus |
 /// | `/healthz` | 200 while every shard runs, else 503 with the shards that do not |

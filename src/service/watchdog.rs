@@ -193,12 +193,12 @@ struct Looks {
 
 impl Looks {
     /// Finds the shards that have passed a threshold since the look before, which was `elapsed`
-    /// ago. `is_stopped` tells whether the thread of a shard is stopped.
+    /// ago. `state_of` gives the letter of the state that the thread of a shard has.
     fn look(
         &mut self,
         stats: &ServiceStats,
         elapsed: Duration,
-        is_stopped: impl Fn(ShardId) -> bool,
+        state_of: impl Fn(ShardId) -> Option<char>,
     ) -> Vec<Stuck> {
         self.shards.resize(stats.shards.len(), Last::default());
         let mut stuck = Vec::new();
@@ -211,7 +211,7 @@ impl Looks {
             };
             let before = std::mem::replace(&mut last.thread, shard.thread);
             if let Some(level) = level.filter(|level| Some(*level) > last.level) {
-                let thread = thread_state(before, shard, elapsed, &is_stopped);
+                let thread = thread_state(before, shard, elapsed, &state_of);
                 stuck.push(Stuck {
                     shard: shard.shard,
                     level,
@@ -231,19 +231,22 @@ fn thread_state(
     before: Option<ThreadTimes>,
     shard: &ShardStats,
     elapsed: Duration,
-    is_stopped: impl Fn(ShardId) -> bool,
+    state_of: impl Fn(ShardId) -> Option<char>,
 ) -> ThreadState {
     let (Some(before), Some(now)) = (before, shard.thread) else { return ThreadState::Unknown };
     let half = saturating_nanos(elapsed) / 2;
     if now.waited_ns.saturating_sub(before.waited_ns) > half {
-        ThreadState::Starves
-    } else if now.ran_ns.saturating_sub(before.ran_ns) > half / 2 {
+        return ThreadState::Starves;
+    }
+    if now.ran_ns.saturating_sub(before.ran_ns) > half / 2 {
         // It runs, if a little less than it could.
-        ThreadState::Runs
-    } else if is_stopped(shard.shard) {
-        ThreadState::Stopped
-    } else {
-        ThreadState::Blocked
+        return ThreadState::Runs;
+    }
+    match state_of(shard.shard) {
+        // The system counts a wait for a processor when it is over.
+        Some('R') => ThreadState::Starves,
+        Some('T' | 't') => ThreadState::Stopped,
+        _ => ThreadState::Blocked,
     }
 }
 
@@ -312,8 +315,8 @@ fn watch<T: Send + 'static>(
         }
         let stats = directory.stats();
         let thread = |shard| directory.post(shard)?.published.live.thread();
-        let is_stopped = |shard| thread(shard).is_some_and(host::is_stopped);
-        for stuck in looks.look(&stats, elapsed, is_stopped) {
+        let state_of = |shard| host::state_of(thread(shard)?);
+        for stuck in looks.look(&stats, elapsed, state_of) {
             let Stuck { shard, level, since, is_in_turn, class, thread } = stuck;
             let (shard, thread) = (shard.number(), thread.name());
             tracing::error!(
@@ -351,7 +354,7 @@ mod tests {
         let mut looks = Looks { watchdog, stuck_after: Duration::from_secs(1), shards: vec![] };
         let look = |overdue: &u64| {
             stats.shards[0].overdue_ns = overdue * 1_000_000;
-            let stuck = looks.look(&stats, LOOK, |_| false);
+            let stuck = looks.look(&stats, LOOK, |_| None);
             stuck.first().map(|stuck| stuck.level)
         };
         overdue.iter().map(look).collect()
@@ -375,17 +378,19 @@ mod tests {
             let ms = 1_000_000;
             Some(ThreadTimes { ran_ns: ran * ms, waited_ns: waited * ms })
         };
-        let mut check = |ran: u64, waited: u64, is_stopped, expected| {
+        let mut check = |ran: u64, waited: u64, state: char, expected| {
             shard.thread = times(500 + ran, 700 + waited);
-            let state = thread_state(times(500, 700), &shard, LOOK, |_| is_stopped);
+            let state = thread_state(times(500, 700), &shard, LOOK, |_| Some(state));
             assert_eq!(state, expected, "{ran} {waited}");
         };
-        check(99, 0, false, ThreadState::Runs);
-        check(40, 50, false, ThreadState::Runs);
-        check(10, 90, false, ThreadState::Starves);
-        check(0, 0, true, ThreadState::Stopped);
-        check(1, 2, false, ThreadState::Blocked);
-        assert_eq!(thread_state(None, &shard, LOOK, |_| true), ThreadState::Unknown);
+        check(99, 0, 'R', ThreadState::Runs);
+        check(40, 50, 'R', ThreadState::Runs);
+        check(10, 90, 'R', ThreadState::Starves);
+        check(0, 0, 'R', ThreadState::Starves);
+        check(0, 0, 'T', ThreadState::Stopped);
+        check(1, 2, 'S', ThreadState::Blocked);
+        let state = thread_state(None, &shard, LOOK, |_| Some('T'));
+        assert_eq!(state, ThreadState::Unknown);
     }
 
     #[test]

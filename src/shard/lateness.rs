@@ -165,7 +165,8 @@ impl<P: Payload> Core<P> {
         counts.turns += 1;
         counts.turns_exhausted += u64::from(end.is_more);
         let limits = &self.directory.settings.warnings;
-        let stalled = times.began.saturating_sub(times.due);
+        // What became due while the turn before ran has not waited for the executor before its end.
+        let stalled = times.began.saturating_sub(times.due.max(times.ended));
         if stalled > saturating_nanos(limits.executor_stall) {
             counts.stalls += 1;
             counts.stalled_ns += stalled;

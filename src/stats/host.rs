@@ -38,12 +38,12 @@ pub(crate) fn times_of(thread: u32) -> Option<ThreadTimes> {
     parse(&fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?)
 }
 
-/// Whether a thread of this process was stopped, by a signal or a debugger.
-pub(crate) fn is_stopped(thread: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+/// What a thread of this process does, by the system: the letter of its state; `None` if the system
+/// does not say it. A thread that waits for a processor has the letter of a thread that runs.
+pub(crate) fn state_of(thread: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
     // The name of the thread stands in parentheses and may contain any character.
-    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    matches!(state, Some('T' | 't'))
+    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())
 }
 
 fn parse(schedstat: &str) -> Option<ThreadTimes> {
@@ -75,6 +75,6 @@ mod tests {
         while times_of(thread).is_some_and(|now| now.ran_ns == before.ran_ns) {
             state = std::hint::black_box(state.wrapping_mul(3));
         }
-        assert!(!is_stopped(thread));
+        assert_eq!(state_of(thread), Some('R'));
     }
 }

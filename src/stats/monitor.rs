@@ -152,7 +152,8 @@ impl Base {
             let (begin, before) = *self.window.get_or_insert((now, times));
             let span = now.saturating_sub(begin);
             if span >= HOST_WINDOW {
-                let waited = times.waited_ns.saturating_sub(before.waited_ns);
+                // The system counts a wait when it is over, so it may have begun before.
+                let waited = times.waited_ns.saturating_sub(before.waited_ns).min(span);
                 let percent = waited.saturating_mul(100) / span;
                 let is_beyond = percent > limits.warnings.host_wait_percent.into();
                 self.waits = is_beyond.then(|| {
@@ -471,6 +472,16 @@ mod tests {
             assert_eq!(active, expected, "{:?}", bench.stats.warnings);
         }
         assert_eq!(bench.seen(), [("host-overcommitted", 1, false)]);
+    }
+
+    #[test]
+    fn wait_for_a_processor_is_at_most_the_time_in_which_it_was_counted() {
+        let mut bench = Bench::new();
+        bench.read();
+        bench.shard().thread.as_mut().unwrap().waited_ns += 5 * SECOND;
+        bench.read();
+        let text = &bench.stats.warnings[0].text;
+        assert!(text.ends_with("waited for a processor for 1s of 1s, 100 %"), "{text}");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 #![cfg(all(target_os = "linux", not(corewheel_loom)))]
 #![allow(clippy::print_stdout, reason = "a test that cannot run on its host says so")]
 
+mod built;
 mod classes;
 mod deadlines;
 mod echo;

@@ -1,40 +1,18 @@
 //! Helpers: a server process, its output, and its clients.
 
-use std::env;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::Value;
 
+pub(crate) use crate::built::example;
 use crate::{PATIENCE, World, ms};
-
-/// The path of an example. Builds the example if it is not built yet.
-pub(crate) fn example(name: &str) -> PathBuf {
-    static BUILDING: Mutex<()> = Mutex::new(());
-    let _one_at_a_time = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
-    let test = env::current_exe().unwrap();
-    let profile = test.ancestors().nth(2).expect("tests lie in target/<profile>/deps");
-    let path = profile.join("examples").join(name);
-    if !path.exists() {
-        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut build = Command::new(cargo);
-        build.args(["build", "--example", name]).arg("--target-dir");
-        build.arg(profile.parent().expect("a profile lies in the target folder"));
-        if profile.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().unwrap().success(), "{name} cannot be built");
-    }
-    path
-}
 
 /// The command that starts the server in a world.
 pub(crate) fn command(world: World) -> Command {

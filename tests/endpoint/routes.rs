@@ -47,6 +47,7 @@ fn page_loads_nothing_from_other_hosts() {
     let page = get(endpoint.local_addr(), "/");
     assert_eq!(page.status, 200);
     assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
+    assert!(page.body.len() < 60_000, "{} bytes", page.body.len());
     for foreign in ["http://", "https://", "//cdn", "@import", "innerHTML"] {
         assert!(!page.body.contains(foreign), "{foreign}");
     }

@@ -111,6 +111,21 @@ fn timer_that_is_due_while_a_turn_runs_waits_in_the_backlog() {
 }
 
 #[test]
+fn time_that_a_turn_takes_is_not_a_stall_of_the_turn_after_it() {
+    let mut lab = slow_lab(TurnBudget::default());
+    lab.timers().schedule(ms(5), 200).unwrap();
+    lab.timers().schedule(ms(10), 0).unwrap();
+    lab.settle();
+    lab.clock.advance(ms(5));
+    let _ = lab.turn();
+    lab.clock.advance(ms(60));
+    lab.settle();
+    let stats = shard(&lab);
+    check(&stats.late_deliveries[0], [0, 60, 0, 195]);
+    assert_eq!((stats.counts.stalls, stats.counts.stall_last_ns), (1, 60_000_000));
+}
+
+#[test]
 fn request_that_is_sent_after_its_deadline_is_a_late_arrival() {
     let mut lab = Lab::new(builder(1));
     let client = lab.client();

@@ -1,0 +1,241 @@
+//! Each warning of the closed list in a scenario of its own, on a clock that the test moves.
+//!
+//! A real endpoint serves all of them but `host-overcommitted`. What the system says about threads
+//! cannot be provoked on such a clock: that one is JSON of an endpoint with a warning put in. The
+//! example `stats_trouble` provokes it on real clocks.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use corewheel::attach::ShardLoop;
+use corewheel::class::TimerClass;
+use corewheel::clock::ManualClock;
+use corewheel::endpoint::StatsEndpoint;
+use corewheel::settings::{Placement, TurnBudget};
+use corewheel::stats::WarningKind;
+use corewheel::{Fired, TimerService, TimerServiceBuilder, Timers};
+use serde_json::{Value, json};
+
+use crate::browser::Browser;
+use crate::ms;
+use crate::server::{FakeServer, get};
+
+const REQUEST: TimerClass = TimerClass::new("request");
+const HOUR: Duration = Duration::from_hours(1);
+
+type Loop = ShardLoop<u64, Box<dyn FnMut(Fired<u64>, &Timers<u64>)>>;
+
+/// A service of two shards whose handlers take as many milliseconds as the payload says.
+pub(crate) struct Stage {
+    pub(crate) clock: ManualClock,
+    pub(crate) service: TimerService<u64>,
+    pub(crate) shards: Vec<Loop>,
+    pub(crate) endpoint: StatsEndpoint,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self::with(|builder| builder)
+    }
+
+    pub(crate) fn with(set: impl FnOnce(TimerServiceBuilder) -> TimerServiceBuilder) -> Self {
+        let clock = ManualClock::new();
+        let builder = TimerService::builder().shards(2).clock(&clock).class(REQUEST);
+        let service: TimerService<u64> =
+            set(builder.placement(Placement::Unpinned)).start_attached_with().unwrap();
+        let attach = |shard| {
+            let clock = clock.clone();
+            let handler =
+                move |fired: Fired<u64>, _: &Timers<u64>| clock.advance(ms(fired.payload));
+            service.attach(shard).unwrap().into_loop(Box::new(handler) as Box<_>).unwrap()
+        };
+        let shards = service.shards().map(attach).collect();
+        let endpoint = StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0");
+        let endpoint = endpoint.start().unwrap();
+        let mut stage = Self { clock, service, shards, endpoint };
+        stage.turn();
+        stage
+    }
+
+    fn turn(&mut self) {
+        for shard in &mut self.shards {
+            let _ = shard.turn();
+        }
+    }
+
+    fn schedule(&self, delay: Duration, payload: u64) -> corewheel::TimerId {
+        let timers = self.shards[1].timers().of_class(REQUEST).unwrap();
+        timers.schedule(delay, payload).unwrap()
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/", self.endpoint.local_addr())
+    }
+}
+
+/// A warning is provoked on shard 1.
+fn provoke(kind: WarningKind) -> Stage {
+    match kind {
+        WarningKind::ExecutorStalled => {
+            let mut stage = Stage::new();
+            stage.schedule(ms(5), 0);
+            stage.turn();
+            stage.clock.advance(ms(219));
+            stage.turn();
+            stage
+        }
+        WarningKind::HandlerSlow => {
+            let mut stage = Stage::new();
+            stage.schedule(ms(5), 30);
+            stage.turn();
+            stage.clock.advance(ms(5));
+            stage.turn();
+            stage
+        }
+        WarningKind::BudgetExhausted => {
+            let budget = TurnBudget { expired_max: 1, ..TurnBudget::default() };
+            let mut stage = Stage::with(|builder| builder.budget(budget));
+            for _ in 0..20 {
+                stage.schedule(ms(5), 0);
+            }
+            stage.turn();
+            stage.clock.advance(ms(5));
+            for _ in 0..30 {
+                stage.turn();
+            }
+            stage
+        }
+        WarningKind::LaneFlooded => {
+            let budget = TurnBudget { requests_max: 1, ..TurnBudget::default() };
+            let mut stage = Stage::with(|builder| builder.budget(budget).lane_capacity(64));
+            let timer = stage.schedule(HOUR, 0);
+            let client = stage.service.client();
+            for _ in 0..60 {
+                client.reset_detached(timer, HOUR);
+            }
+            stage.turn();
+            stage
+        }
+        WarningKind::ShardStuck => {
+            let mut stage = Stage::new();
+            stage.schedule(ms(5), 0);
+            stage.turn();
+            stage.clock.advance(ms(2_505));
+            stage
+        }
+        WarningKind::ShardNearCapacity => {
+            let mut stage = Stage::with(|builder| builder.capacity(64));
+            for _ in 0..60 {
+                stage.schedule(HOUR, 0);
+            }
+            stage.turn();
+            stage
+        }
+        WarningKind::ClassLeaks => {
+            let mut stage = Stage::with(|builder| builder.class_age(REQUEST, ms(1_000)));
+            stage.schedule(HOUR, 0);
+            for _ in 0..3 {
+                stage.clock.advance(ms(1_000));
+                stage.turn();
+                stage.turn();
+            }
+            stage
+        }
+        WarningKind::LimitTooTight => {
+            let mut stage = Stage::new();
+            let timers: Vec<_> = (0..200).map(|_| stage.schedule(ms(100), 0)).collect();
+            stage.clock.advance(ms(95));
+            for timer in timers {
+                let _ = stage.shards[1].timers().cancel(timer);
+            }
+            stage.turn();
+            stage
+        }
+        WarningKind::ShardDead => {
+            let mut stage = Stage::new();
+            stage.shards.truncate(1);
+            stage
+        }
+        WarningKind::HostOvercommitted => panic!("no scenario provokes it"),
+    }
+}
+
+/// What the page says about a warning, beside its id.
+fn sentence(kind: WarningKind) -> &'static str {
+    match kind {
+        WarningKind::ExecutorStalled => "the executor was stalled for 214ms",
+        WarningKind::HandlerSlow => "1 handlers took longer than 1ms, the last 30ms; class request",
+        WarningKind::BudgetExhausted => "turns in a row used up their budget",
+        WarningKind::LaneFlooded => "left a lane filled by more than 50 % of its 64 requests",
+        WarningKind::HostOvercommitted => "its thread waited for a processor",
+        WarningKind::ShardStuck => "a turn has been due for 2.5s",
+        WarningKind::ShardNearCapacity => "60 timers are pending, 93 % of 64",
+        WarningKind::ClassLeaks => "the oldest of 1 timers is 3s old, beyond 1s",
+        WarningKind::LimitTooTight => "100 % of the last 200 cancels had less than a tenth",
+        WarningKind::ShardDead => "its driver ended without a shutdown",
+    }
+}
+
+/// Waits until the page says it first, and looks that it is said in full and in the list.
+fn check(browser: &mut Browser, kind: WarningKind) {
+    let id = kind.id();
+    browser.wait_for_numbers();
+    let mark = format!("document.querySelector('#attention .mark').textContent.endsWith('{id}')");
+    browser.wait(&mark);
+    let said = browser.text("#attention");
+    assert!(said.contains(&format!("hard 1: {}", class_of(kind))), "{said}");
+    assert!(said.contains(sentence(kind)) && said.contains("; since "), "{id}: {said}");
+    let listed = browser.text("#warnings");
+    assert!(listed.contains("▲ active ") && listed.contains(sentence(kind)), "{id}: {listed}");
+    browser.check_calm();
+    browser.leave();
+}
+
+fn class_of(kind: WarningKind) -> &'static str {
+    match kind {
+        WarningKind::ClassLeaks | WarningKind::LimitTooTight => "class request: ",
+        _ => "",
+    }
+}
+
+#[test]
+fn each_warning_is_the_first_sentence_of_the_page_in_its_scenario() {
+    let Some(mut browser) = Browser::start() else { return };
+    let mut shown = BTreeSet::new();
+    for kind in WarningKind::ALL {
+        if kind == WarningKind::HostOvercommitted {
+            let stage = Stage::new();
+            let (_, body) = get(stage.endpoint.local_addr(), "/stats.json");
+            let mut stats: Value = serde_json::from_str(&body).unwrap();
+            stats["warnings"] = json!([{
+                "id": kind.id(), "shard": 1, "class": null, "count": 1, "is_active": true,
+                "since_ns": 0, "last_ns": 0,
+                "text": "shard 1: its thread waited for a processor for 614ms of 1s, 61 %",
+            }]);
+            let server = FakeServer::start(stage.endpoint.local_addr(), stats);
+            browser.open(&server.url());
+            check(&mut browser, kind);
+        } else {
+            let stage = provoke(kind);
+            browser.open(&stage.url());
+            check(&mut browser, kind);
+        }
+        shown.insert(kind);
+    }
+    assert_eq!(shown.len(), WarningKind::ALL.len());
+}
+
+#[test]
+fn page_without_a_warning_says_that_nothing_needs_attention() {
+    let Some(mut browser) = Browser::start() else { return };
+    let stage = Stage::new();
+    browser.open(&stage.url());
+    browser.wait_for_numbers();
+    let said = browser.text("#attention");
+    assert!(said.contains("Nothing needs attention: timers are on time."), "{said}");
+    let listed = browser.text("#warnings");
+    for kind in WarningKind::ALL {
+        assert!(listed.contains(kind.id()), "{kind}: {listed}");
+    }
+    browser.check_calm();
+}

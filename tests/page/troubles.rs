@@ -1,0 +1,221 @@
+//! The troubles of the example `stats_trouble`, on real clocks.
+//!
+//! The first sentence of the page names each of them, and JSON, metrics and watchdog agree.
+//!
+//! With `COREWHEEL_PICTURES=DIRECTORY` in the environment the test writes a picture of each page
+//! and the file `troubles.md`, which says what every view has shown.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::browser::Browser;
+use crate::built::example;
+use crate::server::get;
+use crate::{PATIENCE, ms};
+
+/// For how long a page shows a trouble before its picture is taken.
+const EXPOSURE: Duration = Duration::from_secs(45);
+
+/// What is wrong, and the warning that names it.
+const TROUBLES: [(&str, &str); 6] = [
+    ("stalled-task", "executor-stalled"),
+    ("slow-handler", "handler-slow"),
+    ("flooded-lane", "lane-flooded"),
+    ("leaking-class", "class-leaks"),
+    ("busy-host", "host-overcommitted"),
+    ("stuck-shard", "shard-stuck"),
+];
+
+/// The report has so many lines of a view in full.
+const LINES_MAX: usize = 8;
+
+/// A running example.
+struct Run {
+    process: Child,
+    lines: Receiver<String>,
+    address: SocketAddr,
+}
+
+impl Run {
+    fn start(trouble: &str) -> Self {
+        let mut command = Command::new(example("stats_trouble"));
+        command.arg(trouble).env_remove("RUST_LOG").stdin(Stdio::piped());
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let stdout = BufReader::new(process.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            // The thread ends with the process, or when the test drops the receiver.
+            stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        let url: String = lines.recv_timeout(PATIENCE).expect("it prints its address");
+        let address = url.trim_start_matches("http://").trim_end_matches('/').parse().unwrap();
+        Self { process, lines, address }
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(&get(self.address, "/stats.json").1).expect("the body is JSON")
+    }
+
+    /// The samples of the warnings that have occurred.
+    fn metrics(&self) -> Vec<String> {
+        let (_, body) = get(self.address, "/metrics");
+        let of_warnings =
+            |line: &&str| line.starts_with("corewheel_warnings_total{") && !line.ends_with(" 0");
+        body.lines().filter(of_warnings).map(str::to_owned).collect()
+    }
+
+    /// The status of `/ready` and its sentence.
+    fn ready(&self) -> String {
+        let (answer, body) = get(self.address, "/ready");
+        let status = answer.lines().next().unwrap_or_default();
+        format!("{}: {}", status.trim_start_matches("HTTP/1.1 "), body.trim_end())
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // It ends by itself at the end of its input, with the processes that it has started.
+        drop(self.process.stdin.take());
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE && matches!(self.process.try_wait(), Ok(None)) {
+            thread::sleep(ms(10));
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What the views have shown of a trouble.
+struct Shown {
+    page: String,
+    warnings: Vec<String>,
+    metrics: Vec<String>,
+    ready: String,
+    watchdog: Vec<String>,
+}
+
+/// Waits until the page names the trouble first, and reads the other views.
+fn look(browser: &mut Browser, run: &Run, id: &str, picture: Option<&Path>) -> Shown {
+    browser.open(&format!("http://{}/", run.address));
+    browser.wait_for_numbers();
+    if picture.is_some() {
+        thread::sleep(EXPOSURE);
+    }
+    browser.wait(&format!(
+        "document.querySelector('#attention .mark').textContent === '▲ Attention: {id}'"
+    ));
+    let ready = run.ready();
+    if let Some(path) = picture {
+        fs::write(path, browser.picture()).unwrap();
+    }
+    let page = browser.text("#attention");
+    let json = run.json();
+    let warnings = json["warnings"].as_array().expect("a list");
+    let active = warnings.iter().filter(|one| one["is_active"] == true);
+    let text = |one: &Value| {
+        let (id, count) = (one["id"].as_str().unwrap(), &one["count"]);
+        format!("{id} × {count}: {}", one["text"].as_str().unwrap())
+    };
+    let shown = Shown {
+        page,
+        warnings: active.map(text).collect(),
+        metrics: run.metrics(),
+        ready,
+        watchdog: run.lines.try_iter().collect(),
+    };
+    let of_id = |line: &String| line.contains(id);
+    assert!(warnings.iter().any(|one| one["id"] == id), "{warnings:?}");
+    assert!(shown.metrics.iter().any(of_id), "{:?}", shown.metrics);
+    browser.check_calm();
+    shown
+}
+
+fn write_down(report: &mut String, trouble: &str, id: &str, shown: &Shown) {
+    let list = |lines: &[String]| match lines {
+        [] => "nothing".to_owned(),
+        [first, second, .., last] if lines.len() > LINES_MAX => {
+            let others = lines.len() - 3;
+            format!("`{first}`<br>`{second}`<br>{others} other lines<br>`{last}`")
+        }
+        lines => lines.iter().map(|line| format!("`{line}`")).collect::<Vec<_>>().join("<br>"),
+    };
+    let page: Vec<&str> =
+        shown.page.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let rows = [
+        ("page", page.join("<br>")),
+        ("`/stats.json`, active warnings", list(&shown.warnings)),
+        ("`/metrics`", list(&shown.metrics)),
+        ("watchdog", list(&shown.watchdog)),
+        ("`/ready`", shown.ready.clone()),
+    ];
+    writeln!(report, "\n## `{trouble}`: `{id}`\n\n![The page]({trouble}.png)\n").unwrap();
+    writeln!(report, "| asked | said |\n|---|---|").unwrap();
+    for (asked, said) in rows {
+        writeln!(report, "| {asked} | {} |", said.replace('|', "\\|")).unwrap();
+    }
+}
+
+#[test]
+fn first_sentence_of_the_page_names_each_trouble() {
+    let Some(mut browser) = Browser::start() else { return };
+    let directory = std::env::var_os("COREWHEEL_PICTURES").map(PathBuf::from);
+    browser.resize(1_200, 1_000);
+    let mut report = String::from(REPORT);
+    for (trouble, id) in TROUBLES {
+        if trouble == "busy-host" && fs::metadata("/proc/self/schedstat").is_err() {
+            println!("skipped: the system does not say how long a thread waits for a processor");
+            continue;
+        }
+        let run = Run::start(trouble);
+        let picture = directory.as_ref().map(|directory| directory.join(format!("{trouble}.png")));
+        let mut shown = look(&mut browser, &run, id, picture.as_deref());
+        if trouble == "stuck-shard" {
+            let start = Instant::now();
+            while !shown.ready.starts_with("503 ") || shown.watchdog.is_empty() {
+                assert!(start.elapsed() < PATIENCE, "{} {:?}", shown.ready, shown.watchdog);
+                thread::sleep(ms(20));
+                shown.ready = run.ready();
+                shown.watchdog.extend(run.lines.try_iter());
+            }
+            assert!(shown.ready.contains("shard 1 is stuck for "), "{}", shown.ready);
+            let said = &shown.watchdog[0];
+            assert!(said.contains("is_in_turn: true, class: Some(\"report\")"), "{said}");
+        }
+        if trouble == "stalled-task"
+            && let Some(directory) = &directory
+        {
+            browser.resize(1_280, 1_200);
+            for theme in ["light", "dark"] {
+                browser.prefer(theme);
+                browser.wait("document.querySelector('#attention.bad')");
+                fs::write(directory.join(format!("{theme}.png")), browser.picture()).unwrap();
+            }
+            browser.prefer("light");
+            browser.resize(1_200, 1_000);
+        }
+        browser.leave();
+        write_down(&mut report, trouble, id, &shown);
+    }
+    if let Some(directory) = directory {
+        fs::write(directory.join("troubles.md"), report).unwrap();
+    }
+}
+
+/// The beginning of the report.
+const REPORT: &str = "# Six servers in which one thing is wrong
+
+The example `stats_trouble` makes each trouble. `tests/page/troubles.rs` writes this file and its
+pictures, with `COREWHEEL_PICTURES` set to this directory. A trouble is always on shard 1, unless
+the host is in trouble. The test waits until the first sentence of the page has the id of the
+warning that the heading gives, and so fails where the page names another cause. The other views
+are read a moment later.
+";
