@@ -43,10 +43,10 @@ pub(crate) enum Ends {
     Nothing,
 }
 
-/// Calls a macro with the rows. A row begins with the kind, its text and its [`Rule`]. The limits of
-/// a connection that belong to it follow, the first of which sets its span, and the least span under
-/// pressure. Then come the limits of a stream, each with the limit of the connection that it sets,
-/// and which waits of a stream the kind [ends](Ends), with the error.
+/// Calls a macro with the rows. A row begins with the kind, its text and its [`Rule`]. The limits
+/// of a connection that belong to it follow, the first of which sets its span, and the least span
+/// under pressure. Then come the limits of a stream, each with the limit of the connection that it
+/// sets, and which waits of a stream the kind [ends](Ends), with the error.
 macro_rules! deadline_kinds {
     ($then:ident) => {
         $then! {

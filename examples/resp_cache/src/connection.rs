@@ -8,7 +8,6 @@
 
 use std::borrow::Cow;
 use std::convert::Infallible;
-use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use bytes::BytesMut;
 use corewheel::conn::Raced;
 use corewheel::{ConnLimits, ConnTimers, DeadlineKind};
 
-use crate::commands::{self, Command, Refusal, Route, Run};
+use crate::commands::{self, Call, Command, Refusal, Route, Run};
 use crate::core::{Asked, Core, CoreEnded};
 use crate::host::network::Stream;
 use crate::keyspace::Key;
@@ -38,10 +37,6 @@ impl From<CoreEnded> for End {
     fn from(_: CoreEnded) -> Self {
         "the server is shut down".into()
     }
-}
-
-fn failed(error: io::Error) -> End {
-    error.to_string().into()
 }
 
 /// Serves one client until it leaves or a limit ends the connection.
@@ -123,7 +118,7 @@ impl<S: Stream> Connection<S> {
             };
             match self.conn.race(woken).await {
                 Raced::Done(None) => return Ok(()),
-                Raced::Done(Some(read)) => match read.map_err(failed)? {
+                Raced::Done(Some(read)) => match read.map_err(|error| error.to_string())? {
                     0 => return Err(CLIENT_LEFT),
                     read => {
                         self.filled += read;
@@ -163,7 +158,7 @@ impl<S: Stream> Connection<S> {
             let _writing = self.conn.begin_write();
             match self.conn.race(self.stream.write(&out[written..])).await {
                 Raced::Done(Ok(0)) => return Err(CLIENT_LEFT),
-                Raced::Done(wrote) => written += wrote.map_err(failed)?,
+                Raced::Done(wrote) => written += wrote.map_err(|error| error.to_string())?,
                 Raced::Event(event) if event.kind == DeadlineKind::ReadIdle => {}
                 Raced::Event(_) => return Err("the client did not take its replies in time".into()),
                 Raced::Closed => return Err(CoreEnded.into()),
@@ -262,7 +257,7 @@ impl Client {
         let command = match self.check(args) {
             Ok(command) => command,
             Err(refusal) => {
-                self.reply().error(&refusal.0);
+                self.reply().error(&refusal);
                 return Ok(());
             }
         };
@@ -289,7 +284,7 @@ impl Client {
             Route::Session => {
                 self.resolve().await?;
                 if let Err(refusal) = self.session.run(command.name, args, &mut self.out) {
-                    self.reply().error(&refusal.0);
+                    self.reply().error(&refusal);
                 }
                 Ok(())
             }
@@ -303,7 +298,7 @@ impl Client {
             return Err(commands::wrong_arity(name));
         }
         if !self.session.admits(name) {
-            return Err(Refusal::new(format!(
+            return Err(Refusal::from(format!(
                 "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT \
                  / RESET are allowed in this context"
             )));
@@ -317,7 +312,8 @@ impl Client {
         let owner = core.shared.owner(key);
         if owner == core.index {
             let reply = Reply { out: &mut self.out, proto: self.session.proto };
-            core.run(&mut core.keys(), run, key, args, reply);
+            let value_max = core.shared.options.request_max;
+            Call { keys: &mut core.keys(), key, args, reply, value_max }.execute(run);
         } else if self.remote.push(owner, words, self.out.len()) {
             self.resolve().await?;
         }

@@ -20,7 +20,7 @@ use crate::gauges::Gauges;
 use crate::keyspace::{Key, Keyspace};
 use crate::notify::{Event, Flags};
 use crate::options::Options;
-use crate::protocol::{Args, Decoder, Proto, Reply};
+use crate::protocol::{Decoder, Proto, Reply};
 use crate::pubsub::Registry;
 
 /// The most messages that wait in an inbox.
@@ -172,42 +172,24 @@ impl Core {
         keys
     }
 
-    /// Executes a command on keys of this core.
-    pub(crate) fn run(
-        &self,
-        keys: &mut Keyspace,
-        run: commands::Run,
-        key: Key<'_>,
-        args: Args<'_>,
-        reply: Reply<'_>,
-    ) {
-        let begin = reply.out.len();
-        let value_max = self.shared.options.request_max;
-        let mut call = Call { keys, key, args, reply, value_max };
-        if let Err(refusal) = run(&mut call) {
-            call.reply.out.truncate(begin);
-            call.reply.error(&refusal.0);
-        }
-    }
-
     /// Executes requests that a core has encoded.
     fn run_all(&self, proto: Proto, requests: &[u8]) -> Replies {
         let mut replies = Replies::default();
         let mut decoder = Decoder::new(usize::MAX);
         let mut at = 0;
-        {
-            let mut keys = self.keys();
-            while let Some(length) = decoder.decode(&requests[at..]).unwrap_or_default() {
-                let args = decoder.args(&requests[at..]);
-                let run = commands::find(args[0]).and_then(commands::Command::run);
-                let run = run.expect("cores send each other commands on keys");
-                let key = Key::new(args.get(1).copied().unwrap_or_default());
-                let reply = Reply { out: &mut replies.bytes, proto };
-                self.run(&mut keys, run, key, &args, reply);
-                replies.ends.push(replies.bytes.len());
-                at += length;
-            }
+        let mut keys = self.keys();
+        while let Some(length) = decoder.decode(&requests[at..]).unwrap_or_default() {
+            let args = decoder.args(&requests[at..]);
+            let run = commands::find(args[0]).and_then(commands::Command::run);
+            let run = run.expect("cores send each other commands on keys");
+            let key = Key::new(args.get(1).copied().unwrap_or_default());
+            let reply = Reply { out: &mut replies.bytes, proto };
+            let value_max = self.shared.options.request_max;
+            Call { keys: &mut keys, key, args: &args, reply, value_max }.execute(run);
+            replies.ends.push(replies.bytes.len());
+            at += length;
         }
+        drop(keys);
         self.count_commands(replies.ends.len());
         self.publish_events();
         replies

@@ -106,10 +106,8 @@ pub(crate) async fn publish(core: &Core, channel: &[u8], message: &[u8]) -> Aske
     let channel = Bytes::copy_from_slice(channel);
     let event = Event { channel, message: Bytes::copy_from_slice(message) };
     let mut count = core.registry.borrow().publish(&event);
-    for to in (0..core.shared.cores()).filter(|to| *to != core.index) {
-        if core.shared.gauges[to].subscribers.get() == 0 {
-            continue;
-        }
+    let has_subscribers = |to: &usize| core.shared.gauges[*to].subscribers.get() > 0;
+    for to in (0..core.shared.cores()).filter(|to| *to != core.index).filter(has_subscribers) {
         let (reply, reached) = oneshot::channel();
         core.send(to, Message::Publish { event: event.clone(), reply }).await?;
         count += reached.await.map_err(|_| CoreEnded)?;

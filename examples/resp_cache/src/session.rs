@@ -6,9 +6,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::commands::{
-    COMMANDS, Done, Refusal, Route, SYNTAX, unknown, unknown_subcommand, wrong_arity,
-};
+use crate::commands::{COMMANDS, Done, Refusal, Route, unknown, unknown_subcommand, wrong_arity};
 use crate::core::Core;
 use crate::gauges::Gauges;
 use crate::protocol::{Args, Proto, Reply, integer, is};
@@ -75,8 +73,8 @@ impl Session {
             "hello" => self.hello(args, out)?,
             "select" => match integer(args[1]) {
                 Some(0) => reply.ok(),
-                Some(_) => return Err(Refusal::new("ERR DB index is out of range")),
-                None => return Err(Refusal::new("ERR invalid DB index")),
+                Some(_) => return Err(Refusal::from("ERR DB index is out of range")),
+                None => return Err(Refusal::from("ERR invalid DB index")),
             },
             "client" => self.client(args, &mut reply)?,
             "command" => command(args, &mut reply)?,
@@ -132,15 +130,17 @@ impl Session {
             None => self.proto,
             Some(Some(2)) => Proto::Resp2,
             Some(Some(3)) => Proto::Resp3,
-            Some(Some(_)) => return Err(Refusal::new("NOPROTO unsupported protocol version")),
+            Some(Some(_)) => return Err(Refusal::from("NOPROTO unsupported protocol version")),
             Some(None) => {
-                return Err(Refusal::new("ERR Protocol version is not an integer or out of range"));
+                return Err(Refusal::from(
+                    "ERR Protocol version is not an integer or out of range",
+                ));
             }
         };
         match args.len() {
             0..=2 => {}
             4 if is(args, 2, "setname") => self.name = args[3].to_vec(),
-            _ => return Err(Refusal::new("ERR Syntax error in HELLO: this server has no users")),
+            _ => return Err(Refusal::from("ERR Syntax error in HELLO: this server has no users")),
         }
         self.proto = proto;
         if let Some(subscriber) = &self.subscriber {
@@ -150,12 +150,13 @@ impl Session {
         reply.map(7);
         reply.pair("server", "resp_cache");
         reply.pair("version", LEVEL);
-        reply.bulk(b"proto");
-        reply.integer(if proto == Proto::Resp3 { 3 } else { 2 });
-        reply.bulk(b"id");
-        reply.integer(self.id.cast_signed());
         reply.pair("mode", "standalone");
         reply.pair("role", "master");
+        let version = if proto == Proto::Resp3 { 3 } else { 2 };
+        for (name, number) in [("proto", version), ("id", self.id.cast_signed())] {
+            reply.bulk(name.as_bytes());
+            reply.integer(number);
+        }
         reply.bulk(b"modules");
         reply.array(0);
         Ok(())
@@ -172,21 +173,22 @@ impl Session {
             }
             // The name and the version of the client's library, which nothing here asks for.
             (b"setinfo", 4) => reply.ok(),
-            (b"reply", 3) => {
-                self.replying = match args[2].to_ascii_lowercase().as_slice() {
-                    b"on" => Replying::On,
-                    b"off" => Replying::Off,
-                    b"skip" if self.replying == Replying::Off => Replying::Off,
-                    b"skip" => Replying::SkipNext,
-                    _ => return Err(SYNTAX),
-                };
-                if self.replying == Replying::On {
-                    reply.ok();
+            (b"reply", 3) if is(args, 2, "on") => {
+                self.replying = Replying::On;
+                reply.ok();
+            }
+            (b"reply", 3) if is(args, 2, "off") => self.replying = Replying::Off,
+            (b"reply", 3) if is(args, 2, "skip") => {
+                if self.replying != Replying::Off {
+                    self.replying = Replying::SkipNext;
                 }
             }
             _ => {
                 let name = String::from_utf8_lossy(args[1]);
-                return Err(unknown_subcommand(&name, "ID, GETNAME, SETNAME, SETINFO, REPLY"));
+                return Err(unknown_subcommand(
+                    &name,
+                    "ID, GETNAME, SETNAME, SETINFO, REPLY ON/OFF/SKIP",
+                ));
             }
         }
         Ok(())
@@ -202,7 +204,7 @@ impl Session {
             }
         } else if is(args, 1, "set") && args.len() > 3 && args.len().is_multiple_of(2) {
             for pair in args[2..].chunks_exact(2) {
-                config.set(pair[0], pair[1]).map_err(Refusal::new)?;
+                config.set(pair[0], pair[1])?;
             }
             reply.ok();
         } else if is(args, 1, "resetstat") && args.len() == 2 {
@@ -216,8 +218,8 @@ impl Session {
     fn info(&self) -> String {
         let shared = &self.core.shared;
         let total = |gauge: fn(&Gauges) -> u64| shared.total(gauge);
-        let (keys, expires) =
-            (total(|core| core.keys.get()), total(|core| core.with_deadline.get()));
+        let keys = total(|core| core.keys.get());
+        let expires = total(|core| core.with_deadline.get());
         let numbers = [
             ("process_id", std::process::id().into()),
             ("uptime_in_seconds", shared.started.elapsed().as_secs()),
@@ -316,7 +318,7 @@ fn command(args: Args<'_>, reply: &mut Reply<'_>) -> Done {
         return Ok(());
     }
     if args.len() > 1 {
-        return Err(Refusal::new("ERR unknown subcommand of 'command'. Known: COUNT, DOCS."));
+        return Err(Refusal::from("ERR unknown subcommand of 'command'. Known: COUNT, DOCS."));
     }
     reply.array(COMMANDS.len());
     for command in &COMMANDS {

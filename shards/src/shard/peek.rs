@@ -96,16 +96,17 @@ impl<T> Shard<T> {
     /// timers for want of room.
     ///
     /// The search looks at the first `entries_max` entries of each slot, from the nearest occupied
-    /// slot on. It ends with the first slot that begins after the deadline of the soonest timer that
-    /// it has found. If no slot has more entries, this timer is the soonest of all that are accepted.
+    /// slot on. It ends with the first slot that begins after the deadline of the soonest timer
+    /// that it has found. If no slot has more entries, this timer is the soonest of all that are
+    /// accepted.
     ///
     /// A cancelled timer leaves an entry until a sweep drops it, and so does a reset to an earlier
     /// deadline in the slot of the later one. These entries count, and those of timers that are not
     /// accepted count too.
     ///
     /// The search returns `None` if no pending timer is accepted, or if in each occupied slot the
-    /// first `entries_max` entries are all such entries. With `usize::MAX` it finds a timer whenever
-    /// there is one, and this timer is the soonest.
+    /// first `entries_max` entries are all such entries. With `usize::MAX` it finds a timer
+    /// whenever there is one, and this timer is the soonest.
     ///
     /// O(levels + slots × `entries_max`), where the slots are the occupied ones up to that
     /// deadline. There are at most as many entries as [`entries`](Self::entries) returns.

@@ -240,7 +240,7 @@ fn reset_to_later_tick_leaves_no_stale_entry() {
 }
 
 #[test]
-fn soonest_finds_no_timer_behind_entries_max_stale_entries_and_finds_it_without_a_limit() {
+fn soonest_finds_no_timer_behind_as_many_stale_entries_as_it_may_look_at() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
         let keys = rig.schedule_all([DUE; 4]);

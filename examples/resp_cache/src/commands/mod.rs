@@ -13,29 +13,16 @@ mod strings;
 use std::borrow::Cow;
 
 use self::expiry::Unit;
-use crate::keyspace::{Key, Keyspace, WriteError};
+use crate::keyspace::{Key, Keyspace};
 use crate::protocol::{Args, Reply, integer};
 use crate::remote::Combine;
 
 /// Why a command was refused, as the client is told.
-#[derive(Debug)]
-pub(crate) struct Refusal(pub(crate) Cow<'static, str>);
+pub(crate) type Refusal = Cow<'static, str>;
 
-pub(crate) const SYNTAX: Refusal = Refusal(Cow::Borrowed("ERR syntax error"));
+pub(crate) const SYNTAX: Refusal = Refusal::Borrowed("ERR syntax error");
 pub(crate) const NOT_AN_INTEGER: Refusal =
-    Refusal(Cow::Borrowed("ERR value is not an integer or out of range"));
-
-impl Refusal {
-    pub(crate) fn new(text: impl Into<Cow<'static, str>>) -> Self {
-        Self(text.into())
-    }
-}
-
-impl From<WriteError> for Refusal {
-    fn from(error: WriteError) -> Self {
-        Self::new(error)
-    }
-}
+    Refusal::Borrowed("ERR value is not an integer or out of range");
 
 /// A command as it runs on one core.
 pub(crate) struct Call<'a> {
@@ -49,6 +36,15 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// Executes the command, and replies with a refusal if it is refused.
+    pub(crate) fn execute(mut self, run: Run) {
+        let begin = self.reply.out.len();
+        if let Err(refusal) = run(&mut self) {
+            self.reply.out.truncate(begin);
+            self.reply.error(&refusal);
+        }
+    }
+
     fn integer(&self, index: usize) -> Result<i64, Refusal> {
         self.args.get(index).and_then(|arg| integer(arg)).ok_or(NOT_AN_INTEGER)
     }
@@ -183,26 +179,23 @@ pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
 /// The refusal of a subcommand.
 pub(crate) fn unknown_subcommand(of: &str, known: &str) -> Refusal {
     let problem = "unknown subcommand or wrong number of arguments for";
-    Refusal::new(format!("ERR {problem} '{of}'. Known: {known}."))
+    Refusal::from(format!("ERR {problem} '{of}'. Known: {known}."))
 }
 
 /// The refusal of a command that there is not.
 pub(crate) fn unknown(args: Args<'_>) -> Refusal {
     const SHOWN_MAX: usize = 64;
     const ARGS_SHOWN: usize = 4;
-    let show = |arg: &[u8]| {
-        let arg = &arg[..arg.len().min(SHOWN_MAX)];
-        String::from_utf8_lossy(arg).into_owned()
-    };
-    let name = args.first().map(|name| show(name)).unwrap_or_default();
-    let rest = args.iter().skip(1).take(ARGS_SHOWN);
-    let shown: Vec<_> = rest.map(|arg| format!("'{}'", show(arg))).collect();
-    let shown = shown.join(" ");
-    Refusal::new(format!("ERR unknown command '{name}', with args beginning with: {shown}"))
+    let cut = |arg: &&[u8]| arg[..arg.len().min(SHOWN_MAX)].to_vec();
+    let shown = args.iter().take(1 + ARGS_SHOWN);
+    let shown: Vec<_> =
+        shown.map(|arg| format!("'{}'", String::from_utf8_lossy(&cut(arg)))).collect();
+    let (name, rest) = (&shown[0], shown[1..].join(" "));
+    Refusal::from(format!("ERR unknown command {name}, with args beginning with: {rest}"))
 }
 
 pub(crate) fn wrong_arity(name: &str) -> Refusal {
-    Refusal::new(format!("ERR wrong number of arguments for '{name}' command"))
+    Refusal::from(format!("ERR wrong number of arguments for '{name}' command"))
 }
 
 #[cfg(test)]
