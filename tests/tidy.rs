@@ -33,15 +33,7 @@ const PLAIN: [&str; 10] = [
 /// Files below [`PLAIN`] whose test names do not follow the rules yet.
 const OLD_TEST_NAMES: [&str; 0] = [];
 /// Files and folders below [`PLAIN`] with sentences that are too long.
-const OLD_SENTENCES: [&str; 7] = [
-    "src/adapters",
-    "src/conn",
-    "src/endpoint",
-    "src/face/handle",
-    "src/shard",
-    "src/stats",
-    "src/stream",
-];
+const OLD_SENTENCES: [&str; 0] = [];
 /// Test files that are too long.
 const LONG_TESTS: [&str; 0] = [];
 
@@ -659,5 +651,83 @@ fn test_names_state_a_subject_an_operation_and_an_outcome() {
     check(
         "a test name has at least 3 words, at most 80 characters, and begins with a subject",
         places,
+    );
+}
+
+/// Public types without an example that shows them.
+const NO_EXAMPLE: [&str; 0] = [];
+
+/// The public types of these sources that no example shows, each with its file and line. An example
+/// shows a type if it stands on the page of the type, on the page of a type that makes it, or
+/// anywhere in its file's documentation and names it. A type makes those that its functions return
+/// and its fields and variants have.
+fn types_without_example(sources: &[Source]) -> Vec<(String, usize, String)> {
+    let word = |text: &str| -> String {
+        text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+    };
+    let (mut types, mut shown, mut made) = (Vec::new(), Vec::new(), Vec::new());
+    for source in sources {
+        let mut examples = String::new();
+        let (mut page, mut is_code, mut has_example) = (String::new(), false, false);
+        let mut signature = String::new();
+        let first = types.len();
+        for (number, line) in source.lines().take_while(|(_, line)| *line != "#[cfg(test)]") {
+            let text = line.trim_start();
+            if let Some(doc) = text.strip_prefix("///").or(text.strip_prefix("//!")) {
+                is_code ^= doc.trim().starts_with("```");
+                has_example |= is_code && text.starts_with("///");
+                examples += if is_code { doc } else { "" };
+                continue;
+            }
+            if text.starts_with(['#', '/']) || text.is_empty() {
+                continue;
+            }
+            let kinds = ["pub struct ", "pub enum ", "pub trait "];
+            if let Some(name) = kinds.iter().find_map(|kind| line.strip_prefix(kind)) {
+                page = word(name);
+                types.push((source.path.clone(), number, page.clone()));
+            } else if line.starts_with("impl") {
+                let of = line.rsplit_once(" for ").or(line.split_once("> "));
+                let of = of.filter(|_| line.starts_with("impl<") || line.contains(" for "));
+                page = word(of.map_or(line.trim_start_matches("impl "), |(_, of)| of));
+            } else if line.starts_with('}') {
+                page.clear();
+            }
+            if has_example && !page.is_empty() {
+                shown.push(page.clone());
+            }
+            has_example = false;
+            signature += text;
+            if text.ends_with(['{', ';', ',', '}']) {
+                // A function makes what it returns, and other lines are fields and variants.
+                let returned = signature.rsplit_once("->").map(|(_, of)| of);
+                let is_function = signature.contains("fn ");
+                let makes = returned.or((!is_function).then_some(&*signature)).unwrap_or_default();
+                let names = makes.split(|c: char| !c.is_alphanumeric() && c != '_');
+                let names = names.filter(|name| name.starts_with(char::is_uppercase));
+                made.extend(names.map(|name| (page.clone(), name.to_owned())));
+                signature.clear();
+            }
+        }
+        let named = types[first..].iter().filter(|(.., name)| has_word(&examples, name));
+        shown.extend(named.map(|(.., name)| name.clone()).collect::<Vec<_>>());
+    }
+    types.retain(|(.., name)| {
+        let is_made = |(by, made): &(String, String)| made == name && shown.contains(by);
+        !shown.contains(name) && !made.iter().any(is_made)
+    });
+    types
+}
+
+#[test]
+fn every_public_type_has_an_example() {
+    let missing = types_without_example(&sources(&[SERVICE, SHARD]));
+    let listed: Vec<_> =
+        NO_EXAMPLE.iter().filter(|name| missing.iter().all(|(.., of)| of != *name)).collect();
+    assert!(listed.is_empty(), "these types have an example: {listed:?}");
+    let places = missing.into_iter().filter(|(.., name)| !NO_EXAMPLE.contains(&&**name));
+    check(
+        "a public type has an example on its page, or on the page of a type that makes it",
+        places.map(|(path, line, name)| (format!("{name} in {path}"), line)),
     );
 }

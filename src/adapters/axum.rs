@@ -30,8 +30,8 @@ use crate::stream::{StreamControl, StreamLimits, TimedIo};
 /// A listener for `axum::serve` whose connections have timeouts: each is a [`TimedIo`].
 ///
 /// The service goes into a [`TimedMakeService`]. Without that, the connection of a handler that
-/// takes longer than the idle limit is closed, and so is each connection after the
-/// [`head`](StreamLimits::head) limit, as nothing says that a head is complete.
+/// takes longer than the idle limit is closed. Each connection is closed after the
+/// [`head`](StreamLimits::head) limit too, as nothing says that a head is complete.
 ///
 /// ```
 /// use axum::Router;

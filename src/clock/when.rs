@@ -22,6 +22,25 @@ use super::Timeline;
 /// A duration of zero, and a time that has passed, are due in the next turn.
 ///
 /// A duration that does not fit (584 years) means never. The trait is sealed.
+///
+/// ```
+/// use corewheel::{Timers, When};
+/// # use corewheel::TimerService;
+/// # use std::time::{Duration, Instant};
+///
+/// /// Counts how many timers are pending after one more.
+/// fn add(timers: &Timers<u64>, at: impl When) -> usize {
+///     let _ = timers.schedule(at, 1);
+///     timers.len()
+/// }
+/// # let service = TimerService::builder().shards(1).start_attached_with::<u64>()?;
+/// # let shard = service.attach(service.shard_for(0))?.into_loop(|_, _| {})?;
+/// # let timers = shard.timers();
+/// assert_eq!(add(timers, Duration::from_secs(5)), 1);
+/// assert_eq!(add(timers, Instant::now() + Duration::from_secs(5)), 2);
+/// assert_eq!(add(timers, timers.deadline(Duration::from_secs(5))), 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no time at which a timer can be due",
     label = "expected a `Duration` from now, an `Instant` or a `Deadline`",

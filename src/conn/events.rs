@@ -12,9 +12,9 @@ use super::side::{Connection, Side};
 use super::timers::ConnTimers;
 
 /// Events. There are five ways to them, and an event goes to the first that takes it. `next` is for
-/// a task that only waits, `race` for a task that reads or writes meanwhile, `poll_next` for a
-/// future of the caller's own, the `Stream` for its combinators, and on a shard `on_event` for a
-/// loop without tasks.
+/// a task that only waits, and `race` for a task that reads or writes meanwhile. `poll_next` is for
+/// a future of the caller's own, and the `Stream` for its combinators. On a shard, `on_event` is
+/// for a loop without tasks.
 impl<S: Side> ConnTimers<S> {
     /// Waits for the next event; `None` when the connection is closed.
     ///
@@ -46,10 +46,10 @@ impl<S: Side> ConnTimers<S> {
     /// it, as otherwise a connection that never pauses would never end. The future is dropped if an
     /// event comes first.
     ///
-    /// On a shard, after 8 values in a row that were ready at once, of all connections of the shard
-    /// together, the task returns to its executor and goes on when the other tasks have run, so
-    /// that a peer that sends without a pause delays neither timers nor other connections. One call
-    /// in 16 reads the clock, and wakes the shard's driver if its time has come.
+    /// On a shard, the task returns to its executor after 8 values in a row that were ready at
+    /// once, counted for all connections of the shard. It goes on when the other tasks have run. So
+    /// a peer that sends without a pause delays neither timers nor other connections. One call in
+    /// 16 reads the clock, and wakes the shard's driver if its time has come.
     ///
     /// # Errors
     ///

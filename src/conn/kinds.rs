@@ -43,10 +43,10 @@ pub(crate) enum Ends {
     Nothing,
 }
 
-/// Calls a macro with the rows. A row is the kind with its text and its [`Rule`]; the limit of a
-/// connection that is its span, with the name of the least span under pressure; other limits of a
-/// connection that belong to it; the limits of a stream, each with the limit of the connection that
-/// it sets; which waits of a stream it [ends](Ends), with the error.
+/// Calls a macro with the rows. A row begins with the kind, its text and its [`Rule`]. Next comes
+/// the limit of a connection that is its span, with the name of the least span under pressure.
+/// Other limits of a connection that belong to it follow. Then come the limits of a stream, each
+/// with the limit of the connection that it sets. Last is which waits of a stream it [ends](Ends).
 macro_rules! deadline_kinds {
     ($then:ident) => {
         $then! {

@@ -92,7 +92,7 @@ fn span_of(limit: Duration) -> u64 {
 ///
 /// A transfer of which `bytes` are done is too slow when `bytes / bytes_per_second` seconds have
 /// passed since its beginning, and the grace period has. So bytes that come earlier than the rate
-/// demands give more time to those that follow, and a transfer that keeps exactly the rate is too
+/// demands give more time to those that follow. A transfer that keeps exactly the rate is too
 /// slow as soon as its next byte is due.
 ///
 /// ```
@@ -129,9 +129,9 @@ impl DataRate {
 pub struct ConnEvent {
     /// The deadline's kind.
     pub kind: DeadlineKind,
-    /// Whether this is the first event of its kind since the connection was last active, or since
-    /// [`set_limits`](crate::ConnTimers::set_limits) gave the connection more time than it had been
-    /// idle for at its last event. Always true for a deadline that comes once.
+    /// Whether this is the first event of its kind since the connection was last active. Also true
+    /// if [`set_limits`](crate::ConnTimers::set_limits) has since given the connection more time
+    /// than it had been idle for at its last event. Always true for a deadline that comes once.
     pub first: bool,
 }
 

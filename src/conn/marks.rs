@@ -8,9 +8,10 @@ use super::kinds::{DeadlineKind, OPENED_END};
 /// Kinds of deadlines, as bits; the bit of a kind is its position.
 pub(super) type KindBits = u32;
 
-/// What is known of a connection beside its times, in 32 bits. From the lowest bit: the kinds of
-/// the events that have come and were not delivered, the kinds that come once and are over of those
-/// that the limits arm, whether the connection was told to end, and in the highest 8 bits the salt.
+/// The state of a connection without its times, in 32 bits. The lowest bits are the kinds of the
+/// events that have come and were not delivered. The next are the kinds that come once and are
+/// over, of those that the limits arm. Then come whether the connection was told to end, and in the
+/// highest 8 bits the salt.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Flags(u32);
 

@@ -4,7 +4,7 @@
 //! The party that moves bytes only adds to a count, and says when it waits. When the connection's
 //! timer expires, the count says when the deadline really is, and the timer is put off to it.
 //!
-//! A transfer that goes on after a pause is due no earlier than before the pause, so the timer that
+//! A transfer that goes on after a pause is due no earlier than before the pause. So the timer that
 //! was filed for it is early enough, and nothing has to be filed. Only a timer that expires during
 //! the pause is put off without regard to the transfer. It leaves the mark [`UNWATCHED`] then, and
 //! who resumes the transfer files it again.

@@ -57,13 +57,14 @@ use crate::clock::when::When;
 /// lets the executor read its sockets, and the tasks of the shard's queue run, before it delivers
 /// anything. In a loop of your own the order is yours, see [`ShardLoop`](crate::attach::ShardLoop).
 ///
-/// On any thread, an event comes late by at most the lateness of every timer of the shard, a tick
-/// and the time for which the thread is held up, and by the time until the task is polled. A stamp
+/// On any thread, an event comes late by at most the lateness of every timer of the shard, and by
+/// the time until the task is polled. That lateness is a tick and the time for which the thread is
+/// held up. A stamp
 /// adds nothing: it is a reading of the calling thread's clock, which is at most some microseconds
 /// ahead. The deadlines are looked at in polls for events only. A task that works for longer than a
-/// limit finds one event of each kind that is due, at its next poll, and idle times are counted on
+/// limit finds one event of each kind that is due at its next poll. Idle times are counted on
 /// from there. After the whole process was stopped until after a deadline, the runtime decides
-/// which of its tasks runs first, so the event may come before the runtime has found the data in a
+/// which of its tasks runs first. So the event may come before the runtime has found the data in a
 /// socket.
 ///
 /// # Cost on a shard

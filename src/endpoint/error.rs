@@ -7,6 +7,18 @@ use crate::values::error::ConfigError;
 
 /// Why a statistics endpoint did not start. No thread and no socket of it is left, and the service
 /// runs on.
+///
+/// ```
+/// use corewheel::TimerService;
+/// use corewheel::endpoint::{EndpointError, StatsEndpoint};
+///
+/// let service = TimerService::builder().shards(1).start()?;
+/// let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
+/// let address = taken.local_addr()?.to_string();
+/// let refused = StatsEndpoint::builder(service.stats_source()).listen(&address).start();
+/// assert!(matches!(refused, Err(EndpointError::AddressInUse(_))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum EndpointError {

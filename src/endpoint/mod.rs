@@ -67,8 +67,8 @@ const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 /// | `/live` | 200 while the process answers |
 ///
 /// The methods are `GET` and `HEAD`; other methods get 405, other paths 404. A head that is too
-/// large gets 431, a body of more than a kilobyte or of a length that is not stated 413 or 400, and
-/// a request that is not HTTP 400.
+/// large gets 431, and a body of more than a kilobyte 413. A body of a length that is not stated
+/// and a request that is not HTTP get 400.
 ///
 /// `/metrics` is `OpenMetrics` 1.0.0 for a client whose `Accept` header prefers
 /// `application/openmetrics-text`, and the classic text format of Prometheus, version 0.0.4, for

@@ -2,6 +2,7 @@
 //!
 //! ```
 //! use corewheel::clock::ManualClock;
+//! use corewheel::shutdown::Returned;
 //! use corewheel::{ShutdownPolicy, TimerService};
 //! use std::time::Duration;
 //!
@@ -19,8 +20,8 @@
 //! let line = report.to_string();
 //! assert_eq!(line, "shard 0: 1 timer fired, 0 cancelled, 1 returned, 0 dropped");
 //! assert_eq!((report.counts.fired, report.counts.returned), (1, 1));
-//! for timer in report.returned {
-//!     assert_eq!(timer.payload.into_value(), Some("a long timer"));
+//! for Returned { payload, .. } in report.returned {
+//!     assert_eq!(payload.into_value(), Some("a long timer"));
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -332,16 +332,24 @@ impl<T: Send + 'static> Timers<T> {
     }
 
     /// A timer of this shard that carries a value and is due soon, for a caller that gives up
-    /// timers for want of room. `None` if the search finds none.
+    /// timers for want of room.
     ///
-    /// The search looks at up to `entries_max` entries of each slot of the wheel, from the nearest
-    /// occupied slot on. It ends with the first slot that begins after the deadline of the soonest
-    /// timer that it has found. If no slot has more entries, this is the soonest of all timers with
-    /// values. A slot of the hierarchical wheel spans a tick for timers within 256 ticks, 256 ticks
-    /// for those within 65,536, and so on. A timer that was cancelled, or reset to later, may leave
-    /// an entry for a time, so the search may find no timer although there is one.
+    /// The search looks at the first `entries_max` entries of each slot of the wheel, from the
+    /// nearest occupied slot on. It ends with the first slot that begins after the deadline of the
+    /// soonest timer that it has found. If no slot has more entries, this is the soonest of all
+    /// timers with values. A slot of the hierarchical wheel spans a tick for timers within 256
+    /// ticks, 256 ticks for those within 65,536, and so on.
+    ///
+    /// A cancelled timer leaves an entry until a sweep drops it, and so does a reset to an earlier
+    /// deadline in the slot of the later one. These entries count, and so do those of timers that
+    /// carry a callback or a waker.
+    ///
+    /// The search returns `None` if no timer with a value is pending, or if in each occupied slot
+    /// the first `entries_max` entries are all such entries. A caller that needs a timer then calls
+    /// it with `usize::MAX`: it finds the soonest whenever there is one.
     ///
     /// Cost: O(slots × `entries_max`), where the slots are the occupied ones up to that deadline.
+    /// With `usize::MAX`, O(entries of these slots).
     ///
     /// ```
     /// # use corewheel::TimerService;

@@ -125,6 +125,19 @@ pub enum StuckLevel {
 }
 
 /// What the thread of a stuck shard has done since the look before, as far as the system tells.
+///
+/// ```
+/// use corewheel::watchdog::ThreadState;
+///
+/// fn advice(state: ThreadState) -> &'static str {
+///     match state {
+///         ThreadState::Runs => "find the handler that does not return",
+///         ThreadState::Starves => "give the process more processor time",
+///         _ => "see a core dump",
+///     }
+/// }
+/// assert_eq!(advice(ThreadState::Starves), "give the process more processor time");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ThreadState {

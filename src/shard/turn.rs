@@ -30,9 +30,9 @@ pub(crate) enum Next {
 }
 
 /// Takes a turn: begin, take mail and run its callbacks, receive requests, look at nurseries and
-/// migrate timers of a `migrate_all`, shut down if a shutdown order has come, advance the wheel,
-/// deliver, publish, say when the next turn is due. The order never changes, and each step keeps to
-/// its budget.
+/// migrate timers of a `migrate_all`. Then the turn shuts down if a shutdown order has come,
+/// advances the wheel, delivers, publishes, and says when the next turn is due. The order never
+/// changes, and each step keeps to its budget.
 ///
 /// Expired timers are delivered with nothing borrowed, one at a time, so every callback sees the
 /// shard as it is.

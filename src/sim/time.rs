@@ -10,6 +10,22 @@ use super::executor::{Alarm, Executor};
 use crate::clock::saturating_nanos;
 
 /// The clock of a simulation, for its tasks; made by [`Simulation::time`](super::Simulation::time).
+///
+/// ```
+/// use corewheel::TimerService;
+/// use corewheel::sim::Simulation;
+/// use std::time::Duration;
+///
+/// let builder = TimerService::beside_runtime().shards(1).capacity(10);
+/// let mut sim: Simulation = Simulation::start(1, builder, |_| |_, _| ())?;
+/// let time = sim.time();
+/// sim.run(async move {
+///     let begin = time.now();
+///     time.sleep(Duration::from_secs(3_600)).await;
+///     assert!(time.now() - begin >= Duration::from_secs(3_600));
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Time(pub(super) Executor);
 

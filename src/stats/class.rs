@@ -61,6 +61,15 @@ counts! {
 /// The lateness of the deliveries of one class: from the deadline, rounded up to a tick, to the
 /// delivery. The [histogram](crate::stats::ShardStats::lateness) of the shard has the quantiles of
 /// all its timers.
+///
+/// ```
+/// # use corewheel::TimerService;
+/// # let service = TimerService::builder().shards(1).start_attached_with::<u64>()?;
+/// for class in service.stats().classes() {
+///     println!("late by {:?} on average", class.lateness.mean());
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

@@ -36,6 +36,17 @@ const SPANS: usize = ENDS.len() + 1;
 /// The timers of a slot count where the slot begins, so no timer is due before the span that counts
 /// it. A timer that was reset to a later deadline counts with its earlier one until the wheel looks
 /// at it.
+///
+/// ```
+/// use corewheel::stats::Forecast;
+///
+/// /// How many timers may be due within so many nanoseconds.
+/// fn due_within(forecast: &Forecast, nanos: u64) -> u64 {
+///     let is_within = |end: Option<u64>| end.is_some_and(|end| end <= nanos);
+///     let spans = forecast.spans.iter().take_while(|span| is_within(span.within_ns));
+///     spans.map(|span| span.timers).sum()
+/// }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

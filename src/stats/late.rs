@@ -4,8 +4,8 @@
 //! ring of the last deliveries is stored under a version, so that no reader gets a record of which
 //! a part is another's.
 //!
-//! Cost: nothing for a delivery within the bound; for one beyond it, five numbers and four
-//! histograms, and a record that is stored at the end of the turn if it is among the last 64.
+//! Cost: nothing for a delivery within the bound. A delivery beyond it changes five numbers and
+//! four histograms, and its record is stored at the end of the turn if it is among the last 64.
 
 use super::times::{PublishedTimes, Recorder, Times};
 use crate::link::sync::{AtomicU64, Ordering};

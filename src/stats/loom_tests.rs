@@ -1,7 +1,7 @@
 //! A test of the publishing of counts under the model checker.
 //!
-//! The counts of the model are defined as those of a shard and of a class are, by the same macro,
-//! and are stored and loaded by the same code under the same version. They are only fewer: with
+//! The macro that defines the counts of a shard and of a class defines those of the model too, and
+//! the same code stores and loads them under the same version. They are only fewer: with
 //! every count of a shard the model would have too many executions.
 
 #![allow(dead_code, unreachable_pub, reason = "the macro defines more than the model uses")]

@@ -80,6 +80,29 @@ use crate::values::settings::{TurnBudget, WarningLimits};
 pub use crate::values::state::ShardState;
 
 /// One shard at one moment.
+///
+/// ```
+/// use corewheel::TimerService;
+/// use corewheel::clock::ManualClock;
+/// use std::time::Duration;
+///
+/// let clock = ManualClock::new();
+/// let service = TimerService::builder().shards(1).clock(&clock).start_attached_with::<u64>()?;
+/// let mut shard = service.attach(service.shard_for(0))?.into_loop(|_, _| {})?;
+/// shard.timers().schedule(Duration::from_millis(5), 1)?;
+/// clock.advance(Duration::from_millis(7));
+/// let _next = shard.turn();
+///
+/// let stats = service.stats().shards.remove(0);
+/// assert_eq!((stats.counts.fired, stats.lateness.count), (1, 1));
+/// for late in &stats.late_deliveries {
+///     println!("{} ns late", late.lateness_ns);
+/// }
+/// if let Some(forecast) = &stats.forecast {
+///     println!("{} timers are due soon", forecast.spans[0].timers);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -151,7 +174,20 @@ impl ShardStats {
 /// meaning or goes; new fields do not change it.
 pub const SCHEMA: u32 = 1;
 
-/// A service at one moment: a plain value. See the [module](self) for an example.
+/// A service at one moment: a plain value.
+///
+/// ```
+/// use corewheel::TimerService;
+///
+/// let service = TimerService::builder().shards(2).start_attached_with::<u64>()?;
+/// let stats = service.stats();
+/// let pending: u64 = stats.shards.iter().map(|shard| shard.counts.pending).sum();
+/// assert_eq!((pending, stats.deadlines.len()), (0, 0));
+/// for warning in &stats.warnings {
+///     println!("{warning:?}");
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

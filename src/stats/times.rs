@@ -128,6 +128,16 @@ impl PublishedTimes {
 ///
 /// The quantiles are upper ends of buckets a quarter of a power of two wide: too long by a quarter
 /// at most.
+///
+/// ```
+/// # use corewheel::TimerService;
+/// # let service = TimerService::builder().shards(1).start_attached_with::<u64>()?;
+/// let lateness = service.stats().shards.remove(0).lateness;
+/// println!("p99 {} ns, at most {} ns", lateness.p99_ns, lateness.max_ns);
+/// let in_buckets: u64 = lateness.buckets.iter().map(|bucket| bucket.count).sum();
+/// assert_eq!(in_buckets, lateness.count);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

@@ -156,9 +156,9 @@ impl<M: Side> Deadlines<M> {
                 Direction::Read => self.read_waits(),
                 Direction::Write => self.write_waits(),
             }
-        } else if direction == Direction::Read && self.shared.notes.is_untimed() && self.arm_head()
-        {
-            self.unwatch();
+        } else if direction == Direction::Read && self.shared.notes.is_untimed() {
+            let is_filed = self.arm_head();
+            self.unwatch(is_filed);
         }
         self.poll(direction)
     }

@@ -23,6 +23,16 @@ impl From<Elapsed> for io::Error {
 }
 
 /// Why [`set_service`](super::set_service) did not set a service.
+///
+/// ```
+/// use corewheel::time::{self, SetServiceError};
+/// use corewheel::TimerService;
+///
+/// let service = TimerService::beside_runtime().start()?;
+/// time::set_service(&service)?;
+/// assert_eq!(time::set_service(&service), Err(SetServiceError::AlreadySet));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SetServiceError {

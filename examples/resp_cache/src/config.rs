@@ -57,18 +57,18 @@ impl Config {
         let others = [
             ("appendonly", "no".to_owned()),
             ("databases", "1".to_owned()),
-            ("maxclients", self.clients_max.load().to_string()),
-            ("maxmemory", self.memory_max.load().to_string()),
+            ("maxclients", self.clients_max.get().to_string()),
+            ("maxmemory", self.memory_max.get().to_string()),
             ("maxmemory-policy", "volatile-ttl".to_owned()),
-            ("notify-keyspace-events", Flags(self.notify.load()).letters()),
+            ("notify-keyspace-events", Flags(self.notify.get()).letters()),
             ("proto-max-bulk-len", self.request_max.to_string()),
             ("save", String::new()),
-            ("timeout", self.idle.load().to_string()),
+            ("timeout", self.idle.get().to_string()),
         ];
         let encodings = self.encodings.iter();
         others
             .into_iter()
-            .chain(encodings.map(|(name, value)| (*name, value.load().cast_signed().to_string())))
+            .chain(encodings.map(|(name, value)| (*name, value.get().cast_signed().to_string())))
     }
 
     /// The settings whose names match one of the patterns.
@@ -108,7 +108,7 @@ impl Config {
         };
         let failed = "ERR CONFIG SET failed (possibly related to argument";
         let value = value.ok_or_else(|| format!("{failed} '{name}') - {problem}"))?;
-        setting.store(value);
+        setting.set(value);
         Ok(())
     }
 }

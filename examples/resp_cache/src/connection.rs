@@ -8,8 +8,6 @@
 
 use std::borrow::Cow;
 use std::convert::Infallible;
-use std::io;
-use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -17,13 +15,13 @@ use bytes::BytesMut;
 use corewheel::conn::Raced;
 use corewheel::{ConnLimits, ConnTimers, DeadlineKind};
 
-use crate::commands::{self, Command, Refusal, Route, Run};
+use crate::commands::{self, Call, Command, Refusal, Route, Run};
 use crate::core::{Asked, Core, CoreEnded};
 use crate::host::network::Stream;
 use crate::keyspace::Key;
 use crate::protocol::{Args, Decoder, Reply};
 use crate::remote::{self, Combine, Remote};
-use crate::session::Session;
+use crate::session::{Replying, Session};
 
 /// The room for requests at first.
 const INPUT_BYTES: usize = 16 << 10;
@@ -41,15 +39,11 @@ impl From<CoreEnded> for End {
     }
 }
 
-fn failed(error: io::Error) -> End {
-    error.to_string().into()
-}
-
 /// Serves one client until it leaves or a limit ends the connection.
 pub(crate) async fn serve(stream: impl Stream, core: Rc<Core>) -> End {
     let shared = &core.shared;
     let limits = ConnLimits::default()
-        .read_idle(Duration::from_secs(shared.config.idle.load()))
+        .read_idle(Duration::from_secs(shared.config.idle.get()))
         .write_timeout(shared.options.write_timeout);
     let conn = match core.timers.connection(limits) {
         Ok(conn) => conn,
@@ -108,28 +102,37 @@ impl<S: Stream> Connection<S> {
     /// Waits for bytes or messages.
     async fn wait(&mut self) -> Result<(), End> {
         self.make_room();
-        let (stream, room) = (&mut self.stream, &mut self.input[self.filled..]);
-        let subscriber = &self.client.session.subscriber;
-        let messages = async {
-            subscriber.as_ref()?.ready.notified().await;
-            Some(())
-        };
-        let woken = async {
-            tokio::select! {
-                biased;
-                read = stream.read(room) => Some(read),
-                Some(()) = messages => None,
+        loop {
+            let (stream, room) = (&mut self.stream, &mut self.input[self.filled..]);
+            let subscriber = &self.client.session.subscriber;
+            let messages = async {
+                subscriber.as_ref()?.ready.notified().await;
+                Some(())
+            };
+            let woken = async {
+                tokio::select! {
+                    biased;
+                    read = stream.read(room) => Some(read),
+                    Some(()) = messages => None,
+                }
+            };
+            match self.conn.race(woken).await {
+                Raced::Done(None) => return Ok(()),
+                Raced::Done(Some(read)) => match read.map_err(|error| error.to_string())? {
+                    0 => return Err(CLIENT_LEFT),
+                    read => {
+                        self.filled += read;
+                        self.conn.touch_read();
+                        return Ok(());
+                    }
+                },
+                Raced::Event(event)
+                    if event.kind == DeadlineKind::ReadIdle
+                        && self.client.session.is_subscribed() => {}
+                Raced::Event(_) => return Err("nothing was received for too long".into()),
+                Raced::Closed => return Err(CoreEnded.into()),
             }
-        };
-        let stays = self.client.session.is_subscribed();
-        let Some(read) = in_time(&mut self.conn, woken, stays).await? else { return Ok(()) };
-        let read = read.map_err(failed)?;
-        if read == 0 {
-            return Err(CLIENT_LEFT);
         }
-        self.filled += read;
-        self.conn.touch_read();
-        Ok(())
     }
 
     /// Makes room behind the bytes that were received.
@@ -153,10 +156,12 @@ impl<S: Stream> Connection<S> {
         let mut written = 0;
         while written < out.len() {
             let _writing = self.conn.begin_write();
-            let wrote = in_time(&mut self.conn, self.stream.write(&out[written..]), true).await?;
-            match wrote.map_err(failed)? {
-                0 => return Err(CLIENT_LEFT),
-                wrote => written += wrote,
+            match self.conn.race(self.stream.write(&out[written..])).await {
+                Raced::Done(Ok(0)) => return Err(CLIENT_LEFT),
+                Raced::Done(wrote) => written += wrote.map_err(|error| error.to_string())?,
+                Raced::Event(event) if event.kind == DeadlineKind::ReadIdle => {}
+                Raced::Event(_) => return Err("the client did not take its replies in time".into()),
+                Raced::Closed => return Err(CoreEnded.into()),
             }
         }
         out.clear();
@@ -164,28 +169,6 @@ impl<S: Stream> Connection<S> {
             *out = BytesMut::new();
         }
         Ok(())
-    }
-}
-
-/// The output of a future, unless a deadline of the connection comes before. A client that only
-/// listens `stays` although it sends nothing.
-async fn in_time<F: Future>(
-    conn: &mut ConnTimers,
-    future: F,
-    stays: bool,
-) -> Result<F::Output, End> {
-    let mut future = pin!(future);
-    loop {
-        let is_idle = match conn.race(future.as_mut()).await {
-            Raced::Done(output) => return Ok(output),
-            Raced::Event(event) => event.kind == DeadlineKind::ReadIdle,
-            Raced::Closed => return Err(CoreEnded.into()),
-        };
-        if !is_idle {
-            return Err("the client did not take its replies in time".into());
-        } else if !stays {
-            return Err("nothing was received for too long".into());
-        }
     }
 }
 
@@ -232,7 +215,7 @@ impl Client {
         }
         self.resolve().await?;
         if count > 0 {
-            self.session.core.gauges().commands.fetch_add(count);
+            self.session.core.count_commands(count);
             self.session.core.publish_events();
         }
         Ok((at, end))
@@ -249,8 +232,11 @@ impl Client {
 
     /// Executes one request, with the replies that the client wants.
     async fn request(&mut self, args: Args<'_>) -> Asked {
-        if !self.session.is_silent {
+        if self.session.replying == Replying::On {
             return self.dispatch(args).await;
+        }
+        if self.session.replying == Replying::SkipNext {
+            self.session.replying = Replying::Skip;
         }
         self.resolve().await?;
         let begin = self.out.len();
@@ -258,8 +244,11 @@ impl Client {
         self.resolve().await?;
         // The confirmation of a subscription is a message, not a reply.
         let is_message = args[0].to_ascii_lowercase().ends_with(b"subscribe");
-        if self.session.is_silent && !is_message {
+        if self.session.replying != Replying::On && !is_message {
             self.out.truncate(begin);
+        }
+        if self.session.replying == Replying::Skip {
+            self.session.replying = Replying::On;
         }
         Ok(())
     }
@@ -268,7 +257,7 @@ impl Client {
         let command = match self.check(args) {
             Ok(command) => command,
             Err(refusal) => {
-                self.reply().error(&refusal.0);
+                self.reply().error(&refusal);
                 return Ok(());
             }
         };
@@ -286,18 +275,16 @@ impl Client {
                 let parts = vec![args.to_vec(); self.session.core.shared.cores()];
                 self.gather(parts, combine).await
             }
-            Route::Publish(_) => {
-                let gauges = self.session.core.shared.gauges.iter();
-                let parts = gauges.map(|core| match core.subscribers.load() {
-                    0 => Vec::new(),
-                    _ => args.to_vec(),
-                });
-                self.gather(parts.collect(), Combine::Sum).await
+            Route::Publish => {
+                self.resolve().await?;
+                let count = remote::publish(&self.session.core, args[1], args[2]).await?;
+                self.reply().integer(count);
+                Ok(())
             }
             Route::Session => {
                 self.resolve().await?;
                 if let Err(refusal) = self.session.run(command.name, args, &mut self.out) {
-                    self.reply().error(&refusal.0);
+                    self.reply().error(&refusal);
                 }
                 Ok(())
             }
@@ -311,7 +298,7 @@ impl Client {
             return Err(commands::wrong_arity(name));
         }
         if !self.session.admits(name) {
-            return Err(Refusal::new(format!(
+            return Err(Refusal::from(format!(
                 "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT \
                  / RESET are allowed in this context"
             )));
@@ -325,7 +312,8 @@ impl Client {
         let owner = core.shared.owner(key);
         if owner == core.index {
             let reply = Reply { out: &mut self.out, proto: self.session.proto };
-            core.run(&mut core.keys(), run, key, args, reply);
+            let value_max = core.shared.options.request_max;
+            Call { keys: &mut core.keys(), key, args, reply, value_max }.execute(run);
         } else if self.remote.push(owner, words, self.out.len()) {
             self.resolve().await?;
         }

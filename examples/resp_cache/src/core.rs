@@ -20,7 +20,7 @@ use crate::gauges::Gauges;
 use crate::keyspace::{Key, Keyspace};
 use crate::notify::{Event, Flags};
 use crate::options::Options;
-use crate::protocol::{Args, Decoder, Proto, Reply};
+use crate::protocol::{Decoder, Proto, Reply};
 use crate::pubsub::Registry;
 
 /// The most messages that wait in an inbox.
@@ -77,7 +77,7 @@ impl Shared {
 
     /// Takes one of the places for clients; false if there is none.
     pub(crate) fn enter_client(&self) -> bool {
-        let max = self.config.clients_max.load();
+        let max = self.config.clients_max.get();
         // Relaxed: a count.
         let before = self.clients.fetch_add(1, Ordering::Relaxed);
         if max > 0 && before >= max {
@@ -97,6 +97,8 @@ impl Shared {
 pub(crate) enum Message {
     /// Requests for keys of the receiver, encoded one after the other.
     Requests { requests: Vec<u8>, proto: Proto, reply: oneshot::Sender<Replies> },
+    /// A message of `PUBLISH`; the reply is the number of subscribers.
+    Publish { event: Event, reply: oneshot::Sender<i64> },
     /// Keyspace events.
     Events(Vec<Event>),
 }
@@ -164,29 +166,10 @@ impl Core {
     /// dropped and [`publish_events`](Self::publish_events) is called.
     pub(crate) fn keys(&self) -> RefMut<'_, Keyspace> {
         let mut keys = self.keys.borrow_mut();
-        keys.flags = Flags(self.shared.config.notify.load());
-        let memory_max = self.shared.config.memory_max.load();
+        keys.flags = Flags(self.shared.config.notify.get());
+        let memory_max = self.shared.config.memory_max.get();
         keys.memory_max = memory_max.div_ceil(self.shared.cores() as u64) as usize;
         keys
-    }
-
-    /// Executes a command on keys of this core.
-    pub(crate) fn run(
-        &self,
-        keys: &mut Keyspace,
-        run: commands::Run,
-        key: Key<'_>,
-        args: Args<'_>,
-        reply: Reply<'_>,
-    ) {
-        let begin = reply.out.len();
-        let value_max = self.shared.options.request_max;
-        let registry = &self.registry;
-        let mut call = Call { keys, registry, key, args, reply, value_max };
-        if let Err(refusal) = run(&mut call) {
-            call.reply.out.truncate(begin);
-            call.reply.error(&refusal.0);
-        }
     }
 
     /// Executes requests that a core has encoded.
@@ -194,22 +177,26 @@ impl Core {
         let mut replies = Replies::default();
         let mut decoder = Decoder::new(usize::MAX);
         let mut at = 0;
-        {
-            let mut keys = self.keys();
-            while let Some(length) = decoder.decode(&requests[at..]).unwrap_or_default() {
-                let args = decoder.args(&requests[at..]);
-                let run = commands::find(args[0]).and_then(commands::Command::run);
-                let run = run.expect("cores send each other commands on keys");
-                let key = Key::new(args.get(1).copied().unwrap_or_default());
-                let reply = Reply { out: &mut replies.bytes, proto };
-                self.run(&mut keys, run, key, &args, reply);
-                replies.ends.push(replies.bytes.len());
-                at += length;
-            }
+        let mut keys = self.keys();
+        while let Some(length) = decoder.decode(&requests[at..]).unwrap_or_default() {
+            let args = decoder.args(&requests[at..]);
+            let run = commands::find(args[0]).and_then(commands::Command::run);
+            let run = run.expect("cores send each other commands on keys");
+            let key = Key::new(args.get(1).copied().unwrap_or_default());
+            let reply = Reply { out: &mut replies.bytes, proto };
+            let value_max = self.shared.options.request_max;
+            Call { keys: &mut keys, key, args: &args, reply, value_max }.execute(run);
+            replies.ends.push(replies.bytes.len());
+            at += length;
         }
-        self.gauges().commands.fetch_add(replies.ends.len() as u64);
+        drop(keys);
+        self.count_commands(replies.ends.len());
         self.publish_events();
         replies
+    }
+
+    pub(crate) fn count_commands(&self, count: usize) {
+        self.gauges().commands.add(count as u64);
     }
 
     pub(crate) fn gauges(&self) -> &Gauges {
@@ -236,11 +223,11 @@ impl Core {
         }
         let mut outgoing = self.outgoing.borrow_mut();
         for (core, waiting) in outgoing.iter_mut().enumerate() {
-            if core == self.index || self.shared.gauges[core].subscribers.load() == 0 {
+            if core == self.index || self.shared.gauges[core].subscribers.get() == 0 {
                 continue;
             }
             let room = OUTGOING_MAX.saturating_sub(waiting.len());
-            self.gauges().dropped.fetch_add(events.len().saturating_sub(room) as u64);
+            self.gauges().dropped.add(events.len().saturating_sub(room) as u64);
             waiting.extend(events.iter().take(room).cloned());
             self.has_outgoing.notify_one();
         }
@@ -268,6 +255,9 @@ impl Core {
             match message {
                 Message::Requests { requests, proto, reply } => {
                     let _ = reply.send(self.run_all(proto, &requests));
+                }
+                Message::Publish { event, reply } => {
+                    let _ = reply.send(self.registry.borrow().publish(&event));
                 }
                 Message::Events(events) => events.iter().for_each(|event| {
                     self.registry.borrow().publish(event);

@@ -1,8 +1,33 @@
 //! Numbers that one core writes and any thread reads.
 
-use crossbeam_utils::atomic::AtomicCell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) type Gauge = AtomicCell<u64>;
+/// A number. A change of it needs no atomic addition, as only one thread makes changes.
+#[derive(Debug, Default)]
+pub(crate) struct Gauge(AtomicU64);
+
+// Relaxed: no other data is read by these numbers.
+impl Gauge {
+    pub(crate) fn new(value: u64) -> Self {
+        Self(value.into())
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add(&self, more: u64) {
+        self.set(self.get().wrapping_add(more));
+    }
+
+    pub(crate) fn subtract(&self, less: u64) {
+        self.set(self.get().wrapping_sub(less));
+    }
+}
 
 /// The numbers of one core. On lines of their own, so that no two cores write to one line.
 #[derive(Debug, Default)]

@@ -11,12 +11,12 @@
 use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock};
 
-use corewheel::{CancelOutcome, Fired, ResetOutcome, TimerId, Timers};
+use corewheel::{Fired, ResetOutcome, TimerId, Timers};
 use hashbrown::{DefaultHashBuilder, HashTable};
 use slab::Slab;
 
 use crate::gauges::Gauges;
-use crate::notify::{Class, EVICTED, EXPIRED, Event, Flags, GENERIC, NEW};
+use crate::notify::{Class, Event, Flags};
 use crate::wall::{Time, WallClock};
 
 /// What an entry takes beside its key and value: its place in the slab, in the table and the
@@ -156,8 +156,7 @@ impl Keyspace {
 
     /// The value of a key, unless its time is over.
     pub(crate) fn get(&mut self, key: Key<'_>) -> Option<&[u8]> {
-        let index = self.find(key)?;
-        Some(self.entries[index].value())
+        self.find(key).map(|index| self.entries[index].value())
     }
 
     pub(crate) fn contains(&mut self, key: Key<'_>) -> bool {
@@ -166,8 +165,7 @@ impl Keyspace {
 
     /// When a key expires: `None` if there is no such key.
     pub(crate) fn deadline(&mut self, key: Key<'_>) -> Option<Deadline> {
-        let index = self.find(key)?;
-        Some(self.entries[index].deadline)
+        self.find(key).map(|index| self.entries[index].deadline)
     }
 
     /// Writes a value. Nothing has changed if it fails, apart from evictions.
@@ -186,20 +184,17 @@ impl Keyspace {
             Some(index) => index,
             None => self.insert(key, value.len()),
         };
-        let armed = match ttl {
-            Ttl::Keep => Ok(()),
-            Ttl::Remove => {
-                self.disarm(index);
-                Ok(())
-            }
-            Ttl::Set(deadline) => self.arm(index, deadline),
-        };
-        if armed.is_err() && found.is_none() {
-            self.remove_at(index);
+        if let Ttl::Set(deadline) = ttl {
+            self.arm(index, deadline).inspect_err(|_| {
+                if found.is_none() {
+                    self.remove_at(index);
+                }
+            })?;
+        } else if matches!(ttl, Ttl::Remove) {
+            self.disarm(index);
         }
-        armed?;
         if found.is_none() {
-            self.note(NEW, "new", index);
+            self.note(Class::NEW, "new", index);
         }
         self.change_value(index, |data, begin| {
             data.truncate(begin);
@@ -227,17 +222,17 @@ impl Keyspace {
     /// Removes a key. False if there is none.
     pub(crate) fn remove(&mut self, key: Key<'_>) -> bool {
         let Some(index) = self.find(key) else { return false };
-        self.note(GENERIC, "del", index);
+        self.note(Class::GENERIC, "del", index);
         self.remove_at(index);
         true
     }
 
     /// Gives a key that is there another deadline, or none.
     pub(crate) fn expire(&mut self, key: Key<'_>, deadline: Option<Deadline>) -> Written {
-        let Some(index) = self.find(key) else { return Ok(()) };
-        match deadline {
-            Some(deadline) => self.arm(index, deadline)?,
-            None => self.disarm(index),
+        match (self.find(key), deadline) {
+            (Some(index), Some(deadline)) => return self.arm(index, deadline),
+            (Some(index), None) => self.disarm(index),
+            (None, _) => {}
         }
         Ok(())
     }
@@ -248,7 +243,7 @@ impl Keyspace {
             let _ = entry.timer.map(|timer| self.timers.cancel(timer));
         }
         (self.table, self.entries, self.memory) = (HashTable::new(), Slab::new(), 0);
-        self.gauges.with_deadline.store(0);
+        self.gauges.with_deadline.set(0);
         self.publish_gauges();
     }
 
@@ -277,11 +272,9 @@ impl Keyspace {
     pub(crate) fn follow_wall(&mut self) {
         let Some(step) = self.time.take_step(|| self.timers.now()) else { return };
         tracing::warn!(step_micros = step, "the wall clock has stepped");
-        for (_, entry) in &mut self.entries {
-            let Some(deadline) = entry.deadline.micros().filter(|_| entry.deadline.is_wall())
-            else {
-                continue;
-            };
+        let followers = self.entries.iter_mut().filter(|(_, entry)| entry.deadline.is_wall());
+        for (_, entry) in followers {
+            let deadline = entry.deadline.micros().unwrap_or_default();
             // A deadline that has passed becomes the least deadline, and so the timer is due.
             let moved = deadline.cast_signed().saturating_sub(step).max(1).cast_unsigned();
             entry.deadline = Deadline::new(moved, true);
@@ -335,8 +328,8 @@ impl Keyspace {
     }
 
     fn expire_at(&mut self, index: usize) {
-        self.note(EXPIRED, "expired", index);
-        self.gauges.expired.fetch_add(1);
+        self.note(Class::EXPIRED, "expired", index);
+        self.gauges.expired.add(1);
         self.remove_at(index);
     }
 
@@ -359,7 +352,7 @@ impl Keyspace {
         let begin = entry.key_length as usize;
         change(&mut entry.data, begin);
         self.memory += entry.data.capacity();
-        self.gauges.memory.store(self.memory as u64);
+        self.gauges.memory.set(self.memory as u64);
     }
 
     fn remove_at(&mut self, index: usize) {
@@ -382,7 +375,7 @@ impl Keyspace {
             let timer = self.timers.schedule(at, index as u32).map_err(|_| NO_TIMER)?;
             if entry.timer.replace(timer).is_none() {
                 self.memory += TIMER_BYTES;
-                self.gauges.with_deadline.fetch_add(1);
+                self.gauges.with_deadline.add(1);
             }
         }
         entry.deadline = deadline;
@@ -395,7 +388,7 @@ impl Keyspace {
         if let Some(timer) = entry.timer.take() {
             let _outcome = self.timers.cancel(timer);
             self.memory -= TIMER_BYTES;
-            self.gauges.with_deadline.fetch_sub(1);
+            self.gauges.with_deadline.subtract(1);
         }
     }
 
@@ -405,16 +398,20 @@ impl Keyspace {
             return Ok(());
         }
         let replaced = found.map_or(0, |index| self.entries[index].bytes());
-        let wanted = bytes.saturating_sub(replaced);
+        let has_room = self.evict_for(bytes.saturating_sub(replaced));
+        if has_room { Ok(()) } else { Err(NO_MEMORY) }
+    }
+
+    /// Evicts keys until there is room for so many bytes; false if there is not enough after
+    /// [`EVICTIONS_MAX`] keys, or no key with a time to live is left.
+    fn evict_for(&mut self, bytes: usize) -> bool {
+        let has_room = |keys: &Self| keys.memory + bytes <= keys.memory_max;
         for _ in 0..EVICTIONS_MAX {
-            if self.memory + wanted <= self.memory_max {
-                return Ok(());
-            }
-            if !self.evict() {
+            if has_room(self) || !self.evict() {
                 break;
             }
         }
-        Err(NO_MEMORY)
+        has_room(self)
     }
 
     /// Evicts keys until the limit is kept, as far as one step may, and gives up room that is not
@@ -425,23 +422,19 @@ impl Keyspace {
         } else if self.table.len() < self.table.capacity() / 8 {
             self.table.shrink_to(2 * self.table.len(), |place| spread(place.hash));
         }
-        let mut left = EVICTIONS_MAX;
-        while self.memory_max > 0 && self.memory > self.memory_max && left > 0 {
-            left = if self.evict() { left - 1 } else { 0 };
+        if self.memory_max > 0 {
+            self.evict_for(0);
         }
     }
 
     /// Evicts a key with a short time to live; false if there is none.
     fn evict(&mut self) -> bool {
-        let near = self.timers.soonest_value(EVICTION_ENTRIES).and_then(|timer| {
-            let CancelOutcome::Cancelled { payload, .. } = self.timers.cancel(timer) else {
-                return None;
-            };
-            payload.into_value().map(|index| index as usize)
-        });
+        let near = self.timers.soonest_value(EVICTION_ENTRIES);
+        let near = near.and_then(|timer| self.timers.cancel(timer).payload()?.into_value());
+        let near = near.map(|index| index as usize);
         let Some(index) = near.or_else(|| self.soonest_of_sample()) else { return false };
-        self.note(EVICTED, "evicted", index);
-        self.gauges.evicted.fetch_add(1);
+        self.note(Class::EVICTED, "evicted", index);
+        self.gauges.evicted.add(1);
         self.remove_at(index);
         true
     }
@@ -458,8 +451,8 @@ impl Keyspace {
     }
 
     fn publish_gauges(&self) {
-        self.gauges.keys.store(self.entries.len() as u64);
-        self.gauges.memory.store(self.memory as u64);
+        self.gauges.keys.set(self.entries.len() as u64);
+        self.gauges.memory.set(self.memory as u64);
     }
 }
 

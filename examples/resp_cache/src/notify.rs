@@ -11,12 +11,16 @@ const KEYEVENT: u64 = 1 << 12;
 const ALL: u64 = (1 << 10) - 1;
 
 /// A kind of event.
-pub(crate) type Class = u64;
-pub(crate) const GENERIC: Class = 1;
-pub(crate) const STRING: Class = 1 << 1;
-pub(crate) const EXPIRED: Class = 1 << 6;
-pub(crate) const EVICTED: Class = 1 << 7;
-pub(crate) const NEW: Class = 1 << 10;
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Class(u64);
+
+impl Class {
+    pub(crate) const GENERIC: Self = Self(1);
+    pub(crate) const STRING: Self = Self(1 << 1);
+    pub(crate) const EXPIRED: Self = Self(1 << 6);
+    pub(crate) const EVICTED: Self = Self(1 << 7);
+    pub(crate) const NEW: Self = Self(1 << 10);
+}
 
 /// Which events are published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -49,7 +53,7 @@ impl Flags {
         key: &[u8],
         events: &mut Vec<Event>,
     ) {
-        if self.0 & class == 0 {
+        if self.0 & class.0 == 0 {
             return;
         }
         let channel =

@@ -65,20 +65,29 @@ impl Subscriber {
     /// Moves the messages behind `out`. False if the client has not read its messages, and some are
     /// lost.
     pub(crate) fn take(&self, out: &mut BytesMut) -> bool {
-        out.unsplit(self.outbox.borrow_mut().split());
+        let mut outbox = self.outbox.borrow_mut();
+        if out.is_empty() {
+            std::mem::swap(out, &mut outbox);
+        } else {
+            out.extend_from_slice(&outbox);
+            outbox.clear();
+        }
         !self.overflowed.get()
     }
 
-    fn send(&self, kind: &[u8], pattern: Option<&[u8]>, event: &Event) {
+    fn send(&self, pattern: Option<&Bytes>, event: &Event) {
         let mut outbox = self.outbox.borrow_mut();
         if outbox.len() + event.message.len() > self.outbox_max {
             self.overflowed.set(true);
         } else {
             let mut reply = Reply { out: &mut outbox, proto: self.proto.get() };
-            reply.push(3 + usize::from(pattern.is_some()));
-            reply.bulk(kind);
             if let Some(pattern) = pattern {
+                reply.push(4);
+                reply.bulk(b"pmessage");
                 reply.bulk(pattern);
+            } else {
+                reply.push(3);
+                reply.bulk(b"message");
             }
             reply.bulk(&event.channel);
             reply.bulk(&event.message);
@@ -130,18 +139,14 @@ impl Registry {
 
     /// Sends a message to the subscribers of its channel, and returns how many there are.
     pub(crate) fn publish(&self, event: &Event) -> i64 {
+        let of_channel = self.by_name[0].get(&event.channel).map(|all| (None, all));
+        let matching =
+            self.by_name[1].iter().filter(|(name, _)| glob::matches(name, &event.channel));
         let mut sent = 0;
-        for subscriber in self.by_name[0].get(&event.channel).into_iter().flatten() {
-            subscriber.send(b"message", None, event);
-            sent += 1;
-        }
-        for (pattern, subscribers) in &self.by_name[1] {
-            if glob::matches(pattern, &event.channel) {
-                for subscriber in subscribers {
-                    subscriber.send(b"pmessage", Some(pattern), event);
-                    sent += 1;
-                }
-            }
+        for (pattern, all) in of_channel.into_iter().chain(matching.map(|(p, all)| (Some(p), all)))
+        {
+            all.iter().for_each(|subscriber| subscriber.send(pattern, event));
+            sent += all.len() as i64;
         }
         sent
     }

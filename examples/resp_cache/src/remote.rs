@@ -1,9 +1,10 @@
 //! Requests for keys of other cores.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use tokio::sync::oneshot;
 
 use crate::core::{Asked, Core, CoreEnded, Message, Replies};
+use crate::notify::Event;
 use crate::protocol::{Args, Proto, Reply, encode_request, integer_of, split_array};
 use crate::session::Session;
 
@@ -98,6 +99,20 @@ pub(crate) async fn gather(core: &Core, parts: &[Vec<&[u8]>]) -> Asked<Vec<Bytes
     // The cores reply in the same way to all, so that the replies can be combined.
     let replies = exchange(core, Proto::Resp2, requests).await?;
     Ok(replies.into_iter().map(|of| of.bytes).filter(|bytes| !bytes.is_empty()).collect())
+}
+
+/// Publishes a message on all cores, and returns how many subscribers it has reached.
+pub(crate) async fn publish(core: &Core, channel: &[u8], message: &[u8]) -> Asked<i64> {
+    let channel = Bytes::copy_from_slice(channel);
+    let event = Event { channel, message: Bytes::copy_from_slice(message) };
+    let mut count = core.registry.borrow().publish(&event);
+    let has_subscribers = |to: &usize| core.shared.gauges[*to].subscribers.get() > 0;
+    for to in (0..core.shared.cores()).filter(|to| *to != core.index).filter(has_subscribers) {
+        let (reply, reached) = oneshot::channel();
+        core.send(to, Message::Publish { event: event.clone(), reply }).await?;
+        count += reached.await.map_err(|_| CoreEnded)?;
+    }
+    Ok(count)
 }
 
 /// How the replies of several cores become one.

@@ -6,9 +6,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::commands::{
-    COMMANDS, Done, Refusal, Route, SYNTAX, unknown, unknown_subcommand, wrong_arity,
-};
+use crate::commands::{COMMANDS, Done, Refusal, Route, unknown, unknown_subcommand, wrong_arity};
 use crate::core::Core;
 use crate::gauges::Gauges;
 use crate::protocol::{Args, Proto, Reply, integer, is};
@@ -17,11 +15,21 @@ use crate::pubsub::{Kind, Subscriber};
 /// The version of redis whose replies these commands give.
 const LEVEL: &str = "7.2.0";
 
+/// Which replies the client is sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Replying {
+    On,
+    Off,
+    /// All but the next, after this one.
+    SkipNext,
+    /// All but this one.
+    Skip,
+}
+
 pub(crate) struct Session {
     pub(crate) core: Rc<Core>,
     pub(crate) proto: Proto,
-    /// Whether the client is sent no replies.
-    pub(crate) is_silent: bool,
+    pub(crate) replying: Replying,
     /// `None` until the client first subscribes.
     pub(crate) subscriber: Option<Rc<Subscriber>>,
     /// Whether the connection ends when its replies are written.
@@ -36,7 +44,7 @@ impl Session {
         Self {
             core,
             proto: Proto::Resp2,
-            is_silent: false,
+            replying: Replying::On,
             subscriber: None,
             is_closing: false,
             id,
@@ -65,14 +73,14 @@ impl Session {
             "hello" => self.hello(args, out)?,
             "select" => match integer(args[1]) {
                 Some(0) => reply.ok(),
-                Some(_) => return Err(Refusal::new("ERR DB index is out of range")),
-                None => return Err(Refusal::new("ERR invalid DB index")),
+                Some(_) => return Err(Refusal::from("ERR DB index is out of range")),
+                None => return Err(Refusal::from("ERR invalid DB index")),
             },
             "client" => self.client(args, &mut reply)?,
             "command" => command(args, &mut reply)?,
             "config" => self.config(args, &mut reply)?,
             "dbsize" => {
-                let keys = self.core.shared.total(|core| core.keys.load());
+                let keys = self.core.shared.total(|core| core.keys.get());
                 reply.integer(keys.cast_signed());
             }
             "function" if is(args, 1, "flush") => reply.ok(),
@@ -89,7 +97,7 @@ impl Session {
             }
             "reset" => {
                 self.unsubscribe_all();
-                (self.proto, self.is_silent) = (Proto::Resp2, false);
+                (self.proto, self.replying) = (Proto::Resp2, Replying::On);
                 self.name.clear();
                 reply.simple("RESET");
             }
@@ -122,15 +130,17 @@ impl Session {
             None => self.proto,
             Some(Some(2)) => Proto::Resp2,
             Some(Some(3)) => Proto::Resp3,
-            Some(Some(_)) => return Err(Refusal::new("NOPROTO unsupported protocol version")),
+            Some(Some(_)) => return Err(Refusal::from("NOPROTO unsupported protocol version")),
             Some(None) => {
-                return Err(Refusal::new("ERR Protocol version is not an integer or out of range"));
+                return Err(Refusal::from(
+                    "ERR Protocol version is not an integer or out of range",
+                ));
             }
         };
         match args.len() {
             0..=2 => {}
             4 if is(args, 2, "setname") => self.name = args[3].to_vec(),
-            _ => return Err(Refusal::new("ERR Syntax error in HELLO: this server has no users")),
+            _ => return Err(Refusal::from("ERR Syntax error in HELLO: this server has no users")),
         }
         self.proto = proto;
         if let Some(subscriber) = &self.subscriber {
@@ -140,12 +150,13 @@ impl Session {
         reply.map(7);
         reply.pair("server", "resp_cache");
         reply.pair("version", LEVEL);
-        reply.bulk(b"proto");
-        reply.integer(if proto == Proto::Resp3 { 3 } else { 2 });
-        reply.bulk(b"id");
-        reply.integer(self.id.cast_signed());
         reply.pair("mode", "standalone");
         reply.pair("role", "master");
+        let version = if proto == Proto::Resp3 { 3 } else { 2 };
+        for (name, number) in [("proto", version), ("id", self.id.cast_signed())] {
+            reply.bulk(name.as_bytes());
+            reply.integer(number);
+        }
         reply.bulk(b"modules");
         reply.array(0);
         Ok(())
@@ -162,18 +173,22 @@ impl Session {
             }
             // The name and the version of the client's library, which nothing here asks for.
             (b"setinfo", 4) => reply.ok(),
-            (b"reply", 3) => {
-                self.is_silent = is(args, 2, "off");
-                if !self.is_silent && !is(args, 2, "on") {
-                    return Err(SYNTAX);
-                }
-                if !self.is_silent {
-                    reply.ok();
+            (b"reply", 3) if is(args, 2, "on") => {
+                self.replying = Replying::On;
+                reply.ok();
+            }
+            (b"reply", 3) if is(args, 2, "off") => self.replying = Replying::Off,
+            (b"reply", 3) if is(args, 2, "skip") => {
+                if self.replying != Replying::Off {
+                    self.replying = Replying::SkipNext;
                 }
             }
             _ => {
                 let name = String::from_utf8_lossy(args[1]);
-                return Err(unknown_subcommand(&name, "ID, GETNAME, SETNAME, SETINFO, REPLY"));
+                return Err(unknown_subcommand(
+                    &name,
+                    "ID, GETNAME, SETNAME, SETINFO, REPLY ON/OFF/SKIP",
+                ));
             }
         }
         Ok(())
@@ -189,7 +204,7 @@ impl Session {
             }
         } else if is(args, 1, "set") && args.len() > 3 && args.len().is_multiple_of(2) {
             for pair in args[2..].chunks_exact(2) {
-                config.set(pair[0], pair[1]).map_err(Refusal::new)?;
+                config.set(pair[0], pair[1])?;
             }
             reply.ok();
         } else if is(args, 1, "resetstat") && args.len() == 2 {
@@ -203,21 +218,21 @@ impl Session {
     fn info(&self) -> String {
         let shared = &self.core.shared;
         let total = |gauge: fn(&Gauges) -> u64| shared.total(gauge);
-        let (keys, expires) =
-            (total(|core| core.keys.load()), total(|core| core.with_deadline.load()));
+        let keys = total(|core| core.keys.get());
+        let expires = total(|core| core.with_deadline.get());
         let numbers = [
             ("process_id", std::process::id().into()),
             ("uptime_in_seconds", shared.started.elapsed().as_secs()),
             ("cores", shared.cores() as u64),
             ("\r\n# Clients\r\nconnected_clients", shared.clients.load(Ordering::Relaxed)),
-            ("maxclients", shared.config.clients_max.load()),
-            ("pubsub_clients", total(|core| core.subscribers.load())),
-            ("\r\n# Memory\r\nused_memory", total(|core| core.memory.load())),
-            ("maxmemory_policy:volatile-ttl\r\nmaxmemory", shared.config.memory_max.load()),
-            ("\r\n# Stats\r\ntotal_commands_processed", total(|core| core.commands.load())),
-            ("expired_keys", total(|core| core.expired.load())),
-            ("evicted_keys", total(|core| core.evicted.load())),
-            ("events_dropped", total(|core| core.dropped.load())),
+            ("maxclients", shared.config.clients_max.get()),
+            ("pubsub_clients", total(|core| core.subscribers.get())),
+            ("\r\n# Memory\r\nused_memory", total(|core| core.memory.get())),
+            ("maxmemory_policy:volatile-ttl\r\nmaxmemory", shared.config.memory_max.get()),
+            ("\r\n# Stats\r\ntotal_commands_processed", total(|core| core.commands.get())),
+            ("expired_keys", total(|core| core.expired.get())),
+            ("evicted_keys", total(|core| core.evicted.get())),
+            ("events_dropped", total(|core| core.dropped.get())),
         ];
         let mut text = format!("# Server\r\nserver_name:resp_cache\r\nredis_version:{LEVEL}\r\n");
         // Writing to a string cannot fail.
@@ -271,7 +286,7 @@ impl Session {
     }
 
     fn publish_subscribers(&self) {
-        self.core.gauges().subscribers.store(self.core.registry.borrow().subscribers);
+        self.core.gauges().subscribers.set(self.core.registry.borrow().subscribers);
     }
 }
 
@@ -294,15 +309,16 @@ fn confirm(reply: &mut Reply<'_>, verb: &str, name: Option<&[u8]>, count: usize)
 
 /// `COMMAND`: the names, arities and keys of all commands.
 fn command(args: Args<'_>, reply: &mut Reply<'_>) -> Done {
-    if args.len() > 1 {
-        if is(args, 1, "count") {
-            reply.count(COMMANDS.len());
-        } else if is(args, 1, "docs") {
-            reply.map(0);
-        } else {
-            return Err(unknown_subcommand("command", "COUNT, DOCS"));
-        }
+    if is(args, 1, "count") && args.len() == 2 {
+        reply.count(COMMANDS.len());
         return Ok(());
+    }
+    if is(args, 1, "docs") {
+        reply.map(0);
+        return Ok(());
+    }
+    if args.len() > 1 {
+        return Err(Refusal::from("ERR unknown subcommand of 'command'. Known: COUNT, DOCS."));
     }
     reply.array(COMMANDS.len());
     for command in &COMMANDS {

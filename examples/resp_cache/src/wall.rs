@@ -66,21 +66,18 @@ impl Time {
     }
 
     fn read_offset(&self, now: impl Fn() -> Instant) -> i64 {
-        let mut before = now();
+        let read = || (now(), (self.wall)());
+        let (mut monotonic, mut wall) = read();
         for _ in 1..ATTEMPTS {
-            let wall = (self.wall)();
-            let after = now();
-            if after.saturating_duration_since(before) < READING_MAX {
-                return self.distance(wall, before);
+            if now().saturating_duration_since(monotonic) < READING_MAX {
+                break;
             }
-            before = after;
+            (monotonic, wall) = read();
         }
-        self.distance((self.wall)(), before)
-    }
-
-    fn distance(&self, wall: SystemTime, now: Instant) -> i64 {
-        // A wall clock before 1970 counts as one at 1970.
-        let wall = wall.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as i64;
-        wall - self.micros(now).cast_signed()
+        let wall = match wall.duration_since(UNIX_EPOCH) {
+            Ok(after) => after.as_micros() as i64,
+            Err(before) => -(before.duration().as_micros() as i64),
+        };
+        wall - self.micros(monotonic).cast_signed()
     }
 }

@@ -93,15 +93,23 @@ impl<T> Shard<T> {
     }
 
     /// A pending timer that is due soon and whose payload is accepted, for a caller that gives up
-    /// timers for want of room. `None` if the search finds none.
+    /// timers for want of room.
     ///
-    /// The search looks at up to `entries_max` entries of each slot, from the nearest occupied slot
-    /// on. It ends with the first slot that begins after the deadline of the soonest timer that it
-    /// has found. If no slot has more entries, this timer is the soonest of all that are accepted.
+    /// The search looks at the first `entries_max` entries of each slot, from the nearest occupied
+    /// slot on. It ends with the first slot that begins after the deadline of the soonest timer
+    /// that it has found. If no slot has more entries, this timer is the soonest of all that are
+    /// accepted.
+    ///
+    /// A cancelled timer leaves an entry until a sweep drops it, and so does a reset to an earlier
+    /// deadline in the slot of the later one. These entries count, and those of timers that are not
+    /// accepted count too.
+    ///
+    /// The search returns `None` if no pending timer is accepted, or if in each occupied slot the
+    /// first `entries_max` entries are all such entries. With `usize::MAX` it finds a timer
+    /// whenever there is one, and this timer is the soonest.
     ///
     /// O(levels + slots × `entries_max`), where the slots are the occupied ones up to that
-    /// deadline.
-    /// Timers that have been cancelled, or reset to a later deadline, leave entries that count too.
+    /// deadline. There are at most as many entries as [`entries`](Self::entries) returns.
     pub fn soonest(&self, entries_max: usize, accept: impl Fn(&T) -> bool) -> Option<TimerKey> {
         let mut best = None;
         let mut look = |entries: &mut dyn Iterator<Item = Entry>| {

@@ -1,12 +1,12 @@
 //! A request on its way through a service, and the two bodies that say how far it is.
 //!
-//! Why not a guard in the handler: a handler ends before the body of its response does, cannot say
-//! that the head is complete before hyper reads on, and does not see whether it waits for the body
-//! of the request or for something else.
+//! Why not a guard in the handler: a handler ends before the body of its response does, and cannot
+//! say that the head is complete before hyper reads on. It does not see either whether it waits for
+//! the body of the request or for something else.
 //!
-//! Invariants: the idle times of the connection are held back while the server works, which is from
-//! the call of the service until the response has ended, except while a read of the request's body
-//! waits for the peer. The next message begins when both bodies have ended.
+//! Invariants: the idle times of the connection are held back while the server works, except while
+//! a read of the request's body waits for the peer. The server works from the call of the service
+//! until the response has ended. The next message begins when both bodies have ended.
 //!
 //! Cost: see [`TimedService`](super::TimedService).
 

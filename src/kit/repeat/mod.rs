@@ -63,6 +63,20 @@ use crate::face::timers::Timers;
 use crate::values::refused::{RefusedCall, RefusedKind};
 
 /// The outcome of stopping a periodic callback.
+///
+/// ```
+/// use corewheel::repeat::{Repeat, StopOutcome};
+/// # use corewheel::TimerService;
+/// # use std::time::Duration;
+/// # let service = TimerService::builder().shards(1).start_attached_with::<u64>()?;
+/// # let shard = service.attach(service.shard_for(0))?.into_loop(|_, _| {})?;
+///
+/// let every_second = Repeat::at_fixed_rate(Duration::from_secs(1))?;
+/// let heartbeat = shard.timers().repeat(every_second, |_| println!("heartbeat"))?;
+/// assert_eq!(heartbeat.stop(), StopOutcome::Stopped);
+/// assert_eq!(heartbeat.stop(), StopOutcome::AlreadyOver);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "it says whether the callback is still running"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StopOutcome {

@@ -2,7 +2,7 @@
 
 use super::{Call, Done, NOT_AN_INTEGER, Refusal, SYNTAX};
 use crate::keyspace::Deadline;
-use crate::notify::GENERIC;
+use crate::notify::Class;
 use crate::protocol::integer;
 
 /// How a command states a time.
@@ -55,28 +55,24 @@ pub(super) fn positive(
 
 fn invalid(call: &Call<'_>) -> Refusal {
     let command = String::from_utf8_lossy(call.args[0]).to_lowercase();
-    Refusal::new(format!("ERR invalid expire time in '{command}' command"))
+    Refusal::from(format!("ERR invalid expire time in '{command}' command"))
 }
 
 pub(super) fn change(call: &mut Call<'_>, unit: Unit) -> Done {
     let value = call.integer(2)?;
-    let [mut nx, mut xx, mut gt, mut lt] = [false; 4];
+    let options: [&[u8]; 4] = [b"nx", b"xx", b"gt", b"lt"];
+    let mut stated = [false; 4];
     for word in &call.args[3..] {
-        match word.to_ascii_lowercase().as_slice() {
-            b"nx" => nx = true,
-            b"xx" => xx = true,
-            b"gt" => gt = true,
-            b"lt" => lt = true,
-            _ => {
-                let word = String::from_utf8_lossy(word);
-                return Err(Refusal::new(format!("ERR Unsupported option {word}")));
-            }
-        }
+        let known = options.iter().position(|option| word.eq_ignore_ascii_case(option));
+        let unsupported =
+            || Refusal::from(format!("ERR Unsupported option {}", String::from_utf8_lossy(word)));
+        stated[known.ok_or_else(unsupported)?] = true;
     }
+    let [nx, xx, gt, lt] = stated;
     if gt && lt || nx && (xx || gt || lt) {
         let both = if nx { "NX and XX, GT or LT" } else { "GT and LT" };
         let problem = format!("ERR {both} options at the same time are not compatible");
-        return Err(Refusal::new(problem));
+        return Err(Refusal::from(problem));
     }
     let deadline = deadline_of(call, unit, value)?;
     // A deadline that has passed is earlier than every other; a key without one lives forever.
@@ -100,7 +96,7 @@ pub(super) fn apply(call: &mut Call<'_>, deadline: Option<Deadline>) -> Done {
         return Ok(());
     }
     call.keys.expire(call.key, deadline)?;
-    call.keys.event(GENERIC, "expire", call.key);
+    call.keys.event(Class::GENERIC, "expire", call.key);
     Ok(())
 }
 
@@ -110,7 +106,7 @@ pub(super) fn make_persistent(call: &mut Call<'_>) -> Result<bool, Refusal> {
         return Ok(false);
     }
     call.keys.expire(call.key, None)?;
-    call.keys.event(GENERIC, "persist", call.key);
+    call.keys.event(Class::GENERIC, "persist", call.key);
     Ok(true)
 }
 

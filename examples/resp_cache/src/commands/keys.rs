@@ -1,11 +1,10 @@
 //! Commands on keys, whatever their values.
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 
 use super::{Call, Done, SYNTAX};
 use crate::glob;
 use crate::keyspace::Key;
-use crate::notify::Event;
 use crate::protocol::{Reply, is};
 
 /// Replies with the number of keys for which a function is true.
@@ -43,12 +42,5 @@ pub(super) fn flush(call: &mut Call<'_>) -> Done {
     }
     call.keys.clear();
     call.reply.ok();
-    Ok(())
-}
-
-pub(super) fn publish(call: &mut Call<'_>) -> Done {
-    let message = Bytes::copy_from_slice(call.args[2]);
-    let event = Event { channel: Bytes::copy_from_slice(call.key.name), message };
-    call.reply.integer(call.registry.borrow().publish(&event));
     Ok(())
 }

@@ -11,38 +11,22 @@ mod keys;
 mod strings;
 
 use std::borrow::Cow;
-use std::cell::RefCell;
 
 use self::expiry::Unit;
-use crate::keyspace::{Key, Keyspace, WriteError};
+use crate::keyspace::{Key, Keyspace};
 use crate::protocol::{Args, Reply, integer};
-use crate::pubsub::Registry;
 use crate::remote::Combine;
 
 /// Why a command was refused, as the client is told.
-#[derive(Debug)]
-pub(crate) struct Refusal(pub(crate) Cow<'static, str>);
+pub(crate) type Refusal = Cow<'static, str>;
 
-pub(crate) const SYNTAX: Refusal = Refusal(Cow::Borrowed("ERR syntax error"));
+pub(crate) const SYNTAX: Refusal = Refusal::Borrowed("ERR syntax error");
 pub(crate) const NOT_AN_INTEGER: Refusal =
-    Refusal(Cow::Borrowed("ERR value is not an integer or out of range"));
-
-impl Refusal {
-    pub(crate) fn new(text: impl Into<Cow<'static, str>>) -> Self {
-        Self(text.into())
-    }
-}
-
-impl From<WriteError> for Refusal {
-    fn from(error: WriteError) -> Self {
-        Self::new(error)
-    }
-}
+    Refusal::Borrowed("ERR value is not an integer or out of range");
 
 /// A command as it runs on one core.
 pub(crate) struct Call<'a> {
     pub(crate) keys: &'a mut Keyspace,
-    pub(crate) registry: &'a RefCell<Registry>,
     /// The first key; empty for a command without words.
     pub(crate) key: Key<'a>,
     pub(crate) args: Args<'a>,
@@ -52,6 +36,15 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// Executes the command, and replies with a refusal if it is refused.
+    pub(crate) fn execute(mut self, run: Run) {
+        let begin = self.reply.out.len();
+        if let Err(refusal) = run(&mut self) {
+            self.reply.out.truncate(begin);
+            self.reply.error(&refusal);
+        }
+    }
+
     fn integer(&self, index: usize) -> Result<i64, Refusal> {
         self.args.get(index).and_then(|arg| integer(arg)).ok_or(NOT_AN_INTEGER)
     }
@@ -74,8 +67,8 @@ pub(crate) enum Route {
     Keys(Run, u8, Combine),
     /// On all cores.
     All(Run, Combine),
-    /// On all cores with subscribers; the reply is the sum of theirs.
-    Publish(Run),
+    /// `PUBLISH`: to the subscribers of all cores.
+    Publish,
 }
 
 #[derive(Debug)]
@@ -100,10 +93,8 @@ impl Command {
     /// What runs on the core of a key.
     pub(crate) fn run(&self) -> Option<Run> {
         match self.route {
-            Route::Key(run) | Route::Keys(run, ..) | Route::All(run, _) | Route::Publish(run) => {
-                Some(run)
-            }
-            Route::Session | Route::Each(..) => None,
+            Route::Key(run) | Route::Keys(run, ..) | Route::All(run, _) => Some(run),
+            Route::Session | Route::Each(..) | Route::Publish => None,
         }
     }
 }
@@ -157,7 +148,7 @@ pub(crate) static COMMANDS: [Command; 50] = [
     command("psetex", 4, Route::Key(|call| strings::set_with_time(call, Unit::PX))),
     command("psubscribe", -2, Route::Session),
     command("pttl", 2, Route::Key(|call| expiry::reply_time(call, Unit::PX))),
-    command("publish", 3, Route::Publish(keys::publish)),
+    command("publish", 3, Route::Publish),
     command("punsubscribe", -1, Route::Session),
     command("quit", -1, Route::Session),
     command("reset", 1, Route::Session),
@@ -188,18 +179,23 @@ pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
 /// The refusal of a subcommand.
 pub(crate) fn unknown_subcommand(of: &str, known: &str) -> Refusal {
     let problem = "unknown subcommand or wrong number of arguments for";
-    Refusal::new(format!("ERR {problem} '{of}'. Known: {known}."))
+    Refusal::from(format!("ERR {problem} '{of}'. Known: {known}."))
 }
 
 /// The refusal of a command that there is not.
 pub(crate) fn unknown(args: Args<'_>) -> Refusal {
     const SHOWN_MAX: usize = 64;
-    let name = &args[0][..args[0].len().min(SHOWN_MAX)];
-    Refusal::new(format!("ERR unknown command '{}'", String::from_utf8_lossy(name)))
+    const ARGS_SHOWN: usize = 4;
+    let cut = |arg: &&[u8]| arg[..arg.len().min(SHOWN_MAX)].to_vec();
+    let shown = args.iter().take(1 + ARGS_SHOWN);
+    let shown: Vec<_> =
+        shown.map(|arg| format!("'{}'", String::from_utf8_lossy(&cut(arg)))).collect();
+    let (name, rest) = (&shown[0], shown[1..].join(" "));
+    Refusal::from(format!("ERR unknown command {name}, with args beginning with: {rest}"))
 }
 
 pub(crate) fn wrong_arity(name: &str) -> Refusal {
-    Refusal::new(format!("ERR wrong number of arguments for '{name}' command"))
+    Refusal::from(format!("ERR wrong number of arguments for '{name}' command"))
 }
 
 #[cfg(test)]

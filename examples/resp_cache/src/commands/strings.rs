@@ -3,8 +3,8 @@
 use super::expiry::{self, Unit};
 use super::{Call, Done, NOT_AN_INTEGER, Refusal, SYNTAX};
 use crate::keyspace::{Key, Ttl};
-use crate::notify::{GENERIC, STRING};
-use crate::protocol::{integer, is};
+use crate::notify::Class;
+use crate::protocol::integer;
 
 pub(super) fn get(call: &mut Call<'_>) -> Done {
     match call.keys.get(call.key) {
@@ -51,9 +51,9 @@ fn write(call: &mut Call<'_>, key: Key<'_>, value: &[u8], ttl: Option<Ttl>) -> D
         return Ok(());
     };
     call.keys.set(key, value, ttl)?;
-    call.keys.event(STRING, "set", key);
+    call.keys.event(Class::STRING, "set", key);
     if let Ttl::Set(_) = ttl {
-        call.keys.event(GENERIC, "expire", key);
+        call.keys.event(Class::GENERIC, "expire", key);
     }
     Ok(())
 }
@@ -91,21 +91,20 @@ pub(super) fn getdel(call: &mut Call<'_>) -> Done {
 }
 
 pub(super) fn getex(call: &mut Call<'_>) -> Done {
-    let args = call.args;
-    let deadline = match args.len() {
-        2 => None,
-        3 if is(args, 2, "persist") => None,
-        4 => {
-            let unit = Unit::named(args[2]).ok_or(SYNTAX)?;
-            expiry::positive(call, unit, expiry::stated(args.get(3))?)?
+    match call.args {
+        [_, _] => get(call),
+        [_, _, word] if word.eq_ignore_ascii_case(b"persist") => {
+            get(call)?;
+            expiry::make_persistent(call).map(drop)
         }
-        _ => return Err(SYNTAX),
-    };
-    get(call)?;
-    match args.len() {
-        3 => expiry::make_persistent(call).map(drop),
-        4 if call.keys.contains(call.key) => expiry::apply(call, deadline),
-        _ => Ok(()),
+        [_, _, unit, value] => {
+            let unit = Unit::named(unit).ok_or(SYNTAX)?;
+            let deadline = expiry::positive(call, unit, expiry::stated(Some(value))?)?;
+            get(call)?;
+            let is_there = call.keys.contains(call.key);
+            if is_there { expiry::apply(call, deadline) } else { Ok(()) }
+        }
+        _ => Err(SYNTAX),
     }
 }
 
@@ -120,27 +119,27 @@ pub(super) fn append(call: &mut Call<'_>) -> Done {
     let length = call.keys.get(key).map_or(0, <[u8]>::len) + args[2].len();
     if length > max {
         let problem = format!("ERR string exceeds maximum allowed size ({max} bytes)");
-        return Err(Refusal::new(problem));
+        return Err(Refusal::from(problem));
     }
     if !call.keys.append(key, args[2])? {
         call.keys.set(key, args[2], Ttl::Remove)?;
     }
-    call.keys.event(STRING, "append", key);
+    call.keys.event(Class::STRING, "append", key);
     call.reply.count(length);
     Ok(())
 }
 
 pub(super) fn decrby(call: &mut Call<'_>) -> Done {
     let less = call.integer(2)?;
-    add(call, less.checked_neg().ok_or(Refusal::new("ERR decrement would overflow"))?)
+    add(call, less.checked_neg().ok_or(Refusal::from("ERR decrement would overflow"))?)
 }
 
 pub(super) fn add(call: &mut Call<'_>, more: i64) -> Done {
     let before = call.keys.get(call.key).map_or(Some(0), integer).ok_or(NOT_AN_INTEGER)?;
-    let overflow = Refusal::new("ERR increment or decrement would overflow");
+    let overflow = Refusal::from("ERR increment or decrement would overflow");
     let sum = before.checked_add(more).ok_or(overflow)?;
     call.keys.set(call.key, sum.to_string().as_bytes(), Ttl::Keep)?;
-    call.keys.event(STRING, "incrby", call.key);
+    call.keys.event(Class::STRING, "incrby", call.key);
     call.reply.integer(sum);
     Ok(())
 }

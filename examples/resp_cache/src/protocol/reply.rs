@@ -3,9 +3,8 @@
 use std::fmt::Write;
 
 use bytes::BytesMut;
-use redis_protocol::resp2::decode::decode_range;
 use redis_protocol::resp2::encode::extend_encode_borrowed;
-use redis_protocol::resp2::types::{BorrowedFrame, RangeFrame};
+use redis_protocol::resp2::types::BorrowedFrame;
 
 use super::request::integer;
 
@@ -90,10 +89,7 @@ impl Reply<'_> {
 
 /// The value of an integer reply.
 pub(crate) fn integer_of(reply: &[u8]) -> Option<i64> {
-    match decode_range(reply) {
-        Ok(Some((RangeFrame::Integer(value), _))) => Some(value),
-        _ => None,
-    }
+    integer(reply.strip_prefix(b":")?.strip_suffix(b"\r\n")?)
 }
 
 /// The count of an array reply, and its values.

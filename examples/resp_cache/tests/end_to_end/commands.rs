@@ -141,8 +141,7 @@ fn resp3_client_is_answered_with_the_types_of_resp3() {
         socket.send(b"HELLO 3\r\n");
         socket.expect(b"", b"%7\r\n$6\r\nserver\r\n");
         let mut socket = server.socket();
-        socket.send(b"CLIENT REPLY OFF\r\nHELLO 3\r\n");
-        socket.expect(b"CLIENT REPLY ON\r\n", b"+OK\r\n");
+        socket.send(b"CLIENT REPLY SKIP\r\nHELLO 3\r\n");
         socket.expect(b"GET none\r\n", b"_\r\n");
         socket.expect(b"CONFIG GET timeout\r\n", b"%1\r\n$7\r\ntimeout\r\n$1\r\n0\r\n");
         socket.expect(b"SUBSCRIBE c\r\n", b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");

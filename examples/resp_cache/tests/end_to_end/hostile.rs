@@ -51,24 +51,25 @@ fn request_that_trickles_in_is_answered() {
 
 #[test]
 fn request_of_the_greatest_size_is_served_and_a_larger_one_is_refused() {
-    let server = Server::start(&["--request-max", "1000000"]);
-    let mut socket = server.socket();
-    let value = vec![b'x'; 999_900];
-    let set = |value: &[u8]| {
-        let mut request =
-            format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n", value.len()).into_bytes();
-        request.extend_from_slice(value);
-        request.extend_from_slice(b"\r\n");
-        request
-    };
-    socket.expect(&set(&value), b"+OK\r\n");
-    socket.expect(b"STRLEN k\r\n", b":999900\r\n");
-    socket.expect(b"APPEND k x\r\n", b":999901\r\n");
-    let more = format!("*3\r\n$6\r\nAPPEND\r\n$1\r\nk\r\n$200\r\n{}\r\n", "x".repeat(200));
-    socket.expect(more.as_bytes(), b"-ERR string exceeds maximum allowed size");
-    let mut socket = server.socket();
-    socket.send(&set(&vec![b'x'; 1_000_001])[..40]);
-    assert!(socket.rest().contains("Protocol error"));
+    for (runtime, server) in Server::on_each_runtime(&["--request-max", "1000000"]) {
+        let mut socket = server.socket();
+        let value = vec![b'x'; 999_900];
+        let set = |value: &[u8]| {
+            let mut request =
+                format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n", value.len()).into_bytes();
+            request.extend_from_slice(value);
+            request.extend_from_slice(b"\r\n");
+            request
+        };
+        socket.expect(&set(&value), b"+OK\r\n");
+        socket.expect(b"STRLEN k\r\n", b":999900\r\n");
+        socket.expect(b"APPEND k x\r\n", b":999901\r\n");
+        let more = format!("*3\r\n$6\r\nAPPEND\r\n$1\r\nk\r\n$200\r\n{}\r\n", "x".repeat(200));
+        socket.expect(more.as_bytes(), b"-ERR string exceeds maximum allowed size");
+        let mut socket = server.socket();
+        socket.send(&set(&vec![b'x'; 1_000_001])[..40]);
+        assert!(socket.rest().contains("Protocol error"), "{runtime}");
+    }
 }
 
 #[test]
@@ -100,21 +101,22 @@ fn client_that_does_not_read_its_replies_is_disconnected() {
 
 #[test]
 fn subscriber_that_does_not_read_its_messages_is_disconnected() {
-    let server = Server::start(&["--output-max", "100000"]);
-    let mut subscriber = server.socket();
-    subscriber.expect(b"SUBSCRIBE c\r\n", b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
-    let mut publisher = server.socket();
-    let message = "x".repeat(10_000);
-    let publish = format!("*3\r\n$7\r\nPUBLISH\r\n$1\r\nc\r\n$10000\r\n{message}\r\n");
-    let begin = Instant::now();
-    loop {
-        publisher.send(publish.as_bytes());
-        let mut reply = [0; 4];
-        std::io::Read::read_exact(&mut publisher.0, &mut reply).unwrap();
-        if &reply == b":0\r\n" {
-            break;
+    for (runtime, server) in Server::on_each_runtime(&["--output-max", "100000"]) {
+        let mut subscriber = server.socket();
+        subscriber.expect(b"SUBSCRIBE c\r\n", b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
+        let mut publisher = server.socket();
+        let message = "x".repeat(10_000);
+        let publish = format!("*3\r\n$7\r\nPUBLISH\r\n$1\r\nc\r\n$10000\r\n{message}\r\n");
+        let begin = Instant::now();
+        loop {
+            publisher.send(publish.as_bytes());
+            let mut reply = [0; 4];
+            std::io::Read::read_exact(&mut publisher.0, &mut reply).unwrap();
+            if &reply == b":0\r\n" {
+                break;
+            }
+            assert!(begin.elapsed() < PATIENCE, "{runtime}: it is still subscribed");
         }
-        assert!(begin.elapsed() < PATIENCE, "it is still subscribed");
     }
 }
 

@@ -76,6 +76,16 @@ impl Error for BodyTimeout {}
 
 /// Why a [`TimedBody`](super::TimedBody) has ended before the body within: the inner error of the
 /// error that its poll returns.
+///
+/// ```
+/// use corewheel::adapters::hyper::{BodyError, BodyTimeout};
+///
+/// /// Whether a body has ended since no frame of it came in time.
+/// fn is_stalled(error: &BodyError) -> bool {
+///     matches!(error, BodyError::Timeout(BodyTimeout::NextFrame(_)))
+/// }
+/// assert!(!is_stalled(&BodyError::Ended));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BodyError {

@@ -103,6 +103,20 @@ trait Member: Send + Sync {
 /// response belongs to a new exchange, with the same limits.
 ///
 /// A clone is the same exchange.
+///
+/// ```
+/// use corewheel::adapters::hyper::{BodySide, Exchange};
+///
+/// /// Notes which body was too slow, when the exchange ends.
+/// fn watch(exchange: &Exchange) {
+///     let ended = exchange.clone();
+///     exchange.on_end(move || {
+///         if let Some((BodySide::Request, limit)) = ended.limit_reached() {
+///             println!("the client: {limit}");
+///         }
+///     });
+/// }
+/// ```
 #[derive(Clone)]
 pub struct Exchange {
     core: Arc<Core>,
