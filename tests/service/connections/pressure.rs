@@ -121,6 +121,7 @@ const VISITS_MAX: usize = 256;
 /// Each connection is overdue when it is visited, so that its event counts the visit, or the timer
 /// that wakes its task. `COREWHEEL_CONNECTIONS` is how many connections there are.
 #[test]
+#[allow(clippy::print_stdout, reason = "a run says what it has run")]
 fn pressure_visits_few_of_many_connections_in_each_turn_and_delays_no_timer() {
     let count = std::env::var("COREWHEEL_CONNECTIONS").ok().map(|text| text.parse().unwrap());
     let count = count.unwrap_or(20_000);

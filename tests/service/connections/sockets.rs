@@ -28,9 +28,9 @@ const HOUR: Duration = Duration::from_hours(1);
 /// How long the server works or does not read: an idle limit comes meanwhile unless it is held.
 const HELD: Duration = ms(600);
 /// What the server sends to a client that reads slowly: far more than the buffers hold.
-const ANSWER: usize = 4 << 20;
+const ANSWER: usize = 32 << 20;
 /// What such a client reads at a time: enough for the system to accept more.
-const STEP: usize = 128 << 10;
+const STEP: usize = 1 << 20;
 
 /// How a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -226,17 +226,19 @@ fn idle_limit_waits_while_the_server_does_not_read_or_works_over_sockets() {
     on_each_runtime!(check_held);
 }
 
-/// Reads all that the server writes, a step at a time. Returns the longest time for a step.
-fn read_slowly(client: &mut Client, pause: Duration) -> Duration {
+/// Reads what the server writes, a step at a time. Returns the longest time for a step, and whether
+/// all has come.
+fn read_slowly(client: &mut Client, pause: Duration) -> (Duration, bool) {
     let mut step = vec![0; STEP];
     let mut longest = Duration::ZERO;
-    for _ in 0..ANSWER / STEP {
+    let is_all = (0..ANSWER / STEP).all(|_| {
         let begin = Instant::now();
         thread::sleep(pause);
-        client.read_exact(&mut step).unwrap();
+        let read = client.read_exact(&mut step);
         longest = longest.max(begin.elapsed());
-    }
-    longest
+        read.is_ok()
+    });
+    (longest, is_all)
 }
 
 fn check_write<N: Network>(host: Host) {
@@ -245,8 +247,9 @@ fn check_write<N: Network>(host: Host) {
     loop {
         let mut client = server.client(b'W');
         // Altogether twice the limit.
-        let longest = read_slowly(&mut client, 2 * IDLE / (ANSWER / STEP) as u32);
+        let (longest, is_all) = read_slowly(&mut client, 2 * IDLE / (ANSWER / STEP) as u32);
         if longest < IDLE / 3 {
+            assert!(is_all, "{host:?}: the connection has ended");
             assert_eq!(receive(&mut client), b'A', "{host:?}");
             break;
         }
