@@ -731,3 +731,24 @@ fn every_public_type_has_an_example() {
         places.map(|(path, line, name)| (format!("{name} in {path}"), line)),
     );
 }
+
+#[test]
+fn type_without_example_is_found_unless_a_type_with_one_makes_it() {
+    let example = "//! ```\n//! A::new();\n//! ```\n";
+    let made = "impl A {\n    pub fn b(&self) -> Option<B> {\n        None\n    }\n}\n";
+    let taken = "impl A {\n    pub fn b(&self, b: B) {\n    }\n}\n";
+    let both = "pub struct A;\npub struct B;\n";
+    let cases = [
+        (both.to_owned(), vec!["A", "B"]),
+        (format!("{example}{both}"), vec!["B"]),
+        (format!("{example}{both}{made}"), vec![]),
+        (format!("{example}{both}{taken}"), vec!["B"]),
+        (format!("{both}{made}"), vec!["A", "B"]),
+        (format!("{example}pub struct A {{\n    pub b: B,\n}}\npub struct B;\n"), vec![]),
+    ];
+    for (text, expected) in cases {
+        let sources = [Source { path: "x.rs".to_owned(), text: text.clone() }];
+        let missing: Vec<_> = types_without_example(&sources).into_iter().map(|at| at.2).collect();
+        assert_eq!(missing, expected, "{text}");
+    }
+}

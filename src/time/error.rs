@@ -25,7 +25,8 @@ impl From<Elapsed> for io::Error {
 /// Why [`set_service`](super::set_service) did not set a service.
 ///
 /// ```
-/// use corewheel::time::{self, SetServiceError};
+/// use corewheel::time::error::SetServiceError;
+/// use corewheel::time;
 /// use corewheel::TimerService;
 ///
 /// let service = TimerService::beside_runtime().start()?;

@@ -13,7 +13,8 @@ suite=$(realpath "${1:?the path of a checkout of redis or valkey}")
 valkey=(${2:+--valkey "$(realpath "$2")"})
 cd "$(dirname "$0")"
 
-if ! command -v redis-server redis-benchmark tclsh >/dev/null; then
+# One call for each name, as a call with several succeeds if one of them is found.
+if ! { command -v redis-server && command -v redis-benchmark && command -v tclsh; } >/dev/null; then
     sudo=$(command -v sudo || true)
     $sudo apt-get update -qq
     $sudo apt-get install -qq -y redis-server redis-tools tcl
