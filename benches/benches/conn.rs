@@ -108,6 +108,37 @@ fn touch_any_thread(group: &mut BenchmarkGroup<'_, WallTime>, home: &mut Home, c
     });
 }
 
+fn resets(group: &mut BenchmarkGroup<'_, WallTime>, home: &mut Home, count: usize) {
+    let timers = home.shard.timers().clone();
+    let idle = Duration::from_mins(30);
+    let schedule = |_| timers.schedule(idle, Payload::MIN).expect("there is room");
+    let handles: Vec<TimerId> = (0..count).map(schedule).collect();
+    let mut next = random_order(count);
+    group.bench_function(BenchmarkId::new("reset of a timer", count), |bencher| {
+        bencher.iter(|| {
+            for _ in 0..TOUCHES {
+                let outcome = timers.reset(black_box(handles[next()]), idle);
+                assert_eq!(outcome, ResetOutcome::Reset);
+            }
+            let _ = black_box(home.shard.turn());
+        });
+    });
+    let mut next = random_order(count);
+    group.bench_function(
+        BenchmarkId::new("reset of a timer to a known deadline", count),
+        |bencher| {
+            bencher.iter(|| {
+                let deadline = timers.deadline(idle);
+                for _ in 0..TOUCHES {
+                    let outcome = timers.reset(black_box(handles[next()]), deadline);
+                    assert_eq!(outcome, ResetOutcome::Reset);
+                }
+                let _ = black_box(home.shard.turn());
+            });
+        },
+    );
+}
+
 fn touch(criterion: &mut Criterion) {
     pin_to_one_core();
     let mut group = criterion.benchmark_group("a thousand packets");
@@ -178,34 +209,7 @@ fn touch(criterion: &mut Criterion) {
         });
         drop(connections);
 
-        let timers = home.shard.timers().clone();
-        let idle = Duration::from_mins(30);
-        let schedule = |_| timers.schedule(idle, Payload::MIN).expect("there is room");
-        let handles: Vec<TimerId> = (0..count).map(schedule).collect();
-        let mut next = random_order(count);
-        group.bench_function(BenchmarkId::new("reset of a timer", count), |bencher| {
-            bencher.iter(|| {
-                for _ in 0..TOUCHES {
-                    let outcome = timers.reset(black_box(handles[next()]), idle);
-                    assert_eq!(outcome, ResetOutcome::Reset);
-                }
-                let _ = black_box(home.shard.turn());
-            });
-        });
-        let mut next = random_order(count);
-        group.bench_function(
-            BenchmarkId::new("reset of a timer to a known deadline", count),
-            |bencher| {
-                bencher.iter(|| {
-                    let deadline = timers.deadline(idle);
-                    for _ in 0..TOUCHES {
-                        let outcome = timers.reset(black_box(handles[next()]), deadline);
-                        assert_eq!(outcome, ResetOutcome::Reset);
-                    }
-                    let _ = black_box(home.shard.turn());
-                });
-            },
-        );
+        resets(&mut group, &mut home, count);
     }
     group.finish();
 }

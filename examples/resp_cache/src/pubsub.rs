@@ -145,8 +145,10 @@ impl Registry {
         let mut sent = 0;
         for (pattern, all) in of_channel.into_iter().chain(matching.map(|(p, all)| (Some(p), all)))
         {
-            all.iter().for_each(|subscriber| subscriber.send(pattern, event));
-            sent += all.len() as i64;
+            for subscriber in all {
+                subscriber.send(pattern, event);
+                sent += 1;
+            }
         }
         sent
     }
