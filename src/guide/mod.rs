@@ -37,6 +37,10 @@ pub mod quinn {
     #![doc = include_str!("quinn.md")]
 }
 
+pub mod statistics {
+    #![doc = include_str!("statistics.md")]
+}
+
 #[cfg(feature = "tokio")]
 pub mod stream {
     #![doc = include_str!("stream.md")]
