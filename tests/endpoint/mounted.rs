@@ -212,14 +212,14 @@ fn collector_writes_families_of_several_services_once_under_the_labels_of_the_re
         let scrape = Scrape::read(&text(by_shard));
         for service in ["one", "two"] {
             let labels = [&[("region", "north"), ("service", service)], shard].concat();
-            assert_eq!(scrape.value_with("app_corewheel_fired", "_total", &labels), 0.0);
-            assert_eq!(scrape.value_with("app_corewheel_cores", "", &labels[..2]) > 0.0, true);
+            assert!(scrape.value_with("app_corewheel_fired", "_total", &labels) < 0.5);
+            assert!(scrape.value_with("app_corewheel_cores", "", &labels[..2]) > 0.5);
         }
     }
 }
 
 #[test]
-fn plain_prefixes_leave_the_endpoint_as_it_is() {
+fn endpoint_page_reads_the_routes_without_a_prefix() {
     let service = service(1);
     let endpoint = crate::endpoint(&service);
     assert!(get(endpoint.local_addr(), "/").body.contains("\"/stats.json\""));
