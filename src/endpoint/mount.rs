@@ -119,8 +119,8 @@ impl StatsRoutes {
         Ok(self.rebuilt())
     }
 
-    /// Answers requests that name this host, besides IP addresses and the names of loopback. Call it
-    /// once for each name.
+    /// Answers requests that name this host, besides IP addresses and the names of loopback. A
+    /// caller names one host a call.
     ///
     /// # Errors
     ///

@@ -191,7 +191,7 @@ fn malformed_prefixes_and_hosts_are_refused_with_what_to_write() {
 }
 
 #[test]
-fn collector_writes_families_of_several_services_once_under_the_labels_of_the_registry() {
+fn collector_of_several_services_writes_each_family_once() {
     let named = |name| -> TimerService {
         TimerService::builder().shards(2).name(name).start_attached_with().unwrap()
     };
