@@ -62,6 +62,10 @@ impl Hosts {
         let mut headers = request.headers().get_all(HOST).iter();
         match (headers.next(), headers.next()) {
             (None, _) if request.version() == Version::HTTP_10 => Ok(()),
+            // HTTP/2 names the host in the target, which was checked.
+            (None, _) if request.version() >= Version::HTTP_2 && request.uri().host().is_some() => {
+                Ok(())
+            }
             (None, _) => Err(HostError::Malformed("name the host in a Host header")),
             (Some(_), Some(_)) => Err(HostError::Malformed("name the host in one Host header")),
             (Some(host), None) => {

@@ -25,7 +25,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::sum::sum_of;
 use crate::stats::{
-    ClassLateness, ClassStats, DeadlineStats, ServiceStats, ShardCounts, ShardStats, StatsSource,
+    ClassLateness, ClassStats, ForecastSpan, ServiceStats, ShardCounts, ShardStats, StatsSource,
     Times, WarningKind,
 };
 use crate::values::state::ShardState;
@@ -91,19 +91,62 @@ const SHARED: [Shared; 4] = [
 /// The powers of two that bound the histograms, in nanoseconds: 1 µs to 69 s.
 const BOUNDS: RangeInclusive<u32> = 10..=36;
 
-/// A registry that reads the service whenever it is encoded. With `by_shard`, each shard has its
-/// own samples.
-pub(super) fn registry(source: StatsSource, by_shard: bool) -> Registry {
-    let service = ("service".into(), source.read().name.into());
-    let mut registry = Registry::with_prefix_and_labels("corewheel", [service].into_iter());
-    registry.register_collector(Box::new(ServiceCollector { source, by_shard }));
-    registry
+/// Puts the statistics of services into a registry of `prometheus_client`.
+///
+/// It is for a program that has a registry and serves it already. The families and their names are
+/// those of the endpoint's `/metrics`, and each sample has a label `service`. Services that share a
+/// registry share one collector, since a text has each family once.
+///
+/// ```
+/// use corewheel::TimerService;
+/// use corewheel::endpoint::StatsCollector;
+/// use prometheus_client::registry::Registry;
+///
+/// let requests = TimerService::builder().shards(1).name("requests").start()?;
+/// let jobs = TimerService::builder().shards(1).name("jobs").start()?;
+///
+/// let labels = [("region".into(), "north".into())];
+/// let mut registry = Registry::with_labels(labels.into_iter());
+/// StatsCollector::new(requests.stats_source()).and(jobs.stats_source()).register(&mut registry);
+///
+/// let mut text = String::new();
+/// prometheus_client::encoding::text::encode(&mut text, &registry)?;
+/// assert!(text.contains(r#"corewheel_pending{region="north",service="jobs",shard="0"} 0"#));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Cost: encoding the registry reads each shard of each service, as a request for `/metrics` does.
+#[derive(Clone, Debug)]
+#[must_use = "a collector does nothing until it is registered"]
+pub struct StatsCollector {
+    sources: Vec<StatsSource>,
+    by_shard: bool,
 }
 
-#[derive(Debug)]
-struct ServiceCollector {
-    source: StatsSource,
-    by_shard: bool,
+impl StatsCollector {
+    /// A collector of one service, with a label `shard`.
+    pub fn new(source: StatsSource) -> Self {
+        Self { sources: vec![source], by_shard: true }
+    }
+
+    /// Collects another service, too. The services need different
+    /// [names](crate::TimerServiceBuilder::name), which tell their samples apart.
+    pub fn and(mut self, source: StatsSource) -> Self {
+        self.sources.push(source);
+        self
+    }
+
+    /// Whether samples have a label `shard`; true by default. Without it the shards are added up.
+    pub fn by_shard(mut self, by_shard: bool) -> Self {
+        self.by_shard = by_shard;
+        self
+    }
+
+    /// Registers the collector with the prefix `corewheel` behind the registry's own. A caller that
+    /// wants another prefix passes the collector to [`Registry::register_collector`].
+    pub fn register(self, registry: &mut Registry) {
+        registry.sub_registry_with_prefix("corewheel").register_collector(Box::new(self));
+    }
 }
 
 type Labels = Vec<(&'static str, String)>;
@@ -111,7 +154,12 @@ type Labels = Vec<(&'static str, String)>;
 /// The statistics of a shard, or of all shards together, with their labels.
 struct Row<'a> {
     labels: Labels,
+    service: &'a ServiceStats,
     stats: &'a ShardStats,
+    /// The number of the row's shards that run.
+    running: u64,
+    /// Whether the row is one shard, and not the sum of them.
+    is_shard: bool,
 }
 
 impl Row<'_> {
@@ -122,23 +170,41 @@ impl Row<'_> {
     }
 }
 
-impl Collector for ServiceCollector {
+fn label_of(service: &ServiceStats) -> Labels {
+    vec![("service", service.name.clone())]
+}
+
+impl Collector for StatsCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let stats = self.source.read();
-        let sum = if self.by_shard { None } else { sum_of(&stats.shards) };
-        let label = |shard: &ShardStats| vec![("shard", shard.shard.to_string())];
-        let rows: Vec<Row<'_>> = if let Some(stats) = &sum {
-            vec![Row { labels: Vec::new(), stats }]
-        } else {
-            stats.shards.iter().map(|stats| Row { labels: label(stats), stats }).collect()
+        let services: Vec<ServiceStats> = self.sources.iter().map(StatsSource::read).collect();
+        let sum = |service: &ServiceStats| {
+            if self.by_shard { None } else { sum_of(&service.shards) }
         };
+        let sums: Vec<Option<ShardStats>> = services.iter().map(sum).collect();
+        let runs = |shard: &&ShardStats| shard.state == ShardState::Running;
+        let mut rows = Vec::new();
+        for (service, sum) in services.iter().zip(&sums) {
+            if let Some(stats) = sum {
+                let labels = label_of(service);
+                let running = service.shards.iter().filter(runs).count() as u64;
+                rows.push(Row { labels, service, stats, running, is_shard: false });
+                continue;
+            }
+            rows.extend(service.shards.iter().map(|stats| {
+                let mut labels = label_of(service);
+                labels.push(("shard", stats.shard.to_string()));
+                let running = u64::from(runs(&stats));
+                Row { labels, service, stats, running, is_shard: true }
+            }));
+        }
         let encoder = &mut encoder;
-        encode_service(encoder, &stats)?;
-        encode_state(encoder, &stats, &rows)?;
-        encode_warnings(encoder, &stats, &rows, self.by_shard)?;
+        encode_services(encoder, &services)?;
+        encode_state(encoder, &rows)?;
+        encode_warnings(encoder, &rows)?;
         encode_counts(encoder, &rows)?;
         encode_classes(encoder, &rows)?;
-        encode_deadlines(encoder, &stats.deadlines)?;
+        encode_deadlines(encoder, &services)?;
+        encode_forecasts(encoder, &rows)?;
         encode_histograms(encoder, &rows)
     }
 }
@@ -202,57 +268,45 @@ impl<'a> Family<'a> {
         let unit = self.in_seconds.then_some(&Unit::Seconds);
         let mut family = encoder.encode_descriptor(self.name, self.help, unit, self.kind)?;
         for (labels, value) in samples {
-            if labels.is_empty() {
-                // The labels of the registry are written by themselves.
-                return value.encode(family);
-            }
             value.encode(family.encode_family(&labels)?)?;
         }
         Ok(())
     }
 }
 
-fn encode_service(encoder: &mut DescriptorEncoder<'_>, stats: &ServiceStats) -> fmt::Result {
-    let labels = [("runtime", stats.runtime), ("version", stats.version)];
-    encoder
-        .encode_descriptor("service", "What the service is", None, MetricType::Info)?
-        .encode_info(&labels)?;
-    let gauges = [
-        ("uptime", "How long the service has been up", stats.uptime.as_secs_f64()),
-        ("tick", "The length of a tick", seconds(stats.tick_ns)),
-        (
-            "lateness_bound",
-            "The bound beyond which a delivery counts as late",
-            seconds(stats.lateness_bound_ns),
-        ),
-    ];
-    for (name, help, value) in gauges {
-        Family::gauge(name, help).in_seconds().encode(encoder, [(vec![], Value::Ratio(value))])?;
+fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceStats]) -> fmt::Result {
+    let mut info =
+        encoder.encode_descriptor("service", "What the service is", None, MetricType::Info)?;
+    for service in services {
+        let labels = [("runtime", service.runtime), ("version", service.version)];
+        // The labels of the info come before those of its family.
+        info.encode_family(&labels)?.encode_info(&label_of(service))?;
     }
-    let cores = Value::Gauge(stats.cores as u64);
-    Family::gauge("cores", "The processors that the process may use")
-        .encode(encoder, [(vec![], cores)])
+    let mut gauge = |family: Family<'_>, value: &dyn Fn(&ServiceStats) -> Value| {
+        family.encode(encoder, services.iter().map(|one| (label_of(one), value(one))))
+    };
+    gauge(Family::gauge("uptime", "How long the service has been up").in_seconds(), &|service| {
+        Value::Ratio(service.uptime.as_secs_f64())
+    })?;
+    gauge(Family::gauge("tick", "The length of a tick").in_seconds(), &|service| {
+        Value::Ratio(seconds(service.tick_ns))
+    })?;
+    let help = "The bound beyond which a delivery counts as late";
+    gauge(Family::gauge("lateness_bound", help).in_seconds(), &|service| {
+        Value::Ratio(seconds(service.lateness_bound_ns))
+    })?;
+    gauge(Family::gauge("cores", "The processors that the process may use"), &|service| {
+        Value::Gauge(service.cores as u64)
+    })
 }
 
 /// What a shard is and does at the moment.
-fn encode_state(
-    encoder: &mut DescriptorEncoder<'_>,
-    stats: &ServiceStats,
-    rows: &[Row<'_>],
-) -> fmt::Result {
+fn encode_state(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::Result {
+    let running = rows.iter().map(|row| (row.labels.clone(), Value::Gauge(row.running)));
+    Family::gauge("running", "Shards that run: 0 or 1 of a shard").encode(encoder, running)?;
     let mut gauge = |family: Family<'_>, value: &dyn Fn(&ShardStats) -> Value| {
         family.encode(encoder, rows.iter().map(|row| (row.labels.clone(), value(row.stats))))
     };
-    let of_rows = |row: &ShardStats| match rows {
-        // The sum of all shards runs as many of them as run.
-        [only] if only.labels.is_empty() => {
-            stats.shards.iter().filter(|shard| shard.state == ShardState::Running).count() as u64
-        }
-        _ => u64::from(row.state == ShardState::Running),
-    };
-    gauge(Family::gauge("running", "Shards that run: 0 or 1 of a shard"), &|shard| {
-        Value::Gauge(of_rows(shard))
-    })?;
     let help = "By what scaled timeouts are scaled, 0 for their minimum to 1 for their maximum";
     gauge(Family::gauge("scale", help), &|shard| Value::Ratio(shard.scale.get()))?;
     let help = "How long a turn has been due and has not ended";
@@ -280,15 +334,10 @@ fn encode_state(
 }
 
 /// The count of each warning of the closed list, and whether it is active.
-fn encode_warnings(
-    encoder: &mut DescriptorEncoder<'_>,
-    stats: &ServiceStats,
-    rows: &[Row<'_>],
-    by_shard: bool,
-) -> fmt::Result {
+fn encode_warnings(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::Result {
     let of = |row: &Row<'_>, kind: WarningKind| {
-        let is_of = |shard| !by_shard || shard == row.stats.shard;
-        let found = stats.warnings.iter().filter(|one| one.kind == kind && is_of(one.shard));
+        let is_of = |shard| !row.is_shard || shard == row.stats.shard;
+        let found = row.service.warnings.iter().filter(|one| one.kind == kind && is_of(one.shard));
         found.fold((0, false), |(sum, any), one| (sum + one.count, any || one.is_active))
     };
     let all = || rows.iter().flat_map(|row| WarningKind::ALL.map(|kind| (row, kind)));
@@ -404,13 +453,55 @@ fn encode_classes(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt:
 }
 
 /// The deadlines of connections; none of them before the first has come.
-fn encode_deadlines(encoder: &mut DescriptorEncoder<'_>, kinds: &[DeadlineStats]) -> fmt::Result {
+fn encode_deadlines(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceStats]) -> fmt::Result {
     let help = "Deadlines of connections that have come, by their kind";
-    let sample = |kind: &DeadlineStats| {
-        let labels = vec![("kind", kind.kind.to_string())];
-        (labels, Value::Count(kind.count))
+    let samples = services.iter().flat_map(|service| {
+        service.deadlines.iter().map(|kind| {
+            let mut labels = label_of(service);
+            labels.push(("kind", kind.kind.to_string()));
+            (labels, Value::Count(kind.count))
+        })
+    });
+    Family::counter("connection_deadlines", help).encode(encoder, samples)
+}
+
+/// The forecasts of the shards that have made one.
+fn encode_forecasts(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::Result {
+    let known = || rows.iter().filter_map(|row| Some((row, row.stats.forecast.as_ref()?)));
+    let by_span = |value: fn(&ForecastSpan) -> u64| {
+        known().flat_map(move |(row, forecast)| {
+            forecast.spans.iter().map(move |span| {
+                let within = span
+                    .within_ns
+                    .map_or_else(|| "+Inf".to_owned(), |within| seconds(within).to_string());
+                (row.with("within", within), Value::Gauge(value(span)))
+            })
+        })
     };
-    Family::counter("connection_deadlines", help).encode(encoder, kinds.iter().map(sample))
+    let help = "Entries of slots that begin between the span before and so many seconds";
+    Family::gauge("forecast_timers", help).encode(encoder, by_span(|span| span.timers))?;
+    let help = "Of the entries of the span, those that may be due later";
+    Family::gauge("forecast_uncertain_timers", help)
+        .encode(encoder, by_span(|span| span.uncertain))?;
+    let help = "Entries that were not counted, which are due later than those that were";
+    Family::gauge("forecast_not_counted_timers", help).encode(
+        encoder,
+        known().map(|(row, one)| (row.labels.clone(), Value::Gauge(one.not_counted))),
+    )?;
+    Family::gauge("forecast_cost", "How long the shard has computed its forecast")
+        .in_seconds()
+        .encode(
+            encoder,
+            known().map(|(row, one)| (row.labels.clone(), Value::Ratio(seconds(one.took_ns)))),
+        )?;
+    let help = "How long ago the forecast was made";
+    Family::gauge("forecast_age", help).in_seconds().encode(
+        encoder,
+        known().map(|(row, one)| {
+            let age = row.service.uptime.as_secs_f64() - seconds(one.at_ns);
+            (row.labels.clone(), Value::Ratio(age.max(0.0)))
+        }),
+    )
 }
 
 fn encode_histograms(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::Result {
@@ -440,9 +531,6 @@ fn encode_times<'a>(
     let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Histogram)?;
     for (labels, times) in samples {
         let (sum, count, buckets) = (seconds(times.sum_ns), times.count, buckets(times));
-        if labels.is_empty() {
-            return family.encode_histogram::<NoLabelSet>(sum, count, &buckets, None);
-        }
         let mut metric = family.encode_family(&labels)?;
         metric.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
     }

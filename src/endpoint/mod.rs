@@ -27,6 +27,7 @@ mod classic;
 mod error;
 mod host;
 mod metrics;
+mod mount;
 mod places;
 mod routes;
 mod server;
@@ -44,6 +45,8 @@ use tokio::sync::oneshot;
 
 pub use self::error::EndpointError;
 use self::host::Hosts;
+pub use self::metrics::StatsCollector;
+pub use self::mount::StatsRoutes;
 use self::routes::Routes;
 use self::server::Limits;
 use crate::stats::StatsSource;
@@ -77,7 +80,9 @@ const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 /// Each sample has a label `service`, so that services share a Prometheus server, and most have a
 /// label `shard`, unless [`metrics_by_shard`](StatsEndpointBuilder::metrics_by_shard) leaves it
 /// out: then S below is 1. A service of S shards and C classes has 5 + S × (282 + 24 × C) series.
-/// Of these, 2 × S are those of the shards' threads, where the system tells their times.
+/// Of these, 2 × S are those of the shards' threads, where the system tells their times. The
+/// forecast adds 19 × S from the second scrape on: a scrape asks for the forecast of the next.
+/// After the first event of a connection, each [kind](crate::DeadlineKind) of deadlines adds one.
 ///
 /// A request must name, in its `Host` header, `localhost`, a name that ends in `.localhost`, an IP
 /// address, or a name that [`allow_host`](StatsEndpointBuilder::allow_host) was given; other names
@@ -223,7 +228,7 @@ impl StatsEndpointBuilder {
         let (running, stop) = oneshot::channel();
         let (ready, started) = mpsc::channel();
         let name = format!("{}-http", self.source.read().name);
-        let routes = Arc::new(Routes::new(self.source, self.hosts, self.by_shard));
+        let routes = Arc::new(Routes::new(self.source, Some(self.hosts), self.by_shard));
         let run = move || server::run(listener, routes, limits, stop, &ready);
         let thread = thread::Builder::new().name(name).spawn(run).map_err(EndpointError::Thread)?;
         // From here on, dropping the endpoint joins the thread.

@@ -5,14 +5,17 @@
 //!
 //! Order of judgement: the body, the method, the host, the path.
 
+use std::borrow::Cow;
+
 use hyper::body::Body;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use prometheus_client::registry::Registry;
 
 use super::accept::{self, Format};
+use super::classic;
 use super::host::{HostError, Hosts};
-use super::{classic, metrics};
+use super::metrics::StatsCollector;
 use crate::stats::StatsSource;
 use crate::stats::{ServiceStats, ShardStats};
 use crate::values::state::ShardState;
@@ -27,6 +30,9 @@ const PAGE: &str = include_str!("page.html");
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; \
                            style-src 'unsafe-inline'; img-src data:; connect-src 'self'; \
                            base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// The paths of the routes.
+pub(super) const PATHS: [&str; 6] = ["/", "/stats.json", "/metrics", "/healthz", "/ready", "/live"];
 
 const NOT_FOUND: &str = "there are /, /stats.json, /metrics, /healthz, /ready and /live";
 
@@ -45,13 +51,36 @@ pub(super) type Answer = Response<String>;
 pub(super) struct Routes {
     source: StatsSource,
     registry: Registry,
-    hosts: Hosts,
+    /// The hosts that a request may name; `None` if the server before this one checks them.
+    hosts: Option<Hosts>,
+    /// What stands before each path: empty, or a slash and a path without a final slash.
+    prefix: String,
+    page: Cow<'static, str>,
 }
 
 impl Routes {
-    pub(super) fn new(source: StatsSource, hosts: Hosts, by_shard: bool) -> Self {
-        let registry = metrics::registry(source.clone(), by_shard);
-        Self { source, registry, hosts }
+    pub(super) fn new(source: StatsSource, hosts: Option<Hosts>, by_shard: bool) -> Self {
+        let mut registry = Registry::default();
+        StatsCollector::new(source.clone()).by_shard(by_shard).register(&mut registry);
+        Self { source, registry, hosts, prefix: String::new(), page: PAGE.into() }
+    }
+
+    /// Answers under this prefix, which needs no escape in HTML and in a script.
+    pub(super) fn under(mut self, prefix: String) -> Self {
+        let named = |page: String, path: &&str| {
+            page.replace(&format!("\"{path}\""), &format!("\"{prefix}{path}\""))
+        };
+        self.page = PATHS.iter().filter(|path| **path != "/").fold(PAGE.to_owned(), named).into();
+        self.prefix = prefix;
+        self
+    }
+
+    /// The path of a request below the prefix; `None` if the request is for another path.
+    pub(super) fn path<'a>(&self, path: &'a str) -> Option<&'a str> {
+        match path.strip_prefix(self.prefix.as_str())? {
+            "" => Some("/"),
+            path => path.starts_with('/').then_some(path),
+        }
     }
 
     /// The answer to a request. To `HEAD` it is that to `GET`, of which hyper sends the head only.
@@ -68,22 +97,29 @@ impl Routes {
             refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
             return refusal;
         }
-        match self.hosts.check(request) {
+        match self.hosts.as_ref().map_or(Ok(()), |hosts| hosts.check(request)) {
             Ok(()) => {}
             Err(HostError::Malformed(hint)) => return refuse(StatusCode::BAD_REQUEST, hint),
             Err(HostError::Foreign) => {
                 return refuse(StatusCode::MISDIRECTED_REQUEST, FOREIGN_HOST);
             }
         }
-        match request.uri().path() {
-            "/" => page(),
-            "/stats.json" => self.json(),
-            "/metrics" => self.metrics(accept::preferred(request.headers())),
-            "/healthz" => health(&self.source.read()),
-            "/ready" => ready(&self.source.read()),
-            "/live" => answer(StatusCode::OK, TEXT, "the process answers\n"),
+        match self.path(request.uri().path()) {
+            Some("/") => self.page(),
+            Some("/stats.json") => self.json(),
+            Some("/metrics") => self.metrics(accept::preferred(request.headers())),
+            Some("/healthz") => health(&self.source.read()),
+            Some("/ready") => ready(&self.source.read()),
+            Some("/live") => answer(StatusCode::OK, TEXT, "the process answers\n"),
             _ => refuse(StatusCode::NOT_FOUND, NOT_FOUND),
         }
+    }
+
+    fn page(&self) -> Answer {
+        let mut page = answer(StatusCode::OK, HTML, &*self.page);
+        let policy = HeaderValue::from_static(PAGE_POLICY);
+        page.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+        page
     }
 
     fn json(&self) -> Answer {
@@ -96,6 +132,7 @@ impl Routes {
     }
 
     fn metrics(&self, format: Format) -> Answer {
+        self.source.ask_forecast();
         let mut text = String::new();
         if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &self.registry) {
             return failed(&error);
@@ -107,13 +144,6 @@ impl Routes {
         metrics.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
         metrics
     }
-}
-
-fn page() -> Answer {
-    let mut page = answer(StatusCode::OK, HTML, PAGE);
-    let policy = HeaderValue::from_static(PAGE_POLICY);
-    page.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
-    page
 }
 
 /// Why a shard does not run; `None` if it does.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::stats::{Bucket, ClassStats, ShardStats, ThreadTimes, Times};
+use crate::stats::{Bucket, ClassStats, Forecast, ShardStats, ThreadTimes, Times};
 
 /// The counts of which the greatest is kept.
 const MAXIMA: [&str; 4] = ["lane_depth_max", "exhausted_row", "stall_last_ns", "overrun_last_ns"];
@@ -30,6 +30,7 @@ pub(super) fn sum_of(shards: &[ShardStats]) -> Option<ShardStats> {
         sum.overdue_ns = sum.overdue_ns.max(shard.overdue_ns);
         sum.turn_ns = sum.turn_ns.max(shard.turn_ns);
         sum.memory_bytes += shard.memory_bytes;
+        add_forecast(&mut sum.forecast, shard.forecast.as_ref());
         if let Some(ThreadTimes { ran_ns, waited_ns, .. }) = shard.thread {
             let thread = sum.thread.get_or_insert(ThreadTimes { ran_ns: 0, waited_ns: 0 });
             thread.ran_ns += ran_ns;
@@ -50,4 +51,23 @@ fn add(sum: &mut Times, other: &Times) {
     }
     let bucket = |(up_to_ns, count)| Bucket { up_to_ns, count };
     sum.buckets = buckets.into_iter().map(bucket).collect();
+}
+
+/// Adds the counts of a shard's forecast. The sum is as old as the oldest of them, and its cost is
+/// that of all shards.
+fn add_forecast(sum: &mut Option<Forecast>, other: Option<&Forecast>) {
+    let Some(other) = other else { return };
+    let Some(sum) = sum else {
+        *sum = Some(other.clone());
+        return;
+    };
+    for (span, other) in sum.spans.iter_mut().zip(&other.spans) {
+        span.timers += other.timers;
+        span.uncertain += other.uncertain;
+    }
+    sum.at_ns = sum.at_ns.min(other.at_ns);
+    sum.counted += other.counted;
+    sum.not_counted += other.not_counted;
+    sum.stale += other.stale;
+    sum.took_ns += other.took_ns;
 }

@@ -12,6 +12,8 @@ mod formats;
 mod held_connections;
 mod host;
 mod hostile_clients;
+mod monitoring;
+mod mounted;
 mod openmetrics;
 mod routes;
 mod start_and_stop;

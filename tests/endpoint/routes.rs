@@ -257,7 +257,7 @@ fn metrics_have_the_documented_number_of_series_and_each_names_the_service() {
         assert!(scrape.names().all(|name| name.starts_with("corewheel_")));
         assert!((scrape.value("corewheel_tick_seconds", "", None) - 1e-3).abs() < 1e-9);
         let samples = body.lines().filter(|line| !line.starts_with('#'));
-        assert!(samples.clone().all(|sample| sample.contains("{service=\"one\"")), "{body}");
+        assert!(samples.clone().all(|sample| sample.contains("service=\"one\"")), "{body}");
         assert!(body.contains("shard=\"") == by_shard, "{body}");
         samples.count()
     };

@@ -1,0 +1,213 @@
+//! The routes of the statistics in a server of the user's own, on its port.
+//!
+//! A service and not a middleware: it answers every request that it is given, so the server decides
+//! which requests these are, behind its own log, authentication and limits.
+//!
+//! Cost: an answer takes a reading of all shards, and is computed at once, on the server's thread.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::{Ready, ready};
+use std::sync::Arc;
+
+use hyper::body::Body;
+use hyper::service::Service;
+use hyper::{Request, Response};
+
+use super::host::Hosts;
+#[cfg(feature = "axum")]
+use super::routes::PATHS;
+use super::routes::Routes;
+use crate::stats::StatsSource;
+use crate::values::error::ConfigError;
+
+/// The longest prefix, in bytes.
+const PREFIX_LEN_MAX: usize = 256;
+
+/// The routes of [`StatsEndpoint`](super::StatsEndpoint) for a server of the user's own.
+///
+/// It is a service of hyper and, with the feature `tower` or `axum`, one of tower. With the feature
+/// `axum` it also becomes a router. The routes, the methods, the headers and the check of the
+/// `Host` header are those of the endpoint. The server limits connections and heads itself; a body
+/// of more than a kilobyte is refused, and none is read.
+///
+/// A mounted page is open to every client of the server. [`allow_host`](Self::allow_host) names the
+/// host under which browsers reach the server; [`any_host`](Self::any_host) leaves the check out.
+///
+/// # With hyper
+///
+/// ```
+/// use corewheel::TimerService;
+/// use corewheel::endpoint::StatsRoutes;
+/// use hyper::service::{Service, service_fn};
+/// use hyper::{Request, Response, body::Incoming};
+///
+/// # let timers = TimerService::builder().shards(1).start()?;
+/// let stats = StatsRoutes::new(timers.stats_source()).under("/internal/timers")?;
+/// let app = service_fn(move |request: Request<Incoming>| {
+///     let stats = stats.clone();
+///     async move {
+///         if stats.is_for(request.uri().path()) {
+///             return stats.call(request).await;
+///         }
+///         Ok(Response::new("hello".to_owned()))
+///     }
+/// });
+/// # let _ = &app;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # With axum
+///
+/// ```
+/// # #[cfg(feature = "axum")] {
+/// use axum::{Router, routing::get};
+/// use corewheel::TimerService;
+/// use corewheel::endpoint::StatsRoutes;
+///
+/// # let timers = TimerService::builder().shards(1).start()?;
+/// let stats = StatsRoutes::new(timers.stats_source())
+///     .allow_host("www.example")?
+///     .under("/internal/timers")?;
+/// let app: Router = Router::new().route("/", get(|| async { "hello" })).merge(stats.router());
+/// # let _ = app;
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// The prefix is that of `under`, so that the page knows its own address: merge the router instead
+/// of nesting it.
+#[derive(Clone)]
+#[must_use = "routes answer nothing until a server has them"]
+pub struct StatsRoutes {
+    source: StatsSource,
+    hosts: Option<Hosts>,
+    by_shard: bool,
+    prefix: String,
+    routes: Arc<Routes>,
+}
+
+impl StatsRoutes {
+    /// The routes without a prefix, for the hosts of a
+    /// [`StatsEndpoint`](super::StatsEndpoint).
+    pub fn new(source: StatsSource) -> Self {
+        let hosts = Some(Hosts::default());
+        let routes = Routes::new(source.clone(), hosts.clone(), true);
+        Self { source, hosts, by_shard: true, prefix: String::new(), routes: Arc::new(routes) }
+    }
+
+    /// Answers under a prefix such as `/internal/timers`, which a final slash does not change. An
+    /// empty prefix and `/` are none.
+    ///
+    /// # Errors
+    ///
+    /// A prefix that does not begin with a slash, is longer than 256 bytes, has an empty segment,
+    /// or has a character other than letters, digits, `-`, `_`, `.`, `~` and `/`.
+    pub fn under(mut self, prefix: impl AsRef<str>) -> Result<Self, ConfigError> {
+        let prefix = prefix.as_ref();
+        let trimmed = prefix.strip_suffix('/').unwrap_or(prefix);
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte);
+        let is_path = trimmed.is_empty()
+            || trimmed.starts_with('/') && !trimmed.ends_with('/') && !trimmed.contains("//");
+        if !is_path || trimmed.len() > PREFIX_LEN_MAX || !trimmed.bytes().all(is_plain) {
+            let limit = format!(
+                "it must be a path of up to {PREFIX_LEN_MAX} letters, digits, and any of -_.~/"
+            );
+            return Err(ConfigError::new("under", prefix, limit, "use one like /internal/timers"));
+        }
+        trimmed.clone_into(&mut self.prefix);
+        Ok(self.rebuilt())
+    }
+
+    /// Answers requests that name this host, besides IP addresses and the names of loopback. A
+    /// caller names one host a call.
+    ///
+    /// # Errors
+    ///
+    /// A name that is no host's name, or that has a scheme or a port.
+    pub fn allow_host(mut self, name: impl AsRef<str>) -> Result<Self, ConfigError> {
+        let hosts = self.hosts.get_or_insert_default();
+        hosts.push(name.as_ref());
+        hosts.check_setting()?;
+        Ok(self.rebuilt())
+    }
+
+    /// Answers whatever host a request names: for a server that checks it already, or that asks its
+    /// clients who they are. Without either, a page of another site can read the statistics through
+    /// a browser that reaches this server.
+    pub fn any_host(mut self) -> Self {
+        self.hosts = None;
+        self.rebuilt()
+    }
+
+    /// Whether the samples of `/metrics` have a label `shard`; true by default. Without it the
+    /// shards are added up.
+    pub fn metrics_by_shard(mut self, by_shard: bool) -> Self {
+        self.by_shard = by_shard;
+        self.rebuilt()
+    }
+
+    /// Whether the path of a request is the prefix or lies below it.
+    pub fn is_for(&self, path: &str) -> bool {
+        self.routes.path(path).is_some()
+    }
+
+    /// The answer to a request, by its head alone; 404 for a path that is no route.
+    pub fn answer(&self, request: &Request<impl Body>) -> Response<String> {
+        self.routes.answer(request)
+    }
+
+    /// A router with the six routes under the prefix, to be merged into the user's own. Paths
+    /// besides them go to the fallback of the user's router.
+    #[cfg(feature = "axum")]
+    pub fn router<S: Clone + Send + Sync + 'static>(self) -> axum::Router<S> {
+        let router = PATHS.iter().fold(axum::Router::new(), |router, path| {
+            router.route_service(&format!("{}{path}", self.prefix), self.clone())
+        });
+        if self.prefix.is_empty() {
+            return router;
+        }
+        let prefix = self.prefix.clone();
+        router.route_service(&prefix, self)
+    }
+
+    fn rebuilt(mut self) -> Self {
+        let routes = Routes::new(self.source.clone(), self.hosts.clone(), self.by_shard);
+        self.routes = Arc::new(routes.under(self.prefix.clone()));
+        self
+    }
+}
+
+impl<B: Body> Service<Request<B>> for StatsRoutes {
+    type Response = Response<String>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<String>, Infallible>>;
+
+    fn call(&self, request: Request<B>) -> Self::Future {
+        ready(Ok(self.answer(&request)))
+    }
+}
+
+#[cfg(any(feature = "axum", feature = "tower"))]
+impl<B: Body> tower_service::Service<Request<B>> for StatsRoutes {
+    type Response = Response<String>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<String>, Infallible>>;
+
+    fn poll_ready(
+        &mut self,
+        _context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Result<(), Infallible>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        ready(Ok(self.answer(&request)))
+    }
+}
+
+impl fmt::Debug for StatsRoutes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StatsRoutes").field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,226 @@
+//! The routes of the statistics in servers of hyper and axum, over sockets, and the collector in a
+//! registry of the user's own.
+
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+
+use corewheel::TimerService;
+use corewheel::endpoint::{StatsCollector, StatsRoutes};
+use hyper::body::Incoming;
+use hyper::service::{Service, service_fn};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use crate::client::{Reply, ask, get};
+use crate::openmetrics::Scrape;
+use crate::{fire, service};
+
+/// A server on a thread of its own, which ends when it is dropped.
+struct Server {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    fn start<F: Future<Output = ()>>(
+        serve: impl FnOnce(TcpListener) -> F + Send + 'static,
+    ) -> Self {
+        let (sender, address) = mpsc::channel();
+        let (stop, stopped) = oneshot::channel();
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+                sender.send(listener.local_addr().unwrap()).unwrap();
+                tokio::select! {
+                    () = serve(listener) => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        Self { address: address.recv().unwrap(), stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Serves the statistics besides a page of its own, each connection for one request.
+    fn hyper(stats: StatsRoutes) -> Self {
+        Self::start(|listener| async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let stats = stats.clone();
+                let app = service_fn(move |request: Request<Incoming>| {
+                    let stats = stats.clone();
+                    async move {
+                        if stats.is_for(request.uri().path()) {
+                            return Service::call(&stats, request).await;
+                        }
+                        Ok(Response::new("the server's own".to_owned()))
+                    }
+                });
+                let mut http = hyper::server::conn::http1::Builder::new();
+                let connection = http.keep_alive(false).serve_connection(TokioIo::new(stream), app);
+                tokio::spawn(async { drop(connection.await) });
+            }
+        })
+    }
+
+    fn axum(stats: StatsRoutes) -> Self {
+        let own = || async { "the server's own" };
+        let app = axum::Router::new().fallback(own).merge(stats.router());
+        Self::start(|listener| async move { axum::serve(listener, app).await.unwrap() })
+    }
+
+    fn get(&self, path: &str, host: &str) -> Reply {
+        self.send("GET", path, host)
+    }
+
+    fn send(&self, method: &str, path: &str, host: &str) -> Reply {
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        ask(self.address, head.as_bytes())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let result = self.thread.take().unwrap().join();
+        assert!(result.is_ok() || thread::panicking(), "the server panicked");
+    }
+}
+
+fn check_under(server: &Server, prefix: &str) {
+    let at = |path: &str| server.get(&format!("{prefix}{path}"), "localhost");
+    for (path, kind) in [
+        ("/", "text/html; charset=utf-8"),
+        ("/stats.json", "application/json"),
+        ("/metrics", "text/plain; version=0.0.4; charset=utf-8"),
+        ("/healthz", "text/plain; charset=utf-8"),
+        ("/ready", "text/plain; charset=utf-8"),
+        ("/live", "text/plain; charset=utf-8"),
+    ] {
+        let reply = at(path);
+        assert_eq!((reply.status, reply.header("content-type")), (200, Some(kind)), "{path}");
+        assert_eq!(reply.header("cache-control"), Some("no-store"), "{path}");
+        assert_eq!(reply.header("x-content-type-options"), Some("nosniff"), "{path}");
+        assert!(reply.is_complete(), "{path}");
+    }
+    assert!(at("/metrics").body.contains("\ncorewheel_fired_total{"));
+    let page = server.get(if prefix.is_empty() { "/" } else { prefix }, "localhost");
+    assert_eq!(page.status, 200);
+    let policy = page.header("content-security-policy").unwrap();
+    assert!(policy.starts_with("default-src 'none'"), "{policy}");
+    assert!(page.body.contains(&format!("\"{prefix}/stats.json\"")), "the page reads elsewhere");
+    let bare = page.body.contains("\"/stats.json\"") || page.body.contains("\"/metrics\"");
+    assert_eq!(bare, prefix.is_empty(), "the page names routes of the server");
+    let refused = server.send("POST", &format!("{prefix}/stats.json"), "localhost");
+    assert_eq!((refused.status, refused.header("allow")), (405, Some("GET, HEAD")));
+    let foreign = server.get(&format!("{prefix}/stats.json"), "elsewhere.example");
+    assert_eq!(foreign.status, 421);
+}
+
+#[test]
+fn routes_answer_in_servers_of_hyper_and_axum_under_any_prefix() {
+    let service = service(1);
+    fire(&service, 0, 3);
+    for (given, prefix) in [("", ""), ("/", ""), ("/timers", "/timers"), ("/a/b-c/", "/a/b-c")] {
+        let routes = || StatsRoutes::new(service.stats_source()).under(given).unwrap();
+        check_under(&Server::hyper(routes()), prefix);
+        check_under(&Server::axum(routes()), prefix);
+    }
+}
+
+#[test]
+fn paths_besides_the_routes_stay_with_the_server() {
+    let service = service(1);
+    let routes = || StatsRoutes::new(service.stats_source()).under("/timers").unwrap();
+    for (server, unknown) in [(Server::hyper(routes()), 404), (Server::axum(routes()), 200)] {
+        for path in ["/", "/stats.json", "/timersx/stats.json", "/own"] {
+            let reply = server.get(path, "elsewhere.example");
+            assert_eq!((reply.status, &*reply.body), (200, "the server's own"), "{path}");
+        }
+        assert_eq!(server.get("/timers/other", "localhost").status, unknown);
+    }
+}
+
+#[test]
+fn hosts_are_those_that_the_routes_were_given() {
+    let service = service(1);
+    let routes = || StatsRoutes::new(service.stats_source());
+    let status = |routes: StatsRoutes, host| {
+        let status = Server::hyper(routes.clone()).get("/ready", host).status;
+        assert_eq!(Server::axum(routes).get("/ready", host).status, status, "{host}");
+        status
+    };
+    let named = || routes().allow_host("www.example").unwrap();
+    assert_eq!(status(routes(), "www.example"), 421);
+    assert_eq!(status(named(), "www.example:80"), 200);
+    assert_eq!(status(named(), "other.example"), 421);
+    assert_eq!(status(routes().any_host(), "other.example"), 200);
+}
+
+#[test]
+fn request_of_http_2_names_its_host_in_the_target() {
+    let service = service(1);
+    let routes = StatsRoutes::new(service.stats_source());
+    let status = |uri: &str| {
+        let request = Request::get(uri).version(hyper::Version::HTTP_2);
+        routes.answer(&request.body(String::new()).unwrap()).status().as_u16()
+    };
+    assert_eq!(status("http://localhost/ready"), 200);
+    assert_eq!(status("http://elsewhere.example/ready"), 421);
+    assert_eq!(status("/ready"), 400);
+}
+
+#[test]
+fn malformed_prefixes_and_hosts_are_refused_with_what_to_write() {
+    let service = service(1);
+    let routes = || StatsRoutes::new(service.stats_source());
+    let long = format!("/{}", "a".repeat(256));
+    for prefix in ["timers", "/a//b", "//", "/a\"b", "/a b", "/{a}", "/<a>", &long] {
+        let error = routes().under(prefix).unwrap_err().to_string();
+        assert!(error.contains("under") && error.contains("/internal/timers"), "{error}");
+    }
+    for host in ["http://www.example", "www.example:80", ""] {
+        assert!(routes().allow_host(host).unwrap_err().to_string().contains("allow_host"));
+    }
+}
+
+#[test]
+fn collector_of_several_services_writes_each_family_once() {
+    let named = |name| -> TimerService {
+        TimerService::builder().shards(2).name(name).start_attached_with().unwrap()
+    };
+    let (one, two) = (named("one"), named("two"));
+    let text = |by_shard| {
+        let labels = [("region".into(), "north".into())];
+        let mut registry = Registry::with_prefix_and_labels("app", labels.into_iter());
+        StatsCollector::new(one.stats_source())
+            .and(two.stats_source())
+            .by_shard(by_shard)
+            .register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        text
+    };
+    for (by_shard, shard) in [(true, &[("shard", "1")][..]), (false, &[])] {
+        // The reader panics if a family comes twice.
+        let scrape = Scrape::read(&text(by_shard));
+        for service in ["one", "two"] {
+            let labels = [&[("region", "north"), ("service", service)], shard].concat();
+            assert!(scrape.value_with("app_corewheel_fired", "_total", &labels) < 0.5);
+            assert!(scrape.value_with("app_corewheel_cores", "", &labels[..2]) > 0.5);
+        }
+    }
+}
+
+#[test]
+fn endpoint_page_reads_the_routes_without_a_prefix() {
+    let service = service(1);
+    let endpoint = crate::endpoint(&service);
+    assert!(get(endpoint.local_addr(), "/").body.contains("\"/stats.json\""));
+}
