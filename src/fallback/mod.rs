@@ -61,16 +61,18 @@ impl SleepOrKept {
     ))]
     #[inline]
     pub(crate) fn after(handle: Handle, delay: Duration) -> Self {
-        let Some(reach) = handle.reach() else {
+        let due = handle.with_reach(|reach| {
+            // One reading of the near clock, for both forms of the deadline.
+            let (time, due) = (reach.time(), crate::clock::nanos_after(reach.nanos(), delay));
+            (time.ceil(due), time.instant_of(due))
+        });
+        let Some((tick, deadline)) = due else {
             let now = crate::clock::now();
             let deadline = now.checked_add(delay);
             let deadline = deadline.unwrap_or_else(|| handle.clock().after(now, delay));
             return Self::new(handle, deadline);
         };
-        // One reading of the near clock, for both forms of the deadline.
-        let (time, due) = (reach.time(), crate::clock::nanos_after(reach.nanos(), delay));
-        let shared = SharedSleep::new(handle, time.ceil(due));
-        Self { deadline: time.instant_of(due), shared, kept: None }
+        Self { deadline, shared: SharedSleep::new(handle, tick), kept: None }
     }
 
     #[cfg(feature = "hyper")]

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
@@ -87,13 +87,17 @@ impl<T: Future> Future for Timeout<T> {
             return Poll::Ready(Ok(value));
         }
         let Some(delay) = this.delay else { return Poll::Pending };
-        // A future that always uses up the budget of its task must not hold back its timeout.
-        let elapsed = if had_budget && !coop::has_budget_remaining() {
-            delay.poll_unbudgeted(cx)
-        } else {
-            Pin::new(delay).poll(cx)
-        };
-        elapsed.map(|()| Err(Elapsed(())))
+        let has_budget = coop::has_budget_remaining();
+        if !has_budget && !had_budget {
+            return Pin::new(delay).poll(cx).map(|()| Err(Elapsed(())));
+        }
+        // A future that always uses up the budget of its task must not hold back its timeout. The
+        // budget is spent where the time is up, and not taken and given back before.
+        ready!(delay.poll_unbudgeted(cx));
+        if has_budget && let Poll::Ready(budget) = coop::poll_proceed(cx) {
+            budget.made_progress();
+        }
+        Poll::Ready(Err(Elapsed(())))
     }
 }
 

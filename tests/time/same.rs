@@ -510,6 +510,16 @@ fn task_whose_timeouts_have_passed_lets_other_tasks_run() {
 }
 
 #[test]
+fn task_that_has_only_timeouts_that_have_passed_lets_other_tasks_run() {
+    check_yields(|| async {
+        let deadline = past(ms(20));
+        for _ in 0..1_000 {
+            assert!(timeout_at(deadline, pending::<()>()).await.is_err());
+        }
+    });
+}
+
+#[test]
 fn timeout_of_a_future_that_uses_up_the_budget_elapses() {
     on_each_runtime(|| async {
         let greedy = async {

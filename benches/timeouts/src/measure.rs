@@ -116,7 +116,9 @@ fn compare<T: Timeouts>(
     let before = system.counts();
     let with = least_of(row, each, |each| with(system, row, runtime, each));
     let all = row.tasks() * (PASSES * each + warm_up(each));
-    let mut measured = counters(&before, &system.counts(), all);
+    let after = system.counts();
+    check_none_waits(&before, &after);
+    let mut measured = counters(&before, &after, all);
     let subtracted = if row.is_gross() { 0.0 } else { without };
     measured.extend([
         value(quantity::PROCESSOR, with - subtracted),
@@ -213,6 +215,22 @@ fn counters(
         value(&format!("{}{name}", quantity::COUNTER), (after - before) as f64 / timeouts as f64)
     });
     grown.filter(|counter| counter.value > 0.0).collect()
+}
+
+/// Checks that no timeout was refused, and that none went to its shard in a request, which would
+/// wait for room in a lane.
+///
+/// # Panics
+///
+/// A timeout was refused, or waited.
+fn check_none_waits(before: &[(&'static str, u64)], after: &[(&'static str, u64)]) {
+    for name in ["refused", "requests"] {
+        let of = |counts: &[(&'static str, u64)]| {
+            counts.iter().find(|(known, _)| *known == name).map_or(0, |(_, count)| *count)
+        };
+        let grown = of(after) - of(before);
+        assert_eq!(grown, 0, "the counter `{name}` grew by {grown}, and timeouts must not wait");
+    }
 }
 
 /// Runs a shorter pass to warm up, and then some with `each` timeouts a task. Returns the processor

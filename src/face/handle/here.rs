@@ -8,9 +8,11 @@
 //! A timer that was armed on another thread is found by the name of its nursery. A thread remembers
 //! the nurseries of other threads that it has met.
 //!
-//! Invariants: no code of the user runs while the table, or what it holds, is borrowed.
+//! Invariants: no code of the user runs while the table, or what it holds, is borrowed. An entry
+//! that is in use is taken out of `last`; a nested call finds it among all entries.
 //!
-//! Cost: a search in a table with an entry for each service that the thread uses.
+//! Cost: a look at the entry that was used last. A thread that uses several services in turn
+//! searches its table, which has an entry for each of them.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
@@ -50,14 +52,54 @@ impl Drop for Own {
 /// their own.
 type Others = Vec<Vec<Option<(u32, Arc<Nursery<Waker>>)>>>;
 
+/// How one thread reaches the services that it uses.
+struct Reaches {
+    /// The entry that the thread has used last. `None` while it is in use.
+    last: Cell<Option<Rc<Reach>>>,
+    all: RefCell<Vec<Rc<Reach>>>,
+}
+
+impl Reaches {
+    const fn new() -> Self {
+        Self { last: Cell::new(None), all: RefCell::new(Vec::new()) }
+    }
+
+    /// Takes the entry of a service, to be put back when it was used. Why not a clone: most calls
+    /// find the entry that was used last, and would count it up and down.
+    #[inline]
+    fn take(&self, service: ServiceId) -> Option<Rc<Reach>> {
+        match self.last.take() {
+            Some(last) if last.is_of(service) => Some(last),
+            _ => self.search(service),
+        }
+    }
+
+    #[inline]
+    fn put_back(&self, reach: Rc<Reach>) {
+        self.last.set(Some(reach));
+    }
+
+    #[inline(never)]
+    fn search(&self, service: ServiceId) -> Option<Rc<Reach>> {
+        self.all.borrow().iter().find(|reach| reach.is_of(service)).cloned()
+    }
+
+    /// Takes the entries out that are `gone`.
+    fn take_gone(&self, gone: impl Fn(&Reach) -> bool) -> Vec<Rc<Reach>> {
+        let last = self.last.take();
+        let mut all = self.all.borrow_mut();
+        all.extract_if(.., |reach| gone(reach)).chain(last).collect()
+    }
+}
+
 #[cfg(all(test, corewheel_loom))]
 loom::thread_local! {
-    static TABLE: RefCell<Vec<Rc<Reach>>> = RefCell::new(Vec::new());
+    static TABLE: Reaches = Reaches::new();
 }
 
 thread_local! {
     #[cfg(not(all(test, corewheel_loom)))]
-    static TABLE: RefCell<Vec<Rc<Reach>>> = const { RefCell::new(Vec::new()) };
+    static TABLE: Reaches = const { Reaches::new() };
     /// The number of the simulated thread that runs; 0 outside of a simulation.
     #[cfg(feature = "sim")]
     static THREAD: Cell<u32> = const { Cell::new(0) };
@@ -94,15 +136,14 @@ pub(crate) struct Reach {
 impl Reach {
     /// The entry of a service in the table of this thread. `None` also when the table of the thread
     /// is gone.
-    #[inline]
     fn known(service: ServiceId) -> Option<Rc<Self>> {
-        let thread = thread();
-        let found = TABLE.try_with(|table| {
-            let table = table.borrow();
-            let mut known = table.iter();
-            known.find(|reach| reach.service == service && reach.thread == thread).cloned()
-        });
-        found.ok().flatten()
+        TABLE.try_with(|table| table.search(service)).ok().flatten()
+    }
+
+    /// Whether this is how the running thread reaches a service.
+    #[inline]
+    fn is_of(&self, service: ServiceId) -> bool {
+        self.service == service && self.thread == thread()
     }
 
     /// Makes an entry in the table of this thread. `None` when the table is gone.
@@ -125,9 +166,8 @@ impl Reach {
         // Services that have ended leave the table when another one enters it.
         let gone: Vec<_> = TABLE
             .try_with(|table| {
-                let mut table = table.borrow_mut();
-                let gone = table.extract_if(.., |reach| reach.has_ended()).collect();
-                table.push(Rc::clone(&entry));
+                let gone = table.take_gone(Self::has_ended);
+                table.all.borrow_mut().push(Rc::clone(&entry));
                 gone
             })
             .ok()?;
@@ -227,6 +267,7 @@ impl Reach {
     }
 
     /// The tick that has begun.
+    #[inline(never)]
     fn tick(&self) -> Tick {
         self.time.floor(self.clock.nanos())
     }
@@ -246,46 +287,57 @@ impl Reach {
         shard: Option<ShardId>,
         class: ClassId,
         deadline: Tick,
-        waker: Waker,
+        mut carried: Waker,
         is_borrowed: bool,
     ) -> Result<(Place, bool), RefusedKind> {
         let Some(shard) = shard.or_else(|| self.shard()) else { return Err(self.why_closed()) };
-        let arming = Arming { deadline, class: class.bits(), carried: waker };
-        let mut own = self.own.borrow();
-        let nursery = if let Some(at) = own.iter().position(|own| own.shard == shard) {
-            &own[at]
-        } else {
-            drop(own);
-            self.enter(shard)?;
-            own = self.own.borrow();
-            own.last().expect("it was just entered")
-        };
-        match nursery.nursery.arm(arming, || self.tick()) {
-            Ok(Armed { slot, has_time, ring }) => {
-                let place = Place { nursery: nursery.name, slot };
-                let has_many_ended = nursery.nursery.has_many_ended();
+        loop {
+            let own = self.own.borrow();
+            let Some(nursery) = own.iter().find(|own| own.shard == shard) else {
                 drop(own);
-                self.ring(shard, ring);
-                if has_many_ended && !is_borrowed {
-                    self.end_ended();
+                self.enter(shard)?;
+                continue;
+            };
+            let arming = Arming { deadline, class: class.bits(), carried };
+            match nursery.nursery.arm(arming, || self.tick()) {
+                Ok(Armed { slot, has_time, ring }) => {
+                    let place = Place { nursery: nursery.name, slot };
+                    let has_many_ended = nursery.nursery.has_many_ended();
+                    drop(own);
+                    self.ring(shard, ring);
+                    if has_many_ended && !is_borrowed {
+                        self.end_ended();
+                    }
+                    return Ok((place, has_time));
                 }
-                Ok((place, has_time))
-            }
-            // Dropping the waker runs code of the user, so nothing is borrowed meanwhile.
-            Err((refusal, waker)) => {
-                drop(own);
-                let is_full = refusal == ArmRefusal::Full;
-                let driven = if is_full { self.driven(Some(shard)) } else { None };
-                if driven.is_some_and(|shard| shard.lend_one(is_borrowed)) {
-                    return self.arm(Some(shard), class, deadline, waker, is_borrowed);
+                Err((refusal, waker)) => {
+                    drop(own);
+                    self.ask_for_room(shard, class, refusal, is_borrowed)?;
+                    carried = waker;
                 }
-                drop(waker);
-                if is_full {
-                    self.hurry(shard);
-                }
-                Err(self.refused(shard, class, refusal))
             }
         }
+    }
+
+    /// Has the shard lend a slot for a timer that was refused, if the thread drives the shard.
+    /// `Err` if there is none.
+    #[cold]
+    fn ask_for_room(
+        &self,
+        shard: ShardId,
+        class: ClassId,
+        refusal: ArmRefusal,
+        is_borrowed: bool,
+    ) -> Result<(), RefusedKind> {
+        let is_full = refusal == ArmRefusal::Full;
+        let driven = if is_full { self.driven(Some(shard)) } else { None };
+        if driven.is_some_and(|shard| shard.lend_one(is_borrowed)) {
+            return Ok(());
+        }
+        if is_full {
+            self.hurry(shard);
+        }
+        Err(self.refused(shard, class, refusal))
     }
 
     /// Why the service, or a shard of it, takes no timer.
@@ -343,9 +395,14 @@ impl Reach {
     /// Rings a shard, if that is asked for.
     #[inline]
     fn ring(&self, shard: ShardId, ring: Ring) {
-        if let Some(look_by) = ring
-            && let Some(service) = self.service()
-        {
+        if let Some(look_by) = ring {
+            self.ring_for(shard, look_by);
+        }
+    }
+
+    #[cold]
+    fn ring_for(&self, shard: ShardId, look_by: Tick) {
+        if let Some(service) = self.service() {
             service.ring(shard, look_by);
         }
     }
@@ -419,6 +476,7 @@ impl Reach {
     }
 
     /// Ends a timer, and drops its waker if it was armed on this thread.
+    #[inline]
     pub(crate) fn end(&self, place: Place) {
         let own = {
             let own = self.own.borrow();
@@ -431,6 +489,12 @@ impl Reach {
             drop(waker);
             return;
         }
+        self.end_elsewhere(place);
+    }
+
+    /// Ends a timer of another thread.
+    #[inline(never)]
+    fn end_elsewhere(&self, place: Place) {
         let end = |nursery: &Nursery<Waker>| nursery.end_elsewhere(place.slot, || self.tick());
         match self.with_other(place, end) {
             Some(Ok(ring)) => self.ring(place.nursery.shard(), ring),
@@ -471,6 +535,18 @@ impl Reach {
     }
 }
 
+/// Runs code with how the calling thread reaches a service. `None` where [`find`] finds nothing.
+#[inline]
+pub(crate) fn with<R>(service: ServiceId, run: impl FnOnce(&Reach) -> R) -> Option<R> {
+    let found = TABLE.try_with(|table| {
+        let reach = table.take(service).or_else(|| Reach::of_open(service))?;
+        let result = run(&reach);
+        table.put_back(reach);
+        Some(result)
+    });
+    found.ok().flatten()
+}
+
 /// How the calling thread reaches a service. `None` if the thread has not used the service before
 /// and the service has ended, or if the thread ends and its table is gone.
 #[inline]
@@ -501,10 +577,7 @@ pub(crate) fn end_without_table(service: ServiceId, place: Place) {
 /// Ends a simulated thread, as the end of a thread does.
 #[cfg(feature = "sim")]
 pub(crate) fn end_thread(number: u32) {
-    let ended = TABLE.try_with(|table| {
-        let mut table = table.borrow_mut();
-        table.extract_if(.., |reach| reach.thread == number).collect::<Vec<_>>()
-    });
+    let ended = TABLE.try_with(|table| table.take_gone(|reach| reach.thread == number));
     drop(ended);
 }
 

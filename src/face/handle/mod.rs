@@ -172,6 +172,13 @@ impl Handle {
         here::find(self.service)
     }
 
+    /// Runs code with how the calling thread reaches the service, which costs less than
+    /// [`reach`](Self::reach).
+    #[inline]
+    pub(crate) fn with_reach<R>(&self, run: impl FnOnce(&Reach) -> R) -> Option<R> {
+        here::with(self.service, run)
+    }
+
     /// The conversions between ticks, nanoseconds and instants of the service; `None` if it has
     /// ended.
     pub(crate) fn time(&self) -> Option<Timeline> {
@@ -182,7 +189,7 @@ impl Handle {
     /// time if the service has ended.
     #[inline]
     pub(crate) fn nanos(&self) -> u64 {
-        self.reach().map_or(u64::MAX, |reach| reach.nanos())
+        self.with_reach(Reach::nanos).unwrap_or(u64::MAX)
     }
 
     /// The orders of the shard on which the handle's timers are: of this thread's shard, where it
@@ -200,8 +207,8 @@ impl Handle {
     /// The tick at which something is due.
     #[inline]
     fn tick_of(&self, when: impl When) -> Tick {
-        let Some(reach) = self.reach() else { return Tick::NEVER };
-        reach.time().tick_of(when, || reach.nanos())
+        let tick = self.with_reach(|reach| reach.time().tick_of(when, || reach.nanos()));
+        tick.unwrap_or(Tick::NEVER)
     }
 }
 

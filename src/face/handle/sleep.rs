@@ -155,17 +155,24 @@ impl SharedSleep {
     #[inline]
     fn is_over(&self, time: &Timeline, nanos: u64) -> bool {
         // The near clock may be ahead by a microsecond, so the system's clock decides.
-        time.floor(nanos) >= self.deadline && time.floor(time.nanos()) >= self.deadline
+        let due = time.start_of(self.deadline);
+        nanos >= due && time.nanos() >= due
     }
 
     /// Polls the sleep while the caller has borrowed something. It runs no code of the user but
     /// that of the waker that it is given, and of the one that it was polled with before.
     pub(crate) fn poll_borrowed(&mut self, cx: &Context<'_>) -> Poll<Result<(), RefusedKind>> {
+        self.poll_here(cx, true)
+    }
+
+    #[inline]
+    fn poll_here(&mut self, cx: &Context<'_>, is_borrowed: bool) -> Poll<Result<(), RefusedKind>> {
         if self.phase == Phase::Done {
             return Poll::Ready(Ok(()));
         }
-        let Some(reach) = self.reach() else { return Poll::Ready(Err(self.handle().why_closed())) };
-        self.poll_at(&reach, cx, true)
+        let handle = self.handle();
+        let polled = here::with(self.service, |reach| self.poll_at(reach, cx, is_borrowed));
+        polled.unwrap_or_else(|| Poll::Ready(Err(handle.why_closed())))
     }
 
     #[inline]
@@ -185,9 +192,8 @@ impl SharedSleep {
         }
         // Most sleeps are polled long before their deadlines: the clock is read only if this thread
         // has read a time after the deadline, or if the nursery finds that little time is left.
-        let read_before =
-            reach.latest().filter(|latest| reach.time().floor(*latest) < self.deadline);
-        if read_before.is_none() && self.end_if_over(reach) {
+        let due = reach.time().start_of(self.deadline);
+        if reach.latest().is_none_or(|latest| latest >= due) && self.end_if_over(reach) {
             return Poll::Ready(Ok(()));
         }
         let waker = cx.waker().clone();
@@ -215,6 +221,7 @@ impl SharedSleep {
     }
 
     /// Polls a sleep whose timer is armed. `None` if another timer is to be armed.
+    #[inline(never)]
     fn poll_armed(
         &mut self,
         reach: &Reach,
@@ -261,11 +268,7 @@ impl Future for SharedSleep {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.phase == Phase::Done {
-            return Poll::Ready(Ok(()));
-        }
-        let Some(reach) = self.reach() else { return Poll::Ready(Err(self.handle().why_closed())) };
-        self.poll_at(&reach, cx, false)
+        self.poll_here(cx, false)
     }
 }
 
@@ -273,9 +276,9 @@ impl Drop for SharedSleep {
     #[inline]
     fn drop(&mut self) {
         if self.phase == Phase::Armed {
-            match self.reach() {
-                Some(reach) => reach.end(self.place()),
-                None => here::end_without_table(self.service, self.place()),
+            let place = self.place();
+            if here::with(self.service, |reach| reach.end(place)).is_none() {
+                here::end_without_table(self.service, place);
             }
         }
     }

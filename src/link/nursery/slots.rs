@@ -167,7 +167,7 @@ impl<W> Slots<W> {
     }
 
     /// Frees a slot. What it has carried is taken out already.
-    #[inline]
+    #[inline(always)]
     pub(super) fn free(&mut self, at: u32) {
         let (number, place) = (at >> CHUNK_BITS, at % CHUNK);
         let chunk = self.chunks[number as usize].as_mut().expect("the chunk of a timer is there");
@@ -181,11 +181,17 @@ impl<W> Slots<W> {
         if chunk.used == CHUNK - 1 {
             self.link(number);
         } else if chunk.used == 0 && (chunk.prev != NIL || chunk.next != NIL) {
-            // Another chunk has room, so timers that come and go keep it busy and not this one.
-            self.unlink(number);
-            self.chunks[number as usize] = None;
-            self.gone.push(number);
+            self.remove_chunk(number);
         }
+    }
+
+    /// Frees the memory of a chunk. Another one has room, so timers that come and go keep that one
+    /// busy and not this one.
+    #[cold]
+    fn remove_chunk(&mut self, number: u32) {
+        self.unlink(number);
+        self.chunks[number as usize] = None;
+        self.gone.push(number);
     }
 
     #[cold]
@@ -207,6 +213,7 @@ impl<W> Slots<W> {
     }
 
     /// Puts a chunk at the head of those with room.
+    #[cold]
     fn link(&mut self, number: u32) {
         let first = std::mem::replace(&mut self.roomy, number);
         let chunk = self.chunk_mut(number);
@@ -216,6 +223,7 @@ impl<W> Slots<W> {
         }
     }
 
+    #[cold]
     fn unlink(&mut self, number: u32) {
         let chunk = self.chunk_mut(number);
         let (prev, next) = (chunk.prev, chunk.next);

@@ -184,10 +184,17 @@ impl<W> Young<W> {
         }
     }
 
+    /// Takes a slot out of its list.
     #[inline]
     fn unlink(&mut self, at: u32) {
         let slot = self.slots.get(at);
         let (prev, next, list) = (slot.prev(), slot.next(), usize::from(slot.list));
+        self.join(list, prev, next);
+    }
+
+    /// Makes the neighbours of a slot that leaves a list each other's.
+    #[inline(always)]
+    fn join(&mut self, list: usize, prev: u32, next: u32) {
         if prev == NIL {
             self.lists[list].head = next;
         } else {
@@ -215,29 +222,36 @@ impl<W> Young<W> {
     pub(super) fn end(&mut self, at: u32, now: impl Fn() -> u64) -> (Option<W>, bool) {
         let slot = self.slots.get_mut(at);
         let carried = slot.carried.take();
+        if slot.used_for != Use::Young {
+            return (carried, self.end_old(at, now));
+        }
+        let (prev, next, list, class) = (slot.prev(), slot.next(), slot.list, slot.class);
+        self.slots.free(at);
+        self.join(usize::from(list), prev, next);
+        // A nursery that is closing arms no timer any more.
+        self.credit += u32::from(self.fate != Fate::Closing);
+        self.live -= 1;
+        self.count(class, |counts| counts.ended += 1);
+        (carried, false)
+    }
+
+    /// Ends a timer that is not young. Whether the owner must be told of an earlier look.
+    #[inline(never)]
+    fn end_old(&mut self, at: u32, now: impl Fn() -> u64) -> bool {
+        let slot = self.slots.get_mut(at);
         match slot.used_for {
-            Use::Young => {
-                let class = slot.class;
-                self.unlink(at);
-                self.slots.free(at);
-                // A nursery that is closing arms no timer any more.
-                self.credit += u32::from(self.fate != Fate::Closing);
-                self.live -= 1;
-                self.count(class, |counts| counts.ended += 1);
-                (carried, false)
-            }
             Use::Fired => {
                 self.slots.free(at);
-                (carried, false)
+                false
             }
             Use::FiredListed => {
                 slot.used_for = Use::EndedListed;
-                (carried, false)
+                false
             }
             // Once the owner is gone it has no timers.
             Use::Old | Use::Changed if self.fate == Fate::Closed => {
                 self.slots.free(at);
-                (carried, false)
+                false
             }
             Use::Old => {
                 slot.used_for = Use::Ended;
@@ -245,17 +259,17 @@ impl<W> Young<W> {
                 self.count(class, |counts| counts.ended_old += 1);
                 let by = || now().saturating_add(self.periods.ended_for);
                 let by = if self.changed_by == NEVER { by() } else { NEVER };
-                (carried, self.change(at, by))
+                self.change(at, by)
             }
             Use::Changed => {
                 slot.used_for = Use::Ended;
                 let class = slot.class;
                 self.count(class, |counts| counts.ended_old += 1);
-                (carried, false)
+                false
             }
-            Use::Free | Use::Ended | Use::EndedListed => {
+            Use::Free | Use::Young | Use::Ended | Use::EndedListed => {
                 debug_assert!(false, "slot {at} has no timer that could end");
-                (carried, false)
+                false
             }
         }
     }

@@ -7,9 +7,12 @@
 //! Each cell is measured in a process of its own, by the package `corewheel-timeouts`, which this
 //! command builds with and without `--cfg tokio_unstable`. The systems take turns, one process
 //! each, for `--rounds` rounds (five by default), and another system is first in each round.
-//! `--timeouts` is how many timeouts a pass has (500,000 by default; passes that wait have fewer);
-//! `--only` keeps the rows whose name contains a text; `--test` runs a little of everything once,
-//! to see that it runs. The files go to `target/timeouts` unless another folder is named.
+//! `--timeouts` is how many timeouts a pass has: 625,000 by default, so that the passes of a cell
+//! have two million, and fewer in passes that wait. `--only` keeps the rows whose name contains a
+//! text; `--test` runs a little of everything once, to see that it runs. The files go to
+//! `target/timeouts` unless another folder is named.
+//!
+//! A cell fails where corewheel refuses a timeout that never fires, or has one wait for its shard.
 //!
 //! Timeouts that fire are measured in two rows. Threads are woken once for all timeouts that are
 //! due in a millisecond, so the cost of each depends on how many these are: some 70 in 1,000 tasks,
@@ -142,7 +145,7 @@ fn options() -> Result<Options, Box<dyn Error>> {
         others: 1_000_000,
         only: String::new(),
         out: PathBuf::from("target/timeouts"),
-        timeouts: 500_000,
+        timeouts: 625_000,
     };
     let mut arguments = lexopt::Parser::from_env();
     while let Some(argument) = arguments.next()? {
