@@ -210,10 +210,10 @@ pub use crate::face::callback::{Fired, Handler, LocalCall, Payload, SendCall};
 pub use crate::face::client::Client;
 pub use crate::face::client::remote::RemoteTimers;
 pub use crate::face::handle::Handle;
-pub use crate::face::handle::sleep::{SharedSleep, SharedTimeout};
+pub use crate::face::handle::sleep::{Sleep, Timeout};
 pub use crate::face::reply::Reply;
 pub use crate::face::report as shutdown;
-pub use crate::face::sleep::Sleep;
+pub use crate::face::sleep::LocalSleep;
 pub use crate::face::timers::Timers;
 pub use crate::kit::{
     delay_queue as queue, group, herd, interval, kept, keyed, purgatory, repeat, scaled, sink,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use corewheel::shutdown::ShutdownReport;
 use corewheel::sim::Time;
 use corewheel::{
-    Client, Refused, RefusedCall, RefusedKind, ShardId, ShutdownPolicy, Sleep, TimerId,
+    Client, LocalSleep, Refused, RefusedCall, RefusedKind, ShardId, ShutdownPolicy, TimerId,
     TimerService, Timers, When,
 };
 use fastrand::Rng;
@@ -53,7 +53,7 @@ pub(crate) struct World {
     /// since a run of an hour has millions of them.
     pub(crate) forgotten: RefCell<Vec<Rc<Sender>>>,
     /// Sleeps that the wake-up of one of them drops, with the numbers of their timeouts.
-    pub(crate) tangles: RefCell<Vec<Vec<(Sleep, usize)>>>,
+    pub(crate) tangles: RefCell<Vec<Vec<(LocalSleep, usize)>>>,
     /// Sleeps of handles.
     pub(crate) shared: Shared,
     /// Futures on shards that are not dropped.
