@@ -168,8 +168,8 @@ impl<R: Request> LaneSender<R> {
         &self.shared
     }
 
-    /// Takes the request back that was just pushed, if the owner of the closed lane has not accepted
-    /// it. All requests before it are accepted: each of them was taken back at once otherwise.
+    /// Takes the request back that was just pushed, if the owner of the closed lane has not
+    /// accepted it. All requests before it are accepted, since each was taken back at once if not.
     #[cold]
     fn take_back(&mut self) -> Result<(), R> {
         let backoff = Backoff::new();
