@@ -39,16 +39,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let client = service.client();
     let mut left = u64::from(count);
     while left > 0 {
-        let mut batch = client.shard(ShardId::new(0)).batch();
         while let Some(payload) = NonZeroU64::new(left) {
-            match batch.schedule(HOUR + Duration::from_millis(left % 60_000), payload) {
+            let delay = HOUR + Duration::from_millis(left % 60_000);
+            match client.shard(ShardId::new(0)).schedule(delay, payload) {
                 Ok(_) => left -= 1,
                 // The shard has not received the earlier timers yet.
                 Err(Refused::Full(_) | Refused::Busy(_)) => break,
                 Err(refused) => return Err(refused.kind().into()),
             }
         }
-        batch.send().map_err(|_| "the shard is closed")?;
         std::thread::sleep(Duration::from_millis(1));
     }
     // The shard sleeps, as no timer is due. A timer that is due at once makes it receive all.

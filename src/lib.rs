@@ -139,7 +139,7 @@
 //!
 //! On its own core a timer costs a clock reading and a few cache lines, and no allocation unless it
 //! carries a callback. From another thread it costs its shard as much, and its sender a push and a
-//! fence; in a batch 64 timers share the fence. A shard with nothing due sleeps. Each type says
+//! fence; many timers of one message share both. A shard with nothing due sleeps. Each type says
 //! what it costs on top.
 //!
 //! # Features
@@ -207,13 +207,13 @@ pub use crate::clock::when::{Deadline, When};
 pub use crate::conn::{AnyThread, ConnEvent, ConnLimits, ConnTimers, DeadlineKind};
 pub use crate::driver::attach;
 pub use crate::face::callback::{Fired, Handler, LocalCall, Payload, SendCall};
+pub use crate::face::client::Client;
 pub use crate::face::client::remote::RemoteTimers;
-pub use crate::face::client::{Batch, Client};
 pub use crate::face::handle::Handle;
-pub use crate::face::handle::sleep::{SharedSleep, SharedTimeout};
+pub use crate::face::handle::sleep::{Sleep, Timeout};
 pub use crate::face::reply::Reply;
 pub use crate::face::report as shutdown;
-pub use crate::face::sleep::Sleep;
+pub use crate::face::sleep::LocalSleep;
 pub use crate::face::timers::Timers;
 pub use crate::kit::{
     delay_queue as queue, group, herd, interval, kept, keyed, purgatory, repeat, scaled, sink,

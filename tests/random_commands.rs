@@ -238,13 +238,13 @@ impl Worker {
         self.outcomes
     }
 
-    /// Executes a command or a batch. Returns the number of commands.
+    /// Executes a command, or schedules many timers at once. Returns the number of commands.
     fn command(&mut self) -> u64 {
         let delay = delay(&mut self.rng);
         let at = moment(self.client.now(), delay);
         match self.rng.u8(..20) {
             0..=7 => self.schedule(delay, at),
-            8 => return self.batch(delay, at),
+            8 => return self.many(delay, at),
             9..=10 => self.schedule_call(delay, at),
             kind => {
                 let Some((handle, id)) = self.ledger.pick(&mut self.rng) else { return 1 };
@@ -285,39 +285,27 @@ impl Worker {
         self.note(scheduled.map_err(|error| end_refused(error.into(), drop)), id);
     }
 
-    fn batch(&mut self, delay: Duration, at: Instant) -> u64 {
+    fn many(&mut self, delay: Duration, at: Instant) -> u64 {
         let shard = ShardId::new(self.rng.u16(..SHARDS));
         let count = self.rng.u64(1..40);
-        let mut batch = self.client.shard(shard).batch();
-        let mut outcomes = Vec::new();
-        for _ in 0..count {
-            if self.rng.u8(..4) == 0 {
-                let Some((handle, id)) = self.ledger.pick(&mut self.rng) else { continue };
-                if self.rng.bool() {
-                    batch.cancel_detached(handle);
-                } else {
-                    self.ledger.record_deadline(id, at);
-                    batch.reset_detached(handle, delay);
+        let jobs: Vec<_> = (0..count).map_while(|_| self.ledger.job(at)).collect();
+        let ids: Vec<_> = jobs.iter().map(|job| job.id).collect();
+        let timers = jobs.into_iter().map(|job| (delay, job));
+        match self.client.shard(shard).schedule_many(timers) {
+            Ok(timers) => {
+                for (timer, id) in timers.into_iter().zip(ids) {
+                    self.note(Ok(timer), id);
                 }
-                continue;
             }
-            let Some(job) = self.ledger.job(at) else { continue };
-            let id = job.id;
-            let scheduled = batch.schedule(delay, job);
-            // Another thread may use the handle before the batch is sent.
-            if let Ok(handle) = scheduled {
-                self.ledger.share(&mut self.rng, handle, id);
+            Err(refused) => {
+                let kind = refused.kind();
+                for (_, job) in refused.into_value() {
+                    job.end(End::Returned);
+                }
+                for id in ids {
+                    self.note(Err(kind), id);
+                }
             }
-            let ended = |job: Job| job.end(End::Returned);
-            outcomes.push((scheduled.map_err(|error| end_refused(error, ended)), id));
-        }
-        let refused = batch.send().map_or_else(Refused::into_value, |()| Vec::new());
-        self.outcomes.accepted -= refused.len() as u64;
-        for refused in refused {
-            refused.end(End::Returned);
-        }
-        for (scheduled, id) in outcomes {
-            self.note(scheduled, id);
         }
         count
     }

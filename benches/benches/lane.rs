@@ -1,4 +1,4 @@
-//! The cost of schedules and cancels of timers on another core, one at a time and in batches.
+//! The cost of schedules and cancels of timers on another core, one at a time and many at once.
 //!
 //! One client and one shard, each on its own core where there are two. The shard polls its lanes
 //! instead of sleeping, so that the figures contain the lane and the wheel and not the operating
@@ -53,8 +53,7 @@ fn service(pending: u32) -> TimerService<NonZeroU64> {
         .expect("the service starts");
     let client = service.client();
     for n in 0..u64::from(pending) {
-        let mut batch = client.shard(SHARD).batch();
-        while batch.schedule(HOUR * 2, task(n)).is_err() {
+        while client.shard(SHARD).schedule(HOUR * 2, task(n)).is_err() {
             thread::yield_now();
         }
     }
@@ -97,23 +96,17 @@ fn pairs(criterion: &mut Criterion) {
                 start.elapsed()
             });
         });
-        group.bench_function(BenchmarkId::new("corewheel in batches", pending), |bencher| {
+        group.bench_function(BenchmarkId::new("corewheel many at once", pending), |bencher| {
             bencher.iter_custom(|pairs| {
                 let done = cancelled(&service);
-                let mut timers: Vec<TimerId> = Vec::with_capacity(CHUNK);
                 let start = Instant::now();
                 let mut sent = 0;
                 while sent < pairs {
-                    let mut batch = client.shard(SHARD).batch();
-                    while timers.len() < CHUNK && sent < pairs {
-                        let Ok(timer) = batch.schedule(HOUR, task(sent)) else { break };
-                        timers.push(timer);
-                        sent += 1;
-                    }
-                    for timer in timers.drain(..) {
-                        batch.cancel_detached(timer);
-                    }
-                    batch.send().expect("the shard is open");
+                    let count = (pairs - sent).min(CHUNK as u64);
+                    let chunk = (sent..sent + count).map(|n| (HOUR, task(n)));
+                    let Ok(timers) = client.shard(SHARD).schedule_many(chunk) else { continue };
+                    client.cancel_many_detached(&timers);
+                    sent += count;
                 }
                 settle(&service, done + pairs);
                 start.elapsed()

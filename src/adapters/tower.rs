@@ -66,7 +66,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// # Cost
 ///
 /// A request that is ready at its first poll costs a reading of the near clock, and another one
-/// what a [`SharedSleep`](crate::SharedSleep) costs. The future takes 112 bytes more than the
+/// what a [`Sleep`](crate::Sleep) costs. The future takes 112 bytes more than the
 /// service's, and allocates nothing.
 #[derive(Clone, Copy)]
 pub struct TimeoutLayer<F = ()> {

@@ -47,7 +47,7 @@ use crate::values::refused::RefusedKind;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "a future does nothing unless it is awaited"]
-pub struct Sleep {
+pub struct LocalSleep {
     shard: Rc<dyn LocalShard>,
     deadline: Tick,
     phase: Phase,
@@ -60,7 +60,7 @@ enum Phase {
     Done,
 }
 
-impl Sleep {
+impl LocalSleep {
     pub(crate) fn new(shard: Rc<dyn LocalShard>, deadline: Tick, class: ClassId) -> Self {
         Self { shard, deadline, phase: Phase::Unpolled, class }
     }
@@ -102,7 +102,7 @@ impl Sleep {
     }
 }
 
-impl Future for Sleep {
+impl Future for LocalSleep {
     type Output = Result<(), RefusedKind>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -133,16 +133,16 @@ impl Future for Sleep {
     }
 }
 
-impl Drop for Sleep {
+impl Drop for LocalSleep {
     fn drop(&mut self) {
         self.release();
     }
 }
 
-impl fmt::Debug for Sleep {
+impl fmt::Debug for LocalSleep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let elapsed = self.is_elapsed();
-        f.debug_struct("Sleep")
+        f.debug_struct("LocalSleep")
             .field("deadline", &self.deadline)
             .field("elapsed", &elapsed)
             .finish_non_exhaustive()
@@ -202,7 +202,7 @@ impl<T: Send + 'static> Drop for RemoteSleep<'_, T> {
 
 /// Gives a future until the end of a sleep on this shard to be done. After 8 outputs in a row that
 /// were ready at once, the task returns to its executor before it asks for another.
-pub(crate) async fn within_here<F>(sleep: Sleep, future: F) -> Result<F::Output, TimeoutError>
+pub(crate) async fn within_here<F>(sleep: LocalSleep, future: F) -> Result<F::Output, TimeoutError>
 where
     F: Future,
 {

@@ -14,7 +14,7 @@ use crate::face::Core;
 use crate::face::callback::{LocalCall, Payload};
 use crate::face::client::Client;
 use crate::face::local::LocalShard;
-use crate::face::sleep::{Sleep, within_here};
+use crate::face::sleep::{LocalSleep, within_here};
 use crate::face::stored::Stored;
 use crate::values::class::{ClassId, TimerClass, UnknownClass};
 use crate::values::error::TimeoutError;
@@ -234,8 +234,8 @@ impl<T: Send + 'static> Timers<T> {
 
     /// Waits until something is due. The timer is taken when the future is first polled, and given
     /// back when it is dropped.
-    pub fn sleep<W: When>(&self, when: W) -> Sleep {
-        Sleep::new(self.local(), self.core.tick_of(when), self.class)
+    pub fn sleep<W: When>(&self, when: W) -> LocalSleep {
+        LocalSleep::new(self.local(), self.core.tick_of(when), self.class)
     }
 
     /// Gives a future time until something is due. A value that is ready at the same time as the

@@ -7,7 +7,7 @@
 //! before. A sleep that is pending is known to a shard, or to the fallback thread, or its task is
 //! polled again at once.
 //!
-//! Cost: a sleep that its shard has room for costs what a [`SharedSleep`] does, and 24 bytes.
+//! Cost: a sleep that its shard has room for costs what a [`Sleep`] does, and 24 bytes.
 
 mod thread;
 
@@ -21,7 +21,7 @@ use corewheel_shard::Tick;
 use self::thread::Kept;
 pub use self::thread::fallback_count;
 use crate::face::handle::Handle;
-use crate::face::handle::sleep::SharedSleep;
+use crate::face::handle::sleep::Sleep;
 use crate::values::refused::RefusedKind;
 
 /// How often the fallback thread wakes the task of a sleep whose service goes by a manual clock:
@@ -38,11 +38,11 @@ pub(crate) fn present(handle: Handle) -> Instant {
     reach.map_or_else(crate::clock::now, |reach| reach.time().instant_of(reach.nanos()))
 }
 
-/// A [`SharedSleep`] that returns no error. It is never done before its deadline, and a poll after
+/// A [`Sleep`] that returns no error. It is never done before its deadline, and a poll after
 /// its end finds it done.
 pub(crate) struct SleepOrKept {
     deadline: Instant,
-    shared: SharedSleep,
+    shared: Sleep,
     /// The deadline in the map of the fallback thread; `None` unless the service had no timer.
     kept: Option<Box<Kept>>,
 }
@@ -72,7 +72,7 @@ impl SleepOrKept {
             let deadline = deadline.unwrap_or_else(|| handle.clock().after(now, delay));
             return Self::new(handle, deadline);
         };
-        Self { deadline, shared: SharedSleep::new(handle, tick), kept: None }
+        Self { deadline, shared: Sleep::new(handle, tick), kept: None }
     }
 
     #[cfg(feature = "hyper")]
@@ -185,5 +185,5 @@ impl fmt::Debug for SleepOrKept {
 const _: () = {
     const fn is_any_threads<X: Send + Sync + Unpin + 'static>() {}
     is_any_threads::<SleepOrKept>();
-    assert!(size_of::<SleepOrKept>() <= size_of::<SharedSleep>() + 24);
+    assert!(size_of::<SleepOrKept>() <= size_of::<Sleep>() + 24);
 };

@@ -71,8 +71,8 @@ use std::time::{Duration, Instant};
 use crate::clock::when::When;
 use crate::clock::{Clock, saturating_nanos};
 use crate::face::handle::Handle;
-use crate::face::handle::sleep::SharedSleep;
-use crate::face::sleep::Sleep;
+use crate::face::handle::sleep::Sleep;
+use crate::face::sleep::LocalSleep;
 use crate::face::timers::Timers;
 use crate::values::error::ConfigError;
 use crate::values::random;
@@ -91,14 +91,14 @@ pub enum MissedTickBehavior {
     Skip,
 }
 
-/// Ticks at a fixed rate or with a fixed delay, for a future; made by [`Timers::interval`],
-/// [`Timers::interval_at`] and [`Timers::fixed_delay`]. For futures that any thread may poll, a
-/// [`SharedInterval`] is made by [`Handle::interval`], [`Handle::interval_at`] and
-/// [`Handle::fixed_delay`].
+/// Ticks at a fixed rate or with a fixed delay, for a future; made by [`Handle::interval`],
+/// [`Handle::interval_at`] and [`Handle::fixed_delay`] for every thread. On a shard's own thread
+/// [`Timers::interval`], [`Timers::interval_at`] and [`Timers::fixed_delay`] make one that waits by
+/// a [`LocalSleep`].
 ///
-/// It takes a timer of the shard when a future first waits for a tick, and gives the timer back
-/// when it is dropped. A tick costs what a [`Sleep`] or a [`SharedSleep`] does, and allocates
-/// nothing. A tick that is due already comes without a wait.
+/// It takes a timer when a future first waits for a tick, and gives the timer back when it is
+/// dropped. A tick costs what a [`Sleep`] or a [`LocalSleep`] does, and allocates nothing. A tick
+/// that is due already comes without a wait.
 #[must_use = "an interval ticks only when its ticks are awaited"]
 pub struct Interval<S = Sleep> {
     sleep: S,
@@ -273,12 +273,8 @@ impl<S: WaitsUntil> Interval<S> {
     }
 }
 
-/// Ticks for a future that any thread may poll: `Send`, `Sync` and `'static`. It is an
-/// [`Interval`]; made by [`Handle::interval`].
-pub type SharedInterval = Interval<SharedSleep>;
-
 mod sealed {
-    use super::{Future, Instant, RefusedKind, SharedSleep, Sleep, When};
+    use super::{Future, Instant, LocalSleep, RefusedKind, Sleep, When};
 
     /// A future that waits for the deadline of the next tick.
     pub trait WaitsUntil: Future<Output = Result<(), RefusedKind>> + Unpin {
@@ -288,7 +284,7 @@ mod sealed {
         fn is_closed(&self) -> bool;
     }
 
-    impl WaitsUntil for Sleep {
+    impl WaitsUntil for LocalSleep {
         fn wait_until(&mut self, due: Instant) {
             self.reset(due);
         }
@@ -302,7 +298,7 @@ mod sealed {
         }
     }
 
-    impl WaitsUntil for SharedSleep {
+    impl WaitsUntil for Sleep {
         fn wait_until(&mut self, due: Instant) {
             self.reset(due);
         }
@@ -343,7 +339,7 @@ impl<T: Send + 'static> Timers<T> {
     /// # Errors
     ///
     /// The period is zero.
-    pub fn interval(&self, period: Duration) -> Result<Interval, ConfigError> {
+    pub fn interval(&self, period: Duration) -> Result<Interval<LocalSleep>, ConfigError> {
         self.interval_at(self.now(), period)
     }
 
@@ -356,7 +352,7 @@ impl<T: Send + 'static> Timers<T> {
         &self,
         first: W,
         period: Duration,
-    ) -> Result<Interval, ConfigError> {
+    ) -> Result<Interval<LocalSleep>, ConfigError> {
         let start = self.core().time().instant_due(first);
         let clock = self.core().time().clock().clone();
         Interval::at_rate(self.sleep(start), clock, start, period)
@@ -368,7 +364,7 @@ impl<T: Send + 'static> Timers<T> {
     /// # Errors
     ///
     /// The delay is zero.
-    pub fn fixed_delay(&self, delay: Duration) -> Result<Interval, ConfigError> {
+    pub fn fixed_delay(&self, delay: Duration) -> Result<Interval<LocalSleep>, ConfigError> {
         let clock = self.core().time().clock().clone();
         let start = clock.after(self.now(), delay);
         Interval::with_delay(self.sleep(start), clock, start, delay)
@@ -382,7 +378,7 @@ impl Handle {
     /// # Errors
     ///
     /// The period is zero.
-    pub fn interval(&self, period: Duration) -> Result<SharedInterval, ConfigError> {
+    pub fn interval(&self, period: Duration) -> Result<Interval, ConfigError> {
         self.interval_at(self.clock().now(), period)
     }
 
@@ -395,7 +391,7 @@ impl Handle {
         &self,
         first: W,
         period: Duration,
-    ) -> Result<SharedInterval, ConfigError> {
+    ) -> Result<Interval, ConfigError> {
         let start = self.instant_due(first);
         Interval::at_rate(self.sleep(start), self.clock(), start, period)
     }
@@ -406,7 +402,7 @@ impl Handle {
     /// # Errors
     ///
     /// The delay is zero.
-    pub fn fixed_delay(&self, delay: Duration) -> Result<SharedInterval, ConfigError> {
+    pub fn fixed_delay(&self, delay: Duration) -> Result<Interval, ConfigError> {
         let clock = self.clock();
         let start = clock.after(clock.now(), delay);
         Interval::with_delay(self.sleep(start), clock, start, delay)

@@ -46,9 +46,8 @@
 //! A request for a timer can be cancelled while it lies in the lane: see [`marks`]. The owner drops
 //! it when it next receives, and takes its key back.
 //!
-//! Cost: for a single request a fence and two cache lines that travel between cores; for a chunk of
-//! requests as much together. 48 bytes for each slot of the ring, and more for large payloads; 64
-//! slots for a lane that never holds more.
+//! Cost: for each request a fence and two cache lines that travel between cores. 48 bytes for each
+//! slot of the ring, and more for large payloads; 64 slots for a lane that never holds more.
 
 mod marks;
 mod receiver;

@@ -72,11 +72,11 @@ impl<R, E> Overflow<R, E> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).requests.len()
     }
 
-    /// Appends requests, and the ring that replaces the present one if there is one.
+    /// Appends a request, and the ring that replaces the present one if there is one.
     #[cold]
-    pub(crate) fn append(&self, requests: impl IntoIterator<Item = R>, ring: Option<E>) {
+    pub(crate) fn append(&self, request: R, ring: Option<E>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.requests.extend(requests);
+        waiting.requests.push_back(request);
         if ring.is_some() {
             waiting.ring = ring;
         }

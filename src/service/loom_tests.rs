@@ -22,7 +22,7 @@ use crate::values::class::TimerClass;
 use crate::values::error::ShutdownError;
 use crate::values::refused::RefusedKind;
 use crate::{
-    Client, Fired, Handle, Payload, ResetOutcome, ShardId, SharedSleep, ShutdownPolicy, TimerId,
+    Client, Fired, Handle, Payload, ResetOutcome, ShardId, ShutdownPolicy, Sleep, TimerId,
     TimerService, Timers,
 };
 
@@ -300,9 +300,7 @@ impl Wake for Unheard {
 
 /// A sleep that this thread has polled once, what that returned, and the waker: the count of its
 /// references says whether it is kept.
-fn polled_sleep(
-    handle: Handle,
-) -> (SharedSleep, Poll<Result<(), RefusedKind>>, std::sync::Arc<Unheard>) {
+fn polled_sleep(handle: Handle) -> (Sleep, Poll<Result<(), RefusedKind>>, std::sync::Arc<Unheard>) {
     let unheard = std::sync::Arc::new(Unheard);
     let waker = Waker::from(std::sync::Arc::clone(&unheard));
     let mut sleep = handle.sleep(LATER);

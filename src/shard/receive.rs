@@ -189,11 +189,10 @@ impl<P: Payload> State<P> {
 
     /// Closes a lane, receives its last requests and takes its keys back.
     pub(super) fn close_lane(&mut self, mut lane: LaneReceiver<Request<P>>, now: u64) {
-        lane.close();
-        lane.receive_rest(|request, how, max| self.apply_some(request, how, max, now));
+        let waiters = lane.close(|request, how, max| self.apply_some(request, how, max, now));
         self.post().mailbox.forget(lane.shared());
         // Futures that wait find the lane or the shard closed.
-        self.effects.extend(lane.take_all_waiters().into_iter().map(Effect::Wake));
+        self.effects.extend(waiters.into_iter().map(Effect::Wake));
         for key in lane.hand_back() {
             self.revoke(key);
         }

@@ -133,12 +133,35 @@ impl<O> Replies<O> {
 }
 
 impl<P: Payload> Request<P> {
+    /// The message to a part; `None` if the request is another.
+    pub(crate) fn into_message(self) -> Option<Box<dyn Message>> {
+        let Self::Bulk(bulk) = self else { return None };
+        if let Bulk::Message(message) = *bulk { Some(message) } else { None }
+    }
+
     /// The class of the timer, if the request schedules one.
     pub(crate) fn class(&self) -> ClassId {
         match self {
             Self::Schedule { class, .. } | Self::Call { class, .. } => *class,
             Self::Cancel { .. } | Self::Reset { .. } | Self::Bulk(_) => ClassId::NONE,
         }
+    }
+
+    /// The value of the timer; `None` if the request schedules none with a value.
+    pub(crate) fn into_value(self) -> Option<P::Value> {
+        if let Self::Schedule { value, .. } = self { Some(value) } else { None }
+    }
+
+    /// The values of many timers; `None` if the request schedules none with one message.
+    pub(crate) fn into_values(self) -> Option<impl Iterator<Item = P::Value>> {
+        let Self::Bulk(bulk) = self else { return None };
+        let Bulk::Schedule(many) = *bulk else { return None };
+        Some(many.timers.map(|(_, _, value)| value))
+    }
+
+    /// The callback of the timer; `None` if the request schedules none with a callback.
+    pub(crate) fn into_call(self) -> Option<P::Call> {
+        if let Self::Call { call, .. } = self { Some(call) } else { None }
     }
 }
 

@@ -23,7 +23,7 @@ use super::waiter::Waiter;
 use crate::clock::when::When;
 use crate::conn::{ConnTimers, DeadlineKind, Side, Wakes};
 use crate::face::handle::Handle;
-use crate::face::handle::sleep::SharedSleep;
+use crate::face::handle::sleep::Sleep;
 use crate::link::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::values::refused::RefusedKind;
 
@@ -88,7 +88,7 @@ enum By {
     Nothing,
     Connection,
     /// A timer of its own, as another timeout has the connection's.
-    Sleep(SharedSleep),
+    Sleep(Sleep),
 }
 
 impl<'a, M: Side> Timeout<'a, M> {
@@ -157,9 +157,9 @@ impl<'a, M: Side> Timeout<'a, M> {
 }
 
 /// `None` if the service has ended.
-fn own_sleep(handle: Handle, due: u64) -> Option<SharedSleep> {
+fn own_sleep(handle: Handle, due: u64) -> Option<Sleep> {
     let time = handle.time()?;
-    Some(SharedSleep::new(handle, time.ceil(due)))
+    Some(Sleep::new(handle, time.ceil(due)))
 }
 
 impl<M: Side> Drop for Timeout<'_, M> {

@@ -50,7 +50,7 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 /// Waits for a deadline; made by [`sleep`] and [`sleep_until`], with the methods of
 /// `tokio::time::Sleep`.
 ///
-/// It is a [`SharedSleep`](crate::SharedSleep) with tokio's output, and like it `Send`, `Sync`,
+/// It is [`corewheel::Sleep`](crate::Sleep) with tokio's output, and like it `Send`, `Sync`,
 /// `'static` and, unlike tokio's, `Unpin`. It is never done before its deadline, and is done up to
 /// a tick after it. It returns no error: where the service has no timer for it,
 /// [a thread](super#refused-timers) keeps its deadline.
@@ -59,7 +59,7 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 ///
 /// # Cost
 ///
-/// At most 120 bytes, and what a [`SharedSleep`](crate::SharedSleep) costs. With the feature
+/// At most 120 bytes, and what [`corewheel::Sleep`](crate::Sleep) costs. With the feature
 /// `test-util`, also a timer of tokio in a current-thread runtime.
 #[must_use = "futures do nothing unless you `.await` or poll them"]
 pub struct Sleep {

@@ -112,43 +112,47 @@ fn cancel_racing_with_a_firing_timer_reports_its_only_outcome() {
     }
 }
 
+/// Two clients of a shard, which receives the requests of the first before those of the second.
+fn overtaker<V: Send + 'static>(lab: &mut Lab<V>) -> (corewheel::Client<V>, corewheel::Client<V>) {
+    let clients = (lab.client(), lab.client());
+    for client in [&clients.0, &clients.1] {
+        let timer = client.shard(SHARD).schedule_fn(FAR, |_| {}).unwrap();
+        lab.settle();
+        assert!(lab.timers().cancel(timer).won());
+        lab.settle();
+    }
+    clients
+}
+
 #[test]
 fn detached_cancel_before_its_timer_drops_the_payload() {
     let mut lab = Lab::new(builder(1));
-    let (sender, canceller) = (lab.client(), lab.client());
+    let (canceller, sender) = overtaker(&mut lab);
     let (guard, dropped) = Guard::new();
-    // A staged timer has its handle, but is not sent yet.
-    let mut batch = sender.shard(SHARD).batch();
-    let timer = batch.schedule(ms(5), guard).unwrap();
+    let timer = sender.shard(SHARD).schedule(ms(5), guard).unwrap();
     canceller.cancel_detached(timer);
-    lab.settle();
-    assert_eq!(dropped.load(Ordering::SeqCst), 0);
     let mut second = canceller.cancel(timer).into_future();
+    assert_eq!(dropped.load(Ordering::SeqCst), 0);
     lab.settle();
     assert!(
         matches!(look(&mut second), Some(Ok(CancelOutcome::Stale))),
         "the first cancel has won"
     );
-    batch.send().unwrap();
     lab.advance(ms(10));
     assert_eq!(dropped.load(Ordering::SeqCst), 1);
     assert!(lab.fired().is_empty());
     let counts = lab.counts();
-    assert_eq!((counts.cancelled, counts.overtaken, counts.pending), (1, 1, 0));
+    assert_eq!((counts.cancelled, counts.overtaken, counts.pending), (3, 1, 0));
     check_law(&counts);
 }
 
 #[test]
 fn cancel_before_its_timer_returns_the_payload_when_the_timer_comes() {
     let mut lab = Lab::new(builder(1));
-    let (sender, canceller) = (lab.client(), lab.client());
-    let mut batch = sender.shard(SHARD).batch();
-    let timer = batch.schedule(ms(7), "payload").unwrap();
+    let (canceller, sender) = overtaker(&mut lab);
+    let timer = sender.shard(SHARD).schedule(ms(7), "payload").unwrap();
     let mut reply = canceller.cancel(timer).into_future();
-    lab.settle();
-    assert!(look(&mut reply).is_none(), "the shard waits for the timer");
     lab.clock.advance(ms(3));
-    batch.send().unwrap();
     lab.settle();
     match look(&mut reply).expect("the timer has come").unwrap() {
         CancelOutcome::Cancelled { remaining, payload } => {
@@ -163,33 +167,14 @@ fn cancel_before_its_timer_returns_the_payload_when_the_timer_comes() {
 }
 
 #[test]
-fn cancel_of_a_timer_that_never_comes_is_stale() {
-    let mut lab = Lab::new(builder(1));
-    let (sender, canceller) = (lab.client(), lab.client());
-    let mut batch = sender.shard(SHARD).batch();
-    let timer = batch.schedule(ms(7), "payload").unwrap();
-    std::mem::forget(batch);
-    let mut reply = canceller.cancel(timer).into_future();
-    lab.settle();
-    assert!(look(&mut reply).is_none());
-    drop(sender);
-    lab.settle();
-    assert!(matches!(look(&mut reply), Some(Ok(CancelOutcome::Stale))));
-    assert_eq!(lab.counts().scheduled_remote, 0, "the shard has never accepted the timer");
-    check_law(&lab.counts());
-}
-
-#[test]
 fn reset_before_its_timer_decides_the_deadline() {
     for (first, second) in [(20, 5), (5, 20)] {
         let mut lab = Lab::new(builder(1));
-        let (sender, resetter) = (lab.client(), lab.client());
-        let mut batch = sender.shard(SHARD).batch();
-        let timer = batch.schedule(ms(first), ()).unwrap();
+        let (resetter, sender) = overtaker(&mut lab);
+        let timer = sender.shard(SHARD).schedule(ms(first), ()).unwrap();
         let mut reply = resetter.reset(timer, ms(second)).into_future();
         lab.settle();
         assert_eq!(look(&mut reply), Some(Ok(ResetOutcome::Overtook)));
-        batch.send().unwrap();
         for _ in 0..30 {
             lab.advance(ms(1));
         }
@@ -201,15 +186,13 @@ fn reset_before_its_timer_decides_the_deadline() {
 #[test]
 fn reset_and_cancel_before_their_timer_cancel_it() {
     let mut lab = Lab::new(builder(1));
-    let (sender, other) = (lab.client(), lab.client());
-    let mut batch = sender.shard(SHARD).batch();
-    let timer = batch.schedule(ms(5), ()).unwrap();
+    let (other, sender) = overtaker(&mut lab);
+    let timer = sender.shard(SHARD).schedule(ms(5), ()).unwrap();
     other.reset_detached(timer, ms(1));
     let mut cancel = other.cancel(timer).into_future();
     let mut reset = other.reset(timer, ms(1)).into_future();
     lab.settle();
     assert_eq!(look(&mut reset), Some(Ok(ResetOutcome::Stale)), "the timer is cancelled already");
-    batch.send().unwrap();
     lab.advance(ms(10));
     assert!(matches!(look(&mut cancel), Some(Ok(CancelOutcome::Cancelled { .. }))));
     assert!(lab.fired().is_empty());

@@ -34,11 +34,11 @@ const PATHS: [(&str, Path); 10] = [
     ("schedule_at_on", |lab, delay| {
         lab.client().shard(SHARD).schedule(lab.clock.now() + delay, 0).unwrap();
     }),
-    ("batch", |lab, delay| {
-        lab.client().shard(SHARD).batch().schedule(delay, 0).unwrap();
+    ("schedule_many_on", |lab, delay| {
+        lab.client().shard(SHARD).schedule_many([(delay, 0)]).unwrap();
     }),
-    ("batch_at", |lab, delay| {
-        lab.client().shard(SHARD).batch().schedule(lab.clock.now() + delay, 0).unwrap();
+    ("schedule_many_at_on", |lab, delay| {
+        lab.client().shard(SHARD).schedule_many([(lab.clock.now() + delay, 0)]).unwrap();
     }),
     ("reset", |lab, delay| {
         let timer = lab.timers().schedule(Duration::from_hours(1), 0).unwrap();

@@ -149,21 +149,6 @@ fn requests_in_a_lane_are_dropped_one_at_a_time_when_the_shard_closes() {
 }
 
 #[test]
-fn batch_that_a_closed_shard_refused_drops_its_payloads_one_at_a_time() {
-    let mut lab = lab();
-    let client = lab.client();
-    client.cancel_detached(client.shard(SHARD).schedule(FAR, PanicsOnDrop(0)).unwrap());
-    lab.settle();
-    let mut batch = client.shard(SHARD).batch();
-    for n in 0..3 {
-        batch.schedule(FAR, PanicsOnDrop(n)).unwrap();
-    }
-    lab.end(ShutdownPolicy::Drop);
-    // The refused payloads stay in the batch.
-    assert_eq!(dropped_by(|| drop(batch)), 3);
-}
-
-#[test]
 fn replies_to_many_cancels_that_are_not_read_drop_their_payloads_one_at_a_time() {
     let mut lab = lab();
     let client = lab.client();

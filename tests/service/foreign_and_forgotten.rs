@@ -1,10 +1,9 @@
-//! Handles of another service, and batches, guards and futures that are forgotten: none of them
+//! Handles of another service, and guards and futures that are forgotten: none of them
 //! affects another timer.
 
 use std::future::{Future, IntoFuture};
 use std::mem::forget;
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 use std::thread;
 
@@ -15,9 +14,7 @@ use corewheel::{
     TimerId, Timers,
 };
 
-use crate::support::{
-    FAR, Guard, Host, Lab, OTHER, Running, SHARD, builder, check_law, key_of, look, ms,
-};
+use crate::support::{FAR, Host, Lab, OTHER, Running, SHARD, builder, check_law, key_of, look, ms};
 
 /// Two services, and a timer of each with the same shard and key.
 fn two_labs() -> [(Lab<u64>, TimerId); 2] {
@@ -76,10 +73,6 @@ fn handle_of_another_service_given_to_a_client_is_foreign_without_a_turn() {
         client.cancel_detached(foreign);
         client.cancel_many_detached(&[foreign]);
         client.reset_detached(foreign, FAR);
-        let mut batch = client.shard(SHARD).batch();
-        batch.cancel_detached(foreign);
-        batch.reset_detached(foreign, FAR);
-        batch.send().unwrap();
         client
     });
     let client = client.join().unwrap();
@@ -132,85 +125,6 @@ fn cancel_of_a_handle_of_a_dropped_service_is_foreign() {
     let outcome = running.client().cancel(foreign).wait();
     assert!(matches!(outcome, Ok(CancelOutcome::Foreign)));
     running.end(ShutdownPolicy::Drop);
-}
-
-#[test]
-fn forgotten_batch_does_not_change_later_handles_of_its_client() {
-    type Act = fn(&mut Client<u64>) -> Vec<(TimerId, u64)>;
-    let acts: [Act; 4] = [
-        |client| (10..13).map(|n| (client.shard(SHARD).schedule(FAR, n).unwrap(), n)).collect(),
-        |client| {
-            let timers = (10..13).map(|n| (FAR, n));
-            client.shard(SHARD).schedule_many(timers).unwrap().into_iter().zip(10..).collect()
-        },
-        |client| {
-            let mut batch = client.shard(SHARD).batch();
-            let handles = (10..13).map(|n| (batch.schedule(FAR, n).unwrap(), n)).collect();
-            batch.send().unwrap();
-            handles
-        },
-        |client| {
-            let call = |_: &Timers<u64>| {};
-            let _early = client.shard(SHARD).schedule_fn(ms(1), call).unwrap();
-            vec![(client.shard(SHARD).schedule(FAR, 12).unwrap(), 12)]
-        },
-    ];
-    for (number, act) in acts.into_iter().enumerate() {
-        let mut lab = Lab::new(builder(2));
-        let mut client = lab.client();
-        client.shard(SHARD).schedule(ms(1), 1).unwrap();
-        lab.settle();
-        let mut batch = client.shard(SHARD).batch();
-        let forgotten: Vec<_> = (5..8).map(|n| (batch.schedule(FAR, n).unwrap(), n)).collect();
-        forget(batch);
-        let later = act(&mut client);
-        lab.settle();
-        for (timer, value) in later.into_iter().chain(forgotten) {
-            let mut outcome = client.cancel(timer).into_future();
-            lab.settle();
-            let outcome = look(&mut outcome).expect("the shard has replied").unwrap();
-            let cancelled = outcome.payload().and_then(Payload::into_value);
-            assert_eq!(cancelled, Some(value), "act {number}");
-        }
-        check_law(&lab.counts());
-    }
-}
-
-#[test]
-fn forgotten_batch_is_sent_before_a_command_to_another_shard() {
-    let mut lab = Lab::new(builder(2));
-    let client = lab.client();
-    client.shard(SHARD).schedule(FAR, 0).unwrap();
-    lab.settle();
-    let mut batch = client.shard(SHARD).batch();
-    batch.schedule(ms(3), 5).unwrap();
-    forget(batch);
-    client.shard(OTHER).schedule(ms(3), 6).unwrap();
-    lab.settle();
-    lab.advance(ms(3));
-    assert_eq!(lab.fired(), [(5, 3), (6, 3)]);
-}
-
-#[test]
-fn forgotten_batch_of_a_dropped_client_returns_its_keys_and_its_timers_are_stale() {
-    let mut lab = Lab::new(builder(1));
-    let (guard, dropped) = Guard::new();
-    let client = lab.client();
-    let other = lab.client();
-    lab.settle();
-    let before = lab.counts().granted;
-    let mut batch = client.shard(SHARD).batch();
-    let timer = batch.schedule(FAR, guard).unwrap();
-    forget(batch);
-    let mut outcome = other.cancel(timer).into_future();
-    lab.settle();
-    drop(client);
-    lab.settle();
-    assert!(matches!(look(&mut outcome), Some(Ok(CancelOutcome::Stale))));
-    drop(other);
-    lab.settle();
-    assert_eq!((dropped.load(Ordering::SeqCst), lab.counts().granted), (1, before));
-    check_law(&lab.counts());
 }
 
 /// Polls a future once and forgets it.

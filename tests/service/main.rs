@@ -1,7 +1,6 @@
 //! Tests of the service's public methods, on every host that works on this machine: the service's
 //! own threads with glommio, tokio or neither, and executors and loops that a test runs itself.
 
-mod batches;
 mod callbacks;
 mod causes;
 mod classes;

@@ -193,13 +193,14 @@ fn cancel_many_before_its_timer_reports_overtook() {
     let mut lab = Lab::new(builder(1));
     let (sender, canceller) = (lab.client(), lab.client());
     let (guard, dropped) = Guard::new();
-    let mut batch = sender.shard(SHARD).batch();
-    let timer = batch.schedule(ms(5), guard).unwrap();
+    // The shard receives the requests of the lane that was opened first before the others.
+    canceller.cancel_many_detached(&[lab.timers().schedule(FAR, Guard::new().0).unwrap()]);
+    lab.settle();
+    let timer = sender.shard(SHARD).schedule(ms(5), guard).unwrap();
     let mut replies = canceller.cancel_many(&[timer]).into_future();
     lab.settle();
     let outcomes = look(&mut replies).unwrap().unwrap();
     assert!(matches!(outcomes[..], [Ok(CancelOutcome::Overtook)]));
-    batch.send().unwrap();
     lab.advance(ms(10));
     assert_eq!((dropped.load(Ordering::SeqCst), lab.fired().len()), (1, 0));
 }

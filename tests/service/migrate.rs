@@ -618,10 +618,8 @@ fn old_handles_work_after_their_shard_is_closed() {
     assert_eq!(ended.returned.len(), 1);
 
     client.reset_detached(old[1], ms(20));
-    let mut batch = client.shard(SHARD).batch();
-    batch.reset_detached(old[2], ms(30));
-    batch.cancel_detached(old[3]);
-    batch.send().unwrap();
+    client.reset_detached(old[2], ms(30));
+    client.cancel_detached(old[3]);
     let mut cancelled = client.cancel(old[4]).into_future();
     let mut many = client.cancel_many(&[old[5], local, old[0]]).into_future();
     client.cancel_many_detached(&[old[6]]);

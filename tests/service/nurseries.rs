@@ -10,7 +10,7 @@ use corewheel::attach::Turn;
 use corewheel::class::TimerClass;
 use corewheel::settings::TurnBudget;
 use corewheel::{
-    Handle, RefusedKind, Runtime, SharedSleep, ShutdownPolicy, TimerService, TimerServiceBuilder,
+    Handle, RefusedKind, Runtime, ShutdownPolicy, Sleep, TimerService, TimerServiceBuilder,
 };
 
 use crate::support::{Alarm, FAR, Lab, builder, check_law, look, ms, poll, wait_until};
@@ -37,7 +37,7 @@ impl Elsewhere {
     }
 
     /// Polls so many sleeps there, of these delays in turn.
-    fn sleeps(&self, handle: Handle, waker: &Waker, delays: Vec<Duration>) -> Vec<SharedSleep> {
+    fn sleeps(&self, handle: Handle, waker: &Waker, delays: Vec<Duration>) -> Vec<Sleep> {
         let waker = waker.clone();
         self.run(move || {
             let arm = |delay| {
@@ -49,7 +49,7 @@ impl Elsewhere {
         })
     }
 
-    fn sleep(&self, handle: Handle, waker: &Waker, delay: Duration) -> SharedSleep {
+    fn sleep(&self, handle: Handle, waker: &Waker, delay: Duration) -> Sleep {
         self.sleeps(handle, waker, vec![delay]).remove(0)
     }
 
@@ -453,7 +453,7 @@ fn forgotten_futures_cost_a_slot_each_and_no_other_timer() {
 /// A waker that uses the service where it is woken and where it is dropped.
 struct Busy {
     handle: Handle,
-    sleeps: Mutex<Vec<SharedSleep>>,
+    sleeps: Mutex<Vec<Sleep>>,
 }
 
 impl Busy {
@@ -487,7 +487,7 @@ fn waker_that_polls_and_drops_sleeps_inline_finds_nothing_locked() {
     for policy in [ShutdownPolicy::Drop, ShutdownPolicy::Fire] {
         let mut lab = Lab::<()>::new(builder(1));
         let (handle, there) = (lab.service.handle(), Elsewhere::new());
-        let busy = move |others: Vec<SharedSleep>| {
+        let busy = move |others: Vec<Sleep>| {
             Waker::from(Arc::new(Busy { handle, sleeps: Mutex::new(others) }))
         };
         let others = |there: &Elsewhere| there.sleeps(handle, Waker::noop(), vec![ms(70), FAR]);
@@ -530,7 +530,7 @@ fn waker_that_polls_and_drops_sleeps_inline_finds_nothing_locked() {
 
 #[test]
 fn sleeps_dropped_by_the_last_destructors_of_a_thread_are_freed() {
-    struct Last(RefCell<Vec<SharedSleep>>);
+    struct Last(RefCell<Vec<Sleep>>);
     thread_local! {
         // Made before the table of services of its thread, so it is dropped after that.
         static LAST: Last = const { Last(RefCell::new(Vec::new())) };

@@ -1,13 +1,14 @@
 //! Handles, and the futures that any thread may poll.
 
-use std::future::{pending, ready};
+use std::future::{Future, pending, ready};
+use std::pin::Pin;
 use std::sync::{Arc, mpsc};
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use corewheel::interval::SharedInterval;
+use corewheel::interval::Interval;
 use corewheel::{
-    Handle, RefusedKind, Runtime, ShardId, SharedSleep, SharedTimeout, ShutdownPolicy, TimerService,
+    Handle, RefusedKind, Runtime, ShardId, ShutdownPolicy, Sleep, Timeout, TimerService,
 };
 
 use crate::support::{
@@ -24,12 +25,36 @@ fn handle_and_its_futures_belong_to_every_thread() {
     fn check<X: Send + Sync + 'static>() {}
     fn copy<X: Copy>() {}
     check::<Handle>();
-    check::<SharedSleep>();
-    check::<SharedInterval>();
-    check::<SharedTimeout<std::future::Pending<()>>>();
+    check::<Sleep>();
+    check::<Interval>();
+    check::<Timeout<std::future::Pending<()>>>();
     copy::<Handle>();
     assert!(size_of::<Handle>() <= 12);
-    assert!(size_of::<SharedSleep>() <= 32, "{}", size_of::<SharedSleep>());
+    assert!(size_of::<Sleep>() <= 32, "{}", size_of::<Sleep>());
+}
+
+/// The waker of the last poll is the one that is woken, on a service with a thread of its own.
+#[test]
+fn sleep_polled_with_wakers_a_b_and_a_wakes_a() {
+    let builder = TimerService::builder().shards(1).runtime(Runtime::Thread);
+    let service: TimerService = builder.start().unwrap();
+    let handle = service.handle();
+    for delay in [ms(3), ms(10), ms(30), ms(60)] {
+        let mut sleep = handle.sleep(delay);
+        let ((first, a), (_second, b)) = (Alarm::new(), Alarm::new());
+        let is_pending = |sleep: &mut Sleep, waker: &Waker| {
+            Pin::new(sleep).poll(&mut Context::from_waker(waker)).is_pending()
+        };
+        // The middle poll is on another thread. A poll after the deadline needs no waker.
+        let polled = is_pending(&mut sleep, &a)
+            && elsewhere(|| is_pending(&mut sleep, &b))
+            && is_pending(&mut sleep, &a);
+        if polled {
+            wait_until("the waker of the last poll is woken", || first.count() > 0);
+        }
+        assert_eq!(block_on(sleep), Ok(()));
+    }
+    service.shutdown(ShutdownPolicy::Drop).unwrap();
 }
 
 #[test]
@@ -331,7 +356,7 @@ fn requests_of_two_threads_for_one_sleep_may_arrive_in_any_order() {
     let alarms = [(); 3].map(|()| Alarm::new());
     let [first, second, third] = [0, 1, 2].map(|n: usize| alarms[n].1.clone());
     std::thread::scope(|scope| {
-        let (hand_over, handed_over) = mpsc::channel::<SharedSleep>();
+        let (hand_over, handed_over) = mpsc::channel::<Sleep>();
         let (is_known, may_send) = mpsc::channel();
         let (done, is_done) = mpsc::channel();
         // This thread's lane is the first, and its requests are the newer ones.
@@ -421,7 +446,7 @@ fn service_beside_a_runtime_has_few_shards_on_threads_that_are_not_pinned() {
 
 #[test]
 fn drop_of_a_sleep_in_a_thread_local_of_an_ending_thread_is_harmless() {
-    struct Last(std::cell::RefCell<Option<SharedSleep>>);
+    struct Last(std::cell::RefCell<Option<Sleep>>);
     thread_local! {
         // Made before the table of services of its thread, so it is dropped after that.
         static LAST: Last = const { Last(std::cell::RefCell::new(None)) };

@@ -249,32 +249,13 @@ fn command_after_shutdown_is_refused_with_its_value() {
             client.cancel_detached(timer);
             client.reset_detached(timer, FAR);
             assert_eq!(block_on(client.shard(SHARD).sleep(FAR)), Err(RefusedKind::Closed));
-            let mut batch = client.shard(SHARD).batch();
-            assert!(matches!(batch.schedule(FAR, 7), Err(Refused::Closed(7))));
-            batch.cancel_detached(timer);
-            assert!(batch.send().is_ok(), "no timer was staged");
+            let many = client.shard(SHARD).schedule_many([(FAR, 7)]);
+            assert_eq!(many, Err(Refused::Closed(vec![(FAR, 7)])));
         }
         assert!(matches!(service.spawn_on(SHARD, |_| async {}), Err(ShardError::Closed)));
         assert_eq!(service.stats().shards[0].state, ShardState::Closed, "{host:?}");
         check_law(&service.stats().shards[0].counts);
     }
-}
-
-#[test]
-fn batch_sent_after_shutdown_hands_its_values_back() {
-    let mut lab = Lab::new(builder(1));
-    let (client, other) = (lab.client(), lab.client());
-    let kept = other.shard(SHARD).schedule(FAR, 0).unwrap();
-    lab.settle();
-    let mut batch = client.shard(SHARD).batch();
-    for task in 1..=3 {
-        batch.schedule(FAR, task).unwrap();
-    }
-    batch.cancel_detached(kept);
-    let report = lab.end(ShutdownPolicy::Return);
-    assert_eq!(report.unfired, 1);
-    let refused = batch.send().unwrap_err();
-    assert_eq!(refused.into_value(), [1, 2, 3]);
 }
 
 #[test]

@@ -154,24 +154,6 @@ fn refused_client_wakes_the_shard() {
 }
 
 #[test]
-fn batch_wakes_the_shard_once_for_its_earliest_timer() {
-    let (lab, client, alarm, _) = asleep(true);
-    let (made, saved) = wake_ups(&lab);
-    let mut batch = client.shard(SHARD).batch();
-    for n in 0..20 {
-        batch.schedule(FAR, n).unwrap();
-    }
-    batch.send().unwrap();
-    assert_eq!((alarm.count(), wake_ups(&lab)), (0, (made, saved + 1)));
-    let mut batch = client.shard(SHARD).batch();
-    for n in 0..20 {
-        batch.schedule(if n == 13 { ms(1) } else { FAR }, n).unwrap();
-    }
-    drop(batch);
-    assert_eq!((alarm.count(), wake_ups(&lab)), (1, (made + 1, saved + 1)));
-}
-
-#[test]
 fn shard_with_requests_or_mail_does_not_fall_asleep() {
     let mut lab = Lab::new(builder(1));
     let client = lab.client();

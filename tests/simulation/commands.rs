@@ -41,13 +41,6 @@ pub(crate) enum Mode {
     Detached,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum BatchEnd {
-    Sent,
-    Dropped,
-    Forgotten,
-}
-
 /// A future that is spawned on a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Work {
@@ -78,13 +71,6 @@ pub(crate) enum Command {
         due: Due,
         temper: Temper,
         is_call: bool,
-    },
-    Batch {
-        client: u8,
-        shard: u8,
-        count: u8,
-        due: Due,
-        end: BatchEnd,
     },
     ScheduleMany {
         client: u8,
@@ -420,12 +406,7 @@ impl Plan<'_> {
                 let (due, temper) = (self.due(), self.temper());
                 Command::Schedule { client, shard, due, temper, is_call: self.rng.bool() }
             }
-            4 => {
-                let ends = [BatchEnd::Sent, BatchEnd::Sent, BatchEnd::Dropped, BatchEnd::Forgotten];
-                let (count, due) = (self.rng.u8(..20), self.due());
-                Command::Batch { client, shard, count, due, end: ends[self.rng.usize(..4)] }
-            }
-            5 => {
+            4..=5 => {
                 let count = self.rng.u8(..20);
                 Command::ScheduleMany { client, shard, count, due: self.due() }
             }

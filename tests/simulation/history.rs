@@ -174,10 +174,6 @@ impl History {
                 let Some(sender) = world.sender(client) else { return };
                 world.schedule(&sender, self.shard(shard), due, temper, is_call);
             }
-            Command::Batch { client, shard, count, due, end } => {
-                let Some(sender) = world.sender(client) else { return };
-                world.batch(&sender, self.shard(shard), count, due, end);
-            }
             Command::ScheduleMany { client, shard, count, due } => {
                 let Some(sender) = world.sender(client) else { return };
                 world.schedule_many(&sender, self.shard(shard), count, due);

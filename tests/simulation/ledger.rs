@@ -55,8 +55,6 @@ pub(crate) struct Timer {
     may_drop: bool,
     /// It has migrated, or may have.
     has_migrated: bool,
-    /// It was scheduled by a batch that was forgotten, and may stay with its client.
-    may_stay: bool,
     /// Since which step of the simulation nothing for it is on its way.
     since: u64,
     /// The time of that step, in nanoseconds. A timer whose deadline had passed by then is due
@@ -293,7 +291,6 @@ impl Ledger {
             may_drop: self.ended.borrow()[shard]
                 || may_migrate && self.ended.borrow().contains(&true),
             has_migrated: may_migrate,
-            may_stay: false,
             since: self.time.steps(),
             since_ns: self.now(),
             sent: sent.map(|(client, number)| (client, shard, number)).into_iter().collect(),
@@ -386,15 +383,6 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn forget(&self, id: Id) {
-        self.edit(id, |timer| {
-            timer.may_stay = true;
-            timer.may_drop = true;
-            timer.in_flight += 1;
-            timer.sender = None;
-        });
-    }
-
     /// A cancel goes to another thread.
     pub(crate) fn send_cancel(&self, id: Id) {
         self.edit(id, |timer| {
@@ -476,7 +464,7 @@ impl Ledger {
 
     /// An outcome says that the timer has fired, or that it is stale.
     fn check_gone(&self, id: Id, has_fired: bool, is_stale: bool, sent: u32) {
-        let Timer { state, shard, has_migrated, may_stay, cancels, .. } = self.get(id);
+        let Timer { state, shard, has_migrated, cancels, .. } = self.get(id);
         // A shutdown that returns its timers may have them already.
         let has_ended = match shard {
             Some(shard) => self.ended.borrow()[shard],
@@ -487,8 +475,7 @@ impl Ledger {
             format!("an outcome says that {id} has fired, but it is {state:?}")
         });
         // A shard remembers a bounded number of old handles of timers that have migrated.
-        let may_be_stale =
-            has_ended || has_migrated || may_stay || cancels > sent || state != State::Live;
+        let may_be_stale = has_ended || has_migrated || cancels > sent || state != State::Live;
         self.require(!is_stale || may_be_stale, || {
             format!("an outcome says that {id} is stale, but it is live")
         });
@@ -749,7 +736,7 @@ impl Ledger {
     /// The history is over and all shards have ended: every timer has ended, too.
     pub(crate) fn check_end(&self) {
         let timers = self.timers.borrow();
-        let is_lost = |timer: &Timer| timer.state == State::Live && !timer.may_stay;
+        let is_lost = |timer: &Timer| timer.state == State::Live;
         let lost = timers.iter().position(is_lost);
         self.require(lost.is_none(), || {
             format!("{lost:?} is lost: {:?}", lost.map(|id| &timers[id]))

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use corewheel::sim::SimulatedSleep;
-use corewheel::{Handle, RefusedKind, ShardId, SharedSleep, TimeoutError};
+use corewheel::{Handle, RefusedKind, ShardId, Sleep, TimeoutError};
 use fastrand::Rng;
 
 use crate::commands::Due;
@@ -79,7 +79,7 @@ struct Place {
 }
 
 struct Sleeping {
-    sleep: Box<SharedSleep>,
+    sleep: Box<Sleep>,
     expected: Expected,
 }
 

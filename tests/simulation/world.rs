@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use corewheel::shutdown::ShutdownReport;
 use corewheel::sim::Time;
 use corewheel::{
-    Client, Refused, RefusedCall, RefusedKind, ShardId, ShutdownPolicy, Sleep, TimerId,
+    Client, LocalSleep, Refused, RefusedCall, RefusedKind, ShardId, ShutdownPolicy, TimerId,
     TimerService, Timers, When,
 };
 use fastrand::Rng;
 
-use crate::commands::{BatchEnd, Due, Temper, Work};
+use crate::commands::{Due, Temper, Work};
 use crate::containers::Containers;
 use crate::ledger::{Id, Job, Ledger, drop_contained};
 use crate::operations::KEYS;
@@ -53,7 +53,7 @@ pub(crate) struct World {
     /// since a run of an hour has millions of them.
     pub(crate) forgotten: RefCell<Vec<Rc<Sender>>>,
     /// Sleeps that the wake-up of one of them drops, with the numbers of their timeouts.
-    pub(crate) tangles: RefCell<Vec<Vec<(Sleep, usize)>>>,
+    pub(crate) tangles: RefCell<Vec<Vec<(LocalSleep, usize)>>>,
     /// Sleeps of handles.
     pub(crate) shared: Shared,
     /// Futures on shards that are not dropped.
@@ -247,43 +247,6 @@ impl World {
             Err(refused) => {
                 self.ledger.refused(id, refused.kind() == RefusedKind::Closed);
                 drop_contained(refused);
-            }
-        }
-    }
-
-    pub(crate) fn batch(&self, sender: &Sender, shard: usize, count: u8, due: Due, end: BatchEnd) {
-        let mut batch = sender.client.shard(ShardId::new(shard as u16)).batch();
-        let mut ids = Vec::new();
-        for _ in 0..count {
-            let sent = Some((sender.number, sender.next()));
-            let job = self.ledger.job(shard, due, Temper::Calm, sent);
-            let id = job.id;
-            let scheduled = match self.when(due) {
-                Ok(delay) => batch.schedule(delay, job),
-                Err(at) => batch.schedule(at, job),
-            };
-            ids.extend(scheduled.is_ok().then_some(id));
-            self.note_value(id, scheduled);
-        }
-        match end {
-            BatchEnd::Sent => {
-                if let Err(refused) = batch.send() {
-                    let is_closed = matches!(refused, Refused::Closed(_));
-                    for job in refused.into_value() {
-                        self.ledger.refused(job.id, is_closed);
-                        job.disarm();
-                    }
-                }
-            }
-            BatchEnd::Dropped | BatchEnd::Forgotten => {
-                for id in ids {
-                    self.ledger.forget(id);
-                }
-                if end == BatchEnd::Dropped {
-                    drop(batch);
-                } else {
-                    std::mem::forget(batch);
-                }
             }
         }
     }

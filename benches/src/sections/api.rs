@@ -104,7 +104,7 @@ fn in_ticks(steps: &[Step]) -> Vec<(usize, u64)> {
 /// Boxed futures, as those of tokio and glommio are.
 struct OurSleeps {
     ours: Ours,
-    sleeps: Vec<Pin<Box<corewheel::Sleep>>>,
+    sleeps: Vec<Pin<Box<corewheel::LocalSleep>>>,
 }
 
 impl OurSleeps {
@@ -115,7 +115,7 @@ impl OurSleeps {
         Self { ours, sleeps }
     }
 
-    fn begin(timers: &Timers<Payload>, delay: Duration) -> Pin<Box<corewheel::Sleep>> {
+    fn begin(timers: &Timers<Payload>, delay: Duration) -> Pin<Box<corewheel::LocalSleep>> {
         let mut sleep = Box::pin(timers.sleep(delay));
         poll(sleep.as_mut());
         sleep

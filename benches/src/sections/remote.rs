@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
 use corewheel::settings::Placement;
-use corewheel::{Client, Fired, Runtime, ShardId, TimerId, TimerService, Timers};
+use corewheel::{Client, Fired, Runtime, ShardId, TimerService, Timers};
 
 use super::HOUR;
 use crate::Payload;
 use crate::figure::{Entrant, Figure};
 
 const SHARD: ShardId = ShardId::new(0);
-const CHUNK: usize = 64;
+const CHUNK: u64 = 64;
 const PAIRS: u64 = 1 << 19;
 const WAKES: usize = 200;
 
@@ -57,11 +57,9 @@ impl Remote {
         let client = service.client();
         let mut left = pending;
         while left > 0 {
-            let mut batch = client.shard(SHARD).batch();
-            while left > 0 && batch.schedule(HOUR * 2, Payload::MIN).is_ok() {
+            while left > 0 && client.shard(SHARD).schedule(HOUR * 2, Payload::MIN).is_ok() {
                 left -= 1;
             }
-            drop(batch);
             thread::yield_now();
         }
         Self { service, client }
@@ -111,21 +109,18 @@ impl Remote {
     }
 }
 
-/// Pairs of schedules and cancels, 64 of each at a time.
-fn batched(client: Client<Payload>, pairs: u64) {
-    let mut timers: Vec<TimerId> = Vec::with_capacity(CHUNK);
+/// Pairs of schedules and cancels, 64 of each with one message.
+fn at_once(client: Client<Payload>, pairs: u64) {
     let mut sent = 0;
     while sent < pairs {
-        let mut batch = client.shard(SHARD).batch();
-        while timers.len() < CHUNK && sent < pairs {
-            let Ok(timer) = batch.schedule(HOUR, Payload::MIN) else { break };
-            timers.push(timer);
-            sent += 1;
-        }
-        for timer in timers.drain(..) {
-            batch.cancel_detached(timer);
-        }
-        batch.send().expect("the shard is open");
+        let count = (pairs - sent).min(CHUNK);
+        let chunk = (0..count).map(|_| (HOUR, Payload::MIN));
+        let Ok(timers) = client.shard(SHARD).schedule_many(chunk) else {
+            hint::spin_loop();
+            continue;
+        };
+        client.cancel_many_detached(&timers);
+        sent += count;
     }
 }
 
@@ -138,7 +133,7 @@ pub fn pairs(here: CoreId, home: CoreId, pending: usize) -> Vec<Entrant> {
         Entrant::new(figure, move || Remote::new(home, pending).time(run))
     };
     vec![
-        entrant("corewheel, batches of 64", |remote| batched(remote.client.clone(), PAIRS)),
+        entrant("corewheel, 64 at once", |remote| at_once(remote.client.clone(), PAIRS)),
         entrant("corewheel, one at a time", Remote::one_at_a_time),
         entrant("corewheel, boxed closures", Remote::boxed),
     ]
@@ -152,12 +147,12 @@ pub fn cross(cores: &[CoreId]) -> Vec<Entrant> {
     counts.push(most);
     let entrant = |pairs: usize| {
         let cores = cores.to_vec();
-        Entrant::new(Figure::new(CROSS, pairs, "corewheel, batches of 64", "M/s"), move || {
+        Entrant::new(Figure::new(CROSS, pairs, "corewheel, 64 at once", "M/s"), move || {
             let work = |n: usize| {
                 let (here, home) = (cores[2 * n], cores[(2 * n + 1) % cores.len()]);
                 thread::spawn(move || {
                     core_affinity::set_for_current(here);
-                    Remote::new(home, 100_000).time(|remote| batched(remote.client.clone(), PAIRS))
+                    Remote::new(home, 100_000).time(|remote| at_once(remote.client.clone(), PAIRS))
                 })
             };
             let threads: Vec<_> = (0..pairs).map(work).collect();
@@ -176,7 +171,7 @@ pub fn clients(cores: &[CoreId]) -> Vec<Entrant> {
     let free = if free.is_empty() { vec![home] } else { free };
     let entrant = |clients: usize| {
         let free = free.clone();
-        let figure = Figure::new(CLIENTS, clients, "corewheel, batches of 64", "M/s");
+        let figure = Figure::new(CLIENTS, clients, "corewheel, 64 at once", "M/s");
         Entrant::new(figure, move || {
             let remote = Remote::new(home, 100_000);
             let done = remote.cancelled();
@@ -186,7 +181,7 @@ pub fn clients(cores: &[CoreId]) -> Vec<Entrant> {
                     let (client, here) = (remote.service.client(), free[n % free.len()]);
                     scope.spawn(move || {
                         core_affinity::set_for_current(here);
-                        batched(client, PAIRS / clients as u64);
+                        at_once(client, PAIRS / clients as u64);
                     });
                 }
             });

@@ -7,7 +7,7 @@ use std::future::{Pending, pending};
 use std::pin::Pin;
 use std::time::Duration;
 
-use corewheel::{Handle, SharedSleep, TimeoutError, TimerService};
+use corewheel::{Handle, TimeoutError, TimerService};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, Sleep};
 
@@ -200,13 +200,13 @@ impl Timeouts for Corewheel {
 }
 
 impl Resets for Corewheel {
-    type Sleep = SharedSleep;
+    type Sleep = corewheel::Sleep;
 
-    fn sleep(self, delay: Duration) -> SharedSleep {
+    fn sleep(self, delay: Duration) -> corewheel::Sleep {
         self.handle.sleep(delay)
     }
 
-    fn reset(mut sleep: Pin<&mut SharedSleep>, delay: Duration) {
+    fn reset(mut sleep: Pin<&mut corewheel::Sleep>, delay: Duration) {
         sleep.as_mut().get_mut().reset(delay);
     }
 }

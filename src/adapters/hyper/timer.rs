@@ -55,7 +55,7 @@ use crate::fallback::{SleepOrKept, present};
 ///
 /// # Cost
 ///
-/// A sleep is an allocation of 128 bytes at most, and a [`SharedSleep`](crate::SharedSleep). A
+/// A sleep is an allocation of 128 bytes at most, and a [`Sleep`](crate::Sleep). A
 /// reset allocates nothing, and a reset to later sends nothing to the shard.
 ///
 /// hyper 1.12 makes a sleep for the head of each HTTP/1 request, and drops it when the head has

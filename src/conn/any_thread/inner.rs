@@ -30,7 +30,7 @@ use super::share::share;
 use super::stamp::Stamp;
 use crate::clock::Timeline;
 use crate::directory::orders::{Member, Orders, Terms, Visit};
-use crate::face::handle::sleep::SharedSleep;
+use crate::face::handle::sleep::Sleep;
 use crate::face::handle::{Handle, registry};
 use crate::link::owners::OwnerCount;
 use crate::values::refused::RefusedKind;
@@ -75,7 +75,7 @@ struct State {
     /// The tick in which a poll looks at the deadlines.
     filed: Tick,
     /// `None` if the connection is closed.
-    sleep: Option<SharedSleep>,
+    sleep: Option<Sleep>,
     /// Whether the connection began after the end of the service, and no task was told.
     owes_closed: bool,
 }
@@ -108,7 +108,7 @@ impl Inner {
         if let Some(time) = &inner.time {
             let mut state = inner.lock();
             state.filed = time.ceil(rules::first_due(&inner.facts(&mut state)));
-            state.sleep = Some(SharedSleep::new(handle, state.filed));
+            state.sleep = Some(Sleep::new(handle, state.filed));
         }
         let inner = Arc::new(inner);
         if let Some(orders) = &inner.orders {

@@ -1,19 +1,18 @@
 //! The lanes of a client to all shards, opened when they are first needed. A shard's outbox is such
 //! a client.
 
-use std::cell::{Cell, RefCell};
-use std::ops::ControlFlow;
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::task::Waker;
 
 use corewheel_shard::TimerKey;
 
 use super::Client;
-use super::batch::Gathered;
 use crate::clock::NearClock;
 use crate::face::stored::Stored;
 use crate::face::{Directory, Post, Request};
 use crate::link::lane::{LaneSender, LeftOver, Refusal};
+use crate::link::wake_up::Doorbell;
 use crate::shard::hooks::Message;
 use crate::shard::payload::Outbox;
 use crate::shard::request::{Bulk, BulkCancel, BulkReply, Replies};
@@ -34,93 +33,58 @@ impl<T: 'static> Client<T> {
     pub(crate) fn beginning_with(directory: Arc<Directory<T>>, keys_first: usize) -> Self {
         let clock = NearClock::new(directory.time.clock().clone());
         let service = directory.service;
-        let (lanes, opened, gathered) = (RefCell::default(), Cell::new(0), Gathered::new());
-        Self { directory, clock, service, keys_first, lanes, opened, gathered }
+        Self { directory, clock, service, keys_first, lanes: RefCell::default() }
     }
 
-    /// Runs `attempt` with the lane to a shard. An attempt that breaks is the last. After an
-    /// attempt that continues, as the shard has closed the lane, another lane is opened and tried:
-    /// the shard may have closed it for being idle only. `Err` if the shard is closed.
+    /// Runs `attempt` with the lane to a shard and with a payload, and returns what it returns. An
+    /// attempt that is refused gives the payload back. After one that finds the lane closed another
+    /// lane is opened and tried: the shard may have closed it for being idle only.
     #[inline]
-    pub(super) fn on_lane<A>(
+    pub(super) fn on_lane<X, A>(
         &self,
         shard: ShardId,
-        mut attempt: impl FnMut(&mut LaneSender<Request<T>>, &Post<T>) -> ControlFlow<A>,
-    ) -> Result<A, RefusedKind> {
+        class: ClassId,
+        mut payload: X,
+        mut attempt: impl FnMut(&mut Lane<T>, &Doorbell, X) -> Result<A, (Refusal, X)>,
+    ) -> Result<A, Refused<X>> {
         let mut lanes = self.lanes.borrow_mut();
         loop {
-            let (lane, post) = self.lane(&mut lanes, shard)?;
-            if let ControlFlow::Break(done) = attempt(lane, post) {
-                return Ok(done);
+            let (lane, post) = match self.lane(&mut lanes, shard) {
+                Ok(reached) => reached,
+                Err(kind) => return Err(kind.of(payload)),
+            };
+            match attempt(lane, &post.doorbell, payload) {
+                Ok(done) => return Ok(done),
+                Err((Refusal::Closed, back)) => payload = back,
+                Err((refusal, back)) => {
+                    post.note_refused(class);
+                    return Err(post.refusal(refusal.kind()).of(back));
+                }
             }
             lanes[shard.index()] = None;
         }
     }
 
+    /// Sends a timer by a request that `build` makes of a payload, and from which `payload_of`
+    /// takes the payload if the shard has not accepted it.
     #[inline]
-    pub(crate) fn schedule_request(
+    pub(super) fn schedule<X>(
         &self,
         shard: ShardId,
-        request: Request<T>,
-    ) -> Result<TimerId, Refused<Request<T>>> {
-        self.send_gathered();
-        let unsent = {
-            let mut lanes = self.lanes.borrow_mut();
-            let (lane, post) = match self.lane(&mut lanes, shard) {
-                Ok(reached) => reached,
-                Err(kind) => return Err(kind.of(request)),
-            };
-            // Written out here and not left to `on_lane`, through which the request would be
-            // copied.
-            match lane.take_key(&post.doorbell, 0) {
-                Ok(key) => match lane.send(Some(key), request, &post.doorbell) {
-                    Ok(()) => return Ok(self.service.home(shard).handle(key)),
-                    Err(mut back) => back.pop(),
-                },
-                Err(Refusal::Closed) => Some(request),
-                Err(refusal) => {
-                    post.note_refused(request.class());
-                    return Err(post.refusal(refusal.kind()).of(request));
-                }
+        class: ClassId,
+        payload: X,
+        build: impl Fn(X) -> Request<T>,
+        payload_of: impl Fn(Request<T>) -> Option<X>,
+    ) -> Result<TimerId, Refused<X>> {
+        let key = self.on_lane(shard, class, payload, |lane, doorbell, payload| {
+            match lane.reserve(doorbell) {
+                Ok(slot) => slot.send(|_| build(payload)).map_err(|back| {
+                    (Refusal::Closed, payload_of(back).expect("it is the request that was sent"))
+                }),
+                Err(refusal) => Err((refusal, payload)),
             }
-        };
-        let push = |lane: &mut Lane<T>, key, request, post: &Post<T>| {
-            lane.send(Some(key), request, &post.doorbell)
-        };
-        self.schedule_again(shard, unsent, push).map(|(timer, ())| timer)
-    }
-
-    /// Sends a timer that a closed lane has not accepted, by `push`.
-    #[cold]
-    fn schedule_again<A>(
-        &self,
-        shard: ShardId,
-        mut unsent: Option<Request<T>>,
-        push: impl Fn(&mut Lane<T>, TimerKey, Request<T>, &Post<T>) -> Result<A, Vec<Request<T>>>,
-    ) -> Result<(TimerId, A), Refused<Request<T>>> {
-        let class = unsent.as_ref().map_or(ClassId::NONE, Request::class);
-        let sent = self.on_lane(shard, |lane, post| match lane.take_key(&post.doorbell, 0) {
-            Ok(key) => {
-                let request = unsent.take().expect("what was not sent comes back");
-                match push(lane, key, request, post) {
-                    Ok(sent) => ControlFlow::Break(Ok((key, sent))),
-                    Err(mut back) => {
-                        unsent = back.pop();
-                        ControlFlow::Continue(())
-                    }
-                }
-            }
-            Err(Refusal::Closed) => ControlFlow::Continue(()),
-            Err(refusal) => {
-                post.note_refused(class);
-                ControlFlow::Break(Err(refusal.kind()))
-            }
-        });
-        let unsent = || unsent.expect("what was not sent comes back");
-        match sent {
-            Ok(Ok((key, sent))) => Ok((self.service.home(shard).handle(key), sent)),
-            Ok(Err(kind)) | Err(kind) => Err(kind.of(unsent())),
-        }
+        })?;
+        Ok(self.service.home(shard).handle(key))
     }
 
     /// Cancels a timer that this client has sent, if it can be cancelled where it lies in its lane.
@@ -135,41 +99,17 @@ impl<T: 'static> Client<T> {
     /// gone, or is dropped, and with it the way for the reply.
     #[inline]
     pub(crate) fn send(&self, shard: ShardId, request: Request<T>) {
-        self.send_gathered();
-        self.send_now(shard, request);
-    }
-
-    /// Sends a cancel or a reset, and nothing that a batch has gathered.
-    #[inline]
-    pub(super) fn send_now(&self, shard: ShardId, request: Request<T>) {
-        let unsent = {
-            let mut lanes = self.lanes.borrow_mut();
-            match self.lane(&mut lanes, shard) {
-                Err(_) => vec![request],
-                Ok((lane, post)) => match lane.send_always(request, &post.doorbell) {
-                    Ok(()) => return,
-                    Err(back) => back,
-                },
-            }
-        };
-        self.send_commands(shard, unsent);
-    }
-
-    /// Sends cancels and resets.
-    #[cold]
-    pub(super) fn send_commands(&self, shard: ShardId, mut unsent: Vec<Request<T>>) {
-        if self.send_all(shard, &mut unsent).is_err() {
-            self.send_after(shard, unsent);
+        if let Err(refused) = self.send_always(shard, request) {
+            self.send_after(shard, refused.into_value());
         }
     }
 
-    /// Sends requests that need no key. `Err` if the shard is closed or there is no such shard; the
-    /// requests that it has not accepted are left, oldest first.
-    fn send_all(&self, shard: ShardId, unsent: &mut Vec<Request<T>>) -> Result<(), RefusedKind> {
-        self.on_lane(shard, |lane, post| {
-            let send = |request| lane.send_always(request, &post.doorbell).err();
-            *unsent = unsent.drain(..).filter_map(send).flatten().collect();
-            if unsent.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    /// Sends a request that needs no key. `Err` with it if the shard is closed or there is no such
+    /// shard.
+    #[inline]
+    fn send_always(&self, shard: ShardId, request: Request<T>) -> Result<(), Refused<Request<T>>> {
+        self.on_lane(shard, ClassId::NONE, request, |lane, doorbell, request| {
+            lane.send_always(request, doorbell).map_err(|back| (Refusal::Closed, back))
         })
     }
 
@@ -179,20 +119,10 @@ impl<T: 'static> Client<T> {
         shard: ShardId,
         message: Box<dyn Message>,
     ) -> Result<(), Box<dyn Message>> {
-        self.send_gathered();
-        let mut unsent = vec![Request::Bulk(Box::new(Bulk::Message(message)))];
-        if self.send_all(shard, &mut unsent).is_ok() {
-            return Ok(());
-        }
-        let message = match unsent.pop() {
-            Some(Request::Bulk(bulk)) => match *bulk {
-                Bulk::Message(message) => message,
-                _ => unreachable!("the request that was sent last comes back last"),
-            },
-            _ => unreachable!("the request that was sent last comes back last"),
-        };
-        self.send_after(shard, unsent);
-        Err(message)
+        let request = Request::Bulk(Box::new(Bulk::Message(message)));
+        self.send_always(shard, request).map_err(|refused| {
+            refused.into_value().into_message().expect("it is the request that was sent")
+        })
     }
 
     /// Has the waker of a future woken when this client may send to a shard again, after a refusal
@@ -215,9 +145,9 @@ impl<T: 'static> Client<T> {
     #[inline]
     pub(super) fn lane<'a>(
         &'a self,
-        lanes: &'a mut Vec<Option<LaneSender<Request<T>>>>,
+        lanes: &'a mut Vec<Option<Lane<T>>>,
         shard: ShardId,
-    ) -> Result<(&'a mut LaneSender<Request<T>>, &'a Post<T>), RefusedKind> {
+    ) -> Result<(&'a mut Lane<T>, &'a Post<T>), RefusedKind> {
         let post = self.directory.post(shard).ok_or(RefusedKind::NoSuchShard)?;
         let index = shard.index();
         if lanes.len() <= index {
@@ -233,55 +163,50 @@ impl<T: 'static> Client<T> {
     #[cold]
     fn open_lane<'a>(
         &self,
-        lane: &'a mut Option<LaneSender<Request<T>>>,
+        lane: &'a mut Option<Lane<T>>,
         shard: ShardId,
-    ) -> Result<&'a mut LaneSender<Request<T>>, RefusedKind> {
-        let lane = lane.insert(self.directory.connect(shard, self.keys_first)?);
-        self.opened.set(self.opened.get() + 1);
-        lane.number = self.opened.get();
-        Ok(lane)
+    ) -> Result<&'a mut Lane<T>, RefusedKind> {
+        Ok(lane.insert(self.directory.connect(shard, self.keys_first)?))
     }
 
-    /// Sends the requests that a closed shard has not received to where their timers have migrated.
-    /// The rest is dropped, which wakes the callers that wait for a reply, so nothing may be
-    /// borrowed.
+    /// Sends a request that a closed shard has not received to where its timers have migrated. It
+    /// is dropped if there are none, which wakes the caller that waits for a reply, so nothing may
+    /// be borrowed.
     #[cold]
-    pub(super) fn send_after(&self, shard: ShardId, unsent: Vec<Request<T>>) {
+    fn send_after(&self, shard: ShardId, request: Request<T>) {
         let home = self.service.home(shard);
         let current = |key| self.directory.current_handle(home.handle(key));
-        for request in unsent {
-            match request {
-                Request::Cancel { key, reply } => {
-                    if let Some(timer) = current(key) {
-                        self.send_now(timer.shard(), Request::Cancel { key: timer.key(), reply });
-                    }
+        match request {
+            Request::Cancel { key, reply } => {
+                if let Some(timer) = current(key) {
+                    self.send(timer.shard(), Request::Cancel { key: timer.key(), reply });
                 }
-                Request::Reset { key, deadline, reply } => {
-                    if let Some(timer) = current(key) {
-                        let key = timer.key();
-                        self.send_now(timer.shard(), Request::Reset { key, deadline, reply });
-                    }
-                }
-                Request::Bulk(bulk) => match *bulk {
-                    Bulk::Remaining { key, reply } => {
-                        if let Some(timer) = current(key) {
-                            let bulk = Bulk::Remaining { key: timer.key(), reply };
-                            self.send_now(timer.shard(), Request::Bulk(Box::new(bulk)));
-                        }
-                    }
-                    Bulk::Migrate { key, to, reply } => {
-                        if let Some(timer) = current(key) {
-                            let bulk = Bulk::Migrate { key: timer.key(), to, reply };
-                            self.send_now(timer.shard(), Request::Bulk(Box::new(bulk)));
-                        }
-                    }
-                    Bulk::Cancel(many) => self.cancel_many_after(many, current),
-                    // A shard that ends wakes the futures that wait for room, and a message that is
-                    // dropped replies to its caller.
-                    Bulk::Schedule(_) | Bulk::MigrateAll { .. } | Bulk::Message(_) => {}
-                },
-                Request::Schedule { .. } | Request::Call { .. } => {}
             }
+            Request::Reset { key, deadline, reply } => {
+                if let Some(timer) = current(key) {
+                    let key = timer.key();
+                    self.send(timer.shard(), Request::Reset { key, deadline, reply });
+                }
+            }
+            Request::Bulk(bulk) => match *bulk {
+                Bulk::Remaining { key, reply } => {
+                    if let Some(timer) = current(key) {
+                        let bulk = Bulk::Remaining { key: timer.key(), reply };
+                        self.send(timer.shard(), Request::Bulk(Box::new(bulk)));
+                    }
+                }
+                Bulk::Migrate { key, to, reply } => {
+                    if let Some(timer) = current(key) {
+                        let bulk = Bulk::Migrate { key: timer.key(), to, reply };
+                        self.send(timer.shard(), Request::Bulk(Box::new(bulk)));
+                    }
+                }
+                Bulk::Cancel(many) => self.cancel_many_after(many, current),
+                // A shard that ends wakes the futures that wait for room, and a message that is
+                // dropped replies to its caller.
+                Bulk::Schedule(_) | Bulk::MigrateAll { .. } | Bulk::Message(_) => {}
+            },
+            Request::Schedule { .. } | Request::Call { .. } => {}
         }
     }
 
@@ -297,7 +222,7 @@ impl<T: 'static> Client<T> {
                 replies.push(BulkReply::Later(later));
             }
             if let Some(timer) = timer {
-                self.send_now(timer.shard(), Request::Cancel { key: timer.key(), reply });
+                self.send(timer.shard(), Request::Cancel { key: timer.key(), reply });
             }
         }
         drop(many.replies.map(Replies::send));
@@ -319,34 +244,30 @@ impl<T: 'static> Outbox<Stored<T>> for Client<T> {
         check: impl Fn() -> Result<(), MigrateError>,
         mut pack: impl FnMut(TimerKey, Option<Request<T>>) -> Request<T>,
     ) -> Result<TimerKey, (MigrateError, Option<Request<T>>)> {
-        self.send_gathered();
-        let mut packed = None;
-        let sent = self.on_lane(shard, |lane, post| {
+        let sent = self.on_lane(shard, ClassId::NONE, None, |lane, doorbell, packed| {
             if packed.is_none()
                 && let Err(error) = check()
             {
-                return ControlFlow::Break(Err(error));
+                return Ok(Err(error));
             }
-            match lane.take_key(&post.doorbell, 0) {
-                Err(Refusal::Full | Refusal::Reserved { .. } | Refusal::Busy) => {
-                    ControlFlow::Break(Err(MigrateError::Full(shard)))
-                }
-                Err(Refusal::Closed) => ControlFlow::Continue(()),
-                Ok(key) => match lane.send(Some(key), pack(key, packed.take()), &post.doorbell) {
-                    Ok(()) => ControlFlow::Break(Ok(key)),
-                    Err(mut back) => {
-                        packed = back.pop();
-                        ControlFlow::Continue(())
-                    }
+            match lane.reserve(doorbell) {
+                Ok(slot) => match slot.send(|key| pack(*key, packed)) {
+                    Ok(key) => Ok(Ok(key)),
+                    Err(back) => Err((Refusal::Closed, Some(back))),
                 },
+                Err(refusal) => Err((refusal, packed)),
             }
         });
-        let sent = sent.unwrap_or_else(|kind| {
-            Err(match kind {
-                RefusedKind::NoSuchShard => MigrateError::NoSuchShard(shard),
-                _ => MigrateError::Closed(shard),
-            })
-        });
-        sent.map_err(|error| (error, packed))
+        match sent {
+            Ok(sent) => sent.map_err(|error| (error, None)),
+            Err(refused) => {
+                let error = match refused.kind() {
+                    RefusedKind::NoSuchShard => MigrateError::NoSuchShard(shard),
+                    RefusedKind::Closed | RefusedKind::Dropped => MigrateError::Closed(shard),
+                    _ => MigrateError::Full(shard),
+                };
+                Err((error, refused.into_value()))
+            }
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! Bulk commands: one message to each shard that has some of the timers.
 
 use std::future::{Future, IntoFuture};
-use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -109,46 +108,28 @@ impl<T: Send + 'static> Client<T> {
         if timers.is_empty() {
             return Ok(Vec::new());
         }
-        self.send_gathered();
-        let home = self.service.home(shard);
-        let mut unsent = timers;
-        let sent = self.on_lane(shard, |lane, post| {
-            let keys = match lane.take_keys(unsent.len(), &post.doorbell) {
-                Ok(keys) => keys,
-                Err(Refusal::Closed) => return ControlFlow::Continue(()),
-                Err(refusal) => {
-                    post.note_refused(class);
-                    return ControlFlow::Break(Err(post.refusal(refusal.kind())));
-                }
+        let sent_us = (now / 1_000) as u32;
+        let sent = self.on_lane(shard, class, timers, |lane, doorbell, timers| {
+            let slot = match lane.reserve_many(timers.len(), doorbell) {
+                Ok(slot) => slot,
+                Err(refusal) => return Err((refusal, timers)),
             };
-            let handles: Vec<_> = keys.iter().map(|key| home.handle(*key)).collect();
-            let whens: Vec<_> = unsent.iter().map(|(when, _)| *when).collect();
-            let timers: Vec<_> = keys
-                .into_iter()
-                .zip(unsent.drain(..))
-                .map(|(key, (when, payload))| (key, tick(when), payload))
-                .collect();
-            let many = BulkSchedule {
-                earliest: timers.iter().map(|timer| timer.1).min().unwrap_or(Tick::NEVER),
-                timers: timers.into_iter(),
-                sent_us: (now / 1_000) as u32,
-                class,
+            let whens: Vec<_> = timers.iter().map(|(when, _)| *when).collect();
+            let build = |keys: &Vec<TimerKey>| {
+                let timers =
+                    keys.iter().zip(timers).map(|(key, (when, value))| (*key, tick(when), value));
+                let timers: Vec<_> = timers.collect();
+                let earliest = timers.iter().map(|timer| timer.1).min().unwrap_or(Tick::NEVER);
+                let many = BulkSchedule { timers: timers.into_iter(), earliest, sent_us, class };
+                Request::Bulk(Box::new(Bulk::Schedule(many)))
             };
-            let request = Request::Bulk(Box::new(Bulk::Schedule(many)));
-            let Err(mut back) = lane.send(None, request, &post.doorbell) else {
-                return ControlFlow::Break(Ok(handles));
-            };
-            let Some(Request::Bulk(back)) = back.pop() else {
-                unreachable!("what was just sent comes back")
-            };
-            let Bulk::Schedule(back) = *back else { unreachable!("what was just sent comes back") };
-            unsent = whens.into_iter().zip(back.timers.map(|(_, _, payload)| payload)).collect();
-            ControlFlow::Continue(())
+            slot.send(build).map_err(|back| {
+                let values = back.into_values().expect("it is the request that was sent");
+                (Refusal::Closed, whens.into_iter().zip(values).collect())
+            })
         });
-        match sent {
-            Ok(Ok(handles)) => Ok(handles),
-            Ok(Err(kind)) | Err(kind) => Err(kind.of(unsent)),
-        }
+        let home = self.service.home(shard);
+        Ok(sent?.into_iter().map(|key| home.handle(key)).collect())
     }
 }
 

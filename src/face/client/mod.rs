@@ -1,20 +1,17 @@
 //! Commands to the shards of a service, from any thread.
 
-mod batch;
 mod lanes;
 pub(crate) mod many;
 mod migrate;
 pub(crate) mod remote;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use corewheel_shard::Tick;
 
-pub use self::batch::Batch;
-use self::batch::Gathered;
 use self::remote::RemoteTimers;
 use super::callback::{Payload, SendCall};
 use super::reply::Reply;
@@ -101,9 +98,6 @@ pub struct Client<T: 'static = std::convert::Infallible> {
     /// The most keys with which a lane begins.
     keys_first: usize,
     lanes: RefCell<Vec<Option<LaneSender<Request<T>>>>>,
-    /// How many lanes this client has opened.
-    opened: Cell<u64>,
-    gathered: Gathered<T>,
 }
 
 impl<T: Send + 'static> Client<T> {
@@ -141,9 +135,8 @@ impl<T: Send + 'static> Client<T> {
         if !timer.is_of(self.service) {
             return;
         }
-        self.send_gathered();
         if !self.cancel_in_lane(timer) {
-            self.send_now(timer.shard(), Request::Cancel { key: timer.key(), reply: None });
+            self.send(timer.shard(), Request::Cancel { key: timer.key(), reply: None });
         }
     }
 
@@ -233,13 +226,8 @@ impl<T: Send + 'static> Client<T> {
         payload: T,
     ) -> Result<TimerId, Refused<T>> {
         let sent_us = (now / 1_000) as u32;
-        let request = Request::Schedule { deadline, sent_us, class, value: payload };
-        self.schedule_request(shard, request).map_err(|refused| {
-            refused.map(|request| match request {
-                Request::Schedule { value, .. } => value,
-                _ => unreachable!("a refusal returns what was given"),
-            })
-        })
+        let build = |value| Request::Schedule { deadline, sent_us, class, value };
+        self.schedule(shard, class, payload, build, Request::into_value)
     }
 
     pub(crate) fn schedule_call(
@@ -251,13 +239,8 @@ impl<T: Send + 'static> Client<T> {
         call: SendCall<T>,
     ) -> Result<TimerId, Refused<SendCall<T>>> {
         let sent_us = (now / 1_000) as u32;
-        let request = Request::Call { deadline, sent_us, class, call };
-        self.schedule_request(shard, request).map_err(|refused| {
-            refused.map(|request| match request {
-                Request::Call { call, .. } => call,
-                _ => unreachable!("a refusal returns what was given"),
-            })
-        })
+        let build = |call| Request::Call { deadline, sent_us, class, call };
+        self.schedule(shard, class, call, build, Request::into_call)
     }
 }
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 use corewheel_shard::Tick;
 
 use super::Client;
-use super::batch::Batch;
 use crate::clock::when::When;
 use crate::directory::orders::Drain;
 use crate::face::callback::SendCall;
@@ -254,12 +253,6 @@ impl<'a, T: Send + 'static> RemoteTimers<'a, T> {
         future: F,
     ) -> impl Future<Output = Result<F::Output, TimeoutError>> + use<'a, W, F, T> {
         within(RemoteSleep::new(*self, when), future)
-    }
-
-    /// Gathers commands onto that shard and sends them together: 64 of them share a fence and a
-    /// look at whether the shard sleeps. The client keeps the room for them for the next batch.
-    pub fn batch(&self) -> Batch<'a, T> {
-        Batch::new(self.client, self.shard, self.class)
     }
 
     /// Sets the scale of the shard's [`ScaledTimeouts`](crate::scaled::ScaledTimeouts) and of the

@@ -16,7 +16,7 @@ use std::time::Instant;
 use corewheel_shard::Tick;
 
 use self::here::Reach;
-use self::sleep::{SharedSleep, SharedTimeout};
+use self::sleep::{Sleep, Timeout};
 use crate::clock::when::{Deadline, When};
 use crate::clock::{Clock, Timeline};
 use crate::directory::orders::Orders;
@@ -132,8 +132,8 @@ impl Handle {
     /// The future returns why there is no timer: `Full`, `Closed` or `NoSuchShard`. It
     /// never returns `Ok` early.
     #[inline]
-    pub fn sleep<W: When>(&self, when: W) -> SharedSleep {
-        SharedSleep::new(*self, self.tick_of(when))
+    pub fn sleep<W: When>(&self, when: W) -> Sleep {
+        Sleep::new(*self, self.tick_of(when))
     }
 
     /// Gives a future time until something is due. A value that is ready at the same time as the
@@ -145,8 +145,8 @@ impl Handle {
     ///
     /// The time was up, or no timer could be had.
     #[inline]
-    pub fn timeout<W: When, F: Future>(&self, when: W, future: F) -> SharedTimeout<F> {
-        SharedTimeout::new(self.sleep(when), future)
+    pub fn timeout<W: When, F: Future>(&self, when: W, future: F) -> Timeout<F> {
+        Timeout::new(self.sleep(when), future)
     }
 
     /// The deadline of everything that is due at a time, computed once for all futures that share

@@ -50,7 +50,7 @@ use crate::values::refused::RefusedKind;
 /// The timer holds the waker, and with it the memory of its task. A drop on the thread that has
 /// armed the timer drops the waker at once, and one on another thread within a second.
 #[must_use = "a future does nothing unless it is awaited"]
-pub struct SharedSleep {
+pub struct Sleep {
     deadline: Tick,
     /// Where the timer lies while the phase is `Armed`.
     nursery: NurseryName,
@@ -61,7 +61,7 @@ pub struct SharedSleep {
     phase: Phase,
 }
 
-const _: () = assert!(size_of::<SharedSleep>() == 32);
+const _: () = assert!(size_of::<Sleep>() == 32);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
@@ -71,7 +71,7 @@ enum Phase {
     Done,
 }
 
-impl SharedSleep {
+impl Sleep {
     #[inline]
     pub(crate) fn new(handle: Handle, deadline: Tick) -> Self {
         let Handle { service, shard, class } = handle;
@@ -263,7 +263,7 @@ impl SharedSleep {
     }
 }
 
-impl Future for SharedSleep {
+impl Future for Sleep {
     type Output = Result<(), RefusedKind>;
 
     #[inline]
@@ -272,7 +272,7 @@ impl Future for SharedSleep {
     }
 }
 
-impl Drop for SharedSleep {
+impl Drop for Sleep {
     #[inline]
     fn drop(&mut self) {
         if self.phase == Phase::Armed {
@@ -284,9 +284,9 @@ impl Drop for SharedSleep {
     }
 }
 
-impl fmt::Debug for SharedSleep {
+impl fmt::Debug for Sleep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedSleep")
+        f.debug_struct("Sleep")
             .field("deadline", &self.deadline)
             .field("elapsed", &self.is_elapsed())
             .finish_non_exhaustive()
@@ -300,16 +300,16 @@ pin_project! {
     /// deadline wins.
     #[must_use = "a future does nothing unless it is awaited"]
     #[derive(Debug)]
-    pub struct SharedTimeout<F> {
+    pub struct Timeout<F> {
         #[pin]
         future: F,
-        sleep: SharedSleep,
+        sleep: Sleep,
     }
 }
 
-impl<F> SharedTimeout<F> {
+impl<F> Timeout<F> {
     #[inline]
-    pub(crate) fn new(sleep: SharedSleep, future: F) -> Self {
+    pub(crate) fn new(sleep: Sleep, future: F) -> Self {
         Self { future, sleep }
     }
 
@@ -329,7 +329,7 @@ impl<F> SharedTimeout<F> {
     }
 }
 
-impl<F: Future> Future for SharedTimeout<F> {
+impl<F: Future> Future for Timeout<F> {
     type Output = Result<F::Output, TimeoutError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -350,6 +350,6 @@ impl<F: Future> Future for SharedTimeout<F> {
 const _: () = {
     const fn is_any_threads<X: Send + Sync + Unpin + 'static>() {}
     is_any_threads::<Handle>();
-    is_any_threads::<SharedSleep>();
-    is_any_threads::<SharedTimeout<std::future::Ready<()>>>();
+    is_any_threads::<Sleep>();
+    is_any_threads::<Timeout<std::future::Ready<()>>>();
 };

@@ -163,12 +163,6 @@ impl<R: Request> LaneReceiver<R> {
         self.shared.beside.waiters.take(count)
     }
 
-    /// Takes the wakers of all futures that wait for room in a closed lane. The owner must wake
-    /// them, with nothing borrowed.
-    pub(crate) fn take_all_waiters(&self) -> Vec<Waker> {
-        self.shared.beside.waiters.take(usize::MAX)
-    }
-
     /// How many requests wait.
     pub(crate) fn depth(&self) -> usize {
         let beside = self.overflowed.len() + self.shared.beside.overflow.len();
@@ -354,38 +348,36 @@ impl<R: Request> LaneReceiver<R> {
         &self.shared
     }
 
-    /// The owner's column of the closing up to the fence. The owner must call
-    /// [`receive_rest`](Self::receive_rest) and [`hand_back`](Self::hand_back) next.
-    pub(crate) fn close(&self) {
+    /// The owner's column of the closing: closes the lane, receives all requests that it holds, and
+    /// takes the wakers of all futures that wait for room in it. The owner must wake them, with
+    /// nothing borrowed, and must call [`hand_back`](Self::hand_back) next.
+    #[must_use = "the owner wakes the futures"]
+    pub(crate) fn close(
+        &mut self,
+        mut apply: impl FnMut(R, Arrival<R::Key>, usize) -> Option<R>,
+    ) -> Vec<Waker> {
         self.shared.gate.close();
+        while self.has_requests() {
+            self.receive(usize::MAX, &mut apply);
+        }
+        // After the close: a future that registers later sees that the lane is closed.
+        self.shared.beside.waiters.take(usize::MAX)
     }
 
     /// Closes a lane from which no shard has received. Its client has no keys. The requests are
     /// dropped, so that callers that wait for a reply get an error, and futures that wait for room
     /// are woken.
     pub(crate) fn close_unread(mut self) {
-        self.close();
         let mut requests = Vec::new();
-        self.receive_rest(|request, _, _| {
+        let waiters = self.close(|request, _, _| {
             requests.push(request);
             None
         });
-        let waiters = self.take_all_waiters();
         self.hand_back();
         each(waiters, Waker::wake);
         // After `hand_back`: the drop of a reply wakes its caller, and code in that waker may at
         // once take back requests of this lane.
         drop_each(requests);
-    }
-
-    /// Receives all requests that a closed lane holds.
-    pub(crate) fn receive_rest(
-        &mut self,
-        mut apply: impl FnMut(R, Arrival<R::Key>, usize) -> Option<R>,
-    ) {
-        while self.has_requests() {
-            self.receive(usize::MAX, &mut apply);
-        }
     }
 
     /// Hands the owner's end of the ring to the client of a closed lane. Returns the keys that the

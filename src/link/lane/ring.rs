@@ -38,33 +38,22 @@ impl<R: Request> RingSender<R> {
         self.requests.slots()
     }
 
-    /// Pushes a request. `Err` with it if the ring is full.
+    /// Whether the ring has no room for a request.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.requests.is_full()
+    }
+
+    /// Pushes a request. The caller has found room: until then the word may be that of an earlier
+    /// request.
     #[inline(always)]
-    pub(super) fn push(&mut self, request: R) -> Result<(), R> {
-        // Room first: until then the word may be that of an earlier request.
-        if self.requests.is_full() {
-            return Err(request);
-        }
+    pub(super) fn push(&mut self, request: R) {
         if has_word(&request) {
             self.words.arm(self.position);
         }
         self.position += 1;
         let pushed = self.requests.push(request);
         debug_assert!(pushed.is_ok(), "there is room");
-        Ok(())
-    }
-
-    /// Pushes requests, for which there is room.
-    pub(super) fn push_all(&mut self, requests: impl ExactSizeIterator<Item = R>) {
-        if let Ok(chunk) = self.requests.write_chunk_uninit(requests.len()) {
-            let (words, position) = (&self.words, &mut self.position);
-            chunk.fill_from_iter(requests.inspect(|request| {
-                if has_word(request) {
-                    words.arm(*position);
-                }
-                *position += 1;
-            }));
-        }
     }
 
     /// The position of the next request.

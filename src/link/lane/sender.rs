@@ -29,8 +29,34 @@ pub(crate) struct LaneSender<R: Request> {
     /// Keys used since this end last woke the owner because keys ran low.
     keys_used: usize,
     shared: Arc<LaneShared<R>>,
-    /// Distinguishes the lanes of one client. The client sets it.
-    pub(crate) number: u64,
+}
+
+/// A reserved slot of a lane: the keys that its request uses up, and room for the request.
+#[must_use = "a key that is taken and not used shifts the keys of all later timers"]
+pub(crate) struct Slot<'a, R: Request, K> {
+    keys: K,
+    /// The key of the one timer, if the request is for one.
+    timer: Option<R::Key>,
+    /// Whether the ring has the room, and not the overflow.
+    in_ring: bool,
+    lane: &'a mut LaneSender<R>,
+    doorbell: &'a Doorbell,
+}
+
+impl<R: Request, K> Slot<'_, R, K> {
+    /// Builds the request in the slot and sends it. Returns the keys; `Err` with the request if the
+    /// lane is closed and has not accepted it.
+    #[inline]
+    pub(crate) fn send(self, build: impl FnOnce(&K) -> R) -> Result<K, R> {
+        let Self { keys, timer, in_ring, lane, doorbell } = self;
+        if let Some(key) = timer
+            && in_ring
+        {
+            lane.recent.note(key, lane.requests.position(), lane.room.ring);
+        }
+        lane.push(build(&keys), in_ring, doorbell)?;
+        Ok(keys)
+    }
 }
 
 /// The wakers that are left over when a future waits for room.
@@ -58,62 +84,42 @@ impl<R: Request> LaneSender<R> {
             refused_in_a_row: 0,
             keys_used: 0,
             shared,
-            number: 0,
         }
     }
 
-    /// Takes a granted key, if there is a key and the lane has room for its request beside
-    /// `staged` other requests. The caller must send the request.
+    /// Reserves a slot for a request that uses one granted key, if there is a key and the lane has
+    /// room. The caller must send the request, since keys are used in the order of the grants.
     #[inline]
-    pub(crate) fn take_key(
-        &mut self,
-        doorbell: &Doorbell,
-        staged: usize,
-    ) -> Result<R::Key, Refusal> {
-        let has_room = self.has_room(staged);
+    pub(crate) fn reserve<'a>(
+        &'a mut self,
+        doorbell: &'a Doorbell,
+    ) -> Result<Slot<'a, R, R::Key>, Refusal> {
+        let in_ring = self.has_slot();
+        let has_room = in_ring || self.has_room_beside();
         if has_room && let Ok(key) = self.grants.pop() {
             self.keys_used += 1;
             self.refused_in_a_row = 0;
-            return Ok(key);
+            return Ok(Slot { keys: key, timer: Some(key), in_ring, lane: self, doorbell });
         }
         Err(self.refuse(usize::from(has_room), doorbell))
     }
 
-    /// Takes `count` granted keys for one request that uses all of them up. Takes none on an error.
-    pub(crate) fn take_keys(
-        &mut self,
+    /// Reserves a slot for one request that uses `count` granted keys. Takes none on an error.
+    pub(crate) fn reserve_many<'a>(
+        &'a mut self,
         count: usize,
-        doorbell: &Doorbell,
-    ) -> Result<Vec<R::Key>, Refusal> {
-        let has_room = self.has_room(0);
+        doorbell: &'a Doorbell,
+    ) -> Result<Slot<'a, R, Vec<R::Key>>, Refusal> {
+        let in_ring = self.has_slot();
+        let has_room = in_ring || self.has_room_beside();
         if has_room && let Ok(keys) = self.grants.read_chunk(count) {
             self.keys_used += count;
             self.refused_in_a_row = 0;
-            return Ok(keys.into_iter().collect());
+            let keys = keys.into_iter().collect();
+            return Ok(Slot { keys, timer: None, in_ring, lane: self, doorbell });
         }
         // Only a turn of the owner makes room in the lane or grants keys.
         Err(self.refuse(if has_room { count } else { 0 }, doorbell))
-    }
-
-    /// Sends a request for the timer of a key that [`take_key`](Self::take_key) has returned;
-    /// `None` if it is for many. `Err` with this request alone if the lane is closed and has not
-    /// accepted it.
-    #[inline]
-    pub(crate) fn send(
-        &mut self,
-        key: Option<R::Key>,
-        request: R,
-        doorbell: &Doorbell,
-    ) -> Result<(), Vec<R>> {
-        let (needed_by, position) = (request.needed_by(), self.requests.position());
-        self.push(request, needed_by, doorbell)?;
-        // Unless it lies beside the ring.
-        if self.requests.position() > position
-            && let Some(key) = key
-        {
-            self.recent.note(key, position, self.room.ring);
-        }
-        Ok(())
     }
 
     /// Cancels a timer that this end has sent, if it can be cancelled where it lies.
@@ -123,49 +129,10 @@ impl<R: Request> LaneSender<R> {
         position.is_some_and(|position| self.requests.words().cancel(position))
     }
 
-    /// Sends all requests of `staged`, in chunks and with at most one wake-up. `keys` are those
-    /// that were taken for timers, with the places of their requests. Requests that a closed lane
-    /// has not accepted stay in `staged`.
-    pub(crate) fn send_all(
-        &mut self,
-        staged: &mut Vec<R>,
-        keys: &[(usize, R::Key)],
-        doorbell: &Doorbell,
-    ) {
-        let needed_by = staged.iter().map(R::needed_by).min();
-        let Some(mut needed_by) = needed_by else { return };
-        let room = self.slots().min(staged.len());
-        self.note_all(staged, keys, room);
-        self.requests.push_all(staged.drain(..room));
-        if !staged.is_empty() {
-            self.overflow(staged.drain(..));
-            needed_by = Tick::ZERO;
-        }
-        self.wake_owner(needed_by, doorbell);
-        if self.is_closed()
-            && let Err(back) = self.take_back()
-        {
-            *staged = back;
-        }
-    }
-
-    /// Notes where the timers of `staged` will lie, the first `room` of which are pushed next.
-    fn note_all(&mut self, staged: &[R], keys: &[(usize, R::Key)], room: usize) {
-        let (mut keys, position) = (keys.iter().peekable(), self.requests.position());
-        for (place, request) in staged.iter().enumerate() {
-            if let Some((_, key)) = keys.next_if(|(timer, _)| *timer == place) {
-                if place < room {
-                    self.recent.note(*key, position + place as u64, self.room.ring);
-                }
-            } else if let Some(timers) = request.about() {
-                self.recent.forget(timers, position + place as u64);
-            }
-        }
-    }
-
     /// Sends a cancel or a reset. `Err` with the request if the lane is closed and has not accepted
     /// it.
-    pub(crate) fn send_always(&mut self, request: R, doorbell: &Doorbell) -> Result<(), Vec<R>> {
+    #[inline]
+    pub(crate) fn send_always(&mut self, request: R, doorbell: &Doorbell) -> Result<(), R> {
         debug_assert!(
             request.keys() == Keys::None,
             "a request with a key is sent where there is room"
@@ -173,8 +140,8 @@ impl<R: Request> LaneSender<R> {
         if let Some(timers) = request.about() {
             self.recent.forget(timers, self.requests.position());
         }
-        let needed_by = request.needed_by();
-        self.push(request, needed_by, doorbell)
+        let in_ring = self.has_slot();
+        self.push(request, in_ring, doorbell)
     }
 
     /// Registers the waker of a future whose request was refused as busy or reserved, and wakes the
@@ -201,10 +168,10 @@ impl<R: Request> LaneSender<R> {
         &self.shared
     }
 
-    /// Takes all requests back that the owner of a closed lane has not accepted. `Err` with them,
-    /// oldest first, if there are any.
+    /// Takes the request back that was just pushed, if the owner of the closed lane has not
+    /// accepted it. All requests before it are accepted, since each was taken back at once if not.
     #[cold]
-    fn take_back(&mut self) -> Result<(), Vec<R>> {
+    fn take_back(&mut self) -> Result<(), R> {
         let backoff = Backoff::new();
         let mut consumer = loop {
             // The owner has closed the gate and is about to hand its end back.
@@ -213,90 +180,82 @@ impl<R: Request> LaneSender<R> {
             }
             backoff.snooze();
         };
-        let mut back = Vec::new();
-        let mut push = |request, is_cancelled: bool| {
+        let mut back = None;
+        let mut note = |request, is_cancelled: bool| {
             debug_assert!(!is_cancelled, "a request that is not accepted cannot be cancelled");
-            back.push(request);
+            let before = back.replace(request);
+            debug_assert!(before.is_none(), "the requests before were accepted or taken back");
         };
         consumer.take(usize::MAX, |request, is_cancelled| {
-            push(request, is_cancelled);
+            note(request, is_cancelled);
             ControlFlow::Continue(())
         });
         let Waiting { requests, ring } = self.shared.beside.overflow.take();
         for request in requests {
-            push(request, false);
+            note(request, false);
         }
         // The next call takes the end of this client's ring again, and finds the ring empty.
         self.shared.gate.hand_back(ring.unwrap_or(consumer));
-        if back.is_empty() { Ok(()) } else { Err(back) }
+        back.map_or(Ok(()), Err)
     }
 
-    /// Pushes a request onto the ring or appends it to the overflow, and wakes the owner if it
-    /// sleeps past `needed_by` or need be. `Err` with the request if the lane is closed and has not
-    /// accepted it.
+    /// Pushes a request onto the ring, which has room if it is `in_ring`, or appends it to the
+    /// overflow. Wakes the owner if it sleeps past the time at which the request is needed, or need
+    /// be. `Err` with the request if the lane is closed and has not accepted it.
     #[inline(always)]
-    fn push(&mut self, request: R, mut needed_by: Tick, doorbell: &Doorbell) -> Result<(), Vec<R>> {
-        let unsent = if self.shared.beside.overflow.is_empty() {
-            self.requests.push(request).err()
+    fn push(&mut self, request: R, in_ring: bool, doorbell: &Doorbell) -> Result<(), R> {
+        let needed_by = if in_ring {
+            let needed_by = request.needed_by();
+            self.requests.push(request);
+            needed_by
         } else {
-            Some(request)
-        };
-        if let Some(request) = unsent {
             // There is no room in the ring before the owner has received requests.
-            needed_by = Tick::ZERO;
-            self.overflow(std::iter::once(request));
-        }
+            self.overflow(request);
+            Tick::ZERO
+        };
         self.wake_owner(needed_by, doorbell);
-        if self.is_closed() {
-            self.take_back()?;
-        }
-        Ok(())
+        if self.is_closed() { self.take_back() } else { Ok(()) }
     }
 
-    /// Appends requests to the overflow. If they are the first there, the ring is replaced by a
+    /// Appends a request to the overflow. If it is the first there, the ring is replaced by a
     /// larger one, unless it is as large as it may be.
     #[cold]
-    fn overflow(&mut self, requests: impl ExactSizeIterator<Item = R>) {
-        let count = requests.len();
+    fn overflow(&mut self, request: R) {
         let overflow = &self.shared.beside.overflow;
         if !overflow.is_empty() {
             // The owner may take the overflow now. Then this is the first request of the next one,
             // and the next overflow replaces the ring.
-            self.beside += count;
-            overflow.append(requests, None);
+            self.beside += 1;
+            overflow.append(request, None);
             return;
         }
-        self.beside = count;
+        self.beside = 1;
         let Some(larger) = self.room.next() else {
-            overflow.append(requests, None);
+            overflow.append(request, None);
             return;
         };
         self.beside += self.room.ring - self.requests.slots();
         let (sender, receiver) = ring(larger);
-        overflow.append(requests, Some(receiver));
+        overflow.append(request, Some(receiver));
         // After the append: the old producer's drop makes the old ring look abandoned.
         self.requests = sender;
         self.recent = Recent::new();
         self.room.ring = larger;
     }
 
-    /// How many requests the ring has room for; 0 while older requests wait in the overflow.
+    /// Whether the ring takes another request: it has room, and no older request waits in the
+    /// overflow. Only this end changes that for the worse.
     #[inline]
-    fn slots(&self) -> usize {
-        if self.shared.beside.overflow.is_empty() { self.requests.slots() } else { 0 }
+    fn has_slot(&self) -> bool {
+        self.shared.beside.overflow.is_empty() && !self.requests.is_full()
     }
 
-    /// Whether the lane has room for a schedule beside `staged` requests.
-    #[inline]
-    fn has_room(&self, staged: usize) -> bool {
-        self.slots() > staged || self.has_room_beside(staged)
-    }
-
+    /// Whether a schedule may wait beside the ring.
     #[cold]
-    fn has_room_beside(&self, staged: usize) -> bool {
+    fn has_room_beside(&self) -> bool {
         let beside = if self.shared.beside.overflow.is_empty() { 0 } else { self.beside };
         let in_ring = self.room.ring - self.requests.slots();
-        in_ring + beside + staged < self.room.max
+        in_ring + beside < self.room.max
     }
 
     /// Issues the fence, and wakes the owner if it sleeps past `needed_by`, or if it sleeps and

@@ -88,32 +88,29 @@ impl Receiver {
     /// Closes the lane in the steps of a shard. Returns the accepted requests, and the keys that no
     /// accepted request has used.
     fn close(mut self) -> (Vec<(Message, Option<u32>)>, Vec<u32>) {
-        self.lane.close();
         let accepted = &mut self.accepted;
-        self.lane.receive_rest(|request, arrival, _| {
+        let waiters = self.lane.close(|request, arrival, _| {
             accepted.push((request, arrival.key));
             None
         });
+        assert!(waiters.is_empty(), "no future waits");
         (self.accepted, self.lane.hand_back().into())
     }
 }
 
-/// Sends a request, and returns those that come back.
-fn send(lane: &mut LaneSender<Message>, request: Message, doorbell: &Doorbell) -> Vec<Message> {
-    let sent = match request {
-        Cancel(_) => lane.send_always(request, doorbell),
-        Schedule(value) => match lane.take_key(doorbell, 0) {
-            Ok(key) => {
-                assert_eq!(key, value, "keys are used in the order in which they are granted");
-                lane.send(Some(key), request, doorbell)
-            }
-            Err(refusal) => {
-                assert_eq!(refusal, Refusal::Closed, "there is a key and room for the request");
-                Err(vec![request])
-            }
-        },
-    };
-    sent.err().unwrap_or_default()
+/// Sends a request. Returns it if it comes back.
+fn send(lane: &mut LaneSender<Message>, request: Message, doorbell: &Doorbell) -> Option<Message> {
+    let Schedule(value) = request else { return lane.send_always(request, doorbell).err() };
+    match lane.reserve(doorbell) {
+        Ok(slot) => slot.send(|key| Schedule(*key)).map_or_else(Some, |key| {
+            assert_eq!(key, value, "keys are used in the order in which they are granted");
+            None
+        }),
+        Err(refusal) => {
+            assert_eq!(refusal, Refusal::Closed, "there is a key and room for the request");
+            Some(request)
+        }
+    }
 }
 
 /// A client sends these requests while the owner takes turns and closes the lane.
@@ -181,25 +178,6 @@ fn larger_ring_of_a_receiving_and_closing_lane_loses_no_request() {
     check_closing(growing(1, 4), &[Schedule(1), Cancel(8), Schedule(2)], 1);
 }
 
-#[test]
-fn chunk_to_a_closing_lane_is_accepted_or_comes_back() {
-    check(|| {
-        let (mut sender, receiver) = lane(fixed(2), window(2), [1, 2]);
-        let mut receiver = Receiver::new(receiver);
-        let client = thread::spawn(move || {
-            let doorbell = Doorbell::new();
-            let mut staged = vec![Cancel(7), Cancel(8), Cancel(9)];
-            sender.send_all(&mut staged, &[], &doorbell);
-            staged
-        });
-        receiver.receive(1);
-        let (accepted, _) = receiver.close();
-        let back = client.join().unwrap();
-        let all: Vec<_> = accepted.into_iter().map(|(request, _)| request).chain(back).collect();
-        assert_eq!(all, [Cancel(7), Cancel(8), Cancel(9)]);
-    });
-}
-
 /// A client sends `count` requests while the owner receives up to `max` at a time, and sleeps.
 fn check_overflow(room: Room, count: u32, max: usize) {
     check(move || {
@@ -209,7 +187,7 @@ fn check_overflow(room: Room, count: u32, max: usize) {
             let doorbell = Arc::clone(&doorbell);
             thread::spawn(move || {
                 for value in 1..=count {
-                    assert_eq!(send(&mut sender, Cancel(value), &doorbell), []);
+                    assert_eq!(send(&mut sender, Cancel(value), &doorbell), None);
                 }
                 sender
             })
@@ -255,7 +233,7 @@ fn schedules_beside_the_ring_have_the_keys_of_their_order() {
                 let doorbell = Arc::clone(&doorbell);
                 thread::spawn(move || {
                     for value in 1..=3 {
-                        assert_eq!(send(&mut sender, Schedule(value), &doorbell), []);
+                        assert_eq!(send(&mut sender, Schedule(value), &doorbell), None);
                     }
                     sender
                 })
@@ -285,16 +263,17 @@ fn client_that_waits_for_a_key_is_granted_it() {
         let client = {
             let doorbell = Arc::clone(&doorbell);
             thread::spawn(move || {
-                assert_eq!(send(&mut sender, Schedule(1), &doorbell), []);
-                let key = loop {
-                    match sender.take_key(&doorbell, 0) {
-                        Ok(key) => break key,
+                assert_eq!(send(&mut sender, Schedule(1), &doorbell), None);
+                loop {
+                    match sender.reserve(&doorbell) {
+                        Ok(slot) => {
+                            assert_eq!(slot.send(|key| Schedule(*key)), Ok(2));
+                            break sender;
+                        }
                         Err(refusal) => assert_eq!(refusal, Refusal::Busy),
                     }
                     thread::yield_now();
-                };
-                assert_eq!(sender.send(Some(key), Schedule(key), &doorbell), Ok(()));
-                sender
+                }
             })
         };
         let (mut receiver, mut owner) = (Receiver::new(receiver), Owner::new(&doorbell));
@@ -324,16 +303,17 @@ fn client_without_room_wakes_an_owner_that_its_request_has_not_woken() {
         let client = {
             let doorbell = Arc::clone(&doorbell);
             thread::spawn(move || {
-                assert_eq!(send(&mut sender, Schedule(1), &doorbell), []);
-                let key = loop {
-                    match sender.take_key(&doorbell, 0) {
-                        Ok(key) => break key,
+                assert_eq!(send(&mut sender, Schedule(1), &doorbell), None);
+                loop {
+                    match sender.reserve(&doorbell) {
+                        Ok(slot) => {
+                            assert_eq!(slot.send(|key| Schedule(*key)), Ok(2));
+                            break sender;
+                        }
                         Err(refusal) => assert_eq!(refusal, Refusal::Busy),
                     }
                     thread::yield_now();
-                };
-                assert_eq!(sender.send(Some(key), Schedule(key), &doorbell), Ok(()));
-                sender
+                }
             })
         };
         let (mut receiver, mut owner) = (Receiver::new(receiver), Owner::new(&doorbell));
@@ -355,7 +335,7 @@ fn client_of_an_exhausted_owner_is_refused_or_granted_a_key() {
         let client = {
             let doorbell = Arc::clone(&doorbell);
             thread::spawn(move || {
-                let first = sender.take_key(&doorbell, 0);
+                let first = sender.reserve(&doorbell).map(|slot| slot.send(|key| Schedule(*key)));
                 (first, sender)
             })
         };
@@ -363,9 +343,9 @@ fn client_of_an_exhausted_owner_is_refused_or_granted_a_key() {
         receiver.grant(7);
         receiver.set_exhausted(None);
         let (first, mut sender) = client.join().unwrap();
-        assert!(matches!(first, Ok(7) | Err(Refusal::Full | Refusal::Busy)), "{first:?}");
-        let second = sender.take_key(&doorbell, 0);
-        assert_eq!(second, if first.is_ok() { Err(Refusal::Busy) } else { Ok(7) });
+        assert!(matches!(first, Ok(Ok(7)) | Err(Refusal::Full | Refusal::Busy)), "{first:?}");
+        let second = sender.reserve(&doorbell).map(|slot| slot.send(|key| Schedule(*key)));
+        assert_eq!(second, if first.is_ok() { Err(Refusal::Busy) } else { Ok(Ok(7)) });
     });
 }
 
@@ -379,7 +359,7 @@ fn check_drop(room: Room, requests: &'static [Message], preemptions_max: usize) 
             let doorbell = Arc::clone(&doorbell);
             thread::spawn(move || {
                 for request in requests {
-                    assert_eq!(send(&mut sender, *request, &doorbell), []);
+                    assert_eq!(send(&mut sender, *request, &doorbell), None);
                 }
             })
         };
@@ -434,8 +414,8 @@ fn future_that_waits_for_a_key_is_woken_by_the_turn_that_grants_it() {
             thread::spawn(move || {
                 let mut waits = false;
                 let key = block_on(poll_fn(|cx| {
-                    if waits && let Ok(key) = sender.take_key(&doorbell, 0) {
-                        return Poll::Ready(key);
+                    if waits && let Ok(slot) = sender.reserve(&doorbell) {
+                        return Poll::Ready(slot.send(|key| Schedule(*key)));
                     }
                     // The model checker polls a future at times that no waker has woken, too.
                     waits = true;
@@ -443,7 +423,7 @@ fn future_that_waits_for_a_key_is_woken_by_the_turn_that_grants_it() {
                     assert!(missed.is_empty(), "the lane is open");
                     Poll::Pending
                 }));
-                assert_eq!(key, 7);
+                assert_eq!(key, Ok(7));
                 sender
             })
         };
@@ -464,7 +444,7 @@ fn future_that_waits_for_a_key_is_woken_by_the_turn_that_grants_it() {
 #[test]
 fn future_that_waits_for_a_lane_that_closes_is_woken() {
     check_within(3, || {
-        let (mut sender, receiver) = lane::<Message>(fixed(1), window(1), []);
+        let (mut sender, mut receiver) = lane::<Message>(fixed(1), window(1), []);
         let client = thread::spawn(move || {
             let doorbell = Doorbell::new();
             block_on(poll_fn(|cx| {
@@ -476,8 +456,7 @@ fn future_that_waits_for_a_lane_that_closes_is_woken() {
                 Poll::Pending
             }));
         });
-        receiver.close();
-        let waiters = receiver.take_all_waiters();
+        let waiters = receiver.close(|request, _, _| panic!("{request:?} was not sent"));
         receiver.hand_back();
         waiters.into_iter().for_each(Waker::wake);
         client.join().unwrap();
@@ -496,7 +475,7 @@ fn owner_that_falls_asleep_beside_a_request_wakes_for_its_deadline() {
             let doorbell = Arc::clone(&doorbell);
             thread::spawn(move || {
                 for value in 1..=2 {
-                    assert_eq!(send(&mut sender, Schedule(value), &doorbell), []);
+                    assert_eq!(send(&mut sender, Schedule(value), &doorbell), None);
                 }
                 sender
             })

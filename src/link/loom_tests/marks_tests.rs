@@ -23,9 +23,7 @@ fn receive(lane: &mut LaneReceiver<Message>, received: &mut Received) {
 
 /// Sends a schedule and returns its key; `None` if the lane is closed.
 fn send(lane: &mut LaneSender<Message>, doorbell: &Doorbell) -> Option<u32> {
-    let key = lane.take_key(doorbell, 0).ok()?;
-    lane.send(Some(key), Schedule(key), doorbell).ok()?;
-    Some(key)
+    lane.reserve(doorbell).ok()?.send(|key| Schedule(*key)).ok()
 }
 
 /// A client sends `count` schedules, and cancels each where it lies, while the owner receives: the
@@ -91,13 +89,13 @@ fn cancel_in_a_closing_lane_agrees_with_what_the_owner_receives_last() {
             });
             let mut arrived = Vec::new();
             receive(&mut receiver, &mut arrived);
-            receiver.close();
-            receiver.receive_rest(|request, arrival, _| {
+            let waiters = receiver.close(|request, arrival, _| {
                 if let Schedule(number) = request {
                     arrived.push((number, arrival.is_cancelled));
                 }
                 None
             });
+            assert!(waiters.is_empty(), "no future waits");
             receiver.hand_back();
             let (cancelled, _, _sender) = client.join().unwrap();
             let accepted = (1..).zip(cancelled).filter_map(|(number, is)| Some((number, is?)));

@@ -83,35 +83,12 @@ impl<T> Producer<T> {
         self.head.set(self.shared.head.load(Ordering::Acquire));
         self.shared.capacity - (self.tail - self.head.get())
     }
-
-    pub(crate) fn write_chunk_uninit(&mut self, len: usize) -> Result<WriteChunk<'_, T>, ()> {
-        if self.shared.capacity - (self.tail - self.head.get()) < len && self.slots() < len {
-            return Err(());
-        }
-        Ok(WriteChunk { producer: self, len })
-    }
 }
 
 impl<T> Drop for Producer<T> {
     fn drop(&mut self) {
         // Release: pairs with the load in `is_abandoned`.
         self.shared.is_abandoned.swap(true, Ordering::Release);
-    }
-}
-
-pub(crate) struct WriteChunk<'a, T> {
-    producer: &'a mut Producer<T>,
-    len: usize,
-}
-
-impl<T> WriteChunk<'_, T> {
-    pub(crate) fn fill_from_iter(self, elements: impl IntoIterator<Item = T>) {
-        for element in elements.into_iter().take(self.len) {
-            self.producer.shared.put(element);
-            self.producer.tail += 1;
-        }
-        // Release: pairs with the loads of the tail.
-        self.producer.shared.tail.store(self.producer.tail, Ordering::Release);
     }
 }
 

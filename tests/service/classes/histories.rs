@@ -196,16 +196,8 @@ fn timers_accepted_during_shutdown_add_up_for_each_class() {
                             there.schedule_fn(delay, call).map_err(|refused| refused.kind())
                         }
                         1 => {
-                            let mut batch = there.batch();
-                            let staged = batch.schedule(delay, task);
-                            match (staged, batch.send()) {
-                                (made, Ok(())) => made.map_err(|refused| refused.kind()),
-                                // It comes back from a shard that was closed meanwhile.
-                                (_, Err(back)) => {
-                                    assert!(back.into_value().len() <= 1);
-                                    Err(RefusedKind::Closed)
-                                }
-                            }
+                            let made = there.schedule_many([(delay, task)]);
+                            made.map(|made| made[0]).map_err(|refused| refused.kind())
                         }
                         _ => there.schedule(delay, task).map_err(|refused| refused.kind()),
                     };

@@ -186,13 +186,10 @@ fn timer_of_client_counts_for_class_of_its_view() {
     check(counts(&lab, REQUEST), &[("scheduled", 5), ("pending", 5)]);
     client.cancel_detached(cancelled);
     drop(sleep);
-    let mut batch = client.shard(SHARD).batch();
-    batch.schedule(FAR, 4).unwrap();
-    batch.send().unwrap();
-    let mut batch = client.shard(SHARD).of_class(LEASE).unwrap().batch();
-    batch.schedule(FAR, 5).unwrap();
-    batch.schedule(lab.clock.now() + ms(1), 6).unwrap();
-    batch.send().unwrap();
+    client.shard(SHARD).schedule(FAR, 4).unwrap();
+    let lease = client.shard(SHARD).of_class(LEASE).unwrap();
+    let deadlines = [(lab.clock.now() + FAR, 5), (lab.clock.now() + ms(1), 6)];
+    lease.schedule_many(deadlines).unwrap();
     lab.advance(ms(5));
     check(counts(&lab, REQUEST), &[("scheduled", 5), ("fired", 3), ("cancelled", 2)]);
     check(counts(&lab, LEASE), &[("scheduled", 2), ("fired", 1), ("pending", 1)]);
@@ -265,9 +262,7 @@ fn refusal_counts_for_its_class() {
     let there = client.shard(SHARD);
     let refused = there.of_class(REQUEST).unwrap().schedule(FAR, 1);
     assert!(matches!(refused, Err(Refused::Busy(1))));
-    let mut batch = there.of_class(LEASE).unwrap().batch();
-    assert!(batch.schedule(FAR, 1).is_err());
-    drop(batch);
+    assert!(there.of_class(LEASE).unwrap().schedule_many([(FAR, 1)]).is_err());
     lab.settle();
     let expected = [("scheduled", accepted), ("pending", accepted), ("refused", 12 - accepted)];
     check(counts(&lab, IDLE), &expected);
