@@ -244,19 +244,19 @@ fn read_slowly(client: &mut Client, pause: Duration) -> (Duration, bool) {
 fn check_write<N: Network>(host: Host) {
     const IDLE: Duration = ms(1_500);
     let server = Server::start::<N>(host, NONE.read_idle(IDLE));
-    loop {
+    let _stays = loop {
         let mut client = server.client(b'W');
         // Altogether twice the limit.
         let (longest, is_all) = read_slowly(&mut client, 2 * IDLE / (ANSWER / STEP) as u32);
         if longest < IDLE / 3 {
             assert!(is_all, "{host:?}: the connection has ended");
             assert_eq!(receive(&mut client), b'A', "{host:?}");
-            break;
+            break client;
         }
         // The machine has held the client up for so long that it may count as idle.
         drop(client);
         let _ = server.report();
-    }
+    };
     let report = server.report();
     assert_eq!(report.end, End::Came(ReadIdle), "{host:?}");
     assert!(report.ended - report.active >= IDLE, "{host:?}: it was early");
