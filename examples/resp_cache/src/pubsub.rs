@@ -142,11 +142,11 @@ impl Registry {
         let of_channel = self.by_name[0].get(&event.channel).map(|all| (None, all));
         let matching =
             self.by_name[1].iter().filter(|(name, _)| glob::matches(name, &event.channel));
+        let all = of_channel.into_iter().chain(matching.map(|(name, all)| (Some(name), all)));
         let mut sent = 0;
-        for (pattern, all) in of_channel.into_iter().chain(matching.map(|(p, all)| (Some(p), all)))
-        {
-            all.iter().for_each(|subscriber| subscriber.send(pattern, event));
-            sent += all.len() as i64;
+        for (name, subscriber) in all.flat_map(|(name, all)| all.iter().map(move |s| (name, s))) {
+            subscriber.send(name, event);
+            sent += 1;
         }
         sent
     }
