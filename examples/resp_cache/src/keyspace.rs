@@ -430,8 +430,7 @@ impl Keyspace {
     /// Evicts a key with a short time to live; false if there is none.
     fn evict(&mut self) -> bool {
         let near = self.timers.soonest_value(EVICTION_ENTRIES);
-        let near = near.and_then(|timer| self.timers.cancel(timer).payload()?.into_value());
-        let near = near.map(|index| index as usize);
+        let near = near.and_then(|t| Some(self.timers.cancel(t).payload()?.into_value()? as usize));
         let Some(index) = near.or_else(|| self.soonest_of_sample()) else { return false };
         self.note(Class::EVICTED, "evicted", index);
         self.gauges.evicted.add(1);

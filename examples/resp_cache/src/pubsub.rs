@@ -142,13 +142,11 @@ impl Registry {
         let of_channel = self.by_name[0].get(&event.channel).map(|all| (None, all));
         let matching =
             self.by_name[1].iter().filter(|(name, _)| glob::matches(name, &event.channel));
+        let all = of_channel.into_iter().chain(matching.map(|(name, all)| (Some(name), all)));
         let mut sent = 0;
-        for (pattern, all) in of_channel.into_iter().chain(matching.map(|(p, all)| (Some(p), all)))
-        {
-            for subscriber in all {
-                subscriber.send(pattern, event);
-                sent += 1;
-            }
+        for (name, subscriber) in all.flat_map(|(name, all)| all.iter().map(move |s| (name, s))) {
+            subscriber.send(name, event);
+            sent += 1;
         }
         sent
     }
