@@ -11,7 +11,7 @@
 //! 5. [`overload_and_restarts`]: clients that are sent away, limits that shrink, clients in step.
 //! 6. [`delayed_jobs`]: work that comes later, from any thread.
 //! 7. [`testing`]: a manual clock, a paused runtime, and the simulation.
-//! 8. `statistics`: every value, from a symptom to its cause, and the statistics in your own server.
+//! 8. `statistics`: from a symptom to its cause, and the statistics in your own server.
 //! 9. [`coming_from`]: `tokio::time`, `DelayQueue`, Netty, Kafka and Go.
 //! 10. [`guarantees`]: what is guaranteed, how it is checked, and what this crate does not do.
 #![cfg_attr(

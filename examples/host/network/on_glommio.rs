@@ -77,8 +77,8 @@ impl Stream for TcpStream {
     async fn close(mut self) {
         // It fails if the peer has closed the connection first.
         let _ = self.shutdown(Shutdown::Both).await;
-        // The shutdown ends a read that waits in the ring. A drop would cancel it instead. For that
-        // the kernel searches the reads of all connections, as its table has a few lists only.
+        // The shutdown ends a read that waits in the ring. A drop would cancel it instead, for
+        // which the kernel searches the reads of all connections, in a table of a few lists only.
         let _ = AsyncReadExt::read(&mut self, &mut [0]).await;
     }
 }
