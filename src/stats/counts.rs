@@ -143,7 +143,8 @@ counts! {
     exhausted_rows,
     /// The time that turns took, in nanoseconds.
     busy_ns,
-    /// Turns that began later than they were due, by more than the service's limits warn of.
+    /// Turns that began later than they were due, by more than the service's limits warn of. A turn
+    /// is not due before the turn before it has ended.
     stalls,
     /// By how much such turns began too late, in nanoseconds.
     stalled_ns,
