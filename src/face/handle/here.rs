@@ -8,8 +8,7 @@
 //! A timer that was armed on another thread is found by the name of its nursery. A thread remembers
 //! the nurseries of other threads that it has met.
 //!
-//! Invariants: no code of the user runs while the table, or what it holds, is borrowed. An entry
-//! that is in use is taken out of `last`; a nested call finds it among all entries.
+//! Invariant: no code of the user runs while the table, or what it holds, is borrowed.
 //!
 //! Cost: a look at the entry that was used last. A thread that uses several services in turn
 //! searches its table, which has an entry for each of them.
@@ -22,6 +21,7 @@ use std::task::Waker;
 use corewheel_shard::Tick;
 
 use super::place::{NurseryName, Place};
+use super::reaches::Reaches;
 use super::registry;
 use super::registry::Service;
 use super::threads::{ThreadClient, ThreadShard};
@@ -51,46 +51,6 @@ impl Drop for Own {
 /// The nurseries of other threads that this thread has met, by the numbers of their shards and
 /// their own.
 type Others = Vec<Vec<Option<(u32, Arc<Nursery<Waker>>)>>>;
-
-/// How one thread reaches the services that it uses.
-struct Reaches {
-    /// The entry that the thread has used last. `None` while it is in use.
-    last: Cell<Option<Rc<Reach>>>,
-    all: RefCell<Vec<Rc<Reach>>>,
-}
-
-impl Reaches {
-    const fn new() -> Self {
-        Self { last: Cell::new(None), all: RefCell::new(Vec::new()) }
-    }
-
-    /// Takes the entry of a service, to be put back when it was used. Why not a clone: most calls
-    /// find the entry that was used last, and would count it up and down.
-    #[inline]
-    fn take(&self, service: ServiceId) -> Option<Rc<Reach>> {
-        match self.last.take() {
-            Some(last) if last.is_of(service) => Some(last),
-            _ => self.search(service),
-        }
-    }
-
-    #[inline]
-    fn put_back(&self, reach: Rc<Reach>) {
-        self.last.set(Some(reach));
-    }
-
-    #[inline(never)]
-    fn search(&self, service: ServiceId) -> Option<Rc<Reach>> {
-        self.all.borrow().iter().find(|reach| reach.is_of(service)).cloned()
-    }
-
-    /// Takes the entries out that are `gone`.
-    fn take_gone(&self, gone: impl Fn(&Reach) -> bool) -> Vec<Rc<Reach>> {
-        let last = self.last.take();
-        let mut all = self.all.borrow_mut();
-        all.extract_if(.., |reach| gone(reach)).chain(last).collect()
-    }
-}
 
 #[cfg(all(test, corewheel_loom))]
 loom::thread_local! {
@@ -142,7 +102,7 @@ impl Reach {
 
     /// Whether this is how the running thread reaches a service.
     #[inline]
-    fn is_of(&self, service: ServiceId) -> bool {
+    pub(super) fn is_of(&self, service: ServiceId) -> bool {
         self.service == service && self.thread == thread()
     }
 
@@ -167,7 +127,7 @@ impl Reach {
         let gone: Vec<_> = TABLE
             .try_with(|table| {
                 let gone = table.take_gone(Self::has_ended);
-                table.all.borrow_mut().push(Rc::clone(&entry));
+                table.push(Rc::clone(&entry));
                 gone
             })
             .ok()?;
@@ -552,26 +512,6 @@ pub(crate) fn with<R>(service: ServiceId, run: impl FnOnce(&Reach) -> R) -> Opti
 #[inline]
 pub(crate) fn find(service: ServiceId) -> Option<Rc<Reach>> {
     Reach::known(service).or_else(|| Reach::of_open(service))
-}
-
-/// Ends a timer on a thread whose table is gone.
-#[cold]
-pub(crate) fn end_without_table(service: ServiceId, place: Place) {
-    // Where the service has ended, no nursery of it carries anything.
-    let Some(service) = registry::find(service) else { return };
-    let Place { nursery: name, slot } = place;
-    let nursery = service.nurseries(name.shard()).and_then(|table| table.find(name.id()));
-    let Some(nursery) = nursery else { return };
-    let time = service.time();
-    match nursery.end_elsewhere(slot, || time.floor(time.nanos())) {
-        Ok(Some(look_by)) => service.ring(name.shard(), look_by),
-        Ok(None) => {}
-        Err(()) => {
-            let mut wakers = Vec::new();
-            while nursery.end_some(|| Tick::ZERO, &mut wakers).0 {}
-            drop_each(wakers);
-        }
-    }
 }
 
 /// Ends a simulated thread, as the end of a thread does.

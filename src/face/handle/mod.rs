@@ -3,6 +3,7 @@
 
 pub(crate) mod here;
 mod place;
+mod reaches;
 pub(crate) mod registry;
 pub(crate) mod sleep;
 mod threads;

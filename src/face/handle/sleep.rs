@@ -19,7 +19,7 @@ use pin_project_lite::pin_project;
 
 use super::here::Reach;
 use super::place::{NurseryName, Place};
-use super::{Handle, here};
+use super::{Handle, here, registry};
 use crate::clock::Timeline;
 use crate::clock::when::When;
 use crate::link::nursery::Progress;
@@ -278,7 +278,7 @@ impl Drop for Sleep {
         if self.phase == Phase::Armed {
             let place = self.place();
             if here::with(self.service, |reach| reach.end(place)).is_none() {
-                here::end_without_table(self.service, place);
+                registry::end_without_table(self.service, place);
             }
         }
     }
