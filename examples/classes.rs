@@ -26,7 +26,7 @@ use corewheel::shutdown::ShutdownReport;
 use corewheel::sink::{SinkPolicy, to_sink};
 use corewheel::stats::{ClassStats, ServiceStats, ShardCounts};
 use corewheel::{
-    Client, Fired, Handler, Refused, Runtime, SendCall, ShutdownPolicy, TimerId, TimerService,
+    Fired, Handle, Handler, Refused, Runtime, SendCall, ShutdownPolicy, TimerId, TimerService,
     Timers,
 };
 
@@ -100,19 +100,19 @@ fn insist<K>(
 /// Requests and leases come from this thread, idle timers from the shards' own cores.
 fn drive(
     service: &TimerService<Job>,
-    client: &Client<Job>,
+    handle: Handle<Job>,
     count: u64,
 ) -> Result<(), Box<dyn Error>> {
     let shards: Vec<_> = service.shards().collect();
     for (number, shard) in (0..count).zip(shards.into_iter().cycle()) {
-        let shard = client.shard(shard);
+        let shard = handle.on(shard);
         let (request, lease) = (shard.of_class(REQUEST)?, shard.of_class(LEASE)?);
         let delay = Duration::from_millis(1 + number % 20);
         insist(Job::Lease(number), |job| lease.schedule(delay, job))?;
         let delay = Duration::from_millis(20);
         let deadline = insist(Job::Request(number), |job| request.schedule(delay, job))?;
         if is_answered(number) {
-            client.cancel_detached(deadline);
+            handle.cancel_detached(deadline);
         }
         // A connection is opened on its shard.
         let connect: SendCall<Job> = Box::new(move |timers| {
@@ -229,7 +229,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         })?;
     println!("{count} of each class on {}", service.stats().runtime);
 
-    drive(&service, &service.client(), count)?;
+    drive(&service, service.handle(), count)?;
     // No worker has received a lease from the channel so far, so the channel fills up.
     wait_for(&service, |stats| stats.shards.iter().all(|shard| shard.counts.sink_refused > 0))?;
     let staying = count - (0..count).filter(|number| goes_idle(*number)).count() as u64;

@@ -36,12 +36,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         .lane_capacity(1 << 16)
         .runtime(runtime)
         .start_with(|_| |_: Fired<NonZeroU64>, _: &Timers<NonZeroU64>| {})?;
-    let client = service.client();
+    let handle = service.handle();
     let mut left = u64::from(count);
     while left > 0 {
         while let Some(payload) = NonZeroU64::new(left) {
             let delay = HOUR + Duration::from_millis(left % 60_000);
-            match client.shard(ShardId::new(0)).schedule(delay, payload) {
+            match handle.on(ShardId::new(0)).schedule(delay, payload) {
                 Ok(_) => left -= 1,
                 // The shard has not received the earlier timers yet.
                 Err(Refused::Full(_) | Refused::Busy(_)) => break,
@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         std::thread::sleep(Duration::from_millis(1));
     }
     // The shard sleeps, as no timer is due. A timer that is due at once makes it receive all.
-    while client.shard(ShardId::new(0)).schedule(Duration::ZERO, NonZeroU64::MIN).is_err() {
+    while handle.on(ShardId::new(0)).schedule(Duration::ZERO, NonZeroU64::MIN).is_err() {
         std::thread::sleep(Duration::from_millis(1));
     }
     while service.stats().shards[0].counts.fired == 0 {

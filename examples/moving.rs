@@ -106,9 +106,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     println!("on {}: {}", service.stats().runtime, service.runtime_reason());
 
-    let client = service.client();
+    let handle = service.handle();
     let (handed_over, accepted) = mpsc::channel();
-    let accepting = client.shard(ACCEPTING);
+    let accepting = handle.on(ACCEPTING);
     accepting.schedule_fn(Duration::ZERO, move |timers| accept(timers, &handed_over))?;
     let mut connections: Vec<Connection> = accepted.iter().collect();
     let at_home = |connection: &Connection| {
@@ -121,7 +121,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut cancelled = 0;
     let mut fired_before = 0;
     for mut connection in connections.extract_if(.., |connection| connection.number % 3 == 1) {
-        for outcome in connection.timers.cancel(&client).wait()? {
+        for outcome in connection.timers.cancel(handle).wait()? {
             match outcome? {
                 CancelOutcome::Cancelled { payload: Payload::Value(limit), .. } => {
                     ledger.end(limit);
@@ -136,11 +136,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // One core is taken out of use. The handles of its timers stay valid.
     let others: Vec<_> = service.shards().filter(|shard| *shard != LEAVING).collect();
-    let report = client.migrate_all(LEAVING, &others).wait()??;
+    let report = handle.migrate_all(LEAVING, &others).wait()??;
     println!("{LEAVING:?} drained: {} timers moved, {} stay", report.migrated, report.stayed());
     for connection in connections.iter().filter(|connection| connection.home == LEAVING) {
         for timer in connection.timers.iter() {
-            client.reset_detached(timer, IDLE);
+            handle.reset_detached(timer, IDLE);
         }
     }
 

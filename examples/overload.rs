@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use corewheel::class::TimerClass;
 use corewheel::scaled::{Scale, ScaledTimeout, ScaledTimeouts};
-use corewheel::{RemoteTimers, Runtime, ShardId, ShutdownPolicy, TimerService, Timers};
+use corewheel::{Handle, Runtime, ShardId, ShutdownPolicy, TimerService, Timers};
 
 const SHARD: ShardId = ShardId::new(0);
 const IDLE: TimerClass = TimerClass::new("idle");
@@ -59,8 +59,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let builder = TimerService::builder().name("overload").shards(1).runtime(runtime);
     let service = builder.classes([IDLE, ACTIVE]).start()?;
     println!("runtime: {} ({})", service.stats().runtime, service.runtime_reason());
-    let client = service.client();
-    let shard = client.shard(SHARD);
+    let handle = service.handle();
+    let shard = handle.on(SHARD);
     // How many connections of each class have ended.
     let ended = || [0, 1].map(|class| service.stats().shards[0].classes[class].fired);
 
@@ -142,7 +142,7 @@ fn be_active(timers: &Timers, server: Server) {
 }
 
 /// Waits until the shard has published a turn with all that was sent to it before.
-fn two_turns(shard: RemoteTimers<'_>) -> Result<(), Box<dyn Error>> {
+fn two_turns(shard: Handle) -> Result<(), Box<dyn Error>> {
     for _ in 0..2 {
         let (_, turn) = shard.schedule_task(Duration::ZERO, |_| ())?;
         turn.wait()?;

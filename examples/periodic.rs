@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use corewheel::herd::Jitter;
 use corewheel::interval::MissedTickBehavior;
 use corewheel::repeat::{Repeat, StopOutcome};
-use corewheel::{Client, RemoteTimers, ShutdownPolicy, TimerService};
+use corewheel::{Handle, ShutdownPolicy, TimerService};
 
 type Outcome<V = ()> = Result<V, Box<dyn Error>>;
 
@@ -31,11 +31,10 @@ const fn ms(ms: u64) -> Duration {
 fn main() -> Outcome {
     let service = TimerService::builder().shards(1).start()?;
     println!("on {}", service.stats().runtime);
-    let client = service.client();
-    let shard = client.shard(service.shards().next().ok_or("there is no shard")?);
-    heartbeat(&client, shard)?;
+    let shard = service.handle().on(service.shards().next().ok_or("there is no shard")?);
+    heartbeat(shard)?;
     poller(shard)?;
-    backoff(&client, shard)?;
+    backoff(shard)?;
     task(shard)?;
     let panicked = service.stats().shards[0].counts.panicked;
     let report = service.shutdown(ShutdownPolicy::Return)?;
@@ -48,7 +47,7 @@ fn check(is_so: bool, what: &str) -> Outcome {
 }
 
 /// Beats every 20 ms and up to 10 ms later, until this thread stops it.
-fn heartbeat(client: &Client, shard: RemoteTimers<'_>) -> Outcome {
+fn heartbeat(shard: Handle) -> Outcome {
     let (sender, beats) = mpsc::channel();
     let repeat = Repeat::at_fixed_rate(ms(20))?
         .missed_tick_behavior(MissedTickBehavior::Skip)
@@ -64,7 +63,7 @@ fn heartbeat(client: &Client, shard: RemoteTimers<'_>) -> Outcome {
         check(next.is_none_or(|next| due == next), "the jitter does not move the grid")?;
         next = Some(due + ms(20) * (missed as u32 + 1));
     }
-    let outcome = heart.stop(client);
+    let outcome = heart.stop(shard);
     let stopped = Instant::now();
     check(outcome != StopOutcome::AlreadyOver, "it beats until it is stopped")?;
     std::thread::sleep(ms(60));
@@ -76,7 +75,7 @@ fn heartbeat(client: &Client, shard: RemoteTimers<'_>) -> Outcome {
 }
 
 /// Looks at once, and then 15 ms after the end of each look. Stops itself at the fifth look.
-fn poller(shard: RemoteTimers<'_>) -> Outcome {
+fn poller(shard: Handle) -> Outcome {
     let (sender, looks) = mpsc::channel();
     let repeat = Repeat::with_fixed_delay(ms(15))?.first(Duration::ZERO);
     let poller = shard.repeat(repeat, move |run| {
@@ -100,9 +99,9 @@ fn poller(shard: RemoteTimers<'_>) -> Outcome {
 }
 
 /// Attempts after 10, 30, 70 and 150 ms.
-fn backoff(client: &Client, shard: RemoteTimers<'_>) -> Outcome {
+fn backoff(shard: Handle) -> Outcome {
     let (sender, attempts) = mpsc::channel();
-    let start = client.now();
+    let start = shard.now();
     let mut wait = ms(10);
     let plan = move |before: Instant| {
         wait *= 2;
@@ -122,7 +121,7 @@ fn backoff(client: &Client, shard: RemoteTimers<'_>) -> Outcome {
 }
 
 /// Computes a sum on the shard's core in 25 ms.
-fn task(shard: RemoteTimers<'_>) -> Outcome {
+fn task(shard: Handle) -> Outcome {
     let start = Instant::now();
     let (_timer, reply) = shard.schedule_task(ms(25), |_| (1..=100).sum::<u32>())?;
     let sum = reply.wait()?;

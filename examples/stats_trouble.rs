@@ -31,7 +31,7 @@ use corewheel::class::TimerClass;
 use corewheel::endpoint::StatsEndpoint;
 use corewheel::settings::{Placement, WarningLimits};
 use corewheel::watchdog::Watchdog;
-use corewheel::{Client, Runtime, ShardId, TimerService};
+use corewheel::{Handle, Runtime, ShardId, TimerService};
 
 const REQUEST: TimerClass = TimerClass::new("request");
 const REPORT: TimerClass = TimerClass::new("report");
@@ -77,8 +77,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let endpoint = StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0").start()?;
     println!("http://{}/", endpoint.local_addr());
     for shard in service.shards() {
-        let client = service.client();
-        thread::spawn(move || send_requests(&client, shard));
+        let handle = service.handle();
+        thread::spawn(move || send_requests(handle, shard));
     }
     make_trouble(&trouble, &service)?;
     // Its end says that the server is to end.
@@ -90,8 +90,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Schedules the deadline of a request each millisecond, and cancels nine of ten ten milliseconds
 /// later.
-fn send_requests(client: &Client, shard: ShardId) {
-    let Ok(timers) = client.shard(shard).of_class(REQUEST) else { return };
+fn send_requests(handle: Handle, shard: ShardId) {
+    let Ok(timers) = handle.on(shard).of_class(REQUEST) else { return };
     let mut open = std::collections::VecDeque::new();
     for number in 0_u64.. {
         // A request that is refused has no timer.
@@ -103,14 +103,14 @@ fn send_requests(client: &Client, shard: ShardId) {
         if open.len() > 10
             && let Some(timer) = open.pop_front()
         {
-            client.cancel_detached(timer);
+            handle.cancel_detached(timer);
         }
         sleep(ms(1));
     }
 }
 
 fn make_trouble(trouble: &str, service: &TimerService) -> Result<(), Box<dyn Error>> {
-    let client = service.client();
+    let handle = service.handle();
     match trouble {
         "none" | "busy-host" => {}
         "stalled-task" => {
@@ -123,16 +123,16 @@ fn make_trouble(trouble: &str, service: &TimerService) -> Result<(), Box<dyn Err
             })?);
         }
         "slow-handler" => {
-            thread::spawn(move || report(&client, ms(60), ms(200)));
+            thread::spawn(move || report(handle, ms(60), ms(200)));
         }
         "stuck-shard" => {
-            thread::spawn(move || report(&client, ms(2_500), ms(5_000)));
+            thread::spawn(move || report(handle, ms(2_500), ms(5_000)));
         }
         "flooded-lane" => {
-            thread::spawn(move || flood(&client));
+            thread::spawn(move || flood(handle));
         }
         "leaking-class" => {
-            thread::spawn(move || leak(&client));
+            thread::spawn(move || leak(handle));
         }
         other => return Err(format!("there is no trouble {other:?}").into()),
     }
@@ -140,8 +140,8 @@ fn make_trouble(trouble: &str, service: &TimerService) -> Result<(), Box<dyn Err
 }
 
 /// Schedules callbacks that do not return before `work` is over.
-fn report(client: &Client, work: Duration, period: Duration) {
-    let Ok(timers) = client.shard(TROUBLED).of_class(REPORT) else { return };
+fn report(handle: Handle, work: Duration, period: Duration) {
+    let Ok(timers) = handle.on(TROUBLED).of_class(REPORT) else { return };
     loop {
         drop(timers.schedule_fn(ms(1), move |_| sleep(work)));
         sleep(period);
@@ -149,20 +149,20 @@ fn report(client: &Client, work: Duration, period: Duration) {
 }
 
 /// Sends bursts of requests that fill a lane.
-fn flood(client: &Client) {
-    let Ok(timers) = client.shard(TROUBLED).of_class(REPORT) else { return };
+fn flood(handle: Handle) {
+    let Ok(timers) = handle.on(TROUBLED).of_class(REPORT) else { return };
     let Ok(timer) = timers.schedule_fn(HOUR, |_| {}) else { return };
     loop {
         for _ in 0..4_000 {
-            client.reset_detached(timer, HOUR);
+            handle.reset_detached(timer, HOUR);
         }
         sleep(ms(20));
     }
 }
 
 /// Forgets the timers that it schedules.
-fn leak(client: &Client) {
-    let Ok(timers) = client.shard(TROUBLED).of_class(LEASE) else { return };
+fn leak(handle: Handle) {
+    let Ok(timers) = handle.on(TROUBLED).of_class(LEASE) else { return };
     loop {
         drop(timers.schedule_fn(HOUR, |_| {}));
         sleep(ms(5));

@@ -3,21 +3,19 @@
 //! # A service and its shards
 //!
 //! A [`TimerService`] has a *shard* for each core: a timing wheel that one thread drives and no
-//! other thread ever touches. Its settings are those of [`TimerServiceBuilder`]. There are three
+//! other thread ever touches. Its settings are those of [`TimerServiceBuilder`]. There are two
 //! ways to schedule on a shard:
 //!
 //! - [`Timers`] is a shard on its own core. It is `!Send`. Handlers and callbacks are given one,
 //!   and so is the future that [`spawn_on`](TimerService::spawn_on) starts. A command takes effect
 //!   at once, and its outcome is the return value.
-//! - [`Client`] reaches every shard from any thread, by messages over single-producer
-//!   single-consumer rings. It is `Send`; each thread has its own.
-//!   [`client.shard(id)`](Client::shard) has the methods of [`Timers`]. A timer has its
-//!   [`TimerId`] at once; the outcome of a cancel is a [`Reply`], a future that can also be
-//!   waited for.
-//! - [`Handle`] is for tasks that migrate between threads, as those of multi-thread tokio do:
-//!   `Copy + Send + Sync`, without a type parameter. It makes futures: [`sleep`](Handle::sleep),
-//!   [`timeout`](Handle::timeout), [`interval`](Handle::interval), and the deadlines of a
-//!   [`connection`](Handle::connection). A guide is about
+//! - [`Handle`] reaches every shard from any thread: it is `Copy`, `Send` and `Sync`, so tasks that
+//!   migrate between threads keep it, as those of multi-thread tokio do. Its commands go over
+//!   single-producer single-consumer rings of the calling thread. A timer has its [`TimerId`] at
+//!   once; the outcome of a cancel is a [`Reply`], a future that can also be waited for. It makes
+//!   futures, too: [`sleep`](Handle::sleep), [`timeout`](Handle::timeout),
+//!   [`interval`](Handle::interval), and the deadlines of a [`connection`](Handle::connection).
+//!   [`handle.on(id)`](Handle::on) chooses a shard. A guide is about
 //!   [multi-thread tokio servers](guide::multi_thread_tokio).
 //!
 //! ```
@@ -83,7 +81,7 @@
 //! | handlers that would hold up the core | [`sink`] |
 //! | deadlines that must not come together | [`herd`] |
 //! | deadlines that may come together | [`deadline_with_slack`](Timers::deadline_with_slack) |
-//! | many timers at once | [`cancel_many`](Client::cancel_many), [`group`] |
+//! | many timers at once | [`cancel_many`](Handle::cancel_many), [`group`] |
 //! | timers that go to another core | [`migrate`] |
 //! | a shard in an executor or a loop that is there already | [`attach`] |
 //! | timers of a program that uses `tokio::time` | `time`, with the feature `tokio` |
@@ -207,10 +205,8 @@ pub use crate::clock::when::{Deadline, When};
 pub use crate::conn::{AnyThread, ConnEvent, ConnLimits, ConnTimers, DeadlineKind};
 pub use crate::driver::attach;
 pub use crate::face::callback::{Fired, Handler, LocalCall, Payload, SendCall};
-pub use crate::face::client::Client;
-pub use crate::face::client::remote::RemoteTimers;
-pub use crate::face::handle::Handle;
 pub use crate::face::handle::sleep::{Sleep, Timeout};
+pub use crate::face::handle::{Handle, Untyped};
 pub use crate::face::reply::Reply;
 pub use crate::face::report as shutdown;
 pub use crate::face::sleep::LocalSleep;

@@ -41,7 +41,7 @@ fn steady_load_of_timers_and_requests_allocates_nothing() {
     };
     let mut shard_loop = attachment.into_loop(again).unwrap();
     let timers = shard_loop.timers().clone();
-    let client = service.client();
+    let client = service.handle();
     let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0021);
     let delay = |rng: &mut fastrand::Rng| TICK * rng.u32(1..10_000);
     let mut handles: Vec<TimerId> =
@@ -61,8 +61,8 @@ fn steady_load_of_timers_and_requests_allocates_nothing() {
         match n {
             0..4 => drop(timers.repeat(repeat, call).unwrap()),
             4 | 5 => drop(timers.repeat_by_plan(at, plan, call).unwrap()),
-            6 => drop(client.shard(SHARD).repeat(repeat, call).unwrap()),
-            _ => drop(client.shard(SHARD).repeat_by_plan(at, plan, call).unwrap()),
+            6 => drop(client.on(SHARD).repeat(repeat, call).unwrap()),
+            _ => drop(client.on(SHARD).repeat_by_plan(at, plan, call).unwrap()),
         }
     }
 
@@ -82,7 +82,7 @@ fn steady_load_of_timers_and_requests_allocates_nothing() {
                 client.cancel_detached(timer);
             }
             while remote.len() < 16 {
-                remote.push(client.shard(SHARD).schedule(delay(&mut rng), PAYLOAD).unwrap());
+                remote.push(client.on(SHARD).schedule(delay(&mut rng), PAYLOAD).unwrap());
             }
             while shard_loop.turn() == Turn::More {}
         }

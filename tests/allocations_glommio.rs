@@ -31,8 +31,8 @@ fn wake_ups_under_a_far_alarm_keep_no_memory() {
         Err(StartError::Runtime { .. }) => return,
         started => started.unwrap(),
     };
-    let client = service.client();
-    let timer = client.shard(ShardId::new(0)).schedule(FAR, 1).unwrap();
+    let client = corewheel::sim::Thread::of(&service);
+    let timer = client.on(ShardId::new(0)).schedule(FAR, 1).unwrap();
     // A reset that is waited for wakes the shard, if that has fallen asleep since the last one.
     let made = || service.stats().shards[0].counts.wakeups_made;
     let wake = |times: u64| {

@@ -17,9 +17,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use corewheel::Handle;
 use corewheel::{
-    CancelOutcome, Client, Fired, Payload, Refused, Runtime, ShardId, ShutdownPolicy, StartError,
-    TimerId, TimerService, Timers,
+    CancelOutcome, Fired, Payload, Refused, Runtime, ShardId, ShutdownPolicy, StartError, TimerId,
+    TimerService, Timers,
 };
 use fastrand::Rng;
 
@@ -111,7 +112,7 @@ fn allow(not_before: &Mutex<Instant>, at: Instant) {
 
 /// Executes one random operation of a client. `blocks` if this thread may wait for replies.
 fn remote_operation(
-    client: &Client<Job>,
+    client: &Handle<Job>,
     ledger: &Arc<Ledger>,
     rng: &mut Rng,
     mine: &mut Vec<Mine>,
@@ -124,7 +125,7 @@ fn remote_operation(
             let after = delay(rng);
             let job = Job::new(ledger, client.now() + after);
             let not_before = Arc::clone(&job.not_before);
-            match client.shard(shard).schedule(after, job) {
+            match client.on(shard).schedule(after, job) {
                 Ok(handle) => {
                     ledger.swap_shared(rng, handle);
                     mine.push(Mine { handle, not_before });
@@ -226,7 +227,7 @@ impl Part {
             if self.rng.bool() {
                 local_operation(timers, &self.ledger, &mut self.rng, &mut self.mine);
             } else {
-                let client = timers.client();
+                let client = &timers.handle();
                 remote_operation(client, &self.ledger, &mut self.rng, &mut self.mine, false);
                 // A local cancel needs a timer of this shard.
                 self.mine.retain(|mine| mine.handle.shard() == timers.shard_id());
@@ -305,7 +306,7 @@ fn check(runtime: Runtime, operations: u64) {
     let share = operations / (THREADS + SHARDS);
 
     ledger.shards_at_work.store(SHARDS as usize, Ordering::Relaxed);
-    let client = service.client();
+    let client = service.handle();
     for shard in service.shards() {
         let part = Part {
             ledger: Arc::clone(&ledger),
@@ -315,7 +316,7 @@ fn check(runtime: Runtime, operations: u64) {
         };
         let start = move |timers: &Timers<Job>| part.burst(timers);
         assert!(
-            client.shard(shard).schedule_fn(Duration::ZERO, start).is_ok(),
+            client.on(shard).schedule_fn(Duration::ZERO, start).is_ok(),
             "the shard has just started"
         );
     }
@@ -325,7 +326,7 @@ fn check(runtime: Runtime, operations: u64) {
         let watcher = scope.spawn(|| watch(&service, &stop));
         let workers: Vec<_> = (0..THREADS)
             .map(|number| {
-                let client = service.client();
+                let client = service.handle();
                 let ledger = Arc::clone(&ledger);
                 scope.spawn(move || {
                     let mut rng = Rng::with_seed(seed.wrapping_add(1_000 + number));

@@ -19,10 +19,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use corewheel::Handle;
 use corewheel::shutdown::ShutdownReport;
 use corewheel::{
-    CancelOutcome, Client, Fired, Payload, Refused, RefusedKind, Reply, ReplyError, SendCall,
-    ShardId, ShutdownPolicy, TimerId, Timers,
+    CancelOutcome, Fired, Payload, Refused, RefusedKind, Reply, ReplyError, SendCall, ShardId,
+    ShutdownPolicy, TimerId, Timers,
 };
 use fastrand::Rng;
 
@@ -165,7 +166,7 @@ fn handler(ledger: Arc<Ledger>, shard: ShardId) -> impl FnMut(Fired<Job>, &Timer
         let scheduled = if rng.bool() {
             timers.schedule(delay, job)
         } else {
-            timers.client().shard(other).schedule(delay, job)
+            timers.handle().on(other).schedule(delay, job)
         };
         match scheduled {
             Ok(handle) => ledger.share(&mut rng, handle, id),
@@ -175,14 +176,14 @@ fn handler(ledger: Arc<Ledger>, shard: ShardId) -> impl FnMut(Fired<Job>, &Timer
         match rng.u8(..4) {
             0 => match timers.cancel(handle) {
                 CancelOutcome::Cancelled { payload, .. } => end_cancelled(payload.into_value()),
-                CancelOutcome::Elsewhere(_) => timers.client().cancel_detached(handle),
+                CancelOutcome::Elsewhere(_) => timers.handle().cancel_detached(handle),
                 _ => {}
             },
-            1 => timers.client().cancel_detached(handle),
+            1 => timers.handle().cancel_detached(handle),
             _ => {
                 ledger.record_deadline(id, moment(now, delay));
                 let _ = timers.reset(handle, delay);
-                timers.client().reset_detached(handle, delay);
+                timers.handle().reset_detached(handle, delay);
             }
         }
     }
@@ -214,7 +215,7 @@ type Pending = (u32, Reply<CancelOutcome<Payload<Job, SendCall<Job>>>>);
 
 struct Worker {
     ledger: Arc<Ledger>,
-    client: Client<Job>,
+    client: Handle<Job>,
     rng: Rng,
     pending: Vec<Pending>,
     outcomes: Outcomes,
@@ -269,9 +270,9 @@ impl Worker {
         let Some(job) = self.ledger.job(at) else { return };
         let (shard, id) = (ShardId::new(self.rng.u16(..SHARDS)), job.id);
         let scheduled = if self.rng.bool() || delay == Duration::MAX {
-            self.client.shard(shard).schedule(delay, job)
+            self.client.on(shard).schedule(delay, job)
         } else {
-            self.client.shard(shard).schedule(at, job)
+            self.client.on(shard).schedule(at, job)
         };
         let scheduled = scheduled.map_err(|error| end_refused(error, |job| job.end(End::Returned)));
         self.note(scheduled, id);
@@ -281,7 +282,7 @@ impl Worker {
         let Some(job) = self.ledger.job(at) else { return };
         let (shard, id) = (ShardId::new(self.rng.u16(..SHARDS)), job.id);
         let call = move |timers: &Timers<Job>| job.fire(timers.now());
-        let scheduled = self.client.shard(shard).schedule_fn(delay, call);
+        let scheduled = self.client.on(shard).schedule_fn(delay, call);
         self.note(scheduled.map_err(|error| end_refused(error.into(), drop)), id);
     }
 
@@ -291,7 +292,7 @@ impl Worker {
         let jobs: Vec<_> = (0..count).map_while(|_| self.ledger.job(at)).collect();
         let ids: Vec<_> = jobs.iter().map(|job| job.id).collect();
         let timers = jobs.into_iter().map(|job| (delay, job));
-        match self.client.shard(shard).schedule_many(timers) {
+        match self.client.on(shard).schedule_many(timers) {
             Ok(timers) => {
                 for (timer, id) in timers.into_iter().zip(ids) {
                     self.note(Ok(timer), id);
@@ -363,7 +364,7 @@ fn check(host: Host, commands: u64, shuts_down_early: bool) {
         .map(|number| {
             let worker = Worker {
                 ledger: Arc::clone(&ledger),
-                client: running.client(),
+                client: running.service.handle(),
                 rng: Rng::with_seed(seed.wrapping_add(number)),
                 pending: Vec::new(),
                 outcomes: Outcomes::default(),

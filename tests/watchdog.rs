@@ -65,8 +65,8 @@ fn compute(work: Duration) {
 /// Runs a callback again and again, until the watchdog has told what is expected.
 fn check(call: fn(), is_expected: impl Fn(&Stuck) -> bool) {
     let (service, told) = watched();
-    let client = service.client();
-    let timers = client.shard(ShardId::new(0)).of_class(REPORT).unwrap();
+    let client = service.handle();
+    let timers = client.on(ShardId::new(0)).of_class(REPORT).unwrap();
     let start = Instant::now();
     let mut seen = Vec::new();
     while start.elapsed() < PATIENCE {
@@ -124,8 +124,8 @@ fn thread_without_a_processor_is_told_as_starving() {
     let cores = thread::available_parallelism().unwrap().get();
     thread::scope(|scope| {
         let (service, told) = watched();
-        let client = service.client();
-        let timers = client.shard(ShardId::new(0));
+        let client = service.handle();
+        let timers = client.on(ShardId::new(0));
         // On Linux each thread has a priority of its own, and this is the shard's.
         let (niced, is_niced) = channel();
         let call = move |_: &corewheel::Timers| {

@@ -51,9 +51,9 @@ fn service(pending: u32) -> TimerService<NonZeroU64> {
             |_: Fired<NonZeroU64>, _: &_| unreachable!("nothing is due")
         })
         .expect("the service starts");
-    let client = service.client();
+    let handle = service.handle();
     for n in 0..u64::from(pending) {
-        while client.shard(SHARD).schedule(HOUR * 2, task(n)).is_err() {
+        while handle.on(SHARD).schedule(HOUR * 2, task(n)).is_err() {
             thread::yield_now();
         }
     }
@@ -78,19 +78,19 @@ fn pairs(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(1)).sample_size(10);
     for pending in PENDING {
         let service = service(pending);
-        let client = service.client();
+        let handle = service.handle();
         group.bench_function(BenchmarkId::new("corewheel one at a time", pending), |bencher| {
             bencher.iter_custom(|pairs| {
                 let done = cancelled(&service);
                 let start = Instant::now();
                 for n in 0..pairs {
                     let timer = loop {
-                        match client.shard(SHARD).schedule(HOUR, task(n)) {
+                        match handle.on(SHARD).schedule(HOUR, task(n)) {
                             Ok(timer) => break timer,
                             Err(_) => std::hint::spin_loop(),
                         }
                     };
-                    client.cancel_detached(timer);
+                    handle.cancel_detached(timer);
                 }
                 settle(&service, done + pairs);
                 start.elapsed()
@@ -104,8 +104,8 @@ fn pairs(criterion: &mut Criterion) {
                 while sent < pairs {
                     let count = (pairs - sent).min(CHUNK as u64);
                     let chunk = (sent..sent + count).map(|n| (HOUR, task(n)));
-                    let Ok(timers) = client.shard(SHARD).schedule_many(chunk) else { continue };
-                    client.cancel_many_detached(&timers);
+                    let Ok(timers) = handle.on(SHARD).schedule_many(chunk) else { continue };
+                    handle.cancel_many_detached(&timers);
                     sent += count;
                 }
                 settle(&service, done + pairs);
@@ -121,18 +121,17 @@ fn pairs(criterion: &mut Criterion) {
                         let call = move |_: &_| {
                             black_box(n);
                         };
-                        match client.shard(SHARD).schedule_fn(HOUR, call) {
+                        match handle.on(SHARD).schedule_fn(HOUR, call) {
                             Ok(timer) => break timer,
                             Err(_) => std::hint::spin_loop(),
                         }
                     };
-                    client.cancel_detached(timer);
+                    handle.cancel_detached(timer);
                 }
                 settle(&service, done + pairs);
                 start.elapsed()
             });
         });
-        drop(client);
         let report = service.shutdown(ShutdownPolicy::Drop).expect("it is shut down once");
         let counts = report.shards[0].counts;
         assert_eq!(counts.dropped, u64::from(pending), "the others are dropped");
@@ -148,9 +147,9 @@ fn cancels(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("lane/cancel 64 and hear of it");
     group.throughput(Throughput::Elements(CHUNK as u64)).sample_size(10);
     let service = service(100_000);
-    let client = service.client();
+    let handle = service.handle();
     let schedule = || loop {
-        match client.shard(SHARD).schedule(HOUR, task(1)) {
+        match handle.on(SHARD).schedule(HOUR, task(1)) {
             Ok(timer) => break timer,
             Err(_) => std::hint::spin_loop(),
         }
@@ -159,7 +158,7 @@ fn cancels(criterion: &mut Criterion) {
         timers.clear();
         timers.extend(std::iter::repeat_with(schedule).take(CHUNK));
         // When this request has arrived, the earlier requests have arrived too.
-        let last = client.cancel(schedule()).wait().expect("this is no shard's thread");
+        let last = handle.cancel(schedule()).wait().expect("this is no shard's thread");
         assert!(last.won(), "it is an hour away");
     };
     let mut timers = Vec::with_capacity(CHUNK);
@@ -178,18 +177,18 @@ fn cancels(criterion: &mut Criterion) {
         });
     };
     measure("cancel_many of 64", &|timers| {
-        let outcomes = client.cancel_many(timers).wait().expect("this is no shard's thread");
+        let outcomes = handle.cancel_many(timers).wait().expect("this is no shard's thread");
         assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(done) if done.won())));
     });
     measure("64 cancels", &|timers| {
-        let answers: Vec<_> = timers.iter().map(|timer| client.cancel(*timer)).collect();
+        let answers: Vec<_> = timers.iter().map(|timer| handle.cancel(*timer)).collect();
         for answer in answers {
             assert!(answer.wait().expect("the shard is open").won());
         }
     });
     measure("64 cancels, each awaited", &|timers| {
         for timer in timers {
-            assert!(client.cancel(*timer).wait().expect("the shard is open").won());
+            assert!(handle.cancel(*timer).wait().expect("the shard is open").won());
         }
     });
     group.finish();

@@ -24,7 +24,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::hyper::{ResponseFuture, TimedService};
-use crate::face::handle::Handle;
+use crate::face::handle::{Handle, Untyped};
 use crate::stream::{StreamControl, StreamLimits, TimedIo};
 
 /// A listener for `axum::serve` whose connections have timeouts: each is a [`TimedIo`].
@@ -68,15 +68,15 @@ use crate::stream::{StreamControl, StreamLimits, TimedIo};
 #[derive(Clone, Copy, Debug)]
 pub struct TimedListener<L> {
     listener: L,
-    handle: Handle,
+    handle: Handle<Untyped>,
     limits: StreamLimits,
 }
 
 impl<L> TimedListener<L> {
     /// The connections of a listener, with limits. Their timers are on the shards of `handle`; with
     /// [`Handle::of_class`] the statistics count them for a class.
-    pub fn new(listener: L, handle: Handle, limits: StreamLimits) -> Self {
-        Self { listener, handle, limits }
+    pub fn new<T: 'static>(listener: L, handle: Handle<T>, limits: StreamLimits) -> Self {
+        Self { listener, handle: handle.untyped(), limits }
     }
 
     /// The listener.

@@ -39,7 +39,7 @@ use std::time::Instant;
 use ::quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 
 use crate::clock::Clock;
-use crate::face::handle::Handle;
+use crate::face::handle::{Handle, Untyped};
 use crate::fallback::SleepOrKept;
 
 /// A runtime for quinn's [`Endpoint::new`](::quinn::Endpoint::new): it spawns tasks and makes
@@ -76,14 +76,14 @@ use crate::fallback::SleepOrKept;
 /// drive the shard. Each poll of a connection reads the system's clock once or twice.
 #[derive(Clone, Debug)]
 pub struct QuinnRuntime {
-    timers: Handle,
+    timers: Handle<Untyped>,
     clock: Clock,
 }
 
 impl QuinnRuntime {
     /// A runtime whose timers are on the shards of a handle's service.
-    pub fn new(timers: Handle) -> Self {
-        Self { timers, clock: timers.clock() }
+    pub fn new<T: 'static>(timers: Handle<T>) -> Self {
+        Self { timers: timers.untyped(), clock: timers.clock() }
     }
 }
 

@@ -19,7 +19,7 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::face::handle::Handle;
+use crate::face::handle::{Handle, Untyped};
 use crate::fallback::SleepOrKept;
 use crate::values::error::Elapsed;
 
@@ -70,7 +70,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// service's, and allocates nothing.
 #[derive(Clone, Copy)]
 pub struct TimeoutLayer<F = ()> {
-    handle: Handle,
+    handle: Handle<Untyped>,
     limit: Duration,
     /// Makes the response of a request whose time is up; `()` if that is an error.
     respond: F,
@@ -80,22 +80,22 @@ impl TimeoutLayer {
     /// A layer whose services end a request with an [`Elapsed`] in a box when its time is up. The
     /// service's own errors are put into a box, too.
     ///
-    /// The timers are on the shards of `handle`: [`Handle::shard`] chooses one, and with
+    /// The timers are on the shards of `handle`: [`Handle::on`] chooses one, and with
     /// [`Handle::of_class`] the statistics count the requests for a class. A limit that does not
     /// fit never comes.
-    pub fn new(handle: Handle, limit: Duration) -> Self {
-        Self { handle, limit, respond: () }
+    pub fn new<T: 'static>(handle: Handle<T>, limit: Duration) -> Self {
+        Self { handle: handle.untyped(), limit, respond: () }
     }
 }
 
 impl<F> TimeoutLayer<F> {
     /// A layer whose services return the response that `respond` makes when the time of a request
     /// is up. `respond` runs on the thread that polls the request.
-    pub fn with_response<R>(handle: Handle, limit: Duration, respond: F) -> Self
+    pub fn with_response<T: 'static, R>(handle: Handle<T>, limit: Duration, respond: F) -> Self
     where
         F: Fn() -> R,
     {
-        Self { handle, limit, respond }
+        Self { handle: handle.untyped(), limit, respond }
     }
 }
 

@@ -14,7 +14,7 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// A timer of another service is left as it is and its outcome is `Foreign`; that of a timer of
     /// another shard is `Elsewhere`. For timers of several shards there is
-    /// [`Client::cancel_many`](crate::Client::cancel_many), or a
+    /// [`Handle::cancel_many`](crate::Handle::cancel_many), or a
     /// [`TimerGroup`](crate::group::TimerGroup).
     pub fn cancel_many(&self, timers: &[TimerId]) -> Vec<CancelOutcome<Payload<T>>> {
         let now = self.core().nanos_near();
@@ -47,7 +47,7 @@ impl<T: Send + 'static> Timers<T> {
     }
 
     /// Migrates a timer of this shard to another, with its deadline, and returns its new handle.
-    /// See [`Client::migrate`](crate::Client::migrate).
+    /// See [`Handle::migrate`](crate::Handle::migrate).
     ///
     /// ```
     /// use std::time::Duration;

@@ -1,9 +1,8 @@
 //! The vocabulary of callers: [`Timers`](timers::Timers) on a shard's own core,
-//! [`Client`](client::Client) from any thread, the futures of both, and the types of callbacks.
+//! [`Handle`](handle::Handle) from any thread, the futures of both, and the types of callbacks.
 
 pub(crate) mod callback;
 pub(crate) mod calls;
-pub(crate) mod client;
 pub(crate) mod handle;
 pub(crate) mod host;
 pub(crate) mod local;
@@ -22,4 +21,6 @@ use crate::shard;
 pub(crate) type Core<T> = shard::Core<Stored<T>>;
 pub(crate) type Directory<T> = shard::Directory<Stored<T>>;
 pub(crate) type Post<T> = shard::Post<Stored<T>>;
+/// The lanes of a thread.
+pub(crate) type Lanes<T> = shard::lanes::Lanes<Stored<T>>;
 pub(crate) type Request<T> = shard::request::Request<Stored<T>>;

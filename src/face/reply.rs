@@ -17,7 +17,7 @@ use std::thread::Thread;
 use crate::directory::here::is_shard_thread;
 use crate::values::error::ReplyError;
 
-/// A value that another thread will send: the outcome of [`Client::cancel`](crate::Client::cancel),
+/// A value that another thread will send: the outcome of [`Handle::cancel`](crate::Handle::cancel),
 /// the output of a future of [`spawn_on`](crate::TimerService::spawn_on), the result of a callback
 /// of [`schedule_task`](crate::Timers::schedule_task).
 ///
@@ -101,10 +101,10 @@ impl<O> Reply<O> {
     /// use std::time::Duration;
     ///
     /// let service = TimerService::builder().shards(1).runtime(Runtime::Thread).start()?;
-    /// let client = service.client();
+    /// let handle = service.handle();
     /// let far = Duration::from_secs(60);
-    /// let timer = client.shard(service.shard_for(0)).schedule_fn(far, |_| {})?;
-    /// client.cancel(timer).detach();
+    /// let timer = handle.on(service.shard_for(0)).schedule_fn(far, |_| {})?;
+    /// handle.cancel(timer).detach();
     /// let report = service.shutdown(ShutdownPolicy::Return)?;
     /// assert_eq!(report.shards[0].counts.cancelled, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

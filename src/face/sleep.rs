@@ -1,5 +1,4 @@
-//! Futures that wait for a deadline: on a shard's own core, and on other threads by a timer of a
-//! shard.
+//! Futures that wait for a deadline on a shard's own core.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -12,13 +11,9 @@ use corewheel_shard::{Tick, TimerKey};
 
 use super::sleepers::Slept;
 use crate::clock::when::When;
-use crate::face::client::Client;
-use crate::face::client::remote::RemoteTimers;
 use crate::face::local::LocalShard;
-use crate::face::timers::Timers;
 use crate::values::class::ClassId;
 use crate::values::error::{Elapsed, TimeoutError};
-use crate::values::handle::TimerId;
 use crate::values::outcome::ResetOutcome;
 use crate::values::refused::RefusedKind;
 
@@ -146,57 +141,6 @@ impl fmt::Debug for LocalSleep {
             .field("deadline", &self.deadline)
             .field("elapsed", &elapsed)
             .finish_non_exhaustive()
-    }
-}
-
-/// Waits by a timer of a shard, on another thread. Dropped before its time, it cancels the timer.
-pub(crate) struct RemoteSleep<'a, T: Send + 'static> {
-    client: &'a Client<T>,
-    phase: RemotePhase,
-}
-
-enum RemotePhase {
-    Waiting { timer: TimerId, slept: oneshot::AsyncReceiver<()> },
-    Done(Result<(), RefusedKind>),
-}
-
-impl<'a, T: Send + 'static> RemoteSleep<'a, T> {
-    pub(crate) fn new(timers: RemoteTimers<'a, T>, when: impl When) -> Self {
-        let (done, slept) = oneshot::async_channel();
-        let call = move |timers: &Timers<T>| {
-            // A shutdown may run it before its time. Where the message cannot be sent, no future
-            // waits for it any more.
-            if !timers.core().is_closed() {
-                drop(done.send(()));
-            }
-        };
-        let phase = match timers.schedule_boxed(when, Box::new(call)) {
-            Ok(timer) => RemotePhase::Waiting { timer, slept },
-            Err(refused) => RemotePhase::Done(Err(refused.kind())),
-        };
-        Self { client: timers.client(), phase }
-    }
-}
-
-impl<T: Send + 'static> Future for RemoteSleep<'_, T> {
-    type Output = Result<(), RefusedKind>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let output = match &mut self.phase {
-            RemotePhase::Done(output) => return Poll::Ready(*output),
-            RemotePhase::Waiting { slept, .. } => ready!(Pin::new(slept).poll(cx)),
-        };
-        let output = output.map_err(|_| self.client.directory().why_closed());
-        self.phase = RemotePhase::Done(output);
-        Poll::Ready(output)
-    }
-}
-
-impl<T: Send + 'static> Drop for RemoteSleep<'_, T> {
-    fn drop(&mut self) {
-        if let RemotePhase::Waiting { timer, .. } = self.phase {
-            self.client.cancel_detached(timer);
-        }
     }
 }
 

@@ -14,7 +14,6 @@ use slab::Slab;
 
 use super::callback::{Call, Payload as Carried, SendCall};
 use super::calls::Owners;
-use super::client::Client;
 use super::timers::Timers;
 use crate::shard::hooks::PartId;
 use crate::shard::payload::{Packed, Payload, Place};
@@ -101,7 +100,6 @@ impl<T: 'static> Payload for Stored<T> {
     type Remote = Carried<T, SendCall<T>>;
     type Due = Due<T>;
     type Job = Job<T>;
-    type Outbox = Client<T>;
 
     #[inline]
     fn of_value(value: T) -> Self {

@@ -12,7 +12,7 @@ use crate::clock::when::{Deadline, When};
 use crate::directory::orders::Drain;
 use crate::face::Core;
 use crate::face::callback::{LocalCall, Payload};
-use crate::face::client::Client;
+use crate::face::handle::Handle;
 use crate::face::local::LocalShard;
 use crate::face::sleep::{LocalSleep, within_here};
 use crate::face::stored::Stored;
@@ -26,12 +26,11 @@ use crate::values::scale::Scale;
 /// One shard, on its own core: `!Send`, so a task of `tokio::spawn` uses a [`Handle`] instead.
 ///
 /// It is as cheap to clone as an [`Rc`], and no future that holds it can go to another thread. A
-/// [`Handle`] is `Send` and `Copy`, and makes sleeps, timeouts and connections for such tasks; for
-/// timers with values and callbacks the task has a [`Client`] of its own. A task of `spawn_local`
+/// [`Handle`] is `Send` and `Copy`, makes sleeps, timeouts and connections for such tasks, and
+/// schedules timers with values and callbacks from any thread. A task of `spawn_local`
 /// on the shard's own thread may hold `Timers`.
 ///
 /// [`Handle`]: crate::Handle
-/// [`Client`]: crate::Client
 ///
 /// A shard gives its `Timers` to handlers and callbacks;
 /// [`spawn_on`](crate::TimerService::spawn_on) gives them to the future that it starts, and
@@ -271,11 +270,11 @@ impl<T: Send + 'static> Timers<T> {
         .await;
     }
 
-    /// A client for commands to other shards, over lanes, as from any other thread.
+    /// A handle of the service, for commands to other shards, over lanes, as from any other thread.
     ///
     /// A shard's own thread does not block for a reply; it awaits it.
-    pub fn client(&self) -> &Client<T> {
-        self.core.outbox()
+    pub fn handle(&self) -> Handle<T> {
+        Handle::new(self.core.directory().service)
     }
 
     /// Sets the scale of this shard's [`ScaledTimeouts`](crate::scaled::ScaledTimeouts) and of the

@@ -20,8 +20,8 @@ use corewheel_shard::Tick;
 
 use self::thread::Kept;
 pub use self::thread::fallback_count;
-use crate::face::handle::Handle;
 use crate::face::handle::sleep::Sleep;
+use crate::face::handle::{Handle, Untyped};
 use crate::values::refused::RefusedKind;
 
 /// How often the fallback thread wakes the task of a sleep whose service goes by a manual clock:
@@ -33,7 +33,7 @@ const MANUAL_PERIOD: Duration = Duration::from_millis(1);
 /// it before.
 #[cfg(feature = "hyper")]
 #[inline]
-pub(crate) fn present(handle: Handle) -> Instant {
+pub(crate) fn present(handle: Handle<Untyped>) -> Instant {
     let reach = handle.reach();
     reach.map_or_else(crate::clock::now, |reach| reach.time().instant_of(reach.nanos()))
 }
@@ -49,7 +49,7 @@ pub(crate) struct SleepOrKept {
 
 impl SleepOrKept {
     #[inline]
-    pub(crate) fn new(handle: Handle, deadline: Instant) -> Self {
+    pub(crate) fn new(handle: Handle<Untyped>, deadline: Instant) -> Self {
         Self { deadline, shared: handle.sleep(deadline), kept: None }
     }
 
@@ -60,7 +60,7 @@ impl SleepOrKept {
         all(feature = "tokio", not(feature = "test-util"))
     ))]
     #[inline]
-    pub(crate) fn after(handle: Handle, delay: Duration) -> Self {
+    pub(crate) fn after(handle: Handle<Untyped>, delay: Duration) -> Self {
         let due = handle.with_reach(|reach| {
             // One reading of the near clock, for both forms of the deadline.
             let (time, due) = (reach.time(), crate::clock::nanos_after(reach.nanos(), delay));
@@ -76,7 +76,7 @@ impl SleepOrKept {
     }
 
     #[cfg(feature = "hyper")]
-    pub(crate) fn handle(&self) -> Handle {
+    pub(crate) fn handle(&self) -> Handle<Untyped> {
         self.shared.handle()
     }
 

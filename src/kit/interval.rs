@@ -372,7 +372,7 @@ impl<T: Send + 'static> Timers<T> {
 }
 
 /// Ticks, for any thread. The futures of a handle whose service has ended return `Closed`.
-impl Handle {
+impl<T: 'static> Handle<T> {
     /// A tick now, and one at the end of each period from then on.
     ///
     /// # Errors

@@ -8,9 +8,11 @@
 //!
 //! Cost: a timer with a boxed callback, and a channel for the result.
 
+use std::sync::Arc;
+
 use crate::clock::when::When;
 use crate::face::callback::{LocalCall, SendCall};
-use crate::face::client::remote::RemoteTimers;
+use crate::face::handle::Handle;
 use crate::face::local::LocalShard;
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
@@ -114,7 +116,7 @@ impl<T: Send + 'static> Timers<T> {
 }
 
 /// Callbacks with a result.
-impl<T: Send + 'static> RemoteTimers<'_, T> {
+impl<T: Send + 'static> Handle<T> {
     /// Schedules a callback on that shard whose result is awaited here, as
     /// [`Timers::schedule_task`] does there.
     ///
@@ -123,8 +125,8 @@ impl<T: Send + 'static> RemoteTimers<'_, T> {
     /// use std::time::Duration;
     ///
     /// let service = TimerService::builder().shards(1).start()?;
-    /// let client = service.client();
-    /// let shard = client.shard(service.shards().next().unwrap());
+    /// let handle = service.handle();
+    /// let shard = handle.on(service.shards().next().unwrap());
     ///
     /// let soon = Duration::from_millis(2);
     /// let (_timer, pending) = shard.schedule_task(soon, |timers: &Timers| timers.len())?;
@@ -132,7 +134,7 @@ impl<T: Send + 'static> RemoteTimers<'_, T> {
     /// assert_eq!(pending.wait(), Ok(0));
     ///
     /// let (timer, never) = shard.schedule_task(Duration::MAX, |_| ())?;
-    /// client.cancel(timer).wait()?;
+    /// handle.cancel(timer).wait()?;
     /// assert_eq!(never.wait(), Err(ReplyError::Cancelled));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -147,9 +149,11 @@ impl<T: Send + 'static> RemoteTimers<'_, T> {
         task: impl FnOnce(&Timers<T>) -> R + Send + 'static,
     ) -> Result<(TimerId, Reply<R>), RefusedCall<SendCall<T>>> {
         let (sender, reply) = Reply::of_result();
-        let directory = std::sync::Arc::clone(self.client().directory());
-        let shard = self.shard_id();
-        let is_closed = move || directory.post(shard).is_none_or(|post| post.mailbox.is_closed());
+        let known = self.to_shard().map(|(lanes, shard)| (Arc::clone(lanes.directory()), shard));
+        let is_closed = move || {
+            let post = known.as_ref().ok().and_then(|(directory, shard)| directory.post(*shard));
+            post.is_none_or(|post| post.mailbox.is_closed())
+        };
         let sender = ResultSender::new(sender, is_closed);
         let call = move |timers: &Timers<T>| sender.run(&**timers.core(), || Ok(task(timers)));
         Ok((self.schedule_fn(when, call)?, reply))

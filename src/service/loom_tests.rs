@@ -17,13 +17,14 @@ use loom::thread;
 use crate::attach::{ShardLoop, Turn};
 use crate::clock::ManualClock;
 use crate::face::report::ShutdownReport;
+use crate::face::{Lanes, Request};
 use crate::link::loom_tests::{check, check_within};
-use crate::values::class::TimerClass;
+use crate::values::class::{ClassId, TimerClass};
 use crate::values::error::ShutdownError;
 use crate::values::refused::RefusedKind;
 use crate::{
-    Client, Fired, Handle, Payload, ResetOutcome, ShardId, ShutdownPolicy, Sleep, TimerId,
-    TimerService, Timers,
+    Fired, Handle, Payload, ResetOutcome, ShardId, ShutdownPolicy, Sleep, TimerId, TimerService,
+    Timers,
 };
 
 type Handler = fn(Fired<u32>, &Timers<u32>);
@@ -76,9 +77,24 @@ fn drive(shard: &mut ShardLoop<u32, Handler>) {
     }
 }
 
-fn schedule(client: &Client<u32>, value: u32) -> Result<TimerId, (RefusedKind, u32)> {
-    let sent = client.shard(shard_id()).schedule(LATER, value);
-    sent.map_err(|refused| (refused.kind(), refused.into_value()))
+/// The lanes of a thread, as those of a handle are, but for another thread to use, too.
+struct Client(Lanes<u32>);
+
+impl Client {
+    fn of(service: &TimerService<u32>) -> Self {
+        Self(Lanes::new(std::sync::Arc::clone(&service.directory)))
+    }
+
+    fn schedule_of(&self, class: ClassId, value: u32) -> Result<TimerId, (RefusedKind, u32)> {
+        let deadline = self.0.tick_of(LATER, self.0.nanos());
+        let build = |value| Request::Schedule { deadline, sent_us: 0, class, value };
+        let sent = self.0.schedule(shard_id(), class, value, build, Request::into_value);
+        sent.map_err(|refused| (refused.kind(), refused.into_value()))
+    }
+}
+
+fn schedule(client: &Client, value: u32) -> Result<TimerId, (RefusedKind, u32)> {
+    client.schedule_of(ClassId::NONE, value)
 }
 
 /// The values that a shutdown has returned, in order.
@@ -100,7 +116,7 @@ fn returned(report: ShutdownReport<u32>) -> Vec<u32> {
 fn check_shutdown(client_has_lane: bool) {
     check(move || {
         let (service, mut shard) = service();
-        let client = service.client();
+        let client = Client::of(&service);
         let mut expected = Vec::new();
         if client_has_lane {
             schedule(&client, 0).unwrap();
@@ -173,10 +189,10 @@ fn two_shutdowns_at_once_are_accepted_once() {
 fn cancel_and_reset_get_their_replies_while_the_shard_sleeps() {
     check_within(2, || {
         let (service, mut shard) = service();
-        let first = service.client();
+        let first = Client::of(&service);
         let timer = schedule(&first, 7).unwrap();
         let worker = {
-            let (service, second) = (Arc::clone(&service), service.client());
+            let (service, second) = (Arc::clone(&service), service.handle());
             thread::spawn(move || {
                 let reset = block_on(second.reset(timer, LATER * 2)).unwrap();
                 let cancelled = block_on(second.cancel(timer)).unwrap();
@@ -202,7 +218,7 @@ fn client_dropped_during_a_turn_leaves_its_timer_and_gives_its_keys_back() {
     check(|| {
         let (service, mut shard) = service();
         let granted = service.stats().shards[0].counts.granted;
-        let client = service.client();
+        let client = Client::of(&service);
         let worker = thread::spawn(move || {
             let sent = schedule(&client, 7).is_ok();
             drop(client);
@@ -228,7 +244,7 @@ fn timers_sent_on_a_lane_that_closes_as_idle_are_pending_once() {
     check(|| {
         let clock = ManualClock::new();
         let (service, mut shard) = service_of(128, [], &clock);
-        let client = service.client();
+        let client = Client::of(&service);
         schedule(&client, 0).unwrap();
         let _next = shard.turn();
         clock.advance(Duration::from_mins(2));
@@ -253,7 +269,7 @@ fn timers_sent_on_a_lane_that_closes_as_idle_are_pending_once() {
 fn client_without_a_key_gets_one_from_a_sleeping_shard() {
     check_within(2, || {
         let (service, mut shard) = service_of(16, [], &ManualClock::new());
-        let client = service.client();
+        let client = Client::of(&service);
         let worker = {
             let service = Arc::clone(&service);
             thread::spawn(move || {
@@ -279,13 +295,13 @@ fn refusals_of_two_clients_are_both_counted() {
     check(|| {
         const CLASS: TimerClass = TimerClass::new("modelled");
         let (service, shard) = service_of(1, [CLASS], &ManualClock::new());
-        let refuse = |client: Client<u32>| {
-            let view = client.shard(shard_id()).of_class(CLASS).unwrap();
-            (0..2).filter(|value| view.schedule(LATER, *value).is_err()).count() as u64
+        let class = service.handle().of_class(CLASS).unwrap().class();
+        let refuse = move |client: Client| {
+            (0..2).filter(|value| client.schedule_of(class, *value).is_err()).count() as u64
         };
-        let client = service.client();
+        let client = Client::of(&service);
         let worker = thread::spawn(move || refuse(client));
-        let refused = refuse(service.client()) + worker.join().unwrap();
+        let refused = refuse(Client::of(&service)) + worker.join().unwrap();
         assert_eq!(service.stats().shards[0].classes[0].refused, refused);
         drop(shard);
     });
@@ -300,7 +316,9 @@ impl Wake for Unheard {
 
 /// A sleep that this thread has polled once, what that returned, and the waker: the count of its
 /// references says whether it is kept.
-fn polled_sleep(handle: Handle) -> (Sleep, Poll<Result<(), RefusedKind>>, std::sync::Arc<Unheard>) {
+fn polled_sleep(
+    handle: Handle<u32>,
+) -> (Sleep, Poll<Result<(), RefusedKind>>, std::sync::Arc<Unheard>) {
     let unheard = std::sync::Arc::new(Unheard);
     let waker = Waker::from(std::sync::Arc::clone(&unheard));
     let mut sleep = handle.sleep(LATER);
@@ -361,9 +379,9 @@ fn sleep_of_a_handle_polled_by_another_thread_is_woken_at_the_end() {
 fn lane_opened_while_the_service_ends_is_closed_or_used() {
     check_within(2, || {
         let (service, mut shard) = service();
-        let client = service.client();
+        let handle = service.handle();
         let sender = thread::spawn(move || {
-            let sent = block_on(client.shard(shard_id()).schedule_when_room(LATER, 7));
+            let sent = block_on(handle.on(shard_id()).schedule_when_room(LATER, 7));
             assert!(
                 sent.is_ok() || sent.is_err_and(|refused| refused.kind() == RefusedKind::Closed)
             );

@@ -24,7 +24,6 @@ use crate::directory::here::is_shard_thread;
 use crate::directory::orders::Drain;
 use crate::driver::attach::Attachment;
 use crate::face::Directory;
-use crate::face::client::Client;
 use crate::face::handle::{Handle, registry};
 use crate::face::reply::Reply;
 use crate::face::report::{ShardReport, ShutdownReport};
@@ -61,10 +60,10 @@ use crate::values::shutdown::ShutdownPolicy;
 /// use corewheel::{ShutdownPolicy, TimerService};
 ///
 /// let service = TimerService::builder().shards(2).start()?;
-/// let client = service.client();
+/// let handle = service.handle();
 /// let (sender, fired) = mpsc::channel();
 /// let connection = 7;
-/// client.shard(client.shard_for(connection)).schedule_fn(Duration::from_millis(5), move |_| {
+/// handle.on(handle.shard_for(connection)).schedule_fn(Duration::from_millis(5), move |_| {
 ///     sender.send("five milliseconds later").unwrap();
 /// })?;
 /// assert_eq!(fired.recv()?, "five milliseconds later");
@@ -164,6 +163,7 @@ impl<T: Send + 'static> TimerService<T> {
                 "many timer services live in this process; one is made to serve all of it"
             );
         }
+        registry::enter(&directory);
         let (threads, unattached) = (Mutex::new(threads), Mutex::new(unattached.into()));
         Self { directory, threads, unattached, watching: None }
     }
@@ -179,15 +179,9 @@ impl<T: Send + 'static> TimerService<T> {
         Ok(self)
     }
 
-    /// A client, for any thread. The number of clients is not limited.
-    pub fn client(&self) -> Client<T> {
-        Client::new(Arc::clone(&self.directory))
-    }
-
-    /// A handle, for tasks that migrate between threads. It is `Copy`, names no type of values, and
-    /// makes futures that are `Send` and `Sync`.
-    pub fn handle(&self) -> Handle {
-        registry::enter(&self.directory);
+    /// A handle, with which every thread uses the service. It is `Copy`, `Send` and `Sync`, and so
+    /// are its futures, but for `Copy`.
+    pub fn handle(&self) -> Handle<T> {
         Handle::new(self.directory.service)
     }
 
@@ -223,7 +217,7 @@ impl<T: Send + 'static> TimerService<T> {
 
     /// Sets the scale of all [`ScaledTimeouts`](crate::scaled::ScaledTimeouts) of all shards, and
     /// of the limits of all connections, as
-    /// [`RemoteTimers::set_scale`](crate::RemoteTimers::set_scale) does for one shard. Shards that
+    /// [`Handle::set_scale`](crate::Handle::set_scale) does for one shard. Shards that
     /// have ended are skipped.
     ///
     /// A limit of a connection for which [`ConnLimits`](crate::ConnLimits) names a least time, such

@@ -3,8 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
+use corewheel_shard::Tick;
+
 use crate::attach::ShardLoop;
-use crate::{Client, Fired, Refused, RefusedKind, ShardId, ShutdownPolicy, TimerService, Timers};
+use crate::face::{Lanes, Request};
+use crate::values::class::ClassId;
+use crate::{Fired, Refused, RefusedKind, ShardId, ShutdownPolicy, TimerId, TimerService, Timers};
 
 /// A waker that counts how often it is woken.
 #[derive(Default)]
@@ -32,10 +36,24 @@ fn woken(alarms: &[Arc<Alarm>]) -> usize {
     counts.inspect(|count| assert!(*count <= 1, "a future is woken once")).sum()
 }
 
-fn wait(client: &Client<u32>, count: usize) -> Vec<Arc<Alarm>> {
+fn lanes_of(service: &TimerService<u32>) -> Lanes<u32> {
+    Lanes::new(Arc::clone(&service.directory))
+}
+
+fn schedule(lanes: &Lanes<u32>) -> Result<TimerId, Refused<u32>> {
+    let build = |value| Request::Schedule {
+        deadline: Tick::NEVER,
+        sent_us: 0,
+        class: ClassId::NONE,
+        value,
+    };
+    lanes.schedule(SHARD, ClassId::NONE, 0, build, Request::into_value)
+}
+
+fn wait(lanes: &Lanes<u32>, count: usize) -> Vec<Arc<Alarm>> {
     let alarms: Vec<_> = std::iter::repeat_with(Arc::<Alarm>::default).take(count).collect();
     for alarm in &alarms {
-        client.wait_for_room(SHARD, Waker::from(Arc::clone(alarm))).unwrap();
+        lanes.wait_for_room(SHARD, Waker::from(Arc::clone(alarm))).unwrap();
     }
     alarms
 }
@@ -43,9 +61,9 @@ fn wait(client: &Client<u32>, count: usize) -> Vec<Arc<Alarm>> {
 #[test]
 fn futures_are_woken_as_the_client_gets_keys_oldest_first() {
     let (service, mut shard) = service(64);
-    let client = service.client();
-    while client.shard(SHARD).schedule(std::time::Duration::MAX, 0).is_ok() {}
-    let alarms = wait(&client, 5);
+    let lanes = lanes_of(&service);
+    while schedule(&lanes).is_ok() {}
+    let alarms = wait(&lanes, 5);
     let _next = shard.turn();
     assert_eq!(woken(&alarms), 2, "the client has two keys");
     assert_eq!(woken(&alarms[..2]), 2);
@@ -58,11 +76,11 @@ fn futures_are_woken_as_the_client_gets_keys_oldest_first() {
 #[test]
 fn waker_registered_twice_in_a_row_is_woken_once() {
     let (service, mut shard) = service(64);
-    let client = service.client();
+    let lanes = lanes_of(&service);
     let alarm = Arc::<Alarm>::default();
     let waker = Waker::from(Arc::clone(&alarm));
     for _ in 0..2 {
-        client.wait_for_room(SHARD, waker.clone()).unwrap();
+        lanes.wait_for_room(SHARD, waker.clone()).unwrap();
     }
     let _next = shard.turn();
     assert_eq!(woken(&[alarm]), 1);
@@ -72,11 +90,11 @@ fn waker_registered_twice_in_a_row_is_woken_once() {
 fn futures_beside_a_full_shard_are_all_woken_to_be_refused() {
     let (service, mut shard) = service(8);
     while shard.timers().schedule(std::time::Duration::MAX, 0).is_ok() {}
-    let client = service.client();
-    let alarms = wait(&client, 5);
+    let lanes = lanes_of(&service);
+    let alarms = wait(&lanes, 5);
     let _next = shard.turn();
     assert_eq!(woken(&alarms), 5);
-    let refused = client.shard(SHARD).schedule(std::time::Duration::MAX, 0);
+    let refused = schedule(&lanes);
     assert_eq!(refused, Err(Refused::Full(0)));
 }
 
@@ -85,8 +103,8 @@ fn futures_of_a_lane_that_is_closed_are_woken() {
     for is_driven in [false, true] {
         let builder = TimerService::builder().shards(1).capacity(64);
         let service = builder.start_attached_with::<u32>().unwrap();
-        let client = service.client();
-        let alarms = wait(&client, 5);
+        let lanes = lanes_of(&service);
+        let alarms = wait(&lanes, 5);
         let shard = service.attach(SHARD).unwrap();
         if is_driven {
             let shard = shard.into_loop((|_, _| {}) as Handler).unwrap();
@@ -96,9 +114,9 @@ fn futures_of_a_lane_that_is_closed_are_woken() {
         }
         assert_eq!(woken(&alarms), 5);
         let waker = Waker::from(Arc::<Alarm>::default());
-        let waits = client.wait_for_room(SHARD, waker.clone());
+        let waits = lanes.wait_for_room(SHARD, waker.clone());
         assert!(matches!(waits, Ok(()) | Err(RefusedKind::Closed)));
-        let late = wait(&client, 0);
+        let late = wait(&lanes, 0);
         assert_eq!(woken(&late), 0);
     }
 }

@@ -6,7 +6,7 @@ use std::task::Waker;
 use corewheel_shard::TimerKey;
 
 use super::hooks::Message;
-use super::payload::{Outbox, Payload};
+use super::payload::Payload;
 use super::request::{
     CancelReplies, CancelReply, MigrateAllReply, MigrateReply, RemainingReply, Request,
 };

@@ -25,7 +25,7 @@ use corewheel_shard::{CancelOutcome as ShardCancel, Tick, TimerKey};
 
 use super::classes::Ended;
 use super::effect::Effect;
-use super::payload::{Outbox, Packed, Payload};
+use super::payload::{Packed, Payload};
 use super::request::{Bulk, MigrateAllReply, MigrateReply, RemainingReply, Request};
 use super::{Core, State};
 use crate::values::class::ClassId;

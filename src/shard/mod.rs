@@ -19,6 +19,7 @@ mod effect;
 pub(crate) mod guard;
 pub(crate) mod hooks;
 mod keys;
+pub(crate) mod lanes;
 mod lateness;
 mod migrate;
 mod nurseries;
@@ -41,7 +42,8 @@ use std::sync::Arc;
 use corewheel_shard::Tick;
 
 use self::hooks::Parts;
-use self::payload::{Outbox, Payload};
+use self::lanes::Lanes;
+use self::payload::Payload;
 use self::poll_budget::PollBudget;
 use self::request::{Control, Request};
 pub(crate) use self::state::State;
@@ -66,7 +68,7 @@ pub(crate) struct Core<P: Payload> {
     id: ShardId,
     home: Home,
     directory: Arc<Directory<P>>,
-    outbox: P::Outbox,
+    outbox: Lanes<P>,
     clock: NearClock,
     state: RefCell<State<P>>,
     parts: Parts,
@@ -97,7 +99,7 @@ impl<P: Payload> Core<P> {
         let core = Self {
             id,
             home: directory.service.home(id),
-            outbox: P::Outbox::new(Arc::clone(&directory)),
+            outbox: Lanes::new(Arc::clone(&directory)),
             clock: NearClock::new(directory.time.clock().clone()),
             state: RefCell::new(State::new(Arc::clone(&directory), id)?),
             parts: Parts::default(),
@@ -153,7 +155,7 @@ impl<P: Payload> Core<P> {
         &self.directory.time
     }
 
-    pub(crate) fn outbox(&self) -> &P::Outbox {
+    pub(crate) fn outbox(&self) -> &Lanes<P> {
         &self.outbox
     }
 

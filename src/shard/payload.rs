@@ -1,16 +1,11 @@
 //! The traits of the payloads that a shard's timers carry, of the host that delivers them, and of
 //! the outbox to other shards. The shard itself knows no callback, no future and no client.
 
-use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use corewheel_shard::TimerKey;
-
-use super::Directory;
 use super::hooks::PartId;
-use super::request::Request;
-use crate::values::handle::{ShardId, TimerId};
+use crate::values::handle::TimerId;
 use crate::values::migration::MigrateError;
 
 /// The payload in a slot of the wheel: a value, or an index into the side tables.
@@ -30,8 +25,6 @@ pub(crate) trait Payload: Sized + 'static {
     type Due: 'static;
     /// A control message that the shard passes on to its driver.
     type Job: 'static;
-    /// The way to other shards.
-    type Outbox: Outbox<Self>;
 
     fn of_value(value: Self::Value) -> Self;
     fn of_call(call: Self::Call, tables: &mut Self::Tables) -> Self;
@@ -93,27 +86,4 @@ pub(crate) trait Host<P: Payload> {
     fn run(&mut self, call: P::Call);
     /// Called during a shutdown, after the last timer was delivered.
     fn closing(&mut self);
-}
-
-/// The outbox of a shard: sends requests to other shards over lanes, like a client.
-pub(crate) trait Outbox<P: Payload> {
-    fn new(directory: Arc<Directory<P>>) -> Self;
-
-    /// Sends a cancel or a reset. If the shard is closed, the request goes to the shard to which
-    /// the timer has migrated, or is dropped.
-    fn send(&self, shard: ShardId, request: Request<P>);
-
-    /// Sends a timer to another shard and returns its key there.
-    ///
-    /// Waking the other shard may run code of the user on this thread. So `check` is called once
-    /// the lane is open, to find out whether the timer is still there. After it no other code runs
-    /// until the timer is on the lane, so that a key that was taken is used. `pack` gets the key
-    /// and makes the request. If the lane was closed meanwhile, `pack` is called again with another
-    /// key and the request. A request that cannot be sent comes back with the error.
-    fn send_timer(
-        &self,
-        shard: ShardId,
-        check: impl Fn() -> Result<(), MigrateError>,
-        pack: impl FnMut(TimerKey, Option<Request<P>>) -> Request<P>,
-    ) -> Result<TimerKey, (MigrateError, Option<Request<P>>)>;
 }

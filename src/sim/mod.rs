@@ -92,7 +92,7 @@
 //!
 //! # A service with its clients
 //!
-//! A [`Client`] sends to a shard over its lanes, and futures that
+//! A [`Handle`] sends to a shard over the lanes of its thread, and futures that
 //! [`spawn_on`](TimerService::spawn_on) starts run on the thread of their shard:
 //!
 //! ```
@@ -103,14 +103,14 @@
 //! for seed in 0..100 {
 //!     let builder = TimerService::builder().shards(2).capacity(100);
 //!     let mut sim = Simulation::<&str>::start(seed, builder, |_| |_, _| ())?;
-//!     let (client, shard) = (sim.client(), sim.service().shard_for(seed));
+//!     let (handle, shard) = (sim.service().handle(), sim.service().shard_for(seed));
 //!     let time = sim.time();
 //!     let request = sim.run(async move {
 //!         let answer = async {
 //!             time.sleep(Duration::from_secs(7)).await;
 //!             "late"
 //!         };
-//!         client.shard(shard).timeout(Duration::from_secs(5), answer).await
+//!         handle.on(shard).timeout(Duration::from_secs(5), answer).await
 //!     });
 //!     assert!(request.is_err(), "the request times out after 5 s");
 //!     assert!(sim.elapsed() < Duration::from_millis(5_002));
@@ -147,7 +147,7 @@
 //!   part is a task: it waits by the timers of the service or by [`Time::sleep`], and by channels
 //!   that work on every executor, such as those of tokio's `sync`, `futures` or `async-channel`.
 //! - Spawn the parts that use [`Timers`] with [`spawn_on`](TimerService::spawn_on), and those that
-//!   use a [`Client`] with [`spawn`](Simulation::spawn).
+//!   use a [`Handle`] with [`spawn`](Simulation::spawn).
 //! - Choose commands at random (a request comes, a connection stalls, a shard dies), run them by
 //!   [`explore`], and compare what the server did with a simple model after each of them.
 //! - Keep the seed of each failure as a test.
@@ -234,6 +234,7 @@ mod check;
 mod executor;
 mod explore;
 mod join;
+mod thread;
 mod time;
 
 use std::cell::Cell;
@@ -248,10 +249,10 @@ use std::time::{Duration, Instant};
 use self::executor::{Executor, SimulatedHost, Stepped, ThreadId};
 pub use self::explore::explore;
 pub use self::join::JoinHandle;
+pub use self::thread::Thread;
 pub use self::time::{SimulatedSleep, Time};
 use crate::clock::{ManualClock, saturating_nanos};
 use crate::face::callback::{Fired, Handler};
-use crate::face::client::Client;
 use crate::face::timers::Timers;
 use crate::service::TimerService;
 use crate::service::builder::TimerServiceBuilder;
@@ -349,9 +350,9 @@ impl<T: Send + 'static> Simulation<T> {
         &self.service
     }
 
-    /// A client, for one of the test's own threads.
-    pub fn client(&self) -> Client<T> {
-        self.service.client()
+    /// A thread of the test, which has lanes of its own.
+    pub fn thread(&self) -> Thread<T> {
+        Thread::of(&self.service)
     }
 
     /// The timers of a shard, as code on the shard's own thread uses them. They stay usable when

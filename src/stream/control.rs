@@ -14,7 +14,7 @@ use super::timeout::{Slot, Timeout};
 use super::waiter::Waiter;
 use crate::clock::when::When;
 use crate::conn::{AnyThread, ConnTimers, DeadlineKind, Direction, InProgress, Side};
-use crate::face::handle::Handle;
+use crate::face::handle::{Handle, Untyped};
 use crate::link::sync::{AtomicBool, MaybeWaker, Ordering};
 use crate::values::error::{Elapsed, TimeoutError};
 
@@ -28,7 +28,7 @@ pub(super) struct Shared {
     pub(super) aged: Waiter,
     pub(super) timeout_slot: Slot,
     /// For timers beside that of the connection.
-    pub(super) handle: Handle,
+    pub(super) handle: Handle<Untyped>,
     /// A deadline may have come, so the next read or write looks.
     is_woken: AtomicBool,
     /// What the next read takes note of.
@@ -40,7 +40,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(handle: Handle, head: Duration) -> Self {
+    pub(super) fn new(handle: Handle<Untyped>, head: Duration) -> Self {
         Self {
             waiting: [MaybeWaker::new(), MaybeWaker::new()],
             heartbeat: Waiter::new(),

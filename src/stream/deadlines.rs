@@ -30,7 +30,7 @@ use super::limits::{StreamLimits, StreamTimeout, ends, no_timer};
 use super::notes::{CONNECTION, ENDED, MEASURED, MESSAGE};
 use super::timeout::TIMEOUT;
 use crate::conn::{ConnTimers, DeadlineKind, Direction, Ends, Side, Transfer, Wakes};
-use crate::face::handle::Handle;
+use crate::face::handle::{Handle, Untyped};
 use crate::values::refused::RefusedKind;
 
 /// What there is of a direction.
@@ -85,7 +85,11 @@ pub(super) struct Deadlines<M: Side> {
 
 impl<M: Side> Deadlines<M> {
     /// `handle` is for timers beside that of the connection.
-    pub(super) fn new(timers: ConnTimers<M>, handle: Handle, limits: StreamLimits) -> Self {
+    pub(super) fn new(
+        timers: ConnTimers<M>,
+        handle: Handle<Untyped>,
+        limits: StreamLimits,
+    ) -> Self {
         let shared = Arc::new(Shared::new(handle, limits.head));
         let waker = Waker::from(Arc::clone(&shared));
         let way = || Way { waits: false, transfer: None, is_watched: false };

@@ -192,9 +192,9 @@ impl<S> TimedIo<S> {
     ///
     /// Nothing is sent to the service before the first read or write, and that is where a
     /// [refusal](Self#when-there-is-no-timer) shows.
-    pub fn new(stream: S, handle: Handle, limits: StreamLimits) -> Self {
+    pub fn new<T: 'static>(stream: S, handle: Handle<T>, limits: StreamLimits) -> Self {
         let timers = handle.connection(limits.of_conn());
-        Self { io: stream, deadlines: Deadlines::new(timers, handle, limits) }
+        Self { io: stream, deadlines: Deadlines::new(timers, handle.untyped(), limits) }
     }
 }
 
@@ -213,7 +213,7 @@ impl<S> TimedIo<S, OnShard> {
         match timers.connection(limits.of_conn()) {
             Ok(conn) => {
                 let (service, shard) = (timers.core().directory().service, timers.core().id());
-                let handle = Handle::new(service).shard(shard).with_class(timers.class());
+                let handle = Handle::new(service).on(shard).with_class(timers.class());
                 let deadlines = Deadlines::new(conn, handle, limits);
                 Ok(Self { io: stream, deadlines })
             }

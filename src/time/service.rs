@@ -10,12 +10,12 @@
 use std::sync::OnceLock;
 
 use super::error::SetServiceError;
-use crate::face::handle::Handle;
+use crate::face::handle::{Handle, Untyped};
 use crate::service::TimerService;
 use crate::stats::StatsSource;
 
 struct Chosen {
-    handle: Handle,
+    handle: Handle<Untyped>,
     stats: StatsSource,
     /// The default service; `None` if a service was set.
     _default: Option<TimerService>,
@@ -23,7 +23,7 @@ struct Chosen {
 
 impl Chosen {
     fn new<T: Send + 'static>(service: &TimerService<T>) -> Self {
-        Self { handle: service.handle(), stats: service.stats_source(), _default: None }
+        Self { handle: service.handle().untyped(), stats: service.stats_source(), _default: None }
     }
 }
 
@@ -78,7 +78,7 @@ pub fn set_service<T: Send + 'static>(service: &TimerService<T>) -> Result<(), S
 /// # Panics
 ///
 /// The default service cannot start.
-pub fn handle() -> Handle {
+pub fn handle() -> Handle<Untyped> {
     chosen().handle
 }
 

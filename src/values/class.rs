@@ -46,7 +46,7 @@ use crate::values::refused::RefusedKind;
 ///
 /// [`TimerServiceBuilder::class`](crate::TimerServiceBuilder::class) registers a class,
 /// [`Timers::of_class`](crate::Timers::of_class) and
-/// [`RemoteTimers::of_class`](crate::RemoteTimers::of_class) schedule timers of it, and
+/// [`Handle::of_class`](crate::Handle::of_class) schedule timers of it, and
 /// [`ShardStats::classes`](crate::stats::ShardStats::classes) and the endpoint have its counts.
 ///
 /// ```

@@ -27,8 +27,8 @@
 //! ```
 //!
 //! [`Timers::migrate`](crate::Timers::migrate) migrates a timer of its own shard,
-//! [`Client::migrate`](crate::Client::migrate) one of any shard,
-//! [`Client::migrate_all`](crate::Client::migrate_all) all timers of a shard, and
+//! [`Handle::migrate`](crate::Handle::migrate) one of any shard,
+//! [`Handle::migrate_all`](crate::Handle::migrate_all) all timers of a shard, and
 //! [`ConnTimers::pack`](crate::ConnTimers::pack) the deadlines of a connection.
 
 use std::collections::BTreeMap;
@@ -58,13 +58,13 @@ pub enum MigrateError {
     /// still under way from its sender.
     NotPending,
     /// The timer lives on this shard, and another shard was asked to migrate it. Use
-    /// [`Client::migrate`](crate::Client::migrate).
+    /// [`Handle::migrate`](crate::Handle::migrate).
     Elsewhere(ShardId),
     /// The handle belongs to another service.
     Foreign,
     /// The timer carries a callback that stays on its core, scheduled with
     /// [`Timers::schedule_fn`](crate::Timers::schedule_fn) or by a container. A callback that may
-    /// migrate is scheduled with [`RemoteTimers::schedule_fn`](crate::RemoteTimers::schedule_fn).
+    /// migrate is scheduled with [`Handle::schedule_fn`](crate::Handle::schedule_fn).
     LocalCallback,
     /// A future of the timer's core waits for it.
     Sleep,
@@ -115,7 +115,7 @@ impl fmt::Display for MigrateError {
 impl std::error::Error for MigrateError {}
 
 /// Which timers of a shard have migrated and which have stayed; the reply of
-/// [`Client::migrate_all`](crate::Client::migrate_all).
+/// [`Handle::migrate_all`](crate::Handle::migrate_all).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct MigrateReport {

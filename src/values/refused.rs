@@ -44,7 +44,7 @@ pub enum Refused<V> {
     },
     /// The lane from this client to the shard is full for a moment, or the shard has not looked at
     /// it yet, as may be at the first schedule of a client. Try again when the shard has taken its
-    /// next turn, or let [`schedule_when_room`](crate::RemoteTimers::schedule_when_room) wait for
+    /// next turn, or let [`schedule_when_room`](crate::Handle::schedule_when_room) wait for
     /// it. Do not try again while you hold a lock that the shard's handler or callbacks take: the
     /// shard takes no turn before they return.
     Busy(V),
@@ -52,7 +52,7 @@ pub enum Refused<V> {
     /// [`start_attached`](crate::TimerServiceBuilder::start_attached), and the shard is not
     /// [attached](crate::TimerService::attach). Comes in place of `Busy` from methods that name
     /// `Busy` among their errors. Attach the shard, and try again then;
-    /// [`schedule_when_room`](crate::RemoteTimers::schedule_when_room) waits for it.
+    /// [`schedule_when_room`](crate::Handle::schedule_when_room) waits for it.
     NotAttached(V),
     /// The service is shut down, or this shard of it has ended.
     Closed(V),
@@ -64,7 +64,7 @@ pub enum Refused<V> {
     /// The service has no such shard.
     NoSuchShard(V),
     /// These are more timers than one command takes. Send them in parts of at most
-    /// [`RemoteTimers::schedule_many_max`](crate::RemoteTimers::schedule_many_max).
+    /// [`Handle::schedule_many_max`](crate::Handle::schedule_many_max).
     TooMany(V),
 }
 

@@ -10,7 +10,7 @@
 ///     .shards(1)
 ///     .runtime(Runtime::Thread)
 ///     .start_with(|_| |_fired, _timers| {})?;
-/// service.client().shard(ShardId::new(0)).schedule(Duration::from_secs(60), "a lease")?;
+/// service.handle().on(ShardId::new(0)).schedule(Duration::from_secs(60), "a lease")?;
 ///
 /// let report = service.shutdown(ShutdownPolicy::Return)?;
 /// let counts = report.shards[0].counts;

@@ -237,10 +237,11 @@ fn check_burst_of_threads(capacity: u32, count: usize) -> io::Result<()> {
     let lab = Lab::new(TimerService::builder().capacity(capacity));
     let handle = lab.handle;
     let (go_on, may_go_on) = mpsc::channel::<()>();
-    let client = lab.service.client();
+    let client = lab.service.handle();
     let hold_up = move |_: &Timers| assert!(may_go_on.recv().is_err());
-    client.shard(ShardId::new(0)).schedule_fn(ms(0), hold_up).unwrap();
-    drop(client);
+    // On a thread of its own, whose lane ends with it.
+    let hold = move || client.on(ShardId::new(0)).schedule_fn(ms(0), hold_up).map(drop);
+    assert!(thread::spawn(hold).join().unwrap().is_ok());
     let polled = Arc::new(AtomicUsize::new(0));
     let spawn = |_| {
         let polled = polled.clone();

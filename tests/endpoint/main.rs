@@ -54,13 +54,13 @@ fn endpoint(service: &TimerService) -> StatsEndpoint {
 
 /// Sends timers to a shard and waits until they have fired.
 fn fire(service: &TimerService, shard: u16, timers: u64) {
-    let client = service.client();
+    let client = service.handle();
     let (sender, fired) = mpsc::channel();
     for _ in 0..timers {
         let sender = sender.clone();
         let delay = Duration::from_millis(1);
         client
-            .shard(ShardId::new(shard))
+            .on(ShardId::new(shard))
             .schedule_fn(delay, move |_| sender.send(()).unwrap())
             .expect("the shard has room for a few timers");
     }

@@ -84,12 +84,12 @@ fn page_reads_only_counts_that_the_json_contains() {
 fn json_counts_obey_the_law_before_and_after_shutdown() {
     let service = service(2);
     let endpoint = endpoint(&service);
-    let client = service.client();
+    let client = service.handle();
     fire(&service, 1, 20);
     for _ in 0..10 {
         let schedule = || {
             let delay = Duration::from_hours(1);
-            client.shard(ShardId::new(0)).schedule_fn(delay, |_| {}).unwrap()
+            client.on(ShardId::new(0)).schedule_fn(delay, |_| {}).unwrap()
         };
         schedule();
         // The reply says that the shard has received all earlier requests too.
@@ -339,7 +339,7 @@ fn json_asks_for_the_forecast_that_a_later_answer_has() {
     let service = service(1);
     let endpoint = endpoint(&service);
     let far = Duration::from_hours(2);
-    service.client().shard(ShardId::new(0)).schedule_fn(far, |_| {}).unwrap();
+    service.handle().on(ShardId::new(0)).schedule_fn(far, |_| {}).unwrap();
     wait_until("the shard has made a forecast", || {
         let json = stats(endpoint.local_addr());
         let forecast = &json["shards"][0]["forecast"];
@@ -408,12 +408,12 @@ fn counts_of_classes_are_shown_separately_in_every_format() {
     let service = builder.runtime(Runtime::Thread).classes([idle, request]).start().unwrap();
     let endpoint = endpoint(&service);
     let far = Duration::from_hours(1);
-    let client = service.client();
+    let client = service.handle();
     for _ in 0..3 {
-        let timers = client.shard(ShardId::new(1)).of_class(idle).unwrap();
+        let timers = client.on(ShardId::new(1)).of_class(idle).unwrap();
         timers.schedule_fn(Duration::ZERO, |_| {}).unwrap();
     }
-    let shard = client.shard(ShardId::new(1));
+    let shard = client.on(ShardId::new(1));
     shard.of_class(idle).unwrap().schedule_fn(far, |_| {}).unwrap();
     let timer = shard.of_class(request).unwrap().schedule_fn(far, |_| {});
     let _ = client.cancel(timer.unwrap()).wait().unwrap();

@@ -109,7 +109,7 @@ fn provoke(kind: WarningKind) -> Stage {
             let budget = TurnBudget { requests_max: 1, ..TurnBudget::default() };
             let mut stage = Stage::with(|builder| builder.budget(budget).lane_capacity(64));
             let timer = stage.schedule(HOUR, 0);
-            let client = stage.service.client();
+            let client = stage.service.handle();
             for _ in 0..60 {
                 client.reset_detached(timer, HOUR);
             }

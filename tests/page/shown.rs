@@ -33,8 +33,8 @@ fn url(address: SocketAddr) -> String {
 /// Fires timers, one after the other, until it is told to stop. Some take long, so that others are
 /// late.
 fn fire(service: &TimerService, class: TimerClass, stop: &AtomicBool) {
-    let client = service.client();
-    let timers = client.shard(ShardId::new(1)).of_class(class).unwrap();
+    let client = service.handle();
+    let timers = client.on(ShardId::new(1)).of_class(class).unwrap();
     for number in 0_u64.. {
         if stop.load(Ordering::Relaxed) {
             return;

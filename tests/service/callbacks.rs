@@ -36,12 +36,12 @@ fn panic_in_a_callback_is_counted_and_later_timers_fire() {
                 sender.send(one.payload).unwrap();
             }
         });
-        let client = running.client();
+        let client = running.service.handle();
         for n in 0..30 {
-            client.shard(SHARD).schedule(ms(2), n).unwrap();
+            client.on(SHARD).schedule(ms(2), n).unwrap();
             // The payload of a panic may panic when it is dropped.
             let call = |_: &Timers<u32>| std::panic::panic_any(Bomb);
-            client.shard(SHARD).schedule_fn(ms(2), call).unwrap();
+            client.on(SHARD).schedule_fn(ms(2), call).unwrap();
         }
         let all: Vec<_> = (0..20).map(|_| fired.recv_timeout(PATIENCE).unwrap()).collect();
         assert!(all.into_iter().eq((0..30).filter(|n| n % 3 != 0)), "{host:?}");
@@ -58,8 +58,8 @@ fn payload_that_panics_when_dropped_is_counted() {
     let mut lab = Lab::<Option<Bomb>>::with_handler(builder(1), |_| {
         |one: Fired<Option<Bomb>>, _: &Timers<_>| drop(one)
     });
-    let client = lab.client();
-    let schedule = |delay| client.shard(SHARD).schedule(delay, Some(Bomb)).unwrap();
+    let client = lab.service.handle();
+    let schedule = |delay| client.on(SHARD).schedule(delay, Some(Bomb)).unwrap();
     // The handler, a cancel and a shutdown drop one payload each.
     schedule(ms(1));
     let cancelled = schedule(FAR);
@@ -82,7 +82,7 @@ fn payload_that_panics_when_dropped_is_counted() {
 #[test]
 fn local_callback_that_panics_when_dropped_does_not_prevent_the_reply() {
     let mut lab = Lab::<()>::new(builder(1));
-    let client = lab.client();
+    let client = lab.service.handle();
     let bomb = Bomb;
     let timer = lab.timers().schedule_fn(FAR, move |_| drop(bomb)).unwrap();
     let mut reply = client.cancel(timer).into_future();
@@ -267,9 +267,9 @@ fn turn_stops_delivering_when_its_time_is_used_up() {
 #[test]
 fn cancelled_callback_comes_back_and_can_be_run() {
     let mut lab = Lab::<u8>::new(builder(1));
-    let client = lab.client();
+    let client = lab.service.handle();
     let call = |timers: &Timers<u8>| assert!(timers.schedule(ms(1), 7).is_ok());
-    let sent = client.shard(SHARD).schedule_fn(FAR, call).unwrap();
+    let sent = client.on(SHARD).schedule_fn(FAR, call).unwrap();
     let mut reply = client.cancel(sent).into_future();
     lab.settle();
     let Some(corewheel::Payload::Callback(call)) = look(&mut reply).unwrap().unwrap().payload()
@@ -295,8 +295,8 @@ fn callback_uses_every_method_of_its_own_shard() {
         let timer = timers.schedule(ms(1), 1).unwrap();
         assert_eq!(timers.reset(timer, timers.now() + ms(3)), ResetOutcome::Reset);
         drop(timers.sleep(ms(1)));
-        timers.client().shard(SHARD).schedule(ms(4), 2).unwrap();
-        timers.client().cancel_detached(timer);
+        timers.handle().on(SHARD).schedule(ms(4), 2).unwrap();
+        timers.handle().cancel_detached(timer);
         timers.schedule_fn(FAR, |_| {}).map(drop).unwrap();
     };
     lab.timers().schedule_fn(ms(1), call).unwrap();
@@ -326,7 +326,7 @@ fn callback_runs_in_a_service_without_a_handler() {
         let (sender, fired) = mpsc::channel();
         let call = move |timers: &Timers| sender.send(timers.shard_id()).unwrap();
         let at = service.now() + ms(5);
-        service.client().shard(SHARD).schedule_fn(at, call).unwrap();
+        service.handle().on(SHARD).schedule_fn(at, call).unwrap();
         assert_eq!(fired.recv_timeout(PATIENCE), Ok(SHARD));
         assert!(service.now() >= at, "{runtime:?}");
         service.shutdown(ShutdownPolicy::Drop).unwrap();

@@ -13,10 +13,10 @@ use crate::support::{FAR, OTHER, SHARD, block_on, builder, look};
 fn shard_that_nothing_has_attached_refuses_with_that_cause() {
     let service: TimerService<u8> = builder(2).start_attached_with().unwrap();
     let _other = service.attach(OTHER).unwrap();
-    let client = service.client();
+    let client = service.handle();
     // An attachment that waits to be used drives nothing either.
     for shard in [SHARD, OTHER] {
-        let timers = client.shard(shard);
+        let timers = client.on(shard);
         let refused = timers.schedule(FAR, 7).unwrap_err();
         assert_eq!(refused, Refused::NotAttached(7));
         assert!(refused.to_string().contains("TimerService::attach"), "{refused}");
@@ -24,15 +24,14 @@ fn shard_that_nothing_has_attached_refuses_with_that_cause() {
         assert_eq!(refused.kind(), RefusedKind::NotAttached);
         let refused = timers.schedule_many([(FAR, 8)]).unwrap_err();
         assert_eq!(refused, Refused::NotAttached(vec![(FAR, 8)]));
-        assert_eq!(block_on(timers.sleep(FAR)), Err(RefusedKind::NotAttached));
     }
 }
 
 #[test]
 fn futures_wait_for_a_shard_to_be_attached_and_one_warning_says_so() {
     let service: TimerService<u8> = builder(1).start_attached_with().unwrap();
-    let client = service.client();
-    let timers = client.shard(SHARD);
+    let client = service.handle();
+    let timers = client.on(SHARD);
     let mut scheduled = std::pin::pin!(timers.schedule_when_room(FAR, 7));
     let mut slept = service.handle().sleep(FAR);
     let log = logged(|| {
@@ -56,18 +55,18 @@ fn dropped_service_is_the_cause_that_its_handles_and_clients_name() {
     let request = TimerClass::new("request");
     let builder = builder(1).runtime(Runtime::Thread).class(request);
     let service: TimerService<u8> = builder.start_with(|_| |_, _: &_| {}).unwrap();
-    let (client, handle) = (service.client(), service.handle());
-    let pending = client.shard(SHARD).schedule(FAR, 1).unwrap();
+    let (client, handle) = (service.handle(), service.handle());
+    let pending = client.on(SHARD).schedule(FAR, 1).unwrap();
     let mut slept = handle.sleep(FAR);
     assert!(look(&mut slept).is_none());
     drop(service);
 
-    let refused = client.shard(SHARD).schedule(FAR, 7).unwrap_err();
+    let refused = client.on(SHARD).schedule(FAR, 7).unwrap_err();
     assert_eq!(refused, Refused::Dropped(7));
     let text = refused.to_string();
     assert!(text.contains("dropped") && text.contains("keep the TimerService"), "{text}");
     assert!(refused.kind().is_closed());
-    assert_eq!(block_on(client.shard(SHARD).sleep(FAR)), Err(RefusedKind::Dropped));
+    assert_eq!(block_on(client.on(SHARD).sleep(FAR)), Err(RefusedKind::Dropped));
     let reply = block_on(client.cancel(pending).into_future());
     assert!(reply.unwrap_err().to_string().contains("dropped"));
 
@@ -80,7 +79,7 @@ fn dropped_service_is_the_cause_that_its_handles_and_clients_name() {
     // A thread that has not used the service before.
     let other = std::thread::spawn(move || block_on(handle.sleep(FAR)));
     assert_eq!(other.join().unwrap(), Err(RefusedKind::Dropped));
-    assert!(matches!(client.shard(OTHER).schedule(FAR, 7), Err(Refused::NoSuchShard(7))));
+    assert!(matches!(client.on(OTHER).schedule(FAR, 7), Err(Refused::NoSuchShard(7))));
 }
 
 #[test]
@@ -100,9 +99,9 @@ fn dropped_service_is_the_cause_that_an_attached_shard_names() {
 fn service_that_was_shut_down_is_not_named_as_dropped() {
     let service: TimerService<u8> =
         builder(1).runtime(Runtime::Thread).start_with(|_| |_, _: &_| {}).unwrap();
-    let (client, handle) = (service.client(), service.handle());
+    let (client, handle) = (service.handle(), service.handle());
     service.shutdown(ShutdownPolicy::Drop).unwrap();
     drop(service);
-    assert_eq!(client.shard(SHARD).schedule(FAR, 7), Err(Refused::Closed(7)));
+    assert_eq!(client.on(SHARD).schedule(FAR, 7), Err(Refused::Closed(7)));
     assert_eq!(block_on(handle.sleep(FAR)), Err(RefusedKind::Closed));
 }

@@ -42,7 +42,7 @@ fn due_and_remaining_of_every_container_follow_the_clock() {
     assert_eq!((timers.due(timer), queue.due(value)), (None, None));
 
     // `due` does not look for timers of other shards.
-    let elsewhere = lab.client().shard(OTHER).schedule(FAR, 2).unwrap();
+    let elsewhere = lab.client().on(OTHER).schedule(FAR, 2).unwrap();
     assert_eq!(timers.due(elsewhere), None);
     let cancelled = timers.schedule(FAR, 3).unwrap();
     assert!(timers.cancel(cancelled).won());
@@ -87,7 +87,7 @@ fn duration_that_is_too_long_means_never_in_every_container() {
     let client = lab.client();
     let never = Duration::MAX;
     timers.schedule(never, 1).unwrap();
-    client.shard(SHARD).schedule(never, 2).unwrap();
+    client.on(SHARD).schedule(never, 2).unwrap();
     timers.schedule_many([(never, 3), (never, 4)]).unwrap();
     let deadline = timers.deadline_with_slack(never, never);
     timers.schedule(deadline, 5).unwrap();

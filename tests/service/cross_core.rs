@@ -43,7 +43,7 @@ fn timers_from_several_threads_fire_exactly_once() {
                 let client = running.client();
                 thread::spawn(move || {
                     for n in thread * EACH..(thread + 1) * EACH {
-                        retry(n, |n| client.shard(SHARD).schedule(ms(n % 10), n));
+                        retry(n, |n| client.on(SHARD).schedule(ms(n % 10), n));
                     }
                 })
             })
@@ -80,7 +80,7 @@ fn cancel_racing_with_a_firing_timer_reports_its_only_outcome() {
         let won: Vec<bool> = (0..ROUNDS)
             .map(|n| {
                 let delay = Duration::from_micros(n as u64 % 1_500);
-                let timer = retry(n, |n| client.shard(SHARD).schedule(delay, n));
+                let timer = retry(n, |n| client.on(SHARD).schedule(delay, n));
                 if n % 3 == 0 {
                     thread::sleep(delay);
                 }
@@ -113,10 +113,12 @@ fn cancel_racing_with_a_firing_timer_reports_its_only_outcome() {
 }
 
 /// Two clients of a shard, which receives the requests of the first before those of the second.
-fn overtaker<V: Send + 'static>(lab: &mut Lab<V>) -> (corewheel::Client<V>, corewheel::Client<V>) {
+fn overtaker<V: Send + 'static>(
+    lab: &mut Lab<V>,
+) -> (corewheel::sim::Thread<V>, corewheel::sim::Thread<V>) {
     let clients = (lab.client(), lab.client());
     for client in [&clients.0, &clients.1] {
-        let timer = client.shard(SHARD).schedule_fn(FAR, |_| {}).unwrap();
+        let timer = client.on(SHARD).schedule_fn(FAR, |_| {}).unwrap();
         lab.settle();
         assert!(lab.timers().cancel(timer).won());
         lab.settle();
@@ -129,7 +131,7 @@ fn detached_cancel_before_its_timer_drops_the_payload() {
     let mut lab = Lab::new(builder(1));
     let (canceller, sender) = overtaker(&mut lab);
     let (guard, dropped) = Guard::new();
-    let timer = sender.shard(SHARD).schedule(ms(5), guard).unwrap();
+    let timer = sender.on(SHARD).schedule(ms(5), guard).unwrap();
     canceller.cancel_detached(timer);
     let mut second = canceller.cancel(timer).into_future();
     assert_eq!(dropped.load(Ordering::SeqCst), 0);
@@ -150,7 +152,7 @@ fn detached_cancel_before_its_timer_drops_the_payload() {
 fn cancel_before_its_timer_returns_the_payload_when_the_timer_comes() {
     let mut lab = Lab::new(builder(1));
     let (canceller, sender) = overtaker(&mut lab);
-    let timer = sender.shard(SHARD).schedule(ms(7), "payload").unwrap();
+    let timer = sender.on(SHARD).schedule(ms(7), "payload").unwrap();
     let mut reply = canceller.cancel(timer).into_future();
     lab.clock.advance(ms(3));
     lab.settle();
@@ -171,7 +173,7 @@ fn reset_before_its_timer_decides_the_deadline() {
     for (first, second) in [(20, 5), (5, 20)] {
         let mut lab = Lab::new(builder(1));
         let (resetter, sender) = overtaker(&mut lab);
-        let timer = sender.shard(SHARD).schedule(ms(first), ()).unwrap();
+        let timer = sender.on(SHARD).schedule(ms(first), ()).unwrap();
         let mut reply = resetter.reset(timer, ms(second)).into_future();
         lab.settle();
         assert_eq!(look(&mut reply), Some(Ok(ResetOutcome::Overtook)));
@@ -187,7 +189,7 @@ fn reset_before_its_timer_decides_the_deadline() {
 fn reset_and_cancel_before_their_timer_cancel_it() {
     let mut lab = Lab::new(builder(1));
     let (other, sender) = overtaker(&mut lab);
-    let timer = sender.shard(SHARD).schedule(ms(5), ()).unwrap();
+    let timer = sender.on(SHARD).schedule(ms(5), ()).unwrap();
     other.reset_detached(timer, ms(1));
     let mut cancel = other.cancel(timer).into_future();
     let mut reset = other.reset(timer, ms(1)).into_future();
@@ -209,13 +211,13 @@ fn sleeping_shard_and_waiting_thread_wake_each_other() {
         let client = running.client();
         // The shard sleeps for ever, then for an hour; a request ends each sleep.
         thread::sleep(ms(20));
-        client.shard(SHARD).schedule(FAR, "later").unwrap();
+        client.on(SHARD).schedule(FAR, "later").unwrap();
         thread::sleep(ms(20));
-        let timer = client.shard(SHARD).schedule(ms(1), "now").unwrap();
+        let timer = client.on(SHARD).schedule(ms(1), "now").unwrap();
         assert_eq!(fired.recv_timeout(PATIENCE), Ok("now"), "{host:?}");
         assert!(client.cancel(timer).wait().is_ok(), "{host:?}");
         // The thread waits for a reply of the other shard.
-        let later = client.shard(OTHER).schedule(FAR, "later").unwrap();
+        let later = client.on(OTHER).schedule(FAR, "later").unwrap();
         thread::sleep(ms(20));
         assert_eq!(client.reset(later, ms(1)).wait(), Ok(ResetOutcome::Reset), "{host:?}");
         assert_eq!(fired.recv_timeout(PATIENCE), Ok("later"), "{host:?}");
@@ -226,14 +228,14 @@ fn sleeping_shard_and_waiting_thread_wake_each_other() {
 #[test]
 fn client_of_a_shard_not_yet_driven_is_refused_and_served_later() {
     let service = builder(1).start_attached_with::<u8>().unwrap();
-    let client = service.client();
-    assert!(matches!(client.shard(SHARD).schedule(ms(1), 7), Err(Refused::NotAttached(7))));
+    let client = corewheel::sim::Thread::of(&service);
+    assert!(matches!(client.on(SHARD).schedule(ms(1), 7), Err(Refused::NotAttached(7))));
     let mut reply = client.migrate_all(SHARD, &[]).into_future();
     assert!(look(&mut reply).is_none());
     let mut shard = service.attach(SHARD).unwrap().into_loop(|_: Fired<u8>, _: &_| {}).unwrap();
     let _ = shard.turn();
     assert_eq!(look(&mut reply), Some(Ok(Err(MigrateError::NowhereToGo))));
-    client.shard(SHARD).schedule(FAR, 7).unwrap();
+    client.on(SHARD).schedule(FAR, 7).unwrap();
     let _ = shard.turn();
     assert_eq!(shard.timers().len(), 1);
 }

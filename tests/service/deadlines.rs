@@ -29,16 +29,16 @@ const PATHS: [(&str, Path); 10] = [
         lab.timers().schedule(lab.clock.now() + delay, 0).unwrap();
     }),
     ("schedule_on", |lab, delay| {
-        lab.client().shard(SHARD).schedule(delay, 0).unwrap();
+        lab.client().on(SHARD).schedule(delay, 0).unwrap();
     }),
     ("schedule_at_on", |lab, delay| {
-        lab.client().shard(SHARD).schedule(lab.clock.now() + delay, 0).unwrap();
+        lab.client().on(SHARD).schedule(lab.clock.now() + delay, 0).unwrap();
     }),
     ("schedule_many_on", |lab, delay| {
-        lab.client().shard(SHARD).schedule_many([(delay, 0)]).unwrap();
+        lab.client().on(SHARD).schedule_many([(delay, 0)]).unwrap();
     }),
     ("schedule_many_at_on", |lab, delay| {
-        lab.client().shard(SHARD).schedule_many([(lab.clock.now() + delay, 0)]).unwrap();
+        lab.client().on(SHARD).schedule_many([(lab.clock.now() + delay, 0)]).unwrap();
     }),
     ("reset", |lab, delay| {
         let timer = lab.timers().schedule(Duration::from_hours(1), 0).unwrap();
@@ -46,7 +46,7 @@ const PATHS: [(&str, Path); 10] = [
     }),
     ("reset_detached", |lab, delay| {
         let client = lab.client();
-        let timer = client.shard(SHARD).schedule(Duration::ZERO, 0).unwrap();
+        let timer = client.on(SHARD).schedule(Duration::ZERO, 0).unwrap();
         client.reset_detached(timer, delay);
     }),
 ];
@@ -83,7 +83,7 @@ fn timer_with_zero_delay_fires_before_the_next_tick() {
     lab.advance(Duration::from_micros(1_500));
     let client = lab.client();
     lab.timers().schedule(Duration::ZERO, 1).unwrap();
-    client.shard(SHARD).schedule(Duration::ZERO, 2).unwrap();
+    client.on(SHARD).schedule(Duration::ZERO, 2).unwrap();
     let late = lab.timers().schedule(FAR, 3).unwrap();
     assert_eq!(lab.timers().reset(late, Duration::ZERO), ResetOutcome::Reset);
     lab.settle();
@@ -177,7 +177,7 @@ fn timers_with_ticks_of_any_length_are_never_early() {
             for n in 0..20 {
                 let delay = Duration::from_micros(u64::from(n) * 731);
                 let asked = running.service.now() + delay;
-                client.shard(SHARD).schedule(delay, n).unwrap();
+                client.on(SHARD).schedule(delay, n).unwrap();
                 due.push(asked);
             }
             for _ in 0..20 {
@@ -197,7 +197,7 @@ fn timer_for_a_past_instant_fires_in_the_next_turn() {
     let past = [epoch, epoch + ms(50), epoch + ms(100)];
     for (n, at) in past.into_iter().enumerate() {
         lab.timers().schedule(at, n).unwrap();
-        lab.client().shard(SHARD).schedule(at, n).unwrap();
+        lab.client().on(SHARD).schedule(at, n).unwrap();
     }
     let before_epoch = epoch.checked_sub(Duration::from_secs(9)).unwrap_or(epoch);
     lab.timers().schedule(before_epoch, 3).unwrap();
@@ -212,7 +212,7 @@ fn timer_with_a_delay_that_does_not_fit_never_fires() {
     let mut lab = Lab::new(builder(1));
     let client = lab.client();
     let here = lab.timers().schedule(Duration::MAX, 1).unwrap();
-    let there = client.shard(SHARD).schedule(Duration::MAX, 2).unwrap();
+    let there = client.on(SHARD).schedule(Duration::MAX, 2).unwrap();
     let timer = lab.timers().schedule(ms(5), 3).unwrap();
     assert_eq!(lab.timers().reset(timer, Duration::MAX), ResetOutcome::Reset);
     let mut sleep = lab.timers().sleep(Duration::MAX);
@@ -241,8 +241,8 @@ fn timer_with_a_delay_that_does_not_fit_never_fires_on_any_runtime() {
             move |one: Fired<u8>, _: &_| sender.send(one.payload).unwrap()
         });
         let client = running.client();
-        let never = client.shard(SHARD).schedule(Duration::MAX, 1).unwrap();
-        client.shard(SHARD).schedule(ms(5), 2).unwrap();
+        let never = client.on(SHARD).schedule(Duration::MAX, 1).unwrap();
+        client.on(SHARD).schedule(ms(5), 2).unwrap();
         assert_eq!(fired.recv_timeout(PATIENCE), Ok(2), "{host:?}");
         assert!(client.cancel(never).wait().unwrap().won(), "{host:?}");
         running.end(ShutdownPolicy::Drop);
@@ -258,7 +258,7 @@ fn tokio_instant_is_accepted_where_a_time_is() {
     let timer = timers.schedule(at(5), 1).unwrap();
     assert_eq!(timers.remaining(timer), Some(ms(5)));
     assert_eq!(timers.reset(timer, at(6)), ResetOutcome::Reset);
-    while client.shard(SHARD).schedule(there, 2).is_err() {
+    while client.on(SHARD).schedule(there, 2).is_err() {
         lab.settle();
     }
     lab.settle();

@@ -17,16 +17,16 @@ use crate::support::{
 
 /// Checks each command on a dead shard, and that the other shard works on.
 fn check_dead(service: &TimerService<u32>, dead: TimerId) {
-    let client = service.client();
+    let client = corewheel::sim::Thread::of(&service);
     wait_until("the state of the shard is dead", || {
         service.stats().shards[0].state == ShardState::Dead
     });
-    assert!(matches!(client.shard(SHARD).schedule(FAR, 7), Err(Refused::Closed(7))));
+    assert!(matches!(client.on(SHARD).schedule(FAR, 7), Err(Refused::Closed(7))));
     assert!(matches!(
-        client.shard(SHARD).schedule_fn(FAR, |_| {}).map_err(Refused::from),
+        client.on(SHARD).schedule_fn(FAR, |_| {}).map_err(Refused::from),
         Err(Refused::Closed(_))
     ));
-    let alive = client.shard(OTHER).schedule(FAR, 8).unwrap();
+    let alive = client.on(OTHER).schedule(FAR, 8).unwrap();
     assert_eq!(client.cancel(dead).wait().map(drop), Err(ReplyError::Closed));
     assert_eq!(client.reset(dead, FAR).wait(), Err(ReplyError::Closed));
     assert!(matches!(service.spawn_on(SHARD, |_| async {}), Err(ShardError::Closed)));
@@ -41,7 +41,7 @@ fn dropped_loop_closes_its_shard_and_no_other() {
     let mut lab = Lab::new(builder(2));
     let client = lab.client();
     let (guard, dropped) = Guard::new();
-    let pending = client.shard(SHARD).schedule_fn(FAR, move |_| drop(guard)).unwrap();
+    let pending = client.on(SHARD).schedule_fn(FAR, move |_| drop(guard)).unwrap();
     lab.settle();
     let mut unseen = client.cancel(pending).into_future();
     let local = lab.timers().clone();
@@ -49,10 +49,10 @@ fn dropped_loop_closes_its_shard_and_no_other() {
     assert!(look(&mut unseen).unwrap().unwrap().won(), "a cancel in the lane still gets its reply");
     assert_eq!(dropped.load(std::sync::atomic::Ordering::SeqCst), 1);
     assert!(look(&mut client.cancel(pending).into_future()).unwrap().is_err());
-    assert!(matches!(client.shard(SHARD).schedule(FAR, 7), Err(Refused::Closed(7))));
+    assert!(matches!(client.on(SHARD).schedule(FAR, 7), Err(Refused::Closed(7))));
     assert!(matches!(local.schedule(FAR, 9), Err(Refused::Closed(9))));
     assert_eq!(lab.service.stats().shards[0].state, ShardState::Dead);
-    client.shard(OTHER).schedule(ms(1), 5).unwrap();
+    client.on(OTHER).schedule(ms(1), 5).unwrap();
     lab.settle();
     lab.advance(ms(1));
     assert_eq!(lab.fired(), [(5, 1)]);
@@ -83,7 +83,7 @@ fn death_of_a_glommio_executor_fails_its_callers_and_no_other_shard() {
     for host in Host::executors().filter(|host| *host == Host::Own(corewheel::Runtime::Glommio)) {
         let running = Running::start(host, builder(2), |_| |_: Fired<u32>, _: &_| {});
         let client = running.client();
-        let pending = client.shard(SHARD).schedule(FAR, 1).unwrap();
+        let pending = client.on(SHARD).schedule(FAR, 1).unwrap();
         let spawned = running
             .service
             .spawn_on(SHARD, |timers| async move {
@@ -147,13 +147,13 @@ fn death_of_an_attached_executor_fails_its_callers() {
             }
         });
         let pending = attached.recv_timeout(PATIENCE).unwrap();
-        let client = service.client();
+        let client = corewheel::sim::Thread::of(&service);
         wait_until("the shard is closed", || {
-            let Ok(timer) = client.shard(SHARD).schedule(FAR, 1) else { return true };
+            let Ok(timer) = client.on(SHARD).schedule(FAR, 1) else { return true };
             client.cancel(timer).wait().is_err()
         });
         dying.join().unwrap();
-        wait_until("the other shard has room", || client.shard(OTHER).schedule(FAR, 0).is_ok());
+        wait_until("the other shard has room", || client.on(OTHER).schedule(FAR, 0).is_ok());
         check_dead(&service, pending);
         drop(stop);
         alive.join().unwrap();

@@ -55,13 +55,13 @@ fn lab<T: Send + 'static>() -> Lab<T> {
 
 /// Schedules two typed timers, two local callbacks, and two callbacks by a client.
 fn schedule_six(lab: &mut Lab<PanicsOnDrop>) {
-    let (timers, client) = (lab.timers().clone(), lab.client());
+    let (timers, client) = (lab.timers().clone(), lab.service.handle());
     for n in 0..2 {
         timers.schedule(FAR, PanicsOnDrop(n)).unwrap();
         let value = PanicsOnDrop(n);
         timers.schedule_fn(FAR, move |_| drop(value)).unwrap();
         let value = PanicsOnDrop(n);
-        client.shard(SHARD).schedule_fn(FAR, move |_| drop(value)).unwrap();
+        client.on(SHARD).schedule_fn(FAR, move |_| drop(value)).unwrap();
     }
     lab.settle();
 }
@@ -115,7 +115,7 @@ fn futures_that_a_closed_shard_has_not_started_are_dropped_one_at_a_time() {
             sender.send(()).unwrap();
             let _released = held.recv();
         };
-        running.client().shard(SHARD).schedule_fn(ms(1), call).unwrap();
+        running.service.handle().on(SHARD).schedule_fn(ms(1), call).unwrap();
         blocks.recv().unwrap();
         for n in 0..3 {
             let value = PanicsOnDrop(n);
@@ -135,14 +135,13 @@ fn futures_that_a_closed_shard_has_not_started_are_dropped_one_at_a_time() {
 #[test]
 fn requests_in_a_lane_are_dropped_one_at_a_time_when_the_shard_closes() {
     let mut lab = lab();
-    let client = lab.client();
+    let client = lab.service.handle();
     for n in 0..4 {
-        let timer = client.shard(SHARD).schedule(FAR, PanicsOnDrop(n)).unwrap();
+        let timer = client.on(SHARD).schedule(FAR, PanicsOnDrop(n)).unwrap();
         if n % 2 == 0 {
             client.cancel_detached(timer);
         }
     }
-    drop(client);
     drop(lab.service.begin_shutdown(ShutdownPolicy::Return).unwrap());
     assert_eq!(dropped_by(|| lab.settle_closed()), 4);
     check_law(&lab.counts());
@@ -151,28 +150,28 @@ fn requests_in_a_lane_are_dropped_one_at_a_time_when_the_shard_closes() {
 #[test]
 fn replies_to_many_cancels_that_are_not_read_drop_their_payloads_one_at_a_time() {
     let mut lab = lab();
-    let client = lab.client();
+    let client = lab.service.handle();
     let schedule = |lab: &mut Lab<PanicsOnDrop>| {
-        let on = |shard| client.shard(shard).schedule(FAR, PanicsOnDrop(0)).unwrap();
+        let on = |shard| client.on(shard).schedule(FAR, PanicsOnDrop(0)).unwrap();
         let timers = [on(SHARD), on(OTHER), on(SHARD), on(OTHER)];
         lab.settle();
         timers
     };
     // The replies have come, and the caller does not wait for them.
     let timers = schedule(&mut lab);
-    let replies = lab.client().cancel_many(&timers);
+    let replies = lab.service.handle().cancel_many(&timers);
     lab.settle();
     assert_eq!(dropped_by(|| drop(replies)), 4);
     // A part of the replies has come while the caller waited.
     let timers = schedule(&mut lab);
-    let mut replies = lab.client().cancel_many(&timers).into_future();
+    let mut replies = lab.service.handle().cancel_many(&timers).into_future();
     let _next = lab.shards[1].turn();
     assert!(look(&mut replies).is_none());
     assert_eq!(dropped_by(|| drop(replies)), 2);
     assert_eq!(dropped_by(|| lab.settle()), 2);
     // The shard dies when it has applied a part of the cancels.
     let timers = schedule(&mut lab);
-    let replies = lab.client().cancel_many(&timers);
+    let replies = lab.service.handle().cancel_many(&timers);
     let dropped = dropped_by(|| {
         drop(replies);
         drop(lab.shards.remove(0));
@@ -321,14 +320,14 @@ fn periodic_callback_and_its_plan_are_dropped_one_at_a_time() {
 #[test]
 fn periodic_callbacks_of_a_client_are_dropped_one_at_a_time_at_shutdown() {
     let mut lab = lab::<()>();
-    let client = lab.client();
+    let client = lab.service.handle();
     for n in 0..2 {
         let value = PanicsOnDrop(n);
         let run = move |_: &mut PeriodicRun<'_, ()>| {
             let _value = &value;
         };
         let every = Repeat::at_fixed_rate(FAR).unwrap();
-        client.shard(SHARD).repeat(every, run).unwrap();
+        client.on(SHARD).repeat(every, run).unwrap();
     }
     assert_eq!(dropped_by(|| drop(lab.end(ShutdownPolicy::Drop))), 2);
 }
@@ -400,7 +399,7 @@ fn handler_that_panics_when_dropped_does_not_disturb_a_shutdown() {
             let running = Running::start(host, builder(2), move |_| {
                 HandlerPart(Arc::clone(&counter), PanicsOnDrop(0)).handler()
             });
-            running.client().shard(SHARD).schedule(FAR, PanicsOnDrop(1)).unwrap();
+            running.service.handle().on(SHARD).schedule(FAR, PanicsOnDrop(1)).unwrap();
             let report = running.end(policy);
             assert!(report.dead.is_empty(), "{host:?}");
             report.into_returned().for_each(std::mem::forget);
@@ -446,7 +445,7 @@ fn task_queue_drops_its_handler_and_queued_payloads_one_at_a_time() {
             on_task_queue(queue, 10, policy, handler).unwrap()
         });
         for n in 0..5 {
-            running.client().shard(SHARD).schedule(Duration::ZERO, PanicsOnDrop(n)).unwrap();
+            running.service.handle().on(SHARD).schedule(Duration::ZERO, PanicsOnDrop(n)).unwrap();
         }
         let report = running.end(ShutdownPolicy::Fire);
         assert!(report.dead.is_empty());
@@ -457,7 +456,7 @@ fn task_queue_drops_its_handler_and_queued_payloads_one_at_a_time() {
 #[test]
 fn attachments_that_are_never_used_drop_their_requests_one_at_a_time() {
     let service = builder(1).start_attached_with::<PanicsOnDrop>().unwrap();
-    let client = service.client();
+    let client = service.handle();
     let replies = [client.migrate_all(SHARD, &[OTHER]), client.migrate_all(SHARD, &[OTHER])];
     drop(service);
     for reply in replies {

@@ -5,10 +5,9 @@ use std::error::Error;
 use std::io;
 use std::rc::Rc;
 
+use corewheel::Handle;
 use corewheel::repeat::Repeat;
-use corewheel::{
-    Elapsed, Refused, RefusedKind, RemoteTimers, ReplyError, TimeoutError, TimerId, Timers,
-};
+use corewheel::{Elapsed, Refused, RefusedKind, ReplyError, TimeoutError, TimerId, Timers};
 
 use crate::support::{FAR, Lab, SHARD, builder, ms};
 
@@ -63,7 +62,7 @@ fn refusal_of_a_schedule_converts_whole_with_a_question_mark() {
         panic!("the shard is full")
     };
     call(lab.timers());
-    let sent = lab.client().shard(SHARD).schedule_fn(ms(1), |_| {}).unwrap_err();
+    let sent = lab.client().on(SHARD).schedule_fn(ms(1), |_| {}).unwrap_err();
     let error: AnyError = sent.kind().into();
     assert!(error.is::<RefusedKind>());
 }
@@ -97,7 +96,7 @@ fn refusal_of_a_callback_converts_into_every_box_with_a_question_mark() {
         let local = Rc::new(());
         Ok(timers.schedule_fn(FAR, move |_| drop(local))?)
     }
-    fn there(timers: RemoteTimers<'_, u8>) -> Result<TimerId, AnyError> {
+    fn there(timers: Handle<u8>) -> Result<TimerId, AnyError> {
         let sent = Cell::new(1);
         Ok(timers.schedule_fn(FAR, move |_| sent.set(2))?)
     }
@@ -115,6 +114,6 @@ fn refusal_of_a_callback_converts_into_every_box_with_a_question_mark() {
         let error = error.unwrap_err();
         assert!(error.to_string().starts_with("there is no room"), "{error}");
     }
-    let error = there(client.shard(SHARD)).unwrap_err();
+    let error = there(client.on(SHARD)).unwrap_err();
     assert_eq!(error.downcast_ref(), Some(&RefusedKind::Busy), "{error}");
 }

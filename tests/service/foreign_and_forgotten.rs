@@ -9,9 +9,10 @@ use std::thread;
 
 use corewheel::group::TimerGroup;
 use corewheel::migrate::MigrateError;
+use corewheel::sim::Thread;
 use corewheel::{
-    CancelOutcome, Client, ConnLimits, Fired, Payload, ResetOutcome, Runtime, ShutdownPolicy,
-    TimerId, Timers,
+    CancelOutcome, ConnLimits, Fired, Payload, ResetOutcome, Runtime, ShutdownPolicy, TimerId,
+    Timers,
 };
 
 use crate::support::{FAR, Host, Lab, OTHER, Running, SHARD, builder, check_law, key_of, look, ms};
@@ -58,7 +59,7 @@ fn handle_of_another_service_on_the_core_is_foreign_and_changes_nothing() {
 #[test]
 fn handle_of_another_service_given_to_a_client_is_foreign_without_a_turn() {
     let [(_lab, foreign), (mut other, own)] = two_labs();
-    let client = other.client();
+    let (client, handle) = (other.client(), other.service.handle());
     // The client replies itself: no shard takes a turn meanwhile.
     let client = thread::spawn(move || {
         assert!(matches!(client.cancel(foreign).wait(), Ok(CancelOutcome::Foreign)));
@@ -68,7 +69,7 @@ fn handle_of_another_service_given_to_a_client_is_foreign_without_a_turn() {
         let outcomes = client.cancel_many(&[foreign, foreign]).wait().unwrap();
         assert!(matches!(outcomes[..], [Ok(CancelOutcome::Foreign), Ok(CancelOutcome::Foreign)]));
         let mut group: TimerGroup = [foreign].into_iter().collect();
-        let outcomes = group.cancel(&client).wait().unwrap();
+        let outcomes = group.cancel(handle).wait().unwrap();
         assert!(matches!(outcomes[..], [Ok(CancelOutcome::Foreign)]));
         client.cancel_detached(foreign);
         client.cancel_many_detached(&[foreign]);
@@ -86,8 +87,8 @@ fn handle_of_another_service_given_to_a_client_is_foreign_without_a_turn() {
 }
 
 /// Schedules timers by a client.
-fn schedule_by(client: &Client<u64>, count: u64) -> Vec<TimerId> {
-    (0..count).map(|n| client.shard(SHARD).schedule(ms(5), n).unwrap()).collect()
+fn schedule_by(client: &Thread<u64>, count: u64) -> Vec<TimerId> {
+    (0..count).map(|n| client.on(SHARD).schedule(ms(5), n).unwrap()).collect()
 }
 
 #[test]
@@ -145,14 +146,14 @@ fn forgotten_futures_and_replies_do_not_change_later_timers() {
         let timer = timers.schedule(ms(1), round).unwrap();
         poll_and_forget(timers.sleep(ms(1)));
         poll_and_forget(timers.timeout(ms(2), std::future::pending::<()>()));
-        poll_and_forget(client.shard(SHARD).sleep(ms(1)));
+        poll_and_forget(lab.service.handle().on(SHARD).sleep(ms(1)));
         forget(client.reset(timer, ms(2)));
         forget(client.cancel_many(&[timer]));
         let key = queue.insert(1, ms(9)).unwrap();
         poll_and_forget(queue.next());
         queue.remove(key).unwrap();
         let own = timers.schedule(ms(3), 100 + round).unwrap();
-        let sent = client.shard(SHARD).schedule(ms(3), 200 + round).unwrap();
+        let sent = client.on(SHARD).schedule(ms(3), 200 + round).unwrap();
         lab.settle();
         let mut slept = Box::pin(timers.sleep(ms(3)));
         assert!(look(&mut slept).is_none());

@@ -16,7 +16,7 @@ fn handle_of_another_shard_is_reported_as_elsewhere_and_its_timer_stays() {
     assert_eq!(timers.reset(elsewhere, timers.now()), ResetOutcome::Elsewhere(OTHER));
     lab.advance(ms(5));
     assert!(lab.fired().is_empty());
-    let mut reply = timers.client().cancel(elsewhere).into_future();
+    let mut reply = timers.handle().cancel(elsewhere).into_future();
     lab.settle();
     assert!(look(&mut reply).unwrap().unwrap().won(), "a client reaches the other shard");
 }
@@ -41,6 +41,6 @@ fn handle_of_a_reused_slot_is_stale() {
     }
     let mut none = client.migrate_all(ShardId::new(999), &[]).into_future();
     assert!(matches!(look(&mut none), Some(Ok(Err(MigrateError::NoSuchShard(_))))));
-    assert!(client.shard(ShardId::new(1)).schedule(ms(1), ()).is_err());
+    assert!(client.on(ShardId::new(1)).schedule(ms(1), ()).is_err());
     check_law(&lab.counts());
 }

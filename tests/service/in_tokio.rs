@@ -34,9 +34,9 @@ where
 async fn started(runtime: Runtime) -> TimerService {
     let service = builder(2).runtime(runtime).start().unwrap();
     let (_, fired): (_, Reply<u8>) = {
-        let client = service.client();
-        client.shard(SHARD).schedule_fn(FAR, |_| ()).unwrap();
-        client.shard(OTHER).schedule_task(ms(1), |_| 7).unwrap()
+        let client = service.handle();
+        client.on(SHARD).schedule_fn(FAR, |_| ()).unwrap();
+        client.on(OTHER).schedule_task(ms(1), |_| 7).unwrap()
     };
     assert_eq!(fired.await, Ok(7), "{runtime:?}");
     service
@@ -84,8 +84,8 @@ fn reply_is_waited_for_on_a_worker() {
     for runtime in settings() {
         in_each_flavour(move || async move {
             let service = started(runtime).await;
-            let (client, shard) = (service.client(), service.shard_for(0));
-            let timer = client.shard(shard).schedule_fn(FAR, |_| ()).unwrap();
+            let (client, shard) = (service.handle(), service.shard_for(0));
+            let timer = client.on(shard).schedule_fn(FAR, |_| ()).unwrap();
             assert!(client.cancel(timer).wait().unwrap().won(), "{runtime:?}");
         });
     }
@@ -102,7 +102,7 @@ fn shutdown_on_the_thread_of_an_attached_shard_is_refused_before_its_first_turn(
         let refused = service.shutdown(ShutdownPolicy::Return).unwrap_err();
         assert_eq!(refused, ShutdownError::OnShard);
         assert!(refused.to_string().contains("begin_shutdown"), "{refused}");
-        let client = service.client();
+        let client = service.handle();
         let client = std::thread::scope(|scope| scope.spawn(move || client).join().unwrap());
         let reply = client.remaining(timers.schedule(FAR, 2).unwrap());
         let refused = reply.wait().unwrap_err();

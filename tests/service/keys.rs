@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-use corewheel::{Client, Refused, RefusedKind, TimerId};
+use corewheel::sim::Thread;
+use corewheel::{Refused, RefusedKind, TimerId};
 
 use crate::support::{FAR, Lab, SHARD, builder, check_law, ms};
 
 /// Schedules a far timer by each client, in rounds with a turn after each. A client that is
 /// refused as busy tries again in the next round. Returns the number of rounds.
 #[track_caller]
-fn schedule_by_each(lab: &mut Lab<u32>, clients: &[Client<u32>]) -> usize {
+fn schedule_by_each(lab: &mut Lab<u32>, clients: &[Thread<u32>]) -> usize {
     let mut waiting: Vec<_> = clients.iter().collect();
     for round in 0..100 {
-        waiting.retain(|client| match client.shard(SHARD).schedule(FAR, 0) {
+        waiting.retain(|client| match client.on(SHARD).schedule(FAR, 0) {
             Ok(_) => false,
             Err(Refused::Busy(_)) => true,
             Err(refused) => panic!("round {round}: {refused}, {:?}", lab.counts()),
@@ -47,7 +48,7 @@ fn fresh_client_beside_320_idle_clients_is_served_at_its_second_try() {
         let idle: Vec<_> = (0..320).map(|_| lab.client()).collect();
         for client in &idle {
             // Some of the clients have not a single key yet.
-            if let Ok(timer) = client.shard(SHARD).schedule(FAR, 0) {
+            if let Ok(timer) = client.on(SHARD).schedule(FAR, 0) {
                 client.cancel_detached(timer);
             }
         }
@@ -55,12 +56,12 @@ fn fresh_client_beside_320_idle_clients_is_served_at_its_second_try() {
         lab.advance(ms(1));
         assert_eq!(lab.counts().pending, 0);
         let fresh = lab.client();
-        match fresh.shard(SHARD).schedule(FAR, 1) {
+        match fresh.on(SHARD).schedule(FAR, 1) {
             Ok(_) => {}
             Err(refused) => {
                 assert_eq!(refused.kind(), RefusedKind::Busy, "{:?}", lab.counts());
                 lab.settle();
-                fresh.shard(SHARD).schedule(FAR, 1).expect("the shard is empty");
+                fresh.on(SHARD).schedule(FAR, 1).expect("the shard is empty");
             }
         }
         drop(idle);
@@ -73,7 +74,7 @@ fn fresh_client_beside_320_idle_clients_is_served_at_its_second_try() {
 fn keys_of_an_idle_client_come_back_for_a_client_that_needs_them() {
     let mut lab = Lab::new(builder(1).capacity(64));
     let (idle, other) = (lab.client(), lab.client());
-    let timer = idle.shard(SHARD).schedule(FAR, 1).unwrap();
+    let timer = idle.on(SHARD).schedule(FAR, 1).unwrap();
     lab.settle();
     while lab.counts().pending + lab.counts().granted < 64 {
         lab.timers().schedule(FAR, 0).unwrap();
@@ -83,20 +84,20 @@ fn keys_of_an_idle_client_come_back_for_a_client_that_needs_them() {
     let mut accepted = 0;
     // Each turn makes the slots of idle keys free that the client needs.
     for _ in 0..64 {
-        accepted += u64::from(other.shard(SHARD).schedule(FAR, 2).is_ok());
+        accepted += u64::from(other.on(SHARD).schedule(FAR, 2).is_ok());
         lab.settle();
     }
     assert!(accepted > 0);
     let counts = lab.counts();
     assert_eq!((counts.pending, counts.granted), (64, 0), "no slot is left");
-    assert!(matches!(other.shard(SHARD).schedule(FAR, 2), Err(Refused::Full(2))));
+    assert!(matches!(other.on(SHARD).schedule(FAR, 2), Err(Refused::Full(2))));
     // The idle client has another lane, and its timer is as it was.
     idle.cancel_detached(timer);
     lab.settle();
     assert_eq!(lab.counts().cancelled, 1);
     // Its slot is a key of the idle client, until that is idle again.
     for _ in 0..3 {
-        let _accepted_once = other.shard(SHARD).schedule(FAR, 3);
+        let _accepted_once = other.on(SHARD).schedule(FAR, 3);
         lab.settle();
     }
     assert_eq!((lab.counts().pending, lab.counts().granted), (64, 0));
@@ -108,7 +109,7 @@ fn keys_of_an_idle_client_come_back_for_the_shards_own_timers() {
     for many in [false, true] {
         let mut lab = Lab::new(builder(1).capacity(64));
         let idle = lab.client();
-        idle.shard(SHARD).schedule(FAR, 1).unwrap();
+        idle.on(SHARD).schedule(FAR, 1).unwrap();
         lab.settle();
         lab.advance(ms(1));
         let left = 64 - lab.counts().pending as u32;
@@ -131,7 +132,7 @@ fn keys_of_an_idle_client_come_back_for_the_shards_own_timers() {
         lab.settle();
         assert_eq!(lab.counts().lanes, 0, "the idle client has lost its lane");
         check_law(&lab.counts());
-        let _busy = idle.shard(SHARD).schedule(FAR, 1);
+        let _busy = idle.on(SHARD).schedule(FAR, 1);
         lab.settle();
         assert_eq!(lab.counts().lanes, 1, "the client opens another lane");
     }
@@ -146,7 +147,7 @@ fn window_grows_with_use_up_to_the_largest_burst() {
     let client = lab.client();
     let burst = |lab: &mut Lab<u32>| {
         let mut timers: Vec<TimerId> = Vec::new();
-        while let Ok(timer) = client.shard(SHARD).schedule(FAR, 0) {
+        while let Ok(timer) = client.on(SHARD).schedule(FAR, 0) {
             timers.push(timer);
         }
         lab.settle();
@@ -164,7 +165,7 @@ fn window_grows_with_use_up_to_the_largest_burst() {
 fn refusal_beside_busy_clients_names_their_keys() {
     let mut lab = Lab::new(builder(1).capacity(32));
     let (busy, other) = (lab.client(), lab.client());
-    let timer = busy.shard(SHARD).schedule(FAR, 1).unwrap();
+    let timer = busy.on(SHARD).schedule(FAR, 1).unwrap();
     lab.settle();
     let held = lab.counts().granted - 1;
     while lab.timers().schedule(FAR, 0).is_ok() {
@@ -176,7 +177,7 @@ fn refusal_beside_busy_clients_names_their_keys() {
     let mut kinds = Vec::new();
     for _ in 0..3 {
         busy.reset_detached(timer, FAR);
-        kinds.push(other.shard(SHARD).schedule(FAR, 2).unwrap_err().kind());
+        kinds.push(other.on(SHARD).schedule(FAR, 2).unwrap_err().kind());
         lab.settle();
     }
     let RefusedKind::Reserved { keys, clients } = kinds[2] else { panic!("{kinds:?}") };
@@ -184,7 +185,7 @@ fn refusal_beside_busy_clients_names_their_keys() {
     let text = kinds[2].to_string();
     let expected = "no slot left for another timer: 1 are reserved as keys of 1 other clients";
     assert!(text.contains(expected), "{text}");
-    let refused = other.shard(SHARD).schedule(FAR, 7).unwrap_err();
+    let refused = other.on(SHARD).schedule(FAR, 7).unwrap_err();
     assert_eq!((refused.kind(), format!("{refused}")), (kinds[2], text));
     assert_eq!(refused.into_value(), 7);
 }
@@ -194,7 +195,7 @@ fn short_lived_clients_leave_no_key_and_no_lane() {
     const CLIENTS: u64 = 100_000;
     let mut lab = Lab::<u32>::new(builder(1).capacity(1 << 17));
     let before = lab.counts();
-    let schedule = |client: Client<u32>| match client.shard(SHARD).schedule(ms(1), 0) {
+    let schedule = |client: Thread<u32>| match client.on(SHARD).schedule(ms(1), 0) {
         Ok(_) => 1,
         Err(Refused::Busy(_)) => 0,
         Err(refused) => panic!("{refused}"),
@@ -224,7 +225,7 @@ fn short_lived_clients_leave_no_key_and_no_lane() {
 fn timer_of_a_lane_closed_for_its_keys_is_delivered() {
     let mut lab = Lab::new(builder(1).capacity(64));
     let idle = lab.client();
-    idle.shard(SHARD).schedule(ms(5), 1).unwrap();
+    idle.on(SHARD).schedule(ms(5), 1).unwrap();
     lab.settle();
     lab.advance(ms(1));
     while lab.timers().schedule(FAR, 0).is_ok() {}

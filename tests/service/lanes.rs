@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use corewheel::attach::Turn;
 use corewheel::settings::TurnBudget;
-use corewheel::{
-    CancelOutcome, Client, Fired, Refused, ResetOutcome, ShardId, ShutdownPolicy, Timers,
-};
+use corewheel::sim::Thread;
+use corewheel::{CancelOutcome, Fired, Refused, ResetOutcome, ShardId, ShutdownPolicy, Timers};
 
 use crate::support::{FAR, Host, Lab, PATIENCE, Running, SHARD, builder, check_law, look, ms};
 
@@ -17,7 +16,7 @@ fn dropped_client_leaves_its_timers_running() {
     let mut lab = Lab::new(builder(1));
     let key_pool = lab.counts().granted;
     let client = lab.client();
-    let timers: Vec<_> = (0..10).map(|n| client.shard(SHARD).schedule(ms(5), n).unwrap()).collect();
+    let timers: Vec<_> = (0..10).map(|n| client.on(SHARD).schedule(ms(5), n).unwrap()).collect();
     client.cancel_detached(timers[3]);
     drop(client);
     lab.settle();
@@ -34,9 +33,9 @@ fn overflow_of_a_dropped_or_leaked_client_is_executed_in_order() {
     for forget in [false, true] {
         let mut lab = Lab::new(builder(1).lane_capacity(1));
         let client = lab.client();
-        let reset = client.shard(SHARD).schedule(ms(5), "reset").unwrap();
+        let reset = client.on(SHARD).schedule(ms(5), "reset").unwrap();
         lab.settle();
-        let cancelled = client.shard(SHARD).schedule(ms(5), "cancelled").unwrap();
+        let cancelled = client.on(SHARD).schedule(ms(5), "cancelled").unwrap();
         lab.settle();
         // Only the first request fits into the ring.
         for delay in [50, 10, 30, 20] {
@@ -68,15 +67,15 @@ fn burst_of_lane_capacity_from_a_fresh_client_is_accepted_whole_and_in_order() {
         lab.settle();
         let burst = lab.counts().granted.div_ceil(2).min(capacity as u64);
         for n in 0..burst {
-            client.shard(SHARD).schedule(ms(5), n).unwrap();
+            client.on(SHARD).schedule(ms(5), n).unwrap();
         }
         lab.settle();
         assert_eq!(lab.counts().lane_depth, 0);
         // Now the client has keys for all that the lane has room for.
         for n in burst..burst + capacity as u64 {
-            client.shard(SHARD).schedule(ms(5), n).unwrap();
+            client.on(SHARD).schedule(ms(5), n).unwrap();
         }
-        let refused = client.shard(SHARD).schedule(ms(5), 0);
+        let refused = client.on(SHARD).schedule(ms(5), 0);
         assert_eq!(refused, Err(Refused::Busy(0)), "the lane is full");
         lab.advance(ms(5));
         let fired = lab.fired().into_iter().map(|(n, _)| n);
@@ -86,8 +85,8 @@ fn burst_of_lane_capacity_from_a_fresh_client_is_accepted_whole_and_in_order() {
 }
 
 /// Schedules, resets and cancels `count` timers in a row, and returns those to fire, in order.
-fn send_mixed(client: &Client<u64>, from: u64, count: u64) -> Vec<u64> {
-    let there = client.shard(SHARD);
+fn send_mixed(client: &Thread<u64>, from: u64, count: u64) -> Vec<u64> {
+    let there = client.on(SHARD);
     let mut left = Vec::new();
     for n in from..from + count {
         let timer = there.schedule(FAR, n).unwrap();
@@ -128,7 +127,7 @@ fn requests_beside_a_ring_that_grows_survive_the_end_of_the_lane() {
         let mut lab = Lab::new(builder(1));
         let client = lab.client();
         for n in 0..end {
-            client.shard(SHARD).schedule(FAR, n).unwrap();
+            client.on(SHARD).schedule(FAR, n).unwrap();
         }
         if end > 70 {
             let _received = lab.turn();
@@ -143,7 +142,7 @@ fn requests_beside_a_ring_that_grows_survive_the_end_of_the_lane() {
             let report = lab.end(ShutdownPolicy::Return);
             let values = report.returned.into_iter().map(|timer| timer.payload);
             assert_eq!(values.count(), end as usize + left.len());
-            let refused = client.shard(SHARD).schedule(FAR, 1);
+            let refused = client.on(SHARD).schedule(FAR, 1);
             assert_eq!(refused, Err(Refused::Closed(1)));
         }
     }
@@ -153,12 +152,12 @@ fn requests_beside_a_ring_that_grows_survive_the_end_of_the_lane() {
 fn schedule_behind_an_overflow_is_refused_until_it_is_received() {
     let mut lab = Lab::new(builder(1).lane_capacity(1));
     let client = lab.client();
-    let timer = client.shard(SHARD).schedule(ms(5), 1).unwrap();
+    let timer = client.on(SHARD).schedule(ms(5), 1).unwrap();
     client.cancel_detached(timer);
-    assert!(matches!(client.shard(SHARD).schedule(ms(5), 2), Err(Refused::Busy(2))));
+    assert!(matches!(client.on(SHARD).schedule(ms(5), 2), Err(Refused::Busy(2))));
     assert!(lab.counts().refused >= 1);
     lab.settle();
-    client.shard(SHARD).schedule(ms(5), 2).unwrap();
+    client.on(SHARD).schedule(ms(5), 2).unwrap();
     lab.advance(ms(5));
     assert_eq!(lab.fired(), [(2, 5)]);
 }
@@ -168,7 +167,7 @@ fn keys_of_a_leaked_client_come_back_after_a_minute() {
     let mut lab = Lab::new(builder(1));
     let key_pool = lab.counts().granted;
     let client = lab.client();
-    client.shard(SHARD).schedule(FAR, ()).unwrap();
+    client.on(SHARD).schedule(FAR, ()).unwrap();
     lab.settle();
     assert!(lab.counts().granted > key_pool);
     std::mem::forget(client);
@@ -186,9 +185,9 @@ fn client_that_was_idle_for_a_minute_opens_another_lane() {
     for capacity in [1, 64] {
         let mut lab = Lab::new(builder(1).lane_capacity(capacity));
         let client = lab.client();
-        let first = client.shard(SHARD).schedule(FAR, 1).unwrap();
+        let first = client.on(SHARD).schedule(FAR, 1).unwrap();
         lab.settle();
-        let second = client.shard(SHARD).schedule(FAR, 2).unwrap();
+        let second = client.on(SHARD).schedule(FAR, 2).unwrap();
         lab.settle();
         let idle = |lab: &mut Lab<_>| {
             for _ in 0..3 {
@@ -203,11 +202,11 @@ fn client_that_was_idle_for_a_minute_opens_another_lane() {
         assert_eq!(look(&mut reply).unwrap().unwrap().payload().unwrap().into_value(), Some(1));
         assert_eq!(look(&mut reset), Some(Ok(ResetOutcome::Reset)));
         idle(&mut lab);
-        client.shard(SHARD).schedule(ms(5), 3).unwrap();
+        client.on(SHARD).schedule(ms(5), 3).unwrap();
         lab.settle();
         idle(&mut lab);
         client.cancel_detached(second);
-        let refused = client.shard(SHARD).schedule(ms(5), 4).is_err();
+        let refused = client.on(SHARD).schedule(ms(5), 4).is_err();
         assert!(!refused || capacity == 1, "a larger lane has room for a cancel and a timer");
         lab.advance(ms(5));
         assert_eq!(lab.fired().len(), if refused { 1 } else { 2 });
@@ -225,7 +224,7 @@ fn waiting_thread_gets_its_reply_over_a_full_lane_of_one_request() {
         let mut cancelled = 0;
         for n in 0..300 {
             // The lane has room for the timer only, not for the other requests.
-            let Ok(timer) = client.shard(SHARD).schedule(FAR, n) else {
+            let Ok(timer) = client.on(SHARD).schedule(FAR, n) else {
                 thread::yield_now();
                 continue;
             };
@@ -247,7 +246,7 @@ fn waiting_thread_gets_its_reply_over_a_full_lane_of_one_request() {
 /// Schedules a value on the next shard. If that refuses, a local timer tries again later.
 fn pass_on(left: u32, timers: &Timers<u32>) {
     let next = ShardId::new((timers.shard_id().number() + 1) % 3);
-    if let Err(error) = timers.client().shard(next).schedule(Duration::ZERO, left) {
+    if let Err(error) = timers.handle().on(next).schedule(Duration::ZERO, left) {
         timers.schedule(ms(1), error.into_value()).unwrap();
     }
 }
@@ -268,7 +267,7 @@ fn shards_with_full_lanes_in_a_circle_make_progress() {
         let client = running.client();
         for n in 0..TOKENS {
             let shard = ShardId::new((n % 3) as u16);
-            while client.shard(shard).schedule(Duration::ZERO, HOPS).is_err() {
+            while client.on(shard).schedule(Duration::ZERO, HOPS).is_err() {
                 thread::yield_now();
             }
         }
@@ -288,7 +287,7 @@ fn flooding_client_starves_neither_other_clients_nor_local_timers() {
     let budget = TurnBudget { requests_max: 8, ..TurnBudget::default() };
     let mut lab = Lab::new(builder(1).budget(budget));
     let (flood, modest) = (lab.client(), lab.client());
-    let send = |client: &Client<_>, n| client.shard(SHARD).schedule(ms(50), n).unwrap();
+    let send = |client: &Thread<_>, n| client.on(SHARD).schedule(ms(50), n).unwrap();
     for n in 0..FLOOD {
         send(&flood, n);
     }
@@ -313,7 +312,7 @@ fn overflow_is_executed_within_the_budget_and_in_order() {
     let budget = TurnBudget { requests_max: 4, ..TurnBudget::default() };
     let mut lab = Lab::new(builder(1).budget(budget).lane_capacity(2));
     let client = lab.client();
-    let timer = client.shard(SHARD).schedule(FAR, ()).unwrap();
+    let timer = client.on(SHARD).schedule(FAR, ()).unwrap();
     for delay in 1..=40 {
         client.reset_detached(timer, ms(delay));
     }

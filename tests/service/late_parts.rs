@@ -10,7 +10,7 @@ use corewheel::settings::TurnBudget;
 use corewheel::stats::{LateDelivery, ShardStats};
 use corewheel::{Fired, Timers};
 
-use crate::support::{FAR, Lab, SHARD, builder, look, ms};
+use crate::support::{FAR, Lab, SHARD, builder, ms};
 
 const REQUEST: TimerClass = TimerClass::new("request");
 
@@ -128,11 +128,11 @@ fn time_that_a_turn_takes_is_not_a_stall_of_the_turn_after_it() {
 #[test]
 fn request_that_is_sent_after_its_deadline_is_a_late_arrival() {
     let mut lab = Lab::new(builder(1));
-    let client = lab.client();
+    let client = lab.service.handle();
     let deadline = lab.clock.now() + ms(5);
     let _ = lab.fall_asleep(Waker::noop());
     lab.clock.advance(ms(30));
-    client.shard(SHARD).schedule(deadline, 1).unwrap();
+    client.on(SHARD).schedule(deadline, 1).unwrap();
     lab.clock.advance(ms(4));
     lab.settle();
     check(&shard(&lab).late_deliveries[0], [25, 4, 0, 0]);
@@ -141,11 +141,11 @@ fn request_that_is_sent_after_its_deadline_is_a_late_arrival() {
 #[test]
 fn request_that_waits_for_a_stalled_shard_is_a_poll_delay() {
     let mut lab = Lab::new(builder(1));
-    let client = lab.client();
+    let client = lab.service.handle();
     lab.timers().schedule(FAR, 0).unwrap();
     let _ = lab.fall_asleep(Waker::noop());
     lab.clock.advance(ms(10));
-    client.shard(SHARD).schedule(ms(5), 1).unwrap();
+    client.on(SHARD).schedule(ms(5), 1).unwrap();
     lab.clock.advance(ms(90));
     lab.settle();
     let stats = shard(&lab);
@@ -156,9 +156,9 @@ fn request_that_waits_for_a_stalled_shard_is_a_poll_delay() {
 #[test]
 fn request_that_waits_behind_others_in_its_lane_is_a_late_arrival() {
     let mut lab = Lab::new(builder(1).budget(TurnBudget { requests_max: 2, ..<_>::default() }));
-    let client = lab.client();
+    let client = lab.service.handle();
     for payload in 0..4 {
-        client.shard(SHARD).schedule(ms(5), payload).unwrap();
+        client.on(SHARD).schedule(ms(5), payload).unwrap();
     }
     let _ = lab.turn();
     lab.clock.advance(ms(30));
@@ -313,7 +313,7 @@ fn request_for_a_forecast_wakes_a_shard_that_sleeps() {
 #[test]
 fn cancels_are_counted_by_the_part_of_the_delay_that_was_left() {
     let mut lab = Lab::new(builder(1).class(REQUEST));
-    let client = lab.client();
+    let client = lab.service.handle();
     let timers = lab.timers().of_class(REQUEST).unwrap();
     let tight = timers.schedule(ms(100), 0).unwrap();
     let half = timers.schedule(ms(100), 0).unwrap();
@@ -324,11 +324,10 @@ fn cancels_are_counted_by_the_part_of_the_delay_that_was_left() {
     assert!(timers.cancel(half).won());
     lab.advance(ms(50));
     assert!(timers.cancel(tight).won());
-    // One that its client cancels in the lane.
-    let mut sleep = client.shard(SHARD).of_class(REQUEST).unwrap().sleep(ms(100));
-    assert!(look(&mut sleep).is_none());
+    // One that its thread cancels in the lane.
+    let in_lane = client.on(SHARD).of_class(REQUEST).unwrap().schedule(ms(100), 0).unwrap();
     lab.clock.advance(ms(25));
-    drop(sleep);
+    client.cancel_detached(in_lane);
     lab.settle();
     let class = shard(&lab).classes[0];
     assert_eq!(class.cancelled_at, [1, 0, 0, 0, 0, 1, 0, 1, 0, 1]);

@@ -120,7 +120,7 @@ fn child_with_low_limits_starts_a_service() {
             let opened = descriptors();
             let (sender, fired) = mpsc::channel();
             let call = move |_: &_| sender.send(()).unwrap();
-            service.client().shard(SHARD).schedule_fn(ms(1), call).unwrap();
+            corewheel::sim::Thread::of(&service).on(SHARD).schedule_fn(ms(1), call).unwrap();
             fired.recv_timeout(Duration::from_secs(20)).unwrap();
             let is_tokio = service.runtime() == Some(Runtime::Tokio);
             assert!(

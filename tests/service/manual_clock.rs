@@ -56,9 +56,9 @@ fn run_until_idle_delivers_every_timer_on_time_and_leaves_the_clock_at_the_last(
             shards[1].timers().schedule(ms(3), 9).unwrap();
         }
         // Another thread's request, which lies in its lane.
-        let client = service.client();
+        let client = service.handle();
         thread::scope(|scope| {
-            scope.spawn(move || client.shard(OTHER).schedule(begin + 10 * FAR, 8).unwrap());
+            scope.spawn(move || client.on(OTHER).schedule(begin + 10 * FAR, 8).unwrap());
         });
         assert_eq!(clock.run_until_idle(&mut shards, 20 * FAR), Turn::Idle);
         assert_eq!(clock.now() - begin, 10 * FAR);
@@ -114,7 +114,7 @@ fn run_until_idle_with_runs_tasks_that_wait_by_a_handle() {
     let (mut peer, mut stream) = duplex(8);
     let client = async {
         for _ in 0..2 {
-            timers.shard(OTHER).sleep(ms(20)).await.unwrap();
+            timers.on(OTHER).sleep(ms(20)).await.unwrap();
             peer.write_all(b"ping").await.unwrap();
             note("ping");
         }

@@ -22,7 +22,7 @@ fn value<T>(outcome: Result<CancelOutcome<Payload<T, SendCall<T>>>, ReplyError>)
 fn cancel_many_sends_one_request_per_shard_and_returns_outcomes_in_order() {
     let mut lab = Lab::new(builder(2));
     let client = lab.client();
-    let on = |shard, n: u32| client.shard(shard).schedule(ms(u64::from(n)), n).unwrap();
+    let on = |shard, n: u32| client.on(shard).schedule(ms(u64::from(n)), n).unwrap();
     let (a, b, c, d) = (on(SHARD, 10), on(OTHER, 20), on(SHARD, 1), on(OTHER, 40));
     let stale = on(SHARD, 50);
     lab.advance(ms(2));
@@ -62,7 +62,7 @@ fn bulk_commands_of_no_timers_finish_at_once() {
     let replies = client.cancel_many(&[]);
     assert!(look(&mut replies.into_future()).expect("no shard needs to reply").unwrap().is_empty());
     client.cancel_many_detached(&[]);
-    assert_eq!(client.shard(SHARD).schedule_many::<Duration>([]).unwrap(), []);
+    assert_eq!(client.on(SHARD).schedule_many::<Duration>([]).unwrap(), []);
     assert_eq!(lab.counts().requests, 0);
 }
 
@@ -72,8 +72,8 @@ fn bulk_request_larger_than_the_budget_is_executed_in_order_by_several_turns() {
     let mut lab = Lab::new(builder(1).budget(budget));
     let client = lab.client();
     lab.settle();
-    let timers = client.shard(SHARD).schedule_many((0..20).map(|n| (ms(5), n))).unwrap();
-    let first = client.shard(SHARD).schedule(ms(5), 20).unwrap();
+    let timers = client.on(SHARD).schedule_many((0..20).map(|n| (ms(5), n))).unwrap();
+    let first = client.on(SHARD).schedule(ms(5), 20).unwrap();
     for pending in [8, 16, 21] {
         let _ = lab.turn();
         assert_eq!(
@@ -104,7 +104,7 @@ fn begun_bulk_request_is_finished_when_the_shard_ends() {
     let mut lab = Lab::new(builder(1).budget(budget));
     let client = lab.client();
     lab.settle();
-    let timers = client.shard(SHARD).schedule_many((0..10).map(|n| (FAR, n))).unwrap();
+    let timers = client.on(SHARD).schedule_many((0..10).map(|n| (FAR, n))).unwrap();
     let _ = lab.turn();
     let mut replies = client.cancel_many(&timers[..6]).into_future();
     let report = lab.end(ShutdownPolicy::Return);
@@ -118,7 +118,7 @@ fn begun_bulk_request_is_finished_when_the_shard_ends() {
     let mut late = client.cancel_many(&timers).into_future();
     let outcomes = look(&mut late).expect("a closed shard does not reply").unwrap();
     assert!(outcomes.len() == 10 && outcomes.iter().all(Result::is_err));
-    let refused = client.shard(SHARD).schedule_many([(ms(1), 1), (ms(2), 2)]).unwrap_err();
+    let refused = client.on(SHARD).schedule_many([(ms(1), 1), (ms(2), 2)]).unwrap_err();
     assert!(matches!(&refused, Refused::Closed(_)));
     assert_eq!(refused.into_value(), [(ms(1), 1), (ms(2), 2)]);
 }
@@ -129,7 +129,7 @@ fn cancel_many_detached_drops_the_payloads_and_wakes_no_shard() {
     let client = lab.client();
     let (guard, dropped) = Guard::new();
     let values = (0..30).map(|n| (ms(n), guard.clone()));
-    let timers = client.shard(SHARD).schedule_many(values.collect::<Vec<_>>()).unwrap();
+    let timers = client.on(SHARD).schedule_many(values.collect::<Vec<_>>()).unwrap();
     drop(guard);
     lab.settle();
     let (alarm, waker) = crate::support::Alarm::new();
@@ -148,26 +148,25 @@ fn cancel_many_detached_drops_the_payloads_and_wakes_no_shard() {
 fn schedule_many_schedules_all_timers_or_none() {
     let mut lab = Lab::new(builder(1).capacity(1 << 10));
     let client = lab.client();
-    let max = client.shard(SHARD).schedule_many_max();
+    let max = client.on(SHARD).schedule_many_max();
     assert_eq!(max, 17, "half of a 32nd of the capacity");
-    let Err(Refused::TooMany(timers)) =
-        client.shard(SHARD).schedule_many((0..40).map(|n| (ms(n), n)))
+    let Err(Refused::TooMany(timers)) = client.on(SHARD).schedule_many((0..40).map(|n| (ms(n), n)))
     else {
         panic!("40 timers are more than {max}")
     };
     assert_eq!(timers.len(), 40);
     assert!(timers.into_iter().eq((0..40).map(|n| (ms(n), n))));
     // The lane begins with keys of the key pool.
-    client.shard(SHARD).schedule(ms(1), 1_000).unwrap();
+    client.on(SHARD).schedule(ms(1), 1_000).unwrap();
     // After each turn of the shard the client has at least `max` keys, however many it has used.
     let mut next = 0;
     for single in 0..40 {
         for _ in 0..single % 7 {
-            client.shard(SHARD).schedule(ms(1), 1_000).unwrap();
+            client.on(SHARD).schedule(ms(1), 1_000).unwrap();
         }
         lab.settle();
         let timers: Vec<_> = (next..).take(max).map(|n| (ms(1), n)).collect();
-        let handles = client.shard(SHARD).schedule_many(timers).unwrap();
+        let handles = client.on(SHARD).schedule_many(timers).unwrap();
         assert_eq!(handles.len(), max);
         next += max as u64;
         lab.advance(ms(5));
@@ -177,7 +176,7 @@ fn schedule_many_schedules_all_timers_or_none() {
     // Without a turn of the shard the client gets no new keys.
     let burst = || (0..max as u64).map(|n| (FAR, n)).collect::<Vec<_>>();
     let refused = loop {
-        if let Err(refused) = client.shard(SHARD).schedule_many(burst()) {
+        if let Err(refused) = client.on(SHARD).schedule_many(burst()) {
             break refused;
         }
     };
@@ -185,7 +184,7 @@ fn schedule_many_schedules_all_timers_or_none() {
     assert_eq!(refused.into_value(), burst());
     lab.settle();
     assert_eq!(lab.counts().pending % max as u64, 0, "no burst was scheduled in part");
-    client.shard(SHARD).schedule_many(burst()).expect("the client has keys again");
+    client.on(SHARD).schedule_many(burst()).expect("the client has keys again");
 }
 
 #[test]
@@ -196,7 +195,7 @@ fn cancel_many_before_its_timer_reports_overtook() {
     // The shard receives the requests of the lane that was opened first before the others.
     canceller.cancel_many_detached(&[lab.timers().schedule(FAR, Guard::new().0).unwrap()]);
     lab.settle();
-    let timer = sender.shard(SHARD).schedule(ms(5), guard).unwrap();
+    let timer = sender.on(SHARD).schedule(ms(5), guard).unwrap();
     let mut replies = canceller.cancel_many(&[timer]).into_future();
     lab.settle();
     let outcomes = look(&mut replies).unwrap().unwrap();
@@ -242,7 +241,7 @@ fn bulk_commands_work_on_every_runtime() {
         let schedule = |shard, delay: Duration, values: std::ops::Range<u64>| {
             let mut timers: Vec<_> = values.map(|n| (delay, n)).collect();
             loop {
-                match client.shard(shard).schedule_many(timers) {
+                match client.on(shard).schedule_many(timers) {
                     Ok(handles) => return handles,
                     Err(Refused::Full(back)) => timers = back,
                     Err(error) => panic!("{host:?}: {error}"),
@@ -253,7 +252,7 @@ fn bulk_commands_work_on_every_runtime() {
         let mut group: TimerGroup = schedule(SHARD, FAR, 0..100).into_iter().collect();
         group.extend(schedule(OTHER, FAR, 100..200));
         schedule(SHARD, ms(1), 200..300);
-        let closed = group.cancel(&client).wait().unwrap();
+        let closed = group.cancel(running.service.handle()).wait().unwrap();
         assert!(closed.into_iter().map(value).eq((0..200).map(Some)), "{host:?}");
         let gone = schedule(OTHER, FAR, 300..310);
         let awaited = block_on(client.cancel_many(&gone)).unwrap();
@@ -277,10 +276,9 @@ fn schedule_many_at_past_future_and_never_fires_on_time() {
     let now = client.now();
     let past = now.checked_sub(ms(5)).expect("the clock has advanced by 10 ms");
     let instants = [(now + ms(3), 1), (past, 2), (now, 3)];
-    assert_eq!(client.shard(OTHER).schedule_many(instants).unwrap().len(), 3);
+    assert_eq!(client.on(OTHER).schedule_many(instants).unwrap().len(), 3);
     lab.advance(ms(1));
-    let never =
-        client.shard(OTHER).schedule_many([(Duration::MAX, 4), (Duration::ZERO, 5)]).unwrap();
+    let never = client.on(OTHER).schedule_many([(Duration::MAX, 4), (Duration::ZERO, 5)]).unwrap();
     lab.settle();
     assert_eq!(lab.fired(), [(2, 11), (3, 11), (5, 11)]);
     lab.advance(ms(2));

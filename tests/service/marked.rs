@@ -9,7 +9,7 @@ fn value_cancelled_in_its_lane_is_dropped_by_the_next_turn() {
     let mut lab = Lab::<Guard>::new(builder(1));
     let client = lab.client();
     let (guard, dropped) = Guard::new();
-    let timer = client.shard(SHARD).schedule(FAR, guard).unwrap();
+    let timer = client.on(SHARD).schedule(FAR, guard).unwrap();
     client.cancel_detached(timer);
     client.cancel_detached(timer);
     assert_eq!(dropped.load(std::sync::atomic::Ordering::SeqCst), 0);
@@ -27,7 +27,7 @@ fn callback_cancelled_in_its_lane_does_not_run() {
     let client = lab.client();
     let (guard, dropped) = Guard::new();
     let call = move |_: &_| panic!("{guard:?} is cancelled");
-    let timer = client.shard(SHARD).schedule_fn(ms(5), call).unwrap();
+    let timer = client.on(SHARD).schedule_fn(ms(5), call).unwrap();
     client.cancel_detached(timer);
     lab.settle();
     lab.advance(ms(5));
@@ -40,9 +40,9 @@ fn callback_cancelled_in_its_lane_does_not_run() {
 fn timers_that_are_cancelled_in_the_lane_send_no_cancels() {
     let mut lab = Lab::new(builder(1));
     let client = lab.client();
-    client.shard(SHARD).schedule(FAR, 0).unwrap();
+    client.on(SHARD).schedule(FAR, 0).unwrap();
     lab.settle();
-    let schedule = |n| client.shard(SHARD).schedule(FAR, n).unwrap();
+    let schedule = |n| client.on(SHARD).schedule(FAR, n).unwrap();
     let timers: Vec<_> = (1..=40).map(schedule).collect();
     for timer in timers {
         client.cancel_detached(timer);
@@ -58,7 +58,7 @@ fn timers_that_are_cancelled_in_the_lane_send_no_cancels() {
 fn cancel_that_asks_before_a_detached_one_gets_the_payload() {
     let mut lab = Lab::new(builder(1));
     let client = lab.client();
-    let timer = client.shard(SHARD).schedule(FAR, 7).unwrap();
+    let timer = client.on(SHARD).schedule(FAR, 7).unwrap();
     let reset = client.reset(timer, FAR * 2);
     let asked = client.cancel(timer);
     client.cancel_detached(timer);
@@ -77,10 +77,10 @@ fn cancel_that_asks_before_a_detached_one_gets_the_payload() {
 fn cancel_that_overtook_a_marked_timer_gets_its_payload() {
     let mut lab = Lab::new(builder(1));
     let (early, client) = (lab.client(), lab.client());
-    early.shard(SHARD).schedule(FAR, 0).unwrap();
-    client.shard(SHARD).schedule(FAR, 0).unwrap();
+    early.on(SHARD).schedule(FAR, 0).unwrap();
+    client.on(SHARD).schedule(FAR, 0).unwrap();
     lab.settle();
-    let timer = client.shard(SHARD).schedule(FAR, 7).unwrap();
+    let timer = client.on(SHARD).schedule(FAR, 7).unwrap();
     let asked = early.cancel(timer);
     client.cancel_detached(timer);
     lab.settle();

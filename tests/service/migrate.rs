@@ -70,7 +70,7 @@ fn migrated_callback_runs_on_the_other_shard() {
     let call = move |timers: &Timers<u32>| {
         noted.store(timers.shard_id().number(), Ordering::SeqCst);
     };
-    let old = client.shard(SHARD).schedule_fn(ms(3), call).unwrap();
+    let old = client.on(SHARD).schedule_fn(ms(3), call).unwrap();
     let mut reply = client.migrate(old, OTHER).into_future();
     lab.settle();
     assert_eq!(look(&mut reply).unwrap().unwrap().unwrap().shard(), OTHER);
@@ -131,7 +131,7 @@ fn requests_with_an_old_handle_follow_the_timer() {
 fn migrate_with_an_old_handle_migrates_the_timer_again() {
     let (mut lab, fired) = lab_of(3);
     let client = lab.client();
-    let old = client.shard(SHARD).schedule(ms(10), 1).unwrap();
+    let old = client.on(SHARD).schedule(ms(10), 1).unwrap();
     let mut first = client.migrate(old, OTHER).into_future();
     let mut second = client.migrate(old, THIRD).into_future();
     for _ in 0..3 {
@@ -158,9 +158,9 @@ fn timer_that_cannot_migrate_stays_and_the_error_says_why() {
     let seen = Rc::clone(&ran);
     let local = timers.schedule_fn(ms(1), move |_| seen.set(true)).unwrap();
     assert_eq!(timers.migrate(local, OTHER), Err(MigrateError::LocalCallback));
-    let there = client.shard(OTHER).schedule(ms(1), 1).unwrap();
+    let there = client.on(OTHER).schedule(ms(1), 1).unwrap();
     assert_eq!(timers.migrate(there, SHARD), Err(MigrateError::Elsewhere(OTHER)));
-    let in_lane = client.shard(SHARD).schedule(ms(1), 2).unwrap();
+    let in_lane = client.on(SHARD).schedule(ms(1), 2).unwrap();
     assert_eq!(timers.migrate(in_lane, OTHER), Err(MigrateError::NotPending));
     let here = timers.schedule(ms(2), 3).unwrap();
     assert_eq!(timers.migrate(here, SHARD), Ok(here), "the timer is there already");
@@ -190,7 +190,7 @@ fn migrate_to_a_full_shard_leaves_the_timer_in_place() {
     let mut idle_rounds = 0;
     while idle_rounds < 5 {
         idle_rounds += 1;
-        while client.shard(OTHER).schedule(ms(9), 1).is_ok() {
+        while client.on(OTHER).schedule(ms(9), 1).is_ok() {
             idle_rounds = 0;
         }
         lab.settle();
@@ -307,25 +307,6 @@ fn cancel_with_an_old_handle_wakes_an_idle_shard() {
 }
 
 #[test]
-fn remote_sleep_ends_on_time_after_its_timer_has_migrated() {
-    let (mut lab, _) = lab_of(2);
-    let client = lab.client();
-    let mut kept = client.shard(SHARD).sleep(ms(10));
-    let dropped = client.shard(SHARD).sleep(ms(10));
-    let mut all = client.migrate_all(SHARD, &[OTHER]).into_future();
-    lab.settle();
-    assert_eq!(look(&mut all).unwrap().unwrap().unwrap().migrated, 2);
-    lab.settle();
-    drop(dropped);
-    lab.settle();
-    lab.settle();
-    assert!(look(&mut kept).is_none());
-    assert_eq!(lab.counts_of(OTHER).pending, 1);
-    lab.advance(ms(10));
-    assert_eq!(look(&mut kept), Some(Ok(())));
-}
-
-#[test]
 fn migrate_all_migrates_the_timers_that_can_and_reports_the_others() {
     let budget = TurnBudget { requests_max: 10, ..TurnBudget::default() };
     let fired = Rc::new(RefCell::new(Vec::new()));
@@ -413,7 +394,7 @@ fn migrate_all_waits_for_room_and_gives_up_after_a_second() {
 fn invalid_migrate_all_is_refused_with_the_reason() {
     let (mut lab, _) = lab_of(2);
     let client = lab.client();
-    client.shard(SHARD).schedule(FAR, 1).unwrap();
+    client.on(SHARD).schedule(FAR, 1).unwrap();
     let ask = |lab: &mut Lab<u32>, shard, into: &[ShardId]| {
         client.migrate_all(shard, into).into_future().poll_once(lab)
     };
@@ -437,7 +418,7 @@ fn shards_that_migrate_all_into_each_other_finish() {
     let client = lab.client();
     for n in 0..200 {
         let shard = if n % 2 == 0 { SHARD } else { OTHER };
-        client.shard(shard).schedule(ms(50), n).unwrap();
+        client.on(shard).schedule(ms(50), n).unwrap();
     }
     let mut there = client.migrate_all(SHARD, &[OTHER]).into_future();
     let mut back = client.migrate_all(OTHER, &[SHARD]).into_future();
@@ -453,7 +434,7 @@ fn shards_that_migrate_all_into_each_other_finish() {
 #[test]
 fn full_shards_that_migrate_all_into_each_other_try_once_a_tick() {
     let mut sim = Simulation::<u32>::start(1, builder(2).capacity(4), |_| |_, _| ()).unwrap();
-    let client = sim.client();
+    let client = sim.thread();
     for shard in [SHARD, OTHER] {
         while sim.timers(shard).schedule(FAR, 0).is_ok() {}
     }
@@ -504,12 +485,12 @@ fn migrate_all_beside_a_flooded_lane_finishes_with_a_budget_of_one_request() {
     let mut reply = client.migrate_all(SHARD, &[OTHER]).into_future();
     let _ = lab.turn();
     let flood = lab.client();
-    let _ = flood.shard(SHARD).schedule(FAR, 20).unwrap();
+    let _ = flood.on(SHARD).schedule(FAR, 20).unwrap();
     let mut turns = 0;
     let report = loop {
         // There are always more requests than the budget of a turn.
         for _ in 0..4 {
-            flood.cancel_detached(flood.shard(SHARD).schedule(FAR, 21).unwrap());
+            flood.cancel_detached(flood.on(SHARD).schedule(FAR, 21).unwrap());
         }
         let _ = lab.turn();
         if let Some(report) = look(&mut reply) {
@@ -534,8 +515,8 @@ fn timers_migrate_on_every_runtime() {
             }
         });
         let client = running.client();
-        let timer = client.shard(SHARD).schedule(ms(20), 1).unwrap();
-        let cancelled = client.shard(SHARD).schedule(FAR, 2).unwrap();
+        let timer = client.on(SHARD).schedule(ms(20), 1).unwrap();
+        let cancelled = client.on(SHARD).schedule(FAR, 2).unwrap();
         let one = client.migrate(timer, OTHER).wait().unwrap();
         assert!(one.is_ok() || one == Err(MigrateError::NotPending), "{host:?}: {one:?}");
         let all = block_on(client.migrate_all(SHARD, &[OTHER])).unwrap().unwrap();
@@ -545,7 +526,7 @@ fn timers_migrate_on_every_runtime() {
         let outcome = client.cancel(cancelled).wait().unwrap();
         assert_eq!(outcome.payload().and_then(Payload::into_value), Some(2), "{host:?}");
         // The shard sleeps for ever, and a request for a migrated timer wakes it.
-        let last = client.shard(SHARD).schedule(FAR, 3).unwrap();
+        let last = client.on(SHARD).schedule(FAR, 3).unwrap();
         let _ = client.migrate(last, OTHER).wait().unwrap().unwrap();
         std::thread::sleep(ms(20));
         let turns = || running.service.stats().shards[0].counts.turns;
@@ -583,7 +564,7 @@ fn waker_run_by_a_migration_may_use_its_shard() {
     LAB_TIMERS.set(Some(timers.clone()));
     let client = lab.client();
     for n in 0..100 {
-        client.shard(SHARD).schedule(FAR, n).unwrap();
+        client.on(SHARD).schedule(FAR, n).unwrap();
     }
     lab.settle();
     let uses = Arc::new(UsesShard(AtomicUsize::new(0)));

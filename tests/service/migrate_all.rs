@@ -13,9 +13,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use corewheel::sim::Thread;
 use corewheel::{
-    CancelOutcome, Client, Fired, Payload, Refused, ReplyError, SendCall, ShardId, ShutdownPolicy,
-    TimerId, TimerService, Timers,
+    CancelOutcome, Fired, Payload, Refused, ReplyError, SendCall, ShardId, ShutdownPolicy, TimerId,
+    TimerService, Timers,
 };
 use fastrand::Rng;
 
@@ -119,7 +120,7 @@ fn settle<E>(
 
 /// Executes one random command of a client.
 fn remote_operation(
-    client: &Client<Job>,
+    client: &Thread<Job>,
     ledger: &Arc<Ledger>,
     rng: &mut Rng,
     mine: &mut Vec<Mine>,
@@ -131,7 +132,7 @@ fn remote_operation(
             let after = delay(rng);
             let job = Job::new(ledger, client.now() + after);
             let known = Arc::clone(&job.known);
-            match client.shard(shard).schedule(after, job) {
+            match client.on(shard).schedule(after, job) {
                 Ok(handle) => mine.push(Mine { handle, known }),
                 Err(Refused::Full(job) | Refused::Busy(job)) => {
                     job.end(|ledger| &ledger.refused);
@@ -208,7 +209,7 @@ impl Part {
                     }
                     CancelOutcome::Elsewhere(shard) => {
                         assert_ne!(shard, timers.shard_id());
-                        timers.client().cancel_detached(handle);
+                        timers.handle().cancel_detached(handle);
                     }
                     CancelOutcome::AlreadyFired | CancelOutcome::Stale => {
                         let has_ended = known.ended.load(Ordering::SeqCst);
@@ -254,7 +255,7 @@ impl Part {
 /// Migrates all timers of one shard after the other to the other shards, until `stop` is set.
 /// Returns how many `migrate_all` commands and how many migrated timers there were.
 fn migrate_all_in_turn(service: &TimerService<Job>, stop: &AtomicBool) -> (u64, u64) {
-    let client = service.client();
+    let client = Thread::of(&service);
     let (mut commands, mut migrated) = (0, 0);
     while !stop.load(Ordering::SeqCst) {
         for shard in service.shards() {
@@ -293,7 +294,7 @@ fn start_parts(
             assert!(begun.is_ok() || may_end, "the shard has just started");
         };
         assert!(
-            client.shard(shard).schedule_fn(Duration::ZERO, start).is_ok(),
+            client.on(shard).schedule_fn(Duration::ZERO, start).is_ok(),
             "the shard has just started"
         );
     }

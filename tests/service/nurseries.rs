@@ -10,7 +10,7 @@ use corewheel::attach::Turn;
 use corewheel::class::TimerClass;
 use corewheel::settings::TurnBudget;
 use corewheel::{
-    Handle, RefusedKind, Runtime, ShutdownPolicy, Sleep, TimerService, TimerServiceBuilder,
+    Handle, RefusedKind, Runtime, ShutdownPolicy, Sleep, TimerService, TimerServiceBuilder, Untyped,
 };
 
 use crate::support::{Alarm, FAR, Lab, builder, check_law, look, ms, poll, wait_until};
@@ -37,7 +37,7 @@ impl Elsewhere {
     }
 
     /// Polls so many sleeps there, of these delays in turn.
-    fn sleeps(&self, handle: Handle, waker: &Waker, delays: Vec<Duration>) -> Vec<Sleep> {
+    fn sleeps(&self, handle: Handle<Untyped>, waker: &Waker, delays: Vec<Duration>) -> Vec<Sleep> {
         let waker = waker.clone();
         self.run(move || {
             let arm = |delay| {
@@ -49,7 +49,7 @@ impl Elsewhere {
         })
     }
 
-    fn sleep(&self, handle: Handle, waker: &Waker, delay: Duration) -> Sleep {
+    fn sleep(&self, handle: Handle<Untyped>, waker: &Waker, delay: Duration) -> Sleep {
         self.sleeps(handle, waker, vec![delay]).remove(0)
     }
 
@@ -94,7 +94,7 @@ fn lone_timeout_costs_at_most_four_wake_ups_and_a_short_lived_one_two() {
         // A third of the least time of its list is a tenth of its own, or more.
         for ends_after in [None, Some((delay / 10).min(5_000))] {
             let mut lab = Lab::<()>::new(builder(1));
-            let (handle, there) = (lab.service.handle(), Elsewhere::new());
+            let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
             let bell = Alarm::new();
             assert_eq!(sleep_and_wake(&mut lab, &bell, FAR), 0, "a shard without timers is woken");
             let (fired, waker) = Alarm::new();
@@ -124,7 +124,7 @@ fn timer_is_not_later_than_the_shard_when_its_looks_are_late() {
     for late in [5, 20, 100] {
         for delay in [3, 8, 17, 25, 61, 99, 150, 250, 1_000] {
             let mut lab = Lab::<()>::new(builder(1));
-            let (handle, there) = (lab.service.handle(), Elsewhere::new());
+            let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
             let (fired, waker) = Alarm::new();
             let _sleep = there.sleep(handle, &waker, ms(delay));
             let _others: Vec<_> =
@@ -149,7 +149,7 @@ fn old_timers_of_an_idle_thread_dropped_elsewhere_are_freed_within_a_second() {
     const COUNT: usize = 100_000;
     for ends in [false, true] {
         let mut lab = Lab::<()>::new(TimerService::builder().shards(1).capacity(1 << 18));
-        let (handle, there) = (lab.service.handle(), Elsewhere::new());
+        let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
         let (alarm, waker) = Alarm::new();
         let sleeps = there.sleeps(handle, &waker, vec![ms(3_000); COUNT]);
         // The second look at their list takes them over.
@@ -185,7 +185,7 @@ fn timers_end_in_place_wherever_they_are_dropped() {
     for case in 0..8 {
         let [drops_there, is_old, has_ended] = [1, 2, 4].map(|bit| case & bit != 0);
         let mut lab = Lab::<()>::new(builder(1));
-        let (handle, there) = (lab.service.handle(), Elsewhere::new());
+        let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
         let (alarm, waker) = Alarm::new();
         let sleep = there.sleep(handle, &waker, ms(100));
         lab.settle();
@@ -219,7 +219,7 @@ fn timers_end_in_place_wherever_they_are_dropped() {
 #[test]
 fn timers_of_a_thread_that_has_ended_fire() {
     let mut lab = Lab::<()>::new(builder(1));
-    let (handle, there) = (lab.service.handle(), Elsewhere::new());
+    let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
     let (alarm, waker) = Alarm::new();
     let mut sleeps = there.sleeps(handle, &waker, vec![ms(10), ms(100), ms(10_000)]);
     there.end();
@@ -242,7 +242,7 @@ fn each_policy_of_a_shutdown_gives_each_timer_one_outcome() {
     for policy in [ShutdownPolicy::Drop, ShutdownPolicy::Return, ShutdownPolicy::Fire] {
         for has_ended in [false, true] {
             let mut lab = Lab::<()>::new(builder(1));
-            let (handle, there) = (lab.service.handle(), Elsewhere::new());
+            let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
             let (alarm, waker) = Alarm::new();
             let old = there.sleeps(handle, &waker, vec![ms(100); 200]);
             for _ in 0..6 {
@@ -280,7 +280,7 @@ fn shard_about_to_sleep_finds_the_timer_that_a_thread_has_just_armed() {
     let sleep_bell = Alarm::new().1;
     for has_nursery in [true, false] {
         let mut lab = Lab::<()>::new(builder(1));
-        let (handle, there) = (lab.service.handle(), Elsewhere::new());
+        let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
         let _before = has_nursery.then(|| there.sleep(handle, Waker::noop(), ms(30_000)));
         lab.settle();
         let turn = lab.turn();
@@ -292,7 +292,7 @@ fn shard_about_to_sleep_finds_the_timer_that_a_thread_has_just_armed() {
     }
     // A timer that was refused has the shard look for a slot.
     let mut lab = Lab::<()>::new(TimerService::builder().shards(1).capacity(7));
-    let (handle, there) = (lab.service.handle(), Elsewhere::new());
+    let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
     let mut armed = Vec::new();
     for _ in 0..14 {
         let (sleep, polled) = there.run(move || {
@@ -317,7 +317,7 @@ fn wakers_that_a_turn_has_no_time_for_are_woken_by_the_next_turns_or_the_end() {
     for end in [None, Some(ShutdownPolicy::Fire)] {
         let budget = TurnBudget { time_max: Some(Duration::ZERO), ..TurnBudget::default() };
         let mut lab = Lab::<()>::new(builder(1).class(IDLE).budget(budget));
-        let handle = lab.service.handle().of_class(IDLE).unwrap();
+        let handle = lab.service.handle().untyped().of_class(IDLE).unwrap();
         let (there, (alarm, waker)) = (Elsewhere::new(), Alarm::new());
         let sleeps = there.sleeps(handle, &waker, vec![ms(10); COUNT as usize]);
         lab.clock.advance(ms(10));
@@ -348,7 +348,7 @@ fn wakers_that_a_turn_has_no_time_for_are_woken_by_the_next_turns_or_the_end() {
 #[test]
 fn timers_of_several_threads_and_values_that_are_due_together_all_fire() {
     let mut lab = Lab::<u32>::new(builder(1));
-    let (handle, (alarm, waker)) = (lab.service.handle(), Alarm::new());
+    let (handle, (alarm, waker)) = (lab.service.handle().untyped(), Alarm::new());
     let threads = [Elsewhere::new(), Elsewhere::new()];
     let mut sleeps = Vec::new();
     for round in 0..50 {
@@ -378,7 +378,7 @@ fn timers_of_several_threads_and_values_that_are_due_together_all_fire() {
 fn counts_include_young_timers_from_the_next_look_on() {
     const IDLE: TimerClass = TimerClass::new("idle");
     let mut lab = Lab::<()>::new(builder(1).class(IDLE));
-    let handle = lab.service.handle();
+    let handle = lab.service.handle().untyped();
     let of_class = handle.of_class(IDLE).unwrap();
     let there = Elsewhere::new();
     let mut sleeps = there.sleeps(of_class, Waker::noop(), vec![ms(100); 30]);
@@ -404,7 +404,7 @@ fn counts_include_young_timers_from_the_next_look_on() {
 fn timer_past_the_capacity_is_refused_as_full_at_once() {
     for capacity in [1, 7, 100, 5_000] {
         let mut lab = Lab::<()>::new(TimerService::builder().shards(1).capacity(capacity));
-        let (handle, there) = (lab.service.handle(), Elsewhere::new());
+        let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
         let armed = there.run(move || {
             let mut armed = Vec::new();
             loop {
@@ -436,7 +436,7 @@ fn timer_past_the_capacity_is_refused_as_full_at_once() {
 #[test]
 fn forgotten_futures_cost_a_slot_each_and_no_other_timer() {
     let mut lab = Lab::<()>::new(builder(1));
-    let (handle, there) = (lab.service.handle(), Elsewhere::new());
+    let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
     let (alarm, waker) = Alarm::new();
     let forgotten = there.sleeps(handle, &waker, vec![ms(50); 100]);
     forgotten.into_iter().for_each(std::mem::forget);
@@ -452,7 +452,7 @@ fn forgotten_futures_cost_a_slot_each_and_no_other_timer() {
 
 /// A waker that uses the service where it is woken and where it is dropped.
 struct Busy {
-    handle: Handle,
+    handle: Handle<Untyped>,
     sleeps: Mutex<Vec<Sleep>>,
 }
 
@@ -486,7 +486,7 @@ impl Drop for Busy {
 fn waker_that_polls_and_drops_sleeps_inline_finds_nothing_locked() {
     for policy in [ShutdownPolicy::Drop, ShutdownPolicy::Fire] {
         let mut lab = Lab::<()>::new(builder(1));
-        let (handle, there) = (lab.service.handle(), Elsewhere::new());
+        let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
         let busy = move |others: Vec<Sleep>| {
             Waker::from(Arc::new(Busy { handle, sleeps: Mutex::new(others) }))
         };
@@ -536,7 +536,7 @@ fn sleeps_dropped_by_the_last_destructors_of_a_thread_are_freed() {
         static LAST: Last = const { Last(RefCell::new(Vec::new())) };
     }
     let mut lab = Lab::<()>::new(builder(1));
-    let (handle, other) = (lab.service.handle(), Elsewhere::new());
+    let (handle, other) = (lab.service.handle().untyped(), Elsewhere::new());
     let (alarm, waker) = Alarm::new();
     let of_other = other.sleep(handle, &waker, FAR);
     let own_waker = waker.clone();

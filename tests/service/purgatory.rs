@@ -621,12 +621,12 @@ fn operations_end_by_event_and_by_deadline_on_every_host() {
             ready.set(true);
             PURGATORY.set(Some(purgatory));
         };
-        client.shard(SHARD).schedule_fn(Duration::ZERO, watch).unwrap();
+        client.on(SHARD).schedule_fn(Duration::ZERO, watch).unwrap();
         let check = |_: &Timers<()>| {
             let purgatory = PURGATORY.with_borrow(Option::clone).unwrap();
             assert_eq!(purgatory.check_and_complete("k"), 1);
         };
-        client.shard(SHARD).schedule_fn(ms(1), check).unwrap();
+        client.on(SHARD).schedule_fn(ms(1), check).unwrap();
         for _ in 0..2 {
             let (name, how, at) = ends.recv_timeout(PATIENCE).unwrap();
             if name == "soon" {
@@ -641,7 +641,7 @@ fn operations_end_by_event_and_by_deadline_on_every_host() {
             let purgatory = PURGATORY.take().unwrap();
             sender.send(purgatory.stats()).unwrap();
         };
-        client.shard(SHARD).schedule_fn(Duration::ZERO, look).unwrap();
+        client.on(SHARD).schedule_fn(Duration::ZERO, look).unwrap();
         let stats = stats.recv_timeout(PATIENCE).unwrap();
         assert_eq!((stats.completed, stats.expired, stats.delayed), (1, 1, 0), "{host:?}");
         wait_until("no timer is left", || running.service.stats().shards[0].counts.pending == 0);

@@ -22,8 +22,8 @@ fn full_shard_refuses_a_schedule_and_returns_its_payload() {
             lab.timers().schedule_fn(FAR, |_| {}).map_err(Refused::from),
             Err(Refused::Full(_))
         ));
-        let client = lab.client();
-        let there = client.shard(SHARD);
+        let client = lab.service.handle();
+        let there = client.on(SHARD);
         // The client learns that the shard is full only after the shard has seen the lane.
         assert!(matches!(there.schedule(FAR, 99), Err(Refused::Busy(99))));
         lab.settle();
@@ -39,7 +39,7 @@ fn full_shard_refuses_a_schedule_and_returns_its_payload() {
         // A slot becomes free and is used again.
         assert!(lab.timers().cancel(timers[0]).won());
         lab.settle();
-        client.shard(SHARD).schedule(ms(1), 7).unwrap();
+        client.on(SHARD).schedule(ms(1), 7).unwrap();
         lab.advance(ms(1));
         assert_eq!(lab.fired(), [(7, 1)]);
         check_law(&lab.counts());
@@ -60,12 +60,12 @@ fn wait_on_a_shards_own_thread_returns_an_error() {
     for host in Host::all() {
         let (sender, replies) = mpsc::channel();
         let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &_| {});
-        let client = running.client();
-        let timer = client.shard(SHARD).schedule(FAR, 1).unwrap();
+        let client = running.service.handle();
+        let timer = client.on(SHARD).schedule(FAR, 1).unwrap();
         let call = move |timers: &Timers<u8>| {
-            sender.send(timers.client().cancel(timer).wait().map(drop)).unwrap();
+            sender.send(timers.handle().cancel(timer).wait().map(drop)).unwrap();
         };
-        client.shard(SHARD).schedule_fn(ms(1), call).unwrap();
+        client.on(SHARD).schedule_fn(ms(1), call).unwrap();
         let reply = replies.recv_timeout(PATIENCE).unwrap();
         assert_eq!(reply, Err(ReplyError::OnShard), "{host:?}");
         wait_until("the shard has executed the cancel all the same", || {

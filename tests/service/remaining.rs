@@ -10,7 +10,7 @@ use crate::support::{FAR, Host, Lab, OTHER, Running, SHARD, builder, look, ms};
 fn remaining_from_another_thread_is_the_time_to_the_deadline() {
     let mut lab = Lab::<u32>::new(builder(1));
     let client = lab.client();
-    let timer = client.shard(SHARD).schedule(ms(10), 1).unwrap();
+    let timer = client.on(SHARD).schedule(ms(10), 1).unwrap();
     let mut before = client.remaining(timer);
     lab.advance(ms(4));
     assert_eq!(look(&mut before), Some(Ok(Some(ms(6)))), "the request is executed at 4 ms");
@@ -58,9 +58,9 @@ fn remaining_of_a_timer_of_another_service_is_none_at_once() {
 fn remaining_works_on_every_runtime_and_is_refused_after_shutdown() {
     for host in Host::all() {
         let running = Running::start(host, builder(1), |_| |_: corewheel::Fired<u32>, _: &_| {});
-        let client = running.service.client();
+        let client = corewheel::sim::Thread::of(&running.service);
         let timer = loop {
-            if let Ok(timer) = client.shard(SHARD).schedule(FAR, 1) {
+            if let Ok(timer) = client.on(SHARD).schedule(FAR, 1) {
                 break timer;
             }
         };

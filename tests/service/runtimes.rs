@@ -36,7 +36,7 @@ fn auto_runtime_accepts_callbacks_and_refuses_futures() {
     assert!(service.runtime().is_some());
     let (sender, fired) = mpsc::channel();
     let call = move |_: &_| sender.send(()).unwrap();
-    service.client().shard(SHARD).schedule_fn(ms(1), call).unwrap();
+    corewheel::sim::Thread::of(&service).on(SHARD).schedule_fn(ms(1), call).unwrap();
     assert_eq!(fired.recv_timeout(PATIENCE), Ok(()));
     let refused = service.spawn_on(SHARD, |_| async {}).map(drop).unwrap_err();
     assert_eq!(refused, ShardError::RuntimeNotChosen);
@@ -101,8 +101,8 @@ fn panic_of_a_future_is_reported_in_its_reply_and_counted() {
 #[test]
 fn hash_names_the_same_shard_for_the_service_and_its_clients() {
     let service: TimerService<()> = builder(3).start_attached_with().unwrap();
-    let client = service.client();
-    assert_eq!((service.shard_count(), client.shard_count()), (3, 3));
+    let client = corewheel::sim::Thread::of(&service);
+    assert_eq!((service.shard_count(), client.shards().count()), (3, 3));
     for hash in [0, 1, 2, 3, 1_000, u64::MAX] {
         let shard = service.shard_for(hash);
         assert_eq!(u64::from(shard.number()), hash % 3);

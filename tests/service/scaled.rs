@@ -379,9 +379,9 @@ fn scale_set_while_the_shard_sleeps_wakes_it_in_time() {
     assert_eq!(turn, next(35));
     assert!(matches!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::Next(_)));
     let client = lab.client();
-    client.shard(SHARD).set_scale(scale(0.5)).unwrap();
+    client.on(SHARD).set_scale(scale(0.5)).unwrap();
     assert_eq!(alarm.count(), 1, "it is that already");
-    client.shard(SHARD).set_scale(scale(0.1)).unwrap();
+    client.on(SHARD).set_scale(scale(0.1)).unwrap();
     assert_eq!(alarm.count(), 2, "from elsewhere");
     assert_eq!((lab.turn(), lab.timers().scale()), (next(15), scale(0.1)));
     lab.advance(ms(15));
@@ -443,14 +443,14 @@ fn start_and_cancel_are_published_while_the_shard_sleeps() {
 fn last_scale_set_applies_wherever_it_comes_from() {
     let mut lab = Lab::<()>::new(builder(2));
     let client = lab.client();
-    client.shard(SHARD).set_scale(scale(0.2)).unwrap();
-    client.shard(SHARD).set_scale(scale(0.3)).unwrap();
+    client.on(SHARD).set_scale(scale(0.2)).unwrap();
+    client.on(SHARD).set_scale(scale(0.3)).unwrap();
     assert_eq!(lab.timers().scale(), Scale::ONE, "it has not looked yet");
     assert_eq!(lab.service.stats().shards[0].scale, scale(0.3), "but that is what it is to be");
     lab.timers().set_scale(scale(0.4));
     lab.settle();
     assert_eq!(lab.timers().scale(), scale(0.4));
-    client.shard(SHARD).set_scale(scale(0.5)).unwrap();
+    client.on(SHARD).set_scale(scale(0.5)).unwrap();
     lab.settle();
     assert_eq!(lab.timers().scale(), scale(0.5));
     assert_eq!(lab.shards[1].timers().scale(), Scale::ONE, "each shard has its own");
@@ -459,7 +459,7 @@ fn last_scale_set_applies_wherever_it_comes_from() {
     let scales = lab.service.stats().shards.into_iter().map(|shard| shard.scale);
     assert!(scales.eq([Scale::ZERO; 2]));
     lab.end(ShutdownPolicy::Drop);
-    assert_eq!(client.shard(SHARD).set_scale(Scale::ONE), Err(RefusedKind::Closed));
+    assert_eq!(client.on(SHARD).set_scale(Scale::ONE), Err(RefusedKind::Closed));
     lab.service.set_scale(Scale::ONE);
     lab.settle();
     assert_eq!(lab.service.stats().shards[usize::from(OTHER.number())].scale, Scale::ONE);
@@ -468,7 +468,7 @@ fn last_scale_set_applies_wherever_it_comes_from() {
 #[test]
 fn shard_starts_with_the_scale_that_was_set_before() {
     let service: TimerService<()> = builder(1).start_attached_with().unwrap();
-    service.client().shard(SHARD).set_scale(scale(0.25)).unwrap();
+    corewheel::sim::Thread::of(&service).on(SHARD).set_scale(scale(0.25)).unwrap();
     let deliver = |_: Fired<()>, _: &Timers<()>| {};
     let shard = service.attach(SHARD).unwrap().into_loop(deliver).unwrap();
     assert_eq!(shard.timers().scale(), scale(0.25));
@@ -559,7 +559,7 @@ fn random_history_of_timeouts_equals_that_of_lists() {
                     if rng.bool() {
                         lab.timers().set_scale(scale);
                     } else {
-                        lab.client().shard(SHARD).set_scale(scale).unwrap();
+                        lab.client().on(SHARD).set_scale(scale).unwrap();
                     }
                     lab.settle();
                 }
@@ -607,27 +607,27 @@ fn timeouts_follow_the_scale_on_every_host() {
             }
             TIMEOUTS.set(Some(timeouts));
         };
-        client.shard(SHARD).schedule_fn(Duration::ZERO, fill).unwrap();
+        client.on(SHARD).schedule_fn(Duration::ZERO, fill).unwrap();
         let counts = || running.service.stats().shards[0].counts;
         wait_until("all are pending", || counts().scaled_pending == 2_000);
-        client.shard(SHARD).set_scale(Scale::ZERO).unwrap();
+        client.on(SHARD).set_scale(Scale::ZERO).unwrap();
         for expected in 0..2_000 {
             let (number, at) = ends.recv_timeout(PATIENCE).unwrap();
             assert_eq!(number, expected, "{host:?}: they are in order");
             assert!(at >= start + ms(20), "{host:?}: it is early");
         }
-        client.shard(SHARD).set_scale(Scale::ONE).unwrap();
+        client.on(SHARD).set_scale(Scale::ONE).unwrap();
         let (sender, left) = mpsc::channel();
         let again = move |_: &Timers<()>| {
             let timeouts = TIMEOUTS.with_borrow(Option::clone).unwrap();
             timeouts.start(7).unwrap();
         };
-        client.shard(SHARD).schedule_fn(Duration::ZERO, again).unwrap();
+        client.on(SHARD).schedule_fn(Duration::ZERO, again).unwrap();
         let look = move |_: &Timers<()>| {
             let timeouts = TIMEOUTS.take().unwrap();
             sender.send(timeouts.drain()).unwrap();
         };
-        client.shard(SHARD).schedule_fn(ms(60), look).unwrap();
+        client.on(SHARD).schedule_fn(ms(60), look).unwrap();
         assert_eq!(left.recv_timeout(PATIENCE).unwrap(), [7], "{host:?}");
         wait_until("no timer is left", || counts().pending == 0 && counts().scaled_pending == 0);
         let report = running.end(ShutdownPolicy::Drop);

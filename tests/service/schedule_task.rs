@@ -81,12 +81,12 @@ fn cancelled_callback_that_is_run_by_hand_replies_its_result() {
     drop(lab.timers().cancel(timer));
     assert_eq!(reply.try_take(), Some(Err(ReplyError::Cancelled)));
     // By a client, which is given a callback of this core only where it may leave the core.
-    let client = lab.client();
+    let client = lab.service.handle();
     let (timer, mut reply) = lab.timers().schedule_task(FAR, |_| 7).unwrap();
     client.cancel_detached(timer);
     lab.settle();
     assert_eq!(look(&mut reply), Some(Err(ReplyError::Cancelled)));
-    let (timer, mut reply) = client.shard(SHARD).schedule_task(FAR, |_| 8).unwrap();
+    let (timer, mut reply) = client.on(SHARD).schedule_task(FAR, |_| 8).unwrap();
     let mut cancelled = client.cancel(timer);
     lab.settle();
     let payload = cancelled.try_take().unwrap().unwrap().payload();
@@ -147,11 +147,11 @@ fn waker_that_panics_is_contained_and_the_reply_has_its_result() {
 #[test]
 fn dropped_reply_detaches_its_callback() {
     let mut lab = lab();
-    let client = lab.client();
+    let client = lab.service.handle();
     let (guard, dropped) = Guard::new();
     let own = guard.clone();
     drop(lab.timers().schedule_task(ms(1), move |_| own).unwrap());
-    drop(client.shard(SHARD).schedule_task(ms(1), move |_| guard).unwrap());
+    drop(client.on(SHARD).schedule_task(ms(1), move |_| guard).unwrap());
     assert_eq!(dropped.load(Ordering::SeqCst), 0);
     lab.advance(ms(1));
     assert_eq!((lab.counts().fired, dropped.load(Ordering::SeqCst)), (2, 2));
@@ -161,9 +161,9 @@ fn dropped_reply_detaches_its_callback() {
 fn shutdown_replies_closed_or_runs_the_callback() {
     for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
         let mut lab = lab();
-        let client = lab.client();
+        let client = lab.service.handle();
         let (_, mut local) = lab.timers().schedule_task(FAR, |_| 1).unwrap();
-        let (_, mut remote) = client.shard(SHARD).schedule_task(FAR, |_| 2).unwrap();
+        let (_, mut remote) = client.on(SHARD).schedule_task(FAR, |_| 2).unwrap();
         lab.settle();
         let report = lab.end(policy);
         let fires = policy == ShutdownPolicy::Fire;
@@ -176,7 +176,7 @@ fn shutdown_replies_closed_or_runs_the_callback() {
         if returned {
             assert_eq!(look(&mut remote), Some(Err(ReplyError::Closed)));
         }
-        let refused = client.shard(SHARD).schedule_task(FAR, |_| 2);
+        let refused = client.on(SHARD).schedule_task(FAR, |_| 2);
         assert!(matches!(refused.map_err(Refused::from), Err(Refused::Closed(_))));
     }
 }
@@ -184,8 +184,8 @@ fn shutdown_replies_closed_or_runs_the_callback() {
 #[test]
 fn callback_returned_by_a_shutdown_replies_when_it_is_run() {
     let mut lab = lab();
-    let client = lab.client();
-    let (_, mut reply) = client.shard(SHARD).schedule_task(FAR, |_| 2).unwrap();
+    let client = lab.service.handle();
+    let (_, mut reply) = client.on(SHARD).schedule_task(FAR, |_| 2).unwrap();
     lab.settle();
     let other = self::lab();
     let mut report = lab.end(ShutdownPolicy::Return);
@@ -212,8 +212,8 @@ fn refused_callback_comes_back_and_can_be_run() {
 fn remote_callback_replies_on_every_host() {
     for host in Host::all() {
         let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &Timers<u8>| {});
-        let client = running.client();
-        let shard = client.shard(SHARD);
+        let client = running.service.handle();
+        let shard = client.on(SHARD);
         let at = client.now() + ms(2);
         let early = move |timers: &Timers<u8>| timers.now() < at;
         let (_, reply) = shard.schedule_task(at, early).unwrap();
@@ -245,7 +245,7 @@ fn reply_is_awaited_on_every_executor_and_wait_there_is_refused() {
         });
         assert_eq!(awaits.unwrap().wait(), Ok(Ok(true)), "{host:?}");
         let blocks = running.service.spawn_on(SHARD, |timers| async move {
-            let shard = timers.client().shard(SHARD);
+            let shard = timers.handle().on(SHARD);
             shard.schedule_task(Duration::ZERO, |_| ()).unwrap().1.wait()
         });
         assert_eq!(blocks.unwrap().wait(), Ok(Err(ReplyError::OnShard)), "{host:?}");
@@ -258,7 +258,7 @@ fn reply_of_a_remote_callback_is_send() {
     fn check<S: Send>(_: &S) {}
     let service: TimerService<u8> =
         TimerService::builder().shards(1).start_attached_with().unwrap();
-    let scheduled = service.client().shard(SHARD).schedule_task(FAR, |_| 1);
+    let scheduled = service.handle().on(SHARD).schedule_task(FAR, |_| 1);
     if let Ok((_, reply)) = scheduled {
         check(&reply);
     }
@@ -300,9 +300,9 @@ fn waker_that_cancels_the_callback_when_dropped_loses_no_wake_up() {
 fn callback_cancelled_before_its_shard_ended_replies_cancelled() {
     for remote in [false, true] {
         let mut lab = lab();
-        let client = lab.client();
+        let client = lab.service.handle();
         let (timer, mut reply) = if remote {
-            client.shard(SHARD).schedule_task(FAR, |_| 1).unwrap()
+            client.on(SHARD).schedule_task(FAR, |_| 1).unwrap()
         } else {
             lab.timers().schedule_task(FAR, |_| 1).unwrap()
         };
@@ -318,11 +318,11 @@ fn callback_cancelled_before_its_shard_ended_replies_cancelled() {
 #[test]
 fn death_of_the_shard_replies_closed() {
     let mut lab = lab();
-    let client = lab.client();
+    let client = lab.service.handle();
     let (_, mut local) = lab.timers().schedule_task(FAR, |_| 1).unwrap();
-    let (_, mut remote) = client.shard(SHARD).schedule_task(FAR, |_| 2).unwrap();
+    let (_, mut remote) = client.on(SHARD).schedule_task(FAR, |_| 2).unwrap();
     lab.settle();
-    let (_, mut unseen) = client.shard(SHARD).schedule_task(FAR, |_| 3).unwrap();
+    let (_, mut unseen) = client.on(SHARD).schedule_task(FAR, |_| 3).unwrap();
     let (alarm, waker) = Alarm::new();
     assert!(poll(&mut local, &waker).is_pending());
     drop(lab.shards.remove(0));
@@ -346,7 +346,7 @@ fn callback_that_panics_when_dropped_still_replies() {
     };
     let ((timer, mut remote), (own, mut here), (_, mut left)) =
         (begin(&lab), begin(&lab), begin(&lab));
-    lab.client().cancel_detached(timer);
+    lab.service.handle().cancel_detached(timer);
     lab.settle();
     assert_eq!(remote.try_take(), Some(Err(ReplyError::Cancelled)));
     let timers = lab.timers().clone();

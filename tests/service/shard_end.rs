@@ -75,7 +75,7 @@ fn shutdown_begun_by_a_handler_ends_operations_and_timeouts_by_its_policy() {
         let (sender, ends) = mpsc::channel();
         let service = Arc::downgrade(&running.service);
         let call = move |timers: &Timers<()>| open(timers, service, policy, sender);
-        running.client().shard(SHARD).schedule_fn(Duration::ZERO, call).unwrap();
+        running.client().on(SHARD).schedule_fn(Duration::ZERO, call).unwrap();
         // The channel ends when the thread of the shard has dropped all senders.
         let mut all = Vec::new();
         let first = ends.recv_timeout(PATIENCE).unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use corewheel::interval::Interval;
 use corewheel::{
-    Handle, RefusedKind, Runtime, ShardId, ShutdownPolicy, Sleep, Timeout, TimerService,
+    Handle, RefusedKind, Runtime, ShardId, ShutdownPolicy, Sleep, Timeout, TimerService, Untyped,
 };
 
 use crate::support::{
@@ -60,7 +60,7 @@ fn sleep_polled_with_wakers_a_b_and_a_wakes_a() {
 #[test]
 fn sleep_on_the_shards_own_thread_needs_no_turn_and_no_request() {
     let mut lab = Lab::<()>::new(builder(1));
-    let handle = lab.service.handle();
+    let handle = lab.service.handle().untyped();
     let mut sleep = handle.sleep(ms(10));
     assert_eq!(look(&mut sleep), None);
     // No turn was needed.
@@ -85,7 +85,7 @@ fn sleep_on_the_shards_own_thread_needs_no_turn_and_no_request() {
 #[test]
 fn sleep_of_another_thread_wakes_its_task_at_the_deadline() {
     let mut lab = Lab::<()>::new(builder(1));
-    let handle = lab.service.handle();
+    let handle = lab.service.handle().untyped();
     let (woken, waker) = Alarm::new();
     let mut sleep = elsewhere(|| {
         let mut sleep = handle.sleep(ms(10));
@@ -109,7 +109,7 @@ fn sleep_of_another_thread_wakes_its_task_at_the_deadline() {
 #[test]
 fn sleep_that_was_scheduled_here_is_cancelled_from_another_thread_and_back() {
     let mut lab = Lab::<()>::new(builder(1));
-    let handle = lab.service.handle();
+    let handle = lab.service.handle().untyped();
     let mut here = handle.sleep(FAR);
     assert_eq!(look(&mut here), None);
     elsewhere(move || drop(here));
@@ -130,7 +130,7 @@ fn sleep_that_was_scheduled_here_is_cancelled_from_another_thread_and_back() {
 #[test]
 fn reset_to_later_wakes_the_task_only_at_the_later_deadline() {
     let mut lab = Lab::<()>::new(builder(1));
-    let handle = lab.service.handle();
+    let handle = lab.service.handle().untyped();
     let (woken, waker) = Alarm::new();
     let mut sleep = elsewhere(|| {
         let mut sleep = handle.sleep(ms(10));
@@ -154,7 +154,7 @@ fn reset_to_later_wakes_the_task_only_at_the_later_deadline() {
 fn reset_to_earlier_wakes_the_task_at_the_earlier_deadline() {
     for here in [true, false] {
         let mut lab = Lab::<()>::new(builder(1));
-        let handle = lab.service.handle();
+        let handle = lab.service.handle().untyped();
         let (woken, waker) = Alarm::new();
         let arm = || {
             let mut sleep = handle.sleep(FAR);
@@ -183,7 +183,7 @@ fn poll_with_another_waker_replaces_the_waker_wherever_the_timer_is() {
     for case in 0..8 {
         let [scheduled_here, arrives, polled_here] = [1, 2, 4].map(|bit| case & bit != 0);
         let mut lab = Lab::<()>::new(builder(1));
-        let handle = lab.service.handle();
+        let handle = lab.service.handle().untyped();
         let ((old, first), (new, second)) = (Alarm::new(), Alarm::new());
         let arm = || {
             let mut sleep = handle.sleep(ms(10));
@@ -215,7 +215,7 @@ fn poll_with_another_waker_replaces_the_waker_wherever_the_timer_is() {
 #[test]
 fn reset_after_its_timer_has_fired_arms_another_at_the_next_poll() {
     let mut lab = Lab::<()>::new(builder(1));
-    let handle = lab.service.handle();
+    let handle = lab.service.handle().untyped();
     let (woken, waker) = Alarm::new();
     let mut sleep = elsewhere(|| {
         let mut sleep = handle.sleep(ms(10));
@@ -237,7 +237,7 @@ fn reset_after_its_timer_has_fired_arms_another_at_the_next_poll() {
 #[test]
 fn timeout_of_a_ready_future_schedules_nothing() {
     let mut lab = Lab::<()>::new(builder(1));
-    let handle = lab.service.handle();
+    let handle = lab.service.handle().untyped();
     let ready_at_once = || look(&mut Box::pin(handle.timeout(ms(10), ready(7))));
     assert_eq!(ready_at_once(), Some(Ok(7)));
     assert_eq!(elsewhere(ready_at_once), Some(Ok(7)));
@@ -249,7 +249,7 @@ fn timeout_of_a_ready_future_schedules_nothing() {
 #[test]
 fn timeout_is_elapsed_at_its_deadline_and_drops_nothing_before() {
     let mut lab = Lab::<()>::new(builder(1));
-    let handle = lab.service.handle();
+    let handle = lab.service.handle().untyped();
     let mut late = handle.timeout(ms(10), pending::<()>());
     assert_eq!(look(&mut late), None);
     lab.advance(ms(9));
@@ -261,7 +261,7 @@ fn timeout_is_elapsed_at_its_deadline_and_drops_nothing_before() {
 #[test]
 fn interval_ticks_at_its_rate_on_every_thread() {
     let mut lab = Lab::<()>::new(builder(1));
-    let handle = lab.service.handle();
+    let handle = lab.service.handle().untyped();
     assert_eq!(handle.interval(Duration::ZERO).unwrap_err().field(), "period");
     let mut interval = handle.interval(ms(10)).unwrap();
     let start = lab.clock.now();
@@ -282,7 +282,7 @@ fn interval_ticks_at_its_rate_on_every_thread() {
 #[test]
 fn full_shard_refuses_a_sleep_and_never_completes_it() {
     let mut lab = Lab::<u32>::new(builder(1).capacity(2));
-    let handle = lab.service.handle();
+    let handle = lab.service.handle().untyped();
     let kept: Vec<_> = (0..2).map(|n| lab.timers().schedule(FAR, n).unwrap()).collect();
     let mut sleep = handle.sleep(ms(10));
     assert_eq!(look(&mut sleep), Some(Err(RefusedKind::Full)));
@@ -306,7 +306,7 @@ fn full_shard_refuses_a_sleep_and_never_completes_it() {
 #[test]
 fn service_that_has_ended_returns_closed_on_every_thread() {
     let mut lab = Lab::<()>::new(builder(1));
-    let handle = lab.service.handle();
+    let handle = lab.service.handle().untyped();
     let mut here = handle.sleep(FAR);
     assert_eq!(look(&mut here), None);
     let (woken, waker) = Alarm::new();
@@ -334,7 +334,7 @@ fn service_that_has_ended_returns_closed_on_every_thread() {
 #[test]
 fn migrate_all_leaves_shared_sleeps_where_they_are() {
     let mut lab = Lab::<()>::new(builder(2));
-    let handle = lab.service.handle().shard(SHARD);
+    let handle = lab.service.handle().untyped().on(SHARD);
     let mut sleep = handle.sleep(ms(10));
     assert_eq!(look(&mut sleep), None);
     let mut report = lab.client().migrate_all(SHARD, &[OTHER]);
@@ -348,10 +348,10 @@ fn migrate_all_leaves_shared_sleeps_where_they_are() {
 #[test]
 fn requests_of_two_threads_for_one_sleep_may_arrive_in_any_order() {
     let mut lab = Lab::<()>::new(builder(1));
-    let handle = lab.service.handle();
+    let handle = lab.service.handle().untyped();
     let client = lab.client();
     // The lane of this client is received before those of the threads.
-    let _other = client.shard(SHARD).schedule(FAR, ()).unwrap();
+    let _other = client.on(SHARD).schedule(FAR, ()).unwrap();
     lab.settle();
     let alarms = [(); 3].map(|()| Alarm::new());
     let [first, second, third] = [0, 1, 2].map(|n: usize| alarms[n].1.clone());
@@ -399,7 +399,7 @@ fn threads_without_a_shard_are_given_the_shards_in_turn() {
     // Polls a sleep on a thread of its own until its timer has come. Each is due before the one
     // before, so that the shard is woken for it.
     let mut sleeps = Vec::new();
-    let mut sleep_on = |handle: Handle| {
+    let mut sleep_on = |handle: Handle<Untyped>| {
         let count = sleeps.len() as u64;
         sleeps.push(elsewhere(|| {
             let mut sleep = handle.sleep(ms(1_000 * (1_000 - count)));
@@ -411,12 +411,12 @@ fn threads_without_a_shard_are_given_the_shards_in_turn() {
         }));
     };
     for _ in 0..8 {
-        sleep_on(handle);
+        sleep_on(handle.untyped());
     }
     assert_eq!(pending(), [2; 4]);
-    sleep_on(handle.shard(ShardId::new(3)));
+    sleep_on(handle.on(ShardId::new(3)).untyped());
     assert_eq!(pending(), [2, 2, 2, 3]);
-    let mut nowhere = handle.shard(ShardId::new(9)).sleep(FAR);
+    let mut nowhere = handle.on(ShardId::new(9)).sleep(FAR);
     assert_eq!(look(&mut nowhere), Some(Err(RefusedKind::NoSuchShard)));
     drop(sleeps);
     service.shutdown(ShutdownPolicy::Drop).unwrap();
@@ -435,10 +435,10 @@ fn service_beside_a_runtime_has_few_shards_on_threads_that_are_not_pinned() {
         // The shard's thread may use the cpus that this thread may use.
         use rustix::thread::sched_getaffinity;
         let own = sched_getaffinity(None).unwrap();
-        let client = service.client();
+        let client = corewheel::sim::Thread::of(&service);
         let (sender, seen) = mpsc::channel();
         let call = move |_: &_| sender.send(sched_getaffinity(None).unwrap()).unwrap();
-        client.shard(SHARD).schedule_fn(ms(0), call).unwrap();
+        client.on(SHARD).schedule_fn(ms(0), call).unwrap();
         assert_eq!(seen.recv().unwrap(), own);
     }
     service.shutdown(ShutdownPolicy::Drop).unwrap();
@@ -452,7 +452,7 @@ fn drop_of_a_sleep_in_a_thread_local_of_an_ending_thread_is_harmless() {
         static LAST: Last = const { Last(std::cell::RefCell::new(None)) };
     }
     let mut lab = Lab::<()>::new(builder(1));
-    let handle = lab.service.handle();
+    let handle = lab.service.handle().untyped();
     elsewhere(|| {
         LAST.with(|last| assert!(last.0.borrow().is_none()));
         let mut sleep = handle.sleep(FAR);

@@ -38,13 +38,13 @@ fn shutdown_gives_each_pending_timer_one_outcome() {
             let (guard, dropped) = Guard::new();
             for n in 0..40 {
                 let shard = if n % 2 == 0 { SHARD } else { OTHER };
-                client.shard(shard).schedule(FAR, guard.clone()).unwrap();
+                client.on(shard).schedule(FAR, guard.clone()).unwrap();
                 let (guard, noted) = (guard.clone(), Arc::clone(&fired));
                 let call = move |_: &Timers<Guard>| {
                     noted.fetch_add(1, Ordering::SeqCst);
                     drop(guard);
                 };
-                client.shard(shard).schedule_fn(FAR, call).unwrap();
+                client.on(shard).schedule_fn(FAR, call).unwrap();
             }
             drop(guard);
             let report = running.end(policy);
@@ -76,13 +76,13 @@ fn shutdown_counts_requests_that_are_on_the_way() {
         });
         let client = lab.client();
         // Known to the shard, so that it has all the keys that it may have.
-        client.cancel_detached(client.shard(SHARD).schedule(FAR, 9).unwrap());
+        client.cancel_detached(client.on(SHARD).schedule(FAR, 9).unwrap());
         lab.settle();
-        let first = client.shard(SHARD).schedule(FAR, 0).unwrap();
-        client.shard(SHARD).schedule(FAR, 1).unwrap();
-        let second = client.shard(SHARD).schedule(FAR, 2).unwrap();
-        client.shard(SHARD).schedule(FAR, 3).unwrap();
-        assert!(matches!(client.shard(SHARD).schedule(FAR, 4), Err(Refused::Busy(4))));
+        let first = client.on(SHARD).schedule(FAR, 0).unwrap();
+        client.on(SHARD).schedule(FAR, 1).unwrap();
+        let second = client.on(SHARD).schedule(FAR, 2).unwrap();
+        client.on(SHARD).schedule(FAR, 3).unwrap();
+        assert!(matches!(client.on(SHARD).schedule(FAR, 4), Err(Refused::Busy(4))));
         // The ring is full, and these wait beside it.
         let mut answer = client.cancel(first).into_future();
         client.cancel_detached(second);
@@ -144,8 +144,8 @@ fn shutdown_from_callback_is_refused_and_begin_shutdown_works() {
             sender.send((blocked, begun)).unwrap_or_else(|_| panic!("the test waits"));
         };
         let client = running.client();
-        client.shard(OTHER).schedule(FAR, 1).unwrap();
-        client.shard(SHARD).schedule_fn(ms(1), call).unwrap();
+        client.on(OTHER).schedule(FAR, 1).unwrap();
+        client.on(SHARD).schedule_fn(ms(1), call).unwrap();
         let (blocked, begun) = told.recv_timeout(PATIENCE).unwrap();
         assert_eq!(blocked, Err(ShutdownError::OnShard), "{host:?}");
         let mut returned: Vec<_> =
@@ -162,7 +162,7 @@ fn shutdown_from_callback_is_refused_and_begin_shutdown_works() {
 fn concurrent_shutdowns_give_one_report() {
     for host in Host::all() {
         let running = Running::start(host, builder(2), |_| |_: Fired<u8>, _: &_| {});
-        running.client().shard(SHARD).schedule(FAR, 1).unwrap();
+        running.client().on(SHARD).schedule(FAR, 1).unwrap();
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 let service = Arc::clone(&running.service);
@@ -195,7 +195,7 @@ fn schedule_that_races_with_shutdown_is_counted_or_refused() {
                     thread::spawn(move || {
                         let mut accepted = Vec::new();
                         for n in thread << 32.. {
-                            match client.shard(SHARD).schedule(FAR, n) {
+                            match client.on(SHARD).schedule(FAR, n) {
                                 Ok(_) => accepted.push(n),
                                 Err(refused) => {
                                     let kind = refused.kind();
@@ -234,22 +234,23 @@ fn command_after_shutdown_is_refused_with_its_value() {
     for host in Host::all() {
         let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &_| {});
         let mut client = running.client();
-        let timer = client.shard(SHARD).schedule(FAR, 1).unwrap();
+        let timer = client.on(SHARD).schedule(FAR, 1).unwrap();
         let service = Arc::clone(&running.service);
         running.end(ShutdownPolicy::Drop);
         // A client that knows the shard, and one that does not.
-        for client in
-            [service.client(), client.clone(), std::mem::replace(&mut client, service.client())]
-        {
-            assert!(matches!(client.shard(SHARD).schedule(FAR, 7), Err(Refused::Closed(7))));
-            let call = client.shard(SHARD).schedule_fn(FAR, |_| {});
+        for client in [
+            corewheel::sim::Thread::of(&service),
+            std::mem::replace(&mut client, corewheel::sim::Thread::of(&service)),
+        ] {
+            assert!(matches!(client.on(SHARD).schedule(FAR, 7), Err(Refused::Closed(7))));
+            let call = client.on(SHARD).schedule_fn(FAR, |_| {});
             assert!(matches!(call.map_err(Refused::from), Err(Refused::Closed(_))));
             assert!(client.cancel(timer).wait().is_err());
             assert!(client.reset(timer, FAR).wait().is_err());
             client.cancel_detached(timer);
             client.reset_detached(timer, FAR);
-            assert_eq!(block_on(client.shard(SHARD).sleep(FAR)), Err(RefusedKind::Closed));
-            let many = client.shard(SHARD).schedule_many([(FAR, 7)]);
+            assert_eq!(block_on(service.handle().on(SHARD).sleep(FAR)), Err(RefusedKind::Closed));
+            let many = client.on(SHARD).schedule_many([(FAR, 7)]);
             assert_eq!(many, Err(Refused::Closed(vec![(FAR, 7)])));
         }
         assert!(matches!(service.spawn_on(SHARD, |_| async {}), Err(ShardError::Closed)));
@@ -271,8 +272,8 @@ fn shutdown_waits_for_slow_callback() {
             thread::sleep(ms(30));
             noted.store(true, Ordering::SeqCst);
         };
-        client.shard(SHARD).schedule_fn(ms(1), call).unwrap();
-        client.shard(SHARD).schedule(FAR, 1).unwrap();
+        client.on(SHARD).schedule_fn(ms(1), call).unwrap();
+        client.on(SHARD).schedule(FAR, 1).unwrap();
         started.recv_timeout(PATIENCE).unwrap();
         let report = running.end(ShutdownPolicy::Return);
         assert!(done.load(Ordering::SeqCst), "{host:?}");
@@ -286,7 +287,7 @@ fn dropped_service_ends_its_shards() {
         let running = Running::start(host, builder(2), |_| |_: Fired<Guard>, _: &_| {});
         let (guard, dropped) = Guard::new();
         let client = running.client();
-        client.shard(SHARD).schedule(FAR, guard).unwrap();
+        client.on(SHARD).schedule(FAR, guard).unwrap();
         let Running { service, stops, threads } = running;
         drop(service);
         wait_until("the timer is dropped", || dropped.load(Ordering::SeqCst) == 1);
@@ -307,13 +308,13 @@ fn attached() -> TimerService<u8> {
 #[test]
 fn attachment_dropped_unused_closes_its_shard() {
     let service = attached();
-    let client = service.client();
+    let client = corewheel::sim::Thread::of(&service);
     let mut waiting = client.migrate_all(SHARD, &[]).into_future();
     assert!(look(&mut waiting).is_none());
     drop(service.attach(SHARD).unwrap());
     assert!(look(&mut waiting).unwrap().is_err(), "whoever waits is told");
-    assert!(matches!(client.shard(SHARD).schedule(FAR, 1), Err(Refused::Closed(1))));
-    assert!(matches!(client.shard(OTHER).schedule(FAR, 1), Err(Refused::NotAttached(1))));
+    assert!(matches!(client.on(SHARD).schedule(FAR, 1), Err(Refused::Closed(1))));
+    assert!(matches!(client.on(OTHER).schedule(FAR, 1), Err(Refused::NotAttached(1))));
     assert!(matches!(service.attach(SHARD), Err(ShardError::Closed)));
     let ShutdownReport { shards, dead, .. } = service.shutdown(ShutdownPolicy::Return).unwrap();
     assert_eq!((shards.len(), dead), (1, vec![SHARD]));
@@ -335,9 +336,9 @@ fn report_of_a_shutdown_shows_the_ends_of_its_timers_in_one_line() {
 
     let service: TimerService<u8> =
         builder(2).runtime(Runtime::Thread).start_with(|_| |_, _: &_| {}).unwrap();
-    let client = service.client();
-    client.shard(SHARD).schedule(FAR, 1).unwrap();
-    client.shard(OTHER).schedule(FAR, 2).unwrap();
+    let client = corewheel::sim::Thread::of(&service);
+    client.on(SHARD).schedule(FAR, 1).unwrap();
+    client.on(OTHER).schedule(FAR, 2).unwrap();
     let report = service.shutdown(ShutdownPolicy::Drop).unwrap();
     let expected = "2 shards ended: 0 timers fired, 0 cancelled, 0 returned, 2 dropped";
     assert_eq!(report.to_string(), expected);
@@ -403,7 +404,7 @@ fn report_without_receiver_is_dropped() {
     let mut lab = Lab::<u8>::new(builder(1));
     let client = lab.client();
     let timers = std::panic::AssertUnwindSafe(Bomb);
-    client.shard(SHARD).schedule_fn(FAR, move |_| drop(timers)).unwrap();
+    client.on(SHARD).schedule_fn(FAR, move |_| drop(timers)).unwrap();
     drop(lab.service.begin_shutdown(ShutdownPolicy::Return).unwrap());
     assert_eq!(lab.turn(), Turn::Closed);
     check_law(&lab.counts());

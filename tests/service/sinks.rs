@@ -213,7 +213,7 @@ fn small_sink_gets_every_value_on_every_runtime() {
         let client = running.client();
         for value in 0..100 {
             let shard = ShardId::new(value as u16 % 2);
-            client.shard(shard).schedule(ms(u64::from(value) % 5), value).unwrap();
+            client.on(shard).schedule(ms(u64::from(value) % 5), value).unwrap();
         }
         let take = || taken.recv_timeout(PATIENCE).expect("all of them come");
         let mut values: Vec<_> = (0..100).map(|_| take()).collect();
@@ -294,7 +294,7 @@ fn shutdown_drops_handler_after_last_timer_before_the_report() {
                 }
             });
             for value in 0..3 {
-                running.client().shard(SHARD).schedule(FAR, value).unwrap();
+                running.client().on(SHARD).schedule(FAR, value).unwrap();
             }
             let report = running.service.shutdown(policy).unwrap();
             // The other executors have not been told to end yet.
@@ -364,7 +364,7 @@ mod on_task_queues {
             });
             let client = running.client();
             for value in 0..20 {
-                client.shard(SHARD).schedule(ms(2), value).unwrap();
+                client.on(SHARD).schedule(ms(2), value).unwrap();
             }
             let mut values = Vec::new();
             for _ in 0..20 {
@@ -393,7 +393,7 @@ mod on_task_queues {
             });
             let client = running.client();
             for value in 0..50 {
-                client.shard(SHARD).schedule(ms(20), value).unwrap();
+                client.on(SHARD).schedule(ms(20), value).unwrap();
             }
             let run = || ran.recv_timeout(PATIENCE).expect("all of them run");
             let mut values: Vec<_> = (0..50).map(|_| run()).collect();
@@ -420,9 +420,9 @@ mod on_task_queues {
                 });
                 let client = running.client();
                 for value in 0..30 {
-                    client.shard(SHARD).schedule(ms(1), value).unwrap();
+                    client.on(SHARD).schedule(ms(1), value).unwrap();
                 }
-                client.shard(SHARD).schedule(FAR, 30).unwrap();
+                client.on(SHARD).schedule(FAR, 30).unwrap();
                 wait_until("some have fired", || {
                     running.service.stats().shards[0].counts.fired > 0
                 });
@@ -481,7 +481,7 @@ mod on_task_queues {
                 });
                 on_task_queue(background, 4, policy, |_: Fired<u32>, _: &Timers<u32>| {}).unwrap()
             });
-            running.client().shard(SHARD).schedule(ms(1), 5).unwrap();
+            running.client().on(SHARD).schedule(ms(1), 5).unwrap();
             assert_eq!(refused.recv_timeout(PATIENCE), Ok(5), "{host:?}");
             let counts = running.end(ShutdownPolicy::Drop).shards[0].counts;
             check(&counts, 0, 1, 0, 0);
@@ -502,11 +502,11 @@ mod on_task_queues {
                 });
                 let mut expected = Vec::new();
                 if is_used {
-                    running.client().shard(SHARD).schedule(ms(1), 9).unwrap();
+                    running.client().on(SHARD).schedule(ms(1), 9).unwrap();
                     assert_eq!(seen.recv_timeout(PATIENCE), Ok(Some(9)));
                 }
                 for value in 0..3 {
-                    running.client().shard(SHARD).schedule(FAR, value).unwrap();
+                    running.client().on(SHARD).schedule(FAR, value).unwrap();
                 }
                 running.service.shutdown(policy).unwrap();
                 if policy == ShutdownPolicy::Fire {
@@ -537,7 +537,7 @@ mod on_task_queues {
                     timers.schedule(ms(1), value).unwrap();
                 }
             };
-            running.client().shard(SHARD).schedule_fn(ms(1), schedule_all).unwrap();
+            running.client().on(SHARD).schedule_fn(ms(1), schedule_all).unwrap();
             assert_eq!(seen.recv_timeout(PATIENCE), Ok(Some(0)));
             // Its executor ends without a shutdown.
             let Running { service, stops, threads } = running;
@@ -566,7 +566,7 @@ mod on_task_queues {
             });
             let client = running.client();
             for (class, value) in [(LEASE, 1), (OTHER_CLASS, 2), (OTHER_CLASS, 3)] {
-                let shard = client.shard(SHARD).of_class(class).unwrap();
+                let shard = client.on(SHARD).of_class(class).unwrap();
                 shard.schedule(ms(5), value).unwrap();
             }
             let live = || running.service.stats().classes().iter().map(|c| c.pending).collect();
@@ -649,7 +649,7 @@ mod on_task_queues {
                 let handler = |_: Fired<u32>, _: &Timers<u32>| panic!("it harms nobody");
                 on_task_queue(background, 8, SinkPolicy::Drop, handler).unwrap()
             });
-            running.client().shard(SHARD).schedule(ms(1), 1).unwrap();
+            running.client().on(SHARD).schedule(ms(1), 1).unwrap();
             let counts = || running.service.stats().shards[0].counts;
             wait_until("the panic is counted", || counts().panicked == 1);
             running.end(ShutdownPolicy::Drop);

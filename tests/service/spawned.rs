@@ -78,7 +78,7 @@ fn future_not_yet_started_at_shutdown_is_dropped_and_its_caller_gets_an_error() 
             sender.send(()).unwrap();
             let _ = held.recv_timeout(PATIENCE);
         };
-        running.client().shard(SHARD).schedule_fn(ms(1), call).unwrap();
+        running.client().on(SHARD).schedule_fn(ms(1), call).unwrap();
         blocks.recv_timeout(PATIENCE).unwrap();
         // The shard gets the future and the shutdown order in one turn.
         let start = move |_| async move {

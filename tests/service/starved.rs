@@ -9,7 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use corewheel::settings::Placement;
-use corewheel::{Client, Fired, Refused, Runtime, ShutdownPolicy};
+use corewheel::sim::Thread;
+use corewheel::{Fired, Refused, Runtime, ShutdownPolicy};
 
 use crate::support::{SHARD, builder, check_law, ms};
 
@@ -20,11 +21,11 @@ const WATCHDOG: Duration = Duration::from_mins(1);
 
 /// Schedules timers one by one, each of which is retried at once while the shard is busy. Returns
 /// the number of refusals.
-fn schedule_all(client: &Client<u64>) -> u64 {
+fn schedule_all(client: &Thread<u64>) -> u64 {
     let mut refusals = 0;
     for mut value in 0..TIMERS {
         loop {
-            match client.shard(SHARD).schedule(ms(value % 20), value) {
+            match client.on(SHARD).schedule(ms(value % 20), value) {
                 Ok(_) => break,
                 Err(Refused::Busy(back)) => value = back,
                 Err(refused) => panic!("the shard has slots for all: {refused}"),
@@ -59,7 +60,7 @@ fn check_starved(placement: Placement) {
     let refusals = Arc::new(AtomicU64::new(0));
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| {
-            let (client, refusals) = (service.client(), Arc::clone(&refusals));
+            let (client, refusals) = (Thread::of(&service), Arc::clone(&refusals));
             thread::spawn(move || {
                 refusals.fetch_add(schedule_all(&client), Ordering::Relaxed);
             })

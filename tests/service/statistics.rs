@@ -11,7 +11,7 @@ use crate::support::{FAR, Lab, SHARD, builder, ms};
 fn statistics_serialize_to_json_with_all_counts() {
     let mut lab = Lab::new(builder(2).name("a name"));
     let client = lab.client();
-    client.shard(SHARD).schedule(ms(3), 1).unwrap();
+    client.on(SHARD).schedule(ms(3), 1).unwrap();
     lab.timers().schedule(FAR, 2).unwrap();
     lab.advance(ms(1));
     lab.advance(ms(4));

@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 use corewheel::attach::{Attachment, ShardLoop, Turn};
 use corewheel::clock::ManualClock;
 use corewheel::shutdown::{ShardReport, ShutdownReport};
+use corewheel::sim;
 use corewheel::stats::ShardCounts;
 use corewheel::{
-    Client, Fired, Handler, Runtime, ShardId, ShutdownPolicy, StartError, TimerId, TimerService,
+    Fired, Handler, Runtime, ShardId, ShutdownPolicy, StartError, TimerId, TimerService,
     TimerServiceBuilder, Timers,
 };
 use tokio::runtime::{Builder, LocalOptions};
@@ -146,8 +147,8 @@ impl<T: Send + 'static> Running<T> {
         Self { service: Arc::new(service), stops: Vec::new(), threads: Vec::new() }
     }
 
-    pub(crate) fn client(&self) -> Client<T> {
-        self.service.client()
+    pub(crate) fn client(&self) -> sim::Thread<T> {
+        sim::Thread::of(&self.service)
     }
 
     /// Shuts the service down and ends the threads of the test that drove its shards.
@@ -347,8 +348,8 @@ impl<T: Send + 'static> Lab<T> {
         Self { clock, service, shards, fired: Rc::default() }
     }
 
-    pub(crate) fn client(&self) -> Client<T> {
-        self.service.client()
+    pub(crate) fn client(&self) -> sim::Thread<T> {
+        sim::Thread::of(&self.service)
     }
 
     pub(crate) fn timers(&self) -> &Timers<T> {

@@ -15,11 +15,11 @@ fn value(outcome: Result<Outcome, ReplyError>) -> Option<u64> {
 #[test]
 fn cancel_sends_one_message_to_each_shard() {
     let mut lab = Lab::new(builder(2));
-    let client = lab.client();
+    let client = lab.service.handle();
     let mut group = TimerGroup::new();
     for n in 0..50_u64 {
         let shard = if n % 2 == 0 { SHARD } else { OTHER };
-        assert!(group.insert(client.shard(shard).schedule(FAR, n).unwrap()));
+        assert!(group.insert(client.on(shard).schedule(FAR, n).unwrap()));
     }
     let third = group.iter().nth(3).unwrap();
     assert!(!group.insert(third) && group.contains(third));
@@ -27,7 +27,7 @@ fn cancel_sends_one_message_to_each_shard() {
     lab.settle();
     let before = lab.counts().wakeups_made + lab.counts().wakeups_saved;
     let order: Vec<_> = group.iter().collect();
-    let mut reply = group.cancel(&client);
+    let mut reply = group.cancel(client);
     assert!(group.is_empty());
     assert!(look(&mut reply).is_none() && reply.try_take().is_none());
     lab.settle();
@@ -41,10 +41,10 @@ fn cancel_sends_one_message_to_each_shard() {
 #[test]
 fn try_take_of_a_gathered_reply_leaves_the_waker_of_its_task() {
     let mut lab = Lab::<u64>::new(builder(2));
-    let client = lab.client();
-    let handles = [SHARD, OTHER].map(|shard| client.shard(shard).schedule(FAR, 1).unwrap());
+    let client = lab.service.handle();
+    let handles = [SHARD, OTHER].map(|shard| client.on(shard).schedule(FAR, 1).unwrap());
     let mut group: TimerGroup = handles.into_iter().collect();
-    let mut reply = group.cancel(&client);
+    let mut reply = group.cancel(client);
     let (alarm, waker) = crate::support::Alarm::new();
     let mut context = std::task::Context::from_waker(&waker);
     assert!(Future::poll(std::pin::Pin::new(&mut reply), &mut context).is_pending());
@@ -61,7 +61,7 @@ fn cancel_here_cancels_own_timers_at_once_and_others_by_message() {
     let timers = lab.timers().clone();
     let mut group: TimerGroup =
         timers.schedule_many((0..5).map(|n| (ms(n), n))).unwrap().into_iter().collect();
-    group.insert(timers.client().shard(OTHER).schedule(ms(7), 7).unwrap());
+    group.insert(timers.handle().on(OTHER).schedule(ms(7), 7).unwrap());
     let cancelled = group.cancel_here(&timers);
     assert!(cancelled.len() == 5 && cancelled.iter().all(|(_, outcome)| outcome.won()));
     assert!(group.is_empty());
@@ -76,12 +76,12 @@ fn cancel_of_a_group_works_on_every_host() {
     for host in Host::all() {
         let handler = |_| |_: Fired<u64>, _: &Timers<u64>| {};
         let running = Running::start(host, builder(2), handler);
-        let client = running.client();
+        let client = running.service.handle();
         let mut group: TimerGroup = [SHARD, OTHER]
             .into_iter()
-            .map(|shard| client.shard(shard).schedule(FAR, u64::from(shard.number())).unwrap())
+            .map(|shard| client.on(shard).schedule(FAR, u64::from(shard.number())).unwrap())
             .collect();
-        let cancelled = group.cancel(&client).wait().unwrap();
+        let cancelled = group.cancel(client).wait().unwrap();
         assert!(cancelled.into_iter().map(value).eq([Some(0), Some(1)]), "{host:?}");
         let report = running.end(ShutdownPolicy::Return);
         assert!(report.shards.iter().all(|shard| shard.counts.pending == 0), "{host:?}");
@@ -92,7 +92,7 @@ fn cancel_of_a_group_works_on_every_host() {
 fn cancel_finds_migrated_timers_by_their_old_and_their_new_handles() {
     let mut lab = Lab::new(builder(2));
     let timers = lab.timers().clone();
-    let client = lab.client();
+    let client = lab.service.handle();
     let mut group: TimerGroup =
         timers.schedule_many((0..4).map(|n| (ms(5), n))).unwrap().into_iter().collect();
     let [a, b, c, d] = group.iter().collect::<Vec<_>>()[..] else { panic!("it holds four") };
@@ -108,7 +108,7 @@ fn cancel_finds_migrated_timers_by_their_old_and_their_new_handles() {
     let cancelled = part.cancel_here(&timers);
     assert!(matches!(&cancelled[..], [(timer, outcome)] if *timer == c && outcome.won()));
     assert!(group.remove(b) && group.remove(c));
-    group.cancel_detached(&client);
+    group.cancel_detached(client);
     assert!(group.is_empty());
     for _ in 0..3 {
         lab.settle();

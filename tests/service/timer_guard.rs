@@ -56,7 +56,7 @@ fn into_handle_leaves_the_timer_running() {
     let timers = lab.timers().clone();
     let timer = timers.schedule(ms(1), 1).unwrap();
     assert_eq!(timers.guard(timer).into_handle(), timer);
-    let client = lab.client();
+    let client = lab.service.handle();
     assert_eq!(client.guard(timer).into_handle(), timer);
     lab.advance(ms(1));
     assert_eq!(lab.fired(), [(1, 1)]);
@@ -66,14 +66,14 @@ fn into_handle_leaves_the_timer_running() {
 fn reset_by_a_guard_changes_the_deadline() {
     let mut lab = lab();
     let timers = lab.timers().clone();
-    let client = lab.client();
+    let client = lab.service.handle();
     let here = timers.guard(timers.schedule(ms(1), 1).unwrap());
     assert_eq!(here.reset(ms(3)).try_take(), Some(Ok(ResetOutcome::Reset)));
     assert_eq!(timers.remaining(here.handle()), Some(ms(3)));
-    let there = client.guard(client.shard(OTHER).schedule(ms(1), 2).unwrap());
+    let there = client.guard(client.on(OTHER).schedule(ms(1), 2).unwrap());
     let mut reply = there.reset(timers.now() + ms(4));
     // A guard of another shard, made on this one.
-    let across = timers.guard(client.shard(OTHER).schedule(ms(1), 3).unwrap());
+    let across = timers.guard(client.on(OTHER).schedule(ms(1), 3).unwrap());
     lab.settle();
     assert_eq!(reply.try_take(), Some(Ok(ResetOutcome::Reset)));
     let mut reply = across.reset(timers.deadline(ms(5)));
@@ -91,7 +91,7 @@ fn reset_by_a_guard_changes_the_deadline() {
 fn drop_of_a_guard_cancels_timers_of_other_shards_and_migrated_timers() {
     let mut lab = lab();
     let timers = lab.timers().clone();
-    let across = timers.guard(timers.client().shard(OTHER).schedule(ms(5), 1).unwrap());
+    let across = timers.guard(timers.handle().on(OTHER).schedule(ms(5), 1).unwrap());
     let timer = timers.schedule(ms(5), 2).unwrap();
     let migrated = timers.guard(timer);
     let _ = timers.migrate(timer, OTHER).unwrap();
@@ -117,7 +117,7 @@ fn drop_of_a_guard_cancels_timers_of_other_shards_and_migrated_timers() {
 fn guard_of_a_timer_of_another_service_does_nothing() {
     let (mut lab, other) = (lab(), lab());
     let foreign = other.timers().schedule(ms(5), 1).unwrap();
-    let client = lab.client();
+    let client = lab.service.handle();
     let here = lab.timers().guard(foreign);
     assert_eq!(here.reset(ms(9)).try_take(), Some(Ok(ResetOutcome::Foreign)));
     drop((here, client.guard(foreign)));
@@ -182,11 +182,11 @@ fn payload_that_panics_when_its_guard_is_dropped_is_contained_and_counted() {
     }
     let mut lab = lab();
     let timers = lab.timers().clone();
-    let client = lab.client();
+    let client = lab.service.handle();
     let bomb = Bomb;
     let here = timers.guard(timers.schedule_fn(FAR, move |_| drop(bomb)).unwrap());
     let bomb = Bomb;
-    let there = client.shard(SHARD).schedule_fn(FAR, move |_| drop(bomb)).unwrap();
+    let there = client.on(SHARD).schedule_fn(FAR, move |_| drop(bomb)).unwrap();
     let there = client.guard(there);
     drop(here);
     assert_eq!(timers.len(), 0);
@@ -210,10 +210,10 @@ fn payload_that_panics_when_its_guard_is_dropped_is_contained_and_counted() {
 fn drop_of_a_guard_after_its_shard_ended_does_nothing() {
     for dies in [false, true] {
         let mut lab = lab();
-        let client = lab.client();
+        let client = lab.service.handle();
         let timers = lab.timers().clone();
         let here = timers.guard(timers.schedule(FAR, 1).unwrap());
-        let there = client.guard(client.shard(SHARD).schedule(FAR, 2).unwrap());
+        let there = client.guard(client.on(SHARD).schedule(FAR, 2).unwrap());
         lab.settle();
         if dies {
             drop(lab.shards.remove(0));
@@ -235,13 +235,13 @@ fn guard_of_a_client_cancels_on_every_host() {
             let sender = sender.clone();
             move |one: Fired<u8>, _: &Timers<u8>| sender.send(one.payload).unwrap()
         });
-        let client = running.client();
+        let client = running.service.handle();
         let (payload, dropped) = Guard::new();
-        let call = client.shard(SHARD).schedule_fn(FAR, move |_| drop(payload)).unwrap();
+        let call = client.on(SHARD).schedule_fn(FAR, move |_| drop(payload)).unwrap();
         let guard = client.guard(call);
-        let value = client.guard(client.shard(SHARD).schedule(ms(30), 1).unwrap());
+        let value = client.guard(client.on(SHARD).schedule(ms(30), 1).unwrap());
         drop((guard, value));
-        client.shard(SHARD).schedule(ms(60), 2).unwrap();
+        client.on(SHARD).schedule(ms(60), 2).unwrap();
         assert_eq!(fired.recv_timeout(PATIENCE), Ok(2), "{host:?}");
         assert_eq!(dropped.load(Ordering::SeqCst), 1, "{host:?}");
         let report = running.end(ShutdownPolicy::Return);

@@ -55,7 +55,7 @@ fn attach_outside_of_both_runtimes_panics_and_leaves_a_dead_shard() {
     }));
     assert!(attached.is_err());
     assert_eq!(service.stats().shards[0].state, ShardState::Dead);
-    assert!(service.client().shard(SHARD).schedule(FAR, 7).is_err());
+    assert!(corewheel::sim::Thread::of(&service).on(SHARD).schedule(FAR, 7).is_err());
 }
 
 /// Sleeps by a shard on a runtime of this builder.
@@ -121,7 +121,7 @@ async fn read_after_a_stall(service: &TimerService<u32>) -> Option<usize> {
     thread::scope(|scope| {
         // A request of another thread wakes the driver, so that it runs before the runtime looks at
         // its sockets.
-        scope.spawn(|| service.client().shard(SHARD).schedule(ms(0), 7).unwrap());
+        scope.spawn(|| corewheel::sim::Thread::of(&service).on(SHARD).schedule(ms(0), 7).unwrap());
     });
     thread::sleep(READ_IDLE + ms(50));
     let mut read = 0;

@@ -5,16 +5,17 @@ use std::task::Waker;
 use std::time::Duration;
 
 use corewheel::attach::Turn;
-use corewheel::{Client, Fired, ResetOutcome, ShutdownPolicy};
+use corewheel::sim::Thread;
+use corewheel::{Fired, ResetOutcome, ShutdownPolicy};
 
 use crate::support::{Alarm, FAR, Host, Lab, PATIENCE, Running, SHARD, builder, look, ms, next};
 
 /// A shard that sleeps until a local timer at `ms(1_000)`, or for ever without one, and a connected
 /// client.
-fn asleep(has_timer: bool) -> (Lab<u32>, Client<u32>, Arc<Alarm>, Waker) {
+fn asleep(has_timer: bool) -> (Lab<u32>, Thread<u32>, Arc<Alarm>, Waker) {
     let mut lab = Lab::new(builder(1));
     let client = lab.client();
-    client.cancel_detached(client.shard(SHARD).schedule(FAR, 0).unwrap());
+    client.cancel_detached(client.on(SHARD).schedule(FAR, 0).unwrap());
     lab.settle();
     if has_timer {
         lab.timers().schedule(ms(1_000), 0).unwrap();
@@ -33,8 +34,8 @@ fn later_timer_does_not_wake_the_shard() {
     let (lab, client, alarm, _) = asleep(true);
     let (made, saved) = wake_ups(&lab);
     // The wheel may want a turn before its timer is due, but never later.
-    client.shard(SHARD).schedule(ms(1_000), 1).unwrap();
-    client.shard(SHARD).schedule(FAR, 2).unwrap();
+    client.on(SHARD).schedule(ms(1_000), 1).unwrap();
+    client.on(SHARD).schedule(FAR, 2).unwrap();
     assert_eq!(alarm.count(), 0);
     assert_eq!(wake_ups(&lab), (made, saved + 2));
 }
@@ -45,12 +46,12 @@ fn earlier_timers_wake_a_sleeping_shard_once() {
         let (mut lab, client, alarm, waker) = asleep(has_timer);
         let (made, saved) = wake_ups(&lab);
         for n in 0..5 {
-            client.shard(SHARD).schedule(ms(5), n).unwrap();
+            client.on(SHARD).schedule(ms(5), n).unwrap();
         }
         assert_eq!(alarm.count(), 1);
         assert_eq!(wake_ups(&lab), (made + 1, saved + 4));
         assert!(matches!(lab.fall_asleep(&waker), Turn::Next(_)));
-        client.shard(SHARD).schedule(ms(4), 9).unwrap();
+        client.on(SHARD).schedule(ms(4), 9).unwrap();
         assert_eq!(alarm.count(), 2, "the next sleep is ended once too");
     }
 }
@@ -58,7 +59,7 @@ fn earlier_timers_wake_a_sleeping_shard_once() {
 #[test]
 fn detached_cancel_does_not_wake_the_shard() {
     let (mut lab, client, alarm, waker) = asleep(true);
-    let timer = client.shard(SHARD).schedule(FAR, 1).unwrap();
+    let timer = client.on(SHARD).schedule(FAR, 1).unwrap();
     client.cancel_detached(timer);
     assert_eq!(alarm.count(), 0);
     let _ = waker;
@@ -70,7 +71,7 @@ fn detached_cancel_does_not_wake_the_shard() {
 #[test]
 fn cancel_and_reset_with_a_reply_wake_the_shard() {
     let (mut lab, client, alarm, waker) = asleep(true);
-    let timer = client.shard(SHARD).schedule(FAR, 1).unwrap();
+    let timer = client.on(SHARD).schedule(FAR, 1).unwrap();
     let mut reset = client.reset(timer, FAR).into_future();
     assert_eq!(alarm.count(), 1);
     let _ = lab.fall_asleep(&waker);
@@ -84,7 +85,7 @@ fn cancel_and_reset_with_a_reply_wake_the_shard() {
 #[test]
 fn detached_reset_wakes_the_shard_only_for_an_earlier_deadline() {
     let (lab, client, alarm, _) = asleep(true);
-    let timer = client.shard(SHARD).schedule(FAR, 1).unwrap();
+    let timer = client.on(SHARD).schedule(FAR, 1).unwrap();
     client.reset_detached(timer, FAR * 2);
     assert_eq!(alarm.count(), 0);
     client.reset_detached(timer, ms(3));
@@ -97,20 +98,20 @@ fn client_with_few_keys_left_wakes_the_shard() {
     // 32 keys of 1,024 are the most that a client is granted.
     let mut lab = Lab::new(builder(1).capacity(1_024));
     let client = lab.client();
-    let _ = client.shard(SHARD).schedule(FAR, 0);
+    let _ = client.on(SHARD).schedule(FAR, 0);
     lab.settle();
     let (alarm, waker) = Alarm::new();
     let _ = lab.fall_asleep(&waker);
     let mut sent = 0;
     while alarm.count() == 0 {
-        client.shard(SHARD).schedule(FAR, 1).expect("the client wakes the shard in time");
+        client.on(SHARD).schedule(FAR, 1).expect("the client wakes the shard in time");
         sent += 1;
     }
     assert!((8..=16).contains(&sent), "the client has used half of its keys: {sent}");
     let _ = lab.fall_asleep(&waker);
     // The client wakes the shard again whenever half of its keys are used.
     for n in 0..200 {
-        client.shard(SHARD).schedule(FAR, n).unwrap();
+        client.on(SHARD).schedule(FAR, n).unwrap();
         if alarm.count() > 1 {
             let _ = lab.fall_asleep(&waker);
         }
@@ -121,7 +122,7 @@ fn client_with_few_keys_left_wakes_the_shard() {
 fn client_of_a_long_lane_wakes_the_shard_after_8192_timers() {
     let mut lab = Lab::new(builder(1).capacity(1 << 20).lane_capacity(1 << 16));
     let client = lab.client();
-    let _ = client.shard(SHARD).schedule(FAR, 0);
+    let _ = client.on(SHARD).schedule(FAR, 0);
     lab.settle();
     let (alarm, waker) = Alarm::new();
     let (mut sent, mut most) = (0, 0);
@@ -132,7 +133,7 @@ fn client_of_a_long_lane_wakes_the_shard_after_8192_timers() {
             (sent, most) = (0, most.max(sent));
             let _ = lab.fall_asleep(&waker);
         }
-        client.shard(SHARD).schedule(FAR, n).expect("the client has keys");
+        client.on(SHARD).schedule(FAR, n).expect("the client has keys");
         sent += 1;
     }
     assert_eq!(most, 8_192);
@@ -146,26 +147,26 @@ fn refused_client_wakes_the_shard() {
     let client = lab.client();
     let (alarm, waker) = Alarm::new();
     let _ = lab.fall_asleep(&waker);
-    assert!(client.shard(SHARD).schedule(FAR, 1).is_err());
+    assert!(client.on(SHARD).schedule(FAR, 1).is_err());
     assert!(alarm.count() >= 1);
     assert!(lab.timers().cancel(keep).won());
     let _ = lab.fall_asleep(&waker);
-    client.shard(SHARD).schedule(FAR, 1).unwrap();
+    client.on(SHARD).schedule(FAR, 1).unwrap();
 }
 
 #[test]
 fn shard_with_requests_or_mail_does_not_fall_asleep() {
     let mut lab = Lab::new(builder(1));
     let client = lab.client();
-    client.shard(SHARD).schedule(FAR, 1).unwrap();
+    client.on(SHARD).schedule(FAR, 1).unwrap();
     let (alarm, waker) = Alarm::new();
     let turn = lab.turn();
-    client.shard(SHARD).schedule(ms(5), 2).unwrap();
+    client.on(SHARD).schedule(ms(5), 2).unwrap();
     assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::More);
     let turn = lab.turn();
     // A new client puts its lane into the mailbox.
     let newcomer = lab.client();
-    newcomer.shard(SHARD).schedule(FAR, 3).unwrap();
+    newcomer.on(SHARD).schedule(FAR, 3).unwrap();
     assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::More);
     assert_eq!(lab.shards[0].prepare_to_sleep(Turn::More, &waker), Turn::More);
     assert_eq!(alarm.count(), 0);
@@ -176,13 +177,13 @@ fn shard_beside_a_half_full_lane_does_not_fall_asleep() {
     // 32 keys of 1,024 are the most that a client is granted.
     let mut lab = Lab::new(builder(1).capacity(1_024));
     let client = lab.client();
-    let _ = client.shard(SHARD).schedule(FAR, 0);
+    let _ = client.on(SHARD).schedule(FAR, 0);
     lab.settle();
     let (alarm, waker) = Alarm::new();
     let turn = lab.turn();
     let send = |count| {
         for n in 0..count {
-            client.shard(SHARD).schedule(FAR, n).unwrap();
+            client.on(SHARD).schedule(FAR, n).unwrap();
         }
     };
     send(15);
@@ -197,8 +198,8 @@ fn shard_beside_a_half_full_lane_does_not_fall_asleep() {
 fn shard_falls_asleep_beside_requests_that_may_wait() {
     let (mut lab, client, alarm, waker) = asleep(true);
     let turn = lab.turn();
-    let timer = client.shard(SHARD).schedule(FAR, 1).unwrap();
-    client.cancel_detached(client.shard(SHARD).schedule(FAR, 2).unwrap());
+    let timer = client.on(SHARD).schedule(FAR, 1).unwrap();
+    client.cancel_detached(client.on(SHARD).schedule(FAR, 2).unwrap());
     assert!(matches!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::Next(_)));
     assert_eq!((alarm.count(), lab.counts().lane_depth), (0, 0), "as of the last turn");
     // A caller waits for a reply.
@@ -208,7 +209,7 @@ fn shard_falls_asleep_beside_requests_that_may_wait() {
     assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::More);
     // The client is about to run out of keys, and woke no thread, as the shard was awake.
     let turn = lab.turn();
-    while client.shard(SHARD).schedule(FAR, 3).is_ok() {}
+    while client.on(SHARD).schedule(FAR, 3).is_ok() {}
     assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::More);
 }
 
@@ -216,7 +217,7 @@ fn shard_falls_asleep_beside_requests_that_may_wait() {
 fn overflow_of_a_full_lane_wakes_the_shard() {
     let mut lab = Lab::new(builder(1).lane_capacity(1));
     let client = lab.client();
-    let timer = client.shard(SHARD).schedule(FAR, 1).unwrap();
+    let timer = client.on(SHARD).schedule(FAR, 1).unwrap();
     lab.settle();
     let (alarm, waker) = Alarm::new();
     let _ = lab.fall_asleep(&waker);
@@ -264,7 +265,7 @@ fn reset_to_an_earlier_deadline_wakes_a_sleeping_shard_on_every_runtime() {
         let client = running.client();
         for (n, way) in [(1, "reset"), (2, "detached"), (3, "instant"), (4, "cancel")] {
             let timer = loop {
-                match client.shard(SHARD).schedule(FAR, n) {
+                match client.on(SHARD).schedule(FAR, n) {
                     Ok(timer) => break timer,
                     Err(_) => std::thread::yield_now(),
                 }
@@ -308,7 +309,7 @@ fn local_reset_to_an_earlier_deadline_wakes_the_driver() {
 fn reset_on_the_shard_of_a_timer_that_has_not_come_wakes_the_shard() {
     let (mut lab, client, alarm, waker) = asleep(true);
     // The shard sleeps until an earlier deadline, so the timer does not wake it.
-    let timer = client.shard(SHARD).schedule(FAR, 1).unwrap();
+    let timer = client.on(SHARD).schedule(FAR, 1).unwrap();
     assert_eq!(alarm.count(), 0);
     assert_eq!(lab.timers().reset(timer, ms(5)), ResetOutcome::Overtook);
     assert_eq!(alarm.count(), 1, "the shard sleeps past the deadline");

@@ -51,7 +51,7 @@ fn busy_shard_that_keeps_up_has_no_warning() {
         let cancelled = timers.schedule(ms(40), round).unwrap();
         for _ in 0..20 {
             timers.schedule(ms(3), round).unwrap();
-            client.shard(SHARD).schedule(ms(3), round).unwrap();
+            client.on(SHARD).schedule(ms(3), round).unwrap();
         }
         lab.advance(ms(1));
         assert!(lab.timers().cancel(cancelled).won());
@@ -85,7 +85,7 @@ fn sleep_without_timers_is_no_stall() {
     let client = lab.client();
     let _ = lab.fall_asleep(Waker::noop());
     lab.clock.advance(FAR);
-    client.shard(SHARD).schedule(ms(5), 1).unwrap();
+    client.on(SHARD).schedule(ms(5), 1).unwrap();
     lab.settle();
     lab.advance(ms(5));
     assert_eq!((lab.fired().len(), lab.service.stats().warnings), (1, vec![]));
@@ -248,8 +248,8 @@ fn watched(
 #[test]
 fn watchdog_calls_its_hook_for_a_handler_that_does_not_return() {
     let (service, seen, release) = watched(ms(100), ms(400));
-    let timers = service.client();
-    timers.shard(SHARD).of_class(REQUEST).unwrap().schedule(ms(1), 1).unwrap();
+    let timers = corewheel::sim::Thread::of(&service);
+    timers.on(SHARD).of_class(REQUEST).unwrap().schedule(ms(1), 1).unwrap();
     let first = seen.recv_timeout(PATIENCE).unwrap();
     let second = seen.recv_timeout(PATIENCE).unwrap();
     assert_eq!((first.level, second.level), (StuckLevel::Stuck, StuckLevel::Hung));

@@ -17,7 +17,7 @@ fn schedules_of_5000_fresh_clients_wait_for_room_and_are_accepted() {
     let mut lab = Lab::new(builder(1));
     let clients: Vec<_> = (0..CLIENTS).map(|_| lab.client()).collect();
     let schedules = clients.iter().enumerate().map(|(number, client)| {
-        let schedule = client.shard(SHARD).schedule_when_room(ms(5), number);
+        let schedule = client.on(SHARD).schedule_when_room(ms(5), number);
         (Box::pin(schedule), Alarm::new(), 0)
     });
     let mut waiting: Vec<_> = schedules.collect();
@@ -56,7 +56,7 @@ fn thread_that_blocks_on_the_first_schedule_of_each_client_is_served() {
         let running = Running::start(host, builder(1), |_| |_: Fired<u32>, _: &_| {});
         let clients: Vec<_> = (0..500).map(|_| running.client()).collect();
         for (client, number) in clients.iter().zip(0..) {
-            let schedule = client.shard(SHARD).schedule_when_room(FAR, number);
+            let schedule = client.on(SHARD).schedule_when_room(FAR, number);
             block_on(schedule).unwrap_or_else(|refused| panic!("{number}: {refused}"));
         }
         let report = running.end(ShutdownPolicy::Return);
@@ -72,7 +72,7 @@ fn deadline_of_a_schedule_that_waits_counts_from_the_call() {
     let clients: Vec<_> = (0..40).map(|_| lab.client()).collect();
     let mut schedules = Vec::new();
     for (client, number) in clients.iter().zip(0..) {
-        let mut schedule = Box::pin(client.shard(SHARD).schedule_when_room(ms(10), number));
+        let mut schedule = Box::pin(client.on(SHARD).schedule_when_room(ms(10), number));
         let is_pending = look(&mut schedule).is_none();
         schedules.push((schedule, is_pending));
     }
@@ -97,7 +97,7 @@ fn drop_of_a_schedule_that_waits_drops_its_value_and_schedules_nothing() {
     let mut cx = Context::from_waker(&waker);
     let mut waits = 0;
     for client in &clients {
-        let mut schedule = Box::pin(client.shard(SHARD).schedule_when_room(FAR, guard.clone()));
+        let mut schedule = Box::pin(client.on(SHARD).schedule_when_room(FAR, guard.clone()));
         if Pin::new(&mut schedule).poll(&mut cx).is_pending() {
             waits += 1;
             drop(schedule);
@@ -117,8 +117,8 @@ fn drop_of_a_schedule_that_waits_drops_its_value_and_schedules_nothing() {
 fn schedule_that_waits_in_vain_returns_its_value() {
     let mut lab = Lab::new(builder(1).capacity(2));
     let client = lab.client();
-    let there = client.shard(SHARD);
-    let nowhere = client.shard(ShardId::new(9));
+    let there = client.on(SHARD);
+    let nowhere = client.on(ShardId::new(9));
     let refused = block_on(nowhere.schedule_when_room(FAR, 1)).unwrap_err();
     assert_eq!((refused.kind(), refused.into_value()), (RefusedKind::NoSuchShard, 1));
     while lab.timers().schedule(FAR, 0).is_ok() {}
@@ -129,7 +129,7 @@ fn schedule_that_waits_in_vain_returns_its_value() {
     assert_eq!((refused.kind(), refused.into_value()), (RefusedKind::Full, 2));
     // A shard that ends while a schedule waits.
     let other = lab.client();
-    let mut schedule = Box::pin(other.shard(SHARD).schedule_when_room(FAR, 3));
+    let mut schedule = Box::pin(other.on(SHARD).schedule_when_room(FAR, 3));
     let (woken, waker) = Alarm::new();
     assert!(schedule.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     drop(lab.end(ShutdownPolicy::Drop));

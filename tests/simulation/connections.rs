@@ -341,7 +341,7 @@ impl History {
         self.note_stamp(&known);
         let (orders, noted) = (Rc::clone(&self.orders), Rc::clone(&known));
         let timers = if is_shared {
-            let timers = self.service().handle().shard(id).connection(limits);
+            let timers = self.service().handle().on(id).connection(limits);
             let waiting = timers.clone();
             drop(self.sim.spawn(async move {
                 loop {
@@ -384,7 +384,9 @@ impl History {
 
     fn drain(&mut self, shard: u8, whom: Whom, window: Duration) {
         let (now, service) = (self.orders.now(), self.service());
-        let remote = |id| service.client().shard(id).drain(window).expect("the shard is open");
+        let remote = |id| {
+            corewheel::sim::Thread::of(&service).on(id).drain(window).expect("the shard is open")
+        };
         let order = (|timers: &Timers<u8>| timers.drain(window), remote, || service.drain(window));
         let until = now + window;
         for shard in self.order(shard, whom, order) {
@@ -400,7 +402,9 @@ impl History {
         let before: Vec<_> = self.conns.iter().map(|conn| conn.known.told.get()).collect();
         let service = self.service();
         let count = usize::from(count);
-        let remote = |id| service.client().shard(id).close_idlest(count).expect("it is open");
+        let remote = |id| {
+            corewheel::sim::Thread::of(&service).on(id).close_idlest(count).expect("it is open")
+        };
         let here = |timers: &Timers<u8>| timers.close_idlest(count);
         let shards = self.order(shard, whom, (here, remote, || service.close_idlest(count)));
         if count > 0 {

@@ -163,7 +163,7 @@ impl History {
         match *command {
             Command::NewClient => {
                 let number = world.senders_made.replace(world.senders_made.get() + 1);
-                let sender = Sender { client: self.sim.client(), number, sent: Cell::new(0) };
+                let sender = Sender { client: self.sim.thread(), number, sent: Cell::new(0) };
                 world.senders.borrow_mut().push(Rc::new(sender));
             }
             Command::DropClient(client) => drop(world.take_sender(client)),
@@ -396,13 +396,13 @@ impl History {
             if is_full || !self.works(shard) || self.world.shut_down.get() {
                 continue;
             }
-            let client = self.sim.client();
+            let client = self.sim.thread();
             let mut refused = None;
             for attempt in 0..10 {
                 let job =
                     self.world.ledger.job(shard, Due::Never, Temper::Calm, Some((u32::MAX, 0)));
                 let id = job.id;
-                match client.shard(ShardId::new(shard as u16)).schedule(Duration::MAX, job) {
+                match client.on(ShardId::new(shard as u16)).schedule(Duration::MAX, job) {
                     Ok(handle) => {
                         self.world.ledger.scheduled(id, handle);
                         refused = None;

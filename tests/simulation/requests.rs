@@ -119,7 +119,8 @@ impl History {
         let world = Rc::clone(&self.world);
         self.wait_for(
             async move {
-                let timers = sender.client.shard(ShardId::new(shard as u16));
+                let handle = world.service.handle();
+                let timers = handle.on(ShardId::new(shard as u16));
                 // A delay counts from here on.
                 let timeout = world.ledger.timeout(shard, world.ledger.nanos_at(due));
                 let result = match world.when(due) {

@@ -122,7 +122,7 @@ impl Scaled {
         }
         if is_remote {
             // A shard that has ended refuses.
-            let _refused = self.on.client().shard(self.on.shard_id()).set_scale(scale);
+            let _refused = self.on.handle().on(self.on.shard_id()).set_scale(scale);
         } else {
             self.on.set_scale(scale);
         }

@@ -8,10 +8,11 @@ use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use corewheel::shutdown::ShutdownReport;
+use corewheel::sim::Thread;
 use corewheel::sim::Time;
 use corewheel::{
-    Client, LocalSleep, Refused, RefusedCall, RefusedKind, ShardId, ShutdownPolicy, TimerId,
-    TimerService, Timers, When,
+    LocalSleep, Refused, RefusedCall, RefusedKind, ShardId, ShutdownPolicy, TimerId, TimerService,
+    Timers, When,
 };
 use fastrand::Rng;
 
@@ -23,7 +24,7 @@ use crate::shared::Shared;
 
 /// A client with a number, and how many requests it has sent.
 pub(crate) struct Sender {
-    pub(crate) client: Client<Job>,
+    pub(crate) client: Thread<Job>,
     pub(crate) number: u32,
     pub(crate) sent: Cell<u64>,
 }
@@ -212,7 +213,7 @@ impl World {
     ) {
         let job = self.ledger.job(shard, due, temper, Some((sender.number, sender.next())));
         let id = job.id;
-        let timers = sender.client.shard(ShardId::new(shard as u16));
+        let timers = sender.client.on(ShardId::new(shard as u16));
         if is_call {
             let call = move |timers: &Timers<Job>| {
                 deliver(job, usize::from(timers.shard_id().number()), None, timers);
@@ -272,7 +273,7 @@ impl World {
         let sent = Some((sender.number, sender.next()));
         let jobs = self.many(shard, count, due, sent);
         let ids: Vec<_> = jobs.iter().map(|(_, job)| job.id).collect();
-        self.note_many(&ids, sender.client.shard(ShardId::new(shard as u16)).schedule_many(jobs));
+        self.note_many(&ids, sender.client.on(ShardId::new(shard as u16)).schedule_many(jobs));
     }
 
     pub(crate) fn note_many<W: When>(
@@ -411,7 +412,7 @@ impl World {
             (6, _) => self.schedule_many_here(timers, 5, due),
             (7, Some((id, handle))) => {
                 self.ledger.send_cancel(id);
-                timers.client().cancel_detached(handle);
+                timers.handle().cancel_detached(handle);
             }
             (8, _) => {
                 let containers = self.containers.borrow();

@@ -63,7 +63,7 @@ fn service_that_is_set_before_the_first_use_is_used() {
         assert_eq!(time::set_service(&service), Err(SetServiceError::AlreadySet));
         check_sleep();
         assert_eq!(time::stats_source().read().name, "mine");
-        assert_eq!(time::handle(), service.handle());
+        assert_eq!(time::handle(), service.handle().untyped());
         wait_until(|| {
             check_sleep();
             service.stats().shards[0].counts.scheduled_remote > 0

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
 use corewheel::settings::Placement;
-use corewheel::{Client, Fired, Runtime, ShardId, TimerService, Timers};
+use corewheel::{Fired, Handle, Runtime, ShardId, TimerService, Timers};
 
 use super::HOUR;
 use crate::Payload;
@@ -37,7 +37,7 @@ pub const WAKE: &str = "a parked shard woken, until delivered";
 
 struct Remote {
     service: TimerService<Payload>,
-    client: Client<Payload>,
+    handle: Handle<Payload>,
 }
 
 impl Remote {
@@ -54,15 +54,15 @@ impl Remote {
                 |_: Fired<Payload>, _: &Timers<Payload>| unreachable!("nothing is due")
             })
             .expect("the service starts");
-        let client = service.client();
+        let handle = service.handle();
         let mut left = pending;
         while left > 0 {
-            while left > 0 && client.shard(SHARD).schedule(HOUR * 2, Payload::MIN).is_ok() {
+            while left > 0 && handle.on(SHARD).schedule(HOUR * 2, Payload::MIN).is_ok() {
                 left -= 1;
             }
             thread::yield_now();
         }
-        Self { service, client }
+        Self { service, handle }
     }
 
     fn cancelled(&self) -> u64 {
@@ -83,43 +83,39 @@ impl Remote {
     fn one_at_a_time(&mut self) {
         for _ in 0..PAIRS {
             let timer = loop {
-                match self.client.shard(SHARD).schedule(HOUR, Payload::MIN) {
+                match self.handle.on(SHARD).schedule(HOUR, Payload::MIN) {
                     Ok(timer) => break timer,
                     Err(_) => hint::spin_loop(),
                 }
             };
-            self.client.cancel_detached(timer);
+            self.handle.cancel_detached(timer);
         }
     }
 
     fn boxed(&mut self) {
         for _ in 0..PAIRS {
             let timer = loop {
-                match self
-                    .client
-                    .shard(SHARD)
-                    .schedule_fn(HOUR, |_| unreachable!("it is cancelled"))
-                {
+                match self.handle.on(SHARD).schedule_fn(HOUR, |_| unreachable!("it is cancelled")) {
                     Ok(timer) => break timer,
                     Err(_) => hint::spin_loop(),
                 }
             };
-            self.client.cancel_detached(timer);
+            self.handle.cancel_detached(timer);
         }
     }
 }
 
 /// Pairs of schedules and cancels, 64 of each with one message.
-fn at_once(client: Client<Payload>, pairs: u64) {
+fn at_once(handle: Handle<Payload>, pairs: u64) {
     let mut sent = 0;
     while sent < pairs {
         let count = (pairs - sent).min(CHUNK);
         let chunk = (0..count).map(|_| (HOUR, Payload::MIN));
-        let Ok(timers) = client.shard(SHARD).schedule_many(chunk) else {
+        let Ok(timers) = handle.on(SHARD).schedule_many(chunk) else {
             hint::spin_loop();
             continue;
         };
-        client.cancel_many_detached(&timers);
+        handle.cancel_many_detached(&timers);
         sent += count;
     }
 }
@@ -133,7 +129,7 @@ pub fn pairs(here: CoreId, home: CoreId, pending: usize) -> Vec<Entrant> {
         Entrant::new(figure, move || Remote::new(home, pending).time(run))
     };
     vec![
-        entrant("corewheel, 64 at once", |remote| at_once(remote.client.clone(), PAIRS)),
+        entrant("corewheel, 64 at once", |remote| at_once(remote.handle, PAIRS)),
         entrant("corewheel, one at a time", Remote::one_at_a_time),
         entrant("corewheel, boxed closures", Remote::boxed),
     ]
@@ -152,7 +148,7 @@ pub fn cross(cores: &[CoreId]) -> Vec<Entrant> {
                 let (here, home) = (cores[2 * n], cores[(2 * n + 1) % cores.len()]);
                 thread::spawn(move || {
                     core_affinity::set_for_current(here);
-                    Remote::new(home, 100_000).time(|remote| at_once(remote.client.clone(), PAIRS))
+                    Remote::new(home, 100_000).time(|remote| at_once(remote.handle, PAIRS))
                 })
             };
             let threads: Vec<_> = (0..pairs).map(work).collect();
@@ -178,10 +174,10 @@ pub fn clients(cores: &[CoreId]) -> Vec<Entrant> {
             let start = Instant::now();
             thread::scope(|scope| {
                 for n in 0..clients {
-                    let (client, here) = (remote.service.client(), free[n % free.len()]);
+                    let (handle, here) = (remote.service.handle(), free[n % free.len()]);
                     scope.spawn(move || {
                         core_affinity::set_for_current(here);
-                        at_once(client, PAIRS / clients as u64);
+                        at_once(handle, PAIRS / clients as u64);
                     });
                 }
             });
@@ -202,14 +198,14 @@ pub fn refusal() -> Vec<Entrant> {
     let attachment = service.attach(SHARD).expect("it is free");
     let handler = |_: Fired<Payload>, _: &Timers<Payload>| unreachable!("nothing is due");
     let home = attachment.into_loop(handler).expect("there is memory");
-    let client = service.client();
-    while client.shard(SHARD).schedule(HOUR, Payload::MIN).is_ok() {}
+    let handle = service.handle();
+    while handle.on(SHARD).schedule(HOUR, Payload::MIN).is_ok() {}
     vec![Entrant::new(Figure::new(REFUSAL, 1, "corewheel", "ns"), move || {
         let _home = (&service, &home);
         let start = Instant::now();
         for _ in 0..PAIRS {
             assert!(
-                client.shard(SHARD).schedule(HOUR, Payload::MIN).is_err(),
+                handle.on(SHARD).schedule(HOUR, Payload::MIN).is_err(),
                 "the shard has received requests"
             );
         }
@@ -255,14 +251,14 @@ pub fn wake(here: CoreId, home: CoreId) -> Vec<Entrant> {
             }
         })
         .expect("glommio can run here");
-    let client = service.client();
+    let handle = service.handle();
     let ours = Entrant::new(Figure::new(WAKE, 1, "corewheel on glommio", "ns"), move || {
         let _service = &service;
         middle(|| {
             number += 1;
             let start = Instant::now();
             let task = Payload::new(number).expect("it is not zero");
-            client.shard(SHARD).schedule(Duration::ZERO, task).expect("it is open");
+            handle.on(SHARD).schedule(Duration::ZERO, task).expect("it is open");
             wait_for(&seen, number);
             start.elapsed()
         })

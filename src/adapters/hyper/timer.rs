@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use hyper::rt::{Sleep, Timer};
 
-use crate::face::handle::Handle;
+use crate::face::handle::{Handle, Untyped};
 use crate::fallback::{SleepOrKept, present};
 
 /// hyper's [`Timer`] on the shards of a service.
@@ -63,19 +63,19 @@ use crate::fallback::{SleepOrKept, present};
 /// client of hyper-util 0.1, which makes a sleep for each.
 #[derive(Clone, Copy)]
 pub struct HyperTimer {
-    handle: Handle,
+    handle: Handle<Untyped>,
 }
 
 impl HyperTimer {
     /// A timer whose sleeps are on the shards of a service. With
-    /// [`handle.shard(id)`](Handle::shard) they are on one shard, and with
+    /// [`handle.on(id)`](Handle::on) they are on one shard, and with
     /// [`handle.of_class(class)`](Handle::of_class) the statistics count them for a class.
-    pub fn new(handle: Handle) -> Self {
-        Self { handle }
+    pub fn new<T: 'static>(handle: Handle<T>) -> Self {
+        Self { handle: handle.untyped() }
     }
 
     /// The handle.
-    pub fn handle(&self) -> Handle {
+    pub fn handle(&self) -> Handle<Untyped> {
         self.handle
     }
 }

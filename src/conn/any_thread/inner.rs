@@ -31,7 +31,7 @@ use super::stamp::Stamp;
 use crate::clock::Timeline;
 use crate::directory::orders::{Member, Orders, Terms, Visit};
 use crate::face::handle::sleep::Sleep;
-use crate::face::handle::{Handle, registry};
+use crate::face::handle::{Handle, Untyped, registry};
 use crate::link::owners::OwnerCount;
 use crate::values::refused::RefusedKind;
 
@@ -43,7 +43,7 @@ pub(super) type Polled = Poll<Result<Option<ConnEvent>, RefusedKind>>;
 
 /// What the handles and guards of one connection share.
 pub(in crate::conn) struct Inner {
-    handle: Handle,
+    handle: Handle<Untyped>,
     /// How many handles keep the connection open.
     owners: OwnerCount,
     /// `None` if the service had ended when the connection began.
@@ -81,7 +81,7 @@ struct State {
 }
 
 impl Inner {
-    pub(super) fn new(handle: Handle, limits: ConnLimits) -> Arc<Self> {
+    pub(super) fn new(handle: Handle<Untyped>, limits: ConnLimits) -> Arc<Self> {
         let (now, time) = (handle.nanos(), handle.time());
         let state = State {
             limits: share(limits),

@@ -21,11 +21,11 @@ use super::timers::ConnTimers;
 use crate::face::handle::Handle;
 use crate::values::refused::RefusedKind;
 
-impl Handle {
+impl<T: 'static> Handle<T> {
     /// The deadlines of a connection that begins now, for tasks on any thread. Nothing is sent
     /// before the first poll for events, and that is where a refusal shows.
     pub fn connection(self, limits: ConnLimits) -> ConnTimers<AnyThread> {
-        ConnTimers::new(Inner::new(self, limits))
+        ConnTimers::new(Inner::new(self.untyped(), limits))
     }
 }
 

@@ -13,6 +13,7 @@
 //! Cost: a look at the entry that was used last. A thread that uses several services in turn
 //! searches its table, which has an entry for each of them.
 
+use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -24,10 +25,10 @@ use super::place::{NurseryName, Place};
 use super::reaches::Reaches;
 use super::registry;
 use super::registry::Service;
-use super::threads::{ThreadClient, ThreadShard};
+use super::threads::{ThreadLanes, ThreadShard};
 use crate::clock::{NearClock, Timeline};
 use crate::directory::orders::Orders;
-use crate::face::Core;
+use crate::face::{Core, Lanes};
 use crate::link::nursery::{ArmRefusal, Armed, Arming, Nursery, NurseryId, Periods, Ring};
 use crate::shard::hooks::Message;
 use crate::values::class::ClassId;
@@ -86,8 +87,8 @@ pub(crate) struct Reach {
     reached: OnceCell<Arc<dyn Service>>,
     /// The shard for timers that may be on any, if this thread drives none.
     given: OnceCell<ShardId>,
-    /// For messages to parts of shards. Empty until the thread first sends one.
-    client: OnceCell<Rc<dyn ThreadClient>>,
+    /// Empty until the thread first sends a command or a message.
+    lanes: OnceCell<Rc<dyn ThreadLanes>>,
     own: RefCell<Vec<Own>>,
     others: RefCell<Others>,
     next_salt: Cell<u8>,
@@ -118,7 +119,7 @@ impl Reach {
             drives_any: Cell::new(false),
             reached: OnceCell::new(),
             given: OnceCell::new(),
-            client: OnceCell::new(),
+            lanes: OnceCell::new(),
             own: RefCell::default(),
             others: RefCell::default(),
             next_salt: Cell::new(0),
@@ -179,19 +180,25 @@ impl Reach {
         self.reached.get()
     }
 
-    /// A client for messages; `None` if the service has ended.
-    fn client(&self) -> Option<&Rc<dyn ThreadClient>> {
-        if self.client.get().is_none() {
-            let client = registry::find(self.service)?.client();
-            drop(self.client.set(client));
+    /// The lanes of this thread; `None` if the service has ended.
+    #[inline]
+    fn lanes(&self) -> Option<Rc<dyn ThreadLanes>> {
+        match self.lanes.get() {
+            Some(lanes) => Some(Rc::clone(lanes)),
+            None => self.open_lanes(),
         }
-        self.client.get()
+    }
+
+    #[cold]
+    fn open_lanes(&self) -> Option<Rc<dyn ThreadLanes>> {
+        let lanes = registry::find(self.service)?.lanes();
+        Some(Rc::clone(self.lanes.get_or_init(|| lanes)))
     }
 
     /// The shard for timers that may be on any: one that this thread drives, or else one that it is
     /// given.
     #[inline]
-    fn shard(&self) -> Option<ShardId> {
+    pub(super) fn shard(&self) -> Option<ShardId> {
         if self.drives_any.get()
             && let Some(shard) = self.driven(None)
         {
@@ -514,6 +521,18 @@ pub(crate) fn find(service: ServiceId) -> Option<Rc<Reach>> {
     Reach::known(service).or_else(|| Reach::of_open(service))
 }
 
+/// The lanes of the calling thread to the shards of a service whose values are of `T`. `None` if
+/// the service has ended.
+#[inline]
+pub(crate) fn lanes<T: Send + 'static>(service: ServiceId) -> Option<Rc<Lanes<T>>> {
+    let lanes: Rc<dyn Any> = match TABLE.try_with(|_| ()) {
+        Ok(()) => with(service, Reach::lanes)??,
+        // The thread ends, and its table is gone.
+        Err(_) => registry::find(service)?.lanes(),
+    };
+    Some(lanes.downcast().expect("a handle names the type of its service's values"))
+}
+
 /// Ends a simulated thread, as the end of a thread does.
 #[cfg(feature = "sim")]
 pub(crate) fn end_thread(number: u32) {
@@ -532,7 +551,7 @@ pub(crate) fn send_message(
         let is_gone = TABLE.try_with(|_| ()).is_err();
         let found = if is_gone { registry::find(service) } else { None };
         return match found {
-            Some(service) => service.client().send_message(shard, message),
+            Some(service) => service.lanes().send_message(shard, message),
             None => Err(message),
         };
     };
@@ -540,8 +559,8 @@ pub(crate) fn send_message(
         here.receive(message);
         return Ok(());
     }
-    match reach.client() {
-        Some(client) => client.send_message(shard, message),
+    match reach.lanes() {
+        Some(lanes) => lanes.send_message(shard, message),
         None => Err(message),
     }
 }
@@ -572,6 +591,12 @@ impl Drop for OnThread {
         shards.retain(|shard| !Weak::ptr_eq(shard, &self.shard));
         self.reach.drives_any.set(!shards.is_empty());
     }
+}
+
+/// The number of a thread of a test; threads of simulations have small numbers.
+#[cfg(feature = "sim")]
+pub(crate) fn number_in_test(number: u16) -> u32 {
+    1 << 31 | u32::from(number)
 }
 
 /// Runs code as the simulated thread with this number, which reaches services in its own ways.

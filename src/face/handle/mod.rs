@@ -1,6 +1,8 @@
-//! A service as every thread reaches it, without the type of its values: handles, and their
-//! futures, which are `Send` and `Sync`.
+//! A service as every thread reaches it: handles, their commands, and their futures, which are
+//! `Send` and `Sync`.
 
+pub(crate) mod bulk;
+mod commands;
 pub(crate) mod here;
 mod place;
 mod reaches;
@@ -8,8 +10,11 @@ pub(crate) mod registry;
 pub(crate) mod sleep;
 mod threads;
 
+use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
+use std::hash::{Hash, Hasher};
+use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,6 +26,7 @@ use self::sleep::{Sleep, Timeout};
 use crate::clock::when::{Deadline, When};
 use crate::clock::{Clock, Timeline};
 use crate::directory::orders::Orders;
+use crate::face::Lanes;
 use crate::values::class::{ClassId, TimerClass, UnknownClass};
 use crate::values::handle::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
@@ -28,8 +34,8 @@ use crate::values::refused::RefusedKind;
 /// A service as any thread reaches it, for tasks that migrate between threads; made by
 /// [`TimerService::handle`](crate::TimerService::handle).
 ///
-/// It is `Copy`, `Send`, `Sync` and `'static`, has no type parameter and takes 12 bytes. So are its
-/// futures, but for `Copy`: [`sleep`](Self::sleep), [`timeout`](Self::timeout) and
+/// It is `Copy`, `Send`, `Sync` and `'static`, and takes 12 bytes. So are its futures, but for
+/// `Copy`: [`sleep`](Self::sleep), [`timeout`](Self::timeout) and
 /// [`interval`](Self::interval) may be polled and dropped on any thread. A handle may be kept in a
 /// static and used in every task of a multi-thread runtime. It does not keep the service alive:
 /// when the service has ended, futures return `Closed`, or `Dropped` if it was dropped without a
@@ -45,8 +51,7 @@ use crate::values::refused::RefusedKind;
 /// that has ended goes on. The statistics count young timers from the next look on.
 ///
 /// Timers of a thread belong to the shard that the thread drives, or to one that it is given when
-/// it first needs one; threads are given the shards in turn. [`shard`](Self::shard) chooses a
-/// shard.
+/// it first needs one; threads are given the shards in turn. [`on`](Self::on) chooses a shard.
 ///
 /// A thread that arms or ends a timer waits while the shard takes over up to 64 timers of that
 /// thread, which is some microseconds; if the shard's thread loses its processor meanwhile, until
@@ -84,23 +89,80 @@ use crate::values::refused::RefusedKind;
 /// })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Handle {
+pub struct Handle<T: 'static = Infallible> {
     pub(crate) service: ServiceId,
     shard: Option<ShardId>,
     class: ClassId,
+    /// The thread of a test whose lanes the commands use; 0 for the thread that runs.
+    #[cfg(feature = "sim")]
+    thread: u16,
+    values: PhantomData<fn() -> T>,
 }
 
-impl Handle {
+/// Stands for the type of a service's values in a [`Handle`] that does not name it; see
+/// [`Handle::untyped`].
+///
+/// It is not `Send`, so such a handle has no commands that need the type.
+#[derive(Debug)]
+pub struct Untyped {
+    _is_not_send: PhantomData<*const ()>,
+}
+
+impl<T> Clone for Handle<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Handle<T> {}
+
+impl<T> PartialEq for Handle<T> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.service, self.shard, self.class) == (other.service, other.shard, other.class)
+    }
+}
+
+impl<T> Eq for Handle<T> {}
+
+impl<T> Hash for Handle<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.service, self.shard, self.class).hash(state);
+    }
+}
+
+impl<T: 'static> Handle<T> {
     pub(crate) fn new(service: ServiceId) -> Self {
-        Self { service, shard: None, class: ClassId::NONE }
+        Self::of_parts(service, None, ClassId::NONE)
+    }
+
+    fn of_parts(service: ServiceId, shard: Option<ShardId>, class: ClassId) -> Self {
+        Self {
+            service,
+            shard,
+            class,
+            #[cfg(feature = "sim")]
+            thread: 0,
+            values: PhantomData,
+        }
+    }
+
+    /// A handle whose commands go over the lanes of a thread of a test.
+    #[cfg(feature = "sim")]
+    pub(crate) fn of_thread(self, thread: u16) -> Self {
+        Self { thread, ..self }
     }
 
     /// A handle whose timers are on one shard. On a shard that the service does not have they are
     /// refused with `NoSuchShard`.
     #[must_use]
-    pub fn shard(self, shard: ShardId) -> Self {
+    pub fn on(self, shard: ShardId) -> Self {
         Self { shard: Some(shard), ..self }
+    }
+
+    /// A handle that does not name the type of the service's values: what a type stores that makes
+    /// futures and connections only.
+    pub fn untyped(self) -> Handle<Untyped> {
+        Handle::of_parts(self.service, self.shard, self.class)
     }
 
     /// A handle whose timers are of `class`. The statistics count them for the class.
@@ -119,6 +181,30 @@ impl Handle {
     #[cold]
     pub(crate) fn why_closed(self) -> RefusedKind {
         registry::why_closed(self.service)
+    }
+
+    /// The present moment, by the service's clock.
+    pub fn now(&self) -> Instant {
+        self.clock().now()
+    }
+
+    /// The shards of the service; none if it has ended.
+    pub fn shards(&self) -> impl Iterator<Item = ShardId> + use<T> {
+        let count = registry::find(self.service).map_or(0, |service| service.shard_count());
+        (0..count as u16).map(ShardId::new)
+    }
+
+    /// The shard for a key: `hash % shard_count`, as
+    /// [`TimerService::shard_for`](crate::TimerService::shard_for) returns it. The first shard if
+    /// the service has ended.
+    pub fn shard_for(&self, hash: u64) -> ShardId {
+        let count = registry::find(self.service).map_or(1, |service| service.shard_count());
+        ShardId::new((hash % count as u64) as u16)
+    }
+
+    /// The class of the timers of this handle.
+    pub(crate) fn class(self) -> ClassId {
+        self.class
     }
 
     pub(crate) fn with_class(self, class: ClassId) -> Self {
@@ -213,7 +299,7 @@ impl Handle {
     }
 }
 
-impl fmt::Debug for Handle {
+impl<T> fmt::Debug for Handle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle").field("shard", &self.shard).finish_non_exhaustive()
     }

@@ -18,12 +18,11 @@ use corewheel_shard::Tick;
 use hashbrown::HashMap;
 
 use super::place::Place;
-use super::threads::ThreadClient;
+use super::threads::ThreadLanes;
 use crate::clock::Timeline;
 use crate::directory::closed_kind;
 use crate::directory::orders::Orders;
-use crate::face::client::Client;
-use crate::face::{Directory, Post};
+use crate::face::{Directory, Lanes, Post};
 use crate::link::nursery::Table;
 use crate::stats::tally::Tally;
 use crate::values::class::{ClassId, TimerClass, UnknownClass};
@@ -49,10 +48,11 @@ pub(crate) trait Service: Send + Sync {
     fn find_class(&self, class: TimerClass) -> Result<ClassId, UnknownClass>;
     /// Logs, once, that a future waits for a shard that no thread drives yet, if that is so.
     fn note_waiting(&self, shard: ShardId);
-    /// A client for the calling thread.
-    fn client(&self) -> Rc<dyn ThreadClient>;
+    /// Lanes for the calling thread.
+    fn lanes(&self) -> Rc<dyn ThreadLanes>;
     /// The deadlines of connections that have come.
     fn tally(&self) -> &Tally;
+    fn shard_count(&self) -> usize;
     /// The orders of a shard; `None` if the service has no such shard.
     fn orders(&self, shard: ShardId) -> Option<Arc<Orders>>;
 }
@@ -110,14 +110,16 @@ impl<T: Send + 'static> Service for Entry<T> {
         }
     }
 
-    fn client(&self) -> Rc<dyn ThreadClient> {
-        // The client lies in a table of its thread. The shard takes back one by one the keys that a
-        // thread has not used when it ends, and a client that only sends messages uses none.
-        Rc::new(Client::beginning_with(Arc::clone(&self.directory), 0))
+    fn lanes(&self) -> Rc<dyn ThreadLanes> {
+        Rc::new(Lanes::new(Arc::clone(&self.directory)))
     }
 
     fn tally(&self) -> &Tally {
         &self.directory.tally
+    }
+
+    fn shard_count(&self) -> usize {
+        self.directory.shard_count()
     }
 
     fn orders(&self, shard: ShardId) -> Option<Arc<Orders>> {

@@ -19,7 +19,7 @@ use pin_project_lite::pin_project;
 
 use super::here::Reach;
 use super::place::{NurseryName, Place};
-use super::{Handle, here, registry};
+use super::{Handle, Untyped, here, registry};
 use crate::clock::Timeline;
 use crate::clock::when::When;
 use crate::link::nursery::Progress;
@@ -73,8 +73,8 @@ enum Phase {
 
 impl Sleep {
     #[inline]
-    pub(crate) fn new(handle: Handle, deadline: Tick) -> Self {
-        let Handle { service, shard, class } = handle;
+    pub(crate) fn new<T>(handle: Handle<T>, deadline: Tick) -> Self {
+        let Handle { service, shard, class, .. } = handle;
         Self {
             deadline,
             nursery: NurseryName::NONE,
@@ -86,9 +86,8 @@ impl Sleep {
         }
     }
 
-    pub(crate) fn handle(&self) -> Handle {
-        let Self { service, shard, class, .. } = *self;
-        Handle { service, shard, class }
+    pub(crate) fn handle(&self) -> Handle<Untyped> {
+        Handle::of_parts(self.service, self.shard, self.class)
     }
 
     pub(crate) fn deadline_tick(&self) -> Tick {

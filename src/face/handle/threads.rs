@@ -1,15 +1,16 @@
 //! What a thread has of a service, for code that does not name the type of its values: the shard
-//! that it drives, and a client.
+//! that it drives, and its lanes.
+
+use std::any::Any;
 
 use corewheel_shard::Tick;
 
-use crate::face::Core;
-use crate::face::client::Client;
+use crate::face::{Core, Lanes};
 use crate::shard::hooks::Message;
 use crate::values::handle::ShardId;
 
-/// A client of the calling thread, for messages to parts of shards. Implemented by [`Client`].
-pub(crate) trait ThreadClient {
+/// The lanes of the calling thread. Implemented by [`Lanes`].
+pub(crate) trait ThreadLanes: Any {
     /// Sends a message to a part of a shard. `Err` with the message if the shard is closed.
     fn send_message(
         &self,
@@ -18,7 +19,7 @@ pub(crate) trait ThreadClient {
     ) -> Result<(), Box<dyn Message>>;
 }
 
-impl<T: Send + 'static> ThreadClient for Client<T> {
+impl<T: Send + 'static> ThreadLanes for Lanes<T> {
     fn send_message(
         &self,
         shard: ShardId,

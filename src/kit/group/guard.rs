@@ -3,16 +3,18 @@
 use std::fmt;
 use std::rc::Rc;
 
+use corewheel_shard::Tick;
+
 use crate::clock::when::{Deadline, Due, When};
 use crate::face::Core;
-use crate::face::client::Client;
+use crate::face::handle::Handle;
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
 use crate::values::handle::TimerId;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 
 /// A timer that is cancelled when this guard is dropped; made by [`Timers::guard`] on a shard's own
-/// core, and by [`Client::guard`] on any other thread.
+/// core, and by [`Handle::guard`] on any other thread.
 ///
 /// A drop cancels the timer and drops its payload, with nothing borrowed; a panic of the payload's
 /// drop is caught, logged and counted. It does nothing if the timer has fired, was cancelled, or
@@ -21,7 +23,7 @@ use crate::values::outcome::{CancelOutcome, ResetOutcome};
 ///
 /// A guard of a shard names no type of values and has no lifetime: store it as
 /// `TimerGuard<'static>`. It cancels at once, and the payload is dropped on the spot. A guard of a
-/// client borrows the client; its drop sends a message that does not wake the shard, so the timer
+/// handle borrows the handle; its drop sends a message that does not wake the shard, so the timer
 /// does not fire, and the shard drops the payload when it next takes a turn.
 ///
 /// Cost: the handle and a reference; no allocation.
@@ -61,7 +63,7 @@ pub struct TimerGuard<'a> {
 /// By what the timer is cancelled.
 enum By<'a> {
     Core(Rc<dyn Commands>),
-    Client(&'a dyn Commands),
+    Handle(&'a dyn Commands),
     /// By nothing: the handle was taken out.
     None,
 }
@@ -83,7 +85,7 @@ impl<T: Send + 'static> Commands for Core<T> {
                 outcome => return self.drop_each(outcome.payload()),
             }
         }
-        self.outbox().cancel_detached(timer);
+        Handle::<T>::new(self.directory().service).cancel_detached(timer);
     }
 
     fn reset(&self, timer: TimerId, due: Due) -> Reply<ResetOutcome> {
@@ -94,28 +96,29 @@ impl<T: Send + 'static> Commands for Core<T> {
                 outcome => return Reply::ready(outcome),
             }
         }
-        self.outbox().reset(timer, Deadline(deadline))
+        Handle::<T>::new(self.directory().service).reset(timer, Deadline(deadline))
     }
 }
 
-impl<T: Send + 'static> Commands for Client<T> {
+impl<T: Send + 'static> Commands for Handle<T> {
     fn cancel(&self, timer: TimerId) {
         self.cancel_detached(timer);
     }
 
     fn reset(&self, timer: TimerId, due: Due) -> Reply<ResetOutcome> {
-        let deadline = self.directory().time.tick_of_due(due, || self.nanos());
+        let deadline =
+            self.time().map_or(Tick::NEVER, |time| time.tick_of_due(due, || self.nanos()));
         self.reset(timer, Deadline(deadline))
     }
 }
 
 impl TimerGuard<'_> {
-    /// Changes the deadline of the timer, as [`Timers::reset`] and [`Client::reset`] do. On the
+    /// Changes the deadline of the timer, as [`Timers::reset`] and [`Handle::reset`] do. On the
     /// timer's own core the reply is there at once.
     pub fn reset<W: When>(&self, when: W) -> Reply<ResetOutcome> {
         match &self.by {
             By::Core(core) => core.reset(self.timer, when.due()),
-            By::Client(client) => client.reset(self.timer, when.due()),
+            By::Handle(handle) => handle.reset(self.timer, when.due()),
             By::None => unreachable!("a guard without its handle is dropped"),
         }
     }
@@ -136,7 +139,7 @@ impl Drop for TimerGuard<'_> {
     fn drop(&mut self) {
         match &self.by {
             By::Core(core) => core.cancel(self.timer),
-            By::Client(client) => client.cancel(self.timer),
+            By::Handle(handle) => handle.cancel(self.timer),
             By::None => {}
         }
     }
@@ -159,10 +162,10 @@ impl<T: Send + 'static> Timers<T> {
 }
 
 /// Timers that end with a value.
-impl<T: Send + 'static> Client<T> {
-    /// Makes a guard that cancels a timer when it is dropped. The guard borrows this client. See
+impl<T: Send + 'static> Handle<T> {
+    /// Makes a guard that cancels a timer when it is dropped. The guard borrows this handle. See
     /// [`TimerGuard`].
     pub fn guard(&self, timer: TimerId) -> TimerGuard<'_> {
-        TimerGuard { timer, by: By::Client(self) }
+        TimerGuard { timer, by: By::Handle(self) }
     }
 }

@@ -42,8 +42,8 @@ use hashbrown::HashMap;
 
 pub use self::guard::TimerGuard;
 use crate::face::callback::Payload;
-use crate::face::client::Client;
-use crate::face::client::many::Outcomes;
+use crate::face::handle::Handle;
+use crate::face::handle::bulk::Outcomes;
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
 use crate::values::handle::TimerId;
@@ -117,8 +117,8 @@ impl TimerGroup {
 
     /// Cancels all timers from any thread. The reply has the outcome of each, in the order of
     /// [`iter`](Self::iter). The group is empty afterwards, and can be used again.
-    pub fn cancel<T: Send + 'static>(&mut self, client: &Client<T>) -> Reply<Outcomes<T>> {
-        let reply = client.cancel_many(&self.timers);
+    pub fn cancel<T: Send + 'static>(&mut self, handle: Handle<T>) -> Reply<Outcomes<T>> {
+        let reply = handle.cancel_many(&self.timers);
         self.clear();
         reply
     }
@@ -126,8 +126,8 @@ impl TimerGroup {
     /// Cancels all timers from any thread, without a reply and without waking the shards: the
     /// timers do not fire, and each shard drops their payloads when it next takes a turn. The group
     /// is empty afterwards.
-    pub fn cancel_detached<T: Send + 'static>(&mut self, client: &Client<T>) {
-        client.cancel_many_detached(&self.timers);
+    pub fn cancel_detached<T: Send + 'static>(&mut self, handle: Handle<T>) {
+        handle.cancel_many_detached(&self.timers);
         self.clear();
     }
 
@@ -150,7 +150,7 @@ impl TimerGroup {
         }
         self.clear();
         if !elsewhere.is_empty() {
-            timers.client().cancel_many_detached(&elsewhere);
+            timers.handle().cancel_many_detached(&elsewhere);
         }
         cancelled
     }

@@ -85,8 +85,8 @@ use self::part::{KeptPart, PollUntilReady, Released, Run, Sender};
 use self::room::{Permit, Room};
 use crate::face::Directory;
 use crate::face::callback::SendCall;
-use crate::face::client::remote::RemoteTimers;
-use crate::face::handle::{here, registry};
+use crate::face::handle::Handle;
+use crate::face::handle::here;
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
 use crate::shard::hooks::Message;
@@ -96,7 +96,7 @@ use crate::values::handle::{ServiceId, ShardId};
 use crate::values::refused::Refused;
 
 /// A handle of a value that is kept on a shard; made by [`Timers::keep`],
-/// [`TimerService::keep_on`](crate::TimerService::keep_on) and [`RemoteTimers::keep`]. See the
+/// [`TimerService::keep_on`](crate::TimerService::keep_on) and [`Handle::keep`]. See the
 /// [module](self) for an example and for the life of the value.
 ///
 /// `Send` and `Sync`, whatever the value is, and as cheap to clone as an [`Arc`]. The value is
@@ -281,7 +281,6 @@ impl<T: Send + 'static> Timers<T> {
             return Err(Refused::Closed(value));
         }
         let directory = core.directory();
-        registry::enter(directory);
         let shared = Shared {
             service: directory.service,
             shard: core.id(),
@@ -293,7 +292,7 @@ impl<T: Send + 'static> Timers<T> {
 }
 
 /// Values that are kept.
-impl<T: Send + 'static> RemoteTimers<'_, T> {
+impl<T: Send + 'static> Handle<T> {
     /// Makes a value on that shard and keeps it there, as
     /// [`TimerService::keep_on`](crate::TimerService::keep_on) does.
     ///
@@ -304,7 +303,8 @@ impl<T: Send + 'static> RemoteTimers<'_, T> {
         &self,
         make: impl FnOnce(&Timers<T>) -> C + Send + 'static,
     ) -> Result<Reply<Kept<C>>, ShardError> {
-        keep_on(self.client().directory(), self.shard_id(), make)
+        let (lanes, shard) = self.to_shard().map_err(|_| ShardError::Closed)?;
+        keep_on(lanes.directory(), shard, make)
     }
 }
 

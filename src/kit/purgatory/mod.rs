@@ -142,8 +142,8 @@
 //!         }
 //!     }
 //! })?;
-//! let client = service.client();
-//! let shard = client.shard(service.shard_for(0));
+//! let handle = service.handle();
+//! let shard = handle.on(service.shard_for(0));
 //! let (sender, ended) = mpsc::channel();
 //! let minute = Duration::from_secs(60);
 //! let commands = [

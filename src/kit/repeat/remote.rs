@@ -8,10 +8,10 @@ use corewheel_shard::TimerKey;
 use super::options::Body;
 use super::repeating::Repeating;
 use super::{PeriodicRun, Repeat, StopOutcome};
+use crate::clock::Timeline;
 use crate::clock::when::When;
 use crate::face::callback::SendCall;
-use crate::face::client::Client;
-use crate::face::client::remote::RemoteTimers;
+use crate::face::handle::Handle;
 use crate::face::timers::Timers;
 use crate::kit::herd::slacken;
 use crate::link::stop_flag::{Stop, StopFlag};
@@ -19,7 +19,7 @@ use crate::values::handle::TimerId;
 use crate::values::refused::RefusedCall;
 
 /// A callback that runs periodically on a shard, for other threads; made by
-/// [`RemoteTimers::repeat`] and [`RemoteTimers::repeat_by_plan`].
+/// [`Handle::repeat`] and [`Handle::repeat_by_plan`].
 ///
 /// `Send` and `Sync`. It does not own the callback: when it and all its clones are dropped, the
 /// callback goes on.
@@ -33,9 +33,9 @@ impl RemotePeriodic {
     /// Stops the callback, at once and without waiting for the shard.
     ///
     /// A stop cannot be refused: after `Stopped` the callback is not running and will not run. Any
-    /// client of the service will do. It asks the shard to drop the callback and to free its timer,
+    /// handle of the service will do. It asks the shard to drop the callback and to free its timer,
     /// and does not wake the shard for that.
-    pub fn stop<T: Send + 'static>(&self, client: &Client<T>) -> StopOutcome {
+    pub fn stop<T: Send + 'static>(&self, handle: Handle<T>) -> StopOutcome {
         match self.stop_flag.stop() {
             Stop::Over => StopOutcome::AlreadyOver,
             Stop::Runs => StopOutcome::LastRun,
@@ -43,7 +43,7 @@ impl RemotePeriodic {
                 let later = timer.map(|(index, generation)| {
                     self.first.home().handle(TimerKey::from_parts(index, generation))
                 });
-                client.cancel_detached(later.unwrap_or(self.first));
+                handle.cancel_detached(later.unwrap_or(self.first));
                 StopOutcome::Stopped
             }
         }
@@ -79,7 +79,7 @@ impl Drop for EndedOnDrop {
 }
 
 /// Periodic callbacks.
-impl<T: Send + 'static> RemoteTimers<'_, T> {
+impl<T: Send + 'static> Handle<T> {
     /// Runs a callback periodically on that shard, as [`Timers::repeat`] does there. The instant of
     /// its first run is computed on the calling thread.
     ///
@@ -90,8 +90,8 @@ impl<T: Send + 'static> RemoteTimers<'_, T> {
     /// use std::time::Duration;
     ///
     /// let service = TimerService::builder().shards(1).start()?;
-    /// let client = service.client();
-    /// let shard = client.shard(service.shards().next().unwrap());
+    /// let handle = service.handle();
+    /// let shard = handle.on(service.shards().next().unwrap());
     ///
     /// let (sender, beats) = mpsc::channel();
     /// let every = Repeat::at_fixed_rate(Duration::from_millis(2))?;
@@ -101,8 +101,8 @@ impl<T: Send + 'static> RemoteTimers<'_, T> {
     /// })?;
     /// assert_eq!((beats.recv()?, beats.recv()?), (0, 1));
     /// // It was waiting, or is running for the last time.
-    /// assert_ne!(heartbeat.stop(&client), StopOutcome::AlreadyOver);
-    /// assert_ne!(heartbeat.stop(&client), StopOutcome::Stopped);
+    /// assert_ne!(heartbeat.stop(handle), StopOutcome::AlreadyOver);
+    /// assert_ne!(heartbeat.stop(handle), StopOutcome::Stopped);
     /// service.shutdown(ShutdownPolicy::Drop)?;
     /// assert!(heartbeat.is_over());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -120,7 +120,8 @@ impl<T: Send + 'static> RemoteTimers<'_, T> {
     where
         F: FnMut(&mut PeriodicRun<'_, T>) + Send + 'static,
     {
-        let due = repeat.first_due(&self.client().directory().time);
+        let first = repeat.clone();
+        let due = move |time: &Timeline| first.first_due(time);
         self.begin(due, repeat.with(call))
     }
 
@@ -139,26 +140,28 @@ impl<T: Send + 'static> RemoteTimers<'_, T> {
         F: FnMut(&mut PeriodicRun<'_, T>) + Send + 'static,
         N: FnMut(Instant) -> Option<Instant> + Send + 'static,
     {
-        let due = self.client().directory().time.instant_due(first);
-        self.begin(due, Body::planned(next, call))
+        self.begin(|time| time.instant_due(first), Body::planned(next, call))
     }
 
     fn begin<F, N>(
         &self,
-        due: Instant,
+        due: impl FnOnce(&Timeline) -> Instant,
         mut body: Body<F, N>,
     ) -> Result<RemotePeriodic, RefusedCall<SendCall<T>>>
     where
         F: FnMut(&mut PeriodicRun<'_, T>) + Send + 'static,
         N: FnMut(Instant) -> Option<Instant> + Send + 'static,
     {
-        let (class, time) = (self.class(), &self.client().directory().time);
-        let aim = body.aim(time.clock(), due);
-        let at = if body.slack.is_zero() {
-            aim
-        } else {
-            let nanos = time.nanos_at(aim);
-            time.instant(slacken(time, time.ceil(nanos), nanos, body.slack))
+        // A service that has ended refuses the callback.
+        let (class, time, clock) = (self.class(), self.time(), self.clock());
+        let due = time.as_ref().map_or_else(|| clock.now(), due);
+        let aim = body.aim(&clock, due);
+        let at = match time {
+            Some(time) if !body.slack.is_zero() => {
+                let nanos = time.nanos_at(aim);
+                time.instant(slacken(&time, time.ceil(nanos), nanos, body.slack))
+            }
+            _ => aim,
         };
         let stop_flag = Arc::new(StopFlag::new());
         let ended = EndedOnDrop(Arc::clone(&stop_flag));
@@ -167,9 +170,7 @@ impl<T: Send + 'static> RemoteTimers<'_, T> {
             let (_, call) = Repeating::new(body, class, (due, aim), Some(ended));
             call(timers);
         };
-        let (deadline, now) = (self.client().tick_of(at), self.client().nanos());
-        let begin: SendCall<T> = Box::new(begin);
-        let first = self.client().schedule_call(class, self.shard_id(), deadline, now, begin)?;
+        let first = self.schedule_fn(at, begin)?;
         Ok(RemotePeriodic { first, stop_flag })
     }
 }

@@ -93,7 +93,7 @@ pub use crate::values::scale::Scale;
 ///
 /// The scale belongs to the shard, and applies to all of its `ScaledTimeouts`. It is set with
 /// [`Timers::set_scale`] on the shard, and with
-/// [`RemoteTimers::set_scale`](crate::RemoteTimers::set_scale) or
+/// [`Handle::set_scale`](crate::Handle::set_scale) or
 /// [`TimerService::set_scale`](crate::TimerService::set_scale) from any thread. Timeouts that a
 /// change makes due are delivered in the order in which they were started, alternating with the
 /// shard's other timers, up to the budget of a turn in each turn. If the scale is set back

@@ -40,8 +40,8 @@ fn connections_and_periodic_callbacks_count_for_class_of_their_view() {
     lab.advance(ms(10));
     let expected = [("scheduled", 7), ("fired", 5), ("cancelled", 1), ("pending", 1)];
     check(counts(&lab, REQUEST), &expected);
-    let client = lab.service.client();
-    let request = client.shard(SHARD).of_class(REQUEST).unwrap();
+    let client = lab.service.handle();
+    let request = client.on(SHARD).of_class(REQUEST).unwrap();
     while request.schedule_many(delays).is_err() {
         // A client has no keys before the shard knows it.
         lab.advance(ms(0));
@@ -51,12 +51,12 @@ fn connections_and_periodic_callbacks_count_for_class_of_their_view() {
     let of_request = counts(&lab, REQUEST);
     assert_eq!((of_request.fired, of_request.pending), (9, 0), "{of_request:?}");
 
-    let lease = client.shard(SHARD).of_class(LEASE).unwrap();
+    let lease = client.on(SHARD).of_class(LEASE).unwrap();
     let remote = lease.repeat(every, |_| {});
     (0..3).for_each(|_| lab.advance(ms(10)));
     let of_lease = counts(&lab, LEASE);
     assert_eq!((of_lease.fired, of_lease.pending), (3, 1), "{of_lease:?}");
-    assert_eq!(remote.unwrap().stop(&client), StopOutcome::Stopped);
+    assert_eq!(remote.unwrap().stop(client), StopOutcome::Stopped);
     lab.advance(ms(10));
     assert_eq!(counts(&lab, LEASE).pending, 0);
     for shard in lab.service.stats().shards {

@@ -9,7 +9,7 @@ fn random_history(seed: u64, policy: ShutdownPolicy) {
     println!("{policy:?} with COREWHEEL_SEED={seed}");
     let mut rng = Rng::with_seed(seed);
     let mut lab = Lab::<usize>::new(classed(2).capacity(96).lane_capacity(16));
-    let clients = [lab.client(), lab.client()];
+    let clients = [lab.service.handle(), lab.service.handle()];
     // By the class's place, the last of all being none.
     let mut expected = [[Expected::default(); 4]; 2];
     let mut fired_of = [0; 4];
@@ -27,8 +27,8 @@ fn random_history(seed: u64, policy: ShutdownPolicy) {
                 None => timers.schedule(delay, class),
             }),
             4..=6 => Some(match ALL.get(class) {
-                Some(name) => client.shard(shard).of_class(*name).unwrap().schedule(delay, class),
-                None => client.shard(shard).schedule(delay, class),
+                Some(name) => client.on(shard).of_class(*name).unwrap().schedule(delay, class),
+                None => client.on(shard).schedule(delay, class),
             }),
             7 | 8 => {
                 let mut keys: Vec<_> = live.keys().copied().collect();
@@ -134,14 +134,14 @@ fn class_counts_add_up_on_every_runtime() {
                 sender.send(one.payload).unwrap();
             }
         });
-        let client = running.client();
+        let client = running.service.handle();
         for n in 0..20 {
             let shard = [SHARD, OTHER][n as usize % 2];
-            let class = client.shard(shard).of_class(ALL[n as usize % 3]).unwrap();
+            let class = client.on(shard).of_class(ALL[n as usize % 3]).unwrap();
             class.schedule(ms(n % 5), n).unwrap();
         }
-        let lost = client.shard(OTHER).of_class(LEASE).unwrap().schedule(FAR, 100).unwrap();
-        client.shard(SHARD).of_class(IDLE).unwrap().schedule(FAR, 101).unwrap();
+        let lost = client.on(OTHER).of_class(LEASE).unwrap().schedule(FAR, 100).unwrap();
+        client.on(SHARD).of_class(IDLE).unwrap().schedule(FAR, 101).unwrap();
         for _ in 0..40 {
             fired.recv_timeout(PATIENCE).expect("all of them fire");
         }
@@ -180,7 +180,8 @@ fn timers_accepted_during_shutdown_add_up_for_each_class() {
         let done = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
         for thread in 0..THREADS {
-            let (client, done) = (running.client(), Arc::clone(&done));
+            let (client, done) = (running.service.handle(), Arc::clone(&done));
+            let classes = ALL.map(|class| client.of_class(class).unwrap());
             threads.push(std::thread::spawn(move || {
                 let mut rng = Rng::with_seed(thread as u64);
                 let (mut accepted, mut refused) = ([0; 3], [0; 3]);
@@ -189,7 +190,7 @@ fn timers_accepted_during_shutdown_add_up_for_each_class() {
                     let task = rng.usize(..1_000);
                     let shard = [SHARD, OTHER][rng.usize(..2)];
                     let delay = if rng.bool() { ms(rng.u64(..3)) } else { FAR };
-                    let there = client.shard(shard).of_class(ALL[class]).unwrap();
+                    let there = classes[class].on(shard);
                     let made = match rng.u32(..4) {
                         0 => {
                             let call = |_: &Timers<usize>| {};

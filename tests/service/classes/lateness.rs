@@ -59,7 +59,7 @@ fn lateness_of_a_class_is_added_up_over_shards() {
     let mut lab = Lab::<u32>::new(classed(2));
     let client = lab.client();
     for (shard, delay) in [(SHARD, 5), (OTHER, 2)] {
-        let idle = client.shard(shard).of_class(IDLE).unwrap();
+        let idle = client.on(shard).of_class(IDLE).unwrap();
         // The first schedule of a client may have to wait for keys.
         while idle.schedule(lab.clock.now() + ms(delay), 1).is_err() {
             lab.settle();

@@ -23,7 +23,8 @@ use fastrand::Rng;
 
 use crate::log::logged;
 use crate::support::{
-    FAR, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, ms, wait_until,
+    FAR, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms,
+    wait_until,
 };
 
 const IDLE: TimerClass = TimerClass::new("idle");
@@ -95,8 +96,8 @@ fn schedule_task_counts_for_class_of_its_view() {
     let lease = timers.of_class(LEASE).unwrap();
     let (_, mut here) = lease.schedule_task(ms(1), |_| 1).unwrap();
     let (never, _reply) = lease.schedule_task(timers.now() + FAR, |_| 2).unwrap();
-    let client = lab.client();
-    let lease = client.shard(SHARD).of_class(LEASE).unwrap();
+    let client = lab.service.handle();
+    let lease = client.on(SHARD).of_class(LEASE).unwrap();
     let there = lease.schedule_task(ms(1), |_| 3).unwrap();
     let later = lease.schedule_task(client.now() + FAR, |_| 4).unwrap();
     lab.advance(ms(2));
@@ -174,20 +175,21 @@ fn ticks_and_shared_deadlines_count_for_class_of_their_view() {
 #[test]
 fn timer_of_client_counts_for_class_of_its_view() {
     let mut lab = Lab::<u32>::new(classed(1));
-    let client = lab.client();
-    let request = client.shard(SHARD).of_class(REQUEST).unwrap();
+    let client = lab.service.handle();
+    let request = client.on(SHARD).of_class(REQUEST).unwrap();
     request.schedule(ms(1), 1).unwrap();
     request.schedule(client.now() + ms(1), 2).unwrap();
     request.schedule_fn(ms(1), |_| {}).unwrap();
     let cancelled = request.schedule_fn(client.now() + FAR, |_| {}).unwrap();
-    let sleep = request.sleep(FAR);
-    client.shard(SHARD).schedule(FAR, 3).unwrap();
+    let mut sleep = request.sleep(FAR);
+    assert_eq!(look(&mut sleep), None);
+    client.on(SHARD).schedule(FAR, 3).unwrap();
     lab.settle();
     check(counts(&lab, REQUEST), &[("scheduled", 5), ("pending", 5)]);
     client.cancel_detached(cancelled);
     drop(sleep);
-    client.shard(SHARD).schedule(FAR, 4).unwrap();
-    let lease = client.shard(SHARD).of_class(LEASE).unwrap();
+    client.on(SHARD).schedule(FAR, 4).unwrap();
+    let lease = client.on(SHARD).of_class(LEASE).unwrap();
     let deadlines = [(lab.clock.now() + FAR, 5), (lab.clock.now() + ms(1), 6)];
     lease.schedule_many(deadlines).unwrap();
     lab.advance(ms(5));
@@ -201,9 +203,9 @@ fn cancel_that_overtakes_its_timer_counts_for_its_class() {
     let mut lab = Lab::<u32>::new(classed(1));
     let (sender, other) = (lab.client(), lab.client());
     // The lane of the one that cancels is looked at first.
-    other.shard(SHARD).schedule(FAR, 0).unwrap();
+    other.on(SHARD).schedule(FAR, 0).unwrap();
     lab.settle();
-    let timer = sender.shard(SHARD).of_class(IDLE).unwrap().schedule(FAR, 1).unwrap();
+    let timer = sender.on(SHARD).of_class(IDLE).unwrap().schedule(FAR, 1).unwrap();
     let answer = other.cancel(timer);
     lab.settle();
     assert!(matches!(block_on(answer).unwrap(), CancelOutcome::Cancelled { .. }));
@@ -258,8 +260,8 @@ fn refusal_counts_for_its_class() {
     assert!(matches!(idle.schedule_fn(FAR, |_| {}).map_err(Refused::from), Err(Refused::Full(_))));
     let mut context = Context::from_waker(Waker::noop());
     assert!(pin!(idle.sleep(FAR)).poll(&mut context).is_ready(), "there is no timer for it");
-    let client = lab.client();
-    let there = client.shard(SHARD);
+    let client = lab.service.handle();
+    let there = client.on(SHARD);
     let refused = there.of_class(REQUEST).unwrap().schedule(FAR, 1);
     assert!(matches!(refused, Err(Refused::Busy(1))));
     assert!(there.of_class(LEASE).unwrap().schedule_many([(FAR, 1)]).is_err());
@@ -286,11 +288,11 @@ fn overrun_counts_for_its_class() {
                 }
             }
         });
-        let client = running.client();
-        client.shard(SHARD).of_class(IDLE).unwrap().schedule(ms(1), 1).unwrap();
+        let client = running.service.handle();
+        client.on(SHARD).of_class(IDLE).unwrap().schedule(ms(1), 1).unwrap();
         let slow = |_: &Timers<u32>| std::thread::sleep(ms(5));
-        client.shard(SHARD).of_class(IDLE).unwrap().schedule_fn(ms(1), slow).unwrap();
-        client.shard(SHARD).schedule_fn(ms(1), slow).unwrap();
+        client.on(SHARD).of_class(IDLE).unwrap().schedule_fn(ms(1), slow).unwrap();
+        client.on(SHARD).schedule_fn(ms(1), slow).unwrap();
         let stats = || running.service.stats().shards[0].clone();
         wait_until("they have fired", || stats().counts.fired == 3);
         let overrun = of(&stats().classes, IDLE).overrun;
@@ -329,11 +331,11 @@ fn unknown_class_is_refused_by_name() {
     let error = lab.timers().of_class(REQUEST).unwrap_err();
     assert_eq!(error.class, REQUEST);
     assert!(error.to_string().contains("\"request\""), "{error}");
-    let client = lab.client();
-    assert!(client.shard(SHARD).of_class(REQUEST).is_err());
+    let client = lab.service.handle();
+    assert!(client.on(SHARD).of_class(REQUEST).is_err());
     // The same name is the same class, wherever it is written.
     let spelled: &'static str = String::from("idle").leak();
-    assert!(client.shard(SHARD).of_class(TimerClass::new(spelled)).is_ok());
+    assert!(client.on(SHARD).of_class(TimerClass::new(spelled)).is_ok());
 }
 
 #[test]
@@ -435,7 +437,7 @@ fn commands_of_sleeping_shard_are_published_for_their_class() {
 fn service_without_classes_has_no_class_counts() {
     let service = TimerService::builder().shards(1).start_attached_with::<u32>().unwrap();
     assert!(service.stats().classes().is_empty());
-    assert!(service.client().shard(SHARD).of_class(IDLE).is_err());
+    assert!(service.handle().on(SHARD).of_class(IDLE).is_err());
     let report = service.shutdown(ShutdownPolicy::Drop).unwrap();
     assert!(report.shards[0].classes.is_empty());
 }

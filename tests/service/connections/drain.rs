@@ -210,8 +210,8 @@ fn drain_of_one_shard_leaves_others_alone_and_waits_until_it_is_attached() {
     let service = builder(2).clock(&clock).start_attached_with::<u8>().unwrap();
     let shards: Vec<_> = service.shards().collect();
     let handle = service.handle();
-    let conns = [0, 1].map(|shard| handle.shard(shards[shard]).connection(NONE));
-    service.client().shard(shards[1]).drain(ms(50)).unwrap();
+    let conns = [0, 1].map(|shard| handle.on(shards[shard]).connection(NONE));
+    corewheel::sim::Thread::of(&service).on(shards[1]).drain(ms(50)).unwrap();
     let mut loops = shards.map_loops(&service);
     let mut events = || {
         for shard in &mut loops {
@@ -308,8 +308,8 @@ fn orders_of_a_service_without_connections_and_of_one_that_has_ended_do_nothing(
     let (client, shard) = (lab.client(), lab.timers().shard_id());
     let conn = lab.service.handle().connection(NONE);
     lab.end(ShutdownPolicy::Drop);
-    assert_eq!(client.shard(shard).drain(ms(1)), Err(RefusedKind::Closed));
-    assert_eq!(client.shard(shard).close_idlest(1), Err(RefusedKind::Closed));
+    assert_eq!(client.on(shard).drain(ms(1)), Err(RefusedKind::Closed));
+    assert_eq!(client.on(shard).close_idlest(1), Err(RefusedKind::Closed));
     lab.service.drain(ms(10));
     drop(conn);
 }

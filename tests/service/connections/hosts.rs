@@ -62,7 +62,7 @@ fn callback_gets_events_on_every_host() {
                 assert!(conn.close() && kept.is_closed());
             });
         };
-        running.client().shard(SHARD).schedule_fn(Duration::ZERO, begin).unwrap();
+        running.client().on(SHARD).schedule_fn(Duration::ZERO, begin).unwrap();
         wait_until("a connection is idle", || idle_micros.load(Ordering::SeqCst) > 0);
         assert!(idle_micros.load(Ordering::SeqCst) >= 20_000, "{host:?}: it was early");
         let report = running.end(ShutdownPolicy::Return);

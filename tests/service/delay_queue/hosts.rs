@@ -80,7 +80,7 @@ fn callbacks_take_values_on_every_host() {
             };
             timers.schedule_fn(ms(20), take).unwrap();
         };
-        client.shard(SHARD).schedule_fn(Duration::ZERO, fill).unwrap();
+        client.on(SHARD).schedule_fn(Duration::ZERO, fill).unwrap();
         for n in 0..3 {
             assert_eq!(taken.recv_timeout(PATIENCE), Ok(n), "{host:?}");
         }

@@ -245,7 +245,7 @@ fn reply_of_keep_on_dropped_unread_drops_the_value() {
     drop(lab.service.keep_on(SHARD, move |_| early).unwrap());
     lab.settle();
     assert_eq!(count(&dropped), 1, "dropped before the value was made");
-    let reply = lab.client().shard(SHARD).keep(move |_| late).unwrap();
+    let reply = lab.service.handle().on(SHARD).keep(move |_| late).unwrap();
     lab.settle();
     assert_eq!(count(&dropped), 1);
     drop(reply);
@@ -303,7 +303,7 @@ fn keep_on_names_what_is_wrong() {
     let timers = lab.timers().clone();
     lab.end(ShutdownPolicy::Drop);
     assert_eq!(lab.service.keep_on(SHARD, |_| ()).unwrap_err(), ShardError::Closed);
-    let refused = lab.client().shard(SHARD).keep(|_| ());
+    let refused = lab.service.handle().on(SHARD).keep(|_| ());
     assert_eq!(refused.unwrap_err(), ShardError::Closed);
     assert!(matches!(timers.keep(7), Err(Refused::Closed(7))));
 }
@@ -331,8 +331,8 @@ fn kept_container_stays_when_the_timers_of_its_shard_migrate() {
     assert_eq!(kept.shard_id(), SHARD);
     drop(kept.try_run(|jobs| jobs.insert(1, 10, ms(5)).is_ok()).unwrap());
     lab.settle();
-    let client = lab.client();
-    client.shard(SHARD).schedule(ms(5), 3).unwrap();
+    let client = lab.service.handle();
+    client.on(SHARD).schedule(ms(5), 3).unwrap();
     drop(kept.try_run(|jobs| jobs.insert(2, 20, ms(5)).is_ok()).unwrap());
     let mut report = client.migrate_all(SHARD, &[OTHER]);
     drop(kept.try_run(|jobs| jobs.insert(3, 30, ms(5)).is_ok()).unwrap());

@@ -124,14 +124,14 @@ fn keys_fire_on_every_host() {
             assert_eq!(mine.remove_group(&1).len(), 2);
             MINE.set(Some(mine));
         };
-        client.shard(SHARD).schedule_fn(Duration::ZERO, fill).unwrap();
+        client.on(SHARD).schedule_fn(Duration::ZERO, fill).unwrap();
         for (key, value, delay) in [("soon", 2, 10), ("late", 1, 30), ("moved", 3, 50)] {
             let (known, held, at) = fired.recv_timeout(PATIENCE).unwrap();
             assert_eq!((known, held), (key, value), "{host:?}");
             assert!(at >= start + ms(delay), "{host:?}: {key} is early");
         }
         let end = |_: &Timers<()>| assert!(MINE.take().unwrap().is_empty());
-        client.shard(SHARD).schedule_fn(Duration::ZERO, end).unwrap();
+        client.on(SHARD).schedule_fn(Duration::ZERO, end).unwrap();
         wait_until("no timer is left", || running.service.stats().shards[0].counts.pending == 0);
         let report = running.end(ShutdownPolicy::Drop);
         check_law(&report.shards[0].counts);

@@ -342,7 +342,7 @@ fn callback_that_shuts_its_service_down_ends_by_policy() {
                     sender.send(service.begin_shutdown(policy).unwrap()).unwrap();
                 }
             };
-            let periodic = running.client().shard(SHARD).repeat(rate(ms(2)), call).unwrap();
+            let periodic = running.service.handle().on(SHARD).repeat(rate(ms(2)), call).unwrap();
             let report = block_on(reports.recv_timeout(PATIENCE).unwrap());
             let last = u64::from(policy == ShutdownPolicy::Fire);
             assert_eq!(runs.load(Ordering::SeqCst), 3 + last, "{host:?} {policy:?}");
@@ -357,7 +357,7 @@ fn callback_that_shuts_its_service_down_ends_by_policy() {
 #[test]
 fn death_of_the_shard_ends_and_drops_callbacks() {
     let mut lab = lab();
-    let client = lab.client();
+    let client = lab.service.handle();
     let (guard, dropped) = Guard::new();
     let own: Rc<RefCell<Option<Periodic>>> = Rc::default();
     let (held, known) = (guard.clone(), Rc::clone(&own));
@@ -366,15 +366,15 @@ fn death_of_the_shard_ends_and_drops_callbacks() {
     let local = lab.timers().repeat(rate(ms(5)), call).unwrap();
     own.replace(Some(local.clone()));
     let call = move |_: &mut Run<'_>| drop(guard.clone());
-    let started = client.shard(SHARD).repeat(rate(ms(5)), call.clone()).unwrap();
+    let started = client.on(SHARD).repeat(rate(ms(5)), call.clone()).unwrap();
     lab.advance(ms(5));
-    let sent = client.shard(SHARD).repeat(rate(ms(5)), call).unwrap();
+    let sent = client.on(SHARD).repeat(rate(ms(5)), call).unwrap();
     let before = dropped.load(Ordering::SeqCst);
     drop(lab.shards.remove(0));
     assert!(local.is_over() && started.is_over() && sent.is_over());
     assert_eq!(dropped.load(Ordering::SeqCst), before + 3);
     for remote in [started, sent] {
-        assert_eq!(remote.stop(&client), StopOutcome::AlreadyOver);
+        assert_eq!(remote.stop(client), StopOutcome::AlreadyOver);
     }
     assert_eq!(local.stop(), StopOutcome::AlreadyOver);
 }

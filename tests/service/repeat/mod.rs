@@ -323,7 +323,7 @@ fn periodic_callback_on_every_host_is_never_early() {
     for host in Host::all() {
         let handler = |_| |_: Fired<u8>, _: &Timers<u8>| {};
         let running = Running::start(host, builder(1), handler);
-        let client = running.client();
+        let client = running.service.handle();
         let (sender, runs) = mpsc::channel();
         let begin = move |timers: &Timers<u8>| {
             for (n, repeat) in [rate(ms(3)), delay(ms(3))].into_iter().enumerate() {
@@ -338,7 +338,7 @@ fn periodic_callback_on_every_host_is_never_early() {
                 timers.repeat(repeat, call).unwrap();
             }
         };
-        client.shard(SHARD).schedule_fn(Duration::ZERO, begin).unwrap();
+        client.on(SHARD).schedule_fn(Duration::ZERO, begin).unwrap();
         let mut seen: Vec<_> = (0..10).map(|_| runs.recv_timeout(PATIENCE).unwrap()).collect();
         assert!(runs.recv_timeout(PATIENCE).is_err(), "all are over, and dropped");
         seen.sort_unstable();
@@ -413,8 +413,8 @@ fn first_run_before_the_epoch_counts_missed_periods_without_overflow() {
 #[test]
 fn closures_without_annotations_are_inferred() {
     let mut lab = lab();
-    let client = lab.client();
-    let (timers, shard) = (lab.timers().clone(), client.shard(SHARD));
+    let client = lab.service.handle();
+    let (timers, shard) = (lab.timers().clone(), client.on(SHARD));
     let at = timers.now() + ms(1);
     let (sender, runs) = mpsc::channel();
     let send = |name: &'static str| (sender.clone(), name);

@@ -16,7 +16,7 @@ fn remote_callback_runs_until_it_is_stopped() {
     for host in Host::all() {
         let handler = |_| |_: Fired<u8>, _: &Timers<u8>| {};
         let running = Running::start(host, builder(1), handler);
-        let client = running.client();
+        let client = running.service.handle();
         let runs = Arc::new(AtomicU64::new(0));
         let (guard, dropped) = Guard::new();
         let counted = Arc::clone(&runs);
@@ -24,18 +24,18 @@ fn remote_callback_runs_until_it_is_stopped() {
             let _held = &guard;
             counted.fetch_add(1, Ordering::SeqCst);
         };
-        let periodic = client.shard(SHARD).repeat(rate(ms(1)), call).unwrap();
+        let periodic = client.on(SHARD).repeat(rate(ms(1)), call).unwrap();
         wait_until("it runs", || runs.load(Ordering::SeqCst) >= 5);
-        let outcome = periodic.stop(&client);
+        let outcome = periodic.stop(client);
         assert_ne!(outcome, StopOutcome::AlreadyOver);
         let ran = runs.load(Ordering::SeqCst);
         std::thread::sleep(ms(20));
         let more = runs.load(Ordering::SeqCst) - ran;
         assert!(more <= u64::from(outcome == StopOutcome::LastRun), "{host:?} {outcome:?}");
         assert!(periodic.is_over());
-        assert_eq!(periodic.stop(&client), StopOutcome::AlreadyOver);
+        assert_eq!(periodic.stop(client), StopOutcome::AlreadyOver);
         // The shard sleeps on, and drops it when it next comes by.
-        client.shard(SHARD).schedule(Duration::ZERO, 1).unwrap();
+        client.on(SHARD).schedule(Duration::ZERO, 1).unwrap();
         wait_until("it is dropped", || dropped.load(Ordering::SeqCst) == 1);
         let _ = running.end(ShutdownPolicy::Drop);
     }
@@ -44,7 +44,7 @@ fn remote_callback_runs_until_it_is_stopped() {
 #[test]
 fn remote_callback_keeps_its_grid_and_leaves_no_timer() {
     let mut lab = lab();
-    let client = lab.client();
+    let client = lab.service.handle();
     let start = lab.clock.now();
     let (sender, runs) = mpsc::channel();
     let note =
@@ -52,23 +52,23 @@ fn remote_callback_keeps_its_grid_and_leaves_no_timer() {
     // The way to the shard is part of the first period.
     let other = sender.clone();
     let repeat = rate(ms(10)).missed_tick_behavior(MissedTickBehavior::Skip);
-    let periodic = client.shard(SHARD).repeat(repeat, move |run| sender.send(note(run)).unwrap());
+    let periodic = client.on(SHARD).repeat(repeat, move |run| sender.send(note(run)).unwrap());
     let periodic = periodic.unwrap();
     for at in [4, 10, 45, 50] {
         jump(&mut lab, start, at);
     }
     assert!(runs.try_iter().eq([(10, 0, 0), (20, 1, 2), (50, 2, 0)]));
     assert_eq!(lab.timers().len(), 1);
-    assert_eq!(periodic.stop(&client), StopOutcome::Stopped);
+    assert_eq!(periodic.stop(client), StopOutcome::Stopped);
     lab.settle();
     assert_eq!(lab.timers().len(), 0);
     // One by a plan, stopped before its first run, and one that comes to its end.
     let next = move |at: Instant| (at < start + ms(80)).then(|| at + ms(10));
     let call = move |run: &mut Run<'_>| other.send(note(run)).unwrap();
-    let early = client.shard(SHARD).repeat_by_plan(start + ms(60), next, call.clone()).unwrap();
-    assert_eq!(early.stop(&client), StopOutcome::Stopped);
-    assert_eq!(early.stop(&client), StopOutcome::AlreadyOver);
-    let planned = client.shard(SHARD).repeat_by_plan(start + ms(70), next, call).unwrap();
+    let early = client.on(SHARD).repeat_by_plan(start + ms(60), next, call.clone()).unwrap();
+    assert_eq!(early.stop(client), StopOutcome::Stopped);
+    assert_eq!(early.stop(client), StopOutcome::AlreadyOver);
+    let planned = client.on(SHARD).repeat_by_plan(start + ms(70), next, call).unwrap();
     for at in 51..120 {
         jump(&mut lab, start, at);
     }
@@ -84,7 +84,7 @@ fn remote_stop_at_any_time_is_exact() {
     for round in 0..200_u64 {
         let running =
             Running::start(Host::LoopAttached, builder(1), |_| |_: Fired<u8>, _: &Timers<u8>| {});
-        let client = running.client();
+        let client = running.service.handle();
         let (began, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let (begins, ends) = (Arc::clone(&began), Arc::clone(&ended));
         let call = move |_: &mut Run<'_>| {
@@ -94,10 +94,10 @@ fn remote_stop_at_any_time_is_exact() {
         };
         // Always behind, so that it runs in every turn.
         let repeat = rate(Duration::from_nanos(1)).first(Duration::ZERO);
-        let periodic = client.shard(SHARD).repeat(repeat, call).unwrap();
+        let periodic = client.on(SHARD).repeat(repeat, call).unwrap();
         let enough = round % 20;
         wait_until("it runs", || began.load(Ordering::SeqCst) >= enough);
-        match periodic.stop(&client) {
+        match periodic.stop(client) {
             StopOutcome::Stopped => {
                 let ran = ended.load(Ordering::SeqCst);
                 assert_eq!(began.load(Ordering::SeqCst), ran, "it is not running");
@@ -107,7 +107,7 @@ fn remote_stop_at_any_time_is_exact() {
             StopOutcome::LastRun => {}
             StopOutcome::AlreadyOver => panic!("nobody else stops it"),
         }
-        assert_ne!(periodic.stop(&client), StopOutcome::Stopped);
+        assert_ne!(periodic.stop(client), StopOutcome::Stopped);
         let report = running.end(ShutdownPolicy::Return);
         assert_eq!(began.load(Ordering::SeqCst), ended.load(Ordering::SeqCst));
         assert!(report.shards[0].counts.pending == 0 && periodic.is_over());
@@ -118,17 +118,17 @@ fn remote_stop_at_any_time_is_exact() {
 fn shutdown_ends_remote_callbacks() {
     for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
         let mut lab = lab();
-        let client = lab.client();
+        let client = lab.service.handle();
         let (guard, dropped) = Guard::new();
         let call = move |_: &mut Run<'_>| drop(guard.clone());
-        let known = client.shard(SHARD).repeat(rate(ms(10)).first(ms(1)), call.clone()).unwrap();
-        let sent = client.shard(SHARD).repeat(rate(ms(10)), call).unwrap();
+        let known = client.on(SHARD).repeat(rate(ms(10)).first(ms(1)), call.clone()).unwrap();
+        let sent = client.on(SHARD).repeat(rate(ms(10)), call).unwrap();
         lab.advance(ms(1));
         drop(lab.end(policy));
         assert!(known.is_over() && sent.is_over(), "{policy:?}");
         let fires = usize::from(policy == ShutdownPolicy::Fire);
         assert_eq!(dropped.load(Ordering::SeqCst), 3 + 2 * fires, "{policy:?}");
-        let refused = client.shard(SHARD).repeat(rate(ms(10)), |_| {});
+        let refused = client.on(SHARD).repeat(rate(ms(10)), |_| {});
         assert!(matches!(refused.map_err(Refused::from), Err(Refused::Closed(_))));
     }
 }
@@ -139,7 +139,7 @@ fn concurrent_stops_stop_a_callback_once() {
         let running = Running::start(Host::Own(corewheel::Runtime::Thread), builder(1), |_| {
             |_: Fired<u8>, _: &Timers<u8>| {}
         });
-        let client = running.client();
+        let client = running.service.handle();
         // Half of them are stopped while they wait for long, the others while they run on and on.
         let repeat = if round % 2 == 0 { rate(FAR) } else { rate(ms(1)).first(Duration::ZERO) };
         let runs = Arc::new(AtomicU64::new(0));
@@ -147,11 +147,11 @@ fn concurrent_stops_stop_a_callback_once() {
         let call = move |_: &mut Run<'_>| {
             counted.fetch_add(1, Ordering::SeqCst);
         };
-        let periodic = client.shard(SHARD).repeat(repeat, call).unwrap();
+        let periodic = client.on(SHARD).repeat(repeat, call).unwrap();
         let threads: Vec<_> = (0..3)
             .map(|_| {
-                let (periodic, client) = (periodic.clone(), running.client());
-                std::thread::spawn(move || periodic.stop(&client))
+                let (periodic, client) = (periodic.clone(), running.service.handle());
+                std::thread::spawn(move || periodic.stop(client))
             })
             .collect();
         let outcomes: Vec<_> = threads.into_iter().map(|stops| stops.join().unwrap()).collect();
@@ -168,7 +168,7 @@ fn concurrent_stops_stop_a_callback_once() {
 #[test]
 fn remote_callback_that_stops_itself_ends_and_plan_that_panics_ends() {
     let mut lab = lab();
-    let client = lab.client();
+    let client = lab.service.handle();
     let (guard, dropped) = Guard::new();
     let own: Arc<Mutex<Option<RemotePeriodic>>> = Arc::default();
     let (known, held) = (Arc::clone(&own), guard.clone());
@@ -177,18 +177,18 @@ fn remote_callback_that_stops_itself_ends_and_plan_that_panics_ends() {
         let known = known.lock().unwrap();
         let known = known.as_ref().unwrap();
         if run.number() == 1 {
-            assert_eq!(known.stop(run.timers().client()), StopOutcome::LastRun);
-            assert_eq!(known.stop(run.timers().client()), StopOutcome::LastRun);
+            assert_eq!(known.stop(run.timers().handle()), StopOutcome::LastRun);
+            assert_eq!(known.stop(run.timers().handle()), StopOutcome::LastRun);
             assert!(!known.is_over(), "it is still running");
         }
     };
-    let periodic = client.shard(SHARD).repeat(rate(ms(5)), call).unwrap();
+    let periodic = client.on(SHARD).repeat(rate(ms(5)), call).unwrap();
     own.lock().unwrap().replace(periodic.clone());
     for _ in 0..30 {
         lab.advance(ms(1));
     }
     assert_eq!((dropped.load(Ordering::SeqCst), lab.timers().len()), (1, 0));
-    assert_eq!(periodic.stop(&client), StopOutcome::AlreadyOver);
+    assert_eq!(periodic.stop(client), StopOutcome::AlreadyOver);
     // With a plan that throws, a callback that throws, and a capture that throws.
     let next = |_: Instant| -> Option<Instant> { panic!("no plan") };
     let call = move |_: &mut Run<'_>| {
@@ -196,7 +196,7 @@ fn remote_callback_that_stops_itself_ends_and_plan_that_panics_ends() {
         panic!("each time");
     };
     let at = client.now() + ms(5);
-    let planned = client.shard(SHARD).repeat_by_plan(at, next, call).unwrap();
+    let planned = client.on(SHARD).repeat_by_plan(at, next, call).unwrap();
     for _ in 0..9 {
         lab.advance(ms(1));
     }
@@ -210,7 +210,7 @@ fn refused_remote_callback_begins_where_it_is_run() {
     let mut lab = Lab::<u8>::new(builder(1).capacity(1));
     let timers = lab.timers().clone();
     let filler = timers.schedule(FAR, 0).unwrap();
-    let client = lab.client();
+    let client = lab.service.handle();
     lab.settle();
     let (guard, dropped) = Guard::new();
     let runs = Arc::new(AtomicU64::new(0));
@@ -222,7 +222,7 @@ fn refused_remote_callback_begins_where_it_is_run() {
             run.stop();
         }
     };
-    let refused = client.shard(SHARD).repeat(rate(ms(5)), call).unwrap_err();
+    let refused = client.on(SHARD).repeat(rate(ms(5)), call).unwrap_err();
     // The lane is new, and it has no key before the shard has seen it.
     assert!(matches!(refused.kind(), RefusedKind::Full | RefusedKind::Busy));
     let begin = refused.into_value();

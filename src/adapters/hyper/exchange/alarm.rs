@@ -22,7 +22,7 @@ use slab::Slab;
 
 use super::limits::NEVER;
 use crate::clock::Clock;
-use crate::face::handle::Handle;
+use crate::face::handle::{Handle, Untyped};
 use crate::fallback::SleepOrKept;
 
 /// A body with limits, as its alarm sees it.
@@ -34,7 +34,7 @@ pub(super) trait Watched: Send + Sync {
 }
 
 pub(super) struct Alarm {
-    handle: Handle,
+    handle: Handle<Untyped>,
     clock: Clock,
     bodies: Mutex<Slab<Weak<dyn Watched>>>,
     /// When the sleep is over; `NEVER` if none is armed.
@@ -48,7 +48,7 @@ pub(super) struct Alarm {
 }
 
 impl Alarm {
-    pub(super) fn new(handle: Handle) -> Arc<Self> {
+    pub(super) fn new(handle: Handle<Untyped>) -> Arc<Self> {
         Arc::new(Self {
             handle,
             clock: handle.clock(),

@@ -53,8 +53,8 @@ impl Drop for Owner {
 impl BodyTimers {
     /// The timer of a connection's bodies, on a shard of the handle's service. Nothing is sent to
     /// the service before a body has a limit.
-    pub fn new(handle: Handle) -> Self {
-        Self { owner: Arc::new(Owner(Alarm::new(handle))) }
+    pub fn new<T: 'static>(handle: Handle<T>) -> Self {
+        Self { owner: Arc::new(Owner(Alarm::new(handle.untyped()))) }
     }
 
     /// A new exchange, without bodies.

@@ -1,55 +1,86 @@
-//! The lanes of a client to all shards, opened when they are first needed. A shard's outbox is such
-//! a client.
+//! The lanes of a thread, or of a shard, to all shards. Each is opened when it is first needed.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::task::Waker;
 
-use corewheel_shard::TimerKey;
+use corewheel_shard::{Tick, TimerKey};
 
-use super::Client;
+use super::hooks::Message;
+use super::payload::Payload;
+use super::request::{Bulk, BulkCancel, BulkReply, Replies, Request};
+use super::{Directory, Post};
 use crate::clock::NearClock;
-use crate::face::stored::Stored;
-use crate::face::{Directory, Post, Request};
+use crate::clock::when::When;
 use crate::link::lane::{LaneSender, LeftOver, Refusal};
 use crate::link::wake_up::Doorbell;
-use crate::shard::hooks::Message;
-use crate::shard::payload::Outbox;
-use crate::shard::request::{Bulk, BulkCancel, BulkReply, Replies};
 use crate::values::class::ClassId;
 use crate::values::contain::each;
-use crate::values::handle::{ShardId, TimerId};
+use crate::values::handle::{ServiceId, ShardId, TimerId};
 use crate::values::migration::MigrateError;
 use crate::values::refused::{Refused, RefusedKind};
 
-type Lane<T> = LaneSender<Request<T>>;
+type Lane<P> = LaneSender<Request<P>>;
 
-impl<T: 'static> Client<T> {
-    pub(crate) fn new(directory: Arc<Directory<T>>) -> Self {
-        Self::beginning_with(directory, usize::MAX)
-    }
+/// Whether a lane that is opened begins with keys. A shard takes back one by one those that a thread
+/// has not used when it ends, so a thread that only sends messages is given none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keys {
+    Some,
+    None,
+}
 
-    /// A client whose lanes begin with no more keys than `keys_first`, which is at least 1.
-    pub(crate) fn beginning_with(directory: Arc<Directory<T>>, keys_first: usize) -> Self {
+/// Ways to the shards of a service. `Send` and not `Sync`.
+///
+/// # Memory
+///
+/// A lane takes about 12 KiB by default: 8 bytes for each key that it may ever hold, which are a
+/// 32nd of the shard's capacity and at most `lane_capacity`, and 64 bytes or more for each of 64
+/// requests.
+pub(crate) struct Lanes<P: Payload> {
+    directory: Arc<Directory<P>>,
+    clock: NearClock,
+    service: ServiceId,
+    lanes: RefCell<Vec<Option<Lane<P>>>>,
+}
+
+impl<P: Payload> Lanes<P> {
+    pub(crate) fn new(directory: Arc<Directory<P>>) -> Self {
         let clock = NearClock::new(directory.time.clock().clone());
         let service = directory.service;
-        Self { directory, clock, service, keys_first, lanes: RefCell::default() }
+        Self { directory, clock, service, lanes: RefCell::default() }
+    }
+
+    pub(crate) fn directory(&self) -> &Arc<Directory<P>> {
+        &self.directory
+    }
+
+    /// What the clock shows or a little later.
+    #[inline]
+    pub(crate) fn nanos(&self) -> u64 {
+        self.clock.nanos()
+    }
+
+    /// The tick at which something is due, if `now` is the present in nanoseconds.
+    #[inline]
+    pub(crate) fn tick_of(&self, when: impl When, now: u64) -> Tick {
+        self.directory.time.tick_of(when, || now)
     }
 
     /// Runs `attempt` with the lane to a shard and with a payload, and returns what it returns. An
     /// attempt that is refused gives the payload back. After one that finds the lane closed another
     /// lane is opened and tried: the shard may have closed it for being idle only.
     #[inline]
-    pub(super) fn on_lane<X, A>(
+    pub(crate) fn on_lane<X, A>(
         &self,
-        shard: ShardId,
+        (shard, keys): (ShardId, Keys),
         class: ClassId,
         mut payload: X,
-        mut attempt: impl FnMut(&mut Lane<T>, &Doorbell, X) -> Result<A, (Refusal, X)>,
+        mut attempt: impl FnMut(&mut Lane<P>, &Doorbell, X) -> Result<A, (Refusal, X)>,
     ) -> Result<A, Refused<X>> {
         let mut lanes = self.lanes.borrow_mut();
         loop {
-            let (lane, post) = match self.lane(&mut lanes, shard) {
+            let (lane, post) = match self.lane(&mut lanes, (shard, keys)) {
                 Ok(reached) => reached,
                 Err(kind) => return Err(kind.of(payload)),
             };
@@ -68,28 +99,31 @@ impl<T: 'static> Client<T> {
     /// Sends a timer by a request that `build` makes of a payload, and from which `payload_of`
     /// takes the payload if the shard has not accepted it.
     #[inline]
-    pub(super) fn schedule<X>(
+    pub(crate) fn schedule<X>(
         &self,
         shard: ShardId,
         class: ClassId,
         payload: X,
-        build: impl Fn(X) -> Request<T>,
-        payload_of: impl Fn(Request<T>) -> Option<X>,
+        build: impl Fn(X) -> Request<P>,
+        payload_of: impl Fn(Request<P>) -> Option<X>,
     ) -> Result<TimerId, Refused<X>> {
-        let key = self.on_lane(shard, class, payload, |lane, doorbell, payload| {
-            match lane.reserve(doorbell) {
+        let key = self.on_lane(
+            (shard, Keys::Some),
+            class,
+            payload,
+            |lane, doorbell, payload| match lane.reserve(doorbell) {
                 Ok(slot) => slot.send(|_| build(payload)).map_err(|back| {
                     (Refusal::Closed, payload_of(back).expect("it is the request that was sent"))
                 }),
                 Err(refusal) => Err((refusal, payload)),
-            }
-        })?;
+            },
+        )?;
         Ok(self.service.home(shard).handle(key))
     }
 
-    /// Cancels a timer that this client has sent, if it can be cancelled where it lies in its lane.
+    /// Cancels a timer that this thread has sent, if it can be cancelled where it lies in its lane.
     #[inline]
-    pub(super) fn cancel_in_lane(&self, timer: TimerId) -> bool {
+    pub(crate) fn cancel_in_lane(&self, timer: TimerId) -> bool {
         let mut lanes = self.lanes.borrow_mut();
         let lane = lanes.get_mut(timer.shard().index()).and_then(Option::as_mut);
         lane.is_some_and(|lane| lane.cancel(timer.key()))
@@ -98,8 +132,8 @@ impl<T: 'static> Client<T> {
     /// Sends a cancel or a reset. If the shard is closed, the request goes to where its timer has
     /// gone, or is dropped, and with it the way for the reply.
     #[inline]
-    pub(crate) fn send(&self, shard: ShardId, request: Request<T>) {
-        if let Err(refused) = self.send_always(shard, request) {
+    pub(crate) fn send(&self, shard: ShardId, request: Request<P>) {
+        if let Err(refused) = self.send_always((shard, Keys::Some), request) {
             self.send_after(shard, refused.into_value());
         }
     }
@@ -107,8 +141,12 @@ impl<T: 'static> Client<T> {
     /// Sends a request that needs no key. `Err` with it if the shard is closed or there is no such
     /// shard.
     #[inline]
-    fn send_always(&self, shard: ShardId, request: Request<T>) -> Result<(), Refused<Request<T>>> {
-        self.on_lane(shard, ClassId::NONE, request, |lane, doorbell, request| {
+    fn send_always(
+        &self,
+        to: (ShardId, Keys),
+        request: Request<P>,
+    ) -> Result<(), Refused<Request<P>>> {
+        self.on_lane(to, ClassId::NONE, request, |lane, doorbell, request| {
             lane.send_always(request, doorbell).map_err(|back| (Refusal::Closed, back))
         })
     }
@@ -120,18 +158,18 @@ impl<T: 'static> Client<T> {
         message: Box<dyn Message>,
     ) -> Result<(), Box<dyn Message>> {
         let request = Request::Bulk(Box::new(Bulk::Message(message)));
-        self.send_always(shard, request).map_err(|refused| {
+        self.send_always((shard, Keys::None), request).map_err(|refused| {
             refused.into_value().into_message().expect("it is the request that was sent")
         })
     }
 
-    /// Has the waker of a future woken when this client may send to a shard again, after a refusal
+    /// Has the waker of a future woken when this thread may send to a shard again, after a refusal
     /// as busy, or in the next tick, after a refusal as reserved. `Err` if the shard is closed or
     /// there is no such shard.
     pub(crate) fn wait_for_room(&self, shard: ShardId, waker: Waker) -> Result<(), RefusedKind> {
         let LeftOver { missed, unused } = {
             let mut lanes = self.lanes.borrow_mut();
-            let (lane, post) = self.lane(&mut lanes, shard)?;
+            let (lane, post) = self.lane(&mut lanes, (shard, Keys::Some))?;
             post.note_waiting(shard);
             lane.wait_for_room(waker, &post.doorbell)
         };
@@ -143,11 +181,11 @@ impl<T: 'static> Client<T> {
 
     /// The lane to a shard, opened if there is none.
     #[inline]
-    pub(super) fn lane<'a>(
+    fn lane<'a>(
         &'a self,
-        lanes: &'a mut Vec<Option<Lane<T>>>,
-        shard: ShardId,
-    ) -> Result<(&'a mut Lane<T>, &'a Post<T>), RefusedKind> {
+        lanes: &'a mut Vec<Option<Lane<P>>>,
+        (shard, keys): (ShardId, Keys),
+    ) -> Result<(&'a mut Lane<P>, &'a Post<P>), RefusedKind> {
         let post = self.directory.post(shard).ok_or(RefusedKind::NoSuchShard)?;
         let index = shard.index();
         if lanes.len() <= index {
@@ -156,24 +194,25 @@ impl<T: 'static> Client<T> {
         let lane = &mut lanes[index];
         match lane {
             Some(lane) => Ok((lane, post)),
-            None => Ok((self.open_lane(lane, shard)?, post)),
+            None => Ok((self.open_lane(lane, (shard, keys))?, post)),
         }
     }
 
     #[cold]
     fn open_lane<'a>(
         &self,
-        lane: &'a mut Option<Lane<T>>,
-        shard: ShardId,
-    ) -> Result<&'a mut Lane<T>, RefusedKind> {
-        Ok(lane.insert(self.directory.connect(shard, self.keys_first)?))
+        lane: &'a mut Option<Lane<P>>,
+        (shard, keys): (ShardId, Keys),
+    ) -> Result<&'a mut Lane<P>, RefusedKind> {
+        let keys_first = if keys == Keys::Some { usize::MAX } else { 0 };
+        Ok(lane.insert(self.directory.connect(shard, keys_first)?))
     }
 
     /// Sends a request that a closed shard has not received to where its timers have migrated. It
     /// is dropped if there are none, which wakes the caller that waits for a reply, so nothing may
     /// be borrowed.
     #[cold]
-    fn send_after(&self, shard: ShardId, request: Request<T>) {
+    fn send_after(&self, shard: ShardId, request: Request<P>) {
         let home = self.service.home(shard);
         let current = |key| self.directory.current_handle(home.handle(key));
         match request {
@@ -212,7 +251,7 @@ impl<T: 'static> Client<T> {
 
     fn cancel_many_after(
         &self,
-        mut many: BulkCancel<Stored<T>>,
+        mut many: BulkCancel<P>,
         current: impl Fn(TimerKey) -> Option<TimerId>,
     ) {
         for key in many.keys {
@@ -227,37 +266,35 @@ impl<T: 'static> Client<T> {
         }
         drop(many.replies.map(Replies::send));
     }
-}
 
-impl<T: 'static> Outbox<Stored<T>> for Client<T> {
-    fn new(directory: Arc<Directory<T>>) -> Self {
-        Self::new(directory)
-    }
-
-    fn send(&self, shard: ShardId, request: Request<T>) {
-        self.send(shard, request);
-    }
-
-    fn send_timer(
+    /// Sends a timer to another shard and returns its key there.
+    ///
+    /// Waking the other shard may run code of the user on this thread. So `check` is called once
+    /// the lane is open, to find out whether the timer is still there. After it no other code runs
+    /// until the timer is on the lane, so that a key that was taken is used. `pack` gets the key
+    /// and makes the request. If the lane was closed meanwhile, `pack` is called again with another
+    /// key and the request. A request that cannot be sent comes back with the error.
+    pub(super) fn send_timer(
         &self,
         shard: ShardId,
         check: impl Fn() -> Result<(), MigrateError>,
-        mut pack: impl FnMut(TimerKey, Option<Request<T>>) -> Request<T>,
-    ) -> Result<TimerKey, (MigrateError, Option<Request<T>>)> {
-        let sent = self.on_lane(shard, ClassId::NONE, None, |lane, doorbell, packed| {
-            if packed.is_none()
-                && let Err(error) = check()
-            {
-                return Ok(Err(error));
-            }
-            match lane.reserve(doorbell) {
-                Ok(slot) => match slot.send(|key| pack(*key, packed)) {
-                    Ok(key) => Ok(Ok(key)),
-                    Err(back) => Err((Refusal::Closed, Some(back))),
-                },
-                Err(refusal) => Err((refusal, packed)),
-            }
-        });
+        mut pack: impl FnMut(TimerKey, Option<Request<P>>) -> Request<P>,
+    ) -> Result<TimerKey, (MigrateError, Option<Request<P>>)> {
+        let sent =
+            self.on_lane((shard, Keys::Some), ClassId::NONE, None, |lane, doorbell, packed| {
+                if packed.is_none()
+                    && let Err(error) = check()
+                {
+                    return Ok(Err(error));
+                }
+                match lane.reserve(doorbell) {
+                    Ok(slot) => match slot.send(|key| pack(*key, packed)) {
+                        Ok(key) => Ok(Ok(key)),
+                        Err(back) => Err((Refusal::Closed, Some(back))),
+                    },
+                    Err(refusal) => Err((refusal, packed)),
+                }
+            });
         match sent {
             Ok(sent) => sent.map_err(|error| (error, None)),
             Err(refused) => {

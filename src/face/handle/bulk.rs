@@ -6,12 +6,14 @@ use std::task::{Context, Poll, ready};
 
 use corewheel_shard::{Tick, TimerKey};
 
-use super::{Client, Request};
+use super::{Handle, Lanes};
+use crate::clock::when::When;
+use crate::face::Request;
 use crate::face::callback::{Payload, SendCall};
 use crate::face::reply::Reply;
 use crate::link::lane::Refusal;
+use crate::shard::lanes::Keys;
 use crate::shard::request::{Bulk, BulkCancel, BulkReply, BulkSchedule, Replies};
-use crate::values::class::ClassId;
 use crate::values::contain::Each;
 use crate::values::error::ReplyError;
 use crate::values::handle::{ServiceId, ShardId, TimerId};
@@ -26,7 +28,64 @@ struct Part {
     places: Vec<u32>,
 }
 
-impl<T: Send + 'static> Client<T> {
+/// Commands about many timers.
+impl<T: Send + 'static> Handle<T> {
+    /// Schedules timers that carry values, all of them with one message, or none. The handles come
+    /// in the order of the timers.
+    ///
+    /// At most [`schedule_many_max`](Self::schedule_many_max) at once.
+    ///
+    /// # Errors
+    ///
+    /// `Full`, `Reserved`, `Busy`, `Closed`, `NoSuchShard` or `TooMany`, with all timers.
+    pub fn schedule_many<W: When>(
+        &self,
+        timers: impl IntoIterator<Item = (W, T)>,
+    ) -> Result<Vec<TimerId>, Refused<Vec<(W, T)>>> {
+        let timers: Vec<_> = timers.into_iter().collect();
+        let (lanes, shard) = match self.to_shard() {
+            Ok(found) => found,
+            Err(kind) => return Err(kind.of(timers)),
+        };
+        if timers.len() > max_at_once(&lanes) {
+            return Err(Refused::TooMany(timers));
+        }
+        if timers.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (class, now) = (self.class, lanes.nanos());
+        let sent = lanes.on_lane((shard, Keys::Some), class, timers, |lane, doorbell, timers| {
+            let slot = match lane.reserve_many(timers.len(), doorbell) {
+                Ok(slot) => slot,
+                Err(refusal) => return Err((refusal, timers)),
+            };
+            let whens: Vec<_> = timers.iter().map(|(when, _)| *when).collect();
+            let build = |keys: &Vec<TimerKey>| {
+                let timers = keys.iter().zip(timers);
+                let timers: Vec<_> = timers
+                    .map(|(key, (when, value))| (*key, lanes.tick_of(when, now), value))
+                    .collect();
+                let earliest = timers.iter().map(|timer| timer.1).min().unwrap_or(Tick::NEVER);
+                let sent_us = (now / 1_000) as u32;
+                let many = BulkSchedule { timers: timers.into_iter(), earliest, sent_us, class };
+                Request::Bulk(Box::new(Bulk::Schedule(many)))
+            };
+            slot.send(build).map_err(|back| {
+                let values = back.into_values().expect("it is the request that was sent");
+                (Refusal::Closed, whens.into_iter().zip(values).collect())
+            })
+        });
+        let home = self.service.home(shard);
+        Ok(sent?.into_iter().map(|key| home.handle(key)).collect())
+    }
+
+    /// The most timers that one [`schedule_many`](Self::schedule_many) takes: one more than half of
+    /// the keys that a shard grants a thread in advance. These are a 32nd of its capacity, and at
+    /// most as many as a lane has room for.
+    pub fn schedule_many_max(&self) -> usize {
+        self.lanes().map_or(0, |lanes| max_at_once(&lanes))
+    }
+
     /// Cancels timers of any shards; the reply has the outcome of each, in the order of the
     /// handles. Each shard that has some of the timers gets one message and sends one reply. An
     /// outcome is an error where the shard of its timer has ended before it replied.
@@ -35,7 +94,7 @@ impl<T: Send + 'static> Client<T> {
     /// as one request, so a turn executes no more cancels than its budget allows. The shard sends
     /// its reply after the last cancel.
     ///
-    /// The outcome for a timer that has not arrived yet from another client is `Overtook`; its
+    /// The outcome for a timer that has not arrived yet from another thread is `Overtook`; its
     /// payload is dropped when it arrives. A timer of another service is left as it is, and its
     /// outcome is `Foreign`.
     ///
@@ -49,18 +108,19 @@ impl<T: Send + 'static> Client<T> {
     ///     .shards(2)
     ///     .runtime(Runtime::Thread)
     ///     .start_with(|_| |_: Fired<u32>, _: &Timers<u32>| {})?;
-    /// let client = service.client();
+    /// let handle = service.handle();
     /// // A connection that has its timers on both shards is closed.
     /// let minute = Duration::from_secs(60);
     /// let mut timers = Vec::new();
-    /// for (n, shard) in client.shards().enumerate() {
-    ///     timers.push(client.shard(shard).schedule(minute, n as u32)?);
+    /// for (n, shard) in handle.shards().enumerate() {
+    ///     timers.push(handle.on(shard).schedule(minute, n as u32)?);
     /// }
-    /// let outcomes = client.cancel_many(&timers).wait()?;
+    /// let outcomes = handle.cancel_many(&timers).wait()?;
     /// assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(done) if done.won())));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn cancel_many(&self, timers: &[TimerId]) -> Reply<Outcomes<T>> {
+        let Ok(lanes) = self.lanes() else { return Reply::of_outcome().1 };
         let (parts, foreign) = parts(timers, self.service);
         let mut replies = BulkReplies::new(timers.len());
         for place in foreign {
@@ -69,7 +129,7 @@ impl<T: Send + 'static> Client<T> {
         for Part { shard, keys, places } in parts {
             let (sender, receiver) = Replies::new(keys.len());
             let many = BulkCancel { keys: keys.into_iter(), replies: Some(sender) };
-            self.send(shard, Request::Bulk(Box::new(Bulk::Cancel(many))));
+            lanes.send(shard, Request::Bulk(Box::new(Bulk::Cancel(many))));
             replies.parts.push((places, receiver));
         }
         Reply::gathered(replies)
@@ -81,56 +141,17 @@ impl<T: Send + 'static> Client<T> {
     ///
     /// Cost: two allocations for each shard and a key for each timer.
     pub fn cancel_many_detached(&self, timers: &[TimerId]) {
+        let Ok(lanes) = self.lanes() else { return };
         for Part { shard, keys, .. } in parts(timers, self.service).0 {
             let many = BulkCancel { keys: keys.into_iter(), replies: None };
-            self.send(shard, Request::Bulk(Box::new(Bulk::Cancel(many))));
+            lanes.send(shard, Request::Bulk(Box::new(Bulk::Cancel(many))));
         }
     }
+}
 
-    /// See [`RemoteTimers::schedule_many_max`](crate::RemoteTimers::schedule_many_max).
-    pub(super) fn schedule_many_max(&self) -> usize {
-        // An owner fills up a client's keys when half of them are used.
-        self.directory.settings.grant_window / 2 + 1
-    }
-
-    pub(crate) fn schedule_all<D: Copy>(
-        &self,
-        class: ClassId,
-        shard: ShardId,
-        timers: Vec<(D, T)>,
-        now: u64,
-        tick: impl Fn(D) -> Tick,
-    ) -> Result<Vec<TimerId>, Refused<Vec<(D, T)>>> {
-        let max = self.schedule_many_max();
-        if timers.len() > max {
-            return Err(Refused::TooMany(timers));
-        }
-        if timers.is_empty() {
-            return Ok(Vec::new());
-        }
-        let sent_us = (now / 1_000) as u32;
-        let sent = self.on_lane(shard, class, timers, |lane, doorbell, timers| {
-            let slot = match lane.reserve_many(timers.len(), doorbell) {
-                Ok(slot) => slot,
-                Err(refusal) => return Err((refusal, timers)),
-            };
-            let whens: Vec<_> = timers.iter().map(|(when, _)| *when).collect();
-            let build = |keys: &Vec<TimerKey>| {
-                let timers =
-                    keys.iter().zip(timers).map(|(key, (when, value))| (*key, tick(when), value));
-                let timers: Vec<_> = timers.collect();
-                let earliest = timers.iter().map(|timer| timer.1).min().unwrap_or(Tick::NEVER);
-                let many = BulkSchedule { timers: timers.into_iter(), earliest, sent_us, class };
-                Request::Bulk(Box::new(Bulk::Schedule(many)))
-            };
-            slot.send(build).map_err(|back| {
-                let values = back.into_values().expect("it is the request that was sent");
-                (Refusal::Closed, whens.into_iter().zip(values).collect())
-            })
-        });
-        let home = self.service.home(shard);
-        Ok(sent?.into_iter().map(|key| home.handle(key)).collect())
-    }
+/// The most timers of one message. An owner fills up a thread's keys when half of them are used.
+fn max_at_once<T: 'static>(lanes: &Lanes<T>) -> usize {
+    lanes.directory().settings.grant_window / 2 + 1
 }
 
 /// Sorts timers by their shards, in the order in which the shards first occur. Returns also the

@@ -1,0 +1,338 @@
+//! The commands of a handle: timers with values and callbacks, from any thread.
+//!
+//! A command goes over the lane of the calling thread to the shard, which the thread opens when it
+//! first needs it. When the thread ends, its lanes do; its timers go on.
+
+use std::future::{Future, poll_fn};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use corewheel_shard::Tick;
+
+use super::{Handle, Lanes, here};
+use crate::clock::when::When;
+use crate::directory::orders::{Drain, Orders};
+use crate::face::Request;
+use crate::face::callback::{Payload, SendCall};
+use crate::face::reply::Reply;
+use crate::face::timers::Timers;
+use crate::shard::request::Bulk;
+use crate::values::class::ClassId;
+use crate::values::handle::{ShardId, TimerId};
+use crate::values::migration::{MigrateError, MigrateReport};
+use crate::values::outcome::{CancelOutcome, ResetOutcome};
+use crate::values::refused::{Refused, RefusedCall, RefusedKind};
+use crate::values::scale::Scale;
+
+/// Commands, which go over the lanes of the calling thread.
+impl<T: Send + 'static> Handle<T> {
+    /// The lanes of this thread.
+    #[inline]
+    pub(crate) fn lanes(&self) -> Result<Rc<Lanes<T>>, RefusedKind> {
+        let find = || here::lanes(self.service).ok_or_else(|| self.why_closed());
+        #[cfg(feature = "sim")]
+        if self.thread != 0 {
+            return here::as_thread(here::number_in_test(self.thread), find);
+        }
+        find()
+    }
+
+    /// The lanes of this thread, and the shard of the handle or of this thread.
+    #[inline]
+    pub(crate) fn to_shard(&self) -> Result<(Rc<Lanes<T>>, ShardId), RefusedKind> {
+        let shard = self.shard.or_else(|| self.reach()?.shard());
+        Ok((self.lanes()?, shard.ok_or_else(|| self.why_closed())?))
+    }
+
+    /// The class and the deadline of a timer, and the present in microseconds.
+    #[inline]
+    fn timer(&self, lanes: &Lanes<T>, when: impl When) -> (ClassId, Tick, u32) {
+        let now = lanes.nanos();
+        (self.class, lanes.tick_of(when, now), (now / 1_000) as u32)
+    }
+
+    /// Sends a request about a timer with the sender of its reply. A timer of another service has
+    /// the reply `foreign`. The reply says that the service has ended if it has.
+    fn ask<R>(
+        &self,
+        timer: TimerId,
+        foreign: R,
+        request: impl FnOnce(&Lanes<T>, oneshot::Sender<R>) -> Request<T>,
+    ) -> Reply<R> {
+        if !timer.is_of(self.service) {
+            return Reply::ready(foreign);
+        }
+        let (sender, reply) = Reply::of_outcome();
+        if let Ok(lanes) = self.lanes() {
+            lanes.send(timer.shard(), request(&lanes, sender));
+        }
+        reply
+    }
+
+    /// Schedules a timer that carries a value, which is given to the service's handler on that
+    /// shard when it is due.
+    ///
+    /// # Errors
+    ///
+    /// `Full`, `Reserved`, `Busy`, `Closed` or `NoSuchShard`, with the value. The first schedule of
+    /// a thread is often `Busy`, since the shard has granted it no keys yet.
+    #[inline]
+    pub fn schedule<W: When>(&self, when: W, payload: T) -> Result<TimerId, Refused<T>> {
+        let (lanes, shard) = match self.to_shard() {
+            Ok(found) => found,
+            Err(kind) => return Err(kind.of(payload)),
+        };
+        let (class, deadline, sent_us) = self.timer(&lanes, when);
+        let build = |value| Request::Schedule { deadline, sent_us, class, value };
+        lanes.schedule(shard, class, payload, build, Request::into_value)
+    }
+
+    /// Schedules a timer that carries a value, as [`schedule`](Self::schedule) does, and waits
+    /// while the lane is [`Busy`](Refused::Busy), or the shard
+    /// [`NotAttached`](Refused::NotAttached), which is logged once for the shard.
+    ///
+    /// The first poll that finds room schedules the timer. The deadline counts from this call; a
+    /// timer whose deadline passes meanwhile fires as soon as it is scheduled. If the future is
+    /// dropped before it is done, no timer is scheduled and the value is dropped with it.
+    ///
+    /// A thread without an executor blocks on the future, as by `futures_lite::future::block_on` or
+    /// the `block_on` of a tokio runtime. It must not be a thread that drives the shard, which
+    /// takes no turn meanwhile.
+    ///
+    /// ```
+    /// use corewheel::{Runtime, ShardId, ShutdownPolicy, TimerService};
+    /// use std::time::Duration;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let builder = TimerService::builder().shards(1).runtime(Runtime::Thread);
+    /// let service: TimerService<u64> = builder.start_with(|_| |_, _| {})?;
+    /// let shard = service.handle().on(ShardId::new(0));
+    /// // The shard grants no thread so many keys at once.
+    /// for value in 0..10_000 {
+    ///     shard.schedule_when_room(Duration::from_secs(60), value).await?;
+    /// }
+    /// service.begin_shutdown(ShutdownPolicy::Drop)?.await;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Cost: that of `schedule` where there is room. A wait costs a lock and a wake-up of the
+    /// shard.
+    ///
+    /// # Errors
+    ///
+    /// The future returns `Full`, `Reserved`, `Closed` or `NoSuchShard`, with the value.
+    ///
+    /// # Panics
+    ///
+    /// The future panics if it is polled after it has returned.
+    pub fn schedule_when_room<W: When>(
+        &self,
+        when: W,
+        payload: T,
+    ) -> impl Future<Output = Result<TimerId, Refused<T>>> + use<W, T> {
+        let (handle, deadline) = (*self, self.deadline(when));
+        let mut unsent = Some(payload);
+        poll_fn(move |cx| {
+            let payload = unsent.take().expect("a future that is done is not polled");
+            let sent = handle.schedule(deadline, payload);
+            let Err(Refused::Busy(payload) | Refused::NotAttached(payload)) = sent else {
+                return Poll::Ready(sent);
+            };
+            match handle.wait_for_room(cx) {
+                Ok(()) => {
+                    unsent = Some(payload);
+                    Poll::Pending
+                }
+                Err(kind) => Poll::Ready(Err(kind.of(payload))),
+            }
+        })
+    }
+
+    fn wait_for_room(&self, cx: &Context<'_>) -> Result<(), RefusedKind> {
+        let (lanes, shard) = self.to_shard()?;
+        lanes.wait_for_room(shard, cx.waker().clone())
+    }
+
+    /// Schedules a callback, which is run on that shard when it is due. It is boxed.
+    ///
+    /// A container that the callback makes is dropped when it returns. Keep one on the shard with
+    /// [`keep`](Self::keep).
+    ///
+    /// # Errors
+    ///
+    /// `Full`, `Reserved`, `Busy`, `Closed` or `NoSuchShard`, with the callback.
+    pub fn schedule_fn<W: When>(
+        &self,
+        when: W,
+        call: impl FnOnce(&Timers<T>) + Send + 'static,
+    ) -> Result<TimerId, RefusedCall<SendCall<T>>> {
+        let call: SendCall<T> = Box::new(call);
+        let (lanes, shard) = match self.to_shard() {
+            Ok(found) => found,
+            Err(kind) => return Err(kind.of(call).into()),
+        };
+        let (class, deadline, sent_us) = self.timer(&lanes, when);
+        let build = |call| Request::Call { deadline, sent_us, class, call };
+        let sent = lanes.schedule(shard, class, call, build, Request::into_call);
+        sent.map_err(RefusedCall::from)
+    }
+
+    /// Cancels a timer; the reply is the outcome, with the payload. Await the reply, or
+    /// [`wait`](Reply::wait) for it; the cancel is sent either way.
+    ///
+    /// A cancel cannot be refused. It may arrive before the timer does that another thread has
+    /// sent. The reply for a timer of another service is `Foreign`, at once.
+    pub fn cancel(&self, timer: TimerId) -> Reply<CancelOutcome<Payload<T, SendCall<T>>>> {
+        self.ask(timer, CancelOutcome::Foreign, |_, sender| Request::Cancel {
+            key: timer.key(),
+            reply: Some(sender),
+        })
+    }
+
+    /// Cancels a timer and asks for no reply. It does not wake the shard, which drops the payload
+    /// when it next receives requests; a timer that has not fired by then will not. A timer of
+    /// another service is left as it is.
+    ///
+    /// A timer that this thread has scheduled and not reset, and that the shard has not received,
+    /// is marked as cancelled where it lies in the lane. That costs less than the message which it
+    /// takes otherwise.
+    #[inline]
+    pub fn cancel_detached(&self, timer: TimerId) {
+        if timer.is_of(self.service)
+            && let Ok(lanes) = self.lanes()
+            && !lanes.cancel_in_lane(timer)
+        {
+            lanes.send(timer.shard(), Request::Cancel { key: timer.key(), reply: None });
+        }
+    }
+
+    /// Changes the deadline of a timer; the reply says whether it was still pending.
+    ///
+    /// A reset cannot be refused. It may arrive before the timer does that another thread has sent.
+    /// The reply for a timer of another service is `Foreign`, at once.
+    pub fn reset<W: When>(&self, timer: TimerId, when: W) -> Reply<ResetOutcome> {
+        self.ask(timer, ResetOutcome::Foreign, |lanes, sender| Request::Reset {
+            key: timer.key(),
+            deadline: lanes.tick_of(when, lanes.nanos()),
+            reply: Some(sender),
+        })
+    }
+
+    /// Changes the deadline of a timer and asks for no reply. A timer of another service is left as
+    /// it is.
+    #[inline]
+    pub fn reset_detached<W: When>(&self, timer: TimerId, when: W) {
+        if timer.is_of(self.service)
+            && let Ok(lanes) = self.lanes()
+        {
+            let deadline = lanes.tick_of(when, lanes.nanos());
+            let request = Request::Reset { key: timer.key(), deadline, reply: None };
+            lanes.send(timer.shard(), request);
+        }
+    }
+
+    /// How long a timer still has: zero if it is due, `None` if it is not pending, has not arrived
+    /// yet, or is of another service.
+    pub fn remaining(&self, timer: TimerId) -> Reply<Option<Duration>> {
+        self.ask(timer, None, |_, reply| {
+            Request::Bulk(Box::new(Bulk::Remaining { key: timer.key(), reply }))
+        })
+    }
+
+    /// Migrates a timer to another shard, with its deadline, and gives its new handle: where a
+    /// connection goes, its timers go.
+    ///
+    /// The timer is on one shard or on its way to the other, and fires once, never early. Timers
+    /// with values and callbacks that another thread has sent can migrate; the others stay, see
+    /// [`MigrateError`]. A timer that is due already migrates like any other, and fires there.
+    ///
+    /// The old handle goes on to mean the timer: the old shard forwards what other threads send to it, in
+    /// order, with one hop more for each migration, and
+    /// [`Timers::migrated_to`](crate::Timers::migrated_to) gives the new handle. On the old shard's
+    /// own core, where an outcome is returned at once, commands by the old handle do nothing and
+    /// return `Elsewhere`. A shard remembers as many timers that have left it as it has room for,
+    /// and forgets the oldest first; a handle that is forgotten is stale, and the timer goes on by
+    /// its new one. From the first such timer on, every request wakes the shard. What a shard
+    /// remembers is kept as long as the service, also after the shard has ended.
+    ///
+    /// A timer that is on that shard already is left as it is. The reply for a timer of another
+    /// service is [`MigrateError::Foreign`], at once.
+    ///
+    /// Cost: a cancel on the old shard, a timer from elsewhere on the new one, and some 40 bytes
+    /// that are remembered.
+    pub fn migrate(&self, timer: TimerId, to: ShardId) -> Reply<Result<TimerId, MigrateError>> {
+        self.ask(timer, Err(MigrateError::Foreign), |_, reply| {
+            Request::Bulk(Box::new(Bulk::Migrate { key: timer.key(), to, reply }))
+        })
+    }
+
+    /// Migrates all timers of a shard to others, in turn, each as [`migrate`](Self::migrate) does:
+    /// to take the shard out of use, or to spread its load.
+    ///
+    /// Every timer that is pending when the shard comes to it migrates if it can. Timers that are
+    /// due meanwhile fire where they are. So do, later, the callbacks and the sleeps of the shard's
+    /// own core, and the deadlines of connections, which migrate with their connection (see
+    /// [`ConnTimers::pack`](crate::ConnTimers::pack)). The shard stays open: timers that are
+    /// scheduled on it meanwhile may stay behind, so stop scheduling there first, or migrate once
+    /// more.
+    ///
+    /// It takes several turns, within their budget, and the shard does all its other work between
+    /// them. Where the others have no room the shard waits a tick and tries again; where no timer
+    /// could migrate for a second, the rest stays. One such request of a shard runs at a time.
+    pub fn migrate_all(
+        &self,
+        from: ShardId,
+        into: &[ShardId],
+    ) -> Reply<Result<MigrateReport, MigrateError>> {
+        let (sender, reply) = Reply::of_outcome();
+        if let Ok(lanes) = self.lanes() {
+            if lanes.directory().post(from).is_none() {
+                return Reply::ready(Err(MigrateError::NoSuchShard(from)));
+            }
+            let bulk = Bulk::MigrateAll { into: into.into(), reply: sender };
+            lanes.send(from, Request::Bulk(Box::new(bulk)));
+        }
+        reply
+    }
+
+    /// Gives an order to the shard.
+    fn order(&self, give: impl FnOnce(&Orders) -> bool) -> Result<(), RefusedKind> {
+        let (lanes, shard) = self.to_shard()?;
+        lanes.directory().order(shard, give)
+    }
+
+    /// Sets the scale of the shard's [`ScaledTimeouts`](crate::scaled::ScaledTimeouts) and of the
+    /// limits of its connections. It takes effect in the shard's next turn, for which the shard is
+    /// woken; if several scales are set before, the last one applies. Costs a lock that turns do
+    /// not take, and nothing more if the scale does not change.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` or `NoSuchShard`.
+    pub fn set_scale(&self, scale: Scale) -> Result<(), RefusedKind> {
+        self.order(|orders| orders.set_scale(scale))
+    }
+
+    /// Drains the shard's connections, as [`TimerService::drain`](crate::TimerService::drain) does
+    /// for all shards.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` or `NoSuchShard`.
+    pub fn drain(&self, window: Duration) -> Result<(), RefusedKind> {
+        self.order(|orders| orders.set_drain(Drain::beginning(self.nanos(), window)))
+    }
+
+    /// Tells the `n` connections of the shard to end that have been idle for longest, as
+    /// [`TimerService::close_idlest`](crate::TimerService::close_idlest) does on each shard.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` or `NoSuchShard`.
+    pub fn close_idlest(&self, n: usize) -> Result<(), RefusedKind> {
+        self.order(|orders| orders.add_idlest(n))
+    }
+}
