@@ -204,7 +204,6 @@ pub use crate::clock::when::{Deadline, When};
 #[doc(no_inline)]
 pub use crate::conn::{AnyThread, ConnEvent, ConnLimits, ConnTimers, DeadlineKind};
 pub use crate::driver::attach;
-pub use crate::face::callback::{Fired, Handler, LocalCall, Payload, SendCall};
 pub use crate::face::handle::sleep::{Sleep, Timeout};
 pub use crate::face::handle::{Handle, Untyped};
 pub use crate::face::reply::Reply;
@@ -217,6 +216,7 @@ pub use crate::kit::{
 pub use crate::service::TimerService;
 pub use crate::service::builder::TimerServiceBuilder;
 pub use crate::service::watchdog;
+pub use crate::shard::callback::{Fired, Handler, LocalCall, Payload, SendCall};
 pub use crate::values::error::{
     ConfigError, Elapsed, ReplyError, ShardError, StartError, TimeoutError,
 };

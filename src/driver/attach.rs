@@ -28,11 +28,11 @@ use std::sync::Arc;
 
 use super::Driven;
 pub use crate::driver::own_loop::{ShardLoop, Turn};
-use crate::face::Core;
-use crate::face::Directory;
-use crate::face::callback::Handler;
+use crate::shard::Core;
+use crate::shard::Directory;
+use crate::shard::callback::Handler;
 #[cfg(any(feature = "sim", feature = "tokio", all(feature = "glommio", target_os = "linux")))]
-use crate::face::host::OwnedHandler;
+use crate::shard::host::OwnedHandler;
 use crate::values::error::StartError;
 use crate::values::handle::ShardId;
 

@@ -8,9 +8,9 @@ use corewheel_shard::Tick;
 
 use super::Driven;
 use super::spawn::Running;
-use crate::face::host::{Values, take_turn};
-use crate::face::stored::LocalFuture;
 use crate::face::timers::Timers;
+use crate::shard::host::{Values, take_turn};
+use crate::shard::stored::LocalFuture;
 use crate::shard::turn::Next;
 use crate::stats::ShardCounts;
 

@@ -39,8 +39,8 @@ use rustix::process::{Resource, getrlimit};
 use super::Driven;
 use super::executor::{Host, drive};
 use super::limits::Needs;
-use crate::face::host::Values;
-use crate::face::stored::LocalFuture;
+use crate::shard::host::Values;
+use crate::shard::stored::LocalFuture;
 use crate::values::settings::Settings;
 
 pub(crate) struct GlommioHost {

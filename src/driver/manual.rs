@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use super::own_loop::{ShardLoop, Turn};
 use crate::clock::ManualClock;
-use crate::face::callback::Handler;
 use crate::link::woken::WokenFlag;
+use crate::shard::callback::Handler;
 
 /// The most turns of a shard, and the most polls of the tasks, while the clock stands still. More
 /// of them mean that timers or tasks cause each other for ever.

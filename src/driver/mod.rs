@@ -22,7 +22,6 @@ use std::rc::Rc;
 
 use crate::directory::here::OnShardThread;
 use crate::face::handle::here::OnThread;
-use crate::face::stored::Stored;
 use crate::face::timers::Timers;
 use crate::shard::Core;
 use crate::shard::guard::DeadOnDrop;
@@ -30,11 +29,11 @@ use crate::shard::guard::DeadOnDrop;
 /// A shard that a driver drives. If the driver ends without a shutdown, the shard is dead.
 pub(crate) struct Driven<T: Send + 'static> {
     timers: Timers<T>,
-    _guard: DeadOnDrop<Stored<T>>,
+    _guard: DeadOnDrop<T>,
 }
 
 impl<T: Send + 'static> Driven<T> {
-    pub(crate) fn new(core: Core<Stored<T>>) -> Self {
+    pub(crate) fn new(core: Core<T>) -> Self {
         let core = Rc::new(core);
         Self { timers: Timers::new(Rc::clone(&core)), _guard: DeadOnDrop::new(core) }
     }
@@ -44,7 +43,7 @@ impl<T: Send + 'static> Driven<T> {
     }
 
     /// Another guard for the shard, which may outlive the driver.
-    pub(crate) fn guard(&self) -> DeadOnDrop<Stored<T>> {
+    pub(crate) fn guard(&self) -> DeadOnDrop<T> {
         DeadOnDrop::new(Rc::clone(self.timers.core()))
     }
 

@@ -8,10 +8,10 @@ use corewheel_shard::Tick;
 
 use super::{Driven, Entered};
 use crate::clock::Timeline;
-use crate::face::callback::{Fired, Handler};
-use crate::face::host::{BorrowedHandler, Deliveries, OwnedHandler, Values, take_turn};
 use crate::face::report::ShardReport;
 use crate::face::timers::Timers;
+use crate::shard::callback::{Fired, Handler};
+use crate::shard::host::{BorrowedHandler, Deliveries, OwnedHandler, Values, take_turn};
 use crate::shard::shutdown::shut_down;
 use crate::shard::turn::Next;
 use crate::values::shutdown::ShutdownPolicy;

@@ -20,9 +20,9 @@ use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
-use crate::face::stored::LocalFuture;
 use crate::face::timers::Timers;
 use crate::shard::hooks::Part;
+use crate::shard::stored::LocalFuture;
 use crate::values::contain::drop_each;
 
 /// The futures of a shard that are not done.

@@ -12,8 +12,8 @@ use crossbeam_utils::sync::{Parker, Unparker};
 
 use super::Driven;
 use crate::clock::saturating_nanos;
-use crate::face::host::{Values, take_turn};
 use crate::face::timers::Timers;
+use crate::shard::host::{Values, take_turn};
 use crate::shard::turn::Next;
 
 use corewheel_shard::Tick;

@@ -29,8 +29,8 @@ use self::kernel::KernelTimer;
 use super::Driven;
 use super::executor::{Host, drive};
 use super::limits::{self, Needs};
-use crate::face::host::Values;
-use crate::face::stored::LocalFuture;
+use crate::shard::host::Values;
+use crate::shard::stored::LocalFuture;
 
 /// How many events tokio takes from `epoll` at a time by default.
 const EVENTS_MAX: usize = 1_024;

@@ -8,44 +8,31 @@
 //!
 //! Cost: a dynamic call for each use, about a nanosecond.
 
-use std::sync::Arc;
+use std::ops::Deref;
 use std::task::{Context, Poll, Waker};
 
 use corewheel_shard::{Tick, TimerKey};
 
-use super::Core;
-use super::callback::SharedCall;
-use super::calls::Owner;
-use super::sleepers::Slept;
-use super::stored::Stored;
-use crate::clock::Timeline;
-use crate::clock::when::When;
-use crate::directory::orders::Orders;
-use crate::shard::hooks::{PartId, Parts};
+use crate::shard::callback::SharedCall;
+use crate::shard::calls::Owner;
+use crate::shard::hooks::{Message, PartId};
+use crate::shard::sleepers::Slept;
+use crate::shard::stored::Stored;
+use crate::shard::{Base, Core};
 use crate::stats::ShardCounts;
 use crate::stats::class::ClassStats;
 use crate::stats::tally::Tally;
 use crate::values::class::ClassId;
-use crate::values::handle::ShardId;
 use crate::values::outcome::ResetOutcome;
 use crate::values::refused::RefusedKind;
-use crate::values::scale::Scale;
 
 /// One shard on its own thread. The methods are those of [`Core`], which documents them.
 pub(crate) trait LocalShard {
-    fn id(&self) -> ShardId;
-    fn capacity(&self) -> u32;
-    fn time(&self) -> &Timeline;
-    fn nanos(&self) -> u64;
-    fn nanos_near(&self) -> u64;
-    fn is_closed(&self) -> bool;
+    fn base(&self) -> &Base;
     /// Why the shard, which is closed, takes no timer.
     fn why_closed(&self) -> RefusedKind;
-    fn parts(&self) -> &Parts;
-    fn scale(&self) -> Scale;
     /// The deadlines of connections that have come.
     fn tally(&self) -> &Tally;
-    fn orders(&self) -> &Arc<Orders>;
 
     fn reset(&self, key: TimerKey, deadline: Tick) -> ResetOutcome;
     fn deadline_of(&self, key: TimerKey) -> Option<Tick>;
@@ -85,9 +72,9 @@ pub(crate) trait LocalShard {
     fn release_sleeper(&self, index: u32);
     fn abandon_sleep(&self, key: TimerKey, index: u32);
 
-    fn begin_poll(&self, is_first: bool, cx: &Context<'_>) -> Poll<()>;
-    fn note_ready(&self, at_once: bool, is_ready: bool);
-    fn count_poll(&self);
+    fn wake_driver_if_due(&self) -> bool;
+    /// Lends one more slot to the nurseries. False if there is none.
+    fn lend_one(&self, is_borrowed: bool) -> bool;
 
     fn class_of(&self, key: TimerKey) -> ClassId;
     fn class_delivered(&self) -> ClassId;
@@ -109,10 +96,36 @@ impl Drop for Compound<'_> {
     }
 }
 
+impl Deref for dyn LocalShard + '_ {
+    type Target = Base;
+
+    fn deref(&self) -> &Base {
+        self.base()
+    }
+}
+
 impl dyn LocalShard + '_ {
-    /// The tick at which something is due.
-    pub(crate) fn tick_of(&self, when: impl When) -> Tick {
-        self.time().tick_of(when, || self.nanos_near())
+    /// Gives a message to a part of the shard, and wakes the driver for it.
+    pub(crate) fn receive(&self, message: Box<dyn Message>) {
+        message.receive(self.parts());
+        self.note_deadline(Tick::ZERO);
+    }
+
+    /// Begins a poll for a result, `is_first` if the task has not polled for that result before.
+    /// Pending if the task must return to its executor first; its waker has been woken then.
+    pub(crate) fn begin_poll(&self, is_first: bool, cx: &Context<'_>) -> Poll<()> {
+        if is_first {
+            self.count_poll();
+        }
+        self.poll_within_budget(is_first, cx)
+    }
+
+    /// Counts a poll for a result. Some of them read the clock, and wake the driver if its time has
+    /// come. Nothing may be borrowed.
+    pub(crate) fn count_poll(&self) {
+        if self.note_poll() {
+            let _is_awake = self.wake_driver_if_due();
+        }
     }
 
     /// See [`Core::compound`].
@@ -152,48 +165,24 @@ impl dyn LocalShard + '_ {
 }
 
 impl<T: Send + 'static> LocalShard for Core<T> {
-    fn id(&self) -> ShardId {
-        self.id()
+    fn base(&self) -> &Base {
+        self
     }
 
-    fn capacity(&self) -> u32 {
-        self.directory().settings.shard.capacity
+    fn wake_driver_if_due(&self) -> bool {
+        self.wake_driver_if_due()
     }
 
-    fn time(&self) -> &Timeline {
-        self.time()
+    fn lend_one(&self, is_borrowed: bool) -> bool {
+        self.lend_one(is_borrowed)
     }
 
     fn tally(&self) -> &Tally {
         &self.directory().tally
     }
 
-    fn nanos(&self) -> u64 {
-        self.nanos()
-    }
-
-    fn nanos_near(&self) -> u64 {
-        self.nanos_near()
-    }
-
-    fn is_closed(&self) -> bool {
-        self.is_closed()
-    }
-
     fn why_closed(&self) -> RefusedKind {
         self.why_closed()
-    }
-
-    fn parts(&self) -> &Parts {
-        self.parts()
-    }
-
-    fn scale(&self) -> Scale {
-        self.scale()
-    }
-
-    fn orders(&self) -> &Arc<Orders> {
-        self.post().orders()
     }
 
     fn reset(&self, key: TimerKey, deadline: Tick) -> ResetOutcome {
@@ -268,18 +257,6 @@ impl<T: Send + 'static> LocalShard for Core<T> {
 
     fn abandon_sleep(&self, key: TimerKey, index: u32) {
         self.abandon_sleep(key, index);
-    }
-
-    fn begin_poll(&self, is_first: bool, cx: &Context<'_>) -> Poll<()> {
-        self.begin_poll(is_first, cx)
-    }
-
-    fn note_ready(&self, at_once: bool, is_ready: bool) {
-        self.note_ready(at_once, is_ready);
-    }
-
-    fn count_poll(&self) {
-        self.count_poll();
     }
 
     fn class_of(&self, key: TimerKey) -> ClassId {

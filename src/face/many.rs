@@ -1,8 +1,8 @@
 //! Bulk commands on a shard's own core, and migration of a timer to another shard.
 
 use crate::clock::when::When;
-use crate::face::callback::Payload;
 use crate::face::timers::Timers;
+use crate::shard::callback::Payload;
 use crate::values::handle::{ShardId, TimerId};
 use crate::values::migration::MigrateError;
 use crate::values::outcome::CancelOutcome;

@@ -32,9 +32,8 @@
 use std::fmt;
 use std::time::Instant;
 
-use super::callback::{Payload, SendCall};
-use super::stored::Stored;
 use crate::clock::Timeline;
+use crate::shard::callback::{Payload, SendCall};
 use crate::shard::shutdown::Report;
 use crate::stats::{ClassStats, ShardCounts};
 pub use crate::values::error::ShutdownError;
@@ -76,7 +75,7 @@ impl<T: 'static> ShardReport<T> {
     }
 
     /// The report of a shard of this service.
-    pub(crate) fn new(report: Report<Stored<T>>, time: &Timeline) -> Self {
+    pub(crate) fn new(report: Report<T>, time: &Timeline) -> Self {
         let Report { shard, counts, classes, mut returned } = report;
         let returned = returned.take().into_iter().map(|timer| Returned {
             handle: timer.handle,

@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use corewheel_shard::{Tick, TimerKey};
 
-use super::sleepers::Slept;
 use crate::clock::when::When;
 use crate::face::local::LocalShard;
+use crate::shard::sleepers::Slept;
 use crate::values::class::ClassId;
 use crate::values::error::{Elapsed, TimeoutError};
 use crate::values::outcome::ResetOutcome;

@@ -11,11 +11,11 @@
 use std::sync::Arc;
 
 use crate::clock::when::When;
-use crate::face::callback::{LocalCall, SendCall};
 use crate::face::handle::Handle;
 use crate::face::local::LocalShard;
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
+use crate::shard::callback::{LocalCall, SendCall};
 use crate::values::contain::each;
 use crate::values::error::ReplyError;
 use crate::values::handle::TimerId;

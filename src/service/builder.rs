@@ -8,12 +8,12 @@ use corewheel_shard::WheelKind;
 
 use super::options::Options;
 use crate::clock::ManualClock;
-use crate::face::Directory;
-use crate::face::callback::{Fired, Handler};
 use crate::face::timers::Timers;
 use crate::service::TimerService;
 use crate::service::start;
 use crate::service::watchdog::Watchdog;
+use crate::shard::Directory;
+use crate::shard::callback::{Fired, Handler};
 use crate::values::class::TimerClass;
 use crate::values::error::StartError;
 use crate::values::handle::ShardId;

@@ -23,18 +23,18 @@ use std::time::{Duration, Instant};
 use crate::directory::here::is_shard_thread;
 use crate::directory::orders::Drain;
 use crate::driver::attach::Attachment;
-use crate::face::Directory;
 use crate::face::handle::{Handle, registry};
 use crate::face::reply::Reply;
 use crate::face::report::{ShardReport, ShutdownReport};
-use crate::face::stored::{Job, LocalFuture, Stored};
 use crate::face::timers::Timers;
 use crate::kit::kept;
 use crate::kit::kept::Kept;
 use crate::service::builder::TimerServiceBuilder;
 use crate::service::watchdog::{Watchdog, Watching};
+use crate::shard::Directory;
 use crate::shard::request::{Control, ShutdownOrder};
 use crate::shard::shutdown::Report;
+use crate::shard::stored::{Job, LocalFuture};
 use crate::stats::{ServiceStats, StatsSource};
 use crate::values::error::{ReplyError, ShardError, ShutdownError, StartError};
 use crate::values::handle::ShardId;
@@ -102,7 +102,7 @@ impl<R> PanicReporter<R> {
 enum PendingReport<T: 'static> {
     /// No thread has driven the shard.
     NeverDriven,
-    Ordered(oneshot::Receiver<Report<Stored<T>>>),
+    Ordered(oneshot::Receiver<Report<T>>),
 }
 
 /// How many services live in this process.
@@ -529,7 +529,7 @@ impl<T: Send + 'static> TimerService<T> {
 enum Ended<T: 'static> {
     NeverDriven,
     /// `None` if it ended without a report.
-    Driven(Option<Box<Report<Stored<T>>>>),
+    Driven(Option<Box<Report<T>>>),
 }
 
 /// Blocks until all shards have reported.

@@ -13,10 +13,10 @@ use std::thread::{self, JoinHandle};
 use crate::clock::Clock;
 use crate::driver::limits::{self, Needs};
 use crate::driver::{self, Driven};
-use crate::face::callback::Handler;
-use crate::face::host::OwnedHandler;
-use crate::face::{Core, Directory};
 use crate::service::{TimerService, cpus};
+use crate::shard::callback::Handler;
+use crate::shard::host::OwnedHandler;
+use crate::shard::{Core, Directory};
 #[cfg(any(feature = "tokio", all(feature = "glommio", target_os = "linux")))]
 use crate::values::contain::attempt;
 use crate::values::error::StartError;

@@ -6,7 +6,8 @@ use std::task::{Wake, Waker};
 use corewheel_shard::Tick;
 
 use crate::attach::ShardLoop;
-use crate::face::{Lanes, Request};
+use crate::shard::lanes::Lanes;
+use crate::shard::request::Request;
 use crate::values::class::ClassId;
 use crate::{Fired, Refused, RefusedKind, ShardId, ShutdownPolicy, TimerId, TimerService, Timers};
 

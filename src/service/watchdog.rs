@@ -16,7 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::clock::{now, saturating_nanos};
-use crate::face::Directory;
+use crate::shard::Directory;
 use crate::stats::host::{self, ThreadTimes};
 use crate::stats::{ServiceStats, ShardStats};
 use crate::values::contain::attempt;

@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use super::Core;
-use super::payload::Payload;
 use super::slots::SlotLinks;
 use crate::stats::ClassStats;
 use crate::stats::class::TENTHS;
@@ -191,7 +190,7 @@ fn tenths_left(since: u64, deadline: u64, now: u64) -> usize {
 
 const _: () = assert!(TimerClass::COUNT_MAX <= u64::BITS as usize);
 
-impl<P: Payload> Core<P> {
+impl<T: 'static> Core<T> {
     /// Counts something for a class, if there is one: how values begin and end that a container
     /// holds beside the wheel.
     pub(crate) fn count_class(&self, class: ClassId, count: impl FnOnce(&mut ClassStats)) {

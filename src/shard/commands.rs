@@ -2,9 +2,8 @@
 
 use corewheel_shard::{CancelOutcome as ShardCancel, ResetOutcome as ShardReset, Tick, TimerKey};
 
-use super::payload::Payload;
+use super::stored::{Stored, Taken};
 use super::{Core, State};
-use crate::clock::when::When;
 use crate::values::class::ClassId;
 use crate::values::handle::TimerId;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
@@ -13,19 +12,19 @@ use crate::values::refused::Refused;
 /// The timers of a [`Core::schedule_all`] that was refused.
 type RefusedTimers<D, V> = Refused<Vec<(D, V)>>;
 
-impl<P: Payload> Core<P> {
+impl<T: 'static> Core<T> {
     /// Schedules a timer with a value.
     #[inline]
     pub(crate) fn schedule_value(
         &self,
         class: ClassId,
         deadline: Tick,
-        value: P::Value,
-    ) -> Result<TimerId, Refused<P::Value>> {
+        value: T,
+    ) -> Result<TimerId, Refused<T>> {
         if self.is_closed() {
             return Err(self.why_closed().of(value));
         }
-        match self.schedule(class, deadline, P::of_value(value)) {
+        match self.schedule(class, deadline, Stored::Value(value)) {
             Ok(key) => Ok(self.handle_of(key)),
             Err(payload) => match payload.into_value() {
                 Some(value) => Err(Refused::Full(value)),
@@ -41,8 +40,8 @@ impl<P: Payload> Core<P> {
         &self,
         class: ClassId,
         deadline: Tick,
-        payload: P,
-    ) -> Result<TimerKey, P> {
+        payload: Stored<T>,
+    ) -> Result<TimerKey, Stored<T>> {
         let scheduled = self.state.borrow_mut().schedule(deadline, payload);
         if class.is_some() {
             self.count_scheduled(class, scheduled.as_ref().ok().copied());
@@ -73,9 +72,9 @@ impl<P: Payload> Core<P> {
     pub(crate) fn schedule_all<D>(
         &self,
         class: ClassId,
-        timers: Vec<(D, P::Value)>,
+        timers: Vec<(D, T)>,
         deadline_of: impl Fn(D) -> Tick,
-    ) -> Result<Vec<TimerId>, RefusedTimers<D, P::Value>> {
+    ) -> Result<Vec<TimerId>, RefusedTimers<D, T>> {
         if self.is_closed() {
             return Err(self.why_closed().of(timers));
         }
@@ -95,7 +94,7 @@ impl<P: Payload> Core<P> {
             let schedule = |(when, value)| {
                 let deadline = deadline_of(when);
                 earliest = earliest.min(deadline);
-                let Ok(key) = wheel.schedule(deadline, P::of_value(value)) else {
+                let Ok(key) = wheel.schedule(deadline, Stored::Value(value)) else {
                     unreachable!("there is room for all of them")
                 };
                 if class.is_some() {
@@ -111,7 +110,7 @@ impl<P: Payload> Core<P> {
 
     /// Cancels a timer. The time until its deadline is counted from `now`.
     #[inline]
-    pub(crate) fn cancel(&self, key: TimerKey, now: u64) -> CancelOutcome<P::Taken> {
+    pub(crate) fn cancel(&self, key: TimerKey, now: u64) -> CancelOutcome<Taken<T>> {
         let outcome = self.state.borrow_mut().cancel(key, || now);
         self.publish_command();
         match outcome {
@@ -130,7 +129,7 @@ impl<P: Payload> Core<P> {
         }
     }
 
-    fn finish_cancel(&self, outcome: ShardCancel<P>, now: u64) -> CancelOutcome<P::Taken> {
+    fn finish_cancel(&self, outcome: ShardCancel<Stored<T>>, now: u64) -> CancelOutcome<Taken<T>> {
         let outcome = self.state.borrow_mut().finish_cancel(outcome, now);
         self.run_effects();
         outcome
@@ -162,7 +161,7 @@ impl<P: Payload> Core<P> {
     /// Cancels a timer, without reading a clock unless the timer has a class. Returns its payload
     /// if it was pending; the caller must take that out of the tables.
     #[inline]
-    pub(crate) fn cancel_unread(&self, key: TimerKey) -> Option<P> {
+    pub(crate) fn cancel_unread(&self, key: TimerKey) -> Option<Stored<T>> {
         let outcome = self.state.borrow_mut().cancel(key, || self.nanos_near());
         self.publish_command();
         match outcome {
@@ -182,7 +181,7 @@ impl<P: Payload> Core<P> {
     pub(crate) fn soonest(
         &self,
         entries_max: usize,
-        accept: impl Fn(&P) -> bool,
+        accept: impl Fn(&Stored<T>) -> bool,
     ) -> Option<TimerId> {
         let key = self.state.borrow().wheel.soonest(entries_max, accept)?;
         Some(self.handle_of(key))
@@ -213,11 +212,5 @@ impl<P: Payload> Core<P> {
     /// Sets the class for which the present delivery counts.
     pub(crate) fn deliver_as(&self, class: ClassId) {
         self.state.borrow().live.deliver(class);
-    }
-
-    /// The tick at which something is due.
-    #[inline]
-    pub(crate) fn tick_of(&self, when: impl When) -> Tick {
-        self.time().tick_of(when, || self.nanos_near())
     }
 }

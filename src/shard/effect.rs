@@ -6,37 +6,37 @@ use std::task::Waker;
 use corewheel_shard::TimerKey;
 
 use super::hooks::Message;
-use super::payload::Payload;
 use super::request::{
     CancelReplies, CancelReply, MigrateAllReply, MigrateReply, RemainingReply, Request,
 };
 use super::state::into_remote;
+use super::stored::Taken;
 use super::{Core, State};
 use crate::values::handle::ShardId;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 
-pub(super) enum Effect<P: Payload> {
-    Drop(P::Taken),
-    Cancelled(CancelReply<P>, CancelOutcome<P::Taken>),
+pub(super) enum Effect<T: 'static> {
+    Drop(Taken<T>),
+    Cancelled(CancelReply<T>, CancelOutcome<Taken<T>>),
     Reset(oneshot::Sender<ResetOutcome>, ResetOutcome),
     Wake(Waker),
     /// Replies to a bulk request.
-    Reply(CancelReplies<P>),
+    Reply(CancelReplies<T>),
     /// Forwards a request to the shard to which its timer has migrated.
-    Forward(ShardId, Request<P>),
+    Forward(ShardId, Request<T>),
     Remaining(TimerKey, RemainingReply),
     Migrate(TimerKey, ShardId, MigrateReply),
     MigrateAll(Box<[ShardId]>, MigrateAllReply),
     Message(Box<dyn Message>),
 }
 
-impl<P: Payload> Effect<P> {
+impl<T: 'static> Effect<T> {
     /// Runs the effect. A reply that no caller waits for is dropped.
-    fn run(self, core: &Core<P>) {
+    fn run(self, core: &Core<T>) {
         match self {
             Self::Drop(taken) => drop(taken),
             Self::Cancelled(reply, outcome) => {
-                let (outcome, left) = into_remote::<P>(outcome);
+                let (outcome, left) = into_remote::<T>(outcome);
                 // Dropped separately from the reply, whose waker may panic.
                 core.drop_each(left);
                 drop(reply.send(outcome));
@@ -53,7 +53,7 @@ impl<P: Payload> Effect<P> {
     }
 }
 
-impl<P: Payload> Core<P> {
+impl<T: 'static> Core<T> {
     /// Runs all effects, including the effects that they leave themselves.
     pub(super) fn run_effects(&self) {
         loop {

@@ -3,22 +3,21 @@
 use std::rc::Rc;
 
 use super::Core;
-use super::payload::Payload;
 use crate::values::shutdown::ShutdownPolicy;
 use crate::values::state::ShardState;
 
 /// Marks a shard whose driver ends without a shutdown as dead. When the guard is dropped, it closes
 /// the lanes, and callers that wait for a reply get an error. The guard has no effect on a shard
 /// that has ended already.
-pub(crate) struct DeadOnDrop<P: Payload>(Rc<Core<P>>);
+pub(crate) struct DeadOnDrop<T: 'static>(Rc<Core<T>>);
 
-impl<P: Payload> DeadOnDrop<P> {
-    pub(crate) fn new(core: Rc<Core<P>>) -> Self {
+impl<T: 'static> DeadOnDrop<T> {
+    pub(crate) fn new(core: Rc<Core<T>>) -> Self {
         Self(core)
     }
 }
 
-impl<P: Payload> Drop for DeadOnDrop<P> {
+impl<T: 'static> Drop for DeadOnDrop<T> {
     fn drop(&mut self) {
         if self.0.close(ShardState::Dead) {
             let report = self.0.clear_out(ShutdownPolicy::Drop, true);

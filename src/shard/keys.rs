@@ -10,7 +10,6 @@
 
 use corewheel_shard::{Tick, TimerKey};
 
-use super::payload::Payload;
 use super::request::Request;
 use super::{Core, State};
 use crate::link::lane::{Exhausted, LaneReceiver};
@@ -18,7 +17,7 @@ use crate::link::lane::{Exhausted, LaneReceiver};
 /// The most idle lanes that are closed at once for their keys.
 const CLOSED_MAX: usize = 64;
 
-impl<P: Payload> Core<P> {
+impl<T: 'static> Core<T> {
     /// When a turn looks again for keys for the futures that lanes hold; `None` if no lane holds
     /// any.
     pub(super) fn keys_retry_at(&self) -> Option<Tick> {
@@ -31,11 +30,11 @@ impl<P: Payload> Core<P> {
     }
 }
 
-impl<P: Payload> State<P> {
+impl<T: 'static> State<T> {
     /// Grants a client up to `wanted` keys, and returns how many.
     pub(super) fn grant_some(
         &mut self,
-        lane: &mut LaneReceiver<Request<P>>,
+        lane: &mut LaneReceiver<Request<T>>,
         wanted: usize,
     ) -> usize {
         for granted in 0..wanted {
@@ -53,7 +52,7 @@ impl<P: Payload> State<P> {
     #[cold]
     pub(super) fn grant_reclaimed(
         &mut self,
-        lanes: &mut Vec<LaneReceiver<Request<P>>>,
+        lanes: &mut Vec<LaneReceiver<Request<T>>>,
         tick: Tick,
         now: u64,
     ) {
@@ -118,7 +117,7 @@ impl<P: Payload> State<P> {
         let now = self.directory.time.nanos();
         let tick = self.directory.time.floor(now);
         // The reply to a cancel that waits for a key would be left for the next turn.
-        let is_quiet = |lane: &LaneReceiver<Request<P>>| {
+        let is_quiet = |lane: &LaneReceiver<Request<T>>| {
             self.overtaken.is_empty() || !lane.holds_any(|key| self.overtaken.contains_key(key))
         };
         let mut idle = idle_lanes(&self.lanes, tick);
@@ -136,7 +135,7 @@ impl<P: Payload> State<P> {
     /// Closes these lanes, the first of them first, until `count` keys have come back.
     fn close_idle(
         &mut self,
-        lanes: &mut Vec<LaneReceiver<Request<P>>>,
+        lanes: &mut Vec<LaneReceiver<Request<T>>>,
         idle: Vec<usize>,
         count: usize,
         now: u64,
@@ -165,7 +164,7 @@ impl<P: Payload> State<P> {
 }
 
 /// The places of idle lanes, those first that were not used for longest; at most [`CLOSED_MAX`].
-fn idle_lanes<P: Payload>(lanes: &[LaneReceiver<Request<P>>], tick: Tick) -> Vec<usize> {
+fn idle_lanes<T: 'static>(lanes: &[LaneReceiver<Request<T>>], tick: Tick) -> Vec<usize> {
     let idle = lanes.iter().enumerate().filter(|(_, lane)| lane.is_idle(tick));
     let mut idle: Vec<_> = idle.map(|(at, lane)| (lane.used_at, at)).collect();
     idle.sort_unstable();

@@ -7,7 +7,6 @@ use std::task::Waker;
 use corewheel_shard::{Tick, TimerKey};
 
 use super::hooks::Message;
-use super::payload::Payload;
 use super::request::{Bulk, BulkCancel, BulkReply, Replies, Request};
 use super::{Directory, Post};
 use crate::clock::NearClock;
@@ -20,7 +19,7 @@ use crate::values::handle::{ServiceId, ShardId, TimerId};
 use crate::values::migration::MigrateError;
 use crate::values::refused::{Refused, RefusedKind};
 
-type Lane<P> = LaneSender<Request<P>>;
+type Lane<T> = LaneSender<Request<T>>;
 
 /// Whether a lane that is opened begins with keys. A shard takes back one by one those that a thread
 /// has not used when it ends, so a thread that only sends messages is given none.
@@ -37,21 +36,21 @@ pub(crate) enum Keys {
 /// A lane takes about 12 KiB by default: 8 bytes for each key that it may ever hold, which are a
 /// 32nd of the shard's capacity and at most `lane_capacity`, and 64 bytes or more for each of 64
 /// requests.
-pub(crate) struct Lanes<P: Payload> {
-    directory: Arc<Directory<P>>,
+pub(crate) struct Lanes<T: 'static> {
+    directory: Arc<Directory<T>>,
     clock: NearClock,
     service: ServiceId,
-    lanes: RefCell<Vec<Option<Lane<P>>>>,
+    lanes: RefCell<Vec<Option<Lane<T>>>>,
 }
 
-impl<P: Payload> Lanes<P> {
-    pub(crate) fn new(directory: Arc<Directory<P>>) -> Self {
+impl<T: 'static> Lanes<T> {
+    pub(crate) fn new(directory: Arc<Directory<T>>) -> Self {
         let clock = NearClock::new(directory.time.clock().clone());
         let service = directory.service;
         Self { directory, clock, service, lanes: RefCell::default() }
     }
 
-    pub(crate) fn directory(&self) -> &Arc<Directory<P>> {
+    pub(crate) fn directory(&self) -> &Arc<Directory<T>> {
         &self.directory
     }
 
@@ -76,7 +75,7 @@ impl<P: Payload> Lanes<P> {
         (shard, keys): (ShardId, Keys),
         class: ClassId,
         mut payload: X,
-        mut attempt: impl FnMut(&mut Lane<P>, &Doorbell, X) -> Result<A, (Refusal, X)>,
+        mut attempt: impl FnMut(&mut Lane<T>, &Doorbell, X) -> Result<A, (Refusal, X)>,
     ) -> Result<A, Refused<X>> {
         let mut lanes = self.lanes.borrow_mut();
         loop {
@@ -104,8 +103,8 @@ impl<P: Payload> Lanes<P> {
         shard: ShardId,
         class: ClassId,
         payload: X,
-        build: impl Fn(X) -> Request<P>,
-        payload_of: impl Fn(Request<P>) -> Option<X>,
+        build: impl Fn(X) -> Request<T>,
+        payload_of: impl Fn(Request<T>) -> Option<X>,
     ) -> Result<TimerId, Refused<X>> {
         let key = self.on_lane(
             (shard, Keys::Some),
@@ -132,7 +131,7 @@ impl<P: Payload> Lanes<P> {
     /// Sends a cancel or a reset. If the shard is closed, the request goes to where its timer has
     /// gone, or is dropped, and with it the way for the reply.
     #[inline]
-    pub(crate) fn send(&self, shard: ShardId, request: Request<P>) {
+    pub(crate) fn send(&self, shard: ShardId, request: Request<T>) {
         if let Err(refused) = self.send_always((shard, Keys::Some), request) {
             self.send_after(shard, refused.into_value());
         }
@@ -144,8 +143,8 @@ impl<P: Payload> Lanes<P> {
     fn send_always(
         &self,
         to: (ShardId, Keys),
-        request: Request<P>,
-    ) -> Result<(), Refused<Request<P>>> {
+        request: Request<T>,
+    ) -> Result<(), Refused<Request<T>>> {
         self.on_lane(to, ClassId::NONE, request, |lane, doorbell, request| {
             lane.send_always(request, doorbell).map_err(|back| (Refusal::Closed, back))
         })
@@ -183,9 +182,9 @@ impl<P: Payload> Lanes<P> {
     #[inline]
     fn lane<'a>(
         &'a self,
-        lanes: &'a mut Vec<Option<Lane<P>>>,
+        lanes: &'a mut Vec<Option<Lane<T>>>,
         (shard, keys): (ShardId, Keys),
-    ) -> Result<(&'a mut Lane<P>, &'a Post<P>), RefusedKind> {
+    ) -> Result<(&'a mut Lane<T>, &'a Post<T>), RefusedKind> {
         let post = self.directory.post(shard).ok_or(RefusedKind::NoSuchShard)?;
         let index = shard.index();
         if lanes.len() <= index {
@@ -201,9 +200,9 @@ impl<P: Payload> Lanes<P> {
     #[cold]
     fn open_lane<'a>(
         &self,
-        lane: &'a mut Option<Lane<P>>,
+        lane: &'a mut Option<Lane<T>>,
         (shard, keys): (ShardId, Keys),
-    ) -> Result<&'a mut Lane<P>, RefusedKind> {
+    ) -> Result<&'a mut Lane<T>, RefusedKind> {
         let keys_first = if keys == Keys::Some { usize::MAX } else { 0 };
         Ok(lane.insert(self.directory.connect(shard, keys_first)?))
     }
@@ -212,7 +211,7 @@ impl<P: Payload> Lanes<P> {
     /// is dropped if there are none, which wakes the caller that waits for a reply, so nothing may
     /// be borrowed.
     #[cold]
-    fn send_after(&self, shard: ShardId, request: Request<P>) {
+    fn send_after(&self, shard: ShardId, request: Request<T>) {
         let home = self.service.home(shard);
         let current = |key| self.directory.current_handle(home.handle(key));
         match request {
@@ -251,7 +250,7 @@ impl<P: Payload> Lanes<P> {
 
     fn cancel_many_after(
         &self,
-        mut many: BulkCancel<P>,
+        mut many: BulkCancel<T>,
         current: impl Fn(TimerKey) -> Option<TimerId>,
     ) {
         for key in many.keys {
@@ -278,8 +277,8 @@ impl<P: Payload> Lanes<P> {
         &self,
         shard: ShardId,
         check: impl Fn() -> Result<(), MigrateError>,
-        mut pack: impl FnMut(TimerKey, Option<Request<P>>) -> Request<P>,
-    ) -> Result<TimerKey, (MigrateError, Option<Request<P>>)> {
+        mut pack: impl FnMut(TimerKey, Option<Request<T>>) -> Request<T>,
+    ) -> Result<TimerKey, (MigrateError, Option<Request<T>>)> {
         let sent =
             self.on_lane((shard, Keys::Some), ClassId::NONE, None, |lane, doorbell, packed| {
                 if packed.is_none()

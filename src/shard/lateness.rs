@@ -19,7 +19,6 @@
 use corewheel_shard::{Tick, TimerKey};
 use hashbrown::HashMap;
 
-use super::payload::Payload;
 use super::{Core, State};
 use crate::clock::saturating_nanos;
 use crate::stats::late::{LateLog, LateRecord, LatenessParts};
@@ -138,7 +137,7 @@ pub(super) struct TurnEnd {
     pub(super) next: Option<Tick>,
 }
 
-impl<P: Payload> Core<P> {
+impl<T: 'static> Core<T> {
     /// Notes the beginning of a turn.
     #[inline]
     pub(super) fn begin_turn(&self, now: u64) {
@@ -196,7 +195,7 @@ impl<P: Payload> Core<P> {
     #[cold]
     pub(super) fn note_late(
         &self,
-        state: &mut State<P>,
+        state: &mut State<T>,
         key: Option<TimerKey>,
         now: u64,
         late: u64,

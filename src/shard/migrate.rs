@@ -25,8 +25,8 @@ use corewheel_shard::{CancelOutcome as ShardCancel, Tick, TimerKey};
 
 use super::classes::Ended;
 use super::effect::Effect;
-use super::payload::{Packed, Payload};
 use super::request::{Bulk, MigrateAllReply, MigrateReply, RemainingReply, Request};
+use super::stored::{Packed, Stored, Taken};
 use super::{Core, State};
 use crate::values::class::ClassId;
 use crate::values::contain::contain;
@@ -118,10 +118,10 @@ pub(super) struct MigrateAll {
     reply: MigrateAllReply,
 }
 
-impl<P: Payload> State<P> {
+impl<T: 'static> State<T> {
     /// Sends a cancel or a reset to the shard to which its timer has migrated.
     #[cold]
-    pub(super) fn forward(&mut self, shard: ShardId, request: Request<P>, now: u64) {
+    pub(super) fn forward(&mut self, shard: ShardId, request: Request<T>, now: u64) {
         if shard == self.id {
             return self.apply(request, None, now);
         }
@@ -152,7 +152,7 @@ impl<P: Payload> State<P> {
     }
 
     /// Takes a timer out that can migrate, as a request to another shard.
-    fn pack(&mut self, key: TimerKey, now: u64) -> Request<P> {
+    fn pack(&mut self, key: TimerKey, now: u64) -> Request<T> {
         let ShardCancel::Cancelled { deadline, payload } = self.wheel.cancel(key) else {
             unreachable!("a timer is checked before it migrates")
         };
@@ -165,13 +165,13 @@ impl<P: Payload> State<P> {
     }
 
     /// Takes the timer out of a request that [`pack`](Self::pack) has made.
-    fn unpack(&mut self, request: Request<P>) -> (Tick, ClassId, P) {
+    fn unpack(&mut self, request: Request<T>) -> (Tick, ClassId, Stored<T>) {
         match request {
             Request::Schedule { deadline, class, value, .. } => {
-                (deadline, class, P::of_value(value))
+                (deadline, class, Stored::Value(value))
             }
             Request::Call { deadline, class, call, .. } => {
-                (deadline, class, P::of_call(call, &mut self.tables))
+                (deadline, class, Stored::of_call(call, &mut self.tables))
             }
             _ => unreachable!("`pack` makes no other request"),
         }
@@ -184,7 +184,7 @@ impl<P: Payload> State<P> {
 }
 
 /// The migration of one timer.
-impl<P: Payload> Core<P> {
+impl<T: 'static> Core<T> {
     /// Migrates a timer of this shard to another shard. Returns its new handle.
     pub(crate) fn migrate_to(&self, key: TimerKey, to: ShardId) -> Result<TimerId, MigrateError> {
         if self.is_closed() {
@@ -207,7 +207,7 @@ impl<P: Payload> Core<P> {
         let is_first = !self.wakes_for_any_request();
         let mut spare = None;
         let check = || self.state.borrow().check_travels(key);
-        let pack = |granted, back: Option<Request<P>>| {
+        let pack = |granted, back: Option<Request<T>>| {
             let state = &mut *self.state.borrow_mut();
             let request = back.unwrap_or_else(|| {
                 let request = state.pack(key, now);
@@ -253,7 +253,7 @@ impl<P: Payload> Core<P> {
 
     /// Cancels a timer that has no slot here by this key: it came back, or is on another shard.
     #[cold]
-    pub(super) fn cancel_migrated(&self, key: TimerKey, now: u64) -> CancelOutcome<P::Taken> {
+    pub(super) fn cancel_migrated(&self, key: TimerKey, now: u64) -> CancelOutcome<Taken<T>> {
         let found = self.state.borrow().trace(key);
         match found {
             Some((shard, key)) if shard == self.id => self.cancel(key, now),
@@ -276,7 +276,7 @@ impl<P: Payload> Core<P> {
     /// Schedules a timer here again that the other shard has not accepted. Its old key leads to the
     /// new handle.
     #[cold]
-    fn put_back(&self, key: TimerKey, request: Request<P>) {
+    fn put_back(&self, key: TimerKey, request: Request<T>) {
         let (deadline, class, payload) = self.state.borrow_mut().unpack(request);
         let Ok(again) = self.schedule(class, deadline, payload) else {
             unreachable!("a slot was reserved for the timer")
@@ -335,7 +335,7 @@ impl<P: Payload> Core<P> {
 }
 
 /// The migration of all timers.
-impl<P: Payload> Core<P> {
+impl<T: 'static> Core<T> {
     /// Begins a `migrate_all`, or replies with the error why it cannot begin.
     pub(super) fn begin_migrate_all(&self, into: Box<[ShardId]>, reply: MigrateAllReply) {
         let error = if into.contains(&self.id) {

@@ -14,7 +14,7 @@ use std::task::Waker;
 use corewheel_shard::{CancelOutcome, Counters, Shard, Tick, TimerKey};
 
 use super::classes::ClassTable;
-use super::payload::Payload;
+use super::stored::Stored;
 use super::{Core, Post, State};
 use crate::clock::Timeline;
 use crate::link::nursery::{Due, Nursery, Owner, Room, TAKEN_MAX, Table};
@@ -94,9 +94,9 @@ impl Nurseries {
     }
 
     /// Takes lent slots back until `count` of the wheel's are free, if the room has as many.
-    pub(super) fn take_back<P: Payload>(
+    pub(super) fn take_back<T: 'static>(
         &mut self,
-        wheel: &Shard<P>,
+        wheel: &Shard<Stored<T>>,
         room: &Room,
         count: usize,
     ) -> bool {
@@ -111,9 +111,9 @@ impl Nurseries {
     }
 
     /// Grants a key, if a slot of the wheel is free that no nursery has borrowed.
-    pub(super) fn grant_key<P: Payload>(
+    pub(super) fn grant_key<T: 'static>(
         &mut self,
-        wheel: &mut Shard<P>,
+        wheel: &mut Shard<Stored<T>>,
         room: &Room,
     ) -> Option<TimerKey> {
         if self.take_back(wheel, room, 1) { wheel.grant() } else { None }
@@ -127,8 +127,8 @@ impl Nurseries {
 }
 
 /// A shard that takes the timers of a nursery over.
-struct TakesOver<'a, P: Payload> {
-    wheel: &'a mut Shard<P>,
+struct TakesOver<'a, T: 'static> {
+    wheel: &'a mut Shard<Stored<T>>,
     classes: &'a mut ClassTable,
     lent: &'a mut u64,
     taken_over: &'a mut u64,
@@ -137,9 +137,9 @@ struct TakesOver<'a, P: Payload> {
     now: u64,
 }
 
-impl<P: Payload> Owner for TakesOver<'_, P> {
+impl<T: 'static> Owner for TakesOver<'_, T> {
     fn take_over(&mut self, slot: u32, deadline: Tick, class: u8) -> u64 {
-        let Ok(key) = self.wheel.schedule(deadline, P::of_slot(self.nursery, slot)) else {
+        let Ok(key) = self.wheel.schedule(deadline, Stored::Slot(self.nursery, slot)) else {
             unreachable!("a slot is lent to each timer of a nursery")
         };
         *self.lent -= 1;
@@ -172,7 +172,7 @@ impl<P: Payload> Owner for TakesOver<'_, P> {
 
 /// The slots of a wheel without a timer and without a key, lent ones included.
 #[inline]
-fn unused_slots<P: Payload>(wheel: &Shard<P>) -> u64 {
+fn unused_slots<T: 'static>(wheel: &Shard<Stored<T>>) -> u64 {
     (wheel.capacity() - wheel.len() - wheel.granted() - wheel.retired()) as u64
 }
 
@@ -182,7 +182,7 @@ fn key_of(bits: u64) -> Option<TimerKey> {
     Some(TimerKey::from_parts((bits >> 32) as u32, generation))
 }
 
-impl<P: Payload> Core<P> {
+impl<T: 'static> Core<T> {
     /// Looks at the nurseries whose time has come, and takes over up to `max` timers. True if more
     /// are left to do.
     pub(super) fn look_at_nurseries(&self, now: u64, max: usize) -> bool {
@@ -271,12 +271,12 @@ impl<P: Payload> Core<P> {
     }
 }
 
-impl<P: Payload> State<P> {
+impl<T: 'static> State<T> {
     /// Looks at the nurseries that are `wanted`, and takes over up to `max` timers. True if more
     /// are left to do.
     fn look(
         &mut self,
-        post: &Post<P>,
+        post: &Post<T>,
         tick: Tick,
         now: u64,
         max: usize,
@@ -321,7 +321,7 @@ impl<P: Payload> State<P> {
 
     /// Takes and publishes the counts of the nurseries that were looked at, and removes those that
     /// are over.
-    fn settle_all(&mut self, post: &Post<P>) {
+    fn settle_all(&mut self, post: &Post<T>) {
         post.published.store_taken(|published| {
             while let Some(index) = self.nurseries.looked_at.pop() {
                 let place = usize::from(index);

@@ -5,25 +5,24 @@ use std::task::Waker;
 
 use corewheel_shard::Tick;
 
-use super::payload::Payload;
 use super::{Core, State};
 use crate::link::lane::LaneReceiver;
 use crate::stats::ShardCounts;
 
 /// A guard for a command of several steps. The driver is woken at most once, when the guard is
 /// dropped.
-pub(crate) struct Compound<'a, P: Payload>(&'a Core<P>);
+pub(crate) struct Compound<'a, T: 'static>(&'a Core<T>);
 
-impl<P: Payload> Drop for Compound<'_, P> {
+impl<T: 'static> Drop for Compound<'_, T> {
     fn drop(&mut self) {
         self.0.end_compound();
     }
 }
 
-impl<P: Payload> Core<P> {
+impl<T: 'static> Core<T> {
     /// Begins a command of several steps, which wakes the driver at most once, when it is complete.
     #[inline]
-    pub(crate) fn compound(&self) -> Compound<'_, P> {
+    pub(crate) fn compound(&self) -> Compound<'_, T> {
         self.begin_compound();
         Compound(self)
     }

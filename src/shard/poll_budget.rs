@@ -16,8 +16,7 @@ use std::task::{Context, Poll};
 
 use corewheel_shard::Tick;
 
-use super::Core;
-use super::payload::Payload;
+use super::{Base, Core};
 
 /// One result in this many reads the clock.
 const POLLS_PER_CLOCK_READ: u32 = 16;
@@ -47,41 +46,22 @@ impl PollBudget {
     }
 }
 
-impl<P: Payload> Core<P> {
-    /// Sets a function that tasks call while they keep the core busy and the driver is ready to
-    /// run, for an executor that would run those tasks before the driver.
-    #[allow(dead_code, reason = "only some executors need it")]
-    pub(crate) fn set_prefer_driver(&self, prefer: fn()) {
-        self.budget.prefer_driver.set(Some(prefer));
-    }
-
-    /// Sets whether the driver waits until the executor has read the sockets. Meanwhile a task
-    /// returns to the executor after each result, so that the wait is short.
-    #[allow(dead_code, reason = "only drivers in executors wait for the sockets")]
-    pub(crate) fn set_waits_for_sockets(&self, waits: bool) {
-        self.budget.ready_max.set(if waits { 1 } else { READY_MAX });
-    }
-
-    /// Counts a poll for a result. One in [`POLLS_PER_CLOCK_READ`] reads the clock, and wakes the
-    /// driver if its time has come. Nothing may be borrowed.
+impl Base {
+    /// Counts a poll for a result. Whether it is the one in [`POLLS_PER_CLOCK_READ`] that reads the
+    /// clock.
     #[inline]
-    pub(crate) fn count_poll(&self) {
+    pub(crate) fn note_poll(&self) -> bool {
         let polls = self.budget.polls.get().wrapping_add(1);
         self.budget.polls.set(polls);
-        if polls.is_multiple_of(POLLS_PER_CLOCK_READ) {
-            let _is_awake = self.wake_driver_if_due();
-        }
+        polls.is_multiple_of(POLLS_PER_CLOCK_READ)
     }
 
     /// Begins a poll for a result, `is_first` if the task has not polled for that result before.
     /// Pending if the task must return to its executor first; its waker has been woken then.
     #[inline]
-    pub(crate) fn begin_poll(&self, is_first: bool, cx: &Context<'_>) -> Poll<()> {
-        if is_first {
-            self.count_poll();
-            if self.budget.ready.get() >= self.budget.ready_max.get() {
-                return self.return_to_executor(cx);
-            }
+    pub(crate) fn poll_within_budget(&self, is_first: bool, cx: &Context<'_>) -> Poll<()> {
+        if is_first && self.budget.ready.get() >= self.budget.ready_max.get() {
+            return self.return_to_executor(cx);
         }
         Poll::Ready(())
     }
@@ -100,6 +80,22 @@ impl<P: Payload> Core<P> {
             let ready = if is_ready { self.budget.ready.get().saturating_add(1) } else { 0 };
             self.budget.ready.set(ready);
         }
+    }
+}
+
+impl<T: 'static> Core<T> {
+    /// Sets a function that tasks call while they keep the core busy and the driver is ready to
+    /// run, for an executor that would run those tasks before the driver.
+    #[allow(dead_code, reason = "only some executors need it")]
+    pub(crate) fn set_prefer_driver(&self, prefer: fn()) {
+        self.budget.prefer_driver.set(Some(prefer));
+    }
+
+    /// Sets whether the driver waits until the executor has read the sockets. Meanwhile a task
+    /// returns to the executor after each result, so that the wait is short.
+    #[allow(dead_code, reason = "only drivers in executors wait for the sockets")]
+    pub(crate) fn set_waits_for_sockets(&self, waits: bool) {
+        self.budget.ready_max.set(if waits { 1 } else { READY_MAX });
     }
 
     /// Wakes the driver if it sleeps and its deadline has passed. Returns whether the driver is

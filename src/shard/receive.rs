@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use corewheel_shard::Tick;
 
+use super::callback::SendCall;
 use super::effect::Effect;
-use super::payload::Payload;
 use super::request::{Request, ShutdownOrder};
+use super::stored::Job;
 use super::{Core, State};
 use crate::link::lane::LaneReceiver;
 use crate::stats::ShardCounts;
@@ -17,7 +18,7 @@ use crate::stats::publish::Measured;
 /// A client that still lives opens another lane when it next sends.
 const LANE_IDLE: Duration = Duration::from_mins(1);
 
-impl<P: Payload> Core<P> {
+impl<T: 'static> Core<T> {
     /// Takes the mail if any has come. False if none has.
     pub(super) fn take_mail(&self, now: u64) -> bool {
         let has_mail = self.post().mailbox.take_flag();
@@ -51,16 +52,16 @@ impl<P: Payload> Core<P> {
     }
 
     /// Takes the jobs that have come for the driver.
-    pub(crate) fn take_jobs(&self) -> Vec<P::Job> {
+    pub(crate) fn take_jobs(&self) -> Vec<Job<T>> {
         std::mem::take(&mut self.state.borrow_mut().jobs)
     }
 
     /// Takes the callbacks of the mail.
-    pub(super) fn take_calls(&self) -> Vec<P::Call> {
+    pub(super) fn take_calls(&self) -> Vec<SendCall<T>> {
         std::mem::take(&mut self.state.borrow_mut().calls)
     }
 
-    pub(super) fn take_shutdown_order(&self) -> Option<ShutdownOrder<P>> {
+    pub(super) fn take_shutdown_order(&self) -> Option<ShutdownOrder<T>> {
         self.state.borrow_mut().shutdown.take()
     }
 
@@ -99,7 +100,7 @@ impl<P: Payload> Core<P> {
 
     /// Makes the forecast that a reader has asked for, unless the last one is newer than a second.
     #[cold]
-    fn make_forecast(&self, state: &State<P>) {
+    fn make_forecast(&self, state: &State<T>) {
         let now = self.nanos();
         let forecast = &self.post().published.forecast;
         if forecast.is_due(now) {
@@ -109,7 +110,7 @@ impl<P: Payload> Core<P> {
     }
 }
 
-impl<P: Payload> State<P> {
+impl<T: 'static> State<T> {
     /// Receives up to `max` requests from the lanes, at least one from each. Returns whether more
     /// are left, and how many timers of a `migrate_all` may migrate, which is at least 1.
     fn receive(&mut self, tick: Tick, now: u64, max: usize) -> (bool, usize) {
@@ -152,7 +153,7 @@ impl<P: Payload> State<P> {
 
     /// Grants a client new keys if it has few left. True if there are not enough.
     #[inline]
-    fn grant(&mut self, lane: &mut LaneReceiver<Request<P>>) -> bool {
+    fn grant(&mut self, lane: &mut LaneReceiver<Request<T>>) -> bool {
         let wanted = lane.wants_keys();
         if wanted == 0 {
             return false;
@@ -180,7 +181,7 @@ impl<P: Payload> State<P> {
         }
     }
 
-    fn close_lanes(&mut self, now: u64, is_unused: impl Fn(&LaneReceiver<Request<P>>) -> bool) {
+    fn close_lanes(&mut self, now: u64, is_unused: impl Fn(&LaneReceiver<Request<T>>) -> bool) {
         let unused: Vec<_> = self.lanes.extract_if(.., |lane| is_unused(lane)).collect();
         for lane in unused {
             self.close_lane(lane, now);
@@ -188,7 +189,7 @@ impl<P: Payload> State<P> {
     }
 
     /// Closes a lane, receives its last requests and takes its keys back.
-    pub(super) fn close_lane(&mut self, mut lane: LaneReceiver<Request<P>>, now: u64) {
+    pub(super) fn close_lane(&mut self, mut lane: LaneReceiver<Request<T>>, now: u64) {
         let waiters = lane.close(|request, how, max| self.apply_some(request, how, max, now));
         self.post().mailbox.forget(lane.shared());
         // Futures that wait find the lane or the shard closed.

@@ -14,9 +14,10 @@ use std::vec::IntoIter;
 use corewheel_shard::{Tick, TimerKey};
 use oneshot::SendError;
 
+use super::callback::SendCall;
 use super::hooks::Message;
-use super::payload::Payload;
 use super::shutdown::Report;
+use super::stored::{Job, Remote};
 use crate::link::lane;
 use crate::link::lane::{About, Keys};
 use crate::values::class::ClassId;
@@ -27,26 +28,26 @@ use crate::values::outcome::{CancelOutcome, ResetOutcome};
 use crate::values::shutdown::ShutdownPolicy;
 
 /// A request of a client to a shard.
-pub(crate) enum Request<P: Payload> {
+pub(crate) enum Request<T: 'static> {
     /// A timer with a value, for the next granted key.
     Schedule {
         deadline: Tick,
         /// The time of sending in microseconds; the lower 32 bits.
         sent_us: u32,
         class: ClassId,
-        value: P::Value,
+        value: T,
     },
     /// A timer with a callback, for the next granted key.
     Call {
         deadline: Tick,
         sent_us: u32,
         class: ClassId,
-        call: P::Call,
+        call: SendCall<T>,
     },
     Cancel {
         key: TimerKey,
         /// `None` if no caller waits for the outcome.
-        reply: Option<CancelReply<P>>,
+        reply: Option<CancelReply<T>>,
     },
     Reset {
         key: TimerKey,
@@ -54,20 +55,20 @@ pub(crate) enum Request<P: Payload> {
         reply: Option<oneshot::Sender<ResetOutcome>>,
     },
     /// Many commands, or a rare command. Boxed, so that it does not enlarge the other requests.
-    Bulk(Box<Bulk<P>>),
+    Bulk(Box<Bulk<T>>),
 }
 
-pub(crate) type CancelReply<P> = oneshot::Sender<CancelOutcome<<P as Payload>::Remote>>;
-pub(crate) type CancelReplies<P> = Replies<CancelOutcome<<P as Payload>::Remote>>;
+pub(crate) type CancelReply<T> = oneshot::Sender<CancelOutcome<Remote<T>>>;
+pub(crate) type CancelReplies<T> = Replies<CancelOutcome<Remote<T>>>;
 /// The reply is `None` if the timer is not pending.
 pub(crate) type RemainingReply = oneshot::Sender<Option<Duration>>;
 pub(crate) type MigrateReply = oneshot::Sender<Result<TimerId, MigrateError>>;
 pub(crate) type MigrateAllReply = oneshot::Sender<Result<MigrateReport, MigrateError>>;
 
 /// Many commands, or a rare command.
-pub(crate) enum Bulk<P: Payload> {
-    Cancel(BulkCancel<P>),
-    Schedule(BulkSchedule<P>),
+pub(crate) enum Bulk<T: 'static> {
+    Cancel(BulkCancel<T>),
+    Schedule(BulkSchedule<T>),
     /// Asks how long it is until a timer is due.
     Remaining {
         key: TimerKey,
@@ -88,14 +89,14 @@ pub(crate) enum Bulk<P: Payload> {
     Message(Box<dyn Message>),
 }
 
-pub(crate) struct BulkCancel<P: Payload> {
+pub(crate) struct BulkCancel<T: 'static> {
     pub(crate) keys: IntoIter<TimerKey>,
     /// `None` if no caller waits for the outcomes.
-    pub(crate) replies: Option<CancelReplies<P>>,
+    pub(crate) replies: Option<CancelReplies<T>>,
 }
 
-pub(crate) struct BulkSchedule<P: Payload> {
-    pub(crate) timers: IntoIter<(TimerKey, Tick, P::Value)>,
+pub(crate) struct BulkSchedule<T: 'static> {
+    pub(crate) timers: IntoIter<(TimerKey, Tick, T)>,
     pub(crate) earliest: Tick,
     pub(crate) sent_us: u32,
     pub(crate) class: ClassId,
@@ -132,7 +133,7 @@ impl<O> Replies<O> {
     }
 }
 
-impl<P: Payload> Request<P> {
+impl<T: 'static> Request<T> {
     /// The message to a part; `None` if the request is another.
     pub(crate) fn into_message(self) -> Option<Box<dyn Message>> {
         let Self::Bulk(bulk) = self else { return None };
@@ -148,24 +149,24 @@ impl<P: Payload> Request<P> {
     }
 
     /// The value of the timer; `None` if the request schedules none with a value.
-    pub(crate) fn into_value(self) -> Option<P::Value> {
+    pub(crate) fn into_value(self) -> Option<T> {
         if let Self::Schedule { value, .. } = self { Some(value) } else { None }
     }
 
     /// The values of many timers; `None` if the request schedules none with one message.
-    pub(crate) fn into_values(self) -> Option<impl Iterator<Item = P::Value>> {
+    pub(crate) fn into_values(self) -> Option<impl Iterator<Item = T>> {
         let Self::Bulk(bulk) = self else { return None };
         let Bulk::Schedule(many) = *bulk else { return None };
         Some(many.timers.map(|(_, _, value)| value))
     }
 
     /// The callback of the timer; `None` if the request schedules none with a callback.
-    pub(crate) fn into_call(self) -> Option<P::Call> {
+    pub(crate) fn into_call(self) -> Option<SendCall<T>> {
         if let Self::Call { call, .. } = self { Some(call) } else { None }
     }
 }
 
-impl<P: Payload> Request<P> {
+impl<T: 'static> Request<T> {
     /// The deadline of the timer and when it was sent, in microseconds, if the request schedules
     /// one timer.
     pub(crate) fn times(&self) -> Option<(Tick, u32)> {
@@ -178,7 +179,7 @@ impl<P: Payload> Request<P> {
     }
 }
 
-impl<P: Payload> lane::Request for Request<P> {
+impl<T: 'static> lane::Request for Request<T> {
     type Key = TimerKey;
 
     #[inline]
@@ -242,16 +243,16 @@ impl<P: Payload> lane::Request for Request<P> {
 }
 
 /// A control message to a shard.
-pub(crate) enum Control<P: Payload> {
+pub(crate) enum Control<T: 'static> {
     /// A message for the driver.
-    Job(P::Job),
+    Job(Job<T>),
     /// A callback that the next turn runs, without a timer.
-    Call(P::Call),
-    Shutdown(ShutdownOrder<P>),
+    Call(SendCall<T>),
+    Shutdown(ShutdownOrder<T>),
 }
 
 /// An order to a shard to shut down.
-pub(crate) struct ShutdownOrder<P: Payload> {
+pub(crate) struct ShutdownOrder<T: 'static> {
     pub(crate) policy: ShutdownPolicy,
-    pub(crate) report: oneshot::Sender<Report<P>>,
+    pub(crate) report: oneshot::Sender<Report<T>>,
 }

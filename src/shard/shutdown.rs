@@ -8,7 +8,8 @@ use corewheel_shard::Tick;
 use super::Core;
 use super::classes::Ended;
 use super::effect::Effect;
-use super::payload::{Host, Payload, Place};
+use super::host::{Deliveries, Values};
+use super::stored::{Remote, Stored, into_remote};
 use super::turn::deliver;
 use crate::link::nursery::Due;
 use crate::stats::{ClassStats, ShardCounts};
@@ -20,27 +21,27 @@ use crate::values::state::ShardState;
 
 /// The report of a shard that has ended. If it is dropped, the payloads in it are dropped one at a
 /// time.
-pub(crate) struct Report<P: Payload> {
+pub(crate) struct Report<T: 'static> {
     pub(crate) shard: ShardId,
     pub(crate) counts: ShardCounts,
     pub(crate) classes: Vec<ClassStats>,
     /// The timers that are returned to the caller.
-    pub(crate) returned: Each<Returned<P>>,
+    pub(crate) returned: Each<Returned<T>>,
 }
 
 /// A timer that is returned to the caller of the shutdown.
-pub(crate) struct Returned<P: Payload> {
+pub(crate) struct Returned<T: 'static> {
     pub(crate) handle: TimerId,
     pub(crate) deadline: Tick,
-    pub(crate) payload: P::Remote,
+    pub(crate) payload: Remote<T>,
 }
 
 /// Ends a shard: closes it, and gives each pending timer an outcome by the policy.
-pub(crate) fn shut_down<P: Payload>(
-    core: &Core<P>,
-    host: &mut impl Host<P>,
+pub(crate) fn shut_down<T: 'static>(
+    core: &Core<T>,
+    host: &mut Deliveries<'_, T, impl Values<T>>,
     policy: ShutdownPolicy,
-) -> Report<P> {
+) -> Report<T> {
     core.close(ShardState::Closed);
     core.parts().for_each(|part| {
         core.contain(|| part.closing());
@@ -53,7 +54,7 @@ pub(crate) fn shut_down<P: Payload>(
     core.clear_out(policy, false)
 }
 
-impl<P: Payload> Core<P> {
+impl<T: 'static> Core<T> {
     /// Closes the mailbox and all lanes, so that the shard accepts no message any more. A shutdown
     /// order that no turn has taken is dropped, so that its sender gets an error. False if the
     /// shard was closed before.
@@ -91,7 +92,7 @@ impl<P: Payload> Core<P> {
     /// Takes all timers out that are still pending after [`close`](Self::close): returns or drops
     /// their payloads, replies to waiting callers, and closes the parts. `is_dead` if the driver
     /// ended without a shutdown.
-    pub(crate) fn clear_out(&self, policy: ShutdownPolicy, is_dead: bool) -> Report<P> {
+    pub(crate) fn clear_out(&self, policy: ShutdownPolicy, is_dead: bool) -> Report<T> {
         let mut taken_out = Vec::new();
         {
             let state = &mut *self.state.borrow_mut();
@@ -99,7 +100,7 @@ impl<P: Payload> Core<P> {
             let ended = if is_returned { Ended::Returned } else { Ended::Dropped };
             for expired in state.wheel.drain().collect::<Vec<_>>() {
                 state.classes.end(expired.key.index(), ended);
-                if let Place::Slot(nursery, slot) = expired.payload.place()
+                if let Stored::Slot(nursery, slot) = expired.payload
                     && let Due::Fires(waker) = state.nurseries.fire(nursery, slot, Tick::NEVER)
                 {
                     // Its future finds the shard closed.
@@ -131,7 +132,7 @@ impl<P: Payload> Core<P> {
         }
         let mut returned = Vec::new();
         for (key, deadline, taken) in taken_out {
-            let (payload, left) = P::into_remote(taken);
+            let (payload, left) = into_remote(taken);
             returned.push(Returned { handle: self.handle_of(key), deadline, payload });
             self.drop_each(left);
         }

@@ -4,10 +4,9 @@
 use corewheel_shard::Tick;
 
 use super::Core;
-use super::payload::Payload;
 use crate::link::lane::LaneReceiver;
 
-impl<P: Payload> Core<P> {
+impl<T: 'static> Core<T> {
     #[inline]
     pub(super) fn holds_lanes(&self) -> bool {
         self.holds_lanes.get()

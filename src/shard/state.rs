@@ -12,18 +12,20 @@ use crossbeam_utils::CachePadded;
 use hashbrown::HashMap;
 
 use super::Directory;
+use super::callback::SendCall;
 use super::classes::ClassTable;
 use super::effect::Effect;
 use super::lateness::TurnTimes;
 use super::migrate::{MigrateAll, Migrated};
 use super::nurseries::Nurseries;
-use super::payload::Payload;
 use super::request::{
     Bulk, BulkCancel, BulkReply, BulkSchedule, CancelReply, Control, Request, ShutdownOrder,
 };
+use super::stored;
+use super::stored::{Job, Remote, Stored, Tables, Taken};
 use crate::directory::Post;
 use crate::link::lane::{Arrival, LaneReceiver};
-use crate::link::mailbox::Taken;
+use crate::link::mailbox;
 use crate::stats::ShardCounts;
 use crate::stats::live::Live;
 use crate::stats::times::Recorder;
@@ -32,12 +34,12 @@ use crate::values::error::StartError;
 use crate::values::handle::ShardId;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 
-pub(crate) struct State<P: Payload> {
+pub(crate) struct State<T: 'static> {
     pub(super) id: ShardId,
-    pub(super) directory: Arc<Directory<P>>,
-    pub(crate) wheel: Shard<P>,
-    pub(crate) tables: P::Tables,
-    pub(super) lanes: Vec<LaneReceiver<Request<P>>>,
+    pub(super) directory: Arc<Directory<T>>,
+    pub(crate) wheel: Shard<Stored<T>>,
+    pub(crate) tables: Tables<T>,
+    pub(super) lanes: Vec<LaneReceiver<Request<T>>>,
     pub(super) nurseries: Nurseries,
     /// When a turn looks again for keys for the futures that lanes hold; `None` if no lane holds
     /// any.
@@ -45,18 +47,18 @@ pub(crate) struct State<P: Payload> {
     /// When the shard last looked for idle lanes.
     pub(super) lanes_checked: Tick,
     /// Messages for the driver.
-    pub(super) jobs: Vec<P::Job>,
+    pub(super) jobs: Vec<Job<T>>,
     /// The callbacks of the mail, which the turn that takes them runs.
-    pub(super) calls: Vec<P::Call>,
-    pub(super) shutdown: Option<ShutdownOrder<P>>,
+    pub(super) calls: Vec<SendCall<T>>,
+    pub(super) shutdown: Option<ShutdownOrder<T>>,
     /// The replies of cancels that came before their timers, by the keys of the timers. The callers
     /// still wait.
-    pub(super) overtaken: HashMap<TimerKey, CancelReply<P>>,
+    pub(super) overtaken: HashMap<TimerKey, CancelReply<T>>,
     /// The new handles of timers that have migrated.
     pub(super) migrated: Migrated,
     /// The `migrate_all` that is not finished; `None` if there is none.
     pub(super) migrating_all: Option<MigrateAll>,
-    pub(super) effects: Vec<Effect<P>>,
+    pub(super) effects: Vec<Effect<T>>,
     /// The wakers of futures that have ended on other threads than they have begun. Dropped with
     /// the effects; apart from them, as there may be many.
     pub(super) unused_wakers: Vec<Waker>,
@@ -72,8 +74,8 @@ pub(crate) struct State<P: Payload> {
     pub(super) part_was_last: bool,
 }
 
-impl<P: Payload> State<P> {
-    pub(super) fn new(directory: Arc<Directory<P>>, id: ShardId) -> Result<Self, StartError> {
+impl<T: 'static> State<T> {
+    pub(super) fn new(directory: Arc<Directory<T>>, id: ShardId) -> Result<Self, StartError> {
         let config: ShardConfig = directory.settings.shard;
         let wheel = Shard::new(config).map_err(|error| StartError::Shard {
             shard: id,
@@ -83,7 +85,7 @@ impl<P: Payload> State<P> {
         Ok(Self {
             id,
             wheel,
-            tables: P::Tables::default(),
+            tables: Tables::default(),
             lanes: Vec::new(),
             nurseries: Nurseries::new(config.capacity),
             keys_retry_at: None,
@@ -113,7 +115,7 @@ impl<P: Payload> State<P> {
         })
     }
 
-    pub(super) fn post(&self) -> &Post<Request<P>, Control<P>> {
+    pub(super) fn post(&self) -> &Post<Request<T>, Control<T>> {
         self.directory.post(self.id).expect("a state is made for a shard of the service")
     }
 
@@ -124,7 +126,11 @@ impl<P: Payload> State<P> {
 
     /// Schedules a payload. `Err` with the payload if the shard is full.
     #[inline(always)]
-    pub(super) fn schedule(&mut self, deadline: Tick, payload: P) -> Result<TimerKey, P> {
+    pub(super) fn schedule(
+        &mut self,
+        deadline: Tick,
+        payload: Stored<T>,
+    ) -> Result<TimerKey, Stored<T>> {
         if !self.has_own_slot() {
             return self.schedule_in_reserve(deadline, payload);
         }
@@ -134,7 +140,11 @@ impl<P: Payload> State<P> {
     /// Schedules in a slot that is lent to nurseries or reserved for clients, the last reserve of a
     /// full shard.
     #[cold]
-    fn schedule_in_reserve(&mut self, deadline: Tick, payload: P) -> Result<TimerKey, P> {
+    fn schedule_in_reserve(
+        &mut self,
+        deadline: Tick,
+        payload: Stored<T>,
+    ) -> Result<TimerKey, Stored<T>> {
         let mut payload = payload;
         if self.take_credit_back() || self.free_slot() {
             match self.wheel.schedule(deadline, payload) {
@@ -149,7 +159,11 @@ impl<P: Payload> State<P> {
     /// Cancels a timer in the wheel, and counts it for its class. `now` gives the present in
     /// nanoseconds.
     #[inline(always)]
-    pub(super) fn cancel(&mut self, key: TimerKey, now: impl FnOnce() -> u64) -> ShardCancel<P> {
+    pub(super) fn cancel(
+        &mut self,
+        key: TimerKey,
+        now: impl FnOnce() -> u64,
+    ) -> ShardCancel<Stored<T>> {
         let outcome = self.wheel.cancel(key);
         if let ShardCancel::Cancelled { deadline, .. } = outcome {
             let class = self.classes.class_of(key.index());
@@ -166,9 +180,9 @@ impl<P: Payload> State<P> {
     #[inline(never)]
     pub(super) fn finish_cancel(
         &mut self,
-        outcome: ShardCancel<P>,
+        outcome: ShardCancel<Stored<T>>,
         now: u64,
-    ) -> CancelOutcome<P::Taken> {
+    ) -> CancelOutcome<Taken<T>> {
         match outcome {
             ShardCancel::Cancelled { deadline, payload } => {
                 let remaining = self.directory.time.remaining(deadline, now);
@@ -183,14 +197,14 @@ impl<P: Payload> State<P> {
     /// Takes the payload of a cancelled timer out of the tables. A future that waited for the timer
     /// has cancelled it, so its waker is dropped.
     #[inline]
-    pub(super) fn take(&mut self, payload: P) -> P::Taken {
+    pub(super) fn take(&mut self, payload: Stored<T>) -> Taken<T> {
         let Self { tables, unused_wakers, .. } = self;
         payload.take(tables, |waker| unused_wakers.push(waker))
     }
 
     /// Takes the payload of a timer that a shutdown ends out of the tables. A future that waits for
     /// the timer is woken, and finds the shard closed.
-    pub(super) fn take_at_end(&mut self, payload: P) -> P::Taken {
+    pub(super) fn take_at_end(&mut self, payload: Stored<T>) -> Taken<T> {
         let Self { tables, effects, .. } = self;
         payload.take(tables, |waker| effects.push(Effect::Wake(waker)))
     }
@@ -201,14 +215,14 @@ impl<P: Payload> State<P> {
         let Self { wheel, nurseries, directory, id, .. } = self;
         let post = directory.post(*id).expect("a state is made for a shard of the service");
         let grant = || nurseries.grant_key(wheel, post.nurseries.room());
-        let Taken { lanes, control, .. } = post.mailbox.take(window, grant);
+        let mailbox::Taken { lanes, control, .. } = post.mailbox.take(window, grant);
         self.accept(lanes, control, tick);
     }
 
     pub(super) fn accept(
         &mut self,
-        lanes: Vec<LaneReceiver<Request<P>>>,
-        control: Vec<Control<P>>,
+        lanes: Vec<LaneReceiver<Request<T>>>,
+        control: Vec<Control<T>>,
         tick: Tick,
     ) {
         for mut lane in lanes {
@@ -229,11 +243,11 @@ impl<P: Payload> State<P> {
     #[inline]
     pub(super) fn apply_some(
         &mut self,
-        request: Request<P>,
+        request: Request<T>,
         arrival: Arrival<TimerKey>,
         max: usize,
         now: u64,
-    ) -> Option<Request<P>> {
+    ) -> Option<Request<T>> {
         let Arrival { key, is_cancelled } = arrival;
         if is_cancelled {
             self.pass(request, key, now);
@@ -247,13 +261,13 @@ impl<P: Payload> State<P> {
     }
 
     /// Executes a request with one command.
-    pub(super) fn apply(&mut self, request: Request<P>, key: Option<TimerKey>, now: u64) {
+    pub(super) fn apply(&mut self, request: Request<T>, key: Option<TimerKey>, now: u64) {
         match request {
             Request::Schedule { deadline, sent_us, class, value } => {
-                self.arm(key, class, (deadline, sent_us), P::of_value(value), now);
+                self.arm(key, class, (deadline, sent_us), Stored::Value(value), now);
             }
             Request::Call { deadline, sent_us, class, call } => {
-                let payload = P::of_call(call, &mut self.tables);
+                let payload = Stored::of_call(call, &mut self.tables);
                 self.arm(key, class, (deadline, sent_us), payload, now);
             }
             Request::Cancel { key, reply } => self.apply_cancel(key, reply, now),
@@ -271,7 +285,7 @@ impl<P: Payload> State<P> {
     }
 
     /// Drops a timer that was cancelled in its lane.
-    fn pass(&mut self, request: Request<P>, key: Option<TimerKey>, now: u64) {
+    fn pass(&mut self, request: Request<T>, key: Option<TimerKey>, now: u64) {
         let key = key.expect("a request for a timer comes with the key that it uses up");
         if self.overtaken.contains_key(&key) {
             // A caller waits for the outcome of a cancel that came before, and gets the payload.
@@ -280,8 +294,8 @@ impl<P: Payload> State<P> {
         let times = request.times().expect("only a timer is cancelled in its lane");
         self.pass_key(key, request.class(), times, now);
         let payload = match request {
-            Request::Schedule { value, .. } => P::of_value(value),
-            Request::Call { call, .. } => P::of_call(call, &mut self.tables),
+            Request::Schedule { value, .. } => Stored::Value(value),
+            Request::Call { call, .. } => Stored::of_call(call, &mut self.tables),
             Request::Cancel { .. } | Request::Reset { .. } | Request::Bulk(_) => {
                 unreachable!("only a timer is cancelled in its lane")
             }
@@ -303,7 +317,7 @@ impl<P: Payload> State<P> {
     }
 
     #[inline]
-    fn apply_cancel(&mut self, key: TimerKey, reply: Option<CancelReply<P>>, now: u64) {
+    fn apply_cancel(&mut self, key: TimerKey, reply: Option<CancelReply<T>>, now: u64) {
         let outcome = self.cancel(key, || now);
         if matches!(outcome, ShardCancel::Stale)
             && let Some((shard, key)) = self.trace(key)
@@ -328,7 +342,7 @@ impl<P: Payload> State<P> {
         key: Option<TimerKey>,
         class: ClassId,
         (deadline, sent_us): (Tick, u32),
-        payload: P,
+        payload: Stored<T>,
         now: u64,
     ) {
         let key = key.expect("a request for a timer comes with the key that it uses up");
@@ -366,7 +380,7 @@ impl<P: Payload> State<P> {
     }
 
     #[inline(never)]
-    fn apply_bulk(&mut self, mut bulk: Box<Bulk<P>>, max: usize, now: u64) -> Option<Request<P>> {
+    fn apply_bulk(&mut self, mut bulk: Box<Bulk<T>>, max: usize, now: u64) -> Option<Request<T>> {
         let is_done = match &mut *bulk {
             Bulk::Cancel(many) => self.cancel_some(many, max, now),
             Bulk::Schedule(many) => self.arm_some(many, max, now),
@@ -390,7 +404,7 @@ impl<P: Payload> State<P> {
     }
 
     /// Cancels up to `max` timers of a bulk request. True if none is left.
-    fn cancel_some(&mut self, many: &mut BulkCancel<P>, max: usize, now: u64) -> bool {
+    fn cancel_some(&mut self, many: &mut BulkCancel<T>, max: usize, now: u64) -> bool {
         for key in many.keys.by_ref().take(max) {
             let mut outcome = self.cancel(key, || now);
             if matches!(outcome, ShardCancel::Stale)
@@ -411,7 +425,7 @@ impl<P: Payload> State<P> {
                 self.effects.extend(outcome.payload().map(Effect::Drop));
                 continue;
             };
-            let (outcome, left) = into_remote::<P>(outcome);
+            let (outcome, left) = into_remote::<T>(outcome);
             replies.push(BulkReply::Now(outcome));
             // The part of the payload that must not leave this thread is dropped here.
             self.effects.extend(left.map(Effect::Drop));
@@ -424,10 +438,10 @@ impl<P: Payload> State<P> {
     }
 
     /// Schedules up to `max` timers of a bulk request. True if none is left.
-    fn arm_some(&mut self, many: &mut BulkSchedule<P>, max: usize, now: u64) -> bool {
+    fn arm_some(&mut self, many: &mut BulkSchedule<T>, max: usize, now: u64) -> bool {
         for (key, deadline, value) in many.timers.by_ref().take(max) {
             let times = (deadline, many.sent_us);
-            self.arm(Some(key), many.class, times, P::of_value(value), now);
+            self.arm(Some(key), many.class, times, Stored::Value(value), now);
         }
         many.timers.len() == 0
     }
@@ -444,12 +458,12 @@ fn delay_of(sent_us: u32, now: u64) -> u64 {
 
 /// Makes an outcome ready for another thread. Also returns the part of the payload that must be
 /// dropped on this thread.
-pub(super) fn into_remote<P: Payload>(
-    outcome: CancelOutcome<P::Taken>,
-) -> (CancelOutcome<P::Remote>, Option<P::Taken>) {
+pub(super) fn into_remote<T: 'static>(
+    outcome: CancelOutcome<Taken<T>>,
+) -> (CancelOutcome<Remote<T>>, Option<Taken<T>>) {
     let mut left = None;
     let outcome = outcome.map(|taken| {
-        let (remote, rest) = P::into_remote(taken);
+        let (remote, rest) = stored::into_remote(taken);
         left = rest;
         remote
     });

@@ -26,7 +26,6 @@ use corewheel_shard::Tick;
 
 use super::Core;
 use super::hooks::{Part, Parts};
-use super::payload::Payload;
 use crate::clock::Timeline;
 use crate::directory::orders::{Drain, News, Orders, Visit};
 
@@ -314,7 +313,7 @@ impl Part for Sweep {
     }
 }
 
-impl<P: Payload> Core<P> {
+impl<T: 'static> Core<T> {
     /// Takes over the orders of the shard's post, and begins the visits that they ask for.
     pub(super) fn take_orders(&self) {
         let orders = self.post().orders();

@@ -6,9 +6,11 @@ use corewheel_shard::{Budget, Tick};
 
 use super::classes::Ended;
 use super::hooks::PartId;
+use super::host::{Deliveries, Delivery, Values};
 use super::lateness::TurnEnd;
-use super::payload::{Delivery, Host, Payload, Place};
 use super::shutdown::shut_down;
+use super::stored;
+use super::stored::Stored;
 use super::{Core, State};
 use crate::clock::nanos_after;
 use crate::link::nursery::Due;
@@ -36,7 +38,10 @@ pub(crate) enum Next {
 ///
 /// Expired timers are delivered with nothing borrowed, one at a time, so every callback sees the
 /// shard as it is.
-pub(crate) fn turn<P: Payload>(core: &Core<P>, host: &mut impl Host<P>) -> Next {
+pub(crate) fn turn<T: 'static>(
+    core: &Core<T>,
+    host: &mut Deliveries<'_, T, impl Values<T>>,
+) -> Next {
     if core.is_closed() {
         return Next::Never;
     }
@@ -68,16 +73,16 @@ pub(crate) fn turn<P: Payload>(core: &Core<P>, host: &mut impl Host<P>) -> Next 
 }
 
 /// Runs the callbacks of the mail. Mail is rare, so they have no budget.
-fn run_calls<P: Payload>(core: &Core<P>, host: &mut impl Host<P>) {
+fn run_calls<T: 'static>(core: &Core<T>, host: &mut Deliveries<'_, T, impl Values<T>>) {
     for call in core.take_calls() {
         core.contain(|| host.run(call));
     }
 }
 
 /// Delivers expired timers and the work of parts, until `max` deliveries or `time_max` are used up.
-pub(super) fn deliver<P: Payload>(
-    core: &Core<P>,
-    host: &mut impl Host<P>,
+pub(super) fn deliver<T: 'static>(
+    core: &Core<T>,
+    host: &mut Deliveries<'_, T, impl Values<T>>,
     time_max: Option<Duration>,
     max: usize,
 ) {
@@ -125,13 +130,13 @@ pub(super) fn deliver<P: Payload>(
 }
 
 /// An expired timer that a turn delivers.
-pub(super) enum Popped<P: Payload> {
-    Timer(Delivery<P>),
+pub(super) enum Popped<T: 'static> {
+    Timer(Delivery<T>),
     /// A timer of a part, with the index that the part knows it by.
     Part(PartId, u32),
 }
 
-impl<P: Payload> Core<P> {
+impl<T: 'static> Core<T> {
     fn advance(&self, now: u64, budget: Budget) {
         self.state.borrow_mut().wheel.advance(self.time().floor(now), budget);
     }
@@ -143,17 +148,16 @@ impl<P: Payload> Core<P> {
 
     /// Takes the next expired timer out, with its lateness at `now`.
     #[inline]
-    fn pop(&self, now: u64) -> Option<Popped<P>> {
+    fn pop(&self, now: u64) -> Option<Popped<T>> {
         let is_closed = self.is_closed();
         let state = &mut *self.state.borrow_mut();
         let State { wheel, nurseries, .. } = state;
         // A shutdown fires all timers, early ones too.
         let tick = if is_closed { Tick::NEVER } else { self.time().floor(now) };
         let mut fires = None;
-        let expired = wheel.pop_expired_unless(|payload| match payload.place() {
-            Place::Part(part, index) if !is_closed => self.parts.postpone(part, index),
-            Place::Table | Place::Part(..) => None,
-            Place::Slot(nursery, slot) => match nurseries.fire(nursery, slot, tick) {
+        let expired = wheel.pop_expired_unless(|payload| match *payload {
+            Stored::Part(part, index) if !is_closed => self.parts.postpone(part, index),
+            Stored::Slot(nursery, slot) => match nurseries.fire(nursery, slot, tick) {
                 Due::Fires(waker) => {
                     fires = Some(waker);
                     None
@@ -161,6 +165,7 @@ impl<P: Payload> Core<P> {
                 Due::NotBefore(later) if !is_closed => Some(later),
                 Due::NotBefore(_) | Due::Nothing => None,
             },
+            _ => None,
         })?;
         let deadline = self.time().start_of(expired.deadline);
         let late = now.saturating_sub(deadline);
@@ -174,16 +179,12 @@ impl<P: Payload> Core<P> {
             self.note_late(state, Some(expired.key), now, late);
         }
         let handle = self.handle_of(expired.key);
-        match expired.payload.place() {
-            Place::Table => {}
-            Place::Part(part, index) => return Some(Popped::Part(part, index)),
-            Place::Slot(..) => {
-                let payload = P::due_to_wake(fires);
-                return Some(Popped::Timer(Delivery { handle, deadline, lateness, payload }));
-            }
-        }
-        // A shutdown that fires all timers must not report a future's timeout as elapsed early.
-        let payload = expired.payload.expire(&mut state.tables, now < deadline);
+        let payload = match expired.payload {
+            Stored::Part(part, index) => return Some(Popped::Part(part, index)),
+            Stored::Slot(..) => stored::Due::Wake(fires),
+            // A shutdown that fires all timers must not report a future's timeout as elapsed early.
+            payload => payload.expire(&mut state.tables, now < deadline),
+        };
         Some(Popped::Timer(Delivery { handle, deadline, lateness, payload }))
     }
 

@@ -20,7 +20,7 @@ use fastrand::Rng;
 use crate::clock::{ManualClock, saturating_nanos};
 use crate::driver::executor::Host;
 use crate::face::handle::here::{as_thread, end_thread};
-use crate::face::stored::LocalFuture;
+use crate::shard::stored::LocalFuture;
 
 /// The end of time, in nanoseconds: a century after the start. What is due later never is.
 const END: u64 = 100 * 365 * 24 * 3_600 * 1_000_000_000;

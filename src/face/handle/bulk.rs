@@ -8,11 +8,11 @@ use corewheel_shard::{Tick, TimerKey};
 
 use super::{Handle, Lanes};
 use crate::clock::when::When;
-use crate::face::Request;
-use crate::face::callback::{Payload, SendCall};
 use crate::face::reply::Reply;
 use crate::link::lane::Refusal;
+use crate::shard::callback::{Payload, SendCall};
 use crate::shard::lanes::Keys;
+use crate::shard::request::Request;
 use crate::shard::request::{Bulk, BulkCancel, BulkReply, BulkSchedule, Replies};
 use crate::values::contain::Each;
 use crate::values::error::ReplyError;

@@ -25,12 +25,15 @@ use super::place::{NurseryName, Place};
 use super::reaches::Reaches;
 use super::registry;
 use super::registry::Service;
-use super::threads::{ThreadLanes, ThreadShard};
+use super::threads::ThreadLanes;
+
 use crate::clock::{NearClock, Timeline};
 use crate::directory::orders::Orders;
-use crate::face::{Core, Lanes};
+use crate::face::local::LocalShard;
 use crate::link::nursery::{ArmRefusal, Armed, Arming, Nursery, NurseryId, Periods, Ring};
+use crate::shard::Core;
 use crate::shard::hooks::Message;
+use crate::shard::lanes::Lanes;
 use crate::values::class::ClassId;
 use crate::values::contain::drop_each;
 use crate::values::handle::{ServiceId, ShardId};
@@ -81,7 +84,7 @@ pub(crate) struct Reach {
     time: Timeline,
     clock: NearClock,
     /// The shards that this thread drives.
-    shards: RefCell<Vec<Weak<dyn ThreadShard>>>,
+    shards: RefCell<Vec<Weak<dyn LocalShard>>>,
     /// Whether `shards` has an element.
     drives_any: Cell<bool>,
     reached: OnceCell<Arc<dyn Service>>,
@@ -212,7 +215,7 @@ impl Reach {
 
     /// A shard that this thread drives: the shard `id`, or any if `id` is `None`.
     #[cold]
-    fn driven(&self, id: Option<ShardId>) -> Option<Rc<dyn ThreadShard>> {
+    fn driven(&self, id: Option<ShardId>) -> Option<Rc<dyn LocalShard>> {
         let shards = self.shards.borrow();
         let mut open = shards.iter().filter_map(Weak::upgrade).filter(|shard| !shard.is_closed());
         open.find(|shard| id.is_none_or(|id| shard.id() == id))
@@ -568,13 +571,13 @@ pub(crate) fn send_message(
 /// The shard is found on this thread, until the returned value is dropped.
 pub(crate) struct OnThread {
     reach: Rc<Reach>,
-    shard: Weak<dyn ThreadShard>,
+    shard: Weak<dyn LocalShard>,
 }
 
 impl OnThread {
     /// Enters a shard that the calling thread drives.
     pub(crate) fn enter<T: Send + 'static>(core: &Rc<Core<T>>) -> Option<Self> {
-        let shard: Weak<dyn ThreadShard> = Rc::downgrade(core) as _;
+        let shard: Weak<dyn LocalShard> = Rc::downgrade(core) as _;
         let service = core.directory().service;
         let reach = Reach::known(service).or_else(|| Reach::make(service, core.time().clone()))?;
         // A service without a handle has timers of its shards' own threads.

@@ -26,7 +26,7 @@ use self::sleep::{Sleep, Timeout};
 use crate::clock::when::{Deadline, When};
 use crate::clock::{Clock, Timeline};
 use crate::directory::orders::Orders;
-use crate::face::Lanes;
+use crate::shard::lanes::Lanes;
 use crate::values::class::{ClassId, TimerClass, UnknownClass};
 use crate::values::handle::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;

@@ -23,8 +23,8 @@ use corewheel_shard::{
 use super::waiters::Waiters;
 use crate::clock::Timeline;
 use crate::clock::when::When;
-use crate::face::callback::SharedCall;
 use crate::face::local::LocalShard;
+use crate::shard::callback::SharedCall;
 use crate::shard::hooks::CloseListener;
 use crate::stats::class::ClassStats;
 use crate::values::class::ClassId;

@@ -6,10 +6,10 @@ use std::rc::Rc;
 use corewheel_shard::Tick;
 
 use crate::clock::when::{Deadline, Due, When};
-use crate::face::Core;
 use crate::face::handle::Handle;
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
+use crate::shard::Core;
 use crate::values::handle::TimerId;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 

@@ -41,11 +41,11 @@ use std::fmt;
 use hashbrown::HashMap;
 
 pub use self::guard::TimerGuard;
-use crate::face::callback::Payload;
 use crate::face::handle::Handle;
 use crate::face::handle::bulk::Outcomes;
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
+use crate::shard::callback::Payload;
 use crate::values::handle::TimerId;
 use crate::values::outcome::CancelOutcome;
 

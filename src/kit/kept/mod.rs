@@ -83,12 +83,12 @@ use std::task::{Context, Poll};
 
 use self::part::{KeptPart, PollUntilReady, Released, Run, Sender};
 use self::room::{Permit, Room};
-use crate::face::Directory;
-use crate::face::callback::SendCall;
 use crate::face::handle::Handle;
 use crate::face::handle::here;
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
+use crate::shard::Directory;
+use crate::shard::callback::SendCall;
 use crate::shard::hooks::Message;
 use crate::shard::request::Control;
 use crate::values::error::{ReplyError, ShardError};

@@ -65,11 +65,11 @@ use self::lend::used_while_lent;
 use self::table::{Entry, Hashed, Put, Table};
 use crate::clock::Timeline;
 use crate::clock::when::When;
-use crate::face::calls::Owner;
 use crate::face::local::LocalShard;
 use crate::face::timers::Timers;
 #[doc(no_inline)]
 pub use crate::queue::Expired;
+use crate::shard::calls::Owner;
 use crate::values::capacity::{CAPACITY, check};
 use crate::values::error::ConfigError;
 use crate::values::outcome::ResetOutcome;

@@ -13,8 +13,8 @@ use hashbrown::DefaultHashBuilder;
 
 use super::lists::{Hashed, Lists, Walk};
 use super::{Operation, OperationId, PurgatoryStats};
-use crate::face::calls::Owner;
 use crate::face::local::LocalShard;
+use crate::shard::calls::Owner;
 use crate::values::class::ClassId;
 use crate::values::contain::Each;
 use crate::values::error::ConfigError;

@@ -10,11 +10,11 @@ use super::repeating::Repeating;
 use super::{PeriodicRun, Repeat, StopOutcome};
 use crate::clock::Timeline;
 use crate::clock::when::When;
-use crate::face::callback::SendCall;
 use crate::face::handle::Handle;
 use crate::face::timers::Timers;
 use crate::kit::herd::slacken;
 use crate::link::stop_flag::{Stop, StopFlag};
+use crate::shard::callback::SendCall;
 use crate::values::handle::TimerId;
 use crate::values::refused::RefusedCall;
 

@@ -9,12 +9,12 @@ use corewheel_shard::{Tick, TimerKey};
 use super::PeriodicRun;
 use super::options::{Body, Pattern};
 use super::remote::EndedOnDrop;
-use crate::face::Core;
-use crate::face::callback::RepeatedCall;
 use crate::face::local::LocalShard;
 use crate::face::timers::Timers;
 use crate::kit::herd::slacken;
 use crate::kit::interval::next_tick;
+use crate::shard::Core;
+use crate::shard::callback::RepeatedCall;
 use crate::values::class::ClassId;
 
 type WeakCall<T> = Weak<dyn Fn(&Timers<T>)>;

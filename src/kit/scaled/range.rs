@@ -13,8 +13,8 @@ use corewheel_shard::{Tick, TimerKey};
 use super::ScaledTimeouts;
 use super::part::{Range, ScaledPart};
 use super::queue::Queue;
-use crate::face::callback::SharedCall;
 use crate::face::local::LocalShard;
+use crate::shard::callback::SharedCall;
 use crate::values::class::ClassId;
 use crate::values::refused::Refused;
 

@@ -65,8 +65,8 @@ use std::time::Duration;
 
 #[cfg(all(feature = "glommio", target_os = "linux"))]
 pub use self::task_queue::on_task_queue;
-use crate::face::callback::{Fired, Handler};
 use crate::face::timers::Timers;
+use crate::shard::callback::{Fired, Handler};
 use crate::stats::ShardCounts;
 use crate::values::contain::drop_each;
 use crate::values::refused::Refused;

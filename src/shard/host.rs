@@ -1,13 +1,24 @@
 //! Delivers the payloads of a shard's expired timers: values to the handler, callbacks by calling
-//! them, futures by waking them.
+//! them, futures by waking them. It runs code of the user, with nothing borrowed.
+
+use std::time::Duration;
 
 use super::callback::{Fired, Handler, SendCall};
-use super::stored::{Due, Stored};
+use super::stored::Due;
 use super::timers::Timers;
-use crate::shard::payload::{Delivery, Host};
-use crate::shard::turn;
-use crate::shard::turn::Next;
+use super::turn;
+use super::turn::Next;
 use crate::values::contain::Contained;
+use crate::values::handle::TimerId;
+
+/// An expired timer.
+pub(super) struct Delivery<T: 'static> {
+    pub(super) handle: TimerId,
+    /// The deadline, rounded up to a tick, in nanoseconds.
+    pub(super) deadline: u64,
+    pub(super) lateness: Duration,
+    pub(super) payload: Due<T>,
+}
 
 /// Receives the values of a shard's timers.
 pub(crate) trait Values<T: 'static> {
@@ -53,9 +64,9 @@ pub(crate) struct Deliveries<'a, T: 'static, V> {
     pub(crate) values: &'a mut V,
 }
 
-impl<T: Send + 'static, V: Values<T>> Host<Stored<T>> for Deliveries<'_, T, V> {
+impl<T: 'static, V: Values<T>> Deliveries<'_, T, V> {
     #[inline]
-    fn deliver(&mut self, delivery: Delivery<Stored<T>>) {
+    pub(super) fn deliver(&mut self, delivery: Delivery<T>) {
         let Self { timers, values } = self;
         let Delivery { handle, deadline, lateness, payload } = delivery;
         match payload {
@@ -68,11 +79,13 @@ impl<T: Send + 'static, V: Values<T>> Host<Stored<T>> for Deliveries<'_, T, V> {
         }
     }
 
-    fn run(&mut self, call: SendCall<T>) {
+    /// Runs a callback of the mail, which has no timer.
+    pub(super) fn run(&mut self, call: SendCall<T>) {
         call(self.timers);
     }
 
-    fn closing(&mut self) {
+    /// Called during a shutdown, after the last timer was delivered.
+    pub(super) fn closing(&mut self) {
         self.values.close();
     }
 }

@@ -18,7 +18,7 @@ pub(crate) enum Slept {
 
 impl<T: Send + 'static> Core<T> {
     /// A timer that wakes a future, which must release its sleeper. `None` if the shard is full.
-    pub(super) fn schedule_sleep(
+    pub(crate) fn schedule_sleep(
         &self,
         class: ClassId,
         deadline: Tick,
@@ -33,7 +33,7 @@ impl<T: Send + 'static> Core<T> {
     }
 
     /// Looks whether the time of a sleeper has come, and keeps the waker if not.
-    pub(super) fn poll_sleeper(&self, index: u32, waker: &Waker) -> Slept {
+    pub(crate) fn poll_sleeper(&self, index: u32, waker: &Waker) -> Slept {
         match &self.state().tables.sleepers[index as usize] {
             Sleeper::Fired => return Slept::Fired,
             Sleeper::Closed => return Slept::Closed,
@@ -51,14 +51,14 @@ impl<T: Send + 'static> Core<T> {
         Slept::NotYet
     }
 
-    pub(super) fn release_sleeper(&self, index: u32) {
+    pub(crate) fn release_sleeper(&self, index: u32) {
         let sleeper = self.state().tables.sleepers.try_remove(index as usize);
         // Dropping a waker runs code of the user, so nothing is borrowed meanwhile.
         drop(sleeper);
     }
 
     /// Ends a sleep whose future is dropped.
-    pub(super) fn abandon_sleep(&self, key: TimerKey, index: u32) {
+    pub(crate) fn abandon_sleep(&self, key: TimerKey, index: u32) {
         // The timer may have fired; its payload is an index either way.
         let _ = self.cancel_unread(key);
         self.release_sleeper(index);

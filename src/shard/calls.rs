@@ -47,7 +47,7 @@ struct Known {
 }
 
 impl Owners {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Slab::new())
     }
 
@@ -83,7 +83,7 @@ impl Owners {
 
     /// A timer of this owner has fired. Returns the callback, `None` if the owner is gone.
     #[inline]
-    pub(super) fn take(&mut self, owner: u16) -> Option<SharedCall> {
+    pub(crate) fn take(&mut self, owner: u16) -> Option<SharedCall> {
         let call = self.0[usize::from(owner)].call.clone();
         self.note_ended(owner);
         call

@@ -14,9 +14,8 @@ use slab::Slab;
 
 use super::callback::{Call, Payload as Carried, SendCall};
 use super::calls::Owners;
+use super::hooks::PartId;
 use super::timers::Timers;
-use crate::shard::hooks::PartId;
-use crate::shard::payload::{Packed, Payload, Place};
 use crate::values::migration::MigrateError;
 
 /// A payload, as the slot of its timer holds it.
@@ -88,65 +87,46 @@ pub(crate) enum Due<T: 'static> {
     Wake(Option<Waker>),
 }
 
+/// The payload of a timer that does not fire, for another thread.
+pub(crate) type Remote<T> = Carried<T, SendCall<T>>;
+
+/// A payload that migrates to another shard.
+pub(crate) enum Packed<T: 'static> {
+    Value(T),
+    Call(SendCall<T>),
+}
+
 /// Starts a future on the shard's own core.
 pub(crate) type Job<T> = Box<dyn FnOnce(Timers<T>) -> LocalFuture + Send>;
 pub(crate) type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-impl<T: 'static> Payload for Stored<T> {
-    type Value = T;
-    type Call = SendCall<T>;
-    type Tables = Tables<T>;
-    type Taken = Taken<T>;
-    type Remote = Carried<T, SendCall<T>>;
-    type Due = Due<T>;
-    type Job = Job<T>;
-
-    #[inline]
-    fn of_value(value: T) -> Self {
-        Self::Value(value)
-    }
-
-    fn of_call(call: SendCall<T>, tables: &mut Tables<T>) -> Self {
+impl<T: 'static> Stored<T> {
+    pub(super) fn of_call(call: SendCall<T>, tables: &mut Tables<T>) -> Self {
         Self::Call(tables.calls.insert(Call::Send(call)) as u32)
     }
 
+    /// The value; `None` if the payload is in the tables.
     #[inline]
-    fn of_slot(nursery: u16, slot: u32) -> Self {
-        Self::Slot(nursery, slot)
-    }
-
-    #[inline]
-    fn due_to_wake(waker: Option<Waker>) -> Due<T> {
-        Due::Wake(waker)
-    }
-
-    #[inline]
-    fn into_value(self) -> Option<T> {
+    pub(super) fn into_value(self) -> Option<T> {
         match self {
             Self::Value(value) => Some(value),
             _ => None,
         }
     }
 
+    /// Takes a payload that uses no table. `Err` with any other payload.
     #[inline]
-    fn place(&self) -> Place {
-        match self {
-            Self::Part(part, index) => Place::Part(*part, *index),
-            Self::Slot(nursery, slot) => Place::Slot(*nursery, *slot),
-            _ => Place::Table,
-        }
-    }
-
-    #[inline]
-    fn take_plain(self) -> Result<Taken<T>, Self> {
+    pub(super) fn take_plain(self) -> Result<Taken<T>, Self> {
         match self {
             Self::Value(value) => Ok(Carried::Value(value)),
             other => Err(other),
         }
     }
 
+    /// Takes the payload of a timer that will not fire out of the tables. Calls `wake` with the
+    /// waker of a future that waits for the timer, if there is one.
     #[inline]
-    fn take(self, tables: &mut Tables<T>, wake: impl FnOnce(Waker)) -> Taken<T> {
+    pub(super) fn take(self, tables: &mut Tables<T>, wake: impl FnOnce(Waker)) -> Taken<T> {
         match self {
             Self::Value(value) => Carried::Value(value),
             Self::Call(index) => Carried::Callback(tables.calls.remove(index as usize)),
@@ -165,8 +145,10 @@ impl<T: 'static> Payload for Stored<T> {
         }
     }
 
+    /// Takes the payload of an expired timer out of the tables. `is_early` if a shutdown fires the
+    /// timer before its deadline.
     #[inline]
-    fn expire(self, tables: &mut Tables<T>, is_early: bool) -> Due<T> {
+    pub(super) fn expire(self, tables: &mut Tables<T>, is_early: bool) -> Due<T> {
         match self {
             Self::Value(value) => Due::Value(value),
             Self::Call(index) => Due::Call(tables.calls.remove(index as usize)),
@@ -182,7 +164,8 @@ impl<T: 'static> Payload for Stored<T> {
         }
     }
 
-    fn check_travels(&self, tables: &Tables<T>) -> Result<(), MigrateError> {
+    /// `Err` with the reason if the payload cannot migrate.
+    pub(super) fn check_travels(&self, tables: &Tables<T>) -> Result<(), MigrateError> {
         match self {
             Self::Value(_) => Ok(()),
             Self::Call(index) => match tables.calls.get(*index as usize) {
@@ -196,7 +179,8 @@ impl<T: 'static> Payload for Stored<T> {
         }
     }
 
-    fn pack(self, tables: &mut Tables<T>) -> Packed<Self> {
+    /// Takes a payload that can migrate out of the tables.
+    pub(super) fn pack(self, tables: &mut Tables<T>) -> Packed<T> {
         match self {
             Self::Value(value) => Packed::Value(value),
             Self::Call(index) => match tables.calls.remove(index as usize) {
@@ -208,13 +192,15 @@ impl<T: 'static> Payload for Stored<T> {
             }
         }
     }
+}
 
-    fn into_remote(taken: Taken<T>) -> (Self::Remote, Option<Taken<T>>) {
-        match taken {
-            Carried::Value(value) => (Carried::Value(value), None),
-            Carried::Callback(Call::Send(call)) => (Carried::Callback(call), None),
-            Carried::Callback(call) => (Carried::Local, Some(Carried::Callback(call))),
-            Carried::Local => (Carried::Local, None),
-        }
+/// Makes a payload ready for another thread. Also returns the part of it that must be dropped
+/// on this thread.
+pub(super) fn into_remote<T>(taken: Taken<T>) -> (Remote<T>, Option<Taken<T>>) {
+    match taken {
+        Carried::Value(value) => (Carried::Value(value), None),
+        Carried::Callback(Call::Send(call)) => (Carried::Callback(call), None),
+        Carried::Callback(call) => (Carried::Local, Some(Carried::Callback(call))),
+        Carried::Local => (Carried::Local, None),
     }
 }
