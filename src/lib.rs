@@ -220,7 +220,7 @@ pub use crate::shard::callback::{Fired, Handler, LocalCall, Payload, SendCall};
 pub use crate::values::error::{
     ConfigError, Elapsed, ReplyError, ShardError, StartError, TimeoutError,
 };
-pub use crate::values::handle::{ShardId, TimerId};
+pub use crate::values::ids::{ShardId, TimerId};
 pub use crate::values::outcome::{CancelOutcome, ResetOutcome};
 pub use crate::values::refused::{Refused, RefusedCall, RefusedKind};
 pub use crate::values::settings::Runtime;

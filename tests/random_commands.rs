@@ -19,11 +19,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use corewheel::Handle;
 use corewheel::shutdown::ShutdownReport;
+use corewheel::sim::Thread;
 use corewheel::{
     CancelOutcome, Fired, Payload, Refused, RefusedKind, Reply, ReplyError, SendCall, ShardId,
-    ShutdownPolicy, TimerId, Timers,
+    ShutdownPolicy, TimerId, TimerService, Timers,
 };
 use fastrand::Rng;
 
@@ -215,7 +215,9 @@ type Pending = (u32, Reply<CancelOutcome<Payload<Job, SendCall<Job>>>>);
 
 struct Worker {
     ledger: Arc<Ledger>,
-    client: Handle<Job>,
+    /// The thread as the service sees it.
+    client: Thread<Job>,
+    service: Arc<TimerService<Job>>,
     rng: Rng,
     pending: Vec<Pending>,
     outcomes: Outcomes,
@@ -231,8 +233,8 @@ impl Worker {
                 self.take_replies();
             }
             if self.rng.u16(..2_000) == 0 {
-                // The old client is dropped; its requests remain valid.
-                self.client = self.client.clone();
+                // The old lanes end; the requests remain valid.
+                self.client = Thread::of(&self.service);
             }
         }
         self.take_replies();
@@ -364,7 +366,8 @@ fn check(host: Host, commands: u64, shuts_down_early: bool) {
         .map(|number| {
             let worker = Worker {
                 ledger: Arc::clone(&ledger),
-                client: running.service.handle(),
+                client: Thread::of(&running.service),
+                service: Arc::clone(&running.service),
                 rng: Rng::with_seed(seed.wrapping_add(number)),
                 pending: Vec::new(),
                 outcomes: Outcomes::default(),

@@ -38,7 +38,7 @@ use crate::stats::host::cores;
 use crate::stats::monitor::{self, Monitor};
 use crate::stats::tally::Tally;
 use crate::stats::{SCHEMA, ServiceStats, ShardStats, Warning};
-use crate::values::handle::{ServiceId, ShardId, TimerId};
+use crate::values::ids::{ServiceId, ShardId, TimerId};
 use crate::values::refused::RefusedKind;
 use crate::values::settings::{Runtime, Settings};
 
@@ -142,14 +142,14 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
         lane.ok_or_else(|| self.why_closed())
     }
 
-    /// The handle of a timer on a shard that is open; `None` if the timer's last shard is closed.
-    pub(crate) fn current_handle(&self, mut timer: TimerId) -> Option<TimerId> {
+    /// The id of a timer on a shard that is open; `None` if the timer's last shard is closed.
+    pub(crate) fn current_timer(&self, mut timer: TimerId) -> Option<TimerId> {
         loop {
             let post = self.post(timer.shard())?;
             if !post.mailbox.is_closed() {
                 return Some(timer);
             }
-            // Each handle leads to a newer handle, so the loop ends.
+            // Each id leads to a newer id, so the loop ends.
             timer = *post.migrated()?.get(&timer.key())?;
         }
     }

@@ -20,8 +20,8 @@ use crate::stats::host::times_of;
 use crate::stats::publish::{Published, Reading};
 use crate::values::class::{ClassId, Classes};
 use crate::values::contain::each;
-use crate::values::handle::ShardId;
-use crate::values::migration::NewHandles;
+use crate::values::ids::ShardId;
+use crate::values::migration::NewIds;
 use crate::values::refused::RefusedKind;
 use crate::values::state::ShardState;
 
@@ -38,7 +38,7 @@ pub(crate) struct Post<R: Request, C> {
     has_ended: AtomicBool,
     notes: Mutex<Notes>,
     orders: Arc<Orders>,
-    /// For each class, how many timers clients could not send. Clients write it.
+    /// For each class, how many timers threads could not send. Threads write it.
     refused: Box<[AtomicU64]>,
 }
 
@@ -47,9 +47,9 @@ struct Notes {
     state: ShardState,
     /// Whether it was logged that a future waits for the shard to be attached.
     is_wait_logged: bool,
-    /// The new handles of timers that have migrated from the shard. `None` while the shard is open,
+    /// The new ids of timers that have migrated from the shard. `None` while the shard is open,
     /// or if no timer has migrated.
-    migrated: Option<Arc<NewHandles>>,
+    migrated: Option<Arc<NewIds>>,
 }
 
 /// The alignment keeps the fields of two posts on separate cache lines.
@@ -86,8 +86,8 @@ impl<R: Request, C> Post<R, C> {
         is_open
     }
 
-    /// Notes that the shard has ended, and the new handles of timers that have migrated from it.
-    pub(crate) fn note_end(&self, state: ShardState, migrated: Option<Arc<NewHandles>>) {
+    /// Notes that the shard has ended, and the new ids of timers that have migrated from it.
+    pub(crate) fn note_end(&self, state: ShardState, migrated: Option<Arc<NewIds>>) {
         let mut notes = self.notes();
         notes.state = state;
         notes.migrated = migrated;
@@ -141,9 +141,9 @@ impl<R: Request, C> Post<R, C> {
         self.has_executor.load(Ordering::Relaxed)
     }
 
-    /// The new handles of timers that have migrated from the shard; `None` while the shard is open,
+    /// The new ids of timers that have migrated from the shard; `None` while the shard is open,
     /// or if no timer has migrated.
-    pub(crate) fn migrated(&self) -> Option<Arc<NewHandles>> {
+    pub(crate) fn migrated(&self) -> Option<Arc<NewIds>> {
         self.notes().migrated.clone()
     }
 
@@ -152,7 +152,7 @@ impl<R: Request, C> Post<R, C> {
         &self.orders
     }
 
-    /// Counts a timer of a class that a client could not send, if it has a class.
+    /// Counts a timer of a class that a thread could not send, if it has a class.
     #[cold]
     pub(crate) fn note_refused(&self, class: ClassId) {
         if let Some(refused) = class.index().and_then(|index| self.refused.get(index)) {

@@ -34,7 +34,7 @@ use crate::shard::callback::Handler;
 #[cfg(any(feature = "sim", feature = "tokio", all(feature = "glommio", target_os = "linux")))]
 use crate::shard::host::OwnedHandler;
 use crate::values::error::StartError;
-use crate::values::handle::ShardId;
+use crate::values::ids::ShardId;
 
 /// A shard that is still to be driven; made by
 /// [`TimerService::attach`](crate::TimerService::attach). Send it to the thread that will drive it.

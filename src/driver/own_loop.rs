@@ -186,9 +186,9 @@ impl<T: Send + 'static, H> ShardLoop<T, H> {
     /// until that instant, or until the waker is woken. `Idle`: until the waker is woken. The
     /// instant is earlier than that of the last turn if an earlier timer was scheduled since.
     ///
-    /// A client wakes the waker when it sends a request that the shard must receive earlier. A
+    /// A thread wakes the waker when it sends a request that the shard must receive earlier. A
     /// command on the shard's own thread wakes it, too, if its timer is due earlier. The waker must
-    /// only wake: it must not use a client of this service.
+    /// only wake: it must not use a thread of this service.
     pub fn prepare_to_sleep(&self, after: Turn, waker: &Waker) -> Turn {
         let core = self.timers().core();
         let until = match after {

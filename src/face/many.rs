@@ -3,13 +3,13 @@
 use crate::clock::when::When;
 use crate::face::timers::Timers;
 use crate::shard::callback::Payload;
-use crate::values::handle::{ShardId, TimerId};
+use crate::values::ids::{ShardId, TimerId};
 use crate::values::migration::MigrateError;
 use crate::values::outcome::CancelOutcome;
 use crate::values::refused::Refused;
 
 impl<T: Send + 'static> Timers<T> {
-    /// Cancels timers of this shard, and returns the outcome of each, in the order of the handles.
+    /// Cancels timers of this shard, and returns the outcome of each, in the order of the ids.
     /// The clock is read once.
     ///
     /// A timer of another service is left as it is and its outcome is `Foreign`; that of a timer of
@@ -27,11 +27,11 @@ impl<T: Send + 'static> Timers<T> {
         timers.iter().map(cancel).collect()
     }
 
-    /// Schedules timers that carry values: all of them, or none. The handles come in the order of
+    /// Schedules timers that carry values: all of them, or none. The ids come in the order of
     /// the timers. The clock is read once.
     ///
     /// The number of timers is limited by the room of the shard. Slots that are reserved for
-    /// clients are not used.
+    /// threads are not used.
     ///
     /// # Errors
     ///
@@ -46,7 +46,7 @@ impl<T: Send + 'static> Timers<T> {
         self.core().schedule_all(self.class(), timers, tick_of)
     }
 
-    /// Migrates a timer of this shard to another, with its deadline, and returns its new handle.
+    /// Migrates a timer of this shard to another, with its deadline, and returns its new id.
     /// See [`Handle::migrate`](crate::Handle::migrate).
     ///
     /// ```
@@ -90,7 +90,7 @@ impl<T: Send + 'static> Timers<T> {
         self.core().migrate_to(timer.key(), shard)
     }
 
-    /// The new handle of a timer that has migrated from this shard, for as long as the shard
+    /// The new id of a timer that has migrated from this shard, for as long as the shard
     /// remembers it. The timer may have migrated further since.
     pub fn migrated_to(&self, timer: TimerId) -> Option<TimerId> {
         if timer.home() != self.core().home() {

@@ -1,5 +1,5 @@
 //! The vocabulary of callers: [`Timers`](timers::Timers) on a shard's own core,
-//! [`Handle`](handle::Handle) from any thread, the futures of both, and the types of callbacks.
+//! [`Handle`](handle::Handle) from any thread, and the futures of both.
 
 pub(crate) mod handle;
 pub(crate) mod local;

@@ -37,14 +37,14 @@ use crate::shard::callback::{Payload, SendCall};
 use crate::shard::shutdown::Report;
 use crate::stats::{ClassStats, ShardCounts};
 pub use crate::values::error::ShutdownError;
-use crate::values::handle::{ShardId, TimerId};
+use crate::values::ids::{ShardId, TimerId};
 
 /// A timer that a shutdown returns.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Returned<T: 'static> {
-    /// The timer's handle, which is stale now.
-    pub handle: TimerId,
+    /// The timer's id, which is stale now.
+    pub timer: TimerId,
     /// The deadline of the timer.
     pub deadline: Instant,
     /// The payload. A callback or future of the shard's own core is [`Payload::Local`].
@@ -78,7 +78,7 @@ impl<T: 'static> ShardReport<T> {
     pub(crate) fn new(report: Report<T>, time: &Timeline) -> Self {
         let Report { shard, counts, classes, mut returned } = report;
         let returned = returned.take().into_iter().map(|timer| Returned {
-            handle: timer.handle,
+            timer: timer.timer,
             deadline: time.instant(timer.deadline),
             payload: timer.payload,
         });

@@ -17,7 +17,7 @@ use crate::shard::stored::Stored;
 pub use crate::shard::timers::Timers;
 use crate::values::class::{TimerClass, UnknownClass};
 use crate::values::error::TimeoutError;
-use crate::values::handle::{ShardId, TimerId};
+use crate::values::ids::{ShardId, TimerId};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 use crate::values::refused::{Refused, RefusedCall};
 use crate::values::scale::Scale;

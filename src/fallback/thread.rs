@@ -18,7 +18,7 @@ use std::thread;
 use std::time::Instant;
 
 use crate::values::contain;
-use crate::values::handle::ServiceId;
+use crate::values::ids::ServiceId;
 use crate::values::refused::RefusedKind;
 
 /// The deadline of a kept sleep, and its number.

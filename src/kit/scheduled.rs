@@ -18,7 +18,7 @@ use crate::face::timers::Timers;
 use crate::shard::callback::{LocalCall, SendCall};
 use crate::values::contain::each;
 use crate::values::error::ReplyError;
-use crate::values::handle::TimerId;
+use crate::values::ids::TimerId;
 use crate::values::refused::RefusedCall;
 
 /// Sends the result of a callback, or says why there is none when it is dropped before it has run.
@@ -149,7 +149,7 @@ impl<T: Send + 'static> Handle<T> {
         task: impl FnOnce(&Timers<T>) -> R + Send + 'static,
     ) -> Result<(TimerId, Reply<R>), RefusedCall<SendCall<T>>> {
         let (sender, reply) = Reply::of_result();
-        let known = self.to_shard().map(|(lanes, shard)| (Arc::clone(lanes.directory()), shard));
+        let known = self.shard_lanes().map(|(lanes, shard)| (Arc::clone(lanes.directory()), shard));
         let is_closed = move || {
             let post = known.as_ref().ok().and_then(|(directory, shard)| directory.post(*shard));
             post.is_none_or(|post| post.mailbox.is_closed())

@@ -10,7 +10,7 @@ use super::sync::{AtomicBool, Mutex, Ordering, fence};
 #[derive(Debug)]
 pub(crate) struct Gate<E> {
     closed: AtomicBool,
-    /// The owner's end. `None` until the owner has received for the last time, and while the client
+    /// The owner's end. `None` until the owner has received for the last time, and while the thread
     /// takes requests back.
     handed_back: Mutex<Option<E>>,
 }
@@ -20,7 +20,7 @@ impl<E> Gate<E> {
         Self { closed: AtomicBool::new(false), handed_back: Mutex::new(None) }
     }
 
-    /// The client's column, after the push and the fence in `Doorbell::wake_for`.
+    /// The thread's column, after the push and the fence in `Doorbell::wake_for`.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
@@ -33,7 +33,7 @@ impl<E> Gate<E> {
         fence(Ordering::SeqCst);
     }
 
-    /// Leaves the owner's end to the client, after the owner has received for the last time.
+    /// Leaves the owner's end to the thread, after the owner has received for the last time.
     pub(crate) fn hand_back(&self, end: E) {
         *self.handed_back.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
     }

@@ -1,35 +1,35 @@
-//! A lane joins one client to one shard: requests in, granted keys out, both over SPSC rings.
+//! A lane joins one thread to one shard: requests in, granted keys out, both over SPSC rings.
 //!
-//! Why keys are granted in advance: a client needs the timer's key at once. If the client chose the
+//! Why keys are granted in advance: a thread needs the timer's key at once. If the thread chose the
 //! key itself, the owner would have to look each key up in a map, which costs two thirds of the
-//! throughput at a million timers. So the owner reserves slots for the client and keeps it supplied
-//! with their keys. A client without a key is refused before it sends anything: with
+//! throughput at a million timers. So the owner reserves slots for the thread and keeps it supplied
+//! with their keys. A thread without a key is refused before it sends anything: with
 //! [`Refusal::Full`] or [`Refusal::Reserved`] if the owner has no key to grant, else with
-//! [`Refusal::Busy`]. The client uses keys in the order in which they were granted, so a `Schedule`
-//! need not carry its key: it is the next key in the owner's queue. When a client is gone, the
+//! [`Refusal::Busy`]. The thread uses keys in the order in which they were granted, so a `Schedule`
+//! need not carry its key: it is the next key in the owner's queue. When a thread is gone, the
 //! queue holds the keys that it has not used.
 //!
-//! How many keys a client holds is the lane's [`Window`]: it begins with a fair share, and doubles
-//! when the client needs more. A client that is refused for want of keys leaves a note of how many
+//! How many keys a thread holds is the lane's [`Window`]: it begins with a fair share, and doubles
+//! when the thread needs more. A thread that is refused for want of keys leaves a note of how many
 //! it needs, for the owner's next turn. The owner takes unused keys back by closing the lane that
 //! holds them, since both ends would have to agree on each single key.
 //!
 //! A request that does not fit into the ring goes into the [overflow](super::overflow) beside it.
-//! Until the owner has taken the overflow, all later requests go there too. So the client has
+//! Until the owner has taken the overflow, all later requests go there too. So the thread has
 //! nothing left to do: it may block for a reply, sleep or be dropped. A schedule is refused when as
 //! many requests wait as the lane's [`Room`] allows, a cancel or a reset never. The ring begins
-//! small, and each time that requests overflow, the client replaces it by a larger one.
+//! small, and each time that requests overflow, the thread replaces it by a larger one.
 //!
 //! A future whose request was refused leaves its waker among the lane's
-//! [waiters](super::waiters). The owner wakes it when the client has a key again, or when the lane
-//! is closed. While other clients hold the last keys, the owner tries again in the next tick, and
+//! [waiters](super::waiters). The owner wakes it when the thread has a key again, or when the lane
+//! is closed. While other threads hold the last keys, the owner tries again in the next tick, and
 //! wakes each future once in a tick.
 //!
 //! The owner closes a lane when it shuts down, when it dies, when the lane was idle for long, and
 //! for keys that are not used:
 //!
 //! ```text
-//! client                                owner
+//! thread                                owner
 //! ------                                -----
 //! push onto the lane                    closed := true
 //! fence(SeqCst)                    ╲ ╱  fence(SeqCst)
@@ -38,7 +38,7 @@
 //!       take back all other requests
 //! ```
 //!
-//! Either the client sees that the lane is closed, or the owner receives the pushed request. If
+//! Either the thread sees that the lane is closed, or the owner receives the pushed request. If
 //! both happen, the request is no longer in the ring and counts as accepted. So each request is
 //! either accepted by the owner or comes back to its sender. The fence is that of the wake-up
 //! protocol.
@@ -109,14 +109,14 @@ pub(crate) enum About<K> {
     Many,
 }
 
-/// Why a client cannot send.
+/// Why a thread cannot send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
-    /// The client has no key, and the owner has none to grant: all of its slots hold timers.
+    /// The thread has no key, and the owner has none to grant: all of its slots hold timers.
     Full,
-    /// The client has no key, and the owner has none to grant: slots are reserved as keys of other
-    /// clients.
-    Reserved { keys: u32, clients: u32 },
+    /// The thread has no key, and the owner has none to grant: slots are reserved as keys of other
+    /// threads.
+    Reserved { keys: u32, threads: u32 },
     /// The ring is full, or the owner has keys to grant but has not granted them yet.
     Busy,
     /// The owner has closed the lane.
@@ -128,36 +128,36 @@ impl Refusal {
     pub(crate) fn kind(self) -> RefusedKind {
         match self {
             Self::Full => RefusedKind::Full,
-            Self::Reserved { keys, clients } => RefusedKind::Reserved { keys, clients },
+            Self::Reserved { keys, threads } => RefusedKind::Reserved { keys, threads },
             Self::Busy => RefusedKind::Busy,
             Self::Closed => RefusedKind::Closed,
         }
     }
 }
 
-/// That an owner has no key left for a client, and which keys other clients hold.
+/// That an owner has no key left for a thread, and which keys other threads hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Exhausted {
-    /// Slots that are reserved as keys of other clients. 0 if all slots hold timers.
+    /// Slots that are reserved as keys of other threads. 0 if all slots hold timers.
     pub(crate) keys: u32,
-    pub(crate) clients: u32,
+    pub(crate) threads: u32,
 }
 
 impl Exhausted {
     /// As a number that is not 0, which stands for `None`.
     fn pack(self) -> u64 {
-        (u64::from(self.keys) << 32) | (u64::from(self.clients) + 1)
+        (u64::from(self.keys) << 32) | (u64::from(self.threads) + 1)
     }
 
     fn unpack(packed: u64) -> Option<Self> {
-        let clients = (packed & u64::from(u32::MAX)).checked_sub(1)?;
-        Some(Self { keys: (packed >> 32) as u32, clients: clients as u32 })
+        let threads = (packed & u64::from(u32::MAX)).checked_sub(1)?;
+        Some(Self { keys: (packed >> 32) as u32, threads: threads as u32 })
     }
 
     fn refusal(self) -> Refusal {
         match self {
             Self { keys: 0, .. } => Refusal::Full,
-            Self { keys, clients } => Refusal::Reserved { keys, clients },
+            Self { keys, threads } => Refusal::Reserved { keys, threads },
         }
     }
 }
@@ -165,9 +165,9 @@ impl Exhausted {
 /// The part of a lane that both ends and the statistics share.
 pub(crate) struct LaneShared<R: Request> {
     gate: Gate<RingReceiver<R>>,
-    /// On cache lines of its own, since the client writes the counts while the owner reads here.
+    /// On cache lines of its own, since the thread writes the counts while the owner reads here.
     beside: CachePadded<Beside<R>>,
-    /// Only the client writes these three counts. They order nothing, so the model checker need not
+    /// Only the thread writes these three counts. They order nothing, so the model checker need not
     /// see them.
     refused: AtomicU64,
     wakeups_made: AtomicU64,
@@ -183,12 +183,12 @@ struct Beside<R> {
     waiters: Waiters,
     /// The lane's window. Only the owner writes it. It orders nothing, as `keys_needed`.
     window: AtomicU64,
-    /// How many keys the client lacked when it was last refused for want of keys; 0 when the owner
+    /// How many keys the thread lacked when it was last refused for want of keys; 0 when the owner
     /// has seen that. If the owner misses the latest number, it gets it at the next refusal.
     keys_needed: AtomicU64,
 }
 
-/// The counts of a lane's client.
+/// The counts of a lane's thread.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct LaneCounts {
     pub(crate) refused: u64,
@@ -237,7 +237,7 @@ impl Room {
     }
 }
 
-/// Makes a lane whose client begins with as many of `keys` as the window allows.
+/// Makes a lane whose thread begins with as many of `keys` as the window allows.
 pub(crate) fn lane<R: Request>(
     room: Room,
     window: Window,

@@ -4,7 +4,7 @@
 //! takes the lock only if the flag is set. A sender holds the lock for a few instructions, and
 //! never while code of the user runs.
 //!
-//! The key pool gives a client that connects while the shard sleeps a key at once.
+//! The key pool gives a thread that connects while the shard sleeps a key at once.
 //!
 //! Invariants: a closed mailbox accepts no lane and no control message. The owner takes all
 //! messages that were accepted before when it closes the mailbox.
@@ -36,7 +36,7 @@ pub(crate) enum Ownership {
 /// The contents of a mailbox.
 pub(crate) struct Mail<R: Request, C> {
     ownership: Ownership,
-    /// The key pool: keys for the clients that connect next.
+    /// The key pool: keys for the threads that connect next.
     pool: VecDeque<R::Key>,
     lanes_new: Vec<LaneReceiver<R>>,
     control: Vec<C>,
@@ -99,8 +99,8 @@ impl<R: Request, C> Mailbox<R, C> {
 
     /// Makes a lane with room for `room` requests, and leaves the owner's end of it in the mailbox.
     /// The lane's window begins with an equal share of `keys` among the open lanes, or with `first`
-    /// keys if these are fewer, and holds `window_max` keys at most. The client begins with up to
-    /// half of the pool's keys, so that the next client finds keys too. `None` if the mailbox is
+    /// keys if these are fewer, and holds `window_max` keys at most. The thread begins with up to
+    /// half of the pool's keys, so that the next thread finds keys too. `None` if the mailbox is
     /// closed.
     pub(crate) fn connect(
         &self,

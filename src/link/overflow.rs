@@ -2,7 +2,7 @@
 //! and with them the larger ring that is to replace the ring.
 //!
 //! ```text
-//! client                                owner
+//! thread                                owner
 //! ------                                -----
 //! overflow empty? push onto the ring    overflow empty? no:
 //! else, or if the ring is full:           receive from the ring
@@ -10,13 +10,13 @@
 //!   drop the old ring's producer            lock, is_some := false, take
 //! ```
 //!
-//! While the overflow holds requests, the requests in the ring are older, because the client pushes
+//! While the overflow holds requests, the requests in the ring are older, because the thread pushes
 //! nothing onto a ring until the owner has taken the overflow. So the owner checks the overflow
 //! first, then finds the ring empty, and only then takes the overflow, and the larger ring if there
 //! is one. The larger ring is empty until then.
 //!
-//! A client that makes a larger ring drops the producer of the old ring, which then looks as if the
-//! client were gone. It drops it after it has appended, so an owner that finds the old ring
+//! A thread that makes a larger ring drops the producer of the old ring, which then looks as if the
+//! thread were gone. It drops it after it has appended, so an owner that finds the old ring
 //! abandoned finds the overflow.
 //!
 //! The wake-up protocol and the closing of a lane treat an append as a push, see [`super::wake_up`]
@@ -33,7 +33,7 @@ use super::sync::{AtomicBool, Mutex, Ordering};
 /// Requests `R` that did not fit into the ring, and the owner's end `E` of the next ring.
 pub(crate) struct Overflow<R, E> {
     waiting: Mutex<Waiting<R, E>>,
-    /// Whether requests wait. The client sets it and the owner clears it, both under the lock.
+    /// Whether requests wait. The thread sets it and the owner clears it, both under the lock.
     is_some: AtomicBool,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Overflow<R, E> {
 pub(crate) struct Waiting<R, E> {
     /// Oldest first.
     pub(crate) requests: VecDeque<R>,
-    /// The owner's end of the ring that the client uses from now on. `None` if the ring is not
+    /// The owner's end of the ring that the thread uses from now on. `None` if the ring is not
     /// replaced.
     pub(crate) ring: Option<E>,
 }
@@ -87,7 +87,7 @@ impl<R, E> Overflow<R, E> {
     #[cold]
     pub(crate) fn take(&self) -> Waiting<R, E> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        // Relaxed: the client learns only that it may push onto its ring again.
+        // Relaxed: the thread learns only that it may push onto its ring again.
         self.is_some.store(false, Ordering::Relaxed);
         std::mem::replace(&mut *waiting, Waiting::new())
     }

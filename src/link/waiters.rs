@@ -1,7 +1,7 @@
 //! The wakers of futures that wait for room in a lane, oldest first, under a lock.
 //!
 //! ```text
-//! client                                owner, about to sleep
+//! thread                                owner, about to sleep
 //! ------                                ---------------------
 //! lock, append, is_some := true         sleeps_until := t
 //! fence(SeqCst)                    ╲ ╱  fence(SeqCst)
@@ -10,13 +10,13 @@
 //! ```
 //!
 //! So a waker is registered as a request is pushed, see [`super::wake_up`]: either the owner finds
-//! it, or the client finds that the owner sleeps. The closing of a lane treats it as a push too,
-//! see [`super::lane`]: either the client sees that the lane is closed, or the owner takes the
-//! waker. In each turn the owner wakes as many futures as the client has keys. An owner that holds
+//! it, or the thread finds that the owner sleeps. The closing of a lane treats it as a push too,
+//! see [`super::lane`]: either the thread sees that the lane is closed, or the owner takes the
+//! waker. In each turn the owner wakes as many futures as the thread has keys. An owner that holds
 //! the others until the next tick has its next turn then, so a waker that comes meanwhile needs no
 //! turn before.
 //!
-//! Why not one waker for a lane: a client may be that of many tasks, each of which waits by itself.
+//! Why not one waker for a lane: a thread may be that of many tasks, each of which waits by itself.
 //!
 //! Cost: a turn loads the flag, which changes only when a future waits.
 
@@ -44,7 +44,7 @@ impl Waiters {
         !self.is_some.load(Ordering::Relaxed)
     }
 
-    /// The client's column up to the fence. The client must wake the owner next, as for a request.
+    /// The thread's column up to the fence. The thread must wake the owner next, as for a request.
     /// Returns a waker that is registered already, to be dropped with nothing borrowed.
     pub(crate) fn register(&self, waker: Waker) -> Option<Waker> {
         let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);

@@ -16,7 +16,7 @@ use crate::shard::Directory;
 use crate::shard::callback::{Fired, Handler};
 use crate::values::class::TimerClass;
 use crate::values::error::StartError;
-use crate::values::handle::ShardId;
+use crate::values::ids::ShardId;
 use crate::values::settings::{Placement, Runtime, Settings, TurnBudget, WarningLimits};
 
 /// Collects the settings of a service; made by [`TimerService::builder`].
@@ -81,9 +81,9 @@ impl TimerServiceBuilder {
 
     /// The most timers of one shard, 1 to 2³⁰; 2²⁰ by default. Memory for them is reserved at the
     /// start and touched as it comes into use. Slots that the shard has reserved for the next
-    /// timers of its clients count too: a thirty-second part of the capacity among all of them at
-    /// first, and as much for each client that needs it. The shard takes reserved slots of idle
-    /// clients back when other timers need them; see [`Refused::Reserved`](crate::Refused).
+    /// timers of its threads count too: a thirty-second part of the capacity among all of them at
+    /// first, and as much for each thread that needs it. The shard takes reserved slots of idle
+    /// threads back when other timers need them; see [`Refused::Reserved`](crate::Refused).
     pub fn capacity(mut self, timers: u32) -> Self {
         self.options.capacity = timers;
         self

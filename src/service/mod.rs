@@ -1,4 +1,4 @@
-//! The service: asked for clients, futures and statistics, and shut down.
+//! The service: asked for handles and statistics, and shut down.
 
 pub(crate) mod builder;
 mod cpus;
@@ -37,7 +37,7 @@ use crate::shard::shutdown::Report;
 use crate::shard::stored::{Job, LocalFuture};
 use crate::stats::{ServiceStats, StatsSource};
 use crate::values::error::{ReplyError, ShardError, ShutdownError, StartError};
-use crate::values::handle::ShardId;
+use crate::values::ids::ShardId;
 use crate::values::scale::Scale;
 use crate::values::settings::{Placement, Runtime};
 use crate::values::shutdown::ShutdownPolicy;

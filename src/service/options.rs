@@ -11,7 +11,7 @@ use crate::service::watchdog::Watchdog;
 use crate::values::capacity::no_memory;
 use crate::values::class::{Classes, TimerClass, label_limit};
 use crate::values::error::ConfigError;
-use crate::values::handle::ShardId;
+use crate::values::ids::ShardId;
 use crate::values::settings::{Placement, Runtime, Settings, TurnBudget, WarningLimits};
 
 /// The options that a builder collects.
@@ -66,7 +66,7 @@ impl Default for Options {
 const TICK_MIN: Duration = Duration::from_micros(100);
 const TICK_MAX: Duration = Duration::from_secs(1);
 const LANE_CAPACITY_MAX: usize = 1 << 20;
-/// The part of a shard's capacity that one client may hold in granted keys.
+/// The part of a shard's capacity that one thread may hold in granted keys.
 const GRANT_SHARE: usize = 32;
 
 impl Options {

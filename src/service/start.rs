@@ -20,7 +20,7 @@ use crate::shard::{Core, Directory};
 #[cfg(any(feature = "tokio", all(feature = "glommio", target_os = "linux")))]
 use crate::values::contain::attempt;
 use crate::values::error::StartError;
-use crate::values::handle::ShardId;
+use crate::values::ids::ShardId;
 use crate::values::settings::{Runtime, Settings};
 
 /// Why a service that starts no threads has no runtime.

@@ -21,7 +21,7 @@ use crate::stats::host::{self, ThreadTimes};
 use crate::stats::{ServiceStats, ShardStats};
 use crate::values::contain::attempt;
 use crate::values::error::ConfigError;
-use crate::values::handle::ShardId;
+use crate::values::ids::ShardId;
 
 /// Watches the shards of a service, by a thread of its own:
 /// [`TimerServiceBuilder::watchdog`](crate::TimerServiceBuilder::watchdog).

@@ -11,7 +11,7 @@ use super::poll_budget::PollBudget;
 use crate::clock::when::When;
 use crate::clock::{NearClock, Timeline};
 use crate::directory::orders::Orders;
-use crate::values::handle::{Home, ShardId};
+use crate::values::ids::{Home, ShardId};
 use crate::values::scale::Scale;
 
 /// The plain half of a [`Core`](super::Core), which dereferences to it.
@@ -52,7 +52,7 @@ impl Base {
         self.id
     }
 
-    /// The service and the shard, as the handles of this shard's timers carry them.
+    /// The service and the shard, as the ids of this shard's timers carry them.
     #[inline]
     pub(crate) fn home(&self) -> Home {
         self.home

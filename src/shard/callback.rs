@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::timers::Timers;
-use crate::values::handle::TimerId;
+use crate::values::ids::TimerId;
 
 /// A callback that stays on its core.
 pub type LocalCall<T> = Box<dyn FnOnce(&Timers<T>)>;
@@ -97,8 +97,8 @@ impl<T: fmt::Debug, C> fmt::Debug for Payload<T, C> {
 /// A typed timer that is due, as its handler gets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fired<T> {
-    /// The timer's handle, which is stale from now on.
-    pub handle: TimerId,
+    /// The timer's id, which is stale from now on.
+    pub timer: TimerId,
     /// The deadline at which the timer was due, rounded up to a tick.
     pub deadline: Instant,
     /// The time from `deadline` to the delivery.

@@ -18,7 +18,7 @@ use super::Core;
 use super::callback::{Call, LocalCall, RepeatedCall, SharedCall};
 use super::stored::Stored;
 use crate::values::class::ClassId;
-use crate::values::handle::TimerId;
+use crate::values::ids::TimerId;
 use crate::values::refused::Refused;
 
 /// An owner of many timers that share a callback; made by [`Core::enter_owner`], and given back to
@@ -103,7 +103,7 @@ impl<T: Send + 'static> Core<T> {
         }
         let index = self.state().tables.calls.insert(Call::Local(call)) as u32;
         match self.schedule(class, deadline, Stored::Call(index)) {
-            Ok(key) => Ok(self.handle_of(key)),
+            Ok(key) => Ok(self.timer_of(key)),
             Err(_) => match self.state().tables.calls.remove(index as usize) {
                 Call::Local(call) => Err(Refused::Full(call)),
                 _ => unreachable!("a refusal returns what was given"),

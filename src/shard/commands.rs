@@ -5,7 +5,7 @@ use corewheel_shard::{CancelOutcome as ShardCancel, ResetOutcome as ShardReset, 
 use super::stored::{Stored, Taken};
 use super::{Core, State};
 use crate::values::class::ClassId;
-use crate::values::handle::TimerId;
+use crate::values::ids::TimerId;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 use crate::values::refused::Refused;
 
@@ -25,7 +25,7 @@ impl<T: 'static> Core<T> {
             return Err(self.why_closed().of(value));
         }
         match self.schedule(class, deadline, Stored::Value(value)) {
-            Ok(key) => Ok(self.handle_of(key)),
+            Ok(key) => Ok(self.timer_of(key)),
             Err(payload) => match payload.into_value() {
                 Some(value) => Err(Refused::Full(value)),
                 None => unreachable!("a refusal returns what was given"),
@@ -100,7 +100,7 @@ impl<T: 'static> Core<T> {
                 if class.is_some() {
                     classes.begin(class, key.index(), now);
                 }
-                self.handle_of(key)
+                self.timer_of(key)
             };
             timers.into_iter().map(schedule).collect()
         };
@@ -184,7 +184,7 @@ impl<T: 'static> Core<T> {
         accept: impl Fn(&Stored<T>) -> bool,
     ) -> Option<TimerId> {
         let key = self.state.borrow().wheel.soonest(entries_max, accept)?;
-        Some(self.handle_of(key))
+        Some(self.timer_of(key))
     }
 
     /// The number of timers that are pending here, young ones included.
@@ -193,10 +193,10 @@ impl<T: 'static> Core<T> {
         self.state.borrow().wheel.len() + young
     }
 
-    /// The handle of a timer of this shard.
+    /// The id of a timer of this shard.
     #[inline]
-    pub(crate) fn handle_of(&self, key: TimerKey) -> TimerId {
-        self.home.handle(key)
+    pub(crate) fn timer_of(&self, key: TimerKey) -> TimerId {
+        self.home.timer(key)
     }
 
     /// The class of a timer that is pending here.

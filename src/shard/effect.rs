@@ -12,7 +12,7 @@ use super::request::{
 use super::state::into_remote;
 use super::stored::Taken;
 use super::{Core, State};
-use crate::values::handle::ShardId;
+use crate::values::ids::ShardId;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 
 pub(super) enum Effect<T: 'static> {

@@ -9,11 +9,11 @@ use super::timers::Timers;
 use super::turn;
 use super::turn::Next;
 use crate::values::contain::Contained;
-use crate::values::handle::TimerId;
+use crate::values::ids::TimerId;
 
 /// An expired timer.
 pub(super) struct Delivery<T: 'static> {
-    pub(super) handle: TimerId,
+    pub(super) timer: TimerId,
     /// The deadline, rounded up to a tick, in nanoseconds.
     pub(super) deadline: u64,
     pub(super) lateness: Duration,
@@ -68,11 +68,11 @@ impl<T: 'static, V: Values<T>> Deliveries<'_, T, V> {
     #[inline]
     pub(super) fn deliver(&mut self, delivery: Delivery<T>) {
         let Self { timers, values } = self;
-        let Delivery { handle, deadline, lateness, payload } = delivery;
+        let Delivery { timer, deadline, lateness, payload } = delivery;
         match payload {
             Due::Value(payload) => {
                 let deadline = timers.core().time().instant_of(deadline);
-                values.deliver(Fired { handle, deadline, lateness, payload }, timers);
+                values.deliver(Fired { timer, deadline, lateness, payload }, timers);
             }
             Due::Call(call) => call.run(timers),
             Due::Wake(waker) => waker.into_iter().for_each(std::task::Waker::wake),

@@ -1,8 +1,8 @@
-//! The keys that a shard grants to clients, and takes back for others.
+//! The keys that a shard grants to threads, and takes back for others.
 //!
 //! A key is a reserved slot. When no slot is free, the slots of unused keys are: a turn closes idle
-//! lanes for clients that were refused for want of keys, and a command of the shard's own thread
-//! does so for its timer. The client of a closed lane opens another one when it next sends.
+//! lanes for threads that were refused for want of keys, and a command of the shard's own thread
+//! does so for its timer. The thread of a closed lane opens another one when it next sends.
 //!
 //! A lane that the present turn has received from is in use, and no such lane is closed. If only
 //! such lanes hold keys, futures that wait for one stay in their lanes until the next tick, in
@@ -31,14 +31,14 @@ impl<T: 'static> Core<T> {
 }
 
 impl<T: 'static> State<T> {
-    /// Grants a client up to `wanted` keys, and returns how many.
+    /// Grants a thread up to `wanted` keys, and returns how many.
     pub(super) fn grant_some(
         &mut self,
         lane: &mut LaneReceiver<Request<T>>,
         wanted: usize,
     ) -> usize {
         for granted in 0..wanted {
-            // If the wheel has no free slot, a client with a lane gets a key of the pool.
+            // If the wheel has no free slot, a thread with a lane gets a key of the pool.
             let Some(key) = self.grant_key().or_else(|| self.take_pool_key()) else {
                 return granted;
             };
@@ -47,8 +47,8 @@ impl<T: 'static> State<T> {
         wanted
     }
 
-    /// Closes idle lanes for the clients of short lanes that were refused, grants their keys, and
-    /// sets how the clients of short lanes are refused from now on.
+    /// Closes idle lanes for the threads of short lanes that were refused, grants their keys, and
+    /// sets how the threads of short lanes are refused from now on.
     #[cold]
     pub(super) fn grant_reclaimed(
         &mut self,
@@ -77,13 +77,13 @@ impl<T: 'static> State<T> {
         let held: usize = lanes.iter().map(LaneReceiver::keys_held).sum();
         let has_free = self.free_slots() > 0;
         for lane in lanes.iter().filter(|lane| lane.is_short()) {
-            // The keys of another idle lane come back when this client is refused, and a free slot
+            // The keys of another idle lane come back when this thread is refused, and a free slot
             // is a key of the next turn.
             let is_exhausted = !has_free && idle == usize::from(lane.is_idle(tick));
             let own = lane.keys_held();
             lane.set_exhausted(is_exhausted.then(|| Exhausted {
                 keys: (held - own) as u32,
-                clients: (holders - usize::from(own > 0)) as u32,
+                threads: (holders - usize::from(own > 0)) as u32,
             }));
         }
     }

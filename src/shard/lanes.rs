@@ -15,14 +15,14 @@ use crate::link::lane::{LaneSender, LeftOver, Refusal};
 use crate::link::wake_up::Doorbell;
 use crate::values::class::ClassId;
 use crate::values::contain::each;
-use crate::values::handle::{ServiceId, ShardId, TimerId};
+use crate::values::ids::{ServiceId, ShardId, TimerId};
 use crate::values::migration::MigrateError;
 use crate::values::refused::{Refused, RefusedKind};
 
 type Lane<T> = LaneSender<Request<T>>;
 
-/// Whether a lane that is opened begins with keys. A shard takes back one by one those that a thread
-/// has not used when it ends, so a thread that only sends messages is given none.
+/// Whether a lane that is opened begins with keys. A shard takes back one by one those that a
+/// thread has not used when it ends, so a thread that only sends messages is given none.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keys {
     Some,
@@ -40,14 +40,14 @@ pub(crate) struct Lanes<T: 'static> {
     directory: Arc<Directory<T>>,
     clock: NearClock,
     service: ServiceId,
-    lanes: RefCell<Vec<Option<Lane<T>>>>,
+    of_shards: RefCell<Vec<Option<Lane<T>>>>,
 }
 
 impl<T: 'static> Lanes<T> {
     pub(crate) fn new(directory: Arc<Directory<T>>) -> Self {
         let clock = NearClock::new(directory.time.clock().clone());
         let service = directory.service;
-        Self { directory, clock, service, lanes: RefCell::default() }
+        Self { directory, clock, service, of_shards: RefCell::default() }
     }
 
     pub(crate) fn directory(&self) -> &Arc<Directory<T>> {
@@ -77,7 +77,7 @@ impl<T: 'static> Lanes<T> {
         mut payload: X,
         mut attempt: impl FnMut(&mut Lane<T>, &Doorbell, X) -> Result<A, (Refusal, X)>,
     ) -> Result<A, Refused<X>> {
-        let mut lanes = self.lanes.borrow_mut();
+        let mut lanes = self.of_shards.borrow_mut();
         loop {
             let (lane, post) = match self.lane(&mut lanes, (shard, keys)) {
                 Ok(reached) => reached,
@@ -117,13 +117,13 @@ impl<T: 'static> Lanes<T> {
                 Err(refusal) => Err((refusal, payload)),
             },
         )?;
-        Ok(self.service.home(shard).handle(key))
+        Ok(self.service.home(shard).timer(key))
     }
 
     /// Cancels a timer that this thread has sent, if it can be cancelled where it lies in its lane.
     #[inline]
     pub(crate) fn cancel_in_lane(&self, timer: TimerId) -> bool {
-        let mut lanes = self.lanes.borrow_mut();
+        let mut lanes = self.of_shards.borrow_mut();
         let lane = lanes.get_mut(timer.shard().index()).and_then(Option::as_mut);
         lane.is_some_and(|lane| lane.cancel(timer.key()))
     }
@@ -167,7 +167,7 @@ impl<T: 'static> Lanes<T> {
     /// there is no such shard.
     pub(crate) fn wait_for_room(&self, shard: ShardId, waker: Waker) -> Result<(), RefusedKind> {
         let LeftOver { missed, unused } = {
-            let mut lanes = self.lanes.borrow_mut();
+            let mut lanes = self.of_shards.borrow_mut();
             let (lane, post) = self.lane(&mut lanes, (shard, Keys::Some))?;
             post.note_waiting(shard);
             lane.wait_for_room(waker, &post.doorbell)
@@ -213,7 +213,7 @@ impl<T: 'static> Lanes<T> {
     #[cold]
     fn send_after(&self, shard: ShardId, request: Request<T>) {
         let home = self.service.home(shard);
-        let current = |key| self.directory.current_handle(home.handle(key));
+        let current = |key| self.directory.current_timer(home.timer(key));
         match request {
             Request::Cancel { key, reply } => {
                 if let Some(timer) = current(key) {

@@ -1,21 +1,21 @@
 //! Timers that migrate to another shard, and requests that are forwarded to them.
 //!
 //! A timer migrates in one step of the thread of its shard: the shard first takes a key of the
-//! other shard, then takes the timer out, and sends it over the lane of its outbox, as a client
+//! other shard, then takes the timer out, and sends it over the lane of its outbox, as a thread
 //! does. So the timer is either here or in the lane, never both and never neither, and from then on
 //! the lane guarantees that it is not lost. If the other shard turns out to be closed only then,
 //! the timer is put back into a slot that was reserved for it.
 //!
-//! A request with the old handle is forwarded over the same lane, so it arrives after the timer.
-//! Otherwise a thread that holds the old handle would get the reply `Stale` for a timer that fires
-//! on the other shard. The shard remembers a bounded number of handles, and forgets the oldest
+//! A request with the old id is forwarded over the same lane, so it arrives after the timer.
+//! Otherwise a thread that holds the old id would get the reply `Stale` for a timer that fires
+//! on the other shard. The shard remembers a bounded number of ids, and forgets the oldest
 //! first. While it remembers any, every request wakes it, since the request may concern a timer
-//! that is due on another shard. When the shard closes, the new handles are left at its post, and
-//! clients send to the other shards.
+//! that is due on another shard. When the shard closes, the new ids are left at its post, and
+//! threads send to the other shards.
 //!
 //! A `migrate_all` migrates all timers, slot by slot, a slice in each turn.
 //!
-//! Cost: some 40 bytes for each remembered handle; one comparison for a stale cancel while no timer
+//! Cost: some 40 bytes for each remembered id; one comparison for a stale cancel while no timer
 //! has migrated.
 
 use std::collections::VecDeque;
@@ -30,8 +30,8 @@ use super::stored::{Packed, Stored, Taken};
 use super::{Core, State};
 use crate::values::class::ClassId;
 use crate::values::contain::contain;
-use crate::values::handle::{Home, ShardId, TimerId};
-use crate::values::migration::{MigrateError, MigrateReport, NewHandles};
+use crate::values::ids::{Home, ShardId, TimerId};
+use crate::values::migration::{MigrateError, MigrateReport, NewIds};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 
 /// The most slots that a turn searches for timers to migrate.
@@ -40,13 +40,13 @@ const SLOTS_MAX: u32 = 1 << 14;
 /// are.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// The new handles of the timers that have migrated from a shard.
+/// The new ids of the timers that have migrated from a shard.
 pub(super) struct Migrated {
     home: Home,
-    /// The most handles that the shard remembers.
+    /// The most ids that the shard remembers.
     max: usize,
     /// By the old keys. Shared once the shard is closed.
-    handles: Arc<NewHandles>,
+    ids: Arc<NewIds>,
     /// The old keys, oldest first.
     keys: VecDeque<TimerKey>,
 }
@@ -61,7 +61,7 @@ pub(super) enum Place {
 
 impl Migrated {
     pub(super) fn new(home: Home, max: usize) -> Self {
-        Self { home, max, handles: Arc::default(), keys: VecDeque::new() }
+        Self { home, max, ids: Arc::default(), keys: VecDeque::new() }
     }
 
     /// The place of the timer that had this key; `None` if it has not migrated or is forgotten.
@@ -70,36 +70,36 @@ impl Migrated {
         if self.keys.is_empty() {
             return None;
         }
-        let timer = *self.handles.get(&key)?;
+        let timer = *self.ids.get(&key)?;
         if timer.home() == self.home {
             return Some(Place::Here(timer.key()));
         }
         Some(Place::There(timer))
     }
 
-    /// Remembers the new handle of a timer. If `max` handles are known, the oldest is forgotten.
+    /// Remembers the new id of a timer. If `max` ids are known, the oldest is forgotten.
     fn remember(&mut self, key: TimerKey, timer: TimerId) {
-        let handles = Arc::make_mut(&mut self.handles);
-        if handles.insert(key, timer).is_some() {
+        let ids = Arc::make_mut(&mut self.ids);
+        if ids.insert(key, timer).is_some() {
             return;
         }
         if self.keys.len() >= self.max
             && let Some(oldest) = self.keys.pop_front()
         {
-            handles.remove(&oldest);
+            ids.remove(&oldest);
         }
         self.keys.push_back(key);
     }
 
-    /// How many handles the shard remembers.
+    /// How many ids the shard remembers.
     #[cfg(feature = "sim")]
     pub(super) fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// The new handles, for the post of the shard when it closes; `None` if there are none.
-    pub(super) fn new_handles(&self) -> Option<Arc<NewHandles>> {
-        (!self.keys.is_empty()).then(|| Arc::clone(&self.handles))
+    /// The new ids, for the post of the shard when it closes; `None` if there are none.
+    pub(super) fn new_ids(&self) -> Option<Arc<NewIds>> {
+        (!self.keys.is_empty()).then(|| Arc::clone(&self.ids))
     }
 }
 
@@ -185,7 +185,7 @@ impl<T: 'static> State<T> {
 
 /// The migration of one timer.
 impl<T: 'static> Core<T> {
-    /// Migrates a timer of this shard to another shard. Returns its new handle.
+    /// Migrates a timer of this shard to another shard. Returns its new id.
     pub(crate) fn migrate_to(&self, key: TimerKey, to: ShardId) -> Result<TimerId, MigrateError> {
         if self.is_closed() {
             return Err(MigrateError::Closed(self.id));
@@ -200,9 +200,9 @@ impl<T: 'static> Core<T> {
             };
         }
         if to == self.id {
-            return Ok(self.home.handle(key));
+            return Ok(self.home.timer(key));
         }
-        let there = |granted| self.directory.service.home(to).handle(granted);
+        let there = |granted| self.directory.service.home(to).timer(granted);
         let now = self.nanos_near();
         let is_first = !self.wakes_for_any_request();
         let mut spare = None;
@@ -216,7 +216,7 @@ impl<T: 'static> Core<T> {
                 state.counts.migrated_out += 1;
                 request
             });
-            // Before the send: the send may wake a waker that uses the timer's handle.
+            // Before the send: the send may wake a waker that uses the timer's id.
             state.migrated.remember(key, there(granted));
             request
         };
@@ -245,10 +245,10 @@ impl<T: 'static> Core<T> {
         }
     }
 
-    /// The new handle of a timer of this shard that has migrated; `None` if it has not.
+    /// The new id of a timer of this shard that has migrated; `None` if it has not.
     pub(crate) fn migrated_to(&self, key: TimerKey) -> Option<TimerId> {
         let (shard, key) = self.state.borrow().trace(key)?;
-        Some(self.directory.service.home(shard).handle(key))
+        Some(self.directory.service.home(shard).timer(key))
     }
 
     /// Cancels a timer that has no slot here by this key: it came back, or is on another shard.
@@ -274,17 +274,17 @@ impl<T: 'static> Core<T> {
     }
 
     /// Schedules a timer here again that the other shard has not accepted. Its old key leads to the
-    /// new handle.
+    /// new id.
     #[cold]
     fn put_back(&self, key: TimerKey, request: Request<T>) {
         let (deadline, class, payload) = self.state.borrow_mut().unpack(request);
         let Ok(again) = self.schedule(class, deadline, payload) else {
             unreachable!("a slot was reserved for the timer")
         };
-        self.state.borrow_mut().migrated.remember(key, self.handle_of(again));
+        self.state.borrow_mut().migrated.remember(key, self.timer_of(again));
     }
 
-    /// Called after a timer has migrated. `is_first` if the shard remembered no handle before.
+    /// Called after a timer has migrated. `is_first` if the shard remembered no id before.
     fn note_migrated(&self, is_first: bool) {
         if is_first && self.is_asleep() {
             // From now on every request must end the sleep, so the driver falls asleep anew.

@@ -6,11 +6,11 @@
 //! the work has left and wakes the driver at most once, in this order.
 //!
 //! A command wakes the driver's waker when the command is complete, with nothing borrowed. The
-//! waker must do no more than wake: if it sends by a handle of the service that is waking the shard,
-//! it panics, since the lanes of the thread are borrowed meanwhile.
+//! waker must do no more than wake: if it sends by a handle of the service whose shard is woken, it
+//! panics, since the lanes of the thread are borrowed meanwhile.
 //!
-//! The shard is generic over the values of its timers, which lie in the slots of the wheel. It names
-//! none of the types that are built from timers; those take part in its turns by [hooks].
+//! The shard is generic over the values of its timers, which lie in the slots of the wheel. It
+//! names none of the types that are built from timers; those take part in its turns by [hooks].
 
 mod base;
 pub(crate) mod callback;
@@ -57,7 +57,7 @@ use crate::stats::ShardCounts;
 use crate::stats::host::this_thread;
 use crate::values::contain::contain;
 use crate::values::error::StartError;
-use crate::values::handle::{ShardId, TimerId};
+use crate::values::ids::{ShardId, TimerId};
 use crate::values::refused::RefusedKind;
 
 /// The directory of a service whose timers carry `P`.

@@ -213,7 +213,7 @@ impl<T: 'static> Core<T> {
     }
 
     /// Lends one more slot, for a future on the shard's own thread: it has the slots that are
-    /// reserved for clients, too, and those of timers that have ended if the caller has borrowed
+    /// reserved for threads, too, and those of timers that have ended if the caller has borrowed
     /// nothing. False if there is none.
     pub(crate) fn lend_one(&self, is_borrowed: bool) -> bool {
         if !is_borrowed {
@@ -399,7 +399,7 @@ impl<T: 'static> State<T> {
         credit > 0
     }
 
-    /// Lends a slot that is reserved for clients, after a timer was refused. The next one that is
+    /// Lends a slot that is reserved for threads, after a timer was refused. The next one that is
     /// armed has it.
     #[cold]
     fn serve_refused(&mut self) {

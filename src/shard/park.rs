@@ -120,7 +120,7 @@ impl<T: 'static> Core<T> {
     }
 
     /// Whether mail or a request has come since the last turn that cannot wait until a tick. Timers
-    /// that are due later may wait: otherwise a shard to which clients send all the time would
+    /// that are due later may wait: otherwise a shard to which threads send all the time would
     /// never sleep, and receive timers that are about to be cancelled.
     fn has_news_before(&self, until: Tick) -> bool {
         if self.post().mailbox.has_mail() || self.has_look_before(until) {

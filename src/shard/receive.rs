@@ -14,8 +14,8 @@ use crate::stats::ShardCounts;
 use crate::stats::publish::Measured;
 
 /// The shard closes a lane on which no request came for this long. Otherwise the keys of a leaked
-/// client (`std::mem::forget`, a reference cycle) would stay reserved as long as the service lives.
-/// A client that still lives opens another lane when it next sends.
+/// thread (`std::mem::forget`, a reference cycle) would stay reserved as long as the service lives.
+/// A thread that still lives opens another lane when it next sends.
 const LANE_IDLE: Duration = Duration::from_mins(1);
 
 impl<T: 'static> Core<T> {
@@ -151,7 +151,7 @@ impl<T: 'static> State<T> {
         (more, max.saturating_sub(spent).max(1))
     }
 
-    /// Grants a client new keys if it has few left. True if there are not enough.
+    /// Grants a thread new keys if it has few left. True if there are not enough.
     #[inline]
     fn grant(&mut self, lane: &mut LaneReceiver<Request<T>>) -> bool {
         let wanted = lane.wants_keys();
@@ -167,7 +167,7 @@ impl<T: 'static> State<T> {
         is_short
     }
 
-    /// Closes the lanes whose client is gone, and once in [`LANE_IDLE`] the lanes that were idle
+    /// Closes the lanes whose thread is gone, and once in [`LANE_IDLE`] the lanes that were idle
     /// for so long. A lane that got no keys for so long has a smaller window from then on.
     fn close_unused_lanes(&mut self, tick: Tick, now: u64) {
         if self.lanes.iter().any(LaneReceiver::is_finished) {

@@ -22,12 +22,12 @@ use crate::link::lane;
 use crate::link::lane::{About, Keys};
 use crate::values::class::ClassId;
 use crate::values::contain::Each;
-use crate::values::handle::{ShardId, TimerId};
+use crate::values::ids::{ShardId, TimerId};
 use crate::values::migration::{MigrateError, MigrateReport};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 use crate::values::shutdown::ShutdownPolicy;
 
-/// A request of a client to a shard.
+/// A request of a thread to a shard.
 pub(crate) enum Request<T: 'static> {
     /// A timer with a value, for the next granted key.
     Schedule {

@@ -14,7 +14,7 @@ use super::turn::deliver;
 use crate::link::nursery::Due;
 use crate::stats::{ClassStats, ShardCounts};
 use crate::values::contain::Each;
-use crate::values::handle::{ShardId, TimerId};
+use crate::values::ids::{ShardId, TimerId};
 use crate::values::outcome::CancelOutcome;
 use crate::values::shutdown::ShutdownPolicy;
 use crate::values::state::ShardState;
@@ -31,7 +31,7 @@ pub(crate) struct Report<T: 'static> {
 
 /// A timer that is returned to the caller of the shutdown.
 pub(crate) struct Returned<T: 'static> {
-    pub(crate) handle: TimerId,
+    pub(crate) timer: TimerId,
     pub(crate) deadline: Tick,
     pub(crate) payload: Remote<T>,
 }
@@ -67,7 +67,7 @@ impl<T: 'static> Core<T> {
         let (order, migrating_all, lanes) = {
             let state = &mut *self.state.borrow_mut();
             let post = self.post();
-            let migrated = state.migrated.new_handles();
+            let migrated = state.migrated.new_ids();
             let taken = post.mailbox.close(|| post.note_end(state_then, migrated));
             for key in taken.keys {
                 state.wheel.revoke(key);
@@ -133,7 +133,7 @@ impl<T: 'static> Core<T> {
         let mut returned = Vec::new();
         for (key, deadline, taken) in taken_out {
             let (payload, left) = into_remote(taken);
-            returned.push(Returned { handle: self.handle_of(key), deadline, payload });
+            returned.push(Returned { timer: self.timer_of(key), deadline, payload });
             self.drop_each(left);
         }
         self.publish();

@@ -31,7 +31,7 @@ use crate::stats::live::Live;
 use crate::stats::times::Recorder;
 use crate::values::class::ClassId;
 use crate::values::error::StartError;
-use crate::values::handle::ShardId;
+use crate::values::ids::ShardId;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 
 pub(crate) struct State<T: 'static> {
@@ -54,7 +54,7 @@ pub(crate) struct State<T: 'static> {
     /// The replies of cancels that came before their timers, by the keys of the timers. The callers
     /// still wait.
     pub(super) overtaken: HashMap<TimerKey, CancelReply<T>>,
-    /// The new handles of timers that have migrated.
+    /// The new ids of timers that have migrated.
     pub(super) migrated: Migrated,
     /// The `migrate_all` that is not finished; `None` if there is none.
     pub(super) migrating_all: Option<MigrateAll>,
@@ -137,7 +137,7 @@ impl<T: 'static> State<T> {
         self.wheel.schedule(deadline, payload).map_err(|full| full.0)
     }
 
-    /// Schedules in a slot that is lent to nurseries or reserved for clients, the last reserve of a
+    /// Schedules in a slot that is lent to nurseries or reserved for threads, the last reserve of a
     /// full shard.
     #[cold]
     fn schedule_in_reserve(
@@ -336,7 +336,7 @@ impl<T: 'static> State<T> {
         }
     }
 
-    /// Schedules a timer of a client in the slot of a granted key.
+    /// Schedules a timer of a thread in the slot of a granted key.
     fn arm(
         &mut self,
         key: Option<TimerKey>,

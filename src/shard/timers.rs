@@ -1,4 +1,4 @@
-//! The timers of one shard, for code on the shard's own thread. Their methods are in the rooms above.
+//! The timers of one shard, for code on the shard's own thread. The rooms above add the methods.
 
 use std::fmt;
 use std::rc::{Rc, Weak};

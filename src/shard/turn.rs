@@ -178,14 +178,14 @@ impl<T: 'static> Core<T> {
         if is_late {
             self.note_late(state, Some(expired.key), now, late);
         }
-        let handle = self.handle_of(expired.key);
+        let timer = self.timer_of(expired.key);
         let payload = match expired.payload {
             Stored::Part(part, index) => return Some(Popped::Part(part, index)),
             Stored::Slot(..) => stored::Due::Wake(fires),
             // A shutdown that fires all timers must not report a future's timeout as elapsed early.
             payload => payload.expire(&mut state.tables, now < deadline),
         };
-        Some(Popped::Timer(Delivery { handle, deadline, lateness, payload }))
+        Some(Popped::Timer(Delivery { timer, deadline, lateness, payload }))
     }
 
     #[inline]

@@ -30,7 +30,7 @@ const END: u64 = 100 * 365 * 24 * 3_600 * 1_000_000_000;
 pub(super) struct ThreadId(usize);
 
 impl ThreadId {
-    /// Runs code as this thread: handles find the shard that it drives, or its client.
+    /// Runs code as this thread: handles find the shard that it drives, or its thread.
     pub(super) fn run<O>(self, run: impl FnOnce() -> O) -> O {
         as_thread(self.number(), run)
     }

@@ -90,9 +90,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # A service with its clients
+//! # A service with its threads
 //!
-//! A [`Handle`] sends to a shard over the lanes of its thread, and futures that
+//! A [`Handle`](crate::Handle) sends to a shard over the lanes of its thread, and futures that
 //! [`spawn_on`](TimerService::spawn_on) starts run on the thread of their shard:
 //!
 //! ```
@@ -147,7 +147,7 @@
 //!   part is a task: it waits by the timers of the service or by [`Time::sleep`], and by channels
 //!   that work on every executor, such as those of tokio's `sync`, `futures` or `async-channel`.
 //! - Spawn the parts that use [`Timers`] with [`spawn_on`](TimerService::spawn_on), and those that
-//!   use a [`Handle`] with [`spawn`](Simulation::spawn).
+//!   use a [`Handle`](crate::Handle) with [`spawn`](Simulation::spawn).
 //! - Choose commands at random (a request comes, a connection stalls, a shard dies), run them by
 //!   [`explore`], and compare what the server did with a simple model after each of them.
 //! - Keep the seed of each failure as a test.
@@ -208,7 +208,7 @@
 //!
 //! `tests/simulation` in the repository is such a test of the whole service. Its model of every
 //! timer is checked after every step; its commands include stalls up to a year, leaps of the clock,
-//! panics in callbacks and drops, clients that are dropped or forgotten, handles of another
+//! panics in callbacks and drops, threads that end or are forgotten, handles of another
 //! service, shards that die, and shutdowns. Each of its seeds switches some kinds of commands off.
 //!
 //! ```text
@@ -257,7 +257,7 @@ use crate::service::TimerService;
 use crate::service::builder::TimerServiceBuilder;
 use crate::shard::callback::{Fired, Handler};
 use crate::values::error::StartError;
-use crate::values::handle::ShardId;
+use crate::values::ids::ShardId;
 pub use fastrand::Rng;
 
 /// The most steps in a row during which the clock stands still. More of them mean that tasks wake
@@ -319,7 +319,7 @@ impl<T: Send + 'static> Simulation<T> {
             let thread = executor.add_thread();
             let (mut handler, found) = (make_handler(shard), Rc::clone(&violation));
             let checked = move |fired: Fired<T>, timers: &Timers<T>| {
-                let (now, Fired { handle, deadline, lateness, .. }) = (timers.now(), &fired);
+                let (now, Fired { timer: handle, deadline, lateness, .. }) = (timers.now(), &fired);
                 let is_true = now.checked_duration_since(*deadline) == Some(*lateness);
                 // A shutdown may fire timers before their deadlines.
                 if !is_true && !timers.core().is_closed() {

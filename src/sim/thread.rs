@@ -10,8 +10,9 @@ use crate::service::TimerService;
 /// A thread of the test, as a service sees it: a [`Handle`] whose commands go over lanes of its
 /// own, so that one real thread can have several to a shard.
 ///
-/// At most 65,535 of them are in use at a time. The thread ends when this is dropped, and its lanes with it; one that is forgotten never ends.
-/// Its futures are those of the real thread that polls them.
+/// At most 65,535 of them are in use at a time. The thread ends when this is dropped, and its lanes
+/// with it; one that is forgotten never ends. Its futures are those of the real thread that polls
+/// them.
 pub struct Thread<T: Send + 'static> {
     handle: Handle<T>,
     number: u16,

@@ -74,7 +74,7 @@ pub use self::tally::DeadlineStats;
 pub use self::times::{Bucket, Times};
 use self::warnings::brief;
 pub use self::warnings::{Warning, WarningKind};
-use crate::values::handle::ShardId;
+use crate::values::ids::ShardId;
 use crate::values::scale::Scale;
 use crate::values::settings::{TurnBudget, WarningLimits};
 pub use crate::values::state::ShardState;

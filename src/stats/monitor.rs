@@ -342,7 +342,7 @@ impl Monitor {
 mod tests {
     use super::*;
     use crate::stats::{LatenessParts, SCHEMA, ShardCounts, Times};
-    use crate::values::handle::ShardId;
+    use crate::values::ids::ShardId;
     use crate::values::scale::Scale;
     use crate::values::settings::TurnBudget;
 

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::values::handle::ShardId;
+use crate::values::ids::ShardId;
 
 /// Defines the warnings once.
 macro_rules! warnings {

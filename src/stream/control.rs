@@ -403,7 +403,7 @@ mod loom_tests {
 
     use super::*;
     use crate::link::loom_tests::check;
-    use crate::values::handle::ServiceId;
+    use crate::values::ids::ServiceId;
 
     struct Alarm(OnceLock<()>);
 

@@ -7,7 +7,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::handle::ShardId;
+use super::ids::ShardId;
 
 /// Runs a callback, waker or `Drop` of the user, and logs a panic. Returns false if it panicked.
 pub(crate) fn contain(shard: ShardId, run: impl FnOnce()) -> bool {

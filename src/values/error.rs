@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use crate::values::handle::ShardId;
+use crate::values::ids::ShardId;
 use crate::values::refused::{CLOSED, RefusedKind};
 
 /// The time was up before the future was ready.

@@ -36,14 +36,14 @@ use std::fmt;
 
 use corewheel_shard::TimerKey;
 
-use super::handle::{ShardId, TimerId};
+use super::ids::{ShardId, TimerId};
 
-/// The handles of timers that have left a shard, by their keys there. A map that grows without ever
+/// The ids of timers that have left a shard, by their keys there. A map that grows without ever
 /// being copied.
-pub(crate) type NewHandles = BTreeMap<TimerKey, TimerId>;
+pub(crate) type NewIds = BTreeMap<TimerKey, TimerId>;
 
 /// Why a timer does not migrate, or a shard's timers do not. Each timer stays where it is, with its
-/// deadline and its handle.
+/// deadline and its id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum MigrateError {
@@ -54,13 +54,13 @@ pub enum MigrateError {
     Closed(ShardId),
     /// The service has no such shard.
     NoSuchShard(ShardId),
-    /// The handle names no timer that is pending here: the timer has fired, was cancelled, or is
+    /// The id names no timer that is pending here: the timer has fired, was cancelled, or is
     /// still under way from its sender.
     NotPending,
     /// The timer lives on this shard, and another shard was asked to migrate it. Use
     /// [`Handle::migrate`](crate::Handle::migrate).
     Elsewhere(ShardId),
-    /// The handle belongs to another service.
+    /// The id belongs to another service.
     Foreign,
     /// The timer carries a callback that stays on its core, scheduled with
     /// [`Timers::schedule_fn`](crate::Timers::schedule_fn) or by a container. A callback that may
@@ -87,11 +87,11 @@ impl fmt::Display for MigrateError {
             }
             Self::Closed(shard) => write!(f, "{shard:?} is shut down or has ended"),
             Self::NoSuchShard(shard) => write!(f, "the service has no {shard:?}"),
-            Self::NotPending => f.write_str("the handle names no pending timer"),
+            Self::NotPending => f.write_str("the id names no pending timer"),
             Self::Elsewhere(shard) => {
                 write!(f, "the timer lives on {shard:?}; migrate it with a client")
             }
-            Self::Foreign => f.write_str("the handle belongs to another service"),
+            Self::Foreign => f.write_str("the timer belongs to another service"),
             Self::LocalCallback => f.write_str(
                 "a callback of its own core cannot migrate; schedule it with \
                  RemoteTimers::schedule_fn",

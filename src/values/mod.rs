@@ -7,7 +7,7 @@ pub mod class;
 pub(crate) mod contain;
 pub(crate) mod error;
 pub(crate) mod expired;
-pub(crate) mod handle;
+pub(crate) mod ids;
 pub(crate) mod list;
 pub mod migration;
 pub(crate) mod outcome;

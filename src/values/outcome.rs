@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use corewheel_shard::ResetOutcome as ShardReset;
 
-use super::handle::ShardId;
+use super::ids::ShardId;
 
 /// The outcome of a cancel.
 ///
@@ -44,12 +44,12 @@ pub enum CancelOutcome<K> {
     /// The timer has fired. Once another timer uses its slot, the outcome is
     /// [`Stale`](Self::Stale).
     AlreadyFired,
-    /// The handle names no timer: the timer was cancelled before, or fired long ago.
+    /// The id names no timer: the timer was cancelled before, or fired long ago.
     Stale,
     /// The timer is on this other shard: it was scheduled there, or has migrated to it. The command
-    /// had no effect; send it with [`Timers::client`](crate::Timers::client).
+    /// had no effect; send it with [`Timers::handle`](crate::Timers::handle).
     Elsewhere(ShardId),
-    /// The handle belongs to another service. The command had no effect.
+    /// The id belongs to another service. The command had no effect.
     Foreign,
 }
 
@@ -95,12 +95,12 @@ pub enum ResetOutcome {
     /// The timer has fired. Once another timer uses its slot, the outcome is
     /// [`Stale`](Self::Stale).
     AlreadyFired,
-    /// The handle names no timer: the timer was cancelled before, or fired long ago.
+    /// The id names no timer: the timer was cancelled before, or fired long ago.
     Stale,
     /// The timer is on this other shard: it was scheduled there, or has migrated to it. The command
-    /// had no effect; send it with [`Timers::client`](crate::Timers::client).
+    /// had no effect; send it with [`Timers::handle`](crate::Timers::handle).
     Elsewhere(ShardId),
-    /// The handle belongs to another service. The command had no effect.
+    /// The id belongs to another service. The command had no effect.
     Foreign,
 }
 

@@ -31,19 +31,19 @@ pub enum Refused<V> {
     /// There is no room: the shard holds as many timers as its capacity, or the container as many
     /// values. Shed load, or try again when some are gone.
     Full(V),
-    /// The shard has no slot left for the timer, as slots are reserved as keys of other clients
-    /// that are in use. Keys that are not used come back when others need them. Drop clients that
-    /// are not used, share one client, or raise the capacity.
+    /// The shard has no slot left for the timer, as slots are reserved as keys of other threads
+    /// that are in use. Keys that are not used come back when others need them. Send from fewer
+    /// threads, or raise the capacity.
     Reserved {
         /// What was not accepted.
         value: V,
         /// How many slots are reserved.
         keys: u32,
-        /// How many clients hold the keys.
-        clients: u32,
+        /// How many threads hold the keys.
+        threads: u32,
     },
-    /// The lane from this client to the shard is full for a moment, or the shard has not looked at
-    /// it yet, as may be at the first schedule of a client. Try again when the shard has taken its
+    /// The lane from this thread to the shard is full for a moment, or the shard has not looked at
+    /// it yet, as may be at the first schedule of a thread. Try again when the shard has taken its
     /// next turn, or let [`schedule_when_room`](crate::Handle::schedule_when_room) wait for
     /// it. Do not try again while you hold a lock that the shard's handler or callbacks take: the
     /// shard takes no turn before they return.
@@ -56,10 +56,10 @@ pub enum Refused<V> {
     NotAttached(V),
     /// The service is shut down, or this shard of it has ended.
     Closed(V),
-    /// The [`TimerService`](crate::TimerService) was dropped without a shutdown while this client,
-    /// handle or other use of it lives. Comes in place of `Closed` from methods that name `Closed`
-    /// among their errors. Keep the service as long as its timers are needed: neither a client nor
-    /// a handle keeps it alive.
+    /// The [`TimerService`](crate::TimerService) was dropped without a shutdown while this handle
+    /// or another use of it lives. Comes in place of `Closed` from methods that name `Closed`
+    /// among their errors. Keep the service as long as its timers are needed: no handle keeps it
+    /// alive.
     Dropped(V),
     /// The service has no such shard.
     NoSuchShard(V),
@@ -163,12 +163,12 @@ impl<C> fmt::Display for RefusedCall<C> {
 pub enum RefusedKind {
     /// There is no room. See [`Refused::Full`].
     Full,
-    /// Slots are reserved for other clients. See [`Refused::Reserved`].
+    /// Slots are reserved for other threads. See [`Refused::Reserved`].
     Reserved {
         /// How many slots are reserved.
         keys: u32,
-        /// How many clients hold the keys.
-        clients: u32,
+        /// How many threads hold the keys.
+        threads: u32,
     },
     /// The lane to the shard is full for a moment. See [`Refused::Busy`].
     Busy,
@@ -195,7 +195,7 @@ impl RefusedKind {
     pub(crate) fn of<V>(self, value: V) -> Refused<V> {
         match self {
             Self::Full => Refused::Full(value),
-            Self::Reserved { keys, clients } => Refused::Reserved { value, keys, clients },
+            Self::Reserved { keys, threads } => Refused::Reserved { value, keys, threads },
             Self::Busy => Refused::Busy(value),
             Self::NotAttached => Refused::NotAttached(value),
             Self::Closed => Refused::Closed(value),
@@ -211,8 +211,8 @@ impl<V> Refused<V> {
     pub fn kind(&self) -> RefusedKind {
         match self {
             Self::Full(_) => RefusedKind::Full,
-            Self::Reserved { keys, clients, .. } => {
-                RefusedKind::Reserved { keys: *keys, clients: *clients }
+            Self::Reserved { keys, threads, .. } => {
+                RefusedKind::Reserved { keys: *keys, threads: *threads }
             }
             Self::Busy(_) => RefusedKind::Busy,
             Self::NotAttached(_) => RefusedKind::NotAttached,
@@ -259,11 +259,11 @@ impl From<Infallible> for RefusedKind {
 impl fmt::Display for RefusedKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Reserved { keys, clients } => {
+            Self::Reserved { keys, threads } => {
                 return write!(
                     f,
                     "the shard has no slot left for another timer: {keys} are reserved as keys of \
-                     {clients} other clients; drop clients that are not used, share one client, or \
+                     {threads} other threads; send from fewer threads, or \
                      raise the capacity"
                 );
             }
@@ -278,7 +278,7 @@ impl fmt::Display for RefusedKind {
             Self::Closed => CLOSED,
             Self::Dropped => {
                 "the timer service was dropped without a shutdown; keep the TimerService as long \
-                 as its timers are needed, since clients and handles do not keep it alive"
+                 as its timers are needed, since handles do not keep it alive"
             }
             Self::NoSuchShard => "the service has no such shard",
             Self::TooMany => {

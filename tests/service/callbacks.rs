@@ -206,13 +206,13 @@ fn callback_resets_a_timer_due_in_the_same_turn() {
 fn cancel_and_reset_of_the_timer_being_delivered_report_already_fired() {
     let mut lab = Lab::<u8>::with_handler(builder(1), |_| {
         |one: Fired<u8>, timers: &Timers<u8>| {
-            assert!(matches!(timers.cancel(one.handle), CancelOutcome::AlreadyFired));
-            assert_eq!(timers.reset(one.handle, ms(1)), ResetOutcome::AlreadyFired);
+            assert!(matches!(timers.cancel(one.timer), CancelOutcome::AlreadyFired));
+            assert_eq!(timers.reset(one.timer, ms(1)), ResetOutcome::AlreadyFired);
             // The next timer uses its slot again.
             let again = timers.schedule(FAR, one.payload).unwrap();
-            assert_eq!(slot_of(again), slot_of(one.handle));
-            assert!(matches!(timers.cancel(one.handle), CancelOutcome::Stale));
-            assert_eq!(timers.reset(one.handle, ms(1)), ResetOutcome::Stale);
+            assert_eq!(slot_of(again), slot_of(one.timer));
+            assert!(matches!(timers.cancel(one.timer), CancelOutcome::Stale));
+            assert_eq!(timers.reset(one.timer, ms(1)), ResetOutcome::Stale);
         }
     });
     lab.timers().schedule(ms(1), 1).unwrap();

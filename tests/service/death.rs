@@ -17,7 +17,7 @@ use crate::support::{
 
 /// Checks each command on a dead shard, and that the other shard works on.
 fn check_dead(service: &TimerService<u32>, dead: TimerId) {
-    let client = corewheel::sim::Thread::of(&service);
+    let client = corewheel::sim::Thread::of(service);
     wait_until("the state of the shard is dead", || {
         service.stats().shards[0].state == ShardState::Dead
     });

@@ -28,7 +28,7 @@ fn refusal_of_any_value_converts_by_its_kind_with_a_question_mark() {
     is_static_error::<TimeoutError>();
     for (refused, text) in [
         (Refused::Full(Opaque::default()), "there is no room"),
-        (Refused::Reserved { value: Opaque::default(), keys: 9, clients: 3 }, "9 are reserved"),
+        (Refused::Reserved { value: Opaque::default(), keys: 9, threads: 3 }, "9 are reserved"),
         (Refused::Busy(Opaque::default()), "full for a moment"),
         (Refused::NotAttached(Opaque::default()), "TimerService::attach"),
         (Refused::Closed(Opaque::default()), "shut down"),
@@ -77,7 +77,7 @@ fn timeout_error_converts_into_an_io_error_of_a_fitting_kind() {
         (TimeoutError::Elapsed(Elapsed), io::ErrorKind::TimedOut),
         (TimeoutError::NoTimer(RefusedKind::Full), io::ErrorKind::OutOfMemory),
         (
-            TimeoutError::NoTimer(RefusedKind::Reserved { keys: 9, clients: 3 }),
+            TimeoutError::NoTimer(RefusedKind::Reserved { keys: 9, threads: 3 }),
             io::ErrorKind::OutOfMemory,
         ),
         (TimeoutError::NoTimer(RefusedKind::Busy), io::ErrorKind::WouldBlock),

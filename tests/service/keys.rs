@@ -180,10 +180,10 @@ fn refusal_beside_busy_clients_names_their_keys() {
         kinds.push(other.on(SHARD).schedule(FAR, 2).unwrap_err().kind());
         lab.settle();
     }
-    let RefusedKind::Reserved { keys, clients } = kinds[2] else { panic!("{kinds:?}") };
-    assert_eq!((u64::from(keys), clients), (held, 1));
+    let RefusedKind::Reserved { keys, threads } = kinds[2] else { panic!("{kinds:?}") };
+    assert_eq!((u64::from(keys), threads), (held, 1));
     let text = kinds[2].to_string();
-    let expected = "no slot left for another timer: 1 are reserved as keys of 1 other clients";
+    let expected = "no slot left for another timer: 1 are reserved as keys of 1 other threads";
     assert!(text.contains(expected), "{text}");
     let refused = other.on(SHARD).schedule(FAR, 7).unwrap_err();
     assert_eq!((refused.kind(), format!("{refused}")), (kinds[2], text));

@@ -221,7 +221,7 @@ fn migrate_to_a_closed_shard_keeps_the_timer_and_its_old_handle() {
     let gone = timers.migrate(a, OTHER).unwrap();
     lab.settle();
     let report = lab.shards.remove(1).shutdown(ShutdownPolicy::Return);
-    assert_eq!(report.returned[0].handle, gone);
+    assert_eq!(report.returned[0].timer, gone);
     assert_eq!(timers.migrate(b, OTHER), Err(MigrateError::Closed(OTHER)));
     for timer in [c, d] {
         let _ = timers.migrate(timer, OTHER).unwrap_err();

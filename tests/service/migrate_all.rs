@@ -255,7 +255,7 @@ impl Part {
 /// Migrates all timers of one shard after the other to the other shards, until `stop` is set.
 /// Returns how many `migrate_all` commands and how many migrated timers there were.
 fn migrate_all_in_turn(service: &TimerService<Job>, stop: &AtomicBool) -> (u64, u64) {
-    let client = Thread::of(&service);
+    let client = Thread::of(service);
     let (mut commands, mut migrated) = (0, 0);
     while !stop.load(Ordering::SeqCst) {
         for shard in service.shards() {

@@ -42,7 +42,7 @@ fn drop_of_a_guard_after_its_timer_fired_does_nothing() {
     timers.schedule(ms(1), 2).unwrap();
     drop(fired);
     let cancelled = timers.guard(timers.schedule(ms(1), 3).unwrap());
-    assert!(timers.cancel(cancelled.handle()).won());
+    assert!(timers.cancel(cancelled.timer()).won());
     drop(cancelled);
     lab.advance(ms(1));
     assert_eq!(lab.fired(), [(1, 1), (2, 2)]);
@@ -51,13 +51,13 @@ fn drop_of_a_guard_after_its_timer_fired_does_nothing() {
 }
 
 #[test]
-fn into_handle_leaves_the_timer_running() {
+fn into_timer_leaves_the_timer_running() {
     let mut lab = lab();
     let timers = lab.timers().clone();
     let timer = timers.schedule(ms(1), 1).unwrap();
-    assert_eq!(timers.guard(timer).into_handle(), timer);
+    assert_eq!(timers.guard(timer).into_timer(), timer);
     let client = lab.service.handle();
-    assert_eq!(client.guard(timer).into_handle(), timer);
+    assert_eq!(client.guard(timer).into_timer(), timer);
     lab.advance(ms(1));
     assert_eq!(lab.fired(), [(1, 1)]);
 }
@@ -69,7 +69,7 @@ fn reset_by_a_guard_changes_the_deadline() {
     let client = lab.service.handle();
     let here = timers.guard(timers.schedule(ms(1), 1).unwrap());
     assert_eq!(here.reset(ms(3)).try_take(), Some(Ok(ResetOutcome::Reset)));
-    assert_eq!(timers.remaining(here.handle()), Some(ms(3)));
+    assert_eq!(timers.remaining(here.timer()), Some(ms(3)));
     let there = client.guard(client.on(OTHER).schedule(ms(1), 2).unwrap());
     let mut reply = there.reset(timers.now() + ms(4));
     // A guard of another shard, made on this one.
@@ -103,7 +103,7 @@ fn drop_of_a_guard_cancels_timers_of_other_shards_and_migrated_timers() {
         lab.settle();
     }
     assert_eq!(reply.try_take(), Some(Ok(ResetOutcome::Reset)), "it is found where it is");
-    let _ = reset.into_handle();
+    let _ = reset.into_timer();
     drop((across, migrated));
     for _ in 0..3 {
         lab.settle();

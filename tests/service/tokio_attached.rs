@@ -121,7 +121,7 @@ async fn read_after_a_stall(service: &TimerService<u32>) -> Option<usize> {
     thread::scope(|scope| {
         // A request of another thread wakes the driver, so that it runs before the runtime looks at
         // its sockets.
-        scope.spawn(|| corewheel::sim::Thread::of(&service).on(SHARD).schedule(ms(0), 7).unwrap());
+        scope.spawn(|| corewheel::sim::Thread::of(service).on(SHARD).schedule(ms(0), 7).unwrap());
     });
     thread::sleep(READ_IDLE + ms(50));
     let mut read = 0;

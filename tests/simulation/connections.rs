@@ -385,7 +385,7 @@ impl History {
     fn drain(&mut self, shard: u8, whom: Whom, window: Duration) {
         let (now, service) = (self.orders.now(), self.service());
         let remote = |id| {
-            corewheel::sim::Thread::of(&service).on(id).drain(window).expect("the shard is open")
+            corewheel::sim::Thread::of(&service).on(id).drain(window).expect("the shard is open");
         };
         let order = (|timers: &Timers<u8>| timers.drain(window), remote, || service.drain(window));
         let until = now + window;
@@ -403,7 +403,7 @@ impl History {
         let service = self.service();
         let count = usize::from(count);
         let remote = |id| {
-            corewheel::sim::Thread::of(&service).on(id).close_idlest(count).expect("it is open")
+            corewheel::sim::Thread::of(&service).on(id).close_idlest(count).expect("it is open");
         };
         let here = |timers: &Timers<u8>| timers.close_idlest(count);
         let shards = self.order(shard, whom, (here, remote, || service.close_idlest(count)));

@@ -262,7 +262,7 @@ impl Keyspace {
     pub(crate) fn fired(&mut self, fired: &Fired<u32>) {
         let index = fired.payload as usize;
         let timer = self.entries.get(index).and_then(|entry| entry.timer);
-        if timer == Some(fired.handle) {
+        if timer == Some(fired.timer) {
             self.expire_at(index);
         }
     }

@@ -16,7 +16,7 @@ use crate::shard::request::Request;
 use crate::shard::request::{Bulk, BulkCancel, BulkReply, BulkSchedule, Replies};
 use crate::values::contain::Each;
 use crate::values::error::ReplyError;
-use crate::values::handle::{ServiceId, ShardId, TimerId};
+use crate::values::ids::{ServiceId, ShardId, TimerId};
 use crate::values::outcome::CancelOutcome;
 use crate::values::refused::Refused;
 
@@ -30,7 +30,7 @@ struct Part {
 
 /// Commands about many timers.
 impl<T: Send + 'static> Handle<T> {
-    /// Schedules timers that carry values, all of them with one message, or none. The handles come
+    /// Schedules timers that carry values, all of them with one message, or none. The ids come
     /// in the order of the timers.
     ///
     /// At most [`schedule_many_max`](Self::schedule_many_max) at once.
@@ -43,7 +43,7 @@ impl<T: Send + 'static> Handle<T> {
         timers: impl IntoIterator<Item = (W, T)>,
     ) -> Result<Vec<TimerId>, Refused<Vec<(W, T)>>> {
         let timers: Vec<_> = timers.into_iter().collect();
-        let (lanes, shard) = match self.to_shard() {
+        let (lanes, shard) = match self.shard_lanes() {
             Ok(found) => found,
             Err(kind) => return Err(kind.of(timers)),
         };
@@ -76,7 +76,7 @@ impl<T: Send + 'static> Handle<T> {
             })
         });
         let home = self.service.home(shard);
-        Ok(sent?.into_iter().map(|key| home.handle(key)).collect())
+        Ok(sent?.into_iter().map(|key| home.timer(key)).collect())
     }
 
     /// The most timers that one [`schedule_many`](Self::schedule_many) takes: one more than half of
@@ -87,10 +87,10 @@ impl<T: Send + 'static> Handle<T> {
     }
 
     /// Cancels timers of any shards; the reply has the outcome of each, in the order of the
-    /// handles. Each shard that has some of the timers gets one message and sends one reply. An
+    /// ids. Each shard that has some of the timers gets one message and sends one reply. An
     /// outcome is an error where the shard of its timer has ended before it replied.
     ///
-    /// The number of handles is not limited, and the command is never refused. Each cancel counts
+    /// The number of ids is not limited, and the command is never refused. Each cancel counts
     /// as one request, so a turn executes no more cancels than its budget allows. The shard sends
     /// its reply after the last cancel.
     ///

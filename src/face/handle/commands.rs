@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use corewheel_shard::Tick;
 
-use super::{Handle, Lanes, here};
+use super::{Handle, Lanes, thread_lanes};
 use crate::clock::when::When;
 use crate::directory::orders::{Drain, Orders};
 use crate::face::reply::Reply;
@@ -19,7 +19,7 @@ use crate::shard::callback::{Payload, SendCall};
 use crate::shard::request::Bulk;
 use crate::shard::request::Request;
 use crate::values::class::ClassId;
-use crate::values::handle::{ShardId, TimerId};
+use crate::values::ids::{ShardId, TimerId};
 use crate::values::migration::{MigrateError, MigrateReport};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 use crate::values::refused::{Refused, RefusedCall, RefusedKind};
@@ -30,17 +30,17 @@ impl<T: Send + 'static> Handle<T> {
     /// The lanes of this thread.
     #[inline]
     pub(crate) fn lanes(&self) -> Result<Rc<Lanes<T>>, RefusedKind> {
-        let find = || here::lanes(self.service).ok_or_else(|| self.why_closed());
+        let find = || thread_lanes::of(self.service).ok_or_else(|| self.why_closed());
         #[cfg(feature = "sim")]
         if self.thread != 0 {
-            return here::as_thread(here::number_in_test(self.thread), find);
+            return super::here::as_thread(super::here::number_in_test(self.thread), find);
         }
         find()
     }
 
     /// The lanes of this thread, and the shard of the handle or of this thread.
     #[inline]
-    pub(crate) fn to_shard(&self) -> Result<(Rc<Lanes<T>>, ShardId), RefusedKind> {
+    pub(crate) fn shard_lanes(&self) -> Result<(Rc<Lanes<T>>, ShardId), RefusedKind> {
         let shard = self.shard.or_else(|| self.reach()?.shard());
         Ok((self.lanes()?, shard.ok_or_else(|| self.why_closed())?))
     }
@@ -79,7 +79,7 @@ impl<T: Send + 'static> Handle<T> {
     /// a thread is often `Busy`, since the shard has granted it no keys yet.
     #[inline]
     pub fn schedule<W: When>(&self, when: W, payload: T) -> Result<TimerId, Refused<T>> {
-        let (lanes, shard) = match self.to_shard() {
+        let (lanes, shard) = match self.shard_lanes() {
             Ok(found) => found,
             Err(kind) => return Err(kind.of(payload)),
         };
@@ -152,7 +152,7 @@ impl<T: Send + 'static> Handle<T> {
     }
 
     fn wait_for_room(&self, cx: &Context<'_>) -> Result<(), RefusedKind> {
-        let (lanes, shard) = self.to_shard()?;
+        let (lanes, shard) = self.shard_lanes()?;
         lanes.wait_for_room(shard, cx.waker().clone())
     }
 
@@ -170,7 +170,7 @@ impl<T: Send + 'static> Handle<T> {
         call: impl FnOnce(&Timers<T>) + Send + 'static,
     ) -> Result<TimerId, RefusedCall<SendCall<T>>> {
         let call: SendCall<T> = Box::new(call);
-        let (lanes, shard) = match self.to_shard() {
+        let (lanes, shard) = match self.shard_lanes() {
             Ok(found) => found,
             Err(kind) => return Err(kind.of(call).into()),
         };
@@ -242,19 +242,19 @@ impl<T: Send + 'static> Handle<T> {
         })
     }
 
-    /// Migrates a timer to another shard, with its deadline, and gives its new handle: where a
+    /// Migrates a timer to another shard, with its deadline, and gives its new id: where a
     /// connection goes, its timers go.
     ///
     /// The timer is on one shard or on its way to the other, and fires once, never early. Timers
     /// with values and callbacks that another thread has sent can migrate; the others stay, see
     /// [`MigrateError`]. A timer that is due already migrates like any other, and fires there.
     ///
-    /// The old handle goes on to mean the timer: the old shard forwards what other threads send to it, in
-    /// order, with one hop more for each migration, and
-    /// [`Timers::migrated_to`](crate::Timers::migrated_to) gives the new handle. On the old shard's
-    /// own core, where an outcome is returned at once, commands by the old handle do nothing and
-    /// return `Elsewhere`. A shard remembers as many timers that have left it as it has room for,
-    /// and forgets the oldest first; a handle that is forgotten is stale, and the timer goes on by
+    /// The old id goes on to mean the timer: the old shard forwards what other threads send to it,
+    /// in order, with one hop more for each migration, and
+    /// [`Timers::migrated_to`](crate::Timers::migrated_to) gives the new id. On the old shard's own
+    /// core, where an outcome is returned at once, commands by the old id do nothing and return
+    /// `Elsewhere`. A shard remembers as many timers that have left it as it has room for,
+    /// and forgets the oldest first; an id that is forgotten is stale, and the timer goes on by
     /// its new one. From the first such timer on, every request wakes the shard. What a shard
     /// remembers is kept as long as the service, also after the shard has ended.
     ///
@@ -300,7 +300,7 @@ impl<T: Send + 'static> Handle<T> {
 
     /// Gives an order to the shard.
     fn order(&self, give: impl FnOnce(&Orders) -> bool) -> Result<(), RefusedKind> {
-        let (lanes, shard) = self.to_shard()?;
+        let (lanes, shard) = self.shard_lanes()?;
         lanes.directory().order(shard, give)
     }
 

@@ -13,7 +13,6 @@
 //! Cost: a look at the entry that was used last. A thread that uses several services in turn
 //! searches its table, which has an entry for each of them.
 
-use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -25,18 +24,16 @@ use super::place::{NurseryName, Place};
 use super::reaches::Reaches;
 use super::registry;
 use super::registry::Service;
-use super::threads::ThreadLanes;
+use super::thread_lanes::ThreadLanes;
 
 use crate::clock::{NearClock, Timeline};
 use crate::directory::orders::Orders;
 use crate::face::local::LocalShard;
 use crate::link::nursery::{ArmRefusal, Armed, Arming, Nursery, NurseryId, Periods, Ring};
 use crate::shard::Core;
-use crate::shard::hooks::Message;
-use crate::shard::lanes::Lanes;
 use crate::values::class::ClassId;
 use crate::values::contain::drop_each;
-use crate::values::handle::{ServiceId, ShardId};
+use crate::values::ids::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
 
 /// The nursery of this thread for one shard.
@@ -185,7 +182,7 @@ impl Reach {
 
     /// The lanes of this thread; `None` if the service has ended.
     #[inline]
-    fn lanes(&self) -> Option<Rc<dyn ThreadLanes>> {
+    pub(super) fn lanes(&self) -> Option<Rc<dyn ThreadLanes>> {
         match self.lanes.get() {
             Some(lanes) => Some(Rc::clone(lanes)),
             None => self.open_lanes(),
@@ -215,7 +212,7 @@ impl Reach {
 
     /// A shard that this thread drives: the shard `id`, or any if `id` is `None`.
     #[cold]
-    fn driven(&self, id: Option<ShardId>) -> Option<Rc<dyn LocalShard>> {
+    pub(super) fn driven(&self, id: Option<ShardId>) -> Option<Rc<dyn LocalShard>> {
         let shards = self.shards.borrow();
         let mut open = shards.iter().filter_map(Weak::upgrade).filter(|shard| !shard.is_closed());
         open.find(|shard| id.is_none_or(|id| shard.id() == id))
@@ -524,16 +521,9 @@ pub(crate) fn find(service: ServiceId) -> Option<Rc<Reach>> {
     Reach::known(service).or_else(|| Reach::of_open(service))
 }
 
-/// The lanes of the calling thread to the shards of a service whose values are of `T`. `None` if
-/// the service has ended.
-#[inline]
-pub(crate) fn lanes<T: Send + 'static>(service: ServiceId) -> Option<Rc<Lanes<T>>> {
-    let lanes: Rc<dyn Any> = match TABLE.try_with(|_| ()) {
-        Ok(()) => with(service, Reach::lanes)??,
-        // The thread ends, and its table is gone.
-        Err(_) => registry::find(service)?.lanes(),
-    };
-    Some(lanes.downcast().expect("a handle names the type of its service's values"))
+/// Whether the table of the calling thread is gone, as the thread ends.
+pub(super) fn has_ended() -> bool {
+    TABLE.try_with(|_| ()).is_err()
 }
 
 /// Ends a simulated thread, as the end of a thread does.
@@ -541,31 +531,6 @@ pub(crate) fn lanes<T: Send + 'static>(service: ServiceId) -> Option<Rc<Lanes<T>
 pub(crate) fn end_thread(number: u32) {
     let ended = TABLE.try_with(|table| table.take_gone(|reach| reach.thread == number));
     drop(ended);
-}
-
-/// Sends a message to a part of a shard, from any thread. `Err` with the message if the shard is
-/// closed or the service has ended.
-pub(crate) fn send_message(
-    service: ServiceId,
-    shard: ShardId,
-    message: Box<dyn Message>,
-) -> Result<(), Box<dyn Message>> {
-    let Some(reach) = find(service) else {
-        let is_gone = TABLE.try_with(|_| ()).is_err();
-        let found = if is_gone { registry::find(service) } else { None };
-        return match found {
-            Some(service) => service.lanes().send_message(shard, message),
-            None => Err(message),
-        };
-    };
-    if let Some(here) = reach.driven(Some(shard)) {
-        here.receive(message);
-        return Ok(());
-    }
-    match reach.lanes() {
-        Some(lanes) => lanes.send_message(shard, message),
-        None => Err(message),
-    }
 }
 
 /// The shard is found on this thread, until the returned value is dropped.

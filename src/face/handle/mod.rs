@@ -8,7 +8,7 @@ mod place;
 mod reaches;
 pub(crate) mod registry;
 pub(crate) mod sleep;
-mod threads;
+pub(crate) mod thread_lanes;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -28,7 +28,7 @@ use crate::clock::{Clock, Timeline};
 use crate::directory::orders::Orders;
 use crate::shard::lanes::Lanes;
 use crate::values::class::{ClassId, TimerClass, UnknownClass};
-use crate::values::handle::{ServiceId, ShardId};
+use crate::values::ids::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
 
 /// A service as any thread reaches it, for tasks that migrate between threads; made by

@@ -1,7 +1,7 @@
 //! Where the timer of a future lies.
 
 use crate::link::nursery::NurseryId;
-use crate::values::handle::ShardId;
+use crate::values::ids::ShardId;
 
 /// Names a nursery among those of all shards of a service, in one word: its generation, its number
 /// and that of its shard.

@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use super::here::Reach;
-use crate::values::handle::ServiceId;
+use crate::values::ids::ServiceId;
 
 /// How one thread reaches the services that it uses.
 pub(super) struct Reaches {

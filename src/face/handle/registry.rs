@@ -18,7 +18,7 @@ use corewheel_shard::Tick;
 use hashbrown::HashMap;
 
 use super::place::Place;
-use super::threads::ThreadLanes;
+use super::thread_lanes::ThreadLanes;
 use crate::clock::Timeline;
 use crate::directory::closed_kind;
 use crate::directory::orders::Orders;
@@ -28,7 +28,7 @@ use crate::shard::{Directory, Post};
 use crate::stats::tally::Tally;
 use crate::values::class::{ClassId, TimerClass, UnknownClass};
 use crate::values::contain::drop_each;
-use crate::values::handle::{ServiceId, ShardId};
+use crate::values::ids::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
 
 /// A service, for code that does not name the type of its values.

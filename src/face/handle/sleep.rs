@@ -25,7 +25,7 @@ use crate::clock::when::When;
 use crate::link::nursery::Progress;
 use crate::values::class::ClassId;
 use crate::values::error::{Elapsed, TimeoutError};
-use crate::values::handle::{ServiceId, ShardId};
+use crate::values::ids::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
 
 /// Waits for a deadline, on any thread; made by [`Handle::sleep`].

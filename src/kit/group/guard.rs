@@ -10,7 +10,7 @@ use crate::face::handle::Handle;
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
 use crate::shard::Core;
-use crate::values::handle::TimerId;
+use crate::values::ids::TimerId;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 
 /// A timer that is cancelled when this guard is dropped; made by [`Timers::guard`] on a shard's own
@@ -26,7 +26,7 @@ use crate::values::outcome::{CancelOutcome, ResetOutcome};
 /// handle borrows the handle; its drop sends a message that does not wake the shard, so the timer
 /// does not fire, and the shard drops the payload when it next takes a turn.
 ///
-/// Cost: the handle and a reference; no allocation.
+/// Cost: the id and a reference; no allocation.
 ///
 /// ```
 /// use corewheel::group::TimerGuard;
@@ -123,13 +123,13 @@ impl TimerGuard<'_> {
         }
     }
 
-    /// The timer's handle.
-    pub fn handle(&self) -> TimerId {
+    /// The timer's id.
+    pub fn timer(&self) -> TimerId {
         self.timer
     }
 
-    /// Leaves the timer running, and returns its handle.
-    pub fn into_handle(mut self) -> TimerId {
+    /// Leaves the timer running, and returns its id.
+    pub fn into_timer(mut self) -> TimerId {
         self.by = By::None;
         self.timer
     }

@@ -46,16 +46,16 @@ use crate::face::handle::bulk::Outcomes;
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
 use crate::shard::callback::Payload;
-use crate::values::handle::TimerId;
+use crate::values::ids::TimerId;
 use crate::values::outcome::CancelOutcome;
 
 /// Timers, of any shards, that one call cancels: all those of a connection, of a listener, of a
 /// tenant.
 ///
-/// It holds their handles and nothing else, so it is `Send`, belongs to no shard, and leaves the
+/// It holds their ids and nothing else, so it is `Send`, belongs to no shard, and leaves the
 /// timers running when it is dropped. A timer that has fired or was cancelled stays in it until it
 /// is [removed](Self::remove) or the group is cancelled, and does no harm. A timer that is migrated
-/// has a new handle, to be inserted instead of the old one; the old one still finds it for a while.
+/// has a new id, to be inserted instead of the old one; the old one still finds it for a while.
 ///
 /// Cancelling a group sends one message to each shard that has some of its timers, however many
 /// they are; the shard takes it as that many requests, so no turn does more than its budget allows.

@@ -84,7 +84,7 @@ use std::task::{Context, Poll};
 use self::part::{KeptPart, PollUntilReady, Released, Run, Sender};
 use self::room::{Permit, Room};
 use crate::face::handle::Handle;
-use crate::face::handle::here;
+use crate::face::handle::thread_lanes;
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
 use crate::shard::Directory;
@@ -92,7 +92,7 @@ use crate::shard::callback::SendCall;
 use crate::shard::hooks::Message;
 use crate::shard::request::Control;
 use crate::values::error::{ReplyError, ShardError};
-use crate::values::handle::{ServiceId, ShardId};
+use crate::values::ids::{ServiceId, ShardId};
 use crate::values::refused::Refused;
 
 /// A handle of a value that is kept on a shard; made by [`Timers::keep`],
@@ -233,7 +233,7 @@ impl<C: 'static> Kept<C> {
         take: impl FnOnce(M) -> F,
     ) -> Result<(), Refused<F>> {
         let Shared { service, shard, .. } = *self.shared;
-        here::send_message(service, shard, Box::new(message)).map_err(|message| {
+        thread_lanes::send_message(service, shard, Box::new(message)).map_err(|message| {
             let message = message.into_any().downcast::<M>();
             Refused::Closed(take(*message.expect("the message that was sent comes back")))
         })
@@ -303,7 +303,7 @@ impl<T: Send + 'static> Handle<T> {
         &self,
         make: impl FnOnce(&Timers<T>) -> C + Send + 'static,
     ) -> Result<Reply<Kept<C>>, ShardError> {
-        let (lanes, shard) = self.to_shard().map_err(|_| ShardError::Closed)?;
+        let (lanes, shard) = self.shard_lanes().map_err(|_| ShardError::Closed)?;
         keep_on(lanes.directory(), shard, make)
     }
 }
@@ -326,7 +326,7 @@ pub(crate) fn keep_on<T: Send + 'static, C: 'static>(
 impl Drop for Shared {
     fn drop(&mut self) {
         // A shard that is closed has dropped the value.
-        drop(here::send_message(self.service, self.shard, Box::new(Released(self.place))));
+        drop(thread_lanes::send_message(self.service, self.shard, Box::new(Released(self.place))));
     }
 }
 

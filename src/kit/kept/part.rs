@@ -13,13 +13,13 @@ use slab::Slab;
 
 use super::Shared;
 use super::room::Permit;
-use crate::face::handle::here;
+use crate::face::handle::thread_lanes;
 use crate::face::local::LocalShard;
 use crate::kit::scheduled::ResultSender;
 use crate::link::woken::WokenFlag;
 use crate::shard::hooks::{Message, Part, Parts};
 use crate::values::error::ReplyError;
-use crate::values::handle::{ServiceId, ShardId};
+use crate::values::ids::{ServiceId, ShardId};
 
 /// A sender for the result of a command. The command is dropped before it has run only if its shard
 /// has ended or its value is gone.
@@ -267,7 +267,7 @@ impl Wake for PollWaker {
         if self.is_sent.set() {
             let (service, shard) = (self.service, self.shard);
             // A shard that is closed has dropped the closure.
-            drop(here::send_message(service, shard, Box::new(Woken(self))));
+            drop(thread_lanes::send_message(service, shard, Box::new(Woken(self))));
         }
     }
 }

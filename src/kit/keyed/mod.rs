@@ -32,8 +32,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A caller that has the key resets and removes the timer, and keeps no handle. Why not a map from
-//! keys to handles beside the timers: the map would have to follow each timer that fires, and a
+//! A caller that has the key resets and removes the timer, and keeps no id. Why not a map from
+//! keys to ids beside the timers: the map would have to follow each timer that fires, and a
 //! timer that is scheduled again while the old one is due would fire for the new one.
 //!
 //! # Cost

@@ -35,7 +35,7 @@
 //!
 //! Why not a callback that schedules itself anew: it drifts by its own lateness, its box is made
 //! again for each period, a full shard ends it, and one panic ends it. A caller that wants to stop
-//! it holds a handle that is stale after the first run.
+//! it holds an id that is stale after the first run.
 //!
 //! Invariants: while a callback waits or runs it has one timer, which is scheduled before it runs,
 //! so that there is room for it whatever the callback does. It never runs within itself. Once it is

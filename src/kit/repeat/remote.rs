@@ -15,7 +15,7 @@ use crate::face::timers::Timers;
 use crate::kit::herd::slacken;
 use crate::link::stop_flag::{Stop, StopFlag};
 use crate::shard::callback::SendCall;
-use crate::values::handle::TimerId;
+use crate::values::ids::TimerId;
 use crate::values::refused::RefusedCall;
 
 /// A callback that runs periodically on a shard, for other threads; made by
@@ -41,7 +41,7 @@ impl RemotePeriodic {
             Stop::Runs => StopOutcome::LastRun,
             Stop::Waited(timer) => {
                 let later = timer.map(|(index, generation)| {
-                    self.first.home().handle(TimerKey::from_parts(index, generation))
+                    self.first.home().timer(TimerKey::from_parts(index, generation))
                 });
                 handle.cancel_detached(later.unwrap_or(self.first));
                 StopOutcome::Stopped
@@ -227,13 +227,13 @@ mod tests {
         }
     }
 
-    /// Takes the payload of the only timer of a shard, by all the handles that there could be.
-    /// Only this crate can make such handles.
+    /// Takes the payload of the only timer of a shard, by all the ids that there could be.
+    /// Only this crate can make such ids.
     fn take_back(timers: &Timers<u8>) -> Option<Payload<u8>> {
         let mut keys = (0..16).flat_map(|index| (1..40).map(move |of| (index, of)));
         keys.find_map(|(index, of)| {
             let key = TimerKey::from_parts(index, NonZeroU32::new(of).unwrap());
-            timers.cancel(timers.core().home().handle(key)).payload()
+            timers.cancel(timers.core().home().timer(key)).payload()
         })
     }
 

@@ -35,7 +35,7 @@ use crate::values::capacity::check;
 use crate::values::class::ClassId;
 use crate::values::contain::drop_each;
 use crate::values::error::ConfigError;
-use crate::values::handle::TimerId;
+use crate::values::ids::TimerId;
 use crate::values::refused::{Refused, RefusedCall};
 
 /// A [`Handler`] that runs another handler in a task queue of the shard's glommio executor.

@@ -4,7 +4,7 @@
 //! the ring's first request, and what became of the request:
 //!
 //! ```text
-//! client                            owner
+//! thread                            owner
 //! ------                            -----
 //! the ring has room?                take the request out
 //! word := ARMED                     word := TAKEN (swap)
@@ -16,7 +16,7 @@
 //! ```
 //!
 //! The word decides: either the compare-and-exchange comes before the swap, and the owner drops the
-//! request, or it fails, and the timer is the owner's. The client stores a word only where the
+//! request, or it fails, and the timer is the owner's. The thread stores a word only where the
 //! ring has room for its request, so after the owner has released the slot of the request before,
 //! which is after the swap. A cancel that comes after its request is gone finds another position in
 //! the word, as positions do not come twice.
@@ -30,7 +30,7 @@
 //! Why not a flag in the request itself: safe code cannot reach an element of a ring, and a shared
 //! flag for each request would be an allocation.
 //!
-//! Cost: a store for the client and a swap for the owner; 8 bytes for each slot of the ring.
+//! Cost: a store for the thread and a swap for the owner; 8 bytes for each slot of the ring.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ impl Words {
         &self.0[position as usize & (self.0.len() - 1)]
     }
 
-    /// The client's column. The ring must have room for the request.
+    /// The thread's column. The ring must have room for the request.
     #[inline]
     pub(super) fn arm(&self, position: u64) {
         let state = self.at(position);
@@ -76,7 +76,7 @@ impl Words {
         was == word(position, CANCELLED)
     }
 
-    /// The client's column, to cancel. False if the owner has the request, or had it.
+    /// The thread's column, to cancel. False if the owner has the request, or had it.
     #[inline]
     pub(super) fn cancel(&self, position: u64) -> bool {
         let (armed, cancelled) = (word(position, ARMED), word(position, CANCELLED));

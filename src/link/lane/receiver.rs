@@ -35,24 +35,24 @@ impl<K> Arrival<K> {
 pub(crate) struct LaneReceiver<R: Request> {
     requests: RingReceiver<R>,
     grants: Producer<R::Key>,
-    /// The keys that the client holds or has used in requests not yet received, oldest first.
+    /// The keys that the thread holds or has used in requests not yet received, oldest first.
     granted: VecDeque<R::Key>,
     /// The rest of a bulk request that is applied in part. It is older than all others.
     rest: Option<R>,
     /// Requests taken from the overflow. They are older than those in the ring.
     overflowed: VecDeque<R>,
     window: Window,
-    /// How many keys the client held before the last turn.
+    /// How many keys the thread held before the last turn.
     keys_before: usize,
     /// How many keys the requests have used that the last turn received.
     keys_used: usize,
-    /// How many keys the client lacked when it was refused since the turn before the last.
+    /// How many keys the thread lacked when it was refused since the turn before the last.
     keys_needed: usize,
-    /// Whether the last turn could not grant all keys that the client should have.
+    /// Whether the last turn could not grant all keys that the thread should have.
     is_short: bool,
     /// Whether the owner has granted keys since the last [`shrink`](Self::shrink).
     was_granted: bool,
-    /// Since when the lane holds futures that wait for keys of other clients; `None` if the next
+    /// Since when the lane holds futures that wait for keys of other threads; `None` if the next
     /// turn may wake futures that wait.
     held_since: Option<Tick>,
     shared: Arc<LaneShared<R>>,
@@ -89,7 +89,7 @@ impl<R: Request> LaneReceiver<R> {
     }
 
     /// Whether the lane holds requests, or futures wait for room in it that a turn may wake now, or
-    /// the client is gone.
+    /// the thread is gone.
     pub(crate) fn has_news(&self) -> bool {
         let may_wake = self.has_waiters() && !self.holds_waiters();
         self.has_requests() || may_wake || self.requests.is_abandoned()
@@ -98,7 +98,7 @@ impl<R: Request> LaneReceiver<R> {
     /// Whether the lane holds news that cannot wait until the tick `until`. An owner that falls
     /// asleep until then looks here after its fence: what cannot be seen yet wakes it.
     ///
-    /// When a client has used half of its keys, or many, or fills its ring, it wakes only an owner
+    /// When a thread has used half of its keys, or many, or fills its ring, it wakes only an owner
     /// that sleeps. So a lane half as full as that is news as well.
     pub(crate) fn has_news_before(&mut self, until: Tick) -> bool {
         if !self.has_news() {
@@ -133,13 +133,13 @@ impl<R: Request> LaneReceiver<R> {
         self.held_since.is_some()
     }
 
-    /// Takes the wakers of as many futures, oldest first, as the client has unused keys. The owner
+    /// Takes the wakers of as many futures, oldest first, as the thread has unused keys. The owner
     /// must wake them, with nothing borrowed. A turn at `tick` calls it after it has received and
     /// granted keys.
     ///
     /// A future that gets no key tries again and finds out why, so that none waits for ever. It
     /// takes the waker of one such future, too, where keys come in the next turn, and of all where
-    /// all slots hold timers. Where other clients hold the last keys, keys may come back in the
+    /// all slots hold timers. Where other threads hold the last keys, keys may come back in the
     /// next tick: it takes the wakers of all futures once in each tick, and holds those that come
     /// later.
     pub(crate) fn take_waiters(&mut self, tick: Tick) -> Vec<Waker> {
@@ -232,8 +232,8 @@ impl<R: Request> LaneReceiver<R> {
         max - left
     }
 
-    /// How many keys the owner should grant so that the client has its window of keys again; 0
-    /// while it has more than half of them. The window grows first if the client needs more.
+    /// How many keys the owner should grant so that the thread has its window of keys again; 0
+    /// while it has more than half of them. The window grows first if the thread needs more.
     #[inline]
     pub(crate) fn wants_keys(&mut self) -> usize {
         // Relaxed: the number orders nothing.
@@ -251,7 +251,7 @@ impl<R: Request> LaneReceiver<R> {
         if held * 2 > self.window.size() {
             return 0;
         }
-        // The client has used keys of a window that was half full at least.
+        // The thread has used keys of a window that was half full at least.
         let uses_window = self.keys_used > 0 && self.keys_before * 2 >= self.window.size();
         if uses_window && self.window.grow_to_share() {
             self.publish_window();
@@ -259,7 +259,7 @@ impl<R: Request> LaneReceiver<R> {
         self.window.size().saturating_sub(held).min(self.grants.slots())
     }
 
-    /// How many keys the client lacks, if it was refused for want of keys since the last turn or a
+    /// How many keys the thread lacks, if it was refused for want of keys since the last turn or a
     /// future waits.
     pub(crate) fn lacks_keys(&self) -> usize {
         // A future that waits lacks one.
@@ -267,24 +267,24 @@ impl<R: Request> LaneReceiver<R> {
         needed.saturating_sub(self.granted.len()).min(self.grants.slots())
     }
 
-    /// The keys that the client holds or has used in requests not yet received.
+    /// The keys that the thread holds or has used in requests not yet received.
     pub(crate) fn keys_held(&self) -> usize {
         self.granted.len()
     }
 
-    /// Whether the client holds a key with a property.
+    /// Whether the thread holds a key with a property.
     pub(crate) fn holds_any(&self, is_so: impl Fn(&R::Key) -> bool) -> bool {
         self.granted.iter().any(is_so)
     }
 
-    /// Whether the client holds keys, no request waits, and the last turn received none or was
+    /// Whether the thread holds keys, no request waits, and the last turn received none or was
     /// before `tick`.
     pub(crate) fn is_idle(&self, tick: Tick) -> bool {
         let is_in_use = self.is_in_use && self.used_at == tick;
         !self.granted.is_empty() && !is_in_use && !self.has_requests() && !self.has_waiters()
     }
 
-    /// Notes that the owner could not grant all keys that the client should have.
+    /// Notes that the owner could not grant all keys that the thread should have.
     pub(crate) fn set_short(&mut self) {
         self.is_short = true;
     }
@@ -293,10 +293,10 @@ impl<R: Request> LaneReceiver<R> {
         self.is_short
     }
 
-    /// Sets whether the owner has no key left for this client. A client without a key is refused
+    /// Sets whether the owner has no key left for this thread. A thread without a key is refused
     /// with `Full` or `Reserved` then, and with `Busy` otherwise.
     pub(crate) fn set_exhausted(&self, exhausted: Option<Exhausted>) {
-        // Relaxed: the word orders nothing, and a client that reads the old value is refused with
+        // Relaxed: the word orders nothing, and a thread that reads the old value is refused with
         // the kind that was true a moment ago.
         let exhausted = exhausted.map_or(0, Exhausted::pack);
         if self.shared.exhausted.load(Ordering::Relaxed) != exhausted {
@@ -304,7 +304,7 @@ impl<R: Request> LaneReceiver<R> {
         }
     }
 
-    /// Halves the window of a client that got no key since the last call.
+    /// Halves the window of a thread that got no key since the last call.
     pub(crate) fn shrink(&mut self) {
         if !std::mem::take(&mut self.was_granted) {
             self.window.shrink();
@@ -312,15 +312,15 @@ impl<R: Request> LaneReceiver<R> {
         }
     }
 
-    /// Makes the window larger if it is too small for what the client needed of late.
+    /// Makes the window larger if it is too small for what the thread needed of late.
     #[cold]
     fn grow(&mut self) {
         let size = self.window.size();
-        // A new client that has not got its keys yet needs no larger window.
+        // A new thread that has not got its keys yet needs no larger window.
         if self.keys_used >= size || self.keys_before * 2 >= size {
             self.window.grow_to(size.saturating_mul(2));
         }
-        // A client that lacks keys must have used half of its window.
+        // A thread that lacks keys must have used half of its window.
         self.window.grow_to((self.keys_needed * 2).saturating_sub(1));
         if self.window.size() > size {
             self.publish_window();
@@ -338,9 +338,9 @@ impl<R: Request> LaneReceiver<R> {
         self.was_granted = true;
     }
 
-    /// Whether the client is gone and all of its requests are received.
+    /// Whether the thread is gone and all of its requests are received.
     pub(crate) fn is_finished(&self) -> bool {
-        // The order matters: an owner that sees that the client is gone also sees its last request.
+        // The order matters: an owner that sees that the thread is gone also sees its last request.
         self.requests.is_abandoned() && !self.has_requests()
     }
 
@@ -364,7 +364,7 @@ impl<R: Request> LaneReceiver<R> {
         self.shared.beside.waiters.take(usize::MAX)
     }
 
-    /// Closes a lane from which no shard has received. Its client has no keys. The requests are
+    /// Closes a lane from which no shard has received. Its thread has no keys. The requests are
     /// dropped, so that callers that wait for a reply get an error, and futures that wait for room
     /// are woken.
     pub(crate) fn close_unread(mut self) {
@@ -380,8 +380,8 @@ impl<R: Request> LaneReceiver<R> {
         drop_each(requests);
     }
 
-    /// Hands the owner's end of the ring to the client of a closed lane. Returns the keys that the
-    /// client has not used.
+    /// Hands the owner's end of the ring to the thread of a closed lane. Returns the keys that the
+    /// thread has not used.
     pub(crate) fn hand_back(self) -> VecDeque<R::Key> {
         self.shared.gate.hand_back(self.requests);
         self.granted

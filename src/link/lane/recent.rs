@@ -1,10 +1,10 @@
-//! Where the timers lie that a client has sent of late, so that the client can cancel them by their
+//! Where the timers lie that a thread has sent of late, so that the thread can cancel them by their
 //! keys in their lane.
 //!
 //! The table has a place for each slot of the ring. A timer that takes the place of another one is
 //! found instead of it, and the other one is cancelled by a message.
 //!
-//! Cost: a store for each timer that is sent; 16 bytes for each slot of a ring whose client sends
+//! Cost: a store for each timer that is sent; 16 bytes for each slot of a ring whose thread sends
 //! timers with values or callbacks.
 
 use super::{About, Request};
@@ -39,7 +39,7 @@ impl<R: Request> Recent<R> {
         self.places = vec![None; slots.next_power_of_two()].into_boxed_slice();
     }
 
-    /// Where the request of a timer lies, if that is known and the client has sent nothing about
+    /// Where the request of a timer lies, if that is known and the thread has sent nothing about
     /// the timer since.
     #[inline]
     pub(super) fn take(&mut self, key: R::Key) -> Option<u64> {
@@ -48,7 +48,7 @@ impl<R: Request> Recent<R> {
         (position >= self.from).then_some(position)
     }
 
-    /// The client sends a request about timers, at `position`. The timers must be there when it
+    /// The thread sends a request about timers, at `position`. The timers must be there when it
     /// comes, as its reply and the counts are about them.
     #[inline]
     pub(super) fn forget(&mut self, timers: About<R::Key>, position: u64) {

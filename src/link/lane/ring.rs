@@ -23,7 +23,7 @@ fn has_word<R: Request>(request: &R) -> bool {
     request.keys() == Keys::Next
 }
 
-/// The client's end of a ring.
+/// The thread's end of a ring.
 pub(super) struct RingSender<R> {
     requests: Producer<R>,
     words: Arc<Words>,
@@ -89,7 +89,7 @@ impl<R: Request> RingReceiver<R> {
         self.requests.is_empty()
     }
 
-    /// Whether the client's end is dropped.
+    /// Whether the thread's end is dropped.
     pub(super) fn is_abandoned(&self) -> bool {
         self.requests.is_abandoned()
     }

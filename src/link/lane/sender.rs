@@ -1,4 +1,4 @@
-//! The client's end of a lane.
+//! The thread's end of a lane.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::recent::Recent;
 use super::ring::{RingSender, ring};
 use super::{Exhausted, Keys, LaneShared, Refusal, Request, Room};
 
-/// The client's end.
+/// The thread's end.
 pub(crate) struct LaneSender<R: Request> {
     requests: RingSender<R>,
     /// Its `ring` is the number of slots of the ring that `requests` belongs to.
@@ -145,8 +145,8 @@ impl<R: Request> LaneSender<R> {
     }
 
     /// Registers the waker of a future whose request was refused as busy or reserved, and wakes the
-    /// owner if it sleeps. The owner wakes the future when the client has a key, or finds out that
-    /// there is none, or closes the lane; if other clients hold the last keys, in the next tick.
+    /// owner if it sleeps. The owner wakes the future when the thread has a key, or finds out that
+    /// there is none, or closes the lane; if other threads hold the last keys, in the next tick.
     ///
     /// The wakers run code of the user, so the caller deals with those that are left over, with
     /// nothing borrowed.
@@ -194,7 +194,7 @@ impl<R: Request> LaneSender<R> {
         for request in requests {
             note(request, false);
         }
-        // The next call takes the end of this client's ring again, and finds the ring empty.
+        // The next call takes the end of this thread's ring again, and finds the ring empty.
         self.shared.gate.hand_back(ring.unwrap_or(consumer));
         back.map_or(Ok(()), Err)
     }
@@ -263,7 +263,7 @@ impl<R: Request> LaneSender<R> {
     #[inline]
     fn wake_owner(&mut self, needed_by: Tick, doorbell: &Doorbell) {
         // Relaxed: an old window only makes an awake owner of a sleeping one, or leaves that to the
-        // refusal of the client's next request.
+        // refusal of the thread's next request.
         let window = self.shared.beside.window.load(Ordering::Relaxed);
         let runs_low = self.keys_used as u64 >= KEYS_USED_MAX.min(window.div_ceil(2));
         let needed_by = if runs_low { Tick::ZERO } else { needed_by };
@@ -276,7 +276,7 @@ impl<R: Request> LaneSender<R> {
         }
     }
 
-    /// Counts a refusal, wakes the owner, and returns the reason. The client lacks `keys` keys, or
+    /// Counts a refusal, wakes the owner, and returns the reason. The thread lacks `keys` keys, or
     /// none but room in the lane.
     #[cold]
     fn refuse(&mut self, keys: usize, doorbell: &Doorbell) -> Refusal {
@@ -301,12 +301,12 @@ impl<R: Request> LaneSender<R> {
     }
 }
 
-/// A client that has used this many keys wakes a sleeping owner, even if it holds many more. So
-/// the thread of an owner with a long lane may wait for a processor for a while, and the client has
+/// A thread that has used this many keys wakes a sleeping owner, even if it holds many more. So
+/// the thread of an owner with a long lane may wait for a processor for a while, and the thread has
 /// keys meanwhile.
 const KEYS_USED_MAX: u64 = 8_192;
 
-/// A client that is refused this often in a row gives up the rest of its time on the processor, at
+/// A thread that is refused this often in a row gives up the rest of its time on the processor, at
 /// this refusal and each further one: the owner may wait for that processor.
 const REFUSED_MAX: u32 = 16;
 

@@ -1,31 +1,31 @@
-//! How many keys an owner grants to one client in advance.
+//! How many keys an owner grants to one thread in advance.
 //!
-//! A window begins with the client's fair share of the keys. It doubles when the client has used
-//! all of them at once or was refused for want of keys, and halves while the client uses few. So
-//! many clients that use little hold little together, and a client that uses much has what it
+//! A window begins with the thread's fair share of the keys. It doubles when the thread has used
+//! all of them at once or was refused for want of keys, and halves while the thread uses few. So
+//! many threads that use little hold little together, and a thread that uses much has what it
 //! needs.
 //!
-//! The window of a client that may be short-lived begins smaller, and also doubles each time that
-//! the client has used half of it, until it is the fair share. So a client that uses a few keys is
-//! granted few, and one that uses many is soon granted as many at once as any other client.
+//! The window of a thread that may be short-lived begins smaller, and also doubles each time that
+//! the thread has used half of it, until it is the fair share. So a thread that uses a few keys is
+//! granted few, and one that uses many is soon granted as many at once as any other thread.
 
-/// The number of keys that an owner grants to one client in advance, and its limits.
+/// The number of keys that an owner grants to one thread in advance, and its limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Window {
     /// At least 1.
     size: usize,
     /// The size at the beginning, to which the window shrinks again. At most `share`.
     first: usize,
-    /// The client's fair share.
+    /// The thread's fair share.
     share: usize,
     max: usize,
 }
 
 impl Window {
-    /// The window of another client, of `clients` with it, which share `keys`. It is at least 1 and
+    /// The window of another thread, of `threads` with it, which share `keys`. It is at least 1 and
     /// never larger than `max`, which is at least 1.
-    pub(crate) fn share_of(keys: usize, clients: usize, max: usize) -> Self {
-        let share = (keys / clients.max(1)).clamp(1, max);
+    pub(crate) fn share_of(keys: usize, threads: usize, max: usize) -> Self {
+        let share = (keys / threads.max(1)).clamp(1, max);
         Self { size: share, first: share, share, max }
     }
 
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn window_share_is_between_one_and_the_maximum() {
-        let size = |keys, clients| Window::share_of(keys, clients, 1_024).size();
+        let size = |keys, threads| Window::share_of(keys, threads, 1_024).size();
         assert_eq!((size(32_768, 1), size(32_768, 64), size(32_768, 2_000)), (1_024, 512, 16));
         assert_eq!((size(312, 1), size(312, 2_000), size(0, 0)), (312, 1, 1));
     }

@@ -1,4 +1,4 @@
-//! Tests of lanes under the model checker: closing, overflow, grants, and clients that go.
+//! Tests of lanes under the model checker: closing, overflow, grants, and threads that go.
 
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
@@ -113,7 +113,7 @@ fn send(lane: &mut LaneSender<Message>, request: Message, doorbell: &Doorbell) -
     }
 }
 
-/// A client sends these requests while the owner takes turns and closes the lane.
+/// A thread sends these requests while the owner takes turns and closes the lane.
 fn check_closing(room: Room, requests: &'static [Message], turns: usize) {
     check(move || {
         let (mut sender, receiver) = lane(room, window(2), [1, 2]);
@@ -178,7 +178,7 @@ fn larger_ring_of_a_receiving_and_closing_lane_loses_no_request() {
     check_closing(growing(1, 4), &[Schedule(1), Cancel(8), Schedule(2)], 1);
 }
 
-/// A client sends `count` requests while the owner receives up to `max` at a time, and sleeps.
+/// A thread sends `count` requests while the owner receives up to `max` at a time, and sleeps.
 fn check_overflow(room: Room, count: u32, max: usize) {
     check(move || {
         let doorbell = Arc::new(Doorbell::new());
@@ -221,8 +221,8 @@ fn larger_ring_keeps_the_order_of_requests_and_wakes_the_owner() {
     check_overflow(growing(1, 4), 3, 2);
 }
 
-/// A client schedules twice beside the ring while the owner receives up to `max` at a time, and
-/// sleeps: each request has the key that the client took for it.
+/// A thread schedules twice beside the ring while the owner receives up to `max` at a time, and
+/// sleeps: each request has the key that the thread took for it.
 #[test]
 fn schedules_beside_the_ring_have_the_keys_of_their_order() {
     for max in [1, 3] {
@@ -253,7 +253,7 @@ fn schedules_beside_the_ring_have_the_keys_of_their_order() {
     }
 }
 
-/// The client has one key, and waits for the second. The owner grants it in the turn that receives
+/// The thread has one key, and waits for the second. The owner grants it in the turn that receives
 /// the first request.
 #[test]
 fn client_that_waits_for_a_key_is_granted_it() {
@@ -294,7 +294,7 @@ fn client_that_waits_for_a_key_is_granted_it() {
 }
 
 /// The owner sleeps until an earlier tick than that of the request, which does not wake it. The
-/// client finds no room for the next request, and wakes the owner.
+/// thread finds no room for the next request, and wakes the owner.
 #[test]
 fn client_without_room_wakes_an_owner_that_its_request_has_not_woken() {
     check(|| {
@@ -326,7 +326,7 @@ fn client_without_room_wakes_an_owner_that_its_request_has_not_woken() {
     });
 }
 
-/// A client without a key is told that the owner has none to grant, once the owner has said so.
+/// A thread without a key is told that the owner has none to grant, once the owner has said so.
 #[test]
 fn client_of_an_exhausted_owner_is_refused_or_granted_a_key() {
     check(|| {
@@ -339,7 +339,7 @@ fn client_of_an_exhausted_owner_is_refused_or_granted_a_key() {
                 (first, sender)
             })
         };
-        receiver.set_exhausted(Some(Exhausted { keys: 0, clients: 0 }));
+        receiver.set_exhausted(Some(Exhausted { keys: 0, threads: 0 }));
         receiver.grant(7);
         receiver.set_exhausted(None);
         let (first, mut sender) = client.join().unwrap();
@@ -349,7 +349,7 @@ fn client_of_an_exhausted_owner_is_refused_or_granted_a_key() {
     });
 }
 
-/// A client sends and is dropped while the owner takes turns: when the owner sees that the client
+/// A thread sends and is dropped while the owner takes turns: when the owner sees that the thread
 /// is gone and finds no request, it has received all of them.
 fn check_drop(room: Room, requests: &'static [Message], preemptions_max: usize) {
     check_within(preemptions_max, move || {
@@ -370,7 +370,7 @@ fn check_drop(room: Room, requests: &'static [Message], preemptions_max: usize) 
                 break;
             }
             if turn == 1 {
-                // Nothing wakes the owner when a client goes, so the model does not sleep.
+                // Nothing wakes the owner when a thread goes, so the model does not sleep.
                 client.join().unwrap();
                 while !receiver.lane.is_finished() {
                     receiver.receive(1);

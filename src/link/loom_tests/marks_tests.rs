@@ -26,8 +26,8 @@ fn send(lane: &mut LaneSender<Message>, doorbell: &Doorbell) -> Option<u32> {
     lane.reserve(doorbell).ok()?.send(|key| Schedule(*key)).ok()
 }
 
-/// A client sends `count` schedules, and cancels each where it lies, while the owner receives: the
-/// client and the owner agree on each of them.
+/// A thread sends `count` schedules, and cancels each where it lies, while the owner receives: the
+/// thread and the owner agree on each of them.
 fn check_agreement(room: Room, count: u32) {
     check(move || {
         let (mut sender, mut receiver) = lane(room, window(4), 1..=count);
@@ -72,7 +72,7 @@ fn schedules_beside_the_ring_and_their_cancels_agree_on_who_has_them() {
     check_agreement(growing(1, 4), 3);
 }
 
-/// A client sends and cancels while the owner closes the lane: what the owner receives at the end
+/// A thread sends and cancels while the owner closes the lane: what the owner receives at the end
 /// is decided as well, and what comes back was not cancelled.
 #[test]
 fn cancel_in_a_closing_lane_agrees_with_what_the_owner_receives_last() {

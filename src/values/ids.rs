@@ -1,4 +1,4 @@
-//! The handle of a timer, and the numbers of shards and services that it contains.
+//! The id of a timer, and the numbers of shards and services that it contains.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -72,7 +72,7 @@ impl ServiceId {
     }
 }
 
-/// The service and the shard of a timer. A handle consists of these and the key.
+/// The service and the shard of a timer. An id consists of these and the key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Home(u32);
 
@@ -87,25 +87,25 @@ impl Home {
         ServiceId(self.0 >> SHARD_BITS)
     }
 
-    /// The handle of the timer that has this key on this shard.
+    /// The id of the timer that has this key on this shard.
     #[inline]
-    pub(crate) const fn handle(self, key: TimerKey) -> TimerId {
+    pub(crate) const fn timer(self, key: TimerKey) -> TimerId {
         TimerId { home: self, key }
     }
 }
 
-/// The name of one timer, valid on every thread. A handle does not own its timer: the timer goes on
-/// when the handle is dropped.
+/// The name of one timer, valid on every thread. An id does not own its timer: the timer goes on
+/// when the id is dropped.
 ///
-/// A handle belongs to the service that made it. Other services of the process return `Foreign` for
-/// it and do nothing. Only a service makes handles.
+/// An id belongs to the service that made it. Other services of the process return `Foreign` for
+/// it and do nothing. Only a service makes ids.
 ///
-/// A handle has 12 bytes, and so has `Option<TimerId>`. A handle whose timer has fired or was
+/// An id has 12 bytes, and so has `Option<TimerId>`. An id whose timer has fired or was
 /// cancelled is stale for ever: commands with it do nothing and say so. A slot of a shard that has
-/// held 2³¹ timers is retired, so that no handle ever names another timer.
+/// held 2³¹ timers is retired, so that no id ever names another timer.
 ///
 /// A process distinguishes 4,194,304 services. A service that starts after that many others has
-/// the number of the first service again. It takes handles of the first service for its own, and
+/// the number of the first service again. It takes ids of the first service for its own, and
 /// reports them as stale unless a timer of its own has the same shard, slot and generation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TimerId {
@@ -151,18 +151,18 @@ mod tests {
     use std::num::NonZeroU32;
 
     #[test]
-    fn handle_shows_shard_slot_and_generation() {
+    fn id_shows_shard_slot_and_generation() {
         let key = TimerKey::from_parts(417, NonZeroU32::new(9).unwrap());
-        let handle = ServiceId::next().home(ShardId::new(2)).handle(key);
-        assert_eq!(format!("{handle:?}"), "2:417v9");
+        let id = ServiceId::next().home(ShardId::new(2)).timer(key);
+        assert_eq!(format!("{id:?}"), "2:417v9");
     }
 
     #[test]
-    fn handle_of_last_shard_and_last_service_keeps_both_numbers() {
+    fn id_of_last_shard_and_last_service_keeps_both_numbers() {
         let key = TimerKey::from_parts(u32::MAX, NonZeroU32::MAX);
         let (service, shard) = (ServiceId((1 << 22) - 1), ShardId::new(1_023));
-        let handle = service.home(shard).handle(key);
-        assert_eq!((handle.home().service(), handle.shard(), handle.key()), (service, shard, key));
-        assert!(handle.is_of(service) && !handle.is_of(ServiceId(0)));
+        let id = service.home(shard).timer(key);
+        assert_eq!((id.home().service(), id.shard(), id.key()), (service, shard, key));
+        assert!(id.is_of(service) && !id.is_of(ServiceId(0)));
     }
 }

@@ -1,0 +1,66 @@
+//! The lanes of the calling thread, and its messages to parts of shards.
+
+use std::any::Any;
+use std::rc::Rc;
+
+use super::here::Reach;
+use super::{here, registry};
+use crate::shard::hooks::Message;
+use crate::shard::lanes::Lanes;
+use crate::values::ids::{ServiceId, ShardId};
+
+/// The lanes of the calling thread. Implemented by [`Lanes`].
+pub(crate) trait ThreadLanes: Any {
+    /// Sends a message to a part of a shard. `Err` with the message if the shard is closed.
+    fn send_message(
+        &self,
+        shard: ShardId,
+        message: Box<dyn Message>,
+    ) -> Result<(), Box<dyn Message>>;
+}
+
+impl<T: Send + 'static> ThreadLanes for Lanes<T> {
+    fn send_message(
+        &self,
+        shard: ShardId,
+        message: Box<dyn Message>,
+    ) -> Result<(), Box<dyn Message>> {
+        self.send_message(shard, message)
+    }
+}
+
+/// The lanes of the calling thread to the shards of a service whose values are of `T`. `None` if
+/// the service has ended.
+#[inline]
+pub(crate) fn of<T: Send + 'static>(service: ServiceId) -> Option<Rc<Lanes<T>>> {
+    let lanes: Rc<dyn Any> = match here::with(service, Reach::lanes) {
+        Some(lanes) => lanes?,
+        None if here::has_ended() => registry::find(service)?.lanes(),
+        None => return None,
+    };
+    Some(lanes.downcast().expect("a handle names the type of its service's values"))
+}
+
+/// Sends a message to a part of a shard, from any thread. `Err` with the message if the shard is
+/// closed or the service has ended.
+pub(crate) fn send_message(
+    service: ServiceId,
+    shard: ShardId,
+    message: Box<dyn Message>,
+) -> Result<(), Box<dyn Message>> {
+    let Some(reach) = here::find(service) else {
+        let found = if here::has_ended() { registry::find(service) } else { None };
+        return match found {
+            Some(service) => service.lanes().send_message(shard, message),
+            None => Err(message),
+        };
+    };
+    if let Some(here) = reach.driven(Some(shard)) {
+        here.receive(message);
+        return Ok(());
+    }
+    match reach.lanes() {
+        Some(lanes) => lanes.send_message(shard, message),
+        None => Err(message),
+    }
+}
