@@ -169,7 +169,7 @@ fn cross_core(options: &Options, cores: &[core_affinity::CoreId]) -> Vec<Figure>
     if glommio_works() {
         run(remote::WAKE, &|| remote::wake(here, home));
     }
-    for tasks in [1_000, 10_000] {
+    for tasks in [1_000, 100_000, 1_000_000] {
         run(sleeps::SLEEPS, &|| sleeps::sleeps(tasks));
     }
     if options.wants(server::THROUGHPUT) || options.wants(server::PROCESSOR) {
