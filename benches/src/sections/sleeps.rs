@@ -44,8 +44,11 @@ enum By {
 
 fn ours(tasks: usize, by: By) -> f64 {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let service: TimerService<Payload> =
-        TimerService::builder().shards(1).capacity(1 << 21).start_attached_with().expect("it starts");
+    let service: TimerService<Payload> = TimerService::builder()
+        .shards(1)
+        .capacity(1 << 21)
+        .start_attached_with()
+        .expect("it starts");
     let service = Rc::new(service);
     LocalSet::new().block_on(&runtime, async {
         let shard = service.shards().next().expect("it has one");

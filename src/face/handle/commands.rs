@@ -30,12 +30,17 @@ impl<T: Send + 'static> Handle<T> {
     /// The lanes of this thread.
     #[inline]
     pub(crate) fn lanes(&self) -> Result<Rc<Lanes<T>>, RefusedKind> {
-        let find = || thread_lanes::of(self.service).ok_or_else(|| self.why_closed());
+        self.as_its_thread(|| thread_lanes::of(self.service)).ok_or_else(|| self.why_closed())
+    }
+
+    /// Runs code as the thread of a test whose lanes the handle uses, if it is of one.
+    #[inline]
+    fn as_its_thread<R>(&self, run: impl FnOnce() -> R) -> R {
         #[cfg(feature = "sim")]
         if self.thread != 0 {
-            return super::here::as_thread(super::here::number_in_test(self.thread), find);
+            return super::here::as_thread(super::here::number_in_test(self.thread), run);
         }
-        find()
+        run()
     }
 
     /// The lanes of this thread, and the shard of the handle or of this thread.
@@ -201,11 +206,10 @@ impl<T: Send + 'static> Handle<T> {
     /// takes otherwise.
     #[inline]
     pub fn cancel_detached(&self, timer: TimerId) {
-        if timer.is_of(self.service)
-            && let Ok(lanes) = self.lanes()
-            && !lanes.cancel_in_lane(timer)
-        {
-            lanes.send(timer.shard(), Request::Cancel { key: timer.key(), reply: None });
+        if timer.is_of(self.service) {
+            self.as_its_thread(|| {
+                thread_lanes::with(self.service, |lanes| lanes.cancel_detached(timer));
+            });
         }
     }
 

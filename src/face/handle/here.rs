@@ -180,6 +180,12 @@ impl Reach {
         self.reached.get()
     }
 
+    /// The lanes of this thread, if it has opened any.
+    #[inline]
+    pub(super) fn known_lanes(&self) -> Option<&dyn ThreadLanes> {
+        self.lanes.get().map(|lanes| &**lanes)
+    }
+
     /// The lanes of this thread; `None` if the service has ended.
     #[inline]
     pub(super) fn lanes(&self) -> Option<Rc<dyn ThreadLanes>> {

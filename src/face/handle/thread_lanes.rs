@@ -7,7 +7,8 @@ use super::here::Reach;
 use super::{here, registry};
 use crate::shard::hooks::Message;
 use crate::shard::lanes::Lanes;
-use crate::values::ids::{ServiceId, ShardId};
+use crate::shard::request::Request;
+use crate::values::ids::{ServiceId, ShardId, TimerId};
 
 /// The lanes of the calling thread. Implemented by [`Lanes`].
 pub(crate) trait ThreadLanes: Any {
@@ -17,6 +18,9 @@ pub(crate) trait ThreadLanes: Any {
         shard: ShardId,
         message: Box<dyn Message>,
     ) -> Result<(), Box<dyn Message>>;
+
+    /// Cancels a timer and asks for no reply.
+    fn cancel_detached(&self, timer: TimerId);
 }
 
 impl<T: Send + 'static> ThreadLanes for Lanes<T> {
@@ -27,18 +31,47 @@ impl<T: Send + 'static> ThreadLanes for Lanes<T> {
     ) -> Result<(), Box<dyn Message>> {
         self.send_message(shard, message)
     }
+
+    #[inline]
+    fn cancel_detached(&self, timer: TimerId) {
+        if !self.cancel_in_lane(timer) {
+            self.send(timer.shard(), Request::Cancel { key: timer.key(), reply: None });
+        }
+    }
 }
 
 /// The lanes of the calling thread to the shards of a service whose values are of `T`. `None` if
 /// the service has ended.
 #[inline]
 pub(crate) fn of<T: Send + 'static>(service: ServiceId) -> Option<Rc<Lanes<T>>> {
-    let lanes: Rc<dyn Any> = match here::with(service, Reach::lanes) {
-        Some(lanes) => lanes?,
-        None if here::has_ended() => registry::find(service)?.lanes(),
-        None => return None,
-    };
+    let lanes: Rc<dyn Any> = open(service)?;
     Some(lanes.downcast().expect("a handle names the type of its service's values"))
+}
+
+#[inline]
+fn open(service: ServiceId) -> Option<Rc<dyn ThreadLanes>> {
+    match here::with(service, Reach::lanes) {
+        Some(lanes) => lanes,
+        None if here::has_ended() => Some(registry::find(service)?.lanes()),
+        None => None,
+    }
+}
+
+/// Runs code with the lanes of the calling thread, without a look at the type of the service's
+/// values. Nothing is run if the service has ended.
+#[inline]
+pub(super) fn with(service: ServiceId, run: impl FnOnce(&dyn ThreadLanes)) {
+    let mut run = Some(run);
+    let known = here::with(service, |reach| {
+        let lanes = reach.known_lanes()?;
+        run.take().map(|run| run(lanes))
+    });
+    if known.flatten().is_none()
+        && let Some(lanes) = open(service)
+        && let Some(run) = run
+    {
+        run(&*lanes);
+    }
 }
 
 /// Sends a message to a part of a shard, from any thread. `Err` with the message if the shard is
