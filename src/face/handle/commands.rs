@@ -34,6 +34,7 @@ impl<T: Send + 'static> Handle<T> {
     }
 
     /// Runs code as the thread of a test whose lanes the handle uses, if it is of one.
+    #[allow(clippy::unused_self, reason = "only with the feature sim there are such threads")]
     #[inline]
     fn as_its_thread<R>(&self, run: impl FnOnce() -> R) -> R {
         #[cfg(feature = "sim")]
