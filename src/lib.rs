@@ -228,6 +228,6 @@ pub use crate::values::shutdown::ShutdownPolicy;
 pub use crate::values::{class, migration as migrate, settings};
 
 /// The README's code, compiled.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "tokio"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -8,6 +8,8 @@ use plotters::prelude::*;
 use plotters::style::full_palette::{BLUEGREY, BROWN, CYAN, ORANGE, PINK, PURPLE, TEAL};
 
 const SIZE: (u32, u32) = (900, 560);
+/// The size of the text beside the axes.
+const TEXT: u32 = 22;
 /// The colours of the contenders. The first is corewheel's.
 const COLOURS: [RGBColor; 9] = [RED, BLUE, ORANGE, TEAL, PURPLE, BROWN, PINK, BLUEGREY, CYAN];
 
@@ -26,10 +28,10 @@ pub fn draw(path: &Path, counted: &str, figures: &[&Figure]) -> Result<(), Box<d
     let area = SVGBackend::new(path, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&area)
-        .caption(&first.row, ("sans-serif", 22))
+        .caption(&first.row, ("sans-serif", 28))
         .margin(16)
-        .x_label_area_size(44)
-        .y_label_area_size(64)
+        .x_label_area_size(64)
+        .y_label_area_size(96)
         .build_cartesian_2d(
             (from..(to * 1.01)).log_scale(),
             ((least / 1.5)..(most * 1.5)).log_scale(),
@@ -39,6 +41,9 @@ pub fn draw(path: &Path, counted: &str, figures: &[&Figure]) -> Result<(), Box<d
         .x_desc(counted)
         .y_desc(format!("{} an operation", first.unit))
         .x_label_formatter(&|count| format!("{count:.0}"))
+        // Plots are read on phones, too.
+        .label_style(("sans-serif", TEXT))
+        .axis_desc_style(("sans-serif", TEXT))
         .light_line_style(BLACK.mix(0.05))
         .draw()?;
     let mut names: Vec<_> = figures.iter().map(|figure| figure.contender).collect();
@@ -62,6 +67,7 @@ pub fn draw(path: &Path, counted: &str, figures: &[&Figure]) -> Result<(), Box<d
     }
     chart
         .configure_series_labels()
+        .label_font(("sans-serif", TEXT))
         .position(SeriesLabelPosition::UpperLeft)
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK.mix(0.3))
