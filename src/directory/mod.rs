@@ -188,7 +188,11 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
         };
         for Warning { kind, shard, class, count, text, .. } in events {
             let (id, shard) = (kind.id(), shard.number());
-            tracing::warn!(target: "corewheel::warning", id, shard, class, count, "{text}");
+            tracing::warn!(
+                name: "warning",
+                target: "corewheel::warning",
+                id, shard, class, count, "{text}"
+            );
         }
         stats
     }

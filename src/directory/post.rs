@@ -132,7 +132,11 @@ impl<R: Request, C> Post<R, C> {
         };
         if is_first {
             let shard = shard.number();
-            tracing::warn!(shard, "a future waits for a shard that is not attached to any thread");
+            tracing::warn!(
+                name: "shard-not-attached",
+                target: "corewheel::directory",
+                shard, "a future waits for a shard that is not attached to any thread"
+            );
         }
     }
 

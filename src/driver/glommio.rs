@@ -114,7 +114,11 @@ impl Host for GlommioHost {
     fn spawn(&self, future: LocalFuture) {
         match glommio::spawn_local_into(future, self.queue) {
             Ok(task) => drop(task.detach()),
-            Err(error) => tracing::error!(%error, "the executor's task queue is gone"),
+            Err(error) => tracing::error!(
+                name: "task-queue-gone",
+                target: "corewheel::driver",
+                %error, "the executor's task queue is gone"
+            ),
         }
     }
 }
@@ -182,7 +186,11 @@ impl PollRequest {
     fn new() -> Option<Self> {
         let (sender, receiver) = UnixDatagram::pair()
             .inspect_err(|error| {
-                tracing::warn!(%error, "an executor with busy tasks reads its sockets late");
+                tracing::warn!(
+                    name: "sockets-read-late",
+                    target: "corewheel::driver",
+                    %error, "an executor with busy tasks reads its sockets late"
+                );
             })
             .ok()?;
         Some(Self { sender, receiver: Rc::new(receiver), receives: [None, None], is_sent: false })

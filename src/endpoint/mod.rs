@@ -238,9 +238,15 @@ impl StatsEndpointBuilder {
             Err(_) => return Err(EndpointError::Thread(io::Error::other("it panicked"))),
         }
         if address.ip().is_loopback() {
-            tracing::info!(%address, "the statistics endpoint listens");
+            tracing::info!(
+                name: "endpoint-listens",
+                target: "corewheel::endpoint",
+                %address, "the statistics endpoint listens"
+            );
         } else {
             tracing::warn!(
+                name: "endpoint-reachable",
+                target: "corewheel::endpoint",
                 %address,
                 "the statistics endpoint can be reached from other machines, without a password"
             );

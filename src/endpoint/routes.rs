@@ -192,7 +192,11 @@ fn refuse(status: StatusCode, hint: &str) -> Answer {
 }
 
 fn failed(error: &dyn std::error::Error) -> Answer {
-    tracing::error!(%error, "the statistics cannot be written");
+    tracing::error!(
+        name: "statistics-not-written",
+        target: "corewheel::endpoint",
+        %error, "the statistics cannot be written"
+    );
     refuse(StatusCode::INTERNAL_SERVER_ERROR, "the statistics cannot be written")
 }
 

@@ -90,7 +90,11 @@ async fn serve(listener: TcpListener, routes: Arc<Routes>, limits: Limits) {
             Err(error) if concerns_one_client(&error) => {}
             Err(error) => {
                 if !failing {
-                    tracing::warn!(%error, "the statistics endpoint cannot accept connections");
+                    tracing::warn!(
+                        name: "connections-not-accepted",
+                        target: "corewheel::endpoint",
+                        %error, "the statistics endpoint cannot accept connections"
+                    );
                 }
                 failing = true;
                 sleep(ACCEPT_PAUSE).await;

@@ -158,6 +158,8 @@ impl Drop for Kept {
 #[cold]
 fn log_gone(refused: RefusedKind) {
     tracing::warn!(
+        name: "service-gone",
+        target: "corewheel::fallback",
         %refused,
         "the timer service of a sleep is gone; a thread keeps the deadlines of all its sleeps"
     );
@@ -166,9 +168,15 @@ fn log_gone(refused: RefusedKind) {
 #[cold]
 fn log(thread: Thread, refused: RefusedKind) {
     if thread == Thread::Runs {
-        tracing::warn!(%refused, "a shard has no timer for a sleep; a thread keeps the deadline");
+        tracing::warn!(
+            name: "no-timer",
+            target: "corewheel::fallback",
+            %refused, "a shard has no timer for a sleep; a thread keeps the deadline"
+        );
     } else {
         tracing::error!(
+            name: "no-thread",
+            target: "corewheel::fallback",
             %refused,
             "there is no timer and no thread for a sleep; its task is polled until the deadline"
         );

@@ -2,6 +2,7 @@
 
 pub(crate) mod builder;
 mod cpus;
+mod events;
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests;
 mod options;
@@ -158,10 +159,7 @@ impl<T: Send + 'static> TimerService<T> {
     ) -> Self {
         // The message comes once, when the number is passed for the first time.
         if ALIVE.fetch_add(1, Ordering::Relaxed) == ALIVE_MAX {
-            tracing::warn!(
-                services = ALIVE_MAX + 1,
-                "many timer services live in this process; one is made to serve all of it"
-            );
+            events::many_services(ALIVE_MAX + 1);
         }
         registry::enter(&directory);
         let (threads, unattached) = (Mutex::new(threads), Mutex::new(unattached.into()));
@@ -570,14 +568,14 @@ impl<T: Send + 'static> Drop for TimerService<T> {
             // It cannot be waited for here. The shards see the order in their next turn.
             let pending: u64 = self.stats().shards.iter().map(|shard| shard.counts.pending).sum();
             if pending > 0 {
-                tracing::warn!(%name, pending, "a timer service was dropped without a shutdown");
+                events::dropped_with_pending(name, pending);
             }
             return;
         }
         let report = wait_for_reports(&self.directory, reports);
         let lost: u64 = report.shards.iter().map(|shard| shard.unfired).sum();
         if lost > 0 {
-            tracing::warn!(%name, lost, "a timer service was dropped without a shutdown");
+            events::dropped_with_loss(name, lost);
         }
         self.join();
     }

@@ -206,6 +206,8 @@ impl Options {
             Placement::Pinned => {
                 if shards > allowed.len() {
                     tracing::warn!(
+                        name: "more-shards-than-cpus",
+                        target: "corewheel::service",
                         shards,
                         cpus = allowed.len(),
                         "there are more shards than cpus that this process may use"

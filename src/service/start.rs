@@ -175,7 +175,11 @@ fn start_first<T: Send + 'static>(
 
 fn log_choice<T: Send + 'static>(service: TimerService<T>) -> TimerService<T> {
     let (runtime, reason) = (service.runtime().map(Runtime::name), service.runtime_reason());
-    tracing::info!(runtime, reason, "the runtime was chosen");
+    tracing::info!(
+        name: "runtime-chosen",
+        target: "corewheel::service",
+        runtime, reason, "the runtime was chosen"
+    );
     service
 }
 
@@ -354,6 +358,10 @@ fn pin(settings: &Settings, shard: ShardId) {
     if let Some(cpu) = settings.cpus[shard.index()]
         && !cpus::pin_to(cpu)
     {
-        tracing::warn!(shard = shard.number(), cpu, "the shard's thread could not be pinned");
+        tracing::warn!(
+            name: "thread-not-pinned",
+            target: "corewheel::service",
+            shard = shard.number(), cpu, "the shard's thread could not be pinned"
+        );
     }
 }

@@ -320,6 +320,7 @@ fn watch<T: Send + 'static>(
             // This thread did not run either: the process was stopped, or the whole host stood
             // still. The shards get the time until the next look.
             tracing::warn!(
+                name: "process-stopped",
                 target: "corewheel::watchdog",
                 ?elapsed,
                 "the process was stopped, or got no processor"
@@ -333,6 +334,7 @@ fn watch<T: Send + 'static>(
             let Stuck { shard, level, since, is_in_turn, class, thread } = stuck;
             let (shard, thread) = (shard.number(), thread.name());
             tracing::error!(
+                name: "shard-stuck",
                 target: "corewheel::watchdog",
                 shard,
                 ?level,
@@ -345,7 +347,11 @@ fn watch<T: Send + 'static>(
             if let Some(hook) = &hook
                 && let Err(reason) = attempt(|| hook(&stuck))
             {
-                tracing::error!(target: "corewheel::watchdog", reason, "the hook panicked");
+                tracing::error!(
+                    name: "hook-panicked",
+                    target: "corewheel::watchdog",
+                    reason, "the hook panicked"
+                );
             }
         }
     }

@@ -234,7 +234,11 @@ impl<T: 'static> Core<T> {
             && let Some(class) = self.directory.settings.classes.name(self.class_delivered())
         {
             let (shard, took) = (self.id.number(), Duration::from_nanos(took));
-            tracing::warn!(shard, class, ?took, overrun, "the delivery of a timer took too long");
+            tracing::warn!(
+                name: "delivery-slow",
+                target: "corewheel::shard",
+                shard, class, ?took, overrun, "the delivery of a timer took too long"
+            );
         }
     }
 }

@@ -23,7 +23,11 @@ impl<T: 'static> Drop for DeadOnDrop<T> {
             let report = self.0.clear_out(ShutdownPolicy::Drop, true);
             let lost = report.counts.dropped;
             let shard = self.0.id().number();
-            tracing::error!(shard, lost, "a shard ended without a shutdown");
+            tracing::error!(
+                name: "shard-ended",
+                target: "corewheel::shard",
+                shard, lost, "a shard ended without a shutdown"
+            );
         }
     }
 }

@@ -12,7 +12,11 @@ use super::ids::ShardId;
 /// Runs a callback, waker or `Drop` of the user, and logs a panic. Returns false if it panicked.
 pub(crate) fn contain(shard: ShardId, run: impl FnOnce()) -> bool {
     let Some(message) = catch(run) else { return true };
-    tracing::error!(shard = shard.number(), message, "a callback, waker or drop panicked");
+    tracing::error!(
+        name: "callback-panicked",
+        target: "corewheel::panic",
+        shard = shard.number(), message, "a callback, waker or drop panicked"
+    );
     false
 }
 
@@ -26,7 +30,11 @@ pub(crate) fn drop_each<V>(values: impl IntoIterator<Item = V>) {
 pub(crate) fn each<V>(values: impl IntoIterator<Item = V>, mut run: impl FnMut(V)) {
     for value in values {
         if let Some(message) = catch(|| run(value)) {
-            tracing::error!(message, "a value panicked when it was dropped or woken");
+            tracing::error!(
+                name: "value-panicked",
+                target: "corewheel::panic",
+                message, "a value panicked when it was dropped or woken"
+            );
         }
     }
 }

@@ -417,7 +417,11 @@ impl Part for Connections {
             // The slot of the expired entry is retired, after more timers than any service has run,
             // and all others are taken.
             let shard = self.shard.id().number();
-            tracing::error!(shard, "a connection has lost its deadlines");
+            tracing::error!(
+                name: "deadlines-lost",
+                target: "corewheel::conn",
+                shard, "a connection has lost its deadlines"
+            );
         }
         self.table.borrow().record(index).key.set(key);
         self.deliver(index);

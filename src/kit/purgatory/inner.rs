@@ -202,6 +202,8 @@ where
             }
         }
         tracing::warn!(
+            name: "operation-checks-itself",
+            target: "corewheel::kit",
             shard = self.shard.id().number(),
             tries = TRIES_MAX,
             "an operation checks its own keys each time that it is tried"

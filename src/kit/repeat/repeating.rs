@@ -211,7 +211,11 @@ where
     fn arm_again(&self, core: &Core<T>, deadline: Tick) {
         if !self.arm(core, deadline) && !core.is_closed() {
             let shard = core.id().number();
-            tracing::error!(shard, "a periodic callback ends for want of a timer");
+            tracing::error!(
+                name: "repeat-without-timer",
+                target: "corewheel::kit",
+                shard, "a periodic callback ends for want of a timer"
+            );
         }
     }
 }

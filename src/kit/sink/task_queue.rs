@@ -286,7 +286,11 @@ fn in_queue<T: Send + 'static>(
         match glommio::spawn_local_into(task, queue) {
             Ok(task) => drop(task.detach()),
             Err(error) => {
-                tracing::warn!(%error, "a timer's task queue is gone; the shard runs the callback");
+                tracing::warn!(
+                    name: "sink-queue-gone",
+                    target: "corewheel::kit",
+                    %error, "a timer's task queue is gone; the shard runs the callback"
+                );
                 deferred.run_call(index);
             }
         }

@@ -1,0 +1,115 @@
+//! The guide `statistics` lists each event of `tracing` in the sources, and lists no other.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The macros by which the sources emit events.
+const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
+
+/// All sources of both crates, without comments.
+fn sources() -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut directories: Vec<PathBuf> = vec![root.join("src"), root.join("shards/src")];
+    let mut texts = Vec::new();
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory).expect("a directory of sources can be read") {
+            let path = entry.expect("a directory can be read to its end").path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).expect("a source is text");
+                let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+                texts.push(code.collect::<Vec<_>>().join("\n"));
+            }
+        }
+    }
+    texts
+}
+
+/// The arguments of a macro call, split at commas outside of strings and brackets. `text` begins
+/// behind the opening bracket.
+fn arguments(text: &str) -> Vec<String> {
+    let (mut arguments, mut argument) = (Vec::new(), String::new());
+    let (mut depth, mut is_string) = (0, false);
+    for c in text.chars() {
+        match c {
+            '"' => is_string = !is_string,
+            ')' if !is_string && depth == 0 => break,
+            '(' if !is_string => depth += 1,
+            ')' if !is_string => depth -= 1,
+            _ => {}
+        }
+        if c == ',' && !is_string && depth == 0 {
+            arguments.push(std::mem::take(&mut argument));
+        } else {
+            argument.push(c);
+        }
+    }
+    arguments.push(argument);
+    arguments.retain(|argument| !argument.trim().is_empty());
+    arguments
+}
+
+/// A string over several lines as it is at run time, without its quotes.
+fn unquoted(text: &str) -> String {
+    let lines = text.trim().trim_matches('"').split("\\\n");
+    lines.enumerate().map(|(n, line)| if n == 0 { line } else { line.trim_start() }).collect()
+}
+
+/// The row of the guide for an event with these arguments.
+fn row(level: &str, arguments: &[String]) -> String {
+    let (mut target, mut name, mut message) = (String::new(), String::new(), String::new());
+    let mut fields = Vec::new();
+    for argument in arguments.iter().map(|argument| argument.trim()) {
+        if let Some(text) = argument.strip_prefix("target:") {
+            target = unquoted(text);
+        } else if let Some(text) = argument.strip_prefix("name:") {
+            name = unquoted(text);
+        } else if argument.starts_with('"') {
+            message = unquoted(argument);
+        } else {
+            let field = argument.split('=').next().unwrap_or_default();
+            fields.push(format!("`{}`", field.trim().trim_start_matches(['%', '?'])));
+        }
+    }
+    if message == "{text}" {
+        message = "the sentence of the warning".into();
+    }
+    let fields = fields.join(", ");
+    format!("| `{target}` | `{name}` | {level} | {message} | {fields} |")
+}
+
+#[test]
+fn guide_lists_each_event_of_the_sources_and_no_other() {
+    let mut emitted = Vec::new();
+    for text in sources() {
+        let calls = text.matches("tracing::").count();
+        let before = emitted.len();
+        for level in LEVELS {
+            let call = format!("tracing::{level}!(");
+            let found = text.split(&call).skip(1);
+            emitted.extend(found.map(|rest| row(level, &arguments(rest))));
+        }
+        assert_eq!(emitted.len() - before, calls, "each use of `tracing` is an event by its path");
+    }
+    let guide = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/guide/statistics.md"))
+        .expect("the guide is text");
+    let (_, events) = guide.split_once("# Events\n").expect("the guide has a list of events");
+    let listed: Vec<_> = events.lines().filter(|line| line.starts_with("| `")).collect();
+    let (emitted_set, listed_set): (BTreeSet<_>, BTreeSet<_>) =
+        (emitted.iter().map(String::as_str).collect(), listed.iter().copied().collect());
+    let missing: Vec<_> = emitted_set.difference(&listed_set).collect();
+    let unknown: Vec<_> = listed_set.difference(&emitted_set).collect();
+    assert!(missing.is_empty(), "the guide lacks these events:\n{missing:#?}");
+    assert!(unknown.is_empty(), "no source emits these events of the guide:\n{unknown:#?}");
+    assert_eq!(emitted.len(), listed.len(), "the guide lists each event once");
+
+    let column = |row: &str, at: usize| row.split(" | ").nth(at).unwrap_or_default().to_owned();
+    let names: BTreeSet<_> = listed.iter().map(|row| column(row, 1)).collect();
+    assert_eq!(names.len(), listed.len(), "each event has a name of its own");
+    for row in &listed {
+        assert!(row.starts_with("| `corewheel::"), "the target is the crate's: {row}");
+        assert_ne!(column(row, 1), "``", "the event has a name: {row}");
+    }
+}
