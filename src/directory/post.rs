@@ -38,7 +38,7 @@ pub(crate) struct Post<R: Request, C> {
     has_ended: AtomicBool,
     notes: Mutex<Notes>,
     orders: Arc<Orders>,
-    /// For each class, how many timers threads could not send. Threads write it.
+    /// For each class, how many timers other threads could not send. They write it.
     refused: Box<[AtomicU64]>,
 }
 

@@ -188,7 +188,7 @@ impl<T: Send + 'static, H> ShardLoop<T, H> {
     ///
     /// A thread wakes the waker when it sends a request that the shard must receive earlier. A
     /// command on the shard's own thread wakes it, too, if its timer is due earlier. The waker must
-    /// only wake: it must not use a thread of this service.
+    /// only wake: it must not use a handle of this service.
     pub fn prepare_to_sleep(&self, after: Turn, waker: &Waker) -> Turn {
         let core = self.timers().core();
         let until = match after {

@@ -13,9 +13,9 @@ use crate::link::lane::LaneReceiver;
 use crate::stats::ShardCounts;
 use crate::stats::publish::Measured;
 
-/// The shard closes a lane on which no request came for this long. Otherwise the keys of a leaked
-/// thread (`std::mem::forget`, a reference cycle) would stay reserved as long as the service lives.
-/// A thread that still lives opens another lane when it next sends.
+/// The shard closes a lane on which no request came for this long. Otherwise the keys of a thread
+/// that sends nothing any more would stay reserved as long as it lives. It opens another lane when
+/// it next sends.
 const LANE_IDLE: Duration = Duration::from_mins(1);
 
 impl<T: 'static> Core<T> {

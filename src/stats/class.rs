@@ -52,7 +52,7 @@ counts! {
     dropped,
     /// Timers delivered later than the service's lateness bound; they count as fired too.
     late,
-    /// Schedules refused for want of room, on the shard's own core and by threads.
+    /// Schedules refused for want of room, on the shard's own core and from other threads.
     refused,
     /// Deliveries that took longer than the service's `overrun` limit.
     overrun,

@@ -82,7 +82,7 @@ counts! {
     pending,
     /// The most timers that were pending at once.
     pending_max,
-    /// Slots reserved for timers that threads may still send.
+    /// Slots reserved for timers that other threads may still send.
     granted,
     /// The most timers that the shard holds.
     capacity,
@@ -105,7 +105,7 @@ counts! {
     /// Pending timers that were dropped when the shard ended, by the policy of the shutdown or
     /// because its driver ended without a shutdown.
     dropped,
-    /// Schedules refused for want of room, on this core and by threads.
+    /// Schedules refused for want of room, on this core and from other threads.
     refused,
     /// Cancels and resets whose handle named no pending timer.
     stale,
@@ -164,9 +164,9 @@ counts! {
     lane_depth_max,
     /// Turns that left more requests in a lane than the service's limits warn of.
     lanes_flooded,
-    /// Wake-ups of the shard by threads.
+    /// Wake-ups of the shard by other threads.
     wakeups_made,
-    /// Sends of threads without a wake-up, as the shard was awake or would be awake in time.
+    /// Sends of other threads without a wake-up, as the shard was awake or would be awake in time.
     wakeups_saved,
     /// Scaled timeouts pending now. All timeouts of one `ScaledTimeouts` share one timer of the
     /// shard.

@@ -138,9 +138,9 @@ pub(crate) struct Settings {
     pub(crate) tick: TickLength,
     pub(crate) shard: ShardConfig,
     pub(crate) lane_capacity: usize,
-    /// The keys that the threads of a shard hold in advance at first, all together.
+    /// The keys of a shard that other threads hold in advance at first, all together.
     pub(crate) grant_share: usize,
-    /// The most keys that a thread holds in advance.
+    /// The most keys of a shard that a thread holds in advance.
     pub(crate) grant_window: usize,
     pub(crate) budget: TurnBudget,
     pub(crate) lateness_bound: Duration,
