@@ -80,8 +80,8 @@ impl TimerServiceBuilder {
     }
 
     /// The most timers of one shard, 1 to 2³⁰; 2²⁰ by default. Memory for them is reserved at the
-    /// start and touched as it comes into use. Slots that the shard has reserved for the next timers
-    /// that other threads send count too: a thirty-second part of the capacity among all of them at
+    /// start and touched as it comes into use. Slots that are reserved for the next timers that
+    /// other threads send count too: a thirty-second part of the capacity among all of them at
     /// first, and as much for each thread that needs it. The shard takes reserved slots of idle
     /// threads back when other timers need them; see [`Refused::Reserved`](crate::Refused).
     pub fn capacity(mut self, timers: u32) -> Self {
