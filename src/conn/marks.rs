@@ -1,7 +1,7 @@
 //! Flags of a connection, as bits.
 //!
-//! A word of 32 bits has one bit left, and a kind needs one or two. A word of 64 bits would cost
-//! each connection of a shard 8 bytes, a tenth of what it takes.
+//! The word of 32 bits is full, and a kind needs a bit or two: the next one needs a word of 64
+//! bits. That costs each connection of a shard 8 bytes, a tenth of what it takes.
 
 use super::kinds::{DeadlineKind, OPENED_END};
 
