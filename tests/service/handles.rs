@@ -1,46 +1,73 @@
-//! Handles of other shards, and handles whose timers are gone.
+//! Commands of handles, by the thread that sends them.
 
-use corewheel::migrate::MigrateError;
-use corewheel::{CancelOutcome, ResetOutcome, ShardId};
+use std::cell::RefCell;
+use std::sync::mpsc;
+use std::thread;
 
-use crate::support::{FAR, Lab, OTHER, builder, check_law, look, ms, slot_of};
+use corewheel::{Fired, Handle, ShardId, ShutdownPolicy, TimerId, Timers};
 
-#[test]
-fn handle_of_another_shard_is_reported_as_elsewhere_and_its_timer_stays() {
-    let mut lab = Lab::<()>::new(builder(2));
-    let elsewhere = lab.shards[1].timers().schedule(FAR, ()).unwrap();
-    let timers = lab.timers().clone();
-    assert_eq!(elsewhere.shard(), OTHER);
-    assert!(matches!(timers.cancel(elsewhere), CancelOutcome::Elsewhere(OTHER)));
-    assert_eq!(timers.reset(elsewhere, ms(1)), ResetOutcome::Elsewhere(OTHER));
-    assert_eq!(timers.reset(elsewhere, timers.now()), ResetOutcome::Elsewhere(OTHER));
-    lab.advance(ms(5));
-    assert!(lab.fired().is_empty());
-    let mut reply = timers.handle().cancel(elsewhere).into_future();
-    lab.settle();
-    assert!(look(&mut reply).unwrap().unwrap().won(), "a client reaches the other shard");
+use crate::support::{FAR, Host, OTHER, Running, SHARD, block_on, builder};
+
+/// The shards of two timers in a row that a thread without a shard schedules by a handle which
+/// names none.
+fn shards_of_a_new_thread(handle: Handle<u32>) -> [ShardId; 2] {
+    let schedule = || block_on(handle.schedule_when_room(FAR, 1)).unwrap().shard();
+    thread::scope(|scope| scope.spawn(|| [schedule(), schedule()]).join().unwrap())
 }
 
 #[test]
-fn handle_of_a_reused_slot_is_stale() {
-    let mut lab = Lab::<()>::new(builder(1));
-    let client = lab.client();
-    let handles: Vec<_> = (0..10)
-        .map(|_| {
-            let timer = lab.timers().schedule(FAR, ()).unwrap();
-            assert!(lab.timers().cancel(timer).won());
-            timer
-        })
-        .collect();
-    assert!(handles.iter().all(|timer| slot_of(*timer) == slot_of(handles[0])));
-    for timer in handles {
-        assert!(matches!(lab.timers().cancel(timer), CancelOutcome::Stale));
-        let mut reset = client.reset(timer, ms(1)).into_future();
-        lab.settle();
-        assert_eq!(look(&mut reset), Some(Ok(ResetOutcome::Stale)), "{timer:?}");
+fn timer_of_a_handle_without_a_shard_is_on_the_shard_of_its_thread_or_on_one_that_it_is_given() {
+    for host in Host::executors() {
+        let running = Running::start(host, builder(2), |_| |_: Fired<u32>, _: &Timers<u32>| {});
+        let handle = running.service.handle();
+        for shard in [SHARD, OTHER] {
+            let schedule = move |_| async move { handle.schedule_when_room(FAR, 1).await };
+            let timer = running.service.spawn_on(shard, schedule).unwrap();
+            assert_eq!(block_on(timer).unwrap().unwrap().shard(), shard, "{host:?}");
+        }
+        let given = [shards_of_a_new_thread(handle), shards_of_a_new_thread(handle)];
+        assert!(given.iter().all(|[first, second]| first == second), "{host:?}: {given:?}");
+        assert_ne!(given[0], given[1], "{host:?}: threads are given the shards in turn");
+        running.end(ShutdownPolicy::Drop);
     }
-    let mut none = client.migrate_all(ShardId::new(999), &[]).into_future();
-    assert!(matches!(look(&mut none), Some(Ok(Err(MigrateError::NoSuchShard(_))))));
-    assert!(client.on(ShardId::new(1)).schedule(ms(1), ()).is_err());
-    check_law(&lab.counts());
+}
+
+/// Uses a handle when its thread ends, and tells the value of a timer that it has cancelled, and
+/// the id of one that it has cancelled without a reply.
+struct Last {
+    handle: Handle<u32>,
+    told: mpsc::Sender<(Option<u32>, TimerId)>,
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        let schedule = |value| block_on(self.handle.on(SHARD).schedule_when_room(FAR, value));
+        let (timer, detached) = (schedule(7).unwrap(), schedule(8).unwrap());
+        self.handle.cancel_detached(detached);
+        let payload = block_on(self.handle.cancel(timer)).unwrap().payload();
+        let value = payload.and_then(|payload| payload.into_value());
+        self.told.send((value, detached)).unwrap();
+    }
+}
+
+#[test]
+fn handle_is_used_by_the_last_destructors_of_a_thread() {
+    thread_local! {
+        // Made before the table of services of its thread, so it is dropped after that.
+        static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+    }
+    for host in Host::all() {
+        let running = Running::start(host, builder(1), |_| |_: Fired<u32>, _: &Timers<u32>| {});
+        let (handle, (told, what)) = (running.service.handle(), mpsc::channel());
+        let thread = thread::spawn(move || {
+            LAST.set(Some(Last { handle, told }));
+            block_on(handle.on(SHARD).schedule_when_room(FAR, 1)).unwrap()
+        });
+        let timer = thread.join().unwrap();
+        let (value, detached) = what.recv().unwrap();
+        assert_eq!(value, Some(7), "{host:?}");
+        assert_eq!(block_on(handle.remaining(detached)), Ok(None), "{host:?}");
+        assert!(block_on(handle.remaining(timer)).unwrap().is_some(), "{host:?}");
+        running.end(ShutdownPolicy::Drop);
+    }
 }

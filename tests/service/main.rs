@@ -16,6 +16,7 @@ mod errors;
 mod foreign_and_forgotten;
 mod glommio_attached;
 mod handles;
+mod ids;
 mod herd;
 mod histories;
 mod in_tokio;
