@@ -117,7 +117,7 @@ impl<T: Send + 'static> Timers<T> {
 
 /// Callbacks with a result.
 impl<T: Send + 'static> Handle<T> {
-    /// Schedules a callback on that shard whose result is awaited here, as
+    /// Schedules a callback whose result is awaited here, as
     /// [`Timers::schedule_task`] does there.
     ///
     /// ```

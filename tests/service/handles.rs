@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::mpsc;
 use std::thread;
 
-use corewheel::{Fired, Handle, ShardId, ShutdownPolicy, TimerId, Timers};
+use corewheel::{Fired, Handle, Payload, ShardId, ShutdownPolicy, TimerId, Timers};
 
 use crate::support::{FAR, Host, OTHER, Running, SHARD, block_on, builder};
 
@@ -16,7 +16,7 @@ fn shards_of_a_new_thread(handle: Handle<u32>) -> [ShardId; 2] {
 }
 
 #[test]
-fn timer_of_a_handle_without_a_shard_is_on_the_shard_of_its_thread_or_on_one_that_it_is_given() {
+fn timer_of_a_handle_without_a_shard_is_on_that_of_its_thread_or_a_given_one() {
     for host in Host::executors() {
         let running = Running::start(host, builder(2), |_| |_: Fired<u32>, _: &Timers<u32>| {});
         let handle = running.service.handle();
@@ -45,7 +45,7 @@ impl Drop for Last {
         let (timer, detached) = (schedule(7).unwrap(), schedule(8).unwrap());
         self.handle.cancel_detached(detached);
         let payload = block_on(self.handle.cancel(timer)).unwrap().payload();
-        let value = payload.and_then(|payload| payload.into_value());
+        let value = payload.and_then(Payload::into_value);
         self.told.send((value, detached)).unwrap();
     }
 }

@@ -16,8 +16,7 @@ use crate::directory::orders::{Drain, Orders};
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
 use crate::shard::callback::{Payload, SendCall};
-use crate::shard::request::Bulk;
-use crate::shard::request::Request;
+use crate::shard::request::{Bulk, Request};
 use crate::values::class::ClassId;
 use crate::values::ids::{ShardId, TimerId};
 use crate::values::migration::{MigrateError, MigrateReport};
@@ -76,13 +75,13 @@ impl<T: Send + 'static> Handle<T> {
         reply
     }
 
-    /// Schedules a timer that carries a value, which is given to the service's handler on that
-    /// shard when it is due.
+    /// Schedules a timer that carries a value, which is given to the service's handler on the shard
+    /// of the timer when it is due. That is the shard of the handle, or of this thread.
     ///
     /// # Errors
     ///
     /// `Full`, `Reserved`, `Busy`, `Closed` or `NoSuchShard`, with the value. The first schedule of
-    /// a thread is often `Busy`, since the shard has granted it no keys yet.
+    /// a thread may be `Busy`: see [Commands](Self#commands).
     #[inline]
     pub fn schedule<W: When>(&self, when: W, payload: T) -> Result<TimerId, Refused<T>> {
         let (lanes, shard) = match self.shard_lanes() {
@@ -162,7 +161,7 @@ impl<T: Send + 'static> Handle<T> {
         lanes.wait_for_room(shard, cx.waker().clone())
     }
 
-    /// Schedules a callback, which is run on that shard when it is due. It is boxed.
+    /// Schedules a callback, which is run on the shard of the timer when it is due. It is boxed.
     ///
     /// A container that the callback makes is dropped when it returns. Keep one on the shard with
     /// [`keep`](Self::keep).

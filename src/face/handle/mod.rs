@@ -63,6 +63,19 @@ use crate::values::refused::RefusedKind;
 /// has paused it. Tests of tasks that use a handle have a
 /// [`ManualClock`](crate::clock::ManualClock), or run them in a simulation, the module `sim`.
 ///
+/// # Commands
+///
+/// Commands go over lanes, which each thread opens to a shard when it first sends to it, and which
+/// end with the thread. A lane takes about 12 KiB by default. A command finds the lanes of its
+/// thread first, for five to ten nanoseconds; [`schedule_many`](Self::schedule_many) and
+/// [`cancel_many`](Self::cancel_many) find them once for all their timers.
+///
+/// A timer has its id at once, because the shard has granted keys to the thread in advance. A lane
+/// that is just opened has keys only as far as the shard has some in store for new threads, and the
+/// next turn of the shard grants more. So a first schedule may be refused as
+/// [`Busy`](crate::Refused::Busy). The refusal has woken the shard: try again after its turn, or
+/// let [`schedule_when_room`](Self::schedule_when_room) wait for it.
+///
 /// # Room
 ///
 /// A thread borrows slots of its shard, one at first and more with use, and gives back what it does

@@ -293,7 +293,7 @@ impl<T: Send + 'static> Timers<T> {
 
 /// Values that are kept.
 impl<T: Send + 'static> Handle<T> {
-    /// Makes a value on that shard and keeps it there, as
+    /// Makes a value on the shard of this handle, or of this thread, and keeps it there, as
     /// [`TimerService::keep_on`](crate::TimerService::keep_on) does.
     ///
     /// # Errors

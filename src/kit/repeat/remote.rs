@@ -80,8 +80,9 @@ impl Drop for EndedOnDrop {
 
 /// Periodic callbacks.
 impl<T: Send + 'static> Handle<T> {
-    /// Runs a callback periodically on that shard, as [`Timers::repeat`] does there. The instant of
-    /// its first run is computed on the calling thread.
+    /// Runs a callback periodically on the shard of this handle, or of this thread, as
+    /// [`Timers::repeat`] does there. The instant of its first run is computed on the calling
+    /// thread.
     ///
     /// ```
     /// use corewheel::repeat::{Repeat, StopOutcome};
@@ -125,7 +126,8 @@ impl<T: Send + 'static> Handle<T> {
         self.begin(due, repeat.with(call))
     }
 
-    /// Runs a callback by a plan on that shard, as [`Timers::repeat_by_plan`] does there.
+    /// Runs a callback by a plan on the shard of this handle, or of this thread, as
+    /// [`Timers::repeat_by_plan`] does there.
     ///
     /// # Errors
     ///
