@@ -45,9 +45,10 @@ impl Ends {
     async fn begun(&mut self) {
         let is_told = self.control.0.is_some();
         tokio::select! {
-            () = self.shutdown.begun(), if !is_told => {}
+            biased;
             () = self.control.is_over() => {}
             () = self.stalled.notified() => {}
+            () = self.shutdown.begun(), if !is_told => {}
         }
     }
 }

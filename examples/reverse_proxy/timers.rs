@@ -46,6 +46,7 @@ pub(crate) enum Timers {
 
 /// A client's connection.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is taken apart where it is made")]
 pub(crate) enum Stream {
     Timed(TimedIo<TcpStream>, BodyTimers),
     Plain(TcpStream),
@@ -83,6 +84,7 @@ impl Control {
         let Some(control) = &self.0 else { return std::future::pending().await };
         // Each returns an error if the stream has ended, which the connection finds out itself.
         tokio::select! {
+            biased;
             Ok(()) = control.max_age_reached() => {}
             Ok(()) = control.request_idle() => {}
             else => std::future::pending().await,

@@ -34,8 +34,8 @@ const MANUAL_PERIOD: Duration = Duration::from_millis(1);
 #[cfg(feature = "hyper")]
 #[inline]
 pub(crate) fn present(handle: Handle<Untyped>) -> Instant {
-    let reach = handle.reach();
-    reach.map_or_else(crate::clock::now, |reach| reach.time().instant_of(reach.nanos()))
+    let read = handle.with_reach(|reach| reach.time().instant_of(reach.nanos()));
+    read.unwrap_or_else(crate::clock::now)
 }
 
 /// A [`Sleep`] that returns no error. It is never done before its deadline, and a poll after

@@ -11,18 +11,18 @@ use std::time::Duration;
 use super::limits::{StreamTimeout, no_timer};
 use super::notes::{CONNECTION, MESSAGE, Notes};
 use super::timeout::{Slot, Timeout};
-use super::waiter::Waiter;
+use super::waiter::{Seat, Waiter};
 use crate::clock::when::When;
 use crate::conn::{AnyThread, ConnTimers, DeadlineKind, Direction, InProgress, Side};
 use crate::face::handle::{Handle, Untyped};
-use crate::link::sync::{AtomicBool, MaybeWaker, Ordering};
+use crate::link::sync::{AtomicBool, Ordering};
 use crate::values::error::{Elapsed, TimeoutError};
 
 /// The tasks that wait for a stream, and what its owner has said. It is the waker of the
 /// connection's timer, and refers to no timer itself.
 pub(super) struct Shared {
     /// For a read, and for a write, a flush or a shutdown.
-    waiting: [MaybeWaker; 2],
+    waiting: [Seat; 2],
     heartbeat: Waiter,
     request_idle: Waiter,
     pub(super) aged: Waiter,
@@ -42,7 +42,7 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(handle: Handle<Untyped>, head: Duration) -> Self {
         Self {
-            waiting: [MaybeWaker::new(), MaybeWaker::new()],
+            waiting: [Seat::default(), Seat::default()],
             heartbeat: Waiter::new(),
             request_idle: Waiter::new(),
             aged: Waiter::new(),
@@ -71,8 +71,13 @@ impl Shared {
 
     /// The task that waits for a read, or for a write, a flush or a shutdown.
     #[inline]
-    pub(super) fn waiting(&self, direction: Direction) -> &MaybeWaker {
+    pub(super) fn waiting(&self, direction: Direction) -> &Seat {
         &self.waiting[direction as usize]
+    }
+
+    /// Has what waits in a direction look.
+    fn wake_waiting(&self, direction: Direction) {
+        self.waiting(direction).wake(|| self.set_woken(true));
     }
 }
 
@@ -82,8 +87,8 @@ impl Wake for Shared {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.set_woken(true);
-        self.waiting.iter().for_each(MaybeWaker::wake);
+        self.wake_waiting(Direction::Read);
+        self.wake_waiting(Direction::Write);
         self.heartbeat.wake();
         self.request_idle.wake();
         self.aged.wake();
@@ -155,7 +160,7 @@ impl<M: Side> StreamControl<M> {
         self.disarm_head(is_armed);
         if self.shared.notes.is_untimed() {
             // A read that waits already arms the deadline of the head that came ahead.
-            self.shared.waiting(Direction::Read).wake();
+            self.shared.wake_waiting(Direction::Read);
         }
     }
 
@@ -298,7 +303,8 @@ impl<M: Side> StreamControl<M> {
     /// The errors of [`heartbeat`](Self::heartbeat).
     pub fn poll_heartbeat(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.shared.heartbeat.look_again();
-        self.poll_event(cx, &self.shared.heartbeat, DeadlineKind::Heartbeat)
+        let waiter = &self.shared.heartbeat;
+        self.poll_event(waiter, DeadlineKind::Heartbeat, waiter.register(cx.waker()))
     }
 
     /// Waits until no request was in flight for
@@ -313,8 +319,7 @@ impl<M: Side> StreamControl<M> {
     ///
     /// The errors of [`heartbeat`](Self::heartbeat).
     pub async fn request_idle(&self) -> io::Result<()> {
-        poll_fn(|cx| self.poll_event(cx, &self.shared.request_idle, DeadlineKind::RequestIdle))
-            .await
+        self.event(&self.shared.request_idle, DeadlineKind::RequestIdle).await
     }
 
     /// Waits until the connection has reached its greatest age,
@@ -331,7 +336,7 @@ impl<M: Side> StreamControl<M> {
     ///
     /// The errors of [`heartbeat`](Self::heartbeat).
     pub async fn max_age_reached(&self) -> io::Result<()> {
-        poll_fn(|cx| self.poll_max_age_reached(cx)).await
+        self.event(&self.shared.aged, DeadlineKind::MaxAge).await
     }
 
     /// Polls for the greatest age, as [`max_age_reached`](Self::max_age_reached) does.
@@ -340,19 +345,32 @@ impl<M: Side> StreamControl<M> {
     ///
     /// The errors of [`heartbeat`](Self::heartbeat).
     pub fn poll_max_age_reached(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_event(cx, &self.shared.aged, DeadlineKind::MaxAge)
+        let waiter = &self.shared.aged;
+        self.poll_event(waiter, DeadlineKind::MaxAge, waiter.register(cx.waker()))
+    }
+
+    /// Waits for an event that the owner is told of.
+    async fn event(&self, waiter: &Waiter, wanted: DeadlineKind) -> io::Result<()> {
+        let mut registered = None;
+        poll_fn(|cx| {
+            let may_have_come = waiter.register_once(&mut registered, cx.waker());
+            self.poll_event(waiter, wanted, may_have_come)
+        })
+        .await
     }
 
     /// Polls for an event that the owner is told of, if one may have come since the last poll.
+    #[inline]
     fn poll_event(
         &self,
-        cx: &Context<'_>,
         waiter: &Waiter,
         wanted: DeadlineKind,
+        may_have_come: bool,
     ) -> Poll<io::Result<()>> {
-        if !waiter.register(cx.waker()) {
-            return Poll::Pending;
-        }
+        if may_have_come { self.look(waiter, wanted) } else { Poll::Pending }
+    }
+
+    fn look(&self, waiter: &Waiter, wanted: DeadlineKind) -> Poll<io::Result<()>> {
         let event = if let Some(timeout) = self.limit_reached() {
             Poll::Ready(Err(timeout.into()))
         } else {
@@ -421,7 +439,8 @@ mod loom_tests {
             let timer = Arc::clone(&shared);
             let thread = thread::spawn(move || timer.wake_by_ref());
             let alarm = Arc::new(Alarm(OnceLock::new()));
-            shared.waiting(Direction::Read).register(&Waker::from(Arc::clone(&alarm)));
+            let waker = Waker::from(Arc::clone(&alarm));
+            shared.waiting(Direction::Read).register_once(&mut None, &waker);
             let is_seen = shared.is_woken();
             thread.join().unwrap();
             assert!(is_seen || alarm.0.get().is_some(), "the read waits for ever");

@@ -43,6 +43,8 @@ struct Way<M: Side> {
     /// Whether the timers were polled for what ends a wait, and no deadline was armed since that
     /// may be earlier. Then they wake the stream when such a deadline has come.
     is_watched: bool,
+    /// The waker of what waited last; `None` if the stream was woken since.
+    registered: Option<Waker>,
 }
 
 impl<M: Side> Way<M> {
@@ -92,7 +94,7 @@ impl<M: Side> Deadlines<M> {
     ) -> Self {
         let shared = Arc::new(Shared::new(handle, limits.head));
         let waker = Waker::from(Arc::clone(&shared));
-        let way = || Way { waits: false, transfer: None, is_watched: false };
+        let way = || Way { waits: false, transfer: None, is_watched: false, registered: None };
         Self {
             timers,
             shared,
@@ -153,8 +155,18 @@ impl<M: Side> Deadlines<M> {
         Poll::Ready(result)
     }
 
+    /// Registers the task of a read or write that waits.
+    #[inline]
+    fn register(&mut self, direction: Direction, cx: &Context<'_>) {
+        let way = match direction {
+            Direction::Read => &mut self.reads,
+            Direction::Write => &mut self.writes,
+        };
+        self.shared.waiting(direction).register_once(&mut way.registered, cx.waker());
+    }
+
     fn wait(&mut self, direction: Direction, cx: &Context<'_>) -> Poll<io::Error> {
-        self.shared.waiting(direction).register(cx.waker());
+        self.register(direction, cx);
         if !std::mem::replace(&mut self.way(direction).waits, true) {
             match direction {
                 Direction::Read => self.read_waits(),
@@ -295,7 +307,7 @@ impl<M: Side> Deadlines<M> {
         shutdown: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
         let Poll::Ready(done) = shutdown(cx) else {
-            self.shared.waiting(Direction::Write).register(cx.waker());
+            self.register(Direction::Write, cx);
             if !self.is_stalled {
                 self.stall(self.timers.now());
             }
@@ -346,6 +358,7 @@ impl<M: Side> Deadlines<M> {
         }
         // The flag is set again if the timer wakes the stream during this poll.
         self.shared.set_woken(false);
+        (self.reads.registered, self.writes.registered) = (None, None);
         self.unwatch(true);
         match self.take_events(|_, kind| kind.is_of_age()) {
             Poll::Ready(Ok(error)) => return Err(error),

@@ -147,7 +147,7 @@ pin_project! {
     /// expired; a read that must wait costs a touch otherwise, and one that is measured two
     /// readings of the clock more. A write that must wait costs as much as such a read, and the
     /// first allocates some 300 bytes for the connection. A stream takes what its timers take, and
-    /// some 320 bytes.
+    /// some 350 bytes.
     ///
     /// ```
     /// # #[cfg(feature = "tokio")] {

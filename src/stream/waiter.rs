@@ -1,11 +1,60 @@
 //! A task that waits for an event of the connection's timers, and looks when one may have come.
 
+use std::mem;
+use std::sync::PoisonError;
 use std::task::Waker;
 
-use crate::link::sync::{AtomicBool, MaybeWaker, Ordering};
+use crate::link::sync::{AtomicBool, Mutex, Ordering};
+
+/// The waker of a task that waits for a flag.
+///
+/// A poll registers a waker only if the task has registered another one before, or was woken since.
+/// Why not a cell of atomics: a registration and a wake-up at the same time leave such a cell
+/// empty, which the task does not learn.
+///
+/// Invariants: no code of a waker runs under the lock. Relaxed suffices for the flag, which carries
+/// no other data: a task that registers before the waker is taken is woken, and one that registers
+/// after that sees the flag.
+#[derive(Default)]
+pub(super) struct Seat(Mutex<Option<Waker>>);
+
+impl Seat {
+    fn replace(&self, waker: Option<Waker>) -> Option<Waker> {
+        mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), waker)
+    }
+
+    fn register(&self, waker: &Waker) {
+        drop(self.replace(Some(waker.clone())));
+    }
+
+    /// Registers a task that does not see the flag. `registered` is the waker that it has
+    /// registered last; `None` when it has seen the flag since.
+    #[inline]
+    pub(super) fn register_once(&self, registered: &mut Option<Waker>, waker: &Waker) {
+        if !is_same(registered.as_ref(), waker) {
+            self.register(waker);
+            *registered = Some(waker.clone());
+        }
+    }
+
+    /// Raises the flag and wakes the task. The flag is raised once more when the waker was taken: a
+    /// task that has lowered it in between is to register again.
+    pub(super) fn wake(&self, raise: impl Fn()) {
+        raise();
+        let waker = self.replace(None);
+        raise();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+fn is_same(registered: Option<&Waker>, waker: &Waker) -> bool {
+    registered.is_some_and(|last| last.will_wake(waker))
+}
 
 pub(super) struct Waiter {
-    task: MaybeWaker,
+    task: Seat,
     /// The connection's timer may have expired since the task last looked.
     is_woken: AtomicBool,
 }
@@ -13,32 +62,44 @@ pub(super) struct Waiter {
 impl Waiter {
     pub(super) fn new() -> Self {
         // The connection may be closed from the beginning.
-        Self { task: MaybeWaker::new(), is_woken: AtomicBool::new(true) }
+        Self { task: Seat::default(), is_woken: AtomicBool::new(true) }
     }
 
     /// The connection's timer has expired, or the stream has ended.
     pub(super) fn wake(&self) {
-        // Relaxed: the flag carries no data. A task is registered before it looks, so it sees the
-        // flag, or is woken.
-        self.is_woken.store(true, Ordering::Relaxed);
-        self.task.wake();
+        self.task.wake(|| self.look_again());
     }
 
     /// Registers the task that waits. True if the timer may have expired.
+    #[inline]
     pub(super) fn register(&self, waker: &Waker) -> bool {
         self.task.register(waker);
-        // Relaxed: see `wake`. The task looks after this, so that a store between these two is not
-        // lost.
-        let is_woken = self.is_woken.load(Ordering::Relaxed);
+        let is_woken = self.is_woken();
         if is_woken {
             self.is_woken.store(false, Ordering::Relaxed);
         }
         is_woken
     }
 
+    /// Registers the task that waits, unless it has registered this waker last and was not woken
+    /// since. True if the timer may have expired.
+    #[inline]
+    pub(super) fn register_once(&self, registered: &mut Option<Waker>, waker: &Waker) -> bool {
+        if !self.is_woken() && is_same(registered.as_ref(), waker) {
+            return false;
+        }
+        *registered = Some(waker.clone());
+        self.register(waker)
+    }
+
+    fn is_woken(&self) -> bool {
+        // Relaxed: see `Seat`.
+        self.is_woken.load(Ordering::Relaxed)
+    }
+
     /// The next task that waits looks, whether the timer expires or not.
     pub(super) fn look_again(&self) {
-        // Relaxed: see `wake`.
+        // Relaxed: see `Seat`.
         self.is_woken.store(true, Ordering::Relaxed);
     }
 }
@@ -59,6 +120,27 @@ mod loom_tests {
         fn wake(self: Arc<Self>) {
             let _ = self.0.set(());
         }
+    }
+
+    #[test]
+    fn task_that_has_registered_before_is_woken_for_each_expiry() {
+        check(|| {
+            let waiter = Arc::new(Waiter::new());
+            let (mut registered, alarm) = (None, Arc::new(Alarm(OnceLock::new())));
+            let waker = Waker::from(Arc::clone(&alarm));
+            assert!(waiter.register_once(&mut registered, &waker));
+            let timer = Arc::clone(&waiter);
+            let thread = thread::spawn(move || timer.wake());
+            // The task polls, for whatever reason.
+            let is_seen = (0..2).any(|_| waiter.register_once(&mut registered, &waker));
+            thread.join().unwrap();
+            let is_woken = alarm.0.get().is_some();
+            assert!(is_seen || is_woken, "the task waits for ever");
+            if is_woken {
+                waiter.register_once(&mut registered, &waker);
+            }
+            assert!(waiter.task.replace(None).is_some(), "no later expiry wakes the task");
+        });
     }
 
     #[test]

@@ -22,6 +22,7 @@ use slab::Slab;
 
 use super::limits::NEVER;
 use crate::clock::Clock;
+use crate::face::handle::here::Reach;
 use crate::face::handle::{Handle, Untyped};
 use crate::fallback::SleepOrKept;
 
@@ -60,9 +61,10 @@ impl Alarm {
         })
     }
 
+    /// The present, or a little later, so that a wait that begins now is not over early.
     #[inline]
     pub(super) fn now(&self) -> u64 {
-        self.clock.nanos()
+        self.handle.with_reach(Reach::nanos).unwrap_or_else(|| self.clock.nanos())
     }
 
     pub(super) fn add(&self, body: Weak<dyn Watched>) -> usize {
@@ -104,7 +106,8 @@ impl Alarm {
     /// Ends the bodies that are over, and arms the timer for the next one.
     fn pass(self: &Arc<Self>) {
         self.armed.store(NEVER, Ordering::SeqCst);
-        let (now, mut next, mut over) = (self.now(), NEVER, Vec::new());
+        // The near clock may be ahead, and a body never ends early.
+        let (now, mut next, mut over) = (self.clock.nanos(), NEVER, Vec::new());
         let bodies = self.lock_bodies();
         for body in bodies.iter().filter_map(|(_, body)| body.upgrade()) {
             match body.due() {

@@ -44,7 +44,7 @@ struct State<B> {
     has_last: bool,
     /// Of the consumer; `None` unless it waits for a frame.
     waker: Option<Waker>,
-    /// The body's number in its alarm; `None` if it has no limits, or is over.
+    /// The body's number in its alarm; `None` until a wait has a limit, and when the body is over.
     key: Option<usize>,
 }
 
@@ -62,15 +62,25 @@ impl<B> Shared<B> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A wait begins now, or at its first poll.
-    fn begin_wait(&self, state: &mut State<B>, awaited: Awaited) {
+    /// A wait begins now, or at its first poll. Returns when it is over; the alarm is to be armed
+    /// for that without the lock.
+    fn begin_wait(self: &Arc<Self>, state: &mut State<B>, awaited: Awaited) -> u64
+    where
+        B: Send + 'static,
+    {
         let due = if self.limits.has(awaited) {
-            state.since = self.exchange.alarm().now();
+            let alarm = self.exchange.alarm();
+            state.since = alarm.now();
+            if state.key.is_none() {
+                let watched: Weak<Self> = Arc::downgrade(self);
+                state.key = Some(alarm.add(watched));
+            }
             self.due_of(state, awaited).0
         } else {
             NEVER
         };
         self.due.store(due, Ordering::SeqCst);
+        due
     }
 
     fn due_of(&self, state: &State<B>, awaited: Awaited) -> (u64, BodyTimeout) {
@@ -165,7 +175,7 @@ impl<B: Send> Member for Shared<B> {
 ///
 /// A body that has not ended when it is wrapped costs an allocation of some 200 bytes and the
 /// size of `B`. A poll takes a lock twice, which only the alarm of the connection takes besides,
-/// and reads the system's clock where a wait begins that has a limit.
+/// and reads the near clock where a wait begins that has a limit.
 pub struct TimedBody<B> {
     exchange: Exchange,
     body: Inner<B>,
@@ -186,7 +196,6 @@ where
             exchange.body_over(side, true);
             return Self { exchange, body: Inner::Ended(body) };
         }
-        let has_limits = limits.has(Awaited::Frame) || limits.has(Awaited::Poll);
         let place = Place::Here(body, Awaited::Poll);
         let (since, waited, bytes, has_last) = (0, [0; 2], 0, false);
         let (waker, key) = (None, None);
@@ -196,13 +205,9 @@ where
         let member = Arc::downgrade(&shared);
         if !exchange.add(side, member) {
             shared.cut();
-        } else if has_limits {
-            let watched: Weak<Shared<B>> = Arc::downgrade(&shared);
-            let mut state = shared.lock();
-            state.key = Some(exchange.alarm().add(watched));
-            shared.begin_wait(&mut state, Awaited::Poll);
-            drop(state);
-            exchange.alarm().ensure(shared.due());
+        } else if limits.has(Awaited::Poll) {
+            let due = shared.begin_wait(&mut shared.lock(), Awaited::Poll);
+            exchange.alarm().ensure(due);
         }
         Self { exchange, body: Inner::Watched(shared) }
     }
@@ -220,14 +225,14 @@ type PolledFrame<B> = Poll<Option<Result<Frame<<B as Body>::Data>, BoxError>>>;
 
 impl<B> Shared<B>
 where
-    B: Body<Error: Into<BoxError>> + Send + Unpin,
+    B: Body<Error: Into<BoxError>> + Send + Unpin + 'static,
 {
     /// Whether the consumer asks for the end, which shows that it has taken the last frame.
     fn shows_end(&self) -> bool {
         self.side == BodySide::Response && self.limits.has(Awaited::Poll)
     }
 
-    fn poll_frame(&self, cx: &mut Context<'_>) -> PolledFrame<B> {
+    fn poll_frame(self: &Arc<Self>, cx: &mut Context<'_>) -> PolledFrame<B> {
         let mut state = self.lock();
         let (mut body, awaited) = match std::mem::replace(&mut state.place, Place::Polled) {
             Place::Here(body, awaited) => (body, awaited),
@@ -255,12 +260,14 @@ where
         }
         let Poll::Ready(frame) = polled else {
             state.place = Place::Here(body, Awaited::Frame);
-            if awaited == Awaited::Poll {
-                self.begin_wait(&mut state, Awaited::Frame);
-            }
+            let due = match awaited {
+                Awaited::Poll => self.begin_wait(&mut state, Awaited::Frame),
+                // The alarm may have passed while the body was polled.
+                Awaited::Frame => self.due(),
+            };
             state.waker = Some(cx.waker().clone());
             drop(state);
-            self.exchange.alarm().ensure(self.due());
+            self.exchange.alarm().ensure(due);
             return Poll::Pending;
         };
         if awaited == Awaited::Frame {
@@ -273,9 +280,9 @@ where
                 let length = frame.data_ref().map_or(0, Buf::remaining);
                 state.bytes = state.bytes.saturating_add(length as u64);
                 state.place = Place::Here(body, Awaited::Poll);
-                self.begin_wait(&mut state, Awaited::Poll);
+                let due = self.begin_wait(&mut state, Awaited::Poll);
                 drop(state);
-                self.exchange.alarm().ensure(self.due());
+                self.exchange.alarm().ensure(due);
             }
             _ => {
                 let is_complete = !matches!(frame, Some(Err(_)));
@@ -290,7 +297,7 @@ where
 
 impl<B> Body for TimedBody<B>
 where
-    B: Body<Error: Into<BoxError>> + Send + Unpin,
+    B: Body<Error: Into<BoxError>> + Send + Unpin + 'static,
 {
     type Data = B::Data;
     type Error = BoxError;
