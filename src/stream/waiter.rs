@@ -73,12 +73,13 @@ impl Waiter {
     /// Registers the task that waits. True if the timer may have expired.
     #[inline]
     pub(super) fn register(&self, waker: &Waker) -> bool {
-        self.task.register(waker);
-        let is_woken = self.is_woken();
-        if is_woken {
+        let was_woken = self.is_woken();
+        if was_woken {
+            // Before the registration: a wake-up that takes this waker raises the flag again.
             self.is_woken.store(false, Ordering::Relaxed);
         }
-        is_woken
+        self.task.register(waker);
+        was_woken || self.is_woken()
     }
 
     /// Registers the task that waits, unless it has registered this waker last and was not woken

@@ -9,11 +9,18 @@
 //! The exit code is 1 if a connection was not told once, if a request was cut, or if a client has
 //! lost one.
 //!
+//! With `pressure`, there are no sockets and a million connections, whose idle times shrink and
+//! grow; the exit code is 1 if one ends that should not, or stays that should end.
+//!
 //! ```text
 //! cargo run --release --example drain -- --connections 10000 --window 10s
+//! cargo run --release --example drain -- pressure
 //! ```
 
 #![allow(clippy::print_stdout, reason = "it is a command")]
+
+mod others;
+mod pressure;
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -35,10 +42,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use self::others::{OTHERS, Others};
+
 /// How many open files are left for what is no connection.
 const SPARE_FILES: usize = 100;
-/// How many timers come beside the connections in each window.
-const OTHERS: u32 = 100_000;
 /// How long the server works on a request, and how long a client rests after the answer.
 const WORK: Duration = Duration::from_millis(500);
 const REST: Duration = Duration::from_millis(100);
@@ -68,12 +75,28 @@ struct Options {
 enum Part {
     /// The clients, which the server starts.
     Clients { address: SocketAddr, count: usize, live: usize },
+    /// A million connections under pressure, without sockets.
+    Pressure {
+        /// How many connections there are.
+        #[arg(long, default_value_t = 1_000_000)]
+        connections: u32,
+
+        /// The connections belong to tasks on any thread, and not to the shard.
+        #[arg(long)]
+        any_thread: bool,
+    },
 }
 
 fn main() -> ExitCode {
     let options = Options::parse();
     let result = match options.part {
         Some(Part::Clients { address, count, live }) => clients(address, count, live),
+        Some(Part::Pressure { connections, any_thread: false }) => {
+            pressure::on_shard(connections, options.window)
+        }
+        Some(Part::Pressure { connections, any_thread: true }) => {
+            pressure::on_any_thread(connections, options.window)
+        }
         None => serve_and_drain(&options),
     };
     match result {
@@ -95,8 +118,6 @@ struct Seen {
     told: Vec<Instant>,
     answered: usize,
     cut: usize,
-    /// How late each of the other timers came.
-    late: Vec<Duration>,
 }
 
 #[derive(Default)]
@@ -140,12 +161,10 @@ fn serve_and_drain(options: &Options) -> Result<bool, Box<dyn Error>> {
     let told = histogram(&seen.told, start, window);
     println!("told in each tenth of the window: {told:?}");
     println!("requests answered: {}, cut: {}; {}", seen.answered, seen.cut, said.trim());
-    println!("lateness of {OTHERS} other timers in the window before: {}", lateness(before));
-    println!("lateness of {OTHERS} other timers during the drain: {}", lateness(during));
+    println!("lateness of {OTHERS} other timers in the window before: {before}");
+    println!("lateness of {OTHERS} other timers during the drain: {during}");
     Ok(is_calm && seen.cut == 0 && seen.told.len() == count)
 }
-
-type Lateness = Vec<Duration>;
 
 /// Accepts connections until there are enough, and serves them until all of them have ended.
 /// Returns what it has seen, and the lateness of the other timers before the drain and during it.
@@ -155,7 +174,7 @@ async fn serve(
     window: Duration,
     (address, ready): (&mpsc::Sender<SocketAddr>, &mpsc::Sender<()>),
     drain_begins: tokio::sync::oneshot::Receiver<()>,
-) -> Result<(Seen, Lateness, Lateness), Box<dyn Error>> {
+) -> Result<(Seen, String, String), Box<dyn Error>> {
     let listener = TcpListener::bind("0.0.0.0:0").await?;
     address.send(listener.local_addr()?)?;
     let server = Rc::new(Server::default());
@@ -178,19 +197,16 @@ async fn serve(
         });
     }
     drop(listener);
-    other_timers(timers, window, &server);
+    let before = Others::schedule(timers, window);
     ready.send(())?;
     drain_begins.await?;
-    let before = std::mem::take(&mut server.seen.borrow_mut().late);
-    other_timers(timers, window, &server);
+    let during = Others::schedule(timers, window);
     let end = timers.now() + window + Duration::from_secs(1);
     while server.seen.borrow().open > 0 {
         server.changed.notified().await;
     }
     timers.sleep(end).await?;
-    let mut seen = server.seen.take();
-    let during = std::mem::take(&mut seen.late);
-    Ok((seen, before, during))
+    Ok((server.seen.take(), before.lateness(), during.lateness()))
 }
 
 /// Serves one connection until its client leaves, or until it is cut.
@@ -235,19 +251,6 @@ async fn tell(stream: &mut TcpStream, server: &Server) -> std::io::Result<()> {
     stream.write_all(b"G").await
 }
 
-/// Schedules the other timers, evenly spread over the window.
-fn other_timers(timers: &Timers, window: Duration, server: &Rc<Server>) {
-    let start = timers.now();
-    for number in 0..OTHERS {
-        let (due, server) = (start + window * number / OTHERS, Rc::clone(server));
-        let note = move |timers: &Timers| {
-            server.seen.borrow_mut().late.push(timers.now().saturating_duration_since(due));
-        };
-        // A shard without room shows in the count.
-        drop(timers.schedule_fn(due, note));
-    }
-}
-
 /// How many of these moments lie in each tenth of the window. The last column has the later ones.
 fn histogram(told: &[Instant], start: Instant, window: Duration) -> [usize; COLUMNS] {
     let mut columns = [0; COLUMNS];
@@ -257,18 +260,6 @@ fn histogram(told: &[Instant], start: Instant, window: Duration) -> [usize; COLU
         columns[(column as usize).min(COLUMNS - 1)] += 1;
     }
     columns
-}
-
-/// Quantiles of the lateness. A deadline is rounded up to a tick of a millisecond.
-fn lateness(mut late: Lateness) -> String {
-    late.sort_unstable();
-    let count = late.len();
-    let at = |thousandths: usize| {
-        let index = (count * thousandths / 1_000).min(count.saturating_sub(1));
-        late.get(index).copied().unwrap_or_default()
-    };
-    let [half, most, nearly_all, all] = [500, 990, 999, 1_000].map(at);
-    format!("{count} came; p50 {half:.2?}, p99 {most:.2?}, p99.9 {nearly_all:.2?}, max {all:.2?}")
 }
 
 /// Connects all clients, and returns whether no request was lost.
