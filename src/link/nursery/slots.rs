@@ -53,7 +53,21 @@ pub(super) struct Slot<W> {
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Slot<core::task::Waker>>() == 40);
 
+/// Where a young timer was that has ended: between these two in this list.
+pub(super) struct Young {
+    pub(super) prev: u32,
+    pub(super) next: u32,
+    pub(super) list: u8,
+    pub(super) class: u8,
+}
+
 impl<W> Slot<W> {
+    fn free(next: Option<u32>) -> Self {
+        let link = [NIL, next.unwrap_or(NIL)];
+        let (list, class, used_for) = (0, 0, Use::Free);
+        Self { deadline: 0, carried: None, link, born: 0, list, class, used_for }
+    }
+
     pub(super) fn prev(&self) -> u32 {
         self.link[0]
     }
@@ -82,8 +96,9 @@ impl<W> Slot<W> {
 
 #[derive(Debug)]
 struct Chunk<W> {
-    slots: Vec<Slot<W>>,
-    /// The first free place; `NIL` if there is none but behind the slots.
+    /// None in a chunk that is freed.
+    slots: Box<[Slot<W>]>,
+    /// The first free place.
     free: u32,
     used: u32,
     /// The chunks before and after it in the list of chunks with room.
@@ -94,8 +109,7 @@ struct Chunk<W> {
 /// The slots of a nursery, by their numbers.
 #[derive(Debug)]
 pub(super) struct Slots<W> {
-    /// `None` for a chunk that is freed.
-    chunks: Vec<Option<Chunk<W>>>,
+    chunks: Vec<Chunk<W>>,
     /// The first chunk with room.
     roomy: u32,
     /// The numbers of chunks that are freed.
@@ -116,19 +130,17 @@ impl<W> Slots<W> {
     /// How many slots there is memory for.
     #[cfg(all(test, not(corewheel_loom)))]
     pub(super) fn allocated(&self) -> usize {
-        self.chunks.iter().flatten().count() * CHUNK as usize
+        self.chunks.iter().map(|chunk| chunk.slots.len()).sum()
     }
 
     #[inline]
     pub(super) fn get(&self, at: u32) -> &Slot<W> {
-        let chunk = self.chunks[(at >> CHUNK_BITS) as usize].as_ref();
-        &chunk.expect("the chunk of a timer is there").slots[(at % CHUNK) as usize]
+        &self.chunks[(at >> CHUNK_BITS) as usize].slots[(at % CHUNK) as usize]
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, at: u32) -> &mut Slot<W> {
-        let chunk = self.chunks[(at >> CHUNK_BITS) as usize].as_mut();
-        &mut chunk.expect("the chunk of a timer is there").slots[(at % CHUNK) as usize]
+        &mut self.chunks[(at >> CHUNK_BITS) as usize].slots[(at % CHUNK) as usize]
     }
 
     /// Fills a free slot, and returns its number.
@@ -144,19 +156,18 @@ impl<W> Slots<W> {
             self.add_chunk();
         }
         let number = self.roomy;
-        let chunk = self.chunks[number as usize].as_mut().expect("a chunk with room is there");
-        let carried = Some(carried);
-        let link = [prev, NIL];
-        let slot = Slot { deadline, carried, link, born, list, class, used_for: Use::Young };
+        let chunk = &mut self.chunks[number as usize];
         let place = chunk.free;
-        let place = if place == NIL {
-            chunk.slots.push(slot);
-            chunk.slots.len() as u32 - 1
-        } else {
-            let free = &mut chunk.slots[place as usize];
-            chunk.free = free.next();
-            *free = slot;
-            place
+        let slot = &mut chunk.slots[place as usize];
+        chunk.free = slot.next();
+        *slot = Slot {
+            deadline,
+            carried: Some(carried),
+            link: [prev, NIL],
+            born,
+            list,
+            class,
+            used_for: Use::Young,
         };
         chunk.used += 1;
         self.used += 1;
@@ -166,11 +177,25 @@ impl<W> Slots<W> {
         number << CHUNK_BITS | place
     }
 
+    /// Takes what the timer of a slot carries, and frees the slot of a young timer: then also
+    /// returns what it was, without what it has carried.
+    #[inline]
+    pub(super) fn take(&mut self, at: u32) -> (Option<W>, Option<Young>) {
+        let slot = self.get_mut(at);
+        let carried = slot.carried.take();
+        if slot.used_for != Use::Young {
+            return (carried, None);
+        }
+        let (prev, next, list, class) = (slot.prev(), slot.next(), slot.list, slot.class);
+        self.free(at);
+        (carried, Some(Young { prev, next, list, class }))
+    }
+
     /// Frees a slot. What it has carried is taken out already.
     #[inline(always)]
     pub(super) fn free(&mut self, at: u32) {
         let (number, place) = (at >> CHUNK_BITS, at % CHUNK);
-        let chunk = self.chunks[number as usize].as_mut().expect("the chunk of a timer is there");
+        let chunk = &mut self.chunks[number as usize];
         let slot = &mut chunk.slots[place as usize];
         debug_assert!(slot.carried.is_none(), "slot {at} is freed with what it carries");
         slot.used_for = Use::Free;
@@ -190,51 +215,47 @@ impl<W> Slots<W> {
     #[cold]
     fn remove_chunk(&mut self, number: u32) {
         self.unlink(number);
-        self.chunks[number as usize] = None;
+        self.chunks[number as usize].slots = Box::default();
         self.gone.push(number);
     }
 
     #[cold]
     fn add_chunk(&mut self) {
-        let slots = Vec::with_capacity(CHUNK as usize);
-        let chunk = Chunk { slots, free: NIL, used: 0, prev: NIL, next: NIL };
+        let slots = (0..CHUNK).map(|place| Slot::free((place + 1 < CHUNK).then_some(place + 1)));
+        let chunk = Chunk { slots: slots.collect(), free: 0, used: 0, prev: NIL, next: NIL };
         let number = if let Some(number) = self.gone.pop() {
-            self.chunks[number as usize] = Some(chunk);
+            self.chunks[number as usize] = chunk;
             number
         } else {
-            self.chunks.push(Some(chunk));
+            self.chunks.push(chunk);
             self.chunks.len() as u32 - 1
         };
         self.link(number);
-    }
-
-    fn chunk_mut(&mut self, number: u32) -> &mut Chunk<W> {
-        self.chunks[number as usize].as_mut().expect("a chunk with room is there")
     }
 
     /// Puts a chunk at the head of those with room.
     #[cold]
     fn link(&mut self, number: u32) {
         let first = std::mem::replace(&mut self.roomy, number);
-        let chunk = self.chunk_mut(number);
+        let chunk = &mut self.chunks[number as usize];
         (chunk.prev, chunk.next) = (NIL, first);
         if first != NIL {
-            self.chunk_mut(first).prev = number;
+            self.chunks[first as usize].prev = number;
         }
     }
 
     #[cold]
     fn unlink(&mut self, number: u32) {
-        let chunk = self.chunk_mut(number);
+        let chunk = &mut self.chunks[number as usize];
         let (prev, next) = (chunk.prev, chunk.next);
         (chunk.prev, chunk.next) = (NIL, NIL);
         if prev == NIL {
             self.roomy = next;
         } else {
-            self.chunk_mut(prev).next = next;
+            self.chunks[prev as usize].next = next;
         }
         if next != NIL {
-            self.chunk_mut(next).prev = prev;
+            self.chunks[next as usize].prev = prev;
         }
     }
 
@@ -243,7 +264,7 @@ impl<W> Slots<W> {
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Slot<W>)> {
         let chunks = self.chunks.iter().enumerate();
         let slots = chunks.flat_map(|(number, chunk)| {
-            let slots = chunk.iter().flat_map(|chunk| chunk.slots.iter().enumerate());
+            let slots = chunk.slots.iter().enumerate();
             slots.map(move |(place, slot)| ((number as u32) << CHUNK_BITS | place as u32, slot))
         });
         slots.filter(|(_, slot)| slot.used_for != Use::Free)
