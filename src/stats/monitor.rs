@@ -114,7 +114,11 @@ impl Base {
             });
         } else {
             add(WarningKind::ExecutorStalled, stalls, &|| {
-                format!("the executor was stalled for {last}; {late} timers were late so far")
+                let stalls = counts.stalls;
+                format!(
+                    "the executor was stalled for {last}; so far stalls: {stalls}, late timers: \
+                         {late}"
+                )
             });
         }
         let overruns = increase(&mut self.overrun, counts.overrun);
@@ -128,7 +132,7 @@ impl Base {
             let last = brief(counts.overrun_last_ns);
             let class = slowest.filter(|(overruns, _)| *overruns > 0);
             let class = class.map_or(String::new(), |(_, name)| format!("; class {name}"));
-            format!("{total} handlers took longer than {limit:?}, the last {last}{class}")
+            format!("{total} handlers took longer than {limit:?}, the latest {last}{class}")
         });
         let rows = increase(&mut self.exhausted_rows, counts.exhausted_rows);
         add(WarningKind::BudgetExhausted, rows, &|| {
@@ -137,11 +141,11 @@ impl Base {
         });
         let floods = increase(&mut self.lanes_flooded, counts.lanes_flooded);
         add(WarningKind::LaneFlooded, floods, &|| {
-            let (total, depth) = (counts.lanes_flooded, counts.lane_depth_max);
+            let total = counts.lanes_flooded;
             let (percent, capacity) = (limits.warnings.lane_percent, limits.lane_capacity);
             format!(
                 "{total} turns left a lane filled by more than {percent} % of its {capacity} \
-                     requests; the deepest holds {depth} now"
+                     requests"
             )
         });
     }
@@ -217,7 +221,7 @@ impl ClassBase {
         if let Some(oldest) = class.oldest.filter(|oldest| *oldest > age_max) {
             let (oldest, pending) = (brief(saturating_nanos(oldest)), class.pending);
             let text =
-                format!("the oldest of {pending} timers is {oldest} old, beyond {age_max:?}");
+                format!("the oldest of {pending} timers is {oldest} old, beyond its limit of {age_max:?}");
             add(WarningKind::ClassLeaks, text);
         }
         let cancels = |at: &[u64; TENTHS]| at.iter().sum::<u64>();

@@ -163,14 +163,14 @@ fn provoke(kind: WarningKind) -> Stage {
 /// What the page says about a warning, beside its id.
 fn sentence(kind: WarningKind) -> &'static str {
     match kind {
-        WarningKind::ExecutorStalled => "the executor was stalled for 214ms",
-        WarningKind::HandlerSlow => "1 handlers took longer than 1ms, the last 30ms; class request",
+        WarningKind::ExecutorStalled => "the executor was stalled for 214ms; so far stalls: 1",
+        WarningKind::HandlerSlow => "1 handlers took longer than 1ms, the latest 30ms; class request",
         WarningKind::BudgetExhausted => "turns in a row used up their budget",
         WarningKind::LaneFlooded => "left a lane filled by more than 50 % of its 64 requests",
         WarningKind::HostOvercommitted => "its thread waited for a processor",
         WarningKind::ShardStuck => "a turn has been due for 2.5s",
         WarningKind::ShardNearCapacity => "60 timers are pending, 93 % of 64",
-        WarningKind::ClassLeaks => "the oldest of 1 timers is 3s old, beyond 1s",
+        WarningKind::ClassLeaks => "the oldest of 1 timers is 3s old, beyond its limit of 1s",
         WarningKind::LimitTooTight => "100 % of the last 200 cancels had less than a tenth",
         WarningKind::ShardDead => "its driver ended without a shutdown",
     }
