@@ -220,8 +220,9 @@ impl ClassBase {
         };
         if let Some(oldest) = class.oldest.filter(|oldest| *oldest > age_max) {
             let (oldest, pending) = (brief(saturating_nanos(oldest)), class.pending);
-            let text =
-                format!("the oldest of {pending} timers is {oldest} old, beyond its limit of {age_max:?}");
+            let text = format!(
+                "the oldest of {pending} timers is {oldest} old, beyond its limit of {age_max:?}"
+            );
             add(WarningKind::ClassLeaks, text);
         }
         let cancels = |at: &[u64; TENTHS]| at.iter().sum::<u64>();

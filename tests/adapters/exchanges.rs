@@ -385,6 +385,34 @@ fn handler_learns_of_the_end_and_may_still_answer() {
 }
 
 #[test]
+fn end_of_an_exchange_wakes_who_waits_for_it_and_nobody_else() {
+    let lab = Lab::new();
+    for (cut, waits) in [(false, false), (false, true), (true, false), (true, true)] {
+        let exchange = timers(&lab).exchange();
+        let mut body = Timed::response(&exchange, BodyLimits::default());
+        let (alarm, waker) = Alarm::new();
+        let mut kept = pin!(exchange.ended());
+        {
+            // A handler that has its answer waits no longer.
+            let mut dropped = pin!(exchange.ended());
+            assert!(dropped.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        if waits {
+            assert!(kept.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        if cut {
+            exchange.end();
+        } else {
+            body.push(None);
+            assert_eq!(body.poll(), Polled::End);
+        }
+        assert!(exchange.has_ended());
+        assert_eq!(alarm.count(), usize::from(waits), "cut: {cut}");
+        assert!(kept.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+    }
+}
+
+#[test]
 fn response_with_a_limit_for_its_client_is_complete_with_its_last_frame() {
     let lab = Lab::new();
     for asks_for_end in [true, false] {

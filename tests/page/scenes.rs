@@ -164,7 +164,9 @@ fn provoke(kind: WarningKind) -> Stage {
 fn sentence(kind: WarningKind) -> &'static str {
     match kind {
         WarningKind::ExecutorStalled => "the executor was stalled for 214ms; so far stalls: 1",
-        WarningKind::HandlerSlow => "1 handlers took longer than 1ms, the latest 30ms; class request",
+        WarningKind::HandlerSlow => {
+            "1 handlers took longer than 1ms, the latest 30ms; class request"
+        }
         WarningKind::BudgetExhausted => "turns in a row used up their budget",
         WarningKind::LaneFlooded => "left a lane filled by more than 50 % of its 64 requests",
         WarningKind::HostOvercommitted => "its thread waited for a processor",

@@ -154,9 +154,28 @@ impl Progress {
     }
 }
 
+/// A call of [`Exchange::ended`] that has not returned. A handler that has its answer drops it, and
+/// the end of the exchange then wakes no task.
+struct Waits<'a>(&'a Exchange);
+
+impl<'a> Waits<'a> {
+    fn new(exchange: &'a Exchange) -> Self {
+        exchange.lock().waits += 1;
+        Self(exchange)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.lock().waits -= 1;
+    }
+}
+
 #[derive(Default)]
 struct Members {
     has_ended: bool,
+    /// How many calls of [`Exchange::ended`] wait.
+    waits: u32,
     request: Progress,
     response: Progress,
     on_end: Vec<Box<dyn FnOnce() + Send>>,
@@ -195,7 +214,7 @@ impl Exchange {
             return;
         }
         let bodies = [members.request.cut(), members.response.cut()];
-        let on_end = std::mem::take(&mut members.on_end);
+        let (on_end, waits) = (std::mem::take(&mut members.on_end), members.waits > 0);
         drop(members);
         // Before the bodies, so that what consumes them does not mistake their end for its own.
         for function in on_end {
@@ -204,7 +223,9 @@ impl Exchange {
         for body in bodies.into_iter().flatten() {
             body.cut();
         }
-        self.core.waiting.wake();
+        if waits {
+            self.core.waiting.wake();
+        }
     }
 
     /// Calls a function when the exchange ends before both bodies are complete, and at once if it
@@ -238,6 +259,7 @@ impl Exchange {
     /// May be dropped and called again. One task waits at a time: the last that has called this on
     /// any of the clones.
     pub async fn ended(&self) {
+        let _waits = Waits::new(self);
         poll_fn(|cx| {
             self.core.waiting.register(cx.waker());
             if self.has_ended() { Poll::Ready(()) } else { Poll::Pending }
@@ -295,10 +317,12 @@ impl Exchange {
             (BodySide::Request, _) => {}
             (BodySide::Response, true) if is_request_over => {
                 members.has_ended = true;
-                let on_end = std::mem::take(&mut members.on_end);
+                let (on_end, waits) = (std::mem::take(&mut members.on_end), members.waits > 0);
                 drop(members);
                 drop(on_end);
-                self.core.waiting.wake();
+                if waits {
+                    self.core.waiting.wake();
+                }
             }
             (BodySide::Response, _) => {
                 drop(members);
