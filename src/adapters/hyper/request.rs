@@ -116,7 +116,9 @@ impl<M: Side> InFlight<M> {
         let status = response.status();
         let is_tunnel =
             status == StatusCode::SWITCHING_PROTOCOLS || (self.is_connect && status.is_success());
-        self.lock().is_tunnel = is_tunnel;
+        if is_tunnel {
+            self.lock().is_tunnel = true;
+        }
     }
 
     /// The response has ended.

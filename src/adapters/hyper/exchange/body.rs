@@ -11,6 +11,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::mem;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -52,6 +53,8 @@ struct Shared<B> {
     exchange: Exchange,
     side: BodySide,
     limits: BodyLimits,
+    /// What the body has said of its size before its first poll.
+    hint: SizeHint,
     /// When the present wait is over.
     due: AtomicU64,
     state: Mutex<State<B>>,
@@ -105,7 +108,7 @@ impl<B> Shared<B> {
         if let Some(key) = state.key.take() {
             self.exchange.alarm().remove(key);
         }
-        (std::mem::replace(&mut state.place, place), state.waker.take())
+        (mem::replace(&mut state.place, place), state.waker.take())
     }
 
     /// The consumer has all of the body, or an error, or has dropped it.
@@ -184,7 +187,11 @@ pub struct TimedBody<B> {
 enum Inner<B> {
     /// It had ended before.
     Ended(B),
-    Watched(Arc<Shared<B>>),
+    /// No poll has come yet.
+    New(Arc<Shared<B>>),
+    Polled(Arc<Shared<B>>),
+    /// The consumer has the end, or an error.
+    Over,
 }
 
 impl<B> TimedBody<B>
@@ -196,12 +203,14 @@ where
             exchange.body_over(side, true);
             return Self { exchange, body: Inner::Ended(body) };
         }
+        let hint = body.size_hint();
         let place = Place::Here(body, Awaited::Poll);
         let (since, waited, bytes, has_last) = (0, [0; 2], 0, false);
         let (waker, key) = (None, None);
         let state = State { place, since, waited, bytes, has_last, waker, key };
         let (due, state) = (AtomicU64::new(NEVER), Mutex::new(state));
-        let shared = Arc::new(Shared { exchange: exchange.clone(), side, limits, due, state });
+        let shared =
+            Arc::new(Shared { exchange: exchange.clone(), side, limits, hint, due, state });
         let member = Arc::downgrade(&shared);
         if !exchange.add(side, member) {
             shared.cut();
@@ -209,7 +218,7 @@ where
             let due = shared.begin_wait(&mut shared.lock(), Awaited::Poll);
             exchange.alarm().ensure(due);
         }
-        Self { exchange, body: Inner::Watched(shared) }
+        Self { exchange, body: Inner::New(shared) }
     }
 }
 
@@ -232,17 +241,18 @@ where
         self.side == BodySide::Response && self.limits.has(Awaited::Poll)
     }
 
-    fn poll_frame(self: &Arc<Self>, cx: &mut Context<'_>) -> PolledFrame<B> {
+    /// Also returns whether the body is over.
+    fn poll_frame(self: &Arc<Self>, cx: &mut Context<'_>) -> (PolledFrame<B>, bool) {
         let mut state = self.lock();
-        let (mut body, awaited) = match std::mem::replace(&mut state.place, Place::Polled) {
+        let (mut body, awaited) = match mem::replace(&mut state.place, Place::Polled) {
             Place::Here(body, awaited) => (body, awaited),
             Place::Cut => {
                 state.place = Place::Done;
-                return Poll::Ready(Some(Err(self.exchange.error_of(self.side).into())));
+                return (self.cut_off(), true);
             }
             other => {
                 state.place = other;
-                return Poll::Ready(None);
+                return (Poll::Ready(None), true);
             }
         };
         if awaited == Awaited::Poll {
@@ -256,7 +266,7 @@ where
             state.place = Place::Done;
             drop(state);
             drop(body);
-            return Poll::Ready(Some(Err(self.exchange.error_of(self.side).into())));
+            return (self.cut_off(), true);
         }
         let Poll::Ready(frame) = polled else {
             state.place = Place::Here(body, Awaited::Frame);
@@ -268,13 +278,13 @@ where
             state.waker = Some(cx.waker().clone());
             drop(state);
             self.exchange.alarm().ensure(due);
-            return Poll::Pending;
+            return (Poll::Pending, false);
         };
         if awaited == Awaited::Frame {
             self.count_wait(&mut state, awaited);
         }
         state.waker = None;
-        match &frame {
+        let is_over = match &frame {
             Some(Ok(frame)) if self.shows_end() || !body.is_end_stream() => {
                 state.has_last = body.is_end_stream();
                 let length = frame.data_ref().map_or(0, Buf::remaining);
@@ -283,15 +293,22 @@ where
                 let due = self.begin_wait(&mut state, Awaited::Poll);
                 drop(state);
                 self.exchange.alarm().ensure(due);
+                false
             }
             _ => {
                 let is_complete = !matches!(frame, Some(Err(_)));
                 drop(state);
                 drop(body);
                 self.over(is_complete);
+                true
             }
-        }
-        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+        };
+        (Poll::Ready(frame.map(|frame| frame.map_err(Into::into))), is_over)
+    }
+
+    /// The error of a body that the end of its exchange has cut.
+    fn cut_off(&self) -> PolledFrame<B> {
+        Poll::Ready(Some(Err(self.exchange.error_of(self.side).into())))
     }
 }
 
@@ -303,37 +320,48 @@ where
     type Error = BoxError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame<B> {
-        match &mut self.get_mut().body {
+        let this = self.get_mut();
+        if matches!(this.body, Inner::New(_))
+            && let Inner::New(shared) = mem::replace(&mut this.body, Inner::Over)
+        {
+            this.body = Inner::Polled(shared);
+        }
+        match &mut this.body {
             Inner::Ended(body) => {
                 let polled = Pin::new(body).poll_frame(cx);
                 polled.map(|frame| frame.map(|frame| frame.map_err(Into::into)))
             }
-            Inner::Watched(shared) => shared.poll_frame(cx),
+            Inner::New(shared) | Inner::Polled(shared) => {
+                let (polled, is_over) = shared.poll_frame(cx);
+                if is_over {
+                    this.body = Inner::Over;
+                }
+                polled
+            }
+            Inner::Over => Poll::Ready(None),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.body {
-            Inner::Ended(_) => true,
-            Inner::Watched(shared) => matches!(shared.lock().place, Place::Done),
-        }
+        matches!(self.body, Inner::Ended(_) | Inner::Over)
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.body {
             Inner::Ended(body) => body.size_hint(),
-            Inner::Watched(shared) => match &shared.lock().place {
+            Inner::New(shared) => shared.hint,
+            Inner::Polled(shared) => match &shared.lock().place {
                 Place::Here(body, _) => body.size_hint(),
-                Place::Done => SizeHint::with_exact(0),
-                Place::Polled | Place::Cut => SizeHint::default(),
+                Place::Polled | Place::Cut | Place::Done => SizeHint::default(),
             },
+            Inner::Over => SizeHint::with_exact(0),
         }
     }
 }
 
 impl<B> Drop for TimedBody<B> {
     fn drop(&mut self) {
-        if let Inner::Watched(shared) = &self.body {
+        if let Inner::New(shared) | Inner::Polled(shared) = &self.body {
             shared.over(false);
         }
     }

@@ -20,6 +20,7 @@ mod service;
 
 use std::fmt;
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Poll;
 
@@ -60,8 +61,14 @@ impl BodyTimers {
     /// A new exchange, without bodies.
     pub fn exchange(&self) -> Exchange {
         let members = Mutex::new(Members::default());
-        let (reached, waiting) = (OnceLock::new(), MaybeWaker::new());
-        Exchange { core: Arc::new(Core { timers: self.clone(), members, reached, waiting }) }
+        let core = Core {
+            timers: self.clone(),
+            members,
+            reached: OnceLock::new(),
+            has_ended: AtomicBool::new(false),
+            waiting: MaybeWaker::new(),
+        };
+        Exchange { core: Arc::new(core) }
     }
 }
 
@@ -127,6 +134,9 @@ struct Core {
     members: Mutex<Members>,
     /// The limit that has ended the exchange.
     reached: OnceLock<(BodySide, BodyTimeout)>,
+    /// Whether it has ended. Written under the lock of the members. Relaxed: a task that registers
+    /// before it looks is woken, or comes after the lock or the wake-up of the end.
+    has_ended: AtomicBool,
     /// The task that waits for the end.
     waiting: MaybeWaker,
 }
@@ -173,7 +183,6 @@ impl Drop for Waits<'_> {
 
 #[derive(Default)]
 struct Members {
-    has_ended: bool,
     /// How many calls of [`Exchange::ended`] wait.
     waits: u32,
     request: Progress,
@@ -210,9 +219,10 @@ impl Exchange {
     /// Ends the exchange, unless it has ended.
     pub fn end(&self) {
         let mut members = self.lock();
-        if std::mem::replace(&mut members.has_ended, true) {
+        if self.has_ended() {
             return;
         }
+        self.core.has_ended.store(true, Ordering::Relaxed);
         let bodies = [members.request.cut(), members.response.cut()];
         let (on_end, waits) = (std::mem::take(&mut members.on_end), members.waits > 0);
         drop(members);
@@ -236,7 +246,7 @@ impl Exchange {
     /// drive a shard: it must not wait.
     pub fn on_end(&self, function: impl FnOnce() + Send + 'static) {
         let mut members = self.lock();
-        if !members.has_ended {
+        if !self.has_ended() {
             members.on_end.push(Box::new(function));
             return;
         }
@@ -250,7 +260,7 @@ impl Exchange {
 
     /// Whether the exchange has ended.
     pub fn has_ended(&self) -> bool {
-        self.lock().has_ended
+        self.core.has_ended.load(Ordering::Relaxed)
     }
 
     /// Waits until the exchange has ended. A handler that waits for another server waits for this
@@ -293,7 +303,7 @@ impl Exchange {
     /// False if the exchange has ended.
     fn add(&self, side: BodySide, body: Weak<dyn Member>) -> bool {
         let mut members = self.lock();
-        if members.has_ended {
+        if self.has_ended() {
             *members.of(side) = Progress::Broken;
             return false;
         }
@@ -316,7 +326,7 @@ impl Exchange {
         match (side, is_complete) {
             (BodySide::Request, _) => {}
             (BodySide::Response, true) if is_request_over => {
-                members.has_ended = true;
+                self.core.has_ended.store(true, Ordering::Relaxed);
                 let (on_end, waits) = (std::mem::take(&mut members.on_end), members.waits > 0);
                 drop(members);
                 drop(on_end);
