@@ -56,17 +56,19 @@
 //!
 //! # What counts as idle
 //!
-//! An idle deadline is for the silence of the peer, and not for that of the server:
+//! An idle deadline is for the silence of the peer, and not for that of the server. The idle times
+//! are read idle, write idle, all idle, request idle and the heartbeat. A time that an entry of this
+//! list does not name goes on:
 //!
-//! | case | read idle | write idle | all idle | request idle | heartbeat |
-//! |---|---|---|---|---|---|
-//! | a byte is read: [`touch_read`] | restarts | goes on | restarts | goes on | goes on |
-//! | a write is accepted: [`touch_write`] | goes on | restarts | restarts | goes on | restarts |
-//! | a read takes long: [`begin_read`] | held back | goes on | held back | goes on | goes on |
-//! | the server pauses: [`pause_reads`] | held back | goes on | held back | goes on | goes on |
-//! | a request: [`begin_request`] | held back | held back | held back | held back | goes on |
-//! | a write waits: [`begin_write`] | goes on | goes on | goes on | goes on | goes on |
-//! | a write that waited goes on: [`touch`] | restarts | restarts | restarts | goes on | restarts |
+//! - A byte is read, [`touch_read`]: read idle and all idle begin again.
+//! - A write is accepted, [`touch_write`]: write idle, all idle and the heartbeat begin again.
+//! - A read takes long, [`begin_read`]: read idle and all idle are held back.
+//! - The server pauses its reads, [`pause_reads`]: read idle and all idle are held back.
+//! - A request is in progress, [`begin_request`]: read idle, write idle, all idle and request idle
+//!   are held back.
+//! - A write waits, [`begin_write`]: all times go on.
+//! - A write that waited goes on, [`touch`]: read idle, write idle, all idle and the heartbeat begin
+//!   again.
 //!
 //! A deadline that is held back does not come, and its time begins again when nothing holds it back
 //! any more.
