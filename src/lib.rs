@@ -47,8 +47,8 @@
 //!   reset from another thread is a message to the shard, in a ring that only that thread fills, so
 //!   no two threads that send wait for each other. A timer has its [`TimerId`] at once; the outcome
 //!   of a cancel is a [`Reply`], a future that can also be waited for. A handle makes futures, too:
-//!   [`sleep`](Handle::sleep), [`timeout`](Handle::timeout), [`interval`](Handle::interval), and the
-//!   deadlines of a [`connection`](Handle::connection).
+//!   [`sleep`](Handle::sleep), [`timeout`](Handle::timeout), [`interval`](Handle::interval). It has
+//!   the deadlines of a [`connection`](Handle::connection).
 //!   [`handle.on(id)`](Handle::on) chooses a shard. A guide is about
 //!   [multi-thread tokio servers](guide::multi_thread_tokio).
 //!
@@ -182,21 +182,22 @@
 //! None is on by default. The default build runs shards on plain threads or in loops of the
 //! caller's own, and needs no runtime and no HTTP server. Futures that
 //! [`spawn_on`](TimerService::spawn_on) starts need a shard on glommio or tokio, and so one of
-//! these features; values, callbacks and the futures of a [`Handle`] need none. No feature compiles C.
+//! these features; values, callbacks and the futures of a [`Handle`] need none. No feature compiles
+//! C.
 //!
 //! | feature | brings | costs |
 //! |---|---|---|
 //! | `glommio` | shards on glommio executors, on Linux | `glommio-ng`, `pinning` |
 //! | `tokio` | shards on current-thread tokio runtimes; [`time`], for `tokio::time` | tokio |
 //! | `endpoint` | [`StatsEndpoint`]: the statistics over HTTP | hyper, tokio, `serde` and others |
-//! | `hyper` | [`adapters::hyper`]: hyper's timer, and the requests of a stream under hyper | hyper |
+//! | `hyper` | [`adapters::hyper`]: hyper's timer, and requests of a stream under hyper | hyper |
 //! | `axum` | [`adapters::axum`]: `axum::serve` with timeouts | axum, `hyper`, `tokio` |
 //! | `tower` | [`adapters::tower`]: a layer that gives each request a time | tower's two traits |
 //! | `quinn` | [`adapters::quinn`]: the runtime of QUIC endpoints | quinn, `tokio` |
 //! | `pinning` | the service's own threads are pinned: see [`settings`] | `core_affinity` |
 //! | `serde` | the statistics implement `Serialize` | serde and its procedural macro |
 //! | `sim` | [`sim`]: a simulation of the service, for tests | nothing |
-//! | `test-util` | [`time`] follows tokio's paused clock, for tests | `tokio`, with its `test-util` |
+//! | `test-util` | [`time`] follows tokio's paused clock, for tests | `tokio`, its `test-util` |
 //!
 //! The feature `glommio` uses the crate `glommio-ng`, the release that glommio's community
 //! maintains: glommio 0.9.0, of 2024, compiles neither with the kernel headers nor with the C

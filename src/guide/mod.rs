@@ -1,12 +1,12 @@
-//! Guides: how a kind of server uses this crate, from start to end. These
-//! modules have no types and no functions, only text.
+//! Guides: how a kind of server uses this crate, from start to end. These modules have no types and
+//! no functions, only text.
 //!
 //! In the order in which most readers need them:
 //!
 //! 1. [`choosing`]: which type for which need, and the words.
 //! 2. [`multi_thread_tokio`]: timeouts, sleeps and connections on a multi-thread runtime.
-//! 3. [`per_core`](per_core/index.html): a shard on each core, on tokio or glommio; [`own_loop`]: around `epoll` or mio;
-//!    [`bare_wheel`]: the wheel alone.
+//! 3. [`per_core`](per_core/index.html): a shard on each core, on tokio or glommio; [`own_loop`]:
+//!    around `epoll` or mio; [`bare_wheel`]: the wheel alone.
 //! 4. [`stream`](stream/index.html): any socket, TLS or codec with its limits;
 //!    [`hyper_and_axum`](hyper_and_axum/index.html), [`tower`](tower/index.html),
 //!    [`quinn`](quinn/index.html): servers of these libraries;

@@ -90,7 +90,8 @@ use crate::values::refused::RefusedKind;
 ///
 /// Futures go by the clock of the service, and not by that of a tokio runtime, also while a test
 /// has paused it. Tests of tasks that use a handle have a
-/// [`ManualClock`](crate::clock::ManualClock), or run them in a simulation, the module `sim`.
+/// [`ManualClock`](crate::clock::ManualClock), or run them in a simulation, the module
+/// [`sim`](sim/index.html).
 ///
 /// # Commands
 ///
