@@ -75,9 +75,9 @@
 //!
 //! A write that is accepted at once says nothing of the peer: the bytes lie in the socket's buffer.
 //! A write that had to wait, as the buffer was full, goes on only when the peer has taken some of
-//! what is in it. So that is activity of the peer. A stream, [`TimedIo`], sees it and begins the idle
-//! times again; a server without one calls [`touch`] after such a write. A peer that takes a byte
-//! now and then is not idle: for that there are [`ConnLimits::write_timeout`] and the
+//! what is in it. So that is activity of the peer. A stream, [`TimedIo`], sees it and begins the
+//! idle times again; a server without one calls [`touch`] after such a write. A peer that takes a
+//! byte now and then is not idle: for that there are [`ConnLimits::write_timeout`] and the
 //! [least rates](#peers-that-are-slow-but-not-idle).
 //!
 //! In a protocol in which the peer must send a message in each idle time, such as MQTT's keep
