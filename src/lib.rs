@@ -1,5 +1,38 @@
 //! A sharded, per-core timer service for high-throughput network servers.
 //!
+//! A timeout in a server on multi-thread tokio, which needs no feature of this crate:
+//!
+//! ```no_run
+//! use corewheel::{TimeoutError, TimerService};
+//! use std::time::Duration;
+//! use tokio::io::AsyncReadExt;
+//! use tokio::net::TcpListener;
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // One thread for each 8 cpus, beside the runtime.
+//!     let service = TimerService::beside_runtime().start()?;
+//!     // For every task: it is `Copy`, `Send` and `Sync`.
+//!     let timers = service.handle();
+//!     let listener = TcpListener::bind("127.0.0.1:7070").await?;
+//!     loop {
+//!         let (mut socket, _peer) = listener.accept().await?;
+//!         tokio::spawn(async move {
+//!             let mut request = [0; 4096];
+//!             let read = socket.read(&mut request);
+//!             match timers.timeout(Duration::from_secs(2), read).await {
+//!                 Ok(length) => println!("{} bytes came", length?),
+//!                 Err(TimeoutError::Elapsed(_)) => println!("nothing came"),
+//!                 Err(error) => println!("there is no timer: {error}"),
+//!             }
+//!             std::io::Result::Ok(())
+//!         });
+//!     }
+//! }
+//! ```
+//!
+//! The [`guide`] has a page for each kind of server, in the order in which to read them.
+//!
 //! # A service and its shards
 //!
 //! A [`TimerService`] has a *shard* for each core: a timing wheel that one thread drives and no
@@ -10,20 +43,114 @@
 //!   and so is the future that [`spawn_on`](TimerService::spawn_on) starts. A command takes effect
 //!   at once, and its outcome is the return value.
 //! - [`Handle`] reaches every shard from any thread: it is `Copy`, `Send` and `Sync`, so tasks that
-//!   migrate between threads keep it, as those of multi-thread tokio do. Its commands go over
-//!   single-producer single-consumer rings of the calling thread. A timer has its [`TimerId`] at
-//!   once; the outcome of a cancel is a [`Reply`], a future that can also be waited for. It makes
-//!   futures, too: [`sleep`](Handle::sleep), [`timeout`](Handle::timeout),
-//!   [`interval`](Handle::interval), and the deadlines of a [`connection`](Handle::connection).
+//!   migrate between threads keep it, as those of multi-thread tokio do. A schedule, cancel or
+//!   reset from another thread is a message to the shard, in a ring that only that thread fills, so
+//!   no two threads that send wait for each other. A timer has its [`TimerId`] at once; the outcome
+//!   of a cancel is a [`Reply`], a future that can also be waited for. A handle makes futures, too:
+//!   [`sleep`](Handle::sleep), [`timeout`](Handle::timeout), [`interval`](Handle::interval). It has
+//!   the deadlines of a [`connection`](Handle::connection).
 //!   [`handle.on(id)`](Handle::on) chooses a shard. A guide is about
 //!   [multi-thread tokio servers](guide::multi_thread_tokio).
+//!
+//! Why not one wheel behind a lock: every packet of every connection resets a deadline, and a lock
+//! that all cores take for it is the most contended one of the server. Why not a wheel for each
+//! core that only its core can reach: a connection's timers must be reachable from the threads that
+//! work for it.
+//!
+//! # What a timer carries
+//!
+//! - A **value** of the service's type `T`, which is given to the handler that each shard was
+//!   started with: [`schedule`](Timers::schedule). No allocation, no dynamic call, here or across
+//!   threads.
+//! - A **callback**, boxed once: [`schedule_fn`](Timers::schedule_fn).
+//! - A **future** that waits: [`sleep`](Timers::sleep), [`timeout`](Timers::timeout),
+//!   [`interval`](Timers::interval). A future of [`Timers`] is polled on the shard's thread, by an
+//!   executor that runs there; a future of a [`Handle`] is polled on any thread, by any executor.
+//!
+//! # What to build with
+//!
+//! The types that hold many timers or values live on one shard and are `!Send`. Any thread reaches
+//! one that [`keep_on`](TimerService::keep_on) has made on its shard, by a [`kept::Kept`]: a handle
+//! that sends closures to it. A guide is about a
+//! [delayed job queue beside tokio](guide::delayed_jobs).
+//!
+//! | need | module or method |
+//! |---|---|
+//! | one deadline | [`schedule`](Timers::schedule), [`reset`](Timers::reset) |
+//! | many timers with one deadline | [`deadline`](Timers::deadline), computed once |
+//! | idle times, heartbeat, data rates, handshake and age of a connection | [`conn`] |
+//! | a stream that ends when a peer is too slow | [`stream`], with the feature `tokio` or `hyper` |
+//! | a callback that runs again and again | [`repeat`] |
+//! | ticks for a future | [`interval`] |
+//! | a callback later, and its result | [`schedule_task`](Timers::schedule_task) |
+//! | values that are taken out when they are due | [`queue`] |
+//! | a container that any thread uses | [`kept`] |
+//! | timers and values by keys of your own, alone or in groups | [`keyed`] |
+//! | an operation that an event completes, or its deadline | [`purgatory`] |
+//! | timeouts that shrink under pressure, all at once | [`scaled`] |
+//! | handlers that would hold up the core | [`sink`] |
+//! | deadlines that must not come together | [`herd`] |
+//! | deadlines that may come together | [`deadline_with_slack`](Timers::deadline_with_slack) |
+//! | many timers at once | [`cancel_many`](Handle::cancel_many), [`group`] |
+//! | timers that go to another core | [`migrate`] |
+//! | a shard in an executor or a loop that is there already | [`attach`] |
+//! | timers of a program that uses `tokio::time` | [`time`], with the feature `tokio` |
+//! | timeouts of hyper: servers, clients, pools | [`adapters::hyper`], with the feature `hyper` |
+//! | `axum::serve` with timeouts | [`adapters::axum`], with the feature `axum` |
+//! | a time for each request of a tower service | [`adapters::tower`], with the feature `tower` |
+//! | timers of QUIC endpoints and connections | [`adapters::quinn`], with the feature `quinn` |
+//!
+//! A [class](class::TimerClass) says what a timer is for, so that the [statistics](stats) can tell
+//! requests from idle connections. [`StatsEndpoint`] shows the statistics over HTTP.
+//!
+//! # What comes back
+//!
+//! - A **refusal returns the value**: [`Refused`] is `Full(value)` where there is no room,
+//!   `Busy(value)` where the lane is full for a moment, `Closed(value)` after the end. Its
+//!   [`kind`](Refused::kind) is an error without the value. A callback comes back in a
+//!   [`RefusedCall`], which `?` converts into every boxed error.
+//! - An **outcome tells the truth**: [`CancelOutcome`], [`ResetOutcome`]. After `Cancelled` the
+//!   timer has not fired and will not. A [`TimerId`] whose timer is gone does no harm: a cancel or
+//!   reset by it returns `Stale`.
+//! - The builder refuses a **bad setting** with a [`ConfigError`] that names the field, its value,
+//!   the limit and the remedy. A delay that does not fit means never; none panics.
+//! - A **shutdown** gives every accepted timer an outcome, by a [`ShutdownPolicy`]:
+//!   [`TimerService::shutdown`].
+//!
+//! # Calls that block
+//!
+//! Each of these may be called in a task, as in `#[tokio::main]`, but blocks the worker that runs
+//! the task:
+//!
+//! - [`start`](TimerServiceBuilder::start) and [`start_with`](TimerServiceBuilder::start_with),
+//!   until the shards run: milliseconds. A server calls them before it accepts connections.
+//! - [`shutdown`](TimerService::shutdown), and the drop of a service that was not shut down, until
+//!   the callbacks of the shards are done. A task awaits
+//!   [`begin_shutdown`](TimerService::begin_shutdown), or calls `shutdown` in `spawn_blocking`.
+//! - [`Reply::wait`], until the shard has replied. A task awaits the reply.
+//! - `start` and `stop` of a [`StatsEndpoint`], until its thread has begun or ended.
+//!
+//! On a thread that drives a shard, `shutdown` and `wait` could last for ever: there they return an
+//! error that says so, and a drop does not wait.
+//!
+//! # Tests
+//!
+//! - With a [`ManualClock`](clock::ManualClock) and shards in a loop of the test's own ([`attach`])
+//!   time passes only when the test says so. Many examples of these pages do it that way.
+//!   [`run_until_idle`](clock::ManualClock::run_until_idle) goes from deadline to deadline, with
+//!   the tasks of the test.
+//! - The module [`sim`], with the feature of that name, runs a whole multi-thread server on
+//!   simulated threads, for many seeds.
+//! - With the feature `test-util`, [`time`] follows tokio's clock where a test has paused it.
+//!
+//! A timer by a clock that the test moves:
 //!
 //! ```
 //! use corewheel::clock::ManualClock;
 //! use corewheel::{CancelOutcome, TimerService};
 //! use std::time::Duration;
 //!
-//! // One shard, in a loop of our own, by a clock that we move; `start_with` starts threads.
+//! // One shard, in a loop of the test, by a clock that the test moves.
 //! let clock = ManualClock::new();
 //! let builder = TimerService::builder().shards(1).clock(&clock);
 //! let service = builder.start_attached_with::<u64>()?;
@@ -43,96 +170,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Why not one wheel behind a lock: every packet of every connection resets a deadline, and a lock
-//! that all cores take for it is the most contended one of the server. Why not a wheel for each
-//! core that only its core can reach: a connection's timers must be reachable from the threads that
-//! work for it.
-//!
-//! # What a timer carries
-//!
-//! - A **value** of the service's type `T`, which is given to the handler that each shard was
-//!   started with: [`schedule`](Timers::schedule). No allocation, no dynamic call, here or across
-//!   threads.
-//! - A **callback**, boxed once: [`schedule_fn`](Timers::schedule_fn).
-//! - A **future** that waits: [`sleep`](Timers::sleep), [`timeout`](Timers::timeout),
-//!   [`interval`](Timers::interval). On its own core it needs an executor on the shard.
-//!
-//! # What to build with
-//!
-//! The types that hold many timers or values live on one shard and are `!Send`. Any thread reaches
-//! one that [`keep_on`](TimerService::keep_on) has made on its shard, by a [`kept::Kept`]: a handle
-//! that sends closures to it. A guide is about a
-//! [delayed job queue beside tokio](guide::delayed_jobs).
-//!
-//! | need | module or method |
-//! |---|---|
-//! | one deadline | [`schedule`](Timers::schedule), [`reset`](Timers::reset) |
-//! | many timers with one deadline | [`deadline`](Timers::deadline), computed once |
-//! | idle times, heartbeat, data rates, handshake and age of a connection | [`conn`] |
-//! | a stream that ends when its peer is too slow | `stream`, with the feature `tokio` or `hyper` |
-//! | a callback that runs again and again | [`repeat`] |
-//! | ticks for a future | [`interval`] |
-//! | a callback later, and its result | [`schedule_task`](Timers::schedule_task) |
-//! | values that are taken out when they are due | [`queue`] |
-//! | a container that any thread uses | [`kept`] |
-//! | timers and values by keys of your own, alone or in groups | [`keyed`] |
-//! | an operation that an event completes, or its deadline | [`purgatory`] |
-//! | timeouts that shrink under pressure, all at once | [`scaled`] |
-//! | handlers that would hold up the core | [`sink`] |
-//! | deadlines that must not come together | [`herd`] |
-//! | deadlines that may come together | [`deadline_with_slack`](Timers::deadline_with_slack) |
-//! | many timers at once | [`cancel_many`](Handle::cancel_many), [`group`] |
-//! | timers that go to another core | [`migrate`] |
-//! | a shard in an executor or a loop that is there already | [`attach`] |
-//! | timers of a program that uses `tokio::time` | `time`, with the feature `tokio` |
-//! | timeouts of hyper's servers, clients and pools | `adapters::hyper`, with the feature `hyper` |
-//! | `axum::serve` with timeouts | `adapters::axum`, with the feature `axum` |
-//! | a time for each request of a tower service | `adapters::tower`, with the feature `tower` |
-//! | timers of QUIC endpoints and connections | `adapters::quinn`, with the feature `quinn` |
-//!
-//! A [class](class::TimerClass) says what a timer is for, so that the [statistics](stats) can tell
-//! requests from idle connections. `StatsEndpoint` shows the statistics over HTTP.
-//!
-//! # What comes back
-//!
-//! - A **refusal returns the value**: [`Refused`] is `Full(value)` where there is no room,
-//!   `Busy(value)` where the lane is full for a moment, `Closed(value)` after the end. Its
-//!   [`kind`](Refused::kind) is an error without the value. A callback comes back in a
-//!   [`RefusedCall`], which `?` converts into every boxed error.
-//! - An **outcome tells the truth**: [`CancelOutcome`], [`ResetOutcome`]. After `Cancelled` the
-//!   timer has not fired and will not. A handle whose timer is gone is harmless, and its outcome is
-//!   stale.
-//! - The builder refuses a **bad setting** with a [`ConfigError`] that names the field, its value,
-//!   the limit and the remedy. A delay that does not fit means never; none panics.
-//! - A **shutdown** gives every accepted timer an outcome, by a [`ShutdownPolicy`]:
-//!   [`TimerService::shutdown`].
-//!
-//! # Calls that block
-//!
-//! Each of these may be called in a task, as in `#[tokio::main]`, but blocks the worker that runs
-//! the task:
-//!
-//! - [`start`](TimerServiceBuilder::start) and [`start_with`](TimerServiceBuilder::start_with),
-//!   until the shards run: milliseconds. A server calls them before it accepts connections.
-//! - [`shutdown`](TimerService::shutdown), and the drop of a service that was not shut down, until
-//!   the callbacks of the shards are done. A task awaits
-//!   [`begin_shutdown`](TimerService::begin_shutdown), or calls `shutdown` in `spawn_blocking`.
-//! - [`Reply::wait`], until the shard has replied. A task awaits the reply.
-//! - `start` and `stop` of a `StatsEndpoint`, until its thread has begun or ended.
-//!
-//! On a thread that drives a shard, `shutdown` and `wait` could last for ever: there they return an
-//! error that says so, and a drop does not wait.
-//!
-//! # Tests
-//!
-//! - With a [`ManualClock`](clock::ManualClock) and shards in a loop of the test's own ([`attach`])
-//!   time passes only when the test says so. The examples on these pages do it that way.
-//!   [`run_until_idle`](clock::ManualClock::run_until_idle) goes from deadline to deadline, with
-//!   the tasks of the test.
-//! - The module `sim`, with the feature of that name, runs a whole multi-thread server on simulated
-//!   threads, for many seeds.
-//! - With the feature `test-util`, `time` follows tokio's clock where a test has paused it.
-//!
 //! # Cost
 //!
 //! On its own core a timer costs a clock reading and a few cache lines, and no allocation unless it
@@ -143,23 +180,24 @@
 //! # Features
 //!
 //! None is on by default. The default build runs shards on plain threads or in loops of the
-//! caller's own, and needs no runtime and no HTTP server. Futures of [`Timers`] need a shard on
-//! glommio or tokio, and so one of these features; values, callbacks and the futures of a
-//! [`Handle`] need none. No feature compiles C.
+//! caller's own, and needs no runtime and no HTTP server. Futures that
+//! [`spawn_on`](TimerService::spawn_on) starts need a shard on glommio or tokio, and so one of
+//! these features; values, callbacks and the futures of a [`Handle`] need none. No feature compiles
+//! C.
 //!
 //! | feature | brings | costs |
 //! |---|---|---|
 //! | `glommio` | shards on glommio executors, on Linux | `glommio-ng`, `pinning` |
-//! | `tokio` | shards on current-thread tokio runtimes; `time`, for `tokio::time` | tokio |
-//! | `endpoint` | `StatsEndpoint`: the statistics over HTTP | hyper, tokio, `serde` and others |
-//! | `hyper` | `adapters::hyper`: hyper's timer, and the requests of a stream under hyper | hyper |
-//! | `axum` | `adapters::axum`: `axum::serve` with timeouts | axum, `hyper`, `tokio` |
-//! | `tower` | `adapters::tower`: a layer that gives each request a time | tower's two traits |
-//! | `quinn` | `adapters::quinn`: the runtime of QUIC endpoints | quinn, `tokio` |
+//! | `tokio` | shards on current-thread tokio runtimes; [`time`], for `tokio::time` | tokio |
+//! | `endpoint` | [`StatsEndpoint`]: the statistics over HTTP | hyper, tokio, `serde` and others |
+//! | `hyper` | [`adapters::hyper`]: hyper's timer, and requests of a stream under hyper | hyper |
+//! | `axum` | [`adapters::axum`]: `axum::serve` with timeouts | axum, `hyper`, `tokio` |
+//! | `tower` | [`adapters::tower`]: a layer that gives each request a time | tower's two traits |
+//! | `quinn` | [`adapters::quinn`]: the runtime of QUIC endpoints | quinn, `tokio` |
 //! | `pinning` | the service's own threads are pinned: see [`settings`] | `core_affinity` |
 //! | `serde` | the statistics implement `Serialize` | serde and its procedural macro |
-//! | `sim` | a simulation of the service, for tests | nothing |
-//! | `test-util` | `time` follows tokio's paused clock, for tests | `tokio`, with its `test-util` |
+//! | `sim` | [`sim`]: a simulation of the service, for tests | nothing |
+//! | `test-util` | [`time`] follows tokio's paused clock, for tests | `tokio`, its `test-util` |
 //!
 //! The feature `glommio` uses the crate `glommio-ng`, the release that glommio's community
 //! maintains: glommio 0.9.0, of 2024, compiles neither with the kernel headers nor with the C
@@ -172,6 +210,15 @@
 //!
 //! What one core owns, wheel and slab and counters, is [`corewheel_shard`], which knows no thread,
 //! no clock and no atomic.
+//!
+//! [`stream`]: stream/index.html
+//! [`time`]: time/index.html
+//! [`sim`]: sim/index.html
+//! [`adapters::hyper`]: adapters/hyper/index.html
+//! [`adapters::axum`]: adapters/axum/index.html
+//! [`adapters::tower`]: adapters/tower/index.html
+//! [`adapters::quinn`]: adapters/quinn/index.html
+//! [`StatsEndpoint`]: endpoint/struct.StatsEndpoint.html
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

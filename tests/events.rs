@@ -57,8 +57,8 @@ fn unquoted(text: &str) -> String {
     lines.enumerate().map(|(n, line)| if n == 0 { line } else { line.trim_start() }).collect()
 }
 
-/// The row of the guide for an event with these arguments.
-fn row(level: &str, arguments: &[String]) -> String {
+/// The entry of the guide for an event with these arguments, after the target in brackets.
+fn entry(level: &str, arguments: &[String]) -> String {
     let (mut target, mut name, mut message) = (String::new(), String::new(), String::new());
     let mut fields = Vec::new();
     for argument in arguments.iter().map(|argument| argument.trim()) {
@@ -76,8 +76,29 @@ fn row(level: &str, arguments: &[String]) -> String {
     if message == "{text}" {
         message = "the sentence of the warning".into();
     }
-    let fields = fields.join(", ");
-    format!("| `{target}` | `{name}` | {level} | {message} | {fields} |")
+    let fields = match fields.len() {
+        0 => String::new(),
+        1 => format!(" Field: {}.", fields[0]),
+        _ => format!(" Fields: {}.", fields.join(", ")),
+    };
+    format!("[{target}] `{name}`, {level}: {message}.{fields}")
+}
+
+/// The entries of the guide's list of events, each on one line and after its target in brackets. A
+/// heading names the target of the entries below it.
+fn entries(events: &str) -> Vec<String> {
+    let (mut target, mut entries) = (String::new(), Vec::<String>::new());
+    for line in events.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            target = heading.trim_matches('`').to_owned();
+        } else if let Some(entry) = line.strip_prefix("- ") {
+            entries.push(format!("[{target}] {entry}"));
+        } else if let (Some(rest), Some(entry)) = (line.strip_prefix("  "), entries.last_mut()) {
+            *entry += " ";
+            *entry += rest;
+        }
+    }
+    entries
 }
 
 #[test]
@@ -89,27 +110,27 @@ fn guide_lists_each_event_of_the_sources_and_no_other() {
         for level in LEVELS {
             let call = format!("tracing::{level}!(");
             let found = text.split(&call).skip(1);
-            emitted.extend(found.map(|rest| row(level, &arguments(rest))));
+            emitted.extend(found.map(|rest| entry(level, &arguments(rest))));
         }
         assert_eq!(emitted.len() - before, calls, "each use of `tracing` is an event by its path");
     }
     let guide = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/guide/statistics.md"))
         .expect("the guide is text");
     let (_, events) = guide.split_once("# Events\n").expect("the guide has a list of events");
-    let listed: Vec<_> = events.lines().filter(|line| line.starts_with("| `")).collect();
+    let listed = entries(events);
     let (emitted_set, listed_set): (BTreeSet<_>, BTreeSet<_>) =
-        (emitted.iter().map(String::as_str).collect(), listed.iter().copied().collect());
+        (emitted.iter().collect(), listed.iter().collect());
     let missing: Vec<_> = emitted_set.difference(&listed_set).collect();
     let unknown: Vec<_> = listed_set.difference(&emitted_set).collect();
     assert!(missing.is_empty(), "the guide lacks these events:\n{missing:#?}");
     assert!(unknown.is_empty(), "no source emits these events of the guide:\n{unknown:#?}");
     assert_eq!(emitted.len(), listed.len(), "the guide lists each event once");
 
-    let column = |row: &str, at: usize| row.split(" | ").nth(at).unwrap_or_default().to_owned();
-    let names: BTreeSet<_> = listed.iter().map(|row| column(row, 1)).collect();
+    let name = |entry: &str| entry.split('`').nth(1).unwrap_or_default().to_owned();
+    let names: BTreeSet<_> = listed.iter().map(|entry| name(entry)).collect();
     assert_eq!(names.len(), listed.len(), "each event has a name of its own");
-    for row in &listed {
-        assert!(row.starts_with("| `corewheel::"), "the target is the crate's: {row}");
-        assert_ne!(column(row, 1), "``", "the event has a name: {row}");
+    for entry in &listed {
+        assert!(entry.starts_with("[corewheel::"), "the target is the crate's: {entry}");
+        assert_ne!(name(entry), "", "the event has a name: {entry}");
     }
 }

@@ -56,26 +56,28 @@
 //!
 //! # What counts as idle
 //!
-//! An idle deadline is for the silence of the peer, and not for that of the server:
+//! An idle deadline is for the silence of the peer, and not for that of the server. The idle times
+//! are read idle, write idle, all idle, request idle and the heartbeat. A time that an entry of
+//! this list does not name goes on:
 //!
-//! | case | read idle | write idle | all idle | request idle | heartbeat |
-//! |---|---|---|---|---|---|
-//! | a byte is read: [`touch_read`] | restarts | goes on | restarts | goes on | goes on |
-//! | a write is accepted: [`touch_write`] | goes on | restarts | restarts | goes on | restarts |
-//! | a read takes long: [`begin_read`] | held back | goes on | held back | goes on | goes on |
-//! | the server pauses: [`pause_reads`] | held back | goes on | held back | goes on | goes on |
-//! | a request: [`begin_request`] | held back | held back | held back | held back | goes on |
-//! | a write waits: [`begin_write`] | goes on | goes on | goes on | goes on | goes on |
-//! | a write that waited goes on: [`touch`] | restarts | restarts | restarts | goes on | restarts |
+//! - A byte is read, [`touch_read`]: read idle and all idle begin again.
+//! - A write is accepted, [`touch_write`]: write idle, all idle and the heartbeat begin again.
+//! - A read takes long, [`begin_read`]: read idle and all idle are held back.
+//! - The server pauses its reads, [`pause_reads`]: read idle and all idle are held back.
+//! - A request is in progress, [`begin_request`]: read idle, write idle, all idle and request idle
+//!   are held back.
+//! - A write waits, [`begin_write`]: all times go on.
+//! - A write that waited goes on, [`touch`]: read idle, write idle, all idle and the heartbeat
+//!   begin again.
 //!
 //! A deadline that is held back does not come, and its time begins again when nothing holds it back
 //! any more.
 //!
 //! A write that is accepted at once says nothing of the peer: the bytes lie in the socket's buffer.
 //! A write that had to wait, as the buffer was full, goes on only when the peer has taken some of
-//! what is in it. So that is activity of the peer. A stream, `TimedIo`, sees it and begins the idle
-//! times again; a server without one calls [`touch`] after such a write. A peer that takes a byte
-//! now and then is not idle: for that there are [`ConnLimits::write_timeout`] and the
+//! what is in it. So that is activity of the peer. A stream, [`TimedIo`], sees it and begins the
+//! idle times again; a server without one calls [`touch`] after such a write. A peer that takes a
+//! byte now and then is not idle: for that there are [`ConnLimits::write_timeout`] and the
 //! [least rates](#peers-that-are-slow-but-not-idle).
 //!
 //! In a protocol in which the peer must send a message in each idle time, such as MQTT's keep
@@ -90,6 +92,7 @@
 //! [`pause_reads`]: ConnTimers::pause_reads
 //! [`begin_request`]: ConnTimers::begin_request
 //! [`begin_write`]: ConnTimers::begin_write
+//! [`TimedIo`]: ../stream/struct.TimedIo.html
 //!
 //! # Peers that are slow, but not idle
 //!

@@ -1,17 +1,20 @@
-//! Guides: how a kind of server uses this crate, from start to end. They hold no code of their own.
+//! Guides: how a kind of server uses this crate, from start to end. These modules have no types and
+//! no functions, only text.
 //!
 //! In the order in which most readers need them:
 //!
 //! 1. [`choosing`]: which type for which need, and the words.
 //! 2. [`multi_thread_tokio`]: timeouts, sleeps and connections on a multi-thread runtime.
-//! 3. `per_core`: a shard on each core, on tokio or glommio; [`own_loop`]: around `epoll` or mio;
-//!    [`bare_wheel`]: the wheel alone.
-//! 4. `stream`: any socket, TLS or codec with its limits; `hyper_and_axum`, `tower`, `quinn`:
-//!    servers of these libraries; `http_limits`: each state of an HTTP connection.
+//! 3. [`per_core`](per_core/index.html): a shard on each core, on tokio or glommio; [`own_loop`]:
+//!    around `epoll` or mio; [`bare_wheel`]: the wheel alone.
+//! 4. [`stream`](stream/index.html): any socket, TLS or codec with its limits;
+//!    [`hyper_and_axum`](hyper_and_axum/index.html), [`tower`](tower/index.html),
+//!    [`quinn`](quinn/index.html): servers of these libraries;
+//!    [`http_limits`](http_limits/index.html): each state of an HTTP connection.
 //! 5. [`overload_and_restarts`]: clients that are sent away, limits that shrink, clients in step.
 //! 6. [`delayed_jobs`]: work that comes later, from any thread.
 //! 7. [`testing`]: a manual clock, a paused runtime, and the simulation.
-//! 8. `statistics`: from a symptom to its cause, and the statistics in your own server.
+//! 8. [`statistics`]: from a symptom to its cause, and the statistics in your own server.
 //! 9. [`coming_from`]: `tokio::time`, `DelayQueue`, Netty, Kafka and Go.
 //! 10. [`guarantees`]: what is guaranteed, how it is checked, and what this crate does not do.
 #![cfg_attr(

@@ -135,8 +135,11 @@ impl TimerServiceBuilder {
         self
     }
 
-    /// The runtime of the shards, [`Runtime::Auto`] by default; futures need another one. See
-    /// [`Runtime`] for the memory and descriptors that each takes.
+    /// The runtime of the shards, [`Runtime::Auto`] by default: glommio where `io_uring` works,
+    /// else tokio, else plain threads; a runtime whose feature is off is skipped. With `Auto`,
+    /// [`spawn_on`](crate::TimerService::spawn_on) refuses every future: a service with such
+    /// futures names another runtime, glommio or tokio. [`Runtime`] has the memory and descriptors
+    /// that each takes.
     pub fn runtime(mut self, runtime: Runtime) -> Self {
         self.options.runtime = runtime;
         self

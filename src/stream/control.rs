@@ -99,8 +99,8 @@ impl Wake for Shared {
 /// What the owner of a [`TimedIo`](super::TimedIo) says and learns after it has given the stream
 /// away, for instance to hyper; made by [`TimedIo::control`](super::TimedIo::control).
 ///
-/// A clone is another control of the same stream, and costs a few counts of references. On the
-/// side [`AnyThread`] it is `Send` and `Sync`, so the function that serves a request may hold
+/// A clone is another control of the same stream, and costs a few counts of references. With
+/// [`AnyThread`] it is `Send` and `Sync`, so the function that serves a request may hold
 /// one. It does not keep the stream, and the drop of the stream ends its deadlines.
 ///
 /// # Messages

@@ -83,15 +83,16 @@ pin_project! {
     /// A stream with its timeouts.
     ///
     /// It reads and writes as the stream `S` does, until one of its [`StreamLimits`] is reached.
-    /// `M` is the side of its [`ConnTimers`]:
+    /// `M` says where the stream may be used, and its [`timers`](Self::timers) with it:
     ///
     /// - [`AnyThread`], made by [`new`](Self::new): it is `Send` and `Sync` if the stream is, for
     ///   tasks of a multi-thread runtime.
     /// - [`OnShard`], made by [`on_shard`](Self::on_shard): it stays on the thread of a shard, and
     ///   a touch costs a tenth.
     ///
-    /// [`control`](Self::control) is for what the owner says and learns after the stream was given
-    /// away: where heads end, which requests are in flight, and when to write a heartbeat.
+    /// The owner of a stream is the code that has made it. After the owner has given the stream to
+    /// hyper or to a codec, it uses [`control`](Self::control). By it the owner says where heads
+    /// end and which requests are in flight, and learns when to write a heartbeat.
     ///
     /// # What comes first
     ///
@@ -223,7 +224,8 @@ impl<S> TimedIo<S, OnShard> {
 }
 
 impl<S, M: Side> TimedIo<S, M> {
-    /// What the owner says and learns after it has given the stream away.
+    /// The control of the stream. The owner makes it before it gives the stream away. By it the
+    /// owner tells the stream about messages and requests, and learns when limits are reached.
     pub fn control(&self) -> StreamControl<M> {
         self.deadlines.control()
     }

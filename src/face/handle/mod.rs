@@ -41,6 +41,35 @@ use crate::values::refused::RefusedKind;
 /// when the service has ended, futures return `Closed`, or `Dropped` if it was dropped without a
 /// shutdown.
 ///
+/// ```
+/// use corewheel::TimerService;
+/// use std::time::Duration;
+///
+/// let service = TimerService::builder().shards(1).start()?;
+/// let handle = service.handle();
+/// let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
+/// runtime.block_on(async {
+///     let task = tokio::spawn(async move {
+///         handle.sleep(Duration::from_millis(2)).await?;
+///         let never = std::future::pending::<()>();
+///         let late = handle.timeout(Duration::from_millis(2), never).await;
+///         assert!(late.is_err_and(|error| error.is_elapsed()));
+///         Ok::<(), corewheel::RefusedKind>(())
+///     });
+///     task.await?.map_err(Box::<dyn std::error::Error>::from)
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// The methods that most servers need:
+///
+/// - [`timeout`](Self::timeout), [`sleep`](Self::sleep) and [`interval`](Self::interval) make
+///   futures.
+/// - [`connection`](Self::connection) has all deadlines of a connection.
+/// - [`schedule`](Self::schedule) and [`schedule_fn`](Self::schedule_fn) make a timer with a value
+///   or a callback; [`reset`](Self::reset) and [`cancel`](Self::cancel) change and end it.
+/// - [`on`](Self::on) chooses a shard, and [`of_class`](Self::of_class) a class.
+///
 /// # How a thread reaches the service
 ///
 /// Each thread keeps the timers of its futures to itself while they are young, in a nursery, which
@@ -61,7 +90,8 @@ use crate::values::refused::RefusedKind;
 ///
 /// Futures go by the clock of the service, and not by that of a tokio runtime, also while a test
 /// has paused it. Tests of tasks that use a handle have a
-/// [`ManualClock`](crate::clock::ManualClock), or run them in a simulation, the module `sim`.
+/// [`ManualClock`](crate::clock::ManualClock), or run them in a simulation, the module
+/// [`sim`](sim/index.html).
 ///
 /// # Commands
 ///
@@ -82,26 +112,6 @@ use crate::values::refused::RefusedKind;
 /// not use. Where the shard has none left to lend, futures return `Full` at once.
 /// [`guide::multi_thread_tokio`](crate::guide::multi_thread_tokio) is about the shards
 /// that such a server should have.
-///
-/// ```
-/// use corewheel::TimerService;
-/// use std::time::Duration;
-///
-/// let service = TimerService::builder().shards(1).start()?;
-/// let handle = service.handle();
-/// let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
-/// runtime.block_on(async {
-///     let task = tokio::spawn(async move {
-///         handle.sleep(Duration::from_millis(2)).await?;
-///         let never = std::future::pending::<()>();
-///         let late = handle.timeout(Duration::from_millis(2), never).await;
-///         assert!(late.is_err_and(|error| error.is_elapsed()));
-///         Ok::<(), corewheel::RefusedKind>(())
-///     });
-///     task.await?.map_err(Box::<dyn std::error::Error>::from)
-/// })?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 pub struct Handle<T: 'static = Infallible> {
     pub(crate) service: ServiceId,
     shard: Option<ShardId>,
