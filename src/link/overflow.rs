@@ -80,7 +80,8 @@ impl<R, E> Overflow<R, E> {
         if ring.is_some() {
             waiting.ring = ring;
         }
-        // Release: pairs with the load in `is_empty`.
+        // Release: pairs with the load in `is_empty`. So a sender that pushes without a fence
+        // between two requests keeps their order, too.
         self.is_some.store(true, Ordering::Release);
     }
 

@@ -60,7 +60,8 @@
 //!
 //! ```toml
 //! [dev-dependencies]
-//! corewheel = { version = "0.1", features = ["test-util"] }
+//! # A checkout of the repository; "0.1" when it is on crates.io.
+//! corewheel = { path = "path/to/corewheel", features = ["test-util"] }
 //! ```
 //!
 //! Then tokio's functions `pause`, `advance` and `resume` are exported here too. A paused clock
