@@ -99,12 +99,14 @@ impl Forwarder {
             exchange.on_end(move || cut(&connection));
         }
         let answer = self.client.request(request);
+        // The exchange of a request that has come with its head ends by its answer.
+        let may_end = ended.at().is_none();
         let answered = match exchange {
             Some(exchange) => {
                 tokio::select! {
                     biased;
                     answered = self.in_time(answer, &ended, control) => answered,
-                    () = exchange.ended() => Err(Late::TimeUp),
+                    () = exchange.ended(), if may_end => Err(Late::TimeUp),
                 }
             }
             None => self.timers.timeout(self.response, answer).await,

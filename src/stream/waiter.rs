@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::PoisonError;
 use std::task::Waker;
 
-use crate::link::sync::{AtomicBool, Mutex, Ordering};
+use crate::link::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
 
 /// The waker of a task that waits for a flag.
 ///
@@ -19,12 +19,19 @@ use crate::link::sync::{AtomicBool, Mutex, Ordering};
 pub(super) struct Seat(Mutex<Option<Waker>>);
 
 impl Seat {
+    fn lock(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn replace(&self, waker: Option<Waker>) -> Option<Waker> {
-        mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), waker)
+        mem::replace(&mut *self.lock(), waker)
     }
 
     fn register(&self, waker: &Waker) {
-        drop(self.replace(Some(waker.clone())));
+        // Most tasks wait with the waker of their last time.
+        if !is_same(self.lock().as_ref(), waker) {
+            drop(self.replace(Some(waker.clone())));
+        }
     }
 
     /// Registers a task that does not see the flag. `registered` is the waker that it has
