@@ -90,7 +90,7 @@ fn entries(events: &str) -> Vec<String> {
     let (mut target, mut entries) = (String::new(), Vec::<String>::new());
     for line in events.lines() {
         if let Some(heading) = line.strip_prefix("## ") {
-            target = heading.trim_matches('`').to_owned();
+            heading.trim_matches('`').clone_into(&mut target);
         } else if let Some(entry) = line.strip_prefix("- ") {
             entries.push(format!("[{target}] {entry}"));
         } else if let (Some(rest), Some(entry)) = (line.strip_prefix("  "), entries.last_mut()) {
