@@ -9,8 +9,8 @@
 //! The exit code is 1 if a connection was not told once, if a request was cut, or if a client has
 //! lost one.
 //!
-//! With `pressure`, there are no sockets and a million connections, whose idle times shrink and
-//! grow; the exit code is 1 if one ends that should not, or stays that should end.
+//! With `pressure`, there are a million connections without sockets, whose idle times shrink. The
+//! exit code is 1 if one of them ends too soon, or stays.
 //!
 //! ```text
 //! cargo run --release --example drain -- --connections 10000 --window 10s

@@ -99,7 +99,7 @@ impl Forwarder {
             exchange.on_end(move || cut(&connection));
         }
         let answer = self.client.request(request);
-        // The exchange of a request that has come with its head ends by its answer.
+        // A request without a body has no limit that could end its exchange before the answer.
         let may_end = ended.at().is_none();
         let answered = match exchange {
             Some(exchange) => {

@@ -227,8 +227,8 @@ impl ClassBase {
             );
             add(WarningKind::ClassLeaks, text);
         }
-        // Of all cancels: those of timers that ended young are not among the measured ones, and
-        // nearly all of them come early.
+        // All cancels are judged. Those of timers that ended young are not measured, and nearly all
+        // of them come long before the deadline.
         let judged = class.cancelled.saturating_sub(self.cancelled);
         if judged >= CANCELS_MIN {
             let tight = class.cancelled_at[0].saturating_sub(self.just_before);

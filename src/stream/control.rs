@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::limits::{StreamTimeout, no_timer};
 use super::notes::{CONNECTION, MESSAGE, Notes};
 use super::timeout::{Slot, Timeout};
-use super::waiter::{Seat, Waiter};
+use super::waiter::{TaskWaker, Waiter};
 use crate::clock::when::When;
 use crate::conn::{AnyThread, ConnTimers, DeadlineKind, Direction, InProgress, Side};
 use crate::face::handle::{Handle, Untyped};
@@ -22,7 +22,7 @@ use crate::values::error::{Elapsed, TimeoutError};
 /// connection's timer, and refers to no timer itself.
 pub(super) struct Shared {
     /// For a read, and for a write, a flush or a shutdown.
-    waiting: [Seat; 2],
+    waiting: [TaskWaker; 2],
     heartbeat: Waiter,
     request_idle: Waiter,
     pub(super) aged: Waiter,
@@ -42,7 +42,7 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(handle: Handle<Untyped>, head: Duration) -> Self {
         Self {
-            waiting: [Seat::default(), Seat::default()],
+            waiting: [TaskWaker::default(), TaskWaker::default()],
             heartbeat: Waiter::new(),
             request_idle: Waiter::new(),
             aged: Waiter::new(),
@@ -71,11 +71,11 @@ impl Shared {
 
     /// The task that waits for a read, or for a write, a flush or a shutdown.
     #[inline]
-    pub(super) fn waiting(&self, direction: Direction) -> &Seat {
+    pub(super) fn waiting(&self, direction: Direction) -> &TaskWaker {
         &self.waiting[direction as usize]
     }
 
-    /// Has what waits in a direction look.
+    /// Wakes what waits in a direction, so that it looks.
     fn wake_waiting(&self, direction: Direction) {
         self.waiting(direction).wake(|| self.set_woken(true));
     }

@@ -6,19 +6,19 @@ use std::task::Waker;
 
 use crate::link::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
 
-/// The waker of a task that waits for a flag.
+/// The waker of a task that waits for a flag. A task that polls again registers its waker only if
+/// it is another one, or if the task was woken since.
 ///
-/// A poll registers a waker only if the task has registered another one before, or was woken since.
-/// Why not a cell of atomics: a registration and a wake-up at the same time leave such a cell
-/// empty, which the task does not learn.
+/// Why not `atomic-waker`: a registration and a wake-up at the same time leave its cell empty, and
+/// the task does not learn that it has to register again.
 ///
 /// Invariants: no code of a waker runs under the lock. Relaxed suffices for the flag, which carries
 /// no other data: a task that registers before the waker is taken is woken, and one that registers
 /// after that sees the flag.
 #[derive(Default)]
-pub(super) struct Seat(Mutex<Option<Waker>>);
+pub(super) struct TaskWaker(Mutex<Option<Waker>>);
 
-impl Seat {
+impl TaskWaker {
     fn lock(&self) -> MutexGuard<'_, Option<Waker>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -28,7 +28,7 @@ impl Seat {
     }
 
     fn register(&self, waker: &Waker) {
-        // Most tasks wait with the waker of their last time.
+        // Most tasks wait with the waker that they had before.
         if !is_same(self.lock().as_ref(), waker) {
             drop(self.replace(Some(waker.clone())));
         }
@@ -44,8 +44,8 @@ impl Seat {
         }
     }
 
-    /// Raises the flag and wakes the task. The flag is raised once more when the waker was taken: a
-    /// task that has lowered it in between is to register again.
+    /// Raises the flag and wakes the task. The flag is raised again after the waker was taken, so
+    /// that a task that has lowered it in between registers again.
     pub(super) fn wake(&self, raise: impl Fn()) {
         raise();
         let waker = self.replace(None);
@@ -61,7 +61,7 @@ fn is_same(registered: Option<&Waker>, waker: &Waker) -> bool {
 }
 
 pub(super) struct Waiter {
-    task: Seat,
+    task: TaskWaker,
     /// The connection's timer may have expired since the task last looked.
     is_woken: AtomicBool,
 }
@@ -69,7 +69,7 @@ pub(super) struct Waiter {
 impl Waiter {
     pub(super) fn new() -> Self {
         // The connection may be closed from the beginning.
-        Self { task: Seat::default(), is_woken: AtomicBool::new(true) }
+        Self { task: TaskWaker::default(), is_woken: AtomicBool::new(true) }
     }
 
     /// The connection's timer has expired, or the stream has ended.
@@ -82,7 +82,7 @@ impl Waiter {
     pub(super) fn register(&self, waker: &Waker) -> bool {
         let was_woken = self.is_woken();
         if was_woken {
-            // Before the registration: a wake-up that takes this waker raises the flag again.
+            // The flag is lowered first: a wake-up that takes this waker raises it again.
             self.is_woken.store(false, Ordering::Relaxed);
         }
         self.task.register(waker);
@@ -101,13 +101,13 @@ impl Waiter {
     }
 
     fn is_woken(&self) -> bool {
-        // Relaxed: see `Seat`.
+        // Relaxed: see `TaskWaker`.
         self.is_woken.load(Ordering::Relaxed)
     }
 
     /// The next task that waits looks, whether the timer expires or not.
     pub(super) fn look_again(&self) {
-        // Relaxed: see `Seat`.
+        // Relaxed: see `TaskWaker`.
         self.is_woken.store(true, Ordering::Relaxed);
     }
 }

@@ -228,6 +228,54 @@ fn each_warning_is_the_first_sentence_of_the_page_in_its_scenario() {
 }
 
 #[test]
+fn warning_that_may_follow_from_the_first_is_called_a_consequence() {
+    let Some(mut browser) = Browser::start() else { return };
+    let stage = Stage::new();
+    let (_, body) = get(stage.endpoint.local_addr(), "/stats.json");
+    let mut stats: Value = serde_json::from_str(&body).unwrap();
+    let warning = |id, shard| {
+        json!({
+            "id": id, "shard": shard, "class": null, "count": 1, "is_active": true,
+            "since_ns": 0, "last_ns": 0, "text": format!("shard {shard}: the text of {id}"),
+        })
+    };
+    stats["warnings"] = json!([
+        warning("executor-stalled", 1),
+        warning("lane-flooded", 1),
+        warning("handler-slow", 1),
+        warning("limit-too-tight", 0),
+        warning("class-leaks", 0),
+    ]);
+    let server = FakeServer::start(stage.endpoint.local_addr(), stats);
+    browser.open(&server.url());
+    browser.wait_for_numbers();
+    browser.wait(
+        "document.querySelector('#attention .mark').textContent.endsWith('executor-stalled')",
+    );
+    let said = browser.text("#attention");
+    let at = |text: &str| said.find(text).unwrap_or_else(|| panic!("{text} is not in {said}"));
+    // A slow handler is no consequence of a stall, and another shard has a cause of its own.
+    assert!(at("handler-slow: shard 1") < at("class-leaks: shard 0"), "{said}");
+    assert!(!said.contains("Perhaps a consequence, handler-slow"), "{said}");
+    assert!(!said.contains("Perhaps a consequence, class-leaks"), "{said}");
+    assert!(!said.contains("Perhaps a consequence, limit-too-tight"), "{said}");
+    // Three others have a sentence, those that follow come last, and the rest are named.
+    assert!(at("limit-too-tight: shard 0") < at("More: lane-flooded"), "{said}");
+    browser.leave();
+
+    let mut stats: Value = serde_json::from_str(&body).unwrap();
+    stats["warnings"] = json!([warning("host-overcommitted", 1), warning("limit-too-tight", 0)]);
+    let server = FakeServer::start(stage.endpoint.local_addr(), stats);
+    browser.open(&server.url());
+    browser.wait_for_numbers();
+    browser.wait(
+        "document.querySelector('#attention').textContent\
+         .includes('Perhaps a consequence, limit-too-tight: shard 0')",
+    );
+    browser.leave();
+}
+
+#[test]
 fn page_without_a_warning_says_that_nothing_needs_attention() {
     let Some(mut browser) = Browser::start() else { return };
     let stage = Stage::new();

@@ -25,14 +25,14 @@ use crate::{PATIENCE, ms};
 /// For how long a page shows a trouble before its picture is taken.
 const EXPOSURE: Duration = Duration::from_secs(45);
 
-/// What is wrong, and the warning that names it.
-const TROUBLES: [(&str, &str); 6] = [
-    ("stalled-task", "executor-stalled"),
-    ("slow-handler", "handler-slow"),
-    ("flooded-lane", "lane-flooded"),
-    ("leaking-class", "class-leaks"),
-    ("busy-host", "host-overcommitted"),
-    ("stuck-shard", "shard-stuck"),
+/// What is wrong, the warning that names it, and what else the page says of it.
+const TROUBLES: [(&str, &str, &str); 6] = [
+    ("stalled-task", "executor-stalled", "A task on the shard's executor did not yield"),
+    ("slow-handler", "handler-slow", "move its work elsewhere"),
+    ("flooded-lane", "lane-flooded", "Each second the shard received"),
+    ("leaking-class", "class-leaks", "at this pace the shard is full in"),
+    ("busy-host", "host-overcommitted", "Other threads or processes take the cores"),
+    ("stuck-shard", "shard-stuck", "of class report"),
 ];
 
 /// The report has so many lines of a view in full.
@@ -103,15 +103,21 @@ struct Shown {
     watchdog: Vec<String>,
 }
 
-/// Waits until the page names the trouble first, and reads the other views.
-fn look(browser: &mut Browser, run: &Run, id: &str, picture: Option<&Path>) -> Shown {
+/// Waits until the page names the trouble first and says the rest, and reads the other views.
+fn look(
+    browser: &mut Browser,
+    run: &Run,
+    (id, rest): (&str, &str),
+    picture: Option<&Path>,
+) -> Shown {
     browser.open(&format!("http://{}/", run.address));
     browser.wait_for_numbers();
     if picture.is_some() {
         thread::sleep(EXPOSURE);
     }
     browser.wait(&format!(
-        "document.querySelector('#attention .mark').textContent === '▲ Attention: {id}'"
+        "document.querySelector('#attention .mark').textContent === '▲ Attention: {id}' \
+         && document.querySelector('#attention').textContent.includes(\"{rest}\")"
     ));
     let ready = run.ready();
     if let Some(path) = picture {
@@ -170,14 +176,14 @@ fn first_sentence_of_the_page_names_each_trouble() {
     let directory = std::env::var_os("COREWHEEL_PICTURES").map(PathBuf::from);
     browser.resize(1_200, 1_000);
     let mut report = String::from(REPORT);
-    for (trouble, id) in TROUBLES {
+    for (trouble, id, rest) in TROUBLES {
         if trouble == "busy-host" && fs::metadata("/proc/self/schedstat").is_err() {
             println!("skipped: the system does not say how long a thread waits for a processor");
             continue;
         }
         let run = Run::start(trouble);
         let picture = directory.as_ref().map(|directory| directory.join(format!("{trouble}.png")));
-        let mut shown = look(&mut browser, &run, id, picture.as_deref());
+        let mut shown = look(&mut browser, &run, (id, rest), picture.as_deref());
         if trouble == "stuck-shard" {
             let start = Instant::now();
             while !shown.ready.starts_with("503 ") || shown.watchdog.is_empty() {

@@ -53,8 +53,8 @@ pub(super) struct Slot<W> {
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Slot<core::task::Waker>>() == 40);
 
-/// Where a young timer was that has ended: between these two in this list.
-pub(super) struct Young {
+/// What a freed slot was: its neighbours in its list, the list, and the class of its timer.
+pub(super) struct Freed {
     pub(super) prev: u32,
     pub(super) next: u32,
     pub(super) list: u8,
@@ -177,10 +177,9 @@ impl<W> Slots<W> {
         number << CHUNK_BITS | place
     }
 
-    /// Takes what the timer of a slot carries, and frees the slot of a young timer: then also
-    /// returns what it was, without what it has carried.
+    /// Takes what a timer carries. The slot of a young timer is freed; that of another one stays.
     #[inline]
-    pub(super) fn take(&mut self, at: u32) -> (Option<W>, Option<Young>) {
+    pub(super) fn take(&mut self, at: u32) -> (Option<W>, Option<Freed>) {
         let slot = self.get_mut(at);
         let carried = slot.carried.take();
         if slot.used_for != Use::Young {
@@ -188,7 +187,7 @@ impl<W> Slots<W> {
         }
         let (prev, next, list, class) = (slot.prev(), slot.next(), slot.list, slot.class);
         self.free(at);
-        (carried, Some(Young { prev, next, list, class }))
+        (carried, Some(Freed { prev, next, list, class }))
     }
 
     /// Frees a slot. What it has carried is taken out already.

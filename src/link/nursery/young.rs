@@ -220,13 +220,13 @@ impl<W> Young<W> {
     /// Ends a timer and takes what it carries. Whether the owner must be told of an earlier look.
     #[inline]
     pub(super) fn end(&mut self, at: u32, now: impl Fn() -> u64) -> (Option<W>, bool) {
-        let (carried, young) = self.slots.take(at);
-        let Some(young) = young else { return (carried, self.end_old(at, now)) };
-        self.join(usize::from(young.list), young.prev, young.next);
+        let (carried, freed) = self.slots.take(at);
+        let Some(freed) = freed else { return (carried, self.end_old(at, now)) };
+        self.join(usize::from(freed.list), freed.prev, freed.next);
         // A nursery that is closing arms no timer any more.
         self.credit += u32::from(self.fate != Fate::Closing);
         self.live -= 1;
-        self.count(young.class, |counts| counts.ended += 1);
+        self.count(freed.class, |counts| counts.ended += 1);
         (carried, false)
     }
 

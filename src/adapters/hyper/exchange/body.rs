@@ -65,13 +65,15 @@ impl<B> Shared<B> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A wait begins now, or at its first poll. Returns when it is over; the alarm is to be armed
-    /// for that without the lock.
+    /// A wait begins now, or at its first poll. Returns when it is over; the caller arms the alarm
+    /// for that time when it has released the lock.
     fn begin_wait(self: &Arc<Self>, state: &mut State<B>, awaited: Awaited) -> u64
     where
         B: Send + 'static,
     {
-        let due = if self.limits.has(awaited) {
+        // The exchange may have ended before the first wait.
+        let is_here = matches!(state.place, Place::Here(..));
+        let due = if is_here && self.limits.has(awaited) {
             let alarm = self.exchange.alarm();
             state.since = alarm.now();
             if state.key.is_none() {

@@ -134,8 +134,8 @@ struct Core {
     members: Mutex<Members>,
     /// The limit that has ended the exchange.
     reached: OnceLock<(BodySide, BodyTimeout)>,
-    /// Whether it has ended. Written under the lock of the members. Relaxed: a task that registers
-    /// before it looks is woken, or comes after the lock or the wake-up of the end.
+    /// Whether it has ended. Written under the lock of the members. Relaxed: a task that waits
+    /// counts itself under that lock first, so it is woken by the end, or sees it.
     has_ended: AtomicBool,
     /// The task that waits for the end.
     waiting: MaybeWaker,
@@ -164,8 +164,8 @@ impl Progress {
     }
 }
 
-/// A call of [`Exchange::ended`] that has not returned. A handler that has its answer drops it, and
-/// the end of the exchange then wakes no task.
+/// A call of [`Exchange::ended`] that has not returned, nor was dropped. The end of an exchange
+/// wakes a task only if there is one: most handlers have their answer before, and wait no longer.
 struct Waits<'a>(&'a Exchange);
 
 impl<'a> Waits<'a> {
