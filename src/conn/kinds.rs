@@ -411,6 +411,12 @@ impl DeadlineKind {
         tally.count(&NAMES, self.index().map_or(custom, |index| index.min(custom)));
     }
 
+    /// Whether the owner of a connection may end it because of this deadline, for all that is known
+    /// here.
+    pub(super) fn may_end(self) -> bool {
+        !matches!(self, Self::Heartbeat | Self::Custom(_))
+    }
+
     pub(super) fn at(index: usize) -> Self {
         let custom = || Self::Custom((index - NAMED.len()) as u8);
         NAMED.get(index).copied().unwrap_or_else(custom)

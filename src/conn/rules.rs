@@ -111,6 +111,9 @@ pub(super) struct Rare {
     event_at: [u64; IDLE.end - IDLE.start],
     /// The kinds whose event that was not delivered is the first, as bits.
     first: KindBits,
+    /// The kind of the last event that was taken and may end the connection. A greatest age is not
+    /// kept here, but known by the flag of a connection that was told to end.
+    ends_by: Option<u8>,
     armed: Armed,
     transfers: Transfers,
 }
@@ -120,8 +123,8 @@ const _: () = assert!(size_of::<Rare>() <= 184);
 impl Rare {
     /// What a connection takes along to another shard.
     pub(super) fn without_transfers(&self) -> Self {
-        let Self { event_at, first, armed, .. } = *self;
-        Self { event_at, first, armed, transfers: Transfers::default() }
+        let Self { event_at, first, ends_by, armed, .. } = *self;
+        Self { event_at, first, ends_by, armed, transfers: Transfers::default() }
     }
 }
 
@@ -356,7 +359,7 @@ fn idle_since(conn: &Facts<'_, impl Place>) -> Option<u64> {
 /// Takes the next event that has come and is still true. Beside it, whether the first deadline may
 /// be earlier now.
 pub(super) fn next_event(
-    conn: &Facts<'_, impl Place>,
+    conn: &mut Facts<'_, impl Place>,
     wanted: impl Fn(DeadlineKind) -> bool,
 ) -> (Option<ConnEvent>, bool) {
     let pending = conn.pending();
@@ -371,13 +374,27 @@ pub(super) fn next_event(
             Rule::Opened { .. } | Rule::After | Rule::Armed | Rule::Writes => true,
         }
     };
-    let event = (0..KINDS).find(is_next).map(|kind| {
+    let event = (0..KINDS).find(is_next).map(|position| {
         // An event of a kind that is not idle is always the first.
         let first = conn.rare().map_or(0, |rare| rare.first) | !IDLE_KINDS;
-        ConnEvent { kind: DeadlineKind::at(kind), first: first & 1 << kind != 0 }
+        let kind = DeadlineKind::at(position);
+        // A drain tells all connections, and few of them need a place for anything else.
+        let is_age = position == MAX_AGE;
+        if kind.may_end() && (!is_age || conn.rare().is_some()) {
+            conn.place.rare_mut().ends_by = (!is_age).then_some(position as u8);
+        }
+        ConnEvent { kind, first: first & 1 << position != 0 }
     });
     // An event of a rate that is withdrawn leaves a deadline.
     (event, pending & RATES != 0)
+}
+
+/// The kind of the deadline that has ended a connection which is closed now; `None` if none has.
+pub(super) fn ended_by(conn: &Facts<'_, impl Place>) -> Option<usize> {
+    let is_true = |kind: &usize| !matches!(rule(*kind), Rule::Idle { .. }) || is_idle(conn, *kind);
+    let taken = conn.rare().and_then(|rare| rare.ends_by).map(usize::from).filter(is_true);
+    let is_told = conn.flags.get().is_told() && conn.pending() & 1 << MAX_AGE == 0;
+    taken.or(is_told.then_some(MAX_AGE))
 }
 
 /// When the last idle event came; 0 if none has come.

@@ -40,7 +40,7 @@ use crate::stats::tally::Tally;
 use crate::stats::{SCHEMA, ServiceStats, ShardStats, Warning};
 use crate::values::ids::{ServiceId, ShardId, TimerId};
 use crate::values::refused::RefusedKind;
-use crate::values::settings::{Runtime, Settings};
+use crate::values::settings::{Runtime, STAMP_SPAN, Settings};
 
 /// The name of the runtime of a service that starts no threads.
 const ATTACHED: &str = "attached";
@@ -215,6 +215,8 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
             uptime: Duration::from_nanos(self.time.nanos()),
             shards: self.shards().filter_map(|shard| self.shard_stats(shard)).collect(),
             deadlines: self.tally.read(),
+            connections_closed: self.tally.closed(),
+            activity_stamp_ns: STAMP_SPAN + self.time.tick().nanos(),
         }
     }
 

@@ -295,6 +295,10 @@ fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceStats
     gauge(Family::gauge("lateness_bound", help).in_seconds(), &|service| {
         Value::Ratio(seconds(service.lateness_bound_ns))
     })?;
+    let help = "What an activity stamp adds at most to an idle limit of a connection on a shard";
+    gauge(Family::gauge("activity_stamp", help).in_seconds(), &|service| {
+        Value::Ratio(seconds(service.activity_stamp_ns))
+    })?;
     gauge(Family::gauge("cores", "The processors that the process may use"), &|service| {
         Value::Gauge(service.cores as u64)
     })
@@ -454,15 +458,23 @@ fn encode_classes(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt:
 
 /// The deadlines of connections; none of them before the first has come.
 fn encode_deadlines(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceStats]) -> fmt::Result {
+    let labelled = |service: &ServiceStats, label, value: &str, count| {
+        let mut labels = label_of(service);
+        labels.push((label, value.to_string()));
+        (labels, Value::Count(count))
+    };
     let help = "Deadlines of connections that have come, by their kind";
     let samples = services.iter().flat_map(|service| {
-        service.deadlines.iter().map(|kind| {
-            let mut labels = label_of(service);
-            labels.push(("kind", kind.kind.to_string()));
-            (labels, Value::Count(kind.count))
-        })
+        service.deadlines.iter().map(|of| labelled(service, "kind", of.kind, of.count))
     });
-    Family::counter("connection_deadlines", help).encode(encoder, samples)
+    Family::counter("connection_deadlines", help).encode(encoder, samples)?;
+    let help = "Connections that have ended, by the deadline that has ended them";
+    let samples = services.iter().flat_map(|service| {
+        let closed = labelled(service, "by", "close", service.connections_closed);
+        let ended = service.deadlines.iter().map(|of| labelled(service, "by", of.kind, of.ended));
+        ended.chain([closed])
+    });
+    Family::counter("connections_ended", help).encode(encoder, samples)
 }
 
 /// The forecasts of the shards that have made one.

@@ -8,9 +8,8 @@ use std::time::Duration;
 use super::Core;
 use super::slots::SlotLinks;
 use crate::stats::ClassStats;
-use crate::stats::class::TENTHS;
 use crate::stats::publish::Published;
-use crate::values::class::{ClassId, TimerClass};
+use crate::values::class::{ClassId, TimerClass, tenths_left};
 use crate::values::list::List;
 
 /// The way in which a timer has ended.
@@ -178,14 +177,6 @@ impl ClassTable {
             self.changed |= 1 << index;
         }
     }
-}
-
-/// How many whole tenths of its delay are left at `now`, at most 9, to a timer that was scheduled
-/// at `since` and is due at `deadline`.
-fn tenths_left(since: u64, deadline: u64, now: u64) -> usize {
-    let delay = deadline.saturating_sub(since);
-    let left = deadline.saturating_sub(now).min(delay);
-    (left.saturating_mul(TENTHS as u64) / delay.max(1)).min(TENTHS as u64 - 1) as usize
 }
 
 const _: () = assert!(TimerClass::COUNT_MAX <= u64::BITS as usize);

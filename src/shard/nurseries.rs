@@ -18,7 +18,7 @@ use super::stored::Stored;
 use super::{Core, Post, State};
 use crate::clock::Timeline;
 use crate::link::nursery::{Due, Nursery, Owner, Room, TAKEN_MAX, Table};
-use crate::values::class::ClassId;
+use crate::values::class::{ClassId, add_all};
 
 /// The most slots that the shard takes back from the room at a time, or keeps from it.
 const TAKEN_BACK_MAX: u32 = 256;
@@ -344,10 +344,11 @@ impl<T: 'static> State<T> {
     /// Takes the counts of a nursery over. Whether the nursery is over.
     fn settle(&mut self, nursery: &Nursery<Waker>) -> bool {
         let Self { classes, nurseries, .. } = self;
-        let (counts, is_over) = nursery.settle(|class, counts| {
+        let (counts, is_over) = nursery.settle(|class, counts, ended_at| {
             classes.count(ClassId::from_bits(class), |stats| {
                 stats.scheduled += counts.armed;
                 stats.cancelled += counts.ended;
+                add_all(&mut stats.cancelled_at, ended_at);
                 stats.pending = (stats.pending + counts.armed).saturating_sub(counts.ended);
             });
         });

@@ -9,9 +9,7 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 
 use super::counts::counts;
-
-/// The parts of a delay that are told apart at a cancel.
-pub(crate) const TENTHS: usize = 10;
+use crate::values::class::{TENTHS, add_all};
 
 counts! {
     /// The timers of one class at one moment, on one shard or on all shards of a service. All
@@ -33,8 +31,12 @@ counts! {
         /// Cancelled timers by the part of their delay that was left, in tenths: the first number
         /// counts cancels with less than a tenth left. Many of these mean that the delay is too
         /// short. The delay counts to the deadline at the cancel, resets included, and for a timer
-        /// from another thread from when it came to the shard. Futures of handles that ended young,
-        /// scaled timeouts and values of queues are not measured.
+        /// from another thread from when it came to the shard. Scaled timeouts and values of queues
+        /// are not measured.
+        ///
+        /// Of futures of handles that end young, some are measured, to a tick: each stands for all
+        /// of its class that have ended young on its thread since the one before. So the sum may be
+        /// less than `cancelled` by those since the last one.
         cancelled_at: [u64; TENTHS],
     }
 
@@ -111,9 +113,7 @@ impl ClassStats {
         // None is less than any.
         self.oldest = self.oldest.max(other.oldest);
         self.lateness.add(&other.lateness);
-        for (sum, count) in self.cancelled_at.iter_mut().zip(other.cancelled_at) {
-            *sum += count;
-        }
+        add_all(&mut self.cancelled_at, other.cancelled_at);
         self.pending += other.pending;
         self.scheduled += other.scheduled;
         self.fired += other.fired;

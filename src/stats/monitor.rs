@@ -227,12 +227,11 @@ impl ClassBase {
             );
             add(WarningKind::ClassLeaks, text);
         }
-        // All cancels are judged. Those of timers that ended young are not measured, and nearly all
-        // of them come long before the deadline.
+        // All cancels are judged. A sample of those that ended young may stand for some of before.
         let judged = class.cancelled.saturating_sub(self.cancelled);
         if judged >= CANCELS_MIN {
             let tight = class.cancelled_at[0].saturating_sub(self.just_before);
-            let percent = tight.saturating_mul(100) / judged;
+            let percent = (tight.saturating_mul(100) / judged).min(100);
             let is_beyond = percent > limits.warnings.tight_percent.into();
             self.tight = is_beyond.then(|| {
                 format!(
@@ -390,6 +389,8 @@ mod tests {
             uptime: Duration::ZERO,
             warnings: Vec::new(),
             deadlines: Vec::new(),
+            connections_closed: 0,
+            activity_stamp_ns: 0,
             shards: vec![shard],
         }
     }

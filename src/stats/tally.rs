@@ -1,4 +1,5 @@
-//! The deadlines of connections that have come, by their kind, on all threads of a service.
+//! The deadlines of connections that have come, and the connections that have ended, by the kind of
+//! the deadline, on all threads of a service.
 //!
 //! Why not counts of a shard: the deadlines of a connection whose tasks go from thread to thread
 //! come on the thread of its task, and no shard takes part.
@@ -6,7 +7,8 @@
 //! Invariants: the names are those of the table of kinds, which lies above this room and comes with
 //! each count.
 //!
-//! Cost: one relaxed addition for each deadline that has come. Nothing else counts here.
+//! Cost: one relaxed addition for each deadline that has come and for each connection that has ended.
+//! Nothing else counts here.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +23,10 @@ pub struct DeadlineStats {
     /// How many events of this kind a task or a callback has taken. An event that was withdrawn, as
     /// the connection was active meanwhile, is not one of them.
     pub count: u64,
+    /// How many connections were closed after such an event, the last that was taken. An event of an
+    /// idle kind counts if the connection was not active since. Heartbeats and custom deadlines end
+    /// no connection here: only their owner knows what they are for.
+    pub ended: u64,
 }
 
 /// At most so many kinds are counted: kinds are bits of 32 elsewhere.
@@ -31,6 +37,10 @@ pub(crate) struct Tally {
     /// Set by the first count.
     names: OnceLock<&'static [&'static str]>,
     counts: [AtomicU64; KINDS_MAX],
+    /// The connections that have ended, by the kind of the deadline.
+    ended: [AtomicU64; KINDS_MAX],
+    /// Those that have ended without a deadline.
+    closed: AtomicU64,
 }
 
 impl Tally {
@@ -43,13 +53,26 @@ impl Tally {
         }
     }
 
+    /// Counts a connection that has ended, by a deadline of a kind that was counted, or without one.
+    pub(crate) fn count_end(&self, kind: Option<usize>) {
+        let count = kind.and_then(|kind| self.ended.get(kind)).unwrap_or(&self.closed);
+        // Relaxed: see `count`.
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many connections have ended without a deadline.
+    pub(crate) fn closed(&self) -> u64 {
+        self.closed.load(Ordering::Relaxed)
+    }
+
     /// The kinds in order; none before the first count.
     pub(crate) fn read(&self) -> Vec<DeadlineStats> {
         let names = self.names.get().copied().unwrap_or_default();
-        let of_name = |(kind, count): (&&'static str, &AtomicU64)| DeadlineStats {
-            kind,
-            count: count.load(Ordering::Relaxed),
+        let counts = self.counts.iter().zip(&self.ended);
+        let of_name = |(kind, (count, ended)): (&&'static str, (&AtomicU64, &AtomicU64))| {
+            let [count, ended] = [count, ended].map(|count| count.load(Ordering::Relaxed));
+            DeadlineStats { kind, count, ended }
         };
-        names.iter().zip(&self.counts).map(of_name).collect()
+        names.iter().zip(counts).map(of_name).collect()
     }
 }

@@ -316,7 +316,10 @@ impl<M: Side> Deadlines<M> {
         // A flush may be done while a write waits.
         if self.is_stalled && !self.writes.waits {
             self.stall_ends();
-            self.timers.touch();
+            // What comes after a limit was reached is no activity.
+            if self.shared.timeout.get().is_none() {
+                self.timers.touch();
+            }
         }
         Poll::Ready(done)
     }

@@ -28,6 +28,10 @@ use corewheel_shard::{Budget, ShardConfig, TickLength};
 use super::class::Classes;
 pub use super::warning_limits::WarningLimits;
 
+/// How much later than the activity of a connection on a shard its stamp may be, apart from a tick
+/// and the time for which the thread is held up, in nanoseconds.
+pub(crate) const STAMP_SPAN: u64 = 10_000_000;
+
 /// The runtime of the shards of a service.
 ///
 /// A shard takes seven open files, two threads and 6 MiB of address space on glommio, five open

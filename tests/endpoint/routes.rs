@@ -263,7 +263,7 @@ fn metrics_have_the_documented_number_of_series_and_each_names_the_service() {
     };
     let classes = ["a", "b", "c"].map(TimerClass::new);
     // No thread drives the shards, so the two series of a thread are not there.
-    let documented = |shards: usize, classes: usize| 5 + shards * (280 + 24 * classes);
+    let documented = |shards: usize, classes: usize| 7 + shards * (280 + 24 * classes);
     for (shards, of) in [(1, 0), (3, 0), (1, 1), (3, 2), (2, 3)] {
         assert_eq!(count(shards, &classes[..of], true), documented(shards, of), "{shards} {of}");
         assert_eq!(count(shards, &classes[..of], false), documented(1, of), "{shards} {of}");
@@ -500,11 +500,24 @@ fn deadlines_of_connections_are_counted_by_kind_in_every_format() {
     for (kind, count) in expected {
         let found = json["deadlines"].as_array().unwrap().iter().find(|one| one["kind"] == kind);
         assert_eq!(found.unwrap()["count"], count, "{kind}");
+        assert_eq!(found.unwrap()["ended"], 0, "{kind}");
         let scraped =
             scrape.value("corewheel_connection_deadlines", "_total", Some(("kind", kind)));
         assert!((scraped - f64::from(count)).abs() < 0.5, "{kind}: {scraped}");
     }
     assert!(get(endpoint.local_addr(), "/").body.contains("stats.deadlines"));
+    drop((on_shard, any_thread, called));
+    let (json, ended) = (stats(endpoint.local_addr()), self::scrape(endpoint.local_addr()));
+    let by =
+        |by| ended.value("corewheel_connections_ended", "_total", Some(("by", by))).to_string();
+    assert_eq!([by("read idle"), by("heartbeat"), by("close")], ["1", "0", "2"]);
+    assert_eq!(json["connections_closed"], 2);
+    let of_idle = json["deadlines"].as_array().unwrap().iter().find(|of| of["kind"] == "read idle");
+    assert_eq!(of_idle.unwrap()["ended"], 1);
+    // What a stamp adds: 10 ms and a tick.
+    assert_eq!(json["activity_stamp_ns"], 11_000_000);
+    let stamp = ended.value("corewheel_activity_stamp_seconds", "", None);
+    assert!((stamp - 0.011).abs() < 1e-9, "{stamp}");
 }
 
 #[test]

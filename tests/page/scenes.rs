@@ -5,6 +5,7 @@
 //! example `stats_trouble` provokes it on real clocks.
 
 use std::collections::BTreeSet;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use corewheel::attach::ShardLoop;
@@ -13,7 +14,7 @@ use corewheel::clock::ManualClock;
 use corewheel::endpoint::StatsEndpoint;
 use corewheel::settings::{Placement, TurnBudget};
 use corewheel::stats::WarningKind;
-use corewheel::{Fired, TimerService, TimerServiceBuilder, Timers};
+use corewheel::{ConnLimits, Fired, TimerService, TimerServiceBuilder, Timers};
 use serde_json::{Value, json};
 
 use crate::browser::Browser;
@@ -273,6 +274,33 @@ fn warning_that_may_follow_from_the_first_is_called_a_consequence() {
          .includes('Perhaps a consequence, limit-too-tight: shard 0')",
     );
     browser.leave();
+}
+
+#[test]
+fn page_shows_what_has_ended_connections_and_what_a_stamp_adds() {
+    let Some(mut browser) = Browser::start() else { return };
+    let mut stage = Stage::new();
+    let open = |stage: &Stage| {
+        let limits = ConnLimits::default().read_idle(ms(100));
+        stage.shards[0].timers().connection(limits).unwrap()
+    };
+    let (idle, closed) = ([open(&stage), open(&stage)], open(&stage));
+    stage.clock.advance(ms(120));
+    stage.turn();
+    let cx = &mut Context::from_waker(Waker::noop());
+    assert!(idle.iter().all(|conn| conn.poll_next(cx).is_ready()));
+    drop((idle, closed));
+    stage.turn();
+    browser.open(&stage.url());
+    browser.wait_for_numbers();
+    let lines = "[...document.querySelectorAll('#ends tr')].map((tr) => [...tr.cells]\
+                 .map((td) => td.textContent.trim()).join('|')).join(' ')";
+    assert_eq!(browser.eval(lines), "read idle||2|2 its owner or peer||1|–");
+    let said = browser.text("#h-ends");
+    assert!(said.contains("0 open on shards; 3 have ended"), "{said}");
+    let said = browser.text("#stamp");
+    assert!(said.contains("up to 11 ms after its limit"), "{said}");
+    browser.check_calm();
 }
 
 #[test]

@@ -1,14 +1,15 @@
 //! Where the lateness of a delivery arose, and what the statistics tell about the shard's turns.
 
 use std::cell::Cell;
+use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Waker;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use corewheel::class::TimerClass;
 use corewheel::settings::TurnBudget;
 use corewheel::stats::{LateDelivery, ShardStats};
-use corewheel::{Fired, Timers};
+use corewheel::{Fired, Handle, Sleep, Timers};
 
 use crate::support::{FAR, Lab, SHARD, builder, ms};
 
@@ -333,6 +334,72 @@ fn cancels_are_counted_by_the_part_of_the_delay_that_was_left() {
     assert_eq!(class.cancelled_at, [1, 0, 0, 0, 0, 1, 0, 1, 0, 1]);
     assert_eq!((class.cancelled, class.fired), (4, 1));
     assert_eq!(class.cancel_ratio(), Some(0.8));
+}
+
+/// A sleep that its thread has armed.
+fn armed(handle: &Handle<u64>, after: Duration) -> Pin<Box<Sleep>> {
+    let mut sleep = Box::pin(handle.sleep(after));
+    assert!(sleep.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    sleep
+}
+
+#[test]
+fn futures_that_end_young_are_counted_by_a_sample_that_stands_for_those_before() {
+    let mut lab = Lab::<u64>::new(builder(1).class(REQUEST));
+    let handle = lab.service.handle().on(SHARD).of_class(REQUEST).unwrap();
+    let other = lab.service.handle().on(SHARD);
+    let [first, second, third] = [1, 2, 3].map(|_| armed(&handle, ms(1_000)));
+    let _without_class = armed(&other, ms(1_000));
+    // No turn looks at them meanwhile.
+    lab.clock.advance(ms(450));
+    drop((second, third));
+    lab.settle();
+    let class = |lab: &Lab<u64>| shard(lab).classes[0];
+    assert_eq!((class(&lab).cancelled, class(&lab).cancelled_at), (2, [0; 10]), "none is measured");
+    // The look has taken the first one over, so the shard measures it. The next one stands for the
+    // two as well.
+    drop(first);
+    let measured = armed(&handle, ms(1_000));
+    let unmeasured = armed(&handle, ms(1_000));
+    lab.clock.advance(ms(300));
+    drop((unmeasured, measured));
+    lab.settle();
+    let class = class(&lab);
+    assert_eq!((class.cancelled, class.cancelled_at[7]), (5, 4), "{class:?}");
+    assert_eq!(class.cancelled_at.iter().sum::<u64>(), 5, "{class:?}");
+}
+
+#[test]
+fn future_that_was_measured_and_grows_old_is_measured_once() {
+    let mut lab = Lab::<u64>::new(builder(1).class(REQUEST));
+    let handle = lab.service.handle().on(SHARD).of_class(REQUEST).unwrap();
+    let old = armed(&handle, ms(1_000));
+    lab.advance(ms(720));
+    drop(old);
+    // The shard sees the end of an old one later.
+    lab.advance(ms(1_500));
+    lab.settle();
+    let class = shard(&lab).classes[0];
+    assert_eq!((class.cancelled, class.cancelled_at.iter().sum::<u64>()), (1, 1), "{class:?}");
+    // Another one in its slot has a time of its own.
+    drop(armed(&handle, ms(1_000)));
+    lab.advance(ms(1_500));
+    lab.settle();
+    let class = shard(&lab).classes[0];
+    assert_eq!((class.cancelled, class.cancelled_at[9]), (2, 1), "{class:?}");
+}
+
+#[test]
+fn future_that_ends_young_on_another_thread_is_not_measured() {
+    let mut lab = Lab::<u64>::new(builder(1).class(REQUEST));
+    let handle = lab.service.handle().on(SHARD).of_class(REQUEST).unwrap();
+    let (elsewhere, here) = (armed(&handle, ms(1_000)), armed(&handle, ms(1_000)));
+    std::thread::spawn(move || drop(elsewhere)).join().unwrap();
+    drop(here);
+    lab.advance(ms(1_500));
+    lab.settle();
+    let class = shard(&lab).classes[0];
+    assert_eq!((class.cancelled, class.cancelled_at), (2, [0; 10]), "{class:?}");
 }
 
 #[test]

@@ -33,6 +33,7 @@ use crate::directory::orders::{Member, Orders, Terms, Visit};
 use crate::face::handle::sleep::Sleep;
 use crate::face::handle::{Handle, Untyped, registry};
 use crate::link::owners::OwnerCount;
+use crate::stats::tally::Tally;
 use crate::values::refused::RefusedKind;
 
 /// How often one poll puts its timer off before it lets the task return to its executor.
@@ -220,15 +221,18 @@ impl Inner {
         state: &mut State,
         wanted: impl Fn(DeadlineKind) -> bool,
     ) -> Option<ConnEvent> {
-        let (event, may_be_earlier) = rules::next_event(&self.facts(state), wanted);
+        let (event, may_be_earlier) = rules::next_event(&mut self.facts(state), wanted);
         if may_be_earlier {
             self.file(state, false);
         }
-        event.inspect(|event| {
-            if let Some(service) = registry::find(self.handle.service) {
-                event.kind.count_in(service.tally());
-            }
-        })
+        event.inspect(|event| self.count(|tally| event.kind.count_in(tally)))
+    }
+
+    /// Counts something, unless the service has ended.
+    fn count(&self, count: impl FnOnce(&Tally)) {
+        if let Some(service) = registry::find(self.handle.service) {
+            count(service.tally());
+        }
     }
 }
 
@@ -247,14 +251,16 @@ impl Connection for Arc<Inner> {
     }
 
     fn close(&self) -> bool {
-        let sleep = {
+        let (sleep, ended_by) = {
             let mut state = self.lock();
+            let ended_by = rules::ended_by(&self.facts(&mut state));
             state.flags.set(state.flags.get().with_pending(0));
-            state.sleep.take()
+            (state.sleep.take(), ended_by)
         };
         let is_open = sleep.is_some();
         drop(sleep);
         if is_open {
+            self.count(|tally| tally.count_end(ended_by));
             self.task.wake();
         }
         is_open

@@ -29,10 +29,8 @@ use std::collections::VecDeque;
 use corewheel_shard::{Tick, TickLength};
 
 use super::record::Block;
+use crate::values::settings::STAMP_SPAN;
 
-/// How much later than the activity a stamp may be, apart from a tick and the time for which the
-/// thread is held up, in nanoseconds.
-const SPAN: u64 = 10_000_000;
 /// The part of it in which the thread may wake up, so that a wake-up alone makes no gap.
 const WAKE: u64 = 2_000_000;
 
@@ -84,7 +82,7 @@ impl Activity {
     }
 
     fn extend(&self, now: u64, tick: TickLength) -> Tick {
-        let expires = tick.ceil(now.saturating_add(SPAN - WAKE));
+        let expires = tick.ceil(now.saturating_add(STAMP_SPAN - WAKE));
         let bound = tick.start_of(expires).saturating_add(WAKE).max(self.last.get() + 1);
         // The end of time is no stamp.
         let bound = bound.min(UNKNOWN - 2);

@@ -73,7 +73,7 @@ impl ConnTimers {
             return None;
         }
         let packed = self.conn().connections.pack(self.conn().index);
-        self.close();
+        self.conn().leave();
         Some(PackedConn(Box::new(packed)))
     }
 

@@ -207,6 +207,26 @@ impl Connections {
     }
 }
 
+impl RecordRef {
+    /// Takes the connection off its shard: false if it was closed before.
+    pub(super) fn leave(&self) -> bool {
+        let (all, index, record) = (&self.connections, self.index, self.record());
+        let Some(key) = record.key.take() else { return false };
+        record.clear_pending();
+        all.shard.cancel_part(key);
+        let (waker, on_event) = {
+            let mut table = all.table.borrow_mut();
+            (table.take_waker(index), table.set_on_event(index, None))
+        };
+        // A panic must not keep the record from being vacated.
+        if let Some(waker) = waker {
+            all.shard.contain(|| waker.wake());
+        }
+        all.shard.drop_each(on_event);
+        true
+    }
+}
+
 impl Connection for RecordRef {
     type Place<'a> = Extras<'a>;
     type Error = Infallible;
@@ -229,20 +249,12 @@ impl Connection for RecordRef {
     }
 
     fn close(&self) -> bool {
-        let (all, index, record) = (&self.connections, self.index, self.record());
-        let Some(key) = record.key.take() else { return false };
-        record.clear_pending();
-        all.shard.cancel_part(key);
-        let (waker, on_event) = {
-            let mut table = all.table.borrow_mut();
-            (table.take_waker(index), table.set_on_event(index, None))
-        };
-        // A panic must not keep the record from being vacated.
-        if let Some(waker) = waker {
-            all.shard.contain(|| waker.wake());
+        let ended_by = self.look(|facts| rules::ended_by(facts));
+        let is_open = self.leave();
+        if is_open {
+            self.connections.shard.tally().count_end(ended_by);
         }
-        all.shard.drop_each(on_event);
-        true
+        is_open
     }
 
     fn time(&self) -> Option<&Timeline> {

@@ -302,13 +302,13 @@ fn nursery_of_a_thread_that_has_ended_is_over() {
         };
         let (mut wheel, mut carried) = (Wheel::default(), Vec::new());
         look(&nursery, LATE, &mut wheel, &mut carried);
-        let is_over = nursery.settle(|_, _| {}).1;
+        let is_over = nursery.settle(|_, _, _| {}).1;
         thread.join().unwrap();
         let taken_over = u64::from(!wheel.0.is_empty());
         if !is_over {
             assert!(nursery.look_by() <= LATE, "no turn looks at it");
             look(&nursery, LATE, &mut wheel, &mut carried);
-            assert!(nursery.settle(|_, _| {}).1, "it is over");
+            assert!(nursery.settle(|_, _, _| {}).1, "it is over");
         }
         assert_eq!(table.room().free() + taken_over, 8, "its credit is back");
     });

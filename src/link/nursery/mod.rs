@@ -50,6 +50,7 @@ pub(crate) use self::table::{NurseryId, Room, Table};
 pub(crate) use self::young::Periods;
 use self::young::{NEVER, Young};
 use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::values::class::LeftAt;
 
 /// The most timers for which a lock is held.
 pub(crate) const TAKEN_MAX: u32 = 64;
@@ -310,6 +311,7 @@ impl<W> Nursery<W> {
         };
         let mut is_earlier = false;
         for slot in &chunk {
+            young.leave_out(*slot);
             let (ended, asks) = young.end(*slot, || now().index());
             carried.extend(ended);
             is_earlier |= asks;
@@ -412,7 +414,7 @@ impl<W> Nursery<W> {
     /// Takes what was counted since the last call, for all classes and for each, and gives credit
     /// back that is not used. Whether the nursery is over: its thread has ended, and its timers
     /// have.
-    pub(crate) fn settle(&self, of_class: impl FnMut(u8, Counts)) -> (Counts, bool) {
+    pub(crate) fn settle(&self, of_class: impl FnMut(u8, Counts, LeftAt)) -> (Counts, bool) {
         let mut young = self.lock();
         let kept = if young.fate == Fate::Used { young.live.max(LENT_MAX) } else { 0 };
         let unused = young.credit.saturating_sub(kept);

@@ -53,12 +53,14 @@ pub(super) struct Slot<W> {
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Slot<core::task::Waker>>() == 40);
 
-/// What a freed slot was: its neighbours in its list, the list, and the class of its timer.
+/// What a freed slot was: its neighbours in its list, the list, and the class and the deadline of
+/// its timer.
 pub(super) struct Freed {
     pub(super) prev: u32,
     pub(super) next: u32,
     pub(super) list: u8,
     pub(super) class: u8,
+    pub(super) deadline: u64,
 }
 
 impl<W> Slot<W> {
@@ -185,9 +187,10 @@ impl<W> Slots<W> {
         if slot.used_for != Use::Young {
             return (carried, None);
         }
-        let (prev, next, list, class) = (slot.prev(), slot.next(), slot.list, slot.class);
+        let (prev, next, deadline) = (slot.prev(), slot.next(), slot.deadline);
+        let (list, class) = (slot.list, slot.class);
         self.free(at);
-        (carried, Some(Freed { prev, next, list, class }))
+        (carried, Some(Freed { prev, next, list, class, deadline }))
     }
 
     /// Frees a slot. What it has carried is taken out already.

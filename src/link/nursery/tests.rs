@@ -190,7 +190,7 @@ fn nursery_and_its_twin_agree_after_every_step_of_random_histories() {
         assert_eq!(pair.nursery.used(), (0, 0), "seed {seed}: a slot is left");
         assert!(pair.wheel.timers.is_empty(), "seed {seed}: the wheel keeps ended timers");
         let mut of_classes = 0;
-        let (counts, is_over) = pair.nursery.settle(|_, counts| of_classes += counts.armed);
+        let (counts, is_over) = pair.nursery.settle(|_, counts, _| of_classes += counts.armed);
         assert!(!is_over, "its thread has not ended");
         assert_eq!(counts.armed, pair.armed);
         assert!(of_classes > 0 && of_classes < counts.armed, "{of_classes} timers have a class");
@@ -299,7 +299,7 @@ fn nursery_without_credit_refuses_at_once_and_gives_back_what_it_does_not_use() 
     }
     pair.nursery.leave();
     assert_eq!(pair.room.take_all(1_000), 99, "a thread that ends gives its credit back at once");
-    let (_, is_over) = pair.nursery.settle(|_, _| {});
+    let (_, is_over) = pair.nursery.settle(|_, _, _| {});
     assert!(!is_over, "a timer is pending");
     assert_eq!(pair.room.take_all(1_000), 0);
 }
@@ -311,7 +311,7 @@ fn credit_beyond_what_a_nursery_keeps_goes_back_when_it_is_settled() {
     for id in armed {
         pair.end(id);
     }
-    pair.nursery.settle(|_, _| {});
+    pair.nursery.settle(|_, _, _| {});
     assert_eq!(pair.room.free(), (1 << 20) - 1_024);
 }
 

@@ -7,6 +7,7 @@ use corewheel_shard::Tick;
 
 use super::slots::{NIL, Slots, Use};
 use super::{Arming, Counts, Fate, Owner};
+use crate::values::class::{LeftAt, tenths_left};
 
 /// How many lists of young timers there are.
 const LISTS: usize = 8;
@@ -15,6 +16,8 @@ const LISTS: usize = 8;
 const EVERY_MS: [u64; LISTS] = [0, 6, 19, 60, 190, 600, 1_900, 6_000];
 /// The end of time.
 pub(super) const NEVER: u64 = u64::MAX;
+/// Of so many timers of a class one is measured, if none is. Odd, as programs arm timers by turns.
+const SAMPLED: u64 = 63;
 /// How long the owner may leave an ended timer that it has taken over, in milliseconds. The timers
 /// that end on other threads are left as long.
 const ENDED_FOR_MS: u64 = 1_000;
@@ -68,8 +71,27 @@ pub(super) struct Young<W> {
     pub(super) live: u32,
     /// What was counted since the owner last took it: of all classes, and of each.
     counts: Tally,
-    by_class: Box<[Tally]>,
+    by_class: Box<[OfClass]>,
     pub(super) fate: Fate,
+}
+
+/// What a nursery counts of a class, and the timer of it whose end is measured.
+#[derive(Clone, Debug, Default)]
+struct OfClass {
+    counts: Tally,
+    sample: Option<Sample>,
+    /// The timers that have ended young since the last sample.
+    unmeasured: u64,
+    /// What the samples say, and the owner has not taken yet.
+    ended_at: LeftAt,
+}
+
+/// A young timer whose end is measured.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    slot: u32,
+    /// When it was armed.
+    since: u64,
 }
 
 /// What a nursery counts between two looks.
@@ -98,6 +120,34 @@ impl Tally {
     }
 }
 
+impl OfClass {
+    /// A timer was armed: one in some is measured, so that most read no clock.
+    #[inline]
+    fn arm(&mut self, slot: u32, now: impl Fn() -> u64) {
+        if self.counts.armed.is_multiple_of(SAMPLED) && self.sample.is_none() {
+            self.sample = Some(Sample { slot, since: now() });
+        }
+        self.counts.armed += 1;
+    }
+
+    /// A timer has ended while it was young. A sample stands for all those since the one before.
+    #[inline]
+    fn end(&mut self, slot: u32, deadline: u64, now: impl Fn() -> u64) {
+        self.counts.ended += 1;
+        self.unmeasured += 1;
+        if let Some(Sample { since, .. }) = self.sample.take_if(|sample| sample.slot == slot) {
+            let tenths = tenths_left(since, deadline, now());
+            self.ended_at[tenths] += std::mem::take(&mut self.unmeasured);
+        }
+    }
+
+    /// A timer is not measured, as its end is not known, or is measured by the owner.
+    #[inline]
+    fn leave_out(&mut self, slot: u32) {
+        let _sample = self.sample.take_if(|sample| sample.slot == slot);
+    }
+}
+
 impl<W> Young<W> {
     pub(super) fn new(periods: Periods, classes: usize) -> Self {
         let list = List { head: NIL, tail: NIL, looks: 0, next_look: NEVER };
@@ -114,7 +164,7 @@ impl<W> Young<W> {
             lent: 0,
             live: 0,
             counts: Tally::default(),
-            by_class: vec![Tally::default(); classes].into(),
+            by_class: vec![OfClass::default(); classes].into(),
             fate: Fate::Used,
         }
     }
@@ -163,13 +213,16 @@ impl<W> Young<W> {
     pub(super) fn arm(&mut self, arming: Arming<W>, now: impl Fn() -> u64) -> (u32, bool, bool) {
         let Arming { deadline, class, carried } = arming;
         let deadline = deadline.index();
-        let list = self.list_for(deadline, now);
+        let list = self.list_for(deadline, &now);
         let List { tail, looks, next_look, .. } = self.lists[list];
         let at = self.slots.insert(deadline, carried, (tail, looks), (list as u8, class));
         self.append(list, at);
         self.credit -= 1;
         self.live += 1;
-        self.count(class, |counts| counts.armed += 1);
+        self.counts.armed += 1;
+        if let Some(of_class) = self.of_class(class) {
+            of_class.arm(at, now);
+        }
         (at, list > 0, self.ask(next_look))
     }
 
@@ -208,12 +261,14 @@ impl<W> Young<W> {
     }
 
     #[inline]
+    fn of_class(&mut self, class: u8) -> Option<&mut OfClass> {
+        self.by_class.get_mut(usize::from(class).checked_sub(1)?)
+    }
+
     fn count(&mut self, class: u8, count: impl Fn(&mut Tally)) {
         count(&mut self.counts);
-        if class > 0
-            && let Some(counts) = self.by_class.get_mut(usize::from(class) - 1)
-        {
-            count(counts);
+        if let Some(of_class) = self.of_class(class) {
+            count(&mut of_class.counts);
         }
     }
 
@@ -226,8 +281,19 @@ impl<W> Young<W> {
         // A nursery that is closing arms no timer any more.
         self.credit += u32::from(self.fate != Fate::Closing);
         self.live -= 1;
-        self.count(freed.class, |counts| counts.ended += 1);
+        self.counts.ended += 1;
+        if let Some(of_class) = self.of_class(freed.class) {
+            of_class.end(at, freed.deadline, now);
+        }
         (carried, false)
+    }
+
+    /// A timer has ended a while ago, so its end is not measured.
+    pub(super) fn leave_out(&mut self, at: u32) {
+        let class = self.slots.get(at).class;
+        if let Some(of_class) = self.of_class(class) {
+            of_class.leave_out(at);
+        }
     }
 
     /// Ends a timer that is not young. Whether the owner must be told of an earlier look.
@@ -272,8 +338,8 @@ impl<W> Young<W> {
     /// What the owner does not know yet: the timers that were armed, and those that have ended, of
     /// each class and of all.
     pub(super) fn unseen(&self, mut of_class: impl FnMut(u8, Counts)) -> Counts {
-        for (index, counts) in self.by_class.iter().enumerate() {
-            of_class(index as u8 + 1, counts.unseen());
+        for (index, known) in self.by_class.iter().enumerate() {
+            of_class(index as u8 + 1, known.counts.unseen());
         }
         self.counts.unseen()
     }
@@ -409,6 +475,7 @@ impl<W> Young<W> {
         slot.set_key(key);
         slot.used_for = Use::Old;
         self.live -= 1;
+        self.leave_out(at);
     }
 
     /// Takes over up to `max` young timers, whatever their age. Returns whether there are more.
@@ -427,11 +494,13 @@ impl<W> Young<W> {
         done == max
     }
 
-    /// What was counted since the last call: of all classes, and of each class with its number.
-    pub(super) fn take_counts(&mut self, mut of_class: impl FnMut(u8, Counts)) -> Counts {
-        for (index, counts) in self.by_class.iter_mut().enumerate() {
-            if *counts != Tally::default() {
-                of_class(index as u8 + 1, counts.take());
+    /// What was counted since the last call: of all classes, and of each class with its number and
+    /// with what was left of the delays of timers that have ended young.
+    pub(super) fn take_counts(&mut self, mut of_class: impl FnMut(u8, Counts, LeftAt)) -> Counts {
+        for (index, known) in self.by_class.iter_mut().enumerate() {
+            if known.counts != Tally::default() {
+                let ended_at = std::mem::take(&mut known.ended_at);
+                of_class(index as u8 + 1, known.counts.take(), ended_at);
             }
         }
         self.counts.take()

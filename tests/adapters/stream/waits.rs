@@ -320,6 +320,31 @@ fn each_operation_of_a_write_is_passed_on_and_ends_when_it_stalls() {
     both!(check_gate);
 }
 
+fn check_slow_shutdown<K: Kind>() {
+    let mut lab = Lab::new();
+    let gate = Gate::default();
+    let accepts = Arc::clone(&gate.accepts);
+    let mut stream = Box::pin(K::open(&lab, gate, NONE.idle(ms(LIMIT)).write_stall(ms(LIMIT))));
+    let cx = &mut Context::from_waker(Waker::noop());
+    check_ends::<K, _>(&mut lab, LIMIT, Idle(ms(LIMIT)), || {
+        stream.as_mut().poll_read(cx, &mut ReadBuf::new(&mut [0; 4]))
+    });
+    assert!(stream.as_mut().poll_shutdown(cx).is_pending());
+    lab.advance(50);
+    accepts.store(true, Ordering::SeqCst);
+    ready(stream.as_mut().poll_shutdown(cx));
+    drop(stream);
+    let stats = lab.service.stats();
+    let ended = stats.deadlines.iter().filter(|of| of.ended > 0).map(|of| (of.kind, of.ended));
+    assert_eq!(ended.collect::<Vec<_>>(), [("all idle", 1)]);
+    assert_eq!(stats.connections_closed, 0);
+}
+
+#[test]
+fn limit_that_has_ended_a_stream_is_counted_also_when_its_shutdown_has_to_wait() {
+    both!(check_slow_shutdown);
+}
+
 fn check_end_of_data<K: Kind>() {
     let mut lab = Lab::new();
     let mut stream = pin!(K::open(&lab, Gate::default(), NONE.idle(ms(LIMIT))));

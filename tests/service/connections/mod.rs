@@ -2,6 +2,7 @@
 
 mod callbacks;
 mod drain;
+mod ends;
 mod grace;
 mod handles;
 mod hosts;

@@ -1,0 +1,146 @@
+//! What the statistics say has ended a connection, on a shard and on any thread.
+
+use corewheel::conn::Side;
+use corewheel::{ShutdownPolicy, TimerService};
+
+use super::*;
+
+/// The connections that have ended, by what has ended them.
+fn ended(service: &TimerService<u8>) -> Vec<(&'static str, u64)> {
+    let stats = service.stats();
+    let by_kind = stats.deadlines.iter().map(|of| (of.kind, of.ended));
+    let all = by_kind.chain([("close", stats.connections_closed)]);
+    all.filter(|(_, count)| *count > 0).collect()
+}
+
+/// What becomes of a connection before it is closed.
+trait Life<S: Side>: Fn(&mut Lab<u8>, &ConnTimers<S>, &dyn Fn(&ConnTimers<S>)) {}
+impl<S: Side, F: Fn(&mut Lab<u8>, &ConnTimers<S>, &dyn Fn(&ConnTimers<S>))> Life<S> for F {}
+
+/// Runs a life, in which events are taken by its third argument, and drops the connection.
+fn check<S: Side>(
+    case: &str,
+    by: &'static str,
+    limits: ConnLimits,
+    life: impl Life<S>,
+    open: impl Fn(&Lab<u8>, ConnLimits) -> ConnTimers<S>,
+    next: impl Fn(&ConnTimers<S>) -> Option<(DeadlineKind, bool)>,
+) {
+    let mut lab = lab();
+    let conn = open(&lab, limits);
+    let take = |conn: &ConnTimers<S>| while next(conn).is_some() {};
+    take(&conn);
+    life(&mut lab, &conn, &take);
+    let clone = conn.clone();
+    drop(conn);
+    assert_eq!(ended(&lab.service), [], "{case}: one handle is left");
+    clone.close();
+    assert_eq!(ended(&lab.service), [(by, 1)], "{case}");
+    assert!(!clone.close());
+    drop(clone);
+    assert_eq!(ended(&lab.service), [(by, 1)], "{case}: closed twice");
+}
+
+macro_rules! lives {
+    ($($case:literal: $by:literal, $limits:expr, $life:expr;)*) => {$(
+        let open = |lab: &Lab<u8>, limits| lab.timers().connection(limits).unwrap();
+        check($case, $by, $limits, $life, open, event);
+        check($case, $by, $limits, $life, shared::connect, shared::event);
+    )*};
+}
+
+#[test]
+fn connection_is_ended_by_the_last_deadline_that_was_taken() {
+    lives! {
+        "no deadline": "close", NONE, |lab, _, _| lab.advance(ms(1));
+        "idle": "read idle", READ_IDLE, |lab, conn, take| {
+            lab.advance(ms(120));
+            take(conn);
+        };
+        "idle, and not taken": "close", READ_IDLE, |lab, _, _| lab.advance(ms(120));
+        "idle, and active since": "close", READ_IDLE, |lab, conn, take| {
+            lab.advance(ms(120));
+            take(conn);
+            lab.advance(ms(30));
+            conn.touch_read();
+            lab.advance(ms(30));
+        };
+        "heartbeat": "close", NONE.heartbeat(ms(100)), |lab, conn, take| {
+            lab.advance(ms(120));
+            take(conn);
+        };
+        "custom": "close", NONE, |lab, conn, take| {
+            conn.arm(Custom(3), ms(5)).unwrap();
+            lab.advance(ms(10));
+            take(conn);
+        };
+        "handshake": "handshake", NONE.handshake(ms(5)), |lab, conn, take| {
+            lab.advance(ms(10));
+            take(conn);
+        };
+        "request": "request", NONE, |lab, conn, take| {
+            conn.arm(Request, ms(5)).unwrap();
+            lab.advance(ms(10));
+            take(conn);
+        };
+        "request, then told to end": "max age", NONE, |lab, conn, take| {
+            conn.arm(Request, ms(5)).unwrap();
+            lab.advance(ms(10));
+            take(conn);
+            lab.service.close_idlest(1);
+            lab.advance(ms(5));
+            lab.settle();
+            take(conn);
+        };
+        "greatest age": "max age", NONE.max_age(ms(100)), |lab, conn, take| {
+            lab.advance(ms(105));
+            take(conn);
+            conn.touch_read();
+        };
+        "greatest age, and not taken": "close", NONE.max_age(ms(100)), |lab, _, _| {
+            lab.advance(ms(105));
+        };
+        "another age": "close", NONE.max_age(ms(100)), |lab, conn, take| {
+            lab.advance(ms(105));
+            take(conn);
+            conn.arm(MaxAge, ms(500)).unwrap();
+            lab.advance(ms(5));
+        };
+        "grace": "age grace", NONE.max_age(ms(100)).max_age_grace(ms(50)), |lab, conn, take| {
+            lab.advance(ms(105));
+            take(conn);
+            lab.advance(ms(60));
+            take(conn);
+        };
+        "write": "write timeout", NONE.write_timeout(ms(10)), |lab, conn, take| {
+            let _write = conn.begin_write();
+            take(conn);
+            lab.advance(ms(20));
+            take(conn);
+        };
+    }
+}
+
+#[test]
+fn connection_that_goes_to_another_shard_has_not_ended_and_takes_along_what_may_end_it() {
+    let mut lab = Lab::<u8>::new(builder(2));
+    let conn = lab.timers().connection(READ_IDLE).unwrap();
+    lab.advance(ms(120));
+    assert_eq!(event(&conn), Some((ReadIdle, true)));
+    let packed = conn.pack().unwrap();
+    assert_eq!(ended(&lab.service), []);
+    let conn = lab.shards[1].timers().adopt(packed).unwrap();
+    drop(conn);
+    assert_eq!(ended(&lab.service), [("read idle", 1)]);
+}
+
+#[test]
+fn connection_that_ends_with_its_shard_is_not_counted() {
+    let mut lab = lab();
+    let here = lab.timers().connection(READ_IDLE).unwrap();
+    let source = lab.service.stats_source();
+    let _ended = lab.service.begin_shutdown(ShutdownPolicy::Drop);
+    lab.settle();
+    drop(here);
+    assert_eq!(source.read().connections_closed, 0);
+}
