@@ -194,6 +194,7 @@ impl<R: Request, C> Post<R, C> {
         counts.scheduled_local += local.armed;
         counts.scheduled_remote += remote.armed;
         counts.cancelled += local.ended + remote.ended;
+        counts.ended_young += local.young + remote.young;
         counts.pending += local.armed + remote.armed;
         counts.pending -= local.ended + remote.ended;
         counts.pending_max = counts.pending_max.max(counts.pending);

@@ -9,6 +9,7 @@
 //! Cost: a dynamic call for each use, about a nanosecond.
 
 use std::ops::Deref;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use corewheel_shard::{Tick, TimerKey};
@@ -20,7 +21,7 @@ use crate::shard::sleepers::Slept;
 use crate::shard::stored::Stored;
 use crate::shard::{Base, Core};
 use crate::stats::ShardCounts;
-use crate::stats::class::ClassStats;
+use crate::stats::class::{ClassStats, FirstHeld};
 use crate::stats::tally::Tally;
 use crate::values::class::ClassId;
 use crate::values::outcome::ResetOutcome;
@@ -84,6 +85,8 @@ pub(crate) trait LocalShard {
     fn end_compound(&self);
     fn contain_mut(&self, run: &mut dyn FnMut()) -> bool;
     fn count_class_mut(&self, class: ClassId, count: &mut dyn FnMut(&mut ClassStats));
+    /// A container is made whose values are of a class. `None` if that is none.
+    fn hold(&self, class: ClassId) -> Option<Arc<FirstHeld>>;
     fn publish_gauge_mut(&self, write: &mut dyn FnMut(&mut ShardCounts));
 }
 
@@ -285,6 +288,10 @@ impl<T: Send + 'static> LocalShard for Core<T> {
 
     fn count_class_mut(&self, class: ClassId, count: &mut dyn FnMut(&mut ClassStats)) {
         self.count_class(class, count);
+    }
+
+    fn hold(&self, class: ClassId) -> Option<Arc<FirstHeld>> {
+        Some(self.post().published.hold(class.index()?))
     }
 
     fn publish_gauge_mut(&self, write: &mut dyn FnMut(&mut ShardCounts)) {

@@ -34,7 +34,7 @@ pub(crate) mod shutdown;
 #[cfg(feature = "sim")]
 mod simulated;
 pub(crate) mod sleepers;
-mod slots;
+pub(crate) mod slots;
 mod state;
 pub(crate) mod stored;
 pub(crate) mod sweep;

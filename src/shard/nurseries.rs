@@ -336,8 +336,9 @@ impl<T: 'static> State<T> {
             let Self { nurseries, wheel, .. } = self;
             let pending = nurseries.young() + wheel.counters().pending();
             nurseries.pending_max = nurseries.pending_max.max(pending);
+            self.counts.ended_young = nurseries.ended;
             self.classes.publish(published);
-            self.counters()
+            (self.counters(), self.counts.ended_young)
         });
     }
 

@@ -11,11 +11,11 @@ use crate::values::list::{Link, Links};
 
 /// For each slot the bits of its link, and a mark, which is 0 if the slot is in no list.
 #[derive(Default)]
-pub(super) struct SlotLinks(Vec<[u64; 2]>);
+pub(crate) struct SlotLinks(Vec<[u64; 2]>);
 
 impl SlotLinks {
     /// Makes the table with `capacity` slots, unless it exists already.
-    pub(super) fn reserve(&mut self, capacity: usize) {
+    pub(crate) fn reserve(&mut self, capacity: usize) {
         if self.0.is_empty() {
             self.0 = vec![[0; 2]; capacity];
         }
@@ -23,12 +23,12 @@ impl SlotLinks {
 
     /// The mark of a slot; 0 if there is no table yet.
     #[inline]
-    pub(super) fn mark(&self, index: u32) -> u64 {
+    pub(crate) fn mark(&self, index: u32) -> u64 {
         self.0.get(index as usize).map_or(0, |slot| slot[1])
     }
 
     #[inline]
-    pub(super) fn set_mark(&mut self, index: u32, mark: u64) {
+    pub(crate) fn set_mark(&mut self, index: u32, mark: u64) {
         self.0[index as usize][1] = mark;
     }
 }

@@ -4,12 +4,13 @@
 //! them together. A class that has not changed since is not stored again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
 use super::counts::counts;
-use crate::values::class::{TENTHS, add_all};
+use crate::values::class::{TENTHS, add_all, tenths_left};
 
 counts! {
     /// The timers of one class at one moment, on one shard or on all shards of a service. All
@@ -22,7 +23,7 @@ counts! {
         class: &'static str,
         /// The age of the oldest pending timer of the class: the time since it was scheduled or, if
         /// it is from another thread, since it came to the shard. Exact to the microsecond. A reset
-        /// does not change it. `None` if no timer is pending.
+        /// does not change it; that of a scaled timeout begins again. `None` if none is pending.
         oldest: Option<Duration>,
         /// How late the timers and scaled timeouts of the class were delivered. Values of a
         /// [`DelayQueue`](crate::queue::DelayQueue) are not measured, as their taker decides when
@@ -31,8 +32,8 @@ counts! {
         /// Cancelled timers by the part of their delay that was left, in tenths: the first number
         /// counts cancels with less than a tenth left. Many of these mean that the delay is too
         /// short. The delay counts to the deadline at the cancel, resets included, and for a timer
-        /// from another thread from when it came to the shard. Scaled timeouts and values of queues
-        /// are not measured.
+        /// from another thread from when it came to the shard. That of a scaled timeout counts from
+        /// its last reset, by the present scale.
         ///
         /// Of futures of handles that end young, some are measured, to a tick: each stands for all
         /// of its class that have ended young on its thread since the one before. So the sum may be
@@ -108,6 +109,14 @@ impl ClassStats {
         (ended > 0).then(|| self.cancelled as f64 / ended as f64)
     }
 
+    /// Counts a value of a container that was cancelled at `now`. It has come at `since` and was due
+    /// at `deadline`, in nanoseconds.
+    pub(crate) fn cancel_held(&mut self, since: u64, deadline: u64, now: u64) {
+        self.pending -= 1;
+        self.cancelled += 1;
+        self.cancelled_at[tenths_left(since, deadline, now)] += 1;
+    }
+
     /// Adds the counts of the class on another shard.
     fn add(&mut self, other: &Self) {
         // None is less than any.
@@ -141,10 +150,30 @@ impl ClassStats {
     }
 }
 
+/// Since when a container has had the first of its values, in nanoseconds and one; 0 if it is empty.
+/// Its shard writes it, and readers look for the oldest.
+#[derive(Debug, Default)]
+pub(crate) struct FirstHeld(AtomicU64);
+
+impl FirstHeld {
+    #[inline]
+    pub(crate) fn set(&self, since: Option<u64>) {
+        // Relaxed: it stands for itself.
+        self.0.store(since.map_or(0, |since| since.saturating_add(1)), Ordering::Relaxed);
+    }
+
+    fn micros(&self) -> Option<u64> {
+        self.0.load(Ordering::Relaxed).checked_sub(1).map(|nanos| nanos / 1_000)
+    }
+}
+
 /// Where a shard publishes its counts for one class.
 #[derive(Debug, Default)]
 pub(crate) struct PublishedClass {
     counts: PublishedCounts,
+    /// Of the containers whose values are of the class. A reader takes the lock, and the shard when
+    /// a container is made.
+    held: Mutex<Vec<Weak<FirstHeld>>>,
     /// When its oldest timer was scheduled, in microseconds and one; 0 if there is none.
     since: AtomicU64,
     lateness: [AtomicU64; 3],
@@ -173,8 +202,20 @@ impl PublishedClass {
         }
     }
 
+    /// A container is made whose values are of the class.
+    pub(crate) fn hold(&self) -> Arc<FirstHeld> {
+        let first = Arc::default();
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.retain(|first| first.strong_count() > 0);
+        held.push(Arc::downgrade(&first));
+        first
+    }
+
     pub(crate) fn load(&self) -> (ClassStats, Option<u64>) {
-        let since = self.since.load(Ordering::Relaxed).checked_sub(1);
+        let of_timers = self.since.load(Ordering::Relaxed).checked_sub(1);
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = held.iter().filter_map(|first| first.upgrade()?.micros());
+        let since = held.chain(of_timers).min();
         let [count, sum_ns, max_ns] =
             self.lateness.each_ref().map(|value| value.load(Ordering::Relaxed));
         let lateness = ClassLateness { count, sum_ns, max_ns };

@@ -96,6 +96,9 @@ counts! {
     cancelled,
     /// Timers whose cancel arrived first; they count as cancelled too.
     overtaken,
+    /// Futures of handles that ended before the shard took over their timers; they count as
+    /// cancelled too.
+    ended_young,
     /// Timers that migrated to another shard; they count as cancelled too, and there as timers
     /// from other threads. One that found the other shard closed and came back counts as well, and
     /// as scheduled here.

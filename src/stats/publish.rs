@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use corewheel_shard::Counters;
 use crossbeam_utils::CachePadded;
 
-use super::class::{ClassStats, PublishedClass};
+use super::class::{ClassStats, FirstHeld, PublishedClass};
 use super::counts::{PublishedCounts, ShardCounts};
 use super::forecast::PublishedForecast;
 use super::late::{LateLog, LateRecord, LatenessParts, PublishedLate};
@@ -90,9 +90,9 @@ impl Published {
 
     /// Stores what `take` takes over from nurseries. A reader that reads the nurseries in
     /// [`load_with`](Self::load_with) finds each timer there or here.
-    pub(crate) fn store_taken(&self, take: impl FnOnce(&Self) -> Counters) {
+    pub(crate) fn store_taken(&self, take: impl FnOnce(&Self) -> (Counters, u64)) {
         self.store_counts(|published| {
-            let counters = take(self);
+            let (counters, ended_young) = take(self);
             // Relaxed, as in a turn.
             let store = |count: &AtomicU64, value| count.store(value, Ordering::Relaxed);
             store(&published.pending, counters.pending());
@@ -100,6 +100,7 @@ impl Published {
             store(&published.scheduled_local, counters.scheduled_local);
             store(&published.scheduled_remote, counters.scheduled_remote);
             store(&published.cancelled, counters.cancelled);
+            store(&published.ended_young, ended_young);
         });
     }
 
@@ -118,6 +119,11 @@ impl Published {
         if let Some(class) = self.classes.get(index) {
             class.store(counts, since);
         }
+    }
+
+    /// A container is made whose values are of the class with this index, which there is.
+    pub(crate) fn hold(&self, class: usize) -> Arc<FirstHeld> {
+        self.classes[class].hold()
     }
 
     #[inline]

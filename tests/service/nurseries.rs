@@ -388,6 +388,7 @@ fn counts_include_young_timers_from_the_next_look_on() {
     lab.advance(ms(20));
     let counts = lab.counts();
     assert_eq!((counts.scheduled_remote, counts.pending, counts.cancelled), (40, 30, 10));
+    assert_eq!(counts.ended_young, 10);
     check_law(&counts);
     let class = lab.service.stats().shards[0].classes[0];
     assert_eq!((class.scheduled, class.pending, class.cancelled), (30, 20, 10));
@@ -398,6 +399,16 @@ fn counts_include_young_timers_from_the_next_look_on() {
     let class = lab.service.stats().shards[0].classes[0];
     assert_eq!((class.pending, class.fired), (0, 20));
     drop((sleeps, plain));
+    // One that ends young, and one that the shard has taken over.
+    let young = there.sleeps(of_class, Waker::noop(), vec![ms(100)]);
+    there.run(move || drop(young));
+    assert_eq!(lab.counts().ended_young, 11, "before a look");
+    let old = there.sleeps(of_class, Waker::noop(), vec![ms(100)]);
+    lab.advance(ms(90));
+    drop(old);
+    lab.advance(ms(2_000));
+    let counts = lab.counts();
+    assert_eq!((counts.ended_young, counts.cancelled), (11, 12));
 }
 
 #[test]

@@ -11,8 +11,9 @@
 //! a task waits or the caller looks after each turn; it does not ring again for values that are due
 //! and are not taken. Nothing is borrowed while a waker or the `Drop` of a value runs.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -26,9 +27,11 @@ use crate::clock::when::When;
 use crate::face::local::LocalShard;
 use crate::shard::callback::SharedCall;
 use crate::shard::hooks::CloseListener;
-use crate::stats::class::ClassStats;
+use crate::shard::slots::SlotLinks;
+use crate::stats::class::{ClassStats, FirstHeld};
 use crate::values::class::ClassId;
 use crate::values::expired::{DelayKey, Expired};
+use crate::values::list::List;
 use crate::values::outcome::ResetOutcome;
 use crate::values::refused::Refused;
 
@@ -45,6 +48,7 @@ pub(super) struct Inner<V: 'static> {
     pub(super) waiters: Waiters,
     /// The class that the values count for; none once the shard has ended.
     class: Cell<ClassId>,
+    ages: Option<RefCell<Ages>>,
     /// Calls [`Self::ring`].
     ring: SharedCall,
     /// The timer of the shard, and the tick at which it rings. None while the queue has had no
@@ -52,6 +56,39 @@ pub(super) struct Inner<V: 'static> {
     alarm: Cell<Option<(TimerKey, Tick)>>,
     /// How many values tasks have taken in a row, up to [`TAKEN_MAX`].
     taken: Cell<u32>,
+}
+
+/// Since when each value of a queue with a class has been there, oldest first.
+struct Ages {
+    links: SlotLinks,
+    order: List,
+    /// For the statistics of the class.
+    first: Arc<FirstHeld>,
+}
+
+impl Ages {
+    fn new(first: Arc<FirstHeld>, capacity: usize) -> Self {
+        let mut links = SlotLinks::default();
+        links.reserve(capacity);
+        Self { links, order: List::default(), first }
+    }
+
+    fn begin(&mut self, key: TimerKey, now: u64) {
+        self.links.set_mark(key.index(), now);
+        self.order.append(&mut self.links, key.index());
+        self.publish();
+    }
+
+    /// Since when the value was there that is no longer.
+    fn end(&mut self, key: TimerKey) -> u64 {
+        self.order.remove(&mut self.links, key.index());
+        self.publish();
+        self.links.mark(key.index())
+    }
+
+    fn publish(&self) {
+        self.first.set(self.order.first().map(|first| self.links.mark(first)));
+    }
 }
 
 /// The next value, if it is due.
@@ -81,6 +118,7 @@ impl<V> Waited<V> {
 
 impl<V> Inner<V> {
     pub(super) fn new(shard: Rc<dyn LocalShard>, class: ClassId, values: Shard<V>) -> Rc<Self> {
+        let ages = shard.hold(class).map(|first| RefCell::new(Ages::new(first, values.capacity())));
         let inner = Rc::new_cyclic(|inner: &Weak<Self>| {
             let inner = inner.clone();
             let ring = move |_| {
@@ -94,6 +132,7 @@ impl<V> Inner<V> {
                 values: RefCell::new(values),
                 waiters: Waiters::default(),
                 class: Cell::new(class),
+                ages,
                 ring: Rc::new(ring),
                 alarm: Cell::new(None),
                 taken: Cell::new(0),
@@ -123,16 +162,12 @@ impl<V> Inner<V> {
         }
         let inserted = self.values.borrow_mut().schedule(deadline, value);
         let key = match inserted {
-            Ok(key) => DelayKey(key),
+            Ok(key) => DelayKey(self.begin(key)),
             Err(full) => {
                 self.count(|counts| counts.refused += 1);
                 return Err(Refused::Full(full.0));
             }
         };
-        self.count(|counts| {
-            counts.scheduled += 1;
-            counts.pending += 1;
-        });
         self.aim_or_wake(deadline);
         Ok(key)
     }
@@ -149,14 +184,14 @@ impl<V> Inner<V> {
     pub(super) fn remove(&self, key: DelayKey) -> Option<Expired<V>> {
         let deadline = self.values.borrow().deadline(key.0)?;
         let value = self.values.borrow_mut().cancel(key.0).payload()?;
-        self.count_removed(1);
+        self.count_removed([(key.0, deadline)]);
         self.note_taken();
         Some(Expired { key, deadline: self.instant(deadline), value })
     }
 
     pub(super) fn drain(&self) -> Vec<Expired<V>> {
         let mut drained: Vec<_> = self.values.borrow_mut().drain().collect();
-        self.count_removed(drained.len());
+        self.count_removed(drained.iter().map(|expired| (expired.key, expired.deadline)));
         drained.sort_by_key(|expired| expired.deadline);
         self.note_taken();
         drained.into_iter().map(|expired| self.expired(expired)).collect()
@@ -182,7 +217,10 @@ impl<V> Inner<V> {
     #[inline]
     fn next(&self) -> Next<V> {
         let next = self.pop();
-        if let Next::Due(_) = next {
+        if let Next::Due(Expired { key, .. }) = &next
+            && let Some(mut ages) = self.ages()
+        {
+            ages.end(key.0);
             self.count(|counts| {
                 counts.pending -= 1;
                 counts.fired += 1;
@@ -333,11 +371,35 @@ impl<V> Inner<V> {
         }
     }
 
-    fn count_removed(&self, removed: usize) {
+    /// Counts a value that has come.
+    #[inline]
+    fn begin(&self, key: TimerKey) -> TimerKey {
+        if let Some(mut ages) = self.ages() {
+            ages.begin(key, self.shard.nanos_near());
+            self.count(|counts| {
+                counts.scheduled += 1;
+                counts.pending += 1;
+            });
+        }
+        key
+    }
+
+    /// Counts values that were taken out before they were due, or though they were not.
+    fn count_removed(&self, removed: impl IntoIterator<Item = (TimerKey, Tick)>) {
+        let Some(mut ages) = self.ages() else { return };
+        let (now, mut removed) = (self.shard.nanos_near(), removed.into_iter());
         self.count(|counts| {
-            counts.pending -= removed as u64;
-            counts.cancelled += removed as u64;
+            for (key, deadline) in removed.by_ref() {
+                counts.cancel_held(ages.end(key), self.time.start_of(deadline), now);
+            }
         });
+    }
+
+    /// `None` without a class, and when the shard has ended.
+    #[inline]
+    fn ages(&self) -> Option<RefMut<'_, Ages>> {
+        let is_counted = self.class.get().is_some();
+        self.ages.as_ref().filter(|_| is_counted).map(RefCell::borrow_mut)
     }
 
     fn expired(&self, expired: ShardExpired<V>) -> Expired<V> {
@@ -359,6 +421,9 @@ impl<V> CloseListener for Inner<V> {
             counts.returned += left;
         });
         self.class.set(ClassId::NONE);
+        if let Some(ages) = &self.ages {
+            ages.borrow().first.set(None);
+        }
         self.wake_all();
     }
 }
@@ -369,7 +434,7 @@ impl<V> Drop for Inner<V> {
             self.shard.cancel_shared(alarm);
         }
         let values: Vec<_> = self.values.get_mut().drain().collect();
-        self.count_removed(values.len());
+        self.count_removed(values.iter().map(|expired| (expired.key, expired.deadline)));
         self.shard.drop_each(values);
     }
 }

@@ -64,8 +64,7 @@
 //! and how many were delivered, and the histogram of lateness includes them. If the [`Timers`] that
 //! the timeouts were made with have a class, each timeout counts for it as a timer does: scheduled,
 //! fired, cancelled (drained and dropped ones included), refused, late, overrun and pending. Resets
-//! are not counted, and [`ClassStats::oldest`](crate::stats::ClassStats::oldest) ignores scaled
-//! timeouts.
+//! are not counted, and the age of a timeout counts from its last one.
 
 mod part;
 mod queue;
@@ -190,27 +189,33 @@ impl<V: 'static> ScaledTimeouts<V> {
     pub fn reset(&self, timeout: ScaledTimeout) -> bool {
         let ScaledTimeout { serial, index } = timeout;
         let now = self.0.shard.nanos_near();
-        self.0.queue.borrow_mut().restart(index, serial, now)
+        let is_reset = self.0.queue.borrow_mut().restart(index, serial, now);
+        self.0.note_first();
+        is_reset
     }
 
     /// Cancels a timeout and returns its value. A timeout that is due and not delivered can still
     /// be cancelled. `None` if it has ended.
     pub fn cancel(&self, timeout: ScaledTimeout) -> Option<V> {
         let ScaledTimeout { serial, index } = timeout;
-        let value = self.0.queue.borrow_mut().remove(index, serial)?;
-        self.0.note_cancelled(1);
+        let (start, value) = self.0.queue.borrow_mut().remove(index, serial)?;
+        self.0.note_cancelled([start]);
         Some(value)
     }
 
     /// Cancels all timeouts and returns their values, the one that is due first at the beginning.
     /// O(timeouts).
     pub fn drain(&self) -> Vec<V> {
+        let mut starts = Vec::with_capacity(self.len());
         let mut values = Vec::with_capacity(self.len());
         {
             let mut queue = self.0.queue.borrow_mut();
-            values.extend(std::iter::from_fn(|| Some(queue.pop()?.1)));
+            while let Some((start, value)) = queue.pop() {
+                starts.push(start);
+                values.push(value);
+            }
         }
-        self.0.note_cancelled(values.len());
+        self.0.note_cancelled(starts);
         values
     }
 

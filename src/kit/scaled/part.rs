@@ -96,15 +96,19 @@ impl ScaledPart {
         self.shard.count_class(class, |counts| counts.refused += 1);
     }
 
-    /// So many timeouts have ended without being delivered.
+    /// Timeouts with these starts, which last for `span`, have ended without being delivered.
     #[inline]
-    pub(super) fn note_cancelled(&self, class: ClassId, count: usize) {
-        let count = count as u64;
+    pub(super) fn note_cancelled(&self, class: ClassId, starts: &[u64], span: u64) {
+        let count = starts.len() as u64;
         self.set_pending(self.pending.get() - count);
-        self.shard.count_class(class, |counts| {
-            counts.cancelled += count;
-            counts.pending -= count;
-        });
+        if class.is_some() {
+            let now = self.shard.nanos_near();
+            self.shard.count_class(class, |counts| {
+                for start in starts {
+                    counts.cancel_held(*start, start.saturating_add(span), now);
+                }
+            });
+        }
     }
 
     /// A timeout is delivered, so late in nanoseconds.

@@ -65,23 +65,24 @@ impl<V> Queue<V> {
         true
     }
 
-    pub(super) fn remove(&mut self, index: u32, serial: u64) -> Option<V> {
+    /// Takes a value out, with its start.
+    pub(super) fn remove(&mut self, index: u32, serial: u64) -> Option<(u64, V)> {
         self.get(index, serial)?;
-        self.list.remove(&mut self.nodes, index);
-        Some(self.nodes.remove(index as usize).value)
-    }
-
-    /// Takes the first value out, with its start.
-    pub(super) fn pop(&mut self) -> Option<(u64, V)> {
-        let index = self.list.first()?;
         self.list.remove(&mut self.nodes, index);
         let Node { start, value, .. } = self.nodes.remove(index as usize);
         Some((start, value))
     }
 
-    /// All values, in no order.
-    pub(super) fn into_values(self) -> impl Iterator<Item = V> {
-        self.nodes.into_iter().map(|(_, node)| node.value)
+    /// Takes the first value out, with its start.
+    pub(super) fn pop(&mut self) -> Option<(u64, V)> {
+        let index = self.list.first()?;
+        let serial = self.nodes[index as usize].serial;
+        self.remove(index, serial)
+    }
+
+    /// All values with their starts, in no order.
+    pub(super) fn into_values(self) -> impl Iterator<Item = (u64, V)> {
+        self.nodes.into_iter().map(|(_, node)| (node.start, node.value))
     }
 
     /// The start of the first value.

@@ -7,6 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 
 use corewheel_shard::{Tick, TimerKey};
 
@@ -15,6 +16,7 @@ use super::part::{Range, ScaledPart};
 use super::queue::Queue;
 use crate::face::local::LocalShard;
 use crate::shard::callback::SharedCall;
+use crate::stats::class::FirstHeld;
 use crate::values::class::ClassId;
 use crate::values::refused::Refused;
 
@@ -24,6 +26,8 @@ pub(super) struct Inner<V: 'static> {
     pub(super) this: Weak<Self>,
     pub(super) shard: Rc<dyn LocalShard>,
     class: ClassId,
+    /// When the first timeout was started, for the statistics of the class.
+    first: Option<Arc<FirstHeld>>,
     part: Rc<ScaledPart>,
     /// The callback of the timer.
     visit: SharedCall,
@@ -63,6 +67,7 @@ impl<V: 'static> Inner<V> {
                 this: this.clone(),
                 part: ScaledPart::of(&shard),
                 class,
+                first: shard.hold(class),
                 visit: Rc::new(visit),
                 queue: RefCell::new(Queue::new()),
                 timer: Cell::new(None),
@@ -102,11 +107,20 @@ impl<V: 'static> Inner<V> {
         let _compound = is_first.then(|| self.shard.compound());
         if is_first && !self.set_timer() {
             let value = self.queue.borrow_mut().remove(index, serial);
-            let value = value.expect("nothing has run since it was put in");
+            let (_, value) = value.expect("nothing has run since it was put in");
             return Err(self.refuse(value));
         }
         self.part.note_started(self.class);
+        self.note_first();
         Ok((index, serial))
+    }
+
+    /// The first timeout may be another one.
+    #[inline]
+    pub(super) fn note_first(&self) {
+        if let Some(first) = &self.first {
+            first.set(self.queue.borrow().first_start());
+        }
     }
 
     /// There is no room for a value.
@@ -115,9 +129,10 @@ impl<V: 'static> Inner<V> {
         Refused::Full(value)
     }
 
-    /// So many timeouts were taken out of the queue, undelivered.
-    pub(super) fn note_cancelled(&self, count: usize) {
-        self.part.note_cancelled(self.class, count);
+    /// Timeouts with these starts were taken out of the queue, undelivered.
+    pub(super) fn note_cancelled(&self, starts: impl AsRef<[u64]>) {
+        self.part.note_cancelled(self.class, starts.as_ref(), self.span.get());
+        self.note_first();
         self.cancel_timer_if_empty();
     }
 
@@ -219,6 +234,7 @@ impl<V: 'static> Range for Inner<V> {
         // A timeout that a change of the scale has made due was not due before the change.
         let due = deadline.max(self.shrunk_at.get());
         self.part.note_fired(self.class, now.saturating_sub(due));
+        self.note_first();
         self.cancel_timer_if_empty();
         // Before the handler, which may panic.
         self.part.push_due(self.this.clone());
@@ -248,8 +264,9 @@ impl<V: 'static> Drop for Inner<V> {
             self.shard.cancel_shared(timer);
         }
         let queue = std::mem::replace(self.queue.get_mut(), Queue::new());
-        self.part.note_cancelled(self.class, queue.len());
-        self.shard.drop_each(queue.into_values());
+        let (starts, values): (Vec<_>, Vec<_>) = queue.into_values().unzip();
+        self.part.note_cancelled(self.class, &starts, self.span.get());
+        self.shard.drop_each(values);
         self.shard.drop_each(self.handler.take());
     }
 }

@@ -115,14 +115,17 @@ pub(crate) struct Armed {
 pub(crate) struct Counts {
     /// Timers that were armed.
     pub(crate) armed: u64,
-    /// Timers that have ended while they were young.
+    /// Timers that have ended, of which the owner does not know that they have.
     pub(crate) ended: u64,
+    /// Those of them that have ended while they were young.
+    pub(crate) young: u64,
 }
 
 impl Counts {
     pub(crate) fn add(&mut self, other: Self) {
         self.armed += other.armed;
         self.ended += other.ended;
+        self.young += other.young;
     }
 }
 

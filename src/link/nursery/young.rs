@@ -109,14 +109,14 @@ struct Tally {
 impl Tally {
     /// What the owner does not know yet, or has not taken yet.
     fn unseen(&self) -> Counts {
-        Counts { armed: self.armed, ended: self.ended + self.ended_old }
+        Counts { armed: self.armed, ended: self.ended + self.ended_old, young: self.ended }
     }
 
     /// Takes what the owner does not count itself.
     fn take(&mut self) -> Counts {
         let Self { armed, ended, ended_old, seen } = *self;
         *self = Self { ended_old: ended_old - seen, ..Self::default() };
-        Counts { armed, ended }
+        Counts { armed, ended, young: ended }
     }
 }
 

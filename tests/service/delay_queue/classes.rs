@@ -70,6 +70,59 @@ fn values_count_for_the_class_of_the_view() {
 }
 
 #[test]
+fn values_have_an_age_and_are_counted_by_what_was_left() {
+    let mut lab = lab();
+    let (queue, other) = (queue(&lab, 8), queue(&lab, 8));
+    let first = queue.insert(1, ms(100)).unwrap();
+    lab.advance(ms(5));
+    let second = queue.insert(2, ms(40)).unwrap();
+    lab.advance(ms(15));
+    assert!(queue.reset(first, ms(180)), "a reset changes no age");
+    let third = other.insert(3, FAR).unwrap();
+    assert_eq!(stats(&lab).oldest, Some(ms(20)));
+    lab.advance(ms(25));
+    assert_eq!(queue.try_next().map(|due| due.key), Some(second));
+    assert_eq!(stats(&lab).oldest, Some(ms(45)));
+    lab.advance(ms(5));
+    // 150 of 200 milliseconds are left.
+    assert!(queue.remove(first).is_some());
+    check(&mut lab, [3, 1, 1, 0, 0]);
+    assert_eq!(stats(&lab).cancelled_at, [0, 0, 0, 0, 0, 0, 0, 1, 0, 0]);
+    assert_eq!(stats(&lab).oldest, Some(ms(30)), "that of the other queue");
+    // A timer of the class is younger.
+    lab.timers().of_class(RETRY).unwrap().schedule(FAR, ()).unwrap();
+    lab.settle();
+    assert_eq!(stats(&lab).oldest, Some(ms(30)));
+    assert!(other.remove(third).is_some());
+    lab.settle();
+    assert_eq!(stats(&lab).oldest, Some(ms(0)));
+    let late = queue.insert(4, ms(10)).unwrap();
+    queue.insert(5, ms(10)).unwrap();
+    lab.advance(ms(30));
+    assert!(queue.remove(late).is_some(), "it was due and not taken");
+    assert_eq!(queue.drain().len(), 1);
+    lab.settle();
+    assert_eq!(stats(&lab).cancelled_at, [2, 0, 0, 0, 0, 0, 0, 1, 0, 1]);
+    drop((queue, other));
+    assert_eq!(stats(&lab).oldest, Some(ms(30)), "that of the timer");
+}
+
+#[test]
+fn value_that_is_taken_after_the_shard_has_ended_has_no_age() {
+    let mut lab = lab();
+    let queue = queue(&lab, 8);
+    queue.insert(1, ms(5)).unwrap();
+    queue.insert(2, ms(6)).unwrap();
+    lab.clock.advance(ms(10));
+    let ended = lab.service.begin_shutdown(ShutdownPolicy::Drop).unwrap();
+    lab.settle();
+    drop(ended);
+    assert_eq!(stats(&lab).oldest, None);
+    assert!(queue.try_next().is_some());
+    assert_eq!(stats(&lab).oldest, None);
+}
+
+#[test]
 fn values_of_a_queue_without_class_count_for_no_class() {
     let mut lab = lab();
     let queue: DelayQueue<u8> = lab.timers().delay_queue();
