@@ -164,10 +164,12 @@ struct Row<'a> {
 
 impl Row<'_> {
     fn with(&self, label: &'static str, value: impl ToString) -> Labels {
-        let mut labels = self.labels.clone();
-        labels.push((label, value.to_string()));
-        labels
+        with(&self.labels, label, value)
     }
+}
+
+fn with(labels: &Labels, label: &'static str, value: impl ToString) -> Labels {
+    [labels.as_slice(), &[(label, value.to_string())]].concat()
 }
 
 fn label_of(service: &ServiceStats) -> Labels {
@@ -191,8 +193,7 @@ impl Collector for StatsCollector {
                 continue;
             }
             rows.extend(service.shards.iter().map(|stats| {
-                let mut labels = label_of(service);
-                labels.push(("shard", stats.shard.to_string()));
+                let labels = with(&label_of(service), "shard", stats.shard);
                 let running = u64::from(runs(&stats));
                 Row { labels, service, stats, running, is_shard: true }
             }));
@@ -365,10 +366,12 @@ fn value_of(name: &str, value: u64) -> Value {
     }
 }
 
+fn named<'a>(mut counts: impl Iterator<Item = (&'a str, u64)>, name: &str) -> u64 {
+    counts.find(|(known, _)| *known == name).map_or(0, |(_, value)| value)
+}
+
 fn encode_counts(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::Result {
-    let count_of = |row: &Row<'_>, name: &str| {
-        row.stats.counts.iter().find(|(known, _)| *known == name).map_or(0, |(_, value)| value)
-    };
+    let count_of = |row: &Row<'_>, name: &str| named(row.stats.counts.iter(), name);
     let mut done: Vec<&str> = Vec::new();
     for ((name, _), help) in ShardCounts::default().iter().zip(ShardCounts::descriptions()) {
         let shared = SHARED.iter().find(|one| one.counts.iter().any(|(count, _)| *count == name));
@@ -404,9 +407,6 @@ fn encode_classes(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt:
     let of_row = |row| move |class| (Row::with(row, "class", class_name(class)), class);
     let rows: Vec<(Labels, &ClassStats)> =
         rows.iter().flat_map(|row| row.stats.classes.iter().map(of_row(row))).collect();
-    let count_of = |class: &ClassStats, name: &str| {
-        class.iter().find(|(known, _)| *known == name).map_or(0, |(_, value)| value)
-    };
     for ((name, _), help) in ClassStats::default().iter().zip(ClassStats::descriptions()) {
         let is_gauge = name == "pending";
         let help = help.trim().trim_end_matches('.');
@@ -414,18 +414,17 @@ fn encode_classes(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt:
         let family =
             if is_gauge { Family::gauge(&family, help) } else { Family::counter(&family, help) };
         let sample = |value| if is_gauge { Value::Gauge(value) } else { Value::Count(value) };
-        family.encode(
-            encoder,
-            rows.iter().map(|(labels, class)| (labels.clone(), sample(count_of(class, name)))),
-        )?;
+        let sample = |class: &ClassStats| sample(named(class.iter(), name));
+        let samples = rows.iter().map(|(labels, class)| (labels.clone(), sample(class)));
+        family.encode(encoder, samples)?;
     }
     let help = "Cancels by how many whole tenths of the delay were left";
     let samples = rows.iter().flat_map(|(labels, class)| {
-        class.cancelled_at.iter().enumerate().map(|(tenths, count)| {
-            let mut labels = labels.clone();
-            labels.push(("tenths_left", tenths.to_string()));
-            (labels, Value::Count(*count))
-        })
+        class
+            .cancelled_at
+            .iter()
+            .enumerate()
+            .map(|(tenths, count)| (with(labels, "tenths_left", tenths), Value::Count(*count)))
     });
     Family::counter("class_cancelled_at", help).encode(encoder, samples)?;
     let help = "The age of the oldest timer of the class that is pending; 0 if there is none";
@@ -458,20 +457,18 @@ fn encode_classes(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt:
 
 /// The deadlines of connections; none of them before the first has come.
 fn encode_deadlines(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceStats]) -> fmt::Result {
-    let labelled = |service: &ServiceStats, label, value: &str, count| {
-        let mut labels = label_of(service);
-        labels.push((label, value.to_string()));
-        (labels, Value::Count(count))
+    let sample = |service: &ServiceStats, label, value: &str, count| {
+        (with(&label_of(service), label, value), Value::Count(count))
     };
     let help = "Deadlines of connections that have come, by their kind";
     let samples = services.iter().flat_map(|service| {
-        service.deadlines.iter().map(|of| labelled(service, "kind", of.kind, of.count))
+        service.deadlines.iter().map(|of| sample(service, "kind", of.kind, of.count))
     });
     Family::counter("connection_deadlines", help).encode(encoder, samples)?;
     let help = "Connections that have ended, by the deadline that has ended them";
     let samples = services.iter().flat_map(|service| {
-        let closed = labelled(service, "by", "close", service.connections_closed);
-        let ended = service.deadlines.iter().map(|of| labelled(service, "by", of.kind, of.ended));
+        let closed = sample(service, "by", "close", service.connections_closed);
+        let ended = service.deadlines.iter().map(|of| sample(service, "by", of.kind, of.ended));
         ended.chain([closed])
     });
     Family::counter("connections_ended", help).encode(encoder, samples)

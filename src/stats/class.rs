@@ -109,8 +109,8 @@ impl ClassStats {
         (ended > 0).then(|| self.cancelled as f64 / ended as f64)
     }
 
-    /// Counts a value of a container that was cancelled at `now`. It has come at `since` and was due
-    /// at `deadline`, in nanoseconds.
+    /// Counts a value of a container that was cancelled at `now`. It has come at `since` and was
+    /// due at `deadline`, in nanoseconds.
     pub(crate) fn cancel_held(&mut self, since: u64, deadline: u64, now: u64) {
         self.pending -= 1;
         self.cancelled += 1;
@@ -150,8 +150,8 @@ impl ClassStats {
     }
 }
 
-/// Since when a container has had the first of its values, in nanoseconds and one; 0 if it is empty.
-/// Its shard writes it, and readers look for the oldest.
+/// Since when a container has had the first of its values, in nanoseconds and one; 0 if it is
+/// empty. Its shard writes it, and readers look for the oldest.
 #[derive(Debug, Default)]
 pub(crate) struct FirstHeld(AtomicU64);
 

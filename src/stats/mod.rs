@@ -220,15 +220,17 @@ pub struct ServiceStats {
     pub warnings: Vec<Warning>,
     /// Its shards, in order.
     pub shards: Vec<ShardStats>,
-    /// The deadlines of connections that have come, and the connections that they have ended. In the
-    /// order of [`DeadlineKind`](crate::DeadlineKind); empty before the first of them.
+    /// The deadlines of connections that have come, and the connections that they have ended. In
+    /// the order of [`DeadlineKind`](crate::DeadlineKind); empty before the first of them.
     pub deadlines: Vec<DeadlineStats>,
-    /// How many connections have ended without a deadline: their owner has closed them, for instance
-    /// since the peer had. Connections that end with their shard or service are not counted.
+    /// How many connections have ended without a deadline: their owner has closed them, for
+    /// instance since the peer had. Connections that end with their shard or service are not
+    /// counted.
     pub connections_closed: u64,
-    /// By how much at most an idle deadline of a connection on a shard is later than its limit says,
-    /// in nanoseconds, unless the thread is held up: a touch of the connection is stamped without a
-    /// reading of the clock. This is no lateness of the timer. On any thread, stamps are exact.
+    /// By how much at most an idle deadline of a connection on a shard is later than its limit
+    /// says, in nanoseconds, unless the thread is held up: a touch of the connection is stamped
+    /// without a reading of the clock. This is no lateness of the timer. On any thread, stamps are
+    /// exact.
     pub activity_stamp_ns: u64,
 }
 

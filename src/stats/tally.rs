@@ -7,8 +7,8 @@
 //! Invariants: the names are those of the table of kinds, which lies above this room and comes with
 //! each count.
 //!
-//! Cost: one relaxed addition for each deadline that has come and for each connection that has ended.
-//! Nothing else counts here.
+//! Cost: one relaxed addition for each deadline that has come and for each connection that has
+//! ended. Nothing else counts here.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,9 +23,9 @@ pub struct DeadlineStats {
     /// How many events of this kind a task or a callback has taken. An event that was withdrawn, as
     /// the connection was active meanwhile, is not one of them.
     pub count: u64,
-    /// How many connections were closed after such an event, the last that was taken. An event of an
-    /// idle kind counts if the connection was not active since. Heartbeats and custom deadlines end
-    /// no connection here: only their owner knows what they are for.
+    /// How many connections were closed after such an event, the last that was taken. An event of
+    /// an idle kind counts if the connection was not active since. Heartbeats and custom deadlines
+    /// end no connection here: only their owner knows what they are for.
     pub ended: u64,
 }
 
@@ -53,7 +53,8 @@ impl Tally {
         }
     }
 
-    /// Counts a connection that has ended, by a deadline of a kind that was counted, or without one.
+    /// Counts a connection that has ended, by a deadline of a kind that was counted, or without
+    /// one.
     pub(crate) fn count_end(&self, kind: Option<usize>) {
         let count = kind.and_then(|kind| self.ended.get(kind)).unwrap_or(&self.closed);
         // Relaxed: see `count`.
