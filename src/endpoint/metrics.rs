@@ -408,15 +408,11 @@ fn encode_classes(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt:
     let rows: Vec<(Labels, &ClassStats)> =
         rows.iter().flat_map(|row| row.stats.classes.iter().map(of_row(row))).collect();
     for ((name, _), help) in ClassStats::default().iter().zip(ClassStats::descriptions()) {
-        let is_gauge = name == "pending";
-        let help = help.trim().trim_end_matches('.');
-        let family = format!("class_{name}");
-        let family =
-            if is_gauge { Family::gauge(&family, help) } else { Family::counter(&family, help) };
-        let sample = |value| if is_gauge { Value::Gauge(value) } else { Value::Count(value) };
-        let sample = |class: &ClassStats| sample(named(class.iter(), name));
+        let kind = if GAUGES.contains(&name) { MetricType::Gauge } else { MetricType::Counter };
+        let (family, help) = (format!("class_{name}"), help.trim().trim_end_matches('.'));
+        let sample = |class: &ClassStats| value_of(name, named(class.iter(), name));
         let samples = rows.iter().map(|(labels, class)| (labels.clone(), sample(class)));
-        family.encode(encoder, samples)?;
+        Family { name: &family, help, in_seconds: false, kind }.encode(encoder, samples)?;
     }
     let help = "Cancels by how many whole tenths of the delay were left";
     let samples = rows.iter().flat_map(|(labels, class)| {
