@@ -320,6 +320,42 @@ fn each_operation_of_a_write_is_passed_on_and_ends_when_it_stalls() {
     both!(check_gate);
 }
 
+/// Polls again if it must wait: on a shard, a task returns to its executor after some reads.
+fn again<V>(mut poll: impl FnMut() -> Polled<V>) -> Polled<V> {
+    let polled = poll();
+    if polled.is_pending() { poll() } else { polled }
+}
+
+fn check_ready_reads<K: Kind>() {
+    for (reads, reads_on) in [(1, false), (1, true), (3, true), (7, false), (8, true), (9, false)] {
+        let mut lab = Lab::new();
+        let (mut stream, mut peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)));
+        let read_all = |stream: &mut Duplex<K>, peer: &mut DuplexStream| {
+            for _ in 0..reads {
+                ready(write(peer, b"a"));
+                assert_eq!(ready(again(|| read(stream))), b"a");
+            }
+        };
+        // An idle time begins with the reads, or with the wait after them.
+        lab.advance(60);
+        read_all(&mut stream, &mut peer);
+        assert_eq!(ready(again(|| write(&mut stream, &[0; ROOM]))), ROOM);
+        lab.advance(60);
+        read_all(&mut stream, &mut peer);
+        assert!(again(|| write(&mut stream, b"b")).is_pending());
+        if reads_on {
+            lab.advance(50);
+            read_all(&mut stream, &mut peer);
+        }
+        check_ends::<K, _>(&mut lab, LIMIT, Idle(ms(LIMIT)), || write(&mut stream, b"b"));
+    }
+}
+
+#[test]
+fn reads_in_a_row_that_are_ready_begin_the_idle_time_of_what_waits_after_them() {
+    both!(check_ready_reads);
+}
+
 fn check_slow_shutdown<K: Kind>() {
     let mut lab = Lab::new();
     let gate = Gate::default();
