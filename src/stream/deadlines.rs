@@ -15,15 +15,15 @@
 //! Invariants: nothing waits without a timer. No event is kept here.
 //!
 //! Reads in a row that are ready touch the timers once in eight times. No limit ends a stream in
-//! which nothing waits, and a wait that begins touches them again. So no idle time begins before the
-//! last read.
+//! which nothing waits, and a wait that begins touches them again. So no idle time begins before
+//! the last read.
 //!
-//! Cost: a read that is ready costs a few branches, and one in eight a touch; a write that is ready,
-//! a touch; the first byte of a message, a reading of the clock and a compare-and-exchange besides.
-//! A read that must wait costs two touches, and two readings of the clock and compare-and-exchanges
-//! if it is measured; a write that must wait costs as much. The first one polls the timers, and so
-//! does the first one after the timer has expired. The timers wake the stream when a deadline has
-//! come, so that a later poll finds nothing before.
+//! Cost: a read that is ready costs a few branches, and one in eight a touch; a write that is ready
+//! costs a touch. The first byte of a message costs a reading of the clock and a
+//! compare-and-exchange besides. A read that must wait costs two touches, and two readings of the
+//! clock and compare-and-exchanges if it is measured; a write that must wait costs as much. The
+//! first one polls the timers, and so does the first one after the timer has expired. The timers
+//! wake the stream when a deadline has come, so that a later poll finds nothing before.
 
 use std::io;
 use std::sync::Arc;

@@ -144,12 +144,12 @@ pin_project! {
     ///
     /// A write that is ready costs a touch of the timers and a few branches, sends nothing and
     /// allocates nothing. So does a read; of reads in a row that are ready, one in eight touches
-    /// the timers, whose [idle deadlines](ConnTimers::deadline) lag by as much. The first read that must wait polls the timers, which takes
-    /// the connection's lock on any thread, and so does the first one after the timer has
-    /// expired; a read that must wait costs a touch otherwise, and one that is measured two
-    /// readings of the clock more. A write that must wait costs as much as such a read, and the
-    /// first allocates some 300 bytes for the connection. A stream takes what its timers take, and
-    /// some 350 bytes.
+    /// the timers, and [`deadline`](ConnTimers::deadline) shows the others with the next wait. The
+    /// first read that must wait polls the timers, which takes the connection's lock on any thread,
+    /// and so does the first one after the timer has expired. A read that must wait costs a touch
+    /// otherwise, and one that is measured two readings of the clock more. A write that must wait
+    /// costs as much as such a read, and the first allocates some 300 bytes for the connection. A
+    /// stream takes what its timers take, and some 350 bytes.
     ///
     /// ```
     /// # #[cfg(feature = "tokio")] {
