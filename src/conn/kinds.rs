@@ -411,8 +411,8 @@ impl DeadlineKind {
         tally.count(&NAMES, self.index().map_or(custom, |index| index.min(custom)));
     }
 
-    /// Whether the owner of a connection may end it because of this deadline, for all that is known
-    /// here.
+    /// Whether this deadline may be why its owner ends a connection. What a custom deadline is for,
+    /// only the owner knows.
     pub(super) fn may_end(self) -> bool {
         !matches!(self, Self::Heartbeat | Self::Custom(_))
     }

@@ -111,8 +111,8 @@ pub(super) struct Rare {
     event_at: [u64; IDLE.end - IDLE.start],
     /// The kinds whose event that was not delivered is the first, as bits.
     first: KindBits,
-    /// The kind of the last event that was taken and may end the connection. A greatest age is not
-    /// kept here, but known by the flag of a connection that was told to end.
+    /// The kind of the last event that was taken and may end the connection; `None` for a greatest
+    /// age, which the flag of a connection that was told to end says.
     ends_by: Option<u8>,
     armed: Armed,
     transfers: Transfers,
@@ -378,7 +378,7 @@ pub(super) fn next_event(
         // An event of a kind that is not idle is always the first.
         let first = conn.rare().map_or(0, |rare| rare.first) | !IDLE_KINDS;
         let kind = DeadlineKind::at(position);
-        // A drain tells all connections, and few of them need a place for anything else.
+        // A drain tells all connections. The flag that says so is enough, and no place is made.
         let is_age = position == MAX_AGE;
         if kind.may_end() && (!is_age || conn.rare().is_some()) {
             conn.place.rare_mut().ends_by = (!is_age).then_some(position as u8);
@@ -389,7 +389,7 @@ pub(super) fn next_event(
     (event, pending & RATES != 0)
 }
 
-/// The kind of the deadline that has ended a connection which is closed now; `None` if none has.
+/// Which deadline has ended a connection, if its owner closes it now; `None` if none has.
 pub(super) fn ended_by(conn: &Facts<'_, impl Place>) -> Option<usize> {
     let is_true = |kind: &usize| !matches!(rule(*kind), Rule::Idle { .. }) || is_idle(conn, *kind);
     let taken = conn.rare().and_then(|rare| rare.ends_by).map(usize::from).filter(is_true);

@@ -150,7 +150,7 @@ impl ClassStats {
     }
 }
 
-/// Since when a container has had the first of its values, in nanoseconds and one; 0 if it is
+/// Since when a container has had the first of its values, in nanoseconds plus one; 0 if it is
 /// empty. Its shard writes it, and readers look for the oldest.
 #[derive(Debug, Default)]
 pub(crate) struct FirstHeld(AtomicU64);
@@ -171,8 +171,8 @@ impl FirstHeld {
 #[derive(Debug, Default)]
 pub(crate) struct PublishedClass {
     counts: PublishedCounts,
-    /// Of the containers whose values are of the class. A reader takes the lock, and the shard when
-    /// a container is made.
+    /// The containers whose values are of the class. A reader takes the lock, and so does the shard
+    /// when a container is made.
     held: Mutex<Vec<Weak<FirstHeld>>>,
     /// When its oldest timer was scheduled, in microseconds and one; 0 if there is none.
     since: AtomicU64,

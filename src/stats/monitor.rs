@@ -227,7 +227,8 @@ impl ClassBase {
             );
             add(WarningKind::ClassLeaks, text);
         }
-        // All cancels are judged. A sample of those that ended young may stand for some of before.
+        // All cancels are judged. A sample stands for the futures that have ended young since the
+        // sample before, some of which were judged already.
         let judged = class.cancelled.saturating_sub(self.cancelled);
         if judged >= CANCELS_MIN {
             let tight = class.cancelled_at[0].saturating_sub(self.just_before);

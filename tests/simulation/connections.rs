@@ -1,7 +1,6 @@
 //! Random histories of connections on shards and on any thread: requests and pauses, ages with a
 //! grace, heartbeats with a phase, drains, pressure and orders to the idlest, while shards are held
-//! up and clocks leap. A model says which connections are told, and
-//! when each event may come.
+//! up and clocks leap. A model says which connections are told, and when each event may come.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -48,6 +48,7 @@ pub(super) struct Inner<V: 'static> {
     pub(super) waiters: Waiters,
     /// The class that the values count for; none once the shard has ended.
     class: Cell<ClassId>,
+    /// `None` if the queue was made without a class.
     ages: Option<RefCell<Ages>>,
     /// Calls [`Self::ring`].
     ring: SharedCall,
@@ -79,7 +80,7 @@ impl Ages {
         self.publish();
     }
 
-    /// Since when the value was there that is no longer.
+    /// A value has left the queue. Returns since when it was there.
     fn end(&mut self, key: TimerKey) -> u64 {
         self.order.remove(&mut self.links, key.index());
         self.publish();
@@ -384,7 +385,7 @@ impl<V> Inner<V> {
         key
     }
 
-    /// Counts values that were taken out before they were due, or though they were not.
+    /// Counts values that were removed, drained or dropped with the queue, whether due or not.
     fn count_removed(&self, removed: impl IntoIterator<Item = (TimerKey, Tick)>) {
         let Some(mut ages) = self.ages() else { return };
         let (now, mut removed) = (self.shard.nanos_near(), removed.into_iter());

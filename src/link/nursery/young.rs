@@ -16,7 +16,8 @@ const LISTS: usize = 8;
 const EVERY_MS: [u64; LISTS] = [0, 6, 19, 60, 190, 600, 1_900, 6_000];
 /// The end of time.
 pub(super) const NEVER: u64 = u64::MAX;
-/// Of so many timers of a class one is measured, if none is. Odd, as programs arm timers by turns.
+/// One in so many timers of a class is measured, unless one is measured already. Odd, so that both
+/// kinds are measured of a program that arms timers of two kinds in turn.
 const SAMPLED: u64 = 63;
 /// How long the owner may leave an ended timer that it has taken over, in milliseconds. The timers
 /// that end on other threads are left as long.
@@ -121,7 +122,7 @@ impl Tally {
 }
 
 impl OfClass {
-    /// A timer was armed: one in some is measured, so that most read no clock.
+    /// A timer was armed. Few are measured, so that most read no clock.
     #[inline]
     fn arm(&mut self, slot: u32, now: impl Fn() -> u64) {
         if self.counts.armed.is_multiple_of(SAMPLED) && self.sample.is_none() {
@@ -141,7 +142,7 @@ impl OfClass {
         }
     }
 
-    /// A timer is not measured, as its end is not known, or is measured by the owner.
+    /// A timer is not measured: when it has ended is not known, or the owner will measure it.
     #[inline]
     fn leave_out(&mut self, slot: u32) {
         let _sample = self.sample.take_if(|sample| sample.slot == slot);
@@ -288,7 +289,7 @@ impl<W> Young<W> {
         (carried, false)
     }
 
-    /// A timer has ended a while ago, so its end is not measured.
+    /// A timer is not measured, see [`OfClass::leave_out`].
     pub(super) fn leave_out(&mut self, at: u32) {
         let class = self.slots.get(at).class;
         if let Some(of_class) = self.of_class(class) {
