@@ -27,8 +27,8 @@
 //! A shard keeps its counts in plain numbers and stores them once a turn, relaxed, into a line of
 //! atomics of its own; commands on its own core, between turns, store the counts that they change.
 //! A reader sends the shard nothing, and takes no lock that a turn takes but that of a class, under
-//! which a handler makes a container of it. The counts of one reading were stored together: a reader
-//! that comes while the shard stores them reads again.
+//! which a handler makes a container of it. The counts of one reading were stored together: a
+//! reader that comes while the shard stores them reads again.
 //!
 //! # What is measured
 //!

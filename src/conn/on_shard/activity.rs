@@ -31,7 +31,8 @@ use corewheel_shard::{Tick, TickLength};
 use super::record::Block;
 use crate::values::settings::STAMP_SPAN;
 
-/// The part of [`STAMP_SPAN`] in which the thread may wake up, so that a wake-up alone makes no gap.
+/// The part of [`STAMP_SPAN`] in which the thread may wake up, so that a wake-up alone makes no
+/// gap.
 const WAKE: u64 = 2_000_000;
 
 /// No stamp is valid: the clock must be read.
