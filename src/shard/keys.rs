@@ -37,9 +37,11 @@ impl<T: 'static> State<T> {
         lane: &mut LaneReceiver<Request<T>>,
         wanted: usize,
     ) -> usize {
+        let has_all = self.take_back(wanted);
         for granted in 0..wanted {
+            let key = if has_all { self.wheel.grant() } else { self.grant_key() };
             // If the wheel has no free slot, a thread with a lane gets a key of the pool.
-            let Some(key) = self.grant_key().or_else(|| self.take_pool_key()) else {
+            let Some(key) = key.or_else(|| self.take_pool_key()) else {
                 return granted;
             };
             lane.grant(key);

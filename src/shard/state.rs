@@ -2,6 +2,7 @@
 //! commands. Work that must not run while the state is borrowed, such as code of the user, is left
 //! as effects.
 
+use std::mem::needs_drop;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -12,7 +13,7 @@ use crossbeam_utils::CachePadded;
 use hashbrown::HashMap;
 
 use super::Directory;
-use super::callback::SendCall;
+use super::callback::{Call, SendCall};
 use super::classes::ClassTable;
 use super::effect::Effect;
 use super::lateness::TurnTimes;
@@ -293,15 +294,21 @@ impl<T: 'static> State<T> {
         }
         let times = request.times().expect("only a timer is cancelled in its lane");
         self.pass_key(key, request.class(), times, now);
-        let payload = match request {
-            Request::Schedule { value, .. } => Stored::Value(value),
-            Request::Call { call, .. } => Stored::of_call(call, &mut self.tables),
+        let taken = match request {
+            Request::Schedule { value, .. } => Taken::Value(value),
+            Request::Call { call, .. } => Taken::Callback(Call::Send(call)),
             Request::Cancel { .. } | Request::Reset { .. } | Request::Bulk(_) => {
                 unreachable!("only a timer is cancelled in its lane")
             }
         };
-        let taken = self.take(payload);
-        self.effects.push(Effect::Drop(taken));
+        self.drop_later(Some(taken));
+    }
+
+    /// Has a payload dropped when nothing is borrowed, unless it is a value without a destructor.
+    #[inline]
+    fn drop_later(&mut self, taken: Option<Taken<T>>) {
+        let taken = taken.filter(|taken| needs_drop::<T>() || !matches!(taken, Taken::Value(_)));
+        self.effects.extend(taken.map(Effect::Drop));
     }
 
     #[inline]
@@ -332,7 +339,7 @@ impl<T: 'static> State<T> {
                 self.overtaken.insert(key, reply);
             }
             Some(reply) => self.effects.push(Effect::Cancelled(reply, outcome)),
-            None => self.effects.extend(outcome.payload().map(Effect::Drop)),
+            None => self.drop_later(outcome.payload()),
         }
     }
 
@@ -422,7 +429,7 @@ impl<T: 'static> State<T> {
             }
             let outcome = self.finish_cancel(outcome, now);
             let Some(replies) = &mut many.replies else {
-                self.effects.extend(outcome.payload().map(Effect::Drop));
+                self.drop_later(outcome.payload());
                 continue;
             };
             let (outcome, left) = into_remote::<T>(outcome);

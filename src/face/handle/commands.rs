@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use corewheel_shard::Tick;
 
+use super::here::Reach;
 use super::{Handle, Lanes, thread_lanes};
 use crate::clock::when::When;
 use crate::directory::orders::{Drain, Orders};
@@ -44,10 +45,18 @@ impl<T: Send + 'static> Handle<T> {
     }
 
     /// The lanes of this thread, and the shard of the handle or of this thread.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn shard_lanes(&self) -> Result<(Rc<Lanes<T>>, ShardId), RefusedKind> {
-        let shard = self.shard.or_else(|| self.reach()?.shard());
-        Ok((self.lanes()?, shard.ok_or_else(|| self.why_closed())?))
+        let lanes = self.lanes()?;
+        match self.shard {
+            Some(shard) => Ok((lanes, shard)),
+            None => Ok((lanes, self.given_shard()?)),
+        }
+    }
+
+    #[cold]
+    fn given_shard(&self) -> Result<ShardId, RefusedKind> {
+        self.with_reach(Reach::shard).flatten().ok_or_else(|| self.why_closed())
     }
 
     /// The class and the deadline of a timer, and the present in microseconds.
@@ -206,10 +215,10 @@ impl<T: Send + 'static> Handle<T> {
     /// takes otherwise.
     #[inline]
     pub fn cancel_detached(&self, timer: TimerId) {
-        if timer.is_of(self.service) {
-            self.as_its_thread(|| {
-                thread_lanes::with(self.service, |lanes| lanes.cancel_detached(timer));
-            });
+        if timer.is_of(self.service)
+            && let Some(lanes) = self.as_its_thread(|| thread_lanes::open(self.service))
+        {
+            lanes.cancel_detached(timer);
         }
     }
 

@@ -66,17 +66,10 @@ thread_local! {
     static THREAD: Cell<u32> = const { Cell::new(0) };
 }
 
-#[inline]
-fn thread() -> u32 {
-    #[cfg(feature = "sim")]
-    return THREAD.get();
-    #[cfg(not(feature = "sim"))]
-    0
-}
-
 /// How one thread reaches one service.
 pub(crate) struct Reach {
     service: ServiceId,
+    #[cfg(feature = "sim")]
     thread: u32,
     time: Timeline,
     clock: NearClock,
@@ -104,7 +97,11 @@ impl Reach {
     /// Whether this is how the running thread reaches a service.
     #[inline]
     pub(super) fn is_of(&self, service: ServiceId) -> bool {
-        self.service == service && self.thread == thread()
+        #[cfg(feature = "sim")]
+        if self.thread != THREAD.get() {
+            return false;
+        }
+        self.service == service
     }
 
     /// Makes an entry in the table of this thread. `None` when the table is gone.
@@ -112,7 +109,8 @@ impl Reach {
     fn make(service: ServiceId, time: Timeline) -> Option<Rc<Self>> {
         let entry = Rc::new(Self {
             service,
-            thread: thread(),
+            #[cfg(feature = "sim")]
+            thread: THREAD.get(),
             clock: NearClock::new(time.clock().clone()),
             time,
             shards: RefCell::default(),
@@ -180,19 +178,9 @@ impl Reach {
         self.reached.get()
     }
 
-    /// The lanes of this thread, if it has opened any.
-    #[inline]
-    pub(super) fn known_lanes(&self) -> Option<&dyn ThreadLanes> {
-        self.lanes.get().map(|lanes| &**lanes)
-    }
-
     /// The lanes of this thread; `None` if the service has ended.
-    #[inline]
     pub(super) fn lanes(&self) -> Option<Rc<dyn ThreadLanes>> {
-        match self.lanes.get() {
-            Some(lanes) => Some(Rc::clone(lanes)),
-            None => self.open_lanes(),
-        }
+        self.lanes.get().cloned().or_else(|| self.open_lanes())
     }
 
     #[cold]
@@ -525,6 +513,17 @@ pub(crate) fn with<R>(service: ServiceId, run: impl FnOnce(&Reach) -> R) -> Opti
 #[inline]
 pub(crate) fn find(service: ServiceId) -> Option<Rc<Reach>> {
     Reach::known(service).or_else(|| Reach::of_open(service))
+}
+
+/// The lanes of the calling thread to the service that it has used last. `None` to any other, and
+/// before the thread has opened lanes.
+#[inline(always)]
+pub(super) fn known_lanes(service: ServiceId) -> Option<Rc<dyn ThreadLanes>> {
+    let known = TABLE.try_with(|table| {
+        table
+            .look_at_last(|last| if last.is_of(service) { last.lanes.get().cloned() } else { None })
+    });
+    known.ok().flatten()
 }
 
 /// Whether the table of the calling thread is gone, as the thread ends.

@@ -36,6 +36,15 @@ impl Reaches {
         self.last.set(Some(reach));
     }
 
+    /// Looks at the entry that was used last, if it is not in use. `look` must not use the table.
+    #[inline]
+    pub(super) fn look_at_last<R>(&self, look: impl FnOnce(&Reach) -> Option<R>) -> Option<R> {
+        let last = self.last.take();
+        let seen = last.as_deref().and_then(look);
+        self.last.set(last);
+        seen
+    }
+
     #[inline(never)]
     pub(super) fn search(&self, service: ServiceId) -> Option<Rc<Reach>> {
         self.all.borrow().iter().find(|reach| reach.is_of(service)).cloned()

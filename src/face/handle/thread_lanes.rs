@@ -48,29 +48,19 @@ pub(crate) fn of<T: Send + 'static>(service: ServiceId) -> Option<Rc<Lanes<T>>> 
     Some(lanes.downcast().expect("a handle names the type of its service's values"))
 }
 
+/// The lanes of the calling thread, for what needs no type of values. `None` if the service has
+/// ended.
 #[inline]
-fn open(service: ServiceId) -> Option<Rc<dyn ThreadLanes>> {
+pub(super) fn open(service: ServiceId) -> Option<Rc<dyn ThreadLanes>> {
+    here::known_lanes(service).or_else(|| open_first(service))
+}
+
+#[cold]
+fn open_first(service: ServiceId) -> Option<Rc<dyn ThreadLanes>> {
     match here::with(service, Reach::lanes) {
         Some(lanes) => lanes,
         None if here::has_ended() => Some(registry::find(service)?.lanes()),
         None => None,
-    }
-}
-
-/// Runs code with the lanes of the calling thread, without a look at the type of the service's
-/// values. Nothing is run if the service has ended.
-#[inline]
-pub(super) fn with(service: ServiceId, run: impl FnOnce(&dyn ThreadLanes)) {
-    let mut run = Some(run);
-    let known = here::with(service, |reach| {
-        let lanes = reach.known_lanes()?;
-        run.take().map(|run| run(lanes))
-    });
-    if known.flatten().is_none()
-        && let Some(lanes) = open(service)
-        && let Some(run) = run
-    {
-        run(&*lanes);
     }
 }
 

@@ -44,14 +44,15 @@ fn word(position: u64, state: u64) -> u64 {
     position << 2 | state
 }
 
-/// The state words of one ring.
-pub(crate) struct Words(Box<[AtomicWord]>);
+/// The state words of one ring, for one of its two ends.
+#[derive(Clone)]
+pub(crate) struct Words(Arc<[AtomicWord]>);
 
 impl Words {
     /// The words of a ring with at most `slots` slots.
-    pub(super) fn new(slots: usize) -> Arc<Self> {
+    pub(super) fn new(slots: usize) -> Self {
         let words = (0..slots.next_power_of_two()).map(|_| AtomicWord::new(word(0, TAKEN)));
-        Arc::new(Self(words.collect()))
+        Self(words.collect())
     }
 
     #[inline]

@@ -3,7 +3,6 @@
 //! Both ends count the requests of the ring, so a request need not carry its position.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use super::super::sync::{Consumer, Producer, RingBuffer, any_of};
 use super::marks::Words;
@@ -13,7 +12,7 @@ use super::{Keys, Request};
 pub(super) fn ring<R: Request>(slots: usize) -> (RingSender<R>, RingReceiver<R>) {
     let (producer, consumer) = RingBuffer::new(slots);
     let words = Words::new(slots);
-    let sender = RingSender { requests: producer, words: Arc::clone(&words), position: 0 };
+    let sender = RingSender { requests: producer, words: words.clone(), position: 0 };
     (sender, RingReceiver { requests: consumer, words, position: 0 })
 }
 
@@ -26,7 +25,7 @@ fn has_word<R: Request>(request: &R) -> bool {
 /// The thread's end of a ring.
 pub(super) struct RingSender<R> {
     requests: Producer<R>,
-    words: Arc<Words>,
+    words: Words,
     /// How many requests were pushed.
     position: u64,
 }
@@ -64,7 +63,7 @@ impl<R: Request> RingSender<R> {
 
     /// The words of the ring's requests.
     #[inline]
-    pub(super) fn words(&self) -> &Arc<Words> {
+    pub(super) fn words(&self) -> &Words {
         &self.words
     }
 }
@@ -72,7 +71,7 @@ impl<R: Request> RingSender<R> {
 /// The owner's end of a ring.
 pub(crate) struct RingReceiver<R> {
     requests: Consumer<R>,
-    words: Arc<Words>,
+    words: Words,
     /// How many requests were taken out.
     position: u64,
 }
