@@ -37,7 +37,7 @@ fn shard_id() -> ShardId {
     ShardId::new(0)
 }
 
-/// A service with one shard, which grants a client 2 keys in advance.
+/// A service with one shard, which grants a thread 2 keys in advance.
 fn service() -> (Arc<TimerService<u32>>, ShardLoop<u32, Handler>) {
     service_of(64, [], &ManualClock::new())
 }

@@ -1,4 +1,4 @@
-//! Tests of futures that wait for room in a client's lane.
+//! Tests of futures that wait for room in a thread's lane.
 
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};

@@ -89,12 +89,11 @@ impl fmt::Display for MigrateError {
             Self::NoSuchShard(shard) => write!(f, "the service has no {shard:?}"),
             Self::NotPending => f.write_str("the id names no pending timer"),
             Self::Elsewhere(shard) => {
-                write!(f, "the timer lives on {shard:?}; migrate it with a client")
+                write!(f, "the timer lives on {shard:?}; migrate it with Handle::migrate")
             }
             Self::Foreign => f.write_str("the timer belongs to another service"),
             Self::LocalCallback => f.write_str(
-                "a callback of its own core cannot migrate; schedule it with \
-                 RemoteTimers::schedule_fn",
+                "a callback of its own core cannot migrate; schedule it with Handle::schedule_fn",
             ),
             Self::Sleep => f.write_str("a future of its own core waits for the timer"),
             Self::Connection => f.write_str(

@@ -432,7 +432,7 @@ fn next_key<R: Request>(granted: &mut VecDeque<R::Key>, request: &R) -> Option<R
     match request.keys() {
         Keys::None => None,
         Keys::Next => {
-            Some(granted.pop_front().expect("a client uses only keys that it was granted"))
+            Some(granted.pop_front().expect("a thread uses only keys that it was granted"))
         }
         Keys::Named(count) => {
             granted.drain(..count);
