@@ -270,7 +270,7 @@ pub use crate::values::error::{
 pub use crate::values::ids::{ShardId, TimerId};
 pub use crate::values::outcome::{CancelOutcome, ResetOutcome};
 pub use crate::values::refused::{Refused, RefusedCall, RefusedKind};
-pub use crate::values::settings::Runtime;
+pub use crate::values::runtime::Runtime;
 pub use crate::values::shutdown::ShutdownPolicy;
 pub use crate::values::{class, migration as migrate, settings};
 

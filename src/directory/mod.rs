@@ -37,10 +37,11 @@ use crate::link::sync::AtomicBool;
 use crate::stats::host::cores;
 use crate::stats::monitor::{self, Monitor};
 use crate::stats::tally::Tally;
-use crate::stats::{SCHEMA, ServiceStats, ShardStats, Warning};
+use crate::stats::{ServiceStats, ShardStats, Warning};
 use crate::values::ids::{ServiceId, ShardId, TimerId};
 use crate::values::refused::RefusedKind;
-use crate::values::settings::{Runtime, STAMP_SPAN, Settings};
+use crate::values::runtime::Runtime;
+use crate::values::settings::{STAMP_SPAN, Settings};
 
 /// The name of the runtime of a service that starts no threads.
 const ATTACHED: &str = "attached";
@@ -200,7 +201,7 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
     fn read(&self) -> ServiceStats {
         let Settings { budget, lane_capacity, warnings, overrun, .. } = self.settings;
         ServiceStats {
-            schema: SCHEMA,
+            schema: ServiceStats::SCHEMA,
             version: env!("CARGO_PKG_VERSION"),
             name: self.settings.name.clone(),
             cores: cores(),

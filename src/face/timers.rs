@@ -15,7 +15,8 @@ use crate::face::sleep::{LocalSleep, within_here};
 use crate::shard::callback::{LocalCall, Payload};
 use crate::shard::stored::Stored;
 pub use crate::shard::timers::Timers;
-use crate::values::class::{TimerClass, UnknownClass};
+use crate::values::class::TimerClass;
+use crate::values::error::ConfigError;
 use crate::values::error::TimeoutError;
 use crate::values::ids::{ShardId, TimerId};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
@@ -37,7 +38,7 @@ impl<T: Send + 'static> Timers<T> {
     /// # Errors
     ///
     /// The service has no such class.
-    pub fn of_class(&self, class: TimerClass) -> Result<Self, UnknownClass> {
+    pub fn of_class(&self, class: TimerClass) -> Result<Self, ConfigError> {
         let class = self.core.directory().settings.classes.find(class)?;
         Ok(Self { core: Rc::clone(&self.core), class })
     }

@@ -17,7 +17,8 @@ use crate::shard::callback::{Fired, Handler};
 use crate::values::class::TimerClass;
 use crate::values::error::StartError;
 use crate::values::ids::ShardId;
-use crate::values::settings::{Placement, Runtime, Settings, TurnBudget, WarningLimits};
+use crate::values::runtime::Runtime;
+use crate::values::settings::{Placement, Settings, TurnBudget, WarningLimits};
 
 /// Collects the settings of a service; made by [`TimerService::builder`].
 ///

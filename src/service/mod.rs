@@ -39,8 +39,9 @@ use crate::shard::stored::{Job, LocalFuture};
 use crate::stats::{ServiceStats, StatsSource};
 use crate::values::error::{ReplyError, ShardError, ShutdownError, StartError};
 use crate::values::ids::ShardId;
+use crate::values::runtime::Runtime;
 use crate::values::scale::Scale;
-use crate::values::settings::{Placement, Runtime};
+use crate::values::settings::Placement;
 use crate::values::shutdown::ShutdownPolicy;
 
 /// Timers on several cores: a shard for each, which only its own thread touches, and lanes between

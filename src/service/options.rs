@@ -12,7 +12,8 @@ use crate::values::capacity::no_memory;
 use crate::values::class::{Classes, TimerClass, label_limit};
 use crate::values::error::ConfigError;
 use crate::values::ids::ShardId;
-use crate::values::settings::{Placement, Runtime, Settings, TurnBudget, WarningLimits};
+use crate::values::runtime::Runtime;
+use crate::values::settings::{Placement, Settings, TurnBudget, WarningLimits};
 
 /// The options that a builder collects.
 #[derive(Clone, Debug)]

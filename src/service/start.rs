@@ -21,7 +21,8 @@ use crate::shard::{Core, Directory};
 use crate::values::contain::attempt;
 use crate::values::error::StartError;
 use crate::values::ids::ShardId;
-use crate::values::settings::{Runtime, Settings};
+use crate::values::runtime::Runtime;
+use crate::values::settings::Settings;
 
 /// Why a service that starts no threads has no runtime.
 pub(crate) const ATTACHED_REASON: &str = "the shards are attached to loops of the user";

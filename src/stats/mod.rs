@@ -171,10 +171,6 @@ impl ShardStats {
     }
 }
 
-/// The version of the form that a [`ServiceStats`] has as JSON. It grows when a field changes its
-/// meaning or goes; new fields do not change it.
-pub const SCHEMA: u32 = 1;
-
 /// A service at one moment: a plain value.
 ///
 /// ```
@@ -193,7 +189,7 @@ pub const SCHEMA: u32 = 1;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ServiceStats {
-    /// The version of this form, [`SCHEMA`].
+    /// The version of this form, [`SCHEMA`](Self::SCHEMA).
     pub schema: u32,
     /// The version of this crate.
     pub version: &'static str,
@@ -236,6 +232,10 @@ pub struct ServiceStats {
 }
 
 impl ServiceStats {
+    /// The version of the form that the statistics have as JSON. It grows when a field changes its
+    /// meaning or goes; new fields do not change it.
+    pub const SCHEMA: u32 = 1;
+
     /// The classes of timers, all shards together, in the order in which the builder was given
     /// them.
     pub fn classes(&self) -> Vec<ClassStats> {

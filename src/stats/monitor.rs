@@ -349,7 +349,7 @@ impl Monitor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::{LatenessParts, SCHEMA, ShardCounts, Times};
+    use crate::stats::{LatenessParts, ShardCounts, Times};
     use crate::values::ids::ShardId;
     use crate::values::scale::Scale;
     use crate::values::settings::TurnBudget;
@@ -376,7 +376,7 @@ mod tests {
             memory_bytes: 0,
         };
         ServiceStats {
-            schema: SCHEMA,
+            schema: ServiceStats::SCHEMA,
             version: "",
             name: String::new(),
             runtime: "",

@@ -40,7 +40,6 @@
 use std::fmt;
 
 use crate::values::error::ConfigError;
-use crate::values::refused::RefusedKind;
 
 /// The purpose of a timer, such as `idle`, `handshake` or `request`.
 ///
@@ -159,14 +158,19 @@ impl Classes {
 
     /// The number of a class.
     #[inline]
-    pub(crate) fn find(&self, class: TimerClass) -> Result<ClassId, UnknownClass> {
+    pub(crate) fn find(&self, class: TimerClass) -> Result<ClassId, ConfigError> {
         // A constant is usually one string in memory, so comparing addresses finds it quickly.
         let same = |known: &TimerClass| std::ptr::eq(known.0, class.0);
         let position = self.0.iter().position(same);
         let position = position.or_else(|| self.0.iter().position(|known| *known == class));
         match position {
             Some(position) => Ok(ClassId(position as u8 + 1)),
-            None => Err(UnknownClass { class, closed: None }),
+            None => Err(ConfigError::new(
+                "class",
+                class.0,
+                "the service has no such class",
+                "name it with the builder's `class` before the service starts",
+            )),
         }
     }
 
@@ -204,31 +208,6 @@ pub(crate) fn label_limit(name: &str) -> Option<String> {
             .to_owned()
     })
 }
-
-/// The service does not know the class, or has ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UnknownClass {
-    /// The unknown class.
-    pub class: TimerClass,
-    /// How the service has ended, for a [`Handle`](crate::Handle) whose service is gone.
-    pub closed: Option<RefusedKind>,
-}
-
-impl fmt::Display for UnknownClass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.class.0;
-        if let Some(closed) = self.closed {
-            return write!(f, "class is {name:?}, but its service is gone: {closed}");
-        }
-        write!(
-            f,
-            "class is {name:?}, but the service has no such class; name it with the builder's \
-             `class` before the service starts"
-        )
-    }
-}
-
-impl std::error::Error for UnknownClass {}
 
 /// The parts of a delay that are told apart at a cancel.
 pub(crate) const TENTHS: usize = 10;

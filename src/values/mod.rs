@@ -13,6 +13,7 @@ pub mod migration;
 pub(crate) mod outcome;
 pub(crate) mod random;
 pub(crate) mod refused;
+pub(crate) mod runtime;
 pub(crate) mod scale;
 pub mod settings;
 pub(crate) mod shutdown;

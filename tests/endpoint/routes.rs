@@ -372,7 +372,10 @@ fn json_fields_are_in_the_documented_order_and_have_its_version() {
     let service = service(1);
     let endpoint = endpoint(&service);
     let body = get(endpoint.local_addr(), "/stats.json").body;
-    assert!(body.starts_with(&format!("{{\"schema\":{}", corewheel::stats::SCHEMA)), "{body}");
+    assert!(
+        body.starts_with(&format!("{{\"schema\":{}", corewheel::stats::ServiceStats::SCHEMA)),
+        "{body}"
+    );
     let places = FIELDS.map(|field| body.find(&format!("\"{field}\":")).expect(field));
     assert!(places.is_sorted(), "{body}");
     let shard = &body[places[15]..];

@@ -27,7 +27,8 @@ use crate::clock::when::{Deadline, When};
 use crate::clock::{Clock, Timeline};
 use crate::directory::orders::Orders;
 use crate::shard::lanes::Lanes;
-use crate::values::class::{ClassId, TimerClass, UnknownClass};
+use crate::values::class::{ClassId, TimerClass};
+use crate::values::error::ConfigError;
 use crate::values::ids::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
 
@@ -193,11 +194,14 @@ impl<T: 'static> Handle<T> {
     /// # Errors
     ///
     /// The service has no such class, or has ended.
-    pub fn of_class(self, class: TimerClass) -> Result<Self, UnknownClass> {
+    pub fn of_class(self, class: TimerClass) -> Result<Self, ConfigError> {
         let service = registry::find(self.service);
-        let gone = || UnknownClass { class, closed: Some(self.why_closed()) };
-        let class = service.ok_or_else(gone)?.find_class(class)?;
-        Ok(self.with_class(class))
+        let Some(service) = service else {
+            let limit = format!("its service is gone: {}", self.why_closed());
+            let remedy = "make handles of a class while its service runs";
+            return Err(ConfigError::new("class", class.name(), limit, remedy));
+        };
+        Ok(self.with_class(service.find_class(class)?))
     }
 
     /// Why the service, which has ended, takes no timer; or the shard of a timer, which has ended.

@@ -26,8 +26,9 @@ use crate::link::nursery::Table;
 use crate::shard::lanes::Lanes;
 use crate::shard::{Directory, Post};
 use crate::stats::tally::Tally;
-use crate::values::class::{ClassId, TimerClass, UnknownClass};
+use crate::values::class::{ClassId, TimerClass};
 use crate::values::contain::drop_each;
+use crate::values::error::ConfigError;
 use crate::values::ids::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
 
@@ -46,7 +47,7 @@ pub(crate) trait Service: Send + Sync {
     fn note_refused(&self, shard: ShardId, class: ClassId);
     /// Whether a shard has ended, or the service has no such shard.
     fn has_ended(&self, shard: ShardId) -> bool;
-    fn find_class(&self, class: TimerClass) -> Result<ClassId, UnknownClass>;
+    fn find_class(&self, class: TimerClass) -> Result<ClassId, ConfigError>;
     /// Logs, once, that a future waits for a shard that no thread drives yet, if that is so.
     fn note_waiting(&self, shard: ShardId);
     /// Lanes for the calling thread.
@@ -101,7 +102,7 @@ impl<T: Send + 'static> Service for Entry<T> {
         self.directory.post(shard).is_none_or(Post::has_ended)
     }
 
-    fn find_class(&self, class: TimerClass) -> Result<ClassId, UnknownClass> {
+    fn find_class(&self, class: TimerClass) -> Result<ClassId, ConfigError> {
         self.directory.settings.classes.find(class)
     }
 
