@@ -7,7 +7,7 @@
 //! Another thread may take what was tried a moment later. So a trial makes a refusal likely where
 //! one is due, and an executor that fails after it must be turned into an error too.
 //!
-//! Cost: a system call for each file, and some 40 µs for each thread.
+//! Cost: a system call for each file, and some 100 µs for each thread.
 
 use std::fs::File;
 use std::io;
@@ -75,7 +75,7 @@ pub(crate) fn try_memory(bytes: usize) -> Result<(), String> {
 struct Threads {
     go: Option<mpsc::Sender<()>>,
     wait: Arc<Mutex<mpsc::Receiver<()>>>,
-    /// Each returns its number in the system.
+    /// Each thread returns its number in the system.
     started: Vec<thread::JoinHandle<Option<u32>>>,
 }
 
@@ -111,8 +111,8 @@ impl Drop for Threads {
     }
 }
 
-/// Waits until the system counts a thread no longer that was joined: until then it may refuse
-/// another one in its place. Its number may be another thread's soon, so the wait has an end.
+/// Waits until the system no longer counts a thread that was joined. Until then the system may
+/// refuse another thread. The number may soon be that of another thread, so the wait is bounded.
 fn await_end(number: u32) {
     for _ in 0..AWAITED {
         if host::state_of(number).is_none() {
@@ -122,7 +122,7 @@ fn await_end(number: u32) {
     }
 }
 
-/// How often a thread is looked at that ends.
+/// How often the state of a joined thread is read.
 const AWAITED: u32 = 500;
 
 /// An error of the system, with the limit of threads, which is the usual cause, and the remedy.

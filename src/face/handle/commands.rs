@@ -54,7 +54,8 @@ impl<T: Send + 'static> Handle<T> {
         }
     }
 
-    #[cold]
+    /// A shard that this thread drives, or else the one that it is given.
+    #[inline]
     fn given_shard(&self) -> Result<ShardId, RefusedKind> {
         self.with_reach(Reach::shard).flatten().ok_or_else(|| self.why_closed())
     }

@@ -515,8 +515,8 @@ pub(crate) fn find(service: ServiceId) -> Option<Rc<Reach>> {
     Reach::known(service).or_else(|| Reach::of_open(service))
 }
 
-/// The lanes of the calling thread to the service that it has used last. `None` to any other, and
-/// before the thread has opened lanes.
+/// The lanes of the calling thread to a service. `None` unless the thread has used this service
+/// last, and has opened lanes.
 #[inline(always)]
 pub(super) fn known_lanes(service: ServiceId) -> Option<Rc<dyn ThreadLanes>> {
     let known = TABLE.try_with(|table| {
