@@ -1,7 +1,7 @@
 //! The loop of a driver in an executor, the same for glommio and tokio.
 
 use std::future::{Future, poll_fn};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use corewheel_shard::Tick;
@@ -20,6 +20,10 @@ pub(crate) trait Host {
     fn arm(&mut self, after: Duration);
     /// Whether the alarm has gone off.
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+    /// The waker by which other threads wake the driver.
+    fn waker<'a>(&'a mut self, cx: &'a Context<'_>) -> &'a Waker {
+        cx.waker()
+    }
     /// Makes the executor look at its sockets and alarms soon, although tasks are ready to run.
     fn request_poll(&mut self) {}
     /// Keeps [`request_poll`](Self::request_poll) possible, while the driver sleeps.
@@ -112,7 +116,7 @@ where
     poll_fn(|cx| {
         host.keep_poll_request(cx);
         if !asleep {
-            if !core.fall_asleep(until, cx.waker()) {
+            if !core.fall_asleep(until, host.waker(cx)) {
                 return Poll::Ready(());
             }
             asleep = true;
@@ -124,7 +128,7 @@ where
                     *armed_for = Some(at);
                 }
             }
-        } else if !core.post().doorbell.stay_asleep(cx.waker()) {
+        } else if !core.post().doorbell.stay_asleep(host.waker(cx)) {
             core.wake_up();
             if armed_for.is_some_and(|at| at <= core.nanos()) {
                 // A task has woken the driver, which the alarm should have done.

@@ -14,10 +14,12 @@
 //! driver that is late has tokio look at its sockets, as often as there may be events, before it
 //! delivers anything.
 
+mod last_wakes;
+
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
@@ -26,6 +28,7 @@ use tokio::time::Sleep;
 
 #[cfg(target_os = "linux")]
 use self::kernel::KernelTimer;
+use self::last_wakes::LastWakes;
 use super::Driven;
 use super::executor::{Host, drive};
 use super::limits::{self, Needs};
@@ -38,6 +41,7 @@ const EVENTS_MAX: usize = 1_024;
 /// One timer, used over and over.
 pub(crate) struct TokioHost {
     alarm: Alarm,
+    wakes: LastWakes,
     /// Whether the driver may try to use a timer of the kernel.
     #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
     tries_kernel: bool,
@@ -58,15 +62,17 @@ impl TokioHost {
         let _entered = runtime.enter();
         #[cfg(target_os = "linux")]
         if let Some(timer) = KernelTimer::new() {
-            return Self { alarm: Alarm::Kernel(timer), tries_kernel: true };
+            let (alarm, wakes) = (Alarm::Kernel(timer), LastWakes::default());
+            return Self { alarm, wakes, tries_kernel: true };
         }
-        Self { alarm: Alarm::Unset, tries_kernel: false }
+        Self { alarm: Alarm::Unset, wakes: LastWakes::default(), tries_kernel: false }
     }
 
     /// In a runtime of the caller, which may be without I/O. Only a panic tells that, so a build
     /// whose panics abort has tokio's timers there.
     pub(crate) fn attached() -> Self {
-        Self { alarm: Alarm::Unset, tries_kernel: cfg!(panic = "unwind") }
+        let (alarm, wakes) = (Alarm::Unset, LastWakes::default());
+        Self { alarm, wakes, tries_kernel: cfg!(panic = "unwind") }
     }
 
     /// Sets the first alarm.
@@ -103,6 +109,10 @@ impl Host for TokioHost {
             Alarm::Kernel(timer) => timer.poll(cx),
             Alarm::Tokio(sleep) => sleep.as_mut().poll(cx),
         }
+    }
+
+    fn waker<'a>(&'a mut self, cx: &'a Context<'_>) -> &'a Waker {
+        self.wakes.of(cx.waker())
     }
 
     async fn step_aside(&mut self) {

@@ -4,9 +4,11 @@ use std::cell::RefCell;
 use std::sync::mpsc;
 use std::thread;
 
+use tokio::task::LocalSet;
+
 use corewheel::{Fired, Handle, Payload, ShardId, ShutdownPolicy, TimerId, Timers};
 
-use crate::support::{FAR, Host, OTHER, Running, SHARD, block_on, builder};
+use crate::support::{FAR, Host, OTHER, Running, SHARD, block_on, builder, ms};
 
 /// The shards of two timers in a row that a thread without a shard schedules by a handle which
 /// names none.
@@ -41,6 +43,8 @@ struct Last {
 
 impl Drop for Last {
     fn drop(&mut self) {
+        // The shard falls asleep, so that the first command wakes it.
+        thread::sleep(ms(10));
         let schedule = |value| block_on(self.handle.on(SHARD).schedule_when_room(FAR, value));
         let (timer, detached) = (schedule(7).unwrap(), schedule(8).unwrap());
         self.handle.cancel_detached(detached);
@@ -61,6 +65,9 @@ fn handle_is_used_by_the_last_destructors_of_a_thread() {
         let (handle, (told, what)) = (running.service.handle(), mpsc::channel());
         let thread = thread::spawn(move || {
             LAST.set(Some(Last { handle, told }));
+            // Tokio makes its thread-local after that, and destroys it before. It panics where a
+            // `LocalSet` is woken without it.
+            drop(LocalSet::new().enter());
             block_on(handle.on(SHARD).schedule_when_room(FAR, 1)).unwrap()
         });
         let timer = thread.join().unwrap();
