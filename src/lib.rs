@@ -22,7 +22,7 @@
 //!             let read = socket.read(&mut request);
 //!             match timers.timeout(Duration::from_secs(2), read).await {
 //!                 Ok(length) => println!("{} bytes came", length?),
-//!                 Err(TimeoutError::Elapsed(_)) => println!("nothing came"),
+//!                 Err(TimeoutError::Elapsed) => println!("nothing came"),
 //!                 Err(error) => println!("there is no timer: {error}"),
 //!             }
 //!             std::io::Result::Ok(())
@@ -264,9 +264,7 @@ pub use crate::service::TimerService;
 pub use crate::service::builder::TimerServiceBuilder;
 pub use crate::service::watchdog;
 pub use crate::shard::callback::{Fired, Handler, LocalCall, Payload, SendCall};
-pub use crate::values::error::{
-    ConfigError, Elapsed, ReplyError, ShardError, StartError, TimeoutError,
-};
+pub use crate::values::error::{ConfigError, ReplyError, ShardError, StartError, TimeoutError};
 pub use crate::values::ids::{ShardId, TimerId};
 pub use crate::values::outcome::{CancelOutcome, ResetOutcome};
 pub use crate::values::refused::{Refused, RefusedCall, RefusedKind};

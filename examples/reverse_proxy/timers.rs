@@ -143,7 +143,7 @@ impl std::error::Error for Late {}
 impl From<TimeoutError> for Late {
     fn from(error: TimeoutError) -> Self {
         match error {
-            TimeoutError::Elapsed(_) => Self::TimeUp,
+            TimeoutError::Elapsed => Self::TimeUp,
             TimeoutError::NoTimer(RefusedKind::Closed) => Self::Closed,
             TimeoutError::NoTimer(refused) => Self::NoTimer(refused),
         }

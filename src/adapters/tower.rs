@@ -21,15 +21,16 @@ use tower_service::Service;
 
 use crate::face::handle::{Handle, Untyped};
 use crate::fallback::SleepOrKept;
-use crate::values::error::Elapsed;
+use crate::values::error::TimeoutError;
 
 /// An error of a service or its timeout, as tower has it.
 type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Gives each request of a service a time, until its response.
 ///
-/// - [`new`](TimeoutLayer::new): a request whose time is up ends with an error, an [`Elapsed`] in a
-///   box, as with tower's own layer. In axum a `HandleErrorLayer` makes a response of it.
+/// - [`new`](TimeoutLayer::new): a request whose time is up ends with an error, a
+///   [`TimeoutError`] in a box, as with tower's own layer. In axum a `HandleErrorLayer` makes a
+///   response of it.
 /// - [`with_response`](TimeoutLayer::with_response): it ends with a response that a function makes.
 ///   The errors are those of the service, so an axum router takes this layer as it is.
 ///
@@ -77,8 +78,8 @@ pub struct TimeoutLayer<F = ()> {
 }
 
 impl TimeoutLayer {
-    /// A layer whose services end a request with an [`Elapsed`] in a box when its time is up. The
-    /// service's own errors are put into a box, too.
+    /// A layer whose services end a request with [`TimeoutError::Elapsed`] in a box when its time is
+    /// up. The service's own errors are put into a box, too.
     ///
     /// The timers are on the shards of `handle`: [`Handle::on`] chooses one, and with
     /// [`Handle::of_class`] the statistics count the requests for a class. A limit that does not
@@ -213,7 +214,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.poll_limited(cx).map(|limited| match limited {
             Ok(response) => response.map_err(Into::into),
-            Err(()) => Err(Elapsed.into()),
+            Err(()) => Err(TimeoutError::Elapsed.into()),
         })
     }
 }

@@ -36,7 +36,6 @@ use crate::clock::Timeline;
 use crate::shard::callback::{Payload, SendCall};
 use crate::shard::shutdown::Report;
 use crate::stats::{ClassStats, ShardCounts};
-pub use crate::values::error::ShutdownError;
 use crate::values::ids::{ShardId, TimerId};
 
 /// A timer that a shutdown returns.

@@ -13,7 +13,7 @@ use crate::clock::when::When;
 use crate::face::local::LocalShard;
 use crate::shard::sleepers::Slept;
 use crate::values::class::ClassId;
-use crate::values::error::{Elapsed, TimeoutError};
+use crate::values::error::TimeoutError;
 use crate::values::outcome::ResetOutcome;
 use crate::values::refused::RefusedKind;
 
@@ -178,7 +178,7 @@ where
         }
         sleep.as_mut().poll(cx).map(|slept| {
             Err(match slept {
-                Ok(()) => TimeoutError::Elapsed(Elapsed),
+                Ok(()) => TimeoutError::Elapsed,
                 Err(error) => TimeoutError::NoTimer(error),
             })
         })

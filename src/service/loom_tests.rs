@@ -21,7 +21,7 @@ use crate::link::loom_tests::{check, check_within};
 use crate::shard::lanes::Lanes;
 use crate::shard::request::Request;
 use crate::values::class::{ClassId, TimerClass};
-use crate::values::error::ShutdownError;
+use crate::values::error::ReplyError;
 use crate::values::refused::RefusedKind;
 use crate::{
     Fired, Handle, Payload, ResetOutcome, ShardId, ShutdownPolicy, Sleep, TimerId, TimerService,
@@ -180,7 +180,7 @@ fn two_shutdowns_at_once_are_accepted_once() {
             }
             (first, second) => panic!("{} and {} are both so", first.is_ok(), second.is_ok()),
         };
-        assert_eq!((accepted, refused), (vec![7], ShutdownError::AlreadyShutDown));
+        assert_eq!((accepted, refused), (vec![7], ReplyError::Closed));
     });
 }
 

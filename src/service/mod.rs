@@ -37,7 +37,7 @@ use crate::shard::request::{Control, ShutdownOrder};
 use crate::shard::shutdown::Report;
 use crate::shard::stored::{Job, LocalFuture};
 use crate::stats::{ServiceStats, StatsSource};
-use crate::values::error::{ReplyError, ShardError, ShutdownError, StartError};
+use crate::values::error::{ReplyError, ShardError, StartError};
 use crate::values::ids::ShardId;
 use crate::values::runtime::Runtime;
 use crate::values::scale::Scale;
@@ -429,10 +429,10 @@ impl<T: Send + 'static> TimerService<T> {
     ///
     /// # Errors
     ///
-    /// It is shut down already, or this thread drives a shard.
-    pub fn shutdown(&self, policy: ShutdownPolicy) -> Result<ShutdownReport<T>, ShutdownError> {
+    /// `Closed` if it is shut down already, and `OnShard` if this thread drives a shard.
+    pub fn shutdown(&self, policy: ShutdownPolicy) -> Result<ShutdownReport<T>, ReplyError> {
         if is_shard_thread() {
-            return Err(ShutdownError::OnShard);
+            return Err(ReplyError::OnShard);
         }
         let reports = self.order_shutdown(policy, false)?;
         let report = wait_for_reports(&self.directory, reports);
@@ -460,11 +460,11 @@ impl<T: Send + 'static> TimerService<T> {
     ///
     /// # Errors
     ///
-    /// It is shut down already.
+    /// `Closed` if it is shut down already.
     pub fn begin_shutdown(
         &self,
         policy: ShutdownPolicy,
-    ) -> Result<impl Future<Output = ShutdownReport<T>> + Send + use<T>, ShutdownError> {
+    ) -> Result<impl Future<Output = ShutdownReport<T>> + Send + use<T>, ReplyError> {
         let reports = self.order_shutdown(policy, false)?;
         let directory = Arc::clone(&self.directory);
         Ok(async move {
@@ -489,10 +489,10 @@ impl<T: Send + 'static> TimerService<T> {
         &self,
         policy: ShutdownPolicy,
         is_drop: bool,
-    ) -> Result<Vec<(ShardId, PendingReport<T>)>, ShutdownError> {
+    ) -> Result<Vec<(ShardId, PendingReport<T>)>, ReplyError> {
         // Relaxed: only one caller gets `false`, and no other data is read by it.
         if self.directory.shut_down.swap(true, Ordering::Relaxed) {
-            return Err(ShutdownError::AlreadyShutDown);
+            return Err(ReplyError::Closed);
         }
         // Relaxed: a thread that reads it has found a shard closed, which happens after this.
         self.directory.dropped.store(is_drop, Ordering::Relaxed);

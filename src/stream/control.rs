@@ -16,7 +16,7 @@ use crate::clock::when::When;
 use crate::conn::{AnyThread, ConnTimers, DeadlineKind, Direction, InProgress, Side};
 use crate::face::handle::{Handle, Untyped};
 use crate::link::sync::{AtomicBool, Ordering};
-use crate::values::error::{Elapsed, TimeoutError};
+use crate::values::error::TimeoutError;
 
 /// The tasks that wait for a stream, and what its owner has said. It is the waker of the
 /// connection's timer, and refers to no timer itself.
@@ -272,7 +272,7 @@ impl<M: Side> StreamControl<M> {
                     return Poll::Ready(Ok(output));
                 }
                 timeout.poll(cx).map(|over| match over {
-                    Ok(()) => Err(TimeoutError::Elapsed(Elapsed)),
+                    Ok(()) => Err(TimeoutError::Elapsed),
                     Err(refused) => Err(refused.into()),
                 })
             })

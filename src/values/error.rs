@@ -6,23 +6,11 @@ use std::io;
 use crate::values::ids::ShardId;
 use crate::values::refused::{CLOSED, RefusedKind};
 
-/// The time was up before the future was ready.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Elapsed;
-
-impl fmt::Display for Elapsed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the time was up before the future was done")
-    }
-}
-
-impl std::error::Error for Elapsed {}
-
 /// Why a future under a timeout gave no result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimeoutError {
     /// The time was up before the future was ready.
-    Elapsed(Elapsed),
+    Elapsed,
     /// The shard did not accept a timer for the timeout.
     NoTimer(RefusedKind),
 }
@@ -30,14 +18,14 @@ pub enum TimeoutError {
 impl TimeoutError {
     /// Whether the time was up.
     pub fn is_elapsed(&self) -> bool {
-        matches!(self, Self::Elapsed(_))
+        matches!(self, Self::Elapsed)
     }
 }
 
 impl fmt::Display for TimeoutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Elapsed(elapsed) => elapsed.fmt(f),
+            Self::Elapsed => f.write_str("the time was up before the future was done"),
             Self::NoTimer(error) => error.fmt(f),
         }
     }
@@ -56,7 +44,7 @@ impl From<RefusedKind> for TimeoutError {
 impl From<TimeoutError> for io::Error {
     fn from(error: TimeoutError) -> Self {
         let kind = match error {
-            TimeoutError::Elapsed(_) => io::ErrorKind::TimedOut,
+            TimeoutError::Elapsed => io::ErrorKind::TimedOut,
             TimeoutError::NoTimer(RefusedKind::Full | RefusedKind::Reserved { .. }) => {
                 io::ErrorKind::OutOfMemory
             }
@@ -67,18 +55,20 @@ impl From<TimeoutError> for io::Error {
     }
 }
 
-/// Why a [`Reply`](crate::Reply) has no value.
+/// Why a [`Reply`](crate::Reply) has no value, or a shutdown no report.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ReplyError {
-    /// The service was shut down or dropped, or the shard has ended, before it replied.
+    /// The service was shut down or dropped, or the shard has ended, before it replied. For a
+    /// shutdown: the service is shut down, or being shut down, already.
     Closed,
     /// The future or the callback whose result was awaited has panicked.
     Panicked,
     /// The callback whose result was awaited was cancelled before it ran.
     Cancelled,
-    /// This thread drives a shard, so that it cannot block: it would wait for itself, or for a
-    /// shard that waits for it. Await the reply instead.
+    /// This thread drives a shard of any service, so that it cannot block: it would wait for
+    /// itself, or for a shard that waits for it. Await the reply instead, or
+    /// [`begin_shutdown`](crate::TimerService::begin_shutdown).
     OnShard,
 }
 
@@ -88,7 +78,10 @@ impl fmt::Display for ReplyError {
             Self::Closed => "the service was shut down or dropped, or the shard has ended",
             Self::Panicked => "the future or the callback panicked",
             Self::Cancelled => "the callback was cancelled before it ran",
-            Self::OnShard => "a shard's own thread cannot block for a reply; await it instead",
+            Self::OnShard => {
+                "a shard's own thread cannot block; await the reply, or begin_shutdown, or wait on \
+                 another thread"
+            }
         })
     }
 }
@@ -190,32 +183,6 @@ impl From<ConfigError> for StartError {
         Self::Config(error)
     }
 }
-
-/// Why a service was not shut down.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum ShutdownError {
-    /// The service is shut down, or being shut down, already.
-    AlreadyShutDown,
-    /// This thread drives a shard of any service, so that it cannot block: it would wait for
-    /// itself, or for a shard that waits for it. Shut down from another thread, or await
-    /// [`begin_shutdown`](crate::TimerService::begin_shutdown).
-    OnShard,
-}
-
-impl fmt::Display for ShutdownError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::AlreadyShutDown => "the service is shut down already",
-            Self::OnShard => {
-                "a shard's own thread cannot block for the shutdown; await begin_shutdown here, or \
-                 call shutdown on another thread"
-            }
-        })
-    }
-}
-
-impl std::error::Error for ShutdownError {}
 
 /// Why a shard cannot be attached, or a future cannot be spawned on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

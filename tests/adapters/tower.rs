@@ -16,7 +16,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use corewheel::adapters::fallback_count;
 use corewheel::adapters::tower::{ResponseFuture, Timeout, TimeoutLayer};
-use corewheel::{Elapsed, TimerService};
+use corewheel::{TimeoutError, TimerService};
 use tokio::sync::oneshot;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -59,7 +59,7 @@ fn request_ends_with_an_error_at_the_limit_and_not_a_tick_before() {
     lab.advance(ms(1));
     assert_eq!(alarm.count(), 1);
     let Poll::Ready(Err(error)) = poll_with(response, &waker) else { panic!("a tick late") };
-    assert!(error.is::<Elapsed>(), "{error}");
+    assert!(error.is::<TimeoutError>(), "{error}");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn error_of_the_service_comes_in_a_box_or_as_it_is() {
     drop(answer);
     let response = TimeoutLayer::new(lab.handle(), LIMIT).layer(answers()).call(request);
     let error = lab.block_on(response).unwrap_err();
-    assert!(error.is::<oneshot::error::RecvError>() && !error.is::<Elapsed>(), "{error}");
+    assert!(error.is::<oneshot::error::RecvError>() && !error.is::<TimeoutError>(), "{error}");
     let (answer, request) = oneshot::channel();
     drop(answer);
     let layer = TimeoutLayer::with_response(lab.handle(), LIMIT, || 504);
@@ -265,7 +265,7 @@ fn axum_router_takes_the_layer_with_a_response() {
 #[test]
 fn axum_router_takes_the_layer_with_an_error_behind_an_error_handler() {
     async fn handle(error: Failed) -> StatusCode {
-        assert!(error.is::<Elapsed>(), "{error}");
+        assert!(error.is::<TimeoutError>(), "{error}");
         StatusCode::GATEWAY_TIMEOUT
     }
     check_router(|lab| {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use corewheel::Handle;
 use corewheel::repeat::Repeat;
-use corewheel::{Elapsed, Refused, RefusedKind, ReplyError, TimeoutError, TimerId, Timers};
+use corewheel::{Refused, RefusedKind, ReplyError, TimeoutError, TimerId, Timers};
 
 use crate::support::{FAR, Lab, SHARD, builder, ms};
 
@@ -74,7 +74,7 @@ fn timeout_error_converts_into_an_io_error_of_a_fitting_kind() {
     }
     assert_eq!(read(Ok(7)).unwrap(), 7);
     for (error, kind) in [
-        (TimeoutError::Elapsed(Elapsed), io::ErrorKind::TimedOut),
+        (TimeoutError::Elapsed, io::ErrorKind::TimedOut),
         (TimeoutError::NoTimer(RefusedKind::Full), io::ErrorKind::OutOfMemory),
         (
             TimeoutError::NoTimer(RefusedKind::Reserved { keys: 9, threads: 3 }),

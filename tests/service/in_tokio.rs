@@ -4,7 +4,6 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use corewheel::shutdown::ShutdownError;
 use corewheel::{Reply, ReplyError, Runtime, ShutdownPolicy, TimerService};
 use tokio::runtime::Builder;
 use tokio::task::{LocalSet, spawn_blocking};
@@ -100,7 +99,7 @@ fn shutdown_on_the_thread_of_an_attached_shard_is_refused_before_its_first_turn(
         let timers = attachment.attach_tokio(|_, _| {}).unwrap();
         timers.schedule(FAR, 1).unwrap();
         let refused = service.shutdown(ShutdownPolicy::Return).unwrap_err();
-        assert_eq!(refused, ShutdownError::OnShard);
+        assert_eq!(refused, ReplyError::OnShard);
         assert!(refused.to_string().contains("begin_shutdown"), "{refused}");
         let client = service.handle();
         let client = std::thread::scope(|scope| scope.spawn(move || client).join().unwrap());

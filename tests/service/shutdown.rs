@@ -8,10 +8,11 @@ use std::thread;
 use std::time::Duration;
 
 use corewheel::attach::Turn;
-use corewheel::shutdown::{ShutdownError, ShutdownReport};
+use corewheel::shutdown::ShutdownReport;
 use corewheel::stats::ShardState;
 use corewheel::{
-    Fired, Refused, RefusedKind, Runtime, ShardError, ShutdownPolicy, TimerService, Timers,
+    Fired, Refused, RefusedKind, ReplyError, Runtime, ShardError, ShutdownPolicy, TimerService,
+    Timers,
 };
 
 use crate::support::{
@@ -147,13 +148,13 @@ fn shutdown_from_callback_is_refused_and_begin_shutdown_works() {
         client.on(OTHER).schedule(FAR, 1).unwrap();
         client.on(SHARD).schedule_fn(ms(1), call).unwrap();
         let (blocked, begun) = told.recv_timeout(PATIENCE).unwrap();
-        assert_eq!(blocked, Err(ShutdownError::OnShard), "{host:?}");
+        assert_eq!(blocked, Err(ReplyError::OnShard), "{host:?}");
         let mut returned: Vec<_> =
             block_on(begun).into_returned().map(|one| one.payload.into_value().unwrap()).collect();
         returned.sort_unstable();
         assert_eq!(returned, [1, 2], "{host:?}");
         let again = running.service.shutdown(ShutdownPolicy::Drop).map(drop);
-        assert_eq!(again, Err(ShutdownError::AlreadyShutDown), "{host:?}");
+        assert_eq!(again, Err(ReplyError::Closed), "{host:?}");
         running.stop();
     }
 }

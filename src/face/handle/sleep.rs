@@ -24,7 +24,7 @@ use crate::clock::Timeline;
 use crate::clock::when::When;
 use crate::link::nursery::Progress;
 use crate::values::class::ClassId;
-use crate::values::error::{Elapsed, TimeoutError};
+use crate::values::error::TimeoutError;
 use crate::values::ids::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
 
@@ -339,7 +339,7 @@ impl<F: Future> Future for Timeout<F> {
         }
         Pin::new(this.sleep).poll(cx).map(|slept| {
             Err(match slept {
-                Ok(()) => TimeoutError::Elapsed(Elapsed),
+                Ok(()) => TimeoutError::Elapsed,
                 Err(error) => TimeoutError::NoTimer(error),
             })
         })
