@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use corewheel::class::TimerClass;
 use corewheel::endpoint::StatsEndpoint;
-use corewheel::settings::{Placement, WarningLimits};
+use corewheel::settings::WarningLimits;
 use corewheel::watchdog::Watchdog;
 use corewheel::{Handle, Runtime, ShardId, TimerService};
 
@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .name("trouble")
         .shards(2)
         .runtime(Runtime::Tokio)
-        .placement(Placement::Unpinned)
+        .unpinned()
         .classes([REQUEST, REPORT, LEASE])
         .class_age(LEASE, LEASE_AGE_MAX)
         .lane_capacity(4_096)

@@ -18,7 +18,7 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use corewheel::class::TimerClass;
-use corewheel::settings::{Placement, WarningLimits};
+use corewheel::settings::WarningLimits;
 use corewheel::watchdog::{Stuck, ThreadState, Watchdog};
 use corewheel::{Runtime, ShardId, TimerService};
 use rustix::process::{Pid, Signal, kill_process};
@@ -49,7 +49,7 @@ fn watched() -> (TimerService, Receiver<Stuck>) {
         let _ = sender.send(*stuck);
     });
     let limits = WarningLimits { stuck: STUCK, ..WarningLimits::default() };
-    let builder = TimerService::builder().shards(1).class(REPORT).placement(Placement::Unpinned);
+    let builder = TimerService::builder().shards(1).class(REPORT).unpinned();
     let builder = builder.runtime(Runtime::Thread).warning_limits(limits).watchdog(watchdog);
     (builder.start().unwrap(), told)
 }

@@ -13,7 +13,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
-use corewheel::settings::Placement;
 use corewheel::{Fired, Runtime, ShardId, ShutdownPolicy, TimerId, TimerService};
 use corewheel_shard::{Shard, ShardConfig, Tick};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -43,7 +42,7 @@ fn service(pending: u32) -> TimerService<NonZeroU64> {
     let service = TimerService::builder()
         .shards(1)
         .runtime(Runtime::Thread)
-        .placement(Placement::Unpinned)
+        .unpinned()
         .spin(Duration::from_secs(1))
         .capacity(1 << 21)
         .start_with(move |_| {

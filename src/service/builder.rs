@@ -146,9 +146,20 @@ impl TimerServiceBuilder {
         self
     }
 
-    /// Where the shards' threads run. To pin them needs the feature `pinning`.
-    pub fn placement(mut self, placement: Placement) -> Self {
-        self.options.placement = placement;
+    /// Pins no thread: the scheduler of the system places them. The default without the feature
+    /// `pinning`; with it, and with `glommio`, which turns it on, shard `n` is pinned to the `n`th
+    /// of the cpus that the process may use, and further shards begin with the first cpu again.
+    /// Without effect on attached shards.
+    pub fn unpinned(mut self) -> Self {
+        self.options.placement = Placement::Unpinned;
+        self
+    }
+
+    /// Pins the thread of shard `n` to the `n`th of these cpus, one for each shard. The start is
+    /// refused where the process may not use one of them, and in a build without the feature
+    /// `pinning`. Without effect on attached shards.
+    pub fn pinned_to(mut self, cpus: impl Into<Vec<usize>>) -> Self {
+        self.options.placement = Placement::Cpus(cpus.into());
         self
     }
 

@@ -41,7 +41,6 @@ use crate::values::error::{ReplyError, ShardError, StartError};
 use crate::values::ids::ShardId;
 use crate::values::runtime::Runtime;
 use crate::values::scale::Scale;
-use crate::values::settings::Placement;
 use crate::values::shutdown::ShutdownPolicy;
 
 /// Timers on several cores: a shard for each, which only its own thread touches, and lanes between
@@ -148,7 +147,7 @@ impl TimerService {
     pub fn beside_runtime() -> TimerServiceBuilder {
         let shards = cpus::count(&cpus::allowed()).div_ceil(CPUS_PER_SHARD);
         let builder = Self::builder().shards(shards).runtime(Runtime::Thread);
-        builder.placement(Placement::Unpinned).lane_capacity(LONG_LANE)
+        builder.unpinned().lane_capacity(LONG_LANE)
     }
 }
 

@@ -197,14 +197,14 @@ impl Options {
     ) -> Result<Vec<Option<usize>>, ConfigError> {
         match &self.placement {
             Placement::Unpinned => Ok(vec![None; shards]),
-            Placement::Pinned | Placement::Cpus(_) if !can_pin => Err(ConfigError::new(
-                "placement",
-                &self.placement,
+            Placement::Cpus(cpus) if !can_pin => Err(ConfigError::new(
+                "pinned_to",
+                cpus,
                 "this build cannot pin threads",
-                "turn on the feature `pinning` of this crate, or use Placement::Unpinned",
+                "turn on the feature `pinning` of this crate, or leave them unpinned",
             )),
-            Placement::Pinned if allowed.is_empty() => Ok(vec![None; shards]),
-            Placement::Pinned => {
+            Placement::Allowed if !can_pin || allowed.is_empty() => Ok(vec![None; shards]),
+            Placement::Allowed => {
                 if shards > allowed.len() {
                     tracing::warn!(
                         name: "more-shards-than-cpus",
@@ -217,7 +217,7 @@ impl Options {
                 Ok(allowed.iter().copied().cycle().take(shards).map(Some).collect())
             }
             Placement::Cpus(cpus) if cpus.len() != shards => Err(ConfigError::new(
-                "placement",
+                "pinned_to",
                 cpus,
                 format!("there are {shards} shards"),
                 "name one cpu for each shard",
@@ -225,7 +225,7 @@ impl Options {
             Placement::Cpus(cpus) => {
                 if let Some(cpu) = cpus.iter().find(|cpu| !allowed.contains(cpu)) {
                     return Err(ConfigError::new(
-                        "placement",
+                        "pinned_to",
                         cpu,
                         format!("this process may use the cpus {allowed:?}"),
                         "name one of those, or widen the process's cpu set",
@@ -286,12 +286,12 @@ mod tests {
         check(|o| o.warnings.stuck = Duration::ZERO, "warning_limits.stuck");
         check(|o| o.warnings.exhausted_turns = 0, "warning_limits.exhausted_turns");
         check(|o| o.class_ages.push((TimerClass::new("x"), Duration::MAX)), "class_age");
-        check(|o| o.placement = Placement::Cpus(vec![]), "placement");
+        check(|o| o.placement = Placement::Cpus(vec![]), "pinned_to");
         let far = |o: &mut Options| {
             o.shards = Some(1);
             o.placement = Placement::Cpus(vec![1_000_000]);
         };
-        check(far, "placement");
+        check(far, "pinned_to");
         check(|o| o.clock = crate::clock::ManualClock::new().clock(), "clock");
     }
 
@@ -310,11 +310,10 @@ mod tests {
             options.check_placement(2, &[], false)
         };
         assert_eq!(place(Placement::Unpinned).unwrap(), [None, None]);
-        for placement in [Placement::Pinned, Placement::Cpus(vec![0, 1])] {
-            let error = place(placement).unwrap_err();
-            assert_eq!(error.field(), "placement");
-            assert!(error.to_string().contains("the feature `pinning`"), "{error}");
-        }
+        assert_eq!(place(Placement::Allowed).unwrap(), [None, None]);
+        let error = place(Placement::Cpus(vec![0, 1])).unwrap_err();
+        assert_eq!(error.field(), "pinned_to");
+        assert!(error.to_string().contains("the feature `pinning`"), "{error}");
     }
 
     #[test]

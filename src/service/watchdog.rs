@@ -28,17 +28,17 @@ use crate::values::ids::ShardId;
 ///
 /// A shard is stuck when a turn has been due, or has been running, for longer than
 /// [`WarningLimits::stuck`](crate::settings::WarningLimits::stuck). Then the watchdog calls the
-/// hook with [`StuckLevel::Stuck`], and after [`hung_after`](Self::hung_after) once more with
-/// [`StuckLevel::Hung`]. Each look is a reading of the statistics, so the
-/// [warnings](crate::stats::WarningKind) are logged as they occur.
+/// hook, and after [`hung_after`](Self::hung_after) once more, with [`Stuck::is_hung`]. Each look
+/// is a reading of the statistics, so the [warnings](crate::stats::WarningKind) are logged as they
+/// occur.
 ///
 /// ```
 /// use corewheel::TimerService;
-/// use corewheel::watchdog::{StuckLevel, Watchdog};
+/// use corewheel::watchdog::Watchdog;
 /// use std::time::Duration;
 ///
 /// let watchdog = Watchdog::new().hung_after(Duration::from_secs(30)).on_stuck(|stuck| {
-///     if stuck.level == StuckLevel::Hung {
+///     if stuck.is_hung {
 ///         // A core dump shows what the shard's thread does.
 ///         std::process::abort();
 ///     }
@@ -115,15 +115,6 @@ impl fmt::Debug for Watchdog {
     }
 }
 
-/// Which of the two thresholds a stuck shard has passed.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum StuckLevel {
-    /// That of the warning `shard-stuck`.
-    Stuck,
-    /// [`Watchdog::hung_after`].
-    Hung,
-}
-
 /// What the thread of a stuck shard has done since the look before, as far as the system tells.
 ///
 /// ```
@@ -177,8 +168,8 @@ impl fmt::Display for ThreadState {
 pub struct Stuck {
     /// The shard.
     pub shard: ShardId,
-    /// The threshold that it has passed.
-    pub level: StuckLevel,
+    /// Whether it has been stuck for longer than [`Watchdog::hung_after`].
+    pub is_hung: bool,
     /// For how long a turn has been due or running.
     pub since: Duration,
     /// Whether a turn runs: then a handler or a callback keeps the shard. Else another task of the
@@ -193,7 +184,8 @@ pub struct Stuck {
 /// What the watchdog knows of a shard from the look before.
 #[derive(Clone, Copy, Debug, Default)]
 struct Last {
-    level: Option<StuckLevel>,
+    /// Whether it was hung; `None` if it was not stuck.
+    is_hung: Option<bool>,
     thread: Option<ThreadTimes>,
 }
 
@@ -217,24 +209,24 @@ impl Looks {
         let mut stuck = Vec::new();
         for (last, shard) in self.shards.iter_mut().zip(&stats.shards) {
             let since = shard.stuck_for();
-            let level = match since {
-                since if since > self.watchdog.hung_after => Some(StuckLevel::Hung),
-                since if since > self.stuck_after => Some(StuckLevel::Stuck),
+            let is_hung = match since {
+                since if since > self.watchdog.hung_after => Some(true),
+                since if since > self.stuck_after => Some(false),
                 _ => None,
             };
             let before = std::mem::replace(&mut last.thread, shard.thread);
-            if let Some(level) = level.filter(|level| Some(*level) > last.level) {
+            if let Some(is_hung) = is_hung.filter(|is_hung| Some(*is_hung) > last.is_hung) {
                 let thread = thread_state(before, shard, elapsed, &state_of);
                 stuck.push(Stuck {
                     shard: shard.shard,
-                    level,
+                    is_hung,
                     since,
                     is_in_turn: shard.turn_ns.is_some(),
                     class: shard.delivering,
                     thread,
                 });
             }
-            last.level = level;
+            last.is_hung = is_hung;
         }
         stuck
     }
@@ -331,13 +323,13 @@ fn watch<T: Send + 'static>(
         let thread = |shard| directory.post(shard)?.published.live.thread();
         let state_of = |shard| host::state_of(thread(shard)?);
         for stuck in looks.look(&stats, elapsed, state_of) {
-            let Stuck { shard, level, since, is_in_turn, class, thread } = stuck;
+            let Stuck { shard, is_hung, since, is_in_turn, class, thread } = stuck;
             let (shard, thread) = (shard.number(), thread.name());
             tracing::error!(
                 name: "shard-stuck",
                 target: "corewheel::watchdog",
                 shard,
-                ?level,
+                is_hung,
                 ?since,
                 is_in_turn,
                 class,
@@ -365,7 +357,7 @@ mod tests {
     const LOOK: Duration = Duration::from_millis(100);
 
     /// Looks at a shard for which a turn has been due for so many milliseconds at each look.
-    fn levels(overdue: &[u64]) -> Vec<Option<StuckLevel>> {
+    fn found(overdue: &[u64]) -> Vec<Option<bool>> {
         let builder = TimerServiceBuilder::new().shards(1).capacity(64);
         let service = builder.start_attached().expect("an attached service starts");
         let mut stats = service.stats();
@@ -374,18 +366,18 @@ mod tests {
         let look = |overdue: &u64| {
             stats.shards[0].overdue_ns = overdue * 1_000_000;
             let stuck = looks.look(&stats, LOOK, |_| None);
-            stuck.first().map(|stuck| stuck.level)
+            stuck.first().map(|stuck| stuck.is_hung)
         };
         overdue.iter().map(look).collect()
     }
 
     #[test]
     fn stuck_shard_is_told_once_at_each_of_the_two_thresholds() {
-        use StuckLevel::{Hung, Stuck};
-        let found = levels(&[0, 900, 1_000, 1_100, 1_200, 4_900, 5_100, 5_200, 0, 2_000, 6_000]);
-        let expected = [None, None, None, Some(Stuck), None, None, Some(Hung), None, None];
+        let (stuck, hung) = (Some(false), Some(true));
+        let found = found(&[0, 900, 1_000, 1_100, 1_200, 4_900, 5_100, 5_200, 0, 2_000, 6_000]);
+        let expected = [None, None, None, stuck, None, None, hung, None, None];
         assert_eq!(found[..9], expected);
-        assert_eq!(found[9..], [Some(Stuck), Some(Hung)], "it is told again after it has run");
+        assert_eq!(found[9..], [stuck, hung], "it is told again after it has run");
     }
 
     #[test]

@@ -1,15 +1,15 @@
-//! Settings of a service that are seldom changed: where its threads run, how much one turn may do,
-//! and which wheel it has.
+//! Settings of a service that are seldom changed: how much one turn may do, and which wheel it
+//! has.
 //!
 //! ```
-//! use corewheel::settings::{Placement, TurnBudget, WheelKind};
+//! use corewheel::settings::{TurnBudget, WheelKind};
 //! use corewheel::{ShutdownPolicy, TimerService};
 //! use std::time::Duration;
 //!
 //! let budget = TurnBudget { time_max: Some(Duration::from_micros(200)), ..TurnBudget::default() };
 //! let service = TimerService::builder()
 //!     .shards(1)
-//!     .placement(Placement::Unpinned)
+//!     .unpinned()
 //!     .wheel(WheelKind::Hierarchical)
 //!     .budget(budget)
 //!     .start()?;
@@ -32,22 +32,15 @@ pub use super::warning_limits::WarningLimits;
 pub(crate) const STAMP_SPAN: u64 = 10_000_000;
 
 /// Where the threads of a service run. Without effect on attached shards.
-///
-/// Threads are pinned by the feature `pinning`, which `glommio` turns on. In a build without it
-/// the default is [`Unpinned`](Self::Unpinned), and a start with one of the others is refused by a
-/// [`ConfigError`](crate::ConfigError).
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub enum Placement {
-    /// Shard `n` is pinned to the `n`th of the cpus that the process may use; further shards begin
-    /// with the first cpu again. The default with the feature `pinning`.
-    #[cfg_attr(feature = "pinning", default)]
-    Pinned,
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Placement {
+    /// In a build that can pin threads, shard `n` is pinned to the `n`th of the cpus that the
+    /// process may use; further shards begin with the first cpu again.
+    #[default]
+    Allowed,
     /// Shard `n` is pinned to the `n`th of these.
     Cpus(Vec<usize>),
-    /// No thread is pinned: the scheduler of the system places them. The default without the
-    /// feature `pinning`.
-    #[cfg_attr(not(feature = "pinning"), default)]
+    /// No thread is pinned.
     Unpinned,
 }
 

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use corewheel::interval::MissedTickBehavior;
-use corewheel::settings::Placement;
 use corewheel::stats::ShardCounts;
 use corewheel::{
     Handle, RefusedKind, Runtime, ShardId, ShutdownPolicy, TimerService, TimerServiceBuilder,
@@ -441,7 +440,7 @@ async fn compute_in_slices(stop: Arc<AtomicBool>) {
 fn shard_beside_busy_workers_receives_its_requests() {
     const COUNT: usize = 20_000;
     const WORKERS: usize = 4;
-    let lab = Lab::new(TimerService::builder().placement(Placement::Unpinned));
+    let lab = Lab::new(TimerService::builder().unpinned());
     let (handle, runtime) = (lab.handle, multi_thread(WORKERS));
     let stop = Arc::new(AtomicBool::new(false));
     let mut busy = JoinSet::new();

@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
 use corewheel::class::TimerClass;
-use corewheel::settings::Placement;
 use corewheel::{Runtime, TimerService};
 
 use crate::client::{Reply, ask};
@@ -134,7 +133,7 @@ fn classic_metrics_have_the_samples_of_open_metrics_and_the_names_of_the_old_for
 fn promtool_check_of_metrics_finds_nothing() {
     let classes = [TimerClass::new("read idle"), TimerClass::new("größe {x=1}, # TYPE 'a'")];
     let builder = TimerService::builder().shards(2).classes(classes).name("größe {x=1}, # EOF 'a'");
-    let service = builder.runtime(Runtime::Thread).placement(Placement::Unpinned).start().unwrap();
+    let service = builder.runtime(Runtime::Thread).unpinned().start().unwrap();
     fire(&service, 0, 20);
     let endpoint = endpoint(&service);
     let metrics = scrape(endpoint.local_addr(), &[]).body;

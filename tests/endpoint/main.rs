@@ -22,7 +22,6 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use corewheel::endpoint::{StatsEndpoint, StatsEndpointBuilder};
-use corewheel::settings::Placement;
 use corewheel::{Runtime, ShardId, TimerService};
 
 /// The longest wait of a test. Far longer than any operation takes, even on a busy machine.
@@ -33,7 +32,7 @@ fn service(shards: usize) -> TimerService {
         .shards(shards)
         .capacity(4_096)
         .runtime(Runtime::Thread)
-        .placement(Placement::Unpinned)
+        .unpinned()
         .start()
         .expect("plain threads run everywhere")
 }

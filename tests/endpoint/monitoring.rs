@@ -10,7 +10,6 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use corewheel::class::TimerClass;
-use corewheel::settings::Placement;
 use corewheel::stats::WarningKind;
 use corewheel::{ConnLimits, Runtime, TimerService};
 
@@ -38,7 +37,7 @@ fn metrics_of_everything() -> (String, usize) {
         .shards(2)
         .capacity(4_096)
         .runtime(Runtime::Thread)
-        .placement(Placement::Unpinned)
+        .unpinned()
         .classes([TimerClass::new("request")])
         .start()
         .unwrap();

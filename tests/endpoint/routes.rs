@@ -7,7 +7,6 @@ use std::time::Duration;
 use corewheel::class::TimerClass;
 use corewheel::clock::ManualClock;
 use corewheel::endpoint::StatsEndpoint;
-use corewheel::settings::Placement;
 use corewheel::stats::ClassStats;
 use corewheel::{CancelOutcome, ConnLimits, DeadlineKind, Runtime, ShardId};
 use corewheel::{ShutdownPolicy, StartError, TimerService};
@@ -123,7 +122,7 @@ fn json_counts_obey_the_law_before_and_after_shutdown() {
 #[test]
 fn timers_dropped_by_shutdown_are_shown_in_every_format() {
     const LEASE: TimerClass = TimerClass::new("lease");
-    let builder = TimerService::builder().shards(1).class(LEASE).placement(Placement::Unpinned);
+    let builder = TimerService::builder().shards(1).class(LEASE).unpinned();
     let service = builder.start_attached_with::<u8>().unwrap();
     let shard = service.attach(ShardId::new(0)).unwrap().into_loop(|_, _| {}).unwrap();
     let endpoint = StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0");
@@ -303,7 +302,7 @@ fn metrics_without_shards_are_the_sums_of_those_with_them() {
 #[test]
 fn warnings_are_shown_in_every_format_and_end_readiness_while_a_shard_is_stuck() {
     let clock = ManualClock::new();
-    let builder = TimerService::builder().shards(2).clock(&clock).placement(Placement::Unpinned);
+    let builder = TimerService::builder().shards(2).clock(&clock).unpinned();
     let service = builder.start_attached_with::<u8>().unwrap();
     let attach = |shard| service.attach(ShardId::new(shard)).unwrap().into_loop(|_, _| {});
     let (mut first, mut second) = (attach(0).unwrap(), attach(1).unwrap());
@@ -407,7 +406,7 @@ fn json_fields_are_in_the_documented_order_and_have_its_version() {
 #[test]
 fn counts_of_classes_are_shown_separately_in_every_format() {
     let (idle, request) = (TimerClass::new("read idle"), TimerClass::new("request"));
-    let builder = TimerService::builder().shards(2).placement(Placement::Unpinned);
+    let builder = TimerService::builder().shards(2).unpinned();
     let service = builder.runtime(Runtime::Thread).classes([idle, request]).start().unwrap();
     let endpoint = endpoint(&service);
     let far = Duration::from_hours(1);
@@ -528,7 +527,7 @@ fn service_name_with_quote_backslash_or_control_character_is_refused() {
     let longest = "n".repeat(TimerClass::NAME_LEN_MAX);
     let too_long = "n".repeat(TimerClass::NAME_LEN_MAX + 1);
     let start = |name: &str| {
-        let builder = TimerService::builder().shards(1).name(name).placement(Placement::Unpinned);
+        let builder = TimerService::builder().shards(1).name(name).unpinned();
         builder.runtime(Runtime::Thread).start()
     };
     for name in ["", "quo\"te", "back\\slash", "new\nline", "\0", "\u{7f}", &too_long] {
@@ -543,7 +542,7 @@ fn service_name_with_quote_backslash_or_control_character_is_refused() {
 #[test]
 fn service_name_with_spaces_and_braces_is_shown_unchanged() {
     let name = "größe {x=1}, # TYPE 'a'";
-    let builder = TimerService::builder().shards(1).name(name).placement(Placement::Unpinned);
+    let builder = TimerService::builder().shards(1).name(name).unpinned();
     let service = builder.runtime(Runtime::Thread).start().unwrap();
     let endpoint = endpoint(&service);
     let scrape = scrape(endpoint.local_addr());

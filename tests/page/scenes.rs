@@ -12,7 +12,7 @@ use corewheel::attach::ShardLoop;
 use corewheel::class::TimerClass;
 use corewheel::clock::ManualClock;
 use corewheel::endpoint::StatsEndpoint;
-use corewheel::settings::{Placement, TurnBudget};
+use corewheel::settings::TurnBudget;
 use corewheel::stats::WarningKind;
 use corewheel::{ConnLimits, Fired, TimerService, TimerServiceBuilder, Timers};
 use serde_json::{Value, json};
@@ -42,8 +42,7 @@ impl Stage {
     pub(crate) fn with(set: impl FnOnce(TimerServiceBuilder) -> TimerServiceBuilder) -> Self {
         let clock = ManualClock::new();
         let builder = TimerService::builder().shards(2).clock(&clock).class(REQUEST);
-        let service: TimerService<u64> =
-            set(builder.placement(Placement::Unpinned)).start_attached_with().unwrap();
+        let service: TimerService<u64> = set(builder.unpinned()).start_attached_with().unwrap();
         let attach = |shard| {
             let clock = clock.clone();
             let handler =

@@ -7,7 +7,6 @@ use std::thread;
 
 use corewheel::class::TimerClass;
 use corewheel::endpoint::StatsEndpoint;
-use corewheel::settings::Placement;
 use corewheel::{ConnLimits, Runtime, ShardId, TimerService};
 
 use crate::browser::Browser;
@@ -18,7 +17,7 @@ const MARKUP: &str = "<img src=x onerror=window.broken=1>";
 
 fn service(class: TimerClass, name: &str) -> TimerService {
     let builder = TimerService::builder().shards(2).capacity(4_096).runtime(Runtime::Thread);
-    builder.placement(Placement::Unpinned).class(class).name(name).start().unwrap()
+    builder.unpinned().class(class).name(name).start().unwrap()
 }
 
 fn endpoint(service: &TimerService, address: &str) -> StatsEndpoint {

@@ -5,9 +5,9 @@ use std::task::Waker;
 use std::time::Duration;
 
 use corewheel::class::TimerClass;
-use corewheel::settings::{Placement, TurnBudget, WarningLimits};
+use corewheel::settings::{TurnBudget, WarningLimits};
 use corewheel::stats::{Warning, WarningKind};
-use corewheel::watchdog::{Stuck, StuckLevel, ThreadState, Watchdog};
+use corewheel::watchdog::{Stuck, ThreadState, Watchdog};
 use corewheel::{Fired, Runtime, TimerService, TimerServiceBuilder, Timers};
 
 use crate::support::{FAR, Lab, PATIENCE, SHARD, builder, ms, wait_until};
@@ -231,7 +231,7 @@ fn watched(
     let released = std::sync::Mutex::new(Some(released));
     let limits = WarningLimits { stuck, ..WarningLimits::default() };
     let builder = TimerService::builder().shards(1).class(REQUEST).warning_limits(limits);
-    let builder = builder.runtime(Runtime::Thread).placement(Placement::Unpinned);
+    let builder = builder.runtime(Runtime::Thread).unpinned();
     let service = builder
         .watchdog(watchdog)
         .start_with(move |_| {
@@ -253,7 +253,7 @@ fn watchdog_calls_its_hook_for_a_handler_that_does_not_return() {
     timers.on(SHARD).of_class(REQUEST).unwrap().schedule(ms(1), 1).unwrap();
     let first = seen.recv_timeout(PATIENCE).unwrap();
     let second = seen.recv_timeout(PATIENCE).unwrap();
-    assert_eq!((first.level, second.level), (StuckLevel::Stuck, StuckLevel::Hung));
+    assert_eq!((first.is_hung, second.is_hung), (false, true));
     assert!(first.since > ms(100) && second.since > ms(400), "{first:?} {second:?}");
     for stuck in [first, second] {
         assert!(stuck.is_in_turn && stuck.class == Some("request"), "{stuck:?}");
@@ -276,7 +276,7 @@ fn watchdog_ends_with_its_service_and_survives_a_hook_that_panics() {
     let (sender, seen) = mpsc::channel();
     let watchdog = Watchdog::new().look_every(ms(1)).hung_after(ms(50));
     let watchdog = watchdog.on_stuck(move |stuck| {
-        let _ = sender.send(stuck.level);
+        let _ = sender.send(stuck.is_hung);
         panic!("the hook panics");
     });
     let limits = WarningLimits { stuck: ms(10), ..WarningLimits::default() };
@@ -289,8 +289,8 @@ fn watchdog_ends_with_its_service_and_survives_a_hook_that_panics() {
     let mut shard = service.attach(SHARD).unwrap().into_loop(|_, _| {}).unwrap();
     shard.timers().schedule(ms(1), 1).unwrap();
     let _ = shard.turn();
-    assert_eq!(seen.recv_timeout(PATIENCE), Ok(StuckLevel::Stuck));
-    assert_eq!(seen.recv_timeout(PATIENCE), Ok(StuckLevel::Hung));
+    assert_eq!(seen.recv_timeout(PATIENCE), Ok(false));
+    assert_eq!(seen.recv_timeout(PATIENCE), Ok(true));
     drop(service);
     assert_eq!(seen.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
 }

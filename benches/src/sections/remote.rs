@@ -12,7 +12,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
-use corewheel::settings::Placement;
 use corewheel::{Fired, Handle, Runtime, ShardId, TimerService, Timers};
 
 use super::HOUR;
@@ -46,7 +45,7 @@ impl Remote {
         let service = TimerService::builder()
             .shards(1)
             .runtime(Runtime::Thread)
-            .placement(Placement::Unpinned)
+            .unpinned()
             .spin(Duration::from_secs(1))
             .capacity(1 << 21)
             .start_with(move |_| {
@@ -243,7 +242,7 @@ pub fn wake(here: CoreId, home: CoreId) -> Vec<Entrant> {
     let service = TimerService::builder()
         .shards(1)
         .runtime(Runtime::Glommio)
-        .placement(Placement::Cpus(vec![home.id]))
+        .pinned_to([home.id])
         .start_with(move |_| {
             let seen = Arc::clone(&deliver);
             move |one: Fired<Payload>, _: &Timers<Payload>| {
