@@ -1,6 +1,5 @@
 //! The limits of a connection, and the events that report what it has not done in time.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::kinds::{DeadlineKind, deadline_kinds, limits_struct};
@@ -134,35 +133,3 @@ pub struct ConnEvent {
     /// than it had been idle for at its last event. Always true for a deadline that comes once.
     pub first: bool,
 }
-
-/// A deadline cannot be armed or disarmed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum ArmError {
-    /// Deadlines of this kind follow from the connection's limits. Set the limits instead.
-    SetByLimits(DeadlineKind),
-    /// The number of the custom deadline is too great.
-    NoSuchDeadline(DeadlineKind),
-    /// The connection is closed.
-    Closed,
-}
-
-impl fmt::Display for ArmError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::SetByLimits(kind) => write!(
-                f,
-                "{kind} is not armed but follows from what the connection does; set its limit with \
-                 `set_limits`"
-            ),
-            Self::NoSuchDeadline(kind) => write!(
-                f,
-                "there is no {kind}; custom deadlines are numbered from 0 to {}",
-                DeadlineKind::CUSTOM_COUNT - 1
-            ),
-            Self::Closed => f.write_str("the connection's timers are closed"),
-        }
-    }
-}
-
-impl std::error::Error for ArmError {}

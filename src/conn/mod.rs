@@ -134,7 +134,7 @@ mod transfer;
 pub use self::events::Raced;
 pub use self::in_progress::InProgress;
 pub use self::kinds::DeadlineKind;
-pub use self::limits::{ArmError, ConnEvent, ConnLimits, DataRate};
+pub use self::limits::{ConnEvent, ConnLimits, DataRate};
 #[cfg(any(feature = "hyper", feature = "tokio"))]
 pub(crate) use self::of_stream::{Direction, Ends, Wakes, deadline_kinds, limits_struct};
 pub use self::on_shard::PackedConn;

@@ -14,11 +14,12 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::kinds::{ARMED_END, DeadlineKind, HEARTBEAT, IDLE, MAX_AGE, Rule, rate, rule};
-use super::limits::{ArmError, ConnEvent, DataRate, NEVER, Spans};
+use super::limits::{ConnEvent, DataRate, NEVER, Spans};
 use super::marks::{Flags, KindBits};
 use super::measured::{Direction, Progress, Transfers};
 use crate::clock::saturating_nanos;
 use crate::directory::orders::{Terms, Visit};
+use crate::values::error::ConfigError;
 use crate::values::random;
 
 /// A golden section of 2⁶⁴.
@@ -473,7 +474,13 @@ pub(super) fn limits_changed(conn: &Facts<'_, impl Place>) {
 }
 
 /// The position of a kind that [`arm`] takes.
-pub(super) fn armed_kind(kind: DeadlineKind) -> Result<usize, ArmError> {
-    let index = kind.index().ok_or(ArmError::NoSuchDeadline(kind))?;
-    Armed::place(index).map(|_| index).ok_or(ArmError::SetByLimits(kind))
+pub(super) fn armed_kind(kind: DeadlineKind) -> Result<usize, ConfigError> {
+    let index = kind.index();
+    index.filter(|index| Armed::place(*index).is_some()).ok_or_else(|| {
+        let (limit, remedy) = match index {
+            Some(_) => ("it follows from what the connection does", "set its limit by set_limits"),
+            None => ("custom deadlines are numbered from 0 to 7", "use one of those"),
+        };
+        ConfigError::new("kind", format_args!("{kind}"), limit, remedy)
+    })
 }

@@ -5,13 +5,14 @@ use std::time::Instant;
 
 use super::in_progress::InProgress;
 use super::kinds::{DeadlineKind, rate};
-use super::limits::{ArmError, ConnLimits, NEVER};
+use super::limits::{ConnLimits, NEVER};
 use super::measured::Direction;
 use super::rules::{self, Held};
 use super::side::{Connection, OnShard, Side, Wakes};
 use super::transfer::Transfer;
 use crate::clock::Timeline;
 use crate::clock::when::When;
+use crate::values::error::ConfigError;
 
 /// The deadlines of one connection. The [module](super) has an example.
 ///
@@ -409,14 +410,13 @@ impl<S: Side> ConnTimers<S> {
 /// waits, on whichever thread the change is made.
 impl<S: Side> ConnTimers<S> {
     /// Arms a deadline that comes once: max age, its grace, handshake, request or a custom one. A
-    /// deadline that is armed already is reset.
+    /// deadline that is armed already is reset. Returns false if the connection is closed.
     ///
     /// # Errors
     ///
-    /// Deadlines of this kind are set by the limits, there is no such deadline, or the connection
-    /// is closed.
-    pub fn arm<W: When>(&self, kind: DeadlineKind, when: W) -> Result<(), ArmError> {
-        self.arm_at(kind, self.nanos_of(when), Wakes::Task).map(drop)
+    /// Deadlines of this kind are set by the limits, or there is no such deadline.
+    pub fn arm<W: When>(&self, kind: DeadlineKind, when: W) -> Result<bool, ConfigError> {
+        Ok(self.arm_at(kind, self.nanos_of(when), Wakes::Task)?.is_some())
     }
 
     /// Disarms a deadline that comes once. Its event does not come afterwards. Returns true if it
@@ -425,8 +425,8 @@ impl<S: Side> ConnTimers<S> {
     /// # Errors
     ///
     /// The errors of [`arm`](Self::arm).
-    pub fn disarm(&self, kind: DeadlineKind) -> Result<bool, ArmError> {
-        self.arm_at(kind, NEVER, Wakes::Task)
+    pub fn disarm(&self, kind: DeadlineKind) -> Result<bool, ConfigError> {
+        Ok(self.arm_at(kind, NEVER, Wakes::Task)? == Some(true))
     }
 
     /// The connection's limits.
@@ -477,19 +477,18 @@ impl<S: Side> ConnTimers<S> {
         self.conn.time().map_or(NEVER, nanos)
     }
 
+    /// Whether the deadline was armed, or had come and was not taken; `None` if the connection is
+    /// closed.
     pub(crate) fn arm_at(
         &self,
         kind: DeadlineKind,
         due: u64,
         wakes: Wakes,
-    ) -> Result<bool, ArmError> {
+    ) -> Result<Option<bool>, ConfigError> {
         let kind = rules::armed_kind(kind)?;
-        self.conn.change(wakes, |facts| {
-            if !facts.is_open {
-                return (Err(ArmError::Closed), false);
-            }
-            (Ok(rules::arm(facts, kind, due)), true)
-        })
+        Ok(self.conn.change(wakes, |facts| {
+            (facts.is_open.then(|| rules::arm(facts, kind, due)), facts.is_open)
+        }))
     }
 }
 

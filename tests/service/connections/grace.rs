@@ -3,8 +3,8 @@
 use std::future::ready;
 use std::pin::pin;
 
-use corewheel::AnyThread;
-use corewheel::conn::{ArmError, Raced};
+use corewheel::conn::Raced;
+use corewheel::{AnyThread, ConfigError};
 
 use super::*;
 
@@ -48,7 +48,7 @@ impl Both {
         }
     }
 
-    fn arm(&self, kind: DeadlineKind, after: Duration) -> Result<(), ArmError> {
+    fn arm(&self, kind: DeadlineKind, after: Duration) -> Result<bool, ConfigError> {
         let armed = self.here.arm(kind, after);
         assert_eq!(self.shared.arm(kind, after), armed);
         armed

@@ -1,7 +1,6 @@
 //! Limits, and the deadlines that are armed beside them.
 
 use corewheel::attach::Turn;
-use corewheel::conn::ArmError;
 
 use super::*;
 
@@ -94,14 +93,13 @@ fn arm_of_unfit_kind_is_refused_by_name() {
     for kind in
         [ReadIdle, WriteIdle, AllIdle, RequestIdle, Heartbeat, WriteTimeout, ReadRate, WriteRate]
     {
-        assert_eq!(conn.arm(kind, ms(1)), Err(ArmError::SetByLimits(kind)));
+        let said = conn.arm(kind, ms(1)).unwrap_err().to_string();
+        assert!(said.contains(&kind.to_string()) && said.contains("set_limits"), "{said}");
     }
     let error = conn.disarm(Custom(8)).unwrap_err();
-    assert_eq!(error, ArmError::NoSuchDeadline(Custom(8)));
+    assert_eq!(error.field(), "kind");
     let said = error.to_string();
     assert!(said.contains("custom deadline 8") && said.contains("0 to 7"), "{said}");
-    let said = ArmError::SetByLimits(ReadIdle).to_string();
-    assert!(said.contains("read idle") && said.contains("set_limits"), "{said}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::task::Wake;
 use std::thread;
 
 use corewheel::AnyThread;
-use corewheel::conn::{ArmError, InProgress, Raced};
+use corewheel::conn::{InProgress, Raced};
 use futures_core::Stream;
 
 use super::*;
@@ -103,10 +103,12 @@ fn oneshot_deadline_is_armed_reset_and_disarmed_from_any_handle() {
     assert_eq!(events, [(100, Request, true), (300, Custom(0), true), (400, Custom(7), true)]);
     conn.arm(MaxAge, ms(50)).unwrap();
     assert_eq!(run(&mut lab, &conn, 1_000), [(650, MaxAge, true)]);
-    assert_eq!(conn.arm(ReadIdle, ms(1)), Err(ArmError::SetByLimits(ReadIdle)));
-    assert_eq!(conn.disarm(Custom(8)), Err(ArmError::NoSuchDeadline(Custom(8))));
+    let said = conn.arm(ReadIdle, ms(1)).unwrap_err().to_string();
+    assert!(said.contains("read idle") && said.contains("set_limits"), "{said}");
+    let said = conn.disarm(Custom(8)).unwrap_err().to_string();
+    assert!(said.contains("custom deadline 8") && said.contains("0 to 7"), "{said}");
     assert!(conn.close());
-    assert_eq!(conn.arm(Request, ms(1)), Err(ArmError::Closed));
+    assert_eq!(conn.arm(Request, ms(1)), Ok(false));
 }
 
 #[test]
@@ -304,8 +306,8 @@ fn change_wakes_the_task_that_waits_only_if_it_makes_the_first_deadline_earlier(
         assert_eq!(alarm.count(), expected);
     };
     let mut write = None;
-    check(false, &mut || conn.arm(Request, ms(200)).unwrap());
-    check(true, &mut || conn.arm(Request, ms(80)).unwrap());
+    check(false, &mut || assert!(conn.arm(Request, ms(200)).unwrap()));
+    check(true, &mut || assert!(conn.arm(Request, ms(80)).unwrap()));
     check(true, &mut || write = Some(conn.begin_write()));
     check(false, &mut || conn.touch());
     check(false, &mut || conn.set_limits(READ_IDLE.max_age(ms(70))));
