@@ -249,7 +249,7 @@ mod values;
 
 pub use crate::clock::when::{Deadline, When};
 #[doc(no_inline)]
-pub use crate::conn::{AnyThread, ConnEvent, ConnLimits, ConnTimers, DeadlineKind};
+pub use crate::conn::{ConnEvent, ConnLimits, ConnTimers, DeadlineKind};
 pub use crate::driver::attach;
 pub use crate::face::handle::sleep::{Sleep, Timeout};
 pub use crate::face::handle::{Handle, Untyped};

@@ -17,7 +17,7 @@ use std::time::Duration;
 use corewheel::attach::ShardLoop;
 use corewheel::attach::Turn;
 use corewheel::scaled::Scale;
-use corewheel::{AnyThread, ConnLimits, ConnTimers, Fired, ResetOutcome};
+use corewheel::{ConnLimits, ConnTimers, Fired, Handle, ResetOutcome};
 use corewheel::{TimerId, TimerService, Timers};
 use corewheel_bench::{Payload, pin_to_one_core, random_order};
 use criterion::measurement::WallTime;
@@ -63,7 +63,7 @@ fn connections(home: &Home, count: usize) -> Vec<ConnTimers> {
 }
 
 /// Connections whose tasks wait.
-fn connections_of_any_thread(home: &Home, count: usize) -> Vec<ConnTimers<AnyThread>> {
+fn connections_of_any_thread(home: &Home, count: usize) -> Vec<ConnTimers<Handle>> {
     let handle = home.service.handle();
     let open = |_| {
         let conn = handle.connection(limits());

@@ -4,8 +4,9 @@ use std::fmt;
 
 use super::kinds::WRITES;
 use super::rules::Held;
-use super::side::{Connection, OnShard, Side, Wakes};
+use super::side::{Connection, Side, Wakes};
 use super::transfer::Transfer;
+use crate::face::timers::Timers;
 
 /// A read, a write or a request that is in progress; it ends when this is dropped. Made by
 /// [`ConnTimers::begin_read`](super::ConnTimers::begin_read),
@@ -14,10 +15,10 @@ use super::transfer::Transfer;
 /// [`begin_request`](super::ConnTimers::begin_request), where the effect of each is described.
 ///
 /// It is `'static`, so it can be moved into the task that does the work; on the side
-/// [`AnyThread`](super::AnyThread) it is `Send` and `Sync`. It does not keep the connection open:
-/// it has no effect on a connection that is closed. A panic of the task drops it.
+/// [`Handle`](crate::Handle) it is `Send` and `Sync`. It does not keep the connection open: it has
+/// no effect on a connection that is closed. A panic of the task drops it.
 #[must_use = "what is in progress ends when this is dropped"]
-pub struct InProgress<S: Side = OnShard> {
+pub struct InProgress<S: Side = Timers> {
     kind: Kind<S>,
 }
 

@@ -104,11 +104,11 @@
 //!
 //! # On a shard, or on any thread
 //!
-//! [`ConnTimers`] alone, on the side [`OnShard`], is for a connection whose task stays on the
+//! [`ConnTimers`] alone, on the side [`Timers`](crate::Timers), is for a connection whose task stays on the
 //! thread of a shard: on the shards of the service, and on a server's own executors that shards are
 //! [attached](crate::attach) to. A touch reads no clock, and there are callbacks. It is `!Send`.
 //!
-//! `ConnTimers<AnyThread>` is for a connection whose task goes from thread to thread, as on a
+//! `ConnTimers<Handle>` is for a connection whose task goes from thread to thread, as on a
 //! multi-thread tokio runtime, and for several tasks on several threads that serve one connection.
 //! Its events are the same. A touch reads the thread's clock, which costs some ten times as much as
 //! a touch of the other, and still takes no lock and sends nothing.
@@ -138,6 +138,6 @@ pub use self::limits::{ConnEvent, ConnLimits, DataRate};
 #[cfg(any(feature = "hyper", feature = "tokio"))]
 pub(crate) use self::of_stream::{Direction, Ends, Wakes, deadline_kinds, limits_struct};
 pub use self::on_shard::PackedConn;
-pub use self::side::{AnyThread, OnShard, Side};
+pub use self::side::Side;
 pub use self::timers::ConnTimers;
 pub use self::transfer::Transfer;

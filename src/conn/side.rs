@@ -19,25 +19,17 @@ use crate::clock::Timeline;
 use crate::face::local::LocalShard;
 use crate::values::refused::RefusedKind;
 
-/// Where the tasks of a connection run: on the thread of a shard, [`OnShard`], or on any thread,
-/// [`AnyThread`]. No other type can implement it.
+/// Where the tasks of a connection run, by what makes its timers. No other type can implement it.
+///
+/// - [`Timers`](crate::Timers): the tasks stay on the thread of a shard.
+/// - [`Handle`](crate::Handle): the tasks go from thread to thread, as on a multi-thread tokio
+///   runtime. The timers of the connection, its guards and its transfers are `Send` and `Sync`.
 #[allow(private_bounds, reason = "what a side does is internal, and names internal types")]
 pub trait Side: Sealed {
     /// What a wait returns: on a shard `V` itself; on any thread a `Result`, as there may be no
     /// timer to wait for.
     type Polled<V>;
 }
-
-/// The tasks of a connection stay on the thread of a shard: the side of
-/// [`ConnTimers`](super::ConnTimers) by default.
-#[derive(Debug)]
-pub enum OnShard {}
-
-/// The tasks of a connection go from thread to thread, as on a multi-thread tokio runtime.
-///
-/// Its timers, guards and transfers are `Send` and `Sync`.
-#[derive(Debug)]
-pub enum AnyThread {}
 
 /// Whether a change that makes the first deadline earlier wakes the task that waits. On a shard,
 /// the turn that finds the deadline wakes it.

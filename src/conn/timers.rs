@@ -8,20 +8,20 @@ use super::kinds::{DeadlineKind, rate};
 use super::limits::{ConnLimits, NEVER};
 use super::measured::Direction;
 use super::rules::{self, Held};
-use super::side::{Connection, OnShard, Side, Wakes};
+use super::side::{Connection, Side, Wakes};
 use super::transfer::Transfer;
 use crate::clock::Timeline;
 use crate::clock::when::When;
+use crate::face::timers::Timers;
 use crate::values::error::ConfigError;
 
 /// The deadlines of one connection. The [module](super) has an example.
 ///
 /// [`Timers::connection`](crate::Timers::connection) makes those of a connection that lives on a
 /// shard, whose tasks stay on the shard's thread. [`Handle::connection`](crate::Handle::connection)
-/// makes a `ConnTimers<AnyThread>`, for tasks that go from thread to thread: it is `Send` and
-/// `Sync`. The side, [`OnShard`] or [`AnyThread`](super::AnyThread), decides where the deadlines
-/// lie and what a wait returns, [`Side::Polled`]. The kinds of deadlines and their events are the
-/// same.
+/// makes a `ConnTimers<Handle>`, for tasks that go from thread to thread: it is `Send` and `Sync`.
+/// The side, [`Timers`] or [`Handle`](crate::Handle), decides where the deadlines lie and what a
+/// wait returns, [`Side::Polled`]. The kinds of deadlines and their events are the same.
 ///
 /// [`touch_read`](Self::touch_read) and [`touch_write`](Self::touch_write) stamp what the
 /// connection does. A deadline that comes is an event: a task awaits it with [`next`](Self::next),
@@ -131,7 +131,7 @@ use crate::values::error::ConfigError;
 ///
 /// ```
 /// use corewheel::conn::Raced;
-/// use corewheel::{AnyThread, ConnLimits, ConnTimers, DeadlineKind, TimerService};
+/// use corewheel::{Handle, ConnLimits, ConnTimers, DeadlineKind, TimerService};
 /// use std::time::Duration;
 /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// use tokio::net::{TcpListener, TcpStream};
@@ -144,7 +144,7 @@ use crate::values::error::ConfigError;
 /// }
 ///
 /// /// Answers what comes, and sends a PING to a peer that is quiet.
-/// async fn serve(mut stream: TcpStream, conn: ConnTimers<AnyThread>) -> Served {
+/// async fn serve(mut stream: TcpStream, conn: ConnTimers<Handle>) -> Served {
 ///     let mut buffer = [0; 1024];
 ///     loop {
 ///         match conn.race(stream.read(&mut buffer)).await? {
@@ -193,7 +193,7 @@ use crate::values::error::ConfigError;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "the connection is closed when its last handle is dropped"]
-pub struct ConnTimers<S: Side = OnShard> {
+pub struct ConnTimers<S: Side = Timers> {
     conn: S::Conn,
 }
 

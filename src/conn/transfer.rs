@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::kinds::{self, DeadlineKind};
 use super::measured::{Direction, Progress};
 use super::rules;
-use super::side::{Connection, OnShard, Side, Wakes};
+use super::side::{Connection, Side, Wakes};
 use crate::clock::Timeline;
+use crate::face::timers::Timers;
 
 /// A read or a write whose rate is measured; it ends when this is dropped. Made by
 /// [`ConnTimers::begin_measured_read`](super::ConnTimers::begin_measured_read) and
@@ -15,11 +16,11 @@ use crate::clock::Timeline;
 /// described.
 ///
 /// It is `'static`, so it can be moved into the task that does the work; on the side
-/// [`AnyThread`](super::AnyThread) it is `Send` and `Sync`. It does not keep the connection open:
-/// it has no effect on a connection that is closed. A panic of the task drops it. The deadline of a
+/// [`Handle`](crate::Handle) it is `Send` and `Sync`. It does not keep the connection open: it has
+/// no effect on a connection that is closed. A panic of the task drops it. The deadline of a
 /// transfer that was forgotten comes, unless another one begins.
 #[must_use = "the transfer ends when this is dropped"]
-pub struct Transfer<S: Side = OnShard> {
+pub struct Transfer<S: Side = Timers> {
     conn: S::Conn,
     /// The kind of its deadline.
     kind: usize,

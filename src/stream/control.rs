@@ -13,7 +13,7 @@ use super::notes::{CONNECTION, MESSAGE, Notes};
 use super::timeout::{Slot, Timeout};
 use super::waiter::{TaskWaker, Waiter};
 use crate::clock::when::When;
-use crate::conn::{AnyThread, ConnTimers, DeadlineKind, Direction, InProgress, Side};
+use crate::conn::{ConnTimers, DeadlineKind, Direction, InProgress, Side};
 use crate::face::handle::{Handle, Untyped};
 use crate::link::sync::{AtomicBool, Ordering};
 use crate::values::error::TimeoutError;
@@ -100,8 +100,8 @@ impl Wake for Shared {
 /// away, for instance to hyper; made by [`TimedIo::control`](super::TimedIo::control).
 ///
 /// A clone is another control of the same stream, and costs a few counts of references. With
-/// [`AnyThread`] it is `Send` and `Sync`, so the function that serves a request may hold
-/// one. It does not keep the stream, and the drop of the stream ends its deadlines.
+/// [`Handle`] it is `Send` and `Sync`, so the function that serves a request may hold one. It does
+/// not keep the stream, and the drop of the stream ends its deadlines.
 ///
 /// # Messages
 ///
@@ -116,7 +116,7 @@ impl Wake for Shared {
 /// - [`message_complete`](Self::message_complete) ends the measurement.
 /// - [`begin_message`](Self::begin_message) lets the next byte begin a message. Of an owner that
 ///   never says so, only the first head has a deadline.
-pub struct StreamControl<M: Side = AnyThread> {
+pub struct StreamControl<M: Side = Handle> {
     timers: ConnTimers<M>,
     shared: Arc<Shared>,
 }

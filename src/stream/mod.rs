@@ -74,7 +74,7 @@ use pin_project_lite::pin_project;
 pub use self::control::StreamControl;
 use self::deadlines::Deadlines;
 pub use self::limits::{StreamLimits, StreamTimeout};
-use crate::conn::{AnyThread, ConnTimers, OnShard, Side};
+use crate::conn::{ConnTimers, Side};
 use crate::face::handle::Handle;
 use crate::face::timers::Timers;
 use crate::values::refused::Refused;
@@ -85,9 +85,9 @@ pin_project! {
     /// It reads and writes as the stream `S` does, until one of its [`StreamLimits`] is reached.
     /// `M` says where the stream may be used, and its [`timers`](Self::timers) with it:
     ///
-    /// - [`AnyThread`], made by [`new`](Self::new): it is `Send` and `Sync` if the stream is, for
+    /// - [`Handle`], made by [`new`](Self::new): it is `Send` and `Sync` if the stream is, for
     ///   tasks of a multi-thread runtime.
-    /// - [`OnShard`], made by [`on_shard`](Self::on_shard): it stays on the thread of a shard, and
+    /// - [`Timers`], made by [`on_shard`](Self::on_shard): it stays on the thread of a shard, and
     ///   a touch costs a tenth.
     ///
     /// The owner of a stream is the code that has made it. After the owner has given the stream to
@@ -179,7 +179,7 @@ pin_project! {
     /// # }
     /// ```
     #[project = Projected]
-    pub struct TimedIo<S, M = AnyThread>
+    pub struct TimedIo<S, M = Handle>
     where
         M: Side,
     {
@@ -200,7 +200,7 @@ impl<S> TimedIo<S> {
     }
 }
 
-impl<S> TimedIo<S, OnShard> {
+impl<S> TimedIo<S, Timers> {
     /// A stream with its timeouts, for a task on the thread of a shard. Its connection begins now.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use corewheel::conn::Raced;
-use corewheel::{AnyThread, ConnLimits, ConnTimers, DeadlineKind, Runtime, TimerService};
+use corewheel::{ConnLimits, ConnTimers, DeadlineKind, Handle, Runtime, TimerService};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -18,7 +18,7 @@ const HEARTBEAT: Duration = Duration::from_millis(300);
 /// How often the active client sends.
 const PERIOD: Duration = Duration::from_millis(100);
 
-async fn echo(mut stream: TcpStream, conn: ConnTimers<AnyThread>) {
+async fn echo(mut stream: TcpStream, conn: ConnTimers<Handle>) {
     let mut buffer = [0; 64];
     loop {
         match conn.race(stream.read(&mut buffer)).await.unwrap() {

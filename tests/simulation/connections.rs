@@ -10,7 +10,7 @@ use corewheel::conn::InProgress;
 use corewheel::scaled::Scale;
 use corewheel::sim::{Simulation, Time};
 use corewheel::{
-    AnyThread, ConnEvent, ConnLimits, ConnTimers, DeadlineKind, Fired, RefusedKind, ShardId,
+    ConnEvent, ConnLimits, ConnTimers, DeadlineKind, Fired, Handle, RefusedKind, ShardId,
     ShutdownPolicy, TimerService, Timers,
 };
 use fastrand::Rng;
@@ -104,12 +104,12 @@ pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
 
 enum Timer {
     Here(ConnTimers),
-    Shared(ConnTimers<AnyThread>),
+    Shared(ConnTimers<Handle>),
 }
 
 enum Request {
     Here(#[expect(dead_code, reason = "its drop ends the request")] InProgress),
-    Shared(#[expect(dead_code, reason = "its drop ends the request")] InProgress<AnyThread>),
+    Shared(#[expect(dead_code, reason = "its drop ends the request")] InProgress<Handle>),
 }
 
 /// What the model knows of one connection.

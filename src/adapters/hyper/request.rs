@@ -20,7 +20,8 @@ use hyper::body::{Body, Frame, SizeHint};
 use hyper::{Method, Request, Response, StatusCode, Version};
 use pin_project_lite::pin_project;
 
-use crate::conn::{AnyThread, InProgress, Side};
+use crate::conn::{InProgress, Side};
+use crate::face::handle::Handle;
 use crate::stream::StreamControl;
 
 /// Whether a request holds back the idle times of its connection.
@@ -204,11 +205,11 @@ impl<M: Side> Part for ResponsePart<M> {
 ///
 /// Its end, or its drop, ends the measurement of the message. While a poll of it waits for the
 /// peer, its request does not hold back the idle times of the connection.
-pub type RequestBody<B, M = AnyThread> = TrackedBody<B, RequestPart<M>>;
+pub type RequestBody<B, M = Handle> = TrackedBody<B, RequestPart<M>>;
 
 /// The body of a response of a [`TimedService`](super::TimedService). Its request is in flight
 /// until it has ended or is dropped.
-pub type ResponseBody<B, M = AnyThread> = TrackedBody<B, ResponsePart<M>>;
+pub type ResponseBody<B, M = Handle> = TrackedBody<B, ResponsePart<M>>;
 
 pin_project! {
     /// The body of a request or of a response of a [`TimedService`](super::TimedService): a

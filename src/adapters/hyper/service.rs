@@ -12,7 +12,8 @@ use hyper::{Request, Response};
 use pin_project_lite::pin_project;
 
 use super::request::{InFlight, RequestBody, RequestPart, ResponseBody, ResponsePart};
-use crate::conn::{AnyThread, Side};
+use crate::conn::Side;
+use crate::face::handle::Handle;
 use crate::stream::StreamControl;
 
 /// A service of hyper that tells the [`TimedIo`](crate::stream::TimedIo) of its connection about
@@ -101,7 +102,7 @@ use crate::stream::StreamControl;
 /// # });
 /// # }
 /// ```
-pub struct TimedService<S, M = AnyThread>
+pub struct TimedService<S, M = Handle>
 where
     M: Side,
 {
@@ -199,7 +200,7 @@ impl<S: fmt::Debug, M: Side> fmt::Debug for TimedService<S, M> {
 
 pin_project! {
     /// The response of a [`TimedService`] to a request.
-    pub struct ResponseFuture<F, M = AnyThread>
+    pub struct ResponseFuture<F, M = Handle>
     where
         M: Side,
     {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use self::inner::Inner;
 use super::limits::ConnLimits;
-use super::side::{AnyThread, Sealed, Side};
+use super::side::{Sealed, Side};
 use super::timers::ConnTimers;
 use crate::face::handle::Handle;
 use crate::values::refused::RefusedKind;
@@ -24,16 +24,16 @@ use crate::values::refused::RefusedKind;
 impl<T: 'static> Handle<T> {
     /// The deadlines of a connection that begins now, for tasks on any thread. Nothing is sent
     /// before the first poll for events, and that is where a refusal shows.
-    pub fn connection(self, limits: ConnLimits) -> ConnTimers<AnyThread> {
+    pub fn connection(self, limits: ConnLimits) -> ConnTimers<Handle> {
         ConnTimers::new(Inner::new(self.untyped(), limits))
     }
 }
 
-impl Side for AnyThread {
+impl Side for Handle {
     type Polled<V> = Result<V, RefusedKind>;
 }
 
-impl Sealed for AnyThread {
+impl Sealed for Handle {
     type Conn = Arc<Inner>;
     type Error = RefusedKind;
 

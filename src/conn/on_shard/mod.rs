@@ -18,7 +18,7 @@ use self::part::Connections;
 use self::record::RecordRef;
 use self::table::Packed;
 use super::limits::{ConnEvent, ConnLimits};
-use super::side::{OnShard, Sealed, Side};
+use super::side::{Sealed, Side};
 use super::timers::ConnTimers;
 use crate::face::timers::Timers;
 use crate::values::refused::{Refused, RefusedKind};
@@ -113,11 +113,11 @@ impl fmt::Debug for PackedConn {
     }
 }
 
-impl Side for OnShard {
+impl Side for Timers {
     type Polled<V> = V;
 }
 
-impl Sealed for OnShard {
+impl Sealed for Timers {
     type Conn = RecordRef;
     type Error = Infallible;
 

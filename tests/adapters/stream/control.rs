@@ -178,7 +178,7 @@ fn stream_that_is_dropped_ends_the_heartbeat_and_its_deadlines() {
 fn control_of_a_stream_works_on_another_thread() {
     let mut lab = Lab::new();
     let limits = NONE.head(ms(LIMIT)).idle(ms(LIMIT));
-    let (mut stream, mut peer) = duplex::<AnyThread>(&lab, limits);
+    let (mut stream, mut peer) = duplex::<Handle>(&lab, limits);
     ready(write(&mut peer, b"head"));
     assert_eq!(ready(read(&mut stream)), b"head");
     let control = stream.control();
@@ -190,7 +190,7 @@ fn control_of_a_stream_works_on_another_thread() {
     lab.advance(5 * LIMIT);
     assert!(read(&mut stream).is_pending());
     thread::spawn(move || drop(request)).join().unwrap();
-    check_ends::<AnyThread, _>(&mut lab, LIMIT, Idle(ms(LIMIT)), || read(&mut stream));
+    check_ends::<Handle, _>(&mut lab, LIMIT, Idle(ms(LIMIT)), || read(&mut stream));
 }
 
 fn told<M: Side>(control: &StreamControl<M>, waker: &Waker) -> Polled<()> {

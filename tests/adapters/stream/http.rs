@@ -100,7 +100,7 @@ fn start(
 async fn connection(
     family: Family,
     stream: TcpStream,
-    timers: corewheel::Handle,
+    timers: Handle,
     peer: SocketAddr,
     ended: Sender<(SocketAddr, Option<StreamTimeout>)>,
 ) {
@@ -218,7 +218,7 @@ fn http_server_over_hyper_traits_cuts_slow_clients_and_serves_honest_ones() {
 /// until then, if that is `None`.
 async fn serve_until_old(
     stream: TcpStream,
-    timers: corewheel::Handle,
+    timers: Handle,
     limits: StreamLimits,
     work: Option<Duration>,
 ) -> Option<StreamTimeout> {

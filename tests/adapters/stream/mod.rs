@@ -24,9 +24,11 @@ use std::time::Duration;
 
 use corewheel::attach::{ShardLoop, Turn};
 use corewheel::clock::ManualClock;
-use corewheel::conn::{AnyThread, DataRate, OnShard, Side};
+use corewheel::conn::{DataRate, Side};
 use corewheel::stream::{StreamLimits, StreamTimeout, TimedIo};
-use corewheel::{ConnLimits, DeadlineKind, Fired, TimerService, TimerServiceBuilder, Timers};
+use corewheel::{
+    ConnLimits, DeadlineKind, Fired, Handle, TimerService, TimerServiceBuilder, Timers,
+};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
 const fn ms(ms: u64) -> Duration {
@@ -103,7 +105,7 @@ trait Kind: Side + Sized {
     fn open<S>(lab: &Lab, stream: S, limits: StreamLimits) -> TimedIo<S, Self>;
 }
 
-impl Kind for AnyThread {
+impl Kind for Handle {
     const LATE: u64 = 0;
     const FINDS_IN_POLLS: bool = true;
 
@@ -112,11 +114,11 @@ impl Kind for AnyThread {
     }
 }
 
-impl Kind for OnShard {
+impl Kind for Timers {
     const LATE: u64 = 11;
     const FINDS_IN_POLLS: bool = false;
 
-    fn open<S>(lab: &Lab, stream: S, limits: StreamLimits) -> TimedIo<S, OnShard> {
+    fn open<S>(lab: &Lab, stream: S, limits: StreamLimits) -> TimedIo<S, Timers> {
         TimedIo::on_shard(stream, lab.shard.timers(), limits).unwrap()
     }
 }
@@ -124,8 +126,8 @@ impl Kind for OnShard {
 /// Runs a test with both kinds of timers.
 macro_rules! both {
     ($test:ident) => {
-        $test::<AnyThread>();
-        $test::<OnShard>();
+        $test::<Handle>();
+        $test::<Timers>();
     };
 }
 use both;

@@ -112,7 +112,7 @@ fn idle_limit_of_a_stream_shrinks_under_pressure() {
 /// `None`.
 async fn serve(
     socket: TcpStream,
-    timers: corewheel::Handle,
+    timers: Handle,
     work: Option<Duration>,
     began: Sender<()>,
 ) -> (u64, bool) {

@@ -12,7 +12,7 @@ const CLOSED: (io::ErrorKind, RefusedKind) = (io::ErrorKind::Other, RefusedKind:
 fn full_shard_fails_what_would_wait_and_passes_on_what_is_ready() {
     let mut lab = Lab::with(TimerService::builder().shards(1).capacity(1));
     let timer = lab.shard.timers().schedule(ms(60_000), 7).unwrap();
-    let (mut stream, mut peer) = duplex::<AnyThread>(&lab, NONE.read_idle(ms(LIMIT)));
+    let (mut stream, mut peer) = duplex::<Handle>(&lab, NONE.read_idle(ms(LIMIT)));
     let control = stream.control();
     assert_eq!(refusal(read(&mut stream)), FULL);
     let cx = &mut Context::from_waker(Waker::noop());
@@ -25,7 +25,7 @@ fn full_shard_fails_what_would_wait_and_passes_on_what_is_ready() {
     let _ = lab.shard.timers().cancel(timer);
     lab.settle();
     let expected = StreamTimeout::ReadIdle(ms(LIMIT));
-    check_ends::<AnyThread, _>(&mut lab, LIMIT, expected, || read(&mut stream));
+    check_ends::<Handle, _>(&mut lab, LIMIT, expected, || read(&mut stream));
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn full_shard_gives_the_stream_back_and_so_does_one_that_has_ended() {
 fn full_shard_does_not_keep_a_stream_beyond_its_greatest_age() {
     let mut lab = Lab::with(TimerService::builder().shards(1).capacity(1));
     let _timer = lab.shard.timers().schedule(ms(60_000), 7).unwrap();
-    let (mut stream, mut peer) = duplex::<AnyThread>(&lab, NONE.max_age(ms(LIMIT)));
+    let (mut stream, mut peer) = duplex::<Handle>(&lab, NONE.max_age(ms(LIMIT)));
     for _ in 0..LIMIT {
         ready(write(&mut peer, b"a"));
         assert_eq!(ready(read(&mut stream)), b"a");

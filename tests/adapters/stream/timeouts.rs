@@ -226,7 +226,7 @@ fn value_that_is_ready_at_the_deadline_wins() {
 fn timeout_on_a_full_shard_is_refused_until_there_is_room() {
     let mut lab = Lab::with(TimerService::builder().shards(1).capacity(1));
     let timer = lab.shard.timers().schedule(ms(60_000), 7).unwrap();
-    let (stream, _peer) = duplex::<AnyThread>(&lab, NONE);
+    let (stream, _peer) = duplex::<Handle>(&lab, NONE);
     let control = stream.control();
     let full = Poll::Ready(Err(TimeoutError::NoTimer(RefusedKind::Full)));
     for _ in 0..3 {
@@ -286,7 +286,7 @@ fn timeout_on_a_service_that_has_ended_is_refused_whatever_its_time_is() {
 #[test]
 fn timeout_of_a_shared_control_goes_from_thread_to_thread() {
     let lab = Lab::new();
-    let (stream, _peer) = duplex::<AnyThread>(&lab, NONE);
+    let (stream, _peer) = duplex::<Handle>(&lab, NONE);
     let control = stream.control();
     let timed = control.timeout(ms(LIMIT), async { 7 });
     let value = std::thread::scope(|scope| {

@@ -212,7 +212,7 @@ fn wait_that_begins_does_not_wake_its_own_task() {
 #[test]
 fn stream_on_a_shard_returns_to_its_executor_after_eight_ready_results() {
     let lab = Lab::new();
-    let (mut stream, mut peer) = duplex::<OnShard>(&lab, NONE);
+    let (mut stream, mut peer) = duplex::<Timers>(&lab, NONE);
     let (alarm, waker) = Alarm::new();
     for _ in 0..3 {
         for _ in 0..4 {
@@ -481,6 +481,6 @@ fn operations_that_are_ready_return_their_results() {
 #[test]
 fn stream_with_shared_timers_is_send_sync_and_static() {
     fn check<V: Send + Sync + 'static>() {}
-    check::<Duplex<AnyThread>>();
+    check::<Duplex<Handle>>();
     check::<corewheel::stream::StreamControl>();
 }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use corewheel::{AnyThread, Fired, ShardId, ShutdownPolicy, Timers};
+use corewheel::{Fired, Handle, ShardId, ShutdownPolicy, Timers};
 
 use super::*;
 use crate::support::Alarm;
@@ -13,7 +13,7 @@ use crate::support::Alarm;
 /// One connection with the events that it was given, each with its tick.
 pub(super) enum Conn {
     OnShard(ConnTimers, Rc<RefCell<Vec<(u64, DeadlineKind)>>>),
-    AnyThread { conn: ConnTimers<AnyThread>, alarm: Arc<Alarm>, woken: usize, seen: Seen },
+    AnyThread { conn: ConnTimers<Handle>, alarm: Arc<Alarm>, woken: usize, seen: Seen },
 }
 
 type Seen = Vec<(u64, DeadlineKind)>;

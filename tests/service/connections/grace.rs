@@ -4,7 +4,7 @@ use std::future::ready;
 use std::pin::pin;
 
 use corewheel::conn::Raced;
-use corewheel::{AnyThread, ConfigError};
+use corewheel::{ConfigError, Handle};
 
 use super::*;
 
@@ -13,7 +13,7 @@ const LIMITS: ConnLimits = NONE.max_age(ms(100)).max_age_grace(ms(50));
 struct Both {
     lab: Lab<u8>,
     here: ConnTimers,
-    shared: ConnTimers<AnyThread>,
+    shared: ConnTimers<Handle>,
 }
 
 impl Both {

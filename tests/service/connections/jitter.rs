@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use corewheel::AnyThread;
+use corewheel::Handle;
 use corewheel::clock::ManualClock;
 
 use super::*;
@@ -77,7 +77,7 @@ fn same_beginnings_give_the_same_ages() {
 }
 
 /// A connection of each kind with one limit and its jitter.
-fn both(lab: &Lab<u8>, limits: ConnLimits) -> (ConnTimers, ConnTimers<AnyThread>) {
+fn both(lab: &Lab<u8>, limits: ConnLimits) -> (ConnTimers, ConnTimers<Handle>) {
     (lab.timers().connection(limits).unwrap(), shared::connect(lab, limits))
 }
 

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 
-use corewheel::AnyThread;
+use corewheel::Handle;
 use corewheel::repeat::Repeat;
 
 use super::*;
@@ -34,7 +34,7 @@ fn check_period(beats: &[Vec<u64>]) {
 fn heartbeats(limits: ConnLimits) -> [Vec<Vec<u64>>; 2] {
     let mut lab = Lab::<u8>::new(corewheel::TimerService::builder().shards(1));
     let here: Vec<_> = (0..COUNT).map(|_| lab.timers().connection(limits).unwrap()).collect();
-    let shared: Vec<ConnTimers<AnyThread>> =
+    let shared: Vec<ConnTimers<Handle>> =
         (0..COUNT).map(|_| lab.service.handle().connection(limits)).collect();
     // Every server greets its client.
     here.iter().for_each(ConnTimers::touch_write);

@@ -3,8 +3,8 @@
 use std::thread;
 use std::time::Instant;
 
-use corewheel::AnyThread;
-use corewheel::conn::{OnShard, Side, Transfer};
+use corewheel::conn::{Side, Transfer};
+use corewheel::{Handle, Timers};
 
 use super::*;
 use crate::support::Alarm;
@@ -51,8 +51,8 @@ macro_rules! either {
         }
     };
 }
-either!(OnShard, event);
-either!(AnyThread, shared::event);
+either!(Timers, event);
+either!(Handle, shared::event);
 
 impl<S: Side> Guard for Transfer<S> {
     fn add(&self, bytes: u64) {
@@ -500,7 +500,7 @@ fn packed_connection_leaves_its_transfers_behind() {
 #[test]
 fn bytes_of_other_threads_count_and_wake_no_task() {
     fn check<V: Send + Sync + 'static>() {}
-    check::<Transfer<AnyThread>>();
+    check::<Transfer<Handle>>();
     let mut lab = lab();
     let conn = shared::connect(&lab, RATES);
     let transfer = conn.begin_measured_read();

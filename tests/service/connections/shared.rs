@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Wake;
 use std::thread;
 
-use corewheel::AnyThread;
+use corewheel::Handle;
 use corewheel::conn::{InProgress, Raced};
 use futures_core::Stream;
 
@@ -18,20 +18,20 @@ use crate::support::{Alarm, look};
 
 type Polled = Poll<Result<Option<ConnEvent>, RefusedKind>>;
 
-pub(super) fn connect(lab: &Lab<u8>, limits: ConnLimits) -> ConnTimers<AnyThread> {
+pub(super) fn connect(lab: &Lab<u8>, limits: ConnLimits) -> ConnTimers<Handle> {
     lab.service.handle().connection(limits)
 }
 
-fn poll_with(conn: &ConnTimers<AnyThread>, waker: &Waker) -> Polled {
+fn poll_with(conn: &ConnTimers<Handle>, waker: &Waker) -> Polled {
     conn.poll_next(&mut Context::from_waker(waker))
 }
 
-fn poll(conn: &ConnTimers<AnyThread>) -> Polled {
+fn poll(conn: &ConnTimers<Handle>) -> Polled {
     poll_with(conn, Waker::noop())
 }
 
 /// The kind of the next event that has come, and whether it is the first.
-pub(super) fn event(conn: &ConnTimers<AnyThread>) -> Option<(DeadlineKind, bool)> {
+pub(super) fn event(conn: &ConnTimers<Handle>) -> Option<(DeadlineKind, bool)> {
     match poll(conn) {
         Poll::Ready(event) => event.unwrap().map(|event| (event.kind, event.first)),
         Poll::Pending => None,
@@ -39,7 +39,7 @@ pub(super) fn event(conn: &ConnTimers<AnyThread>) -> Option<(DeadlineKind, bool)
 }
 
 /// Lets a number of milliseconds pass, one at a time. Returns the events, each with its tick.
-fn run(lab: &mut Lab<u8>, conn: &ConnTimers<AnyThread>, milliseconds: u64) -> Vec<Event> {
+fn run(lab: &mut Lab<u8>, conn: &ConnTimers<Handle>, milliseconds: u64) -> Vec<Event> {
     let mut events = Vec::new();
     for _ in 0..milliseconds {
         lab.advance(ms(1));
@@ -56,8 +56,8 @@ type Event = (u64, DeadlineKind, bool);
 fn shared_connection_and_its_guards_are_send_sync_and_static() {
     fn check<V: Send + Sync + 'static>() {}
     fn check_future<F: Send>(_: F) {}
-    check::<ConnTimers<AnyThread>>();
-    check::<InProgress<AnyThread>>();
+    check::<ConnTimers<Handle>>();
+    check::<InProgress<Handle>>();
     let lab = lab();
     let conn = connect(&lab, NONE);
     check_future(conn.next());
@@ -332,7 +332,7 @@ fn poll_by_another_task_replaces_the_task_that_waits() {
 
 thread_local! {
     /// The connection that a waker of this thread closes.
-    static TO_CLOSE: RefCell<Option<ConnTimers<AnyThread>>> = const { RefCell::new(None) };
+    static TO_CLOSE: RefCell<Option<ConnTimers<Handle>>> = const { RefCell::new(None) };
 }
 
 /// Closes that connection when its last waker is dropped.

@@ -1,7 +1,7 @@
 //! The same random history of a connection on its shard and of one whose tasks run on any thread:
 //! both get the same events in the same polls.
 
-use corewheel::AnyThread;
+use corewheel::Handle;
 use corewheel::TimerService;
 use corewheel::conn::{InProgress, Transfer};
 use corewheel::scaled::Scale;
@@ -15,15 +15,15 @@ struct Pair {
     rng: Rng,
     tick: Duration,
     here: ConnTimers,
-    shared: ConnTimers<AnyThread>,
+    shared: ConnTimers<Handle>,
     /// What is in progress to the end of the history: the end of it would be a stamp, which on a
     /// shard is later than the activity.
-    held: Vec<(InProgress, InProgress<AnyThread>)>,
-    writes: Vec<(InProgress, InProgress<AnyThread>)>,
+    held: Vec<(InProgress, InProgress<Handle>)>,
+    writes: Vec<(InProgress, InProgress<Handle>)>,
     /// Bytes are activity, and their stamp on a shard is later than they are. So there are rates
     /// only where no deadline follows from activity.
     has_rates: bool,
-    transfers: Vec<(Transfer, Transfer<AnyThread>)>,
+    transfers: Vec<(Transfer, Transfer<Handle>)>,
     events: usize,
 }
 

@@ -1,6 +1,6 @@
 //! Connections of tasks that run on any thread, where a shard has no room or the service has ended.
 
-use corewheel::AnyThread;
+use corewheel::Handle;
 use corewheel::conn::Raced;
 use corewheel::{ShutdownPolicy, TimerId};
 
@@ -11,7 +11,7 @@ use crate::support::Alarm;
 type Polled = Poll<Result<Option<ConnEvent>, RefusedKind>>;
 
 /// Polls until the shard has answered, which takes some turns at most.
-fn settled_poll(lab: &mut Lab<u8>, conn: &ConnTimers<AnyThread>, waker: &Waker) -> Polled {
+fn settled_poll(lab: &mut Lab<u8>, conn: &ConnTimers<Handle>, waker: &Waker) -> Polled {
     for _ in 0..20 {
         let polled = conn.poll_next(&mut Context::from_waker(waker));
         if polled.is_ready() {
