@@ -78,8 +78,8 @@ pub struct TimeoutLayer<F = ()> {
 }
 
 impl TimeoutLayer {
-    /// A layer whose services end a request with [`TimeoutError::Elapsed`] in a box when its time is
-    /// up. The service's own errors are put into a box, too.
+    /// A layer whose services end a request with [`TimeoutError::Elapsed`] in a box when its time
+    /// is up. The service's own errors are put into a box, too.
     ///
     /// The timers are on the shards of `handle`: [`Handle::on`] chooses one, and with
     /// [`Handle::of_class`] the statistics count the requests for a class. A limit that does not

@@ -104,9 +104,10 @@
 //!
 //! # On a shard, or on any thread
 //!
-//! [`ConnTimers`] alone, on the side [`Timers`](crate::Timers), is for a connection whose task stays on the
-//! thread of a shard: on the shards of the service, and on a server's own executors that shards are
-//! [attached](crate::attach) to. A touch reads no clock, and there are callbacks. It is `!Send`.
+//! [`ConnTimers`] alone, on the side [`Timers`](crate::Timers), is for a connection whose task
+//! stays on the thread of a shard: on the shards of the service, and on a server's own executors
+//! that shards are [attached](crate::attach) to. A touch reads no clock, and there are callbacks.
+//! It is `!Send`.
 //!
 //! `ConnTimers<Handle>` is for a connection whose task goes from thread to thread, as on a
 //! multi-thread tokio runtime, and for several tasks on several threads that serve one connection.

@@ -147,9 +147,9 @@ impl TimerServiceBuilder {
     }
 
     /// Pins no thread: the scheduler of the system places them. The default without the feature
-    /// `pinning`; with it, and with `glommio`, which turns it on, shard `n` is pinned to the `n`th
-    /// of the cpus that the process may use, and further shards begin with the first cpu again.
-    /// Without effect on attached shards.
+    /// `pinning`. With it, and with `glommio`, which turns it on, shard `n` is pinned to the `n`th
+    /// of the cpus that the process may use. Further shards begin with the first cpu again. Without
+    /// effect on attached shards.
     pub fn unpinned(mut self) -> Self {
         self.options.placement = Placement::Unpinned;
         self

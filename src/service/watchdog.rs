@@ -163,6 +163,15 @@ impl fmt::Display for ThreadState {
 }
 
 /// A shard that is stuck, for the hook of a [`Watchdog`].
+///
+/// ```
+/// use corewheel::watchdog::{Stuck, Watchdog};
+///
+/// fn tell(stuck: &Stuck) {
+///     eprintln!("{:?} is stuck since {:?}: its thread {}", stuck.shard, stuck.since, stuck.thread);
+/// }
+/// let watchdog = Watchdog::new().on_stuck(tell);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Stuck {
