@@ -168,7 +168,7 @@ impl fmt::Display for ThreadState {
 /// use corewheel::watchdog::{Stuck, Watchdog};
 ///
 /// fn tell(stuck: &Stuck) {
-///     eprintln!("{:?} is stuck since {:?}: its thread {}", stuck.shard, stuck.since, stuck.thread);
+///     eprintln!("{:?} is stuck for {:?}: {}", stuck.shard, stuck.since, stuck.thread);
 /// }
 /// let watchdog = Watchdog::new().on_stuck(tell);
 /// ```
