@@ -70,6 +70,13 @@ pub(crate) trait Part: 'static {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PartId(u8);
 
+impl PartId {
+    /// The part and the index of one of its timers, as one word.
+    pub(super) fn with_index(self, index: u32) -> u64 {
+        u64::from(self.0) << 32 | u64::from(index)
+    }
+}
+
 /// The parts of one shard, in the order in which they were registered.
 #[derive(Default)]
 pub(crate) struct Parts {
@@ -138,10 +145,10 @@ impl Parts {
         self.registered.borrow().get(usize::from(part.0))?.part.postpone(index)
     }
 
-    /// Delivers a timer of a part.
-    pub(super) fn expired(&self, part: PartId, index: u32) {
-        if let Some(part) = self.at(usize::from(part.0)) {
-            part.expired(index);
+    /// Delivers a timer of a part, as [`PartId::with_index`] has put it.
+    pub(super) fn expired(&self, timer: u64) {
+        if let Some(part) = self.at((timer >> 32) as usize) {
+            part.expired(timer as u32);
         }
     }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 use corewheel_shard::{Budget, Tick};
 
 use super::classes::Ended;
-use super::hooks::PartId;
 use super::host::{Deliveries, Delivery, Values};
 use super::lateness::TurnEnd;
 use super::shutdown::shut_down;
@@ -107,7 +106,7 @@ pub(super) fn deliver<T: 'static>(
         }
         let is_ok = contain(core.id(), || match timer {
             Some(Popped::Timer(delivery)) => host.deliver(delivery),
-            Some(Popped::Part(part, index)) => core.parts.expired(part, index),
+            Some(Popped::Part(part)) => core.parts.expired(part),
             None => is_done = core.deliver_part(now, tick),
         });
         part_was_last = is_part && is_done;
@@ -132,8 +131,10 @@ pub(super) fn deliver<T: 'static>(
 /// An expired timer that a turn delivers.
 pub(super) enum Popped<T: 'static> {
     Timer(Delivery<T>),
-    /// A timer of a part, with the index that the part knows it by.
-    Part(PartId, u32),
+    /// A timer of a part, as [`PartId::with_index`](super::hooks::PartId::with_index) puts it. Why
+    /// not two fields: a short one has the compiler move all payloads in unaligned pieces, which
+    /// wait for each other.
+    Part(u64),
 }
 
 impl<T: 'static> Core<T> {
@@ -180,7 +181,7 @@ impl<T: 'static> Core<T> {
         }
         let timer = self.timer_of(expired.key);
         let payload = match expired.payload {
-            Stored::Part(part, index) => return Some(Popped::Part(part, index)),
+            Stored::Part(part, index) => return Some(Popped::Part(part.with_index(index))),
             Stored::Slot(..) => stored::Due::Wake(fires),
             // A shutdown that fires all timers must not report a future's timeout as elapsed early.
             payload => payload.expire(&mut state.tables, now < deadline),

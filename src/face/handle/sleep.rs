@@ -169,21 +169,31 @@ impl Sleep {
         if self.phase == Phase::Done {
             return Poll::Ready(Ok(()));
         }
-        let handle = self.handle();
-        let polled = here::with(self.service, |reach| self.poll_at(reach, cx, is_borrowed));
-        polled.unwrap_or_else(|| Poll::Ready(Err(handle.why_closed())))
+        // A refusal goes beside the result, which is in a register so.
+        let mut refused = None;
+        let service = self.service;
+        match here::with(service, |reach| self.poll_at(reach, cx, is_borrowed, &mut refused)) {
+            Some(Some(true)) => Poll::Ready(Ok(())),
+            Some(Some(false)) => Poll::Pending,
+            Some(None) | None => {
+                Poll::Ready(Err(refused.unwrap_or_else(|| self.handle().why_closed())))
+            }
+        }
     }
 
+    /// Whether the deadline has passed. `None` where there is no timer to wait for, which `refused`
+    /// says if the service has not ended.
     #[inline]
     fn poll_at(
         &mut self,
         reach: &Reach,
         cx: &Context<'_>,
         is_borrowed: bool,
-    ) -> Poll<Result<(), RefusedKind>> {
+        refused: &mut Option<RefusedKind>,
+    ) -> Option<bool> {
         if self.phase == Phase::Armed {
             if self.end_if_over(reach) {
-                return Poll::Ready(Ok(()));
+                return Some(true);
             }
             if let Some(polled) = self.poll_armed(reach, cx) {
                 return polled;
@@ -193,18 +203,18 @@ impl Sleep {
         // has read a time after the deadline, or if the nursery finds that little time is left.
         let due = reach.time().start_of(self.deadline);
         if reach.latest().is_none_or(|latest| latest >= due) && self.end_if_over(reach) {
-            return Poll::Ready(Ok(()));
+            return Some(true);
         }
         let waker = cx.waker().clone();
         match reach.arm(self.shard, self.class, self.deadline, waker, is_borrowed) {
             Ok((place, has_time)) => {
                 (self.nursery, self.slot, self.phase) = (place.nursery, place.slot, Phase::Armed);
-                if !has_time && self.end_if_over(reach) {
-                    return Poll::Ready(Ok(()));
-                }
-                Poll::Pending
+                Some(!has_time && self.end_if_over(reach))
             }
-            Err(kind) => Poll::Ready(Err(kind)),
+            Err(kind) => {
+                *refused = Some(kind);
+                None
+            }
         }
     }
 
@@ -219,37 +229,35 @@ impl Sleep {
         is_over
     }
 
-    /// Polls a sleep whose timer is armed. `None` if another timer is to be armed.
+    /// Polls a sleep whose timer is armed, as [`poll_at`](Self::poll_at) does. `None` if another
+    /// timer is to be armed.
     #[inline(never)]
-    fn poll_armed(
-        &mut self,
-        reach: &Reach,
-        cx: &Context<'_>,
-    ) -> Option<Poll<Result<(), RefusedKind>>> {
+    #[allow(clippy::option_option, reason = "the inner one is what `poll_at` returns")]
+    fn poll_armed(&mut self, reach: &Reach, cx: &Context<'_>) -> Option<Option<bool>> {
         let waker = cx.waker();
         let progress = reach.with(self.place(), |nursery, slot| {
             (nursery.look_at(slot, |known| known.will_wake(waker)), None)
         });
         match progress {
-            Some(Progress::Same) => return Some(Poll::Pending),
+            Some(Progress::Same) => return Some(Some(false)),
             Some(Progress::Other) => {
                 // A waker runs code of the user when it is cloned and when it is dropped.
                 let waker = waker.clone();
                 let replaced =
                     reach.with(self.place(), |nursery, slot| (nursery.replace(slot, waker), None));
                 if let Some(Ok(_old)) = replaced {
-                    return Some(Poll::Pending);
+                    return Some(Some(false));
                 }
             }
             Some(Progress::Fired) => {}
             Some(Progress::Closed) | None => {
                 self.end(reach);
-                return Some(Poll::Ready(Err(self.handle().why_closed())));
+                return Some(None);
             }
         }
         // It has fired, perhaps since this poll began.
         self.end(reach);
-        self.end_if_over(reach).then_some(Poll::Ready(Ok(())))
+        self.end_if_over(reach).then_some(Some(true))
     }
 
     /// Ends the timer, if there is one.
