@@ -239,26 +239,23 @@ impl<T: 'static> State<T> {
         }
     }
 
-    /// Executes a request, of a bulk request at most `max` commands. Returns the rest of the
-    /// request, if there is any.
-    #[inline]
+    /// Takes a request and executes it, of a bulk request at most `max` commands. Leaves the rest
+    /// of the request, if there is any.
+    #[inline(never)]
     pub(super) fn apply_some(
         &mut self,
-        request: Request<T>,
+        place: &mut Option<Request<T>>,
         arrival: Arrival<TimerKey>,
         max: usize,
         now: u64,
-    ) -> Option<Request<T>> {
+    ) {
         let Arrival { key, is_cancelled } = arrival;
-        if is_cancelled {
-            self.pass(request, key, now);
-            return None;
+        match place.take() {
+            Some(request) if is_cancelled => self.pass(request, key, now),
+            Some(Request::Bulk(bulk)) => *place = self.apply_bulk(bulk, max, now),
+            Some(request) => self.apply(request, key, now),
+            None => {}
         }
-        if let Request::Bulk(bulk) = request {
-            return self.apply_bulk(bulk, max, now);
-        }
-        self.apply(request, key, now);
-        None
     }
 
     /// Executes a request with one command.

@@ -169,15 +169,15 @@ impl<R: Request> LaneReceiver<R> {
         self.requests.slots() + beside + usize::from(self.rest.is_some())
     }
 
-    /// Receives up to `max` requests, and returns how many. `apply` gets each request, and how many
-    /// commands it may do.
+    /// Receives up to `max` requests, and returns how many. `apply` gets the place of each request,
+    /// which it takes, and how many commands it may do.
     ///
-    /// A bulk request counts as many requests as it has commands. If `apply` returns the rest of
-    /// it, the next call begins with that rest.
+    /// A bulk request counts as many requests as it has commands. If `apply` leaves the rest of it,
+    /// the next call begins with that rest.
     pub(crate) fn receive(
         &mut self,
         max: usize,
-        apply: impl FnMut(R, Arrival<R::Key>, usize) -> Option<R>,
+        apply: impl FnMut(&mut Option<R>, Arrival<R::Key>, usize),
     ) -> usize {
         self.keys_before = self.granted.len();
         let received = self.receive_some(max, apply);
@@ -189,13 +189,13 @@ impl<R: Request> LaneReceiver<R> {
     fn receive_some(
         &mut self,
         max: usize,
-        mut apply: impl FnMut(R, Arrival<R::Key>, usize) -> Option<R>,
+        mut apply: impl FnMut(&mut Option<R>, Arrival<R::Key>, usize),
     ) -> usize {
         let mut left = max;
-        if let Some(rest) = self.rest.take() {
+        if let Some(rest) = &self.rest {
             let weight = rest.weight();
-            if let Some(rest) = apply(rest, Arrival::REST, left) {
-                self.rest = Some(rest);
+            apply(&mut self.rest, Arrival::REST, left);
+            if self.rest.is_some() {
                 return max;
             }
             left -= weight;
@@ -208,11 +208,13 @@ impl<R: Request> LaneReceiver<R> {
         // ring.
         let overflows = !self.shared.beside.overflow.is_empty();
         let Self { requests, granted, rest, .. } = self;
-        requests.take(left, |request, is_cancelled| {
-            let key = next_key(granted, &request);
+        requests.take(left, |place, is_cancelled| {
+            let Some(request) = place else { return ControlFlow::Continue(()) };
+            let key = next_key(granted, request);
             let weight = request.weight();
-            if let Some(left_over) = apply(request, Arrival { key, is_cancelled }, left) {
-                *rest = Some(left_over);
+            apply(place, Arrival { key, is_cancelled }, left);
+            if place.is_some() {
+                *rest = place.take();
                 return ControlFlow::Break(());
             }
             left -= weight;
@@ -354,7 +356,7 @@ impl<R: Request> LaneReceiver<R> {
     #[must_use = "the owner wakes the futures"]
     pub(crate) fn close(
         &mut self,
-        mut apply: impl FnMut(R, Arrival<R::Key>, usize) -> Option<R>,
+        mut apply: impl FnMut(&mut Option<R>, Arrival<R::Key>, usize),
     ) -> Vec<Waker> {
         self.shared.gate.close();
         while self.has_requests() {
@@ -369,10 +371,7 @@ impl<R: Request> LaneReceiver<R> {
     /// are woken.
     pub(crate) fn close_unread(mut self) {
         let mut requests = Vec::new();
-        let waiters = self.close(|request, _, _| {
-            requests.push(request);
-            None
-        });
+        let waiters = self.close(|place, _, _| requests.extend(place.take()));
         self.hand_back();
         each(waiters, Waker::wake);
         // After `hand_back`: the drop of a reply wakes its caller, and code in that waker may at
@@ -390,7 +389,7 @@ impl<R: Request> LaneReceiver<R> {
     fn receive_overflowed(
         &mut self,
         max: usize,
-        apply: &mut impl FnMut(R, Arrival<R::Key>, usize) -> Option<R>,
+        apply: &mut impl FnMut(&mut Option<R>, Arrival<R::Key>, usize),
     ) -> usize {
         let mut left = max;
         while left > 0
@@ -399,8 +398,9 @@ impl<R: Request> LaneReceiver<R> {
             let is_cancelled = false;
             let key = next_key(&mut self.granted, &request);
             let weight = request.weight();
-            if let Some(rest) = apply(request, Arrival { key, is_cancelled }, left) {
-                self.rest = Some(rest);
+            self.rest = Some(request);
+            apply(&mut self.rest, Arrival { key, is_cancelled }, left);
+            if self.rest.is_some() {
                 return max;
             }
             left -= weight;

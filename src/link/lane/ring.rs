@@ -93,17 +93,28 @@ impl<R: Request> RingReceiver<R> {
         self.requests.is_abandoned()
     }
 
-    /// Takes up to `max` requests out, oldest first, until `each` breaks. `each` gets a request and
-    /// whether it is cancelled. The slots are released at the end.
+    /// Takes up to `max` requests out, oldest first, until `each` breaks. `each` gets the place of
+    /// a request, which it takes, and whether the request is cancelled. The slots are released at
+    /// the end.
+    ///
+    /// Why not the request itself: it would be moved in pieces as its kind is looked at, and the
+    /// next move of it would wait for them.
     #[inline]
-    pub(super) fn take(&mut self, max: usize, mut each: impl FnMut(R, bool) -> ControlFlow<()>) {
+    pub(super) fn take(
+        &mut self,
+        max: usize,
+        mut each: impl FnMut(&mut Option<R>, bool) -> ControlFlow<()>,
+    ) {
         let len = self.requests.slots().min(max);
         let Ok(chunk) = self.requests.read_chunk(len) else { return };
-        for request in chunk {
+        let mut requests = chunk.into_iter();
+        loop {
+            let mut place = requests.next();
+            let Some(request) = &place else { return };
             let position = self.position;
             self.position += 1;
-            let is_cancelled = has_word(&request) && self.words.take(position);
-            if each(request, is_cancelled).is_break() {
+            let is_cancelled = has_word(request) && self.words.take(position);
+            if each(&mut place, is_cancelled).is_break() {
                 return;
             }
         }

@@ -183,16 +183,16 @@ impl<R: Request> LaneSender<R> {
         let mut back = None;
         let mut note = |request, is_cancelled: bool| {
             debug_assert!(!is_cancelled, "a request that is not accepted cannot be cancelled");
-            let before = back.replace(request);
+            let before = std::mem::replace(&mut back, request);
             debug_assert!(before.is_none(), "the requests before were accepted or taken back");
         };
-        consumer.take(usize::MAX, |request, is_cancelled| {
-            note(request, is_cancelled);
+        consumer.take(usize::MAX, |place, is_cancelled| {
+            note(place.take(), is_cancelled);
             ControlFlow::Continue(())
         });
         let Waiting { requests, ring } = self.shared.beside.overflow.take();
         for request in requests {
-            note(request, false);
+            note(Some(request), false);
         }
         // The next call takes the end of this thread's ring again, and finds the ring empty.
         self.shared.gate.hand_back(ring.unwrap_or(consumer));

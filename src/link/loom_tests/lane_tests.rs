@@ -79,9 +79,8 @@ impl Receiver {
 
     fn receive(&mut self, max: usize) -> usize {
         let accepted = &mut self.accepted;
-        self.lane.receive(max, |request, arrival, _| {
-            accepted.push((request, arrival.key));
-            None
+        self.lane.receive(max, |place, arrival, _| {
+            accepted.extend(place.take().map(|request| (request, arrival.key)));
         })
     }
 
@@ -89,9 +88,8 @@ impl Receiver {
     /// accepted request has used.
     fn close(mut self) -> (Vec<(Message, Option<u32>)>, Vec<u32>) {
         let accepted = &mut self.accepted;
-        let waiters = self.lane.close(|request, arrival, _| {
-            accepted.push((request, arrival.key));
-            None
+        let waiters = self.lane.close(|place, arrival, _| {
+            accepted.extend(place.take().map(|request| (request, arrival.key)));
         });
         assert!(waiters.is_empty(), "no future waits");
         (self.accepted, self.lane.hand_back().into())

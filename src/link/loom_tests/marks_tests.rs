@@ -12,12 +12,11 @@ use Message::{Cancel, Schedule};
 type Received = Vec<(u32, bool)>;
 
 fn receive(lane: &mut LaneReceiver<Message>, received: &mut Received) {
-    lane.receive(usize::MAX, |request, arrival, _| {
-        if let Schedule(number) = request {
+    lane.receive(usize::MAX, |place, arrival, _| {
+        if let Some(Schedule(number)) = place.take() {
             assert_eq!(arrival.key, Some(number), "each request has the key that it was granted");
             received.push((number, arrival.is_cancelled));
         }
-        None
     });
 }
 
@@ -89,11 +88,10 @@ fn cancel_in_a_closing_lane_agrees_with_what_the_owner_receives_last() {
             });
             let mut arrived = Vec::new();
             receive(&mut receiver, &mut arrived);
-            let waiters = receiver.close(|request, arrival, _| {
-                if let Schedule(number) = request {
+            let waiters = receiver.close(|place, arrival, _| {
+                if let Some(Schedule(number)) = place.take() {
                     arrived.push((number, arrival.is_cancelled));
                 }
-                None
             });
             assert!(waiters.is_empty(), "no future waits");
             receiver.hand_back();
