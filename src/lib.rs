@@ -222,6 +222,10 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+// First, for its macro.
+#[macro_use]
+mod values;
+
 #[cfg(any(feature = "hyper", feature = "quinn", feature = "tower"))]
 pub mod adapters;
 pub mod clock;
@@ -245,7 +249,6 @@ pub mod stats;
 pub mod stream;
 #[cfg(feature = "tokio")]
 pub mod time;
-mod values;
 
 pub use crate::clock::when::{Deadline, When};
 #[doc(no_inline)]

@@ -9,7 +9,6 @@
 //! Cost: see [`TimeoutLayer`].
 
 use std::error::Error;
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -108,14 +107,7 @@ impl<S, F: Clone> Layer<S> for TimeoutLayer<F> {
     }
 }
 
-impl<F> fmt::Debug for TimeoutLayer<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TimeoutLayer")
-            .field("handle", &self.handle)
-            .field("limit", &self.limit)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([F] TimeoutLayer<F>, |it| handle: it.handle, limit: it.limit);
 
 /// A service whose requests have a time; made by [`TimeoutLayer`].
 #[derive(Clone, Copy, Debug)]
@@ -231,11 +223,7 @@ where
     }
 }
 
-impl<T, F> fmt::Debug for ResponseFuture<T, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").field("sleep", &self.sleep).finish_non_exhaustive()
-    }
-}
+debug_fields!([T, F] ResponseFuture<T, F>, |it| sleep: it.sleep);
 
 const _: () = {
     const fn is_any_threads<X: Clone + Send + Sync + 'static>() {}

@@ -1,6 +1,5 @@
 //! The handle of a connection's deadlines.
 
-use std::fmt;
 use std::time::Instant;
 
 use super::in_progress::InProgress;
@@ -504,11 +503,4 @@ impl<S: Side> Drop for ConnTimers<S> {
     }
 }
 
-impl<S: Side> fmt::Debug for ConnTimers<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConnTimers")
-            .field("limits", &self.limits())
-            .field("closed", &self.is_closed())
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([S: Side] ConnTimers<S>, |it| limits: it.limits(), closed: it.is_closed());

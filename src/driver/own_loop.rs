@@ -1,6 +1,5 @@
 //! A shard in the user's own loop: the caller takes the turns.
 
-use std::fmt;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -228,8 +227,4 @@ fn end<T: Send + 'static>(
     ShardReport::new(report, timers.core().time())
 }
 
-impl<T: Send + 'static, H> fmt::Debug for ShardLoop<T, H> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ShardLoop").finish_non_exhaustive()
-    }
-}
+debug_fields!([T: Send + 'static, H] ShardLoop<T, H>, |_it|);

@@ -33,12 +33,12 @@ mod routes;
 mod server;
 mod sum;
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use std::{fmt, io};
 
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::oneshot;
@@ -135,11 +135,7 @@ impl Drop for StatsEndpoint {
     }
 }
 
-impl fmt::Debug for StatsEndpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StatsEndpoint").field("address", &self.address).finish_non_exhaustive()
-    }
-}
+debug_fields!([] StatsEndpoint, |it| address: it.address);
 
 /// Collects the settings of an endpoint; made by [`StatsEndpoint::builder`].
 #[must_use = "a builder does nothing until it is started"]

@@ -6,7 +6,6 @@
 //! Cost: an answer takes a reading of all shards, and is computed at once, on the server's thread.
 
 use std::convert::Infallible;
-use std::fmt;
 use std::future::{Ready, ready};
 use std::sync::Arc;
 
@@ -206,8 +205,4 @@ impl<B: Body> tower_service::Service<Request<B>> for StatsRoutes {
     }
 }
 
-impl fmt::Debug for StatsRoutes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StatsRoutes").field("prefix", &self.prefix).finish_non_exhaustive()
-    }
-}
+debug_fields!([] StatsRoutes, |it| prefix: it.prefix);

@@ -11,7 +11,6 @@
 
 mod thread;
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -173,14 +172,7 @@ impl SleepOrKept {
     }
 }
 
-impl fmt::Debug for SleepOrKept {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SleepOrKept")
-            .field("deadline", &self.deadline)
-            .field("is_kept", &self.is_kept())
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([] SleepOrKept, |it| deadline: it.deadline, is_kept: it.is_kept());
 
 const _: () = {
     const fn is_any_threads<X: Send + Sync + Unpin + 'static>() {}

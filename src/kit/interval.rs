@@ -62,7 +62,6 @@
 //! # }
 //! ```
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -321,15 +320,7 @@ pub(crate) struct NextTick {
     pub(crate) missed: u64,
 }
 
-impl<S> fmt::Debug for Interval<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Interval")
-            .field("period", &self.period)
-            .field("kind", &self.kind)
-            .field("missed", &self.missed)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([S] Interval<S>, |it| period: it.period, kind: it.kind, missed: it.missed);
 
 /// Ticks.
 impl<T: Send + 'static> Timers<T> {

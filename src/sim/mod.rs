@@ -239,7 +239,6 @@ mod time;
 
 use std::cell::Cell;
 use std::convert::Infallible;
-use std::fmt;
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
@@ -564,11 +563,6 @@ impl<T: Send + 'static> Drop for Simulation<T> {
     }
 }
 
-impl<T: Send + 'static> fmt::Debug for Simulation<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Simulation")
-            .field("seed", &self.seed)
-            .field("now", &Duration::from_nanos(self.executor.nanos()))
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([T: Send + 'static] Simulation<T>, |it|
+    seed: it.seed, now: Duration::from_nanos(it.executor.nanos())
+);

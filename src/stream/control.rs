@@ -1,6 +1,5 @@
 //! What a stream and its owner share, after the stream was given away.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -406,14 +405,9 @@ impl<M: Side> Clone for StreamControl<M> {
     }
 }
 
-impl<M: Side> fmt::Debug for StreamControl<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamControl")
-            .field("timers", &self.timers)
-            .field("timeout", &self.shared.timeout.get())
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([M: Side] StreamControl<M>, |it|
+    timers: it.timers, timeout: it.shared.timeout.get()
+);
 
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests {

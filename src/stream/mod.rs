@@ -261,11 +261,4 @@ impl<S, M: Side> TimedIo<S, M> {
     }
 }
 
-impl<S: fmt::Debug, M: Side> fmt::Debug for TimedIo<S, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TimedIo")
-            .field("stream", &self.io)
-            .field("control", &self.control())
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([S: fmt::Debug, M: Side] TimedIo<S, M>, |it| stream: it.io, control: it.control());

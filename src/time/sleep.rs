@@ -1,6 +1,5 @@
 //! The sleep of the drop-in for `tokio::time`.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -136,14 +135,7 @@ impl Future for Sleep {
     }
 }
 
-impl fmt::Debug for Sleep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sleep")
-            .field("deadline", &self.deadline())
-            .field("is_kept", &self.timer.is_kept())
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([] Sleep, |it| deadline: it.deadline(), is_kept: it.timer.is_kept());
 
 const _: () = {
     const fn is_any_threads<X: Send + Sync + Unpin + 'static>() {}

@@ -2,6 +2,9 @@
 //!
 //! Nothing here reads a clock, talks to a thread or holds a timer.
 
+#[macro_use]
+mod debug;
+
 pub(crate) mod capacity;
 pub mod class;
 pub(crate) mod contain;

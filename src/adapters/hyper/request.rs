@@ -128,11 +128,7 @@ impl<M: Side> InFlight<M> {
     }
 }
 
-impl<M: Side> fmt::Debug for InFlight<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InFlight").field("control", &self.control).finish_non_exhaustive()
-    }
-}
+debug_fields!([M: Side] InFlight<M>, |it| control: it.control);
 
 impl<M: Side> Drop for InFlight<M> {
     fn drop(&mut self) {
@@ -268,8 +264,4 @@ impl<B: Body, P: Part> Body for TrackedBody<B, P> {
     }
 }
 
-impl<B: fmt::Debug, P> fmt::Debug for TrackedBody<B, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TrackedBody").field("body", &self.body).finish_non_exhaustive()
-    }
-}
+debug_fields!([B: fmt::Debug, P] TrackedBody<B, P>, |it| body: it.body);

@@ -189,14 +189,9 @@ impl<S: Clone, M: Side> Clone for TimedService<S, M> {
     }
 }
 
-impl<S: fmt::Debug, M: Side> fmt::Debug for TimedService<S, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TimedService")
-            .field("inner", &self.inner)
-            .field("control", &self.control)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([S: fmt::Debug, M: Side] TimedService<S, M>, |it|
+    inner: it.inner, control: it.control
+);
 
 pin_project! {
     /// The response of a [`TimedService`] to a request.
@@ -232,11 +227,7 @@ where
     }
 }
 
-impl<F: fmt::Debug, M: Side> fmt::Debug for ResponseFuture<F, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").field("future", &self.future).finish_non_exhaustive()
-    }
-}
+debug_fields!([F: fmt::Debug, M: Side] ResponseFuture<F, M>, |it| future: it.future);
 
 /// With shared timers, it goes from thread to thread.
 const _: () = {

@@ -11,7 +11,6 @@ mod table;
 
 use std::cell::RefCell;
 use std::convert::Infallible;
-use std::fmt;
 use std::rc::Rc;
 
 use self::part::Connections;
@@ -107,11 +106,7 @@ impl ConnTimers {
 #[must_use = "the connection has no deadlines until a shard adopts them"]
 pub struct PackedConn(Box<Packed>);
 
-impl fmt::Debug for PackedConn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PackedConn").field("limits", &self.0.limits).finish_non_exhaustive()
-    }
-}
+debug_fields!([] PackedConn, |it| limits: it.0.limits);
 
 impl Side for Timers {
     type Polled<V> = V;

@@ -11,7 +11,6 @@ pub(crate) mod sleep;
 pub(crate) mod thread_lanes;
 
 use std::convert::Infallible;
-use std::fmt;
 use std::future::Future;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
@@ -326,8 +325,4 @@ impl<T: 'static> Handle<T> {
     }
 }
 
-impl<T> fmt::Debug for Handle<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle").field("shard", &self.shard).finish_non_exhaustive()
-    }
-}
+debug_fields!([T] Handle<T>, |it| shard: it.shard);

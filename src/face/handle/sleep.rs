@@ -7,7 +7,6 @@
 //! Invariants: a sleep is never over before its deadline, by the system's clock. A sleep that waits
 //! has a slot, whose deadline is its own, and it alone frees the slot.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -291,14 +290,7 @@ impl Drop for Sleep {
     }
 }
 
-impl fmt::Debug for Sleep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sleep")
-            .field("deadline", &self.deadline)
-            .field("elapsed", &self.is_elapsed())
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([] Sleep, |it| deadline: it.deadline, elapsed: it.is_elapsed());
 
 pin_project! {
     /// Gives a future time until a deadline, on any thread; made by [`Handle::timeout`].

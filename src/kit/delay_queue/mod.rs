@@ -141,7 +141,6 @@
 mod inner;
 mod waiters;
 
-use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -387,11 +386,4 @@ impl<V> Stream for &DelayQueue<V> {
     }
 }
 
-impl<V> fmt::Debug for DelayQueue<V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DelayQueue")
-            .field("len", &self.len())
-            .field("capacity", &self.capacity())
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([V] DelayQueue<V>, |it| len: it.len(), capacity: it.capacity());

@@ -75,7 +75,6 @@
 mod part;
 mod room;
 
-use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -336,8 +335,4 @@ impl<C: 'static> Clone for Kept<C> {
     }
 }
 
-impl<C: 'static> fmt::Debug for Kept<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kept").field("shard", &self.shared.shard).finish_non_exhaustive()
-    }
-}
+debug_fields!([C: 'static] Kept<C>, |it| shard: it.shared.shard);

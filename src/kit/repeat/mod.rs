@@ -49,7 +49,6 @@ mod options;
 mod remote;
 mod repeating;
 
-use std::fmt;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -248,16 +247,9 @@ impl Periodic {
     }
 }
 
-impl fmt::Debug for Periodic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Periodic")
-            .field("over", &self.is_over())
-            .field("runs", &self.runs())
-            .field("missed", &self.missed())
-            .field("panicked", &self.panicked())
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([] Periodic, |it|
+    over: it.is_over(), runs: it.runs(), missed: it.missed(), panicked: it.panicked()
+);
 
 impl<T: Send + 'static> PeriodicRun<'_, T> {
     /// The shard's timers.
@@ -304,12 +296,6 @@ impl<T: Send + 'static> PeriodicRun<'_, T> {
     }
 }
 
-impl<T: Send + 'static> fmt::Debug for PeriodicRun<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PeriodicRun")
-            .field("number", &self.number())
-            .field("due", &self.due)
-            .field("missed", &self.missed)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([T: Send + 'static] PeriodicRun<'_, T>, |it|
+    number: it.number(), due: it.due, missed: it.missed
+);

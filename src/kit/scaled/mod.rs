@@ -256,11 +256,7 @@ impl<V: 'static> Clone for ScaledTimeouts<V> {
     }
 }
 
-impl<V: 'static> fmt::Debug for ScaledTimeouts<V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ScaledTimeouts").field("len", &self.len()).finish_non_exhaustive()
-    }
-}
+debug_fields!([V: 'static] ScaledTimeouts<V>, |it| len: it.len());
 
 impl fmt::Debug for ScaledTimeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -10,7 +10,6 @@
 //! Cost: see [`TimedBody`].
 
 use std::error::Error;
-use std::fmt;
 use std::mem;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -369,8 +368,4 @@ impl<B> Drop for TimedBody<B> {
     }
 }
 
-impl<B> fmt::Debug for TimedBody<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TimedBody").field("exchange", &self.exchange).finish_non_exhaustive()
-    }
-}
+debug_fields!([B] TimedBody<B>, |it| exchange: it.exchange);

@@ -18,7 +18,6 @@ mod body;
 mod limits;
 mod service;
 
-use std::fmt;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -72,11 +71,7 @@ impl BodyTimers {
     }
 }
 
-impl fmt::Debug for BodyTimers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BodyTimers").finish_non_exhaustive()
-    }
-}
+debug_fields!([] BodyTimers, |_it|);
 
 /// One of the two bodies of an exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -350,13 +345,7 @@ impl Exchange {
     }
 }
 
-impl fmt::Debug for Exchange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Exchange")
-            .field("limit_reached", &self.limit_reached())
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([] Exchange, |it| limit_reached: it.limit_reached());
 
 /// On any thread.
 const _: () = {

@@ -119,15 +119,9 @@ where
     }
 }
 
-impl<S: fmt::Debug> fmt::Debug for TimedExchanges<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TimedExchanges")
-            .field("inner", &self.inner)
-            .field("request", &self.request)
-            .field("response", &self.response)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([S: fmt::Debug] TimedExchanges<S>, |it|
+    inner: it.inner, request: it.request, response: it.response
+);
 
 /// An exchange that waits for its response. Its drop ends the exchange.
 struct Waiting {
@@ -172,8 +166,4 @@ where
     }
 }
 
-impl<F: fmt::Debug> fmt::Debug for ExchangeFuture<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExchangeFuture").field("future", &self.future).finish_non_exhaustive()
-    }
-}
+debug_fields!([F: fmt::Debug] ExchangeFuture<F>, |it| future: it.future);
