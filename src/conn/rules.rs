@@ -477,9 +477,11 @@ pub(super) fn limits_changed(conn: &Facts<'_, impl Place>) {
 pub(super) fn armed_kind(kind: DeadlineKind) -> Result<usize, ConfigError> {
     let index = kind.index();
     index.filter(|index| Armed::place(*index).is_some()).ok_or_else(|| {
-        let (limit, remedy) = match index {
-            Some(_) => ("it follows from what the connection does", "set its limit by set_limits"),
-            None => ("custom deadlines are numbered from 0 to 7", "use one of those"),
+        let (limit, remedy) = if index.is_some() {
+            ("it follows from what the connection does".to_owned(), "set its limit by set_limits")
+        } else {
+            let last = DeadlineKind::CUSTOM_COUNT - 1;
+            (format!("custom deadlines are numbered from 0 to {last}"), "use one of those")
         };
         ConfigError::new("kind", format_args!("{kind}"), limit, remedy)
     })
