@@ -130,29 +130,29 @@ impl TickLength {
     /// For the current time.
     #[inline]
     pub const fn floor(self, nanos: u64) -> Tick {
-        Tick::new(self.divide(nanos).0)
+        Tick::new(self.divide(nanos))
     }
 
     /// Rounds up: the first tick that begins `nanos` nanoseconds after the epoch or later.
     ///
     /// For a deadline. `u64::MAX` stands for a point in time that does not fit into 64 bits (584
-    /// years) and becomes [`Tick::NEVER`].
+    /// years) and becomes [`Tick::NEVER`], as do points in time less than a tick length before it.
     #[inline]
     pub const fn ceil(self, nanos: u64) -> Tick {
-        if nanos == u64::MAX {
-            return Tick::NEVER;
+        // The time that is rounded up, rounded down.
+        match nanos.checked_add(self.nanos.get() - 1) {
+            Some(nanos) => Tick::new(self.divide(nanos)),
+            None => Tick::NEVER,
         }
-        let (ticks, rest) = self.divide(nanos);
-        Tick::new(ticks + (rest != 0) as u64)
     }
 
-    /// The quotient and the remainder of `nanos` by the tick length.
+    /// `nanos` by the tick length, rounded down.
     #[inline]
-    const fn divide(self, nanos: u64) -> (u64, u64) {
+    const fn divide(self, nanos: u64) -> u64 {
         // The inverse is too small by at most 1, so this quotient is too small by at most 1.
         let ticks = ((nanos as u128 * self.inverse as u128) >> 64) as u64;
         let rest = nanos - ticks * self.nanos.get();
-        if rest < self.nanos.get() { (ticks, rest) } else { (ticks + 1, rest - self.nanos.get()) }
+        ticks + (rest >= self.nanos.get()) as u64
     }
 
     /// When `tick` begins, in nanoseconds after the epoch; `u64::MAX` if that does not fit into 64
@@ -211,7 +211,11 @@ mod tests {
             for of in edges.iter().flat_map(|edge| edge.saturating_sub(2)..=edge.saturating_add(2))
             {
                 for of in [of, of.wrapping_mul(by), of.wrapping_mul(by).wrapping_sub(1)] {
-                    assert_eq!(length(by).divide(of), (of / by, of % by), "{of} divided by {by}");
+                    assert_eq!(length(by).divide(of), of / by, "{of} divided by {by}");
+                    let rounded_up = Tick::new(of.div_ceil(by));
+                    let fits = of <= u64::MAX - (by - 1);
+                    let expected = if fits { rounded_up } else { Tick::NEVER };
+                    assert_eq!(length(by).ceil(of), expected, "{of} divided by {by}, rounded up");
                 }
             }
         }
