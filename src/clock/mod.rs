@@ -30,8 +30,8 @@ pub(crate) mod timeline;
 pub(crate) mod when;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 pub(crate) use self::near::NearClock;
@@ -41,6 +41,8 @@ pub(crate) use self::timeline::Timeline;
 #[derive(Clone)]
 pub(crate) struct Clock {
     epoch: Instant,
+    /// Nanoseconds from the [`first_epoch`] to this clock's.
+    since_first: u64,
     source: Source,
 }
 
@@ -53,7 +55,13 @@ enum Source {
 impl Clock {
     /// The monotonic clock of the system. Its epoch is this call.
     pub(crate) fn monotonic() -> Self {
-        Self { epoch: Instant::now(), source: Source::Monotonic }
+        Self::new(Source::Monotonic)
+    }
+
+    fn new(source: Source) -> Self {
+        let first = first_epoch();
+        let epoch = Instant::now();
+        Self { epoch, since_first: saturating_nanos(epoch - first), source }
     }
 
     /// Nanoseconds since the epoch.
@@ -76,9 +84,7 @@ impl Clock {
 
     /// The instant this many nanoseconds after the epoch.
     pub(crate) fn instant(&self, nanos: u64) -> Instant {
-        // An instant that the system cannot represent becomes a century after the epoch.
-        let century = Duration::from_hours(100 * 365 * 24);
-        self.epoch.checked_add(Duration::from_nanos(nanos)).unwrap_or(self.epoch + century)
+        instant_after(self.epoch, nanos)
     }
 
     /// The moment `after` another moment, or the latest moment that the clock has.
@@ -90,6 +96,12 @@ impl Clock {
     #[inline]
     pub(crate) fn nanos_at(&self, instant: Instant) -> u64 {
         saturating_nanos(instant.saturating_duration_since(self.epoch))
+    }
+
+    /// The moment this many nanoseconds after the epoch.
+    #[inline]
+    pub(crate) fn moment(&self, nanos: u64) -> Moment {
+        Moment(at_most_max(nanos.saturating_add(self.since_first)))
     }
 
     pub(crate) fn is_manual(&self) -> bool {
@@ -106,6 +118,49 @@ impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.is_manual() { "Clock(manual)" } else { "Clock(monotonic)" })
     }
+}
+
+/// The epoch of the first clock of the process. No clock has an earlier one.
+fn first_epoch() -> Instant {
+    static FIRST: OnceLock<Instant> = OnceLock::new();
+    *FIRST.get_or_init(Instant::now)
+}
+
+/// An instant, as nanoseconds since the [`first_epoch`]. Most deadlines are never asked for as an
+/// [`Instant`], whose computation costs a tenth of a timeout; and it is computed without the clock.
+/// One that is more than 292 years away is taken for the furthest that fits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment(i64);
+
+impl Moment {
+    #[inline]
+    pub(crate) fn of(instant: Instant) -> Self {
+        let first = first_epoch();
+        let nanos = |duration| at_most_max(saturating_nanos(duration));
+        Self(match instant.checked_duration_since(first) {
+            Some(after) => nanos(after),
+            None => -nanos(first.duration_since(instant)),
+        })
+    }
+
+    pub(crate) fn instant(self) -> Instant {
+        let (first, nanos) = (first_epoch(), self.0.unsigned_abs());
+        if self.0 >= 0 {
+            return instant_after(first, nanos);
+        }
+        first.checked_sub(Duration::from_nanos(nanos)).unwrap_or(first)
+    }
+}
+
+fn at_most_max(nanos: u64) -> i64 {
+    i64::try_from(nanos).unwrap_or(i64::MAX)
+}
+
+/// The instant this many nanoseconds after another one. One that the system cannot represent
+/// becomes a century after it.
+fn instant_after(start: Instant, nanos: u64) -> Instant {
+    let century = Duration::from_hours(100 * 365 * 24);
+    start.checked_add(Duration::from_nanos(nanos)).unwrap_or(start + century)
 }
 
 /// The present moment, by the system's clock.
@@ -129,8 +184,7 @@ impl ManualClock {
     /// A clock that shows the present, and stands still.
     pub fn new() -> Self {
         let nanos = Arc::new(AtomicU64::new(0));
-        let source = Source::Manual(Arc::clone(&nanos));
-        Self { clock: Clock { epoch: Instant::now(), source }, nanos }
+        Self { clock: Clock::new(Source::Manual(Arc::clone(&nanos))), nanos }
     }
 
     /// The clock of a service that this one moves.

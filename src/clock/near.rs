@@ -23,8 +23,25 @@ const CLOSE: u64 = 4_000;
 /// How many of a rate's bits are fractions of a nanosecond.
 const RATE_BITS: u32 = 20;
 
-/// The clock of one thread, which costs less than half as much as a system call for the time: it
-/// adds the counts of the processor's time-stamp counter to the last time that the system gave.
+thread_local! {
+    /// What the near clocks of this thread go by, whatever their services. It has no destructor, so
+    /// a reading does not look whether it is destroyed.
+    static READ: Read = const {
+        Read { counts: Cell::new(0), nanos: Cell::new(0), latest: Cell::new(0) }
+    };
+}
+
+/// The last reading of the counter and of the system's clock right afterwards, in nanoseconds since
+/// the [first epoch](super::first_epoch) of the process.
+struct Read {
+    counts: Cell<u64>,
+    nanos: Cell<u64>,
+    /// The latest time that [`NearClock::nanos`] has returned on this thread, since the same epoch.
+    latest: Cell<u64>,
+}
+
+/// A clock that costs less than half as much as a system call for the time: it adds the counts of
+/// the processor's time-stamp counter to the last time that the system gave to this thread.
 ///
 /// It is never behind the system's clock, so no timer fires early, and not much more than a
 /// microsecond ahead of it: it adds a thousandth to the counter's rate, far more than the error of
@@ -34,10 +51,6 @@ pub(crate) struct NearClock {
     clock: Clock,
     /// `None` for a manual clock, and where the system's clock does not use the counter.
     counter: Option<Counter>,
-    /// A reading of the counter, and of the clock right afterwards.
-    anchor: Cell<(u64, u64)>,
-    /// The latest time that [`nanos`](Self::nanos) has returned.
-    latest: Cell<u64>,
 }
 
 #[derive(Clone)]
@@ -74,9 +87,7 @@ impl Counter {
 impl NearClock {
     pub(crate) fn new(clock: Clock) -> Self {
         let counter = if clock.is_manual() { None } else { Counter::find() };
-        let near = Self { clock, counter, anchor: Cell::default(), latest: Cell::default() };
-        near.ask();
-        near
+        Self { clock, counter }
     }
 
     /// The time of the system's clock, in nanoseconds since the epoch.
@@ -85,44 +96,71 @@ impl NearClock {
         let Some(Counter { readings, span, .. }) = &self.counter else {
             return self.clock.nanos();
         };
-        // The counter is read before the clock: counts since the anchor then include the time
-        // between the two readings. If the thread is delayed between them, the near clock would be
-        // ahead by the delay, so the pair with the shortest time between its readings is used.
-        let mut closest = u64::MAX;
+        // The counter is read before the clock: counts since then include the time between the two
+        // readings. If the thread is delayed between them, the near clock would be ahead by the
+        // delay, so the pair with the shortest time between its readings is used.
+        let (mut closest, mut asked) = (u64::MAX, 0);
         for _ in 0..ANCHOR_TRIES {
             let raw = readings.raw();
             let nanos = self.clock.nanos();
             let apart = readings.raw().wrapping_sub(raw);
             if apart < closest {
-                closest = apart;
-                self.anchor.set((raw, nanos));
+                (closest, asked) = (apart, nanos);
+                READ.with(|read| {
+                    read.counts.set(raw);
+                    read.nanos.set(nanos + self.clock.since_first);
+                });
             }
             if closest < span / CLOSE {
                 break;
             }
         }
-        self.anchor.get().1
+        asked
     }
 
-    /// The latest time that [`nanos`](Self::nanos) has returned, without a reading. `None` where a
-    /// reading may have moved without this thread's knowledge: of a manual clock.
+    /// Whether a time may have passed, without a reading: whether a near clock has returned a later
+    /// one on this thread. True where this thread cannot know: of a manual clock, and before the
+    /// first reading since the epoch.
     #[inline]
-    pub(crate) fn latest(&self) -> Option<u64> {
-        self.counter.as_ref().map(|_| self.latest.get())
+    pub(crate) fn may_have_passed(&self, nanos: u64) -> bool {
+        let latest = || READ.with(|read| read.latest.get()).wrapping_sub(self.clock.since_first);
+        self.counter.is_none() || latest() >= nanos
     }
 
-    /// The time of the system's clock, or a little more. It never goes back.
+    /// The time of the system's clock, or a little more. On one thread it never goes back.
     #[inline]
     pub(crate) fn nanos(&self) -> u64 {
-        let Some(Counter { readings, span, rate }) = &self.counter else {
-            return self.clock.nanos();
-        };
-        let (raw, nanos) = self.anchor.get();
-        let since = readings.raw().wrapping_sub(raw);
-        let nanos = if since < *span { nanos + ((since * rate) >> RATE_BITS) } else { self.ask() };
-        let latest = self.latest.get().max(nanos + AHEAD);
-        self.latest.set(latest);
-        latest
+        self.count().unwrap_or_else(|| self.ask_anew())
+    }
+
+    /// The time by the counter. `None` if the system is to be asked.
+    #[inline]
+    pub(crate) fn count(&self) -> Option<u64> {
+        let Counter { readings, span, rate } = self.counter.as_ref()?;
+        READ.with(|read| {
+            let since = readings.raw().wrapping_sub(read.counts.get());
+            if since >= *span {
+                return None;
+            }
+            Some(self.note(read, read.nanos.get() + ((since * rate) >> RATE_BITS)))
+        })
+    }
+
+    /// The time, from the system.
+    #[cold]
+    pub(crate) fn ask_anew(&self) -> u64 {
+        let nanos = self.ask();
+        if self.counter.is_none() {
+            return nanos;
+        }
+        READ.with(|read| self.note(read, nanos + self.clock.since_first))
+    }
+
+    #[inline]
+    fn note(&self, read: &Read, nanos: u64) -> u64 {
+        let latest = read.latest.get().max(nanos + AHEAD);
+        read.latest.set(latest);
+        latest - self.clock.since_first
     }
 }
 

@@ -7,7 +7,7 @@
 //! before. A sleep that is pending is known to a shard, or to the fallback thread, or its task is
 //! polled again at once.
 //!
-//! Cost: a sleep that its shard has room for costs what a [`Sleep`] does, and 24 bytes.
+//! Cost: a sleep that its shard has room for costs what a [`Sleep`] does, and 16 bytes.
 
 mod thread;
 
@@ -19,6 +19,7 @@ use corewheel_shard::Tick;
 
 use self::thread::Kept;
 pub use self::thread::fallback_count;
+use crate::clock::{Moment, Timeline};
 use crate::face::handle::sleep::Sleep;
 use crate::face::handle::{Handle, Untyped};
 use crate::values::refused::RefusedKind;
@@ -37,10 +38,18 @@ pub(crate) fn present(handle: Handle<Untyped>) -> Instant {
     read.unwrap_or_else(crate::clock::now)
 }
 
+/// What is due `delay` after `now`: the tick, and exactly.
+#[cfg(any(feature = "hyper", feature = "tower", feature = "tokio"))]
+#[inline]
+pub(crate) fn due_after(time: &Timeline, now: u64, delay: Duration) -> (Tick, Moment) {
+    let due = crate::clock::nanos_after(now, delay);
+    (time.ceil(due), time.clock().moment(due))
+}
+
 /// A [`Sleep`] that returns no error. It is never done before its deadline, and a poll after
 /// its end finds it done.
 pub(crate) struct SleepOrKept {
-    deadline: Instant,
+    deadline: Moment,
     shared: Sleep,
     /// The deadline in the map of the fallback thread; `None` unless the service had no timer.
     kept: Option<Box<Kept>>,
@@ -49,28 +58,26 @@ pub(crate) struct SleepOrKept {
 impl SleepOrKept {
     #[inline]
     pub(crate) fn new(handle: Handle<Untyped>, deadline: Instant) -> Self {
-        Self { deadline, shared: handle.sleep(deadline), kept: None }
+        Self { deadline: Moment::of(deadline), shared: handle.sleep(deadline), kept: None }
     }
 
     /// A sleep that is done when `delay` has passed from now. A delay that does not fit never has.
-    #[cfg(any(
-        feature = "hyper",
-        feature = "tower",
-        all(feature = "tokio", not(feature = "test-util"))
-    ))]
-    #[inline]
+    #[cfg(any(feature = "hyper", feature = "tower"))]
     pub(crate) fn after(handle: Handle<Untyped>, delay: Duration) -> Self {
-        let due = handle.with_reach(|reach| {
-            // One reading of the near clock, for both forms of the deadline.
-            let (time, due) = (reach.time(), crate::clock::nanos_after(reach.nanos(), delay));
-            (time.ceil(due), time.instant_of(due))
+        let due = handle.with_reach(|reach| due_after(reach.time(), reach.nanos(), delay));
+        let (tick, deadline) = due.unwrap_or_else(|| {
+            let clock = crate::clock::Clock::monotonic();
+            (Tick::NEVER, clock.moment(crate::clock::saturating_nanos(delay)))
         });
-        let Some((tick, deadline)) = due else {
-            let now = crate::clock::now();
-            let deadline = now.checked_add(delay);
-            let deadline = deadline.unwrap_or_else(|| handle.clock().after(now, delay));
-            return Self::new(handle, deadline);
-        };
+        Self::until(handle, tick, deadline)
+    }
+
+    /// A sleep until a tick, and its exact deadline.
+    // A sleep is written field by field to where it belongs, and not copied as a whole.
+    #[cfg(any(feature = "hyper", feature = "tower", feature = "tokio"))]
+    #[allow(clippy::inline_always, reason = "a tenth of the cost of a timeout that ends at once")]
+    #[inline(always)]
+    pub(crate) fn until(handle: Handle<Untyped>, tick: Tick, deadline: Moment) -> Self {
         Self { deadline, shared: Sleep::new(handle, tick), kept: None }
     }
 
@@ -81,7 +88,7 @@ impl SleepOrKept {
 
     #[cfg(feature = "tokio")]
     pub(crate) fn deadline(&self) -> Instant {
-        self.deadline
+        self.deadline.instant()
     }
 
     pub(crate) fn is_kept(&self) -> bool {
@@ -92,7 +99,7 @@ impl SleepOrKept {
     /// polled it is woken at the new deadline.
     #[cfg(any(feature = "hyper", feature = "tokio"))]
     pub(crate) fn reset(&mut self, deadline: Instant) {
-        self.deadline = deadline;
+        self.deadline = Moment::of(deadline);
         self.shared.reset(deadline);
         if self.kept.is_some() {
             let wake_at = self.wake_at();
@@ -105,25 +112,51 @@ impl SleepOrKept {
     #[cfg(feature = "tokio")]
     pub(crate) fn done_at(&self) -> Instant {
         let time = self.shared.handle().time().filter(|_| self.kept.is_none());
-        let Some(time) = time else { return self.deadline };
-        time.instant(time.deadline_at(self.deadline))
+        let Some(time) = time else { return self.deadline.instant() };
+        time.instant(time.deadline_at(self.deadline.instant()))
     }
 
     /// Whether the deadline has come, by the clock of the service.
     fn is_over(&self) -> bool {
         let time = self.shared.handle().time();
-        time.map_or_else(crate::clock::now, |time| time.now()) >= self.deadline
+        time.map_or_else(crate::clock::now, |time| time.now()) >= self.deadline.instant()
     }
 
     /// When the fallback thread is to wake the task.
     fn wake_at(&self) -> Instant {
         let time = self.shared.handle().time();
         let is_manual = time.is_some_and(|time| time.clock().is_manual());
-        if is_manual { crate::clock::now() + MANUAL_PERIOD } else { self.deadline }
+        if is_manual { crate::clock::now() + MANUAL_PERIOD } else { self.deadline.instant() }
     }
 
     /// Is done when the deadline has come. Else the task is woken then.
+    #[allow(clippy::inline_always, reason = "a call of it costs as much as it does")]
+    #[inline(always)]
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.kept.is_some() { self.poll_kept(cx) } else { self.poll_shared(cx) }
+    }
+
+    #[allow(clippy::inline_always, reason = "a call of it costs as much as it does")]
+    #[inline(always)]
+    fn poll_shared(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.shared.deadline_tick() == Tick::NEVER {
+            self.find_tick();
+        }
+        match Pin::new(&mut self.shared).poll(cx) {
+            Poll::Ready(Err(refused)) => self.poll_refused(refused, cx.waker()),
+            polled => polled.map(drop),
+        }
+    }
+
+    /// A thread that ends cannot reach the service, and converts no deadline to a tick.
+    #[cold]
+    fn find_tick(&mut self) {
+        self.shared.reset(self.deadline.instant());
+    }
+
+    /// Polls a sleep whose deadline was given to the fallback thread.
+    #[cold]
+    fn poll_kept(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(kept) = &self.kept
             && !kept.is_reset
         {
@@ -136,18 +169,10 @@ impl SleepOrKept {
             // The thread has woken the task.
             self.kept = None;
         }
-        // A thread that ends cannot reach the service, and converts no deadline to a tick.
-        if self.shared.deadline_tick() == Tick::NEVER {
-            self.shared.reset(self.deadline);
-        }
-        match Pin::new(&mut self.shared).poll(cx) {
-            Poll::Ready(Err(refused)) => self.poll_refused(refused, cx.waker()),
-            polled => {
-                // The shard has a timer, or the deadline has come.
-                self.kept = None;
-                polled.map(drop)
-            }
-        }
+        let polled = self.poll_shared(cx);
+        // It is a reset one still where the shard has a timer now, or the deadline has come.
+        self.kept.take_if(|kept| kept.is_reset);
+        polled
     }
 
     /// Polls a sleep for which the service has no timer.
@@ -172,10 +197,10 @@ impl SleepOrKept {
     }
 }
 
-debug_fields!([] SleepOrKept, |it| deadline: it.deadline, is_kept: it.is_kept());
+debug_fields!([] SleepOrKept, |it| deadline: it.deadline.instant(), is_kept: it.is_kept());
 
 const _: () = {
     const fn is_any_threads<X: Send + Sync + Unpin + 'static>() {}
     is_any_threads::<SleepOrKept>();
-    assert!(size_of::<SleepOrKept>() <= size_of::<Sleep>() + 24);
+    assert!(size_of::<SleepOrKept>() <= size_of::<Sleep>() + 16);
 };

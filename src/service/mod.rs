@@ -183,6 +183,11 @@ impl<T: Send + 'static> TimerService<T> {
         Handle::new(self.directory.service)
     }
 
+    #[cfg(feature = "tokio")]
+    pub(crate) fn timeline(&self) -> &crate::clock::Timeline {
+        &self.directory.time
+    }
+
     /// The shards, in order.
     pub fn shards(&self) -> impl Iterator<Item = ShardId> + use<T> {
         self.directory.shards()

@@ -8,14 +8,21 @@
 //! Cost: an atomic load for each sleep, timeout and interval that is made.
 
 use std::sync::OnceLock;
+use std::time::Duration;
+
+use corewheel_shard::Tick;
 
 use super::error::SetServiceError;
+use crate::clock::{NearClock, Timeline};
 use crate::face::handle::{Handle, Untyped};
+use crate::fallback;
 use crate::service::TimerService;
 use crate::stats::StatsSource;
 
 struct Chosen {
     handle: Handle<Untyped>,
+    time: Timeline,
+    clock: NearClock,
     stats: StatsSource,
     /// The default service; `None` if a service was set.
     _default: Option<TimerService>,
@@ -23,7 +30,11 @@ struct Chosen {
 
 impl Chosen {
     fn new<T: Send + 'static>(service: &TimerService<T>) -> Self {
-        Self { handle: service.handle().untyped(), stats: service.stats_source(), _default: None }
+        let handle = service.handle().untyped();
+        let time = service.timeline().clone();
+        let clock = NearClock::new(time.clock().clone());
+        let stats = service.stats_source();
+        Self { handle, time, clock, stats, _default: None }
     }
 }
 
@@ -80,6 +91,17 @@ pub fn set_service<T: Send + 'static>(service: &TimerService<T>) -> Result<(), S
 /// The default service cannot start.
 pub fn handle() -> Handle<Untyped> {
     chosen().handle
+}
+
+/// What is due after a delay from now: the tick, and when exactly that is. Both come in registers,
+/// so that the caller writes each field of what it makes once.
+#[inline(never)]
+pub(super) fn due_after(delay: Duration) -> (Tick, crate::clock::Moment) {
+    let Chosen { time, clock, .. } = chosen();
+    match clock.count() {
+        Some(now) => fallback::due_after(time, now, delay),
+        None => fallback::due_after(time, clock.ask_anew(), delay),
+    }
 }
 
 /// The statistics of the service whose shards hold the timers of this module, to be read or for a

@@ -38,12 +38,7 @@ pub fn sleep(duration: Duration) -> Sleep {
 ///
 /// [The default service](super#the-service) cannot start. No runtime is needed.
 pub fn sleep_until(deadline: Instant) -> Sleep {
-    Sleep {
-        timer: SleepOrKept::new(service::handle(), deadline.into_std()),
-        has_begun: false,
-        #[cfg(feature = "test-util")]
-        follower: Follower::default(),
-    }
+    Sleep::of(SleepOrKept::new(service::handle(), deadline.into_std()))
 }
 
 /// Waits for a deadline; made by [`sleep`] and [`sleep_until`], with the methods of
@@ -72,13 +67,26 @@ pub struct Sleep {
 impl Sleep {
     /// A sleep that is done when `delay` has passed from now. Its deadline is by the near clock,
     /// and so up to some microseconds later, which only [`Self::deadline`] shows.
-    #[inline]
+    #[allow(clippy::inline_always, reason = "as for what it calls")]
+    #[inline(always)]
     pub(super) fn after(delay: Duration) -> Self {
         // A clock that may be paused says what the time is.
-        #[cfg(feature = "test-util")]
-        return sleep_until(present() + delay);
-        #[cfg(not(feature = "test-util"))]
-        Self { timer: SleepOrKept::after(service::handle(), delay), has_begun: false }
+        if cfg!(feature = "test-util") {
+            return sleep_until(present() + delay);
+        }
+        let (tick, deadline) = service::due_after(delay);
+        Self::of(SleepOrKept::until(service::handle(), tick, deadline))
+    }
+
+    #[allow(clippy::inline_always, reason = "as for what it is made of")]
+    #[inline(always)]
+    fn of(timer: SleepOrKept) -> Self {
+        Self {
+            timer,
+            has_begun: false,
+            #[cfg(feature = "test-util")]
+            follower: Follower::default(),
+        }
     }
 
     /// The deadline.
@@ -115,6 +123,8 @@ impl Sleep {
     }
 
     /// Polls the sleep without a look at the budget of the tokio task.
+    #[allow(clippy::inline_always, reason = "as for what it calls")]
+    #[inline(always)]
     pub(super) fn poll_unbudgeted(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.has_begun = true;
         #[cfg(feature = "test-util")]

@@ -14,8 +14,8 @@ use super::service;
 use super::sleep::{Sleep, sleep_until};
 use crate::clock::when::{Due, When};
 
-/// The longest timeout, of 136 years. A longer one never ends.
-const TIMEOUT_MAX: Duration = Duration::from_secs(u32::MAX as u64);
+/// The longest timeout in seconds, 136 years. A longer one never ends.
+const TIMEOUT_SECS_MAX: u64 = u32::MAX as u64;
 
 /// Gives a future a time, as `tokio::time::timeout` does. The time counts from this call. The
 /// future is polled before the time is looked at, so a value that is ready wins.
@@ -29,8 +29,11 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(u32::MAX as u64);
 /// [The default service](super#the-service) cannot start. No runtime is needed.
 pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoFuture> {
     // Not every system can represent instants that are further away, and they never come.
-    let delay = (duration <= TIMEOUT_MAX).then(|| Sleep::after(duration));
-    Timeout { value: future.into_future(), delay }
+    let value = future.into_future();
+    if duration.as_secs() > TIMEOUT_SECS_MAX {
+        return Timeout { value, delay: None, has_yielded: false };
+    }
+    Timeout { value, delay: Some(Sleep::after(duration)), has_yielded: false }
 }
 
 /// Gives a future time until a deadline, as `tokio::time::timeout_at` does. The future is polled
@@ -44,7 +47,7 @@ pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoF
 ///
 /// [The default service](super#the-service) cannot start. No runtime is needed.
 pub fn timeout_at<F: IntoFuture>(deadline: Instant, future: F) -> Timeout<F::IntoFuture> {
-    Timeout { value: future.into_future(), delay: Some(sleep_until(deadline)) }
+    Timeout { value: future.into_future(), delay: Some(sleep_until(deadline)), has_yielded: false }
 }
 
 pin_project! {
@@ -57,6 +60,8 @@ pin_project! {
         value: T,
         // `None` for a deadline that never comes.
         delay: Option<Sleep>,
+        // Whether the task has returned to its executor since the time was up.
+        has_yielded: bool,
     }
 }
 
@@ -82,20 +87,21 @@ impl<T: Future> Future for Timeout<T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let had_budget = coop::has_budget_remaining();
         if let Poll::Ready(value) = this.value.poll(cx) {
             return Poll::Ready(Ok(value));
         }
         let Some(delay) = this.delay else { return Poll::Pending };
-        let has_budget = coop::has_budget_remaining();
-        if !has_budget && !had_budget {
-            return Pin::new(delay).poll(cx).map(|()| Err(Elapsed(())));
-        }
-        // A future that always uses up the budget of its task must not hold back its timeout. The
-        // budget is spent where the time is up, and not taken and given back before.
         ready!(delay.poll_unbudgeted(cx));
-        if has_budget && let Poll::Ready(budget) = coop::poll_proceed(cx) {
-            budget.made_progress();
+        // The budget of the task is looked at where the time is up, and not before each poll. A
+        // task without a budget returns to its executor, but once only: a future that always uses
+        // it up must not hold back its timeout.
+        match coop::poll_proceed(cx) {
+            Poll::Ready(budget) => budget.made_progress(),
+            Poll::Pending if !*this.has_yielded => {
+                *this.has_yielded = true;
+                return Poll::Pending;
+            }
+            Poll::Pending => {}
         }
         Poll::Ready(Err(Elapsed(())))
     }
@@ -136,7 +142,7 @@ pub trait FutureExt: Future {
             Due::Tick(tick) => {
                 let time = service::handle().time();
                 let delay = time.map(|time| sleep_until(time.instant(tick).into()));
-                Timeout { value: self, delay }
+                Timeout { value: self, delay, has_yielded: false }
             }
         }
     }

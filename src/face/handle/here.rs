@@ -20,6 +20,7 @@ use std::task::Waker;
 
 use corewheel_shard::Tick;
 
+use super::own::Owns;
 use super::place::{NurseryName, Place};
 use super::reaches::Reaches;
 use super::registry;
@@ -35,19 +36,6 @@ use crate::values::class::ClassId;
 use crate::values::contain::drop_each;
 use crate::values::ids::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
-
-/// The nursery of this thread for one shard.
-struct Own {
-    shard: ShardId,
-    name: NurseryName,
-    nursery: Arc<Nursery<Waker>>,
-}
-
-impl Drop for Own {
-    fn drop(&mut self) {
-        self.nursery.leave();
-    }
-}
 
 /// The nurseries of other threads that this thread has met, by the numbers of their shards and
 /// their own.
@@ -82,7 +70,7 @@ pub(crate) struct Reach {
     given: OnceCell<ShardId>,
     /// Empty until the thread first sends a command or a message.
     lanes: OnceCell<Rc<dyn ThreadLanes>>,
-    own: RefCell<Vec<Own>>,
+    own: Owns,
     others: RefCell<Others>,
     next_salt: Cell<u8>,
 }
@@ -118,7 +106,7 @@ impl Reach {
             reached: OnceCell::new(),
             given: OnceCell::new(),
             lanes: OnceCell::new(),
-            own: RefCell::default(),
+            own: Owns::default(),
             others: RefCell::default(),
             next_salt: Cell::new(0),
         });
@@ -233,10 +221,10 @@ impl Reach {
         self.time.floor(self.clock.nanos())
     }
 
-    /// The latest reading of the near clock. `None` if it must be read.
+    /// Whether a time may have passed, as far as this thread knows without a reading.
     #[inline]
-    pub(crate) fn latest(&self) -> Option<u64> {
-        self.clock.latest()
+    pub(crate) fn may_have_passed(&self, nanos: u64) -> bool {
+        self.clock.may_have_passed(nanos)
     }
 
     /// Arms a timer in the nursery of this thread for a shard, or for any if `shard` is `None`.
@@ -246,37 +234,57 @@ impl Reach {
     pub(crate) fn arm(
         &self,
         shard: Option<ShardId>,
-        class: ClassId,
-        deadline: Tick,
-        mut carried: Waker,
+        arming: Arming<Waker>,
         is_borrowed: bool,
     ) -> Result<(Place, bool), RefusedKind> {
         let Some(shard) = shard.or_else(|| self.shard()) else { return Err(self.why_closed()) };
+        match self.try_to_arm(shard, arming, is_borrowed) {
+            Ok(armed) => Ok(armed),
+            Err((refusal, arming)) => self.arm_in_steps(shard, refusal, arming, is_borrowed),
+        }
+    }
+
+    /// Arms a timer, if the thread has a nursery for the shard and a slot that is lent to it. `Err`
+    /// with what has refused the timer: `None` where there is no nursery.
+    #[inline(always)]
+    fn try_to_arm(
+        &self,
+        shard: ShardId,
+        arming: Arming<Waker>,
+        is_borrowed: bool,
+    ) -> Result<(Place, bool), (Option<ArmRefusal>, Arming<Waker>)> {
+        let Some(own) = self.own.find(|own| own.shard == shard) else { return Err((None, arming)) };
+        let Armed { slot, has_time, ring } =
+            own.nursery.arm(arming, || self.tick()).map_err(|(why, arming)| (Some(why), arming))?;
+        self.ring(shard, ring);
+        if own.nursery.has_many_ended() && !is_borrowed {
+            self.end_ended();
+        }
+        Ok((Place { nursery: own.name, slot }, has_time))
+    }
+
+    /// Arms a timer for which the thread first makes a nursery, or asks for a slot.
+    #[cold]
+    fn arm_in_steps(
+        &self,
+        shard: ShardId,
+        refusal: Option<ArmRefusal>,
+        arming: Arming<Waker>,
+        is_borrowed: bool,
+    ) -> Result<(Place, bool), RefusedKind> {
+        let mut refused = (refusal, arming);
         loop {
-            let own = self.own.borrow();
-            let Some(nursery) = own.iter().find(|own| own.shard == shard) else {
-                drop(own);
-                self.enter(shard)?;
-                continue;
-            };
-            let arming = Arming { deadline, class: class.bits(), carried };
-            match nursery.nursery.arm(arming, || self.tick()) {
-                Ok(Armed { slot, has_time, ring }) => {
-                    let place = Place { nursery: nursery.name, slot };
-                    let has_many_ended = nursery.nursery.has_many_ended();
-                    drop(own);
-                    self.ring(shard, ring);
-                    if has_many_ended && !is_borrowed {
-                        self.end_ended();
-                    }
-                    return Ok((place, has_time));
-                }
-                Err((refusal, waker)) => {
-                    drop(own);
+            match refused.0 {
+                None => self.enter(shard)?,
+                Some(refusal) => {
+                    let class = ClassId::from_bits(refused.1.class);
                     self.ask_for_room(shard, class, refusal, is_borrowed)?;
-                    carried = waker;
                 }
             }
+            refused = match self.try_to_arm(shard, refused.1, is_borrowed) {
+                Ok(armed) => return Ok(armed),
+                Err(refused) => refused,
+            };
         }
     }
 
@@ -310,12 +318,8 @@ impl Reach {
     /// Has a full shard see soon which timers of this thread have ended.
     #[cold]
     fn hurry(&self, shard: ShardId) {
-        let ring = {
-            let own = self.own.borrow();
-            let own = own.iter().find(|own| own.shard == shard);
-            own.and_then(|own| own.nursery.hurry())
-        };
-        self.ring(shard, ring);
+        let own = self.own.find(|own| own.shard == shard);
+        self.ring(shard, own.and_then(|own| own.nursery.hurry()));
     }
 
     #[cold]
@@ -344,8 +348,7 @@ impl Reach {
         match table.enter(nursery) {
             Ok((id, nursery)) => {
                 service.note_waiting(shard);
-                let name = NurseryName::new(shard, id);
-                self.own.borrow_mut().push(Own { shard, name, nursery });
+                self.own.add(shard, NurseryName::new(shard, id), nursery);
                 Ok(())
             }
             Err(true) => Err(self.why_closed()),
@@ -375,14 +378,10 @@ impl Reach {
         place: Place,
         run: impl FnOnce(&Nursery<Waker>, u32) -> (R, Ring),
     ) -> Option<R> {
-        let found = {
-            let own = self.own.borrow();
-            match own.iter().find(|own| own.name == place.nursery) {
-                Some(own) => Some(run(&own.nursery, place.slot)),
-                None => self.with_other(place, |nursery| run(nursery, place.slot)),
-            }
+        let (result, ring) = match self.own.find(|own| own.name == place.nursery) {
+            Some(own) => run(&own.nursery, place.slot),
+            None => self.with_other(place, |nursery| run(nursery, place.slot))?,
         };
-        let (result, ring) = found?;
         self.ring(place.nursery.shard(), ring);
         Some(result)
     }
@@ -439,18 +438,12 @@ impl Reach {
     /// Ends a timer, and drops its waker if it was armed on this thread.
     #[inline]
     pub(crate) fn end(&self, place: Place) {
-        let own = {
-            let own = self.own.borrow();
-            let own = own.iter().find(|own| own.name == place.nursery);
-            own.map(|own| own.nursery.end(place.slot, || self.tick()))
+        let Some(own) = self.own.find(|own| own.name == place.nursery) else {
+            return self.end_elsewhere(place);
         };
-        if let Some((waker, ring)) = own {
-            self.ring(place.nursery.shard(), ring);
-            // Dropping a waker runs code of the user, so nothing is borrowed meanwhile.
-            drop(waker);
-            return;
-        }
-        self.end_elsewhere(place);
+        // The waker is dropped last, which runs code of the user.
+        let (_waker, ring) = own.nursery.end(place.slot, || self.tick());
+        self.ring(place.nursery.shard(), ring);
     }
 
     /// Ends a timer of another thread.
@@ -479,19 +472,16 @@ impl Reach {
     /// Ends the timers of this thread that have ended on other threads. Runs code of the user.
     #[cold]
     fn end_ended(&self) {
-        let mut at = 0;
-        loop {
-            let mut wakers = Vec::new();
-            let ended = {
-                let own = self.own.borrow();
-                let Some(own) = own.get(at) else { return };
+        for own in self.own.iter() {
+            loop {
+                let mut wakers = Vec::new();
                 let (more, ring) = own.nursery.end_some(|| self.tick(), &mut wakers);
-                (own.shard, more, ring)
-            };
-            let (shard, more, ring) = ended;
-            self.ring(shard, ring);
-            drop_each(wakers);
-            at += usize::from(!more);
+                self.ring(own.shard, ring);
+                drop_each(wakers);
+                if !more {
+                    break;
+                }
+            }
         }
     }
 }

@@ -4,6 +4,7 @@
 pub(crate) mod bulk;
 mod commands;
 pub(crate) mod here;
+mod own;
 mod place;
 mod reaches;
 pub(crate) mod registry;

@@ -21,7 +21,7 @@ use super::place::{NurseryName, Place};
 use super::{Handle, Untyped, here, registry};
 use crate::clock::Timeline;
 use crate::clock::when::When;
-use crate::link::nursery::Progress;
+use crate::link::nursery::{Arming, Progress};
 use crate::values::class::ClassId;
 use crate::values::error::TimeoutError;
 use crate::values::ids::{ServiceId, ShardId};
@@ -165,23 +165,37 @@ impl Sleep {
 
     #[inline]
     fn poll_here(&mut self, cx: &Context<'_>, is_borrowed: bool) -> Poll<Result<(), RefusedKind>> {
-        if self.phase == Phase::Done {
-            return Poll::Ready(Ok(()));
-        }
         // A refusal goes beside the result, which is in a register so.
         let mut refused = None;
-        let service = self.service;
-        match here::with(service, |reach| self.poll_at(reach, cx, is_borrowed, &mut refused)) {
-            Some(Some(true)) => Poll::Ready(Ok(())),
-            Some(Some(false)) => Poll::Pending,
-            Some(None) | None => {
-                Poll::Ready(Err(refused.unwrap_or_else(|| self.handle().why_closed())))
-            }
+        match self.poll_or_refuse(cx, is_borrowed, &mut refused) {
+            Some(true) => Poll::Ready(Ok(())),
+            Some(false) => Poll::Pending,
+            None => Poll::Ready(Err(refused.unwrap_or_else(|| self.why_closed()))),
         }
     }
 
-    /// Whether the deadline has passed. `None` where there is no timer to wait for, which `refused`
-    /// says if the service has not ended.
+    #[cold]
+    fn why_closed(&self) -> RefusedKind {
+        self.handle().why_closed()
+    }
+
+    /// Whether the sleep is done. `None` where there is no timer to wait for, which `refused` says
+    /// if the service has not ended.
+    #[inline(never)]
+    fn poll_or_refuse(
+        &mut self,
+        cx: &Context<'_>,
+        is_borrowed: bool,
+        refused: &mut Option<RefusedKind>,
+    ) -> Option<bool> {
+        if self.phase == Phase::Done {
+            return Some(true);
+        }
+        let service = self.service;
+        here::with(service, |reach| self.poll_at(reach, cx, is_borrowed, refused)).flatten()
+    }
+
+    /// Polls a sleep that is not done, as [`poll_or_refuse`](Self::poll_or_refuse) does.
     #[inline]
     fn poll_at(
         &mut self,
@@ -201,11 +215,11 @@ impl Sleep {
         // Most sleeps are polled long before their deadlines: the clock is read only if this thread
         // has read a time after the deadline, or if the nursery finds that little time is left.
         let due = reach.time().start_of(self.deadline);
-        if reach.latest().is_none_or(|latest| latest >= due) && self.end_if_over(reach) {
+        if reach.may_have_passed(due) && self.end_if_over(reach) {
             return Some(true);
         }
-        let waker = cx.waker().clone();
-        match reach.arm(self.shard, self.class, self.deadline, waker, is_borrowed) {
+        let (deadline, class, carried) = (self.deadline, self.class.bits(), cx.waker().clone());
+        match reach.arm(self.shard, Arming { deadline, class, carried }, is_borrowed) {
             Ok((place, has_time)) => {
                 (self.nursery, self.slot, self.phase) = (place.nursery, place.slot, Phase::Armed);
                 Some(!has_time && self.end_if_over(reach))

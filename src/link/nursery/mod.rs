@@ -213,18 +213,19 @@ impl<W> Nursery<W> {
         Some(Tick::new(young.look_by))
     }
 
-    /// Arms a timer. `now` returns the present tick. `Err` with what the timer carries.
-    #[inline]
+    /// Arms a timer. `now` returns the present tick. `Err` with the timer.
+    #[allow(clippy::inline_always, reason = "a call costs a tenth of what it does")]
+    #[inline(always)]
     pub(crate) fn arm(
         &self,
         arming: Arming<W>,
         now: impl Fn() -> Tick,
-    ) -> Result<Armed, (ArmRefusal, W)> {
+    ) -> Result<Armed, (ArmRefusal, Arming<W>)> {
         let mut young = self.lock();
-        if young.credit == 0
+        if young.credit() == 0
             && let Err(refusal) = self.borrow(&mut young)
         {
-            return Err((refusal, arming.carried));
+            return Err((refusal, arming));
         }
         let (slot, has_time, is_earlier) = young.arm(arming, || now().index());
         let ring = self.publish(&young, is_earlier);
@@ -238,8 +239,9 @@ impl<W> Nursery<W> {
             return Err(ArmRefusal::Closed);
         }
         young.lent = (young.lent * 2).clamp(1, LENT_MAX);
-        young.credit = self.room.take(young.lent);
-        if young.credit == 0 { Err(ArmRefusal::Full) } else { Ok(()) }
+        let credit = self.room.take(young.lent);
+        young.limit += credit;
+        if credit == 0 { Err(ArmRefusal::Full) } else { Ok(()) }
     }
 
     /// Ends a timer, for the nursery's thread. The caller drops what it has carried.
@@ -375,7 +377,7 @@ impl<W> Nursery<W> {
             return;
         }
         young.fate = Fate::Left;
-        self.room.give(std::mem::take(&mut young.credit));
+        self.room.give(young.take_credit(0));
         if young.is_over() {
             young.look_by = 0;
             self.look_by.store(0, Ordering::Relaxed);
@@ -420,9 +422,7 @@ impl<W> Nursery<W> {
     pub(crate) fn settle(&self, of_class: impl FnMut(u8, Counts, LeftAt)) -> (Counts, bool) {
         let mut young = self.lock();
         let kept = if young.fate == Fate::Used { young.live.max(LENT_MAX) } else { 0 };
-        let unused = young.credit.saturating_sub(kept);
-        young.credit -= unused;
-        self.room.give(unused);
+        self.room.give(young.take_credit(kept));
         (young.take_counts(of_class), young.is_over())
     }
 
@@ -435,7 +435,7 @@ impl<W> Nursery<W> {
     pub(crate) fn take_credit(&self) -> u32 {
         let mut young = self.lock();
         young.lent = 0;
-        std::mem::take(&mut young.credit)
+        young.take_credit(0)
     }
 
     /// A timer is due at `now` in the owner's wheel.
@@ -462,7 +462,8 @@ impl<W> Nursery<W> {
     pub(crate) fn close(&self, owner: &mut impl Owner, carried: &mut Vec<W>) -> bool {
         let mut young = self.lock();
         young.fate = Fate::Closing;
-        self.room.give(std::mem::take(&mut young.credit));
+        self.room.give(young.take_credit(0));
+        young.limit = 0;
         if self.ended.len.load(Ordering::Relaxed) > 0 {
             self.end_chunk(&mut young, || Tick::ZERO, carried);
             return true;

@@ -3,13 +3,23 @@
 //! Why not one `Vec`: one that doubles copies megabytes while the nursery is locked, and it is as
 //! long as the nursery ever was.
 //!
-//! Cost: 40 bytes for a slot that carries a waker, and 40 for each chunk of 128 slots. One empty
+//! Cost: 40 bytes for a slot that carries a waker, and 24 for each chunk of 128 slots. One empty
 //! chunk stays.
 
 pub(super) const NIL: u32 = u32::MAX;
 /// The bits of a slot's number that are its place in its chunk.
 const CHUNK_BITS: u32 = 7;
 const CHUNK: u32 = 1 << CHUNK_BITS;
+
+/// The number of a slot's chunk.
+fn chunk_of(at: u32) -> usize {
+    (at >> CHUNK_BITS) as usize
+}
+
+/// The place of a slot in its chunk.
+fn place_of(at: u32) -> usize {
+    (at % CHUNK) as usize
+}
 
 /// What a slot is used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,51 +108,81 @@ impl<W> Slot<W> {
 
 #[derive(Debug)]
 struct Chunk<W> {
-    /// None in a chunk that is freed.
-    slots: Box<[Slot<W>]>,
     /// The first free place.
     free: u32,
     used: u32,
     /// The chunks before and after it in the list of chunks with room.
     prev: u32,
     next: u32,
+    slots: [Slot<W>; CHUNK as usize],
+}
+
+impl<W> Chunk<W> {
+    fn new() -> Self {
+        let slot = |place| Slot::free((place + 1 < CHUNK as usize).then_some(place as u32 + 1));
+        let slots = std::array::from_fn(slot);
+        Self { free: 0, used: 0, prev: NIL, next: NIL, slots }
+    }
+
+    /// Frees a slot. What it has carried is taken out already.
+    #[inline(always)]
+    fn free(&mut self, place: usize) {
+        let slot = &mut self.slots[place];
+        debug_assert!(slot.carried.is_none(), "a slot is freed with what it carries");
+        slot.used_for = Use::Free;
+        slot.set_next(self.free);
+        self.free = place as u32;
+        self.used -= 1;
+    }
 }
 
 /// The slots of a nursery, by their numbers.
 #[derive(Debug)]
 pub(super) struct Slots<W> {
-    chunks: Vec<Chunk<W>>,
-    /// The first chunk with room.
+    /// `None` for a chunk that is freed.
+    chunks: Vec<Option<Box<Chunk<W>>>>,
+    /// The first of the list of chunks with room. It stays there while it is full, so that a timer
+    /// that ends and the next one, in its slot, do not take it out and put it back.
     roomy: u32,
     /// The numbers of chunks that are freed.
     gone: Vec<u32>,
-    used: u32,
 }
 
 impl<W> Slots<W> {
     pub(super) fn new() -> Self {
-        Self { chunks: Vec::new(), roomy: NIL, gone: Vec::new(), used: 0 }
+        Self { chunks: Vec::new(), roomy: NIL, gone: Vec::new() }
     }
 
-    /// How many slots have a timer.
+    /// How many slots have a timer. O(chunks).
     pub(super) fn used(&self) -> u32 {
-        self.used
+        self.chunks.iter().flatten().map(|chunk| chunk.used).sum()
     }
 
     /// How many slots there is memory for.
     #[cfg(all(test, not(corewheel_loom)))]
     pub(super) fn allocated(&self) -> usize {
-        self.chunks.iter().map(|chunk| chunk.slots.len()).sum()
+        self.chunks.iter().flatten().map(|chunk| chunk.slots.len()).sum()
+    }
+
+    /// The chunk with this number.
+    #[inline(always)]
+    fn chunk(&self, number: usize) -> &Chunk<W> {
+        self.chunks[number].as_deref().expect("a slot with a timer keeps its chunk")
+    }
+
+    #[inline(always)]
+    fn chunk_mut(&mut self, number: usize) -> &mut Chunk<W> {
+        self.chunks[number].as_deref_mut().expect("a slot with a timer keeps its chunk")
     }
 
     #[inline]
     pub(super) fn get(&self, at: u32) -> &Slot<W> {
-        &self.chunks[(at >> CHUNK_BITS) as usize].slots[(at % CHUNK) as usize]
+        &self.chunk(chunk_of(at)).slots[place_of(at)]
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, at: u32) -> &mut Slot<W> {
-        &mut self.chunks[(at >> CHUNK_BITS) as usize].slots[(at % CHUNK) as usize]
+        &mut self.chunk_mut(chunk_of(at)).slots[place_of(at)]
     }
 
     /// Fills a free slot, and returns its number.
@@ -154,13 +194,14 @@ impl<W> Slots<W> {
         (prev, born): (u32, u32),
         (list, class): (u8, u8),
     ) -> u32 {
-        if self.roomy == NIL {
-            self.add_chunk();
-        }
-        let number = self.roomy;
-        let chunk = &mut self.chunks[number as usize];
+        let chunk = loop {
+            match self.chunks.get_mut(self.roomy as usize) {
+                Some(Some(chunk)) if chunk.free != NIL => break &mut **chunk,
+                _ => self.find_room(),
+            }
+        };
         let place = chunk.free;
-        let slot = &mut chunk.slots[place as usize];
+        let slot = &mut chunk.slots[place_of(place)];
         chunk.free = slot.next();
         *slot = Slot {
             deadline,
@@ -172,59 +213,80 @@ impl<W> Slots<W> {
             used_for: Use::Young,
         };
         chunk.used += 1;
-        self.used += 1;
-        if chunk.used == CHUNK {
-            self.unlink(number);
-        }
-        number << CHUNK_BITS | place
+        self.roomy << CHUNK_BITS | place
     }
 
     /// Takes what a timer carries. The slot of a young timer is freed; that of another one stays.
     #[inline]
     pub(super) fn take(&mut self, at: u32) -> (Option<W>, Option<Freed>) {
-        let slot = self.get_mut(at);
+        let chunk = self.chunk_mut(chunk_of(at));
+        let slot = &mut chunk.slots[place_of(at)];
         let carried = slot.carried.take();
         if slot.used_for != Use::Young {
             return (carried, None);
         }
         let (prev, next, deadline) = (slot.prev(), slot.next(), slot.deadline);
         let (list, class) = (slot.list, slot.class);
-        self.free(at);
+        chunk.free(place_of(at));
+        let used = chunk.used;
+        self.note_freed(at, used);
         (carried, Some(Freed { prev, next, list, class, deadline }))
     }
 
     /// Frees a slot. What it has carried is taken out already.
-    #[inline(always)]
     pub(super) fn free(&mut self, at: u32) {
-        let (number, place) = (at >> CHUNK_BITS, at % CHUNK);
-        let chunk = &mut self.chunks[number as usize];
-        let slot = &mut chunk.slots[place as usize];
-        debug_assert!(slot.carried.is_none(), "slot {at} is freed with what it carries");
-        slot.used_for = Use::Free;
-        slot.set_next(chunk.free);
-        chunk.free = place;
-        chunk.used -= 1;
-        self.used -= 1;
-        if chunk.used == CHUNK - 1 {
-            self.link(number);
-        } else if chunk.used == 0 && (chunk.prev != NIL || chunk.next != NIL) {
-            self.remove_chunk(number);
+        let chunk = self.chunk_mut(chunk_of(at));
+        chunk.free(place_of(at));
+        let used = chunk.used;
+        self.note_freed(at, used);
+    }
+
+    /// A slot was freed, and so many of its chunk are used.
+    #[inline(always)]
+    fn note_freed(&mut self, at: u32, used: u32) {
+        if used == CHUNK - 1 && self.roomy != at >> CHUNK_BITS {
+            self.note_room(at >> CHUNK_BITS);
+        } else if used == 0 {
+            self.note_empty(at >> CHUNK_BITS);
         }
     }
 
-    /// Frees the memory of a chunk. Another one has room, so timers that come and go keep that one
-    /// busy and not this one.
+    /// Frees the memory of an empty chunk, if another one has room: timers that come and go keep
+    /// that one busy and not this one.
     #[cold]
-    fn remove_chunk(&mut self, number: u32) {
+    fn note_empty(&mut self, number: u32) {
+        let chunk = self.chunk(number as usize);
+        if chunk.prev == NIL && chunk.next == NIL {
+            return;
+        }
         self.unlink(number);
-        self.chunks[number as usize].slots = Box::default();
+        self.chunks[number as usize] = None;
         self.gone.push(number);
     }
 
+    /// Makes another chunk the first with room, or makes one.
     #[cold]
+    fn find_room(&mut self) {
+        if self.roomy != NIL {
+            self.unlink(self.roomy);
+        }
+        if self.roomy == NIL {
+            self.add_chunk();
+        }
+    }
+
+    /// A chunk that was full and is not the first has room.
+    #[cold]
+    fn note_room(&mut self, number: u32) {
+        let first = self.roomy;
+        if first != NIL && self.chunk(first as usize).free == NIL {
+            self.unlink(first);
+        }
+        self.link(number);
+    }
+
     fn add_chunk(&mut self) {
-        let slots = (0..CHUNK).map(|place| Slot::free((place + 1 < CHUNK).then_some(place + 1)));
-        let chunk = Chunk { slots: slots.collect(), free: 0, used: 0, prev: NIL, next: NIL };
+        let chunk = Some(Box::new(Chunk::new()));
         let number = if let Some(number) = self.gone.pop() {
             self.chunks[number as usize] = chunk;
             number
@@ -239,25 +301,25 @@ impl<W> Slots<W> {
     #[cold]
     fn link(&mut self, number: u32) {
         let first = std::mem::replace(&mut self.roomy, number);
-        let chunk = &mut self.chunks[number as usize];
+        let chunk = self.chunk_mut(number as usize);
         (chunk.prev, chunk.next) = (NIL, first);
         if first != NIL {
-            self.chunks[first as usize].prev = number;
+            self.chunk_mut(first as usize).prev = number;
         }
     }
 
     #[cold]
     fn unlink(&mut self, number: u32) {
-        let chunk = &mut self.chunks[number as usize];
+        let chunk = self.chunk_mut(number as usize);
         let (prev, next) = (chunk.prev, chunk.next);
         (chunk.prev, chunk.next) = (NIL, NIL);
         if prev == NIL {
             self.roomy = next;
         } else {
-            self.chunks[prev as usize].next = next;
+            self.chunk_mut(prev as usize).next = next;
         }
         if next != NIL {
-            self.chunks[next as usize].prev = prev;
+            self.chunk_mut(next as usize).prev = prev;
         }
     }
 
@@ -265,6 +327,7 @@ impl<W> Slots<W> {
     #[cfg(any(test, feature = "sim"))]
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Slot<W>)> {
         let chunks = self.chunks.iter().enumerate();
+        let chunks = chunks.filter_map(|(number, chunk)| Some((number, chunk.as_deref()?)));
         let slots = chunks.flat_map(|(number, chunk)| {
             let slots = chunk.slots.iter().enumerate();
             slots.map(move |(place, slot)| ((number as u32) << CHUNK_BITS | place as u32, slot))

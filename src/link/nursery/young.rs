@@ -64,8 +64,9 @@ pub(super) struct Young<W> {
     /// are due earlier. And when it must see them.
     changed: u32,
     changed_by: u64,
-    /// How many more timers may be armed.
-    pub(super) credit: u32,
+    /// How many timers may be young: those that are, and those for which there is credit. 0 once
+    /// the owner is ending.
+    pub(super) limit: u32,
     /// How many timers the owner last lent at once.
     pub(super) lent: u32,
     /// How many timers are young.
@@ -161,7 +162,7 @@ impl<W> Young<W> {
             ended_by: NEVER,
             changed: NIL,
             changed_by: NEVER,
-            credit: 0,
+            limit: 0,
             lent: 0,
             live: 0,
             counts: Tally::default(),
@@ -170,12 +171,27 @@ impl<W> Young<W> {
         }
     }
 
+    /// How many more timers may be armed.
+    #[inline]
+    pub(super) fn credit(&self) -> u32 {
+        self.limit.saturating_sub(self.live)
+    }
+
+    /// Takes credit away, and returns how much that was. `kept` of it stays.
+    pub(super) fn take_credit(&mut self, kept: u32) -> u32 {
+        let taken = self.credit().saturating_sub(kept);
+        self.limit -= taken;
+        taken
+    }
+
     /// Asks for a look at `by` at the latest. Whether that is earlier than before.
     #[inline]
     fn ask(&mut self, by: u64) -> bool {
-        let is_earlier = by < self.look_by;
-        self.look_by = self.look_by.min(by);
-        is_earlier
+        if by >= self.look_by {
+            return false;
+        }
+        self.look_by = by;
+        true
     }
 
     /// The list for a timer: the one with the rarest looks of which the second is in time.
@@ -184,10 +200,10 @@ impl<W> Young<W> {
         let mut is_read = false;
         for list in (1..LISTS).rev() {
             let (every, next_look) = (self.periods.every[list], self.lists[list].next_look);
+            if next_look.saturating_add(every) <= deadline {
+                return list;
+            }
             if next_look != NEVER {
-                if next_look.saturating_add(every) <= deadline {
-                    return list;
-                }
                 continue;
             }
             // A time that has passed shows of most lists that they are looked at too rarely. So the
@@ -210,15 +226,15 @@ impl<W> Young<W> {
 
     /// Arms a timer, for which there is credit. Whether it is in a list with looks of its own, and
     /// whether the owner must be told of an earlier look.
-    #[inline]
+    #[allow(clippy::inline_always, reason = "a call costs a tenth of what it does")]
+    #[inline(always)]
     pub(super) fn arm(&mut self, arming: Arming<W>, now: impl Fn() -> u64) -> (u32, bool, bool) {
         let Arming { deadline, class, carried } = arming;
         let deadline = deadline.index();
         let list = self.list_for(deadline, &now);
         let List { tail, looks, next_look, .. } = self.lists[list];
         let at = self.slots.insert(deadline, carried, (tail, looks), (list as u8, class));
-        self.append(list, at);
-        self.credit -= 1;
+        self.append(list, tail, at);
         self.live += 1;
         self.counts.armed += 1;
         if let Some(of_class) = self.of_class(class) {
@@ -227,10 +243,10 @@ impl<W> Young<W> {
         (at, list > 0, self.ask(next_look))
     }
 
-    /// Makes a slot the last of a list. Its `prev` is the list's tail already.
+    /// Makes a slot the last of a list. Its `prev` is the list's tail already, which is `tail`.
     #[inline]
-    fn append(&mut self, list: usize, at: u32) {
-        let tail = std::mem::replace(&mut self.lists[list].tail, at);
+    fn append(&mut self, list: usize, tail: u32, at: u32) {
+        self.lists[list].tail = at;
         if tail == NIL {
             self.lists[list].head = at;
         } else {
@@ -279,8 +295,6 @@ impl<W> Young<W> {
         let (carried, freed) = self.slots.take(at);
         let Some(freed) = freed else { return (carried, self.end_old(at, now)) };
         self.join(usize::from(freed.list), freed.prev, freed.next);
-        // A nursery that is closing arms no timer any more.
-        self.credit += u32::from(self.fate != Fate::Closing);
         self.live -= 1;
         self.counts.ended += 1;
         if let Some(of_class) = self.of_class(freed.class) {
@@ -378,7 +392,7 @@ impl<W> Young<W> {
                 (slot.born, slot.list) = (looks, list as u8);
                 slot.set_prev(tail);
                 slot.set_next(NIL);
-                self.append(list, at);
+                self.append(list, tail, at);
                 Some(self.ask(next_look))
             }
             Use::Old if is_earlier => {
@@ -476,6 +490,7 @@ impl<W> Young<W> {
         slot.set_key(key);
         slot.used_for = Use::Old;
         self.live -= 1;
+        self.limit = self.limit.saturating_sub(1);
         self.leave_out(at);
     }
 

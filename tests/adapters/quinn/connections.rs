@@ -134,7 +134,13 @@ fn connections_on_a_full_shard_transfer_and_are_closed_when_idle() {
         let endpoints = Endpoints::new(runtime, &transport(Some(IDLE), None));
         check_idle_end(runtime, &endpoints).await;
         assert!(time::fallback_count() > kept, "{host:?}: no timer was kept");
-        assert!(full(), "{host:?}");
+        // A timer of an endpoint that is gone may be about to fire, where the shard had reserved
+        // the slot for another client at first.
+        let end = Instant::now() + Duration::from_secs(10);
+        while !full() {
+            assert!(Instant::now() < end, "{host:?}");
+            tokio::task::yield_now().await;
+        }
     });
 }
 
