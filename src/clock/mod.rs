@@ -245,6 +245,19 @@ mod tests {
     }
 
     #[test]
+    fn moment_is_the_instant_of_which_it_was_made() {
+        let clock = Clock::monotonic();
+        let [hour, never] = [Duration::from_hours(1), Duration::MAX];
+        let now = Instant::now();
+        let before = now.checked_sub(hour).unwrap_or(now);
+        for instant in [now, now + hour, before, first_epoch(), clock.instant(3)] {
+            assert_eq!(Moment::of(instant).instant(), instant);
+        }
+        assert_eq!(clock.moment(3).instant(), clock.instant(3));
+        assert!(clock.moment(nanos_after(0, never)).instant() > now + 1_000 * hour);
+    }
+
+    #[test]
     fn instant_before_the_epoch_is_zero_nanoseconds() {
         let before = Instant::now();
         let clock = Clock::monotonic();

@@ -190,6 +190,32 @@ mod tests {
     }
 
     #[test]
+    fn near_clocks_of_one_thread_are_not_behind_each_other() {
+        let clocks = [0, 5].map(|delay| {
+            std::thread::sleep(Duration::from_millis(delay));
+            Clock::monotonic()
+        });
+        let nears = clocks.clone().map(NearClock::new);
+        let apart = clocks[0].nanos_at(clocks[1].instant(0));
+        let mut latest = 0;
+        for round in 0..100_000_u32 {
+            let at = (round % 2) as usize;
+            if round % 1_000 == 0 {
+                let asked = nears[at].ask();
+                assert!(asked <= clocks[at].nanos(), "{asked} is not what the system says");
+            }
+            let before = clocks[at].nanos();
+            let shown = nears[at].nanos();
+            assert!(shown >= before, "{shown} is behind {before}");
+            let of_first = shown + if at == 1 { apart } else { 0 };
+            assert!(of_first >= latest, "{of_first} is behind the other clock, {latest}");
+            latest = of_first;
+            assert!(nears[at].may_have_passed(shown));
+            assert!(nears[at].counter.is_none() || !nears[at].may_have_passed(shown + 1));
+        }
+    }
+
+    #[test]
     fn counter_rate_is_rounded_up() {
         let Some(Counter { readings, span, rate }) = Counter::find() else { return };
         let exact = readings.delta_as_nanos(0, span);

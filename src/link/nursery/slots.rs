@@ -323,6 +323,33 @@ impl<W> Slots<W> {
         }
     }
 
+    /// Checks the list of chunks with room.
+    ///
+    /// # Panics
+    ///
+    /// If it lacks one, or has a full one that is not the first, or the free places of a chunk are
+    /// not those that it does not use.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn check_invariants(&self) {
+        let (mut at, mut prev, mut listed) = (self.roomy, NIL, 0);
+        while at != NIL {
+            let chunk = self.chunk(at as usize);
+            assert_eq!(chunk.prev, prev, "the chunk before {at}");
+            assert!(prev == NIL || chunk.free != NIL, "chunk {at} is full, and not the first");
+            listed += u32::from(chunk.free != NIL);
+            (prev, at) = (at, chunk.next);
+        }
+        let mut with_room = 0;
+        for chunk in self.chunks.iter().flatten() {
+            let place = |at| (at != NIL).then_some(at);
+            let next = |at: &u32| place(chunk.slots[place_of(*at)].next());
+            let free = std::iter::successors(place(chunk.free), next).count();
+            assert_eq!(free, (CHUNK - chunk.used) as usize, "free places of a chunk");
+            with_room += u32::from(free > 0);
+        }
+        assert_eq!(listed, with_room, "chunks with room that are listed");
+    }
+
     /// The slots with a timer, and their numbers.
     #[cfg(any(test, feature = "sim"))]
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Slot<W>)> {

@@ -288,6 +288,23 @@ fn chunks_of_slots_are_freed_when_they_are_empty() {
 }
 
 #[test]
+fn chunk_that_a_timer_fills_again_and_again_stays_the_first_with_room() {
+    let mut pair = Pair::new(1 << 20);
+    let mut ids: Vec<_> = (0..1_024).map(|_| pair.arm(30_000).unwrap()).collect();
+    let mut rng = fastrand::Rng::with_seed(2);
+    for round in 0..4_096 {
+        // Timers that end one after the other, in turn, and any of them.
+        let at = if rng.bool() { round % ids.len() } else { rng.usize(..ids.len()) };
+        let (slot, _) = pair.pending[&ids[at]];
+        pair.end(ids[at]);
+        ids[at] = pair.arm(30_000).unwrap();
+        assert_eq!(pair.pending[&ids[at]].0, slot, "the next timer takes the slot");
+        pair.nursery.check_invariants();
+    }
+    assert_eq!(pair.nursery.lock().slots.allocated(), 1_024);
+}
+
+#[test]
 fn nursery_without_credit_refuses_at_once_and_gives_back_what_it_does_not_use() {
     let mut pair = Pair::new(100);
     let armed: Vec<_> = (0..100).map(|_| pair.arm(30_000).unwrap()).collect();

@@ -534,6 +534,7 @@ impl<W> Young<W> {
     /// If an invariant does not hold, with a sentence and the values.
     #[cfg(any(test, feature = "sim"))]
     pub(super) fn check_invariants(&self) {
+        self.slots.check_invariants();
         let mut listed = 0;
         for (number, list) in self.lists.iter().enumerate() {
             let (mut at, mut prev) = (list.head, NIL);
