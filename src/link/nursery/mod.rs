@@ -49,7 +49,7 @@ use self::slots::Use;
 pub(crate) use self::table::{NurseryId, Room, Table};
 pub(crate) use self::young::Periods;
 use self::young::{NEVER, Young};
-use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use super::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::values::class::LeftAt;
 
 /// The most timers for which a lock is held.
@@ -67,6 +67,10 @@ pub(crate) struct Nursery<W> {
     /// A copy of `Young::look_by`, written under the lock, on a cache line that changes rarely.
     look_by: CachePadded<AtomicU64>,
     ended: CachePadded<Ended>,
+    /// Whether so many timers have ended on other threads that the nursery's thread ends them. It
+    /// looks at each arming, so this has a cache line of its own that changes rarely. Written under
+    /// the lock of `ended`. Relaxed: it orders nothing.
+    has_many_ended: CachePadded<AtomicBool>,
     room: Arc<Room>,
     /// Whether its thread is the owner.
     is_local: bool,
@@ -187,6 +191,7 @@ impl<W> Nursery<W> {
                 slots: Mutex::new(Vec::new()),
                 len: AtomicU64::new(0),
             }),
+            has_many_ended: CachePadded::new(AtomicBool::new(false)),
             room,
             is_local,
         }
@@ -270,6 +275,9 @@ impl<W> Nursery<W> {
             let full = (ended.len() as u64 - 1) * u64::from(TAKEN_MAX);
             let last = ended.last().map_or(0, Vec::len) as u64;
             self.ended.len.store(full + last, Ordering::Relaxed);
+            if full + last == ENDED_MAX {
+                self.has_many_ended.store(true, Ordering::Relaxed);
+            }
             is_first
         };
         if !is_first {
@@ -286,7 +294,7 @@ impl<W> Nursery<W> {
     /// Whether so many timers have ended on other threads that the nursery's thread ends them.
     #[inline]
     pub(crate) fn has_many_ended(&self) -> bool {
-        self.ended.len.load(Ordering::Relaxed) >= ENDED_MAX
+        self.has_many_ended.load(Ordering::Relaxed)
     }
 
     /// Ends up to 64 of the timers that have ended on other threads. The caller drops what they
@@ -312,6 +320,7 @@ impl<W> Nursery<W> {
             // All chunks but the last are full.
             let left = ended.len() as u64 * u64::from(TAKEN_MAX);
             self.ended.len.store(left, Ordering::Relaxed);
+            self.has_many_ended.store(left >= ENDED_MAX, Ordering::Relaxed);
             (chunk, left)
         };
         let mut is_earlier = false;
