@@ -181,7 +181,7 @@ impl Sleep {
 
     /// Whether the sleep is done. `None` where there is no timer to wait for, which `refused` says
     /// if the service has not ended.
-    #[inline(never)]
+    #[inline]
     fn poll_or_refuse(
         &mut self,
         cx: &Context<'_>,
