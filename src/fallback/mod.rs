@@ -38,7 +38,7 @@ pub(crate) fn present(handle: Handle<Untyped>) -> Instant {
     read.unwrap_or_else(crate::clock::now)
 }
 
-/// What is due `delay` after `now`: the tick, and exactly.
+/// The deadline that is `delay` after `now`: its tick, and its moment before it is rounded up.
 #[cfg(any(feature = "hyper", feature = "tower", feature = "tokio"))]
 #[inline]
 pub(crate) fn due_after(time: &Timeline, now: u64, delay: Duration) -> (Tick, Moment) {
@@ -72,7 +72,7 @@ impl SleepOrKept {
         Self::until(handle, tick, deadline)
     }
 
-    /// A sleep until a tick, and its exact deadline.
+    /// A sleep until a tick. `deadline` is the moment before it was rounded up.
     // A sleep is written field by field to where it belongs, and not copied as a whole.
     #[cfg(any(feature = "hyper", feature = "tower", feature = "tokio"))]
     #[allow(clippy::inline_always, reason = "a tenth of the cost of a timeout that ends at once")]
@@ -148,7 +148,7 @@ impl SleepOrKept {
         }
     }
 
-    /// A thread that ends cannot reach the service, and converts no deadline to a tick.
+    /// Finds the tick of a sleep that was made on a thread that could not reach the service.
     #[cold]
     fn find_tick(&mut self) {
         self.shared.reset(self.deadline.instant());
@@ -170,7 +170,7 @@ impl SleepOrKept {
             self.kept = None;
         }
         let polled = self.poll_shared(cx);
-        // It is a reset one still where the shard has a timer now, or the deadline has come.
+        // The fallback thread has no reset deadline unless the service has refused it again.
         self.kept.take_if(|kept| kept.is_reset);
         polled
     }

@@ -93,7 +93,7 @@ pub fn handle() -> Handle<Untyped> {
     chosen().handle
 }
 
-/// What is due after a delay from now: the tick, and when exactly that is. Both come in registers,
+/// The deadline that is a delay from now: its tick, and its moment. Both come in registers,
 /// so that the caller writes each field of what it makes once.
 #[inline(never)]
 pub(super) fn due_after(delay: Duration) -> (Tick, crate::clock::Moment) {

@@ -20,7 +20,7 @@ use std::task::Waker;
 
 use corewheel_shard::Tick;
 
-use super::own::Owns;
+use super::own::OwnNurseries;
 use super::place::{NurseryName, Place};
 use super::reaches::Reaches;
 use super::registry;
@@ -70,7 +70,7 @@ pub(crate) struct Reach {
     given: OnceCell<ShardId>,
     /// Empty until the thread first sends a command or a message.
     lanes: OnceCell<Rc<dyn ThreadLanes>>,
-    own: Owns,
+    own: OwnNurseries,
     others: RefCell<Others>,
     next_salt: Cell<u8>,
 }
@@ -106,7 +106,7 @@ impl Reach {
             reached: OnceCell::new(),
             given: OnceCell::new(),
             lanes: OnceCell::new(),
-            own: Owns::default(),
+            own: OwnNurseries::default(),
             others: RefCell::default(),
             next_salt: Cell::new(0),
         });

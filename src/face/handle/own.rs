@@ -15,29 +15,29 @@ use crate::link::nursery::Nursery;
 use crate::values::ids::ShardId;
 
 /// The nursery of this thread for one shard.
-pub(super) struct Own {
+pub(super) struct OwnNursery {
     pub(super) shard: ShardId,
     pub(super) name: NurseryName,
     pub(super) nursery: Arc<Nursery<Waker>>,
-    next: Owns,
+    next: OwnNurseries,
 }
 
 /// The nurseries of a thread.
 #[derive(Default)]
-pub(super) struct Owns(OnceCell<Box<Own>>);
+pub(super) struct OwnNurseries(OnceCell<Box<OwnNursery>>);
 
-impl Owns {
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Own> {
+impl OwnNurseries {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &OwnNursery> {
         std::iter::successors(self.first(), |own| own.next.first())
     }
 
     #[inline]
-    fn first(&self) -> Option<&Own> {
+    fn first(&self) -> Option<&OwnNursery> {
         self.0.get().map(|own| &**own)
     }
 
     #[inline]
-    pub(super) fn find(&self, is_looked_for: impl Fn(&Own) -> bool) -> Option<&Own> {
+    pub(super) fn find(&self, is_looked_for: impl Fn(&OwnNursery) -> bool) -> Option<&OwnNursery> {
         let mut own = self.first()?;
         while !is_looked_for(own) {
             own = own.next.first()?;
@@ -47,12 +47,12 @@ impl Owns {
 
     pub(super) fn add(&self, shard: ShardId, name: NurseryName, nursery: Arc<Nursery<Waker>>) {
         let last = self.iter().last().map_or(self, |own| &own.next);
-        let own = Own { shard, name, nursery, next: Self::default() };
+        let own = OwnNursery { shard, name, nursery, next: Self::default() };
         let _is_new = last.0.set(Box::new(own));
     }
 }
 
-impl Drop for Own {
+impl Drop for OwnNursery {
     fn drop(&mut self) {
         self.nursery.leave();
         // One after the other, as each of many would drop the next one within its own drop.

@@ -288,7 +288,7 @@ fn chunks_of_slots_are_freed_when_they_are_empty() {
 }
 
 #[test]
-fn chunk_that_a_timer_fills_again_and_again_stays_the_first_with_room() {
+fn next_timer_takes_the_freed_slot_where_all_chunks_are_full() {
     let mut pair = Pair::new(1 << 20);
     let mut ids: Vec<_> = (0..1_024).map(|_| pair.arm(30_000).unwrap()).collect();
     let mut rng = fastrand::Rng::with_seed(2);
