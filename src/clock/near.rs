@@ -14,12 +14,17 @@ const SPAN: Duration = Duration::from_millis(1);
 /// Nanoseconds that a [`NearClock`] adds, so that it is not behind even if the processor reads its
 /// counter before the preceding instructions.
 const AHEAD: u64 = 250;
-/// How often [`NearClock::ask`] reads the counter and the clock as a pair, until the two readings
-/// are close together.
-const ANCHOR_TRIES: u32 = 3;
+/// How often [`Pair::closest`] reads the counter and the clock, until the readings are close
+/// together.
+const TRIES: u32 = 3;
+/// How often it does so for the first pair of the process, which all threads measure the rate from.
+const FIRST_TRIES: u32 = 20;
 /// The readings of a pair are close together if they are less than this part of a [`SPAN`] apart: a
 /// quarter of a microsecond.
 const CLOSE: u64 = 4_000;
+/// A rate is known if the times that its pairs took are less than this part of the time between
+/// the pairs.
+const EXACT: u64 = 10_000;
 /// How many of a rate's bits are fractions of a nanosecond.
 const RATE_BITS: u32 = 20;
 
@@ -27,7 +32,12 @@ thread_local! {
     /// What the near clocks of this thread go by, whatever their services. It has no destructor, so
     /// a reading does not look whether it is destroyed.
     static READ: Read = const {
-        Read { counts: Cell::new(0), nanos: Cell::new(0), latest: Cell::new(0) }
+        Read {
+            counts: Cell::new(0),
+            nanos: Cell::new(0),
+            latest: Cell::new(0),
+            rate: Cell::new(Rate { span: 0, nanos: 0 }),
+        }
     };
 }
 
@@ -38,84 +48,137 @@ struct Read {
     nanos: Cell<u64>,
     /// The latest time that [`NearClock::nanos`] has returned on this thread, since the same epoch.
     latest: Cell<u64>,
+    /// The counter's rate. Its span is 0 while this thread does not know it, so each reading asks.
+    rate: Cell<Rate>,
 }
 
 /// A clock that costs less than half as much as a system call for the time: it adds the counts of
 /// the processor's time-stamp counter to the last time that the system gave to this thread.
 ///
 /// It is never behind the system's clock, so no timer fires early, and not much more than a
-/// microsecond ahead of it: it adds a thousandth to the counter's rate, far more than the error of
-/// the rate, and asks the system again after a millisecond. Where the system's clock does not use
-/// the counter, the near clock does not either, and asks the system each time.
+/// microsecond ahead of it: it adds a thousandth to the counter's rate, more than the system ever
+/// changes the rate of its clock by, and asks the system again after a millisecond. Where the
+/// system's clock does not use the counter, the near clock does not either, and asks the system
+/// each time.
 pub(crate) struct NearClock {
     clock: Clock,
-    /// `None` for a manual clock, and where the system's clock does not use the counter.
-    counter: Option<Counter>,
+    /// The processor's counter. `None` for a manual clock, and where the system's clock does not
+    /// use the counter.
+    counter: Option<quanta::Clock>,
 }
 
-#[derive(Clone)]
-struct Counter {
-    readings: quanta::Clock,
+/// The processor's counter, if the system's clock uses it. The system does so only if the counters
+/// of all cores agree and never stop.
+fn find_counter() -> Option<quanta::Clock> {
+    static COUNTER: OnceLock<Option<quanta::Clock>> = OnceLock::new();
+    let find = || {
+        let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+        let source = std::fs::read_to_string(path).ok()?;
+        (source.trim() == "tsc").then(quanta::Clock::new)
+    };
+    COUNTER.get_or_init(find).clone()
+}
+
+/// A time of the system's clock, and the counter before and after the time was asked for.
+#[derive(Clone, Copy)]
+struct Pair {
+    before: u64,
+    /// Since the [first epoch](super::first_epoch).
+    nanos: u64,
+    after: u64,
+}
+
+impl Pair {
+    /// The pair whose readings are the closest together of a few, or the first that is `close`. A
+    /// thread can be delayed between two readings.
+    fn closest(counter: &quanta::Clock, clock: &Clock, tries: u32, close: u64) -> Self {
+        let read = || {
+            let before = counter.raw();
+            let nanos = clock.nanos() + clock.since_first;
+            Self { before, nanos, after: counter.raw() }
+        };
+        let mut closest = read();
+        for _ in 1..tries {
+            if closest.apart() < close {
+                break;
+            }
+            closest = [closest, read()].into_iter().min_by_key(Self::apart).unwrap_or(closest);
+        }
+        closest
+    }
+
+    fn apart(&self) -> u64 {
+        self.after.wrapping_sub(self.before)
+    }
+}
+
+/// How fast the processor's counter counts.
+#[derive(Clone, Copy)]
+struct Rate {
     /// About how many counts a [`SPAN`] has.
     span: u64,
     /// Nanoseconds for each count, and a thousandth more, with [`RATE_BITS`] fractional bits.
-    rate: u64,
+    nanos: u64,
 }
 
-impl Counter {
-    /// The processor's counter, if the system's clock uses it. The system does so only if the
-    /// counters of all cores agree and never stop.
-    fn find() -> Option<Self> {
-        static COUNTER: OnceLock<Option<Counter>> = OnceLock::new();
-        let find = || {
-            let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-            let source = std::fs::read_to_string(path).ok()?;
-            (source.trim() == "tsc").then(|| Self::of(quanta::Clock::new()))
-        };
-        COUNTER.get_or_init(find).clone()
+impl Rate {
+    /// The rate of the process, which the first thread measures that can. `None` while none can,
+    /// for a millisecond or two.
+    fn measured(counter: &quanta::Clock, clock: &Clock, last: Pair) -> Option<Self> {
+        static FIRST: OnceLock<Pair> = OnceLock::new();
+        static RATE: OnceLock<Rate> = OnceLock::new();
+        RATE.get().copied().or_else(|| {
+            let first = FIRST.get_or_init(|| Pair::closest(counter, clock, FIRST_TRIES, 0));
+            Self::between(*first, last).map(|rate| *RATE.get_or_init(|| rate))
+        })
     }
 
-    fn of(readings: quanta::Clock) -> Self {
-        const COUNTS: u64 = 1 << 30;
-        let nanos = readings.delta_as_nanos(0, COUNTS).max(1);
-        let span = saturating_nanos(SPAN) * COUNTS / nanos;
-        let rate = (nanos + nanos.div_ceil(1_000)).div_ceil(COUNTS >> RATE_BITS);
-        Self { readings, span, rate }
+    /// The rate by two pairs: the fastest that they allow, so that a delay between the readings of
+    /// a pair makes no clock slow. `None` if they do not say it exactly.
+    ///
+    /// The crate `quanta` measures a rate, too, but goes by readings between which a thread may
+    /// have been delayed. On a busy machine it was slow by two thousandths or more in 2 of 4,000
+    /// processes, which makes a timer early.
+    fn between(first: Pair, last: Pair) -> Option<Self> {
+        let counts = last.before.checked_sub(first.after).filter(|counts| *counts > 0)?;
+        let unsure = first.apart().saturating_add(last.apart());
+        if unsure > counts / EXACT {
+            return None;
+        }
+        let elapsed = u128::from(last.nanos.checked_sub(first.nanos)?);
+        let faster = (elapsed + elapsed.div_ceil(1_000)) << RATE_BITS;
+        let nanos = u64::try_from(faster.div_ceil(u128::from(counts))).ok().filter(|n| *n > 0)?;
+        Some(Self { span: (saturating_nanos(SPAN) << RATE_BITS) / nanos, nanos })
     }
 }
 
 impl NearClock {
     pub(crate) fn new(clock: Clock) -> Self {
-        let counter = if clock.is_manual() { None } else { Counter::find() };
+        let counter = if clock.is_manual() { None } else { find_counter() };
         Self { clock, counter }
     }
 
     /// The time of the system's clock, in nanoseconds since the epoch.
     #[inline(never)]
     pub(crate) fn ask(&self) -> u64 {
-        let Some(Counter { readings, span, .. }) = &self.counter else {
+        let Some(counter) = &self.counter else {
             return self.clock.nanos();
         };
-        // The counter is read before the clock: counts since then include the time between the two
-        // readings. If the thread is delayed between them, the near clock would be ahead by the
-        // delay, so the pair with the shortest time between its readings is used.
-        let (mut closest, mut asked) = (u64::MAX, 0);
-        for _ in 0..ANCHOR_TRIES {
-            let raw = readings.raw();
-            let nanos = self.clock.nanos();
-            let apart = readings.raw().wrapping_sub(raw);
-            if apart < closest {
-                (closest, asked) = (apart, nanos);
-                READ.with(|read| {
-                    read.counts.set(raw);
-                    read.nanos.set(nanos + self.clock.since_first);
-                });
+        let nanos = READ.with(|read| {
+            let span = read.rate.get().span;
+            let pair = Pair::closest(counter, &self.clock, TRIES, span / CLOSE);
+            if span == 0
+                && let Some(rate) = Rate::measured(counter, &self.clock, pair)
+            {
+                read.rate.set(rate);
             }
-            if closest < span / CLOSE {
-                break;
-            }
-        }
-        asked
+            // Counts since the reading before the time include the time between the two readings,
+            // so the near clock is ahead by it and not behind.
+            read.counts.set(pair.before);
+            read.nanos.set(pair.nanos);
+            pair.nanos
+        });
+        nanos - self.clock.since_first
     }
 
     /// Whether a time may have passed, without a reading: whether a near clock has returned a later
@@ -136,13 +199,14 @@ impl NearClock {
     /// The time by the counter. `None` if the system is to be asked.
     #[inline]
     pub(crate) fn count(&self) -> Option<u64> {
-        let Counter { readings, span, rate } = self.counter.as_ref()?;
+        let counter = self.counter.as_ref()?;
         READ.with(|read| {
-            let since = readings.raw().wrapping_sub(read.counts.get());
-            if since >= *span {
+            let Rate { span, nanos } = read.rate.get();
+            let since = counter.raw().wrapping_sub(read.counts.get());
+            if since >= span {
                 return None;
             }
-            Some(self.note(read, read.nanos.get() + ((since * rate) >> RATE_BITS)))
+            Some(self.note(read, read.nanos.get() + ((since * nanos) >> RATE_BITS)))
         })
     }
 
@@ -166,7 +230,7 @@ impl NearClock {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ManualClock;
+    use super::super::{ManualClock, now};
     use super::*;
 
     #[test]
@@ -215,12 +279,66 @@ mod tests {
         }
     }
 
+    /// A pair of a counter with three counts a nanosecond, read after `nanos`, whose thread was
+    /// delayed before it asked for the time and after that.
+    fn pair(nanos: u64, delays: (u64, u64)) -> Pair {
+        let counts = |nanos| 1_000_000 + nanos * 3;
+        Pair { before: counts(nanos - delays.0), nanos, after: counts(nanos + delays.1) }
+    }
+
     #[test]
-    fn counter_rate_is_rounded_up() {
-        let Some(Counter { readings, span, rate }) = Counter::find() else { return };
-        let exact = readings.delta_as_nanos(0, span);
-        let counted = (span * rate) >> RATE_BITS;
-        assert!(exact < counted && counted < exact + exact / 500, "{counted} for {exact}");
+    fn rate_is_never_slow_whatever_the_delays_of_a_thread() {
+        let rng = &mut fastrand::Rng::with_seed(7);
+        let exact = (1_u64 << RATE_BITS) as f64 / 3.0;
+        let mut known = 0;
+        for _ in 0..10_000 {
+            let mut delay = || {
+                let bits = rng.u32(1..14);
+                rng.u64(0..1 << bits)
+            };
+            let mut delays = || (delay(), delay());
+            let (first, last) = (delays(), delays());
+            let between = rng.u64(100_000..50_000_000);
+            let rate = Rate::between(pair(20_000, first), pair(20_000 + between, last));
+            let delayed = first.0 + first.1 + last.0 + last.1;
+            // One count of the rate's quotient is rounded, and one of `counts / EXACT`.
+            assert_eq!(rate.is_some(), delayed * 3 <= (between - first.1 - last.0) * 3 / EXACT);
+            if let Some(Rate { span, nanos }) = rate {
+                known += 1;
+                let ratio = nanos as f64 / exact;
+                assert!((1.001..1.001_11).contains(&ratio), "{ratio}: {first:?}, {last:?}");
+                assert!((2_990_000..3_000_000).contains(&span), "{span}");
+            }
+        }
+        assert!(known > 1_000, "{known}");
+    }
+
+    #[test]
+    fn counters_that_stand_still_or_go_back_have_no_rate() {
+        let (first, last) = (pair(20_000, (0, 0)), pair(40_000, (0, 0)));
+        assert!(Rate::between(first, last).is_some());
+        assert!(Rate::between(last, first).is_none());
+        assert!(Rate::between(first, first).is_none());
+        assert!(Rate::between(first, Pair { nanos: 20_000, ..last }).is_none());
+    }
+
+    #[test]
+    fn thread_knows_the_rate_of_the_counter_after_milliseconds() {
+        let near = NearClock::new(Clock::monotonic());
+        if near.counter.is_none() {
+            return;
+        }
+        let started = now();
+        while near.count().is_none() {
+            near.ask();
+            assert!(started.elapsed() < Duration::from_secs(60), "the rate is not known");
+        }
+        let told = std::thread::spawn(|| {
+            let near = NearClock::new(Clock::monotonic());
+            near.ask();
+            near.count().is_some()
+        });
+        assert!(told.join().unwrap(), "another thread measures the rate again");
     }
 
     #[test]
