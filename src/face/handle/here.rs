@@ -425,14 +425,15 @@ impl Reach {
         Some(others[index].replace((generation, nursery)))
     }
 
-    /// Gives a timer another deadline. False if it has fired, or if its nursery is gone.
-    pub(crate) fn reset(&self, place: Place, deadline: Tick) -> bool {
-        let reset =
-            |nursery: &Nursery<Waker>, slot| match nursery.reset(slot, deadline, || self.tick()) {
-                Some(ring) => (true, ring),
-                None => (false, None),
-            };
-        self.with(place, reset).unwrap_or(false)
+    /// Gives a timer another deadline. Returns its slot, which may be another; `None` if the timer
+    /// has fired, or if its nursery is gone.
+    pub(crate) fn reset(&self, place: Place, deadline: Tick) -> Option<u32> {
+        let reset = |nursery: &Nursery<Waker>, slot| {
+            nursery.reset(slot, deadline, || self.tick()).map_or((None, None), |(slot, ring)| {
+                (Some(slot), ring)
+            })
+        };
+        self.with(place, reset).flatten()
     }
 
     /// Ends a timer, and drops its waker if it was armed on this thread.

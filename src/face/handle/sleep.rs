@@ -125,11 +125,11 @@ impl Sleep {
         self.deadline = deadline;
         match (self.phase, reach) {
             (Phase::Done, _) => self.phase = Phase::Unarmed,
-            // A timer that has fired has woken its task, whose next poll arms another one.
-            (Phase::Armed, Some(reach)) if !reach.reset(self.place(), deadline) => {
-                self.phase = Phase::Unarmed;
-                reach.end(self.place());
-            }
+            (Phase::Armed, Some(reach)) => match reach.reset(self.place(), deadline) {
+                Some(slot) => self.slot = slot,
+                // A timer that has fired has woken its task, whose next poll arms another one.
+                None => self.end(reach),
+            },
             (Phase::Armed | Phase::Unarmed, _) => {}
         }
     }

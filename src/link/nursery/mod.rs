@@ -336,11 +336,16 @@ impl<W> Nursery<W> {
         (chunk.len() as u32, left == 0, is_earlier)
     }
 
-    /// Gives a timer another deadline. `None` if it has fired.
-    pub(crate) fn reset(&self, slot: u32, deadline: Tick, now: impl Fn() -> Tick) -> Option<Ring> {
+    /// Gives a timer another deadline. `None` if it has fired, else its slot, which may be another.
+    pub(crate) fn reset(
+        &self,
+        slot: u32,
+        deadline: Tick,
+        now: impl Fn() -> Tick,
+    ) -> Option<(u32, Ring)> {
         let mut young = self.lock();
-        let is_earlier = young.reset(slot, deadline.index(), || now().index())?;
-        Some(self.publish(&young, is_earlier))
+        let (slot, is_earlier) = young.reset(slot, deadline.index(), || now().index())?;
+        Some((slot, self.publish(&young, is_earlier)))
     }
 
     /// What a timer has come to. `is_same` must call no code of the user.
@@ -462,7 +467,7 @@ impl<W> Nursery<W> {
             }
             // The owner is about to see that it has ended.
             Use::Ended => Due::NotBefore(Tick::NEVER),
-            _ => Due::Nothing,
+            Use::Fired | Use::FiredListed | Use::EndedListed => Due::Nothing,
         }
     }
 

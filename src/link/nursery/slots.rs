@@ -1,15 +1,28 @@
-//! The slots of a nursery, in chunks that are freed when they are empty.
+//! The slots of a nursery, in chunks that are freed when they are empty, and the lists of chunks
+//! with young timers.
+//!
+//! A chunk has the timers of one list, and a bit for each place: whether it is free, whether its
+//! timer is young, and whether a look has seen the timer. So arming and ending a timer set bits of
+//! one chunk, and touch no other slot. Why not a list of slots: each timer that is armed and each
+//! that ends would write to its neighbours. A look visits each chunk of its list, which is a visit
+//! for 64 timers.
 //!
 //! Why not one `Vec`: one that doubles copies megabytes while the nursery is locked, and it is as
 //! long as the nursery ever was.
 //!
-//! Cost: 40 bytes for a slot that carries a waker, and 24 for each chunk of 128 slots. One empty
-//! chunk stays.
+//! Cost: 40 bytes for a slot that carries a waker, and 56 for each chunk of 64 slots. One empty
+//! chunk of each list stays.
 
+/// How many lists of young timers there are.
+pub(super) const LISTS: usize = 8;
 pub(super) const NIL: u32 = u32::MAX;
 /// The bits of a slot's number that are its place in its chunk.
-const CHUNK_BITS: u32 = 7;
+const CHUNK_BITS: u32 = 6;
 const CHUNK: u32 = 1 << CHUNK_BITS;
+/// The bits of all places of a chunk.
+const ALL: u64 = u64::MAX;
+
+const _: () = assert!(CHUNK == u64::BITS, "a bit for each place");
 
 /// The number of a slot's chunk.
 fn chunk_of(at: u32) -> usize {
@@ -21,13 +34,14 @@ fn place_of(at: u32) -> usize {
     (at % CHUNK) as usize
 }
 
-/// What a slot is used for.
+/// The bit of a slot's place.
+fn bit_of(at: u32) -> u64 {
+    1 << (at % CHUNK)
+}
+
+/// What has become of a timer that was taken over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Use {
-    /// The slot has no timer.
-    Free,
-    /// The timer is in a list, which is `Slot::list`.
-    Young,
     /// The owner has the timer.
     Old,
     /// The owner has the timer, and the slot is on the list of changed ones.
@@ -49,90 +63,125 @@ pub(super) struct Slot<W> {
     pub(super) deadline: u64,
     /// `None` where the timer has ended or has fired.
     pub(super) carried: Option<W>,
-    /// Young: the slots before and after it in its list. Old: the owner's key. Free: the next free
-    /// place of the chunk.
-    link: [u32; 2],
-    /// Young: the number of the look at its list before which the timer was armed. On the list of
-    /// changed slots: the next of them.
-    pub(super) born: u32,
-    pub(super) list: u8,
+    /// The owner's key of a timer that it has.
+    pub(super) key: u64,
+    /// On the list of changed slots: the next of them.
+    pub(super) next_changed: u32,
     pub(super) class: u8,
+    /// Of a timer that was taken over.
     pub(super) used_for: Use,
 }
 
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Slot<core::task::Waker>>() == 40);
 
-/// What a freed slot was: its neighbours in its list, the list, and the class and the deadline of
-/// its timer.
-pub(super) struct Freed {
-    pub(super) prev: u32,
-    pub(super) next: u32,
-    pub(super) list: u8,
-    pub(super) class: u8,
-    pub(super) deadline: u64,
+impl<W> Slot<W> {
+    fn free() -> Self {
+        let (next_changed, used_for) = (NIL, Use::Fired);
+        Self { deadline: 0, carried: None, key: 0, next_changed, class: 0, used_for }
+    }
 }
 
-impl<W> Slot<W> {
-    fn free(next: Option<u32>) -> Self {
-        let link = [NIL, next.unwrap_or(NIL)];
-        let (list, class, used_for) = (0, 0, Use::Free);
-        Self { deadline: 0, carried: None, link, born: 0, list, class, used_for }
-    }
+/// The chunks before and after one in a list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Links {
+    prev: u32,
+    next: u32,
+}
 
-    pub(super) fn prev(&self) -> u32 {
-        self.link[0]
-    }
+impl Links {
+    const NONE: Self = Self { prev: NIL, next: NIL };
+}
 
-    pub(super) fn next(&self) -> u32 {
-        self.link[1]
-    }
+/// The first and the last chunk of a list.
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    head: u32,
+    tail: u32,
+}
 
-    pub(super) fn set_prev(&mut self, prev: u32) {
-        self.link[0] = prev;
-    }
-
-    pub(super) fn set_next(&mut self, next: u32) {
-        self.link[1] = next;
-    }
-
-    /// The owner's key of a timer that is not young.
-    pub(super) fn key(&self) -> u64 {
-        u64::from(self.link[0]) << 32 | u64::from(self.link[1])
-    }
-
-    pub(super) fn set_key(&mut self, key: u64) {
-        self.link = [(key >> 32) as u32, key as u32];
-    }
+/// A list of chunks.
+#[derive(Clone, Copy, Debug)]
+enum Chunks {
+    /// Those with room for the timers of a list of young timers.
+    Roomy,
+    /// Those with young timers of a list, and some whose young timers have ended.
+    Young,
 }
 
 #[derive(Debug)]
 struct Chunk<W> {
-    /// The first free place.
-    free: u32,
-    used: u32,
-    /// The chunks before and after it in the list of chunks with room.
-    prev: u32,
-    next: u32,
+    /// The places without a timer.
+    free: u64,
+    /// The places of young timers that no look has seen.
+    new: u64,
+    /// The places of young timers that a look has seen.
+    seen: u64,
+    list: u8,
+    /// Whether it is in the list of chunks with young timers.
+    is_listed: bool,
+    /// Whether it is in the list of chunks with room.
+    is_roomy: bool,
+    roomy: Links,
+    young: Links,
     slots: [Slot<W>; CHUNK as usize],
 }
 
 impl<W> Chunk<W> {
-    fn new() -> Self {
-        let slot = |place| Slot::free((place + 1 < CHUNK as usize).then_some(place as u32 + 1));
-        let slots = std::array::from_fn(slot);
-        Self { free: 0, used: 0, prev: NIL, next: NIL, slots }
+    fn new(list: u8) -> Self {
+        let slots = std::array::from_fn(|_| Slot::free());
+        let links = Links::NONE;
+        Self {
+            free: ALL,
+            new: 0,
+            seen: 0,
+            list,
+            is_listed: false,
+            is_roomy: false,
+            roomy: links,
+            young: links,
+            slots,
+        }
     }
 
-    /// Frees a slot. What it has carried is taken out already.
+    /// Whether the timer in a slot of the chunk is young.
     #[inline(always)]
-    fn free(&mut self, place: usize) {
-        let slot = &mut self.slots[place];
-        debug_assert!(slot.carried.is_none(), "a slot is freed with what it carries");
-        slot.used_for = Use::Free;
-        slot.set_next(self.free);
-        self.free = place as u32;
-        self.used -= 1;
+    fn is_young(&self, at: u32) -> bool {
+        (self.new | self.seen) & bit_of(at) != 0
+    }
+
+    fn links(&mut self, chunks: Chunks) -> &mut Links {
+        match chunks {
+            Chunks::Roomy => &mut self.roomy,
+            Chunks::Young => &mut self.young,
+        }
+    }
+}
+
+/// The chunks of one list of young timers.
+#[derive(Clone, Copy, Debug)]
+struct OfList {
+    /// The first is used until it is full, and stays there then until another one is.
+    roomy: Ends,
+    young: Ends,
+    /// The last chunk that the present look must visit; [`NIL`] between two looks.
+    until: u32,
+    /// A slot that a timer has left and that is not freed, as the next timer has it; [`NIL`] for
+    /// none. Why: the timers of a busy thread end and begin in turn, and their chunks are full.
+    spare: u32,
+}
+
+impl OfList {
+    const EMPTY: Self = {
+        let ends = Ends { head: NIL, tail: NIL };
+        Self { roomy: ends, young: ends, until: NIL, spare: NIL }
+    };
+
+    fn ends(&mut self, chunks: Chunks) -> &mut Ends {
+        match chunks {
+            Chunks::Roomy => &mut self.roomy,
+            Chunks::Young => &mut self.young,
+        }
     }
 }
 
@@ -141,27 +190,14 @@ impl<W> Chunk<W> {
 pub(super) struct Slots<W> {
     /// `None` for a chunk that is freed.
     chunks: Vec<Option<Box<Chunk<W>>>>,
-    /// The first of the list of chunks with room. It stays there while it is full, so that a timer
-    /// that ends and the next one, in its slot, do not take it out and put it back.
-    roomy: u32,
+    of_list: [OfList; LISTS],
     /// The numbers of chunks that are freed.
     gone: Vec<u32>,
 }
 
 impl<W> Slots<W> {
     pub(super) fn new() -> Self {
-        Self { chunks: Vec::new(), roomy: NIL, gone: Vec::new() }
-    }
-
-    /// How many slots have a timer. O(chunks).
-    pub(super) fn used(&self) -> u32 {
-        self.chunks.iter().flatten().map(|chunk| chunk.used).sum()
-    }
-
-    /// How many slots there is memory for.
-    #[cfg(all(test, not(corewheel_loom)))]
-    pub(super) fn allocated(&self) -> usize {
-        self.chunks.iter().flatten().map(|chunk| chunk.slots.len()).sum()
+        Self { chunks: Vec::new(), of_list: [OfList::EMPTY; LISTS], gone: Vec::new() }
     }
 
     /// The chunk with this number.
@@ -185,108 +221,221 @@ impl<W> Slots<W> {
         &mut self.chunk_mut(chunk_of(at)).slots[place_of(at)]
     }
 
-    /// Fills a free slot, and returns its number.
-    #[inline]
-    pub(super) fn insert(
-        &mut self,
-        deadline: u64,
-        carried: W,
-        (prev, born): (u32, u32),
-        (list, class): (u8, u8),
-    ) -> u32 {
-        let chunk = loop {
-            match self.chunks.get_mut(self.roomy as usize) {
-                Some(Some(chunk)) if chunk.free != NIL => break &mut **chunk,
-                _ => self.find_room(),
-            }
-        };
-        let place = chunk.free;
-        let slot = &mut chunk.slots[place_of(place)];
-        chunk.free = slot.next();
-        *slot = Slot {
-            deadline,
-            carried: Some(carried),
-            link: [prev, NIL],
-            born,
-            list,
-            class,
-            used_for: Use::Young,
-        };
-        chunk.used += 1;
-        self.roomy << CHUNK_BITS | place
+    /// Fills a free slot with a young timer of a list, and returns its number.
+    #[allow(clippy::inline_always, reason = "a call costs a tenth of what it does")]
+    #[inline(always)]
+    pub(super) fn insert(&mut self, list: usize, deadline: u64, carried: W, class: u8) -> u32 {
+        let spare = std::mem::replace(&mut self.of_list[list].spare, NIL);
+        let at = if spare == NIL { self.take_free(list) } else { spare };
+        let chunk = self.chunk_mut(chunk_of(at));
+        let slot = &mut chunk.slots[place_of(at)];
+        (slot.deadline, slot.carried, slot.class) = (deadline, Some(carried), class);
+        chunk.new |= bit_of(at);
+        if !chunk.is_listed {
+            self.note_young(at >> CHUNK_BITS);
+        }
+        at
     }
 
-    /// Takes what a timer carries. The slot of a young timer is freed; that of another one stays.
+    /// Takes a free slot for a timer of a list.
+    #[inline(never)]
+    fn take_free(&mut self, list: usize) -> u32 {
+        let (number, chunk) = loop {
+            let number = self.of_list[list].roomy.head;
+            match self.chunks.get_mut(number as usize) {
+                Some(Some(chunk)) if chunk.free != 0 => break (number, chunk),
+                _ => self.find_room(list),
+            }
+        };
+        let place = chunk.free.trailing_zeros();
+        chunk.free ^= bit_of(place);
+        number << CHUNK_BITS | place
+    }
+
+    /// Takes what a timer carries. The slot of a young timer is freed, and its class and deadline
+    /// are returned; that of another timer stays.
     #[inline]
-    pub(super) fn take(&mut self, at: u32) -> (Option<W>, Option<Freed>) {
+    pub(super) fn take(&mut self, at: u32) -> (Option<W>, Option<(u8, u64)>) {
         let chunk = self.chunk_mut(chunk_of(at));
         let slot = &mut chunk.slots[place_of(at)];
         let carried = slot.carried.take();
-        if slot.used_for != Use::Young {
+        let ended = (slot.class, slot.deadline);
+        if !chunk.is_young(at) {
             return (carried, None);
         }
-        let (prev, next, deadline) = (slot.prev(), slot.next(), slot.deadline);
-        let (list, class) = (slot.list, slot.class);
-        chunk.free(place_of(at));
-        let used = chunk.used;
-        self.note_freed(at, used);
-        (carried, Some(Freed { prev, next, list, class, deadline }))
+        chunk.new &= !bit_of(at);
+        chunk.seen &= !bit_of(at);
+        let spare = &mut self.of_list[usize::from(chunk.list) % LISTS].spare;
+        if *spare == NIL {
+            *spare = at;
+        } else {
+            self.free(at);
+        }
+        (carried, Some(ended))
     }
 
-    /// Frees a slot. What it has carried is taken out already.
+    /// Frees a slot of a timer that is not young. What it has carried is taken out already.
+    #[inline(never)]
     pub(super) fn free(&mut self, at: u32) {
         let chunk = self.chunk_mut(chunk_of(at));
-        chunk.free(place_of(at));
-        let used = chunk.used;
-        self.note_freed(at, used);
-    }
-
-    /// A slot was freed, and so many of its chunk are used.
-    #[inline(always)]
-    fn note_freed(&mut self, at: u32, used: u32) {
-        if used == CHUNK - 1 && self.roomy != at >> CHUNK_BITS {
+        debug_assert!(chunk.slots[place_of(at)].carried.is_none(), "slot {at} carries something");
+        chunk.free |= bit_of(at);
+        if !chunk.is_roomy {
             self.note_room(at >> CHUNK_BITS);
-        } else if used == 0 {
+        } else if chunk.free == ALL {
             self.note_empty(at >> CHUNK_BITS);
         }
     }
 
-    /// Frees the memory of an empty chunk, if another one has room: timers that come and go keep
-    /// that one busy and not this one.
+    /// Whether the owner knows nothing of a timer, which has not ended.
+    #[inline]
+    pub(super) fn is_young(&self, at: u32) -> bool {
+        self.chunk(chunk_of(at)).is_young(at)
+    }
+
+    /// Gives a young timer the age of one that was armed now, in a list. Returns its slot, which is
+    /// another one if the list is.
+    pub(super) fn renew(&mut self, at: u32, list: usize) -> u32 {
+        let chunk = self.chunk_mut(chunk_of(at));
+        if usize::from(chunk.list) == list {
+            chunk.seen &= !bit_of(at);
+            chunk.new |= bit_of(at);
+            return at;
+        }
+        let Slot { deadline, carried, class, .. } = &mut chunk.slots[place_of(at)];
+        let (deadline, class) = (*deadline, *class);
+        let Some(carried) = carried.take() else {
+            debug_assert!(false, "the young timer in slot {at} carries nothing");
+            return at;
+        };
+        let _ended = self.take(at);
+        self.insert(list, deadline, carried, class)
+    }
+
+    /// Begins a look at a list, which visits the chunks that are listed now.
+    pub(super) fn begin_look(&mut self, list: usize) {
+        let of_list = &mut self.of_list[list];
+        of_list.until = of_list.young.tail;
+    }
+
+    /// Whether the present look at a list must visit another chunk.
+    pub(super) fn is_looked_at(&self, list: usize) -> bool {
+        self.of_list[list].until != NIL
+    }
+
+    /// Whether a list may have young timers.
+    pub(super) fn has_young(&self, list: usize) -> bool {
+        self.of_list[list].young.head != NIL
+    }
+
+    /// Visits the first chunk of a list, and gives up to `max` timers to `take_over` that a look has
+    /// seen before; those of all ages if they have none. The last visit to a chunk makes its other
+    /// timers seen. Returns how many timers that were, at least 1 for the visit.
+    pub(super) fn visit(
+        &mut self,
+        list: usize,
+        max: u32,
+        have_age: bool,
+        mut take_over: impl FnMut(u32, &mut Slot<W>),
+    ) -> u32 {
+        let number = self.of_list[list].young.head;
+        let chunk = self.chunk_mut(number as usize);
+        if !have_age {
+            chunk.seen |= std::mem::take(&mut chunk.new);
+        }
+        let mut taken = 0;
+        while chunk.seen != 0 && taken < max {
+            let place = chunk.seen.trailing_zeros();
+            chunk.seen &= chunk.seen - 1;
+            let slot = &mut chunk.slots[place_of(place)];
+            slot.used_for = Use::Old;
+            take_over(number << CHUNK_BITS | place, slot);
+            taken += 1;
+        }
+        if chunk.seen == 0 {
+            chunk.seen = std::mem::take(&mut chunk.new);
+            let is_young = chunk.seen != 0;
+            let is_empty = chunk.free == ALL;
+            self.unlist(number);
+            if is_young {
+                self.note_young(number);
+            } else if is_empty {
+                self.note_empty(number);
+            }
+        }
+        taken.max(1)
+    }
+
+    /// A chunk that is not in the list of chunks with young timers has one.
     #[cold]
+    fn note_young(&mut self, number: u32) {
+        let chunk = self.chunk_mut(number as usize);
+        chunk.is_listed = true;
+        let list = usize::from(chunk.list);
+        let tail = self.of_list[list].young.tail;
+        self.link(Chunks::Young, number, Links { prev: tail, next: NIL });
+    }
+
+    /// Takes a chunk out of the list of chunks with young timers.
+    fn unlist(&mut self, number: u32) {
+        let chunk = self.chunk_mut(number as usize);
+        chunk.is_listed = false;
+        let (list, prev) = (usize::from(chunk.list), chunk.young.prev);
+        let of_list = &mut self.of_list[list];
+        if of_list.until == number {
+            of_list.until = prev;
+        }
+        self.unlink(Chunks::Young, number);
+    }
+
+    /// Frees the memory of an empty chunk, if another one of its list has room: timers that come
+    /// and go keep that one busy and not this one.
     fn note_empty(&mut self, number: u32) {
         let chunk = self.chunk(number as usize);
-        if chunk.prev == NIL && chunk.next == NIL {
+        if chunk.roomy == Links::NONE {
             return;
         }
-        self.unlink(number);
+        if chunk.is_listed {
+            self.unlist(number);
+        }
+        self.unlink(Chunks::Roomy, number);
         self.chunks[number as usize] = None;
         self.gone.push(number);
     }
 
-    /// Makes another chunk the first with room, or makes one.
+    /// Makes another chunk the first of a list with room, or makes one.
     #[cold]
-    fn find_room(&mut self) {
-        if self.roomy != NIL {
-            self.unlink(self.roomy);
+    fn find_room(&mut self, list: usize) {
+        let first = self.of_list[list].roomy.head;
+        if first != NIL {
+            self.note_full(first);
         }
-        if self.roomy == NIL {
-            self.add_chunk();
+        if self.of_list[list].roomy.head == NIL {
+            self.add_chunk(list);
         }
     }
 
-    /// A chunk that was full and is not the first has room.
-    #[cold]
+    /// Puts a chunk at the head of those with room.
     fn note_room(&mut self, number: u32) {
-        let first = self.roomy;
-        if first != NIL && self.chunk(first as usize).free == NIL {
-            self.unlink(first);
+        let chunk = self.chunk_mut(number as usize);
+        chunk.is_roomy = true;
+        let list = usize::from(chunk.list);
+        let first = self.of_list[list].roomy.head;
+        if first != NIL && self.chunk(first as usize).free == 0 {
+            self.note_full(first);
         }
-        self.link(number);
+        let next = self.of_list[list].roomy.head;
+        self.link(Chunks::Roomy, number, Links { prev: NIL, next });
     }
 
-    fn add_chunk(&mut self) {
-        let chunk = Some(Box::new(Chunk::new()));
+    /// Takes a full chunk out of those with room.
+    fn note_full(&mut self, number: u32) {
+        self.chunk_mut(number as usize).is_roomy = false;
+        self.unlink(Chunks::Roomy, number);
+    }
+
+    fn add_chunk(&mut self, list: usize) {
+        let chunk = Some(Box::new(Chunk::new(list as u8)));
         let number = if let Some(number) = self.gone.pop() {
             self.chunks[number as usize] = chunk;
             number
@@ -294,71 +443,148 @@ impl<W> Slots<W> {
             self.chunks.push(chunk);
             self.chunks.len() as u32 - 1
         };
-        self.link(number);
+        self.note_room(number);
     }
 
-    /// Puts a chunk at the head of those with room.
-    #[cold]
-    fn link(&mut self, number: u32) {
-        let first = std::mem::replace(&mut self.roomy, number);
+    /// Puts a chunk into a list, between two of its chunks or at an end.
+    fn link(&mut self, chunks: Chunks, number: u32, links: Links) {
         let chunk = self.chunk_mut(number as usize);
-        (chunk.prev, chunk.next) = (NIL, first);
-        if first != NIL {
-            self.chunk_mut(first as usize).prev = number;
-        }
+        *chunk.links(chunks) = links;
+        let list = usize::from(chunk.list);
+        self.join(chunks, list, links.prev, number);
+        self.join(chunks, list, number, links.next);
     }
 
-    #[cold]
-    fn unlink(&mut self, number: u32) {
+    /// Takes a chunk out of a list.
+    fn unlink(&mut self, chunks: Chunks, number: u32) {
         let chunk = self.chunk_mut(number as usize);
-        let (prev, next) = (chunk.prev, chunk.next);
-        (chunk.prev, chunk.next) = (NIL, NIL);
+        let links = std::mem::replace(chunk.links(chunks), Links::NONE);
+        let list = usize::from(chunk.list);
+        self.join(chunks, list, links.prev, links.next);
+    }
+
+    /// Makes two chunks, or the ends of the list, neighbours.
+    fn join(&mut self, chunks: Chunks, list: usize, prev: u32, next: u32) {
         if prev == NIL {
-            self.roomy = next;
+            self.of_list[list].ends(chunks).head = next;
         } else {
-            self.chunk_mut(prev as usize).next = next;
+            self.chunk_mut(prev as usize).links(chunks).next = next;
         }
-        if next != NIL {
-            self.chunk_mut(next as usize).prev = prev;
+        if next == NIL {
+            self.of_list[list].ends(chunks).tail = prev;
+        } else {
+            self.chunk_mut(next as usize).links(chunks).prev = prev;
         }
     }
 
-    /// Checks the list of chunks with room.
+    /// How many slots have a timer. O(chunks).
+    pub(super) fn used(&self) -> u32 {
+        let chunks = self.chunks.iter().flatten();
+        let taken: u32 = chunks.map(|chunk| CHUNK - chunk.free.count_ones()).sum();
+        taken - self.of_list.iter().filter(|of_list| of_list.spare != NIL).count() as u32
+    }
+
+    /// How many slots there is memory for.
+    #[cfg(all(test, not(corewheel_loom)))]
+    pub(super) fn allocated(&self) -> usize {
+        self.chunks.iter().flatten().map(|chunk| chunk.slots.len()).sum()
+    }
+
+    /// The chunks of a list, from the first to the last.
     ///
     /// # Panics
     ///
-    /// If it lacks one, or has a full one that is not the first, or the free places of a chunk are
-    /// not those that it does not use.
+    /// If the chunk before one is another.
     #[cfg(any(test, feature = "sim"))]
-    pub(super) fn check_invariants(&self) {
-        let (mut at, mut prev, mut listed) = (self.roomy, NIL, 0);
+    fn chunks_of(&self, chunks: Chunks, list: usize) -> Vec<(u32, &Chunk<W>)> {
+        let mut of_list = self.of_list[list];
+        let Ends { head, tail } = *of_list.ends(chunks);
+        let (mut at, mut all) = (head, Vec::new());
         while at != NIL {
             let chunk = self.chunk(at as usize);
-            assert_eq!(chunk.prev, prev, "the chunk before {at}");
-            assert!(prev == NIL || chunk.free != NIL, "chunk {at} is full, and not the first");
-            listed += u32::from(chunk.free != NIL);
-            (prev, at) = (at, chunk.next);
+            let links = match chunks {
+                Chunks::Roomy => chunk.roomy,
+                Chunks::Young => chunk.young,
+            };
+            let prev = all.last().map_or(NIL, |(number, _)| *number);
+            assert_eq!(links.prev, prev, "the chunk before {at} in {chunks:?} of list {list}");
+            assert_eq!(usize::from(chunk.list), list, "the list of chunk {at}");
+            all.push((at, chunk));
+            at = links.next;
         }
-        let mut with_room = 0;
-        for chunk in self.chunks.iter().flatten() {
-            let place = |at| (at != NIL).then_some(at);
-            let next = |at: &u32| place(chunk.slots[place_of(*at)].next());
-            let free = std::iter::successors(place(chunk.free), next).count();
-            assert_eq!(free, (CHUNK - chunk.used) as usize, "free places of a chunk");
-            with_room += u32::from(free > 0);
-        }
-        assert_eq!(listed, with_room, "chunks with room that are listed");
+        assert_eq!(tail, all.last().map_or(NIL, |(number, _)| *number), "the last of {chunks:?}");
+        all
     }
 
-    /// The slots with a timer, and their numbers.
+    /// Checks the lists of chunks and the bits of each, and calls `of_young` with the list and the
+    /// deadline of each young timer and with how many more looks begin before it is taken over: 0
+    /// if the present one takes it over.
+    ///
+    /// # Panics
+    ///
+    /// If an invariant does not hold, with a sentence and the values.
     #[cfg(any(test, feature = "sim"))]
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Slot<W>)> {
+    pub(super) fn check_invariants(&self, mut of_young: impl FnMut(usize, u64, u64)) {
+        let (mut listed, mut roomy) = (0, 0);
+        for list in 0..LISTS {
+            let spare = self.of_list[list].spare;
+            if spare != NIL {
+                let chunk = self.chunk(chunk_of(spare));
+                let is_used = (chunk.free | chunk.new | chunk.seen) & bit_of(spare) != 0;
+                assert!(!is_used, "the spare slot {spare} is free, or has a timer");
+                assert!(self.get(spare).carried.is_none(), "the spare slot {spare} is empty");
+                assert_eq!(usize::from(chunk.list), list, "the list of the spare slot {spare}");
+            }
+            for (number, chunk) in self.chunks_of(Chunks::Roomy, list) {
+                assert!(chunk.is_roomy, "chunk {number} is listed");
+                let is_first = self.of_list[list].roomy.head == number;
+                assert!(is_first || chunk.free != 0, "chunk {number} is full, and not the first");
+                roomy += usize::from(chunk.free != 0);
+            }
+            let young = self.chunks_of(Chunks::Young, list);
+            let until = self.of_list[list].until;
+            let unvisited = young.iter().position(|(number, _)| *number == until);
+            assert_eq!(unvisited.is_none(), until == NIL, "the look ends with {until}");
+            for (place, (number, chunk)) in young.iter().enumerate() {
+                assert!(chunk.is_listed, "chunk {number} is listed");
+                let visits = u64::from(unvisited.is_none_or(|last| place > last));
+                for (at, slot) in chunk.slots.iter().enumerate() {
+                    let is_in = |bits: u64| bits >> at & 1 == 1;
+                    if is_in(chunk.new) || is_in(chunk.seen) {
+                        of_young(list, slot.deadline, visits + u64::from(is_in(chunk.new)));
+                    }
+                }
+            }
+            listed += young.len();
+        }
+        let chunks = || self.chunks.iter().flatten();
+        assert_eq!(listed, chunks().filter(|chunk| chunk.is_listed).count(), "listed chunks");
+        assert_eq!(roomy, chunks().filter(|chunk| chunk.free != 0).count(), "chunks with room");
+        assert!(chunks().all(|chunk| chunk.is_roomy || chunk.free == 0), "chunks with room");
+        for chunk in chunks() {
+            assert_eq!(chunk.new & chunk.seen, 0, "timers of two ages");
+            assert_eq!((chunk.new | chunk.seen) & chunk.free, 0, "young timers in free places");
+            assert!(chunk.is_listed || chunk.new | chunk.seen == 0, "young timers are not listed");
+            for (at, slot) in chunk.slots.iter().enumerate() {
+                let is_in = |bits: u64| bits >> at & 1 == 1;
+                assert!(!is_in(chunk.free) || slot.carried.is_none(), "a free slot is empty");
+                let is_young = is_in(chunk.new | chunk.seen);
+                assert!(!is_young || slot.carried.is_some(), "a young timer carries nothing");
+            }
+        }
+    }
+
+    /// The slots of timers that were taken over and have not been freed.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn old(&self) -> impl Iterator<Item = &Slot<W>> {
         let chunks = self.chunks.iter().enumerate();
         let chunks = chunks.filter_map(|(number, chunk)| Some((number, chunk.as_deref()?)));
-        let slots = chunks.flat_map(|(number, chunk)| {
-            let slots = chunk.slots.iter().enumerate();
-            slots.map(move |(place, slot)| ((number as u32) << CHUNK_BITS | place as u32, slot))
-        });
-        slots.filter(|(_, slot)| slot.used_for != Use::Free)
+        chunks.flat_map(move |(number, chunk)| {
+            let spare = self.of_list[usize::from(chunk.list)].spare;
+            let slots = (number as u32 * CHUNK..).zip(&chunk.slots);
+            let is_old = move |at| (chunk.free | chunk.new | chunk.seen) & bit_of(at) == 0;
+            slots.filter(move |(at, _)| *at != spare && is_old(*at)).map(|(_, slot)| slot)
+        })
     }
+
 }

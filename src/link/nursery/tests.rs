@@ -98,8 +98,8 @@ impl Pair {
         let (now, deadline) = (self.now, self.now + after);
         let Some((slot, known)) = self.pending.get_mut(&id) else { return };
         let reset = self.nursery.reset(*slot, Tick::new(deadline), || Tick::new(now));
-        assert!(reset.is_some(), "a pending timer has fired");
-        *known = deadline;
+        let (slot_, _) = reset.expect("a pending timer has not fired");
+        (*slot, *known) = (slot_, deadline);
     }
 
     /// A turn: looks if the time has come, and fires what is due.

@@ -5,12 +5,10 @@
 
 use corewheel_shard::Tick;
 
-use super::slots::{NIL, Slots, Use};
+use super::slots::{LISTS, NIL, Slots, Use};
 use super::{Arming, Counts, Fate, Owner};
 use crate::values::class::{LeftAt, tenths_left};
 
-/// How many lists of young timers there are.
-const LISTS: usize = 8;
 /// Milliseconds between two looks at a list. The first list has no looks of its own: it is looked
 /// at when the first of its timers is due.
 const EVERY_MS: [u64; LISTS] = [0, 6, 19, 60, 190, 600, 1_900, 6_000];
@@ -23,14 +21,13 @@ const SAMPLED: u64 = 63;
 /// that end on other threads are left as long.
 const ENDED_FOR_MS: u64 = 1_000;
 
+/// When the owner looks at a list.
 #[derive(Clone, Copy, Debug)]
-struct List {
-    head: u32,
-    tail: u32,
-    /// How many looks there were.
-    looks: u32,
-    /// The next look; [`NEVER`] while the list is empty.
-    next_look: u64,
+struct Looks {
+    /// The next look to begin; [`NEVER`] while the list is empty.
+    next: u64,
+    /// The look after that, which takes over the timers that are armed now.
+    second: u64,
 }
 
 /// The ticks between two looks at each list, and those for which ended timers are left.
@@ -52,7 +49,7 @@ impl Periods {
 #[derive(Debug)]
 pub(super) struct Young<W> {
     pub(super) slots: Slots<W>,
-    lists: [List; LISTS],
+    looks: [Looks; LISTS],
     periods: Periods,
     /// The latest time at which a timer was armed whose list was empty.
     passed: u64,
@@ -150,12 +147,17 @@ impl OfClass {
     }
 }
 
+/// What is counted of a class; `None` for no class.
+#[inline]
+fn of_class(by_class: &mut [OfClass], class: u8) -> Option<&mut OfClass> {
+    by_class.get_mut(usize::from(class).checked_sub(1)?)
+}
+
 impl<W> Young<W> {
     pub(super) fn new(periods: Periods, classes: usize) -> Self {
-        let list = List { head: NIL, tail: NIL, looks: 0, next_look: NEVER };
         Self {
             slots: Slots::new(),
-            lists: [list; LISTS],
+            looks: [Looks { next: NEVER, second: NEVER }; LISTS],
             periods,
             passed: 0,
             look_by: NEVER,
@@ -194,20 +196,28 @@ impl<W> Young<W> {
         true
     }
 
+    /// Plans the next look at a list.
+    #[inline]
+    fn plan(&mut self, list: usize, next: u64) {
+        let second = next.saturating_add(self.periods.every[list]);
+        self.looks[list] = Looks { next, second };
+    }
+
     /// The list for a timer: the one with the rarest looks of which the second is in time.
     #[inline]
     fn list_for(&mut self, deadline: u64, now: impl Fn() -> u64) -> usize {
         let mut is_read = false;
         for list in (1..LISTS).rev() {
-            let (every, next_look) = (self.periods.every[list], self.lists[list].next_look);
-            if next_look.saturating_add(every) <= deadline {
+            let Looks { next, second } = self.looks[list];
+            if second <= deadline {
                 return list;
             }
-            if next_look != NEVER {
+            if next != NEVER {
                 continue;
             }
             // A time that has passed shows of most lists that they are looked at too rarely. So the
             // clock is read once at most, and not for each timer with little time.
+            let every = self.periods.every[list];
             if self.passed.saturating_add(3 * every) > deadline {
                 continue;
             }
@@ -215,12 +225,12 @@ impl<W> Young<W> {
                 (self.passed, is_read) = (self.passed.max(now()), true);
             }
             if self.passed.saturating_add(3 * every) <= deadline {
-                self.lists[list].next_look = self.passed + every;
+                self.plan(list, self.passed + every);
                 return list;
             }
         }
-        let next_look = &mut self.lists[0].next_look;
-        *next_look = deadline.min(*next_look);
+        let next = &mut self.looks[0].next;
+        *next = deadline.min(*next);
         0
     }
 
@@ -232,54 +242,18 @@ impl<W> Young<W> {
         let Arming { deadline, class, carried } = arming;
         let deadline = deadline.index();
         let list = self.list_for(deadline, &now);
-        let List { tail, looks, next_look, .. } = self.lists[list];
-        let at = self.slots.insert(deadline, carried, (tail, looks), (list as u8, class));
-        self.append(list, tail, at);
+        let at = self.slots.insert(list, deadline, carried, class);
         self.live += 1;
         self.counts.armed += 1;
         if let Some(of_class) = self.of_class(class) {
             of_class.arm(at, now);
         }
-        (at, list > 0, self.ask(next_look))
-    }
-
-    /// Makes a slot the last of a list. Its `prev` is the list's tail already, which is `tail`.
-    #[inline]
-    fn append(&mut self, list: usize, tail: u32, at: u32) {
-        self.lists[list].tail = at;
-        if tail == NIL {
-            self.lists[list].head = at;
-        } else {
-            self.slots.get_mut(tail).set_next(at);
-        }
-    }
-
-    /// Takes a slot out of its list.
-    #[inline]
-    fn unlink(&mut self, at: u32) {
-        let slot = self.slots.get(at);
-        let (prev, next, list) = (slot.prev(), slot.next(), usize::from(slot.list));
-        self.join(list, prev, next);
-    }
-
-    /// Makes the neighbours of a slot that leaves a list each other's.
-    #[inline(always)]
-    fn join(&mut self, list: usize, prev: u32, next: u32) {
-        if prev == NIL {
-            self.lists[list].head = next;
-        } else {
-            self.slots.get_mut(prev).set_next(next);
-        }
-        if next == NIL {
-            self.lists[list].tail = prev;
-        } else {
-            self.slots.get_mut(next).set_prev(prev);
-        }
+        (at, list > 0, self.ask(self.looks[list].next))
     }
 
     #[inline]
     fn of_class(&mut self, class: u8) -> Option<&mut OfClass> {
-        self.by_class.get_mut(usize::from(class).checked_sub(1)?)
+        of_class(&mut self.by_class, class)
     }
 
     fn count(&mut self, class: u8, count: impl Fn(&mut Tally)) {
@@ -292,20 +266,19 @@ impl<W> Young<W> {
     /// Ends a timer and takes what it carries. Whether the owner must be told of an earlier look.
     #[inline]
     pub(super) fn end(&mut self, at: u32, now: impl Fn() -> u64) -> (Option<W>, bool) {
-        let (carried, freed) = self.slots.take(at);
-        let Some(freed) = freed else { return (carried, self.end_old(at, now)) };
-        self.join(usize::from(freed.list), freed.prev, freed.next);
+        let (carried, young) = self.slots.take(at);
+        let Some((class, deadline)) = young else { return (carried, self.end_old(at, now)) };
         self.live -= 1;
         self.counts.ended += 1;
-        if let Some(of_class) = self.of_class(freed.class) {
-            of_class.end(at, freed.deadline, now);
+        if let Some(of_class) = self.of_class(class) {
+            of_class.end(at, deadline, now);
         }
         (carried, false)
     }
 
     /// A timer is not measured, see [`OfClass::leave_out`].
     pub(super) fn leave_out(&mut self, at: u32) {
-        let class = self.slots.get(at).class;
+        let class = self.slots.get_mut(at).class;
         if let Some(of_class) = self.of_class(class) {
             of_class.leave_out(at);
         }
@@ -343,7 +316,7 @@ impl<W> Young<W> {
                 self.count(class, |counts| counts.ended_old += 1);
                 false
             }
-            Use::Free | Use::Young | Use::Ended | Use::EndedListed => {
+            Use::Ended | Use::EndedListed => {
                 debug_assert!(false, "slot {at} has no timer that could end");
                 false
             }
@@ -371,42 +344,48 @@ impl<W> Young<W> {
     /// Puts a slot on the list of changed ones, which the owner must see at `by`.
     fn change(&mut self, at: u32, by: u64) -> bool {
         let next = std::mem::replace(&mut self.changed, at);
-        self.slots.get_mut(at).born = next;
+        self.slots.get_mut(at).next_changed = next;
         self.changed_by = self.changed_by.min(by);
         self.ask(by)
     }
 
-    /// Gives a timer another deadline. `None` if it has fired, else whether the owner must be told
-    /// of an earlier look.
-    pub(super) fn reset(&mut self, at: u32, deadline: u64, now: impl Fn() -> u64) -> Option<bool> {
+    /// Gives a timer another deadline. `None` if it has fired, else its slot, which a young timer
+    /// may change, and whether the owner must be told of an earlier look.
+    pub(super) fn reset(
+        &mut self,
+        at: u32,
+        deadline: u64,
+        now: impl Fn() -> u64,
+    ) -> Option<(u32, bool)> {
         let slot = self.slots.get_mut(at);
         slot.carried.as_ref()?;
         let is_earlier = deadline < slot.deadline;
         slot.deadline = deadline;
-        match slot.used_for {
-            Use::Young => {
-                self.unlink(at);
-                let list = self.list_for(deadline, now);
-                let List { tail, looks, next_look, .. } = self.lists[list];
-                let slot = self.slots.get_mut(at);
-                (slot.born, slot.list) = (looks, list as u8);
-                slot.set_prev(tail);
-                slot.set_next(NIL);
-                self.append(list, tail, at);
-                Some(self.ask(next_look))
+        let (used_for, class) = (slot.used_for, slot.class);
+        if self.slots.is_young(at) {
+            let list = self.list_for(deadline, now);
+            let renewed = self.slots.renew(at, list);
+            if let Some(sample) = self.of_class(class).and_then(|of| of.sample.as_mut())
+                && sample.slot == at
+            {
+                sample.slot = renewed;
             }
+            return Some((renewed, self.ask(self.looks[list].next)));
+        }
+        let asks = match used_for {
             Use::Old if is_earlier => {
-                slot.used_for = Use::Changed;
-                Some(self.change(at, deadline))
+                self.slots.get_mut(at).used_for = Use::Changed;
+                self.change(at, deadline)
             }
             Use::Changed if is_earlier => {
                 self.changed_by = self.changed_by.min(deadline);
-                Some(self.ask(deadline))
+                self.ask(deadline)
             }
             // The owner reads the deadline when the timer is due.
-            Use::Old | Use::Changed => Some(false),
-            _ => None,
-        }
+            Use::Old | Use::Changed => false,
+            _ => return None,
+        };
+        Some((at, asks))
     }
 
     /// Asks the owner to end the timers that have ended on other threads, in a while.
@@ -428,28 +407,42 @@ impl<W> Young<W> {
             return (done, true);
         }
         for list in 0..LISTS {
-            while self.lists[list].next_look <= now {
-                let List { head, looks, .. } = self.lists[list];
-                let is_old = |at| at != NIL && (list == 0 || self.slots.get(at).born != looks);
-                if is_old(head) {
+            loop {
+                while self.slots.is_looked_at(list) {
                     if done == max {
                         return (done, true);
                     }
-                    self.take_over(head, owner);
-                    done += 1;
-                    continue;
+                    done += self.visit(list, max - done, list > 0, owner);
                 }
-                let every = self.periods.every[list];
-                let list_ = &mut self.lists[list];
-                list_.looks = looks.wrapping_add(1);
+                let Looks { next, second } = self.looks[list];
+                if !self.slots.has_young(list) {
+                    self.plan(list, NEVER);
+                    break;
+                }
+                if next > now {
+                    break;
+                }
                 // Planned from when it should have been, so that a late look makes no timer late.
-                let planned = list_.next_look.saturating_add(every);
-                list_.next_look = if head == NIL { NEVER } else { planned };
+                self.plan(list, if list == 0 { NEVER } else { second });
+                self.slots.begin_look(list);
             }
         }
-        let lists = self.lists.iter().map(|list| list.next_look);
-        self.look_by = lists.fold(self.ended_by.min(self.changed_by), u64::min);
+        let looks = self.looks.iter().map(|looks| looks.next);
+        self.look_by = looks.fold(self.ended_by.min(self.changed_by), u64::min);
         (done, false)
+    }
+
+    /// Visits a chunk of a list, see [`Slots::visit`].
+    fn visit(&mut self, list: usize, max: u32, have_age: bool, owner: &mut impl Owner) -> u32 {
+        let Self { slots, by_class, live, limit, .. } = self;
+        slots.visit(list, max, have_age, |at, slot| {
+            slot.key = owner.take_over(at, Tick::new(slot.deadline), slot.class);
+            *live -= 1;
+            *limit = limit.saturating_sub(1);
+            if let Some(of_class) = of_class(by_class, slot.class) {
+                of_class.leave_out(at);
+            }
+        })
     }
 
     fn see_changes(&mut self, max: u32, owner: &mut impl Owner) -> u32 {
@@ -457,8 +450,8 @@ impl<W> Young<W> {
         while self.changed != NIL && done < max {
             let at = self.changed;
             let slot = self.slots.get_mut(at);
-            self.changed = slot.born;
-            let key = slot.key();
+            self.changed = slot.next_changed;
+            let key = slot.key;
             match slot.used_for {
                 Use::Ended => {
                     let class = slot.class;
@@ -482,30 +475,17 @@ impl<W> Young<W> {
         done
     }
 
-    fn take_over(&mut self, at: u32, owner: &mut impl Owner) {
-        self.unlink(at);
-        let slot = self.slots.get_mut(at);
-        let deadline = Tick::new(slot.deadline);
-        let key = owner.take_over(at, deadline, slot.class);
-        slot.set_key(key);
-        slot.used_for = Use::Old;
-        self.live -= 1;
-        self.limit = self.limit.saturating_sub(1);
-        self.leave_out(at);
-    }
-
     /// Takes over up to `max` young timers, whatever their age. Returns whether there are more.
     pub(super) fn look_at_all(&mut self, max: u32, owner: &mut impl Owner) -> bool {
         let mut done = self.see_changes(max, owner);
         for list in 0..LISTS {
-            while self.lists[list].head != NIL {
+            while self.slots.has_young(list) {
                 if done == max {
                     return true;
                 }
-                self.take_over(self.lists[list].head, owner);
-                done += 1;
+                done += self.visit(list, max - done, false, owner);
             }
-            self.lists[list].next_look = NEVER;
+            self.plan(list, NEVER);
         }
         done == max
     }
@@ -534,33 +514,17 @@ impl<W> Young<W> {
     /// If an invariant does not hold, with a sentence and the values.
     #[cfg(any(test, feature = "sim"))]
     pub(super) fn check_invariants(&self) {
-        self.slots.check_invariants();
-        let mut listed = 0;
-        for (number, list) in self.lists.iter().enumerate() {
-            let (mut at, mut prev) = (list.head, NIL);
-            while at != NIL {
-                let slot = self.slots.get(at);
-                assert_eq!(slot.used_for, Use::Young, "slot {at} of list {number} is not young");
-                assert_eq!((slot.list as usize, slot.prev()), (number, prev), "slot {at}");
-                assert!(slot.carried.is_some(), "the young slot {at} carries nothing");
-                let looked_at = if number == 0 {
-                    list.next_look
-                } else {
-                    let is_new = slot.born == list.looks;
-                    list.next_look + if is_new { self.periods.every[number] } else { 0 }
-                };
-                let deadline = slot.deadline;
-                assert!(looked_at <= deadline, "{deadline} in list {number}, until {looked_at}");
-                (prev, at) = (at, slot.next());
-                listed += 1;
-            }
-            assert_eq!(list.tail, prev, "the tail of list {number}");
-            assert!(self.look_by <= list.next_look, "no look at list {number}");
+        let mut young = 0;
+        self.slots.check_invariants(|list, deadline, looks| {
+            let Looks { next, second } = self.looks[list];
+            let until = [0, next, if list == 0 { next } else { second }][looks as usize];
+            assert!(until <= deadline, "{deadline} in list {list}, until {until}");
+            young += 1;
+        });
+        for Looks { next, .. } in self.looks {
+            assert!(self.look_by <= next, "no look at {next}, but at {}", self.look_by);
         }
-        let young = self.slots.iter().filter(|(_, slot)| slot.used_for == Use::Young).count();
-        assert_eq!((listed, listed), (young, self.live as usize), "young timers and lists differ");
-        let used = self.slots.iter().count();
-        assert_eq!(used, self.slots.used() as usize, "the count of used slots is wrong");
+        assert_eq!(young, self.live, "the count of young timers is wrong");
         assert!(self.look_by <= self.changed_by.min(self.ended_by), "no look at changes");
         let is_listed = |slot: &super::slots::Slot<W>| {
             matches!(slot.used_for, Use::Changed | Use::Ended | Use::FiredListed | Use::EndedListed)
@@ -571,9 +535,9 @@ impl<W> Young<W> {
             let slot = self.slots.get(at);
             assert!(is_listed(slot), "slot {at} is listed");
             changed += 1;
-            at = slot.born;
+            at = slot.next_changed;
         }
-        let marked = self.slots.iter().filter(|(_, slot)| is_listed(slot)).count();
+        let marked = self.slots.old().filter(|slot| is_listed(slot)).count();
         assert_eq!(changed, marked, "changed timers and their list differ");
     }
 }
