@@ -10,8 +10,8 @@
 //!
 //! Invariant: no code of the user runs while the table, or what it holds, is borrowed.
 //!
-//! Cost: a look at the entry that was used last. A thread that uses several services in turn
-//! searches its table, which has an entry for each of them.
+//! Cost: a comparison for the service that the thread has used first. It finds others by a search
+//! of its table, which has an entry for each of them.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
@@ -79,7 +79,9 @@ impl Reach {
     /// The entry of a service in the table of this thread. `None` also when the table of the thread
     /// is gone.
     fn known(service: ServiceId) -> Option<Rc<Self>> {
-        TABLE.try_with(|table| table.search(service)).ok().flatten()
+        let known =
+            |table: &Reaches| table.first(service).cloned().or_else(|| table.other(service));
+        TABLE.try_with(known).ok().flatten()
     }
 
     /// Whether this is how the running thread reaches a service.
@@ -90,6 +92,15 @@ impl Reach {
             return false;
         }
         self.service == service
+    }
+
+    /// Whether the entry may stay in the table until the thread ends.
+    pub(super) fn may_stay(&self) -> bool {
+        #[cfg(feature = "sim")]
+        if self.thread != 0 {
+            return false;
+        }
+        true
     }
 
     /// Makes an entry in the table of this thread. `None` when the table is gone.
@@ -114,7 +125,7 @@ impl Reach {
         let gone: Vec<_> = TABLE
             .try_with(|table| {
                 let gone = table.take_gone(Self::has_ended);
-                table.push(Rc::clone(&entry));
+                table.add(Rc::clone(&entry));
                 gone
             })
             .ok()?;
@@ -429,9 +440,9 @@ impl Reach {
     /// has fired, or if its nursery is gone.
     pub(crate) fn reset(&self, place: Place, deadline: Tick) -> Option<u32> {
         let reset = |nursery: &Nursery<Waker>, slot| {
-            nursery.reset(slot, deadline, || self.tick()).map_or((None, None), |(slot, ring)| {
-                (Some(slot), ring)
-            })
+            nursery
+                .reset(slot, deadline, || self.tick())
+                .map_or((None, None), |(slot, ring)| (Some(slot), ring))
         };
         self.with(place, reset).flatten()
     }
@@ -491,10 +502,14 @@ impl Reach {
 #[inline]
 pub(crate) fn with<R>(service: ServiceId, run: impl FnOnce(&Reach) -> R) -> Option<R> {
     let found = TABLE.try_with(|table| {
-        let reach = table.take(service).or_else(|| Reach::of_open(service))?;
-        let result = run(&reach);
-        table.put_back(reach);
-        Some(result)
+        let other;
+        let reach = if let Some(first) = table.first(service) {
+            first
+        } else {
+            other = table.other(service).or_else(|| Reach::of_open(service))?;
+            &other
+        };
+        Some(run(reach))
     });
     found.ok().flatten()
 }
@@ -507,13 +522,10 @@ pub(crate) fn find(service: ServiceId) -> Option<Rc<Reach>> {
 }
 
 /// The lanes of the calling thread to a service. `None` unless the thread has used this service
-/// last, and has opened lanes.
+/// first, and has opened lanes.
 #[inline(always)]
 pub(super) fn known_lanes(service: ServiceId) -> Option<Rc<dyn ThreadLanes>> {
-    let known = TABLE.try_with(|table| {
-        table
-            .look_at_last(|last| if last.is_of(service) { last.lanes.get().cloned() } else { None })
-    });
+    let known = TABLE.try_with(|table| table.first(service)?.lanes.get().cloned());
     known.ok().flatten()
 }
 

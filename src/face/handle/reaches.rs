@@ -1,9 +1,12 @@
 //! The table of a thread: how it reaches the services that it uses.
 //!
-//! Invariant: an entry that is in use is taken out of `last`; a nested call finds it among all
-//! entries.
+//! Invariant: the entry of the service that the thread has used first stays until the thread ends,
+//! also if the service ends, so that it is used without a count of its users. A simulated thread
+//! has no such entry, as its table is that of a thread which lives on.
+//!
+//! Cost: a comparison for the service that was used first, and a search for another one.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 
 use super::here::Reach;
@@ -11,53 +14,34 @@ use crate::values::ids::ServiceId;
 
 /// How one thread reaches the services that it uses.
 pub(super) struct Reaches {
-    /// The entry that the thread has used last. `None` while it is in use.
-    last: Cell<Option<Rc<Reach>>>,
-    all: RefCell<Vec<Rc<Reach>>>,
+    first: OnceCell<Rc<Reach>>,
+    others: RefCell<Vec<Rc<Reach>>>,
 }
 
 impl Reaches {
     pub(super) const fn new() -> Self {
-        Self { last: Cell::new(None), all: RefCell::new(Vec::new()) }
+        Self { first: OnceCell::new(), others: RefCell::new(Vec::new()) }
     }
 
-    /// Takes the entry of a service, to be put back when it was used. Why not a clone: most calls
-    /// find the entry that was used last, and would count it up and down.
+    /// The entry of a service, if the thread has used that service first.
     #[inline]
-    pub(super) fn take(&self, service: ServiceId) -> Option<Rc<Reach>> {
-        match self.last.take() {
-            Some(last) if last.is_of(service) => Some(last),
-            _ => self.search(service),
-        }
+    pub(super) fn first(&self, service: ServiceId) -> Option<&Rc<Reach>> {
+        self.first.get().filter(|first| first.is_of(service))
     }
 
-    #[inline]
-    pub(super) fn put_back(&self, reach: Rc<Reach>) {
-        self.last.set(Some(reach));
-    }
-
-    /// Looks at the entry that was used last, if it is not in use. `look` must not use the table.
-    #[inline]
-    pub(super) fn look_at_last<R>(&self, look: impl FnOnce(&Reach) -> Option<R>) -> Option<R> {
-        let last = self.last.take();
-        let seen = last.as_deref().and_then(look);
-        self.last.set(last);
-        seen
-    }
-
+    /// The entry of a service that the thread has not used first.
     #[inline(never)]
-    pub(super) fn search(&self, service: ServiceId) -> Option<Rc<Reach>> {
-        self.all.borrow().iter().find(|reach| reach.is_of(service)).cloned()
+    pub(super) fn other(&self, service: ServiceId) -> Option<Rc<Reach>> {
+        self.others.borrow().iter().find(|reach| reach.is_of(service)).cloned()
     }
 
-    pub(super) fn push(&self, reach: Rc<Reach>) {
-        self.all.borrow_mut().push(reach);
+    pub(super) fn add(&self, reach: Rc<Reach>) {
+        let reach = if reach.may_stay() { self.first.set(reach).err() } else { Some(reach) };
+        self.others.borrow_mut().extend(reach);
     }
 
-    /// Takes the entries out that are `gone`.
+    /// Takes the entries out that are `gone`, but for the first.
     pub(super) fn take_gone(&self, gone: impl Fn(&Reach) -> bool) -> Vec<Rc<Reach>> {
-        let last = self.last.take();
-        let mut all = self.all.borrow_mut();
-        all.extract_if(.., |reach| gone(reach)).chain(last).collect()
+        self.others.borrow_mut().extract_if(.., |reach| gone(reach)).collect()
     }
 }

@@ -586,5 +586,4 @@ impl<W> Slots<W> {
             slots.filter(move |(at, _)| *at != spare && is_old(*at)).map(|(_, slot)| slot)
         })
     }
-
 }
