@@ -328,9 +328,9 @@ impl<W> Slots<W> {
         self.of_list[list].young.head != NIL
     }
 
-    /// Visits the first chunk of a list, and gives up to `max` timers to `take_over` that a look has
-    /// seen before; those of all ages if they have none. The last visit to a chunk makes its other
-    /// timers seen. Returns how many timers that were, at least 1 for the visit.
+    /// Visits the first chunk of a list, and gives up to `max` timers to `take_over` that a look
+    /// has seen before; those of all ages if they have none. The last visit to a chunk makes its
+    /// other timers seen. Returns how many timers that were, at least 1 for the visit.
     pub(super) fn visit(
         &mut self,
         list: usize,
@@ -516,9 +516,9 @@ impl<W> Slots<W> {
         all
     }
 
-    /// Checks the lists of chunks and the bits of each, and calls `of_young` with the list and the
-    /// deadline of each young timer and with how many more looks begin before it is taken over: 0
-    /// if the present one takes it over.
+    /// Checks the lists of chunks and the bits of each. Calls `of_young` for each young timer: with
+    /// its list, its deadline and how many more looks begin before it is taken over. That is 0 if
+    /// the present look takes it over.
     ///
     /// # Panics
     ///
