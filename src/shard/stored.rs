@@ -66,6 +66,12 @@ impl<T> Tables<T> {
         self.calls.len()
     }
 
+    /// Whether a future waits for its timer.
+    #[inline]
+    pub(super) fn is_waiting(&self, index: u32) -> bool {
+        matches!(self.sleepers.get(index as usize), Some(Sleeper::Waiting(_)))
+    }
+
     /// Ends a sleep as `end` says. Returns the waker, if the future was still waiting.
     fn end_sleep(&mut self, index: u32, end: Sleeper) -> Option<Waker> {
         let sleeper = self.sleepers.get_mut(index as usize)?;
