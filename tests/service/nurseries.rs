@@ -179,6 +179,28 @@ fn old_timers_of_an_idle_thread_dropped_elsewhere_are_freed_within_a_second() {
 }
 
 #[test]
+fn thread_itself_ends_its_timers_once_many_were_dropped_elsewhere() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
+    let (alarm, waker) = Alarm::new();
+    // The clock stands still, so the shard ends none of them.
+    for (dropped, left) in [(255, 255), (256, 0), (300, 0)] {
+        let sleeps = there.sleeps(handle, &waker, vec![FAR; dropped]);
+        drop(sleeps);
+        assert_eq!(kept(&alarm), dropped, "the thread does nothing meanwhile");
+        let (other, other_waker) = Alarm::new();
+        let sleep = there.sleep(handle, &other_waker, FAR);
+        assert_eq!(kept(&alarm), left, "after {dropped}");
+        there.run(move || drop(sleep));
+        assert_eq!(kept(&other), 0);
+        lab.advance(ms(1_000));
+        assert_eq!(kept(&alarm), 0, "the shard has ended the rest");
+    }
+    assert_eq!((lab.counts().pending, alarm.count()), (0, 0));
+    check_law(&lab.counts());
+}
+
+#[test]
 fn timers_end_in_place_wherever_they_are_dropped() {
     // Where the sleep is dropped, whether the shard has taken it over, and whether its thread has
     // ended.
