@@ -94,13 +94,10 @@ impl Reach {
         self.service == service
     }
 
-    /// Whether the entry may stay in the table until the thread ends.
-    pub(super) fn may_stay(&self) -> bool {
-        #[cfg(feature = "sim")]
-        if self.thread != 0 {
-            return false;
-        }
-        true
+    /// Whether this is of a simulated thread.
+    #[cfg(feature = "sim")]
+    pub(super) fn is_simulated(&self) -> bool {
+        self.thread != 0
     }
 
     /// Makes an entry in the table of this thread. `None` when the table is gone.

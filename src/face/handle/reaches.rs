@@ -36,8 +36,13 @@ impl Reaches {
     }
 
     pub(super) fn add(&self, reach: Rc<Reach>) {
-        let reach = if reach.may_stay() { self.first.set(reach).err() } else { Some(reach) };
-        self.others.borrow_mut().extend(reach);
+        #[cfg(feature = "sim")]
+        if reach.is_simulated() {
+            self.others.borrow_mut().push(reach);
+            return;
+        }
+        let not_first = self.first.set(reach).err();
+        self.others.borrow_mut().extend(not_first);
     }
 
     /// Takes the entries out that are `gone`, but for the first.
