@@ -57,6 +57,19 @@ impl Timeline {
         self.tick.ceil(nanos)
     }
 
+    /// When the tick begins that has begun at `nanos`.
+    #[inline]
+    pub(crate) fn round_down(&self, nanos: u64) -> u64 {
+        self.start_of(self.floor(nanos))
+    }
+
+    /// When the first tick begins that does not begin before `nanos`; `u64::MAX` if that does not
+    /// fit.
+    #[inline]
+    pub(crate) fn round_up(&self, nanos: u64) -> u64 {
+        self.start_of(self.ceil(nanos))
+    }
+
     /// The deadline that is `delay` after `now`. A delay of zero gives the tick that has begun.
     #[inline]
     pub(crate) fn deadline_after(&self, now: u64, delay: Duration) -> Tick {

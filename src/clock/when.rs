@@ -171,6 +171,16 @@ impl Timeline {
         }
     }
 
+    /// When something is due, in nanoseconds, before that is rounded up to the tick of
+    /// [`tick_of`](Self::tick_of). Calls `now`, which returns nanoseconds, only for a delay.
+    #[inline]
+    pub(crate) fn due_of(&self, when: impl When, now: impl FnOnce() -> u64) -> u64 {
+        match when.due() {
+            Due::After(Duration::ZERO) => self.round_down(now()),
+            _ => self.nanos_of(when, now),
+        }
+    }
+
     /// The instant at which something is due: an instant as it is, a delay from the present, which
     /// is read from the clock, and the beginning of a tick.
     pub(crate) fn instant_due(&self, when: impl When) -> Instant {

@@ -15,8 +15,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use corewheel_shard::Tick;
-
 use self::thread::Kept;
 pub use self::thread::fallback_count;
 use crate::clock::{Moment, Timeline};
@@ -38,12 +36,12 @@ pub(crate) fn present(handle: Handle<Untyped>) -> Instant {
     read.unwrap_or_else(crate::clock::now)
 }
 
-/// The deadline that is `delay` after `now`: its tick, and its moment before it is rounded up.
+/// The deadline that is `delay` after `now`: in nanoseconds, and as a moment.
 #[cfg(any(feature = "hyper", feature = "tower", feature = "tokio"))]
 #[inline]
-pub(crate) fn due_after(time: &Timeline, now: u64, delay: Duration) -> (Tick, Moment) {
+pub(crate) fn due_after(time: &Timeline, now: u64, delay: Duration) -> (u64, Moment) {
     let due = crate::clock::nanos_after(now, delay);
-    (time.ceil(due), time.clock().moment(due))
+    (due, time.clock().moment(due))
 }
 
 /// A [`Sleep`] that returns no error. It is never done before its deadline, and a poll after
@@ -65,20 +63,20 @@ impl SleepOrKept {
     #[cfg(any(feature = "hyper", feature = "tower"))]
     pub(crate) fn after(handle: Handle<Untyped>, delay: Duration) -> Self {
         let due = handle.with_reach(|reach| due_after(reach.time(), reach.nanos(), delay));
-        let (tick, deadline) = due.unwrap_or_else(|| {
+        let (due, deadline) = due.unwrap_or_else(|| {
             let clock = crate::clock::Clock::monotonic();
-            (Tick::NEVER, clock.moment(crate::clock::saturating_nanos(delay)))
+            (u64::MAX, clock.moment(crate::clock::saturating_nanos(delay)))
         });
-        Self::until(handle, tick, deadline)
+        Self::until(handle, due, deadline)
     }
 
-    /// A sleep until a tick. `deadline` is the moment before it was rounded up.
+    /// A sleep until a deadline, in nanoseconds by the service's clock and as a moment.
     // A sleep is written field by field to where it belongs, and not copied as a whole.
     #[cfg(any(feature = "hyper", feature = "tower", feature = "tokio"))]
     #[allow(clippy::inline_always, reason = "a tenth of the cost of a timeout that ends at once")]
     #[inline(always)]
-    pub(crate) fn until(handle: Handle<Untyped>, tick: Tick, deadline: Moment) -> Self {
-        Self { deadline, shared: Sleep::new(handle, tick), kept: None }
+    pub(crate) fn until(handle: Handle<Untyped>, due: u64, deadline: Moment) -> Self {
+        Self { deadline, shared: Sleep::new(handle, due), kept: None }
     }
 
     #[cfg(feature = "hyper")]
@@ -139,8 +137,8 @@ impl SleepOrKept {
     #[allow(clippy::inline_always, reason = "a call of it costs as much as it does")]
     #[inline(always)]
     fn poll_shared(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.shared.deadline_tick() == Tick::NEVER {
-            self.find_tick();
+        if self.shared.due() == u64::MAX {
+            self.find_due();
         }
         match Pin::new(&mut self.shared).poll(cx) {
             Poll::Ready(Err(refused)) => self.poll_refused(refused, cx.waker()),
@@ -148,9 +146,9 @@ impl SleepOrKept {
         }
     }
 
-    /// Finds the tick of a sleep that was made on a thread that could not reach the service.
+    /// Finds the deadline of a sleep that was made on a thread that could not reach the service.
     #[cold]
-    fn find_tick(&mut self) {
+    fn find_due(&mut self) {
         self.shared.reset(self.deadline.instant());
     }
 

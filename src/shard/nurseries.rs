@@ -82,15 +82,15 @@ impl Nurseries {
         self.known.get(usize::from(nursery))?.as_ref()
     }
 
-    /// A timer is due in the wheel.
-    pub(super) fn fire(&self, nursery: u16, slot: u32, now: Tick) -> Due<Waker> {
+    /// A timer is due in the wheel, at the tick that begins at `now`.
+    pub(super) fn fire(&self, nursery: u16, slot: u32, now: u64) -> Due<Waker> {
         self.get(nursery).map_or(Due::Nothing, |nursery| nursery.fire(slot, now))
     }
 
     /// The earliest look that a nursery wants.
-    fn look_by(&self) -> Tick {
+    fn look_by(&self) -> u64 {
         let known = self.known.iter().flatten();
-        known.fold(Tick::NEVER, |earliest, nursery| earliest.min(nursery.look_by()))
+        known.fold(u64::MAX, |earliest, nursery| earliest.min(nursery.look_by()))
     }
 
     /// Takes lent slots back until `count` of the wheel's are free, if the room has as many.
@@ -138,7 +138,8 @@ struct TakesOver<'a, T: 'static> {
 }
 
 impl<T: 'static> Owner for TakesOver<'_, T> {
-    fn take_over(&mut self, slot: u32, deadline: Tick, class: u8) -> u64 {
+    fn take_over(&mut self, slot: u32, deadline: u64, class: u8) -> u64 {
+        let deadline = self.time.ceil(deadline);
         let Ok(key) = self.wheel.schedule(deadline, Stored::Slot(self.nursery, slot)) else {
             unreachable!("a slot is lent to each timer of a nursery")
         };
@@ -163,9 +164,9 @@ impl<T: 'static> Owner for TakesOver<'_, T> {
         }
     }
 
-    fn reset(&mut self, key: u64, deadline: Tick) {
+    fn reset(&mut self, key: u64, deadline: u64) {
         if let Some(key) = key_of(key) {
-            let _fired_already = self.wheel.reset(key, deadline);
+            let _fired_already = self.wheel.reset(key, self.time.ceil(deadline));
         }
     }
 }
@@ -189,16 +190,16 @@ impl<T: 'static> Core<T> {
         let more = {
             let mut state = self.state.borrow_mut();
             state.nurseries.refresh(&self.post().nurseries);
-            let tick = self.time().floor(now);
+            let begun = self.time().round_down(now);
             let is_short = self.post().nurseries.is_short();
             // Nearly all turns.
-            if state.nurseries.look_by() > tick && !is_short {
+            if state.nurseries.look_by() > begun && !is_short {
                 return false;
             }
             if is_short {
                 state.serve_refused();
             }
-            state.look(self.post(), tick, now, max, |nursery| nursery.look_by() <= tick)
+            state.look(self.post(), begun, now, max, |nursery| nursery.look_by() <= begun)
         };
         self.run_effects();
         more
@@ -209,7 +210,8 @@ impl<T: 'static> Core<T> {
     pub(crate) fn has_look_before(&self, until: Tick) -> bool {
         let nurseries = &self.state.borrow().nurseries;
         let table = &self.post().nurseries;
-        table.version() != nurseries.version || table.is_short() || nurseries.look_by() < until
+        let look_by = self.time().ceil(nurseries.look_by());
+        table.version() != nurseries.version || table.is_short() || look_by < until
     }
 
     /// Lends one more slot, for a future on the shard's own thread: it has the slots that are
@@ -220,7 +222,7 @@ impl<T: 'static> Core<T> {
             {
                 let state = &mut *self.state.borrow_mut();
                 state.nurseries.refresh(&self.post().nurseries);
-                state.look(self.post(), Tick::ZERO, 0, TAKEN_MAX as usize, |_| true);
+                state.look(self.post(), 0, 0, TAKEN_MAX as usize, |_| true);
             }
             self.run_effects();
         }
@@ -246,7 +248,7 @@ impl<T: 'static> Core<T> {
 
     /// When a nursery wants the next look.
     pub(super) fn next_look(&self) -> Tick {
-        self.state.borrow().nurseries.look_by()
+        self.time().ceil(self.state.borrow().nurseries.look_by())
     }
 
     /// Takes all young timers over, and refuses all that threads arm from then on.
@@ -272,12 +274,12 @@ impl<T: 'static> Core<T> {
 }
 
 impl<T: 'static> State<T> {
-    /// Looks at the nurseries that are `wanted`, and takes over up to `max` timers. True if more
-    /// are left to do.
+    /// Looks at the nurseries that are `wanted`, at the tick that begins at `begun`, and takes over
+    /// up to `max` timers. True if more are left to do.
     fn look(
         &mut self,
         post: &Post<T>,
-        tick: Tick,
+        begun: u64,
         now: u64,
         max: usize,
         wanted: impl Fn(&Nursery<Waker>) -> bool,
@@ -305,7 +307,8 @@ impl<T: 'static> State<T> {
                 let (time, number) = (&directory.time, index as u16);
                 let mut owner =
                     TakesOver { wheel, classes, lent, taken_over, time, nursery: number, now };
-                let (done, is_more) = nursery.look(tick, of_this as u32, &mut owner, unused_wakers);
+                let (done, is_more) =
+                    nursery.look(begun, of_this as u32, &mut owner, unused_wakers);
                 left = left.saturating_sub(done as usize);
                 of_this = of_this.saturating_sub(done as usize);
                 if !is_more || of_this == 0 {

@@ -101,7 +101,7 @@ impl<T: 'static> Core<T> {
             for expired in state.wheel.drain().collect::<Vec<_>>() {
                 state.classes.end(expired.key.index(), ended);
                 if let Stored::Slot(nursery, slot) = expired.payload
-                    && let Due::Fires(waker) = state.nurseries.fire(nursery, slot, Tick::NEVER)
+                    && let Due::Fires(waker) = state.nurseries.fire(nursery, slot, u64::MAX)
                 {
                     // Its future finds the shard closed.
                     state.effects.push(Effect::Wake(waker));

@@ -69,10 +69,10 @@ impl<T: 'static> Core<T> {
         assert!(!self.post().mailbox.has_mail(), "shard {shard} sleeps beside mail");
         for nursery in self.post().nurseries.all().0.into_iter().flatten() {
             let look_by = nursery.look_by();
-            // A nursery that is over waits for any turn, with a look at tick 0.
-            let is_over = look_by == Tick::ZERO;
+            // A nursery that is over waits for any turn, with a look at 0.
+            let is_over = look_by == 0;
             assert!(
-                is_over || look_by >= until,
+                is_over || self.time().ceil(look_by) >= until,
                 "shard {shard} sleeps until {until:?}, past a look at {look_by:?}"
             );
         }

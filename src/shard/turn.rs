@@ -179,16 +179,16 @@ impl<T: 'static> Core<T> {
         let state = &mut *self.state.borrow_mut();
         let State { wheel, nurseries, .. } = state;
         // A shutdown fires all timers, early ones too.
-        let tick = if is_closed { Tick::NEVER } else { self.time().floor(now) };
+        let begun = if is_closed { u64::MAX } else { self.time().round_down(now) };
         let mut fires = None;
         let expired = wheel.pop_expired_unless(|payload| match *payload {
             Stored::Part(part, index) if !is_closed => self.parts.postpone(part, index),
-            Stored::Slot(nursery, slot) => match nurseries.fire(nursery, slot, tick) {
+            Stored::Slot(nursery, slot) => match nurseries.fire(nursery, slot, begun) {
                 Due::Fires(waker) => {
                     fires = Some(waker);
                     None
                 }
-                Due::NotBefore(later) if !is_closed => Some(later),
+                Due::NotBefore(later) if !is_closed => Some(self.time().ceil(later)),
                 Due::NotBefore(_) | Due::Nothing => None,
             },
             _ => None,

@@ -158,8 +158,7 @@ impl<'a, M: Side> Timeout<'a, M> {
 
 /// `None` if the service has ended.
 fn own_sleep(handle: Handle<Untyped>, due: u64) -> Option<Sleep> {
-    let time = handle.time()?;
-    Some(Sleep::new(handle, time.ceil(due)))
+    handle.time().map(|_| Sleep::new(handle, due))
 }
 
 impl<M: Side> Drop for Timeout<'_, M> {

@@ -10,10 +10,8 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use corewheel_shard::Tick;
-
 use super::error::SetServiceError;
-use crate::clock::{NearClock, Timeline};
+use crate::clock::{Moment, NearClock, Timeline};
 use crate::face::handle::{Handle, Untyped};
 use crate::fallback;
 use crate::service::TimerService;
@@ -93,10 +91,10 @@ pub fn handle() -> Handle<Untyped> {
     chosen().handle
 }
 
-/// The deadline that is a delay from now: its tick, and its moment. Both come in registers,
+/// The deadline that is a delay from now: in nanoseconds, and as a moment. Both come in registers,
 /// so that the caller writes each field of what it makes once.
 #[inline(never)]
-pub(super) fn due_after(delay: Duration) -> (Tick, crate::clock::Moment) {
+pub(super) fn due_after(delay: Duration) -> (u64, Moment) {
     let Chosen { time, clock, .. } = chosen();
     match clock.count() {
         Some(now) => fallback::due_after(time, now, delay),

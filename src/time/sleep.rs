@@ -74,8 +74,8 @@ impl Sleep {
         if cfg!(feature = "test-util") {
             return sleep_until(present() + delay);
         }
-        let (tick, deadline) = service::due_after(delay);
-        Self::of(SleepOrKept::until(service::handle(), tick, deadline))
+        let (due, deadline) = service::due_after(delay);
+        Self::of(SleepOrKept::until(service::handle(), due, deadline))
     }
 
     #[allow(clippy::inline_always, reason = "as for what it is made of")]

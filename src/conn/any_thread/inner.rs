@@ -18,7 +18,6 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
 use atomic_waker::AtomicWaker;
-use corewheel_shard::Tick;
 
 use super::super::kinds::DeadlineKind;
 use super::super::limits::{ConnEvent, ConnLimits, Spans};
@@ -73,8 +72,8 @@ struct State {
     rare: Option<Box<Rare>>,
     /// When the clock was last looked at. The rules decide by it.
     looked: u64,
-    /// The tick in which a poll looks at the deadlines.
-    filed: Tick,
+    /// When the tick begins in which a poll looks at the deadlines, in nanoseconds.
+    filed: u64,
     /// `None` if the connection is closed.
     sleep: Option<Sleep>,
     /// Whether the connection began after the end of the service, and no task was told.
@@ -90,7 +89,7 @@ impl Inner {
             in_progress: InProgressCounts::default(),
             rare: None,
             looked: now,
-            filed: Tick::NEVER,
+            filed: u64::MAX,
             sleep: None,
             owes_closed: time.is_none(),
         };
@@ -108,7 +107,7 @@ impl Inner {
         };
         if let Some(time) = &inner.time {
             let mut state = inner.lock();
-            state.filed = time.ceil(rules::first_due(&inner.facts(&mut state)));
+            state.filed = time.round_up(rules::first_due(&inner.facts(&mut state)));
             state.sleep = Some(Sleep::new(handle, state.filed));
         }
         let inner = Arc::new(inner);
@@ -156,7 +155,7 @@ impl Inner {
         } else {
             rules::first_due(&facts)
         };
-        let filed = time.ceil(first);
+        let filed = time.round_up(first);
         let is_changed = anew || filed < state.filed;
         if is_changed {
             state.filed = filed;
@@ -183,7 +182,7 @@ impl Inner {
                 let closed = if is_owed { Err(self.handle.why_closed()) } else { Ok(None) };
                 return Some(Poll::Ready(closed));
             };
-            if sleep.deadline_tick() != filed {
+            if sleep.due() != filed {
                 sleep.reset_to(filed);
             }
             let waker = Waker::from(Arc::clone(self));
@@ -203,12 +202,12 @@ impl Inner {
         let Some(time) = &self.time else { return };
         let near = self.handle.nanos();
         state.looked = near;
-        if time.floor(near) < state.filed {
+        if near < state.filed {
             return;
         }
         // The near clock may be ahead. An event never comes early.
         let now = time.nanos();
-        if time.floor(now) < state.filed {
+        if now < state.filed {
             return;
         }
         state.looked = now;

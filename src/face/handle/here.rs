@@ -18,8 +18,6 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Waker;
 
-use corewheel_shard::Tick;
-
 use super::own::OwnNurseries;
 use super::place::{NurseryName, Place};
 use super::reaches::Reaches;
@@ -223,12 +221,6 @@ impl Reach {
         service.has_ended(shard)
     }
 
-    /// The tick that has begun.
-    #[inline(never)]
-    fn tick(&self) -> Tick {
-        self.time.floor(self.clock.nanos())
-    }
-
     /// Whether a time may have passed, as far as this thread knows without a reading.
     #[inline]
     pub(crate) fn may_have_passed(&self, nanos: u64) -> bool {
@@ -262,8 +254,10 @@ impl Reach {
         is_borrowed: bool,
     ) -> Result<(Place, bool), (Option<ArmRefusal>, Arming<Waker>)> {
         let Some(own) = self.own.find(|own| own.shard == shard) else { return Err((None, arming)) };
-        let Armed { slot, has_time, ring } =
-            own.nursery.arm(arming, || self.tick()).map_err(|(why, arming)| (Some(why), arming))?;
+        let Armed { slot, has_time, ring } = own
+            .nursery
+            .arm(arming, || self.nanos())
+            .map_err(|(why, arming)| (Some(why), arming))?;
         self.ring(shard, ring);
         if own.nursery.has_many_ended() && !is_borrowed {
             self.end_ended();
@@ -373,9 +367,9 @@ impl Reach {
     }
 
     #[cold]
-    fn ring_for(&self, shard: ShardId, look_by: Tick) {
+    fn ring_for(&self, shard: ShardId, look_by: u64) {
         if let Some(service) = self.service() {
-            service.ring(shard, look_by);
+            service.ring(shard, self.time.ceil(look_by));
         }
     }
 
@@ -435,10 +429,10 @@ impl Reach {
 
     /// Gives a timer another deadline. Returns its slot, which may be another; `None` if the timer
     /// has fired, or if its nursery is gone.
-    pub(crate) fn reset(&self, place: Place, deadline: Tick) -> Option<u32> {
+    pub(crate) fn reset(&self, place: Place, deadline: u64) -> Option<u32> {
         let reset = |nursery: &Nursery<Waker>, slot| {
             nursery
-                .reset(slot, deadline, || self.tick())
+                .reset(slot, deadline, || self.nanos())
                 .map_or((None, None), |(slot, ring)| (Some(slot), ring))
         };
         self.with(place, reset).flatten()
@@ -451,14 +445,14 @@ impl Reach {
             return self.end_elsewhere(place);
         };
         // The waker is dropped last, which runs code of the user.
-        let (_waker, ring) = own.nursery.end(place.slot, || self.tick());
+        let (_waker, ring) = own.nursery.end(place.slot, || self.nanos());
         self.ring(place.nursery.shard(), ring);
     }
 
     /// Ends a timer of another thread.
     #[inline(never)]
     fn end_elsewhere(&self, place: Place) {
-        let end = |nursery: &Nursery<Waker>| nursery.end_elsewhere(place.slot, || self.tick());
+        let end = |nursery: &Nursery<Waker>| nursery.end_elsewhere(place.slot, || self.nanos());
         match self.with_other(place, end) {
             Some(Ok(ring)) => self.ring(place.nursery.shard(), ring),
             Some(Err(())) => self.end_all(place),
@@ -470,8 +464,7 @@ impl Reach {
     #[cold]
     fn end_all(&self, place: Place) {
         let mut wakers = Vec::new();
-        while self.with_other(place, |nursery| nursery.end_some(|| Tick::ZERO, &mut wakers).0)
-            == Some(true)
+        while self.with_other(place, |nursery| nursery.end_some(|| 0, &mut wakers).0) == Some(true)
         {
             drop_each(wakers.drain(..));
         }
@@ -484,7 +477,7 @@ impl Reach {
         for own in self.own.iter() {
             loop {
                 let mut wakers = Vec::new();
-                let (more, ring) = own.nursery.end_some(|| self.tick(), &mut wakers);
+                let (more, ring) = own.nursery.end_some(|| self.nanos(), &mut wakers);
                 self.ring(own.shard, ring);
                 drop_each(wakers);
                 if !more {

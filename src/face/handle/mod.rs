@@ -247,7 +247,7 @@ impl<T: 'static> Handle<T> {
     /// never returns `Ok` early.
     #[inline]
     pub fn sleep<W: When>(&self, when: W) -> Sleep {
-        Sleep::new(*self, self.tick_of(when))
+        Sleep::new(*self, self.due_of(when))
     }
 
     /// Gives a future time until something is due. A value that is ready at the same time as the
@@ -316,6 +316,13 @@ impl<T: 'static> Handle<T> {
     /// service has ended.
     pub(crate) fn next_salt(&self) -> u8 {
         self.reach().map_or(0, |reach| reach.next_salt())
+    }
+
+    /// When something is due, in nanoseconds, before that is rounded up to a tick.
+    #[inline]
+    fn due_of(&self, when: impl When) -> u64 {
+        let due = self.with_reach(|reach| reach.time().due_of(when, || reach.nanos()));
+        due.unwrap_or(u64::MAX)
     }
 
     /// The tick at which something is due.

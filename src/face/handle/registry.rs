@@ -189,12 +189,12 @@ pub(super) fn end_without_table(service: ServiceId, place: Place) {
     let nursery = service.nurseries(name.shard()).and_then(|table| table.find(name.id()));
     let Some(nursery) = nursery else { return };
     let time = service.time();
-    match nursery.end_elsewhere(slot, || time.floor(time.nanos())) {
-        Ok(Some(look_by)) => service.ring(name.shard(), look_by),
+    match nursery.end_elsewhere(slot, || time.nanos()) {
+        Ok(Some(look_by)) => service.ring(name.shard(), time.ceil(look_by)),
         Ok(None) => {}
         Err(()) => {
             let mut wakers = Vec::new();
-            while nursery.end_some(|| Tick::ZERO, &mut wakers).0 {}
+            while nursery.end_some(|| 0, &mut wakers).0 {}
             drop_each(wakers);
         }
     }

@@ -13,7 +13,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use corewheel_shard::Tick;
 use pin_project_lite::pin_project;
 
 use super::here::Reach;
@@ -50,7 +49,9 @@ use crate::values::refused::RefusedKind;
 /// armed the timer drops the waker at once, and one on another thread within a second.
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Sleep {
-    deadline: Tick,
+    /// In nanoseconds since the service's epoch, before it is rounded up to a tick. `u64::MAX` for
+    /// never. Most sleeps are never rounded: see [`crate::link::nursery`].
+    deadline: u64,
     /// Where the timer lies while the phase is `Armed`.
     nursery: NurseryName,
     slot: u32,
@@ -72,7 +73,7 @@ enum Phase {
 
 impl Sleep {
     #[inline]
-    pub(crate) fn new<T>(handle: Handle<T>, deadline: Tick) -> Self {
+    pub(crate) fn new<T>(handle: Handle<T>, deadline: u64) -> Self {
         let Handle { service, shard, class, .. } = handle;
         Self {
             deadline,
@@ -89,14 +90,17 @@ impl Sleep {
         Handle::of_parts(self.service, self.shard, self.class)
     }
 
-    pub(crate) fn deadline_tick(&self) -> Tick {
+    /// The deadline before it is rounded up to a tick, in nanoseconds.
+    #[inline]
+    pub(crate) fn due(&self) -> u64 {
         self.deadline
     }
 
     /// When the future will be done: the deadline, rounded up to a tick. `None` if the service has
     /// ended and this thread has not used it before.
     pub fn deadline(&self) -> Option<Instant> {
-        Some(self.handle().time()?.instant(self.deadline))
+        let time = self.handle().time()?;
+        Some(time.instant_of(time.round_up(self.deadline)))
     }
 
     /// Whether the future is done.
@@ -110,18 +114,18 @@ impl Sleep {
     /// becomes earlier.
     pub fn reset<W: When>(&mut self, when: W) {
         let Some(reach) = self.reach() else {
-            return self.reset_to(Tick::NEVER);
+            return self.reset_to(u64::MAX);
         };
-        let deadline = reach.time().tick_of(when, || reach.nanos());
+        let deadline = reach.time().due_of(when, || reach.nanos());
         self.reset_by(Some(&reach), deadline);
     }
 
-    pub(crate) fn reset_to(&mut self, deadline: Tick) {
+    pub(crate) fn reset_to(&mut self, deadline: u64) {
         let reach = if self.phase == Phase::Armed { self.reach() } else { None };
         self.reset_by(reach.as_deref(), deadline);
     }
 
-    fn reset_by(&mut self, reach: Option<&Reach>, deadline: Tick) {
+    fn reset_by(&mut self, reach: Option<&Reach>, deadline: u64) {
         self.deadline = deadline;
         match (self.phase, reach) {
             (Phase::Done, _) => self.phase = Phase::Unarmed,
@@ -152,8 +156,11 @@ impl Sleep {
     /// Whether the deadline has passed; `nanos` is the present by the near clock.
     #[inline]
     fn is_over(&self, time: &Timeline, nanos: u64) -> bool {
+        if nanos < self.deadline {
+            return false;
+        }
         // The near clock may be ahead by a microsecond, so the system's clock decides.
-        let due = time.start_of(self.deadline);
+        let due = time.round_up(self.deadline);
         nanos >= due && time.nanos() >= due
     }
 
@@ -214,8 +221,7 @@ impl Sleep {
         }
         // Most sleeps are polled long before their deadlines: the clock is read only if this thread
         // has read a time after the deadline, or if the nursery finds that little time is left.
-        let due = reach.time().start_of(self.deadline);
-        if reach.may_have_passed(due) && self.end_if_over(reach) {
+        if reach.may_have_passed(self.deadline) && self.end_if_over(reach) {
             return Some(true);
         }
         let (deadline, class, carried) = (self.deadline, self.class.bits(), cx.waker().clone());

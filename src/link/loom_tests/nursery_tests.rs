@@ -13,15 +13,16 @@ use super::super::nursery::{ArmRefusal, Arming, Due, Nursery, Owner as TakesOver
 use super::super::wake_up::Doorbell;
 use super::{Owner, check, check_within};
 
-/// A tick at which all timers and looks of these models are due.
-const LATE: Tick = Tick::new(10_000);
+const MS: u64 = 1_000_000;
+/// A time at which all timers and looks of these models are due.
+const LATE: u64 = 10_000 * MS;
 
 /// The slots of the timers that the owner has taken over.
 #[derive(Default)]
 struct Wheel(Vec<u32>);
 
 impl TakesOver for Wheel {
-    fn take_over(&mut self, slot: u32, _: Tick, _: u8) -> u64 {
+    fn take_over(&mut self, slot: u32, _: u64, _: u8) -> u64 {
         self.0.push(slot);
         u64::from(slot)
     }
@@ -31,11 +32,11 @@ impl TakesOver for Wheel {
         self.0.swap_remove(at.expect("a timer is cancelled once"));
     }
 
-    fn reset(&mut self, _: u64, _: Tick) {}
+    fn reset(&mut self, _: u64, _: u64) {}
 }
 
 fn nursery(table: &Table<u32>) -> Nursery<u32> {
-    Nursery::new(Periods::new(1_000_000), 0, Arc::clone(table.room()), false)
+    Nursery::new(Periods::new(MS), 0, Arc::clone(table.room()), false)
 }
 
 /// Arms a timer that carries `carried`, and rings.
@@ -44,29 +45,29 @@ fn arm(
     (table, doorbell): (&Table<u32>, &Doorbell),
     (deadline, carried): (u64, u32),
 ) -> Result<u32, ArmRefusal> {
-    let arming = Arming { deadline: Tick::new(deadline), class: 0, carried };
-    let armed = nursery.arm(arming, || Tick::new(1)).map_err(|refused| refused.0)?;
+    let arming = Arming { deadline, class: 0, carried };
+    let armed = nursery.arm(arming, || 1).map_err(|refused| refused.0)?;
     if let Some(look_by) = armed.ring {
-        table.ring(look_by, doorbell);
+        table.ring(Tick::new(look_by), doorbell);
     }
     Ok(armed.slot)
 }
 
 /// Sleeps until any nursery wants a look before `until`.
-fn sleep(owner: &mut Owner, table: &Table<u32>, until: Tick) {
+fn sleep(owner: &mut Owner, table: &Table<u32>, until: u64) {
     let (known, version) = table.all();
-    owner.sleep(until, || {
+    owner.sleep(Tick::new(until), || {
         let mut known = known.iter().flatten();
         table.version() != version || known.any(|nursery| nursery.look_by() < until)
     });
 }
 
 /// Looks at a nursery until there is nothing to do at `now`.
-fn look(nursery: &Nursery<u32>, now: Tick, wheel: &mut Wheel, carried: &mut Vec<u32>) {
+fn look(nursery: &Nursery<u32>, now: u64, wheel: &mut Wheel, carried: &mut Vec<u32>) {
     while nursery.look_by() <= now && nursery.look(now, 64, wheel, carried).1 {}
 }
 
-fn look_at_all(table: &Table<u32>, now: Tick, wheel: &mut Wheel, carried: &mut Vec<u32>) {
+fn look_at_all(table: &Table<u32>, now: u64, wheel: &mut Wheel, carried: &mut Vec<u32>) {
     for nursery in table.all().0.iter().flatten() {
         look(nursery, now, wheel, carried);
     }
@@ -88,11 +89,11 @@ fn owner_that_sleeps_past_the_first_look_at_a_new_nursery_is_woken() {
         };
         let (mut wheel, mut carried) = (Wheel::default(), Vec::new());
         loop {
-            look_at_all(&table, Tick::new(5), &mut wheel, &mut carried);
+            look_at_all(&table, 5, &mut wheel, &mut carried);
             if !wheel.0.is_empty() {
                 break;
             }
-            sleep(&mut owner, &table, Tick::new(9));
+            sleep(&mut owner, &table, 9);
         }
         thread.join().unwrap();
         assert_eq!((wheel.0.len(), carried.len()), (1, 0));
@@ -118,13 +119,13 @@ fn owner_that_sleeps_past_an_earlier_look_is_woken() {
         };
         let (mut wheel, mut carried) = (Wheel::default(), Vec::new());
         loop {
-            // It is tick 5 all the time: the alarm of the owner does not go off.
-            look(&nursery, Tick::new(5), &mut wheel, &mut carried);
+            // It is 5 all the time: the alarm of the owner does not go off.
+            look(&nursery, 5, &mut wheel, &mut carried);
             if wheel.0.len() == 2 {
                 break;
             }
-            let until = nursery.look_by().min(Tick::new(9));
-            if until > Tick::new(5) {
+            let until = nursery.look_by().min(9);
+            if until > 5 {
                 sleep(&mut owner, &table, until);
             }
         }
@@ -140,13 +141,13 @@ fn timer_that_ends_elsewhere_while_it_is_taken_over_is_freed_once() {
         let (doorbell, table) = (loom::sync::Arc::new(Doorbell::new()), Arc::new(Table::new(8)));
         let mut owner = Owner::new(&doorbell);
         let (_, nursery) = table.enter(nursery(&table)).unwrap();
-        let slot = arm(&nursery, (&table, &doorbell), (50, 7)).unwrap();
+        let slot = arm(&nursery, (&table, &doorbell), (50 * MS, 7)).unwrap();
         let other = {
             let (doorbell, table) = (loom::sync::Arc::clone(&doorbell), Arc::clone(&table));
             let nursery = Arc::clone(&nursery);
             thread::spawn(move || {
-                if let Some(look_by) = nursery.end_elsewhere(slot, || Tick::new(1)).unwrap() {
-                    table.ring(look_by, &doorbell);
+                if let Some(look_by) = nursery.end_elsewhere(slot, || 1).unwrap() {
+                    table.ring(Tick::new(look_by), &doorbell);
                 }
             })
         };
@@ -154,7 +155,7 @@ fn timer_that_ends_elsewhere_while_it_is_taken_over_is_freed_once() {
         while nursery.used().1 > 0 {
             look(&nursery, LATE, &mut wheel, &mut carried);
             if nursery.used().1 > 0 {
-                sleep(&mut owner, &table, Tick::NEVER);
+                sleep(&mut owner, &table, u64::MAX);
             }
         }
         other.join().unwrap();
@@ -171,23 +172,23 @@ fn timers_that_end_on_two_threads_are_all_freed() {
         let mut owner = Owner::new(&doorbell);
         let (_, nursery) = table.enter(nursery(&table)).unwrap();
         let others = [1, 2].map(|carried| {
-            let slot = arm(&nursery, (&table, &doorbell), (9_000, carried)).unwrap();
+            let slot = arm(&nursery, (&table, &doorbell), (9_000 * MS, carried)).unwrap();
             let (doorbell, table) = (loom::sync::Arc::clone(&doorbell), Arc::clone(&table));
             let nursery = Arc::clone(&nursery);
             thread::spawn(move || {
-                if let Some(look_by) = nursery.end_elsewhere(slot, || Tick::new(1)).unwrap() {
-                    table.ring(look_by, &doorbell);
+                if let Some(look_by) = nursery.end_elsewhere(slot, || 1).unwrap() {
+                    table.ring(Tick::new(look_by), &doorbell);
                 }
             })
         });
         let mut carried = Vec::new();
-        let (_, ring) = nursery.end_some(|| Tick::new(1), &mut carried);
+        let (_, ring) = nursery.end_some(|| 1, &mut carried);
         assert_eq!(ring, None, "a young timer is not the owner's");
         let mut wheel = Wheel::default();
         while nursery.used().1 > 0 {
             look(&nursery, LATE, &mut wheel, &mut carried);
             if nursery.used().1 > 0 {
-                sleep(&mut owner, &table, Tick::NEVER);
+                sleep(&mut owner, &table, u64::MAX);
             }
         }
         for other in others {
@@ -208,15 +209,15 @@ fn timer_that_fires_while_its_thread_ends_it_has_one_outcome() {
         let thread = {
             let nursery = Arc::clone(&nursery);
             thread::spawn(move || {
-                let is_reset = nursery.reset(slot, Tick::new(4), || Tick::new(1)).is_some();
-                (is_reset, nursery.end(slot, || Tick::new(1)).0)
+                let is_reset = nursery.reset(slot, 4, || 1).is_some();
+                (is_reset, nursery.end(slot, || 1).0)
             })
         };
         let (mut wheel, mut carried) = (Wheel::default(), Vec::new());
-        look(&nursery, Tick::new(5), &mut wheel, &mut carried);
+        look(&nursery, 5, &mut wheel, &mut carried);
         let mut fired = Vec::new();
         for slot in wheel.0.clone() {
-            if let Due::Fires(carried) = nursery.fire(slot, Tick::new(5)) {
+            if let Due::Fires(carried) = nursery.fire(slot, 5) {
                 fired.push(carried);
                 wheel.0.clear();
             }
@@ -239,7 +240,7 @@ fn timer_armed_while_the_owner_ends_is_the_owners_or_refused() {
             let (doorbell, table) = (loom::sync::Arc::clone(&doorbell), Arc::clone(&table));
             thread::spawn(move || {
                 let Ok((_, nursery)) = table.enter(nursery(&table)) else { return (0, None) };
-                let arm = |carried| arm(&nursery, (&table, &doorbell), (50, carried));
+                let arm = |carried| arm(&nursery, (&table, &doorbell), (50 * MS, carried));
                 let armed = [arm(1), arm(2)].map(|armed| {
                     assert!(matches!(armed, Ok(_) | Err(ArmRefusal::Closed)), "{armed:?}");
                     armed.ok()
@@ -255,7 +256,7 @@ fn timer_armed_while_the_owner_ends_is_the_owners_or_refused() {
         assert_eq!((wheel.0.len(), carried.len()), (armed, 0));
         if let Some((slot, nursery)) = first {
             // It ends after its owner.
-            assert_eq!(nursery.end(slot, || Tick::ZERO).0, Some(1));
+            assert_eq!(nursery.end(slot, || 0).0, Some(1));
         }
     });
 }
@@ -266,13 +267,13 @@ fn timer_that_ends_elsewhere_while_the_owner_ends_is_freed_once() {
     check(|| {
         let (doorbell, table) = (loom::sync::Arc::new(Doorbell::new()), Arc::new(Table::new(8)));
         let (_, nursery) = table.enter(nursery(&table)).unwrap();
-        let slot = arm(&nursery, (&table, &doorbell), (50, 7)).unwrap();
+        let slot = arm(&nursery, (&table, &doorbell), (50 * MS, 7)).unwrap();
         let other = {
             let nursery = Arc::clone(&nursery);
             thread::spawn(move || {
                 let mut carried = Vec::new();
-                if nursery.end_elsewhere(slot, || Tick::new(1)).is_err() {
-                    while nursery.end_some(|| Tick::ZERO, &mut carried).0 {}
+                if nursery.end_elsewhere(slot, || 1).is_err() {
+                    while nursery.end_some(|| 0, &mut carried).0 {}
                 }
                 carried
             })
@@ -295,8 +296,8 @@ fn nursery_of_a_thread_that_has_ended_is_over() {
             let doorbell = Doorbell::new();
             let table = Arc::clone(&table);
             thread::spawn(move || {
-                let slot = arm(&nursery, (&table, &doorbell), (50, 7)).unwrap();
-                let _carried = nursery.end(slot, || Tick::new(1));
+                let slot = arm(&nursery, (&table, &doorbell), (50 * MS, 7)).unwrap();
+                let _carried = nursery.end(slot, || 1);
                 nursery.leave();
             })
         };

@@ -29,6 +29,9 @@
 //! later? wake the owner                 earlier? another turn
 //! ```
 //!
+//! A nursery counts in nanoseconds since the service's epoch. The owner rounds up to ticks: a time to
+//! look at, and the deadline of a timer that it takes over. So most timers are never rounded.
+//!
 //! Invariants: no code of a user runs under a lock. A lock is held for 64 timers at most. A timer
 //! has credit from its owner, so taking over cannot fail. A slot is freed by its end alone.
 //!
@@ -42,7 +45,6 @@ mod young;
 
 use std::sync::{Arc, PoisonError};
 
-use corewheel_shard::Tick;
 use crossbeam_utils::CachePadded;
 
 use self::slots::Use;
@@ -88,17 +90,17 @@ struct Ended {
 /// The thread that has taken timers over: a shard.
 pub(crate) trait Owner {
     /// Takes a timer over. Returns the owner's key of it.
-    fn take_over(&mut self, slot: u32, deadline: Tick, class: u8) -> u64;
+    fn take_over(&mut self, slot: u32, deadline: u64, class: u8) -> u64;
     /// The timer with this key has ended.
     fn cancel(&mut self, key: u64);
     /// The timer with this key is due earlier.
-    fn reset(&mut self, key: u64, deadline: Tick);
+    fn reset(&mut self, key: u64, deadline: u64);
 }
 
 /// A timer to be armed.
 #[derive(Debug)]
 pub(crate) struct Arming<W> {
-    pub(crate) deadline: Tick,
+    pub(crate) deadline: u64,
     /// The number of its class, from 1; 0 for none.
     pub(crate) class: u8,
     pub(crate) carried: W,
@@ -152,9 +154,9 @@ pub(crate) enum ArmRefusal {
     Closed,
 }
 
-/// The tick until which the owner must not sleep, if that has become earlier. The caller rings the
+/// The time past which the owner must not sleep, if that has become earlier. The caller rings the
 /// owner's doorbell for it.
-pub(crate) type Ring = Option<Tick>;
+pub(crate) type Ring = Option<u64>;
 
 /// What a timer has come to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -175,7 +177,7 @@ pub(crate) enum Due<W> {
     /// The timer fires.
     Fires(W),
     /// It has a later deadline, or has ended.
-    NotBefore(Tick),
+    NotBefore(u64),
     /// It has fired already.
     Nothing,
 }
@@ -215,16 +217,16 @@ impl<W> Nursery<W> {
         }
         // Relaxed: the fence of the doorbell orders it, which the caller rings next.
         self.look_by.store(young.look_by, Ordering::Relaxed);
-        Some(Tick::new(young.look_by))
+        Some(young.look_by)
     }
 
-    /// Arms a timer. `now` returns the present tick. `Err` with the timer.
+    /// Arms a timer. `now` returns the present. `Err` with the timer.
     #[allow(clippy::inline_always, reason = "a call costs a tenth of what it does")]
     #[inline(always)]
     pub(crate) fn arm(
         &self,
         arming: Arming<W>,
-        now: impl Fn() -> Tick,
+        now: impl Fn() -> u64,
     ) -> Result<Armed, (ArmRefusal, Arming<W>)> {
         let mut young = self.lock();
         if young.credit() == 0
@@ -232,7 +234,7 @@ impl<W> Nursery<W> {
         {
             return Err((refusal, arming));
         }
-        let (slot, has_time, is_earlier) = young.arm(arming, || now().index());
+        let (slot, has_time, is_earlier) = young.arm(arming, now);
         let ring = self.publish(&young, is_earlier);
         Ok(Armed { slot, has_time, ring })
     }
@@ -251,16 +253,16 @@ impl<W> Nursery<W> {
 
     /// Ends a timer, for the nursery's thread. The caller drops what it has carried.
     #[inline]
-    pub(crate) fn end(&self, slot: u32, now: impl Fn() -> Tick) -> (Option<W>, Ring) {
+    pub(crate) fn end(&self, slot: u32, now: impl Fn() -> u64) -> (Option<W>, Ring) {
         let mut young = self.lock();
-        let (carried, is_earlier) = young.end(slot, || now().index());
+        let (carried, is_earlier) = young.end(slot, now);
         (carried, self.publish(&young, is_earlier))
     }
 
     /// Ends a timer, for another thread than the nursery's. The nursery's thread or the owner drops
     /// what it has carried. `Err` if the owner is gone: the caller calls
     /// [`end_some`](Self::end_some) then.
-    pub(crate) fn end_elsewhere(&self, slot: u32, now: impl Fn() -> Tick) -> Result<Ring, ()> {
+    pub(crate) fn end_elsewhere(&self, slot: u32, now: impl Fn() -> u64) -> Result<Ring, ()> {
         let is_first = {
             let mut ended = self.ended.slots.lock().unwrap_or_else(PoisonError::into_inner);
             let is_first = ended.is_empty();
@@ -287,7 +289,7 @@ impl<W> Nursery<W> {
         if young.fate == Fate::Closed {
             return Err(());
         }
-        let is_earlier = young.ask_to_end(now().index());
+        let is_earlier = young.ask_to_end(now());
         Ok(self.publish(&young, is_earlier))
     }
 
@@ -300,7 +302,7 @@ impl<W> Nursery<W> {
     /// Ends up to 64 of the timers that have ended on other threads. The caller drops what they
     /// have carried. Whether there are more.
     #[cold]
-    pub(crate) fn end_some(&self, now: impl Fn() -> Tick, carried: &mut Vec<W>) -> (bool, Ring) {
+    pub(crate) fn end_some(&self, now: impl Fn() -> u64, carried: &mut Vec<W>) -> (bool, Ring) {
         let mut young = self.lock();
         let (_, is_last, is_earlier) = self.end_chunk(&mut young, now, carried);
         (!is_last, self.publish(&young, is_earlier))
@@ -311,7 +313,7 @@ impl<W> Nursery<W> {
     fn end_chunk(
         &self,
         young: &mut Young<W>,
-        now: impl Fn() -> Tick,
+        now: impl Fn() -> u64,
         carried: &mut Vec<W>,
     ) -> (u32, bool, bool) {
         let (chunk, left) = {
@@ -326,7 +328,7 @@ impl<W> Nursery<W> {
         let mut is_earlier = false;
         for slot in &chunk {
             young.leave_out(*slot);
-            let (ended, asks) = young.end(*slot, || now().index());
+            let (ended, asks) = young.end(*slot, &now);
             carried.extend(ended);
             is_earlier |= asks;
         }
@@ -340,11 +342,11 @@ impl<W> Nursery<W> {
     pub(crate) fn reset(
         &self,
         slot: u32,
-        deadline: Tick,
-        now: impl Fn() -> Tick,
+        deadline: u64,
+        now: impl Fn() -> u64,
     ) -> Option<(u32, Ring)> {
         let mut young = self.lock();
-        let (slot, is_earlier) = young.reset(slot, deadline.index(), || now().index())?;
+        let (slot, is_earlier) = young.reset(slot, deadline, now)?;
         Some((slot, self.publish(&young, is_earlier)))
     }
 
@@ -403,9 +405,9 @@ impl<W> Nursery<W> {
 impl<W> Nursery<W> {
     /// When the owner looks at the latest.
     #[inline]
-    pub(crate) fn look_by(&self) -> Tick {
+    pub(crate) fn look_by(&self) -> u64 {
         // Relaxed: the owner reads it after its fence before it sleeps.
-        Tick::new(self.look_by.load(Ordering::Relaxed))
+        self.look_by.load(Ordering::Relaxed)
     }
 
     /// Ends the timers that have ended on other threads, sees the timers that have changed and
@@ -413,7 +415,7 @@ impl<W> Nursery<W> {
     /// in `carried`. Returns how many timers that were, and whether there are more.
     pub(crate) fn look(
         &self,
-        now: Tick,
+        now: u64,
         max: u32,
         owner: &mut impl Owner,
         carried: &mut Vec<W>,
@@ -425,7 +427,7 @@ impl<W> Nursery<W> {
             return (done.max(1), true);
         }
         young.note_all_ended();
-        let (done, more) = young.look(now.index(), max.min(TAKEN_MAX), owner);
+        let (done, more) = young.look(now, max.min(TAKEN_MAX), owner);
         self.look_by.store(young.look_by, Ordering::Relaxed);
         (done, more)
     }
@@ -453,20 +455,18 @@ impl<W> Nursery<W> {
     }
 
     /// A timer is due at `now` in the owner's wheel.
-    pub(crate) fn fire(&self, slot: u32, now: Tick) -> Due<W> {
+    pub(crate) fn fire(&self, slot: u32, now: u64) -> Due<W> {
         let mut young = self.lock();
         let slot = young.slots.get_mut(slot);
         match slot.used_for {
-            Use::Old | Use::Changed if slot.deadline > now.index() => {
-                Due::NotBefore(Tick::new(slot.deadline))
-            }
+            Use::Old | Use::Changed if slot.deadline > now => Due::NotBefore(slot.deadline),
             Use::Old | Use::Changed => {
                 let is_listed = slot.used_for == Use::Changed;
                 slot.used_for = if is_listed { Use::FiredListed } else { Use::Fired };
                 slot.carried.take().map_or(Due::Nothing, Due::Fires)
             }
             // The owner is about to see that it has ended.
-            Use::Ended => Due::NotBefore(Tick::NEVER),
+            Use::Ended => Due::NotBefore(NEVER),
             Use::Fired | Use::FiredListed | Use::EndedListed => Due::Nothing,
         }
     }
@@ -479,7 +479,7 @@ impl<W> Nursery<W> {
         self.room.give(young.take_credit(0));
         young.limit = 0;
         if self.ended.len.load(Ordering::Relaxed) > 0 {
-            self.end_chunk(&mut young, || Tick::ZERO, carried);
+            self.end_chunk(&mut young, || 0, carried);
             return true;
         }
         if young.look_at_all(TAKEN_MAX, owner) {
@@ -496,12 +496,12 @@ impl<W> Nursery<W> {
     fn close_unowned(&self) -> Vec<W> {
         struct Nobody(Vec<u32>);
         impl Owner for Nobody {
-            fn take_over(&mut self, slot: u32, _: Tick, _: u8) -> u64 {
+            fn take_over(&mut self, slot: u32, _: u64, _: u8) -> u64 {
                 self.0.push(slot);
                 0
             }
             fn cancel(&mut self, _: u64) {}
-            fn reset(&mut self, _: u64, _: Tick) {}
+            fn reset(&mut self, _: u64, _: u64) {}
         }
         let (mut owner, mut carried) = (Nobody(Vec::new()), Vec::new());
         while self.close(&mut owner, &mut carried) {}

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use corewheel_shard::Tick;
-
 use super::{ArmRefusal, Arming, Due, Nursery, Owner, Periods, Progress, Room, TAKEN_MAX, Table};
 
-const TICK_NS: u64 = 1_000_000;
+const TICK: u64 = 1_000_000;
+
+/// The nanoseconds of a time, which these tests count in ticks.
+fn nanos(ticks: u64) -> u64 {
+    ticks * TICK
+}
 
 /// A shard as simple as can be: the timers that it has taken over, by their keys.
 #[derive(Default)]
@@ -19,9 +22,9 @@ struct Wheel {
 }
 
 impl Owner for Wheel {
-    fn take_over(&mut self, slot: u32, deadline: Tick, _class: u8) -> u64 {
+    fn take_over(&mut self, slot: u32, deadline: u64, _class: u8) -> u64 {
         self.next_key += 1;
-        self.timers.insert(self.next_key, (slot, deadline.index()));
+        self.timers.insert(self.next_key, (slot, deadline));
         self.next_key
     }
 
@@ -29,8 +32,8 @@ impl Owner for Wheel {
         self.cancelled += usize::from(self.timers.remove(&key).is_some());
     }
 
-    fn reset(&mut self, key: u64, deadline: Tick) {
-        self.timers.get_mut(&key).expect("it has the timer").1 = deadline.index();
+    fn reset(&mut self, key: u64, deadline: u64) {
+        self.timers.get_mut(&key).expect("it has the timer").1 = deadline;
         self.resets += 1;
     }
 }
@@ -54,7 +57,7 @@ impl Pair {
     fn new(room: u64) -> Self {
         let room = Arc::new(Room::new(room));
         Self {
-            nursery: Nursery::new(Periods::new(TICK_NS), 2, Arc::clone(&room), false),
+            nursery: Nursery::new(Periods::new(TICK), 2, Arc::clone(&room), false),
             room,
             wheel: Wheel::default(),
             now: 1_000,
@@ -70,8 +73,8 @@ impl Pair {
         self.next += 1;
         let (now, deadline) = (self.now, self.now + after);
         let class = (self.next % 3) as u8;
-        let arming = Arming { deadline: Tick::new(deadline), class, carried: self.next };
-        let armed = self.nursery.arm(arming, || Tick::new(now)).map_err(|refused| refused.0)?;
+        let arming = Arming { deadline: nanos(deadline), class, carried: self.next };
+        let armed = self.nursery.arm(arming, || nanos(now)).map_err(|refused| refused.0)?;
         self.pending.insert(self.next, (armed.slot, deadline));
         self.armed += 1;
         Ok(self.next)
@@ -80,31 +83,31 @@ impl Pair {
     fn end(&mut self, id: u64) {
         let now = self.now;
         if let Some((slot, _)) = self.pending.remove(&id) {
-            let (carried, _) = self.nursery.end(slot, || Tick::new(now));
+            let (carried, _) = self.nursery.end(slot, || nanos(now));
             assert_eq!(carried, Some(id), "a slot has two timers");
         } else if let Some(slot) = self.fired.remove(&id) {
-            assert_eq!(self.nursery.end(slot, || Tick::new(now)).0, None);
+            assert_eq!(self.nursery.end(slot, || nanos(now)).0, None);
         }
     }
 
     fn end_elsewhere(&mut self, id: u64) {
         let now = self.now;
         let Some((slot, _)) = self.pending.remove(&id) else { return };
-        self.nursery.end_elsewhere(slot, || Tick::new(now)).expect("the owner lives");
+        self.nursery.end_elsewhere(slot, || nanos(now)).expect("the owner lives");
         self.ended_elsewhere.push(id);
     }
 
     fn reset(&mut self, id: u64, after: u64) {
         let (now, deadline) = (self.now, self.now + after);
         let Some((slot, known)) = self.pending.get_mut(&id) else { return };
-        let reset = self.nursery.reset(*slot, Tick::new(deadline), || Tick::new(now));
+        let reset = self.nursery.reset(*slot, nanos(deadline), || nanos(now));
         let (slot_, _) = reset.expect("a pending timer has not fired");
         (*slot, *known) = (slot_, deadline);
     }
 
     /// A turn: looks if the time has come, and fires what is due.
     fn turn(&mut self) {
-        let now = Tick::new(self.now);
+        let now = nanos(self.now);
         let mut carried = Vec::new();
         while self.nursery.look_by() <= now {
             let (done, more) = self.nursery.look(now, TAKEN_MAX, &mut self.wheel, &mut carried);
@@ -118,13 +121,12 @@ impl Pair {
             let at = self.ended_elsewhere.iter().position(|ended| *ended == id);
             self.ended_elsewhere.swap_remove(at.expect("it has ended elsewhere"));
         }
-        let due: Vec<_> =
-            self.wheel.timers.iter().filter(|(_, timer)| timer.1 <= self.now).collect();
+        let due: Vec<_> = self.wheel.timers.iter().filter(|(_, timer)| timer.1 <= now).collect();
         let due: Vec<_> = due.into_iter().map(|(key, (slot, _))| (*key, *slot)).collect();
         for (key, slot) in due {
             match self.nursery.fire(slot, now) {
-                Due::NotBefore(tick) => {
-                    self.wheel.timers.get_mut(&key).expect("it is there").1 = tick.index();
+                Due::NotBefore(later) => {
+                    self.wheel.timers.get_mut(&key).expect("it is there").1 = later;
                 }
                 Due::Fires(id) => {
                     self.wheel.timers.remove(&key);
@@ -224,7 +226,7 @@ fn late_look_makes_no_timer_late() {
             // The owner is late each time that it looks, but for the deadline itself.
             let end = pair.now + 400;
             while pair.now < end {
-                let look_by = pair.nursery.look_by().index();
+                let look_by = pair.nursery.look_by().div_ceil(TICK);
                 let due = pair.pending.values().map(|timer| timer.1).min().unwrap_or(end);
                 pair.now =
                     (look_by.saturating_add(late)).clamp(pair.now + 1, due.max(pair.now + 1));
@@ -340,10 +342,10 @@ fn owner_that_has_seen_what_has_changed_is_not_asked_to_look_again() {
     pair.turn();
     pair.end(id);
     pair.reset(reset, 5);
-    assert_ne!(pair.nursery.look_by(), Tick::NEVER);
+    assert_ne!(pair.nursery.look_by(), u64::MAX);
     pair.now += 1_000;
     pair.turn();
-    assert_eq!(pair.nursery.look_by(), Tick::NEVER, "nothing is left to look at");
+    assert_eq!(pair.nursery.look_by(), u64::MAX, "nothing is left to look at");
 }
 
 #[test]
@@ -354,8 +356,8 @@ fn owner_that_is_hurried_sees_the_timers_that_have_ended_at_once() {
     pair.turn();
     assert_eq!(pair.nursery.hurry(), None, "no timer has ended");
     pair.end(id);
-    assert!(pair.nursery.look_by() > Tick::new(pair.now));
-    assert_eq!(pair.nursery.hurry(), Some(Tick::ZERO));
+    assert!(pair.nursery.look_by() > nanos(pair.now));
+    assert_eq!(pair.nursery.hurry(), Some(0));
     pair.turn();
     assert_eq!(pair.wheel.cancelled, 1);
 }
@@ -366,10 +368,10 @@ fn slot_whose_timer_fires_while_it_is_listed_is_used_again_after_the_next_look()
         let mut pair = Pair::new(1 << 20);
         let id = pair.arm(15).unwrap();
         let slot = pair.pending[&id].0;
-        let (end, mut carried) = (Tick::new(pair.now + 15), Vec::new());
+        let (end, mut carried) = (nanos(pair.now + 15), Vec::new());
         pair.nursery.look(end, TAKEN_MAX, &mut pair.wheel, &mut carried);
         // The thread resets it after the look of the turn that fires it.
-        assert!(pair.nursery.reset(slot, Tick::new(pair.now + 14), || end).is_some());
+        assert!(pair.nursery.reset(slot, nanos(pair.now + 14), || end).is_some());
         assert!(matches!(pair.nursery.fire(slot, end), Due::Fires(_)));
         pair.wheel.timers.clear();
         if ends_before_the_look {
@@ -408,18 +410,18 @@ fn closing_nursery_gives_every_timer_to_its_owner_and_refuses_others() {
     assert_eq!(pair.nursery.look_at(slot, |_| true), Progress::Closed);
     // Timers end after their owner, here and elsewhere.
     let used = pair.nursery.used().1;
-    assert_eq!(pair.nursery.end(slot, || Tick::ZERO).0, Some(ids[2]));
+    assert_eq!(pair.nursery.end(slot, || 0).0, Some(ids[2]));
     assert_eq!(pair.nursery.used(), (0, used - 1), "its slot is free at once");
     let slot = pair.pending[&ids[3]].0;
-    assert_eq!(pair.nursery.end_elsewhere(slot, || Tick::ZERO), Err(()));
-    while pair.nursery.end_some(|| Tick::ZERO, &mut carried).0 {}
+    assert_eq!(pair.nursery.end_elsewhere(slot, || 0), Err(()));
+    while pair.nursery.end_some(|| 0, &mut carried).0 {}
     assert_eq!(carried, [ids[1], ids[3]]);
 }
 
 #[test]
 fn place_of_a_nursery_is_used_again_under_another_name() {
     let table = Table::<u64>::new(100);
-    let nursery = || Nursery::new(Periods::new(TICK_NS), 0, Arc::clone(table.room()), false);
+    let nursery = || Nursery::new(Periods::new(TICK), 0, Arc::clone(table.room()), false);
     let (first, _) = table.enter(nursery()).unwrap();
     let (second, _) = table.enter(nursery()).unwrap();
     let version = table.version();

@@ -3,8 +3,6 @@
 //! Each method is a few instructions, or as long as its `max` says. None of them calls code of a
 //! user: what a timer carries is moved in and out, and neither cloned nor dropped here.
 
-use corewheel_shard::Tick;
-
 use super::slots::{LISTS, NIL, Slots, Use};
 use super::{Arming, Counts, Fate, Owner};
 use crate::values::class::{LeftAt, tenths_left};
@@ -30,7 +28,7 @@ struct Looks {
     second: u64,
 }
 
-/// The ticks between two looks at each list, and those for which ended timers are left.
+/// The time between two looks at each list, and that for which ended timers are left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Periods {
     every: [u64; LISTS],
@@ -38,10 +36,10 @@ pub(crate) struct Periods {
 }
 
 impl Periods {
-    /// The periods for ticks of this many nanoseconds.
-    pub(crate) fn new(tick_ns: u64) -> Self {
-        let ticks = |ms: u64| (ms * 1_000_000 / tick_ns.max(1)).max(1);
-        Self { every: EVERY_MS.map(ticks), ended_for: ticks(ENDED_FOR_MS) }
+    /// The periods for an owner whose ticks have this length: it looks once in a tick at most.
+    pub(crate) fn new(tick: u64) -> Self {
+        let at_least_a_tick = |ms: u64| (ms * 1_000_000).max(tick);
+        Self { every: EVERY_MS.map(at_least_a_tick), ended_for: at_least_a_tick(ENDED_FOR_MS) }
     }
 }
 
@@ -240,7 +238,6 @@ impl<W> Young<W> {
     #[inline(always)]
     pub(super) fn arm(&mut self, arming: Arming<W>, now: impl Fn() -> u64) -> (u32, bool, bool) {
         let Arming { deadline, class, carried } = arming;
-        let deadline = deadline.index();
         let list = self.list_for(deadline, &now);
         let at = self.slots.insert(list, deadline, carried, class);
         self.live += 1;
@@ -436,7 +433,7 @@ impl<W> Young<W> {
     fn visit(&mut self, list: usize, max: u32, have_age: bool, owner: &mut impl Owner) -> u32 {
         let Self { slots, by_class, live, limit, .. } = self;
         slots.visit(list, max, have_age, |at, slot| {
-            slot.key = owner.take_over(at, Tick::new(slot.deadline), slot.class);
+            slot.key = owner.take_over(at, slot.deadline, slot.class);
             *live -= 1;
             *limit = limit.saturating_sub(1);
             if let Some(of_class) = of_class(by_class, slot.class) {
@@ -464,7 +461,7 @@ impl<W> Young<W> {
                 _ => {
                     debug_assert_eq!(slot.used_for, Use::Changed, "slot {at} is listed");
                     slot.used_for = Use::Old;
-                    owner.reset(key, Tick::new(slot.deadline));
+                    owner.reset(key, slot.deadline);
                 }
             }
             done += 1;
