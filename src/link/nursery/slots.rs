@@ -252,16 +252,15 @@ impl<W> Slots<W> {
         number << CHUNK_BITS | place
     }
 
-    /// Takes what a timer carries. The slot of a young timer is freed, and its class and deadline
-    /// are returned; that of another timer stays.
+    /// Takes what a timer carries, and says whether the timer is young, and its class. The slot of a
+    /// young timer is freed; that of another timer stays.
     #[inline]
-    pub(super) fn take(&mut self, at: u32) -> (Option<W>, Option<(u8, u64)>) {
+    pub(super) fn take(&mut self, at: u32) -> (Option<W>, bool, u8) {
         let chunk = self.chunk_mut(chunk_of(at));
         let slot = &mut chunk.slots[place_of(at)];
-        let carried = slot.carried.take();
-        let ended = (slot.class, slot.deadline);
+        let (carried, class) = (slot.carried.take(), slot.class);
         if !chunk.is_young(at) {
-            return (carried, None);
+            return (carried, false, class);
         }
         chunk.new &= !bit_of(at);
         chunk.seen &= !bit_of(at);
@@ -271,7 +270,7 @@ impl<W> Slots<W> {
         } else {
             self.free(at);
         }
-        (carried, Some(ended))
+        (carried, true, class)
     }
 
     /// Frees a slot of a timer that is not young. What it has carried is taken out already.

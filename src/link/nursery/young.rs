@@ -89,6 +89,7 @@ struct Sample {
     slot: u32,
     /// When it was armed.
     since: u64,
+    deadline: u64,
 }
 
 /// What a nursery counts between two looks.
@@ -120,20 +121,20 @@ impl Tally {
 impl OfClass {
     /// A timer was armed. Few are measured, so that most read no clock.
     #[inline]
-    fn arm(&mut self, slot: u32, now: impl Fn() -> u64) {
+    fn arm(&mut self, slot: u32, deadline: u64, now: impl Fn() -> u64) {
         if self.counts.armed.is_multiple_of(SAMPLED) && self.sample.is_none() {
-            self.sample = Some(Sample { slot, since: now() });
+            self.sample = Some(Sample { slot, since: now(), deadline });
         }
         self.counts.armed += 1;
     }
 
     /// A timer has ended while it was young. A sample stands for all those since the one before.
     #[inline]
-    fn end(&mut self, slot: u32, deadline: u64, now: impl Fn() -> u64) {
+    fn end(&mut self, slot: u32, now: impl Fn() -> u64) {
         self.counts.ended += 1;
         self.unmeasured += 1;
-        if let Some(Sample { since, .. }) = self.sample.take_if(|sample| sample.slot == slot) {
-            let tenths = tenths_left(since, deadline, now());
+        if let Some(sample) = self.sample.take_if(|sample| sample.slot == slot) {
+            let tenths = tenths_left(sample.since, sample.deadline, now());
             self.ended_at[tenths] += std::mem::take(&mut self.unmeasured);
         }
     }
@@ -243,7 +244,7 @@ impl<W> Young<W> {
         self.live += 1;
         self.counts.armed += 1;
         if let Some(of_class) = self.of_class(class) {
-            of_class.arm(at, now);
+            of_class.arm(at, deadline, now);
         }
         (at, list > 0, self.ask(self.looks[list].next))
     }
@@ -263,12 +264,14 @@ impl<W> Young<W> {
     /// Ends a timer and takes what it carries. Whether the owner must be told of an earlier look.
     #[inline]
     pub(super) fn end(&mut self, at: u32, now: impl Fn() -> u64) -> (Option<W>, bool) {
-        let (carried, young) = self.slots.take(at);
-        let Some((class, deadline)) = young else { return (carried, self.end_old(at, now)) };
+        let (carried, is_young, class) = self.slots.take(at);
+        if !is_young {
+            return (carried, self.end_old(at, now));
+        }
         self.live -= 1;
         self.counts.ended += 1;
         if let Some(of_class) = self.of_class(class) {
-            of_class.end(at, deadline, now);
+            of_class.end(at, now);
         }
         (carried, false)
     }
@@ -365,7 +368,7 @@ impl<W> Young<W> {
             if let Some(sample) = self.of_class(class).and_then(|of| of.sample.as_mut())
                 && sample.slot == at
             {
-                sample.slot = renewed;
+                (sample.slot, sample.deadline) = (renewed, deadline);
             }
             return Some((renewed, self.ask(self.looks[list].next)));
         }
