@@ -166,15 +166,12 @@ struct OfList {
     young: Ends,
     /// The last chunk that the present look must visit; [`NIL`] between two looks.
     until: u32,
-    /// A slot that a timer has left and that is not freed, as the next timer has it; [`NIL`] for
-    /// none. Why: the timers of a busy thread end and begin in turn, and their chunks are full.
-    spare: u32,
 }
 
 impl OfList {
     const EMPTY: Self = {
         let ends = Ends { head: NIL, tail: NIL };
-        Self { roomy: ends, young: ends, until: NIL, spare: NIL }
+        Self { roomy: ends, young: ends, until: NIL }
     };
 
     fn ends(&mut self, chunks: Chunks) -> &mut Ends {
@@ -191,13 +188,17 @@ pub(super) struct Slots<W> {
     /// `None` for a chunk that is freed.
     chunks: Vec<Option<Box<Chunk<W>>>>,
     of_list: [OfList; LISTS],
+    /// The slot of the timer that has ended last, which is not freed: the next timer of its list
+    /// has it. [`NIL`] for none. Why: the timers of a busy thread end and begin in turn, and their
+    /// chunks are full.
+    spare: u32,
     /// The numbers of chunks that are freed.
     gone: Vec<u32>,
 }
 
 impl<W> Slots<W> {
     pub(super) fn new() -> Self {
-        Self { chunks: Vec::new(), of_list: [OfList::EMPTY; LISTS], gone: Vec::new() }
+        Self { chunks: Vec::new(), of_list: [OfList::EMPTY; LISTS], spare: NIL, gone: Vec::new() }
     }
 
     /// The chunk with this number.
@@ -225,8 +226,12 @@ impl<W> Slots<W> {
     #[allow(clippy::inline_always, reason = "a call costs a tenth of what it does")]
     #[inline(always)]
     pub(super) fn insert(&mut self, list: usize, deadline: u64, carried: W, class: u8) -> u32 {
-        let spare = std::mem::replace(&mut self.of_list[list].spare, NIL);
-        let at = if spare == NIL { self.take_free(list) } else { spare };
+        let at = match self.chunks.get(chunk_of(self.spare)) {
+            Some(Some(chunk)) if usize::from(chunk.list) == list => {
+                std::mem::replace(&mut self.spare, NIL)
+            }
+            _ => self.take_free(list),
+        };
         let chunk = self.chunk_mut(chunk_of(at));
         let slot = &mut chunk.slots[place_of(at)];
         (slot.deadline, slot.carried, slot.class) = (deadline, Some(carried), class);
@@ -264,11 +269,9 @@ impl<W> Slots<W> {
         }
         chunk.new &= !bit_of(at);
         chunk.seen &= !bit_of(at);
-        let spare = &mut self.of_list[usize::from(chunk.list) % LISTS].spare;
-        if *spare == NIL {
-            *spare = at;
-        } else {
-            self.free(at);
+        let spare = std::mem::replace(&mut self.spare, at);
+        if spare != NIL {
+            self.free(spare);
         }
         (carried, true, class)
     }
@@ -480,7 +483,7 @@ impl<W> Slots<W> {
     pub(super) fn used(&self) -> u32 {
         let chunks = self.chunks.iter().flatten();
         let taken: u32 = chunks.map(|chunk| CHUNK - chunk.free.count_ones()).sum();
-        taken - self.of_list.iter().filter(|of_list| of_list.spare != NIL).count() as u32
+        taken - u32::from(self.spare != NIL)
     }
 
     /// How many slots there is memory for.
@@ -525,15 +528,14 @@ impl<W> Slots<W> {
     #[cfg(any(test, feature = "sim"))]
     pub(super) fn check_invariants(&self, mut of_young: impl FnMut(usize, u64, u64)) {
         let (mut listed, mut roomy) = (0, 0);
+        let spare = self.spare;
+        if spare != NIL {
+            let chunk = self.chunk(chunk_of(spare));
+            let is_used = (chunk.free | chunk.new | chunk.seen) & bit_of(spare) != 0;
+            assert!(!is_used, "the spare slot {spare} is free, or has a timer");
+            assert!(self.get(spare).carried.is_none(), "the spare slot {spare} is empty");
+        }
         for list in 0..LISTS {
-            let spare = self.of_list[list].spare;
-            if spare != NIL {
-                let chunk = self.chunk(chunk_of(spare));
-                let is_used = (chunk.free | chunk.new | chunk.seen) & bit_of(spare) != 0;
-                assert!(!is_used, "the spare slot {spare} is free, or has a timer");
-                assert!(self.get(spare).carried.is_none(), "the spare slot {spare} is empty");
-                assert_eq!(usize::from(chunk.list), list, "the list of the spare slot {spare}");
-            }
             for (number, chunk) in self.chunks_of(Chunks::Roomy, list) {
                 assert!(chunk.is_roomy, "chunk {number} is listed");
                 let is_first = self.of_list[list].roomy.head == number;
@@ -579,10 +581,9 @@ impl<W> Slots<W> {
         let chunks = self.chunks.iter().enumerate();
         let chunks = chunks.filter_map(|(number, chunk)| Some((number, chunk.as_deref()?)));
         chunks.flat_map(move |(number, chunk)| {
-            let spare = self.of_list[usize::from(chunk.list)].spare;
             let slots = (number as u32 * CHUNK..).zip(&chunk.slots);
             let is_old = move |at| (chunk.free | chunk.new | chunk.seen) & bit_of(at) == 0;
-            slots.filter(move |(at, _)| *at != spare && is_old(*at)).map(|(_, slot)| slot)
+            slots.filter(move |(at, _)| *at != self.spare && is_old(*at)).map(|(_, slot)| slot)
         })
     }
 }
