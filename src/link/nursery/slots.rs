@@ -188,17 +188,23 @@ pub(super) struct Slots<W> {
     /// `None` for a chunk that is freed.
     chunks: Vec<Option<Box<Chunk<W>>>>,
     of_list: [OfList; LISTS],
-    /// The slot of the timer that has ended last, which is not freed: the next timer of its list
-    /// has it. [`NIL`] for none. Why: the timers of a busy thread end and begin in turn, and their
-    /// chunks are full.
-    spare: u32,
+    /// The slots of the timers that have ended last, which are not freed: the next timer of their
+    /// list has one. [`NIL`] for none. Why: the timers of a busy thread end and begin in turn, and
+    /// their chunks are full. Why not one for each list: to know the list of a timer that ends, its
+    /// chunk is read, which all of its end then waits for.
+    spare: [u32; 2],
     /// The numbers of chunks that are freed.
     gone: Vec<u32>,
 }
 
 impl<W> Slots<W> {
     pub(super) fn new() -> Self {
-        Self { chunks: Vec::new(), of_list: [OfList::EMPTY; LISTS], spare: NIL, gone: Vec::new() }
+        Self {
+            chunks: Vec::new(),
+            of_list: [OfList::EMPTY; LISTS],
+            spare: [NIL; 2],
+            gone: Vec::new(),
+        }
     }
 
     /// The chunk with this number.
@@ -226,11 +232,12 @@ impl<W> Slots<W> {
     #[allow(clippy::inline_always, reason = "a call costs a tenth of what it does")]
     #[inline(always)]
     pub(super) fn insert(&mut self, list: usize, deadline: u64, carried: W, class: u8) -> u32 {
-        let at = match self.chunks.get(chunk_of(self.spare)) {
-            Some(Some(chunk)) if usize::from(chunk.list) == list => {
-                std::mem::replace(&mut self.spare, NIL)
-            }
-            _ => self.take_free(list),
+        let at = if self.is_of_list(self.spare[0], list) {
+            std::mem::replace(&mut self.spare[0], NIL)
+        } else if self.is_of_list(self.spare[1], list) {
+            std::mem::replace(&mut self.spare[1], NIL)
+        } else {
+            self.take_free(list)
         };
         let chunk = self.chunk_mut(chunk_of(at));
         let slot = &mut chunk.slots[place_of(at)];
@@ -240,6 +247,13 @@ impl<W> Slots<W> {
             self.note_young(at >> CHUNK_BITS);
         }
         at
+    }
+
+    /// Whether a slot is one of a list; false for [`NIL`].
+    #[inline(always)]
+    fn is_of_list(&self, at: u32, list: usize) -> bool {
+        let chunk = self.chunks.get(chunk_of(at));
+        matches!(chunk, Some(Some(chunk)) if usize::from(chunk.list) == list)
     }
 
     /// Takes a free slot for a timer of a list.
@@ -269,11 +283,20 @@ impl<W> Slots<W> {
         }
         chunk.new &= !bit_of(at);
         chunk.seen &= !bit_of(at);
-        let spare = std::mem::replace(&mut self.spare, at);
-        if spare != NIL {
-            self.free(spare);
+        let last = std::mem::replace(&mut self.spare[0], at);
+        if last != NIL {
+            self.make_spare(last);
         }
         (carried, true, class)
+    }
+
+    /// Makes a slot the second spare one, and frees the one that was.
+    #[inline(never)]
+    fn make_spare(&mut self, at: u32) {
+        let second = std::mem::replace(&mut self.spare[1], at);
+        if second != NIL {
+            self.free(second);
+        }
     }
 
     /// Frees a slot of a timer that is not young. What it has carried is taken out already.
@@ -483,7 +506,7 @@ impl<W> Slots<W> {
     pub(super) fn used(&self) -> u32 {
         let chunks = self.chunks.iter().flatten();
         let taken: u32 = chunks.map(|chunk| CHUNK - chunk.free.count_ones()).sum();
-        taken - u32::from(self.spare != NIL)
+        taken - self.spare.iter().filter(|spare| **spare != NIL).count() as u32
     }
 
     /// How many slots there is memory for.
@@ -528,8 +551,7 @@ impl<W> Slots<W> {
     #[cfg(any(test, feature = "sim"))]
     pub(super) fn check_invariants(&self, mut of_young: impl FnMut(usize, u64, u64)) {
         let (mut listed, mut roomy) = (0, 0);
-        let spare = self.spare;
-        if spare != NIL {
+        for spare in self.spare.into_iter().filter(|spare| *spare != NIL) {
             let chunk = self.chunk(chunk_of(spare));
             let is_used = (chunk.free | chunk.new | chunk.seen) & bit_of(spare) != 0;
             assert!(!is_used, "the spare slot {spare} is free, or has a timer");
@@ -583,7 +605,9 @@ impl<W> Slots<W> {
         chunks.flat_map(move |(number, chunk)| {
             let slots = (number as u32 * CHUNK..).zip(&chunk.slots);
             let is_old = move |at| (chunk.free | chunk.new | chunk.seen) & bit_of(at) == 0;
-            slots.filter(move |(at, _)| *at != self.spare && is_old(*at)).map(|(_, slot)| slot)
+            slots
+                .filter(move |(at, _)| !self.spare.contains(at) && is_old(*at))
+                .map(|(_, slot)| slot)
         })
     }
 }

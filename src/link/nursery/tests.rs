@@ -307,6 +307,24 @@ fn next_timer_takes_the_freed_slot_where_all_chunks_are_full() {
 }
 
 #[test]
+fn timers_of_two_lists_that_end_and_begin_in_turn_take_each_others_freed_slots() {
+    let mut pair = Pair::new(1 << 20);
+    let delay = |round: usize| if round.is_multiple_of(2) { 30_000 } else { 100 };
+    let mut ids: Vec<_> = (0..2_048).map(|n| pair.arm(delay(n)).unwrap()).collect();
+    let mut freed = Vec::new();
+    for round in 0..ids.len() {
+        // A timer of one list ends, and one of the other list is armed.
+        freed.push(pair.pending[&ids[round]].0);
+        pair.end(ids[round]);
+        ids[round] = pair.arm(delay(round + 1)).unwrap();
+        pair.nursery.check_invariants();
+        if round > 0 {
+            assert_eq!(pair.pending[&ids[round]].0, freed[round - 1], "the slot of its list");
+        }
+    }
+}
+
+#[test]
 fn nursery_without_credit_refuses_at_once_and_gives_back_what_it_does_not_use() {
     let mut pair = Pair::new(100);
     let armed: Vec<_> = (0..100).map(|_| pair.arm(30_000).unwrap()).collect();
