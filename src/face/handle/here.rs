@@ -28,7 +28,9 @@ use super::thread_lanes::ThreadLanes;
 use crate::clock::{NearClock, Timeline};
 use crate::directory::orders::Orders;
 use crate::face::local::LocalShard;
-use crate::link::nursery::{ArmRefusal, Armed, Arming, Nursery, NurseryId, Periods, Ring};
+use crate::link::nursery::{
+    ArmRefusal, Armed, Arming, Nursery, NurseryId, Periods, Ring, TAKEN_MAX,
+};
 use crate::shard::Core;
 use crate::values::class::ClassId;
 use crate::values::contain::drop_each;
@@ -474,12 +476,12 @@ impl Reach {
     /// Ends the timers of this thread that have ended on other threads. Runs code of the user.
     #[cold]
     fn end_ended(&self) {
+        let mut wakers = Vec::with_capacity(TAKEN_MAX as usize);
         for own in self.own.iter() {
             loop {
-                let mut wakers = Vec::new();
                 let (more, ring) = own.nursery.end_some(|| self.nanos(), &mut wakers);
                 self.ring(own.shard, ring);
-                drop_each(wakers);
+                drop_each(wakers.drain(..));
                 if !more {
                     break;
                 }

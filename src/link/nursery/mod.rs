@@ -58,6 +58,9 @@ use crate::values::class::LeftAt;
 pub(crate) const TAKEN_MAX: u32 = 64;
 /// The timers that may have ended on other threads before the nursery's thread ends them.
 const ENDED_MAX: u64 = 256;
+/// The timers of a chunk that have ended on other threads. One for the model checker, whose models
+/// have few timers.
+const ENDED_CHUNK: usize = if cfg!(all(test, corewheel_loom)) { 1 } else { TAKEN_MAX as usize };
 /// The most slots that a nursery is lent at once. It begins with one, so that thousands of threads
 /// with a timer each take as many slots, and is lent twice as many each time.
 const LENT_MAX: u32 = 1_024;
@@ -81,10 +84,15 @@ pub(crate) struct Nursery<W> {
 /// The slots of timers that have ended on other threads.
 #[derive(Debug)]
 struct Ended {
-    /// In chunks, so that no push copies many of them.
+    /// In chunks, so that no push copies many of them. All but the last are full.
     slots: Mutex<Vec<Vec<u32>>>,
     /// How many these are, or were a moment ago. Relaxed: it orders nothing.
     len: AtomicU64,
+}
+
+/// How many slots are in chunks of which all but the last are full.
+fn count_of(chunks: &[Vec<u32>]) -> u64 {
+    chunks.last().map_or(0, |last| (chunks.len() - 1) * ENDED_CHUNK + last.len()) as u64
 }
 
 /// The thread that has taken timers over: a shard.
@@ -267,17 +275,16 @@ impl<W> Nursery<W> {
             let mut ended = self.ended.slots.lock().unwrap_or_else(PoisonError::into_inner);
             let is_first = ended.is_empty();
             match ended.last_mut() {
-                Some(chunk) if chunk.len() < chunk.capacity() => chunk.push(slot),
+                Some(chunk) if chunk.len() < ENDED_CHUNK => chunk.push(slot),
                 _ => {
-                    let mut chunk = Vec::with_capacity(TAKEN_MAX as usize);
+                    let mut chunk = Vec::with_capacity(ENDED_CHUNK);
                     chunk.push(slot);
                     ended.push(chunk);
                 }
             }
-            let full = (ended.len() as u64 - 1) * u64::from(TAKEN_MAX);
-            let last = ended.last().map_or(0, Vec::len) as u64;
-            self.ended.len.store(full + last, Ordering::Relaxed);
-            if full + last == ENDED_MAX {
+            let count = count_of(&ended);
+            self.ended.len.store(count, Ordering::Relaxed);
+            if count == ENDED_MAX {
                 self.has_many_ended.store(true, Ordering::Relaxed);
             }
             is_first
@@ -301,29 +308,35 @@ impl<W> Nursery<W> {
 
     /// Ends up to 64 of the timers that have ended on other threads. The caller drops what they
     /// have carried. Whether there are more.
+    ///
+    /// It leaves a chunk to the owner to which other threads may be adding, unless the owner is
+    /// gone: otherwise they would wait for each other at each timer.
     #[cold]
     pub(crate) fn end_some(&self, now: impl Fn() -> u64, carried: &mut Vec<W>) -> (bool, Ring) {
         let mut young = self.lock();
-        let (_, is_last, is_earlier) = self.end_chunk(&mut young, now, carried);
-        (!is_last, self.publish(&young, is_earlier))
+        let kept = usize::from(young.fate != Fate::Closed);
+        let (_, left, is_earlier) = self.end_chunk(&mut young, kept, now, carried);
+        (left > kept, self.publish(&young, is_earlier))
     }
 
-    /// Ends a chunk of the timers that have ended on other threads. Returns how many, whether there
-    /// are no more, and whether the owner must be told of an earlier look.
+    /// Ends a chunk of the timers that have ended on other threads, if there are more than `kept`.
+    /// Returns how many timers that were, how many chunks are left, and whether the owner must be
+    /// told of an earlier look.
     fn end_chunk(
         &self,
         young: &mut Young<W>,
+        kept: usize,
         now: impl Fn() -> u64,
         carried: &mut Vec<W>,
-    ) -> (u32, bool, bool) {
+    ) -> (u32, usize, bool) {
         let (chunk, left) = {
             let mut ended = self.ended.slots.lock().unwrap_or_else(PoisonError::into_inner);
-            let chunk = ended.pop().unwrap_or_default();
-            // All chunks but the last are full.
-            let left = ended.len() as u64 * u64::from(TAKEN_MAX);
-            self.ended.len.store(left, Ordering::Relaxed);
-            self.has_many_ended.store(left >= ENDED_MAX, Ordering::Relaxed);
-            (chunk, left)
+            let at = ended.len().saturating_sub(1 + kept);
+            let chunk = if ended.len() > kept { ended.swap_remove(at) } else { Vec::new() };
+            let count = count_of(&ended);
+            self.ended.len.store(count, Ordering::Relaxed);
+            self.has_many_ended.store(count >= ENDED_MAX, Ordering::Relaxed);
+            (chunk, ended.len())
         };
         let mut is_earlier = false;
         for slot in &chunk {
@@ -335,7 +348,7 @@ impl<W> Nursery<W> {
         if left == 0 {
             young.note_all_ended();
         }
-        (chunk.len() as u32, left == 0, is_earlier)
+        (chunk.len() as u32, left, is_earlier)
     }
 
     /// Gives a timer another deadline. `None` if it has fired, else its slot, which may be another.
@@ -423,7 +436,7 @@ impl<W> Nursery<W> {
         let mut young = self.lock();
         // A thread that has asked for the end of a timer has put it on the list before.
         if self.ended.len.load(Ordering::Relaxed) > 0 {
-            let (done, ..) = self.end_chunk(&mut young, || now, carried);
+            let (done, ..) = self.end_chunk(&mut young, 0, || now, carried);
             return (done.max(1), true);
         }
         young.note_all_ended();
@@ -479,7 +492,7 @@ impl<W> Nursery<W> {
         self.room.give(young.take_credit(0));
         young.limit = 0;
         if self.ended.len.load(Ordering::Relaxed) > 0 {
-            self.end_chunk(&mut young, || 0, carried);
+            self.end_chunk(&mut young, 0, || 0, carried);
             return true;
         }
         if young.look_at_all(TAKEN_MAX, owner) {
