@@ -29,8 +29,8 @@
 //! later? wake the owner                 earlier? another turn
 //! ```
 //!
-//! A nursery counts in nanoseconds since the service's epoch. The owner rounds up to ticks: a time to
-//! look at, and the deadline of a timer that it takes over. So most timers are never rounded.
+//! A nursery counts in nanoseconds since the service's epoch. The owner rounds up to ticks when it
+//! takes a timer over, and when it looks. So a timer that ends young is never rounded.
 //!
 //! Invariants: no code of a user runs under a lock. A lock is held for 64 timers at most. A timer
 //! has credit from its owner, so taking over cannot fail. A slot is freed by its end alone.

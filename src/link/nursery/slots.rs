@@ -13,6 +13,9 @@
 //! Cost: 40 bytes for a slot that carries a waker, and 56 for each chunk of 64 slots. One empty
 //! chunk of each list stays.
 
+#[cfg(any(test, feature = "sim"))]
+mod check;
+
 /// How many lists of young timers there are.
 pub(super) const LISTS: usize = 8;
 pub(super) const NIL: u32 = u32::MAX;
@@ -271,8 +274,8 @@ impl<W> Slots<W> {
         number << CHUNK_BITS | place
     }
 
-    /// Takes what a timer carries, and says whether the timer is young, and its class. The slot of a
-    /// young timer is freed; that of another timer stays.
+    /// Takes what a timer carries, and says whether the timer is young, and its class. The slot of
+    /// a young timer is freed; that of another timer stays.
     #[inline]
     pub(super) fn take(&mut self, at: u32) -> (Option<W>, bool, u8) {
         let chunk = self.chunk_mut(chunk_of(at));
@@ -513,101 +516,5 @@ impl<W> Slots<W> {
     #[cfg(all(test, not(corewheel_loom)))]
     pub(super) fn allocated(&self) -> usize {
         self.chunks.iter().flatten().map(|chunk| chunk.slots.len()).sum()
-    }
-
-    /// The chunks of a list, from the first to the last.
-    ///
-    /// # Panics
-    ///
-    /// If the chunk before one is another.
-    #[cfg(any(test, feature = "sim"))]
-    fn chunks_of(&self, chunks: Chunks, list: usize) -> Vec<(u32, &Chunk<W>)> {
-        let mut of_list = self.of_list[list];
-        let Ends { head, tail } = *of_list.ends(chunks);
-        let (mut at, mut all) = (head, Vec::new());
-        while at != NIL {
-            let chunk = self.chunk(at as usize);
-            let links = match chunks {
-                Chunks::Roomy => chunk.roomy,
-                Chunks::Young => chunk.young,
-            };
-            let prev = all.last().map_or(NIL, |(number, _)| *number);
-            assert_eq!(links.prev, prev, "the chunk before {at} in {chunks:?} of list {list}");
-            assert_eq!(usize::from(chunk.list), list, "the list of chunk {at}");
-            all.push((at, chunk));
-            at = links.next;
-        }
-        assert_eq!(tail, all.last().map_or(NIL, |(number, _)| *number), "the last of {chunks:?}");
-        all
-    }
-
-    /// Checks the lists of chunks and the bits of each. Calls `of_young` for each young timer: with
-    /// its list, its deadline and how many more looks begin before it is taken over. That is 0 if
-    /// the present look takes it over.
-    ///
-    /// # Panics
-    ///
-    /// If an invariant does not hold, with a sentence and the values.
-    #[cfg(any(test, feature = "sim"))]
-    pub(super) fn check_invariants(&self, mut of_young: impl FnMut(usize, u64, u64)) {
-        let (mut listed, mut roomy) = (0, 0);
-        for spare in self.spare.into_iter().filter(|spare| *spare != NIL) {
-            let chunk = self.chunk(chunk_of(spare));
-            let is_used = (chunk.free | chunk.new | chunk.seen) & bit_of(spare) != 0;
-            assert!(!is_used, "the spare slot {spare} is free, or has a timer");
-            assert!(self.get(spare).carried.is_none(), "the spare slot {spare} is empty");
-        }
-        for list in 0..LISTS {
-            for (number, chunk) in self.chunks_of(Chunks::Roomy, list) {
-                assert!(chunk.is_roomy, "chunk {number} is listed");
-                let is_first = self.of_list[list].roomy.head == number;
-                assert!(is_first || chunk.free != 0, "chunk {number} is full, and not the first");
-                roomy += usize::from(chunk.free != 0);
-            }
-            let young = self.chunks_of(Chunks::Young, list);
-            let until = self.of_list[list].until;
-            let unvisited = young.iter().position(|(number, _)| *number == until);
-            assert_eq!(unvisited.is_none(), until == NIL, "the look ends with {until}");
-            for (place, (number, chunk)) in young.iter().enumerate() {
-                assert!(chunk.is_listed, "chunk {number} is listed");
-                let visits = u64::from(unvisited.is_none_or(|last| place > last));
-                for (at, slot) in chunk.slots.iter().enumerate() {
-                    let is_in = |bits: u64| bits >> at & 1 == 1;
-                    if is_in(chunk.new) || is_in(chunk.seen) {
-                        of_young(list, slot.deadline, visits + u64::from(is_in(chunk.new)));
-                    }
-                }
-            }
-            listed += young.len();
-        }
-        let chunks = || self.chunks.iter().flatten();
-        assert_eq!(listed, chunks().filter(|chunk| chunk.is_listed).count(), "listed chunks");
-        assert_eq!(roomy, chunks().filter(|chunk| chunk.free != 0).count(), "chunks with room");
-        assert!(chunks().all(|chunk| chunk.is_roomy || chunk.free == 0), "chunks with room");
-        for chunk in chunks() {
-            assert_eq!(chunk.new & chunk.seen, 0, "timers of two ages");
-            assert_eq!((chunk.new | chunk.seen) & chunk.free, 0, "young timers in free places");
-            assert!(chunk.is_listed || chunk.new | chunk.seen == 0, "young timers are not listed");
-            for (at, slot) in chunk.slots.iter().enumerate() {
-                let is_in = |bits: u64| bits >> at & 1 == 1;
-                assert!(!is_in(chunk.free) || slot.carried.is_none(), "a free slot is empty");
-                let is_young = is_in(chunk.new | chunk.seen);
-                assert!(!is_young || slot.carried.is_some(), "a young timer carries nothing");
-            }
-        }
-    }
-
-    /// The slots of timers that were taken over and have not been freed.
-    #[cfg(any(test, feature = "sim"))]
-    pub(super) fn old(&self) -> impl Iterator<Item = &Slot<W>> {
-        let chunks = self.chunks.iter().enumerate();
-        let chunks = chunks.filter_map(|(number, chunk)| Some((number, chunk.as_deref()?)));
-        chunks.flat_map(move |(number, chunk)| {
-            let slots = (number as u32 * CHUNK..).zip(&chunk.slots);
-            let is_old = move |at| (chunk.free | chunk.new | chunk.seen) & bit_of(at) == 0;
-            slots
-                .filter(move |(at, _)| !self.spare.contains(at) && is_old(*at))
-                .map(|(_, slot)| slot)
-        })
     }
 }
