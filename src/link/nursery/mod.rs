@@ -58,9 +58,6 @@ use crate::values::class::LeftAt;
 pub(crate) const TAKEN_MAX: u32 = 64;
 /// The timers that may have ended on other threads before the nursery's thread ends them.
 const ENDED_MAX: u64 = 256;
-/// The timers of a chunk that have ended on other threads. One for the model checker, whose models
-/// have few timers.
-const ENDED_CHUNK: usize = if cfg!(all(test, corewheel_loom)) { 1 } else { TAKEN_MAX as usize };
 /// The most slots that a nursery is lent at once. It begins with one, so that thousands of threads
 /// with a timer each take as many slots, and is lent twice as many each time.
 const LENT_MAX: u32 = 1_024;
@@ -88,11 +85,6 @@ struct Ended {
     slots: Mutex<Vec<Vec<u32>>>,
     /// How many these are, or were a moment ago. Relaxed: it orders nothing.
     len: AtomicU64,
-}
-
-/// How many slots are in chunks of which all but the last are full.
-fn count_of(chunks: &[Vec<u32>]) -> u64 {
-    chunks.last().map_or(0, |last| (chunks.len() - 1) * ENDED_CHUNK + last.len()) as u64
 }
 
 /// The thread that has taken timers over: a shard.
@@ -275,16 +267,17 @@ impl<W> Nursery<W> {
             let mut ended = self.ended.slots.lock().unwrap_or_else(PoisonError::into_inner);
             let is_first = ended.is_empty();
             match ended.last_mut() {
-                Some(chunk) if chunk.len() < ENDED_CHUNK => chunk.push(slot),
+                Some(chunk) if chunk.len() < TAKEN_MAX as usize => chunk.push(slot),
                 _ => {
-                    let mut chunk = Vec::with_capacity(ENDED_CHUNK);
+                    let mut chunk = Vec::with_capacity(TAKEN_MAX as usize);
                     chunk.push(slot);
                     ended.push(chunk);
                 }
             }
-            let count = count_of(&ended);
-            self.ended.len.store(count, Ordering::Relaxed);
-            if count == ENDED_MAX {
+            let full = (ended.len() as u64 - 1) * u64::from(TAKEN_MAX);
+            let last = ended.last().map_or(0, Vec::len) as u64;
+            self.ended.len.store(full + last, Ordering::Relaxed);
+            if full + last == ENDED_MAX {
                 self.has_many_ended.store(true, Ordering::Relaxed);
             }
             is_first
@@ -307,37 +300,32 @@ impl<W> Nursery<W> {
     }
 
     /// Ends up to 64 of the timers that have ended on other threads. The caller drops what they
-    /// have carried. Whether there are more.
-    ///
-    /// It leaves a chunk to the owner to which other threads may be adding, unless the owner is
-    /// gone: otherwise they would wait for each other at each timer.
+    /// have carried. Whether there are more of those that had ended at the first of these calls.
     #[cold]
     pub(crate) fn end_some(&self, now: impl Fn() -> u64, carried: &mut Vec<W>) -> (bool, Ring) {
         let mut young = self.lock();
-        let kept = usize::from(young.fate != Fate::Closed);
-        let (_, left, is_earlier) = self.end_chunk(&mut young, kept, now, carried);
-        (left > kept, self.publish(&young, is_earlier))
+        let (_, is_earlier) = self.end_chunk(&mut young, now, carried);
+        (!young.ended.is_empty(), self.publish(&young, is_earlier))
     }
 
-    /// Ends a chunk of the timers that have ended on other threads, if there are more than `kept`.
-    /// Returns how many timers that were, how many chunks are left, and whether the owner must be
-    /// told of an earlier look.
+    /// Ends a chunk of the timers that have ended on other threads. Returns how many, and whether
+    /// the owner must be told of an earlier look.
+    ///
+    /// All chunks are taken at once. A thread that took the last one again and again would wait for
+    /// those that add to it.
     fn end_chunk(
         &self,
         young: &mut Young<W>,
-        kept: usize,
         now: impl Fn() -> u64,
         carried: &mut Vec<W>,
-    ) -> (u32, usize, bool) {
-        let (chunk, left) = {
+    ) -> (u32, bool) {
+        if young.ended.is_empty() {
             let mut ended = self.ended.slots.lock().unwrap_or_else(PoisonError::into_inner);
-            let at = ended.len().saturating_sub(1 + kept);
-            let chunk = if ended.len() > kept { ended.swap_remove(at) } else { Vec::new() };
-            let count = count_of(&ended);
-            self.ended.len.store(count, Ordering::Relaxed);
-            self.has_many_ended.store(count >= ENDED_MAX, Ordering::Relaxed);
-            (chunk, ended.len())
-        };
+            young.take_ended(&mut ended);
+            self.ended.len.store(0, Ordering::Relaxed);
+            self.has_many_ended.store(false, Ordering::Relaxed);
+        }
+        let chunk = young.ended.pop().unwrap_or_default();
         let mut is_earlier = false;
         for slot in &chunk {
             young.leave_out(*slot);
@@ -345,10 +333,13 @@ impl<W> Nursery<W> {
             carried.extend(ended);
             is_earlier |= asks;
         }
-        if left == 0 {
-            young.note_all_ended();
-        }
-        (chunk.len() as u32, left, is_earlier)
+        (chunk.len() as u32, is_earlier)
+    }
+
+    /// Whether timers that have ended on other threads are to be ended.
+    fn has_ended(&self, young: &Young<W>) -> bool {
+        // A thread that has asked for the end of a timer has put it on the list before.
+        self.ended.len.load(Ordering::Relaxed) > 0 || !young.ended.is_empty()
     }
 
     /// Gives a timer another deadline. `None` if it has fired, else its slot, which may be another.
@@ -434,9 +425,8 @@ impl<W> Nursery<W> {
         carried: &mut Vec<W>,
     ) -> (u32, bool) {
         let mut young = self.lock();
-        // A thread that has asked for the end of a timer has put it on the list before.
-        if self.ended.len.load(Ordering::Relaxed) > 0 {
-            let (done, ..) = self.end_chunk(&mut young, 0, || now, carried);
+        if self.has_ended(&young) {
+            let (done, _) = self.end_chunk(&mut young, || now, carried);
             return (done.max(1), true);
         }
         young.note_all_ended();
@@ -470,7 +460,8 @@ impl<W> Nursery<W> {
     /// A timer is due at `now` in the owner's wheel.
     pub(crate) fn fire(&self, slot: u32, now: u64) -> Due<W> {
         let mut young = self.lock();
-        let slot = young.slots.get_mut(slot);
+        // Once the nursery is closed, a timer that ends frees its slot at once.
+        let Some(slot) = young.slots.find_mut(slot) else { return Due::Nothing };
         match slot.used_for {
             Use::Old | Use::Changed if slot.deadline > now => Due::NotBefore(slot.deadline),
             Use::Old | Use::Changed => {
@@ -491,8 +482,8 @@ impl<W> Nursery<W> {
         young.fate = Fate::Closing;
         self.room.give(young.take_credit(0));
         young.limit = 0;
-        if self.ended.len.load(Ordering::Relaxed) > 0 {
-            self.end_chunk(&mut young, 0, || 0, carried);
+        if self.has_ended(&young) {
+            self.end_chunk(&mut young, || 0, carried);
             return true;
         }
         if young.look_at_all(TAKEN_MAX, owner) {
@@ -519,7 +510,8 @@ impl<W> Nursery<W> {
         let (mut owner, mut carried) = (Nobody(Vec::new()), Vec::new());
         while self.close(&mut owner, &mut carried) {}
         for slot in owner.0 {
-            carried.extend(self.lock().slots.get_mut(slot).carried.take());
+            let mut young = self.lock();
+            carried.extend(young.slots.find_mut(slot).and_then(|slot| slot.carried.take()));
         }
         carried
     }

@@ -231,6 +231,13 @@ impl<W> Slots<W> {
         &mut self.chunk_mut(chunk_of(at)).slots[place_of(at)]
     }
 
+    /// A slot; `None` if its chunk is freed.
+    #[inline]
+    pub(super) fn find_mut(&mut self, at: u32) -> Option<&mut Slot<W>> {
+        let chunk = self.chunks.get_mut(chunk_of(at))?.as_deref_mut()?;
+        Some(&mut chunk.slots[place_of(at)])
+    }
+
     /// Fills a free slot with a young timer of a list, and returns its number.
     #[allow(clippy::inline_always, reason = "a call costs a tenth of what it does")]
     #[inline(always)]

@@ -437,6 +437,28 @@ fn closing_nursery_gives_every_timer_to_its_owner_and_refuses_others() {
 }
 
 #[test]
+fn timers_that_end_once_the_nursery_is_closed_do_not_fire() {
+    let mut pair = Pair::new(1 << 20);
+    let ids: Vec<_> = (0..1_000).map(|_| pair.arm(30_000).unwrap()).collect();
+    while pair.nursery.close(&mut pair.wheel, &mut Vec::new()) {}
+    let due: Vec<_> = pair.wheel.timers.values().map(|timer| timer.0).collect();
+    assert_eq!(due.len(), ids.len());
+    for id in &ids[1..] {
+        pair.end(*id);
+    }
+    let mut fired = Vec::new();
+    for slot in due {
+        // Most of their chunks are freed.
+        match pair.nursery.fire(slot, u64::MAX) {
+            Due::Fires(id) => fired.push(id),
+            Due::Nothing => {}
+            Due::NotBefore(later) => panic!("a timer is postponed to {later}"),
+        }
+    }
+    assert_eq!(fired, [ids[0]]);
+}
+
+#[test]
 fn place_of_a_nursery_is_used_again_under_another_name() {
     let table = Table::<u64>::new(100);
     let nursery = || Nursery::new(Periods::new(TICK), 0, Arc::clone(table.room()), false);

@@ -55,6 +55,8 @@ pub(super) struct Young<W> {
     pub(super) look_by: u64,
     /// When the owner ends the timers that have ended on other threads.
     ended_by: u64,
+    /// Chunks of them that are being ended.
+    pub(super) ended: Vec<Vec<u32>>,
     /// The first of the slots that the owner must see: timers that it has and that have ended, or
     /// are due earlier. And when it must see them.
     changed: u32,
@@ -161,6 +163,7 @@ impl<W> Young<W> {
             passed: 0,
             look_by: NEVER,
             ended_by: NEVER,
+            ended: Vec::new(),
             changed: NIL,
             changed_by: NEVER,
             limit: 0,
@@ -334,7 +337,8 @@ impl<W> Young<W> {
 
     /// Asks for a look at once if the owner has timers that have ended. Whether it must be told.
     pub(super) fn hurry(&mut self) -> bool {
-        if self.counts.ended_old == self.counts.seen && self.ended_by == NEVER {
+        let has_ended = self.ended_by != NEVER || !self.ended.is_empty();
+        if self.counts.ended_old == self.counts.seen && !has_ended {
             return false;
         }
         self.changed_by = 0;
@@ -392,6 +396,12 @@ impl<W> Young<W> {
     pub(super) fn ask_to_end(&mut self, now: u64) -> bool {
         self.ended_by = self.ended_by.min(now.saturating_add(self.periods.ended_for));
         self.ask(self.ended_by)
+    }
+
+    /// Takes the timers that have ended on other threads, which the caller ends then.
+    pub(super) fn take_ended(&mut self, ended: &mut Vec<Vec<u32>>) {
+        std::mem::swap(&mut self.ended, ended);
+        self.note_all_ended();
     }
 
     /// No timer that has ended on another thread is left.
