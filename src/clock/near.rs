@@ -14,6 +14,10 @@ const SPAN: Duration = Duration::from_millis(1);
 /// Nanoseconds that a [`NearClock`] adds, so that it is not behind even if the processor reads its
 /// counter before the preceding instructions.
 const AHEAD: u64 = 250;
+/// Nanoseconds by which a [`NearClock`] may be ahead after a [`SPAN`], beside the time between the
+/// readings of a [`Pair`]: [`AHEAD`], the thousandth that is added to its rate and what its rate is
+/// not exact by, 1.2 µs, and as much as the system may have changed the rate of its clock, 1 µs.
+const AHEAD_MAX: u64 = 3_000;
 /// How often [`Pair::closest`] reads the counter and the clock, until the readings are close
 /// together.
 const TRIES: u32 = 3;
@@ -36,6 +40,7 @@ thread_local! {
             counts: Cell::new(0),
             nanos: Cell::new(0),
             latest: Cell::new(0),
+            ahead: Cell::new(u64::MAX),
             rate: Cell::new(Rate { span: 0, nanos: 0 }),
         }
     };
@@ -48,6 +53,8 @@ struct Read {
     nanos: Cell<u64>,
     /// The latest time that [`NearClock::nanos`] has returned on this thread, since the same epoch.
     latest: Cell<u64>,
+    /// By how much a near clock may be ahead on this thread.
+    ahead: Cell<u64>,
     /// The counter's rate. Its span is 0 while this thread does not know it, so each reading asks.
     rate: Cell<Rate>,
 }
@@ -176,6 +183,10 @@ impl NearClock {
             // so the near clock is ahead by it and not behind.
             read.counts.set(pair.before);
             read.nanos.set(pair.nanos);
+            let ahead = AHEAD_MAX + ((pair.apart() * read.rate.get().nanos) >> RATE_BITS);
+            // A time that has not come yet was returned by a clock that was ahead as before.
+            let is_behind = pair.nanos >= read.latest.get();
+            read.ahead.set(if is_behind { ahead } else { ahead.max(read.ahead.get()) });
             pair.nanos
         });
         nanos - self.clock.since_first
@@ -188,6 +199,14 @@ impl NearClock {
     pub(crate) fn may_have_passed(&self, nanos: u64) -> bool {
         let latest = || READ.with(|read| read.latest.get()).wrapping_sub(self.clock.since_first);
         self.counter.is_none() || latest() >= nanos
+    }
+
+    /// Whether a time has passed by the system's clock, as far as a time says that this clock has
+    /// returned on this thread. False where only the system knows.
+    #[inline]
+    pub(crate) fn has_passed(&self, nanos: u64, returned: u64) -> bool {
+        let ahead = || READ.with(|read| read.ahead.get());
+        self.counter.is_some() && returned >= nanos.saturating_add(ahead())
     }
 
     /// The time of the system's clock, or a little more. On one thread it never goes back.
@@ -251,6 +270,32 @@ mod tests {
             }
         }
         assert!(far < 1_000, "{far} of 200,000 readings are far ahead");
+    }
+
+    #[test]
+    fn time_that_has_passed_by_the_near_clock_has_by_the_systems() {
+        let clock = Clock::monotonic();
+        let near = NearClock::new(clock.clone());
+        let mut known = 0;
+        for round in 0..200_000_u64 {
+            let returned = near.nanos();
+            // The latest of the times that have passed as far as the near clock says.
+            let mut passed = returned.saturating_sub(20_000);
+            let mut step = 16_384;
+            while step > 0 {
+                passed += if near.has_passed(passed + step, returned) { step } else { 0 };
+                step /= 2;
+            }
+            let now = clock.nanos();
+            let has_passed = near.has_passed(passed, returned);
+            assert!(!has_passed || passed <= now, "{passed} has not passed at {now}");
+            assert!(!near.has_passed(returned, returned));
+            known += u64::from(has_passed);
+            if round % 50_000 == 0 {
+                std::thread::sleep(Duration::from_millis(3));
+            }
+        }
+        assert!(near.counter.is_none() || known > 100_000, "{known} of 200,000 are known");
     }
 
     #[test]

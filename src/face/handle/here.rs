@@ -229,6 +229,13 @@ impl Reach {
         self.clock.may_have_passed(nanos)
     }
 
+    /// Whether a time has passed, as a time says that [`nanos`](Self::nanos) has returned. False
+    /// where only the system's clock knows.
+    #[inline]
+    pub(crate) fn has_passed(&self, nanos: u64, returned: u64) -> bool {
+        self.clock.has_passed(nanos, returned)
+    }
+
     /// Arms a timer in the nursery of this thread for a shard, or for any if `shard` is `None`.
     /// Also returns whether the timer has time: otherwise its deadline may have passed. Runs code
     /// of the user only if nothing `is_borrowed`.

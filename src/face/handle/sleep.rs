@@ -18,7 +18,6 @@ use pin_project_lite::pin_project;
 use super::here::Reach;
 use super::place::{NurseryName, Place};
 use super::{Handle, Untyped, here, registry};
-use crate::clock::Timeline;
 use crate::clock::when::When;
 use crate::link::nursery::{Arming, Progress};
 use crate::values::class::ClassId;
@@ -153,15 +152,16 @@ impl Sleep {
         here::find(self.service)
     }
 
-    /// Whether the deadline has passed; `nanos` is the present by the near clock.
+    /// Whether the deadline has passed.
     #[inline]
-    fn is_over(&self, time: &Timeline, nanos: u64) -> bool {
+    fn is_over(&self, reach: &Reach) -> bool {
+        let (time, nanos) = (reach.time(), reach.nanos());
         if nanos < self.deadline {
             return false;
         }
-        // The near clock may be ahead by a microsecond, so the system's clock decides.
         let due = time.round_up(self.deadline);
-        nanos >= due && time.nanos() >= due
+        // The near clock may be ahead by some microseconds, in which the system's clock decides.
+        nanos >= due && (reach.has_passed(due, nanos) || time.nanos() >= due)
     }
 
     /// Polls the sleep while the caller has borrowed something. It runs no code of the user but
@@ -240,7 +240,7 @@ impl Sleep {
     /// Ends the sleep if its deadline has passed.
     #[inline]
     fn end_if_over(&mut self, reach: &Reach) -> bool {
-        let is_over = self.is_over(reach.time(), reach.nanos());
+        let is_over = self.is_over(reach);
         if is_over {
             self.end(reach);
             self.phase = Phase::Done;
