@@ -15,8 +15,8 @@ const SPAN: Duration = Duration::from_millis(1);
 /// counter before the preceding instructions.
 const AHEAD: u64 = 250;
 /// Nanoseconds by which a [`NearClock`] may be ahead after a [`SPAN`], beside the time between the
-/// readings of a [`Pair`]: [`AHEAD`], the thousandth that is added to its rate and what its rate is
-/// not exact by, 1.2 µs, and as much as the system may have changed the rate of its clock, 1 µs.
+/// readings of a [`Pair`]. They are [`AHEAD`], and what its rate is too fast by: 1.2 µs by how it
+/// is measured, and 1 µs if the system has changed the rate of its clock since.
 const AHEAD_MAX: u64 = 3_000;
 /// How often [`Pair::closest`] reads the counter and the clock, until the readings are close
 /// together.
