@@ -19,8 +19,8 @@
 //! ```
 //!
 //! This is the only module that reads the system's clock. Inside the service, time is nanoseconds
-//! since the service's epoch, and deadlines are ticks. At the edge it is [`Duration`] and
-//! [`Instant`]. The clock is monotonic; the wall clock is not used anywhere.
+//! since the service's epoch, and deadlines in the wheel are ticks. At the edge it is [`Duration`]
+//! and [`Instant`]. The clock is monotonic; the wall clock is not used anywhere.
 //!
 //! A command on a timer takes a fraction of what asking the system for the time takes. So commands
 //! go by a `NearClock`, which counts on from the last time that was asked for. A turn asks.
