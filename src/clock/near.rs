@@ -183,8 +183,9 @@ impl NearClock {
             // so the near clock is ahead by it and not behind.
             read.counts.set(pair.before);
             read.nanos.set(pair.nanos);
-            let ahead = AHEAD_MAX + ((pair.apart() * read.rate.get().nanos) >> RATE_BITS);
-            // A time that has not come yet was returned by a clock that was ahead as before.
+            let ahead =
+                AHEAD_MAX + (pair.apart().saturating_mul(read.rate.get().nanos) >> RATE_BITS);
+            // A later time that was returned before may be ahead by as much as was known then.
             let is_behind = pair.nanos >= read.latest.get();
             read.ahead.set(if is_behind { ahead } else { ahead.max(read.ahead.get()) });
             pair.nanos
@@ -201,8 +202,8 @@ impl NearClock {
         self.counter.is_none() || latest() >= nanos
     }
 
-    /// Whether a time has passed by the system's clock, as far as a time says that this clock has
-    /// returned on this thread. False where only the system knows.
+    /// Whether a time has surely passed by the system's clock, given a time that this clock has
+    /// returned on this thread. False where only the system's clock can say.
     #[inline]
     pub(crate) fn has_passed(&self, nanos: u64, returned: u64) -> bool {
         let ahead = || READ.with(|read| read.ahead.get());

@@ -229,8 +229,8 @@ impl Reach {
         self.clock.may_have_passed(nanos)
     }
 
-    /// Whether a time has passed, as a time says that [`nanos`](Self::nanos) has returned. False
-    /// where only the system's clock knows.
+    /// Whether a time has surely passed, given a time that [`nanos`](Self::nanos) has returned.
+    /// False where only the system's clock can say.
     #[inline]
     pub(crate) fn has_passed(&self, nanos: u64, returned: u64) -> bool {
         self.clock.has_passed(nanos, returned)

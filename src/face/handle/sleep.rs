@@ -160,7 +160,7 @@ impl Sleep {
             return false;
         }
         let due = time.round_up(self.deadline);
-        // The near clock may be ahead by some microseconds, in which the system's clock decides.
+        // Within the microseconds by which the near clock may be ahead, the system's decides.
         nanos >= due && (reach.has_passed(due, nanos) || time.nanos() >= due)
     }
 

@@ -321,7 +321,7 @@ impl<W> Nursery<W> {
     ) -> (u32, bool) {
         if young.ended.is_empty() {
             let mut ended = self.ended.slots.lock().unwrap_or_else(PoisonError::into_inner);
-            young.take_ended(&mut ended);
+            std::mem::swap(&mut young.ended, &mut ended);
             self.ended.len.store(0, Ordering::Relaxed);
             self.has_many_ended.store(false, Ordering::Relaxed);
         }
@@ -332,6 +332,10 @@ impl<W> Nursery<W> {
             let (ended, asks) = young.end(*slot, &now);
             carried.extend(ended);
             is_earlier |= asks;
+        }
+        // Not before: the thread may take long between two chunks, as it drops what they carry.
+        if !self.has_ended(young) {
+            young.note_all_ended();
         }
         (chunk.len() as u32, is_earlier)
     }

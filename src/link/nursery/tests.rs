@@ -437,6 +437,22 @@ fn closing_nursery_gives_every_timer_to_its_owner_and_refuses_others() {
 }
 
 #[test]
+fn owner_ends_what_the_nurserys_thread_has_begun_to_end_and_not_finished() {
+    let mut pair = Pair::new(1 << 20);
+    let ids: Vec<_> = (0..200).map(|_| pair.arm(30_000).unwrap()).collect();
+    for id in ids {
+        pair.end_elsewhere(id);
+    }
+    let mut carried = Vec::new();
+    let (more, _) = pair.nursery.end_some(|| nanos(pair.now), &mut carried);
+    assert!(more, "{} of them are one chunk", carried.len());
+    pair.ended_elsewhere.retain(|id| !carried.contains(id));
+    pair.now += 1_000;
+    pair.turn();
+    assert_eq!((pair.nursery.used(), pair.ended_elsewhere.len()), ((0, 0), 0));
+}
+
+#[test]
 fn timers_that_end_once_the_nursery_is_closed_do_not_fire() {
     let mut pair = Pair::new(1 << 20);
     let ids: Vec<_> = (0..1_000).map(|_| pair.arm(30_000).unwrap()).collect();

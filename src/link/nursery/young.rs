@@ -398,12 +398,6 @@ impl<W> Young<W> {
         self.ask(self.ended_by)
     }
 
-    /// Takes the timers that have ended on other threads, which the caller ends then.
-    pub(super) fn take_ended(&mut self, ended: &mut Vec<Vec<u32>>) {
-        std::mem::swap(&mut self.ended, ended);
-        self.note_all_ended();
-    }
-
     /// No timer that has ended on another thread is left.
     pub(super) fn note_all_ended(&mut self) {
         self.ended_by = NEVER;
