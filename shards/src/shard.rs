@@ -19,7 +19,7 @@ pub use self::occupancy::Occupancy;
 use crate::config::{ConfigError, ShardConfig, WheelKind};
 use crate::counters::Counters;
 use crate::key::TimerKey;
-use crate::outcome::{ArmOutcome, Budget, CancelOutcome, Expired, Full, ResetOutcome};
+use crate::outcome::{ArmOutcome, Budget, CancelOutcome, Choice, Expired, Full, ResetOutcome};
 use crate::slab::{Armed, Cancelled, Entry, Popped, Reset, Slab, State};
 use crate::tick::Tick;
 use crate::wheel::{Batch, HashedWheel, HierarchicalWheel, SLICE_CHUNKS, Slots, Step, Wheel};
@@ -281,7 +281,7 @@ impl<T> Shard<T> {
     /// O(1) a timer, and for a gap of any length O(levels) for each tick at which timers are due.
     #[inline]
     pub fn pop_expired(&mut self) -> Option<Expired<T>> {
-        self.pop_expired_unless(|_| None)
+        self.pop_expired_by(|_| Choice::Take)
     }
 
     /// Hands out the next timer that is due and that `postpone` does not postpone.
@@ -305,6 +305,20 @@ impl<T> Shard<T> {
         &mut self,
         mut postpone: impl FnMut(&T) -> Option<Tick>,
     ) -> Option<Expired<T>> {
+        self.pop_expired_by(|payload| postpone(payload).map_or(Choice::Take, Choice::Postpone))
+    }
+
+    /// Hands out the next timer that is due and that `choose` takes, as
+    /// [`pop_expired_unless`](Self::pop_expired_unless) does, but for one that `choose` leaves: the
+    /// shard returns `None` then, and that timer comes first in the next call.
+    ///
+    /// This suits a caller that takes several timers of one kind before it delivers the first.
+    ///
+    /// # Panics
+    ///
+    /// If `choose` panics, as `pop_expired_unless` does.
+    #[inline]
+    pub fn pop_expired_by(&mut self, mut choose: impl FnMut(&T) -> Choice) -> Option<Expired<T>> {
         if self.now < self.no_work_before {
             return None;
         }
@@ -313,8 +327,8 @@ impl<T> Shard<T> {
                 && let Some(entry) = self.batch.first()
             {
                 // The timer may have been cancelled or reset since the batch was taken.
-                let popped = self.slab.expire(entry, self.wheel.now(), &mut postpone);
-                // Not before `expire`: if `postpone` panics, the entry must stay in the batch.
+                let popped = self.slab.expire(entry, self.wheel.now(), &mut choose)?;
+                // Not before `expire`: if `choose` panics, the entry must stay in the batch.
                 self.batch.remove_first();
                 match popped {
                     Popped::Due { key, deadline, payload } => {

@@ -19,6 +19,7 @@ use core::num::NonZeroU32;
 use core::ops::Range;
 
 use crate::key::TimerKey;
+use crate::outcome::Choice;
 use crate::tick::Tick;
 
 /// A reference from a slot of the wheel to a timer in the slab.
@@ -99,7 +100,7 @@ pub(crate) enum Popped<T> {
     },
     /// A reset has set this deadline, which is later than now: the caller files the entry again.
     NotDue(u64),
-    /// `postpone` has returned this deadline: the caller files the entry again.
+    /// `choose` has postponed the timer to this deadline: the caller files the entry again.
     Postponed(u64),
     Stale,
 }
@@ -287,26 +288,30 @@ impl<T> Slab<T> {
         Reset::NotArmed(self.state(key))
     }
 
-    /// Ends the timer of `entry` and returns its payload, if the timer is due at `now` and
-    /// `postpone` returns no other deadline for it.
+    /// Ends the timer of `entry` and returns its payload, if the timer is due at `now` and `choose`
+    /// takes it. `None` if `choose` leaves it.
     #[inline]
     pub(crate) fn expire(
         &mut self,
         entry: Entry,
         now: u64,
-        postpone: impl FnOnce(&T) -> Option<Tick>,
-    ) -> Popped<T> {
+        choose: impl FnOnce(&T) -> Choice,
+    ) -> Option<Popped<T>> {
         let node = &mut self.nodes[entry.index as usize];
         if node.filing != entry.filing {
-            return Popped::Stale;
+            return Some(Popped::Stale);
         }
         let deadline = node.deadline;
         if deadline > now {
-            return Popped::NotDue(deadline);
+            return Some(Popped::NotDue(deadline));
         }
-        if let Some(later) = node.payload.as_ref().and_then(postpone) {
-            node.deadline = later.index();
-            return Popped::Postponed(later.index());
+        match node.payload.as_ref().map_or(Choice::Take, choose) {
+            Choice::Take => {}
+            Choice::Postpone(later) => {
+                node.deadline = later.index();
+                return Some(Popped::Postponed(later.index()));
+            }
+            Choice::Leave => return None,
         }
         let Some(payload) = node.payload.take() else {
             debug_assert!(
@@ -314,12 +319,12 @@ impl<T> Slab<T> {
                 "slot {} has an entry that is not stale and no timer",
                 entry.index
             );
-            return Popped::Stale;
+            return Some(Popped::Stale);
         };
         let key = key_of(entry.index, node.generation);
         self.armed -= 1;
         self.free.vacate(node, entry.index, Ending::Fired);
-        Popped::Due { key, deadline, payload }
+        Some(Popped::Due { key, deadline, payload })
     }
 
     /// Ends the timer of an armed slot and returns its payload.
@@ -529,9 +534,10 @@ mod tests {
         let (key, first) = slab.insert(9, ()).unwrap();
         let Reset::Earlier(second) = slab.reset(key, 3) else { panic!("3 is earlier than 9") };
         assert_eq!((slab.live_deadline(first), slab.live_deadline(second)), (None, Some(3)));
-        assert!(matches!(slab.expire(first, 9, |()| None), Popped::Stale));
-        assert!(matches!(slab.expire(second, 2, |()| None), Popped::NotDue(3)));
-        assert!(matches!(slab.expire(second, 3, |()| None), Popped::Due { .. }));
+        assert!(matches!(slab.expire(first, 9, |()| Choice::Take), Some(Popped::Stale)));
+        assert!(matches!(slab.expire(second, 2, |()| Choice::Take), Some(Popped::NotDue(3))));
+        assert!(slab.expire(second, 3, |()| Choice::Leave).is_none());
+        assert!(matches!(slab.expire(second, 3, |()| Choice::Take), Some(Popped::Due { .. })));
         assert_eq!(slab.live_deadline(second), None);
         assert!(matches!(slab.state(key), State::Fired));
         let (_, third) = slab.insert(4, ()).unwrap();
