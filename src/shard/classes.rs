@@ -5,8 +5,10 @@
 
 use std::time::Duration;
 
-use super::Core;
+use corewheel_shard::TimerKey;
+
 use super::slots::SlotLinks;
+use super::{Core, State};
 use crate::stats::ClassStats;
 use crate::stats::publish::Published;
 use crate::values::class::{ClassId, TimerClass, tenths_left};
@@ -106,21 +108,30 @@ impl ClassTable {
     /// Removes the timer in a slot, which is no longer pending. Returns its class.
     #[inline]
     pub(super) fn end(&mut self, index: u32, how: Ended) -> ClassId {
+        let class = self.take(index);
+        if class.is_some() {
+            self.count(class, |counts| counts.end(how));
+        }
+        class
+    }
+
+    /// Removes the timer in a slot, whose end the caller counts. Returns its class.
+    #[inline]
+    pub(super) fn take(&mut self, index: u32) -> ClassId {
         let class = self.class_of(index);
         if class.is_some() {
-            self.end_of(class, index, how);
+            self.take_of(class, index);
         }
         class
     }
 
     #[inline(never)]
-    fn end_of(&mut self, class: ClassId, index: u32, how: Ended) {
+    fn take_of(&mut self, class: ClassId, index: u32) {
         let links = &mut self.links;
         let Some(entry) = class.index().and_then(|at| self.classes.get_mut(at)) else { return };
         entry.pending.remove(links, index);
         links.set_mark(index, 0);
         entry.counts.pending -= 1;
-        entry.counts.end(how);
         self.note_change(class);
     }
 
@@ -128,7 +139,9 @@ impl ClassTable {
     #[inline(never)]
     pub(super) fn cancel(&mut self, class: ClassId, index: u32, deadline: u64, now: u64) {
         let since = (self.links.mark(index) >> 8) * 1_000;
-        self.end_of(class, index, Ended::Cancelled { tenths: tenths_left(since, deadline, now) });
+        self.take_of(class, index);
+        let tenths = tenths_left(since, deadline, now);
+        self.count(class, |counts| counts.end(Ended::Cancelled { tenths }));
     }
 
     /// Changes the counts of a class and returns a number of them; `None` if `class` is no class.
@@ -194,17 +207,30 @@ impl<T: 'static> Core<T> {
     /// Begins the delivery of a value of a container, so late in nanoseconds: counts it as a timer
     /// that has fired, and its handler runs for its class.
     pub(crate) fn begin_delivery(&self, class: ClassId, late: u64) {
-        let bound = self.directory.settings.lateness_bound.as_nanos();
-        let is_late = u128::from(late) > bound;
         let state = &mut *self.state.borrow_mut();
+        state.classes.count(class, |counts| counts.pending -= 1);
+        self.begin_delivery_of(state, class, None, late, || self.nanos_near());
+    }
+
+    /// Begins a delivery that is so late in nanoseconds: counts a timer of a class that has fired,
+    /// and notes it if that is beyond the service's bound.
+    #[inline]
+    pub(super) fn begin_delivery_of(
+        &self,
+        state: &mut State<T>,
+        class: ClassId,
+        key: Option<TimerKey>,
+        late: u64,
+        now: impl FnOnce() -> u64,
+    ) {
+        let is_late = Duration::from_nanos(late) > self.directory.settings.lateness_bound;
         state.lateness.record(late);
-        state.classes.count(class, |counts| {
-            counts.pending -= 1;
-            counts.end(Ended::Fired { late, is_late });
-        });
+        if class.is_some() {
+            state.classes.count(class, |counts| counts.end(Ended::Fired { late, is_late }));
+        }
         state.live.deliver(class);
         if is_late {
-            self.note_late(state, None, self.nanos_near(), late);
+            self.note_late(state, key, now(), late);
         }
     }
 

@@ -40,6 +40,7 @@ pub(crate) mod stored;
 pub(crate) mod sweep;
 pub(crate) mod timers;
 pub(crate) mod turn;
+mod wakes;
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::ops::Deref;

@@ -24,6 +24,7 @@ use super::request::{
 };
 use super::stored;
 use super::stored::{Job, Remote, Stored, Tables, Taken};
+use super::wakes::Wake;
 use crate::directory::Post;
 use crate::link::lane::{Arrival, LaneReceiver};
 use crate::link::mailbox;
@@ -63,6 +64,8 @@ pub(crate) struct State<T: 'static> {
     /// The wakers of futures that have ended on other threads than they have begun. Dropped with
     /// the effects; apart from them, as there may be many.
     pub(super) unused_wakers: Vec<Waker>,
+    /// The memory in which a turn keeps the futures that it wakes. Empty between turns.
+    pub(super) wakes: Vec<Wake>,
     pub(crate) counts: ShardCounts,
     pub(super) lateness: Recorder,
     pub(super) ring_delay: Recorder,
@@ -99,6 +102,7 @@ impl<T: 'static> State<T> {
             migrating_all: None,
             effects: Vec::new(),
             unused_wakers: Vec::new(),
+            wakes: Vec::new(),
             counts: ShardCounts { capacity, ..ShardCounts::default() },
             lateness: Recorder::new(),
             ring_delay: Recorder::new(),

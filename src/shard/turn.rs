@@ -1,15 +1,15 @@
 //! One turn of a shard; every driver takes turns by this function.
 
+use std::task::Waker;
 use std::time::Duration;
 
-use corewheel_shard::{Budget, Tick};
+use corewheel_shard::{Budget, Choice, Expired, Tick};
 
-use super::classes::Ended;
 use super::host::{Deliveries, Delivery, Values};
 use super::lateness::TurnEnd;
 use super::shutdown::shut_down;
-use super::stored;
 use super::stored::Stored;
+use super::wakes::{WAKES_MAX, Wake};
 use super::{Core, State};
 use crate::clock::nanos_after;
 use crate::link::nursery::Due;
@@ -36,7 +36,7 @@ pub(crate) enum Next {
 /// changes, and each step keeps to its budget.
 ///
 /// Expired timers are delivered with nothing borrowed, one at a time, so every callback sees the
-/// shard as it is.
+/// shard as it is. Those of futures are taken out of the wheel some at a time, see [`WAKES_MAX`].
 pub(crate) fn turn<T: 'static>(
     core: &Core<T>,
     host: &mut Deliveries<'_, T, impl Values<T>>,
@@ -89,10 +89,10 @@ pub(super) fn deliver<T: 'static>(
     let tick = core.time().floor(now);
     let end = nanos_after(now, time_max.unwrap_or(Duration::MAX));
     let mut left = max;
-    let mut part_was_last = {
+    let (mut part_was_last, mut wakes) = {
         let mut state = core.state();
         state.times.deliver_from(now);
-        state.part_was_last
+        (state.part_was_last, std::mem::take(&mut state.wakes))
     };
     // Timers and the work of parts are delivered alternately, so that neither delays the other.
     let mut parts_are_done = false;
@@ -101,16 +101,23 @@ pub(super) fn deliver<T: 'static>(
         if read_ahead == 0 {
             read_ahead = core.read_ahead();
         }
-        read_ahead -= 1;
         let has_work = !parts_are_done && core.parts_have_work();
-        let timer = if has_work && !part_was_last { None } else { core.pop(now) };
+        // Any timer may be the last one if time is limited.
+        let wakes_max = if has_work || time_max.is_some() { 1 } else { WAKES_MAX.min(left) };
+        let timer =
+            if has_work && !part_was_last { None } else { core.pop(now, wakes_max, &mut wakes) };
         let mut is_done = true;
         let is_part = timer.is_none();
         if is_part && !has_work {
             break;
         }
+        let mut count = 1;
         let is_ok = contain(core.id(), || match timer {
             Some(Popped::Timer(delivery)) => host.deliver(delivery),
+            Some(Popped::Wakes) => {
+                count = wakes.len();
+                now = core.wake_all(&mut wakes, now);
+            }
             Some(Popped::Part(part)) => core.parts.expired(part),
             None => is_done = core.deliver_part(now, tick),
         });
@@ -119,7 +126,8 @@ pub(super) fn deliver<T: 'static>(
             parts_are_done = true;
             continue;
         }
-        left -= 1;
+        left -= count;
+        read_ahead = read_ahead.saturating_sub(count);
         let after = core.nanos_near();
         core.note_delivery(is_ok, after.saturating_sub(now));
         now = after;
@@ -128,6 +136,7 @@ pub(super) fn deliver<T: 'static>(
         }
     }
     let mut state = core.state();
+    state.wakes = wakes;
     state.part_was_last = part_was_last;
     let is_used_up = left == 0 || state.wheel.is_budget_used_up();
     state.times.uses_budget_up = is_used_up;
@@ -136,6 +145,8 @@ pub(super) fn deliver<T: 'static>(
 /// An expired timer that a turn delivers.
 pub(super) enum Popped<T: 'static> {
     Timer(Delivery<T>),
+    /// The timers of futures.
+    Wakes,
     /// A timer of a part, as [`PartId::with_index`](super::hooks::PartId::with_index) puts it. Why
     /// not two fields: a short one has the compiler move all payloads in unaligned pieces, which
     /// wait for each other.
@@ -155,10 +166,10 @@ impl<T: 'static> Core<T> {
     /// Reads the sleepers of the timers that come next, so that the processor waits for many of
     /// them at once, and not for each at its delivery. Returns for how many deliveries that is
     /// done, at least 1.
-    fn read_ahead(&self) -> u32 {
+    fn read_ahead(&self) -> usize {
         let State { wheel, tables, .. } = &*self.state.borrow();
         if tables.sleepers.is_empty() {
-            return u32::MAX;
+            return usize::MAX;
         }
         let (mut count, mut waiting) = (0, 0);
         for payload in wheel.next_payloads() {
@@ -172,46 +183,68 @@ impl<T: 'static> Core<T> {
         count.max(1)
     }
 
-    /// Takes the next expired timer out, with its lateness at `now`.
+    /// Takes the next expired timer out, for a delivery at `now`. If it is that of a future, takes
+    /// out those of futures that come next, too, until `wakes` are `max`.
     #[inline]
-    fn pop(&self, now: u64) -> Option<Popped<T>> {
-        let is_closed = self.is_closed();
+    fn pop(&self, now: u64, max: usize, wakes: &mut Vec<Wake>) -> Option<Popped<T>> {
         let state = &mut *self.state.borrow_mut();
-        let State { wheel, nurseries, .. } = state;
-        // A shutdown fires all timers, early ones too.
-        let begun = if is_closed { u64::MAX } else { self.time().round_down(now) };
-        let mut fires = None;
-        let expired = wheel.pop_expired_unless(|payload| match *payload {
-            Stored::Part(part, index) if !is_closed => self.parts.postpone(part, index),
-            Stored::Slot(nursery, slot) => match nurseries.fire(nursery, slot, begun) {
-                Due::Fires(waker) => {
-                    fires = Some(waker);
-                    None
-                }
-                Due::NotBefore(later) if !is_closed => Some(self.time().ceil(later)),
-                Due::NotBefore(_) | Due::Nothing => None,
-            },
-            _ => None,
-        })?;
+        let (expired, carried) = self.take_due(state, now, |_| true)?;
+        if let Stored::Slot(..) = expired.payload {
+            let is_future = |payload: &Stored<T>| matches!(payload, Stored::Slot(..));
+            let mut next = Some((expired, carried));
+            while let Some((Expired { key, deadline, .. }, carried)) = next {
+                let class = state.classes.take(key.index());
+                wakes.push(Wake::new(carried, key, self.time().start_of(deadline), class));
+                let has_room = wakes.len() < max;
+                next = has_room.then(|| self.take_due(state, now, is_future)).flatten();
+            }
+            return Some(Popped::Wakes);
+        }
+        let class = state.classes.take(expired.key.index());
         let deadline = self.time().start_of(expired.deadline);
         let late = now.saturating_sub(deadline);
-        state.lateness.record(late);
-        let lateness = Duration::from_nanos(late);
-        let is_late = lateness > self.directory.settings.lateness_bound;
-        let how = Ended::Fired { late, is_late };
-        let class = state.classes.end(expired.key.index(), how);
-        state.live.deliver(class);
-        if is_late {
-            self.note_late(state, Some(expired.key), now, late);
+        self.begin_delivery_of(state, class, Some(expired.key), late, || now);
+        if let Stored::Part(part, index) = expired.payload {
+            return Some(Popped::Part(part.with_index(index)));
         }
-        let timer = self.timer_of(expired.key);
-        let payload = match expired.payload {
-            Stored::Part(part, index) => return Some(Popped::Part(part.with_index(index))),
-            Stored::Slot(..) => stored::Due::Wake(fires),
-            // A shutdown that fires all timers must not report a future's timeout as elapsed early.
-            payload => payload.expire(&mut state.tables, now < deadline),
-        };
+        // A shutdown that fires all timers must not report a future's timeout as elapsed early.
+        let payload = expired.payload.expire(&mut state.tables, now < deadline);
+        let (timer, lateness) = (self.timer_of(expired.key), Duration::from_nanos(late));
         Some(Popped::Timer(Delivery { timer, deadline, lateness, payload }))
+    }
+
+    /// Takes the next expired timer out, if `is_wanted`, and the waker of its future.
+    #[inline]
+    fn take_due(
+        &self,
+        state: &mut State<T>,
+        now: u64,
+        is_wanted: impl Fn(&Stored<T>) -> bool,
+    ) -> Option<(Expired<Stored<T>>, Option<Waker>)> {
+        let is_closed = self.is_closed();
+        // A shutdown fires all timers, early ones too.
+        let begun = if is_closed { u64::MAX } else { self.time().round_down(now) };
+        let State { wheel, nurseries, .. } = state;
+        let mut waker = None;
+        let expired = wheel.pop_expired_by(|payload| {
+            if !is_wanted(payload) {
+                return Choice::Leave;
+            }
+            let postponed = match *payload {
+                Stored::Part(part, index) if !is_closed => self.parts.postpone(part, index),
+                Stored::Slot(nursery, slot) => match nurseries.fire(nursery, slot, begun) {
+                    Due::Fires(carried) => {
+                        waker = Some(carried);
+                        None
+                    }
+                    Due::NotBefore(later) if !is_closed => Some(self.time().ceil(later)),
+                    Due::NotBefore(_) | Due::Nothing => None,
+                },
+                _ => None,
+            };
+            postponed.map_or(Choice::Take, Choice::Postpone)
+        })?;
+        Some((expired, waker))
     }
 
     #[inline]

@@ -121,7 +121,8 @@ pub struct ShardStats {
     /// given the classes.
     pub classes: Vec<ClassStats>,
     /// How long after their deadline, rounded up to a tick, timers and scaled timeouts were
-    /// delivered.
+    /// delivered. Of up to 16 futures that are woken one right after the other, each but the first
+    /// counts as woken with the last.
     pub lateness: Times,
     /// How long timers from other threads were on the way to the shard.
     pub ring_delay: Times,

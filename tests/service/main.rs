@@ -62,5 +62,6 @@ mod timer_guard;
 mod timer_owners;
 mod tokio_attached;
 mod wake_up;
+mod wakes;
 mod warnings;
 mod when_room;

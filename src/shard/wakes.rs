@@ -1,0 +1,75 @@
+//! How a turn wakes futures whose timers have expired.
+//!
+//! A turn takes the timers of futures that follow each other out of the wheel, up to [`WAKES_MAX`],
+//! wakes them one after the other, and counts them then. Why not each timer for itself: a worker of
+//! the future's runtime ends its task sooner than the shard comes to the next timer. So it sleeps
+//! and is woken again and again, and its task takes the shard's processor. A timer of another kind
+//! stays in the wheel until the futures before it are woken.
+//!
+//! Cost: 48 bytes for each timer that is taken out. The first of 256 futures is woken some 20 µs
+//! later than it would be alone.
+
+use std::task::Waker;
+
+use corewheel_shard::TimerKey;
+
+use super::Core;
+use crate::values::class::ClassId;
+use crate::values::contain::contain;
+
+/// The most timers of futures that a turn takes out of the wheel together.
+pub(super) const WAKES_MAX: usize = 256;
+/// The most wakes that are timed together, all of one class. A reading of the clock before each
+/// makes a timeout that fires cost a tenth more.
+const TIMED_MAX: usize = 16;
+
+/// The expired timer of a future.
+pub(super) struct Wake {
+    /// `None` if nothing waits any more.
+    waker: Option<Waker>,
+    key: TimerKey,
+    /// In nanoseconds.
+    deadline: u64,
+    class: ClassId,
+    /// When it was woken. Later than that by as long as the wakes took that were timed with it,
+    /// unless it was the first of them.
+    woken: u64,
+}
+
+impl Wake {
+    pub(super) fn new(waker: Option<Waker>, key: TimerKey, deadline: u64, class: ClassId) -> Self {
+        Self { waker, key, deadline, class, woken: 0 }
+    }
+}
+
+impl<T: 'static> Core<T> {
+    /// Wakes futures whose timers were taken out at `taken`, and counts them. Returns the time
+    /// after the last wake.
+    pub(super) fn wake_all(&self, wakes: &mut Vec<Wake>, taken: u64) -> u64 {
+        let mut now = if wakes.len() > 1 { self.nanos_near() } else { taken };
+        let of_classes = wakes.chunk_by_mut(|one, next| one.class == next.class);
+        for group in of_classes.flat_map(|of_class| of_class.chunks_mut(TIMED_MAX)) {
+            self.deliver_as(group[0].class);
+            for wake in &mut *group {
+                if let Some(waker) = wake.waker.take()
+                    && !contain(self.id(), || waker.wake())
+                {
+                    self.note_delivery(false, 0);
+                }
+            }
+            let after = self.nanos_near();
+            for wake in &mut *group {
+                wake.woken = after;
+            }
+            group[0].woken = now;
+            self.note_delivery(true, after.saturating_sub(now));
+            now = after;
+        }
+        let state = &mut *self.state.borrow_mut();
+        for Wake { key, deadline, class, woken, .. } in wakes.drain(..) {
+            let late = woken.saturating_sub(deadline);
+            self.begin_delivery_of(state, class, Some(key), late, || woken);
+        }
+        now
+    }
+}

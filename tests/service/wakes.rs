@@ -1,0 +1,165 @@
+//! Futures whose timers are due together: a turn wakes them one after the other, and counts them
+//! afterwards.
+
+use std::cell::{Cell, RefCell};
+use std::panic::panic_any;
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Wake, Waker};
+
+use corewheel::class::TimerClass;
+use corewheel::settings::TurnBudget;
+use corewheel::{Sleep, TimerId, Timers};
+
+use crate::support::{Lab, builder, check_law, ms, poll};
+
+const IDLE: TimerClass = TimerClass::new("idle");
+const REQUEST: TimerClass = TimerClass::new("request");
+
+/// A waker that runs code of the test each time, on the thread that wakes it.
+struct Runs<F>(F);
+
+impl<F: Fn() + Send + Sync + 'static> Runs<F> {
+    fn waker(run: F) -> Waker {
+        Waker::from(Arc::new(Self(run)))
+    }
+}
+
+impl<F: Fn() + Send + Sync + 'static> Wake for Runs<F> {
+    fn wake(self: Arc<Self>) {
+        (self.0)();
+    }
+}
+
+/// What the wakers of a test have noted.
+type Noted = Arc<Mutex<Vec<usize>>>;
+
+/// A waker that notes a number, and then runs code.
+fn noting(noted: &Noted, number: usize, run: impl Fn() + Send + Sync + 'static) -> Waker {
+    let noted = Arc::clone(noted);
+    Runs::waker(move || {
+        noted.lock().unwrap().push(number);
+        run();
+    })
+}
+
+/// A sleep of 100 ms of a class, which is polled with a waker.
+fn sleep(lab: &Lab<u32>, class: TimerClass, waker: &Waker) -> Sleep {
+    let handle = lab.service.handle().untyped().of_class(class).unwrap();
+    let mut sleep = handle.sleep(ms(100));
+    assert_eq!(poll(&mut sleep, waker), Poll::Pending);
+    sleep
+}
+
+fn lab(budget: TurnBudget) -> Lab<u32> {
+    let builder = builder(1).classes([IDLE, REQUEST]).budget(budget);
+    Lab::new(builder.overrun(ms(2)).lateness_bound(ms(3)))
+}
+
+#[test]
+fn each_of_many_is_woken_once_and_a_turn_keeps_to_its_budget() {
+    let mut lab = lab(TurnBudget { expired_max: 300, ..TurnBudget::default() });
+    let noted = Noted::default();
+    let sleeps: Vec<_> =
+        (0..700).map(|number| sleep(&lab, IDLE, &noting(&noted, number, || {}))).collect();
+    lab.advance(ms(99));
+    assert!(noted.lock().unwrap().is_empty());
+    lab.clock.advance(ms(1));
+    for woken in [300, 600, 700] {
+        let _ = lab.turn();
+        assert_eq!(noted.lock().unwrap().len(), woken);
+        check_law(&lab.counts());
+    }
+    let mut numbers = std::mem::take(&mut *noted.lock().unwrap());
+    numbers.sort_unstable();
+    assert!(numbers.into_iter().eq(0..700));
+    assert_eq!(lab.counts().fired, 700);
+    drop(sleeps);
+}
+
+#[test]
+fn panic_of_a_waker_is_counted_and_the_others_are_woken() {
+    let mut lab = lab(TurnBudget::default());
+    let noted = Noted::default();
+    let sleeps: Vec<_> = (0..50)
+        .map(|number| {
+            let run = move || {
+                if number % 10 == 3 {
+                    panic_any("on purpose");
+                }
+            };
+            sleep(&lab, IDLE, &noting(&noted, number, run))
+        })
+        .collect();
+    lab.advance(ms(100));
+    assert_eq!(noted.lock().unwrap().len(), 50);
+    let counts = lab.counts();
+    assert_eq!((counts.fired, counts.panicked, counts.overrun), (50, 5, 0));
+    drop(sleeps);
+}
+
+#[test]
+fn slow_waker_makes_those_after_it_late_and_counts_for_its_class() {
+    let mut lab = lab(TurnBudget::default());
+    let noted = Noted::default();
+    let sleeps: Vec<_> = (0..60)
+        .map(|number| {
+            let clock = lab.clock.clone();
+            let run = move || {
+                if number == 30 {
+                    clock.advance(ms(5));
+                }
+            };
+            let class = if number < 40 { IDLE } else { REQUEST };
+            sleep(&lab, class, &noting(&noted, number, run))
+        })
+        .collect();
+    lab.advance(ms(100));
+    let woken = noted.lock().unwrap();
+    let after_slow = woken.iter().skip_while(|number| **number != 30).count() as u64 - 1;
+    let counts = lab.counts();
+    assert_eq!((counts.fired, counts.overrun), (60, 1));
+    // A wake that is timed with others may be taken for up to as much later as they took.
+    assert!((after_slow..after_slow + 16).contains(&counts.late), "{after_slow} {counts:?}");
+    let classes = &lab.service.stats().shards[0].classes;
+    let of = |class: TimerClass| *classes.iter().find(|of| of.class == class.name()).unwrap();
+    assert_eq!((of(IDLE).fired, of(IDLE).overrun), (40, 1));
+    assert_eq!((of(REQUEST).fired, of(REQUEST).overrun), (20, 0));
+    assert_eq!(of(IDLE).late + of(REQUEST).late, counts.late);
+    assert_eq!((of(IDLE).pending, of(REQUEST).pending), (0, 0));
+    let lateness = &lab.service.stats().shards[0].lateness;
+    assert_eq!(lateness.count, 60);
+    assert!(lateness.max_ns >= 5_000_000, "{}", lateness.max_ns);
+    drop(sleeps);
+}
+
+thread_local! {
+    /// A timer that a waker cancels, and whether the cancel has prevented it from firing.
+    static CANCELLED: RefCell<Option<(Timers<u32>, TimerId)>> = const { RefCell::new(None) };
+    static WON: Cell<Option<bool>> = const { Cell::new(None) };
+}
+
+#[test]
+fn timer_due_after_futures_is_pending_until_they_are_woken() {
+    let mut lab = lab(TurnBudget::default());
+    let noted = Noted::default();
+    let cancel = || {
+        let cancelled = CANCELLED.take();
+        if let Some((timers, timer)) = cancelled {
+            WON.set(Some(timers.cancel(timer).won()));
+        }
+    };
+    let sleeps: Vec<_> =
+        (0..3).map(|number| sleep(&lab, IDLE, &noting(&noted, number, cancel))).collect();
+    // By then the shard has the timers of the futures.
+    lab.advance(ms(90));
+    let timer = lab.timers().schedule(ms(10), 7).unwrap();
+    lab.timers().schedule(ms(10), 8).unwrap();
+    CANCELLED.set(Some((lab.timers().clone(), timer)));
+    lab.advance(ms(10));
+    assert_eq!(noted.lock().unwrap().len(), 3);
+    assert_eq!(WON.take(), Some(true));
+    assert_eq!(lab.fired(), [(8, 100)]);
+    let counts = lab.counts();
+    assert_eq!((counts.fired, counts.cancelled), (4, 1));
+    drop(sleeps);
+}
