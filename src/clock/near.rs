@@ -202,6 +202,13 @@ impl NearClock {
         self.counter.is_none() || latest() >= nanos
     }
 
+    /// The latest time that a near clock has returned on this thread; 0 if there is none since the
+    /// epoch.
+    #[inline]
+    pub(crate) fn latest(&self) -> u64 {
+        READ.with(|read| read.latest.get()).saturating_sub(self.clock.since_first)
+    }
+
     /// Whether a time has surely passed by the system's clock, given a time that this clock has
     /// returned on this thread. False where only the system's clock can say.
     #[inline]
@@ -307,6 +314,7 @@ mod tests {
         });
         let nears = clocks.clone().map(NearClock::new);
         let apart = clocks[0].nanos_at(clocks[1].instant(0));
+        assert_eq!(nears.each_ref().map(NearClock::latest), [0, 0]);
         let mut latest = 0;
         for round in 0..100_000_u32 {
             let at = (round % 2) as usize;
@@ -320,6 +328,10 @@ mod tests {
             let of_first = shown + if at == 1 { apart } else { 0 };
             assert!(of_first >= latest, "{of_first} is behind the other clock, {latest}");
             latest = of_first;
+            if nears[at].counter.is_some() {
+                let of_second = of_first.saturating_sub(apart);
+                assert_eq!(nears.each_ref().map(NearClock::latest), [of_first, of_second]);
+            }
             assert!(nears[at].may_have_passed(shown));
             assert!(nears[at].counter.is_none() || !nears[at].may_have_passed(shown + 1));
         }

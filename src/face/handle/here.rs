@@ -229,6 +229,12 @@ impl Reach {
         self.clock.may_have_passed(nanos)
     }
 
+    /// The latest reading of this thread's clock; 0 if there was none.
+    #[inline]
+    pub(crate) fn nanos_before(&self) -> u64 {
+        self.clock.latest()
+    }
+
     /// Whether a time has surely passed, given a time that [`nanos`](Self::nanos) has returned.
     /// False where only the system's clock can say.
     #[inline]
