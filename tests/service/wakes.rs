@@ -57,23 +57,26 @@ fn lab(budget: TurnBudget) -> Lab<u32> {
 
 #[test]
 fn each_of_many_is_woken_once_and_a_turn_keeps_to_its_budget() {
-    let mut lab = lab(TurnBudget { expired_max: 300, ..TurnBudget::default() });
-    let noted = Noted::default();
-    let sleeps: Vec<_> =
-        (0..700).map(|number| sleep(&lab, IDLE, &noting(&noted, number, || {}))).collect();
-    lab.advance(ms(99));
-    assert!(noted.lock().unwrap().is_empty());
-    lab.clock.advance(ms(1));
-    for woken in [300, 600, 700] {
-        let _ = lab.turn();
-        assert_eq!(noted.lock().unwrap().len(), woken);
-        check_law(&lab.counts());
+    const COUNT: usize = 1_300;
+    for (expired_max, turns) in [(500, vec![500, 1_000, COUNT]), (u32::MAX, vec![COUNT])] {
+        let mut lab = lab(TurnBudget { expired_max, work_max: 10_000, ..TurnBudget::default() });
+        let noted = Noted::default();
+        let sleeps: Vec<_> =
+            (0..COUNT).map(|number| sleep(&lab, IDLE, &noting(&noted, number, || {}))).collect();
+        lab.advance(ms(99));
+        assert!(noted.lock().unwrap().is_empty());
+        lab.clock.advance(ms(1));
+        for woken in turns {
+            let _ = lab.turn();
+            assert_eq!(noted.lock().unwrap().len(), woken, "{expired_max}");
+            check_law(&lab.counts());
+        }
+        let mut numbers = std::mem::take(&mut *noted.lock().unwrap());
+        numbers.sort_unstable();
+        assert!(numbers.into_iter().eq(0..COUNT), "{expired_max}");
+        assert_eq!(lab.counts().fired, COUNT as u64);
+        drop(sleeps);
     }
-    let mut numbers = std::mem::take(&mut *noted.lock().unwrap());
-    numbers.sort_unstable();
-    assert!(numbers.into_iter().eq(0..700));
-    assert_eq!(lab.counts().fired, 700);
-    drop(sleeps);
 }
 
 #[test]
