@@ -308,15 +308,19 @@ impl<T> Shard<T> {
         self.pop_expired_by(|payload| postpone(payload).map_or(Choice::Take, Choice::Postpone))
     }
 
-    /// Hands out the next timer that is due and that `choose` takes, as
-    /// [`pop_expired_unless`](Self::pop_expired_unless) does, but for one that `choose` leaves: the
-    /// shard returns `None` then, and that timer comes first in the next call.
+    /// Hands out the next timer that is due and that `choose` takes.
+    ///
+    /// The shard calls `choose` with the payload of each timer that is due. It hands the timer out
+    /// for [`Choice::Take`], and postpones it for [`Choice::Postpone`] as
+    /// [`pop_expired_unless`](Self::pop_expired_unless) does. For [`Choice::Leave`] it returns
+    /// `None`, and the timer comes first in the next call, unless it is cancelled or reset before.
     ///
     /// This suits a caller that takes several timers of one kind before it delivers the first.
     ///
     /// # Panics
     ///
-    /// If `choose` panics, as `pop_expired_unless` does.
+    /// If `choose` panics. The timer that it was called for stays pending, with its deadline, and
+    /// comes up again in the next call.
     #[inline]
     pub fn pop_expired_by(&mut self, mut choose: impl FnMut(&T) -> Choice) -> Option<Expired<T>> {
         if self.now < self.no_work_before {

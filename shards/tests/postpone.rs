@@ -22,7 +22,7 @@ struct Owner {
     now: u64,
     /// The predicate panics when it has been called so many times more; `None` if it does not.
     calls_to_panic: Option<u32>,
-    /// The predicate leaves the timer of each call but those with a multiple of this number.
+    /// The predicate leaves the timers of all calls of a turn but each `takes_each`th.
     takes_each: u32,
 }
 

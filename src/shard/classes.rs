@@ -212,8 +212,9 @@ impl<T: 'static> Core<T> {
         self.begin_delivery_of(state, class, None, late, || self.nanos_near());
     }
 
-    /// Begins a delivery that is so late in nanoseconds: counts a timer of a class that has fired,
-    /// and notes it if that is beyond the service's bound.
+    /// Begins the delivery of a timer of a class, `late` nanoseconds after its deadline. Counts the
+    /// timer as fired, and notes the delivery if it is beyond the service's bound. `now` returns
+    /// the time of the delivery.
     #[inline]
     pub(super) fn begin_delivery_of(
         &self,

@@ -145,7 +145,7 @@ pub(super) fn deliver<T: 'static>(
 /// An expired timer that a turn delivers.
 pub(super) enum Popped<T: 'static> {
     Timer(Delivery<T>),
-    /// The timers of futures.
+    /// The timers of futures, which `pop` has put into `wakes`.
     Wakes,
     /// A timer of a part, as [`PartId::with_index`](super::hooks::PartId::with_index) puts it. Why
     /// not two fields: a short one has the compiler move all payloads in unaligned pieces, which
@@ -183,8 +183,8 @@ impl<T: 'static> Core<T> {
         count.max(1)
     }
 
-    /// Takes the next expired timer out, for a delivery at `now`. If it is that of a future, takes
-    /// out those of futures that come next, too, until `wakes` are `max`.
+    /// Takes the next expired timer out, for a delivery at `now`. The timer of a future goes into
+    /// `wakes`, and so do those of futures that come right after it, until `wakes` has `max`.
     #[inline]
     fn pop(&self, now: u64, max: usize, wakes: &mut Vec<Wake>) -> Option<Popped<T>> {
         let state = &mut *self.state.borrow_mut();
@@ -213,7 +213,8 @@ impl<T: 'static> Core<T> {
         Some(Popped::Timer(Delivery { timer, deadline, lateness, payload }))
     }
 
-    /// Takes the next expired timer out, if `is_wanted`, and the waker of its future.
+    /// Takes the next expired timer out of the wheel, if its payload `is_wanted`. Also returns the
+    /// waker, if the timer is that of a future in a nursery.
     #[inline]
     fn take_due(
         &self,

@@ -136,6 +136,27 @@ fn slow_waker_makes_those_after_it_late_and_counts_for_its_class() {
     drop(sleeps);
 }
 
+#[test]
+fn future_dropped_by_the_waker_of_another_has_fired_and_is_counted_once() {
+    let mut lab = lab(TurnBudget::default());
+    let noted = Noted::default();
+    let others: Arc<Mutex<Vec<Sleep>>> = Arc::default();
+    let ended = Arc::clone(&others);
+    // Whichever is woken first ends all others.
+    let end_all = move || drop(std::mem::take(&mut *ended.lock().unwrap()));
+    for number in 0..40 {
+        let sleep = sleep(&lab, IDLE, &noting(&noted, number, end_all.clone()));
+        others.lock().unwrap().push(sleep);
+    }
+    lab.advance(ms(100));
+    assert_eq!(noted.lock().unwrap().len(), 40, "each waker is woken once");
+    let counts = lab.counts();
+    assert_eq!((counts.fired, counts.cancelled, counts.pending), (40, 0, 0));
+    check_law(&counts);
+    let class = lab.service.stats().shards[0].classes[0];
+    assert_eq!((class.fired, class.cancelled, class.pending), (40, 0, 0));
+}
+
 thread_local! {
     /// A timer that a waker cancels, and whether the cancel has prevented it from firing.
     static CANCELLED: RefCell<Option<(Timers<u32>, TimerId)>> = const { RefCell::new(None) };

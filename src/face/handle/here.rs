@@ -229,9 +229,9 @@ impl Reach {
         self.clock.may_have_passed(nanos)
     }
 
-    /// The latest reading of this thread's clock; 0 if there was none.
+    /// The latest time that [`nanos`](Self::nanos) has returned on this thread; 0 if there is none.
     #[inline]
-    pub(crate) fn nanos_before(&self) -> u64 {
+    pub(crate) fn latest_nanos(&self) -> u64 {
         self.clock.latest()
     }
 

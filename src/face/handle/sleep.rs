@@ -156,9 +156,10 @@ impl Sleep {
     #[inline]
     fn is_over(&self, reach: &Reach) -> bool {
         let time = reach.time();
-        // A worker to which a shard has given many tasks has read the clock for another one.
-        let before = reach.nanos_before();
-        if before >= self.deadline && reach.has_passed(time.round_up(self.deadline), before) {
+        // Mostly saves a reading: a worker that polls many woken tasks has just read the clock for
+        // another one.
+        let latest = reach.latest_nanos();
+        if latest >= self.deadline && reach.has_passed(time.round_up(self.deadline), latest) {
             return true;
         }
         let nanos = reach.nanos();
