@@ -42,7 +42,7 @@ pub(crate) use self::timeline::Timeline;
 pub(crate) struct Clock {
     epoch: Instant,
     /// Nanoseconds from the [`first_epoch`] to this clock's.
-    since_first: u64,
+    pub(crate) since_first: u64,
     source: Source,
 }
 
@@ -98,12 +98,6 @@ impl Clock {
         saturating_nanos(instant.saturating_duration_since(self.epoch))
     }
 
-    /// The moment this many nanoseconds after the epoch.
-    #[inline]
-    pub(crate) fn moment(&self, nanos: u64) -> Moment {
-        Moment(at_most_max(nanos.saturating_add(self.since_first)))
-    }
-
     pub(crate) fn is_manual(&self) -> bool {
         matches!(self.source, Source::Manual(_))
     }
@@ -121,44 +115,14 @@ impl fmt::Debug for Clock {
 }
 
 /// The epoch of the first clock of the process. No clock has an earlier one.
-fn first_epoch() -> Instant {
+pub(crate) fn first_epoch() -> Instant {
     static FIRST: OnceLock<Instant> = OnceLock::new();
     *FIRST.get_or_init(Instant::now)
 }
 
-/// An instant, as nanoseconds since the [`first_epoch`]. Most deadlines are never asked for as an
-/// [`Instant`], whose computation costs a tenth of a timeout; and it is computed without the clock.
-/// One that is more than 292 years away is taken for the furthest that fits.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment(i64);
-
-impl Moment {
-    #[inline]
-    pub(crate) fn of(instant: Instant) -> Self {
-        let first = first_epoch();
-        let nanos = |duration| at_most_max(saturating_nanos(duration));
-        Self(match instant.checked_duration_since(first) {
-            Some(after) => nanos(after),
-            None => -nanos(first.duration_since(instant)),
-        })
-    }
-
-    pub(crate) fn instant(self) -> Instant {
-        let (first, nanos) = (first_epoch(), self.0.unsigned_abs());
-        if self.0 >= 0 {
-            return instant_after(first, nanos);
-        }
-        first.checked_sub(Duration::from_nanos(nanos)).unwrap_or(first)
-    }
-}
-
-fn at_most_max(nanos: u64) -> i64 {
-    i64::try_from(nanos).unwrap_or(i64::MAX)
-}
-
 /// The instant this many nanoseconds after another one. One that the system cannot represent
 /// becomes a century after it.
-fn instant_after(start: Instant, nanos: u64) -> Instant {
+pub(crate) fn instant_after(start: Instant, nanos: u64) -> Instant {
     let century = Duration::from_hours(100 * 365 * 24);
     start.checked_add(Duration::from_nanos(nanos)).unwrap_or(start + century)
 }
@@ -242,19 +206,6 @@ mod tests {
         assert_eq!(nanos_after(5, Duration::MAX), u64::MAX);
         assert_eq!(nanos_after(5, Duration::from_nanos(7)), 12);
         assert!(clock.instant(u64::MAX) > clock.now());
-    }
-
-    #[test]
-    fn moment_is_the_instant_of_which_it_was_made() {
-        let clock = Clock::monotonic();
-        let [hour, never] = [Duration::from_hours(1), Duration::MAX];
-        let now = Instant::now();
-        let before = now.checked_sub(hour).unwrap_or(now);
-        for instant in [now, now + hour, before, first_epoch(), clock.instant(3)] {
-            assert_eq!(Moment::of(instant).instant(), instant);
-        }
-        assert_eq!(clock.moment(3).instant(), clock.instant(3));
-        assert!(clock.moment(nanos_after(0, never)).instant() > now + 1_000 * hour);
     }
 
     #[test]

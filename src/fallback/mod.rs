@@ -9,15 +9,17 @@
 //!
 //! Cost: a sleep that its shard has room for costs what a [`Sleep`] does, and 16 bytes.
 
+mod moment;
 mod thread;
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+pub(crate) use self::moment::Moment;
 use self::thread::Kept;
 pub use self::thread::fallback_count;
-use crate::clock::{Moment, Timeline};
+use crate::clock::Timeline;
 use crate::face::handle::sleep::Sleep;
 use crate::face::handle::{Handle, Untyped};
 use crate::values::refused::RefusedKind;
@@ -37,11 +39,10 @@ pub(crate) fn present(handle: Handle<Untyped>) -> Instant {
 }
 
 /// The deadline that is `delay` after `now`: in nanoseconds, and as a moment.
-#[cfg(any(feature = "hyper", feature = "tower", feature = "tokio"))]
 #[inline]
 pub(crate) fn due_after(time: &Timeline, now: u64, delay: Duration) -> (u64, Moment) {
     let due = crate::clock::nanos_after(now, delay);
-    (due, time.clock().moment(due))
+    (due, Moment::by(time.clock(), due))
 }
 
 /// A [`Sleep`] that returns no error. It is never done before its deadline, and a poll after
@@ -54,6 +55,7 @@ pub(crate) struct SleepOrKept {
 }
 
 impl SleepOrKept {
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
     #[inline]
     pub(crate) fn new(handle: Handle<Untyped>, deadline: Instant) -> Self {
         Self { deadline: Moment::of(deadline), shared: handle.sleep(deadline), kept: None }
@@ -65,14 +67,13 @@ impl SleepOrKept {
         let due = handle.with_reach(|reach| due_after(reach.time(), reach.nanos(), delay));
         let (due, deadline) = due.unwrap_or_else(|| {
             let clock = crate::clock::Clock::monotonic();
-            (u64::MAX, clock.moment(crate::clock::saturating_nanos(delay)))
+            (u64::MAX, Moment::by(&clock, crate::clock::saturating_nanos(delay)))
         });
         Self::until(handle, due, deadline)
     }
 
     /// A sleep until a deadline, in nanoseconds by the service's clock and as a moment.
     // A sleep is written field by field to where it belongs, and not copied as a whole.
-    #[cfg(any(feature = "hyper", feature = "tower", feature = "tokio"))]
     #[allow(clippy::inline_always, reason = "a tenth of the cost of a timeout that ends at once")]
     #[inline(always)]
     pub(crate) fn until(handle: Handle<Untyped>, due: u64, deadline: Moment) -> Self {

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::error::SetServiceError;
-use crate::clock::{Moment, NearClock, Timeline};
+use crate::clock::{NearClock, Timeline};
 use crate::face::handle::{Handle, Untyped};
 use crate::fallback;
 use crate::service::TimerService;
@@ -94,7 +94,7 @@ pub fn handle() -> Handle<Untyped> {
 /// The deadline that is a delay from now: in nanoseconds, and as a moment. Both come in registers,
 /// so that the caller writes each field of what it makes once.
 #[inline(never)]
-pub(super) fn due_after(delay: Duration) -> (u64, Moment) {
+pub(super) fn due_after(delay: Duration) -> (u64, fallback::Moment) {
     let Chosen { time, clock, .. } = chosen();
     match clock.count() {
         Some(now) => fallback::due_after(time, now, delay),
