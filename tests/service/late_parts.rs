@@ -351,7 +351,7 @@ fn futures_that_end_young_are_counted_by_a_sample_that_stands_for_those_before()
     let [first, second, third] = [1, 2, 3].map(|_| armed(&handle, ms(1_000)));
     let _without_class = armed(&other, ms(1_000));
     // No turn looks at them meanwhile.
-    lab.clock.advance(ms(450));
+    lab.clock.advance(ms(970));
     drop((second, third));
     lab.settle();
     let class = |lab: &Lab<u64>| shard(lab).classes[0];
@@ -363,7 +363,8 @@ fn futures_that_end_young_are_counted_by_a_sample_that_stands_for_those_before()
     let unmeasured = armed(&handle, ms(1_000));
     lab.clock.advance(ms(300));
     drop((unmeasured, measured));
-    lab.settle();
+    // The next look.
+    lab.advance(ms(200));
     let class = class(&lab);
     assert_eq!((class.cancelled, class.cancelled_at[7]), (5, 4), "{class:?}");
     assert_eq!(class.cancelled_at.iter().sum::<u64>(), 5, "{class:?}");

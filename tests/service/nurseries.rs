@@ -1,6 +1,7 @@
 //! Timers of futures that stay with their thread while they are young.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Poll, Wake, Waker};
 use std::thread;
@@ -90,9 +91,8 @@ fn sleep_and_wake(lab: &mut Lab<()>, bell: &(Arc<Alarm>, Waker), end: Duration) 
 
 #[test]
 fn lone_timeout_costs_at_most_four_wake_ups_and_a_short_lived_one_two() {
-    for delay in [5, 15, 30, 50, 100, 1_000, 7_000, 30_000, 100_000] {
-        // A third of the least time of its list is a tenth of its own, or more.
-        for ends_after in [None, Some((delay / 10).min(5_000))] {
+    for delay in [5, 15, 20, 30, 50, 100, 400, 1_000, 7_000, 11_000, 30_000, 100_000] {
+        for ends_after in [None, Some((delay / 3).min(5_999))] {
             let mut lab = Lab::<()>::new(builder(1));
             let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
             let bell = Alarm::new();
@@ -116,6 +116,29 @@ fn lone_timeout_costs_at_most_four_wake_ups_and_a_short_lived_one_two() {
             }
             assert_eq!(sleep_and_wake(&mut lab, &bell, FAR), 0, "nothing is pending");
         }
+    }
+}
+
+#[test]
+fn round_timeout_that_ends_within_two_fifths_of_its_time_never_leaves_its_thread() {
+    for delay in [50, 100, 200, 500, 1_000, 2_000, 5_000] {
+        let mut lab = Lab::<()>::new(builder(1));
+        let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
+        // One is armed in each tenth of the time, so the first look finds timers of all ages.
+        let mut armed = VecDeque::new();
+        for _ in 0..30 {
+            armed.push_back(there.sleep(handle, Waker::noop(), ms(delay)));
+            lab.advance(ms(delay / 10));
+            if armed.len() == 4 {
+                let ended = armed.pop_front();
+                there.run(move || drop(ended));
+            }
+        }
+        there.run(move || drop(armed));
+        // By then a look has counted them.
+        lab.advance(ms(delay));
+        let counts = lab.counts();
+        assert_eq!((counts.ended_young, counts.cancelled), (30, 30), "{delay} ms");
     }
 }
 
@@ -407,14 +430,14 @@ fn counts_include_young_timers_from_the_next_look_on() {
     let plain = there.sleeps(handle, Waker::noop(), vec![ms(100); 10]);
     let ended = sleeps.split_off(20);
     there.run(move || drop(ended));
-    lab.advance(ms(20));
+    lab.advance(ms(50));
     let counts = lab.counts();
     assert_eq!((counts.scheduled_remote, counts.pending, counts.cancelled), (40, 30, 10));
     assert_eq!(counts.ended_young, 10);
     check_law(&counts);
     let class = lab.service.stats().shards[0].classes[0];
     assert_eq!((class.scheduled, class.pending, class.cancelled), (30, 20, 10));
-    lab.advance(ms(80));
+    lab.advance(ms(50));
     let counts = lab.counts();
     assert_eq!((counts.pending, counts.fired, counts.pending_max), (0, 30, 30));
     check_law(&counts);
@@ -426,7 +449,7 @@ fn counts_include_young_timers_from_the_next_look_on() {
     there.run(move || drop(young));
     assert_eq!(lab.counts().ended_young, 11, "before a look");
     let old = there.sleeps(of_class, Waker::noop(), vec![ms(100)]);
-    lab.advance(ms(90));
+    lab.advance(ms(97));
     drop(old);
     lab.advance(ms(2_000));
     let counts = lab.counts();

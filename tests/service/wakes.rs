@@ -176,11 +176,11 @@ fn timer_due_after_futures_is_pending_until_they_are_woken() {
     let sleeps: Vec<_> =
         (0..3).map(|number| sleep(&lab, IDLE, &noting(&noted, number, cancel))).collect();
     // By then the shard has the timers of the futures.
-    lab.advance(ms(90));
-    let timer = lab.timers().schedule(ms(10), 7).unwrap();
-    lab.timers().schedule(ms(10), 8).unwrap();
+    lab.advance(ms(97));
+    let timer = lab.timers().schedule(ms(3), 7).unwrap();
+    lab.timers().schedule(ms(3), 8).unwrap();
     CANCELLED.set(Some((lab.timers().clone(), timer)));
-    lab.advance(ms(10));
+    lab.advance(ms(3));
     assert_eq!(noted.lock().unwrap().len(), 3);
     assert_eq!(WON.take(), Some(true));
     assert_eq!(lab.fired(), [(8, 100)]);

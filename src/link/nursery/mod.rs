@@ -6,12 +6,12 @@
 //! message to the owner for each timer: it costs both threads more than all of that, and the owner
 //! drops what the timer carries, which belongs to a task of the other thread.
 //!
-//! Young timers lie in lists by the time that they have left. A list is looked at three times in
-//! its least time, and a look takes over the timers that were armed before the look before it. So a
-//! timer is taken over after a third to two thirds of that time, and before it is due if the owner
-//! is on time; one that ends before never leaves its thread. Timers with less than 18 ms have no
-//! age: a look when the first of them is due takes all of them over. The owner has a timer that is
-//! taken over by its slot's number, and what the timer carries stays in the slot.
+//! Young timers lie in lists by the time that they have left. A list is looked at twice in its
+//! least time, and a look takes over the timers that were armed before the look before it. So a
+//! timer is taken over when half of that time has passed or later, but before it is due if the
+//! owner is on time; one that ends before never leaves its thread. Timers with less than 12 ms have
+//! no age: a look when the first of them is due takes all of them over. The owner has a timer that
+//! is taken over by its slot's number, and what the timer carries stays in the slot.
 //!
 //! A timer that has been taken over and ends, or is due earlier, is put on a list of changed slots
 //! for the owner. Later is one store, which the owner reads when the timer is due. A timer that

@@ -17,7 +17,7 @@
 mod check;
 
 /// How many lists of young timers there are.
-pub(super) const LISTS: usize = 8;
+pub(super) const LISTS: usize = 11;
 pub(super) const NIL: u32 = u32::MAX;
 /// The bits of a slot's number that are its place in its chunk.
 const CHUNK_BITS: u32 = 6;

@@ -252,7 +252,7 @@ fn reset_that_is_repeated_keeps_a_timer_young() {
 #[test]
 fn old_timer_that_is_reset_to_later_changes_only_its_slot() {
     let mut pair = Pair::new(1 << 20);
-    let id = pair.arm(15).unwrap();
+    let id = pair.arm(11).unwrap();
     let short = pair.arm(1).unwrap();
     pair.now += 1;
     pair.turn();
@@ -260,7 +260,7 @@ fn old_timer_that_is_reset_to_later_changes_only_its_slot() {
     pair.end(short);
     for _ in 0..1_000 {
         pair.now += 1;
-        pair.reset(id, 15);
+        pair.reset(id, 11);
         pair.turn();
     }
     assert_eq!(pair.wheel.resets, 0, "the owner is told of a later deadline");
@@ -369,7 +369,7 @@ fn owner_that_has_seen_what_has_changed_is_not_asked_to_look_again() {
 #[test]
 fn owner_that_is_hurried_sees_the_timers_that_have_ended_at_once() {
     let mut pair = Pair::new(1 << 20);
-    let [id, _] = [15, 1].map(|delay| pair.arm(delay).unwrap());
+    let [id, _] = [11, 1].map(|delay| pair.arm(delay).unwrap());
     pair.now += 1;
     pair.turn();
     assert_eq!(pair.nursery.hurry(), None, "no timer has ended");

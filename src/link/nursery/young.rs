@@ -8,8 +8,9 @@ use super::{Arming, Counts, Fate, Owner};
 use crate::values::class::{LeftAt, tenths_left};
 
 /// Milliseconds between two looks at a list. The first list has no looks of its own: it is looked
-/// at when the first of its timers is due.
-const EVERY_MS: [u64; LISTS] = [0, 6, 19, 60, 190, 600, 1_900, 6_000];
+/// at when the first of its timers is due. The others have most of the timers with twice that time
+/// or a little more, as with 50, 100, 200 and 500 ms, and 1, 2 and 5 s.
+const EVERY_MS: [u64; LISTS] = [0, 6, 12, 24, 48, 96, 240, 480, 960, 2_400, 6_000];
 /// The end of time.
 pub(super) const NEVER: u64 = u64::MAX;
 /// One in so many timers of a class is measured, unless one is measured already. Odd, so that both
@@ -220,14 +221,16 @@ impl<W> Young<W> {
             // A time that has passed shows of most lists that they are looked at too rarely. So the
             // clock is read once at most, and not for each timer with little time.
             let every = self.periods.every[list];
-            if self.passed.saturating_add(3 * every) > deadline {
+            if self.passed.saturating_add(2 * every) > deadline {
                 continue;
             }
             if !is_read {
                 (self.passed, is_read) = (self.passed.max(now()), true);
             }
-            if self.passed.saturating_add(3 * every) <= deadline {
-                self.plan(list, self.passed + every);
+            if self.passed.saturating_add(2 * every) <= deadline {
+                // Not before a third of the time has passed: the timer may have ended then.
+                let third = ((deadline - self.passed) / 3).min(self.periods.every[LISTS - 1]);
+                self.plan(list, self.passed + every.max(third));
                 return list;
             }
         }
