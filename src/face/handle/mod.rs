@@ -76,10 +76,10 @@ use crate::values::refused::RefusedKind;
 /// Each thread keeps the timers of its futures to itself while they are young, in a nursery, which
 /// is made when the thread first arms a timer. Most timers end young, and cost their shard nothing.
 /// The shard looks at the nursery from time to time and takes the others over. A timer with a delay
-/// of 12 ms or more is taken over when about a fifth of its delay has passed, or later, or after 6
-/// to 12 s. A shorter one is taken over when it or another short one is due. A timer of a thread
-/// that has ended goes on. The statistics count young timers at once; the age of the oldest timer
-/// of a class is that of one that was taken over.
+/// of 12 ms to 30 s is taken over when about a fifth of its delay has passed, or later; one with
+/// more, after 6 to 12 s. A shorter one is taken over when it or another short one is due. A timer
+/// of a thread that has ended goes on. The statistics count young timers at once; the age of the
+/// oldest timer of a class is that of one that was taken over.
 ///
 /// Timers of a thread belong to the shard that the thread drives, or to one that it is given when
 /// it first needs one; threads are given the shards in turn. [`on`](Self::on) chooses a shard.

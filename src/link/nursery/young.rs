@@ -8,8 +8,8 @@ use super::{Arming, Counts, Fate, Owner};
 use crate::values::class::{LeftAt, tenths_left};
 
 /// Milliseconds between two looks at a list. The first list has no looks of its own: it is looked
-/// at when the first of its timers is due. The others have most of the timers with twice that time
-/// or a little more, as with 50, 100, 200 and 500 ms, and 1, 2 and 5 s.
+/// at when the first of its timers is due. A timer of another list has twice these milliseconds
+/// left at least. Timeouts of 50, 100, 200 and 500 ms, and of 1, 2 and 5 s, have little more.
 const EVERY_MS: [u64; LISTS] = [0, 6, 12, 24, 48, 96, 240, 480, 960, 2_400, 6_000];
 /// The end of time.
 pub(super) const NEVER: u64 = u64::MAX;
@@ -228,7 +228,7 @@ impl<W> Young<W> {
                 (self.passed, is_read) = (self.passed.max(now()), true);
             }
             if self.passed.saturating_add(2 * every) <= deadline {
-                // Not before a third of the time has passed: the timer may have ended then.
+                // A lone timer that ends within its first third costs this look and no other.
                 let third = ((deadline - self.passed) / 3).min(self.periods.every[LISTS - 1]);
                 self.plan(list, self.passed + every.max(third));
                 return list;
