@@ -3,15 +3,22 @@
 //! The time from a deadline to the delivery is cut at moments that the shard knows:
 //!
 //! ```text
-//! deadline     came      last turn ended   turn began   first delivery   delivered
-//!    |  arrival  |  backlog  |  poll delay  |  backlog  |    handlers    |
+//!              last turn                            this turn
+//! deadline came  began  1st delivery  ended   began  1st delivery  delivered
+//!   | arrival |backlog|  backlog  | handlers |poll delay| backlog | handlers |
 //! ```
 //!
-//! A moment that lies before the one to its left cuts nothing off, so the parts add up. The last
-//! four moments are those of the turn, and are noted once a turn. The shard notes when a timer came
-//! only for a timer from another thread that came beyond the service's bound. For any other timer
-//! it tells from the last turns that the timer cannot have been there: it is due before the turn
-//! that the last turn asked for, or at a tick that a turn has finished.
+//! A moment that lies before the one to its left cuts nothing off, so the parts add up. The
+//! deliveries of the last turn are `backlog` for a timer that they left behind for want of budget,
+//! and `handlers` for a timer that became due, or came, while they went on. The moments of the
+//! turns are noted once a turn. The shard notes when a timer came only for a timer from another
+//! thread that came beyond the service's bound. For any other timer it tells from the last turns
+//! that the timer cannot have been there: it is due before the turn that the last turn asked for,
+//! or at a tick that a turn has finished.
+//!
+//! A request may lie in its lane while turns in a row leave requests behind. That time is `arrival`,
+//! except the deliveries of the longest of these turns, which are `handlers`: without them, the next
+//! turn would have come at once. What went before the row is told as for any other timer.
 //!
 //! Cost: some forty instructions a turn, one comparison for a timer from another thread, and
 //! nothing for a timer that is not late.
@@ -22,7 +29,45 @@ use hashbrown::HashMap;
 use super::{Core, State};
 use crate::clock::saturating_nanos;
 use crate::stats::late::{LateLog, LateRecord, LatenessParts};
+use crate::stats::recent::RecentMax;
 use crate::stats::times::Recorder;
+
+/// The moments of a turn that has ended, in nanoseconds. Before the first turn, all of them are the
+/// clock's epoch, before which nothing is due.
+#[derive(Clone, Copy, Debug, Default)]
+struct PastTurn {
+    began: u64,
+    /// When its first delivery began.
+    delivers_since: u64,
+    ended: u64,
+    /// Whether it used its budget for expired timers up.
+    used_budget_up: bool,
+}
+
+impl PastTurn {
+    fn delivered_for(&self) -> u64 {
+        self.ended.saturating_sub(self.delivers_since)
+    }
+}
+
+/// Turns in a row that have left requests in the lanes.
+#[derive(Clone, Copy, Debug)]
+struct LeavingRow {
+    /// When the first of them began.
+    since: u64,
+    /// The turn before the first of them.
+    before: PastTurn,
+    /// The one whose deliveries took longest.
+    longest: PastTurn,
+}
+
+/// When a timer came, and what it had waited for until then.
+#[derive(Debug)]
+struct Came {
+    at: u64,
+    /// The time from the deadline to `at` that was not spent in the lane, in its parts.
+    before: Parts,
+}
 
 /// The moments of a shard's turns, in nanoseconds.
 #[derive(Debug)]
@@ -31,8 +76,7 @@ pub(super) struct TurnTimes {
     began: u64,
     /// When the first delivery of this turn began.
     delivers_since: u64,
-    /// When the last turn ended.
-    ended: u64,
+    last: PastTurn,
     /// From when the next turn is due; `u64::MAX` if none is.
     due: u64,
     /// When a command woke the driver before this turn; `u64::MAX` if none did.
@@ -44,15 +88,15 @@ pub(super) struct TurnTimes {
     finished_at: u64,
     /// A request for a timer that is due by this tick came beyond the service's bound.
     late_until: Tick,
-    /// Whether the last turn left requests in the lanes.
-    left_requests: bool,
-    /// Whether the last turn used its budget up.
-    used_budget_up: bool,
+    /// `None` if the last turn left no requests in the lanes.
+    leaving: Option<LeavingRow>,
     /// Whether this turn has used its budget up.
     pub(super) uses_budget_up: bool,
     /// When timers came that came beyond the bound. Emptied by a turn that delivers all that is
     /// due.
-    came: HashMap<TimerKey, u64>,
+    came: HashMap<TimerKey, Came>,
+    /// The requests that the turns of the last seconds left in one lane.
+    deepest_lane: RecentMax,
     /// How long turns took.
     pub(super) taken: Recorder,
     pub(super) late: LateLog,
@@ -63,17 +107,17 @@ impl TurnTimes {
         Self {
             began: 0,
             delivers_since: 0,
-            ended: 0,
+            last: PastTurn::default(),
             due: u64::MAX,
             woken: u64::MAX,
             none_before: 0,
             finished: Tick::ZERO,
             finished_at: 0,
             late_until: Tick::ZERO,
-            left_requests: false,
-            used_budget_up: false,
+            leaving: None,
             uses_budget_up: false,
             came: HashMap::new(),
+            deepest_lane: RecentMax::default(),
             taken: Recorder::new(),
             late: LateLog::new(),
         }
@@ -82,6 +126,13 @@ impl TurnTimes {
     #[inline]
     pub(super) fn deliver_from(&mut self, now: u64) {
         self.delivers_since = now;
+    }
+
+    /// Notes how many requests the last turn left in one lane, at most. Returns the most that a turn
+    /// of the last seconds left.
+    #[inline]
+    pub(super) fn note_deepest_lane(&mut self, requests: u64) -> u64 {
+        self.deepest_lane.note(self.last.ended, requests)
     }
 
     /// Whether a request for a timer that is due at `deadline` came beyond the service's bound.
@@ -93,35 +144,75 @@ impl TurnTimes {
     /// Notes that a request for a timer came beyond the bound; it was sent at `sent`.
     #[cold]
     pub(super) fn note_came(&mut self, key: TimerKey, deadline: u64, sent: u64) {
-        // If the last turn left requests, this one may have waited behind them.
-        let came = if self.left_requests { self.began } else { sent.min(self.began) };
+        let sent = sent.min(self.began);
+        // If turns left requests, this one may have waited behind them.
+        let came = match self.leaving {
+            None => Came { at: sent, before: Parts::default() },
+            Some(LeavingRow { since, before, longest }) => {
+                let there = deadline.max(sent);
+                let mut parts = Cut { at: there, end: since }.waits_for(&before);
+                parts.handlers += longest.ended.saturating_sub(there.max(longest.delivers_since));
+                Came { at: self.began, before: parts }
+            }
+        };
         // Else no turn was there that could have received it.
-        self.due = self.due.min(deadline.max(came));
+        self.due = self.due.min(deadline.max(came.at));
         self.came.insert(key, came);
     }
 
     /// Notes a delivery at `now` that is beyond the bound.
     #[cold]
     fn note_late(&mut self, key: Option<TimerKey>, deadline: u64, now: u64, tick: Tick) -> Parts {
-        let came = match key.and_then(|key| self.came.remove(&key)) {
-            Some(came) => came,
-            // A command on the shard's own thread brought it, and woke the driver if it slept.
-            None if deadline < self.none_before && self.woken < u64::MAX => self.woken,
-            None if deadline < self.none_before => self.ended,
-            None if tick <= self.finished => self.finished_at,
-            None => 0,
-        };
-        let mut at = deadline;
-        // The time up to a moment that is not counted yet.
-        let mut until = |moment: u64| {
-            let moment = moment.clamp(at, now.max(at));
-            moment - std::mem::replace(&mut at, moment)
-        };
-        let arrival = until(came);
-        let before = until(self.ended.min(self.began));
-        let poll_delay = until(self.began);
-        let receiving = until(self.delivers_since);
-        LatenessParts { arrival, poll_delay, handlers: until(now), backlog: before + receiving }
+        let Self { last, .. } = *self;
+        let came = key.and_then(|key| self.came.remove(&key)).unwrap_or_else(|| {
+            let at = match () {
+                // A command on the shard's own thread brought it, and woke the driver if it slept.
+                () if deadline < self.none_before && self.woken < u64::MAX => self.woken,
+                () if deadline < self.none_before => last.ended,
+                () if tick <= self.finished => self.finished_at,
+                () => 0,
+            };
+            Came { at, before: Parts::default() }
+        });
+        let mut cut = Cut { at: deadline, end: now };
+        let arrival = cut.until(came.at);
+        // The timer may have been reset since it came, so what it had waited for is no more than
+        // what its present deadline leaves.
+        let before = came.before.at_most(arrival);
+        let mut parts = Cut { end: self.began.min(now), ..cut }.waits_for(&last);
+        cut.until(self.began);
+        parts.backlog += cut.until(self.delivers_since);
+        parts.handlers += cut.until(now);
+        LatenessParts {
+            arrival: arrival - before.sum(),
+            poll_delay: parts.poll_delay + before.poll_delay,
+            handlers: parts.handlers + before.handlers,
+            backlog: parts.backlog + before.backlog,
+        }
+    }
+}
+
+/// What is left of the time from a deadline to a moment, in nanoseconds.
+struct Cut {
+    at: u64,
+    end: u64,
+}
+
+impl Cut {
+    /// Cuts off the time up to a moment.
+    fn until(&mut self, moment: u64) -> u64 {
+        let moment = moment.clamp(self.at, self.end.max(self.at));
+        moment - std::mem::replace(&mut self.at, moment)
+    }
+
+    /// What a timer that is there from `at` on waits for until the turn begins that follows `turn`.
+    fn waits_for(&mut self, turn: &PastTurn) -> Parts {
+        let was_left = turn.used_budget_up && self.at <= turn.began;
+        let backlog = self.until(turn.delivers_since.min(turn.ended));
+        let delivering = self.until(turn.ended);
+        let (handlers, left) = if was_left { (0, delivering) } else { (delivering, 0) };
+        let poll_delay = self.until(u64::MAX);
+        LatenessParts { arrival: 0, poll_delay, handlers, backlog: backlog + left }
     }
 }
 
@@ -165,14 +256,14 @@ impl<T: 'static> Core<T> {
         counts.turns_exhausted += u64::from(end.is_more);
         let limits = &self.directory.settings.warnings;
         // What became due while the turn before ran has not waited for the executor before its end.
-        let stalled = times.began.saturating_sub(times.due.max(times.ended));
+        let stalled = times.began.saturating_sub(times.due.max(times.last.ended));
         if stalled > saturating_nanos(limits.executor_stall) {
             counts.stalls += 1;
             counts.stalled_ns += stalled;
             counts.stall_last_ns = stalled;
         }
-        times.used_budget_up = times.uses_budget_up;
-        if times.used_budget_up {
+        let used_budget_up = times.uses_budget_up;
+        if used_budget_up {
             counts.exhausted_row += 1;
             counts.exhausted_rows +=
                 u64::from(counts.exhausted_row == u64::from(limits.exhausted_turns));
@@ -184,8 +275,16 @@ impl<T: 'static> Core<T> {
                 times.came.clear();
             }
         }
-        times.ended = now;
-        times.left_requests = end.left_requests;
+        let TurnTimes { began, delivers_since, last: before, leaving, .. } = *times;
+        let last = PastTurn { began, delivers_since, ended: now, used_budget_up };
+        times.last = last;
+        times.leaving = end.left_requests.then(|| match leaving {
+            None => LeavingRow { since: began, before, longest: last },
+            Some(row) if last.delivered_for() > row.longest.delivered_for() => {
+                LeavingRow { longest: last, ..row }
+            }
+            Some(row) => row,
+        });
         times.due = if end.is_more { now } else { next_due };
         times.none_before = if end.is_more { 0 } else { next_due };
         state.live.end_turn(next_due);
@@ -203,7 +302,7 @@ impl<T: 'static> Core<T> {
         let deadline = now.saturating_sub(late);
         let parts = state.times.note_late(key, deadline, now, self.time().floor(deadline));
         state.counts.late += 1;
-        let (class, after_budget) = (state.live.delivering(), state.times.used_budget_up);
+        let (class, after_budget) = (state.live.delivering(), state.times.last.used_budget_up);
         state.times.late.push(LateRecord { at: now, class, parts, after_budget });
     }
 }

@@ -80,7 +80,8 @@ impl<T: 'static> Core<T> {
         counts.lanes = state.lanes.len() as u64;
         let depths = state.lanes.iter().map(|lane| lane.depth() as u64);
         let (sum, deepest) = depths.fold((0, 0), |(sum, max), one| (sum + one, one.max(max)));
-        (counts.lane_depth, counts.lane_depth_max) = (sum, deepest);
+        counts.lane_depth = sum;
+        counts.lane_depth_max = state.times.note_deepest_lane(deepest);
         counts.lanes_flooded += u64::from(deepest > self.directory.settings.lane_flood);
         self.set_gauges(counts);
         state.live.set_memory(state.wheel.memory() as u64);

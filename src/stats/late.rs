@@ -20,15 +20,16 @@ pub(crate) const RECORDS: usize = 64;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct LatenessParts<V> {
     /// The timer came to the shard after its deadline: its sender sent it late, its deadline had
-    /// passed when it was scheduled, or it waited in a lane from which turns took other requests.
+    /// passed when it was scheduled, or turns left it in its lane, since they took other requests.
     pub arrival: V,
     /// A turn was due, and the shard's thread did not begin it: the executor ran another task, or
     /// the thread waited for a processor.
     pub poll_delay: V,
-    /// The deliveries that came before it in its turn.
+    /// The handlers and callbacks of other timers took the time: those that were delivered before
+    /// it in its turn, and those of the turn that went on at its deadline.
     pub handlers: V,
-    /// The rest: earlier turns that had no budget left for it or that went on at its deadline, and
-    /// the work of its own turn before the first delivery.
+    /// The rest: earlier turns that had no budget left for it, and the work of turns before their
+    /// first delivery.
     pub backlog: V,
 }
 
@@ -50,6 +51,21 @@ impl LatenessParts<u64> {
     /// The sum of the parts.
     pub fn sum(&self) -> u64 {
         self.iter().map(|(_, part)| part).sum()
+    }
+
+    /// The parts in their order, as far as they add up to `most` at most.
+    pub(crate) fn at_most(self, mut most: u64) -> Self {
+        let mut take = |part: u64| {
+            let part = part.min(most);
+            most -= part;
+            part
+        };
+        Self {
+            arrival: take(self.arrival),
+            poll_delay: take(self.poll_delay),
+            handlers: take(self.handlers),
+            backlog: take(self.backlog),
+        }
     }
 }
 

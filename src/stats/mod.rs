@@ -58,6 +58,7 @@ pub(crate) mod live;
 mod loom_tests;
 pub(crate) mod monitor;
 pub(crate) mod publish;
+pub(crate) mod recent;
 pub(crate) mod tally;
 pub(crate) mod times;
 mod warnings;

@@ -113,10 +113,15 @@ fn order_of_requests_is_kept_while_the_ring_grows() {
         expected.extend(send_mixed(&client, round * 25, 25));
         let _more = lab.turn();
     }
-    assert!(lab.counts().lane_depth > 256, "{:?}", lab.counts());
+    let depth = lab.counts().lane_depth;
+    assert!(depth > 256, "{:?}", lab.counts());
     lab.settle();
+    let counts = lab.counts();
+    assert_eq!((counts.lane_depth, counts.lane_depth_max), (0, depth), "it was as deep just now");
     lab.advance(ms(5));
     assert!(lab.fired().into_iter().map(|(n, _)| n).eq(expected));
+    lab.advance(Duration::from_secs(11));
+    assert_eq!(lab.counts().lane_depth_max, 0, "the lane was not deep in the last ten seconds");
     assert_eq!((lab.counts().pending, lab.counts().overtaken), (0, 0));
     assert_eq!(lab.counts().stale, 100, "each reset comes after the cancel of its timer");
 }

@@ -99,7 +99,7 @@ fn turns_without_budget_are_the_backlog_and_are_marked() {
 }
 
 #[test]
-fn timer_that_is_due_while_a_turn_runs_waits_in_the_backlog() {
+fn timer_that_is_due_while_a_turn_delivers_waits_for_its_handlers() {
     let mut lab = slow_lab(TurnBudget::default());
     lab.timers().schedule(ms(5), 40).unwrap();
     lab.timers().schedule(ms(10), 0).unwrap();
@@ -107,7 +107,7 @@ fn timer_that_is_due_while_a_turn_runs_waits_in_the_backlog() {
     lab.advance(ms(5));
     lab.settle();
     let stats = shard(&lab);
-    check(&stats.late_deliveries[0], [0, 0, 0, 35]);
+    check(&stats.late_deliveries[0], [0, 0, 35, 0]);
     assert!(!stats.late_deliveries[0].after_budget);
 }
 
@@ -122,7 +122,7 @@ fn time_that_a_turn_takes_is_not_a_stall_of_the_turn_after_it() {
     lab.clock.advance(ms(60));
     lab.settle();
     let stats = shard(&lab);
-    check(&stats.late_deliveries[0], [0, 60, 0, 195]);
+    check(&stats.late_deliveries[0], [0, 60, 195, 0]);
     assert_eq!((stats.counts.stalls, stats.counts.stall_last_ns), (1, 60_000_000));
 }
 
@@ -169,6 +169,62 @@ fn request_that_waits_behind_others_in_its_lane_is_a_late_arrival() {
     // The latest first: the last two came with the second turn.
     check(&stats.late_deliveries[0], [25, 0, 0, 0]);
     check(&stats.late_deliveries[3], [0, 25, 0, 0]);
+}
+
+#[test]
+fn timer_that_is_due_while_a_turn_without_budget_delivers_waits_for_its_handlers_first() {
+    let mut lab = slow_lab(TurnBudget { expired_max: 1, ..TurnBudget::default() });
+    lab.timers().schedule(ms(5), 20).unwrap();
+    lab.timers().schedule(ms(10), 20).unwrap();
+    lab.timers().schedule(ms(12), 0).unwrap();
+    lab.settle();
+    lab.clock.advance(ms(5));
+    for _ in 0..3 {
+        let _ = lab.turn();
+    }
+    let stats = shard(&lab);
+    let [third, second] = &stats.late_deliveries[..] else { panic!("{stats:?}") };
+    check(second, [0, 0, 15, 0]);
+    // It was due when the turn began that had no budget for it.
+    check(third, [0, 0, 0, 33]);
+    assert!(third.after_budget);
+}
+
+#[test]
+fn request_that_is_sent_in_time_to_a_shard_in_a_long_handler_waits_for_the_handler() {
+    let mut lab = slow_lab(TurnBudget { requests_max: 2, ..TurnBudget::default() });
+    let client = lab.service.handle();
+    let deadline = lab.clock.now() + ms(100);
+    lab.timers().schedule(ms(5), 1_000).unwrap();
+    lab.settle();
+    lab.clock.advance(ms(5));
+    for _ in 0..4 {
+        client.on(SHARD).schedule(deadline, 0).unwrap();
+    }
+    // The turn receives two of the requests, and its handler takes a second.
+    let _ = lab.turn();
+    lab.clock.advance(ms(3));
+    for _ in 0..4 {
+        client.on(SHARD).schedule(deadline, 0).unwrap();
+    }
+    let _ = lab.turn();
+    lab.clock.advance(ms(20));
+    lab.settle();
+    let stats = shard(&lab);
+    let parts: Vec<_> = stats.late_deliveries.iter().map(|one| one.parts_ns).collect();
+    assert_eq!(parts.len(), 8, "{parts:?}");
+    // Those that the first turn received were there in time.
+    for delivery in &stats.late_deliveries[6..] {
+        check(delivery, [0, 3, 905, 0]);
+    }
+    // The turn left these in their lane, and its handler took the time.
+    for delivery in &stats.late_deliveries[4..6] {
+        check(delivery, [3, 0, 905, 0]);
+    }
+    // The others were sent late, and waited behind others in their lane.
+    for delivery in &stats.late_deliveries[..4] {
+        check(delivery, [928, 0, 0, 0]);
+    }
 }
 
 #[test]
