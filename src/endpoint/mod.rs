@@ -25,6 +25,7 @@
 mod accept;
 mod classic;
 mod error;
+mod history;
 mod host;
 mod metrics;
 mod mount;
@@ -62,8 +63,9 @@ const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 ///
 /// | route | answer |
 /// |---|---|
-/// | `/` | a page that says what needs attention, and shows ten minutes of `/stats.json` |
+/// | `/` | a page that says what needs attention, and shows the last ten minutes |
 /// | `/stats.json` | [`ServiceStats`](crate::stats::ServiceStats) as JSON |
+/// | `/history.json` | what the page draws of ten minutes, in steps of 5 s; its form may change |
 /// | `/metrics` | every count of each shard and class, and its histograms, for Prometheus |
 /// | `/healthz` | 200 while every shard runs, else 503 with the shards that do not |
 /// | `/ready` | 200 while every shard runs and none is stuck, else 503; one sentence |

@@ -156,7 +156,7 @@ impl StatsRoutes {
         self.routes.answer(request)
     }
 
-    /// A router with the six routes under the prefix, to be merged into the user's own. Paths
+    /// A router with the routes under the prefix, to be merged into the user's own. Paths
     /// besides them go to the fallback of the user's router.
     #[cfg(feature = "axum")]
     pub fn router<S: Clone + Send + Sync + 'static>(self) -> axum::Router<S> {

@@ -5,7 +5,8 @@
 //!
 //! Order of judgement: the body, the method, the host, the path.
 
-use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hyper::body::Body;
 use hyper::header::{self, HeaderValue};
@@ -14,16 +15,18 @@ use prometheus_client::registry::Registry;
 
 use super::accept::{self, Format};
 use super::classic;
+use super::history::History;
 use super::host::{HostError, Hosts};
 use super::metrics::StatsCollector;
 use crate::stats::StatsSource;
-use crate::stats::{ServiceStats, ShardStats};
+use crate::stats::{ServiceStats, ShardStats, WarningKind};
 use crate::values::state::ShardState;
 
 /// The longest body that is overlooked.
 const BODY_MAX: u64 = 1 << 10;
 
 const PAGE: &str = include_str!("page.html");
+const GUIDE: &str = include_str!("../guide/statistics.md");
 
 /// The page may run its own script and ask its own server, and nothing else. It puts what it is
 /// told into the document as text only, never as markup.
@@ -32,9 +35,11 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; \
                            base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// The paths of the routes.
-pub(super) const PATHS: [&str; 6] = ["/", "/stats.json", "/metrics", "/healthz", "/ready", "/live"];
+pub(super) const PATHS: [&str; 7] =
+    ["/", "/stats.json", "/history.json", "/metrics", "/healthz", "/ready", "/live"];
 
-const NOT_FOUND: &str = "there are /, /stats.json, /metrics, /healthz, /ready and /live";
+const NOT_FOUND: &str =
+    "there are /, /stats.json, /history.json, /metrics, /healthz, /ready and /live";
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
@@ -50,19 +55,21 @@ pub(super) type Answer = Response<String>;
 #[derive(Debug)]
 pub(super) struct Routes {
     source: StatsSource,
+    history: Mutex<History>,
     registry: Registry,
     /// The hosts that a request may name; `None` if the server before this one checks them.
     hosts: Option<Hosts>,
     /// What stands before each path: empty, or a slash and a path without a final slash.
     prefix: String,
-    page: Cow<'static, str>,
+    page: String,
 }
 
 impl Routes {
     pub(super) fn new(source: StatsSource, hosts: Option<Hosts>, by_shard: bool) -> Self {
         let mut registry = Registry::default();
         StatsCollector::new(source.clone()).by_shard(by_shard).register(&mut registry);
-        Self { source, registry, hosts, prefix: String::new(), page: PAGE.into() }
+        let history = Mutex::new(History::new(&source.read()));
+        Self { source, history, registry, hosts, prefix: String::new(), page: page_with_guide() }
     }
 
     /// Answers under this prefix, which needs no escape in HTML and in a script.
@@ -70,7 +77,8 @@ impl Routes {
         let named = |page: String, path: &&str| {
             page.replace(&format!("\"{path}\""), &format!("\"{prefix}{path}\""))
         };
-        self.page = PATHS.iter().filter(|path| **path != "/").fold(PAGE.to_owned(), named).into();
+        let page = std::mem::take(&mut self.page);
+        self.page = PATHS.iter().filter(|path| **path != "/").fold(page, named);
         self.prefix = prefix;
         self
     }
@@ -107,12 +115,24 @@ impl Routes {
         match self.path(request.uri().path()) {
             Some("/") => self.page(),
             Some("/stats.json") => self.json(),
+            Some("/history.json") => self.history_json(),
             Some("/metrics") => self.metrics(accept::preferred(request.headers())),
-            Some("/healthz") => health(&self.source.read()),
-            Some("/ready") => ready(&self.source.read()),
+            Some("/healthz") => health(&self.read()),
+            Some("/ready") => ready(&self.read()),
             Some("/live") => answer(StatusCode::OK, TEXT, "the process answers\n"),
             _ => refuse(StatusCode::NOT_FOUND, NOT_FOUND),
         }
+    }
+
+    /// Reads the statistics, and takes note of them for the history.
+    pub(super) fn read(&self) -> ServiceStats {
+        let stats = self.source.read();
+        self.history().note(&stats);
+        stats
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn page(&self) -> Answer {
@@ -125,14 +145,17 @@ impl Routes {
     fn json(&self) -> Answer {
         // The forecast comes with a later answer: this one waits for no shard.
         self.source.ask_forecast();
-        match serde_json::to_string(&self.source.read()) {
-            Ok(json) => answer(StatusCode::OK, JSON, json),
-            Err(error) => failed(&error),
-        }
+        json(&self.read())
+    }
+
+    fn history_json(&self) -> Answer {
+        let stats = self.source.read();
+        json(&self.history().report(&stats))
     }
 
     fn metrics(&self, format: Format) -> Answer {
         self.source.ask_forecast();
+        drop(self.read());
         let mut text = String::new();
         if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &self.registry) {
             return failed(&error);
@@ -144,6 +167,48 @@ impl Routes {
         metrics.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
         metrics
     }
+}
+
+fn json(value: &impl serde::Serialize) -> Answer {
+    match serde_json::to_string(value) {
+        Ok(json) => answer(StatusCode::OK, JSON, json),
+        Err(error) => failed(&error),
+    }
+}
+
+/// The page, with what the guide says about each warning.
+fn page_with_guide() -> String {
+    let mut sections = String::new();
+    for kind in WarningKind::ALL {
+        let heading = format!("\n## {kind}\n");
+        let (_, text) = GUIDE.split_once(&heading).unwrap_or_default();
+        let text = text.split("\n#").next().unwrap_or_default();
+        let id = kind.id();
+        let _ = write!(sections, "<article><h3 id=\"guide-{id}\">{id}</h3>");
+        for paragraph in text.split("\n\n").map(plain).filter(|text| !text.is_empty()) {
+            let _ = write!(sections, "<p>{paragraph}</p>");
+        }
+        sections.push_str("</article>\n");
+    }
+    PAGE.replace("<!--guide-->", &sections)
+}
+
+/// A paragraph of the guide as HTML, without its marks and links.
+fn plain(paragraph: &str) -> String {
+    let mut text = String::new();
+    let mut rest = paragraph.trim();
+    // `[name](target)` becomes the name.
+    while let Some((before, (name, after))) = rest.split_once('[').and_then(|(before, link)| {
+        let (name, target) = link.split_once("](")?;
+        Some((before, (name, target.split_once(')')?.1)))
+    }) {
+        text.push_str(before);
+        text.push_str(name);
+        rest = after;
+    }
+    text.push_str(rest);
+    let text = text.replace("**", "").replace('`', "").replace('&', "&amp;");
+    text.replace('<', "&lt;").replace('\n', " ")
 }
 
 /// Why a shard does not run; `None` if it does.

@@ -28,6 +28,7 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout, timeout_at};
 
+use super::history::STEP_LENGTH;
 use super::places::{Places, Stage, Ticket};
 use super::routes::Routes;
 
@@ -66,6 +67,7 @@ pub(super) fn run(
     runtime.block_on(async {
         match TcpListener::from_std(listener) {
             Ok(listener) => {
+                tokio::spawn(keep_history(Arc::clone(&routes)));
                 tokio::spawn(serve(listener, routes, limits));
                 report(Ok(()));
                 // An error says that the sender is gone, which means the same.
@@ -74,6 +76,14 @@ pub(super) fn run(
             Err(error) => report(Err(error)),
         }
     });
+}
+
+/// Takes a reading for the history where no request has come.
+async fn keep_history(routes: Arc<Routes>) {
+    loop {
+        sleep(STEP_LENGTH).await;
+        drop(routes.read());
+    }
 }
 
 async fn serve(listener: TcpListener, routes: Arc<Routes>, limits: Limits) {

@@ -9,16 +9,18 @@
 //! ```
 //!
 //! A moment that lies before the one to its left cuts nothing off, so the parts add up. The
-//! deliveries of the last turn are `backlog` for a timer that they left behind for want of budget,
-//! and `handlers` for a timer that became due, or came, while they went on. The moments of the
-//! turns are noted once a turn. The shard notes when a timer came only for a timer from another
-//! thread that came beyond the service's bound. For any other timer it tells from the last turns
-//! that the timer cannot have been there: it is due before the turn that the last turn asked for,
-//! or at a tick that a turn has finished.
+//! deliveries of the last turn are `backlog` for a timer that the turn left for want of budget.
+//! They are `handlers` for a timer that became due, or came, while they went on.
 //!
-//! A request may lie in its lane while turns in a row leave requests behind. That time is `arrival`,
-//! except the deliveries of the longest of these turns, which are `handlers`: without them, the next
-//! turn would have come at once. What went before the row is told as for any other timer.
+//! The moments of the turns are noted once a turn. The shard notes when a timer came only for a
+//! timer from another thread that came beyond the service's bound. For any other timer it tells
+//! from the last turns that the timer cannot have been there: it is due before the turn that the
+//! last turn asked for, or at a tick that a turn has finished.
+//!
+//! A request may lie in its lane while turns in a row leave requests behind. That time is
+//! `arrival`, except the deliveries of the longest of these turns, which are `handlers`: without
+//! them, the next turn would have come at once. What went before the row is told as for any other
+//! timer.
 //!
 //! Cost: some forty instructions a turn, one comparison for a timer from another thread, and
 //! nothing for a timer that is not late.
@@ -128,8 +130,8 @@ impl TurnTimes {
         self.delivers_since = now;
     }
 
-    /// Notes how many requests the last turn left in one lane, at most. Returns the most that a turn
-    /// of the last seconds left.
+    /// Notes how many requests the last turn left in one lane, at most. Returns the most that a
+    /// turn of the last seconds left.
     #[inline]
     pub(super) fn note_deepest_lane(&mut self, requests: u64) -> u64 {
         self.deepest_lane.note(self.last.ended, requests)

@@ -163,8 +163,8 @@ counts! {
     nurseries,
     /// Requests that waited in lanes when the last turn was over.
     lane_depth,
-    /// The most requests that waited in one lane at the end of a turn, of the turns of the 5 to 10 s
-    /// before the end of the last one.
+    /// The most requests that waited in one lane at the end of a turn, of the turns in the 5 to
+    /// 10 s before the end of the last one.
     lane_depth_max,
     /// Turns that left more requests in a lane than the service's limits warn of.
     lanes_flooded,

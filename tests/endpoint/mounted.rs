@@ -98,6 +98,7 @@ fn check_under(server: &Server, prefix: &str) {
     for (path, kind) in [
         ("/", "text/html; charset=utf-8"),
         ("/stats.json", "application/json"),
+        ("/history.json", "application/json"),
         ("/metrics", "text/plain; version=0.0.4; charset=utf-8"),
         ("/healthz", "text/plain; charset=utf-8"),
         ("/ready", "text/plain; charset=utf-8"),
@@ -114,8 +115,10 @@ fn check_under(server: &Server, prefix: &str) {
     assert_eq!(page.status, 200);
     let policy = page.header("content-security-policy").unwrap();
     assert!(policy.starts_with("default-src 'none'"), "{policy}");
-    assert!(page.body.contains(&format!("\"{prefix}/stats.json\"")), "the page reads elsewhere");
-    let bare = page.body.contains("\"/stats.json\"") || page.body.contains("\"/metrics\"");
+    for path in ["/stats.json", "/history.json"] {
+        assert!(page.body.contains(&format!("\"{prefix}{path}\"")), "the page reads elsewhere");
+    }
+    let bare = page.body.contains("\"/history.json\"") || page.body.contains("\"/metrics\"");
     assert_eq!(bare, prefix.is_empty(), "the page names routes of the server");
     let refused = server.send("POST", &format!("{prefix}/stats.json"), "localhost");
     assert_eq!((refused.status, refused.header("allow")), (405, Some("GET, HEAD")));

@@ -599,7 +599,7 @@ fn head_request_gets_the_headers_of_get_without_a_body() {
             assert_eq!(head.header(name), get.header(name), "{path} {name}");
         }
     }
-    for path in ["/stats.json", "/metrics"] {
+    for path in ["/stats.json", "/history.json", "/metrics"] {
         let head = ask(endpoint.local_addr(), request("HEAD", path).as_bytes());
         assert_eq!((head.status, head.body.as_str()), (200, ""));
     }

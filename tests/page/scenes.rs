@@ -276,6 +276,142 @@ fn warning_that_may_follow_from_the_first_is_called_a_consequence() {
 }
 
 #[test]
+fn warning_that_is_older_than_the_first_is_no_consequence_of_it() {
+    let Some(mut browser) = Browser::start() else { return };
+    let stage = Stage::new();
+    stage.clock.advance(ms(60_000));
+    let (_, body) = get(stage.endpoint.local_addr(), "/stats.json");
+    let mut stats: Value = serde_json::from_str(&body).unwrap();
+    let warning = |id, since: u64| {
+        json!({
+            "id": id, "shard": 1, "class": null, "count": 1, "is_active": true,
+            "since_ns": since * 1_000_000_000, "last_ns": 60_000_000_000_u64,
+            "text": format!("shard 1: the text of {id}"),
+        })
+    };
+    stats["warnings"] = json!([
+        warning("host-overcommitted", 59),
+        warning("handler-slow", 37),
+        warning("lane-flooded", 57),
+    ]);
+    let server = FakeServer::start(stage.endpoint.local_addr(), stats);
+    browser.open(&server.url());
+    browser.wait_for_numbers();
+    browser.wait(
+        "document.querySelector('#attention .mark').textContent.endsWith('host-overcommitted')",
+    );
+    let said = browser.text("#attention");
+    assert!(said.contains("\nhandler-slow: shard 1"), "{said}");
+    assert!(said.contains("Perhaps a consequence, lane-flooded: shard 1"), "{said}");
+    browser.leave();
+}
+
+#[test]
+fn page_that_is_opened_later_shows_what_happened_before() {
+    let Some(mut browser) = Browser::start() else { return };
+    let mut stage = Stage::new();
+    for _ in 0..7 {
+        stage.schedule(ms(5), 0);
+    }
+    stage.turn();
+    stage.clock.advance(ms(219));
+    stage.turn();
+    // A health check, as the endpoint's own reading every five seconds.
+    assert!(get(stage.endpoint.local_addr(), "/ready").0.starts_with("HTTP/1.1 200"));
+    stage.clock.advance(ms(30_000));
+    stage.turn();
+    browser.open(&stage.url());
+    browser.wait_for_numbers();
+    let said = browser.text("#attention");
+    assert!(said.contains("Nothing needs attention now, but timers have been late."), "{said}");
+    assert!(said.contains("7 of 7 deliveries were later than"), "{said}");
+    let card = browser.text("#shards article:nth-child(2)");
+    assert!(card.contains("late, last minute\n7\n"), "{card}");
+    assert!(card.contains("poll delay\n100 % · 214 ms"), "{card}");
+    let drawn = "cells.flat().reduce((sum, n) => sum + n, 0)";
+    assert_eq!(browser.eval(drawn), 7, "the heat map has them");
+    // Ten minutes later only the sum is left.
+    stage.clock.advance(ms(700_000));
+    stage.turn();
+    browser.leave();
+    browser.open(&stage.url());
+    browser.wait_for_numbers();
+    let said = browser.text("#attention");
+    assert!(said.contains("Since its start the service has had 7 late deliveries, the last at"));
+    browser.check_calm();
+}
+
+#[test]
+fn time_that_a_slow_handler_takes_is_shown_as_that_of_handlers() {
+    let Some(mut browser) = Browser::start() else { return };
+    let mut stage = Stage::new();
+    stage.schedule(ms(5), 80);
+    stage.schedule(ms(15), 0);
+    stage.turn();
+    stage.clock.advance(ms(5));
+    stage.turn();
+    stage.turn();
+    browser.open(&stage.url());
+    browser.wait_for_numbers();
+    let card = browser.text("#shards article:nth-child(2)");
+    assert!(card.contains("handlers\n100 % · 70 ms"), "{card}");
+    let said = browser.text("#attention");
+    assert!(
+        said.contains("100 % of their lateness is handlers: handlers of other timers"),
+        "{said}"
+    );
+    browser.leave();
+}
+
+#[test]
+fn card_of_a_stuck_shard_says_so_and_a_lane_that_was_deep_just_now_is_shown() {
+    let Some(mut browser) = Browser::start() else { return };
+    let stage = provoke(WarningKind::ShardStuck);
+    browser.open(&stage.url());
+    browser.wait_for_numbers();
+    let heading = "#shards article:nth-child(2) h3";
+    assert_eq!(browser.text(heading).split_once('\n').unwrap().1, "▲ stuck for 2.5 s");
+    browser.leave();
+    let mut stage = provoke(WarningKind::LaneFlooded);
+    for _ in 0..70 {
+        stage.turn();
+    }
+    assert_eq!(stage.service.stats().shards[1].counts.lane_depth, 0, "the lane is empty again");
+    browser.open(&stage.url());
+    browser.wait_for_numbers();
+    let card = browser.text("#shards article:nth-child(2)");
+    assert!(card.contains("deepest lane\n59 of 64"), "{card}");
+    let why = "[...document.querySelectorAll('.card dt')].every((term) => term.title)";
+    assert_eq!(browser.eval(why), true, "each figure says what it means");
+    browser.leave();
+}
+
+#[test]
+fn name_of_a_warning_leads_to_its_section_of_the_guide_and_says_what_to_do() {
+    let Some(mut browser) = Browser::start() else { return };
+    let stage = provoke(WarningKind::HandlerSlow);
+    browser.open(&stage.url());
+    browser.wait_for_numbers();
+    browser.wait("document.querySelector('#attention .mark a')");
+    for place in ["#attention .mark a", "#warnings a"] {
+        let link = browser.eval(&format!("document.querySelector('{place}').getAttribute('href')"));
+        assert_eq!(link, "#guide-handler-slow", "{place}");
+        let title = browser.eval(&format!("document.querySelector('{place}').title"));
+        assert!(title.as_str().unwrap().contains("move its work elsewhere"), "{place}: {title}");
+    }
+    let section = browser.text("article:has(#guide-handler-slow)");
+    assert!(section.contains("The warning: callbacks or handlers took longer than"), "{section}");
+    assert!(section.contains("Hand the work to a sink."), "{section}");
+    for kind in WarningKind::ALL {
+        let section = browser.text(&format!("article:has(#guide-{kind})"));
+        assert!(section.contains(kind.about()), "{kind}: {section}");
+    }
+    let facts = browser.text("#facts");
+    assert!(facts.contains("times in UTC"), "{facts}");
+    browser.leave();
+}
+
+#[test]
 fn page_shows_what_has_ended_connections_and_what_a_stamp_adds() {
     let Some(mut browser) = Browser::start() else { return };
     let mut stage = Stage::new();

@@ -233,6 +233,32 @@ fn page_fits_a_phone_and_its_heat_map_is_read_by_keys() {
 }
 
 #[test]
+fn each_sentence_and_each_figure_is_whole_on_a_narrow_phone() {
+    let Some(mut browser) = Browser::start() else { return };
+    let service = service(REQUEST, "narrow phone");
+    let endpoint = endpoint(&service, "127.0.0.1:0");
+    browser.resize(390, 844);
+    browser.open(&url(endpoint.local_addr()));
+    while_firing(&service, REQUEST, || {
+        browser.wait("document.querySelectorAll('#late tr').length > 5");
+        browser.wait("document.querySelector('#attention.bad')");
+    });
+    assert_eq!(browser.eval("document.scrollingElement.scrollWidth"), 390);
+    let cut = "(() => {
+        const box = document.querySelector('#attention');
+        const whole = box.scrollHeight <= box.clientHeight + 1;
+        const cells = [...document.querySelectorAll('#late td, #classes td')].filter((cell) => {
+            const { left, right, width } = cell.getBoundingClientRect();
+            return left < 0 || right > 390 || width < 60 || cell.scrollWidth > cell.clientWidth + 1;
+        });
+        const nameless = [...document.querySelectorAll('#late tr:first-child td, #classes td')]
+            .filter((cell) => !cell.dataset.name);
+        return [whole, cells.map((cell) => cell.outerHTML), nameless.length];
+    })()";
+    assert_eq!(browser.eval(cut), serde_json::json!([true, [], 0]));
+}
+
+#[test]
 fn each_part_of_the_page_has_a_name_for_readers() {
     let Some(mut browser) = Browser::start() else { return };
     let service = service(REQUEST, "names");

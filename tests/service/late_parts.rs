@@ -172,7 +172,7 @@ fn request_that_waits_behind_others_in_its_lane_is_a_late_arrival() {
 }
 
 #[test]
-fn timer_that_is_due_while_a_turn_without_budget_delivers_waits_for_its_handlers_first() {
+fn timer_due_while_a_turn_without_budget_delivers_waits_for_its_handlers() {
     let mut lab = slow_lab(TurnBudget { expired_max: 1, ..TurnBudget::default() });
     lab.timers().schedule(ms(5), 20).unwrap();
     lab.timers().schedule(ms(10), 20).unwrap();
@@ -191,7 +191,7 @@ fn timer_that_is_due_while_a_turn_without_budget_delivers_waits_for_its_handlers
 }
 
 #[test]
-fn request_that_is_sent_in_time_to_a_shard_in_a_long_handler_waits_for_the_handler() {
+fn request_sent_in_time_to_a_shard_in_a_long_handler_waits_for_the_handler() {
     let mut lab = slow_lab(TurnBudget { requests_max: 2, ..TurnBudget::default() });
     let client = lab.service.handle();
     let deadline = lab.clock.now() + ms(100);
