@@ -1,6 +1,7 @@
 //! Connections that are accepted on one core and served on another, with their timers. Each timer
 //! migrates to the core that serves its connection; a connection is closed with one message to each
-//! core; and all timers of a core migrate when that core is taken out of use.
+//! core; and all timers of a core migrate when that core is taken out of use. Connections whose
+//! deadlines are a `ConnTimers` are packed on one core and adopted on another.
 //!
 //! ```text
 //! cargo run --release --example moving
@@ -17,8 +18,12 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use corewheel::conn::PackedConn;
 use corewheel::group::TimerGroup;
-use corewheel::{CancelOutcome, Fired, Payload, ShardId, ShutdownPolicy, TimerService, Timers};
+use corewheel::{
+    CancelOutcome, ConnLimits, DeadlineKind, Fired, Payload, Runtime, ShardId, ShutdownPolicy,
+    TimerService, Timers,
+};
 
 const SHARDS: u16 = 3;
 /// The core that accepts connections.
@@ -89,11 +94,39 @@ fn accept(timers_here: &Timers<Limit>, handed_over: &mpsc::Sender<Connection>) {
     }
 }
 
+/// Opens connections on the core that accepts, and packs each for another core.
+fn pack(timers: &Timers<Limit>, handed_over: &mpsc::Sender<PackedConn>) {
+    for _ in 0..CONNECTIONS {
+        let limits = ConnLimits::default().read_idle(IDLE);
+        let connection = timers.connection(limits).expect("there is room for a million");
+        connection.touch_read();
+        let packed = connection.pack().expect("it is open");
+        if handed_over.send(packed).is_err() {
+            return;
+        }
+    }
+}
+
+/// Adopts the connections. Returns how many were idle for long enough after that.
+async fn serve(timers: Timers<Limit>, accepted: mpsc::Receiver<PackedConn>) -> usize {
+    let adopted = accepted.into_iter().map(|packed| timers.adopt(packed));
+    let connections: Vec<_> = adopted.collect::<Result<_, _>>().expect("there is room");
+    let mut idle = 0;
+    for connection in connections {
+        // The idle time goes on from the read on the other core.
+        let event = connection.next().await;
+        idle += usize::from(event.is_some_and(|event| event.kind == DeadlineKind::ReadIdle));
+    }
+    idle
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let ledger = Arc::new(Ledger::new());
     let service = {
         let ledger = Arc::clone(&ledger);
-        TimerService::builder().shards(usize::from(SHARDS)).start_with(move |_| {
+        // The future below runs on both.
+        let builder = TimerService::builder().runtime(Runtime::GlommioOrTokio);
+        builder.shards(usize::from(SHARDS)).start_with(move |_| {
             let ledger = Arc::clone(&ledger);
             move |fired: Fired<Limit>, timers: &Timers<Limit>| {
                 if timers.now() < fired.deadline {
@@ -116,6 +149,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let count = connections.iter().filter(|connection| at_home(connection)).count();
     println!("{CONNECTIONS} connections accepted, {count} handed over with their timers");
+
+    let (handed_over, accepted) = mpsc::channel();
+    accepting.schedule_fn(Duration::ZERO, move |timers| pack(timers, &handed_over))?;
+    let served = service.spawn_on(ShardId::new(1), move |timers| serve(timers, accepted))?;
 
     // Every third connection is closed, with one message to each core that has its timers.
     let mut cancelled = 0;
@@ -142,6 +179,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         for timer in connection.timers.iter() {
             handle.reset_detached(timer, IDLE);
         }
+    }
+
+    let idle = served.wait()?;
+    println!("{CONNECTIONS} connections packed and adopted, {idle} of them found idle there");
+    if idle != CONNECTIONS as usize {
+        return Err(format!("{idle} of {CONNECTIONS} adopted connections were found idle").into());
     }
 
     let left = u64::from(TIMERS) - cancelled;

@@ -31,7 +31,8 @@
 //! }
 //! ```
 //!
-//! The [`guide`] has a page for each kind of server, in the order in which to read them.
+//! The [`guide`] has a page for each kind of server, in the order in which to read them. The crate
+//! needs Rust 1.95 or newer, and is tested on Linux.
 //!
 //! # A service and its shards
 //!

@@ -301,8 +301,9 @@ impl<S: Side> ConnTimers<S> {
 
     /// A request is in flight until the returned guard is dropped: the server works, and the peer
     /// waits. Meanwhile the connection is not idle: none of
-    /// [`ReadIdle`](DeadlineKind::ReadIdle), [`WriteIdle`](DeadlineKind::WriteIdle) and
-    /// [`AllIdle`](DeadlineKind::AllIdle) comes. Idle times begin again when the last request has
+    /// [`ReadIdle`](DeadlineKind::ReadIdle), [`WriteIdle`](DeadlineKind::WriteIdle),
+    /// [`AllIdle`](DeadlineKind::AllIdle) and [`RequestIdle`](DeadlineKind::RequestIdle) comes.
+    /// Idle times begin again when the last request has
     /// ended.
     ///
     /// All other deadlines come. [`Heartbeat`](DeadlineKind::Heartbeat) does, as a peer that waits

@@ -15,7 +15,8 @@
 //! 6. [`delayed_jobs`]: work that comes later, from any thread.
 //! 7. [`testing`]: a manual clock, a paused runtime, and the simulation.
 //! 8. [`statistics`]: from a symptom to its cause, and the statistics in your own server.
-//! 9. [`coming_from`]: `tokio::time`, `DelayQueue`, Netty, Kafka and Go.
+//! 9. [`switching`](switching/index.html): a project that uses `tokio::time`, from the first
+//!    command to its tests; [`coming_from`]: `DelayQueue`, Netty, Kafka and Go.
 //! 10. [`guarantees`]: what is guaranteed, how it is checked, and what this crate does not do.
 #![cfg_attr(
     not(all(
@@ -87,6 +88,11 @@ pub mod statistics {
 #[cfg(feature = "tokio")]
 pub mod stream {
     #![doc = include_str!("stream.md")]
+}
+
+#[cfg(feature = "tokio")]
+pub mod switching {
+    #![doc = include_str!("switching.md")]
 }
 
 pub mod testing {
