@@ -1,6 +1,9 @@
 //! Guides: how a kind of server uses this crate, from start to end. These modules have no types and
 //! no functions, only text.
 //!
+//! Documentation that is built with few features lacks the pages and items of the others, so links
+//! to them lead nowhere there. `cargo doc -p corewheel --all-features` has them all.
+//!
 //! In the order in which most readers need them:
 //!
 //! 1. [`choosing`]: which type for which need, and the words.
