@@ -124,6 +124,7 @@ mod kinds;
 mod limits;
 mod marks;
 mod measured;
+mod moment;
 #[cfg(any(feature = "hyper", feature = "tokio"))]
 mod of_stream;
 mod on_shard;

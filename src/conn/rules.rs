@@ -6,7 +6,8 @@
 //! in where their facts lie.
 //!
 //! Invariants: no rule reads a clock. Times are nanoseconds since the clock's epoch, `NEVER` for a
-//! deadline that is off.
+//! deadline that is off. A stamp of what has not happened is `None`, and no time: the idle times of
+//! such a connection count from its beginning.
 //!
 //! Cost: a deadline that is set by the limits costs a load and an addition.
 
@@ -17,6 +18,7 @@ use super::kinds::{ARMED_END, DeadlineKind, HEARTBEAT, IDLE, MAX_AGE, Rule, rate
 use super::limits::{ConnEvent, DataRate, NEVER, Spans};
 use super::marks::{Flags, KindBits};
 use super::measured::{Direction, Progress, Transfers};
+use super::moment::Moment;
 use crate::clock::saturating_nanos;
 use crate::directory::orders::{Terms, Visit};
 use crate::values::error::ConfigError;
@@ -100,16 +102,16 @@ impl Held {
 }
 
 /// The times of the last read, of the last write and of the last end of a request, in the order of
-/// [`Direction`]; 0 if no request has ended. None is before the activity.
-pub(super) type Stamps = [u64; 3];
+/// [`Direction`]; `None` for what has not happened. No time is before the activity.
+pub(super) type Stamps = [Option<Moment>; 3];
 /// How many reads and requests are in progress, in the order of [`Held`].
 pub(super) type InProgressCounts = [u32; 2];
 
 /// What few connections need. Without it, no idle event has come.
 #[derive(Debug, Default)]
 pub(super) struct Rare {
-    /// When the last idle event of each kind came; 0 if none has come.
-    event_at: [u64; IDLE.end - IDLE.start],
+    /// When the last idle event of each kind came; `None` if none has come.
+    event_at: [Option<Moment>; IDLE.end - IDLE.start],
     /// The kinds whose event that was not delivered is the first, as bits.
     first: KindBits,
     /// The kind of the last event that was taken and may end the connection; `None` for a greatest
@@ -178,8 +180,11 @@ pub(super) fn due(conn: &Facts<'_, impl Place>, kind: usize) -> u64 {
         }
         Rule::Writes | Rule::Rate(_) => rare.map_or(NEVER, |rare| rare.transfers.due(kind)),
         Rule::Idle { .. } => {
-            let (idle_at, event_at) = (idle_at(conn, kind), event_at(conn, kind));
-            if idle_at > event_at { idle_at } else { event_at.saturating_add(conn.span(kind)) }
+            let idle_at = idle_at(conn, kind);
+            match event_at(conn, kind) {
+                Some(event_at) if idle_at <= event_at => event_at.saturating_add(conn.span(kind)),
+                _ => idle_at,
+            }
         }
     }
 }
@@ -227,14 +232,14 @@ fn idle_at(conn: &Facts<'_, impl Place>, kind: usize) -> u64 {
         return NEVER;
     }
     // A stamp may be later than what was written before the first beat.
-    if let Some(first) = first_beat(conn, kind)
-        && (event_at(conn, kind) < first || conn.stamps[Direction::Write as usize] <= first)
-    {
-        return first;
+    if let Some(first) = first_beat(conn, kind) {
+        let written = conn.stamps[Direction::Write as usize].map(Moment::nanos);
+        if event_at(conn, kind).is_none_or(|at| at < first) || written.is_none_or(|at| at <= first)
+        {
+            return first;
+        }
     }
-    let stamps = conn.stamps.into_iter().zip([read, written, request]);
-    let counted = stamps.map(|(stamp, counts)| if counts { stamp } else { 0 });
-    let mut active = counted.max().unwrap_or(0);
+    let mut active = last_active(conn, [read, written, request]);
     // What is in progress counts as activity whenever the time is asked for. A stamp may be later
     // than the present, and a read or a request that begins makes no deadline earlier.
     if is_held_back(conn, kind) {
@@ -243,20 +248,29 @@ fn idle_at(conn: &Facts<'_, impl Place>, kind: usize) -> u64 {
     active.saturating_add(span)
 }
 
-/// When the last event of an idle kind came; 0 if none has come.
-fn event_at(conn: &Facts<'_, impl Place>, kind: usize) -> u64 {
-    conn.rare().map_or(0, |rare| rare.event_at[kind - IDLE.start])
+/// When the connection was last active in one of the ways that count, in the order of [`Stamps`];
+/// when it began, if it never was.
+fn last_active(conn: &Facts<'_, impl Place>, counts: [bool; 3]) -> u64 {
+    let stamps = conn.stamps.into_iter().zip(counts);
+    let counted = stamps.filter_map(|(stamp, counts)| stamp.filter(|_| counts));
+    counted.map(Moment::nanos).fold(conn.opened, u64::max)
+}
+
+/// When the last event of an idle kind came; `None` if none has come.
+fn event_at(conn: &Facts<'_, impl Place>, kind: usize) -> Option<u64> {
+    conn.rare()?.event_at[kind - IDLE.start].map(Moment::nanos)
 }
 
 /// Whether an idle event that has come is still true: the connection has not been active since.
 fn is_idle(conn: &Facts<'_, impl Place>, kind: usize) -> bool {
+    let Some(event_at) = event_at(conn, kind) else { return false };
     if let Some(first) = first_beat(conn, kind)
-        && event_at(conn, kind) < first.saturating_add(conn.span(kind))
+        && event_at < first.saturating_add(conn.span(kind))
     {
         return true;
     }
     // After an event that came on another shard, this shard may not have read the clock yet.
-    !is_held_back(conn, kind) && idle_at(conn, kind) <= event_at(conn, kind)
+    !is_held_back(conn, kind) && idle_at(conn, kind) <= event_at
 }
 
 /// When the first deadline of a connection is due.
@@ -277,10 +291,10 @@ pub(super) fn take_due(conn: &mut Facts<'_, impl Place>) {
         }
         match rule(kind) {
             Rule::Idle { .. } => {
-                if idle_at(conn, kind) > event_at(conn, kind) {
+                if event_at(conn, kind).is_none_or(|at| at < idle_at(conn, kind)) {
                     first |= 1 << kind;
                 }
-                conn.place.rare_mut().event_at[kind - IDLE.start] = now;
+                conn.place.rare_mut().event_at[kind - IDLE.start] = Some(Moment::at(now));
             }
             Rule::Writes | Rule::Rate(_) => {
                 // Another thread may have changed the transfer since.
@@ -354,7 +368,7 @@ pub(super) fn visit(conn: &mut Facts<'_, impl Place>, visit: Visit) -> Option<u6
 /// connection was told to end or is closed.
 fn idle_since(conn: &Facts<'_, impl Place>) -> Option<u64> {
     let is_idle = conn.in_progress == [0, 0] && conn.is_open && !conn.flags.get().is_told();
-    is_idle.then(|| conn.stamps.into_iter().max().unwrap_or(0))
+    is_idle.then(|| last_active(conn, [true; 3]))
 }
 
 /// Takes the next event that has come and is still true. Beside it, whether the first deadline may
@@ -398,9 +412,9 @@ pub(super) fn ended_by(conn: &Facts<'_, impl Place>) -> Option<usize> {
     taken.or(is_told.then_some(MAX_AGE))
 }
 
-/// When the last idle event came; 0 if none has come.
-pub(super) fn last_idle_event(rare: &Rare) -> u64 {
-    rare.event_at.into_iter().max().unwrap_or(0)
+/// When the last idle event came; `None` if none has come.
+pub(super) fn last_idle_event(rare: &Rare) -> Option<Moment> {
+    rare.event_at.into_iter().flatten().max()
 }
 
 /// Arms a deadline that comes once, or disarms it with `NEVER`. True if the deadline was armed, or

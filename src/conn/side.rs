@@ -14,6 +14,7 @@ use std::time::Instant;
 use super::kinds::DeadlineKind;
 use super::limits::{ConnEvent, ConnLimits};
 use super::measured::{Direction, Progress};
+use super::moment::Moment;
 use super::rules::{self, Facts, Held, Place};
 use crate::clock::Timeline;
 use crate::face::local::LocalShard;
@@ -70,9 +71,9 @@ pub(super) trait Connection: Clone + 'static {
     fn now(&self) -> u64;
 
     /// The activity stamp of what happens now.
-    fn stamp_now(&self) -> u64;
+    fn stamp_now(&self) -> Moment;
     /// Stamps the connection with what [`stamp_now`](Self::stamp_now) has returned.
-    fn stamp(&self, direction: Direction, stamp: u64);
+    fn stamp(&self, direction: Direction, stamp: Moment);
     /// Stamps the connection with a known time, unless its stamp is later.
     fn stamp_at(&self, direction: Direction, at: Instant);
     /// Something has begun that holds idle deadlines back.

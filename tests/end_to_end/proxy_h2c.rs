@@ -148,6 +148,27 @@ fn slow_answer_to_one_http2_request_becomes_504_while_another_is_answered() {
 }
 
 #[test]
+fn each_http2_client_has_the_whole_keep_alive_whatever_the_age_of_the_proxy() {
+    const KEEP_ALIVE: Duration = Duration::from_secs(3);
+    check(&["corewheel"], &["--h2c", "--keep-alive", "3s"], |proxy| {
+        // The first client finds a proxy that has just begun, and the next ones find one that is
+        // older than the time. The last has a request, whose end begins the time again.
+        for requests in [0, 0, 1] {
+            let start = Instant::now();
+            run(proxy, async |mut client| {
+                for _ in 0..requests {
+                    assert_eq!(client.get("/").await, received(0), "{}", proxy.name);
+                }
+                // The proxy ends the connection, although the client holds it.
+                client.connection.await.unwrap().unwrap();
+            });
+            let held = start.elapsed();
+            assert!(held >= KEEP_ALIVE, "{}: held for {held:?}, {requests}", proxy.name);
+        }
+    });
+}
+
+#[test]
 fn http1_client_is_served_beside_http2_clients() {
     check(&["corewheel", "tokio", "none"], &["--h2c"], |proxy| {
         run(proxy, async |mut client| {

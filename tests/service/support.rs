@@ -394,6 +394,12 @@ impl<T: Send + 'static> Lab<T> {
         self.settle();
     }
 
+    /// Lets the service run for a time before the test. Ticks count from then on.
+    pub(crate) fn age(&mut self, by: Duration) {
+        self.advance(by);
+        EPOCH.set(Some(self.clock.now()));
+    }
+
     /// Takes the payloads that have fired since the last call, with their ticks.
     pub(crate) fn fired(&self) -> Vec<(T, u64)> {
         self.fired.take()
@@ -414,7 +420,7 @@ impl<T: Send + 'static> Lab<T> {
 }
 
 thread_local! {
-    /// The epoch of this thread's lab.
+    /// The time from which this thread's lab counts: the clock's epoch, unless the lab was aged.
     static EPOCH: std::cell::Cell<Option<Instant>> = const { std::cell::Cell::new(None) };
 }
 

@@ -25,6 +25,8 @@ const LEAST: Duration = Duration::from_millis(400);
 const AGE: Duration = Duration::from_secs(3);
 const GRACE: Duration = Duration::from_millis(1_500);
 const BEAT: Duration = Duration::from_secs(1);
+/// The limit without a request, which pressure does not shorten.
+const UNASKED: Duration = Duration::from_secs(2);
 /// How much later than the activity a stamp on a shard may be, apart from ticks.
 const STAMP: Duration = Duration::from_millis(12);
 
@@ -126,11 +128,15 @@ struct Known {
     /// The latest time as which the last activity may count.
     counts_as: Cell<Duration>,
     is_asked: Cell<bool>,
+    /// Whether a request is in progress, and when the last one ended; `None` if none has ended.
+    has_request: Cell<bool>,
+    request_ended: Cell<Option<Duration>>,
     beats: Cell<u32>,
     told: Cell<Option<Duration>>,
     cut: Cell<bool>,
-    /// Whether it was idle since the last activity.
+    /// Whether it was idle since the last activity, and without a request since the last one.
     is_idle: Cell<bool>,
+    is_unasked: Cell<bool>,
 }
 
 struct Conn {
@@ -186,6 +192,12 @@ impl Orders {
                 assert!(!known.is_asked.get(), "it is idle during a request");
                 known.is_idle.set(true);
             }
+            DeadlineKind::RequestIdle => {
+                let since = known.request_ended.get().unwrap_or(known.opened);
+                assert!(now >= since + UNASKED, "no request since {since:?}, and it is {now:?}");
+                assert!(!known.has_request.get(), "it is without a request during one");
+                known.is_unasked.set(true);
+            }
             kind => panic!("{kind} has no limit"),
         }
     }
@@ -212,7 +224,9 @@ pub(crate) fn run(seed: u64, commands: &[Command]) {
     let (builder, tick) = settings(&mut rng);
     let builder = builder.capacity(1_000).lane_capacity(64);
     let sim = Simulation::start(seed, builder, |_| (|_, _| {}) as Handler);
-    let sim = sim.expect("the settings are in range");
+    let mut sim = sim.expect("the settings are in range");
+    // The service has run for up to a day when the first connections begin.
+    sim.run_for(Duration::from_secs(rng.u64(..24 * 3_600)));
     let count = sim.service().shard_count();
     let orders = Rc::new(Orders {
         time: sim.time(),
@@ -264,6 +278,9 @@ impl History {
                 let Some(conn) = self.conn(conn) else { return };
                 conn.known.is_asked.set(true);
                 conn.known.is_active(now, quarters);
+                // It takes the place of the one before.
+                conn.known.request_ends(now);
+                conn.known.has_request.set(!is_pause);
                 conn.request = Some(match (&conn.timers, is_pause) {
                     (Timer::Here(timers), false) => Request::Here(timers.begin_request()),
                     (Timer::Here(timers), true) => Request::Here(timers.pause_reads()),
@@ -278,6 +295,7 @@ impl History {
                 if conn.request.take().is_some() {
                     conn.known.is_asked.set(false);
                     conn.known.is_active(now, quarters);
+                    conn.known.request_ends(now);
                     let known = Rc::clone(&conn.known);
                     self.note_stamp(&known);
                 }
@@ -349,7 +367,8 @@ impl History {
 
     fn open(&mut self, shard: usize, is_shared: bool, has_age: bool) {
         let id = ShardId::new(shard as u16);
-        let mut limits = ConnLimits::default().read_idle(LIMIT).read_idle_least(LEAST);
+        let limits = ConnLimits::default().read_idle(LIMIT).read_idle_least(LEAST);
+        let mut limits = limits.request_idle(UNASKED);
         if has_age {
             limits = limits.max_age(AGE).max_age_grace(GRACE);
             limits = limits.heartbeat(BEAT).heartbeat_phase(true);
@@ -364,10 +383,13 @@ impl History {
             turns: Cell::new(0),
             counts_as: Cell::default(),
             is_asked: Cell::new(false),
+            has_request: Cell::new(false),
+            request_ended: Cell::new(None),
             beats: Cell::new(0),
             told: Cell::new(None),
             cut: Cell::new(false),
             is_idle: Cell::new(false),
+            is_unasked: Cell::new(false),
         });
         self.note_stamp(&known);
         let (orders, noted) = (Rc::clone(&self.orders), Rc::clone(&known));
@@ -481,6 +503,7 @@ impl History {
             if conn.request.take().is_some() {
                 conn.known.is_asked.set(false);
                 conn.known.is_active(self.orders.now(), self.orders.quarters.get());
+                conn.known.request_ends(self.orders.now());
             }
         }
         let stalled =
@@ -488,7 +511,7 @@ impl History {
         let stalls = stalled.max().unwrap_or_default().saturating_sub(self.sim.elapsed());
         let slack = 2 * STAMP + 4 * self.tick;
         self.sim.run_for(stalls + slack);
-        self.sim.run_for(span(self.orders.quarters.get()) + slack);
+        self.sim.run_for(span(self.orders.quarters.get()).max(UNASKED) + slack);
         let ends = self.orders.drains.borrow().iter().flatten().map(|drain| drain.2).max();
         let left = ends.unwrap_or_default().saturating_sub(self.orders.now());
         self.sim.run_for(left + slack);
@@ -499,6 +522,7 @@ impl History {
         for conn in &self.conns {
             let known = &conn.known;
             assert!(known.is_idle.get(), "it was idle since {:?}", known.active.get());
+            assert!(known.is_unasked.get(), "it has told nobody that no request came");
             assert!(known.beats.get() > 0 || !known.has_age, "it has no heartbeat");
             if known.has_age || self.orders.drains.borrow()[known.shard].is_some() {
                 let opened = known.opened;
@@ -519,6 +543,13 @@ impl Known {
         self.active.set(now);
         self.least.set(quarters);
         self.is_idle.set(false);
+    }
+
+    fn request_ends(&self, now: Duration) {
+        if self.has_request.replace(false) {
+            self.request_ended.set(Some(now));
+            self.is_unasked.set(false);
+        }
     }
 
     /// The shard reads the clock at this time, and has not read it since the last activity. The

@@ -23,6 +23,7 @@ use super::super::kinds::DeadlineKind;
 use super::super::limits::{ConnEvent, ConnLimits, Spans};
 use super::super::marks::Flags;
 use super::super::measured::{Direction, Progress};
+use super::super::moment::Moment;
 use super::super::rules::{self, Facts, Held, InProgressCounts, Place, Rare};
 use super::super::side::{Connection, Wakes};
 use super::share::share;
@@ -50,7 +51,7 @@ pub(in crate::conn) struct Inner {
     time: Option<Timeline>,
     opened: u64,
     stamps: [Stamp; 3],
-    /// When the last idle event came; 0 if none has come.
+    /// When the last idle event came.
     event_at: Stamp,
     /// The task that waits for events.
     task: AtomicWaker,
@@ -98,8 +99,8 @@ impl Inner {
             owners: OwnerCount::default(),
             time,
             opened: now,
-            stamps: [now, now, 0].map(Stamp::new),
-            event_at: Stamp::new(0),
+            stamps: Default::default(),
+            event_at: Stamp::default(),
             task: AtomicWaker::new(),
             orders: handle.orders(),
             place: AtomicU32::new(0),
@@ -150,7 +151,9 @@ impl Inner {
         let (Some(time), true) = (&self.time, state.sleep.is_some()) else { return false };
         let facts = self.facts(state);
         let first = if anew {
-            self.event_at.set(facts.place.rare().map_or(0, rules::last_idle_event));
+            if let Some(event_at) = facts.place.rare().and_then(rules::last_idle_event) {
+                self.event_at.set(event_at);
+            }
             rules::next_look(&facts)
         } else {
             rules::first_due(&facts)
@@ -275,22 +278,22 @@ impl Connection for Arc<Inner> {
     }
 
     #[inline]
-    fn stamp_now(&self) -> u64 {
-        self.now()
+    fn stamp_now(&self) -> Moment {
+        Moment::at(self.now())
     }
 
     #[inline]
-    fn stamp(&self, direction: Direction, stamp: u64) {
+    fn stamp(&self, direction: Direction, stamp: Moment) {
         self.stamps[direction as usize].set(stamp);
     }
 
     fn stamp_at(&self, direction: Direction, at: Instant) {
         let Some(time) = &self.time else { return };
-        let at = time.nanos_at(at);
+        let at = Moment::at(time.nanos_at(at));
         self.stamp(direction, at);
         // A time before the last idle event may make the next one earlier. Where another thread
         // takes that event at this moment, the next one may count from it instead, and is later.
-        if at < self.event_at.get() {
+        if self.event_at.get().is_some_and(|event_at| at < event_at) {
             self.change(Wakes::Task, |_| ((), true));
         }
     }
@@ -302,7 +305,7 @@ impl Connection for Arc<Inner> {
 
     /// The stamp is stored under the lock, so that a poll sees it or what was in progress.
     fn end(&self, held: Held) {
-        let now = self.now();
+        let now = self.stamp_now();
         let mut state = self.lock();
         self.stamps[held.stamp()].set(now);
         state.in_progress[held as usize] -= 1;

@@ -1,24 +1,22 @@
 //! The activity stamp of a connection whose tasks run on any thread: when it was last active.
 
+use super::super::moment::Moment;
 use crate::link::sync::{AtomicU64, Ordering};
 
-/// A time in nanoseconds that any thread may stamp. It never goes back.
+/// The bits of a time that any thread may stamp; `None` before the first stamp. It never goes back.
+#[derive(Default)]
 pub(super) struct Stamp(AtomicU64);
 
 impl Stamp {
-    pub(super) fn new(nanos: u64) -> Self {
-        Self(AtomicU64::new(nanos))
-    }
-
     #[inline]
-    pub(super) fn set(&self, nanos: u64) {
+    pub(super) fn set(&self, at: Moment) {
         // Relaxed: the stamp carries no other data. A store would let a thread that was held up
         // between its reading of the clock and the store take back what another thread has stamped.
-        self.0.fetch_max(nanos, Ordering::Relaxed);
+        self.0.fetch_max(Moment::to_bits(Some(at)), Ordering::Relaxed);
     }
 
-    pub(super) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+    pub(super) fn get(&self) -> Option<Moment> {
+        Moment::from_bits(self.0.load(Ordering::Relaxed))
     }
 }
 
@@ -27,18 +25,18 @@ mod loom_tests {
     use loom::sync::Arc;
     use loom::thread;
 
-    use super::Stamp;
+    use super::{Moment, Stamp};
     use crate::link::loom_tests::check;
 
     #[test]
     fn stamps_of_two_threads_leave_the_later_time() {
         check(|| {
-            let stamp = Arc::new(Stamp::new(1));
+            let stamp = Arc::new(Stamp::default());
             let other = Arc::clone(&stamp);
-            let thread = thread::spawn(move || other.set(7));
-            stamp.set(5);
+            let thread = thread::spawn(move || other.set(Moment::at(7)));
+            stamp.set(Moment::at(5));
             thread.join().unwrap();
-            assert_eq!(stamp.get(), 7);
+            assert_eq!(stamp.get(), Some(Moment::at(7)));
         });
     }
 }

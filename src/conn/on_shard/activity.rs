@@ -28,6 +28,7 @@ use std::collections::VecDeque;
 
 use corewheel_shard::{Tick, TickLength};
 
+use super::super::moment::Moment;
 use super::record::Block;
 use crate::values::settings::STAMP_SPAN;
 
@@ -35,81 +36,76 @@ use crate::values::settings::STAMP_SPAN;
 /// gap.
 const WAKE: u64 = 2_000_000;
 
-/// No stamp is valid: the clock must be read.
-const UNKNOWN: u64 = u64::MAX;
-
 /// So many gaps resolve all stamps once. At most twice as many are kept, and a few.
 const GAPS: usize = 256;
 
 pub(super) struct Activity {
-    /// The stamp of what happens now; `UNKNOWN` before the first touch after a quiet time.
-    bound: Cell<u64>,
-    /// The last stamp.
-    last: Cell<u64>,
+    /// The stamp of what happens now; `None` before the first touch after a quiet time: then no
+    /// stamp is valid, and the clock must be read.
+    bound: Cell<Option<Moment>>,
+    /// The earliest time that the next stamp may have, which is after all stamps before.
+    earliest: Cell<u64>,
     /// When the shard must read the clock again.
     expires: Cell<Tick>,
     /// When the shard last read the clock.
     now: Cell<u64>,
     gaps: RefCell<Gaps>,
-    /// The end of the last gap.
-    gap_until: Cell<u64>,
+    /// The end of the last gap; `None` if there was none.
+    gap_until: Cell<Option<Moment>>,
 }
 
 impl Activity {
-    pub(super) fn new() -> Self {
+    /// Of a shard that reads the clock now.
+    pub(super) fn new(now: u64) -> Self {
         Self {
-            bound: Cell::new(UNKNOWN),
-            last: Cell::new(0),
+            bound: Cell::new(None),
+            earliest: Cell::new(0),
             expires: Cell::new(Tick::NEVER),
-            now: Cell::new(0),
+            now: Cell::new(now),
             gaps: RefCell::default(),
-            gap_until: Cell::new(0),
+            gap_until: Cell::new(None),
         }
     }
 
     /// The stamp of what happens now; `None` if [`open`](Self::open) must make one first.
     #[inline]
-    pub(super) fn bound(&self) -> Option<u64> {
-        let bound = self.bound.get();
-        (bound != UNKNOWN).then_some(bound)
+    pub(super) fn bound(&self) -> Option<Moment> {
+        self.bound.get()
     }
 
     /// Makes a stamp for what happens now, at `now`. Returns it, and the tick by which the shard
     /// must read the clock.
-    pub(super) fn open(&self, now: u64, tick: TickLength) -> (u64, Tick) {
-        let expires = self.extend(now, tick);
+    pub(super) fn open(&self, now: u64, tick: TickLength) -> (Moment, Tick) {
+        let (bound, expires) = self.extend(now, tick);
         self.expires.set(expires);
-        (self.bound.get(), expires)
+        (bound, expires)
     }
 
-    fn extend(&self, now: u64, tick: TickLength) -> Tick {
+    fn extend(&self, now: u64, tick: TickLength) -> (Moment, Tick) {
         let expires = tick.ceil(now.saturating_add(STAMP_SPAN - WAKE));
-        let bound = tick.start_of(expires).saturating_add(WAKE).max(self.last.get() + 1);
-        // The end of time is no stamp.
-        let bound = bound.min(UNKNOWN - 2);
-        self.last.set(bound);
-        self.bound.set(bound);
-        expires
+        let bound = tick.start_of(expires).saturating_add(WAKE).max(self.earliest.get());
+        self.earliest.set(bound.saturating_add(1));
+        let bound = Moment::at(bound);
+        self.bound.set(Some(bound));
+        (bound, expires)
     }
 
     /// The shard has read the clock. True if the thread was held up: then some stamps are to be
     /// [settled](Self::settle).
     pub(super) fn advance(&self, now: u64, tick: TickLength) -> bool {
         self.now.set(now);
-        let bound = self.bound.get();
-        if bound == UNKNOWN {
-            return false;
-        }
-        let is_gap = now > bound;
+        let Some(bound) = self.bound.get() else { return false };
+        let until = Moment::at(now);
+        let is_gap = until > bound;
         if is_gap {
-            self.gaps.borrow_mut().known.push_back(Gap { bound, until: now });
-            self.gap_until.set(now);
+            self.gaps.borrow_mut().known.push_back(Gap { bound, until });
+            self.gap_until.set(Some(until));
         }
         if self.expires.get() <= tick.floor(now) {
-            self.bound.set(UNKNOWN);
+            self.bound.set(None);
             self.expires.set(Tick::NEVER);
         } else {
-            let _expires = self.extend(now, tick);
+            let _extended = self.extend(now, tick);
         }
         is_gap
     }
@@ -122,7 +118,7 @@ impl Activity {
         let end = gaps.next_block + blocks.len().div_ceil(GAPS);
         let some = blocks.get(gaps.next_block..end.min(blocks.len())).unwrap_or_default();
         for stamp in some.iter().flat_map(|block| block.stamps()) {
-            stamp.set(gaps.resolve(stamp.get()));
+            stamp.set(stamp.get().map(|at| gaps.resolve(at)));
         }
         gaps.next_block = end;
         if end >= blocks.len() {
@@ -144,22 +140,23 @@ impl Activity {
     /// Whether a known time is not before a stamp, and both mean what they say. False where that
     /// takes more than a few comparisons.
     #[inline]
-    pub(super) fn is_plainly_next(&self, at: u64, stamp: u64) -> bool {
-        let bound = self.bound.get();
-        stamp <= at && self.gap_until.get() < at && stamp != bound && at != bound
+    pub(super) fn is_plainly_next(&self, at: Moment, stamp: Option<Moment>) -> bool {
+        let (bound, known) = (self.bound.get(), Some(at));
+        let is_next = stamp <= known && (stamp.is_none() || stamp != bound);
+        is_next && self.gap_until.get() < known && known != bound
     }
 
     /// The stamp for a known time that is not in the future: that time, or the next nanosecond if
     /// the time is the stamp of what happened before a reading of the clock. Such stamps are
     /// milliseconds apart. Shards have the same ones.
     #[inline]
-    pub(super) fn exact(&self, at: u64) -> u64 {
-        let is_taken = self.bound.get() == at || self.resolve(at) != at;
-        if is_taken { at.saturating_add(1) } else { at }
+    pub(super) fn exact(&self, at: Moment) -> Moment {
+        let is_taken = self.bound.get() == Some(at) || self.resolve(at) != at;
+        if is_taken { Moment::at(at.nanos().saturating_add(1)) } else { at }
     }
 
     /// The time before which the activity happened that was given this stamp.
-    pub(super) fn resolve(&self, stamp: u64) -> u64 {
+    pub(super) fn resolve(&self, stamp: Moment) -> Moment {
         self.gaps.borrow().resolve(stamp)
     }
 }
@@ -167,8 +164,8 @@ impl Activity {
 /// The activity with the stamp `bound` happened before `until`, when the shard next read the clock.
 #[derive(Clone, Copy, Debug)]
 struct Gap {
-    bound: u64,
-    until: u64,
+    bound: Moment,
+    until: Moment,
 }
 
 /// Gaps in order. Each begins after the end of the one before, so no later gap concerns a stamp
@@ -184,7 +181,7 @@ struct Gaps {
 
 impl Gaps {
     #[inline]
-    fn resolve(&self, stamp: u64) -> u64 {
+    fn resolve(&self, stamp: Moment) -> Moment {
         match self.known.binary_search_by_key(&stamp, |gap| gap.bound) {
             Ok(found) => self.known[found].until,
             Err(_) => stamp,
@@ -210,10 +207,10 @@ mod tests {
         let given = std::env::var("COREWHEEL_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed = given.unwrap_or_else(|| fastrand::u64(..));
         let mut rng = Rng::with_seed(seed);
-        let activity = Activity::new();
         let mut now = 0;
+        let activity = Activity::new(now);
         // Each stamp, the time of the activity, and when the clock was read next.
-        let mut stamps: Vec<(u64, u64, Option<u64>)> = Vec::new();
+        let mut stamps: Vec<(Moment, u64, Option<u64>)> = Vec::new();
         for _ in 0..20_000 {
             let pause = if rng.u32(..40) == 0 { 200 * MS } else { 2 * MS };
             now += rng.u64(..pause);
@@ -230,7 +227,7 @@ mod tests {
         activity.advance(now, tick());
         for (bound, at, next_reading) in stamps {
             let next_reading = next_reading.unwrap_or(now);
-            let resolved = activity.resolve(bound);
+            let resolved = activity.resolve(bound).nanos();
             assert!(resolved >= at, "seed {seed}: {at} counts as {resolved}");
             let most = next_reading.max(at + 11 * MS);
             assert!(resolved <= most, "seed {seed}: {at} counts as {resolved}");
@@ -241,23 +238,23 @@ mod tests {
     fn gap_is_dropped_when_all_stamps_are_resolved_and_not_before() {
         let seed = fastrand::u64(..);
         let mut rng = Rng::with_seed(seed);
-        let activity = Activity::new();
+        let mut now = 0;
+        let activity = Activity::new(now);
         let mut blocks = vec![Records::new()];
         // For each block, the time of the last read, and the latest time that it may count as.
-        let mut read = vec![(0, 0)];
-        let mut now = 0;
+        let mut read = vec![None];
         for round in 0..5_000 {
             if round % 7 == 0 && blocks.len() < 600 {
                 blocks.push(Records::new());
-                read.push((0, 0));
+                read.push(None);
             }
             let until = now + rng.u64(13..40) * MS;
             for _ in 0..3 {
                 now = rng.u64(now..until);
                 let block = rng.usize(..blocks.len());
                 let bound = activity.bound().unwrap_or_else(|| activity.open(now, tick()).0);
-                blocks[block].record(block as u32).stamps[0].set(bound);
-                read[block] = (now, until);
+                blocks[block].record(block as u32).stamps[0].set(Some(bound));
+                read[block] = Some((now, until));
             }
             now = until;
             if activity.advance(now, tick()) {
@@ -265,23 +262,30 @@ mod tests {
             }
             let kept = activity.gaps.borrow().known.len();
             assert!(kept <= 2 * GAPS + 2, "seed {seed}: {kept} gaps are kept");
-            for (block, (at, most)) in read.iter().enumerate() {
-                let resolved = activity.resolve(blocks[block].record(block as u32).stamps[0].get());
-                let fits = (*at..=*most.max(&(at + 11 * MS))).contains(&resolved);
-                assert!(fits, "seed {seed}, {round}: {at} counts as {resolved}, not {most}");
+            for (block, read) in read.iter().enumerate() {
+                let stamp = blocks[block].record(block as u32).stamps[0].get();
+                let resolved = stamp.map(|stamp| activity.resolve(stamp).nanos());
+                let fits = match (read, resolved) {
+                    (Some((at, most)), Some(it)) => {
+                        (*at..=*most.max(&(at + 11 * MS))).contains(&it)
+                    }
+                    (read, resolved) => read.is_none() && resolved.is_none(),
+                };
+                assert!(fits, "seed {seed}, {round}: {read:?} counts as {resolved:?}");
             }
         }
     }
 
     #[test]
     fn clock_is_read_only_while_connections_are_stamped() {
-        let activity = Activity::new();
+        let activity = Activity::new(0);
         activity.advance(5 * MS, tick());
         assert_eq!((activity.bound(), activity.expires()), (None, Tick::NEVER));
         let (bound, expires) = activity.open(5 * MS, tick());
-        assert_eq!((bound, expires), (15 * MS, Tick::new(13)));
+        assert_eq!((bound, expires), (Moment::at(15 * MS), Tick::new(13)));
         activity.advance(8 * MS, tick());
-        assert_eq!((activity.bound(), activity.expires()), (Some(18 * MS), Tick::new(13)));
+        let bound = Some(Moment::at(18 * MS));
+        assert_eq!((activity.bound(), activity.expires()), (bound, Tick::new(13)));
         activity.advance(13 * MS, tick());
         assert_eq!((activity.bound(), activity.expires()), (None, Tick::NEVER));
     }

@@ -12,6 +12,7 @@ use corewheel_shard::Tick;
 use super::super::kinds::DeadlineKind;
 use super::super::limits::{ConnEvent, ConnLimits};
 use super::super::measured::{Direction, Progress};
+use super::super::moment::Moment;
 use super::super::rules::{self, Facts, Held};
 use super::super::side::{Connection, Wakes};
 use super::super::timers::ConnTimers;
@@ -56,8 +57,8 @@ impl Connections {
                 itself: OnceCell::new(),
                 time: shard.time().clone(),
                 orders: Arc::clone(shard.orders()),
+                activity: Activity::new(shard.nanos()),
                 shard,
-                activity: Activity::new(),
                 table: RefCell::default(),
                 count: Cell::new(0),
                 next_salt: Cell::new(0),
@@ -78,12 +79,12 @@ impl Connections {
 
     /// The activity stamp of what happens now.
     #[inline]
-    fn stamp(&self) -> u64 {
+    fn stamp(&self) -> Moment {
         self.activity.bound().unwrap_or_else(|| self.open_activity())
     }
 
     #[cold]
-    fn open_activity(&self) -> u64 {
+    fn open_activity(&self) -> Moment {
         let (bound, expires) = self.activity.open(self.shard.nanos_near(), self.time.tick());
         if !self.shard.is_closed() {
             self.shard.note_deadline(expires);
@@ -92,9 +93,10 @@ impl Connections {
     }
 
     #[inline(never)]
-    fn later_stamp(&self, stamp: u64, at: u64) -> u64 {
-        let keep = self.activity.bound() == Some(stamp) || self.activity.resolve(stamp) >= at;
-        if keep { stamp } else { self.activity.exact(at) }
+    fn later_stamp(&self, stamp: Option<Moment>, at: Moment) -> Moment {
+        let (activity, bound) = (&self.activity, self.activity.bound());
+        let is_later = |stamp: &Moment| bound == Some(*stamp) || activity.resolve(*stamp) >= at;
+        stamp.filter(is_later).unwrap_or_else(|| activity.exact(at))
     }
 
     /// The salt of a connection that begins.
@@ -266,24 +268,24 @@ impl Connection for RecordRef {
     }
 
     #[inline]
-    fn stamp_now(&self) -> u64 {
+    fn stamp_now(&self) -> Moment {
         self.connections.stamp()
     }
 
     #[inline]
-    fn stamp(&self, direction: Direction, stamp: u64) {
-        self.record().stamps[direction as usize].set(stamp);
+    fn stamp(&self, direction: Direction, stamp: Moment) {
+        self.record().stamps[direction as usize].set(Some(stamp));
     }
 
     /// A stamp made since the shard last read the clock may stand for a later time than it says.
     #[inline]
     fn stamp_at(&self, direction: Direction, at: Instant) {
         let (all, record) = (&self.connections, self.record());
-        let (stamp, at) = (&record.stamps[direction as usize], all.time.nanos_at(at));
+        let (stamp, at) = (&record.stamps[direction as usize], Moment::at(all.time.nanos_at(at)));
         if all.activity.is_plainly_next(at, stamp.get()) {
-            stamp.set(at);
+            stamp.set(Some(at));
         } else {
-            stamp.set(all.later_stamp(stamp.get(), at));
+            stamp.set(Some(all.later_stamp(stamp.get(), at)));
         }
         // A time before the last idle event may make the next one earlier.
         if record.has_extra() && all.table.borrow().is_before_event(self.index, at) {
@@ -297,7 +299,7 @@ impl Connection for RecordRef {
 
     fn end(&self, held: Held) {
         take_one(&self.usage().in_progress[held as usize]);
-        self.stamps()[held.stamp()].set(self.stamp_now());
+        self.stamps()[held.stamp()].set(Some(self.stamp_now()));
     }
 
     #[inline]

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use corewheel_shard::TimerKey;
 
 use super::super::marks::Flags;
+use super::super::moment::Moment;
 use super::part::Connections;
 
 const BLOCK_BITS: u32 = 6;
@@ -27,8 +28,8 @@ pub(super) const NONE: u32 = u32::MAX;
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct Record {
-    /// The activity stamps of the last read and the last write.
-    pub(super) stamps: [Cell<u64>; 2],
+    /// The activity stamps of the last read and the last write; `None` if there was none.
+    pub(super) stamps: [Cell<Option<Moment>>; 2],
     /// When the connection began.
     pub(super) opened: Cell<u64>,
     /// The key of the connection's entry in the wheel; `None` if the connection is closed.
@@ -62,8 +63,8 @@ impl Record {
 /// How a connection is used: what is in progress, and the handles and guards that refer to it.
 #[derive(Default)]
 pub(super) struct Usage {
-    /// The activity stamp of the last end of a request; 0 if no request has ended.
-    request_ended: Cell<u64>,
+    /// The activity stamp of the last end of a request; `None` if no request has ended.
+    request_ended: Cell<Option<Moment>>,
     /// How many reads and requests are in progress.
     pub(super) in_progress: [Cell<u32>; 2],
     /// How many handles keep the connection open.
@@ -118,13 +119,13 @@ impl Records {
     }
 
     /// The activity stamps of a connection.
-    pub(super) fn stamps_of(&self, index: u32) -> [&Cell<u64>; 3] {
+    pub(super) fn stamps_of(&self, index: u32) -> [&Cell<Option<Moment>>; 3] {
         let [read, written] = &self.record(index).stamps;
         [read, written, &self.usage(index).request_ended]
     }
 
     /// All activity stamps.
-    pub(super) fn stamps(&self) -> impl Iterator<Item = &Cell<u64>> {
+    pub(super) fn stamps(&self) -> impl Iterator<Item = &Cell<Option<Moment>>> {
         (0..BLOCK as u32).flat_map(|index| self.stamps_of(index))
     }
 }
@@ -157,7 +158,7 @@ impl RecordRef {
         self.block.usage(self.index)
     }
 
-    pub(super) fn stamps(&self) -> [&Cell<u64>; 3] {
+    pub(super) fn stamps(&self) -> [&Cell<Option<Moment>>; 3] {
         self.block.stamps_of(self.index)
     }
 }

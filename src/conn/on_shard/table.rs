@@ -24,6 +24,7 @@ use slab::Slab;
 
 use super::super::limits::{ConnEvent, ConnLimits, Spans};
 use super::super::marks::Flags;
+use super::super::moment::Moment;
 use super::super::rules::{self, Facts, Held, Place, Rare, Stamps};
 use super::super::timers::ConnTimers;
 use super::activity::Activity;
@@ -95,7 +96,7 @@ pub(super) struct Packed {
 
 impl Packed {
     pub(super) fn new(limits: ConnLimits, class: ClassId, now: u64, salt: u8) -> Self {
-        let (stamps, flags) = ([now, now, 0], Flags::new(salt));
+        let (stamps, flags) = (Stamps::default(), Flags::new(salt));
         Self { limits, class, stamps, opened: now, flags, rare: None }
     }
 }
@@ -130,7 +131,7 @@ impl Table {
         let limits = self.limits.take(packed.limits);
         let block = &self.blocks[block_of(index)];
         for (stamp, at) in block.stamps_of(index).into_iter().zip(packed.stamps) {
-            stamp.set(activity.exact(at));
+            stamp.set(at.map(|at| activity.exact(at)));
         }
         block.usage(index).in_progress.iter().for_each(|count| count.set(0));
         let record = block.record(index);
@@ -168,15 +169,17 @@ impl Table {
         self.extras.get(self.record(index).extra.get() as usize)
     }
 
-    /// What a connection takes along to another shard. Reads and requests in progress end here.
+    /// What a connection takes along to another shard. Reads and requests in progress end here. It
+    /// keeps the time of its beginning, from which an idle time counts if nothing has happened.
     pub(super) fn pack(&self, index: u32, class: ClassId, activity: &Activity) -> Packed {
         let (block, record) = (&self.blocks[block_of(index)], self.record(index));
-        let (now, flags) = (activity.now(), record.flags.get());
+        let (now, flags) = (Moment::at(activity.now()), record.flags.get());
         // The other shard does not know the gaps of this shard. Its own gaps concern other stamps.
-        let mut stamps = block.stamps_of(index).map(|at| activity.resolve(at.get()).min(now));
+        let resolve = |at| activity.resolve(at).min(now);
+        let mut stamps = block.stamps_of(index).map(|at| at.get().map(resolve));
         for held in [Held::Read, Held::Request] {
             if block.usage(index).in_progress[held as usize].get() > 0 {
-                stamps[held.stamp()] = now;
+                stamps[held.stamp()] = Some(now);
             }
         }
         Packed {
@@ -216,7 +219,7 @@ impl Table {
             is_open: record.is_open(),
             present: activity.now(),
             opened: record.opened.get(),
-            stamps: block.stamps_of(index).map(|stamp| activity.resolve(stamp.get())),
+            stamps: block.stamps_of(index).map(|at| at.get().map(|at| activity.resolve(at))),
             in_progress: block.usage(index).in_progress.each_ref().map(Cell::get),
             spans: self.limits.of(record),
             terms,
@@ -232,8 +235,9 @@ impl Table {
     }
 
     /// Whether an idle event has come after a time.
-    pub(super) fn is_before_event(&self, index: u32, at: u64) -> bool {
-        self.extra(index).is_some_and(|extra| at < rules::last_idle_event(&extra.rare))
+    pub(super) fn is_before_event(&self, index: u32, at: Moment) -> bool {
+        let event_at = |extra: &Extra| rules::last_idle_event(&extra.rare);
+        self.extra(index).and_then(event_at).is_some_and(|event_at| at < event_at)
     }
 }
 

@@ -46,6 +46,28 @@ fn heartbeat_is_due_after_each_time_without_a_write() {
     both!(check_heartbeat);
 }
 
+/// Streams begin one after another, so each of them finds the service older than the one before.
+fn check_request_idle<K: Kind>() {
+    let mut lab = Lab::new();
+    for round in 0..5 {
+        let (stream, _peer) = duplex::<K>(&lab, NONE.request_idle(ms(LIMIT)));
+        let control = stream.control();
+        let mut told = pin!(control.request_idle());
+        let mut poll = || told.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        for tick in 0..LIMIT {
+            assert!(poll().is_pending(), "round {round}: the owner is told after {tick} ticks");
+            lab.advance(1);
+        }
+        ready(poll());
+        lab.advance(37 * round);
+    }
+}
+
+#[test]
+fn owner_is_told_after_the_whole_time_since_the_stream_began_without_a_request() {
+    both!(check_request_idle);
+}
+
 fn check_heartbeat_with_read<K: Kind>() {
     let mut lab = Lab::new();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.heartbeat(ms(LIMIT)).max_age(ms(5_000)));

@@ -74,12 +74,19 @@ impl Lab {
         Self::with(TimerService::builder().shards(1))
     }
 
+    #[expect(clippy::print_stdout, reason = "a test that fails shows its time")]
     fn with(builder: TimerServiceBuilder) -> Self {
         let clock = ManualClock::new();
         let service = builder.clock(&clock).start_attached_with::<u64>().unwrap();
         let attachment = service.attach(service.shard_for(0)).unwrap();
         let handler: Ignore = |_, _| {};
-        Self { clock, shard: attachment.into_loop(handler).unwrap(), service }
+        let mut lab = Self { clock, shard: attachment.into_loop(handler).unwrap(), service };
+        // The service has run for a while, so that no connection begins at the clock's epoch.
+        let age = Duration::from_secs(fastrand::u64(3_600..3_600 * 24 * 400));
+        println!("the service is {age:?} old");
+        lab.clock.advance(age);
+        lab.settle();
+        lab
     }
 
     fn settle(&mut self) {

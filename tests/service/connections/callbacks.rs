@@ -33,7 +33,7 @@ fn callback_finds_idle_deadline_armed_again() {
 
 #[test]
 fn callback_may_end_its_own_connection() {
-    let mut lab = Lab::<u8>::new(builder(1).capacity(1));
+    let mut lab = lab_with(builder(1).capacity(1));
     for how in 0..4 {
         let limits = ConnLimits { read_idle: ms(10), write_idle: ms(10), ..NONE };
         let conn = Rc::new(RefCell::new(Some(lab.timers().connection(limits).unwrap())));

@@ -123,7 +123,7 @@ fn connection_is_ended_by_the_last_deadline_that_was_taken() {
 
 #[test]
 fn connection_that_goes_to_another_shard_has_not_ended_and_takes_its_event_along() {
-    let mut lab = Lab::<u8>::new(builder(2));
+    let mut lab = lab_with(builder(2));
     let conn = lab.timers().connection(READ_IDLE).unwrap();
     lab.advance(ms(120));
     assert_eq!(event(&conn), Some((ReadIdle, true)));

@@ -86,7 +86,7 @@ fn close_withdraws_events_that_were_not_taken() {
 
 #[test]
 fn full_shard_refuses_a_connection() {
-    let mut lab = Lab::<u8>::new(builder(1).capacity(2));
+    let mut lab = lab_with(builder(1).capacity(2));
     let mut conns = Vec::new();
     let refused = loop {
         match lab.timers().connection(READ_IDLE) {

@@ -12,7 +12,7 @@ const AGE: Duration = ms(100);
 /// By how much the greatest age of connections is later, in nanoseconds: of connections of a shard,
 /// and of tasks on any thread.
 fn jitters(longest: Duration, count: usize, apart: Duration) -> [Vec<u64>; 2] {
-    let lab = Lab::<u8>::new(builder(1));
+    let lab = lab();
     let limits = NONE.max_age(AGE).max_age_jitter(longest);
     let later = |clock: &ManualClock, due: Option<Instant>| {
         let jitter = due.unwrap().checked_duration_since(clock.now() + AGE);
@@ -133,7 +133,7 @@ fn connection_keeps_its_part_of_the_jitter_when_its_limits_change() {
 
 #[test]
 fn jitter_that_does_not_fit_makes_no_age_earlier() {
-    let lab = Lab::<u8>::new(builder(1));
+    let lab = lab();
     for age in [AGE, Duration::MAX] {
         let limits = NONE.max_age(age).max_age_jitter(Duration::MAX);
         for _ in 0..100 {
@@ -147,7 +147,7 @@ fn jitter_that_does_not_fit_makes_no_age_earlier() {
 
 #[test]
 fn adopted_connection_keeps_its_greatest_age() {
-    let mut lab = Lab::<u8>::new(builder(2));
+    let mut lab = lab_with(builder(2));
     // On the other shard, another connection began at the same time.
     for _ in 0..7 {
         lab.clock.advance(Duration::from_nanos(97));

@@ -1,5 +1,6 @@
 //! Connection timers: the events that each connection gets, and when.
 
+mod beginnings;
 mod callbacks;
 mod drain;
 mod ends;
@@ -10,6 +11,7 @@ mod idle;
 mod in_progress;
 mod jitter;
 mod limits;
+mod measured;
 mod model;
 mod packing;
 mod phase;
@@ -23,6 +25,7 @@ mod sockets;
 mod stamps;
 mod waits;
 
+use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -32,7 +35,9 @@ use corewheel::DeadlineKind::{
 };
 use corewheel::attach::Turn;
 use corewheel::conn::DataRate;
-use corewheel::{ConnEvent, ConnLimits, ConnTimers, DeadlineKind, RefusedKind};
+use corewheel::{
+    ConnEvent, ConnLimits, ConnTimers, DeadlineKind, RefusedKind, TimerServiceBuilder,
+};
 
 use crate::support::{Lab, builder, ms, ticks_of};
 
@@ -86,7 +91,21 @@ const ARMED: [DeadlineKind; 7] =
     [MaxAge, AgeGrace, Handshake, Request, Custom(0), Custom(1), Custom(7)];
 
 fn lab() -> Lab<u8> {
-    Lab::new(builder(1))
+    lab_with(builder(1))
+}
+
+/// A lab whose service has run for a while, so that no connection begins at the clock's epoch.
+/// Ticks count from now. The time is random, and the same in all tests of a process.
+#[expect(clippy::print_stdout, reason = "a test that fails shows its seed")]
+fn lab_with(builder: TimerServiceBuilder) -> Lab<u8> {
+    static SEED: OnceLock<u64> = OnceLock::new();
+    let given = || std::env::var("COREWHEEL_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = *SEED.get_or_init(|| given().unwrap_or_else(|| fastrand::u64(..)));
+    let age = Duration::from_secs(fastrand::Rng::with_seed(seed).u64(3_600..3_600 * 24 * 400));
+    println!("with seed {seed}, the service is {age:?} old");
+    let mut lab = Lab::new(builder);
+    lab.age(age);
+    lab
 }
 
 fn poll(conn: &ConnTimers) -> Poll<Option<ConnEvent>> {

@@ -15,11 +15,12 @@ use corewheel::settings::WheelKind;
 use corewheel::{TimerService, Timers};
 use fastrand::Rng;
 
+use super::measured::Measured;
 use super::stamps::{Looks, MS, Stamp};
 use super::*;
 use crate::support::check_law;
 
-const NEVER: u64 = u64::MAX;
+pub(super) const NEVER: u64 = u64::MAX;
 const WRITES: usize = 4;
 const RATES: [usize; 2] = [5, 6];
 
@@ -36,13 +37,14 @@ struct Conn {
     spans: [u64; 12],
     /// The part of the jitter of its age, in 2⁻⁶⁴.
     age_part: u64,
-    read: Stamp,
-    written: Stamp,
-    request_ended: Stamp,
+    /// `None` for what has not happened.
+    read: Option<Stamp>,
+    written: Option<Stamp>,
+    request_ended: Option<Stamp>,
     opened: u64,
     over: [bool; 3],
     armed: [u64; KINDS.len()],
-    event_at: [u64; KINDS.len()],
+    event_at: [Option<u64>; KINDS.len()],
     pending: u32,
     first: u32,
     writes: Vec<(u32, u64)>,
@@ -58,30 +60,28 @@ struct Conn {
     is_called: bool,
 }
 
-/// A transfer that has not ended and has a rate.
-struct Measured {
-    number: u32,
-    rate: DataRate,
-    /// Since when it runs, or ran before its pause.
-    from: u64,
-    /// For how long it ran before.
-    ran: u64,
-    is_paused: bool,
-    bytes: u64,
-    event_at: u64,
+/// What an idle time counts from.
+#[derive(Clone, Copy)]
+enum Activity {
+    Read,
+    Write,
+    Request,
 }
 
-impl Measured {
-    /// When it is too slow, unless it is paused before.
-    fn slow_at(&self) -> u64 {
-        let nanos = u128::from(self.bytes) * 1_000_000_000;
-        let takes = nanos.div_ceil(u128::from(self.rate.bytes_per_second));
-        let slow_at = u128::from(self.from) + takes.max(self.rate.grace.as_nanos());
-        u64::try_from(slow_at - u128::from(self.ran)).unwrap_or(NEVER)
-    }
-
-    fn due(&self) -> u64 {
-        if self.is_paused || self.event_at > 0 { NEVER } else { self.slow_at() }
+impl Conn {
+    /// The last of the times that concern an idle kind; the beginning of the connection, if it has
+    /// none of them.
+    fn last_of(&self, kind: usize, times: impl Fn(Activity) -> [Option<u64>; 2]) -> u64 {
+        use Activity::{Read, Request, Write};
+        let concern: &[Activity] = match KINDS[kind] {
+            ReadIdle => &[Read, Request],
+            WriteIdle => &[Write, Request],
+            AllIdle => &[Read, Write, Request],
+            RequestIdle => &[Request],
+            _ => &[Write],
+        };
+        let times = concern.iter().flat_map(|what| times(*what)).flatten();
+        times.fold(self.opened, u64::max)
     }
 }
 
@@ -136,7 +136,7 @@ impl Model {
 
     fn open(&mut self, id: usize, shard: usize, timers: &Timers<u8>) {
         let (now, limits) = (self.now(), self.random_limits());
-        let stamp = Stamp { bound: now, looks: None, at: now };
+        self.looks[shard].has_connection(now);
         // The longest jitter that there is shows the connection's part.
         let longest = NONE.max_age(Duration::from_nanos(1)).max_age_jitter(Duration::MAX);
         let real = timers.connection(longest).unwrap();
@@ -152,13 +152,13 @@ impl Model {
             limits,
             spans: spans_of(limits),
             age_part,
-            read: stamp,
-            written: stamp,
-            request_ended: Stamp::default(),
+            read: None,
+            written: None,
+            request_ended: None,
             opened: now,
             over: [false; 3],
             armed: [NEVER; KINDS.len()],
-            event_at: [0; KINDS.len()],
+            event_at: [None; KINDS.len()],
             pending: 0,
             first: 0,
             writes: Vec::new(),
@@ -175,20 +175,20 @@ impl Model {
 
     fn idle_at(&self, conn: &Conn, kind: usize) -> u64 {
         let looks = &self.looks[conn.shard];
-        let read = looks.when(conn.read, self.tick);
-        let written = looks.when(conn.written, self.tick);
+        let when = |stamp: Option<Stamp>| stamp.map(|stamp| looks.when(stamp, self.tick));
         // What is in progress counts as activity at each turn.
-        let request = if conn.requests > 0 { looks.now } else { 0 };
-        let request = request.max(looks.when(conn.request_ended, self.tick));
-        let reading = if conn.reads > 0 { looks.now } else { 0 };
-        let since = match KINDS[kind] {
-            ReadIdle => read.max(reading).max(request),
-            WriteIdle => written.max(request),
-            AllIdle => read.max(written).max(reading).max(request),
-            RequestIdle => request,
-            _ => written,
-        };
+        let in_progress = |count: u32| if count > 0 { looks.now } else { None };
+        let since = conn.last_of(kind, |what| match what {
+            Activity::Read => [when(conn.read), in_progress(conn.reads)],
+            Activity::Write => [when(conn.written), None],
+            Activity::Request => [when(conn.request_ended), in_progress(conn.requests)],
+        });
         since.saturating_add(conn.spans[kind])
+    }
+
+    /// Whether an event of an idle kind has come, and no activity since.
+    fn is_quiet(&self, conn: &Conn, kind: usize) -> bool {
+        conn.event_at[kind].is_some_and(|at| self.idle_at(conn, kind) <= at)
     }
 
     fn due(&self, conn: &Conn, kind: usize) -> u64 {
@@ -201,9 +201,9 @@ impl Model {
             5 | 6 => conn.transfers[kind - RATES[0]].as_ref().map_or(NEVER, Measured::due),
             WRITES => conn.writes.iter().map(|(_, due)| *due).min().unwrap_or(NEVER),
             _ if is_idle_kind(kind) => {
-                let idle_at = self.idle_at(conn, kind);
-                let event_at = conn.event_at[kind];
-                if idle_at > event_at { idle_at } else { event_at.saturating_add(conn.spans[kind]) }
+                let again = |at: u64| at.saturating_add(conn.spans[kind]);
+                let event_at = conn.event_at[kind].filter(|_| self.is_quiet(conn, kind));
+                event_at.map_or_else(|| self.idle_at(conn, kind), again)
             }
             _ => conn.armed[kind],
         }
@@ -266,24 +266,23 @@ impl Model {
             kinds |= 1 << kind;
             first |= 1 << kind;
             if is_idle_kind(kind) {
-                let quiet_since = match name {
-                    ReadIdle => conn.read.at.max(conn.request_ended.at),
-                    WriteIdle => conn.written.at.max(conn.request_ended.at),
-                    AllIdle => conn.read.at.max(conn.written.at).max(conn.request_ended.at),
-                    RequestIdle => conn.request_ended.at,
-                    _ => conn.written.at,
-                };
+                let at = |stamp: Option<Stamp>| [stamp.map(|stamp| stamp.at), None];
+                let quiet_since = conn.last_of(kind, |what| match what {
+                    Activity::Read => at(conn.read),
+                    Activity::Write => at(conn.written),
+                    Activity::Request => at(conn.request_ended),
+                });
                 assert!(now - quiet_since >= conn.spans[kind], "{name} is early");
-                if self.idle_at(conn, kind) <= conn.event_at[kind] {
+                if self.is_quiet(conn, kind) {
                     first &= !(1 << kind);
                 }
-                conn.event_at[kind] = now;
+                conn.event_at[kind] = Some(now);
             } else if kind == WRITES {
                 conn.writes.retain(|(_, due)| *due > now);
             } else if RATES.contains(&kind) {
                 let transfer = conn.transfers[kind - RATES[0]].as_mut().unwrap();
                 assert!(!transfer.is_paused && transfer.slow_at() <= now, "{name} is early");
-                transfer.event_at = now;
+                transfer.event_at = Some(now);
             } else {
                 conn.armed[kind] = NEVER;
                 if kind < 3 {
@@ -310,16 +309,15 @@ impl Model {
             // is in progress counts more than the clock.
             let is_read = matches!(name, ReadIdle | AllIdle) && conn.reads > 0;
             let is_asked = name != Heartbeat && conn.requests > 0;
-            let is_active =
-                || is_read || is_asked || self.idle_at(conn, kind) > conn.event_at[kind];
+            let is_active = || is_read || is_asked || !self.is_quiet(conn, kind);
             let mut is_withdrawn = is_idle_kind(kind) && is_active();
             let conn = self.conn(id);
             conn.pending &= !bit;
             if RATES.contains(&kind) {
                 let transfer = conn.transfers[kind - RATES[0]].as_mut().expect("it has not ended");
-                is_withdrawn = transfer.slow_at() > transfer.event_at;
+                is_withdrawn = transfer.event_at.is_none_or(|at| transfer.slow_at() > at);
                 if is_withdrawn {
-                    transfer.event_at = 0;
+                    transfer.event_at = None;
                     conn.is_withdrawn = true;
                 }
             }
@@ -341,7 +339,7 @@ impl Model {
     fn touch(&mut self, id: usize, is_read: bool) {
         let stamp = self.stamp(self.conns[id].as_ref().unwrap().shard);
         let conn = self.conn(id);
-        *(if is_read { &mut conn.read } else { &mut conn.written }) = stamp;
+        *(if is_read { &mut conn.read } else { &mut conn.written }) = Some(stamp);
         if is_read { conn.real.touch_read() } else { conn.real.touch_write() }
     }
 
@@ -353,11 +351,12 @@ impl Model {
         let conn = self.conns[id].as_ref().unwrap();
         let stamp = if is_read { conn.read } else { conn.written };
         let looks = &self.looks[conn.shard];
-        let keeps = !looks.is_settled(stamp) || looks.when(stamp, tick) >= at;
+        let is_kept = |stamp| !looks.is_settled(stamp) || looks.when(stamp, tick) >= at;
+        let keeps = stamp.is_some_and(is_kept);
         let stamp = Stamp { bound: at, looks: None, at };
         let conn = self.conn(id);
         if !keeps {
-            *(if is_read { &mut conn.read } else { &mut conn.written }) = stamp;
+            *(if is_read { &mut conn.read } else { &mut conn.written }) = Some(stamp);
         }
         if is_read {
             conn.real.touch_read_at(instant);
@@ -412,7 +411,7 @@ impl Model {
                 ran: 0,
                 is_paused: false,
                 bytes: 0,
-                event_at: 0,
+                event_at: None,
             });
             conn.pending &= !(1 << RATES[which]);
             let guard = match which {
@@ -429,7 +428,7 @@ impl Model {
         if what < 5 {
             let stamp = self.stamp(self.conns[id].as_ref().unwrap().shard);
             let conn = self.conn(id);
-            *(if which == 0 { &mut conn.read } else { &mut conn.written }) = stamp;
+            *(if which == 0 { &mut conn.read } else { &mut conn.written }) = Some(stamp);
         }
         let conn = self.conn(id);
         let number = conn.guards[guard].0;
@@ -459,7 +458,7 @@ impl Model {
             _ => {
                 let (.., real) = conn.guards.swap_remove(guard);
                 let (is_in_time, is_live) =
-                    transfer.map_or((true, false), |one| (one.event_at == 0, true));
+                    transfer.map_or((true, false), |one| (one.event_at.is_none(), true));
                 if is_live {
                     conn.transfers[which] = None;
                     conn.pending &= !(1 << RATES[which]);
@@ -546,8 +545,9 @@ impl World {
         let lab = Lab::<u8>::new(builder);
         let clock = lab.clock.clone();
         let epoch = clock.now();
-        // No reading of the clock gives a time that is a stamp.
-        clock.advance(Duration::from_nanos(137));
+        // The service has run for a while. No reading of the clock gives a time that is a stamp.
+        let age = Duration::from_secs(rng.u64(..24 * 3_600)) + Duration::from_nanos(137);
+        clock.advance(age);
         let looks: [Looks; 2] = Default::default();
         let conns = (0..8).map(|_| None).collect();
         let mut model = Model {
@@ -565,6 +565,10 @@ impl World {
         // In some histories there are none. Two blocks of 64 hold 70 others and 8 connections.
         let count = if model.rng.bool() { 70 } else { 0 };
         model.looks.iter_mut().for_each(|looks| looks.blocks = 1 + usize::from(count > 0));
+        if count > 0 {
+            let now = model.now();
+            model.looks.iter_mut().for_each(|looks| looks.has_connection(now));
+        }
         let others = lab
             .shards
             .iter()
@@ -697,19 +701,19 @@ impl World {
         match kind {
             ReadIdle => {
                 conn.reads -= 1;
-                conn.read = stamp;
+                conn.read = Some(stamp);
                 assert!(guard.finish());
             }
             Request => {
                 conn.requests -= 1;
-                conn.request_ended = stamp;
+                conn.request_ended = Some(stamp);
                 drop(guard);
             }
             _ => {
                 let count = conn.writes.len();
                 conn.writes.retain(|(known, _)| *known != number);
                 let is_in_time = !is_limited || conn.writes.len() < count;
-                conn.written = stamp;
+                conn.written = Some(stamp);
                 assert_eq!(guard.finish(), is_in_time);
             }
         }
@@ -722,12 +726,11 @@ impl World {
         let (here, there) = (conn.shard, 1 - conn.shard);
         let (now, tick) = (model.now(), model.tick);
         model.looks[here].look(now, tick);
-        let settle = |stamp: Stamp, in_progress: u32| {
-            let (bound, at) = match in_progress {
-                0 => (model.looks[here].when(stamp, tick).min(now), stamp.at),
-                _ => (now, now),
-            };
-            Stamp { bound: model.looks[there].exact(bound), looks: None, at }
+        let settle = |stamp: Option<Stamp>, in_progress: u32| {
+            let settled = |stamp: Stamp| (model.looks[here].when(stamp, tick).min(now), stamp.at);
+            let ended = (in_progress > 0).then_some((now, now));
+            let (bound, at) = ended.or_else(|| stamp.map(settled))?;
+            Some(Stamp { bound: model.looks[there].exact(bound), looks: None, at })
         };
         let read = settle(conn.read, conn.reads);
         let written = settle(conn.written, 0);
@@ -739,6 +742,8 @@ impl World {
             guard.resume();
         }
         model.clock.advance(Duration::from_micros(model.rng.u64(..20_000)));
+        let adopted = model.now();
+        model.looks[there].has_connection(adopted);
         model.next_serial += 1;
         model.conns[id] = Some(Conn {
             serial: model.next_serial,

@@ -6,7 +6,7 @@ use super::*;
 
 #[test]
 fn adopt_keeps_all_deadlines() {
-    let mut lab = Lab::<u8>::new(builder(2));
+    let mut lab = lab_with(builder(2));
     let limits = ConnLimits { read_idle: ms(100), max_age: ms(500), handshake: ms(20), ..NONE };
     let conn = lab.timers().connection(limits).unwrap();
     conn.disarm(Handshake).unwrap();
@@ -39,7 +39,7 @@ fn adopt_keeps_all_deadlines() {
 
 #[test]
 fn stamp_made_just_before_pack_counts_as_late_as_before() {
-    let mut lab = Lab::<u8>::new(builder(2));
+    let mut lab = lab_with(builder(2));
     let conn = lab.timers().connection(READ_IDLE).unwrap();
     conn.touch_read();
     // The shard is held up, and the stamp is the same.
@@ -53,7 +53,7 @@ fn stamp_made_just_before_pack_counts_as_late_as_before() {
 
 #[test]
 fn adopt_by_a_full_shard_returns_the_connection() {
-    let mut lab = Lab::<u8>::new(builder(2).capacity(1));
+    let mut lab = lab_with(builder(2).capacity(1));
     let packed = lab.timers().connection(READ_IDLE).unwrap().pack().unwrap();
     let other = lab.shards[1].timers().clone();
     let there = other.connection(READ_IDLE).unwrap();
@@ -68,7 +68,7 @@ fn adopt_by_a_full_shard_returns_the_connection() {
 
 #[test]
 fn adopt_keeps_events_that_were_not_taken() {
-    let mut lab = Lab::<u8>::new(builder(2));
+    let mut lab = lab_with(builder(2));
     let limits = ConnLimits { max_age: ms(100), read_idle: ms(50), ..NONE };
     let conn = lab.timers().connection(limits).unwrap();
     conn.arm(Custom(4), ms(20)).unwrap();
@@ -84,7 +84,7 @@ fn adopt_keeps_events_that_were_not_taken() {
 
 #[test]
 fn begin_read_withdraws_event_on_a_shard_that_has_not_read_the_clock() {
-    let mut lab = Lab::<u8>::new(builder(2));
+    let mut lab = lab_with(builder(2));
     let conn = lab.timers().connection(READ_IDLE).unwrap();
     lab.clock.advance(ms(100));
     let _ = lab.shards[0].turn();
@@ -99,7 +99,7 @@ fn begin_read_withdraws_event_on_a_shard_that_has_not_read_the_clock() {
 #[test]
 fn adopted_stamp_is_not_resolved_by_gaps_of_the_new_shard() {
     for looks_first in [false, true] {
-        let mut lab = Lab::<u8>::new(builder(2));
+        let mut lab = lab_with(builder(2));
         let conn = lab.timers().connection(READ_IDLE).unwrap();
         let other = lab.shards[1].timers().connection(NONE).unwrap();
         // Both shards give the same stamp; only the first reads the clock in time.
@@ -119,7 +119,7 @@ fn adopted_stamp_is_not_resolved_by_gaps_of_the_new_shard() {
 
 #[test]
 fn pack_closes_all_handles() {
-    let lab = Lab::<u8>::new(builder(2));
+    let lab = lab_with(builder(2));
     let conn = lab.timers().connection(READ_IDLE).unwrap();
     let clone = conn.clone();
     let packed = conn.pack().unwrap();
@@ -131,7 +131,7 @@ fn pack_closes_all_handles() {
 
 #[test]
 fn pack_ends_what_is_in_progress() {
-    let mut lab = Lab::<u8>::new(builder(2));
+    let mut lab = lab_with(builder(2));
     let limits = ConnLimits { write_idle: ms(100), write_timeout: ms(300), ..READ_IDLE };
     for begin in [ConnTimers::begin_read, ConnTimers::begin_request] {
         let conn = lab.timers().connection(limits).unwrap();

@@ -57,7 +57,7 @@ fn limit_without_a_least_time_or_with_a_longer_one_does_not_shrink() {
 #[test]
 fn pressure_reaches_idle_connections_within_turns_and_wakes_no_task_that_has_time() {
     for side in 0..2 {
-        let mut lab = Lab::<u8>::new(corewheel::TimerService::builder().shards(1));
+        let mut lab = lab_with(corewheel::TimerService::builder().shards(1));
         let limits = NONE.read_idle(HOUR).read_idle_least(ms(500));
         let mut conns: Vec<_> = (0..2_000).map(|_| Conn::of(side, &lab, limits)).collect();
         pass(&mut lab, &mut conns[..1], 100);
@@ -80,7 +80,7 @@ fn pressure_reaches_idle_connections_within_turns_and_wakes_no_task_that_has_tim
 #[test]
 fn pressure_that_ends_gives_the_time_back_and_changes_that_come_often_reach_all() {
     for side in 0..2 {
-        let mut lab = Lab::<u8>::new(corewheel::TimerService::builder().shards(1));
+        let mut lab = lab_with(corewheel::TimerService::builder().shards(1));
         let limits = NONE.read_idle(HOUR).read_idle_least(ms(100));
         let mut conns: Vec<_> = (0..3_000).map(|_| Conn::of(side, &lab, limits)).collect();
         lab.service.set_scale(Scale::ZERO);
@@ -126,7 +126,7 @@ fn pressure_visits_few_of_many_connections_in_each_turn_and_delays_no_timer() {
     let count = std::env::var("COREWHEEL_CONNECTIONS").ok().map(|text| text.parse().unwrap());
     let count = count.unwrap_or(20_000);
     for side in 0..2 {
-        let mut lab = Lab::<u8>::new(builder(1).capacity(count as u32 * 2));
+        let mut lab = lab_with(builder(1).capacity(count as u32 * 2));
         let limits = NONE.read_idle(HOUR).read_idle_least(ms(1));
         let (visits, (alarm, waker)) = (Rc::new(Cell::new(0)), Alarm::new());
         let (mut on_shard, mut any_thread) = (Vec::new(), Vec::new());

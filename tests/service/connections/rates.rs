@@ -475,7 +475,7 @@ fn callback_gets_the_event_of_a_rate() {
 
 #[test]
 fn packed_connection_leaves_its_transfers_behind() {
-    let mut lab = Lab::<u8>::new(builder(2));
+    let mut lab = lab_with(builder(2));
     let conn = lab.timers().connection(RATES.max_age(ms(100))).unwrap();
     let transfers = [conn.begin_measured_read(), conn.begin_measured_write()];
     transfers[1].add(1_000);

@@ -31,8 +31,11 @@ impl Pair {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let tick = Duration::from_micros([100, 1_000, 7_000, 1_000_000][rng.usize(..4)]);
-        let lab = Lab::new(TimerService::builder().shards(1).capacity(256).tick(tick));
-        lab.clock.advance(Duration::from_nanos(137));
+        let mut lab = Lab::new(TimerService::builder().shards(1).capacity(256).tick(tick));
+        // The service has run for up to a day when the connections begin. Known times may be before
+        // that.
+        lab.age(Duration::from_secs(rng.u64(..24 * 3_600)));
+        lab.advance(tick.mul_f64(rng.f64() * 30.0) + Duration::from_nanos(137));
         let has_rates = rng.bool();
         let limits = random_limits(&mut rng, tick, has_rates);
         let here = lab.timers().connection(limits).unwrap();

@@ -29,7 +29,7 @@ fn fill(lab: &Lab<u8>) -> Vec<TimerId> {
 
 #[test]
 fn shard_without_room_refuses_the_timer_and_keeps_the_deadlines() {
-    let mut lab = Lab::<u8>::new(builder(1).capacity(64));
+    let mut lab = lab_with(builder(1).capacity(64));
     let timers = fill(&lab);
     let conn = connect(&lab, READ_IDLE);
     let refused = settled_poll(&mut lab, &conn, Waker::noop());
@@ -53,7 +53,7 @@ fn shard_without_room_refuses_the_timer_and_keeps_the_deadlines() {
 
 #[test]
 fn event_that_is_due_comes_without_a_timer() {
-    let mut lab = Lab::<u8>::new(builder(1).capacity(64));
+    let mut lab = lab_with(builder(1).capacity(64));
     let _timers = fill(&lab);
     let conn = connect(&lab, READ_IDLE);
     lab.advance(ms(100));

@@ -7,8 +7,9 @@ pub(super) const MS: u64 = 1_000_000;
 /// The readings of a shard's clock, and the stamps between them.
 #[derive(Default)]
 pub(super) struct Looks {
-    pub(super) now: u64,
-    last_bound: u64,
+    /// The last reading; `None` before the shard's first connection.
+    pub(super) now: Option<u64>,
+    last_bound: Option<u64>,
     /// The present stamp, and the tick at which it expires.
     window: Option<(u64, u64)>,
     /// The stamps when the shard was held up, as far as the shard keeps them.
@@ -23,7 +24,7 @@ pub(super) struct Looks {
 }
 
 /// The stamp of an activity: a known time, or a time that is valid after the next reading.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(super) struct Stamp {
     pub(super) bound: u64,
     /// The number of readings before; `None` for a known time.
@@ -33,10 +34,16 @@ pub(super) struct Stamp {
 }
 
 impl Looks {
+    /// A connection begins on the shard. The first one reads the clock.
+    pub(super) fn has_connection(&mut self, now: u64) {
+        self.now.get_or_insert(now);
+    }
+
     fn extend(&mut self, now: u64, tick: u64) -> u64 {
         let expires = (now + 8 * MS).div_ceil(tick);
-        let bound = (expires * tick + 2 * MS).max(self.last_bound + 1);
-        self.last_bound = bound;
+        let least = self.last_bound.map(|last| last + 1);
+        let bound = least.into_iter().fold(expires * tick + 2 * MS, u64::max);
+        self.last_bound = Some(bound);
         self.window = Some((bound, expires));
         expires
     }
@@ -50,7 +57,10 @@ impl Looks {
     }
 
     pub(super) fn look(&mut self, now: u64, tick: u64) {
-        self.now = now;
+        if self.now.is_none() {
+            return;
+        }
+        self.now = Some(now);
         self.count += 1;
         self.next_after.push(now);
         if let Some((bound, expires)) = self.window {
@@ -87,15 +97,16 @@ impl Looks {
 
     /// The time that a stamp counts as.
     pub(super) fn when(&self, stamp: Stamp, tick: u64) -> u64 {
-        let next_look = stamp.looks.and_then(|looks| self.next_after.get(looks));
-        let when = stamp.bound.max(next_look.copied().unwrap_or(0));
+        let next_look = stamp.looks.and_then(|looks| self.next_after.get(looks).copied());
+        let or_next_look = |at: u64| next_look.map_or(at, |next| at.max(next));
+        let when = or_next_look(stamp.bound);
         // Before the next reading nothing follows from the stamp.
         assert!(
             when >= stamp.at || !self.is_settled(stamp),
             "a stamp counts as earlier than its activity"
         );
         // Each turn within a tick makes it a nanosecond later.
-        let most = (stamp.at + 10 * MS + tick + 1_000).max(next_look.copied().unwrap_or(0));
+        let most = or_next_look(stamp.at + 10 * MS + tick + 1_000);
         assert!(when <= most || stamp.looks.is_none(), "{} counts as {when}", stamp.at);
         when
     }
