@@ -144,7 +144,7 @@ impl From<TimeoutError> for Late {
     fn from(error: TimeoutError) -> Self {
         match error {
             TimeoutError::Elapsed => Self::TimeUp,
-            TimeoutError::NoTimer(RefusedKind::Closed) => Self::Closed,
+            TimeoutError::NoTimer(refused) if refused.is_closed() => Self::Closed,
             TimeoutError::NoTimer(refused) => Self::NoTimer(refused),
         }
     }

@@ -35,15 +35,16 @@ impl<S: Side> ConnTimers<S> {
         })
     }
 
-    /// Polls for the next event of the wanted kinds; `Closed` if the connection is closed. The
-    /// waker is woken for events of other kinds too: they stay, and another poll takes them.
+    /// Polls for the next event of the wanted kinds; `Closed` if the connection is closed, and
+    /// `Dropped` if its service was dropped. The waker is woken for events of other kinds too: they
+    /// stay, and another poll takes them.
     pub(crate) fn poll_kinds(
         &self,
         cx: &mut Context<'_>,
         wanted: impl Fn(DeadlineKind) -> bool,
     ) -> Poll<Result<ConnEvent, RefusedKind>> {
         let event = self.conn().poll(cx, wanted);
-        event.map(|event| event.map_err(Into::into)?.ok_or(RefusedKind::Closed))
+        event.map(|event| event.map_err(Into::into)?.ok_or_else(|| self.conn().why_closed()))
     }
 
     /// The present in nanoseconds since the clock's epoch, or a little later.

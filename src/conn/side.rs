@@ -64,6 +64,9 @@ pub(super) trait Connection: Clone + 'static {
     fn drop_owner(&self);
     /// False if the connection was closed before.
     fn close(&self) -> bool;
+    /// Why the connection, which is closed, has no timer.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    fn why_closed(&self) -> RefusedKind;
 
     /// `None` if the service had ended when the connection began.
     fn time(&self) -> Option<&Timeline>;

@@ -145,9 +145,7 @@ impl From<StreamTimeout> for io::Error {
 
 /// The error of what would wait without a timer.
 pub(super) fn no_timer(refused: RefusedKind) -> io::Error {
-    let kind = match refused {
-        RefusedKind::Closed | RefusedKind::NoSuchShard => io::ErrorKind::Other,
-        _ => io::ErrorKind::ResourceBusy,
-    };
+    let is_final = refused.is_closed() || refused == RefusedKind::NoSuchShard;
+    let kind = if is_final { io::ErrorKind::Other } else { io::ErrorKind::ResourceBusy };
     io::Error::new(kind, refused)
 }

@@ -122,11 +122,12 @@ pin_project! {
     /// is done, and what would wait returns an error whose inner error is a
     /// [`RefusedKind`](crate::RefusedKind):
     ///
-    /// - `Full`, `Reserved` or `Busy`, of kind [`ResourceBusy`](io::ErrorKind::ResourceBusy): the
-    ///   shard has no room for the timer. The next read or write tries again. A server closes the
-    ///   connection, or pauses and goes on.
-    /// - `Closed`, of kind [`Other`](io::ErrorKind::Other): the service has ended, or the
-    ///   [timers](Self::timers) were closed. The error stays.
+    /// - `Full`, `Reserved`, `Busy` or `NotAttached`, of kind
+    ///   [`ResourceBusy`](io::ErrorKind::ResourceBusy): the shard has no room for the timer, or is
+    ///   not driven yet. The next read or write tries again. A server closes the connection, or
+    ///   pauses and goes on.
+    /// - `Closed` or `Dropped`, of kind [`Other`](io::ErrorKind::Other): the service has ended, or
+    ///   the [timers](Self::timers) were closed. An error of this kind stays.
     ///
     /// # Two tasks
     ///

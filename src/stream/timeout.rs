@@ -103,9 +103,10 @@ impl<'a, M: Side> Timeout<'a, M> {
             self.by = if self.shared.timeout_slot.take() {
                 By::Connection
             } else {
-                match own_sleep(self.shared.handle, self.due) {
+                let handle = self.shared.handle;
+                match own_sleep(handle, self.due) {
                     Some(sleep) => By::Sleep(sleep),
-                    None => return Poll::Ready(Err(RefusedKind::Closed)),
+                    None => return Poll::Ready(Err(handle.why_closed())),
                 }
             };
         }

@@ -40,7 +40,8 @@ impl From<RefusedKind> for TimeoutError {
 }
 
 /// `TimedOut` if the time was up. If the shard did not accept a timer: `OutOfMemory` if the shard
-/// has no free slot, `WouldBlock` if its lane is full, else `NotConnected`.
+/// has no free slot, `WouldBlock` if its lane is full or no thread drives it yet, else
+/// `NotConnected`.
 impl From<TimeoutError> for io::Error {
     fn from(error: TimeoutError) -> Self {
         let kind = match error {
@@ -48,7 +49,9 @@ impl From<TimeoutError> for io::Error {
             TimeoutError::NoTimer(RefusedKind::Full | RefusedKind::Reserved { .. }) => {
                 io::ErrorKind::OutOfMemory
             }
-            TimeoutError::NoTimer(RefusedKind::Busy) => io::ErrorKind::WouldBlock,
+            TimeoutError::NoTimer(RefusedKind::Busy | RefusedKind::NotAttached) => {
+                io::ErrorKind::WouldBlock
+            }
             TimeoutError::NoTimer(_) => io::ErrorKind::NotConnected,
         };
         Self::new(kind, error)

@@ -81,7 +81,9 @@ fn timeout_error_converts_into_an_io_error_of_a_fitting_kind() {
             io::ErrorKind::OutOfMemory,
         ),
         (TimeoutError::NoTimer(RefusedKind::Busy), io::ErrorKind::WouldBlock),
+        (TimeoutError::NoTimer(RefusedKind::NotAttached), io::ErrorKind::WouldBlock),
         (TimeoutError::NoTimer(RefusedKind::Closed), io::ErrorKind::NotConnected),
+        (TimeoutError::NoTimer(RefusedKind::Dropped), io::ErrorKind::NotConnected),
     ] {
         let converted = read(Err(error)).unwrap_err();
         assert_eq!(converted.kind(), kind);

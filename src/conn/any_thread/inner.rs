@@ -268,6 +268,11 @@ impl Connection for Arc<Inner> {
         is_open
     }
 
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    fn why_closed(&self) -> RefusedKind {
+        self.handle.why_closed()
+    }
+
     fn time(&self) -> Option<&Timeline> {
         self.time.as_ref()
     }

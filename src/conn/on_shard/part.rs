@@ -259,6 +259,11 @@ impl Connection for RecordRef {
         is_open
     }
 
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    fn why_closed(&self) -> RefusedKind {
+        self.connections.shard.why_closed()
+    }
+
     fn time(&self) -> Option<&Timeline> {
         Some(&self.connections.time)
     }

@@ -1,6 +1,9 @@
 //! Streams without a timer: a shard that is full, a service that has ended, timers that are closed.
 
-use corewheel::{RefusedKind, ShutdownPolicy};
+use std::future::{Future, pending};
+use std::pin::pin;
+
+use corewheel::{RefusedKind, ShutdownPolicy, TimeoutError};
 
 use super::control::refusal;
 use super::*;
@@ -97,6 +100,50 @@ fn stream_that_begins_after_the_end_of_its_service_never_waits() {
     ready(write(&mut peer, b"a"));
     assert_eq!(ready(read(&mut stream)), b"a");
     assert_eq!(refusal(read(&mut stream)), CLOSED);
+}
+
+/// A wait of a stream, or of its owner.
+type Wait<K> = fn(&mut Duplex<K>, &mut Context<'_>) -> Polled<()>;
+
+fn check_dropped<K: Kind>() {
+    let timeout = |stream: &mut Duplex<K>, cx: &mut Context<'_>| {
+        let control = stream.control();
+        let polled = pin!(control.timeout(ms(LIMIT), pending::<()>())).poll(cx);
+        polled.map_err(|error| match error {
+            TimeoutError::NoTimer(refused) => {
+                assert!(refused.is_closed(), "{refused}");
+                io::Error::other(refused)
+            }
+            TimeoutError::Elapsed => io::Error::from(io::ErrorKind::TimedOut),
+        })
+    };
+    let waits: [(&str, Wait<K>); 7] = [
+        ("read", |stream, _| read(stream).map_ok(drop)),
+        ("write", |stream, _| write(stream, b"a").map_ok(drop)),
+        ("heartbeat", |stream, cx| stream.control().poll_heartbeat(cx)),
+        ("request idle", |stream, cx| pin!(stream.control().request_idle()).poll(cx)),
+        ("max age", |stream, cx| stream.control().poll_max_age_reached(cx)),
+        ("max age, awaited", |stream, cx| pin!(stream.control().max_age_reached()).poll(cx)),
+        ("timeout", timeout),
+    ];
+    for (name, wait) in waits {
+        let lab = Lab::new();
+        let (mut stream, _peer) = duplex::<K>(&lab, NONE.read_idle(ms(LIMIT)));
+        assert_eq!(ready(write(&mut stream, &[7; ROOM])), ROOM);
+        let Lab { service, mut shard, .. } = lab;
+        drop(service);
+        while shard.turn() != Turn::Closed {}
+        let cx = &mut Context::from_waker(Waker::noop());
+        for round in 0..3 {
+            let refused = refusal(wait(&mut stream, cx));
+            assert_eq!(refused, (io::ErrorKind::Other, RefusedKind::Dropped), "{name}, {round}");
+        }
+    }
+}
+
+#[test]
+fn dropped_service_fails_each_wait_of_a_stream_as_an_end_that_stays() {
+    both!(check_dropped);
 }
 
 fn check_closed<K: Kind>() {
