@@ -154,11 +154,16 @@ macro_rules! deadline_kinds {
                 min_read_rate: DataRate,
             }
             stream {
-                /// The least rate at which a message is read, from its first byte on. Only time for
-                /// which a read waits counts. A message is measured if the owner says where it
-                /// begins and where it ends:
-                /// [`StreamControl::begin_message`](super::StreamControl::begin_message),
+                /// The least rate at which a message is read. Only time for which a read waits
+                /// counts. A message is measured if the owner says where it begins and where it
+                /// ends: [`StreamControl::begin_message`](super::StreamControl::begin_message),
                 /// [`message_complete`](super::StreamControl::message_complete).
+                ///
+                /// The rate is that of the whole message, from its first byte on. With the limit
+                /// [`head`](Self::head), a head has that limit alone, and the rate is that of what
+                /// follows it: bytes and time count from
+                /// [`head_complete`](super::StreamControl::head_complete) on, and with them the
+                /// bytes of the last read before that call.
                 min_read_rate: DataRate = min_read_rate,
             }
             ends {Reads, ReadRate(min_read_rate: DataRate), "a message was read at less than {}"}
@@ -229,7 +234,9 @@ macro_rules! deadline_kinds {
             }
             stream {
                 /// The time in which nothing is read and nothing is written. It counts again from
-                /// the moment at which a read begins to wait.
+                /// the moment at which a read begins to wait, and from that at which a write, a
+                /// flush or a shutdown begins to wait while no read waits: what the owner did
+                /// before is no silence of the peer.
                 ///
                 /// A server that may work on a request for longer than this, while a read waits,
                 /// calls [`StreamControl::begin_request`](super::StreamControl::begin_request), or

@@ -129,10 +129,14 @@ impl<M: Side> StreamControl<M> {
     /// message, or for the second time, it changes nothing.
     ///
     /// One compare-and-exchange. If a read has waited for the head, it takes the lock of the
-    /// connection's timers on any thread.
+    /// connection's timers on any thread, and wakes the task that reads.
     pub fn head_complete(&self) {
         let is_armed = self.shared.notes.complete_head();
         self.disarm_head(is_armed);
+        if is_armed {
+            // A read that waits already is measured from now on.
+            self.shared.wake_waiting(Direction::Read);
+        }
     }
 
     /// The present message has been read to its end: its head is complete, and its rate is not
@@ -145,7 +149,8 @@ impl<M: Side> StreamControl<M> {
     }
 
     /// The next byte that is read begins a message: the deadline of its head counts from there, and
-    /// its rate is measured from there. A message before has ended, and its head, too.
+    /// its rate is measured from there, or from the end of a head that has a deadline. A message
+    /// before has ended, and its head, too.
     ///
     /// Bytes that were read after [`message_complete`](Self::message_complete) belong to the next
     /// message, which then begins with this call, as a pipelined request does. Bytes that came with

@@ -14,9 +14,10 @@
 //!
 //! Invariants: nothing waits without a timer. No event is kept here.
 //!
-//! Reads in a row that are ready touch the timers once in eight times. No limit ends a stream in
-//! which nothing waits, and a wait that begins touches them again. So no idle time begins before
-//! the last read.
+//! Reads in a row that are ready touch the timers once in eight times, since on any thread a touch
+//! reads the clock. No limit ends a stream in which nothing waits, and a wait that begins touches
+//! the timers again. Where a read waits already, its beginning has done that. So no idle time begins
+//! before the last read, and how many reads were ready before makes no difference.
 //!
 //! Cost: a read that is ready costs a few branches, and one in eight a touch; a write that is ready
 //! costs a touch. The first byte of a message costs a reading of the clock and a
@@ -31,7 +32,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use super::control::{Shared, StreamControl};
 use super::limits::{StreamLimits, StreamTimeout, ends, no_timer};
-use super::notes::{CONNECTION, ENDED, MEASURED, MESSAGE};
+use super::notes::{CONNECTION, ENDED, HEAD, MEASURED, MESSAGE};
 use super::timeout::TIMEOUT;
 use crate::conn::{ConnTimers, DeadlineKind, Direction, Ends, Side, Transfer, Wakes};
 use crate::face::handle::{Handle, Untyped};
@@ -87,10 +88,10 @@ pub(super) struct Deadlines<M: Side> {
     /// For the time of such a wait. It is stopped unless one waits; `None` if none has waited yet,
     /// or if the event of the last may have come.
     stall: Option<Transfer<M>>,
-    /// When the head that has begun must be complete.
-    head_due: u64,
-    /// The bytes of the message that is measured, before a read waited for a part of it; `None` if
-    /// no message is measured.
+    /// When the head that has begun must be complete; `None` if no head has begun.
+    head_due: Option<u64>,
+    /// The bytes of the message that is measured, before a read waited for a part of it that is
+    /// measured; `None` if no message is measured.
     message: Option<u64>,
 }
 
@@ -113,7 +114,7 @@ impl<M: Side> Deadlines<M> {
             unstamped: 0,
             is_stalled: false,
             stall: None,
-            head_due: 0,
+            head_due: None,
             message: None,
         }
     }
@@ -182,9 +183,8 @@ impl<M: Side> Deadlines<M> {
                 Direction::Read => self.read_waits(),
                 Direction::Write => self.write_waits(),
             }
-        } else if direction == Direction::Read && self.shared.notes.is_untimed() {
-            let is_filed = self.arm_head();
-            self.unwatch(is_filed);
+        } else if direction == Direction::Read {
+            self.read_goes_on_waiting();
         }
         self.poll(direction)
     }
@@ -197,7 +197,10 @@ impl<M: Side> Deadlines<M> {
         if let Some(transfer) = &self.reads.transfer {
             transfer.count(count);
         } else if let Some(bytes) = &mut self.message {
-            *bytes = bytes.saturating_add(count);
+            // The bytes of a head with a deadline do not count. The last of them may be followed by
+            // others in the same read.
+            let before = if self.shared.notes.has(HEAD) { 0 } else { *bytes };
+            *bytes = before.saturating_add(count);
         }
         self.unstamped += 1;
         // A wait that is in progress would count from an older stamp.
@@ -226,7 +229,7 @@ impl<M: Side> Deadlines<M> {
             self.message = Some(0);
         }
         if notes & MESSAGE != 0 && has_deadline {
-            self.head_due = self.timers.nanos_of(self.shared.head);
+            self.head_due = Some(self.timers.nanos_of(self.shared.head));
         }
     }
 
@@ -241,26 +244,49 @@ impl<M: Side> Deadlines<M> {
         // The time for which the owner did not read does not count.
         self.stamp_read();
         self.forget_ended();
-        let mut is_filed = self.arm_head();
+        let is_filed = self.arm_head();
+        let is_filed = self.measure_read() || is_filed;
+        self.unwatch(is_filed);
+    }
+
+    /// A read waits as before. Meanwhile the owner may have said that a head has begun, or is
+    /// complete.
+    #[inline]
+    fn read_goes_on_waiting(&mut self) {
+        if self.shared.notes.is_untimed() {
+            let is_filed = self.arm_head();
+            self.unwatch(is_filed);
+        }
+        self.forget_ended();
+        if self.reads.transfer.is_none() {
+            let is_filed = self.measure_read();
+            self.unwatch(is_filed);
+        }
+    }
+
+    /// The time in which a read waits for a message counts from now, if the message is measured. A
+    /// head with a deadline has that alone. True if a deadline was filed.
+    fn measure_read(&mut self) -> bool {
         if self.shared.notes.take_measured_rest() {
             self.message = Some(0);
         }
-        if let Some(bytes) = self.message {
+        let bytes = self.message.filter(|_| !self.shared.notes.has(HEAD));
+        bytes.is_some_and(|bytes| {
             let now = self.timers.now();
-            is_filed |= self.reads.resume(&self.timers, DeadlineKind::ReadRate, bytes, now);
-        }
-        self.unwatch(is_filed);
+            self.reads.resume(&self.timers, DeadlineKind::ReadRate, bytes, now)
+        })
     }
 
     /// Arms the deadline of a head that has begun, unless it is armed. True if it was armed now.
     fn arm_head(&mut self) -> bool {
         if self.shared.notes.take_untimed() {
-            self.head_due = self.timers.nanos_of(self.shared.head);
+            self.head_due = Some(self.timers.nanos_of(self.shared.head));
         }
+        let Some(due) = self.head_due else { return false };
         let mut is_filed = false;
         let arm = || {
             // An error says that the connection is closed, which the next poll finds out.
-            let _ = self.timers.arm_at(DeadlineKind::Request, self.head_due, Wakes::Nothing);
+            let _ = self.timers.arm_at(DeadlineKind::Request, due, Wakes::Nothing);
             is_filed = true;
         };
         if self.shared.notes.arm_head(arm) {
@@ -345,7 +371,9 @@ impl<M: Side> Deadlines<M> {
 
     /// A write, flush or shutdown begins to wait.
     fn stall(&mut self, now: u64) {
-        if self.unstamped > 0 {
+        // No idle time counts from before the last read, of which no time is known if it was not
+        // stamped. Where a read waits, all were. What comes after a limit is no activity.
+        if !self.reads.waits && self.shared.timeout.get().is_none() {
             self.stamp_read();
         }
         self.is_stalled = true;

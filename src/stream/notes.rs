@@ -11,7 +11,7 @@ pub(super) const MEASURED: u64 = 4;
 /// The message that is measured has ended.
 pub(super) const ENDED: u64 = 8;
 /// A head with a deadline has begun, and is not complete.
-const HEAD: u64 = 16;
+pub(super) const HEAD: u64 = 16;
 /// The deadline of that head is armed.
 const ARMED: u64 = 32;
 
@@ -106,16 +106,19 @@ impl Notes {
         is_rest(self.get()) && is_rest(self.exchange(withdrawn))
     }
 
-    /// Arms the deadline of a head by `arm`, if a head has begun whose deadline is not armed. True
-    /// if the head became complete meanwhile: then the deadline is to be disarmed.
+    /// Arms the deadline of a head by `arm`, if a head has begun whose deadline is not armed, and
+    /// whose time has begun. True if the head became complete meanwhile, or if another one came
+    /// ahead, whose time has not begun: then the deadline is to be disarmed.
     pub(super) fn arm_head(&self, arm: impl FnOnce()) -> bool {
-        if self.get() & (HEAD | ARMED) != HEAD {
+        let is_timed = |notes| notes & (HEAD | UNTIMED) == HEAD;
+        let notes = self.get();
+        if !is_timed(notes) || notes & ARMED != 0 {
             return false;
         }
         // Before the exchange, so that an owner who sees the note disarms the deadline after this.
         arm();
-        let armed = |notes| if notes & HEAD != 0 { notes | ARMED } else { notes };
-        self.exchange(armed) & HEAD == 0
+        let armed = |notes| if is_timed(notes) { notes | ARMED } else { notes };
+        !is_timed(self.exchange(armed))
     }
 }
 
@@ -168,6 +171,25 @@ mod loom_tests {
             let second = notes.take(false);
             assert_eq!(first & second, 0, "no note is taken twice");
             assert_eq!(first | second, CONNECTION | MESSAGE | MEASURED | ENDED);
+        });
+    }
+
+    #[test]
+    fn head_that_came_ahead_is_not_armed_with_the_time_of_the_one_before() {
+        check(|| {
+            let notes = Arc::new(Notes::new(MESSAGE));
+            notes.take(true);
+            // The message is complete, and a byte of the next one has come with it.
+            notes.complete_message();
+            notes.take(true);
+            let owner = Arc::clone(&notes);
+            let thread = thread::spawn(move || owner.begin_message(true));
+            // The read arms what it has a time for.
+            let (is_timed, mut is_armed) = (notes.take_untimed(), false);
+            let is_withdrawn = notes.arm_head(|| is_armed = true);
+            assert!(is_timed || !is_armed || is_withdrawn, "a head is armed without a time");
+            thread.join().unwrap();
+            assert!(is_timed || notes.take_untimed(), "the head that came ahead is forgotten");
         });
     }
 

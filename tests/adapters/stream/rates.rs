@@ -1,6 +1,6 @@
 //! Least data rates: which bytes and which time count.
 
-use corewheel::stream::StreamTimeout::{ReadRate, WriteRate};
+use corewheel::stream::StreamTimeout::{Head, ReadRate, WriteRate};
 
 use super::*;
 
@@ -153,6 +153,72 @@ fn check_end_after_deadline<K: Kind>() {
 #[test]
 fn message_that_has_ended_does_not_end_the_stream() {
     both!(check_end_after_deadline);
+}
+
+const HEAD: Duration = ms(3 * LIMIT);
+
+fn check_half_head<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.head(HEAD).min_read_rate(RATE));
+    let control = stream.control();
+    // Half a head comes after the call, and the next one with the end of the message before.
+    begin::<K>(&mut stream, &mut peer, b"ab");
+    lab.advance(2 * LIMIT);
+    receive(&mut stream, &mut peer, b"cd");
+    control.message_complete();
+    receive(&mut stream, &mut peer, b"GE");
+    lab.advance(5 * LIMIT);
+    control.begin_message();
+    check_ends::<K, _>(&mut lab, 3 * LIMIT, Head(HEAD), || read(&mut stream));
+}
+
+#[test]
+fn half_a_head_ends_the_stream_at_its_own_limit_and_not_at_the_rate() {
+    both!(check_half_head);
+    both!(check_half_first_head);
+}
+
+fn check_half_first_head<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.head(HEAD).min_read_rate(RATE));
+    begin::<K>(&mut stream, &mut peer, b"ab");
+    check_ends::<K, _>(&mut lab, 3 * LIMIT, Head(HEAD), || read(&mut stream));
+}
+
+/// Two bytes in 20 ms, without a grace period.
+const AT_ONCE: DataRate = DataRate::new(100, Duration::ZERO);
+
+fn check_body_after_head<K: Kind>() {
+    for waits_before in [false, true] {
+        let mut lab = Lab::new();
+        let (mut stream, mut peer) = duplex::<K>(&lab, NONE.head(HEAD).min_read_rate(AT_ONCE));
+        let (alarm, waker) = Alarm::new();
+        begin::<K>(&mut stream, &mut peer, b"a");
+        for bytes in [b"bcde", b"fghi", b"jklm"] {
+            lab.advance(50);
+            receive(&mut stream, &mut peer, bytes);
+        }
+        ready(write(&mut peer, b"nB"));
+        assert_eq!(ready(read(&mut stream)), b"nB");
+        if waits_before {
+            assert!(read_with(&mut stream, &waker).is_pending());
+            lab.advance(50);
+            alarm.rang();
+            stream.control().head_complete();
+            assert!(alarm.rang(), "the read that waits begins to measure");
+        } else {
+            stream.control().head_complete();
+            // The owner works, and does not read.
+            lab.advance(50);
+        }
+        // Of the head, only the last read counts.
+        check_ends::<K, _>(&mut lab, 20, ReadRate(AT_ONCE), || read(&mut stream));
+    }
+}
+
+#[test]
+fn rate_of_a_message_counts_from_the_end_of_a_head_that_has_a_limit() {
+    both!(check_body_after_head);
 }
 
 fn check_written<K: Kind>() {

@@ -356,6 +356,39 @@ fn reads_in_a_row_that_are_ready_begin_the_idle_time_of_what_waits_after_them() 
     both!(check_ready_reads);
 }
 
+fn check_idle_of_a_write<K: Kind>() {
+    for reads in [0, 1, 7, 8, 9, 16] {
+        for read_waits in [false, true] {
+            let mut lab = Lab::new();
+            let (mut stream, mut peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)));
+            assert_eq!(ready(again(|| write(&mut stream, &[0; ROOM]))), ROOM);
+            for _ in 0..reads {
+                ready(write(&mut peer, b"a"));
+                assert_eq!(ready(again(|| read(&mut stream))), b"a");
+            }
+            if read_waits {
+                assert!(again(|| read(&mut stream)).is_pending());
+            }
+            // The owner works. Where a read waits, this is silence of the peer.
+            lab.advance(60);
+            assert!(again(|| write(&mut stream, b"b")).is_pending());
+            let (after, poll) = if read_waits { (LIMIT - 60, true) } else { (LIMIT, false) };
+            check_ends::<K, _>(&mut lab, after, Idle(ms(LIMIT)), || {
+                if poll {
+                    read(&mut stream).map_ok(drop)
+                } else {
+                    write(&mut stream, b"b").map_ok(drop)
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn idle_time_of_a_write_counts_from_its_wait_whatever_was_read_before() {
+    both!(check_idle_of_a_write);
+}
+
 fn check_slow_shutdown<K: Kind>() {
     let mut lab = Lab::new();
     let gate = Gate::default();
