@@ -16,8 +16,8 @@
 //!
 //! Reads in a row that are ready touch the timers once in eight times, since on any thread a touch
 //! reads the clock. No limit ends a stream in which nothing waits, and a wait that begins touches
-//! the timers again. Where a read waits already, its beginning has done that. So no idle time begins
-//! before the last read, and how many reads were ready before makes no difference.
+//! the timers again, unless a read waits already. So no idle time begins before the last read, and
+//! how many reads were ready before makes no difference.
 //!
 //! Cost: a read that is ready costs a few branches, and one in eight a touch; a write that is ready
 //! costs a touch. The first byte of a message costs a reading of the clock and a

@@ -35,8 +35,8 @@ enum Place<B> {
 
 struct State<B> {
     place: Place<B>,
-    /// When the present wait began, if it has a limit.
-    since: u64,
+    /// When the present wait began; `None` if it has no limit.
+    since: Option<u64>,
     /// How long the consumer has waited for frames before, and how long it was waited for.
     waited: [u64; 2],
     bytes: u64,
@@ -72,23 +72,23 @@ impl<B> Shared<B> {
     {
         // The exchange may have ended before the first wait.
         let is_here = matches!(state.place, Place::Here(..));
-        let due = if is_here && self.limits.has(awaited) {
+        state.since = (is_here && self.limits.has(awaited)).then(|| {
             let alarm = self.exchange.alarm();
-            state.since = alarm.now();
             if state.key.is_none() {
                 let watched: Weak<Self> = Arc::downgrade(self);
                 state.key = Some(alarm.add(watched));
             }
-            self.due_of(state, awaited).0
-        } else {
-            NEVER
-        };
+            alarm.now()
+        });
+        let due = self.due_of(state, awaited).map_or(NEVER, |(due, _)| due);
         self.due.store(due, Ordering::SeqCst);
         due
     }
 
-    fn due_of(&self, state: &State<B>, awaited: Awaited) -> (u64, BodyTimeout) {
-        self.limits.due(awaited, state.since, state.waited[awaited as usize], state.bytes)
+    /// When the present wait is over, and by which limit; `None` if it has no limit.
+    fn due_of(&self, state: &State<B>, awaited: Awaited) -> Option<(u64, BodyTimeout)> {
+        let waited = state.waited[awaited as usize];
+        Some(self.limits.due(awaited, state.since?, waited, state.bytes))
     }
 
     /// The present wait has ended, or goes on with a poll.
@@ -97,9 +97,9 @@ impl<B> Shared<B> {
             Awaited::Frame => (self.limits.min_frame_rate, &mut state.waited[0]),
             Awaited::Poll => (self.limits.min_poll_rate, &mut state.waited[1]),
         };
-        if rate.bytes_per_second > 0 {
+        if let Some(since) = state.since.filter(|_| rate.bytes_per_second > 0) {
             let now = self.exchange.alarm().now();
-            *waited = waited.saturating_add(now.saturating_sub(state.since));
+            *waited = waited.saturating_add(now.saturating_sub(since));
         }
     }
 
@@ -136,7 +136,7 @@ impl<B: Send> Watched for Shared<B> {
     fn expire(&self, now: u64) {
         let state = self.lock();
         let Place::Here(_, awaited) = state.place else { return };
-        let (due, timeout) = self.due_of(&state, awaited);
+        let Some((due, timeout)) = self.due_of(&state, awaited) else { return };
         drop(state);
         if self.due() <= now && due <= now {
             self.exchange.reach(self.side, timeout);
@@ -206,7 +206,7 @@ where
         }
         let hint = body.size_hint();
         let place = Place::Here(body, Awaited::Poll);
-        let (since, waited, bytes, has_last) = (0, [0; 2], 0, false);
+        let (since, waited, bytes, has_last) = (None, [0; 2], 0, false);
         let (waker, key) = (None, None);
         let state = State { place, since, waited, bytes, has_last, waker, key };
         let (due, state) = (AtomicU64::new(NEVER), Mutex::new(state));
