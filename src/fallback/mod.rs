@@ -169,8 +169,10 @@ impl SleepOrKept {
             self.kept = None;
         }
         let polled = self.poll_shared(cx);
-        // The fallback thread has no reset deadline unless the service has refused it again.
-        self.kept.take_if(|kept| kept.is_reset);
+        // The fallback thread has no reset deadline unless the service has refused it again, or may
+        // refuse it once its shard has looked for room.
+        let may_be_refused = self.shared.is_asked();
+        self.kept.take_if(|kept| kept.is_reset && !may_be_refused);
         polled
     }
 

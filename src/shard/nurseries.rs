@@ -14,6 +14,7 @@ use std::task::Waker;
 use corewheel_shard::{CancelOutcome, Counters, Shard, Tick, TimerKey};
 
 use super::classes::ClassTable;
+use super::effect::Effect;
 use super::stored::Stored;
 use super::{Core, Post, State};
 use crate::clock::Timeline;
@@ -196,10 +197,10 @@ impl<T: 'static> Core<T> {
             if state.nurseries.look_by() > begun && !is_short {
                 return false;
             }
-            if is_short {
-                state.serve_refused();
-            }
-            state.look(self.post(), begun, now, max, |nursery| nursery.look_by() <= begun)
+            let waiting = if is_short { self.post().nurseries.begin_serving() } else { 0 };
+            let is_wanted = |nursery: &Nursery<Waker>| is_short || nursery.look_by() <= begun;
+            let more = state.look(self.post(), begun, now, max, is_wanted);
+            more | (is_short && state.serve(waiting, more))
         };
         self.run_effects();
         more
@@ -255,6 +256,9 @@ impl<T: 'static> Core<T> {
     pub(super) fn close_nurseries(&self, now: u64) {
         let state = &mut *self.state.borrow_mut();
         state.nurseries.known = self.post().nurseries.close();
+        // Timers that wait for room find the shard closed.
+        let waiting = self.post().nurseries.end_serving(usize::MAX, false);
+        state.effects.extend(waiting.into_iter().map(Effect::Wake));
         for index in 0..state.nurseries.known.len() {
             let Some(nursery) = state.nurseries.known[index].clone() else { continue };
             loop {
@@ -404,18 +408,35 @@ impl<T: 'static> State<T> {
         credit > 0
     }
 
-    /// Lends a slot that is reserved for threads, after a timer was refused. The next one that is
-    /// armed has it.
+    /// Lends slots to `waiting` timers that have found no room, and has their tasks poll again. The
+    /// slots are those that threads do not use, and those that are reserved for threads.
+    /// `is_partial` if a look has left timers that have ended for the next turn. True if the next
+    /// turn must go on.
     #[cold]
-    fn serve_refused(&mut self) {
-        let post =
-            self.directory.post(self.id).expect("a state is made for a shard of the service");
-        post.nurseries.set_served();
+    fn serve(&mut self, waiting: usize, is_partial: bool) -> bool {
+        self.take_credit_back();
+        let Self { directory, id, .. } = self;
+        let post = directory.post(*id).expect("a state is made for a shard of the service");
         let room = Arc::clone(post.nurseries.room());
-        if room.free() == 0 && (self.has_own_slot() || self.free_slot()) {
-            self.nurseries.lent += 1;
-            room.give(1);
+        let wanted = waiting as u64;
+        let mut spare = unused_slots(&self.wheel).saturating_sub(self.nurseries.lent);
+        let mut freed = 0;
+        // A thread may take from the room at any time, so what there is is counted before slots are
+        // given.
+        while spare + room.free() < wanted && freed < TAKEN_MAX && self.free_slot() {
+            (spare, freed) = (spare + 1, freed + 1);
         }
+        let is_full = spare + room.free() < wanted;
+        let lent = spare.min(wanted) as u32;
+        self.nurseries.lent += u64::from(lent);
+        room.give(lent);
+        if is_full && (is_partial || freed == TAKEN_MAX) {
+            self.post().nurseries.go_on_serving();
+            return true;
+        }
+        let served = self.post().nurseries.end_serving(waiting, is_full);
+        self.effects.extend(served.into_iter().map(Effect::Wake));
+        false
     }
 
     /// Lends the slots that the shard does not need. Called at the end of a turn.

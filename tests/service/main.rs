@@ -44,6 +44,7 @@ mod reentrancy;
 mod refusals;
 mod remaining;
 mod repeat;
+mod room;
 mod runtimes;
 mod scaled;
 mod scaled_hostile;

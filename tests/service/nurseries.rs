@@ -17,20 +17,20 @@ use corewheel::{
 use crate::support::{Alarm, FAR, Lab, builder, check_law, look, ms, poll, wait_until};
 
 /// A thread that drives no shard and runs what it is given, and then waits.
-struct Elsewhere {
+pub(crate) struct Elsewhere {
     jobs: Option<mpsc::Sender<Box<dyn FnOnce() + Send>>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Elsewhere {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (sender, jobs) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
         let thread = thread::spawn(move || jobs.into_iter().for_each(|job| job()));
         Self { jobs: Some(sender), thread: Some(thread) }
     }
 
     /// Runs code there, and waits for it.
-    fn run<O: Send + 'static>(&self, code: impl FnOnce() -> O + Send + 'static) -> O {
+    pub(crate) fn run<O: Send + 'static>(&self, code: impl FnOnce() -> O + Send + 'static) -> O {
         let (sender, output) = mpsc::channel();
         let job = Box::new(move || sender.send(code()).unwrap());
         self.jobs.as_ref().unwrap().send(job).unwrap();
@@ -48,6 +48,38 @@ impl Elsewhere {
             };
             delays.into_iter().map(arm).collect()
         })
+    }
+
+    /// Polls a sleep there, again after the shard has looked for room.
+    pub(crate) fn settle<T: Send + 'static>(
+        &self,
+        lab: &mut Lab<T>,
+        sleep: Sleep,
+    ) -> Result<Sleep, RefusedKind> {
+        let look_at = |mut sleep| {
+            self.run(move || {
+                let polled = look(&mut sleep);
+                (sleep, polled)
+            })
+        };
+        let (sleep, polled) = look_at(sleep);
+        assert_eq!(polled, None, "the shard is asked for room first");
+        lab.settle();
+        let (sleep, polled) = look_at(sleep);
+        polled.map_or(Ok(sleep), |done| Err(done.expect_err("it is early")))
+    }
+
+    /// Polls sleeps there, until one is refused.
+    pub(crate) fn fill(&self, lab: &mut Lab<()>, handle: Handle<Untyped>) -> Vec<Sleep> {
+        let mut armed = Vec::new();
+        let refused = loop {
+            match self.settle(lab, handle.sleep(FAR)) {
+                Ok(sleep) => armed.push(sleep),
+                Err(refused) => break refused,
+            }
+        };
+        assert_eq!(refused, RefusedKind::Full);
+        armed
     }
 
     fn sleep(&self, handle: Handle<Untyped>, waker: &Waker, delay: Duration) -> Sleep {
@@ -339,21 +371,12 @@ fn shard_about_to_sleep_finds_the_timer_that_a_thread_has_just_armed() {
     // A timer that was refused has the shard look for a slot.
     let mut lab = Lab::<()>::new(TimerService::builder().shards(1).capacity(7));
     let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
-    let mut armed = Vec::new();
-    for _ in 0..14 {
-        let (sleep, polled) = there.run(move || {
-            let mut sleep = handle.sleep(FAR);
-            let polled = look(&mut sleep);
-            (sleep, polled)
-        });
-        lab.settle();
-        armed.extend(polled.is_none().then_some(sleep));
-    }
+    let armed = there.fill(&mut lab, handle);
     assert_eq!(armed.len(), 7);
     let turn = lab.turn();
-    assert_eq!(there.run(move || look(&mut handle.sleep(FAR))), Some(Err(RefusedKind::Full)));
+    assert_eq!(there.run(move || look(&mut handle.sleep(FAR))), None);
     let next = lab.shards[0].prepare_to_sleep(turn, &sleep_bell);
-    assert_eq!(next, Turn::More, "the shard would leave a refused timer without a slot");
+    assert_eq!(next, Turn::More, "the shard would leave a timer that waits for room");
 }
 
 #[test]
@@ -460,21 +483,11 @@ fn counts_include_young_timers_before_a_look_and_after_it() {
 }
 
 #[test]
-fn timer_past_the_capacity_is_refused_as_full_at_once() {
+fn timer_past_the_capacity_is_refused_as_full_once_the_shard_has_looked() {
     for capacity in [1, 7, 100, 5_000] {
         let mut lab = Lab::<()>::new(TimerService::builder().shards(1).capacity(capacity));
         let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
-        let armed = there.run(move || {
-            let mut armed = Vec::new();
-            loop {
-                let mut sleep = handle.sleep(FAR);
-                match look(&mut sleep) {
-                    None => armed.push(sleep),
-                    refused => break assert_eq!(refused, Some(Err(RefusedKind::Full))),
-                }
-            }
-            armed
-        });
+        let armed = there.fill(&mut lab, handle);
         // Some slots are reserved for clients, which the shard's own timers may take.
         let granted = lab.counts().granted as usize;
         assert_eq!(armed.len() + granted, capacity as usize, "a capacity of {capacity}");
@@ -485,8 +498,8 @@ fn timer_past_the_capacity_is_refused_as_full_at_once() {
         // The credit that is not used comes back when the shard needs it.
         timers.extend((granted..capacity as usize).map(schedule));
         assert!(timers.iter().all(Result::is_ok), "a capacity of {capacity}");
-        let refused = there.run(move || look(&mut handle.sleep(FAR)));
-        assert_eq!(refused, Some(Err(RefusedKind::Full)), "a capacity of {capacity}");
+        let refused = there.settle(&mut lab, handle.sleep(FAR)).err();
+        assert_eq!(refused, Some(RefusedKind::Full), "a capacity of {capacity}");
         lab.settle();
         check_law(&lab.counts());
     }

@@ -11,6 +11,7 @@ use corewheel::{
     Handle, RefusedKind, Runtime, ShardId, ShutdownPolicy, Sleep, Timeout, TimerService, Untyped,
 };
 
+use crate::nurseries::Elsewhere;
 use crate::support::{
     Alarm, FAR, Lab, OTHER, SHARD, block_on, builder, check_law, look, ms, poll, wait_until,
 };
@@ -286,14 +287,8 @@ fn full_shard_refuses_a_sleep_and_never_completes_it() {
     let kept: Vec<_> = (0..2).map(|n| lab.timers().schedule(FAR, n).unwrap()).collect();
     let mut sleep = handle.sleep(ms(10));
     assert_eq!(look(&mut sleep), Some(Err(RefusedKind::Full)));
-    std::thread::scope(|scope| {
-        let (polled, was_polled) = mpsc::channel();
-        scope.spawn(move || {
-            let mut sleep = handle.sleep(ms(10));
-            polled.send(look(&mut sleep)).unwrap();
-        });
-        assert_eq!(was_polled.recv().unwrap(), Some(Err(RefusedKind::Full)), "at once");
-    });
+    let refused = Elsewhere::new().settle(&mut lab, handle.sleep(ms(10))).err();
+    assert_eq!(refused, Some(RefusedKind::Full), "once the shard has looked");
     assert_eq!(lab.counts().refused, 2);
     // With room, the same future goes on: the shard lends what it does not need at its next turn.
     let _cancelled = lab.timers().cancel(kept[0]);

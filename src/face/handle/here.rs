@@ -75,6 +75,19 @@ pub(crate) struct Reach {
     next_salt: Cell<u8>,
 }
 
+/// Why a timer was not armed.
+pub(crate) enum Unarmed {
+    /// The thread has no credit of a shard, which may have some that others do not use.
+    NoRoom(ShardId),
+    Refused(RefusedKind),
+}
+
+impl From<RefusedKind> for Unarmed {
+    fn from(kind: RefusedKind) -> Self {
+        Self::Refused(kind)
+    }
+}
+
 impl Reach {
     /// The entry of a service in the table of this thread. `None` also when the table of the thread
     /// is gone.
@@ -251,8 +264,10 @@ impl Reach {
         shard: Option<ShardId>,
         arming: Arming<Waker>,
         is_borrowed: bool,
-    ) -> Result<(Place, bool), RefusedKind> {
-        let Some(shard) = shard.or_else(|| self.shard()) else { return Err(self.why_closed()) };
+    ) -> Result<(Place, bool), Unarmed> {
+        let Some(shard) = shard.or_else(|| self.shard()) else {
+            return Err(self.why_closed().into());
+        };
         match self.try_to_arm(shard, arming, is_borrowed) {
             Ok(armed) => Ok(armed),
             Err((refusal, arming)) => self.arm_in_steps(shard, refusal, arming, is_borrowed),
@@ -288,7 +303,7 @@ impl Reach {
         refusal: Option<ArmRefusal>,
         arming: Arming<Waker>,
         is_borrowed: bool,
-    ) -> Result<(Place, bool), RefusedKind> {
+    ) -> Result<(Place, bool), Unarmed> {
         let mut refused = (refusal, arming);
         loop {
             match refused.0 {
@@ -306,7 +321,7 @@ impl Reach {
     }
 
     /// Has the shard lend a slot for a timer that was refused, if the thread drives the shard.
-    /// `Err` if there is none.
+    /// `Err` if it lends none.
     #[cold]
     fn ask_for_room(
         &self,
@@ -314,42 +329,49 @@ impl Reach {
         class: ClassId,
         refusal: ArmRefusal,
         is_borrowed: bool,
-    ) -> Result<(), RefusedKind> {
-        let is_full = refusal == ArmRefusal::Full;
-        let driven = if is_full { self.driven(Some(shard)) } else { None };
-        if driven.is_some_and(|shard| shard.lend_one(is_borrowed)) {
-            return Ok(());
+    ) -> Result<(), Unarmed> {
+        if refusal == ArmRefusal::Closed {
+            return Err(self.why_closed().into());
         }
-        if is_full {
-            self.hurry(shard);
+        match self.driven(Some(shard)) {
+            Some(driven) if driven.lend_one(is_borrowed) => Ok(()),
+            // It has looked for all that others do not use.
+            Some(_) if !is_borrowed => Err(self.note_full(shard, class).into()),
+            _ => Err(Unarmed::NoRoom(shard)),
         }
-        Err(self.refused(shard, class, refusal))
+    }
+
+    /// Has a shard look for room for a timer that has found none, and then wake the task. `asked`
+    /// is what this has returned for the timer before. `Err` if there is no room.
+    #[cold]
+    pub(crate) fn wait_for_room(
+        &self,
+        shard: ShardId,
+        class: ClassId,
+        asked: Option<u32>,
+        waker: Waker,
+    ) -> Result<u32, RefusedKind> {
+        let service = self.service().ok_or_else(|| self.why_closed())?;
+        let (asked, _unused) = service.ask_for_room(shard, asked, waker);
+        asked.map_err(|refusal| match refusal {
+            ArmRefusal::Closed => self.why_closed(),
+            ArmRefusal::Full => self.note_full(shard, class),
+        })
+    }
+
+    /// Counts a timer that a full shard refuses.
+    #[cold]
+    fn note_full(&self, shard: ShardId, class: ClassId) -> RefusedKind {
+        if let Some(service) = self.service() {
+            service.note_refused(shard, class);
+        }
+        RefusedKind::Full
     }
 
     /// Why the service, or a shard of it, takes no timer.
     #[cold]
     pub(crate) fn why_closed(&self) -> RefusedKind {
         registry::why_closed(self.service)
-    }
-
-    /// Has a full shard see soon which timers of this thread have ended.
-    #[cold]
-    fn hurry(&self, shard: ShardId) {
-        let own = self.own.find(|own| own.shard == shard);
-        self.ring(shard, own.and_then(|own| own.nursery.hurry()));
-    }
-
-    #[cold]
-    fn refused(&self, shard: ShardId, class: ClassId, refusal: ArmRefusal) -> RefusedKind {
-        match refusal {
-            ArmRefusal::Closed => self.why_closed(),
-            ArmRefusal::Full => {
-                if let Some(service) = self.service() {
-                    service.note_refused(shard, class);
-                }
-                RefusedKind::Full
-            }
-        }
     }
 
     /// Makes the nursery of this thread for a shard.

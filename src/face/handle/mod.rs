@@ -110,8 +110,12 @@ use crate::values::refused::RefusedKind;
 ///
 /// # Room
 ///
-/// A thread borrows slots of its shard, one at first and more with use, and gives back what it does
-/// not use. Where the shard has none left to lend, futures return `Full` at once.
+/// A thread borrows slots of its shard: one at first, and twice as many each time, up to 1,024 or an
+/// eighth of those that are left. It keeps what it was last lent at once. Where the shard has none
+/// left to lend, the first poll of a future asks it to take back what other threads do not use, and
+/// the task is polled again when the shard has looked: it has a timer then, or returns `Full`. So
+/// futures are refused only where the pending timers fill the shard, but for what each thread was
+/// lent. On the thread that drives the shard all this is one poll.
 /// [`guide::multi_thread_tokio`](crate::guide::multi_thread_tokio) is about the shards
 /// that such a server should have.
 pub struct Handle<T: 'static = Infallible> {

@@ -16,6 +16,11 @@ impl NurseryName {
         Self(u64::from(generation) << 32 | u64::from(index) << 16 | u64::from(shard.number()))
     }
 
+    /// No nursery, of a shard.
+    pub(super) fn none_of(shard: ShardId) -> Self {
+        Self::new(shard, NurseryId { index: 0, generation: 0 })
+    }
+
     pub(super) fn shard(self) -> ShardId {
         ShardId::new(self.0 as u16)
     }

@@ -22,7 +22,7 @@ use super::thread_lanes::ThreadLanes;
 use crate::clock::Timeline;
 use crate::directory::closed_kind;
 use crate::directory::orders::Orders;
-use crate::link::nursery::Table;
+use crate::link::nursery::{ArmRefusal, Table};
 use crate::shard::lanes::Lanes;
 use crate::shard::{Directory, Post};
 use crate::stats::tally::Tally;
@@ -31,6 +31,9 @@ use crate::values::contain::drop_each;
 use crate::values::error::ConfigError;
 use crate::values::ids::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
+
+/// The number of a timer that waits for room, and a waker that is not kept.
+pub(crate) type Asked = (Result<u32, ArmRefusal>, Option<Waker>);
 
 /// A service, for code that does not name the type of its values.
 pub(crate) trait Service: Send + Sync {
@@ -43,7 +46,9 @@ pub(crate) trait Service: Send + Sync {
     fn classes(&self) -> usize;
     /// Wakes a shard if it sleeps past the look that a nursery wants.
     fn ring(&self, shard: ShardId, look_by: Tick);
-    /// Counts a timer that a nursery has refused.
+    /// Has a shard look for room for a timer that has found none, see [`Table::ask_for_room`].
+    fn ask_for_room(&self, shard: ShardId, asked: Option<u32>, waker: Waker) -> Asked;
+    /// Counts a timer that was refused for want of room.
     fn note_refused(&self, shard: ShardId, class: ClassId);
     /// Whether a shard has ended, or the service has no such shard.
     fn has_ended(&self, shard: ShardId) -> bool;
@@ -91,9 +96,16 @@ impl<T: Send + 'static> Service for Entry<T> {
         }
     }
 
+    fn ask_for_room(&self, shard: ShardId, asked: Option<u32>, waker: Waker) -> Asked {
+        match self.directory.post(shard) {
+            Some(post) => post.nurseries.ask_for_room(asked, waker, &post.doorbell),
+            None => (Err(ArmRefusal::Closed), Some(waker)),
+        }
+    }
+
     fn note_refused(&self, shard: ShardId, class: ClassId) {
         if let Some(post) = self.directory.post(shard) {
-            post.nurseries.note_refused(&post.doorbell);
+            post.nurseries.note_refused();
             post.note_refused(class);
         }
     }

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use pin_project_lite::pin_project;
 
-use super::here::Reach;
+use super::here::{Reach, Unarmed};
 use super::place::{NurseryName, Place};
 use super::{Handle, Untyped, here, registry};
 use crate::clock::when::When;
@@ -37,6 +37,10 @@ use crate::values::refused::RefusedKind;
 /// As a future it returns `Full` if the shard has no room for its timer, `Closed` if the shard has
 /// ended before the deadline, and `NoSuchShard`. After an error it may be polled again.
 ///
+/// Where the calling thread has no room left, the first poll asks the shard for what other threads
+/// do not use, and the task is woken when the shard has looked. So `Full` means that the pending
+/// timers, and what each thread was last lent at once, fill the shard.
+///
 /// # Cost
 ///
 /// 32 bytes, 40 in the nursery of the thread that arms it, and 33 on the shard once it is old; no
@@ -51,7 +55,8 @@ pub struct Sleep {
     /// In nanoseconds since the service's epoch, before it is rounded up to a tick. `u64::MAX` for
     /// never. Most sleeps are never rounded: see [`crate::link::nursery`].
     deadline: u64,
-    /// Where the timer lies while the phase is `Armed`.
+    /// Where the timer lies while the phase is `Armed`. While it is `Asked`, the shard that was
+    /// asked, and the number that the sleep has there.
     nursery: NurseryName,
     slot: u32,
     service: ServiceId,
@@ -66,6 +71,8 @@ const _: () = assert!(size_of::<Sleep>() == 32);
 enum Phase {
     /// It has no timer.
     Unarmed,
+    /// It has no timer, and its shard looks for room.
+    Asked,
     Armed,
     Done,
 }
@@ -107,6 +114,12 @@ impl Sleep {
         self.phase == Phase::Done
     }
 
+    /// Whether its shard looks for room for its timer, and may refuse it then.
+    #[inline]
+    pub(crate) fn is_asked(&self) -> bool {
+        self.phase == Phase::Asked
+    }
+
     /// Waits until something else is due instead, also after it was done.
     ///
     /// A timer is reset in its slot. The shard is told only if it has the timer and the deadline
@@ -133,7 +146,7 @@ impl Sleep {
                 // A timer that has fired has woken its task, whose next poll arms another one.
                 None => self.end(reach),
             },
-            (Phase::Armed | Phase::Unarmed, _) => {}
+            (Phase::Armed | Phase::Asked | Phase::Unarmed, _) => {}
         }
     }
 
@@ -237,11 +250,35 @@ impl Sleep {
                 (self.nursery, self.slot, self.phase) = (place.nursery, place.slot, Phase::Armed);
                 Some(!has_time && self.end_if_over(reach))
             }
-            Err(kind) => {
+            Err(unarmed) => self.wait_for_room(reach, unarmed, cx).unwrap_or_else(|kind| {
                 *refused = Some(kind);
                 None
-            }
+            }),
         }
+    }
+
+    /// Waits until the shard has looked for room, as [`poll_at`](Self::poll_at) does.
+    #[cold]
+    fn wait_for_room(
+        &mut self,
+        reach: &Reach,
+        unarmed: Unarmed,
+        cx: &Context<'_>,
+    ) -> Result<Option<bool>, RefusedKind> {
+        let is_asked = self.phase == Phase::Asked;
+        self.phase = Phase::Unarmed;
+        let shard = match unarmed {
+            Unarmed::Refused(kind) => return Err(kind),
+            Unarmed::NoRoom(shard) => shard,
+        };
+        if self.end_if_over(reach) {
+            return Ok(Some(true));
+        }
+        // A sleep without a shard of its own asks that of the thread that polls it.
+        let asked = (is_asked && self.nursery.shard() == shard).then_some(self.slot);
+        self.slot = reach.wait_for_room(shard, self.class, asked, cx.waker().clone())?;
+        (self.nursery, self.phase) = (NurseryName::none_of(shard), Phase::Asked);
+        Ok(Some(false))
     }
 
     /// Ends the sleep if its deadline has passed.

@@ -322,7 +322,7 @@ fn room_that_two_threads_take_from_and_give_to_loses_no_slot() {
         let use_room = |table: &Table<u32>| {
             let taken = table.room().take_all(2);
             table.room().give(taken);
-            table.note_refused(&Doorbell::new());
+            table.note_refused();
             taken
         };
         let other = {
@@ -334,6 +334,35 @@ fn room_that_two_threads_take_from_and_give_to_loses_no_slot() {
         assert!((1..=2).contains(&taken) && (1..=2).contains(&of_other), "{taken} and {of_other}");
         assert_eq!(table.room().free(), 3, "a slot is lost, or lent twice");
         assert_eq!(table.counts()[2], 2, "a refusal is not counted");
+    });
+}
+
+/// Two threads ask for room while the owner falls asleep: it is woken until it has served both.
+#[test]
+fn timers_that_wait_for_room_are_served_by_an_owner_that_falls_asleep() {
+    check_within(2, || {
+        let (doorbell, table) =
+            (loom::sync::Arc::new(Doorbell::new()), Arc::new(Table::<u32>::new(0)));
+        let mut owner = Owner::new(&doorbell);
+        let threads = [7, 8].map(|carried| {
+            let (doorbell, table) = (loom::sync::Arc::clone(&doorbell), Arc::clone(&table));
+            thread::spawn(move || {
+                let asked = table.ask_for_room(None, carried, &doorbell);
+                assert!(matches!(asked, (Ok(_), None)));
+            })
+        });
+        let mut served = Vec::new();
+        while served.len() < 2 {
+            if table.is_short() {
+                let waiting = table.begin_serving();
+                served.extend(table.end_serving(waiting, false));
+            } else {
+                owner.sleep(Tick::new(9), || table.is_short());
+            }
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
     });
 }
 

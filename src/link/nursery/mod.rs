@@ -245,10 +245,9 @@ impl<W> Nursery<W> {
         if matches!(young.fate, Fate::Closing | Fate::Closed) {
             return Err(ArmRefusal::Closed);
         }
-        young.lent = (young.lent * 2).clamp(1, LENT_MAX);
-        let credit = self.room.take(young.lent);
-        young.limit += credit;
-        if credit == 0 { Err(ArmRefusal::Full) } else { Ok(()) }
+        young.lent = self.room.take((young.lent * 2).clamp(1, LENT_MAX));
+        young.limit += young.lent;
+        if young.lent == 0 { Err(ArmRefusal::Full) } else { Ok(()) }
     }
 
     /// Ends a timer, for the nursery's thread. The caller drops what it has carried.
@@ -379,14 +378,6 @@ impl<W> Nursery<W> {
         }
     }
 
-    /// Asks the owner to see the timers that have ended, for their slots, after a refusal.
-    #[cold]
-    pub(crate) fn hurry(&self) -> Ring {
-        let mut young = self.lock();
-        let has_ended = young.hurry();
-        self.publish(&young, has_ended)
-    }
-
     /// What the owner does not know yet: the timers that were armed, and those that have ended, of
     /// each class and of all. For any thread.
     pub(crate) fn unseen(&self, of_class: impl FnMut(u8, Counts)) -> Counts {
@@ -439,12 +430,12 @@ impl<W> Nursery<W> {
         (done, more)
     }
 
-    /// Takes what was counted since the last call, for all classes and for each, and gives credit
-    /// back that is not used. Whether the nursery is over: its thread has ended, and its timers
-    /// have.
+    /// Takes what was counted since the last call, for all classes and for each. Gives credit back
+    /// beyond what the nursery was last lent at once. Whether the nursery is over: its thread has
+    /// ended, and its timers have.
     pub(crate) fn settle(&self, of_class: impl FnMut(u8, Counts, LeftAt)) -> (Counts, bool) {
         let mut young = self.lock();
-        let kept = if young.fate == Fate::Used { young.live.max(LENT_MAX) } else { 0 };
+        let kept = if young.fate == Fate::Used { young.lent } else { 0 };
         self.room.give(young.take_credit(kept));
         (young.take_counts(of_class), young.is_over())
     }

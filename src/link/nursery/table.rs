@@ -3,14 +3,20 @@
 //! A thread enters its nursery when it first arms a timer. The owner copies the list when its
 //! version has changed, and removes a nursery whose thread has ended when its slots are free. The
 //! place of a nursery is used again with another generation.
+//!
+//! A timer that finds no room waits in the table. The owner takes back what other threads do not
+//! use, and then `end_serving` returns what the timer carries, which the owner wakes. Why not at
+//! once on the thread of the timer: only the owner can free the slots of timers that it has taken
+//! over and that have ended, and those of unused keys.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 
 use corewheel_shard::Tick;
 
 use super::super::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use super::super::wake_up::{Doorbell, WakeUp};
-use super::Nursery;
+use super::{ArmRefusal, Nursery};
 
 /// The most nurseries of one owner.
 const NURSERIES_MAX: usize = 1 << 16;
@@ -81,6 +87,18 @@ struct Places<W> {
     /// The places whose nursery has been removed.
     free: Vec<u16>,
     is_closed: bool,
+    waiting: Waiting<W>,
+}
+
+/// What timers carry that have found no room, until the owner has looked for some.
+#[derive(Debug)]
+struct Waiting<W> {
+    /// By the numbers that `ask_for_room` returns, which follow each other and wrap.
+    carried: VecDeque<W>,
+    /// The number of the first of `carried`, or of the next one to wait.
+    first: u32,
+    /// Whether the owner last found less room than was waited for.
+    was_full: bool,
 }
 
 /// The nurseries of one owner.
@@ -92,7 +110,7 @@ pub(crate) struct Table<W> {
     version: AtomicU64,
     room: Arc<Room>,
     wake_ups: WakeUps,
-    /// Whether a timer was refused for want of room since the owner last looked.
+    /// Whether a timer has found no room since the owner last began to look for some.
     is_short: AtomicBool,
 }
 
@@ -107,7 +125,8 @@ struct WakeUps {
 impl<W> Table<W> {
     /// A table for an owner that lends so many slots.
     pub(crate) fn new(slots: u64) -> Self {
-        let places = Places { all: Vec::new(), free: Vec::new(), is_closed: false };
+        let waiting = Waiting { carried: VecDeque::new(), first: 0, was_full: false };
+        let places = Places { all: Vec::new(), free: Vec::new(), is_closed: false, waiting };
         Self {
             places: Mutex::new(places),
             version: AtomicU64::new(0),
@@ -165,27 +184,55 @@ impl<W> Table<W> {
         };
     }
 
-    /// Counts a timer that was refused for want of room. The first one wakes the owner, which may
-    /// have slots that are reserved for others.
+    /// Has the owner look for room for a timer that has found none, and return `carried` then.
+    /// `asked` is the number that the timer has from an earlier call. Returns its number: `Full` if
+    /// the owner has looked since then and found less room than was waited for. Also returns what
+    /// is not kept of what the timer carries, which the caller drops.
     #[cold]
-    pub(crate) fn note_refused(&self, doorbell: &Doorbell) {
-        self.wake_ups.refused.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn ask_for_room(
+        &self,
+        asked: Option<u32>,
+        carried: W,
+        doorbell: &Doorbell,
+    ) -> (Result<u32, ArmRefusal>, Option<W>) {
+        let mut places = self.lock();
+        if places.is_closed {
+            return (Err(ArmRefusal::Closed), Some(carried));
+        }
+        let waiting = &mut places.waiting;
+        if let Some(number) = asked {
+            let place = number.wrapping_sub(waiting.first) as usize;
+            if let Some(known) = waiting.carried.get_mut(place) {
+                return (Ok(number), Some(std::mem::replace(known, carried)));
+            }
+            if waiting.was_full {
+                return (Err(ArmRefusal::Full), Some(carried));
+            }
+        }
+        let number = waiting.first.wrapping_add(waiting.carried.len() as u32);
+        waiting.carried.push_back(carried);
+        drop(places);
+        // The owner clears the flag before it takes the lock. So a timer that it does not find in
+        // `waiting` finds the flag cleared, or set again by a timer that rings.
         if !self.is_short() {
             // Relaxed: the fence of the doorbell orders it.
             self.is_short.store(true, Ordering::Relaxed);
             self.ring(Tick::ZERO, doorbell);
         }
+        (Ok(number), None)
     }
 
-    /// Whether a timer was refused for want of room since the owner last looked.
+    /// Counts a timer that was refused for want of room.
+    #[cold]
+    pub(crate) fn note_refused(&self) {
+        // Relaxed: the count orders nothing.
+        self.wake_ups.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether a timer has found no room since the owner last began to look for some.
     #[inline]
     pub(crate) fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
-    }
-
-    /// The owner looks for slots next.
-    pub(crate) fn set_served(&self) {
-        self.is_short.store(false, Ordering::Relaxed);
     }
 
     /// The wake-ups that were made and saved, and the timers that were refused.
@@ -206,6 +253,29 @@ impl<W> Table<W> {
     #[inline]
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
+    }
+
+    /// The owner looks for room next. Returns for how many timers.
+    pub(crate) fn begin_serving(&self) -> usize {
+        self.is_short.store(false, Ordering::Relaxed);
+        self.lock().waiting.carried.len()
+    }
+
+    /// The owner goes on looking for room in its next turn.
+    pub(crate) fn go_on_serving(&self) {
+        self.is_short.store(true, Ordering::Relaxed);
+    }
+
+    /// The owner has looked for room for the first `count` timers that wait, and `was_full` if it
+    /// has not found as much. Returns what they carry, to be woken.
+    pub(crate) fn end_serving(&self, count: usize, was_full: bool) -> Vec<W> {
+        let waiting = &mut self.lock().waiting;
+        let count = count.min(waiting.carried.len());
+        if count > 0 {
+            waiting.was_full = was_full;
+        }
+        waiting.first = waiting.first.wrapping_add(count as u32);
+        waiting.carried.drain(..count).collect()
     }
 
     /// All nurseries, by their indices, and the version.
@@ -229,10 +299,13 @@ impl<W> Table<W> {
     /// Refuses all further timers, for an owner that has never been there. Returns what all timers
     /// have carried.
     pub(crate) fn close_unowned(&self) -> Vec<W> {
-        self.close().into_iter().flatten().flat_map(|nursery| nursery.close_unowned()).collect()
+        let nurseries = self.close().into_iter().flatten();
+        let carried = nurseries.flat_map(|nursery| nursery.close_unowned());
+        carried.chain(self.end_serving(usize::MAX, false)).collect()
     }
 
-    /// Refuses all further nurseries, and returns those that there are.
+    /// Refuses all further nurseries, and returns those that there are. No timer waits for room
+    /// from then on but those that `end_serving` returns.
     pub(crate) fn close(&self) -> Vec<Option<Arc<Nursery<W>>>> {
         self.lock().is_closed = true;
         self.all().0

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::super::wake_up::Doorbell;
 use super::{ArmRefusal, Arming, Due, Nursery, Owner, Periods, Progress, Room, TAKEN_MAX, Table};
 
 const TICK: u64 = 1_000_000;
@@ -367,17 +368,38 @@ fn owner_that_has_seen_what_has_changed_is_not_asked_to_look_again() {
 }
 
 #[test]
-fn owner_that_is_hurried_sees_the_timers_that_have_ended_at_once() {
+fn look_sees_timers_that_have_ended_before_the_owner_must_see_them() {
     let mut pair = Pair::new(1 << 20);
     let [id, _] = [11, 1].map(|delay| pair.arm(delay).unwrap());
     pair.now += 1;
     pair.turn();
-    assert_eq!(pair.nursery.hurry(), None, "no timer has ended");
     pair.end(id);
     assert!(pair.nursery.look_by() > nanos(pair.now));
-    assert_eq!(pair.nursery.hurry(), Some(0));
-    pair.turn();
-    assert_eq!(pair.wheel.cancelled, 1);
+    let Pair { nursery, wheel, now, .. } = &mut pair;
+    nursery.look(nanos(*now), TAKEN_MAX, wheel, &mut Vec::new());
+    assert_eq!(wheel.cancelled, 1);
+}
+
+#[test]
+fn timers_that_wait_for_room_are_served_in_order_and_refused_if_there_is_too_little() {
+    let table = Table::<u64>::new(0);
+    let doorbell = Doorbell::new();
+    let ask = |asked, carried| table.ask_for_room(asked, carried, &doorbell);
+    assert_eq!([7, 8, 9].map(|carried| ask(None, carried)), [0, 1, 2].map(|at| (Ok(at), None)));
+    assert_eq!(ask(Some(1), 88), (Ok(1), Some(8)), "it waits by what it carries now");
+    assert!(table.is_short());
+    assert_eq!((table.begin_serving(), table.is_short()), (3, false));
+    assert_eq!(ask(None, 10), (Ok(3), None));
+    assert!(table.is_short(), "one that asks meanwhile is looked for again");
+    assert_eq!(table.end_serving(3, false), [7, 88, 9]);
+    assert_eq!(ask(Some(0), 7), (Ok(4), None), "there was room, which others took");
+    assert_eq!(table.begin_serving(), 2);
+    assert_eq!(table.end_serving(2, true), [10, 7]);
+    let refused = (Err(ArmRefusal::Full), Some(7));
+    assert_eq!([ask(Some(4), 7), ask(Some(3), 7)], [refused, refused]);
+    assert_eq!(ask(None, 7), (Ok(5), None), "another timer asks again");
+    assert_eq!(table.close_unowned(), [7]);
+    assert_eq!(ask(Some(5), 7), (Err(ArmRefusal::Closed), Some(7)));
 }
 
 #[test]

@@ -338,16 +338,6 @@ impl<W> Young<W> {
         self.counts.unseen()
     }
 
-    /// Asks for a look at once if the owner has timers that have ended. Whether it must be told.
-    pub(super) fn hurry(&mut self) -> bool {
-        let has_ended = self.ended_by != NEVER || !self.ended.is_empty();
-        if self.counts.ended_old == self.counts.seen && !has_ended {
-            return false;
-        }
-        self.changed_by = 0;
-        self.ask(0)
-    }
-
     /// Puts a slot on the list of changed ones, which the owner must see at `by`.
     fn change(&mut self, at: u32, by: u64) -> bool {
         let next = std::mem::replace(&mut self.changed, at);

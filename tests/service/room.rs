@@ -1,0 +1,177 @@
+//! Room that threads borrow from a shard, and that others need.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use corewheel::{RefusedKind, Runtime, ShardId, ShutdownPolicy, Sleep, TimerService};
+
+use crate::nurseries::Elsewhere;
+use crate::support::{Alarm, FAR, Lab, block_on, check_law, look, ms, poll};
+
+fn lab(capacity: u32) -> Lab<()> {
+    Lab::new(TimerService::builder().shards(1).capacity(capacity))
+}
+
+#[test]
+fn thread_has_the_room_that_a_parked_thread_was_lent() {
+    for capacity in [64, 1_000, 5_000, 20_000] {
+        let builder = TimerService::builder().shards(1).capacity(capacity);
+        let service = builder.runtime(Runtime::Thread).start().unwrap();
+        let (handle, first, second) =
+            (service.handle().untyped(), Elsewhere::new(), Elsewhere::new());
+        first.run(move || {
+            let mut sleeps: Vec<_> = (0..capacity).map(|_| handle.sleep(FAR)).collect();
+            assert!(sleeps.iter_mut().all(|sleep| look(sleep).is_none()));
+        });
+        for _ in 0..100 {
+            let slept = second.run(move || block_on(handle.sleep(ms(1))));
+            assert_eq!(slept, Ok(()), "a capacity of {capacity}");
+        }
+        assert_eq!(service.stats().shards[0].counts.refused, 0, "a capacity of {capacity}");
+        service.shutdown(ShutdownPolicy::Drop).unwrap();
+    }
+}
+
+#[test]
+fn timers_of_all_threads_fill_the_capacity_whichever_thread_was_lent_it() {
+    for (capacity, kept) in [(64, 0), (64, 10), (1_000, 3), (5_000, 0)] {
+        let mut lab = lab(capacity);
+        let (handle, first, second) =
+            (lab.service.handle().untyped(), Elsewhere::new(), Elsewhere::new());
+        let mut armed = first.fill(&mut lab, handle);
+        assert_eq!(armed.len(), capacity as usize);
+        let ended = armed.split_off(kept);
+        first.run(move || drop(ended));
+        let others = second.fill(&mut lab, handle);
+        assert_eq!(others.len() + kept, capacity as usize, "a capacity of {capacity}");
+        drop((armed, others));
+        lab.advance(ms(2_000));
+        check_law(&lab.counts());
+    }
+}
+
+#[test]
+fn timers_that_have_ended_make_room_after_one_turn_wherever_they_ended() {
+    for is_old in [false, true] {
+        for ends_elsewhere in [false, true] {
+            let mut lab = lab(100);
+            let (handle, first, second) =
+                (lab.service.handle().untyped(), Elsewhere::new(), Elsewhere::new());
+            let armed = first.fill(&mut lab, handle);
+            if is_old {
+                lab.advance(Duration::from_secs(15));
+                assert_eq!(lab.counts().ended_young, 0);
+            }
+            if ends_elsewhere {
+                drop(armed);
+            } else {
+                first.run(move || drop(armed));
+            }
+            for _ in 0..100 {
+                let sleep = second.settle(&mut lab, handle.sleep(FAR)).map(drop);
+                assert_eq!(sleep, Ok(()), "old: {is_old}, ended elsewhere: {ends_elsewhere}");
+            }
+            assert_eq!(lab.counts().refused, 1, "only the one past the capacity");
+        }
+    }
+}
+
+#[test]
+fn tasks_of_four_workers_with_a_quarter_of_the_capacity_are_never_refused() {
+    const TASKS: usize = 125;
+    let builder = TimerService::beside_runtime().shards(1).capacity(1_000);
+    let service = builder.start().unwrap();
+    let (handle, most) = (service.handle().untyped(), Arc::new(AtomicU64::new(0)));
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(4).build().unwrap();
+    runtime.block_on(async {
+        let run = move |number: usize| async move {
+            let mut refused = 0;
+            for round in 0..if cfg!(debug_assertions) { 40 } else { 400 } {
+                let value = async {
+                    for _ in 0..(number + round) % 7 {
+                        tokio::task::yield_now().await;
+                    }
+                    if (number + round).is_multiple_of(5) {
+                        handle.sleep(ms(1)).await
+                    } else {
+                        Ok(())
+                    }
+                };
+                let ended = handle.timeout(Duration::from_secs(30), value).await;
+                refused +=
+                    u64::from(ended.is_err()) + u64::from(ended == Ok(Err(RefusedKind::Full)));
+            }
+            refused
+        };
+        let tasks: Vec<_> = (0..TASKS).map(|number| tokio::spawn(run(number))).collect();
+        for task in tasks {
+            most.fetch_add(task.await.unwrap(), Ordering::Relaxed);
+        }
+    });
+    assert_eq!(most.load(Ordering::Relaxed), 0, "timeouts and sleeps are refused");
+    let report = service.shutdown(ShutdownPolicy::Return).unwrap();
+    assert_eq!(report.shards[0].counts.refused, 0);
+}
+
+/// A sleep that was polled on a thread, which asked its shard for room.
+fn asks(there: &Elsewhere, mut sleep: Sleep, waker: &Waker) -> Sleep {
+    let waker = waker.clone();
+    there.run(move || {
+        assert_eq!(poll(&mut sleep, &waker), Poll::Pending);
+        sleep
+    })
+}
+
+#[test]
+fn shard_that_ends_wakes_the_sleeps_that_wait_for_room() {
+    for policy in [ShutdownPolicy::Drop, ShutdownPolicy::Return] {
+        let mut lab = lab(16);
+        let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
+        let _armed = there.fill(&mut lab, handle);
+        let (alarm, waker) = Alarm::new();
+        let mut sleep = asks(&there, handle.sleep(FAR), &waker);
+        let before = alarm.count();
+        lab.end(policy);
+        assert!(alarm.count() > before, "{policy:?} leaves a sleep asleep");
+        assert_eq!(poll(&mut sleep, &waker), Poll::Ready(Err(RefusedKind::Closed)));
+    }
+}
+
+#[test]
+fn sleep_polled_on_a_thread_of_another_shard_takes_no_others_place() {
+    let mut lab = Lab::<()>::new(TimerService::builder().shards(2).capacity(16));
+    let (handle, threads) = (lab.service.handle().untyped(), [(); 2].map(|()| Elsewhere::new()));
+    let [_first, _second] = [0, 1].map(|shard| {
+        let there = Elsewhere::new();
+        there.fill(&mut lab, handle.on(ShardId::new(shard)))
+    });
+    let alarms = [(); 2].map(|()| Alarm::new());
+    let [moved, _other] = [0, 1].map(|at| asks(&threads[at], handle.sleep(FAR), &alarms[at].1));
+    let _moved = asks(&threads[1], moved, &alarms[0].1);
+    lab.settle();
+    let counts = alarms.map(|(alarm, _)| alarm.count());
+    assert_eq!(counts, [2, 1], "the sleep that asked twice, and the other one");
+}
+
+#[test]
+fn sleep_that_waits_for_room_is_done_at_its_deadline_and_takes_a_later_one() {
+    let mut lab = lab(16);
+    let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
+    let armed = there.fill(&mut lab, handle);
+    let [mut sleep, mut reset] = [5, 5].map(|delay| handle.sleep(ms(delay)));
+    (sleep, reset) = (asks(&there, sleep, Waker::noop()), asks(&there, reset, Waker::noop()));
+    reset.reset(ms(20));
+    lab.clock.advance(ms(5));
+    let (done, mut reset) = there.run(move || (look(&mut sleep), reset));
+    assert_eq!(done, Some(Ok(())));
+    // The other one has a timer once there is room.
+    there.run(move || drop(armed));
+    lab.settle();
+    let (alarm, waker) = Alarm::new();
+    assert_eq!(poll(&mut reset, &waker), Poll::Pending);
+    lab.advance(ms(15));
+    assert_eq!((alarm.count(), poll(&mut reset, &waker)), (1, Poll::Ready(Ok(()))));
+}
