@@ -58,6 +58,7 @@ mod spawned;
 mod starved;
 mod statistics;
 mod support;
+mod thread_ends;
 mod timer_group;
 mod timer_guard;
 mod timer_owners;

@@ -13,11 +13,14 @@
 //! Cost: a comparison for the service that the thread has used first. It finds others by a search
 //! of its table, which has an entry for each of them.
 
+mod room;
+
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Waker;
 
+pub(crate) use self::room::Unarmed;
 use super::own::OwnNurseries;
 use super::place::{NurseryName, Place};
 use super::reaches::Reaches;
@@ -75,19 +78,6 @@ pub(crate) struct Reach {
     next_salt: Cell<u8>,
 }
 
-/// Why a timer was not armed.
-pub(crate) enum Unarmed {
-    /// The thread has no credit of a shard, which may have some that others do not use.
-    NoRoom(ShardId),
-    Refused(RefusedKind),
-}
-
-impl From<RefusedKind> for Unarmed {
-    fn from(kind: RefusedKind) -> Self {
-        Self::Refused(kind)
-    }
-}
-
 impl Reach {
     /// The entry of a service in the table of this thread. `None` also when the table of the thread
     /// is gone.
@@ -113,10 +103,9 @@ impl Reach {
         self.thread != 0
     }
 
-    /// Makes an entry in the table of this thread. `None` when the table is gone.
-    #[cold]
-    fn make(service: ServiceId, time: Timeline) -> Option<Rc<Self>> {
-        let entry = Rc::new(Self {
+    /// An entry that is in no table.
+    fn new(service: ServiceId, time: Timeline) -> Rc<Self> {
+        Rc::new(Self {
             service,
             #[cfg(feature = "sim")]
             thread: THREAD.get(),
@@ -130,24 +119,29 @@ impl Reach {
             own: OwnNurseries::default(),
             others: RefCell::default(),
             next_salt: Cell::new(0),
-        });
+        })
+    }
+
+    /// Enters the table of this thread. False if the table is gone.
+    fn enter_table(self: &Rc<Self>) -> bool {
         // Services that have ended leave the table when another one enters it.
-        let gone: Vec<_> = TABLE
-            .try_with(|table| {
-                let gone = table.take_gone(Self::has_ended);
-                table.add(Rc::clone(&entry));
-                gone
-            })
-            .ok()?;
-        drop(gone);
-        Some(entry)
+        let gone: Result<Vec<_>, _> = TABLE.try_with(|table| {
+            let gone = table.take_gone(Self::has_ended);
+            table.add(Rc::clone(self));
+            gone
+        });
+        gone.is_ok()
     }
 
     /// The entry of a service that is open. A thread enters the table when it first uses a service.
+    ///
+    /// Where the table is gone, as the thread ends, the entry is used once. Its nurseries and lanes
+    /// are left when it is dropped, as those of a thread that has ended, and their timers go on.
     #[cold]
     fn of_open(service: ServiceId) -> Option<Rc<Self>> {
-        let time = registry::find(service)?.time();
-        Self::make(service, time)
+        let entry = Self::new(service, registry::find(service)?.time());
+        entry.enter_table();
+        Some(entry)
     }
 
     fn has_ended(&self) -> bool {
@@ -320,54 +314,6 @@ impl Reach {
         }
     }
 
-    /// Has the shard lend a slot for a timer that was refused, if the thread drives the shard.
-    /// `Err` if it lends none.
-    #[cold]
-    fn ask_for_room(
-        &self,
-        shard: ShardId,
-        class: ClassId,
-        refusal: ArmRefusal,
-        is_borrowed: bool,
-    ) -> Result<(), Unarmed> {
-        if refusal == ArmRefusal::Closed {
-            return Err(self.why_closed().into());
-        }
-        match self.driven(Some(shard)) {
-            Some(driven) if driven.lend_one(is_borrowed) => Ok(()),
-            // It has looked for all that others do not use.
-            Some(_) if !is_borrowed => Err(self.note_full(shard, class).into()),
-            _ => Err(Unarmed::NoRoom(shard)),
-        }
-    }
-
-    /// Has a shard look for room for a timer that has found none, and then wake the task. `asked`
-    /// is what this has returned for the timer before. `Err` if there is no room.
-    #[cold]
-    pub(crate) fn wait_for_room(
-        &self,
-        shard: ShardId,
-        class: ClassId,
-        asked: Option<u32>,
-        waker: Waker,
-    ) -> Result<u32, RefusedKind> {
-        let service = self.service().ok_or_else(|| self.why_closed())?;
-        let (asked, _unused) = service.ask_for_room(shard, asked, waker);
-        asked.map_err(|refusal| match refusal {
-            ArmRefusal::Closed => self.why_closed(),
-            ArmRefusal::Full => self.note_full(shard, class),
-        })
-    }
-
-    /// Counts a timer that a full shard refuses.
-    #[cold]
-    fn note_full(&self, shard: ShardId, class: ClassId) -> RefusedKind {
-        if let Some(service) = self.service() {
-            service.note_refused(shard, class);
-        }
-        RefusedKind::Full
-    }
-
     /// Why the service, or a shard of it, takes no timer.
     #[cold]
     pub(crate) fn why_closed(&self) -> RefusedKind {
@@ -525,9 +471,10 @@ impl Reach {
     }
 }
 
-/// Runs code with how the calling thread reaches a service. `None` where [`find`] finds nothing.
+/// Runs code, once, with how the calling thread reaches a service. `None` where [`find`] finds
+/// nothing.
 #[inline]
-pub(crate) fn with<R>(service: ServiceId, run: impl FnOnce(&Reach) -> R) -> Option<R> {
+pub(crate) fn with<R>(service: ServiceId, mut run: impl FnMut(&Reach) -> R) -> Option<R> {
     let found = TABLE.try_with(|table| {
         let other;
         let reach = if let Some(first) = table.first(service) {
@@ -538,11 +485,21 @@ pub(crate) fn with<R>(service: ServiceId, run: impl FnOnce(&Reach) -> R) -> Opti
         };
         Some(run(reach))
     });
-    found.ok().flatten()
+    match found {
+        Ok(found) => found,
+        Err(_) => without_table(service, run),
+    }
 }
 
-/// How the calling thread reaches a service. `None` if the thread has not used the service before
-/// and the service has ended, or if the thread ends and its table is gone.
+/// Runs code with how a thread reaches a service whose table is gone.
+#[cold]
+#[inline(never)]
+fn without_table<R>(service: ServiceId, mut run: impl FnMut(&Reach) -> R) -> Option<R> {
+    Some(run(&*Reach::of_open(service)?))
+}
+
+/// How the calling thread reaches a service. `None` if the service has ended, and the thread has
+/// not used it before or ends.
 #[inline]
 pub(crate) fn find(service: ServiceId) -> Option<Rc<Reach>> {
     Reach::known(service).or_else(|| Reach::of_open(service))
@@ -554,11 +511,6 @@ pub(crate) fn find(service: ServiceId) -> Option<Rc<Reach>> {
 pub(super) fn known_lanes(service: ServiceId) -> Option<Rc<dyn ThreadLanes>> {
     let known = TABLE.try_with(|table| table.first(service)?.lanes.get().cloned());
     known.ok().flatten()
-}
-
-/// Whether the table of the calling thread is gone, as the thread ends.
-pub(super) fn has_ended() -> bool {
-    TABLE.try_with(|_| ()).is_err()
 }
 
 /// Ends a simulated thread, as the end of a thread does.
@@ -579,7 +531,10 @@ impl OnThread {
     pub(crate) fn enter<T: Send + 'static>(core: &Rc<Core<T>>) -> Option<Self> {
         let shard: Weak<dyn LocalShard> = Rc::downgrade(core) as _;
         let service = core.directory().service;
-        let reach = Reach::known(service).or_else(|| Reach::make(service, core.time().clone()))?;
+        let reach = Reach::known(service).or_else(|| {
+            let entry = Reach::new(service, core.time().clone());
+            entry.enter_table().then_some(entry)
+        })?;
         // A service without a handle has timers of its shards' own threads.
         let _known = reach.reached.set(registry::of_directory(core.directory()));
         reach.shards.borrow_mut().push(Weak::clone(&shard));

@@ -110,10 +110,10 @@ use crate::values::refused::RefusedKind;
 ///
 /// # Room
 ///
-/// A thread borrows slots of its shard: one at first, and twice as many each time, up to 1,024 or an
-/// eighth of those that are left. It keeps what it was last lent at once. Where the shard has none
-/// left to lend, the first poll of a future asks it to take back what other threads do not use, and
-/// the task is polled again when the shard has looked: it has a timer then, or returns `Full`. So
+/// A thread borrows slots of its shard: one at first, and twice as many each time, up to 1,024 or
+/// an eighth of those that are left. It keeps what it was last lent at once. Where the shard has
+/// none left to lend, the first poll of a future asks it to take back what other threads do not
+/// use. The shard looks, and wakes the task: the next poll has a timer, or returns `Full`. So
 /// futures are refused only where the pending timers fill the shard, but for what each thread was
 /// lent. On the thread that drives the shard all this is one poll.
 /// [`guide::multi_thread_tokio`](crate::guide::multi_thread_tokio) is about the shards
@@ -294,7 +294,7 @@ impl<T: 'static> Handle<T> {
     /// Runs code with how the calling thread reaches the service, which costs less than
     /// [`reach`](Self::reach).
     #[inline]
-    pub(crate) fn with_reach<R>(&self, run: impl FnOnce(&Reach) -> R) -> Option<R> {
+    pub(crate) fn with_reach<R>(&self, run: impl FnMut(&Reach) -> R) -> Option<R> {
         here::with(self.service, run)
     }
 
@@ -326,14 +326,15 @@ impl<T: 'static> Handle<T> {
     /// When something is due, in nanoseconds, before that is rounded up to a tick.
     #[inline]
     fn due_of(&self, when: impl When) -> u64 {
-        let due = self.with_reach(|reach| reach.time().due_of(when, || reach.nanos()));
+        // A time that is moved into the closure stays in a register.
+        let due = self.with_reach(move |reach| reach.time().due_of(when, || reach.nanos()));
         due.unwrap_or(u64::MAX)
     }
 
     /// The tick at which something is due.
     #[inline]
     fn tick_of(&self, when: impl When) -> Tick {
-        let tick = self.with_reach(|reach| reach.time().tick_of(when, || reach.nanos()));
+        let tick = self.with_reach(move |reach| reach.time().tick_of(when, || reach.nanos()));
         tick.unwrap_or(Tick::NEVER)
     }
 }

@@ -17,7 +17,6 @@ use std::task::Waker;
 use corewheel_shard::Tick;
 use hashbrown::HashMap;
 
-use super::place::Place;
 use super::thread_lanes::ThreadLanes;
 use crate::clock::Timeline;
 use crate::directory::closed_kind;
@@ -27,7 +26,6 @@ use crate::shard::lanes::Lanes;
 use crate::shard::{Directory, Post};
 use crate::stats::tally::Tally;
 use crate::values::class::{ClassId, TimerClass};
-use crate::values::contain::drop_each;
 use crate::values::error::ConfigError;
 use crate::values::ids::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
@@ -190,24 +188,4 @@ pub(crate) fn why_closed(service: ServiceId) -> RefusedKind {
 pub(crate) fn find(service: ServiceId) -> Option<Arc<dyn Service>> {
     let services = SERVICES.read().unwrap_or_else(PoisonError::into_inner);
     services.as_ref()?.get(&service).cloned()
-}
-
-/// Ends a timer on a thread whose table is gone.
-#[cold]
-pub(super) fn end_without_table(service: ServiceId, place: Place) {
-    // Where the service has ended, no nursery of it carries anything.
-    let Some(service) = find(service) else { return };
-    let Place { nursery: name, slot } = place;
-    let nursery = service.nurseries(name.shard()).and_then(|table| table.find(name.id()));
-    let Some(nursery) = nursery else { return };
-    let time = service.time();
-    match nursery.end_elsewhere(slot, || time.nanos()) {
-        Ok(Some(look_by)) => service.ring(name.shard(), time.ceil(look_by)),
-        Ok(None) => {}
-        Err(()) => {
-            let mut wakers = Vec::new();
-            while nursery.end_some(|| 0, &mut wakers).0 {}
-            drop_each(wakers);
-        }
-    }
 }

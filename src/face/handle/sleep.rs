@@ -17,7 +17,7 @@ use pin_project_lite::pin_project;
 
 use super::here::{Reach, Unarmed};
 use super::place::{NurseryName, Place};
-use super::{Handle, Untyped, here, registry};
+use super::{Handle, Untyped, here};
 use crate::clock::when::When;
 use crate::link::nursery::{Arming, Progress};
 use crate::values::class::ClassId;
@@ -49,7 +49,8 @@ use crate::values::refused::RefusedKind;
 /// cache of its thread; a drop on another thread takes another lock.
 ///
 /// The timer holds the waker, and with it the memory of its task. A drop on the thread that has
-/// armed the timer drops the waker at once, and one on another thread within a second.
+/// armed the timer drops the waker at once, and one on another thread within a second; one while
+/// the shard looks for room does so when the shard has looked.
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Sleep {
     /// In nanoseconds since the service's epoch, before it is rounded up to a tick. `u64::MAX` for
@@ -265,7 +266,7 @@ impl Sleep {
         unarmed: Unarmed,
         cx: &Context<'_>,
     ) -> Result<Option<bool>, RefusedKind> {
-        let is_asked = self.phase == Phase::Asked;
+        let is_asked = self.is_asked();
         self.phase = Phase::Unarmed;
         let shard = match unarmed {
             Unarmed::Refused(kind) => return Err(kind),
@@ -347,9 +348,8 @@ impl Drop for Sleep {
     fn drop(&mut self) {
         if self.phase == Phase::Armed {
             let place = self.place();
-            if here::with(self.service, |reach| reach.end(place)).is_none() {
-                registry::end_without_table(self.service, place);
-            }
+            // Where the service has ended, no nursery of it carries anything.
+            let _ended = here::with(self.service, |reach| reach.end(place));
         }
     }
 }

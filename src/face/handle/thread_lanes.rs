@@ -3,8 +3,7 @@
 use std::any::Any;
 use std::rc::Rc;
 
-use super::here::Reach;
-use super::{here, registry};
+use super::here::{self, Reach};
 use crate::shard::hooks::Message;
 use crate::shard::lanes::Lanes;
 use crate::shard::request::Request;
@@ -57,11 +56,7 @@ pub(super) fn open(service: ServiceId) -> Option<Rc<dyn ThreadLanes>> {
 
 #[cold]
 fn open_first(service: ServiceId) -> Option<Rc<dyn ThreadLanes>> {
-    match here::with(service, Reach::lanes) {
-        Some(lanes) => lanes,
-        None if here::has_ended() => Some(registry::find(service)?.lanes()),
-        None => None,
-    }
+    here::with(service, Reach::lanes)?
 }
 
 /// Sends a message to a part of a shard, from any thread. `Err` with the message if the shard is
@@ -71,13 +66,7 @@ pub(crate) fn send_message(
     shard: ShardId,
     message: Box<dyn Message>,
 ) -> Result<(), Box<dyn Message>> {
-    let Some(reach) = here::find(service) else {
-        let found = if here::has_ended() { registry::find(service) } else { None };
-        return match found {
-            Some(service) => service.lanes().send_message(shard, message),
-            None => Err(message),
-        };
-    };
+    let Some(reach) = here::find(service) else { return Err(message) };
     if let Some(here) = reach.driven(Some(shard)) {
         here.receive(message);
         return Ok(());

@@ -1,0 +1,75 @@
+//! What a thread does for a timer for which it has no credit: it has the shard look for some.
+//!
+//! The shard of another thread looks in its next turn, and wakes the task of the timer then. A
+//! thread that drives the shard has it look at once.
+
+use std::task::Waker;
+
+use super::Reach;
+use crate::link::nursery::ArmRefusal;
+use crate::values::class::ClassId;
+use crate::values::ids::ShardId;
+use crate::values::refused::RefusedKind;
+
+/// Why a timer was not armed.
+pub(crate) enum Unarmed {
+    /// The thread has no credit of a shard, which may have some that others do not use.
+    NoRoom(ShardId),
+    Refused(RefusedKind),
+}
+
+impl From<RefusedKind> for Unarmed {
+    fn from(kind: RefusedKind) -> Self {
+        Self::Refused(kind)
+    }
+}
+
+impl Reach {
+    /// Has the shard lend a slot for a timer that was refused, if the thread drives the shard.
+    /// `Err` if it lends none.
+    #[cold]
+    pub(super) fn ask_for_room(
+        &self,
+        shard: ShardId,
+        class: ClassId,
+        refusal: ArmRefusal,
+        is_borrowed: bool,
+    ) -> Result<(), Unarmed> {
+        if refusal == ArmRefusal::Closed {
+            return Err(self.why_closed().into());
+        }
+        match self.driven(Some(shard)) {
+            Some(driven) if driven.lend_one(is_borrowed) => Ok(()),
+            // It has looked for all that others do not use.
+            Some(_) if !is_borrowed => Err(self.note_full(shard, class).into()),
+            _ => Err(Unarmed::NoRoom(shard)),
+        }
+    }
+
+    /// Has a shard look for room for a timer that has found none, and then wake the task. `asked`
+    /// is what this has returned for the timer before. `Err` if there is no room.
+    #[cold]
+    pub(crate) fn wait_for_room(
+        &self,
+        shard: ShardId,
+        class: ClassId,
+        asked: Option<u32>,
+        waker: Waker,
+    ) -> Result<u32, RefusedKind> {
+        let service = self.service().ok_or_else(|| self.why_closed())?;
+        let (asked, _unused) = service.ask_for_room(shard, asked, waker);
+        asked.map_err(|refusal| match refusal {
+            ArmRefusal::Closed => self.why_closed(),
+            ArmRefusal::Full => self.note_full(shard, class),
+        })
+    }
+
+    /// Counts a timer that a full shard refuses.
+    #[cold]
+    fn note_full(&self, shard: ShardId, class: ClassId) -> RefusedKind {
+        if let Some(service) = self.service() {
+            service.note_refused(shard, class);
+        }
+        RefusedKind::Full
+    }
+}
