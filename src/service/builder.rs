@@ -201,7 +201,8 @@ impl TimerServiceBuilder {
     /// Either all shards run when this returns, or none does.
     ///
     /// It blocks the calling thread until then, for milliseconds, and may be called in a task, as
-    /// in `#[tokio::main]`.
+    /// in `#[tokio::main]`. A child of a later `fork` has no shards: see
+    /// [`guide::choosing`](crate::guide::choosing).
     ///
     /// # Errors
     ///

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::task::coop;
 
 use super::instant::{Instant, present};
+use super::service::present_of_service;
 use super::sleep::{Sleep, at_most_max, sleep_until};
 use crate::kit::interval::MissedTickBehavior;
 
@@ -25,7 +26,7 @@ const TOLERANCE: Duration = Duration::from_millis(5);
 /// needed.
 #[track_caller]
 pub fn interval(period: Duration) -> Interval {
-    interval_at(present(), period)
+    interval_at(present_of_service(), period)
 }
 
 /// A tick at `start`, and one at the end of each period from then on, as of

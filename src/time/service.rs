@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::error::SetServiceError;
+use super::instant::{Instant, present};
 use crate::clock::{NearClock, Timeline};
 use crate::face::handle::{Handle, Untyped};
 use crate::fallback;
@@ -89,6 +90,13 @@ pub fn set_service<T: Send + 'static>(service: &TimerService<T>) -> Result<(), S
 /// The default service cannot start.
 pub fn handle() -> Handle<Untyped> {
     chosen().handle
+}
+
+/// The present moment, once the service runs: the start of the default service takes milliseconds,
+/// which are not part of the time that begins then.
+pub(super) fn present_of_service() -> Instant {
+    let _starts = chosen();
+    present()
 }
 
 /// The deadline that is a delay from now: in nanoseconds, and as a moment. Both come in registers,

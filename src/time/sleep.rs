@@ -72,7 +72,7 @@ impl Sleep {
     pub(super) fn after(delay: Duration) -> Self {
         // A clock that may be paused says what the time is.
         if cfg!(feature = "test-util") {
-            return sleep_until(present() + delay);
+            return sleep_until(service::present_of_service() + delay);
         }
         let (due, deadline) = service::due_after(delay);
         Self::of(SleepOrKept::until(service::handle(), due, deadline))
