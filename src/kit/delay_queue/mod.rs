@@ -58,7 +58,7 @@
 //! let removed = retries.try_run(move |retries| retries.remove(first).is_some())?;
 //! let reset = retries.try_run(move |retries| retries.reset(second, Duration::ZERO))?;
 //! println!("removed: {}, reset: {}", removed.wait()?, reset.wait()?);
-//! let next = retries.poll_fn(|retries, cx| retries.poll_recv(cx)).map_err(|r| r.kind())?;
+//! let next = retries.try_poll_fn(|retries, cx| retries.poll_recv(cx)).map_err(|r| r.kind())?;
 //! assert!(next.wait()?.is_some_and(|retry| retry.value.starts_with("GET")));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -55,11 +55,12 @@
 //!
 //! # Room
 //!
-//! At most `lane_capacity` commands are on their way to one value. [`Kept::try_run`] refuses
-//! another one as `Busy`; [`Kept::run`] waits. Commands need no slot of the shard, so a container
-//! on a shard that is full can still be emptied. The shard runs them in the order in which it
-//! receives them, within the budget of its turns and alternating with timers that are due. Commands
-//! of one thread keep their order.
+//! At most `lane_capacity` commands are on their way to one value. [`Kept::try_run`] and
+//! [`Kept::try_poll_fn`] refuse another one as `Busy`; [`Kept::run`] and [`Kept::poll_fn`] wait. A
+//! closure that polls takes its room until it is ready. Commands need no slot of the shard, so a
+//! container on a shard that is full can still be emptied. The shard runs them in the order in which
+//! it receives them, within the budget of its turns and alternating with timers that are due.
+//! Commands of one thread keep their order.
 //!
 //! # Time
 //!
@@ -159,18 +160,12 @@ impl<C: 'static> Kept<C> {
         F: FnOnce(&C) -> R + Send + 'static,
         R: Send + 'static,
     {
-        let kept = self.clone();
-        async move {
-            let permit = kept.shared.room.enter_when_free().await;
-            match kept.send_run(permit, call) {
-                Ok(reply) => reply.await,
-                Err(_) => Err(ReplyError::Closed),
-            }
-        }
+        self.when_free(|kept, permit| kept.send_run(permit, call))
     }
 
     /// Polls a closure on the shard until it is ready; the reply is its result. So a thread waits
     /// for an event of the value, such as the next value of a queue that is due.
+    /// [`poll_fn`](Self::poll_fn) waits for room, too.
     ///
     /// ```
     /// use corewheel::{TimerService, Timers};
@@ -182,7 +177,7 @@ impl<C: 'static> Kept<C> {
     /// // A thread of its own takes the values, the oldest first.
     /// let taker = queue.clone();
     /// let due = std::thread::spawn(move || {
-    ///     let next = taker.poll_fn(|queue, cx| queue.poll_recv(cx));
+    ///     let next = taker.try_poll_fn(|queue, cx| queue.poll_recv(cx));
     ///     next.map_err(|refused| refused.kind().to_string())?.wait().map_err(|e| e.to_string())
     /// });
     /// let insert = queue.try_run(|queue| queue.insert("a mail", Duration::from_millis(2)));
@@ -202,12 +197,79 @@ impl<C: 'static> Kept<C> {
     ///
     /// Those of [`try_run`](Self::try_run). The reply is `Closed` if the shard ends or the last
     /// handle of the value is dropped before the closure is ready.
-    pub fn poll_fn<R, F>(&self, poll: F) -> Result<Reply<R>, Refused<F>>
+    pub fn try_poll_fn<R, F>(&self, poll: F) -> Result<Reply<R>, Refused<F>>
     where
         F: FnMut(&C, &mut Context<'_>) -> Poll<R> + Send + 'static,
         R: Send + 'static,
     {
-        let Some(permit) = self.shared.room.enter() else { return Err(Refused::Busy(poll)) };
+        match self.shared.room.enter() {
+            Some(permit) => self.send_poll(permit, poll),
+            None => Err(Refused::Busy(poll)),
+        }
+    }
+
+    /// Polls a closure on the shard until it is ready as [`try_poll_fn`](Self::try_poll_fn) does,
+    /// waits while too many commands are on their way, and returns its result.
+    ///
+    /// ```
+    /// use corewheel::{TimerService, Timers};
+    /// use std::time::Duration;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let service = TimerService::beside_runtime().start()?;
+    /// let make = |timers: &Timers| timers.delay_queue::<&str>();
+    /// let queue = service.keep_on(service.shard_for(0), make)?.await?;
+    /// let inserted = queue.run(|queue| queue.insert("a mail", Duration::from_millis(2))).await?;
+    /// assert!(inserted.is_ok());
+    /// let due = queue.poll_fn(|queue, cx| queue.poll_recv(cx)).await?;
+    /// assert_eq!(due.map(|due| due.value), Some("a mail"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// The closure is sent when the future first finds room, at its first poll if there is any. A
+    /// future that is dropped before sends nothing; when it is dropped after that, the closure is
+    /// polled no more. The future is `Send` and `'static`, and keeps the value as a handle does.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` if the shard has ended, or ends before the closure is ready, and `Panicked`. The
+    /// closure is dropped then.
+    pub fn poll_fn<R, F>(
+        &self,
+        poll: F,
+    ) -> impl Future<Output = Result<R, ReplyError>> + use<C, R, F>
+    where
+        F: FnMut(&C, &mut Context<'_>) -> Poll<R> + Send + 'static,
+        R: Send + 'static,
+    {
+        self.when_free(|kept, permit| kept.send_poll(permit, poll))
+    }
+
+    /// Waits for room, sends a command by `send`, and waits for its result.
+    fn when_free<R, F, S>(
+        &self,
+        send: S,
+    ) -> impl Future<Output = Result<R, ReplyError>> + use<C, R, F, S>
+    where
+        S: FnOnce(&Self, Permit) -> Result<Reply<R>, Refused<F>>,
+    {
+        let kept = self.clone();
+        async move {
+            let permit = kept.shared.room.enter_when_free().await;
+            match send(&kept, permit) {
+                Ok(reply) => reply.await,
+                Err(_) => Err(ReplyError::Closed),
+            }
+        }
+    }
+
+    fn send_poll<R, F>(&self, permit: Permit, poll: F) -> Result<Reply<R>, Refused<F>>
+    where
+        F: FnMut(&C, &mut Context<'_>) -> Poll<R> + Send + 'static,
+        R: Send + 'static,
+    {
         let (sender, reply) = Self::reply();
         let to = Arc::clone(&self.shared);
         let message = PollUntilReady { to, permit, poll, sender, value: self.value };

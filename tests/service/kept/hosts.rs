@@ -84,7 +84,7 @@ fn queue_is_filled_and_emptied_by_tasks_of_a_multi_thread_runtime() {
                         queue.drain_expired_into(&mut batch, 99);
                         Poll::Ready(batch)
                     });
-                    values.extend(batch.unwrap().await.unwrap().into_iter().map(|due| due.value));
+                    values.extend(batch.await.unwrap().into_iter().map(|due| due.value));
                 }
                 values
             });

@@ -9,14 +9,14 @@ use corewheel::queue::DelayQueue;
 use corewheel::{Refused, Reply, ReplyError, ShutdownPolicy, Timers};
 
 use super::{count, kept};
-use crate::support::{Guard, Lab, builder, check_law, look, ms};
+use crate::support::{Alarm, Guard, Lab, builder, check_law, look, ms, poll};
 
 /// Waits for the next value of a queue.
 fn next(queue: &corewheel::kept::Kept<DelayQueue<u32>>) -> Reply<u32> {
     let next = |queue: &DelayQueue<u32>, cx: &mut Context<'_>| {
         queue.poll_recv(cx).map(|due| due.expect("the shard is open").value)
     };
-    queue.poll_fn(next).unwrap()
+    queue.try_poll_fn(next).unwrap()
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn closure_is_woken_by_another_thread_and_once_for_many_wake_ups() {
     let polls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&polls);
     let mut reply = kept
-        .poll_fn(move |known, cx| {
+        .try_poll_fn(move |known, cx| {
             *known.borrow_mut() = Some(cx.waker().clone());
             let polled = counted.fetch_add(1, Ordering::SeqCst);
             if polled == 2 { Poll::Ready("third poll") } else { Poll::Pending }
@@ -71,7 +71,7 @@ fn closure_that_wakes_itself_is_polled_again_and_leaves_time_for_timers() {
     let mut lab = Lab::new(builder(1));
     let kept = kept(&mut lab, |_| ());
     let mut reply: Reply<()> = kept
-        .poll_fn(|(), cx| {
+        .try_poll_fn(|(), cx| {
             cx.waker().wake_by_ref();
             Poll::Pending
         })
@@ -91,7 +91,7 @@ fn closure_that_waits_takes_room_until_it_is_ready() {
     let mut lab = Lab::new(builder(1).lane_capacity(1));
     let queue = kept(&mut lab, Timers::delay_queue::<u32>);
     let (guard, dropped) = Guard::new();
-    let empty = queue.poll_fn(move |queue, cx| {
+    let empty = queue.try_poll_fn(move |queue, cx| {
         let _captured = &guard;
         queue.poll_expired(cx)
     });
@@ -105,6 +105,77 @@ fn closure_that_waits_takes_room_until_it_is_ready() {
     drop((waiting, queue));
     lab.settle();
     check_law(&lab.counts());
+}
+
+#[test]
+fn poll_fn_waits_for_room_and_returns_the_result() {
+    let mut lab = Lab::new(builder(1).lane_capacity(1));
+    let queue = kept(&mut lab, Timers::delay_queue::<u32>);
+    let mut taken = queue.try_run(|queue| queue.insert(7, ms(5)).is_ok()).unwrap();
+    let (alarm, waker) = Alarm::new();
+    let mut next = Box::pin(queue.poll_fn(DelayQueue::poll_recv));
+    assert!(poll(&mut next, &waker).is_pending(), "there is no room");
+    let (guard, dropped) = Guard::new();
+    let captured = move |_: &DelayQueue<u32>, _: &mut Context<'_>| {
+        let _captured = &guard;
+        Poll::Ready(())
+    };
+    let mut never_sent = Box::pin(queue.poll_fn(captured));
+    assert!(poll(&mut never_sent, &waker).is_pending());
+    drop(never_sent);
+    assert_eq!(count(&dropped), 1, "the closure is dropped with its future");
+    lab.settle();
+    assert_eq!((look(&mut taken), alarm.count()), (Some(Ok(true)), 1));
+    assert!(poll(&mut next, &waker).is_pending(), "it is sent now, and takes the room");
+    assert!(queue.try_run(DelayQueue::len).is_err());
+    lab.settle();
+    lab.advance(ms(5));
+    assert_eq!(alarm.count(), 2);
+    let Poll::Ready(Ok(Some(due))) = poll(&mut next, &waker) else { panic!("the value is due") };
+    assert_eq!(due.value, 7);
+    check_law(&lab.counts());
+}
+
+#[test]
+fn future_of_poll_fn_keeps_the_value_and_ends_the_polls_when_it_is_dropped() {
+    let mut lab = Lab::new(builder(1));
+    let queue = kept(&mut lab, Timers::delay_queue::<u32>);
+    drop(queue.try_run(|queue| queue.insert(7, ms(5)).is_ok()).unwrap());
+    let mut next = Box::pin(queue.poll_fn(DelayQueue::poll_recv));
+    assert!(look(&mut next).is_none());
+    drop(queue);
+    lab.settle();
+    lab.advance(ms(5));
+    assert!(look(&mut next).is_some_and(|due| due.unwrap().unwrap().value == 7));
+
+    let queue = kept(&mut lab, Timers::delay_queue::<u32>);
+    let mut waits = Box::pin(queue.poll_fn(DelayQueue::poll_recv));
+    assert!(look(&mut waits).is_none());
+    lab.settle();
+    drop(waits);
+    drop(queue.try_run(|queue| queue.insert(8, ms(5)).is_ok()).unwrap());
+    lab.settle();
+    lab.advance(ms(5));
+    let mut left = queue.try_run(DelayQueue::len).unwrap();
+    lab.settle();
+    assert_eq!(look(&mut left), Some(Ok(1)), "the value was taken for a future that is gone");
+}
+
+#[test]
+fn futures_of_poll_fn_are_closed_with_their_shard() {
+    let mut lab = Lab::new(builder(1).lane_capacity(1));
+    let queue = kept(&mut lab, Timers::delay_queue::<u32>);
+    let [mut polls, mut waits, mut unpolled] =
+        [(); 3].map(|()| Box::pin(queue.poll_fn(|queue, cx| queue.poll_recv(cx).map(|_| ()))));
+    assert!(look(&mut polls).is_none());
+    let (alarm, waker) = Alarm::new();
+    assert!(poll(&mut waits, &waker).is_pending());
+    lab.settle();
+    lab.end(ShutdownPolicy::Drop);
+    assert_eq!(look(&mut polls), Some(Err(ReplyError::Closed)));
+    assert_eq!(alarm.count(), 1, "the closure that had the room is gone");
+    assert_eq!(look(&mut waits), Some(Err(ReplyError::Closed)));
+    assert_eq!(look(&mut unpolled), Some(Err(ReplyError::Closed)));
 }
 
 #[test]
@@ -132,7 +203,7 @@ fn panicking_closure_replies_and_is_dropped() {
     let kept = kept(&mut lab, |_| ());
     let (guard, dropped) = Guard::new();
     let mut reply: Reply<()> = kept
-        .poll_fn(move |(), _| {
+        .try_poll_fn(move |(), _| {
             let _captured = &guard;
             panic!("on purpose")
         })
@@ -151,7 +222,7 @@ fn waiting_closure_is_closed_with_its_shard() {
         lab.settle();
         lab.end(policy);
         assert_eq!(look(&mut waiting), Some(Err(ReplyError::Closed)), "{policy:?}");
-        let refused = queue.poll_fn(DelayQueue::poll_expired);
+        let refused = queue.try_poll_fn(DelayQueue::poll_expired);
         assert!(matches!(refused, Err(Refused::Closed(_))));
     }
 }
