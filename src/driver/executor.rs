@@ -79,15 +79,13 @@ where
             core.set_waits_for_sockets(false);
         }
         let next = take_turn(timers, &mut values);
-        let jobs = core.take_jobs();
-        let has_jobs = !jobs.is_empty();
-        for job in jobs {
+        for job in core.take_jobs() {
             let spawn = || host.spawn(Box::pin(Running::new(timers.clone(), job(timers.clone()))));
             if !core.contain(spawn) {
                 core.publish();
             }
         }
-        let mut until = match next {
+        let until = match next {
             Next::Now => {
                 expected = core.nanos();
                 host.step_aside().await;
@@ -97,29 +95,45 @@ where
             Next::WhenWoken => Tick::NEVER,
             Next::Never => return,
         };
-        if has_jobs {
-            // A job may have scheduled an earlier timer before its future first waited.
-            until = core.next_deadline().map_or(until, |next| until.min(next));
-        }
+        // A job may have scheduled an earlier timer before its future first waited.
+        let until = sleep(timers, until, &mut host, &mut armed_for).await;
         expected = core.time().start_of(until);
-        sleep(timers, until, &mut host, &mut armed_for).await;
     }
 }
 
-async fn sleep<T, X>(timers: &Timers<T>, until: Tick, host: &mut X, armed_for: &mut Option<u64>)
+/// Sleeps until `latest`, or until an earlier tick at which the shard wants a turn, or until it is
+/// woken. Returns the tick.
+async fn sleep<T, X>(
+    timers: &Timers<T>,
+    latest: Tick,
+    host: &mut X,
+    armed_for: &mut Option<u64>,
+) -> Tick
 where
     T: Send + 'static,
     X: Host,
 {
     let core = timers.core();
-    let mut asleep = false;
+    let mut asleep_until = None;
     poll_fn(|cx| {
         host.keep_poll_request(cx);
-        if !asleep {
-            if !core.fall_asleep(until, host.waker(cx)) {
-                return Poll::Ready(());
+        let until;
+        if let Some(known) = asleep_until {
+            until = known;
+            if !core.post().doorbell.stay_asleep(host.waker(cx)) {
+                core.wake_up();
+                if armed_for.is_some_and(|at| at <= core.nanos()) {
+                    // A task has woken the driver, which the alarm should have done.
+                    host.request_poll();
+                }
+                return Poll::Ready(until);
             }
-            asleep = true;
+        } else {
+            until = match core.fall_asleep(latest, host.waker(cx)) {
+                Some(until) => until,
+                None => return Poll::Ready(latest),
+            };
+            asleep_until = Some(until);
             if until < Tick::NEVER {
                 let at = core.time().start_of(until);
                 if armed_for.is_none_or(|earlier| at < earlier) {
@@ -128,20 +142,13 @@ where
                     *armed_for = Some(at);
                 }
             }
-        } else if !core.post().doorbell.stay_asleep(host.waker(cx)) {
-            core.wake_up();
-            if armed_for.is_some_and(|at| at <= core.nanos()) {
-                // A task has woken the driver, which the alarm should have done.
-                host.request_poll();
-            }
-            return Poll::Ready(());
         }
         if armed_for.is_some() && host.poll_alarm(cx).is_ready() {
             *armed_for = None;
             core.wake_up();
-            return Poll::Ready(());
+            return Poll::Ready(until);
         }
         Poll::Pending
     })
-    .await;
+    .await
 }

@@ -111,8 +111,8 @@ impl ManualClock {
     ///
     /// `tasks` is a future, such as a `LocalSet` of tokio or a join of several futures. It is
     /// polled on this thread, which needs no runtime: at first, and whenever it was woken, but not
-    /// after its end. It may wait by the futures of a [`Handle`](crate::Handle), by channels and by
-    /// `tokio::io::duplex`.
+    /// after its end. It may wait by the futures of a [`Handle`](crate::Handle), by commands to a
+    /// [`Kept`](crate::kept::Kept), by channels and by `tokio::io::duplex`.
     ///
     /// ```
     /// use corewheel::attach::Turn;

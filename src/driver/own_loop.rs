@@ -99,8 +99,8 @@ pub struct ShardLoop<T: Send + 'static, H = fn(Fired<T>, &Timers<T>)> {
 #[must_use = "it says when the next turn is due"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
-    /// At once, after the other tasks of the loop: the turn has left work behind, or a request has
-    /// come in.
+    /// At once, after the other tasks of the loop: the turn or the loop has left work behind, or a
+    /// request has come in.
     More,
     /// At this instant, or when a timer is scheduled or the waker is woken before.
     Next(Instant),
@@ -181,27 +181,23 @@ impl<T: Send + 'static, H> ShardLoop<T, H> {
     /// Tells other threads that the shard sleeps until the instant that the last turn named, and by
     /// which waker to wake it. The next turn tells them that it is awake.
     ///
-    /// Returns how long the loop may wait. `More`: not at all, since a request has come in. `Next`:
-    /// until that instant, or until the waker is woken. `Idle`: until the waker is woken. The
-    /// instant is earlier than that of the last turn if an earlier timer was scheduled since.
+    /// Returns how long the loop may wait. `More`: not at all, since a request has come in, or the
+    /// loop has left something for a turn since the last one, such as a command to a
+    /// [`Kept`](crate::kept::Kept). `Next`: until that instant, or until the waker is woken. `Idle`:
+    /// until the waker is woken. The instant is earlier than that of the last turn if an earlier
+    /// timer was scheduled since.
     ///
     /// A thread wakes the waker when it sends a request that the shard must receive earlier. A
-    /// command on the shard's own thread wakes it, too, if its timer is due earlier. The waker must
-    /// only wake: it must not use a handle of this service.
+    /// command on the shard's own thread wakes it, too, if its timer is due earlier or if it leaves
+    /// something for a turn. The waker must only wake: it must not use a handle of this service.
     pub fn prepare_to_sleep(&self, after: Turn, waker: &Waker) -> Turn {
         let core = self.timers().core();
-        let until = match after {
+        let latest = match after {
             Turn::More | Turn::Closed => return after,
             Turn::Next(at) => core.time().deadline_at(at),
             Turn::Idle => Tick::NEVER,
         };
-        // The loop may have scheduled an earlier timer since the turn.
-        let until = core.next_deadline().map_or(until, |next| until.min(next));
-        let next = match until {
-            _ if !core.fall_asleep(until, waker) => Next::Now,
-            Tick::NEVER => Next::WhenWoken,
-            until => Next::At(until),
-        };
+        let next = core.fall_asleep(latest, waker).map_or(Next::Now, Next::At);
         Turn::new(next, core.time())
     }
 

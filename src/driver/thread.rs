@@ -76,9 +76,7 @@ fn spin<T: Send + 'static>(timers: &Timers<T>, until: Tick) -> bool {
 
 fn park<T: Send + 'static>(timers: &Timers<T>, until: Tick, parker: &Parker, waker: &Waker) {
     let core = timers.core();
-    if !core.fall_asleep(until, waker) {
-        return;
-    }
+    let Some(until) = core.fall_asleep(until, waker) else { return };
     let due = core.time().start_of(until);
     let wait = Duration::from_nanos(due.saturating_sub(core.nanos()));
     // A point in time that the system cannot represent is as good as never.

@@ -26,7 +26,8 @@ pub(crate) trait Part: 'static {
         Tick::NEVER
     }
 
-    /// Whether the part has an item to deliver.
+    /// Whether the part has an item to deliver. Another turn follows at once then, and no driver
+    /// falls asleep.
     fn has_work(&self) -> bool {
         false
     }

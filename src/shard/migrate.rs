@@ -177,6 +177,11 @@ impl<T: 'static> State<T> {
         }
     }
 
+    /// Whether a `migrate_all` can go on in the next turn.
+    pub(super) fn migrates_at_once(&self) -> bool {
+        self.migrating_all.as_ref().is_some_and(|all| all.retry_at.is_none())
+    }
+
     /// When a `migrate_all` that has found no room tries again; `None` if there is no such one.
     pub(super) fn migrate_all_retries_at(&self) -> Option<Tick> {
         self.migrating_all.as_ref()?.retry_at

@@ -86,10 +86,17 @@ impl<T: 'static> Core<T> {
         self.asleep_until.get() > Tick::ZERO
     }
 
-    /// Falls asleep by the wake-up protocol. False if mail or a request has come meanwhile.
-    pub(crate) fn fall_asleep(&self, until: Tick, waker: &Waker) -> bool {
+    /// Falls asleep by the wake-up protocol: until `latest`, or until an earlier tick at which the
+    /// shard wants a turn by now. Returns until when. `None` if mail or a request has come, or if
+    /// the shard's own thread has left something for a turn.
+    ///
+    /// Each driver calls it after its last chance for code of the user to run, so that it need not
+    /// look at what that code has left.
+    pub(crate) fn fall_asleep(&self, latest: Tick, waker: &Waker) -> Option<Tick> {
+        let until = self.next_deadline().map_or(latest, |next| latest.min(next));
         let post = self.post();
         self.asleep_until.set(until);
+        // The doorbell clones a waker and drops another, which runs code of the user.
         let has_news = if self.wakes_for_any_request() {
             post.doorbell.fall_asleep_until_any_request(waker);
             self.has_news() || self.has_look_before(until)
@@ -97,10 +104,25 @@ impl<T: 'static> Core<T> {
             post.doorbell.fall_asleep(until, waker);
             self.has_news_before(until)
         };
-        if has_news {
+        let is_woken = self.asleep_until.get() != until;
+        if has_news || is_woken || self.has_work_left() {
             self.wake_up();
+            return None;
         }
-        !has_news
+        Some(until)
+    }
+
+    /// Whether something is left that only a turn does: effects of commands, work of parts, timers
+    /// that are due, a `migrate_all`. A turn that leaves any has another one follow at once, and no
+    /// driver falls asleep beside it.
+    pub(super) fn has_work_left(&self) -> bool {
+        {
+            let state = self.state.borrow();
+            if state.has_effects() || state.wheel.is_behind() || state.migrates_at_once() {
+                return true;
+            }
+        }
+        self.parts_have_work()
     }
 
     /// Called by the driver when it stops sleeping.
@@ -167,5 +189,60 @@ impl<T: 'static> Core<T> {
             write(counts);
             self.post().published.store_gauges(counts);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::super::effect::Effect;
+    use super::*;
+    use crate::{ShardId, TimerService};
+
+    #[derive(Default)]
+    struct Alarm(AtomicUsize);
+
+    impl Wake for Alarm {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// A schedule leaves effects if it closes a lane to which a thread sends at that moment.
+    #[test]
+    fn driver_does_not_fall_asleep_beside_effects_of_a_command() {
+        let service = TimerService::builder().shards(1).start_attached_with::<u8>().unwrap();
+        let attachment = service.attach(ShardId::new(0)).unwrap();
+        let mut shard = attachment.into_loop(|_, _| {}).unwrap();
+        let _next = shard.turn();
+        let core = std::rc::Rc::clone(shard.timers().core());
+        assert_eq!(core.fall_asleep(Tick::NEVER, Waker::noop()), Some(Tick::NEVER));
+        core.wake_up();
+        let alarm = Arc::<Alarm>::default();
+        core.state.borrow_mut().effects.push(Effect::Wake(Waker::from(Arc::clone(&alarm))));
+        assert_eq!(core.fall_asleep(Tick::NEVER, Waker::noop()), None);
+        assert!(!core.is_asleep() && alarm.0.load(Ordering::SeqCst) == 0);
+        let _next = shard.turn();
+        assert_eq!(alarm.0.load(Ordering::SeqCst), 1);
+        assert_eq!(core.fall_asleep(Tick::NEVER, Waker::noop()), Some(Tick::NEVER));
+    }
+
+    /// An effect of a lane that a command closes may be a `migrate_all`.
+    #[test]
+    fn driver_does_not_fall_asleep_beside_a_migrate_all_that_has_begun() {
+        let service = TimerService::builder().shards(2).start_attached_with::<u8>().unwrap();
+        let attachment = service.attach(ShardId::new(0)).unwrap();
+        let mut shard = attachment.into_loop(|_, _| {}).unwrap();
+        let _next = shard.turn();
+        let core = std::rc::Rc::clone(shard.timers().core());
+        let (reply, report) = oneshot::channel();
+        core.begin_migrate_all([ShardId::new(1)].into(), reply);
+        assert_eq!(core.fall_asleep(Tick::NEVER, Waker::noop()), None);
+        let _next = shard.turn();
+        assert_eq!(report.try_recv().unwrap().unwrap().migrated, 0);
+        assert_eq!(core.fall_asleep(Tick::NEVER, Waker::noop()), Some(Tick::NEVER));
     }
 }

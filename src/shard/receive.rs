@@ -35,6 +35,7 @@ impl<T: 'static> Core<T> {
         let tick = self.time().floor(now);
         #[cfg(feature = "sim")]
         if self.holds_lanes() {
+            self.run_effects();
             let more = self.look_at_nurseries(now, requests_max as usize);
             return self.migrate_some(now, requests_max as usize) || more;
         }

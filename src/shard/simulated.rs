@@ -67,6 +67,7 @@ impl<T: 'static> Core<T> {
         let until = self.asleep_until.get();
         assert!(until > Tick::ZERO, "shard {shard} is neither awake nor asleep");
         assert!(!self.post().mailbox.has_mail(), "shard {shard} sleeps beside mail");
+        assert!(!self.has_work_left(), "shard {shard} sleeps beside work that is left for a turn");
         for nursery in self.post().nurseries.all().0.into_iter().flatten() {
             let look_by = nursery.look_by();
             // A nursery that is over waits for any turn, with a look at 0.

@@ -249,7 +249,7 @@ impl<T: 'static> Core<T> {
     }
 
     #[inline]
-    fn parts_have_work(&self) -> bool {
+    pub(super) fn parts_have_work(&self) -> bool {
         !self.parts.is_empty() && self.parts.fold(false, |any, part| any || part.has_work())
     }
 
@@ -283,7 +283,7 @@ impl<T: 'static> Core<T> {
     }
 
     fn is_behind(&self) -> bool {
-        self.state.borrow().wheel.is_behind() || self.parts_have_work()
+        self.state.borrow().wheel.is_behind() || self.has_work_left()
     }
 
     /// When the next turn is due; `None` if no timer or part wants a turn.

@@ -26,6 +26,7 @@ mod keyed;
 mod keys;
 mod lanes;
 mod late_parts;
+mod left_for_turn;
 mod limits;
 mod log;
 mod manual_clock;

@@ -99,6 +99,24 @@ fn run(seed: u64) -> (bool, u32) {
     (is_ended, record.closed.get())
 }
 
+/// The driver makes the future of a closure between its turn and its sleep.
+#[test]
+fn command_of_a_closure_that_makes_a_future_is_not_lost_to_sleep() {
+    for seed in 0..50 {
+        let builder = TimerService::builder().shards(1).capacity(100);
+        let mut sim = Simulation::<()>::start(seed, builder, |_| |_: Fired<()>, _: &Timers<()>| {})
+            .expect("the settings are within their limits");
+        let reply = sim.service().keep_on(SHARD, |_| Cell::new(7)).expect("the shard is open");
+        let kept = sim.run(reply).expect("it is made");
+        let spawned = sim
+            .service()
+            .spawn_on(SHARD, move |_| kept.try_run(Cell::get).expect("the shard is open"));
+        let value = sim.run(spawned.expect("the shard is open"));
+        assert_eq!(value, Ok(Ok(7)), "seed {seed}");
+        assert_eq!(sim.elapsed(), Duration::ZERO, "seed {seed}");
+    }
+}
+
 #[test]
 fn kept_map_agrees_with_the_model_of_each_task_for_many_seeds() {
     let (mut ended, mut closed) = (0, 0);
