@@ -44,7 +44,8 @@
 //! protocol.
 //!
 //! A request for a timer can be cancelled while it lies in the lane: see [`marks`]. The owner drops
-//! it when it next receives, and takes its key back.
+//! it when it next receives, and takes its key back. The mark rings the doorbell as a push does, so
+//! that an owner which sleeps for long drops the request in a while.
 //!
 //! Cost: for each request a fence and two cache lines that travel between cores. 48 bytes for each
 //! slot of the ring, and more for large payloads; 64 slots for a lane that never holds more.
@@ -87,9 +88,9 @@ pub(crate) trait Request {
     fn about(&self) -> Option<About<Self::Key>>;
     /// The number of requests for which it counts against a turn's budget; at least 1.
     fn weight(&self) -> usize;
-    /// The latest tick at which the owner must have received it. [`Tick::NEVER`] for a request that
-    /// may wait for ever and wakes no owner.
-    fn needed_by(&self) -> Tick;
+    /// The latest tick at which the owner must have received it. `None` for a request that may wait
+    /// for a while: the sender and the owner say until when.
+    fn needed_by(&self) -> Option<Tick>;
 }
 
 /// Which granted keys a request uses up.

@@ -115,7 +115,7 @@ fn send(
     let doorbell = Arc::clone(doorbell);
     thread::spawn(move || {
         assert!(lane.push(7).is_ok(), "the ring has room");
-        let wake_up = doorbell.wake_for(deadline);
+        let wake_up = doorbell.wake_for(|| deadline);
         // The ring's end lives on, since the owner would see that it is dropped.
         std::mem::forget(lane);
         wake_up

@@ -61,13 +61,14 @@ impl Doorbell {
         Self { sleeps_until: CachePadded::new(AtomicU64::new(AWAKE)), waker: AtomicWaker::new() }
     }
 
-    /// The sender's column, after the push: wakes the owner if it sleeps past `deadline`.
+    /// The sender's column, after the push: wakes the owner if it sleeps past what `deadline`
+    /// returns, which is called only if it sleeps.
     #[inline]
-    pub(crate) fn wake_for(&self, deadline: Tick) -> WakeUp {
+    pub(crate) fn wake_for(&self, deadline: impl FnOnce() -> Tick) -> WakeUp {
         // Pairs with the fence in `sleep`.
         fence(Ordering::SeqCst);
         let until = self.sleeps_until.load(Ordering::Relaxed);
-        if until == AWAKE || until <= deadline.index() + 1 {
+        if until == AWAKE || until <= deadline().index() + 1 {
             WakeUp::Saved
         } else {
             self.wake_from(until)
@@ -76,7 +77,7 @@ impl Doorbell {
 
     /// Wakes the owner if it sleeps.
     pub(crate) fn wake(&self) -> WakeUp {
-        self.wake_for(Tick::ZERO)
+        self.wake_for(|| Tick::ZERO)
     }
 
     /// The owner's column up to the fence. The owner must check all lanes before it sleeps, and

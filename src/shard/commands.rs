@@ -2,6 +2,7 @@
 
 use corewheel_shard::{CancelOutcome as ShardCancel, ResetOutcome as ShardReset, Tick, TimerKey};
 
+use super::request::freed_by;
 use super::stored::{Stored, Taken};
 use super::{Core, State};
 use crate::values::class::ClassId;
@@ -125,8 +126,21 @@ impl<T: 'static> Core<T> {
                 }
             },
             ShardCancel::Stale => self.cancel_migrated(key, now),
-            outcome => self.finish_cancel(outcome, now),
+            ShardCancel::Overtook => self.await_cancelled(),
+            ShardCancel::AlreadyFired => CancelOutcome::AlreadyFired,
         }
+    }
+
+    /// A cancel has come before its timer: a turn soon receives the timer and drops it.
+    #[cold]
+    fn await_cancelled<K>(&self) -> CancelOutcome<K> {
+        let soon = freed_by(self.time(), self.nanos_near());
+        {
+            let frees_at = &mut self.state.borrow_mut().frees_at;
+            *frees_at = Some(frees_at.map_or(soon, |at| at.min(soon)));
+        }
+        self.note_deadline(soon);
+        CancelOutcome::Overtook
     }
 
     fn finish_cancel(&self, outcome: ShardCancel<Stored<T>>, now: u64) -> CancelOutcome<Taken<T>> {

@@ -10,25 +10,12 @@
 
 use corewheel_shard::{Tick, TimerKey};
 
+use super::State;
 use super::request::Request;
-use super::{Core, State};
 use crate::link::lane::{Exhausted, LaneReceiver};
 
 /// The most idle lanes that are closed at once for their keys.
 const CLOSED_MAX: usize = 64;
-
-impl<T: 'static> Core<T> {
-    /// When a turn looks again for keys for the futures that lanes hold; `None` if no lane holds
-    /// any.
-    pub(super) fn keys_retry_at(&self) -> Option<Tick> {
-        #[cfg(feature = "sim")]
-        if self.holds_lanes() {
-            // A turn looks at no lane.
-            return None;
-        }
-        self.state.borrow().keys_retry_at
-    }
-}
 
 impl<T: 'static> State<T> {
     /// Grants a thread up to `wanted` keys, and returns how many.

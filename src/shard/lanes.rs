@@ -7,7 +7,7 @@ use std::task::Waker;
 use corewheel_shard::{Tick, TimerKey};
 
 use super::hooks::Message;
-use super::request::{Bulk, BulkCancel, BulkReply, Replies, Request};
+use super::request::{Bulk, BulkCancel, BulkReply, Replies, Request, freed_by};
 use super::{Directory, Post};
 use crate::clock::NearClock;
 use crate::clock::when::When;
@@ -120,12 +120,19 @@ impl<T: 'static> Lanes<T> {
         Ok(self.service.home(shard).timer(key))
     }
 
+    /// The tick by which a shard must have received a cancel of now that no caller waits for.
+    fn freed_by(&self) -> Tick {
+        freed_by(&self.directory.time, self.nanos())
+    }
+
     /// Cancels a timer that this thread has sent, if it can be cancelled where it lies in its lane.
     #[inline]
     pub(crate) fn cancel_in_lane(&self, timer: TimerId) -> bool {
         let mut lanes = self.of_shards.borrow_mut();
         let lane = lanes.get_mut(timer.shard().index()).and_then(Option::as_mut);
-        lane.is_some_and(|lane| lane.cancel(timer.key()))
+        let post = self.directory.post(timer.shard());
+        let (Some(lane), Some(post)) = (lane, post) else { return false };
+        lane.cancel(timer.key(), &post.doorbell, || self.freed_by())
     }
 
     /// Sends a cancel or a reset. If the shard is closed, the request goes to where its timer has
@@ -146,7 +153,8 @@ impl<T: 'static> Lanes<T> {
         request: Request<T>,
     ) -> Result<(), Refused<Request<T>>> {
         self.on_lane(to, ClassId::NONE, request, |lane, doorbell, request| {
-            lane.send_always(request, doorbell).map_err(|back| (Refusal::Closed, back))
+            let sent = lane.send_always(request, doorbell, || self.freed_by());
+            sent.map_err(|back| (Refusal::Closed, back))
         })
     }
 

@@ -112,17 +112,15 @@ impl<T: 'static> Core<T> {
         Some(until)
     }
 
-    /// Whether something is left that only a turn does: effects of commands, work of parts, timers
-    /// that are due, a `migrate_all`. A turn that leaves any has another one follow at once, and no
+    /// Whether something is left that only a turn does, apart from timers: effects of commands, work
+    /// of parts, a `migrate_all`. A turn that leaves any has another one follow at once, and no
     /// driver falls asleep beside it.
     pub(super) fn has_work_left(&self) -> bool {
-        {
+        let is_left = {
             let state = self.state.borrow();
-            if state.has_effects() || state.wheel.is_behind() || state.migrates_at_once() {
-                return true;
-            }
-        }
-        self.parts_have_work()
+            state.has_effects() || state.migrates_at_once()
+        };
+        is_left || self.parts_have_work()
     }
 
     /// Called by the driver when it stops sleeping.
@@ -152,8 +150,12 @@ impl<T: 'static> Core<T> {
         if self.holds_lanes() {
             return false;
         }
-        let lanes = &mut self.state.borrow_mut().lanes;
-        lanes.iter_mut().any(|lane| lane.has_news_before(until))
+        let State { lanes, soon, overtaken, .. } = &mut *self.state.borrow_mut();
+        if !overtaken.is_empty() {
+            // A caller waits for a timer that another thread has sent.
+            return lanes.iter().any(LaneReceiver::has_news);
+        }
+        lanes.iter_mut().any(|lane| lane.has_news_before(until, *soon))
     }
 
     /// Publishes the counts after a command while the driver sleeps. Otherwise the statistics would
@@ -197,8 +199,10 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
+    use std::time::Duration;
 
     use super::super::effect::Effect;
+    use super::super::request::Request;
     use super::*;
     use crate::{ShardId, TimerService};
 
@@ -230,10 +234,36 @@ mod tests {
         assert_eq!(core.fall_asleep(Tick::NEVER, Waker::noop()), Some(Tick::NEVER));
     }
 
+    /// A thread sends a timer while the shard receives the cancel that another thread sends by the
+    /// timer's id.
+    #[test]
+    fn driver_does_not_fall_asleep_beside_a_timer_whose_cancel_came_before_it() {
+        let service = TimerService::builder().shards(1).start_attached_with::<u8>().unwrap();
+        let attachment = service.attach(ShardId::new(0)).unwrap();
+        let mut shard = attachment.into_loop(|_, _| {}).unwrap();
+        let _next = shard.turn();
+        let core = std::rc::Rc::clone(shard.timers().core());
+        let sender = service.handle();
+        let hour = Duration::from_hours(1);
+        let _ = sender.on(core.id()).schedule(hour, 1);
+        let _next = shard.turn();
+        let timer = sender.on(core.id()).schedule(hour, 2).unwrap();
+        assert!(core.fall_asleep(Tick::NEVER, Waker::noop()).is_some(), "the timer may wait");
+        core.wake_up();
+        let (reply, outcome) = oneshot::channel();
+        let cancel = Request::Cancel { key: timer.key(), reply: Some(reply) };
+        core.state.borrow_mut().apply(cancel, None, core.nanos());
+        assert!(outcome.try_recv().is_err(), "the timer has not come");
+        assert_eq!(core.fall_asleep(Tick::NEVER, Waker::noop()), None);
+        let _next = shard.turn();
+        assert!(outcome.try_recv().unwrap().won());
+    }
+
     /// An effect of a lane that a command closes may be a `migrate_all`.
     #[test]
     fn driver_does_not_fall_asleep_beside_a_migrate_all_that_has_begun() {
-        let service = TimerService::builder().shards(2).start_attached_with::<u8>().unwrap();
+        let builder = TimerService::builder().shards(2).capacity(64);
+        let service = builder.start_attached_with::<u8>().unwrap();
         let attachment = service.attach(ShardId::new(0)).unwrap();
         let mut shard = attachment.into_loop(|_, _| {}).unwrap();
         let _next = shard.turn();

@@ -6,7 +6,7 @@ use corewheel_shard::Tick;
 
 use super::callback::SendCall;
 use super::effect::Effect;
-use super::request::{Request, ShutdownOrder};
+use super::request::{Request, ShutdownOrder, freed_by};
 use super::stored::Job;
 use super::{Core, State};
 use crate::link::lane::LaneReceiver;
@@ -50,6 +50,18 @@ impl<T: 'static> Core<T> {
         let more_young = self.look_at_nurseries(now, left.max(requests_max as usize / 2).max(1));
         let more_to_migrate = self.migrate_some(now, left);
         more || more_young || more_to_migrate
+    }
+
+    /// When a turn looks at the lanes though nothing in them may wake the shard; `None` if no turn
+    /// needs to.
+    pub(super) fn lanes_due(&self) -> Option<Tick> {
+        #[cfg(feature = "sim")]
+        if self.holds_lanes() {
+            // A turn looks at no lane.
+            return None;
+        }
+        let state = self.state.borrow();
+        state.keys_retry_at.into_iter().chain(state.frees_at).min()
     }
 
     /// Takes the jobs that have come for the driver.
@@ -117,6 +129,8 @@ impl<T: 'static> State<T> {
     /// are left, and how many timers of a `migrate_all` may migrate, which is at least 1.
     fn receive(&mut self, tick: Tick, now: u64, max: usize) -> (bool, usize) {
         let held_waiters = self.keys_retry_at.take().is_some();
+        self.soon = freed_by(&self.directory.time, now);
+        self.frees_at = self.frees_at.filter(|at| *at > tick);
         if self.lanes.is_empty() {
             return (false, max);
         }
@@ -150,6 +164,9 @@ impl<T: 'static> State<T> {
             self.keys_retry_at = holds_waiters.then(|| tick.saturating_add(1));
         }
         self.lanes = lanes;
+        if std::mem::take(&mut self.has_freed) {
+            self.frees_at = Some(self.soon);
+        }
         (more, max.saturating_sub(spent).max(1))
     }
 

@@ -18,6 +18,7 @@ use super::callback::SendCall;
 use super::hooks::Message;
 use super::shutdown::Report;
 use super::stored::{Job, Remote};
+use crate::clock::{Timeline, nanos_after};
 use crate::link::lane;
 use crate::link::lane::{About, Keys};
 use crate::values::class::ClassId;
@@ -224,22 +225,37 @@ impl<T: 'static> lane::Request for Request<T> {
         }
     }
 
-    /// A cancel whose outcome no caller waits for may wait for ever, and wakes no shard.
+    /// A cancel whose outcome no caller waits for may wait: see [`freed_by`].
     #[inline]
-    fn needed_by(&self) -> Tick {
+    fn needed_by(&self) -> Option<Tick> {
         match self {
             Self::Schedule { deadline, .. }
             | Self::Call { deadline, .. }
-            | Self::Reset { reply: None, deadline, .. } => *deadline,
-            Self::Cancel { reply: None, .. } => Tick::NEVER,
-            Self::Cancel { reply: Some(_), .. } | Self::Reset { reply: Some(_), .. } => Tick::ZERO,
+            | Self::Reset { reply: None, deadline, .. } => Some(*deadline),
+            Self::Cancel { reply: None, .. } => None,
+            Self::Cancel { reply: Some(_), .. } | Self::Reset { reply: Some(_), .. } => {
+                Some(Tick::ZERO)
+            }
             Self::Bulk(bulk) => match &**bulk {
-                Bulk::Schedule(bulk) => bulk.earliest,
-                Bulk::Cancel(BulkCancel { replies: None, .. }) => Tick::NEVER,
-                _ => Tick::ZERO,
+                Bulk::Schedule(bulk) => Some(bulk.earliest),
+                Bulk::Cancel(BulkCancel { replies: None, .. }) => None,
+                _ => Some(Tick::ZERO),
             },
         }
     }
+}
+
+/// How long a cancel that no caller waits for may wait in its lane, and with it a payload.
+const FREED_WITHIN: Duration = Duration::from_secs(1);
+
+/// The tick by which a shard must have received a cancel that no caller waits for, if `now` is the
+/// present in nanoseconds.
+///
+/// A shard that has received such a cancel takes another turn by this tick, so that those that
+/// follow need not wake it.
+#[inline]
+pub(super) fn freed_by(time: &Timeline, now: u64) -> Tick {
+    time.floor(nanos_after(now, FREED_WITHIN))
 }
 
 /// A control message to a shard.

@@ -4,6 +4,7 @@
 use corewheel_shard::Tick;
 
 use super::Core;
+use super::request::freed_by;
 use crate::link::lane::LaneReceiver;
 
 impl<T: 'static> Core<T> {
@@ -87,7 +88,8 @@ impl<T: 'static> Core<T> {
                 !holds_waiters || until <= now.saturating_add(1),
                 "shard {shard} sleeps at {now:?} until {until:?} beside futures that wait for keys"
             );
-            let is_asleep_long = lanes.iter_mut().any(|lane| lane.is_late_at(until));
+            let soon = freed_by(self.time(), self.nanos());
+            let is_asleep_long = lanes.iter_mut().any(|lane| lane.is_late_at(until, soon));
             assert!(!is_asleep_long, "shard {shard} sleeps until {until:?}, past a request");
         }
         let earliest = self.state.borrow().wheel.earliest_deadline().unwrap_or(Tick::NEVER);

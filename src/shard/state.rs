@@ -21,6 +21,7 @@ use super::migrate::{MigrateAll, Migrated};
 use super::nurseries::Nurseries;
 use super::request::{
     Bulk, BulkCancel, BulkReply, BulkSchedule, CancelReply, Control, Request, ShutdownOrder,
+    freed_by,
 };
 use super::stored;
 use super::stored::{Job, Remote, Stored, Tables, Taken};
@@ -46,6 +47,15 @@ pub(crate) struct State<T: 'static> {
     /// When a turn looks again for keys for the futures that lanes hold; `None` if no lane holds
     /// any.
     pub(super) keys_retry_at: Option<Tick>,
+    /// Until when cancels that no caller waits for may wait, if they have come since the last turn
+    /// received requests.
+    pub(super) soon: Tick,
+    /// Whether a turn has received such a cancel, or a cancel before its timer, since the last one
+    /// began to receive.
+    pub(super) has_freed: bool,
+    /// When a turn receives requests though none may wake the shard: such cancels came in the second
+    /// before. `None` if none came.
+    pub(super) frees_at: Option<Tick>,
     /// When the shard last looked for idle lanes.
     pub(super) lanes_checked: Tick,
     /// Messages for the driver.
@@ -93,6 +103,9 @@ impl<T: 'static> State<T> {
             lanes: Vec::new(),
             nurseries: Nurseries::new(config.capacity),
             keys_retry_at: None,
+            soon: freed_by(&directory.time, directory.time.nanos()),
+            has_freed: false,
+            frees_at: None,
             lanes_checked: Tick::ZERO,
             jobs: Vec::new(),
             calls: Vec::new(),
@@ -288,6 +301,7 @@ impl<T: 'static> State<T> {
 
     /// Drops a timer that was cancelled in its lane.
     fn pass(&mut self, request: Request<T>, key: Option<TimerKey>, now: u64) {
+        self.has_freed = true;
         let key = key.expect("a request for a timer comes with the key that it uses up");
         if self.overtaken.contains_key(&key) {
             // A caller waits for the outcome of a cancel that came before, and gets the payload.
@@ -333,6 +347,7 @@ impl<T: 'static> State<T> {
             return self.forward(shard, Request::Cancel { key, reply }, now);
         }
         let overtook = matches!(outcome, ShardCancel::Overtook);
+        self.has_freed |= overtook || reply.is_none();
         let outcome = self.finish_cancel(outcome, now);
         match reply {
             // The reply can return the payload when the timer comes.
@@ -413,6 +428,7 @@ impl<T: 'static> State<T> {
 
     /// Cancels up to `max` timers of a bulk request. True if none is left.
     fn cancel_some(&mut self, many: &mut BulkCancel<T>, max: usize, now: u64) -> bool {
+        self.has_freed |= many.replies.is_none();
         for key in many.keys.by_ref().take(max) {
             let mut outcome = self.cancel(key, || now);
             if matches!(outcome, ShardCancel::Stale)
@@ -428,6 +444,7 @@ impl<T: 'static> State<T> {
                 }
                 outcome = self.cancel(key, || now);
             }
+            self.has_freed |= matches!(outcome, ShardCancel::Overtook);
             let outcome = self.finish_cancel(outcome, now);
             let Some(replies) = &mut many.replies else {
                 self.drop_later(outcome.payload());

@@ -291,7 +291,7 @@ impl<T: 'static> Core<T> {
         let next = {
             let state = self.state.borrow();
             let next = state.wheel.next_deadline().unwrap_or(Tick::NEVER);
-            let retries = [state.migrate_all_retries_at(), self.keys_retry_at()];
+            let retries = [state.migrate_all_retries_at(), self.lanes_due()];
             retries.into_iter().flatten().fold(next, Tick::min)
         };
         let next = next.min(self.next_look());

@@ -14,6 +14,7 @@ mod delay_queue;
 mod drop_panics;
 mod errors;
 mod foreign_and_forgotten;
+mod freed;
 mod glommio_attached;
 mod handles;
 mod herd;

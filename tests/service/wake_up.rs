@@ -57,7 +57,7 @@ fn earlier_timers_wake_a_sleeping_shard_once() {
 }
 
 #[test]
-fn detached_cancel_does_not_wake_the_shard() {
+fn detached_cancel_does_not_wake_a_shard_that_sleeps_for_a_second() {
     let (mut lab, client, alarm, waker) = asleep(true);
     let timer = client.on(SHARD).schedule(FAR, 1).unwrap();
     client.cancel_detached(timer);
@@ -219,6 +219,8 @@ fn overflow_of_a_full_lane_wakes_the_shard() {
     let client = lab.client();
     let timer = client.on(SHARD).schedule(FAR, 1).unwrap();
     lab.settle();
+    // The shard sleeps for a second, so that a cancel does not wake it.
+    lab.timers().schedule(ms(1_000), 0).unwrap();
     let (alarm, waker) = Alarm::new();
     let _ = lab.fall_asleep(&waker);
     client.cancel_detached(timer);

@@ -199,7 +199,9 @@ impl<T: Send + 'static> Handle<T> {
     /// [`wait`](Reply::wait) for it; the cancel is sent either way.
     ///
     /// A cancel cannot be refused. It may arrive before the timer does that another thread has
-    /// sent. The reply for a timer of another service is `Foreign`, at once.
+    /// sent. The reply for a timer of another service is `Foreign`, at once. It is
+    /// [`ReplyError::Closed`](crate::ReplyError::Closed) if the shard has ended, or the service was
+    /// dropped; the end has given the timer its outcome.
     pub fn cancel(&self, timer: TimerId) -> Reply<CancelOutcome<Payload<T, SendCall<T>>>> {
         self.ask(timer, CancelOutcome::Foreign, |_, sender| Request::Cancel {
             key: timer.key(),
@@ -207,13 +209,18 @@ impl<T: Send + 'static> Handle<T> {
         })
     }
 
-    /// Cancels a timer and asks for no reply. It does not wake the shard, which drops the payload
-    /// when it next receives requests; a timer that has not fired by then will not. A timer of
-    /// another service is left as it is.
+    /// Cancels a timer and asks for no reply. A timer that has not fired when its shard receives
+    /// the cancel will not. A timer of another service is left as it is.
+    ///
+    /// The shard drops the payload within a second, or in its first turn after that if its thread
+    /// is held up; within a second for each shard to which the timer has migrated. A shard that
+    /// sleeps for longer is woken, and takes a turn a second later, so however many such cancels
+    /// come, they wake it once in a second at most, unless they fill their lane. A shard that no
+    /// thread drives yet drops the payload when it is driven.
     ///
     /// A timer that this thread has scheduled and not reset, and that the shard has not received,
     /// is marked as cancelled where it lies in the lane. That costs less than the message which it
-    /// takes otherwise.
+    /// takes otherwise. Either way the clock is read only if the shard sleeps.
     #[inline]
     pub fn cancel_detached(&self, timer: TimerId) {
         if timer.is_of(self.service)

@@ -23,8 +23,8 @@ use crate::values::outcome::{CancelOutcome, ResetOutcome};
 ///
 /// A guard of a shard names no type of values and has no lifetime: store it as
 /// `TimerGuard<'static>`. It cancels at once, and the payload is dropped on the spot. A guard of a
-/// handle borrows the handle; its drop sends a message that does not wake the shard, so the timer
-/// does not fire, and the shard drops the payload when it next takes a turn.
+/// handle borrows the handle; its drop cancels as [`Handle::cancel_detached`] does, so the shard
+/// drops the payload within a second.
 ///
 /// Cost: the id and a reference; no allocation.
 ///

@@ -116,16 +116,16 @@ impl TimerGroup {
     }
 
     /// Cancels all timers from any thread. The reply has the outcome of each, in the order of
-    /// [`iter`](Self::iter). The group is empty afterwards, and can be used again.
+    /// [`iter`](Self::iter), as that of [`Handle::cancel_many`] has, also after the end of the
+    /// service. The group is empty afterwards, and can be used again.
     pub fn cancel<T: Send + 'static>(&mut self, handle: Handle<T>) -> Reply<Outcomes<T>> {
         let reply = handle.cancel_many(&self.timers);
         self.clear();
         reply
     }
 
-    /// Cancels all timers from any thread, without a reply and without waking the shards: the
-    /// timers do not fire, and each shard drops their payloads when it next takes a turn. The group
-    /// is empty afterwards.
+    /// Cancels all timers from any thread, without a reply. Each shard drops their payloads within
+    /// a second, as [`Handle::cancel_detached`] says. The group is empty afterwards.
     pub fn cancel_detached<T: Send + 'static>(&mut self, handle: Handle<T>) {
         handle.cancel_many_detached(&self.timers);
         self.clear();

@@ -34,7 +34,7 @@ impl RemotePeriodic {
     ///
     /// A stop cannot be refused: after `Stopped` the callback is not running and will not run. Any
     /// handle of the service will do. It asks the shard to drop the callback and to free its timer,
-    /// and does not wake the shard for that.
+    /// which the shard does within a second, as [`Handle::cancel_detached`] says.
     pub fn stop<T: Send + 'static>(&self, handle: Handle<T>) -> StopOutcome {
         match self.stop_flag.stop() {
             Stop::Over => StopOutcome::AlreadyOver,

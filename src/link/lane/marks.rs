@@ -12,6 +12,7 @@
 //! to cancel it:                       drop the request
 //!   word: ARMED -> CANCELLED        release the slot
 //!     (compare and exchange)
+//!   won? ring the doorbell          about to sleep: is it CANCELLED?
 //!   lost? send a cancel
 //! ```
 //!
@@ -20,6 +21,10 @@
 //! ring has room for its request, so after the owner has released the slot of the request before,
 //! which is after the swap. A cancel that comes after its request is gone finds another position in
 //! the word, as positions do not come twice.
+//!
+//! An owner that falls asleep looks at the words after its fence, and the thread issues its fence
+//! after it has changed a word, see [`super::super::wake_up`]: either the owner finds the request
+//! cancelled, or the thread finds that the owner sleeps.
 //!
 //! A request that waits beside the ring has no word, and cannot be cancelled there.
 //!
@@ -75,6 +80,14 @@ impl Words {
         let was = state.swap(word(position, TAKEN), Ordering::Relaxed);
         assert_eq!(was >> 2, position, "a state word is that of the request in its slot");
         was == word(position, CANCELLED)
+    }
+
+    /// The owner's column, before it sleeps.
+    #[inline]
+    pub(super) fn is_cancelled(&self, position: u64) -> bool {
+        let state = self.at(position);
+        // Relaxed: the fences of the doorbell order it.
+        state.load(Ordering::Relaxed) == word(position, CANCELLED)
     }
 
     /// The thread's column, to cancel. False if the owner has the request, or had it.

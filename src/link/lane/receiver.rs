@@ -96,11 +96,12 @@ impl<R: Request> LaneReceiver<R> {
     }
 
     /// Whether the lane holds news that cannot wait until the tick `until`. An owner that falls
-    /// asleep until then looks here after its fence: what cannot be seen yet wakes it.
+    /// asleep until then looks here after its fence: what cannot be seen yet wakes it. Requests that
+    /// may wait for a while, and cancelled ones, may wait until `soon`.
     ///
     /// When a thread has used half of its keys, or many, or fills its ring, it wakes only an owner
     /// that sleeps. So a lane half as full as that is news as well.
-    pub(crate) fn has_news_before(&mut self, until: Tick) -> bool {
+    pub(crate) fn has_news_before(&mut self, until: Tick, soon: Tick) -> bool {
         if !self.has_news() {
             return false;
         }
@@ -112,12 +113,15 @@ impl<R: Request> LaneReceiver<R> {
             || waiting > LOOKED_AT_MAX
             || self.has_requests_beside()
             || self.requests.is_abandoned()
-            || self.is_needed_before(until)
+            || self.is_needed_before(until, soon)
     }
 
     /// Whether the ring holds a request that cannot wait until the tick `until`.
-    fn is_needed_before(&mut self, until: Tick) -> bool {
-        self.requests.holds_any(|request| request.needed_by() < until)
+    fn is_needed_before(&mut self, until: Tick, soon: Tick) -> bool {
+        self.requests.holds_any(|request, is_cancelled| {
+            let needed_by = request.needed_by().unwrap_or(soon);
+            needed_by < until || is_cancelled && soon < until
+        })
     }
 
     /// Whether futures wait for room in the lane.
@@ -421,8 +425,8 @@ impl<R: Request> LaneReceiver<R> {
 
     /// Whether the lane holds a request that its owner must receive before the tick `until`.
     #[cfg(feature = "sim")]
-    pub(crate) fn is_late_at(&mut self, until: Tick) -> bool {
-        self.has_requests_beside() || self.is_needed_before(until)
+    pub(crate) fn is_late_at(&mut self, until: Tick, soon: Tick) -> bool {
+        self.has_requests_beside() || self.is_needed_before(until, soon)
     }
 }
 

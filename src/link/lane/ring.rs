@@ -120,10 +120,17 @@ impl<R: Request> RingReceiver<R> {
         }
     }
 
-    /// Whether a request that the ring holds has a property.
-    pub(super) fn holds_any(&mut self, is_so: impl FnMut(&R) -> bool) -> bool {
-        let len = self.requests.slots();
+    /// Whether a request that the ring holds has a property. `is_so` gets the request and whether
+    /// it is cancelled.
+    pub(super) fn holds_any(&mut self, mut is_so: impl FnMut(&R, bool) -> bool) -> bool {
+        let Self { requests, words, position } = self;
+        let (len, mut next) = (requests.slots(), *position);
+        let is_so = |request: &R| {
+            let is_cancelled = has_word(request) && words.is_cancelled(next);
+            next += 1;
+            is_so(request, is_cancelled)
+        };
         // The chunk is not committed, so the requests stay in the ring.
-        self.requests.read_chunk(len).is_ok_and(|chunk| any_of(&chunk, is_so))
+        requests.read_chunk(len).is_ok_and(|chunk| any_of(&chunk, is_so))
     }
 }

@@ -54,7 +54,8 @@ impl<R: Request, K> Slot<'_, R, K> {
         {
             lane.recent.note(key, lane.requests.position(), lane.room.ring);
         }
-        lane.push(build(&keys), in_ring, doorbell)?;
+        let timed = || unreachable!("a timer is needed by its deadline");
+        lane.push(build(&keys), in_ring, doorbell, timed)?;
         Ok(keys)
     }
 }
@@ -122,17 +123,33 @@ impl<R: Request> LaneSender<R> {
         Err(self.refuse(if has_room { count } else { 0 }, doorbell))
     }
 
-    /// Cancels a timer that this end has sent, if it can be cancelled where it lies.
+    /// Cancels a timer that this end has sent, if it can be cancelled where it lies. Wakes the owner
+    /// if it sleeps past the tick that `soon` returns, by which it must drop the timer.
     #[inline]
-    pub(crate) fn cancel(&mut self, key: R::Key) -> bool {
+    pub(crate) fn cancel(
+        &mut self,
+        key: R::Key,
+        doorbell: &Doorbell,
+        soon: impl FnOnce() -> Tick,
+    ) -> bool {
         let position = self.recent.take(key);
-        position.is_some_and(|position| self.requests.words().cancel(position))
+        let is_cancelled = position.is_some_and(|at| self.requests.words().cancel(at));
+        if is_cancelled {
+            self.count_wake_up(doorbell.wake_for(soon));
+        }
+        is_cancelled
     }
 
-    /// Sends a cancel or a reset. `Err` with the request if the lane is closed and has not accepted
-    /// it.
+    /// Sends a cancel or a reset. Wakes the owner for a request that may wait for a while if it
+    /// sleeps past the tick that `soon` returns. `Err` with the request if the lane is closed and
+    /// has not accepted it.
     #[inline]
-    pub(crate) fn send_always(&mut self, request: R, doorbell: &Doorbell) -> Result<(), R> {
+    pub(crate) fn send_always(
+        &mut self,
+        request: R,
+        doorbell: &Doorbell,
+        soon: impl FnOnce() -> Tick,
+    ) -> Result<(), R> {
         debug_assert!(
             request.keys() == Keys::None,
             "a request with a key is sent where there is room"
@@ -141,7 +158,7 @@ impl<R: Request> LaneSender<R> {
             self.recent.forget(timers, self.requests.position());
         }
         let in_ring = self.has_slot();
-        self.push(request, in_ring, doorbell)
+        self.push(request, in_ring, doorbell, soon)
     }
 
     /// Registers the waker of a future whose request was refused as busy or reserved, and wakes the
@@ -203,7 +220,13 @@ impl<R: Request> LaneSender<R> {
     /// overflow. Wakes the owner if it sleeps past the time at which the request is needed, or need
     /// be. `Err` with the request if the lane is closed and has not accepted it.
     #[inline(always)]
-    fn push(&mut self, request: R, in_ring: bool, doorbell: &Doorbell) -> Result<(), R> {
+    fn push(
+        &mut self,
+        request: R,
+        in_ring: bool,
+        doorbell: &Doorbell,
+        soon: impl FnOnce() -> Tick,
+    ) -> Result<(), R> {
         let needed_by = if in_ring {
             let needed_by = request.needed_by();
             self.requests.push(request);
@@ -211,9 +234,9 @@ impl<R: Request> LaneSender<R> {
         } else {
             // There is no room in the ring before the owner has received requests.
             self.overflow(request);
-            Tick::ZERO
+            Some(Tick::ZERO)
         };
-        self.wake_owner(needed_by, doorbell);
+        self.wake_owner(|| needed_by.unwrap_or_else(soon), doorbell);
         if self.is_closed() { self.take_back() } else { Ok(()) }
     }
 
@@ -258,19 +281,24 @@ impl<R: Request> LaneSender<R> {
         in_ring + beside < self.room.max
     }
 
-    /// Issues the fence, and wakes the owner if it sleeps past `needed_by`, or if it sleeps and
-    /// keys run low.
+    /// Issues the fence, and wakes the owner if it sleeps past what `needed_by` returns, or if it
+    /// sleeps and keys run low.
     #[inline]
-    fn wake_owner(&mut self, needed_by: Tick, doorbell: &Doorbell) {
+    fn wake_owner(&mut self, needed_by: impl FnOnce() -> Tick, doorbell: &Doorbell) {
         // Relaxed: an old window only makes an awake owner of a sleeping one, or leaves that to the
         // refusal of the thread's next request.
         let window = self.shared.beside.window.load(Ordering::Relaxed);
         let runs_low = self.keys_used as u64 >= KEYS_USED_MAX.min(window.div_ceil(2));
-        let needed_by = if runs_low { Tick::ZERO } else { needed_by };
         if runs_low {
             self.keys_used = 0;
         }
-        match doorbell.wake_for(needed_by) {
+        let needed_by = || if runs_low { Tick::ZERO } else { needed_by() };
+        self.count_wake_up(doorbell.wake_for(needed_by));
+    }
+
+    #[inline]
+    fn count_wake_up(&self, wake_up: WakeUp) {
+        match wake_up {
             WakeUp::Made => count(&self.shared.wakeups_made),
             WakeUp::Saved => count(&self.shared.wakeups_saved),
         }
@@ -285,7 +313,7 @@ impl<R: Request> LaneSender<R> {
             // Relaxed: an owner that this refusal wakes sees it, and another sees it soon.
             self.shared.beside.keys_needed.store(keys as u64, Ordering::Relaxed);
         }
-        self.wake_owner(Tick::ZERO, doorbell);
+        self.wake_owner(|| Tick::ZERO, doorbell);
         if self.is_closed() {
             return Refusal::Closed;
         }

@@ -21,8 +21,13 @@ pub(super) enum Message {
     Schedule(u32),
     /// Does not.
     Cancel(u32),
+    /// Does not, and may wait until [`SOON`].
+    Forget(u32),
 }
-use Message::{Cancel, Schedule};
+use Message::{Cancel, Forget, Schedule};
+
+/// Until when requests may wait that need not be received at once.
+pub(super) const SOON: Tick = Tick::new(3);
 
 impl Request for Message {
     type Key = u32;
@@ -38,7 +43,7 @@ impl Request for Message {
     fn keys(&self) -> Keys {
         match self {
             Schedule(_) => Keys::Next,
-            Cancel(_) => Keys::None,
+            Cancel(_) | Forget(_) => Keys::None,
         }
     }
 
@@ -46,8 +51,8 @@ impl Request for Message {
         1
     }
 
-    fn needed_by(&self) -> Tick {
-        Tick::new(5)
+    fn needed_by(&self) -> Option<Tick> {
+        (!matches!(self, Forget(_))).then_some(Tick::new(5))
     }
 }
 
@@ -98,7 +103,9 @@ impl Receiver {
 
 /// Sends a request. Returns it if it comes back.
 fn send(lane: &mut LaneSender<Message>, request: Message, doorbell: &Doorbell) -> Option<Message> {
-    let Schedule(value) = request else { return lane.send_always(request, doorbell).err() };
+    let Schedule(value) = request else {
+        return lane.send_always(request, doorbell, || SOON).err();
+    };
     match lane.reserve(doorbell) {
         Ok(slot) => slot.send(|key| Schedule(*key)).map_or_else(Some, |key| {
             assert_eq!(key, value, "keys are used in the order in which they are granted");
@@ -480,11 +487,11 @@ fn owner_that_falls_asleep_beside_a_request_wakes_for_its_deadline() {
         };
         let (mut receiver, mut owner) = (Receiver::new(receiver), Owner::new(&doorbell));
         owner.sleep_until_alarm(Tick::new(3));
-        assert!(!receiver.lane.has_news_before(Tick::new(3)), "they may wait");
+        assert!(!receiver.lane.has_news_before(Tick::new(3), Tick::new(3)), "they may wait");
         while receiver.accepted.len() < 2 {
             receiver.receive(8);
             if receiver.accepted.len() < 2 {
-                owner.sleep(Tick::new(9), || receiver.lane.has_news_before(Tick::new(9)));
+                owner.sleep(Tick::new(9), || receiver.lane.has_news_before(Tick::new(9), SOON));
             }
         }
         client.join().unwrap();

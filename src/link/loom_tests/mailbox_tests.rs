@@ -29,8 +29,8 @@ impl Request for u32 {
         1
     }
 
-    fn needed_by(&self) -> Tick {
-        Tick::NEVER
+    fn needed_by(&self) -> Option<Tick> {
+        Some(Tick::NEVER)
     }
 }
 

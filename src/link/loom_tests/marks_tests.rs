@@ -1,12 +1,14 @@
 //! Tests of requests that are cancelled in their lane, under the model checker.
 
+use corewheel_shard::Tick;
+use loom::sync::Arc;
 use loom::thread;
 
 use super::super::lane::{LaneReceiver, LaneSender, Room, lane};
 use super::super::wake_up::Doorbell;
-use super::check;
-use super::lane_tests::{Message, fixed, growing, window};
-use Message::{Cancel, Schedule};
+use super::lane_tests::{Message, SOON, fixed, growing, window};
+use super::{Owner, check};
+use Message::{Cancel, Forget, Schedule};
 
 /// What an owner has received: the numbers of the schedules, and whether each was cancelled.
 type Received = Vec<(u32, bool)>;
@@ -40,7 +42,7 @@ fn check_agreement(room: Room, count: u32) {
                         None => thread::yield_now(),
                     }
                 };
-                cancelled.push(sender.cancel(key));
+                cancelled.push(sender.cancel(key, &doorbell, || SOON));
             }
             (cancelled, sender)
         });
@@ -81,9 +83,10 @@ fn cancel_in_a_closing_lane_agrees_with_what_the_owner_receives_last() {
             let client = thread::spawn(move || {
                 let doorbell = Doorbell::new();
                 let keys = [(); 2].map(|()| send(&mut sender, &doorbell));
-                let cancelled = keys.map(|key| key.map(|key| sender.cancel(key)));
+                let cancelled =
+                    keys.map(|key| key.map(|key| sender.cancel(key, &doorbell, || SOON)));
                 // A cancel that asks for an outcome is a message of its own.
-                let sent = sender.send_always(Cancel(8), &doorbell);
+                let sent = sender.send_always(Cancel(8), &doorbell, || SOON);
                 (cancelled, sent.is_ok(), sender)
             });
             let mut arrived = Vec::new();
@@ -100,4 +103,56 @@ fn cancel_in_a_closing_lane_agrees_with_what_the_owner_receives_last() {
             assert_eq!(arrived, accepted.collect::<Vec<_>>());
         });
     }
+}
+
+/// The schedule itself may wait until the owner wakes.
+#[test]
+fn cancel_in_the_lane_is_seen_by_an_owner_that_sleeps_past_it() {
+    check(|| {
+        let doorbell = Arc::new(Doorbell::new());
+        let (mut sender, mut receiver) = lane(fixed(2), window(4), 1..=4);
+        let mut owner = Owner::new(&doorbell);
+        let client = {
+            let doorbell = Arc::clone(&doorbell);
+            thread::spawn(move || {
+                let key = send(&mut sender, &doorbell).expect("the lane is open");
+                (sender.cancel(key, &doorbell, || SOON), sender)
+            })
+        };
+        let mut arrived = Vec::new();
+        loop {
+            receive(&mut receiver, &mut arrived);
+            if !arrived.is_empty() {
+                break;
+            }
+            owner.sleep(Tick::new(5), || receiver.has_news_before(Tick::new(5), SOON));
+        }
+        let (is_cancelled, _sender) = client.join().unwrap();
+        assert_eq!(arrived, [(1, is_cancelled)]);
+    });
+}
+
+#[test]
+fn request_that_may_wait_is_seen_by_an_owner_that_sleeps_for_longer() {
+    check(|| {
+        let doorbell = Arc::new(Doorbell::new());
+        let (mut sender, mut receiver) = lane(fixed(2), window(4), 1..=4);
+        let mut owner = Owner::new(&doorbell);
+        let client = {
+            let doorbell = Arc::clone(&doorbell);
+            thread::spawn(move || {
+                let sent = sender.send_always(Forget(7), &doorbell, || SOON);
+                (sent, sender)
+            })
+        };
+        let mut arrived = None;
+        while arrived.is_none() {
+            receiver.receive(usize::MAX, |place, _, _| arrived = place.take());
+            if arrived.is_none() {
+                owner.sleep(Tick::new(5), || receiver.has_news_before(Tick::new(5), SOON));
+            }
+        }
+        let (sent, _sender) = client.join().unwrap();
+        assert_eq!((sent, arrived), (Ok(()), Some(Forget(7))));
+    });
 }

@@ -178,7 +178,7 @@ impl<W> Table<W> {
     #[cold]
     pub(crate) fn ring(&self, look_by: Tick, doorbell: &Doorbell) {
         // Relaxed: the counts order nothing.
-        match doorbell.wake_for(look_by) {
+        match doorbell.wake_for(|| look_by) {
             WakeUp::Made => self.wake_ups.made.fetch_add(1, Ordering::Relaxed),
             WakeUp::Saved => self.wake_ups.saved.fetch_add(1, Ordering::Relaxed),
         };
