@@ -60,8 +60,8 @@ impl ManualClock {
     /// earliest moment at which a shard wants a turn, but never more than `within` in all: a timer
     /// that repeats keeps a shard from being idle. A shard wants a turn at each deadline; before a
     /// far one, to file its timer anew; and within a second to drop the wakers of futures that have
-    /// ended and the payloads of timers that were cancelled without a reply, so that the clock may
-    /// move past the last deadline.
+    /// ended, so that the clock may move past the last deadline. So it does after a cancel without
+    /// a reply.
     ///
     /// Returns [`Turn::Idle`] when no timer is pending, or only timers that never fire;
     /// [`Turn::Closed`] when all shards are shut down; and [`Turn::Next`] when `within` has passed,

@@ -183,9 +183,9 @@ impl<T: Send + 'static, H> ShardLoop<T, H> {
     ///
     /// Returns how long the loop may wait. `More`: not at all, since a request has come in, or the
     /// loop has left something for a turn since the last one, such as a command to a
-    /// [`Kept`](crate::kept::Kept). `Next`: until that instant, or until the waker is woken. `Idle`:
-    /// until the waker is woken. The instant is earlier than that of the last turn if an earlier
-    /// timer was scheduled since.
+    /// [`Kept`](crate::kept::Kept). `Next`: until that instant, or until the waker is woken.
+    /// `Idle`: until the waker is woken. The instant is earlier than that of the last turn if an
+    /// earlier timer was scheduled since.
     ///
     /// A thread wakes the waker when it sends a request that the shard must receive earlier. A
     /// command on the shard's own thread wakes it, too, if its timer is due earlier or if it leaves

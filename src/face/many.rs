@@ -13,7 +13,8 @@ impl<T: Send + 'static> Timers<T> {
     /// The clock is read once.
     ///
     /// A timer of another service is left as it is and its outcome is `Foreign`; that of a timer of
-    /// another shard is `Elsewhere`. For timers of several shards there is
+    /// another shard is `Elsewhere`. After the end of the shard the outcomes are those of
+    /// [`cancel`](Self::cancel) then. For timers of several shards there is
     /// [`Handle::cancel_many`](crate::Handle::cancel_many), or a
     /// [`TimerGroup`](crate::group::TimerGroup).
     pub fn cancel_many(&self, timers: &[TimerId]) -> Vec<CancelOutcome<Payload<T>>> {

@@ -68,7 +68,9 @@ impl<T: Send + 'static> Timers<T> {
     }
 
     /// Cancels a timer of this shard, and returns its payload. A timer that is due but not
-    /// delivered yet can still be cancelled; after `Cancelled` it has not fired and will not.
+    /// delivered yet can still be cancelled; after `Cancelled` it has not fired and will not. After
+    /// the end of the shard no timer is pending: the outcome of one that the end has fired is
+    /// `AlreadyFired`, and that of one that was returned or dropped is `Stale`.
     #[inline]
     pub fn cancel(&self, timer: TimerId) -> CancelOutcome<Payload<T>> {
         if timer.home() != self.core.home() {

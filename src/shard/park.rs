@@ -112,9 +112,9 @@ impl<T: 'static> Core<T> {
         Some(until)
     }
 
-    /// Whether something is left that only a turn does, apart from timers: effects of commands, work
-    /// of parts, a `migrate_all`. A turn that leaves any has another one follow at once, and no
-    /// driver falls asleep beside it.
+    /// Whether something is left that only a turn does, apart from timers: effects of commands,
+    /// work of parts, a `migrate_all`. A turn that leaves any has another one follow at once, and
+    /// no driver falls asleep beside it.
     pub(super) fn has_work_left(&self) -> bool {
         let is_left = {
             let state = self.state.borrow();

@@ -53,8 +53,8 @@ pub(crate) struct State<T: 'static> {
     /// Whether a turn has received such a cancel, or a cancel before its timer, since the last one
     /// began to receive.
     pub(super) has_freed: bool,
-    /// When a turn receives requests though none may wake the shard: such cancels came in the second
-    /// before. `None` if none came.
+    /// When a turn receives requests though none may wake the shard: such cancels came in the
+    /// second before. `None` if none came.
     pub(super) frees_at: Option<Tick>,
     /// When the shard last looked for idle lanes.
     pub(super) lanes_checked: Tick,

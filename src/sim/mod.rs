@@ -131,8 +131,8 @@
 //! wheel, that `pending = scheduled − fired − cancelled − returned − dropped`, that no timer fires
 //! early, and that its tables are bounded. If its driver sleeps, it checks that no request, mail or
 //! timer waits for an earlier turn, and that the shard's own thread has left nothing for one.
-//! [`check`](Simulation::check) does it for all shards. A violation is a panic. What the timers mean
-//! is for the test to check.
+//! [`check`](Simulation::check) does it for all shards. A violation is a panic. What the timers
+//! mean is for the test to check.
 //!
 //! # Many seeds
 //!

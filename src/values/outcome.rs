@@ -44,7 +44,8 @@ pub enum CancelOutcome<K> {
     /// The timer has fired. Once another timer uses its slot, the outcome is
     /// [`Stale`](Self::Stale).
     AlreadyFired,
-    /// The id names no timer: the timer was cancelled before, or fired long ago.
+    /// The id names no timer: the timer was cancelled before, fired long ago, or was returned or
+    /// dropped at the end of its shard.
     Stale,
     /// The timer is on this other shard: it was scheduled there, or has migrated to it. The command
     /// had no effect; send it with [`Timers::handle`](crate::Timers::handle).

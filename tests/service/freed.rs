@@ -1,5 +1,5 @@
-//! Cancels that no caller waits for: a shard that sleeps drops the payload within a second, and many
-//! such cancels share a wake-up.
+//! Cancels that no caller waits for: a shard that sleeps drops the payload within a second, and
+//! many such cancels share a wake-up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,8 +63,8 @@ fn count(dropped: &AtomicUsize) -> usize {
     dropped.load(Ordering::SeqCst)
 }
 
-/// Each way to cancel without a reply wakes a shard that sleeps for an hour, which drops the payload
-/// at once and then takes one more turn, a second later.
+/// Each way to cancel without a reply wakes a shard that sleeps for an hour, which drops the
+/// payload at once and then takes one more turn, a second later.
 #[track_caller]
 fn check(what: &str, cancel: impl FnOnce(Handle<Option<Guard>>, TimerId)) {
     let (guard, dropped) = Guard::new();

@@ -1,6 +1,7 @@
 //! Bulk requests, `schedule_many` and `cancel_many`, and groups of timers.
 
 use std::sync::atomic::Ordering;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use corewheel::group::TimerGroup;
@@ -123,8 +124,90 @@ fn begun_bulk_request_is_finished_when_the_shard_ends() {
     assert_eq!(refused.into_value(), [(ms(1), 1), (ms(2), 2)]);
 }
 
+/// What each form of a cancel says of timers whose service has ended: that is the same after a
+/// shutdown and after a drop, on a thread that has used the service and on one that has not.
 #[test]
-fn cancel_many_detached_drops_the_payloads_and_wakes_no_shard() {
+fn cancels_after_the_end_of_a_service_say_that_each_shard_has_ended() {
+    for (is_dropped, policy) in [
+        (false, ShutdownPolicy::Return),
+        (false, ShutdownPolicy::Fire),
+        (false, ShutdownPolicy::Drop),
+        (true, ShutdownPolicy::Drop),
+    ] {
+        let mut lab = Lab::with_handler(builder(2), |_| |_: Fired<u64>, _: &Timers<u64>| {});
+        let foreign = Lab::<u64>::new(builder(1)).timers().schedule(FAR, 0).unwrap();
+        let local = lab.timers().clone();
+        let handle = lab.service.handle();
+        let own = local.schedule(FAR, 1_u64).unwrap();
+        let sent = [SHARD, OTHER].map(|shard| handle.on(shard).schedule(FAR, 2).unwrap());
+        lab.settle();
+        let timers = [own, foreign, sent[0], sent[1]];
+        let what = format!("dropped: {is_dropped}, {policy:?}");
+        let check = move || {
+            let many = handle.cancel_many(&timers).wait().unwrap();
+            let mut group: TimerGroup = timers.into_iter().collect();
+            let grouped = group.cancel(handle).wait().unwrap();
+            assert!(group.is_empty());
+            for outcomes in [many, grouped] {
+                use CancelOutcome::Foreign;
+                let [Err(a), Ok(Foreign), Err(b), Err(c)] = &outcomes[..] else {
+                    panic!("{what}: {outcomes:?}")
+                };
+                assert_eq!([a, b, c], [&ReplyError::Closed; 3], "{what}");
+            }
+            assert!(handle.cancel_many(&[]).wait().unwrap().is_empty(), "{what}");
+            assert_eq!(handle.cancel(own).wait().unwrap_err(), ReplyError::Closed, "{what}");
+            assert!(matches!(handle.cancel(foreign).wait(), Ok(CancelOutcome::Foreign)), "{what}");
+            handle.cancel_detached(own);
+            handle.cancel_many_detached(&timers);
+        };
+        let (lane_open, was_opened) = mpsc::channel();
+        let (end, has_ended) = mpsc::channel();
+        let check_later = check.clone();
+        let user = std::thread::spawn(move || {
+            let _ = handle.on(SHARD).schedule(FAR, 3);
+            lane_open.send(()).unwrap();
+            has_ended.recv().unwrap();
+            check_later();
+        });
+        was_opened.recv().unwrap();
+        let lab = if is_dropped {
+            drop(lab);
+            None
+        } else {
+            let report = lab.service.begin_shutdown(policy).unwrap();
+            lab.settle_closed();
+            block_on(report);
+            Some(lab)
+        };
+        end.send(()).unwrap();
+        user.join().unwrap();
+        std::thread::spawn(check).join().unwrap();
+        // On the thread of the shard, which knows how its timers have ended.
+        let fired = policy == ShutdownPolicy::Fire;
+        let ended = |outcome: &CancelOutcome<Payload<u64>>| match outcome {
+            CancelOutcome::AlreadyFired => fired,
+            CancelOutcome::Stale => !fired,
+            _ => false,
+        };
+        let outcomes = local.cancel_many(&timers);
+        assert!(
+            ended(&outcomes[0]) && ended(&outcomes[2]),
+            "{is_dropped}, {policy:?}: {outcomes:?}"
+        );
+        assert!(matches!(outcomes[1], CancelOutcome::Foreign));
+        assert!(matches!(outcomes[3], CancelOutcome::Elsewhere(OTHER)));
+        assert!(ended(&local.cancel(own)));
+        let mut group: TimerGroup = timers.into_iter().collect();
+        let here = group.cancel_here(&local);
+        assert_eq!(here.len(), 3, "the timer of the other shard has ended with it");
+        assert!(ended(&here[0].1) && ended(&here[2].1));
+        drop(lab);
+    }
+}
+
+#[test]
+fn cancel_many_detached_drops_the_payloads_and_wakes_no_shard_that_sleeps_for_short() {
     let mut lab = Lab::new(builder(1));
     let client = lab.client();
     let (guard, dropped) = Guard::new();
@@ -138,7 +221,7 @@ fn cancel_many_detached_drops_the_payloads_and_wakes_no_shard() {
     dropped.store(0, Ordering::SeqCst);
     let pending = lab.counts().pending as usize;
     client.cancel_many_detached(&timers);
-    assert_eq!(alarm.count(), 0, "a detached cancel wakes no shard");
+    assert_eq!(alarm.count(), 0, "the shard sleeps for less than a second");
     lab.advance(FAR);
     assert_eq!(dropped.load(Ordering::SeqCst), pending);
     assert_eq!(lab.counts().cancelled, pending as u64);
@@ -229,7 +312,7 @@ fn local_schedule_many_and_cancel_many_finish_at_once() {
 #[test]
 fn bulk_commands_work_on_every_runtime() {
     for host in Host::all() {
-        let (sender, fired) = std::sync::mpsc::channel();
+        let (sender, fired) = mpsc::channel();
         let running = Running::start(host, builder(2), move |_| {
             let sender = sender.clone();
             move |one: Fired<u64>, timers: &Timers<u64>| {

@@ -86,8 +86,11 @@ impl<T: Send + 'static> Handle<T> {
     }
 
     /// Cancels timers of any shards; the reply has the outcome of each, in the order of the
-    /// ids. Each shard that has some of the timers gets one message and sends one reply. An
-    /// outcome is an error where the shard of its timer has ended before it replied.
+    /// ids. Each shard that has some of the timers gets one message and sends one reply.
+    ///
+    /// The reply itself is never an error. An outcome is [`ReplyError::Closed`] where the shard of
+    /// its timer has ended before it replied: for all timers of the service after a shutdown, and
+    /// after the service was dropped. The shutdown has given each of them its outcome.
     ///
     /// The number of ids is not limited, and the command is never refused. Each cancel counts
     /// as one request, so a turn executes no more cancels than its budget allows. The shard sends
@@ -119,12 +122,13 @@ impl<T: Send + 'static> Handle<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn cancel_many(&self, timers: &[TimerId]) -> Reply<Outcomes<T>> {
-        let Ok(lanes) = self.lanes() else { return Reply::of_outcome().1 };
         let (parts, foreign) = parts(timers, self.service);
         let mut replies = BulkReplies::new(timers.len());
         for place in foreign {
             replies.outcomes.0[place as usize] = Ok(CancelOutcome::Foreign);
         }
+        // Without lanes all shards have ended.
+        let Ok(lanes) = self.lanes() else { return Reply::gathered(replies) };
         for Part { shard, keys, places } in parts {
             let (sender, receiver) = Replies::new(keys.len());
             let many = BulkCancel { keys: keys.into_iter(), replies: Some(sender) };
@@ -135,8 +139,9 @@ impl<T: Send + 'static> Handle<T> {
     }
 
     /// Cancels timers of any shards and asks for no reply: one message to each shard that has some
-    /// of them. No shard is woken: a shard drops the payloads at its next turn, and delivers none
-    /// of them before. Timers of other services are left as they are.
+    /// of them. Each shard drops the payloads within a second, as
+    /// [`cancel_detached`](Self::cancel_detached) says. Timers of other services are left as they
+    /// are.
     ///
     /// Cost: two allocations for each shard and a key for each timer.
     pub fn cancel_many_detached(&self, timers: &[TimerId]) {

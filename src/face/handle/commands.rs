@@ -214,8 +214,8 @@ impl<T: Send + 'static> Handle<T> {
     ///
     /// The shard drops the payload within a second, or in its first turn after that if its thread
     /// is held up; within a second for each shard to which the timer has migrated. A shard that
-    /// sleeps for longer is woken, and takes a turn a second later, so however many such cancels
-    /// come, they wake it once in a second at most, unless they fill their lane. A shard that no
+    /// sleeps for longer is woken, and takes another turn a second later. So however many such
+    /// cancels come, they wake it once in a second, unless they fill their lane. A shard that no
     /// thread drives yet drops the payload when it is driven.
     ///
     /// A timer that this thread has scheduled and not reset, and that the shard has not received,

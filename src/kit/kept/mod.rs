@@ -58,8 +58,8 @@
 //! At most `lane_capacity` commands are on their way to one value. [`Kept::try_run`] and
 //! [`Kept::try_poll_fn`] refuse another one as `Busy`; [`Kept::run`] and [`Kept::poll_fn`] wait. A
 //! closure that polls takes its room until it is ready. Commands need no slot of the shard, so a
-//! container on a shard that is full can still be emptied. The shard runs them in the order in which
-//! it receives them, within the budget of its turns and alternating with timers that are due.
+//! container on a shard that is full can still be emptied. The shard runs them in the order in
+//! which it receives them, within the budget of its turns and alternating with timers that are due.
 //! Commands of one thread keep their order.
 //!
 //! # Time

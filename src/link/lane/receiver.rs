@@ -96,8 +96,8 @@ impl<R: Request> LaneReceiver<R> {
     }
 
     /// Whether the lane holds news that cannot wait until the tick `until`. An owner that falls
-    /// asleep until then looks here after its fence: what cannot be seen yet wakes it. Requests that
-    /// may wait for a while, and cancelled ones, may wait until `soon`.
+    /// asleep until then looks here after its fence: what cannot be seen yet wakes it. Requests
+    /// that may wait for a while, and cancelled ones, may wait until `soon`.
     ///
     /// When a thread has used half of its keys, or many, or fills its ring, it wakes only an owner
     /// that sleeps. So a lane half as full as that is news as well.

@@ -123,8 +123,8 @@ impl<R: Request> LaneSender<R> {
         Err(self.refuse(if has_room { count } else { 0 }, doorbell))
     }
 
-    /// Cancels a timer that this end has sent, if it can be cancelled where it lies. Wakes the owner
-    /// if it sleeps past the tick that `soon` returns, by which it must drop the timer.
+    /// Cancels a timer that this end has sent, if it can be cancelled where it lies. Wakes the
+    /// owner if it sleeps past the tick that `soon` returns, by which it must drop the timer.
     #[inline]
     pub(crate) fn cancel(
         &mut self,
