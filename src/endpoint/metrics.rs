@@ -1,9 +1,7 @@
 //! The statistics as `OpenMetrics` text.
 //!
-//! A collector that reads the service at each scrape, not a registry of live metrics: the shards
-//! publish their counts already, and a second set of counters would be a second truth. The families
-//! come from [`ShardCounts::iter`], so that a new count appears here by itself; counts that differ
-//! in one respect are one family with a label.
+//! The families come from [`ShardCounts::iter`], so that a new count appears here by itself; counts
+//! that differ in one respect are one family with a label.
 //!
 //! The histograms have fixed bounds, the powers of two of nanoseconds from a microsecond to a
 //! minute, so that they add up over shards and over time. They are bounds of the shards' own
@@ -13,7 +11,6 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric, MetricEncoder,
     NoLabelSet,
@@ -21,12 +18,12 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Unit;
 
 use super::sum::sum_of;
 use crate::stats::{
-    ClassLateness, ClassStats, ForecastSpan, ServiceStats, ShardCounts, ShardStats, StatsSource,
-    Times, WarningKind,
+    ClassLateness, ClassStats, ForecastSpan, ServiceStats, ShardCounts, ShardStats, Times,
+    WarningKind,
 };
 use crate::values::state::ShardState;
 
@@ -91,64 +88,6 @@ const SHARED: [Shared; 4] = [
 /// The powers of two that bound the histograms, in nanoseconds: 1 µs to 69 s.
 const BOUNDS: RangeInclusive<u32> = 10..=36;
 
-/// Puts the statistics of services into a registry of `prometheus_client`.
-///
-/// It is for a program that has a registry and serves it already. The families and their names are
-/// those of the endpoint's `/metrics`, and each sample has a label `service`. Services that share a
-/// registry share one collector, since a text has each family once.
-///
-/// ```
-/// use corewheel::TimerService;
-/// use corewheel::endpoint::StatsCollector;
-/// use prometheus_client::registry::Registry;
-///
-/// let requests = TimerService::builder().shards(1).name("requests").start()?;
-/// let jobs = TimerService::builder().shards(1).name("jobs").start()?;
-///
-/// let labels = [("region".into(), "north".into())];
-/// let mut registry = Registry::with_labels(labels.into_iter());
-/// StatsCollector::new(requests.stats_source()).and(jobs.stats_source()).register(&mut registry);
-///
-/// let mut text = String::new();
-/// prometheus_client::encoding::text::encode(&mut text, &registry)?;
-/// assert!(text.contains(r#"corewheel_pending{region="north",service="jobs",shard="0"} 0"#));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// Cost: encoding the registry reads each shard of each service, as a request for `/metrics` does.
-#[derive(Clone, Debug)]
-#[must_use = "a collector does nothing until it is registered"]
-pub struct StatsCollector {
-    sources: Vec<StatsSource>,
-    by_shard: bool,
-}
-
-impl StatsCollector {
-    /// A collector of one service, with a label `shard`.
-    pub fn new(source: StatsSource) -> Self {
-        Self { sources: vec![source], by_shard: true }
-    }
-
-    /// Collects another service, too. The services need different
-    /// [names](crate::TimerServiceBuilder::name), which tell their samples apart.
-    pub fn and(mut self, source: StatsSource) -> Self {
-        self.sources.push(source);
-        self
-    }
-
-    /// Whether samples have a label `shard`; true by default. Without it the shards are added up.
-    pub fn by_shard(mut self, by_shard: bool) -> Self {
-        self.by_shard = by_shard;
-        self
-    }
-
-    /// Registers the collector with the prefix `corewheel` behind the registry's own. A caller that
-    /// wants another prefix passes the collector to [`Registry::register_collector`].
-    pub fn register(self, registry: &mut Registry) {
-        registry.sub_registry_with_prefix("corewheel").register_collector(Box::new(self));
-    }
-}
-
 type Labels = Vec<(&'static str, String)>;
 
 /// The statistics of a shard, or of all shards together, with their labels.
@@ -176,38 +115,40 @@ fn label_of(service: &ServiceStats) -> Labels {
     vec![("service", service.name.clone())]
 }
 
-impl Collector for StatsCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let services: Vec<ServiceStats> = self.sources.iter().map(StatsSource::read).collect();
-        let sum = |service: &ServiceStats| {
-            if self.by_shard { None } else { sum_of(&service.shards) }
-        };
-        let sums: Vec<Option<ShardStats>> = services.iter().map(sum).collect();
-        let runs = |shard: &&ShardStats| shard.state == ShardState::Running;
-        let mut rows = Vec::new();
-        for (service, sum) in services.iter().zip(&sums) {
-            if let Some(stats) = sum {
-                let labels = label_of(service);
-                let running = service.shards.iter().filter(runs).count() as u64;
-                rows.push(Row { labels, service, stats, running, is_shard: false });
-                continue;
-            }
-            rows.extend(service.shards.iter().map(|stats| {
-                let labels = with(&label_of(service), "shard", stats.shard);
-                let running = u64::from(runs(&stats));
-                Row { labels, service, stats, running, is_shard: true }
-            }));
+/// Encodes the statistics of services whose names differ, with a label `shard` or with the sum of
+/// the shards.
+pub(super) fn encode(
+    encoder: &mut DescriptorEncoder<'_>,
+    services: &[ServiceStats],
+    by_shard: bool,
+) -> fmt::Result {
+    let sum = |service: &ServiceStats| {
+        if by_shard { None } else { sum_of(&service.shards) }
+    };
+    let sums: Vec<Option<ShardStats>> = services.iter().map(sum).collect();
+    let runs = |shard: &&ShardStats| shard.state == ShardState::Running;
+    let mut rows = Vec::new();
+    for (service, sum) in services.iter().zip(&sums) {
+        if let Some(stats) = sum {
+            let labels = label_of(service);
+            let running = service.shards.iter().filter(runs).count() as u64;
+            rows.push(Row { labels, service, stats, running, is_shard: false });
+            continue;
         }
-        let encoder = &mut encoder;
-        encode_services(encoder, &services)?;
-        encode_state(encoder, &rows)?;
-        encode_warnings(encoder, &rows)?;
-        encode_counts(encoder, &rows)?;
-        encode_classes(encoder, &rows)?;
-        encode_deadlines(encoder, &services)?;
-        encode_forecasts(encoder, &rows)?;
-        encode_histograms(encoder, &rows)
+        rows.extend(service.shards.iter().map(|stats| {
+            let labels = with(&label_of(service), "shard", stats.shard);
+            let running = u64::from(runs(&stats));
+            Row { labels, service, stats, running, is_shard: true }
+        }));
     }
+    encode_services(encoder, services)?;
+    encode_state(encoder, &rows)?;
+    encode_warnings(encoder, &rows)?;
+    encode_counts(encoder, &rows)?;
+    encode_classes(encoder, &rows)?;
+    encode_deadlines(encoder, services)?;
+    encode_forecasts(encoder, &rows)?;
+    encode_histograms(encoder, &rows)
 }
 
 /// A value of a sample.

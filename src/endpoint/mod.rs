@@ -24,6 +24,7 @@
 
 mod accept;
 mod classic;
+mod collector;
 mod error;
 mod history;
 mod host;
@@ -44,9 +45,9 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::oneshot;
 
+pub use self::collector::StatsCollector;
 pub use self::error::EndpointError;
 use self::host::Hosts;
-pub use self::metrics::StatsCollector;
 pub use self::mount::StatsRoutes;
 use self::routes::Routes;
 use self::server::Limits;
@@ -79,12 +80,13 @@ const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 /// `application/openmetrics-text`, and the classic text format of Prometheus, version 0.0.4, for
 /// every other client.
 ///
-/// Each sample has a label `service`, so that services share a Prometheus server, and most have a
-/// label `shard`, unless [`metrics_by_shard`](StatsEndpointBuilder::metrics_by_shard) leaves it
-/// out: then S below is 1. A service of S shards and C classes has 7 + S × (283 + 24 × C) series.
-/// Of these, 2 × S are those of the shards' threads, where the system tells their times. The
-/// forecast adds 19 × S from the second scrape on: a scrape asks for the forecast of the next.
-/// After the first event of a connection, each [kind](crate::DeadlineKind) of deadlines adds two.
+/// Each sample has a label `service`, the service's [name](crate::TimerServiceBuilder::name), so
+/// that services of different names share a Prometheus server. Most have a label `shard`, unless
+/// [`metrics_by_shard`](StatsEndpointBuilder::metrics_by_shard) leaves it out: then S below is 1. A
+/// service of S shards and C classes has 7 + S × (283 + 24 × C) series. Of these, 2 × S are those
+/// of the shards' threads, where the system tells their times. The forecast adds 19 × S from the
+/// second scrape on: a scrape asks for the forecast of the next. After the first event of a
+/// connection, each [kind](crate::DeadlineKind) of deadlines adds two.
 ///
 /// A request must name, in its `Host` header, `localhost`, a name that ends in `.localhost`, an IP
 /// address, or a name that [`allow_host`](StatsEndpointBuilder::allow_host) was given; other names

@@ -76,6 +76,13 @@ const PREFIX_LEN_MAX: usize = 256;
 ///
 /// The prefix is that of `under`, so that the page knows its own address: merge the router instead
 /// of nesting it.
+///
+/// # Several services
+///
+/// Each service has routes of its own, under another prefix. Give each service a
+/// [name](crate::TimerServiceBuilder::name). The title of the page tells services apart by it, and
+/// so does the label `service` of the metrics: Prometheus adds the same labels to all that it
+/// scrapes from one port.
 #[derive(Clone)]
 #[must_use = "routes answer nothing until a server has them"]
 pub struct StatsRoutes {

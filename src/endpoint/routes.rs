@@ -15,9 +15,9 @@ use prometheus_client::registry::Registry;
 
 use super::accept::{self, Format};
 use super::classic;
+use super::collector::StatsCollector;
 use super::history::History;
 use super::host::{HostError, Hosts};
-use super::metrics::StatsCollector;
 use crate::stats::StatsSource;
 use crate::stats::{ServiceStats, ShardStats, WarningKind};
 use crate::values::state::ShardState;
@@ -67,7 +67,7 @@ pub(super) struct Routes {
 impl Routes {
     pub(super) fn new(source: StatsSource, hosts: Option<Hosts>, by_shard: bool) -> Self {
         let mut registry = Registry::default();
-        StatsCollector::new(source.clone()).by_shard(by_shard).register(&mut registry);
+        StatsCollector::new(source.clone()).by_shard(by_shard).put_into(&mut registry);
         let history = Mutex::new(History::new(&source.read()));
         Self { source, history, registry, hosts, prefix: String::new(), page: page_with_guide() }
     }

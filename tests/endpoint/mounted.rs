@@ -193,31 +193,96 @@ fn malformed_prefixes_and_hosts_are_refused_with_what_to_write() {
     }
 }
 
+fn named(name: &str) -> TimerService {
+    TimerService::builder().shards(2).name(name).start_attached().unwrap()
+}
+
+fn unnamed() -> TimerService {
+    TimerService::builder().shards(2).start_attached().unwrap()
+}
+
+fn encoded(registry: &Registry) -> String {
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, registry).unwrap();
+    text
+}
+
 #[test]
 fn collector_of_several_services_writes_each_family_once() {
-    let named = |name| -> TimerService {
-        TimerService::builder().shards(2).name(name).start_attached_with().unwrap()
-    };
     let (one, two) = (named("one"), named("two"));
     let text = |by_shard| {
         let labels = [("region".into(), "north".into())];
         let mut registry = Registry::with_prefix_and_labels("app", labels.into_iter());
-        StatsCollector::new(one.stats_source())
-            .and(two.stats_source())
-            .by_shard(by_shard)
-            .register(&mut registry);
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        text
+        let collector = StatsCollector::new(one.stats_source()).and(two.stats_source()).unwrap();
+        collector.by_shard(by_shard).register(&mut registry).unwrap();
+        encoded(&registry)
     };
     for (by_shard, shard) in [(true, &[("shard", "1")][..]), (false, &[])] {
-        // The reader panics if a family comes twice.
+        // The reader panics if a family or a sample comes twice.
         let scrape = Scrape::read(&text(by_shard));
         for service in ["one", "two"] {
             let labels = [&[("region", "north"), ("service", service)], shard].concat();
             assert!(scrape.value_with("app_corewheel_fired", "_total", &labels) < 0.5);
             assert!(scrape.value_with("app_corewheel_cores", "", &labels[..2]) > 0.5);
         }
+    }
+}
+
+#[test]
+fn collector_refuses_two_services_of_one_name_and_says_how_to_name_them() {
+    let check = |name: &str, services: &[&TimerService]| {
+        let mut sources = services.iter().map(|service| service.stats_source());
+        let first = StatsCollector::new(sources.next().unwrap());
+        let added = sources.try_fold(first, StatsCollector::and);
+        let refused = added.expect_err("each sample would come twice");
+        assert_eq!(refused.field(), "name");
+        let text = refused.to_string();
+        assert!(text.starts_with(&format!("name is {name:?}, but ")), "{text}");
+        assert!(text.ends_with("with `TimerServiceBuilder::name`"), "{text}");
+    };
+    check("corewheel", &[&unnamed(), &unnamed()]);
+    check("jobs", &[&named("jobs"), &named("jobs")]);
+    check("jobs", &[&named("jobs"), &unnamed(), &named("jobs")]);
+    check("corewheel", &[&unnamed(), &named("corewheel")]);
+    let service = named("one");
+    check("one", &[&service, &service]);
+    // A service that has ended has its samples, too.
+    let ended = named("one");
+    drop(ended.shutdown(corewheel::ShutdownPolicy::Drop));
+    check("one", &[&service, &ended]);
+}
+
+#[test]
+fn second_collector_of_a_registry_is_refused_and_the_first_one_stays() {
+    for second in [unnamed(), named("jobs")] {
+        let first = unnamed();
+        let collector = |service: &TimerService| StatsCollector::new(service.stats_source());
+        let mut registry = Registry::with_prefix("app");
+        collector(&first).register(&mut registry).unwrap();
+        let refused = collector(&second).register(&mut registry).unwrap_err();
+        assert_eq!(refused.field(), "services");
+        assert!(
+            refused.to_string().ends_with("all services by `StatsCollector::and`"),
+            "{refused}"
+        );
+        // The reader panics if a family or a sample comes twice.
+        let scrape = Scrape::read(&encoded(&registry));
+        let of_first = [("service", "corewheel"), ("shard", "1")];
+        assert!(scrape.value_with("app_corewheel_fired", "_total", &of_first) < 0.5);
+    }
+}
+
+#[test]
+fn collectors_in_registries_of_different_prefixes_are_both_registered() {
+    let mut registry = Registry::default();
+    for prefix in ["north", "south"] {
+        let part = registry.sub_registry_with_prefix(prefix);
+        StatsCollector::new(unnamed().stats_source()).register(part).unwrap();
+    }
+    let scrape = Scrape::read(&encoded(&registry));
+    let of_first = [("service", "corewheel"), ("shard", "0")];
+    for family in ["north_corewheel_fired", "south_corewheel_fired"] {
+        assert!(scrape.value_with(family, "_total", &of_first) < 0.5);
     }
 }
 
