@@ -20,7 +20,10 @@ use corewheel::clock::ManualClock;
 use corewheel::{Fired, ShardId, TimerService, Timers};
 use quinn::rustls::RootCertStore;
 use quinn::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
-use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, ServerConfig, TransportConfig};
+use quinn::{
+    ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, ServerConfig,
+    TransportConfig,
+};
 
 /// How long a test waits for an expected event before it fails. Far longer than the event takes, so
 /// that no test fails because the machine is busy.
@@ -93,16 +96,28 @@ impl Endpoints {
         self.server.local_addr().unwrap()
     }
 
-    /// A connection to the server at an address, as its client and its server have it.
-    async fn connect_by(&self, address: SocketAddr) -> (Connection, Connection) {
+    /// A connection to the server at an address, as its client and its server have it. `Err` if it
+    /// ends in its handshake.
+    async fn try_connect_by(
+        &self,
+        address: SocketAddr,
+    ) -> Result<(Connection, Connection), ConnectionError> {
         let client = self.client.connect(address, "localhost").unwrap();
-        let server = async { self.server.accept().await.unwrap().await.unwrap() };
+        let server = async { self.server.accept().await.unwrap().await };
         let (client, server) = tokio::join!(client, server);
-        (client.unwrap(), server)
+        Ok((client?, server?))
+    }
+
+    async fn connect_by(&self, address: SocketAddr) -> (Connection, Connection) {
+        self.try_connect_by(address).await.unwrap()
+    }
+
+    async fn try_connect(&self) -> Result<(Connection, Connection), ConnectionError> {
+        self.try_connect_by(self.server_address()).await
     }
 
     async fn connect(&self) -> (Connection, Connection) {
-        self.connect_by(self.server_address()).await
+        self.try_connect().await.unwrap()
     }
 }
 
@@ -120,16 +135,20 @@ async fn echo_all(connection: Connection) {
     }
 }
 
-/// Sends bytes on a stream of their own to a server that sends them back.
-async fn check_echo(client: &Connection, length: u32) {
+/// Sends bytes on a stream of their own to a server that sends them back. `Err` with the reason if
+/// the connection ends meanwhile.
+async fn try_echo(client: &Connection, length: u32) -> Result<(), ConnectionError> {
     let bytes: Vec<_> = (0..length).map(|at| at as u8).collect();
-    let (mut send, mut receive) = client.open_bi().await.unwrap();
-    let write = async {
-        send.write_all(&bytes).await.unwrap();
-        send.finish().unwrap();
-    };
-    let ((), back) = tokio::join!(write, receive.read_to_end(usize::MAX));
-    assert_eq!(back.unwrap(), bytes);
+    let (mut send, mut receive) = client.open_bi().await?;
+    let write = async { send.write_all(&bytes).await.is_ok() && send.finish().is_ok() };
+    let (is_sent, back) = tokio::join!(write, receive.read_to_end(usize::MAX));
+    let Ok(back) = back else { return Err(client.closed().await) };
+    assert!(is_sent && back == bytes, "{} of {length} bytes come back", back.len());
+    Ok(())
+}
+
+async fn check_echo(client: &Connection, length: u32) {
+    try_echo(client, length).await.unwrap();
 }
 
 /// The address of a path from one client to a server, which loses datagrams of both.
@@ -210,8 +229,8 @@ impl Lab {
     async fn run_tasks(&mut self) {
         for _ in 0..3 {
             self.settle();
-            // The runtime looks at its sockets while this task waits.
-            tokio::time::sleep(ms(1)).await;
+            // The runtime runs its other tasks and looks at its sockets before it wakes this task.
+            tokio::task::yield_now().await;
         }
     }
 

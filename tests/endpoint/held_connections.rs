@@ -12,13 +12,10 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use crate::client::{Connection, Reply, get, request};
-use crate::{builder, endpoint, fire, huge_service, service, wait_until};
+use crate::{PATIENCE, builder, fire, huge_service, service, wait_until};
 
 /// Longer than any test waits.
 const LONG: Duration = Duration::from_mins(10);
-/// How long a client waits for its connection and then for its response. On an idle machine both
-/// take less than a tenth of this.
-const GENEROUS: Duration = Duration::from_secs(10);
 
 /// Clients that hold their connections, and reconnect at once when the endpoint cuts them off.
 struct Holders {
@@ -58,10 +55,10 @@ async fn hold(address: SocketAddr, line: &str) {
     }
 }
 
-/// Sends a whole request at once and reads the response. Each wait is limited to [`GENEROUS`].
-fn ask_in_time(address: SocketAddr, path: &str) -> io::Result<Reply> {
-    let mut stream = std::net::TcpStream::connect_timeout(&address, GENEROUS)?;
-    stream.set_read_timeout(Some(GENEROUS))?;
+/// Sends a whole request at once and reads the response.
+fn ask_at_once(address: SocketAddr, path: &str) -> io::Result<Reply> {
+    let mut stream = std::net::TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(request("GET", path).as_bytes())?;
     let mut response = Vec::new();
     stream.read_to_end(&mut response)?;
@@ -71,17 +68,18 @@ fn ask_in_time(address: SocketAddr, path: &str) -> io::Result<Reply> {
     Ok(Reply::parse(&response))
 }
 
-/// Checks that all health checks and scrapes are answered while 400 clients hold connections.
+/// Checks that all health checks and scrapes are answered while 400 clients hold connections, none
+/// of which ends by a timeout of the endpoint as long as the test waits.
 fn check_answered_beside(lines: [&'static str; 4]) {
     let service = service(2);
-    let endpoint = endpoint(&service);
+    let endpoint = builder(&service).header_timeout(LONG).response_timeout(LONG).start().unwrap();
     let address = endpoint.local_addr();
     let _holders = Holders::start(address, 400, lines);
     let silent = Connection::open(address);
     wait_until("the clients hold all connections", || silent.is_cut_off());
     for check in 0..20 {
         for path in ["/healthz", "/metrics"] {
-            match ask_in_time(address, path) {
+            match ask_at_once(address, path) {
                 Ok(reply) => {
                     assert_eq!((reply.status, reply.is_complete()), (200, true), "{check}");
                 }

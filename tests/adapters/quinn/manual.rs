@@ -2,7 +2,6 @@
 
 use std::sync::atomic::AtomicBool;
 
-use quinn::ConnectionError;
 use tokio::runtime::Builder;
 
 use super::*;
