@@ -4,7 +4,8 @@
 //! publish their counts already, and a second set of counters would be a second truth.
 //!
 //! Invariants: no two services of a collector have the same name, which is the only label that
-//! tells their samples apart. A registry has one collector, unless its owner adds another unchecked.
+//! tells their samples apart. A registry has one collector, unless its owner adds another one
+//! unchecked.
 
 use std::fmt;
 
@@ -66,7 +67,8 @@ impl StatsCollector {
     ///
     /// let unnamed = || TimerService::builder().shards(1).start_attached();
     /// let (one, other) = (unnamed()?, unnamed()?);
-    /// let refused = StatsCollector::new(one.stats_source()).and(other.stats_source()).unwrap_err();
+    /// let collector = StatsCollector::new(one.stats_source());
+    /// let refused = collector.and(other.stats_source()).unwrap_err();
     /// let text = r#"name is "corewheel", but another service of the collector has that name"#;
     /// assert!(refused.to_string().starts_with(text));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use corewheel::conn::Raced;
 use corewheel::stats::ShardState;
@@ -17,7 +17,8 @@ use crate::support::{FAR, Host, SHARD, block_on_tokio, builder, ms};
 const HOSTS: [Host; 2] = [Host::TokioAttached, Host::LocalRuntimeAttached];
 /// More connections than a `LocalSet` or a runtime polls in a row.
 const CONNECTIONS: usize = 150;
-const READ_IDLE: std::time::Duration = ms(400);
+/// The idle time that a test begins with. A machine that is too busy gets twice as much.
+const READ_IDLE: Duration = ms(400);
 
 fn ignore(_: corewheel::Fired<u32>, _: &Timers<u32>) {}
 
@@ -94,7 +95,7 @@ fn shard_sleeps_on_a_runtime_whose_clock_is_paused() {
 /// Blocks the thread of a shard past the idle time of its connections, whose data has come before.
 /// `None` if the data came too late, since the machine is busy. Else how many connections have read
 /// their data.
-async fn read_after_a_stall(service: &TimerService<u32>) -> Option<usize> {
+async fn read_after_a_stall(service: &TimerService<u32>, read_idle: Duration) -> Option<usize> {
     let timers = service.attach(SHARD).unwrap().attach_tokio(ignore).unwrap();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -104,7 +105,7 @@ async fn read_after_a_stall(service: &TimerService<u32>) -> Option<usize> {
     let read = |server: TcpStream| {
         server.set_nonblocking(true).unwrap();
         let mut server = tokio::net::TcpStream::from_std(server).unwrap();
-        let limits = ConnLimits::default().read_idle(READ_IDLE);
+        let limits = ConnLimits::default().read_idle(read_idle);
         let conn = timers.connection(limits).unwrap();
         tokio::task::spawn_local(async move {
             let mut buffer = [0; 8];
@@ -117,13 +118,13 @@ async fn read_after_a_stall(service: &TimerService<u32>) -> Option<usize> {
     for client in &mut clients {
         client.write_all(b"hello").unwrap();
     }
-    let is_in_time = begin.elapsed() < READ_IDLE;
+    let is_in_time = begin.elapsed() < read_idle;
     thread::scope(|scope| {
         // A request of another thread wakes the driver, so that it runs before the runtime looks at
         // its sockets.
         scope.spawn(|| corewheel::sim::Thread::of(service).on(SHARD).schedule(ms(0), 7).unwrap());
     });
-    thread::sleep(READ_IDLE + ms(50));
+    thread::sleep(read_idle + ms(50));
     let mut read = 0;
     for done in reads {
         read += usize::from(done.await.unwrap());
@@ -135,9 +136,9 @@ async fn read_after_a_stall(service: &TimerService<u32>) -> Option<usize> {
 #[test]
 fn stalled_runtime_reads_its_sockets_before_it_delivers_idle_events() {
     for host in HOSTS {
-        let in_time = (0..10).find_map(|_| {
+        let in_time = (0..10).find_map(|tries| {
             let service = builder(1).start_attached_with().unwrap();
-            block_on_tokio(host, read_after_a_stall(&service))
+            block_on_tokio(host, read_after_a_stall(&service, READ_IDLE * (1 << tries)))
         });
         let read = in_time.expect("this machine is too busy to write in time");
         assert_eq!(read, CONNECTIONS, "{host:?}: connections with data in time are idle");
