@@ -24,7 +24,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::hyper::{ResponseFuture, TimedService};
-use crate::face::handle::{Handle, Untyped};
+use crate::face::handle::{AnyHandle, Handle};
 use crate::stream::{StreamControl, StreamLimits, TimedIo};
 
 /// A listener for `axum::serve` whose connections have timeouts: each is a [`TimedIo`].
@@ -68,7 +68,7 @@ use crate::stream::{StreamControl, StreamLimits, TimedIo};
 #[derive(Clone, Copy, Debug)]
 pub struct TimedListener<L> {
     listener: L,
-    handle: Handle<Untyped>,
+    handle: AnyHandle,
     limits: StreamLimits,
 }
 

@@ -39,7 +39,7 @@ use std::time::Instant;
 use ::quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 
 use crate::clock::Clock;
-use crate::face::handle::{Handle, Untyped};
+use crate::face::handle::{AnyHandle, Handle};
 use crate::fallback::SleepOrKept;
 
 /// A runtime for quinn's [`Endpoint::new`](::quinn::Endpoint::new): it spawns tasks and makes
@@ -76,7 +76,7 @@ use crate::fallback::SleepOrKept;
 /// drive the shard. Each poll of a connection reads the system's clock once or twice.
 #[derive(Clone, Debug)]
 pub struct QuinnRuntime {
-    timers: Handle<Untyped>,
+    timers: AnyHandle,
     clock: Clock,
 }
 

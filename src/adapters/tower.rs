@@ -18,7 +18,7 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::face::handle::{Handle, Untyped};
+use crate::face::handle::{AnyHandle, Handle};
 use crate::fallback::SleepOrKept;
 use crate::values::error::TimeoutError;
 
@@ -70,7 +70,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// service's, and allocates nothing.
 #[derive(Clone, Copy)]
 pub struct TimeoutLayer<F = ()> {
-    handle: Handle<Untyped>,
+    handle: AnyHandle,
     limit: Duration,
     /// Makes the response of a request whose time is up; `()` if that is an error.
     respond: F,

@@ -20,8 +20,8 @@ pub(crate) use self::moment::Moment;
 use self::thread::Kept;
 pub use self::thread::fallback_count;
 use crate::clock::Timeline;
+use crate::face::handle::AnyHandle;
 use crate::face::handle::sleep::Sleep;
-use crate::face::handle::{Handle, Untyped};
 use crate::values::refused::RefusedKind;
 
 /// How often the fallback thread wakes the task of a sleep whose service goes by a manual clock:
@@ -33,7 +33,7 @@ const MANUAL_PERIOD: Duration = Duration::from_millis(1);
 /// it before.
 #[cfg(feature = "hyper")]
 #[inline]
-pub(crate) fn present(handle: Handle<Untyped>) -> Instant {
+pub(crate) fn present(handle: AnyHandle) -> Instant {
     let read = handle.with_reach(|reach| reach.time().instant_of(reach.nanos()));
     read.unwrap_or_else(crate::clock::now)
 }
@@ -57,13 +57,13 @@ pub(crate) struct SleepOrKept {
 impl SleepOrKept {
     #[cfg(any(feature = "hyper", feature = "tokio"))]
     #[inline]
-    pub(crate) fn new(handle: Handle<Untyped>, deadline: Instant) -> Self {
+    pub(crate) fn new(handle: AnyHandle, deadline: Instant) -> Self {
         Self { deadline: Moment::of(deadline), shared: handle.sleep(deadline), kept: None }
     }
 
     /// A sleep that is done when `delay` has passed from now. A delay that does not fit never has.
     #[cfg(any(feature = "hyper", feature = "tower"))]
-    pub(crate) fn after(handle: Handle<Untyped>, delay: Duration) -> Self {
+    pub(crate) fn after(handle: AnyHandle, delay: Duration) -> Self {
         let due = handle.with_reach(|reach| due_after(reach.time(), reach.nanos(), delay));
         let (due, deadline) = due.unwrap_or_else(|| {
             let clock = crate::clock::Clock::monotonic();
@@ -76,12 +76,12 @@ impl SleepOrKept {
     // A sleep is written field by field to where it belongs, and not copied as a whole.
     #[allow(clippy::inline_always, reason = "a tenth of the cost of a timeout that ends at once")]
     #[inline(always)]
-    pub(crate) fn until(handle: Handle<Untyped>, due: u64, deadline: Moment) -> Self {
+    pub(crate) fn until(handle: AnyHandle, due: u64, deadline: Moment) -> Self {
         Self { deadline, shared: Sleep::new(handle, due), kept: None }
     }
 
     #[cfg(feature = "hyper")]
-    pub(crate) fn handle(&self) -> Handle<Untyped> {
+    pub(crate) fn handle(&self) -> AnyHandle {
         self.shared.handle()
     }
 

@@ -13,7 +13,7 @@ use super::timeout::{Slot, Timeout};
 use super::waiter::{TaskWaker, Waiter};
 use crate::clock::when::When;
 use crate::conn::{ConnTimers, DeadlineKind, Direction, InProgress, Side};
-use crate::face::handle::{Handle, Untyped};
+use crate::face::handle::{AnyHandle, Handle};
 use crate::link::sync::{AtomicBool, Ordering};
 use crate::values::error::TimeoutError;
 
@@ -27,7 +27,7 @@ pub(super) struct Shared {
     pub(super) aged: Waiter,
     pub(super) timeout_slot: Slot,
     /// For timers beside that of the connection.
-    pub(super) handle: Handle<Untyped>,
+    pub(super) handle: AnyHandle,
     /// A deadline may have come, so the next read or write looks.
     is_woken: AtomicBool,
     /// What the next read takes note of.
@@ -39,7 +39,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(handle: Handle<Untyped>, head: Duration) -> Self {
+    pub(super) fn new(handle: AnyHandle, head: Duration) -> Self {
         Self {
             waiting: [TaskWaker::default(), TaskWaker::default()],
             heartbeat: Waiter::new(),

@@ -35,7 +35,7 @@ use super::limits::{StreamLimits, StreamTimeout, ends, no_timer};
 use super::notes::{CONNECTION, ENDED, HEAD, MEASURED, MESSAGE};
 use super::timeout::TIMEOUT;
 use crate::conn::{ConnTimers, DeadlineKind, Direction, Ends, Side, Transfer, Wakes};
-use crate::face::handle::{Handle, Untyped};
+use crate::face::handle::AnyHandle;
 use crate::values::refused::RefusedKind;
 
 /// So many reads in a row that were ready stamp the connection once.
@@ -97,11 +97,7 @@ pub(super) struct Deadlines<M: Side> {
 
 impl<M: Side> Deadlines<M> {
     /// `handle` is for timers beside that of the connection.
-    pub(super) fn new(
-        timers: ConnTimers<M>,
-        handle: Handle<Untyped>,
-        limits: StreamLimits,
-    ) -> Self {
+    pub(super) fn new(timers: ConnTimers<M>, handle: AnyHandle, limits: StreamLimits) -> Self {
         let shared = Arc::new(Shared::new(handle, limits.head));
         let waker = Waker::from(Arc::clone(&shared));
         let way = || Way { waits: false, transfer: None, is_watched: false, registered: None };

@@ -22,8 +22,8 @@ use super::control::Shared;
 use super::waiter::Waiter;
 use crate::clock::when::When;
 use crate::conn::{ConnTimers, DeadlineKind, Side, Wakes};
+use crate::face::handle::AnyHandle;
 use crate::face::handle::sleep::Sleep;
-use crate::face::handle::{Handle, Untyped};
 use crate::link::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::values::refused::RefusedKind;
 
@@ -158,7 +158,7 @@ impl<'a, M: Side> Timeout<'a, M> {
 }
 
 /// `None` if the service has ended.
-fn own_sleep(handle: Handle<Untyped>, due: u64) -> Option<Sleep> {
+fn own_sleep(handle: AnyHandle, due: u64) -> Option<Sleep> {
     handle.time().map(|_| Sleep::new(handle, due))
 }
 

@@ -13,13 +13,13 @@ use std::time::Duration;
 use super::error::SetServiceError;
 use super::instant::{Instant, present};
 use crate::clock::{NearClock, Timeline};
-use crate::face::handle::{Handle, Untyped};
+use crate::face::handle::AnyHandle;
 use crate::fallback;
 use crate::service::TimerService;
 use crate::stats::StatsSource;
 
 struct Chosen {
-    handle: Handle<Untyped>,
+    handle: AnyHandle,
     time: Timeline,
     clock: NearClock,
     stats: StatsSource,
@@ -88,7 +88,7 @@ pub fn set_service<T: Send + 'static>(service: &TimerService<T>) -> Result<(), S
 /// # Panics
 ///
 /// The default service cannot start.
-pub fn handle() -> Handle<Untyped> {
+pub fn handle() -> AnyHandle {
     chosen().handle
 }
 

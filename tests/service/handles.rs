@@ -1,12 +1,16 @@
 //! Commands of handles, by the thread that sends them.
 
 use std::cell::RefCell;
+use std::future::pending;
 use std::sync::mpsc;
 use std::thread;
 
 use tokio::task::LocalSet;
 
-use corewheel::{Fired, Handle, Payload, ShardId, ShutdownPolicy, TimerId, Timers};
+use corewheel::{
+    AnyHandle, Fired, Handle, Payload, RefusedKind, Runtime, ShardId, ShutdownPolicy, TimeoutError,
+    TimerId, Timers,
+};
 
 use crate::support::{FAR, Host, OTHER, Running, SHARD, block_on, builder, ms};
 
@@ -76,5 +80,29 @@ fn handle_is_used_by_the_last_destructors_of_a_thread() {
         assert_eq!(block_on(handle.remaining(detached)), Ok(None), "{host:?}");
         assert!(block_on(handle.remaining(timer)).unwrap().is_some(), "{host:?}");
         running.end(ShutdownPolicy::Drop);
+    }
+}
+
+/// Wants timeouts only.
+async fn time_out(timers: AnyHandle) -> TimeoutError {
+    timers.timeout(ms(2), pending::<()>()).await.unwrap_err()
+}
+
+#[test]
+fn untyped_handle_of_a_service_of_any_values_is_taken_for_timeouts() {
+    let builder = || builder(1).runtime(Runtime::Thread);
+    let callbacks = builder().start().unwrap();
+    let strings = builder().start_with(|_| |_: Fired<String>, _: &Timers<String>| {}).unwrap();
+    let handles = [callbacks.handle().untyped(), strings.handle().untyped()];
+    for timers in handles {
+        assert_eq!(block_on(time_out(timers)), TimeoutError::Elapsed);
+        assert_eq!(timers.untyped(), timers);
+    }
+    // The timers stay on the shard of the handle, which the service does not have.
+    let of_no_shard =
+        [callbacks.handle().on(OTHER).untyped(), strings.handle().on(OTHER).untyped()];
+    for timers in of_no_shard {
+        let refused = TimeoutError::NoTimer(RefusedKind::NoSuchShard);
+        assert_eq!(block_on(time_out(timers)), refused);
     }
 }

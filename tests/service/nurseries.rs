@@ -11,7 +11,7 @@ use corewheel::attach::Turn;
 use corewheel::class::TimerClass;
 use corewheel::settings::TurnBudget;
 use corewheel::{
-    Handle, RefusedKind, Runtime, ShutdownPolicy, Sleep, TimerService, TimerServiceBuilder, Untyped,
+    AnyHandle, RefusedKind, Runtime, ShutdownPolicy, Sleep, TimerService, TimerServiceBuilder,
 };
 
 use crate::support::{Alarm, FAR, Lab, builder, check_law, look, ms, poll, wait_until};
@@ -38,7 +38,7 @@ impl Elsewhere {
     }
 
     /// Polls so many sleeps there, of these delays in turn.
-    fn sleeps(&self, handle: Handle<Untyped>, waker: &Waker, delays: Vec<Duration>) -> Vec<Sleep> {
+    fn sleeps(&self, handle: AnyHandle, waker: &Waker, delays: Vec<Duration>) -> Vec<Sleep> {
         let waker = waker.clone();
         self.run(move || {
             let arm = |delay| {
@@ -70,7 +70,7 @@ impl Elsewhere {
     }
 
     /// Polls sleeps there, until one is refused.
-    pub(crate) fn fill(&self, lab: &mut Lab<()>, handle: Handle<Untyped>) -> Vec<Sleep> {
+    pub(crate) fn fill(&self, lab: &mut Lab<()>, handle: AnyHandle) -> Vec<Sleep> {
         let mut armed = Vec::new();
         let refused = loop {
             match self.settle(lab, handle.sleep(FAR)) {
@@ -82,7 +82,7 @@ impl Elsewhere {
         armed
     }
 
-    fn sleep(&self, handle: Handle<Untyped>, waker: &Waker, delay: Duration) -> Sleep {
+    fn sleep(&self, handle: AnyHandle, waker: &Waker, delay: Duration) -> Sleep {
         self.sleeps(handle, waker, vec![delay]).remove(0)
     }
 
@@ -524,7 +524,7 @@ fn forgotten_futures_cost_a_slot_each_and_no_other_timer() {
 
 /// A waker that uses the service where it is woken and where it is dropped.
 struct Busy {
-    handle: Handle<Untyped>,
+    handle: AnyHandle,
     sleeps: Mutex<Vec<Sleep>>,
 }
 

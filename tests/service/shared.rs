@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use corewheel::interval::Interval;
 use corewheel::{
-    Handle, RefusedKind, Runtime, ShardId, ShutdownPolicy, Sleep, Timeout, TimerService, Untyped,
+    AnyHandle, Handle, RefusedKind, Runtime, ShardId, ShutdownPolicy, Sleep, Timeout, TimerService,
 };
 
 use crate::nurseries::Elsewhere;
@@ -394,7 +394,7 @@ fn threads_without_a_shard_are_given_the_shards_in_turn() {
     // Polls a sleep on a thread of its own until its timer has come. Each is due before the one
     // before, so that the shard is woken for it.
     let mut sleeps = Vec::new();
-    let mut sleep_on = |handle: Handle<Untyped>| {
+    let mut sleep_on = |handle: AnyHandle| {
         let count = sleeps.len() as u64;
         sleeps.push(elsewhere(|| {
             let mut sleep = handle.sleep(ms(1_000 * (1_000 - count)));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use corewheel::conn::{ConnLimits, DeadlineKind};
 use corewheel::{
-    Handle, RefusedKind, Runtime, ShutdownPolicy, Sleep, TimeoutError, TimerService, Untyped,
+    AnyHandle, RefusedKind, Runtime, ShutdownPolicy, Sleep, TimeoutError, TimerService,
 };
 
 use crate::support::{Alarm, FAR, block_on, builder, ms, poll, wait_until};
@@ -32,7 +32,7 @@ thread_local! {
 
 /// Runs code on a thread whose table of services is gone, with a sleep that it has polled before.
 fn at_the_end<O: Send + 'static>(
-    handle: Handle<Untyped>,
+    handle: AnyHandle,
     code: impl FnOnce(Sleep) -> O + Send + 'static,
 ) -> O {
     let (sender, output) = mpsc::channel();
@@ -51,7 +51,7 @@ fn at_the_end<O: Send + 'static>(
     output
 }
 
-fn service() -> (TimerService, Handle<Untyped>) {
+fn service() -> (TimerService, AnyHandle) {
     let service = builder(2).runtime(Runtime::Thread).start().unwrap();
     let handle = service.handle().untyped();
     (service, handle)

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use corewheel::sim::SimulatedSleep;
-use corewheel::{Handle, RefusedKind, ShardId, Sleep, TimeoutError, Untyped};
+use corewheel::{AnyHandle, RefusedKind, ShardId, Sleep, TimeoutError};
 use fastrand::Rng;
 
 use crate::commands::Due;
@@ -314,7 +314,7 @@ impl Sleeper {
 
 impl History {
     /// The handle of a shard, and the shard.
-    fn handle_on(&self, shard: Option<u8>) -> (Handle<Untyped>, Option<usize>) {
+    fn handle_on(&self, shard: Option<u8>) -> (AnyHandle, Option<usize>) {
         let handle = self.sim.service().handle().untyped();
         let shard = shard.map(|shard| self.shard(shard));
         (shard.map_or(handle, |shard| handle.on(ShardId::new(shard as u16))), shard)

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use hyper::rt::{Sleep, Timer};
 
-use crate::face::handle::{Handle, Untyped};
+use crate::face::handle::{AnyHandle, Handle};
 use crate::fallback::{SleepOrKept, present};
 
 /// hyper's [`Timer`] on the shards of a service.
@@ -63,7 +63,7 @@ use crate::fallback::{SleepOrKept, present};
 /// client of hyper-util 0.1, which makes a sleep for each.
 #[derive(Clone, Copy)]
 pub struct HyperTimer {
-    handle: Handle<Untyped>,
+    handle: AnyHandle,
 }
 
 impl HyperTimer {
@@ -75,7 +75,7 @@ impl HyperTimer {
     }
 
     /// The handle.
-    pub fn handle(&self) -> Handle<Untyped> {
+    pub fn handle(&self) -> AnyHandle {
         self.handle
     }
 }

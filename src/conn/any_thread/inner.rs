@@ -31,7 +31,7 @@ use super::stamp::Stamp;
 use crate::clock::Timeline;
 use crate::directory::orders::{Member, Orders, Terms, Visit};
 use crate::face::handle::sleep::Sleep;
-use crate::face::handle::{Handle, Untyped, registry};
+use crate::face::handle::{AnyHandle, registry};
 use crate::link::owners::OwnerCount;
 use crate::stats::tally::Tally;
 use crate::values::refused::RefusedKind;
@@ -44,7 +44,7 @@ pub(super) type Polled = Poll<Result<Option<ConnEvent>, RefusedKind>>;
 
 /// What the handles and guards of one connection share.
 pub(in crate::conn) struct Inner {
-    handle: Handle<Untyped>,
+    handle: AnyHandle,
     /// How many handles keep the connection open.
     owners: OwnerCount,
     /// `None` if the service had ended when the connection began.
@@ -82,7 +82,7 @@ struct State {
 }
 
 impl Inner {
-    pub(super) fn new(handle: Handle<Untyped>, limits: ConnLimits) -> Arc<Self> {
+    pub(super) fn new(handle: AnyHandle, limits: ConnLimits) -> Arc<Self> {
         let (now, time) = (handle.nanos(), handle.time());
         let state = State {
             limits: share(limits),

@@ -128,8 +128,40 @@ pub struct Handle<T: 'static = Infallible> {
     values: PhantomData<fn() -> T>,
 }
 
-/// Stands for the type of a service's values in a [`Handle`] that does not name it; see
-/// [`Handle::untyped`].
+/// A handle of any service, whatever values its timers carry: what a function or a struct takes
+/// that wants timeouts, sleeps and connections only. [`Handle::untyped`] makes it of each handle.
+///
+/// It has all methods of a [`Handle`] but those that send values or callbacks, whose type it does
+/// not name. A function that schedules callbacks on a service without values takes [`Handle`], and
+/// one that schedules values takes the `Handle<T>` of their type. The constructors of the adapters
+/// and of [`TimedIo`](stream/struct.TimedIo.html) take each handle as it is.
+///
+/// ```
+/// use corewheel::{AnyHandle, Fired, TimeoutError, TimerService, Timers};
+/// use std::time::Duration;
+///
+/// // In messages of the compiler it is `Handle<Untyped>`.
+/// async fn answer(timers: AnyHandle, request: &str) -> Result<usize, TimeoutError> {
+///     let work = async { request.len() };
+///     timers.timeout(Duration::from_secs(1), work).await
+/// }
+///
+/// // A service whose timers carry no values.
+/// let timeouts = TimerService::builder().shards(1).start()?;
+/// // A service whose timers carry strings.
+/// let start = TimerService::builder().shards(1);
+/// let jobs = start.start_with(|_| |_: Fired<String>, _: &Timers<String>| {})?;
+///
+/// let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
+/// runtime.block_on(async {
+///     assert_eq!(answer(timeouts.handle().untyped(), "GET /").await, Ok(5));
+///     assert_eq!(answer(jobs.handle().untyped(), "a job").await, Ok(5));
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub type AnyHandle = Handle<Untyped>;
+
+/// Stands for the type of the values in an [`AnyHandle`].
 ///
 /// It is not `Send`, so such a handle has no commands that need the type.
 #[derive(Debug)]
@@ -188,9 +220,9 @@ impl<T: 'static> Handle<T> {
         Self { shard: Some(shard), ..self }
     }
 
-    /// A handle that does not name the type of the service's values: what a type stores that makes
-    /// futures and connections only.
-    pub fn untyped(self) -> Handle<Untyped> {
+    /// A handle of the same shards and class that names no type of values: what a function or a
+    /// struct takes that makes futures and connections only. Costs nothing.
+    pub fn untyped(self) -> AnyHandle {
         Handle::of_parts(self.service, self.shard, self.class)
     }
 

@@ -17,7 +17,7 @@ use pin_project_lite::pin_project;
 
 use super::here::{Reach, Unarmed};
 use super::place::{NurseryName, Place};
-use super::{Handle, Untyped, here};
+use super::{AnyHandle, Handle, here};
 use crate::clock::when::When;
 use crate::link::nursery::{Arming, Progress};
 use crate::values::class::ClassId;
@@ -93,7 +93,7 @@ impl Sleep {
         }
     }
 
-    pub(crate) fn handle(&self) -> Handle<Untyped> {
+    pub(crate) fn handle(&self) -> AnyHandle {
         Handle::of_parts(self.service, self.shard, self.class)
     }
 

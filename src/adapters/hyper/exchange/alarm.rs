@@ -22,8 +22,8 @@ use slab::Slab;
 
 use super::limits::NEVER;
 use crate::clock::Clock;
+use crate::face::handle::AnyHandle;
 use crate::face::handle::here::Reach;
-use crate::face::handle::{Handle, Untyped};
 use crate::fallback::SleepOrKept;
 
 /// A body with limits, as its alarm sees it.
@@ -35,7 +35,7 @@ pub(super) trait Watched: Send + Sync {
 }
 
 pub(super) struct Alarm {
-    handle: Handle<Untyped>,
+    handle: AnyHandle,
     clock: Clock,
     bodies: Mutex<Slab<Weak<dyn Watched>>>,
     /// When the sleep is over; `NEVER` if none is armed.
@@ -49,7 +49,7 @@ pub(super) struct Alarm {
 }
 
 impl Alarm {
-    pub(super) fn new(handle: Handle<Untyped>) -> Arc<Self> {
+    pub(super) fn new(handle: AnyHandle) -> Arc<Self> {
         Arc::new(Self {
             handle,
             clock: handle.clock(),
