@@ -88,6 +88,9 @@ pub(super) struct Deadlines<M: Side> {
     /// For the time of such a wait. It is stopped unless one waits; `None` if none has waited yet,
     /// or if the event of the last may have come.
     stall: Option<Transfer<M>>,
+    /// Why the look of this poll has found no timer. Another look would ask the shard again, and
+    /// wait for it.
+    refused: Option<RefusedKind>,
     /// When the head that has begun must be complete; `None` if no head has begun.
     head_due: Option<u64>,
     /// The bytes of the message that is measured, before a read waited for a part of it that is
@@ -110,6 +113,7 @@ impl<M: Side> Deadlines<M> {
             unstamped: 0,
             is_stalled: false,
             stall: None,
+            refused: None,
             head_due: None,
             message: None,
         }
@@ -412,8 +416,11 @@ impl<M: Side> Deadlines<M> {
         match self.take_events(|_, kind| kind.is_of_age()) {
             Poll::Ready(Ok(error)) => return Err(error),
             // What is ready needs no timer.
-            Poll::Ready(Err(_)) => self.shared.set_woken(true),
-            Poll::Pending => {}
+            Poll::Ready(Err(refused)) => {
+                self.shared.set_woken(true);
+                self.refused = Some(refused);
+            }
+            Poll::Pending => self.refused = None,
         }
         Ok(())
     }
@@ -435,6 +442,9 @@ impl<M: Side> Deadlines<M> {
     }
 
     fn poll_timers(&mut self, direction: Direction) -> Poll<io::Error> {
+        if let Some(refused) = self.refused.take() {
+            return Poll::Ready(no_timer(refused));
+        }
         let ended = self.take_events(|this, kind| this.is_wanted(direction, kind));
         self.way(direction).is_watched |= ended.is_pending();
         ended.map(|error| error.unwrap_or_else(no_timer))

@@ -25,15 +25,54 @@ use crate::{PATIENCE, ms};
 /// For how long a page shows a trouble before its picture is taken.
 const EXPOSURE: Duration = Duration::from_secs(45);
 
-/// What is wrong, the warning that names it, and what else the page says of it.
-const TROUBLES: [(&str, &str, &str); 6] = [
-    ("stalled-task", "executor-stalled", "A task on the shard's executor did not yield"),
-    ("slow-handler", "handler-slow", "move its work elsewhere"),
-    ("flooded-lane", "lane-flooded", "Each second the shard received"),
-    ("leaking-class", "class-leaks", "at this pace the shard is full in"),
-    ("busy-host", "host-overcommitted", "Other threads or processes take the cores"),
-    ("stuck-shard", "shard-stuck", "of class report"),
+/// What is wrong, the warning that names it, what else the page says of it, and the part of the
+/// lateness to which the guide leads; `None` if no timer need be late.
+const TROUBLES: [(&str, &str, &str, Option<&str>); 6] = [
+    (
+        "stalled-task",
+        "executor-stalled",
+        "A task on the shard's executor did not yield",
+        Some("poll_delay"),
+    ),
+    ("slow-handler", "handler-slow", "move its work elsewhere", Some("handlers")),
+    ("flooded-lane", "lane-flooded", "Each second the shard received", None),
+    ("leaking-class", "class-leaks", "at this pace the shard is full in", None),
+    (
+        "busy-host",
+        "host-overcommitted",
+        "Other threads or processes take the cores",
+        Some("poll_delay"),
+    ),
+    ("stuck-shard", "shard-stuck", "of class report", Some("handlers")),
 ];
+
+/// The counts of a shard, in `/stats.json`, to which the guide leads from a part of the lateness.
+fn counts_of(part: &str, shard: &Value) -> u64 {
+    let count = |name: &str| shard[name].as_u64().unwrap();
+    match part {
+        "poll_delay" => count("stalls") + shard["thread"]["waited_ns"].as_u64().unwrap_or(0),
+        "handlers" => count("overrun"),
+        _ => panic!("no trouble leads to {part}"),
+    }
+}
+
+/// The parts of the lateness of shard 1 so far, in milliseconds, the greatest first.
+fn parts(json: &Value) -> Vec<(String, u64)> {
+    let parts = json["shards"][1]["late_parts"].as_object().expect("it has parts");
+    let millis = |times: &Value| times["sum_ns"].as_u64().unwrap() / 1_000_000;
+    let mut parts: Vec<_> = parts.iter().map(|(name, of)| (name.clone(), millis(of))).collect();
+    parts.sort_by_key(|(_, ms)| std::cmp::Reverse(*ms));
+    parts
+}
+
+/// What the guide says of a warning, in one line.
+fn guide(id: &str) -> String {
+    let guide = include_str!("../../src/guide/statistics.md");
+    let (_, section) = guide.split_once(&format!("\n## {id}\n")).expect("it has a section");
+    let section = section.split("\n#").next().unwrap_or_default();
+    let advice = section.trim().split_once("\n\n").expect("the advice follows").1;
+    advice.split_whitespace().collect::<Vec<_>>().join(" ")
+}
 
 /// The report has so many lines of a view in full.
 const LINES_MAX: usize = 8;
@@ -97,6 +136,7 @@ impl Drop for Run {
 /// What the views have shown of a trouble.
 struct Shown {
     page: String,
+    json: Value,
     warnings: Vec<String>,
     metrics: Vec<String>,
     ready: String,
@@ -108,11 +148,11 @@ fn look(
     browser: &mut Browser,
     run: &Run,
     (id, rest): (&str, &str),
-    picture: Option<&Path>,
+    pictures: Option<&Path>,
 ) -> Shown {
     browser.open(&format!("http://{}/", run.address));
     browser.wait_for_numbers();
-    if picture.is_some() {
+    if pictures.is_some() {
         thread::sleep(EXPOSURE);
     }
     browser.wait(&format!(
@@ -120,12 +160,12 @@ fn look(
          && document.querySelector('#attention').textContent.includes(\"{rest}\")"
     ));
     let ready = run.ready();
-    if let Some(path) = picture {
-        fs::write(path, browser.picture()).unwrap();
+    if let Some(path) = pictures {
+        fs::write(path.with_extension("png"), browser.picture()).unwrap();
     }
     let page = browser.text("#attention");
     let json = run.json();
-    let warnings = json["warnings"].as_array().expect("a list");
+    let warnings = json["warnings"].as_array().expect("a list").clone();
     let active = warnings.iter().filter(|one| one["is_active"] == true);
     let text = |one: &Value| {
         let (id, count) = (one["id"].as_str().unwrap(), &one["count"]);
@@ -137,12 +177,20 @@ fn look(
         metrics: run.metrics(),
         ready,
         watchdog: run.lines.try_iter().collect(),
+        json: Value::Null,
     };
     let of_id = |line: &String| line.contains(id);
     assert!(warnings.iter().any(|one| one["id"] == id), "{warnings:?}");
     assert!(shown.metrics.iter().any(of_id), "{:?}", shown.metrics);
     browser.check_calm();
-    shown
+    if let Some(path) = pictures {
+        browser.resize(390, 844);
+        browser.wait("document.querySelector('#attention.bad')");
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        fs::write(path.with_file_name(format!("{name}-phone.png")), browser.picture()).unwrap();
+        browser.resize(1_280, 1_000);
+    }
+    Shown { json, ..shown }
 }
 
 fn write_down(report: &mut String, trouble: &str, id: &str, shown: &Shown) {
@@ -156,14 +204,20 @@ fn write_down(report: &mut String, trouble: &str, id: &str, shown: &Shown) {
     };
     let page: Vec<&str> =
         shown.page.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let parts = parts(&shown.json).into_iter().map(|(name, ms)| format!("{name} {ms} ms"));
     let rows = [
         ("page", page.join("<br>")),
+        ("the guide, `statistics`", guide(id)),
+        ("parts of the lateness of shard 1 so far", parts.collect::<Vec<_>>().join(", ")),
         ("`/stats.json`, active warnings", list(&shown.warnings)),
         ("`/metrics`", list(&shown.metrics)),
         ("watchdog", list(&shown.watchdog)),
         ("`/ready`", shown.ready.clone()),
     ];
-    writeln!(report, "\n## `{trouble}`: `{id}`\n\n![The page]({trouble}.png)\n").unwrap();
+    writeln!(report, "\n## `{trouble}`: `{id}`\n").unwrap();
+    writeln!(report, "| 1,280 pixels wide | 390 pixels wide |\n|---|---|").unwrap();
+    let (wide, phone) = (format!("{trouble}.png"), format!("{trouble}-phone.png"));
+    writeln!(report, "| ![The page]({wide}) | ![The page on a phone]({phone}) |\n").unwrap();
     writeln!(report, "| asked | said |\n|---|---|").unwrap();
     for (asked, said) in rows {
         writeln!(report, "| {asked} | {} |", said.replace('|', "\\|")).unwrap();
@@ -174,9 +228,9 @@ fn write_down(report: &mut String, trouble: &str, id: &str, shown: &Shown) {
 fn first_sentence_of_the_page_names_each_trouble() {
     let Some(mut browser) = Browser::start() else { return };
     let directory = std::env::var_os("COREWHEEL_PICTURES").map(PathBuf::from);
-    browser.resize(1_200, 1_000);
+    browser.resize(1_280, 1_000);
     let mut report = String::from(REPORT);
-    for (trouble, id, rest) in TROUBLES {
+    for (trouble, id, rest, part) in TROUBLES {
         if trouble == "busy-host" && fs::metadata("/proc/self/schedstat").is_err() {
             println!("skipped: the system does not say how long a thread waits for a processor");
             continue;
@@ -184,6 +238,11 @@ fn first_sentence_of_the_page_names_each_trouble() {
         let run = Run::start(trouble);
         let picture = directory.as_ref().map(|directory| directory.join(format!("{trouble}.png")));
         let mut shown = look(&mut browser, &run, (id, rest), picture.as_deref());
+        if let Some(part) = part {
+            let parts = parts(&shown.json);
+            assert_eq!(parts[0].0, part, "{trouble}: {parts:?}");
+            assert!(counts_of(part, &shown.json["shards"][1]) > 0, "{trouble}: {}", shown.json);
+        }
         if trouble == "stuck-shard" {
             let start = Instant::now();
             while !shown.ready.starts_with("503 ") || shown.watchdog.is_empty() {
@@ -206,7 +265,7 @@ fn first_sentence_of_the_page_names_each_trouble() {
                 fs::write(directory.join(format!("{theme}.png")), browser.picture()).unwrap();
             }
             browser.prefer("light");
-            browser.resize(1_200, 1_000);
+            browser.resize(1_280, 1_000);
         }
         browser.leave();
         write_down(&mut report, trouble, id, &shown);
@@ -222,6 +281,7 @@ const REPORT: &str = "# Six servers in which one thing is wrong
 The example `stats_trouble` makes each trouble. `tests/page/troubles.rs` writes this file and its
 pictures, with `COREWHEEL_PICTURES` set to this directory. A trouble is always on shard 1, unless
 the host is in trouble. The test waits until the first sentence of the page has the id of the
-warning that the heading gives, and so fails where the page names another cause. The other views
+warning that the heading gives, and so fails where the page names another cause. It also fails where
+the greatest part of the lateness is another one than that to which the guide leads. The other views
 are read a moment later.
 ";

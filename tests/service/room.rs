@@ -1,7 +1,9 @@
 //! Room that threads borrow from a shard, and that others need.
 
-use std::sync::Arc;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -112,6 +114,43 @@ fn tasks_of_four_workers_with_a_quarter_of_the_capacity_are_never_refused() {
         }
     });
     assert_eq!(most.load(Ordering::Relaxed), 0, "timeouts and sleeps are refused");
+    let report = service.shutdown(ShutdownPolicy::Return).unwrap();
+    assert_eq!(report.shards[0].counts.refused, 0);
+}
+
+#[test]
+fn workers_that_hold_a_quarter_of_the_capacity_in_turn_are_never_refused() {
+    const WORKERS: usize = 8;
+    let builder = TimerService::beside_runtime().shards(1).capacity(1_000);
+    let service = builder.start().unwrap();
+    let handle = service.handle().untyped();
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(WORKERS).build().unwrap();
+    let (all, turn) = (Arc::new(Barrier::new(WORKERS)), Arc::new(Mutex::new(())));
+    let hold = move || {
+        // Each task has a worker of its own, as all of them wait here.
+        all.wait();
+        let _turn = turn.lock().unwrap();
+        let mut sleeps: Vec<_> = (0..250).map(|_| Some(handle.sleep(ms(20)))).collect();
+        block_on(poll_fn(move |cx| {
+            for sleep in &mut sleeps {
+                let slept = sleep.as_mut().map(|one| Pin::new(one).poll(cx));
+                if let Some(Poll::Ready(slept)) = slept {
+                    assert_eq!(slept, Ok(()));
+                    *sleep = None;
+                }
+            }
+            if sleeps.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
+        }));
+    };
+    let tasks: Vec<_> = (0..WORKERS)
+        .map(|_| {
+            let hold = hold.clone();
+            runtime.spawn(async move { hold() })
+        })
+        .collect();
+    let ended: Vec<_> = tasks.into_iter().map(|task| runtime.block_on(task)).collect();
+    assert!(ended.iter().all(Result::is_ok), "sleeps are refused: {ended:?}");
     let report = service.shutdown(ShutdownPolicy::Return).unwrap();
     assert_eq!(report.shards[0].counts.refused, 0);
 }

@@ -175,8 +175,16 @@ fn connections_on_a_full_shard_transfer_and_are_closed_when_idle() {
         let mut slots = Vec::new();
         loop {
             let mut slot = Box::pin(service.handle().sleep(FAR));
-            let waited = poll_fn(|cx| std::task::Poll::Ready(slot.as_mut().poll(cx))).await;
-            if waited.is_ready() {
+            // It has a slot, or is refused once the shard has looked for room.
+            let is_armed = || service.stats().shards[0].counts.pending > slots.len() as u64;
+            let refused = loop {
+                let waited = poll_fn(|cx| std::task::Poll::Ready(slot.as_mut().poll(cx))).await;
+                if waited.is_ready() || is_armed() {
+                    break waited.is_ready();
+                }
+                tokio::task::yield_now().await;
+            };
+            if refused {
                 break;
             }
             slots.push(slot);

@@ -11,19 +11,33 @@ use super::*;
 const FULL: (io::ErrorKind, RefusedKind) = (io::ErrorKind::ResourceBusy, RefusedKind::Full);
 const CLOSED: (io::ErrorKind, RefusedKind) = (io::ErrorKind::Other, RefusedKind::Closed);
 
+/// What a poll is refused with, once the shard has looked for room.
+#[track_caller]
+fn refused<V: Debug>(
+    lab: &mut Lab,
+    mut poll: impl FnMut() -> Polled<V>,
+) -> (io::ErrorKind, RefusedKind) {
+    let polled = poll();
+    if polled.is_ready() {
+        return refusal(polled);
+    }
+    lab.settle();
+    refusal(poll())
+}
+
 #[test]
 fn full_shard_fails_what_would_wait_and_passes_on_what_is_ready() {
     let mut lab = Lab::with(TimerService::builder().shards(1).capacity(1));
     let timer = lab.shard.timers().schedule(ms(60_000), 7).unwrap();
     let (mut stream, mut peer) = duplex::<Handle>(&lab, NONE.read_idle(ms(LIMIT)));
     let control = stream.control();
-    assert_eq!(refusal(read(&mut stream)), FULL);
+    assert_eq!(refused(&mut lab, || read(&mut stream)), FULL);
     let cx = &mut Context::from_waker(Waker::noop());
-    assert_eq!(refusal(control.poll_heartbeat(cx)), FULL);
+    assert_eq!(refused(&mut lab, || control.poll_heartbeat(cx)), FULL);
     ready(write(&mut peer, b"a"));
     assert_eq!(ready(read(&mut stream)), b"a");
     assert_eq!(ready(write(&mut stream, &[7; ROOM])), ROOM);
-    assert_eq!(refusal(write(&mut stream, b"a")), FULL);
+    assert_eq!(refused(&mut lab, || write(&mut stream, b"a")), FULL);
     // When there is room, the stream goes on.
     let _ = lab.shard.timers().cancel(timer);
     lab.settle();
