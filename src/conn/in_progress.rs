@@ -44,16 +44,19 @@ impl<S: Side> InProgress<S> {
     pub fn finish(mut self) -> bool {
         match &mut self.kind {
             Kind::Held(..) => true,
-            Kind::Write(write) => write.end(),
+            Kind::Write(write) => write.end_write(),
         }
     }
 }
 
 impl<S: Side> Drop for InProgress<S> {
     fn drop(&mut self) {
-        match &self.kind {
+        match &mut self.kind {
             Kind::Held(conn, held) => conn.end(*held),
-            Kind::Write(write) => write.touch(),
+            Kind::Write(write) => {
+                write.end_write();
+                write.touch();
+            }
         }
     }
 }

@@ -175,6 +175,12 @@ impl Transfers {
         self.of(kind).map(Measured::due).min().unwrap_or(NEVER)
     }
 
+    /// Whether a transfer of a kind goes on whose event has not come.
+    pub(super) fn is_running(&self, kind: usize) -> bool {
+        self.of(kind)
+            .any(|transfer| transfer.event_at.get() == NEVER && transfer.progress.is_running())
+    }
+
     /// Begins a transfer.
     pub(super) fn begin(&mut self, kind: usize, rate: DataRate, now: u64) -> Arc<Progress> {
         let ended = self.0.iter().position(|transfer| !transfer.is_live);

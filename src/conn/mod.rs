@@ -66,12 +66,15 @@
 //! - The server pauses its reads, [`pause_reads`]: read idle and all idle are held back.
 //! - A request is in progress, [`begin_request`]: read idle, write idle, all idle and request idle
 //!   are held back.
-//! - A write waits, [`begin_write`]: all times go on.
+//! - A write waits that has a limit, [`begin_write`] with [`ConnLimits::write_timeout`]: read idle,
+//!   write idle and all idle are held back, until the write ends or its time is up. Then the limit
+//!   of the write decides, and no idle time.
+//! - A write waits that has no limit: all times go on.
 //! - A write that waited goes on, [`touch`]: read idle, write idle, all idle and the heartbeat
 //!   begin again.
 //!
 //! A deadline that is held back does not come, and its time begins again when nothing holds it back
-//! any more.
+//! any more. After a write, that of reads begins again only if it would be over by then.
 //!
 //! A write that is accepted at once says nothing of the peer: the bytes lie in the socket's buffer.
 //! A write that had to wait, as the buffer was full, goes on only when the peer has taken some of

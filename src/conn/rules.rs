@@ -14,7 +14,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::kinds::{ARMED_END, DeadlineKind, HEARTBEAT, IDLE, MAX_AGE, Rule, rate, rule};
+use super::kinds::{ARMED_END, DeadlineKind, HEARTBEAT, IDLE, MAX_AGE, Rule, WRITES, rate, rule};
 use super::limits::{ConnEvent, DataRate, NEVER, Spans};
 use super::marks::{Flags, KindBits};
 use super::measured::{Direction, Progress, Transfers};
@@ -220,8 +220,15 @@ fn first_beat(conn: &Facts<'_, impl Place>, kind: usize) -> Option<u64> {
 /// Whether something in progress holds back the idle deadline of a kind.
 fn is_held_back(conn: &Facts<'_, impl Place>, kind: usize) -> bool {
     let [reads, requests] = conn.in_progress;
-    let Rule::Idle { read, request, .. } = rule(kind) else { return false };
-    (read && reads > 0) || (request && requests > 0)
+    let Rule::Idle { read, written, request } = rule(kind) else { return false };
+    let by_write = request && (read || written);
+    (read && reads > 0) || (request && requests > 0) || (by_write && is_writing(conn))
+}
+
+/// Whether a write waits whose time is limited and is not up: its peer is bounded by that limit,
+/// and by no idle time.
+fn is_writing(conn: &Facts<'_, impl Place>) -> bool {
+    conn.rare().is_some_and(|rare| rare.transfers.is_running(WRITES))
 }
 
 /// When the connection has been idle for long enough, unless it is active before.
@@ -364,11 +371,11 @@ pub(super) fn visit(conn: &mut Facts<'_, impl Place>, visit: Visit) -> Option<u6
     }
 }
 
-/// Since when a connection has been idle; `None` if a read or a request is in progress, or if the
-/// connection was told to end or is closed.
+/// Since when a connection has been idle; `None` if a read, a request or a write with a limit is in
+/// progress, or if the connection was told to end or is closed.
 fn idle_since(conn: &Facts<'_, impl Place>) -> Option<u64> {
     let is_idle = conn.in_progress == [0, 0] && conn.is_open && !conn.flags.get().is_told();
-    is_idle.then(|| last_active(conn, [true; 3]))
+    (is_idle && !is_writing(conn)).then(|| last_active(conn, [true; 3]))
 }
 
 /// Takes the next event that has come and is still true. Beside it, whether the first deadline may
@@ -469,6 +476,18 @@ pub(super) fn end(
         conn.withdraw(kind);
     }
     is_in_time
+}
+
+/// Ends a write. Returns what [`end`] does, and whether the write has held back an idle time of
+/// reads that was over by `now`, so that this time begins again.
+pub(super) fn end_write(
+    conn: &mut Facts<'_, impl Place>,
+    progress: &Arc<Progress>,
+    now: u64,
+) -> (bool, bool) {
+    let was_writing = is_writing(conn);
+    let is_in_time = end(conn, progress, false);
+    (is_in_time, was_writing && idle_at(conn, IDLE.start) <= now)
 }
 
 /// When the timer that has expired, or was looked at, is to expire next. Transfers that are paused

@@ -290,7 +290,13 @@ impl<S: Side> ConnTimers<S> {
     }
 
     /// A write is in progress until the returned guard is dropped. It must end within
-    /// [`ConnLimits::write_timeout`]; its end counts as a write. It holds back no idle deadline: a
+    /// [`ConnLimits::write_timeout`]; its end counts as a write.
+    ///
+    /// With that limit, the write holds back [`ReadIdle`](DeadlineKind::ReadIdle),
+    /// [`WriteIdle`](DeadlineKind::WriteIdle) and [`AllIdle`](DeadlineKind::AllIdle) until its time
+    /// is up: a peer that takes what is sent is not idle. A time of reads that would be over at the
+    /// end of the write begins again there; otherwise it goes on, as a write that is accepted at
+    /// once says nothing of the peer. Without that limit, idle times alone bound the write, and a
     /// write that makes progress calls [`touch_write`](Self::touch_write).
     ///
     /// O(1); where there is such a limit, O(writes in progress), and the first write of a

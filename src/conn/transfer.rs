@@ -111,6 +111,19 @@ impl<S: Side> Transfer<S> {
         self.end()
     }
 
+    /// Ends a write. The idle time of reads begins again if the write has held it back and it would
+    /// be over; otherwise it goes on, as a write that is accepted at once says nothing of the peer.
+    pub(super) fn end_write(&mut self) -> bool {
+        let Some(progress) = self.progress.take() else { return true };
+        let now = self.conn.now();
+        let (is_in_time, is_over) =
+            self.conn.change(Wakes::Task, |facts| (rules::end_write(facts, &progress, now), true));
+        if is_over {
+            self.conn.stamp(Direction::Read, self.conn.stamp_now());
+        }
+        is_in_time
+    }
+
     pub(super) fn end(&mut self) -> bool {
         let end = |progress| self.conn.look(|facts| rules::end(facts, &progress, self.is_only));
         self.progress.take().is_none_or(end)

@@ -24,6 +24,8 @@ pub(super) const NEVER: u64 = u64::MAX;
 const WRITES: usize = 4;
 const RATES: [usize; 2] = [5, 6];
 
+const READ_IDLE: usize = 7;
+
 fn is_idle_kind(kind: usize) -> bool {
     (7..12).contains(&kind)
 }
@@ -183,6 +185,9 @@ impl Model {
             Activity::Write => [when(conn.written), None],
             Activity::Request => [when(conn.request_ended), in_progress(conn.requests)],
         });
+        let is_writing = matches!(KINDS[kind], ReadIdle | WriteIdle | AllIdle);
+        let writing = looks.now.filter(|_| is_writing && !conn.writes.is_empty());
+        let since = writing.map_or(since, |now| since.max(now));
         since.saturating_add(conn.spans[kind])
     }
 
@@ -309,7 +314,10 @@ impl Model {
             // is in progress counts more than the clock.
             let is_read = matches!(name, ReadIdle | AllIdle) && conn.reads > 0;
             let is_asked = name != Heartbeat && conn.requests > 0;
-            let is_active = || is_read || is_asked || !self.is_quiet(conn, kind);
+            let is_written =
+                matches!(name, ReadIdle | WriteIdle | AllIdle) && !conn.writes.is_empty();
+            let is_active =
+                || is_read || is_asked || is_written || !self.is_quiet(conn, kind);
             let mut is_withdrawn = is_idle_kind(kind) && is_active();
             let conn = self.conn(id);
             conn.pending &= !bit;
@@ -710,11 +718,22 @@ impl World {
                 drop(guard);
             }
             _ => {
+                let was_writing = !conn.writes.is_empty();
                 let count = conn.writes.len();
                 conn.writes.retain(|(known, _)| *known != number);
                 let is_in_time = !is_limited || conn.writes.len() < count;
-                conn.written = Some(stamp);
                 assert_eq!(guard.finish(), is_in_time);
+                // What the write has held back, and would have come by now, begins again.
+                let conn = model.conns[id].as_ref().unwrap();
+                let is_over = model.idle_at(conn, READ_IDLE) <= model.now();
+                if is_limited {
+                    model.file(id);
+                }
+                let conn = model.conn(id);
+                conn.written = Some(stamp);
+                if is_limited && was_writing && is_over {
+                    conn.read = Some(stamp);
+                }
             }
         }
     }

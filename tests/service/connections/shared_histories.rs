@@ -164,7 +164,8 @@ impl Pair {
     /// no deadline follows from it, and then both connections are given the same stamp.
     fn end_writes(&mut self) {
         let limits = self.here.limits();
-        if [limits.write_idle, limits.all_idle, limits.heartbeat] != [Duration::ZERO; 3] {
+        let idle = [limits.read_idle, limits.write_idle, limits.all_idle, limits.heartbeat];
+        if idle != [Duration::ZERO; 4] {
             return;
         }
         for (here, shared) in self.writes.drain(..) {

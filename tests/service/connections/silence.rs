@@ -80,6 +80,10 @@ fn each_case_of_silence_has_its_effect_on_each_idle_time() {
         "the server does not read": [Held, none, Held, none], |conn| Box::new(conn.pause_reads());
         "a request is served": [Held, Held, Held, none], |conn| Box::new(conn.begin_request());
         "a write waits": [none; 4], |conn| Box::new(conn.begin_write());
+        "a write waits whose time is limited": [Held, Held, Held, none], |conn| {
+            conn.set_limits(conn.limits().write_timeout(ms(1_000)));
+            Box::new(conn.begin_write())
+        };
         "a write that had to wait goes on": [Begins; 4], |conn| {
             let write = conn.begin_write();
             conn.touch();
