@@ -8,11 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewheel::adapters::hyper::{Exchange, RequestBody, TimedBody, TimedExchanges, TimedService};
-use corewheel::stream::TimedIo;
 use http_body_util::Either;
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::rt::{Read, Write};
-use hyper::server::conn::http1;
+use hyper::server::conn::http2;
 use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
@@ -20,10 +19,12 @@ use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
+use tokio::sync::oneshot::error::RecvError;
 
 use crate::forward::{Answer, Asked};
 use crate::preface::{self, Rewound};
 use crate::server::{Server, Shutdown};
+use crate::spawn::Spawner;
 use crate::timers::{Control, LAST_WORDS_TIME, Stream, Timers};
 
 /// What a client gets whose request does not become complete in time.
@@ -94,14 +95,13 @@ async fn serve_version(
                 limits.set_http2(&stream.control());
             }
             let service = service.response_limits(limits.of_response(is_http2));
-            let stream = Rewound::new(read, TokioIo::new(stream));
+            let (stream, back) = Rewound::new(read, TokioIo::new(stream));
+            // Without its deadlines, which would not let an answer through.
+            let back = async { back.await.map(|stream| stream.into_inner().into_inner()) };
             if is_http2 {
-                return serve_http2(server, stream, service, ends).await;
+                return serve_http2(server, stream, back, service, ends).await;
             }
-            let socket = |stream: Rewound<TokioIo<TimedIo<TcpStream>>>| {
-                stream.into_inner().into_inner().into_inner()
-            };
-            serve_http1(server, stream, socket, service, ends).await
+            serve_http1(server, stream, back, service, ends).await
         }
         Stream::Plain(mut stream) => {
             let mut ends = Ends { control: Control(None), shutdown, stalled };
@@ -109,12 +109,12 @@ async fn serve_version(
             let version = server.version(&mut stream, &mut ends);
             let version = server.timers.timeout(limits.header, version);
             let Some((read, is_http2)) = version.await?? else { return Ok(()) };
-            let stream = Rewound::new(read, TokioIo::new(stream));
+            let (stream, back) = Rewound::new(read, TokioIo::new(stream));
+            let back = async { back.await.map(TokioIo::into_inner) };
             if is_http2 {
-                return serve_http2(server, stream, service, ends).await;
+                return serve_http2(server, stream, back, service, ends).await;
             }
-            let socket = |stream: Rewound<TokioIo<TcpStream>>| stream.into_inner().into_inner();
-            serve_http1(server, stream, socket, service, ends).await
+            serve_http1(server, stream, back, service, ends).await
         }
     }
 }
@@ -225,11 +225,11 @@ impl Requests {
     }
 }
 
-/// `socket` takes a stream without its deadlines, which would not let an answer through.
+/// `back` has the socket when hyper has dropped the stream.
 async fn serve_http1<S, V, B>(
     server: &Server,
     stream: S,
-    socket: impl FnOnce(S) -> TcpStream,
+    back: impl Future<Output = Result<TcpStream, RecvError>>,
     service: V,
     mut ends: Ends,
 ) -> Result<(), Failed>
@@ -237,7 +237,7 @@ where
     S: Read + Write + Unpin + Send + 'static,
     V: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Unpin,
     V::Future: Send + Unpin + 'static,
-    B: Body<Data = Bytes, Error: Into<Failed>> + Send + 'static,
+    B: Body<Data: Send, Error: Into<Failed>> + Send + 'static,
 {
     let mut connection = server.http.one.serve_connection(stream, service);
     let ended = tokio::select! {
@@ -248,8 +248,7 @@ where
             poll_fn(|cx| connection.poll_without_shutdown(cx)).await
         }
     };
-    let http1::Parts { io, read_buf, .. } = connection.into_parts();
-    let mut socket = socket(io);
+    let read_buf = connection.into_parts().read_buf;
     if ends.control.is_cut_by_drain() {
         // A connection without a request has ended when it was told.
         ends.shutdown.has_cut();
@@ -258,23 +257,28 @@ where
         Ok(()) => false,
         Err(error) => error.is_timeout() || ends.control.is_head_late(),
     };
-    if ends.control.is_write_late() {
-        // The client does not read: a reset leaves nothing for it in the kernel.
-        let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
-        return Ok(ended?);
-    }
     let last_words: &[u8] = if is_late && !read_buf.is_empty() { HEAD_TOO_SLOW } else { b"" };
-    if matches!(server.timers, Timers::None) {
-        // Without a time, the client could hold the socket for ever.
-        return Ok(ended?);
-    }
-    // A client that does not take the answer has less than it asked for.
-    let _ = server.timers.timeout(LAST_WORDS_TIME, part(&mut socket, last_words)).await;
+    close(server, &ends, back.await?, last_words).await;
     Ok(ended?)
 }
 
+/// Closes the socket of a connection. What lies in its send buffer still goes to the client.
+async fn close(server: &Server, ends: &Ends, mut socket: TcpStream, last_words: &[u8]) {
+    if ends.control.is_write_late() {
+        // The client does not read: a reset leaves nothing for it in the kernel.
+        let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+        return;
+    }
+    if matches!(server.timers, Timers::None) {
+        // Without a time, the client could hold the socket for ever.
+        return;
+    }
+    // A client that does not take the answer has less than it asked for.
+    let _ = server.timers.timeout(LAST_WORDS_TIME, part(&mut socket, last_words)).await;
+}
+
 /// Sends a last answer, and takes what the client still sends: a socket that is closed before is
-/// reset, and the client may lose the answer.
+/// reset, and the client may lose the answer, or the rest of a response.
 async fn part(socket: &mut TcpStream, last_words: &[u8]) -> std::io::Result<()> {
     socket.write_all(last_words).await?;
     socket.shutdown().await?;
@@ -286,6 +290,7 @@ async fn part(socket: &mut TcpStream, last_words: &[u8]) -> std::io::Result<()> 
 async fn serve_http2<S, V, B>(
     server: &Server,
     stream: S,
+    back: impl Future<Output = Result<TcpStream, RecvError>>,
     service: V,
     mut ends: Ends,
 ) -> Result<(), Failed>
@@ -293,13 +298,30 @@ where
     S: Read + Write + Unpin + Send + 'static,
     V: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     V::Future: Send + 'static,
-    B: Body<Data = Bytes, Error: Into<Failed>> + Send + 'static,
+    B: Body<Data: Send, Error: Into<Failed>> + Send + 'static,
 {
     let Some(settings) = &server.http.two else { return Ok(()) };
-    let mut connection = pin!(settings.serve_connection(stream, service));
+    let connection = settings.serve_connection(stream, service);
+    let ended = drive_http2(connection, &mut ends).await;
+    close(server, &ends, back.await?, b"").await;
+    Ok(ended?)
+}
+
+/// Serves an HTTP/2 connection to its end.
+async fn drive_http2<S, V, B>(
+    connection: http2::Connection<S, V, Spawner>,
+    ends: &mut Ends,
+) -> hyper::Result<()>
+where
+    S: Read + Write + Unpin + Send + 'static,
+    V: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    V::Future: Send + 'static,
+    B: Body<Data: Send, Error: Into<Failed>> + Send + 'static,
+{
+    let mut connection = pin!(connection);
     tokio::select! {
         biased;
-        ended = connection.as_mut() => return Ok(ended?),
+        ended = connection.as_mut() => return ended,
         () = ends.begun() => {}
     }
     // The client is told by a GOAWAY. It need not close the connection, and need not take the
@@ -307,7 +329,7 @@ where
     connection.as_mut().graceful_shutdown();
     tokio::select! {
         biased;
-        ended = connection.as_mut() => Ok(ended?),
+        ended = connection.as_mut() => ended,
         () = ends.control.is_unused() => Ok(()),
     }
 }

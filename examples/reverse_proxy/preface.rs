@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use hyper::body::Bytes;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::sync::oneshot;
 
 /// With these bytes an HTTP/2 connection begins.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -31,20 +32,37 @@ pub(crate) async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<(By
     Ok((read.into(), is_http2))
 }
 
-/// A stream of which some bytes were read before.
+/// A stream of which some bytes were read before. Its drop gives it back to its owner, as hyper's
+/// HTTP/2 connection does not.
 #[derive(Debug)]
 pub(crate) struct Rewound<S> {
     read: Bytes,
-    stream: S,
+    /// `None` when it was given back.
+    stream: Option<S>,
+    back: Option<oneshot::Sender<S>>,
 }
 
 impl<S> Rewound<S> {
-    pub(crate) fn new(read: Bytes, stream: S) -> Self {
-        Self { read, stream }
+    /// Also returns where the stream is when this is dropped.
+    pub(crate) fn new(read: Bytes, stream: S) -> (Self, oneshot::Receiver<S>) {
+        let (back, given_back) = oneshot::channel();
+        (Self { read, stream: Some(stream), back: Some(back) }, given_back)
     }
 
-    pub(crate) fn into_inner(self) -> S {
-        self.stream
+    fn stream(&mut self) -> Pin<&mut S>
+    where
+        S: Unpin,
+    {
+        Pin::new(self.stream.as_mut().expect("it is given back by the drop"))
+    }
+}
+
+impl<S> Drop for Rewound<S> {
+    fn drop(&mut self) {
+        if let (Some(stream), Some(back)) = (self.stream.take(), self.back.take()) {
+            // An owner that is gone closes the stream.
+            let _ = back.send(stream);
+        }
     }
 }
 
@@ -55,7 +73,7 @@ impl<S: Read + Unpin> Read for Rewound<S> {
         mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         if self.read.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(cx, buf);
+            return self.stream().poll_read(cx, buf);
         }
         let count = self.read.len().min(buf.remaining());
         buf.put_slice(&self.read.split_to(count));
@@ -69,19 +87,19 @@ impl<S: Write + Unpin> Write for Rewound<S> {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        self.stream().poll_write(cx, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        self.stream().poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        self.stream().poll_shutdown(cx)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.stream.as_ref().is_some_and(Write::is_write_vectored)
     }
 
     fn poll_write_vectored(
@@ -89,6 +107,6 @@ impl<S: Write + Unpin> Write for Rewound<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        self.stream().poll_write_vectored(cx, bufs)
     }
 }

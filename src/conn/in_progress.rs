@@ -25,6 +25,9 @@ pub struct InProgress<S: Side = Timers> {
 enum Kind<S: Side> {
     Held(S::Conn, Held),
     Write(Transfer<S>),
+    /// Its end was left to another.
+    #[cfg(feature = "hyper")]
+    Left,
 }
 
 impl<S: Side> InProgress<S> {
@@ -43,9 +46,15 @@ impl<S: Side> InProgress<S> {
     /// if none has found it so, and then there is no event.
     pub fn finish(mut self) -> bool {
         match &mut self.kind {
-            Kind::Held(..) => true,
             Kind::Write(write) => write.end_write(),
+            _ => true,
         }
+    }
+
+    /// Does not end what is in progress: [`ConnTimers::end_requests`] does, for a request.
+    #[cfg(feature = "hyper")]
+    pub(crate) fn leave(mut self) {
+        self.kind = Kind::Left;
     }
 }
 
@@ -57,6 +66,8 @@ impl<S: Side> Drop for InProgress<S> {
                 write.end_write();
                 write.touch();
             }
+            #[cfg(feature = "hyper")]
+            Kind::Left => {}
         }
     }
 }
@@ -67,6 +78,8 @@ impl<S: Side> fmt::Debug for InProgress<S> {
             Kind::Held(_, Held::Read) => "InProgress(read)",
             Kind::Held(_, Held::Request) => "InProgress(request)",
             Kind::Write(_) => "InProgress(write)",
+            #[cfg(feature = "hyper")]
+            Kind::Left => "InProgress(left)",
         })
     }
 }

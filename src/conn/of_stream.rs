@@ -7,7 +7,7 @@ use super::kinds::{AGE_GRACE, DeadlineKind, MAX_AGE};
 pub(crate) use super::kinds::{Ends, deadline_kinds, limits_struct};
 use super::limits::{ConnEvent, NEVER};
 pub(crate) use super::measured::Direction;
-use super::rules;
+use super::rules::{self, Held};
 pub(crate) use super::side::Wakes;
 use super::side::{Connection, Side};
 use super::timers::ConnTimers;
@@ -53,6 +53,20 @@ impl<S: Side> ConnTimers<S> {
         self.conn().now()
     }
 
+    /// Whether the limits bound a write that waits.
+    #[cfg(feature = "hyper")]
+    pub(crate) fn bounds_writes(&self) -> bool {
+        self.conn().look(|facts| {
+            let limits = &facts.spans.limits;
+            !limits.write_timeout.is_zero() || limits.min_write_rate.bytes_per_second > 0
+        })
+    }
+
+    /// Ends requests whose guards have [left](super::InProgress::leave) that to the caller.
+    pub(crate) fn end_requests(&self, count: u64) {
+        (0..count).for_each(|_| self.conn().end(Held::Request));
+    }
+
     /// Begins a transfer that is measured by the deadline of a kind.
     pub(crate) fn measure(&self, kind: DeadlineKind, now: u64) -> Transfer<S> {
         let kind = kind.index().expect("the kind is one of the table");
@@ -70,6 +84,11 @@ impl<S: Side> Transfer<S> {
         }
         // There was no limit, it has changed, or the timer has expired meanwhile.
         self.begin_again(now, Wakes::Nothing);
+        self.progress.is_some()
+    }
+
+    /// Whether there is a limit.
+    pub(crate) fn is_limited(&self) -> bool {
         self.progress.is_some()
     }
 

@@ -287,8 +287,8 @@ impl<T: Send + 'static> TimerService<T> {
     }
 
     /// Tells the `n` connections of each shard to end that have been idle for longest: those whose
-    /// last read, write and end of a request are the longest ago, and in which no read and no
-    /// request is in progress. They are told by
+    /// last read, write and end of a request are the longest ago, and in which no read, no request
+    /// and no write with a limit is in progress. They are told by
     /// [`DeadlineKind::MaxAge`](crate::DeadlineKind::MaxAge), as at their greatest age, and have
     /// their [`max_age_grace`](crate::ConnLimits::max_age_grace). Connections that were told before
     /// do not count, and one that becomes active before its turn comes is left out.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::limits::{StreamTimeout, no_timer};
 use super::notes::{CONNECTION, MESSAGE, Notes};
 use super::timeout::{Slot, Timeout};
+use super::unsent::Unsent;
 use super::waiter::{TaskWaker, Waiter};
 use crate::clock::when::When;
 use crate::conn::{ConnTimers, DeadlineKind, Direction, InProgress, Side};
@@ -32,6 +33,8 @@ pub(super) struct Shared {
     is_woken: AtomicBool,
     /// What the next read takes note of.
     pub(super) notes: Notes,
+    /// What of responses the stream has not accepted.
+    pub(super) unsent: Unsent,
     /// The limit for the head of a message; zero if it is off.
     pub(super) head: Duration,
     /// The limit that has ended the stream.
@@ -49,6 +52,7 @@ impl Shared {
             handle,
             is_woken: AtomicBool::new(true),
             notes: Notes::new(CONNECTION | MESSAGE),
+            unsent: Unsent::new(),
             head,
             timeout: OnceLock::new(),
         }
@@ -180,6 +184,10 @@ impl<M: Side> StreamControl<M> {
     /// [`idle`](super::StreamLimits::idle) ends the stream. Idle times begin again when the last
     /// request has ended.
     ///
+    /// A write that waits holds them back as well, if [`write_stall`](super::StreamLimits::write_stall)
+    /// or [`min_write_rate`](super::StreamLimits::min_write_rate) bounds it. So the guard may be
+    /// dropped when the answer is handed to the stream.
+    ///
     /// A server that sends its answer while it holds the guard sets
     /// [`write_stall`](super::StreamLimits::write_stall), or a peer that does not read stays for
     /// ever.
@@ -216,6 +224,52 @@ impl<M: Side> StreamControl<M> {
     /// ```
     pub fn begin_request(&self) -> InProgress<M> {
         self.timers.begin_request()
+    }
+
+    /// Ends a request whose response the framework has, when the stream has accepted it. `at_flush`
+    /// says that the framework flushes in the same poll; otherwise all of the response was written,
+    /// or waits in a write.
+    #[cfg(feature = "hyper")]
+    pub(crate) fn end_request(&self, request: InProgress<M>, at_flush: bool) {
+        if at_flush {
+            self.shared.unsent.end_at_flush();
+            request.leave();
+        } else if self.shared.unsent.end_at_write() {
+            request.leave();
+        }
+    }
+
+    /// Whether the limits bound a write that waits.
+    #[cfg(feature = "hyper")]
+    pub(crate) fn bounds_writes(&self) -> bool {
+        self.timers.bounds_writes()
+    }
+
+    /// A piece of a response is handed to the framework.
+    #[cfg(feature = "hyper")]
+    pub(crate) fn add_piece(&self) {
+        self.shared.unsent.add_piece();
+    }
+
+    /// The framework has written or copied bytes of a piece.
+    #[cfg(feature = "hyper")]
+    #[inline]
+    pub(crate) fn take_of_piece(&self, bytes: usize) {
+        self.shared.unsent.take(bytes as u64);
+    }
+
+    /// The framework has dropped a piece.
+    #[cfg(feature = "hyper")]
+    pub(crate) fn remove_piece(&self) {
+        if self.shared.unsent.remove_piece() {
+            self.shared.wake_waiting(Direction::Write);
+        }
+    }
+
+    /// The pieces of this stream do not say how much of them was taken.
+    #[cfg(feature = "axum")]
+    pub(crate) fn set_opaque_pieces(&self) {
+        self.shared.unsent.set_opaque();
     }
 
     /// The owner does not read until the returned guard is dropped, because it is busy or its

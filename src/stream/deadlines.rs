@@ -34,7 +34,7 @@ use super::control::{Shared, StreamControl};
 use super::limits::{StreamLimits, StreamTimeout, ends, no_timer};
 use super::notes::{CONNECTION, ENDED, HEAD, MEASURED, MESSAGE};
 use super::timeout::TIMEOUT;
-use crate::conn::{ConnTimers, DeadlineKind, Direction, Ends, Side, Transfer, Wakes};
+use crate::conn::{ConnTimers, DeadlineKind, Direction, Ends, InProgress, Side, Transfer, Wakes};
 use crate::face::handle::AnyHandle;
 use crate::values::refused::RefusedKind;
 
@@ -88,6 +88,13 @@ pub(super) struct Deadlines<M: Side> {
     /// For the time of such a wait. It is stopped unless one waits; `None` if none has waited yet,
     /// or if the event of the last may have come.
     stall: Option<Transfer<M>>,
+    /// While a write waits that only its rate bounds, it holds the idle times back.
+    rated: Option<InProgress<M>>,
+    /// Whether pieces of responses wait for a window, and the stream has accepted all else. Such a
+    /// wait is a stall as well.
+    is_windowed: bool,
+    /// How many bytes of pieces were taken when that was last looked at.
+    taken: u64,
     /// Why the look of this poll has found no timer. Another look would ask the shard again, and
     /// wait for it.
     refused: Option<RefusedKind>,
@@ -113,6 +120,9 @@ impl<M: Side> Deadlines<M> {
             unstamped: 0,
             is_stalled: false,
             stall: None,
+            rated: None,
+            is_windowed: false,
+            taken: 0,
             refused: None,
             head_due: None,
             message: None,
@@ -185,6 +195,11 @@ impl<M: Side> Deadlines<M> {
             }
         } else if direction == Direction::Read {
             self.read_goes_on_waiting();
+        }
+        if direction == Direction::Read && self.shared.unsent.has_ends() && !self.is_stalled {
+            // The framework has not flushed, as it waits for more to answer.
+            let (ends, _) = self.shared.unsent.take_ends();
+            self.timers.end_requests(ends);
         }
         self.poll(direction)
     }
@@ -314,7 +329,9 @@ impl<M: Side> Deadlines<M> {
 
     #[inline]
     fn was_written(&mut self, count: u64, has_waited: bool) {
-        if self.is_stalled {
+        if self.is_windowed {
+            self.shared.unsent.accept(count);
+        } else if self.is_stalled {
             self.stall_ends();
         }
         if !has_waited {
@@ -329,8 +346,19 @@ impl<M: Side> Deadlines<M> {
 
     /// A write begins to wait.
     fn write_waits(&mut self) {
+        self.is_windowed = false;
+        self.shared.unsent.begin_sending();
+        self.measure_writes(0);
+    }
+
+    /// The time for which writes wait counts, with the bytes that were accepted in a wait that goes
+    /// on.
+    fn measure_writes(&mut self, accepted: u64) {
         let now = self.timers.now();
         let is_filed = self.writes.resume(&self.timers, DeadlineKind::WriteRate, 0, now);
+        if let Some(transfer) = &self.writes.transfer {
+            transfer.count(accepted);
+        }
         self.unwatch(is_filed);
         self.stall(now);
     }
@@ -342,7 +370,49 @@ impl<M: Side> Deadlines<M> {
         flush: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
         self.check()?;
-        self.shutdown(cx, flush)
+        ready!(self.shutdown(cx, flush))?;
+        if self.shared.unsent.has_any() && !self.writes.waits {
+            return self.all_accepted(cx);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The stream has accepted all that it was given: requests end, and pieces of responses that
+    /// are left wait for a window.
+    fn all_accepted(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        let (ends, has_pieces) = self.shared.unsent.take_ends();
+        self.timers.end_requests(ends);
+        // A piece that is dropped from here on wakes the task.
+        if has_pieces && self.shared.unsent.await_window() {
+            return match self.wait_for_window(cx) {
+                Poll::Ready(error) => Poll::Ready(Err(error)),
+                Poll::Pending => Poll::Ready(Ok(())),
+            };
+        }
+        if std::mem::take(&mut self.is_windowed) {
+            self.stall_ends();
+            if let Some(transfer) = &self.writes.transfer {
+                transfer.pause();
+            }
+            self.timers.touch();
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The peer gives no window for a response: a write that waits, though not in the stream. Bytes
+    /// that are no part of a response, such as those of a PING, do not end the wait.
+    fn wait_for_window(&mut self, cx: &Context<'_>) -> Poll<io::Error> {
+        self.register(Direction::Write, cx);
+        let taken = self.shared.unsent.taken();
+        if !self.is_windowed || taken != self.taken {
+            let accepted = if self.is_windowed { taken - self.taken } else { 0 };
+            if self.is_windowed {
+                self.stall_ends();
+            }
+            (self.is_windowed, self.taken) = (true, taken);
+            self.measure_writes(accepted);
+        }
+        self.poll(Direction::Write)
     }
 
     /// Shuts down by `shutdown`, also after a limit was reached.
@@ -354,12 +424,13 @@ impl<M: Side> Deadlines<M> {
         let Poll::Ready(done) = shutdown(cx) else {
             self.register(Direction::Write, cx);
             if !self.is_stalled {
+                self.shared.unsent.begin_sending();
                 self.stall(self.timers.now());
             }
             return self.poll(Direction::Write).map(Err);
         };
         // A flush may be done while a write waits.
-        if self.is_stalled && !self.writes.waits {
+        if self.is_stalled && !self.writes.waits && !self.is_windowed {
             self.stall_ends();
             // What comes after a limit was reached is no activity.
             if self.shared.timeout.get().is_none() {
@@ -377,18 +448,25 @@ impl<M: Side> Deadlines<M> {
             self.stamp_read();
         }
         self.is_stalled = true;
-        let is_filed = if let Some(stall) = &mut self.stall {
+        let stall = &mut self.stall;
+        let is_filed = if let Some(stall) = stall {
             stall.restart(now)
         } else {
-            self.stall = Some(self.timers.measure(DeadlineKind::WriteTimeout, now));
+            *stall = Some(self.timers.measure(DeadlineKind::WriteTimeout, now));
             true
         };
+        let is_limited =
+            |transfer: &Option<Transfer<M>>| transfer.as_ref().is_some_and(Transfer::is_limited);
+        if self.rated.is_none() && !is_limited(&self.stall) && is_limited(&self.writes.transfer) {
+            self.rated = Some(self.timers.pause_reads());
+        }
         self.unwatch(is_filed);
     }
 
     /// A byte was accepted, or a flush is done.
     fn stall_ends(&mut self) {
         self.is_stalled = false;
+        self.rated = None;
         if self.stall.as_ref().is_some_and(Transfer::stop) {
             self.stall = None;
         }
@@ -498,6 +576,7 @@ impl<M: Side> Deadlines<M> {
         let timeout = *self.shared.timeout.get_or_init(|| timeout);
         // A shutdown that waits afterwards has a time of its own.
         (self.stall, self.is_stalled, self.writes.transfer) = (None, false, None);
+        (self.rated, self.is_windowed) = (None, false);
         self.forget_message();
         self.waker.wake_by_ref();
         timeout.into()

@@ -62,6 +62,7 @@ mod notes;
 mod timeout;
 #[cfg(feature = "tokio")]
 mod tokio_io;
+mod unsent;
 mod waiter;
 
 use std::fmt;
@@ -106,6 +107,11 @@ pin_project! {
     /// or a shutdown that waits. [`idle`](StreamLimits::idle) ends a read, and a write if no read
     /// waits. A read that was dropped while it waited counts as waiting until the next read, and so
     /// does a write.
+    ///
+    /// A write that waits is bounded by [`write_stall`](StreamLimits::write_stall) and
+    /// [`min_write_rate`](StreamLimits::min_write_rate). Where one of them is set, neither `idle`
+    /// nor `read_idle` ends the stream meanwhile: a peer that takes a long response is not idle,
+    /// although the system accepts its bytes in large portions. Where none is, `idle` bounds it.
     ///
     /// [`read_idle`](StreamLimits::read_idle) begins again with each byte that is read, and when a
     /// write that had to wait goes on: the peer has taken bytes. Bytes that are accepted at once

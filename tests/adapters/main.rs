@@ -12,6 +12,7 @@ mod hyper_clients;
 mod hyper_sockets;
 #[path = "../service/log.rs"]
 mod log;
+mod on_its_way;
 mod quinn;
 mod requests_over_sockets;
 mod stream;

@@ -14,6 +14,6 @@ pub use self::exchange::{
     BodyError, BodyLimits, BodySide, BodyTimeout, BodyTimers, Exchange, ExchangeFuture, TimedBody,
     TimedExchanges,
 };
-pub use self::request::{RequestBody, ResponseBody, TrackedBody};
+pub use self::request::{RequestBody, ResponseBody, ResponseData, TrackedBody};
 pub use self::service::{ResponseFuture, TimedService};
 pub use self::timer::HyperTimer;

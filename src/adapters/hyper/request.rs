@@ -4,19 +4,27 @@
 //! say that the head is complete before hyper reads on. It does not see either whether it waits for
 //! the body of the request or for something else.
 //!
+//! The response ends at the wire, and not where hyper takes it. hyper flushes an HTTP/1 response in
+//! the poll in which it takes the last of it, so that flush is the end. Of an HTTP/2 response it
+//! takes a whole frame once the client has a window for one byte. So that data carries a guard, a
+//! [`Piece`], which hyper drops when it has written or copied the data.
+//!
 //! Invariants: the idle times of the connection are held back while the server works, except while
 //! a read of the request's body waits for the peer. The server works from the call of the service
-//! until the response has ended. The next message begins when both bodies have ended.
+//! until the response has ended. The next message begins when both bodies have ended. A response
+//! whose writes no limit bounds ends where hyper takes it: then idle times alone bound the client.
 //!
 //! Cost: see [`TimedService`](super::TimedService).
 
 use std::fmt;
+use std::io::IoSlice;
 use std::mem;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use hyper::body::{Body, Frame, SizeHint};
+use hyper::body::{Body, Buf, Frame, SizeHint};
 use hyper::{Method, Request, Response, StatusCode, Version};
 use pin_project_lite::pin_project;
 
@@ -49,6 +57,10 @@ struct State<G> {
     hold: Hold<G>,
     /// After the response, the connection belongs to another protocol.
     is_tunnel: bool,
+    /// No more is taken of the body of the response.
+    is_body_over: bool,
+    /// How much data of the response hyper has, in pieces.
+    pieces: u32,
 }
 
 impl<M: Side> InFlight<M> {
@@ -72,7 +84,7 @@ impl<M: Side> InFlight<M> {
             has_body_limits,
             is_http1,
             is_connect: request.method() == Method::CONNECT,
-            state: Mutex::new(State { hold, is_tunnel: false }),
+            state: Mutex::new(State { hold, is_tunnel: false, is_body_over: false, pieces: 0 }),
         })
     }
 
@@ -122,9 +134,33 @@ impl<M: Side> InFlight<M> {
         }
     }
 
-    /// The response has ended.
-    fn response_ended(&self) {
-        drop(self.set_hold(Hold::Ended));
+    /// No more is taken of the response: all of it was, or it is broken off.
+    fn response_over(&self, is_complete: bool) {
+        let mut state = self.lock();
+        state.is_body_over = true;
+        if !is_complete || state.pieces == 0 {
+            self.end(state);
+        }
+    }
+
+    /// hyper has dropped data of the response.
+    fn piece_over(&self) {
+        let mut state = self.lock();
+        state.pieces -= 1;
+        if state.is_body_over && state.pieces == 0 {
+            self.end(state);
+        }
+    }
+
+    /// hyper has all of the response, and keeps no piece of it.
+    fn end(&self, mut state: MutexGuard<'_, State<InProgress<M>>>) {
+        let hold = mem::replace(&mut state.hold, Hold::Ended);
+        drop(state);
+        if let Hold::Held(request) = hold
+            && self.control.bounds_writes()
+        {
+            self.control.end_request(request, self.is_http1);
+        }
     }
 }
 
@@ -144,13 +180,111 @@ impl<M: Side> Drop for InFlight<M> {
 /// The part of a request that ends with its response, or with the future of the response if there
 /// is none.
 #[derive(Debug)]
-pub struct ResponsePart<M: Side>(pub(super) Arc<InFlight<M>>);
+pub struct ResponsePart<M: Side> {
+    in_flight: Arc<InFlight<M>>,
+    /// Whether the data of the response is handed over as pieces.
+    has_pieces: bool,
+    /// Whether the consumer knows that the response has ended. A response that is dropped before
+    /// is broken off.
+    is_complete: AtomicBool,
+}
+
+impl<M: Side> ResponsePart<M> {
+    pub(super) fn new(in_flight: Arc<InFlight<M>>) -> Self {
+        Self { in_flight, has_pieces: false, is_complete: AtomicBool::new(false) }
+    }
+
+    /// The head of the response is there.
+    pub(super) fn respond<B>(&mut self, response: &Response<B>) {
+        self.in_flight.respond(response);
+        self.has_pieces = !self.in_flight.is_http1 && self.in_flight.control.bounds_writes();
+    }
+}
 
 impl<M: Side> Drop for ResponsePart<M> {
     fn drop(&mut self) {
-        self.0.response_ended();
+        // On HTTP/1, all that hyper has taken goes to the stream before anything else.
+        let is_complete = self.in_flight.is_http1 || *self.is_complete.get_mut();
+        self.in_flight.response_over(is_complete);
     }
 }
+
+/// A part of a response that hyper has, until it drops it.
+struct Piece<M: Side>(Arc<InFlight<M>>);
+
+impl<M: Side> Piece<M> {
+    fn new(in_flight: &Arc<InFlight<M>>) -> Self {
+        in_flight.lock().pieces += 1;
+        in_flight.control.add_piece();
+        Self(Arc::clone(in_flight))
+    }
+}
+
+impl<M: Side> Drop for Piece<M> {
+    fn drop(&mut self) {
+        self.0.piece_over();
+        self.0.control.remove_piece();
+    }
+}
+
+/// Data of a [`ResponseBody`]. Of HTTP/2, it says when the server has written or copied it: until
+/// then, its response is on its way.
+pub struct ResponseData<D, M = Handle>
+where
+    M: Side,
+{
+    data: D,
+    /// `None` if a flush says that the data is written, or no limit bounds the write.
+    piece: Option<Piece<M>>,
+}
+
+impl<D, M: Side> ResponseData<D, M> {
+    /// The data within.
+    pub fn get_ref(&self) -> &D {
+        &self.data
+    }
+
+    /// The data, if nothing needs to know when it is written.
+    #[cfg(feature = "axum")]
+    pub(in crate::adapters) fn into_plain(self) -> Result<D, Self> {
+        if self.piece.is_none() { Ok(self.data) } else { Err(self) }
+    }
+
+    /// The data says nothing before it is dropped.
+    #[cfg(feature = "axum")]
+    pub(in crate::adapters) fn set_opaque(&self) {
+        if let Some(piece) = &self.piece {
+            piece.0.control.set_opaque_pieces();
+        }
+    }
+}
+
+impl<D: Buf, M: Side> Buf for ResponseData<D, M> {
+    #[inline]
+    fn remaining(&self) -> usize {
+        self.data.remaining()
+    }
+
+    #[inline]
+    fn chunk(&self) -> &[u8] {
+        self.data.chunk()
+    }
+
+    #[inline]
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.data.chunks_vectored(slices)
+    }
+
+    #[inline]
+    fn advance(&mut self, count: usize) {
+        self.data.advance(count);
+        if let Some(piece) = &self.piece {
+            piece.0.control.take_of_piece(count);
+        }
+    }
+}
+
+debug_fields!([D: fmt::Debug, M: Side] ResponseData<D, M>, |it| data: it.data);
 
 /// The part of a request that ends with its body.
 #[derive(Debug)]
@@ -164,6 +298,13 @@ impl<M: Side> Drop for RequestPart<M> {
 
 /// The part of a request that belongs to a body, and ends with it.
 pub trait Part {
+    /// What data of the body becomes.
+    type Data<D: Buf>: Buf;
+
+    /// Hands over data of a body, whose part is `None` if it has ended.
+    fn hand_over<D: Buf>(part: Option<&Self>, data: D) -> Self::Data<D>;
+    /// The consumer knows that the body has ended.
+    fn is_known_to_end(&self);
     /// A poll of the body waits.
     fn waits(&self);
     /// A poll of the body has returned a frame that is not the last.
@@ -173,6 +314,14 @@ pub trait Part {
 }
 
 impl<M: Side> Part for RequestPart<M> {
+    type Data<D: Buf> = D;
+
+    fn hand_over<D: Buf>(_: Option<&Self>, data: D) -> D {
+        data
+    }
+
+    fn is_known_to_end(&self) {}
+
     fn waits(&self) {
         self.0.body_waits();
     }
@@ -187,13 +336,25 @@ impl<M: Side> Part for RequestPart<M> {
 }
 
 impl<M: Side> Part for ResponsePart<M> {
+    type Data<D: Buf> = ResponseData<D, M>;
+
+    fn hand_over<D: Buf>(part: Option<&Self>, data: D) -> ResponseData<D, M> {
+        let part = part.filter(|part| part.has_pieces && data.has_remaining());
+        ResponseData { data, piece: part.map(|part| Piece::new(&part.in_flight)) }
+    }
+
+    fn is_known_to_end(&self) {
+        // Relaxed: the drop follows, in the same task or after it.
+        self.is_complete.store(true, Ordering::Relaxed);
+    }
+
     fn waits(&self) {}
 
     fn came(&self) {}
 
     /// hyper keeps the last frame of an HTTP/2 response until the client has a window for it.
     fn ends_with_last_frame(&self) -> bool {
-        self.0.is_http1
+        self.in_flight.is_http1
     }
 }
 
@@ -204,14 +365,14 @@ impl<M: Side> Part for ResponsePart<M> {
 pub type RequestBody<B, M = Handle> = TrackedBody<B, RequestPart<M>>;
 
 /// The body of a response of a [`TimedService`](super::TimedService). Its request is in flight
-/// until it has ended or is dropped.
+/// until the stream has accepted its last byte, or it is dropped before its end.
 pub type ResponseBody<B, M = Handle> = TrackedBody<B, ResponsePart<M>>;
 
 pin_project! {
     /// The body of a request or of a response of a [`TimedService`](super::TimedService): a
     /// [`RequestBody`] or a [`ResponseBody`].
     ///
-    /// It has the frames and the errors of the body `B`.
+    /// It has the frames and the errors of the body `B`. Data of a response is a [`ResponseData`].
     pub struct TrackedBody<B, P> {
         #[pin]
         body: B,
@@ -232,15 +393,17 @@ impl<B, P> TrackedBody<B, P> {
 }
 
 impl<B: Body, P: Part> Body for TrackedBody<B, P> {
-    type Data = B::Data;
+    type Data = P::Data<B::Data>;
     type Error = B::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    ) -> Poll<Option<Result<Frame<P::Data<B::Data>>, B::Error>>> {
         let mut this = self.project();
         let polled = this.body.as_mut().poll_frame(cx);
+        let hand_over = |data| P::hand_over(this.part.as_ref(), data);
+        let polled = polled.map_ok(|frame| frame.map_data(hand_over));
         if let Some(part) = &this.part {
             match &polled {
                 Poll::Pending => part.waits(),
@@ -249,14 +412,23 @@ impl<B: Body, P: Part> Body for TrackedBody<B, P> {
                 {
                     part.came();
                 }
-                Poll::Ready(_) => *this.part = None,
+                Poll::Ready(frame) => {
+                    if !matches!(frame, Some(Err(_))) {
+                        part.is_known_to_end();
+                    }
+                    *this.part = None;
+                }
             }
         }
         polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        let has_ended = self.body.is_end_stream();
+        if has_ended && let Some(part) = &self.part {
+            part.is_known_to_end();
+        }
+        has_ended
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use corewheel::adapters::hyper::{RequestBody, ResponseBody, ResponseFuture, TimedService};
 use corewheel::stream::StreamTimeout::{Head, Idle, ReadIdle, ReadRate};
-use hyper::body::{Body, Bytes, Frame};
+use hyper::body::{Body, Buf, Bytes, Frame};
 use hyper::service::Service;
 use hyper::{Method, Request, Response, StatusCode, Version};
 
@@ -174,14 +174,15 @@ fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
 }
 
 /// The next data of a body: `None` if it waits, nothing if it has ended.
-fn frame<B: Body<Data = Bytes>>(body: &mut Pin<Box<B>>) -> Option<Vec<u8>> {
+fn frame<B: Body>(body: &mut Pin<Box<B>>) -> Option<Vec<u8>> {
     let cx = &mut Context::from_waker(Waker::noop());
     match body.as_mut().poll_frame(cx) {
         Poll::Pending => None,
         Poll::Ready(None) => Some(Vec::new()),
         Poll::Ready(Some(frame)) => {
             let Ok(frame) = frame else { panic!("a body fails") };
-            Some(frame.into_data().unwrap_or_else(|_| panic!("no data")).to_vec())
+            let mut data = frame.into_data().unwrap_or_else(|_| panic!("no data"));
+            Some(data.copy_to_bytes(data.remaining()).to_vec())
         }
     }
 }
@@ -225,6 +226,96 @@ fn check_last_frame<K: Kind>() {
 #[test]
 fn frame_that_is_known_to_be_the_last_ends_its_request() {
     both!(check_last_frame);
+}
+
+/// The data of the next frame, as a server keeps it.
+fn piece<B: Body>(body: &mut Pin<Box<B>>) -> B::Data {
+    let Poll::Ready(Some(Ok(frame))) = poll_frame(body) else { panic!("no frame") };
+    frame.into_data().unwrap_or_else(|_| panic!("no data"))
+}
+
+fn poll_frame<B: Body>(body: &mut Pin<Box<B>>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    body.as_mut().poll_frame(&mut Context::from_waker(Waker::noop()))
+}
+
+fn check_pieces<K: Kind>() {
+    let limits = IDLE.write_stall(ms(20 * LIMIT));
+    let http2 = |conn: &Conn<K>| {
+        let body = Feed::default();
+        body.end();
+        conn.call_with(Version::HTTP_2, Method::GET, body)
+    };
+    // The server keeps the last piece after the body.
+    let mut conn = Conn::<K>::new(limits);
+    let mut called = http2(&conn);
+    let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
+    feed.push(b"first");
+    let first = piece(&mut body);
+    feed.push(b"last");
+    feed.end();
+    let mut last = piece(&mut body);
+    assert!(body.is_end_stream());
+    drop((body, first));
+    conn.check_open();
+    last.advance(3);
+    conn.check_open();
+    drop(last);
+    conn.check_ends(Idle(ms(LIMIT)));
+
+    // The body is broken off before the server knows that it has ended.
+    for has_last in [false, true] {
+        let mut conn = Conn::<K>::new(limits);
+        let mut called = http2(&conn);
+        let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
+        feed.push(b"first");
+        if has_last {
+            feed.end();
+        }
+        let kept = piece(&mut body);
+        conn.check_open();
+        drop(body);
+        conn.check_ends(Idle(ms(LIMIT)));
+        drop(kept);
+    }
+
+    // Without a limit for writes, idle times bound the client.
+    let mut conn = Conn::<K>::new(IDLE);
+    let mut called = http2(&conn);
+    let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
+    feed.push(b"whole");
+    feed.end();
+    let _kept = piece(&mut body);
+    drop(body);
+    conn.check_ends(Idle(ms(LIMIT)));
+}
+
+#[test]
+fn http2_request_goes_on_until_the_server_has_dropped_the_data_of_its_response() {
+    both!(check_pieces);
+}
+
+fn check_flush<K: Kind>() {
+    let mut conn = Conn::<K>::new(IDLE.write_stall(ms(20 * LIMIT)));
+    let mut called = conn.get();
+    let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
+    feed.push(b"whole");
+    feed.end();
+    assert_eq!(frame(&mut body).unwrap(), b"whole");
+    drop(body);
+    // More than the peer has room for: the write waits, and then goes on.
+    let long = [b'x'; 100];
+    ready(write(&mut conn.stream, &long));
+    while write(&mut conn.stream, &long).is_ready() {}
+    conn.check_open();
+    ready(read(&mut conn.peer));
+    ready(write(&mut conn.stream, b"y"));
+    ready(flush(&mut conn.stream));
+    conn.check_ends(Idle(ms(LIMIT)));
+}
+
+#[test]
+fn http1_request_goes_on_until_its_response_is_flushed() {
+    both!(check_flush);
 }
 
 /// Checks that something ends a request.

@@ -54,6 +54,8 @@ struct Shared<B> {
     limits: BodyLimits,
     /// What the body has said of its size before its first poll.
     hint: SizeHint,
+    /// Asks the body whether it has ended.
+    ask_for_end: fn(&B) -> bool,
     /// When the present wait is over.
     due: AtomicU64,
     state: Mutex<State<B>>,
@@ -121,6 +123,10 @@ impl<B> Shared<B> {
         let (was_cut, has_last) = (matches!(state.place, Place::Cut), state.has_last);
         let dropped = self.finish(&mut state, Place::Done);
         drop(state);
+        if let (Place::Here(body, _), true) = (&dropped.0, has_last) {
+            // The consumer knows the length, and has not asked for the end.
+            let _has_ended = (self.ask_for_end)(body);
+        }
         drop(dropped);
         if !was_cut {
             self.exchange.body_over(self.side, is_complete || has_last);
@@ -205,13 +211,21 @@ where
             return Self { exchange, body: Inner::Ended(body) };
         }
         let hint = body.size_hint();
+        let ask_for_end = B::is_end_stream;
         let place = Place::Here(body, Awaited::Poll);
         let (since, waited, bytes, has_last) = (None, [0; 2], 0, false);
         let (waker, key) = (None, None);
         let state = State { place, since, waited, bytes, has_last, waker, key };
         let (due, state) = (AtomicU64::new(NEVER), Mutex::new(state));
-        let shared =
-            Arc::new(Shared { exchange: exchange.clone(), side, limits, hint, due, state });
+        let shared = Arc::new(Shared {
+            exchange: exchange.clone(),
+            side,
+            limits,
+            hint,
+            ask_for_end,
+            due,
+            state,
+        });
         let member = Arc::downgrade(&shared);
         if !exchange.add(side, member) {
             shared.cut();
@@ -287,7 +301,12 @@ where
         state.waker = None;
         let is_over = match &frame {
             Some(Ok(frame)) if self.shows_end() || !body.is_end_stream() => {
-                state.has_last = body.is_end_stream();
+                // A body that is asked whether it has ended may take that for the consumer's
+                // knowledge, which the consumer has when it asks for the end.
+                state.has_last = match body.size_hint().exact() {
+                    Some(rest) => rest == 0,
+                    None => body.is_end_stream(),
+                };
                 let length = frame.data_ref().map_or(0, Buf::remaining);
                 state.bytes = state.bytes.saturating_add(length as u64);
                 state.place = Place::Here(body, Awaited::Poll);

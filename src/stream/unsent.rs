@@ -1,0 +1,173 @@
+//! What of the responses of a connection its stream has not accepted yet.
+//!
+//! A request ends, and idle times begin, when the stream has accepted the last byte of its
+//! response. A framework takes the response before: HTTP/1 in the same poll in which it writes and
+//! flushes, and HTTP/2 as soon as the peer has a window for one byte. So the end of an HTTP/1
+//! request waits for the next flush. The data of an HTTP/2 response is handed over as pieces that
+//! say when the framework has written or copied them.
+//!
+//! Why not the flush alone: an HTTP/2 server flushes while it keeps data for which the peer has
+//! given no window.
+//!
+//! Invariants: an end that waits is taken once. Each change is one exchange of the word, so an end
+//! waits only if a poll of the stream that takes it follows. Relaxed suffices, as the word and the
+//! count carry no other data.
+//!
+//! Cost: a request of HTTP/1 costs an addition and an exchange, and one of HTTP/2 these and two
+//! additions for each piece. A flush costs a load.
+
+use crate::link::sync::{AtomicU64, Ordering};
+
+/// A write, a flush or a shutdown waits.
+const SENDING: u64 = 1;
+/// The stream has accepted all, and pieces wait for a window.
+const WINDOWED: u64 = 2;
+/// Nothing says how many bytes of a piece were taken.
+const OPAQUE: u64 = 4;
+/// One end that waits. There are fewer than 2²⁴.
+const END: u64 = 8;
+const ENDS: u64 = PIECE - END;
+/// One piece that was handed over and not dropped. There are fewer than 2³⁷.
+const PIECE: u64 = 1 << 27;
+const PIECES: u64 = !(PIECE - 1);
+
+pub(super) struct Unsent {
+    word: AtomicU64,
+    /// How many bytes of pieces the framework has written or copied.
+    taken: AtomicU64,
+}
+
+impl Unsent {
+    pub(super) fn new() -> Self {
+        Self { word: AtomicU64::new(0), taken: AtomicU64::new(0) }
+    }
+
+    #[inline]
+    fn word(&self) -> u64 {
+        self.word.load(Ordering::Relaxed)
+    }
+}
+
+/// What the framework does.
+#[cfg(feature = "hyper")]
+impl Unsent {
+    /// The end of a request waits for the next flush.
+    pub(super) fn end_at_flush(&self) {
+        self.word.fetch_add(END, Ordering::Relaxed);
+    }
+
+    /// The end of a request waits for what waits to be written. False if nothing waits: then the
+    /// request has ended.
+    pub(super) fn end_at_write(&self) -> bool {
+        let mut word = self.word();
+        while word & SENDING != 0 {
+            let next = word + END;
+            match self.word.compare_exchange(word, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(present) => word = present,
+            }
+        }
+        false
+    }
+
+    /// A piece is handed over.
+    pub(super) fn add_piece(&self) {
+        self.word.fetch_add(PIECE, Ordering::Relaxed);
+    }
+
+    /// The framework has written or copied bytes of a piece.
+    pub(super) fn take(&self, bytes: u64) {
+        self.taken.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// A piece was dropped. True if the stream waits for it: then its task is to poll.
+    pub(super) fn remove_piece(&self) -> bool {
+        let before = self.word.fetch_sub(PIECE, Ordering::Relaxed);
+        before & WINDOWED != 0 && before & PIECES == PIECE
+    }
+
+    /// Pieces say nothing before their drop from now on. What the stream accepts stands for them.
+    #[cfg(feature = "axum")]
+    pub(super) fn set_opaque(&self) {
+        self.word.fetch_or(OPAQUE, Ordering::Relaxed);
+    }
+}
+
+/// What the stream does.
+impl Unsent {
+    /// Whether a flush has anything to do here.
+    #[inline]
+    pub(super) fn has_any(&self) -> bool {
+        self.word() & !OPAQUE != 0
+    }
+
+    /// Whether the end of a request waits.
+    #[inline]
+    pub(super) fn has_ends(&self) -> bool {
+        self.word() & ENDS != 0
+    }
+
+    /// A write, a flush or a shutdown begins to wait.
+    pub(super) fn begin_sending(&self) {
+        self.word.fetch_or(SENDING, Ordering::Relaxed);
+    }
+
+    /// The stream has accepted all that it was given. Returns how many requests end, and whether
+    /// pieces are left.
+    pub(super) fn take_ends(&self) -> (u64, bool) {
+        let before = self.word.fetch_and(!(SENDING | WINDOWED | ENDS), Ordering::Relaxed);
+        ((before & ENDS) / END, before & PIECES != 0)
+    }
+
+    /// Begins a wait for a window. False if no piece is left.
+    pub(super) fn await_window(&self) -> bool {
+        self.word.fetch_or(WINDOWED, Ordering::Relaxed) & PIECES != 0
+    }
+
+    pub(super) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// The stream has accepted bytes while pieces wait for a window.
+    pub(super) fn accept(&self, bytes: u64) {
+        if self.word() & OPAQUE != 0 {
+            self.taken.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(test, corewheel_loom))]
+mod loom_tests {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::Unsent;
+    use crate::link::loom_tests::check;
+
+    #[test]
+    fn request_that_ends_while_the_stream_accepts_all_ends_once() {
+        check(|| {
+            let unsent = Arc::new(Unsent::new());
+            unsent.begin_sending();
+            let other = Arc::clone(&unsent);
+            let thread = thread::spawn(move || u64::from(!other.end_at_write()));
+            let (taken, _) = unsent.take_ends();
+            let at_once = thread.join().unwrap();
+            assert_eq!(taken + at_once, 1);
+            assert_eq!(unsent.take_ends(), (0, false), "no end is left without a write that waits");
+        });
+    }
+
+    #[test]
+    fn last_piece_that_is_dropped_is_seen_by_the_stream_or_wakes_its_task() {
+        check(|| {
+            let unsent = Arc::new(Unsent::new());
+            unsent.add_piece();
+            let other = Arc::clone(&unsent);
+            let thread = thread::spawn(move || other.remove_piece());
+            let is_seen = !unsent.await_window();
+            let is_woken = thread.join().unwrap();
+            assert!(is_seen || is_woken, "the stream waits for a window in vain");
+        });
+    }
+}

@@ -1,0 +1,194 @@
+//! Clients that write HTTP by hand and read at the pace of a test.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Socket, Type};
+
+use crate::http::{PATIENCE, ms};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Version {
+    Http1,
+    Http2,
+}
+pub(super) const VERSIONS: [Version; 2] = [Version::Http1, Version::Http2];
+
+/// A steady client reads so many bytes after each pause, 20 KiB a second.
+const PORTION: usize = 1 << 10;
+const PAUSE: Duration = ms(50);
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const WINDOW_UPDATE: u8 = 8;
+
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = vec![0, length[0], length[1], kind, flags, 0, 0, 0, stream];
+    frame.extend(payload);
+    frame
+}
+
+pub(super) fn ping() -> Vec<u8> {
+    frame(PING, 0, 0, b"12345678")
+}
+
+pub(super) fn window(stream: u8, bytes: u32) -> Vec<u8> {
+    frame(WINDOW_UPDATE, 0, stream, &bytes.to_be_bytes())
+}
+
+pub(super) struct Client {
+    stream: TcpStream,
+    version: Version,
+    /// What was read and is no whole frame yet.
+    read: Vec<u8>,
+}
+
+impl Client {
+    /// A client with a small receive buffer. `initial` is the window of each HTTP/2 response.
+    pub(super) fn connect(server: SocketAddr, version: Version, initial: u32) -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        // Before it connects, as it says what the server may send at first.
+        socket.set_recv_buffer_size(16 << 10).unwrap();
+        socket.connect(&server.into()).unwrap();
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut client = Self { stream, version, read: Vec::new() };
+        if version == Version::Http2 {
+            let settings = [&[0, 4][..], &initial.to_be_bytes()].concat();
+            client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+            client.send(&frame(SETTINGS, 0, 0, &settings));
+            client.send(&frame(SETTINGS, 1, 0, &[]));
+            client.send(&window(0, 64 << 20));
+        }
+        client
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.stream.local_addr().unwrap()
+    }
+
+    pub(super) fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// Sends bytes again and again, until the server has cut the connection.
+    pub(super) fn send_until_cut(&mut self, bytes: &[u8]) {
+        let begin = Instant::now();
+        self.stream.set_nonblocking(true).unwrap();
+        loop {
+            assert!(begin.elapsed() < PATIENCE, "the client is not cut");
+            let is_over = |result: std::io::Result<usize>| match result {
+                Ok(count) => count == 0,
+                Err(error) => error.kind() != ErrorKind::WouldBlock,
+            };
+            if is_over(self.stream.write(bytes)) || is_over(self.stream.read(&mut [0; 4096])) {
+                return;
+            }
+            thread::sleep(ms(20));
+        }
+    }
+
+    /// Sends a request without a body.
+    pub(super) fn get(&mut self, stream: u8, path: &str) {
+        self.ask("GET", stream, path);
+    }
+
+    pub(super) fn ask(&mut self, method: &str, stream: u8, path: &str) {
+        let request = match self.version {
+            Version::Http1 => format!("{method} {path} HTTP/1.1\r\nhost: test\r\n\r\n").into(),
+            Version::Http2 => {
+                let length = |text: &str| u8::try_from(text.len()).unwrap();
+                // A literal method, the scheme, a literal path, a literal authority.
+                let mut block = vec![0x02, length(method)];
+                block.extend(method.as_bytes());
+                block.extend([0x86, 0x04, length(path)]);
+                block.extend(path.as_bytes());
+                block.extend(b"\x01\x04test");
+                frame(HEADERS, 5, stream, &block)
+            }
+        };
+        self.send(&request);
+    }
+
+    pub(super) fn give_window(&mut self, stream: u8, bytes: u32) {
+        self.send(&window(stream, bytes));
+    }
+
+    pub(super) fn reset(&mut self, stream: u8) {
+        self.send(&frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
+    }
+
+    /// Reads some more. False at the end.
+    fn read_more(&mut self, most: usize) -> bool {
+        let mut part = vec![0; most];
+        let count = self.stream.read(&mut part).unwrap();
+        self.read.extend(&part[..count]);
+        count > 0
+    }
+
+    /// How many bytes of bodies were read.
+    fn received(&self) -> usize {
+        match self.version {
+            Version::Http1 => self.read.iter().filter(|byte| **byte == b'x').count(),
+            Version::Http2 => {
+                let (mut rest, mut received) = (&self.read[..], 0);
+                while let Some((head, after)) = rest.split_at_checked(9) {
+                    let length = usize::from(head[1]) << 8 | usize::from(head[2]);
+                    let present = length.min(after.len());
+                    received += if head[3] == DATA { present } else { 0 };
+                    rest = &after[present..];
+                }
+                received
+            }
+        }
+    }
+
+    /// Takes a response of so many bytes at a steady pace.
+    #[track_caller]
+    pub(super) fn read_steadily(&mut self, length: usize, case: &str) {
+        let mut total = 0;
+        while total < length {
+            thread::sleep(PAUSE);
+            if !self.read_more(PORTION) {
+                break;
+            }
+            // Heads and frames are less than a hundredth.
+            if self.read.len() >= length {
+                total = self.received();
+            }
+        }
+        assert!(self.received() >= length, "{case}: cut at {} bytes", self.received());
+    }
+
+    /// Reads so many bytes of a response. Returns how many.
+    #[track_caller]
+    pub(super) fn read_data(&mut self, length: usize) -> usize {
+        let before = self.received();
+        while self.received() < before + length {
+            assert!(self.read_more(1 << 16), "cut at {} bytes", self.received());
+        }
+        self.received() - before
+    }
+
+    /// Reads until all that it has asked for contains some bytes.
+    #[track_caller]
+    pub(super) fn read_until(&mut self, end: &[u8]) {
+        while !self.read.windows(end.len()).any(|part| part == end) {
+            assert!(self.read_more(1 << 12), "cut: {:?}", String::from_utf8_lossy(&self.read));
+        }
+        self.read.clear();
+    }
+
+    /// Reads a short response.
+    #[track_caller]
+    pub(super) fn read_short(&mut self) {
+        self.read_until(b"short");
+    }
+}
