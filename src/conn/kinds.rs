@@ -138,7 +138,8 @@ macro_rules! deadline_kinds {
             }
             stream {
                 /// The time for which a write, a flush or a shutdown waits and not one byte is
-                /// accepted.
+                /// accepted. A response of `adapters::hyper::TimedService` whose HTTP/2 client gives
+                /// it no window is a write that waits, for which only bytes of responses count.
                 write_stall: Duration = write_timeout,
             }
             ends {Writes, WriteStall(write_stall: Duration), "no byte could be written for {}"}
@@ -182,7 +183,8 @@ macro_rules! deadline_kinds {
                 /// The least rate at which writes that must wait are accepted, over the whole
                 /// connection. Only time for which a write waits counts, and only bytes that are
                 /// accepted after a wait: what the system buffers at once, the peer has not taken
-                /// yet.
+                /// yet. A response that waits for an HTTP/2 window counts, as for
+                /// [`write_stall`](Self::write_stall).
                 ///
                 /// The system accepts more bytes when a good part of its send buffer is empty, on
                 /// Linux a third. The grace period must be as long as a slow but honest peer takes
@@ -206,7 +208,9 @@ macro_rules! deadline_kinds {
             }
             stream {
                 /// The time for which a read waits without a byte. A write or a flush that had to
-                /// wait and goes on counts as a byte: the peer has taken what was sent. It ends a
+                /// wait and goes on counts as a byte: the peer has taken what was sent. While a
+                /// write waits that [`write_stall`](Self::write_stall) or
+                /// [`min_write_rate`](Self::min_write_rate) bounds, it does not count. It ends a
                 /// stream whose server works on a request for longer and says nothing: see
                 /// [`idle`](Self::idle).
                 read_idle: Duration = read_idle | read_idle_least = read_idle_least,
@@ -236,7 +240,9 @@ macro_rules! deadline_kinds {
                 /// The time in which nothing is read and nothing is written. It counts again from
                 /// the moment at which a read begins to wait, and from that at which a write, a
                 /// flush or a shutdown begins to wait while no read waits: what the owner did
-                /// before is no silence of the peer.
+                /// before is no silence of the peer. While a write waits that
+                /// [`write_stall`](Self::write_stall) or [`min_write_rate`](Self::min_write_rate)
+                /// bounds, it does not count.
                 ///
                 /// A server that may work on a request for longer than this, while a read waits,
                 /// calls [`StreamControl::begin_request`](super::StreamControl::begin_request), or

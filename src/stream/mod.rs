@@ -156,7 +156,7 @@ pin_project! {
     /// and so does the first one after the timer has expired. A read that must wait costs a touch
     /// otherwise, and one that is measured two readings of the clock more. A write that must wait
     /// costs as much as such a read, and the first allocates some 300 bytes for the connection. A
-    /// stream takes what its timers take, and some 350 bytes.
+    /// stream takes what its timers take, and some 420 bytes.
     ///
     /// ```
     /// # #[cfg(feature = "tokio")] {

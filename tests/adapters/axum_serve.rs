@@ -17,13 +17,17 @@ use corewheel::TimerService;
 use corewheel::adapters::axum::{TimedListener, TimedMakeService};
 use corewheel::conn::DataRate;
 use corewheel::stream::{StreamControl, StreamLimits};
+use socket2::SockRef;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::http::{PATIENCE, Slow, ask, connect, connect_http2, get, ms, read_until};
+use crate::on_its_way::clients::{Client, VERSIONS, Version};
 
+/// Far more than the buffers of both sides hold.
+const LONG: usize = 160 << 10;
 /// Each limit.
 const LIMIT: Duration = ms(1_000);
 /// How long a handler works: longer than the limit.
@@ -82,8 +86,11 @@ impl Server {
             .route("/", on_get(|| async { "hello" }))
             .route("/late", on_get(work))
             .route("/slow", on_get(slow))
+            .route("/long", on_get(|| async { vec![b'x'; LONG] }))
             .route("/post", on_post(|body: Bytes| async move { body }));
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        // Connections inherit it: a long response is on its way for a while.
+        SockRef::from(&listener).set_send_buffer_size(16 << 10).unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = runtime.spawn(async move {
@@ -165,6 +172,47 @@ fn handlers_and_responses_that_take_longer_than_each_limit_are_not_cut() {
         assert_eq!(late.unwrap(), "worked");
         assert_eq!(slow.unwrap().len(), PARTS as usize * b"part".len());
     });
+}
+
+#[test]
+fn client_that_takes_a_long_response_slowly_is_not_idle() {
+    let limits = OFF.idle(ms(200)).write_stall(PATIENCE);
+    thread::scope(|scope| {
+        for version in VERSIONS {
+            scope.spawn(move || {
+                let server = Server::start(limits);
+                let mut client = Client::connect(server.address, version, 32 << 20);
+                client.get(1, "/long");
+                client.read_steadily(LONG, &format!("{version:?}"));
+                client.wait_for_end();
+                server.stop();
+            });
+        }
+        scope.spawn(|| {
+            let server = Server::start(limits);
+            let mut client = Client::connect(server.address, Version::Http2, 40_000);
+            client.get(1, "/long");
+            for _ in 0..LONG / 40_000 {
+                client.read_data(40_000);
+                thread::sleep(ms(400));
+                client.give_window(1, 40_000);
+            }
+            client.read_data(LONG % 40_000);
+            client.wait_for_end();
+            server.stop();
+        });
+    });
+}
+
+#[test]
+fn http2_client_that_gives_no_window_is_cut() {
+    let server = Server::start(OFF.write_stall(LIMIT));
+    let mut client = Client::connect(server.address, Version::Http2, 1);
+    let begin = Instant::now();
+    client.get(1, "/long");
+    client.wait_for_end();
+    assert!(begin.elapsed() >= LIMIT, "after {:?}", begin.elapsed());
+    server.stop();
 }
 
 #[test]

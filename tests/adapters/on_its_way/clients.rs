@@ -10,11 +10,11 @@ use socket2::{Domain, Socket, Type};
 use crate::http::{PATIENCE, ms};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Version {
+pub(crate) enum Version {
     Http1,
     Http2,
 }
-pub(super) const VERSIONS: [Version; 2] = [Version::Http1, Version::Http2];
+pub(crate) const VERSIONS: [Version; 2] = [Version::Http1, Version::Http2];
 
 /// A steady client reads so many bytes after each pause, 20 KiB a second.
 const PORTION: usize = 1 << 10;
@@ -34,15 +34,15 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-pub(super) fn ping() -> Vec<u8> {
+pub(crate) fn ping() -> Vec<u8> {
     frame(PING, 0, 0, b"12345678")
 }
 
-pub(super) fn window(stream: u8, bytes: u32) -> Vec<u8> {
+pub(crate) fn window(stream: u8, bytes: u32) -> Vec<u8> {
     frame(WINDOW_UPDATE, 0, stream, &bytes.to_be_bytes())
 }
 
-pub(super) struct Client {
+pub(crate) struct Client {
     stream: TcpStream,
     version: Version,
     /// What was read and is no whole frame yet.
@@ -51,7 +51,7 @@ pub(super) struct Client {
 
 impl Client {
     /// A client with a small receive buffer. `initial` is the window of each HTTP/2 response.
-    pub(super) fn connect(server: SocketAddr, version: Version, initial: u32) -> Self {
+    pub(crate) fn connect(server: SocketAddr, version: Version, initial: u32) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         // Before it connects, as it says what the server may send at first.
         socket.set_recv_buffer_size(16 << 10).unwrap();
@@ -70,16 +70,16 @@ impl Client {
         client
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.stream.local_addr().unwrap()
     }
 
-    pub(super) fn send(&mut self, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }
 
     /// Sends bytes again and again, until the server has cut the connection.
-    pub(super) fn send_until_cut(&mut self, bytes: &[u8]) {
+    pub(crate) fn send_until_cut(&mut self, bytes: &[u8]) {
         let begin = Instant::now();
         self.stream.set_nonblocking(true).unwrap();
         loop {
@@ -96,11 +96,11 @@ impl Client {
     }
 
     /// Sends a request without a body.
-    pub(super) fn get(&mut self, stream: u8, path: &str) {
+    pub(crate) fn get(&mut self, stream: u8, path: &str) {
         self.ask("GET", stream, path);
     }
 
-    pub(super) fn ask(&mut self, method: &str, stream: u8, path: &str) {
+    pub(crate) fn ask(&mut self, method: &str, stream: u8, path: &str) {
         let request = match self.version {
             Version::Http1 => format!("{method} {path} HTTP/1.1\r\nhost: test\r\n\r\n").into(),
             Version::Http2 => {
@@ -117,11 +117,11 @@ impl Client {
         self.send(&request);
     }
 
-    pub(super) fn give_window(&mut self, stream: u8, bytes: u32) {
+    pub(crate) fn give_window(&mut self, stream: u8, bytes: u32) {
         self.send(&window(stream, bytes));
     }
 
-    pub(super) fn reset(&mut self, stream: u8) {
+    pub(crate) fn reset(&mut self, stream: u8) {
         self.send(&frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
     }
 
@@ -150,9 +150,21 @@ impl Client {
         }
     }
 
+    /// Waits until the server has closed the connection.
+    #[track_caller]
+    pub(crate) fn wait_for_end(&mut self) {
+        loop {
+            match self.stream.read(&mut [0; 4096]) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) => return assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+            }
+        }
+    }
+
     /// Takes a response of so many bytes at a steady pace.
     #[track_caller]
-    pub(super) fn read_steadily(&mut self, length: usize, case: &str) {
+    pub(crate) fn read_steadily(&mut self, length: usize, case: &str) {
         let mut total = 0;
         while total < length {
             thread::sleep(PAUSE);
@@ -169,7 +181,7 @@ impl Client {
 
     /// Reads so many bytes of a response. Returns how many.
     #[track_caller]
-    pub(super) fn read_data(&mut self, length: usize) -> usize {
+    pub(crate) fn read_data(&mut self, length: usize) -> usize {
         let before = self.received();
         while self.received() < before + length {
             assert!(self.read_more(1 << 16), "cut at {} bytes", self.received());
@@ -179,7 +191,7 @@ impl Client {
 
     /// Reads until all that it has asked for contains some bytes.
     #[track_caller]
-    pub(super) fn read_until(&mut self, end: &[u8]) {
+    pub(crate) fn read_until(&mut self, end: &[u8]) {
         while !self.read.windows(end.len()).any(|part| part == end) {
             assert!(self.read_more(1 << 12), "cut: {:?}", String::from_utf8_lossy(&self.read));
         }
@@ -188,7 +200,7 @@ impl Client {
 
     /// Reads a short response.
     #[track_caller]
-    pub(super) fn read_short(&mut self) {
+    pub(crate) fn read_short(&mut self) {
         self.read_until(b"short");
     }
 }

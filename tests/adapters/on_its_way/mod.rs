@@ -2,7 +2,7 @@
 //! and on any thread: a client that takes its response at a steady pace is not idle, and one that
 //! takes nothing of it is a stalled write.
 
-mod clients;
+pub(crate) mod clients;
 mod ends;
 
 use std::convert::Infallible;

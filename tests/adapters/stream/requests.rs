@@ -239,7 +239,7 @@ fn poll_frame<B: Body>(body: &mut Pin<Box<B>>) -> Poll<Option<Result<Frame<B::Da
 }
 
 fn check_pieces<K: Kind>() {
-    let limits = IDLE.write_stall(ms(20 * LIMIT));
+    let limits = IDLE.write_stall(ms(20 * LIMIT)).request_idle(ms(LIMIT));
     let http2 = |conn: &Conn<K>| {
         let body = Feed::default();
         body.end();
@@ -259,7 +259,16 @@ fn check_pieces<K: Kind>() {
     conn.check_open();
     last.advance(3);
     conn.check_open();
+    // The time without a request counts from the same moment.
+    let due_in = |conn: &Conn<K>| {
+        let due = conn.stream.timers().deadline(DeadlineKind::RequestIdle).unwrap();
+        due - conn.lab.clock.now()
+    };
+    assert!(due_in(&conn) >= ms(LIMIT));
     drop(last);
+    conn.lab.advance(LIMIT / 2);
+    assert!(due_in(&conn) <= ms(LIMIT / 2 + K::LATE));
+    conn.receive();
     conn.check_ends(Idle(ms(LIMIT)));
 
     // The body is broken off before the server knows that it has ended.
@@ -310,6 +319,15 @@ fn check_flush<K: Kind>() {
     ready(read(&mut conn.peer));
     ready(write(&mut conn.stream, b"y"));
     ready(flush(&mut conn.stream));
+    conn.check_ends(Idle(ms(LIMIT)));
+
+    // A server that waits for more to answer before it flushes.
+    let mut conn = Conn::<K>::new(IDLE.write_stall(ms(20 * LIMIT)));
+    let mut called = conn.get();
+    let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
+    feed.push(b"whole");
+    feed.end();
+    assert_eq!(frame(&mut body).unwrap(), b"whole");
     conn.check_ends(Idle(ms(LIMIT)));
 }
 

@@ -1,0 +1,165 @@
+//! Writes, flushes and shutdowns of a stream, and what waits of responses for an HTTP/2 window.
+//!
+//! Why data that waits for a window is a write that waits: hyper takes a whole frame of a response
+//! once the peer has a window for one byte, and nothing waits in the stream then. Such a peer would
+//! hold its request for ever.
+//!
+//! Invariants: while something waits, a transfer counts the time without a byte, and another one
+//! the rate, where there is such a limit. Each of them holds the idle times back meanwhile.
+//!
+//! Cost: see the module above. A flush after which data waits for a window costs as much as a write
+//! that waits, where that wait begins or bytes were taken, and a load otherwise.
+
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use super::Deadlines;
+use crate::conn::{DeadlineKind, Direction, Side, Transfer};
+
+/// Writes.
+impl<M: Side> Deadlines<M> {
+    #[inline]
+    pub(super) fn was_written(&mut self, count: u64, has_waited: bool) {
+        if self.is_windowed {
+            self.shared.unsent.accept(count);
+        } else if self.is_stalled {
+            self.stall_ends();
+        }
+        if !has_waited {
+            return self.timers.touch_write();
+        }
+        // The peer has taken what was in the way.
+        self.timers.touch();
+        if let Some(transfer) = &self.writes.transfer {
+            transfer.count(count);
+        }
+    }
+
+    /// A write begins to wait.
+    pub(super) fn write_waits(&mut self) {
+        self.is_windowed = false;
+        self.shared.unsent.begin_sending();
+        self.measure_writes(0);
+    }
+
+    /// The time for which writes wait counts, with the bytes that were accepted in a wait that goes
+    /// on.
+    fn measure_writes(&mut self, accepted: u64) {
+        let now = self.timers.now();
+        let is_filed = self.writes.resume(&self.timers, DeadlineKind::WriteRate, 0, now);
+        if let Some(transfer) = &self.writes.transfer {
+            transfer.count(accepted);
+        }
+        self.unwatch(is_filed);
+        self.stall(now);
+    }
+
+    /// Flushes by `flush`.
+    pub(in crate::stream) fn flush(
+        &mut self,
+        cx: &mut Context<'_>,
+        flush: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        self.check()?;
+        ready!(self.shutdown(cx, flush))?;
+        if self.shared.unsent.has_any() && !self.writes.waits {
+            return self.all_accepted(cx);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The stream has accepted all that it was given: requests end, and pieces of responses that
+    /// are left wait for a window.
+    fn all_accepted(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        let (ends, has_pieces) = self.shared.unsent.take_ends();
+        self.timers.end_requests(ends);
+        // A piece that is dropped from here on wakes the task.
+        if has_pieces && self.shared.unsent.await_window() {
+            return match self.wait_for_window(cx) {
+                Poll::Ready(error) => Poll::Ready(Err(error)),
+                Poll::Pending => Poll::Ready(Ok(())),
+            };
+        }
+        if std::mem::take(&mut self.is_windowed) {
+            self.stall_ends();
+            if let Some(transfer) = &self.writes.transfer {
+                transfer.pause();
+            }
+            self.timers.touch();
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The peer gives no window for a response: a write that waits, though not in the stream. Bytes
+    /// that are no part of a response, such as those of a PING, do not end the wait.
+    fn wait_for_window(&mut self, cx: &Context<'_>) -> Poll<io::Error> {
+        self.register(Direction::Write, cx);
+        let taken = self.shared.unsent.taken();
+        if !self.is_windowed || taken != self.taken {
+            let accepted = if self.is_windowed { taken - self.taken } else { 0 };
+            if self.is_windowed {
+                self.stall_ends();
+            }
+            (self.is_windowed, self.taken) = (true, taken);
+            self.measure_writes(accepted);
+        }
+        self.poll(Direction::Write)
+    }
+
+    /// Shuts down by `shutdown`, also after a limit was reached.
+    pub(in crate::stream) fn shutdown(
+        &mut self,
+        cx: &mut Context<'_>,
+        shutdown: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        let Poll::Ready(done) = shutdown(cx) else {
+            self.register(Direction::Write, cx);
+            if !self.is_stalled {
+                self.shared.unsent.begin_sending();
+                self.stall(self.timers.now());
+            }
+            return self.poll(Direction::Write).map(Err);
+        };
+        // A flush may be done while a write waits.
+        if self.is_stalled && !self.writes.waits && !self.is_windowed {
+            self.stall_ends();
+            // What comes after a limit was reached is no activity.
+            if self.shared.timeout.get().is_none() {
+                self.timers.touch();
+            }
+        }
+        Poll::Ready(done)
+    }
+
+    /// A write, flush or shutdown begins to wait.
+    fn stall(&mut self, now: u64) {
+        // No idle time counts from before the last read, of which no time is known if it was not
+        // stamped. Where a read waits, all were. What comes after a limit is no activity.
+        if !self.reads.waits && self.shared.timeout.get().is_none() {
+            self.stamp_read();
+        }
+        self.is_stalled = true;
+        let stall = &mut self.stall;
+        let is_filed = if let Some(stall) = stall {
+            stall.restart(now)
+        } else {
+            *stall = Some(self.timers.measure(DeadlineKind::WriteTimeout, now));
+            true
+        };
+        let is_limited =
+            |transfer: &Option<Transfer<M>>| transfer.as_ref().is_some_and(Transfer::is_limited);
+        if self.rated.is_none() && !is_limited(&self.stall) && is_limited(&self.writes.transfer) {
+            self.rated = Some(self.timers.pause_reads());
+        }
+        self.unwatch(is_filed);
+    }
+
+    /// A byte was accepted, or a flush is done.
+    fn stall_ends(&mut self) {
+        self.is_stalled = false;
+        self.rated = None;
+        if self.stall.as_ref().is_some_and(Transfer::stop) {
+            self.stall = None;
+        }
+    }
+}
