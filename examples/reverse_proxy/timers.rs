@@ -267,7 +267,8 @@ impl Limits {
         control.message_complete();
         let limits = control.timers().limits();
         let mut limits = limits.all_idle(Duration::ZERO).request_idle(self.keep_alive);
-        // A response that the client does not take has its own limit before, and its client is told.
+        // A response that the client does not take reaches its own limit before, and the client is
+        // told.
         limits.write_timeout = limits.write_timeout.saturating_mul(2);
         limits.min_write_rate.grace = limits.min_write_rate.grace.saturating_mul(2);
         control.timers().set_limits(limits);

@@ -138,8 +138,9 @@ macro_rules! deadline_kinds {
             }
             stream {
                 /// The time for which a write, a flush or a shutdown waits and not one byte is
-                /// accepted. A response of `adapters::hyper::TimedService` whose HTTP/2 client gives
-                /// it no window is a write that waits, for which only bytes of responses count.
+                /// accepted. A response of `adapters::hyper::TimedService` to which an HTTP/2
+                /// client gives no window is a write that waits. Only bytes of responses count for
+                /// it.
                 write_stall: Duration = write_timeout,
             }
             ends {Writes, WriteStall(write_stall: Duration), "no byte could be written for {}"}

@@ -62,6 +62,11 @@ impl<S: Side> ConnTimers<S> {
         })
     }
 
+    /// Whether a deadline is off, for instance because its event has come.
+    pub(crate) fn is_off(&self, kind: DeadlineKind) -> bool {
+        kind.index().is_none_or(|kind| self.conn().due(kind) == NEVER)
+    }
+
     /// Ends requests whose guards have [left](super::InProgress::leave) that to the caller.
     pub(crate) fn end_requests(&self, count: u64) {
         (0..count).for_each(|_| self.conn().end(Held::Request));

@@ -184,8 +184,9 @@ impl<M: Side> StreamControl<M> {
     /// [`idle`](super::StreamLimits::idle) ends the stream. Idle times begin again when the last
     /// request has ended.
     ///
-    /// A write that waits holds them back as well, if [`write_stall`](super::StreamLimits::write_stall)
-    /// or [`min_write_rate`](super::StreamLimits::min_write_rate) bounds it. So the guard may be
+    /// A write that waits holds them back as well, if
+    /// [`write_stall`](super::StreamLimits::write_stall) or
+    /// [`min_write_rate`](super::StreamLimits::min_write_rate) bounds it. So the guard may be
     /// dropped when the answer is handed to the stream.
     ///
     /// A server that sends its answer while it holds the guard sets
@@ -258,10 +259,10 @@ impl<M: Side> StreamControl<M> {
         self.shared.unsent.take(bytes as u64);
     }
 
-    /// The framework has dropped a piece.
+    /// A piece is written, or dropped. `wakes` says that no flush of the framework follows.
     #[cfg(feature = "hyper")]
-    pub(crate) fn remove_piece(&self) {
-        if self.shared.unsent.remove_piece() {
+    pub(crate) fn remove_piece(&self, wakes: bool) {
+        if self.shared.unsent.remove_piece() && wakes {
             self.shared.wake_waiting(Direction::Write);
         }
     }

@@ -380,6 +380,10 @@ impl<M: Side> Deadlines<M> {
         if let Some(refused) = self.refused.take() {
             return Poll::Ready(no_timer(refused));
         }
+        if self.rated.is_some() && self.timers.is_off(DeadlineKind::WriteRate) {
+            // The event of a write that is not polled again stays, and bounds nothing.
+            self.rated = None;
+        }
         let ended = self.take_events(|this, kind| this.is_wanted(direction, kind));
         self.way(direction).is_watched |= ended.is_pending();
         ended.map(|error| error.unwrap_or_else(no_timer))

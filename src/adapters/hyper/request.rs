@@ -7,7 +7,7 @@
 //! The response ends at the wire, and not where hyper takes it. hyper flushes an HTTP/1 response in
 //! the poll in which it takes the last of it, so that flush is the end. Of an HTTP/2 response it
 //! takes a whole frame once the client has a window for one byte. So that data carries a guard, a
-//! [`Piece`], which hyper drops when it has written or copied the data.
+//! [`Piece`], which ends when hyper has written or copied the data, or drops it.
 //!
 //! Invariants: the idle times of the connection are held back while the server works, except while
 //! a read of the request's body waits for the peer. The server works from the call of the service
@@ -139,27 +139,28 @@ impl<M: Side> InFlight<M> {
         let mut state = self.lock();
         state.is_body_over = true;
         if !is_complete || state.pieces == 0 {
-            self.end(state);
+            self.end(state, self.is_http1);
         }
     }
 
-    /// hyper has dropped data of the response.
-    fn piece_over(&self) {
+    /// hyper has written or copied data of the response, and flushes in the same poll, or has
+    /// dropped the data.
+    fn piece_over(&self, is_flushed: bool) {
         let mut state = self.lock();
         state.pieces -= 1;
         if state.is_body_over && state.pieces == 0 {
-            self.end(state);
+            self.end(state, is_flushed);
         }
     }
 
     /// hyper has all of the response, and keeps no piece of it.
-    fn end(&self, mut state: MutexGuard<'_, State<InProgress<M>>>) {
+    fn end(&self, mut state: MutexGuard<'_, State<InProgress<M>>>, at_flush: bool) {
         let hold = mem::replace(&mut state.hold, Hold::Ended);
         drop(state);
         if let Hold::Held(request) = hold
             && self.control.bounds_writes()
         {
-            self.control.end_request(request, self.is_http1);
+            self.control.end_request(request, at_flush);
         }
     }
 }
@@ -209,32 +210,55 @@ impl<M: Side> Drop for ResponsePart<M> {
     }
 }
 
-/// A part of a response that hyper has, until it drops it.
-struct Piece<M: Side>(Arc<InFlight<M>>);
+/// A part of a response that hyper has and has not written.
+struct Piece<M: Side> {
+    in_flight: Arc<InFlight<M>>,
+    /// Whether hyper has written or copied all of it.
+    is_written: bool,
+}
 
 impl<M: Side> Piece<M> {
     fn new(in_flight: &Arc<InFlight<M>>) -> Self {
         in_flight.lock().pieces += 1;
         in_flight.control.add_piece();
-        Self(Arc::clone(in_flight))
+        Self { in_flight: Arc::clone(in_flight), is_written: false }
     }
 }
 
 impl<M: Side> Drop for Piece<M> {
     fn drop(&mut self) {
-        self.0.piece_over();
-        self.0.control.remove_piece();
+        self.in_flight.piece_over(self.is_written);
+        self.in_flight.control.remove_piece(!self.is_written);
     }
 }
 
 /// Data of a [`ResponseBody`]. Of HTTP/2, it says when the server has written or copied it: until
-/// then, its response is on its way.
+/// then, its response is on its way. A layer that copies the data drops it, and ends that early.
+///
+/// ```
+/// use corewheel::adapters::hyper::{ResponseBody, ResponseData};
+/// use http_body_util::{BodyExt, Full};
+/// use hyper::body::{Body, Buf, Bytes};
+///
+/// /// Counts the bytes of a response, and leaves them to hyper.
+/// fn counted(
+///     body: ResponseBody<Full<Bytes>>,
+///     count: impl Fn(usize),
+/// ) -> impl Body<Data = ResponseData<Bytes>> {
+///     body.map_frame(move |frame| {
+///         frame.map_data(|data| {
+///             count(data.remaining());
+///             data
+///         })
+///     })
+/// }
+/// ```
 pub struct ResponseData<D, M = Handle>
 where
     M: Side,
 {
     data: D,
-    /// `None` if a flush says that the data is written, or no limit bounds the write.
+    /// `None` if all is written, if a flush says that, or if no limit bounds the write.
     piece: Option<Piece<M>>,
 }
 
@@ -254,7 +278,7 @@ impl<D, M: Side> ResponseData<D, M> {
     #[cfg(feature = "axum")]
     pub(in crate::adapters) fn set_opaque(&self) {
         if let Some(piece) = &self.piece {
-            piece.0.control.set_opaque_pieces();
+            piece.in_flight.control.set_opaque_pieces();
         }
     }
 }
@@ -278,8 +302,13 @@ impl<D: Buf, M: Side> Buf for ResponseData<D, M> {
     #[inline]
     fn advance(&mut self, count: usize) {
         self.data.advance(count);
-        if let Some(piece) = &self.piece {
-            piece.0.control.take_of_piece(count);
+        if let Some(piece) = &mut self.piece {
+            piece.in_flight.control.take_of_piece(count);
+            if !self.data.has_remaining() {
+                // Here, and not where hyper drops it: that is after its flush.
+                piece.is_written = true;
+                self.piece = None;
+            }
         }
     }
 }

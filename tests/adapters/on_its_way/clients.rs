@@ -136,7 +136,7 @@ impl Client {
     /// How many bytes of bodies were read.
     fn received(&self) -> usize {
         match self.version {
-            Version::Http1 => self.read.iter().filter(|byte| **byte == b'x').count(),
+            Version::Http1 => self.read.split(|byte| *byte == b'x').count() - 1,
             Version::Http2 => {
                 let (mut rest, mut received) = (&self.read[..], 0);
                 while let Some((head, after)) = rest.split_at_checked(9) {

@@ -303,7 +303,7 @@ fn client_that_gives_a_byte_of_window_at_a_time_is_too_slow() {
 }
 
 #[test]
-fn response_that_its_client_does_not_take_is_a_stalled_write_or_idle_without_that_limit() {
+fn response_that_no_client_takes_is_a_stalled_write_or_idle_without_that_limit() {
     check_each(|side, version, case| {
         let idle = StreamLimits::default().idle(LIMIT);
         for (limits, expected) in

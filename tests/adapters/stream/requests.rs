@@ -230,12 +230,9 @@ fn frame_that_is_known_to_be_the_last_ends_its_request() {
 
 /// The data of the next frame, as a server keeps it.
 fn piece<B: Body>(body: &mut Pin<Box<B>>) -> B::Data {
-    let Poll::Ready(Some(Ok(frame))) = poll_frame(body) else { panic!("no frame") };
+    let polled = body.as_mut().poll_frame(&mut Context::from_waker(Waker::noop()));
+    let Poll::Ready(Some(Ok(frame))) = polled else { panic!("no frame") };
     frame.into_data().unwrap_or_else(|_| panic!("no data"))
-}
-
-fn poll_frame<B: Body>(body: &mut Pin<Box<B>>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-    body.as_mut().poll_frame(&mut Context::from_waker(Waker::noop()))
 }
 
 fn check_pieces<K: Kind>() {
@@ -270,6 +267,21 @@ fn check_pieces<K: Kind>() {
     assert!(due_in(&conn) <= ms(LIMIT / 2 + K::LATE));
     conn.receive();
     conn.check_ends(Idle(ms(LIMIT)));
+
+    // The server has written the last piece, and keeps the rest of it until it has flushed.
+    let mut conn = Conn::<K>::new(limits);
+    let mut called = http2(&conn);
+    let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
+    feed.push(b"whole");
+    feed.end();
+    let mut whole = piece(&mut body);
+    assert!(body.is_end_stream());
+    drop(body);
+    whole.advance(5);
+    conn.lab.advance(LIMIT / 2);
+    ready(flush(&mut conn.stream));
+    conn.check_ends(Idle(ms(LIMIT)));
+    drop(whole);
 
     // The body is broken off before the server knows that it has ended.
     for has_last in [false, true] {

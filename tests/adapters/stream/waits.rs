@@ -285,6 +285,26 @@ impl AsyncWrite for Gate {
     }
 }
 
+fn check_left_write<K: Kind>() {
+    let idle = NONE.idle(ms(LIMIT));
+    let rate = DataRate::new(1, ms(3 * LIMIT));
+    // A stall leaves the stamps of before, and the end of a wait for a rate is one.
+    for (limits, after) in
+        [(idle.write_stall(ms(3 * LIMIT)), 3 * LIMIT), (idle.min_write_rate(rate), 4 * LIMIT)]
+    {
+        let mut lab = Lab::new();
+        let (mut stream, _peer) = duplex::<K>(&lab, limits);
+        ready(write(&mut stream, &[7; ROOM]));
+        assert!(write(&mut stream, b"a").is_pending());
+        check_ends::<K, _>(&mut lab, after, Idle(ms(LIMIT)), || read(&mut stream));
+    }
+}
+
+#[test]
+fn write_that_is_not_polled_again_holds_idle_times_back_until_its_limit() {
+    both!(check_left_write);
+}
+
 fn check_gate<K: Kind>() {
     let cx = &mut Context::from_waker(Waker::noop());
     let stall = WriteStall(ms(LIMIT));

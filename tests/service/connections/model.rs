@@ -16,15 +16,13 @@ use corewheel::{TimerService, Timers};
 use fastrand::Rng;
 
 use super::measured::Measured;
-use super::stamps::{Looks, MS, Stamp};
+use super::stamps::{Activity, Looks, MS, Stamp};
 use super::*;
 use crate::support::check_law;
 
 pub(super) const NEVER: u64 = u64::MAX;
 const WRITES: usize = 4;
 const RATES: [usize; 2] = [5, 6];
-
-const READ_IDLE: usize = 7;
 
 fn is_idle_kind(kind: usize) -> bool {
     (7..12).contains(&kind)
@@ -60,14 +58,6 @@ struct Conn {
     /// An event of a rate was withdrawn, and the entry was not filed since.
     is_withdrawn: bool,
     is_called: bool,
-}
-
-/// What an idle time counts from.
-#[derive(Clone, Copy)]
-enum Activity {
-    Read,
-    Write,
-    Request,
 }
 
 impl Conn {
@@ -180,14 +170,12 @@ impl Model {
         let when = |stamp: Option<Stamp>| stamp.map(|stamp| looks.when(stamp, self.tick));
         // What is in progress counts as activity at each turn.
         let in_progress = |count: u32| if count > 0 { looks.now } else { None };
+        let writes = if (7..10).contains(&kind) { conn.writes.len() as u32 } else { 0 };
         let since = conn.last_of(kind, |what| match what {
             Activity::Read => [when(conn.read), in_progress(conn.reads)],
             Activity::Write => [when(conn.written), None],
-            Activity::Request => [when(conn.request_ended), in_progress(conn.requests)],
+            Activity::Request => [when(conn.request_ended), in_progress(conn.requests + writes)],
         });
-        let is_writing = matches!(KINDS[kind], ReadIdle | WriteIdle | AllIdle);
-        let writing = looks.now.filter(|_| is_writing && !conn.writes.is_empty());
-        let since = writing.map_or(since, |now| since.max(now));
         since.saturating_add(conn.spans[kind])
     }
 
@@ -314,10 +302,9 @@ impl Model {
             // is in progress counts more than the clock.
             let is_read = matches!(name, ReadIdle | AllIdle) && conn.reads > 0;
             let is_asked = name != Heartbeat && conn.requests > 0;
-            let is_written =
-                matches!(name, ReadIdle | WriteIdle | AllIdle) && !conn.writes.is_empty();
-            let is_active =
-                || is_read || is_asked || is_written || !self.is_quiet(conn, kind);
+            let is_sent = (7..10).contains(&kind) && !conn.writes.is_empty();
+            let is_held = is_read || is_asked || is_sent;
+            let is_active = || is_held || !self.is_quiet(conn, kind);
             let mut is_withdrawn = is_idle_kind(kind) && is_active();
             let conn = self.conn(id);
             conn.pending &= !bit;
@@ -718,21 +705,16 @@ impl World {
                 drop(guard);
             }
             _ => {
-                let was_writing = !conn.writes.is_empty();
                 let count = conn.writes.len();
                 conn.writes.retain(|(known, _)| *known != number);
                 let is_in_time = !is_limited || conn.writes.len() < count;
+                conn.written = Some(stamp);
                 assert_eq!(guard.finish(), is_in_time);
                 // What the write has held back, and would have come by now, begins again.
-                let conn = model.conns[id].as_ref().unwrap();
-                let is_over = model.idle_at(conn, READ_IDLE) <= model.now();
-                if is_limited {
-                    model.file(id);
-                }
-                let conn = model.conn(id);
-                conn.written = Some(stamp);
-                if is_limited && was_writing && is_over {
-                    conn.read = Some(stamp);
+                let read_idle_at = model.idle_at(model.conns[id].as_ref().unwrap(), 7);
+                model.file(id);
+                if is_limited && count > 0 && read_idle_at <= model.now() {
+                    model.conn(id).read = Some(stamp);
                 }
             }
         }

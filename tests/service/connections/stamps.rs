@@ -4,6 +4,14 @@ use std::collections::VecDeque;
 
 pub(super) const MS: u64 = 1_000_000;
 
+/// What an idle time counts from.
+#[derive(Clone, Copy)]
+pub(super) enum Activity {
+    Read,
+    Write,
+    Request,
+}
+
 /// The readings of a shard's clock, and the stamps between them.
 #[derive(Default)]
 pub(super) struct Looks {
