@@ -241,6 +241,7 @@ mod fallback;
 pub mod guide;
 mod kit;
 mod link;
+mod pass;
 mod service;
 mod shard;
 #[cfg(feature = "sim")]

@@ -41,6 +41,7 @@ use ::quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 use crate::clock::Clock;
 use crate::face::handle::{AnyHandle, Handle};
 use crate::fallback::SleepOrKept;
+use crate::pass::Pass;
 
 /// A runtime for quinn's [`Endpoint::new`](::quinn::Endpoint::new): it spawns tasks and makes
 /// sockets as quinn's [`TokioRuntime`] does, and takes its timers from a service.
@@ -90,7 +91,7 @@ impl QuinnRuntime {
 impl Runtime for QuinnRuntime {
     fn new_timer(&self, deadline: Instant) -> Pin<Box<dyn AsyncTimer>> {
         let sleep = SleepOrKept::new(self.timers, deadline);
-        Box::pin(Timer { sleep, clock: self.clock.clone() })
+        Box::pin(Timer { sleep, clock: self.clock.clone(), pass: Pass::NONE })
     }
 
     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
@@ -111,11 +112,13 @@ impl Runtime for QuinnRuntime {
 struct Timer {
     sleep: SleepOrKept,
     clock: Clock,
+    pass: Pass,
 }
 
 impl AsyncTimer for Timer {
     fn reset(mut self: Pin<&mut Self>, deadline: Instant) {
         self.sleep.reset(deadline);
+        self.pass = Pass::NONE;
     }
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -126,7 +129,8 @@ impl AsyncTimer for Timer {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        Poll::Ready(())
+        let is_needed = !self.clock.is_manual();
+        self.pass.decide_beside(is_needed, cx)
     }
 }
 

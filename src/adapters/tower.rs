@@ -11,7 +11,7 @@
 use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
@@ -20,6 +20,7 @@ use tower_service::Service;
 
 use crate::face::handle::{AnyHandle, Handle};
 use crate::fallback::SleepOrKept;
+use crate::pass::Pass;
 use crate::values::error::TimeoutError;
 
 /// An error of a service or its timeout, as tower has it.
@@ -151,7 +152,7 @@ where
 
     fn call(&mut self, request: Request) -> Self::Future {
         let sleep = self.sleep();
-        ResponseFuture { request: self.inner.call(request), sleep, respond: () }
+        ResponseFuture { request: self.inner.call(request), sleep, pass: Pass::NONE, respond: () }
     }
 }
 
@@ -170,7 +171,7 @@ where
 
     fn call(&mut self, request: Request) -> Self::Future {
         let (sleep, respond) = (self.sleep(), self.layer.respond.clone());
-        ResponseFuture { request: self.inner.call(request), sleep, respond }
+        ResponseFuture { request: self.inner.call(request), sleep, pass: Pass::NONE, respond }
     }
 }
 
@@ -180,6 +181,7 @@ pin_project! {
         #[pin]
         request: T,
         sleep: SleepOrKept,
+        pass: Pass,
         respond: F,
     }
 }
@@ -188,11 +190,14 @@ impl<T: Future, F> ResponseFuture<T, F> {
     /// Polls the request. `Err` with what makes the response if the time is up.
     fn poll_limited(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T::Output, &mut F>> {
         let this = self.project();
+        let was_over = this.pass.is_over();
         // The request first: a response that is there at the deadline is there in time.
         if let Poll::Ready(response) = this.request.poll(cx) {
             return Poll::Ready(Ok(response));
         }
-        this.sleep.poll(cx).map(|()| Err(this.respond))
+        ready!(this.sleep.poll(cx));
+        ready!(this.pass.decide(was_over, !this.sleep.is_manual(), cx));
+        Poll::Ready(Err(this.respond))
     }
 }
 

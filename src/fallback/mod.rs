@@ -90,6 +90,11 @@ impl SleepOrKept {
         self.deadline.instant()
     }
 
+    /// Whether a test moves the clock of the service.
+    pub(crate) fn is_manual(&self) -> bool {
+        self.shared.is_manual()
+    }
+
     pub(crate) fn is_kept(&self) -> bool {
         self.kept.is_some()
     }

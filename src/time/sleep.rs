@@ -122,6 +122,14 @@ impl Sleep {
         }
     }
 
+    /// Whether the sleep goes by a clock that no test moves.
+    pub(super) fn is_of_system(&self) -> bool {
+        #[cfg(feature = "test-util")]
+        return super::tokio_clock::is_system_time();
+        #[cfg(not(feature = "test-util"))]
+        !self.timer.is_manual()
+    }
+
     /// Polls the sleep without a look at the budget of the tokio task.
     #[allow(clippy::inline_always, reason = "as for what it calls")]
     #[inline(always)]

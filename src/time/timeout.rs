@@ -13,6 +13,7 @@ use super::instant::Instant;
 use super::service;
 use super::sleep::{Sleep, sleep_until};
 use crate::clock::when::{Due, When};
+use crate::pass::Pass;
 
 /// The longest timeout in seconds, 136 years. A longer one never ends.
 const TIMEOUT_SECS_MAX: u64 = u32::MAX as u64;
@@ -31,9 +32,9 @@ pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoF
     // Not every system can represent instants that are further away, and they never come.
     let value = future.into_future();
     if duration.as_secs() > TIMEOUT_SECS_MAX {
-        return Timeout { value, delay: None, has_yielded: false };
+        return Timeout { value, delay: None, pass: Pass::NONE };
     }
-    Timeout { value, delay: Some(Sleep::after(duration)), has_yielded: false }
+    Timeout { value, delay: Some(Sleep::after(duration)), pass: Pass::NONE }
 }
 
 /// Gives a future time until a deadline, as `tokio::time::timeout_at` does. The future is polled
@@ -47,7 +48,7 @@ pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoF
 ///
 /// [The default service](super#the-service) cannot start. No runtime is needed.
 pub fn timeout_at<F: IntoFuture>(deadline: Instant, future: F) -> Timeout<F::IntoFuture> {
-    Timeout { value: future.into_future(), delay: Some(sleep_until(deadline)), has_yielded: false }
+    Timeout { value: future.into_future(), delay: Some(sleep_until(deadline)), pass: Pass::NONE }
 }
 
 pin_project! {
@@ -60,8 +61,7 @@ pin_project! {
         value: T,
         // `None` for a deadline that never comes.
         delay: Option<Sleep>,
-        // Whether the task has returned to its executor since the time was up.
-        has_yielded: bool,
+        pass: Pass,
     }
 }
 
@@ -87,21 +87,17 @@ impl<T: Future> Future for Timeout<T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
+        let was_over = this.pass.is_over();
         if let Poll::Ready(value) = this.value.poll(cx) {
             return Poll::Ready(Ok(value));
         }
         let Some(delay) = this.delay else { return Poll::Pending };
         ready!(delay.poll_unbudgeted(cx));
-        // The budget of the task is looked at where the time is up, and not before each poll. A
-        // task without a budget returns to its executor, but once only: a future that always uses
-        // it up must not hold back its timeout.
-        match coop::poll_proceed(cx) {
-            Poll::Ready(budget) => budget.made_progress(),
-            Poll::Pending if !*this.has_yielded => {
-                *this.has_yielded = true;
-                return Poll::Pending;
-            }
-            Poll::Pending => {}
+        ready!(this.pass.decide(was_over, delay.is_of_system(), cx));
+        // The budget of the task is looked at where the time is up, and not before each poll. The
+        // decision has waited long enough for one.
+        if let Poll::Ready(budget) = coop::poll_proceed(cx) {
+            budget.made_progress();
         }
         Poll::Ready(Err(Elapsed(())))
     }
@@ -142,7 +138,7 @@ pub trait FutureExt: Future {
             Due::Tick(tick) => {
                 let time = service::handle().time();
                 let delay = time.map(|time| sleep_until(time.instant(tick).into()));
-                Timeout { value: self, delay, has_yielded: false }
+                Timeout { value: self, delay, pass: Pass::NONE }
             }
         }
     }

@@ -46,7 +46,7 @@ pub(super) fn now() -> Instant {
 
 /// Whether [`now`] shows the system's time: the clock has not been paused. Tokio has no query for
 /// that.
-fn is_system_time() -> bool {
+pub(super) fn is_system_time() -> bool {
     let before = crate::clock::now();
     let shown = now();
     (before..=crate::clock::now()).contains(&shown)

@@ -9,13 +9,14 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use hyper::rt::{Sleep, Timer};
 
 use crate::face::handle::{AnyHandle, Handle};
 use crate::fallback::{SleepOrKept, present};
+use crate::pass::Pass;
 
 /// hyper's [`Timer`] on the shards of a service.
 ///
@@ -82,11 +83,11 @@ impl HyperTimer {
 
 impl Timer for HyperTimer {
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn Sleep>> {
-        Box::pin(HyperSleep { sleep: SleepOrKept::after(self.handle, duration) })
+        Box::pin(HyperSleep::new(SleepOrKept::after(self.handle, duration)))
     }
 
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
-        Box::pin(HyperSleep { sleep: SleepOrKept::new(self.handle, deadline) })
+        Box::pin(HyperSleep::new(SleepOrKept::new(self.handle, deadline)))
     }
 
     fn now(&self) -> Instant {
@@ -97,7 +98,9 @@ impl Timer for HyperTimer {
         if let Some(own) = sleep.as_mut().downcast_mut_pin::<HyperSleep>()
             && own.sleep.handle() == self.handle
         {
-            own.get_mut().sleep.reset(new_deadline);
+            let own = own.get_mut();
+            own.sleep.reset(new_deadline);
+            own.pass = Pass::NONE;
             return;
         }
         // A sleep of another timer goes by another clock, or belongs to another service.
@@ -114,13 +117,23 @@ impl fmt::Debug for HyperTimer {
 /// A sleep that hyper holds in a box.
 struct HyperSleep {
     sleep: SleepOrKept,
+    pass: Pass,
+}
+
+impl HyperSleep {
+    fn new(sleep: SleepOrKept) -> Self {
+        Self { sleep, pass: Pass::NONE }
+    }
 }
 
 impl Future for HyperSleep {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.get_mut().sleep.poll(cx)
+        let this = self.get_mut();
+        ready!(this.sleep.poll(cx));
+        // hyper reads its socket in each poll of a connection in which it polls a sleep.
+        this.pass.decide_beside(!this.sleep.is_manual(), cx)
     }
 }
 

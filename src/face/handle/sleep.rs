@@ -10,7 +10,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use pin_project_lite::pin_project;
@@ -20,6 +20,7 @@ use super::place::{NurseryName, Place};
 use super::{AnyHandle, Handle, here};
 use crate::clock::when::When;
 use crate::link::nursery::{Arming, Progress};
+use crate::pass::Pass;
 use crate::values::class::ClassId;
 use crate::values::error::TimeoutError;
 use crate::values::ids::{ServiceId, ShardId};
@@ -149,6 +150,12 @@ impl Sleep {
             },
             (Phase::Armed | Phase::Asked | Phase::Unarmed, _) => {}
         }
+    }
+
+    /// Whether a test moves the clock of the service.
+    pub(crate) fn is_manual(&self) -> bool {
+        let is_manual = |reach: &Reach| reach.time().clock().is_manual();
+        here::with(self.service, is_manual).unwrap_or(false)
     }
 
     /// Whether the service or the shard has ended, as far as this thread knows.
@@ -367,13 +374,14 @@ pin_project! {
         #[pin]
         future: F,
         sleep: Sleep,
+        pass: Pass,
     }
 }
 
 impl<F> Timeout<F> {
     #[inline]
     pub(crate) fn new(sleep: Sleep, future: F) -> Self {
-        Self { future, sleep }
+        Self { future, sleep, pass: Pass::NONE }
     }
 
     /// The future.
@@ -397,16 +405,16 @@ impl<F: Future> Future for Timeout<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
+        let was_over = this.pass.is_over();
         // The future first: a value that is there at the deadline is there in time.
         if let Poll::Ready(output) = this.future.poll(cx) {
             return Poll::Ready(Ok(output));
         }
-        Pin::new(this.sleep).poll(cx).map(|slept| {
-            Err(match slept {
-                Ok(()) => TimeoutError::Elapsed,
-                Err(error) => TimeoutError::NoTimer(error),
-            })
-        })
+        if let Err(error) = ready!(Pin::new(&mut *this.sleep).poll(cx)) {
+            return Poll::Ready(Err(TimeoutError::NoTimer(error)));
+        }
+        ready!(this.pass.decide(was_over, !this.sleep.is_manual(), cx));
+        Poll::Ready(Err(TimeoutError::Elapsed))
     }
 }
 

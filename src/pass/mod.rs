@@ -1,0 +1,238 @@
+//! A pass: the proof that a runtime has handed out what its sockets held when a deadline passed.
+//!
+//! The wake-up of a timer may overtake the runtime's look at its sockets, above all after the
+//! runtime was held up. A socket that the runtime has not looked at says from memory that it is not
+//! ready. So a future whose deadline has passed asks for a pass, polls what it guards once more
+//! after it, and only then decides that the time is up.
+//!
+//! Why not `yield_now` of the runtime: a look takes a limited number of events, another worker may
+//! hold the reactor, outside of a worker the wake-up comes at once, and any other poll of the same
+//! task ends the wait.
+//!
+//! A host is a runtime that can prove a pass; [`ask`] finds it. Without a host that is known here,
+//! one wake-up of the task takes the place of the pass, which is no proof.
+//!
+//! Invariants: a pass begins after its deadline was found passed. A poll for another reason decides
+//! nothing.
+//!
+//! Cost: none before a deadline has passed; then an allocation and what the host does.
+
+#[cfg(all(feature = "tokio", unix))]
+mod tokio;
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use crate::link::sync::{AtomicBool, AtomicU32, MaybeWaker, Ordering};
+
+/// How often a future that has used up the budget of its task is polled again, before the decision
+/// that its time is up. A future that always uses the budget up must not hold its timeout back.
+pub(crate) const POLLS_MAX: u32 = 250;
+
+/// How many polls pass between the first one after a pass and a decision by code that does not know
+/// what it guards. A task polls the guarded future between two of them, but not always between the
+/// first two: `select!` begins at a random branch.
+pub(crate) const TURNS: u32 = 2;
+
+/// A future, or a connection, that waits for a pass.
+pub(crate) struct Wait {
+    is_over: AtomicBool,
+    waker: MaybeWaker,
+    /// How often the task had no budget left after the pass.
+    polls: AtomicU32,
+    /// How often [`Pass::decide_beside`] was pending after the pass.
+    #[cfg(any(feature = "hyper", feature = "quinn"))]
+    turns: AtomicU32,
+}
+
+impl Wait {
+    fn new(waker: &Waker) -> Self {
+        let cell = MaybeWaker::new();
+        cell.register(waker);
+        Self {
+            is_over: AtomicBool::new(false),
+            waker: cell,
+            polls: AtomicU32::new(0),
+            #[cfg(any(feature = "hyper", feature = "quinn"))]
+            turns: AtomicU32::new(0),
+        }
+    }
+
+    /// A pass that is over.
+    fn over() -> Self {
+        let wait = Self::new(Waker::noop());
+        wait.set_over();
+        wait
+    }
+
+    /// The pass is over. Runs code of the user, which is the waker.
+    #[cfg(all(feature = "tokio", unix))]
+    fn end(&self) {
+        self.set_over();
+        self.waker.wake();
+    }
+
+    fn set_over(&self) {
+        // Release: pairs with the load in `is_over`, so that a future that sees the flag sees the
+        // readiness that the reactor has handed out before.
+        self.is_over.store(true, Ordering::Release);
+    }
+
+    fn is_over(&self) -> bool {
+        // Acquire: pairs with the store in `set_over`.
+        self.is_over.load(Ordering::Acquire)
+    }
+}
+
+/// What a host says to a future that waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Asked {
+    /// The host ends the wait.
+    #[cfg(all(feature = "tokio", unix))]
+    Waits,
+    /// There is no host, or it can prove nothing.
+    Unknown,
+    /// The host has no sockets.
+    #[cfg(all(feature = "tokio", unix))]
+    NotNeeded,
+}
+
+/// Asks the host of the calling thread for a pass. The waker of `wait` is registered.
+#[cfg(all(feature = "tokio", unix))]
+fn ask(wait: &Arc<Wait>) -> Asked {
+    tokio::ask(wait)
+}
+
+/// Asks the host of the calling thread for a pass.
+#[cfg(not(all(feature = "tokio", unix)))]
+fn ask(_wait: &Arc<Wait>) -> Asked {
+    Asked::Unknown
+}
+
+/// Whether the task that is polled may do more in this poll. Without a budget, a socket says that
+/// it is not ready, and wakes the task.
+pub(crate) fn has_budget() -> bool {
+    #[cfg(feature = "tokio")]
+    return ::tokio::task::coop::has_budget_remaining();
+    #[cfg(not(feature = "tokio"))]
+    true
+}
+
+/// The pass of a deadline that has passed; none before.
+#[derive(Default)]
+pub(crate) struct Pass(Option<Arc<Wait>>);
+
+impl Pass {
+    pub(crate) const NONE: Self = Self(None);
+
+    /// Whether the pass is over: what is polled from now on is polled after it.
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.as_ref().is_some_and(|wait| wait.is_over())
+    }
+
+    /// Whether the pass has begun.
+    #[inline]
+    pub(crate) fn has_begun(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Begins a pass. At its end, its host wakes the waker. If the host does not, the pass is over
+    /// already, and the caller wakes it. Runs no code of the user but the clone of the waker.
+    pub(crate) fn begin(&mut self, waker: &Waker) -> Asked {
+        let wait = Arc::new(Wait::new(waker));
+        let asked = ask(&wait);
+        match asked {
+            #[cfg(all(feature = "tokio", unix))]
+            Asked::Waits => {}
+            _ => wait.set_over(),
+        }
+        self.0 = Some(wait);
+        asked
+    }
+
+    /// Whether a future that is pending could have done more if its task had more budget. Then the
+    /// caller wakes the task, whose next poll may decide.
+    fn is_cut_short(&mut self) -> bool {
+        if has_budget() {
+            return false;
+        }
+        let wait = self.0.get_or_insert_with(|| Arc::new(Wait::over()));
+        // Relaxed: only the task that waits counts.
+        wait.polls.fetch_add(1, Ordering::Relaxed) < POLLS_MAX
+    }
+
+    /// Ready when it is decided that the time of a future is up. The future is pending, and was
+    /// polled since `was_over`, which [`is_over`](Self::is_over) has returned before that poll.
+    ///
+    /// A deadline by a clock that a test moves needs no pass: `is_needed` is false.
+    #[cold]
+    pub(crate) fn decide(
+        &mut self,
+        was_over: bool,
+        is_needed: bool,
+        cx: &Context<'_>,
+    ) -> Poll<()> {
+        if is_needed && !was_over && self.waits(cx) {
+            return Poll::Pending;
+        }
+        if self.is_cut_short() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }
+
+    /// Ready when it is decided that the time of something is up that the caller does not know, but
+    /// that each task which polls the caller polls, too, in any order. Between the first poll after
+    /// the pass and the second after that, the task has polled it.
+    #[cfg(any(feature = "hyper", feature = "quinn"))]
+    #[cold]
+    pub(crate) fn decide_beside(&mut self, is_needed: bool, cx: &Context<'_>) -> Poll<()> {
+        if is_needed && !self.is_over() && self.waits(cx) {
+            return Poll::Pending;
+        }
+        let turns = self.0.as_ref().filter(|_| is_needed).map(|wait| &wait.turns);
+        // Relaxed: only the task that waits counts.
+        if turns.is_some_and(|turns| turns.fetch_add(1, Ordering::Relaxed) < TURNS)
+            || self.is_cut_short()
+        {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }
+
+    /// Begins a pass, or waits on, unless the host has no sockets. The task is woken.
+    fn waits(&mut self, cx: &Context<'_>) -> bool {
+        let Some(wait) = &self.0 else {
+            return match self.begin(cx.waker()) {
+                #[cfg(all(feature = "tokio", unix))]
+                Asked::Waits => true,
+                Asked::Unknown => {
+                    cx.waker().wake_by_ref();
+                    true
+                }
+                #[cfg(all(feature = "tokio", unix))]
+                Asked::NotNeeded => false,
+            };
+        };
+        wait.waker.register(cx.waker());
+        if wait.is_over() {
+            // It has ended since the future was polled.
+            cx.waker().wake_by_ref();
+        }
+        true
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        if let Some(wait) = &self.0 {
+            // The host holds the wait until the pass is over, and must not hold the task.
+            wait.waker.register(Waker::noop());
+        }
+    }
+}
+
+debug_fields!([] Pass, |it| has_begun: it.has_begun(), is_over: it.is_over());

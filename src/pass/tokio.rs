@@ -1,0 +1,212 @@
+//! The passes of tokio's runtimes.
+//!
+//! Each runtime has a *barrier*: a descriptor of ours that is registered with the runtime's
+//! reactor. A wait for a pass rings it, and is over when the reactor hands out the descriptor's
+//! readiness.
+//!
+//! # Why that is a proof
+//!
+//! - epoll keeps the descriptors that are ready in a list, in the order in which they became ready.
+//!   `epoll_wait` takes them from the head. What does not fit into one look, 1,024 events, stays at
+//!   the head for the next look. What becomes ready while the kernel copies events comes after what
+//!   is left.
+//! - A socket with data that no look has taken is in that list, before a descriptor that is rung
+//!   later. It keeps its place when more data comes.
+//! - All registrations of tokio are edge-triggered, so no look puts a descriptor back into the list.
+//! - One thread at a time holds the reactor, from `epoll_wait` until the readiness of all its events
+//!   is set and their tasks are woken, in the order of the events.
+//!
+//! So a look that hands out the barrier has handed out, itself or by a look before it, all that was
+//! in the list when the barrier was rung, however many looks that took and whichever workers did
+//! them. kqueue keeps its list in the same way; no test of ours runs on it.
+//!
+//! # One ring at a time
+//!
+//! A descriptor that is in the list already keeps its place when it is rung again, which would prove
+//! nothing. So a barrier is rung only when its last ring was handed out. A wait that begins in
+//! between is for the next ring. All waits of a ring share it.
+//!
+//! The barrier is its own waker, so no task of the runtime is needed: it runs where the reactor
+//! hands out readiness, and a runtime that is busy with its tasks does not delay it.
+//!
+//! Invariants: a barrier is registered until its runtime shuts down, which hands out an error; then
+//! it leaves the table. No code of the user runs while a lock is held.
+//!
+//! Cost: a lock of the table and one of the barrier for each wait, and a system call for each ring.
+
+mod bell;
+
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::mem;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use tokio::runtime::{Handle, Id, RuntimeFlavor};
+
+use self::bell::Bell;
+use super::{Asked, Wait};
+use crate::values::contain::{attempt, each};
+
+/// The last runtimes without I/O that are remembered.
+const WITHOUT_IO_MAX: usize = 64;
+
+#[derive(Default)]
+struct Table {
+    barriers: HashMap<Id, Arc<Barrier>>,
+    /// Only a panic of tokio says that a runtime is without I/O, so each is tried once.
+    without_io: VecDeque<Id>,
+}
+
+static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
+
+fn table() -> MutexGuard<'static, Table> {
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Asks the runtime that the calling thread is in for a pass.
+pub(super) fn ask(wait: &Arc<Wait>) -> Asked {
+    let Ok(runtime) = Handle::try_current() else { return Asked::Unknown };
+    // A runtime of one thread that this thread has only entered may be driven by no thread, and
+    // then its reactor hands out nothing.
+    if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread && !is_driving() {
+        return Asked::Unknown;
+    }
+    let id = runtime.id();
+    let known = {
+        let table = table();
+        if table.without_io.contains(&id) {
+            return Asked::NotNeeded;
+        }
+        table.barriers.get(&id).cloned()
+    };
+    match known.map_or_else(|| Barrier::of(id), Ok) {
+        Ok(barrier) => barrier.ask(wait),
+        Err(asked) => asked,
+    }
+}
+
+/// Whether the calling thread runs the scheduler of a runtime: it lets a task that yields wait, and
+/// does not wake it at once.
+fn is_driving() -> bool {
+    let flag = Arc::new(Flag(AtomicBool::new(false)));
+    let waker = Waker::from(Arc::clone(&flag));
+    let yielded = pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(&waker));
+    // Relaxed: it is this thread that may have set it.
+    yielded.is_pending() && !flag.0.load(Ordering::Relaxed)
+}
+
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        // Relaxed: see `is_driving`.
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+struct Barrier {
+    id: Id,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// `None` when the runtime has ended.
+    bell: Option<Bell>,
+    /// The waits of the ring that is on its way. The bell is rung unless this is empty.
+    rung: Vec<Arc<Wait>>,
+    /// The waits of the ring after that.
+    next: Vec<Arc<Wait>>,
+}
+
+impl Barrier {
+    /// The barrier of the runtime that the calling thread is in, which has this id.
+    #[cold]
+    fn of(id: Id) -> Result<Arc<Self>, Asked> {
+        // A panic would end a process whose panics abort.
+        if cfg!(not(panic = "unwind")) {
+            return Err(Asked::Unknown);
+        }
+        let bell = match attempt(Bell::new) {
+            // Without a descriptor there is no proof; the next wait tries again.
+            Ok(bell) => bell.map_err(|_| Asked::Unknown)?,
+            Err(_without_io) => {
+                let without_io = &mut table().without_io;
+                if without_io.len() == WITHOUT_IO_MAX {
+                    without_io.pop_front();
+                }
+                without_io.push_back(id);
+                return Err(Asked::NotNeeded);
+            }
+        };
+        let state = State { bell: Some(bell), rung: Vec::new(), next: Vec::new() };
+        let barrier = Arc::new(Self { id, state: Mutex::new(state) });
+        let known = Arc::clone(table().barriers.entry(id).or_insert_with(|| Arc::clone(&barrier)));
+        // Registers its waker. A runtime that ends at this moment takes it out of the table.
+        known.look();
+        Ok(known)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ask(&self, wait: &Arc<Wait>) -> Asked {
+        let mut state = self.lock();
+        let Some(bell) = &state.bell else { return Asked::Unknown };
+        if !state.rung.is_empty() {
+            state.next.push(Arc::clone(wait));
+        } else if bell.ring().is_ok() {
+            state.rung.push(Arc::clone(wait));
+        } else {
+            return Asked::Unknown;
+        }
+        Asked::Waits
+    }
+
+    /// Takes the ring, if the reactor has handed it out, and rings for the next waits.
+    fn look(self: &Arc<Self>) {
+        let waker = Waker::from(Arc::clone(self));
+        let cx = &mut Context::from_waker(&waker);
+        let (mut ended, mut closed) = (Vec::new(), None);
+        let mut state = self.lock();
+        while let Some(bell) = &state.bell {
+            match bell.poll(cx) {
+                Poll::Pending => break,
+                Poll::Ready(true) => {
+                    let is_rung = state.next.is_empty() || bell.ring().is_ok();
+                    let next = mem::take(&mut state.next);
+                    ended.append(&mut state.rung);
+                    if is_rung {
+                        state.rung = next;
+                    } else {
+                        ended.extend(next);
+                    }
+                }
+                Poll::Ready(false) => {
+                    closed = state.bell.take();
+                    ended.append(&mut state.rung);
+                    ended.append(&mut state.next);
+                }
+            }
+        }
+        drop(state);
+        if closed.is_some() {
+            let removed = table().barriers.remove(&self.id);
+            drop((closed, removed));
+        }
+        each(ended, |wait| wait.end());
+    }
+}
+
+impl Wake for Barrier {
+    fn wake(self: Arc<Self>) {
+        self.look();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.look();
+    }
+}
