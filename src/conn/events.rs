@@ -63,12 +63,13 @@ impl<S: Side> ConnTimers<S> {
             if let Some(age) = self.conn().take(DeadlineKind::is_of_age) {
                 return Poll::Ready(S::polled(Ok(Raced::Event(age))));
             }
+            let seen = self.conn().passes();
             let value = future.as_mut().poll(cx);
             self.note_ready(at_once, value.is_ready());
             if let Poll::Ready(value) = value {
                 return Poll::Ready(S::polled(Ok(Raced::Done(value))));
             }
-            let event = self.conn().poll(cx, |_| true);
+            let event = self.conn().poll(cx, Some(seen), |_| true);
             event.map(|event| {
                 S::polled(event.map(|event| event.map_or(Raced::Closed, Raced::Event)))
             })
@@ -106,7 +107,7 @@ impl<S: Side> ConnTimers<S> {
         if let Some(shard) = self.conn().budget() {
             shard.count_poll();
         }
-        self.conn().poll(cx, |_| true)
+        self.conn().poll(cx, None, |_| true)
     }
 
     /// Begins a poll for a result, `is_first` if it is the first for that result. Pending if the

@@ -419,6 +419,12 @@ impl DeadlineKind {
         matches!(self, Self::MaxAge | Self::AgeGrace)
     }
 
+    /// Whether data that lies in a socket may say that the deadline was kept. A heartbeat is about
+    /// what the owner has written, and an age about time alone.
+    pub(super) fn is_judged(self) -> bool {
+        !self.is_of_age() && self != Self::Heartbeat
+    }
+
     /// Counts a deadline of this kind that has come.
     pub(super) fn count_in(self, tally: &Tally) {
         let custom = NAMED.len();

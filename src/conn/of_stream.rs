@@ -8,7 +8,7 @@ pub(crate) use super::kinds::{Ends, deadline_kinds, limits_struct};
 use super::limits::{ConnEvent, NEVER};
 pub(crate) use super::measured::Direction;
 use super::rules::{self, Held};
-pub(crate) use super::side::Wakes;
+pub(crate) use super::side::{Passes, Wakes};
 use super::side::{Connection, Side};
 use super::timers::ConnTimers;
 use super::transfer::Transfer;
@@ -38,13 +38,23 @@ impl<S: Side> ConnTimers<S> {
     /// Polls for the next event of the wanted kinds; `Closed` if the connection is closed, and
     /// `Dropped` if its service was dropped. The waker is woken for events of other kinds too: they
     /// stay, and another poll takes them.
+    ///
+    /// The caller has polled what these kinds guard since [`passes`](Self::passes) has returned
+    /// `seen`; `None` if it does not know what they guard.
     pub(crate) fn poll_kinds(
         &self,
         cx: &mut Context<'_>,
+        seen: Option<Passes>,
         wanted: impl Fn(DeadlineKind) -> bool,
     ) -> Poll<Result<ConnEvent, RefusedKind>> {
-        let event = self.conn().poll(cx, wanted);
+        let event = self.conn().poll(cx, seen, wanted);
         event.map(|event| event.map_err(Into::into)?.ok_or_else(|| self.conn().why_closed()))
+    }
+
+    /// How many passes over the sockets have been found over: an atomic load on any thread.
+    #[inline]
+    pub(crate) fn passes(&self) -> Passes {
+        self.conn().passes()
     }
 
     /// The present in nanoseconds since the clock's epoch, or a little later.

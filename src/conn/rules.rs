@@ -288,8 +288,8 @@ pub(super) fn first_due(conn: &Facts<'_, impl Place>) -> u64 {
 }
 
 /// Takes the deadlines that are due, arms those again that come again, and keeps their events until
-/// they are delivered.
-pub(super) fn take_due(conn: &mut Facts<'_, impl Place>) {
+/// they are delivered. Returns their kinds.
+pub(super) fn take_due(conn: &mut Facts<'_, impl Place>) -> KindBits {
     let now = conn.present;
     let (mut kinds, mut first) = (0, 0);
     for kind in 0..KINDS {
@@ -321,6 +321,7 @@ pub(super) fn take_due(conn: &mut Facts<'_, impl Place>) {
         let rare = conn.place.rare_mut();
         rare.first = (rare.first & before) | first;
     }
+    kinds
 }
 
 /// A deadline that comes once has come.
@@ -378,6 +379,38 @@ fn idle_since(conn: &Facts<'_, impl Place>) -> Option<u64> {
     (is_idle && !is_writing(conn)).then(|| last_active(conn, [true; 3]))
 }
 
+/// Whether an event that has come is still true.
+fn is_true(conn: &Facts<'_, impl Place>, kind: usize) -> bool {
+    match rule(kind) {
+        Rule::Idle { .. } => is_idle(conn, kind),
+        Rule::Rate(_) => conn.rare().is_some_and(|rare| rare.transfers.keep_event(kind)),
+        Rule::Opened { .. } | Rule::After | Rule::Armed | Rule::Writes => true,
+    }
+}
+
+/// The kinds of the events that have come, are wanted and are still true, and that data in a socket
+/// may refute. Withdraws those that are not true. Beside them, whether the first deadline may be
+/// earlier now.
+pub(super) fn judged(
+    conn: &Facts<'_, impl Place>,
+    wanted: impl Fn(DeadlineKind) -> bool,
+) -> (KindBits, bool) {
+    let pending = conn.pending();
+    let mut judged = 0;
+    for kind in (0..KINDS).filter(|kind| pending & 1 << kind != 0) {
+        let named = DeadlineKind::at(kind);
+        if !named.is_judged() || !wanted(named) {
+            continue;
+        }
+        if is_true(conn, kind) {
+            judged |= 1 << kind;
+        } else {
+            conn.withdraw(kind);
+        }
+    }
+    (judged, pending & RATES != 0)
+}
+
 /// Takes the next event that has come and is still true. Beside it, whether the first deadline may
 /// be earlier now.
 pub(super) fn next_event(
@@ -390,11 +423,7 @@ pub(super) fn next_event(
             return false;
         }
         conn.withdraw(*kind);
-        match rule(*kind) {
-            Rule::Idle { .. } => is_idle(conn, *kind),
-            Rule::Rate(_) => conn.rare().is_some_and(|rare| rare.transfers.keep_event(*kind)),
-            Rule::Opened { .. } | Rule::After | Rule::Armed | Rule::Writes => true,
-        }
+        is_true(conn, *kind)
     };
     let event = (0..KINDS).find(is_next).map(|position| {
         // An event of a kind that is not idle is always the first.

@@ -42,6 +42,10 @@ pub(crate) enum Wakes {
     Nothing,
 }
 
+/// A number of passes of a connection, which wraps around.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Passes(pub(super) u32);
+
 /// What a side does.
 pub(super) trait Sealed: Sized + 'static {
     type Conn: Connection<Error = Self::Error>;
@@ -98,14 +102,26 @@ pub(super) trait Connection: Clone + 'static {
         self.look(|facts| rules::open_due(facts, kind))
     }
 
-    /// Takes the next event that has come and is wanted.
+    /// How many passes over the sockets have been found over. A pass proves something to a caller
+    /// only if the caller has polled what it guards since.
+    #[inline]
+    fn passes(&self) -> Passes {
+        Passes(0)
+    }
+
+    /// Takes the next event that has come and is wanted, of a kind that data in a socket does not
+    /// refute.
     fn take(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Option<ConnEvent>;
     /// Takes the next event that has come and is wanted; `None` if the connection is closed.
     /// Otherwise the task waits, for events of all kinds, and so it may be several tasks that wait
     /// for different kinds through one waker.
+    ///
+    /// The caller has polled what the deadlines guard since [`passes`](Self::passes) has returned
+    /// `seen`; `None` if it does not know what they guard.
     fn poll(
         &self,
         cx: &mut Context<'_>,
+        seen: Option<Passes>,
         wanted: impl Fn(DeadlineKind) -> bool,
     ) -> Poll<Result<Option<ConnEvent>, Self::Error>>;
 

@@ -97,6 +97,17 @@ pub(crate) enum Asked {
     NotNeeded,
 }
 
+impl Asked {
+    /// Whether the host ends the wait and wakes its task.
+    pub(crate) fn waits(self) -> bool {
+        match self {
+            #[cfg(all(feature = "tokio", unix))]
+            Self::Waits => true,
+            _ => false,
+        }
+    }
+}
+
 /// Asks the host of the calling thread for a pass. The waker of `wait` is registered.
 #[cfg(all(feature = "tokio", unix))]
 fn ask(wait: &Arc<Wait>) -> Asked {
@@ -142,10 +153,8 @@ impl Pass {
     pub(crate) fn begin(&mut self, waker: &Waker) -> Asked {
         let wait = Arc::new(Wait::new(waker));
         let asked = ask(&wait);
-        match asked {
-            #[cfg(all(feature = "tokio", unix))]
-            Asked::Waits => {}
-            _ => wait.set_over(),
+        if !asked.waits() {
+            wait.set_over();
         }
         self.0 = Some(wait);
         asked

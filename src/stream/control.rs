@@ -327,10 +327,11 @@ impl<M: Side> StreamControl<M> {
         async move {
             let mut future = pin!(future);
             poll_fn(|cx| {
+                let seen = timeout.look();
                 if let Poll::Ready(output) = future.as_mut().poll(cx) {
                     return Poll::Ready(Ok(output));
                 }
-                timeout.poll(cx).map(|over| match over {
+                timeout.poll(seen, cx).map(|over| match over {
                     Ok(()) => Err(TimeoutError::Elapsed),
                     Err(refused) => Err(refused.into()),
                 })
@@ -437,7 +438,7 @@ impl<M: Side> StreamControl<M> {
             let cx = &mut Context::from_waker(&waker);
             // The stream takes the event of the greatest age, which ends it if there is no grace.
             let is_age = wanted == DeadlineKind::MaxAge;
-            match self.timers.poll_kinds(cx, |kind| !is_age && kind == wanted) {
+            match self.timers.poll_kinds(cx, None, |kind| !is_age && kind == wanted) {
                 Poll::Pending if is_age && self.timers.goes_on() => Poll::Ready(Ok(())),
                 event => event.map(|event| event.map(drop).map_err(no_timer)),
             }

@@ -36,7 +36,9 @@ use super::control::{Shared, StreamControl};
 use super::limits::{StreamLimits, StreamTimeout, ends, no_timer};
 use super::notes::{CONNECTION, ENDED, HEAD, MEASURED, MESSAGE};
 use super::timeout::TIMEOUT;
-use crate::conn::{ConnTimers, DeadlineKind, Direction, Ends, InProgress, Side, Transfer, Wakes};
+use crate::conn::{
+    ConnTimers, DeadlineKind, Direction, Ends, InProgress, Passes, Side, Transfer, Wakes,
+};
 use crate::face::handle::AnyHandle;
 use crate::values::refused::RefusedKind;
 
@@ -85,6 +87,9 @@ pub(super) struct Deadlines<M: Side> {
     writes: Way<M>,
     /// How many reads in a row have not stamped the connection.
     unstamped: u8,
+    /// How many passes over the sockets were over at the last look. The end of a pass wakes the
+    /// stream, so that it looks before it reads or writes next.
+    passes: Passes,
     /// Whether a write, flush or shutdown waits.
     is_stalled: bool,
     /// For the time of such a wait. It is stopped unless one waits; `None` if none has waited yet,
@@ -114,6 +119,7 @@ impl<M: Side> Deadlines<M> {
         let waker = Waker::from(Arc::clone(&shared));
         let way = || Way { waits: false, transfer: None, is_watched: false, registered: None };
         Self {
+            passes: timers.passes(),
             timers,
             shared,
             waker,
@@ -357,6 +363,7 @@ impl<M: Side> Deadlines<M> {
             }
             Poll::Pending => self.refused = None,
         }
+        self.passes = self.timers.passes();
         Ok(())
     }
 
@@ -398,7 +405,7 @@ impl<M: Side> Deadlines<M> {
             // The owner may say at any moment that the message has ended.
             self.forget_ended();
             let cx = &mut Context::from_waker(&self.waker);
-            let event = ready!(self.timers.poll_kinds(cx, |kind| is_wanted(self, kind)));
+            let event = ready!(self.timers.poll_kinds(cx, Some(self.passes), |kind| is_wanted(self, kind)));
             let kind = match event {
                 Ok(event) => event.kind,
                 Err(refused) => return Poll::Ready(Err(refused)),

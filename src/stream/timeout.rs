@@ -16,15 +16,16 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use super::control::Shared;
 use super::waiter::Waiter;
 use crate::clock::when::When;
-use crate::conn::{ConnTimers, DeadlineKind, Side, Wakes};
+use crate::conn::{ConnTimers, DeadlineKind, Passes, Side, Wakes};
 use crate::face::handle::AnyHandle;
 use crate::face::handle::sleep::Sleep;
 use crate::link::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::pass::Pass;
 use crate::values::refused::RefusedKind;
 
 /// The deadline of the connection that stands for its timeout.
@@ -88,7 +89,16 @@ enum By {
     Nothing,
     Connection,
     /// A timer of its own, as another timeout has the connection's.
-    Sleep(Sleep),
+    Sleep(Sleep, Pass),
+}
+
+/// What a timeout knew before its future was polled.
+#[derive(Clone, Copy)]
+pub(super) struct Seen {
+    /// How many passes of the connection were over.
+    passes: Passes,
+    /// Whether its own pass was over.
+    was_over: bool,
 }
 
 impl<'a, M: Side> Timeout<'a, M> {
@@ -97,34 +107,49 @@ impl<'a, M: Side> Timeout<'a, M> {
         Self { timers, shared, due: timers.nanos_of(when), by: By::Nothing }
     }
 
-    /// Ready when the time is up, or when there is no timer.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RefusedKind>> {
+    /// The future is polled next.
+    #[inline]
+    pub(super) fn look(&self) -> Seen {
+        let was_over = matches!(&self.by, By::Sleep(_, pass) if pass.is_over());
+        Seen { passes: self.timers.passes(), was_over }
+    }
+
+    /// Ready when the time is up, or when there is no timer. The future is pending, and was polled
+    /// after [`look`](Self::look) has returned `seen`.
+    pub(super) fn poll(
+        &mut self,
+        seen: Seen,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), RefusedKind>> {
         if let By::Nothing = self.by {
             self.by = if self.shared.timeout_slot.take() {
                 By::Connection
             } else {
                 let handle = self.shared.handle;
                 match own_sleep(handle, self.due) {
-                    Some(sleep) => By::Sleep(sleep),
+                    Some(sleep) => By::Sleep(sleep, Pass::NONE),
                     None => return Poll::Ready(Err(handle.why_closed())),
                 }
             };
         }
         match &mut self.by {
-            By::Sleep(sleep) => Pin::new(sleep).poll(cx),
-            By::Nothing | By::Connection => self.poll_slot(cx),
+            By::Sleep(sleep, pass) => {
+                ready!(Pin::new(&mut *sleep).poll(cx))?;
+                pass.decide(seen.was_over, !sleep.is_manual(), cx).map(Ok)
+            }
+            By::Nothing | By::Connection => self.poll_slot(seen.passes, cx),
         }
     }
 
     #[inline]
-    fn poll_slot(&self, cx: &Context<'_>) -> Poll<Result<(), RefusedKind>> {
+    fn poll_slot(&self, seen: Passes, cx: &Context<'_>) -> Poll<Result<(), RefusedKind>> {
         let slot = &self.shared.timeout_slot;
         let may_have_come = slot.waiter.register(cx.waker());
         let is_earlier = self.due < slot.armed();
         if is_earlier {
             self.arm();
         }
-        if may_have_come || is_earlier { self.look() } else { Poll::Pending }
+        if may_have_come || is_earlier { self.look_at_slot(seen) } else { Poll::Pending }
     }
 
     fn arm(&self) {
@@ -134,12 +159,12 @@ impl<'a, M: Side> Timeout<'a, M> {
     }
 
     /// Takes the event of the armed deadline, if it has come.
-    fn look(&self) -> Poll<Result<(), RefusedKind>> {
+    fn look_at_slot(&self, seen: Passes) -> Poll<Result<(), RefusedKind>> {
         let slot = &self.shared.timeout_slot;
         let waker = Waker::from(Arc::clone(self.shared));
         let cx = &mut Context::from_waker(&waker);
         loop {
-            match self.timers.poll_kinds(cx, |kind| kind == TIMEOUT) {
+            match self.timers.poll_kinds(cx, Some(seen), |kind| kind == TIMEOUT) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(_)) if self.due <= slot.armed() => {
                     slot.set_armed(NEVER);

@@ -21,11 +21,12 @@ use atomic_waker::AtomicWaker;
 
 use super::super::kinds::DeadlineKind;
 use super::super::limits::{ConnEvent, ConnLimits, Spans};
-use super::super::marks::Flags;
+use super::super::marks::{Flags, KindBits};
 use super::super::measured::{Direction, Progress};
 use super::super::moment::Moment;
 use super::super::rules::{self, Facts, Held, InProgressCounts, Place, Rare};
-use super::super::side::{Connection, Wakes};
+use super::super::side::{Connection, Passes, Wakes};
+use super::proofs::{Proofs, Verdict};
 use super::share::share;
 use super::stamp::Stamp;
 use crate::clock::Timeline;
@@ -33,6 +34,7 @@ use crate::directory::orders::{Member, Orders, Terms, Visit};
 use crate::face::handle::sleep::Sleep;
 use crate::face::handle::{AnyHandle, registry};
 use crate::link::owners::OwnerCount;
+use crate::pass::Pass;
 use crate::stats::tally::Tally;
 use crate::values::refused::RefusedKind;
 
@@ -41,6 +43,18 @@ const TRIES: u32 = 3;
 
 /// What comes of a poll: an event, `None` if the connection is closed, or why there is no timer.
 pub(super) type Polled = Poll<Result<Option<ConnEvent>, RefusedKind>>;
+
+/// What a poll has found.
+enum Found {
+    Event(ConnEvent),
+    /// Nothing to take.
+    Nothing,
+    /// The task is to poll again: the near clock shows the time of the deadlines and the clock does
+    /// not show it, or the task is to poll after a pass what the deadlines guard.
+    Again,
+    /// The poll is to begin a pass.
+    Ask,
+}
 
 /// What the handles and guards of one connection share.
 pub(in crate::conn) struct Inner {
@@ -60,6 +74,8 @@ pub(in crate::conn) struct Inner {
     orders: Option<Arc<Orders>>,
     /// The place among the members of the orders.
     place: AtomicU32,
+    /// How many passes over the sockets have been found over. Changed under the lock of the state.
+    passes: AtomicU32,
     state: Mutex<State>,
 }
 
@@ -77,6 +93,8 @@ struct State {
     filed: u64,
     /// `None` if the connection is closed.
     sleep: Option<Sleep>,
+    /// `None` while no event waits that data in a socket may refute.
+    proofs: Option<Box<Proofs>>,
     /// Whether the connection began after the end of the service, and no task was told.
     owes_closed: bool,
 }
@@ -92,6 +110,7 @@ impl Inner {
             looked: now,
             filed: u64::MAX,
             sleep: None,
+            proofs: None,
             owes_closed: time.is_none(),
         };
         let inner = Self {
@@ -104,6 +123,7 @@ impl Inner {
             task: AtomicWaker::new(),
             orders: handle.orders(),
             place: AtomicU32::new(0),
+            passes: AtomicU32::new(0),
             state: Mutex::new(state),
         };
         if let Some(time) = &inner.time {
@@ -166,38 +186,41 @@ impl Inner {
         is_changed
     }
 
-    /// `None` if the near clock shows the time of the deadlines, and the clock does not show it.
+    /// `Err` where the poll returns nothing, with what it is to do.
     fn poll_locked(
         self: &Arc<Self>,
         state: &mut State,
+        seen: Option<Passes>,
         wanted: impl Fn(DeadlineKind) -> bool,
-    ) -> Option<Polled> {
+    ) -> Result<Polled, Found> {
         for _ in 0..TRIES {
             if state.sleep.is_some() {
                 self.take_due(state);
             }
-            if let Some(event) = self.next_event(state, &wanted) {
-                return Some(Poll::Ready(Ok(Some(event))));
+            match self.next_decided(state, seen, &wanted) {
+                Found::Event(event) => return Ok(Poll::Ready(Ok(Some(event)))),
+                Found::Nothing => {}
+                found => return Err(found),
             }
             let filed = state.filed;
             let Some(sleep) = &mut state.sleep else {
                 let is_owed = std::mem::take(&mut state.owes_closed);
                 let closed = if is_owed { Err(self.handle.why_closed()) } else { Ok(None) };
-                return Some(Poll::Ready(closed));
+                return Ok(Poll::Ready(closed));
             };
             if sleep.due() != filed {
                 sleep.reset_to(filed);
             }
             let waker = Waker::from(Arc::clone(self));
             let slept = sleep.poll_borrowed(&Context::from_waker(&waker));
-            let Poll::Ready(slept) = slept else { return Some(Poll::Pending) };
+            let Poll::Ready(slept) = slept else { return Ok(Poll::Pending) };
             // The next poll, here or in another call, needs a timer again.
             sleep.reset_to(filed);
             if let Err(refused) = slept {
-                return Some(Poll::Ready(Err(refused)));
+                return Ok(Poll::Ready(Err(refused)));
             }
         }
-        None
+        Err(Found::Again)
     }
 
     /// Takes the deadlines that are due, if the tick has begun for which the connection is filed.
@@ -214,8 +237,75 @@ impl Inner {
             return;
         }
         state.looked = now;
-        rules::take_due(&mut self.facts(state));
+        let kinds = rules::take_due(&mut self.facts(state));
+        if let Some(proofs) = &mut state.proofs {
+            proofs.forget(kinds);
+        }
         self.file(state, true);
+    }
+
+    /// Takes the next event that has come, is wanted, and that the sockets have not refuted.
+    fn next_decided(
+        &self,
+        state: &mut State,
+        seen: Option<Passes>,
+        wanted: impl Fn(DeadlineKind) -> bool,
+    ) -> Found {
+        if state.flags.get().pending() == 0 {
+            return Found::Nothing;
+        }
+        // A test that moves the clock decides itself what is in time.
+        if self.time.as_ref().is_some_and(|time| time.clock().is_manual()) {
+            return self.next_event(state, wanted).map_or(Found::Nothing, Found::Event);
+        }
+        self.find_over(state);
+        let (judged, may_be_earlier) = rules::judged(&self.facts(state), &wanted);
+        if may_be_earlier {
+            self.file(state, false);
+        }
+        let (mut may_take, mut found) = (0, Found::Nothing);
+        if judged != 0 {
+            let passes = Passes(self.passes.load(Ordering::Relaxed));
+            match state.proofs.get_or_insert_default().judge(judged, seen, passes) {
+                Verdict::Take(kinds) => may_take = kinds,
+                Verdict::Ask => found = Found::Ask,
+                Verdict::Wait => {}
+                Verdict::Again => found = Found::Again,
+            }
+        }
+        let event = self.next_event(state, |kind| {
+            let is_proven = || kind.index().is_some_and(|index| may_take & 1 << index != 0);
+            wanted(kind) && (!kind.is_judged() || is_proven())
+        });
+        let Some(event) = event else { return found };
+        if let Some(proofs) = &mut state.proofs {
+            proofs.forget(event.kind.index().map_or(0, |index| 1 << index));
+            if matches!(found, Found::Ask) {
+                proofs.unask();
+            }
+        }
+        state.proofs.take_if(|proofs| proofs.is_idle());
+        Found::Event(event)
+    }
+
+    /// Begins a pass for the events that have come. False if the task is to poll again.
+    #[cold]
+    fn ask(self: &Arc<Self>) -> bool {
+        let (mut pass, waker) = (Pass::NONE, Waker::from(Arc::clone(self)));
+        let asked = pass.begin(&waker);
+        if let Some(proofs) = &mut self.lock().proofs {
+            proofs.began(pass, asked);
+        }
+        asked.waits()
+    }
+
+    /// Takes note of a pass that is over.
+    fn find_over(&self, state: &mut State) {
+        if state.proofs.as_mut().is_some_and(|proofs| proofs.find_over()) {
+            // Release: pairs with the load in `passes`, so that a task that knows of the pass finds
+            // in its socket what the pass has handed out.
+            self.passes.fetch_add(1, Ordering::Release);
+        }
     }
 
     fn next_event(
@@ -257,6 +347,8 @@ impl Connection for Arc<Inner> {
             let mut state = self.lock();
             let ended_by = rules::ended_by(&self.facts(&mut state));
             state.flags.set(state.flags.get().with_pending(0));
+            // The waker of the pass is that of the connection.
+            drop(state.proofs.take());
             (state.sleep.take(), ended_by)
         };
         let is_open = sleep.is_some();
@@ -358,26 +450,41 @@ impl Connection for Arc<Inner> {
         let mut state = self.lock();
         state.sleep.as_ref()?;
         self.take_due(&mut state);
-        self.next_event(&mut state, wanted)
+        // So that the caller polls what it guards after that.
+        self.find_over(&mut state);
+        self.next_event(&mut state, |kind| !kind.is_judged() && wanted(kind))
     }
 
-    fn poll(&self, cx: &mut Context<'_>, wanted: impl Fn(DeadlineKind) -> bool) -> Polled {
+    fn passes(&self) -> Passes {
+        // Acquire: pairs with the addition in `find_over`.
+        Passes(self.passes.load(Ordering::Acquire))
+    }
+
+    fn poll(
+        &self,
+        cx: &mut Context<'_>,
+        seen: Option<Passes>,
+        wanted: impl Fn(DeadlineKind) -> bool,
+    ) -> Polled {
         // First of all, so that no event and no change comes in between.
         self.task.register(cx.waker());
         let mut state = self.lock();
         let before = state.flags.get().pending();
-        let polled = self.poll_locked(&mut state, wanted);
-        let is_left = state.flags.get().pending() & !before != 0;
-        let is_ended = matches!(polled, Some(Poll::Ready(Err(refused))) if refused.is_closed());
-        let ended = is_ended.then(|| state.sleep.take());
+        let polled = self.poll_locked(&mut state, seen, wanted);
+        let asked = state.proofs.as_ref().map_or(0, |proofs| proofs.asked());
+        let is_left = state.flags.get().pending() & !before & !asked != 0;
+        let is_ended = matches!(polled, Ok(Poll::Ready(Err(refused))) if refused.is_closed());
+        let ended = is_ended.then(|| (state.sleep.take(), state.proofs.take()));
         drop(state);
         drop(ended);
         if is_left {
             // This poll has found events that it does not take, for which another task may wait.
             self.task.wake();
         }
-        polled.unwrap_or_else(|| {
-            cx.waker().wake_by_ref();
+        polled.unwrap_or_else(|found| {
+            if !matches!(found, Found::Ask) || !self.ask() {
+                cx.waker().wake_by_ref();
+            }
             Poll::Pending
         })
     }
@@ -393,6 +500,10 @@ impl Member for Inner {
         state.looked = time.nanos();
         let found = rules::visit(&mut self.facts(&mut state), visit);
         let is_told = visit == Visit::Tell && found.is_some();
+        if is_told && let Some(proofs) = &mut state.proofs {
+            // Deadlines that were due have come, too.
+            proofs.forget(KindBits::MAX);
+        }
         if visit != Visit::FindIdle && self.file(&mut state, is_told) {
             let filed = state.filed;
             state.sleep.as_mut().expect("it is open").reset_to(filed);

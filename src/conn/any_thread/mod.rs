@@ -9,6 +9,7 @@
 //! Invariants: a touch takes no lock and wakes no task.
 
 mod inner;
+mod proofs;
 mod share;
 mod stamp;
 

@@ -14,7 +14,7 @@ use super::super::limits::{ConnEvent, ConnLimits};
 use super::super::measured::{Direction, Progress};
 use super::super::moment::Moment;
 use super::super::rules::{self, Facts, Held};
-use super::super::side::{Connection, Wakes};
+use super::super::side::{Connection, Passes, Wakes};
 use super::super::timers::ConnTimers;
 use super::activity::Activity;
 use super::record::{RecordRef, add_one, take_one};
@@ -341,6 +341,8 @@ impl Connection for RecordRef {
     fn poll(
         &self,
         cx: &mut Context<'_>,
+        // The driver of the shard looks at its sockets before a turn that is late.
+        _seen: Option<Passes>,
         wanted: impl Fn(DeadlineKind) -> bool,
     ) -> Poll<Result<Option<ConnEvent>, Infallible>> {
         let (table, record) = (&self.connections.table, self.record());

@@ -1,0 +1,115 @@
+//! Which events of a connection a pass has proven: the runtime has looked at its sockets since the
+//! deadline has come, and what the deadline guards was polled after that.
+//!
+//! A deadline that has come leaves an event that waits for its pass. What the task finds in its
+//! socket meanwhile withdraws the event, by the [rules](super::super::rules).
+//!
+//! Invariants: a pass proves the events that had come when it began. No event is taken by the poll
+//! that finds the pass over.
+
+use super::super::marks::KindBits;
+use super::super::side::Passes;
+use crate::pass::{Asked, POLLS_MAX, Pass, TURNS, has_budget};
+
+/// What is known of the events that have come. A connection has it from its first such event on,
+/// until none waits.
+#[derive(Default)]
+pub(super) struct Proofs {
+    pass: Pass,
+    /// The kinds whose events had come when the pass began, or when a poll was told to begin one.
+    asked: KindBits,
+    /// The kinds whose events had come before a pass that is over.
+    proven: KindBits,
+    /// How many more polls a caller is pending in that does not know what the deadlines guard.
+    turns: u32,
+    /// How often a task had no budget left since the pass.
+    polls: u32,
+}
+
+/// What a poll does about the events that have come.
+pub(super) enum Verdict {
+    /// It may take those of these kinds.
+    Take(KindBits),
+    /// It begins a pass when it has released the lock, and calls [`Proofs::began`].
+    Ask,
+    /// It waits. The pass wakes the connection.
+    Wait,
+    /// It waits, and wakes its task.
+    Again,
+}
+
+impl Proofs {
+    /// Events of these kinds have come, or were taken. They have no proof.
+    pub(super) fn forget(&mut self, kinds: KindBits) {
+        self.asked &= !kinds;
+        self.proven &= !kinds;
+    }
+
+    pub(super) fn asked(&self) -> KindBits {
+        self.asked
+    }
+
+    /// A poll that was to begin a pass takes an event instead.
+    pub(super) fn unask(&mut self) {
+        self.asked = 0;
+    }
+
+    /// A poll has begun a pass.
+    pub(super) fn began(&mut self, pass: Pass, asked: Asked) {
+        match asked {
+            #[cfg(all(feature = "tokio", unix))]
+            Asked::NotNeeded => self.proven |= std::mem::take(&mut self.asked),
+            _ => self.pass = pass,
+        }
+    }
+
+    /// Whether no event waits for a pass, or was proven.
+    pub(super) fn is_idle(&self) -> bool {
+        self.proven == 0 && self.asked == 0 && !self.pass.has_begun()
+    }
+
+    /// True if the pass is found over now.
+    pub(super) fn find_over(&mut self) -> bool {
+        let is_over = self.pass.is_over();
+        if is_over {
+            self.proven |= std::mem::take(&mut self.asked);
+            (self.pass, self.turns, self.polls) = (Pass::NONE, TURNS, 0);
+        }
+        is_over
+    }
+
+    /// What a poll does about events of these kinds, which are true. `seen` and `passes` are the
+    /// passes that were over when the caller polled what the deadlines guard, and now.
+    pub(super) fn judge(
+        &mut self,
+        kinds: KindBits,
+        seen: Option<Passes>,
+        passes: Passes,
+    ) -> Verdict {
+        let unproven = kinds & !self.proven;
+        if unproven != 0 && self.asked == 0 && !self.pass.has_begun() {
+            self.asked = unproven;
+            return Verdict::Ask;
+        }
+        let proven = kinds & self.proven;
+        if proven == 0 {
+            return Verdict::Wait;
+        }
+        let is_after = match seen {
+            Some(seen) => seen == passes,
+            None if self.turns == 0 => true,
+            None => {
+                self.turns -= 1;
+                false
+            }
+        };
+        if !is_after {
+            return Verdict::Again;
+        }
+        if !has_budget() && self.polls < POLLS_MAX {
+            self.polls += 1;
+            return Verdict::Again;
+        }
+        Verdict::Take(proven)
+    }
+}
