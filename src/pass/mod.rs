@@ -176,12 +176,7 @@ impl Pass {
     ///
     /// A deadline by a clock that a test moves needs no pass: `is_needed` is false.
     #[cold]
-    pub(crate) fn decide(
-        &mut self,
-        was_over: bool,
-        is_needed: bool,
-        cx: &Context<'_>,
-    ) -> Poll<()> {
+    pub(crate) fn decide(&mut self, was_over: bool, is_needed: bool, cx: &Context<'_>) -> Poll<()> {
         if is_needed && !was_over && self.waits(cx) {
             return Poll::Pending;
         }

@@ -405,7 +405,8 @@ impl<M: Side> Deadlines<M> {
             // The owner may say at any moment that the message has ended.
             self.forget_ended();
             let cx = &mut Context::from_waker(&self.waker);
-            let event = ready!(self.timers.poll_kinds(cx, Some(self.passes), |kind| is_wanted(self, kind)));
+            let event =
+                ready!(self.timers.poll_kinds(cx, Some(self.passes), |kind| is_wanted(self, kind)));
             let kind = match event {
                 Ok(event) => event.kind,
                 Err(refused) => return Poll::Ready(Err(refused)),

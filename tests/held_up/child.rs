@@ -1,0 +1,89 @@
+//! A server in a process of its own, which the clients stop for a while.
+
+use std::env;
+use std::io::{self, BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{self, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+use crate::rows::{ROWS, Row};
+use crate::server::{Flavour, Place, Server};
+
+/// What the child serves: flavour, place, clients of each row, the limit in milliseconds and the
+/// names of the rows.
+const TASK: &str = "HELD_UP_CHILD";
+/// Begins the line with the addresses.
+const ADDRESSES: &str = "addresses";
+
+/// Ends when it is dropped.
+pub(crate) struct Child(process::Child);
+
+impl Child {
+    pub(crate) fn start(
+        rows: &[&'static Row],
+        clients: usize,
+        (flavour, place): (Flavour, Place),
+        limit: Duration,
+    ) -> (Self, Vec<SocketAddr>) {
+        let names: Vec<_> = rows.iter().map(|row| row.name).collect();
+        let task =
+            format!("{flavour:?};{place:?};{clients};{};{}", limit.as_millis(), names.join(";"));
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "child::server_in_a_child_process", "--nocapture"])
+            .env(TASK, task)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        // libtest writes its own words before, on the same line.
+        let mut lines = lines.map(|line| line.expect("the child writes lines"));
+        let line = lines.find_map(|line| Some(line.split_once(ADDRESSES)?.1.to_owned()));
+        let line = line.expect("the child says where it listens");
+        let addresses = line.split_whitespace().map(|it| it.parse().unwrap()).collect();
+        (Self(child), addresses)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
+        let id = Pid::from_child(&self.0);
+        let (_, status) = waitpid(Some(id), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped(), "{status:?}");
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Serves until its standard input ends. Does nothing where this is not the child.
+#[test]
+#[allow(clippy::print_stdout, reason = "the parent reads it")]
+fn server_in_a_child_process() {
+    let Ok(task) = env::var(TASK) else { return };
+    let words: Vec<_> = task.split(';').collect();
+    let [flavour, place, clients, limit, names @ ..] = &words[..] else { panic!("{task}") };
+    let flavour = Flavour::ALL.into_iter().find(|it| format!("{it:?}") == **flavour).unwrap();
+    let place = Place::ALL.into_iter().find(|it| format!("{it:?}") == **place).unwrap();
+    let row = |name: &&str| ROWS.iter().find(|row| row.name == *name).unwrap();
+    let rows: Vec<_> = names.iter().map(row).collect();
+    let limit = Duration::from_millis(limit.parse().unwrap());
+    let (_server, addresses) =
+        Server::start(&rows, clients.parse().unwrap(), (flavour, place), limit);
+    let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+    println!("{ADDRESSES} {}", addresses.join(" "));
+    let _ = io::stdin().read(&mut [0]);
+}

@@ -1,0 +1,146 @@
+//! The clients of a round, on threads that no runtime holds up.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::child::Child;
+use crate::rows::Row;
+use crate::server::{Flavour, Place, Server};
+
+/// The limit of the first try. Each further one doubles it.
+const LIMIT: Duration = Duration::from_millis(400);
+const TRIES: u32 = 8;
+/// How long a client waits before it says that it was neither served nor cut.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What holds the runtime up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Hold {
+    /// Each worker blocks.
+    Blocked,
+    /// Many handlers are ready together and compute.
+    Computing,
+    /// The process is stopped.
+    Stopped,
+}
+
+/// Runs a round with so many clients for each row, and a silent one besides.
+pub(crate) fn check(
+    rows: &[&'static Row],
+    clients: usize,
+    flavour: Flavour,
+    place: Place,
+    hold: Hold,
+) {
+    let what = format!("{flavour:?}, {place:?}, {hold:?}");
+    let cut = (0..TRIES)
+        .find_map(|tries| round(rows, clients, (flavour, place), hold, LIMIT * 2_u32.pow(tries)));
+    let cut = cut.unwrap_or_else(|| panic!("{what}: this machine is too busy to send in time"));
+    assert!(cut.is_empty(), "{what}, of {clients} clients each: {cut:#?}");
+}
+
+/// Either end of the server.
+enum Served {
+    Here(Server),
+    Child(Child),
+}
+
+/// The rows with the number of clients that were cut, or that were silent and not cut. `None` if the
+/// clients have sent too late.
+fn round(
+    rows: &[&'static Row],
+    clients: usize,
+    where_served: (Flavour, Place),
+    hold: Hold,
+    limit: Duration,
+) -> Option<Vec<(&'static str, usize)>> {
+    let (server, addresses) = if hold == Hold::Stopped {
+        let (child, addresses) = Child::start(rows, clients + 1, where_served, limit);
+        (Served::Child(child), addresses)
+    } else {
+        let (server, addresses) = Server::start(rows, clients + 1, where_served, limit);
+        (Served::Here(server), addresses)
+    };
+    // The limits begin later.
+    let begin = Instant::now();
+    // Each row's silent client is its last.
+    let mut sockets: Vec<Vec<TcpStream>> = addresses
+        .iter()
+        .map(|address| (0..=clients).map(|_| connect(*address)).collect())
+        .collect();
+    for (row, sockets) in rows.iter().zip(&mut sockets) {
+        for socket in &mut *sockets {
+            socket.write_all(row.first).unwrap();
+        }
+        for socket in sockets {
+            if !row.first.is_empty() && !is_replied(socket, row) {
+                return None;
+            }
+        }
+    }
+    let released = match &server {
+        Served::Here(server) if hold == Hold::Blocked => Some(server.block()),
+        Served::Here(server) => {
+            server.compute();
+            None
+        }
+        Served::Child(child) => {
+            child.stop();
+            None
+        }
+    };
+    for (row, sockets) in rows.iter().zip(&mut sockets) {
+        for socket in &mut sockets[..clients] {
+            // A client may have been cut before, as this thread was too late.
+            if socket.write_all(row.second).is_err() {
+                return None;
+            }
+        }
+    }
+    let is_in_time = begin.elapsed() < limit;
+    if hold != Hold::Computing {
+        // The limits of the last clients have begun later.
+        thread::sleep(limit * 2);
+    }
+    drop(released);
+    if let Served::Child(child) = &server {
+        child.go_on();
+    }
+    if !is_in_time {
+        return None;
+    }
+    let cut = rows.iter().zip(sockets).map(|(row, mut sockets)| {
+        let mut silent = sockets.pop().unwrap();
+        let cut = sockets.iter_mut().filter_map(|it| (!is_replied(it, row)).then_some(())).count();
+        assert!(!is_replied(&mut silent, row), "{}: a silent client is served", row.name);
+        (row.name, cut)
+    });
+    Some(cut.filter(|(_, cut)| *cut > 0).collect())
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_nodelay(true).unwrap();
+    socket
+}
+
+/// Whether the server replies. False if it closes the connection.
+fn is_replied(socket: &mut TcpStream, row: &Row) -> bool {
+    let (mut received, mut part) = (Vec::new(), [0; 1024]);
+    loop {
+        match socket.read(&mut part) {
+            Ok(0) => return false,
+            Ok(count) => received.extend_from_slice(&part[..count]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                panic!("{}: a client is neither served nor cut", row.name)
+            }
+            Err(_) => return false,
+        }
+        if received.ends_with(row.reply) {
+            return true;
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Limits in a runtime that is held up: no client is cut whose bytes lay in its socket at the
+//! deadline, and each silent client is.
+//!
+//! In each round the clients make a first exchange, with which their limits begin. Then the runtime
+//! is held up, the clients send, and the runtime goes on when all limits are over. The clients look
+//! at the clock when they have sent: on a machine that is too busy for the limit, the round is
+//! repeated with a longer one. So no client is late, whatever the load.
+
+#![cfg(all(target_os = "linux", not(corewheel_loom)))]
+
+mod child;
+mod client;
+mod rows;
+mod server;
+
+use crate::client::{Hold, check};
+use crate::rows::{ROWS, Row};
+use crate::server::{Flavour, Place};
+
+/// Rows whose future reads the socket in the task that waits for the deadline.
+fn plain() -> Vec<&'static Row> {
+    ROWS.iter().filter(|row| row.is_plain).collect()
+}
+
+fn all() -> Vec<&'static Row> {
+    ROWS.iter().collect()
+}
+
+#[test]
+fn runtime_whose_workers_block_cuts_no_client_that_was_in_time() {
+    for flavour in Flavour::ALL {
+        check(&all(), 8, flavour, Place::Tasks, Hold::Blocked);
+    }
+}
+
+#[test]
+fn runtime_with_many_handlers_that_compute_cuts_no_client_that_was_in_time() {
+    for flavour in Flavour::ALL {
+        check(&all(), 8, flavour, Place::Tasks, Hold::Computing);
+    }
+}
+
+#[test]
+fn stopped_process_cuts_no_client_that_was_in_time() {
+    for flavour in Flavour::ALL {
+        check(&all(), 8, flavour, Place::Tasks, Hold::Stopped);
+    }
+}
+
+#[test]
+fn main_future_cuts_no_client_that_was_in_time() {
+    for flavour in Flavour::ALL {
+        for hold in [Hold::Blocked, Hold::Stopped] {
+            check(&plain(), 8, flavour, Place::Main, hold);
+        }
+    }
+}
+
+#[test]
+fn futures_of_one_task_cut_no_client_that_was_in_time() {
+    for flavour in Flavour::ALL {
+        for hold in [Hold::Blocked, Hold::Stopped] {
+            check(&plain(), 40, flavour, Place::OneTask, hold);
+        }
+    }
+}
+
+#[test]
+fn local_set_cuts_no_client_that_was_in_time() {
+    for flavour in Flavour::ALL {
+        for hold in [Hold::Blocked, Hold::Stopped] {
+            check(&plain(), 8, flavour, Place::LocalSet, hold);
+        }
+    }
+}
+
+#[test]
+fn worker_in_block_in_place_cuts_no_client_that_was_in_time() {
+    for hold in [Hold::Blocked, Hold::Stopped] {
+        check(&plain(), 1, Flavour::MultiThread, Place::BlockInPlace, hold);
+    }
+}
+
+#[test]
+fn second_runtime_of_a_process_cuts_no_client_that_was_in_time() {
+    for flavour in Flavour::ALL {
+        for hold in [Hold::Blocked, Hold::Stopped] {
+            check(&plain(), 8, flavour, Place::SecondRuntime, hold);
+        }
+    }
+}
+
+#[test]
+fn runtime_with_thousands_of_sockets_cuts_no_client_that_was_in_time() {
+    let rows: Vec<_> = plain().into_iter().take(2).collect();
+    for flavour in Flavour::ALL {
+        for hold in [Hold::Blocked, Hold::Stopped] {
+            check(&rows, 2_500, flavour, Place::Tasks, hold);
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What guards the clients: a row for each kind of limit.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use axum::serve::Listener;
+use corewheel::adapters::axum::{TimedListener, TimedMakeService};
+use corewheel::adapters::hyper::{HyperTimer, TimedService};
+use corewheel::adapters::tower::TimeoutLayer;
+use corewheel::conn::Raced;
+use corewheel::stream::{StreamLimits, TimedIo};
+use corewheel::time::{self, FutureExt};
+use corewheel::{ConnLimits, Handle};
+use http_body_util::Full;
+use hyper::Response;
+use hyper::body::Bytes;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tower::{Layer, ServiceExt};
+
+/// Serves a client. The connection is closed at its end.
+pub(crate) type Served = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    /// What a client sends first. If that is nothing, the server does not reply to it.
+    pub(crate) first: &'static [u8],
+    /// What a client sends while the runtime is held up.
+    pub(crate) second: &'static [u8],
+    /// With what the server's reply ends, to each of them.
+    pub(crate) reply: &'static [u8],
+    pub(crate) serve: fn(TcpStream, Handle, Duration) -> Served,
+    /// Whether the future that waits for the deadline reads the socket itself.
+    pub(crate) is_plain: bool,
+}
+
+/// Answers the first byte of a client, and the second if `$read` is true.
+macro_rules! guarded {
+    ($stream:expr, |$socket:ident| $read:expr) => {{
+        let mut $socket = $stream;
+        Box::pin(async move {
+            if $socket.read_u8().await.is_err() || $socket.write_all(b"k").await.is_err() {
+                return;
+            }
+            let is_read = $read;
+            if is_read {
+                let _ = $socket.write_all(b"k").await;
+            }
+        })
+    }};
+}
+
+/// A row of which a byte is answered with a byte.
+const fn bytes(name: &'static str, serve: fn(TcpStream, Handle, Duration) -> Served) -> Row {
+    Row { name, first: b"a", second: b"z", reply: b"k", serve, is_plain: true }
+}
+
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+
+/// A row of HTTP/1.
+const fn http(name: &'static str, serve: fn(TcpStream, Handle, Duration) -> Served) -> Row {
+    Row { name, first: REQUEST, second: REQUEST, reply: b"\r\n\r\nk", serve, is_plain: false }
+}
+
+pub(crate) static ROWS: [Row; 14] = [
+    bytes("Handle::timeout", |socket, timers, limit| {
+        guarded!(socket, |socket| {
+            timers.timeout(limit, socket.read_u8()).await.is_ok_and(|read| read.is_ok())
+        })
+    }),
+    bytes("TimedIo, idle", |socket, timers, limit| {
+        timed(socket, timers, StreamLimits::default().idle(limit))
+    }),
+    bytes("time::timeout", |socket, _timers, limit| {
+        guarded!(socket, |socket| {
+            time::timeout(limit, socket.read_u8()).await.is_ok_and(|read| read.is_ok())
+        })
+    }),
+    bytes("time::timeout_at", |socket, _timers, limit| {
+        guarded!(socket, |socket| {
+            let deadline = time::Instant::now() + limit;
+            time::timeout_at(deadline, socket.read_u8()).await.is_ok_and(|read| read.is_ok())
+        })
+    }),
+    bytes("FutureExt::timeout", |socket, _timers, limit| {
+        guarded!(socket, |socket| {
+            socket.read_u8().timeout(limit).await.is_ok_and(|read| read.is_ok())
+        })
+    }),
+    bytes("race", |socket, timers, limit| {
+        guarded!(socket, |socket| {
+            let conn = timers.connection(ConnLimits::default().read_idle(limit));
+            matches!(conn.race(socket.read_u8()).await, Ok(Raced::Done(Ok(_))))
+        })
+    }),
+    bytes("select! with next", |socket, timers, limit| {
+        guarded!(socket, |socket| {
+            let conn = timers.connection(ConnLimits::default().read_idle(limit));
+            tokio::select! {
+                _ = conn.next() => false,
+                read = socket.read_u8() => read.is_ok(),
+            }
+        })
+    }),
+    Row {
+        first: b"",
+        ..bytes("TimedIo, first_byte", |socket, timers, limit| {
+            timed(socket, timers, StreamLimits::default().first_byte(limit))
+        })
+    },
+    bytes("TimedIo, head", |socket, timers, limit| {
+        timed(socket, timers, StreamLimits::default().head(limit))
+    }),
+    bytes("StreamControl::timeout", |socket, timers, limit| {
+        let stream = TimedIo::new(socket, timers, StreamLimits::default());
+        let control = stream.control();
+        guarded!(stream, |stream| {
+            control.timeout(limit, stream.read_u8()).await.is_ok_and(|read| read.is_ok())
+        })
+    }),
+    bytes("tower, TimeoutLayer", |socket, timers, limit| {
+        guarded!(socket, |socket| {
+            let layer = TimeoutLayer::new(timers, limit);
+            let read = layer.layer(tower::service_fn(TcpStream::read_u8));
+            read.oneshot(&mut socket).await.is_ok()
+        })
+    }),
+    http("HyperTimer, header_read_timeout", |socket, timers, limit| {
+        Box::pin(async move {
+            let _ = http1::Builder::new()
+                .timer(HyperTimer::new(timers))
+                .header_read_timeout(limit)
+                .serve_connection(TokioIo::new(socket), service_fn(answer))
+                .await;
+        })
+    }),
+    http("TimedService, idle", |socket, timers, limit| {
+        Box::pin(async move {
+            let stream = TimedIo::new(socket, timers, StreamLimits::default().idle(limit));
+            let service = TimedService::new(service_fn(answer), stream.control());
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        })
+    }),
+    http("axum::serve, idle", |socket, timers, limit| {
+        let limits = StreamLimits::default().idle(limit);
+        let app = Router::new().route("/", get(|| async { "k" }));
+        Box::pin(async move {
+            let listener = TimedListener::new(One(Some(socket)), timers, limits);
+            let _ = axum::serve(listener, TimedMakeService::new(app)).await;
+        })
+    }),
+];
+
+async fn answer<B>(_request: hyper::Request<B>) -> Result<Response<Full<Bytes>>, Infallible> {
+    Ok(Response::new(Full::new(Bytes::from_static(b"k"))))
+}
+
+/// Answers each byte of a client, until a limit ends the stream or the last byte has come.
+fn timed(socket: TcpStream, timers: Handle, limits: StreamLimits) -> Served {
+    Box::pin(async move {
+        let mut stream = TimedIo::new(socket, timers, limits);
+        let control = stream.control();
+        while let Ok(byte) = stream.read_u8().await {
+            if byte == b'z' {
+                control.head_complete();
+            }
+            if stream.write_all(b"k").await.is_err() || byte == b'z' {
+                return;
+            }
+        }
+    })
+}
+
+/// A listener that accepts one connection.
+struct One(Option<TcpStream>);
+
+impl Listener for One {
+    type Io = TcpStream;
+    type Addr = ();
+
+    async fn accept(&mut self) -> (TcpStream, ()) {
+        match self.0.take() {
+            Some(socket) => (socket, ()),
+            None => std::future::pending().await,
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
