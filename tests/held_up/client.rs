@@ -9,7 +9,7 @@ use crate::child::Child;
 use crate::rows::Row;
 use crate::server::{Flavour, Place, Server};
 
-/// The limit of the first try. Each further one doubles it.
+/// The limit of the first try with few clients. Each further one doubles it.
 const LIMIT: Duration = Duration::from_millis(400);
 const TRIES: u32 = 8;
 /// How long a client waits before it says that it was neither served nor cut.
@@ -35,8 +35,9 @@ pub(crate) fn check(
     hold: Hold,
 ) {
     let what = format!("{flavour:?}, {place:?}, {hold:?}");
-    let cut = (0..TRIES)
-        .find_map(|tries| round(rows, clients, (flavour, place), hold, LIMIT * 2_u32.pow(tries)));
+    let first = LIMIT * (1 + (rows.len() * clients / 500) as u32);
+    let mut limits = (0..TRIES).map(|tries| first * 2_u32.pow(tries));
+    let cut = limits.find_map(|limit| round(rows, clients, (flavour, place), hold, limit));
     let cut = cut.unwrap_or_else(|| panic!("{what}: this machine is too busy to send in time"));
     assert!(cut.is_empty(), "{what}, of {clients} clients each: {cut:#?}");
 }
@@ -102,7 +103,7 @@ fn round(
     let is_in_time = begin.elapsed() < limit;
     if hold != Hold::Computing {
         // The limits of the last clients have begun later.
-        thread::sleep(limit * 2);
+        thread::sleep(limit + limit / 2);
     }
     drop(released);
     if let Served::Child(child) = &server {

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use corewheel::{Handle, TimerService};
+use socket2::{Domain, Socket, Type};
 use tokio::net::TcpStream;
 use tokio::runtime::{self, Builder, Runtime};
 use tokio::sync::oneshot;
@@ -90,7 +91,6 @@ impl Server {
         limit: Duration,
     ) -> (Self, Vec<SocketAddr>) {
         let rows = rows.to_vec();
-        let listener = || TcpListener::bind("127.0.0.1:0").unwrap();
         let listeners: Vec<_> = rows.iter().map(|_| listener()).collect();
         let addresses = listeners.iter().map(|it| it.local_addr().unwrap()).collect();
         let (_stop, stopped) = oneshot::channel();
@@ -145,6 +145,14 @@ impl Server {
         }
         drop(blocked);
     }
+}
+
+/// A listener whose queue has room for thousands.
+fn listener() -> TcpListener {
+    let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    listener.listen(4_096).unwrap();
+    listener.into()
 }
 
 /// A runtime in which a timeout fires, and which then ends.
