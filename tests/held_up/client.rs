@@ -76,7 +76,7 @@ fn round(
             socket.write_all(row.first).unwrap();
         }
         for socket in sockets {
-            if !row.first.is_empty() && !is_replied(socket, row) {
+            if !row.first.is_empty() && !is_replied(socket, row, 0) {
                 return None;
             }
         }
@@ -114,8 +114,9 @@ fn round(
     }
     let cut = rows.iter().zip(sockets).map(|(row, mut sockets)| {
         let mut silent = sockets.pop().unwrap();
-        let cut = sockets.iter_mut().filter_map(|it| (!is_replied(it, row)).then_some(())).count();
-        assert!(!is_replied(&mut silent, row), "{}: a silent client is served", row.name);
+        let cut =
+            sockets.iter_mut().filter_map(|it| (!is_replied(it, row, 1)).then_some(())).count();
+        assert!(!is_replied(&mut silent, row, 1), "{}: a silent client is served", row.name);
         (row.name, cut)
     });
     Some(cut.filter(|(_, cut)| *cut > 0).collect())
@@ -128,8 +129,9 @@ fn connect(address: SocketAddr) -> TcpStream {
     socket
 }
 
-/// Whether the server replies. False if it closes the connection.
-fn is_replied(socket: &mut TcpStream, row: &Row) -> bool {
+/// Whether the server replies to the first, or to the second, that a client sends. False if it
+/// closes the connection.
+fn is_replied(socket: &mut TcpStream, row: &Row, which: usize) -> bool {
     let (mut received, mut part) = (Vec::new(), [0; 1024]);
     loop {
         match socket.read(&mut part) {
@@ -140,7 +142,7 @@ fn is_replied(socket: &mut TcpStream, row: &Row) -> bool {
             }
             Err(_) => return false,
         }
-        if received.ends_with(row.reply) {
+        if received.ends_with(row.replies[which]) {
             return true;
         }
     }

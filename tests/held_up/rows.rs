@@ -1,13 +1,17 @@
 //! What guards the clients: a row for each kind of limit.
 
 use std::convert::Infallible;
+use std::fmt::Debug;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::time::Duration;
 
 use axum::Router;
-use axum::routing::get;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
 use axum::serve::Listener;
 use corewheel::adapters::axum::{TimedListener, TimedMakeService};
 use corewheel::adapters::hyper::{HyperTimer, TimedService};
@@ -16,9 +20,9 @@ use corewheel::conn::Raced;
 use corewheel::stream::{StreamLimits, TimedIo};
 use corewheel::time::{self, FutureExt};
 use corewheel::{ConnLimits, Handle};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::Response;
-use hyper::body::Bytes;
+use hyper::body::{Body, Bytes};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -36,7 +40,7 @@ pub(crate) struct Row {
     /// What a client sends while the runtime is held up.
     pub(crate) second: &'static [u8],
     /// With what the server's reply ends, to each of them.
-    pub(crate) reply: &'static [u8],
+    pub(crate) replies: [&'static [u8]; 2],
     pub(crate) serve: fn(TcpStream, Handle, Duration) -> Served,
     /// Whether the future that waits for the deadline reads the socket itself.
     pub(crate) is_plain: bool,
@@ -60,17 +64,33 @@ macro_rules! guarded {
 
 /// A row of which a byte is answered with a byte.
 const fn bytes(name: &'static str, serve: fn(TcpStream, Handle, Duration) -> Served) -> Row {
-    Row { name, first: b"a", second: b"z", reply: b"k", serve, is_plain: true }
+    Row { name, first: b"a", second: b"z", replies: [b"k", b"k"], serve, is_plain: true }
 }
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 
 /// A row of HTTP/1.
 const fn http(name: &'static str, serve: fn(TcpStream, Handle, Duration) -> Served) -> Row {
-    Row { name, first: REQUEST, second: REQUEST, reply: b"\r\n\r\nk", serve, is_plain: false }
+    Row {
+        name,
+        first: REQUEST,
+        second: REQUEST,
+        replies: [b"\r\n\r\nk"; 2],
+        serve,
+        is_plain: false,
+    }
 }
 
-pub(crate) static ROWS: [Row; 14] = [
+const HEAD: &[u8] = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\nconnection: close\r\n\
+    expect: 100-continue\r\n\r\n";
+
+/// A row of HTTP/1 whose limit is for the body of a request.
+const fn body(name: &'static str, serve: fn(TcpStream, Handle, Duration) -> Served) -> Row {
+    let replies: [&[u8]; 2] = [b" 100 Continue\r\n\r\n", b"\r\n\r\nk"];
+    Row { name, first: HEAD, second: b"z", replies, serve, is_plain: false }
+}
+
+pub(crate) static ROWS: [Row; 16] = [
     bytes("Handle::timeout", |socket, timers, limit| {
         guarded!(socket, |socket| {
             timers.timeout(limit, socket.read_u8()).await.is_ok_and(|read| read.is_ok())
@@ -152,12 +172,44 @@ pub(crate) static ROWS: [Row; 14] = [
     http("axum::serve, idle", |socket, timers, limit| {
         let limits = StreamLimits::default().idle(limit);
         let app = Router::new().route("/", get(|| async { "k" }));
+        Box::pin(serve_axum(socket, timers, limits, app))
+    }),
+    body("TimeoutLayer around a body", |socket, timers, limit| {
+        let late = || StatusCode::REQUEST_TIMEOUT.into_response();
+        let layer = TimeoutLayer::with_response(timers, limit, late);
+        let read = async |request: Request| read_to_end(request.into_body()).await.unwrap_or("no");
+        let app = Router::new().route("/", post(read)).layer(layer);
+        Box::pin(serve_axum(socket, timers, StreamLimits::default(), app))
+    }),
+    body("StreamControl::timeout around a body", |socket, timers, limit| {
         Box::pin(async move {
-            let listener = TimedListener::new(One(Some(socket)), timers, limits);
-            let _ = axum::serve(listener, TimedMakeService::new(app)).await;
+            let stream = TimedIo::new(socket, timers, StreamLimits::default());
+            let control = stream.control();
+            let service = service_fn(|request: hyper::Request<_>| {
+                let control = control.clone();
+                async move {
+                    let read = control.timeout(limit, read_to_end(request.into_body())).await;
+                    let text = read.ok().flatten().unwrap_or("no");
+                    Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(
+                        text.as_bytes(),
+                    ))))
+                }
+            });
+            let service = TimedService::new(service, stream.control());
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         })
     }),
 ];
+
+async fn serve_axum(socket: TcpStream, timers: Handle, limits: StreamLimits, app: Router) {
+    let listener = TimedListener::new(One(Some(socket)), timers, limits);
+    let _ = axum::serve(listener, TimedMakeService::new(app)).await;
+}
+
+/// Waits for the body of a request, by which the client goes on.
+async fn read_to_end<B: Body<Error: Debug>>(body: B) -> Option<&'static str> {
+    body.collect().await.ok().map(|_| "k")
+}
 
 async fn answer<B>(_request: hyper::Request<B>) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(Response::new(Full::new(Bytes::from_static(b"k"))))

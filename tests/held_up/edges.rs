@@ -1,0 +1,153 @@
+//! Runtimes that can prove no pass, or end before one is over: a deadline that has passed is decided
+//! there, too.
+
+use std::env;
+use std::fs;
+use std::future::{Future, pending};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use corewheel::{Handle, TimerService};
+use futures_lite::future::block_on;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::child::this_test;
+
+const MS: Duration = Duration::from_millis(1);
+/// In the environment of a process of its own.
+const ALONE: &str = "HELD_UP_ALONE";
+
+fn service() -> TimerService {
+    TimerService::beside_runtime().start().unwrap()
+}
+
+fn current_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+async fn elapses(timers: Handle) {
+    let late = timers.timeout(MS, pending::<()>()).await;
+    assert!(late.is_err_and(|error| error.is_elapsed()));
+    let late = corewheel::time::timeout(MS, pending::<()>()).await;
+    assert!(late.is_err());
+    let conn = timers.connection(corewheel::ConnLimits::default().read_idle(MS));
+    assert!(conn.next().await.unwrap().is_some());
+}
+
+#[test]
+fn timeouts_without_a_runtime_elapse() {
+    block_on(elapses(service().handle()));
+}
+
+#[test]
+fn timeouts_in_a_runtime_without_io_elapse() {
+    let service = service();
+    for mut builder in [Builder::new_current_thread(), Builder::new_multi_thread()] {
+        let runtime = builder.enable_time().build().unwrap();
+        runtime.block_on(elapses(service.handle()));
+    }
+}
+
+#[test]
+fn timeouts_on_a_thread_that_has_entered_a_runtime_that_no_thread_drives_elapse() {
+    let (service, runtime) = (service(), current_thread());
+    let _entered = runtime.enter();
+    block_on(elapses(service.handle()));
+}
+
+#[test]
+fn timeouts_on_a_thread_for_blocking_code_elapse() {
+    let (service, runtime) = (service(), current_thread());
+    let timers = service.handle();
+    runtime.block_on(async move {
+        let task = move || tokio::runtime::Handle::current().block_on(elapses(timers));
+        tokio::task::spawn_blocking(task).await.unwrap();
+    });
+}
+
+#[test]
+fn timeout_whose_runtime_ends_before_its_pass_elapses() {
+    let (service, runtime) = (service(), current_thread());
+    let timers = service.handle();
+    let mut timeout = Box::pin(timers.timeout(MS, pending::<()>()));
+    runtime.block_on(async {
+        thread::sleep(2 * MS);
+        assert!(poll_once(timeout.as_mut()).is_pending(), "it is decided without a pass");
+        assert!(poll_once(timeout.as_mut()).is_pending(), "another poll decides");
+    });
+    drop(runtime);
+    assert!(block_on(timeout).is_err_and(|error| error.is_elapsed()));
+}
+
+#[test]
+fn timeout_that_waits_for_its_pass_is_dropped_with_its_waker() {
+    let (service, runtime) = (service(), current_thread());
+    let alarm = std::sync::Arc::new(NoAlarm);
+    runtime.block_on(async {
+        let waker = Waker::from(std::sync::Arc::clone(&alarm));
+        let mut timeout = Box::pin(service.handle().timeout(MS, pending::<()>()));
+        thread::sleep(2 * MS);
+        assert!(timeout.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop((timeout, waker));
+        assert_eq!(std::sync::Arc::strong_count(&alarm), 1);
+    });
+}
+
+struct NoAlarm;
+
+impl std::task::Wake for NoAlarm {
+    fn wake(self: std::sync::Arc<Self>) {}
+}
+
+fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn runtimes_that_have_ended_leave_no_descriptor() {
+    alone("edges::runtimes_that_have_ended_leave_no_descriptor", || {
+        let service = service();
+        let run = || {
+            current_thread().block_on(elapses(service.handle()));
+            Builder::new_multi_thread()
+                .worker_threads(1)
+                .enable_all()
+                .build()
+                .unwrap()
+                .block_on(elapses(service.handle()));
+        };
+        run();
+        let before = open_files();
+        (0..50).for_each(|_| run());
+        assert_eq!(open_files(), before);
+    });
+}
+
+#[test]
+fn timeouts_without_a_descriptor_left_elapse() {
+    alone("edges::timeouts_without_a_descriptor_left_elapse", || {
+        let (service, runtime) = (service(), current_thread());
+        block_on(elapses(service.handle()));
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limit }).unwrap();
+        runtime.block_on(elapses(service.handle()));
+        setrlimit(Resource::Nofile, limit).unwrap();
+        runtime.block_on(elapses(service.handle()));
+    });
+}
+
+fn open_files() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Runs a test in a process of its own.
+fn alone(name: &str, test: impl FnOnce()) {
+    if env::var_os(ALONE).is_some() {
+        return test();
+    }
+    let ended = this_test(name).env(ALONE, "1").output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+}
