@@ -1,6 +1,7 @@
 //! A sharded, per-core timer service for high-throughput network servers.
 //!
-//! A timeout in a server on multi-thread tokio, which needs no feature of this crate:
+//! A timeout in a server on multi-thread tokio. The feature `tokio` of this crate lets no timeout
+//! cut a client whose bytes came in time, also where the runtime was held up:
 //!
 //! ```no_run
 //! use corewheel::{TimeoutError, TimerService};
@@ -189,7 +190,7 @@
 //! | feature | brings | costs |
 //! |---|---|---|
 //! | `glommio` | shards on glommio executors, on Linux | `glommio-ng`, `pinning` |
-//! | `tokio` | shards on current-thread tokio runtimes; [`time`], for `tokio::time` | tokio |
+//! | `tokio` | shards on tokio; [`time`]; timeouts that cut nothing that came in time | tokio |
 //! | `endpoint` | [`StatsEndpoint`]: the statistics over HTTP | hyper, tokio, `serde` and others |
 //! | `hyper` | [`adapters::hyper`]: hyper's timer, and requests of a stream under hyper | hyper |
 //! | `axum` | [`adapters::axum`]: `axum::serve` with timeouts | axum, `hyper`, `tokio` |

@@ -131,7 +131,7 @@ impl<L: Listener> Connected<IncomingStream<'_, TimedListener<L>>> for StreamCont
 ///
 /// hyper reads on before it polls the service, so a read may wait before the service can say that
 /// the head is complete. Such a read arms the deadline of the head, and the service disarms it in
-/// the same poll of the connection. A head that became complete after its limit is cut there, also
+/// the same poll of the connection. A head that lay in the socket at its limit is in time, also
 /// where the server was held up meanwhile.
 ///
 /// # Cost

@@ -41,7 +41,8 @@ impl<S: Side> ConnTimers<S> {
 
     /// Waits for a future, such as a read or a write, or for the next event.
     ///
-    /// A value that is ready at the same time as a deadline wins, also where there is no timer.
+    /// A value that is ready at the same time as a deadline wins, also where there is no timer, and
+    /// where its data lay in a socket then, see [above](Self#how-late).
     /// Only [`MaxAge`](DeadlineKind::MaxAge) and [`AgeGrace`](DeadlineKind::AgeGrace) come before
     /// it, as otherwise a connection that never pauses would never end. The future is dropped if an
     /// event comes first.

@@ -63,9 +63,13 @@ use crate::values::error::ConfigError;
 /// adds nothing: it is a reading of the calling thread's clock, which is at most some microseconds
 /// ahead. The deadlines are looked at in polls for events only. A task that works for longer than a
 /// limit finds one event of each kind that is due at its next poll. Idle times are counted on
-/// from there. After the whole process was stopped until after a deadline, the runtime decides
-/// which of its tasks runs first. So the event may come before the runtime has found the data in a
-/// socket.
+/// from there.
+///
+/// On any thread, an event that data in a socket may refute waits for a pass of the runtime over
+/// its sockets, as [`Handle::timeout`](crate::Handle::timeout#in-time) does. The task polls its
+/// read after that. Activity that the read finds withdraws the event. [`race`](Self::race) knows
+/// the read. [`next`](Self::next) does not, and is pending in two more polls: a `select!` begins at
+/// a random branch, and polls the read in one of them. The heartbeat and the age wait for no pass.
 ///
 /// # Cost on a shard
 ///

@@ -5,8 +5,8 @@
 //! ready. So a future whose deadline has passed asks for a pass, polls what it guards once more
 //! after it, and only then decides that the time is up.
 //!
-//! Why not `yield_now` of the runtime: a look takes a limited number of events, another worker may
-//! hold the reactor, outside of a worker the wake-up comes at once, and any other poll of the same
+//! Why not `yield_now` of the runtime: a look takes a limited number of events, and another worker
+//! may hold the reactor. Outside of a worker the wake-up comes at once. Any other poll of the same
 //! task ends the wait.
 //!
 //! A host is a runtime that can prove a pass; [`ask`] finds it. Without a host that is known here,
@@ -38,6 +38,8 @@ pub(crate) const TURNS: u32 = 2;
 pub(crate) struct Wait {
     is_over: AtomicBool,
     waker: MaybeWaker,
+    /// The host that was asked.
+    host: Host,
     /// How often the task had no budget left after the pass.
     polls: AtomicU32,
     /// How often [`Pass::decide_beside`] was pending after the pass.
@@ -52,6 +54,7 @@ impl Wait {
         Self {
             is_over: AtomicBool::new(false),
             waker: cell,
+            host: host(),
             polls: AtomicU32::new(0),
             #[cfg(any(feature = "hyper", feature = "quinn"))]
             turns: AtomicU32::new(0),
@@ -108,6 +111,18 @@ impl Asked {
     }
 }
 
+/// Names the host of the calling thread; `None` if there is none, or if the thread does not run it.
+#[cfg(all(feature = "tokio", unix))]
+type Host = Option<::tokio::runtime::Id>;
+/// There is no host.
+#[cfg(not(all(feature = "tokio", unix)))]
+type Host = ();
+
+fn host() -> Host {
+    #[cfg(all(feature = "tokio", unix))]
+    tokio::host()
+}
+
 /// Asks the host of the calling thread for a pass. The waker of `wait` is registered.
 #[cfg(all(feature = "tokio", unix))]
 fn ask(wait: &Arc<Wait>) -> Asked {
@@ -142,10 +157,10 @@ impl Pass {
         self.0.as_ref().is_some_and(|wait| wait.is_over())
     }
 
-    /// Whether the pass has begun.
-    #[inline]
-    pub(crate) fn has_begun(&self) -> bool {
-        self.0.is_some()
+    /// Whether the pass has begun, and is over or that of the host of the calling thread. The host
+    /// that was asked before may be driven by no thread, so another one is asked.
+    pub(crate) fn has_begun_here(&self) -> bool {
+        self.0.as_ref().is_some_and(|wait| wait.is_over() || wait.host == host())
     }
 
     /// Begins a pass. At its end, its host wakes the waker. If the host does not, the pass is over
@@ -209,7 +224,7 @@ impl Pass {
 
     /// Begins a pass, or waits on, unless the host has no sockets. The task is woken.
     fn waits(&mut self, cx: &Context<'_>) -> bool {
-        let Some(wait) = &self.0 else {
+        let Some(wait) = self.0.as_ref().filter(|_| self.has_begun_here()) else {
             return match self.begin(cx.waker()) {
                 #[cfg(all(feature = "tokio", unix))]
                 Asked::Waits => true,
@@ -239,4 +254,4 @@ impl Drop for Pass {
     }
 }
 
-debug_fields!([] Pass, |it| has_begun: it.has_begun(), is_over: it.is_over());
+debug_fields!([] Pass, |it| has_begun: it.0.is_some(), is_over: it.is_over());

@@ -1,7 +1,7 @@
 //! The passes of tokio's runtimes.
 //!
 //! Each runtime has a *barrier*: a descriptor of ours that is registered with the runtime's
-//! reactor. A wait for a pass rings it, and is over when the reactor hands out the descriptor's
+//! reactor. A wait for a pass writes to it, and is over when the reactor hands out the descriptor's
 //! readiness.
 //!
 //! # Why that is a proof
@@ -10,21 +10,22 @@
 //!   `epoll_wait` takes them from the head. What does not fit into one look, 1,024 events, stays at
 //!   the head for the next look. What becomes ready while the kernel copies events comes after what
 //!   is left.
-//! - A socket with data that no look has taken is in that list, before a descriptor that is rung
-//!   later. It keeps its place when more data comes.
-//! - All registrations of tokio are edge-triggered, so no look puts a descriptor back into the list.
-//! - One thread at a time holds the reactor, from `epoll_wait` until the readiness of all its events
-//!   is set and their tasks are woken, in the order of the events.
+//! - A socket with data that no look has taken is in that list, before a descriptor that is written
+//!   to later. It keeps its place when more data comes.
+//! - All registrations of tokio are edge-triggered, so no look puts a descriptor back into the
+//!   list.
+//! - One thread at a time holds the reactor. From `epoll_wait` on, until it has set the readiness
+//!   of all events and has woken their tasks, in the order of the events.
 //!
 //! So a look that hands out the barrier has handed out, itself or by a look before it, all that was
-//! in the list when the barrier was rung, however many looks that took and whichever workers did
-//! them. kqueue keeps its list in the same way; no test of ours runs on it.
+//! in the list when the barrier was written to. It does not matter how many looks that took, and
+//! which workers did them. kqueue keeps its list in the same way; no test of ours runs on it.
 //!
-//! # One ring at a time
+//! # One write at a time
 //!
-//! A descriptor that is in the list already keeps its place when it is rung again, which would prove
-//! nothing. So a barrier is rung only when its last ring was handed out. A wait that begins in
-//! between is for the next ring. All waits of a ring share it.
+//! A descriptor that is in the list already keeps its place when it is written to again, which
+//! would prove nothing. So a barrier is written to only when its last write was handed out. A wait
+//! that begins in between is for the next write. All waits of a write share it.
 //!
 //! The barrier is its own waker, so no task of the runtime is needed: it runs where the reactor
 //! hands out readiness, and a runtime that is busy with its tasks does not delay it.
@@ -32,9 +33,10 @@
 //! Invariants: a barrier is registered until its runtime shuts down, which hands out an error; then
 //! it leaves the table. No code of the user runs while a lock is held.
 //!
-//! Cost: a lock of the table and one of the barrier for each wait, and a system call for each ring.
+//! Cost: a lock of the table and one of the barrier for each wait, and a system call for each
+//! write.
 
-mod bell;
+mod descriptor;
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -46,7 +48,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
-use self::bell::Bell;
+use self::descriptor::Descriptor;
 use super::{Asked, Wait};
 use crate::values::contain::{attempt, each};
 
@@ -68,13 +70,7 @@ fn table() -> MutexGuard<'static, Table> {
 
 /// Asks the runtime that the calling thread is in for a pass.
 pub(super) fn ask(wait: &Arc<Wait>) -> Asked {
-    let Ok(runtime) = Handle::try_current() else { return Asked::Unknown };
-    // A runtime of one thread that this thread has only entered may be driven by no thread, and
-    // then its reactor hands out nothing.
-    if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread && !is_driving() {
-        return Asked::Unknown;
-    }
-    let id = runtime.id();
+    let Some(id) = wait.host else { return Asked::Unknown };
     let known = {
         let table = table();
         if table.without_io.contains(&id) {
@@ -86,6 +82,16 @@ pub(super) fn ask(wait: &Arc<Wait>) -> Asked {
         Ok(barrier) => barrier.ask(wait),
         Err(asked) => asked,
     }
+}
+
+/// The runtime that the calling thread is in.
+///
+/// A runtime of one thread that the calling thread has only entered may be driven by no thread, and
+/// then its reactor hands out nothing. So it is `None`.
+pub(super) fn host() -> Option<Id> {
+    let runtime = Handle::try_current().ok()?;
+    let is_driven = runtime.runtime_flavor() != RuntimeFlavor::CurrentThread || is_driving();
+    is_driven.then(|| runtime.id())
 }
 
 /// Whether the calling thread runs the scheduler of a runtime: it lets a task that yields wait, and
@@ -114,10 +120,10 @@ struct Barrier {
 
 struct State {
     /// `None` when the runtime has ended.
-    bell: Option<Bell>,
-    /// The waits of the ring that is on its way. The bell is rung unless this is empty.
-    rung: Vec<Arc<Wait>>,
-    /// The waits of the ring after that.
+    descriptor: Option<Descriptor>,
+    /// The waits of the write that is on its way; empty if none is.
+    written: Vec<Arc<Wait>>,
+    /// The waits of the write after that.
     next: Vec<Arc<Wait>>,
 }
 
@@ -129,9 +135,9 @@ impl Barrier {
         if cfg!(not(panic = "unwind")) {
             return Err(Asked::Unknown);
         }
-        let bell = match attempt(Bell::new) {
+        let descriptor = match attempt(Descriptor::new) {
             // Without a descriptor there is no proof; the next wait tries again.
-            Ok(bell) => bell.map_err(|_| Asked::Unknown)?,
+            Ok(descriptor) => descriptor.map_err(|_| Asked::Unknown)?,
             Err(_without_io) => {
                 let without_io = &mut table().without_io;
                 if without_io.len() == WITHOUT_IO_MAX {
@@ -141,7 +147,7 @@ impl Barrier {
                 return Err(Asked::NotNeeded);
             }
         };
-        let state = State { bell: Some(bell), rung: Vec::new(), next: Vec::new() };
+        let state = State { descriptor: Some(descriptor), written: Vec::new(), next: Vec::new() };
         let barrier = Arc::new(Self { id, state: Mutex::new(state) });
         let known = Arc::clone(table().barriers.entry(id).or_insert_with(|| Arc::clone(&barrier)));
         // Registers its waker. A runtime that ends at this moment takes it out of the table.
@@ -155,39 +161,39 @@ impl Barrier {
 
     fn ask(&self, wait: &Arc<Wait>) -> Asked {
         let mut state = self.lock();
-        let Some(bell) = &state.bell else { return Asked::Unknown };
-        if !state.rung.is_empty() {
+        let Some(descriptor) = &state.descriptor else { return Asked::Unknown };
+        if !state.written.is_empty() {
             state.next.push(Arc::clone(wait));
-        } else if bell.ring().is_ok() {
-            state.rung.push(Arc::clone(wait));
+        } else if descriptor.write().is_ok() {
+            state.written.push(Arc::clone(wait));
         } else {
             return Asked::Unknown;
         }
         Asked::Waits
     }
 
-    /// Takes the ring, if the reactor has handed it out, and rings for the next waits.
+    /// Takes the write, if the reactor has handed it out, and writes for the next waits.
     fn look(self: &Arc<Self>) {
         let waker = Waker::from(Arc::clone(self));
         let cx = &mut Context::from_waker(&waker);
         let (mut ended, mut closed) = (Vec::new(), None);
         let mut state = self.lock();
-        while let Some(bell) = &state.bell {
-            match bell.poll(cx) {
+        while let Some(descriptor) = &state.descriptor {
+            match descriptor.poll(cx) {
                 Poll::Pending => break,
                 Poll::Ready(true) => {
-                    let is_rung = state.next.is_empty() || bell.ring().is_ok();
+                    let is_written = state.next.is_empty() || descriptor.write().is_ok();
                     let next = mem::take(&mut state.next);
-                    ended.append(&mut state.rung);
-                    if is_rung {
-                        state.rung = next;
+                    ended.append(&mut state.written);
+                    if is_written {
+                        state.written = next;
                     } else {
                         ended.extend(next);
                     }
                 }
                 Poll::Ready(false) => {
-                    closed = state.bell.take();
-                    ended.append(&mut state.rung);
+                    closed = state.descriptor.take();
+                    ended.append(&mut state.written);
                     ended.append(&mut state.next);
                 }
             }

@@ -103,6 +103,10 @@ pin_project! {
     /// [`max_age_grace`](StreamLimits::max_age_grace) alone end a stream that is always ready, with
     /// its first read, write or flush after the timer has expired.
     ///
+    /// A limit that has passed first lets the runtime look at its sockets, as
+    /// [`Handle::timeout`](Handle::timeout#in-time) does, and reads once more after that. So a peer
+    /// whose bytes lay in the socket in time is not cut where the runtime was held up.
+    ///
     /// The limits of a read end a read that waits, and the limit of a write ends a write, a flush
     /// or a shutdown that waits. [`idle`](StreamLimits::idle) ends a read, and a write if no read
     /// waits. A read that was dropped while it waited counts as waiting until the next read, and so

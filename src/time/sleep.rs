@@ -41,6 +41,14 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep::of(SleepOrKept::new(service::handle(), deadline.into_std()))
 }
 
+/// Whether sleeps go by a clock that no test has paused.
+pub(super) fn is_system_time() -> bool {
+    #[cfg(feature = "test-util")]
+    return super::tokio_clock::is_system_time();
+    #[cfg(not(feature = "test-util"))]
+    true
+}
+
 /// Waits for a deadline; made by [`sleep`] and [`sleep_until`], with the methods of
 /// `tokio::time::Sleep`.
 ///
@@ -120,14 +128,6 @@ impl Sleep {
             // Until the next poll there is no timer to which a paused clock advances.
             self.follower = Follower::default();
         }
-    }
-
-    /// Whether the sleep goes by a clock that no test moves.
-    pub(super) fn is_of_system(&self) -> bool {
-        #[cfg(feature = "test-util")]
-        return super::tokio_clock::is_system_time();
-        #[cfg(not(feature = "test-util"))]
-        !self.timer.is_manual()
     }
 
     /// Polls the sleep without a look at the budget of the tokio task.

@@ -11,7 +11,7 @@ use tokio::task::coop;
 use super::error::Elapsed;
 use super::instant::Instant;
 use super::service;
-use super::sleep::{Sleep, sleep_until};
+use super::sleep::{Sleep, is_system_time, sleep_until};
 use crate::clock::when::{Due, When};
 use crate::pass::Pass;
 
@@ -19,7 +19,9 @@ use crate::pass::Pass;
 const TIMEOUT_SECS_MAX: u64 = u32::MAX as u64;
 
 /// Gives a future a time, as `tokio::time::timeout` does. The time counts from this call. The
-/// future is polled before the time is looked at, so a value that is ready wins.
+/// future is polled before the time is looked at, so a value that is ready wins. So does one for
+/// which the data lay in a socket at the deadline, see
+/// [`Handle::timeout`](crate::Handle::timeout#in-time).
 ///
 /// # Errors
 ///
@@ -93,7 +95,7 @@ impl<T: Future> Future for Timeout<T> {
         }
         let Some(delay) = this.delay else { return Poll::Pending };
         ready!(delay.poll_unbudgeted(cx));
-        ready!(this.pass.decide(was_over, delay.is_of_system(), cx));
+        ready!(this.pass.decide(was_over, is_system_time(), cx));
         // The budget of the task is looked at where the time is up, and not before each poll. The
         // decision has waited long enough for one.
         if let Poll::Ready(budget) = coop::poll_proceed(cx) {

@@ -13,7 +13,7 @@ use crate::server::{Flavour, Place, Server};
 const LIMIT: Duration = Duration::from_millis(400);
 const TRIES: u32 = 8;
 /// How long a client waits before it says that it was neither served nor cut.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// What holds the runtime up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,8 +48,8 @@ enum Served {
     Child(Child),
 }
 
-/// The rows with the number of clients that were cut, or that were silent and not cut. `None` if the
-/// clients have sent too late.
+/// The rows with the number of clients that were cut, or that were silent and not cut. `None` if
+/// the clients have sent too late.
 fn round(
     rows: &[&'static Row],
     clients: usize,

@@ -1,5 +1,5 @@
-//! Runtimes that can prove no pass, or end before one is over: a deadline that has passed is decided
-//! there, too.
+//! Runtimes that can prove no pass, or end before one is over: a deadline that has passed is
+//! decided there, too.
 
 use std::env;
 use std::fs;
@@ -80,6 +80,26 @@ fn timeout_whose_runtime_ends_before_its_pass_elapses() {
     });
     drop(runtime);
     assert!(block_on(timeout).is_err_and(|error| error.is_elapsed()));
+}
+
+#[test]
+fn timeout_that_goes_to_another_host_before_its_pass_elapses() {
+    let (service, runtime) = (service(), current_thread());
+    let timers = service.handle();
+    let begun = || {
+        let mut timeout = Box::pin(timers.timeout(MS, pending::<()>()));
+        runtime.block_on(async {
+            thread::sleep(2 * MS);
+            assert!(poll_once(timeout.as_mut()).is_pending(), "it is decided without a pass");
+        });
+        timeout
+    };
+    // No thread drives the runtime meanwhile.
+    assert!(block_on(begun()).is_err());
+    assert!(current_thread().block_on(begun()).is_err());
+    let timeout = begun();
+    let _entered = runtime.enter();
+    assert!(block_on(timeout).is_err());
 }
 
 #[test]

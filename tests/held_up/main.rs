@@ -87,7 +87,7 @@ fn local_set_cuts_no_client_that_was_in_time() {
 #[test]
 fn worker_in_block_in_place_cuts_no_client_that_was_in_time() {
     for hold in [Hold::Blocked, Hold::Stopped] {
-        check(&plain(), 1, Flavour::MultiThread, Place::BlockInPlace, hold);
+        check(&plain(), 1, Flavour::MultiThread, Place::Blocking, hold);
     }
 }
 

@@ -58,7 +58,7 @@ pub(crate) enum Place {
     OneTask,
     LocalSet,
     /// Each in a worker that has given its tasks to another thread.
-    BlockInPlace,
+    Blocking,
     /// In tasks, after another runtime of the process has had its passes.
     SecondRuntime,
 }
@@ -69,7 +69,7 @@ impl Place {
         Self::Main,
         Self::OneTask,
         Self::LocalSet,
-        Self::BlockInPlace,
+        Self::Blocking,
         Self::SecondRuntime,
     ];
 }
@@ -93,7 +93,7 @@ impl Server {
         let rows = rows.to_vec();
         let listeners: Vec<_> = rows.iter().map(|_| listener()).collect();
         let addresses = listeners.iter().map(|it| it.local_addr().unwrap()).collect();
-        let (_stop, stopped) = oneshot::channel();
+        let (stop, stopped) = oneshot::channel();
         let (sender, started) = mpsc::channel();
         thread::spawn(move || {
             let service = TimerService::beside_runtime().start().unwrap();
@@ -115,7 +115,7 @@ impl Server {
                 }
             });
         });
-        (Self { flavour, runtime: started.recv().unwrap(), _stop }, addresses)
+        (Self { flavour, runtime: started.recv().unwrap(), _stop: stop }, addresses)
     }
 
     /// Blocks each worker until the returned value is dropped.
@@ -202,7 +202,7 @@ async fn serve(futures: Vec<Served>, place: Place) {
             }
             set.await;
         }
-        Place::BlockInPlace => {
+        Place::Blocking => {
             for future in futures {
                 tokio::spawn(async move {
                     block_in_place(|| runtime::Handle::current().block_on(future));

@@ -16,6 +16,8 @@ use crate::pass::{Asked, POLLS_MAX, Pass, TURNS, has_budget};
 #[derive(Default)]
 pub(super) struct Proofs {
     pass: Pass,
+    /// Whether a poll is about to begin a pass.
+    is_asking: bool,
     /// The kinds whose events had come when the pass began, or when a poll was told to begin one.
     asked: KindBits,
     /// The kinds whose events had come before a pass that is over.
@@ -51,11 +53,12 @@ impl Proofs {
 
     /// A poll that was to begin a pass takes an event instead.
     pub(super) fn unask(&mut self) {
-        self.asked = 0;
+        (self.asked, self.is_asking) = (0, false);
     }
 
     /// A poll has begun a pass.
     pub(super) fn began(&mut self, pass: Pass, asked: Asked) {
+        self.is_asking = false;
         match asked {
             #[cfg(all(feature = "tokio", unix))]
             Asked::NotNeeded => self.proven |= std::mem::take(&mut self.asked),
@@ -65,7 +68,7 @@ impl Proofs {
 
     /// Whether no event waits for a pass, or was proven.
     pub(super) fn is_idle(&self) -> bool {
-        self.proven == 0 && self.asked == 0 && !self.pass.has_begun()
+        self.proven == 0 && self.asked == 0
     }
 
     /// True if the pass is found over now.
@@ -87,8 +90,8 @@ impl Proofs {
         passes: Passes,
     ) -> Verdict {
         let unproven = kinds & !self.proven;
-        if unproven != 0 && self.asked == 0 && !self.pass.has_begun() {
-            self.asked = unproven;
+        if unproven != 0 && !self.is_asking && !self.pass.has_begun_here() {
+            (self.asked, self.is_asking) = (unproven, true);
             return Verdict::Ask;
         }
         let proven = kinds & self.proven;

@@ -367,7 +367,8 @@ pin_project! {
     /// Gives a future time until a deadline, on any thread; made by [`Handle::timeout`].
     ///
     /// It is `Send` and `Sync` if the future is. A value that is ready at the same time as the
-    /// deadline wins.
+    /// deadline wins, and so does one whose data lay in a socket then, see
+    /// [`Handle::timeout`](Handle::timeout#in-time).
     #[must_use = "a future does nothing unless it is awaited"]
     #[derive(Debug)]
     pub struct Timeout<F> {

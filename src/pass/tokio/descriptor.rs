@@ -14,11 +14,11 @@ use self::event as end;
 #[cfg(not(target_os = "linux"))]
 use self::pair as end;
 
-/// A descriptor that is registered with the reactor of a runtime. A ring makes it readable.
-pub(super) struct Bell(AsyncFd<end::End>);
+/// A descriptor that is registered with the reactor of a runtime. A write makes it readable.
+pub(super) struct Descriptor(AsyncFd<end::End>);
 
-impl Bell {
-    /// A bell in the runtime that the calling thread is in.
+impl Descriptor {
+    /// A descriptor in the runtime that the calling thread is in.
     ///
     /// # Panics
     ///
@@ -31,21 +31,21 @@ impl Bell {
         AsyncFd::with_interest(end::new()?, Interest::READABLE).map(Self)
     }
 
-    pub(super) fn ring(&self) -> io::Result<()> {
-        end::ring(self.0.get_ref())
+    pub(super) fn write(&self) -> io::Result<()> {
+        end::write(self.0.get_ref())
     }
 
-    /// Whether the reactor has handed out a ring since the last poll that was ready. `false` if the
-    /// runtime has ended.
+    /// Whether the reactor has handed out a write since the last poll that was ready. `false` if
+    /// the runtime has ended.
     pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<bool> {
         let ready = poll_fn(|cx| {
             let ready = self.0.poll_read_ready(cx);
             ready.map(|ready| ready.map(|mut ready| ready.clear_ready()).is_ok())
         });
-        // A task without a budget would find its bell silent, and would not register the waker.
+        // A task without a budget would find no write, and would not register the waker.
         let is_open = ready!(pin!(unconstrained(ready)).poll(cx));
         if is_open {
-            end::quieten(self.0.get_ref());
+            end::drain(self.0.get_ref());
         }
         Poll::Ready(is_open)
     }
@@ -65,12 +65,12 @@ mod event {
         Ok(eventfd(0, flags)?.into())
     }
 
-    pub(super) fn ring(mut end: &End) -> io::Result<()> {
+    pub(super) fn write(mut end: &End) -> io::Result<()> {
         end.write_all(&1_u64.to_ne_bytes())
     }
 
     /// Each write is an event of its own, also while nothing reads the count.
-    pub(super) fn quieten(_end: &End) {}
+    pub(super) fn drain(_end: &End) {}
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -95,12 +95,12 @@ mod pair {
         Ok(End(read, written))
     }
 
-    pub(super) fn ring(end: &End) -> io::Result<()> {
+    pub(super) fn write(end: &End) -> io::Result<()> {
         (&end.1).write_all(&[1])
     }
 
-    /// Reads the byte of the last ring, which is the only one.
-    pub(super) fn quieten(end: &End) {
+    /// Reads the byte of the last write, which is the only one.
+    pub(super) fn drain(end: &End) {
         let _ = (&end.0).read(&mut [0; 16]);
     }
 }
