@@ -91,6 +91,7 @@ impl SleepOrKept {
     }
 
     /// Whether a test moves the clock of the service.
+    #[cfg(any(feature = "hyper", feature = "tower"))]
     pub(crate) fn is_manual(&self) -> bool {
         self.shared.is_manual()
     }

@@ -116,11 +116,13 @@ impl Asked {
 type Host = Option<::tokio::runtime::Id>;
 /// There is no host.
 #[cfg(not(all(feature = "tokio", unix)))]
-type Host = ();
+type Host = Option<std::convert::Infallible>;
 
 fn host() -> Host {
     #[cfg(all(feature = "tokio", unix))]
-    tokio::host()
+    return tokio::host();
+    #[cfg(not(all(feature = "tokio", unix)))]
+    None
 }
 
 /// Asks the host of the calling thread for a pass. The waker of `wait` is registered.
