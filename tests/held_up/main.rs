@@ -11,6 +11,7 @@
 mod child;
 mod client;
 mod edges;
+mod quic;
 mod rows;
 mod server;
 
