@@ -11,9 +11,14 @@
 mod child;
 mod client;
 mod edges;
+mod on_shard;
 mod quic;
 mod rows;
 mod server;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::client::{Hold, check};
 use crate::rows::{ROWS, Row};
@@ -22,6 +27,15 @@ use crate::server::{Flavour, Place};
 /// Rows whose future reads the socket in the task that waits for the deadline.
 fn plain() -> Vec<&'static Row> {
     ROWS.iter().filter(|row| row.is_plain).collect()
+}
+
+/// Lets the process open as many files as it may. One test at a time opens thousands.
+fn many_files() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    alone
 }
 
 fn named(names: &[&str]) -> Vec<&'static Row> {
@@ -103,6 +117,7 @@ fn second_runtime_of_a_process_cuts_no_client_that_was_in_time() {
 
 #[test]
 fn runtime_with_thousands_of_sockets_cuts_no_client_that_was_in_time() {
+    let _files = many_files();
     let rows = named(&["Handle::timeout", "TimedIo, idle"]);
     for flavour in Flavour::ALL {
         for hold in [Hold::Blocked, Hold::Stopped] {
@@ -113,6 +128,7 @@ fn runtime_with_thousands_of_sockets_cuts_no_client_that_was_in_time() {
 
 #[test]
 fn select_with_next_cuts_none_of_ten_thousand_clients_that_were_in_time() {
+    let _files = many_files();
     for flavour in Flavour::ALL {
         for hold in [Hold::Blocked, Hold::Stopped] {
             check(&named(&["select! with next"]), 2_500, flavour, Place::Tasks, hold);

@@ -148,7 +148,7 @@ impl Server {
 }
 
 /// A listener whose queue has room for thousands.
-fn listener() -> TcpListener {
+pub(crate) fn listener() -> TcpListener {
     let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     listener.listen(4_096).unwrap();
