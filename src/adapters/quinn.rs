@@ -54,8 +54,8 @@ use crate::pass::Pass;
 /// A connection has one timer, on the shard that the thread drives or is given, as the [`Handle`]
 /// says. A timer is never done before its deadline by [`now`](Runtime::now), and is done up to a
 /// tick after it. Before, it waits for a pass of the runtime over its sockets, as
-/// [`Handle::timeout`](Handle::timeout#in-time) does, and is pending in two more polls. The task of
-/// the endpoint reads the socket meanwhile. It may not come to its end: where the workers of a
+/// [`corewheel::Timeout`](crate::Timeout#in-time) does, and is pending in two more polls. The task
+/// of the endpoint reads the socket meanwhile. It may not come to its end: where the workers of a
 /// runtime are all busy, or where thousands of datagrams wait.
 ///
 /// Quinn's timers return no error. Where a shard is full or the service has ended, the fallback

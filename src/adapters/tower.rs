@@ -37,7 +37,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// The time begins with the call of the service and ends with the response, which is its head; a
 /// body that is sent afterwards is not limited. A request whose time is up is dropped with all that
 /// it has not done. A response that is ready at the same time as the deadline wins, and so does one
-/// for which the data lay in a socket then, see [`Handle::timeout`](Handle::timeout#in-time).
+/// for which the data lay in a socket then, see [`corewheel::Timeout`](crate::Timeout#in-time).
 /// [`guide::tower`](crate::guide::tower) has an example of each form.
 ///
 /// ```

@@ -288,7 +288,8 @@ pub(super) fn first_due(conn: &Facts<'_, impl Place>) -> u64 {
 }
 
 /// Takes the deadlines that are due, arms those again that come again, and keeps their events until
-/// they are delivered. Returns their kinds.
+/// they are delivered. Returns the kinds of which none had come before that is still true: a
+/// connection that stays idle is idle again after each further limit.
 pub(super) fn take_due(conn: &mut Facts<'_, impl Place>) -> KindBits {
     let now = conn.present;
     let (mut kinds, mut first) = (0, 0);
@@ -321,7 +322,7 @@ pub(super) fn take_due(conn: &mut Facts<'_, impl Place>) -> KindBits {
         let rare = conn.place.rare_mut();
         rare.first = (rare.first & before) | first;
     }
-    kinds
+    kinds & !(IDLE_KINDS & before & !first)
 }
 
 /// A deadline that comes once has come.

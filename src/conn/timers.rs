@@ -66,7 +66,7 @@ use crate::values::error::ConfigError;
 /// from there.
 ///
 /// On any thread, an event that data in a socket may refute waits for a pass of the runtime over
-/// its sockets, as [`Handle::timeout`](crate::Handle::timeout#in-time) does. The task polls its
+/// its sockets, as [`corewheel::Timeout`](crate::Timeout#in-time) does. The task polls its
 /// read after that. Activity that the read finds withdraws the event. [`race`](Self::race) knows
 /// the read. [`next`](Self::next) does not, and is pending in two more polls: a `select!` begins at
 /// a random branch, and polls the read in one of them. The heartbeat and the age wait for no pass.

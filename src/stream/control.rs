@@ -284,7 +284,7 @@ impl<M: Side> StreamControl<M> {
     /// Gives a future time until something is due, such as the answer to a request, by the timer
     /// that the connection has already. A delay counts from this call. A value that is ready at the
     /// same time as the deadline wins, and so does one for which the data lay in a socket then, see
-    /// [`Handle::timeout`](Handle::timeout#in-time). The end of the time does not end the stream.
+    /// [`corewheel::Timeout`](crate::Timeout#in-time). The end of the time does not end the stream.
     ///
     /// One timeout at a time uses the connection's timer. Others that wait at the same time, as
     /// where a connection has several requests at once, take a timer of the shard each, as

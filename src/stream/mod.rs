@@ -104,8 +104,8 @@ pin_project! {
     /// its first read, write or flush after the timer has expired.
     ///
     /// A limit that has passed first lets the runtime look at its sockets, as
-    /// [`Handle::timeout`](Handle::timeout#in-time) does, and reads once more after that. So a peer
-    /// whose bytes lay in the socket in time is not cut where the runtime was held up.
+    /// [`corewheel::Timeout`](crate::Timeout#in-time) does, and reads once more after that. So a
+    /// peer whose bytes lay in the socket in time is not cut where the runtime was held up.
     ///
     /// The limits of a read end a read that waits, and the limit of a write ends a write, a flush
     /// or a shutdown that waits. [`idle`](StreamLimits::idle) ends a read, and a write if no read

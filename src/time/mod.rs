@@ -129,7 +129,7 @@
 //! - Deadlines are rounded up to a tick of the service, 1 ms unless another service is set, where
 //!   tokio rounds up to its milliseconds.
 //! - A timeout whose deadline has passed lets the runtime look at its sockets before the time is
-//!   up, see [`Handle::timeout`](crate::Handle::timeout#in-time). So a single poll, as by
+//!   up, see [`corewheel::Timeout`](crate::Timeout#in-time). So a single poll, as by
 //!   `now_or_never`, may be pending where that of tokio is not. While tokio's clock is paused, it
 //!   is that of tokio.
 //! - [`FutureExt`] is in addition: `future.timeout(when)`.

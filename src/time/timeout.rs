@@ -21,7 +21,7 @@ const TIMEOUT_SECS_MAX: u64 = u32::MAX as u64;
 /// Gives a future a time, as `tokio::time::timeout` does. The time counts from this call. The
 /// future is polled before the time is looked at, so a value that is ready wins. So does one for
 /// which the data lay in a socket at the deadline, see
-/// [`Handle::timeout`](crate::Handle::timeout#in-time).
+/// [`corewheel::Timeout`](crate::Timeout#in-time).
 ///
 /// # Errors
 ///

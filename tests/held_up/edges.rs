@@ -38,6 +38,22 @@ async fn elapses(timers: Handle) {
 }
 
 #[test]
+fn timeouts_of_futures_that_use_up_the_budget_elapse() {
+    async fn never() {
+        loop {
+            tokio::task::consume_budget().await;
+        }
+    }
+    let service = service();
+    current_thread().block_on(async {
+        let timers = service.handle();
+        assert!(timers.timeout(MS, never()).await.is_err_and(|error| error.is_elapsed()));
+        let conn = timers.connection(corewheel::ConnLimits::default().read_idle(MS));
+        assert!(matches!(conn.race(never()).await, Ok(corewheel::conn::Raced::Event(_))));
+    });
+}
+
+#[test]
 fn timeouts_without_a_runtime_elapse() {
     block_on(elapses(service().handle()));
 }

@@ -73,8 +73,8 @@ fn round(idle: Duration) -> Option<usize> {
     Some(received.filter(|is_received| !is_received).count())
 }
 
-/// A server in a current-thread runtime, which reports for each connection whether a second datagram
-/// has come before its end. Beside it, its address, its certificate and its runtime.
+/// A server in a current-thread runtime, which reports for each connection whether a second
+/// datagram has come before its end. Beside it, its address, its certificate and its runtime.
 fn serve(idle: Duration) -> (SocketAddr, CertificateDer<'static>, Handle, Receiver<bool>) {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let certificate = made.cert.der().clone();

@@ -23,9 +23,9 @@ use corewheel::{ConnLimits, Handle};
 use http_body_util::{BodyExt, Full};
 use hyper::Response;
 use hyper::body::{Body, Bytes};
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tower::{Layer, ServiceExt};
@@ -39,7 +39,7 @@ pub(crate) struct Row {
     pub(crate) first: &'static [u8],
     /// What a client sends while the runtime is held up.
     pub(crate) second: &'static [u8],
-    /// With what the server's reply ends, to each of them.
+    /// What the server's reply to each of them contains.
     pub(crate) replies: [&'static [u8]; 2],
     pub(crate) serve: fn(TcpStream, Handle, Duration) -> Served,
     /// Whether the future that waits for the deadline reads the socket itself.
@@ -90,7 +90,7 @@ const fn body(name: &'static str, serve: fn(TcpStream, Handle, Duration) -> Serv
     Row { name, first: HEAD, second: b"z", replies, serve, is_plain: false }
 }
 
-pub(crate) static ROWS: [Row; 16] = [
+pub(crate) static ROWS: [Row; 17] = [
     bytes("Handle::timeout", |socket, timers, limit| {
         guarded!(socket, |socket| {
             timers.timeout(limit, socket.read_u8()).await.is_ok_and(|read| read.is_ok())
@@ -174,6 +174,28 @@ pub(crate) static ROWS: [Row; 16] = [
         let app = Router::new().route("/", get(|| async { "k" }));
         Box::pin(serve_axum(socket, timers, limits, app))
     }),
+    Row {
+        name: "HyperTimer, keep_alive_timeout",
+        first: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+        // The acknowledgement of the server's PING, and a PING of the client's own.
+        second: b"\0\0\x08\x06\x01\0\0\0\0\x3b\x7c\xdb\x7a\x0b\x87\x16\xb4\
+            \0\0\x08\x06\0\0\0\0\0in time?",
+        replies: [
+            b"\0\0\x08\x06\0\0\0\0\0\x3b\x7c\xdb\x7a\x0b\x87\x16\xb4",
+            b"\0\0\x08\x06\x01\0\0\0\0in time?",
+        ],
+        serve: |socket, timers, limit| {
+            Box::pin(async move {
+                let _ = http2::Builder::new(TokioExecutor::new())
+                    .timer(HyperTimer::new(timers))
+                    .keep_alive_interval(limit / 8)
+                    .keep_alive_timeout(limit)
+                    .serve_connection(TokioIo::new(socket), service_fn(answer))
+                    .await;
+            })
+        },
+        is_plain: false,
+    },
     body("TimeoutLayer around a body", |socket, timers, limit| {
         let late = || StatusCode::REQUEST_TIMEOUT.into_response();
         let layer = TimeoutLayer::with_response(timers, limit, late);

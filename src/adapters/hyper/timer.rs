@@ -40,9 +40,9 @@ use crate::pass::Pass;
 ///
 /// No sleep is done before its deadline, by the system's clock. It is done late by at most the
 /// lateness of every timer of the shard, and a pass of the runtime over its sockets: it waits for
-/// that, as [`Handle::timeout`](Handle::timeout#in-time) does, and is pending in two more polls, in
-/// which hyper reads its socket. So a head that lay in the socket in time is not cut, nor a PING's
-/// answer.
+/// that, as [`corewheel::Timeout`](crate::Timeout#in-time) does, and is pending in two more polls,
+/// in which hyper reads its socket. So a head that lay in the socket in time is not cut, nor a
+/// PING's answer.
 ///
 /// hyper's sleeps return no error. Where a shard is full, or the service has ended, the *fallback
 /// thread* of the process keeps the deadline, in an ordered map behind a lock, and

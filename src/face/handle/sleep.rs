@@ -367,8 +367,24 @@ pin_project! {
     /// Gives a future time until a deadline, on any thread; made by [`Handle::timeout`].
     ///
     /// It is `Send` and `Sync` if the future is. A value that is ready at the same time as the
-    /// deadline wins, and so does one whose data lay in a socket then, see
-    /// [`Handle::timeout`](Handle::timeout#in-time).
+    /// deadline wins.
+    ///
+    /// # In time
+    ///
+    /// Data that lies in a socket at the deadline is in time, also where the runtime was held up
+    /// and has not looked at the socket. So a deadline that has passed first waits for a *pass*:
+    /// the runtime has looked at all its sockets since. Then the future is polled once more, and if
+    /// it is pending, its time is up. A poll for another reason decides nothing, so a single poll
+    /// of a timeout whose deadline has passed, as by `now_or_never`, may be pending.
+    ///
+    /// A pass is proven in a tokio runtime with I/O, on Unix, with the feature `tokio`, for the
+    /// sockets of that runtime. Elsewhere the task is woken once instead, which proves nothing: on
+    /// another runtime, in a build whose panics abort, where the process has no descriptor left,
+    /// and on a thread that has entered a current-thread runtime and does not run it. A service
+    /// with a [`ManualClock`](crate::clock::ManualClock) and a runtime without I/O need no pass.
+    ///
+    /// Where the future waits for another task that reads the socket, that task may not have run
+    /// before the decision.
     #[must_use = "a future does nothing unless it is awaited"]
     #[derive(Debug)]
     pub struct Timeout<F> {
