@@ -36,6 +36,11 @@ pub struct Counters {
     /// Entries filed again because time came closer to their deadline, or because the timer had
     /// been reset to a later deadline or was postponed.
     pub cascaded: u64,
+    /// Entries that [`Shard::soonest`](crate::Shard::soonest) has filed again, since their timers
+    /// had been reset to a later deadline; each leaves a stale entry.
+    pub refiled: u64,
+    /// Entries that [`Shard::soonest`](crate::Shard::soonest) has looked at.
+    pub searched: u64,
     /// Stale entries dropped.
     pub swept: u64,
     /// The highest number of timers that were pending at once.

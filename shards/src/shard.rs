@@ -13,9 +13,11 @@ mod check;
 mod drain;
 mod occupancy;
 mod peek;
+mod soonest;
 
 pub use self::drain::Drain;
 pub use self::occupancy::Occupancy;
+use self::soonest::Index;
 use crate::config::{ConfigError, ShardConfig, WheelKind};
 use crate::counters::Counters;
 use crate::key::TimerKey;
@@ -71,6 +73,8 @@ pub struct Shard<T> {
     /// `sweep_slice` runs and sets it again. At least 1 between operations.
     operations_to_sweep: u32,
     counters: Counters,
+    /// The timers that are due first, once a caller has asked for the soonest.
+    index: Index<T>,
 }
 
 /// Constructor.
@@ -105,6 +109,7 @@ impl<T> Shard<T> {
             work_left: 0,
             operations_to_sweep: 1,
             counters: Counters::default(),
+            index: Index::EMPTY,
         })
     }
 }
@@ -346,7 +351,7 @@ impl<T> Shard<T> {
                         self.counters.cascaded += 1;
                         self.file_in_wheel(entry, deadline);
                     }
-                    Popped::Postponed(deadline) => {
+                    Popped::Postponed { deadline, entry } => {
                         self.counters.cascaded += 1;
                         self.file(entry, deadline);
                     }
@@ -460,6 +465,9 @@ impl<T> Shard<T> {
     /// Files an entry in the wheel, or defers it to the next turn if its deadline has passed.
     #[inline]
     fn file(&mut self, entry: Entry, deadline: u64) {
+        if self.index.covers(deadline) {
+            self.add_to_index(entry, deadline);
+        }
         if deadline > self.now {
             self.file_in_wheel(entry, deadline);
         } else {

@@ -8,8 +8,8 @@
 //!
 //! Each slab slot has two counters. The *generation* is part of every key: it is even while the
 //! slot is vacant and odd while it is occupied. The *filing* names the only entry of the slot that
-//! is not stale; it grows when a reset to an earlier deadline files another entry and when the
-//! timer ends.
+//! is not stale; it grows when a reset to an earlier deadline, a postponement or a search for the
+//! soonest timer files another entry, and when the timer ends.
 //!
 //! Cost: `16 + size_of::<Option<T>>()` bytes a slot, 24 for a boxed payload.
 
@@ -23,7 +23,7 @@ use crate::outcome::Choice;
 use crate::tick::Tick;
 
 /// A reference from a slot of the wheel to a timer in the slab.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Entry {
     pub(crate) index: u32,
     filing: u32,
@@ -100,8 +100,11 @@ pub(crate) enum Popped<T> {
     },
     /// A reset has set this deadline, which is later than now: the caller files the entry again.
     NotDue(u64),
-    /// `choose` has postponed the timer to this deadline: the caller files the entry again.
-    Postponed(u64),
+    /// `choose` has postponed the timer to this deadline: the caller files this entry.
+    Postponed {
+        deadline: u64,
+        entry: Entry,
+    },
     Stale,
 }
 
@@ -288,6 +291,14 @@ impl<T> Slab<T> {
         Reset::NotArmed(self.state(key))
     }
 
+    /// Makes the entry of an armed slot stale, and returns another one, which the caller files.
+    pub(crate) fn refile(&mut self, index: u32) -> Entry {
+        let node = &mut self.nodes[index as usize];
+        debug_assert!(node.payload.is_some(), "slot {index} has no timer to file again");
+        node.filing = node.filing.wrapping_add(1);
+        Entry { index, filing: node.filing }
+    }
+
     /// Ends the timer of `entry` and returns its payload, if the timer is due at `now` and `choose`
     /// takes it. `None` if `choose` leaves it.
     #[inline]
@@ -309,7 +320,9 @@ impl<T> Slab<T> {
             Choice::Take => {}
             Choice::Postpone(later) => {
                 node.deadline = later.index();
-                return Some(Popped::Postponed(later.index()));
+                node.filing = node.filing.wrapping_add(1);
+                let entry = Entry { index: entry.index, filing: node.filing };
+                return Some(Popped::Postponed { deadline: node.deadline, entry });
             }
             Choice::Leave => return None,
         }

@@ -242,25 +242,17 @@ impl<T: Send + 'static> Timers<T> {
         Some(self.core.time().remaining(deadline, self.core.nanos_near()))
     }
 
-    /// A timer of this shard that carries a value and is due soon, for a caller that gives up
-    /// timers for want of room.
+    /// The timer of this shard that is due first of those that carry a value, for a caller that gives
+    /// up timers for want of room. `None` if no timer with a value is pending.
     ///
-    /// The search looks at the first `entries_max` entries of each slot of the wheel, from the
-    /// nearest occupied slot on. It ends with the first slot that begins after the deadline of the
-    /// soonest timer that it has found. If no slot has more entries, this is the soonest of all
-    /// timers with values. A slot of the hierarchical wheel spans a tick for timers within 256
-    /// ticks, 256 ticks for those within 65,536, and so on.
+    /// Of several timers that are due in one tick it is any.
     ///
-    /// A cancelled timer leaves an entry until a sweep drops it, and so does a reset to an earlier
-    /// deadline in the slot of the later one. These entries count, and so do those of timers that
-    /// carry a callback or a waker.
-    ///
-    /// The search returns `None` if no timer with a value is pending, or if in each occupied slot
-    /// the first `entries_max` entries are all such entries. A caller that needs a timer then calls
-    /// it with `usize::MAX`: it finds the soonest whenever there is one.
-    ///
-    /// Cost: O(slots × `entries_max`), where the slots are the occupied ones up to that deadline.
-    /// With `usize::MAX`, O(entries of these slots).
+    /// Cost: amortised O(1) entries of the wheel, whatever was cancelled before, and O(log n)
+    /// comparisons of numbers in one array, where n is the number of timers that share a slot of the
+    /// wheel with the soonest. The shard keeps these timers in an order from the first call on, at
+    /// 16 bytes for each. A slot of the hierarchical wheel spans a tick for timers within 256 ticks,
+    /// 256 ticks for those within 65,536, and so on; a call that comes to a further slot looks at
+    /// all of its timers.
     ///
     /// ```
     /// # use corewheel::TimerService;
@@ -270,14 +262,14 @@ impl<T: Send + 'static> Timers<T> {
     /// # let timers = shard.timers();
     /// timers.schedule(Duration::from_millis(200), "later")?;
     /// timers.schedule(Duration::from_millis(100), "soon")?;
-    /// let soonest = timers.soonest_value(64).unwrap();
+    /// let soonest = timers.soonest_value().unwrap();
     /// let outcome = timers.cancel(soonest);
     /// # let corewheel::CancelOutcome::Cancelled { payload, .. } = outcome else { panic!() };
     /// assert_eq!(payload.into_value(), Some("soon"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn soonest_value(&self, entries_max: usize) -> Option<TimerId> {
-        self.core.soonest(entries_max, |payload| matches!(payload, Stored::Value(_)))
+    pub fn soonest_value(&self) -> Option<TimerId> {
+        self.core.soonest(|payload| matches!(payload, Stored::Value(_)))
     }
 
     fn pending(&self, timer: TimerId) -> Option<Tick> {

@@ -189,15 +189,12 @@ impl<T: 'static> Core<T> {
         self.state.borrow().wheel.deadline(key)
     }
 
-    /// A timer that is due soon and whose payload is accepted: see [`Shard::soonest`].
+    /// The soonest timer whose payload is accepted: see [`Shard::soonest`]. All calls pass the same
+    /// `accept`.
     ///
     /// [`Shard::soonest`]: corewheel_shard::Shard::soonest
-    pub(crate) fn soonest(
-        &self,
-        entries_max: usize,
-        accept: impl Fn(&Stored<T>) -> bool,
-    ) -> Option<TimerId> {
-        let key = self.state.borrow().wheel.soonest(entries_max, accept)?;
+    pub(crate) fn soonest(&self, accept: fn(&Stored<T>) -> bool) -> Option<TimerId> {
+        let key = self.state.borrow_mut().wheel.soonest(accept)?;
         Some(self.timer_of(key))
     }
 

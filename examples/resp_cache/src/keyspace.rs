@@ -5,13 +5,14 @@
 //! passed is never answered: each access compares the deadline with the clock, and removes the key
 //! if the wheel has not come to it yet.
 //!
-//! Cost: O(1) for each command on a key. An access to a key with a deadline reads the clock, and
+//! Cost: O(1) for each command on a key. An eviction asks the shard for its soonest timer: amortised
+//! O(1) entries of the wheel, and O(log keys) comparisons of numbers. An access to a key with a deadline reads the clock, and
 //! the wall clock too if the deadline is a point in wall time.
 
 use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock};
 
-use corewheel::{Fired, ResetOutcome, TimerId, Timers};
+use corewheel::{Fired, Payload, ResetOutcome, TimerId, Timers};
 use hashbrown::{DefaultHashBuilder, HashTable};
 use slab::Slab;
 
@@ -24,11 +25,8 @@ use crate::wall::{Time, WallClock};
 const ENTRY_BYTES: usize = size_of::<Entry>() + 18 + 16;
 /// What a timer takes.
 const TIMER_BYTES: usize = 40;
-/// The entries of a slot that an eviction looks at.
-const EVICTION_ENTRIES: usize = 64;
-/// The keys that an eviction compares when the slots that it looked at named none.
-const EVICTION_SAMPLE: usize = 16;
-/// The most keys that one write evicts.
+/// The most keys that one write evicts beyond those that make room for it, and one step of
+/// housekeeping. Only a limit that was lowered needs more.
 const EVICTIONS_MAX: usize = 1 << 10;
 /// The latest deadline that can be kept, in microseconds.
 const MICROS_MAX: u64 = u64::MAX >> 2;
@@ -128,10 +126,14 @@ pub(crate) struct Keyspace {
     time: Time,
     /// The bytes of all entries.
     memory: usize,
+    /// The bytes of the entries with a deadline, which can be evicted.
+    evictable: usize,
     /// The greatest number of those bytes; zero is no limit.
     pub(crate) memory_max: usize,
-    /// The entry at which the next sample begins.
-    sample_at: usize,
+    /// The most keys with a deadline. The shard has more timers, for what else the core does.
+    pub(crate) timers_max: usize,
+    /// How many keys have a deadline.
+    timed: usize,
     /// What is to be published: filled while `flags` ask for it.
     pub(crate) events: Vec<Event>,
     pub(crate) flags: Flags,
@@ -146,8 +148,10 @@ impl Keyspace {
             time: Time::new(wall, || timers.now()),
             timers,
             memory: 0,
+            evictable: 0,
             memory_max: 0,
-            sample_at: 0,
+            timers_max: usize::MAX,
+            timed: 0,
             events: Vec::new(),
             flags: Flags::default(),
             gauges,
@@ -242,8 +246,8 @@ impl Keyspace {
         for (_, entry) in &self.entries {
             let _ = entry.timer.map(|timer| self.timers.cancel(timer));
         }
-        (self.table, self.entries, self.memory) = (HashTable::new(), Slab::new(), 0);
-        self.gauges.with_deadline.set(0);
+        (self.table, self.entries) = (HashTable::new(), Slab::new());
+        (self.memory, self.evictable, self.timed) = (0, 0, 0);
         self.publish_gauges();
     }
 
@@ -348,10 +352,13 @@ impl Keyspace {
 
     fn change_value(&mut self, index: usize, change: impl FnOnce(&mut Vec<u8>, usize)) {
         let entry = &mut self.entries[index];
-        self.memory -= entry.data.capacity();
+        let before = entry.bytes();
         let begin = entry.key_length as usize;
         change(&mut entry.data, begin);
-        self.memory += entry.data.capacity();
+        self.memory = self.memory - before + entry.bytes();
+        if entry.timer.is_some() {
+            self.evictable = self.evictable - before + entry.bytes();
+        }
         self.gauges.memory.set(self.memory as u64);
     }
 
@@ -372,85 +379,94 @@ impl Keyspace {
         let is_reset =
             entry.timer.is_some_and(|timer| self.timers.reset(timer, at) == ResetOutcome::Reset);
         if !is_reset {
+            if entry.timer.is_none() && self.timed >= self.timers_max {
+                return Err(NO_TIMER);
+            }
             let timer = self.timers.schedule(at, index as u32).map_err(|_| NO_TIMER)?;
             if entry.timer.replace(timer).is_none() {
                 self.memory += TIMER_BYTES;
-                self.gauges.with_deadline.add(1);
+                self.evictable += entry.bytes();
+                self.timed += 1;
             }
         }
         entry.deadline = deadline;
+        self.publish_gauges();
         Ok(())
     }
 
     fn disarm(&mut self, index: usize) {
         let entry = &mut self.entries[index];
         entry.deadline = Deadline::NEVER;
+        let bytes = entry.bytes();
         if let Some(timer) = entry.timer.take() {
             let _outcome = self.timers.cancel(timer);
             self.memory -= TIMER_BYTES;
-            self.gauges.with_deadline.subtract(1);
+            self.evictable -= bytes;
+            self.timed -= 1;
         }
     }
 
-    /// Evicts keys until an entry of `bytes` fits, in place of the one that was found.
+    /// Evicts keys until an entry of `bytes` fits, in place of the one that was found. Evicts none if
+    /// it would not fit beside the keys that cannot be evicted.
+    ///
+    /// After a limit was lowered, the write takes place once it has made room for itself and
+    /// [`EVICTIONS_MAX`] keys have gone: the memory falls with each write, and with each
+    /// [`shrink`](Self::shrink).
     fn make_room(&mut self, bytes: usize, found: Option<usize>) -> Written {
         if self.memory_max == 0 {
             return Ok(());
         }
-        let replaced = found.map_or(0, |index| self.entries[index].bytes());
-        let has_room = self.evict_for(bytes.saturating_sub(replaced));
-        if has_room { Ok(()) } else { Err(NO_MEMORY) }
-    }
-
-    /// Evicts keys until there is room for so many bytes; false if there is not enough after
-    /// [`EVICTIONS_MAX`] keys, or no key with a time to live is left.
-    fn evict_for(&mut self, bytes: usize) -> bool {
-        let has_room = |keys: &Self| keys.memory + bytes <= keys.memory_max;
-        for _ in 0..EVICTIONS_MAX {
-            if has_room(self) || !self.evict() {
-                break;
-            }
+        let replaced = |keys: &Self| {
+            let entry = found.and_then(|index| keys.entries.get(index));
+            entry.map_or((0, 0), |entry| {
+                (entry.bytes(), if entry.timer.is_some() { 0 } else { entry.bytes() })
+            })
+        };
+        let (_, kept) = replaced(self);
+        if self.memory - self.evictable - kept + bytes > self.memory_max {
+            return Err(NO_MEMORY);
         }
-        has_room(self)
+        let (before, mut evicted) = (self.memory, 0);
+        loop {
+            // An eviction may have removed the entry that was found.
+            let more = bytes.saturating_sub(replaced(self).0);
+            let has_room = self.memory + more <= self.memory_max;
+            if has_room || (evicted >= EVICTIONS_MAX && self.memory + more <= before) {
+                return Ok(());
+            }
+            if !self.evict() {
+                return Err(NO_MEMORY);
+            }
+            evicted += 1;
+        }
     }
 
-    /// Evicts keys until the limit is kept, as far as one step may, and gives up room that is not
-    /// used.
-    pub(crate) fn shrink(&mut self) {
+    /// Evicts keys while the limit is exceeded, as far as one step may, and gives up room that is
+    /// not used. True if more keys are to be evicted.
+    pub(crate) fn shrink(&mut self) -> bool {
         if self.entries.is_empty() {
             (self.table, self.entries) = (HashTable::new(), Slab::new());
         } else if self.table.len() < self.table.capacity() / 8 {
             self.table.shrink_to(2 * self.table.len(), |place| spread(place.hash));
         }
-        if self.memory_max > 0 {
-            self.evict_for(0);
-        }
+        let is_over = |keys: &Self| keys.memory_max > 0 && keys.memory > keys.memory_max;
+        (0..EVICTIONS_MAX).all(|_| is_over(self) && self.evict())
     }
 
-    /// Evicts a key with a short time to live; false if there is none.
+    /// Evicts the key that expires first; false if no key has a time to live.
     fn evict(&mut self) -> bool {
-        let near = self.timers.soonest_value(EVICTION_ENTRIES);
-        let near = near.and_then(|t| Some(self.timers.cancel(t).payload()?.into_value()? as usize));
-        let Some(index) = near.or_else(|| self.soonest_of_sample()) else { return false };
+        let evicted = self.timers.soonest_value().map(|timer| self.timers.cancel(timer).payload());
+        let value = evicted.flatten().and_then(Payload::into_value);
+        let Some(index) = value.map(|index| index as usize) else { return false };
         self.note(Class::EVICTED, "evicted", index);
         self.gauges.evicted.add(1);
         self.remove_at(index);
         true
     }
 
-    /// The key with the earliest deadline among the next keys of the slab that have one.
-    fn soonest_of_sample(&mut self) -> Option<usize> {
-        let from = self.sample_at;
-        let behind = self.entries.iter().skip_while(|(index, _)| *index < from);
-        let around = behind.chain(self.entries.iter());
-        let keys = around.filter_map(|(index, entry)| Some((entry.deadline.micros()?, index)));
-        let sample: Vec<_> = keys.take(EVICTION_SAMPLE).collect();
-        self.sample_at = sample.last().map_or(0, |(_, index)| index + 1);
-        sample.into_iter().min().map(|(_, index)| index)
-    }
-
     fn publish_gauges(&self) {
         self.gauges.keys.set(self.entries.len() as u64);
+        self.gauges.with_deadline.set(self.timed as u64);
         self.gauges.memory.set(self.memory as u64);
     }
 }

@@ -26,6 +26,7 @@ impl<T> Shard<T> {
     pub fn check_invariants(&self) {
         self.slab.check_invariants();
         self.slots.check_invariants();
+        self.check_index();
         assert_eq!(self.counters.pending(), self.len() as u64, "the counters contradict `len`");
         assert!(self.wheel.now() <= self.now, "the wheel has passed the tick of the last advance");
         let first_side = self.slots.side(Side::Late);

@@ -92,54 +92,6 @@ impl<T> Shard<T> {
         best.or(late.map(|(entry, _)| entry)).map(|entry| self.slab.key(entry))
     }
 
-    /// A pending timer that is due soon and whose payload is accepted, for a caller that gives up
-    /// timers for want of room.
-    ///
-    /// The search looks at the first `entries_max` entries of each slot, from the nearest occupied
-    /// slot on. It ends with the first slot that begins after the deadline of the soonest timer
-    /// that it has found. If no slot has more entries, this timer is the soonest of all that are
-    /// accepted.
-    ///
-    /// A cancelled timer leaves an entry until a sweep drops it, and so does a reset to an earlier
-    /// deadline in the slot of the later one. These entries count, and those of timers that are not
-    /// accepted count too.
-    ///
-    /// The search returns `None` if no pending timer is accepted, or if in each occupied slot the
-    /// first `entries_max` entries are all such entries. With `usize::MAX` it finds a timer
-    /// whenever there is one, and this timer is the soonest.
-    ///
-    /// O(levels + slots × `entries_max`), where the slots are the occupied ones up to that
-    /// deadline. There are at most as many entries as [`entries`](Self::entries) returns.
-    pub fn soonest(&self, entries_max: usize, accept: impl Fn(&T) -> bool) -> Option<TimerKey> {
-        let mut best = None;
-        let mut look = |entries: &mut dyn Iterator<Item = Entry>| {
-            for entry in entries.take(entries_max) {
-                let accepted = self.slab.payload(entry.index).is_some_and(&accept);
-                if let Some(deadline) = self.slab.live_deadline(entry).filter(|_| accepted)
-                    && best.is_none_or(|(earliest, _)| deadline < earliest)
-                {
-                    best = Some((deadline, entry));
-                }
-            }
-            best.map_or(u64::MAX, |(earliest, _)| earliest)
-        };
-        look(&mut self.batch.iter().map(|(entry, _)| entry));
-        look(&mut self.slots.late_entries().map(|(entry, _)| entry));
-        let sides = [Side::Due, Side::Deferred, Side::LaterRound];
-        let mut earliest = u64::MAX;
-        for side in sides {
-            earliest = look(&mut self.slots.entries_of(self.slots.side(side)));
-        }
-        self.wheel.visit_slots(&self.slots, |slot, start| {
-            let may_be_sooner = start <= earliest;
-            if may_be_sooner {
-                earliest = look(&mut self.slots.entries_of(slot));
-            }
-            may_be_sooner
-        });
-        best.map(|(_, entry)| self.slab.key(entry))
-    }
-
     /// The first pending timer in a range of slab slots, for a caller that walks over all timers in
     /// slices. The slot of a timer is the index of its key, less than
     /// [`capacity`](Self::capacity). O(slots).

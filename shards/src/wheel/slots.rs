@@ -59,6 +59,10 @@ pub(crate) enum Side {
 }
 const SIDES: usize = Side::Due as usize + 1;
 
+impl Side {
+    pub(crate) const ALL: [Self; SIDES] = [Self::Late, Self::Deferred, Self::LaterRound, Self::Due];
+}
+
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Chunk {

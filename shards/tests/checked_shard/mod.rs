@@ -346,10 +346,12 @@ impl CheckedShard {
         assert_eq!(self.shard.now().index(), self.now);
         let counters = *self.shard.counters();
         (self.expected.cascaded, self.expected.swept) = (counters.cascaded, counters.swept);
+        (self.expected.refiled, self.expected.searched) = (counters.refiled, counters.searched);
         assert_eq!(counters, self.expected);
         assert_eq!(counters.pending(), len as u64);
         let filed = counters.scheduled_local + counters.scheduled_remote - counters.overtaken
-            + counters.reset_relinked;
+            + counters.reset_relinked
+            + counters.refiled;
         let entries = filed - counters.fired - counters.swept;
         assert_eq!(self.shard.entries() as u64, entries, "the counters contradict `entries`");
         let next = self.shard.next_deadline().map(Tick::index);
@@ -376,21 +378,27 @@ impl CheckedShard {
     }
 }
 
-/// The search for a timer that is due soon.
+/// The search for the soonest timer.
 impl CheckedShard {
-    fn check_soonest(&self) {
-        let found = self.shard.soonest(usize::MAX, |_| true);
-        let deadline = found.and_then(|key| self.shard.deadline(key));
-        assert_eq!(deadline, self.shard.earliest_deadline(), "an unbounded search is exact");
-        let is_odd = |payload: &u64| payload % 2 == 1;
-        let odd = self.pending.iter().filter(|(_, timer)| is_odd(&timer.payload));
-        let earliest = odd.filter_map(|(key, _)| self.shard.deadline(*key)).min();
-        let found = self.shard.soonest(usize::MAX, is_odd);
-        let deadline = found.and_then(|key| self.shard.deadline(key));
-        assert_eq!(deadline, earliest, "the search names accepted timers only");
-        if let Some(key) = self.shard.soonest(1, |_| true) {
-            assert!(self.shard.deadline(key).is_some(), "a bounded search names pending timers");
+    /// Compares the soonest of the accepted timers with the model, after some operations: the index
+    /// of the search must stay right over the others.
+    fn check_soonest(&mut self) {
+        const ACCEPT: fn(&u64) -> bool = |payload| payload % 3 != 0;
+        if !self.sequence.wrapping_add(self.now).is_multiple_of(2) {
+            return;
         }
+        let refiled = self.shard.counters().refiled;
+        let found = self.shard.soonest(ACCEPT);
+        if self.shard.counters().refiled > refiled {
+            // Within its tick, a timer that is filed again may come after others.
+            self.peeked = None;
+        }
+        let accepted = self.pending.iter().filter(|(_, timer)| ACCEPT(&timer.payload));
+        let earliest = accepted.filter_map(|(key, _)| self.shard.deadline(*key)).min();
+        let deadline = found.and_then(|key| self.shard.deadline(key));
+        assert_eq!(deadline, earliest, "the search names the soonest of the accepted timers");
+        let is_accepted = found.is_none_or(|key| self.shard.payload(key).is_some_and(ACCEPT));
+        assert!(is_accepted, "the search names a timer that is not accepted");
     }
 }
 

@@ -16,6 +16,7 @@ mod granted_keys;
 mod limits;
 mod order;
 mod reentrancy;
+mod soonest;
 mod stale_entries;
 
 /// The wheels under test.

@@ -238,31 +238,3 @@ fn reset_to_later_tick_leaves_no_stale_entry() {
         assert_eq!(rig.turn(199).len(), 50);
     });
 }
-
-#[test]
-fn soonest_finds_no_timer_behind_as_many_stale_entries_as_it_may_look_at() {
-    on_each_wheel(|config| {
-        let mut rig = Rig::new(config);
-        let keys = rig.schedule_all([DUE; 4]);
-        cancel_all(&mut rig, keys[..3].iter().copied());
-        assert_eq!(rig.shard.entries(), 4, "the cancelled timers have left their entries");
-        for (entries_max, found) in [(3, None), (4, Some(keys[3])), (usize::MAX, Some(keys[3]))] {
-            assert_eq!(rig.shard.soonest(entries_max, |_| true), found, "{entries_max} entries");
-        }
-        assert_eq!(rig.shard.soonest(usize::MAX, |_| false), None, "no timer is accepted");
-    });
-}
-
-#[test]
-fn soonest_counts_the_entries_that_a_reset_to_an_earlier_deadline_leaves() {
-    on_each_wheel(|config| {
-        let mut rig = Rig::new(config);
-        let keys = rig.schedule_all([DUE; 2]);
-        assert_eq!(rig.reset(keys[0], DUE - 100), ResetOutcome::Reset);
-        assert_eq!(rig.shard.soonest(usize::MAX, |_| true), Some(keys[0]));
-        assert!(rig.cancel(keys[0]).payload().is_some());
-        // The first entry of each slot is one of the cancelled timer.
-        assert_eq!(rig.shard.soonest(1, |_| true), None);
-        assert_eq!(rig.shard.soonest(3, |_| true), Some(keys[1]));
-    });
-}

@@ -98,6 +98,10 @@ impl Fixture {
     fn check_memory(&self) {
         let bytes: usize = self.keys.entries.iter().map(|(_, entry)| entry.bytes()).sum();
         assert_eq!(self.keys.memory, bytes);
+        let timed = self.keys.entries.iter().filter(|(_, entry)| entry.timer.is_some());
+        let (count, evictable) =
+            timed.fold((0, 0), |(count, bytes), (_, entry)| (count + 1, bytes + entry.bytes()));
+        assert_eq!((self.keys.timed, self.keys.evictable), (count, evictable));
         assert_eq!(self.keys.table.len(), self.keys.entries.len());
     }
 }
@@ -225,24 +229,91 @@ fn full_memory_without_a_time_to_live_refuses_the_write_and_keeps_the_keys() {
 }
 
 #[test]
-fn eviction_of_far_keys_finds_a_key_whatever_was_cancelled() {
+fn eviction_of_far_keys_goes_by_their_time_whatever_was_cancelled() {
     let mut of = Fixture::new(10_000);
-    // All of them share a slot, whose first entries are stale.
+    // All of them share a slot, whose first entries are stale. Those with an even number are later.
+    let time_of = |number: u64| 40_000_000 + number + 10_000 * ((number + 1) % 2);
     for number in 0..2_000 {
-        let ttl = of.after(40_000_000 + number, false);
+        let ttl = of.after(time_of(number), false);
         of.set(&format!("k{number}"), ttl).unwrap();
     }
     for number in 0..1_000 {
         of.set(&format!("k{number}"), Ttl::Remove).unwrap();
     }
-    of.keys.memory_max = 1;
-    let with_deadline = of.timers.len();
-    for evicted in 1..=1_000 {
-        assert!(of.keys.evict(), "{evicted}");
-        assert_eq!(of.timers.len(), with_deadline - evicted);
+    let mut left: Vec<u64> = (1_000..2_000).collect();
+    left.sort_by_key(|number| time_of(*number));
+    for number in left {
+        assert!(of.keys.evict());
+        assert!(!of.has(&format!("k{number}")), "k{number} expires first");
     }
-    assert!(!of.keys.evict());
+    assert!(!of.keys.evict(), "the others have no time to live");
+    assert_eq!(of.keys.entries.len(), 1_000);
     of.check_memory();
+}
+
+#[test]
+fn large_value_takes_the_room_of_as_many_keys_as_it_needs() {
+    let mut of = Fixture::new(10_000);
+    for number in 0..5_000 {
+        let ttl = of.after(1_000_000 + number, false);
+        of.set(&format!("k{number}"), ttl).unwrap();
+    }
+    of.keys.memory_max = of.keys.memory;
+    let large = vec![b'x'; of.keys.memory / 2];
+    assert_eq!(of.keys.set(Key::new(b"large"), &large, Ttl::Remove), Ok(()));
+    assert!(of.keys.memory <= of.keys.memory_max);
+    assert!(of.has("k4999"), "the later half stays");
+    of.check_memory();
+}
+
+#[test]
+fn value_that_cannot_fit_is_refused_before_a_key_is_evicted() {
+    let mut of = Fixture::new(10_000);
+    of.set("stays", Ttl::Remove).unwrap();
+    for number in 0..100 {
+        let ttl = of.after(1_000_000 + number, false);
+        of.set(&format!("k{number}"), ttl).unwrap();
+    }
+    of.keys.memory_max = of.keys.memory;
+    let large = vec![b'x'; of.keys.memory];
+    assert_eq!(of.keys.set(Key::new(b"large"), &large, Ttl::Remove), Err(NO_MEMORY));
+    assert_eq!(of.keys.entries.len(), 101);
+}
+
+#[test]
+fn lowered_limit_lets_writes_take_place_while_the_memory_falls() {
+    let mut of = Fixture::new(10_000);
+    for number in 0..8_000 {
+        let ttl = of.after(1_000_000 + number, false);
+        of.set(&format!("k{number}"), ttl).unwrap();
+    }
+    of.keys.memory_max = of.keys.memory / 100;
+    let before = of.keys.memory;
+    assert_eq!(of.set("new", Ttl::Remove), Ok(()));
+    assert!(of.keys.memory < before);
+    assert!(of.keys.memory > of.keys.memory_max, "one write does not evict all that is too much");
+    let mut steps = 0;
+    while of.keys.shrink() {
+        steps += 1;
+    }
+    assert!((5..8).contains(&steps), "{steps}");
+    assert!(of.keys.memory <= of.keys.memory_max);
+    assert!(of.has("new"));
+    of.check_memory();
+}
+
+#[test]
+fn keys_leave_the_timers_that_are_not_theirs() {
+    let mut of = Fixture::new(10);
+    of.keys.timers_max = 8;
+    let ttl = of.after(1_000, false);
+    for number in 0..8 {
+        of.set(&format!("k{number}"), ttl).unwrap();
+    }
+    assert_eq!(of.set("one too many", ttl), Err(NO_TIMER));
+    assert_eq!(of.timers.len(), 8);
+    of.keys.remove(Key::new(b"k0"));
+    assert_eq!(of.set("in its place", ttl), Ok(()));
 }
 
 #[test]
