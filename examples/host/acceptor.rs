@@ -10,6 +10,7 @@ use futures_lite::future::or;
 use tokio::sync::watch;
 
 use super::network::Network;
+use super::pause::pause;
 
 /// How long the acceptor waits after a failed attempt. Most likely all file descriptors are in use,
 /// and some connection must end first.
@@ -69,7 +70,7 @@ impl<S> Acceptor<S> {
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     trouble.note(&timers, &error);
-                    if timers.sleep(BACK_OFF).await.is_err() {
+                    if !pause(&timers, BACK_OFF).await {
                         return;
                     }
                 }

@@ -17,6 +17,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use crate::commands::{self, Call};
 use crate::config::Config;
 use crate::gauges::Gauges;
+use crate::host::pause::pause;
 use crate::keyspace::{Key, Keyspace};
 use crate::notify::{Event, Flags};
 use crate::options::Options;
@@ -148,10 +149,12 @@ impl Core {
     pub(crate) fn open(timers: Timers<u32>, shared: Arc<Shared>) -> Rc<Self> {
         let index = usize::from(timers.shard_id().number());
         let gauges = Arc::clone(&shared.gauges[index]);
+        let mut keys = Keyspace::new(timers.clone(), Box::new(SystemTime::now), gauges);
+        keys.timers_max = shared.options.timers_max as usize;
         let core = Rc::new(Self {
             index,
             registry: RefCell::default(),
-            keys: RefCell::new(Keyspace::new(timers.clone(), Box::new(SystemTime::now), gauges)),
+            keys: RefCell::new(keys),
             timers,
             outgoing: RefCell::new(vec![Vec::new(); shared.cores()]),
             has_outgoing: Notify::new(),
@@ -269,13 +272,19 @@ impl Core {
 
     /// Looks at the wall clock and at the limit of memory from time to time, until the shard ends.
     pub(crate) async fn keep_house(self: Rc<Self>) {
-        while self.timers.sleep(HOUSEKEEPING).await.is_ok() {
-            {
-                let mut keys = self.keys();
-                keys.follow_wall();
-                keys.shrink();
+        while pause(&self.timers, HOUSEKEEPING).await {
+            loop {
+                let has_more = {
+                    let mut keys = self.keys();
+                    keys.follow_wall();
+                    keys.shrink()
+                };
+                self.publish_events();
+                if !has_more {
+                    break;
+                }
+                tokio::task::yield_now().await;
             }
-            self.publish_events();
         }
     }
 }

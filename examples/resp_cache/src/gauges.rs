@@ -23,10 +23,6 @@ impl Gauge {
     pub(crate) fn add(&self, more: u64) {
         self.set(self.get().wrapping_add(more));
     }
-
-    pub(crate) fn subtract(&self, less: u64) {
-        self.set(self.get().wrapping_sub(less));
-    }
 }
 
 /// The numbers of one core. On lines of their own, so that no two cores write to one line.

@@ -79,7 +79,7 @@ fn start(options: Options) -> Result<Running<u32>, Failure> {
         .shards(cores)
         .tick(options.tick)
         .budget(TurnBudget { expired_max: EXPIRED_MAX, ..TurnBudget::default() })
-        .capacity(options.timers_max)
+        .capacity(options.capacity())
         .start_with(|_| |fired: Fired<u32>, _: &Timers<u32>| core::fired(&fired))
         .map_err(refused)?;
     let (shared, inboxes) = Shared::new(options, cores);

@@ -65,11 +65,35 @@ pub(crate) struct Options {
 
     /// The most keys with a time to live on one core.
     #[arg(long, default_value_t = 1 << 22, value_name = "COUNT")]
+    #[arg(value_parser = RangedU64ValueParser::<u32>::new().range(1..=1 << 30))]
     pub(crate) timers_max: u32,
 
     /// Which keyspace events are published, as redis names them: "Ex" for expired keys.
     #[arg(long, default_value = "", value_name = "LETTERS", value_parser = parse_flags)]
     pub(crate) notify_keyspace_events: Flags,
+}
+
+/// For so many clients each core reserves timers, however few `--clients-max` are.
+const CLIENTS_RESERVED: u64 = 10_000;
+/// The timers that each core reserves beside those of keys and clients: for its housekeeping, and
+/// for refusals of clients.
+const TIMERS_RESERVED: u64 = 1 << 10;
+
+impl Options {
+    /// The most clients that the server can be told to serve. Each core has timers for all of them,
+    /// as the kernel says which core a client comes to.
+    pub(crate) fn clients_limit(&self) -> u64 {
+        let stated = if self.clients_max == 0 { 1 << 16 } else { self.clients_max };
+        stated.max(CLIENTS_RESERVED)
+    }
+
+    /// The timers of a core: those of keys, which keys cannot exceed, and those that the server
+    /// needs to live.
+    pub(crate) fn capacity(&self) -> u32 {
+        let others = self.clients_limit().saturating_add(TIMERS_RESERVED);
+        let capacity = u64::from(self.timers_max).saturating_add(others);
+        u32::try_from(capacity).unwrap_or(u32::MAX)
+    }
 }
 
 /// A number of bytes of a request that the server can be told.

@@ -3,6 +3,8 @@
 use std::io::{ErrorKind, Write};
 use std::time::{Duration, Instant};
 
+use redis::Commands;
+
 use crate::server::{PATIENCE, Server};
 
 fn is_served(server: &Server) {
@@ -152,6 +154,30 @@ fn client_beyond_the_greatest_number_is_refused_until_another_leaves() {
                 break;
             }
             assert!(begin.elapsed() < PATIENCE, "{runtime}: it is refused for ever");
+        }
+    }
+}
+
+#[test]
+fn keys_that_use_up_their_timers_leave_those_of_clients_and_of_the_housekeeping() {
+    for (runtime, server) in Server::on_each_runtime(&["--timers-max", "50"]) {
+        let mut client = server.client();
+        let mut refused = 0;
+        for number in 0..300 {
+            let set: redis::RedisResult<()> = client.set_ex(format!("k{number}"), 1, 1_000);
+            refused += usize::from(set.is_err());
+        }
+        assert_eq!(refused, 200, "{runtime}: each core has timers for 50 keys");
+        // The housekeeping has begun to wait anew.
+        std::thread::sleep(Duration::from_millis(1_500));
+        for _ in 0..20 {
+            is_served(&server);
+        }
+        let () = redis::cmd("CONFIG").arg(&["SET", "maxmemory", "1"]).query(&mut client).unwrap();
+        let begin = Instant::now();
+        while redis::cmd("DBSIZE").query(&mut client) != Ok(0) {
+            assert!(begin.elapsed() < PATIENCE, "{runtime}: the housekeeping has ended");
+            std::thread::sleep(Duration::from_millis(50));
         }
     }
 }

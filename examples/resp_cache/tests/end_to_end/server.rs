@@ -41,9 +41,11 @@ impl Server {
     }
 
     fn start_at(address: &str, arguments: &[&str]) -> Result<Self, String> {
+        let timers: &[&str] =
+            if arguments.contains(&"--timers-max") { &[] } else { &["--timers-max", "100000"] };
         let mut child = Command::new(env!("CARGO_BIN_EXE_resp_cache"))
+            .args(timers)
             .args(["--listen", address, "--stats", "127.0.0.1:0", "--cores", "2"])
-            .args(["--timers-max", "100000"])
             .args(arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
