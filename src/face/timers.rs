@@ -242,17 +242,16 @@ impl<T: Send + 'static> Timers<T> {
         Some(self.core.time().remaining(deadline, self.core.nanos_near()))
     }
 
-    /// The timer of this shard that is due first of those that carry a value, for a caller that gives
-    /// up timers for want of room. `None` if no timer with a value is pending.
+    /// The timer of this shard that is due first of those that carry a value, for a caller that
+    /// gives up timers for want of room. `None` if no timer with a value is pending.
     ///
     /// Of several timers that are due in one tick it is any.
     ///
     /// Cost: amortised O(1) entries of the wheel, whatever was cancelled before, and O(log n)
-    /// comparisons of numbers in one array, where n is the number of timers that share a slot of the
-    /// wheel with the soonest. The shard keeps these timers in an order from the first call on, at
-    /// 16 bytes for each. A slot of the hierarchical wheel spans a tick for timers within 256 ticks,
-    /// 256 ticks for those within 65,536, and so on; a call that comes to a further slot looks at
-    /// all of its timers.
+    /// comparisons of numbers in one array. Here n is the number of timers that share a slot of the
+    /// wheel with the soonest. From the first call on, the shard keeps these timers in a heap, at
+    /// 16 bytes for each. A slot spans a tick for timers within 256 ticks, 256 ticks for those
+    /// within 65,536, and so on. A call that comes to a further slot looks at all of its timers.
     ///
     /// ```
     /// # use corewheel::TimerService;

@@ -4,13 +4,13 @@
 //! A slot of the wheel has no order within it, and cancelled timers leave their entries there. So
 //! the search keeps an *index*: a heap of the timers whose deadlines are before a bound. It is
 //! built from the first occupied slots when a caller first asks, and goes on to the next slots when
-//! it has come to its end. From then on a timer that is scheduled before the bound is added. Why not
-//! a heap of all timers: a shard whose caller never asks pays one comparison for each new timer,
-//! and one that is asked keeps order only among those that come up first.
+//! it has come to its end. From then on a timer that is scheduled before the bound is added. Why
+//! not a heap of all timers: a shard whose caller never asks pays one comparison for each new
+//! timer, and one that is asked keeps order only among those that come up first.
 //!
 //! Invariants: the index has each pending timer that is accepted and due before the bound. A timer
-//! that was reset to a deadline beyond the bound, and whose entry lies in a slot that the search has
-//! passed, is filed again before the search goes on.
+//! that was reset to a deadline beyond the bound, and whose entry lies in a slot that the search
+//! has passed, is filed again before the search goes on.
 //!
 //! Cost: 16 bytes for each timer of the index, which has at most twice as many elements as there
 //! are pending timers, plus a constant.
@@ -55,19 +55,19 @@ impl<T> Shard<T> {
     /// A caller that evicts cancels the timer and asks again. All calls must pass the same
     /// `accept`: it is called for a timer when the search comes to it, and not again.
     ///
-    /// Amortised O(1) entries of the wheel: the search looks at an entry of a slot once, whether its
-    /// timer is pending, cancelled or not accepted, and puts the accepted ones into a heap, in O(1).
-    /// It looks at an element of the heap once more when it is first there, and drops it then if the
-    /// timer has ended or has got another deadline, which that operation has paid for. Dropping one
-    /// takes O(log n) comparisons in the heap, where n is the number of timers that share a slot
-    /// with the soonest, but at least 64. Going on to the next slots takes O(slots), once for 64
-    /// timers at least. The heap is dropped when most of its elements belong to timers that have
-    /// ended, and built again by the next call; the timers that have ended pay for that.
+    /// Amortised O(1) entries of the wheel. The search looks at an entry of a slot once, whether
+    /// its timer is pending, cancelled or not accepted. It puts the accepted ones into a heap, in
+    /// O(1) on average. It looks at an element of the heap once more when no other is sooner, and
+    /// drops it if the timer has ended or has another deadline: each of these operations drops one
+    /// element. To drop one takes O(log n) comparisons of numbers in one array, where n is the
+    /// number of timers that share a slot with the soonest, but at least 64. The search goes on to
+    /// the next slots, in O(slots), after 64 timers or more. When most elements of the heap belong
+    /// to timers that have ended, the heap is dropped, and the next call builds it again.
     ///
-    /// One call may look at all entries of a slot: on the hierarchical wheel those of timers within
-    /// 256 ticks of each other if the soonest is more than 256 ticks away, within 65,536 ticks if it
-    /// is more than 65,536 ticks away, and so on. On the hashed wheel it is all entries.
-    /// [`Counters::searched`](crate::Counters::searched) counts them.
+    /// A call that comes to a slot looks at all of its entries. On the hierarchical wheel, a slot
+    /// spans a tick for timers within 256 ticks, 256 ticks for those within 65,536, and so on. On
+    /// the hashed wheel, the first call looks at all entries.
+    /// [`Counters::searched`](crate::Counters::searched) counts what was looked at.
     pub fn soonest(&mut self, accept: fn(&T) -> bool) -> Option<TimerKey> {
         if self.index.bound <= self.now {
             // Time has passed the bound: the index has only timers that are due or have ended.
