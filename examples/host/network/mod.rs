@@ -34,6 +34,8 @@ pub(crate) trait Network: 'static {
 ///
 /// A `read` or `write` that is dropped before it is done has neither read nor written a byte.
 pub(crate) trait Stream {
+    /// The address of the peer, unless the connection has ended.
+    fn peer(&self) -> Option<SocketAddr>;
     async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
     async fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
     /// Ends the connection in both directions.

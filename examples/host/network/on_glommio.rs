@@ -58,6 +58,10 @@ impl Network for Glommio {
 }
 
 impl Stream for TcpStream {
+    fn peer(&self) -> Option<SocketAddr> {
+        self.peer_addr().ok()
+    }
+
     async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         for _ in 0..LOOKS {
             // Also for a peer that sends without a pause, which would never let others run.

@@ -46,6 +46,10 @@ impl Network for Tokio {
 }
 
 impl Stream for TcpStream {
+    fn peer(&self) -> Option<SocketAddr> {
+        self.peer_addr().ok()
+    }
+
     async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         AsyncReadExt::read(self, buffer).await
     }

@@ -34,8 +34,14 @@ pub(crate) struct Config {
     pub(crate) notify: Gauge,
     pub(crate) memory_max: Gauge,
     pub(crate) clients_max: Gauge,
-    /// After how many seconds of silence a client is disconnected; zero is never.
+    /// After how many milliseconds of silence a client is disconnected; zero is never.
     pub(crate) idle: Gauge,
+    /// The most bytes that all clients take; zero is no limit.
+    pub(crate) clients_memory_max: Gauge,
+    /// The most bytes of messages that wait for a subscriber.
+    pub(crate) output_max: Gauge,
+    /// No more clients can be allowed.
+    clients_limit: u64,
     request_max: usize,
     encodings: [(&'static str, Gauge); ENCODINGS.len()],
 }
@@ -46,7 +52,11 @@ impl Config {
             notify: Gauge::new(options.notify_keyspace_events.0),
             memory_max: Gauge::new(options.memory_max),
             clients_max: Gauge::new(options.clients_max),
-            idle: Gauge::new(options.idle.as_secs()),
+            // Rounded up, as zero means never.
+            idle: Gauge::new(options.idle.as_nanos().div_ceil(1_000_000) as u64),
+            clients_memory_max: Gauge::new(options.clients_memory_max),
+            output_max: Gauge::new(options.output_max as u64),
+            clients_limit: options.clients_limit(),
             request_max: options.request_max,
             encodings: ENCODINGS.map(|(name, value)| (name, Gauge::new(value.cast_unsigned()))),
         }
@@ -56,14 +66,16 @@ impl Config {
     fn all(&self) -> impl Iterator<Item = (&'static str, String)> {
         let others = [
             ("appendonly", "no".to_owned()),
+            ("client-output-buffer-limit", self.output_limits()),
             ("databases", "1".to_owned()),
             ("maxclients", self.clients_max.get().to_string()),
             ("maxmemory", self.memory_max.get().to_string()),
+            ("maxmemory-clients", self.clients_memory_max.get().to_string()),
             ("maxmemory-policy", "volatile-ttl".to_owned()),
             ("notify-keyspace-events", Flags(self.notify.get()).letters()),
             ("proto-max-bulk-len", self.request_max.to_string()),
             ("save", String::new()),
-            ("timeout", self.idle.get().to_string()),
+            ("timeout", self.idle.get().div_ceil(1_000).to_string()),
         ];
         let encodings = self.encodings.iter();
         others
@@ -80,17 +92,44 @@ impl Config {
         self.all().filter(|(name, _)| is_asked_for(name)).collect()
     }
 
-    /// Changes a setting. The error is the reply's text.
-    pub(crate) fn set(&self, name: &[u8], value: &[u8]) -> Result<(), String> {
+    /// The limits for messages as redis writes them: only subscribers have one, and it is a hard
+    /// one.
+    fn output_limits(&self) -> String {
+        format!("normal 0 0 0 slave 0 0 0 pubsub {} 0 0", self.output_max.get())
+    }
+
+    /// Changes settings, whose names and values are given by turns: all, or none if one is refused.
+    /// The error is the reply's text.
+    pub(crate) fn set(&self, pairs: &[&[u8]]) -> Result<(), String> {
+        let changes = pairs.chunks_exact(2).map(|pair| self.change_of(pair[0], pair[1]));
+        let changes: Vec<_> = changes.collect::<Result<_, _>>()?;
+        for (setting, value) in changes.into_iter().flatten() {
+            setting.set(value);
+        }
+        Ok(())
+    }
+
+    /// What a setting is to become; `None` if it cannot change and has the value already.
+    fn change_of(&self, name: &[u8], value: &[u8]) -> Result<Option<(&Gauge, u64)>, String> {
         let name = String::from_utf8_lossy(name).to_lowercase();
         let plain = integer(value).and_then(|value| u64::try_from(value).ok());
         let number = "argument must be a number that is not negative";
         let letters = "Invalid event class character. Use 'Ag$lshzxeKEtmdno'.";
+        let many = "the timers of so many clients are not reserved: start with more --clients-max";
+        let limits = "only a hard limit for pubsub can be set, as in 'pubsub 33554432 0 0'";
+        let seconds = "argument must be a number of seconds";
         let encoding = self.encodings.iter().find(|(known, _)| *known == name);
         let (setting, value, problem) = match (name.as_str(), encoding) {
             ("maxmemory", _) => (&self.memory_max, bytes_of(value), number),
-            ("maxclients", _) => (&self.clients_max, plain, number),
-            ("timeout", _) => (&self.idle, plain, number),
+            ("maxmemory-clients", _) => (&self.clients_memory_max, bytes_of(value), number),
+            ("client-output-buffer-limit", _) => (&self.output_max, output_max(value), limits),
+            ("maxclients", _) => {
+                let allowed = plain.filter(|count| *count <= self.clients_limit);
+                (&self.clients_max, allowed, if plain.is_some() { many } else { number })
+            }
+            ("timeout", _) => {
+                (&self.idle, plain.and_then(|value| value.checked_mul(1_000)), seconds)
+            }
             ("notify-keyspace-events", _) => {
                 (&self.notify, Flags::parse(value).map(|flags| flags.0), letters)
             }
@@ -98,7 +137,7 @@ impl Config {
                 (setting, integer(value).map(i64::cast_unsigned), "argument must be a number")
             }
             _ => match self.all().find(|(known, _)| *known == name) {
-                Some((_, fixed)) if fixed.as_bytes() == value => return Ok(()),
+                Some((_, fixed)) if fixed.as_bytes() == value => return Ok(None),
                 Some(_) => (&self.notify, None, "can't set immutable config"),
                 None => {
                     let unknown = "ERR Unknown option or number of arguments for CONFIG SET";
@@ -108,9 +147,27 @@ impl Config {
         };
         let failed = "ERR CONFIG SET failed (possibly related to argument";
         let value = value.ok_or_else(|| format!("{failed} '{name}') - {problem}"))?;
-        setting.set(value);
-        Ok(())
+        Ok(Some((setting, value)))
     }
+}
+
+/// The hard limit for subscribers in a value such as `pubsub 32mb 0 0`. Other limits must be zero.
+fn output_max(value: &[u8]) -> Option<u64> {
+    let text = String::from_utf8_lossy(value).to_lowercase();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let (mut max, limits) = (None, words.chunks_exact(4));
+    if !limits.remainder().is_empty() {
+        return None;
+    }
+    for limit in limits {
+        match limit {
+            ["pubsub", hard, "0", "0"] => max = Some(bytes_of(hard.as_bytes())?),
+            ["normal" | "slave" | "replica", "0", "0", "0"] => {}
+            _ => return None,
+        }
+    }
+    // Zero is no limit in redis.
+    max.map(|max| if max == 0 { u64::MAX } else { max })
 }
 
 /// A number of bytes, with a unit of redis or without one.
@@ -120,4 +177,57 @@ fn bytes_of(value: &[u8]) -> Option<u64> {
     let found = units.iter().find_map(|(unit, size)| Some((lower.strip_suffix(unit)?, *size)));
     let (digits, size) = found.unwrap_or((lower.as_str(), 1));
     u64::try_from(integer(digits.as_bytes())?).ok()?.checked_mul(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn config(arguments: &[&str]) -> Config {
+        Config::new(&Options::parse_from([&["resp_cache"], arguments].concat()))
+    }
+
+    #[test]
+    fn settings_are_changed_together_or_not_at_all() {
+        let config = config(&[]);
+        let pairs: [&[u8]; 4] = [b"maxmemory", b"5mb", b"maxclients", b"many"];
+        assert!(config.set(&pairs).is_err());
+        assert_eq!(config.memory_max.get(), 0, "the first of them is not changed");
+        assert!(config.set(&[b"maxmemory", b"5mb", b"no-such", b"1"]).is_err());
+        assert_eq!(config.memory_max.get(), 0);
+        assert!(config.set(&[b"maxmemory", b"5mb", b"timeout", b"7"]).is_ok());
+        assert_eq!((config.memory_max.get(), config.idle.get()), (5 << 20, 7_000));
+    }
+
+    #[test]
+    fn short_idle_time_is_a_time_and_not_never() {
+        for (stated, millis) in [("0s", 0), ("1ns", 1), ("500ms", 500), ("1500ms", 1_500)] {
+            assert_eq!(config(&["--idle", stated]).idle.get(), millis, "{stated}");
+        }
+        let timeout = config(&["--idle", "1500ms"]).matching(&[b"timeout"]);
+        assert_eq!(timeout, [("timeout", "2".to_owned())]);
+    }
+
+    #[test]
+    fn limit_for_subscribers_is_set_as_in_redis() {
+        let config = config(&[]);
+        let set = |value: &[u8]| config.set(&[b"client-output-buffer-limit", value]).is_ok();
+        assert!(set(b"pubsub 1mb 0 0"));
+        assert_eq!(config.output_max.get(), 1 << 20);
+        assert!(set(config.output_limits().as_bytes()));
+        for refused in ["pubsub 1mb 1kb 60", "normal 1mb 0 0", "pubsub", "", "pubsub x 0 0"] {
+            assert!(!set(refused.as_bytes()), "{refused}");
+        }
+        assert_eq!(config.output_max.get(), 1 << 20);
+    }
+
+    #[test]
+    fn more_clients_than_timers_are_reserved_for_are_refused() {
+        let config = config(&["--clients-max", "20000"]);
+        assert!(config.set(&[b"maxclients", b"20001"]).is_err());
+        assert!(config.set(&[b"maxclients", b"10"]).is_ok());
+        assert!(config.set(&[b"maxclients", b"20000"]).is_ok());
+    }
 }

@@ -5,16 +5,17 @@
 //! other core, so two cores that fill each other's inboxes cannot wait for each other.
 
 use std::cell::{OnceCell, RefCell, RefMut};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::BytesMut;
 use corewheel::{Fired, Timers};
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::commands::{self, Call};
+use crate::clients::{Client, Clients};
+use crate::commands;
 use crate::config::Config;
 use crate::gauges::Gauges;
 use crate::host::pause::pause;
@@ -38,8 +39,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) gauges: Vec<Arc<Gauges>>,
     pub(crate) started: Instant,
-    pub(crate) clients: AtomicU64,
-    pub(crate) next_client: AtomicU64,
+    pub(crate) clients: Clients,
     inboxes: Vec<mpsc::Sender<Message>>,
 }
 
@@ -55,8 +55,7 @@ impl Shared {
             options,
             gauges: (0..cores).map(|_| Arc::default()).collect(),
             started: Instant::now(),
-            clients: AtomicU64::new(0),
-            next_client: AtomicU64::new(1),
+            clients: Clients::default(),
             inboxes,
         };
         (shared, receivers)
@@ -71,33 +70,37 @@ impl Shared {
         self.gauges.len()
     }
 
-    /// The core of a key. The table of a core uses the lower half of the hash.
+    /// The core of a key. The table of a core uses the lower half of the hash. Keys with the same
+    /// `{tag}` are on one core, as they are on one node of a cluster of redis.
     pub(crate) fn owner(&self, key: Key<'_>) -> usize {
-        (((key.hash >> 32) * self.cores() as u64) >> 32) as usize
+        let hash = tag(key.name).map_or(key.hash, |tag| Key::new(tag).hash);
+        (((hash >> 32) * self.cores() as u64) >> 32) as usize
     }
 
-    /// Takes one of the places for clients; false if there is none.
-    pub(crate) fn enter_client(&self) -> bool {
-        let max = self.config.clients_max.get();
-        // Relaxed: a count.
-        let before = self.clients.fetch_add(1, Ordering::Relaxed);
-        if max > 0 && before >= max {
-            self.leave_client();
-            return false;
-        }
-        true
+    /// The part of a limit that each core has; 0 is no limit.
+    fn share(&self, max: u64) -> u64 {
+        max.div_ceil(self.cores() as u64)
     }
+}
 
-    pub(crate) fn leave_client(&self) {
-        self.clients.fetch_sub(1, Ordering::Relaxed);
-    }
+/// What stands between the first braces of a key, if anything.
+fn tag(key: &[u8]) -> Option<&[u8]> {
+    let begin = memchr::memchr(b'{', key)? + 1;
+    let length = memchr::memchr(b'}', &key[begin..])?;
+    (length > 0).then(|| &key[begin..begin + length])
 }
 
 /// A message from one core to another.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// Requests for keys of the receiver, encoded one after the other.
-    Requests { requests: Vec<u8>, proto: Proto, reply: oneshot::Sender<Replies> },
+    /// Requests for keys of the receiver, encoded one after the other. It leaves the rest when
+    /// there are `enough` bytes of replies.
+    Requests {
+        requests: Vec<u8>,
+        proto: Proto,
+        enough: Option<usize>,
+        reply: oneshot::Sender<Replies>,
+    },
     /// A message of `PUBLISH`; the reply is the number of subscribers.
     Publish { event: Event, reply: oneshot::Sender<i64> },
     /// Keyspace events.
@@ -111,11 +114,12 @@ pub(crate) struct CoreEnded;
 /// What a core was asked for, unless a core has ended.
 pub(crate) type Asked<T = ()> = Result<T, CoreEnded>;
 
-/// The replies to several requests, and the end of each.
+/// The replies to several requests, the end of each, and the requests that were not executed.
 #[derive(Debug, Default)]
 pub(crate) struct Replies {
     pub(crate) bytes: BytesMut,
     pub(crate) ends: Vec<usize>,
+    pub(crate) rest: Vec<u8>,
 }
 
 /// The state of one core.
@@ -150,6 +154,7 @@ impl Core {
         let index = usize::from(timers.shard_id().number());
         let gauges = Arc::clone(&shared.gauges[index]);
         let mut keys = Keyspace::new(timers.clone(), Box::new(SystemTime::now), gauges);
+        (keys.core, keys.cores) = (index, shared.cores());
         keys.timers_max = shared.options.timers_max as usize;
         let core = Rc::new(Self {
             index,
@@ -170,32 +175,57 @@ impl Core {
     pub(crate) fn keys(&self) -> RefMut<'_, Keyspace> {
         let mut keys = self.keys.borrow_mut();
         keys.flags = Flags(self.shared.config.notify.get());
-        let memory_max = self.shared.config.memory_max.get();
-        keys.memory_max = memory_max.div_ceil(self.shared.cores() as u64) as usize;
+        keys.memory_max = self.shared.share(self.shared.config.memory_max.get()) as usize;
         keys
     }
 
-    /// Executes requests that a core has encoded.
-    fn run_all(&self, proto: Proto, requests: &[u8]) -> Replies {
+    /// Executes requests that a core has encoded, until there are `enough` bytes of replies.
+    fn run_all(&self, proto: Proto, mut requests: Vec<u8>, enough: Option<usize>) -> Replies {
         let mut replies = Replies::default();
         let mut decoder = Decoder::new(usize::MAX);
         let mut at = 0;
         let mut keys = self.keys();
-        while let Some(length) = decoder.decode(&requests[at..]).unwrap_or_default() {
+        while enough.is_none_or(|enough| replies.bytes.len() < enough)
+            && let Some(length) = decoder.decode(&requests[at..]).unwrap_or_default()
+        {
             let args = decoder.args(&requests[at..]);
-            let run = commands::find(args[0]).and_then(commands::Command::run);
-            let run = run.expect("cores send each other commands on keys");
-            let key = Key::new(args.get(1).copied().unwrap_or_default());
+            let command = commands::find(args[0]).expect("cores send each other known commands");
             let reply = Reply { out: &mut replies.bytes, proto };
-            let value_max = self.shared.options.request_max;
-            Call { keys: &mut keys, key, args: &args, reply, value_max }.execute(run);
+            command.run_on(&mut keys, &args, reply, self.shared.options.request_max);
             replies.ends.push(replies.bytes.len());
             at += length;
         }
         drop(keys);
+        replies.rest = requests.split_off(at);
         self.count_commands(replies.ends.len());
         self.publish_events();
         replies
+    }
+
+    /// Enters a client; `None` if there are as many as the server may have.
+    pub(crate) fn enter(&self, peer: Option<SocketAddr>) -> Option<Arc<Client>> {
+        let limit = self.shared.options.clients_limit();
+        let max = match self.shared.config.clients_max.get() {
+            0 => limit,
+            max => max.min(limit),
+        };
+        self.shared.clients.enter(max, self.index, peer, &self.shared.gauges[self.index])
+    }
+
+    /// Ends the clients of this core that take the most memory while all take too much.
+    pub(crate) fn limit_clients(&self) {
+        let max = self.shared.share(self.shared.config.clients_memory_max.get());
+        if max > 0 && self.gauges().client_memory.get() > max {
+            let ended = self.shared.clients.end_largest(self.index, max);
+            self.gauges().clients_evicted.add(ended);
+        }
+    }
+
+    /// Sends a message to the subscribers of this core, and returns how many there are.
+    pub(crate) fn publish(&self, event: &Event) -> i64 {
+        let count = self.registry.borrow().publish(event);
+        self.limit_clients();
+        count
     }
 
     pub(crate) fn count_commands(&self, count: usize) {
@@ -220,9 +250,8 @@ impl Core {
             }
             std::mem::take(&mut keys.events)
         };
-        let registry = self.registry.borrow();
         for event in &events {
-            registry.publish(event);
+            self.publish(event);
         }
         let mut outgoing = self.outgoing.borrow_mut();
         for (core, waiting) in outgoing.iter_mut().enumerate() {
@@ -256,14 +285,14 @@ impl Core {
         while let Some(message) = inbox.recv().await {
             // The sender of a reply may have lost its client, and want it no more.
             match message {
-                Message::Requests { requests, proto, reply } => {
-                    let _ = reply.send(self.run_all(proto, &requests));
+                Message::Requests { requests, proto, enough, reply } => {
+                    let _ = reply.send(self.run_all(proto, requests, enough));
                 }
                 Message::Publish { event, reply } => {
-                    let _ = reply.send(self.registry.borrow().publish(&event));
+                    let _ = reply.send(self.publish(&event));
                 }
                 Message::Events(events) => events.iter().for_each(|event| {
-                    self.registry.borrow().publish(event);
+                    self.publish(event);
                 }),
             }
             self.timers.consume_budget().await;

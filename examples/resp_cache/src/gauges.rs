@@ -37,6 +37,14 @@ pub(crate) struct Gauges {
     pub(crate) commands: Gauge,
     /// Clients of this core that have subscribed to something.
     pub(crate) subscribers: Gauge,
+    /// The bytes of requests, replies and messages of clients.
+    pub(crate) client_memory: Gauge,
+    /// Clients that were ended as the clients took too much memory.
+    pub(crate) clients_evicted: Gauge,
+    /// Clients that were ended as too many messages waited for them.
+    pub(crate) clients_slow: Gauge,
+    /// Clients that were refused.
+    pub(crate) clients_refused: Gauge,
     /// Messages for other cores that were dropped, as too many waited.
     pub(crate) dropped: Gauge,
 }

@@ -5,11 +5,12 @@
 //! passed is never answered: each access compares the deadline with the clock, and removes the key
 //! if the wheel has not come to it yet.
 //!
-//! Cost: O(1) for each command on a key. An eviction asks the shard for its soonest timer: amortised
-//! O(1) entries of the wheel, and O(log keys) comparisons of numbers. An access to a key with a deadline reads the clock, and
-//! the wall clock too if the deadline is a point in wall time.
+//! Cost: O(1) for each command on a key. An eviction asks the shard for its soonest timer:
+//! amortised O(1) entries of the wheel, and O(log keys) comparisons of numbers. An access to a key
+//! with a deadline reads the clock, and the wall clock too if the deadline is a point in wall time.
 
 use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use corewheel::{Fired, Payload, ResetOutcome, TimerId, Timers};
@@ -28,23 +29,41 @@ const TIMER_BYTES: usize = 40;
 /// The most keys that one write evicts beyond those that make room for it, and one step of
 /// housekeeping. Only a limit that was lowered needs more.
 const EVICTIONS_MAX: usize = 1 << 10;
-/// The latest deadline that can be kept, in microseconds.
-const MICROS_MAX: u64 = u64::MAX >> 2;
 
-/// When a key expires, in microseconds of monotonic time.
+/// When a key expires, in monotonic time: in microseconds up to 146,000 years, and beyond in units
+/// of two milliseconds, so that each time that a command can state in milliseconds has a deadline.
+///
+/// The lowest bit says whether the deadline follows the wall clock, and the highest one says the
+/// unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Deadline(u64);
+
+/// The bit of a deadline that says that its unit is [`FAR_UNIT`].
+const FAR: u64 = 1 << 63;
+const FAR_UNIT: i128 = 2_000;
+/// The values of either unit are less.
+const VALUES: i128 = 1 << 62;
 
 impl Deadline {
     const NEVER: Self = Self(0);
 
-    /// A deadline that follows the wall clock if `is_wall`.
-    pub(crate) fn new(micros: u64, is_wall: bool) -> Self {
-        Self(micros.clamp(1, MICROS_MAX) << 1 | u64::from(is_wall))
+    /// A deadline that follows the wall clock if `is_wall`. It is at least 1, and less than 2⁶³
+    /// milliseconds.
+    pub(crate) fn new(micros: i128, is_wall: bool) -> Self {
+        let far = (micros + FAR_UNIT - 1) / FAR_UNIT;
+        let bits = if micros < VALUES {
+            (micros.max(1).cast_unsigned() as u64) << 1
+        } else {
+            FAR | (far.min(VALUES - 1).cast_unsigned() as u64) << 1
+        };
+        Self(bits | u64::from(is_wall))
     }
 
-    pub(crate) fn micros(self) -> Option<u64> {
-        (self != Self::NEVER).then_some(self.0 >> 1)
+    /// `None` for [`NEVER`](Self::NEVER).
+    pub(crate) fn micros(self) -> Option<i128> {
+        let value = i128::from((self.0 & !FAR) >> 1);
+        let micros = if self.0 & FAR == 0 { value } else { value * FAR_UNIT };
+        (self != Self::NEVER).then_some(micros)
     }
 
     fn is_wall(self) -> bool {
@@ -61,9 +80,23 @@ pub(crate) struct Key<'a> {
 
 impl<'a> Key<'a> {
     pub(crate) fn new(name: &'a [u8]) -> Self {
-        /// All cores hash a key alike, as the hash says which core has the key.
+        Self { name, hash: Self::hasher().hash_one(name) }
+    }
+
+    /// A number less than `bound`, or 0.
+    pub(crate) fn random(bound: u64) -> u64 {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        // Relaxed: a count.
+        Self::hasher()
+            .hash_one(COUNT.fetch_add(1, Ordering::Relaxed))
+            .checked_rem(bound)
+            .unwrap_or(0)
+    }
+
+    /// All cores hash a key alike, as the hash says which core has the key.
+    fn hasher() -> &'static DefaultHashBuilder {
         static HASHER: LazyLock<DefaultHashBuilder> = LazyLock::new(DefaultHashBuilder::default);
-        Self { name, hash: HASHER.hash_one(name) }
+        &HASHER
     }
 }
 
@@ -134,6 +167,9 @@ pub(crate) struct Keyspace {
     pub(crate) timers_max: usize,
     /// How many keys have a deadline.
     timed: usize,
+    /// The number of this core, and how many there are.
+    pub(crate) core: usize,
+    pub(crate) cores: usize,
     /// What is to be published: filled while `flags` ask for it.
     pub(crate) events: Vec<Event>,
     pub(crate) flags: Flags,
@@ -152,6 +188,8 @@ impl Keyspace {
             memory_max: 0,
             timers_max: usize::MAX,
             timed: 0,
+            core: 0,
+            cores: 1,
             events: Vec::new(),
             flags: Flags::default(),
             gauges,
@@ -231,6 +269,22 @@ impl Keyspace {
         true
     }
 
+    /// Removes a key that is there, without an event.
+    pub(crate) fn remove_silently(&mut self, key: Key<'_>) {
+        if let Some(index) = self.find(key) {
+            self.remove_at(index);
+        }
+    }
+
+    /// Gives a key the value and the deadline of another. False if that is not there.
+    pub(crate) fn copy(&mut self, from: Key<'_>, to: Key<'_>) -> Written<bool> {
+        let Some(index) = self.find(from) else { return Ok(false) };
+        let Entry { deadline, .. } = self.entries[index];
+        let ttl = if deadline == Deadline::NEVER { Ttl::Remove } else { Ttl::Set(deadline) };
+        let value = self.entries[index].value().to_vec();
+        self.set(to, &value, ttl).map(|()| true)
+    }
+
     /// Gives a key that is there another deadline, or none.
     pub(crate) fn expire(&mut self, key: Key<'_>, deadline: Option<Deadline>) -> Written {
         match (self.find(key), deadline) {
@@ -262,6 +316,45 @@ impl Keyspace {
         }
     }
 
+    /// Calls a function with the keys at the next places of the slab, from `from` on, whose time is
+    /// not over. Ends after so many keys, or ten times as many places. Returns the place at which
+    /// the next call goes on; `None` after the last. A key does not change its place.
+    pub(crate) fn scan(
+        &mut self,
+        from: usize,
+        count: usize,
+        mut call: impl FnMut(&[u8]),
+    ) -> Option<usize> {
+        self.follow_wall();
+        let (now, end, mut found) = (self.now(), self.entries.capacity(), 0);
+        for index in from..end {
+            if found >= count || index - from >= count.saturating_mul(10) {
+                return Some(index);
+            }
+            let Some(entry) = self.entries.get(index) else { continue };
+            found += 1;
+            if entry.deadline.micros().is_none_or(|deadline| deadline > now) {
+                call(entry.key());
+            }
+        }
+        None
+    }
+
+    /// Any key whose time is not over; `None` if none is found. Most times all keys are alike.
+    pub(crate) fn any_key(&mut self) -> Option<&[u8]> {
+        const ATTEMPTS: u64 = 100;
+        self.follow_wall();
+        let (now, places) = (self.now(), self.entries.capacity().max(1) as u64);
+        let is_alive = |entry: &Entry| entry.deadline.micros().is_none_or(|at| at > now);
+        let mut tried = (0..ATTEMPTS).map(|_| Key::random(places) as usize);
+        let found = tried.find(|at| self.entries.get(*at).is_some_and(is_alive));
+        let entry = match found {
+            Some(index) => self.entries.get(index),
+            None => self.entries.iter().map(|(_, entry)| entry).find(|entry| is_alive(entry)),
+        };
+        entry.map(Entry::key)
+    }
+
     /// The timer of a key has fired.
     pub(crate) fn fired(&mut self, fired: &Fired<u32>) {
         let index = fired.payload as usize;
@@ -280,7 +373,7 @@ impl Keyspace {
         for (_, entry) in followers {
             let deadline = entry.deadline.micros().unwrap_or_default();
             // A deadline that has passed becomes the least deadline, and so the timer is due.
-            let moved = deadline.cast_signed().saturating_sub(step).max(1).cast_unsigned();
+            let moved = (deadline - i128::from(step)).max(1);
             entry.deadline = Deadline::new(moved, true);
             if let (Some(timer), Some(at)) = (entry.timer, self.time.instant(moved)) {
                 let _is_pending = self.timers.reset(timer, at);
@@ -289,12 +382,12 @@ impl Keyspace {
     }
 
     /// Monotonic time, in microseconds.
-    pub(crate) fn now(&self) -> u64 {
-        self.time.micros(self.timers.now())
+    pub(crate) fn now(&self) -> i128 {
+        self.time.micros(self.timers.now()).into()
     }
 
     /// The present wall time, and the way to and from wall time.
-    pub(crate) fn wall(&mut self) -> (i64, &Time) {
+    pub(crate) fn wall(&mut self) -> (i128, &Time) {
         self.follow_wall();
         (self.time.to_wall(self.now()), &self.time)
     }
@@ -373,8 +466,8 @@ impl Keyspace {
     }
 
     fn arm(&mut self, index: usize, deadline: Deadline) -> Written {
-        let micros = deadline.micros().unwrap_or(MICROS_MAX);
-        let at = self.timers.deadline(self.time.instant(micros).expect("it is within MICROS_MAX"));
+        let at = deadline.micros().and_then(|micros| self.time.instant(micros));
+        let at = self.timers.deadline(at.expect("the instants reach as far as deadlines do"));
         let entry = &mut self.entries[index];
         let is_reset =
             entry.timer.is_some_and(|timer| self.timers.reset(timer, at) == ResetOutcome::Reset);
@@ -406,8 +499,8 @@ impl Keyspace {
         }
     }
 
-    /// Evicts keys until an entry of `bytes` fits, in place of the one that was found. Evicts none if
-    /// it would not fit beside the keys that cannot be evicted.
+    /// Evicts keys until an entry of `bytes` fits, in place of the one that was found. Evicts none
+    /// if it would not fit beside the keys that cannot be evicted.
     ///
     /// After a limit was lowered, the write takes place once it has made room for itself and
     /// [`EVICTIONS_MAX`] keys have gone: the memory falls with each write, and with each

@@ -11,13 +11,16 @@
 //! access finds that the deadline has passed, and the key is not answered. It keeps nothing on disk
 //! and is no replacement for redis.
 //!
-//! From the bottom up: [`protocol`], [`keyspace`], [`commands`], [`core`], [`session`],
-//! [`connection`], and this; [`host`] is shared with other examples.
+//! From the bottom up: [`protocol`], [`keyspace`], [`commands`], [`clients`], [`core`],
+//! [`session`], [`transaction`], [`dispatch`], [`connection`], and this; [`host`] is shared with
+//! other examples.
 
+mod clients;
 mod commands;
 mod config;
 mod connection;
 mod core;
+mod dispatch;
 mod gauges;
 mod glob;
 #[path = "../../host/mod.rs"]
@@ -29,12 +32,12 @@ mod protocol;
 mod pubsub;
 mod remote;
 mod session;
+mod transaction;
 mod wall;
 
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use corewheel::settings::TurnBudget;
 use corewheel::{Fired, Runtime, ShutdownPolicy, StartError, TimerService, Timers};
@@ -55,8 +58,6 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// The keys that one turn of a shard removes. Many may be due at one instant, and their events are
 /// sent when the turn has ended.
 const EXPIRED_MAX: u32 = 1 << 10;
-/// How long a client may take for the refusal of its connection.
-const REFUSAL_MAX: Duration = Duration::from_millis(100);
 
 fn main() -> ExitCode {
     process::exit("resp_cache", options::parse().and_then(|options| options.map_or(Ok(()), run)))
@@ -118,13 +119,7 @@ impl Site<u32> for Cache {
     }
 }
 
-async fn serve(mut stream: impl Stream, core: Rc<Core>) {
-    if !core.shared.enter_client() {
-        let refusal = stream.write(b"-ERR max number of clients reached\r\n");
-        let _ = core.timers.timeout(REFUSAL_MAX, refusal).await;
-        return stream.close().await;
-    }
+async fn serve(stream: impl Stream, core: Rc<Core>) {
     let end = connection::serve(stream, Rc::clone(&core)).await;
-    core.shared.leave_client();
     tracing::debug!(core = core.index, %end, "a connection ended");
 }

@@ -49,6 +49,11 @@ pub(crate) struct Options {
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) write_timeout: Duration,
 
+    /// The most bytes of requests, replies and messages of all clients, divided among the cores; 0
+    /// is no limit. Beyond it, the clients that take the most are disconnected.
+    #[arg(long, default_value_t = 1 << 30, value_name = "BYTES")]
+    pub(crate) clients_memory_max: u64,
+
     /// The most bytes of messages that wait for one subscriber; it is disconnected beyond.
     #[arg(long, default_value_t = 32 << 20, value_name = "BYTES")]
     pub(crate) output_max: usize,

@@ -2,12 +2,14 @@
 //! not been sent yet.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use tokio::sync::Notify;
 
+use crate::clients::{Client, Part};
 use crate::glob;
 use crate::notify::Event;
 use crate::protocol::{Proto, Reply};
@@ -15,13 +17,15 @@ use crate::protocol::{Proto, Reply};
 /// A connection that may have subscriptions.
 #[derive(Debug)]
 pub(crate) struct Subscriber {
+    pub(crate) client: Arc<Client>,
     pub(crate) proto: Cell<Proto>,
-    /// Messages that its connection has not taken.
-    outbox: RefCell<BytesMut>,
+    /// Messages that its connection has not taken, each with the pattern that it matches. They
+    /// share their bytes with those of other subscribers.
+    outbox: RefCell<VecDeque<(Option<Bytes>, Event)>>,
+    /// The bytes of the outbox.
+    waiting: Cell<usize>,
     /// The most bytes of the outbox.
     outbox_max: usize,
-    /// Whether the outbox was full, so that messages are lost and the connection must end.
-    overflowed: Cell<bool>,
     /// Whether it has messages.
     pub(crate) ready: Notify,
     names: RefCell<[BTreeSet<Bytes>; 2]>,
@@ -42,12 +46,13 @@ impl Kind {
 }
 
 impl Subscriber {
-    pub(crate) fn new(outbox_max: usize) -> Rc<Self> {
+    pub(crate) fn new(client: Arc<Client>, outbox_max: usize) -> Rc<Self> {
         Rc::new(Self {
+            client,
             proto: Cell::new(Proto::Resp2),
             outbox: RefCell::default(),
+            waiting: Cell::new(0),
             outbox_max,
-            overflowed: Cell::new(false),
             ready: Notify::new(),
             names: RefCell::default(),
         })
@@ -62,29 +67,19 @@ impl Subscriber {
         self.names.borrow()[kind as usize].iter().cloned().collect()
     }
 
-    /// Moves the messages behind `out`. False if the client has not read its messages, and some are
-    /// lost.
-    pub(crate) fn take(&self, out: &mut BytesMut) -> bool {
+    /// Writes messages behind `out` until there are `enough` bytes. The others stay, and count
+    /// towards the limit of the client.
+    pub(crate) fn take(&self, out: &mut BytesMut, enough: usize) {
         let mut outbox = self.outbox.borrow_mut();
-        if out.is_empty() {
-            std::mem::swap(out, &mut outbox);
-        } else {
-            out.extend_from_slice(&outbox);
-            outbox.clear();
-        }
-        !self.overflowed.get()
-    }
-
-    fn send(&self, pattern: Option<&Bytes>, event: &Event) {
-        let mut outbox = self.outbox.borrow_mut();
-        if outbox.len() + event.message.len() > self.outbox_max {
-            self.overflowed.set(true);
-        } else {
-            let mut reply = Reply { out: &mut outbox, proto: self.proto.get() };
+        let mut reply = Reply { out, proto: self.proto.get() };
+        while reply.out.len() < enough
+            && let Some((pattern, event)) = outbox.pop_front()
+        {
+            self.hold(self.waiting.get() - size(pattern.as_ref(), &event));
             if let Some(pattern) = pattern {
                 reply.push(4);
                 reply.bulk(b"pmessage");
-                reply.bulk(pattern);
+                reply.bulk(&pattern);
             } else {
                 reply.push(3);
                 reply.bulk(b"message");
@@ -92,8 +87,40 @@ impl Subscriber {
             reply.bulk(&event.channel);
             reply.bulk(&event.message);
         }
+        if outbox.is_empty() {
+            *outbox = VecDeque::new();
+        } else {
+            self.ready.notify_one();
+        }
+    }
+
+    /// Adds a message. A client that has not read too many ends, and its messages are dropped.
+    fn send(&self, pattern: Option<&Bytes>, event: &Event) {
+        if self.client.is_over() {
+            return;
+        }
+        let waiting = self.waiting.get() + size(pattern, event);
+        if waiting > self.outbox_max {
+            self.client.end_as_slow();
+            self.outbox.take();
+            self.hold(0);
+        } else {
+            self.outbox.borrow_mut().push_back((pattern.cloned(), event.clone()));
+            self.hold(waiting);
+        }
         self.ready.notify_one();
     }
+
+    fn hold(&self, waiting: usize) {
+        self.waiting.set(waiting);
+        self.client.account(Part::Messages, waiting);
+    }
+}
+
+/// What a message takes in an outbox.
+fn size(pattern: Option<&Bytes>, event: &Event) -> usize {
+    let names = pattern.map_or(0, Bytes::len) + event.channel.len();
+    names + event.message.len() + size_of::<(Option<Bytes>, Event)>()
 }
 
 /// The subscriptions of one core.
@@ -112,6 +139,7 @@ impl Registry {
             let named = &mut self.by_name[kind as usize];
             named.entry(name).or_default().push(Rc::clone(subscriber));
             self.subscribers += u64::from(is_first);
+            subscriber.client.subscriptions[kind as usize].add(1);
         }
     }
 
@@ -120,6 +148,8 @@ impl Registry {
             return;
         }
         self.subscribers -= u64::from(subscriber.count() == 0);
+        let count = subscriber.names.borrow()[kind as usize].len();
+        subscriber.client.subscriptions[kind as usize].set(count as u64);
         let named = &mut self.by_name[kind as usize];
         if let Some(all) = named.get_mut(name) {
             all.retain(|other| !Rc::ptr_eq(other, subscriber));

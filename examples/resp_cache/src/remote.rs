@@ -1,5 +1,7 @@
 //! Requests for keys of other cores.
 
+use std::collections::VecDeque;
+
 use bytes::{Bytes, BytesMut};
 use tokio::sync::oneshot;
 
@@ -8,67 +10,125 @@ use crate::notify::Event;
 use crate::protocol::{Args, Proto, Reply, encode_request, integer_of, split_array};
 use crate::session::Session;
 
-/// The most requests of one connection that wait for other cores.
-const WINDOW_MAX: usize = 1 << 10;
-/// After replies of more bytes than these, fewer requests are sent at a time.
-const REPLIES_MAX: usize = 1 << 20;
+/// The most requests of one connection that wait to be sent to other cores, and the most bytes of
+/// them.
+const REQUESTS_MAX: usize = 1 << 10;
+const REQUEST_BYTES: usize = 1 << 20;
+/// A core that has written so many bytes of replies leaves the other requests for the next message.
+pub(crate) const REPLY_BYTES: usize = 256 << 10;
 
-/// The requests of one connection that wait to be sent to other cores.
+/// The requests of one connection for keys of other cores, and the replies that have come.
+///
+/// The replies take their places among those of this core. Where one is missing, what comes behind
+/// it is held back until a further message has brought it. So a connection holds, for each core, no
+/// more than [`REPLY_BYTES`] and one value, however long its pipeline is.
 #[derive(Debug)]
 pub(crate) struct Remote {
-    /// The encoded requests, by core.
+    /// The encoded requests that were not executed, by core.
     requests: Vec<Vec<u8>>,
-    /// Where each reply belongs among the replies of the connection, and the core that gives it.
-    places: Vec<(usize, usize)>,
-    /// How many requests may wait: it grows by small replies and shrinks by large ones, so that the
-    /// replies of a long pipeline do not fill the memory.
-    window: usize,
+    /// The bytes of the requests that were not sent.
+    bytes: usize,
+    /// The replies that have not taken their places, by core.
+    arrived: Vec<Arrived>,
+    /// Where each missing reply belongs among those that are held back, and the core that gives it.
+    places: VecDeque<(usize, usize)>,
+    /// Replies of this core, behind the first missing one.
+    held: BytesMut,
+}
+
+/// Replies of one core, of which the first `next` have taken their places.
+#[derive(Debug, Default)]
+struct Arrived {
+    replies: Replies,
+    next: usize,
+}
+
+impl Arrived {
+    fn is_used_up(&self) -> bool {
+        self.next == self.replies.ends.len()
+    }
+
+    fn take(&mut self) -> Option<&[u8]> {
+        let end = *self.replies.ends.get(self.next)?;
+        let begin = self.next.checked_sub(1).map_or(0, |before| self.replies.ends[before]);
+        self.next += 1;
+        Some(&self.replies.bytes[begin..end])
+    }
 }
 
 impl Remote {
     pub(crate) fn new(cores: usize) -> Self {
-        Self { requests: vec![Vec::new(); cores], places: Vec::new(), window: 16 }
+        Self {
+            requests: vec![Vec::new(); cores],
+            bytes: 0,
+            arrived: std::iter::repeat_with(Arrived::default).take(cores).collect(),
+            places: VecDeque::new(),
+            held: BytesMut::new(),
+        }
     }
 
     /// Adds a request whose reply belongs at `at`. True if the requests are to be sent now.
     pub(crate) fn push(&mut self, core: usize, args: Args<'_>, at: usize) -> bool {
+        let before = self.requests[core].len();
         encode_request(&mut self.requests[core], args);
-        self.places.push((at, core));
-        self.places.len() >= self.window
+        self.bytes += self.requests[core].len() - before;
+        self.places.push_back((at, core));
+        self.places.len() >= REQUESTS_MAX || self.bytes >= REQUEST_BYTES
     }
 
-    /// Sends the requests, waits for the replies, and puts them in their places.
-    pub(crate) async fn resolve(&mut self, session: &Session, out: &mut BytesMut) -> Asked {
+    /// Sends the requests, waits for replies, and puts them in their places in `out`, up to the
+    /// first that is missing. True if none is missing; else `out` is to be written and emptied, and
+    /// this called again.
+    pub(crate) async fn resolve(&mut self, session: &Session, out: &mut BytesMut) -> Asked<bool> {
         if self.places.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         session.core.publish_events();
-        let requests = self.requests.iter_mut().map(std::mem::take);
-        let replies = exchange(&session.core, session.proto, requests).await?;
-        let total: usize = replies.iter().map(|replies| replies.bytes.len()).sum();
-        let mut spliced = BytesMut::with_capacity(out.len() + total);
-        let (mut copied, mut next) = (0, vec![0_usize; replies.len()]);
-        for (at, core) in self.places.drain(..) {
-            spliced.extend_from_slice(&out[copied..at]);
-            copied = at;
-            let Replies { bytes, ends } = &replies[core];
-            let begin = next[core].checked_sub(1).map_or(0, |before| ends[before]);
-            spliced.extend_from_slice(&bytes[begin..ends[next[core]]]);
-            next[core] += 1;
+        self.bytes = 0;
+        let requests = self.requests.iter_mut().zip(&self.arrived);
+        let requests =
+            requests.map(
+                |(requests, arrived)| {
+                    if arrived.is_used_up() { std::mem::take(requests) } else { Vec::new() }
+                },
+            );
+        let came = exchange(&session.core, session.proto, requests, Some(REPLY_BYTES)).await?;
+        for (core, mut replies) in came.into_iter().enumerate() {
+            if !replies.ends.is_empty() {
+                self.requests[core] = std::mem::take(&mut replies.rest);
+                self.arrived[core] = Arrived { replies, next: 0 };
+            }
         }
-        spliced.extend_from_slice(&out[copied..]);
-        *out = spliced;
-        let window = if total > REPLIES_MAX { self.window / 8 } else { self.window * 2 };
-        self.window = window.clamp(1, WINDOW_MAX);
-        Ok(())
+        // While a reply is missing, `out` is empty; before, nothing is held back.
+        self.held.unsplit(std::mem::take(out));
+        let mut taken = 0;
+        while let Some((at, core)) = self.places.front().copied()
+            && let Some(reply) = self.arrived[core].take()
+        {
+            out.extend_from_slice(&self.held[taken..at]);
+            out.extend_from_slice(reply);
+            taken = at;
+            self.places.pop_front();
+        }
+        if self.places.is_empty() {
+            out.extend_from_slice(&self.held[taken..]);
+            self.held = BytesMut::new();
+            self.arrived.fill_with(Arrived::default);
+            return Ok(true);
+        }
+        let _in_their_places = self.held.split_to(taken);
+        self.places.iter_mut().for_each(|(at, _)| *at -= taken);
+        Ok(false)
     }
 }
 
-/// Has each core execute its requests, and returns the replies of each.
+/// Has each core execute its requests, and returns the replies of each. A core ends after the
+/// request whose reply makes its replies reach `enough` bytes, and returns the others.
 async fn exchange(
     core: &Core,
     proto: Proto,
     requests: impl Iterator<Item = Vec<u8>>,
+    enough: Option<usize>,
 ) -> Asked<Vec<Replies>> {
     let mut waiting = Vec::new();
     for (to, requests) in requests.enumerate() {
@@ -76,7 +136,7 @@ async fn exchange(
         if requests.is_empty() {
             let _ = reply.send(Replies::default());
         } else {
-            core.send(to, Message::Requests { requests, proto, reply }).await?;
+            core.send(to, Message::Requests { requests, proto, enough, reply }).await?;
         }
         waiting.push(replies);
     }
@@ -85,6 +145,19 @@ async fn exchange(
         all.push(replies.await.map_err(|_| CoreEnded)?);
     }
     Ok(all)
+}
+
+/// Has one core execute requests, and no others of any client between them.
+pub(crate) async fn exchange_with(
+    core: &Core,
+    to: usize,
+    proto: Proto,
+    requests: Vec<u8>,
+) -> Asked<Replies> {
+    let mut requests = Some(requests);
+    let by_core = (0..=to).map(|at| requests.take_if(|_| at == to).unwrap_or_default());
+    let mut replies = exchange(core, proto, by_core, None).await?;
+    Ok(replies.pop().unwrap_or_default())
 }
 
 /// Has each core execute a request, and returns the replies of those whose request has words.
@@ -97,7 +170,7 @@ pub(crate) async fn gather(core: &Core, parts: &[Vec<&[u8]>]) -> Asked<Vec<Bytes
         request
     });
     // The cores reply in the same way to all, so that the replies can be combined.
-    let replies = exchange(core, Proto::Resp2, requests).await?;
+    let replies = exchange(core, Proto::Resp2, requests, None).await?;
     Ok(replies.into_iter().map(|of| of.bytes).filter(|bytes| !bytes.is_empty()).collect())
 }
 
@@ -105,7 +178,7 @@ pub(crate) async fn gather(core: &Core, parts: &[Vec<&[u8]>]) -> Asked<Vec<Bytes
 pub(crate) async fn publish(core: &Core, channel: &[u8], message: &[u8]) -> Asked<i64> {
     let channel = Bytes::copy_from_slice(channel);
     let event = Event { channel, message: Bytes::copy_from_slice(message) };
-    let mut count = core.registry.borrow().publish(&event);
+    let mut count = core.publish(&event);
     let has_subscribers = |to: &usize| core.shared.gauges[*to].subscribers.get() > 0;
     for to in (0..core.shared.cores()).filter(|to| *to != core.index).filter(has_subscribers) {
         let (reply, reached) = oneshot::channel();

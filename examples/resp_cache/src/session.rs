@@ -2,11 +2,14 @@
 
 use std::fmt::Write;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::commands::{COMMANDS, Done, Refusal, Route, unknown, unknown_subcommand, wrong_arity};
+use crate::clients::Client;
+use crate::commands::{
+    COMMANDS, Command, Done, Refusal, find, unknown, unknown_subcommand, wrong_arity,
+};
 use crate::core::Core;
 use crate::gauges::Gauges;
 use crate::protocol::{Args, Proto, Reply, integer, is};
@@ -34,26 +37,35 @@ pub(crate) struct Session {
     pub(crate) subscriber: Option<Rc<Subscriber>>,
     /// Whether the connection ends when its replies are written.
     pub(crate) is_closing: bool,
-    id: u64,
-    name: Vec<u8>,
+    pub(crate) client: Arc<Client>,
 }
 
 impl Session {
-    pub(crate) fn new(core: Rc<Core>) -> Self {
-        let id = core.shared.next_client.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn new(core: Rc<Core>, client: Arc<Client>) -> Self {
         Self {
             core,
             proto: Proto::Resp2,
             replying: Replying::On,
             subscriber: None,
             is_closing: false,
-            id,
-            name: Vec::new(),
+            client,
         }
     }
 
     pub(crate) fn is_subscribed(&self) -> bool {
         self.subscriber.as_ref().is_some_and(|subscriber| subscriber.count() > 0)
+    }
+
+    fn name(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.client.name.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_proto(&mut self, proto: Proto) {
+        self.proto = proto;
+        self.client.proto.set(if proto == Proto::Resp3 { 3 } else { 2 });
+        if let Some(subscriber) = &self.subscriber {
+            subscriber.proto.set(proto);
+        }
     }
 
     /// Whether the client may run a command. In RESP2, messages to a subscriber could be taken for
@@ -97,8 +109,9 @@ impl Session {
             }
             "reset" => {
                 self.unsubscribe_all();
-                (self.proto, self.replying) = (Proto::Resp2, Replying::On);
-                self.name.clear();
+                self.set_proto(Proto::Resp2);
+                self.replying = Replying::On;
+                self.name().clear();
                 reply.simple("RESET");
             }
             "subscribe" | "psubscribe" => self.subscribe(name, args, &mut reply),
@@ -139,13 +152,10 @@ impl Session {
         };
         match args.len() {
             0..=2 => {}
-            4 if is(args, 2, "setname") => self.name = args[3].to_vec(),
+            4 if is(args, 2, "setname") => *self.name() = args[3].to_vec(),
             _ => return Err(Refusal::from("ERR Syntax error in HELLO: this server has no users")),
         }
-        self.proto = proto;
-        if let Some(subscriber) = &self.subscriber {
-            subscriber.proto.set(proto);
-        }
+        self.set_proto(proto);
         let mut reply = Reply { out, proto };
         reply.map(7);
         reply.pair("server", "resp_cache");
@@ -153,7 +163,7 @@ impl Session {
         reply.pair("mode", "standalone");
         reply.pair("role", "master");
         let version = if proto == Proto::Resp3 { 3 } else { 2 };
-        for (name, number) in [("proto", version), ("id", self.id.cast_signed())] {
+        for (name, number) in [("proto", version), ("id", self.client.id.cast_signed())] {
             reply.bulk(name.as_bytes());
             reply.integer(number);
         }
@@ -164,13 +174,20 @@ impl Session {
 
     fn client(&mut self, args: Args<'_>, reply: &mut Reply<'_>) -> Done {
         match (args[1].to_ascii_lowercase().as_slice(), args.len()) {
-            (b"id", 2) => reply.integer(self.id.cast_signed()),
-            (b"getname", 2) if self.name.is_empty() => reply.null(),
-            (b"getname", 2) => reply.bulk(&self.name),
+            (b"id", 2) => reply.integer(self.client.id.cast_signed()),
+            (b"getname", 2) if self.name().is_empty() => reply.null(),
+            (b"getname", 2) => reply.bulk(&self.name()),
             (b"setname", 3) => {
-                self.name = args[2].to_vec();
+                if args[2].iter().any(|byte| !byte.is_ascii_graphic()) {
+                    let problem = "ERR Client names cannot contain spaces, newlines or special \
+                                   characters.";
+                    return Err(Refusal::from(problem));
+                }
+                *self.name() = args[2].to_vec();
                 reply.ok();
             }
+            (b"info", 2) => reply.bulk(self.client.line().as_bytes()),
+            (b"list", 2) => reply.bulk(self.core.shared.clients.list().as_bytes()),
             // The name and the version of the client's library, which nothing here asks for.
             (b"setinfo", 4) => reply.ok(),
             (b"reply", 3) if is(args, 2, "on") => {
@@ -187,7 +204,7 @@ impl Session {
                 let name = String::from_utf8_lossy(args[1]);
                 return Err(unknown_subcommand(
                     &name,
-                    "ID, GETNAME, SETNAME, SETINFO, REPLY ON/OFF/SKIP",
+                    "ID, GETNAME, SETNAME, SETINFO, INFO, LIST, REPLY ON/OFF/SKIP",
                 ));
             }
         }
@@ -203,9 +220,7 @@ impl Session {
                 reply.pair(name, &value);
             }
         } else if is(args, 1, "set") && args.len() > 3 && args.len().is_multiple_of(2) {
-            for pair in args[2..].chunks_exact(2) {
-                config.set(pair[0], pair[1])?;
-            }
+            config.set(&args[2..])?;
             reply.ok();
         } else if is(args, 1, "resetstat") && args.len() == 2 {
             reply.ok();
@@ -224,14 +239,19 @@ impl Session {
             ("process_id", std::process::id().into()),
             ("uptime_in_seconds", shared.started.elapsed().as_secs()),
             ("cores", shared.cores() as u64),
-            ("\r\n# Clients\r\nconnected_clients", shared.clients.load(Ordering::Relaxed)),
+            ("\r\n# Clients\r\nconnected_clients", shared.clients.len() as u64),
             ("maxclients", shared.config.clients_max.get()),
             ("pubsub_clients", total(|core| core.subscribers.get())),
+            ("maxmemory_clients", shared.config.clients_memory_max.get()),
+            ("mem_clients", total(|core| core.client_memory.get())),
             ("\r\n# Memory\r\nused_memory", total(|core| core.memory.get())),
             ("maxmemory_policy:volatile-ttl\r\nmaxmemory", shared.config.memory_max.get()),
             ("\r\n# Stats\r\ntotal_commands_processed", total(|core| core.commands.get())),
             ("expired_keys", total(|core| core.expired.get())),
             ("evicted_keys", total(|core| core.evicted.get())),
+            ("evicted_clients", total(|core| core.clients_evicted.get())),
+            ("rejected_connections", total(|core| core.clients_refused.get())),
+            ("client_output_buffer_limit_disconnections", total(|core| core.clients_slow.get())),
             ("events_dropped", total(|core| core.dropped.get())),
         ];
         let mut text = format!("# Server\r\nserver_name:resp_cache\r\nredis_version:{LEVEL}\r\n");
@@ -247,8 +267,9 @@ impl Session {
     }
 
     fn subscriber(&mut self) -> Rc<Subscriber> {
-        let max = self.core.shared.options.output_max;
-        let subscriber = self.subscriber.get_or_insert_with(|| Subscriber::new(max));
+        let max = self.core.shared.config.output_max.get() as usize;
+        let client = || Arc::clone(&self.client);
+        let subscriber = self.subscriber.get_or_insert_with(|| Subscriber::new(client(), max));
         subscriber.proto.set(self.proto);
         Rc::clone(subscriber)
     }
@@ -307,34 +328,38 @@ fn confirm(reply: &mut Reply<'_>, verb: &str, name: Option<&[u8]>, count: usize)
     reply.count(count);
 }
 
-/// `COMMAND`: the names, arities and keys of all commands.
+/// `COMMAND`: the names, arities and keys of all commands, or of those that are named.
 fn command(args: Args<'_>, reply: &mut Reply<'_>) -> Done {
     if is(args, 1, "count") && args.len() == 2 {
         reply.count(COMMANDS.len());
-        return Ok(());
-    }
-    if is(args, 1, "docs") {
+    } else if is(args, 1, "docs") {
         reply.map(0);
-        return Ok(());
-    }
-    if args.len() > 1 {
-        return Err(Refusal::from("ERR unknown subcommand of 'command'. Known: COUNT, DOCS."));
-    }
-    reply.array(COMMANDS.len());
-    for command in &COMMANDS {
-        let (first, last, step) = match command.route {
-            Route::Key(_) => (1, 1, 1),
-            Route::Each(..) => (1, -1, 1),
-            Route::Keys(_, step, _) => (1, -1, i64::from(step)),
-            _ => (0, 0, 0),
-        };
-        reply.array(6);
-        reply.bulk(command.name.as_bytes());
-        reply.integer(i64::from(command.arity));
-        reply.array(0);
-        for number in [first, last, step] {
-            reply.integer(number);
+    } else if is(args, 1, "info") && args.len() > 2 {
+        reply.array(args.len() - 2);
+        for name in &args[2..] {
+            match find(name) {
+                Some(command) => describe(command, reply),
+                None => reply.null_array(),
+            }
         }
+    } else if args.len() == 1 || (is(args, 1, "info") && args.len() == 2) {
+        reply.array(COMMANDS.len());
+        for command in &COMMANDS {
+            describe(command, reply);
+        }
+    } else {
+        return Err(unknown_subcommand("command", "COUNT, DOCS, INFO"));
     }
     Ok(())
+}
+
+fn describe(command: &Command, reply: &mut Reply<'_>) {
+    let (first, last, step) = command.key_range();
+    reply.array(6);
+    reply.bulk(command.name.as_bytes());
+    reply.integer(i64::from(command.arity));
+    reply.array(0);
+    for number in [first.into(), last.into(), step.into()] {
+        reply.integer(number);
+    }
 }

@@ -39,19 +39,22 @@ impl Time {
         now.saturating_duration_since(self.epoch).as_micros() as u64 + 1
     }
 
-    /// `micros` is at least 1.
-    pub(crate) fn instant(&self, micros: u64) -> Option<Instant> {
-        self.epoch.checked_add(Duration::from_micros(micros - 1))
+    /// `micros` is at least 1. `None` if there is no such instant.
+    pub(crate) fn instant(&self, micros: i128) -> Option<Instant> {
+        let passed = u128::try_from(micros - 1).ok()?;
+        let length = Duration::from_millis(u64::try_from(passed / 1_000).ok()?);
+        let rest = Duration::from_micros((passed % 1_000) as u64);
+        self.epoch.checked_add(length)?.checked_add(rest)
     }
 
     /// The wall time of a monotonic time, in microseconds since 1970.
-    pub(crate) fn to_wall(&self, micros: u64) -> i64 {
-        micros.cast_signed().saturating_add(self.offset)
+    pub(crate) fn to_wall(&self, micros: i128) -> i128 {
+        micros + i128::from(self.offset)
     }
 
     /// The monotonic time of a wall time; before the epoch it is negative.
-    pub(crate) fn monotonic_of(&self, wall_micros: i64) -> i64 {
-        wall_micros.saturating_sub(self.offset)
+    pub(crate) fn monotonic_of(&self, wall_micros: i128) -> i128 {
+        wall_micros - i128::from(self.offset)
     }
 
     /// By how many microseconds the wall clock has stepped since the last call, if it has.

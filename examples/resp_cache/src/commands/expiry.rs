@@ -6,7 +6,7 @@ use crate::notify::Class;
 use crate::protocol::integer;
 
 /// How a command states a time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Unit {
     is_seconds: bool,
     /// Whether it is a point in wall time rather than a length of time.
@@ -30,18 +30,17 @@ impl Unit {
 fn deadline_of(call: &mut Call<'_>, unit: Unit, value: i64) -> Result<Option<Deadline>, Refusal> {
     let millis = if unit.is_seconds { value.checked_mul(1_000) } else { Some(value) };
     let millis = millis.ok_or_else(|| invalid(call))?;
-    let micros = i64::try_from(i128::from(millis) * 1_000);
-    let micros = micros.unwrap_or(if millis < 0 { i64::MIN } else { i64::MAX });
-    let now = call.keys.now().cast_signed();
+    let micros = i128::from(millis) * 1_000;
+    let now = call.keys.now();
     let (wall, time) = call.keys.wall();
     let at = if unit.is_wall {
         time.monotonic_of(micros)
     } else {
         // A point in time that has no name in milliseconds is refused.
-        millis.checked_add(wall / 1_000).ok_or_else(|| invalid(call))?;
-        now.saturating_add(micros)
+        i64::try_from((wall + micros) / 1_000).map_err(|_| invalid(call))?;
+        now + micros
     };
-    Ok((at > now).then(|| Deadline::new(at.cast_unsigned(), unit.is_wall)))
+    Ok((at > now).then(|| Deadline::new(at, unit.is_wall)))
 }
 
 /// A deadline that a command states and that must be positive.
@@ -119,11 +118,12 @@ pub(super) fn reply_time(call: &mut Call<'_>, unit: Unit) -> Done {
         Some(Some(deadline)) => {
             let millis = if unit.is_wall {
                 let (_, time) = call.keys.wall();
-                time.to_wall(deadline).saturating_add(500).div_euclid(1_000)
+                (time.to_wall(deadline) + 500).div_euclid(1_000)
             } else {
-                deadline.saturating_sub(call.keys.now()).div_ceil(1_000).cast_signed()
+                ((deadline - call.keys.now()).max(0) + 999) / 1_000
             };
-            if unit.is_seconds { millis.saturating_add(500) / 1_000 } else { millis }
+            let time = if unit.is_seconds { (millis + 500) / 1_000 } else { millis };
+            i64::try_from(time).unwrap_or(i64::MAX)
         }
     };
     call.reply.integer(reply);

@@ -2,10 +2,12 @@
 
 use bytes::BytesMut;
 
-use super::{Call, Done, SYNTAX};
+use super::{Call, Done, NOT_AN_INTEGER, Refusal, SYNTAX};
+use crate::core::Shared;
 use crate::glob;
 use crate::keyspace::Key;
-use crate::protocol::{Reply, is};
+use crate::notify::Class;
+use crate::protocol::{Args, Reply, integer, is};
 
 /// Replies with the number of keys for which a function is true.
 pub(super) fn count(call: &mut Call<'_>, is_it: fn(&mut Call<'_>, Key<'_>) -> bool) -> Done {
@@ -42,5 +44,142 @@ pub(super) fn flush(call: &mut Call<'_>) -> Done {
     }
     call.keys.clear();
     call.reply.ok();
+    Ok(())
+}
+
+/// Gives a key the value and the time to live of another, which goes; an error if that is not
+/// there.
+fn move_key(call: &mut Call<'_>) -> Done {
+    let to = Key::new(call.args[2]);
+    if !call.keys.copy(call.key, to)? {
+        return Err(Refusal::from("ERR no such key"));
+    }
+    if call.key.name != to.name {
+        call.keys.remove_silently(call.key);
+    }
+    call.keys.event(Class::GENERIC, "rename_from", call.key);
+    call.keys.event(Class::GENERIC, "rename_to", to);
+    Ok(())
+}
+
+pub(super) fn rename(call: &mut Call<'_>) -> Done {
+    move_key(call)?;
+    call.reply.ok();
+    Ok(())
+}
+
+pub(super) fn renamenx(call: &mut Call<'_>) -> Done {
+    let is_known = call.keys.contains(call.key);
+    let is_free = !call.keys.contains(Key::new(call.args[2]));
+    if is_free || !is_known {
+        move_key(call)?;
+    }
+    call.reply.integer(i64::from(is_free));
+    Ok(())
+}
+
+/// `COPY source destination [DB 0] [REPLACE]`.
+pub(super) fn copy(call: &mut Call<'_>) -> Done {
+    let (args, to) = (call.args, Key::new(call.args[2]));
+    let (mut replaces, mut words) = (false, 3..args.len());
+    while let Some(word) = words.next() {
+        if is(args, word, "replace") {
+            replaces = true;
+        } else if is(args, word, "db") {
+            let number = words.next().ok_or(SYNTAX)?;
+            match integer(args[number]) {
+                Some(0) => {}
+                Some(_) => return Err(Refusal::from("ERR DB index is out of range")),
+                None => return Err(NOT_AN_INTEGER),
+            }
+        } else {
+            return Err(SYNTAX);
+        }
+    }
+    if call.key.name == to.name {
+        return Err(Refusal::from("ERR source and destination objects are the same"));
+    }
+    let is_copied = (replaces || !call.keys.contains(to)) && call.keys.copy(call.key, to)?;
+    if is_copied {
+        call.keys.event(Class::GENERIC, "copy_to", to);
+    }
+    call.reply.integer(i64::from(is_copied));
+    Ok(())
+}
+
+/// The bits of a cursor that name the core. The others are the place at which it goes on.
+const CORE_BITS: u32 = 16;
+
+/// The core that a cursor names.
+pub(super) fn core_of_cursor(shared: &Shared, args: Args<'_>) -> Result<usize, Refusal> {
+    let core = cursor_of(args)? & ((1 << CORE_BITS) - 1);
+    let core = usize::try_from(core).ok().filter(|core| *core < shared.cores());
+    core.ok_or(Refusal::from("ERR invalid cursor"))
+}
+
+fn cursor_of(args: Args<'_>) -> Result<u64, Refusal> {
+    let cursor = str::from_utf8(args[1]).ok().and_then(|digits| digits.parse().ok());
+    cursor.ok_or(Refusal::from("ERR invalid cursor"))
+}
+
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`: goes through the keys of one core after
+/// the other. A key that is there all the time is returned exactly once.
+pub(super) fn scan(call: &mut Call<'_>) -> Done {
+    const COUNT_MAX: usize = 100_000;
+    let cursor = cursor_of(call.args)?;
+    let (mut pattern, mut count, mut is_wanted) = (None, 10, true);
+    let mut words = call.args[2..].chunks(2);
+    for option in &mut words {
+        let [name, value] = option else { return Err(SYNTAX) };
+        match name.to_ascii_lowercase().as_slice() {
+            b"match" => pattern = Some(*value),
+            b"count" => {
+                let stated = integer(value).ok_or(NOT_AN_INTEGER)?;
+                count = usize::try_from(stated).ok().filter(|count| *count > 0).ok_or(SYNTAX)?;
+            }
+            b"type" => is_wanted = value.eq_ignore_ascii_case(b"string"),
+            _ => return Err(SYNTAX),
+        }
+    }
+    let mut found = 0;
+    let mut names = BytesMut::new();
+    let mut list = Reply { out: &mut names, proto: call.reply.proto };
+    let from = (cursor >> CORE_BITS) as usize;
+    let next = call.keys.scan(from, count.min(COUNT_MAX), |key| {
+        if is_wanted && pattern.is_none_or(|pattern| glob::matches(pattern, key)) {
+            list.bulk(key);
+            found += 1;
+        }
+    });
+    let (core, cores) = (call.keys.core as u64, call.keys.cores as u64);
+    let next = match next {
+        Some(place) => (place as u64) << CORE_BITS | core,
+        None if core + 1 < cores => core + 1,
+        None => 0,
+    };
+    call.reply.array(2);
+    call.reply.bulk(next.to_string().as_bytes());
+    call.reply.array(found);
+    call.reply.out.extend_from_slice(&names);
+    Ok(())
+}
+
+/// A core, as often as it has keys.
+pub(super) fn any_core(shared: &Shared, _: Args<'_>) -> Result<usize, Refusal> {
+    let counts: Vec<_> = shared.gauges.iter().map(|core| core.keys.get()).collect();
+    let mut at = Key::random(counts.iter().sum());
+    let found = counts.iter().position(|count| {
+        let is_here = at < *count;
+        at = at.saturating_sub(*count);
+        is_here
+    });
+    Ok(found.unwrap_or(0))
+}
+
+pub(super) fn random(call: &mut Call<'_>) -> Done {
+    match call.keys.any_key() {
+        Some(key) => call.reply.bulk(key),
+        None => call.reply.null(),
+    }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The commands: a table that says how each is routed, and those that run on the core of a key.
 //!
-//! A command on one key runs on the key's core and is atomic. `MGET`, `MSET`, `DEL`, `UNLINK`,
+//! A command on one key runs on the key's core and is atomic, and so does a command on several keys
+//! that must be on one core, such as `RENAME`. `MGET`, `MSET`, `DEL`, `UNLINK`,
 //! `EXISTS` and `TOUCH` run on each core that has one of their keys, and are atomic only among the
 //! keys of one core. `KEYS`, `DBSIZE`, `FLUSHDB` and `FLUSHALL` run on all cores, one after the
 //! other.
@@ -13,8 +14,9 @@ mod strings;
 use std::borrow::Cow;
 
 use self::expiry::Unit;
+use crate::core::Shared;
 use crate::keyspace::{Key, Keyspace};
-use crate::protocol::{Args, Reply, integer};
+use crate::protocol::{Args, Reply, integer, is};
 use crate::remote::Combine;
 
 /// Why a command was refused, as the client is told.
@@ -45,6 +47,13 @@ impl Call<'_> {
         }
     }
 
+    /// Refuses a value that would be too long.
+    fn check_length(&self, bytes: usize) -> Done {
+        let max = self.value_max;
+        let problem = || format!("ERR string exceeds maximum allowed size ({max} bytes)");
+        if bytes > max { Err(Refusal::from(problem())) } else { Ok(()) }
+    }
+
     fn integer(&self, index: usize) -> Result<i64, Refusal> {
         self.args.get(index).and_then(|arg| integer(arg)).ok_or(NOT_AN_INTEGER)
     }
@@ -65,10 +74,17 @@ pub(crate) enum Route {
     Each(&'static str, Run),
     /// On each core that has one of its keys, which are so many words apart.
     Keys(Run, u8, Combine),
+    /// On the core that has all of its keys, which are the words up to the last, so many apart; -1
+    /// is the last word.
+    Together(Run, i8, u8),
+    /// On a core that the session chooses.
+    Chosen(fn(&Shared, Args<'_>) -> Result<usize, Refusal>, Run),
     /// On all cores.
     All(Run, Combine),
     /// `PUBLISH`: to the subscribers of all cores.
     Publish,
+    /// `MULTI`, `EXEC` and `DISCARD`.
+    Transaction,
 }
 
 #[derive(Debug)]
@@ -84,17 +100,63 @@ impl Command {
     pub(crate) fn accepts(&self, words: usize) -> bool {
         let arity = usize::from(self.arity.unsigned_abs());
         match self.route {
-            Route::Keys(_, step, _) if !(words - 1).is_multiple_of(step.into()) => false,
+            Route::Keys(_, step, _) | Route::Together(_, -1, step)
+                if !(words - 1).is_multiple_of(step.into()) =>
+            {
+                false
+            }
             _ if self.arity < 0 => words >= arity,
             _ => words == arity,
         }
     }
 
-    /// What runs on the core of a key.
-    pub(crate) fn run(&self) -> Option<Run> {
+    /// The first and the last of the words that are keys, and how far they are apart; -1 is the
+    /// last word. Zeros if there are no keys.
+    pub(crate) fn key_range(&self) -> (u8, i8, u8) {
         match self.route {
-            Route::Key(run) | Route::Keys(run, ..) | Route::All(run, _) => Some(run),
-            Route::Session | Route::Each(..) | Route::Publish => None,
+            Route::Key(_) => (1, 1, 1),
+            Route::Each(..) => (1, -1, 1),
+            Route::Keys(_, step, _) => (1, -1, step),
+            Route::Together(_, last, step) => (1, last, step),
+            _ => (0, 0, 0),
+        }
+    }
+
+    /// The keys among the words of a request.
+    pub(crate) fn keys<'a>(&self, args: Args<'a>) -> impl Iterator<Item = &'a [u8]> {
+        let (first, last, step) = self.key_range();
+        let end = usize::try_from(last).map_or(args.len(), |last| args.len().min(last + 1));
+        args[..end].iter().skip(first.into()).step_by(step.max(1).into()).copied()
+    }
+
+    /// Executes the command on the core of its keys.
+    pub(crate) fn run_on(
+        &self,
+        keys: &mut Keyspace,
+        args: Args<'_>,
+        mut reply: Reply<'_>,
+        value_max: usize,
+    ) {
+        match self.route {
+            Route::Key(run)
+            | Route::Keys(run, ..)
+            | Route::Together(run, ..)
+            | Route::Chosen(_, run)
+            | Route::All(run, _) => {
+                let key = Key::new(args.get(1).copied().unwrap_or_default());
+                Call { keys, key, args, reply, value_max }.execute(run);
+            }
+            Route::Each(name, run) => {
+                reply.array(args.len() - 1);
+                for word in &args[1..] {
+                    let (key, args) = (Key::new(word), &[name.as_bytes(), word]);
+                    let reply = Reply { out: reply.out, proto: reply.proto };
+                    Call { keys, key, args, reply, value_max }.execute(run);
+                }
+            }
+            Route::Session | Route::Publish | Route::Transaction => {
+                unreachable!("'{}' runs on no keys", self.name);
+            }
         }
     }
 }
@@ -113,16 +175,19 @@ const PERSIST: Run = |call| {
 };
 
 /// All commands, by their names.
-pub(crate) static COMMANDS: [Command; 50] = [
+pub(crate) static COMMANDS: [Command; 64] = [
     command("append", 3, Route::Key(strings::append)),
     command("client", -2, Route::Session),
     command("command", -1, Route::Session),
     command("config", -2, Route::Session),
+    command("copy", -3, Route::Together(keys::copy, 2, 1)),
     command("dbsize", 1, Route::Session),
     command("decr", 2, Route::Key(|call| strings::add(call, -1))),
     command("decrby", 3, Route::Key(strings::decrby)),
     command("del", -2, Route::Keys(DEL, 1, Combine::Sum)),
+    command("discard", 1, Route::Transaction),
     command("echo", 2, Route::Session),
+    command("exec", 1, Route::Transaction),
     command("exists", -2, Route::Keys(EXISTS, 1, Combine::Sum)),
     command("expire", -3, Route::Key(|call| expiry::change(call, Unit::EX))),
     command("expireat", -3, Route::Key(|call| expiry::change(call, Unit::EXAT))),
@@ -133,13 +198,18 @@ pub(crate) static COMMANDS: [Command; 50] = [
     command("get", 2, Route::Key(strings::get)),
     command("getdel", 2, Route::Key(strings::getdel)),
     command("getex", -2, Route::Key(strings::getex)),
+    command("getrange", 4, Route::Key(strings::getrange)),
+    command("getset", 3, Route::Key(strings::getset)),
     command("hello", -1, Route::Session),
     command("incr", 2, Route::Key(|call| strings::add(call, 1))),
     command("incrby", 3, Route::Key(INCRBY)),
+    command("incrbyfloat", 3, Route::Key(strings::incrbyfloat)),
     command("info", -1, Route::Session),
     command("keys", 2, Route::All(keys::keys, Combine::Join)),
     command("mget", -2, Route::Each("get", strings::get)),
     command("mset", -3, Route::Keys(strings::mset, 2, Combine::Ok)),
+    command("msetnx", -3, Route::Together(strings::msetnx, -1, 2)),
+    command("multi", 1, Route::Transaction),
     command("persist", 2, Route::Key(PERSIST)),
     command("pexpire", -3, Route::Key(|call| expiry::change(call, Unit::PX))),
     command("pexpireat", -3, Route::Key(|call| expiry::change(call, Unit::PXAT))),
@@ -151,13 +221,19 @@ pub(crate) static COMMANDS: [Command; 50] = [
     command("publish", 3, Route::Publish),
     command("punsubscribe", -1, Route::Session),
     command("quit", -1, Route::Session),
+    command("randomkey", 1, Route::Chosen(keys::any_core, keys::random)),
+    command("rename", 3, Route::Together(keys::rename, 2, 1)),
+    command("renamenx", 3, Route::Together(keys::renamenx, 2, 1)),
     command("reset", 1, Route::Session),
+    command("scan", -2, Route::Chosen(keys::core_of_cursor, keys::scan)),
     command("select", 2, Route::Session),
     command("set", -3, Route::Key(strings::set)),
     command("setex", 4, Route::Key(|call| strings::set_with_time(call, Unit::EX))),
     command("setnx", 3, Route::Key(strings::setnx)),
+    command("setrange", 4, Route::Key(strings::setrange)),
     command("strlen", 2, Route::Key(strings::strlen)),
     command("subscribe", -2, Route::Session),
+    command("substr", 4, Route::Key(strings::getrange)),
     command("time", 1, Route::Session),
     command("touch", -2, Route::Keys(EXISTS, 1, Combine::Sum)),
     command("ttl", 2, Route::Key(|call| expiry::reply_time(call, Unit::EX))),
@@ -168,12 +244,16 @@ pub(crate) static COMMANDS: [Command; 50] = [
 
 /// The command of a name, in any case.
 pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
+    place_of(name).map(|at| &COMMANDS[at])
+}
+
+/// Where the command of a name is among [`COMMANDS`].
+pub(crate) fn place_of(name: &[u8]) -> Option<usize> {
     let mut lower = [0; 16];
     let lower = lower.get_mut(..name.len())?;
     lower.copy_from_slice(name);
     lower.make_ascii_lowercase();
-    let at = COMMANDS.binary_search_by(|command| command.name.as_bytes().cmp(lower)).ok()?;
-    Some(&COMMANDS[at])
+    COMMANDS.binary_search_by(|command| command.name.as_bytes().cmp(lower)).ok()
 }
 
 /// The refusal of a subcommand.
@@ -184,8 +264,15 @@ pub(crate) fn unknown_subcommand(of: &str, known: &str) -> Refusal {
 
 /// The refusal of a command that there is not.
 pub(crate) fn unknown(args: Args<'_>) -> Refusal {
+    const SCRIPTS: [&str; 5] = ["eval", "eval_ro", "evalsha", "evalsha_ro", "script"];
     const SHOWN_MAX: usize = 64;
     const ARGS_SHOWN: usize = 4;
+    if SCRIPTS.iter().any(|name| is(args, 0, name)) {
+        return Refusal::from(
+            "ERR unknown command: this server has no scripts. A lock that a client releases by a \
+             script stays until its time to live is over",
+        );
+    }
     let cut = |arg: &&[u8]| arg[..arg.len().min(SHOWN_MAX)].to_vec();
     let shown = args.iter().take(1 + ARGS_SHOWN);
     let shown: Vec<_> =

@@ -25,8 +25,14 @@ pub(super) fn set(call: &mut Call<'_>) -> Done {
             b"xx" if !only_new => only_known = true,
             b"keepttl" if stated.is_none() => keeps_ttl = true,
             b"get" => replies_old = true,
-            _ if stated.is_some() || keeps_ttl => return Err(SYNTAX),
-            _ => stated = Some((Unit::named(word).ok_or(SYNTAX)?, expiry::stated(words.next())?)),
+            _ => {
+                // The last of several times in one unit holds, as in redis.
+                let unit = Unit::named(word).ok_or(SYNTAX)?;
+                if keeps_ttl || stated.is_some_and(|(known, _)| known != unit) {
+                    return Err(SYNTAX);
+                }
+                stated = Some((unit, expiry::stated(words.next())?));
+            }
         }
     }
     let ttl = match stated {
@@ -115,12 +121,9 @@ pub(super) fn strlen(call: &mut Call<'_>) -> Done {
 }
 
 pub(super) fn append(call: &mut Call<'_>) -> Done {
-    let (key, args, max) = (call.key, call.args, call.value_max);
+    let (key, args) = (call.key, call.args);
     let length = call.keys.get(key).map_or(0, <[u8]>::len) + args[2].len();
-    if length > max {
-        let problem = format!("ERR string exceeds maximum allowed size ({max} bytes)");
-        return Err(Refusal::from(problem));
-    }
+    call.check_length(length)?;
     if !call.keys.append(key, args[2])? {
         call.keys.set(key, args[2], Ttl::Remove)?;
     }
@@ -141,5 +144,77 @@ pub(super) fn add(call: &mut Call<'_>, more: i64) -> Done {
     call.keys.set(call.key, sum.to_string().as_bytes(), Ttl::Keep)?;
     call.keys.event(Class::STRING, "incrby", call.key);
     call.reply.integer(sum);
+    Ok(())
+}
+
+pub(super) fn getset(call: &mut Call<'_>) -> Done {
+    let args = call.args;
+    get(call)?;
+    write(call, call.key, args[2], Some(Ttl::Remove))
+}
+
+/// `MSETNX`, whose keys are on one core.
+pub(super) fn msetnx(call: &mut Call<'_>) -> Done {
+    let args = call.args;
+    let mut pairs = args[1..].chunks_exact(2);
+    let is_new = !pairs.clone().any(|pair| call.keys.contains(Key::new(pair[0])));
+    if is_new {
+        pairs.try_for_each(|pair| write(call, Key::new(pair[0]), pair[1], Some(Ttl::Remove)))?;
+    }
+    call.reply.integer(i64::from(is_new));
+    Ok(())
+}
+
+/// `GETRANGE` and `SUBSTR`: negative places count from the end.
+pub(super) fn getrange(call: &mut Call<'_>) -> Done {
+    let (first, last) = (call.integer(2)?, call.integer(3)?);
+    let value = call.keys.get(call.key).unwrap_or_default();
+    // The number of bytes before a place; all of them if it is too far.
+    let before = |at: i64| {
+        let far = usize::try_from(at.unsigned_abs()).unwrap_or(usize::MAX);
+        if at < 0 { value.len().saturating_sub(far) } else { far.min(value.len()) }
+    };
+    // Behind the last place; a last place before the first byte, which -1 would be, is none.
+    let end = if last < 0 {
+        value.len().saturating_sub(last.unsigned_abs() as usize - 1)
+    } else {
+        before(last.saturating_add(1))
+    };
+    call.reply.bulk(value.get(before(first)..end).unwrap_or_default());
+    Ok(())
+}
+
+pub(super) fn setrange(call: &mut Call<'_>) -> Done {
+    let (key, args) = (call.key, call.args);
+    let out_of_range = Refusal::from("ERR offset is out of range");
+    let offset = usize::try_from(call.integer(2)?).map_err(|_| out_of_range)?;
+    let mut value = call.keys.get(key).unwrap_or_default().to_vec();
+    if !args[3].is_empty() {
+        let end = offset.saturating_add(args[3].len());
+        call.check_length(end)?;
+        value.resize(value.len().max(end), 0);
+        value[offset..end].copy_from_slice(args[3]);
+        call.keys.set(key, &value, Ttl::Keep)?;
+        call.keys.event(Class::STRING, "setrange", key);
+    }
+    call.reply.count(value.len());
+    Ok(())
+}
+
+pub(super) fn incrbyfloat(call: &mut Call<'_>) -> Done {
+    let number = |digits: &[u8]| -> Result<f64, Refusal> {
+        let parsed = str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+        let refused = Refusal::from("ERR value is not a valid float");
+        parsed.filter(|number: &f64| !number.is_nan()).ok_or(refused)
+    };
+    let more = number(call.args[2])?;
+    let sum = call.keys.get(call.key).map_or(Ok(0.0), number)? + more;
+    if !sum.is_finite() {
+        return Err(Refusal::from("ERR increment would produce NaN or Infinity"));
+    }
+    let text = sum.to_string();
+    call.keys.set(call.key, text.as_bytes(), Ttl::Keep)?;
+    call.keys.event(Class::STRING, "incrbyfloat", call.key);
+    call.reply.bulk(text.as_bytes());
     Ok(())
 }

@@ -9,7 +9,7 @@ use corewheel::{Fired, TimerService, Timers};
 
 use super::*;
 
-const MILLIS: u64 = 1_000;
+const MILLIS: i128 = 1_000;
 
 /// The keys of one shard, which turns only when a test says so.
 struct Fixture {
@@ -58,7 +58,7 @@ impl Fixture {
     /// A deadline that many milliseconds from now.
     fn after(&self, millis: u64, is_wall: bool) -> Ttl {
         let now = self.keys.now();
-        Ttl::Set(Deadline::new(now + millis * MILLIS, is_wall))
+        Ttl::Set(Deadline::new(now + i128::from(millis) * MILLIS, is_wall))
     }
 
     fn has(&mut self, key: &str) -> bool {
@@ -67,7 +67,7 @@ impl Fixture {
 
     fn remaining(&mut self, key: &str) -> Option<u64> {
         let deadline = self.keys.deadline(Key::new(key.as_bytes()))?.micros()?;
-        Some((deadline - self.keys.now()) / MILLIS)
+        u64::try_from((deadline - self.keys.now()) / MILLIS).ok()
     }
 
     fn advance(&mut self, millis: u64) {
@@ -193,7 +193,7 @@ fn wall_time_of_a_deadline_is_exact_to_the_microsecond() {
     let (wall, time) = of.keys.wall();
     let later = wall + 123_456_789;
     let micros = time.monotonic_of(later);
-    assert_eq!(time.to_wall(micros.cast_unsigned()), later);
+    assert_eq!(time.to_wall(micros), later);
 }
 
 #[test]
@@ -379,4 +379,23 @@ fn random_writes_expire_as_a_map_of_deadlines_says() {
         of.keys.events.clear();
     }
     of.check_memory();
+}
+
+#[test]
+fn deadline_is_kept_as_far_as_milliseconds_reach() {
+    let years = |count: i128| count * 365 * 86_400 * 1_000_000;
+    for micros in [1, 999, years(1), years(146_000)] {
+        assert_eq!(Deadline::new(micros, true).micros(), Some(micros), "to the microsecond");
+    }
+    for micros in [years(150_000), years(1_000_000), years(290_000_000)] {
+        let kept = Deadline::new(micros, false).micros().unwrap();
+        assert!((micros..micros + FAR_UNIT).contains(&kept), "{micros} is kept as {kept}");
+    }
+    let mut of = Fixture::new(10);
+    let far = Deadline::new(i128::from(i64::MAX) * 1_000, false);
+    of.set("k", Ttl::Set(far)).unwrap();
+    of.set("sooner", Ttl::Set(Deadline::new(years(150_000), false))).unwrap();
+    of.advance(1_000_000_000);
+    assert_eq!(of.turn(), 0);
+    assert!(of.has("k") && of.has("sooner"));
 }

@@ -64,6 +64,12 @@ impl Reply<'_> {
         self.out.extend_from_slice(null);
     }
 
+    /// In place of an array.
+    pub(crate) fn null_array(&mut self) {
+        let null: &[u8] = if self.proto == Proto::Resp3 { b"_\r\n" } else { b"*-1\r\n" };
+        self.out.extend_from_slice(null);
+    }
+
     /// The header of an array; as many values follow.
     pub(crate) fn array(&mut self, count: usize) {
         self.header('*', count);

@@ -42,11 +42,14 @@ pub(crate) struct Decoder {
     at: usize,
     /// The most bytes of a request.
     request_max: usize,
+    /// The words of an inline command, one after the other; `None` for an array, whose strings lie
+    /// in the request.
+    inline: Option<Vec<u8>>,
 }
 
 impl Decoder {
     pub(crate) fn new(request_max: usize) -> Self {
-        Self { ranges: Vec::new(), missing: None, at: 0, request_max }
+        Self { ranges: Vec::new(), missing: None, at: 0, request_max, inline: None }
     }
 
     /// Decodes the request at the beginning of `input`, and returns its length; `None` if its end
@@ -56,6 +59,7 @@ impl Decoder {
             missing
         } else {
             self.ranges.clear();
+            self.inline = None;
             self.ranges.shrink_to(ARGS_KEPT);
             match input.first() {
                 None => return Ok(None),
@@ -80,8 +84,9 @@ impl Decoder {
     }
 
     /// The strings of the request that was decoded last.
-    pub(crate) fn args<'a>(&self, request: &'a [u8]) -> SmallVec<[&'a [u8]; ARGS_INLINE]> {
-        self.ranges.iter().map(|(begin, end)| &request[*begin as usize..*end as usize]).collect()
+    pub(crate) fn args<'a>(&'a self, request: &'a [u8]) -> SmallVec<[&'a [u8]; ARGS_INLINE]> {
+        let strings = self.inline.as_deref().unwrap_or(request);
+        self.ranges.iter().map(|(begin, end)| &strings[*begin as usize..*end as usize]).collect()
     }
 
     /// Decodes the next string; false if its end has not come.
@@ -117,18 +122,78 @@ impl Decoder {
         Ok(true)
     }
 
-    /// Decodes a line of words, without quotes.
+    /// Decodes a line of words, which may be quoted.
     fn decode_inline(&mut self, input: &[u8]) -> Result<Option<usize>, Malformed> {
         let Some(end) = memchr(b'\n', &input[..input.len().min(INLINE_MAX)]) else {
             let is_long = input.len() >= INLINE_MAX;
             return if is_long { Err(malformed("too big inline request")) } else { Ok(None) };
         };
-        let line = &input[..end];
-        for word in line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()) {
-            let begin = word.as_ptr().addr() - line.as_ptr().addr();
-            self.ranges.push((begin as u32, (begin + word.len()) as u32));
+        let words = self.inline.insert(Vec::new());
+        let mut rest = input[..end].trim_ascii();
+        while !rest.is_empty() {
+            let begin = words.len();
+            let unbalanced = || malformed("unbalanced quotes in request");
+            rest = take_word(rest, words).ok_or_else(unbalanced)?.trim_ascii_start();
+            self.ranges.push((begin as u32, words.len() as u32));
         }
         Ok(Some(end + 1))
+    }
+}
+
+/// Appends the first word of a line, and returns what is behind it; `None` if its quotes are not
+/// closed. In double quotes, a backslash stands before a letter for a byte, `x` and two hexadecimal
+/// digits, or a byte that stands for itself; in single quotes, before a single quote.
+fn take_word<'a>(line: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
+    let mut rest = line;
+    while let [first, tail @ ..] = rest
+        && !first.is_ascii_whitespace()
+    {
+        rest = match first {
+            b'"' | b'\'' => take_quoted(*first, tail, word)?,
+            byte => {
+                word.push(*byte);
+                tail
+            }
+        };
+    }
+    Some(rest)
+}
+
+/// Appends the bytes up to a closing quote, behind which the word must end.
+fn take_quoted<'a>(quote: u8, text: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let mut rest = text;
+    loop {
+        let (byte, length) = match *rest {
+            [] => return None,
+            [b'\\', b'x', high, low, ..]
+                if quote == b'"' && digit(high).zip(digit(low)).is_some() =>
+            {
+                let (high, low) = digit(high).zip(digit(low))?;
+                ((high * 16 + low) as u8, 4)
+            }
+            [b'\\', escaped, ..] if quote == b'"' => (unescaped(escaped), 2),
+            [b'\\', b'\'', ..] => (b'\'', 2),
+            [first, ref tail @ ..] if first == quote => {
+                let is_end = tail.first().is_none_or(u8::is_ascii_whitespace);
+                return is_end.then_some(tail);
+            }
+            [first, ..] => (first, 1),
+        };
+        word.push(byte);
+        rest = &rest[length..];
+    }
+}
+
+/// The byte that a letter behind a backslash stands for.
+fn unescaped(letter: u8) -> u8 {
+    match letter {
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        b'b' => 8,
+        b'a' => 7,
+        other => other,
     }
 }
 
@@ -196,6 +261,25 @@ mod tests {
             }
         }
         assert_eq!((requests, begin), (5, input.len()));
+    }
+
+    #[test]
+    fn quoted_words_of_a_line_are_taken_as_redis_takes_them() {
+        let taken: [(&str, &[&str]); 6] = [
+            (r#"SET h "a b""#, &["SET", "h", "a b"]),
+            (r#"SET "" 'it\'s "so"'"#, &["SET", "", "it's \"so\""]),
+            (r#""\x41\n\t\"\\\q" "\x4""#, &["A\n\t\"\\q", "x4"]),
+            (r"'\x41\n'", &["\\x41\\n"]),
+            (r#"a"b c"  d"#, &["ab c", "d"]),
+            ("  \t ", &[]),
+        ];
+        for (line, words) in taken {
+            let decoded = decode_all(format!("{line}\r\n").as_bytes()).unwrap();
+            assert_eq!(decoded, [words], "{line}");
+        }
+        for line in [r#"SET h "a"#, r#""a"b"#, "'a", r#""a\""#] {
+            assert!(decode_all(format!("{line}\r\n").as_bytes()).is_err(), "{line}");
+        }
     }
 
     #[test]

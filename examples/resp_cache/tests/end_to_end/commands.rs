@@ -172,3 +172,110 @@ fn message_reaches_the_subscribers_of_both_cores() {
         drop(subscribers);
     });
 }
+
+#[test]
+fn scan_returns_each_key_once_while_others_come_and_go() {
+    on_both(|runtime, _, mut client| {
+        let stay: Vec<String> = (0..500).map(|number| format!("stay{number}")).collect();
+        for key in &stay {
+            let () = client.set(key, 1).unwrap();
+            let () = client.set(format!("go{key}"), 1).unwrap();
+        }
+        let (mut cursor, mut found, mut rounds) = (0_u64, Vec::new(), 0);
+        loop {
+            let mut scan = cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg("stay*").arg("COUNT").arg(50);
+            let (next, keys): (u64, Vec<String>) = scan.query(&mut client).unwrap();
+            assert!(keys.len() <= 50, "{runtime}");
+            found.extend(keys);
+            rounds += 1;
+            cursor = next;
+            if cursor == 0 {
+                break;
+            }
+            let () = client.del(format!("gostay{rounds}")).unwrap();
+            let () = client.set(format!("new{rounds}"), 1).unwrap();
+        }
+        found.sort();
+        let mut expected = stay;
+        expected.sort();
+        assert_eq!(found, expected, "{runtime}");
+        assert!(rounds >= 20, "{runtime}: {rounds}");
+        for wrong in [&["x"][..], &["65535"], &["0", "COUNT", "0"], &["0", "COUNT"]] {
+            let refused: RedisResult<()> = cmd("SCAN").arg(wrong).query(&mut client);
+            assert!(refused.is_err(), "{runtime}: {wrong:?}");
+        }
+        let all: (u64, Vec<String>) =
+            cmd("SCAN").arg(&["0", "TYPE", "list"]).query(&mut client).unwrap();
+        assert_eq!(all.1.len(), 0, "there are only strings");
+    });
+}
+
+#[test]
+fn parts_of_values_are_read_and_written() {
+    on_both(|runtime, _, mut client| {
+        let () = client.set("k", "Hello World").unwrap();
+        for (first, last, part) in
+            [(0, 4, "Hello"), (-5, -1, "World"), (6, 100, "World"), (5, 2, ""), (-100, 0, "H")]
+        {
+            assert_eq!(client.getrange("k", first, last), Ok(part.to_owned()), "{runtime}");
+        }
+        assert_eq!(client.setrange("k", 6, "redis"), Ok(11));
+        assert_eq!(client.get("k"), Ok("Hello redis".to_owned()));
+        assert_eq!(client.setrange("padded", 3, "x"), Ok(4));
+        assert_eq!(client.get("padded"), Ok(b"\0\0\0x".to_vec()));
+        let refused: RedisResult<()> = client.setrange("k", 1 << 40, "x");
+        assert!(refused.unwrap_err().to_string().contains("maximum allowed size"));
+        let () = client.set_ex("k", "old", 100).unwrap();
+        assert_eq!(client.getset("k", "new"), Ok("old".to_owned()));
+        assert_eq!(client.ttl("k"), Ok(-1));
+        let float = |client: &mut Connection, more: &str| -> RedisResult<String> {
+            cmd("INCRBYFLOAT").arg("f").arg(more).query(client)
+        };
+        assert_eq!(float(&mut client, "10.5"), Ok("10.5".to_owned()));
+        assert_eq!(float(&mut client, "0.1"), Ok("10.6".to_owned()));
+        assert_eq!(float(&mut client, "5e3"), Ok("5010.6".to_owned()));
+        assert!(float(&mut client, "nan").is_err());
+        assert!(float(&mut client, "inf").is_err());
+    });
+}
+
+#[test]
+fn random_keys_come_from_both_cores() {
+    on_both(|runtime, _, mut client| {
+        let random =
+            |client: &mut Connection| -> Option<String> { cmd("RANDOMKEY").query(client).unwrap() };
+        assert_eq!(random(&mut client), None, "{runtime}");
+        for number in 0..10 {
+            let () = client.set(format!("k{number}"), 1).unwrap();
+        }
+        let found: std::collections::BTreeSet<_> =
+            (0..500).filter_map(|_| random(&mut client)).collect();
+        assert_eq!(found.len(), 10, "{runtime}: {found:?}");
+    });
+}
+
+#[test]
+fn clients_are_told_what_commands_there_are_and_why_scripts_are_refused() {
+    on_both(|runtime, server, mut client| {
+        let mut socket = server.socket();
+        let get = "*6\r\n$3\r\nget\r\n:2\r\n*0\r\n:1\r\n:1\r\n:1\r\n";
+        let expected = format!("*2\r\n{get}*-1\r\n");
+        socket.expect(b"COMMAND INFO GET LPUSH\r\n", expected.as_bytes());
+        let script: RedisResult<()> = cmd("EVALSHA").arg("0").arg(0).query(&mut client);
+        let text = script.unwrap_err().to_string();
+        assert!(text.contains("no scripts"), "{runtime}: {text}");
+    });
+}
+
+#[test]
+fn several_times_in_one_unit_are_taken_and_two_units_are_refused() {
+    on_both(|_, server, mut client| {
+        let mut socket = server.socket();
+        socket.expect(b"SET k v EX 5 EX 9\r\n", b"+OK\r\n");
+        assert_eq!(client.ttl("k"), Ok(9));
+        socket.expect(b"SET k v EX 5 PX 9\r\n", b"-ERR syntax error\r\n");
+        socket.expect(b"SET h \"a b\"\r\nGET h\r\n", b"+OK\r\n$3\r\na b\r\n");
+        socket.expect(b"SET h \"a\r\n", b"-ERR Protocol error: unbalanced quotes");
+    });
+}

@@ -145,6 +145,10 @@ fn client_beyond_the_greatest_number_is_refused_until_another_leaves() {
         second.expect(b"PING\r\n", b"+PONG\r\n");
         let mut third = server.socket();
         assert!(third.rest().starts_with("-ERR max number of clients"), "{runtime}");
+        first.send(b"INFO\r\nECHO end\r\n");
+        let mut lines = std::iter::from_fn(|| Some(first.line()));
+        assert!(lines.any(|line| line == "rejected_connections:1\r\n"), "{runtime}: it is counted");
+        assert!(lines.any(|line| line == "end\r\n"));
         drop(second);
         let begin = Instant::now();
         loop {

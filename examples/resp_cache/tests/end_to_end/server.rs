@@ -91,6 +91,19 @@ impl Server {
         Socket(stream)
     }
 
+    /// What the kernel says of the process under this name.
+    pub(crate) fn status(&self, name: &str) -> Option<String> {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(path).unwrap();
+        status.lines().find_map(|line| line.strip_prefix(name).map(|value| value.trim().into()))
+    }
+
+    /// The memory of the process that is resident, in bytes.
+    pub(crate) fn resident(&self) -> u64 {
+        let kilobytes = self.status("VmRSS:").unwrap();
+        kilobytes.strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1_024
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
@@ -131,6 +144,17 @@ impl Socket {
         self.0.read_exact(&mut received).unwrap();
         let shown = received.escape_ascii().to_string();
         assert_eq!(shown, expected.escape_ascii().to_string(), "{}", sent.escape_ascii());
+    }
+
+    /// The bytes up to the end of a line.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            let mut byte = [0];
+            self.0.read_exact(&mut byte).unwrap();
+            line.push(byte[0]);
+        }
+        String::from_utf8_lossy(&line).into_owned()
     }
 
     /// All bytes until the server closes the connection.

@@ -1,0 +1,152 @@
+//! What clients hold of the server's memory, and what a browser may make them send.
+
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+use redis::{Commands, Connection, cmd};
+
+use crate::server::{PATIENCE, Server, Socket};
+
+/// A number of `INFO`.
+fn info(client: &mut Connection, name: &str) -> u64 {
+    let text: String = cmd("INFO").query(client).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
+    line.unwrap_or_else(|| panic!("{name} is not in {text}")).parse().unwrap()
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn request(words: &[&[u8]]) -> Vec<u8> {
+    let mut request = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        request.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        request.extend_from_slice(word);
+        request.extend_from_slice(b"\r\n");
+    }
+    request
+}
+
+#[test]
+fn subscribers_that_do_not_read_are_ended_at_their_limit() {
+    const LIMIT: u64 = 1_000_000;
+    // Without a limit for the time of a write, only the bytes end them.
+    let arguments = ["--output-max", "1000000", "--write-timeout", "0s"];
+    for (runtime, server) in Server::on_each_runtime(&arguments) {
+        let mut slow: Vec<Socket> = (0..10).map(|_| server.socket()).collect();
+        for socket in &mut slow {
+            socket.expect(b"SUBSCRIBE c\r\n", b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
+        }
+        let mut client = server.client();
+        let message = "x".repeat(100_000);
+        let begin = Instant::now();
+        let mut reached = 10;
+        while reached > 0 {
+            reached = client.publish("c", &message).unwrap();
+            let held = info(&mut client, "mem_clients");
+            assert!(held < 10 * (LIMIT + 500_000), "{runtime}: clients hold {held} bytes");
+            assert!(begin.elapsed() < PATIENCE, "{runtime}: {reached} subscribers are left");
+        }
+        wait_until("they are still connected", || info(&mut client, "connected_clients") == 1);
+        assert_eq!(info(&mut client, "client_output_buffer_limit_disconnections"), 10);
+        assert!(info(&mut client, "mem_clients") < 100_000);
+    }
+}
+
+#[test]
+fn clients_together_are_held_to_their_limit_by_ending_the_largest() {
+    // Each core has the half of it.
+    for (runtime, server) in Server::on_each_runtime(&["--clients-memory-max", "8000000"]) {
+        let mut client = server.client();
+        let () = client.set("k", "v").unwrap();
+        // Each sends 3 MB of a request, and not its end.
+        let part = request(&[b"SET", b"large", &vec![b'x'; 4_000_000]]);
+        let mut senders: Vec<Socket> = (0..10).map(|_| server.socket()).collect();
+        for socket in &mut senders {
+            // A socket that is ended meanwhile refuses the rest.
+            let _ = std::io::Write::write_all(&mut socket.0, &part[..3_000_000]);
+        }
+        wait_until("none is ended", || info(&mut client, "evicted_clients") >= 6);
+        wait_until("they hold too much", || info(&mut client, "mem_clients") <= 8_000_000);
+        assert_eq!(client.get("k"), Ok("v".to_owned()), "{runtime}: a small client stays");
+    }
+}
+
+#[test]
+fn pipeline_of_large_values_is_held_back_until_the_client_reads() {
+    const VALUE: usize = 1_000_000;
+    const GETS: usize = 150;
+    for (runtime, server) in Server::on_each_runtime(&[]) {
+        let mut client = server.client();
+        // For any connection, one of the keys is on the other core.
+        for number in 0..8 {
+            let () = client.set(format!("k{number}"), vec![b'x'; VALUE]).unwrap();
+        }
+        let mut socket = server.socket();
+        // Many small replies come first, so that nothing speaks for large ones.
+        socket.expect(&b"GET a\r\nGET b\r\n".repeat(10_000), &b"$-1\r\n".repeat(20_000));
+        let before = server.resident();
+        let mut received = vec![0; VALUE + "$1000000\r\n".len() + 2];
+        for key in 0..8 {
+            socket.send(format!("GET k{key}\r\n").repeat(GETS).as_bytes());
+            socket.0.read_exact(&mut received).unwrap();
+            for _ in 0..10 {
+                let grown = server.resident().saturating_sub(before);
+                assert!(grown < 60_000_000, "{runtime}: {grown} bytes for one client");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            for number in 1..GETS {
+                socket.0.read_exact(&mut received).unwrap();
+                assert!(received.starts_with(b"$1000000\r\nx"), "{runtime}: reply {number}");
+                assert!(received.ends_with(b"x\r\n"), "{runtime}: reply {number}");
+            }
+        }
+        socket.expect(b"PING\r\n", b"+PONG\r\n");
+        // One reply of many values, and a pipeline whose replies are not wanted.
+        let names: Vec<String> = (0..40).map(|number| format!("k{}", number % 8)).collect();
+        let values: Vec<Vec<u8>> = client.mget(&names).unwrap();
+        assert!(values.iter().all(|value| value.len() == VALUE), "{runtime}");
+        socket.send(b"CLIENT REPLY OFF\r\n");
+        socket.send(&b"GET k1\r\nGET k2\r\n".repeat(50));
+        socket.expect(b"CLIENT REPLY ON\r\nPING\r\n", b"+OK\r\n+PONG\r\n");
+    }
+}
+
+#[test]
+fn request_of_a_browser_is_refused_before_its_body_is_read_as_commands() {
+    for (runtime, server) in Server::on_each_runtime(&[]) {
+        let mut client = server.client();
+        let () = client.set("k", "v").unwrap();
+        for head in ["POST / HTTP/1.1", "GET / HTTP/1.1\r\nHost: localhost:6380"] {
+            let mut socket = server.socket();
+            socket.send(format!("{head}\r\nContent-Length: 10\r\n\r\nFLUSHALL\r\n").as_bytes());
+            let rest = socket.rest();
+            assert!(rest.contains("-ERR this is no HTTP server"), "{runtime}: {rest}");
+            assert!(!rest.contains("+OK"), "{runtime}: {rest}");
+        }
+        assert_eq!(client.get("k"), Ok("v".to_owned()), "{runtime}");
+    }
+}
+
+#[test]
+fn clients_are_listed_with_what_they_are_and_hold() {
+    for (runtime, server) in Server::on_each_runtime(&[]) {
+        let mut named = server.socket();
+        named.expect(b"CLIENT SETNAME tester\r\nSUBSCRIBE c d\r\n", b"+OK\r\n*3\r\n");
+        let mut client = server.client();
+        let list: String = cmd("CLIENT").arg("LIST").query(&mut client).unwrap();
+        assert_eq!(list.lines().count(), 2, "{runtime}: {list}");
+        let line = list.lines().find(|line| line.contains("name=tester")).unwrap();
+        let address = named.0.local_addr().unwrap();
+        for part in [format!("addr={address}"), "sub=2".into(), "cmd=subscribe".into()] {
+            assert!(line.split(' ').any(|word| word == part), "{runtime}: {part} in {line}");
+        }
+        let own: String = cmd("CLIENT").arg("INFO").query(&mut client).unwrap();
+        assert!(own.contains("cmd=client"), "{own}");
+    }
+}
