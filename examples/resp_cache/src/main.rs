@@ -68,7 +68,17 @@ fn run(options: Options) -> Result<(), Failure> {
     running.map_or(Ok(()), |running| running.shut_down(ShutdownPolicy::Drop, |_| {}, |_| {}))
 }
 
+/// Declines huge pages for this process, as redis does. The kernel fills one with zeros when its
+/// first byte is touched: some milliseconds for 2 MiB, in the middle of a turn.
+fn decline_huge_pages() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        tracing::warn!(%error, "huge pages stay: keys may be removed some milliseconds later");
+    }
+}
+
 fn start(options: Options) -> Result<Running<u32>, Failure> {
+    decline_huge_pages();
     let addresses = Addresses::reserve(options.listen, options.stats)?;
     let cores = match options.cores {
         Some(cores) => cores,

@@ -25,6 +25,13 @@ fn sigterm_ends_the_server_with_clients_connected() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn process_has_no_huge_pages_whose_first_touch_takes_milliseconds() {
+    let server = Server::start(&[]);
+    assert_eq!(server.status("THP_enabled:").as_deref(), Some("0"));
+}
+
+#[test]
 fn bad_option_is_refused_in_one_line_that_names_it() {
     for (arguments, named) in [
         (&["--cores", "0"][..], "--cores"),
