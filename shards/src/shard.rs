@@ -276,6 +276,7 @@ impl<T> Shard<T> {
             // The entries that the last turn took off the wheel and did not hand out come first.
             self.work_left = budget.work_max.saturating_sub(self.batch.len());
             self.slots.make_deferred_late(self.now);
+            self.index.drop_if_passed(now);
         }
         self.now = now;
     }

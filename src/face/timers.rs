@@ -247,11 +247,12 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// Of several timers that are due in one tick it is any.
     ///
-    /// Cost: amortised O(1) entries of the wheel, whatever was cancelled before, and O(log n)
-    /// comparisons of numbers in one array. Here n is the number of timers that share a slot of the
-    /// wheel with the soonest. From the first call on, the shard keeps these timers in a heap, at
-    /// 16 bytes for each. A slot spans a tick for timers within 256 ticks, 256 ticks for those
-    /// within 65,536, and so on. A call that comes to a further slot looks at all of its timers.
+    /// Cost: amortised O(1) entries of the wheel, some 32, whatever was cancelled before, and O(log
+    /// n) comparisons of numbers in one array. From the first call on, the shard keeps those that
+    /// are due first in a heap: at most a sixteenth of its timers, at 16 bytes each, and those that
+    /// are scheduled before them later. A single call looks at all timers of the slots to which it
+    /// comes. A slot spans a tick for timers within 256 ticks, 256 ticks for those within 65,536,
+    /// and so on.
     ///
     /// ```
     /// # use corewheel::TimerService;
