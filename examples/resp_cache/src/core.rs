@@ -73,6 +73,9 @@ impl Shared {
     /// The core of a key. The table of a core uses the lower half of the hash. Keys with the same
     /// `{tag}` are on one core, as they are on one node of a cluster of redis.
     pub(crate) fn owner(&self, key: Key<'_>) -> usize {
+        if self.cores() == 1 {
+            return 0;
+        }
         let hash = tag(key.name).map_or(key.hash, |tag| Key::new(tag).hash);
         (((hash >> 32) * self.cores() as u64) >> 32) as usize
     }

@@ -151,11 +151,15 @@ impl Dispatcher {
             return Ok(());
         }
         match command.route {
-            Route::Key(run) => self.on_key(io, run, args, Key::new(args[1]), args).await,
+            Route::Key(run) => {
+                let key = Key::new(args[1]);
+                self.on_core(io, self.owner(key), run, args, key, args).await
+            }
             Route::Each(name, run) => {
                 self.reply().array(args.len() - 1);
                 for key in &args[1..] {
-                    self.on_key(io, run, args, Key::new(key), &[name.as_bytes(), key]).await?;
+                    let (key, words) = (Key::new(key), [name.as_bytes(), key]);
+                    self.on_core(io, self.owner(key), run, args, key, &words).await?;
                 }
                 Ok(())
             }
@@ -163,11 +167,11 @@ impl Dispatcher {
                 self.on_keys(io, run, args, step.into(), combine).await
             }
             Route::Together(run, ..) => {
-                if core_of(&self.session.core.shared, command, args).is_none() {
+                let Some(owner) = core_of(&self.session.core.shared, command, args) else {
                     self.reply().error(&CROSSSLOT);
                     return Ok(());
-                }
-                self.on_key(io, run, args, Key::new(args[1]), args).await
+                };
+                self.on_core(io, owner, run, args, Key::new(args[1]), args).await
             }
             Route::Chosen(choose, run) => match choose(&self.session.core.shared, args) {
                 Ok(owner) => {
@@ -298,19 +302,11 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Executes a command on the core of a key: here, or there by a request of these words.
-    async fn on_key<S: Stream>(
-        &mut self,
-        io: &mut Io<S>,
-        run: Run,
-        args: Args<'_>,
-        key: Key<'_>,
-        words: Args<'_>,
-    ) -> Served {
-        let owner = self.session.core.shared.owner(key);
-        self.on_core(io, owner, run, args, key, words).await
+    fn owner(&self, key: Key<'_>) -> usize {
+        self.session.core.shared.owner(key)
     }
 
+    /// Executes a command on the core that owns a key: here, or there by a request of these words.
     async fn on_core<S: Stream>(
         &mut self,
         io: &mut Io<S>,
@@ -354,7 +350,8 @@ impl Dispatcher {
             part.extend_from_slice(&args[at..at + step]);
         }
         if parts.iter().filter(|part| !part.is_empty()).count() == 1 {
-            return self.on_key(io, run, args, Key::new(args[1]), args).await;
+            let key = Key::new(args[1]);
+            return self.on_core(io, self.owner(key), run, args, key, args).await;
         }
         self.gather(io, parts, combine).await
     }
