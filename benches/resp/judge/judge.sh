@@ -37,3 +37,7 @@ printf '\n## Memory\n\n'
 ./memory.py "${valkey[@]}"
 printf '\n## Throughput\n\n'
 ./throughput.py
+printf '\n## Eviction\n\n'
+./eviction.py "${valkey[@]}"
+printf '\n## Slow clients\n\n'
+./slow.py "${valkey[@]}"
