@@ -90,7 +90,9 @@ fn server_without_descriptors_logs_one_line_at_the_beginning_and_one_at_the_end(
         assert!((1..=2).contains(&begins.len()), "{world:?}: {said}");
         assert_eq!(ends.len(), begins.len(), "{world:?}: {said}");
         assert!(ends.iter().all(|line| line.contains("failed=")), "{world:?}: {said}");
-        // The statistics endpoint has no client here.
-        assert_eq!(said.lines().count(), begins.len() + ends.len(), "{world:?}: {said}");
+        // The statistics endpoint has no client here. It reads the statistics itself, and logs what
+        // they warn of, such as a handler that took long on a busy machine.
+        let others = said.lines().filter(|line| !line.contains("corewheel::warning"));
+        assert_eq!(others.count(), begins.len() + ends.len(), "{world:?}: {said}");
     }
 }

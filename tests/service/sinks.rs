@@ -363,9 +363,9 @@ mod on_task_queues {
                 on_task_queue(background, 1_024, SinkPolicy::Drop, handler).unwrap()
             });
             let client = running.client();
-            for value in 0..20 {
-                client.on(SHARD).schedule(ms(2), value).unwrap();
-            }
+            // Together, so that all of them are due before the one that the first schedules.
+            let all = (0..20).map(|value| (ms(2), value));
+            assert_eq!(client.on(SHARD).schedule_many(all).unwrap().len(), 20);
             let mut values = Vec::new();
             for _ in 0..20 {
                 let (value, in_background) = ran.recv_timeout(PATIENCE).expect("all of them run");
