@@ -104,6 +104,21 @@ mod modelled {
         pub(crate) fn fetch_max(&self, value: u64, order: Ordering) -> u64 {
             self.0.fetch_max(value, order)
         }
+
+        #[allow(dead_code, reason = "the room that uses it comes with some features only")]
+        pub(crate) fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
+            self.0.fetch_sub(value, order)
+        }
+
+        #[allow(dead_code, reason = "the room that uses it comes with some features only")]
+        pub(crate) fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
+            self.0.fetch_or(value, order)
+        }
+
+        #[allow(dead_code, reason = "the room that uses it comes with some features only")]
+        pub(crate) fn fetch_and(&self, value: u64, order: Ordering) -> u64 {
+            self.0.fetch_and(value, order)
+        }
     }
 
     impl Default for AtomicU64 {

@@ -19,6 +19,10 @@ use crate::{ANYWHERE, PATIENCE, ms};
 /// The limit that a test is about. All others are far longer.
 const LIMIT: Duration = ms(500);
 
+/// The length of a response that the socket accepts, and of which the client's system does not take
+/// all.
+const LONG: usize = 1 << 20;
+
 /// A server that answers as the path of a request says. Each connection has a thread.
 struct Upstream {
     address: SocketAddr,
@@ -96,11 +100,14 @@ fn answer(stream: &mut TcpStream, tell: &Sender<Told>) -> bool {
             "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_owned()
         }
         "/" => "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_owned(),
+        "/long" => {
+            format!("HTTP/1.1 200 OK\r\nContent-Length: {LONG}\r\n\r\n{}", "x".repeat(LONG))
+        }
         // It reads nothing, or answers nothing.
         _ => String::new(),
     };
     let _ = stream.write_all(said.as_bytes());
-    if path == "/" {
+    if path == "/" || path == "/long" {
         return true;
     } else if path == "/big" {
         while stream.write_all(&[b'x'; 1 << 14]).is_ok() {}
@@ -639,6 +646,49 @@ fn http2_client_that_leaves_during_a_request_leaves_nothing() {
         // The log that each check reads says nothing about it.
         upstream.wait_for_ends(1);
         proxy.wait_for_descriptors(&before);
+    });
+}
+
+/// Whether the proxy has shut down its side of a client's connection, and the client's system has
+/// not taken all.
+fn is_shut_down(proxy: &Proxy, client: &TcpStream) -> bool {
+    const FIN_WAIT_1: &str = "04";
+    let port = |address: SocketAddr| format!(":{:04X}", address.port());
+    let (local, remote) = (port(proxy.address), port(client.local_addr().unwrap()));
+    fs::read_to_string("/proc/net/tcp").unwrap().lines().any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        fields.next().is_some_and(|address| address.ends_with(&local))
+            && fields.next().is_some_and(|address| address.ends_with(&remote))
+            && fields.next() == Some(FIN_WAIT_1)
+    })
+}
+
+/// How many bytes of a response a client gets that takes it after the proxy has closed the
+/// connection, and sends something then.
+fn take_after_the_close(proxy: &Proxy) -> usize {
+    let window = frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes());
+    let mut client = http2_with(proxy, 1 << 24, &[window, head(1, "/long", false)].concat());
+    let begin = Instant::now();
+    while !is_shut_down(proxy, &client) {
+        assert!(begin.elapsed() < PATIENCE, "{}: the connection stays", proxy.name);
+        thread::sleep(ms(10));
+    }
+    client.write_all(&frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])).unwrap();
+    // A reset would come meanwhile.
+    thread::sleep(ms(50));
+    let (mut taken, mut part) = (0, vec![0; 1 << 16]);
+    while let Ok(count @ 1..) = client.read(&mut part) {
+        taken += part[..count].split(|byte| *byte == b'x').count() - 1;
+    }
+    taken
+}
+
+#[test]
+fn http2_response_that_the_socket_has_accepted_arrives_after_the_close() {
+    check(&["--h2c", "--keep-alive", "500ms"], |proxy, _| {
+        // The proxy reads for a second after its last byte, which a busy machine may miss.
+        let is_whole = (0..5).any(|_| take_after_the_close(proxy) >= LONG);
+        assert!(is_whole, "{}", proxy.name);
     });
 }
 
