@@ -319,8 +319,12 @@ where
     B: Body<Data: Send, Error: Into<Failed>> + Send + 'static,
 {
     let mut connection = pin!(connection);
+    let stalled = Arc::clone(&ends.stalled);
     tokio::select! {
         biased;
+        // First, so that the client is told also where the process was held up until the socket has
+        // reached its limit, too.
+        () = stalled.notified() => {}
         ended = connection.as_mut() => return ended,
         () = ends.begun() => {}
     }

@@ -81,14 +81,15 @@ impl Unsent {
     }
 
     /// A piece was written or dropped. True if the stream waits for it: then its task is to poll,
-    /// unless it polls now. Of pieces that say nothing before their drop, most are dropped in such a
-    /// poll, so a wait for one that is not may last until its limit.
+    /// unless it polls now. Of pieces that say nothing before their drop, most are dropped in such
+    /// a poll, so a wait for one that is not may last until its limit.
     pub(super) fn remove_piece(&self) -> bool {
         let before = self.word.fetch_sub(PIECE, Ordering::Relaxed);
         before & (WINDOWED | OPAQUE) == WINDOWED && before & PIECES == PIECE
     }
 
-    /// Pieces say nothing before their drop from now on. What the stream accepts stands for them.
+    /// Pieces say nothing before their drop from now on. What the stream accepts stands for
+    /// them.
     #[cfg(feature = "axum")]
     pub(super) fn set_opaque(&self) {
         self.word.fetch_or(OPAQUE, Ordering::Relaxed);
