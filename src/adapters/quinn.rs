@@ -41,7 +41,6 @@ use ::quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 use crate::clock::Clock;
 use crate::face::handle::{AnyHandle, Handle};
 use crate::fallback::SleepOrKept;
-use crate::pass::Pass;
 
 /// A runtime for quinn's [`Endpoint::new`](::quinn::Endpoint::new): it spawns tasks and makes
 /// sockets as quinn's [`TokioRuntime`] does, and takes its timers from a service.
@@ -53,10 +52,7 @@ use crate::pass::Pass;
 ///
 /// A connection has one timer, on the shard that the thread drives or is given, as the [`Handle`]
 /// says. A timer is never done before its deadline by [`now`](Runtime::now), and is done up to a
-/// tick after it. Before, it waits for a pass of the runtime over its sockets, as
-/// [`corewheel::Timeout`](crate::Timeout#in-time) does, and is pending in two more polls. The task
-/// of the endpoint reads the socket meanwhile. It may not come to its end: where the workers of a
-/// runtime are all busy, or where thousands of datagrams wait.
+/// tick after it.
 ///
 /// Quinn's timers return no error. Where a shard is full or the service has ended, the fallback
 /// thread of [`time`](crate::time#refused-timers) keeps the deadline, and
@@ -94,7 +90,7 @@ impl QuinnRuntime {
 impl Runtime for QuinnRuntime {
     fn new_timer(&self, deadline: Instant) -> Pin<Box<dyn AsyncTimer>> {
         let sleep = SleepOrKept::new(self.timers, deadline);
-        Box::pin(Timer { sleep, clock: self.clock.clone(), pass: Pass::NONE })
+        Box::pin(Timer { sleep, clock: self.clock.clone() })
     }
 
     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
@@ -115,13 +111,11 @@ impl Runtime for QuinnRuntime {
 struct Timer {
     sleep: SleepOrKept,
     clock: Clock,
-    pass: Pass,
 }
 
 impl AsyncTimer for Timer {
     fn reset(mut self: Pin<&mut Self>, deadline: Instant) {
         self.sleep.reset(deadline);
-        self.pass = Pass::NONE;
     }
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -132,8 +126,7 @@ impl AsyncTimer for Timer {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let is_needed = !self.clock.is_manual();
-        self.pass.decide_beside(is_needed, cx)
+        Poll::Ready(())
     }
 }
 

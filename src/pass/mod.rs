@@ -43,7 +43,7 @@ pub(crate) struct Wait {
     /// How often the task had no budget left after the pass.
     polls: AtomicU32,
     /// How often [`Pass::decide_beside`] was pending after the pass.
-    #[cfg(any(feature = "hyper", feature = "quinn"))]
+    #[cfg(feature = "hyper")]
     turns: AtomicU32,
 }
 
@@ -56,7 +56,7 @@ impl Wait {
             waker: cell,
             host: host(),
             polls: AtomicU32::new(0),
-            #[cfg(any(feature = "hyper", feature = "quinn"))]
+            #[cfg(feature = "hyper")]
             turns: AtomicU32::new(0),
         }
     }
@@ -207,7 +207,7 @@ impl Pass {
     /// Ready when it is decided that the time of something is up that the caller does not know, but
     /// that each task which polls the caller polls, too, in any order. Between the first poll after
     /// the pass and the second after that, the task has polled it.
-    #[cfg(any(feature = "hyper", feature = "quinn"))]
+    #[cfg(feature = "hyper")]
     #[cold]
     pub(crate) fn decide_beside(&mut self, is_needed: bool, cx: &Context<'_>) -> Poll<()> {
         if is_needed && !self.is_over() && self.waits(cx) {

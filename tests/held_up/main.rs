@@ -12,7 +12,6 @@ mod child;
 mod client;
 mod edges;
 mod on_shard;
-mod quic;
 mod rows;
 mod server;
 
