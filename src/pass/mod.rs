@@ -17,6 +17,8 @@
 //!
 //! Cost: none before a deadline has passed; then an allocation and what the host does.
 
+#[cfg(all(test, corewheel_loom))]
+mod loom_tests;
 #[cfg(all(feature = "tokio", unix))]
 mod tokio;
 
@@ -146,6 +148,17 @@ pub(crate) fn has_budget() -> bool {
     true
 }
 
+/// Adds one to a count that is below a limit. False if it is not.
+fn counts_below(count: &AtomicU32, limit: u32) -> bool {
+    // Relaxed: only the task that waits counts.
+    let before = count.load(Ordering::Relaxed);
+    let is_below = before < limit;
+    if is_below {
+        count.store(before + 1, Ordering::Relaxed);
+    }
+    is_below
+}
+
 /// The pass of a deadline that has passed; none before.
 #[derive(Default)]
 pub(crate) struct Pass(Option<Arc<Wait>>);
@@ -184,8 +197,7 @@ impl Pass {
             return false;
         }
         let wait = self.0.get_or_insert_with(|| Arc::new(Wait::over()));
-        // Relaxed: only the task that waits counts.
-        wait.polls.fetch_add(1, Ordering::Relaxed) < POLLS_MAX
+        counts_below(&wait.polls, POLLS_MAX)
     }
 
     /// Ready when it is decided that the time of a future is up. The future is pending, and was
@@ -214,10 +226,7 @@ impl Pass {
             return Poll::Pending;
         }
         let turns = self.0.as_ref().filter(|_| is_needed).map(|wait| &wait.turns);
-        // Relaxed: only the task that waits counts.
-        if turns.is_some_and(|turns| turns.fetch_add(1, Ordering::Relaxed) < TURNS)
-            || self.is_cut_short()
-        {
+        if turns.is_some_and(|turns| counts_below(turns, TURNS)) || self.is_cut_short() {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }

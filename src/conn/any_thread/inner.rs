@@ -26,7 +26,7 @@ use super::super::measured::{Direction, Progress};
 use super::super::moment::Moment;
 use super::super::rules::{self, Facts, Held, InProgressCounts, Place, Rare};
 use super::super::side::{Connection, Passes, Wakes};
-use super::proofs::{Proofs, Verdict};
+use super::proofs::{PassCount, Proofs, Verdict};
 use super::share::share;
 use super::stamp::Stamp;
 use crate::clock::Timeline;
@@ -75,7 +75,7 @@ pub(in crate::conn) struct Inner {
     /// The place among the members of the orders.
     place: AtomicU32,
     /// How many passes over the sockets have been found over. Changed under the lock of the state.
-    passes: AtomicU32,
+    passes: PassCount,
     state: Mutex<State>,
 }
 
@@ -123,7 +123,7 @@ impl Inner {
             task: AtomicWaker::new(),
             orders: handle.orders(),
             place: AtomicU32::new(0),
-            passes: AtomicU32::new(0),
+            passes: PassCount::new(),
             state: Mutex::new(state),
         };
         if let Some(time) = &inner.time {
@@ -265,7 +265,7 @@ impl Inner {
         }
         let (mut may_take, mut found) = (0, Found::Nothing);
         if judged != 0 {
-            let passes = Passes(self.passes.load(Ordering::Relaxed));
+            let passes = self.passes.get();
             match state.proofs.get_or_insert_default().judge(judged, seen, passes) {
                 Verdict::Take(kinds) => may_take = kinds,
                 Verdict::Ask => found = Found::Ask,
@@ -302,9 +302,7 @@ impl Inner {
     /// Takes note of a pass that is over.
     fn find_over(&self, state: &mut State) {
         if state.proofs.as_mut().is_some_and(|proofs| proofs.find_over()) {
-            // Release: pairs with the load in `passes`, so that a task that knows of the pass finds
-            // in its socket what the pass has handed out.
-            self.passes.fetch_add(1, Ordering::Release);
+            self.passes.add();
         }
     }
 
@@ -456,8 +454,7 @@ impl Connection for Arc<Inner> {
     }
 
     fn passes(&self) -> Passes {
-        // Acquire: pairs with the addition in `find_over`.
-        Passes(self.passes.load(Ordering::Acquire))
+        self.passes.get()
     }
 
     fn poll(

@@ -9,7 +9,30 @@
 
 use super::super::marks::KindBits;
 use super::super::side::Passes;
+use crate::link::sync::{AtomicU32, Ordering};
 use crate::pass::{Asked, POLLS_MAX, Pass, TURNS, has_budget};
+
+/// How many passes of a connection were found over, for a task that has not locked the connection.
+pub(super) struct PassCount(AtomicU32);
+
+impl PassCount {
+    pub(super) fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// One more was found over, under the lock of the connection.
+    pub(super) fn add(&self) {
+        let before = self.0.load(Ordering::Relaxed);
+        // Release: pairs with the load in `get`, so that a task that knows of the pass finds in its
+        // socket what the pass has handed out.
+        self.0.store(before.wrapping_add(1), Ordering::Release);
+    }
+
+    pub(super) fn get(&self) -> Passes {
+        // Acquire: pairs with the store in `add`.
+        Passes(self.0.load(Ordering::Acquire))
+    }
+}
 
 /// What is known of the events that have come. A connection has it from its first such event on,
 /// until none waits.
