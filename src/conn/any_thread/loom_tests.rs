@@ -1,6 +1,7 @@
 //! Models of what a connection knows of its passes.
 
-use loom::sync::Arc;
+use std::sync::Arc;
+
 use loom::thread;
 
 use super::super::side::Passes;
