@@ -9,8 +9,6 @@
 //! Invariants: a touch takes no lock and wakes no task.
 
 mod inner;
-#[cfg(all(test, corewheel_loom))]
-mod loom_tests;
 mod proofs;
 mod share;
 mod stamp;

@@ -7,9 +7,10 @@
 //! Invariants: a pass proves the events that had come when it began. No event is taken by the poll
 //! that finds the pass over.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::super::marks::KindBits;
 use super::super::side::Passes;
-use crate::link::sync::{AtomicU32, Ordering};
 use crate::pass::{Asked, POLLS_MAX, Pass, TURNS, has_budget};
 
 /// How many passes of a connection were found over, for a task that has not locked the connection.
