@@ -162,12 +162,13 @@ impl SleepOrKept {
     /// Polls a sleep whose deadline was given to the fallback thread.
     #[cold]
     fn poll_kept(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // Its service would have it done a tick later, and may have to look for room first.
+        if self.is_over() {
+            return Poll::Ready(());
+        }
         if let Some(kept) = &self.kept
             && !kept.is_reset
         {
-            if self.is_over() {
-                return Poll::Ready(());
-            }
             if kept.set_waker(cx.waker().clone()) {
                 return Poll::Pending;
             }

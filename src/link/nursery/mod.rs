@@ -421,7 +421,9 @@ impl<W> Nursery<W> {
     ) -> (u32, bool) {
         let mut young = self.lock();
         if self.has_ended(&young) {
-            let (done, _) = self.end_chunk(&mut young, || now, carried);
+            let (done, is_earlier) = self.end_chunk(&mut young, || now, carried);
+            // The owner looks for room before a look is due, and looks again by then.
+            self.publish(&young, is_earlier);
             return (done.max(1), true);
         }
         young.note_all_ended();

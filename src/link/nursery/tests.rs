@@ -381,6 +381,22 @@ fn look_sees_timers_that_have_ended_before_the_owner_must_see_them() {
 }
 
 #[test]
+fn look_before_it_is_due_publishes_when_the_owner_must_see_what_it_has_left() {
+    let mut pair = Pair::new(1 << 20);
+    let ids: Vec<_> = (0..80).map(|_| pair.arm(300).unwrap()).collect();
+    while pair.wheel.timers.len() < ids.len() {
+        pair.now += 1;
+        pair.turn();
+    }
+    ids.into_iter().for_each(|id| pair.end_elsewhere(id));
+    // The owner looks for room, by the beginning of its tick.
+    let begun = nanos(pair.now) - 1;
+    pair.nursery.look(begun, TAKEN_MAX, &mut pair.wheel, &mut Vec::new());
+    pair.nursery.check_invariants();
+    assert_ne!(pair.nursery.look_by(), u64::MAX);
+}
+
+#[test]
 fn timers_that_wait_for_room_are_served_in_order_and_refused_if_there_is_too_little() {
     let table = Table::<u64>::new(0);
     let doorbell = Doorbell::new();
