@@ -46,6 +46,14 @@ pub(crate) enum Wakes {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Passes(pub(super) u32);
 
+impl Passes {
+    /// Of a caller that is to poll what it guards once more.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    pub(crate) fn before(self) -> Self {
+        Self(self.0.wrapping_sub(1))
+    }
+}
+
 /// What a side does.
 pub(super) trait Sealed: Sized + 'static {
     type Conn: Connection<Error = Self::Error>;

@@ -50,7 +50,7 @@ macro_rules! step_counts {
             }
 
             fn add(&mut self, other: &Self) {
-                $(self.$name += other.$name;)*
+                $(self.$name = self.$name.saturating_add(other.$name);)*
             }
         }
     };
@@ -208,9 +208,13 @@ impl History {
 
     fn end_step(&mut self, stats: &ServiceStats) {
         let (at_ns, done) = mark(stats);
+        // Another reading was noted since, or at the same moment.
+        if at_ns <= self.last.0 {
+            return;
+        }
         let (before, done_before) = std::mem::replace(&mut self.last, (at_ns, done));
         let span_ns = at_ns.saturating_sub(before);
-        if span_ns == 0 || span_ns > STEP_LONGEST {
+        if span_ns > STEP_LONGEST {
             return;
         }
         let shards = self.last.1.iter().zip(&done_before).map(|(now, then)| now.since(then));

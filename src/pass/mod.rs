@@ -178,15 +178,21 @@ impl Pass {
         self.0.as_ref().is_some_and(|wait| wait.is_over() || wait.host == host())
     }
 
+    pub(crate) fn has_begun(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Begins a pass. At its end, its host wakes the waker. If the host does not, the pass is over
-    /// already, and the caller wakes it. Runs no code of the user but the clone of the waker.
+    /// already, and the caller wakes it. Runs no code of the user but the clone of the waker, and the
+    /// drop of that of the pass before.
     pub(crate) fn begin(&mut self, waker: &Waker) -> Asked {
         let wait = Arc::new(Wait::new(waker));
         let asked = ask(&wait);
         if !asked.waits() {
             wait.set_over();
         }
-        self.0 = Some(wait);
+        // The drop of the pass before takes its waker from its host.
+        *self = Self(Some(wait));
         asked
     }
 

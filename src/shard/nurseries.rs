@@ -23,6 +23,8 @@ use crate::values::class::{ClassId, add_all};
 
 /// The most slots that the shard takes back from the room at a time, or keeps from it.
 const TAKEN_BACK_MAX: u32 = 256;
+/// The most timers that wait for room and that a turn serves.
+const SERVED_MAX: usize = 1_024;
 
 pub(super) struct Nurseries {
     /// By their indices; `None` for one that is gone.
@@ -418,13 +420,16 @@ impl<T: 'static> State<T> {
         let Self { directory, id, .. } = self;
         let post = directory.post(*id).expect("a state is made for a shard of the service");
         let room = Arc::clone(post.nurseries.room());
+        let (all, waiting) = (waiting, waiting.min(SERVED_MAX));
         let wanted = waiting as u64;
-        let mut spare = unused_slots(&self.wheel).saturating_sub(self.nurseries.lent);
-        let mut freed = 0;
+        let spare_of =
+            |state: &Self| unused_slots(&state.wheel).saturating_sub(state.nurseries.lent);
+        let (mut spare, mut freed) = (spare_of(self), 0);
         // A thread may take from the room at any time, so what there is is counted before slots are
         // given.
         while spare + room.free() < wanted && freed < TAKEN_MAX && self.free_slot() {
-            (spare, freed) = (spare + 1, freed + 1);
+            // A lane that is closed gives all of its keys back.
+            (spare, freed) = (spare_of(self), freed + 1);
         }
         let is_full = spare + room.free() < wanted;
         let lent = spare.min(wanted) as u32;
@@ -436,7 +441,11 @@ impl<T: 'static> State<T> {
         }
         let served = self.post().nurseries.end_serving(waiting, is_full);
         self.effects.extend(served.into_iter().map(Effect::Wake));
-        false
+        let has_more = waiting < all;
+        if has_more {
+            self.post().nurseries.go_on_serving();
+        }
+        has_more
     }
 
     /// Lends the slots that the shard does not need. Called at the end of a turn.

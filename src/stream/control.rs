@@ -249,7 +249,9 @@ impl<M: Side> StreamControl<M> {
     /// A piece of a response is handed to the framework.
     #[cfg(feature = "hyper")]
     pub(crate) fn add_piece(&self) {
-        self.shared.unsent.add_piece();
+        if self.shared.unsent.add_piece() {
+            self.shared.wake_waiting(Direction::Read);
+        }
     }
 
     /// The framework has written or copied bytes of a piece.

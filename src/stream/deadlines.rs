@@ -225,6 +225,11 @@ impl<M: Side> Deadlines<M> {
             let before = if self.shared.notes.has(HEAD) { 0 } else { *bytes };
             *bytes = before.saturating_add(count);
         }
+        if self.message.is_some() || self.shared.notes.has(HEAD) {
+            // The owner may read on before it says that this was the last of a head or a message,
+            // so the wait that follows decides nothing.
+            self.passes = self.timers.passes().before();
+        }
         self.unstamped += 1;
         // A wait that is in progress would count from an older stamp.
         if has_waited || self.is_stalled || self.unstamped == UNSTAMPED_MAX {
@@ -437,6 +442,7 @@ impl<M: Side> Deadlines<M> {
     /// A limit is reached: the stream has ended, in both directions.
     #[cold]
     fn end(&mut self, kind: DeadlineKind) -> io::Error {
+        self.refused = None;
         let timeout = match kind {
             DeadlineKind::MaxAge if self.timers.is_ordered(kind) => StreamTimeout::Told,
             DeadlineKind::AgeGrace if self.timers.is_ordered(kind) => StreamTimeout::Drained,

@@ -70,9 +70,11 @@ impl Unsent {
         false
     }
 
-    /// A piece is handed over.
-    pub(super) fn add_piece(&self) {
-        self.word.fetch_add(PIECE, Ordering::Relaxed);
+    /// A piece is handed over. True if nothing that waits is known: then the stream's task is to
+    /// poll, as a framework without a window for the piece does not flush.
+    pub(super) fn add_piece(&self) -> bool {
+        let before = self.word.fetch_add(PIECE, Ordering::Relaxed);
+        before & (SENDING | WINDOWED | PIECES) == 0
     }
 
     /// The framework has written or copied bytes of a piece.
@@ -165,7 +167,7 @@ mod loom_tests {
     fn last_piece_that_is_dropped_is_seen_by_the_stream_or_wakes_its_task() {
         check(|| {
             let unsent = Arc::new(Unsent::new());
-            unsent.add_piece();
+            let _is_first = unsent.add_piece();
             let other = Arc::clone(&unsent);
             let thread = thread::spawn(move || other.remove_piece());
             let is_seen = !unsent.await_window();

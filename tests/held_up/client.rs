@@ -76,7 +76,7 @@ fn round(
             socket.write_all(row.first).unwrap();
         }
         for socket in sockets {
-            if !row.first.is_empty() && !is_replied(socket, row, 0) {
+            if !row.replies[0].is_empty() && !row.first.is_empty() && !is_replied(socket, row, 0) {
                 return None;
             }
         }

@@ -4,19 +4,23 @@
 use std::env;
 use std::fs;
 use std::future::{Future, pending};
+use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
+use corewheel::stream::{StreamLimits, TimedIo};
 use corewheel::{Handle, TimerService};
 use futures_lite::future::block_on;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::child::this_test;
 
 const MS: Duration = Duration::from_millis(1);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// In the environment of a process of its own.
 const ALONE: &str = "HELD_UP_ALONE";
 
@@ -51,6 +55,62 @@ fn timeouts_of_futures_that_use_up_the_budget_elapse() {
         let conn = timers.connection(corewheel::ConnLimits::default().read_idle(MS));
         assert!(matches!(conn.race(never()).await, Ok(corewheel::conn::Raced::Event(_))));
     });
+}
+
+/// A stream whose writing side cannot be shut down.
+struct Stuck;
+
+impl AsyncRead for Stuck {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        _: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+}
+
+impl AsyncWrite for Stuck {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+}
+
+async fn shutdowns_end(timers: Handle) {
+    let limits = StreamLimits::default().write_stall(20 * MS);
+    let mut stream = TimedIo::new(Stuck, timers, limits);
+    let ended = tokio::time::timeout(PATIENCE, stream.shutdown()).await;
+    let error = ended.expect("it reaches its limit").unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    // After another limit has ended the stream.
+    let limits = StreamLimits::default().read_idle(20 * MS).write_stall(20 * MS);
+    let mut stream = TimedIo::new(Stuck, timers, limits);
+    assert!(stream.read_u8().await.is_err());
+    let ended = tokio::time::timeout(PATIENCE, stream.shutdown()).await;
+    assert!(ended.expect("it reaches its limit").is_err());
+}
+
+#[test]
+fn shutdown_that_waits_ends_at_its_limit_in_each_runtime() {
+    let service = service();
+    current_thread().block_on(shutdowns_end(service.handle()));
+    let multi_thread = Builder::new_multi_thread().enable_all().build().unwrap();
+    let timers = service.handle();
+    multi_thread.block_on(async { tokio::spawn(shutdowns_end(timers)).await.unwrap() });
+    let without_io = Builder::new_current_thread().enable_time().build().unwrap();
+    without_io.block_on(shutdowns_end(timers));
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub(crate) struct Row {
     pub(crate) first: &'static [u8],
     /// What a client sends while the runtime is held up.
     pub(crate) second: &'static [u8],
-    /// What the server's reply to each of them contains.
+    /// What the server's reply to each of them contains. Nothing, if there is none to the first.
     pub(crate) replies: [&'static [u8]; 2],
     pub(crate) serve: fn(TcpStream, Handle, Duration) -> Served,
     /// Whether the future that waits for the deadline reads the socket itself.
@@ -90,7 +90,7 @@ const fn body(name: &'static str, serve: fn(TcpStream, Handle, Duration) -> Serv
     Row { name, first: HEAD, second: b"z", replies, serve, is_plain: false }
 }
 
-pub(crate) static ROWS: [Row; 17] = [
+pub(crate) static ROWS: [Row; 18] = [
     bytes("Handle::timeout", |socket, timers, limit| {
         guarded!(socket, |socket| {
             timers.timeout(limit, socket.read_u8()).await.is_ok_and(|read| read.is_ok())
@@ -174,6 +174,16 @@ pub(crate) static ROWS: [Row; 17] = [
         let app = Router::new().route("/", get(|| async { "k" }));
         Box::pin(serve_axum(socket, timers, limits, app))
     }),
+    Row {
+        first: b"GET / HTTP/1.1\r\nhost:",
+        second: b" a\r\n\r\n",
+        replies: [b"", b"\r\n\r\nk"],
+        ..http("axum::serve, half a head", |socket, timers, limit| {
+            let limits = StreamLimits::default().head(limit);
+            let app = Router::new().route("/", get(|| async { "k" }));
+            Box::pin(serve_axum(socket, timers, limits, app))
+        })
+    },
     Row {
         name: "HyperTimer, keep_alive_timeout",
         first: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",

@@ -293,9 +293,10 @@ impl Inner {
     fn ask(self: &Arc<Self>) -> bool {
         let (mut pass, waker) = (Pass::NONE, Waker::from(Arc::clone(self)));
         let asked = pass.begin(&waker);
-        if let Some(proofs) = &mut self.lock().proofs {
-            proofs.began(pass, asked);
-        }
+        let mut state = self.lock();
+        // The connection was closed meanwhile.
+        let Some(proofs) = &mut state.proofs else { return false };
+        proofs.began(pass, asked);
         asked.waits()
     }
 

@@ -90,9 +90,10 @@ impl Proofs {
         }
     }
 
-    /// Whether no event waits for a pass, or was proven.
+    /// Whether no event was proven, and no poll waits for a pass, also one that has begun for other
+    /// events.
     pub(super) fn is_idle(&self) -> bool {
-        self.proven == 0 && self.asked == 0
+        self.proven == 0 && self.asked == 0 && !self.is_asking && !self.pass.has_begun()
     }
 
     /// True if the pass is found over now.

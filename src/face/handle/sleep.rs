@@ -385,6 +385,13 @@ pin_project! {
     ///
     /// Where the future waits for another task that reads the socket, that task may not have run
     /// before the decision.
+    ///
+    /// The runtime must run: a timeout that is polled by an executor within one of its tasks, as by
+    /// `futures::executor::block_on`, holds the only worker up, and so waits for itself. A timeout
+    /// beside workers that are all stuck ends when one of them goes on.
+    ///
+    /// A runtime without I/O is known by a panic of tokio, which is caught. The process's panic
+    /// hook runs for it, once for each such runtime.
     #[must_use = "a future does nothing unless it is awaited"]
     #[derive(Debug)]
     pub struct Timeout<F> {

@@ -81,7 +81,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use self::part::{KeptPart, PollUntilReady, Released, Run, Sender};
+use self::part::{ClosureWaker, KeptPart, PollUntilReady, Released, Run, Sender};
 use self::room::{Permit, Room};
 use crate::face::handle::Handle;
 use crate::face::handle::thread_lanes;
@@ -160,7 +160,7 @@ impl<C: 'static> Kept<C> {
         F: FnOnce(&C) -> R + Send + 'static,
         R: Send + 'static,
     {
-        self.when_free(|kept, permit| kept.send_run(permit, call))
+        self.when_free(|kept, permit| kept.send_run(permit, call), None)
     }
 
     /// Polls a closure on the shard until it is ready; the reply is its result. So a thread waits
@@ -188,7 +188,8 @@ impl<C: 'static> Kept<C> {
     /// ```
     ///
     /// The closure is given a context whose waker makes the shard poll it again. It takes the room
-    /// of a command until it is ready, and is polled no more when the reply is dropped. Let a task
+    /// of a command until it is ready, and is polled no more when the reply is dropped: its room is
+    /// free when its waker is woken next. [`poll_fn`](Self::poll_fn) frees it at once. Let a task
     /// of its own wait for the reply: a value that the closure has taken is dropped with a reply
     /// that is dropped while the value is on its way. Of several closures that poll one queue by
     /// [`poll_recv`](crate::queue::DelayQueue::poll_recv), the queue wakes the last.
@@ -203,7 +204,7 @@ impl<C: 'static> Kept<C> {
         R: Send + 'static,
     {
         match self.shared.room.enter() {
-            Some(permit) => self.send_poll(permit, poll),
+            Some(permit) => self.send_poll(permit, poll, None),
             None => Err(Refused::Busy(poll)),
         }
     }
@@ -244,13 +245,17 @@ impl<C: 'static> Kept<C> {
         F: FnMut(&C, &mut Context<'_>) -> Poll<R> + Send + 'static,
         R: Send + 'static,
     {
-        self.when_free(|kept, permit| kept.send_poll(permit, poll))
+        let caller = Caller::default();
+        let waker = Arc::clone(&caller.waker);
+        self.when_free(|kept, permit| kept.send_poll(permit, poll, Some(waker)), Some(caller))
     }
 
-    /// Waits for room, sends a command by `send`, and waits for its result.
+    /// Waits for room, sends a command by `send`, and waits for its result. `caller` is dropped with
+    /// the future, after the reply.
     fn when_free<R, F, S>(
         &self,
         send: S,
+        mut caller: Option<Caller>,
     ) -> impl Future<Output = Result<R, ReplyError>> + use<C, R, F, S>
     where
         S: FnOnce(&Self, Permit) -> Result<Reply<R>, Refused<F>>,
@@ -258,21 +263,28 @@ impl<C: 'static> Kept<C> {
         let kept = self.clone();
         async move {
             let permit = kept.shared.room.enter_when_free().await;
-            match send(&kept, permit) {
-                Ok(reply) => reply.await,
-                Err(_) => Err(ReplyError::Closed),
+            let reply = send(&kept, permit).map_err(|_| ReplyError::Closed)?;
+            let result = reply.await;
+            if let Some(caller) = &mut caller {
+                caller.has_result = true;
             }
+            result
         }
     }
 
-    fn send_poll<R, F>(&self, permit: Permit, poll: F) -> Result<Reply<R>, Refused<F>>
+    fn send_poll<R, F>(
+        &self,
+        permit: Permit,
+        poll: F,
+        waker: Option<Arc<ClosureWaker>>,
+    ) -> Result<Reply<R>, Refused<F>>
     where
         F: FnMut(&C, &mut Context<'_>) -> Poll<R> + Send + 'static,
         R: Send + 'static,
     {
         let (sender, reply) = Self::reply();
         let to = Arc::clone(&self.shared);
-        let message = PollUntilReady { to, permit, poll, sender, value: self.value };
+        let message = PollUntilReady { to, permit, poll, sender, waker, value: self.value };
         self.send(message, |message| message.poll).map(|()| reply)
     }
 
@@ -303,6 +315,22 @@ impl<C: 'static> Kept<C> {
     fn reply<R>() -> (Sender<R>, Reply<R>) {
         let (sender, reply) = Reply::of_result();
         (Sender::new(sender, || true), reply)
+    }
+}
+
+/// The caller of a closure that is polled on a shard. When it goes without a result, the shard polls
+/// the closure once more, and so drops it and frees its room.
+#[derive(Default)]
+struct Caller {
+    waker: Arc<ClosureWaker>,
+    has_result: bool,
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        if !self.has_result {
+            self.waker.wake();
+        }
     }
 }
 

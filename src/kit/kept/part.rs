@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use corewheel_shard::Tick;
@@ -193,7 +193,26 @@ pub(super) struct PollUntilReady<C, F, R> {
     pub(super) permit: Permit,
     pub(super) poll: F,
     pub(super) sender: Sender<R>,
+    /// Is given the waker of the closure, if the caller ends the closure when it goes.
+    pub(super) waker: Option<Arc<ClosureWaker>>,
     pub(super) value: PhantomData<fn(&C)>,
+}
+
+/// The waker of a closure that is polled on a shard; `None` until the closure has come there.
+#[derive(Default)]
+pub(super) struct ClosureWaker(Mutex<Option<Waker>>);
+
+impl ClosureWaker {
+    fn set(&self, waker: Waker) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
+    }
+
+    pub(super) fn wake(&self) {
+        let waker = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
 }
 
 impl<C, R, F> Command for PollUntilReady<C, F, R>
@@ -207,14 +226,18 @@ where
     }
 
     fn run(self: Box<Self>, part: &KeptPart, place: &Rc<Place>) {
-        let Self { to, permit, poll, sender, value } = *self;
+        let Self { to, permit, poll, sender, waker: of_caller, value } = *self;
         let polled: Box<dyn Polled> =
             Box::new(Polls { poll, sender: Some((sender, permit)), value });
         let number = place.polls.borrow_mut().insert(Some(polled));
         let is_sent = WokenFlag::new(false);
         let Shared { service, shard, place: index, .. } = *to;
-        let waker = PollWaker { service, shard, place: index, number, is_sent };
-        part.poll(place, &Arc::new(waker));
+        let waker = Arc::new(PollWaker { service, shard, place: index, number, is_sent });
+        if let Some(of_caller) = of_caller {
+            // Before the poll, which sees a reply that was dropped until now.
+            of_caller.set(Waker::from(Arc::clone(&waker)));
+        }
+        part.poll(place, &waker);
     }
 }
 

@@ -56,10 +56,14 @@ impl Drop for Permit {
         let woken = {
             let mut taken = self.0.lock();
             taken.count -= 1;
-            // Half of the room is free when the futures are woken, so that a crowd of them is
-            // woken a few times and not once for each command.
-            let is_free = taken.count <= self.0.max / 2 && !taken.waiting.is_empty();
-            if is_free { std::mem::take(&mut taken.waiting) } else { BTreeMap::new() }
+            if taken.count <= self.0.max / 2 {
+                // Half of the room is free when the futures are woken, so that a crowd of them is
+                // woken a few times and not once for each command.
+                std::mem::take(&mut taken.waiting)
+            } else {
+                // Closures that wait may keep more than half, so one future has this room.
+                taken.waiting.pop_first().into_iter().collect()
+            }
         };
         each(woken.into_values(), Waker::wake);
     }
@@ -100,6 +104,15 @@ impl Waiter<'_> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        self.leave();
+        let Some(number) = self.number.take() else { return };
+        let (left, next) = {
+            let mut taken = self.room.lock();
+            let left = taken.waiting.remove(&number);
+            // It was woken and takes nothing: another future has the room.
+            let has_room = left.is_none() && taken.count < self.room.max;
+            (left, if has_room { taken.waiting.pop_first() } else { None })
+        };
+        drop_each(left);
+        each(next.map(|(_, waker)| waker), Waker::wake);
     }
 }

@@ -20,6 +20,8 @@ use super::{ArmRefusal, Nursery};
 
 /// The most nurseries of one owner.
 const NURSERIES_MAX: usize = 1 << 16;
+/// So many timers may wait for room, where the owner lends fewer slots.
+const WAITING_MIN: usize = 64;
 
 /// Names a nursery among those of its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,6 +111,8 @@ pub(crate) struct Table<W> {
     /// and so rings the owner, whose fence orders it.
     version: AtomicU64,
     room: Arc<Room>,
+    /// The most timers that wait for room: for more there cannot be any.
+    waiting_max: usize,
     wake_ups: WakeUps,
     /// Whether a timer has found no room since the owner last began to look for some.
     is_short: AtomicBool,
@@ -131,6 +135,7 @@ impl<W> Table<W> {
             places: Mutex::new(places),
             version: AtomicU64::new(0),
             room: Arc::new(Room::new(slots)),
+            waiting_max: usize::try_from(slots).unwrap_or(usize::MAX).max(WAITING_MIN),
             wake_ups: WakeUps::default(),
             is_short: AtomicBool::new(false),
         }
@@ -208,6 +213,9 @@ impl<W> Table<W> {
             if waiting.was_full {
                 return (Err(ArmRefusal::Full), Some(carried));
             }
+        }
+        if waiting.carried.len() >= self.waiting_max {
+            return (Err(ArmRefusal::Full), Some(carried));
         }
         let number = waiting.first.wrapping_add(waiting.carried.len() as u32);
         waiting.carried.push_back(carried);

@@ -388,7 +388,9 @@ fn look_before_it_is_due_publishes_when_the_owner_must_see_what_it_has_left() {
         pair.now += 1;
         pair.turn();
     }
-    ids.into_iter().for_each(|id| pair.end_elsewhere(id));
+    for id in ids {
+        pair.end_elsewhere(id);
+    }
     // The owner looks for room, by the beginning of its tick.
     let begun = nanos(pair.now) - 1;
     pair.nursery.look(begun, TAKEN_MAX, &mut pair.wheel, &mut Vec::new());

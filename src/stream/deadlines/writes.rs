@@ -112,6 +112,12 @@ impl<M: Side> Deadlines<M> {
         cx: &mut Context<'_>,
         shutdown: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
+        // No look comes before a shutdown, which goes on after a limit was reached. The flag stays,
+        // as what is read or written after a limit returns its error.
+        if self.shared.is_woken() {
+            self.writes.registered = None;
+            self.passes = self.timers.passes();
+        }
         let Poll::Ready(done) = shutdown(cx) else {
             self.register(Direction::Write, cx);
             if !self.is_stalled {

@@ -162,6 +162,51 @@ fn future_of_poll_fn_keeps_the_value_and_ends_the_polls_when_it_is_dropped() {
 }
 
 #[test]
+fn room_of_a_future_of_poll_fn_that_is_dropped_is_free_after_a_turn() {
+    let mut lab = Lab::new(builder(1).lane_capacity(2));
+    let queue = kept(&mut lab, Timers::delay_queue::<u32>);
+    // The second one replaces the waker of the first in the queue, so the queue wakes neither.
+    for _ in 0..10 {
+        for is_sent in [true, false] {
+            let [mut first, mut second] =
+                [(); 2].map(|()| Box::pin(queue.poll_fn(DelayQueue::poll_recv)));
+            assert!(look(&mut first).is_none() && look(&mut second).is_none());
+            if is_sent {
+                lab.settle();
+            }
+            drop((first, second));
+            lab.settle();
+        }
+    }
+    assert!(queue.try_run(|queue| queue.insert(7, ms(5)).is_ok()).is_ok());
+}
+
+#[test]
+fn future_that_waits_for_room_is_woken_though_closures_keep_most_of_it() {
+    let mut lab = Lab::new(builder(1).lane_capacity(3));
+    let queue = kept(&mut lab, Timers::delay_queue::<u32>);
+    let mut waiting = [(); 2].map(|()| Box::pin(queue.poll_fn(DelayQueue::poll_recv)));
+    assert!(waiting.iter_mut().all(|one| look(one).is_none()));
+    lab.settle();
+    let taken = queue.try_run(DelayQueue::len).unwrap();
+    let (dropped, dropped_waker) = Alarm::new();
+    let (alarm, waker) = Alarm::new();
+    let mut first = Box::pin(queue.run(DelayQueue::len));
+    let mut second = Box::pin(queue.run(|queue| queue.insert(7, ms(5)).is_ok()));
+    assert!(poll(&mut first, &dropped_waker).is_pending());
+    assert!(poll(&mut second, &waker).is_pending());
+    lab.settle();
+    assert_eq!((dropped.count(), alarm.count()), (1, 0), "there is room for one");
+    // It does not take the room.
+    drop(first);
+    assert_eq!(alarm.count(), 1);
+    assert!(poll(&mut second, &waker).is_pending(), "it is sent");
+    lab.settle();
+    assert_eq!(poll(&mut second, &waker), Poll::Ready(Ok(true)));
+    drop(taken);
+}
+
+#[test]
 fn futures_of_poll_fn_are_closed_with_their_shard() {
     let mut lab = Lab::new(builder(1).lane_capacity(1));
     let queue = kept(&mut lab, Timers::delay_queue::<u32>);
