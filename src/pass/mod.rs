@@ -183,8 +183,8 @@ impl Pass {
     }
 
     /// Begins a pass. At its end, its host wakes the waker. If the host does not, the pass is over
-    /// already, and the caller wakes it. Runs no code of the user but the clone of the waker, and the
-    /// drop of that of the pass before.
+    /// already, and the caller wakes it. Runs no code of the user but the clone of the waker, and
+    /// the drop of that of the pass before.
     pub(crate) fn begin(&mut self, waker: &Waker) -> Asked {
         let wait = Arc::new(Wait::new(waker));
         let asked = ask(&wait);

@@ -250,8 +250,8 @@ impl<C: 'static> Kept<C> {
         self.when_free(|kept, permit| kept.send_poll(permit, poll, Some(waker)), Some(caller))
     }
 
-    /// Waits for room, sends a command by `send`, and waits for its result. `caller` is dropped with
-    /// the future, after the reply.
+    /// Waits for room, sends a command by `send`, and waits for its result. `caller` is dropped
+    /// with the future, after the reply.
     fn when_free<R, F, S>(
         &self,
         send: S,
@@ -318,8 +318,8 @@ impl<C: 'static> Kept<C> {
     }
 }
 
-/// The caller of a closure that is polled on a shard. When it goes without a result, the shard polls
-/// the closure once more, and so drops it and frees its room.
+/// The caller of a closure that is polled on a shard. When it goes without a result, the shard
+/// polls the closure once more, and so drops it and frees its room.
 #[derive(Default)]
 struct Caller {
     waker: Arc<ClosureWaker>,
