@@ -47,7 +47,9 @@ impl<S: Side> InProgress<S> {
     pub fn finish(mut self) -> bool {
         match &mut self.kind {
             Kind::Write(write) => write.end_write(),
-            _ => true,
+            Kind::Held(..) => true,
+            #[cfg(feature = "hyper")]
+            Kind::Left => true,
         }
     }
 

@@ -164,6 +164,68 @@ mod loom_tests {
     }
 
     #[test]
+    fn what_the_framework_and_the_stream_say_at_once_is_all_there_afterwards() {
+        check(|| {
+            let unsent = Arc::new(Unsent::new());
+            let other = Arc::clone(&unsent);
+            let thread = thread::spawn(move || {
+                let _is_first = other.add_piece();
+                other.end_at_flush();
+            });
+            unsent.begin_sending();
+            let _has_pieces = unsent.await_window();
+            thread.join().unwrap();
+            assert!(unsent.end_at_write(), "a write waits");
+            assert!(unsent.remove_piece(), "the stream waits for the piece");
+            assert_eq!(unsent.take_ends(), (2, false));
+        });
+    }
+
+    #[test]
+    fn ends_and_pieces_that_come_while_ends_are_taken_are_left() {
+        check(|| {
+            let unsent = Arc::new(Unsent::new());
+            let other = Arc::clone(&unsent);
+            let thread = thread::spawn(move || {
+                let _is_first = other.add_piece();
+                other.end_at_flush();
+            });
+            let (first, _) = unsent.take_ends();
+            thread.join().unwrap();
+            let (second, has_pieces) = unsent.take_ends();
+            assert_eq!((first + second, has_pieces), (1, true));
+        });
+    }
+
+    #[cfg(feature = "axum")]
+    #[test]
+    fn piece_that_comes_while_pieces_become_opaque_is_counted_and_opaque() {
+        check(|| {
+            let unsent = Arc::new(Unsent::new());
+            let other = Arc::clone(&unsent);
+            let thread = thread::spawn(move || other.set_opaque());
+            let _is_first = unsent.add_piece();
+            thread.join().unwrap();
+            assert!(unsent.await_window(), "the piece is there");
+            assert!(!unsent.remove_piece(), "its drop wakes no task");
+        });
+    }
+
+    #[cfg(feature = "axum")]
+    #[test]
+    fn bytes_that_are_taken_and_accepted_at_once_are_both_counted() {
+        check(|| {
+            let unsent = Arc::new(Unsent::new());
+            unsent.set_opaque();
+            let other = Arc::clone(&unsent);
+            let thread = thread::spawn(move || other.take(5));
+            unsent.accept(7);
+            thread.join().unwrap();
+            assert_eq!(unsent.taken(), 12);
+        });
+    }
+
+    #[test]
     fn last_piece_that_is_dropped_is_seen_by_the_stream_or_wakes_its_task() {
         check(|| {
             let unsent = Arc::new(Unsent::new());
