@@ -164,7 +164,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn what_the_framework_and_the_stream_say_at_once_is_all_there_afterwards() {
+    fn words_of_the_framework_and_the_stream_at_once_are_all_kept() {
         check(|| {
             let unsent = Arc::new(Unsent::new());
             let other = Arc::clone(&unsent);
