@@ -66,7 +66,6 @@ impl<S: Side> Drop for InProgress<S> {
             Kind::Held(conn, held) => conn.end(*held),
             Kind::Write(write) => {
                 write.end_write();
-                write.touch();
             }
             #[cfg(feature = "hyper")]
             Kind::Left => {}

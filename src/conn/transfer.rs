@@ -50,7 +50,7 @@ impl<S: Side> Transfer<S> {
     }
 
     /// Counts as a read or a write.
-    pub(super) fn touch(&self) {
+    fn touch(&self) {
         let is_read = self.kind == kinds::rate(Direction::Read);
         let direction = if is_read { Direction::Read } else { Direction::Write };
         self.conn.stamp(direction, self.conn.stamp_now());
@@ -111,17 +111,22 @@ impl<S: Side> Transfer<S> {
         self.end()
     }
 
-    /// Ends a write. The idle time of reads begins again if the write has held it back and it would
-    /// be over; otherwise it goes on, as a write that is accepted at once says nothing of the peer.
+    /// Ends a write, which counts as one. The idle time of reads begins again if the write has held
+    /// it back and it would be over; otherwise it goes on, as a write that is accepted at once says
+    /// nothing of the peer.
+    ///
+    /// All stamps come before the task is woken, which would find the connection idle otherwise.
     pub(super) fn end_write(&mut self) -> bool {
+        self.touch();
         let Some(progress) = self.progress.take() else { return true };
-        let now = self.conn.now();
-        let (is_in_time, is_over) =
-            self.conn.change(Wakes::Task, |facts| (rules::end_write(facts, &progress, now), true));
-        if is_over {
-            self.conn.stamp(Direction::Read, self.conn.stamp_now());
-        }
-        is_in_time
+        let (conn, now, stamp) = (&self.conn, self.conn.now(), self.conn.stamp_now());
+        conn.change(Wakes::Task, |facts| {
+            let (is_in_time, is_over) = rules::end_write(facts, &progress, now);
+            if is_over {
+                conn.stamp(Direction::Read, stamp);
+            }
+            (is_in_time, true)
+        })
     }
 
     pub(super) fn end(&mut self) -> bool {

@@ -24,6 +24,7 @@ mod silence;
 mod sockets;
 mod stamps;
 mod waits;
+mod write_ends;
 
 use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
