@@ -10,10 +10,13 @@
 //!
 //! Cost: see [`TimedMakeService`].
 
+mod closing;
+
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
@@ -22,13 +25,19 @@ use axum::response::Response;
 use axum::serve::{IncomingStream, Listener};
 use hyper::body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tower_service::Service;
 
+pub use self::closing::ServedIo;
 use super::hyper::{ResponseBody, ResponseData, ResponseFuture, TimedService};
 use crate::face::handle::{AnyHandle, Handle};
 use crate::stream::{StreamControl, StreamLimits, TimedIo};
 
-/// A listener for `axum::serve` whose connections have timeouts: each is a [`TimedIo`].
+/// How long a connection that a limit has ended is closed for.
+const CLOSE_TIME: Duration = Duration::from_secs(5);
+
+/// A listener for `axum::serve` whose connections have timeouts: each is a [`TimedIo`] within a
+/// [`ServedIo`], which lets the client have the rest of its response when a limit is reached.
 ///
 /// The service goes into a [`TimedMakeService`]. Without that, the connection of a handler that
 /// takes longer than the idle limit is closed. Each connection is closed after the
@@ -71,13 +80,22 @@ pub struct TimedListener<L> {
     listener: L,
     handle: AnyHandle,
     limits: StreamLimits,
+    close_time: Duration,
 }
 
 impl<L> TimedListener<L> {
     /// The connections of a listener, with limits. Their timers are on the shards of `handle`; with
     /// [`Handle::of_class`] the statistics count them for a class.
     pub fn new<T: 'static>(listener: L, handle: Handle<T>, limits: StreamLimits) -> Self {
-        Self { listener, handle: handle.untyped(), limits }
+        Self { listener, handle: handle.untyped(), limits, close_time: CLOSE_TIME }
+    }
+
+    /// Sets for how long a connection is closed that a limit has ended, 5 seconds by default: the
+    /// time that the client has to take what lies in the system's send buffer. See [`ServedIo`].
+    /// Zero closes each socket at once.
+    #[must_use]
+    pub fn close_time(self, close_time: Duration) -> Self {
+        Self { close_time, ..self }
     }
 
     /// The listener.
@@ -97,12 +115,13 @@ impl<L> TimedListener<L> {
 }
 
 impl<L: Listener> Listener for TimedListener<L> {
-    type Io = TimedIo<L::Io>;
+    type Io = ServedIo<L::Io>;
     type Addr = L::Addr;
 
-    async fn accept(&mut self) -> (TimedIo<L::Io>, L::Addr) {
+    async fn accept(&mut self) -> (ServedIo<L::Io>, L::Addr) {
         let (stream, address) = self.listener.accept().await;
-        (TimedIo::new(stream, self.handle, self.limits), address)
+        let stream = TimedIo::new(stream, self.handle, self.limits);
+        (ServedIo::new(stream, self.handle, self.close_time), address)
     }
 
     fn local_addr(&self) -> io::Result<L::Addr> {
@@ -119,7 +138,7 @@ impl<L: Listener> Connected<IncomingStream<'_, TimedListener<L>>> for StreamCont
 }
 
 /// Wraps what makes the service of each connection for `axum::serve`, such as a `Router` or its
-/// `into_make_service_with_connect_info`: the service tells the [`TimedIo`] of its connection about
+/// `into_make_service_with_connect_info`: the service tells the [`ServedIo`] of its connection about
 /// each request. [`TimedListener`] has an example.
 ///
 /// What it tells is what a [`TimedService`] says: no idle limit ends a connection while its server
@@ -137,8 +156,10 @@ impl<L: Listener> Connected<IncomingStream<'_, TimedListener<L>>> for StreamCont
 /// # Cost
 ///
 /// That of a [`TimedService`], an allocation for each of the two bodies, as axum's bodies are
-/// boxed, and the deadline of each head. Each frame of an HTTP/2 response allocates some 50 bytes,
-/// for a guard that says when it is written.
+/// boxed, and the deadline of each head. Of an HTTP/2 response, each frame and each 16 KiB of it
+/// allocate some 50 bytes, for a guard that says when they are written. axum's data does not say
+/// how much of it is written, so what the socket accepts counts, up to 32 KiB for each guard: for as
+/// long, PINGs keep a response without a window.
 #[derive(Clone, Copy, Debug)]
 pub struct TimedMakeService<M> {
     inner: M,
@@ -163,8 +184,9 @@ impl<M> TimedMakeService<M> {
 
 impl<'a, L, S, M> Service<IncomingStream<'a, L>> for TimedMakeService<M>
 where
-    L: Listener<Io = TimedIo<S>>,
+    L: Listener<Io = ServedIo<S>>,
     M: Service<IncomingStream<'a, L>>,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     type Response = TimedService<M::Response>;
     type Error = M::Error;
@@ -245,16 +267,21 @@ where
     type Output = Result<Response, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let wrap = |body| Body::new(Plain { body });
+        let wrap = |body| Body::new(Plain { body, rest: None });
         self.project().future.poll(cx).map_ok(|response| response.map(wrap))
     }
 }
+
+/// How much of a response one guard stands for at most, in bytes: an HTTP/2 frame.
+const GUARDED: usize = 16 << 10;
 
 pin_project! {
     /// The body of a response with the data that axum's bodies have.
     struct Plain {
         #[pin]
         body: ResponseBody<Body>,
+        // Of the last frame, what the consumer has not asked for; `None` if it has all.
+        rest: Option<ResponseData<Bytes>>,
     }
 }
 
@@ -266,21 +293,34 @@ impl HttpBody for Plain {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let polled = self.project().body.poll_frame(cx);
-        polled.map_ok(|frame| frame.map_data(plain))
+        let this = self.project();
+        if let Some(data) = this.rest.take() {
+            return Poll::Ready(Some(Ok(Frame::data(guarded(data, this.rest)))));
+        }
+        let frame = ready!(this.body.poll_frame(cx));
+        let plain = |data: ResponseData<Bytes>| {
+            data.into_plain().unwrap_or_else(|data| guarded(data, this.rest))
+        };
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(plain))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let mut hint = self.body.size_hint();
+        let rest = self.rest.as_ref().map_or(0, |rest| rest.get_ref().len() as u64);
+        if let Some(most) = hint.upper() {
+            hint.set_upper(most.saturating_add(rest));
+        }
+        hint.set_lower(hint.lower().saturating_add(rest));
+        hint
     }
 }
 
-/// The data as bytes, which keep it for as long as a part of them is used.
-fn plain(data: ResponseData<Bytes>) -> Bytes {
+/// The first of the data as bytes, which keep a guard for as long as a part of them is used.
+fn guarded(data: ResponseData<Bytes>, rest: &mut Option<ResponseData<Bytes>>) -> Bytes {
     struct Owner(ResponseData<Bytes>);
 
     impl AsRef<[u8]> for Owner {
@@ -289,8 +329,8 @@ fn plain(data: ResponseData<Bytes>) -> Bytes {
         }
     }
 
-    data.into_plain().unwrap_or_else(|data| {
-        data.set_opaque();
-        Bytes::from_owner(Owner(data))
-    })
+    data.set_opaque();
+    let (first, others) = data.split(GUARDED);
+    *rest = others;
+    Bytes::from_owner(Owner(first))
 }

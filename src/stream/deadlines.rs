@@ -178,7 +178,12 @@ impl<M: Side> Deadlines<M> {
                 Direction::Write => self.was_written(count as u64, has_waited),
             }
         }
-        if has_waited && let Some(transfer) = &self.way(direction).transfer {
+        // A wait for a window goes on.
+        let goes_on = direction == Direction::Write && self.is_windowed;
+        if has_waited
+            && !goes_on
+            && let Some(transfer) = &self.way(direction).transfer
+        {
             transfer.pause();
         }
         Poll::Ready(result)

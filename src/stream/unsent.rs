@@ -14,7 +14,8 @@
 //! count carry no other data.
 //!
 //! Cost: a request of HTTP/1 costs an addition and an exchange, and one of HTTP/2 these and two
-//! additions for each piece. A flush costs a load.
+//! additions for each piece. A flush costs a load, and so does a write, and an addition where
+//! pieces are left.
 
 use crate::link::sync::{AtomicU64, Ordering};
 
@@ -22,7 +23,7 @@ use crate::link::sync::{AtomicU64, Ordering};
 const SENDING: u64 = 1;
 /// The stream has accepted all, and pieces wait for a window.
 const WINDOWED: u64 = 2;
-/// Nothing says how many bytes of a piece were taken.
+/// Pieces say nothing before their drop.
 const OPAQUE: u64 = 4;
 /// One end that waits. There are fewer than 2²⁴.
 const END: u64 = 8;
@@ -31,15 +32,23 @@ const ENDS: u64 = PIECE - END;
 const PIECE: u64 = 1 << 27;
 const PIECES: u64 = !(PIECE - 1);
 
+/// How many bytes the stream accepts as those of responses, after the framework has last taken some
+/// of a piece: twice what an HTTP/2 server copies before it writes, and what a piece has whose data
+/// says nothing before its drop.
+const COPIED_MAX: u64 = 32 << 10;
+
 pub(super) struct Unsent {
     word: AtomicU64,
     /// How many bytes of pieces the framework has written or copied.
     taken: AtomicU64,
+    /// How many bytes the stream has accepted since the framework has last taken some of a piece.
+    accepted: AtomicU64,
 }
 
 impl Unsent {
     pub(super) fn new() -> Self {
-        Self { word: AtomicU64::new(0), taken: AtomicU64::new(0) }
+        let zero = || AtomicU64::new(0);
+        Self { word: zero(), taken: zero(), accepted: zero() }
     }
 
     #[inline]
@@ -80,14 +89,15 @@ impl Unsent {
     /// The framework has written or copied bytes of a piece.
     pub(super) fn take(&self, bytes: u64) {
         self.taken.fetch_add(bytes, Ordering::Relaxed);
+        self.accepted.store(0, Ordering::Relaxed);
     }
 
     /// A piece was written or dropped. True if the stream waits for it: then its task is to poll,
-    /// unless it polls now. Of pieces that say nothing before their drop, most are dropped in such
-    /// a poll, so a wait for one that is not may last until its limit.
+    /// unless it polls now.
     pub(super) fn remove_piece(&self) -> bool {
+        self.accepted.store(0, Ordering::Relaxed);
         let before = self.word.fetch_sub(PIECE, Ordering::Relaxed);
-        before & (WINDOWED | OPAQUE) == WINDOWED && before & PIECES == PIECE
+        before & WINDOWED != 0 && before & PIECES == PIECE
     }
 
     /// Pieces say nothing before their drop from now on. What the stream accepts stands for
@@ -133,11 +143,31 @@ impl Unsent {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// The stream has accepted bytes while pieces wait for a window.
-    pub(super) fn accept(&self, bytes: u64) {
-        if self.word() & OPAQUE != 0 {
-            self.taken.fetch_add(bytes, Ordering::Relaxed);
+    /// Whether all that the framework takes of pieces is [counted](Self::taken).
+    pub(super) fn is_counted(&self) -> bool {
+        self.word() & OPAQUE == 0
+    }
+
+    /// The stream has accepted bytes, perhaps in a wait for a window. True if they may be bytes of
+    /// the responses that are on their way, which end a wait: no piece is left, or a framework may
+    /// have copied as much. Where all that is taken is counted, no byte of a response comes in a
+    /// wait for a window.
+    #[inline]
+    pub(super) fn accept(&self, bytes: u64, is_windowed: bool) -> bool {
+        let word = self.word();
+        if word & PIECES == 0 {
+            return true;
         }
+        if is_windowed && word & OPAQUE == 0 {
+            return false;
+        }
+        let before = self.accepted.fetch_add(bytes, Ordering::Relaxed);
+        let is_of_response = before.saturating_add(bytes) <= COPIED_MAX;
+        if is_of_response && is_windowed {
+            // The framework flushes what it has written, so no piece wakes its task before that.
+            self.word.fetch_and(!WINDOWED, Ordering::Relaxed);
+        }
+        is_of_response
     }
 }
 
@@ -146,7 +176,7 @@ mod loom_tests {
     use loom::sync::Arc;
     use loom::thread;
 
-    use super::Unsent;
+    use super::{COPIED_MAX, Unsent};
     use crate::link::loom_tests::check;
 
     #[test]
@@ -206,20 +236,55 @@ mod loom_tests {
             let thread = thread::spawn(move || other.set_opaque());
             let _is_first = unsent.add_piece();
             thread.join().unwrap();
+            assert!(!unsent.is_counted());
             assert!(unsent.await_window(), "the piece is there");
-            assert!(!unsent.remove_piece(), "its drop wakes no task");
+            assert!(unsent.remove_piece(), "the stream waits for the piece");
         });
     }
 
     #[cfg(feature = "axum")]
     #[test]
-    fn bytes_that_are_taken_and_accepted_at_once_are_both_counted() {
+    fn accepted_bytes_end_a_wait_for_a_window_and_leave_the_pieces() {
         check(|| {
             let unsent = Arc::new(Unsent::new());
             unsent.set_opaque();
+            let _is_first = unsent.add_piece();
+            unsent.await_window();
+            let other = Arc::clone(&unsent);
+            let thread = thread::spawn(move || {
+                let _is_first = other.add_piece();
+                other.end_at_flush();
+            });
+            assert!(unsent.accept(1, true));
+            thread.join().unwrap();
+            assert!(!unsent.remove_piece() && !unsent.remove_piece(), "a flush follows");
+            assert_eq!(unsent.take_ends(), (1, false));
+        });
+    }
+
+    #[test]
+    fn bytes_that_are_taken_while_others_are_accepted_allow_as_many_again() {
+        check(|| {
+            let unsent = Arc::new(Unsent::new());
+            let _is_first = unsent.add_piece();
+            assert!(unsent.accept(COPIED_MAX, false));
             let other = Arc::clone(&unsent);
             let thread = thread::spawn(move || other.take(5));
-            unsent.accept(7);
+            let _is_taken = unsent.accept(1, false);
+            thread.join().unwrap();
+            assert_eq!(unsent.taken(), 5);
+            assert!(unsent.accept(COPIED_MAX - 1, false), "what was accepted before counts");
+            assert!(!unsent.accept(COPIED_MAX, false));
+        });
+    }
+
+    #[test]
+    fn bytes_that_two_threads_take_are_both_counted() {
+        check(|| {
+            let unsent = Arc::new(Unsent::new());
+            let other = Arc::clone(&unsent);
+            let thread = thread::spawn(move || other.take(5));
+            unsent.take(7);
             thread.join().unwrap();
             assert_eq!(unsent.taken(), 12);
         });

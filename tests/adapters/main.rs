@@ -3,6 +3,7 @@
 
 #![cfg(all(target_os = "linux", not(corewheel_loom)))]
 
+mod axum_closes;
 mod axum_serve;
 mod exchanges;
 mod exchanges_over_sockets;

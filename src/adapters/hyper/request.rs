@@ -24,6 +24,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+#[cfg(feature = "axum")]
+use hyper::body::Bytes;
 use hyper::body::{Body, Buf, Frame, SizeHint};
 use hyper::{Method, Request, Response, StatusCode, Version};
 use pin_project_lite::pin_project;
@@ -280,6 +282,19 @@ impl<D, M: Side> ResponseData<D, M> {
         if let Some(piece) = &self.piece {
             piece.in_flight.control.set_opaque_pieces();
         }
+    }
+}
+
+#[cfg(feature = "axum")]
+impl<M: Side> ResponseData<Bytes, M> {
+    /// At most so many bytes, and the rest as data of its own, if there is one.
+    pub(in crate::adapters) fn split(mut self, most: usize) -> (Self, Option<Self>) {
+        if self.data.len() <= most {
+            return (self, None);
+        }
+        let data = self.data.split_to(most);
+        let piece = self.piece.as_ref().map(|piece| Piece::new(&piece.in_flight));
+        (Self { data, piece }, Some(self))
     }
 }
 

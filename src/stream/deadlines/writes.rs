@@ -20,36 +20,55 @@ use crate::conn::{DeadlineKind, Direction, Side, Transfer};
 impl<M: Side> Deadlines<M> {
     #[inline]
     pub(super) fn was_written(&mut self, count: u64, has_waited: bool) {
-        if self.is_windowed {
-            self.shared.unsent.accept(count);
-        } else if self.is_stalled {
-            self.stall_ends();
-        }
+        let is_of_response = self.shared.unsent.accept(count, self.is_windowed);
+        let counts = !self.is_stalled || self.ends_stall(count, is_of_response);
         if !has_waited {
             return self.timers.touch_write();
         }
         // The peer has taken what was in the way.
         self.timers.touch();
-        if let Some(transfer) = &self.writes.transfer {
+        if counts && let Some(transfer) = &self.writes.transfer {
             transfer.count(count);
         }
     }
 
-    /// A write begins to wait.
-    pub(super) fn write_waits(&mut self) {
-        self.is_windowed = false;
-        self.shared.unsent.begin_sending();
-        self.measure_writes(0);
+    /// The stream has accepted bytes in a wait, which ends if they may be bytes of responses. True
+    /// if they are to be counted.
+    fn ends_stall(&mut self, count: u64, is_of_response: bool) -> bool {
+        if self.is_windowed {
+            if is_of_response {
+                self.window_comes(count);
+            }
+            // They are counted by that, or where the framework takes them.
+            return false;
+        }
+        if !is_of_response {
+            self.taken = self.shared.unsent.taken();
+            self.is_windowed = self.shared.unsent.await_window();
+        }
+        if !self.is_windowed {
+            self.stall_ends();
+        }
+        !self.is_windowed
     }
 
-    /// The time for which writes wait counts, with the bytes that were accepted in a wait that goes
-    /// on.
-    fn measure_writes(&mut self, accepted: u64) {
+    /// A write begins to wait.
+    pub(super) fn write_waits(&mut self) {
+        self.shared.unsent.begin_sending();
+        // A peer without a window that lets other frames fill the socket begins no other wait.
+        if self.is_windowed && self.shared.unsent.taken() == self.taken {
+            return;
+        }
+        if self.is_windowed {
+            self.window_comes(self.newly_taken());
+        }
+        self.measure_writes();
+    }
+
+    /// The time for which writes wait counts.
+    fn measure_writes(&mut self) {
         let now = self.timers.now();
         let is_filed = self.writes.resume(&self.timers, DeadlineKind::WriteRate, 0, now);
-        if let Some(transfer) = &self.writes.transfer {
-            transfer.count(accepted);
-        }
         self.unwatch(is_filed);
         self.stall(now);
     }
@@ -80,11 +99,8 @@ impl<M: Side> Deadlines<M> {
                 Poll::Pending => Poll::Ready(Ok(())),
             };
         }
-        if std::mem::take(&mut self.is_windowed) {
-            self.stall_ends();
-            if let Some(transfer) = &self.writes.transfer {
-                transfer.pause();
-            }
+        if self.is_windowed {
+            self.window_comes(self.newly_taken());
             self.timers.touch();
         }
         Poll::Ready(Ok(()))
@@ -95,15 +111,31 @@ impl<M: Side> Deadlines<M> {
     fn wait_for_window(&mut self, cx: &Context<'_>) -> Poll<io::Error> {
         self.register(Direction::Write, cx);
         let taken = self.shared.unsent.taken();
-        if !self.is_windowed || taken != self.taken {
-            let accepted = if self.is_windowed { taken - self.taken } else { 0 };
-            if self.is_windowed {
-                self.stall_ends();
-            }
+        if self.is_windowed && taken != self.taken {
+            self.window_comes(self.newly_taken());
+        }
+        if !self.is_windowed {
             (self.is_windowed, self.taken) = (true, taken);
-            self.measure_writes(accepted);
+            self.measure_writes();
         }
         self.poll(Direction::Write)
+    }
+
+    /// How many bytes of responses were taken in the wait for a window, as far as the pieces say.
+    fn newly_taken(&self) -> u64 {
+        let unsent = &self.shared.unsent;
+        if unsent.is_counted() { unsent.taken() - self.taken } else { 0 }
+    }
+
+    /// The wait for a window is over: the peer has taken so many bytes of responses, or none is
+    /// left.
+    fn window_comes(&mut self, taken: u64) {
+        self.is_windowed = false;
+        self.stall_ends();
+        if let Some(transfer) = &self.writes.transfer {
+            transfer.count(taken);
+            transfer.pause();
+        }
     }
 
     /// Shuts down by `shutdown`, also after a limit was reached.
@@ -120,8 +152,10 @@ impl<M: Side> Deadlines<M> {
         }
         let Poll::Ready(done) = shutdown(cx) else {
             self.register(Direction::Write, cx);
-            if !self.is_stalled {
+            if !self.is_stalled || self.is_windowed {
                 self.shared.unsent.begin_sending();
+            }
+            if !self.is_stalled {
                 self.stall(self.timers.now());
             }
             return self.poll(Direction::Write).map(Err);

@@ -1,6 +1,6 @@
 //! Clients that write HTTP by hand and read at the pace of a test.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Error, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -52,9 +52,21 @@ pub(crate) struct Client {
 impl Client {
     /// A client with a small receive buffer. `initial` is the window of each HTTP/2 response.
     pub(crate) fn connect(server: SocketAddr, version: Version, initial: u32) -> Self {
+        Self::connect_with(server, version, initial, Some(16 << 10))
+    }
+
+    /// `None` leaves the size of the receive buffer to the system.
+    pub(crate) fn connect_with(
+        server: SocketAddr,
+        version: Version,
+        initial: u32,
+        receive_buffer: Option<usize>,
+    ) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        // Before it connects, as it says what the server may send at first.
-        socket.set_recv_buffer_size(16 << 10).unwrap();
+        if let Some(bytes) = receive_buffer {
+            // Before it connects, as it says what the server may send at first.
+            socket.set_recv_buffer_size(bytes).unwrap();
+        }
         socket.connect(&server.into()).unwrap();
         let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -95,6 +107,39 @@ impl Client {
         }
     }
 
+    /// Sends frames that are answered, until the server takes no more of them, and then reads
+    /// either all that has come or a part of it; again and again, until the server has cut the
+    /// connection.
+    pub(crate) fn flood_until_cut(&mut self, frame: &[u8], empties: bool) {
+        let begin = Instant::now();
+        self.stream.set_nonblocking(true).unwrap();
+        let frames = frame.repeat(256);
+        let mut sent = 0;
+        let is_full = |error: &Error| error.kind() == ErrorKind::WouldBlock;
+        loop {
+            assert!(begin.elapsed() < PATIENCE, "the client is not cut");
+            let mut refused = 0_u64;
+            // The server answers what it has taken.
+            while refused < 3 {
+                match self.stream.write(&frames[sent..]) {
+                    Ok(count) => (sent, refused) = ((sent + count) % frames.len(), 0),
+                    Err(error) if is_full(&error) => refused += 1,
+                    Err(_) => return,
+                }
+                thread::sleep(ms(refused));
+            }
+            loop {
+                match self.stream.read(&mut [0; 2048]) {
+                    Ok(0) => return,
+                    Ok(_) if empties => {}
+                    Ok(_) => break,
+                    Err(error) if is_full(&error) => break,
+                    Err(_) => return,
+                }
+            }
+        }
+    }
+
     /// Sends a request without a body.
     pub(crate) fn get(&mut self, stream: u8, path: &str) {
         self.ask("GET", stream, path);
@@ -115,6 +160,21 @@ impl Client {
             }
         };
         self.send(&request);
+    }
+
+    /// Sends an HTTP/2 request for a tunnel.
+    pub(crate) fn connect_http2(&mut self, stream: u8) {
+        let block = b"\x02\x07CONNECT\x01\x04test";
+        self.send(&frame(HEADERS, 4, stream, block));
+    }
+
+    /// Sends an HTTP/2 request whose body comes after a `100 Continue`.
+    pub(crate) fn post_http2(&mut self, stream: u8, path: &str, body: &[u8]) {
+        let mut block = vec![0x83, 0x86, 0x04, u8::try_from(path.len()).unwrap()];
+        block.extend(path.as_bytes());
+        block.extend(b"\x01\x04test\x0f\x14\x0c100-continue");
+        self.send(&frame(HEADERS, 4, stream, &block));
+        self.send(&frame(DATA, 1, stream, body));
     }
 
     pub(crate) fn give_window(&mut self, stream: u8, bytes: u32) {
@@ -177,6 +237,30 @@ impl Client {
             }
         }
         assert!(self.received() >= length, "{case}: cut at {} bytes", self.received());
+    }
+
+    /// Takes a response of so many bytes, a number of them in a second. Returns how many have come.
+    pub(crate) fn read_at(
+        &mut self,
+        per_second: usize,
+        length: usize,
+        mut each: impl FnMut(),
+    ) -> usize {
+        let (begin, mut taken) = (Instant::now(), 0);
+        let mut part = vec![0; per_second / 20];
+        while taken < length {
+            each();
+            let due = (begin.elapsed().as_secs_f64() * per_second as f64) as usize;
+            if due > taken {
+                match self.stream.read(&mut part) {
+                    Ok(count @ 1..) => taken += count,
+                    Ok(_) | Err(_) => break,
+                }
+            } else {
+                thread::sleep(PAUSE);
+            }
+        }
+        taken
     }
 
     /// Reads so many bytes of a response. Returns how many.

@@ -91,6 +91,11 @@ fn each_http2_request_ends_once() {
             client.read_short();
         }),
         ("a panic", |client| client.get(1, "/panic")),
+        ("100-continue", |client| {
+            client.post_http2(1, "/echo", b"short");
+            client.read_short();
+        }),
+        ("CONNECT", |client| client.connect_http2(1)),
         ("RST_STREAM in a response", |client| {
             client.get(1, "/long");
             client.read_data(1 << 15);
@@ -138,5 +143,25 @@ fn connection_that_was_handed_to_another_protocol_has_no_request() {
         client.read_until(b"\r\n\r\n");
         // No task takes the connection.
         server.check_ended(None, &format!("{side:?}"));
+    }
+}
+
+#[test]
+fn http1_handler_that_panics_ends_its_connection_alone() {
+    for side in SIDES {
+        let case = format!("{side:?}");
+        let server = Server::start(side, limits());
+        let mut other = Client::connect(server.address, Version::Http1, 0);
+        other.get(1, "/long");
+        let mut client = Client::connect(server.address, Version::Http1, 0);
+        client.get(1, "/panic");
+        client.wait_for_end();
+        server.check_ended(None, &case);
+        other.read_steadily(LONG, &case);
+        server.check_ended(Some(Idle(LIMIT)), &case);
+        let stats = server.service.stats();
+        let ended = stats.deadlines.iter().filter(|of| of.ended > 0);
+        assert_eq!(ended.map(|of| (of.kind, of.ended)).collect::<Vec<_>>(), [("all idle", 1)]);
+        assert_eq!(stats.connections_closed, 1, "{case}");
     }
 }

@@ -2,11 +2,16 @@
 //! and on any thread: a client that takes its response at a steady pace is not idle, and one that
 //! takes nothing of it is a stalled write.
 
+mod attacks;
 pub(crate) mod clients;
+mod cuts;
+mod downloads;
 mod ends;
 
 use std::convert::Infallible;
+use std::future::pending;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +19,7 @@ use std::time::{Duration, Instant};
 use corewheel::adapters::hyper::{RequestBody, TimedService};
 use corewheel::conn::{DataRate, Side};
 use corewheel::stream::StreamTimeout::{self, Idle, ReadIdle, Told, WriteRate, WriteStall};
-use corewheel::stream::{StreamLimits, TimedIo};
+use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
 use corewheel::{Fired, Runtime, TimerService, Timers};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -37,6 +42,9 @@ const LIMIT: Duration = ms(200);
 const STALL: Duration = Duration::from_secs(40);
 /// Far more than the buffers of both sides hold.
 const LONG: usize = 160 << 10;
+
+/// After how long the data of a late response comes.
+const LATE: Duration = ms(100);
 
 /// Where the tasks of the connections run.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +86,14 @@ async fn answer<M: Side>(request: Request<RequestBody<Incoming, M>>) -> Response
             let data = Frame::data(Bytes::from_static(b"short"));
             Response::new(frames(vec![data, Frame::trailers(trailers)]))
         }
+        "/late" => {
+            let data = async {
+                tokio::time::sleep(LATE).await;
+                Ok(Frame::data(Bytes::from(vec![b'x'; LONG])))
+            };
+            let frames = futures_lite::stream::once_future(data);
+            Response::new(StreamBody::new(frames).boxed_unsync())
+        }
         "/204" => status(StatusCode::NO_CONTENT),
         "/304" => status(StatusCode::NOT_MODIFIED),
         "/panic" => panic!("a handler panics"),
@@ -90,6 +106,10 @@ async fn answer<M: Side>(request: Request<RequestBody<Incoming, M>>) -> Response
             response.headers_mut().insert(CONNECTION, "upgrade".parse().unwrap());
             response.headers_mut().insert(UPGRADE, "test".parse().unwrap());
             response
+        }
+        path if path.starts_with("/bytes/") => {
+            let bytes = path["/bytes/".len()..].parse().unwrap();
+            Response::new(whole(Bytes::from(vec![b'x'; bytes])))
         }
         _ => Response::new(whole(Bytes::from_static(b"short"))),
     }
@@ -108,47 +128,83 @@ impl<F: Future<Output: 'static> + 'static> Executor<F> for Here {
 struct Server {
     address: SocketAddr,
     /// The limit that has ended each connection, with its client.
-    ended: Receiver<(SocketAddr, Option<StreamTimeout>)>,
+    ended: Receiver<Outcome>,
     service: TimerService<u64>,
     _runtime: Option<tokio::runtime::Runtime>,
 }
 
-type Ended = Sender<(SocketAddr, Option<StreamTimeout>)>;
+/// The limit that has ended a connection, with its client.
+type Outcome = (SocketAddr, Option<StreamTimeout>);
+type Ended = Sender<Outcome>;
 
-/// A listener whose connections have small send buffers.
-fn listen() -> TcpListener {
+/// A listener whose connections have send buffers of a size.
+fn listen(send_buffer: Option<u32>) -> TcpListener {
     let socket = TcpSocket::new_v4().unwrap();
-    socket.set_send_buffer_size(16 << 10).unwrap();
+    if let Some(bytes) = send_buffer {
+        socket.set_send_buffer_size(bytes).unwrap();
+    }
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     socket.listen(64).unwrap()
 }
 
+/// Says by which limit a connection has ended, also if its task panics.
+struct Report<M: Side> {
+    peer: SocketAddr,
+    control: StreamControl<M>,
+    ended: Ended,
+}
+
+impl<M: Side> Drop for Report<M> {
+    fn drop(&mut self) {
+        let _ = self.ended.send((self.peer, self.control.limit_reached()));
+    }
+}
+
+/// Serves a connection. A connection without requests for too long is dropped, and one that is too
+/// old takes no further request.
 macro_rules! serve {
     ($stream:expr, $peer:expr, $ended:expr, $executor:expr) => {{
         let (stream, peer, ended) = ($stream, $peer, $ended);
         let control = stream.control();
+        let has_age = !stream.timers().limits().max_age.is_zero();
+        let report = Report { peer, control: control.clone(), ended };
         let service = service_fn(|request| async { Ok::<_, Infallible>(answer(request).await) });
         let service = TimedService::new(service, control.clone());
         async move {
+            // Declared first, so that the connection is closed before.
+            let _report = report;
             let server = auto::Builder::new($executor);
-            let connection = server.serve_connection(TokioIo::new(stream), service);
-            let _ = connection.await;
-            let _ = ended.send((peer, control.limit_reached()));
+            let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
+            let is_old =
+                async { if has_age { control.max_age_reached().await } else { pending().await } };
+            tokio::select! {
+                _ = connection.as_mut() => {}
+                _ = control.request_idle() => {}
+                _ = is_old => {
+                    connection.as_mut().graceful_shutdown();
+                    let _ = connection.await;
+                }
+            }
         }
     }};
 }
 
 impl Server {
     fn start(side: On, limits: StreamLimits) -> Self {
+        Self::start_with(side, limits, Some(16 << 10))
+    }
+
+    /// `None` leaves the size of the send buffers to the system.
+    fn start_with(side: On, limits: StreamLimits, send_buffer: Option<u32>) -> Self {
         let builder = TimerService::builder().shards(1).runtime(Runtime::Tokio);
         let service = builder.start_with(|_| |_: Fired<u64>, _: &Timers<u64>| {}).unwrap();
         let (sender, ended) = mpsc::channel();
         let (address, runtime) = match side {
-            On::Shard => (start_on_shard(&service, limits, sender), None),
+            On::Shard => (start_on_shard(&service, limits, send_buffer, sender), None),
             On::AnyThread => {
                 let mut builder = tokio::runtime::Builder::new_multi_thread();
                 let runtime = builder.worker_threads(2).enable_all().build().unwrap();
-                let address = start_on_any_thread(&runtime, &service, limits, sender);
+                let address = start_on_any_thread(&runtime, &service, limits, send_buffer, sender);
                 (address, Some(runtime))
             }
         };
@@ -163,10 +219,15 @@ impl Server {
     }
 }
 
-fn start_on_shard(service: &TimerService<u64>, limits: StreamLimits, ended: Ended) -> SocketAddr {
+fn start_on_shard(
+    service: &TimerService<u64>,
+    limits: StreamLimits,
+    send_buffer: Option<u32>,
+    ended: Ended,
+) -> SocketAddr {
     let (ready, address) = mpsc::channel();
     let serving = service.spawn_on(service.shard_for(0), move |timers| async move {
-        let listener = listen();
+        let listener = listen(send_buffer);
         ready.send(listener.local_addr().unwrap()).unwrap();
         loop {
             let (socket, peer) = listener.accept().await.unwrap();
@@ -182,10 +243,11 @@ fn start_on_any_thread(
     runtime: &tokio::runtime::Runtime,
     service: &TimerService<u64>,
     limits: StreamLimits,
+    send_buffer: Option<u32>,
     ended: Ended,
 ) -> SocketAddr {
     let timers = service.handle();
-    let listener = runtime.block_on(async { listen() });
+    let listener = runtime.block_on(async { listen(send_buffer) });
     let address = listener.local_addr().unwrap();
     runtime.spawn(async move {
         loop {
@@ -348,5 +410,32 @@ fn drain_does_not_cut_a_response_within_its_window() {
         server.service.drain(STALL);
         client.read_steadily(LONG, case);
         server.check_ended(Some(Idle(LIMIT)), case);
+    });
+}
+
+#[test]
+fn request_idle_time_begins_when_a_response_was_taken() {
+    let limits = StreamLimits::default().request_idle(LIMIT).write_stall(STALL);
+    check_each(|side, version, case| {
+        let server = Server::start(side, limits);
+        let mut client = Client::connect(server.address, version, 32 << 20);
+        client.get(1, "/long");
+        client.read_steadily(LONG, case);
+        server.check_ended(None, case);
+    });
+}
+
+#[test]
+fn greatest_age_does_not_cut_a_response_within_its_grace() {
+    let limits = StreamLimits::default().max_age(LIMIT).max_age_grace(STALL);
+    let limits = limits.idle(LIMIT).write_stall(STALL);
+    check_each(|side, version, case| {
+        let server = Server::start(side, limits);
+        let mut client = Client::connect(server.address, version, 32 << 20);
+        client.get(1, "/long");
+        client.read_steadily(LONG, case);
+        // A client of HTTP/2 that answers no PING is idle after its response.
+        let expected = (version == Version::Http2).then_some(Idle(LIMIT));
+        server.check_ended(expected, case);
     });
 }

@@ -7,6 +7,7 @@ mod http;
 mod hyper_traits;
 mod limits;
 mod orders;
+mod pieces;
 mod rates;
 mod refusals;
 mod requests;

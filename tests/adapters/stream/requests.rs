@@ -21,14 +21,14 @@ type Queue<V> = Rc<RefCell<VecDeque<V>>>;
 
 /// A body whose frames come from the test; `None` is its end.
 #[derive(Clone, Default)]
-struct Feed(Queue<Option<&'static [u8]>>);
+pub(super) struct Feed(Queue<Option<&'static [u8]>>);
 
 impl Feed {
-    fn push(&self, frame: &'static [u8]) {
+    pub(super) fn push(&self, frame: &'static [u8]) {
         self.0.borrow_mut().push_back(Some(frame));
     }
 
-    fn end(&self) {
+    pub(super) fn end(&self) {
         self.0.borrow_mut().push_back(None);
     }
 }
@@ -66,7 +66,7 @@ struct Scripted<M: Side> {
 }
 
 /// The future of an answer.
-struct Answering(Queue<Answer>);
+pub(super) struct Answering(Queue<Answer>);
 
 impl Future for Answering {
     type Output = Result<Response<Feed>, &'static str>;
@@ -94,21 +94,21 @@ impl<M: Side> Service<Request<RequestBody<Feed, M>>> for Scripted<M> {
     }
 }
 
-type Called<K> = Pin<Box<ResponseFuture<Answering, K>>>;
-type Answered<K> = Pin<Box<ResponseBody<Feed, K>>>;
+pub(super) type Called<K> = Pin<Box<ResponseFuture<Answering, K>>>;
+pub(super) type Answered<K> = Pin<Box<ResponseBody<Feed, K>>>;
 
 /// A connection with its service.
-struct Conn<K: Kind> {
-    lab: Lab,
-    stream: Duplex<K>,
-    peer: DuplexStream,
+pub(super) struct Conn<K: Kind> {
+    pub(super) lab: Lab,
+    pub(super) stream: Duplex<K>,
+    pub(super) peer: DuplexStream,
     service: TimedService<Scripted<K>, K>,
     bodies: Queue<RequestBody<Feed, K>>,
     answers: Queue<Answer>,
 }
 
 impl<K: Kind> Conn<K> {
-    fn new(limits: StreamLimits) -> Self {
+    pub(super) fn new(limits: StreamLimits) -> Self {
         let lab = Lab::new();
         let (stream, peer) = duplex::<K>(&lab, limits);
         let (bodies, answers) = (Queue::default(), Queue::default());
@@ -120,6 +120,13 @@ impl<K: Kind> Conn<K> {
     fn call_with(&self, version: Version, method: Method, body: Feed) -> Called<K> {
         let request = Request::builder().version(version).method(method).body(body).unwrap();
         Box::pin(self.service.call(request))
+    }
+
+    /// Calls the service for a request of HTTP/2 without a body.
+    pub(super) fn get_http2(&self) -> Called<K> {
+        let body = Feed::default();
+        body.end();
+        self.call_with(Version::HTTP_2, Method::GET, body)
     }
 
     /// Calls the service for an HTTP/1.1 request.
@@ -139,7 +146,7 @@ impl<K: Kind> Conn<K> {
         Box::pin(self.bodies.borrow_mut().pop_back().unwrap())
     }
 
-    fn answer(&self, status: StatusCode, called: &mut Called<K>) -> (Feed, Answered<K>) {
+    pub(super) fn answer(&self, status: StatusCode, called: &mut Called<K>) -> (Feed, Answered<K>) {
         let body = Feed::default();
         self.answers.borrow_mut().push_back(Answer::Respond(status, body.clone()));
         let Poll::Ready(response) = poll(called.as_mut()) else { panic!("no response") };
@@ -229,7 +236,7 @@ fn frame_that_is_known_to_be_the_last_ends_its_request() {
 }
 
 /// The data of the next frame, as a server keeps it.
-fn piece<B: Body>(body: &mut Pin<Box<B>>) -> B::Data {
+pub(super) fn piece<B: Body>(body: &mut Pin<Box<B>>) -> B::Data {
     let polled = body.as_mut().poll_frame(&mut Context::from_waker(Waker::noop()));
     let Poll::Ready(Some(Ok(frame))) = polled else { panic!("no frame") };
     frame.into_data().unwrap_or_else(|_| panic!("no data"))
@@ -237,14 +244,9 @@ fn piece<B: Body>(body: &mut Pin<Box<B>>) -> B::Data {
 
 fn check_pieces<K: Kind>() {
     let limits = IDLE.write_stall(ms(20 * LIMIT)).request_idle(ms(LIMIT));
-    let http2 = |conn: &Conn<K>| {
-        let body = Feed::default();
-        body.end();
-        conn.call_with(Version::HTTP_2, Method::GET, body)
-    };
     // The server keeps the last piece after the body.
     let mut conn = Conn::<K>::new(limits);
-    let mut called = http2(&conn);
+    let mut called = conn.get_http2();
     let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
     feed.push(b"first");
     let first = piece(&mut body);
@@ -270,7 +272,7 @@ fn check_pieces<K: Kind>() {
 
     // The server has written the last piece, and keeps the rest of it until it has flushed.
     let mut conn = Conn::<K>::new(limits);
-    let mut called = http2(&conn);
+    let mut called = conn.get_http2();
     let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
     feed.push(b"whole");
     feed.end();
@@ -286,7 +288,7 @@ fn check_pieces<K: Kind>() {
     // The body is broken off before the server knows that it has ended.
     for has_last in [false, true] {
         let mut conn = Conn::<K>::new(limits);
-        let mut called = http2(&conn);
+        let mut called = conn.get_http2();
         let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
         feed.push(b"first");
         if has_last {
@@ -301,7 +303,7 @@ fn check_pieces<K: Kind>() {
 
     // Without a limit for writes, idle times bound the client.
     let mut conn = Conn::<K>::new(IDLE);
-    let mut called = http2(&conn);
+    let mut called = conn.get_http2();
     let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
     feed.push(b"whole");
     feed.end();
