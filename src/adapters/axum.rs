@@ -138,8 +138,8 @@ impl<L: Listener> Connected<IncomingStream<'_, TimedListener<L>>> for StreamCont
 }
 
 /// Wraps what makes the service of each connection for `axum::serve`, such as a `Router` or its
-/// `into_make_service_with_connect_info`: the service tells the [`ServedIo`] of its connection about
-/// each request. [`TimedListener`] has an example.
+/// `into_make_service_with_connect_info`: the service tells the [`ServedIo`] of its connection
+/// about each request. [`TimedListener`] has an example.
 ///
 /// What it tells is what a [`TimedService`] says: no idle limit ends a connection while its server
 /// works on a request, and the limits of heads and of rates know where the messages of HTTP/1 begin
@@ -158,8 +158,8 @@ impl<L: Listener> Connected<IncomingStream<'_, TimedListener<L>>> for StreamCont
 /// That of a [`TimedService`], an allocation for each of the two bodies, as axum's bodies are
 /// boxed, and the deadline of each head. Of an HTTP/2 response, each frame and each 16 KiB of it
 /// allocate some 50 bytes, for a guard that says when they are written. axum's data does not say
-/// how much of it is written, so what the socket accepts counts, up to 32 KiB for each guard: for as
-/// long, PINGs keep a response without a window.
+/// how much of it is written, so what the socket accepts counts, up to 32 KiB for each guard. For
+/// as long, PINGs keep a response without a window.
 #[derive(Clone, Copy, Debug)]
 pub struct TimedMakeService<M> {
     inner: M,

@@ -1,6 +1,6 @@
 //! Connections of `axum::serve` that a limit ends, over real sockets: what lies in the send buffer
-//! reaches the client, a client that does not close is bounded, and a response of HTTP/2 counts as
-//! on its way for as long as it is.
+//! reaches the client, and a client that does not close is bounded. A response of HTTP/2 is on its
+//! way until it is written or reset.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,14 +1,15 @@
 //! The close of a connection that a limit has ended.
 //!
 //! A socket that is closed while bytes lie unread in it is reset, and so is one to which bytes come
-//! after that. A reset takes back what lies in the system's send buffer. So the writing side is shut
-//! down first, and what the client still sends is read, until the client closes or the time is up.
+//! after that. A reset takes back what lies in the system's send buffer. So the writing side is
+//! shut down first, and what the client still sends is read, until the client closes or the time is
+//! up.
 //!
 //! Why in the drop: hyper has the stream, and drops it with its connection when a read or a write
 //! has returned the error of a limit. `axum::serve` gives back neither.
 //!
-//! Invariants: a stream whose client does not take what is sent, or to which nothing was written, is
-//! closed at once.
+//! Invariants: a stream whose client does not take what is sent, or to which nothing was written,
+//! is closed at once.
 //!
 //! Cost: a connection that a limit ends costs a task for at most the time of the close.
 
@@ -41,8 +42,8 @@ const PART: usize = 4 << 10;
 /// The stream is closed at once instead where
 ///
 /// - [`write_stall`](crate::stream::StreamLimits::write_stall) or
-///   [`min_write_rate`](crate::stream::StreamLimits::min_write_rate) was reached, as the client does
-///   not take what is sent,
+///   [`min_write_rate`](crate::stream::StreamLimits::min_write_rate) was reached, as the client
+///   does not take what is sent,
 /// - nothing was written to it,
 /// - the server has ended it without a limit, or no tokio runtime runs where it is dropped.
 ///

@@ -1,5 +1,5 @@
-//! A response that its exchange cuts while hyper holds the last frame of it: the request ends once,
-//! and the connection has its idle time.
+//! A response whose exchange has a limit, while hyper holds the last frame of it: the request ends
+//! once.
 
 use corewheel::Handle;
 use corewheel::adapters::hyper::{BodyLimits, BodyTimers, TimedBody, TimedExchanges};
@@ -72,13 +72,13 @@ fn http2_request_that_is_cut_while_hyper_holds_its_last_frame_ends_once() {
 }
 
 #[test]
-fn http1_request_that_is_cut_while_hyper_holds_its_last_frame_ends_with_its_connection() {
+fn http1_request_is_not_cut_while_hyper_holds_its_last_frame() {
     let service = service();
     let limits = StreamLimits::default().idle(LIMIT).write_stall(STALL);
     let (address, _runtime, ended) = start(service.handle(), limits);
     let mut client = Client::connect(address, Version::Http1, 0);
     client.get(1, "/long");
-    // hyper holds what the socket does not take, and its body is cut or has ended meanwhile.
+    // hyper holds what the socket does not take, and the body has ended.
     thread::sleep(3 * LIMIT);
     assert!(ended.try_recv().is_err(), "a write waits");
     client.read_steadily(LONG, "HTTP/1");
