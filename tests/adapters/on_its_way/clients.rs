@@ -250,8 +250,8 @@ impl Client {
         let mut part = vec![0; per_second / 20];
         while taken < length {
             each();
-            let due = (begin.elapsed().as_secs_f64() * per_second as f64) as usize;
-            if due > taken {
+            let due = begin.elapsed().as_millis() * per_second as u128 / 1_000;
+            if due > taken as u128 {
                 match self.stream.read(&mut part) {
                     Ok(count @ 1..) => taken += count,
                     Ok(_) | Err(_) => break,
